@@ -1,0 +1,21 @@
+# How every target is compiled: warnings are errors, sanitizers by choice.
+
+add_compile_options(-Wall -Wextra -Werror -Wno-psabi -fdiagnostics-color=auto)
+add_compile_definitions($<$<CONFIG:Debug>:THIMBLE_DEBUG>)
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
+
+if(THIMBLE_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(THIMBLE_SANITIZE STREQUAL "thread")
+  # OpenMP's runtime is not instrumented: parallel_for runs serially in this build.
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+elseif(NOT THIMBLE_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "THIMBLE_SANITIZE is '${THIMBLE_SANITIZE}'; it must be address, thread or empty")
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE}")
+endif()

@@ -1,0 +1,26 @@
+# The folder is the unit: every .cpp below src/NAME is the library thimble_NAME, every *_test.cpp below tests/NAME is
+# the test program NAME_tests. Adding a file needs no line here.
+
+# thimble_library(NAME [DEPENDS folders below it...] [LIBS foreign libraries...])
+function(thimble_library name)
+  cmake_parse_arguments(ARG "" "" "DEPENDS;LIBS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cpp")
+  add_library(thimble_${name} STATIC ${sources})
+  target_include_directories(thimble_${name} PUBLIC "${PROJECT_SOURCE_DIR}/src")
+  list(TRANSFORM ARG_DEPENDS PREPEND thimble_)
+  target_link_libraries(thimble_${name} PUBLIC ${ARG_DEPENDS} ${ARG_LIBS})
+endfunction()
+
+# thimble_tests(NAME [DEPENDS folders...] [LIBS foreign libraries...])
+#
+# Tests whose suite or name starts with Full belong to the full tier: ctest label "full", left out by ./test.
+function(thimble_tests name)
+  cmake_parse_arguments(ARG "" "" "DEPENDS;LIBS" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${name}/*_test.cpp")
+  list(TRANSFORM ARG_DEPENDS PREPEND thimble_)
+  add_executable(${name}_tests ${sources})
+  target_link_libraries(${name}_tests PRIVATE ${ARG_DEPENDS} ${ARG_LIBS} thimble_test_support GTest::gtest_main)
+  target_precompile_headers(${name}_tests REUSE_FROM thimble_test_support)
+  gtest_discover_tests(${name}_tests TEST_FILTER "-*Full*" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300)
+  gtest_discover_tests(${name}_tests TEST_FILTER "*Full*" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 3600 LABELS full)
+endfunction()

@@ -1,0 +1,80 @@
+// Errors are sentences: what was expected, what was found, and a hint at what to do.
+//
+//   check(w.cols == x.cols, "[linear] weight has {} columns, input rows have {}", w.cols, x.cols);
+//   fail(Hint{"name another folder with -o, or pass --force"}, "{} exists already", path);
+//
+// The library throws; only cli/ and the HTTP wrapper catch.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace thimble {
+
+struct Hint {
+  std::string text;
+};
+
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const std::string& message, Hint hint = {},
+                 std::source_location where = std::source_location::current())
+      : std::runtime_error(message), hint_(std::move(hint.text)), where_(where) {}
+
+  const std::string& hint() const { return hint_; }
+  const std::source_location& where() const { return where_; }
+
+ private:
+  std::string hint_;
+  std::source_location where_;
+};
+
+// The command line itself is wrong: exit code 2 instead of 1.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+// "error: ...", then "hint: ..." if there is one, then where it was thrown (debug builds only).
+std::string describe(const Error& error);
+
+// A format string that remembers the line it was written on.
+template <class... Args>
+struct FormatHere {
+  fmt::format_string<Args...> format;
+  std::source_location where;
+
+  template <class Text>
+  consteval FormatHere(const Text& text, std::source_location here = std::source_location::current())
+      : format(text), where(here) {}
+};
+
+template <class... Args>
+[[noreturn]] void fail(FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
+  throw Error(fmt::format(message.format, std::forward<Args>(args)...), {}, message.where);
+}
+
+template <class... Args>
+[[noreturn]] void fail(Hint hint, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
+  throw Error(fmt::format(message.format, std::forward<Args>(args)...), std::move(hint), message.where);
+}
+
+template <class... Args>
+void check(bool ok, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
+  if (!ok) [[unlikely]]
+    fail<Args...>(message, std::forward<Args>(args)...);
+}
+
+// The hint is formatted only by those who pass one: keep it a literal on hot paths.
+template <class... Args>
+void check(bool ok, Hint hint, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
+  if (!ok) [[unlikely]]
+    fail<Args...>(std::move(hint), message, std::forward<Args>(args)...);
+}
+
+}  // namespace thimble

@@ -1,0 +1,49 @@
+// A progress bar with rate and ETA, for anything over two seconds.
+//
+// On a terminal: one line, redrawn at most ten times a second, removed when done. Elsewhere: a plain line now and then
+// (every ten seconds). Nothing is shown in the first second, so quick work stays silent.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace thimble {
+
+// Where progress is drawn and what time it is: stderr and the steady clock in the binary, fakes in tests.
+struct ProgressOutput {
+  bool enabled = false;
+  bool terminal = false;
+  int width = 80;
+  std::function<void(std::string_view)> write;
+  std::function<double()> seconds;
+
+  static ProgressOutput to_stderr();  // looks whether stderr is a terminal, and how wide
+  static ProgressOutput nowhere() { return {}; }
+};
+
+class ProgressBar {
+ public:
+  // unit: what is counted ("tokens"); "bytes" prints as MiB. total 0: unknown, no bar and no ETA.
+  ProgressBar(ProgressOutput output, std::string title, std::string unit, std::uint64_t total);
+  ~ProgressBar();  // removes the line
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void advance(std::uint64_t amount) { update(done_ + amount); }
+  void update(std::uint64_t done, std::string_view note = {});  // note: "loss 3.21", shown at the end of the line
+
+ private:
+  std::string line(double elapsed) const;
+  void draw(double now);
+
+  ProgressOutput output_;
+  std::string title_, unit_, note_;
+  std::uint64_t total_, done_ = 0;
+  double started_ = 0, last_drawn_ = 0;
+  bool on_screen_ = false;
+};
+
+}  // namespace thimble

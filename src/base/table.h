@@ -1,0 +1,47 @@
+// Aligned tables and spark-lines: people look before they read.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace thimble {
+
+// Columns as wide as their widest cell. Cells that look like numbers are aligned right, the rest left.
+//
+//   Table table({"tensor", "rows", "columns"});
+//   table.row({"tok_emb.weight", "1024", "512"});
+//   table.text();
+class Table {
+ public:
+  explicit Table(std::vector<std::string> headings = {}) : headings_(std::move(headings)) {}
+
+  void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
+  std::string text() const;  // ends with a newline unless empty
+
+ private:
+  std::vector<std::string> headings_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+// How many terminal columns a UTF-8 text takes (one per code point, none for combining marks' continuation bytes).
+std::size_t display_width(std::string_view text);
+
+// 1234567 -> "1,234,567"
+std::string with_commas(long long value);
+
+// 17059912 -> "17.1 M", 1536 -> "1.54 k"
+std::string with_unit(double value);
+
+// 123456789 -> "117.7 MiB"
+std::string in_bytes(double bytes);
+
+// 75 -> "1m 15s", 0.0123 -> "12.3 ms"
+std::string in_seconds(double seconds);
+
+// One character of eight heights per value, scaled to the finite values' own range; more values than `width` are
+// averaged in equal buckets. Non-finite values show as '!'.
+std::string sparkline(std::span<const double> values, std::size_t width = 40);
+
+}  // namespace thimble
