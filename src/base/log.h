@@ -1,4 +1,5 @@
-// Leveled logging. Lines go to a sink (stderr in the binary, a string in tests): the library itself never prints.
+// Leveled logging. Lines go to a sink (stderr in the binary, a string in tests): the library itself never
+// prints.
 #pragma once
 
 #include <fmt/core.h>

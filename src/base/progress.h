@@ -1,7 +1,7 @@
 // A progress bar with rate and ETA, for anything over two seconds.
 //
-// On a terminal: one line, redrawn at most ten times a second, removed when done. Elsewhere: a plain line now and then
-// (every ten seconds). Nothing is shown in the first second, so quick work stays silent.
+// On a terminal: one line, redrawn at most ten times a second, removed when done. Elsewhere: a plain line now
+// and then (every ten seconds). Nothing is shown in the first second, so quick work stays silent.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,8 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void advance(std::uint64_t amount) { update(done_ + amount); }
-  void update(std::uint64_t done, std::string_view note = {});  // note: "loss 3.21", shown at the end of the line
+  void update(std::uint64_t done,
+              std::string_view note = {});  // note: "loss 3.21", shown at the end of the line
 
  private:
   std::string line(double elapsed) const;

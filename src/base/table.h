@@ -25,7 +25,8 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// How many terminal columns a UTF-8 text takes (one per code point, none for combining marks' continuation bytes).
+// How many terminal columns a UTF-8 text takes (one per code point, none for combining marks' continuation
+// bytes).
 std::size_t display_width(std::string_view text);
 
 // 1234567 -> "1,234,567"
@@ -40,8 +41,8 @@ std::string in_bytes(double bytes);
 // 75 -> "1m 15s", 0.0123 -> "12.3 ms"
 std::string in_seconds(double seconds);
 
-// One character of eight heights per value, scaled to the finite values' own range; more values than `width` are
-// averaged in equal buckets. Non-finite values show as '!'.
+// One character of eight heights per value, scaled to the finite values' own range; more values than `width`
+// are averaged in equal buckets. Non-finite values show as '!'.
 std::string sparkline(std::span<const double> values, std::size_t width = 40);
 
 }  // namespace thimble

@@ -1,0 +1,52 @@
+// Parallel loops over OpenMP. Only one thread of the program may enter them (a second would make a second
+// team).
+//
+// Work is cut into chunks of `grain` items at fixed places: what a chunk computes cannot depend on the number
+// of threads. Builds under ThreadSanitizer run serially, because OpenMP's runtime is not instrumented.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <exception>
+
+namespace thimble {
+
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kParallel = false;
+#else
+inline constexpr bool kParallel = true;
+#endif
+
+inline int max_threads() {
+  return kParallel ? omp_get_max_threads() : 1;
+}
+inline void set_threads(int threads) {
+  omp_set_num_threads(threads);
+}
+
+// body(begin, end) over chunks of [0, count). The first exception of any chunk is thrown again in the caller.
+template <class Body>
+void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
+  if (count <= 0) return;
+  const std::int64_t chunks = (count + grain - 1) / grain;
+  if (!kParallel || chunks == 1 || max_threads() == 1) {
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk)
+      body(chunk * grain, std::min(count, (chunk + 1) * grain));
+    return;
+  }
+  std::exception_ptr error;
+#pragma omp parallel for schedule(static)
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    try {
+      body(chunk * grain, std::min(count, (chunk + 1) * grain));
+    } catch (...) {
+#pragma omp critical
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace thimble

@@ -1,0 +1,98 @@
+#include "base/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/table.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr double kQuietSeconds = 1;        // work shorter than this shows nothing
+constexpr double kTerminalInterval = 0.1;  // redraws
+constexpr double kPlainInterval = 10;      // lines in a log file
+
+std::string bar(double fraction, int width) {
+  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const int eighths = static_cast<int>(std::clamp(fraction, 0.0, 1.0) * width * 8);
+  std::string text;
+  for (int i = 0; i < eighths / 8; ++i) text += "█";
+  text += kEighths[eighths % 8];
+  const int used = eighths / 8 + (eighths % 8 != 0);
+  return text + std::string(static_cast<std::size_t>(width - used), ' ');
+}
+
+}  // namespace
+
+ProgressOutput ProgressOutput::to_stderr() {
+  ProgressOutput output;
+  output.enabled = true;
+  output.terminal = isatty(STDERR_FILENO) == 1;
+  winsize size{};
+  if (output.terminal && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    output.width = size.ws_col;
+  output.write = [](std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), stderr);
+    std::fflush(stderr);
+  };
+  output.seconds = [] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  };
+  return output;
+}
+
+ProgressBar::ProgressBar(ProgressOutput output, std::string title, std::string unit, std::uint64_t total)
+    : output_(std::move(output)), title_(std::move(title)), unit_(std::move(unit)), total_(total) {
+  if (output_.enabled) started_ = last_drawn_ = output_.seconds();
+}
+
+ProgressBar::~ProgressBar() {
+  if (on_screen_ && output_.terminal) output_.write("\r\x1b[K");
+}
+
+void ProgressBar::update(std::uint64_t done, std::string_view note) {
+  done_ = done;
+  if (!output_.enabled) return;
+  note_.assign(note);
+  const double now = output_.seconds();
+  if (now - started_ < kQuietSeconds) return;
+  if (now - last_drawn_ < (output_.terminal ? kTerminalInterval : kPlainInterval)) return;
+  draw(now);
+}
+
+std::string ProgressBar::line(double elapsed) const {
+  const bool bytes = unit_ == "bytes";
+  const double done = static_cast<double>(done_), total = static_cast<double>(total_);
+  const double rate = elapsed > 0 ? done / elapsed : 0;
+  const std::string speed = bytes ? in_bytes(rate) + "/s" : with_unit(rate) + " " + unit_ + "/s";
+
+  std::string text;
+  if (total_ > 0) {
+    const double fraction = std::min(1.0, done / total);
+    const std::string eta = rate > 0 ? in_seconds(std::max(0.0, total - done) / rate) : "?";
+    text = fmt::format(" {:3.0f}%  {}  ETA {}", fraction * 100, speed, eta);
+  } else {
+    text = fmt::format(" {}  {}", bytes ? in_bytes(done) : with_unit(done) + " " + unit_, speed);
+  }
+  if (!note_.empty()) text += "  " + note_;
+  if (!output_.terminal || total_ == 0) return title_ + text;
+
+  // The bar takes what the words leave: a narrow terminal loses the bar first, never the figures.
+  const int room = output_.width - 1 - static_cast<int>(display_width(title_) + display_width(text)) - 3;
+  if (room < 8) return title_ + text;
+  return fmt::format("{} |{}|{}", title_, bar(done / total, std::min(room, 40)), text);
+}
+
+void ProgressBar::draw(double now) {
+  last_drawn_ = now;
+  on_screen_ = true;
+  const std::string text = line(now - started_);
+  output_.write(output_.terminal ? "\r" + text + "\x1b[K" : text + "\n");
+}
+
+}  // namespace thimble

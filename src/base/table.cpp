@@ -1,0 +1,132 @@
+#include "base/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+
+namespace thimble {
+
+std::size_t display_width(std::string_view text) {
+  // Every byte that is not a UTF-8 continuation byte starts a character.
+  return static_cast<std::size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+}
+
+namespace {
+
+bool looks_numeric(std::string_view cell) {
+  if (cell.empty()) return false;
+  const char first =
+      cell.front() == '-' || cell.front() == '+' ? (cell.size() > 1 ? cell[1] : ' ') : cell.front();
+  return (first >= '0' && first <= '9') || first == '.';
+}
+
+std::string padded(std::string_view cell, std::size_t width, bool right) {
+  const std::string fill(width - std::min(width, display_width(cell)), ' ');
+  return right ? fill + std::string(cell) : std::string(cell) + fill;
+}
+
+}  // namespace
+
+std::string Table::text() const {
+  std::vector<std::vector<std::string>> lines;
+  if (!headings_.empty()) lines.push_back(headings_);
+  lines.insert(lines.end(), rows_.begin(), rows_.end());
+
+  std::size_t columns = 0;
+  for (const auto& line : lines) columns = std::max(columns, line.size());
+  std::vector<std::size_t> width(columns, 0);
+  std::vector<bool> numeric(columns, !rows_.empty());
+  for (const auto& line : lines)
+    for (std::size_t c = 0; c < line.size(); ++c) width[c] = std::max(width[c], display_width(line[c]));
+  for (const auto& row : rows_)
+    for (std::size_t c = 0; c < row.size(); ++c)
+      if (!row[c].empty() && row[c] != "-" && !looks_numeric(row[c])) numeric[c] = false;
+
+  std::string out;
+  for (const auto& line : lines) {
+    std::string text;
+    for (std::size_t c = 0; c < line.size(); ++c)
+      text += (c ? "  " : "") + padded(line[c], width[c], numeric[c]);
+    text.erase(text.find_last_not_of(' ') + 1);
+    out += text + "\n";
+  }
+  return out;
+}
+
+std::string with_commas(long long value) {
+  std::string digits = fmt::format("{}", value);
+  const std::size_t first = value < 0 ? 1 : 0;
+  for (std::size_t at = digits.size(); at > first + 3;) digits.insert(at -= 3, 1, ',');
+  return digits;
+}
+
+namespace {
+
+// Three significant digits: 1.54, 17.1, 309.
+std::string three_digits(double value) {
+  const double size = std::abs(value);
+  return fmt::format("{:.{}f}", value, size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
+}
+
+std::string scaled(double value, double base, std::span<const char* const> units) {
+  std::size_t unit = 0;
+  // 999.5 would print as "1000": move on to the next unit a little early.
+  while (unit + 1 < units.size() && std::abs(value) >= base * 0.9995) value /= base, ++unit;
+  if (unit == 0 && value == std::floor(value)) return fmt::format("{:.0f}{}", value, units[unit]);
+  return three_digits(value) + units[unit];
+}
+
+}  // namespace
+
+std::string with_unit(double value) {
+  static constexpr std::array kUnits = {"", " k", " M", " G", " T", " P"};
+  return scaled(value, 1000.0, kUnits);
+}
+
+std::string in_bytes(double bytes) {
+  static constexpr std::array kUnits = {" B", " KiB", " MiB", " GiB", " TiB"};
+  return scaled(bytes, 1024.0, kUnits);
+}
+
+std::string in_seconds(double seconds) {
+  if (!std::isfinite(seconds)) return "?";
+  if (seconds < 0.9995e-3) return three_digits(seconds * 1e6) + " us";
+  if (seconds < 0.9995) return three_digits(seconds * 1e3) + " ms";
+  if (seconds < 59.5) return three_digits(seconds) + " s";
+  const auto whole = static_cast<long long>(std::llround(seconds));
+  if (whole < 3600) return fmt::format("{}m {:02}s", whole / 60, whole % 60);
+  if (whole < 86400) return fmt::format("{}h {:02}m", whole / 3600, whole / 60 % 60);
+  return fmt::format("{}d {:02}h", whole / 86400, whole / 3600 % 24);
+}
+
+std::string sparkline(std::span<const double> values, std::size_t width) {
+  static constexpr std::array kBars = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  if (values.empty() || width == 0) return {};
+  const std::size_t buckets = std::min(width, values.size());
+  std::vector<double> means(buckets);
+  for (std::size_t b = 0; b < buckets; ++b) {
+    const std::size_t begin = b * values.size() / buckets, end = (b + 1) * values.size() / buckets;
+    double sum = 0;
+    for (std::size_t i = begin; i < end; ++i) sum += values[i];
+    means[b] = sum / static_cast<double>(end - begin);
+  }
+  double low = INFINITY, high = -INFINITY;
+  for (double mean : means)
+    if (std::isfinite(mean)) low = std::min(low, mean), high = std::max(high, mean);
+  std::string line;
+  for (double mean : means) {
+    if (!std::isfinite(mean)) {
+      line += '!';
+      continue;
+    }
+    const double height = high > low ? (mean - low) / (high - low) : 0.5;
+    line += kBars[static_cast<std::size_t>(std::min(7.0, height * 8))];
+  }
+  return line;
+}
+
+}  // namespace thimble

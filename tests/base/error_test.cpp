@@ -1,0 +1,33 @@
+#include "base/error.h"
+
+#include "base/log.h"
+
+namespace thimble {
+namespace {
+
+TEST(Error, SaysWhatWasExpectedAndFoundAndWhatToDo) {
+  try {
+    check(false, Hint{"drop --set dim=512"}, "weight has {} columns, input rows have {}", 500, 512);
+    FAIL() << "check let it pass";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "weight has 500 columns, input rows have 512");
+    const std::string text = describe(error);
+    EXPECT_EQ(text.find("error: weight has 500 columns, input rows have 512\nhint: drop --set dim=512"), 0u)
+        << text;
+    EXPECT_NE(std::string(error.where().file_name()).find("error_test.cpp"), std::string::npos);
+  }
+  EXPECT_NO_THROW(check(true, "never"));
+}
+
+TEST(Log, WritesLinesAtOrAboveItsLevel) {
+  std::string lines;
+  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { lines += std::string(line) + ";"; });
+  log.debug("hidden {}", 1);
+  log.info("step {}", 2);
+  log.warning("epoch {}", 3);
+  EXPECT_EQ(lines, "step 2;epoch 3;");
+  Log::nowhere().warning("no sink, no crash");
+}
+
+}  // namespace
+}  // namespace thimble

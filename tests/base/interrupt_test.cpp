@@ -1,0 +1,28 @@
+#include "base/interrupt.h"
+
+#include <csignal>
+
+namespace thimble {
+namespace {
+
+TEST(Interrupt, TheFirstSignalAsks) {
+  Interrupt interrupt;
+  EXPECT_FALSE(interrupt.asked());
+  EXPECT_NO_THROW(interrupt.throw_if_asked());
+  std::raise(SIGINT);
+  EXPECT_TRUE(interrupt.asked());
+  EXPECT_THROW(interrupt.throw_if_asked(), Interrupted);
+}
+
+TEST(InterruptDeathTest, TheSecondStopsAtOnce) {
+  EXPECT_EXIT(
+      {
+        Interrupt interrupt;
+        std::raise(SIGTERM);
+        std::raise(SIGINT);
+      },
+      testing::ExitedWithCode(130), "");
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,56 @@
+#include "base/table.h"
+
+#include <cmath>
+
+namespace thimble {
+namespace {
+
+TEST(Table, AlignsTextLeftAndNumbersRight) {
+  Table table({"tensor", "rows", "note"});
+  table.row({"tok_emb.weight", "1024", "tied"});
+  table.row({"q_gain", "8"});
+  EXPECT_EQ(table.text(),
+            "tensor          rows  note\n"
+            "tok_emb.weight  1024  tied\n"
+            "q_gain             8\n");
+  EXPECT_EQ(Table().text(), "");
+}
+
+TEST(Table, CountsCharactersNotBytes) {
+  EXPECT_EQ(display_width("Größe ▁▂▃"), 9u);
+  Table table;
+  table.row({"Größe", "x"});
+  table.row({"Laenge", "y"});
+  EXPECT_EQ(table.text(), "Größe   x\nLaenge  y\n");
+}
+
+TEST(Table, FormatsAmountsForPeople) {
+  EXPECT_EQ(with_commas(0), "0");
+  EXPECT_EQ(with_commas(999), "999");
+  EXPECT_EQ(with_commas(16000000), "16,000,000");
+  EXPECT_EQ(with_commas(-1234), "-1,234");
+  EXPECT_EQ(with_unit(17059912), "17.1 M");
+  EXPECT_EQ(with_unit(999), "999");
+  EXPECT_EQ(with_unit(999999), "1.00 M");
+  EXPECT_EQ(in_bytes(512), "512 B");
+  EXPECT_EQ(in_bytes(123456789), "118 MiB");
+  EXPECT_EQ(in_seconds(0.0123), "12.3 ms");
+  EXPECT_EQ(in_seconds(75), "1m 15s");
+  EXPECT_EQ(in_seconds(59.7), "1m 00s");
+  EXPECT_EQ(in_seconds(7260), "2h 01m");
+  EXPECT_EQ(in_seconds(INFINITY), "?");
+}
+
+TEST(Sparkline, ShowsTheShapeAndMarksWhatIsNotANumber) {
+  const double rising[] = {0, 1, 2, 3, 4, 5, 6, 7};
+  EXPECT_EQ(sparkline(rising), "▁▂▃▄▅▆▇█");
+  const double broken[] = {1, NAN, 0};
+  EXPECT_EQ(sparkline(broken), "█!▁");
+  const double flat[] = {2, 2};
+  EXPECT_EQ(sparkline(flat), "▅▅");
+  EXPECT_EQ(display_width(sparkline(std::vector<double>(1000, 1.0), 10)), 10u);
+  EXPECT_EQ(sparkline({}), "");
+}
+
+}  // namespace
+}  // namespace thimble
