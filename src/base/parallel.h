@@ -22,6 +22,10 @@ inline constexpr bool kParallel = true;
 inline int max_threads() {
   return kParallel ? omp_get_max_threads() : 1;
 }
+// Which thread of the team runs: 0 outside of parallel loops.
+inline int thread_index() {
+  return kParallel ? omp_get_thread_num() : 0;
+}
 inline void set_threads(int threads) {
   omp_set_num_threads(threads);
 }
@@ -41,6 +45,27 @@ void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
   for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
     try {
       body(chunk * grain, std::min(count, (chunk + 1) * grain));
+    } catch (...) {
+#pragma omp critical
+      if (!error) error = std::current_exception();
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+// body(i) for [0, count), each handed to the next free thread: for tasks of uneven size. What a task computes
+// must not depend on which thread takes it.
+template <class Body>
+void parallel_tasks(std::int64_t count, Body&& body) {
+  if (!kParallel || count <= 1 || max_threads() == 1) {
+    for (std::int64_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+  std::exception_ptr error;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (std::int64_t i = 0; i < count; ++i) {
+    try {
+      body(i);
     } catch (...) {
 #pragma omp critical
       if (!error) error = std::current_exception();

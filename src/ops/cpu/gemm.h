@@ -1,0 +1,40 @@
+// Matrix products through oneDNN: the one file that knows its API (v3 changes it) is gemm.cpp.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "tensor/tensor.h"
+
+namespace thimble::cpu {
+
+// A matrix, or its transpose read from the same memory.
+struct Operand {
+  Tensor tensor;
+  bool transposed = false;
+
+  std::int64_t rows() const { return transposed ? tensor.cols : tensor.rows; }
+  std::int64_t cols() const { return transposed ? tensor.rows : tensor.cols; }
+};
+
+inline Operand transposed(const Tensor& tensor) {
+  return {tensor, true};
+}
+
+// Plans (oneDNN primitives) are made once per shape, about 100 us each, and kept: one Gemm lives in each
+// Context.
+class Gemm {
+ public:
+  Gemm();
+  ~Gemm();
+
+  // c = a b + bias, or c += a b. bias [1, N] may be absent. Same bits for the same shapes and number of
+  // threads.
+  void run(const Operand& a, const Operand& b, const Tensor& c, bool add, const Tensor& bias = {});
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace thimble::cpu

@@ -1,0 +1,217 @@
+#include "ops/residual.h"
+
+#include <cmath>
+
+#include "ops/cpu/kernels.h"
+#include "ops/cpu/row_blocks.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/residual.cpp"
+#include <hwy/foreach_target.h>
+
+#include "ops/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace thimble::cpu {
+namespace HWY_NAMESPACE {
+
+// A scale that is absent (1), one shared value or one per channel; times a constant.
+class Scale {
+ public:
+  Scale(const Tensor& tensor, std::int64_t row, float factor)
+      : channels_(tensor && tensor.cols > 1 ? tensor.row<float>(row) : nullptr),
+        shared_(factor * (tensor && tensor.cols == 1 ? *tensor.row<float>(row) : 1.0f)) {}
+
+  template <class At>
+  HWY_INLINE V32 at(At at) const {
+    return channels_ ? hn::Mul(at.load(channels_), all(shared_)) : all(shared_);
+  }
+
+ private:
+  const float* channels_;
+  float shared_;
+};
+
+void add_scaled_rows(const AddScaled& op, std::int64_t begin, std::int64_t end) {
+  const Scale scale(op.scale, 0, op.factor);
+  for (std::int64_t n = begin; n < end; ++n) {
+    const float* x = op.x.row<float>(n);
+    const float* branch = op.branch.row<float>(n);
+    for_lanes(op.y.cols, [&](auto at) HWY_ATTR {
+      at.store(hn::MulAdd(scale.at(at), at.load(branch), at.load(x)), op.y.row<float>(n));
+    });
+  }
+}
+
+void add_scaled_backward_rows(const AddScaled& op, std::int64_t begin, std::int64_t end, float* dscale) {
+  const Scale scale(op.scale, 0, op.factor);
+  for (std::int64_t n = begin; n < end; ++n) {
+    const float* dy = op.dy.row<float>(n);
+    for_lanes(op.dy.cols, [&](auto at) HWY_ATTR {
+      const V32 gradient = at.load(dy);
+      if (op.dx) put(at, gradient, op.dx.row<float>(n), op.add_dx);
+      if (op.dbranch) put(at, hn::Mul(scale.at(at), gradient), op.dbranch.row<float>(n), op.add_dbranch);
+      if (dscale) {
+        const V32 branch = at.load(op.branch.row<float>(n));
+        at.store(hn::MulAdd(hn::Mul(all(op.factor), gradient), branch, at.load(dscale)), dscale);
+      }
+    });
+  }
+}
+
+void residual_mix_rows(const ResidualMix& op, std::int64_t begin, std::int64_t end) {
+  const Scale of_x(op.mix, 0, 1), of_x0(op.mix, 1, 1);
+  for (std::int64_t n = begin; n < end; ++n) {
+    const float* x = op.x.row<float>(n);
+    const float* x0 = op.x0.row<float>(n);
+    for_lanes(op.y.cols, [&](auto at) HWY_ATTR {
+      at.store(hn::MulAdd(of_x.at(at), at.load(x), hn::Mul(of_x0.at(at), at.load(x0))), op.y.row<float>(n));
+    });
+  }
+}
+
+// sums: dmix[0] in the first C columns, dmix[1] in the next.
+void residual_mix_backward_rows(const ResidualMix& op, std::int64_t begin, std::int64_t end, float* sums) {
+  const std::int64_t C = op.dy.cols;
+  const Scale of_x(op.mix, 0, 1), of_x0(op.mix, 1, 1);
+  for (std::int64_t n = begin; n < end; ++n) {
+    const float* dy = op.dy.row<float>(n);
+    for_lanes(C, [&](auto at) HWY_ATTR {
+      const V32 gradient = at.load(dy);
+      if (op.dx) put(at, hn::Mul(of_x.at(at), gradient), op.dx.row<float>(n), op.add_dx);
+      if (op.dx0) put(at, hn::Mul(of_x0.at(at), gradient), op.dx0.row<float>(n), op.add_dx0);
+      if (!sums) return;
+      at.store(hn::MulAdd(gradient, at.load(op.x.row<float>(n)), at.load(sums)), sums);
+      at.store(hn::MulAdd(gradient, at.load(op.x0.row<float>(n)), at.load(sums + C)), sums + C);
+    });
+  }
+}
+
+void residual_norm_rows(const ResidualNorm& op, std::int64_t begin, std::int64_t end) {
+  const std::int64_t C = op.x.cols;
+  const Scale scale(op.scale, 0, 1);
+  const float* w = op.w ? op.w.row<float>(0) : nullptr;
+  for (std::int64_t n = begin; n < end; ++n) {
+    const float* x = op.x.row<float>(n);
+    const float* branch = op.branch.row<float>(n);
+    float* s = op.s.row<float>(n);
+    const float squares = sum_lanes(C, [&](auto at) HWY_ATTR {
+      const V32 sum = hn::MulAdd(scale.at(at), at.load(branch), at.load(x));
+      at.store(sum, s);
+      return hn::Mul(sum, sum);
+    });
+    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(C) + op.at.eps);
+    const V32 factor = all(rstd * op.at.norm_scale);
+    for_lanes(C, [&](auto at) HWY_ATTR {
+      const V32 scaled = hn::Mul(at.load(s), factor);
+      at.store(w ? hn::Mul(scaled, at.load(w)) : scaled, op.h.row<float>(n));
+    });
+    *op.rstd.row<float>(n) = rstd;
+  }
+}
+
+// sums: dscale in the first C columns, dw in the next.
+void residual_norm_backward_rows(const ResidualNorm& op, std::int64_t begin, std::int64_t end, float* sums) {
+  const std::int64_t C = op.s.cols;
+  const Scale scale(op.scale, 0, 1);
+  const float* w = op.w ? op.w.row<float>(0) : nullptr;
+  for (std::int64_t n = begin; n < end; ++n) {
+    const float* s = op.s.row<float>(n);
+    const float* dh = op.dh.row<float>(n);
+    const float* ds = op.ds ? op.ds.row<float>(n) : nullptr;
+    const float rstd = *op.rstd.row<float>(n);
+    const auto gradient = [&](auto at)
+                              HWY_ATTR { return w ? hn::Mul(at.load(dh), at.load(w)) : at.load(dh); };
+    const float correlation =
+        sum_lanes(C, [&](auto at) HWY_ATTR { return hn::Mul(gradient(at), at.load(s)); });
+    const V32 a = all(op.at.norm_scale * rstd);
+    const V32 b = all(-op.at.norm_scale * rstd * rstd * rstd * correlation / static_cast<float>(C));
+    for_lanes(C, [&](auto at) HWY_ATTR {
+      const V32 stream = at.load(s);
+      V32 total = hn::MulAdd(a, gradient(at), hn::Mul(b, stream));
+      if (ds) total = hn::Add(total, at.load(ds));
+      if (op.dx) put(at, total, op.dx.row<float>(n), op.add_dx);
+      if (op.dbranch) put(at, hn::Mul(scale.at(at), total), op.dbranch.row<float>(n), op.add_dbranch);
+      if (!sums) return;
+      at.store(hn::MulAdd(total, at.load(op.branch.row<float>(n)), at.load(sums)), sums);
+      at.store(hn::MulAdd(hn::Mul(a, at.load(dh)), stream, at.load(sums + C)), sums + C);
+    });
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace thimble::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace thimble::cpu {
+
+HWY_EXPORT(add_scaled_rows);
+HWY_EXPORT(add_scaled_backward_rows);
+HWY_EXPORT(residual_mix_rows);
+HWY_EXPORT(residual_mix_backward_rows);
+HWY_EXPORT(residual_norm_rows);
+HWY_EXPORT(residual_norm_backward_rows);
+
+void add_scaled_forward(const Context&, const OpCall& call) {
+  const AddScaled op(call);
+  parallel_for(op.y.rows, rows_per_task(op.y.cols), [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(add_scaled_rows)(op, begin, end);
+  });
+}
+
+void add_scaled_backward(const Context&, const OpCall& call) {
+  const AddScaled op(call);
+  const std::int64_t width = op.dscale ? op.dy.cols : 0;
+  sum_over_rows(
+      op.dy.rows, width, call.scratch,
+      [&](std::int64_t begin, std::int64_t end, float* dscale) {
+        HWY_DYNAMIC_DISPATCH(add_scaled_backward_rows)(op, begin, end, dscale);
+      },
+      [&](const float* total) { add_total(total, width, op.dscale.row<float>(0), op.dscale.cols); });
+}
+
+void residual_mix_forward(const Context&, const OpCall& call) {
+  const ResidualMix op(call);
+  parallel_for(op.y.rows, rows_per_task(op.y.cols), [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(residual_mix_rows)(op, begin, end);
+  });
+}
+
+void residual_mix_backward(const Context&, const OpCall& call) {
+  const ResidualMix op(call);
+  const std::int64_t C = op.dy.cols;
+  sum_over_rows(
+      op.dy.rows, op.dmix ? 2 * C : 0, call.scratch,
+      [&](std::int64_t begin, std::int64_t end, float* sums) {
+        HWY_DYNAMIC_DISPATCH(residual_mix_backward_rows)(op, begin, end, sums);
+      },
+      [&](const float* total) {
+        add_total(total, C, op.dmix.row<float>(0), op.dmix.cols);
+        add_total(total + C, C, op.dmix.row<float>(1), op.dmix.cols);
+      });
+}
+
+void residual_norm_forward(const Context&, const OpCall& call) {
+  const ResidualNorm op(call);
+  parallel_for(op.x.rows, rows_per_task(op.x.cols), [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(residual_norm_rows)(op, begin, end);
+  });
+}
+
+void residual_norm_backward(const Context&, const OpCall& call) {
+  const ResidualNorm op(call);
+  const std::int64_t C = op.s.cols;
+  sum_over_rows(
+      op.s.rows, op.dscale || op.dw ? 2 * C : 0, call.scratch,
+      [&](std::int64_t begin, std::int64_t end, float* sums) {
+        HWY_DYNAMIC_DISPATCH(residual_norm_backward_rows)(op, begin, end, sums);
+      },
+      [&](const float* total) {
+        if (op.dscale) add_total(total, C, op.dscale.row<float>(0), op.dscale.cols);
+        if (op.dw) add_total(total + C, C, op.dw.row<float>(0), C);
+      });
+}
+
+}  // namespace thimble::cpu
+#endif

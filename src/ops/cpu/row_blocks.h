@@ -1,0 +1,71 @@
+// Sums over rows with the same bits for any number of threads.
+//
+// Rows are cut into at most 64 blocks, at places that depend on their number alone. Each block sums into its
+// own partial row; the partial rows are then added in order.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "base/parallel.h"
+#include "tensor/arena.h"
+#include "tensor/tensor.h"
+
+namespace thimble::cpu {
+
+struct RowBlocks {
+  static constexpr std::int64_t kMost = 64;
+  static constexpr std::int64_t kFewestRows = 16;  // shorter blocks would cost more to add up than they save
+
+  explicit RowBlocks(std::int64_t rows)
+      : rows_each(std::max(kFewestRows, (rows + kMost - 1) / kMost)),
+        count((rows + rows_each - 1) / rows_each) {}
+
+  std::int64_t rows_each, count;
+};
+
+constexpr std::int64_t kFloatsPerLine = kAlignment / static_cast<std::int64_t>(sizeof(float));
+
+// Bytes of scratch for sums of `width` columns.
+inline std::int64_t row_sum_bytes(std::int64_t rows, std::int64_t width) {
+  return RowBlocks(rows).count * align_up(width, kFloatsPerLine) * static_cast<std::int64_t>(sizeof(float));
+}
+
+// body(begin, end, partial) adds what rows [begin, end) have to say to partial[0 .. width), which starts at
+// 0. finish(total) then gets the sums. width 0: body runs all the same, with nowhere to add.
+template <class Body, class Finish>
+void sum_over_rows(std::int64_t rows, std::int64_t width, const Tensor& scratch, Body body, Finish finish) {
+  const RowBlocks blocks(rows);
+  const std::int64_t pitch = align_up(width, kFloatsPerLine);
+  float* partials = static_cast<float*>(scratch.data);
+  parallel_for(blocks.count, 1, [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t b = first; b < last; ++b) {
+      float* partial = width > 0 ? partials + b * pitch : nullptr;
+      if (partial) std::memset(partial, 0, static_cast<std::size_t>(width) * sizeof(float));
+      body(b * blocks.rows_each, std::min(rows, (b + 1) * blocks.rows_each), partial);
+    }
+  });
+  if (width == 0) return;
+  for (std::int64_t b = 1; b < blocks.count; ++b)
+    for (std::int64_t c = 0; c < width; ++c) partials[c] += partials[b * pitch + c];
+  finish(partials);
+}
+
+// A total of `width` columns added to a gradient: per channel, or all of them to its one shared value.
+inline void add_total(const float* total, std::int64_t width, float* gradient, std::int64_t gradient_cols) {
+  if (gradient_cols == width) {
+    for (std::int64_t c = 0; c < width; ++c) gradient[c] += total[c];
+    return;
+  }
+  double sum = 0;
+  for (std::int64_t c = 0; c < width; ++c) sum += static_cast<double>(total[c]);
+  gradient[0] += static_cast<float>(sum);
+}
+
+// How many rows make a task worth a thread's while: about 16 KiB of f32.
+inline std::int64_t rows_per_task(std::int64_t width) {
+  return std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, width));
+}
+
+}  // namespace thimble::cpu

@@ -1,0 +1,41 @@
+// linear: y = x w^T + b
+//
+//   x [N, I]   w [O, I]   b [1, O] optional   y [N, O]
+//
+// backward: dx <- dy w    dw += dy^T x    db += sum over rows of dy
+//
+// Grouped weights (q;k;v or gate;up stored one below the other) are one linear whose output is read by
+// columns. `invariant`: inference. A row gives the same bits whatever rows share the call; slower for many
+// rows.
+#pragma once
+
+#include "ops/op.h"
+
+namespace thimble {
+
+struct LinearAttributes {
+  bool invariant = false;
+};
+
+struct Linear {
+  Tensor x, w, b, y;
+  Tensor dy, dx, dw, db;
+  bool add_dx;
+  LinearAttributes at;
+
+  explicit Linear(const OpCall& c)
+      : x(c.input(0)),
+        w(c.input(1)),
+        b(c.input(2)),
+        y(c.output(0)),
+        dy(c.d_output(0)),
+        dx(c.d_input(0)),
+        dw(c.d_input(1)),
+        db(c.d_input(2)),
+        add_dx(c.adds(0)),
+        at(c.attributes.as<LinearAttributes>()) {}
+};
+
+std::vector<Shape> linear_shapes(std::span<const Shape> in, const Attributes&);
+
+}  // namespace thimble

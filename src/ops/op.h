@@ -1,0 +1,120 @@
+// The op table: what the tape, the planner and the generic tests know about every op.
+//
+// An op is one row: its name, its shape rule (which is also its front door: everything wrong with inputs is
+// refused there), kernels per backend, and what backward reads. Dimension letters: N rows, C width, H heads,
+// K kv heads, D head size, F mlp width, V vocabulary.
+//
+// Gradients: every backward kernel writes d_in[i] with `=`, or adds to it where adds(i) says so (parameters:
+// always). A gradient that nobody wants is an empty tensor.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "tensor/context.h"
+#include "tensor/tensor.h"
+
+namespace thimble {
+
+enum class Op : std::uint8_t {
+  embedding,
+  smear,
+  rmsnorm,
+  layernorm,
+  linear,
+  rope,
+  attention,
+  exclusive_attention,
+  cached_attention,
+  activation,
+  add_scaled,
+  residual_mix,
+  residual_norm,
+  dropout,
+  gather,
+  softcap,
+  head_loss,
+  fake_quant,
+};
+inline constexpr int kOps = static_cast<int>(Op::fake_quant) + 1;
+
+// ref: scalar templates, the specification. cpu: Highway and oneDNN. cuda: filled in by the plugin.
+enum class Backend : std::uint8_t { ref, cpu, cuda };
+inline constexpr int kBackends = 3;
+
+// The op's own settings: any small plain struct.
+class Attributes {
+ public:
+  Attributes() = default;
+  template <class T>
+  requires(!std::is_same_v<T, Attributes>) Attributes(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kBytes);
+    std::memcpy(bytes_, &value, sizeof(T));
+  }
+  template <class T>
+  T as() const {
+    T value;
+    std::memcpy(&value, bytes_, sizeof(T));
+    return value;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = 32;
+  std::byte bytes_[kBytes] = {};
+};
+
+// What a kernel sees. Each op's header names the places: `RmsNorm op(call); op.x, op.y, op.dx ...`.
+struct OpCall {
+  std::span<const Tensor> in, out;
+  std::span<const Tensor> d_out, d_in;  // empty spans in forward
+  std::uint32_t add = 0;                // bit i: d_in[i] is added to
+  Attributes attributes;
+  Tensor scratch;  // u8 [1, scratch_bytes], contents undefined
+
+  Tensor input(std::size_t i) const { return i < in.size() ? in[i] : Tensor{}; }
+  Tensor output(std::size_t i) const { return i < out.size() ? out[i] : Tensor{}; }
+  Tensor d_output(std::size_t i) const { return i < d_out.size() ? d_out[i] : Tensor{}; }
+  Tensor d_input(std::size_t i) const { return i < d_in.size() ? d_in[i] : Tensor{}; }
+  bool adds(std::size_t i) const { return (add >> i & 1u) != 0; }
+};
+
+using Kernel = void (*)(const Context&, const OpCall&);
+using ShapeRule = std::vector<Shape> (*)(std::span<const Shape> in, const Attributes&);
+
+struct Kernels {
+  Kernel forward = nullptr;
+  Kernel backward = nullptr;  // nullptr: the op is for inference only
+};
+
+struct OpDef {
+  Op op;
+  std::string_view name;
+  ShapeRule shapes;              // shapes of the outputs; throws on anything it cannot take
+  std::uint32_t differentiable;  // bit i: input i may have a gradient
+  std::uint32_t saved_inputs;    // bit i: backward reads input i
+  std::uint32_t saved_outputs;   // bit i: backward reads output i
+  Kernels kernels[kBackends];
+  bool loss = false;  // backward computes the outputs too, and needs no d_out: forward is skipped in training
+};
+
+const OpDef& op_def(Op op);
+std::span<const OpDef> all_ops();
+
+// Bytes of scratch that the op's kernels of a backend want.
+std::int64_t scratch_bytes(const OpDef& def, Backend backend, std::span<const Shape> in,
+                           const Attributes& attributes);
+
+// Everything that can be wrong with a call: shapes, dtypes, devices, outputs that overlap inputs. Done once,
+// when a schedule is bound to memory; kernels assume it.
+void validate_call(const OpDef& def, const OpCall& call);
+
+// Statistics (1/rms, logsumexp, ...) of low-precision rows are kept in f32.
+constexpr DType statistic_dtype(DType dtype) {
+  return dtype == DType::f64 || dtype == DType::c128 ? dtype : DType::f32;
+}
+
+}  // namespace thimble

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <vector>
+
+#include "ops/fake_quant.h"
+#include "ops/quantise.h"
+#include "ops/ref/scalar.h"
+
+namespace thimble::ref {
+
+struct FakeQuantRef {
+  using View = FakeQuant;
+
+  template <class T>
+  static void forward(const FakeQuant& op) {
+    std::vector<float> row(static_cast<std::size_t>(op.w.cols));
+    std::vector<std::int8_t> q(row.size());
+    for (std::int64_t o = 0; o < op.w.rows; ++o) {
+      for (std::size_t i = 0; i < row.size(); ++i) row[i] = static_cast<float>(real_part(op.w.row<T>(o)[i]));
+      const float scale = quantise_row(row, op.bits, q);
+      for (std::size_t i = 0; i < row.size(); ++i) op.y.row<T>(o)[i] = T(scale * static_cast<float>(q[i]));
+    }
+  }
+
+  template <class T>
+  static void backward(const FakeQuant& op) {
+    for (std::int64_t o = 0; o < op.dy.rows; ++o)
+      for (std::int64_t i = 0; i < op.dy.cols; ++i) store(op.dw.row<T>(o)[i], op.dy.row<T>(o)[i], op.add_dw);
+  }
+};
+
+}  // namespace thimble::ref

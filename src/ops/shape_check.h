@@ -1,0 +1,76 @@
+// The sentences of the ops' front doors: "[rmsnorm] expected weight of width 512, got 500".
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "base/error.h"
+#include "tensor/tensor.h"
+
+namespace thimble {
+
+class ShapeCheck {
+ public:
+  ShapeCheck(std::string_view op, std::span<const Shape> in, std::size_t least, std::size_t most)
+      : op_(op), in_(in) {
+    check(in.size() >= least && in.size() <= most, "[{}] expected {} to {} inputs, got {}", op, least, most,
+          in.size());
+  }
+
+  bool has(std::size_t i) const { return i < in_.size() && in_[i].rows > 0; }
+
+  // Rows of floats, the op's main input.
+  const Shape& rows(std::size_t i, std::string_view name) const {
+    const Shape& shape = present(i, name);
+    check(is_float(shape.dtype), "[{}] expected {} to hold floats, got {}", op_, name,
+          dtype_name(shape.dtype));
+    check(shape.cols > 0, "[{}] expected {} to have columns, got none", op_, name);
+    return shape;
+  }
+  const Shape& rows(std::size_t i, std::string_view name, std::int64_t width) const {
+    const Shape& shape = rows(i, name);
+    check(shape.cols == width, "[{}] expected {} of width {}, got {}", op_, name, width, shape.cols);
+    return shape;
+  }
+  const Shape& rows(std::size_t i, std::string_view name, std::int64_t count, std::int64_t width) const {
+    const Shape& shape = rows(i, name, width);
+    check(shape.rows == count, "[{}] expected {} of {} rows, got {}", op_, name, count, shape.rows);
+    return shape;
+  }
+
+  // [1, width] floats, or absent where optional.
+  void vector(std::size_t i, std::string_view name, std::int64_t width) const { rows(i, name, 1, width); }
+  void optional_vector(std::size_t i, std::string_view name, std::int64_t width) const {
+    if (has(i)) vector(i, name, width);
+  }
+
+  // One i32 a row.
+  const Shape& integers(std::size_t i, std::string_view name) const {
+    const Shape& shape = present(i, name);
+    check(shape.dtype == DType::i32, "[{}] expected {} to hold i32, got {}", op_, name,
+          dtype_name(shape.dtype));
+    check(shape.cols == 1, "[{}] expected {} of width 1, got {}", op_, name, shape.cols);
+    return shape;
+  }
+  const Shape& integers(std::size_t i, std::string_view name, std::int64_t count) const {
+    const Shape& shape = integers(i, name);
+    check(shape.rows == count, "[{}] expected {} of {} rows, got {}", op_, name, count, shape.rows);
+    return shape;
+  }
+
+  void same_dtype(const Shape& a, const Shape& b, std::string_view name) const {
+    check(a.dtype == b.dtype, "[{}] expected {} in {}, got {}", op_, name, dtype_name(a.dtype),
+          dtype_name(b.dtype));
+  }
+
+ private:
+  const Shape& present(std::size_t i, std::string_view name) const {
+    check(has(i), "[{}] {} is missing", op_, name);
+    return in_[i];
+  }
+
+  std::string_view op_;
+  std::span<const Shape> in_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,36 @@
+// Arena: one block of memory, cut up by a plan made beforehand.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+namespace thimble {
+
+// Offsets handed out by planners are multiples of this: a cache line, and a full AVX-512 vector.
+inline constexpr std::int64_t kAlignment = 64;
+
+constexpr std::int64_t align_up(std::int64_t bytes, std::int64_t alignment = kAlignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+class Arena {
+ public:
+  Arena() = default;
+  // Zeroed memory. Memory that cannot be had is an Error that says how much, for what, and what lowers it.
+  Arena(std::int64_t bytes, std::string_view what_for, std::string_view what_lowers_it);
+
+  std::byte* at(std::int64_t offset) const { return block_.get() + offset; }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Unmap {
+    std::int64_t bytes = 0;
+    void operator()(std::byte* block) const;
+  };
+  std::unique_ptr<std::byte, Unmap> block_;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace thimble
