@@ -26,10 +26,10 @@ class Arena {
 
  private:
   struct Unmap {
-    std::int64_t bytes = 0;
+    std::int64_t bytes;
     void operator()(std::byte* block) const;
   };
-  std::unique_ptr<std::byte, Unmap> block_;
+  std::unique_ptr<std::byte, Unmap> block_{nullptr, Unmap{0}};
   std::int64_t bytes_ = 0;
 };
 

@@ -37,16 +37,17 @@ struct ActivationRef {
   }
 
  private:
+  // Written so that a NaN, which is neither above nor below zero, comes through.
   template <class T>
   static T value(ActivationKind kind, T x) {
-    const bool positive = real_part(x) > 0;
+    const bool negative = real_part(x) <= 0;
     switch (kind) {
       case ActivationKind::relu:
-        return positive ? x : T(0);
+        return negative ? T(0) : x;
       case ActivationKind::relu2:
-        return positive ? x * x : T(0);
+        return negative ? T(0) : x * x;
       case ActivationKind::leaky_relu2:
-        return positive ? x * x : x * x * T(0.25);
+        return negative ? x * x * T(0.25) : x * x;
       default:
         return T(0.5) * x * (T(1) + std::tanh(T(kGeluInner) * (x + T(kGeluCubic) * x * x * x)));
     }
@@ -54,14 +55,14 @@ struct ActivationRef {
 
   template <class T>
   static T slope(ActivationKind kind, T x) {
-    const bool positive = real_part(x) > 0;
+    const bool negative = real_part(x) <= 0;
     switch (kind) {
       case ActivationKind::relu:
-        return positive ? T(1) : T(0);
+        return negative ? T(0) : real_part(x) > 0 ? T(1) : x;
       case ActivationKind::relu2:
-        return positive ? T(2) * x : T(0);
+        return negative ? T(0) : T(2) * x;
       case ActivationKind::leaky_relu2:
-        return positive ? T(2) * x : T(0.5) * x;
+        return negative ? T(0.5) * x : T(2) * x;
       default: {
         const T t = std::tanh(T(kGeluInner) * (x + T(kGeluCubic) * x * x * x));
         const T inner = T(kGeluInner) * (T(1) + T(3 * kGeluCubic) * x * x);

@@ -1,0 +1,164 @@
+#include "model/program.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace thimble {
+
+Program::Program(Tape tape, ScheduleOptions options, const Context& context, Backend backend)
+    : tape_(std::move(tape)),
+      options_(std::move(options)),
+      context_(context),
+      backend_(backend),
+      schedule_(make_schedule(tape_, options_)),
+      plan_(plan_memory(tape_, schedule_, backend)),
+      arena_(plan_.arena_bytes, options_.training ? "training" : "inference",
+             options_.recompute || !options_.training ? "lower micro_batch or context"
+                                                      : "lower micro_batch or context, or turn on recompute"),
+      bound_(tape_.values().size()),
+      bound_gradient_(tape_.values().size()),
+      actual_(tape_.values().size()) {}
+
+void Program::bind(Value value, const Tensor& tensor) {
+  const ValueInfo& info = tape_.info(value);
+  check(info.kind != ValueKind::activation, "[program] '{}' is computed, not bound", info.name);
+  const bool rows_fit =
+      info.kind == ValueKind::input ? tensor.rows <= info.shape.rows : tensor.rows == info.shape.rows;
+  check(tensor.dtype == info.shape.dtype && tensor.cols == info.shape.cols && rows_fit,
+        "[program] '{}' was recorded as {}, got {}", info.name, info.shape.text(), tensor.shape().text());
+  bound_[static_cast<std::size_t>(value.id)] = tensor;
+  calls_are_current_ = false;
+}
+
+void Program::bind_gradient(Value parameter, const Tensor& tensor) {
+  const ValueInfo& info = tape_.info(parameter);
+  check(info.kind == ValueKind::parameter, "[program] '{}' is no parameter", info.name);
+  check(tensor.rows == info.shape.rows && tensor.cols == info.shape.cols,
+        "[program] the gradient of '{}' must be {}, got {}", info.name, info.shape.text(),
+        tensor.shape().text());
+  bound_gradient_[static_cast<std::size_t>(parameter.id)] = tensor;
+  calls_are_current_ = false;
+}
+
+void Program::prepare() {
+  make_calls();
+  execute(prepare_calls_);
+}
+
+void Program::run() {
+  make_calls();
+  execute(calls_);
+}
+
+Tensor Program::tensor(Value kept) const {
+  const auto place = std::ranges::find(options_.keep, kept);
+  check(place != options_.keep.end(), "[program] '{}' is not kept after a run", tape_.info(kept).name);
+  return buffer_tensor(schedule_.kept[static_cast<std::size_t>(place - options_.keep.begin())], kept);
+}
+
+Shape Program::actual_shape(Value value) const {
+  return value ? actual_[static_cast<std::size_t>(value.id)] : Shape{};
+}
+
+void Program::infer_actual_shapes() {
+  for (std::size_t i = 0; i < actual_.size(); ++i) {
+    const ValueInfo& info = tape_.values()[i];
+    if (info.kind == ValueKind::activation) continue;
+    actual_[i] = bound_[i] ? bound_[i].shape() : info.shape;
+  }
+  for (const Node& node : tape_.nodes()) {
+    std::vector<Shape> in;
+    for (Value value : node.in) {
+      if (value && tape_.info(value).parent >= 0) {
+        Shape& view = actual_[static_cast<std::size_t>(value.id)] = tape_.info(value).shape;
+        view.rows = actual_shape(tape_.root(value)).rows;
+      }
+      in.push_back(actual_shape(value));
+    }
+    const std::vector<Shape> out = op_def(node.op).shapes(in, node.attributes);
+    for (std::size_t i = 0; i < out.size(); ++i) actual_[static_cast<std::size_t>(node.out[i].id)] = out[i];
+  }
+}
+
+Tensor Program::buffer_tensor(int buffer, Value value) const {
+  const Buffer& from = schedule_.buffers[static_cast<std::size_t>(buffer)];
+  const Shape shape = actual_shape(Value{from.value});
+  const Tensor whole{arena_.at(plan_.offsets[static_cast<std::size_t>(buffer)]),
+                     shape.rows,
+                     shape.cols,
+                     shape.cols,
+                     shape.dtype,
+                     Device::cpu};
+  const ValueInfo& info = tape_.info(value);
+  return info.parent < 0 ? whole : whole.columns(info.column, info.shape.cols);
+}
+
+Tensor Program::resolve(const Place& place) const {
+  const auto value = static_cast<std::size_t>(place.value);
+  switch (place.kind) {
+    case Place::Kind::absent:
+      return {};
+    case Place::Kind::shape_only: {
+      const Shape shape = actual_[value];
+      return {nullptr, shape.rows, shape.cols, shape.cols, shape.dtype, Device::cpu};
+    }
+    case Place::Kind::bound:
+      check(static_cast<bool>(bound_[value]), "[program] '{}' is not bound", tape_.values()[value].name);
+      return bound_[value];
+    case Place::Kind::bound_gradient:
+      return bound_gradient_[value];  // not bound: not wanted
+    case Place::Kind::buffer:
+      break;
+  }
+  return buffer_tensor(place.buffer, Value{place.value});
+}
+
+std::vector<Program::Call> Program::make_calls(const std::vector<Step>& steps) {
+  std::vector<Call> calls;
+  calls.reserve(steps.size());
+  for (const Step& step : steps) {
+    const Node& node = tape_.nodes()[static_cast<std::size_t>(step.node)];
+    const OpDef& def = op_def(node.op);
+    const Kernels& kernels = def.kernels[static_cast<std::size_t>(backend_)];
+    Call& call = calls.emplace_back();
+    call.step = &step;
+    call.kernel = step.phase == Phase::backward ? kernels.backward : kernels.forward;
+    check(call.kernel != nullptr, "[{}] has no kernel for this device", def.name);
+    for (const Place& place : step.in) call.in.push_back(resolve(place));
+    for (const Place& place : step.out) call.out.push_back(resolve(place));
+    for (const Place& place : step.d_out) call.d_out.push_back(resolve(place));
+    for (const Place& place : step.d_in) call.d_in.push_back(resolve(place));
+    const Tensor scratch{
+        arena_.at(plan_.scratch_offset), 1, plan_.scratch_bytes, plan_.scratch_bytes, DType::u8, Device::cpu};
+    call.op = {call.in, call.out, call.d_out, call.d_in, step.add, node.attributes, scratch};
+    validate_call(def, call.op);
+  }
+  return calls;
+}
+
+void Program::make_calls() {
+  if (calls_are_current_) return;
+  infer_actual_shapes();
+  prepare_calls_ = make_calls(schedule_.prepare);
+  calls_ = make_calls(schedule_.steps);
+  calls_are_current_ = true;
+}
+
+void Program::execute(const std::vector<Call>& calls) {
+  for (const Call& call : calls) {
+    call.kernel(context_, call.op);
+    if (hook_) report(call);
+  }
+}
+
+void Program::report(const Call& call) const {
+  const Step& step = *call.step;
+  const auto& places = step.phase == Phase::backward ? step.d_in : step.out;
+  const auto& tensors = step.phase == Phase::backward ? call.d_in : call.out;
+  for (std::size_t i = 0; i < places.size(); ++i)
+    if (tensors[i])
+      hook_(tape_.values()[static_cast<std::size_t>(places[i].value)].name, step.phase, tensors[i]);
+}
+
+}  // namespace thimble

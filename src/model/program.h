@@ -1,0 +1,75 @@
+// A program: a tape with its schedule, bound to memory and ready to run again and again.
+//
+//   Program program(std::move(tape), {.training = true, .keep = {nats}}, context);
+//   program.bind(tokens, ...);  program.bind(w, ...);  program.bind_gradient(w, ...);
+//   program.prepare();   // after the parameters changed
+//   program.run();
+//   program.tensor(nats);
+//
+// Inputs may be bound with fewer rows than were recorded: everything behind them shrinks with them, so one
+// program serves all numbers of rows up to its own. Parameter gradients are added to; zeroing them once per
+// optimizer step is the caller's part.
+#pragma once
+
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "model/plan.h"
+#include "model/schedule.h"
+#include "tensor/arena.h"
+#include "tensor/context.h"
+
+namespace thimble {
+
+class Program {
+ public:
+  // After each step: what ran, and its output by name. In backward: the node's inputs' gradients.
+  using Hook = std::function<void(std::string_view name, Phase phase, const Tensor& tensor)>;
+
+  Program(Tape tape, ScheduleOptions options, const Context& context, Backend backend = Backend::cpu);
+
+  void bind(Value value, const Tensor& tensor);
+  void bind_gradient(Value parameter, const Tensor& tensor);
+  void prepare();
+  void run();
+
+  Tensor tensor(Value kept) const;  // after run(): one of ScheduleOptions::keep
+  void set_hook(Hook hook) { hook_ = std::move(hook); }
+
+  const Tape& tape() const { return tape_; }
+  const MemoryPlan& plan() const { return plan_; }
+  std::string describe_memory() const { return describe(plan_, options_.training); }
+
+ private:
+  struct Call {
+    Kernel kernel = nullptr;
+    const Step* step = nullptr;
+    std::vector<Tensor> in, out, d_out, d_in;
+    OpCall op;
+  };
+
+  void make_calls();
+  std::vector<Call> make_calls(const std::vector<Step>& steps);
+  Shape actual_shape(Value value) const;
+  void infer_actual_shapes();
+  Tensor resolve(const Place& place) const;
+  Tensor buffer_tensor(int buffer, Value value) const;
+  void execute(const std::vector<Call>& calls);
+  void report(const Call& call) const;
+
+  Tape tape_;
+  ScheduleOptions options_;
+  const Context& context_;
+  Backend backend_;
+  Schedule schedule_;
+  MemoryPlan plan_;
+  Arena arena_;
+  std::vector<Tensor> bound_, bound_gradient_;  // by value
+  std::vector<Shape> actual_;                   // by value: the shapes of this binding
+  std::vector<Call> prepare_calls_, calls_;
+  bool calls_are_current_ = false;
+  Hook hook_;
+};
+
+}  // namespace thimble

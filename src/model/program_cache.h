@@ -1,0 +1,46 @@
+// Programs, made once for each {row bucket, mode} and kept.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "model/program.h"
+
+namespace thimble {
+
+// training: a grid of rows, forward and backward. scoring: forward to the loss. decoding: rows of slots,
+// through the cache.
+enum class Mode : std::uint8_t { training, scoring, decoding };
+
+struct ProgramKey {
+  std::int64_t rows = 0, gathered = 0;
+  Mode mode = Mode::training;
+  int phase = 0;  // counts changes of the tape within a run: QAT switched on, recurrence switched on
+  auto operator<=>(const ProgramKey&) const = default;
+};
+
+// The number of rows a program is recorded with to serve `rows`: the next power of two, so that few programs
+// serve all.
+constexpr std::int64_t row_bucket(std::int64_t rows) {
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
+}
+
+template <class Entry>
+class ProgramCache {
+ public:
+  template <class Make>
+  Entry& get(const ProgramKey& key, Make make) {
+    auto& slot = entries_[key];
+    if (!slot) slot = make();
+    return *slot;
+  }
+  std::size_t size() const { return entries_.size(); }
+  void clear() { entries_.clear(); }
+
+ private:
+  std::map<ProgramKey, std::unique_ptr<Entry>> entries_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,114 @@
+// The tape: a model's computation, recorded once as a list of nodes. Nothing runs while recording.
+//
+//   Tape t;
+//   Value x = t.input("x", {N, C});
+//   Value w = t.parameter("fc.weight", {F, C});
+//   Value y = t.activation(t.linear(x, w), ActivationKind::relu2);
+//
+// Each call checks shapes at the op's front door and appends a node {op, inputs, outputs, attributes}.
+// schedule.h decides what runs when, plan.h where values lie in memory, program.h runs it. An absent optional
+// argument is Value{}.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/activation.h"
+#include "ops/op.h"
+
+namespace thimble {
+
+struct Value {
+  int id = -1;
+  explicit operator bool() const { return id >= 0; }
+  bool operator==(const Value&) const = default;
+};
+
+enum class ValueKind : std::uint8_t {
+  input,      // bound before a run: tokens, positions, targets
+  parameter,  // bound with its gradient; lives outside of the plan
+  state,      // bound, and written by the run: KV caches
+  activation  // made and planned here
+};
+
+struct ValueInfo {
+  Shape shape;
+  ValueKind kind = ValueKind::activation;
+  std::string name;
+  int node = -1;    // which makes it
+  int parent = -1;  // a view of columns of this value
+  std::int64_t column = 0;
+  bool wants_gradient = false;
+};
+
+struct Node {
+  Op op;
+  std::vector<Value> in, out;
+  Attributes attributes;
+  int segment = -1;      // activation checkpointing: nodes of one segment are recomputed together
+  bool prepare = false;  // depends on parameters alone: runs once per optimizer step
+};
+
+class Tape {
+ public:
+  explicit Tape(DType dtype = DType::f32) : dtype_(dtype) {}
+
+  // What comes from outside. Floats take the tape's dtype.
+  Value input(std::string name, std::int64_t rows, std::int64_t cols);
+  Value integers(std::string name, std::int64_t rows);
+  Value parameter(std::string name, std::int64_t rows, std::int64_t cols);
+  Value state(std::string name, std::int64_t rows, std::int64_t cols);
+
+  // A part of a value, without copying: q, k and v of one grouped linear.
+  Value columns(Value x, std::int64_t begin, std::int64_t count);
+
+  // The ops; their headers in ops/ say what each computes.
+  Value embedding(Value table, Value index, Value order = {});
+  Value smear(Value x, Value gate, Value previous);
+  Value rmsnorm(Value x, Value weight, float eps, float scale = 1);
+  Value layernorm(Value x, Value weight, Value bias, float eps);
+  Value linear(Value x, Value weight, Value bias = {}, bool invariant = false);
+  Value rope(Value x, Value position, Value turns, Value gain, Value weight, int heads, bool norm, float eps);
+  Value attention(Value q, Value k, Value v, Value first, int heads, int kv_heads, float scale);
+  Value exclusive_attention(Value y, Value v, int heads, int kv_heads);
+  Value cached_attention(Value q, Value k, Value v, Value slot, Value position, Value k_cache, Value v_cache,
+                         int heads, int kv_heads, int context, float scale);
+  Value activation(Value x, ActivationKind kind);
+  Value add_scaled(Value x, Value branch, Value scale = {}, float factor = 1);
+  Value residual_mix(Value x, Value x0, Value mix);
+  struct Residual {
+    Value stream, normed;
+  };
+  Residual residual_norm(Value x, Value branch, Value scale, Value weight, float eps, float norm_scale = 1);
+  Value dropout(Value x, Value seed, float p);
+  Value gather(Value x, Value row);
+  Value softcap(Value x, float cap);
+  Value head_loss(Value x, Value weight, Value target, Value row_weight, float cap, int chunk_rows = 1024);
+  Value fake_quant(Value weight, int bits);  // of a parameter: runs in prepare
+
+  // Names a value, for hooks and dumps. Returns it.
+  Value name(Value value, std::string text);
+
+  // Nodes recorded from here on belong to segment `id` (-1: none). A segment's nodes are consecutive.
+  void segment(int id) { segment_ = id; }
+
+  DType dtype() const { return dtype_; }
+  const std::vector<Node>& nodes() const { return nodes_; }
+  const std::vector<ValueInfo>& values() const { return values_; }
+  const ValueInfo& info(Value value) const { return values_[static_cast<std::size_t>(value.id)]; }
+  // The value whose memory this one is a view of (itself, if it is none).
+  Value root(Value value) const { return info(value).parent < 0 ? value : Value{info(value).parent}; }
+
+ private:
+  Value add_value(ValueInfo info);
+  std::vector<Value> record(Op op, std::vector<Value> in, const Attributes& attributes = {});
+
+  DType dtype_;
+  int segment_ = -1;
+  std::uint32_t dropout_streams_ = 0;
+  std::vector<Node> nodes_;
+  std::vector<ValueInfo> values_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,39 @@
+// Newton-Schulz: the nearest (semi-)orthogonal matrix, roughly, by five products. What Muon does to its
+// momentum.
+//
+//   X = G / (|G|_F + 1e-7), transposed if it has more rows than columns
+//   repeat: A = X X^T;  B = b A + c A^2;  X = a X + B X          a, b, c = 3.4445, -4.7750, 2.0315
+//   transposed back
+//
+// G [batch] of [rows, cols], contiguous. The cpu version works in place, in f32; scratch as
+// newton_schulz_scratch says.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "tensor/context.h"
+#include "tensor/tensor.h"
+
+namespace thimble {
+
+struct NewtonSchulzCoefficients {
+  double a = 3.4445, b = -4.7750, c = 2.0315;
+};
+
+inline constexpr double kNewtonSchulzEps = 1e-7;
+inline constexpr int kNewtonSchulzSteps = 5;
+
+// Floats of scratch for one matrix.
+std::int64_t newton_schulz_scratch(std::int64_t rows, std::int64_t cols);
+
+namespace ref {
+void newton_schulz(const Tensor& matrix, int steps = kNewtonSchulzSteps, NewtonSchulzCoefficients k = {});
+}  // namespace ref
+namespace cpu {
+void newton_schulz(const Context& context, const Tensor& matrix, std::span<float> scratch,
+                   int steps = kNewtonSchulzSteps, NewtonSchulzCoefficients k = {});
+}  // namespace cpu
+
+}  // namespace thimble

@@ -1,0 +1,143 @@
+#include "model/plan.h"
+
+#include <random>
+
+#include "base/error.h"
+#include "model/tape.h"
+#include "tensor/arena.h"
+
+namespace thimble {
+namespace {
+
+// x -> n linears, each feeding the next.
+Tape chain(int layers, bool loss = true) {
+  Tape t;
+  Value x = t.input("x", 32, 8);
+  for (int i = 0; i < layers; ++i) {
+    t.segment(i);
+    x = t.activation(t.linear(x, t.parameter("w" + std::to_string(i), 8, 8)), ActivationKind::relu2);
+  }
+  t.segment(-1);
+  if (loss) t.head_loss(x, t.parameter("head", 5, 8), t.integers("target", 32), t.input("weight", 32, 1), 0);
+  return t;
+}
+
+void expect_no_overlap(const Schedule& schedule, const MemoryPlan& plan) {
+  for (std::size_t i = 0; i < schedule.buffers.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j) {
+      const Buffer &a = schedule.buffers[i], &b = schedule.buffers[j];
+      const bool together = a.kind == Buffer::Kind::prepared || b.kind == Buffer::Kind::prepared ||
+                            (a.first <= b.last && b.first <= a.last);
+      if (!together) continue;
+      EXPECT_TRUE(plan.offsets[i] + a.shape.bytes() <= plan.offsets[j] ||
+                  plan.offsets[j] + b.shape.bytes() <= plan.offsets[i])
+          << i << " and " << j;
+    }
+  for (std::int64_t offset : plan.offsets) EXPECT_EQ(offset % kAlignment, 0);
+}
+
+TEST(Plan, BuffersAliveTogetherNeverOverlap) {
+  for (bool recompute : {false, true})
+    for (int layers : {1, 2, 5, 12}) {
+      const Tape tape = chain(layers);
+      const Schedule schedule = make_schedule(tape, {.training = true, .recompute = recompute, .keep = {}});
+      expect_no_overlap(schedule, plan_memory(tape, schedule, Backend::cpu));
+    }
+}
+
+TEST(Plan, RandomLifetimesAreHonoured) {
+  std::mt19937 random(1);
+  const Tape tape = chain(1, false);
+  for (int trial = 0; trial < 50; ++trial) {
+    Schedule schedule;
+    for (int i = 0; i < 40; ++i) {
+      const int first = static_cast<int>(random() % 20);
+      schedule.buffers.push_back({i % 10 == 0 ? Buffer::Kind::prepared : Buffer::Kind::activation, 0,
+                                  Shape{1 + static_cast<std::int64_t>(random() % 100), 3, DType::f32}, first,
+                                  first + static_cast<int>(random() % 6)});
+    }
+    expect_no_overlap(schedule, plan_memory(tape, schedule, Backend::cpu));
+  }
+}
+
+TEST(Plan, InferenceNeedsNoMoreForMoreLayers) {
+  const auto arena = [](int layers) {
+    const Tape tape = chain(layers, false);
+    const Value last = tape.nodes().back().out[0];
+    return plan_memory(tape, make_schedule(tape, {.training = false, .recompute = false, .keep = {last}}),
+                       Backend::cpu)
+        .arena_bytes;
+  };
+  EXPECT_EQ(arena(4), arena(40));
+}
+
+TEST(Plan, RecomputingKeepsOneValuePerSegment) {
+  const auto activations = [](bool recompute) {
+    const Tape tape = chain(20);
+    return plan_memory(tape, make_schedule(tape, {.training = true, .recompute = recompute, .keep = {}}),
+                       Backend::cpu);
+  };
+  const MemoryPlan plain = activations(false), recomputed = activations(true);
+  EXPECT_LT(recomputed.arena_bytes - recomputed.scratch_bytes,
+            (plain.arena_bytes - plain.scratch_bytes) * 7 / 10);
+}
+
+TEST(Plan, PrintsItsMemoryByKindInMebibytes) {
+  const Tape tape = chain(3);
+  const std::string text =
+      describe(plan_memory(tape, make_schedule(tape, {.training = true, .recompute = false, .keep = {}}),
+                           Backend::cpu),
+               true);
+  for (const char* kind : {"parameters", "gradients of parameters", "activations", "gradients of activations",
+                           "scratch", "total", "MiB"})
+    EXPECT_NE(text.find(kind), std::string::npos) << text;
+}
+
+TEST(Schedule, FirstWriterStoresAndLaterOnesAdd) {
+  Tape t;
+  const Value x = t.linear(t.input("x", 4, 8), t.parameter("w", 8, 8));
+  const Value y = t.add_scaled(x, t.activation(x, ActivationKind::relu));  // x has two readers
+  t.head_loss(y, t.parameter("head", 5, 8), t.integers("target", 4), t.input("weight", 4, 1), 0);
+  const Schedule schedule = make_schedule(t, {.training = true, .recompute = false, .keep = {}});
+  std::vector<std::pair<Op, std::uint32_t>> backward;
+  for (const Step& step : schedule.steps)
+    if (step.phase == Phase::backward)
+      backward.push_back({t.nodes()[static_cast<std::size_t>(step.node)].op, step.add});
+  const std::vector<std::pair<Op, std::uint32_t>> expected = {
+      {Op::head_loss, 0b10},   // dx stored, the parameter added to
+      {Op::add_scaled, 0b00},  // first to write both
+      {Op::activation, 0b1},   // second to write dx
+      {Op::linear, 0b10}};     // x is an input: no gradient; w added to
+  EXPECT_EQ(backward, expected);
+}
+
+TEST(Schedule, RefusesWhatCannotBeTrained) {
+  const auto message = [](const Tape& tape, const ScheduleOptions& options) {
+    try {
+      make_schedule(tape, options);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(message(chain(1, false), {.training = true, .recompute = false, .keep = {}}),
+            "[schedule] training needs a loss on the tape");
+
+  Tape t;
+  const Value x = t.linear(t.input("x", 4, 8), t.parameter("w", 8, 8));
+  const Value half = t.columns(x, 0, 4);
+  t.head_loss(half, t.parameter("head", 5, 4), t.integers("target", 4), t.input("weight", 4, 1), 0);
+  EXPECT_EQ(message(t, {.training = true, .recompute = false, .keep = {}}),
+            "[schedule] only 4 of the 8 columns of 'linear.0' are read by anything");
+}
+
+TEST(Tape, RefusesShapesAtTheOpsFrontDoor) {
+  Tape t;
+  const Value x = t.input("x", 4, 8);
+  EXPECT_THROW(t.linear(x, t.parameter("w", 8, 7)), Error);
+  EXPECT_THROW(t.columns(x, 0, 4), Error) << "only computed values are read by columns";
+  EXPECT_THROW(t.fake_quant(x, 8), Error);
+}
+
+}  // namespace
+}  // namespace thimble
