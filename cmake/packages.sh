@@ -1,0 +1,47 @@
+# Sourced by ./quickstart and ./test: which Debian packages thimble needs, and how they get there.
+# shellcheck shell=bash disable=SC2034
+
+product_packages=(
+  g++ cmake ninja-build
+  libfmt-dev libxxhash-dev nlohmann-json3-dev libtomlplusplus-dev
+  libdnnl-dev libhwy-dev
+  libsentencepiece-dev libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev
+  libutf8proc-dev libpcre2-dev libsentencepiece-dev libzstd-dev zlib1g-dev
+)
+test_packages=(libgtest-dev libbenchmark-dev nodejs npm)
+
+# Those of the given packages that are not installed, one per line. A package that another one provides counts
+# as installed: nodejs from elsewhere than Debian brings npm along.
+missing_packages() {
+  local installed package
+  # "name, provided (= 1), provided" per installed package -> one bare name per line
+  installed="$(dpkg-query -W -f '${db:Status-Status} ${Package}, ${Provides}\n' |
+    awk '$1 == "installed" { sub(/^installed /, ""); gsub(/\([^)]*\)/, ""); gsub(/[ ,]+/, "\n"); print }')"
+  for package in "$@"; do
+    grep -qxF -- "$package" <<<"$installed" || printf '%s\n' "$package"
+  done
+}
+
+# Installs what is missing as root or by sudo without a password; otherwise says the one line to type and exits
+# with 2.
+install_packages() {
+  local missing as_root=()
+  if ! command -v dpkg-query >/dev/null; then
+    echo "This is not Debian or Ubuntu; going on in the hope that these are there: $*" >&2
+    return
+  fi
+  mapfile -t missing < <(missing_packages "$@")
+  if ((${#missing[@]} == 0)); then return; fi
+
+  if ((EUID != 0)); then
+    if ! sudo -n true 2>/dev/null; then
+      echo "These packages are missing, and installing them takes root. Please run:" >&2
+      echo "  sudo apt-get install --no-install-recommends ${missing[*]}" >&2
+      exit 2
+    fi
+    as_root=(sudo)
+  fi
+  echo "installing ${missing[*]}" >&2
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq update
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install "${missing[@]}"
+}

@@ -1,0 +1,99 @@
+// The operations through which every file is written, so that tests can put a simulated disk in the place of
+// the real one: one that fills up, breaks, or loses power after any of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <source_location>
+#include <span>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace thimble {
+
+// "cannot write runs/a/model: No space left on device", with a hint where one is known.
+class FileError : public Error {
+ public:
+  FileError(std::string_view action, const std::filesystem::path& path, int code,
+            std::source_location where = std::source_location::current());
+
+  int code() const { return code_; }  // an errno value
+
+ private:
+  int code_;
+};
+
+struct FileHandle {
+  int id = -1;
+  std::filesystem::path path;  // as it was opened: for messages, and for name_state
+};
+
+enum class PathKind { nothing, file, folder, other };  // a symbolic link is other, whatever it leads to
+
+// What the path of an open file says today.
+enum class NameState {
+  moved,   // the path names another file, or none
+  shared,  // it names this file, which has further names (or is not a regular file)
+  only,    // it names this file, and is its only name
+};
+
+// Every method that is not noexcept throws a FileError when it fails.
+class FileOps {
+ public:
+  using Path = std::filesystem::path;
+
+  virtual ~FileOps() = default;
+
+  virtual PathKind kind(const Path& path) = 0;
+
+  // Opens the file, or creates it. What is in it stays; writing starts at byte 0. A symbolic link is not
+  // followed.
+  virtual FileHandle open_for_writing(const Path& path) = 0;
+  virtual FileHandle open_for_reading(const Path& path) = 0;
+  // Takes the lock of a file until it is closed; false when another handle has it, here or in another
+  // process. A file system that has no locks grants every one: writing there unlocked beats not writing at
+  // all.
+  virtual bool try_lock(const FileHandle& file) noexcept = 0;
+  virtual NameState name_state(const FileHandle& file) = 0;
+  // Cuts (or fills with zeros) to this size; writing goes on at the end.
+  virtual void truncate(const FileHandle& file, std::uint64_t bytes) = 0;
+  // How many bytes were written: at least 1, perhaps fewer than asked.
+  virtual std::size_t write(const FileHandle& file, std::span<const std::byte> bytes) = 0;
+  // How many bytes were read, from where the last read ended: 0 at the end of the file.
+  virtual std::size_t read(const FileHandle& file, std::span<std::byte> bytes) = 0;
+  virtual void sync(const FileHandle& file) = 0;
+  // Says nothing of errors: what must be on the disk has been synced before.
+  virtual void close(const FileHandle& file) noexcept = 0;
+
+  virtual void rename(const Path& from, const Path& to) = 0;      // replaces `to`
+  virtual void link(const Path& existing, const Path& name) = 0;  // EEXIST when the name is taken
+  virtual void remove(const Path& path) = 0;
+  virtual void sync_folder(const Path& path) = 0;
+  virtual void make_folder(const Path& path) = 0;  // EEXIST when it is there
+};
+
+class PosixFileOps final : public FileOps {
+ public:
+  PathKind kind(const Path& path) override;
+  FileHandle open_for_writing(const Path& path) override;
+  FileHandle open_for_reading(const Path& path) override;
+  bool try_lock(const FileHandle& file) noexcept override;
+  NameState name_state(const FileHandle& file) override;
+  void truncate(const FileHandle& file, std::uint64_t bytes) override;
+  std::size_t write(const FileHandle& file, std::span<const std::byte> bytes) override;
+  std::size_t read(const FileHandle& file, std::span<std::byte> bytes) override;
+  void sync(const FileHandle& file) override;
+  void close(const FileHandle& file) noexcept override;
+  void rename(const Path& from, const Path& to) override;
+  void link(const Path& existing, const Path& name) override;
+  void remove(const Path& path) override;
+  void sync_folder(const Path& path) override;
+  void make_folder(const Path& path) override;
+};
+
+// The folder that holds the path; "." for a bare name.
+std::filesystem::path folder_of(const std::filesystem::path& path);
+
+}  // namespace thimble

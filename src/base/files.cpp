@@ -1,0 +1,300 @@
+#include "base/files.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+namespace thimble {
+
+namespace {
+
+// Fixed, not random: what a killed process leaves is found and used again, instead of piling up.
+std::filesystem::path temporary_beside(const std::filesystem::path& target, std::string_view ending) {
+  return folder_of(target) / fmt::format(".{}{}", target.filename().string(), ending);
+}
+
+// Errors speak of the file the user named, not of the temporary one.
+template <class Do>
+void naming(const std::filesystem::path& target, Do act) {
+  try {
+    act();
+  } catch (const FileError& error) {
+    throw FileError("write", target, error.code(), error.where());
+  }
+}
+
+[[noreturn]] void fail_exists(const std::filesystem::path& target) {
+  fail(Hint{"choose another name, or pass --force to overwrite it"}, "{} exists already", target.string());
+}
+
+// What link() says where hard links do not exist, or not between these two places.
+bool means_no_hard_links(int code) {
+  return code == EPERM || code == EMLINK || code == EXDEV || code == ENOTSUP || code == ENOSYS;
+}
+
+void remove_if_there(FileOps& ops, const std::filesystem::path& path) {
+  try {
+    ops.remove(path);
+  } catch (const FileError& error) {
+    if (error.code() != ENOENT) throw;
+  }
+}
+
+void remove_quietly(FileOps& ops, const std::filesystem::path& path) noexcept {
+  try {
+    ops.remove(path);
+  } catch (...) {  // an error is on its way up already, and what stays behind is used again
+  }
+}
+
+class OpenForReading {
+ public:
+  OpenForReading(FileOps& ops, const std::filesystem::path& path)
+      : ops_(ops), file_(ops.open_for_reading(path)) {}
+  ~OpenForReading() { ops_.close(file_); }
+  OpenForReading(const OpenForReading&) = delete;
+  OpenForReading& operator=(const OpenForReading&) = delete;
+
+  std::size_t read(std::span<std::byte> bytes) { return ops_.read(file_, bytes); }
+
+ private:
+  FileOps& ops_;
+  FileHandle file_;
+};
+
+void publish_copy(FileOps& ops, const std::filesystem::path& existing, const std::filesystem::path& name) {
+  constexpr std::size_t kChunkBytes = 1 << 20;
+  OpenForReading source(ops, existing);
+  AtomicFile copy(ops, name, Existing::replace);
+  std::vector<std::byte> chunk(kChunkBytes);
+  while (const std::size_t bytes = source.read(chunk)) copy.write(std::span(chunk).first(bytes));
+  copy.commit();
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(FileOps& ops, std::filesystem::path target, Existing existing)
+    : ops_(ops),
+      target_(std::move(target)),
+      temporary_(temporary_beside(target_, ".tmp")),
+      existing_(existing) {
+  check(target_.has_filename(), "cannot write {}: it names no file", target_.string());
+  try {
+    naming(target_, [&] {
+      check_target();
+      claim_temporary();
+    });
+  } catch (...) {
+    discard();
+    throw;
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  discard();
+}
+
+void AtomicFile::check_target() {
+  const PathKind kind = ops_.kind(target_);
+  if (kind == PathKind::nothing) return;
+  check(kind != PathKind::folder, "cannot write {}: it is a folder", target_.string());
+  if (existing_ == Existing::refuse) fail_exists(target_);
+  // Renaming over /dev/null would take it away from everyone.
+  check(kind == PathKind::file, Hint{"remove it, or choose another name"},
+        "cannot write {}: it is a symbolic link or a device, not a regular file", target_.string());
+}
+
+void AtomicFile::claim_temporary() {
+  constexpr int kAttempts = 16;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const FileHandle file = ops_.open_for_writing(temporary_);
+    if (!ops_.try_lock(file)) {
+      ops_.close(file);
+      fail(Hint{"wait until it is done, or choose another name"}, "{} is being written by someone else",
+           target_.string());
+    }
+    file_ = file;
+    // Between opening and locking, the writer before us may have given this very file its final name: cutting
+    // it now would destroy what was published.
+    const NameState state = ops_.name_state(file);
+    if (state == NameState::only) return ops_.truncate(file, 0);
+    // Killed between link and remove, a writer leaves the published file under both names: cut the name, not
+    // the file.
+    if (state == NameState::shared) ops_.remove(temporary_);
+    ops_.close(file);
+    file_.reset();
+  }
+  fail("cannot write {}: its temporary file {} keeps changing", target_.string(), temporary_.string());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  check(file_.has_value(), "{} is written after its commit", target_.string());
+  naming(target_, [&] {
+    while (!bytes.empty()) {
+      const std::size_t written = ops_.write(*file_, bytes);
+      bytes = bytes.subspan(written);
+      bytes_written_ += written;
+    }
+  });
+}
+
+void AtomicFile::commit() {
+  check(file_.has_value(), "{} is committed twice", target_.string());
+  naming(target_, [&] {
+    ops_.sync(*file_);
+    if (existing_ == Existing::refuse)
+      publish_new();
+    else
+      ops_.rename(temporary_, target_);
+    published_ = true;
+    ops_.sync_folder(folder_of(target_));
+  });
+  discard();
+}
+
+// A rename would replace a target that appeared since the first check; a link does not.
+void AtomicFile::publish_new() {
+  try {
+    ops_.link(temporary_, target_);
+  } catch (const FileError& error) {
+    if (error.code() == EEXIST) fail_exists(target_);
+    if (!means_no_hard_links(error.code())) throw;
+    if (ops_.kind(target_) != PathKind::nothing) fail_exists(target_);
+    return ops_.rename(temporary_, target_);
+  }
+  ops_.remove(temporary_);
+}
+
+// The lock goes last: while the temporary name is ours, nobody else may take it.
+void AtomicFile::discard() noexcept {
+  if (!file_) return;
+  if (!published_) remove_quietly(ops_, temporary_);
+  ops_.close(*file_);
+  file_.reset();
+}
+
+void write_file(FileOps& ops, const std::filesystem::path& path, std::span<const std::byte> bytes,
+                Existing existing) {
+  AtomicFile file(ops, path, existing);
+  file.write(bytes);
+  file.commit();
+}
+
+void write_file(FileOps& ops, const std::filesystem::path& path, std::string_view text, Existing existing) {
+  write_file(ops, path, std::as_bytes(std::span(text)), existing);
+}
+
+void publish_link(FileOps& ops, const std::filesystem::path& existing, const std::filesystem::path& name) {
+  const std::filesystem::path temporary = temporary_beside(name, ".link");
+  naming(name, [&] {
+    check(ops.kind(existing) == PathKind::file, "cannot publish {} as {}: it is not a file",
+          existing.string(), name.string());
+    remove_if_there(ops, temporary);
+    try {
+      ops.link(existing, temporary);
+    } catch (const FileError& error) {
+      if (!means_no_hard_links(error.code())) throw;
+      return publish_copy(ops, existing, name);
+    }
+    try {
+      ops.rename(temporary, name);
+      // Where the name was this file's already, rename does nothing and keeps both.
+      remove_if_there(ops, temporary);
+    } catch (...) {
+      remove_quietly(ops, temporary);
+      throw;
+    }
+    ops.sync_folder(folder_of(name));
+  });
+}
+
+void make_folders(FileOps& ops, const std::filesystem::path& path) {
+  const PathKind kind = ops.kind(path);
+  check(kind != PathKind::file, "cannot make the folder {}: a file has that name", path.string());
+  if (kind != PathKind::nothing) return;
+  const std::filesystem::path parent = folder_of(path);
+  make_folders(ops, parent);
+  try {
+    ops.make_folder(path);
+  } catch (const FileError& error) {
+    if (error.code() != EEXIST) throw;  // someone else made it meanwhile
+  }
+  ops.sync_folder(parent);
+}
+
+InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {
+  descriptor_ = PosixFileOps().open_for_reading(path_).id;
+  struct stat status;
+  const int result = ::fstat(descriptor_, &status);
+  if (result == 0 && S_ISREG(status.st_mode)) {
+    size_ = static_cast<std::uint64_t>(status.st_size);
+    return;
+  }
+  const int code = errno;
+  ::close(descriptor_);
+  if (result != 0) throw FileError("read", path_, code);
+  fail("cannot read {}: it is {}, not a file", path_.string(),
+       S_ISDIR(status.st_mode) ? "a folder" : "a device");
+}
+
+InputFile::~InputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)), size_(other.size_) {}
+
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+std::size_t InputFile::read_some_at(std::uint64_t offset, std::span<std::byte> bytes) const {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t got =
+        ::pread(descriptor_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    if (got == 0) break;
+    if (got > 0)
+      done += static_cast<std::size_t>(got);
+    else if (errno != EINTR)
+      throw FileError("read", path_, errno);
+  }
+  return done;
+}
+
+void InputFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
+  // Tested against the size first: the offset may come from a damaged file and be anything.
+  const std::uint64_t there = offset <= size_ ? size_ - offset : 0;
+  const std::size_t got = bytes.size() <= there ? read_some_at(offset, bytes) : there;
+  check(got == bytes.size(), Hint{"the file is cut short or damaged: copy or download it again"},
+        "{}: expected {} bytes at offset {}, found {} (the file has {})", path_.string(), bytes.size(),
+        offset, got, size_);
+}
+
+std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  const InputFile file(path);
+  auto check_size = [&](std::uint64_t bytes) {
+    check(bytes <= max_bytes, "{} has {} bytes, expected at most {}", path.string(), bytes, max_bytes);
+  };
+  check_size(file.size());
+  std::string text(file.size(), '\0');
+  text.resize(file.read_some_at(0, std::as_writable_bytes(std::span(text))));
+  // Files below /proc claim to be empty: what counts is what can be read.
+  constexpr std::size_t kMoreBytes = 1 << 12;
+  std::vector<std::byte> more(kMoreBytes);
+  while (const std::size_t got = file.read_some_at(text.size(), more)) {
+    text.append(reinterpret_cast<const char*>(more.data()), got);
+    check_size(text.size());
+  }
+  return text;
+}
+
+}  // namespace thimble

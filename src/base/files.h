@@ -1,0 +1,96 @@
+// Files, whole or not at all.
+//
+// Whatever is written here appears under its name complete and on the disk, or the name keeps what it had:
+// after a full disk, a kill or a loss of power at any moment. Reading is bounded: the caller says how much it
+// is ready for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/file_ops.h"
+
+namespace thimble {
+
+enum class Existing { refuse, replace };
+
+// A file in the making. It grows under a temporary name beside the target; commit() flushes it and gives it
+// the target's name. Destroyed without commit(), it leaves nothing.
+//
+//   AtomicFile file(ops, "runs/a/model.safetensors", Existing::refuse);
+//   file.write(header);
+//   file.write(tensor_bytes);
+//   file.commit();
+//
+// Existing::refuse: a target that exists is an error, at once and again at commit() should it have appeared
+// meanwhile. Two writers of one target: the second gets an error. The target must not be a folder, a device
+// or a symbolic link. Writes are not buffered: many small ones are slow.
+class AtomicFile {
+ public:
+  AtomicFile(FileOps& ops, std::filesystem::path target, Existing existing);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+  std::uint64_t bytes_written() const { return bytes_written_; }
+  void commit();
+
+ private:
+  void check_target();
+  void claim_temporary();
+  void publish_new();
+  void discard() noexcept;
+
+  FileOps& ops_;
+  std::filesystem::path target_;
+  std::filesystem::path temporary_;
+  Existing existing_;
+  std::optional<FileHandle> file_;  // open and locked, until commit() is done
+  bool published_ = false;          // the temporary name is no longer ours
+  std::uint64_t bytes_written_ = 0;
+};
+
+void write_file(FileOps& ops, const std::filesystem::path& path, std::span<const std::byte> bytes,
+                Existing existing);
+void write_file(FileOps& ops, const std::filesystem::path& path, std::string_view text, Existing existing);
+
+// Gives a finished file a second name, in one step, in place of what had that name. Costs no space: a hard
+// link, or a copy where the file system has none.
+void publish_link(FileOps& ops, const std::filesystem::path& existing, const std::filesystem::path& name);
+
+// Makes the folder and those above it, as far as they are missing, and flushes them.
+void make_folders(FileOps& ops, const std::filesystem::path& path);
+
+// A file opened for reading at any place. Its size is that at opening.
+class InputFile {
+ public:
+  explicit InputFile(std::filesystem::path path);
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::uint64_t size() const { return size_; }
+
+  // Fills all of `bytes`; a file too short for that is an error that says what was expected and found.
+  void read_at(std::uint64_t offset, std::span<std::byte> bytes) const;
+  // As much as there is, up to bytes.size().
+  std::size_t read_some_at(std::uint64_t offset, std::span<std::byte> bytes) const;
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  std::uint64_t size_ = 0;
+};
+
+// The whole file. One larger than max_bytes is an error.
+std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
+
+}  // namespace thimble

@@ -1,0 +1,512 @@
+#include "base/json.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::size_t kSmallObject = 16;
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+struct Utf8Step {
+  std::size_t bytes;  // to consume
+  bool valid;
+};
+
+// The length of the character at the start of the text, or of the broken piece that one U+FFFD stands for
+// (the "maximal subpart" of the Unicode standard, which is what browsers and Python replace).
+Utf8Step utf8_step(std::string_view text) {
+  auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return {1, true};
+  const std::size_t length = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+  if (length == 0) return {1, false};
+  // The second byte's range shuts out overlong forms, surrogates and what lies beyond U+10FFFF.
+  const unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  const unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  if (text.size() < 2 || byte(1) < low || byte(1) > high) return {1, false};
+  for (std::size_t i = 2; i < length; ++i)
+    if (i >= text.size() || (byte(i) & 0xC0) != 0x80) return {i, false};
+  return {length, true};
+}
+
+void append_escaped(std::string& out, std::string_view character) {
+  const char c = character[0];
+  switch (c) {
+    case '"':
+      out += "\\\"";
+      return;
+    case '\\':
+      out += "\\\\";
+      return;
+    case '\b':
+      out += "\\b";
+      return;
+    case '\f':
+      out += "\\f";
+      return;
+    case '\n':
+      out += "\\n";
+      return;
+    case '\r':
+      out += "\\r";
+      return;
+    case '\t':
+      out += "\\t";
+      return;
+    default:
+      break;
+  }
+  if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F)
+    out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+  else
+    out += character;
+}
+
+void append_double(std::string& out, double value) {
+  if (!std::isfinite(value)) {
+    out += "null";
+    return;
+  }
+  std::array<char, 32> digits;  // the longest double takes 24
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
+  const std::string_view text(digits.data(), end);
+  out += text;
+  // "3" would be read back as an integer.
+  if (text.find_first_of(".e") == text.npos) out += ".0";
+}
+
+void append_line(std::string& out, int indent, int level) {
+  if (indent <= 0) return;
+  out += '\n';
+  out.append(static_cast<std::size_t>(indent) * static_cast<std::size_t>(level), ' ');
+}
+
+// Calls use(character, valid) for each character of the text, or each broken piece.
+template <class Use>
+void for_each_character(std::string_view text, Use use) {
+  while (!text.empty()) {
+    const Utf8Step step = utf8_step(text);
+    use(text.substr(0, step.bytes), step.valid);
+    text.remove_prefix(step.bytes);
+  }
+}
+
+// At most `bytes` of the text, valid UTF-8, on one line: fit to stand in a message.
+std::string clipped(std::string_view text, std::size_t bytes) {
+  std::string out;
+  for_each_character(text.substr(0, bytes), [&](std::string_view character, bool valid) {
+    if (valid && character != "\"" && character != "\\")
+      append_escaped(out, character);
+    else
+      out += valid ? character : kReplacement;
+  });
+  if (text.size() > bytes) out += "...";
+  return out;
+}
+
+}  // namespace
+
+// Here because only here Json is complete.
+JsonObject::JsonObject() = default;
+JsonObject::JsonObject(JsonObject&&) noexcept = default;
+JsonObject& JsonObject::operator=(JsonObject&&) noexcept = default;
+JsonObject::~JsonObject() = default;
+std::size_t JsonObject::size() const {
+  return members_.size();
+}
+JsonObject::Iterator JsonObject::begin() const {
+  return members_.begin();
+}
+JsonObject::Iterator JsonObject::end() const {
+  return members_.end();
+}
+
+JsonObject::JsonObject(const JsonObject& other)
+    : members_(other.members_), index_(other.index_ ? std::make_unique<Index>(*other.index_) : nullptr) {}
+
+JsonObject& JsonObject::operator=(const JsonObject& other) {
+  if (this != &other) *this = JsonObject(other);
+  return *this;
+}
+
+std::size_t JsonObject::position(std::string_view key) const {
+  if (index_) {
+    const auto found = index_->find(key);
+    return found == index_->end() ? size() : found->second;
+  }
+  const auto found = std::find_if(begin(), end(), [&](const Member& member) { return member.first == key; });
+  return static_cast<std::size_t>(found - begin());
+}
+
+void JsonObject::set(std::string key, Json value) {
+  const std::size_t place = position(key);
+  if (place < size()) {
+    members_[place].second = std::move(value);
+    return;
+  }
+  if (!index_ && size() == kSmallObject) {
+    index_ = std::make_unique<Index>();
+    for (std::size_t i = 0; i < size(); ++i) index_->emplace(members_[i].first, i);
+  }
+  if (index_) index_->emplace(key, place);
+  members_.emplace_back(std::move(key), std::move(value));
+}
+
+const Json* JsonObject::find(std::string_view key) const {
+  const std::size_t place = position(key);
+  return place < size() ? &members_[place].second : nullptr;
+}
+
+Json Json::object() {
+  Json json;
+  json.value_ = Object();
+  return json;
+}
+
+Json Json::array(Array items) {
+  Json json;
+  json.value_ = std::move(items);
+  return json;
+}
+
+bool Json::is_uint() const {
+  return holds<std::uint64_t>() || (is_int() && std::get<std::int64_t>(value_) >= 0);
+}
+
+bool Json::is_number() const {
+  return is_int() || holds<std::uint64_t>() || holds<double>();
+}
+
+std::string Json::describe() const {
+  constexpr std::size_t kShown = 40;
+  if (is_null()) return "null";
+  if (is_array()) return fmt::format("an array of {}", size());
+  if (is_object()) return fmt::format("an object of {}", size());
+  if (is_string()) return fmt::format("the string \"{}\"", clipped(std::get<std::string>(value_), kShown));
+  return dump();
+}
+
+template <class T>
+const T& Json::get(std::string_view expected) const {
+  const T* found = std::get_if<T>(&value_);
+  if (!found) fail("expected {}, found {}", expected, describe());
+  return *found;
+}
+
+bool Json::as_bool() const {
+  return get<bool>("true or false");
+}
+
+std::int64_t Json::as_int() const {
+  return get<std::int64_t>("an integer of at most 64 bits");
+}
+
+std::uint64_t Json::as_uint() const {
+  if (holds<std::uint64_t>()) return std::get<std::uint64_t>(value_);
+  check(is_uint(), "expected an integer of at least 0, found {}", describe());
+  return static_cast<std::uint64_t>(std::get<std::int64_t>(value_));
+}
+
+double Json::as_double() const {
+  if (is_int()) return static_cast<double>(std::get<std::int64_t>(value_));
+  if (holds<std::uint64_t>()) return static_cast<double>(std::get<std::uint64_t>(value_));
+  return get<double>("a number");
+}
+
+const std::string& Json::as_string() const {
+  return get<std::string>("a string");
+}
+
+const Json::Array& Json::as_array() const {
+  return get<Array>("an array");
+}
+
+const Json::Object& Json::as_object() const {
+  return get<Object>("an object");
+}
+
+const Json* Json::find(std::string_view key) const {
+  const Object* members = std::get_if<Object>(&value_);
+  return members ? members->find(key) : nullptr;
+}
+
+const Json& Json::at(std::string_view key) const {
+  if (!is_object()) fail("expected an object with the key \"{}\", found {}", key, describe());
+  const Json* value = find(key);
+  if (!value) fail("the key \"{}\" is missing", key);
+  return *value;
+}
+
+Json& Json::set(std::string key, Json value) {
+  if (!is_object()) fail("expected an object to set \"{}\" in, found {}", key, describe());
+  std::get<Object>(value_).set(std::move(key), std::move(value));
+  return *this;
+}
+
+Json& Json::push(Json value) {
+  if (!is_array()) fail("expected an array to push to, found {}", describe());
+  std::get<Array>(value_).push_back(std::move(value));
+  return *this;
+}
+
+std::size_t Json::size() const {
+  if (is_array()) return std::get<Array>(value_).size();
+  if (is_object()) return std::get<Object>(value_).size();
+  return 0;
+}
+
+bool Json::operator==(const Json& other) const {
+  if (!is_object() || !other.is_object()) {
+    if (value_.index() != other.value_.index()) return false;
+    return std::visit(
+        [&]<class T>(const T& mine) {
+          if constexpr (std::same_as<T, Object>)
+            return false;
+          else
+            return mine == std::get<T>(other.value_);
+        },
+        value_);
+  }
+  const Object& members = std::get<Object>(value_);
+  return size() == other.size() && std::all_of(members.begin(), members.end(), [&](const auto& member) {
+           const Json* theirs = other.find(member.first);
+           return theirs && member.second == *theirs;
+         });
+}
+
+std::string Json::dump(int indent) const {
+  std::string out;
+  write(out, indent, 0);
+  return out;
+}
+
+void Json::write(std::string& out, int indent, int level) const {
+  auto write_all = [&](char open, char close, const auto& items, auto write_one) {
+    out += open;
+    bool first = true;
+    for (const auto& item : items) {
+      if (!first) out += ',';
+      first = false;
+      append_line(out, indent, level + 1);
+      write_one(item);
+    }
+    if (!first) append_line(out, indent, level);
+    out += close;
+  };
+  if (is_null()) {
+    out += "null";
+  } else if (is_bool()) {
+    out += std::get<bool>(value_) ? "true" : "false";
+  } else if (is_int()) {
+    out += std::to_string(std::get<std::int64_t>(value_));
+  } else if (holds<std::uint64_t>()) {
+    out += std::to_string(std::get<std::uint64_t>(value_));
+  } else if (holds<double>()) {
+    append_double(out, std::get<double>(value_));
+  } else if (is_string()) {
+    append_json_string(out, std::get<std::string>(value_));
+  } else if (is_array()) {
+    write_all('[', ']', std::get<Array>(value_),
+              [&](const Json& item) { item.write(out, indent, level + 1); });
+  } else {
+    write_all('{', '}', std::get<Object>(value_), [&](const JsonObject::Member& member) {
+      append_json_string(out, member.first);
+      out += indent > 0 ? ": " : ":";
+      member.second.write(out, indent, level + 1);
+    });
+  }
+}
+
+void append_json_string(std::string& out, std::string_view text) {
+  out += '"';
+  for_each_character(text, [&](std::string_view character, bool valid) {
+    if (valid)
+      append_escaped(out, character);
+    else
+      out += kReplacement;
+  });
+  out += '"';
+}
+
+namespace {
+
+// Walks the text for nlohmann's lexer and remembers how far it came: its callbacks are not told where they
+// are.
+class Cursor {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  Cursor(const char* at, const char** reached) : at_(at), reached_(reached) {}
+
+  reference operator*() const { return *at_; }
+  Cursor& operator++() {
+    *reached_ = ++at_;
+    return *this;
+  }
+  bool operator==(const Cursor& other) const { return at_ == other.at_; }
+
+ private:
+  const char* at_;
+  const char** reached_;
+};
+
+// What nlohmann's parser calls: adds the rules it does not have, and passes the rest on to the visitor.
+class StrictSax {
+ public:
+  StrictSax(std::string_view text, std::string_view name, JsonVisitor& visitor, JsonLimits limits)
+      : text_(text), name_(name), visitor_(visitor), limits_(limits), reached_(text.data()) {}
+
+  void run() {
+    const Cursor begin(text_.data(), &reached_);
+    const Cursor end(text_.data() + text_.size(), &reached_);
+    nlohmann::json::sax_parse(begin, end, this);
+    // To nlohmann a zero byte is the end of the text, whatever follows it.
+    if (reached_[-1] == '\0') fail_here("a zero byte");
+  }
+
+  bool null() { return visitor_.null(), true; }
+  bool boolean(bool value) { return visitor_.boolean(value), true; }
+  bool number_integer(std::int64_t value) { return visitor_.integer(value), true; }
+  bool number_unsigned(std::uint64_t value) {
+    if (std::in_range<std::int64_t>(value))
+      visitor_.integer(static_cast<std::int64_t>(value));
+    else
+      visitor_.big_integer(value);
+    return true;
+  }
+  bool number_float(double value, const std::string&) { return visitor_.number(value), true; }
+  bool string(std::string& value) { return visitor_.string(std::move(value)), true; }
+  bool binary(nlohmann::json::binary_t&) { return false; }  // not in JSON
+
+  bool start_object(std::size_t) {
+    enter();
+    visitor_.start_object();
+    return true;
+  }
+  bool key(std::string& key) {
+    if (!keys_.back().insert(key).second)
+      fail_here(fmt::format("the key \"{}\" appears twice in one object", clipped(key, 80)));
+    visitor_.key(std::move(key));
+    return true;
+  }
+  bool end_object() {
+    keys_.pop_back();
+    visitor_.end_object();
+    return true;
+  }
+  bool start_array(std::size_t) {
+    enter();
+    visitor_.start_array();
+    return true;
+  }
+  bool end_array() {
+    keys_.pop_back();
+    visitor_.end_array();
+    return true;
+  }
+
+  bool parse_error(std::size_t bytes_read, const std::string&, const nlohmann::json::exception& error) {
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error ...": we say where
+    // ourselves.
+    std::string_view what = error.what();
+    what.remove_prefix(std::min(what.size(), what.find("] ") + 2));
+    if (const auto place = what.find(": "); what.starts_with("parse error at") && place != what.npos)
+      what.remove_prefix(place + 2);
+    fail_at(bytes_read, clipped(what, 200));
+  }
+
+ private:
+  void enter() {
+    if (std::cmp_greater_equal(keys_.size(), limits_.max_depth))
+      fail_here(fmt::format("nested deeper than {} levels", limits_.max_depth));
+    keys_.emplace_back();
+  }
+
+  [[noreturn]] void fail_here(const std::string& what) {
+    fail_at(static_cast<std::size_t>(reached_ - text_.data()), what);
+  }
+
+  // The byte read last is the one that is wrong.
+  [[noreturn]] void fail_at(std::size_t bytes_read, const std::string& what) {
+    const std::string_view before =
+        text_.substr(0, bytes_read == 0 ? 0 : std::min(bytes_read - 1, text_.size()));
+    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    const auto line_start = before.rfind('\n') + 1;  // npos + 1 is 0
+    fail("{}:{}:{}: {}", name_, line, before.size() - line_start + 1, what);
+  }
+
+  std::string_view text_, name_;
+  JsonVisitor& visitor_;
+  JsonLimits limits_;
+  const char* reached_;
+  std::vector<std::set<std::string>> keys_;  // of each open object; an array's stays empty
+};
+
+class Builder : public JsonVisitor {
+ public:
+  void null() override { add(nullptr); }
+  void boolean(bool value) override { add(value); }
+  void integer(std::int64_t value) override { add(value); }
+  void big_integer(std::uint64_t value) override { add(value); }
+  void number(double value) override { add(value); }
+  void string(std::string value) override { add(std::move(value)); }
+  void start_object() override { open_.push_back({Json::object(), {}}); }
+  void key(std::string key) override { open_.back().key = std::move(key); }
+  void end_object() override { close(); }
+  void start_array() override { open_.push_back({Json::array(), {}}); }
+  void end_array() override { close(); }
+
+  Json take() { return std::move(root_); }
+
+ private:
+  struct Open {
+    Json value;
+    std::string key;  // of the member that comes next
+  };
+
+  void add(Json value) {
+    if (open_.empty())
+      root_ = std::move(value);
+    else if (Open& parent = open_.back(); parent.value.is_array())
+      parent.value.push(std::move(value));
+    else
+      parent.value.set(std::move(parent.key), std::move(value));
+  }
+
+  void close() {
+    Json value = std::move(open_.back().value);
+    open_.pop_back();
+    add(std::move(value));
+  }
+
+  Json root_;
+  std::vector<Open> open_;
+};
+
+}  // namespace
+
+void visit_json(std::string_view text, std::string_view name, JsonVisitor& visitor, JsonLimits limits) {
+  StrictSax(text, name, visitor, limits).run();
+}
+
+Json parse_json(std::string_view text, std::string_view name, JsonLimits limits) {
+  Builder builder;
+  visit_json(text, name, builder, limits);
+  return builder.take();
+}
+
+}  // namespace thimble

@@ -1,0 +1,160 @@
+// JSON: a value, a strict reader and a writer that never fails.
+//
+//   Json config = parse_json(read_file(path, kMaxConfigBytes), path.string());
+//   int64_t layers = config.at("layers").as_int();
+//   std::string line = Json::object().set("step", 100).set("loss", 2.5).dump();   // {"step":100,"loss":2.5}
+//
+// The reader refuses duplicate keys, text after the value, bad UTF-8, numbers that no double can hold, and
+// nesting beyond a limit. Every error starts with name:line:column (both from 1; columns count bytes).
+//
+// The writer replaces bad UTF-8 by U+FFFD and numbers that are not finite by null. Equal values give equal
+// bytes.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace thimble {
+
+class Json;
+
+// Members in the order in which they were set. Lookup is linear in small objects, logarithmic in big ones.
+class JsonObject {
+ public:
+  using Member = std::pair<std::string, Json>;
+
+  using Iterator = std::vector<Member>::const_iterator;
+
+  JsonObject();
+  JsonObject(const JsonObject& other);
+  JsonObject(JsonObject&&) noexcept;
+  JsonObject& operator=(const JsonObject& other);
+  JsonObject& operator=(JsonObject&&) noexcept;
+  ~JsonObject();
+
+  void set(std::string key, Json value);  // a key that is there keeps its place and gets the new value
+  const Json* find(std::string_view key) const;
+  std::size_t size() const;
+  Iterator begin() const;
+  Iterator end() const;
+
+ private:
+  using Index =
+      std::map<std::string, std::size_t, std::less<>>;  // a tree: nobody can choose keys that collide
+
+  std::size_t position(std::string_view key) const;  // size() when it is not there
+
+  std::vector<Member> members_;
+  std::unique_ptr<Index> index_;  // only in big objects
+};
+
+class Json {
+ public:
+  using Array = std::vector<Json>;
+  using Object = JsonObject;
+
+  Json() = default;
+  Json(std::nullptr_t) {}
+  template <std::same_as<bool> Bool>
+  Json(Bool value) : value_(value) {}
+  template <std::integral Int>
+  requires(!std::same_as<Int, bool> && !std::same_as<Int, char>) Json(Int value) {
+    if (std::in_range<std::int64_t>(value))
+      value_ = static_cast<std::int64_t>(value);
+    else
+      value_ = static_cast<std::uint64_t>(value);
+  }
+  Json(double value) : value_(value) {}
+  Json(std::string value) : value_(std::move(value)) {}
+  Json(std::string_view value) : value_(std::string(value)) {}
+  Json(const char* value) : value_(std::string(value)) {}
+
+  static Json object();
+  static Json array(Array items = {});
+
+  bool is_null() const { return holds<std::monostate>(); }
+  bool is_bool() const { return holds<bool>(); }
+  bool is_int() const { return holds<std::int64_t>(); }  // fits std::int64_t
+  bool is_uint() const;                                  // an integer that fits std::uint64_t
+  bool is_number() const;                                // any of the three
+  bool is_string() const { return holds<std::string>(); }
+  bool is_array() const { return holds<Array>(); }
+  bool is_object() const { return holds<Object>(); }
+
+  // Each throws an Error that names what was expected and what was found. 1.0 is a number, not an integer.
+  bool as_bool() const;
+  std::int64_t as_int() const;
+  std::uint64_t as_uint() const;
+  double as_double() const;  // integers too
+  const std::string& as_string() const;
+  const Array& as_array() const;
+  const Object& as_object() const;
+
+  const Json* find(std::string_view key) const;  // nullptr when absent, or when this is no object
+  const Json& at(std::string_view key) const;    // throws an Error that names the key
+
+  Json& set(std::string key, Json value);  // this must be an object
+  Json& push(Json value);                  // this must be an array
+  std::size_t size() const;                // of an array or object; 0 for the rest
+
+  // Members in any order; 1 and 1.0 differ.
+  bool operator==(const Json& other) const;
+
+  // indent 0: one line without spaces. Else: one value per line, `indent` spaces per level.
+  std::string dump(int indent = 0) const;
+
+ private:
+  template <class T>
+  bool holds() const {
+    return std::holds_alternative<T>(value_);
+  }
+  template <class T>
+  const T& get(std::string_view expected) const;
+  std::string describe() const;
+  void write(std::string& out, int indent, int level) const;
+
+  // Whatever fits std::int64_t is stored as one, so that equal integers are equal values.
+  std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object> value_;
+};
+
+// Appends the text as a JSON string with its quotes: for writers of files too big for a Json.
+void append_json_string(std::string& out, std::string_view text);
+
+struct JsonLimits {
+  int max_depth = 64;  // arrays and objects inside each other
+};
+
+// `name` says where the text came from, for errors. Integers beyond 64 bits become doubles:
+// tokenizer_config.json files in the wild hold 1000000000000000019884624838656.
+Json parse_json(std::string_view text, std::string_view name, JsonLimits limits = {});
+
+// What visit_json calls, in the order of the text. To stop, throw.
+class JsonVisitor {
+ public:
+  virtual ~JsonVisitor() = default;
+
+  virtual void null() {}
+  virtual void boolean(bool) {}
+  virtual void integer(std::int64_t) {}
+  virtual void big_integer(std::uint64_t) {}  // above the range of std::int64_t
+  virtual void number(double) {}
+  virtual void string(std::string) {}
+  virtual void start_object() {}
+  virtual void key(std::string) {}
+  virtual void end_object() {}
+  virtual void start_array() {}
+  virtual void end_array() {}
+};
+
+// As strict as parse_json, without building the value. Calls made before an error was found stay made.
+void visit_json(std::string_view text, std::string_view name, JsonVisitor& visitor, JsonLimits limits = {});
+
+}  // namespace thimble

@@ -1,0 +1,156 @@
+// safetensors: tensors by name in one file, readable by everyone.
+//
+// The complete layout; every number is little-endian, elements are row-major:
+//
+//   1. 8 bytes   N, unsigned: the size of the header. At most 100,000,000, as in the reference
+//   implementation.
+//   2. N bytes   the header: one JSON object in UTF-8. It begins with '{' and may end in spaces.
+//        "__metadata__"   optional: an object of strings
+//        every other key  a tensor: {"dtype":"F32","shape":[2,3],"data_offsets":[BEGIN,END]}
+//                         Offsets count from the end of the header. Shape [] is a scalar; a 0 in a shape
+//                         makes an empty tensor.
+//   3. the data  to the end of the file. Each byte belongs to exactly one tensor: no overlaps, no holes.
+//
+// What we write has three properties more:
+//
+//   4. The header holds "__metadata__" first, then the tensors in the order in which they were added, then
+//      spaces, so that the data begins at a multiple of 64 bytes.
+//   5. The data is ordered by alignment: first the tensors whose size is a multiple of 64 bytes, then of 32,
+//      16, 8, 4, 2, 1; equals in the order in which they were added. So without a byte of padding each tensor
+//      of the first class (nearly every matrix) begins at a multiple of 64, and each other at a multiple of
+//      its element size.
+//   6. "thimble.digest", optional, is the last tensor of the header and of the data: U8 [16 * n], where n
+//      counts the tensors of the header, itself included. Digests are XXH3-128, high half first, as
+//      `xxhsum -H2` prints them:
+//        bytes  0 to 15   of everything before the data: 1. and 2.
+//        bytes 16 to 31   of the bytes of the header's first tensor
+//        ...              and so on in the header's order, up to the last but one
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/files.h"
+#include "tensor/arena.h"
+#include "tensor/dtype.h"
+
+namespace thimble {
+
+inline constexpr std::uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
+inline constexpr std::string_view kDigestTensor = "thimble.digest";
+
+struct SafetensorsEntry {
+  std::string name;
+  std::string_view dtype;  // as the format spells it: "F32", "BF16", "BOOL", ...
+  std::vector<std::int64_t> dims;
+  std::uint64_t begin = 0, end = 0;  // in the data
+
+  std::uint64_t bytes() const { return end - begin; }
+  std::int64_t count() const;  // elements
+};
+
+// A file that was read and checked in full; whatever is asked of it afterwards is in bounds.
+//
+//   const auto file = SafetensorsFile::open("model.safetensors");
+//   std::vector<float> weight(file.at("tok_emb.weight").count());
+//   file.read_f32("tok_emb.weight", weight);
+//
+// Nothing is allocated on the word of a file: memory stays within a few times the header plus one copy of the
+// data.
+class SafetensorsFile {
+ public:
+  using Metadata = std::vector<std::pair<std::string, std::string>>;  // in the file's order
+
+  static SafetensorsFile open(const std::filesystem::path& path);
+  // A file that is in memory already. The bytes are not copied: they must stay where they are.
+  static SafetensorsFile view(std::span<const std::byte> bytes, std::string name);
+
+  const std::string& name() const { return name_; }  // for messages
+  const Metadata& metadata() const { return metadata_; }
+  const std::string* find_metadata(std::string_view key) const;  // nullptr when absent
+
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the header's order
+  const SafetensorsEntry* find(std::string_view tensor) const;               // nullptr when absent
+  const SafetensorsEntry& at(std::string_view tensor) const;                 // an Error when absent
+
+  // An Error for the dtypes that the format has and we do not: F64, BOOL, I16, ...
+  DType dtype(std::string_view tensor) const;
+  // Not aligned, unless the file is: copy, or use the readers below.
+  std::span<const std::byte> bytes(std::string_view tensor) const;
+  void read_f32(std::string_view tensor, std::span<float> values) const;         // from F32, F16 or BF16
+  void read_i64(std::string_view tensor, std::span<std::int64_t> values) const;  // from I64, I32, I8 or U8
+
+  Digest header_digest() const { return header_digest_; }  // of everything before the data
+
+ private:
+  SafetensorsFile() = default;
+  void take_header(std::span<const std::byte> length, std::string_view header, std::uint64_t data_bytes);
+  const SafetensorsEntry& check_count(std::string_view tensor, std::size_t values) const;
+
+  std::string name_;
+  Metadata metadata_;
+  std::vector<SafetensorsEntry> entries_;
+  std::vector<std::uint32_t> by_name_;  // positions in entries_
+  Digest header_digest_;
+  Arena memory_;
+  std::span<const std::byte> data_;  // in memory_, or in what was passed to view()
+};
+
+// An Error that names the first tensor whose bytes are not those that were written, or the header. A file
+// without digests is an Error too.
+void verify_digest(const SafetensorsFile& file);
+
+enum class WithDigest { no, yes };
+
+// Says first what there is, then writes it in one go: the writer, not the caller, knows the order of the
+// data.
+//
+//   SafetensorsWriter writer;
+//   writer.set_metadata("format", "pt");
+//   writer.add("tok_emb.weight", DType::f32, {vocab_size, dim}, std::as_bytes(weights));
+//   writer.add("head.weight", DType::bf16, {vocab_size, dim}, [&](const auto& sink) { ... sink(piece) ... });
+//   writer.write(ops, path, Existing::refuse, WithDigest::yes);
+//
+// The same calls give the same bytes. No tensor is copied: views must stay valid, and sources hand over
+// pieces.
+class SafetensorsWriter {
+ public:
+  using Sink = std::function<void(std::span<const std::byte>)>;
+  // Called by write(), once each time: passes the tensor's bytes on, front to back, in pieces of any size.
+  // Each piece is one write to the file, so a megabyte is a good one.
+  using Source = std::function<void(const Sink&)>;
+  using Dims = std::vector<std::int64_t>;
+
+  void set_metadata(std::string key, std::string value);
+  void add(std::string name, DType dtype, Dims dims, std::span<const std::byte> bytes);
+  void add(std::string name, DType dtype, Dims dims, Source source);
+
+  // Complete under its name, or not there at all.
+  void write(FileOps& ops, const std::filesystem::path& path, Existing existing, WithDigest digest) const;
+
+ private:
+  struct Item {
+    SafetensorsEntry entry;
+    Source source;
+  };
+  struct Plan;
+
+  void add(SafetensorsEntry entry, Source source);
+  Plan plan(WithDigest digest) const;
+  std::string header(const Plan& plan) const;
+
+  std::vector<std::pair<std::string, std::string>> metadata_;
+  std::vector<Item> items_;
+  std::set<std::string, std::less<>> names_, keys_;
+};
+
+}  // namespace thimble

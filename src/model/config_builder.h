@@ -1,0 +1,49 @@
+// Settings in layers: defaults, then a preset, then --config files, then --set and flags. Later wins, and
+// every key remembers which layer it came from.
+//
+// Two pairs of keys say one thing in two ways: batch_tokens or batch_size, swa_start or ema_decay. Setting
+// one takes back the other if that came from an earlier layer; both in one layer is an error.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "model/config_keys.h"
+
+namespace thimble {
+
+class ConfigBuilder {
+ public:
+  enum class Layer { initial, preset, derived, file, command };
+
+  // A preset is named at most once: here, or by the line `preset = "golf"` in a file.
+  void preset(std::string_view name);
+  void file(const std::filesystem::path& path);
+  void toml(std::string_view text, std::string_view name);  // what file() does with its content
+  void set(std::string_view assignment);                    // "dim=256", as after --set
+  void set_flag(const Key& key, std::string_view text);     // "256", as after --dim
+
+  // Any layer above the presets: said by the user, so not for others to change.
+  bool given(std::string_view key) const { return origin(key) >= Layer::file; }
+  Layer origin(std::string_view key) const;
+  // A key that the user did not give; --depth and the tokenizer's size come in here.
+  void derive(std::string_view key, const KeyValue& value);
+
+  const std::string& preset_name() const { return preset_; }    // empty: none
+  const Config& current() const { return config_; }             // not resolved
+  const Config& before_user() const { return preset_config_; }  // defaults and preset alone
+  Config resolve() const { return resolved(config_); }
+
+ private:
+  void read(std::string_view text, std::string_view name, Layer layer);
+  void put(const Key& key, const KeyValue& value, Layer layer, std::string_view where);
+  void take_back_rival(const Key& key, Layer layer, std::string_view where);
+
+  Config config_, preset_config_;
+  std::string preset_;
+  std::map<std::string_view, Layer> origin_;  // keys of all_keys()
+};
+
+}  // namespace thimble

@@ -1,0 +1,208 @@
+#include "model/gpt.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+
+namespace thimble {
+
+namespace {
+
+class Gpt {
+ public:
+  Gpt(const ModelConfig& config, const ParamTable& params, const GptOptions& options)
+      : c_(config), p_(params), o_(options), t_(g_.tape) {
+    g_.tape = Tape(options.dtype);
+  }
+
+  GptGraph record() {
+    record_inputs();
+    Value x = embed();
+    const Value x0 = x;
+    std::vector<Value> skips;
+    for (int layer = 0; layer < c_.layers; ++layer) {
+      t_.segment(layer);
+      const auto half = static_cast<int>(c_.layers / 2);
+      if (c_.unet_skips && layer >= half && layer - half < c_.skips()) {
+        x = t_.add_scaled(x, skips.back(), param(p_.skip_weight(layer - half)));
+        skips.pop_back();
+      }
+      x = block(layer, x, x0);
+      if (c_.unet_skips && layer < half) skips.push_back(x);
+    }
+    t_.segment(-1);
+    if (o_.mode == Mode::decoding && o_.gathered > 0) x = t_.gather(x, g_.gather);
+    if (c_.final_norm) x = norm(x, p_.final_norm(), p_.final_norm_bias());
+    head(t_.name(x, "final_norm"));
+    return std::move(g_);
+  }
+
+ private:
+  Value embed() {
+    Value x = t_.name(t_.embedding(param(p_.token_embedding()), g_.token, g_.token_order), "tok_emb");
+    if (c_.position == PositionKind::learned)
+      x = t_.add_scaled(
+          x, t_.embedding(param(p_.position_embedding()), g_.embedded_position, g_.position_order));
+    if (c_.bigram_buckets > 0) {
+      const Value pairs = t_.embedding(param(p_.bigram_embedding()), g_.bucket, g_.bucket_order);
+      x = t_.add_scaled(x, linear(pairs, p_.bigram_proj(), {}), param(p_.bigram_scale()));
+    }
+    if (c_.embed_norm) x = norm(x, p_.embed_norm(), p_.embed_norm_bias());
+    if (c_.smear_gate) x = t_.smear(x, param(p_.smear_gate()), g_.previous);
+    return t_.name(dropout(x), "x0");
+  }
+
+  Value block(int layer, Value x, Value x0) {
+    if (c_.residual_mix != MixKind::none) x = t_.residual_mix(x, x0, param(p_.resid_mix(layer)));
+    Value h = norm(x, p_.attn_norm(layer), p_.attn_norm_bias(layer), layer_scale(layer));
+    h = t_.name(attention(layer, t_.name(h, name(layer, "attn_norm"))), name(layer, "attn"));
+    const auto [stream, normed] = add_and_norm(layer, x, dropout(h));
+    h = linear(t_.name(normed, name(layer, "mlp_norm")), p_.mlp_in(layer), p_.mlp_in_bias(layer));
+    h = linear(t_.activation(h, c_.mlp), p_.mlp_proj(layer), p_.mlp_proj_bias(layer));
+    h = dropout(t_.name(h, name(layer, "mlp")));
+    return t_.name(t_.add_scaled(stream, h, param(p_.mlp_scale(layer))), name(layer, "out"));
+  }
+
+  Value attention(int layer, Value h) {
+    const std::int64_t wide = c_.q_width(), narrow = c_.kv_width();
+    const Value qkv = linear(h, p_.qkv(layer), p_.qkv_bias(layer));
+    Value q = turned(t_.columns(qkv, 0, wide), p_.q_gain(layer), p_.query_norm(layer), c_.heads);
+    Value k = turned(t_.columns(qkv, wide, narrow), {}, p_.key_norm(layer), c_.kv_heads);
+    const Value v = t_.columns(qkv, wide + narrow, narrow);
+    Value y = attend(layer, q, k, v);
+    if (c_.exclusive_attention) y = t_.exclusive_attention(y, v, heads(), kv_heads());
+    return linear(y, p_.attn_proj(layer), p_.attn_proj_bias(layer));
+  }
+
+  Value attend(int layer, Value q, Value k, Value v) {
+    const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
+    if (o_.mode != Mode::decoding) return t_.attention(q, k, v, g_.first, heads(), kv_heads(), scale);
+    const auto l = static_cast<std::size_t>(layer);
+    return t_.cached_attention(q, k, v, g_.slot, g_.position, g_.k_cache[l], g_.v_cache[l], heads(),
+                               kv_heads(), static_cast<int>(c_.context), scale);
+  }
+
+  Value turned(Value x, ParamView gain, ParamView weight, std::int64_t count) {
+    if (c_.position != PositionKind::rope && !c_.qk_norm && !gain) return x;
+    return t_.rope(x, g_.position, g_.turns, param(gain), param(weight), static_cast<int>(count), c_.qk_norm,
+                   eps());
+  }
+
+  // x + scale (.) branch, and its norm.
+  Tape::Residual add_and_norm(int layer, Value x, Value branch) {
+    const Value scale = param(p_.attn_scale(layer));
+    if (c_.norm != NormKind::layer)
+      return t_.residual_norm(x, branch, scale, param(p_.mlp_norm(layer)), eps(), layer_scale(layer));
+    const Value stream = t_.add_scaled(x, branch, scale);
+    return {stream, norm(stream, p_.mlp_norm(layer), p_.mlp_norm_bias(layer))};
+  }
+
+  Value norm(Value x, ParamView weight, ParamView bias, float scale = 1) {
+    if (c_.norm == NormKind::layer) return t_.layernorm(x, param(weight), param(bias), eps());
+    return t_.rmsnorm(x, param(weight), eps(), scale);
+  }
+
+  void head(Value x) {
+    const Value weight = param(p_.head());
+    const auto cap = static_cast<float>(c_.logit_softcap);
+    if (o_.mode != Mode::decoding) g_.nats = t_.head_loss(x, weight, g_.target, g_.weight, cap);
+    if (o_.mode != Mode::decoding && !o_.logits) return;
+    g_.logits = t_.linear(x, weight, {}, o_.mode == Mode::decoding);
+    if (cap > 0) g_.logits = t_.softcap(g_.logits, cap);
+    t_.name(g_.logits, "logits");
+  }
+
+  Value linear(Value x, ParamView weight, ParamView bias) {
+    Value w = param(weight);
+    if (o_.qat_bits > 0) w = quantised(w);
+    return t_.linear(x, w, param(bias), o_.mode == Mode::decoding);
+  }
+
+  Value quantised(Value w) {
+    auto [place, fresh] = quantised_.try_emplace(w.id);
+    if (fresh) place->second = t_.fake_quant(w, o_.qat_bits);
+    return place->second;
+  }
+
+  Value dropout(Value x) {
+    return c_.dropout > 0 && o_.mode == Mode::training
+               ? t_.dropout(x, g_.dropout_seed, static_cast<float>(c_.dropout))
+               : x;
+  }
+
+  // A tensor is one value however often it is used: a tied head adds to the embedding's gradient.
+  Value param(ParamView view) {
+    if (!view) return {};
+    auto [place, fresh] = parameters_.try_emplace(view.offset);
+    if (fresh) {
+      place->second = t_.parameter(name_at(view.offset), view.rows, view.cols);
+      g_.parameters.emplace_back(place->second, view);
+    }
+    return place->second;
+  }
+
+  // Of a group (q;k;v) the first tensor's; of one row of a tensor the tensor's.
+  std::string name_at(std::int64_t offset) const {
+    const auto params = p_.all();
+    const auto after = std::ranges::upper_bound(params, offset, {}, &Param::offset);
+    return std::prev(after)->name;
+  }
+
+  void record_inputs() {
+    const bool decoding = o_.mode == Mode::decoding;
+    const std::int64_t N = o_.rows, M = decoding && c_.smear_gate ? 2 * N : N;
+    const auto integers = [&](const char* name, std::int64_t rows, bool wanted) {
+      return wanted ? t_.integers(name, rows) : Value{};
+    };
+    const bool learned = c_.position == PositionKind::learned, bigram = c_.bigram_buckets > 0;
+    g_.token = integers("token", M, true);
+    g_.token_order = integers("token_order", M, !decoding);
+    g_.bucket = integers("bucket", M, bigram);
+    g_.bucket_order = integers("bucket_order", M, bigram && !decoding);
+    g_.embedded_position = integers("embedded_position", M, learned);
+    g_.position_order = integers("position_order", M, learned && !decoding);
+    g_.previous = integers("previous", N, c_.smear_gate);
+    g_.position = integers("position", N, true);
+    g_.first = integers("first", N, !decoding);
+    g_.slot = integers("slot", N, decoding);
+    g_.gather = integers("gather", o_.gathered, decoding && o_.gathered > 0);
+    g_.target = integers("target", N, !decoding);
+    g_.dropout_seed = integers("dropout_seed", 2, c_.dropout > 0 && o_.mode == Mode::training);
+    if (!decoding) g_.weight = t_.input("weight", N, 1);
+    // Without RoPE the norm and the gain still go through the rope op, with no columns to turn... which needs
+    // at least a pair: a table of angle 0 turns nothing.
+    g_.turns = t_.input("turns", c_.context, c_.position == PositionKind::rope ? c_.rope_dims : 2);
+    for (int layer = 0; decoding && layer < c_.layers; ++layer) {
+      g_.k_cache.push_back(t_.state(name(layer, "k_cache"), o_.slots * c_.context, c_.kv_width()));
+      g_.v_cache.push_back(t_.state(name(layer, "v_cache"), o_.slots * c_.context, c_.kv_width()));
+    }
+  }
+
+  static std::string name(int layer, const char* what) { return fmt::format("blocks.{}.{}", layer, what); }
+  float layer_scale(int layer) const {
+    return c_.layer_scale ? 1.0f / std::sqrt(static_cast<float>(layer + 1)) : 1.0f;
+  }
+  float eps() const { return static_cast<float>(c_.norm_eps); }
+  int heads() const { return static_cast<int>(c_.heads); }
+  int kv_heads() const { return static_cast<int>(c_.kv_heads); }
+
+  const ModelConfig& c_;
+  const ParamTable& p_;
+  const GptOptions& o_;
+  GptGraph g_;
+  Tape& t_;
+  std::map<std::int64_t, Value> parameters_;
+  std::map<int, Value> quantised_;
+};
+
+}  // namespace
+
+GptGraph record_gpt(const ModelConfig& config, const ParamTable& params, const GptOptions& options) {
+  return Gpt(config, params, options).record();
+}
+
+}  // namespace thimble

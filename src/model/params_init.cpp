@@ -1,0 +1,103 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/error.h"
+#include "base/parallel.h"
+#include "base/rng.h"
+#include "model/params.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::size_t kLanes = 8;  // partial sums: independent additions, and always the same tree
+
+double dot(const double* a, const double* b, std::size_t count) {
+  double sums[kLanes] = {};
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += a[i + lane] * b[i + lane];
+  for (; i < count; ++i) sums[0] += a[i] * b[i];
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// Modified Gram-Schmidt over `count` vectors of `size` >= count elements. Of normal numbers it makes a
+// uniformly random rotation, as the QR of torch.nn.init.orthogonal_ does.
+void make_orthonormal(std::vector<double>& vectors, std::size_t count, std::size_t size) {
+  for (std::size_t i = 0; i < count; ++i) {
+    double* mine = &vectors[i * size];
+    const double scale = 1 / std::sqrt(dot(mine, mine, size));
+    for (std::size_t c = 0; c < size; ++c) mine[c] *= scale;
+    for (std::size_t j = i + 1; j < count; ++j) {
+      double* other = &vectors[j * size];
+      const double along = dot(mine, other, size);
+      for (std::size_t c = 0; c < size; ++c) other[c] -= along * mine[c];
+    }
+  }
+}
+
+// The tensor holds standard normals and becomes orthogonal, times the gain.
+void orthogonalise(const Param& param, std::span<float> values) {
+  const auto rows = static_cast<std::size_t>(param.rows), cols = static_cast<std::size_t>(param.cols);
+  const bool wide = rows <= cols;
+  const std::size_t count = std::min(rows, cols), size = std::max(rows, cols);
+  const auto place = [=](std::size_t r, std::size_t c) { return wide ? r * size + c : c * size + r; };
+
+  std::vector<double> vectors(values.size());
+  for (std::size_t r = 0; r < rows; ++r)
+    for (std::size_t c = 0; c < cols; ++c) vectors[place(r, c)] = values[r * cols + c];
+  make_orthonormal(vectors, count, size);
+  for (std::size_t r = 0; r < rows; ++r)
+    for (std::size_t c = 0; c < cols; ++c)
+      values[r * cols + c] = static_cast<float>(param.init.value * vectors[place(r, c)]);
+}
+
+std::span<float> values_of(const Param& param, std::span<float> block) {
+  return block.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
+}
+
+void fill(const Param& param, std::uint64_t seed, std::span<float> values) {
+  const std::uint64_t stream = digest_of(param.name).low;
+  const auto value = static_cast<float>(param.init.value);
+  switch (param.init.kind) {
+    case Init::Kind::constant:
+      std::fill(values.begin(), values.end(), value);
+      break;
+    case Init::Kind::first_row:
+      std::fill_n(values.begin(), param.cols, value);
+      break;
+    case Init::Kind::uniform:
+      fill_uniform(values, -value, value, seed, stream);
+      break;
+    case Init::Kind::normal:
+      fill_normal(values, 0, value, seed, stream);
+      break;
+    case Init::Kind::orthogonal:
+      fill_normal(values, 0, 1, seed, stream);
+      break;
+  }
+}
+
+}  // namespace
+
+void initialise(const ParamTable& table, std::uint64_t seed, std::span<float> block) {
+  check(std::cmp_equal(block.size(), table.block_size()), "the block has {} elements, the parameters need {}",
+        block.size(), table.block_size());
+  std::fill(block.begin(), block.end(), 0.0f);
+  std::vector<const Param*> orthogonal;
+  for (const Param& param : table.all()) {
+    fill(param, seed, values_of(param, block));
+    if (param.init.kind == Init::Kind::orthogonal) orthogonal.push_back(&param);
+  }
+  // Whole tensors in parallel: each is the same sequence of operations whoever does it.
+  parallel_for(static_cast<std::int64_t>(orthogonal.size()), 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const Param& param = *orthogonal[static_cast<std::size_t>(i)];
+      orthogonalise(param, values_of(param, block));
+    }
+  });
+}
+
+}  // namespace thimble

@@ -1,0 +1,50 @@
+// What a config costs, before anything is allocated: the figures of `train --dry-run`.
+//
+// FLOPs per token, a multiply-add counted as two:
+//   forward   2 x (elements of every matrix that a row meets: linears of the blocks, head, bigram projection)
+//             + per layer 2 H D (context + 1): q.k and p.v, each 2 H D, over (context + 1) / 2 earlier tokens
+//             on average
+//   training  3 x forward: backward computes two products where forward computes one
+//
+// Memory, f32 masters: weights 4 bytes an element (6 with a 16-bit copy), gradients 4, Adam 8 and Muon 4 of
+// what each trains, averages 4. Activations are an estimate: what backward reads, for the rows of one
+// micro-batch,
+//   per row and layer  5 C + 3 H D + 3 K D + (2 or 3) F elements     (stream, norms, q k v twice, attention,
+//   MLP) per row            4 C, and the logits of a chunk of rows twice
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "model/config.h"
+#include "tensor/dtype.h"
+
+namespace thimble {
+
+struct Summary {
+  std::int64_t tensors = 0;
+  std::int64_t parameters = 0;
+  std::array<std::int64_t, kParamGroups> by_group{};
+
+  double forward_flops_per_token = 0;
+  double training_flops_per_token = 0;
+
+  std::int64_t weight_bytes = 0;
+  std::int64_t gradient_bytes = 0;
+  std::int64_t optimizer_bytes = 0;   // averages included
+  std::int64_t activation_bytes = 0;  // about
+  std::int64_t micro_batch_rows = 0;  // for which
+  std::int64_t total_bytes() const {
+    return weight_bytes + gradient_bytes + optimizer_bytes + activation_bytes;
+  }
+
+  std::int64_t tokens_per_step = 0;
+  double training_tokens = 0;  // 0: the time decides
+};
+
+// `compute`: what activations are stored in.
+Summary summarise(const Config& config, DType compute);
+
+std::string_view group_name(ParamGroup group);
+
+}  // namespace thimble

@@ -1,0 +1,91 @@
+// Byte-pair encoding of one word: start from bytes (or characters), and as long as a pair of neighbours has a
+// merge, join the one of lowest rank, leftmost first.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "tokenizer/bpe_spec.h"
+#include "tokenizer/pair_table.h"
+
+namespace thimble {
+
+// What one thread needs while it encodes: scratch space and the cache of words. Bounded, whatever is encoded.
+class BpeScratch {
+ public:
+  BpeScratch();
+
+ private:
+  friend class BpeModel;
+
+  // A word of up to 24 bytes and its ids, in one cache line.
+  struct Entry {
+    std::array<std::uint64_t, 3> word{};
+    std::uint8_t bytes = 0;  // 0: free
+    std::uint8_t count = 0;
+    std::array<TokenId, 8> ids{};
+  };
+
+  struct Symbol {
+    TokenId id;
+    std::uint32_t previous, next;
+  };
+  struct Candidate {
+    std::uint32_t rank, at;
+    TokenId left, right;
+  };
+
+  std::vector<Entry> cache_;
+  std::vector<TokenId> ids_;
+  std::vector<std::uint32_t> ranks_;
+  std::vector<Symbol> symbols_;
+  std::vector<Candidate> heap_;
+};
+
+class BpeModel {
+ public:
+  explicit BpeModel(const BpeSpec& spec);  // throws on merges and bytes that do not fit the vocabulary
+
+  // A single word may not be longer: it has to be in memory with a heap of its pairs.
+  static constexpr std::size_t kMaxWordBytes = 16 << 20;
+
+  // Appends the ids of a word that is not empty.
+  void encode_word(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& ids) const;
+
+  // The bytes that the token stands for (of a byte-level vocabulary: decoded).
+  std::string_view token_bytes(TokenId id) const { return bytes_[static_cast<std::size_t>(id)]; }
+  // By the spelling of the file.
+  std::optional<TokenId> id_of(std::string_view token) const;
+  // The id of a single byte: <0x0A> under byte fallback; -1: none.
+  TokenId byte_id(unsigned char byte) const { return byte_ids_[byte]; }
+
+ private:
+  struct MergeValue {
+    std::uint32_t rank = 0;
+    TokenId result = 0;
+  };
+
+  void find_byte_ids(const BpeSpec& spec);
+  void start_symbols(std::string_view word, std::vector<TokenId>& ids) const;
+  void start_characters(std::string_view word, std::vector<TokenId>& ids) const;
+  void merge_short(BpeScratch& scratch) const;
+  void merge_long(BpeScratch& scratch) const;
+  void encode_uncached(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& ids) const;
+  std::uint32_t rank_of(TokenId left, TokenId right) const;
+
+  bool byte_level_, byte_fallback_, fuse_unk_, ignore_merges_;
+  TokenId unk_ = -1;
+  std::vector<std::string> bytes_;
+  std::vector<std::string> texts_;  // only where they differ from bytes_: byte-level vocabularies
+  std::unordered_map<std::string_view, TokenId> ids_;       // by the file's spelling
+  std::unordered_map<std::string_view, TokenId> word_ids_;  // by bytes; filled when ignore_merges
+  std::array<TokenId, 256> byte_ids_;
+  PairTable<MergeValue> merges_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,164 @@
+#include "tokenizer/bpe_tokenizer.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "tokenizer/byte_level.h"
+#include "tokenizer/tokenizer_json.h"
+
+namespace thimble {
+
+namespace {
+
+std::vector<AddedToken> added_with(const BpeSpec& spec, const Normalizer& normalizer, bool normalized) {
+  std::vector<AddedToken> tokens;
+  for (AddedToken token : spec.added_tokens) {
+    if (token.normalized != normalized) continue;
+    if (normalized) {
+      std::string buffer;
+      token.content = std::string(normalizer.apply(token.content, buffer));
+    }
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+std::vector<TokenType> types_of(const BpeSpec& spec, const BpeModel& model) {
+  std::vector<TokenType> types(spec.vocab.size(), TokenType::normal);
+  for (std::size_t id = 0; id < types.size(); ++id)
+    if (spec.vocab[id].empty()) types[id] = TokenType::unused;
+  if (spec.byte_fallback)
+    for (unsigned byte = 0; byte < 256; ++byte)
+      if (const TokenId id = model.byte_id(static_cast<unsigned char>(byte)); id >= 0)
+        types[static_cast<std::size_t>(id)] = TokenType::byte;
+  for (const AddedToken& token : spec.added_tokens)
+    types[static_cast<std::size_t>(token.id)] = token.special ? TokenType::control : TokenType::user_defined;
+  return types;
+}
+
+}  // namespace
+
+std::unique_ptr<BpeScratch> BpeTokenizer::ScratchPool::take() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      auto scratch = std::move(free_.back());
+      free_.pop_back();
+      return scratch;
+    }
+  }
+  return std::make_unique<BpeScratch>();
+}
+
+void BpeTokenizer::ScratchPool::give_back(std::unique_ptr<BpeScratch> scratch) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(std::move(scratch));
+}
+
+BpeTokenizer::BpeTokenizer(BpeSpec spec, const SpecialIds& known, std::string source)
+    : spec_(std::move(spec)),
+      source_(std::move(source)),
+      model_(spec_),
+      normalizer_(spec_.normalizer),
+      pre_tokenizer_(spec_.pre_tokenizer),
+      decoder_(spec_.byte_level() ? std::vector<DecoderStep>{} : spec_.decoder),
+      raw_finder_(added_with(spec_, normalizer_, false)),
+      normalized_finder_(added_with(spec_, normalizer_, true)),
+      types_(types_of(spec_, model_)),
+      kind_(is_bytes_spec(spec_) ? TokenizerKind::bytes : TokenizerKind::bpe) {
+  find_special_ids();
+  prefer(known);
+}
+
+void BpeTokenizer::find_special_ids() {
+  auto first_of = [&](std::initializer_list<std::string_view> names) -> std::optional<TokenId> {
+    for (const std::string_view name : names)
+      for (const AddedToken& token : spec_.added_tokens)
+        if (token.content == name) return token.id;
+    return std::nullopt;
+  };
+  special_.bos = first_of({"<bos>", "<s>", "<|im_start|>", "<|begin_of_text|>"});
+  special_.eos = first_of({"<eos>", "</s>", "<|im_end|>", "<|end_of_text|>", "<|endoftext|>"});
+  if (!spec_.unk_token.empty()) special_.unk = model_.id_of(spec_.unk_token);
+  special_.pad = first_of({"<pad>", "[PAD]", "<|pad|>"});
+}
+
+void BpeTokenizer::encode(std::string_view text, std::vector<TokenId>& ids, EncodeOptions options) const {
+  if (options.add_special)
+    ids.insert(ids.end(), spec_.post_processor.before.begin(), spec_.post_processor.before.end());
+  std::unique_ptr<BpeScratch> scratch = pool_.take();
+  if (raw_finder_.empty() || (!options.trusted && !raw_finder_.finds_without_trust())) {
+    encode_segment(text, *scratch, options.trusted, ids);
+  } else {
+    for (const TextSegment& segment : raw_finder_.split(text, options.trusted)) {
+      if (segment.id >= 0)
+        ids.push_back(segment.id);
+      else
+        encode_segment(segment.text, *scratch, options.trusted, ids);
+    }
+  }
+  pool_.give_back(std::move(scratch));
+  if (options.add_special)
+    ids.insert(ids.end(), spec_.post_processor.after.begin(), spec_.post_processor.after.end());
+}
+
+void BpeTokenizer::encode_segment(std::string_view text, BpeScratch& scratch, bool trusted,
+                                  std::vector<TokenId>& ids) const {
+  std::string buffer;
+  const std::string_view normalized = normalizer_.apply(text, buffer);
+  if (normalized_finder_.empty() || (!trusted && !normalized_finder_.finds_without_trust()))
+    return encode_normalized(normalized, scratch, ids);
+  for (const TextSegment& segment : normalized_finder_.split(normalized, trusted)) {
+    if (segment.id >= 0)
+      ids.push_back(segment.id);
+    else
+      encode_normalized(segment.text, scratch, ids);
+  }
+}
+
+void BpeTokenizer::encode_normalized(std::string_view text, BpeScratch& scratch,
+                                     std::vector<TokenId>& ids) const {
+  pre_tokenizer_.for_each(text, [&](std::string_view word) { model_.encode_word(word, scratch, ids); });
+}
+
+void BpeTokenizer::append_token(TokenId id, bool first, std::string& text) const {
+  check_id(id);
+  switch (token_type(id)) {
+    case TokenType::control:
+    case TokenType::unused:
+      return;
+    case TokenType::user_defined:
+      text += spec_.vocab[static_cast<std::size_t>(id)];
+      return;
+    default:
+      break;
+  }
+  if (spec_.byte_level())
+    text += model_.token_bytes(id);
+  else
+    decoder_.append(spec_.vocab[static_cast<std::size_t>(id)], first, text);
+}
+
+std::string BpeTokenizer::token_text(TokenId id) const {
+  check_id(id);
+  return spec_.vocab[static_cast<std::size_t>(id)];
+}
+
+TokenType BpeTokenizer::token_type(TokenId id) const {
+  check_id(id);
+  return types_[static_cast<std::size_t>(id)];
+}
+
+std::optional<TokenId> BpeTokenizer::id_of(std::string_view token_text) const {
+  return model_.id_of(token_text);
+}
+
+std::string BpeTokenizer::serialized() const {
+  return source_.empty() ? write_tokenizer_json(spec_) : source_;
+}
+
+std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const SpecialIds& known, std::string source) {
+  return std::make_unique<BpeTokenizer>(std::move(spec), known, std::move(source));
+}
+
+}  // namespace thimble

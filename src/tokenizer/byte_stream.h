@@ -1,0 +1,27 @@
+// The plain bytes of a file, whether it is stored as it is, as zstd or as gzip. The content decides, not the
+// name.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+
+namespace thimble {
+
+class ByteStream {
+ public:
+  virtual ~ByteStream() = default;
+
+  // How many bytes were read into the buffer; 0 at the end. A damaged or cut archive is an Error that names
+  // the file.
+  virtual std::size_t read(std::span<char> buffer) = 0;
+  // Of the file, as it is stored: for progress.
+  virtual std::uint64_t stored_bytes_read() const = 0;
+};
+
+// "-" is standard input.
+std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path);
+
+}  // namespace thimble

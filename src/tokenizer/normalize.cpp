@@ -1,0 +1,160 @@
+#include "tokenizer/normalize.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "tokenizer/unicode.h"
+
+namespace thimble {
+
+namespace {
+
+utf8proc_option_t options_of(UnicodeForm form) {
+  int options = UTF8PROC_STABLE;
+  options |= form == UnicodeForm::nfc || form == UnicodeForm::nfkc ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
+  if (form == UnicodeForm::nfkc || form == UnicodeForm::nfkd) options |= UTF8PROC_COMPAT;
+  return static_cast<utf8proc_option_t>(options);
+}
+
+// `text` is valid UTF-8.
+void append_normalized(std::string_view text, utf8proc_option_t options, std::string& out) {
+  std::vector<utf8proc_int32_t> codes(text.size() * 4 + 16);
+  auto decompose = [&] {
+    return utf8proc_decompose(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                              static_cast<utf8proc_ssize_t>(text.size()), codes.data(),
+                              static_cast<utf8proc_ssize_t>(codes.size()), options);
+  };
+  utf8proc_ssize_t count = decompose();
+  if (count > static_cast<utf8proc_ssize_t>(codes.size())) {
+    codes.resize(static_cast<std::size_t>(count));
+    count = decompose();
+  }
+  if (count >= 0) count = utf8proc_normalize_utf32(codes.data(), count, options);
+  check(count >= 0, "normalising {} bytes failed: {}", text.size(), utf8proc_errmsg(count));
+  for (utf8proc_ssize_t i = 0; i < count; ++i)
+    append_utf8(out, static_cast<char32_t>(codes[static_cast<std::size_t>(i)]));
+}
+
+// Nothing joins across the front of an ASCII character: so only stretches beyond ASCII are looked at, each
+// with the one character before it that its marks may join.
+void append_form(std::string_view text, UnicodeForm form, std::string& out) {
+  const utf8proc_option_t options = options_of(form);
+  const char* const end = text.data() + text.size();
+  const char* done = text.data();
+  auto copy_until = [&](const char* until) {
+    out.append(done, until);
+    done = until;
+  };
+  for (const char* p = text.data(); p < end;) {
+    if (static_cast<signed char>(*p) >= 0) {
+      ++p;
+      continue;
+    }
+    const char* start = p > done && static_cast<signed char>(p[-1]) >= 0 ? p - 1 : p;
+    bool inert = form == UnicodeForm::nfc;
+    while (p < end && static_cast<signed char>(*p) < 0) {
+      const Utf8Char c = decode_utf8(p, end);
+      if (!c.valid) break;
+      inert = inert && is_inert_under_nfc(c.code);
+      p += c.bytes;
+    }
+    if (!inert && p > start) {
+      copy_until(start);
+      append_normalized({start, static_cast<std::size_t>(p - start)}, options, out);
+      done = p;
+    }
+    while (p < end && !decode_utf8(p, end).valid) ++p;  // copied as they are
+  }
+  copy_until(end);
+}
+
+void append_lowercase(std::string_view text, std::string& out) {
+  const char* const end = text.data() + text.size();
+  for (const char* p = text.data(); p < end;) {
+    const Utf8Char c = decode_utf8(p, end);
+    if (!c.valid)
+      out += *p;
+    else if (c.code == 0x130)
+      out += "i\xCC\x87";  // the one letter whose small form is two characters
+    else
+      append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.code))));
+    p += c.bytes;
+  }
+}
+
+template <class... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+template <class... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;
+
+bool changes_nothing(const NormalizerStep& step, std::string_view text) {
+  if (!std::holds_alternative<UnicodeForm>(step)) return text.empty();
+  if (is_ascii(text)) return true;
+  if (std::get<UnicodeForm>(step) != UnicodeForm::nfc) return false;
+  const char* const end = text.data() + text.size();
+  for (const char* p = text.data(); p < end;) {
+    const Utf8Char c = decode_utf8(p, end);
+    if (c.valid && !is_inert_under_nfc(c.code)) return false;
+    p += c.bytes;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string replace_all(std::string_view text, const Regex* regex, std::string_view literal,
+                        std::string_view content) {
+  std::string out;
+  std::size_t done = 0;
+  auto replace = [&](std::size_t begin, std::size_t end) {
+    out.append(text, done, begin - done).append(content);
+    done = end;
+  };
+  if (regex) {
+    regex->for_each_match(text, replace);
+  } else if (!literal.empty()) {
+    for (std::size_t at = 0; (at = text.find(literal, at)) != text.npos; at = done)
+      replace(at, at + literal.size());
+  }
+  out.append(text, done);
+  return out;
+}
+
+Normalizer::Normalizer(const std::vector<NormalizerStep>& steps) {
+  for (const NormalizerStep& step : steps) {
+    const auto* replace = std::get_if<Replace>(&step);
+    const bool regex = replace && replace->pattern.regex;
+    steps_.push_back({step, regex ? std::make_shared<Regex>(replace->pattern.text) : nullptr});
+  }
+}
+
+void Normalizer::run(const Step& step, std::string_view text, std::string& out) {
+  std::visit(Overloaded{
+                 [&](UnicodeForm form) { append_form(text, form, out); },
+                 [&](Lowercase) { append_lowercase(text, out); },
+                 [&](const Prepend& prepend) { out.append(prepend.text).append(text); },
+                 [&](const Replace& replace) {
+                   out = replace_all(text, step.regex.get(), replace.pattern.text, replace.content);
+                 },
+             },
+             step.step);
+}
+
+std::string_view Normalizer::apply(std::string_view text, std::string& buffer) const {
+  std::string_view current = text;
+  for (const Step& step : steps_) {
+    if (changes_nothing(step.step, current)) continue;
+    std::string next;
+    next.reserve(current.size() + current.size() / 8);
+    run(step, current, next);
+    buffer = std::move(next);
+    current = buffer;
+  }
+  return current;
+}
+
+}  // namespace thimble

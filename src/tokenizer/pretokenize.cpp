@@ -1,0 +1,165 @@
+#include "tokenizer/pretokenize.h"
+
+#include <algorithm>
+
+#include "tokenizer/unicode.h"
+
+namespace thimble {
+
+namespace {
+
+// A stretch of the text: what the pattern matched, or what lies between.
+struct Stretch {
+  std::size_t begin, end;
+  bool match;
+};
+
+// Calls matches(use) and fills the gaps, so that the stretches make up the text.
+template <class Matches>
+std::vector<Stretch> stretches_of(std::size_t size, Matches&& matches) {
+  std::vector<Stretch> out;
+  std::size_t done = 0;
+  matches([&](std::size_t begin, std::size_t end) {
+    if (begin > done) out.push_back({done, begin, false});
+    out.push_back({begin, end, true});
+    done = end;
+  });
+  if (done < size) out.push_back({done, size, false});
+  return out;
+}
+
+// What becomes a piece of its own, for each of the five behaviours of Hugging Face's Split.
+std::vector<Stretch> pieces_of(std::vector<Stretch> stretches, SplitBehaviour behaviour) {
+  std::vector<Stretch> out;
+  switch (behaviour) {
+    case SplitBehaviour::isolated:
+      return stretches;
+    case SplitBehaviour::removed:
+      std::erase_if(stretches, [](const Stretch& s) { return s.match; });
+      return stretches;
+    case SplitBehaviour::contiguous:
+      for (const Stretch& s : stretches) {
+        if (!out.empty() && out.back().match == s.match)
+          out.back().end = s.end;
+        else
+          out.push_back(s);
+      }
+      return out;
+    case SplitBehaviour::merged_with_previous:
+      for (std::size_t i = 0; i < stretches.size(); ++i) {
+        const Stretch& s = stretches[i];
+        if (s.match && i > 0 && !stretches[i - 1].match)
+          out.back().end = s.end;
+        else
+          out.push_back(s);
+      }
+      return out;
+    case SplitBehaviour::merged_with_next:
+      for (std::size_t i = stretches.size(); i-- > 0;) {
+        const Stretch& s = stretches[i];
+        if (s.match && i + 1 < stretches.size() && !stretches[i + 1].match)
+          out.back().begin = s.begin;
+        else
+          out.push_back(s);
+      }
+      std::reverse(out.begin(), out.end());
+      return out;
+  }
+  return stretches;
+}
+
+template <class Use>
+void for_each_digit_run(std::string_view text, bool individual, Use&& use) {
+  const char* const end = text.data() + text.size();
+  const detail::Scan scan{end};
+  for (const char* p = text.data(); p < end;) {
+    const ClassedChar c = classed_char(p, end);
+    const char* next = p + c.bytes;
+    if (c.cls & kNumber) {
+      if (!individual) next = scan.run(next, kNumber);
+      use(static_cast<std::size_t>(p - text.data()), static_cast<std::size_t>(next - text.data()));
+    }
+    p = next;
+  }
+}
+
+template <class Use>
+void for_each_literal(std::string_view text, std::string_view literal, Use&& use) {
+  if (literal.empty()) return;
+  for (std::size_t at = 0; (at = text.find(literal, at)) != text.npos; at += literal.size())
+    use(at, at + literal.size());
+}
+
+void push_pieces(std::string_view text, const std::vector<Stretch>& stretches, auto& views) {
+  for (const Stretch& s : stretches)
+    if (s.end > s.begin) views.push_back(text.substr(s.begin, s.end - s.begin));
+}
+
+}  // namespace
+
+PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
+  for (const PreTokenizerStep& step : steps) {
+    Step prepared{step, nullptr, std::nullopt};
+    if (const auto* split = std::get_if<Split>(&step); split && split->pattern.regex) {
+      // The scanners leave no gaps, so every behaviour but isolated has its own meaning: leave those to
+      // PCRE2.
+      if (split->behaviour == SplitBehaviour::isolated)
+        prepared.pattern = pattern_with_regex(split->pattern.text);
+      if (!prepared.pattern) prepared.regex = std::make_shared<Regex>(split->pattern.text);
+    }
+    if (const auto* bytes = std::get_if<ByteLevel>(&step); bytes && bytes->use_regex)
+      prepared.pattern = Pattern::gpt2;
+    steps_.push_back(std::move(prepared));
+  }
+  // One scanner, and nothing else that would change its words: words can be used as they are found.
+  auto splits = [](const Step& s) {
+    const auto* bytes = std::get_if<ByteLevel>(&s.step);
+    return !bytes || bytes->use_regex || bytes->add_prefix_space;
+  };
+  const auto first = std::find_if(steps_.begin(), steps_.end(), splits);
+  if (first == steps_.end() || std::find_if(first + 1, steps_.end(), splits) != steps_.end()) return;
+  const auto* bytes = std::get_if<ByteLevel>(&first->step);
+  if (!bytes || !bytes->add_prefix_space) pattern_ = first->pattern;
+}
+
+void PreTokenizer::run(const Step& step, std::string_view piece, Pieces& out) {
+  if (const auto* bytes = std::get_if<ByteLevel>(&step.step)) {
+    if (bytes->add_prefix_space && !piece.starts_with(' ')) {
+      out.owned.push_back(std::make_unique<std::string>(" " + std::string(piece)));
+      piece = *out.owned.back();
+    }
+    if (!bytes->use_regex) return out.views.push_back(piece);
+  }
+  if (step.pattern)
+    return for_each_word(*step.pattern, piece, [&](std::string_view w) { out.views.push_back(w); });
+  if (const auto* digits = std::get_if<Digits>(&step.step)) {
+    return push_pieces(
+        piece,
+        stretches_of(piece.size(), [&](auto use) { for_each_digit_run(piece, digits->individual, use); }),
+        out.views);
+  }
+  const auto& split = std::get<Split>(step.step);
+  auto stretches = stretches_of(piece.size(), [&](auto use) {
+    if (step.regex)
+      step.regex->for_each_match(piece, use);
+    else
+      for_each_literal(piece, split.pattern.text, use);
+  });
+  if (split.invert)
+    for (Stretch& s : stretches) s.match = !s.match;
+  push_pieces(piece, pieces_of(std::move(stretches), split.behaviour), out.views);
+}
+
+PreTokenizer::Pieces PreTokenizer::split(std::string_view text) const {
+  Pieces pieces;
+  pieces.views.push_back(text);
+  for (const Step& step : steps_) {
+    Pieces next;
+    next.owned = std::move(pieces.owned);
+    for (const std::string_view piece : pieces.views) run(step, piece, next);
+    pieces = std::move(next);
+  }
+  return pieces;
+}
+
+}  // namespace thimble

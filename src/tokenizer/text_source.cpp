@@ -1,0 +1,200 @@
+#include "tokenizer/text_source.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "tokenizer/unicode.h"
+
+namespace thimble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kEndOfText = "<|endoftext|>";
+constexpr std::size_t kReadBytes = 1 << 20;
+constexpr std::array<std::string_view, 4> kSplitNames = {"line", "blank-line", "file", "endoftext"};
+
+bool is_hidden(const fs::path& path) {
+  return path.filename().string().starts_with('.');
+}
+
+void add_folder(const fs::path& folder, std::vector<fs::path>& files) {
+  std::vector<fs::path> found;
+  for (auto entry = fs::recursive_directory_iterator(folder); entry != fs::recursive_directory_iterator();
+       ++entry) {
+    if (is_hidden(entry->path())) {
+      if (entry->is_directory()) entry.disable_recursion_pending();
+      continue;
+    }
+    if (entry->is_regular_file()) found.push_back(entry->path());
+  }
+  std::sort(found.begin(), found.end());
+  files.insert(files.end(), found.begin(), found.end());
+}
+
+bool is_ascii_alnum(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
+// The end of the last whole character at or before `at`.
+std::size_t character_boundary(std::string_view text, std::size_t at) {
+  std::size_t cut = at;
+  while (cut > 0 && at - cut < 4 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  return cut == 0 ? at : cut;
+}
+
+}  // namespace
+
+std::string_view name_of(DocumentSplit split) {
+  return kSplitNames[static_cast<std::size_t>(split)];
+}
+
+std::optional<DocumentSplit> document_split_with_name(std::string_view name) {
+  for (std::size_t i = 0; i < kSplitNames.size(); ++i)
+    if (kSplitNames[i] == name) return static_cast<DocumentSplit>(i);
+  return std::nullopt;
+}
+
+std::vector<fs::path> text_files(const std::vector<fs::path>& inputs) {
+  std::vector<fs::path> files;
+  for (const fs::path& input : inputs) {
+    check(fs::exists(input), "{} does not exist", input.string());
+    if (fs::is_directory(input)) {
+      const std::size_t before = files.size();
+      add_folder(input, files);
+      check(files.size() > before, "the folder {} holds no files", input.string());
+    } else {
+      files.push_back(input);
+    }
+  }
+  check(!files.empty(), "no text files were given");
+  return files;
+}
+
+std::string read_text_file(const fs::path& path, std::uint64_t max_bytes) {
+  const auto stream = open_byte_stream(path);
+  std::string text;
+  while (true) {
+    const std::size_t size = text.size();
+    text.resize(size + kReadBytes);
+    const std::size_t count = stream->read({text.data() + size, kReadBytes});
+    text.resize(size + count);
+    if (count == 0) return text;
+    check(text.size() <= max_bytes, "{} holds more than {} bytes", path.string(), max_bytes);
+  }
+}
+
+std::size_t safe_cut(std::string_view text, std::size_t from, std::size_t at) {
+  for (std::size_t i = std::min(at, text.size() - 1); i > from + 1; --i) {
+    const char next = text[i];
+    const bool letter = is_ascii_alnum(next) && !(next >= '0' && next <= '9');
+    if (letter && text[i - 1] == ' ' && is_ascii_alnum(text[i - 2])) return i - 1;
+  }
+  return 0;
+}
+
+TextSource::TextSource(const std::vector<fs::path>& inputs, TextSourceOptions options)
+    : files_(text_files(inputs)), options_(options) {
+  std::error_code ignored;  // a pipe has no size; it is read all the same
+  for (const fs::path& file : files_)
+    if (const auto size = fs::file_size(file, ignored); !ignored) stored_bytes_ += size;
+}
+
+std::uint64_t TextSource::stored_bytes_read() const {
+  return finished_bytes_ + (stream_ ? stream_->stored_bytes_read() : 0);
+}
+
+bool TextSource::open_next_file() {
+  if (stream_) finished_bytes_ += stream_->stored_bytes_read();
+  stream_.reset();
+  if (next_file_ == files_.size()) return false;
+  stream_ = open_byte_stream(files_[next_file_++]);
+  file_ended_ = false;
+  return true;
+}
+
+// Reads on in the current file; false at its end.
+bool TextSource::fill() {
+  if (file_ended_) return false;
+  buffer_.erase(0, begin_);
+  searched_ -= begin_;
+  begin_ = 0;
+  const std::size_t size = buffer_.size();
+  buffer_.resize(size + kReadBytes);
+  const std::size_t count = stream_->read({buffer_.data() + size, kReadBytes});
+  buffer_.resize(size + count);
+  file_ended_ = count == 0;
+  return count > 0;
+}
+
+std::optional<TextSource::Cut> TextSource::find_cut(std::size_t from) const {
+  switch (options_.split) {
+    case DocumentSplit::file:
+      return std::nullopt;
+    case DocumentSplit::line: {
+      const std::size_t end = buffer_.find('\n', from);
+      if (end == buffer_.npos) return std::nullopt;
+      const bool carriage_return = end > begin_ && buffer_[end - 1] == '\r';
+      return Cut{options_.keep_line_end ? end + 1 : end - (carriage_return ? 1 : 0), end + 1};
+    }
+    case DocumentSplit::blank_line: {
+      for (std::size_t end = from; (end = buffer_.find('\n', end)) != buffer_.npos; ++end) {
+        std::size_t next = end + 1;
+        if (next < buffer_.size() && buffer_[next] == '\r') ++next;
+        if (next < buffer_.size() && buffer_[next] == '\n') return Cut{end, next + 1};
+      }
+      return std::nullopt;
+    }
+    case DocumentSplit::end_of_text: {
+      const std::size_t end = buffer_.find(kEndOfText, from);
+      if (end == buffer_.npos) return std::nullopt;
+      std::size_t next = end + kEndOfText.size();
+      if (next == buffer_.size() && !file_ended_) return std::nullopt;  // its line end may still come
+      if (next < buffer_.size() && buffer_[next] == '\n') ++next;
+      return Cut{end, next};
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<TextDocument> TextSource::hand_out(std::size_t text_end, std::size_t next, bool whole) {
+  const std::string_view text = std::string_view(buffer_).substr(begin_, text_end - begin_);
+  begin_ = searched_ = next;
+  const bool starts = !inside_;
+  inside_ = !whole;
+  if (text.empty()) return std::nullopt;
+  text_bytes_ += text.size();
+  return TextDocument{text, starts};
+}
+
+std::optional<TextDocument> TextSource::next() {
+  while (true) {
+    std::optional<TextDocument> document;
+    if (const auto cut = find_cut(std::max(searched_, begin_))) {
+      document = hand_out(cut->text_end, cut->next, true);
+    } else if (buffer_.size() - begin_ > options_.max_piece_bytes) {
+      const std::size_t limit = begin_ + options_.max_piece_bytes;
+      std::size_t end = safe_cut(buffer_, begin_, limit);
+      if (end == 0) end = character_boundary(buffer_, limit);
+      document = hand_out(end, end, false);
+    } else {
+      // What could be the start of a separator is searched again with what comes behind it.
+      searched_ = std::max(begin_, buffer_.size() - std::min(buffer_.size(), kEndOfText.size()));
+      if (fill()) continue;
+      if (begin_ < buffer_.size()) {
+        document = hand_out(buffer_.size(), buffer_.size(), true);
+      } else if (!open_next_file()) {
+        return std::nullopt;
+      } else {
+        buffer_.clear();
+        begin_ = searched_ = 0;
+        inside_ = false;
+      }
+    }
+    if (document) return document;
+  }
+}
+
+}  // namespace thimble

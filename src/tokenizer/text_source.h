@@ -1,0 +1,84 @@
+// Text files as a stream of documents: plain, .zst or .gz, folders with everything below them. Memory holds
+// one document, however large the files are.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/byte_stream.h"
+
+namespace thimble {
+
+enum class DocumentSplit {
+  line,         // each line is one; the line end is not part of it
+  blank_line,   // stretches without an empty line
+  file,         // a whole file
+  end_of_text,  // what stands between "<|endoftext|>" and the next; the line end after it belongs to it
+};
+std::string_view name_of(DocumentSplit split);
+std::optional<DocumentSplit> document_split_with_name(std::string_view name);
+
+struct TextSourceOptions {
+  DocumentSplit split = DocumentSplit::end_of_text;
+  bool keep_line_end = false;  // of lines: Hugging Face's trainer sees them
+  // A longer document is handed out in pieces (`piece` in TextDocument), so that nothing has to fit in
+  // memory.
+  std::uint64_t max_piece_bytes = 64 << 20;
+};
+
+struct TextDocument {
+  std::string_view text;  // valid until the next call
+  bool starts = true;     // the first piece of its document
+};
+
+class TextSource {
+ public:
+  // Folders are walked in the order of names; hidden files are left out. No file at all is an error.
+  TextSource(const std::vector<std::filesystem::path>& inputs, TextSourceOptions options);
+
+  // The next document that is not empty, or the next piece of one; nothing at the end.
+  std::optional<TextDocument> next();
+
+  const std::vector<std::filesystem::path>& files() const { return files_; }
+  std::uint64_t stored_bytes() const { return stored_bytes_; }  // of all files, as they lie on the disk
+  std::uint64_t stored_bytes_read() const;
+  std::uint64_t text_bytes() const { return text_bytes_; }  // handed out so far
+
+ private:
+  struct Cut {
+    std::size_t text_end, next;  // the document's end, and where the next one begins
+  };
+  std::optional<Cut> find_cut(std::size_t from) const;
+  bool fill();
+  bool open_next_file();
+  std::optional<TextDocument> hand_out(std::size_t text_end, std::size_t next, bool whole);
+
+  std::vector<std::filesystem::path> files_;
+  TextSourceOptions options_;
+  std::uint64_t stored_bytes_ = 0, finished_bytes_ = 0, text_bytes_ = 0;
+  std::size_t next_file_ = 0;
+  std::unique_ptr<ByteStream> stream_;  // of the current file; null between files
+  bool file_ended_ = true;
+  std::string buffer_;
+  std::size_t begin_ = 0;     // of what has not been handed out
+  std::size_t searched_ = 0;  // no cut starts before it
+  bool inside_ = false;       // a piece of the current document has been handed out
+};
+
+// Everything below a folder that is a file and not hidden, sorted; a file is itself.
+std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem::path>& inputs);
+
+// A whole file, unpacked. More than `max_bytes` is an error.
+std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes = 1 << 30);
+
+// Where a text can be cut so that every known pattern gives the same words on both sides: before a space
+// between a letter or digit and a letter, all ASCII. Looks back from `at`; 0 if there is no such place after
+// `from`.
+std::size_t safe_cut(std::string_view text, std::size_t from, std::size_t at);
+
+}  // namespace thimble

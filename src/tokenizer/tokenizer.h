@@ -1,0 +1,108 @@
+// A tokenizer turns text into ids and back. Three kinds, one interface; nobody above this folder asks which.
+//
+//   const auto tokenizer = load_tokenizer("runs/a");              // file, folder, or the word "bytes"
+//   std::vector<TokenId> ids = tokenizer->encode("Hello");
+//   std::string text = tokenizer->decode(ids);
+//
+// Text and control never mix: "<user>" inside a text is six characters, unless the caller says that the text
+// is trusted. Every function may be called by many threads at once.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/digest.h"
+
+namespace thimble {
+
+using TokenId = std::int32_t;
+
+enum class TokenizerKind { bpe, sentencepiece, bytes };
+std::string_view name_of(TokenizerKind kind);
+
+// What an id is. The values are those of SentencePiece and GGUF.
+enum class TokenType : std::int8_t {
+  normal = 1,
+  unknown = 2,
+  control = 3,
+  user_defined = 4,
+  unused = 5,
+  byte = 6
+};
+
+struct SpecialIds {
+  std::optional<TokenId> bos, eos, unk, pad;
+};
+
+struct EncodeOptions {
+  bool trusted = false;      // special strings in the text become their ids: only for text the program wrote
+  bool add_special = false;  // what the file says is put around a text (bos, mostly)
+};
+
+struct DecodeOptions {
+  bool keep_special = false;  // special ids appear as their text
+};
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual TokenizerKind kind() const = 0;
+  virtual TokenId vocab_size() const = 0;
+  const SpecialIds& special() const { return special_; }
+  void prefer(const SpecialIds& ids);  // ids known from elsewhere replace those found in the file
+
+  // Appends to `ids`.
+  virtual void encode(std::string_view text, std::vector<TokenId>& ids, EncodeOptions options = {}) const = 0;
+  std::vector<TokenId> encode(std::string_view text, EncodeOptions options = {}) const;
+
+  // Exact bytes: what was broken UTF-8 before encoding is so again. Ids outside the vocabulary are an error.
+  virtual std::string decode(std::span<const TokenId> ids, DecodeOptions options = {}) const;
+
+  // What this id adds to a decoded text; `first`: nothing stands before it. Control tokens add nothing.
+  virtual void append_token(TokenId id, bool first, std::string& text) const = 0;
+
+  // The token as its file spells it ("Ġthe", "▁the", "<0x0A>"); empty for an id in a hole.
+  virtual std::string token_text(TokenId id) const = 0;
+  virtual TokenType token_type(TokenId id) const = 0;
+  virtual std::optional<TokenId> id_of(std::string_view token_text) const = 0;
+
+  // The content of the file that brings this tokenizer back, and the name it goes by: "tokenizer.json" or
+  // "tokenizer.model".
+  virtual std::string serialized() const = 0;
+  virtual std::string_view file_name() const = 0;
+  Digest digest() const { return digest_of(serialized()); }
+
+  bool contains(TokenId id) const { return id >= 0 && id < vocab_size(); }
+  // Control tokens with their ids, in the order of ids.
+  std::vector<std::pair<std::string, TokenId>> special_tokens() const;
+
+ protected:
+  void check_id(TokenId id) const;
+
+  SpecialIds special_;
+};
+
+// Each text by itself, in parallel.
+std::vector<std::vector<TokenId>> encode_all(const Tokenizer& tokenizer,
+                                             std::span<const std::string_view> texts,
+                                             EncodeOptions options = {});
+
+// The special tokens of tokenizers made here, in the order of their ids (DESIGN 8.1).
+std::vector<std::string> special_tokens_for(bool chat);
+
+// A tokenizer.json, a tokenizer.model, a folder that holds one, or the words "bytes" and "bytes:chat".
+// Special ids come from the tokenizer_config.json beside the file, else from well-known names.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& path);
+
+// The content of such a file; `name` is for messages. `known`: ids that somebody wrote down elsewhere.
+std::unique_ptr<Tokenizer> load_tokenizer_bytes(std::string content, std::string_view name,
+                                                const SpecialIds& known = {});
+
+}  // namespace thimble

@@ -1,0 +1,164 @@
+#include "tokenizer/unicode.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace thimble {
+
+namespace {
+
+constexpr char32_t kCodePoints = 0x110000;
+constexpr std::size_t kPageSize = 256;
+
+bool is_white_space(char32_t code) {
+  return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
+         (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
+         code == 0x205F || code == 0x3000;
+}
+
+CharClass class_from_category(utf8proc_category_t category) {
+  switch (category) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LT:
+      return kUpper;
+    case UTF8PROC_CATEGORY_LL:
+      return kLower;
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+      return kCaseless;
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+      return kMark;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO:
+      return kNumber;
+    default:
+      return kOther;
+  }
+}
+
+CharClass look_up_class(char32_t code) {
+  if (code == '\r' || code == '\n') return kNewline;
+  if (is_white_space(code)) return kBlank;
+  return class_from_category(utf8proc_category(static_cast<utf8proc_int32_t>(code)));
+}
+
+// Hangul letters join into syllables by rule, not by table.
+bool is_hangul_letter(char32_t code) {
+  return (code >= 0x1100 && code <= 0x11FF) || (code >= 0xA960 && code <= 0xA97F) ||
+         (code >= 0xD7B0 && code <= 0xD7FF);
+}
+
+// Whatever joins a character before it is a mark (or Hangul), so a character that is no mark and has no
+// canonical decomposition stays as it is.
+bool look_up_inert(char32_t code) {
+  if (code < 0x300) return true;
+  const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code));
+  const bool decomposes = property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0;
+  return !decomposes && property->combining_class == 0 && look_up_class(code) != kMark &&
+         !is_hangul_letter(code);
+}
+
+// Two levels: most of the 4352 pages are equal to another. Filling it takes some milliseconds, so that is
+// done on first use.
+class CharTable {
+ public:
+  CharTable() {
+    std::vector<std::uint16_t> entries(kPageSize);
+    for (std::size_t page = 0; page < pages_.size(); ++page) {
+      for (std::size_t i = 0; i < kPageSize; ++i) {
+        const auto code = static_cast<char32_t>(page * kPageSize + i);
+        entries[i] = static_cast<std::uint16_t>(look_up_class(code) | (look_up_inert(code) ? kInert : 0));
+      }
+      pages_[page] = place_of(entries);
+    }
+  }
+
+  std::uint16_t operator[](char32_t code) const {
+    return entries_[pages_[code / kPageSize] * kPageSize + code % kPageSize];
+  }
+
+  static constexpr std::uint16_t kInert = 256;
+
+ private:
+  std::uint16_t place_of(const std::vector<std::uint16_t>& page) {
+    for (std::size_t at = 0; at < entries_.size(); at += kPageSize)
+      if (std::equal(page.begin(), page.end(), entries_.begin() + static_cast<std::ptrdiff_t>(at)))
+        return static_cast<std::uint16_t>(at / kPageSize);
+    entries_.insert(entries_.end(), page.begin(), page.end());
+    return static_cast<std::uint16_t>(entries_.size() / kPageSize - 1);
+  }
+
+  std::array<std::uint16_t, kCodePoints / kPageSize> pages_{};
+  std::vector<std::uint16_t> entries_;
+};
+
+const CharTable& char_table() {
+  static const CharTable table;
+  return table;
+}
+
+}  // namespace
+
+Utf8Char decode_utf8(const char* at, const char* end) {
+  auto byte = [&](std::ptrdiff_t i) { return static_cast<unsigned char>(at[i]); };
+  const char32_t lead = byte(0);
+  const std::ptrdiff_t room = end - at;
+  if (lead < 0x80) return {lead, 1, true};
+  if (lead < 0xC2 || lead > 0xF4) return {lead, 1, false};
+  const std::ptrdiff_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  if (room < length) return {lead, 1, false};
+  for (std::ptrdiff_t i = 1; i < length; ++i)
+    if ((byte(i) & 0xC0) != 0x80) return {lead, 1, false};
+  char32_t code = lead & (0xFFu >> (length + 1));
+  for (std::ptrdiff_t i = 1; i < length; ++i) code = code << 6 | (byte(i) & 0x3Fu);
+  constexpr std::array<char32_t, 5> kLeast = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = code >= 0xD800 && code <= 0xDFFF;
+  if (code < kLeast[static_cast<std::size_t>(length)] || surrogate || code >= kCodePoints)
+    return {lead, 1, false};
+  return {code, static_cast<std::uint32_t>(length), true};
+}
+
+void append_utf8(std::string& out, char32_t code) {
+  auto tail = [&](int shift) { out += static_cast<char>(0x80 | (code >> shift & 0x3F)); };
+  if (code < 0x80) {
+    out += static_cast<char>(code);
+  } else if (code < 0x800) {
+    out += static_cast<char>(0xC0 | code >> 6);
+    tail(0);
+  } else if (code < 0x10000) {
+    out += static_cast<char>(0xE0 | code >> 12);
+    tail(6);
+    tail(0);
+  } else {
+    out += static_cast<char>(0xF0 | code >> 18);
+    tail(12);
+    tail(6);
+    tail(0);
+  }
+}
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<signed char>(c) >= 0; });
+}
+
+CharClass class_of(char32_t code) {
+  return static_cast<CharClass>(char_table()[code]);
+}
+
+bool is_word_character(char32_t code) {
+  if (class_of(code) & (kLetters | kMark)) return true;
+  const utf8proc_category_t category = utf8proc_category(static_cast<utf8proc_int32_t>(code));
+  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
+         category == UTF8PROC_CATEGORY_PC;
+}
+
+bool is_inert_under_nfc(char32_t code) {
+  return char_table()[code] & CharTable::kInert;
+}
+
+}  // namespace thimble

@@ -1,0 +1,84 @@
+// What the pre-tokenizers need to know of a character, and nothing more.
+//
+// A class is one bit, so that a set of classes is a mask and a run is one test per character. Text may hold
+// any bytes: each byte that is not part of a valid character counts as a character of its own, of class
+// kOther.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace thimble {
+
+using CharClass = std::uint8_t;
+
+inline constexpr CharClass kOther = 1;      // punctuation, symbols, controls, unassigned, broken bytes
+inline constexpr CharClass kMark = 2;       // \p{M}
+inline constexpr CharClass kUpper = 4;      // \p{Lu} \p{Lt}
+inline constexpr CharClass kLower = 8;      // \p{Ll}
+inline constexpr CharClass kCaseless = 16;  // \p{Lm} \p{Lo}
+inline constexpr CharClass kNumber = 32;    // \p{N}
+inline constexpr CharClass kBlank = 64;     // White_Space, but not CR or LF
+inline constexpr CharClass kNewline = 128;  // CR LF
+
+inline constexpr CharClass kLetters = kUpper | kLower | kCaseless;
+inline constexpr CharClass kSpaces = kBlank | kNewline;
+inline constexpr CharClass kPunctuation = kOther | kMark;  // [^\s\p{L}\p{N}]
+
+struct Utf8Char {
+  char32_t code = 0;  // the byte itself when not valid
+  std::uint32_t bytes = 1;
+  bool valid = false;
+};
+
+// The character at the start of [at, end), which is not empty. Overlong forms and surrogates are not valid.
+Utf8Char decode_utf8(const char* at, const char* end);
+void append_utf8(std::string& out, char32_t code);
+
+bool is_ascii(std::string_view text);
+
+CharClass class_of(char32_t code);
+
+// \w: letters, marks, digits and connectors.
+bool is_word_character(char32_t code);
+
+// Nothing that NFC does can change this character or join it to its neighbours.
+bool is_inert_under_nfc(char32_t code);
+
+namespace detail {
+
+constexpr std::array<CharClass, 128> ascii_classes() {
+  std::array<CharClass, 128> table{};
+  for (int c = 0; c < 128; ++c) {
+    CharClass cls = kOther;
+    if (c >= 'A' && c <= 'Z') cls = kUpper;
+    if (c >= 'a' && c <= 'z') cls = kLower;
+    if (c >= '0' && c <= '9') cls = kNumber;
+    if (c == ' ' || c == '\t' || c == '\v' || c == '\f') cls = kBlank;
+    if (c == '\r' || c == '\n') cls = kNewline;
+    table[static_cast<std::size_t>(c)] = cls;
+  }
+  return table;
+}
+inline constexpr auto kAsciiClasses = ascii_classes();
+
+}  // namespace detail
+
+struct ClassedChar {
+  CharClass cls;
+  std::uint32_t bytes;
+};
+
+// Class and length of the character at `at`; most text is ASCII and takes the short way.
+inline ClassedChar classed_char(const char* at, const char* end) {
+  const auto byte = static_cast<unsigned char>(*at);
+  if (byte < 0x80) [[likely]]
+    return {detail::kAsciiClasses[byte], 1};
+  const Utf8Char character = decode_utf8(at, end);
+  return {character.valid ? class_of(character.code) : kOther, character.bytes};
+}
+
+}  // namespace thimble

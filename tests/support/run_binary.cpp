@@ -1,0 +1,202 @@
+#include "support/run_binary.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <ostream>
+#include <utility>
+
+#include "base/error.h"
+
+extern char** environ;  // NOLINT: POSIX wants it declared by hand
+
+namespace thimble {
+
+namespace {
+
+void check_call(bool ok, const char* call) {
+  check(ok, "{}: {}", call, std::strerror(errno));
+}
+
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+
+  int number() const { return number_; }
+  bool is_open() const { return number_ >= 0; }
+  void close() {
+    if (number_ >= 0) ::close(std::exchange(number_, -1));
+  }
+
+ private:
+  int number_ = -1;
+};
+
+struct Pipe {
+  Descriptor read, write;
+};
+
+Pipe make_pipe() {
+  std::array<int, 2> ends{};
+  check_call(pipe2(ends.data(), O_CLOEXEC) == 0, "pipe2");
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& changes) {
+  std::vector<std::string> result;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry;
+    if (!changes.contains(text.substr(0, text.find('=')))) result.push_back(text);
+  }
+  for (const auto& [name, value] : changes)
+    if (!value.empty()) result.push_back(name + "=" + value);
+  return result;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (std::string& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// A running child and our ends of its three streams.
+class Child {
+ public:
+  Child(const std::filesystem::path& program, const RunOptions& options)
+      : options_(options), started_(std::chrono::steady_clock::now()) {
+    std::vector<std::string> words = options.arguments;
+    words.insert(words.begin(), program.string());
+    std::vector<std::string> variables = environment_with(options.environment);
+    const std::vector<char*> argv = pointers(words), envp = pointers(variables);
+
+    Pipe input = make_pipe(), output = make_pipe(), errors = make_pipe();
+    if (!options.stdout_to.empty()) {
+      output.write = Descriptor(open(options.stdout_to.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+      check_call(output.write.is_open(), options.stdout_to.c_str());
+      output.read.close();
+    }
+    id_ = fork();
+    check_call(id_ >= 0, "fork");
+    if (id_ == 0) {  // only async-signal-safe calls from here to exec
+      setpgid(0, 0);
+      signal(SIGPIPE, SIG_DFL);  // "ignored" would survive exec, and users do not start with it
+      dup2(input.read.number(), STDIN_FILENO);
+      dup2(output.write.number(), STDOUT_FILENO);
+      dup2(errors.write.number(), STDERR_FILENO);
+      if (options.folder.empty() || chdir(options.folder.c_str()) == 0)
+        execve(argv[0], argv.data(), envp.data());
+      _exit(127);
+    }
+    setpgid(id_, id_);  // both sides do it: whoever comes first
+    in_ = std::move(input.write);
+    out_ = std::move(output.read);
+    err_ = std::move(errors.read);
+    fcntl(in_.number(), F_SETFL, O_NONBLOCK);
+  }
+
+  RunResult wait() {
+    while (in_.is_open() || out_.is_open() || err_.is_open()) {
+      send_signals();
+      exchange();
+    }
+    // Streams closed, process perhaps not yet gone: the same clock goes on.
+    int status = 0;
+    while (waitpid(id_, &status, WNOHANG) == 0) {
+      send_signals();
+      usleep(1000);
+    }
+    if (WIFEXITED(status)) result_.exit_code = WEXITSTATUS(status);
+    if (WIFSIGNALED(status)) result_.signal = WTERMSIG(status);
+    return std::move(result_);
+  }
+
+ private:
+  void send_signals() {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+    if (seconds > options_.timeout_seconds && !result_.timed_out) {
+      result_.timed_out = true;
+      kill(-id_, SIGKILL);  // the whole group: its children hold our pipes open
+    }
+    if (options_.signal == 0 || signalled_ || seconds < options_.signal_after_seconds) return;
+    if (result_.err.find(options_.signal_after_text) == std::string::npos) return;
+    signalled_ = true;
+    kill(id_, options_.signal);
+  }
+
+  void exchange() {
+    std::array<pollfd, 3> streams = {pollfd{in_.number(), POLLOUT, 0}, pollfd{out_.number(), POLLIN, 0},
+                                     pollfd{err_.number(), POLLIN, 0}};  // poll skips negative numbers
+    constexpr int kTickMilliseconds = 10;
+    if (poll(streams.data(), streams.size(), kTickMilliseconds) <= 0) return;
+    if (streams[0].revents) feed();
+    if (streams[1].revents) drain(out_, result_.out);
+    if (streams[2].revents) drain(err_, result_.err);
+  }
+
+  void feed() {
+    const ssize_t written = write(in_.number(), options_.input.data() + fed_, options_.input.size() - fed_);
+    if (written > 0) fed_ += static_cast<std::size_t>(written);
+    if ((written < 0 && errno != EAGAIN) || fed_ == options_.input.size()) in_.close();
+  }
+
+  static void drain(Descriptor& from, std::string& to) {
+    std::array<char, 65536> buffer;
+    const ssize_t count = read(from.number(), buffer.data(), buffer.size());
+    if (count > 0)
+      to.append(buffer.data(), static_cast<std::size_t>(count));
+    else
+      from.close();
+  }
+
+  const RunOptions& options_;
+  std::chrono::steady_clock::time_point started_;
+  pid_t id_ = -1;
+  Descriptor in_, out_, err_;
+  std::size_t fed_ = 0;
+  bool signalled_ = false;
+  RunResult result_;
+};
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& stream, const RunResult& result) {
+  stream << "exit code " << result.exit_code;
+  if (result.signal) stream << ", signal " << result.signal;
+  if (result.timed_out) stream << ", timed out";
+  return stream << "\nstdout:\n" << result.out << "\nstderr:\n" << result.err;
+}
+
+RunResult run_program(const std::filesystem::path& program, const RunOptions& options) {
+  signal(SIGPIPE, SIG_IGN);  // a child that does not read its input is no reason for us to die
+  return Child(program, options).wait();
+}
+
+RunResult run_binary(const RunOptions& options) {
+  return run_program(binary_path(), options);
+}
+
+std::filesystem::path binary_path() {
+  return THIMBLE_BINARY;
+}
+
+std::filesystem::path source_folder() {
+  return THIMBLE_SOURCE_DIR;
+}
+
+}  // namespace thimble
