@@ -5,7 +5,6 @@ product_packages=(
   g++ cmake ninja-build
   libfmt-dev libxxhash-dev nlohmann-json3-dev libtomlplusplus-dev
   libdnnl-dev libhwy-dev
-  libsentencepiece-dev libpcre2-dev libutf8proc-dev libzstd-dev zlib1g-dev
   libutf8proc-dev libpcre2-dev libsentencepiece-dev libzstd-dev zlib1g-dev
 )
 test_packages=(libgtest-dev libbenchmark-dev nodejs npm)

@@ -2,11 +2,6 @@
 
 #include <fmt/format.h>
 
-#ifndef THIMBLE_VERSION  // CMakeLists.txt says both
-#define THIMBLE_VERSION "unknown"
-#define THIMBLE_BUILD_TYPE "unknown"
-#endif
-
 namespace thimble {
 
 std::string_view version() {

@@ -18,23 +18,33 @@ double dot(const double* a, const double* b, std::size_t count) {
   double sums[kLanes] = {};
   std::size_t i = 0;
   for (; i + kLanes <= count; i += kLanes)
+#pragma omp simd
     for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += a[i + lane] * b[i + lane];
   for (; i < count; ++i) sums[0] += a[i] * b[i];
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
+// Takes out of `other` what lies along `unit`.
+void project_out(const double* unit, double* other, std::size_t size) {
+  const double along = dot(unit, other, size);
+#pragma omp simd
+  for (std::size_t c = 0; c < size; ++c) other[c] -= along * unit[c];
+}
+
 // Modified Gram-Schmidt over `count` vectors of `size` >= count elements. Of normal numbers it makes a
 // uniformly random rotation, as the QR of torch.nn.init.orthogonal_ does.
 void make_orthonormal(std::vector<double>& vectors, std::size_t count, std::size_t size) {
-  for (std::size_t i = 0; i < count; ++i) {
-    double* mine = &vectors[i * size];
-    const double scale = 1 / std::sqrt(dot(mine, mine, size));
-    for (std::size_t c = 0; c < size; ++c) mine[c] *= scale;
-    for (std::size_t j = i + 1; j < count; ++j) {
-      double* other = &vectors[j * size];
-      const double along = dot(mine, other, size);
-      for (std::size_t c = 0; c < size; ++c) other[c] -= along * mine[c];
+  constexpr std::size_t kPanel = 16;  // unit vectors that stay in cache while all later ones pass by
+  for (std::size_t begin = 0; begin < count; begin += kPanel) {
+    const std::size_t end = std::min(begin + kPanel, count);
+    for (std::size_t i = begin; i < end; ++i) {
+      double* unit = &vectors[i * size];
+      for (std::size_t k = begin; k < i; ++k) project_out(&vectors[k * size], unit, size);
+      const double scale = 1 / std::sqrt(dot(unit, unit, size));
+      for (std::size_t c = 0; c < size; ++c) unit[c] *= scale;
     }
+    for (std::size_t j = end; j < count; ++j)
+      for (std::size_t i = begin; i < end; ++i) project_out(&vectors[i * size], &vectors[j * size], size);
   }
 }
 

@@ -286,7 +286,7 @@ TEST(CorruptSafetensors, AHugeSparseFileIsRefusedWithoutItsMemory) {
   }
 }
 
-TEST(CorruptSafetensors, FullAHeaderOfAMillionTensorsIsReadInSeconds) {
+TEST(CorruptSafetensors, FullTierAHeaderOfAMillionTensorsIsReadInSeconds) {
   std::string header = "{";
   for (int i = 0; header.size() < 60'000'000; ++i)
     header += fmt::format(R"({}"{}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", i ? "," : "", i);

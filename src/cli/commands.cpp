@@ -1,0 +1,69 @@
+#include "cli/commands.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/nearest.h"
+#include "cli/completions.h"
+#include "cli/doctor.h"
+#include "cli/tokenizer_decode.h"
+#include "cli/tokenizer_encode.h"
+#include "cli/tokenizer_info.h"
+#include "cli/tokenizer_train.h"
+#include "cli/train.h"
+
+namespace thimble {
+
+std::vector<Command> all_commands() {
+  return {
+      train_command(),
+      tokenizer_train_command(),
+      tokenizer_encode_command(),
+      tokenizer_decode_command(),
+      tokenizer_info_command(),
+      doctor_command(),
+      completions_command(),
+  };
+}
+
+namespace {
+
+const Command* with_name(std::span<const Command> commands, std::string_view name) {
+  for (const Command& command : commands)
+    if (command.name == name || std::count(command.aliases.begin(), command.aliases.end(), name) > 0)
+      return &command;
+  return nullptr;
+}
+
+[[noreturn]] void throw_unknown(std::span<const Command> commands, const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const Command& command : commands) {
+    names.push_back(command.name);
+    names.insert(names.end(), command.aliases.begin(), command.aliases.end());
+  }
+  const std::string_view best = nearest(name, names);
+  throw UsageError(fmt::format("unknown command '{}'", name),
+                   best.empty() ? Hint{} : Hint{fmt::format("did you mean '{}'?", best)});
+}
+
+}  // namespace
+
+CommandMatch find_command(std::span<const Command> commands, const std::vector<std::string>& words) {
+  const bool second = words.size() > 1 && !words[1].starts_with('-');
+  if (second) {
+    const std::string both = words[0] + " " + words[1];
+    if (const Command* command = with_name(commands, both)) return {command, 2};
+  }
+  if (const Command* command = with_name(commands, words[0])) return {command, 1};
+
+  const bool group = std::any_of(commands.begin(), commands.end(), [&](const Command& command) {
+    return command.name.starts_with(words[0] + " ");
+  });
+  if (group && second) throw_unknown(commands, words[0] + " " + words[1]);
+  if (group) return {nullptr, 1};
+  throw_unknown(commands, words[0]);
+}
+
+}  // namespace thimble

@@ -1,0 +1,38 @@
+// Where a command prints: results to stdout, where a failed write is an error; everything else to stderr.
+#pragma once
+
+#include <string_view>
+
+#include "base/log.h"
+#include "base/progress.h"
+
+namespace thimble {
+
+class Json;
+
+// Whoever read our output has stopped (`thimble ... | head`): no reason to complain.
+struct BrokenPipe {};
+
+class Console {
+ public:
+  Console(bool json, bool quiet);
+
+  bool json() const { return json_; }         // --json: print one object, by print_json
+  void print(std::string_view text) const;    // to stdout, at once; throws Error or BrokenPipe
+  void print_json(const Json& object) const;  // the same, indented, with a closing newline
+  const Log& log() const { return log_; }     // stderr; only warnings under --quiet
+  ProgressOutput progress() const;            // stderr; nothing under --quiet
+
+ private:
+  bool json_, quiet_;
+  Log log_;
+};
+
+// May this stream be coloured? A terminal, not a dumb one, and NO_COLOR unset.
+bool wants_colour(int file_descriptor);
+
+// Makes sure that descriptors 0 to 2 exist: otherwise the next file opened (a checkpoint, say) would become
+// stdout and results would be written into it.
+void keep_standard_streams_open();
+
+}  // namespace thimble

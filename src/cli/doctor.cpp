@@ -1,0 +1,167 @@
+#include "cli/doctor.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/interrupt.h"
+#include "base/json.h"
+#include "base/machine.h"
+#include "base/parallel.h"
+#include "base/table.h"
+#include "base/version.h"
+#include "cli/console.h"
+#include "cli/parse.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::int64_t kMeasuredBytes = 256 << 20;
+constexpr double kMeasuredSeconds = 3;
+
+// The versions that run, not those of the headers, wherever a library can tell.
+std::vector<std::pair<std::string, std::string>> libraries() {
+  const unsigned xxhash = XXH_versionNumber();
+  return {
+      {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
+      {"xxhash", fmt::format("{}.{}.{}", xxhash / 10000, xxhash / 100 % 100, xxhash % 100)},
+      {"OpenMP", _OPENMP >= 202011   ? "5.1"
+                 : _OPENMP >= 201811 ? "5.0"
+                                     : "4.5"},
+  };
+}
+
+std::string because(const Machine& machine) {
+  if (machine.container_cpus > 0 && machine.container_cpus < machine.affinity_cpus)
+    return "limited by the container";
+  if (machine.affinity_cpus < machine.logical_cpus) return "limited by the process's affinity";
+  return "";
+}
+
+Json as_json(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
+  Json features = Json::object(), caches = Json::array(), versions = Json::object();
+  for (const FeatureName& feature : feature_names())
+    features.set(std::string(feature.name), machine.features.*feature.present);
+  for (const Cache& cache : machine.caches)
+    caches.push(Json::object()
+                    .set("level", cache.level)
+                    .set("kind", cache.kind)
+                    .set("bytes", cache.bytes)
+                    .set("shared_by", cache.shared_by));
+  for (const auto& [name, version] : libraries()) versions.set(name, version);
+  const DtypeChoice dtype = training_dtype(machine.features);
+
+  Json report = Json::object();
+  report.set("version", version());
+  report.set("build", Json::object().set("type", build_type()).set("compiler", compiler()));
+  report.set("cpu", Json::object()
+                        .set("model", machine.cpu_model)
+                        .set("logical_cpus", machine.logical_cpus)
+                        .set("usable_cpus", machine.usable_cpus())
+                        .set("features", features)
+                        .set("caches", caches));
+  report.set("memory",
+             Json::object()
+                 .set("total_bytes", machine.memory_bytes)
+                 .set("available_bytes", machine.available_bytes)
+                 .set("limit_bytes", machine.container_memory_bytes > 0 ? Json(machine.container_memory_bytes)
+                                                                        : Json(nullptr)));
+  report.set("libraries", versions);
+  report.set("threads", max_threads());
+  report.set("training_dtype", Json::object().set("dtype", dtype.dtype).set("reason", dtype.reason));
+  if (copy)
+    report.set("copy", Json::object()
+                           .set("gigabytes_per_second", copy->gigabytes_per_second)
+                           .set("buffer_bytes", copy->buffer_bytes)
+                           .set("repeats", copy->repeats)
+                           .set("threads", copy->threads));
+  return report;
+}
+
+std::string cache_text(const std::vector<Cache>& caches) {
+  std::string text;
+  for (const Cache& cache : caches) {
+    if (cache.kind == "instruction") continue;
+    text += fmt::format("{}L{} {}", text.empty() ? "" : ", ", cache.level,
+                        in_bytes(static_cast<double>(cache.bytes)));
+    if (cache.shared_by > 1) text += fmt::format(" (shared by {})", cache.shared_by);
+  }
+  return text.empty() ? "unknown" : text;
+}
+
+std::string feature_text(const CpuFeatures& features, bool present) {
+  std::string text;
+  for (const FeatureName& feature : feature_names())
+    if (features.*feature.present == present) text += fmt::format(" {}", feature.name);
+  return text.empty() ? "-" : text.substr(1);
+}
+
+std::string memory_text(const Machine& machine) {
+  std::string text = fmt::format("{}, {} available", in_bytes(static_cast<double>(machine.memory_bytes)),
+                                 in_bytes(static_cast<double>(machine.available_bytes)));
+  if (machine.container_memory_bytes > 0)
+    text += fmt::format("; limited to {} by the container",
+                        in_bytes(static_cast<double>(machine.container_memory_bytes)));
+  return text;
+}
+
+std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
+  std::string cpus = fmt::format("{} logical, {} usable", machine.logical_cpus, machine.usable_cpus());
+  if (const std::string reason = because(machine); !reason.empty()) cpus += " (" + reason + ")";
+  std::string versions;
+  for (const auto& [name, version] : libraries())
+    versions += fmt::format("{}{} {}", versions.empty() ? "" : ", ", name, version);
+  const DtypeChoice dtype = training_dtype(machine.features);
+
+  Table table;
+  table.row({"thimble", fmt::format("{} ({}, {})", version(), build_type(), compiler())});
+  table.row({"cpu", machine.cpu_model});
+  table.row({"cpus", cpus});
+  table.row({"threads", fmt::format("{} will be used", max_threads())});
+  table.row({"features", feature_text(machine.features, true)});
+  table.row({"missing", feature_text(machine.features, false)});
+  table.row({"caches", cache_text(machine.caches)});
+  table.row({"memory", memory_text(machine)});
+  table.row({"libraries", versions});
+  table.row({"training", fmt::format("{}: {}", dtype.dtype, dtype.reason)});
+  if (copy)
+    table.row({"copy", fmt::format("{:.1f} GB/s read + written (median of {} copies of {}, {} threads)",
+                                   copy->gigabytes_per_second, copy->repeats,
+                                   in_bytes(static_cast<double>(copy->buffer_bytes)), copy->threads)});
+  return table.text();
+}
+
+int run_doctor(const Arguments& arguments, Console& console) {
+  std::optional<CopyBandwidth> copy;
+  if (arguments.flag("measure")) {
+    const Interrupt interrupt;
+    console.log().info("measuring copy bandwidth for about {} seconds", kMeasuredSeconds);
+    copy = measure_copy_bandwidth(kMeasuredBytes, kMeasuredSeconds, console.progress(), interrupt);
+  }
+  const Machine machine = probe_machine();
+  if (console.json())
+    console.print_json(as_json(machine, copy));
+  else
+    console.print(as_text(machine, copy));
+  return 0;
+}
+
+}  // namespace
+
+Command doctor_command() {
+  return {.name = "doctor",
+          .summary = "what this machine offers, and what thimble will use of it",
+          .options = {{.name = "measure", .help = "also measure how fast memory is copied (3 seconds)"},
+                      common::threads(),
+                      common::json(),
+                      common::quiet()},
+          .examples = {"thimble doctor", "thimble doctor --measure --json"},
+          .run = run_doctor};
+}
+
+}  // namespace thimble

@@ -1,0 +1,112 @@
+#include "cli/dry_run.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/table.h"
+#include "model/config_toml.h"
+
+namespace thimble {
+
+namespace {
+
+std::string origin_text(const ConfigBuilder& settings, const Key& key, bool changed) {
+  using Layer = ConfigBuilder::Layer;
+  if (changed) return "derived";
+  switch (settings.origin(key.name)) {
+    case Layer::initial:
+      return "default";
+    case Layer::preset:
+      return fmt::format("preset {}", settings.preset_name());
+    case Layer::derived:
+      return "derived";
+    case Layer::file:
+      return "config file";
+    case Layer::command:
+      return "command line";
+  }
+  return "";
+}
+
+std::string settings_text(const DryRun& run) {
+  Table table({"setting", "value", "from"});
+  for (const Key& key : all_keys()) {
+    const KeyValue value = key.get(run.config);
+    const bool changed = value != key.get(run.settings.current());
+    table.row({std::string(key.name), value_text(value), origin_text(run.settings, key, changed)});
+  }
+  return table.text();
+}
+
+std::string groups_text(const DryRun& run) {
+  const TrainConfig& train = run.config.train;
+  Table table({"group", "parameters", "optimizer", "rate"});
+  for (int i = 0; i < kParamGroups; ++i) {
+    const auto group = static_cast<ParamGroup>(i);
+    const std::int64_t count = run.summary.by_group[static_cast<std::size_t>(i)];
+    if (count == 0) continue;
+    const bool muon = group == ParamGroup::matrix && train.uses_muon();
+    table.row({std::string(group_name(group)), with_commas(count), muon ? "Muon" : "Adam",
+               fmt::format("{}", train.rate(group))});
+  }
+  table.row(
+      {"total", with_commas(run.summary.parameters), fmt::format("{} tensors", run.summary.tensors), ""});
+  return table.text();
+}
+
+std::string costs_text(const DryRun& run) {
+  const Summary& s = run.summary;
+  const auto bytes = [](std::int64_t count) { return in_bytes(static_cast<double>(count)); };
+  Table table;
+  table.row({"FLOPs per token", fmt::format("{} forward, {} training", with_unit(s.forward_flops_per_token),
+                                            with_unit(s.training_flops_per_token))});
+  std::string tokens = fmt::format("{} a step", with_commas(s.tokens_per_step));
+  if (s.training_tokens > 0) tokens += fmt::format(", at most {} in all", with_unit(s.training_tokens));
+  table.row({"tokens", tokens});
+  table.row({"weights", bytes(s.weight_bytes)});
+  table.row({"gradients", bytes(s.gradient_bytes)});
+  table.row({"optimizer", bytes(s.optimizer_bytes)});
+  table.row({"activations", fmt::format("about {} for {} rows of {}", bytes(s.activation_bytes),
+                                        s.micro_batch_rows, run.config.model.context)});
+  table.row({"memory", fmt::format("about {}", bytes(s.total_bytes()))});
+  return table.text();
+}
+
+}  // namespace
+
+std::string as_text(const DryRun& run) {
+  std::string text;
+  for (const std::string& line : run.derivations) text += line + "\n";
+  if (!text.empty()) text += "\n";
+  return text + settings_text(run) + "\n" + groups_text(run) + "\n" + costs_text(run);
+}
+
+Json as_json(const DryRun& run) {
+  const Summary& s = run.summary;
+  Json parameters = Json::object().set("total", s.parameters), lines = Json::array();
+  for (int i = 0; i < kParamGroups; ++i)
+    parameters.set(std::string(group_name(static_cast<ParamGroup>(i))),
+                   s.by_group[static_cast<std::size_t>(i)]);
+  for (const std::string& line : run.derivations) lines.push(line);
+  Json report = Json::object();
+  report.set("status", "dry_run");
+  report.set("preset", run.settings.preset_name());
+  report.set("config", to_json(run.config));
+  report.set("derivations", lines);
+  report.set("parameters", parameters);
+  report.set("tensors", s.tensors);
+  report.set("flops_per_token", Json::object()
+                                    .set("forward", std::llround(s.forward_flops_per_token))
+                                    .set("training", std::llround(s.training_flops_per_token)));
+  report.set("tokens_per_step", s.tokens_per_step);
+  report.set("memory_bytes", Json::object()
+                                 .set("weights", s.weight_bytes)
+                                 .set("gradients", s.gradient_bytes)
+                                 .set("optimizer", s.optimizer_bytes)
+                                 .set("activations_about", s.activation_bytes)
+                                 .set("total_about", s.total_bytes()));
+  return report;
+}
+
+}  // namespace thimble

@@ -1,0 +1,120 @@
+#include "cli/main.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/interrupt.h"
+#include "base/machine.h"
+#include "base/parallel.h"
+#include "base/version.h"
+#include "cli/commands.h"
+#include "cli/console.h"
+#include "cli/help.h"
+#include "cli/parse.h"
+
+namespace thimble {
+
+namespace {
+
+using Words = std::vector<std::string>;
+
+void apply_threads(const Arguments& arguments) {
+  if (!arguments.takes("threads")) return;
+  if (arguments.given("threads"))
+    set_threads(static_cast<int>(arguments.integer("threads", {.least = 1, .most = 4096})));
+  else if (!std::getenv("OMP_NUM_THREADS"))
+    set_threads(usable_cpus());  // OpenMP itself does not know a container's limit
+}
+
+int run_command(const Command& command, const Words& words) {
+  if (asks_for_help(words)) {
+    Console(false, false).print(command_help(command, wants_colour(STDOUT_FILENO)));
+    return kExitDone;
+  }
+  const Arguments arguments = parse(command, words);
+  apply_threads(arguments);
+  Console console(arguments.takes("json") && arguments.flag("json"),
+                  arguments.takes("quiet") && arguments.flag("quiet"));
+  return command.run(arguments, console);
+}
+
+int print_version(const Words& words) {
+  if (words.size() > 1) throw UsageError(fmt::format("--version stands alone, found '{}'", words[1]));
+  Console(false, false).print(fmt::format("thimble {}\n", version()));
+  return kExitDone;
+}
+
+// `topic` becomes the name of the command once it is known: usage errors point at its --help.
+int dispatch(const Words& words, std::string& topic) {
+  if (!words.empty() && words[0] == "--version") return print_version(words);
+  const std::vector<Command> commands = all_commands();
+  if (words.empty()) {
+    fmt::print(stderr, "{}", overview(commands, wants_colour(STDERR_FILENO)));
+    return kExitUsage;
+  }
+  if (words[0] == "--help" || words[0] == "-h") {
+    Console(false, false).print(overview(commands, wants_colour(STDOUT_FILENO)));
+    return kExitDone;
+  }
+  if (words[0].starts_with('-'))
+    throw UsageError(fmt::format("expected a command, found the option '{}'", words[0]),
+                     Hint{"options follow the command"});
+
+  const CommandMatch match = find_command(commands, words);
+  const Words rest(words.begin() + static_cast<std::ptrdiff_t>(match.words), words.end());
+  if (!match.command) {
+    topic = words[0] + " ";
+    if (!asks_for_help(rest)) throw UsageError(fmt::format("'{}' needs a subcommand", words[0]));
+    Console(false, false).print(group_help(words[0], commands, wants_colour(STDOUT_FILENO)));
+    return kExitDone;
+  }
+  topic = fmt::format("{} ", match.command->name);
+  return run_command(*match.command, rest);
+}
+
+void report(std::string text) {
+  constexpr std::string_view kStart = "error:";
+  if (wants_colour(STDERR_FILENO) && text.starts_with(kStart))
+    text.replace(0, kStart.size(), "\x1b[1;31merror:\x1b[0m");
+  fmt::print(stderr, "{}\n", text);
+}
+
+}  // namespace
+
+int run_thimble(int argc, char** argv) {
+  std::string topic;
+  try {
+    keep_standard_streams_open();
+    std::signal(SIGPIPE, SIG_IGN);  // a write then fails with EPIPE: also what the server wants
+    return dispatch(Words(argv + 1, argv + argc), topic);
+  } catch (const BrokenPipe&) {
+    return kExitDone;
+  } catch (const Interrupted&) {
+    report("interrupted");
+    return kExitInterrupted;
+  } catch (const UsageError& error) {
+    report(describe(error));
+    report(fmt::format("run 'thimble {}--help'", topic));
+    return kExitUsage;
+  } catch (const Error& error) {
+    report(describe(error));
+  } catch (const std::bad_alloc&) {
+    report("error: out of memory\nhint: make the model, the batch or the context smaller");
+  } catch (const std::logic_error& error) {
+    report(fmt::format("error: {}\nhint: this is a bug in thimble, not in what you typed", error.what()));
+  } catch (const std::exception& error) {
+    report(fmt::format("error: {}", error.what()));
+  }
+  return kExitFailed;
+}
+
+}  // namespace thimble

@@ -1,0 +1,252 @@
+#include "cli/parse.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <stdexcept>
+
+#include "base/error.h"
+#include "base/nearest.h"
+
+namespace thimble {
+
+namespace {
+
+std::string spelled(const Option& option) {
+  return fmt::format("--{}", option.name);
+}
+
+// "auto, cpu or cuda"
+std::string listed(const std::vector<std::string_view>& choices) {
+  std::string text;
+  for (std::size_t i = 0; i < choices.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ", choices[i]);
+  return text;
+}
+
+Hint did_you_mean(std::string_view prefix, std::string_view word,
+                  const std::vector<std::string_view>& candidates) {
+  const std::string_view best = nearest(word, candidates);
+  return best.empty() ? Hint{} : Hint{fmt::format("did you mean {}{}?", prefix, best)};
+}
+
+template <class T>
+std::optional<T> number_in(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// "-3", "-.5" and "-" are values, "-n" and "--" are not.
+bool looks_like_option(std::string_view word) {
+  if (word.size() < 2 || word[0] != '-') return false;
+  const bool number = (word[1] >= '0' && word[1] <= '9') || word[1] == '.';
+  return !number;
+}
+
+// "a whole number", "a number from 0 to 1", "a whole number of at least 1"
+template <class T>
+std::string expected(std::string_view kind, Range<T> range) {
+  const Range<T> all;
+  const bool below = range.least != all.least, above = range.most != all.most;
+  if (below && above) return fmt::format("{} from {} to {}", kind, range.least, range.most);
+  if (below) return fmt::format("{} of at least {}", kind, range.least);
+  if (above) return fmt::format("{} of at most {}", kind, range.most);
+  return std::string(kind);
+}
+
+void check_choice(const std::string& label, const std::vector<std::string_view>& choices,
+                  const std::string& value) {
+  if (choices.empty() || std::find(choices.begin(), choices.end(), value) != choices.end()) return;
+  throw UsageError(fmt::format("{} takes {}, found '{}'", label, listed(choices), value),
+                   did_you_mean("", value, choices));
+}
+
+}  // namespace
+
+// One pass over the words. Reads front to back; `at_` is the word being looked at.
+class Parser {
+ public:
+  Parser(const Command& command, const std::vector<std::string>& words)
+      : command_(command), options_(options_of(command)), words_(words), result_(command) {}
+
+  Arguments run() {
+    bool options_ended = false;
+    for (; at_ < words_.size(); ++at_) {
+      const std::string& word = words_[at_];
+      if (options_ended || !looks_like_option(word))
+        take_argument(word);
+      else if (word == "--")
+        options_ended = true;
+      else if (word.starts_with("--"))
+        take_long(std::string_view(word).substr(2));
+      else
+        take_short(word);
+    }
+    check_complete();
+    return std::move(result_);
+  }
+
+ private:
+  void take_long(std::string_view word) {
+    const std::size_t equals = word.find('=');
+    const std::string_view name = word.substr(0, equals);
+    const Option* option = find([&](const Option& o) { return o.name == name; });
+    if (!option) {
+      std::vector<std::string_view> names;
+      for (const Option& known : options_) names.push_back(known.name);
+      throw UsageError(fmt::format("unknown option --{} for '{}'", name, command_.name),
+                       did_you_mean("--", name, names));
+    }
+    if (equals == std::string_view::npos)
+      store(*option, std::nullopt);
+    else
+      store(*option, std::string(word.substr(equals + 1)));
+  }
+
+  void take_short(std::string_view word) {
+    const Option* option = find([&](const Option& o) { return o.letter == word[1]; });
+    if (!option) throw UsageError(fmt::format("unknown option {} for '{}'", word, command_.name));
+    std::string_view rest = word.substr(2);
+    if (rest.empty()) return store(*option, std::nullopt);
+    if (rest.front() == '=') rest.remove_prefix(1);
+    store(*option, std::string(rest));
+  }
+
+  void store(const Option& option, std::optional<std::string> value) {
+    const std::string label = spelled(option);
+    std::vector<std::string>& values = result_.slots_.at(std::string(option.name)).values;
+    if (option.is_flag()) {
+      if (value) throw UsageError(fmt::format("{} takes no value, found '{}'", label, *value));
+      values.assign(1, "");  // saying yes twice is still yes
+      return;
+    }
+    if (!value) value = next_word(option);
+    if (!values.empty() && !option.repeated)
+      throw UsageError(fmt::format("{} is given twice, as '{}' and as '{}'", label, values.front(), *value));
+    check_choice(label, option.choices, *value);
+    values.push_back(*value);
+  }
+
+  const std::string& next_word(const Option& option) {
+    const std::string label = spelled(option);
+    const std::string wanted = option.choices.empty() ? std::string(option.value) : listed(option.choices);
+    if (at_ + 1 >= words_.size())
+      throw UsageError(
+          fmt::format("{} needs a value ({}), found the end of the command line", label, wanted));
+    const std::string& word = words_[at_ + 1];
+    if (looks_like_option(word))
+      throw UsageError(fmt::format("{} needs a value ({}), found '{}'", label, wanted, word),
+                       Hint{fmt::format("if that is the value, write {}={}", label, word)});
+    ++at_;
+    return word;
+  }
+
+  void take_argument(const std::string& word) {
+    if (argument_ >= command_.arguments.size())
+      throw UsageError(fmt::format("'{}' takes {}, found one more: '{}'", command_.name, how_many(), word));
+    const Argument& argument = command_.arguments[argument_];
+    check_choice(std::string(argument.name), argument.choices, word);
+    result_.slots_.at(std::string(argument.name)).values.push_back(word);
+    if (!argument.is_list()) ++argument_;
+  }
+
+  std::string how_many() const {
+    const std::size_t count = command_.arguments.size();
+    if (count == 0) return "no arguments";
+    std::string names;
+    for (const Argument& argument : command_.arguments) names += fmt::format(" {}", argument.name);
+    return fmt::format("{} argument{} ({})", count, count == 1 ? "" : "s", names.substr(1));
+  }
+
+  void check_complete() const {
+    for (const Argument& argument : command_.arguments)
+      if (!argument.may_be_absent() && !result_.given(argument.name))
+        throw UsageError(fmt::format("'{}' needs {}: {}", command_.name, argument.name, argument.help));
+    for (const Option& option : options_)
+      if (option.required && !result_.given(option.name))
+        throw UsageError(fmt::format("'{}' needs {}{} {}: {}", command_.name,
+                                     option.letter ? fmt::format("-{} or ", option.letter) : "",
+                                     spelled(option), option.value, option.help));
+  }
+
+  template <class Predicate>
+  const Option* find(Predicate matches) const {
+    const auto found = std::find_if(options_.begin(), options_.end(), matches);
+    return found == options_.end() ? nullptr : &*found;
+  }
+
+  const Command& command_;
+  const std::vector<Option> options_;
+  const std::vector<std::string>& words_;
+  std::size_t at_ = 0;        // the word being read
+  std::size_t argument_ = 0;  // the argument that the next plain word fills
+  Arguments result_;
+};
+
+Arguments parse(const Command& command, const std::vector<std::string>& words) {
+  return Parser(command, words).run();
+}
+
+bool asks_for_help(const std::vector<std::string>& words) {
+  const auto end = std::find(words.begin(), words.end(), "--");
+  return std::any_of(words.begin(), end,
+                     [](const std::string& word) { return word == "--help" || word == "-h"; });
+}
+
+Arguments::Arguments(const Command& command) {
+  for (const Option& option : options_of(command))
+    slots_[std::string(option.name)] = {spelled(option), std::string(option.initial), {}};
+  for (const Argument& argument : command.arguments)
+    slots_[std::string(argument.name)] = {std::string(argument.name), "", {}};
+}
+
+const Arguments::Slot& Arguments::slot(std::string_view name) const {
+  const auto found = slots_.find(name);
+  if (found == slots_.end()) throw std::logic_error(fmt::format("the command does not declare '{}'", name));
+  return found->second;
+}
+
+bool Arguments::given(std::string_view name) const {
+  return !slot(name).values.empty();
+}
+
+const std::string& Arguments::text(std::string_view name) const {
+  const Slot& slot = this->slot(name);
+  return slot.values.empty() ? slot.initial : slot.values.front();
+}
+
+const std::string& Arguments::value(std::string_view name) const {
+  const Slot& slot = this->slot(name);
+  if (slot.values.empty() && slot.initial.empty())
+    throw std::logic_error(fmt::format("{} has no default and was not given", slot.label));
+  return text(name);
+}
+
+std::int64_t Arguments::integer(std::string_view name, Range<std::int64_t> range) const {
+  const std::string& text = value(name);
+  const auto number = number_in<std::int64_t>(text);
+  if (!number || *number < range.least || *number > range.most)
+    throw UsageError(
+        fmt::format("{} takes {}, found '{}'", slot(name).label, expected("a whole number", range), text));
+  return *number;
+}
+
+double Arguments::number(std::string_view name, Range<double> range) const {
+  const std::string& text = value(name);
+  const auto number = number_in<double>(text);
+  if (!number || !std::isfinite(*number) || *number < range.least || *number > range.most)
+    throw UsageError(
+        fmt::format("{} takes {}, found '{}'", slot(name).label, expected("a number", range), text));
+  return *number;
+}
+
+const std::vector<std::string>& Arguments::list(std::string_view name) const {
+  return slot(name).values;
+}
+
+}  // namespace thimble

@@ -1,0 +1,9 @@
+#pragma once
+
+#include "cli/option.h"
+
+namespace thimble {
+
+Command train_command();
+
+}  // namespace thimble

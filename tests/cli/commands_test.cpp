@@ -1,0 +1,137 @@
+#include "cli/commands.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/table.h"
+#include "cli/help.h"
+
+namespace thimble {
+namespace {
+
+std::vector<Command> sample_commands() {
+  return {{.name = "tokenizer train", .summary = "trains one"},
+          {.name = "tokenizer encode", .summary = "text to ids"},
+          {.name = "generate", .aliases = {"run"}, .summary = "writes text"},
+          {.name = "data build", .summary = "makes shards"}};
+}
+
+TEST(FindCommand, TakesOneWordTwoWordsAndAliases) {
+  const auto commands = sample_commands();
+  EXPECT_EQ(find_command(commands, {"tokenizer", "encode", "x"}).command, &commands[1]);
+  EXPECT_EQ(find_command(commands, {"tokenizer", "encode", "x"}).words, 2u);
+  EXPECT_EQ(find_command(commands, {"generate", "m"}).command, &commands[2]);
+  EXPECT_EQ(find_command(commands, {"generate", "m"}).words, 1u);
+  EXPECT_EQ(find_command(commands, {"run"}).command, &commands[2]);
+}
+
+TEST(FindCommand, AGroupAloneIsNoCommandButKnown) {
+  const auto commands = sample_commands();
+  EXPECT_EQ(find_command(commands, {"tokenizer"}).command, nullptr);
+  EXPECT_EQ(find_command(commands, {"tokenizer", "--help"}).command, nullptr);
+}
+
+TEST(FindCommand, SuggestsTheNearestName) {
+  const auto commands = sample_commands();
+  const auto hint = [&](std::vector<std::string> words) {
+    try {
+      find_command(commands, words);
+    } catch (const UsageError& error) {
+      return std::string(error.what()) + " / " + error.hint();
+    }
+    return std::string("found");
+  };
+  EXPECT_EQ(hint({"genrate"}), "unknown command 'genrate' / did you mean 'generate'?");
+  EXPECT_EQ(hint({"tokenizer", "trian"}),
+            "unknown command 'tokenizer trian' / did you mean 'tokenizer train'?");
+  EXPECT_EQ(hint({"frobnicate"}), "unknown command 'frobnicate' / ");
+}
+
+// What the frame relies on, checked for every command of the binary: a new one is tested the day it is added.
+TEST(EveryCommand, HasACoherentTable) {
+  std::set<std::string_view> names;
+  for (const Command& command : all_commands()) {
+    SCOPED_TRACE(std::string(command.name));
+    EXPECT_TRUE(names.insert(command.name).second);
+    for (std::string_view alias : command.aliases) EXPECT_TRUE(names.insert(alias).second) << alias;
+    EXPECT_FALSE(command.summary.empty());
+    EXPECT_FALSE(command.summary.ends_with('.'));
+    ASSERT_NE(command.run, nullptr);
+
+    std::set<std::string_view> spelled;
+    std::set<char> letters;
+    for (const Option& option : options_of(command)) {
+      SCOPED_TRACE(std::string(option.name));
+      EXPECT_TRUE(spelled.insert(option.name).second);
+      EXPECT_TRUE(!option.letter || letters.insert(option.letter).second);
+      EXPECT_FALSE(option.help.empty());
+      EXPECT_TRUE(option.choices.empty() || option.initial.empty() ||
+                  std::count(option.choices.begin(), option.choices.end(), option.initial));
+      EXPECT_FALSE(option.required && !option.initial.empty());
+    }
+    for (std::size_t i = 0; i < command.arguments.size(); ++i) {
+      EXPECT_FALSE(command.arguments[i].help.empty());
+      const bool last = i + 1 == command.arguments.size();
+      EXPECT_TRUE(last || !command.arguments[i].is_list());
+      EXPECT_TRUE(last || !command.arguments[i].may_be_absent() || command.arguments[i + 1].may_be_absent());
+    }
+    for (std::string_view example : command.examples) EXPECT_NE(example.find("thimble "), example.npos);
+  }
+}
+
+TEST(Help, MentionsEverythingWithinAHundredColumns) {
+  for (const Command& command : all_commands()) {
+    const std::string text = command_help(command, false);
+    for (const Option& option : options_of(command))
+      EXPECT_NE(text.find(fmt::format("--{}", option.name)), text.npos) << text;
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), 100u) << line;
+    EXPECT_EQ(text.find('\x1b'), text.npos);
+    EXPECT_NE(command_help(command, true).find("\x1b[1musage"), text.npos);
+  }
+}
+
+TEST(Help, IsAlignedAndWrapped) {
+  const std::string long_help =
+      "word word word word word word word word word word word word word word word word "
+      "word word word";
+  const Command command = {
+      .name = "data build",
+      .summary = "makes shards",
+      .arguments = {{.name = "INPUTS", .help = "text files", .count = Count::many}},
+      .options = {common::json(),
+                  {.name = "out", .letter = 'o', .value = "DIR", .help = long_help, .required = true}},
+      .examples = {"thimble data build a.txt -o shards"}};
+  EXPECT_EQ(
+      command_help(command, false),
+      "data build: makes shards\n"
+      "\n"
+      "usage\n"
+      "  thimble data build INPUTS... -o DIR [options]\n"
+      "\n"
+      "arguments\n"
+      "  INPUTS...  text files\n"
+      "\n"
+      "options\n"
+      "  -o, --out DIR  word word word word word word word word word word word word word word word word\n"
+      "                 word word word (required)\n"
+      "      --json     print the result as one JSON object\n"
+      "  -h, --help     show this text\n"
+      "\n"
+      "examples\n"
+      "  thimble data build a.txt -o shards\n");
+}
+
+TEST(Help, OverviewListsEveryCommandAndAGroupItsOwn) {
+  const auto commands = sample_commands();
+  const std::string all = overview(commands, false);
+  for (const Command& command : commands) EXPECT_NE(all.find(command.summary), all.npos);
+  const std::string group = group_help("tokenizer", commands, false);
+  EXPECT_NE(group.find("text to ids"), group.npos);
+  EXPECT_EQ(group.find("makes shards"), group.npos);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,58 @@
+// The runner itself: a test that cannot see a failure proves nothing.
+#include "support/run_binary.h"
+
+#include <chrono>
+#include <csignal>
+
+namespace thimble {
+namespace {
+
+RunResult shell(const std::string& script, RunOptions options = {}) {
+  options.arguments = {"-c", script};
+  return run_program("/bin/bash", options);
+}
+
+TEST(Runner, SeesExitCodeSignalAndBothStreams) {
+  const RunResult run = shell("echo out; echo err >&2; exit 3");
+  EXPECT_EQ(run.exit_code, 3);
+  EXPECT_EQ(run.signal, 0);
+  EXPECT_EQ(run.out, "out\n");
+  EXPECT_EQ(run.err, "err\n");
+
+  const RunResult killed = shell("kill -TERM $$");
+  EXPECT_EQ(killed.exit_code, -1);
+  EXPECT_EQ(killed.signal, SIGTERM);
+}
+
+TEST(Runner, FeedsLargeInputAndTakesLargeOutput) {
+  const std::string text(3'000'000, 'x');
+  EXPECT_EQ(shell("cat", {.input = text}).out, text);
+  EXPECT_EQ(shell("exit 5", {.input = text}).exit_code, 5);  // nobody reads it
+}
+
+TEST(Runner, SetsFolderAndEnvironment) {
+  const RunResult run = shell("pwd; echo \"$GREETING${HOME:-none}\"",
+                              {.folder = "/", .environment = {{"GREETING", "hello "}, {"HOME", ""}}});
+  EXPECT_EQ(run.out, "/\nhello none\n");
+}
+
+TEST(Runner, KillsWhatTakesTooLongWithItsChildren) {
+  const auto started = std::chrono::steady_clock::now();
+  const RunResult run = shell("sleep 100 & sleep 100; exit 0", {.timeout_seconds = 0.2});
+  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(50));
+  EXPECT_TRUE(run.timed_out);
+  EXPECT_EQ(run.signal, SIGKILL);
+}
+
+TEST(Runner, SendsASignalOnceTheTextAppeared) {
+  const RunResult run = shell("trap 'exit 42' USR1; echo ready >&2; while true; do sleep 0.01; done",
+                              {.timeout_seconds = 20, .signal = SIGUSR1, .signal_after_text = "ready"});
+  EXPECT_EQ(run.exit_code, 42) << run;
+}
+
+TEST(Runner, ReportsAProgramThatIsNotThere) {
+  EXPECT_EQ(run_program("/nonexistent/program", {}).exit_code, 127);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,75 @@
+// '=' for the first writer of a gradient, '+=' for later ones and for parameters: the planner says, kernels
+// obey.
+#include "ops/op_harness.h"
+#include "ops/tolerances.h"
+
+namespace thimble {
+namespace {
+
+// The gradients of `fresh`, with the earlier contents added where `added` says so.
+Results with_earlier_contents(Results fresh, const OpCase& op_case, std::uint32_t added) {
+  for (Result& result : fresh)
+    for (std::size_t i = 0; i < op_case.in.size(); ++i) {
+      if (result.name != gradient_name(i) || !has_bit(added, i)) continue;
+      const std::vector<double> earlier = earlier_contents(op_case.in[i], i);
+      for (std::size_t e = 0; e < earlier.size(); ++e) result.numbers[e] += earlier[e];
+    }
+  return fresh;
+}
+
+void expect_sums(const OpDef& def, const OpCase& op_case, const Results& expected, const Results& found) {
+  ASSERT_EQ(expected.size(), found.size());
+  for (std::size_t r = 0; r < expected.size(); ++r)
+    EXPECT_LE(error_of(expected[r].numbers, found[r].numbers, op_case.least_scale),
+              tolerance_of(def.op).gradient + kAddsTolerance)
+        << expected[r].name;
+}
+
+std::vector<Conditions> backends(const OpDef& def) {
+  if (!has_kernels(def, Backend::cpu)) return {kReference};
+  return {kReference, kCpu};
+}
+
+TEST_P(EveryOp, AddsWhereThePlannerSaysSo) {
+  for (const Conditions& conditions : backends(def()))
+    for (const OpCase& op_case : facts().cases) {
+      if (!has_backward(def(), op_case)) continue;
+      SCOPED_TRACE(op_case.name);
+      const Results fresh = gradients(run_op(def(), op_case, conditions));
+
+      Conditions earlier = conditions;
+      earlier.earlier_contents = true;
+      expect_sums(def(), op_case, with_earlier_contents(fresh, op_case, facts().parameters),
+                  gradients(run_op(def(), op_case, earlier)));
+
+      earlier.add = def().differentiable;
+      expect_sums(def(), op_case, with_earlier_contents(fresh, op_case, def().differentiable),
+                  gradients(run_op(def(), op_case, earlier)));
+    }
+}
+
+TEST_P(EveryOp, GradientsNobodyWantsChangeNothing) {
+  for (const Conditions& conditions : backends(def()))
+    for (const OpCase& op_case : facts().cases) {
+      if (!has_backward(def(), op_case)) continue;
+      SCOPED_TRACE(op_case.name);
+      const Results all = run_op(def(), op_case, conditions);
+      for (std::size_t i = 0; i < op_case.in.size(); ++i) {
+        if (!op_case.in[i] || !has_bit(def().differentiable, i)) continue;
+        SCOPED_TRACE(gradient_name(i));
+        Results others = all, only = all;
+        std::erase_if(others, [&](const Result& result) { return result.name == gradient_name(i); });
+        std::erase_if(only, [&](const Result& result) {
+          return result.name.starts_with("gradient") && result.name != gradient_name(i);
+        });
+        Conditions asking = conditions;
+        asking.wanted = 1u << i;
+        expect_same_bits(only, run_op(def(), op_case, asking));
+        asking.wanted = ~(1u << i);
+        if (!gradients(others).empty()) expect_same_bits(others, run_op(def(), op_case, asking));
+      }
+    }
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,97 @@
+// Documents that share a call do not see each other, and a cache gives what the whole would.
+#include <algorithm>
+
+#include "ops/attention.h"
+#include "ops/cached_attention.h"
+#include "ops/fill.h"
+#include "ops/op_harness.h"
+
+namespace thimble {
+namespace {
+
+Values rows_of(const Values& values, std::int64_t begin, std::int64_t end) {
+  const std::int64_t C = values.shape.cols;
+  return {{end - begin, C, values.shape.dtype},
+          {values.numbers.begin() + begin * C, values.numbers.begin() + end * C}};
+}
+
+// Document [begin, end) of an attention case, alone.
+OpCase document(const OpCase& op_case, std::int64_t begin, std::int64_t end) {
+  OpCase alone = op_case;
+  for (std::size_t i = 0; i < 3; ++i) alone.in[i] = rows_of(op_case.in[i], begin, end);
+  alone.in[3] = column(Integers(static_cast<std::size_t>(end - begin), 0));
+  alone.d_out[0] = rows_of(op_case.d_out[0], begin, end);
+  alone.least_scale = 1;  // a document of one row has no dq and dk but for rounding
+  return alone;
+}
+
+// The part of whole results that belongs to rows [begin, end).
+Results rows_of(const Results& whole, std::int64_t begin, std::int64_t end, std::int64_t count) {
+  Results part = whole;
+  for (Result& result : part) {
+    const auto C = static_cast<std::int64_t>(result.numbers.size()) / count;
+    result.numbers = {result.numbers.begin() + begin * C, result.numbers.begin() + end * C};
+  }
+  return part;
+}
+
+TEST(Attention, DocumentsInOneCallGiveWhatEachGivesAlone) {
+  const OpDef& def = op_def(Op::attention);
+  for (const OpCase& op_case : op_facts(Op::attention).cases) {
+    SCOPED_TRACE(op_case.name);
+    const std::vector<double>& first = op_case.in[3].numbers;
+    const auto N = static_cast<std::int64_t>(first.size());
+    const Results whole = run_op(def, op_case, kCpu);
+    for (std::int64_t begin = 0, end = 0; begin < N; begin = end) {
+      while (end < N && first[static_cast<std::size_t>(end)] == static_cast<double>(begin)) ++end;
+      SCOPED_TRACE(fmt::format("document of rows {} to {}", begin, end));
+      const OpCase alone = document(op_case, begin, end);
+      expect_close(def, alone, run_op(def, alone, kCpu), rows_of(whole, begin, end, N));
+    }
+  }
+}
+
+// One slot of a cache, fed the rows of `whole` so many at a time: y of all rows.
+std::vector<double> feed(const OpCase& whole, std::int64_t together) {
+  const auto at = whole.attributes.as<AttentionAttributes>();
+  const std::int64_t N = whole.in[0].shape.rows, width = whole.in[1].shape.cols;
+  const auto context = static_cast<std::int32_t>(N);
+  const Values empty{{2 * N, width, DType::f32},
+                     std::vector<double>(static_cast<std::size_t>(2 * N * width))};
+  OpCase part;
+  part.in.resize(7, empty);
+  part.attributes = CachedAttentionAttributes{at.heads, at.kv_heads, context, at.scale};
+  part.inference = true;
+  std::vector<double> y;
+  for (std::int64_t begin = 0; begin < N; begin += together) {
+    const std::int64_t end = std::min(N, begin + together);
+    Integers position;
+    for (std::int64_t n = begin; n < end; ++n) position.push_back(static_cast<std::int32_t>(n));
+    for (std::size_t i = 0; i < 3; ++i) part.in[i] = rows_of(whole.in[i], begin, end);
+    part.in[3] = column(Integers(position.size(), 1));
+    part.in[4] = column(position);
+    const Results results = run_op(op_def(Op::cached_attention), part, kCpu);
+    y.insert(y.end(), results[0].numbers.begin(), results[0].numbers.end());
+    part.in[5].numbers = results[1].numbers;
+    part.in[6].numbers = results[2].numbers;
+  }
+  return y;
+}
+
+TEST(CachedAttention, FedByTokenOrByBlockGivesWhatAttentionGivesForTheWhole) {
+  const OpDef& def = op_def(Op::attention);
+  for (OpCase op_case : op_facts(Op::attention).cases) {
+    SCOPED_TRACE(op_case.name);
+    op_case.inference = true;
+    const std::int64_t N = op_case.in[0].shape.rows;
+    op_case.in[3] = column(Integers(static_cast<std::size_t>(N), 0));
+    const Results whole = run_op(def, op_case, kCpu);
+    const Results by_token = {{"output 0", feed(op_case, 1)}};
+    expect_close(def, op_case, {whole[0]}, by_token);
+    for (const std::int64_t together : {std::int64_t{3}, std::int64_t{16}, N})
+      expect_same_bits(by_token, {{"output 0", feed(op_case, together)}});
+  }
+}
+
+}  // namespace
+}  // namespace thimble

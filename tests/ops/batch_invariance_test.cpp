@@ -1,0 +1,97 @@
+// A row gives the same bits whatever rows share the call: what a user is told does not depend on who else
+// asks.
+#include <algorithm>
+#include <numeric>
+
+#include "ops/op_harness.h"
+
+namespace thimble {
+namespace {
+
+using Rows = std::vector<std::int64_t>;
+
+Values take(const Values& values, const Rows& rows) {
+  Values taken{{static_cast<std::int64_t>(rows.size()), values.shape.cols, values.shape.dtype}, {}};
+  for (const std::int64_t row : rows)
+    taken.numbers.insert(taken.numbers.end(), values.numbers.begin() + row * values.shape.cols,
+                         values.numbers.begin() + (row + 1) * values.shape.cols);
+  return taken;
+}
+
+// The case with these rows alone. `state` replaces the caches, which earlier calls have written.
+OpCase with_rows(const OpDef& def, const OpCase& op_case, const Rows& rows, const Results& state) {
+  OpCase part = op_case;
+  for (std::size_t i = 0; i < part.in.size(); ++i)
+    if (has_bit(op_facts(def.op).by_row, i)) part.in[i] = take(op_case.in[i], rows);
+  for (const Result& cache : state)
+    for (std::size_t i = 0; i < part.in.size(); ++i)
+      if (cache.name == fmt::format("state {}", i)) part.in[i].numbers = cache.numbers;
+  if (def.op != Op::smear) return part;
+
+  // Decoding: x holds the current rows, then those of the tokens before, where `previous` points.
+  const std::int64_t N = op_case.in[2].shape.rows;
+  Rows current_then_before = rows;
+  for (std::int64_t row = N; row < op_case.in[0].shape.rows; ++row) current_then_before.push_back(row);
+  part.in[0] = take(op_case.in[0], current_then_before);
+  for (double& row : part.in[2].numbers)
+    if (row >= 0) row += static_cast<double>(rows.size()) - static_cast<double>(N);
+  return part;
+}
+
+// The op on `together` rows at a time, its outputs put together again.
+Results run_in_parts(const OpDef& def, const OpCase& op_case, std::int64_t count, std::int64_t together) {
+  Results whole;
+  Results state;
+  for (std::int64_t begin = 0; begin < count; begin += together) {
+    Rows rows(static_cast<std::size_t>(std::min(together, count - begin)));
+    std::iota(rows.begin(), rows.end(), begin);
+    const OpCase part = with_rows(def, op_case, rows, state);
+    BoundOp op(def, part, kCpu);
+    op.forward(Context());
+    op.d_in.clear();
+    state = written(def, op);
+    if (begin == 0) {
+      whole = state;
+      continue;
+    }
+    for (std::size_t r = 0; r < whole.size(); ++r)
+      if (state[r].name.starts_with("state"))
+        whole[r] = state[r];
+      else
+        whole[r].numbers.insert(whole[r].numbers.end(), state[r].numbers.begin(), state[r].numbers.end());
+  }
+  return whole;
+}
+
+// Ops that have a form for inference promise it for that form, the others for all.
+bool promises_invariance(const OpFacts& facts, const OpCase& op_case) {
+  const bool has_own_form = std::ranges::any_of(facts.cases, [](const OpCase& c) { return c.inference; });
+  return op_case.inference || !has_own_form;
+}
+
+class InferenceOps : public EveryOp {};
+
+TEST_P(InferenceOps, ARowGivesTheSameBitsWhateverSharesTheCall) {
+  SKIP_WITHOUT_CPU_KERNELS();
+  for (const OpCase& op_case : facts().cases) {
+    if (!promises_invariance(facts(), op_case)) continue;
+    SCOPED_TRACE(op_case.name);
+    const std::int64_t count = BoundOp(def(), op_case, kCpu).out[0].tensor().rows;
+    const Results all = run_in_parts(def(), op_case, count, count);
+    for (const std::int64_t together : {1, 2, 7}) {
+      SCOPED_TRACE(fmt::format("{} rows in a call", together));
+      expect_same_bits(all, run_in_parts(def(), op_case, count, together));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, InferenceOps, ::testing::ValuesIn([] {
+                           std::vector<Op> ops;
+                           for (const OpDef& def : all_ops())
+                             if (op_facts(def.op).by_row) ops.push_back(def.op);
+                           return ops;
+                         }()),
+                         [](const auto& info) { return std::string(op_def(info.param).name); });
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,52 @@
+// Rows apart, pointers that no vector is aligned to, and not a byte written outside the tensors.
+#include "ops/op_harness.h"
+
+namespace thimble {
+namespace {
+
+std::vector<std::vector<double>> contents(const std::vector<GuardedTensor>& tensors, std::uint32_t but = 0) {
+  std::vector<std::vector<double>> all;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    all.push_back(tensors[i] && !has_bit(but, i) ? tensors[i].read() : std::vector<double>{});
+  return all;
+}
+
+// Runs forward and backward, and looks at everything that must not change on the way.
+Results run_watched(const OpDef& def, const OpCase& op_case, const Conditions& conditions,
+                    const Context& context) {
+  const std::uint32_t state = op_facts(def.op).state;
+  BoundOp op(def, op_case, conditions);
+  const auto in = contents(op.in, state), d_out = contents(op.d_out);
+  op.forward(context);
+  EXPECT_EQ(contents(op.in, state), in) << "forward wrote to an input";
+  if (has_backward(def, op_case)) {
+    const auto out = contents(op.out);
+    op.backward(context);
+    EXPECT_EQ(contents(op.in, state), in) << "backward wrote to an input";
+    EXPECT_EQ(contents(op.d_out), d_out) << "backward wrote to a gradient of an output";
+    EXPECT_TRUE(def.loss || contents(op.out) == out) << "backward wrote to an output";
+  } else {
+    op.d_in.clear();
+  }
+  expect_guards_intact(op);
+  return written(def, op);
+}
+
+TEST_P(EveryOp, WritesNothingOutsideItsTensors) {
+  const Context context;  // one for all layouts: a plan made for one must not serve another
+  for (const OpCase& op_case : facts().cases) {
+    SCOPED_TRACE(op_case.name);
+    const Results reference = run_watched(def(), op_case, kReference, context);
+    for (const Layout layout : {Layout{0, 0}, Layout{3, 0}, Layout{0, 1}, Layout{5, 1}}) {
+      SCOPED_TRACE(fmt::format("rows {} apart, shifted by {}", layout.gap, layout.shift));
+      Conditions cpu = kCpu, scalar = kReference;
+      cpu.layout = scalar.layout = layout;
+      if (layout.gap > 3) expect_same_bits(reference, run_watched(def(), op_case, scalar, context));
+      if (has_kernels(def(), Backend::cpu))
+        expect_close(def(), op_case, reference, run_watched(def(), op_case, cpu, context));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,69 @@
+// A NaN or an infinity is news: it must come out wherever the formula carries it, and nowhere else.
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "ops/op_harness.h"
+
+namespace thimble {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool all_finite(const Results& results) {
+  for (const Result& result : results)
+    for (double number : result.numbers)
+      if (!std::isfinite(number)) return false;
+  return true;
+}
+
+// Every element that is lost in the reference is lost here. NaN: and no other, unless the op spreads it.
+// Infinity: and none at all if the reference has none (f32 may reach inf - inf where f64 keeps an infinity on
+// its way to 0).
+void expect_same_visibility(const OpDef& def, const Results& reference, const Results& cpu, double planted) {
+  ASSERT_EQ(reference.size(), cpu.size());
+  const bool exactly = !op_facts(def.op).spreads_nan && (std::isnan(planted) || all_finite(reference));
+  for (std::size_t r = 0; r < reference.size(); ++r)
+    for (std::size_t e = 0; e < reference[r].numbers.size(); ++e) {
+      const bool expected = !std::isfinite(reference[r].numbers[e]),
+                 found = !std::isfinite(cpu[r].numbers[e]);
+      ASSERT_TRUE(found || !expected)
+          << reference[r].name << ", element " << e << ": " << planted << " became " << cpu[r].numbers[e]
+          << ", the reference says " << reference[r].numbers[e];
+      ASSERT_TRUE(!exactly || expected || !found)
+          << reference[r].name << ", element " << e << ": " << planted << " leaked, the reference says "
+          << reference[r].numbers[e];
+    }
+}
+
+// Plants at the first, a middle and the last element of one tensor of the case, and runs.
+void plant_in(const OpDef& def, OpCase& op_case, Values& tensor) {
+  const std::size_t count = tensor.numbers.size();
+  for (const std::size_t element : std::set{std::size_t{0}, count / 2, count - 1})
+    for (const double planted : {kNaN, kInfinity, -kInfinity}) {
+      if ((op_case.large || !std::isnan(planted)) && element != count / 2) continue;
+      SCOPED_TRACE(fmt::format("{} at element {}", planted, element));
+      const double before = std::exchange(tensor.numbers[element], planted);
+      expect_same_visibility(def, run_op(def, op_case, kReference), run_op(def, op_case, kCpu), planted);
+      tensor.numbers[element] = before;
+    }
+}
+
+TEST_P(EveryOp, NanAndInfinityStayVisible) {
+  SKIP_WITHOUT_CPU_KERNELS();
+  for (OpCase op_case : facts().cases) {
+    SCOPED_TRACE(op_case.name);
+    for (std::size_t i = 0; i < op_case.in.size(); ++i) {
+      SCOPED_TRACE(fmt::format("input {}", i));
+      if (op_case.in[i] && !op_case.in[i].integers()) plant_in(def(), op_case, op_case.in[i]);
+    }
+    for (std::size_t i = 0; i < op_case.d_out.size(); ++i) {
+      SCOPED_TRACE(fmt::format("gradient of output {}", i));
+      if (op_case.d_out[i]) plant_in(def(), op_case, op_case.d_out[i]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,55 @@
+// What every op is tested on: its cases (inputs, attributes, gradients of the outputs) and the facts of its
+// header that the op table does not hold.
+//
+// Numbers are doubles that an f32 holds exactly, so f32, f64 and c128 see the same inputs.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ops/op.h"
+
+namespace thimble {
+
+// One tensor of a case, row after row. dtype f32 stands for "the number type under test"; rows = 0: absent.
+struct Values {
+  Shape shape;
+  std::vector<double> numbers;
+
+  explicit operator bool() const { return shape.rows > 0; }
+  bool integers() const { return !is_float(shape.dtype); }
+};
+
+struct OpCase {
+  std::string name;  // "N=5 C=17 weight"
+  std::vector<Values> in;
+  Attributes attributes;
+  bool inference = false;  // the header gives this form no backward
+  bool large = false;  // crosses tiles and thread partitions; too much for the complex step of every element
+  double least_scale = 0;  // errors are relative to at least this: for results that are zero but for rounding
+  std::vector<Values> d_out = {};  // filled in by op_facts
+};
+
+struct OpFacts {
+  std::uint32_t parameters = 0;      // inputs whose gradient is always added to
+  std::uint32_t graded_outputs = 1;  // outputs that have a gradient; the others are statistics
+  std::uint32_t state = 0;           // inputs that forward writes (caches)
+  int loss_weight = -1;              // a loss: the input that says what each row of output 0 counts
+  bool spreads_nan =
+      false;  // masked terms are products with 0: a NaN reaches rows that the formula keeps apart
+  bool bits_for_any_threads =
+      true;  // false: for the same number of threads only (oneDNN cuts sums by thread)
+  std::uint32_t by_row =
+      0;  // inputs that have one row per output row, where the op promises batch invariance
+  std::vector<OpCase> cases = {};
+};
+
+const OpFacts& op_facts(Op op);
+
+constexpr bool has_bit(std::uint32_t mask, std::size_t place) {
+  return (mask >> place & 1u) != 0;
+}
+
+}  // namespace thimble

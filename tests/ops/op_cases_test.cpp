@@ -1,0 +1,355 @@
+#include "ops/op_cases.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "ops/activation.h"
+#include "ops/attention_cases.h"
+#include "ops/dropout.h"
+#include "ops/fake_quant.h"
+#include "ops/fill.h"
+#include "ops/head_loss.h"
+#include "ops/layernorm.h"
+#include "ops/linear.h"
+#include "ops/residual.h"
+#include "ops/rmsnorm.h"
+#include "ops/smear.h"
+#include "ops/softcap.h"
+
+namespace thimble {
+namespace {
+
+struct RowSize {
+  std::int64_t N, C;
+  bool large = false;
+
+  std::string text() const { return fmt::format("N={} C={}", N, C); }
+};
+constexpr std::array kRowSizes = {RowSize{1, 1},   RowSize{2, 3},  RowSize{5, 8},         RowSize{16, 17},
+                                  RowSize{37, 33}, RowSize{5, 64}, RowSize{200, 96, true}};
+
+// One column: the norm takes away all but eps of its gradient, so eps is what there is to see.
+float eps_for(const RowSize& s) {
+  return s.C == 1 ? 0.25f : 1e-5f;
+}
+
+std::vector<OpCase> embedding_cases() {
+  Fill fill(Op::embedding);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes)
+    for (const std::int64_t V : {std::int64_t{1}, std::int64_t{7}, 2 * s.N}) {
+      const Integers index = fill.draws(s.N, V);
+      cases.push_back({fmt::format("{} V={}", s.text(), V),
+                       {fill.rows(V, s.C), column(index), sorted_order(index, V)},
+                       {}});
+      cases.back().large = s.large;
+      if (V != 7) continue;
+      cases.push_back({s.text() + " without order", {fill.rows(V, s.C), column(index)}, {}});
+      cases.back().inference = true;
+    }
+  return cases;
+}
+
+std::vector<OpCase> smear_cases() {
+  Fill fill(Op::smear);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes) {
+    cases.push_back(
+        {s.text(), {fill.rows(s.N, s.C), fill.vector(s.C), column(fill.previous_rows(s.N, 6))}, {}});
+    cases.back().large = s.large;
+    // Decoding: the rows of the tokens before stand behind the N current ones, in any order.
+    Integers previous = fill.distinct(s.N, s.N + 2);
+    for (std::int32_t& row : previous) row = fill.below(4) == 0 ? -1 : row + static_cast<std::int32_t>(s.N);
+    cases.push_back(
+        {s.text() + " decoding", {fill.rows(2 * s.N + 2, s.C), fill.vector(s.C), column(previous)}, {}});
+    cases.back().inference = true;
+  }
+  return cases;
+}
+
+std::vector<OpCase> rmsnorm_cases() {
+  Fill fill(Op::rmsnorm);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes)
+    for (const bool weight : {false, true}) {
+      cases.push_back({s.text() + (weight ? " weight" : ""),
+                       {fill.rows(s.N, s.C), weight ? fill.vector(s.C) : absent()},
+                       RmsNormAttributes{eps_for(s), weight ? 0.70710678f : 1}});
+      cases.back().large = s.large;
+    }
+  return cases;
+}
+
+std::vector<OpCase> layernorm_cases() {
+  Fill fill(Op::layernorm);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes)
+    for (const int vectors : {0, 1, 2, 3}) {
+      const bool weight = vectors & 1, bias = vectors & 2;
+      Values x = fill.rows(s.N, s.C);
+      for (double& number : x.numbers)
+        number = static_cast<float>(number + 1);  // there is a mean to take away
+      cases.push_back({s.text() + (weight ? " weight" : "") + (bias ? " bias" : ""),
+                       {x, weight ? fill.vector(s.C) : absent(), bias ? fill.vector(s.C) : absent()},
+                       LayerNormAttributes{eps_for(s)}});
+      cases.back().large = s.large;
+      if (s.C == 1) cases.back().least_scale = 1;  // one column is its own mean: dx and dw are zero
+    }
+  return cases;
+}
+
+std::vector<OpCase> linear_cases() {
+  struct Size {
+    std::int64_t N, I, O;
+    bool bias, invariant = false, large = false;
+  };
+  Fill fill(Op::linear);
+  std::vector<OpCase> cases;
+  for (const Size& s :
+       {Size{1, 1, 1, false}, Size{1, 64, 33, true}, Size{2, 3, 5, true}, Size{5, 8, 17, false},
+        Size{16, 17, 3, true}, Size{37, 33, 8, false}, Size{5, 64, 33, true},
+        Size{200, 96, 160, true, false, true}, Size{65, 128, 64, false, false, true},
+        Size{1, 1, 1, true, true}, Size{1, 64, 33, false, true}, Size{5, 17, 8, true, true},
+        Size{37, 64, 96, false, true}, Size{3, 96, 200, true, true}, Size{70, 33, 130, true, true}}) {
+    cases.push_back({fmt::format("N={} I={} O={}{}{}", s.N, s.I, s.O, s.bias ? " bias" : "",
+                                 s.invariant ? " invariant" : ""),
+                     {fill.rows(s.N, s.I), fill.rows(s.O, s.I), s.bias ? fill.vector(s.O) : absent()},
+                     LinearAttributes{s.invariant}});
+    cases.back().inference = s.invariant;
+    cases.back().large = s.large;
+  }
+  return cases;
+}
+
+std::vector<OpCase> activation_cases() {
+  constexpr std::array kKinds = {"relu", "relu2", "leaky_relu2", "gelu", "swiglu"};
+  Fill fill(Op::activation);
+  std::vector<OpCase> cases;
+  for (std::size_t kind = 0; kind < kKinds.size(); ++kind)
+    for (const RowSize& s : kRowSizes) {
+      const auto which = static_cast<ActivationKind>(kind);
+      cases.push_back({fmt::format("{} {}", kKinds[kind], s.text()),
+                       {fill.rows(s.N, which == ActivationKind::swiglu ? 2 * s.C : s.C, 2)},
+                       ActivationAttributes{which}});
+      cases.back().large = s.large;
+      if (s.C == 1) cases.back().least_scale = 1;  // a lone value may lie where 1 + tanh cancels
+    }
+  return cases;
+}
+
+// The scale of a residual op: absent, one for all, one per channel.
+std::vector<std::int64_t> scale_widths(const RowSize& s) {
+  if (s.C == 1) return {0, 1};
+  return {0, 1, s.C};
+}
+
+std::vector<OpCase> add_scaled_cases() {
+  Fill fill(Op::add_scaled);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes)
+    for (const std::int64_t width : scale_widths(s)) {
+      cases.push_back({fmt::format("{} scale={}", s.text(), width),
+                       {fill.rows(s.N, s.C), fill.rows(s.N, s.C), width ? fill.vector(width) : absent()},
+                       AddScaledAttributes{width == s.C ? 0.5f : 1}});
+      cases.back().large = s.large;
+      cases.back().least_scale = width == 1 ? kOneSum : 0;
+    }
+  return cases;
+}
+
+std::vector<OpCase> residual_mix_cases() {
+  Fill fill(Op::residual_mix);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes)
+    for (const std::int64_t width : scale_widths(s)) {
+      if (width == 0) continue;
+      cases.push_back({fmt::format("{} mix={}", s.text(), width),
+                       {fill.rows(s.N, s.C), fill.rows(s.N, s.C), fill.rows(2, width)},
+                       {}});
+      cases.back().large = s.large;
+      cases.back().least_scale = width == 1 ? kOneSum : 0;
+    }
+  return cases;
+}
+
+std::vector<OpCase> residual_norm_cases() {
+  Fill fill(Op::residual_norm);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes)
+    for (const std::int64_t width : scale_widths(s))
+      for (const bool weight : {false, true}) {
+        cases.push_back({fmt::format("{} scale={}{}", s.text(), width, weight ? " weight" : ""),
+                         {fill.rows(s.N, s.C), fill.rows(s.N, s.C), width ? fill.vector(width) : absent(),
+                          weight ? fill.vector(s.C) : absent()},
+                         ResidualNormAttributes{eps_for(s), weight ? 0.5f : 1}});
+        cases.back().large = s.large;
+        cases.back().least_scale = width == 1 ? kOneSum : 0;
+      }
+  return cases;
+}
+
+std::vector<OpCase> dropout_cases() {
+  Fill fill(Op::dropout);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes)
+    for (const float p : {0.0f, 0.1f, 0.5f}) {
+      cases.push_back({fmt::format("{} p={}", s.text(), p),
+                       {fill.rows(s.N, s.C), column({fill.below(1 << 30) * -2, fill.below(1 << 30)})},
+                       DropoutAttributes{p, p > 0.2f ? 7u : 0u}});
+      cases.back().large = s.large;
+    }
+  return cases;
+}
+
+std::vector<OpCase> gather_cases() {
+  Fill fill(Op::gather);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes)
+    for (const std::int64_t M : {std::int64_t{1}, (s.N + 1) / 2, s.N}) {
+      cases.push_back(
+          {fmt::format("{} M={}", s.text(), M), {fill.rows(s.N, s.C), column(fill.distinct(M, s.N))}, {}});
+      cases.back().large = s.large;
+    }
+  return cases;
+}
+
+std::vector<OpCase> softcap_cases() {
+  Fill fill(Op::softcap);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes)
+    for (const float cap : {2.0f, 30.0f}) {
+      cases.push_back(
+          {fmt::format("{} cap={}", s.text(), cap), {fill.rows(s.N, s.C, cap)}, SoftcapAttributes{cap}});
+      cases.back().large = s.large;
+    }
+  return cases;
+}
+
+std::vector<OpCase> head_loss_cases() {
+  struct Size {
+    std::int64_t N, C, V;
+    std::int32_t chunk_rows;
+    bool large = false;
+  };
+  Fill fill(Op::head_loss);
+  std::vector<OpCase> cases;
+  for (const Size& s : {Size{1, 1, 2, 1024}, Size{2, 3, 5, 1024}, Size{5, 8, 17, 2}, Size{16, 17, 33, 16},
+                        Size{9, 33, 8, 4}, Size{5, 64, 37, 3}, Size{130, 64, 150, 48, true}})
+    for (const float cap : {0.0f, 30.0f}) {
+      cases.push_back({fmt::format("N={} C={} V={} chunk={} cap={}", s.N, s.C, s.V, s.chunk_rows, cap),
+                       {fill.rows(s.N, s.C), fill.rows(s.V, s.C, 0.5f), column(fill.targets(s.N, s.V)),
+                        fill.rows(s.N, 1)},
+                       HeadLossAttributes{cap, s.chunk_rows}});
+      cases.back().large = s.large;
+    }
+  return cases;
+}
+
+std::vector<OpCase> fake_quant_cases() {
+  Fill fill(Op::fake_quant);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes)
+    for (const std::int32_t bits : {8, 6, 5}) {
+      Values w = fill.rows(s.N, s.C, 0.8f);
+      if (s.N > 2) std::fill_n(w.numbers.begin() + s.C, s.C, 0.0);  // a row of zeros
+      cases.push_back({fmt::format("{} bits={}", s.text(), bits), {w}, FakeQuantAttributes{bits}});
+      cases.back().large = s.large;
+    }
+  return cases;
+}
+
+constexpr std::uint32_t places(std::initializer_list<int> list) {
+  std::uint32_t mask = 0;
+  for (int place : list) mask |= 1u << place;
+  return mask;
+}
+
+// What the headers say. An op that is missing here has no cases, and fails.
+OpFacts facts_of(Op op) {
+  switch (op) {
+    case Op::embedding:
+      return {.parameters = places({0}), .by_row = places({1}), .cases = embedding_cases()};
+    case Op::smear:
+      return {.parameters = places({1}), .by_row = places({2}), .cases = smear_cases()};
+    case Op::rmsnorm:
+      return {.parameters = places({1}), .by_row = places({0}), .cases = rmsnorm_cases()};
+    case Op::layernorm:
+      return {.parameters = places({1, 2}), .by_row = places({0}), .cases = layernorm_cases()};
+    case Op::linear:
+      return {.parameters = places({1, 2}),
+              .bits_for_any_threads = false,
+              .by_row = places({0}),
+              .cases = linear_cases()};
+    case Op::rope:
+      return {.parameters = places({3, 4}), .by_row = places({0, 1}), .cases = rope_cases()};
+    case Op::attention:
+      return {.spreads_nan = true, .cases = attention_cases()};
+    case Op::exclusive_attention:
+      return {.by_row = places({0, 1}), .cases = exclusive_attention_cases()};
+    case Op::cached_attention:
+      return {.graded_outputs = 0,
+              .state = places({5, 6}),
+              .by_row = places({0, 1, 2, 3, 4}),
+              .cases = cached_attention_cases()};
+    case Op::activation:
+      return {.by_row = places({0}), .cases = activation_cases()};
+    case Op::add_scaled:
+      return {.parameters = places({2}), .by_row = places({0, 1}), .cases = add_scaled_cases()};
+    case Op::residual_mix:
+      return {.parameters = places({2}), .by_row = places({0, 1}), .cases = residual_mix_cases()};
+    case Op::residual_norm:
+      return {.parameters = places({2, 3}),
+              .graded_outputs = places({0, 1}),
+              .by_row = places({0, 1}),
+              .cases = residual_norm_cases()};
+    case Op::dropout:
+      return {.cases = dropout_cases()};
+    case Op::gather:
+      return {.by_row = places({1}), .cases = gather_cases()};
+    case Op::softcap:
+      return {.by_row = places({0}), .cases = softcap_cases()};
+    case Op::head_loss:
+      return {.parameters = places({1}),
+              .graded_outputs = 0,
+              .loss_weight = 3,
+              .spreads_nan = true,
+              .bits_for_any_threads = false,
+              .cases = head_loss_cases()};
+    case Op::fake_quant:
+      return {.cases = fake_quant_cases()};
+  }
+  return {};
+}
+
+void fill_gradients_of_outputs(const OpDef& def, OpFacts& facts) {
+  Fill fill(def.op);
+  for (OpCase& c : facts.cases) {
+    std::vector<Shape> in;
+    for (const Values& values : c.in) in.push_back(values.shape);
+    for (const Shape& out : def.shapes(in, c.attributes)) {
+      const bool graded = !c.inference && has_bit(facts.graded_outputs, c.d_out.size());
+      c.d_out.push_back(graded ? fill.rows(out.rows, out.cols) : absent());
+    }
+  }
+}
+
+TEST(OpCases, EveryOpHasCases) {
+  for (const OpDef& def : all_ops()) EXPECT_GE(op_facts(def.op).cases.size(), 5u) << def.name;
+}
+
+}  // namespace
+
+const OpFacts& op_facts(Op op) {
+  static const std::vector<OpFacts> facts = [] {
+    std::vector<OpFacts> all;
+    for (const OpDef& def : all_ops()) {
+      all.push_back(facts_of(def.op));
+      fill_gradients_of_outputs(def, all.back());
+    }
+    return all;
+  }();
+  return facts[static_cast<std::size_t>(op)];
+}
+
+}  // namespace thimble

@@ -1,0 +1,140 @@
+// Runs any op of the table on any case, backend, number type and layout, and compares what comes out.
+//
+// Every tensor stands in memory of its own, filled with 0xFF: as f32 and f64 a NaN, so what is read outside a
+// tensor shows in the results, and what is written outside it shows in the guards.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "ops/op_cases.h"
+
+namespace thimble {
+
+// Elements between one row and the next, and before the first (one element: no vector is aligned).
+struct Layout {
+  std::int64_t gap = 0, shift = 0;
+};
+
+class GuardedTensor {
+ public:
+  GuardedTensor() = default;  // absent
+  GuardedTensor(const Shape& shape, Layout layout);
+
+  const Tensor& tensor() const { return tensor_; }
+  explicit operator bool() const { return static_cast<bool>(tensor_); }
+
+  void write(const std::vector<double>& numbers);
+  std::vector<double> read() const;            // real parts
+  std::vector<double> read_imaginary() const;  // of c128
+  void poison();                               // every element becomes 0xFF...
+  bool guards_intact() const;                  // all bytes outside the elements are still 0xFF
+
+ private:
+  template <class Visit>
+  void visit(Visit visit_number) const;
+
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t bytes_ = 0;
+  Tensor tensor_;
+};
+
+struct Conditions {
+  Backend backend = Backend::ref;
+  DType dtype = DType::f64;
+  Layout layout = {};
+  std::uint32_t add = 0;          // bit i: d_in[i] is added to
+  std::uint32_t wanted = ~0u;     // bit i: d_in[i] is asked for
+  bool earlier_contents = false;  // gradients that are added to start from some numbers, not from 0
+  bool poison_unsaved = false;    // before backward, destroy what the table says backward does not read
+};
+
+// The op's tensors, bound. Gradients that are not added to start as NaN, outputs too.
+class BoundOp {
+ public:
+  BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& conditions);
+
+  void forward(const Context& context);
+  void backward(const Context& context);
+
+  // Public: tests reach into the tensors.
+  std::vector<GuardedTensor> in, out, d_out, d_in;
+  GuardedTensor scratch;
+
+ private:
+  OpCall call(bool backward);
+  void poison_unsaved();
+
+  const OpDef& def_;
+  const OpCase& case_;
+  const Conditions conditions_;
+  std::vector<Tensor> in_, out_, d_out_, d_in_;
+};
+
+// What d_in[i] holds before a backward that adds to it, where `earlier_contents` asks for some numbers.
+std::vector<double> earlier_contents(const Values& input, std::size_t place);
+
+// Everything that a run has written, by name: "output 0", "state 5", "gradient of input 2".
+struct Result {
+  std::string name;
+  std::vector<double> numbers;
+};
+using Results = std::vector<Result>;
+
+// Forward, and backward where the case has one. A loss makes its outputs in backward, too.
+Results run_op(const OpDef& def, const OpCase& op_case, const Conditions& conditions, const Context& context);
+Results run_op(const OpDef& def, const OpCase& op_case, const Conditions& conditions);
+Results written(const OpDef& def, const BoundOp& op);
+
+std::string gradient_name(std::size_t input);
+Results gradients(Results results);  // those alone
+
+inline constexpr Conditions kReference = {};
+inline constexpr Conditions kCpu = {.backend = Backend::cpu, .dtype = DType::f32};
+
+bool has_kernels(const OpDef& def, Backend backend);
+bool has_backward(const OpDef& def, const OpCase& op_case);
+
+// The error of `found` against `expected` (see tolerances.h for how it is measured); infinity if one is NaN
+// alone.
+double error_of(const std::vector<double>& expected, const std::vector<double>& found, double least_scale);
+double one_minus_cosine(const std::vector<double>& expected, const std::vector<double>& found);
+
+void expect_same_bits(const Results& expected, const Results& found);
+void expect_close(const OpDef& def, const OpCase& op_case, const Results& expected, const Results& found);
+void expect_guards_intact(const BoundOp& op);
+
+// The fixture of tests over the table: one test per op and property, the op's cases inside.
+class EveryOp : public ::testing::TestWithParam<Op> {
+ protected:
+  const OpDef& def() const { return op_def(GetParam()); }
+  const OpFacts& facts() const { return op_facts(GetParam()); }
+};
+
+// Sets the number of OpenMP threads for a scope.
+class Threads {
+ public:
+  explicit Threads(int count);
+  ~Threads();
+  Threads(const Threads&) = delete;
+  Threads& operator=(const Threads&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace thimble
+
+// What gtest prints of a parameter.
+namespace thimble {
+inline void PrintTo(Op op, std::ostream* out) {
+  *out << op_def(op).name;
+}
+}  // namespace thimble
+
+#define SKIP_WITHOUT_CPU_KERNELS() \
+  if (!has_kernels(def(), Backend::cpu)) GTEST_SKIP() << def().name << " has no cpu kernel yet"

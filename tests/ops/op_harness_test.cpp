@@ -1,0 +1,366 @@
+#include "ops/op_harness.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <complex>
+#include <cstring>
+#include <limits>
+
+#include "base/parallel.h"
+#include "base/rng.h"
+#include "ops/tolerances.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::byte kSentinel{0xFF};
+constexpr std::size_t kGuardBytes = 256;
+constexpr std::size_t kSmallTensor = 64;
+
+// The case's shape in the number type under test.
+Shape shape_in(const Values& values, DType dtype) {
+  return {values.shape.rows, values.shape.cols, values.integers() ? values.shape.dtype : dtype};
+}
+
+std::vector<Tensor> tensors_of(const std::vector<GuardedTensor>& guarded) {
+  std::vector<Tensor> tensors;
+  for (const GuardedTensor& one : guarded) tensors.push_back(one.tensor());
+  return tensors;
+}
+
+double length(const std::vector<double>& numbers) {
+  double squares = 0;
+  for (double number : numbers) squares += number * number;
+  return std::sqrt(squares);
+}
+
+bool all_finite(const std::vector<double>& numbers) {
+  return std::ranges::all_of(numbers, [](double number) { return std::isfinite(number); });
+}
+
+}  // namespace
+
+GuardedTensor::GuardedTensor(const Shape& shape, Layout layout) {
+  const auto item = static_cast<std::size_t>(dtype_bytes(shape.dtype));
+  const std::int64_t stride = shape.cols + layout.gap;
+  const std::size_t guard =
+      kGuardBytes + static_cast<std::size_t>(stride) * item;  // a row too many is seen, too
+  const auto body = static_cast<std::size_t>(shape.rows * stride + layout.shift) * item;
+  constexpr std::size_t kAlign = 64;
+  bytes_ = 2 * (guard + kAlign) + body;
+  memory_ = std::make_unique<std::byte[]>(bytes_);
+  std::fill_n(memory_.get(), bytes_, kSentinel);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory_.get()) + guard;
+  const std::uintptr_t aligned = (address + kAlign - 1) / kAlign * kAlign;
+  std::byte* begin = memory_.get() + (aligned - reinterpret_cast<std::uintptr_t>(memory_.get()));
+  tensor_ = {begin + static_cast<std::size_t>(layout.shift) * item,
+             shape.rows,
+             shape.cols,
+             stride,
+             shape.dtype,
+             Device::cpu};
+}
+
+template <class Visit>
+void GuardedTensor::visit(Visit visit_number) const {
+  const auto all = [&]<class T>(T) {
+    std::size_t i = 0;
+    for (std::int64_t r = 0; r < tensor_.rows; ++r)
+      for (std::int64_t c = 0; c < tensor_.cols; ++c) visit_number(i++, tensor_.row<T>(r)[c]);
+  };
+  switch (tensor_.dtype) {
+    case DType::f32:
+      return all(float{});
+    case DType::f64:
+      return all(double{});
+    case DType::c128:
+      return all(std::complex<double>{});
+    case DType::i32:
+      return all(std::int32_t{});
+    default:
+      FAIL() << "the harness has no " << dtype_name(tensor_.dtype);
+  }
+}
+
+void GuardedTensor::write(const std::vector<double>& numbers) {
+  ASSERT_EQ(numbers.size(), static_cast<std::size_t>(tensor_.count()));
+  visit([&](std::size_t i, auto& number) {
+    number = static_cast<std::remove_reference_t<decltype(number)>>(numbers[i]);
+  });
+}
+
+std::vector<double> GuardedTensor::read() const {
+  std::vector<double> numbers(static_cast<std::size_t>(tensor_.count()));
+  visit([&](std::size_t i, auto number) {
+    if constexpr (std::is_same_v<decltype(number), std::complex<double>>)
+      numbers[i] = number.real();
+    else
+      numbers[i] = static_cast<double>(number);
+  });
+  return numbers;
+}
+
+std::vector<double> GuardedTensor::read_imaginary() const {
+  std::vector<double> numbers(static_cast<std::size_t>(tensor_.count()));
+  visit([&](std::size_t i, auto number) { numbers[i] = std::imag(std::complex<double>(number)); });
+  return numbers;
+}
+
+void GuardedTensor::poison() {
+  const auto item = static_cast<std::size_t>(dtype_bytes(tensor_.dtype));
+  for (std::int64_t r = 0; r < tensor_.rows; ++r)
+    std::fill_n(static_cast<std::byte*>(tensor_.data) + static_cast<std::size_t>(r * tensor_.stride) * item,
+                static_cast<std::size_t>(tensor_.cols) * item, kSentinel);
+}
+
+bool GuardedTensor::guards_intact() const {
+  const std::int64_t item = dtype_bytes(tensor_.dtype);
+  const std::byte* guard = memory_.get();
+  const auto intact_up_to = [&](const std::byte* end) {
+    return std::all_of(guard, end, [](std::byte byte) { return byte == kSentinel; });
+  };
+  for (std::int64_t r = 0; r < tensor_.rows; ++r) {
+    const std::byte* row = tensor_.begin_bytes() + r * tensor_.stride * item;
+    if (!intact_up_to(row)) return false;
+    guard = row + tensor_.cols * item;
+  }
+  return intact_up_to(memory_.get() + bytes_);
+}
+
+std::vector<double> earlier_contents(const Values& input, std::size_t place) {
+  Rng rng(77, 0, place);
+  std::vector<double> numbers(input.numbers.size());
+  for (double& number : numbers) number = rng.normal();
+  return numbers;
+}
+
+BoundOp::BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& conditions)
+    : def_(def), case_(op_case), conditions_(conditions) {
+  std::vector<Shape> shapes;
+  for (const Values& values : case_.in) {
+    in.push_back(values ? GuardedTensor(shape_in(values, conditions.dtype), conditions.layout)
+                        : GuardedTensor());
+    if (values) in.back().write(values.numbers);
+    shapes.push_back(in.back().tensor().shape());
+  }
+  for (const Shape& shape : def.shapes(shapes, case_.attributes)) out.emplace_back(shape, conditions.layout);
+  for (const Values& values : case_.d_out) {
+    d_out.push_back(values ? GuardedTensor(shape_in(values, conditions.dtype), conditions.layout)
+                           : GuardedTensor());
+    if (values) d_out.back().write(values.numbers);
+  }
+  const OpFacts& facts = op_facts(def.op);
+  for (std::size_t i = 0; i < case_.in.size(); ++i) {
+    const bool wanted = case_.in[i] && has_bit(def.differentiable & conditions.wanted, i);
+    d_in.push_back(wanted ? GuardedTensor(in[i].tensor().shape(), conditions.layout) : GuardedTensor());
+    if (wanted && has_bit(facts.parameters | conditions.add, i))
+      d_in[i].write(conditions.earlier_contents ? earlier_contents(case_.in[i], i)
+                                                : std::vector<double>(case_.in[i].numbers.size()));
+  }
+  const std::int64_t bytes = scratch_bytes(def, conditions.backend, shapes, case_.attributes);
+  if (bytes > 0) scratch = GuardedTensor({1, bytes, DType::u8}, {});
+}
+
+OpCall BoundOp::call(bool backward) {
+  in_ = tensors_of(in), out_ = tensors_of(out), d_out_ = tensors_of(d_out), d_in_ = tensors_of(d_in);
+  OpCall call{.in = in_,
+              .out = out_,
+              .d_out = {},
+              .d_in = {},
+              .attributes = case_.attributes,
+              .scratch = scratch.tensor()};
+  if (backward) {
+    call.d_out = d_out_;
+    call.d_in = d_in_;
+    call.add = conditions_.add;
+  }
+  validate_call(def_, call);
+  return call;
+}
+
+void BoundOp::forward(const Context& context) {
+  def_.kernels[static_cast<std::size_t>(conditions_.backend)].forward(context, call(false));
+}
+
+void BoundOp::backward(const Context& context) {
+  if (def_.loss) std::ranges::for_each(out, [](GuardedTensor& one) { one.poison(); });  // it makes them anew
+  if (conditions_.poison_unsaved) poison_unsaved();
+  def_.kernels[static_cast<std::size_t>(conditions_.backend)].backward(context, call(true));
+}
+
+void BoundOp::poison_unsaved() {
+  for (std::size_t i = 0; i < in.size(); ++i)
+    if (in[i] && !has_bit(def_.saved_inputs, i)) in[i].poison();
+  for (std::size_t i = 0; i < out.size(); ++i)
+    if (!has_bit(def_.saved_outputs, i)) out[i].poison();
+}
+
+bool has_kernels(const OpDef& def, Backend backend) {
+  const auto place = static_cast<std::size_t>(backend);
+  const Kernels &reference = def.kernels[static_cast<std::size_t>(Backend::ref)],
+                &kernels = def.kernels[place];
+  return kernels.forward && (kernels.backward || !reference.backward);
+}
+
+bool has_backward(const OpDef& def, const OpCase& op_case) {
+  return def.kernels[static_cast<std::size_t>(Backend::ref)].backward && !op_case.inference;
+}
+
+std::string gradient_name(std::size_t input) {
+  return fmt::format("gradient of input {}", input);
+}
+
+Results gradients(Results results) {
+  std::erase_if(results, [](const Result& result) { return !result.name.starts_with("gradient"); });
+  return results;
+}
+
+Results written(const OpDef& def, const BoundOp& op) {
+  Results results;
+  for (std::size_t i = 0; i < op.out.size(); ++i)
+    results.push_back({fmt::format("output {}", i), op.out[i].read()});
+  for (std::size_t i = 0; i < op.in.size(); ++i)
+    if (has_bit(op_facts(def.op).state, i)) results.push_back({fmt::format("state {}", i), op.in[i].read()});
+  for (std::size_t i = 0; i < op.d_in.size(); ++i)
+    if (op.d_in[i]) results.push_back({gradient_name(i), op.d_in[i].read()});
+  return results;
+}
+
+Results run_op(const OpDef& def, const OpCase& op_case, const Conditions& conditions,
+               const Context& context) {
+  BoundOp op(def, op_case, conditions);
+  op.forward(context);
+  if (has_backward(def, op_case))
+    op.backward(context);
+  else
+    op.d_in.clear();
+  return written(def, op);
+}
+
+Results run_op(const OpDef& def, const OpCase& op_case, const Conditions& conditions) {
+  // One for all, as in a program: what a backend keeps of one call must not serve another.
+  static const Context context;
+  return run_op(def, op_case, conditions, context);
+}
+
+double error_of(const std::vector<double>& expected, const std::vector<double>& found, double least_scale) {
+  if (!all_finite(expected) || !all_finite(found)) return std::numeric_limits<double>::infinity();
+  std::vector<double> difference(expected.size());
+  double largest_difference = 0, largest = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference[i] = found[i] - expected[i];
+    largest_difference = std::max(largest_difference, std::abs(difference[i]));
+    largest = std::max(largest, std::abs(expected[i]));
+  }
+  if (largest_difference == 0) return 0;
+  if (expected.size() < kSmallTensor) return length(difference) / std::max(length(expected), least_scale);
+  return largest_difference / std::max(largest, least_scale);
+}
+
+double one_minus_cosine(const std::vector<double>& expected, const std::vector<double>& found) {
+  // |a/|a| - b/|b||^2 / 2: exact for small angles, where 1 - dot would round to steps of 1e-16.
+  const double a = length(expected), b = length(found);
+  if (a == 0 || b == 0) return a == b ? 0 : 1;
+  double squares = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const double difference = expected[i] / a - found[i] / b;
+    squares += difference * difference;
+  }
+  return squares / 2;
+}
+
+void expect_same_bits(const Results& expected, const Results& found) {
+  ASSERT_EQ(expected.size(), found.size());
+  for (std::size_t r = 0; r < expected.size(); ++r) {
+    ASSERT_EQ(expected[r].name, found[r].name);
+    ASSERT_EQ(expected[r].numbers.size(), found[r].numbers.size()) << expected[r].name;
+    for (std::size_t i = 0; i < expected[r].numbers.size(); ++i) {
+      const double a = expected[r].numbers[i], b = found[r].numbers[i];
+      ASSERT_EQ(std::bit_cast<std::uint64_t>(a), std::bit_cast<std::uint64_t>(b))
+          << expected[r].name << ", element " << i << ": " << fmt::format("{} and {}", a, b);
+    }
+  }
+}
+
+void expect_close(const OpDef& def, const OpCase& op_case, const Results& expected, const Results& found) {
+  const Tolerance tolerance = tolerance_of(def.op);
+  ASSERT_EQ(expected.size(), found.size());
+  for (std::size_t r = 0; r < expected.size(); ++r) {
+    const std::vector<double>&a = expected[r].numbers, &b = found[r].numbers;
+    ASSERT_EQ(expected[r].name, found[r].name);
+    ASSERT_EQ(a.size(), b.size()) << expected[r].name;
+    const double allowed = expected[r].name.starts_with("gradient") ? tolerance.gradient : tolerance.forward;
+    EXPECT_LE(error_of(a, b, op_case.least_scale), allowed)
+        << expected[r].name << " (" << tolerance.reason << ")";
+    if (a.size() >= kSmallTensor && length(a) > op_case.least_scale) {
+      EXPECT_LE(one_minus_cosine(a, b), allowed * allowed + kCosineRounding) << expected[r].name;
+    }
+  }
+}
+
+void expect_guards_intact(const BoundOp& op) {
+  const auto look = [](const std::vector<GuardedTensor>& tensors, const char* name) {
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      EXPECT_TRUE(!tensors[i] || tensors[i].guards_intact())
+          << "memory around " << name << " " << i << " was written";
+  };
+  look(op.in, "input"), look(op.out, "output"), look(op.d_out, "gradient of output"),
+      look(op.d_in, "gradient of input");
+  EXPECT_TRUE(!op.scratch || op.scratch.guards_intact()) << "memory around the scratch was written";
+}
+
+Threads::Threads(int count) : before_(max_threads()) {
+  set_threads(count);
+}
+
+Threads::~Threads() {
+  set_threads(before_);
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryOp, ::testing::ValuesIn([] {
+                           std::vector<Op> ops;
+                           for (const OpDef& def : all_ops()) ops.push_back(def.op);
+                           return ops;
+                         }()),
+                         [](const auto& info) { return std::string(op_def(info.param).name); });
+
+namespace {
+
+TEST(OpHarness, GuardsSeeAWriteBeforeBetweenAndAfterTheRows) {
+  for (const Layout layout : {Layout{}, Layout{3, 0}, Layout{0, 1}, Layout{3, 1}}) {
+    GuardedTensor tensor({2, 5, DType::f32}, layout);
+    EXPECT_TRUE(std::ranges::all_of(tensor.read(), [](double number) { return std::isnan(number); }));
+    tensor.write({1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+    EXPECT_TRUE(tensor.guards_intact());
+    EXPECT_EQ(tensor.read(), (std::vector<double>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(tensor.tensor().data) % 64,
+              static_cast<std::size_t>(layout.shift) * 4);
+    for (float* stray : {tensor.tensor().row<float>(0) - 1, tensor.tensor().row<float>(1) + 5,
+                         layout.gap ? tensor.tensor().row<float>(0) + 5 : nullptr}) {
+      if (!stray) continue;
+      const float before = *stray;
+      *stray = 0;
+      EXPECT_FALSE(tensor.guards_intact());
+      std::memcpy(stray, &before, sizeof before);
+    }
+  }
+}
+
+TEST(OpHarness, ErrorsSeeOneWrongElementAndASlightTurnOfAll) {
+  std::vector<double> expected(100, 1.0), found = expected;
+  expected[0] = found[0] = 1000;
+  EXPECT_EQ(error_of(expected, found, 0), 0);
+  found[7] = 2;
+  EXPECT_DOUBLE_EQ(error_of(expected, found, 0), 1e-3);
+  const std::vector<double> few = {1, 0, 0}, wrong = {1, 1e-3, 0};
+  EXPECT_DOUBLE_EQ(error_of(few, wrong, 0), 1e-3);
+  EXPECT_NEAR(one_minus_cosine(few, wrong), 0.5e-6, 1e-9);
+  found[7] = std::nan("");
+  EXPECT_EQ(error_of(expected, found, 0), std::numeric_limits<double>::infinity());
+}
+
+}  // namespace
+
+}  // namespace thimble

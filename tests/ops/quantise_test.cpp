@@ -1,0 +1,191 @@
+// The quantiser's rules against a slow version of the same sentences.
+#include "ops/quantise.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "base/rng.h"
+
+namespace thimble {
+namespace {
+
+struct Quantised {
+  std::vector<std::int8_t> q;
+  float scale = 0;
+};
+
+Quantised quantise(const std::vector<float>& row, int bits) {
+  Quantised result{std::vector<std::int8_t>(row.size(), 99), 0};
+  result.scale = quantise_row(row, bits, result.q);
+  return result;
+}
+
+// Half to even, by hand.
+double round_half_even(double x) {
+  const double below = std::floor(x), rest = x - below;
+  if (rest != 0.5) return rest < 0.5 ? below : below + 1;
+  return std::fmod(below, 2) == 0 ? below : below + 1;
+}
+
+float f16_rounded(float x) {
+  return to_f32(to_f16(x));
+}
+
+float slow_quantile(std::vector<float> values, double fraction) {
+  for (float& value : values) value = std::abs(value);
+  std::ranges::sort(values);
+  const double place = fraction * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(std::floor(place));
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  const auto share = static_cast<float>(place - std::floor(place));
+  return std::lerp(values[below], values[above], share);
+}
+
+Quantised slow_quantise(const std::vector<float>& row, int bits) {
+  Quantised result;
+  if (bits == 8) {
+    const float clip = slow_quantile(row, 0.9999984);
+    const float scale = std::max(clip, 1.0f) / 127.0f;
+    for (float w : row) {
+      const float clipped = w > clip ? clip : w < -clip ? -clip : w;
+      result.q.push_back(static_cast<std::int8_t>(round_half_even(clipped / scale)));
+    }
+    result.scale = f16_rounded(scale);
+    return result;
+  }
+  const float highest = bits == 6 ? 31 : 15;
+  float largest = 0;
+  for (float w : row) largest = std::abs(w) > largest ? std::abs(w) : largest;
+  result.scale = f16_rounded(largest / highest);
+  for (float w : row) {
+    const double steps = result.scale > 0 ? round_half_even(w / result.scale) : 0;
+    result.q.push_back(static_cast<std::int8_t>(steps > highest        ? highest
+                                                : steps < -highest - 1 ? -highest - 1
+                                                                       : steps));
+  }
+  return result;
+}
+
+std::vector<float> random_row(std::size_t count, float deviation, std::uint64_t seed) {
+  std::vector<float> row(count);
+  Rng rng(seed);
+  for (float& w : row) w = deviation * rng.normal();
+  return row;
+}
+
+TEST(Quantise, FollowsTheWrittenRule) {
+  std::uint64_t seed = 0;
+  for (const int bits : {8, 6, 5})
+    for (const std::size_t count : {1u, 2u, 3u, 17u, 64u, 512u, 1000u})
+      for (const float deviation : {1e-3f, 0.02f, 0.5f, 3.0f, 100.0f}) {
+        SCOPED_TRACE(fmt::format("{} bits, {} values of deviation {}", bits, count, deviation));
+        const std::vector<float> row = random_row(count, deviation, ++seed);
+        const Quantised expected = slow_quantise(row, bits), found = quantise(row, bits);
+        EXPECT_EQ(found.q, expected.q);
+        EXPECT_EQ(found.scale, expected.scale);
+      }
+}
+
+TEST(Quantise, RoundsHalfToEven) {
+  // Largest 31: the scale is exactly 1, so that halves are halves.
+  const Quantised six = quantise({31, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 30.5f}, 6);
+  EXPECT_EQ(six.scale, 1);
+  EXPECT_EQ(six.q, (std::vector<std::int8_t>{31, 0, 2, 2, 0, -2, -2, 30}));
+}
+
+TEST(Quantise, EightBitsNeverStepFinerThanOneOver127) {
+  const Quantised small = quantise({0.6f, -0.25f, 0.001f}, 8);
+  EXPECT_EQ(small.scale, f16_rounded(1.0f / 127));
+  EXPECT_EQ(small.q, (std::vector<std::int8_t>{76, -32, 0}));  // 76.2 and -31.75: not stretched to 127
+  // Above one the row's clip sets the step, and the largest value takes the last level.
+  const Quantised large = quantise({254, -254, 1}, 8);
+  EXPECT_NEAR(large.scale, 2, 2e-3);
+  EXPECT_EQ(large.q[0], 127);
+  EXPECT_EQ(large.q[1], -127) << "8 bits are symmetric: -128 is not used";
+}
+
+TEST(Quantise, EightBitsRoundWithTheScaleBeforeItIsStoredAsF16) {
+  // 500/127 is not an f16. One step of each scale apart, some values of a long row round differently.
+  std::vector<float> row(2001);
+  for (std::size_t i = 0; i < row.size(); ++i) row[i] = 0.5f * static_cast<float>(i) - 500;
+  const Quantised found = quantise(row, 8);
+  const float clip = slow_quantile(row, 0.9999984);
+  bool differs = false;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const float clipped = std::clamp(row[i], -clip, clip);
+    EXPECT_EQ(found.q[i], round_half_even(clipped / (clip / 127.0f))) << row[i];
+    differs |= found.q[i] != round_half_even(clipped / found.scale);
+  }
+  EXPECT_TRUE(differs) << "this row cannot tell the two scales apart";
+}
+
+TEST(Quantise, NarrowBitsRoundWithTheStoredScaleAndClamp) {
+  // max/31 rounded down to f16 may put the largest value past the last level: it is clamped, not wrapped.
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    std::vector<float> row = random_row(9, 1, seed);
+    for (const int bits : {6, 5}) {
+      const Quantised found = quantise(row, bits);
+      const int highest = bits == 6 ? 31 : 15;
+      EXPECT_EQ(f16_rounded(found.scale), found.scale);
+      EXPECT_LE(*std::ranges::max_element(found.q), highest);
+      EXPECT_GE(*std::ranges::min_element(found.q), -highest - 1);
+    }
+  }
+}
+
+TEST(Quantise, ARowOfZerosIsZeros) {
+  for (const int bits : {8, 6, 5}) {
+    const Quantised found = quantise({0, -0.0f, 0}, bits);
+    EXPECT_EQ(found.q, (std::vector<std::int8_t>{0, 0, 0}));
+    EXPECT_TRUE(std::isfinite(found.scale));
+    EXPECT_TRUE(quantise({}, bits).q.empty());
+  }
+  // So small that the f16 scale is zero.
+  EXPECT_EQ(quantise({1e-9f, -1e-9f}, 6).q, (std::vector<std::int8_t>{0, 0}));
+  EXPECT_EQ(quantise({1e-9f, -1e-9f}, 6).scale, 0);
+}
+
+TEST(Quantise, NanAndInfinityMakeTheScaleNan) {
+  for (const int bits : {8, 6, 5})
+    for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+      const Quantised found = quantise({1, bad, 2}, bits);
+      EXPECT_TRUE(std::isnan(found.scale));
+      EXPECT_EQ(found.q, (std::vector<std::int8_t>{0, 0, 0}));
+    }
+}
+
+TEST(Quantise, AScaleTooLargeForF16IsNotHidden) {
+  // f16 ends at 65504: the scale becomes infinite, and q times it is not a number.
+  const Quantised found = quantise({1e7f, 0}, 6);
+  EXPECT_FALSE(std::isfinite(found.scale));
+  EXPECT_FALSE(std::isfinite(found.scale * static_cast<float>(found.q[0])));
+}
+
+TEST(Quantise, OtherBitsAndSizesAreRefused) {
+  const std::vector<float> row = {1, 2};
+  std::vector<std::int8_t> q(2), too_few(1);
+  for (const int bits : {0, 4, 7, 16}) EXPECT_THROW(quantise_row(row, bits, q), Error);
+  EXPECT_THROW(quantise_row(row, 8, too_few), Error);
+}
+
+TEST(Quantile, InterpolatesBetweenSortedMagnitudes) {
+  const std::vector<float> values = {-4, 1, 3, -2, 0};
+  EXPECT_EQ(quantile_of_magnitudes(values, 0), 0);
+  EXPECT_EQ(quantile_of_magnitudes(values, 0.5), 2);
+  EXPECT_EQ(quantile_of_magnitudes(values, 0.625), 2.5f);
+  EXPECT_EQ(quantile_of_magnitudes(values, 1), 4);
+  EXPECT_EQ(quantile_of_magnitudes({}, 0.5), 0);
+  EXPECT_TRUE(std::isnan(quantile_of_magnitudes(std::vector<float>{1, std::nanf(""), 2}, 0)));
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    const std::vector<float> row = random_row(1 + seed * 7, 1, seed);
+    for (const double fraction : {0.0, 0.03, 0.5, 0.9, 0.9999984, 1.0})
+      EXPECT_EQ(quantile_of_magnitudes(row, fraction), slow_quantile(row, fraction))
+          << row.size() << " " << fraction;
+  }
+}
+
+}  // namespace
+}  // namespace thimble

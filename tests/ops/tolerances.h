@@ -1,0 +1,74 @@
+// How far a cpu result in f32 may lie from the reference in f64, and why.
+//
+// The error of a tensor is its largest difference over its largest magnitude; of fewer than 64 values, the
+// plain relative error |a - b| / |b| (Euclidean), which one wrong value cannot hide in. Of 64 values and more
+// the cosine is looked at, too: 1 - cosine is half the square of the angle, so the bound is the square of the
+// tolerance.
+//
+// u = 2^-24 = 6e-8 is the rounding of one f32 operation; results are O(1). Bounds are some four times what
+// was measured (AVX-512, oneDNN 2.6): room for other vector widths and orders of summation, not for a wrong
+// formula.
+#pragma once
+
+#include <string_view>
+
+#include "ops/op.h"
+
+namespace thimble {
+
+struct Tolerance {
+  double forward, gradient;
+  std::string_view reason;
+};
+
+constexpr Tolerance tolerance_of(Op op) {
+  switch (op) {
+    case Op::embedding:
+      return {0, 2e-6, "forward copies; a row of the gradient sums up to N rows in f32"};
+    case Op::gather:
+    case Op::fake_quant:
+      return {0, 0, "copies, and a rule that is f32 in the reference, too"};
+    case Op::dropout:
+      return {3e-7, 3e-7, "one product with 1 / (1 - p), itself rounded"};
+    case Op::add_scaled:
+    case Op::residual_mix:
+      return {2e-7, 4e-6, "two products and a sum; dscale of a channel sums few terms of both signs"};
+    case Op::smear:
+      return {2e-6, 1e-6, "exp to a few u, then (1 - g) x + g x', which may cancel"};
+    case Op::activation:
+    case Op::softcap:
+      return {5e-7, 5e-6, "exp or tanh to a few u; near saturation 1 - t^2 cancels"};
+    case Op::rmsnorm:
+    case Op::layernorm:
+      return {6e-7, 2e-6, "a mean over C and a root; backward subtracts a row's mean"};
+    case Op::residual_norm:
+      return {6e-7, 2e-5,
+              "as rmsnorm; dscale of a channel sums few terms of both signs, each with that error"};
+    case Op::rope:
+      return {6e-7, 2e-6, "a norm, then two products of a rotation"};
+    case Op::exclusive_attention:
+      return {1e-6, 1e-6, "y - (y . u) u: what is left may be shorter than y"};
+    case Op::linear:
+      return {2e-6, 2e-6, "sums of up to 200 products in any order: sqrt(200) u"};
+    case Op::attention:
+      return {1e-6, 3e-6,
+              "scores of D products inside exp; backward subtracts delta and sums over rows and heads"};
+    case Op::cached_attention:
+      return {1e-6, 0, "as attention; no backward"};
+    case Op::head_loss:
+      return {2e-6, 3e-6, "logits of C products inside exp and log; dw sums over N rows"};
+  }
+  return {0, 0, "an op without a row here must be exact"};
+}
+
+// Reference backward in f64 against the complex step (h = 1e-30: no cancellation, no truncation): what is
+// left is the rounding of sums in f64, 1e-16 times the number of terms.
+inline constexpr double kComplexStepTolerance = 1e-12;
+
+// `+=` against earlier contents plus `=`: one more rounding, of a sum that is a few times larger than either.
+inline constexpr double kAddsTolerance = 5e-7;
+
+// Cosines in f64 are good to this much, whatever the tolerance.
+inline constexpr double kCosineRounding = 1e-14;
+
+}  // namespace thimble

@@ -1,0 +1,181 @@
+// What can be wrong with a call beyond its shapes: outputs and gradients that do not fit, memory that is
+// shared.
+#include <algorithm>
+
+#include "base/error.h"
+#include "ops/op_harness.h"
+
+namespace thimble {
+namespace {
+
+// A good call of an op, to be spoiled.
+class Call {
+ public:
+  explicit Call(const OpDef& def)
+      : def_(def),
+        case_(*std::ranges::find_if(op_facts(def.op).cases,
+                                    [](const OpCase& c) { return c.in[0].shape.rows > 1; })),
+        bound_(def, case_, kReference) {
+    for (const GuardedTensor& one : bound_.in) in.push_back(one.tensor());
+    for (const GuardedTensor& one : bound_.out) out.push_back(one.tensor());
+    for (const GuardedTensor& one : bound_.d_out) d_out.push_back(one.tensor());
+    for (const GuardedTensor& one : bound_.d_in) d_in.push_back(one.tensor());
+  }
+
+  std::vector<Tensor> in, out, d_out, d_in;
+
+  void forward_only() {
+    d_out.clear();
+    d_in.clear();
+  }
+
+  // Why the call is refused, "" if it is taken.
+  std::string refusal() const {
+    try {
+      validate_call(def_, {.in = in,
+                           .out = out,
+                           .d_out = d_out,
+                           .d_in = d_in,
+                           .attributes = case_.attributes,
+                           .scratch = {}});
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+
+  // With one tensor spoiled, which is put right again.
+  template <class Spoil>
+  void expect_refused(std::string_view why, Tensor& tensor, Spoil spoil) const {
+    const Tensor right = tensor;
+    spoil(tensor);
+    const std::string said = refusal();
+    EXPECT_TRUE(said.starts_with(fmt::format("[{}] ", def_.name))) << why << ", said: " << said;
+    tensor = right;
+  }
+  void expect_refused_over(std::string_view why, Tensor& tensor, const Tensor& other) const {
+    if (other) expect_refused(why, tensor, [&](Tensor& t) { t.data = other.data; });
+  }
+
+ private:
+  const OpDef& def_;
+  const OpCase& case_;
+  BoundOp bound_;
+};
+
+void row_short(Tensor& t) {
+  t.rows -= 1;
+}
+void column_more(Tensor& t) {
+  t.cols += 1;
+  t.stride += 1;
+}
+void other_dtype(Tensor& t) {
+  t.dtype = DType::f32;
+}
+
+TEST(ValidateCall, TakesAGoodCall) {
+  for (const OpDef& def : all_ops()) EXPECT_EQ(Call(def).refusal(), "");
+}
+
+TEST(ValidateCall, RefusesOutputsThatDoNotFit) {
+  for (const OpDef& def : all_ops()) {
+    SCOPED_TRACE(def.name);
+    Call call(def);
+    for (Tensor& out : call.out) {
+      call.expect_refused("a row short", out, row_short);
+      call.expect_refused("a column too many", out, column_more);
+      call.expect_refused("of another dtype", out, other_dtype);
+      call.expect_refused("rows nearer than their width", out, [](Tensor& t) { t.stride = t.cols - 1; });
+      call.expect_refused("another device", out, [](Tensor& t) { t.device = Device::cuda; });
+    }
+    call.out.pop_back();
+    EXPECT_NE(call.refusal(), "") << "an output short";
+  }
+}
+
+TEST(ValidateCall, RefusesInputsThatDoNotFit) {
+  for (const OpDef& def : all_ops()) {
+    SCOPED_TRACE(def.name);
+    Call call(def);
+    for (Tensor& in : call.in) {
+      if (!in) continue;
+      if (in.rows > 1 && in.cols > 1)
+        call.expect_refused("rows nearer than their width", in, [](Tensor& t) { t.stride = t.cols - 1; });
+      call.expect_refused("another device", in, [](Tensor& t) { t.device = Device::cuda; });
+    }
+  }
+}
+
+// In forward. In backward, what is not saved may be gone.
+TEST(ValidateCall, RefusesShapesWithoutMemory) {
+  for (const OpDef& def : all_ops()) {
+    SCOPED_TRACE(def.name);
+    Call call(def);
+    call.forward_only();
+    for (std::vector<Tensor>* tensors : {&call.in, &call.out})
+      for (Tensor& tensor : *tensors)
+        if (tensor) call.expect_refused("no memory", tensor, [](Tensor& t) { t.data = nullptr; });
+  }
+}
+
+TEST(ValidateCall, RefusesTensorsThatOverlap) {
+  for (const OpDef& def : all_ops()) {
+    SCOPED_TRACE(def.name);
+    Call call(def);
+    for (std::size_t i = 0; i < call.out.size(); ++i) {
+      for (const Tensor& in : call.in) call.expect_refused_over("an output over an input", call.out[i], in);
+      for (std::size_t j = 0; j < i; ++j)
+        call.expect_refused_over("an output over an output", call.out[i], call.out[j]);
+    }
+    for (std::size_t i = 0; i < call.d_in.size(); ++i) {
+      Tensor& gradient = call.d_in[i];
+      if (!gradient) continue;
+      for (std::size_t j = 0; j < call.in.size(); ++j)
+        if (has_bit(def.saved_inputs, j))
+          call.expect_refused_over("a gradient over an input that backward reads", gradient, call.in[j]);
+      for (std::size_t j = 0; j < call.out.size(); ++j)
+        if (has_bit(def.saved_outputs, j))
+          call.expect_refused_over("a gradient over an output that backward reads", gradient, call.out[j]);
+      for (const Tensor& d_out : call.d_out)
+        call.expect_refused_over("a gradient over the gradient of an output", gradient, d_out);
+      for (std::size_t j = 0; j < i; ++j)
+        call.expect_refused_over("a gradient over another", gradient, call.d_in[j]);
+    }
+  }
+}
+
+TEST(ValidateCall, RefusesGradientsThatDoNotFitOrAreNotThere) {
+  for (const OpDef& def : all_ops()) {
+    SCOPED_TRACE(def.name);
+    Call call(def);
+    for (std::vector<Tensor>* gradients : {&call.d_in, &call.d_out})
+      for (Tensor& gradient : *gradients) {
+        if (!gradient) continue;
+        call.expect_refused("a row short", gradient, row_short);
+        call.expect_refused("a column too many", gradient, column_more);
+        call.expect_refused("of another dtype", gradient, other_dtype);
+      }
+    const std::vector<Tensor> spare = Call(def).out;
+    for (std::size_t i = 0; i < call.in.size(); ++i)
+      if (call.in[i] && !has_bit(def.differentiable, i))
+        call.expect_refused("of an input that has none", call.d_in[i], [&](Tensor& t) {
+          t = call.in[i];
+          t.data = spare[0].data;
+        });
+  }
+}
+
+TEST(ValidateCall, RefusesMoreGradientsThanThereAreTensors) {
+  for (const OpDef& def : all_ops()) {
+    SCOPED_TRACE(def.name);
+    Call more_in(def), more_out(def), spare(def);
+    more_in.d_in.resize(more_in.in.size() + 1, spare.out[0]);
+    EXPECT_NE(more_in.refusal(), "") << "more gradients than inputs";
+    more_out.d_out.resize(more_out.out.size() + 1, spare.out[0]);
+    EXPECT_NE(more_out.refusal(), "") << "more gradients than outputs";
+  }
+}
+
+}  // namespace
+}  // namespace thimble

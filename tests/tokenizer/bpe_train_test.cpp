@@ -1,0 +1,136 @@
+#include "tokenizer/bpe_train.h"
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/parallel.h"
+#include "support/temp_folder.h"
+#include "tokenizer/byte_level.h"
+#include "tokenizer/shared_tokenizers.h"
+#include "tokenizer/tokenizer_json.h"
+
+namespace thimble {
+
+namespace {
+
+BpeTrainResult train_on(const std::filesystem::path& path, const BpeTrainOptions& options,
+                        DocumentSplit split = DocumentSplit::end_of_text) {
+  TextSource source({path}, {.split = split});
+  return train_bpe(source, options, ProgressOutput::nowhere());
+}
+
+std::string merges_text(const BpeSpec& spec) {
+  std::string out;
+  for (const Merge& merge : spec.merges)
+    out += spec.vocab[static_cast<std::size_t>(merge.left)] + " " +
+           spec.vocab[static_cast<std::size_t>(merge.right)] + "\n";
+  return out;
+}
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST(BpeTrain, GivesTheReferenceMergesWhenTiesGoToTheGreaterPair) {
+  constexpr std::string_view kFolder = "fixtures/bpe-train";
+  if (!shared_path(kFolder)) GTEST_SKIP() << shared_missing(kFolder);
+  const BpeTrainResult result =
+      train_on(*shared_path("fixtures/bpe-train/cs336-corpus.en"), {.vocab_size = 500,
+                                                                    .min_frequency = 1,
+                                                                    .pattern = Pattern::gpt2,
+                                                                    .special_tokens = {"<|endoftext|>"},
+                                                                    .ties = Ties::greater_bytes});
+  const std::string expected = shared_text("fixtures/bpe-train/cs336-train-bpe-reference-merges.txt");
+  EXPECT_EQ(merges_text(result.spec), expected.ends_with('\n') ? expected : expected + "\n");
+
+  const Json vocab =
+      parse_json(shared_text("fixtures/bpe-train/cs336-train-bpe-reference-vocab.json"), "vocab");
+  ASSERT_EQ(result.spec.vocab.size(), vocab.size());
+  std::set<std::string> expected_tokens, tokens(result.spec.vocab.begin(), result.spec.vocab.end());
+  for (const auto& [token, id] : vocab.as_object()) expected_tokens.insert(token);
+  EXPECT_EQ(tokens, expected_tokens);
+  EXPECT_EQ(result.spec.vocab[0], "<|endoftext|>");
+}
+
+TEST(BpeTrain, PutsSpecialTokensFirstThenAllBytes) {
+  TempFolder folder;
+  const auto result = train_on(folder.write("a.txt", "aaa bbb aaa bbb"),
+                               {.vocab_size = 270, .special_tokens = special_tokens_for(true)});
+  const auto tokenizer = make_bpe_tokenizer(result.spec);
+  const std::vector<std::pair<std::string, TokenId>> expected = {
+      {"<bos>", 0}, {"<user>", 1}, {"<assistant>", 2}, {"<end_turn>", 3}, {"<system>", 4}};
+  EXPECT_EQ(tokenizer->special_tokens(), expected);
+  EXPECT_EQ(tokenizer->special().bos, 0);
+  std::string all_bytes;
+  for (int byte = 0; byte < 256; ++byte) all_bytes += static_cast<char>(byte);
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(all_bytes)), all_bytes);
+}
+
+TEST(BpeTrain, NeverLetsTextBecomeASpecialToken) {
+  TempFolder folder;
+  const auto result = train_on(folder.write("a.txt", "bos bos bos bos <bos> <bos> <bos> <bos>"),
+                               {.vocab_size = 300, .min_frequency = 1});
+  const auto tokenizer = make_bpe_tokenizer(result.spec);
+  for (const std::string text : {"<bos>", "a<bos>b", " <bos>"}) {
+    const auto ids = tokenizer->encode(text);
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), 0), 0) << text;
+    EXPECT_EQ(tokenizer->decode(ids), text);
+  }
+}
+
+TEST(BpeTrain, DoesNotDependOnTheNumberOfThreads) {
+  constexpr std::string_view kFile = "corpora/tinyshakespeare.txt";
+  if (!shared_path(kFile)) GTEST_SKIP() << shared_missing(kFile);
+  const int before = max_threads();
+  std::vector<std::string> files;
+  for (const int threads : {1, 2, 3}) {
+    set_threads(threads);
+    files.push_back(write_tokenizer_json(train_on(*shared_path(kFile), {.vocab_size = 1000}).spec));
+  }
+  set_threads(before);
+  EXPECT_EQ(files[0], files[1]);
+  EXPECT_EQ(files[0], files[2]);
+}
+
+TEST(BpeTrain, StopsWhenPairsGetTooRare) {
+  TempFolder folder;
+  const auto file = folder.write("a.txt", "ab ab ab cd cd");
+  EXPECT_EQ(merges_text(train_on(file, {.vocab_size = 4096, .min_frequency = 3}).spec), "a b\n");
+  EXPECT_EQ(merges_text(train_on(file, {.vocab_size = 4096, .min_frequency = 2}).spec),
+            "a b\nc d\nĠ ab\nĠ cd\n");
+}
+
+TEST(BpeTrain, SaysWhyItCannotStart) {
+  TempFolder folder;
+  const auto file = folder.write("a.txt", "abc"), empty = folder.write("empty.txt", "");
+  EXPECT_EQ(message_of([&] { train_on(file, {.vocab_size = 256}); }),
+            "a vocabulary of 256 cannot hold 1 special tokens and the 256 bytes");
+  EXPECT_EQ(message_of([&] { train_on(empty, {}); }), "there is no text to train on: 1 files, all empty");
+}
+
+TEST(BpeTrain, CutsLongDocumentsWithoutChangingTheResult) {
+  constexpr std::string_view kFile = "corpora/wiki.test.raw";
+  if (!shared_path(kFile)) GTEST_SKIP() << shared_missing(kFile);
+  TextSource whole({*shared_path(kFile)}, {.split = DocumentSplit::file});
+  TextSource cut({*shared_path(kFile)}, {.split = DocumentSplit::file, .max_piece_bytes = 20'000});
+  const auto counts = count_words(whole, Pattern::gpt2, ProgressOutput::nowhere());
+  const auto cut_counts = count_words(cut, Pattern::gpt2, ProgressOutput::nowhere());
+  const auto a = counts.sorted(), b = cut_counts.sorted();
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].text, b[i].text);
+    EXPECT_EQ(a[i].count, b[i].count) << a[i].text;
+  }
+}
+
+}  // namespace thimble
