@@ -1,9 +1,10 @@
-// Tokenizing speed, ours beside Hugging Face's tokenizers (npm, the real Rust library) and SentencePiece, all from
-// one run on one machine:
+// Tokenizing speed, ours beside Hugging Face's tokenizers (npm, the real Rust library) and SentencePiece, all
+// from one run on one machine:
 //
 //   tokenize_bench TOKENIZER TEXT [--model SP.model] [--peer bench/tokenize_peer.js] [--train-vocab N]
 //
-// Every figure is the best of several passes over the lines of TEXT: the machine may be busy with other things.
+// Every figure is the best of several passes over the lines of TEXT: the machine may be busy with other
+// things.
 #include <fmt/format.h>
 
 #include <array>
@@ -32,7 +33,8 @@ struct Options {
 };
 
 Options parse(int argc, char** argv) {
-  check(argc >= 3, "usage: tokenize_bench TOKENIZER TEXT [--model SP.model] [--peer SCRIPT] [--train-vocab N]");
+  check(argc >= 3,
+        "usage: tokenize_bench TOKENIZER TEXT [--model SP.model] [--peer SCRIPT] [--train-vocab N]");
   Options options{argv[1], argv[2], "", "", 0};
   for (int i = 3; i + 1 < argc; i += 2) {
     const std::string_view name = argv[i];
@@ -102,8 +104,8 @@ void run(const Options& options) {
   std::map<int, double> peer_rate;
   for (const int threads : {1, cores}) {
     if (options.peer.empty() || peer_rate.contains(threads)) continue;
-    const Json peer = run_peer(fmt::format("RAYON_NUM_THREADS={} node '{}' encode '{}' '{}'", threads, options.peer,
-                                           options.tokenizer, options.text));
+    const Json peer = run_peer(fmt::format("RAYON_NUM_THREADS={} node '{}' encode '{}' '{}'", threads,
+                                           options.peer, options.tokenizer, options.text));
     peer_rate[threads] = peer.at("megabytes_per_second").as_double();
     row("Hugging Face encode", threads, peer_rate[threads], 0);
   }
@@ -136,13 +138,16 @@ void run(const Options& options) {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     double peer = 0;
     if (!options.peer.empty())
-      peer = run_peer(fmt::format("node '{}' train '{}'", options.peer, options.text)).at("seconds").as_double();
+      peer =
+          run_peer(fmt::format("node '{}' train '{}'", options.peer, options.text)).at("seconds").as_double();
     table.row({fmt::format("thimble train to {}", options.train_vocab), std::to_string(cores),
                fmt::format("{:.2f}", static_cast<double>(text.size()) / seconds / 1e6),
-               peer > 0 ? fmt::format("{:.1f}x ({:.1f} s, Hugging Face {:.1f} s)", peer / seconds, seconds, peer) : ""});
+               peer > 0
+                   ? fmt::format("{:.1f}x ({:.1f} s, Hugging Face {:.1f} s)", peer / seconds, seconds, peer)
+                   : ""});
   }
-  fmt::print("{}, {:.1f} MB in {} lines, best of {} passes\n{}", options.text, static_cast<double>(bytes) / 1e6,
-             lines.size(), kPasses, table.text());
+  fmt::print("{}, {:.1f} MB in {} lines, best of {} passes\n{}", options.text,
+             static_cast<double>(bytes) / 1e6, lines.size(), kPasses, table.text());
 }
 
 }  // namespace

@@ -52,7 +52,12 @@ ProgressBar::ProgressBar(ProgressOutput output, std::string title, std::string u
 }
 
 ProgressBar::~ProgressBar() {
+  clear();
+}
+
+void ProgressBar::clear() {
   if (on_screen_ && output_.terminal) output_.write("\r\x1b[K");
+  on_screen_ = false;
 }
 
 void ProgressBar::update(std::uint64_t done, std::string_view note) {

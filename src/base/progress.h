@@ -33,6 +33,7 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void advance(std::uint64_t amount) { update(done_ + amount); }
+  void clear();  // before something else is printed; the next update draws the line again
   void update(std::uint64_t done,
               std::string_view note = {});  // note: "loss 3.21", shown at the end of the line
 

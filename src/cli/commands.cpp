@@ -7,11 +7,17 @@
 #include "base/error.h"
 #include "base/nearest.h"
 #include "cli/completions.h"
+#include "cli/diff.h"
 #include "cli/doctor.h"
+#include "cli/eval.h"
+#include "cli/generate.h"
+#include "cli/import.h"
+#include "cli/inspect.h"
 #include "cli/tokenizer_decode.h"
 #include "cli/tokenizer_encode.h"
 #include "cli/tokenizer_info.h"
 #include "cli/tokenizer_train.h"
+#include "cli/trace.h"
 #include "cli/train.h"
 
 namespace thimble {
@@ -19,10 +25,16 @@ namespace thimble {
 std::vector<Command> all_commands() {
   return {
       train_command(),
+      eval_command(),
+      generate_command(),
       tokenizer_train_command(),
       tokenizer_encode_command(),
       tokenizer_decode_command(),
       tokenizer_info_command(),
+      import_command(),
+      inspect_command(),
+      trace_command(),
+      diff_command(),
       doctor_command(),
       completions_command(),
   };

@@ -71,7 +71,7 @@ struct Model::Entry {
   std::map<int, std::vector<std::int32_t>> integers;
   std::vector<float> weight;
   const float* gradients = nullptr;  // bound block
-  const void* cache = nullptr;       // bound cache
+  const std::byte* cache = nullptr;  // memory of the bound cache
   std::uint64_t version = 0;         // of the weights it was prepared with
 };
 
@@ -167,12 +167,13 @@ Tensor Model::decode(const Rows& rows, KvCache& cache) {
        .phase = static_cast<int>(cache.slots())},
       {.mode = Mode::decoding, .rows = bucket, .gathered = gathered, .slots = cache.slots()}, false);
   entry.set_inputs(rows);
-  if (entry.cache != &cache) {
+  // Compared by its memory: another cache may come to lie where a dead one lay.
+  if (entry.cache != cache.memory()) {
     for (std::size_t l = 0; l < entry.graph.k_cache.size(); ++l) {
       entry.program.bind(entry.graph.k_cache[l], cache.keys(static_cast<std::int64_t>(l)));
       entry.program.bind(entry.graph.v_cache[l], cache.values(static_cast<std::int64_t>(l)));
     }
-    entry.cache = &cache;
+    entry.cache = cache.memory();
   }
   entry.program.run();
   return entry.program.tensor(entry.graph.logits);

@@ -23,6 +23,7 @@ class KvCache {
   std::int64_t slots() const { return slots_; }
   Tensor keys(std::int64_t layer) const { return matrix(2 * layer); }
   Tensor values(std::int64_t layer) const { return matrix(2 * layer + 1); }
+  const std::byte* memory() const { return arena_.at(0); }  // which cache this is
   // The first `count` positions of one slot into another: a shared prefix.
   void copy_prefix(std::int64_t from, std::int64_t to, std::int64_t count);
 

@@ -15,6 +15,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "model/config.h"
 #include "tensor/dtype.h"

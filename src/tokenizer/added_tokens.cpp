@@ -49,6 +49,19 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std
   for (std::size_t b = 1; b < first_.size(); ++b) first_[b] += first_[b - 1];
 }
 
+// Where a token could start, at or after `at`.
+std::size_t AddedTokenFinder::next_start(std::string_view text, std::size_t at) const {
+  const unsigned only = first_byte(tokens_.front());
+  if (only == first_byte(tokens_.back()))
+    return std::min(text.find(static_cast<char>(only), at), text.size());
+  auto starts_none = [&](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return first_[byte] == first_[byte + 1u];
+  };
+  while (at < text.size() && starts_none(text[at])) ++at;
+  return at;
+}
+
 const AddedToken* AddedTokenFinder::longest_at(std::string_view text, std::size_t at) const {
   const auto byte = static_cast<unsigned char>(text[at]);
   const std::string_view rest = text.substr(at);
@@ -60,7 +73,8 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text, std::size_
 std::vector<TextSegment> AddedTokenFinder::split(std::string_view text, bool trusted) const {
   std::vector<TextSegment> segments;
   std::size_t done = 0;
-  for (std::size_t at = 0; at < text.size();) {
+  if (tokens_.empty()) return {{-1, text}};
+  for (std::size_t at = 0; (at = next_start(text, at)) < text.size();) {
     const AddedToken* token = longest_at(text, at);
     if (!token) {
       ++at;

@@ -28,6 +28,7 @@ class AddedTokenFinder {
   std::vector<TextSegment> split(std::string_view text, bool trusted) const;
 
  private:
+  std::size_t next_start(std::string_view text, std::size_t at) const;
   const AddedToken* longest_at(std::string_view text, std::size_t at) const;
 
   std::vector<AddedToken> tokens_;          // by first byte, longest first

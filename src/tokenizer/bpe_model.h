@@ -24,7 +24,7 @@ class BpeScratch {
   friend class BpeModel;
 
   // A word of up to 24 bytes and its ids, in one cache line.
-  struct Entry {
+  struct alignas(64) Entry {
     std::array<std::uint64_t, 3> word{};
     std::uint8_t bytes = 0;  // 0: free
     std::uint8_t count = 0;

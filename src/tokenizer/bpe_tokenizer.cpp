@@ -121,6 +121,20 @@ void BpeTokenizer::encode_normalized(std::string_view text, BpeScratch& scratch,
   pre_tokenizer_.for_each(text, [&](std::string_view word) { model_.encode_word(word, scratch, ids); });
 }
 
+std::string BpeTokenizer::decode(std::span<const TokenId> ids, DecodeOptions options) const {
+  if (!spec_.byte_level()) return Tokenizer::decode(ids, options);
+  std::string text;
+  text.reserve(ids.size() * 4);
+  for (const TokenId id : ids) {
+    check_id(id);
+    if (const TokenType type = types_[static_cast<std::size_t>(id)]; type == TokenType::normal)
+      text += model_.token_bytes(id);
+    else if (type == TokenType::user_defined || (type == TokenType::control && options.keep_special))
+      text += spec_.vocab[static_cast<std::size_t>(id)];
+  }
+  return text;
+}
+
 void BpeTokenizer::append_token(TokenId id, bool first, std::string& text) const {
   check_id(id);
   switch (token_type(id)) {

@@ -23,6 +23,7 @@ class BpeTokenizer final : public Tokenizer {
   TokenizerKind kind() const override { return kind_; }
   TokenId vocab_size() const override { return static_cast<TokenId>(spec_.vocab.size()); }
   void encode(std::string_view text, std::vector<TokenId>& ids, EncodeOptions options) const override;
+  std::string decode(std::span<const TokenId> ids, DecodeOptions options = {}) const override;
   void append_token(TokenId id, bool first, std::string& text) const override;
   std::string token_text(TokenId id) const override;
   TokenType token_type(TokenId id) const override;

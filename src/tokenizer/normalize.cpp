@@ -47,11 +47,7 @@ void append_form(std::string_view text, UnicodeForm form, std::string& out) {
     out.append(done, until);
     done = until;
   };
-  for (const char* p = text.data(); p < end;) {
-    if (static_cast<signed char>(*p) >= 0) {
-      ++p;
-      continue;
-    }
+  for (const char* p = text.data(); (p = skip_ascii(p, end)) < end;) {
     const char* start = p > done && static_cast<signed char>(p[-1]) >= 0 ? p - 1 : p;
     bool inert = form == UnicodeForm::nfc;
     while (p < end && static_cast<signed char>(*p) < 0) {
@@ -93,10 +89,10 @@ Overloaded(Fs...) -> Overloaded<Fs...>;
 
 bool changes_nothing(const NormalizerStep& step, std::string_view text) {
   if (!std::holds_alternative<UnicodeForm>(step)) return text.empty();
-  if (is_ascii(text)) return true;
+  if (skip_ascii(text.data(), text.data() + text.size()) == text.data() + text.size()) return true;
   if (std::get<UnicodeForm>(step) != UnicodeForm::nfc) return false;
   const char* const end = text.data() + text.size();
-  for (const char* p = text.data(); p < end;) {
+  for (const char* p = text.data(); (p = skip_ascii(p, end)) < end;) {
     const Utf8Char c = decode_utf8(p, end);
     if (c.valid && !is_inert_under_nfc(c.code)) return false;
     p += c.bytes;

@@ -77,6 +77,7 @@ std::string train_sentencepiece(TextSource& source, const SentencePieceOptions& 
       {"model_type", "bpe"},
       {"vocab_size", std::to_string(options.vocab_size)},
       {"hard_vocab_limit", "false"},
+      {"required_chars", "\xE2\x96\x81"},  // a space without a token would be three bytes
       {"character_coverage", fmt::format("{}", options.character_coverage)},
       {"byte_fallback", "true"},
       {"split_digits", "true"},
@@ -92,7 +93,6 @@ std::string train_sentencepiece(TextSource& source, const SentencePieceOptions& 
       {"minloglevel", "3"},
   };
   if (!options.control_tokens.empty()) settings["control_symbols"] = joined(options.control_tokens);
-  if (identity) settings["required_chars"] = " ";  // a space that is bytes would be counted as three
 
   Sentences sentences(source, interrupt);
   check(sentences.any(), "there is no text to train on: {} files, all empty", source.files().size());

@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 namespace thimble {
@@ -142,8 +143,14 @@ void append_utf8(std::string& out, char32_t code) {
   }
 }
 
-bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<signed char>(c) >= 0; });
+const char* skip_ascii(const char* at, const char* end) {
+  constexpr std::uint64_t kHighBits = 0x8080808080808080u;
+  for (std::uint64_t eight; end - at >= 8; at += 8) {
+    std::memcpy(&eight, at, 8);
+    if (eight & kHighBits) break;
+  }
+  while (at < end && static_cast<signed char>(*at) >= 0) ++at;
+  return at;
 }
 
 CharClass class_of(char32_t code) {

@@ -38,7 +38,8 @@ struct Utf8Char {
 Utf8Char decode_utf8(const char* at, const char* end);
 void append_utf8(std::string& out, char32_t code);
 
-bool is_ascii(std::string_view text);
+// The first byte beyond ASCII, or `end`.
+const char* skip_ascii(const char* at, const char* end);
 
 CharClass class_of(char32_t code);
 

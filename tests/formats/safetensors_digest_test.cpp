@@ -75,6 +75,16 @@ TEST(SafetensorsDigest, AFileWithoutOneIsNotVerified) {
             "test.safetensors: expected digests in a tensor thimble.digest, found none");
 }
 
+TEST(SafetensorsDigest, ADigestThatIsNotLastIsRefused) {
+  const std::string file =
+      raw_safetensors(R"({"thimble.digest":{"dtype":"U8","shape":[32],"data_offsets":[0,32]},)"
+                      R"("w":{"dtype":"U8","shape":[1],"data_offsets":[32,33]}})",
+                      std::string(33, 'x'));
+  EXPECT_EQ(verification_of(file),
+            "test.safetensors: expected thimble.digest to be the last tensor, U8 of shape [32], found U8 of "
+            "shape [32]");
+}
+
 TEST(SafetensorsDigest, ADigestOfTheWrongShapeIsRefused) {
   const auto with_digest = [](std::string_view description, std::size_t bytes) {
     return raw_safetensors(fmt::format(R"({{"thimble.digest":{}}})", description), std::string(bytes, 'x'));

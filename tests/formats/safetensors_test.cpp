@@ -240,6 +240,19 @@ TEST(Safetensors, ASourceThatGivesTooLittleOrTooMuchLeavesNoFile) {
   }
 }
 
+TEST(Safetensors, ASourceWithoutEndIsStoppedAtTheTensorsSize) {
+  SafetensorsWriter writer;
+  int pieces = 0;
+  writer.add("t", DType::u8, {4}, [&](const SafetensorsWriter::Sink& sink) {
+    while (pieces < 1000) {
+      ++pieces;
+      sink(bytes_of("abc"));
+    }
+  });
+  EXPECT_THROW(written(writer, WithDigest::no), Error);
+  EXPECT_EQ(pieces, 2) << "the second piece is one byte too many and is not written";
+}
+
 TEST(Safetensors, AWriteThatFailsAnywhereLeavesWhatWasThere) {
   const Everything all;
   SimulatedDisk whole;

@@ -1,5 +1,7 @@
 // Documents that share a call do not see each other, and a cache gives what the whole would.
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "ops/attention.h"
 #include "ops/cached_attention.h"
@@ -47,6 +49,29 @@ TEST(Attention, DocumentsInOneCallGiveWhatEachGivesAlone) {
       SCOPED_TRACE(fmt::format("document of rows {} to {}", begin, end));
       const OpCase alone = document(op_case, begin, end);
       expect_close(def, alone, run_op(def, alone, kCpu), rows_of(whole, begin, end, N));
+    }
+  }
+}
+
+// The loss of every other document is as if nothing had happened.
+TEST(Attention, ANanStaysInItsDocument) {
+  const OpDef& def = op_def(Op::attention);
+  for (OpCase op_case : op_facts(Op::attention).cases) {
+    SCOPED_TRACE(op_case.name);
+    const std::vector<double>& first = op_case.in[3].numbers;
+    const auto N = static_cast<std::int64_t>(first.size());
+    const Results before = run_op(def, op_case, kCpu);
+    const std::int64_t row = N / 2;
+    for (Values* planted : {&op_case.in[0], &op_case.in[1], &op_case.in[2], &op_case.d_out[0]}) {
+      double& number = planted->numbers[static_cast<std::size_t>(row * planted->shape.cols)];
+      const double was = std::exchange(number, std::nan(""));
+      const Results after = run_op(def, op_case, kCpu);
+      number = was;
+      for (std::int64_t n = 0; n < N; ++n)
+        if (first[static_cast<std::size_t>(n)] != first[static_cast<std::size_t>(row)]) {
+          SCOPED_TRACE(fmt::format("NaN in row {}, seen from row {}", row, n));
+          expect_same_bits(rows_of(before, n, n + 1, N), rows_of(after, n, n + 1, N));
+        }
     }
   }
 }

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "ops/op_harness.h"
 

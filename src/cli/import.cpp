@@ -1,0 +1,103 @@
+#include "cli/import.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/table.h"
+#include "cli/console.h"
+#include "cli/output.h"
+#include "cli/parse.h"
+#include "formats/model_write.h"
+#include "model/config_builder.h"
+#include "model/presets.h"
+
+namespace thimble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// A bare state dict is whatever these say; everything else knows by itself what it is.
+bool says_what_it_is(const Arguments& arguments) {
+  return arguments.given("preset") || arguments.given("config") || arguments.given("set") ||
+         arguments.given("prefix");
+}
+
+ModelFile open_source(const Arguments& arguments) {
+  const fs::path source = arguments.path("SOURCE");
+  if (!says_what_it_is(arguments)) return open_model(source);
+  if (fs::is_directory(source))
+    throw UsageError(
+        fmt::format("--preset, --config, --set and --prefix are for bare state dicts, {} is a folder",
+                    source.string()),
+        Hint{"a Hugging Face folder says itself what model it holds"});
+  ConfigBuilder settings;
+  if (arguments.given("preset")) settings.preset(arguments.text("preset"));
+  if (arguments.given("config")) settings.file(arguments.path("config"));
+  for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
+  return open_state_dict(source, settings.resolve(), arguments.text("prefix"));
+}
+
+void attach_tokenizer(ModelFile& model, const fs::path& path) {
+  const auto tokenizer = load_tokenizer(path);
+  model.tokenizer = TokenizerFile{
+      .name = path.string(), .content = tokenizer->serialized(), .special = tokenizer->special()};
+}
+
+int run_import(const Arguments& arguments, Console& console) {
+  PosixFileOps ops;
+  const Output output = output_from(arguments, ops);
+  ModelFile model = open_source(arguments);
+  if (arguments.given("tokenizer")) attach_tokenizer(model, arguments.path("tokenizer"));
+  write_model(ops, output.path, output.existing, model, arguments.flag("half") ? DType::f16 : DType::f32);
+  const ParamTable table(model.config.model);
+  if (console.json())
+    console.print_json(Json::object()
+                           .set("output", output.path.string())
+                           .set("architecture", model.architecture)
+                           .set("parameters", table.count())
+                           .set("tensors", table.all().size())
+                           .set("tokenizer", model.tokenizer.has_value())
+                           .set("bytes", fs::file_size(output.path)));
+  else
+    console.print(fmt::format("{}: {}, {} parameters in {} tensors, {}\n", output.path.string(),
+                              model.architecture, with_commas(table.count()), table.all().size(),
+                              model.tokenizer ? "with its tokenizer" : "no tokenizer"));
+  return 0;
+}
+
+}  // namespace
+
+Command import_command() {
+  std::vector<std::string_view> presets;
+  for (const Preset& preset : all_presets()) presets.push_back(preset.name);
+  return {
+      .name = "import",
+      .summary = "make a model file of a Hugging Face folder or of bare weights",
+      .arguments = {{.name = "SOURCE", .help = "Hugging Face folder, or safetensors file of weights"}},
+      .options = {{.name = "preset", .help = "bare weights: what model they are of", .choices = presets},
+                  {.name = "config", .value = "FILE", .help = "bare weights: the same as a TOML file"},
+                  {.name = "set",
+                   .value = "KEY=VALUE",
+                   .help = "bare weights: one setting, on top of both",
+                   .repeated = true},
+                  {.name = "prefix",
+                   .value = "S",
+                   .help = "bare weights: what stands before each name; other tensors are passed over"},
+                  {.name = "tokenizer",
+                   .value = "FILE",
+                   .help = "tokenizer to put in, instead of the source's own"},
+                  {.name = "half", .help = "store the weights as f16"},
+                  output_option("safetensors file to write"),
+                  common::force(),
+                  common::threads(),
+                  common::json(),
+                  common::quiet()},
+      .examples = {"thimble import Qwen2.5-0.5B -o qwen.safetensors",
+                   "thimble import final_model.safetensors --preset golf --tokenizer fineweb_1024_bpe.model "
+                   "-o golf.safetensors"},
+      .run = run_import};
+}
+
+}  // namespace thimble

@@ -1,0 +1,21 @@
+#include "cli/output.h"
+
+#include "base/error.h"
+#include "cli/parse.h"
+
+namespace thimble {
+
+Option output_option(std::string_view help) {
+  return {.name = "output", .letter = 'o', .value = "FILE", .help = help, .required = true};
+}
+
+Output output_from(const Arguments& arguments, FileOps& ops) {
+  const bool force = arguments.flag("force");
+  Output output{arguments.path("output"), force ? Existing::replace : Existing::refuse};
+  if (!force && ops.kind(output.path) != PathKind::nothing)
+    fail(Hint{"name another file with -o, or pass --force"}, "{} exists already", output.path.string());
+  if (output.path.has_parent_path()) make_folders(ops, output.path.parent_path());
+  return output;
+}
+
+}  // namespace thimble

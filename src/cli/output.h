@@ -1,0 +1,23 @@
+// Where a command writes: -o FILE and --force.
+#pragma once
+
+#include <filesystem>
+
+#include "base/files.h"
+#include "cli/option.h"
+
+namespace thimble {
+
+class Arguments;
+
+struct Output {
+  std::filesystem::path path;
+  Existing existing = Existing::refuse;
+};
+
+Option output_option(std::string_view help);  // -o, required
+
+// Refuses a file that exists now, before any work is done; writing it checks again. Makes the folders above.
+Output output_from(const Arguments& arguments, FileOps& ops);
+
+}  // namespace thimble

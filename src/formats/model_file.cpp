@@ -1,0 +1,154 @@
+#include "formats/model_file.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "formats/architecture.h"
+#include "formats/hugging_face.h"
+#include "formats/safetensors.h"
+#include "formats/weight_sources.h"
+#include "model/config_toml.h"
+
+namespace thimble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_weight(std::string_view name) {
+  return !name.starts_with(kOptimizerPrefix) && !name.starts_with(kThimblePrefix);
+}
+
+std::optional<std::int64_t> read_count(const SafetensorsFile& file, std::string_view key, std::int64_t most) {
+  const std::string* text = file.find_metadata(key);
+  if (!text) return std::nullopt;
+  std::int64_t value = -1;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  check(error == std::errc() && end == text->data() + text->size() && value >= 0 && value <= most,
+        "{}: metadata {} is '{}', expected a whole number up to {}", file.name(), key, text->substr(0, 40),
+        most);
+  return value;
+}
+
+std::optional<TokenizerFile> read_tokenizer(const SafetensorsFile& file, const ModelConfig& config) {
+  if (!file.find(kTokenizerTensor)) return std::nullopt;
+  check(file.dtype(kTokenizerTensor) == DType::u8, "{}: expected {} as U8, found {}", file.name(),
+        kTokenizerTensor, file.at(kTokenizerTensor).dtype);
+  const auto bytes = file.bytes(kTokenizerTensor);
+  const auto id = [&](std::string_view key) -> std::optional<TokenId> {
+    const auto value = read_count(file, key, config.vocab_size - 1);
+    return value ? std::optional(static_cast<TokenId>(*value)) : std::nullopt;
+  };
+  return TokenizerFile{.name = fmt::format("{}: {}", file.name(), kTokenizerTensor),
+                       .content = {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
+                       .special = {.bos = id(kBosKey), .eos = id(kEosKey), .unk = {}, .pad = {}}};
+}
+
+// What a state dict and a checkpoint have in common.
+ModelFile open_weights(SafetensorsFile opened, const fs::path& path, const Config& config,
+                       std::string_view prefix) {
+  ModelFile out;
+  out.path = path;
+  out.format = "safetensors";
+  out.architecture = architecture_of(config.model);
+  out.config = config;
+  append_tensors(opened, out.tensors);
+  TensorFiles files(opened.name());
+  files.add(std::move(opened));
+  const ParamTable table(config.model);
+  out.weights = read_weights(files, table, sources_by_name(table, prefix), [&](std::string_view name) {
+    return prefix.empty() ? !is_weight(name) : !name.starts_with(prefix);
+  });
+  return out;
+}
+
+ModelFile open_checkpoint(const fs::path& path) {
+  SafetensorsFile file = SafetensorsFile::open(path);
+  const std::string* toml = file.find_metadata(kConfigKey);
+  if (!toml)
+    fail(Hint{"a file of bare weights comes in by `thimble import FILE --preset P --set ... -o OUT`; of a "
+              "Hugging "
+              "Face model name the folder"},
+         "{} does not say what model it holds: expected metadata {}, found none", path.string(), kConfigKey);
+  if (file.find(kDigestTensor)) verify_digest(file);
+  const Config config = config_from_toml(*toml, fmt::format("{}: {}", path.string(), kConfigKey));
+  const auto step = read_count(file, kStepKey, std::numeric_limits<std::int64_t>::max());
+  auto tokenizer = read_tokenizer(file, config.model);
+  const std::string* layout = file.find_metadata(kLayoutKey);
+  const std::string layout_text = layout ? *layout : "";
+  auto metadata = file.metadata();
+
+  ModelFile out = open_weights(std::move(file), path, config, "");
+  out.step = step;
+  out.tokenizer = std::move(tokenizer);
+  out.layout = layout_text;
+  out.metadata = std::move(metadata);
+  return out;
+}
+
+ModelFile open_folder(const fs::path& folder) {
+  for (const char* name : {"best.safetensors", "last.safetensors"})
+    if (fs::is_regular_file(folder / name)) return open_checkpoint(folder / name);
+  check(is_hugging_face_folder(folder),
+        Hint{"a run folder holds best.safetensors or last.safetensors, a Hugging Face folder config.json"},
+        "{} holds no model", folder.string());
+  return open_hugging_face(folder);
+}
+
+std::string first_bytes(const fs::path& path, std::size_t count) {
+  const InputFile file(path);
+  std::string bytes(count, '\0');
+  bytes.resize(file.read_some_at(0, std::as_writable_bytes(std::span(bytes))));
+  return bytes;
+}
+
+}  // namespace
+
+ModelFile open_model(const fs::path& path) {
+  if (fs::is_directory(path)) return open_folder(path);
+  if (first_bytes(path, 4) == "GGUF") fail("{} is a GGUF, which this build cannot read yet", path.string());
+  if (path.extension() == ".thimble")
+    fail("{} is an artifact, which this build cannot read yet", path.string());
+  return open_checkpoint(path);
+}
+
+ModelFile open_state_dict(const fs::path& path, const Config& config, std::string_view prefix) {
+  return open_weights(SafetensorsFile::open(path), path, config, prefix);
+}
+
+void append_tensors(const SafetensorsFile& file, std::vector<StoredTensor>& tensors) {
+  for (const SafetensorsEntry& entry : file.entries())
+    tensors.push_back({entry.name, std::string(entry.dtype), entry.dims, entry.bytes()});
+}
+
+Model make_model(const ModelFile& file, const Context& context) {
+  Model model(file.config.model, context);
+  std::ranges::copy(file.weights, model.weights().begin());
+  model.weights_changed();
+  return model;
+}
+
+std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file) {
+  if (!file.tokenizer) return nullptr;
+  const TokenizerFile& from = *file.tokenizer;
+  auto tokenizer = load_tokenizer_bytes(from.content, from.name);
+  check(tokenizer->vocab_size() <= file.config.model.vocab_size,
+        Hint{"the tokenizer and the model do not belong together"},
+        "{} has {} tokens, the model's vocabulary {}", from.name, tokenizer->vocab_size(),
+        file.config.model.vocab_size);
+  const auto chosen = [&](const std::string& text, std::optional<TokenId> id) {
+    const auto named = text.empty() ? std::nullopt : tokenizer->id_of(text);
+    if (named) return named;
+    return id && tokenizer->contains(*id) ? id : std::nullopt;  // an embedding may have rows to spare
+  };
+  tokenizer->prefer({.bos = chosen(from.bos_text, from.special.bos),
+                     .eos = chosen(from.eos_text, from.special.eos),
+                     .unk = {},
+                     .pad = {}});
+  return tokenizer;
+}
+
+}  // namespace thimble

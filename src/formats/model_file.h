@@ -1,0 +1,88 @@
+// The one place that opens a MODEL of any kind.
+//
+//   ModelFile file = open_model("runs/chat-1");
+//   Model model = make_model(file, context);
+//   const auto tokenizer = open_tokenizer(file);
+//
+// Kinds: a run folder (its best, else its last checkpoint), a checkpoint, a Hugging Face folder.
+//
+// A checkpoint is a safetensors file. Its weights carry the params table's names; tensors `optim.*` and
+// `thimble.*` are no weights; metadata holds the strings named below.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "model/config.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
+
+namespace thimble {
+
+class SafetensorsFile;
+
+// Metadata of our safetensors files.
+inline constexpr std::string_view kConfigKey = "thimble.config";  // resolved TOML
+inline constexpr std::string_view kLayoutKey = "thimble.layout";  // of chats
+inline constexpr std::string_view kStepKey = "thimble.step";      // steps trained; checkpoints of a run only
+inline constexpr std::string_view kVersionKey = "thimble.version";  // that wrote it
+inline constexpr std::string_view kBosKey = "thimble.bos";          // ids that the tokenizer's own file does
+inline constexpr std::string_view kEosKey = "thimble.eos";          // not tell
+
+// Their tensors that are no weights.
+inline constexpr std::string_view kOptimizerPrefix = "optim.";
+inline constexpr std::string_view kThimblePrefix = "thimble.";
+inline constexpr std::string_view kTokenizerTensor = "thimble.tokenizer";
+inline constexpr std::string_view kTrainStateTensor = "thimble.train_state";
+
+// The content of a tokenizer.json or tokenizer.model, and what the files beside it said.
+struct TokenizerFile {
+  std::string name;  // "tokenizer.json": for messages
+  std::string content;
+  SpecialIds special = {};                   // ids from a config
+  std::string bos_text = {}, eos_text = {};  // tokens by their text: stronger than the ids
+};
+
+// A tensor as it lies in the file.
+struct StoredTensor {
+  std::string name;
+  std::string dtype;  // "F32"
+  std::vector<std::int64_t> dims;
+  std::uint64_t bytes;
+};
+
+struct ModelFile {
+  std::filesystem::path path;  // what was opened: of a run folder the checkpoint
+  std::string format;          // "safetensors" or "huggingface"
+  std::string architecture;    // "llama", "golf", ... (architecture.h)
+  Config config;               // resolved; training is the default where the file says nothing of it
+  std::vector<float> weights;  // laid out as ParamTable(config.model) says
+  std::optional<TokenizerFile> tokenizer;
+  std::string layout;                 // of chats; empty: none
+  std::optional<std::int64_t> step;   // a checkpoint of a run
+  std::vector<StoredTensor> tensors;  // optimizer state included
+  std::vector<std::pair<std::string, std::string>> metadata;
+};
+
+ModelFile open_model(const std::filesystem::path& path);
+
+// A safetensors file of weights that says nothing of its model, as other programs write it: the config comes
+// from elsewhere. Names are `prefix` + those of the table; with a prefix, tensors without it are passed over.
+ModelFile open_state_dict(const std::filesystem::path& path, const Config& config, std::string_view prefix);
+
+// A model that runs, with a copy of the weights.
+Model make_model(const ModelFile& file, const Context& context);
+
+// For openers: every tensor of the file, as it lies there.
+void append_tensors(const SafetensorsFile& file, std::vector<StoredTensor>& tensors);
+
+// nullptr: the model has none. One that is larger than the embedding is an error.
+std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file);
+
+}  // namespace thimble

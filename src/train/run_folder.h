@@ -1,0 +1,44 @@
+// A run's folder: config.toml, the tokenizer, metrics.jsonl, run.json, checkpoints/step-00001000.safetensors,
+// and the names last.safetensors and best.safetensors, which are links to two of those.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string_view>
+
+#include "base/file_ops.h"
+
+namespace thimble {
+
+class RunFolder {
+ public:
+  RunFolder(FileOps& ops, std::filesystem::path path) : ops_(ops), path_(std::move(path)) {}
+
+  // runs/PRESET-N with the first N that is free.
+  static std::filesystem::path next_free(std::string_view preset);
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path last() const { return path_ / "last.safetensors"; }
+  std::filesystem::path best() const { return path_ / "best.safetensors"; }
+  std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
+
+  // A new run: the folder must not hold one already, unless `replace`, which removes its checkpoints.
+  void create(bool replace);
+  void write_text(std::string_view name, std::string_view text);
+  // Takes away what a killed process left half-written.
+  void remove_debris();
+
+  // write(path) makes the file; then `last`, and if it is the best so far `best`, point to it. Of the older
+  // ones the newest `keep` stay.
+  std::filesystem::path publish(std::int64_t step, bool is_best, std::int64_t keep,
+                                const std::function<void(const std::filesystem::path&)>& write);
+
+ private:
+  std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
+
+  FileOps& ops_;
+  std::filesystem::path path_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,145 @@
+// Decoding through the cache computes what scoring the whole text computes.
+#include <algorithm>
+#include <cmath>
+
+#include "model/random_model.h"
+
+namespace thimble {
+namespace {
+
+constexpr double kSame = 2e-5;  // of a row's largest logit: f32 sums in another order
+
+// One text being read by a slot.
+struct Reader {
+  std::int32_t slot;
+  std::vector<std::int32_t> tokens;
+  std::vector<float> logits;  // as scored: [T, V]
+  std::size_t read = 0;
+
+  DecodeRow next() {
+    const auto at = [&](std::size_t back) { return read < back ? -1 : tokens[read - back]; };
+    const DecodeRow row{.token = tokens[read],
+                        .previous = at(1),
+                        .before_previous = at(2),
+                        .position = static_cast<std::int32_t>(read),
+                        .slot = slot};
+    ++read;
+    return row;
+  }
+  bool done() const { return read == tokens.size(); }
+};
+
+Reader make_reader(Model& model, std::mt19937& random, std::int32_t slot, std::int64_t length) {
+  Reader reader{slot, random_tokens(random, model.config(), length), {}};
+  reader.logits = model.score(grid_rows(model.config(), length, reader.tokens), true).logits;
+  return reader;
+}
+
+void expect_row(const Tensor& logits, std::int64_t row, const Reader& reader, std::size_t position) {
+  const auto V = static_cast<std::size_t>(logits.cols);
+  const std::span expected = std::span(reader.logits).subspan(position * V, V);
+  float largest = 1;
+  for (const float logit : expected) largest = std::max(largest, std::abs(logit));
+  for (std::size_t v = 0; v < V; ++v)
+    ASSERT_NEAR(logits.row<float>(row)[v], expected[v], kSame * largest)
+        << "slot " << reader.slot << ", position " << position;
+}
+
+class Decoding : public testing::TestWithParam<const char*> {};
+
+// Each call takes a random number of tokens, from none to seven, of each of three texts, in any order.
+TEST_P(Decoding, InterleavedSlotsAndBlocksEqualScoring) {
+  const Context context;
+  Model model = random_model(small_config(GetParam()), context);
+  std::mt19937 random(17);
+  KvCache cache(model.config(), 3);
+  for (int round = 0; round < 2; ++round) {  // slots are used again
+    std::vector<Reader> readers;
+    for (const auto& [slot, length] : {std::pair(2, 24), {0, 17}, {1, 5 + round}})
+      readers.push_back(make_reader(model, random, slot, length));
+    while (!std::ranges::all_of(readers, &Reader::done)) {
+      std::vector<DecodeRow> rows;
+      std::vector<std::pair<const Reader*, std::size_t>> wanted;
+      std::shuffle(readers.begin(), readers.end(), random);
+      for (Reader& reader : readers)
+        for (auto count = random() % 8; count > 0 && !reader.done(); --count) {
+          rows.push_back(reader.next());
+          rows.back().wants_logits = wanted.empty() || random() % 2 == 0;
+          if (rows.back().wants_logits) wanted.emplace_back(&reader, reader.read - 1);
+        }
+      if (rows.empty()) continue;
+      const Tensor logits = model.decode(decode_rows(model.config(), cache.slots(), rows), cache);
+      ASSERT_EQ(logits.rows, static_cast<std::int64_t>(wanted.size()));
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        expect_row(logits, static_cast<std::int64_t>(i), *wanted[i].first, wanted[i].second);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_P(Decoding, TokenByTokenHasTheBitsOfOneBlock) {
+  const Context context;
+  Model model = random_model(small_config(GetParam()), context);
+  std::mt19937 random(5);
+  Reader one = make_reader(model, random, 0, 19), block = one;
+  KvCache cache(model.config(), 2);
+  std::vector<float> last;
+  while (!one.done()) {
+    const Tensor logits = model.decode(decode_rows(model.config(), 2, std::vector{one.next()}), cache);
+    last.assign(logits.row<float>(0), logits.row<float>(0) + logits.cols);
+  }
+  block.slot = 1;
+  std::vector<DecodeRow> rows;
+  while (!block.done()) rows.push_back(block.next());
+  const Tensor logits = model.decode(decode_rows(model.config(), 2, rows), cache);
+  EXPECT_TRUE(std::ranges::equal(last, std::span(logits.row<float>(18), last.size())));
+}
+
+// A copied prefix is as good as a read one.
+TEST_P(Decoding, GoesOnFromACopiedPrefix) {
+  const Context context;
+  Model model = random_model(small_config(GetParam()), context);
+  std::mt19937 random(6);
+  Reader reader = make_reader(model, random, 0, 12);
+  KvCache cache(model.config(), 2);
+  std::vector<DecodeRow> rows;
+  while (reader.read < 8) rows.push_back(reader.next());
+  model.decode(decode_rows(model.config(), 2, rows), cache);
+  cache.copy_prefix(0, 1, 8);
+  reader.slot = 1;
+  while (!reader.done()) {
+    const Tensor logits = model.decode(decode_rows(model.config(), 2, std::vector{reader.next()}), cache);
+    expect_row(logits, 0, reader, reader.read - 1);
+  }
+}
+
+// The second cache lies at the first one's address, its memory elsewhere.
+TEST_P(Decoding, ANewCacheInThePlaceOfAnOldOneIsNoticed) {
+  const Context context;
+  Model model = random_model(small_config(GetParam()), context);
+  std::mt19937 random(8);
+  std::optional<KvCache> cache(std::in_place, model.config(), 1);
+  Reader reader = make_reader(model, random, 0, 6);
+  model.decode(decode_rows(model.config(), 1, std::vector{reader.next()}), *cache);
+  KvCache elsewhere(model.config(), 1);
+  *cache = std::move(elsewhere);
+  for (reader.read = 0; !reader.done();) {
+    const Tensor logits = model.decode(decode_rows(model.config(), 1, std::vector{reader.next()}), *cache);
+    expect_row(logits, 0, reader, reader.read - 1);
+  }
+  bool filled = false;
+  const Tensor keys = cache->keys(0);
+  for (std::int64_t i = 0; i < keys.cols; ++i) filled |= keys.row<float>(5)[i] != 0;
+  EXPECT_TRUE(filled);
+}
+
+std::string named(const testing::TestParamInfo<const char*>& info) {
+  std::string name = info.param;
+  std::erase(name, '-');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Model, Decoding, testing::Values("golf-plus", "llama", "qwen3", "microgpt"), named);
+
+}  // namespace
+}  // namespace thimble

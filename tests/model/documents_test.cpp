@@ -1,0 +1,127 @@
+// Documents packed into rows do not see each other: each computes what it computes alone.
+#include <algorithm>
+#include <cmath>
+
+#include "model/random_model.h"
+
+namespace thimble {
+namespace {
+
+constexpr double kSame = 2e-5;  // f32 sums in another order: other shapes choose other GEMM blockings
+
+struct Document {
+  std::size_t begin, length;
+};
+
+struct Packed {
+  std::int64_t T;
+  std::vector<std::int32_t> input, target;
+  std::vector<std::uint8_t> doc_start;
+
+  // A row's start is a document's start, marked or not.
+  std::vector<Document> documents() const {
+    std::vector<Document> found;
+    for (std::size_t n = 0; n < input.size(); ++n) {
+      if (n % static_cast<std::size_t>(T) == 0 || doc_start[n]) found.push_back({n, 0});
+      ++found.back().length;
+    }
+    return found;
+  }
+};
+
+Packed random_rows(std::mt19937& random, const ModelConfig& config, std::int64_t B, std::int64_t T) {
+  Packed packed{T, random_tokens(random, config, B * T), random_tokens(random, config, B * T), {}};
+  for (std::int64_t n = 0; n < B * T; ++n) packed.doc_start.push_back(random() % 4 == 0);
+  return packed;
+}
+
+void expect_documents_alone(Model& model, const Packed& packed) {
+  const auto V = static_cast<std::size_t>(model.config().vocab_size);
+  const Model::Scores together =
+      model.score(grid_rows(model.config(), packed.T, packed.input, packed.target, packed.doc_start), true);
+  for (const auto& [begin, length] : packed.documents()) {
+    const Model::Scores alone = model.score(grid_rows(model.config(), static_cast<std::int64_t>(length),
+                                                      std::span(packed.input).subspan(begin, length),
+                                                      std::span(packed.target).subspan(begin, length)),
+                                            true);
+    for (std::size_t i = 0; i < length * V; ++i)
+      ASSERT_NEAR(together.logits[begin * V + i], alone.logits[i],
+                  kSame * std::max(1.0f, std::abs(alone.logits[i])))
+          << "document at " << begin << " of " << length;
+    for (std::size_t i = 0; i < length; ++i)
+      ASSERT_NEAR(together.nats[begin + i], alone.nats[i], kSame * std::max(1.0f, alone.nats[i]));
+  }
+}
+
+void expect_gradients_add_up(Model& model, const Packed& packed) {
+  std::vector<float> together(model.weights().size());
+  const double loss = model.add_gradients(
+      grid_rows(model.config(), packed.T, packed.input, packed.target, packed.doc_start), together, {});
+  double loss_sum = 0;
+  std::vector<double> sum(together.size());
+  for (const auto& [begin, length] : packed.documents()) {
+    std::vector<float> alone(together.size());
+    const double share = static_cast<double>(length) / static_cast<double>(packed.input.size());
+    loss_sum += share * model.add_gradients(grid_rows(model.config(), static_cast<std::int64_t>(length),
+                                                      std::span(packed.input).subspan(begin, length),
+                                                      std::span(packed.target).subspan(begin, length)),
+                                            alone, {});
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += share * static_cast<double>(alone[i]);
+  }
+  EXPECT_NEAR(loss / loss_sum, 1, 1e-5);
+  for (const Param& param : model.params().all()) {
+    double apart = 0, size = 0;
+    for (std::int64_t i = param.offset; i < param.offset + param.count(); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      apart += std::pow(together[at] - sum[at], 2), size += sum[at] * sum[at];
+    }
+    EXPECT_LE(std::sqrt(apart), 1e-4 * std::sqrt(size) + 1e-7) << param.name;
+  }
+}
+
+class PackedDocuments : public testing::TestWithParam<const char*> {};
+
+TEST_P(PackedDocuments, EqualTheSameDocumentsAloneForEveryLengthAndBatch) {
+  const Context context;
+  Model model = random_model(small_config(GetParam()), context);
+  std::mt19937 random(1);
+  for (std::int64_t T = 1; T <= model.config().context; ++T) {
+    const std::int64_t B = 1 + T % 5;
+    SCOPED_TRACE(fmt::format("{} rows of {}", B, T));
+    expect_documents_alone(model, random_rows(random, model.config(), B, T));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(PackedDocuments, GradientsAreTheSumOfTheDocumentsOwn) {
+  const Context context;
+  Model model = random_model(small_config(GetParam()), context);
+  std::mt19937 random(2);
+  for (const auto& [B, T] : {std::pair(1, 1), {1, 24}, {2, 7}, {3, 13}, {5, 23}}) {
+    SCOPED_TRACE(fmt::format("{} rows of {}", B, T));
+    expect_gradients_add_up(model, random_rows(random, model.config(), B, T));
+  }
+}
+
+// Would the comparison notice? Without their marks, packed documents do see each other.
+TEST_P(PackedDocuments, DifferWhenTheirStartsAreNotMarked) {
+  const Context context;
+  Model model = random_model(small_config(GetParam()), context);
+  const std::vector<std::int32_t> input = {3, 14, 15, 9, 26, 5};
+  std::vector<std::uint8_t> doc_start = {1, 0, 0, 1, 0, 0};
+  const Model::Scores marked = model.score(grid_rows(model.config(), 6, input, input, doc_start));
+  const Model::Scores blurred = model.score(grid_rows(model.config(), 6, input, input));
+  EXPECT_EQ(marked.nats[2], blurred.nats[2]);
+  EXPECT_GT(std::abs(marked.nats[3] - blurred.nats[3]), 1e-3);
+}
+
+std::string named(const testing::TestParamInfo<const char*>& info) {
+  std::string name = info.param;
+  std::erase(name, '-');
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Model, PackedDocuments, testing::Values("golf-plus", "llama", "qwen3", "microgpt"),
+                         named);
+
+}  // namespace
+}  // namespace thimble

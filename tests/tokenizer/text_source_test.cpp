@@ -1,0 +1,158 @@
+#include "tokenizer/text_source.h"
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "base/error.h"
+#include "support/temp_folder.h"
+#include "tokenizer/line_codec.h"
+#include "tokenizer/patterns.h"
+#include "tokenizer/shared_tokenizers.h"
+
+namespace thimble {
+
+namespace {
+
+using Documents = std::vector<std::string>;
+
+Documents documents(const std::vector<std::filesystem::path>& inputs, TextSourceOptions options) {
+  TextSource source(inputs, options);
+  Documents out;
+  while (const auto document = source.next()) {
+    if (document->starts)
+      out.emplace_back(document->text);
+    else
+      out.back() += document->text;
+  }
+  return out;
+}
+
+std::string zstd(const std::string& text) {
+  std::string out(ZSTD_compressBound(text.size()), '\0');
+  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 1));
+  return out;
+}
+
+std::string gzip(const std::string& text) {
+  z_stream state{};
+  deflateInit2(&state, 1, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
+  std::string out(text.size() + 1000, '\0'), in = text;
+  state.next_in = reinterpret_cast<Bytef*>(in.data());
+  state.avail_in = static_cast<uInt>(in.size());
+  state.next_out = reinterpret_cast<Bytef*>(out.data());
+  state.avail_out = static_cast<uInt>(out.size());
+  deflate(&state, Z_FINISH);
+  out.resize(state.total_out);
+  deflateEnd(&state);
+  return out;
+}
+
+}  // namespace
+
+TEST(TextSource, CutsDocumentsInFourWays) {
+  TempFolder folder;
+  const auto file = folder.write("a.txt", "one\ntwo\r\n\n\nthree\n<|endoftext|>\nfour<|endoftext|>five\n");
+  EXPECT_EQ(documents({file}, {.split = DocumentSplit::line}),
+            (Documents{"one", "two", "three", "<|endoftext|>", "four<|endoftext|>five"}));
+  EXPECT_EQ(
+      documents({file}, {.split = DocumentSplit::line, .keep_line_end = true}),
+      (Documents{"one\n", "two\r\n", "\n", "\n", "three\n", "<|endoftext|>\n", "four<|endoftext|>five\n"}));
+  EXPECT_EQ(documents({file}, {.split = DocumentSplit::blank_line}),
+            (Documents{"one\ntwo\r", "\nthree\n<|endoftext|>\nfour<|endoftext|>five\n"}));
+  EXPECT_EQ(documents({file}, {.split = DocumentSplit::end_of_text}),
+            (Documents{"one\ntwo\r\n\n\nthree\n", "four", "five\n"}));
+  EXPECT_EQ(documents({file}, {.split = DocumentSplit::file}).size(), 1u);
+}
+
+TEST(TextSource, DocumentsEndWithTheirFile) {
+  TempFolder folder;
+  const auto a = folder.write("a.txt", "no line end"), b = folder.write("b.txt", "next");
+  for (const auto split :
+       {DocumentSplit::line, DocumentSplit::blank_line, DocumentSplit::file, DocumentSplit::end_of_text})
+    EXPECT_EQ(documents({a, b}, {.split = split}), (Documents{"no line end", "next"}));
+}
+
+TEST(TextSource, WalksFoldersInOrderAndLeavesHiddenFilesOut) {
+  TempFolder folder;
+  folder.write("b.txt", "b");
+  folder.write("a/z.txt", "az");
+  folder.write("a/.hidden", "no");
+  folder.write(".git/x", "no");
+  folder.write("empty.txt", "");
+  EXPECT_EQ(documents({folder.path()}, {}), (Documents{"az", "b"}));
+  EXPECT_THROW(documents({folder / "nothing"}, {}), Error);
+}
+
+TEST(TextSource, ReadsZstdAndGzipWhateverTheirNames) {
+  TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 200'000; ++i) text += std::to_string(i) + (i % 7 == 0 ? "\n" : " ");
+  const auto plain = folder.write("plain", text);
+  const auto expected = documents({plain}, {.split = DocumentSplit::line});
+  EXPECT_EQ(documents({folder.write("a.txt", zstd(text))}, {.split = DocumentSplit::line}), expected);
+  EXPECT_EQ(documents({folder.write("a.bin", gzip(text))}, {.split = DocumentSplit::line}), expected);
+  EXPECT_EQ(read_text_file(folder.write("two.gz", gzip("ab") + gzip("cd"))), "abcd");
+  EXPECT_EQ(read_text_file(folder.write("two.zst", zstd("ab") + zstd("cd"))), "abcd");
+}
+
+TEST(TextSource, ACutOrDamagedArchiveIsAnError) {
+  TempFolder folder;
+  const std::string text(100'000, 'x');
+  for (std::string packed : {zstd(text), gzip(text)}) {
+    const auto cut = folder.write("cut", packed.substr(0, packed.size() - 6));
+    EXPECT_THROW(read_text_file(cut), Error);
+  }
+  std::string damaged = gzip(text);
+  damaged[damaged.size() - 6] ^= 1;  // the checksum
+  EXPECT_THROW(read_text_file(folder.write("bad.gz", damaged)), Error);
+}
+
+TEST(TextSource, ALongDocumentComesInPiecesThatMakeItUp) {
+  TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += fmt::format("word{} of ", i);
+  const auto file = folder.write("a.txt", text);
+  TextSource source({file}, {.split = DocumentSplit::file, .max_piece_bytes = 50'000});
+  std::string joined;
+  int starts = 0;
+  while (const auto piece = source.next()) {
+    EXPECT_LE(piece->text.size(), 50'000u);
+    joined += piece->text;
+    starts += piece->starts;
+  }
+  EXPECT_EQ(joined, text);
+  EXPECT_EQ(starts, 1);
+}
+
+TEST(TextSource, AMarkerAcrossTheReadBufferIsFound) {
+  TempFolder folder;
+  for (const std::size_t before : {(1u << 20) - 13, (1u << 20) - 5, (1u << 20) - 1}) {
+    const auto file = folder.write("a.txt", std::string(before, 'a') + "<|endoftext|>\nb");
+    const auto found = documents({file}, {});
+    ASSERT_EQ(found.size(), 2u) << before;
+    EXPECT_EQ(found[0].size(), before);
+    EXPECT_EQ(found[1], "b");
+  }
+}
+
+TEST(TextSource, SafeCutsChangeNoWord) {
+  constexpr std::string_view kFile = "corpora/udhr2_all_utf8.txt.zst";
+  if (!shared_path(kFile)) GTEST_SKIP() << shared_missing(kFile);
+  const std::string text = shared_text(kFile).substr(0, 400'000);
+  for (const Pattern pattern : {Pattern::gpt2, Pattern::llama3, Pattern::qwen2, Pattern::o200k}) {
+    std::vector<std::string_view> whole, pieces;
+    for_each_word(pattern, text, [&](std::string_view word) { whole.push_back(word); });
+    std::string_view rest = text;
+    while (!rest.empty()) {
+      std::size_t cut = rest.size() > 200 ? safe_cut(rest, 0, 100) : rest.size();
+      if (cut == 0) cut = safe_cut(rest, 0, std::min<std::size_t>(rest.size() - 1, 4000));
+      if (cut == 0) cut = rest.size();
+      for_each_word(pattern, rest.substr(0, cut), [&](std::string_view word) { pieces.push_back(word); });
+      rest.remove_prefix(cut);
+    }
+    ASSERT_EQ(whole, pieces) << pattern_name(pattern);
+  }
+}
+
+}  // namespace thimble
