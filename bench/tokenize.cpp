@@ -1,7 +1,7 @@
 // Tokenizing speed, ours beside Hugging Face's tokenizers (npm, the real Rust library) and SentencePiece, all
 // from one run on one machine:
 //
-//   tokenize_bench TOKENIZER TEXT [--model SP.model] [--peer bench/tokenize_peer.js] [--train-vocab N]
+//   tokenize_bench TOKENIZER TEXT [--model SP.model] [--peer bench/tokenize_peer.mjs] [--train-vocab N]
 //
 // Every figure is the best of several passes over the lines of TEXT: the machine may be busy with other
 // things.

@@ -13,6 +13,7 @@ endfunction()
 
 # thimble_tests(NAME [DEPENDS folders...] [LIBS foreign libraries...])
 #
+# Several tests run at a time, each with all threads: waiting threads must not spin (OMP_WAIT_POLICY).
 # Tests with FullTier in their name are long: ctest label "full", left out by a plain ./test.
 function(thimble_tests name)
   cmake_parse_arguments(ARG "" "" "DEPENDS;LIBS" ${ARGN})
@@ -25,6 +26,8 @@ function(thimble_tests name)
   add_executable(${name}_tests ${sources})
   target_link_libraries(${name}_tests PRIVATE ${ARG_DEPENDS} ${ARG_LIBS} thimble_test_support GTest::gtest_main)
   target_precompile_headers(${name}_tests REUSE_FROM thimble_test_support)
-  gtest_discover_tests(${name}_tests TEST_FILTER "-*FullTier*" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300)
-  gtest_discover_tests(${name}_tests TEST_FILTER "*FullTier*" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 3600 LABELS full)
+  gtest_discover_tests(${name}_tests TEST_FILTER "-*FullTier*" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300
+                       ENVIRONMENT OMP_WAIT_POLICY=passive)
+  gtest_discover_tests(${name}_tests TEST_FILTER "*FullTier*" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 3600 LABELS full
+                       ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()

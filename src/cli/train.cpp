@@ -106,11 +106,6 @@ int exit_code(const TrainResult& result) {
 int run_and_print(TrainRequest request, Console& console) {
   request.data = load_text(request.source.data, request.source.val_data, request.source.val_fraction,
                            *request.tokenizer);
-  const ParamTable params(request.config.model);
-  console.log().info("{}: {} parameters, {} training tokens, {} validation tokens", request.run.string(),
-                     with_commas(params.count()),
-                     with_commas(static_cast<long long>(request.data.train.size())),
-                     with_commas(static_cast<long long>(request.data.val.size())));
   const Interrupt interrupt;
   const TrainResult result = train(request, console.log(), console.progress(), interrupt);
   print_result(result, console);

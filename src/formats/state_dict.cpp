@@ -1,29 +1,12 @@
 #include "formats/state_dict.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <set>
 #include <vector>
 
 #include "base/error.h"
+#include "formats/problems.h"
 
 namespace thimble {
-
-namespace {
-
-constexpr std::size_t kMostListed = 12;
-
-std::string listed(std::vector<std::string> problems) {
-  const std::size_t count = problems.size();
-  if (count > kMostListed) {
-    problems.resize(kMostListed);
-    problems.push_back(fmt::format("and {} more", count - kMostListed));
-  }
-  return fmt::format("{}", fmt::join(problems, "; "));
-}
-
-}  // namespace
 
 void read_state_dict(const SafetensorsFile& file, const ParamTable& table, std::string_view prefix,
                      std::span<float> block, const std::function<bool(std::string_view name)>& ignore) {

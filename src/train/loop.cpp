@@ -104,6 +104,10 @@ class Trainer {
     folder_.write_text("data.json", request_.source.to_json());
     folder_.write_text(request_.tokenizer->file_name(), request_.tokenizer->serialized());
     result_.best_step = state_.best_step;
+    log_.info("{}: {} parameters, {} training tokens, {} validation tokens", folder_.path().string(),
+              with_commas(model_.params().count()),
+              with_commas(static_cast<long long>(request_.data.train.size())),
+              with_commas(static_cast<long long>(request_.data.val.size())));
   }
 
   void restore() {

@@ -54,5 +54,25 @@ TEST_P(EveryOp, WritesNothingOutsideItsTensors) {
   }
 }
 
+// One tensor with its rows apart among packed ones: a kernel or a cached plan that takes one stride for
+// another shows.
+TEST_P(EveryOp, EveryTensorHasItsOwnStride) {
+  SKIP_WITHOUT_CPU_KERNELS();
+  const Context context;
+  for (const OpCase& op_case : facts().cases) {
+    if (op_case.large) continue;
+    SCOPED_TRACE(op_case.name);
+    const Results packed = run_watched(def(), op_case, kCpu, context);
+    const auto tensors = static_cast<int>(2 * op_case.in.size() + 2 * op_case.d_out.size());
+    for (int place = 0; place < tensors; ++place) {
+      SCOPED_TRACE(fmt::format("tensor {}", place));
+      Conditions conditions = kCpu;
+      conditions.layout.gap = 3;
+      conditions.laid_out = place;
+      expect_close(def(), op_case, packed, run_watched(def(), op_case, conditions, context));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace thimble

@@ -47,6 +47,7 @@ struct Conditions {
   Backend backend = Backend::ref;
   DType dtype = DType::f64;
   Layout layout = {};
+  int laid_out = -1;              // the one tensor with that layout, counting in, out, d_out, d_in; -1: all
   std::uint32_t add = 0;          // bit i: d_in[i] is added to
   std::uint32_t wanted = ~0u;     // bit i: d_in[i] is asked for
   bool earlier_contents = false;  // gradients that are added to start from some numbers, not from 0

@@ -138,23 +138,28 @@ std::vector<double> earlier_contents(const Values& input, std::size_t place) {
 
 BoundOp::BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& conditions)
     : def_(def), case_(op_case), conditions_(conditions) {
+  int place = 0;
+  const auto tensor = [&](bool there, const Shape& shape) {
+    const Layout layout =
+        conditions.laid_out < 0 || conditions.laid_out == place ? conditions.layout : Layout{};
+    ++place;
+    return there ? GuardedTensor(shape, layout) : GuardedTensor();
+  };
   std::vector<Shape> shapes;
   for (const Values& values : case_.in) {
-    in.push_back(values ? GuardedTensor(shape_in(values, conditions.dtype), conditions.layout)
-                        : GuardedTensor());
+    in.push_back(tensor(static_cast<bool>(values), shape_in(values, conditions.dtype)));
     if (values) in.back().write(values.numbers);
     shapes.push_back(in.back().tensor().shape());
   }
-  for (const Shape& shape : def.shapes(shapes, case_.attributes)) out.emplace_back(shape, conditions.layout);
+  for (const Shape& shape : def.shapes(shapes, case_.attributes)) out.push_back(tensor(true, shape));
   for (const Values& values : case_.d_out) {
-    d_out.push_back(values ? GuardedTensor(shape_in(values, conditions.dtype), conditions.layout)
-                           : GuardedTensor());
+    d_out.push_back(tensor(static_cast<bool>(values), shape_in(values, conditions.dtype)));
     if (values) d_out.back().write(values.numbers);
   }
   const OpFacts& facts = op_facts(def.op);
   for (std::size_t i = 0; i < case_.in.size(); ++i) {
     const bool wanted = case_.in[i] && has_bit(def.differentiable & conditions.wanted, i);
-    d_in.push_back(wanted ? GuardedTensor(in[i].tensor().shape(), conditions.layout) : GuardedTensor());
+    d_in.push_back(tensor(wanted, in[i].tensor().shape()));
     if (wanted && has_bit(facts.parameters | conditions.add, i))
       d_in[i].write(conditions.earlier_contents ? earlier_contents(case_.in[i], i)
                                                 : std::vector<double>(case_.in[i].numbers.size()));

@@ -1,0 +1,47 @@
+// Hugging Face's tokenizers (the Rust library, through its npm package) on the same work; prints one JSON object.
+//
+//   RAYON_NUM_THREADS=1 node bench/tokenize_peer.mjs encode tokenizer.json text.txt
+//   node bench/tokenize_peer.mjs train text.txt
+//
+// The package is found where the interop tests install it.
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+
+const require = createRequire(new URL('../tests/interop/package.json', import.meta.url));
+const { Tokenizer } = require('tokenizers');
+
+const passes = 3;
+const now = () => Number(process.hrtime.bigint()) / 1e9;
+
+async function encode(tokenizer_file, text_file) {
+  const tokenizer = Tokenizer.fromFile(tokenizer_file);
+  const lines = readFileSync(text_file, 'utf8').split('\n').filter((line) => line.length > 0);
+  const bytes = lines.reduce((sum, line) => sum + Buffer.byteLength(line), 0);
+  let best = Infinity;
+  for (let pass = 0; pass < passes; ++pass) {
+    const start = now();
+    await tokenizer.encodeBatch(lines, { addSpecialTokens: false });
+    best = Math.min(best, now() - start);
+  }
+  return { megabytes_per_second: bytes / best / 1e6 };
+}
+
+// The binding trains with the library's default settings: 30,000 tokens.
+function train(text_file) {
+  const pattern = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+  const tokenizer = Tokenizer.fromString(JSON.stringify({
+    version: '1.0', truncation: null, padding: null, added_tokens: [], normalizer: null, post_processor: null,
+    pre_tokenizer: { type: 'Sequence', pretokenizers: [
+      { type: 'Split', pattern: { Regex: pattern }, behavior: 'Isolated', invert: false },
+      { type: 'ByteLevel', add_prefix_space: false, trim_offsets: true, use_regex: false }] },
+    decoder: { type: 'ByteLevel', add_prefix_space: true, trim_offsets: true, use_regex: true },
+    model: { type: 'BPE', dropout: null, unk_token: null, continuing_subword_prefix: null, end_of_word_suffix: null,
+      fuse_unk: false, byte_fallback: false, ignore_merges: false, vocab: {}, merges: [] },
+  }));
+  const start = now();
+  tokenizer.train([text_file]);
+  return { seconds: now() - start };
+}
+
+const [work, ...files] = process.argv.slice(2);
+console.log(JSON.stringify(work === 'train' ? train(...files) : await encode(...files)));

@@ -1,0 +1,111 @@
+// `thimble import`: what comes in, what is refused, what is left behind.
+#include "base/json.h"
+#include "e2e/golf_files.h"
+
+namespace thimble {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Import, PrintsWhatItMade) {
+  const TempFolder folder;
+  const std::string model = (folder / "deep/down/model.safetensors").string();
+  const RunResult run = import_golden("golf_plus_grad", model, {"--prefix", "param.", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  const Json report = parse_json(run.out, "stdout");
+  EXPECT_EQ(report.at("architecture").as_string(), "golf");
+  EXPECT_EQ(report.at("parameters").as_int(), 356153);
+  EXPECT_EQ(report.at("tensors").as_int(), 46);
+  EXPECT_EQ(report.at("bytes").as_uint(), fs::file_size(model));
+}
+
+TEST(Import, HalfIsHalfTheSize) {
+  const TempFolder folder;
+  ASSERT_EQ(import_golden("golf_plus_grad", (folder / "f32").string()).exit_code, 0);
+  ASSERT_EQ(
+      import_golden("golf_plus_grad", (folder / "f16").string(), {"--prefix", "param.", "--half"}).exit_code,
+      0);
+  EXPECT_LT(static_cast<double>(fs::file_size(folder / "f16")),
+            0.52 * static_cast<double>(fs::file_size(folder / "f32")));
+  const RunResult compared = run_binary(
+      {.arguments = {"diff", (folder / "f16").string(), (folder / "f32").string(), "--tolerance", "5e-3"}});
+  EXPECT_EQ(compared.exit_code, 0) << compared;
+}
+
+TEST(Import, ListsEveryTensorThatDoesNotFitAndLeavesNothing) {
+  const TempFolder folder;
+  const RunResult run = import_golden("golf_baseline_grad", (folder / "m").string(),
+                                      {"--prefix", "param.", "--set", "layers=4", "--set", "q_gain=shared"});
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 2) << run;  // the error and its hint
+  for (const char* part : {"param.blocks.3.attn.q_gain is [4], expected [1]",
+                           "param.blocks.4.mlp.fc.weight is not part of the model"})
+    EXPECT_NE(run.err.find(part), std::string::npos) << part << "\n" << run;
+  EXPECT_TRUE(folder.files().empty());
+}
+
+TEST(Import, OverwritesOnlyByForce) {
+  const TempFolder folder;
+  const std::string model = folder.write("m", "mine").string();
+  const RunResult refused = import_golden("golf_baseline_grad", model);
+  EXPECT_EQ(refused.exit_code, 1) << refused;
+  EXPECT_TRUE(refused.err.starts_with("error: " + model + " exists already")) << refused;
+  EXPECT_EQ(folder.read("m"), "mine");
+  EXPECT_EQ(import_golden("golf_baseline_grad", model, {"--prefix", "param.", "--force"}).exit_code, 0);
+  EXPECT_EQ(folder.files(), std::vector<std::string>{"m"});
+}
+
+TEST(Import, OfBareWeightsNeedsToKnowTheModel) {
+  const TempFolder folder;
+  const RunResult run =
+      run_binary({.arguments = {"import", golden_file("golf_baseline_grad"), "-o", (folder / "m").string()}});
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_NE(run.err.find("does not say what model it holds"), std::string::npos) << run;
+  EXPECT_NE(run.err.find("--preset"), std::string::npos) << run;
+}
+
+TEST(Import, OfAFolderTakesNoSettings) {
+  const TempFolder folder;
+  const RunResult run = run_binary(
+      {.arguments = {"import", folder.path().string(), "--preset", "llama", "-o", (folder / "m").string()}});
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_NE(run.err.find("are for bare state dicts"), std::string::npos) << run;
+}
+
+TEST(Import, PutsATokenizerIn) {
+  const TempFolder folder;
+  const std::string model = (folder / "m").string();
+  const RunResult large =
+      import_golden("golf_baseline_grad", model, {"--prefix", "param.", "--tokenizer", "bytes"});
+  EXPECT_EQ(large.exit_code, 1) << large;  // 257 tokens and more for a vocabulary of 128
+  EXPECT_NE(large.err.find("the model's vocabulary 128"), std::string::npos) << large;
+  EXPECT_TRUE(folder.files().empty());
+}
+
+TEST(Import, OfAHuggingFaceFolderGivesTheSameModel) {
+  const auto source = shared_path("fixtures/hf/qwen2");
+  if (!source) GTEST_SKIP() << shared_missing("fixtures/hf/qwen2");
+  const TempFolder folder;
+  const std::string model = (folder / "m").string(), trace = (folder / "t").string();
+  const RunResult imported = run_binary({.arguments = {"import", source->string(), "-o", model}});
+  ASSERT_EQ(imported.exit_code, 0) << imported;
+  const std::string reference = (*source / "reference.safetensors").string();
+  const RunResult traced =
+      run_binary({.arguments = {"trace", model, "--tokens", reference, "--grad", "-o", trace}});
+  ASSERT_EQ(traced.exit_code, 0) << traced;
+  const RunResult compared = run_binary({.arguments = {"diff", trace, reference, "--tolerance", "2e-4"}});
+  EXPECT_EQ(compared.exit_code, 0) << compared;
+}
+
+TEST(Import, OfABrokenHuggingFaceFolderIsOneSentence) {
+  const TempFolder folder;
+  folder.write("hf/config.json", "{\"model_type\": \"llama\", \"vocab_si");
+  const RunResult run =
+      run_binary({.arguments = {"import", (folder / "hf").string(), "-o", (folder / "m").string()}});
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_TRUE(run.err.starts_with("error: " + (folder / "hf/config.json").string() + ":1:")) << run;
+  EXPECT_EQ(folder.files(), std::vector<std::string>{"hf/config.json"});
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,141 @@
+// The tokenizer commands, as a user types them.
+#include <algorithm>
+#include <csignal>
+
+#include "base/json.h"
+#include "support/run_binary.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+std::string tales() {
+  std::string text;
+  for (int i = 0; i < 300; ++i)
+    text += fmt::format("The {} cats sat on the mat.\nThey saw a caf\u00E9.\n", i);
+  return text;
+}
+
+RunResult run(std::vector<std::string> arguments, std::string input = {}) {
+  arguments.insert(arguments.begin(), "tokenizer");
+  return run_binary({.arguments = std::move(arguments), .input = std::move(input)});
+}
+
+TEST(TokenizerTrain, WritesAFileAndSaysWhatItMade) {
+  TempFolder folder;
+  const std::string text = folder.write("tales.txt", tales()).string(),
+                    out = (folder / "tokenizer.json").string();
+  const RunResult trained = run({"train", text, "--vocab-size", "400", "--chat", "-o", out, "--json"});
+  ASSERT_EQ(trained.exit_code, 0) << trained;
+  const Json report = parse_json(trained.out, "stdout");
+  EXPECT_EQ(report.at("bytes").as_int(), static_cast<std::int64_t>(tales().size()));
+  EXPECT_GT(report.at("vocab_size").as_int(), 261);
+  EXPECT_GE(report.at("seconds").as_double(), 0);
+
+  const Json info = parse_json(run({"info", out, text, "--json"}).out, "stdout");
+  EXPECT_EQ(info.at("kind").as_string(), "bpe");
+  EXPECT_EQ(info.at("vocab_size").as_int(), report.at("vocab_size").as_int());
+  EXPECT_EQ(info.at("special_tokens").at("<end_turn>").as_int(), 3);
+  EXPECT_GT(info.at("bytes_per_token").as_double(), 2);
+
+  const RunResult again = run({"train", text, "-o", out});
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_NE(again.err.find("exists already"), std::string::npos) << again;
+  EXPECT_EQ(run({"train", text, "-o", out, "--force", "--vocab-size", "300"}).exit_code, 0);
+}
+
+TEST(TokenizerTrain, TheSameTextGivesTheSameBytes) {
+  TempFolder folder;
+  const std::string text = folder.write("in/tales.txt", tales()).string();
+  ASSERT_EQ(run({"train", text, "-o", (folder / "a.json").string(), "--threads", "1"}).exit_code, 0);
+  ASSERT_EQ(run({"train", (folder / "in").string(), "-o", (folder / "b.json").string(), "--threads", "2"})
+                .exit_code,
+            0);
+  EXPECT_EQ(folder.read("a.json"), folder.read("b.json"));
+}
+
+TEST(TokenizerTrain, AFolderGetsTheUsualName) {
+  TempFolder folder;
+  const std::string text = folder.write("tales.txt", tales()).string();
+  EXPECT_EQ(run({"train", text, "-o", (folder / "bpe").string()}).exit_code, 0);
+  EXPECT_EQ(run({"train", text, "-o", (folder / "pieces").string(), "--kind", "sentencepiece", "--vocab-size",
+                 "320", "--documents", "line"})
+                .exit_code,
+            0);
+  EXPECT_EQ(folder.files(),
+            (std::vector<std::string>{"bpe/tokenizer.json", "pieces/tokenizer.model", "tales.txt"}));
+  EXPECT_EQ(
+      parse_json(run({"info", (folder / "pieces").string(), "--json"}).out, "info").at("kind").as_string(),
+      "sentencepiece");
+}
+
+TEST(TokenizerTrain, ErrorsLeaveNothingBehind) {
+  TempFolder folder;
+  const std::string empty = folder.write("empty.txt", "").string(), out = (folder / "t.json").string();
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"train", empty, "-o", out},
+                                             {"train", empty, "--vocab-size", "100", "-o", out},
+                                             {"train", (folder / "no").string(), "-o", out}}) {
+    const RunResult failed = run(words);
+    EXPECT_EQ(failed.exit_code, 1) << failed;
+    EXPECT_TRUE(failed.err.starts_with("error: ")) << failed;
+    EXPECT_EQ(failed.out, "");
+  }
+  EXPECT_EQ(run({"train", empty}).exit_code, 2);
+  EXPECT_EQ(run({"train", empty, "-o", (folder / "t.model").string()}).exit_code, 2);
+  EXPECT_EQ(folder.files(), (std::vector<std::string>{"empty.txt"}));
+}
+
+TEST(TokenizerEncode, GivesOneLineOfIdsPerLineAndDecodeGivesThemBack) {
+  TempFolder folder;
+  const std::string out = (folder / "t.json").string();
+  ASSERT_EQ(run({"train", folder.write("tales.txt", tales()).string(), "-o", out}).exit_code, 0);
+  const std::string text = "The cats sat.\n\nna\xC3\xAFve \xE4\xB8\xAD <bos>\nno line end";
+  const RunResult encoded = run({"encode", out}, text);
+  ASSERT_EQ(encoded.exit_code, 0) << encoded;
+  EXPECT_EQ(std::count(encoded.out.begin(), encoded.out.end(), '\n'), 4);
+  EXPECT_EQ(run({"decode", out}, encoded.out).out, text + "\n");
+  const RunResult whole = run({"encode", out, "--whole"}, text);
+  EXPECT_EQ(run({"decode", out, "--whole"}, whole.out).out, text);
+}
+
+TEST(TokenizerEncode, SpecialStringsNeedPermission) {
+  const Json plain = parse_json(run({"encode", "bytes", "--text", "<bos>", "--json"}).out, "stdout");
+  EXPECT_EQ(plain.at("tokens").size(), 5u);
+  EXPECT_EQ(run({"encode", "bytes", "--text", "<bos>", "--parse-special"}).out, "0\n");
+  EXPECT_EQ(run({"encode", "bytes", "--text", "A", "--add-special"}).out, "0 66\n");
+  EXPECT_EQ(run({"decode", "bytes", "--text", "0 66 67"}).out, "AB\n");
+  EXPECT_EQ(run({"decode", "bytes", "--text", "0 66 67", "--keep-special"}).out, "<bos>AB\n");
+}
+
+TEST(TokenizerDecode, SaysWhichWordIsNoId) {
+  EXPECT_EQ(run({"decode", "bytes", "--text", "1 two"}).err, "error: expected token ids, found 'two'\n");
+  EXPECT_EQ(run({"decode", "bytes", "--text", "999"}).err,
+            "error: 999 is no token id; this vocabulary has 257\n");
+  EXPECT_EQ(run({"decode", "bytes", "--text", "99999999999"}).exit_code, 1);
+}
+
+TEST(TokenizerInfo, SaysWhatIsWrongWithAFile) {
+  TempFolder folder;
+  const RunResult bad = run({"info", folder.write("t.json", "{\"model\": {}}").string()});
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_NE(bad.err.find("t.json: no \"vocab\" in \"model\""), std::string::npos) << bad;
+  EXPECT_EQ(run({"info", folder.path().string()}).exit_code, 1);
+  EXPECT_EQ(run({"info", (folder / "nothing").string()}).exit_code, 1);
+}
+
+TEST(TokenizerTrain, CtrlCStopsAndLeavesNothing) {
+  TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 400'000; ++i) text += fmt::format("word{} and number{} x{}y\n", i, i * 7, i * 13);
+  const std::string file = folder.write("big.txt", text).string();
+  const RunResult stopped = run_binary({.arguments = {"tokenizer", "train", file, "--vocab-size", "200000",
+                                                      "-o", (folder / "t.json").string()},
+                                        .signal = SIGINT,
+                                        .signal_after_seconds = 0.2});
+  EXPECT_EQ(stopped.exit_code, 130) << stopped;
+  EXPECT_EQ(folder.files(), (std::vector<std::string>{"big.txt"}));
+}
+
+}  // namespace
+}  // namespace thimble

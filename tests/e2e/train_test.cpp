@@ -1,0 +1,163 @@
+// The three commands of the walking skeleton, as a user types them.
+#include <csignal>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "support/run_binary.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+std::string sample_text() {
+  std::string text;
+  for (int i = 0; i < 150; ++i) text += "line " + std::to_string(i * 7) + ": the cat sat on the mat.\n";
+  return text;
+}
+
+RunResult run(std::vector<std::string> arguments, RunOptions options = {}) {
+  options.arguments = std::move(arguments);
+  return run_binary(options);
+}
+
+class TrainCommand : public testing::Test {
+ protected:
+  TrainCommand() { folder_.write("text.txt", sample_text()); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  // A model that trains in a blink. `more` may bring its own --steps and --val-every.
+  std::vector<std::string> tiny(const std::string& run, std::vector<std::string> more = {
+                                                            "--steps", "20", "--val-every", "10"}) const {
+    std::vector<std::string> arguments = {"train",   "--data",   path("text.txt"), "-o",
+                                          path(run), "--preset", "quick"};
+    for (const char* setting :
+         {"context=16", "layers=1", "dim=32", "heads=2", "kv_heads=1", "mlp_hidden=48", "batch_tokens=64"}) {
+      arguments.push_back("--set");
+      arguments.push_back(setting);
+    }
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(TrainCommand, TrainsEvaluatesAndGenerates) {
+  const RunResult train = run(tiny("run", {"--steps", "20", "--val-every", "10", "--json"}));
+  ASSERT_EQ(train.exit_code, 0) << train.err;
+  const Json result = parse_json(train.out, "train --json");
+  EXPECT_EQ(result.at("status").as_string(), "completed");
+  for (const char* key : {"steps", "tokens", "train_loss", "val_loss", "val_bpb", "best_step", "seconds",
+                          "tokens_per_second", "checkpoint"})
+    EXPECT_NE(result.find(key), nullptr) << key;
+
+  const RunResult eval = run({"eval", path("run"), "--data", path("text.txt"), "--json"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  const Json score = parse_json(eval.out, "eval --json");
+  for (const char* key : {"val_loss", "val_bpb", "tokens", "bytes", "context", "stride"})
+    EXPECT_NE(score.find(key), nullptr) << key;
+  EXPECT_EQ(score.at("bytes").as_uint(), sample_text().size());
+
+  const std::vector<std::string> generate = {"generate", path("run"), "line 7", "--max-tokens",
+                                             "12",       "--greedy",  "--json"};
+  const RunResult first = run(generate), again = run(generate);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_EQ(first.out, again.out);
+  const Json generated = parse_json(first.out, "generate --json");
+  const Json& sample = generated.at("samples").as_array().at(0);
+  EXPECT_LE(sample.at("tokens").size(), 12u);
+  EXPECT_FALSE(sample.at("finish_reason").as_string().empty());
+  EXPECT_EQ(run({"generate", path("run"), "line 7", "--max-tokens", "5"}).out.rfind("line 7", 0), 0u);
+}
+
+TEST_F(TrainCommand, ResumesWithNoOtherWord) {
+  ASSERT_EQ(run(tiny("straight")).exit_code, 0);
+  ASSERT_EQ(run(tiny("resumed", {"--steps", "20", "--val-every", "10", "--stop-after", "9"})).exit_code, 0);
+  const RunResult resumed = run({"train", "--resume", path("resumed")});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_EQ(folder_.read("straight/last.safetensors"), folder_.read("resumed/last.safetensors"));
+  const RunResult complete = run({"train", "--resume", path("resumed")});
+  EXPECT_EQ(complete.exit_code, 1);
+  EXPECT_NE(complete.err.find("is complete: 20 of 20 steps"), std::string::npos) << complete.err;
+  EXPECT_EQ(run({"train", "--resume", path("resumed"), "--dim", "64"}).exit_code, 2);
+}
+
+TEST_F(TrainCommand, KilledTenTimesEndsTheSame) {
+  const std::vector<std::string> often = {"--checkpoint-every", "1", "--steps", "60", "--threads", "1"};
+  ASSERT_EQ(run(tiny("straight", often)).exit_code, 0);
+  Rng random(2026);
+  bool started = false;
+  for (int kill = 0; kill < 10; ++kill) {
+    RunOptions options;
+    options.signal = SIGKILL;
+    options.signal_after_seconds = 0.05 + 0.25 * random.uniform_double();
+    const bool resumable = std::filesystem::exists(folder_ / "killed" / "last.safetensors");
+    auto again = tiny("killed", often);
+    again.push_back("--force");
+    run(resumable ? std::vector<std::string>{"train", "--resume", path("killed"), "--threads", "1"} : again,
+        options);
+    started |= resumable;
+  }
+  if (!std::filesystem::exists(folder_ / "killed" / "last.safetensors")) {
+    ASSERT_EQ(run(tiny("killed", often)).exit_code, 0);
+  } else {
+    const RunResult last = run({"train", "--resume", path("killed"), "--threads", "1"});
+    EXPECT_TRUE(last.exit_code == 0 || last.err.find("is complete") != std::string::npos) << last.err;
+  }
+  EXPECT_TRUE(started) << "every kill came before the first checkpoint: the test proved nothing";
+  EXPECT_EQ(folder_.read("straight/last.safetensors"), folder_.read("killed/last.safetensors"));
+}
+
+TEST_F(TrainCommand, CtrlCSavesAndExits130) {
+  RunOptions options;
+  options.signal = SIGINT;
+  options.signal_after_text = "training tokens";
+  const RunResult result = run(tiny("run", {"--steps", "1000000", "--val-every", "0"}), options);
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  EXPECT_NE(result.out.find("interrupted at step"), std::string::npos) << result.out;
+  EXPECT_EQ(run({"train", "--resume", path("run"), "--stop-after", "1"}).exit_code, 0);
+}
+
+struct BadCall {
+  std::vector<std::string> arguments;
+  int exit_code;
+  std::string message;
+};
+
+TEST_F(TrainCommand, WhatIsWrongIsSaidInOneLine) {
+  folder_.write("empty.txt", "");
+  folder_.write("short.txt", "too short");
+  folder_.write("cut.safetensors", "abcdefgh");
+  const auto with_data = [&](const std::string& name) {
+    auto arguments = tiny("bad");
+    arguments[2] = path(name);
+    return arguments;
+  };
+  const std::vector<BadCall> calls = {
+      {{"train"}, 2, "--data is missing"},
+      {with_data("missing.txt"), 1, "missing.txt"},
+      {with_data("empty.txt"), 1, "is empty"},
+      {with_data("short.txt"), 1, "one row of context 16 needs 17"},
+      {tiny("bad", {"--vocab-size", "99"}), 1, "vocab_size is 99"},
+      {tiny("bad", {"--dtype", "bf16"}), 1, "f32"},
+      {{"train", "--resume", path("nowhere")}, 1, "nowhere"},
+      {{"eval", path("nowhere"), "--data", path("text.txt")}, 1, "nowhere"},
+      {{"eval", path("cut.safetensors"), "--data", path("text.txt")}, 1, "cut.safetensors"},
+      {{"generate", path("cut.safetensors")}, 1, "cut.safetensors"},
+      {{"generate"}, 2, "MODEL"},
+      {{"eval", path("run")}, 2, "--data"},
+  };
+  for (const BadCall& call : calls) {
+    const RunResult result = run(call.arguments);
+    EXPECT_EQ(result.exit_code, call.exit_code) << result.err;
+    EXPECT_NE(result.err.find(call.message), std::string::npos) << result.err << "expected: " << call.message;
+    EXPECT_EQ(result.err.find("error: "), 0u) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "bad" / "last.safetensors"));
+}
+
+}  // namespace
+}  // namespace thimble

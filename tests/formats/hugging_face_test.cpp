@@ -1,0 +1,424 @@
+// Hugging Face folders: the models that Transformers computed, the keys of config.json, and what is refused.
+#include "formats/hugging_face.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "formats/hugging_face_config.h"
+#include "formats/safetensors.h"
+#include "formats/sample_folders.h"
+#include "formats/trace.h"
+#include "support/golden.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string message_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+std::string parse_message(const Json& config) {
+  return message_of([&] { parse_hugging_face_config(config.dump(), "config.json"); });
+}
+
+HuggingFaceConfig parsed(const Json& config) {
+  return parse_hugging_face_config(config.dump(), "config.json");
+}
+
+// ---- What Transformers computed
+
+struct Fixture {
+  fs::path folder;
+  SafetensorsFile reference;
+  Context context;
+  Model model;
+
+  explicit Fixture(const fs::path& path)
+      : folder(path),
+        reference(SafetensorsFile::open(path / "reference.safetensors")),
+        model(make_model(open_model(path), context)) {}
+
+  std::vector<float> floats(std::string_view name) const {
+    std::vector<float> values(static_cast<std::size_t>(reference.at(name).count()));
+    reference.read_f32(name, values);
+    return values;
+  }
+};
+
+struct Agreement {
+  double cosine, relative;
+};
+
+Agreement compare(std::span<const float> ours, std::span<const float> theirs) {
+  double dot = 0, a = 0, b = 0, apart = 0;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const double x = ours[i], y = theirs[i];
+    dot += x * y, a += x * x, b += y * y, apart += (x - y) * (x - y);
+  }
+  return {dot / std::sqrt(a * b), std::sqrt(apart / b)};
+}
+
+class TransformersFolder : public testing::TestWithParam<const char*> {
+ protected:
+  std::optional<fs::path> folder() const { return shared_path(std::string("fixtures/hf/") + GetParam()); }
+};
+
+TEST_P(TransformersFolder, LogitsLossAndGradients) {
+  if (!folder()) GTEST_SKIP() << shared_missing("fixtures/hf");
+  Fixture fixture(*folder());
+  Model& model = fixture.model;
+  const TraceTokens tokens = read_trace_tokens(fixture.reference);
+  const Rows rows = grid_rows(model.config(), tokens.row_length(), tokens.input, tokens.target);
+  std::vector<float> gradients(model.weights().size());
+  EXPECT_NEAR(model.add_gradients(rows, gradients, {}) / fixture.floats("loss")[0], 1, 1e-5);
+  const auto ours = model.score(rows, true).logits, theirs = fixture.floats("logits");
+  ASSERT_EQ(ours.size(), theirs.size());
+  for (std::size_t i = 0; i < ours.size(); ++i) ASSERT_NEAR(ours[i], theirs[i], 2e-4);
+  for (const Param& param : model.params().all()) {
+    const auto expected = fixture.floats("grad." + param.name);
+    const auto [cosine, relative] = compare(
+        std::span(gradients).subspan(static_cast<std::size_t>(param.offset), expected.size()), expected);
+    EXPECT_GE(cosine, 0.999999) << param.name;
+    EXPECT_LE(relative, 1e-4) << param.name;
+  }
+}
+
+std::int32_t likeliest(std::span<const float> logits) {
+  return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
+}
+
+constexpr std::size_t kPrompt = 8;
+
+std::vector<std::int32_t> greedy_through_the_cache(Model& model, std::vector<std::int32_t> tokens,
+                                                   std::size_t length) {
+  KvCache cache(model.config(), 1);
+  std::size_t read = 0;
+  while (tokens.size() < length) {
+    std::vector<DecodeRow> rows;
+    for (; read < tokens.size(); ++read)
+      rows.push_back({.token = tokens[read],
+                      .previous = read < 1 ? -1 : tokens[read - 1],
+                      .before_previous = read < 2 ? -1 : tokens[read - 2],
+                      .position = static_cast<std::int32_t>(read),
+                      .wants_logits = read + 1 == tokens.size()});
+    const Tensor logits = model.decode(decode_rows(model.config(), 1, rows), cache);
+    tokens.push_back(likeliest({logits.row<float>(0), static_cast<std::size_t>(logits.cols)}));
+  }
+  return tokens;
+}
+
+std::vector<std::int32_t> greedy_by_scoring(Model& model, std::vector<std::int32_t> tokens,
+                                            std::size_t length) {
+  while (tokens.size() < length) {
+    const auto T = static_cast<std::int64_t>(tokens.size());
+    const auto logits = model.score(grid_rows(model.config(), T, tokens), true).logits;
+    const auto V = static_cast<std::size_t>(model.config().vocab_size);
+    tokens.push_back(likeliest(std::span(logits).last(V)));
+  }
+  return tokens;
+}
+
+TEST_P(TransformersFolder, GreedyContinuation) {
+  if (!folder()) GTEST_SKIP() << shared_missing("fixtures/hf");
+  Fixture fixture(*folder());
+  std::vector<std::int64_t> wide(32);
+  fixture.reference.read_i64("greedy", wide);
+  const std::vector<std::int32_t> expected(wide.begin(), wide.end());
+  const std::vector<std::int32_t> prompt(expected.begin(), expected.begin() + kPrompt);
+  EXPECT_EQ(greedy_through_the_cache(fixture.model, prompt, expected.size()), expected);
+  EXPECT_EQ(greedy_by_scoring(fixture.model, prompt, expected.size()), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(HuggingFace, TransformersFolder, testing::Values("llama_tied", "qwen2"));
+
+// ---- config.json
+
+TEST(HuggingFaceConfig, ReadsRopeAsTransformers4And5WriteIt) {
+  const Json four = sample_llama("llama", true).config;
+  Json five = Json::object();
+  for (const auto& [key, value] : four.as_object())
+    if (key != "rope_theta") five.set(key, value);
+  five.set("rope_parameters", Json::object().set("rope_theta", 500.0).set("rope_type", "default"));
+  five.set("dtype", "float32");
+  EXPECT_EQ(parsed(four).model.rope_base, 500);
+  EXPECT_EQ(parsed(five).model, parsed(four).model);
+  Json both = five;
+  both.set("rope_theta", 10000.0);
+  EXPECT_EQ(parse_message(both),
+            "config.json: rope_parameters.rope_theta (500) and rope_theta (10000) disagree");
+}
+
+TEST(HuggingFaceConfig, TakesWhatIsAbsentAsTransformersDoes) {
+  const auto without = [](const std::string& type, std::set<std::string> keys) {
+    const Json whole = sample_llama(type, true).config;
+    Json config = Json::object();
+    for (const auto& [key, value] : whole.as_object())
+      if (!keys.contains(key)) config.set(key, value);
+    return parsed(config).model;
+  };
+  EXPECT_FALSE(without("llama", {"tie_word_embeddings"}).tie_embeddings);
+  EXPECT_EQ(without("llama", {"num_key_value_heads"}).kv_heads, 6);
+  EXPECT_EQ(without("llama", {"rope_theta"}).rope_base, 10000);
+  EXPECT_EQ(without("llama", {"rms_norm_eps"}).norm_eps, 1e-6);
+  EXPECT_EQ(without("qwen3", {"head_dim"}).head_dim, 128);
+  EXPECT_TRUE(parsed(sample_gpt2().config).model.tie_embeddings);
+  EXPECT_EQ(parsed(sample_gpt2().config).model.mlp_hidden, 48);
+}
+
+TEST(HuggingFaceConfig, PassesOverWhatChangesNothing) {
+  Json config = sample_llama("qwen2", true).config;
+  const ModelConfig before = parsed(config).model;
+  config.set("use_cache", true).set("attention_dropout", 0.1).set("initializer_range", 0.02);
+  config.set("sliding_window", 4096).set("use_sliding_window", false).set("max_window_layers", 28);
+  config.set("layer_types", Json::array({"full_attention", "full_attention"}));
+  config.set("rope_scaling", nullptr).set("something_new", nullptr).set("pad_token_id", 3);
+  EXPECT_EQ(parsed(config).model, before);
+}
+
+TEST(HuggingFaceConfig, RefusesByNameWhatItDoesNotHonour) {
+  struct Case {
+    const char *type, *key;
+    Json value;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {"llama", "hidden_act", "gelu", "hidden_act is \"gelu\", expected \"silu\" or \"swish\""},
+      {"llama", "rope_scaling", Json::object().set("type", "linear").set("factor", 2.0),
+       "rope_scaling.type is \"linear\", expected \"default\"; rope_scaling.factor is not supported"},
+      {"llama", "rope_parameters", Json::object().set("rope_type", "yarn"),
+       "rope_parameters.rope_type is \"yarn\", expected \"default\""},
+      {"llama", "rope_parameters", Json::object().set("partial_rotary_factor", 0.5),
+       "rope_parameters.partial_rotary_factor is 0.5, expected 1.0 or 1"},
+      {"llama", "sliding_window", 4096, "nothing was thrown"},  // llama has none; Transformers passes it over
+      {"qwen3", "layer_types", Json::array({"full_attention", "sliding_attention"}),
+       "layer_types is [\"full_attention\",\"sliding_attention\"], expected \"full_attention\" for every "
+       "layer"},
+      {"qwen2", "attention_bias", true, "attention_bias is not supported"},
+      {"qwen3", "mlp_bias", true, "mlp_bias is not supported"},
+      {"llama", "quantization_config", Json::object(), "quantization_config is not supported"},
+      {"llama", "auto_map", Json::object(), "auto_map is not supported"},
+      {"llama", "vocab_size", 2.5, "vocab_size is 2.5, expected a whole number"},
+      {"llama", "hidden_size", nullptr, "hidden_size is missing"},
+      {"llama", "head_dim", 3, "head_dim must be even for RoPE, found 3"},
+      {"llama", "bos_token_id", "<s>", "bos_token_id is \"<s>\", expected a token id"},
+      {"llama", "model_type", "mamba", "expected model_type llama, qwen2, qwen3, gpt2, found \"mamba\""},
+      {"gpt2", "activation_function", "gelu",
+       "activation_function is \"gelu\", expected \"gelu_new\" or \"gelu_pytorch_tanh\""},
+      {"gpt2", "scale_attn_by_inverse_layer_idx", true,
+       "scale_attn_by_inverse_layer_idx is true, expected false"},
+      {"gpt2", "add_cross_attention", true, "add_cross_attention is true, expected false"},
+  };
+  for (const Case& one : cases) {
+    Json config =
+        std::string(one.type) == "gpt2" ? sample_gpt2().config : sample_llama(one.type, true).config;
+    config.set(one.key, one.value);
+    const std::string expected =
+        one.message == "nothing was thrown" ? one.message : "config.json: " + one.message;
+    EXPECT_EQ(parse_message(config), expected) << one.key;
+  }
+}
+
+TEST(HuggingFaceConfig, RefusesWindowsInUse) {
+  Json config = sample_llama("qwen2", true).config;
+  config.set("use_sliding_window", true).set("sliding_window", 16);
+  EXPECT_EQ(parse_message(config),
+            "config.json: sliding_window is 16, expected null, or use_sliding_window false");
+}
+
+TEST(HuggingFaceConfig, ListsEverythingAtOnce) {
+  Json config = sample_llama("llama", true).config;
+  config.set("hidden_act", "relu").set("alibi", true).set("num_hidden_layers", "2");
+  EXPECT_EQ(
+      parse_message(config),
+      "config.json: num_hidden_layers is \"2\", expected a whole number; hidden_act is \"relu\", expected "
+      "\"silu\" or \"swish\"; alibi is not supported");
+}
+
+TEST(HuggingFaceConfig, CutShortAnywhereIsAnError) {
+  const std::string whole = sample_llama("qwen3", false).config.dump(2);
+  for (std::size_t bytes = 0; bytes < whole.size(); ++bytes)
+    EXPECT_THROW(parse_hugging_face_config(whole.substr(0, bytes), "config.json"), Error) << bytes;
+  EXPECT_EQ(message_of([] { parse_hugging_face_config("[]", "config.json"); }),
+            "config.json: expected an object of settings");
+}
+
+TEST(HuggingFaceConfig, KnowsTheSpecialTokens) {
+  Json config = sample_llama("llama", true).config;
+  config.set("bos_token_id", 1).set("eos_token_id", Json::array({2, 5}));
+  EXPECT_EQ(parsed(config).special.bos, 1);
+  EXPECT_EQ(parsed(config).special.eos, 2);
+  config.set("bos_token_id", 50256).set("eos_token_id", nullptr);
+  EXPECT_EQ(parsed(config).special.bos, std::nullopt);
+  EXPECT_EQ(parsed(config).special.eos, std::nullopt);
+}
+
+// ---- Weights
+
+TEST(HuggingFaceFolder, ShardsEqualOneFile) {
+  const TempFolder folder;
+  for (const bool tied : {true, false}) {
+    const SampleFolder sample = sample_llama("qwen3", tied);
+    write_folder(folder / "one", sample);
+    write_folder(folder / "many", sample, 3);
+    const ModelFile one = open_model(folder / "one"), many = open_model(folder / "many");
+    EXPECT_EQ(one.weights, many.weights);
+    EXPECT_EQ(one.tensors.size(), many.tensors.size());
+    EXPECT_EQ(one.config.model.tie_embeddings, tied);
+    EXPECT_EQ(one.architecture, "qwen3");
+  }
+}
+
+TEST(HuggingFaceFolder, MissingShardsAreListed) {
+  const TempFolder folder;
+  write_folder(folder.path(), sample_llama("llama", true), 3);
+  fs::remove(folder / "model-00001-of-00003.safetensors");
+  fs::remove(folder / "model-00003-of-00003.safetensors");
+  EXPECT_EQ(message_of([&] { open_model(folder.path()); }),
+            folder.path().string() +
+                ": model-00001-of-00003.safetensors is missing; model-00003-of-00003.safetensors is missing");
+}
+
+TEST(HuggingFaceFolder, AShardWithoutItsTensorIsNamed) {
+  const TempFolder folder;
+  const SampleFolder sample = sample_llama("llama", true);
+  write_folder(folder.path(), sample, 2);
+  SampleTensors first = {{"model.embed_tokens.weight", sample.tensors.at("model.embed_tokens.weight")}};
+  write_tensors(folder / "model-00001-of-00002.safetensors", first);
+  const std::string message = message_of([&] { open_model(folder.path()); });
+  EXPECT_NE(message.find("model.layers.0.mlp.down_proj.weight is not in model-00001-of-00002.safetensors"),
+            message.npos)
+      << message;
+}
+
+TEST(HuggingFaceFolder, AnIndexLeadsNowhereElse) {
+  const TempFolder folder;
+  write_folder(folder.path(), sample_llama("llama", true));
+  fs::remove(folder / "model.safetensors");
+  for (const char* name : {"../model.safetensors", "/etc/passwd", "..", ""}) {
+    const Json map = Json::object().set("x", name);
+    folder.write("model.safetensors.index.json", Json::object().set("weight_map", map).dump());
+    const std::string message = message_of([&] { open_model(folder.path()); });
+    EXPECT_NE(message.find("expected the name of a file in this folder for x"), message.npos) << message;
+  }
+  folder.write("model.safetensors.index.json", "{}");
+  const std::string message = message_of([&] { open_model(folder.path()); });
+  EXPECT_NE(message.find("expected an object \"weight_map\""), message.npos) << message;
+}
+
+TEST(HuggingFaceFolder, EveryMissingExtraAndMisshapedTensorIsListed) {
+  const TempFolder folder;
+  SampleFolder sample = sample_llama("qwen3", false);
+  sample.tensors.erase("model.norm.weight");
+  sample.tensors.erase("model.layers.1.mlp.up_proj.weight");
+  sample.tensors["lm_head.weight"].dims = {16, 29};
+  sample.tensors["model.layers.0.self_attn.q_proj.bias"] = {{24}, std::vector<float>(24)};
+  write_folder(folder.path(), sample);
+  EXPECT_EQ(
+      message_of([&] { open_model(folder.path()); }),
+      folder.path().string() +
+          ": lm_head.weight is [16, 29], expected [29, 16]; model.layers.1.mlp.up_proj.weight is missing; "
+          "model.norm.weight is missing; model.layers.0.self_attn.q_proj.bias is not part of the model");
+}
+
+TEST(HuggingFaceFolder, AConfigCannotAskForMemoryThatTheFileDoesNotBack) {
+  const TempFolder folder;
+  SampleFolder sample = sample_llama("llama", true);
+  sample.config.set("hidden_size", 4096).set("intermediate_size", 16384).set("num_hidden_layers", 60);
+  write_folder(folder.path(), sample);
+  const std::string message = message_of([&] { open_model(folder.path()); });
+  EXPECT_NE(message.find("model.embed_tokens.weight is [29, 16], expected [29, 4096]"), message.npos)
+      << message;
+  EXPECT_NE(message.find("and 342 more"), message.npos) << message;
+}
+
+TEST(HuggingFaceFolder, ARepeatedTiedHeadMustBeTheEmbedding) {
+  const TempFolder folder;
+  SampleFolder sample = sample_llama("llama", true);
+  sample.tensors["lm_head.weight"] = sample.tensors.at("model.embed_tokens.weight");
+  write_folder(folder.path(), sample);
+  EXPECT_EQ(open_model(folder.path()).architecture, "llama");
+  sample.tensors["lm_head.weight"].values[5] += 1;
+  write_folder(folder.path(), sample);
+  const std::string message = message_of([&] { open_model(folder.path()); });
+  EXPECT_NE(message.find("ties the head to the embedding, but lm_head.weight is another tensor"),
+            message.npos)
+      << message;
+}
+
+TEST(HuggingFaceFolder, AttentionBiasOfLlamaComesWithMlpBiasesOfZero) {
+  const TempFolder folder;
+  SampleFolder sample = sample_llama("llama", true);
+  sample.config.set("attention_bias", true);
+  for (int l = 0; l < 2; ++l)
+    for (const auto& [name, width] : {std::pair("q", 24), {"k", 8}, {"v", 8}, {"o", 16}})
+      sample.tensors[fmt::format("model.layers.{}.self_attn.{}_proj.bias", l, name)] = {
+          {width}, std::vector<float>(static_cast<std::size_t>(width), 2.0f)};
+  write_folder(folder.path(), sample);
+  const ModelFile file = open_model(folder.path());
+  const ParamTable table(file.config.model);
+  for (const Param& param : table.all()) {
+    if (!param.name.ends_with(".bias")) continue;
+    const float expected = param.name.find("self_attn") == std::string::npos ? 0.0f : 2.0f;
+    EXPECT_EQ(file.weights[static_cast<std::size_t>(param.offset)], expected) << param.name;
+  }
+  EXPECT_TRUE(table.find("model.layers.0.mlp.down_proj.bias"));
+}
+
+// As the first GPT-2 was saved: no prefix, and masks among the weights.
+TEST(HuggingFaceFolder, Gpt2WithoutPrefixIsTheSame) {
+  const TempFolder folder;
+  const SampleFolder sample = sample_gpt2();
+  SampleFolder bare{sample.config, {}};
+  for (const auto& [name, tensor] : sample.tensors)
+    bare.tensors[name.substr(std::string("transformer.").size())] = tensor;
+  bare.tensors["h.0.attn.bias"] = {{1, 1, 16, 16}, std::vector<float>(256)};
+  write_folder(folder / "a", sample);
+  write_folder(folder / "b", bare);
+  EXPECT_EQ(open_model(folder / "a").weights, open_model(folder / "b").weights);
+  EXPECT_EQ(open_model(folder / "b").architecture, "gpt2");
+}
+
+TEST(HuggingFaceFolder, WithoutWeightsSaysWhatItLooksFor) {
+  const TempFolder folder;
+  write_folder(folder.path(), sample_gpt2());
+  fs::remove(folder / "model.safetensors");
+  EXPECT_EQ(message_of([&] { open_model(folder.path()); }),
+            folder.path().string() + " holds neither model.safetensors nor model.safetensors.index.json");
+}
+
+// tokenizer_config.json is stronger than config.json, which is stronger than well-known names.
+TEST(HuggingFaceFolder, BringsItsTokenizerAlong) {
+  const TempFolder folder;
+  SampleFolder sample = sample_llama("llama", true);
+  sample.config.set("vocab_size", 300).set("bos_token_id", 7).set("eos_token_id", 8);
+  sample.tensors["model.embed_tokens.weight"] = {{300, 16}, std::vector<float>(300 * 16)};
+  write_folder(folder.path(), sample);
+  EXPECT_EQ(open_tokenizer(open_model(folder.path())), nullptr);
+  folder.write("tokenizer.json", load_tokenizer("bytes")->serialized());
+  EXPECT_EQ(open_tokenizer(open_model(folder.path()))->special().bos, 7);
+  EXPECT_EQ(open_tokenizer(open_model(folder.path()))->special().eos, 8);
+  folder.write("tokenizer_config.json", R"({"bos_token": {"content": "<bos>"}, "eos_token": null})");
+  EXPECT_EQ(open_tokenizer(open_model(folder.path()))->special().bos, 0);
+  EXPECT_EQ(open_tokenizer(open_model(folder.path()))->special().eos, 8);
+}
+
+TEST(HuggingFaceFolder, ATokenizerLargerThanTheEmbeddingIsAnError) {
+  const TempFolder folder;
+  write_folder(folder.path(), sample_llama("llama", true));
+  folder.write("tokenizer.json", load_tokenizer("bytes")->serialized());
+  const ModelFile file = open_model(folder.path());
+  const std::string message = message_of([&] { open_tokenizer(file); });
+  EXPECT_NE(message.find("tokens, the model's vocabulary 29"), message.npos) << message;
+}
+
+}  // namespace
+}  // namespace thimble

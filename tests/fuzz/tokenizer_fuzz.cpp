@@ -1,0 +1,78 @@
+// Hostile tokenizer.json files and hostile text: an Error or a right answer, nothing else.
+//
+// An input that starts with '{' is a file: should it load, it must encode and decode without harm. Any other
+// input is text for tokenizers of ours, which must give it back, and for the scanners, which must lose
+// nothing.
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+#include "tokenizer/bpe_train.h"
+#include "tokenizer/patterns.h"
+#include "tokenizer/stream_decoder.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/unicode.h"
+
+namespace thimble {
+namespace {
+
+void require(bool ok) {
+  if (!ok) __builtin_trap();
+}
+
+std::unique_ptr<Tokenizer> trained(Pattern pattern) {
+  WordCounts words;
+  const std::string_view text =
+      "the cat's hat and the cats' mats: \xC3\xA9t\xC3\xA9, 1234 \xE4\xB8\xAD\xE6\x96\x87 the the";
+  for_each_word(pattern, text, [&](std::string_view word) { words.add(word); });
+  return make_bpe_tokenizer(learn_merges(words, {.vocab_size = 290, .min_frequency = 1, .pattern = pattern},
+                                         ProgressOutput::nowhere()));
+}
+
+void try_text(const Tokenizer& tokenizer, std::string_view text) {
+  const std::vector<TokenId> ids = tokenizer.encode(text);
+  require(tokenizer.decode(ids) == text);
+  StreamDecoder stream(tokenizer);
+  std::string shown;
+  for (const TokenId id : ids) {
+    require(id > 0);  // never the special one
+    shown += stream.push(id);
+  }
+  shown += stream.finish();
+  for (const char* p = shown.data(); p < shown.data() + shown.size();) {
+    const Utf8Char c = decode_utf8(p, shown.data() + shown.size());
+    require(c.valid);
+    p += c.bytes;
+  }
+}
+
+void try_file(std::string_view content) {
+  try {
+    const auto tokenizer = load_tokenizer_bytes(std::string(content), "fuzz");
+    const auto ids = tokenizer->encode("ab 12\xC3\xA9\xFF<s>\n", {.trusted = true, .add_special = true});
+    tokenizer->decode(ids, {.keep_special = true});
+    load_tokenizer_bytes(tokenizer->serialized(), "again");
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace
+}  // namespace thimble
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace thimble;
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  if (input.starts_with('{')) {
+    try_file(input);
+    return 0;
+  }
+  static const auto tokenizers = [] {
+    std::vector<std::unique_ptr<Tokenizer>> all;
+    for (const Pattern pattern : {Pattern::gpt2, Pattern::llama3, Pattern::qwen2, Pattern::o200k})
+      all.push_back(trained(pattern));
+    all.push_back(load_tokenizer("bytes"));
+    return all;
+  }();
+  for (const auto& tokenizer : tokenizers) try_text(*tokenizer, input);
+  return 0;
+}

@@ -1,0 +1,74 @@
+// Adam, Newton-Schulz and sums: the CPU against the reference.
+#include <cmath>
+#include <random>
+
+#include "base/parallel.h"
+#include "ops/adam.h"
+#include "ops/newton_schulz.h"
+#include "ops/sums.h"
+
+namespace thimble {
+namespace {
+
+std::vector<float> normals(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+TEST(Adam, MatchesTheReferenceOverSeveralSteps) {
+  for (std::size_t count : {1u, 15u, 16u, 17u, 40000u}) {
+    auto p = normals(count, 1), m = std::vector<float>(count), v = m;
+    auto reference_p = p, reference_m = m, reference_v = v;
+    for (int t = 1; t <= 5; ++t) {
+      const auto g = normals(count, static_cast<unsigned>(10 + t));
+      const AdamStep step{.lr = 0.01f, .decay = 0.1f, .grad_scale = 0.5f, .t = t};
+      cpu::adam(step, p, g, m, v);
+      ref::adam(step, reference_p, g, reference_m, reference_v);
+    }
+    // A handful of roundings of numbers around 1.
+    for (std::size_t i = 0; i < count; ++i) ASSERT_NEAR(p[i], reference_p[i], 2e-6f) << count << " at " << i;
+  }
+}
+
+TEST(NewtonSchulz, MatchesTheReferenceForWideTallAndSquare) {
+  const Context context;
+  for (auto [rows, cols] :
+       {std::pair<std::int64_t, std::int64_t>{8, 8}, {4, 12}, {12, 4}, {1, 7}, {33, 64}, {64, 33}}) {
+    auto ours = normals(static_cast<std::size_t>(rows * cols), 3), theirs = ours;
+    std::vector<float> scratch(static_cast<std::size_t>(newton_schulz_scratch(rows, cols)));
+    cpu::newton_schulz(context, make_tensor(ours.data(), rows, cols), scratch);
+    ref::newton_schulz(make_tensor(theirs.data(), rows, cols));
+    for (std::size_t i = 0; i < ours.size(); ++i)
+      ASSERT_NEAR(ours[i], theirs[i], 2e-5f) << rows << "x" << cols << " at " << i;
+  }
+}
+
+TEST(NewtonSchulz, MakesSingularValuesAboutOne) {
+  auto matrix = normals(16 * 64, 4);
+  const Context context;
+  std::vector<float> scratch(static_cast<std::size_t>(newton_schulz_scratch(16, 64)));
+  cpu::newton_schulz(context, make_tensor(matrix.data(), 16, 64), scratch);
+  // |X|_F^2 is the sum of the squared singular values; each lies in about [0.7, 1.2] (Jordan's coefficients).
+  const double mean_square = ref::sum_of_squares(matrix) / 16;
+  EXPECT_GT(mean_square, 0.45);
+  EXPECT_LT(mean_square, 1.45);
+}
+
+TEST(Sums, AreTheSameBitsForAnyThreads) {
+  const auto values = normals(300001, 5), weights = normals(300001, 6);
+  const int threads = max_threads();
+  set_threads(1);
+  const double squares = cpu::sum_of_squares(values), weighted = cpu::weighted_sum(values, weights);
+  set_threads(3);
+  EXPECT_EQ(cpu::sum_of_squares(values), squares);
+  EXPECT_EQ(cpu::weighted_sum(values, weights), weighted);
+  set_threads(threads);
+  EXPECT_NEAR(squares, ref::sum_of_squares(values), 1e-7);
+  EXPECT_NEAR(weighted, ref::weighted_sum(values, weights), 1e-9);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,74 @@
+#include "optim/schedule.h"
+
+#include <cmath>
+
+namespace thimble {
+namespace {
+
+TrainConfig config(ScheduleKind kind) {
+  TrainConfig train;
+  train.schedule = kind;
+  train.steps = 100;
+  train.warmup_steps = 10;
+  return train;
+}
+
+TEST(Schedule, WarmsUpOnALineThatEndsAtOne) {
+  for (ScheduleKind kind : {ScheduleKind::linear, ScheduleKind::cosine, ScheduleKind::wsd}) {
+    EXPECT_DOUBLE_EQ(rate_multiplier(config(kind), 0), 0.1);
+    EXPECT_DOUBLE_EQ(rate_multiplier(config(kind), 9), 1.0);
+  }
+}
+
+TEST(Schedule, LinearFallsToTheMinimum) {
+  TrainConfig train = config(ScheduleKind::linear);
+  EXPECT_DOUBLE_EQ(rate_multiplier(train, 10), 1.0);
+  EXPECT_DOUBLE_EQ(rate_multiplier(train, 55), 0.5);
+  EXPECT_DOUBLE_EQ(rate_multiplier(train, 100), 0.0);
+  train.min_lr = 0.2;
+  EXPECT_DOUBLE_EQ(rate_multiplier(train, 55), 0.6);
+  EXPECT_DOUBLE_EQ(rate_multiplier(train, 100), 0.2);
+}
+
+TEST(Schedule, CosineIsHalfWayInTheMiddle) {
+  EXPECT_NEAR(rate_multiplier(config(ScheduleKind::cosine), 55), 0.5, 1e-12);
+  EXPECT_NEAR(rate_multiplier(config(ScheduleKind::cosine), 100), 0.0, 1e-12);
+}
+
+TEST(Schedule, WarmdownIsCountedInStepsOrAsAFraction) {
+  TrainConfig train = config(ScheduleKind::wsd);
+  for (double warmdown : {40.0, 0.4}) {
+    train.warmdown = warmdown;
+    EXPECT_DOUBLE_EQ(rate_multiplier(train, 59), 1.0);
+    EXPECT_DOUBLE_EQ(rate_multiplier(train, 80), 0.5);
+    EXPECT_DOUBLE_EQ(rate_multiplier(train, 99), 1.0 / 40);
+  }
+}
+
+// parameter-golf 1.5: with 0.5 s a step, 1200 steps of warm-down are 600 s, so a 600 s run decays from the
+// start.
+TEST(Schedule, GolfTurnsWarmdownStepsIntoTimeByTheAverageStep) {
+  TrainConfig train;
+  train.schedule = ScheduleKind::golf;
+  train.steps = 20000;
+  train.warmdown = 1200;
+  train.max_seconds = 600;
+  EXPECT_DOUBLE_EQ(rate_multiplier(train, 100, 50), 550.0 / 600);
+  EXPECT_DOUBLE_EQ(rate_multiplier(train, 1000, 43.54), 1.0);
+  EXPECT_NEAR(rate_multiplier(train, 13000, 13000 * 0.04354), (600 - 566.02) / (1200 * 0.04354), 1e-9);
+  EXPECT_DOUBLE_EQ(rate_multiplier(train, 13800, 601), 0.0);
+  train.max_seconds = 0;
+  EXPECT_DOUBLE_EQ(rate_multiplier(train, 18800), 1.0);
+  EXPECT_DOUBLE_EQ(rate_multiplier(train, 19400), 0.5);
+}
+
+TEST(Schedule, MuonsMomentumWarmsUp) {
+  TrainConfig train;
+  EXPECT_DOUBLE_EQ(muon_momentum_at(train, 0), 0.85);
+  EXPECT_DOUBLE_EQ(muon_momentum_at(train, 250), 0.90);
+  EXPECT_DOUBLE_EQ(muon_momentum_at(train, 500), 0.95);
+  EXPECT_DOUBLE_EQ(muon_momentum_at(train, 5000), 0.95);
+}
+
+}  // namespace
+}  // namespace thimble
