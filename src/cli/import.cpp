@@ -95,8 +95,7 @@ Command import_command() {
                   common::json(),
                   common::quiet()},
       .examples = {"thimble import Qwen2.5-0.5B -o qwen.safetensors",
-                   "thimble import final_model.safetensors --preset golf --tokenizer fineweb_1024_bpe.model "
-                   "-o golf.safetensors"},
+                   "thimble import weights.safetensors --preset golf --set layers=11 -o golf.safetensors"},
       .run = run_import};
 }
 

@@ -1,8 +1,8 @@
 // Documents are tested: every command in a ```sh block of README.md and docs/*.md is run.
 //
 // A line that begins with "thimble " or "./" is a command; a closing backslash joins the next line to it. The
-// commands of one document run in order in one empty folder (those with "./" in the repository's root).
-// A block that must not run is marked and says why in the line above it:
+// commands of one document run in order in one folder that holds nothing but a text, book.txt (those with
+// "./" in the repository's root). A block that must not run is marked and says why in the line above it:
 //
 //   <!-- no-test: it would run itself -->
 //   ```sh no-test
@@ -96,6 +96,7 @@ TEST_P(Documents, CommandsWork) {
   for (const std::string& problem : document.problems) ADD_FAILURE() << problem;
 
   const TempFolder folder;
+  fs::copy_file(source_folder() / "docs" / "design.md", folder / "book.txt");
   const std::string path = binary_path().parent_path().string() + ":" + std::getenv("PATH");
   for (const std::string& command : document.commands) {
     const bool in_root = command.starts_with("./");
