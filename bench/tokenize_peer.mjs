@@ -1,6 +1,6 @@
 // Hugging Face's tokenizers (the Rust library, through its npm package) on the same work; prints one JSON object.
 //
-//   RAYON_NUM_THREADS=1 node bench/tokenize_peer.mjs encode tokenizer.json text.txt
+//   RAYON_NUM_THREADS=1 node bench/tokenize_peer.mjs encode tokenizer.json text.txt 4000000
 //   node bench/tokenize_peer.mjs train text.txt
 //
 // The package is found where the interop tests install it.
@@ -13,9 +13,9 @@ const { Tokenizer } = require('tokenizers');
 const passes = 3;
 const now = () => Number(process.hrtime.bigint()) / 1e9;
 
-async function encode(tokenizer_file, text_file) {
+async function encode(tokenizer_file, text_file, bytes_wanted) {
   const tokenizer = Tokenizer.fromFile(tokenizer_file);
-  const lines = readFileSync(text_file, 'utf8').split('\n').filter((line) => line.length > 0);
+  const lines = readFileSync(text_file).subarray(0, Number(bytes_wanted)).toString('utf8').split('\n').filter((line) => line.length > 0);
   const bytes = lines.reduce((sum, line) => sum + Buffer.byteLength(line), 0);
   let best = Infinity;
   for (let pass = 0; pass < passes; ++pass) {

@@ -91,11 +91,17 @@ class Scheduler {
     return std::ranges::any_of(node(n).out, [&](Value value) { return gradient_[at(value.id)] >= 0; });
   }
 
+  // A value that a node takes twice is read if either place is saved: a call then sees that both are one.
+  bool backward_reads(int n, Value value) const {
+    for (std::size_t i = 0; i < node(n).in.size(); ++i)
+      if (node(n).in[i] == value && (def(n).saved_inputs >> i & 1u) != 0) return true;
+    return false;
+  }
+
   void add_backward_step(int n) {
     Step step{.node = n, .phase = Phase::backward, .in = {}, .out = {}, .d_out = {}, .d_in = {}};
     const Node& from = node(n);
-    for (std::size_t i = 0; i < from.in.size(); ++i)
-      step.in.push_back((def(n).saved_inputs >> i & 1u) != 0 ? read(from.in[i]) : shape_only(from.in[i]));
+    for (Value value : from.in) step.in.push_back(backward_reads(n, value) ? read(value) : shape_only(value));
     for (std::size_t i = 0; i < from.out.size(); ++i) {
       if (def(n).loss)
         step.out.push_back(write(from.out[i], Buffer::Kind::activation));

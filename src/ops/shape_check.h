@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "tensor/tensor.h"
+#include "ops/op.h"
 
 namespace thimble {
 
@@ -25,6 +25,10 @@ class ShapeCheck {
     check(is_float(shape.dtype), "[{}] expected {} to hold floats, got {}", op_, name,
           dtype_name(shape.dtype));
     check(shape.cols > 0, "[{}] expected {} to have columns, got none", op_, name);
+    // Rows of one call share a dtype; vectors beside bf16 rows may be f32.
+    const DType main = in_[0].dtype;
+    check(!is_float(main) || shape.dtype == main || shape.dtype == statistic_dtype(main),
+          "[{}] expected {} in {}, got {}", op_, name, dtype_name(main), dtype_name(shape.dtype));
     return shape;
   }
   const Shape& rows(std::size_t i, std::string_view name, std::int64_t width) const {

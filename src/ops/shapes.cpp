@@ -116,6 +116,7 @@ std::vector<Shape> rope_shapes(std::span<const Shape> in, const Attributes& attr
   }
   c.optional_vector(4, "weight", size);
   check(at.norm || !c.has(4), "[rope] a norm weight is given, but the norm is off");
+  check(at.eps >= 0, "[rope] eps must not be negative, got {}", at.eps);
   return {x, statistic(x, at.norm ? at.heads : 1)};
 }
 
@@ -161,7 +162,10 @@ std::vector<Shape> cached_attention_shapes(std::span<const Shape> in, const Attr
 std::vector<Shape> activation_shapes(std::span<const Shape> in, const Attributes& attributes) {
   const ShapeCheck c("activation", in, 1, 1);
   Shape x = c.rows(0, "x");
-  if (attributes.as<ActivationAttributes>().kind != ActivationKind::swiglu) return {x};
+  const auto kind = attributes.as<ActivationAttributes>().kind;
+  check(kind >= ActivationKind::relu && kind <= ActivationKind::swiglu, "[activation] there is no kind {}",
+        static_cast<int>(kind));
+  if (kind != ActivationKind::swiglu) return {x};
   check(x.cols % 2 == 0, "[activation] swiglu splits its input into two halves, got {} columns", x.cols);
   x.cols /= 2;
   return {x};

@@ -87,41 +87,4 @@ std::int64_t scratch_bytes(const OpDef& def, Backend backend, std::span<const Sh
   return backend == Backend::cpu ? cpu::scratch_bytes(def.op, in, attributes) : 0;
 }
 
-void validate_call(const OpDef& def, const OpCall& call) {
-  std::vector<Shape> in;
-  for (const Tensor& tensor : call.in) in.push_back(tensor.shape());
-  const std::vector<Shape> expected = def.shapes(in, call.attributes);
-  check(call.out.size() == expected.size(), "[{}] expected {} outputs, got {}", def.name, expected.size(),
-        call.out.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const Tensor& out = call.out[i];
-    check(out.shape() == expected[i], "[{}] expected output {} to be {}, got {}", def.name, i,
-          expected[i].text(), out.shape().text());
-    check(out.stride >= out.cols, "[{}] output {} has rows {} apart, shorter than their {} columns", def.name,
-          i, out.stride, out.cols);
-    for (std::size_t j = 0; j < call.in.size(); ++j)
-      check(!overlap(out, call.in[j]), "[{}] output {} overlaps input {}", def.name, i, j);
-    for (std::size_t j = 0; j < i; ++j)
-      check(!overlap(out, call.out[j]), "[{}] outputs {} and {} overlap", def.name, j, i);
-  }
-  for (std::size_t i = 0; i < call.d_out.size(); ++i)
-    check(!call.d_out[i] || (i < call.out.size() && call.d_out[i].rows == call.out[i].rows &&
-                             call.d_out[i].cols == call.out[i].cols),
-          "[{}] gradient of output {} is {}, the output {}", def.name, i, call.d_out[i].shape().text(),
-          expected[i].text());
-  for (std::size_t i = 0; i < call.d_in.size(); ++i) {
-    const Tensor& gradient = call.d_in[i];
-    if (!gradient) continue;
-    check((def.differentiable >> i & 1u) != 0, "[{}] input {} has no gradient", def.name, i);
-    check(gradient.rows == call.in[i].rows && gradient.cols == call.in[i].cols,
-          "[{}] gradient of input {} is {}, the input {}", def.name, i, gradient.shape().text(),
-          call.in[i].shape().text());
-    for (std::size_t j = 0; j < call.d_out.size(); ++j)
-      check(!overlap(gradient, call.d_out[j]), "[{}] gradients of input {} and output {} overlap", def.name,
-            i, j);
-    for (std::size_t j = 0; j < call.in.size(); ++j)
-      check(!overlap(gradient, call.in[j]), "[{}] gradient of input {} overlaps input {}", def.name, i, j);
-  }
-}
-
 }  // namespace thimble

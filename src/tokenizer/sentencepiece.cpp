@@ -2,6 +2,8 @@
 
 #include <sentencepiece_processor.h>
 
+#include <cstring>
+
 #include "base/error.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/protobuf.h"
@@ -141,6 +143,25 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 std::unique_ptr<Tokenizer> load_sentencepiece(std::string model, std::string_view name) {
   return std::make_unique<SentencePieceTokenizer>(std::move(model), name);
+}
+
+std::vector<float> sentencepiece_scores(std::string_view model) {
+  constexpr std::uint32_t kPieces = 1, kScore = 2;
+  std::vector<float> scores;
+  for_each_field(model, [&](const ProtobufField& field) {
+    if (field.number != kPieces) return;
+    float score = 0;
+    for_each_field(field.bytes, [&](const ProtobufField& inner) {
+      if (inner.number == kScore && inner.bytes.size() == sizeof score)
+        std::memcpy(&score, inner.bytes.data(), sizeof score);
+    });
+    scores.push_back(score);
+  });
+  return scores;
+}
+
+bool sentencepiece_adds_prefix(std::string_view model) {
+  return read_normalizer_settings(model).add_dummy_prefix;
 }
 
 }  // namespace thimble

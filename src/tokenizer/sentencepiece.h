@@ -15,6 +15,11 @@ class TextSource;
 
 std::unique_ptr<Tokenizer> load_sentencepiece(std::string model, std::string_view name);
 
+// What a model file says beyond the interface of Tokenizer: the score of each piece, and whether a space is
+// put before every text.
+std::vector<float> sentencepiece_scores(std::string_view model);
+bool sentencepiece_adds_prefix(std::string_view model);
+
 struct SentencePieceOptions {
   TokenId vocab_size = 1024;
   std::string normalization = "nmt_nfkc";  // or "identity": keeps newlines and runs of spaces

@@ -80,7 +80,8 @@ TEST(Quantise, FollowsTheWrittenRule) {
   std::uint64_t seed = 0;
   for (const int bits : {8, 6, 5})
     for (const std::size_t count : {1u, 2u, 3u, 17u, 64u, 512u, 1000u})
-      for (const float deviation : {1e-3f, 0.02f, 0.5f, 3.0f, 100.0f}) {
+      for (const float deviation :
+           {1e-3f, 0.02f, 0.05f, 0.5f, 0.8f, 1.0f, 1.5f, 3.0f, 10.0f, 100.0f, 300.0f}) {
         SCOPED_TRACE(fmt::format("{} bits, {} values of deviation {}", bits, count, deviation));
         const std::vector<float> row = random_row(count, deviation, ++seed);
         const Quantised expected = slow_quantise(row, bits), found = quantise(row, bits);

@@ -1,0 +1,119 @@
+// Everything that can be wrong with a call beyond its shapes.
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "ops/op.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr bool has_bit(std::uint32_t mask, std::size_t i) {
+  return (mask >> i & 1u) != 0;
+}
+
+class CallCheck {
+ public:
+  CallCheck(const OpDef& def, const OpCall& call) : def_(def), call_(call) {}
+
+  void run() const {
+    check_counts();
+    check_layout("input", call_.in);
+    check_layout("output", call_.out);
+    check_layout("gradient of output", call_.d_out);
+    check_layout("gradient of input", call_.d_in);
+    check_outputs();
+    check_gradients();
+  }
+
+ private:
+  bool backward() const { return !call_.d_in.empty() || !call_.d_out.empty(); }
+
+  void check_counts() const {
+    check(call_.d_in.size() <= call_.in.size(), "[{}] {} gradients for {} inputs", def_.name,
+          call_.d_in.size(), call_.in.size());
+    check(call_.d_out.size() <= call_.out.size(), "[{}] {} gradients for {} outputs", def_.name,
+          call_.d_out.size(), call_.out.size());
+  }
+
+  // In backward, what is not saved may be a shape without memory.
+  void check_layout(std::string_view what, std::span<const Tensor> tensors) const {
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const Tensor& tensor = tensors[i];
+      check(tensor || tensor.rows == 0 || backward(), "[{}] {} {} has a shape, {}, but no memory", def_.name,
+            what, i, tensor.shape().text());
+      if (!tensor) continue;
+      check(tensor.stride >= tensor.cols, "[{}] {} {} has rows {} apart, nearer than their {} columns",
+            def_.name, what, i, tensor.stride, tensor.cols);
+      check(tensor.device == call_.in[0].device, "[{}] {} {} is on another device than input 0", def_.name,
+            what, i);
+    }
+  }
+
+  void check_outputs() const {
+    std::vector<Shape> in;
+    for (const Tensor& tensor : call_.in) in.push_back(tensor.shape());
+    const std::vector<Shape> expected = def_.shapes(in, call_.attributes);
+    check(call_.out.size() == expected.size(), "[{}] expected {} outputs, got {}", def_.name, expected.size(),
+          call_.out.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      check(call_.out[i].shape() == expected[i], "[{}] expected output {} to be {}, got {}", def_.name, i,
+            expected[i].text(), call_.out[i].shape().text());
+      for (std::size_t j = 0; j < call_.in.size(); ++j)
+        check(!overlap(call_.out[i], call_.in[j]), "[{}] output {} overlaps input {}", def_.name, i, j);
+      for (std::size_t j = 0; j < i; ++j)
+        check(!overlap(call_.out[i], call_.out[j]), "[{}] outputs {} and {} overlap", def_.name, j, i);
+    }
+  }
+
+  void check_gradients() const {
+    for (std::size_t i = 0; i < call_.d_out.size(); ++i)
+      check_fits("output", i, call_.d_out[i], call_.out[i]);
+    for (std::size_t i = 0; i < call_.d_in.size(); ++i) {
+      if (!call_.d_in[i]) continue;
+      check(has_bit(def_.differentiable, i), "[{}] input {} has no gradient", def_.name, i);
+      check_fits("input", i, call_.d_in[i], call_.in[i]);
+      check_gradient_memory(i);
+    }
+  }
+
+  void check_fits(std::string_view what, std::size_t i, const Tensor& gradient, const Tensor& value) const {
+    if (!gradient) return;
+    const bool same_size = gradient.rows == value.rows && gradient.cols == value.cols;
+    check(same_size && (gradient.dtype == value.dtype || gradient.dtype == statistic_dtype(value.dtype)),
+          "[{}] gradient of {} {} is {}, the {} {}", def_.name, what, i, gradient.shape().text(), what,
+          value.shape().text());
+  }
+
+  // Two gradients may be one only where the inputs are one: a value added to itself, whose second gradient is
+  // added.
+  void check_gradient_memory(std::size_t i) const {
+    const Tensor& gradient = call_.d_in[i];
+    for (std::size_t j = 0; j < call_.in.size(); ++j)
+      check(!overlap(gradient, call_.in[j]), "[{}] gradient of input {} overlaps input {}", def_.name, i, j);
+    for (std::size_t j = 0; j < call_.out.size(); ++j)
+      check(!overlap(gradient, call_.out[j]), "[{}] gradient of input {} overlaps output {}", def_.name, i,
+            j);
+    for (std::size_t j = 0; j < call_.d_out.size(); ++j)
+      check(!overlap(gradient, call_.d_out[j]), "[{}] gradients of input {} and output {} overlap", def_.name,
+            i, j);
+    for (std::size_t j = 0; j < i; ++j) {
+      const bool same_input =
+          call_.in[i].data == call_.in[j].data && call_.in[i].shape() == call_.in[j].shape();
+      const bool one = gradient.data == call_.d_in[j].data && same_input && call_.adds(i);
+      check(one || !overlap(gradient, call_.d_in[j]), "[{}] gradients of inputs {} and {} overlap", def_.name,
+            j, i);
+    }
+  }
+
+  const OpDef& def_;
+  const OpCall& call_;
+};
+
+}  // namespace
+
+void validate_call(const OpDef& def, const OpCall& call) {
+  CallCheck(def, call).run();
+}
+
+}  // namespace thimble
