@@ -17,11 +17,15 @@ std::size_t display_width(std::string_view text) {
 
 namespace {
 
+// "-1,234", "17.1 M", "65.1 MiB", "98%": a number and at most a short unit.
 bool looks_numeric(std::string_view cell) {
-  if (cell.empty()) return false;
-  const char first =
-      cell.front() == '-' || cell.front() == '+' ? (cell.size() > 1 ? cell[1] : ' ') : cell.front();
-  return (first >= '0' && first <= '9') || first == '.';
+  constexpr std::string_view kNumber = "+-.,0123456789";
+  constexpr std::size_t kLongestUnit = 4;
+  const std::size_t end = std::min(cell.find_first_not_of(kNumber), cell.size());
+  if (cell.find_first_of("0123456789") >= end) return false;
+  std::string_view unit = cell.substr(end);
+  if (unit.starts_with(' ')) unit.remove_prefix(1);
+  return unit.size() <= kLongestUnit && unit.find(' ') == unit.npos;
 }
 
 std::string padded(std::string_view cell, std::size_t width, bool right) {

@@ -67,9 +67,12 @@ std::string costs_text(const DryRun& run) {
   table.row({"weights", bytes(s.weight_bytes)});
   table.row({"gradients", bytes(s.gradient_bytes)});
   table.row({"optimizer", bytes(s.optimizer_bytes)});
-  table.row({"activations", fmt::format("about {} for {} rows of {}", bytes(s.activation_bytes),
-                                        s.micro_batch_rows, run.config.model.context)});
-  table.row({"memory", fmt::format("about {}", bytes(s.total_bytes()))});
+  table.row(
+      {"activations", fmt::format("{} for {} rows of {}: {} forward and {} backward before reuse, {} scratch",
+                                  bytes(s.plan.arena_bytes), s.micro_batch_rows, run.config.model.context,
+                                  bytes(s.plan.activation_bytes), bytes(s.plan.gradient_bytes),
+                                  bytes(s.plan.scratch_bytes))});
+  table.row({"memory", bytes(s.total_bytes())});
   return table.text();
 }
 
@@ -104,8 +107,8 @@ Json as_json(const DryRun& run) {
                                  .set("weights", s.weight_bytes)
                                  .set("gradients", s.gradient_bytes)
                                  .set("optimizer", s.optimizer_bytes)
-                                 .set("activations_about", s.activation_bytes)
-                                 .set("total_about", s.total_bytes()));
+                                 .set("activations", s.plan.arena_bytes)
+                                 .set("total", s.total_bytes()));
   return report;
 }
 

@@ -24,6 +24,18 @@ bool says_what_it_is(const Arguments& arguments) {
          arguments.given("prefix");
 }
 
+Config config_from(const Arguments& arguments) {
+  ConfigBuilder settings;
+  if (arguments.given("preset")) settings.preset(arguments.text("preset"));
+  if (arguments.given("config")) settings.file(arguments.path("config"));
+  try {
+    for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
+  } catch (const Error& error) {  // what is wrong with a setting on the command line is wrong usage
+    throw UsageError(error.what(), Hint{error.hint()}, error.where());
+  }
+  return settings.resolve();
+}
+
 ModelFile open_source(const Arguments& arguments) {
   const fs::path source = arguments.path("SOURCE");
   if (!says_what_it_is(arguments)) return open_model(source);
@@ -32,11 +44,7 @@ ModelFile open_source(const Arguments& arguments) {
         fmt::format("--preset, --config, --set and --prefix are for bare state dicts, {} is a folder",
                     source.string()),
         Hint{"a Hugging Face folder says itself what model it holds"});
-  ConfigBuilder settings;
-  if (arguments.given("preset")) settings.preset(arguments.text("preset"));
-  if (arguments.given("config")) settings.file(arguments.path("config"));
-  for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
-  return open_state_dict(source, settings.resolve(), arguments.text("prefix"));
+  return open_state_dict(source, config_from(arguments), arguments.text("prefix"));
 }
 
 void attach_tokenizer(ModelFile& model, const fs::path& path) {

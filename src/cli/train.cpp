@@ -10,7 +10,6 @@
 #include "base/files.h"
 #include "base/interrupt.h"
 #include "base/json.h"
-#include "base/machine.h"
 #include "base/table.h"
 #include "cli/console.h"
 #include "cli/dry_run.h"
@@ -51,20 +50,6 @@ ConfigBuilder settings_from(const Arguments& arguments) {
       if (arguments.given(key.dashed)) settings.set_flag(key, arguments.text(key.dashed));
   });
   return settings;
-}
-
-DType compute_dtype(ComputeDType choice) {
-  switch (choice) {
-    case ComputeDType::f32:
-      return DType::f32;
-    case ComputeDType::bf16:
-      return DType::bf16;
-    case ComputeDType::f16:
-      return DType::f16;
-    case ComputeDType::automatic:
-      break;
-  }
-  return training_dtype(cpu_features()).dtype == "bf16" ? DType::bf16 : DType::f32;
 }
 
 DataSettings data_from(const Arguments& arguments) {
@@ -152,7 +137,7 @@ int resume(const Arguments& arguments, Console& console) {
 
 int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& derivations, Console& console) {
   const Config config = settings.resolve();
-  const DryRun run{settings, config, summarise(config, compute_dtype(config.train.dtype)), derivations};
+  const DryRun run{settings, config, summarise(config), derivations};
   if (console.json())
     console.print_json(as_json(run));
   else

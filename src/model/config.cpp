@@ -34,6 +34,14 @@ std::int64_t default_span(std::int64_t batch_tokens, std::int64_t context) {
 
 }  // namespace
 
+std::int64_t micro_batch_rows(const Config& config) {
+  constexpr std::int64_t kTokens = 8192;
+  const std::int64_t rows = std::max<std::int64_t>(1, config.train.batch_tokens / config.model.context);
+  const std::int64_t wanted =
+      config.train.micro_batch > 0 ? config.train.micro_batch : kTokens / config.model.context;
+  return std::clamp<std::int64_t>(wanted, 1, rows);
+}
+
 double TrainConfig::rate(ParamGroup group) const {
   const double own = group == ParamGroup::embedding ? embed_lr
                      : group == ParamGroup::head    ? head_lr

@@ -147,6 +147,9 @@ Config resolved(Config config);
 void validate(const ModelConfig& config);
 void validate(const Config& config);
 
+// Rows computed at a time: micro_batch, or as many as make about 8192 tokens; at most the batch.
+std::int64_t micro_batch_rows(const Config& config);
+
 inline constexpr std::int64_t kMaxParameters = std::int64_t{1} << 34;
 
 }  // namespace thimble

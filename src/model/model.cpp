@@ -121,7 +121,7 @@ Model::Entry& Model::entry_for(const ProgramKey& key, const GptOptions& options,
   return entry;
 }
 
-double Model::add_gradients(const Rows& rows, std::span<float> gradients, const TrainOptions& options) {
+double Model::add_gradients(const Rows& rows, std::span<float> gradients, const GradientOptions& options) {
   check(gradients.size() == weights_.size(), "[model] {} gradients for {} weights", gradients.size(),
         weights_.size());
   const int phase = options.qat_bits * 2 + (options.recompute ? 1 : 0);
@@ -179,9 +179,10 @@ Tensor Model::decode(const Rows& rows, KvCache& cache) {
   return entry.program.tensor(entry.graph.logits);
 }
 
-MemoryPlan Model::training_plan(std::int64_t rows, const TrainOptions& options) const {
+MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options) {
+  const ParamTable params(config);
   const GptGraph graph =
-      record_gpt(config_, params_, {.mode = Mode::training, .rows = rows, .qat_bits = options.qat_bits});
+      record_gpt(config, params, {.mode = Mode::training, .rows = rows, .qat_bits = options.qat_bits});
   const Schedule schedule =
       make_schedule(graph.tape, {.training = true, .recompute = options.recompute, .keep = {graph.nats}});
   return plan_memory(graph.tape, schedule, Backend::cpu);

@@ -34,6 +34,15 @@ class KvCache {
   Arena arena_;
 };
 
+struct GradientOptions {
+  int qat_bits = 0;
+  bool recompute = false;
+  std::uint64_t dropout_seed = 0;
+};
+
+// What forward and backward of `rows` rows take, beside weights and optimizer.
+MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options);
+
 class Model {
  public:
   Model(const ModelConfig& config, const Context& context);  // resolved; weights start at 0
@@ -48,14 +57,9 @@ class Model {
   std::span<const float> weights() const { return weights_; }
   void weights_changed();
 
-  struct TrainOptions {
-    int qat_bits = 0;
-    bool recompute = false;
-    std::uint64_t dropout_seed = 0;
-  };
   // Adds the gradient of the loss, sum over rows of weight * nats, to `gradients` (laid out like the
   // weights); returns it.
-  double add_gradients(const Rows& rows, std::span<float> gradients, const TrainOptions& options);
+  double add_gradients(const Rows& rows, std::span<float> gradients, const GradientOptions& options);
 
   struct Scores {
     std::vector<float> nats;    // [N]
@@ -66,9 +70,6 @@ class Model {
   // One step for rows of slots: appends to the cache, returns the logits of the rows that want them, [M, V].
   // Valid until the next call.
   Tensor decode(const Rows& rows, KvCache& cache);
-
-  // What one training step of `rows` rows takes beside weights and optimizer.
-  MemoryPlan training_plan(std::int64_t rows, const TrainOptions& options) const;
 
  private:
   struct Entry;

@@ -6,11 +6,8 @@
 //             on average
 //   training  3 x forward: backward computes two products where forward computes one
 //
-// Memory, f32 masters: weights 4 bytes an element (6 with a 16-bit copy), gradients 4, Adam 8 and Muon 4 of
-// what each trains, averages 4. Activations are an estimate: what backward reads, for the rows of one
-// micro-batch,
-//   per row and layer  5 C + 3 H D + 3 K D + (2 or 3) F elements     (stream, norms, q k v twice, attention,
-//   MLP) per row            4 C, and the logits of a chunk of rows twice
+// Memory: weights and gradients 4 bytes an element, Adam 8 and Muon 4 of what each trains, averages 4.
+// Activations are the memory plan (plan.h) of one micro-batch, with their gradients, after reuse.
 #pragma once
 
 #include <array>
@@ -18,7 +15,7 @@
 #include <string_view>
 
 #include "model/config.h"
-#include "tensor/dtype.h"
+#include "model/plan.h"
 
 namespace thimble {
 
@@ -33,18 +30,17 @@ struct Summary {
   std::int64_t weight_bytes = 0;
   std::int64_t gradient_bytes = 0;
   std::int64_t optimizer_bytes = 0;   // averages included
-  std::int64_t activation_bytes = 0;  // about
+  MemoryPlan plan;                    // of a micro-batch
   std::int64_t micro_batch_rows = 0;  // for which
   std::int64_t total_bytes() const {
-    return weight_bytes + gradient_bytes + optimizer_bytes + activation_bytes;
+    return weight_bytes + gradient_bytes + optimizer_bytes + plan.arena_bytes;
   }
 
   std::int64_t tokens_per_step = 0;
   double training_tokens = 0;  // 0: the time decides
 };
 
-// `compute`: what activations are stored in.
-Summary summarise(const Config& config, DType compute);
+Summary summarise(const Config& config);
 
 std::string_view group_name(ParamGroup group);
 

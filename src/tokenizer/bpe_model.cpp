@@ -73,14 +73,14 @@ BpeModel::BpeModel(const BpeSpec& spec)
     check(unk.has_value(), "the unknown token \"{}\" is not in the vocabulary", spec.unk_token);
     unk_ = *unk;
   }
-  find_byte_ids(spec);
+  find_byte_ids();
   for (std::size_t rank = 0; rank < spec.merges.size(); ++rank) {
     const Merge& merge = spec.merges[rank];
     merges_[pair_key(merge.left, merge.right)] = {static_cast<std::uint32_t>(rank), merge.result};
   }
 }
 
-void BpeModel::find_byte_ids(const BpeSpec&) {
+void BpeModel::find_byte_ids() {
   for (unsigned byte = 0; byte < 256; ++byte) {
     std::string text;
     if (byte_level_)

@@ -42,7 +42,6 @@ class BpeScratch {
 
   std::vector<Entry> cache_;
   std::vector<TokenId> ids_;
-  std::vector<std::uint32_t> ranks_;
   std::vector<Symbol> symbols_;
   std::vector<Candidate> heap_;
 };
@@ -70,7 +69,7 @@ class BpeModel {
     TokenId result = 0;
   };
 
-  void find_byte_ids(const BpeSpec& spec);
+  void find_byte_ids();
   void start_symbols(std::string_view word, std::vector<TokenId>& ids) const;
   void start_characters(std::string_view word, std::vector<TokenId>& ids) const;
   void merge_short(BpeScratch& scratch) const;

@@ -26,7 +26,7 @@ std::optional<DocumentSplit> document_split_with_name(std::string_view name);
 struct TextSourceOptions {
   DocumentSplit split = DocumentSplit::end_of_text;
   bool keep_line_end = false;  // of lines: Hugging Face's trainer sees them
-  // A longer document is handed out in pieces (`piece` in TextDocument), so that nothing has to fit in
+  // A longer document is handed out in pieces (TextDocument::starts tells), so that nothing has to fit in
   // memory.
   std::uint64_t max_piece_bytes = 64 << 20;
 };

@@ -25,7 +25,6 @@ namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kAutomaticMicroBatchTokens = 8192;
 constexpr std::uint64_t kDropoutStream = 0xD20;  // keeps dropout's seeds apart from the weights' streams
 constexpr std::size_t kSmoothedSteps = 50;
 
@@ -84,10 +83,7 @@ class Trainer {
     const std::int64_t T = config.model.context;
     check(config.train.batch_tokens % T == 0, Hint{"batch_tokens counts the tokens of one update"},
           "batch_tokens ({}) must be whole rows of context ({})", config.train.batch_tokens, T);
-    const std::int64_t rows = config.train.batch_tokens / T;
-    if (config.train.micro_batch == 0)
-      config.train.micro_batch = std::clamp<std::int64_t>(kAutomaticMicroBatchTokens / T, 1, rows);
-    config.train.micro_batch = std::min(config.train.micro_batch, rows);
+    config.train.micro_batch = micro_batch_rows(config);
     return config;
   }
 
@@ -169,7 +165,7 @@ class Trainer {
       targets += std::ranges::count_if(batch.back().target, [](std::int32_t target) { return target >= 0; });
     }
     std::ranges::fill(gradients_, 0.0f);
-    Model::TrainOptions options{.qat_bits = qat_bits(), .dropout_seed = 0};
+    GradientOptions options{.qat_bits = qat_bits(), .dropout_seed = 0};
     double loss = 0;
     for (std::size_t i = 0; i < batch.size(); ++i) {
       for (std::size_t n = 0; n < batch[i].weight.size(); ++n)

@@ -16,6 +16,17 @@ TEST(Table, AlignsTextLeftAndNumbersRight) {
   EXPECT_EQ(Table().text(), "");
 }
 
+TEST(Table, SentencesThatStartWithANumberAreText) {
+  Table table;
+  table.row({"tokens", "524,288 a step"});
+  table.row({"weights", "65.1 MiB"});
+  EXPECT_EQ(table.text(), "tokens   524,288 a step\nweights  65.1 MiB\n");
+  Table numbers;
+  numbers.row({"tokens", "524,288"});
+  numbers.row({"weights", "65.1 MiB"});
+  EXPECT_EQ(numbers.text(), "tokens    524,288\nweights  65.1 MiB\n");
+}
+
 TEST(Table, CountsCharactersNotBytes) {
   EXPECT_EQ(display_width("Größe ▁▂▃"), 9u);
   Table table;

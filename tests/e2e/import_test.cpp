@@ -72,7 +72,15 @@ TEST(Import, OfAFolderTakesNoSettings) {
   EXPECT_NE(run.err.find("are for bare state dicts"), std::string::npos) << run;
 }
 
-TEST(Import, PutsATokenizerIn) {
+TEST(Import, AWrongSettingIsWrongUsage) {
+  const TempFolder folder;
+  const RunResult run = import_golden("golf_baseline_grad", (folder / "m").string(),
+                                      {"--prefix", "param.", "--set", "dimm=64"});
+  EXPECT_EQ(run.exit_code, 2) << run;
+  EXPECT_TRUE(run.err.starts_with("error: --set: unknown key 'dimm'\nhint: did you mean dim?\n")) << run;
+}
+
+TEST(Import, RefusesATokenizerThatIsTooLarge) {
   const TempFolder folder;
   const std::string model = (folder / "m").string();
   const RunResult large =

@@ -151,20 +151,20 @@ TEST(Depth, IsRefusedWherePositionsAreLearned) {
 
 // parameter-golf section 4: "baseline ~131 MFLOP/token (6N + causal attention)".
 TEST(Summary, CountsTheFlopsOfGolf) {
-  const Summary s = summarise(preset_config("golf"), DType::bf16);
+  const Summary s = summarise(preset_config("golf"));
   EXPECT_EQ(s.forward_flops_per_token, 2.0 * (9 * 1835008 + 524288) + 9.0 * 2 * 512 * 1025);
   EXPECT_NEAR(s.training_flops_per_token, 131e6, 1e6);
 }
 
 TEST(Summary, CountsTheMemoryOfEachOptimizer) {
   const Config golf = preset_config("golf");
-  const Summary s = summarise(golf, DType::f32);
+  const Summary s = summarise(golf);
   const std::int64_t matrices = 9 * 1835008, rest = 17059912 - matrices;
   EXPECT_EQ(s.optimizer_bytes, 4 * matrices + 8 * rest);
   EXPECT_GE(s.weight_bytes, 4 * 17059912);
   EXPECT_LT(s.weight_bytes, 4 * (17059912 + 16 * s.tensors));
-  EXPECT_GT(summarise(golf, DType::bf16).weight_bytes, s.weight_bytes);
-  EXPECT_LT(summarise(golf, DType::bf16).activation_bytes, s.activation_bytes);
+  EXPECT_LT(s.plan.arena_bytes, s.plan.activation_bytes + s.plan.gradient_bytes + s.plan.scratch_bytes)
+      << "reuse saves something";
 }
 
 }  // namespace

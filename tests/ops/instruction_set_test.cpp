@@ -1,4 +1,5 @@
 // Kernels are compiled for several instruction sets, and the machine chooses: all that it can run are tested.
+// One that they are not compiled for chooses the scalar version.
 #include <hwy/targets.h>
 
 #include "ops/op_harness.h"
