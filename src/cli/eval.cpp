@@ -32,8 +32,9 @@ int run_eval(const Arguments& arguments, Console& console) {
       .val_tokens = arguments.integer("val-tokens", {.least = 0})};
   const std::int64_t T = options.context > 0 ? options.context : model.config().context;
   const Interrupt interrupt;
-  const Score score = score_tokens(model, bytes, encode_document(*tokenizer, text), *tokenizer->special().bos,
-                                   options, console.progress(), &interrupt);
+  const std::vector<std::int32_t> tokens = encode_document(*tokenizer, text);
+  const Score score =
+      score_tokens(model, bytes, tokens, tokens.front(), options, console.progress(), &interrupt);
   if (console.json())
     console.print_json(Json::object()
                            .set("val_loss", score.loss())

@@ -19,6 +19,7 @@
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/help.h"
+#include "cli/openmp_waiting.h"
 #include "cli/parse.h"
 
 namespace thimble {
@@ -35,12 +36,13 @@ void apply_threads(const Arguments& arguments) {
     set_threads(usable_cpus());  // OpenMP itself does not know a container's limit
 }
 
-int run_command(const Command& command, const Words& words) {
+int run_command(const Command& command, const Words& words, char** argv) {
   if (asks_for_help(words)) {
     Console(false, false).print(command_help(command, wants_colour(STDOUT_FILENO)));
     return kExitDone;
   }
   const Arguments arguments = parse(command, words);
+  if (arguments.takes("threads")) restart_with_short_spin(argv);
   apply_threads(arguments);
   Console console(arguments.takes("json") && arguments.flag("json"),
                   arguments.takes("quiet") && arguments.flag("quiet"));
@@ -54,7 +56,7 @@ int print_version(const Words& words) {
 }
 
 // `topic` becomes the name of the command once it is known: usage errors point at its --help.
-int dispatch(const Words& words, std::string& topic) {
+int dispatch(const Words& words, char** argv, std::string& topic) {
   if (!words.empty() && words[0] == "--version") return print_version(words);
   const std::vector<Command> commands = all_commands();
   if (words.empty()) {
@@ -78,7 +80,7 @@ int dispatch(const Words& words, std::string& topic) {
     return kExitDone;
   }
   topic = fmt::format("{} ", match.command->name);
-  return run_command(*match.command, rest);
+  return run_command(*match.command, rest, argv);
 }
 
 void report(std::string text) {
@@ -95,7 +97,7 @@ int run_thimble(int argc, char** argv) {
   try {
     keep_standard_streams_open();
     std::signal(SIGPIPE, SIG_IGN);  // a write then fails with EPIPE: also what the server wants
-    return dispatch(Words(argv + 1, argv + argc), topic);
+    return dispatch(Words(argv + 1, argv + argc), argv, topic);
   } catch (const BrokenPipe&) {
     return kExitDone;
   } catch (const Interrupted&) {

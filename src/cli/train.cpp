@@ -106,8 +106,8 @@ bool may_change_on_resume(const Key& key) {
 
 int resume(const Arguments& arguments, Console& console) {
   const std::filesystem::path run = arguments.path("resume");
-  for (std::string_view name :
-       {"preset", "config", "set", "depth", "output", "tokenizer", "val-fraction", "order"})
+  for (std::string_view name : {"preset", "config", "set", "depth", "output", "tokenizer", "val-fraction",
+                                "order", "force", "dry-run"})
     if (arguments.given(name))
       throw UsageError(fmt::format("--{} cannot be changed by --resume", name),
                        Hint{"a run keeps its settings"});

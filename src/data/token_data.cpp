@@ -67,6 +67,12 @@ Loader::Loader(std::span<const std::int32_t> tokens, std::int32_t bos, std::int6
         "the text has {} tokens, one row of context {} needs {}", tokens.size(), T, T + 1);
 }
 
+void Loader::seek(Position position) {
+  check(position.window < windows_, "the checkpoint continues at window {}, the text has {}", position.window,
+        windows_);
+  position_ = position;
+}
+
 Rows Loader::next(const ModelConfig& config, std::int64_t count) {
   std::vector<std::int32_t> input, target;
   for (std::int64_t i = 0; i < count; ++i) {

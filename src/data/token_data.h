@@ -40,7 +40,7 @@ class Loader {
     bool operator==(const Position&) const = default;
   };
   const Position& position() const { return position_; }
-  void seek(Position position) { position_ = position; }
+  void seek(Position position);
   std::uint64_t windows() const { return windows_; }
 
   // The next `count` windows, as rows of a grid.

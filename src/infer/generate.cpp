@@ -50,6 +50,8 @@ Sample generate(Model& model, const Tokenizer& tokenizer, std::string_view promp
   check(static_cast<std::int64_t>(ids.size()) < model.config().context, Hint{"shorten the prompt"},
         "the prompt has {} tokens, the model's context is {}", ids.size(), model.config().context);
 
+  // Documents end with eos; where a tokenizer has none, with the bos of the next.
+  const auto end = special.eos ? special.eos : special.bos;
   KvCache cache(model.config(), 1);
   Sequence sequence(model, cache, 0);
   Sampler sampler(options.sampler);
@@ -63,7 +65,7 @@ Sample generate(Model& model, const Tokenizer& tokenizer, std::string_view promp
   while (static_cast<std::int64_t>(sample.tokens.size()) < options.max_tokens) {
     if (interrupt) interrupt->throw_if_asked();
     const std::int32_t next = sampler.sample(logits, tokenizer.vocab_size());
-    if (next == special.bos || next == special.eos) {
+    if (next == end) {
       sample.finish_reason = "stop";
       break;
     }

@@ -9,8 +9,8 @@ namespace thimble {
 
 std::int32_t Sampler::sample(std::span<const float> logits, std::int64_t allowed) {
   logits = logits.first(std::min(logits.size(), static_cast<std::size_t>(allowed)));
-  check(std::ranges::all_of(logits, [](float logit) { return !std::isnan(logit); }),
-        Hint{"the checkpoint is damaged, or its training diverged"}, "the model's output is not a number");
+  check(std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); }),
+        Hint{"the checkpoint is damaged, or its training diverged"}, "the model's output is not finite");
   const auto best = std::ranges::max_element(logits);
   if (options_.temperature == 0) return static_cast<std::int32_t>(best - logits.begin());
 

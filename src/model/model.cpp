@@ -87,7 +87,7 @@ Model::Model(const ModelConfig& config, const Context& context)
     : config_(config),
       params_(config),
       context_(&context),
-      weights_(static_cast<std::size_t>(params_.block_size())),
+      weights_(params_.block_size(), "the weights", "lower dim, layers or vocab_size"),
       turns_(static_cast<std::size_t>(config.context * turned_columns(config))),
       programs_(std::make_unique<ProgramCache<Entry>>()) {
   const Tensor turns = make_tensor(turns_.data(), config.context, turned_columns(config));
@@ -113,7 +113,7 @@ Model::Entry& Model::entry_for(const ProgramKey& key, const GptOptions& options,
     if (graph.logits) schedule.keep.push_back(graph.logits);
     auto made = std::make_unique<Entry>(std::move(graph), schedule, *context_);
     for (const auto& [value, view] : made->graph.parameters)
-      made->program.bind(value, make_tensor(weights_.data() + view.offset, view.rows, view.cols));
+      made->program.bind(value, make_tensor(weights().data() + view.offset, view.rows, view.cols));
     made->program.bind(made->graph.turns,
                        make_tensor(turns_.data(), config_.context, turned_columns(config_)));
     return made;
@@ -122,8 +122,8 @@ Model::Entry& Model::entry_for(const ProgramKey& key, const GptOptions& options,
 }
 
 double Model::add_gradients(const Rows& rows, std::span<float> gradients, const GradientOptions& options) {
-  check(gradients.size() == weights_.size(), "[model] {} gradients for {} weights", gradients.size(),
-        weights_.size());
+  check(gradients.size() == weights().size(), "[model] {} gradients for {} weights", gradients.size(),
+        weights().size());
   const int phase = options.qat_bits * 2 + (options.recompute ? 1 : 0);
   Entry& entry = entry_for({.rows = rows.count(), .gathered = 0, .mode = Mode::training, .phase = phase},
                            {.mode = Mode::training, .rows = rows.count(), .qat_bits = options.qat_bits},
@@ -145,7 +145,7 @@ double Model::add_gradients(const Rows& rows, std::span<float> gradients, const 
 
 Model::Scores Model::score(const Rows& rows, bool logits) {
   Entry& entry =
-      entry_for({.rows = rows.count(), .gathered = logits ? 1 : 0, .mode = Mode::scoring, .phase = 0},
+      entry_for({.rows = rows.count(), .gathered = 0, .mode = Mode::scoring, .phase = logits ? 1 : 0},
                 {.mode = Mode::scoring, .rows = rows.count(), .logits = logits}, false);
   entry.set_inputs(rows);
   entry.program.run();

@@ -52,9 +52,9 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const ParamTable& params() const { return params_; }
   std::span<float> weights() {
-    return weights_;
+    return weights_.all();
   }  // laid out as params() says; weights_changed() after writing
-  std::span<const float> weights() const { return weights_; }
+  std::span<const float> weights() const { return weights_.all(); }
   void weights_changed();
 
   // Adds the gradient of the loss, sum over rows of weight * nats, to `gradients` (laid out like the
@@ -78,7 +78,7 @@ class Model {
   ModelConfig config_;
   ParamTable params_;
   const Context* context_;
-  std::vector<float> weights_;
+  FloatArena weights_;
   std::vector<float> turns_;
   std::unique_ptr<ProgramCache<Entry>> programs_;
   std::uint64_t version_ = 1;  // of the weights: programs prepare again when it moves

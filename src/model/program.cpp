@@ -14,8 +14,7 @@ Program::Program(Tape tape, ScheduleOptions options, const Context& context, Bac
       schedule_(make_schedule(tape_, options_)),
       plan_(plan_memory(tape_, schedule_, backend)),
       arena_(plan_.arena_bytes, options_.training ? "training" : "inference",
-             options_.recompute || !options_.training ? "lower micro_batch or context"
-                                                      : "lower micro_batch or context, or turn on recompute"),
+             options_.training ? "lower micro_batch or context" : "compute fewer rows at a time"),
       bound_(tape_.values().size()),
       bound_gradient_(tape_.values().size()),
       actual_(tape_.values().size()) {}

@@ -17,7 +17,8 @@ enum class Mode : std::uint8_t { training, scoring, decoding };
 struct ProgramKey {
   std::int64_t rows = 0, gathered = 0;
   Mode mode = Mode::training;
-  int phase = 0;  // counts changes of the tape within a run: QAT switched on, recurrence switched on
+  int phase =
+      0;  // tells apart what else a tape depends on: fake quantisation, recompute, the number of slots
   auto operator<=>(const ProgramKey&) const = default;
 };
 

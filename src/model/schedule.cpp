@@ -99,6 +99,8 @@ class Scheduler {
   }
 
   void add_backward_step(int n) {
+    check(node(n).op != Op::embedding || node(n).in.size() > 2,
+          "[embedding] training needs the rows sorted by index: `order` is missing");
     Step step{.node = n, .phase = Phase::backward, .in = {}, .out = {}, .d_out = {}, .d_in = {}};
     const Node& from = node(n);
     for (Value value : from.in) step.in.push_back(backward_reads(n, value) ? read(value) : shape_only(value));
@@ -111,6 +113,8 @@ class Scheduler {
     }
     if (!def(n).loss)
       for (Value value : from.out) step.d_out.push_back(read_gradient(value));
+    check(from.op != Op::residual_norm || step.d_out[1].kind != Place::Kind::absent,
+          "[residual_norm] nothing reads the norm: record an add_scaled");
     for (std::size_t i = 0; i < from.in.size(); ++i) {
       const bool wanted =
           from.in[i] && (def(n).differentiable >> i & 1u) != 0 && tape_.info(from.in[i]).wants_gradient;
@@ -158,6 +162,8 @@ class Scheduler {
     while (tape_.info(root).kind == ValueKind::activation) {
       const int n = tape_.info(root).node;
       if (!node(n).prepare) return {};
+      check(node(n).op == Op::fake_quant, "[schedule] {} of a parameter has no straight-through gradient",
+            def(n).name);
       root = node(n).in[0];
     }
     return tape_.info(root).kind == ValueKind::parameter ? root : Value{};

@@ -18,23 +18,31 @@ std::span<float> part(std::span<float> block, std::int64_t offset, std::int64_t 
   return block.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(count));
 }
 
+constexpr std::string_view kLessOptimizer = "lower dim, layers or vocab_size";
 constexpr double kClipEps = 1e-6;  // as torch.nn.utils.clip_grad_norm_
 
 }  // namespace
 
 Optimizer::Optimizer(const ParamTable& params, const TrainConfig& config)
-    : params_(params), config_(config), first_(static_cast<std::size_t>(params.block_size())) {
-  std::int64_t second = 0, scratch = 0;
-  for (const Param& param : params.all()) {
-    const bool muon = trained_by_muon(param);
-    second_offset_.push_back(muon ? -1 : second);
-    if (!muon) second += align_up(param.count(), 16);
-    if (muon)
+    : params_(params),
+      config_(config),
+      first_(params.block_size(), "the optimizer", kLessOptimizer),
+      second_(lay_out_second_moments(), "the optimizer", kLessOptimizer) {
+  std::int64_t scratch = 0;
+  for (const Param& param : params.all())
+    if (trained_by_muon(param))
       scratch =
           std::max(scratch, align_up(param.count(), 16) + newton_schulz_scratch(param.rows, param.cols));
-  }
-  second_.resize(static_cast<std::size_t>(second));
   scratch_.resize(static_cast<std::size_t>(scratch));
+}
+
+std::int64_t Optimizer::lay_out_second_moments() {
+  std::int64_t size = 0;
+  for (const Param& param : params_.all()) {
+    second_offset_.push_back(trained_by_muon(param) ? -1 : size);
+    if (!trained_by_muon(param)) size += align_up(param.count(), 16);
+  }
+  return size;
 }
 
 bool Optimizer::trained_by_muon(const Param& param) const {
@@ -42,17 +50,14 @@ bool Optimizer::trained_by_muon(const Param& param) const {
 }
 
 std::span<float> Optimizer::first_moment(const Param& param) {
-  return part(first_, param.offset, param.count());
+  return part(first_.all(), param.offset, param.count());
 }
 
 std::span<float> Optimizer::second_moment(const Param& param) {
   const auto index = static_cast<std::size_t>(&param - params_.all().data());
   check(index < second_offset_.size(), "[optimizer] '{}' is not a parameter of this table", param.name);
-  return second_offset_[index] < 0 ? std::span<float>() : part(second_, second_offset_[index], param.count());
-}
-
-std::int64_t Optimizer::state_bytes() const {
-  return static_cast<std::int64_t>((first_.size() + second_.size() + scratch_.size()) * sizeof(float));
+  return second_offset_[index] < 0 ? std::span<float>()
+                                   : part(second_.all(), second_offset_[index], param.count());
 }
 
 double Optimizer::update(const Context& context, std::int64_t step, double multiplier,

@@ -13,6 +13,7 @@
 
 #include "model/config.h"
 #include "model/params.h"
+#include "tensor/arena.h"
 #include "tensor/context.h"
 
 namespace thimble {
@@ -31,17 +32,17 @@ class Optimizer {
   std::span<float> first_moment(const Param& param);
   std::span<float> second_moment(const Param& param);  // empty for what Muon trains
   bool trained_by_muon(const Param& param) const;
-  std::int64_t state_bytes() const;
 
  private:
+  std::int64_t lay_out_second_moments();  // returns their size
   void muon(const Context& context, const Param& param, float momentum, float rate, float grad_scale,
             std::span<float> weights, std::span<const float> gradients);
 
   const ParamTable& params_;
   TrainConfig config_;
-  std::vector<float> first_, second_;
   std::vector<std::int64_t> second_offset_;  // by position in params.all(); -1: none
-  std::vector<float> scratch_;               // Muon: the update and Newton-Schulz
+  FloatArena first_, second_;
+  std::vector<float> scratch_;  // Muon: the update and Newton-Schulz
 };
 
 }  // namespace thimble

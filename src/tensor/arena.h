@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 
 namespace thimble {
@@ -31,6 +32,20 @@ class Arena {
   };
   std::unique_ptr<std::byte, Unmap> block_{nullptr, Unmap{0}};
   std::int64_t bytes_ = 0;
+};
+
+// An arena of f32: weights, gradients, moments.
+class FloatArena {
+ public:
+  FloatArena(std::int64_t count, std::string_view what_for, std::string_view what_lowers_it)
+      : arena_(count * static_cast<std::int64_t>(sizeof(float)), what_for, what_lowers_it),
+        floats_(reinterpret_cast<float*>(arena_.at(0)), static_cast<std::size_t>(count)) {}
+
+  std::span<float> all() const { return floats_; }
+
+ private:
+  Arena arena_;
+  std::span<float> floats_;
 };
 
 }  // namespace thimble

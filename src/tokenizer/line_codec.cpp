@@ -96,7 +96,7 @@ std::string format_ids(const std::vector<TokenId>& ids) {
   std::string out;
   for (const TokenId id : ids) {
     if (!out.empty()) out += ' ';
-    fmt::format_to(std::back_inserter(out), "{}", id);
+    out += std::to_string(id);
   }
   return out;
 }

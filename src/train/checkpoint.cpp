@@ -21,6 +21,7 @@ std::string to_json(const TrainState& state) {
       .set("window", state.position.window)
       .set("best_val_loss", state.best_val_loss)
       .set("best_step", state.best_step)
+      .set("validation_due", state.validation_due)
       .set("elapsed_seconds", state.elapsed_seconds)
       .set("data_digest", state.data_digest)
       .dump();
@@ -34,8 +35,11 @@ TrainState state_from_json(const std::string& text, std::string_view name) {
   state.position = {json.at("epoch").as_uint(), json.at("window").as_uint()};
   state.best_val_loss = json.at("best_val_loss").as_double();
   state.best_step = json.at("best_step").as_int();
+  state.validation_due = json.at("validation_due").as_bool();
   state.elapsed_seconds = json.at("elapsed_seconds").as_double();
   state.data_digest = json.at("data_digest").as_string();
+  check(state.step >= 0 && state.tokens >= 0 && state.best_step >= -1 && state.elapsed_seconds >= 0,
+        "{}: the training state is out of range", name);
   return state;
 }
 

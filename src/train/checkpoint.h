@@ -31,8 +31,9 @@ struct TrainState {
   Loader::Position position;
   double best_val_loss = 0;
   std::int64_t best_step = -1;  // -1: no validation yet
+  bool validation_due = false;  // it was interrupted
   double elapsed_seconds = 0;   // of steps; kept only where max_seconds counts
-  std::string data_digest;      // of the training tokens
+  std::string data_digest;      // of the tokens, training and validation
 
   bool operator==(const TrainState&) const = default;
 };

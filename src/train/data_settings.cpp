@@ -1,5 +1,6 @@
 #include "train/data_settings.h"
 
+#include "base/error.h"
 #include "base/json.h"
 
 namespace thimble {
@@ -22,8 +23,11 @@ std::string DataSettings::to_json() const {
 
 DataSettings DataSettings::from_json(const std::string& text, std::string_view name) {
   const Json json = parse_json(text, name);
+  const std::string& order = json.at("order").as_string();
+  check(order == kSequential || order == kShuffled, "{}: order is '{}', expected {} or {}", name, order,
+        kSequential, kShuffled);
   return {json.at("data").as_string(), json.at("val_data").as_string(), json.at("val_fraction").as_double(),
-          json.at("order").as_string() == kSequential ? ReadOrder::sequential : ReadOrder::shuffled};
+          order == kSequential ? ReadOrder::sequential : ReadOrder::shuffled};
 }
 
 }  // namespace thimble

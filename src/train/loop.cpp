@@ -16,6 +16,7 @@
 #include "base/version.h"
 #include "eval/score.h"
 #include "model/config_toml.h"
+#include "ops/sums.h"
 #include "optim/schedule.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
@@ -33,7 +34,7 @@ double seconds_now() {
 }
 
 // What later work brings is refused, not ignored.
-void check_supported(const TrainConfig& config) {
+void check_supported(const TrainConfig& config, const Log& log) {
   const auto refuse = [](bool wanted, std::string_view key) {
     check(!wanted, Hint{fmt::format("--set {}=0 trains without it", key)}, "{} is not in this version yet",
           key);
@@ -41,8 +42,11 @@ void check_supported(const TrainConfig& config) {
   refuse(config.swa_start > 0, "swa_start");
   refuse(config.ema_decay > 0, "ema_decay");
   refuse(config.patience > 0, "patience");
+  refuse(config.min_delta > 0, "min_delta");
   check(config.dtype == ComputeDType::automatic || config.dtype == ComputeDType::f32,
         Hint{"leave out --dtype"}, "this version computes in f32");
+  if (config.uses_muon() && config.muon_dtype == MuonDType::bf16)
+    log.info("Muon works in f32: bf16 is to come");
 }
 
 class Trainer {
@@ -60,18 +64,22 @@ class Trainer {
         loader_(request.data.train, request.data.bos, config_.model.context, request.source.order,
                 static_cast<std::uint64_t>(config_.train.seed)),
         bytes_(*request.tokenizer, static_cast<TokenId>(config_.model.vocab_size)),
-        gradients_(model_.weights().size()) {
-    check_supported(config_.train);
+        gradients_(model_.params().block_size(), "the gradients", "lower dim, layers or vocab_size") {
+    check_supported(config_.train, log);
   }
 
   TrainResult run() {
-    begin();
-    MetricsFile metrics(ops_, folder_.metrics(), request_.resume ? state_.step : -1);
+    folder_.create();
+    MetricsFile metrics(ops_, folder_.metrics());  // from here on the folder is ours alone
     metrics_ = &metrics;
+    begin();
     {
       ProgressBar bar(progress_, "training", "steps", static_cast<std::uint64_t>(config_.train.steps));
       bar_ = &bar;
-      if (state_.step == 0) validate();
+      if (state_.validation_due)
+        close_step(true);
+      else if (!resumed_)
+        validate();
       while (result_.status.empty()) step();
     }
     finish();
@@ -80,26 +88,26 @@ class Trainer {
 
  private:
   static Config with_micro_batch(Config config) {
-    const std::int64_t T = config.model.context;
-    check(config.train.batch_tokens % T == 0, Hint{"batch_tokens counts the tokens of one update"},
-          "batch_tokens ({}) must be whole rows of context ({})", config.train.batch_tokens, T);
     config.train.micro_batch = micro_batch_rows(config);
     return config;
   }
 
   void begin() {
-    state_.data_digest = digest_of(std::as_bytes(std::span(request_.data.train))).hex();
+    Digester digester;
+    digester.add(std::as_bytes(std::span(request_.data.train)));
+    digester.add(std::as_bytes(std::span(request_.data.val)));
+    state_.data_digest = digester.result().hex();
     if (request_.resume) {
       restore();
     } else {
-      folder_.create(request_.replace);
+      folder_.clear(request_.replace);
       initialise(model_.params(), static_cast<std::uint64_t>(config_.train.seed), model_.weights());
       model_.weights_changed();
     }
+    metrics_->keep_until(resumed_ ? state_.step : -1);
     folder_.write_text("config.toml", to_toml(config_));
     folder_.write_text("data.json", request_.source.to_json());
     folder_.write_text(request_.tokenizer->file_name(), request_.tokenizer->serialized());
-    result_.best_step = state_.best_step;
     log_.info("{}: {} parameters, {} training tokens, {} validation tokens", folder_.path().string(),
               with_commas(model_.params().count()),
               with_commas(static_cast<long long>(request_.data.train.size())),
@@ -107,17 +115,23 @@ class Trainer {
   }
 
   void restore() {
-    folder_.remove_debris();
     const SafetensorsFile file = SafetensorsFile::open(folder_.last());
     const CheckpointHead head = read_checkpoint_head(file);
-    check(head.state.data_digest == state_.data_digest,
-          Hint{"give the same --data, --val-data and --tokenizer as before"},
-          "the training data is not that of the run in {}", folder_.path().string());
+    check(head.state.data_digest == state_.data_digest, Hint{"give the same --data and --val-data as before"},
+          "the text is not that of the run in {}", folder_.path().string());
+    const std::string name = folder_.path().string();
+    const bool unfinished = head.state.validation_due;
+    check(unfinished || head.state.step < config_.train.steps, Hint{"ask for more with --steps"},
+          "{} is complete: {} of {} steps", name, head.state.step, config_.train.steps);
+    check(unfinished || config_.train.max_seconds == 0 ||
+              head.state.elapsed_seconds < config_.train.max_seconds,
+          Hint{"ask for more with --max-seconds"}, "{} is complete: its {} are used up", name,
+          in_seconds(config_.train.max_seconds));
     restore_checkpoint(file, model_, optimizer_);
     state_ = head.state;
     loader_.seek(state_.position);
-    check(state_.step < config_.train.steps, Hint{"ask for more with --steps"},
-          "{} is complete: {} of {} steps", folder_.path().string(), state_.step, config_.train.steps);
+    folder_.tidy(state_.step);
+    resumed_ = true;
     log_.info("resuming at step {} of {}", state_.step, config_.train.steps);
   }
 
@@ -125,34 +139,42 @@ class Trainer {
     const double started = seconds_now();
     const double multiplier = rate_multiplier(config_.train, state_.step, state_.elapsed_seconds);
     const double loss = gradients_of_one_batch();
-    const double norm = std::isfinite(loss) ? optimizer_.update(context_, state_.step, multiplier,
-                                                                model_.weights(), gradients_)
-                                            : loss;
-    if (!std::isfinite(loss) || !std::isfinite(norm)) {
-      result_.status = "diverged";
-      log_.warning("step {}: loss {}, gradient norm {}: not finite. The last good checkpoint stays.",
-                   state_.step, loss, norm);
-      return;
-    }
+    double norm = loss;
+    if (std::isfinite(loss))
+      norm = optimizer_.update(context_, state_.step, multiplier, model_.weights(), gradients_.all());
+    if (!std::isfinite(norm)) return diverge(fmt::format("loss {}, gradient norm {}", loss, norm));
     model_.weights_changed();
-    const double seconds = seconds_now() - started;
-    advance(loss, norm, multiplier, seconds);
-    const bool done = state_.step >= config_.train.steps;
-    const bool out_of_time =
-        config_.train.max_seconds > 0 && state_.elapsed_seconds >= config_.train.max_seconds;
+    advance(loss, norm, multiplier, seconds_now() - started);
     const bool wanted = config_.train.val_every > 0 && state_.step % config_.train.val_every == 0;
-    const bool improved = (done || out_of_time || wanted) && validate();
+    close_step(wanted || done() || out_of_time());
+  }
+
+  bool done() const { return state_.step >= config_.train.steps; }
+  bool out_of_time() const {
+    return config_.train.max_seconds > 0 && state_.elapsed_seconds >= config_.train.max_seconds;
+  }
+
+  // What follows an update: validation, the end of the run, a checkpoint.
+  void close_step(bool with_validation) {
+    const bool improved = with_validation && validate();
+    if (result_.status == "diverged") return;
     const bool stops = request_.stop_after > 0 && ++steps_of_this_call_ >= request_.stop_after;
-    if (done)
-      result_.status = "completed";
-    else if (out_of_time)
-      result_.status = "wallclock";
-    else if (interrupt_.asked())
+    if (state_.validation_due || (interrupt_.asked() && !done()))
       result_.status = "interrupted";
+    else if (done())
+      result_.status = "completed";
+    else if (out_of_time())
+      result_.status = "wallclock";
     else if (stops)
       result_.status = "stopped";
     const bool due = config_.train.checkpoint_every > 0 && state_.step % config_.train.checkpoint_every == 0;
     if (improved || due || !result_.status.empty()) save(improved);
+  }
+
+  void diverge(const std::string& what) {
+    result_.status = "diverged";
+    bar_->clear();
+    log_.warning("step {}: {}: not finite. The last good checkpoint stays.", state_.step, what);
   }
 
   // The whole batch is read first: every row's weight is one over all targets of the update.
@@ -164,7 +186,7 @@ class Trainer {
       batch.push_back(loader_.next(config_.model, std::min(config_.train.micro_batch, rows - done)));
       targets += std::ranges::count_if(batch.back().target, [](std::int32_t target) { return target >= 0; });
     }
-    std::ranges::fill(gradients_, 0.0f);
+    std::ranges::fill(gradients_.all(), 0.0f);
     GradientOptions options{.qat_bits = qat_bits(), .dropout_seed = 0};
     double loss = 0;
     for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -173,7 +195,7 @@ class Trainer {
       Rng seed(static_cast<std::uint64_t>(config_.train.seed),
                (static_cast<std::uint64_t>(state_.step) * 4096 + i) * 2, kDropoutStream);
       options.dropout_seed = seed.next_u64();
-      loss += model_.add_gradients(batch[i], gradients_, options);
+      loss += model_.add_gradients(batch[i], gradients_.all(), options);
     }
     return loss;
   }
@@ -200,7 +222,7 @@ class Trainer {
                       .set("event", "step")
                       .set("step", state_.step)
                       .set("loss", loss)
-                      .set("lr", multiplier)
+                      .set("lr_multiplier", multiplier)
                       .set("grad_norm", norm)
                       .set("seconds", seconds));
     bar_->update(static_cast<std::uint64_t>(state_.step),
@@ -208,30 +230,44 @@ class Trainer {
                              result_.validated ? fmt::format("  val {:.4f}", result_.val_loss) : ""));
   }
 
-  // True if this is the best so far.
+  // True if this is the best so far. Interrupted, it is done again on resume: the run goes on as if nothing
+  // had happened.
   bool validate() {
-    const Score score = score_tokens(model_, bytes_, request_.data.val, request_.data.bos,
-                                     {.val_tokens = config_.train.val_tokens}, ProgressOutput::nowhere());
+    state_.validation_due = true;
+    Score score;
+    try {
+      score = score_tokens(model_, bytes_, request_.data.val, request_.data.bos,
+                           {.val_tokens = config_.train.val_tokens}, ProgressOutput::nowhere(), &interrupt_);
+    } catch (const Interrupted&) {
+      result_.status = "interrupted";
+      return false;
+    }
+    state_.validation_due = false;
+    if (!std::isfinite(score.loss())) {
+      diverge(fmt::format("validation loss {}", score.loss()));
+      return false;
+    }
     result_.val_loss = score.loss();
     result_.val_bpb = score.bits_per_byte();
     result_.validated = true;
-    const bool best = state_.best_step < 0 || score.loss() < state_.best_val_loss;
-    if (best) {
-      state_.best_val_loss = score.loss();
-      state_.best_step = state_.step;
-    }
+    const bool best = state_.step > 0 && (state_.best_step < 0 || score.loss() < state_.best_val_loss);
+    if (best) state_.best_val_loss = score.loss(), state_.best_step = state_.step;
     metrics_->add(Json::object()
                       .set("event", "validation")
                       .set("step", state_.step)
                       .set("val_loss", score.loss())
                       .set("val_bpb", score.bits_per_byte()));
     bar_->clear();
-    log_.info("step {:>6}  train {:.4f}  val {:.4f}  {:.4f} bits per byte{}", state_.step, smoothed_,
-              score.loss(), score.bits_per_byte(), best ? "  best" : "");
-    return best && state_.step > 0;
+    log_.info("step {:>6}  train {}  val {:.4f}  {:.4f} bits per byte{}", state_.step,
+              recent_.empty() ? "     -" : fmt::format("{:.4f}", smoothed_), score.loss(),
+              score.bits_per_byte(), best ? "  best" : "");
+    return best;
   }
 
   void save(bool best) {
+    // A finite gradient can still push a weight over the edge.
+    if (!std::isfinite(cpu::sum_of_squares(model_.weights()))) return diverge("a weight");
+    metrics_->flush();
     result_.checkpoint =
         folder_.publish(state_.step, best, config_.train.keep, [&](const std::filesystem::path& path) {
           write_checkpoint(ops_, path, config_, state_, *request_.tokenizer, model_, optimizer_);
@@ -270,13 +306,14 @@ class Trainer {
   Optimizer optimizer_;
   Loader loader_;
   ByteTable bytes_;
-  std::vector<float> gradients_;
+  FloatArena gradients_;
   TrainState state_;
   TrainResult result_;
   MetricsFile* metrics_ = nullptr;
   ProgressBar* bar_ = nullptr;
   std::deque<double> recent_;
   double smoothed_ = 0;
+  bool resumed_ = false;
   std::int64_t steps_of_this_call_ = 0, tokens_of_this_call_ = 0;
 };
 

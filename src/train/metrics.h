@@ -1,4 +1,5 @@
-// metrics.jsonl: one object a line for every event of a run.
+// metrics.jsonl: one object a line for every event of a run. It is also the run's lock: whoever has it open
+// trains there alone.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +12,21 @@ namespace thimble {
 
 class MetricsFile {
  public:
-  // Keeps the lines up to and including step `keep_until` (-1: none) and drops the rest: what happened after
-  // the checkpoint will happen again. A line that a kill cut short goes too.
-  MetricsFile(FileOps& ops, std::filesystem::path path, std::int64_t keep_until);
+  // A process that has it open already is an Error. What the file holds stays until keep_until().
+  MetricsFile(FileOps& ops, std::filesystem::path path);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
+  // Keeps the lines up to and including `step` (-1: none) and drops the rest: what happened after the
+  // checkpoint will happen again. A line that a kill cut short goes too.
+  void keep_until(std::int64_t step);
   void add(const Json& event);  // {"event": "step", "step": 12, ...}
+  void flush();                 // to the disk: a checkpoint's own past must not be lost
 
  private:
   FileOps& ops_;
+  std::filesystem::path path_;
   FileHandle file_;
 };
 

@@ -22,9 +22,14 @@ std::vector<fs::path> files_in(const fs::path& folder) {
   return files;
 }
 
-bool is_checkpoint(const fs::path& path) {
-  const std::string name = path.filename().string();
-  return name.starts_with("step-") && name.ends_with(".safetensors");
+// Checkpoints in the order of their steps.
+std::vector<fs::path> step_files(const fs::path& folder) {
+  std::vector<fs::path> files = files_in(folder);
+  std::erase_if(files, [](const fs::path& path) {
+    const std::string name = path.filename().string();
+    return !name.starts_with("step-") || !name.ends_with(".safetensors");
+  });
+  return files;
 }
 
 bool is_debris(const fs::path& path) {
@@ -41,18 +46,29 @@ fs::path RunFolder::next_free(std::string_view preset) {
   }
 }
 
-void RunFolder::create(bool replace) {
-  const bool used = fs::exists(last()) || fs::exists(metrics());
-  check(!used || replace,
+void RunFolder::create() {
+  make_folders(ops_, checkpoints());
+}
+
+void RunFolder::clear(bool replace) {
+  const std::vector<fs::path> steps = step_files(checkpoints());
+  check(replace || (steps.empty() && !fs::exists(last())),
         Hint{"go on with --resume, name another folder with -o, or start over with --force"},
         "{} holds a run already", path_.string());
-  make_folders(ops_, checkpoints());
-  if (!used) return;
   for (const fs::path& name : {last(), best()})
     if (fs::exists(name)) ops_.remove(name);
-  for (const fs::path& file : files_in(checkpoints()))
-    if (is_checkpoint(file)) ops_.remove(file);
+  for (const fs::path& file : steps) ops_.remove(file);
   remove_debris();
+}
+
+void RunFolder::tidy(std::int64_t step) {
+  remove_debris();
+  for (const fs::path& file : step_files(checkpoints()))
+    if (file.filename() > step_file(step).filename()) ops_.remove(file);
+}
+
+fs::path RunFolder::step_file(std::int64_t step) const {
+  return checkpoints() / fmt::format("step-{:08}.safetensors", step);
 }
 
 void RunFolder::write_text(std::string_view name, std::string_view text) {
@@ -67,16 +83,16 @@ void RunFolder::remove_debris() {
 
 fs::path RunFolder::publish(std::int64_t step, bool is_best, std::int64_t keep,
                             const std::function<void(const fs::path&)>& write) {
-  const fs::path path = checkpoints() / fmt::format("step-{:08}.safetensors", step);
+  const fs::path path = step_file(step);
   write(path);
   // best first: a kill between the two leaves a run that resumes from the older `last` and publishes both
   // again.
   if (is_best) publish_link(ops_, path, best());
   publish_link(ops_, path, last());
-  std::vector<fs::path> older = files_in(checkpoints());
-  std::erase_if(older, [](const fs::path& file) { return !is_checkpoint(file); });
-  for (std::size_t i = 0; i + static_cast<std::size_t>(std::max<std::int64_t>(keep, 1)) < older.size(); ++i)
-    ops_.remove(older[i]);
+  const std::vector<fs::path> files = step_files(checkpoints());
+  const std::size_t kept = static_cast<std::size_t>(std::max<std::int64_t>(keep, 1));
+  for (std::size_t i = 0; i + kept < files.size(); ++i)
+    if (files[i] != path) ops_.remove(files[i]);
   return path;
 }
 

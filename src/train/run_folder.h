@@ -23,18 +23,22 @@ class RunFolder {
   std::filesystem::path best() const { return path_ / "best.safetensors"; }
   std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
 
-  // A new run: the folder must not hold one already, unless `replace`, which removes its checkpoints.
-  void create(bool replace);
+  // Makes the folder, so that its metrics file can be opened and locked. Then one of the next two.
+  void create();
+  // A new run: the folder must not hold a checkpoint already, unless `replace`, which removes what there is.
+  void clear(bool replace);
+  // An old run: takes away what a killed process left half-written, and checkpoints later than `step`.
+  void tidy(std::int64_t step);
   void write_text(std::string_view name, std::string_view text);
-  // Takes away what a killed process left half-written.
-  void remove_debris();
 
-  // write(path) makes the file; then `last`, and if it is the best so far `best`, point to it. Of the older
-  // ones the newest `keep` stay.
+  // write(path) makes the file; then `last`, and if it is the best so far `best`, point to it. The newest
+  // `keep` step files stay, this one always.
   std::filesystem::path publish(std::int64_t step, bool is_best, std::int64_t keep,
                                 const std::function<void(const std::filesystem::path&)>& write);
 
  private:
+  std::filesystem::path step_file(std::int64_t step) const;
+  void remove_debris();
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
 
   FileOps& ops_;

@@ -70,13 +70,23 @@ TEST(Generate, SameSeedSameTextAndLengthIsSaid) {
                b = generate(*model, *tokenizer, "hello", options);
   EXPECT_EQ(a.tokens, b.tokens);
   EXPECT_EQ(a.text, b.text);
-  if (a.finish_reason == "length") {
-    EXPECT_EQ(a.tokens.size(), 20u);
+}
+
+TEST(Generate, EndsWithTheDocumentOrTheContextAndSaysWhich) {
+  const Context context;
+  const auto tokenizer = load_tokenizer("bytes");
+  auto model = make_small(context, "llama", tokenizer->vocab_size());
+  bool stopped = false, full = false;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const Sample sample = generate(*model, *tokenizer, "hello",
+                                   {.sampler = {.temperature = 1, .seed = seed}, .max_tokens = 100000});
+    const bool stop = sample.finish_reason == "stop";
+    EXPECT_TRUE(stop || sample.tokens.size() == 96 - 6 + 1)
+        << "6 tokens of prompt; the last token needs no place";
+    (stop ? stopped : full) = true;
   }
-  GenerateOptions endless = options;
-  endless.max_tokens = 100000;
-  const Sample full = generate(*model, *tokenizer, "hello", endless);
-  EXPECT_LE(full.tokens.size(), 96u);
+  EXPECT_TRUE(full);
+  EXPECT_TRUE(stopped) << "one in 257 tokens is bos";
 }
 
 TEST(Generate, APromptLongerThanTheContextIsRefused) {

@@ -131,6 +131,29 @@ TEST(Schedule, RefusesWhatCannotBeTrained) {
             "[schedule] only 4 of the 8 columns of 'linear.0' are read by anything");
 }
 
+TEST(Schedule, RefusesWhatBackwardCouldNotRead) {
+  const auto refused = [](const Tape& tape) {
+    try {
+      make_schedule(tape, {.training = true, .recompute = false, .keep = {}});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  Tape unsorted;
+  const Value x = unsorted.embedding(unsorted.parameter("table", 5, 8), unsorted.integers("token", 4));
+  unsorted.head_loss(x, unsorted.parameter("head", 5, 8), unsorted.integers("target", 4),
+                     unsorted.input("weight", 4, 1), 0);
+  EXPECT_EQ(refused(unsorted), "[embedding] training needs the rows sorted by index: `order` is missing");
+
+  Tape unread;
+  const Value y = unread.linear(unread.input("x", 4, 8), unread.parameter("w", 8, 8));
+  const Value stream = unread.residual_norm(y, y, {}, {}, 1e-5f).stream;
+  unread.head_loss(stream, unread.parameter("head", 5, 8), unread.integers("target", 4),
+                   unread.input("weight", 4, 1), 0);
+  EXPECT_EQ(refused(unread), "[residual_norm] nothing reads the norm: record an add_scaled");
+}
+
 TEST(Tape, RefusesShapesAtTheOpsFrontDoor) {
   Tape t;
   const Value x = t.input("x", 4, 8);

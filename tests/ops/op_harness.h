@@ -100,8 +100,8 @@ inline constexpr Conditions kCpu = {.backend = Backend::cpu, .dtype = DType::f32
 bool has_kernels(const OpDef& def, Backend backend);
 bool has_backward(const OpDef& def, const OpCase& op_case);
 
-// The error of `found` against `expected` (see tolerances.h for how it is measured); infinity if one is NaN
-// alone.
+// The error of `found` against `expected` (tolerances.h says how it is measured); infinity if a number is not
+// finite.
 double error_of(const std::vector<double>& expected, const std::vector<double>& found, double least_scale);
 double one_minus_cosine(const std::vector<double>& expected, const std::vector<double>& found);
 
@@ -116,6 +116,11 @@ class EveryOp : public ::testing::TestWithParam<Op> {
   const OpFacts& facts() const { return op_facts(GetParam()); }
 };
 
+// What gtest prints of a parameter.
+inline void PrintTo(Op op, std::ostream* out) {
+  *out << op_def(op).name;
+}
+
 // Sets the number of OpenMP threads for a scope.
 class Threads {
  public:
@@ -128,13 +133,6 @@ class Threads {
   int before_;
 };
 
-}  // namespace thimble
-
-// What gtest prints of a parameter.
-namespace thimble {
-inline void PrintTo(Op op, std::ostream* out) {
-  *out << op_def(op).name;
-}
 }  // namespace thimble
 
 #define SKIP_WITHOUT_CPU_KERNELS() \

@@ -30,7 +30,7 @@ std::filesystem::path one_line(const TempFolder& folder, std::string_view block)
 
 }  // namespace
 
-TEST(FullTokenizer, TrainsOnAGigabyteLineInBoundedMemory) {
+TEST(FullTierTokenizer, TrainsOnAGigabyteLineInBoundedMemory) {
   TempFolder folder;
   std::string block;
   for (int i = 0; i < 20'000; ++i) block += fmt::format("word{} and another ", i % 5000);
@@ -50,7 +50,7 @@ TEST(FullTokenizer, TrainsOnAGigabyteLineInBoundedMemory) {
   EXPECT_LT(peak_megabytes() - before, 1000u);
 }
 
-TEST(FullTokenizer, AGigabyteWithoutAnyBreakIsAnErrorOrCounted) {
+TEST(FullTierTokenizer, AGigabyteWithoutAnyBreakIsAnErrorOrCounted) {
   TempFolder folder;
   const auto path = one_line(folder, std::string(1 << 20, 'a'));
   const std::size_t before = peak_megabytes();

@@ -170,7 +170,7 @@ TEST_F(Training, ATruncatedCheckpointIsAClearErrorAtEveryKilobyte) {
   first.stop_after = 2;
   run(first);
   const std::string whole = last("run");
-  for (std::size_t size = 0; size < whole.size(); size += 16384) {
+  for (std::size_t size = 0; size < whole.size(); size += 1024) {
     folder_.write("cut.safetensors", whole.substr(0, size));
     try {
       read_checkpoint_head(SafetensorsFile::open(folder_ / "cut.safetensors"));
@@ -190,14 +190,83 @@ TEST_F(Training, WhatIsNotThereYetIsRefusedByName) {
   }
 }
 
-TEST_F(Training, TwoRunsInOneFolderDoNotMix) {
+TEST_F(Training, ARunThatIsUnderWayIsLeftAlone) {
+  TrainRequest first = request("run");
+  first.stop_after = 2;
+  run(first);
+  const std::string before = last("run");
   PosixFileOps ops;
-  RunFolder run_folder(ops, folder_ / "run");
-  run_folder.create(false);
-  const MetricsFile other(ops, run_folder.metrics(), -1);
-  TrainRequest second = request("run");
-  second.replace = true;
-  EXPECT_THROW(run(second), Error);
+  const MetricsFile live(
+      ops, RunFolder(ops, folder_ / "run").metrics());  // as a process in the middle of training has it
+  folder_.write("run/checkpoints/.step-00000003.safetensors.tmp", "half a checkpoint");
+  const auto files = folder_.files();
+  TrainRequest forced = request("run"), resumed = request("run");
+  forced.replace = true;
+  resumed.resume = true;
+  for (const TrainRequest& intruder : {forced, resumed, request("run")}) {
+    EXPECT_THROW(run(intruder), Error);
+    EXPECT_EQ(folder_.files(), files);
+    EXPECT_EQ(last("run"), before);
+  }
+}
+
+TEST_F(Training, AStartThatFailedDoesNotBlockTheFolder) {
+  PosixFileOps ops;
+  RunFolder failed(ops, folder_ / "run");
+  failed.create();
+  failed.write_text("config.toml", "left by a start that ran out of memory");
+  { const MetricsFile metrics(ops, failed.metrics()); }
+  EXPECT_EQ(run(request("run")).status, "completed");
+}
+
+TEST_F(Training, AnInterruptedValidationIsDoneAgainOnResume) {
+  run(request("straight"));
+  TrainRequest stopped = request("resumed");
+  stopped.stop_after = 6;  // a step with a validation
+  run(stopped);
+  // As Ctrl-C in the middle of that validation leaves it.
+  SafetensorsFile file = SafetensorsFile::open(folder_ / "resumed" / "last.safetensors");
+  CheckpointHead head = read_checkpoint_head(file);
+  const Context context;
+  Model model(head.config.model, context);
+  Optimizer optimizer(model.params(), head.config.train);
+  restore_checkpoint(file, model, optimizer);
+  head.state.validation_due = true;
+  head.state.best_step = -1;
+  head.state.best_val_loss = 0;
+  PosixFileOps ops;
+  write_checkpoint(ops, folder_ / "resumed" / "last.safetensors", head.config, head.state, *head.tokenizer,
+                   model, optimizer);
+  TrainRequest resumed = request("resumed");
+  resumed.resume = true;
+  EXPECT_EQ(run(resumed).status, "completed");
+  EXPECT_EQ(last("straight"), last("resumed"));
+}
+
+TEST_F(Training, AStaleLaterCheckpointIsNotMistakenForTheNewest) {
+  TrainRequest first = request("run", {"keep=1"});
+  first.stop_after = 3;
+  run(first);
+  std::filesystem::copy_file(folder_ / "run" / "last.safetensors",
+                             folder_ / "run" / "checkpoints" / "step-00000015.safetensors");
+  TrainRequest second = request("run", {"keep=1", "checkpoint_every=2", "val_every=0"});
+  second.resume = true;
+  second.stop_after = 1;
+  const TrainResult result = run(second);
+  EXPECT_TRUE(std::filesystem::exists(result.checkpoint)) << result.checkpoint;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "checkpoints" / "step-00000015.safetensors"));
+}
+
+TEST_F(Training, OverfitsAKilobyteOfText) {
+  const std::string text = sample_text().substr(0, 1024);
+  folder_.write("text.txt", text);
+  folder_.write("same.txt", text);
+  TrainRequest overfit = request("run", {"context=64", "batch_tokens=512", "dim=64", "mlp_hidden=192",
+                                         "steps=250", "val_every=0", "micro_batch=8"});
+  overfit.source.val_data = folder_ / "same.txt";
+  overfit.data = load_text(overfit.source.data, overfit.source.val_data, 0.1, *overfit.tokenizer);
+  const TrainResult result = run(overfit);
+  EXPECT_LT(result.train_loss, 0.05);
 }
 
 }  // namespace

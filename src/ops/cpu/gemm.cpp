@@ -69,9 +69,9 @@ struct Gemm::State {
 
 Plan& Gemm::State::plan_for(const Operand& a, const Operand& b, const Tensor& c, bool add,
                             const Tensor& bias) {
-  const auto [place, fresh] = plans.try_emplace(key_of(a, b, c, add, bias));
-  Plan& plan = place->second;
-  if (!fresh) return plan;
+  const Key key = key_of(a, b, c, add, bias);
+  if (const auto known = plans.find(key); known != plans.end()) return known->second;
+  Plan plan;
 
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
@@ -94,7 +94,7 @@ Plan& Gemm::State::plan_for(const Operand& a, const Operand& b, const Tensor& c,
   if (bias) plan.bias = memory(bias_desc, engine, nullptr);
   plan.scratch.resize(primitive.scratchpad_desc().get_size());
   plan.scratchpad = memory(primitive.scratchpad_desc(), engine, plan.scratch.data());
-  return plan;
+  return plans.emplace(key, std::move(plan)).first->second;
 }
 
 Gemm::Gemm() : state_(std::make_unique<State>()) {}

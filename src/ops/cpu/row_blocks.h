@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/error.h"
 #include "base/parallel.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
@@ -27,9 +28,12 @@ struct RowBlocks {
 
 constexpr std::int64_t kFloatsPerLine = kAlignment / static_cast<std::int64_t>(sizeof(float));
 
-// Bytes of scratch for sums of `width` columns.
+// Bytes of scratch for sums of `width` columns over at most `rows` rows. (Fewer rows may make more blocks:
+// 1025 make 61, 1024 make 64.)
 inline std::int64_t row_sum_bytes(std::int64_t rows, std::int64_t width) {
-  return RowBlocks(rows).count * align_up(width, kFloatsPerLine) * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t most =
+      std::min(RowBlocks::kMost, (rows + RowBlocks::kFewestRows - 1) / RowBlocks::kFewestRows);
+  return most * align_up(width, kFloatsPerLine) * static_cast<std::int64_t>(sizeof(float));
 }
 
 // body(begin, end, partial) adds what rows [begin, end) have to say to partial[0 .. width), which starts at
@@ -38,6 +42,8 @@ template <class Body, class Finish>
 void sum_over_rows(std::int64_t rows, std::int64_t width, const Tensor& scratch, Body body, Finish finish) {
   const RowBlocks blocks(rows);
   const std::int64_t pitch = align_up(width, kFloatsPerLine);
+  check(width == 0 || scratch.cols >= blocks.count * pitch * static_cast<std::int64_t>(sizeof(float)),
+        "[row sums] {} bytes of scratch for {} rows of {}", scratch.cols, rows, width);
   float* partials = static_cast<float*>(scratch.data);
   parallel_for(blocks.count, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t b = first; b < last; ++b) {
