@@ -57,22 +57,13 @@ std::string groups_text(const DryRun& run) {
 
 std::string costs_text(const DryRun& run) {
   const Summary& s = run.summary;
-  const auto bytes = [](std::int64_t count) { return in_bytes(static_cast<double>(count)); };
   Table table;
   table.row({"FLOPs per token", fmt::format("{} forward, {} training", with_unit(s.forward_flops_per_token),
                                             with_unit(s.training_flops_per_token))});
   std::string tokens = fmt::format("{} a step", with_commas(s.tokens_per_step));
   if (s.training_tokens > 0) tokens += fmt::format(", at most {} in all", with_unit(s.training_tokens));
   table.row({"tokens", tokens});
-  table.row({"weights", bytes(s.weight_bytes)});
-  table.row({"gradients", bytes(s.gradient_bytes)});
-  table.row({"optimizer", bytes(s.optimizer_bytes)});
-  table.row(
-      {"activations", fmt::format("{} for {} rows of {}: {} forward and {} backward before reuse, {} scratch",
-                                  bytes(s.plan.arena_bytes), s.micro_batch_rows, run.config.model.context,
-                                  bytes(s.plan.activation_bytes), bytes(s.plan.gradient_bytes),
-                                  bytes(s.plan.scratch_bytes))});
-  table.row({"memory", bytes(s.total_bytes())});
+  table.row({"rows at a time", fmt::format("{} of {} tokens", s.micro_batch_rows, run.config.model.context)});
   return table.text();
 }
 
@@ -82,7 +73,8 @@ std::string as_text(const DryRun& run) {
   std::string text;
   for (const std::string& line : run.derivations) text += line + "\n";
   if (!text.empty()) text += "\n";
-  return text + settings_text(run) + "\n" + groups_text(run) + "\n" + costs_text(run);
+  return text + settings_text(run) + "\n" + groups_text(run) + "\n" + costs_text(run) + "\n" +
+         describe(run.summary.plan, true, run.summary.optimizer_bytes);
 }
 
 Json as_json(const DryRun& run) {

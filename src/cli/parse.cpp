@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <stdexcept>
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "base/number.h"
 
 namespace thimble {
 
@@ -31,14 +31,6 @@ Hint did_you_mean(std::string_view prefix, std::string_view word,
                   const std::vector<std::string_view>& candidates) {
   const std::string_view best = nearest(word, candidates);
   return best.empty() ? Hint{} : Hint{fmt::format("did you mean {}{}?", prefix, best)};
-}
-
-template <class T>
-std::optional<T> number_in(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 // "-3", "-.5" and "-" are values, "-n" and "--" are not.

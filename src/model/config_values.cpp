@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "base/number.h"
 #include "model/config_keys.h"
 
 namespace thimble {
@@ -55,14 +55,6 @@ std::optional<KeyValue> in_type_of(const Key& key, const KeyValue& value) {
       return std::nullopt;
   }
   return std::nullopt;
-}
-
-template <class T>
-std::optional<T> number_in(std::string_view text) {
-  T value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
 }
 
 }  // namespace

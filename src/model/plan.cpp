@@ -81,7 +81,7 @@ MemoryPlan plan_memory(const Tape& tape, const Schedule& schedule, Backend backe
   return plan;
 }
 
-std::string describe(const MemoryPlan& plan, bool training) {
+std::string describe(const MemoryPlan& plan, bool training, std::int64_t optimizer_bytes) {
   const auto mib = [](std::int64_t bytes) {
     return fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20));
   };
@@ -90,12 +90,13 @@ std::string describe(const MemoryPlan& plan, bool training) {
   Table table({"memory", "MiB"});
   table.row({"parameters", mib(plan.parameter_bytes)});
   if (training) table.row({"gradients of parameters", mib(plan.parameter_bytes)});
+  if (optimizer_bytes > 0) table.row({"optimizer", mib(optimizer_bytes)});
   if (plan.prepared_bytes > 0) table.row({"prepared weights", mib(plan.prepared_bytes)});
   table.row({"activations", mib(plan.activation_bytes)});
   if (training) table.row({"gradients of activations", mib(plan.gradient_bytes)});
   table.row({"scratch", mib(plan.scratch_bytes)});
   table.row({"saved by reuse", mib(plan.arena_bytes - unshared)});
-  table.row({"total", mib(plan.parameter_bytes * (training ? 2 : 1) + plan.arena_bytes)});
+  table.row({"total", mib(plan.parameter_bytes * (training ? 2 : 1) + optimizer_bytes + plan.arena_bytes)});
   return table.text();
 }
 

@@ -21,8 +21,8 @@ struct MemoryPlan {
 
 MemoryPlan plan_memory(const Tape& tape, const Schedule& schedule, Backend backend);
 
-// A table in MiB: parameters, their gradients (training), activations, activation gradients, prepared
-// weights, scratch; what reuse saves.
-std::string describe(const MemoryPlan& plan, bool training);
+// A table in MiB: parameters, prepared weights, activations, scratch, what reuse saves; in training also the
+// gradients of both and the optimizer.
+std::string describe(const MemoryPlan& plan, bool training, std::int64_t optimizer_bytes = 0);
 
 }  // namespace thimble

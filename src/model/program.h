@@ -39,7 +39,6 @@ class Program {
 
   const Tape& tape() const { return tape_; }
   const MemoryPlan& plan() const { return plan_; }
-  std::string describe_memory() const { return describe(plan_, options_.training); }
 
  private:
   struct Call {

@@ -54,13 +54,15 @@ float quantile_of_magnitudes(std::span<const float> values, double fraction) {
     magnitudes[i] = std::abs(values[i]);
     if (std::isnan(magnitudes[i])) return magnitudes[i];
   }
-  const double place = fraction * static_cast<double>(values.size() - 1);
+  // The place, too, is f32, and the interpolation starts from the nearer end: torch.quantile to the bit.
+  const float place = static_cast<float>(fraction) * static_cast<float>(values.size() - 1);
   const auto below = static_cast<std::ptrdiff_t>(place);
   std::ranges::nth_element(magnitudes, magnitudes.begin() + below);
   const float low = magnitudes[static_cast<std::size_t>(below)];
   if (static_cast<std::size_t>(below) + 1 == values.size()) return low;
   const float high = *std::min_element(magnitudes.begin() + below + 1, magnitudes.end());
-  return std::lerp(low, high, static_cast<float>(place - static_cast<double>(below)));
+  const float share = place - static_cast<float>(below);
+  return share < 0.5f ? low + share * (high - low) : high - (high - low) * (1 - share);
 }
 
 float quantise_row(std::span<const float> row, int bits, std::span<std::int8_t> q) {

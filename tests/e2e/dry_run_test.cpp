@@ -25,7 +25,7 @@ TEST_P(EveryPreset, PrintsItsTable) {
   EXPECT_EQ(run.exit_code, 0) << run;
   EXPECT_EQ(run.err, "");
   for (const char* word : {"vocab_size", "loss_on", "embedding", "matrix", "scalar", "total",
-                           "FLOPs per token", "weights", "gradients", "optimizer", "activations      "})
+                           "FLOPs per token", "gradients of parameters", "optimizer", "activations", "total"})
     EXPECT_NE(run.out.find(word), std::string::npos) << word << "\n" << run;
 }
 

@@ -37,11 +37,11 @@ float f16_rounded(float x) {
 float slow_quantile(std::vector<float> values, double fraction) {
   for (float& value : values) value = std::abs(value);
   std::ranges::sort(values);
-  const double place = fraction * static_cast<double>(values.size() - 1);
+  const float place = static_cast<float>(fraction) * static_cast<float>(values.size() - 1);
   const auto below = static_cast<std::size_t>(std::floor(place));
   const std::size_t above = std::min(below + 1, values.size() - 1);
-  const auto share = static_cast<float>(place - std::floor(place));
-  return std::lerp(values[below], values[above], share);
+  const float share = place - std::floor(place), width = values[above] - values[below];
+  return share < 0.5f ? values[below] + share * width : values[above] - width * (1 - share);
 }
 
 Quantised slow_quantise(const std::vector<float>& row, int bits) {
