@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "base/error.h"
 #include "base/json.h"
+#include "base/number.h"
 #include "base/version.h"
 #include "formats/model_file.h"
 #include "formats/state_dict.h"
@@ -67,6 +70,9 @@ void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Con
   writer.set_metadata(std::string(kConfigKey), to_toml(config));
   writer.set_metadata(std::string(kStepKey), fmt::format("{}", state.step));
   writer.set_metadata(std::string(kVersionKey), std::string(version()));
+  const SpecialIds& special = tokenizer.special();
+  if (special.bos) writer.set_metadata(std::string(kBosKey), fmt::format("{}", *special.bos));
+  if (special.eos) writer.set_metadata(std::string(kEosKey), fmt::format("{}", *special.eos));
   add_state_dict(writer, model.params(), "", model.weights());
   for (const Param& param : model.params().all()) {
     writer.add(moment_name('m', param), DType::f32, param.dims, std::as_bytes(optimizer.first_moment(param)));
@@ -78,14 +84,25 @@ void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Con
   writer.write(ops, path, Existing::replace, WithDigest::yes);
 }
 
+namespace {
+
+std::optional<TokenId> id_in_metadata(const SafetensorsFile& file, std::string_view key) {
+  const std::string* text = file.find_metadata(key);
+  return text ? number_in<TokenId>(*text) : std::nullopt;
+}
+
+}  // namespace
+
 CheckpointHead read_checkpoint_head(const SafetensorsFile& file) {
   verify_digest(file);
   const std::string* config = file.find_metadata(kConfigKey);
   check(config && file.find(kTrainStateTensor), Hint{"--init starts a new run from other weights"},
         "{} is no checkpoint of a training run", file.name());
+  const SpecialIds special{
+      .bos = id_in_metadata(file, kBosKey), .eos = id_in_metadata(file, kEosKey), .unk = {}, .pad = {}};
   return {config_from_toml(*config, file.name()),
           state_from_json(text_of(file, kTrainStateTensor), file.name()),
-          load_tokenizer_bytes(text_of(file, kTokenizerTensor), file.name())};
+          load_tokenizer_bytes(text_of(file, kTokenizerTensor), file.name(), special)};
 }
 
 void restore_checkpoint(const SafetensorsFile& file, Model& model, Optimizer& optimizer) {
