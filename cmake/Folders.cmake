@@ -9,6 +9,9 @@ function(thimble_library name)
   target_include_directories(thimble_${name} PUBLIC "${PROJECT_SOURCE_DIR}/src")
   list(TRANSFORM ARG_DEPENDS PREPEND thimble_)
   target_link_libraries(thimble_${name} PUBLIC ${ARG_DEPENDS} ${ARG_LIBS})
+  if(NOT name STREQUAL "base")  # which makes it
+    target_precompile_headers(thimble_${name} REUSE_FROM thimble_base)
+  endif()
 endfunction()
 
 # thimble_tests(NAME [DEPENDS folders...] [LIBS foreign libraries...])
