@@ -51,7 +51,7 @@ struct FormatHere {
   std::source_location where;
 
   template <class Text>
-    requires std::is_convertible_v<const Text&, std::string_view>
+  requires std::is_convertible_v<const Text&, std::string_view>
   consteval FormatHere(const Text& text, std::source_location here = std::source_location::current())
       : format(text), where(here) {}
 };

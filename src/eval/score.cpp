@@ -27,7 +27,8 @@ Score score_tokens(Model& model, const ByteTable& bytes, std::span<const std::in
   auto count = static_cast<std::int64_t>(tokens.size()) - 1;
   check(count > 0, "there is nothing to score");
   if (options.val_tokens > 0) count = std::min(count, options.val_tokens);
-  const std::int64_t rows = std::max<std::int64_t>(1, (options.rows > 0 ? options.rows : kTokensAtATime) / T);
+  const std::int64_t rows = std::max<std::int64_t>(
+      1, (options.tokens_at_a_time > 0 ? options.tokens_at_a_time : kTokensAtATime) / T);
 
   Score score;
   ProgressBar bar(progress, "scoring", "tokens", static_cast<std::uint64_t>(count));

@@ -21,9 +21,9 @@ struct Score {
 };
 
 struct ScoreOptions {
-  std::int64_t context = 0;     // 0: the model's
-  std::int64_t val_tokens = 0;  // score at most so many; 0: all
-  std::int64_t rows = 0;        // tokens computed at a time; 0: about 8192
+  std::int64_t context = 0;           // 0: the model's
+  std::int64_t val_tokens = 0;        // score at most so many; 0: all
+  std::int64_t tokens_at_a_time = 0;  // computed together; 0: about 8192
 };
 
 // Windows of `context` tokens, one after the other; every token but the first is scored exactly once.

@@ -4,12 +4,11 @@
 //   relu2         max(x, 0)^2
 //   leaky_relu2   (x > 0 ? x : x/2)^2
 //   gelu          x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
-//   swiglu        silu(gate) up,  silu(a) = a / (1 + exp(-a)):  x [N, 2F] holds gate in its first F columns,
-//   then up
+//   swiglu        silu(gate) up,  silu(a) = a / (1 + exp(-a))
 //
-//   x [N, F] (swiglu [N, 2F])   y [N, F]
+//   x [N, F], for swiglu [N, 2F]: gate in its first F columns, then up   y [N, F]
 //
-// backward: dx <- dy f'(x), from x alone (at 0 the derivative of relu is 0)
+// backward: dx <- dy f'(x), from x alone (at 0 the derivative of relu is 0). NaN passes through, both ways.
 #pragma once
 
 #include "ops/op.h"

@@ -1,17 +1,18 @@
 // attention: causal softmax attention among the rows of one document, with grouped queries.
 //
 //   q [N, H D]   k, v [N, K D]   H divisible by K: query heads j H/K ... share kv head j
-//   first [N] i32: the row where row n's document (or its row of the batch) starts; never decreases, first[n]
-//   <= n y[n, h] = sum over m in [first[n], n] of softmax_m(scale q[n, h] . k[m, j]) v[m, j] lse [N, H]
-//   cached for backward: log of the softmax's denominator
+//   first [N] i32: the row where row n's document (or its row of the batch) starts; never decreases, first[n] <= n
+//   y[n, h] = sum over m in [first[n], n] of softmax_m(scale q[n, h] . k[m, j]) v[m, j]
+//   lse [N, H] cached for backward: log of the softmax's denominator
 //
 // backward, with p = exp(scale q.k - lse) and delta[n, h] = dy[n, h] . y[n, h]:
 //   dv[m] <- sum over n, h of p dy[n, h]
-//   ds = p (dy[n, h] . v[m] - delta[n, h]) scale;   dq[n, h] <- sum over m of ds k[m];   dk[m] <- sum over n,
-//   h of ds q[n, h]
+//   ds = p (dy[n, h] . v[m] - delta[n, h]) scale
+//   dq[n, h] <- sum over m of ds k[m]        dk[m] <- sum over n, h of ds q[n, h]
 //
-// Works in tiles: scores are never [T, T] for the batch. Sums run in program order: same bits for any number
-// of threads.
+// Works in tiles: scores are never [T, T] for the batch. Sums run in program order: same bits for any number of
+// threads, and for a document wherever it stands. What is not finite stays visible, and may spread to other rows of
+// its document.
 #pragma once
 
 #include "ops/op.h"

@@ -1,14 +1,11 @@
-// cached attention: inference. Each row appends its k and v to its slot, then attends to all the slot holds
-// so far.
+// cached attention: inference. Each row appends its k and v to its slot, then attends to all the slot holds so far.
 //
 //   q [N, H D]   k, v [N, K D]   slot [N] i32   position [N] i32 < context
-//   k_cache, v_cache [slots * context, K D]: slot s holds rows s * context ...; written here, so they are
-//   state, not inputs y[n, h] = sum over m in [0, position[n]] of softmax_m(scale q[n, h] . k_cache[slot, m])
-//   v_cache[slot, m]
+//   k_cache, v_cache [slots * context, K D]: slot s holds rows s * context ...; written here: state, not inputs
+//   y[n, h] = sum over m in [0, position[n]] of softmax_m(scale q[n, h] . k_cache[slot, m]) v_cache[slot, m]
 //
-// Rows of one slot must come in order of position (a prompt's block); rows of different slots in any order.
-// All rows are appended before any attends. Batch-invariant: a row gives the same bits whatever rows share
-// the call.
+// Rows of one slot must come in order of position (a prompt's block); rows of different slots in any order. All rows
+// are appended before any attends. Batch-invariant: a row gives the same bits whatever rows share the call.
 #pragma once
 
 #include "ops/op.h"

@@ -1,10 +1,8 @@
 // dropout: y = x m / (1 - p),  m[n, c] = 0 with probability p, else 1
 //
-//   x, y [N, C]   seed [2, 1] i32: the step's 64-bit seed, low word first, from a buffer that changes every
-//   step
+//   x, y [N, C]   seed [2, 1] i32: the step's 64-bit seed, low word first, from a buffer that changes every step
 //
-// m is Philox of (seed, stream, n C + c): nothing is stored, backward draws it again. stream tells the places
-// apart.
+// m is Philox of (seed, stream, n C + c): nothing is stored, backward draws it again. stream tells the places apart.
 //
 // backward: dx <- dy m / (1 - p)
 #pragma once

@@ -3,8 +3,7 @@
 //   table [V, C]   index [N] i32, 0 <= index < V   y [N, C]
 //   order [N] i32  the rows sorted by index (stable): what backward walks; not needed in inference
 //
-// backward: dtable[v] += sum of dy[n] over the rows with index[n] = v, in the order of `order`: a segment
-// sum, so the
+// backward: dtable[v] += sum of dy[n] over the rows with index[n] = v, in the order of `order`: a segment sum, so the
 //           same bits for any number of threads.
 //
 // Serves token embeddings, learned positions (index = position) and the bigram hash (index = bigram_bucket).

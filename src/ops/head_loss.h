@@ -1,15 +1,15 @@
-// head loss: the output layer, the softcap and the cross-entropy in one op, so that logits exist only a chunk
-// of rows at a time.
+// head loss: the output layer, the softcap and the cross-entropy in one op, so that logits exist only a chunk of rows
+// at a time.
 //
-//   z = x w^T,  l = cap tanh(z / cap)  (cap 0: l = z),  nats[n] = log(sum over v of exp(l[n, v])) - l[n,
-//   target[n]]
+//   z = x w^T,  l = cap tanh(z / cap)  (cap 0: l = z)
+//   nats[n] = log(sum over v of exp(l[n, v])) - l[n, target[n]]
 //
 //   x [N, C]   w [V, C]   target [N] i32, -1: not scored (nats = 0)   nats [N, 1], unweighted
-//   weight [N, 1]: what row n counts in the loss, sum over n of weight[n] nats[n]; the mean over the whole
-//   optimizer step is weight = 1 / (its number of targets)
+//   weight [N, 1]: what row n counts in the loss, sum over n of weight[n] nats[n]; the mean over the whole optimizer
+//   step is weight = 1 / (its number of targets)
 //
 // backward computes nats as well (in training forward is skipped: the logits are made once):
-//   dz = weight (softmax(l) - onehot(target)) (1 - (l / cap)^2);   dx <- dz w;   dw += dz^T x
+//   dz = weight (softmax(l) - onehot(target)) (1 - (l / cap)^2)        dx <- dz w        dw += dz^T x
 #pragma once
 
 #include "ops/op.h"

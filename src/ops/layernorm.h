@@ -1,7 +1,7 @@
 // layernorm: y = (x - mean) / sqrt(var + eps) * w + b        (w, b absent: neither)
 //
-//   x [N, C]   w, b [1, C] optional   y [N, C]   mean, rstd [N, 1] cached for backward; var is the biased
-//   variance
+//   x [N, C]   w, b [1, C] optional   y [N, C]
+//   mean, rstd [N, 1] cached for backward; var is the biased variance
 //
 // backward: dx <- rstd (g - mean(g) - x_hat mean(g x_hat)),  g = dy w,  x_hat = (x - mean) rstd
 //           dw += sum over rows of dy x_hat,  db += sum over rows of dy

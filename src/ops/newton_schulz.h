@@ -1,15 +1,12 @@
-// Newton-Schulz: the nearest (semi-)orthogonal matrix, roughly, by five products. What Muon does to its
-// momentum.
+// Newton-Schulz: the nearest (semi-)orthogonal matrix, roughly, in five rounds. What Muon does to its momentum.
 //
 //   X = G / (|G|_F + 1e-7), transposed if it has more rows than columns
 //   repeat: A = X X^T;  B = b A + c A^2;  X = a X + B X          a, b, c = 3.4445, -4.7750, 2.0315
 //   transposed back
 //
-// G [batch] of [rows, cols], contiguous. The cpu version works in place, in f32; scratch as
-// newton_schulz_scratch says.
+// G [rows, cols], contiguous, is replaced by X. The cpu version works in f32; scratch as newton_schulz_scratch says.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 

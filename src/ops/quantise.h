@@ -1,14 +1,12 @@
-// The quantiser: one rule per number of bits, used by fake quantisation in training and by the packer. One
-// scale a row.
+// The quantiser: one rule per number of bits, used by fake quantisation in training and by the packer. One scale a row.
 //
-//   8 bits  int8_clean_per_row_v1 (parameter-golf 1.8): clip = quantile(|row|, 0.9999984), scale = max(clip,
-//   1) / 127,
-//           q = round(clamp(w, -clip, clip) / scale) in [-127, 127]
+//   8 bits  int8_clean_per_row_v1 (parameter-golf 1.8): clip = quantile(|row|, 0.9999984),
+//           scale = max(clip, 1) / 127, q = round(clamp(w, -clip, clip) / scale) in [-127, 127]
 //   6 bits  scale = f16(max(|row|) / 31), q = round(w / scale) in [-32, 31]     (parameter-golf 2.8)
 //   5 bits  scale = f16(max(|row|) / 15), q = round(w / scale) in [-16, 15]
 //
-// Rounding is half to even. The stored scale is f16, and the value read back is q times that. (8 bits: q is
-// computed with the f32 scale, as the published script does.) A row of zeros has q = 0.
+// Rounding is half to even. The stored scale is f16, and the value read back is q times that. (8 bits: q is computed
+// with the f32 scale, as the published script does.) A row of zeros has q = 0.
 #pragma once
 
 #include <cstdint>

@@ -1,18 +1,17 @@
 // The residual stream, three ops:
 //
 // add_scaled:     y = x + factor * scale (.) branch             scale absent (1), [1, 1] or [1, C]
-//   x, branch, y [N, C]; factor is a constant. Branches, U-Net skips, the bigram embedding, learned
-//   positions. backward: dx <- dy   dbranch <- factor scale (.) dy   dscale += factor * sum over rows of dy
-//   (.) branch
+//   x, branch, y [N, C]; factor is a constant. Branches, U-Net skips, the bigram embedding, learned positions.
+//   backward: dx <- dy   dbranch <- factor scale (.) dy   dscale += factor * sum over rows of dy (.) branch
 //
 // residual_mix:   y = mix[0] (.) x + mix[1] (.) x0               mix [2, 1] or [2, C]
-//   backward: dx <- mix[0] (.) dy   dx0 <- mix[1] (.) dy   dmix[0] += sum of dy (.) x   dmix[1] += sum of dy
-//   (.) x0
+//   backward: dx <- mix[0] (.) dy   dx0 <- mix[1] (.) dy
+//             dmix[0] += sum over rows of dy (.) x   dmix[1] += sum over rows of dy (.) x0
 //
 // residual_norm:  s = x + scale (.) branch,  h = norm_scale * s / sqrt(mean(s^2) + eps) * w
 //   add_scaled and rmsnorm in one pass over memory: s [N, C] the stream, h [N, C] what the next linear reads,
-//   rstd [N, 1]. backward: the gradient of s is ds (of its later readers) plus the norm's backward of dh;
-//   from there as add_scaled.
+//   rstd [N, 1] cached.
+//   backward: the gradient of s is ds (of its later readers) plus the norm's backward of dh; from there as add_scaled.
 #pragma once
 
 #include "ops/op.h"

@@ -4,10 +4,8 @@
 //   w  [1, C]  optional gain         y    [N, C]
 //   scale: a constant, 1/sqrt(layer + 1) where layer_scale is on
 //
-// backward: dx <- rstd (g - x_hat mean(g x_hat)),  g = scale dy w,  x_hat = x rstd     ('=' or '+=': the
-// planner says)
-//           dw += sum over rows of scale dy x_hat                                      (fixed blocks: same
-//           bits, any threads)
+// backward: dx <- rstd (g - x_hat mean(g x_hat)),  g = scale dy w,  x_hat = x rstd   ('=' or '+=': the planner says)
+//           dw += sum over rows of scale dy x_hat                           (fixed blocks: same bits, any threads)
 //
 // Rows are independent and batch-invariant. Arithmetic is f32 for every storage type.
 #pragma once

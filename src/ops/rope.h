@@ -6,9 +6,9 @@
 //     y_{i+R/2} = x_hat_i sin + x_hat_{i+R/2} cos
 //   y *= gain                                   (absent: 1;  [1, 1] shared or [1, H] per head)
 //
-//   x [N, H D]   position [N] i32   turns [P, R]: row p = cos(p a_i) for i < R/2, then sin(p a_i) (see
-//   fill_turns) w [1, D], gain [1, 1 or H] optional   y [N, H D]   rstd [N, H] cached for backward (width 1
-//   when norm is off)
+//   x [N, H D]   position [N] i32   w [1, D], gain [1, 1 or H] optional   y [N, H D]
+//   turns [P, R]: row p = cos(p a_i) for i < R/2, then sin(p a_i) (see fill_turns)
+//   rstd [N, H] cached for backward (width 1 when the norm is off)
 //
 // backward: with u = dy gain turned back:  dx <- norm's backward of u (see rmsnorm);  dw += sum of u x rstd
 //           dgain[h] += sum over rows of dy . (y / gain), written without the division: dy . turned(x_hat)

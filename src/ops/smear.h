@@ -1,13 +1,12 @@
-// smear gate: y[n] = (1 - g) x[n] + g x[previous[n]],  g = sigmoid(gate)        (x[-1] = 0: documents do not
-// leak)
+// smear gate: y[n] = (1 - g) x[n] + g x[previous[n]],  g = sigmoid(gate),  x[-1] = 0: documents do not leak
 //
-//   x [M, C], M >= N   gate [1, C]   previous [N] i32: the row of the token before, or -1 at the start of a
-//   document y [N, C]           (decoding appends the previous tokens' rows behind the N current ones)
+//   x [M, C], M >= N   gate [1, C]   previous [N] i32: the row of the token before, -1 at a document's start
+//   y [N, C]           (decoding appends the previous tokens' rows behind the N current ones)
 //
-// backward: dx[m] <- (1 - g) dy[m] + g dy[m + 1] where previous[m + 1] = m     (training rows: M = N,
-// previous[n] in {n-1, -1})
-//           dgate += g (1 - g) * sum over n of dy[n] (x[previous[n]] - x[n])   (fixed blocks: same bits, any
-//           threads)
+// backward: dx[m] <- (1 - g) dy[m] + g dy[m + 1] where previous[m + 1] = m
+//                    (training rows: M = N, previous[n] in {n - 1, -1})
+//           dgate += g (1 - g) * sum over n of dy[n] (x[previous[n]] - x[n])
+//                    (fixed blocks: same bits, any threads)
 #pragma once
 
 #include "ops/op.h"

@@ -1,8 +1,7 @@
-// The optimizer: Adam for everything, or Muon for the matrices of blocks and Adam for the rest
-// (parameter-golf 1.4).
+// The optimizer: Adam for everything, or Muon for the matrices of blocks and Adam for the rest (parameter-golf 1.4).
 //
-//   Muon, for W [r, c]:  m = mu m + g;  u = g + mu m (Nesterov);  W = W (1 - lr decay) - lr sqrt(max(1, r/c))
-//   NS5(u)
+//   Muon, for W [r, c]:  m = mu m + g,  u = g + mu m (Nesterov)
+//                        W = W (1 - lr decay) - lr sqrt(max(1, r/c)) NS5(u)
 //
 // Gradients are scaled first so that their global norm is at most `clip` (0: off).
 #pragma once

@@ -3,10 +3,8 @@
 //   linear   warm-up, then a straight line to min_lr at the last step
 //   cosine   warm-up, then half a cosine to min_lr
 //   wsd      warm-up, 1, then a straight line to min_lr over the warm-down
-//   golf     1, then a straight line to min_lr over the warm-down, which is counted in wallclock when there
-//   is a
-//            limit (parameter-golf 1.5: the warm-down's steps are turned into time by the average step so
-//            far)
+//   golf     1, then a straight line to min_lr over the warm-down, which is counted in wallclock when there is a limit
+//            (parameter-golf 1.5: the warm-down's steps are turned into time by the average step so far)
 //
 // Warm-up is (step + 1) / warmup_steps. Steps count from 0.
 #pragma once

@@ -46,7 +46,7 @@ struct Tensor {
   Tensor columns(std::int64_t begin, std::int64_t count) const;
   Tensor row_range(std::int64_t begin, std::int64_t count) const;
 
-  // One past the last byte that the view can touch.
+  // The first byte that the view can touch, and one past the last.
   const std::byte* begin_bytes() const { return static_cast<const std::byte*>(data); }
   const std::byte* end_bytes() const;
 };

@@ -76,10 +76,12 @@ class Trainer {
     {
       ProgressBar bar(progress_, "training", "steps", static_cast<std::uint64_t>(config_.train.steps));
       bar_ = &bar;
-      if (state_.validation_due)
+      if (state_.validation_due) {
         close_step(true);
-      else if (!resumed_)
+      } else if (!resumed_) {
         validate();
+        if (state_.validation_due) save(false);  // interrupted: --resume begins with it
+      }
       while (result_.status.empty()) step();
     }
     finish();
@@ -158,7 +160,7 @@ class Trainer {
   void close_step(bool with_validation) {
     const bool improved = with_validation && validate();
     if (result_.status == "diverged") return;
-    const bool stops = request_.stop_after > 0 && ++steps_of_this_call_ >= request_.stop_after;
+    const bool stops = request_.stop_after > 0 && steps_of_this_call_ >= request_.stop_after;
     if (state_.validation_due || (interrupt_.asked() && !done()))
       result_.status = "interrupted";
     else if (done())
@@ -209,6 +211,7 @@ class Trainer {
 
   void advance(double loss, double norm, double multiplier, double seconds) {
     ++state_.step;
+    ++steps_of_this_call_;
     state_.tokens += config_.train.batch_tokens;
     state_.position = loader_.position();
     if (config_.train.max_seconds > 0) state_.elapsed_seconds += seconds;

@@ -41,7 +41,7 @@ TEST(Score, EveryTokenIsScoredOnceWhateverIsComputedAtATime) {
   const Score all = f.score({});
   EXPECT_EQ(all.tokens, static_cast<std::int64_t>(f.tokens.size()) - 1);
   EXPECT_EQ(all.bytes, f.tokens.size() - 2) << "the closing bos has no bytes";
-  const Score few = f.score({.rows = 16});
+  const Score few = f.score({.tokens_at_a_time = 16});
   EXPECT_EQ(few.tokens, all.tokens);
   EXPECT_NEAR(few.nats, all.nats, 1e-4);
   EXPECT_NEAR(all.bits_per_byte(), all.nats / std::log(2.0) / static_cast<double>(all.bytes), 1e-12);
