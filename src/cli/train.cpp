@@ -74,13 +74,14 @@ void print_result(const TrainResult& result, Console& console) {
     console.print_json(json);
     return;
   }
-  std::string line =
-      fmt::format("{} at step {}: train {:.4f}", result.status, result.steps, result.train_loss);
+  std::string line = fmt::format("{} at step {}", result.status, result.steps);
+  if (result.seconds > 0) line += fmt::format(": train {:.4f}", result.train_loss);
   if (result.validated)
     line += fmt::format(", val {:.4f} nats, {:.4f} bits per byte", result.val_loss, result.val_bpb);
-  line +=
-      fmt::format(", {} at {} tokens/s\n", in_seconds(result.seconds), with_unit(result.tokens_per_second));
-  console.print(line + fmt::format("{}\n", result.checkpoint.string()));
+  if (result.seconds > 0)
+    line +=
+        fmt::format(", {} at {} tokens/s", in_seconds(result.seconds), with_unit(result.tokens_per_second));
+  console.print(fmt::format("{}\n{}\n", line, result.checkpoint.string()));
 }
 
 int exit_code(const TrainResult& result) {
