@@ -7,12 +7,14 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <optional>
 #include <thread>
 
+#include "base/error.h"
 #include "base/interrupt.h"
 #include "base/parallel.h"
 
@@ -21,6 +23,8 @@ namespace thimble {
 namespace fs = std::filesystem;
 
 namespace {
+
+constexpr char kWithoutVariable[] = "THIMBLE_WITHOUT";
 
 std::optional<std::string> first_line(const fs::path& path) {
   std::ifstream file(path);
@@ -172,6 +176,24 @@ std::span<const FeatureName> feature_names() {
   return kNames;
 }
 
+namespace {
+
+void take_away(CpuFeatures& features, std::string_view list) {
+  while (!list.empty()) {
+    const std::size_t comma = std::min(list.find(','), list.size());
+    const std::string_view name = list.substr(0, comma);
+    const auto known = feature_names();
+    const auto found =
+        std::find_if(known.begin(), known.end(), [&](const auto& f) { return f.name == name; });
+    check(found != known.end(), Hint{"thimble doctor lists the names"},
+          "{} names \"{}\", which is no CPU feature", kWithoutVariable, name);
+    features.*(found->present) = false;
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+}
+
+}  // namespace
+
 CpuFeatures cpu_features() {
   CpuFeatures features;
 #if defined(__x86_64__)
@@ -188,6 +210,7 @@ CpuFeatures cpu_features() {
   features.amx_int8 = __builtin_cpu_supports("amx-int8") != 0;
   features.amx_bf16 = __builtin_cpu_supports("amx-bf16") != 0;
 #endif
+  if (const char* list = std::getenv(kWithoutVariable)) take_away(features, list);
   return features;
 }
 

@@ -29,6 +29,9 @@ struct FeatureName {
 };
 
 std::span<const FeatureName> feature_names();
+
+// What the processor has, less what THIMBLE_WITHOUT names ("avx512_bf16,amx_bf16"): how tests, and the curious, see
+// what a lesser machine would do. (The Highway kernels choose for themselves.)
 CpuFeatures cpu_features();
 
 struct Cache {

@@ -75,6 +75,10 @@ struct ModelConfig {
 enum class ScheduleKind { linear, cosine, wsd, golf };
 enum class ComputeDType { automatic, f32, bf16, f16 };
 enum class MuonDType { bf16, f32 };
+enum class MuonCoefficients {
+  jordan,
+  polar
+};  // of Newton-Schulz: one triple, or one a round (Polar Express)
 enum class LossOn { assistant, all };
 
 // The four optimizer groups (parameter-golf 1.4).
@@ -97,6 +101,8 @@ struct TrainConfig {
   std::int64_t muon_momentum_steps = 500;
   std::int64_t muon_steps = 0;  // Newton-Schulz iterations; 0: no Muon, Adam trains the matrices too
   MuonDType muon_dtype = MuonDType::bf16;
+  MuonCoefficients muon_coefficients = MuonCoefficients::jordan;
+  bool muon_row_norm = false;
   double clip = 0;  // 0: off
 
   ScheduleKind schedule = ScheduleKind::cosine;
@@ -120,6 +126,7 @@ struct TrainConfig {
   double qat_start = 0;  // below 1: fraction of the run; else step
   std::int64_t patience = 0;
   double min_delta = 0;
+  std::int64_t min_steps = 0;
   std::int64_t val_every = 250;
   std::int64_t val_tokens = 0;
   std::int64_t checkpoint_every = 0;

@@ -100,6 +100,10 @@ struct Names<MuonDType> {
   static constexpr std::string_view all[] = {"bf16", "f32"};
 };
 template <>
+struct Names<MuonCoefficients> {
+  static constexpr std::string_view all[] = {"jordan", "polar"};
+};
+template <>
 struct Names<LossOn> {
   static constexpr std::string_view all[] = {"assistant", "all"};
 };
@@ -186,6 +190,8 @@ std::vector<Key> optimizer_keys() {
       row<&T::muon_momentum_steps>("muon_momentum_steps", "steps it takes to grow", 0, kMaxSteps),
       row<&T::muon_steps>("muon_steps", "Newton-Schulz iterations (0: Adam trains the matrices too)", 0, 20),
       choice<&T::muon_dtype>("muon_dtype", "what Newton-Schulz computes in"),
+      choice<&T::muon_coefficients>("muon_coefficients", "of Newton-Schulz; polar: Polar Express"),
+      row<&T::muon_row_norm>("muon_row_norm", "rows of the momentum to length 1 first (MuonEq-R)"),
       row<&T::clip>("clip", "largest norm of the gradient (0: off)", 0, 1e9),
   };
 }
@@ -214,6 +220,7 @@ std::vector<Key> run_keys() {
       row<&T::qat_start>("qat_start", "step (below 1: fraction) from which on", 0, kMaxSteps),
       row<&T::patience>("patience", "validations without a better one before stopping (0: off)", 0, 1e9),
       row<&T::min_delta>("min_delta", "nats that count as better", 0, 1e6),
+      row<&T::min_steps>("min_steps", "steps before patience may stop the run", 0, kMaxSteps),
       row<&T::val_every>("val_every", "steps from one validation to the next (0: only at the end)", 0,
                          kMaxSteps),
       row<&T::val_tokens>("val_tokens", "validation tokens to use (0: all)", 0, kMaxTokens),

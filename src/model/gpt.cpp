@@ -43,12 +43,12 @@ class Gpt {
 
  private:
   Value embed() {
-    Value x = t_.name(t_.embedding(param(p_.token_embedding()), g_.token, g_.token_order), "tok_emb");
+    Value x = t_.name(t_.embedding(matrix(p_.token_embedding()), g_.token, g_.token_order), "tok_emb");
     if (c_.position == PositionKind::learned)
       x = t_.add_scaled(
-          x, t_.embedding(param(p_.position_embedding()), g_.embedded_position, g_.position_order));
+          x, t_.embedding(matrix(p_.position_embedding()), g_.embedded_position, g_.position_order));
     if (c_.bigram_buckets > 0) {
-      const Value pairs = t_.embedding(param(p_.bigram_embedding()), g_.bucket, g_.bucket_order);
+      const Value pairs = t_.embedding(matrix(p_.bigram_embedding()), g_.bucket, g_.bucket_order);
       x = t_.add_scaled(x, linear(pairs, p_.bigram_proj(), {}), param(p_.bigram_scale()));
     }
     if (c_.embed_norm) x = norm(x, p_.embed_norm(), p_.embed_norm_bias());
@@ -107,24 +107,25 @@ class Gpt {
   }
 
   void head(Value x) {
-    const Value weight = param(p_.head());
+    const Value weight = matrix(p_.head());
     const auto cap = static_cast<float>(c_.logit_softcap);
-    if (o_.mode != Mode::decoding) g_.nats = t_.head_loss(x, weight, g_.target, g_.weight, cap);
+    if (o_.mode != Mode::decoding) g_.nats = t_.head_loss(x, weight, g_.target, g_.weight, cap, o_.head_chunk);
     if (o_.mode != Mode::decoding && !o_.logits) return;
     g_.logits = t_.linear(x, weight, {}, o_.mode == Mode::decoding);
     if (cap > 0) g_.logits = t_.softcap(g_.logits, cap);
+    if (o_.dtype != statistic_dtype(o_.dtype)) g_.logits = t_.cast(g_.logits, statistic_dtype(o_.dtype));
     t_.name(g_.logits, "logits");
   }
 
   Value linear(Value x, ParamView weight, ParamView bias) {
-    Value w = param(weight);
-    if (o_.qat_bits > 0) w = quantised(w);
-    return t_.linear(x, w, param(bias), o_.mode == Mode::decoding);
+    return t_.linear(x, matrix(weight, o_.qat_bits), param(bias), o_.mode == Mode::decoding);
   }
 
-  Value quantised(Value w) {
-    auto [place, fresh] = quantised_.try_emplace(w.id);
-    if (fresh) place->second = t_.fake_quant(w, o_.qat_bits);
+  // What is multiplied or looked up is a copy in the compute dtype; scales, gains and norms stay as they are.
+  Value matrix(ParamView view, int bits = 0) {
+    const Value master = param(view);
+    auto [place, fresh] = copies_.try_emplace({master.id, bits});
+    if (fresh) place->second = t_.compute_copy(master, bits);
     return place->second;
   }
 
@@ -172,10 +173,10 @@ class Gpt {
     g_.gather = integers("gather", o_.gathered, decoding && o_.gathered > 0);
     g_.target = integers("target", N, !decoding);
     g_.dropout_seed = integers("dropout_seed", 2, c_.dropout > 0 && o_.mode == Mode::training);
-    if (!decoding) g_.weight = t_.input("weight", N, 1);
+    if (!decoding) g_.weight = t_.floats("weight", N, 1);
     // Without RoPE the norm and the gain still go through the rope op, with no columns to turn... which needs
     // at least a pair: a table of angle 0 turns nothing.
-    g_.turns = t_.input("turns", c_.context, c_.position == PositionKind::rope ? c_.rope_dims : 2);
+    g_.turns = t_.floats("turns", c_.context, c_.position == PositionKind::rope ? c_.rope_dims : 2);
     for (int layer = 0; decoding && layer < c_.layers; ++layer) {
       g_.k_cache.push_back(t_.state(name(layer, "k_cache"), o_.slots * c_.context, c_.kv_width()));
       g_.v_cache.push_back(t_.state(name(layer, "v_cache"), o_.slots * c_.context, c_.kv_width()));
@@ -196,7 +197,7 @@ class Gpt {
   GptGraph g_;
   Tape& t_;
   std::map<std::int64_t, Value> parameters_;
-  std::map<int, Value> quantised_;
+  std::map<std::pair<int, int>, Value> copies_;  // by parameter and bits
 };
 
 }  // namespace

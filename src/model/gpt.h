@@ -20,6 +20,7 @@ struct GptOptions {
   int qat_bits = 0;           // training: matrices are fake-quantised
   bool logits = false;        // scoring: keep the logits as well as the nats (tracing)
   DType dtype = DType::f32;
+  int head_chunk = 1024;  // rows whose logits exist at one time
 };
 
 // A recorded forward pass and the names of its ends. Inputs the model has no use for are Value{}.

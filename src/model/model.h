@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "model/bound_program.h"
 #include "model/config.h"
 #include "model/gpt.h"
 #include "model/params.h"
@@ -18,7 +19,7 @@ namespace thimble {
 // What slots remember: keys and values of every layer, [slots * context, K D] each, contiguous per slot.
 class KvCache {
  public:
-  KvCache(const ModelConfig& config, std::int64_t slots);
+  KvCache(const ModelConfig& config, std::int64_t slots, DType dtype = DType::f32);
 
   std::int64_t slots() const { return slots_; }
   Tensor keys(std::int64_t layer) const { return matrix(2 * layer); }
@@ -31,6 +32,7 @@ class KvCache {
   Tensor matrix(std::int64_t index) const;
 
   std::int64_t slots_, context_, width_, layers_;
+  DType dtype_;
   Arena arena_;
 };
 
@@ -41,25 +43,38 @@ struct GradientOptions {
 };
 
 // What forward and backward of `rows` rows take, beside weights and optimizer.
-MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options);
+MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options,
+                         DType dtype = DType::f32);
 
 class Model {
  public:
-  Model(const ModelConfig& config, const Context& context);  // resolved; weights start at 0
+  // The config is resolved; weights start at 0. They are f32; `dtype` is what programs compute in and keep
+  // activations in, f32 or bf16.
+  Model(const ModelConfig& config, const Context& context, DType dtype = DType::f32);
   ~Model();
   Model(Model&&) noexcept;
 
   const ModelConfig& config() const { return config_; }
   const ParamTable& params() const { return params_; }
-  std::span<float> weights() {
-    return weights_.all();
-  }  // laid out as params() says; weights_changed() after writing
+  DType dtype() const { return dtype_; }
+
+  // Laid out as params() says, in host memory. After writing there: weights_changed(). Where training changes them on a
+  // device: device_weights_changed(), and fetch_weights() before they are read here.
+  std::span<float> weights() { return weights_.all(); }
   std::span<const float> weights() const { return weights_.all(); }
   void weights_changed();
+  void fetch_weights() { weights_.fetch(); }
+  float* device_weights() const { return weights_.on_device(); }
+  void device_weights_changed() { ++version_; }
+  void set_profile(Profile* profile) { profile_ = profile; }  // nullptr: none; outlives its use here
 
   // Adds the gradient of the loss, sum over rows of weight * nats, to `gradients` (laid out like the
-  // weights); returns it.
+  // weights, in host memory); returns it.
   double add_gradients(const Rows& rows, std::span<float> gradients, const GradientOptions& options);
+
+  // The same as a program, for steps that are queued on a device: `gradients` is the device's.
+  BoundProgram& training_program(std::int64_t rows, const GradientOptions& options);
+  void bind_gradients(BoundProgram& bound, float* gradients);
 
   struct Scores {
     std::vector<float> nats;    // [N]
@@ -72,15 +87,18 @@ class Model {
   Tensor decode(const Rows& rows, KvCache& cache);
 
  private:
-  struct Entry;
-  Entry& entry_for(const ProgramKey& key, const GptOptions& options, bool recompute);
+  BoundProgram& program_for(const ProgramKey& key, GptOptions options, bool recompute);
+  void run(BoundProgram& bound);
+  void add_gradients_of_device(BoundProgram& bound, std::span<float> gradients);
+  Tensor on_device(float* data, std::int64_t rows, std::int64_t cols) const;
 
   ModelConfig config_;
   ParamTable params_;
   const Context* context_;
-  FloatArena weights_;
-  std::vector<float> turns_;
-  std::unique_ptr<ProgramCache<Entry>> programs_;
+  DType dtype_;
+  FloatArena weights_, turns_;
+  std::unique_ptr<ProgramCache<BoundProgram>> programs_;
+  Profile* profile_ = nullptr;
   std::uint64_t version_ = 1;  // of the weights: programs prepare again when it moves
 };
 

@@ -1,6 +1,7 @@
 #include "model/program.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/error.h"
 
@@ -10,10 +11,10 @@ Program::Program(Tape tape, ScheduleOptions options, const Context& context, Bac
     : tape_(std::move(tape)),
       options_(std::move(options)),
       context_(context),
-      backend_(backend),
+      backend_(context.device() == Device::cuda ? Backend::cuda : backend),
       schedule_(make_schedule(tape_, options_)),
-      plan_(plan_memory(tape_, schedule_, backend)),
-      arena_(plan_.arena_bytes, options_.training ? "training" : "inference",
+      plan_(plan_memory(tape_, schedule_, backend_)),
+      arena_(context.runtime(), plan_.arena_bytes, options_.training ? "training" : "inference",
              options_.training ? "lower micro_batch or context" : "compute fewer rows at a time"),
       bound_(tape_.values().size()),
       bound_gradient_(tape_.values().size()),
@@ -40,14 +41,14 @@ void Program::bind_gradient(Value parameter, const Tensor& tensor) {
   calls_are_current_ = false;
 }
 
-void Program::prepare() {
+void Program::prepare(Profile* profile) {
   make_calls();
-  execute(prepare_calls_);
+  execute(prepare_calls_, profile);
 }
 
-void Program::run() {
+void Program::run(Profile* profile) {
   make_calls();
-  execute(calls_);
+  execute(calls_, profile);
 }
 
 Tensor Program::tensor(Value kept) const {
@@ -82,13 +83,14 @@ void Program::infer_actual_shapes() {
 
 Tensor Program::buffer_tensor(int buffer, Value value) const {
   const Buffer& from = schedule_.buffers[static_cast<std::size_t>(buffer)];
-  const Shape shape = actual_shape(Value{from.value});
+  Shape shape = actual_shape(Value{from.value});
+  shape.dtype = from.shape.dtype;  // a gradient may be wider than its value
   const Tensor whole{arena_.at(plan_.offsets[static_cast<std::size_t>(buffer)]),
                      shape.rows,
                      shape.cols,
                      shape.cols,
                      shape.dtype,
-                     Device::cpu};
+                     context_.device()};
   const ValueInfo& info = tape_.info(value);
   return info.parent < 0 ? whole : whole.columns(info.column, info.shape.cols);
 }
@@ -100,7 +102,7 @@ Tensor Program::resolve(const Place& place) const {
       return {};
     case Place::Kind::shape_only: {
       const Shape shape = actual_[value];
-      return {nullptr, shape.rows, shape.cols, shape.cols, shape.dtype, Device::cpu};
+      return {nullptr, shape.rows, shape.cols, shape.cols, shape.dtype, context_.device()};
     }
     case Place::Kind::bound:
       check(static_cast<bool>(bound_[value]), "[program] '{}' is not bound", tape_.values()[value].name);
@@ -128,10 +130,14 @@ std::vector<Program::Call> Program::make_calls(const std::vector<Step>& steps) {
     for (const Place& place : step.out) call.out.push_back(resolve(place));
     for (const Place& place : step.d_out) call.d_out.push_back(resolve(place));
     for (const Place& place : step.d_in) call.d_in.push_back(resolve(place));
-    const Tensor scratch{
-        arena_.at(plan_.scratch_offset), 1, plan_.scratch_bytes, plan_.scratch_bytes, DType::u8, Device::cpu};
+    const Tensor scratch{arena_.at(plan_.scratch_offset),
+                         1,
+                         plan_.scratch_bytes,
+                         plan_.scratch_bytes,
+                         DType::u8,
+                         context_.device()};
     call.op = {call.in, call.out, call.d_out, call.d_in, step.add, node.attributes, scratch};
-    validate_call(def, call.op);
+    validate_call(def, backend_, call.op);
   }
   return calls;
 }
@@ -144,9 +150,15 @@ void Program::make_calls() {
   calls_are_current_ = true;
 }
 
-void Program::execute(const std::vector<Call>& calls) {
+void Program::execute(const std::vector<Call>& calls, Profile* profile) {
   for (const Call& call : calls) {
+    const auto started = std::chrono::steady_clock::now();
     call.kernel(context_, call.op);
+    if (profile) {
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - started;
+      const Op op = tape_.nodes()[static_cast<std::size_t>(call.step->node)].op;
+      profile->add(op, call.step->phase, taken.count(), work_of(op_def(op), call.op));
+    }
     if (hook_) report(call);
   }
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "model/plan.h"
+#include "model/profile.h"
 #include "model/schedule.h"
 #include "tensor/arena.h"
 #include "tensor/context.h"
@@ -27,12 +28,13 @@ class Program {
   // After each step: what ran, and its output by name. In backward: the node's inputs' gradients.
   using Hook = std::function<void(std::string_view name, Phase phase, const Tensor& tensor)>;
 
+  // Runs on the context's device. On the CPU another backend may be asked for: the reference.
   Program(Tape tape, ScheduleOptions options, const Context& context, Backend backend = Backend::cpu);
 
   void bind(Value value, const Tensor& tensor);
   void bind_gradient(Value parameter, const Tensor& tensor);
-  void prepare();
-  void run();
+  void prepare(Profile* profile = nullptr);
+  void run(Profile* profile = nullptr);
 
   Tensor tensor(Value kept) const;  // after run(): one of ScheduleOptions::keep
   void set_hook(Hook hook) { hook_ = std::move(hook); }
@@ -54,7 +56,7 @@ class Program {
   void infer_actual_shapes();
   Tensor resolve(const Place& place) const;
   Tensor buffer_tensor(int buffer, Value value) const;
-  void execute(const std::vector<Call>& calls);
+  void execute(const std::vector<Call>& calls, Profile* profile);
   void report(const Call& call) const;
 
   Tape tape_;

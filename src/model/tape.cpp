@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "ops/attention.h"
 #include "ops/cached_attention.h"
+#include "ops/cast.h"
 #include "ops/dropout.h"
 #include "ops/exclusive_attention.h"
 #include "ops/fake_quant.h"
@@ -29,12 +30,17 @@ Value Tape::input(std::string name, std::int64_t rows, std::int64_t cols) {
   return add_value({.shape = {rows, cols, dtype_}, .kind = ValueKind::input, .name = std::move(name)});
 }
 
+Value Tape::floats(std::string name, std::int64_t rows, std::int64_t cols) {
+  return add_value(
+      {.shape = {rows, cols, statistic_dtype(dtype_)}, .kind = ValueKind::input, .name = std::move(name)});
+}
+
 Value Tape::integers(std::string name, std::int64_t rows) {
   return add_value({.shape = {rows, 1, DType::i32}, .kind = ValueKind::input, .name = std::move(name)});
 }
 
 Value Tape::parameter(std::string name, std::int64_t rows, std::int64_t cols) {
-  return add_value({.shape = {rows, cols, dtype_},
+  return add_value({.shape = {rows, cols, statistic_dtype(dtype_)},
                     .kind = ValueKind::parameter,
                     .name = std::move(name),
                     .wants_gradient = true});
@@ -164,10 +170,15 @@ Value Tape::head_loss(Value x, Value weight, Value target, Value row_weight, flo
   return record(Op::head_loss, {x, weight, target, row_weight}, HeadLossAttributes{cap, chunk_rows})[0];
 }
 
-Value Tape::fake_quant(Value weight, int bits) {
-  check(info(weight).kind == ValueKind::parameter,
-        "[tape] '{}' is no parameter: only parameters are fake-quantised", info(weight).name);
-  return record(Op::fake_quant, {weight}, FakeQuantAttributes{bits})[0];
+Value Tape::cast(Value x, DType to) {
+  return record(Op::cast, {x}, CastAttributes{to})[0];
+}
+
+Value Tape::compute_copy(Value parameter, int bits) {
+  check(info(parameter).kind == ValueKind::parameter, "[tape] '{}' is no parameter: only those are copied",
+        info(parameter).name);
+  if (bits > 0) return record(Op::fake_quant, {parameter}, FakeQuantAttributes{bits, dtype_})[0];
+  return info(parameter).shape.dtype == dtype_ ? parameter : cast(parameter, dtype_);
 }
 
 Value Tape::name(Value value, std::string text) {

@@ -54,8 +54,10 @@ class Tape {
  public:
   explicit Tape(DType dtype = DType::f32) : dtype_(dtype) {}
 
-  // What comes from outside. Floats take the tape's dtype.
+  // What comes from outside. Inputs and states have the tape's dtype. Parameters and other floats are f32 where
+  // that is lower: master weights, and what statistics are made of.
   Value input(std::string name, std::int64_t rows, std::int64_t cols);
+  Value floats(std::string name, std::int64_t rows, std::int64_t cols);
   Value integers(std::string name, std::int64_t rows);
   Value parameter(std::string name, std::int64_t rows, std::int64_t cols);
   Value state(std::string name, std::int64_t rows, std::int64_t cols);
@@ -85,7 +87,10 @@ class Tape {
   Value gather(Value x, Value row);
   Value softcap(Value x, float cap);
   Value head_loss(Value x, Value weight, Value target, Value row_weight, float cap, int chunk_rows = 1024);
-  Value fake_quant(Value weight, int bits);  // of a parameter: runs in prepare
+  Value cast(Value x, DType to);
+  // The copy of a parameter that ops compute with: fake-quantised (bits > 0), in the tape's dtype. Runs in
+  // prepare. The parameter itself, where there is nothing to do.
+  Value compute_copy(Value parameter, int bits);
 
   // Names a value, for hooks and dumps. Returns it.
   Value name(Value value, std::string text);

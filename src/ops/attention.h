@@ -10,6 +10,9 @@
 //   ds = p (dy[n, h] . v[m] - delta[n, h]) scale
 //   dq[n, h] <- sum over m of ds k[m]        dk[m] <- sum over n, h of ds q[n, h]
 //
+// In bf16, p and ds are rounded before they are multiplied again; sums are f32. dq, dk and dv are rounded once per
+// 1024 rows of their document.
+//
 // Works in tiles: scores are never [T, T] for the batch. Sums run in program order: same bits for any number of
 // threads, and for a document wherever it stands. What is not finite stays visible, and may spread to other rows of
 // its document.

@@ -1,7 +1,8 @@
 // cached attention: inference. Each row appends its k and v to its slot, then attends to all the slot holds so far.
 //
 //   q [N, H D]   k, v [N, K D]   slot [N] i32   position [N] i32 < context
-//   k_cache, v_cache [slots * context, K D]: slot s holds rows s * context ...; written here: state, not inputs
+//   k_cache, v_cache [slots * context, K D], in the dtype of k and v: slot s holds rows s * context ...; written here:
+//   state, not inputs
 //   y[n, h] = sum over m in [0, position[n]] of softmax_m(scale q[n, h] . k_cache[slot, m]) v_cache[slot, m]
 //
 // Rows of one slot must come in order of position (a prompt's block); rows of different slots in any order. All rows

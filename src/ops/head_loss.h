@@ -8,6 +8,8 @@
 //   weight [N, 1]: what row n counts in the loss, sum over n of weight[n] nats[n]; the mean over the whole optimizer
 //   step is weight = 1 / (its number of targets)
 //
+// Logits and nats are f32 whatever x is; dz is rounded to x's dtype before it is multiplied.
+//
 // backward computes nats as well (in training forward is skipped: the logits are made once):
 //   dz = weight (softmax(l) - onehot(target)) (1 - (l / cap)^2)        dx <- dz w        dw += dz^T x
 #pragma once

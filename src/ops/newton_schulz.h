@@ -4,7 +4,8 @@
 //   repeat: A = X X^T;  B = b A + c A^2;  X = a X + B X          a, b, c = 3.4445, -4.7750, 2.0315
 //   transposed back
 //
-// G [rows, cols], contiguous, is replaced by X. The cpu version works in f32; scratch as newton_schulz_scratch says.
+// G [rows, cols], contiguous f32, is replaced by X. Coefficients may differ from round to round. The cpu version
+// multiplies in f32, or in bf16: factors rounded to it, sums in f32. scratch: as newton_schulz_scratch says.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ struct NewtonSchulzCoefficients {
 inline constexpr double kNewtonSchulzEps = 1e-7;
 inline constexpr int kNewtonSchulzSteps = 5;
 
-// Floats of scratch for one matrix.
+// Floats of scratch for one matrix, in either dtype.
 std::int64_t newton_schulz_scratch(std::int64_t rows, std::int64_t cols);
 
 namespace ref {
@@ -30,7 +31,9 @@ void newton_schulz(const Tensor& matrix, int steps = kNewtonSchulzSteps, NewtonS
 }  // namespace ref
 namespace cpu {
 void newton_schulz(const Context& context, const Tensor& matrix, std::span<float> scratch,
-                   int steps = kNewtonSchulzSteps, NewtonSchulzCoefficients k = {});
+                   std::span<const NewtonSchulzCoefficients> rounds, DType dtype = DType::f32);
+void newton_schulz(const Context& context, const Tensor& matrix, std::span<float> scratch,
+                   int steps = kNewtonSchulzSteps, NewtonSchulzCoefficients k = {}, DType dtype = DType::f32);
 }  // namespace cpu
 
 }  // namespace thimble

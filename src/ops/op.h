@@ -6,10 +6,18 @@
 //
 // Gradients: every backward kernel writes d_in[i] with `=`, or adds to it where adds(i) says so (parameters:
 // always). A gradient that nobody wants is an empty tensor.
+//
+// Dtypes: activations are f32 or bf16 (f64, c128: the reference, for checks). Matrices that are multiplied or
+// looked up (weights, embedding tables) have the dtype of the activations: beside bf16 they are copies of the
+// f32 masters, made in `prepare`. Vectors (norm weights, biases, scales, gains, gates, the turns of rope) and
+// statistics (1/rms, logsumexp, losses, row weights) are f32. Arithmetic and sums are f32; a result is rounded
+// once, to nearest even, when it is stored. Gradients of parameters are f32. Those of an activation have its
+// dtype, or are f32 where it has many readers, each tensor of a call by itself (Kernels::wide_gradients).
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -38,6 +46,7 @@ enum class Op : std::uint8_t {
   gather,
   softcap,
   head_loss,
+  cast,
   fake_quant,
 };
 inline constexpr int kOps = static_cast<int>(Op::fake_quant) + 1;
@@ -85,9 +94,19 @@ struct OpCall {
 using Kernel = void (*)(const Context&, const OpCall&);
 using ShapeRule = std::vector<Shape> (*)(std::span<const Shape> in, const Attributes&);
 
+// A set of dtypes: bit i is the DType of that number.
+using DTypes = std::uint32_t;
+constexpr DTypes dtypes(std::initializer_list<DType> list) {
+  DTypes set = 0;
+  for (const DType dtype : list) set |= 1u << static_cast<unsigned>(dtype);
+  return set;
+}
+
 struct Kernels {
   Kernel forward = nullptr;
-  Kernel backward = nullptr;  // nullptr: the op is for inference only
+  Kernel backward = nullptr;    // nullptr: the op is for inference only
+  DTypes rows = 0;              // dtypes of input 0 that they work in
+  bool wide_gradients = false;  // backward takes and gives f32 gradients beside narrower activations
 };
 
 struct OpDef {
@@ -95,6 +114,7 @@ struct OpDef {
   std::string_view name;
   ShapeRule shapes;              // shapes of the outputs; throws on anything it cannot take
   std::uint32_t differentiable;  // bit i: input i may have a gradient
+  std::uint32_t parameters;      // bit i: input i is a parameter: its gradient is f32, and always added to
   std::uint32_t saved_inputs;    // bit i: backward reads input i
   std::uint32_t saved_outputs;   // bit i: backward reads output i
   Kernels kernels[kBackends];
@@ -104,15 +124,18 @@ struct OpDef {
 const OpDef& op_def(Op op);
 std::span<const OpDef> all_ops();
 
+// The plugin's kernels join the table when it is opened: once, before anything runs on the device.
+void set_cuda_kernels(Kernels (*kernels)(Op));
+
 // Bytes of scratch that the op's kernels of a backend want.
 std::int64_t scratch_bytes(const OpDef& def, Backend backend, std::span<const Shape> in,
                            const Attributes& attributes);
 
-// Everything that can be wrong with a call: shapes, dtypes, devices, outputs that overlap inputs. Done once,
-// when a schedule is bound to memory; kernels assume it.
-void validate_call(const OpDef& def, const OpCall& call);
+// Everything that can be wrong with a call: shapes, dtypes, devices, outputs that overlap inputs, kernels that
+// the backend does not have. Done once, when a schedule is bound to memory; kernels assume it.
+void validate_call(const OpDef& def, Backend backend, const OpCall& call);
 
-// Statistics (1/rms, logsumexp, ...) of low-precision rows are kept in f32.
+// What stands beside rows of a dtype in full precision: vectors, statistics, gradients of parameters.
 constexpr DType statistic_dtype(DType dtype) {
   return dtype == DType::f64 || dtype == DType::c128 ? dtype : DType::f32;
 }

@@ -1,6 +1,7 @@
 #include "ops/quantise.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -13,6 +14,12 @@ namespace thimble {
 namespace {
 
 constexpr double kInt8ClipQuantile = 0.9999984;
+constexpr std::array kSearchedQuantiles = {1.0, 0.99999, 0.9999, 0.9995, 0.999};
+constexpr float kNoClip = std::numeric_limits<float>::infinity();
+
+bool all_finite(std::span<const float> values) {
+  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+}
 
 float largest_magnitude(std::span<const float> row) {
   float largest = 0;
@@ -22,8 +29,10 @@ float largest_magnitude(std::span<const float> row) {
 
 void round_all(std::span<const float> row, float scale, float clip, float lowest, float highest,
                std::span<std::int8_t> q) {
+  // Adding 1.5 2^23 and taking it away rounds half to even, as nearbyint does, without a call.
+  constexpr float kMagic = 12582912.0f;
   for (std::size_t i = 0; i < row.size(); ++i) {
-    const float steps = std::nearbyintf(std::clamp(row[i], -clip, clip) / scale);
+    const float steps = (std::clamp(row[i], -clip, clip) / scale + kMagic) - kMagic;
     q[i] = static_cast<std::int8_t>(std::clamp(steps, lowest, highest));
   }
 }
@@ -35,52 +44,132 @@ float quantise_int8(std::span<const float> row, std::span<std::int8_t> q) {
   return to_f32(to_f16(scale));
 }
 
-float quantise_narrow(std::span<const float> row, float highest, std::span<std::int8_t> q) {
-  const float scale = to_f32(to_f16(largest_magnitude(row) / highest));
-  if (scale == 0) {
+// Rounds with the scale that is stored; one of 0 says that every q is 0.
+float quantise_by(float scale, std::span<const float> row, float lowest, float highest,
+                  std::span<std::int8_t> q) {
+  scale = to_f32(to_f16(scale));
+  if (scale == 0)
     std::ranges::fill(q, std::int8_t{0});
-    return 0;
-  }
-  round_all(row, scale, std::numeric_limits<float>::infinity(), -highest - 1, highest, q);
+  else
+    round_all(row, scale, kNoClip, lowest, highest, q);
   return scale;
+}
+
+float quantise_narrow(std::span<const float> row, float highest, std::span<std::int8_t> q) {
+  return quantise_by(largest_magnitude(row) / highest, row, -highest - 1, highest, q);
+}
+
+double squared_error(std::span<const float> row, float scale, std::span<const std::int8_t> q) {
+  double sum = 0;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const double error = double{row[i]} - double{scale * static_cast<float>(q[i])};
+    sum += error * error;
+  }
+  return sum;
+}
+
+float quantise_searched(std::span<const float> row, float highest, std::span<std::int8_t> q) {
+  std::vector<std::int8_t> tried(row.size());
+  float best_scale = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (const double quantile : kSearchedQuantiles) {  // the widest first: it wins a draw
+    const float clip = quantile_of_magnitudes(row, quantile);
+    const float scale = quantise_by(clip / highest, row, -highest, highest, tried);
+    const double error = squared_error(row, scale, tried);
+    if (quantile != kSearchedQuantiles.front() && !(error < least)) continue;
+    least = error;
+    best_scale = scale;
+    std::ranges::copy(tried, q.begin());
+  }
+  return best_scale;
+}
+
+float standard_deviation(std::span<const float> row) {
+  if (row.size() < 2) return 0;
+  double mean = 0, squares = 0;
+  for (float w : row) mean += w;
+  mean /= static_cast<double>(row.size());
+  for (float w : row) squares += (w - mean) * (w - mean);
+  return static_cast<float>(std::sqrt(squares / static_cast<double>(row.size() - 1)));
+}
+
+float quantise_by_deviation(std::span<const float> row, float deviations, float highest,
+                            std::span<std::int8_t> q) {
+  const float deviation = standard_deviation(row);
+  const float clip = deviation > 0 ? deviations * deviation : largest_magnitude(row);
+  return quantise_by(clip / highest, row, -highest, highest, q);
+}
+
+float highest_level(int bits) {
+  check(bits == 8 || bits == 6 || bits == 5, "[quantise] expected 8, 6 or 5 bits, got {}", bits);
+  return static_cast<float>((1 << (bits - 1)) - 1);
+}
+
+struct Neighbours {
+  float low, high;
+};
+
+// |values| number `place` and the one after it, counted from the smallest.
+Neighbours neighbours_in_order(std::span<const float> values, std::size_t place) {
+  if (place + 2 == values.size()) {  // a quantile near 1 of a row of weights: no need to sort
+    Neighbours most{0, 0};
+    for (float value : values) {
+      most.low = std::max(most.low, std::min(most.high, std::abs(value)));
+      most.high = std::max(most.high, std::abs(value));
+    }
+    return most;
+  }
+  std::vector<float> magnitudes(values.size());
+  std::ranges::transform(values, magnitudes.begin(), [](float value) { return std::abs(value); });
+  const auto middle = magnitudes.begin() + static_cast<std::ptrdiff_t>(place);
+  std::ranges::nth_element(magnitudes, middle);
+  return {*middle, *std::min_element(middle + 1, magnitudes.end())};
 }
 
 }  // namespace
 
 float quantile_of_magnitudes(std::span<const float> values, double fraction) {
   if (values.empty()) return 0;
-  std::vector<float> magnitudes(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    magnitudes[i] = std::abs(values[i]);
-    if (std::isnan(magnitudes[i])) return magnitudes[i];
-  }
+  for (float value : values)
+    if (std::isnan(value)) return std::abs(value);
   // The place, too, is f32, and the interpolation starts from the nearer end: torch.quantile to the bit.
   const float place = static_cast<float>(fraction) * static_cast<float>(values.size() - 1);
-  const auto below = static_cast<std::ptrdiff_t>(place);
-  std::ranges::nth_element(magnitudes, magnitudes.begin() + below);
-  const float low = magnitudes[static_cast<std::size_t>(below)];
-  if (static_cast<std::size_t>(below) + 1 == values.size()) return low;
-  const float high = *std::min_element(magnitudes.begin() + below + 1, magnitudes.end());
+  const auto below = static_cast<std::size_t>(place);
+  if (below + 1 == values.size()) return largest_magnitude(values);
+  const auto [low, high] = neighbours_in_order(values, below);
   const float share = place - static_cast<float>(below);
   return share < 0.5f ? low + share * (high - low) : high - (high - low) * (1 - share);
 }
 
-float quantise_row(std::span<const float> row, int bits, std::span<std::int8_t> q) {
+float quantise_row(std::span<const float> row, const QuantiseRule& rule, std::span<std::int8_t> q) {
   check(q.size() == row.size(), "[quantise] {} values into a row of {}", row.size(), q.size());
-  if (!std::ranges::all_of(row, [](float w) { return std::isfinite(w); })) {
+  const float highest = highest_level(rule.bits);
+  if (!all_finite(row)) {
     std::ranges::fill(q, std::int8_t{0});
     return std::numeric_limits<float>::quiet_NaN();
   }
-  switch (bits) {
-    case 8:
-      return quantise_int8(row, q);
-    case 6:
-      return quantise_narrow(row, 31, q);
-    case 5:
-      return quantise_narrow(row, 15, q);
-    default:
-      fail("[quantise] expected 8, 6 or 5 bits, got {}", bits);
+  switch (rule.clip) {
+    case Clip::search:
+      return quantise_searched(row, highest, q);
+    case Clip::deviation:
+      return quantise_by_deviation(row, rule.deviations, highest, q);
+    case Clip::standard:
+      break;
   }
+  return rule.bits == 8 ? quantise_int8(row, q) : quantise_narrow(row, highest, q);
+}
+
+float quantise_whole(std::span<const float> values, std::span<std::int8_t> q) {
+  check(q.size() == values.size(), "[quantise] {} values into a tensor of {}", values.size(), q.size());
+  if (!all_finite(values)) {
+    std::ranges::fill(q, std::int8_t{0});
+    return std::numeric_limits<float>::quiet_NaN();
+  }
+  const float clip = quantile_of_magnitudes(values, kInt8ClipQuantile);
+  float scale = clip / 127.0f;
+  if (scale == 0) scale = 1;
+  round_all(values, scale, clip, -127, 127, q);
+  return scale;
 }
 
 }  // namespace thimble

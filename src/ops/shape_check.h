@@ -19,16 +19,12 @@ class ShapeCheck {
 
   bool has(std::size_t i) const { return i < in_.size() && in_[i].rows > 0; }
 
-  // Rows of floats, the op's main input.
+  // Rows of activations or a matrix, in the dtype of input 0.
   const Shape& rows(std::size_t i, std::string_view name) const {
-    const Shape& shape = present(i, name);
-    check(is_float(shape.dtype), "[{}] expected {} to hold floats, got {}", op_, name,
-          dtype_name(shape.dtype));
-    check(shape.cols > 0, "[{}] expected {} to have columns, got none", op_, name);
-    // Rows of one call share a dtype; vectors beside bf16 rows may be f32.
-    const DType main = in_[0].dtype;
-    check(!is_float(main) || shape.dtype == main || shape.dtype == statistic_dtype(main),
-          "[{}] expected {} in {}, got {}", op_, name, dtype_name(main), dtype_name(shape.dtype));
+    const Shape& shape = floats(i, name);
+    check(shape.dtype != DType::f16, "[{}] expected {} in f32 or bf16, got f16, which is for storage", op_,
+          name);
+    same_dtype(in_[0].dtype, shape, name);
     return shape;
   }
   const Shape& rows(std::size_t i, std::string_view name, std::int64_t width) const {
@@ -42,8 +38,30 @@ class ShapeCheck {
     return shape;
   }
 
-  // [1, width] floats, or absent where optional.
-  void vector(std::size_t i, std::string_view name, std::int64_t width) const { rows(i, name, 1, width); }
+  // A matrix of any float dtype.
+  const Shape& floats(std::size_t i, std::string_view name) const {
+    const Shape& shape = present(i, name);
+    check(is_float(shape.dtype), "[{}] expected {} to hold floats, got {}", op_, name,
+          dtype_name(shape.dtype));
+    check(shape.cols > 0, "[{}] expected {} to have columns, got none", op_, name);
+    return shape;
+  }
+
+  // In full precision: f32 beside bf16 rows.
+  const Shape& full(std::size_t i, std::string_view name) const {
+    const Shape& shape = floats(i, name);
+    same_dtype(statistic_dtype(in_[0].dtype), shape, name);
+    return shape;
+  }
+  const Shape& full(std::size_t i, std::string_view name, std::int64_t count, std::int64_t width) const {
+    const Shape& shape = full(i, name);
+    check(shape.cols == width, "[{}] expected {} of width {}, got {}", op_, name, width, shape.cols);
+    check(shape.rows == count, "[{}] expected {} of {} rows, got {}", op_, name, count, shape.rows);
+    return shape;
+  }
+
+  // [1, width] in full precision, or absent where optional.
+  void vector(std::size_t i, std::string_view name, std::int64_t width) const { full(i, name, 1, width); }
   void optional_vector(std::size_t i, std::string_view name, std::int64_t width) const {
     if (has(i)) vector(i, name, width);
   }
@@ -62,12 +80,11 @@ class ShapeCheck {
     return shape;
   }
 
-  void same_dtype(const Shape& a, const Shape& b, std::string_view name) const {
-    check(a.dtype == b.dtype, "[{}] expected {} in {}, got {}", op_, name, dtype_name(a.dtype),
-          dtype_name(b.dtype));
-  }
-
  private:
+  void same_dtype(DType expected, const Shape& shape, std::string_view name) const {
+    check(shape.dtype == expected, "[{}] expected {} in {}, got {}", op_, name, dtype_name(expected),
+          dtype_name(shape.dtype));
+  }
   const Shape& present(std::size_t i, std::string_view name) const {
     check(has(i), "[{}] {} is missing", op_, name);
     return in_[i];

@@ -4,6 +4,7 @@
 #include "ops/activation.h"
 #include "ops/attention.h"
 #include "ops/cached_attention.h"
+#include "ops/cast.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/exclusive_attention.h"
@@ -47,9 +48,18 @@ Heads check_heads(std::string_view op, std::int64_t query_cols, std::int64_t key
 // A scale of one value, or one per channel.
 void check_scale(std::string_view op, const ShapeCheck& in, std::size_t i, std::int64_t rows,
                  std::int64_t width) {
-  const Shape& shape = in.rows(i, "scale");
+  const Shape& shape = in.full(i, "scale");
   check(shape.rows == rows && (shape.cols == 1 || shape.cols == width),
         "[{}] expected scale [{}, 1] or [{}, {}], got {}", op, rows, rows, width, shape.text());
+}
+
+// Storage for the engine's rows; the reference's own dtypes are left as they are.
+Shape converted(std::string_view op, Shape shape, DType to) {
+  if (shape.dtype == DType::f64 || shape.dtype == DType::c128) return shape;
+  check(to == DType::f32 || to == DType::bf16 || to == DType::f16,
+        "[{}] expected f32, bf16 or f16 to make, got {}", op, dtype_name(to));
+  shape.dtype = to;
+  return shape;
 }
 
 }  // namespace
@@ -93,7 +103,6 @@ std::vector<Shape> linear_shapes(std::span<const Shape> in, const Attributes&) {
   const Shape& x = c.rows(0, "x");
   const Shape& w = c.rows(1, "weight");
   check(w.cols == x.cols, "[linear] weight has {} columns, input rows have {}", w.cols, x.cols);
-  c.same_dtype(x, w, "weight");
   c.optional_vector(2, "bias", w.rows);
   return {{x.rows, w.rows, x.dtype}};
 }
@@ -106,11 +115,11 @@ std::vector<Shape> rope_shapes(std::span<const Shape> in, const Attributes& attr
         at.heads);
   const std::int64_t size = x.cols / at.heads;
   c.integers(1, "position", x.rows);
-  const Shape& turns = c.rows(2, "turns");
+  const Shape& turns = c.full(2, "turns");
   check(turns.cols % 2 == 0 && turns.cols <= size,
         "[rope] {} columns to turn: expected an even number, at most the head size {}", turns.cols, size);
   if (c.has(3)) {
-    const Shape& gain = c.rows(3, "gain");
+    const Shape& gain = c.full(3, "gain");
     check(gain.rows == 1 && (gain.cols == 1 || gain.cols == at.heads),
           "[rope] expected gain [1, 1] or [1, {}], got {}", at.heads, gain.text());
   }
@@ -225,19 +234,25 @@ std::vector<Shape> head_loss_shapes(std::span<const Shape> in, const Attributes&
   const ShapeCheck c("head_loss", in, 4, 4);
   const Shape& x = c.rows(0, "x");
   c.rows(1, "weight", x.cols);
-  c.same_dtype(x, in[1], "weight");
   c.integers(2, "target", x.rows);
-  c.rows(3, "row weight", x.rows, 1);
+  c.full(3, "row weight", x.rows, 1);
   check(at.cap >= 0, "[head_loss] logit_softcap must not be negative, got {}", at.cap);
   check(at.chunk_rows > 0, "[head_loss] chunk_rows must be positive, got {}", at.chunk_rows);
   return {statistic(x)};
 }
 
+std::vector<Shape> cast_shapes(std::span<const Shape> in, const Attributes& attributes) {
+  const ShapeCheck c("cast", in, 1, 1);
+  return {converted("cast", c.floats(0, "x"), attributes.as<CastAttributes>().to)};
+}
+
 std::vector<Shape> fake_quant_shapes(std::span<const Shape> in, const Attributes& attributes) {
   const ShapeCheck c("fake_quant", in, 1, 1);
-  const auto bits = attributes.as<FakeQuantAttributes>().bits;
-  check(bits == 8 || bits == 6 || bits == 5, "[fake_quant] expected 8, 6 or 5 bits, got {}", bits);
-  return {c.rows(0, "weight")};
+  const auto at = attributes.as<FakeQuantAttributes>();
+  check(at.bits == 8 || at.bits == 6 || at.bits == 5, "[fake_quant] expected 8, 6 or 5 bits, got {}",
+        at.bits);
+  check(at.to != DType::f16, "[fake_quant] expected f32 or bf16 to make, got f16");
+  return {converted("fake_quant", c.full(0, "weight"), at.to)};
 }
 
 }  // namespace thimble

@@ -1,6 +1,9 @@
 // Everything that can be wrong with a call beyond its shapes.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/error.h"
 #include "ops/op.h"
 
@@ -8,13 +11,16 @@ namespace thimble {
 
 namespace {
 
+constexpr std::array<std::string_view, kBackends> kBackendNames = {"reference", "cpu", "cuda"};
+
 constexpr bool has_bit(std::uint32_t mask, std::size_t i) {
   return (mask >> i & 1u) != 0;
 }
 
 class CallCheck {
  public:
-  CallCheck(const OpDef& def, const OpCall& call) : def_(def), call_(call) {}
+  CallCheck(const OpDef& def, Backend backend, const OpCall& call)
+      : def_(def), kernels_(def.kernels[static_cast<std::size_t>(backend)]), backend_(backend), call_(call) {}
 
   void run() const {
     check_counts();
@@ -23,6 +29,7 @@ class CallCheck {
     check_layout("gradient of output", call_.d_out);
     check_layout("gradient of input", call_.d_in);
     check_outputs();
+    check_kernels();
     check_gradients();
   }
 
@@ -66,23 +73,37 @@ class CallCheck {
     }
   }
 
+  void check_kernels() const {
+    const std::string_view backend = kBackendNames[static_cast<std::size_t>(backend_)];
+    const bool gradients =
+        std::ranges::any_of(call_.d_in, [](const Tensor& d) { return static_cast<bool>(d); });
+    check(kernels_.forward && (!gradients || kernels_.backward), "[{}] has no {} kernel for {}", def_.name,
+          backend, gradients ? "backward" : "forward");
+    const DType rows = call_.in[0].dtype;
+    check((kernels_.rows & dtypes({rows})) != 0, "[{}] has no {} kernel for {}", def_.name, backend,
+          dtype_name(rows));
+  }
+
   void check_gradients() const {
     for (std::size_t i = 0; i < call_.d_out.size(); ++i)
-      check_fits("output", i, call_.d_out[i], call_.out[i]);
+      check_fits("output", i, call_.d_out[i], call_.out[i], false);
     for (std::size_t i = 0; i < call_.d_in.size(); ++i) {
       if (!call_.d_in[i]) continue;
       check(has_bit(def_.differentiable, i), "[{}] input {} has no gradient", def_.name, i);
-      check_fits("input", i, call_.d_in[i], call_.in[i]);
+      check_fits("input", i, call_.d_in[i], call_.in[i], has_bit(def_.parameters, i));
       check_gradient_memory(i);
     }
   }
 
-  void check_fits(std::string_view what, std::size_t i, const Tensor& gradient, const Tensor& value) const {
+  void check_fits(std::string_view what, std::size_t i, const Tensor& gradient, const Tensor& value,
+                  bool parameter) const {
     if (!gradient) return;
     const bool same_size = gradient.rows == value.rows && gradient.cols == value.cols;
-    check(same_size && (gradient.dtype == value.dtype || gradient.dtype == statistic_dtype(value.dtype)),
-          "[{}] gradient of {} {} is {}, the {} {}", def_.name, what, i, gradient.shape().text(), what,
-          value.shape().text());
+    const DType full = statistic_dtype(value.dtype);
+    const bool full_fits = parameter || kernels_.wide_gradients;
+    const bool fits = (gradient.dtype == full && full_fits) || (gradient.dtype == value.dtype && !parameter);
+    check(same_size && fits, "[{}] gradient of {} {} is {}, the {} {}", def_.name, what, i,
+          gradient.shape().text(), what, value.shape().text());
   }
 
   // Two gradients may be one only where the inputs are one: a value added to itself, whose second gradient is
@@ -107,13 +128,15 @@ class CallCheck {
   }
 
   const OpDef& def_;
+  const Kernels& kernels_;
+  Backend backend_;
   const OpCall& call_;
 };
 
 }  // namespace
 
-void validate_call(const OpDef& def, const OpCall& call) {
-  CallCheck(def, call).run();
+void validate_call(const OpDef& def, Backend backend, const OpCall& call) {
+  CallCheck(def, backend, call).run();
 }
 
 }  // namespace thimble

@@ -6,6 +6,9 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
+
+#include "tensor/device.h"
 
 namespace thimble {
 
@@ -20,31 +23,43 @@ class Arena {
  public:
   Arena() = default;
   // Zeroed memory. Memory that cannot be had is an Error that says how much, for what, and what lowers it.
-  Arena(std::int64_t bytes, std::string_view what_for, std::string_view what_lowers_it);
+  Arena(std::int64_t bytes, std::string_view what_for, std::string_view what_lowers_it)
+      : Arena(cpu_runtime(), bytes, what_for, what_lowers_it) {}
+  // The same on a device: its addresses are the device's, not to be read here.
+  Arena(std::shared_ptr<DeviceRuntime> runtime, std::int64_t bytes, std::string_view what_for,
+        std::string_view what_lowers_it);
 
   std::byte* at(std::int64_t offset) const { return block_.get() + offset; }
   std::int64_t bytes() const { return bytes_; }
 
  private:
-  struct Unmap {
+  struct Release {
+    std::shared_ptr<DeviceRuntime> runtime;
     std::int64_t bytes;
-    void operator()(std::byte* block) const;
+    void operator()(std::byte* block) const { runtime->release(block, bytes); }
   };
-  std::unique_ptr<std::byte, Unmap> block_{nullptr, Unmap{0}};
+  std::unique_ptr<std::byte, Release> block_{nullptr, Release{}};
   std::int64_t bytes_ = 0;
 };
 
-// An arena of f32: weights, gradients, moments.
+// An arena of f32: weights, gradients, moments. On a device they have an image in host memory, as old as the last
+// fetch(); on the CPU the two are one.
 class FloatArena {
  public:
   FloatArena(std::int64_t count, std::string_view what_for, std::string_view what_lowers_it)
-      : arena_(count * static_cast<std::int64_t>(sizeof(float)), what_for, what_lowers_it),
-        floats_(reinterpret_cast<float*>(arena_.at(0)), static_cast<std::size_t>(count)) {}
+      : FloatArena(cpu_runtime(), count, what_for, what_lowers_it) {}
+  FloatArena(std::shared_ptr<DeviceRuntime> runtime, std::int64_t count, std::string_view what_for,
+             std::string_view what_lowers_it);
 
-  std::span<float> all() const { return floats_; }
+  std::span<float> all() const { return floats_; }  // readable and writable here
+  float* on_device() const { return reinterpret_cast<float*>(arena_.at(0)); }
+  void fetch();  // device to host; waits
+  void send();   // host to device; waits
 
  private:
+  std::shared_ptr<DeviceRuntime> runtime_;
   Arena arena_;
+  std::vector<float> image_;  // empty on the CPU
   std::span<float> floats_;
 };
 

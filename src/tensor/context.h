@@ -7,16 +7,18 @@
 #include <unordered_map>
 
 #include "base/log.h"
+#include "tensor/device.h"
 #include "tensor/tensor.h"
 
 namespace thimble {
 
 class Context {
  public:
-  explicit Context(Device device = Device::cpu, Log log = Log::nowhere())
-      : device_(device), log_(std::move(log)) {}
+  explicit Context(std::shared_ptr<DeviceRuntime> runtime = cpu_runtime(), Log log = Log::nowhere())
+      : runtime_(std::move(runtime)), log_(std::move(log)) {}
 
-  Device device() const { return device_; }
+  Device device() const { return runtime_->device(); }
+  const std::shared_ptr<DeviceRuntime>& runtime() const { return runtime_; }
   const Log& log() const { return log_; }
 
   // What a backend keeps between calls (cached GEMM primitives, handles): one T per Context, made on first
@@ -29,7 +31,7 @@ class Context {
   }
 
  private:
-  Device device_;
+  std::shared_ptr<DeviceRuntime> runtime_;  // first in, last out: states hold what it made
   Log log_;
   mutable std::unordered_map<std::type_index, std::shared_ptr<void>> states_;
 };

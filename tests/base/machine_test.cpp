@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 
+#include "base/error.h"
 #include "base/interrupt.h"
 #include "support/temp_folder.h"
 
@@ -95,6 +97,17 @@ TEST(Machine, ContainerLimitsBoundTheThreads) {
   EXPECT_EQ((Machine{.affinity_cpus = 8, .container_cpus = 0}.usable_cpus()), 8);
   EXPECT_EQ((Machine{.affinity_cpus = 8, .container_cpus = 3}.usable_cpus()), 3);
   EXPECT_EQ((Machine{.affinity_cpus = 2, .container_cpus = 3}.usable_cpus()), 2);
+}
+
+TEST(Machine, FeaturesCanBeTakenAwayByName) {
+  const char* set = std::getenv("THIMBLE_WITHOUT");
+  const std::string before = set ? set : "";
+  setenv("THIMBLE_WITHOUT", "avx512_bf16,amx_bf16", 1);
+  EXPECT_FALSE(cpu_features().avx512_bf16);
+  EXPECT_EQ(training_dtype(cpu_features()).dtype, "f32");
+  setenv("THIMBLE_WITHOUT", "avx1024", 1);
+  EXPECT_THROW(cpu_features(), Error);
+  set ? setenv("THIMBLE_WITHOUT", before.c_str(), 1) : unsetenv("THIMBLE_WITHOUT");
 }
 
 TEST(TrainingDtype, IsBf16OnlyWhereTheHardwareMultipliesIt) {

@@ -1,108 +1,28 @@
 // The model against the originals: logits, loss and every gradient as PyTorch computed them.
-#include <cmath>
+#include "model/golden_model.h"
 
-#include "base/json.h"
-#include "formats/safetensors.h"
-#include "formats/state_dict.h"
-#include "model/config_builder.h"
-#include "model/model.h"
-#include "support/golden.h"
+#include "base/machine.h"
 
 namespace thimble {
 namespace {
 
-struct Golden {
-  SafetensorsFile file;
-  ModelConfig config;
-  std::string prefix;
+class Golf : public testing::TestWithParam<const char*> {};
 
-  std::vector<float> floats(std::string_view name) const {
-    std::vector<float> values(static_cast<std::size_t>(file.at(name).count()));
-    file.read_f32(name, values);
-    return values;
-  }
-  std::vector<std::int32_t> integers(std::string_view name) const {
-    std::vector<std::int64_t> wide(static_cast<std::size_t>(file.at(name).count()));
-    file.read_i64(name, wide);
-    return {wide.begin(), wide.end()};
-  }
-};
-
-Golden open_golf(std::string_view name) {
-  SafetensorsFile file = SafetensorsFile::open(golden_path(name));
-  const Json golf = parse_json(*file.find_metadata("config"), name);
-  ConfigBuilder settings;
-  settings.preset("golf");
-  const auto set = [&](const char* key, std::int64_t value) {
-    settings.set(fmt::format("{}={}", key, value));
-  };
-  const std::int64_t dim = golf.at("model_dim").as_int();
-  set("vocab_size", golf.at("vocab_size").as_int());
-  set("layers", golf.at("num_layers").as_int());
-  set("dim", dim);
-  set("heads", golf.at("num_heads").as_int());
-  set("kv_heads", golf.at("num_kv_heads").as_int());
-  set("head_dim", dim / golf.at("num_heads").as_int());
-  set("rope_dims", dim / golf.at("num_heads").as_int());
-  set("mlp_hidden", dim * golf.at("mlp_mult").as_int());
-  if (const Json* buckets = golf.find("bigram_vocab_size")) {
-    set("bigram_buckets", buckets->as_int());
-    set("bigram_dim", golf.at("bigram_dim").as_int());
-    settings.set("smear_gate=true");
-  }
-  return {std::move(file), settings.resolve().model, "param."};
+TEST_P(Golf, LossLogitsAndGradients) {
+  expect_golden(open_golf(GetParam()), Context(), DType::f32, kF32Bounds);
 }
 
-struct Agreement {
-  double cosine, relative;
-};
-
-Agreement compare(std::span<const float> ours, std::span<const float> theirs) {
-  double dot = 0, a = 0, b = 0, difference = 0;
-  for (std::size_t i = 0; i < ours.size(); ++i) {
-    const double x = ours[i], y = theirs[i];
-    dot += x * y, a += x * x, b += y * y, difference += (x - y) * (x - y);
-  }
-  return {dot / std::sqrt(a * b), std::sqrt(difference / b)};
+TEST_P(Golf, LossLogitsAndGradientsInBf16) {
+  if (training_dtype(cpu_features()).dtype != "bf16") GTEST_SKIP() << "this processor does not multiply bf16";
+  expect_golden(open_golf(GetParam()), Context(), DType::bf16, kBf16Bounds);
 }
 
-void expect_same(const Golden& golden) {
-  const Context context;
-  Model model(golden.config, context);
-  read_state_dict(golden.file, model.params(), golden.prefix, model.weights(), [](std::string_view name) {
-    return name.starts_with("grad.") || name == "input" || name == "target" || name == "logits" ||
-           name == "loss";
-  });
-  const std::int64_t T = golden.file.at("input").dims[1];
-  const Rows rows = grid_rows(golden.config, T, golden.integers("input"), golden.integers("target"));
-  std::vector<float> gradients(model.weights().size());
-  const double loss = model.add_gradients(rows, gradients, {});
-  EXPECT_NEAR(loss / golden.floats("loss")[0], 1, 1e-5);
-
-  const auto logits = golden.floats("logits");
-  const Model::Scores scores = model.score(rows, true);
-  ASSERT_EQ(scores.logits.size(), logits.size());
-  float worst = 0;
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    worst = std::max(worst, std::abs(logits[i] - scores.logits[i]));
-  EXPECT_LE(worst, 2e-4f);
-
-  for (const Param& param : model.params().all()) {
-    const auto theirs = golden.floats("grad." + param.name);
-    const std::span<const float> ours(gradients.data() + param.offset, theirs.size());
-    const auto [cosine, relative] = compare(ours, theirs);
-    EXPECT_GE(cosine, 0.999999) << param.name;
-    EXPECT_LE(relative, 1e-4) << param.name;
-  }
-}
-
-TEST(Golden, GolfBaselineLossLogitsAndGradients) {
-  expect_same(open_golf("golf_baseline_grad.safetensors"));
-}
-
-TEST(Golden, GolfPlusLossLogitsAndGradients) {
-  expect_same(open_golf("golf_plus_grad.safetensors"));
-}
+INSTANTIATE_TEST_SUITE_P(Golden, Golf,
+                         testing::Values("golf_baseline_grad.safetensors", "golf_plus_grad.safetensors"),
+                         [](const auto& info) {
+                           const std::string_view name = info.param;
+                           return std::string(name.starts_with("golf_plus") ? "plus" : "baseline");
+                         });
 
 }  // namespace
 }  // namespace thimble

@@ -159,7 +159,7 @@ TEST(Tape, RefusesShapesAtTheOpsFrontDoor) {
   const Value x = t.input("x", 4, 8);
   EXPECT_THROW(t.linear(x, t.parameter("w", 8, 7)), Error);
   EXPECT_THROW(t.columns(x, 0, 4), Error) << "only computed values are read by columns";
-  EXPECT_THROW(t.fake_quant(x, 8), Error);
+  EXPECT_THROW(t.compute_copy(x, 8), Error);
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ struct TinyModel {
 
   Value weight(Tape& t, const std::string& name, std::int64_t rows, std::int64_t cols) {
     const Value w = parameter(t, name, rows, cols);
-    return options_.quantise ? t.fake_quant(w, 6) : w;
+    return options_.quantise ? t.compute_copy(w, 6) : w;
   }
 
   void record() {

@@ -17,42 +17,45 @@ Results with_earlier_contents(Results fresh, const OpCase& op_case, std::uint32_
   return fresh;
 }
 
-void expect_sums(const OpDef& def, const OpCase& op_case, const Results& expected, const Results& found) {
+void expect_sums(const OpDef& def, const OpCase& op_case, DType dtype, const Results& expected,
+                 const Results& found) {
   ASSERT_EQ(expected.size(), found.size());
   for (std::size_t r = 0; r < expected.size(); ++r)
     EXPECT_LE(error_of(expected[r].numbers, found[r].numbers, op_case.least_scale),
-              tolerance_of(def.op).gradient + kAddsTolerance)
+              tolerance_of(def.op, dtype).gradient + adds_tolerance(dtype))
         << expected[r].name;
 }
 
 std::vector<Conditions> backends(const OpDef& def) {
-  if (!has_kernels(def, Backend::cpu)) return {kReference};
-  return {kReference, kCpu};
+  std::vector<Conditions> all = cpu_precisions(def);
+  all.push_back(kReference);
+  return all;
 }
 
 TEST_P(EveryOp, AddsWhereThePlannerSaysSo) {
   for (const Conditions& conditions : backends(def()))
-    for (const OpCase& op_case : facts().cases) {
+    for (const OpCase& op_case : cases_in(GetParam(), conditions.dtype)) {
       if (!has_backward(def(), op_case)) continue;
-      SCOPED_TRACE(op_case.name);
+      SCOPED_TRACE(fmt::format("{} {}", dtype_name(conditions.dtype), op_case.name));
       const Results fresh = gradients(run_op(def(), op_case, conditions));
 
       Conditions earlier = conditions;
       earlier.earlier_contents = true;
-      expect_sums(def(), op_case, with_earlier_contents(fresh, op_case, facts().parameters),
+      expect_sums(def(), op_case, conditions.dtype, with_earlier_contents(fresh, op_case, def().parameters),
                   gradients(run_op(def(), op_case, earlier)));
 
       earlier.add = def().differentiable;
-      expect_sums(def(), op_case, with_earlier_contents(fresh, op_case, def().differentiable),
+      expect_sums(def(), op_case, conditions.dtype,
+                  with_earlier_contents(fresh, op_case, def().differentiable),
                   gradients(run_op(def(), op_case, earlier)));
     }
 }
 
 TEST_P(EveryOp, GradientsNobodyWantsChangeNothing) {
   for (const Conditions& conditions : backends(def()))
-    for (const OpCase& op_case : facts().cases) {
+    for (const OpCase& op_case : cases_in(GetParam(), conditions.dtype)) {
       if (!has_backward(def(), op_case)) continue;
-      SCOPED_TRACE(op_case.name);
+      SCOPED_TRACE(fmt::format("{} {}", dtype_name(conditions.dtype), op_case.name));
       const Results all = run_op(def(), op_case, conditions);
       for (std::size_t i = 0; i < op_case.in.size(); ++i) {
         if (!op_case.in[i] || !has_bit(def().differentiable, i)) continue;

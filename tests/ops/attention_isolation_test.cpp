@@ -48,7 +48,7 @@ TEST(Attention, DocumentsInOneCallGiveWhatEachGivesAlone) {
       while (end < N && first[static_cast<std::size_t>(end)] == static_cast<double>(begin)) ++end;
       SCOPED_TRACE(fmt::format("document of rows {} to {}", begin, end));
       const OpCase alone = document(op_case, begin, end);
-      expect_close(def, alone, run_op(def, alone, kCpu), rows_of(whole, begin, end, N));
+      expect_close(def, alone, DType::f32, run_op(def, alone, kCpu), rows_of(whole, begin, end, N));
     }
   }
 }
@@ -112,7 +112,7 @@ TEST(CachedAttention, FedByTokenOrByBlockGivesWhatAttentionGivesForTheWhole) {
     op_case.in[3] = column(Integers(static_cast<std::size_t>(N), 0));
     const Results whole = run_op(def, op_case, kCpu);
     const Results by_token = {{"output 0", feed(op_case, 1)}};
-    expect_close(def, op_case, {whole[0]}, by_token);
+    expect_close(def, op_case, DType::f32, {whole[0]}, by_token);
     for (const std::int64_t together : {std::int64_t{3}, std::int64_t{16}, N})
       expect_same_bits(by_token, {{"output 0", feed(op_case, together)}});
   }

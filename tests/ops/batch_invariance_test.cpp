@@ -39,14 +39,15 @@ OpCase with_rows(const OpDef& def, const OpCase& op_case, const Rows& rows, cons
 }
 
 // The op on `together` rows at a time, its outputs put together again.
-Results run_in_parts(const OpDef& def, const OpCase& op_case, std::int64_t count, std::int64_t together) {
+Results run_in_parts(const OpDef& def, const OpCase& op_case, const Conditions& cpu, std::int64_t count,
+                     std::int64_t together) {
   Results whole;
   Results state;
   for (std::int64_t begin = 0; begin < count; begin += together) {
     Rows rows(static_cast<std::size_t>(std::min(together, count - begin)));
     std::iota(rows.begin(), rows.end(), begin);
     const OpCase part = with_rows(def, op_case, rows, state);
-    BoundOp op(def, part, kCpu);
+    BoundOp op(def, part, cpu);
     op.forward(Context());
     op.d_in.clear();
     state = written(def, op);
@@ -72,17 +73,15 @@ bool promises_invariance(const OpFacts& facts, const OpCase& op_case) {
 class InferenceOps : public EveryOp {};
 
 TEST_P(InferenceOps, ARowGivesTheSameBitsWhateverSharesTheCall) {
-  SKIP_WITHOUT_CPU_KERNELS();
-  for (const OpCase& op_case : facts().cases) {
-    if (!promises_invariance(facts(), op_case)) continue;
-    SCOPED_TRACE(op_case.name);
-    const std::int64_t count = BoundOp(def(), op_case, kCpu).out[0].tensor().rows;
-    const Results all = run_in_parts(def(), op_case, count, count);
+  for_cpu_cases([&](const Conditions& cpu, const OpCase& op_case) {
+    if (!promises_invariance(facts(), op_case)) return;
+    const std::int64_t count = BoundOp(def(), op_case, cpu).out[0].tensor().rows;
+    const Results all = run_in_parts(def(), op_case, cpu, count, count);
     for (const std::int64_t together : {1, 2, 7}) {
       SCOPED_TRACE(fmt::format("{} rows in a call", together));
-      expect_same_bits(all, run_in_parts(def(), op_case, count, together));
+      expect_same_bits(all, run_in_parts(def(), op_case, cpu, count, together));
     }
-  }
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(, InferenceOps, ::testing::ValuesIn([] {

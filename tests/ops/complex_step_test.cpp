@@ -50,9 +50,9 @@ class ComplexStep {
   std::vector<Values> weights_;
 };
 
-// Fake quantisation is straight through by definition: its derivative is taken to be one.
+// Rounding is straight through by definition: its derivative is taken to be one.
 std::vector<double> derivative(const OpDef& def, const OpFacts& facts, const OpCase& op_case, std::size_t i) {
-  if (def.op == Op::fake_quant) return op_case.d_out[i].numbers;
+  if (def.op == Op::fake_quant || def.op == Op::cast) return op_case.d_out[i].numbers;
   return ComplexStep(def, facts, op_case).gradient(i);
 }
 

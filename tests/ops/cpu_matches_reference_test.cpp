@@ -4,25 +4,45 @@ namespace thimble {
 namespace {
 
 TEST_P(EveryOp, CpuMatchesReference) {
-  SKIP_WITHOUT_CPU_KERNELS();
-  for (const OpCase& op_case : facts().cases) {
+  ASSERT_TRUE(has_kernels(def(), Backend::cpu));
+  for_cpu_cases([&](const Conditions& cpu, const OpCase& op_case) {
+    expect_close(def(), op_case, cpu.dtype, run_op(def(), op_case, kReference), run_op(def(), op_case, cpu));
+  });
+}
+
+// The planner sums in f32 where a value has many readers: every gradient may be f32 beside bf16 rows, each by
+// itself.
+TEST_P(EveryOp, GradientsMayBeWiderThanTheRows) {
+  const Kernels& kernels = def().kernels[static_cast<std::size_t>(Backend::cpu)];
+  if (!kernels.wide_gradients || !has_kernels(def(), Backend::cpu, DType::bf16))
+    GTEST_SKIP() << def().name << " takes gradients in the dtype of its rows alone";
+  for (const OpCase& op_case : cases_in(GetParam(), DType::bf16)) {
+    if (!has_backward(def(), op_case)) continue;
     SCOPED_TRACE(op_case.name);
-    expect_close(def(), op_case, run_op(def(), op_case, kReference), run_op(def(), op_case, kCpu));
+    const Results reference = run_op(def(), op_case, kReference);
+    for (std::uint32_t outputs = 0; outputs < 1u << op_case.d_out.size(); ++outputs)
+      for (std::uint32_t inputs = 0; inputs < 1u << op_case.in.size(); ++inputs) {
+        if ((outputs & ~facts().graded_outputs) || (inputs & (~def().differentiable | def().parameters)))
+          continue;
+        SCOPED_TRACE(fmt::format("f32 gradients of outputs {:b}, inputs {:b}", outputs, inputs));
+        Conditions mixed = kCpuBf16;
+        mixed.wide_d_out = outputs;
+        mixed.wide_d_in = inputs;
+        expect_close(def(), op_case, DType::bf16, reference, run_op(def(), op_case, mixed));
+      }
   }
 }
 
 // The planner reuses the memory of everything else.
 TEST_P(EveryOp, BackwardReadsOnlyWhatTheTableSaves) {
-  SKIP_WITHOUT_CPU_KERNELS();
-  for (const OpCase& op_case : facts().cases) {
-    if (!has_backward(def(), op_case)) continue;
-    SCOPED_TRACE(op_case.name);
-    for (Conditions conditions : {kReference, kCpu}) {
+  for_cpu_cases([&](const Conditions& cpu, const OpCase& op_case) {
+    if (!has_backward(def(), op_case)) return;
+    for (Conditions conditions : {kReference, cpu}) {
       const Results expected = gradients(run_op(def(), op_case, conditions));
       conditions.poison_unsaved = true;
       expect_same_bits(expected, gradients(run_op(def(), op_case, conditions)));
     }
-  }
+  });
 }
 
 // The planner gives ds only where the stream has later readers.
@@ -35,7 +55,7 @@ TEST(ResidualNorm, WithoutLaterReadersTheStreamHasNoOtherGradient) {
     op_case.d_out[0] = {};
     const Results none = run_op(def, op_case, kReference);
     expect_same_bits(zero, none);
-    if (has_kernels(def, Backend::cpu)) expect_close(def, op_case, none, run_op(def, op_case, kCpu));
+    expect_close(def, op_case, DType::f32, none, run_op(def, op_case, kCpu));
   }
 }
 

@@ -5,6 +5,7 @@
 #include "ops/activation.h"
 #include "ops/attention.h"
 #include "ops/cached_attention.h"
+#include "ops/cast.h"
 #include "ops/dropout.h"
 #include "ops/exclusive_attention.h"
 #include "ops/fake_quant.h"
@@ -12,6 +13,7 @@
 #include "ops/layernorm.h"
 #include "ops/linear.h"
 #include "ops/op.h"
+#include "ops/op_cases.h"
 #include "ops/residual.h"
 #include "ops/rmsnorm.h"
 #include "ops/rope.h"
@@ -64,6 +66,8 @@ Request good(Op op) {
       return {{rows}, SoftcapAttributes{}};
     case Op::head_loss:
       return {{rows, {50, 8}, integers, {6, 1}}, HeadLossAttributes{}};
+    case Op::cast:
+      return {{rows}, CastAttributes{}};
     case Op::fake_quant:
       return {{rows}, FakeQuantAttributes{}};
   }
@@ -176,7 +180,12 @@ std::vector<Refused> everything_refused() {
       count(Op::head_loss, 3, 5, {"row weight", "6", "5"}),
       attributes(Op::head_loss, HeadLossAttributes{-30, 1024}, {"-30"}),
       attributes(Op::head_loss, HeadLossAttributes{0, 0}, {"chunk_rows", "0"}),
+      dtype(Op::cast, 0, DType::i32, {"x", "floats", "i32"}),
+      attributes(Op::cast, CastAttributes{DType::i8}, {"f32, bf16 or f16", "i8"}),
+      attributes(Op::cast, CastAttributes{DType::f64}, {"f32, bf16 or f16", "f64"}),
       attributes(Op::fake_quant, FakeQuantAttributes{7}, {"8, 6 or 5", "7"}),
+      attributes(Op::fake_quant, FakeQuantAttributes{8, DType::f16}, {"f32 or bf16", "f16"}),
+      dtype(Op::fake_quant, 0, DType::bf16, {"weight", "f32", "bf16"}),
   };
 }
 
@@ -196,6 +205,39 @@ TEST(FrontDoor, RefusesWhatAnOpCannotTakeAndSaysTheNumbers) {
     EXPECT_TRUE(sentence.starts_with(fmt::format("[{}] ", def.name))) << sentence;
     for (const std::string& word : refused.says)
       EXPECT_NE(sentence.find(word), std::string::npos) << word << " is not in: " << sentence;
+  }
+}
+
+// bf16 rows beside f32 vectors and statistics: op.h says which is which.
+TEST(FrontDoor, TakesBf16RowsWithVectorsInF32) {
+  for (const OpDef& def : all_ops()) {
+    if (def.op == Op::fake_quant) continue;  // of f32 masters alone
+    SCOPED_TRACE(def.name);
+    Request request = good(def.op);
+    const std::uint32_t full = op_facts(def.op).full;
+    for (std::size_t i = 0; i < request.in.size(); ++i)
+      if (is_float(request.in[i].dtype) && !has_bit(full, i)) request.in[i].dtype = DType::bf16;
+    EXPECT_EQ(refusal([&] { def.shapes(request.in, request.attributes); }), "");
+    for (std::size_t i = 1; i < request.in.size(); ++i) {
+      if (!is_float(request.in[i].dtype)) continue;
+      SCOPED_TRACE(fmt::format("input {}", i));
+      Request wrong = request;
+      wrong.in[i].dtype = has_bit(full, i) ? DType::bf16 : DType::f32;
+      const std::string sentence = refusal([&] { def.shapes(wrong.in, wrong.attributes); });
+      EXPECT_TRUE(sentence.starts_with(fmt::format("[{}] expected ", def.name))) << sentence;
+    }
+  }
+}
+
+TEST(FrontDoor, RefusesF16RowsWhichAreForStorage) {
+  for (const OpDef& def : all_ops()) {
+    if (def.op == Op::cast) continue;
+    Request request = good(def.op);
+    for (Shape& shape : request.in)
+      if (is_float(shape.dtype)) shape.dtype = DType::f16;
+    const std::string sentence = refusal([&] { def.shapes(request.in, request.attributes); });
+    EXPECT_TRUE(sentence.starts_with(fmt::format("[{}] ", def.name))) << sentence;
+    EXPECT_NE(sentence.find("f16"), std::string::npos) << sentence;
   }
 }
 

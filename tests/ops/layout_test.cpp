@@ -34,44 +34,40 @@ Results run_watched(const OpDef& def, const OpCase& op_case, const Conditions& c
 
 TEST_P(EveryOp, WritesNothingOutsideItsTensors) {
   const Context context;  // one for all layouts: a plan made for one must not serve another
-  for (const OpCase& op_case : facts().cases) {
-    SCOPED_TRACE(op_case.name);
+  for_cpu_cases([&](Conditions cpu, const OpCase& op_case) {
     const Results reference = run_watched(def(), op_case, kReference, context);
     Results packed;
     for (const Layout layout : {Layout{0, 0}, Layout{3, 0}, Layout{0, 1}, Layout{5, 1}}) {
       SCOPED_TRACE(fmt::format("rows {} apart, shifted by {}", layout.gap, layout.shift));
-      Conditions cpu = kCpu, scalar = kReference;
+      Conditions scalar = kReference;
       cpu.layout = scalar.layout = layout;
       if (layout.gap > 3) expect_same_bits(reference, run_watched(def(), op_case, scalar, context));
-      if (!has_kernels(def(), Backend::cpu)) continue;
       const Results found = run_watched(def(), op_case, cpu, context);
-      expect_close(def(), op_case, reference, found);
+      expect_close(def(), op_case, cpu.dtype, reference, found);
       // "A result depends on the row alone, never on its neighbours or its alignment" (cpu/simd-inl.h);
       // oneDNN says no such thing.
       if (packed.empty()) packed = found;
       if (facts().bits_for_any_threads) expect_same_bits(packed, found);
     }
-  }
+  });
 }
 
 // One tensor with its rows apart among packed ones: a kernel or a cached plan that takes one stride for
 // another shows.
 TEST_P(EveryOp, EveryTensorHasItsOwnStride) {
-  SKIP_WITHOUT_CPU_KERNELS();
   const Context context;
-  for (const OpCase& op_case : facts().cases) {
-    if (op_case.large) continue;
-    SCOPED_TRACE(op_case.name);
-    const Results packed = run_watched(def(), op_case, kCpu, context);
+  for_cpu_cases([&](const Conditions& cpu, const OpCase& op_case) {
+    if (op_case.large) return;
+    const Results packed = run_watched(def(), op_case, cpu, context);
     const auto tensors = static_cast<int>(2 * op_case.in.size() + 2 * op_case.d_out.size());
     for (int place = 0; place < tensors; ++place) {
       SCOPED_TRACE(fmt::format("tensor {}", place));
-      Conditions conditions = kCpu;
+      Conditions conditions = cpu;
       conditions.layout.gap = 3;
       conditions.laid_out = place;
-      expect_close(def(), op_case, packed, run_watched(def(), op_case, conditions, context));
+      expect_close(def(), op_case, cpu.dtype, packed, run_watched(def(), op_case, conditions, context));
     }
-  }
+  });
 }
 
 }  // namespace

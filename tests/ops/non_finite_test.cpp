@@ -39,31 +39,29 @@ void expect_same_visibility(const OpDef& def, const Results& reference, const Re
 }
 
 // Plants at the first, a middle and the last element of one tensor of the case, and runs.
-void plant_in(const OpDef& def, OpCase& op_case, Values& tensor) {
+void plant_in(const OpDef& def, const Conditions& cpu, OpCase& op_case, Values& tensor) {
   const std::size_t count = tensor.numbers.size();
   for (const std::size_t element : std::set{std::size_t{0}, count / 2, count - 1})
     for (const double planted : {kNaN, kInfinity, -kInfinity}) {
       if ((op_case.large || !std::isnan(planted)) && element != count / 2) continue;
       SCOPED_TRACE(fmt::format("{} at element {}", planted, element));
       const double before = std::exchange(tensor.numbers[element], planted);
-      expect_same_visibility(def, run_op(def, op_case, kReference), run_op(def, op_case, kCpu), planted);
+      expect_same_visibility(def, run_op(def, op_case, kReference), run_op(def, op_case, cpu), planted);
       tensor.numbers[element] = before;
     }
 }
 
 TEST_P(EveryOp, NanAndInfinityStayVisible) {
-  SKIP_WITHOUT_CPU_KERNELS();
-  for (OpCase op_case : facts().cases) {
-    SCOPED_TRACE(op_case.name);
+  for_cpu_cases([&](const Conditions& cpu, OpCase op_case) {
     for (std::size_t i = 0; i < op_case.in.size(); ++i) {
       SCOPED_TRACE(fmt::format("input {}", i));
-      if (op_case.in[i] && !op_case.in[i].integers()) plant_in(def(), op_case, op_case.in[i]);
+      if (op_case.in[i] && !op_case.in[i].integers()) plant_in(def(), cpu, op_case, op_case.in[i]);
     }
     for (std::size_t i = 0; i < op_case.d_out.size(); ++i) {
       SCOPED_TRACE(fmt::format("gradient of output {}", i));
-      if (op_case.d_out[i]) plant_in(def(), op_case, op_case.d_out[i]);
+      if (op_case.d_out[i]) plant_in(def(), cpu, op_case, op_case.d_out[i]);
     }
-  }
+  });
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // What every op is tested on: its cases (inputs, attributes, gradients of the outputs) and the facts of its
 // header that the op table does not hold.
 //
-// Numbers are doubles that an f32 holds exactly, so f32, f64 and c128 see the same inputs.
+// Numbers are doubles that an f32 holds exactly, so f32, f64 and c128 see the same inputs; cases_in rounds them
+// for bf16.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +34,7 @@ struct OpCase {
 };
 
 struct OpFacts {
-  std::uint32_t parameters = 0;      // inputs whose gradient is always added to
+  std::uint32_t full = 0;            // inputs that stay f32 beside bf16 rows: vectors and statistics
   std::uint32_t graded_outputs = 1;  // outputs that have a gradient; the others are statistics
   std::uint32_t state = 0;           // inputs that forward writes (caches)
   int loss_weight = -1;              // a loss: the input that says what each row of output 0 counts
@@ -47,6 +48,10 @@ struct OpFacts {
 };
 
 const OpFacts& op_facts(Op op);
+
+// The op's cases with numbers that rows of a dtype hold exactly: whatever mixture of dtypes runs them, and the
+// reference in f64, sees the same inputs.
+const std::vector<OpCase>& cases_in(Op op, DType dtype);
 
 constexpr bool has_bit(std::uint32_t mask, std::size_t place) {
   return (mask >> place & 1u) != 0;

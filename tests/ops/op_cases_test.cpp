@@ -6,6 +6,7 @@
 
 #include "ops/activation.h"
 #include "ops/attention_cases.h"
+#include "ops/cast.h"
 #include "ops/dropout.h"
 #include "ops/fake_quant.h"
 #include "ops/fill.h"
@@ -246,16 +247,31 @@ std::vector<OpCase> head_loss_cases() {
   return cases;
 }
 
+std::vector<OpCase> cast_cases() {
+  Fill fill(Op::cast);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes)
+    for (const DType to : {DType::bf16, DType::f16, DType::f32}) {
+      cases.push_back(
+          {fmt::format("{} to {}", s.text(), dtype_name(to)), {fill.rows(s.N, s.C)}, CastAttributes{to}});
+      cases.back().large = s.large;
+    }
+  return cases;
+}
+
 std::vector<OpCase> fake_quant_cases() {
   Fill fill(Op::fake_quant);
   std::vector<OpCase> cases;
   for (const RowSize& s : kRowSizes)
-    for (const std::int32_t bits : {8, 6, 5}) {
-      Values w = fill.rows(s.N, s.C, 0.8f);
-      if (s.N > 2) std::fill_n(w.numbers.begin() + s.C, s.C, 0.0);  // a row of zeros
-      cases.push_back({fmt::format("{} bits={}", s.text(), bits), {w}, FakeQuantAttributes{bits}});
-      cases.back().large = s.large;
-    }
+    for (const std::int32_t bits : {8, 6, 5})
+      for (const DType to : {DType::f32, DType::bf16}) {
+        Values w = fill.rows(s.N, s.C, 0.8f);
+        if (s.N > 2) std::fill_n(w.numbers.begin() + s.C, s.C, 0.0);  // a row of zeros
+        cases.push_back({fmt::format("{} bits={} to {}", s.text(), bits, dtype_name(to)),
+                         {w},
+                         FakeQuantAttributes{bits, to}});
+        cases.back().large = s.large;
+      }
   return cases;
 }
 
@@ -269,20 +285,18 @@ constexpr std::uint32_t places(std::initializer_list<int> list) {
 OpFacts facts_of(Op op) {
   switch (op) {
     case Op::embedding:
-      return {.parameters = places({0}), .by_row = places({1}), .cases = embedding_cases()};
+      return {.by_row = places({1}), .cases = embedding_cases()};
     case Op::smear:
-      return {.parameters = places({1}), .by_row = places({2}), .cases = smear_cases()};
+      return {.full = places({1}), .by_row = places({2}), .cases = smear_cases()};
     case Op::rmsnorm:
-      return {.parameters = places({1}), .by_row = places({0}), .cases = rmsnorm_cases()};
+      return {.full = places({1}), .by_row = places({0}), .cases = rmsnorm_cases()};
     case Op::layernorm:
-      return {.parameters = places({1, 2}), .by_row = places({0}), .cases = layernorm_cases()};
+      return {.full = places({1, 2}), .by_row = places({0}), .cases = layernorm_cases()};
     case Op::linear:
-      return {.parameters = places({1, 2}),
-              .bits_for_any_threads = false,
-              .by_row = places({0}),
-              .cases = linear_cases()};
+      return {
+          .full = places({2}), .bits_for_any_threads = false, .by_row = places({0}), .cases = linear_cases()};
     case Op::rope:
-      return {.parameters = places({3, 4}), .by_row = places({0, 1}), .cases = rope_cases()};
+      return {.full = places({2, 3, 4}), .by_row = places({0, 1}), .cases = rope_cases()};
     case Op::attention:
       return {.spreads_nan = true, .cases = attention_cases()};
     case Op::exclusive_attention:
@@ -295,11 +309,11 @@ OpFacts facts_of(Op op) {
     case Op::activation:
       return {.by_row = places({0}), .cases = activation_cases()};
     case Op::add_scaled:
-      return {.parameters = places({2}), .by_row = places({0, 1}), .cases = add_scaled_cases()};
+      return {.full = places({2}), .by_row = places({0, 1}), .cases = add_scaled_cases()};
     case Op::residual_mix:
-      return {.parameters = places({2}), .by_row = places({0, 1}), .cases = residual_mix_cases()};
+      return {.full = places({2}), .by_row = places({0, 1}), .cases = residual_mix_cases()};
     case Op::residual_norm:
-      return {.parameters = places({2, 3}),
+      return {.full = places({2, 3}),
               .graded_outputs = places({0, 1}),
               .by_row = places({0, 1}),
               .cases = residual_norm_cases()};
@@ -310,16 +324,23 @@ OpFacts facts_of(Op op) {
     case Op::softcap:
       return {.by_row = places({0}), .cases = softcap_cases()};
     case Op::head_loss:
-      return {.parameters = places({1}),
+      return {.full = places({3}),
               .graded_outputs = 0,
               .loss_weight = 3,
               .spreads_nan = true,
               .bits_for_any_threads = false,
               .cases = head_loss_cases()};
+    case Op::cast:
+      return {.by_row = places({0}), .cases = cast_cases()};
     case Op::fake_quant:
-      return {.cases = fake_quant_cases()};
+      return {.full = places({0}), .cases = fake_quant_cases()};
   }
   return {};
+}
+
+void round_to_bf16(Values& values) {
+  if (values.integers()) return;
+  for (double& number : values.numbers) number = to_f32(to_bf16(static_cast<float>(number)));
 }
 
 void fill_gradients_of_outputs(const OpDef& def, OpFacts& facts) {
@@ -330,6 +351,7 @@ void fill_gradients_of_outputs(const OpDef& def, OpFacts& facts) {
     for (const Shape& out : def.shapes(in, c.attributes)) {
       const bool graded = !c.inference && has_bit(facts.graded_outputs, c.d_out.size());
       c.d_out.push_back(graded ? fill.rows(out.rows, out.cols) : absent());
+      if (out.dtype != DType::f32) round_to_bf16(c.d_out.back());  // and f16 holds that
     }
   }
 }
@@ -338,7 +360,26 @@ TEST(OpCases, EveryOpHasCases) {
   for (const OpDef& def : all_ops()) EXPECT_GE(op_facts(def.op).cases.size(), 5u) << def.name;
 }
 
+std::vector<OpCase> bf16_cases(Op op) {
+  std::vector<OpCase> cases = op_facts(op).cases;
+  for (OpCase& c : cases) {
+    for (std::size_t i = 0; i < c.in.size(); ++i)
+      if (!has_bit(op_facts(op).full, i)) round_to_bf16(c.in[i]);
+    for (Values& gradient : c.d_out) round_to_bf16(gradient);
+  }
+  return cases;
+}
+
 }  // namespace
+
+const std::vector<OpCase>& cases_in(Op op, DType dtype) {
+  static const std::vector<std::vector<OpCase>> in_bf16 = [] {
+    std::vector<std::vector<OpCase>> all;
+    for (const OpDef& def : all_ops()) all.push_back(bf16_cases(def.op));
+    return all;
+  }();
+  return dtype == DType::bf16 ? in_bf16[static_cast<std::size_t>(op)] : op_facts(op).cases;
+}
 
 const OpFacts& op_facts(Op op) {
   static const std::vector<OpFacts> facts = [] {

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,7 @@ class GuardedTensor {
   std::vector<double> read_imaginary() const;  // of c128
   void poison();                               // every element becomes 0xFF...
   bool guards_intact() const;                  // all bytes outside the elements are still 0xFF
+  std::span<std::byte> memory() const { return {memory_.get(), bytes_}; }  // guards and all
 
  private:
   template <class Visit>
@@ -48,6 +50,8 @@ struct Conditions {
   DType dtype = DType::f64;
   Layout layout = {};
   int laid_out = -1;              // the one tensor with that layout, counting in, out, d_out, d_in; -1: all
+  std::uint32_t wide_d_out = 0;   // bit i: d_out[i] is f32 beside bf16 rows
+  std::uint32_t wide_d_in = 0;    // bit i: d_in[i] is
   std::uint32_t add = 0;          // bit i: d_in[i] is added to
   std::uint32_t wanted = ~0u;     // bit i: d_in[i] is asked for
   bool earlier_contents = false;  // gradients that are added to start from some numbers, not from 0
@@ -68,6 +72,7 @@ class BoundOp {
 
  private:
   OpCall call(bool backward);
+  void run(const Context& context, bool backward);
   void poison_unsaved();
 
   const OpDef& def_;
@@ -97,7 +102,12 @@ Results gradients(Results results);  // those alone
 inline constexpr Conditions kReference = {};
 inline constexpr Conditions kCpu = {.backend = Backend::cpu, .dtype = DType::f32};
 
-bool has_kernels(const OpDef& def, Backend backend);
+inline constexpr Conditions kCpuBf16 = {.backend = Backend::cpu, .dtype = DType::bf16};
+
+// The precisions in which the cpu has kernels of the op: f32, and bf16.
+std::vector<Conditions> cpu_precisions(const OpDef& def);
+
+bool has_kernels(const OpDef& def, Backend backend, DType dtype = DType::f32);
 bool has_backward(const OpDef& def, const OpCase& op_case);
 
 // The error of `found` against `expected` (tolerances.h says how it is measured); infinity if a number is not
@@ -106,7 +116,8 @@ double error_of(const std::vector<double>& expected, const std::vector<double>& 
 double one_minus_cosine(const std::vector<double>& expected, const std::vector<double>& found);
 
 void expect_same_bits(const Results& expected, const Results& found);
-void expect_close(const OpDef& def, const OpCase& op_case, const Results& expected, const Results& found);
+void expect_close(const OpDef& def, const OpCase& op_case, DType dtype, const Results& expected,
+                  const Results& found);
 void expect_guards_intact(const BoundOp& op);
 
 // The fixture of tests over the table: one test per op and property, the op's cases inside.
@@ -114,6 +125,16 @@ class EveryOp : public ::testing::TestWithParam<Op> {
  protected:
   const OpDef& def() const { return op_def(GetParam()); }
   const OpFacts& facts() const { return op_facts(GetParam()); }
+
+  // body(conditions, op_case) for every precision that the cpu has and every case in it.
+  template <class Body>
+  void for_cpu_cases(Body body) const {
+    for (const Conditions& cpu : cpu_precisions(def()))
+      for (const OpCase& op_case : cases_in(GetParam(), cpu.dtype)) {
+        SCOPED_TRACE(fmt::format("{} {}", dtype_name(cpu.dtype), op_case.name));
+        body(cpu, op_case);
+      }
+  }
 };
 
 // What gtest prints of a parameter.
@@ -134,6 +155,3 @@ class Threads {
 };
 
 }  // namespace thimble
-
-#define SKIP_WITHOUT_CPU_KERNELS() \
-  if (!has_kernels(def(), Backend::cpu)) GTEST_SKIP() << def().name << " has no cpu kernel yet"

@@ -10,6 +10,7 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "ops/tolerances.h"
+#include "tensor/arena.h"
 
 namespace thimble {
 
@@ -19,16 +20,63 @@ constexpr std::byte kSentinel{0xFF};
 constexpr std::size_t kGuardBytes = 256;
 constexpr std::size_t kSmallTensor = 64;
 
-// The case's shape in the number type under test.
+// The case's shape with the number type under test.
 Shape shape_in(const Values& values, DType dtype) {
   return {values.shape.rows, values.shape.cols, values.integers() ? values.shape.dtype : dtype};
 }
+
+DType full_if(bool full, DType dtype) {
+  return full ? statistic_dtype(dtype) : dtype;
+}
+
+template <class T>
+constexpr bool kHalf = std::is_same_v<T, bf16> || std::is_same_v<T, f16>;
 
 std::vector<Tensor> tensors_of(const std::vector<GuardedTensor>& guarded) {
   std::vector<Tensor> tensors;
   for (const GuardedTensor& one : guarded) tensors.push_back(one.tensor());
   return tensors;
 }
+
+// The tensors of a call on a device, each with its guards: sent before the kernel runs, fetched after it.
+class DeviceCopy {
+ public:
+  explicit DeviceCopy(std::shared_ptr<DeviceRuntime> runtime) : runtime_(std::move(runtime)) {}
+
+  // `seen` is what the kernel will be given in place of the tensor.
+  void add(const GuardedTensor& tensor, Tensor& seen) {
+    if (!tensor) return;
+    parts_.push_back({tensor.memory(), &seen, bytes_});
+    bytes_ += align_up(static_cast<std::int64_t>(tensor.memory().size()), 256);
+  }
+
+  void send() {
+    arena_ = Arena(runtime_, bytes_, "a test", "test fewer rows");
+    for (const Part& part : parts_) {
+      runtime_->upload(arena_.at(part.offset), part.host.data(), static_cast<std::int64_t>(part.host.size()));
+      part.seen->data = arena_.at(part.offset) + (part.seen->begin_bytes() - part.host.data());
+      part.seen->device = runtime_->device();
+    }
+  }
+
+  void fetch() {
+    for (const Part& part : parts_)
+      runtime_->download(part.host.data(), arena_.at(part.offset),
+                         static_cast<std::int64_t>(part.host.size()));
+    runtime_->synchronise();
+  }
+
+ private:
+  struct Part {
+    std::span<std::byte> host;
+    Tensor* seen;
+    std::int64_t offset;
+  };
+  std::shared_ptr<DeviceRuntime> runtime_;
+  std::vector<Part> parts_;
+  std::int64_t bytes_ = 0;
+  Arena arena_;
+};
 
 double length(const std::vector<double>& numbers) {
   double squares = 0;
@@ -73,6 +121,10 @@ void GuardedTensor::visit(Visit visit_number) const {
   switch (tensor_.dtype) {
     case DType::f32:
       return all(float{});
+    case DType::bf16:
+      return all(bf16{});
+    case DType::f16:
+      return all(f16{});
     case DType::f64:
       return all(double{});
     case DType::c128:
@@ -86,16 +138,23 @@ void GuardedTensor::visit(Visit visit_number) const {
 
 void GuardedTensor::write(const std::vector<double>& numbers) {
   ASSERT_EQ(numbers.size(), static_cast<std::size_t>(tensor_.count()));
-  visit([&](std::size_t i, auto& number) {
-    number = static_cast<std::remove_reference_t<decltype(number)>>(numbers[i]);
+  visit([&]<class T>(std::size_t i, T& number) {
+    if constexpr (std::is_same_v<T, bf16>)
+      number = to_bf16(static_cast<float>(numbers[i]));
+    else if constexpr (std::is_same_v<T, f16>)
+      number = to_f16(static_cast<float>(numbers[i]));
+    else
+      number = static_cast<T>(numbers[i]);
   });
 }
 
 std::vector<double> GuardedTensor::read() const {
   std::vector<double> numbers(static_cast<std::size_t>(tensor_.count()));
-  visit([&](std::size_t i, auto number) {
-    if constexpr (std::is_same_v<decltype(number), std::complex<double>>)
+  visit([&]<class T>(std::size_t i, T number) {
+    if constexpr (std::is_same_v<T, std::complex<double>>)
       numbers[i] = number.real();
+    else if constexpr (kHalf<T>)
+      numbers[i] = static_cast<double>(to_f32(number));
     else
       numbers[i] = static_cast<double>(number);
   });
@@ -104,7 +163,9 @@ std::vector<double> GuardedTensor::read() const {
 
 std::vector<double> GuardedTensor::read_imaginary() const {
   std::vector<double> numbers(static_cast<std::size_t>(tensor_.count()));
-  visit([&](std::size_t i, auto number) { numbers[i] = std::imag(std::complex<double>(number)); });
+  visit([&]<class T>(std::size_t i, T number) {
+    if constexpr (std::is_same_v<T, std::complex<double>>) numbers[i] = number.imag();
+  });
   return numbers;
 }
 
@@ -132,7 +193,7 @@ bool GuardedTensor::guards_intact() const {
 std::vector<double> earlier_contents(const Values& input, std::size_t place) {
   Rng rng(77, 0, place);
   std::vector<double> numbers(input.numbers.size());
-  for (double& number : numbers) number = rng.normal();
+  for (double& number : numbers) number = to_f32(to_bf16(rng.normal()));  // any dtype holds it
   return numbers;
 }
 
@@ -145,22 +206,28 @@ BoundOp::BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& cond
     ++place;
     return there ? GuardedTensor(shape, layout) : GuardedTensor();
   };
+  const OpFacts& facts = op_facts(def.op);
   std::vector<Shape> shapes;
-  for (const Values& values : case_.in) {
-    in.push_back(tensor(static_cast<bool>(values), shape_in(values, conditions.dtype)));
+  for (std::size_t i = 0; i < case_.in.size(); ++i) {
+    const Values& values = case_.in[i];
+    const DType dtype = full_if(has_bit(facts.full, i), conditions.dtype);
+    in.push_back(tensor(static_cast<bool>(values), shape_in(values, dtype)));
     if (values) in.back().write(values.numbers);
     shapes.push_back(in.back().tensor().shape());
   }
   for (const Shape& shape : def.shapes(shapes, case_.attributes)) out.push_back(tensor(true, shape));
-  for (const Values& values : case_.d_out) {
-    d_out.push_back(tensor(static_cast<bool>(values), shape_in(values, conditions.dtype)));
+  for (std::size_t i = 0; i < case_.d_out.size(); ++i) {
+    const Values& values = case_.d_out[i];
+    const DType dtype = full_if(has_bit(conditions.wide_d_out, i), out[i].tensor().dtype);
+    d_out.push_back(tensor(static_cast<bool>(values), shape_in(values, dtype)));
     if (values) d_out.back().write(values.numbers);
   }
-  const OpFacts& facts = op_facts(def.op);
   for (std::size_t i = 0; i < case_.in.size(); ++i) {
     const bool wanted = case_.in[i] && has_bit(def.differentiable & conditions.wanted, i);
-    d_in.push_back(tensor(wanted, in[i].tensor().shape()));
-    if (wanted && has_bit(facts.parameters | conditions.add, i))
+    Shape shape = in[i].tensor().shape();
+    shape.dtype = full_if(has_bit(def.parameters | conditions.wide_d_in, i), shape.dtype);
+    d_in.push_back(tensor(wanted, shape));
+    if (wanted && has_bit(def.parameters | conditions.add, i))
       d_in[i].write(conditions.earlier_contents ? earlier_contents(case_.in[i], i)
                                                 : std::vector<double>(case_.in[i].numbers.size()));
   }
@@ -181,18 +248,33 @@ OpCall BoundOp::call(bool backward) {
     call.d_in = d_in_;
     call.add = conditions_.add;
   }
-  validate_call(def_, call);
+  validate_call(def_, conditions_.backend, call);
   return call;
 }
 
+void BoundOp::run(const Context& context, bool backward) {
+  const Kernels& kernels = def_.kernels[static_cast<std::size_t>(conditions_.backend)];
+  OpCall op = call(backward);
+  DeviceCopy copy(context.runtime());
+  if (context.device() != Device::cpu) {
+    for (auto [tensors, seen] :
+         {std::pair{&in, &in_}, std::pair{&out, &out_}, std::pair{&d_out, &d_out_}, std::pair{&d_in, &d_in_}})
+      for (std::size_t i = 0; i < tensors->size(); ++i) copy.add((*tensors)[i], (*seen)[i]);
+    copy.add(scratch, op.scratch);
+    copy.send();
+  }
+  (backward ? kernels.backward : kernels.forward)(context, op);
+  copy.fetch();
+}
+
 void BoundOp::forward(const Context& context) {
-  def_.kernels[static_cast<std::size_t>(conditions_.backend)].forward(context, call(false));
+  run(context, false);
 }
 
 void BoundOp::backward(const Context& context) {
   if (def_.loss) std::ranges::for_each(out, [](GuardedTensor& one) { one.poison(); });  // it makes them anew
   if (conditions_.poison_unsaved) poison_unsaved();
-  def_.kernels[static_cast<std::size_t>(conditions_.backend)].backward(context, call(true));
+  run(context, true);
 }
 
 void BoundOp::poison_unsaved() {
@@ -202,11 +284,18 @@ void BoundOp::poison_unsaved() {
     if (!has_bit(def_.saved_outputs, i)) out[i].poison();
 }
 
-bool has_kernels(const OpDef& def, Backend backend) {
-  const auto place = static_cast<std::size_t>(backend);
+bool has_kernels(const OpDef& def, Backend backend, DType dtype) {
   const Kernels &reference = def.kernels[static_cast<std::size_t>(Backend::ref)],
-                &kernels = def.kernels[place];
-  return kernels.forward && (kernels.backward || !reference.backward);
+                &kernels = def.kernels[static_cast<std::size_t>(backend)];
+  return kernels.forward && (kernels.backward || !reference.backward) &&
+         (kernels.rows & dtypes({dtype})) != 0;
+}
+
+std::vector<Conditions> cpu_precisions(const OpDef& def) {
+  std::vector<Conditions> precisions;
+  for (const Conditions& cpu : {kCpu, kCpuBf16})
+    if (has_kernels(def, Backend::cpu, cpu.dtype)) precisions.push_back(cpu);
+  return precisions;
 }
 
 bool has_backward(const OpDef& def, const OpCase& op_case) {
@@ -289,8 +378,9 @@ void expect_same_bits(const Results& expected, const Results& found) {
   }
 }
 
-void expect_close(const OpDef& def, const OpCase& op_case, const Results& expected, const Results& found) {
-  const Tolerance tolerance = tolerance_of(def.op);
+void expect_close(const OpDef& def, const OpCase& op_case, DType dtype, const Results& expected,
+                  const Results& found) {
+  const Tolerance tolerance = tolerance_of(def.op, dtype);
   ASSERT_EQ(expected.size(), found.size());
   for (std::size_t r = 0; r < expected.size(); ++r) {
     const std::vector<double>&a = expected[r].numbers, &b = found[r].numbers;
@@ -323,13 +413,6 @@ Threads::Threads(int count) : before_(max_threads()) {
 Threads::~Threads() {
   set_threads(before_);
 }
-
-INSTANTIATE_TEST_SUITE_P(, EveryOp, ::testing::ValuesIn([] {
-                           std::vector<Op> ops;
-                           for (const OpDef& def : all_ops()) ops.push_back(def.op);
-                           return ops;
-                         }()),
-                         [](const auto& info) { return std::string(op_def(info.param).name); });
 
 namespace {
 

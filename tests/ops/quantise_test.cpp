@@ -172,6 +172,104 @@ TEST(Quantise, OtherBitsAndSizesAreRefused) {
   EXPECT_THROW(quantise_row(row, 8, too_few), Error);
 }
 
+// The packer's own clips, as their sentences say.
+Quantised slow_clipped(const std::vector<float>& row, int bits, float clip) {
+  Quantised result;
+  const float highest = bits == 8 ? 127 : bits == 6 ? 31 : 15;
+  result.scale = f16_rounded(clip / highest);
+  for (float w : row) {
+    const double steps = result.scale > 0 ? round_half_even(w / result.scale) : 0;
+    result.q.push_back(static_cast<std::int8_t>(steps > highest    ? highest
+                                                : steps < -highest ? -highest
+                                                                   : steps));
+  }
+  return result;
+}
+
+double slow_error(const std::vector<float>& row, const Quantised& quantised) {
+  double sum = 0;
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    const double error = double{row[i]} - double{quantised.scale * static_cast<float>(quantised.q[i])};
+    sum += error * error;
+  }
+  return sum;
+}
+
+float slow_deviation(const std::vector<float>& row) {
+  double sum = 0, squares = 0;
+  for (float w : row) sum += w;
+  const double mean = sum / static_cast<double>(row.size());
+  for (float w : row) squares += (w - mean) * (w - mean);
+  return row.size() < 2 ? 0 : static_cast<float>(std::sqrt(squares / static_cast<double>(row.size() - 1)));
+}
+
+float slow_largest(const std::vector<float>& row) {
+  float largest = 0;
+  for (float w : row) largest = std::max(largest, std::abs(w));
+  return largest;
+}
+
+Quantised slow_search(const std::vector<float>& row, int bits) {
+  Quantised best = slow_clipped(row, bits, slow_quantile(row, 1));
+  for (const double quantile : {0.99999, 0.9999, 0.9995, 0.999}) {
+    Quantised other = slow_clipped(row, bits, slow_quantile(row, quantile));
+    if (slow_error(row, other) < slow_error(row, best)) best = std::move(other);
+  }
+  return best;
+}
+
+TEST(Quantise, ClipsFollowTheWrittenRule) {
+  std::uint64_t seed = 1000;
+  int narrower = 0;
+  for (const int bits : {8, 6, 5})
+    for (const std::size_t count : {1u, 2u, 3u, 17u, 64u, 512u, 2000u})
+      for (const float deviation : {1e-7f, 1e-3f, 0.05f, 1.0f, 30.0f, 1e5f}) {
+        SCOPED_TRACE(fmt::format("{} bits, {} values of deviation {}", bits, count, deviation));
+        std::vector<float> row = random_row(count, deviation, ++seed);
+        row[count / 2] *= 10;  // one that is worth clipping
+        Quantised found{std::vector<std::int8_t>(count, 99), 0}, expected = slow_search(row, bits);
+        found.scale = quantise_row(row, {.bits = bits, .clip = Clip::search}, found.q);
+        EXPECT_EQ(found.q, expected.q);
+        EXPECT_EQ(found.scale, expected.scale);
+        narrower += found.scale < f16_rounded(slow_largest(row) / (bits == 8 ? 127 : bits == 6 ? 31 : 15));
+        for (const float k : {2.5f, 12.85f}) {
+          const float spread = slow_deviation(row);
+          expected = slow_clipped(row, bits, spread > 0 ? k * spread : slow_largest(row));
+          found.scale = quantise_row(row, {.bits = bits, .clip = Clip::deviation, .deviations = k}, found.q);
+          EXPECT_EQ(found.q, expected.q);
+          EXPECT_EQ(found.scale, expected.scale);
+        }
+      }
+  EXPECT_GT(narrower, 10) << "no row was worth clipping";
+}
+
+TEST(Quantise, ARowWithoutDeviationKeepsItsValue) {
+  const std::vector<float> row = {0.5f, 0.5f, 0.5f};
+  std::vector<std::int8_t> q(3);
+  const float scale = quantise_row(row, {.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}, q);
+  EXPECT_NEAR(scale * static_cast<float>(q[0]), 0.5f, 1e-3f);
+}
+
+TEST(Quantise, AWholeTensorHasOneScaleWithoutAFloor) {
+  const auto whole = [](const std::vector<float>& values) {
+    Quantised result{std::vector<std::int8_t>(values.size(), 99), 0};
+    result.scale = quantise_whole(values, result.q);
+    return result;
+  };
+  for (const float deviation : {1e-3f, 0.5f, 1e7f}) {
+    const std::vector<float> values = random_row(1000, deviation, 7);
+    const Quantised found = whole(values);
+    const float clip = slow_quantile(values, 0.9999984);
+    EXPECT_EQ(found.scale, clip / 127.0f) << "f32, not f16";
+    for (std::size_t i = 0; i < values.size(); ++i)
+      EXPECT_EQ(found.q[i], round_half_even(std::clamp(values[i], -clip, clip) / found.scale));
+  }
+  EXPECT_EQ(whole({0, 0}).scale, 1);
+  EXPECT_EQ(whole({1e-45f, 0}).scale, 1) << "a scale of 0 would divide by it";
+  EXPECT_EQ(whole({1e-45f, 0}).q, (std::vector<std::int8_t>{0, 0}));
+  EXPECT_TRUE(std::isnan(whole({1, std::nanf("")}).scale));
+}
+
 TEST(Quantile, InterpolatesBetweenSortedMagnitudes) {
   const std::vector<float> values = {-4, 1, 3, -2, 0};
   EXPECT_EQ(quantile_of_magnitudes(values, 0), 0);

@@ -4,22 +4,21 @@ namespace thimble {
 namespace {
 
 // In a context of its own: nothing is left of an earlier call.
-Results run_with_threads(const OpDef& def, const OpCase& op_case, int count) {
+Results run_with_threads(const OpDef& def, const OpCase& op_case, const Conditions& cpu, int count) {
   const Threads threads(count);
-  return run_op(def, op_case, kCpu, Context());
+  return run_op(def, op_case, cpu, Context());
 }
 
 TEST_P(EveryOp, SameBitsTwiceAndForAnyThreads) {
-  SKIP_WITHOUT_CPU_KERNELS();
-  for (const OpCase& op_case : facts().cases) {
-    SCOPED_TRACE(op_case.name);
-    const Results one = run_with_threads(def(), op_case, 1);
+  for_cpu_cases([&](const Conditions& cpu, const OpCase& op_case) {
+    const Results one = run_with_threads(def(), op_case, cpu, 1);
     for (const int threads : {1, 2, 3}) {
       SCOPED_TRACE(fmt::format("{} threads", threads));
-      const Results first = facts().bits_for_any_threads ? one : run_with_threads(def(), op_case, threads);
-      expect_same_bits(first, run_with_threads(def(), op_case, threads));
+      const Results first =
+          facts().bits_for_any_threads ? one : run_with_threads(def(), op_case, cpu, threads);
+      expect_same_bits(first, run_with_threads(def(), op_case, cpu, threads));
     }
-  }
+  });
 }
 
 }  // namespace

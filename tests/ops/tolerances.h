@@ -1,4 +1,4 @@
-// How far a cpu result in f32 may lie from the reference in f64, and why.
+// How far a cpu result in f32 or bf16 may lie from the reference in f64, and why.
 //
 // The error of a tensor is its largest difference over its largest magnitude; of fewer than 64 values, the
 // plain relative error |a - b| / |b| (Euclidean), which one wrong value cannot hide in. Of 64 values and more
@@ -21,11 +21,12 @@ struct Tolerance {
   std::string_view reason;
 };
 
-constexpr Tolerance tolerance_of(Op op) {
+constexpr Tolerance f32_tolerance_of(Op op) {
   switch (op) {
     case Op::embedding:
       return {0, 2e-6, "forward copies; a row of the gradient sums up to N rows in f32"};
     case Op::gather:
+    case Op::cast:
     case Op::fake_quant:
       return {0, 0, "copies, and a rule that is f32 in the reference, too"};
     case Op::dropout:
@@ -61,12 +62,48 @@ constexpr Tolerance tolerance_of(Op op) {
   return {0, 0, "an op without a row here must be exact"};
 }
 
+// bf16 has 8 bits: a rounding moves a value by up to 2^-8 of itself. Inputs are numbers that bf16 holds, the
+// arithmetic is f32, so a result that is rounded once, when it is stored, is off by that; the rest of
+// kBf16Rounding is for the f32 before it. Gradients of parameters are f32, and are held to the same bound.
+inline constexpr double kBf16Rounding = 0x1p-8 * 1.01;
+
+constexpr Tolerance bf16_tolerance_of(Op op) {
+  constexpr double u = kBf16Rounding;
+  switch (op) {
+    case Op::embedding:
+      return {0, 2e-6, "forward copies; the gradient of the table is f32"};
+    case Op::gather:
+    case Op::cast:
+      return {0, 0, "copies, and roundings that the reference does, too"};
+    case Op::softcap:
+      return {u, 10 * u, "backward has y, rounded: 2u of each dy where tanh is saturated, while dx is short"};
+    case Op::residual_norm:
+      return {
+          2 * u, 10 * u,
+          "the stream s is rounded, then its norm; backward has that s, and dscale sums terms of both signs"};
+    case Op::exclusive_attention:
+      return {u, 2 * u, "one rounding; what is left of dy may be shorter than dy"};
+    case Op::attention:
+    case Op::cached_attention:
+    case Op::head_loss:
+      return {2 * u, 4 * u, "probabilities are rounded before they are multiplied, then the result is"};
+    default:
+      return {u, u, "one rounding of the result"};
+  }
+}
+
+constexpr Tolerance tolerance_of(Op op, DType dtype) {
+  return dtype == DType::bf16 ? bf16_tolerance_of(op) : f32_tolerance_of(op);
+}
+
 // Reference backward in f64 against the complex step (h = 1e-30: no cancellation, no truncation): what is
 // left is the rounding of sums in f64, 1e-16 times the number of terms.
 inline constexpr double kComplexStepTolerance = 1e-12;
 
 // `+=` against earlier contents plus `=`: one more rounding, of a sum that is a few times larger than either.
-inline constexpr double kAddsTolerance = 5e-7;
+constexpr double adds_tolerance(DType dtype) {
+  return dtype == DType::bf16 ? 2 * kBf16Rounding : 5e-7;
+}
 
 // Cosines in f64 are good to this much, whatever the tolerance.
 inline constexpr double kCosineRounding = 1e-14;

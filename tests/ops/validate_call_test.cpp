@@ -32,12 +32,13 @@ class Call {
   // Why the call is refused, "" if it is taken.
   std::string refusal() const {
     try {
-      validate_call(def_, {.in = in,
-                           .out = out,
-                           .d_out = d_out,
-                           .d_in = d_in,
-                           .attributes = case_.attributes,
-                           .scratch = {}});
+      validate_call(def_, Backend::ref,
+                    {.in = in,
+                     .out = out,
+                     .d_out = d_out,
+                     .d_in = d_in,
+                     .attributes = case_.attributes,
+                     .scratch = {}});
       return "";
     } catch (const Error& error) {
       return error.what();
@@ -76,6 +77,36 @@ void other_dtype(Tensor& t) {
 
 TEST(ValidateCall, TakesAGoodCall) {
   for (const OpDef& def : all_ops()) EXPECT_EQ(Call(def).refusal(), "");
+}
+
+// Bound as the cpu would, in bf16; then asked of kernels that lack something.
+TEST(ValidateCall, RefusesByNameWhatTheKernelsDoNotWorkIn) {
+  const OpDef& rmsnorm = op_def(Op::rmsnorm);
+  const OpCase& op_case = cases_in(Op::rmsnorm, DType::bf16).front();
+  const auto said = [&](const Kernels& kernels, const Conditions& conditions) -> std::string {
+    OpDef def = rmsnorm;
+    def.kernels[static_cast<std::size_t>(Backend::cpu)] = kernels;
+    try {
+      BoundOp op(def, op_case, conditions);
+      op.forward(Context());
+      op.backward(Context());
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  Kernels kernels = rmsnorm.kernels[static_cast<std::size_t>(Backend::cpu)];
+  Conditions wide = kCpuBf16;
+  wide.wide_d_in = 1;
+  EXPECT_EQ(said(kernels, kCpuBf16), "");
+  EXPECT_EQ(said(kernels, wide), "");
+  kernels.wide_gradients = false;
+  EXPECT_EQ(said(kernels, kCpuBf16), "");
+  EXPECT_NE(said(kernels, wide).find("[rmsnorm] gradient of input 0 is f32"), std::string::npos);
+  kernels.backward = nullptr;
+  EXPECT_EQ(said(kernels, kCpuBf16), "[rmsnorm] has no cpu kernel for backward");
+  kernels.rows = dtypes({DType::f32});
+  EXPECT_EQ(said(kernels, kCpuBf16), "[rmsnorm] has no cpu kernel for bf16");
 }
 
 TEST(ValidateCall, RefusesOutputsThatDoNotFit) {

@@ -18,9 +18,10 @@ HWY_INLINE V32 where_positive(V32 x, V32 value) {
   return hn::IfThenZeroElse(hn::Le(x, hn::Zero(F32())), value);
 }
 
-HWY_INLINE V32 gelu_tanh(V32 x) {
-  const V32 cubic = hn::Mul(hn::Mul(x, x), hn::Mul(x, all(static_cast<float>(kGeluCubic))));
-  return tanh_lanes(hn::Mul(all(static_cast<float>(kGeluInner)), hn::Add(x, cubic)));
+// (1 + tanh(u)) / 2 = sigmoid(2u), u the tanh form's argument.
+HWY_INLINE Sigmoid gelu_gate(V32 x) {
+  const V32 inner = hn::MulAdd(hn::Mul(x, x), all(static_cast<float>(kGeluCubic)), all(1));
+  return sigmoid_and_rest(hn::Mul(hn::Mul(all(static_cast<float>(2 * kGeluInner)), x), inner));
 }
 
 struct Relu {
@@ -44,61 +45,59 @@ struct LeakyRelu2 {
 };
 
 struct Gelu {
-  static HWY_INLINE V32 value(V32 x) { return hn::Mul(hn::Mul(all(0.5f), x), hn::Add(all(1), gelu_tanh(x))); }
+  static HWY_INLINE V32 value(V32 x) { return hn::Mul(x, gelu_gate(x).value); }
   static HWY_INLINE V32 slope(V32 x) {
-    const V32 t = gelu_tanh(x);
-    const V32 inner = hn::Mul(all(static_cast<float>(kGeluInner)),
-                              hn::MulAdd(all(static_cast<float>(3 * kGeluCubic)), hn::Mul(x, x), all(1)));
-    const V32 bend = hn::Mul(hn::Mul(x, hn::Sub(all(1), hn::Mul(t, t))), inner);
-    return hn::Mul(all(0.5f), hn::Add(hn::Add(all(1), t), bend));
+    const Sigmoid s = gelu_gate(x);
+    const V32 inner = hn::MulAdd(all(static_cast<float>(6 * kGeluInner * kGeluCubic)), hn::Mul(x, x),
+                                 all(static_cast<float>(2 * kGeluInner)));
+    return hn::MulAdd(hn::Mul(x, inner), hn::Mul(s.value, s.rest), s.value);
   }
 };
 
 template <class Kind>
 HWY_INLINE void activate(const Activation& op, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float* x = op.x.row<float>(n);
-    for_lanes(op.y.cols, [&](auto at) HWY_ATTR { at.store(Kind::value(at.load(x)), op.y.row<float>(n)); });
-  }
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.x, n), Row(op.y, n)}, [&](auto x, auto y) HWY_ATTR {
+      for_lanes(op.y.cols, [&](auto at) HWY_ATTR { at.store(Kind::value(at.load(x)), y); });
+    });
 }
 
 template <class Kind>
 HWY_INLINE void activate_backward(const Activation& op, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float* x = op.x.row<float>(n);
-    const float* dy = op.dy.row<float>(n);
-    for_lanes(op.dy.cols, [&](auto at) HWY_ATTR {
-      put(at, hn::Mul(at.load(dy), Kind::slope(at.load(x))), op.dx.row<float>(n), op.add_dx);
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.x, n), Row(op.dy, n), Row(op.dx, n)}, [&](auto x, auto dy, auto dx) HWY_ATTR {
+      for_lanes(op.dy.cols, [&](auto at) HWY_ATTR {
+        put(at, hn::Mul(at.load(dy), Kind::slope(at.load(x))), dx, op.add_dx);
+      });
     });
-  }
 }
 
 HWY_INLINE void swiglu(const Activation& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t F = op.y.cols;
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float* x = op.x.row<float>(n);
-    for_lanes(F, [&](auto at) HWY_ATTR {
-      const V32 gate = at.load(x);
-      at.store(hn::Mul(hn::Mul(gate, sigmoid_lanes(gate)), at.load(x + F)), op.y.row<float>(n));
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.x, n), Row(op.y, n)}, [&](auto gates, auto y) HWY_ATTR {
+      const auto ups = gates + F;
+      for_lanes(F, [&](auto at) HWY_ATTR {
+        const V32 gate = at.load(gates);
+        at.store(hn::Mul(hn::Mul(gate, sigmoid_lanes(gate)), at.load(ups)), y);
+      });
     });
-  }
 }
 
 HWY_INLINE void swiglu_backward(const Activation& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t F = op.dy.cols;
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float* x = op.x.row<float>(n);
-    const float* dy = op.dy.row<float>(n);
-    float* dx = op.dx.row<float>(n);
-    for_lanes(F, [&](auto at) HWY_ATTR {
-      const V32 gate = at.load(x), s = sigmoid_lanes(gate);
-      const V32 slope = hn::Mul(s, hn::MulAdd(gate, hn::Sub(all(1), s), all(1)));
-      const V32 of_gate = hn::Mul(hn::Mul(at.load(dy), at.load(x + F)), slope);
-      const V32 of_up = hn::Mul(at.load(dy), hn::Mul(gate, s));
-      put(at, of_gate, dx, op.add_dx);
-      put(at, of_up, dx + F, op.add_dx);
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.x, n), Row(op.dy, n), Row(op.dx, n)}, [&](auto gates, auto dy, auto dgates) HWY_ATTR {
+      const auto ups = gates + F;
+      const auto dups = dgates + F;
+      for_lanes(F, [&](auto at) HWY_ATTR {
+        const V32 gate = at.load(gates), gradient = at.load(dy);
+        const Sigmoid s = sigmoid_and_rest(gate);
+        const V32 slope = hn::Mul(s.value, hn::MulAdd(gate, s.rest, all(1)));
+        put(at, hn::Mul(hn::Mul(gradient, at.load(ups)), slope), dgates, op.add_dx);
+        put(at, hn::Mul(gradient, hn::Mul(gate, s.value)), dups, op.add_dx);
+      });
     });
-  }
 }
 
 void activation_rows(const Activation& op, std::int64_t begin, std::int64_t end) {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "ops/cpu/attention_tiles.h"
+#include "ops/cpu/attention_bf16.h"
 #include "ops/cpu/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -42,27 +42,29 @@ HWY_INLINE float online_softmax(float* score, std::int64_t count, float scale, f
 
 // One block of queries, all heads that share a kv head.
 void attention_block(const Attention& op, std::int64_t kv_head, Document document, std::int64_t block,
-                     float* tiles) {
+                     std::byte* scratch) {
   const std::int64_t D = op.head_size(), G = op.group(), wide = align_up(D, kTilePad);
   const std::int64_t rows = std::min(kTile, document.end - block);
-  float* keys = tiles;                          // [D, kTile]
-  float* values = keys + D * kTile;             // [kTile, wide]
-  float* scores = values + kTile * wide;        // [kTile, kTile]
-  float* results = scores + kTile * kTile;      // [G, kTile, wide]
-  float* highest = results + G * kTile * wide;  // [G, kTile]
-  float* sums = highest + G * kTile;            // [G, kTile]
+  float* keys = reinterpret_cast<float*>(scratch);  // [D, kTile]
+  float* values = keys + D * kTile;                 // [kTile, wide]
+  float* scores = values + kTile * wide;            // [kTile, kTile]
+  float* queries = scores + kTile * kTile;          // [G, kTile, wide]
+  float* results = queries + G * kTile * wide;      // [G, kTile, wide]
+  float* highest = results + G * kTile * wide;      // [G, kTile]
+  float* sums = highest + G * kTile;                // [G, kTile]
   std::fill_n(results, G * kTile * wide, 0.0f);
   std::fill_n(highest, G * kTile, -std::numeric_limits<float>::infinity());
   std::fill_n(sums, G * kTile, 0.0f);
+  for (std::int64_t g = 0; g < G; ++g)
+    copy_tile({op.q, block, (kv_head * G + g) * D, rows, D}, queries + g * kTile * wide, wide);
 
   for (std::int64_t tile = document.begin; tile < block + rows; tile += kTile) {
     const std::int64_t count = std::min(kTile, block + rows - tile);
-    transpose_tile(op.k.row<float>(tile) + kv_head * D, op.k.stride, count, D, keys, kTile);
-    copy_tile(op.v.row<float>(tile) + kv_head * D, op.v.stride, count, D, values, wide);
+    transpose_tile({op.k, tile, kv_head * D, count, D}, keys, kTile);
+    copy_tile({op.v, tile, kv_head * D, count, D}, values, wide);
     for (std::int64_t g = 0; g < G; ++g) {
-      const float* q = op.q.row<float>(block) + (kv_head * G + g) * D;
       float* result = results + g * kTile * wide;
-      tile_product(rows, count, D, {q, op.q.stride, 1}, keys, kTile, scores, kTile, false);
+      tile_product(rows, count, D, {queries + g * kTile * wide, wide, 1}, keys, kTile, scores, kTile, false);
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t visible = std::clamp<std::int64_t>(block + r - tile + 1, 0, count);
         float* score = scores + r * kTile;
@@ -82,9 +84,8 @@ void attention_block(const Attention& op, std::int64_t kv_head, Document documen
       const std::int64_t h = kv_head * G + g;
       const float sum = sums[g * kTile + r];
       const float* result = results + (g * kTile + r) * wide;
-      for_lanes(D, [&](auto at) HWY_ATTR {
-        at.store(hn::Div(at.load(result), all(sum)), op.y.row<float>(block + r) + h * D);
-      });
+      const Row y = Row(op.y, block + r) + h * D;
+      for_lanes(D, [&](auto at) HWY_ATTR { at.store(hn::Div(at.load(result), all(sum)), y); });
       op.lse.row<float>(block + r)[h] = highest[g * kTile + r] + std::log(sum);
     }
 }
@@ -98,27 +99,32 @@ namespace thimble::cpu {
 
 HWY_EXPORT(attention_block);
 
+std::int64_t attention_thread_bytes(const Shape& q, const AttentionAttributes& at) {
+  const std::int64_t D = q.cols / at.heads, G = at.heads / at.kv_heads;
+  return attention_in_bf16_pairs(q.dtype, D)
+             ? std::max(attention_bf16_forward_bytes(D, G), attention_bf16_backward_bytes(q.rows, D))
+             : std::max(attention_forward_bytes(D, G), attention_backward_bytes(q.rows, D, G));
+}
+
 void attention_forward(const Context&, const OpCall& call) {
   const Attention op(call);
+  const bool in_pairs = attention_in_bf16_pairs(op.q.dtype, op.head_size());
   struct Block {
     Document document;
     std::int64_t begin;
   };
   std::vector<Block> blocks;
   for (const Document& document : documents_of(op))
-    for (std::int64_t begin = document.begin; begin < document.end; begin += kTile)
+    for (std::int64_t begin = document.begin; begin < document.end; begin += in_pairs ? kForwardBlock : kTile)
       blocks.push_back({document, begin});
 
-  const std::int64_t floats = align_up(forward_tile_floats(op.head_size(), op.group()), kFloatsPerLine);
-  check(call.scratch.cols >= floats * max_threads() * std::int64_t{sizeof(float)},
-        "[attention] scratch was planned for fewer than {} threads", max_threads());
-  float* scratch = static_cast<float*>(call.scratch.data);
+  const ThreadScratch scratch(call.scratch, attention_thread_bytes(op.q.shape(), op.at), "attention");
   const auto count = static_cast<std::int64_t>(blocks.size());
   // Long blocks first: the last to finish are short.
   parallel_tasks(count * op.at.kv_heads, [&](std::int64_t task) {
     const Block& block = blocks[static_cast<std::size_t>(count - 1 - task / op.at.kv_heads)];
-    HWY_DYNAMIC_DISPATCH(attention_block)
-    (op, task % op.at.kv_heads, block.document, block.begin, scratch + thread_index() * floats);
+    const auto run = in_pairs ? attention_bf16_block : HWY_DYNAMIC_DISPATCH(attention_block);
+    run(op, task % op.at.kv_heads, block.document, block.begin, scratch.mine());
   });
 }
 

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "ops/attention.h"
-#include "ops/cpu/attention_tiles.h"
+#include "ops/cpu/attention_bf16.h"
 #include "ops/cpu/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -20,26 +20,21 @@ namespace HWY_NAMESPACE {
 // One thread's tiles, cut from its scratch.
 struct BackwardTiles {
   std::int64_t wide;
-  float *keys_t, *values_t;             // [D, kTile]
-  float *keys, *dk, *dv, *q, *dy, *dq;  // [kTile, wide]
-  float *weights, *dscores;             // [kTile, kTile]
-  float* delta;                         // [kTile]
+  float *keys_t, *values_t;        // [D, kTile]
+  float *keys, *dk, *dv, *q, *dy;  // [kTile, wide]
+  float *weights, *dscores;        // [kTile, kTile]
+  float* delta;                    // [kTile]
+  float* dq;                       // [rows of the window, G, wide]
 
-  BackwardTiles(float* scratch, std::int64_t D) : wide(align_up(D, kTilePad)) {
-    const auto take = [&](std::int64_t floats) { return std::exchange(scratch, scratch + floats); };
+  BackwardTiles(std::byte* scratch, std::int64_t D) : wide(align_up(D, kTilePad)) {
+    float* place = reinterpret_cast<float*>(scratch);
+    const auto take = [&](std::int64_t floats) { return std::exchange(place, place + floats); };
     keys_t = take(D * kTile), values_t = take(D * kTile);
-    for (float** tile : {&keys, &dk, &dv, &q, &dy, &dq}) *tile = take(kTile * wide);
+    for (float** tile : {&keys, &dk, &dv, &q, &dy}) *tile = take(kTile * wide);
     weights = take(kTile * kTile), dscores = take(kTile * kTile), delta = take(kTile);
+    dq = place;
   }
 };
-
-HWY_INLINE void put_tile(const float* tile, std::int64_t tile_row, const Tensor& out, std::int64_t row,
-                         std::int64_t column, std::int64_t rows, std::int64_t cols, bool add) {
-  for (std::int64_t r = 0; r < rows; ++r)
-    for_lanes(cols, [&](auto at) HWY_ATTR {
-      put(at, at.load(tile + r * tile_row), out.row<float>(row + r) + column, add);
-    });
-}
 
 // Weights p from scores q.k, and ds = p (dp - delta) scale from dp = dy.v; what a query may not see is 0.
 HWY_INLINE void scores_backward(const Attention& op, const BackwardTiles& t, std::int64_t h,
@@ -60,47 +55,53 @@ HWY_INLINE void scores_backward(const Attention& op, const BackwardTiles& t, std
   }
 }
 
-// One head's block of queries against one tile of keys.
+// One head's block of queries against one tile of keys. dq [rows, G, wide] is added to.
 HWY_INLINE void block_backward(const Attention& op, const BackwardTiles& t, std::int64_t h,
                                std::int64_t block, std::int64_t rows, std::int64_t tile, std::int64_t count,
-                               bool first_tile) {
+                               float* dq) {
   const std::int64_t D = op.head_size(), wide = t.wide;
-  copy_tile(op.q.row<float>(block) + h * D, op.q.stride, rows, D, t.q, wide);
-  copy_tile(op.dy.row<float>(block) + h * D, op.dy.stride, rows, D, t.dy, wide);
-  for (std::int64_t r = 0; r < rows; ++r)
-    t.delta[r] = dot(t.dy + r * wide, op.y.row<float>(block + r) + h * D, D);
+  copy_tile({op.q, block, h * D, rows, D}, t.q, wide);
+  copy_tile({op.dy, block, h * D, rows, D}, t.dy, wide);
+  for (std::int64_t r = 0; r < rows; ++r) t.delta[r] = dot(t.dy + r * wide, Row(op.y, block + r) + h * D, D);
 
   tile_product(rows, count, D, {t.q, wide, 1}, t.keys_t, kTile, t.weights, kTile, false);
   tile_product(rows, count, D, {t.dy, wide, 1}, t.values_t, kTile, t.dscores, kTile, false);
   scores_backward(op, t, h, block, rows, tile, count);
   tile_product(count, D, rows, {t.weights, 1, kTile}, t.dy, wide, t.dv, wide, true);
   tile_product(count, D, rows, {t.dscores, 1, kTile}, t.q, wide, t.dk, wide, true);
-  if (!op.dq) return;
-  tile_product(rows, D, count, {t.dscores, kTile, 1}, t.keys, wide, t.dq, wide, false);
-  put_tile(t.dq, wide, op.dq, block, h * D, rows, D, op.add_dq || !first_tile);
+  if (op.dq) tile_product(rows, D, count, {t.dscores, kTile, 1}, t.keys, wide, dq, op.group() * wide, true);
 }
 
-// A document under one kv head. Keys pass by in the outer loop, so dk and dv of a tile stay in cache, and dq
-// of a row is added to in the order of its keys.
-void attention_backward_document(const Attention& op, std::int64_t kv_head, Document document,
-                                 float* scratch) {
-  const std::int64_t D = op.head_size(), G = op.group();
-  const BackwardTiles t(scratch, D);
-  for (std::int64_t tile = document.begin; tile < document.end; tile += kTile) {
+// The queries [begin, end) of a document under one kv head. Keys pass by in the outer loop, so dk and dv of a
+// tile stay in cache, and dq of a row is added to in the order of its keys.
+HWY_INLINE void window_backward(const Attention& op, const BackwardTiles& t, std::int64_t kv_head,
+                                Document document, std::int64_t begin, std::int64_t end) {
+  const std::int64_t D = op.head_size(), G = op.group(), pitch = G * t.wide;
+  std::fill_n(t.dq, (end - begin) * pitch, 0.0f);
+  for (std::int64_t tile = document.begin; tile < end; tile += kTile) {
     const std::int64_t count = std::min(kTile, document.end - tile);
-    const float* k = op.k.row<float>(tile) + kv_head * D;
-    transpose_tile(k, op.k.stride, count, D, t.keys_t, kTile);
-    transpose_tile(op.v.row<float>(tile) + kv_head * D, op.v.stride, count, D, t.values_t, kTile);
-    copy_tile(k, op.k.stride, count, D, t.keys, t.wide);
+    transpose_tile({op.k, tile, kv_head * D, count, D}, t.keys_t, kTile);
+    transpose_tile({op.v, tile, kv_head * D, count, D}, t.values_t, kTile);
+    copy_tile({op.k, tile, kv_head * D, count, D}, t.keys, t.wide);
     std::fill_n(t.dk, kTile * t.wide, 0.0f);
     std::fill_n(t.dv, kTile * t.wide, 0.0f);
-    for (std::int64_t block = tile; block < document.end; block += kTile)
+    for (std::int64_t block = std::max(begin, tile); block < end; block += kTile)
       for (std::int64_t g = 0; g < G; ++g)
-        block_backward(op, t, kv_head * G + g, block, std::min(kTile, document.end - block), tile, count,
-                       tile == document.begin);
-    if (op.dk) put_tile(t.dk, t.wide, op.dk, tile, kv_head * D, count, D, op.add_dk);
-    if (op.dv) put_tile(t.dv, t.wide, op.dv, tile, kv_head * D, count, D, op.add_dv);
+        block_backward(op, t, kv_head * G + g, block, std::min(kTile, end - block), tile, count,
+                       t.dq + (block - begin) * pitch + g * t.wide);
+    const bool first = tile >= begin;  // of the windows that see this tile
+    if (op.dk) put_tile(t.dk, t.wide, {op.dk, tile, kv_head * D, count, D}, op.add_dk || !first);
+    if (op.dv) put_tile(t.dv, t.wide, {op.dv, tile, kv_head * D, count, D}, op.add_dv || !first);
   }
+  for (std::int64_t g = 0; op.dq && g < G; ++g)
+    put_tile(t.dq + g * t.wide, pitch, {op.dq, begin, (kv_head * G + g) * D, end - begin, D}, op.add_dq);
+}
+
+void attention_backward_document(const Attention& op, std::int64_t kv_head, Document document,
+                                 std::byte* scratch) {
+  const BackwardTiles t(scratch, op.head_size());
+  for (std::int64_t begin = document.begin; begin < document.end; begin += kWindow)
+    window_backward(op, t, kv_head, document, begin, std::min(begin + kWindow, document.end));
 }
 
 }  // namespace HWY_NAMESPACE
@@ -115,14 +116,13 @@ HWY_EXPORT(attention_backward_document);
 void attention_backward(const Context&, const OpCall& call) {
   const Attention op(call);
   const std::vector<Document> documents = documents_of(op);
-  const std::int64_t floats = align_up(backward_tile_floats(op.head_size()), kFloatsPerLine);
-  check(call.scratch.cols >= floats * max_threads() * std::int64_t{sizeof(float)},
-        "[attention] scratch was planned for fewer than {} threads", max_threads());
-  float* scratch = static_cast<float*>(call.scratch.data);
+  const ThreadScratch scratch(call.scratch, attention_thread_bytes(op.q.shape(), op.at), "attention");
+  const auto run = attention_in_bf16_pairs(op.q.dtype, op.head_size())
+                       ? attention_bf16_backward_document
+                       : HWY_DYNAMIC_DISPATCH(attention_backward_document);
   parallel_tasks(static_cast<std::int64_t>(documents.size()) * op.at.kv_heads, [&](std::int64_t task) {
-    HWY_DYNAMIC_DISPATCH(attention_backward_document)
-    (op, task % op.at.kv_heads, documents[static_cast<std::size_t>(task / op.at.kv_heads)],
-     scratch + thread_index() * floats);
+    run(op, task % op.at.kv_heads, documents[static_cast<std::size_t>(task / op.at.kv_heads)],
+        scratch.mine());
   });
 }
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/cpu/attention_tiles.h"
 #include "ops/cpu/kernels.h"
-#include "ops/cpu/row_blocks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/cached_attention.cpp"
@@ -18,14 +18,14 @@ namespace thimble::cpu {
 namespace HWY_NAMESPACE {
 
 // One query head over all its slot holds: a running softmax over blocks of keys that start at position 0, so
-// the order of sums depends on the position alone.
-void attend_cached(const CachedAttention& op, std::int64_t n, std::int64_t h) {
+// the order of sums depends on the position alone. `y` collects in f32.
+template <class T>
+HWY_INLINE void attend(const CachedAttention& op, std::int64_t n, std::int64_t h, float* y) {
   constexpr std::int64_t kBlock = 64;
   const std::int64_t D = op.head_size(), column = h / op.group() * D;
   const std::int64_t slot = *op.slot.row<std::int32_t>(n) * std::int64_t{op.at.context};
   const std::int64_t keys = *op.position.row<std::int32_t>(n) + std::int64_t{1};
-  const float* q = op.q.row<float>(n) + h * D;
-  float* y = op.y.row<float>(n) + h * D;
+  const T* q = op.q.row<T>(n) + h * D;
   std::fill_n(y, D, 0.0f);
   float highest = -std::numeric_limits<float>::infinity(), sum = 0;
   for (std::int64_t begin = 0; begin < keys; begin += kBlock) {
@@ -33,7 +33,7 @@ void attend_cached(const CachedAttention& op, std::int64_t n, std::int64_t h) {
     float weight[kBlock];
     float now = highest;
     for (std::int64_t m = 0; m < count; ++m) {
-      weight[m] = op.at.scale * dot(q, op.k_cache.row<float>(slot + begin + m) + column, D);
+      weight[m] = op.at.scale * dot(q, op.k_cache.row<T>(slot + begin + m) + column, D);
       now = std::max(weight[m], now);
     }
     const float keep = begin == 0 ? 0.0f : std::exp(highest - now);
@@ -45,10 +45,14 @@ void attend_cached(const CachedAttention& op, std::int64_t n, std::int64_t h) {
       return p;
     });
     for (std::int64_t m = 0; m < count; ++m)
-      add_multiple(weight[m], op.v_cache.row<float>(slot + begin + m) + column, y, D);
+      add_multiple(weight[m], op.v_cache.row<T>(slot + begin + m) + column, y, D);
     highest = now;
   }
-  for_lanes(D, [&](auto at) HWY_ATTR { at.store(hn::Div(at.load(y), all(sum)), y); });
+  for_lanes(D, [&](auto at) HWY_ATTR { at.store(hn::Div(at.load(y), all(sum)), op.y.row<T>(n) + h * D); });
+}
+
+void attend_cached(const CachedAttention& op, std::int64_t n, std::int64_t h, float* y) {
+  op.q.dtype == DType::bf16 ? attend<bf16>(op, n, h, y) : attend<float>(op, n, h, y);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -62,15 +66,21 @@ HWY_EXPORT(attend_cached);
 
 void cached_attention_forward(const Context&, const OpCall& call) {
   const CachedAttention op(call);
-  const auto bytes = static_cast<std::size_t>(op.k.cols) * sizeof(float);
+  const auto row_bytes = [](const Tensor& tensor, std::int64_t row) {
+    return static_cast<std::byte*>(tensor.data) + row * tensor.stride * dtype_bytes(tensor.dtype);
+  };
+  const auto bytes = static_cast<std::size_t>(op.k.cols * dtype_bytes(op.k.dtype));
   for (std::int64_t n = 0; n < op.q.rows; ++n) {
     const std::int64_t row =
         *op.slot.row<std::int32_t>(n) * std::int64_t{op.at.context} + *op.position.row<std::int32_t>(n);
-    std::memcpy(op.k_cache.row<float>(row), op.k.row<float>(n), bytes);
-    std::memcpy(op.v_cache.row<float>(row), op.v.row<float>(n), bytes);
+    std::memcpy(row_bytes(op.k_cache, row), row_bytes(op.k, n), bytes);
+    std::memcpy(row_bytes(op.v_cache, row), row_bytes(op.v, n), bytes);
   }
+  const ThreadScratch results(call.scratch, cached_attention_thread_bytes(op.head_size()),
+                              "cached_attention");
   parallel_tasks(op.q.rows * op.at.heads, [&](std::int64_t task) {
-    HWY_DYNAMIC_DISPATCH(attend_cached)(op, task / op.at.heads, task % op.at.heads);
+    HWY_DYNAMIC_DISPATCH(attend_cached)
+    (op, task / op.at.heads, task % op.at.heads, reinterpret_cast<float*>(results.mine()));
   });
 }
 

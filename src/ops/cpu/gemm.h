@@ -21,15 +21,15 @@ inline Operand transposed(const Tensor& tensor) {
   return {tensor, true};
 }
 
-// Plans (oneDNN primitives) are made once per shape, about 100 us each, and kept: one Gemm lives in each
-// Context.
+// Plans (oneDNN primitives) are made once per shape, about 100 us each, and kept with the memory they work in:
+// one Gemm lives in each Context, and after the first step nothing is allocated.
 class Gemm {
  public:
   Gemm();
   ~Gemm();
 
-  // c = a b + bias, or c += a b. bias [1, N] may be absent. Same bits for the same shapes and number of
-  // threads.
+  // c = a b + bias, or c += a b. a and b are both f32 or both bf16; c is f32, or bf16 beside them; bias [1, N]
+  // is f32 and may be absent. Sums are f32. Same bits for the same shapes and number of threads.
   void run(const Operand& a, const Operand& b, const Tensor& c, bool add, const Tensor& bias = {});
 
  private:

@@ -17,50 +17,66 @@ HWY_BEFORE_NAMESPACE();
 namespace thimble::cpu {
 namespace HWY_NAMESPACE {
 
-// Turns one row of logits z into capped logits l and returns the log of the sum of their exponentials.
-HWY_INLINE float cap_and_log_sum_exp(float* z, std::int64_t count, float cap) {
-  if (cap > 0) {
-    const V32 up = all(cap), down = all(1 / cap);
-    for_lanes(count,
-              [&](auto at) HWY_ATTR { at.store(hn::Mul(up, tanh_lanes(hn::Mul(at.load(z), down))), z); });
-  }
-  V32 highest = all(-std::numeric_limits<float>::infinity());
-  for_lanes(count, [&](auto at) HWY_ATTR {
-    highest = hn::Max(highest, at.or_else(at.load(z), -std::numeric_limits<float>::infinity()));
-  });
-  const float top = max_of_lanes(highest);
-  const float sum = sum_lanes(
-      count, [&](auto at) HWY_ATTR { return at.or_zero(exp_lanes(hn::Sub(at.load(z), all(top)))); });
-  return top + std::log(sum);
+// One row on its way to the loss: where the logits were stand the weights e^(l - shift) of the capped logits l,
+// each times the slope of its cap, as dz wants them.
+struct RowSoftmax {
+  float shift, sum;
+
+  float log_sum_exp() const { return shift + std::log(sum); }
+};
+
+HWY_INLINE V32 slope_of_tanh(V32 t) {
+  return hn::NegMulAdd(t, t, all(1));
 }
 
-// Rows of one chunk: logits in, nats out; with gradients, the logits become dz.
-void head_loss_rows(const HeadLoss& op, const Tensor& logits, std::int64_t chunk, std::int64_t begin,
-                    std::int64_t end, bool gradients) {
+HWY_INLINE RowSoftmax softmax(float* z, std::int64_t count, float cap) {
+  const float lowest = -std::numeric_limits<float>::infinity();
+  V32 highest = all(lowest);
+  for_lanes(count, [&](auto at) HWY_ATTR { highest = hn::Max(highest, at.or_else(at.load(z), lowest)); });
+  highest = all(max_of_lanes(highest));
+  if (cap == 0) {
+    const float sum = sum_lanes(count, [&](auto at) HWY_ATTR {
+      const V32 weight = at.or_zero(exp_lanes(hn::Sub(at.load(z), highest)));
+      at.store(weight, z);
+      return weight;
+    });
+    return {hn::GetLane(highest), sum};
+  }
+  const V32 up = all(cap), down = all(1 / cap);
+  const V32 shift = hn::Mul(up, tanh_lanes(hn::Mul(highest, down)));  // tanh keeps the order
+  const float sum = sum_lanes(count, [&](auto at) HWY_ATTR {
+    const V32 t = tanh_lanes(hn::Mul(at.load(z), down));
+    const V32 weight = at.or_zero(exp_lanes(hn::Sub(hn::Mul(up, t), shift)));
+    at.store(hn::Mul(weight, slope_of_tanh(t)), z);
+    return weight;
+  });
+  return {hn::GetLane(shift), sum};
+}
+
+// Rows of one chunk: logits in, nats out; with gradients, dz takes the place of the logits, in f32 or bf16.
+void head_loss_rows(const HeadLoss& op, const Tensor& logits, const Tensor& dz, std::int64_t chunk,
+                    std::int64_t begin, std::int64_t end, bool gradients) {
   const std::int64_t V = logits.cols;
-  const float inverse_cap = op.at.cap > 0 ? 1 / op.at.cap : 0.0f;
+  const float cap = op.at.cap;
   for (std::int64_t r = begin; r < end; ++r) {
     float* z = logits.row<float>(r);
+    const Row out(dz, r);
     const std::int32_t target = *op.target.row<std::int32_t>(chunk + r);
     if (target < 0) {
       *op.nats.row<float>(chunk + r) = 0;
-      if (gradients) std::fill_n(z, V, 0.0f);
+      if (gradients) for_lanes(V, [&](auto at) HWY_ATTR { at.store(all(0), out); });
       continue;
     }
-    const float lse = cap_and_log_sum_exp(z, V, op.at.cap);
-    const float at_target = z[target];
-    *op.nats.row<float>(chunk + r) = lse - at_target;
+    const V32 t = cap > 0 ? tanh_lanes(all(z[target] / cap)) : all(0);
+    const float at_target = cap > 0 ? cap * hn::GetLane(t) : z[target];
+    const RowSoftmax row = softmax(z, V, cap);
+    *op.nats.row<float>(chunk + r) = row.log_sum_exp() - at_target;
     if (!gradients) continue;
-    const V32 weight = all(*op.weight.row<float>(chunk + r)), shift = all(lse), down = all(inverse_cap);
-    const auto slope = [&](V32 l) HWY_ATTR {
-      const V32 t = hn::Mul(l, down);
-      return hn::Mul(weight, hn::Sub(all(1), hn::Mul(t, t)));
-    };
-    for_lanes(V, [&](auto at) HWY_ATTR {
-      const V32 l = at.load(z);
-      at.store(hn::Mul(slope(l), exp_lanes(hn::Sub(l, shift))), z);
-    });
-    z[target] -= hn::GetLane(slope(all(at_target)));
+    const float weight = *op.weight.row<float>(chunk + r), factor = weight / row.sum;
+    const V32 of_target = hn::MulSub(all(factor), all(z[target]), hn::Mul(all(weight), slope_of_tanh(t)));
+    // A narrower dz grows into memory that was read before.
+    for_lanes(V, [&](auto at) HWY_ATTR { at.store(hn::Mul(all(factor), at.load(z)), out); });
+    PartOfVector{0, 1}.store(of_target, out + target);
   }
 }
 
@@ -75,19 +91,28 @@ HWY_EXPORT(head_loss_rows);
 
 namespace {
 
+// Logits and the loss are f32; dz has the dtype of x, so that the products of backward are like those of linear.
+Tensor dz_in_place_of(const Tensor& logits, DType dtype) {
+  Tensor dz = logits;
+  dz.dtype = dtype;
+  dz.stride *= dtype_bytes(logits.dtype) / dtype_bytes(dtype);
+  return dz;
+}
+
 void run_head_loss(const Context& context, const HeadLoss& op, bool gradients) {
   Gemm& gemm = context.state<Gemm>();
   for (std::int64_t chunk = 0; chunk < op.x.rows; chunk += op.at.chunk_rows) {
     const std::int64_t rows = std::min<std::int64_t>(op.at.chunk_rows, op.x.rows - chunk);
     const Tensor x = op.x.row_range(chunk, rows);
     const Tensor logits = make_tensor(static_cast<float*>(op.scratch.data), rows, op.w.rows);
+    const Tensor dz = dz_in_place_of(logits, op.x.dtype);
     gemm.run({x}, transposed(op.w), logits, false);
     parallel_for(rows, rows_per_task(op.w.rows), [&](std::int64_t begin, std::int64_t end) {
-      HWY_DYNAMIC_DISPATCH(head_loss_rows)(op, logits, chunk, begin, end, gradients);
+      HWY_DYNAMIC_DISPATCH(head_loss_rows)(op, logits, dz, chunk, begin, end, gradients);
     });
     if (!gradients) continue;
-    if (op.dx) gemm.run({logits}, {op.w}, op.dx.row_range(chunk, rows), op.add_dx);
-    if (op.dw) gemm.run(transposed(logits), {x}, op.dw, true);
+    if (op.dx) gemm.run({dz}, {op.w}, op.dx.row_range(chunk, rows), op.add_dx);
+    if (op.dw) gemm.run(transposed(dz), {x}, op.dw, true);
   }
 }
 

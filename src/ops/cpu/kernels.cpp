@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "ops/attention.h"
+#include "ops/cached_attention.h"
 #include "ops/cpu/attention_tiles.h"
 #include "ops/cpu/row_blocks.h"
 #include "ops/head_loss.h"
@@ -9,44 +10,55 @@
 
 namespace thimble::cpu {
 
+namespace {
+
+constexpr DTypes kF32 = dtypes({DType::f32});
+constexpr DTypes kRows = dtypes({DType::f32, DType::bf16});
+constexpr DTypes kStorage = dtypes({DType::f32, DType::bf16, DType::f16});
+constexpr bool kWide = true;
+
+}  // namespace
+
 Kernels kernels(Op op) {
   switch (op) {
     case Op::embedding:
-      return {embedding_forward, embedding_backward};
+      return {embedding_forward, embedding_backward, kRows, kWide};
     case Op::smear:
-      return {smear_forward, smear_backward};
+      return {smear_forward, smear_backward, kRows, kWide};
     case Op::rmsnorm:
-      return {rmsnorm_forward, rmsnorm_backward};
+      return {rmsnorm_forward, rmsnorm_backward, kRows, kWide};
     case Op::layernorm:
-      return {layernorm_forward, layernorm_backward};
+      return {layernorm_forward, layernorm_backward, kRows, kWide};
     case Op::linear:
-      return {linear_forward, linear_backward};
+      return {linear_forward, linear_backward, kRows};
     case Op::rope:
-      return {rope_forward, rope_backward};
+      return {rope_forward, rope_backward, kRows, kWide};
     case Op::attention:
-      return {attention_forward, attention_backward};
+      return {attention_forward, attention_backward, kRows};
     case Op::exclusive_attention:
-      return {exclusive_attention_forward, exclusive_attention_backward};
+      return {exclusive_attention_forward, exclusive_attention_backward, kRows, kWide};
     case Op::cached_attention:
-      return {cached_attention_forward, nullptr};
+      return {cached_attention_forward, nullptr, kRows};
     case Op::activation:
-      return {activation_forward, activation_backward};
+      return {activation_forward, activation_backward, kRows, kWide};
     case Op::add_scaled:
-      return {add_scaled_forward, add_scaled_backward};
+      return {add_scaled_forward, add_scaled_backward, kRows, kWide};
     case Op::residual_mix:
-      return {residual_mix_forward, residual_mix_backward};
+      return {residual_mix_forward, residual_mix_backward, kRows, kWide};
     case Op::residual_norm:
-      return {residual_norm_forward, residual_norm_backward};
+      return {residual_norm_forward, residual_norm_backward, kRows, kWide};
     case Op::dropout:
-      return {dropout_forward, dropout_backward};
+      return {dropout_forward, dropout_backward, kRows, kWide};
     case Op::gather:
-      return {gather_forward, gather_backward};
+      return {gather_forward, gather_backward, kRows, kWide};
     case Op::softcap:
-      return {softcap_forward, softcap_backward};
+      return {softcap_forward, softcap_backward, kRows, kWide};
     case Op::head_loss:
-      return {head_loss_forward, head_loss_backward};
+      return {head_loss_forward, head_loss_backward, kRows};
+    case Op::cast:
+      return {cast_forward, cast_backward, kStorage, kWide};
     case Op::fake_quant:
-      return {fake_quant_forward, fake_quant_backward};
+      return {fake_quant_forward, fake_quant_backward, kF32, kWide};
   }
   fail("[cpu] op {} has no kernels", static_cast<int>(op));
 }
@@ -55,6 +67,7 @@ std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& a
   const std::int64_t N = in[0].rows, C = in[0].cols;
   switch (op) {
     case Op::smear:
+      return row_bytes(C) + row_sum_bytes(N, C);
     case Op::rmsnorm:
     case Op::add_scaled:
       return row_sum_bytes(N, C);
@@ -68,13 +81,11 @@ std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& a
       const auto heads = attributes.as<RopeAttributes>().heads;
       return row_sum_bytes(N, heads + 2 * C / heads);
     }
-    case Op::attention: {
-      const auto at = attributes.as<AttentionAttributes>();
-      const std::int64_t D = C / at.heads;
-      const std::int64_t floats =
-          std::max(forward_tile_floats(D, at.heads / at.kv_heads), backward_tile_floats(D));
-      return align_up(floats, kFloatsPerLine) * max_threads() * static_cast<std::int64_t>(sizeof(float));
-    }
+    case Op::attention:
+      return ThreadScratch::bytes(attention_thread_bytes(in[0], attributes.as<AttentionAttributes>()));
+    case Op::cached_attention:
+      return ThreadScratch::bytes(
+          cached_attention_thread_bytes(C / attributes.as<CachedAttentionAttributes>().heads));
     case Op::head_loss: {
       const std::int64_t rows = std::min<std::int64_t>(attributes.as<HeadLossAttributes>().chunk_rows, N);
       return rows * in[1].rows * static_cast<std::int64_t>(sizeof(float));

@@ -1,4 +1,4 @@
-// The CPU kernels as rows of the op table: Highway for rows, oneDNN for matrices, f32 storage.
+// The CPU kernels as rows of the op table: Highway for rows, oneDNN for matrices.
 #pragma once
 
 #include "ops/op.h"
@@ -43,6 +43,8 @@ void softcap_forward(const Context&, const OpCall&);
 void softcap_backward(const Context&, const OpCall&);
 void head_loss_forward(const Context&, const OpCall&);
 void head_loss_backward(const Context&, const OpCall&);
+void cast_forward(const Context&, const OpCall&);
+void cast_backward(const Context&, const OpCall&);
 void fake_quant_forward(const Context&, const OpCall&);
 void fake_quant_backward(const Context&, const OpCall&);
 

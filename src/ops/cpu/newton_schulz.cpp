@@ -2,64 +2,138 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/row_blocks.h"
+#include "ops/cpu/thread_scratch.h"
 #include "ops/sums.h"
-#include "tensor/arena.h"
 
-namespace thimble {
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/newton_schulz.cpp"
+#include <hwy/foreach_target.h>
 
-namespace {
+#include "ops/cpu/simd-inl.h"
 
-constexpr std::int64_t kFloats = kAlignment / static_cast<std::int64_t>(sizeof(float));
+HWY_BEFORE_NAMESPACE();
+namespace thimble::cpu {
+namespace HWY_NAMESPACE {
 
-}  // namespace
-
-std::int64_t newton_schulz_scratch(std::int64_t rows, std::int64_t cols) {
-  const std::int64_t small = std::min(rows, cols);
-  return 2 * align_up(small * small, kFloats) + align_up(rows * cols, kFloats);
+// to = factor from, in to's dtype.
+void scale_rows(const Tensor& from, const Tensor& to, float factor, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t r = begin; r < end; ++r) {
+    const Row in(from, r), out(to, r);
+    for_lanes(from.cols, [&](auto at) HWY_ATTR { at.store(hn::Mul(at.load(in), all(factor)), out); });
+  }
 }
+
+// p = k.a I + k.b a + k.c a2, in p's dtype. The diagonal takes the term a X of the round: the product needs no second pass over X.
+void polynomial_rows(const Tensor& a, const Tensor& a2, const Tensor& p, const NewtonSchulzCoefficients& k,
+                     std::int64_t begin, std::int64_t end) {
+  const V32 b = all(static_cast<float>(k.b)), c = all(static_cast<float>(k.c));
+  for (std::int64_t r = begin; r < end; ++r) {
+    const Row first(a, r), second(a2, r), out(p, r);
+    const auto of_both = [&](auto at)
+                             HWY_ATTR { return hn::MulAdd(b, at.load(first), hn::Mul(c, at.load(second))); };
+    // First, because p may be a2.
+    const PartOfVector diagonal(r, 1);
+    const V32 on_diagonal = hn::Add(all(static_cast<float>(k.a)), of_both(diagonal));
+    for_lanes(a.cols, [&](auto at) HWY_ATTR { at.store(of_both(at), out); });
+    diagonal.store(on_diagonal, out);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace thimble::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace thimble {
 
 namespace cpu {
 
-void newton_schulz(const Context& context, const Tensor& matrix, std::span<float> scratch, int steps,
-                   NewtonSchulzCoefficients k) {
+HWY_EXPORT(scale_rows);
+HWY_EXPORT(polynomial_rows);
+
+namespace {
+
+// a = X X^T and the polynomial p of a round in the dtype of products, a^2 in f32, X before and after the round.
+struct Matrices {
+  Tensor a, a2, p, x, next;
+
+  Matrices(ScratchCutter& cutter, std::int64_t rows, std::int64_t cols, DType dtype) {
+    const std::int64_t small = std::min(rows, cols);
+    a = take(cutter, small, small, dtype);
+    a2 = take(cutter, small, small, DType::f32);
+    p = dtype == DType::f32 ? a2 : take(cutter, small, small, dtype);
+    x = take(cutter, rows, cols, dtype);
+    if (dtype == DType::f32) return;  // the matrix itself is the other one
+    next = take(cutter, rows, cols, dtype);
+  }
+
+ private:
+  static Tensor take(ScratchCutter& cutter, std::int64_t rows, std::int64_t cols, DType dtype) {
+    std::byte* memory;
+    cutter.take(memory, rows * cols * dtype_bytes(dtype));
+    return {memory, rows, cols, cols, dtype, Device::cpu};
+  }
+};
+
+void scale(const Tensor& from, const Tensor& to, float factor) {
+  parallel_for(from.rows, rows_per_task(from.cols), [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(scale_rows)(from, to, factor, begin, end);
+  });
+}
+
+}  // namespace
+
+void newton_schulz(const Context& context, const Tensor& matrix, std::span<float> scratch,
+                   std::span<const NewtonSchulzCoefficients> rounds, DType dtype) {
   check(matrix.contiguous() && matrix.dtype == DType::f32, "[newton_schulz] expected contiguous f32, got {}",
         matrix.shape().text());
-  const std::int64_t rows = matrix.rows, cols = matrix.cols, small = std::min(rows, cols);
-  check(static_cast<std::int64_t>(scratch.size()) >= newton_schulz_scratch(rows, cols),
-        "[newton_schulz] expected {} floats of scratch, got {}", newton_schulz_scratch(rows, cols),
-        scratch.size());
-  float* place = scratch.data();
-  const Tensor a = make_tensor(place, small, small);
-  const Tensor b = make_tensor(place + align_up(small * small, kFloats), small, small);
-  const Tensor spare = make_tensor(place + 2 * align_up(small * small, kFloats), rows, cols);
+  const std::int64_t rows = matrix.rows, cols = matrix.cols, needed = newton_schulz_scratch(rows, cols);
+  check(static_cast<std::int64_t>(scratch.size()) >= needed,
+        "[newton_schulz] expected {} floats of scratch, got {}", needed, scratch.size());
+  ScratchCutter cutter(reinterpret_cast<std::byte*>(scratch.data()));
+  Matrices m(cutter, rows, cols, dtype);
+  if (dtype == DType::f32) m.next = m.x, m.x = matrix;
   Gemm& gemm = context.state<Gemm>();
 
-  const std::span<float> x(matrix.row<float>(0), static_cast<std::size_t>(matrix.count()));
-  const auto inverse = static_cast<float>(1 / (std::sqrt(sum_of_squares(x)) + kNewtonSchulzEps));
-  for (float& value : x) value *= inverse;
-
-  // Transposing never happens: with X^T in memory, A = X X^T reads it the other way round, and B X becomes
-  // X^T B.
+  const std::span<const float> values(matrix.row<float>(0), static_cast<std::size_t>(matrix.count()));
+  scale(matrix, m.x, static_cast<float>(1 / (std::sqrt(sum_of_squares(values)) + kNewtonSchulzEps)));
+  // Transposing never happens: with X^T in memory, A = X X^T reads it the other way round, and P X becomes X^T P.
   const bool tall = rows > cols;
-  Tensor now = matrix, next = spare;
-  for (int step = 0; step < steps; ++step) {
-    tall ? gemm.run(transposed(now), {now}, a, false) : gemm.run({now}, transposed(now), a, false);
-    gemm.run({a}, {a}, b, false);
-    const auto count = static_cast<std::size_t>(a.count());
-    float *of_a = a.row<float>(0), *of_b = b.row<float>(0);
-    for (std::size_t i = 0; i < count; ++i)
-      of_b[i] = static_cast<float>(k.b) * of_a[i] + static_cast<float>(k.c) * of_b[i];
-    // a X + B X = (a I + B) X: the diagonal takes the first term, the product needs no second pass over X.
-    for (std::int64_t i = 0; i < small; ++i) of_b[i * small + i] += static_cast<float>(k.a);
-    tall ? gemm.run({now}, {b}, next, false) : gemm.run({b}, {now}, next, false);
-    std::swap(now, next);
+  for (const NewtonSchulzCoefficients& k : rounds) {
+    tall ? gemm.run(transposed(m.x), {m.x}, m.a, false) : gemm.run({m.x}, transposed(m.x), m.a, false);
+    gemm.run({m.a}, {m.a}, m.a2, false);
+    parallel_for(m.a.rows, rows_per_task(m.a.cols), [&](std::int64_t begin, std::int64_t end) {
+      HWY_DYNAMIC_DISPATCH(polynomial_rows)(m.a, m.a2, m.p, k, begin, end);
+    });
+    tall ? gemm.run({m.x}, {m.p}, m.next, false) : gemm.run({m.p}, {m.x}, m.next, false);
+    std::swap(m.x, m.next);
   }
-  if (now.data != matrix.data) std::copy_n(now.row<float>(0), matrix.count(), matrix.row<float>(0));
+  if (m.x.data != matrix.data) scale(m.x, matrix, 1);
+}
+
+void newton_schulz(const Context& context, const Tensor& matrix, std::span<float> scratch, int steps,
+                   NewtonSchulzCoefficients k, DType dtype) {
+  const std::vector<NewtonSchulzCoefficients> rounds(static_cast<std::size_t>(steps), k);
+  newton_schulz(context, matrix, scratch, rounds, dtype);
 }
 
 }  // namespace cpu
+
+std::int64_t newton_schulz_scratch(std::int64_t rows, std::int64_t cols) {
+  std::int64_t bytes = 0;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    cpu::ScratchCutter cutter;
+    cpu::Matrices(cutter, rows, cols, dtype);
+    bytes = std::max(bytes, cutter.bytes());
+  }
+  return bytes / static_cast<std::int64_t>(sizeof(float));
+}
+
 }  // namespace thimble
+#endif

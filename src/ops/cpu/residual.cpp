@@ -34,80 +34,80 @@ class Scale {
 
 void add_scaled_rows(const AddScaled& op, std::int64_t begin, std::int64_t end) {
   const Scale scale(op.scale, 0, op.factor);
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float* x = op.x.row<float>(n);
-    const float* branch = op.branch.row<float>(n);
-    for_lanes(op.y.cols, [&](auto at) HWY_ATTR {
-      at.store(hn::MulAdd(scale.at(at), at.load(branch), at.load(x)), op.y.row<float>(n));
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.x, n), Row(op.branch, n), Row(op.y, n)}, [&](auto x, auto branch, auto y) HWY_ATTR {
+      for_lanes(op.y.cols, [&](auto at) HWY_ATTR {
+        at.store(hn::MulAdd(scale.at(at), at.load(branch), at.load(x)), y);
+      });
     });
-  }
 }
 
 void add_scaled_backward_rows(const AddScaled& op, std::int64_t begin, std::int64_t end, float* dscale) {
   const Scale scale(op.scale, 0, op.factor);
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float* dy = op.dy.row<float>(n);
-    for_lanes(op.dy.cols, [&](auto at) HWY_ATTR {
-      const V32 gradient = at.load(dy);
-      if (op.dx) put(at, gradient, op.dx.row<float>(n), op.add_dx);
-      if (op.dbranch) put(at, hn::Mul(scale.at(at), gradient), op.dbranch.row<float>(n), op.add_dbranch);
-      if (dscale) {
-        const V32 branch = at.load(op.branch.row<float>(n));
-        at.store(hn::MulAdd(hn::Mul(all(op.factor), gradient), branch, at.load(dscale)), dscale);
-      }
-    });
-  }
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.dy, n), Row(op.dx, n), Row(op.dbranch, n), Row(op.branch, n)},
+              [&](auto dy, auto dx, auto dbranch, auto branch) HWY_ATTR {
+                for_lanes(op.dy.cols, [&](auto at) HWY_ATTR {
+                  const V32 gradient = at.load(dy);
+                  if (dx) put(at, gradient, dx, op.add_dx);
+                  if (dbranch) put(at, hn::Mul(scale.at(at), gradient), dbranch, op.add_dbranch);
+                  if (dscale)
+                    at.store(hn::MulAdd(hn::Mul(all(op.factor), gradient), at.load(branch), at.load(dscale)),
+                             dscale);
+                });
+              });
 }
 
 void residual_mix_rows(const ResidualMix& op, std::int64_t begin, std::int64_t end) {
   const Scale of_x(op.mix, 0, 1), of_x0(op.mix, 1, 1);
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float* x = op.x.row<float>(n);
-    const float* x0 = op.x0.row<float>(n);
-    for_lanes(op.y.cols, [&](auto at) HWY_ATTR {
-      at.store(hn::MulAdd(of_x.at(at), at.load(x), hn::Mul(of_x0.at(at), at.load(x0))), op.y.row<float>(n));
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.x, n), Row(op.x0, n), Row(op.y, n)}, [&](auto x, auto x0, auto y) HWY_ATTR {
+      for_lanes(op.y.cols, [&](auto at) HWY_ATTR {
+        at.store(hn::MulAdd(of_x.at(at), at.load(x), hn::Mul(of_x0.at(at), at.load(x0))), y);
+      });
     });
-  }
 }
 
 // sums: dmix[0] in the first C columns, dmix[1] in the next.
 void residual_mix_backward_rows(const ResidualMix& op, std::int64_t begin, std::int64_t end, float* sums) {
   const std::int64_t C = op.dy.cols;
   const Scale of_x(op.mix, 0, 1), of_x0(op.mix, 1, 1);
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float* dy = op.dy.row<float>(n);
-    for_lanes(C, [&](auto at) HWY_ATTR {
-      const V32 gradient = at.load(dy);
-      if (op.dx) put(at, hn::Mul(of_x.at(at), gradient), op.dx.row<float>(n), op.add_dx);
-      if (op.dx0) put(at, hn::Mul(of_x0.at(at), gradient), op.dx0.row<float>(n), op.add_dx0);
-      if (!sums) return;
-      at.store(hn::MulAdd(gradient, at.load(op.x.row<float>(n)), at.load(sums)), sums);
-      at.store(hn::MulAdd(gradient, at.load(op.x0.row<float>(n)), at.load(sums + C)), sums + C);
-    });
-  }
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.dy, n), Row(op.dx, n), Row(op.dx0, n), Row(op.x, n), Row(op.x0, n)},
+              [&](auto dy, auto dx, auto dx0, auto x, auto x0) HWY_ATTR {
+                for_lanes(C, [&](auto at) HWY_ATTR {
+                  const V32 gradient = at.load(dy);
+                  if (dx) put(at, hn::Mul(of_x.at(at), gradient), dx, op.add_dx);
+                  if (dx0) put(at, hn::Mul(of_x0.at(at), gradient), dx0, op.add_dx0);
+                  if (!sums) return;
+                  at.store(hn::MulAdd(gradient, at.load(x), at.load(sums)), sums);
+                  at.store(hn::MulAdd(gradient, at.load(x0), at.load(sums + C)), sums + C);
+                });
+              });
 }
 
+// As rmsnorm: the stream and its statistics for a few rows, then their norms.
 void residual_norm_rows(const ResidualNorm& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t C = op.x.cols;
   const Scale scale(op.scale, 0, 1);
   const float* w = op.w ? op.w.row<float>(0) : nullptr;
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float* x = op.x.row<float>(n);
-    const float* branch = op.branch.row<float>(n);
-    float* s = op.s.row<float>(n);
-    const float squares = sum_lanes(C, [&](auto at) HWY_ATTR {
-      const V32 sum = hn::MulAdd(scale.at(at), at.load(branch), at.load(x));
-      at.store(sum, s);
-      return hn::Mul(sum, sum);
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.x, n), Row(op.branch, n), Row(op.s, n)}, [&](auto x, auto branch, auto s) HWY_ATTR {
+      const float squares = sum_lanes(C, [&](auto at) HWY_ATTR {
+        at.store(hn::MulAdd(scale.at(at), at.load(branch), at.load(x)), s);
+        const V32 stored = at.load(s);  // rounded: the norm is that of the stream as its readers see it
+        return hn::Mul(stored, stored);
+      });
+      *op.rstd.row<float>(n) = 1.0f / std::sqrt(squares / static_cast<float>(C) + op.at.eps);
     });
-    const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(C) + op.at.eps);
-    const V32 factor = all(rstd * op.at.norm_scale);
-    for_lanes(C, [&](auto at) HWY_ATTR {
-      const V32 scaled = hn::Mul(at.load(s), factor);
-      at.store(w ? hn::Mul(scaled, at.load(w)) : scaled, op.h.row<float>(n));
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.s, n), Row(op.h, n)}, [&](auto s, auto h) HWY_ATTR {
+      const V32 factor = all(*op.rstd.row<float>(n) * op.at.norm_scale);
+      for_lanes(C, [&](auto at) HWY_ATTR {
+        const V32 scaled = hn::Mul(at.load(s), factor);
+        at.store(w ? hn::Mul(scaled, at.load(w)) : scaled, h);
+      });
     });
-    *op.rstd.row<float>(n) = rstd;
-  }
 }
 
 // sums: dscale in the first C columns, dw in the next.
@@ -115,28 +115,28 @@ void residual_norm_backward_rows(const ResidualNorm& op, std::int64_t begin, std
   const std::int64_t C = op.s.cols;
   const Scale scale(op.scale, 0, 1);
   const float* w = op.w ? op.w.row<float>(0) : nullptr;
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float* s = op.s.row<float>(n);
-    const float* dh = op.dh.row<float>(n);
-    const float* ds = op.ds ? op.ds.row<float>(n) : nullptr;
-    const float rstd = *op.rstd.row<float>(n);
-    const auto gradient = [&](auto at)
-                              HWY_ATTR { return w ? hn::Mul(at.load(dh), at.load(w)) : at.load(dh); };
-    const float correlation =
-        sum_lanes(C, [&](auto at) HWY_ATTR { return hn::Mul(gradient(at), at.load(s)); });
-    const V32 a = all(op.at.norm_scale * rstd);
-    const V32 b = all(-op.at.norm_scale * rstd * rstd * rstd * correlation / static_cast<float>(C));
-    for_lanes(C, [&](auto at) HWY_ATTR {
-      const V32 stream = at.load(s);
-      V32 total = hn::MulAdd(a, gradient(at), hn::Mul(b, stream));
-      if (ds) total = hn::Add(total, at.load(ds));
-      if (op.dx) put(at, total, op.dx.row<float>(n), op.add_dx);
-      if (op.dbranch) put(at, hn::Mul(scale.at(at), total), op.dbranch.row<float>(n), op.add_dbranch);
-      if (!sums) return;
-      at.store(hn::MulAdd(total, at.load(op.branch.row<float>(n)), at.load(sums)), sums);
-      at.store(hn::MulAdd(hn::Mul(a, at.load(dh)), stream, at.load(sums + C)), sums + C);
-    });
-  }
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows(
+        {Row(op.s, n), Row(op.dh, n), Row(op.ds, n), Row(op.dx, n), Row(op.dbranch, n), Row(op.branch, n)},
+        [&](auto s, auto dh, auto ds, auto dx, auto dbranch, auto branch) HWY_ATTR {
+          const float rstd = *op.rstd.row<float>(n);
+          const auto gradient = [&](auto at)
+                                    HWY_ATTR { return w ? hn::Mul(at.load(dh), at.load(w)) : at.load(dh); };
+          const float correlation =
+              sum_lanes(C, [&](auto at) HWY_ATTR { return hn::Mul(gradient(at), at.load(s)); });
+          const V32 a = all(op.at.norm_scale * rstd);
+          const V32 b = all(-op.at.norm_scale * rstd * rstd * rstd * correlation / static_cast<float>(C));
+          for_lanes(C, [&](auto at) HWY_ATTR {
+            const V32 stream = at.load(s);
+            V32 total = hn::MulAdd(a, gradient(at), hn::Mul(b, stream));
+            if (ds) total = hn::Add(total, at.load(ds));
+            if (dx) put(at, total, dx, op.add_dx);
+            if (dbranch) put(at, hn::Mul(scale.at(at), total), dbranch, op.add_dbranch);
+            if (!sums) return;
+            at.store(hn::MulAdd(total, at.load(branch), at.load(sums)), sums);
+            at.store(hn::MulAdd(hn::Mul(a, at.load(dh)), stream, at.load(sums + C)), sums + C);
+          });
+        });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -33,31 +33,36 @@ HWY_INLINE const float* past(const float* w, std::int64_t columns) {
 }
 
 // y = turned(x * factor * w)
-HWY_INLINE void turn_head(const Head& head, const float* x, float factor, float* y) {
+template <class X, class Y>
+HWY_INLINE void turn_head(const Head& head, X x, float factor, Y y) {
   const V32 f = all(factor);
   const std::int64_t half = head.half, rest = 2 * half;
+  const X x_half = x + half, x_rest = x + rest;
+  const Y y_half = y + half, y_rest = y + rest;
   for_lanes(half, [&](auto at) HWY_ATTR {
     const V32 a = weighted(at, hn::Mul(at.load(x), f), head.w);
-    const V32 b = weighted(at, hn::Mul(at.load(x + half), f), past(head.w, half));
+    const V32 b = weighted(at, hn::Mul(at.load(x_half), f), past(head.w, half));
     const V32 c = at.load(head.cosines), s = at.load(head.sines);
     at.store(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), y);
-    at.store(hn::MulAdd(a, s, hn::Mul(b, c)), y + half);
+    at.store(hn::MulAdd(a, s, hn::Mul(b, c)), y_half);
   });
   for_lanes(head.size - rest, [&](auto at) HWY_ATTR {
-    at.store(weighted(at, hn::Mul(at.load(x + rest), f), past(head.w, rest)), y + rest);
+    at.store(weighted(at, hn::Mul(at.load(x_rest), f), past(head.w, rest)), y_rest);
   });
 }
 
 // u = dy turned back
-HWY_INLINE void turn_back(const Head& head, const float* dy, float* u) {
+template <class Y>
+HWY_INLINE void turn_back(const Head& head, Y dy, float* u) {
   const std::int64_t half = head.half, rest = 2 * half;
+  const Y dy_half = dy + half, dy_rest = dy + rest;
   for_lanes(half, [&](auto at) HWY_ATTR {
-    const V32 a = at.load(dy), b = at.load(dy + half);
+    const V32 a = at.load(dy), b = at.load(dy_half);
     const V32 c = at.load(head.cosines), s = at.load(head.sines);
     at.store(hn::MulAdd(a, c, hn::Mul(b, s)), u);
     at.store(hn::Sub(hn::Mul(b, c), hn::Mul(a, s)), u + half);
   });
-  for_lanes(head.size - rest, [&](auto at) HWY_ATTR { at.store(at.load(dy + rest), u + rest); });
+  for_lanes(head.size - rest, [&](auto at) HWY_ATTR { at.store(at.load(dy_rest), u + rest); });
 }
 
 HWY_INLINE Head head_of(const Rope& op, std::int64_t n) {
@@ -70,55 +75,65 @@ HWY_INLINE float gain_of(const Rope& op, std::int64_t h) {
   return op.gain ? op.gain.row<float>(0)[op.gain.cols == 1 ? 0 : h] : 1.0f;
 }
 
-void rope_rows(const Rope& op, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t n = begin; n < end; ++n) {
-    const Head head = head_of(op, n);
-    if (!op.at.norm) *op.rstd.row<float>(n) = 1;
-    for (std::int64_t h = 0; h < op.at.heads; ++h) {
-      const float* x = op.x.row<float>(n) + h * head.size;
-      float rstd = 1;
-      if (op.at.norm) {
-        rstd = 1.0f / std::sqrt(dot(x, x, head.size) / static_cast<float>(head.size) + op.at.eps);
-        op.rstd.row<float>(n)[h] = rstd;
-      }
-      turn_head(head, x, rstd * gain_of(op, h), op.y.row<float>(n) + h * head.size);
-    }
-  }
+// rstd[h] of all heads: the sums first, then roots and quotients in vectors.
+template <class X>
+HWY_INLINE void norm_heads(const Rope& op, std::int64_t D, X x, float* rstd) {
+  for (std::int64_t h = 0; h < op.at.heads; ++h) rstd[h] = dot(x + h * D, x + h * D, D);
+  const V32 over_size = all(1.0f / static_cast<float>(D)), eps = all(op.at.eps);
+  for_lanes(op.at.heads, [&](auto at) HWY_ATTR {
+    at.store(hn::Div(all(1), hn::Sqrt(hn::MulAdd(at.load(rstd), over_size, eps))), rstd);
+  });
 }
 
-// sums: dgain in the first H columns, dw in the next D. u: scratch of one head.
+void rope_rows(const Rope& op, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.x, n), Row(op.y, n)}, [&](auto x, auto y) HWY_ATTR {
+      const Head head = head_of(op, n);
+      const std::int64_t D = head.size;
+      float* rstd = op.rstd.row<float>(n);
+      if (op.at.norm)
+        norm_heads(op, D, x, rstd);
+      else
+        *rstd = 1;
+      for (std::int64_t h = 0; h < op.at.heads; ++h)
+        turn_head(head, x + h * D, (op.at.norm ? rstd[h] : 1.0f) * gain_of(op, h), y + h * D);
+    });
+}
+
+// One head of one row. dgain: one sum; dw [D]: sums; each may be nullptr. u: room for one head.
+template <class X, class DY, class DX>
+HWY_INLINE void head_backward(const Rope& op, const Head& head, X x, DY dy, DX dx, float gain, float rstd,
+                              float* dgain, float* dw, float* u) {
+  const std::int64_t D = head.size;
+  turn_back(head, dy, u);
+  const auto weighted_u = [&](auto at) HWY_ATTR { return weighted(at, at.load(u), head.w); };
+  // dy . turned(x_hat) = u . x_hat: turning keeps inner products.
+  const float correlation =
+      op.at.norm || dgain
+          ? sum_lanes(D, [&](auto at) HWY_ATTR { return hn::Mul(weighted_u(at), at.load(x)); })
+          : 0.0f;
+  if (dgain) *dgain += correlation * rstd;
+  const V32 a = all(gain * rstd);
+  const V32 b = all(op.at.norm ? -gain * rstd * rstd * rstd * correlation / static_cast<float>(D) : 0.0f);
+  for_lanes(D, [&](auto at) HWY_ATTR {
+    if (dw) at.store(hn::MulAdd(hn::Mul(a, at.load(u)), at.load(x), at.load(dw)), dw);
+    if (!dx) return;
+    const V32 straight = hn::Mul(a, weighted_u(at));
+    put(at, op.at.norm ? hn::MulAdd(b, at.load(x), straight) : straight, dx, op.add_dx);
+  });
+}
+
+// sums: dgain in the first H columns, dw in the next D. u: room for one head.
 void rope_backward_rows(const Rope& op, std::int64_t begin, std::int64_t end, float* sums, float* u) {
-  for (std::int64_t n = begin; n < end; ++n) {
-    const Head head = head_of(op, n);
-    const std::int64_t D = head.size;
-    for (std::int64_t h = 0; h < op.at.heads; ++h) {
-      const float* x = op.x.row<float>(n) + h * D;
-      const float rstd = op.at.norm ? op.rstd.row<float>(n)[h] : 1.0f;
-      const float gain = gain_of(op, h);
-      turn_back(head, op.dy.row<float>(n) + h * D, u);
-      const auto weighted_u = [&](auto at) HWY_ATTR { return weighted(at, at.load(u), head.w); };
-      // dy . turned(x_hat) = u . x_hat: turning keeps inner products.
-      const float correlation =
-          sum_lanes(D, [&](auto at) HWY_ATTR { return hn::Mul(weighted_u(at), at.load(x)); });
-      if (op.dgain) sums[h] += correlation * rstd;
-      if (op.dw) {
-        float* dw = sums + op.at.heads;
-        const V32 factor = all(gain * rstd);
-        for_lanes(D, [&](auto at) HWY_ATTR {
-          at.store(hn::MulAdd(hn::Mul(factor, at.load(u)), at.load(x), at.load(dw)), dw);
-        });
-      }
-      if (!op.dx) continue;
-      const V32 a = all(gain * rstd);
-      const V32 b = all(op.at.norm ? -gain * rstd * rstd * rstd * correlation / static_cast<float>(D) : 0.0f);
-      const bool norm = op.at.norm;
-      for_lanes(D, [&](auto at) HWY_ATTR {
-        const V32 straight = hn::Mul(a, weighted_u(at));
-        put(at, norm ? hn::MulAdd(b, at.load(x), straight) : straight, op.dx.row<float>(n) + h * D,
-            op.add_dx);
-      });
-    }
-  }
+  float* dw = op.dw ? sums + op.at.heads : nullptr;
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.x, n), Row(op.dy, n), Row(op.dx, n)}, [&](auto x, auto dy, auto dx) HWY_ATTR {
+      const Head head = head_of(op, n);
+      const std::int64_t D = head.size;
+      for (std::int64_t h = 0; h < op.at.heads; ++h)
+        head_backward(op, head, x + h * D, dy + h * D, dx ? dx + h * D : dx, gain_of(op, h),
+                      op.at.norm ? op.rstd.row<float>(n)[h] : 1.0f, op.dgain ? sums + h : nullptr, dw, u);
+    });
 }
 
 }  // namespace HWY_NAMESPACE

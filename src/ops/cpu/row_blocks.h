@@ -28,12 +28,17 @@ struct RowBlocks {
 
 constexpr std::int64_t kFloatsPerLine = kAlignment / static_cast<std::int64_t>(sizeof(float));
 
+// Bytes of a row of f32 in scratch, up to where the next may start.
+inline std::int64_t row_bytes(std::int64_t width) {
+  return align_up(width, kFloatsPerLine) * static_cast<std::int64_t>(sizeof(float));
+}
+
 // Bytes of scratch for sums of `width` columns over at most `rows` rows. (Fewer rows may make more blocks:
 // 1025 make 61, 1024 make 64.)
 inline std::int64_t row_sum_bytes(std::int64_t rows, std::int64_t width) {
   const std::int64_t most =
       std::min(RowBlocks::kMost, (rows + RowBlocks::kFewestRows - 1) / RowBlocks::kFewestRows);
-  return most * align_up(width, kFloatsPerLine) * static_cast<std::int64_t>(sizeof(float));
+  return most * row_bytes(width);
 }
 
 // body(begin, end, partial) adds what rows [begin, end) have to say to partial[0 .. width), which starts at

@@ -15,24 +15,23 @@ namespace HWY_NAMESPACE {
 
 void softcap_rows(const Softcap& op, std::int64_t begin, std::int64_t end) {
   const V32 cap = all(op.cap), inverse = all(1 / op.cap);
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float* x = op.x.row<float>(n);
-    for_lanes(op.x.cols, [&](auto at) HWY_ATTR {
-      at.store(hn::Mul(cap, tanh_lanes(hn::Mul(at.load(x), inverse))), op.y.row<float>(n));
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.x, n), Row(op.y, n)}, [&](auto x, auto y) HWY_ATTR {
+      for_lanes(op.x.cols, [&](auto at) HWY_ATTR {
+        at.store(hn::Mul(cap, tanh_lanes(hn::Mul(at.load(x), inverse))), y);
+      });
     });
-  }
 }
 
 void softcap_backward_rows(const Softcap& op, std::int64_t begin, std::int64_t end) {
   const V32 inverse = all(1 / op.cap);
-  for (std::int64_t n = begin; n < end; ++n) {
-    const float* y = op.y.row<float>(n);
-    const float* dy = op.dy.row<float>(n);
-    for_lanes(op.dy.cols, [&](auto at) HWY_ATTR {
-      const V32 t = hn::Mul(at.load(y), inverse);
-      put(at, hn::Mul(at.load(dy), hn::Sub(all(1), hn::Mul(t, t))), op.dx.row<float>(n), op.add_dx);
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.y, n), Row(op.dy, n), Row(op.dx, n)}, [&](auto y, auto dy, auto dx) HWY_ATTR {
+      for_lanes(op.dy.cols, [&](auto at) HWY_ATTR {
+        const V32 t = hn::Mul(at.load(y), inverse);
+        put(at, hn::Mul(at.load(dy), hn::Sub(all(1), hn::Mul(t, t))), dx, op.add_dx);
+      });
     });
-  }
 }
 
 }  // namespace HWY_NAMESPACE

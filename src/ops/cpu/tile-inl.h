@@ -19,24 +19,31 @@ struct Left {
   std::int64_t row, column;
 };
 
-// R rows of the result, W vectors wide.
+// R rows of the result, W vectors wide. Unrolled by hand: at -O2 the sums would stay in memory.
 template <int R, int W>
 HWY_INLINE void tile_strip(Left a, const float* b, std::int64_t b_row, std::int64_t depth, float* c,
                            std::int64_t c_row, bool add) {
   const F32 d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   V32 sum[R][W];
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
     for (int w = 0; w < W; ++w) sum[r][w] = add ? hn::LoadU(d, c + r * c_row + w * lanes) : hn::Zero(d);
   for (std::int64_t k = 0; k < depth; ++k) {
     V32 right[W];
+#pragma GCC unroll 8
     for (int w = 0; w < W; ++w) right[w] = hn::LoadU(d, b + k * b_row + w * lanes);
+#pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const V32 left = hn::Set(d, a.data[r * a.row + k * a.column]);
+#pragma GCC unroll 8
       for (int w = 0; w < W; ++w) sum[r][w] = hn::MulAdd(left, right[w], sum[r][w]);
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
+#pragma GCC unroll 8
     for (int w = 0; w < W; ++w) hn::StoreU(sum[r][w], d, c + r * c_row + w * lanes);
 }
 
@@ -61,22 +68,38 @@ HWY_INLINE void tile_product(std::int64_t rows, std::int64_t width, std::int64_t
   for (; m < rows; ++m) tile_rows<1>(from(m), b, b_row, depth, width, c + m * c_row, c_row, add);
 }
 
-// out[i] = in[i], rows padded with zeros.
-HWY_INLINE void copy_tile(const float* in, std::int64_t in_row, std::int64_t rows, std::int64_t cols,
-                          float* out, std::int64_t out_row) {
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for_lanes(cols, [&](auto at) HWY_ATTR { at.store(at.load(in + r * in_row), out + r * out_row); });
-    for (std::int64_t c = cols; c < out_row; ++c) out[r * out_row + c] = 0;
+// A part of a tensor, f32 or bf16, that is read into a tile or written from one.
+struct Part {
+  const Tensor& tensor;
+  std::int64_t row, column, rows, cols;
+
+  Row at(std::int64_t r) const { return Row(tensor, row + r) + column; }
+};
+
+// Rows padded with zeros.
+HWY_INLINE void copy_tile(const Part& in, float* out, std::int64_t out_row) {
+  for (std::int64_t r = 0; r < in.rows; ++r) {
+    for_lanes(in.cols, [&](auto at) HWY_ATTR { at.store(at.load(in.at(r)), out + r * out_row); });
+    for (std::int64_t c = in.cols; c < out_row; ++c) out[r * out_row + c] = 0;
   }
 }
 
-// out[c][r] = in[r][c]; the columns of out from `rows` on become zeros.
-HWY_INLINE void transpose_tile(const float* in, std::int64_t in_row, std::int64_t rows, std::int64_t cols,
-                               float* out, std::int64_t out_row) {
-  for (std::int64_t c = 0; c < cols; ++c) {
-    for (std::int64_t r = 0; r < rows; ++r) out[c * out_row + r] = in[r * in_row + c];
-    for (std::int64_t r = rows; r < out_row; ++r) out[c * out_row + r] = 0;
-  }
+// out[c][r] = in[r][c]; the columns of out from in.rows on become zeros.
+HWY_INLINE void transpose_tile(const Part& in, float* out, std::int64_t out_row) {
+  const auto read = [&](auto element) {
+    for (std::int64_t r = 0; r < in.rows; ++r)
+      for (std::int64_t c = 0; c < in.cols; ++c) out[c * out_row + r] = element(in.at(r), c);
+  };
+  in.at(0).is_f32() ? read([](Row row, std::int64_t c) { return row.floats()[c]; })
+                    : read([](Row row, std::int64_t c) { return to_f32(row.bf16s()[c]); });
+  for (std::int64_t c = 0; c < in.cols; ++c)
+    for (std::int64_t r = in.rows; r < out_row; ++r) out[c * out_row + r] = 0;
+}
+
+// The tile stored, or added.
+HWY_INLINE void put_tile(const float* tile, std::int64_t tile_row, const Part& out, bool add) {
+  for (std::int64_t r = 0; r < out.rows; ++r)
+    for_lanes(out.cols, [&](auto at) HWY_ATTR { put(at, at.load(tile + r * tile_row), out.at(r), add); });
 }
 
 }  // namespace HWY_NAMESPACE

@@ -4,6 +4,7 @@
 #include "ops/ref/activation.h"
 #include "ops/ref/attention.h"
 #include "ops/ref/cached_attention.h"
+#include "ops/ref/cast.h"
 #include "ops/ref/dropout.h"
 #include "ops/ref/embedding.h"
 #include "ops/ref/exclusive_attention.h"
@@ -47,9 +48,12 @@ void backward(const Context&, const OpCall& call) {
   by_dtype(call, [&](auto number) { Ref::template backward<decltype(number)>(typename Ref::View(call)); });
 }
 
+constexpr DTypes kNumbers = dtypes({DType::f32, DType::f64, DType::c128});
+constexpr DTypes kStorage = kNumbers | dtypes({DType::bf16, DType::f16});
+
 template <class Ref>
 constexpr Kernels both() {
-  return {forward<Ref>, backward<Ref>};
+  return {forward<Ref>, backward<Ref>, kNumbers};
 }
 
 }  // namespace
@@ -73,7 +77,7 @@ Kernels kernels(Op op) {
     case Op::exclusive_attention:
       return both<ExclusiveAttentionRef>();
     case Op::cached_attention:
-      return {forward<CachedAttentionRef>, nullptr};
+      return {forward<CachedAttentionRef>, nullptr, kNumbers};
     case Op::activation:
       return both<ActivationRef>();
     case Op::add_scaled:
@@ -90,8 +94,10 @@ Kernels kernels(Op op) {
       return both<SoftcapRef>();
     case Op::head_loss:
       return both<HeadLossRef>();
+    case Op::cast:
+      return {cast_forward, cast_backward, kStorage, true};
     case Op::fake_quant:
-      return both<FakeQuantRef>();
+      return {forward<FakeQuantRef>, backward<FakeQuantRef>, kNumbers, true};
   }
   fail("[reference] op {} has no kernels", static_cast<int>(op));
 }

@@ -1,0 +1,126 @@
+#include "cli/bench_train.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/interrupt.h"
+#include "base/json.h"
+#include "base/machine.h"
+#include "base/table.h"
+#include "cli/console.h"
+#include "cli/parse.h"
+#include "model/compute_dtype.h"
+#include "model/config_builder.h"
+#include "model/presets.h"
+#include "train/step_bench.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::int64_t kCopiedBytes = std::int64_t{64} << 20;
+constexpr double kCopySeconds = 1;
+
+Config config_from(const Arguments& arguments) {
+  ConfigBuilder settings;
+  settings.preset(arguments.text("preset"));
+  if (arguments.given("config")) settings.file(arguments.path("config"));
+  settings.set("batch_tokens=" + arguments.text("batch-tokens"));
+  settings.set("span_tokens=0");
+  for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
+  return settings.resolve();
+}
+
+std::string_view phase_name(Phase phase) {
+  return phase == Phase::forward ? "forward" : phase == Phase::backward ? "backward" : "recompute";
+}
+
+// One line an op: what limits it is products where it has any, else memory.
+std::string profile_text(const StepBench& bench, double copied_per_second) {
+  std::vector<std::pair<Profile::Key, OpTime>> times(bench.profile.times().begin(),
+                                                     bench.profile.times().end());
+  std::ranges::sort(times, std::greater{}, [](const auto& entry) { return entry.second.seconds; });
+  double all = 0;
+  for (const auto& [key, time] : times) all += time.seconds;
+  Table table({"op", "phase", "calls", "share", "ms", "rate", "of its ceiling"});
+  for (const auto& [key, time] : times) {
+    const bool multiplies = time.work.flops > 0;
+    const double rate = (multiplies ? time.work.flops : time.work.bytes) / time.seconds;
+    const double ceiling = multiplies ? bench.peak_flops : copied_per_second;
+    table.row({std::string(op_def(key.first).name), std::string(phase_name(key.second)),
+               with_commas(time.calls), fmt::format("{:.1f} %", 100 * time.seconds / all),
+               fmt::format("{:.1f}", 1e3 * time.seconds),
+               fmt::format("{:.1f} {}", rate / 1e9, multiplies ? "GFLOP/s" : "GB/s"),
+               fmt::format("{:.2f}", rate / ceiling)});
+  }
+  return table.text();
+}
+
+int run_bench_train(const Arguments& arguments, Console& console) {
+  StepBenchRequest request{.config = config_from(arguments),
+                           .dtype = DType::f32,
+                           .steps = arguments.integer("iterations", {.least = 1, .most = 1000}),
+                           .profile = arguments.flag("profile")};
+  request.dtype = compute_dtype(request.config.train.dtype, Device::cpu);
+  const Interrupt interrupt;
+  const StepBench bench = bench_steps(request, console.progress(), interrupt);
+  const double least = arguments.number("min-tps", {.least = 0});
+  const bool passed = bench.tokens_per_second() >= least;
+  if (console.json()) {
+    console.print_json(
+        Json::object()
+            .set("tokens_per_second", bench.tokens_per_second())
+            .set("passed", passed)
+            .set("dtype", std::string(dtype_name(request.dtype)))
+            .set("step_tokens", bench.tokens)
+            .set("step_seconds", bench.seconds)
+            .set("gflops", bench.flops_per_second() / 1e9)
+            .set("gemm_peak_gflops", bench.peak_flops / 1e9)
+            .set("fraction_of_peak", bench.fraction_of_peak())
+            .set("muon_seconds", request.config.train.uses_muon() ? bench.optimizer_seconds : 0.0)
+            .set("optimizer_seconds", bench.optimizer_seconds));
+    return passed ? 0 : 1;
+  }
+  if (request.profile) {
+    const CopyBandwidth copy =
+        measure_copy_bandwidth(kCopiedBytes, kCopySeconds, console.progress(), interrupt);
+    console.print(profile_text(bench, copy.gigabytes_per_second * 1e9));
+    console.print(fmt::format("copy {:.1f} GB/s (64 MiB), products {:.0f} GFLOP/s\n\n",
+                              copy.gigabytes_per_second, bench.peak_flops / 1e9));
+  }
+  console.print(fmt::format(
+      "{} tokens/s, {:.0f} GFLOP/s of {:.0f} that the products alone reach: {:.3f} ({}, {} tokens "
+      "in {}, {} of it the optimizer)\n",
+      with_unit(bench.tokens_per_second()), bench.flops_per_second() / 1e9, bench.peak_flops / 1e9,
+      bench.fraction_of_peak(), dtype_name(request.dtype), with_commas(bench.tokens),
+      in_seconds(bench.seconds), in_seconds(bench.optimizer_seconds)));
+  if (!passed) console.log().warning("slower than the {} tokens/s asked for", least);
+  return passed ? 0 : 1;
+}
+
+}  // namespace
+
+Command bench_train_command() {
+  std::vector<std::string_view> presets;
+  for (const Preset& preset : all_presets()) presets.push_back(preset.name);
+  return {
+      .name = "bench train",
+      .summary = "how fast a model trains here, beside what the machine's matrix products reach",
+      .options =
+          {{.name = "preset", .initial = "golf", .help = "model and optimizer", .choices = presets},
+           {.name = "config", .value = "FILE", .help = "TOML file of settings, on top of the preset"},
+           {.name = "set", .value = "KEY=VALUE", .help = "one setting, on top of both", .repeated = true},
+           {.name = "batch-tokens", .value = "N", .initial = "65536", .help = "tokens of one step"},
+           {.name = "iterations", .value = "N", .initial = "3", .help = "steps measured; the median counts"},
+           {.name = "profile", .help = "time of every op, and the part of its ceiling that it reaches"},
+           {.name = "min-tps", .value = "F", .initial = "0", .help = "fail below so many tokens/s"},
+           common::threads(),
+           common::json(),
+           common::quiet()},
+      .examples = {"thimble bench train --preset golf --profile",
+                   "thimble bench train --preset llama --set dtype=f32 --batch-tokens 8192"},
+      .run = run_bench_train};
+}
+
+}  // namespace thimble

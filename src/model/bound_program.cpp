@@ -1,0 +1,117 @@
+#include "model/bound_program.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace thimble {
+
+namespace {
+
+struct Part {
+  Value GptGraph::*value;
+  std::vector<std::int32_t> Rows::*rows;
+};
+
+constexpr std::array kParts = {
+    Part{&GptGraph::token, &Rows::token},
+    Part{&GptGraph::token_order, &Rows::token_order},
+    Part{&GptGraph::bucket, &Rows::bucket},
+    Part{&GptGraph::bucket_order, &Rows::bucket_order},
+    Part{&GptGraph::embedded_position, &Rows::embedded_position},
+    Part{&GptGraph::position_order, &Rows::position_order},
+    Part{&GptGraph::previous, &Rows::previous},
+    Part{&GptGraph::position, &Rows::position},
+    Part{&GptGraph::first, &Rows::first},
+    Part{&GptGraph::slot, &Rows::slot},
+    Part{&GptGraph::gather, &Rows::gather},
+    Part{&GptGraph::target, &Rows::target},
+};
+
+}  // namespace
+
+BoundProgram::BoundProgram(GptGraph graph, const ScheduleOptions& options, const Context& context)
+    : graph_(std::move(graph)),
+      context_(context),
+      program_(std::move(graph_.tape), options, context),
+      inputs_(lay_out()),
+      block_(context.runtime(), size_of_inputs(), "the rows", "compute fewer rows at a time") {
+  if (context.device() != Device::cpu) staging_ = PinnedBuffer(context.runtime(), block_.bytes());
+  for (Input& input : inputs_) bind(input, program_.tape().info(input.value).shape.rows);
+}
+
+std::vector<BoundProgram::Input> BoundProgram::lay_out() const {
+  std::vector<Input> inputs;
+  std::int64_t offset = 0;
+  const auto add = [&](Value value, std::vector<std::int32_t> Rows::*rows) {
+    if (!value) return;
+    inputs.push_back({value, rows, offset});
+    offset += align_up(program_.tape().info(value).shape.bytes());
+  };
+  for (const Part& part : kParts) add(graph_.*part.value, part.rows);
+  add(graph_.weight, nullptr);
+  add(graph_.dropout_seed, nullptr);
+  return inputs;
+}
+
+std::int64_t BoundProgram::size_of_inputs() const {
+  const Input& last = inputs_.back();
+  return last.offset + align_up(program_.tape().info(last.value).shape.bytes());
+}
+
+Tensor BoundProgram::bound(Value value) const {
+  const auto input = std::ranges::find(inputs_, value, &Input::value);
+  check(input != inputs_.end(), "[model] this program has no such input");
+  const DType dtype = program_.tape().info(value).shape.dtype;
+  return {block_.at(input->offset), input->rows, 1, 1, dtype, context_.device()};
+}
+
+void BoundProgram::bind(Input& input, std::int64_t rows) {
+  if (std::exchange(input.rows, rows) != rows) program_.bind(input.value, bound(input.value));
+}
+
+void BoundProgram::stage(const Rows& rows, std::uint64_t dropout_seed, std::byte* place) const {
+  for (const Input& input : inputs_) {
+    std::byte* to = place + input.offset;
+    if (input.integers) {
+      const std::vector<std::int32_t>& from = rows.*input.integers;
+      std::memcpy(to, from.data(), from.size() * sizeof(std::int32_t));
+    } else if (input.value == graph_.weight) {
+      std::memcpy(to, rows.weight.data(), rows.weight.size() * sizeof(float));
+    } else {
+      std::memcpy(to, &dropout_seed, sizeof(dropout_seed));
+    }
+  }
+}
+
+void BoundProgram::set_inputs(const Rows& rows, std::uint64_t dropout_seed) {
+  for (Input& input : inputs_) {
+    const std::int64_t recorded = program_.tape().info(input.value).shape.rows;
+    const auto given = input.integers ? static_cast<std::int64_t>((rows.*input.integers).size())
+                       : input.value == graph_.weight ? static_cast<std::int64_t>(rows.weight.size())
+                                                      : recorded;
+    check(given <= recorded, "[model] {} rows of '{}', the program takes {}", given,
+          program_.tape().info(input.value).name, recorded);
+    bind(input, given);
+  }
+  std::byte* place = staging_.bytes() > 0 ? staging_.data() : block_.at(0);
+  stage(rows, dropout_seed, place);
+  if (place != block_.at(0)) context_.runtime()->upload(block_.at(0), place, block_.bytes());
+}
+
+void BoundProgram::take_staged(const std::byte* place) {
+  for (Input& input : inputs_) bind(input, program_.tape().info(input.value).shape.rows);
+  context_.runtime()->copy(block_.at(0), place, block_.bytes());
+}
+
+std::vector<float> BoundProgram::fetch(Value kept) const {
+  const Tensor tensor = program_.tensor(kept);
+  std::vector<float> values(static_cast<std::size_t>(tensor.count()));
+  context_.runtime()->download(values.data(), tensor.data, tensor.shape().bytes());
+  context_.runtime()->synchronise();
+  return values;
+}
+
+}  // namespace thimble

@@ -1,0 +1,25 @@
+#include "model/compute_dtype.h"
+
+#include "base/error.h"
+#include "base/machine.h"
+
+namespace thimble {
+
+DType compute_dtype(ComputeDType wanted, Device device) {
+  const bool multiplies_bf16 = device == Device::cuda || training_dtype(cpu_features()).dtype == "bf16";
+  switch (wanted) {
+    case ComputeDType::automatic:
+      return multiplies_bf16 ? DType::bf16 : DType::f32;
+    case ComputeDType::f32:
+      return DType::f32;
+    case ComputeDType::bf16:
+      check(multiplies_bf16, Hint{"--dtype f32, or leave --dtype out"},
+            "this processor does not multiply bf16 (no AVX-512 BF16, no AMX): it would be slower than f32");
+      return DType::bf16;
+    case ComputeDType::f16:
+      break;
+  }
+  fail(Hint{"--dtype bf16 or f32; f16 is what files may be stored in"}, "f16 is not computed in");
+}
+
+}  // namespace thimble

@@ -1,0 +1,14 @@
+// What a model computes in, settled: `auto` becomes a dtype, and what this machine should not do is refused.
+#pragma once
+
+#include "model/config.h"
+#include "tensor/dtype.h"
+#include "tensor/tensor.h"
+
+namespace thimble {
+
+// automatic: bf16 where the device multiplies it (AVX-512 BF16, AMX, CUDA), else f32. Asking a processor without it
+// for bf16 is an error: every product would be slower than f32. f16 is for storage.
+DType compute_dtype(ComputeDType wanted, Device device);
+
+}  // namespace thimble

@@ -1,0 +1,67 @@
+// How attention is cut up on CUDA, and which kernels take which case.
+//
+//   attention_plain.cu   f32 sums in plain arithmetic: any head size up to 128, any layout, f32 or bf16 rows
+//   attention_mma.cu     bf16 tiles on the tensor cores: head sizes 32, 64 and 128, rows at 16-byte addresses
+//
+// A block of threads has 64 queries of a head (forward, dq) or 64 keys of a kv head (dk, dv) and walks the other side in
+// tiles of 64, in order: nothing is added by two blocks, so the same bits every time. Tiles stand at multiples of 64 rows:
+// a document's bits depend on where it stands modulo 64. A NaN reaches the rows of its tile, other documents' too.
+#pragma once
+
+#include "ops/attention.h"
+#include "ops/cuda/rows.cuh"
+
+namespace thimble::cuda {
+
+inline constexpr int kQueryTile = 64, kKeyTile = 64;
+
+// What every attention kernel reads.
+struct AttentionRows {
+  View q, k, v;
+  Ints first;
+  std::int64_t rows;
+  std::int32_t size, group;  // D, and query heads per kv head
+  float scale;
+
+  explicit AttentionRows(const Attention& op)
+      : q(op.q),
+        k(op.k),
+        v(op.v),
+        first(op.first),
+        rows(op.q.rows),
+        size(static_cast<std::int32_t>(op.head_size())),
+        group(static_cast<std::int32_t>(op.group())),
+        scale(op.at.scale) {}
+
+  // Where the first tile of keys starts that a query of this tile sees.
+  __device__ std::int64_t first_key_tile(std::int64_t query) const {
+    return first[query] / kKeyTile * kKeyTile;
+  }
+};
+
+// What backward reads besides, and writes.
+struct AttentionGradients {
+  View dy, lse, dq, dk, dv;
+  const float* delta;  // [N, H]: dy . y
+  std::int32_t heads;
+  bool add_dq, add_dk, add_dv;
+
+  AttentionGradients(const Attention& op, const float* delta_of_rows)
+      : dy(op.dy),
+        lse(op.lse),
+        dq(op.dq),
+        dk(op.dk),
+        dv(op.dv),
+        delta(delta_of_rows),
+        heads(op.at.heads),
+        add_dq(op.add_dq),
+        add_dk(op.add_dk),
+        add_dv(op.add_dv) {}
+};
+
+void plain_attention_forward(cudaStream_t stream, const Attention& op);
+void plain_attention_backward(cudaStream_t stream, const Attention& op, const float* delta);
+void mma_attention_forward(cudaStream_t stream, const Attention& op);
+void mma_attention_backward(cudaStream_t stream, const Attention& op, const float* delta);
+
+}  // namespace thimble::cuda

@@ -1,0 +1,334 @@
+// Attention on the tensor cores. Scores, weights and results stay in registers; the side that passes by is fetched one
+// tile ahead.
+#include "ops/cuda/attention.h"
+#include "ops/cuda/mma.cuh"
+
+namespace thimble::cuda {
+
+namespace {
+
+constexpr int kWarps = 4, kBlock = kWarps * kWarp;  // threads; a warp has 16 rows
+static_assert(kQueryTile == kWarps * 16 && kKeyTile == kWarps * 16);
+constexpr float kLog2E = 1.4426950408889634f,
+                kLn2 = 0.6931471805599453f;  // exponentials are powers of 2 here
+
+template <int D>
+constexpr int kTileHalves = kKeyTile* kPitch<D>;
+
+// Which rows a lane has: n[0] and n[1], 8 apart, and where their documents start.
+struct LaneRows {
+  std::int64_t n[2], first[2];
+
+  __device__ LaneRows(const AttentionRows& rows, std::int64_t tile) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll
+    for (int side = 0; side < 2; ++side) {
+      n[side] = tile + warp * 16 + lane / 4 + 8 * side;
+      first[side] =
+          n[side] < rows.rows ? rows.first[n[side]] : n[side] + 1;  // beyond the batch: sees nothing
+    }
+  }
+  __device__ bool sees(int side, std::int64_t m) const {
+    return m >= first[side] && m <= n[side];
+  }
+};
+
+__device__ int lane_column(int n, int e) {
+  return n * 8 + 2 * static_cast<int>(threadIdx.x % 4) + (e & 1);
+}
+
+// The four lanes that share a row.
+__device__ float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ float row_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// Whether every query of a tile sees every key of another: most pairs of a long document.
+__device__ bool all_visible(const AttentionRows& rows, std::int64_t query, std::int64_t key) {
+  const std::int64_t last = query + kQueryTile - 1;
+  return key + kKeyTile - 1 <= query && last < rows.rows && rows.first[last] <= key;
+}
+
+// One tile of scores becomes weights; returns by what the results so far are to be multiplied.
+template <int T>
+__device__ void online_softmax(float (&score)[T][4], const LaneRows& lanes, std::int64_t key, bool masked,
+                               float scale, float (&highest)[2], float (&sum)[2], float (&keep)[2]) {
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    float top = -INFINITY;
+#pragma unroll
+    for (int n = 0; n < T; ++n)
+#pragma unroll
+      for (int e = 2 * side; e < 2 * side + 2; ++e) {
+        const bool hidden = masked && !lanes.sees(side, key + lane_column(n, e));
+        score[n][e] = hidden ? -INFINITY : score[n][e] * scale;
+        top = fmaxf(top, score[n][e]);
+      }
+    const float now = fmaxf(highest[side], row_max(top));
+    const float base = now == -INFINITY ? 0.0f : now;  // nothing seen yet: exp(-inf - -inf) would be NaN
+    keep[side] = exp2f(highest[side] - base);
+    float added = 0;
+#pragma unroll
+    for (int n = 0; n < T; ++n)
+#pragma unroll
+      for (int e = 2 * side; e < 2 * side + 2; ++e) added += score[n][e] = exp2f(score[n][e] - base);
+    sum[side] = sum[side] * keep[side] + added;
+    highest[side] = now;
+  }
+}
+
+template <int D>
+__global__ void __launch_bounds__(kBlock) forward_mma(AttentionRows rows, View y, View lse) {
+  extern __shared__ __align__(16) Half memory[];
+  Half* q = memory;
+  const auto keys = [&](int stage) { return memory + (1 + stage) * kTileHalves<D>; };
+  const auto values = [&](int stage) { return memory + (3 + stage) * kTileHalves<D>; };
+  const int head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t query = std::int64_t{gridDim.x - 1 - blockIdx.x} * kQueryTile;  // long ones first
+  const std::int64_t column = std::int64_t{head} * D, kv_column = std::int64_t{head / rows.group} * D;
+  const std::int64_t begin = rows.first_key_tile(query);
+  const std::int64_t end = query + kQueryTile < rows.rows ? query + kQueryTile : rows.rows;
+  const auto fetch = [&](std::int64_t key, int stage) {
+    fetch_tile<D, kKeyTile, kBlock>(keys(stage), rows.k, key, kv_column);
+    fetch_tile<D, kKeyTile, kBlock>(values(stage), rows.v, key, kv_column);
+    end_of_fetch();
+  };
+  fetch_tile<D, kQueryTile, kBlock>(q, rows.q, query, column);
+  fetch(begin, 0);
+
+  const LaneRows lanes(rows, query);
+  float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+  for (std::int64_t key = begin; key < end; key += kKeyTile) {
+    const int stage = static_cast<int>((key - begin) / kKeyTile % 2);
+    if (key + kKeyTile < end) {
+      fetch(key + kKeyTile, 1 - stage);
+      wait_for_fetch<1>();
+    } else {
+      wait_for_fetch<0>();
+    }
+    __syncthreads();
+    float score[kKeyTile / 8][4], keep[2];
+    tile_dots<D>(q, warp * 16, keys(stage), score);
+    online_softmax(score, lanes, key, !all_visible(rows, query, key), rows.scale * kLog2E, highest, sum,
+                   keep);
+#pragma unroll
+    for (auto& part : result) part[0] *= keep[0], part[1] *= keep[0], part[2] *= keep[1], part[3] *= keep[1];
+    tile_accumulate<D>(score, values(stage), result);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    sum[side] = row_sum(sum[side]);
+#pragma unroll
+    for (auto& part : result) part[2 * side] /= sum[side], part[2 * side + 1] /= sum[side];
+    if (threadIdx.x % 4 == 0 && lanes.n[side] < rows.rows)
+      store_one(lse, lanes.n[side], head, (highest[side] + log2f(sum[side])) * kLn2);
+  }
+  put_tile<D>(y, query + warp * 16, column, result, false);
+}
+
+// What a tile of queries brings along besides its rows.
+template <int Q>
+struct QueryFacts {
+  float lse[Q], delta[Q];  // lse in powers of 2
+  std::int32_t first[Q];
+
+  __device__ void fetch(const AttentionRows& rows, const AttentionGradients& gradients, std::int64_t query,
+                        int head) {
+    for (int i = static_cast<int>(threadIdx.x); i < Q; i += kBlock) {
+      const std::int64_t n = query + i;
+      const bool there = n < rows.rows;
+      lse[i] = there ? load_one(gradients.lse, n, head) * kLog2E : 0.0f;
+      delta[i] = there ? gradients.delta[n * gradients.heads + head] : 0.0f;
+      first[i] = there ? rows.first[n] : INT32_MAX;
+    }
+  }
+};
+
+// Keys stay, queries of all heads of the group pass by, Q at a time. Rows of a warp's tiles are keys, columns queries:
+// the weights' transpose, which is what multiplies dy and q.
+template <int D, int Q>
+__global__ void __launch_bounds__(kBlock)
+    key_gradients_mma(AttentionRows rows, AttentionGradients gradients) {
+  extern __shared__ __align__(16) Half memory[];
+  constexpr int kHalves = Q * kPitch<D>;
+  __shared__ QueryFacts<Q> facts[2];
+  Half *k = memory, *v = k + kTileHalves<D>, *passing = v + kTileHalves<D>;
+  const auto queries = [&](int stage) { return passing + stage * kHalves; };
+  const auto slopes = [&](int stage) { return passing + (2 + stage) * kHalves; };
+  const int kv_head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t key = std::int64_t{blockIdx.x} * kKeyTile, kv_column = std::int64_t{kv_head} * D;
+  const std::int64_t last_key = (key + kKeyTile < rows.rows ? key + kKeyTile : rows.rows) - 1;
+  const auto fetch = [&](int g, std::int64_t query, int stage) {
+    const int head = kv_head * rows.group + g;
+    fetch_tile<D, Q, kBlock>(queries(stage), rows.q, query, std::int64_t{head} * D);
+    fetch_tile<D, Q, kBlock>(slopes(stage), gradients.dy, query, std::int64_t{head} * D);
+    facts[stage].fetch(rows, gradients, query, head);
+    end_of_fetch();
+  };
+  // The next tile of queries that may see these keys. `first` never decreases: once a tile's first query looks past
+  // them, all later ones of the head do.
+  const auto next = [&](int& g, std::int64_t& query) {
+    query += Q;
+    if (query < rows.rows && rows.first[query] <= last_key) return true;
+    query = key;
+    return ++g < rows.group;
+  };
+  fetch_tile<D, kKeyTile, kBlock>(k, rows.k, key, kv_column);
+  fetch_tile<D, kKeyTile, kBlock>(v, rows.v, key, kv_column);
+  fetch(0, key, 0);
+
+  const std::int64_t m = key + warp * 16 + threadIdx.x % kWarp / 4;  // and m + 8
+  const float scale = rows.scale * kLog2E;
+  float dk[D / 8][4] = {}, dv[D / 8][4] = {};
+  int g = 0, stage = 0;
+  for (std::int64_t query = key;; stage = 1 - stage) {
+    std::int64_t coming = query;
+    const bool more = next(g, coming);
+    if (more) {
+      fetch(g, coming, 1 - stage);
+      wait_for_fetch<1>();
+    } else {
+      wait_for_fetch<0>();
+    }
+    __syncthreads();
+    const QueryFacts<Q>& fact = facts[stage];
+    float weight[Q / 8][4], slope[Q / 8][4];
+    tile_dots<D>(k, warp * 16, queries(stage), weight);
+    tile_dots<D>(v, warp * 16, slopes(stage), slope);
+#pragma unroll
+    for (int n = 0; n < Q / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int i = lane_column(n, e);
+        const std::int64_t row = m + 8 * (e / 2);
+        const bool visible = row >= fact.first[i] && row <= query + i;
+        weight[n][e] = visible ? exp2f(weight[n][e] * scale - fact.lse[i]) : 0.0f;
+        slope[n][e] = visible ? weight[n][e] * (slope[n][e] - fact.delta[i]) * rows.scale : 0.0f;
+      }
+    tile_accumulate<D>(weight, slopes(stage), dv);
+    tile_accumulate<D>(slope, queries(stage), dk);
+    __syncthreads();
+    if (!more) break;
+    query = coming;
+  }
+  if (gradients.dk) put_tile<D>(gradients.dk, key + warp * 16, kv_column, dk, gradients.add_dk);
+  if (gradients.dv) put_tile<D>(gradients.dv, key + warp * 16, kv_column, dv, gradients.add_dv);
+}
+
+// Queries stay, keys pass by.
+template <int D>
+__global__ void __launch_bounds__(kBlock)
+    query_gradients_mma(AttentionRows rows, AttentionGradients gradients) {
+  extern __shared__ __align__(16) Half memory[];
+  Half *q = memory, *dy = q + kTileHalves<D>;
+  const auto keys = [&](int stage) { return memory + (2 + stage) * kTileHalves<D>; };
+  const auto values = [&](int stage) { return memory + (4 + stage) * kTileHalves<D>; };
+  const int head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const std::int64_t query = std::int64_t{gridDim.x - 1 - blockIdx.x} * kQueryTile;
+  const std::int64_t column = std::int64_t{head} * D, kv_column = std::int64_t{head / rows.group} * D;
+  const std::int64_t begin = rows.first_key_tile(query);
+  const std::int64_t end = query + kQueryTile < rows.rows ? query + kQueryTile : rows.rows;
+  const auto fetch = [&](std::int64_t key, int stage) {
+    fetch_tile<D, kKeyTile, kBlock>(keys(stage), rows.k, key, kv_column);
+    fetch_tile<D, kKeyTile, kBlock>(values(stage), rows.v, key, kv_column);
+    end_of_fetch();
+  };
+  fetch_tile<D, kQueryTile, kBlock>(q, rows.q, query, column);
+  fetch_tile<D, kQueryTile, kBlock>(dy, gradients.dy, query, column);
+  fetch(begin, 0);
+
+  const LaneRows lanes(rows, query);
+  float lse[2] = {}, delta[2] = {}, dq[D / 8][4] = {};
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    if (lanes.n[side] >= rows.rows) continue;
+    lse[side] = load_one(gradients.lse, lanes.n[side], head) * kLog2E;
+    delta[side] = gradients.delta[lanes.n[side] * gradients.heads + head];
+  }
+  for (std::int64_t key = begin; key < end; key += kKeyTile) {
+    const int stage = static_cast<int>((key - begin) / kKeyTile % 2);
+    if (key + kKeyTile < end) {
+      fetch(key + kKeyTile, 1 - stage);
+      wait_for_fetch<1>();
+    } else {
+      wait_for_fetch<0>();
+    }
+    __syncthreads();
+    const bool masked = !all_visible(rows, query, key);
+    float weight[kKeyTile / 8][4], slope[kKeyTile / 8][4];
+    tile_dots<D>(q, warp * 16, keys(stage), weight);
+    tile_dots<D>(dy, warp * 16, values(stage), slope);
+#pragma unroll
+    for (int n = 0; n < kKeyTile / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int side = e / 2;
+        const bool visible = !masked || lanes.sees(side, key + lane_column(n, e));
+        const float p = exp2f(weight[n][e] * rows.scale * kLog2E - lse[side]);
+        slope[n][e] = visible ? p * (slope[n][e] - delta[side]) * rows.scale : 0.0f;
+      }
+    tile_accumulate<D>(slope, keys(stage), dq);
+    __syncthreads();
+  }
+  put_tile<D>(gradients.dq, query + warp * 16, column, dq, gradients.add_dq);
+}
+
+template <class Kernel, class... Args>
+void run(const char* name, cudaStream_t stream, Kernel kernel, std::int64_t rows, std::int64_t heads,
+         int halves, const Args&... args) {
+  const int bytes = halves * static_cast<int>(sizeof(Half));
+  checked(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
+  kernel<<<dim3(blocks_for(rows, kQueryTile), static_cast<unsigned>(heads)), kBlock,
+           static_cast<std::size_t>(bytes), stream>>>(args...);
+  launched(name);
+}
+
+template <int D>
+void forward(cudaStream_t stream, const Attention& op) {
+  run("attention", stream, forward_mma<D>, op.q.rows, op.at.heads, 5 * kTileHalves<D>, AttentionRows(op),
+      View(op.y), View(op.lse));
+}
+
+template <int D>
+void backward(cudaStream_t stream, const Attention& op, const float* delta) {
+  const AttentionRows rows(op);
+  const AttentionGradients gradients(op, delta);
+  constexpr int kQueries = D > 64 ? 32 : 64;  // dk, dv, weights and slopes share the registers
+  if (op.dk || op.dv)
+    run("attention keys backward", stream, key_gradients_mma<D, kQueries>, op.q.rows, op.at.kv_heads,
+        2 * kTileHalves<D> + 4 * kQueries * kPitch<D>, rows, gradients);
+  if (op.dq)
+    run("attention queries backward", stream, query_gradients_mma<D>, op.q.rows, op.at.heads,
+        6 * kTileHalves<D>, rows, gradients);
+}
+
+}  // namespace
+
+void mma_attention_forward(cudaStream_t stream, const Attention& op) {
+  switch (op.head_size()) {
+    case 32:
+      return forward<32>(stream, op);
+    case 64:
+      return forward<64>(stream, op);
+    default:
+      return forward<128>(stream, op);
+  }
+}
+
+void mma_attention_backward(cudaStream_t stream, const Attention& op, const float* delta) {
+  switch (op.head_size()) {
+    case 32:
+      return backward<32>(stream, op, delta);
+    case 64:
+      return backward<64>(stream, op, delta);
+    default:
+      return backward<128>(stream, op, delta);
+  }
+}
+
+}  // namespace thimble::cuda

@@ -1,0 +1,97 @@
+#include "ops/rmsnorm.h"
+
+#include "ops/cuda/column_sums.cuh"
+#include "ops/cuda/kernels.h"
+
+namespace thimble::cuda {
+
+namespace {
+
+template <int V>
+void forward(cudaStream_t stream, const RmsNorm& op) {
+  const View x(op.x), w(op.w), y(op.y), rstd(op.rstd);
+  const RmsNormAttributes at = op.at;
+  for_each_row("rmsnorm", stream, op.x.rows, [=] __device__(std::int64_t row, int lane) {
+    float squares = 0;
+    for (int c = lane * V; c < x.cols; c += kWarp * V) {
+      float a[V];
+      load(x, row, c, a);
+#pragma unroll
+      for (int i = 0; i < V; ++i) squares += a[i] * a[i];
+    }
+    const float r = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(x.cols) + at.eps);
+    for (int c = lane * V; c < x.cols; c += kWarp * V) {
+      float a[V], gain[V];
+      load(x, row, c, a);
+      if (w) load(w, 0, c, gain);
+#pragma unroll
+      for (int i = 0; i < V; ++i) a[i] *= r * at.scale * (w ? gain[i] : 1.0f);
+      store(y, row, c, a);
+    }
+    if (lane == 0) store_one(rstd, row, 0, r);
+  });
+}
+
+template <int V>
+void backward(cudaStream_t stream, const RmsNorm& op, void* scratch) {
+  const View x(op.x), w(op.w), rstd(op.rstd), dy(op.dy), dx(op.dx);
+  const float scale = op.at.scale;
+  const bool add = op.add_dx;
+  if (op.dx)
+    for_each_row("rmsnorm backward", stream, op.x.rows, [=] __device__(std::int64_t row, int lane) {
+      const float r = load_one(rstd, row, 0);
+      const auto gradient = [&](int c, float(&a)[V], float(&g)[V]) {  // x_hat and g of V columns
+        float gain[V];
+        load(x, row, c, a);
+        load(dy, row, c, g);
+        if (w) load(w, 0, c, gain);
+#pragma unroll
+        for (int i = 0; i < V; ++i) a[i] *= r, g[i] *= scale * (w ? gain[i] : 1.0f);
+      };
+      float sum = 0;
+      for (int c = lane * V; c < x.cols; c += kWarp * V) {
+        float a[V], g[V];
+        gradient(c, a, g);
+#pragma unroll
+        for (int i = 0; i < V; ++i) sum += a[i] * g[i];
+      }
+      const float mean = warp_sum(sum) / static_cast<float>(x.cols);
+      for (int c = lane * V; c < x.cols; c += kWarp * V) {
+        float a[V], g[V];
+        gradient(c, a, g);
+#pragma unroll
+        for (int i = 0; i < V; ++i) g[i] = r * (g[i] - a[i] * mean);
+        put(dx, row, c, g, add);
+      }
+    });
+  if (op.dw)
+    add_column_sums<V, 1>("rmsnorm weight", stream, op.x.rows, op.x.cols, scratch, {{View(op.dw)}},
+                          [=] __device__(std::int64_t row, int c, float(&sums)[1][V]) {
+                            const float r = load_one(rstd, row, 0) * scale;
+                            float a[V], g[V];
+                            load(x, row, c, a);
+                            load(dy, row, c, g);
+#pragma unroll
+                            for (int i = 0; i < V; ++i) sums[0][i] += a[i] * g[i] * r;
+                          });
+}
+
+}  // namespace
+
+void rmsnorm_forward(const Context& context, const OpCall& call) {
+  const RmsNorm op(call);
+  if (vectorised(op.x, {op.w, op.y}))
+    forward<kVector>(stream_of(context), op);
+  else
+    forward<1>(stream_of(context), op);
+}
+
+void rmsnorm_backward(const Context& context, const OpCall& call) {
+  const RmsNorm op(call);
+  if (vectorised(op.x, {op.w, op.dy, op.dx, op.dw}))
+    backward<kVector>(stream_of(context), op, call.scratch.data);
+  else
+    backward<1>(stream_of(context), op, call.scratch.data);
+}
+
+}  // namespace thimble::cuda

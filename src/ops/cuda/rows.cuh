@@ -1,0 +1,211 @@
+// What the row kernels share: tensors as kernels see them, loads and stores of V columns at a time, and the loops over
+// rows and elements.
+//
+// Storage is f32 or bf16, arithmetic f32. The type is told at run time: the branch is the same for a whole launch, and
+// kernels wait for memory, not for it. V = 8 where everything allows 16-byte accesses, else 1.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <initializer_list>
+
+#include "ops/cuda/runtime.h"
+#include "ops/op.h"
+
+namespace thimble::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr int kThreads = 256;
+inline constexpr int kVector = 8;
+
+struct View {
+  void* data = nullptr;
+  std::int64_t stride = 0;
+  std::int64_t rows = 0;
+  std::int32_t cols = 0;
+  bool half = false;  // bf16
+
+  explicit View(const Tensor& t)
+      : data(t.data),
+        stride(t.stride),
+        rows(t.rows),
+        cols(static_cast<std::int32_t>(t.cols)),
+        half(t.dtype == DType::bf16) {}
+  __device__ explicit operator bool() const { return data != nullptr; }
+};
+
+// One i32 a row.
+struct Ints {
+  const std::int32_t* data;
+  std::int64_t stride;
+
+  explicit Ints(const Tensor& t) : data(static_cast<const std::int32_t*>(t.data)), stride(t.stride) {}
+  __device__ std::int32_t operator[](std::int64_t row) const { return data[row * stride]; }
+};
+
+__device__ inline float2 unpack(std::uint32_t two) {
+  return {__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000u)};
+}
+__device__ inline std::uint32_t pack(float low, float high) {
+  const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const std::uint32_t*>(&two);
+}
+
+template <int V>
+__device__ inline void load(const View& v, std::int64_t row, std::int64_t column, float (&x)[V]) {
+  const std::int64_t at = row * v.stride + column;
+  if (v.half) {
+    const auto* from = static_cast<const __nv_bfloat16*>(v.data) + at;
+    if constexpr (V == kVector) {
+      const uint4 four = *reinterpret_cast<const uint4*>(from);
+      const std::uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 two = unpack(words[i]);
+        x[2 * i] = two.x, x[2 * i + 1] = two.y;
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) x[i] = __bfloat162float(from[i]);
+    }
+  } else {
+    const auto* from = static_cast<const float*>(v.data) + at;
+    if constexpr (V == kVector) {
+      const float4 a = reinterpret_cast<const float4*>(from)[0], b = reinterpret_cast<const float4*>(from)[1];
+      x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w, x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) x[i] = from[i];
+    }
+  }
+}
+
+template <int V>
+__device__ inline void store(const View& v, std::int64_t row, std::int64_t column, const float (&x)[V]) {
+  const std::int64_t at = row * v.stride + column;
+  if (v.half) {
+    auto* to = static_cast<__nv_bfloat16*>(v.data) + at;
+    if constexpr (V == kVector) {
+      *reinterpret_cast<uint4*>(to) = {pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]),
+                                       pack(x[6], x[7])};
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) to[i] = __float2bfloat16_rn(x[i]);
+    }
+  } else {
+    auto* to = static_cast<float*>(v.data) + at;
+    if constexpr (V == kVector) {
+      reinterpret_cast<float4*>(to)[0] = {x[0], x[1], x[2], x[3]};
+      reinterpret_cast<float4*>(to)[1] = {x[4], x[5], x[6], x[7]};
+    } else {
+#pragma unroll
+      for (int i = 0; i < V; ++i) to[i] = x[i];
+    }
+  }
+}
+
+// A gradient: '=' or '+=', as the planner says; nothing where nobody wants it.
+template <int V>
+__device__ inline void put(const View& v, std::int64_t row, std::int64_t column, float (&x)[V], bool add) {
+  if (!v) return;
+  if (add) {
+    float before[V];
+    load(v, row, column, before);
+#pragma unroll
+    for (int i = 0; i < V; ++i) x[i] += before[i];
+  }
+  store(v, row, column, x);
+}
+
+__device__ inline float load_one(const View& v, std::int64_t row, std::int64_t column) {
+  float x[1];
+  load(v, row, column, x);
+  return x[0];
+}
+__device__ inline void store_one(const View& v, std::int64_t row, std::int64_t column, float value) {
+  const float x[1] = {value};
+  store(v, row, column, x);
+}
+
+// A vector that is absent (1), one shared value, or one value per column.
+template <int V>
+__device__ inline void load_scale(const View& v, std::int64_t row, std::int64_t column, float (&x)[V]) {
+  if (v && v.cols > 1) return load(v, row, column, x);
+  const float shared = v ? load_one(v, row, 0) : 1.0f;
+#pragma unroll
+  for (int i = 0; i < V; ++i) x[i] = shared;
+}
+
+// A butterfly: every lane gets the sum, in one order.
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+  return x;
+}
+__device__ inline double warp_sum(double x) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+  return x;
+}
+
+// Whether all of them can be read 8 columns at a time, the rows that come first and what stands beside them. Vectors of
+// one value are read as one.
+inline bool vectorised(const Tensor& rows, std::initializer_list<Tensor> others) {
+  const auto fits = [](const Tensor& t) {
+    return t.cols % kVector == 0 && (t.rows <= 1 || t.stride % kVector == 0) &&
+           reinterpret_cast<std::uintptr_t>(t.data) % 16 == 0;
+  };
+  for (const Tensor& other : others)
+    if (other && other.cols != 1 && !fits(other)) return false;
+  return fits(rows);
+}
+
+inline unsigned blocks_for(std::int64_t items, std::int64_t each) {
+  const std::int64_t blocks = (items + each - 1) / each;
+  if (blocks > 0x7FFFFFFF) refuse("a launch has at most 2147483647 blocks", blocks);
+  return static_cast<unsigned>(blocks);
+}
+
+template <int V, class Body>
+__global__ void __launch_bounds__(kThreads)
+    each_pack(std::int64_t packs, std::uint32_t packs_a_row, Body body) {
+  const std::int64_t pack = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (pack >= packs) return;
+  if (packs < (std::int64_t{1} << 32)) {  // 32-bit division is many times faster
+    const std::uint32_t p = static_cast<std::uint32_t>(pack), row = p / packs_a_row;
+    body(std::int64_t{row}, static_cast<std::int32_t>(p - row * packs_a_row) * V);
+  } else {
+    const std::int64_t row = pack / packs_a_row;
+    body(row, static_cast<std::int32_t>(pack - row * packs_a_row) * V);
+  }
+}
+
+// body(row, column) for every V columns of [rows, cols].
+template <int V, class Body>
+void for_each_pack(const char* name, cudaStream_t stream, std::int64_t rows, std::int64_t cols, Body body) {
+  const std::int64_t packs = rows * (cols / V);
+  if (packs == 0) return;
+  each_pack<V><<<blocks_for(packs, kThreads), kThreads, 0, stream>>>(
+      packs, static_cast<std::uint32_t>(cols / V), body);
+  launched(name);
+}
+
+inline constexpr int kRowsPerBlock = 4;
+
+template <class Body>
+__global__ void __launch_bounds__(kRowsPerBlock* kWarp) each_row(std::int64_t rows, Body body) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kWarp;
+  if (row < rows) body(row, static_cast<std::int32_t>(threadIdx.x % kWarp));
+}
+
+// body(row, lane): a warp for every row.
+template <class Body>
+void for_each_row(const char* name, cudaStream_t stream, std::int64_t rows, Body body) {
+  if (rows == 0) return;
+  each_row<<<blocks_for(rows, kRowsPerBlock), kRowsPerBlock * kWarp, 0, stream>>>(rows, body);
+  launched(name);
+}
+
+}  // namespace thimble::cuda

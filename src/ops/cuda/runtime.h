@@ -1,0 +1,99 @@
+// CUDA as a DeviceRuntime, and what every file of the plugin needs: checked calls, handles that close themselves.
+//
+// Errors are thrown from runtime.cpp: nvcc cannot read base/error.h, so kernels' files call these functions.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <source_location>
+#include <type_traits>
+
+#include "tensor/context.h"
+#include "tensor/device.h"
+
+namespace thimble::cuda {
+
+using Here = std::source_location;
+
+// "[cuda] cudaMalloc failed: out of memory (runtime.cpp:120)"
+[[noreturn]] void fail_call(const char* call, const char* why, const Here& where);
+[[noreturn]] void refuse(const char* what,
+                         std::int64_t found);  // "[attention] ... head size is at most 128, got 256"
+
+inline void checked(cudaError_t status, const char* call, const Here& where = Here::current()) {
+  if (status != cudaSuccess) [[unlikely]]
+    fail_call(call, cudaGetErrorString(status), where);
+}
+inline void checked(cublasStatus_t status, const char* call, const Here& where = Here::current()) {
+  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
+    fail_call(call, cublasLtGetStatusString(status), where);
+}
+
+// After a kernel<<<...>>>: whether it could be queued.
+inline void launched(const char* kernel, const Here& where = Here::current()) {
+  checked(cudaGetLastError(), kernel, where);
+}
+
+// A handle of one of CUDA's pointer types, closed by the function that belongs to it.
+template <class Pointer, auto destroy>
+struct Destroy {
+  void operator()(Pointer handle) const { destroy(handle); }
+};
+template <class Pointer, auto destroy>
+using Handle = std::unique_ptr<std::remove_pointer_t<Pointer>, Destroy<Pointer, destroy>>;
+
+using Stream = Handle<cudaStream_t, cudaStreamDestroy>;
+using Event = Handle<cudaEvent_t, cudaEventDestroy>;
+using Graph = Handle<cudaGraph_t, cudaGraphDestroy>;
+using GraphRun = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
+using Blas = Handle<cublasLtHandle_t, cublasLtDestroy>;
+
+class CudaRuntime final : public DeviceRuntime, public std::enable_shared_from_this<CudaRuntime> {
+ public:
+  explicit CudaRuntime(int card);
+  ~CudaRuntime() override;
+
+  Device device() const override { return Device::cuda; }
+  DeviceFacts facts() const override;
+
+  std::byte* allocate(std::int64_t bytes) override;
+  void release(std::byte* block, std::int64_t bytes) noexcept override;
+  std::int64_t available_bytes() const override;
+
+  void upload(void* device, const void* host, std::int64_t bytes) override;
+  void download(void* host, const void* device, std::int64_t bytes) override;
+  void copy(void* to, const void* from, std::int64_t bytes) override;
+  void zero(void* device, std::int64_t bytes) override;
+  void synchronise() override;
+
+  std::byte* allocate_pinned(std::int64_t bytes) override;
+  void release_pinned(std::byte* block, std::int64_t bytes) noexcept override;
+
+  std::unique_ptr<DeviceEvent> make_event() override;
+  void begin_capture() override;
+  std::unique_ptr<DeviceGraph> end_capture() override;
+
+  cudaStream_t stream() const { return stream_.get(); }
+  cublasLtHandle_t blas() const { return blas_.get(); }
+  void* workspace() const { return workspace_; }  // of kWorkspaceBytes, for GEMMs
+
+  static constexpr std::size_t kWorkspaceBytes = 32u << 20;  // what cuBLAS recommends for Hopper
+
+ private:
+  int card_;
+  cudaDeviceProp properties_ = {};
+  Stream stream_;
+  Blas blas_;
+  std::byte* workspace_ = nullptr;
+};
+
+inline CudaRuntime& runtime_of(const Context& context) {
+  return static_cast<CudaRuntime&>(*context.runtime());
+}
+inline cudaStream_t stream_of(const Context& context) {
+  return runtime_of(context).stream();
+}
+
+}  // namespace thimble::cuda

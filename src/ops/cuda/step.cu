@@ -1,0 +1,131 @@
+// The pieces of an optimizer step that are no tape ops: sums in f64, the gradient's norm and clipping, Adam.
+#include "ops/cuda/kernels.h"
+#include "ops/cuda/rows.cuh"
+
+namespace thimble::cuda {
+
+namespace {
+
+constexpr std::int64_t kMostBlocks = 1024;
+constexpr int kWarps = kThreads / kWarp;
+
+// Blocks whose number depends on the count alone: the same sums in the same order every time.
+std::int64_t sum_blocks(std::int64_t count) {
+  const std::int64_t blocks = (count + 4 * kThreads - 1) / (4 * kThreads);
+  return blocks < 1 ? 1 : blocks > kMostBlocks ? kMostBlocks : blocks;
+}
+
+// Valid in thread 0.
+__device__ double block_sum(double mine) {
+  __shared__ double of_warp[kWarps];
+  mine = warp_sum(mine);
+  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = mine;
+  __syncthreads();
+  double sum = 0;
+  if (threadIdx.x == 0)
+    for (double part : of_warp) sum += part;
+  return sum;
+}
+
+template <class Term>
+__global__ void __launch_bounds__(kThreads) partial_sums(std::int64_t count, Term term, double* partials) {
+  double mine = 0;
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += std::int64_t{gridDim.x} * kThreads)
+    mine += term(i);
+  const double sum = block_sum(mine);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__device__ double total_of(const double* partials, std::int64_t blocks) {
+  double mine = 0;
+  for (std::int64_t b = threadIdx.x; b < blocks; b += kThreads) mine += partials[b];
+  return block_sum(mine);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    add_total(const double* partials, std::int64_t blocks, double* total) {
+  const double sum = total_of(partials, blocks);
+  if (threadIdx.x == 0) *total += sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    finish(const double* partials, std::int64_t blocks, StepState* state) {
+  const double squares = total_of(partials, blocks);
+  if (threadIdx.x != 0) return;
+  const double norm = sqrt(squares), clip = state->clip;
+  const double scale = clip > 0 ? fmin(1.0, clip / (norm + kClipEps)) : 1.0;
+  state->squared_norm = squares;
+  state->norm = norm;
+  state->grad_scale = static_cast<float>(scale);
+  state->finite = isfinite(norm) ? 1 : 0;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    adam_chunks(const StepState* state, const AdamChunk* chunks, float* weights, const float* gradients,
+                float* first, float* second) {
+  if (!state->finite) return;
+  const AdamChunk chunk = chunks[blockIdx.x];
+  const StepGroup k = state->groups[chunk.group];
+  const float scale = state->grad_scale;
+  for (int i = threadIdx.x; i < chunk.count; i += kThreads) {
+    const float g = gradients[chunk.offset + i] * scale;
+    const float m = k.beta1 * first[chunk.offset + i] + k.rest1 * g;
+    const float v = k.beta2 * second[chunk.second + i] + k.rest2 * (g * g);
+    weights[chunk.offset + i] =
+        weights[chunk.offset + i] * k.shrink + k.rate * (m / (sqrtf(v * k.unbias2) + k.eps));
+    first[chunk.offset + i] = m;
+    second[chunk.second + i] = v;
+  }
+}
+
+std::int64_t sum_scratch_bytes(std::int64_t count) {
+  return sum_blocks(count) * static_cast<std::int64_t>(sizeof(double));
+}
+
+void add_weighted_sum(const Context& context, const float* values, const float* weights, std::int64_t count,
+                      double* total, std::byte* scratch) {
+  auto* partials = reinterpret_cast<double*>(scratch);
+  const std::int64_t blocks = sum_blocks(count);
+  partial_sums<<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(context)>>>(
+      count,
+      [=] __device__(std::int64_t i) {
+        return static_cast<double>(values[i]) * static_cast<double>(weights[i]);
+      },
+      partials);
+  launched("weighted sum");
+  add_total<<<1, kThreads, 0, stream_of(context)>>>(partials, blocks, total);
+  launched("weighted sum");
+}
+
+void finish_norm(const Context& context, const float* gradients, std::int64_t count, StepState* state,
+                 std::byte* scratch) {
+  auto* partials = reinterpret_cast<double*>(scratch);
+  const std::int64_t blocks = sum_blocks(count);
+  partial_sums<<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(context)>>>(
+      count,
+      [=] __device__(std::int64_t i) {
+        const double g = static_cast<double>(gradients[i]);
+        return g * g;
+      },
+      partials);
+  launched("gradient norm");
+  finish<<<1, kThreads, 0, stream_of(context)>>>(partials, blocks, state);
+  launched("gradient norm");
+}
+
+void adam(const Context& context, const StepState* state, const AdamChunk* chunks, std::int64_t chunk_count,
+          float* weights, const float* gradients, float* first, float* second) {
+  if (chunk_count == 0) return;
+  adam_chunks<<<blocks_for(chunk_count, 1), kThreads, 0, stream_of(context)>>>(state, chunks, weights,
+                                                                               gradients, first, second);
+  launched("adam");
+}
+
+}  // namespace
+
+StepKernels step_kernels() {
+  return {sum_scratch_bytes, add_weighted_sum, finish_norm, adam};
+}
+
+}  // namespace thimble::cuda

@@ -1,0 +1,63 @@
+// The CUDA plugin: libthimble_cuda.so, opened on first use, so that a start without CUDA costs nothing.
+//
+// It is looked for where THIMBLE_CUDA_PLUGIN says, else beside the binary, in ../lib, and on the loader's path. What it
+// hands out is one table; everything behind it lives in ops/cuda/. It stays open until the process ends.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "ops/op.h"
+#include "ops/step_state.h"
+#include "tensor/device.h"
+
+namespace thimble {
+
+// Raised whenever the meaning of what crosses the border changes; changes of its layout are seen by themselves.
+inline constexpr std::uint32_t kCudaAbi = 1;
+
+// What both sides must agree on, byte for byte: sizes of everything that crosses the border.
+constexpr std::uint64_t cuda_layout() {
+  std::uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
+  for (const std::size_t size :
+       {sizeof(Tensor), sizeof(OpCall), sizeof(Attributes), sizeof(Context), sizeof(Kernels),
+        sizeof(StepState), sizeof(AdamChunk), sizeof(DeviceFacts), std::size_t{kOps}})
+    hash = (hash ^ size) * 0x100000001B3u;
+  return hash;
+}
+
+struct CudaPlugin {
+  std::uint32_t abi;
+  std::uint64_t layout;
+  const char* version;  // of thimble
+  // A runtime on a card; throws with a hint if there is no driver or no card.
+  std::shared_ptr<DeviceRuntime> (*open)(int card);
+  Kernels (*kernels)(Op op);  // {} where an op has none
+  std::int64_t (*scratch_bytes)(Op op, std::span<const Shape> in, const Attributes& attributes);
+  StepKernels step;
+};
+
+// The plugin's one symbol: extern "C" const thimble::CudaPlugin* thimble_cuda_plugin();
+inline constexpr char kCudaPluginEntry[] = "thimble_cuda_plugin";
+
+// Opens the plugin once. Not there, of another build, or not loadable: an Error that says which.
+const CudaPlugin& cuda_plugin();
+
+// The same for one file; what cuda_plugin() does with each candidate.
+const CudaPlugin& load_cuda_plugin(const std::filesystem::path& file);
+
+// A card, ready for work. Errors as cuda_plugin(), or no driver, or no card.
+std::shared_ptr<DeviceRuntime> open_cuda(int card = 0);
+
+// `auto`: the card if there is one, else the CPU, and why.
+struct DeviceChoice {
+  std::shared_ptr<DeviceRuntime> runtime;
+  std::string reason;  // "NVIDIA H200", "no CUDA plugin beside the binary"
+};
+DeviceChoice choose_device();
+
+}  // namespace thimble

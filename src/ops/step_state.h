@@ -1,0 +1,79 @@
+// What an optimizer step on a device reads and writes, in the device's memory: a recorded step takes everything that
+// changes from step to step from here.
+//
+// The host uploads the whole struct before the step (outputs zero) and downloads it after. A gradient norm that is not
+// finite skips the update: moments and weights stay as they are, and `finite` says so.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "ops/adam.h"
+
+namespace thimble {
+
+class Context;
+
+// Adam for one group of parameters, with everything that can be computed once (see ops/adam.h).
+struct StepGroup {
+  float beta1 = 0, rest1 = 0;  // rest = 1 - beta
+  float beta2 = 0, rest2 = 0;
+  float rate = 0;     // -lr / (1 - beta1^t)
+  float unbias2 = 0;  // 1 / (1 - beta2^t)
+  float shrink = 1;   // 1 - lr decay
+  float eps = 0;
+};
+
+inline StepGroup step_group(const AdamStep& step) {
+  const double beta1 = step.beta1, beta2 = step.beta2, t = static_cast<double>(step.t);
+  return {.beta1 = step.beta1,
+          .rest1 = static_cast<float>(1 - beta1),
+          .beta2 = step.beta2,
+          .rest2 = static_cast<float>(1 - beta2),
+          .rate = static_cast<float>(-step.lr / (1 - std::pow(beta1, t))),
+          .unbias2 = static_cast<float>(1 / (1 - std::pow(beta2, t))),
+          .shrink = static_cast<float>(1 - static_cast<double>(step.lr) * step.decay),
+          .eps = step.eps};
+}
+
+inline constexpr int kStepGroups = 16;
+inline constexpr double kClipEps = 1e-6;  // as torch.nn.utils.clip_grad_norm_
+
+struct StepState {
+  // From the host.
+  StepGroup groups[kStepGroups];
+  double clip = 0;  // largest norm of the gradient; 0: no limit
+
+  // From the device.
+  double loss = 0;          // sum over rows of weight nats, over all micro-batches
+  double squared_norm = 0;  // of the gradient, before clipping
+  double norm = 0;
+  float grad_scale = 0;     // what clipping multiplies gradients by
+  std::int32_t finite = 0;  // 1: the update was made
+};
+
+// A run of parameters that one block of threads updates: no longer than kAdamChunk.
+inline constexpr std::int64_t kAdamChunk = 4096;
+struct AdamChunk {
+  std::int64_t offset = 0;  // in weights, gradients and first moments
+  std::int64_t second = 0;  // in second moments
+  std::int32_t count = 0;
+  std::int32_t group = 0;
+};
+
+// Step kernels of a device. All pointers are the device's; all are queued.
+struct StepKernels {
+  // Bytes of scratch that sums over `count` values want.
+  std::int64_t (*sum_scratch_bytes)(std::int64_t count);
+  // *total += sum of values[i] weights[i], in f64 over fixed blocks.
+  void (*add_weighted_sum)(const Context&, const float* values, const float* weights, std::int64_t count,
+                           double* total, std::byte* scratch);
+  // squared_norm, norm, grad_scale and finite, from all gradients.
+  void (*finish_norm)(const Context&, const float* gradients, std::int64_t count, StepState* state,
+                      std::byte* scratch);
+  // Adam on all chunks, unless the norm was not finite.
+  void (*adam)(const Context&, const StepState* state, const AdamChunk* chunks, std::int64_t chunk_count,
+               float* weights, const float* gradients, float* first, float* second);
+};
+
+}  // namespace thimble

@@ -1,0 +1,132 @@
+#include "train/step_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <vector>
+
+#include "base/rng.h"
+#include "model/model.h"
+#include "ops/gemm_peak.h"
+#include "optim/optimizer.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr int kPeakRepeats = 3;
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+// Every product of a forward pass, equal shapes counted together.
+std::vector<ProductShape> products_of(const ModelConfig& config) {
+  const ParamTable params(config);
+  std::map<std::pair<std::int64_t, std::int64_t>, double> counts;
+  const auto add = [&](const ParamView& view) {
+    if (view) ++counts[{view.rows, view.cols}];
+  };
+  for (int layer = 0; layer < config.layers; ++layer)
+    for (const ParamView& view :
+         {params.qkv(layer), params.attn_proj(layer), params.mlp_in(layer), params.mlp_proj(layer)})
+      add(view);
+  add(params.head());
+  add(params.bigram_proj());
+  std::vector<ProductShape> shapes;
+  for (const auto& [size, count] : counts) shapes.push_back({size.first, size.second, count});
+  return shapes;
+}
+
+class Bench {
+ public:
+  explicit Bench(const StepBenchRequest& request)
+      : request_(request),
+        rows_(micro_batch_rows(request.config)),
+        model_(request.config.model, context_, request.dtype),
+        optimizer_(model_.params(), request.config.train, context_),
+        gradients_(model_.params().block_size(), "the gradients", "lower dim, layers or vocab_size") {
+    initialise(model_.params(), static_cast<std::uint64_t>(request.config.train.seed), model_.weights());
+    model_.weights_changed();
+    const std::int64_t T = request.config.model.context;
+    result_.tokens = request.config.train.batch_tokens / (rows_ * T) * rows_ * T;
+    result_.tokens = std::max(result_.tokens, rows_ * T);
+  }
+
+  StepBench run(const ProgressOutput& progress, const Interrupt& interrupt) {
+    const auto shapes = products_of(request_.config.model);
+    ProgressBar bar(progress, "measuring", "steps", static_cast<std::uint64_t>(request_.steps) + 1);
+    Profile warm_up;
+    step(warm_up, true);  // makes programs and plans; its profile tells the work
+    for (const auto& [key, time] : warm_up.times()) result_.flops += time.work.flops;
+    std::vector<double> seconds, optimizer, peak;
+    for (std::int64_t i = 0; i < request_.steps; ++i) {
+      interrupt.throw_if_asked();
+      bar.update(static_cast<std::uint64_t>(i) + 1);
+      peak.push_back(flops_of_products(shapes, rows()) /
+                     cpu::seconds_of_products(context_, shapes, rows(), request_.dtype, kPeakRepeats));
+      const Times times = step(result_.profile, request_.profile);
+      seconds.push_back(times.all);
+      optimizer.push_back(times.optimizer);
+    }
+    result_.seconds = median(seconds);
+    result_.optimizer_seconds = median(optimizer);
+    result_.peak_flops = median(peak);
+    return result_;
+  }
+
+ private:
+  struct Times {
+    double all, optimizer;
+  };
+
+  std::int64_t rows() const { return rows_ * request_.config.model.context; }
+
+  Times step(Profile& profile, bool profiled) {
+    const double started = seconds_now();
+    model_.set_profile(profiled ? &profile : nullptr);
+    std::ranges::fill(gradients_.all(), 0.0f);
+    for (std::int64_t done = 0; done < result_.tokens; done += rows())
+      model_.add_gradients(random_rows(), gradients_.all(),
+                           {.qat_bits = static_cast<int>(request_.config.train.qat_bits)});
+    const double updating = seconds_now();
+    optimizer_.update(context_, step_++, 1, model_.weights(), gradients_.all());
+    model_.weights_changed();
+    const double ended = seconds_now();
+    return {ended - started, ended - updating};
+  }
+
+  Rows random_rows() {
+    const auto vocabulary = static_cast<std::uint64_t>(request_.config.model.vocab_size);
+    const auto random = [&] {
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows()));
+      for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(random_.next_u64() % vocabulary);
+      return tokens;
+    };
+    return grid_rows(request_.config.model, request_.config.model.context, random(), random());
+  }
+
+  const StepBenchRequest& request_;
+  std::int64_t rows_;  // of the grid, in a micro-batch
+  Context context_;
+  Model model_;
+  Optimizer optimizer_;
+  FloatArena gradients_;
+  Rng random_{1, 0, 0};
+  std::int64_t step_ = 0;
+  StepBench result_;
+};
+
+}  // namespace
+
+StepBench bench_steps(const StepBenchRequest& request, const ProgressOutput& progress,
+                      const Interrupt& interrupt) {
+  return Bench(request).run(progress, interrupt);
+}
+
+}  // namespace thimble

@@ -1,0 +1,166 @@
+// What multiplies bf16 by AVX-512 BF16, at the sizes where its tiles, panels and windows end. (The generic tests see
+// the common sizes, and the paths of processors without it.)
+#include <cmath>
+#include <cstdlib>
+
+#include "base/machine.h"
+#include "base/parallel.h"
+#include "ops/attention.h"
+#include "ops/cpu/bf16_outer.h"
+#include "ops/cpu/gemm.h"
+#include "ops/fill.h"
+#include "ops/op_harness.h"
+
+namespace thimble {
+namespace {
+
+// Numbers that bf16 holds, rows some elements apart, NaN between them.
+struct Bf16Matrix {
+  std::vector<bf16> memory;
+  Tensor tensor;
+
+  Bf16Matrix(std::int64_t rows, std::int64_t cols, std::uint64_t seed, std::int64_t gap = 3)
+      : memory(static_cast<std::size_t>(rows * (cols + gap)), bf16{0xFFFF}),
+        tensor(make_tensor(memory.data(), rows, cols, cols + gap)) {
+    Rng rng(seed);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < cols; ++c) tensor.row<bf16>(r)[c] = to_bf16(rng.normal());
+  }
+  double at(std::int64_t r, std::int64_t c) const {
+    return static_cast<double>(to_f32(tensor.row<bf16>(r)[c]));
+  }
+};
+
+// c + a^T b against f64, at every element: sums of R products of normal numbers in f32.
+void expect_outer_sum(const Bf16Matrix& a, const Bf16Matrix& b, const Tensor& c, double before) {
+  for (std::int64_t m = 0; m < c.rows; ++m)
+    for (std::int64_t n = 0; n < c.cols; ++n) {
+      double sum = before;
+      for (std::int64_t r = 0; r < a.tensor.rows; ++r) sum += a.at(r, m) * b.at(r, n);
+      ASSERT_NEAR(static_cast<double>(c.row<float>(m)[n]), sum, 1e-3) << m << ", " << n;
+    }
+}
+
+TEST(Bf16Products, WeightGradientsAreSumsOverRowsAtEverySize) {
+  const Context context;
+  for (auto [R, M, N] : {std::array<std::int64_t, 3>{128, 128, 128},
+                         {129, 129, 145},
+                         {300, 131, 200},
+                         {1025, 136, 177},
+                         {4099, 128, 129},
+                         {1, 130, 150},
+                         {200, 40, 40}}) {
+    SCOPED_TRACE(fmt::format("{} rows into {} x {}", R, M, N));
+    const Bf16Matrix a(R, M, 1), b(R, N, 2);
+    std::vector<float> memory(static_cast<std::size_t>(M * (N + 5)), 0.5f);
+    const Tensor c = make_tensor(memory.data(), M, N, N + 5);
+    context.state<cpu::Gemm>().run(cpu::transposed(a.tensor), {b.tensor}, c, true);
+    expect_outer_sum(a, b, c, 0.5);
+    for (std::int64_t m = 0; m < M; ++m)  // between the rows nothing is written
+      for (std::int64_t n = N; n < N + 5; ++n) ASSERT_EQ(c.row<float>(m)[n], 0.5f);
+  }
+}
+
+TEST(Bf16Products, WeightGradientsAreTheSameBitsForAnyThreads) {
+  const std::int64_t R = 1100, M = 150, N = 260;
+  if (!cpu::outer_sum_pays(R, M, N)) GTEST_SKIP() << "this processor does not multiply bf16 in pairs";
+  const Bf16Matrix a(R, M, 1), b(R, N, 2);
+  std::vector<std::vector<float>> results;
+  for (const int threads : {1, 2, 3}) {
+    const Threads scope(threads);
+    const Context context;
+    results.emplace_back(static_cast<std::size_t>(M * N), 0.0f);
+    context.state<cpu::Gemm>().run(cpu::transposed(a.tensor), {b.tensor},
+                                   make_tensor(results.back().data(), M, N), true);
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+// From 2048 rows on, b is packed first.
+TEST(Bf16Products, PackedFactorsGiveTheSameProduct) {
+  const Context context;
+  const std::int64_t K = 70, N = 45;
+  const Bf16Matrix b(K, N, 2);
+  for (const std::int64_t M : {100, 2048, 2063}) {
+    SCOPED_TRACE(M);
+    const Bf16Matrix a(M, K, 1);
+    std::vector<float> memory(static_cast<std::size_t>(M * N));
+    const Tensor c = make_tensor(memory.data(), M, N);
+    context.state<cpu::Gemm>().run({a.tensor}, {b.tensor}, c, false);
+    for (const std::int64_t m : {std::int64_t{0}, M / 2, M - 1})
+      for (std::int64_t n = 0; n < N; ++n) {
+        double sum = 0;
+        for (std::int64_t k = 0; k < K; ++k) sum += a.at(m, k) * b.at(k, n);
+        ASSERT_NEAR(static_cast<double>(c.row<float>(m)[n]), sum, 1e-4) << m << ", " << n;
+      }
+  }
+}
+
+OpCase attention_case(std::int64_t N, std::int32_t H, std::int32_t K, std::int64_t D, Integers first) {
+  Fill fill(Op::attention);
+  OpCase made{fmt::format("N={} H={} K={} D={}", N, H, K, D),
+              {fill.rows(N, H * D), fill.rows(N, K * D), fill.rows(N, K * D), column(first)},
+              AttentionAttributes{H, K, static_cast<float>(1 / std::sqrt(static_cast<double>(D)))}};
+  made.d_out = {fill.rows(N, H * D), absent()};
+  for (Values* values : {&made.in[0], &made.in[1], &made.in[2], &made.d_out[0]})
+    for (double& number : values->numbers)
+      number = static_cast<double>(to_f32(to_bf16(static_cast<float>(number))));
+  return made;
+}
+
+Integers one_document(std::int64_t N) {
+  return Integers(static_cast<std::size_t>(N), 0);
+}
+
+void expect_attention_matches_reference(const OpCase& op_case) {
+  SCOPED_TRACE(op_case.name);
+  const OpDef& def = op_def(Op::attention);
+  Conditions cpu = kCpuBf16;
+  cpu.layout = {3, 1};
+  expect_close(def, op_case, DType::bf16, run_op(def, op_case, kReference), run_op(def, op_case, cpu));
+}
+
+TEST(Bf16Attention, EveryHeadSizeAndEndOfATile) {
+  for (const std::int64_t D : {16, 32, 48, 80, 96, 128})
+    expect_attention_matches_reference(attention_case(70, 2, 1, D, one_document(70)));
+  for (const std::int64_t N : {1, 2, 63, 64, 65, 127, 128, 129, 193})
+    expect_attention_matches_reference(attention_case(N, 2, 2, 32, one_document(N)));
+}
+
+// Longer than the window that backward sums in f32: the keys of the second window are seen by its queries alone.
+TEST(Bf16Attention, DocumentsLongerThanAWindow) {
+  expect_attention_matches_reference(attention_case(1100, 2, 1, 16, one_document(1100)));
+  Integers two(1200, 100);
+  std::fill_n(two.begin(), 100, 0);
+  expect_attention_matches_reference(attention_case(1200, 1, 1, 16, two));
+}
+
+TEST(Bf16Attention, IsTheSameBitsForAnyThreads) {
+  Fill fill(Op::attention);
+  const OpCase op_case = attention_case(400, 4, 2, 32, fill.first_rows(400, 90));
+  const OpDef& def = op_def(Op::attention);
+  const Results two = [&] {
+    const Threads threads(2);
+    return run_op(def, op_case, kCpuBf16);
+  }();
+  for (const int count : {1, 3}) {
+    const Threads threads(count);
+    expect_same_bits(two, run_op(def, op_case, kCpuBf16));
+  }
+}
+
+TEST(Bf16Attention, RunsWithoutHardwareForBf16) {
+  if (!cpu_features().avx512_bf16) GTEST_SKIP() << "it does so in the other tests";
+  const OpCase op_case = attention_case(150, 2, 1, 64, one_document(150));
+  const OpDef& def = op_def(Op::attention);
+  const Results in_pairs = run_op(def, op_case, kCpuBf16);
+  setenv("THIMBLE_WITHOUT", "avx512_bf16", 1);
+  const Results by_highway = run_op(def, op_case, kCpuBf16);
+  expect_attention_matches_reference(op_case);
+  unsetenv("THIMBLE_WITHOUT");
+  EXPECT_NE(in_pairs[0].numbers, by_highway[0].numbers);  // or the variable did nothing
+}
+
+}  // namespace
+}  // namespace thimble
