@@ -5,6 +5,7 @@
 function(thimble_library name)
   cmake_parse_arguments(ARG "" "" "DEPENDS;LIBS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cpp")
+  list(FILTER sources EXCLUDE REGEX "/cuda/")  # the plugin's
   add_library(thimble_${name} STATIC ${sources})
   target_include_directories(thimble_${name} PUBLIC "${PROJECT_SOURCE_DIR}/src")
   list(TRANSFORM ARG_DEPENDS PREPEND thimble_)

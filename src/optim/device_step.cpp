@@ -1,0 +1,178 @@
+#include "optim/device_step.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::string_view kLessModel = "lower dim, layers or vocab_size";
+constexpr std::string_view kLessRows = "lower batch_tokens";
+
+// Parameters of one group and one decay share a StepGroup.
+int step_group_of(const Param& param) {
+  return static_cast<int>(param.group) * 2 + (param.decays ? 1 : 0);
+}
+static_assert(kParamGroups * 2 <= kStepGroups);
+
+std::vector<AdamChunk> chunks_of(const ParamTable& params, const Optimizer& optimizer) {
+  std::vector<AdamChunk> chunks;
+  for (const Param& param : params.all())
+    for (std::int64_t begin = 0; begin < param.count(); begin += kAdamChunk)
+      chunks.push_back({.offset = param.offset + begin,
+                        .second = optimizer.second_offset(param) + begin,
+                        .count = static_cast<std::int32_t>(std::min(kAdamChunk, param.count() - begin)),
+                        .group = step_group_of(param)});
+  return chunks;
+}
+
+}  // namespace
+
+DeviceStep::DeviceStep(const Context& context, const StepKernels& kernels, Model& model, Optimizer& optimizer,
+                       const TrainConfig& config, bool capture)
+    : context_(context),
+      runtime_(*context.runtime()),
+      kernels_(kernels),
+      model_(model),
+      optimizer_(optimizer),
+      config_(config),
+      capture_(capture),
+      gradients_(context.runtime(), model.params().block_size(), "the gradients", kLessModel) {
+  check(!config.uses_muon(), Hint{"--set muon_steps=0 trains everything with Adam"},
+        "Muon does not run on the GPU yet");
+  const std::vector<AdamChunk> chunks = chunks_of(model.params(), optimizer);
+  chunk_count_ = static_cast<std::int64_t>(chunks.size());
+  const auto bytes = static_cast<std::int64_t>(chunks.size() * sizeof(AdamChunk));
+  chunks_ = Arena(context.runtime(), bytes, "the optimizer", kLessModel);
+  runtime_.upload(chunks_.at(0), chunks.data(), bytes);
+  runtime_.synchronise();
+}
+
+// Memory that the device still works in must not go first.
+DeviceStep::~DeviceStep() {
+  try {
+    runtime_.synchronise();
+  } catch (const Error&) {
+    // What broke it has been told already.
+  }
+}
+
+void DeviceStep::queue(const Batch& batch) {
+  check(batch.micro_batches.size() == batch.dropout_seeds.size(), "[step] {} seeds for {} micro-batches",
+        batch.dropout_seeds.size(), batch.micro_batches.size());
+  Key key{{}, batch.options.qat_bits, batch.options.recompute};
+  for (const Rows& rows : batch.micro_batches) key.rows.push_back(rows.count());
+  if (key != key_) lay_out(batch, key);
+
+  if (in_flight_.size() == kAhead) land();
+  Flight& flight = flights_[next_flight_];
+  next_flight_ = (next_flight_ + 1) % kAhead;
+  stage(batch, flight.staging.data());
+  runtime_.upload(block_.at(0), flight.staging.data(), block_.bytes());
+  if (graph_) {
+    graph_->launch();
+  } else if (warm_ && capture_) {
+    runtime_.begin_capture();
+    queue_work();
+    graph_ = runtime_.end_capture();
+    graph_->launch();
+  } else {
+    queue_work();
+    warm_ = true;
+  }
+  runtime_.download(flight.outcome.data(), device_state(), sizeof(StepState));
+  flight.done->record();
+  flight.step = batch.step;
+  in_flight_.push_back(&flight);
+  model_.device_weights_changed();
+}
+
+StepOutcome DeviceStep::oldest() {
+  check(on_their_way() > 0, "[step] no step is on its way");
+  if (outcomes_.empty()) land();
+  const StepOutcome outcome = outcomes_.front();
+  outcomes_.pop_front();
+  return outcome;
+}
+
+std::optional<StepOutcome> DeviceStep::finished() {
+  while (!in_flight_.empty() && in_flight_.front()->done->done()) land();
+  if (outcomes_.empty()) return {};
+  return oldest();
+}
+
+void DeviceStep::land() {
+  const Flight& flight = *in_flight_.front();
+  flight.done->wait();
+  const StepState& state = flight.outcome.as<StepState>()[0];
+  outcomes_.push_back({flight.step, state.loss, state.norm, state.finite != 0});
+  in_flight_.pop_front();
+}
+
+void DeviceStep::lay_out(const Batch& batch, const Key& key) {
+  while (!in_flight_.empty()) land();
+  graph_.reset();
+  warm_ = false;
+  parts_.clear();
+  std::int64_t offset = align_up(sizeof(StepState)),
+               scratch = kernels_.sum_scratch_bytes(model_.params().block_size());
+  for (const Rows& rows : batch.micro_batches) {
+    BoundProgram& program = model_.training_program(rows.count(), batch.options);
+    model_.bind_gradients(program, gradients_.on_device());
+    parts_.push_back({&program, offset});
+    offset += program.input_bytes();
+    scratch = std::max(scratch, kernels_.sum_scratch_bytes(rows.count()));
+  }
+  block_ = Arena(context_.runtime(), offset, "the tokens of a step", kLessRows);
+  scratch_ = Arena(context_.runtime(), scratch, "the sums of a step", kLessRows);
+  for (Flight& flight : flights_) {
+    flight.staging = PinnedBuffer(context_.runtime(), offset);
+    if (flight.done) continue;
+    flight.outcome = PinnedBuffer(context_.runtime(), sizeof(StepState));
+    flight.done = runtime_.make_event();
+  }
+  key_ = key;
+}
+
+void DeviceStep::set_rates(const Batch& batch, StepState& state) const {
+  for (const Param& param : model_.params().all())
+    state.groups[step_group_of(param)] =
+        step_group(optimizer_.adam_step(param, batch.step, batch.multiplier));
+  state.clip = config_.clip;
+}
+
+void DeviceStep::stage(const Batch& batch, std::byte* place) {
+  StepState state;
+  set_rates(batch, state);
+  std::memcpy(place, &state, sizeof(state));
+  for (std::size_t i = 0; i < parts_.size(); ++i)
+    parts_[i].program->stage(batch.micro_batches[i], batch.dropout_seeds[i], place + parts_[i].offset);
+}
+
+void DeviceStep::queue_work() {
+  runtime_.zero(gradients_.on_device(),
+                model_.params().block_size() * static_cast<std::int64_t>(sizeof(float)));
+  std::vector<BoundProgram*> prepared;
+  for (const Part& part : parts_) {
+    BoundProgram& bound = *part.program;
+    bound.take_staged(block_.at(part.offset));
+    if (std::ranges::find(prepared, &bound) == prepared.end()) {
+      bound.program().prepare();
+      prepared.push_back(&bound);
+    }
+    bound.program().run();
+    const Tensor nats = bound.program().tensor(bound.graph().nats), weight = bound.row_weights();
+    kernels_.add_weighted_sum(context_, nats.row<float>(0), weight.row<float>(0), nats.rows,
+                              &device_state()->loss, scratch_.at(0));
+  }
+  kernels_.finish_norm(context_, gradients_.on_device(), model_.params().block_size(), device_state(),
+                       scratch_.at(0));
+  kernels_.adam(context_, device_state(), reinterpret_cast<const AdamChunk*>(chunks_.at(0)), chunk_count_,
+                model_.device_weights(), gradients_.on_device(), optimizer_.first_moments().on_device(),
+                optimizer_.second_moments().on_device());
+}
+
+}  // namespace thimble

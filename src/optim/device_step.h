@@ -1,0 +1,104 @@
+// A whole optimizer step on a device: forward and backward of every micro-batch, the gradient's norm, the update.
+//
+// The step is queued, not waited for: the host prepares the next batch meanwhile and runs at most two steps ahead. The
+// first step of a shape is queued kernel by kernel and makes all plans; the second is captured, and from then on a step
+// is one launch. What changes from step to step (tokens, targets, row weights, seeds, rates) is uploaded before it:
+//
+//   staging (pinned, two of them)  ->  device: [StepState][micro-batch 0][micro-batch 1]...  ->  each program's inputs
+//
+// A gradient whose norm is not finite changes nothing: the outcome says so, some steps later.
+#pragma once
+
+#include <array>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+#include "ops/step_state.h"
+#include "optim/optimizer.h"
+
+namespace thimble {
+
+struct StepOutcome {
+  std::int64_t step = 0;
+  double loss = 0;  // sum over rows of weight nats
+  double norm = 0;  // of the gradient, before clipping
+  bool updated = false;
+};
+
+class DeviceStep {
+ public:
+  DeviceStep(const Context& context, const StepKernels& kernels, Model& model, Optimizer& optimizer,
+             const TrainConfig& config, bool capture = true);
+  ~DeviceStep();
+
+  struct Batch {
+    std::int64_t step = 0;  // counted from 0
+    double multiplier = 1;  // the schedule's
+    GradientOptions options;
+    std::span<const Rows> micro_batches;
+    std::span<const std::uint64_t> dropout_seeds;  // one a micro-batch
+  };
+  void queue(const Batch& batch);  // waits where two steps are on their way already
+
+  // Outcomes in order, each once. oldest() waits for a step; finished() does not.
+  StepOutcome oldest();
+  std::optional<StepOutcome> finished();
+  std::size_t on_their_way() const { return in_flight_.size() + outcomes_.size(); }
+
+  bool captured() const { return graph_ != nullptr; }
+
+ private:
+  static constexpr std::size_t kAhead = 2;
+
+  // What makes another graph.
+  struct Key {
+    std::vector<std::int64_t> rows;
+    int qat_bits = 0;
+    bool recompute = false;
+    bool operator==(const Key&) const = default;
+  };
+  struct Flight {
+    PinnedBuffer staging;
+    PinnedBuffer outcome;
+    std::unique_ptr<DeviceEvent> done;
+    std::int64_t step = 0;
+  };
+
+  void lay_out(const Batch& batch, const Key& key);
+  void stage(const Batch& batch, std::byte* place);
+  void set_rates(const Batch& batch, StepState& state) const;
+  void queue_work();
+  void land();
+  StepState* device_state() const { return reinterpret_cast<StepState*>(block_.at(0)); }
+
+  const Context& context_;
+  DeviceRuntime& runtime_;
+  StepKernels kernels_;
+  Model& model_;
+  Optimizer& optimizer_;
+  TrainConfig config_;
+  bool capture_;
+  FloatArena gradients_;
+  Arena chunks_, scratch_;
+  std::int64_t chunk_count_ = 0;
+
+  std::optional<Key> key_;
+  struct Part {
+    BoundProgram* program;
+    std::int64_t offset;  // of its inputs in the block
+  };
+  std::vector<Part> parts_;
+  Arena block_;
+  bool warm_ = false;  // a step of this key has run
+  std::unique_ptr<DeviceGraph> graph_;
+  std::array<Flight, kAhead> flights_;
+  std::deque<Flight*> in_flight_;
+  std::deque<StepOutcome> outcomes_;
+  std::size_t next_flight_ = 0;
+};
+
+}  // namespace thimble

@@ -1,0 +1,53 @@
+// Attention on the tensor cores: head sizes and lengths that the generic cases leave out.
+#include "cuda/device.h"
+#include "ops/attention_cases.h"
+#include "ops/op_harness.h"
+#include "ops/tolerances.h"
+
+namespace thimble {
+namespace {
+
+Values in_bf16(Values values) {
+  for (double& number : values.numbers) number = to_f32(to_bf16(static_cast<float>(number)));
+  return values;
+}
+
+// Documents that end inside tiles, span several, and are tiles; rows that do not fill the last tile.
+std::vector<OpCase> long_cases() {
+  Fill fill(Op::attention);
+  std::vector<OpCase> cases;
+  for (const HeadSize& s :
+       {HeadSize{64, 2, 1, 32, 1000}, HeadSize{200, 4, 2, 32, 30}, HeadSize{128, 2, 2, 64, 1000},
+        HeadSize{515, 4, 2, 64, 1000}, HeadSize{515, 3, 1, 64, 90}, HeadSize{67, 2, 1, 128, 1000},
+        HeadSize{300, 2, 1, 128, 100}, HeadSize{300, 2, 1, 128, 3}}) {
+    cases.push_back({s.text(),
+                     {in_bf16(fill.rows(s.N, s.H * s.D)), in_bf16(fill.rows(s.N, s.K * s.D)),
+                      in_bf16(fill.rows(s.N, s.K * s.D)), column(fill.first_rows(s.N, s.document))},
+                     AttentionAttributes{static_cast<std::int32_t>(s.H), static_cast<std::int32_t>(s.K),
+                                         static_cast<float>(1 / std::sqrt(static_cast<double>(s.D)))}});
+    cases.back().d_out = {in_bf16(fill.rows(s.N, s.H * s.D)), absent()};
+  }
+  return cases;
+}
+
+TEST(AttentionOnCuda, LongDocumentsMatchTheReference) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const Context context(card.runtime);
+  const OpDef& def = op_def(Op::attention);
+  for (const OpCase& op_case : long_cases()) {
+    SCOPED_TRACE(op_case.name);
+    const Results reference = run_op(def, op_case, kReference);
+    for (const DType dtype : {DType::bf16, DType::f32})
+      for (const std::int64_t gap : {0, 8, 3}) {  // 3: not at 16-byte addresses, so in plain arithmetic
+        SCOPED_TRACE(fmt::format("{}, rows {} apart", dtype_name(dtype), gap));
+        const Conditions cuda = {.backend = Backend::cuda, .dtype = dtype, .layout = {gap, 0}};
+        const Results found = run_op(def, op_case, cuda, context);
+        expect_close(def, op_case, dtype, reference, found);
+        expect_same_bits(found, run_op(def, op_case, cuda, context));
+      }
+  }
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,30 @@
+// The golf models on a card, against what PyTorch computed.
+#include "cuda/device.h"
+#include "model/golden_model.h"
+
+namespace thimble {
+namespace {
+
+class GolfOnCuda : public testing::TestWithParam<const char*> {};
+
+TEST_P(GolfOnCuda, LossLogitsAndGradients) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  expect_golden(open_golf(GetParam()), Context(card.runtime), DType::f32, kF32Bounds);
+}
+
+TEST_P(GolfOnCuda, LossLogitsAndGradientsInBf16) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  expect_golden(open_golf(GetParam()), Context(card.runtime), DType::bf16, kBf16Bounds);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, GolfOnCuda,
+                         testing::Values("golf_baseline_grad.safetensors", "golf_plus_grad.safetensors"),
+                         [](const auto& info) {
+                           const std::string_view name = info.param;
+                           return std::string(name.starts_with("golf_plus") ? "plus" : "baseline");
+                         });
+
+}  // namespace
+}  // namespace thimble

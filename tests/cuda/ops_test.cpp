@@ -1,0 +1,188 @@
+// Every op of the table that has CUDA kernels, against the reference: the generic cases of tests/ops, in f32 and bf16.
+#include <set>
+
+#include "cuda/device.h"
+#include "ops/op_harness.h"
+#include "ops/tolerances.h"
+
+namespace thimble {
+namespace {
+
+inline constexpr Conditions kCuda = {.backend = Backend::cuda, .dtype = DType::f32};
+inline constexpr Conditions kCudaBf16 = {.backend = Backend::cuda, .dtype = DType::bf16};
+
+// One card and one context for all tests: what one call leaves behind must not show in another.
+const Context* card_context(std::string& reason) {
+  static const DeviceChoice card = find_card();
+  static const std::unique_ptr<Context> context =
+      card.runtime ? std::make_unique<Context>(card.runtime) : nullptr;
+  reason = card.reason;
+  return context.get();
+}
+
+class EveryOpOnCuda : public EveryOp {
+ protected:
+  void SetUp() override {
+    std::string reason;
+    context_ = card_context(reason);
+    if (!context_) GTEST_SKIP() << reason;
+    if (!kernels().forward) GTEST_SKIP() << def().name << " has no CUDA kernel yet";
+  }
+
+  const Context& context() const { return *context_; }
+  const Kernels& kernels() const { return def().kernels[static_cast<std::size_t>(Backend::cuda)]; }
+  Results run(const OpCase& op_case, const Conditions& conditions) const {
+    return run_op(def(), op_case, conditions, context());
+  }
+
+  // body(conditions, op_case) for f32 and bf16, where there are kernels.
+  template <class Body>
+  void for_cuda_cases(Body body) const {
+    for (const Conditions& cuda : {kCuda, kCudaBf16}) {
+      if (!has_kernels(def(), Backend::cuda, cuda.dtype)) continue;
+      for (const OpCase& op_case : cases_in(GetParam(), cuda.dtype)) {
+        SCOPED_TRACE(fmt::format("{} {}", dtype_name(cuda.dtype), op_case.name));
+        body(cuda, op_case);
+      }
+    }
+  }
+
+ private:
+  const Context* context_ = nullptr;
+};
+
+TEST_P(EveryOpOnCuda, MatchesReference) {
+  for_cuda_cases([&](const Conditions& cuda, const OpCase& op_case) {
+    expect_close(def(), op_case, cuda.dtype, run_op(def(), op_case, kReference), run(op_case, cuda));
+  });
+}
+
+TEST_P(EveryOpOnCuda, SameBitsTwice) {
+  for_cuda_cases([&](const Conditions& cuda, const OpCase& op_case) {
+    expect_same_bits(run(op_case, cuda), run(op_case, cuda));
+  });
+}
+
+// Rows apart, at addresses that no vector is aligned to, and at ones that all are.
+TEST_P(EveryOpOnCuda, WritesNothingOutsideItsTensors) {
+  for_cuda_cases([&](Conditions cuda, const OpCase& op_case) {
+    const Results reference = run_op(def(), op_case, kReference);
+    for (const Layout layout : {Layout{0, 0}, Layout{3, 0}, Layout{0, 1}, Layout{5, 1}, Layout{8, 0}}) {
+      SCOPED_TRACE(fmt::format("rows {} apart, shifted by {}", layout.gap, layout.shift));
+      cuda.layout = layout;
+      BoundOp op(def(), op_case, cuda);
+      op.forward(context());
+      if (has_backward(def(), op_case))
+        op.backward(context());
+      else
+        op.d_in.clear();
+      expect_guards_intact(op);
+      expect_close(def(), op_case, cuda.dtype, reference, written(def(), op));
+    }
+  });
+}
+
+// One tensor with its rows apart among packed ones: a kernel or a plan that takes one stride for another shows.
+TEST_P(EveryOpOnCuda, EveryTensorHasItsOwnStride) {
+  for_cuda_cases([&](Conditions cuda, const OpCase& op_case) {
+    if (op_case.large) return;
+    const Results reference = run_op(def(), op_case, kReference);
+    const auto tensors = static_cast<int>(2 * op_case.in.size() + 2 * op_case.d_out.size());
+    for (int place = 0; place < tensors; ++place) {
+      SCOPED_TRACE(fmt::format("tensor {}", place));
+      cuda.layout.gap = 3;
+      cuda.laid_out = place;
+      expect_close(def(), op_case, cuda.dtype, reference, run(op_case, cuda));
+    }
+  });
+}
+
+TEST_P(EveryOpOnCuda, BackwardReadsOnlyWhatTheTableSaves) {
+  for_cuda_cases([&](Conditions cuda, const OpCase& op_case) {
+    if (!has_backward(def(), op_case)) return;
+    const Results expected = gradients(run(op_case, cuda));
+    cuda.poison_unsaved = true;
+    expect_same_bits(expected, gradients(run(op_case, cuda)));
+  });
+}
+
+TEST_P(EveryOpOnCuda, AddsWhereThePlannerSaysSo) {
+  for_cuda_cases([&](Conditions cuda, const OpCase& op_case) {
+    if (!has_backward(def(), op_case)) return;
+    const Results fresh = gradients(run(op_case, cuda));
+    cuda.earlier_contents = true;
+    cuda.add = def().differentiable;
+    const Results found = gradients(run(op_case, cuda));
+    ASSERT_EQ(fresh.size(), found.size());
+    for (std::size_t r = 0; r < fresh.size(); ++r) {
+      std::vector<double> expected = fresh[r].numbers;
+      for (std::size_t i = 0; i < op_case.in.size(); ++i) {
+        if (fresh[r].name != gradient_name(i)) continue;
+        const std::vector<double> earlier = earlier_contents(op_case.in[i], i);
+        for (std::size_t e = 0; e < earlier.size(); ++e) expected[e] += earlier[e];
+      }
+      EXPECT_LE(error_of(expected, found[r].numbers, op_case.least_scale),
+                tolerance_of(def().op, cuda.dtype).gradient + adds_tolerance(cuda.dtype))
+          << fresh[r].name;
+    }
+  });
+}
+
+TEST_P(EveryOpOnCuda, GradientsNobodyWantsChangeNothing) {
+  for_cuda_cases([&](const Conditions& cuda, const OpCase& op_case) {
+    if (!has_backward(def(), op_case)) return;
+    const Results all = run(op_case, cuda);
+    for (std::size_t i = 0; i < op_case.in.size(); ++i) {
+      if (!op_case.in[i] || !has_bit(def().differentiable, i)) continue;
+      SCOPED_TRACE(gradient_name(i));
+      Results only = all;
+      std::erase_if(only, [&](const Result& result) {
+        return result.name.starts_with("gradient") && result.name != gradient_name(i);
+      });
+      Conditions asking = cuda;
+      asking.wanted = 1u << i;
+      expect_same_bits(only, run(op_case, asking));
+    }
+  });
+}
+
+TEST_P(EveryOpOnCuda, GradientsMayBeWiderThanTheRows) {
+  if (!kernels().wide_gradients || !has_kernels(def(), Backend::cuda, DType::bf16))
+    GTEST_SKIP() << def().name << " takes gradients in the dtype of its rows alone";
+  for (const OpCase& op_case : cases_in(GetParam(), DType::bf16)) {
+    if (!has_backward(def(), op_case)) continue;
+    SCOPED_TRACE(op_case.name);
+    Conditions mixed = kCudaBf16;
+    mixed.wide_d_out = facts().graded_outputs;
+    mixed.wide_d_in = def().differentiable & ~def().parameters;
+    expect_close(def(), op_case, DType::bf16, run_op(def(), op_case, kReference), run(op_case, mixed));
+  }
+}
+
+// A NaN in an input comes out wherever the formula carries it, so that a step with one is seen and skipped.
+TEST_P(EveryOpOnCuda, NanStaysVisible) {
+  for_cuda_cases([&](const Conditions& cuda, OpCase op_case) {
+    if (op_case.large) return;
+    for (Values& values : op_case.in) {
+      if (!values || values.integers()) continue;
+      double& middle = values.numbers[values.numbers.size() / 2];
+      const double before = std::exchange(middle, std::nan(""));
+      const Results reference = run_op(def(), op_case, kReference), found = run(op_case, cuda);
+      middle = before;
+      for (std::size_t r = 0; r < reference.size(); ++r)
+        for (std::size_t e = 0; e < reference[r].numbers.size(); ++e)
+          ASSERT_TRUE(std::isfinite(reference[r].numbers[e]) || !std::isfinite(found[r].numbers[e]))
+              << reference[r].name << ", element " << e << " is " << found[r].numbers[e];
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(, EveryOpOnCuda, ::testing::ValuesIn([] {
+                           std::vector<Op> ops;
+                           for (const OpDef& def : all_ops()) ops.push_back(def.op);
+                           return ops;
+                         }()),
+                         [](const auto& info) { return std::string(op_def(info.param).name); });
+
+}  // namespace
+}  // namespace thimble
