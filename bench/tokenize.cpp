@@ -4,20 +4,23 @@
 //   tokenize_bench TOKENIZER TEXT [--model SP.model] [--peer bench/tokenize_peer.mjs] [--train-vocab N]
 //
 // Every figure is the best of several passes over the lines of TEXT: the machine may be busy with other
-// things.
+// things. "data build" is the whole command, from the file to shards that are safe on the disk.
 #include <fmt/format.h>
 
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <map>
+#include <random>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/parallel.h"
 #include "base/table.h"
+#include "data/build.h"
 #include "tokenizer/bpe_train.h"
 #include "tokenizer/tokenizer.h"
 
@@ -89,6 +92,25 @@ double encode_rate(const Tokenizer& tokenizer, const std::vector<std::string_vie
   return static_cast<double>(bytes) / seconds / 1e6;
 }
 
+// From the file as it lies on the disk; bytes of text per second.
+double build_rate(const Options& options, const std::shared_ptr<const Tokenizer>& tokenizer, int threads) {
+  set_threads(threads);
+  const auto folder =
+      std::filesystem::temp_directory_path() / fmt::format("thimble-bench-{}", std::random_device()());
+  std::uint64_t bytes = 0;
+  const double seconds = best_seconds([&] {
+    const BuildResult built = build_dataset({.inputs = {options.text},
+                                             .val_fraction = 0.1,
+                                             .tokenizer = tokenizer,
+                                             .folder = folder,
+                                             .if_built = IfBuilt::replace},
+                                            Log::nowhere(), ProgressOutput::nowhere());
+    bytes = built.manifest.train.bytes + built.manifest.val.bytes;
+  });
+  std::filesystem::remove_all(folder);
+  return static_cast<double>(bytes) / seconds / 1e6;
+}
+
 void run(const Options& options) {
   const std::string text = read_text_file(options.text);
   const std::string_view sample = std::string_view(text).substr(0, kEncodeBytes);
@@ -102,7 +124,7 @@ void run(const Options& options) {
     table.row({work, std::to_string(threads), fmt::format("{:.2f}", rate),
                peer > 0 ? fmt::format("{:.1f}x", rate / peer) : ""});
   };
-  const auto tokenizer = load_tokenizer(options.tokenizer);
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
   std::map<int, double> peer_rate;
   for (const int threads : {1, cores}) {
     if (options.peer.empty() || peer_rate.contains(threads)) continue;
@@ -130,6 +152,10 @@ void run(const Options& options) {
   if (!options.model.empty()) {
     std::size_t tokens = 0;
     row("SentencePiece encode", 1, encode_rate(*load_tokenizer(options.model), lines, bytes, 1, tokens), 0);
+  }
+  for (const int threads : {1, cores}) {
+    row("thimble data build", threads, build_rate(options, tokenizer, threads), 0);
+    if (threads == cores) break;
   }
   set_threads(cores);
   if (options.train_vocab > 0) {

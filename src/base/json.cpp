@@ -444,7 +444,8 @@ class StrictSax {
   [[noreturn]] void fail_at(std::size_t bytes_read, const std::string& what) {
     const std::string_view before =
         text_.substr(0, bytes_read == 0 ? 0 : std::min(bytes_read - 1, text_.size()));
-    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+    const auto line =
+        limits_.first_line + static_cast<std::uint64_t>(std::count(before.begin(), before.end(), '\n'));
     const auto line_start = before.rfind('\n') + 1;  // npos + 1 is 0
     fail("{}:{}:{}: {}", name_, line, before.size() - line_start + 1, what);
   }

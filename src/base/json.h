@@ -129,7 +129,8 @@ class Json {
 void append_json_string(std::string& out, std::string_view text);
 
 struct JsonLimits {
-  int max_depth = 64;  // arrays and objects inside each other
+  int max_depth = 64;            // arrays and objects inside each other
+  std::uint64_t first_line = 1;  // of the text, in the file it comes from: for errors
 };
 
 // `name` says where the text came from, for errors. Integers beyond 64 bits become doubles:

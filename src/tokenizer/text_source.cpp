@@ -161,12 +161,15 @@ std::optional<TextSource::Cut> TextSource::find_cut(std::size_t from) const {
 
 std::optional<TextDocument> TextSource::hand_out(std::size_t text_end, std::size_t next, bool whole) {
   const std::string_view text = std::string_view(buffer_).substr(begin_, text_end - begin_);
+  const std::uint64_t line = line_;
+  line_ += static_cast<std::uint64_t>(std::count(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_),
+                                                 buffer_.begin() + static_cast<std::ptrdiff_t>(next), '\n'));
   begin_ = searched_ = next;
   const bool starts = !inside_;
   inside_ = !whole;
   if (text.empty()) return std::nullopt;
   text_bytes_ += text.size();
-  return TextDocument{text, starts};
+  return TextDocument{text, starts, whole, line};
 }
 
 std::optional<TextDocument> TextSource::next() {
@@ -191,6 +194,7 @@ std::optional<TextDocument> TextSource::next() {
         buffer_.clear();
         begin_ = searched_ = 0;
         inside_ = false;
+        line_ = 1;
       }
     }
     if (document) return document;

@@ -32,8 +32,10 @@ struct TextSourceOptions {
 };
 
 struct TextDocument {
-  std::string_view text;  // valid until the next call
-  bool starts = true;     // the first piece of its document
+  std::string_view text;   // valid until the next call
+  bool starts = true;      // the first piece of its document
+  bool ends = true;        // the last one, as far as is known: the file's end may show that nothing follows
+  std::uint64_t line = 1;  // of its file, where the piece begins
 };
 
 class TextSource {
@@ -68,6 +70,7 @@ class TextSource {
   std::size_t begin_ = 0;     // of what has not been handed out
   std::size_t searched_ = 0;  // no cut starts before it
   bool inside_ = false;       // a piece of the current document has been handed out
+  std::uint64_t line_ = 1;    // where begin_ is
 };
 
 // Everything below a folder that is a file and not hidden, sorted; a file is itself.

@@ -1,0 +1,142 @@
+#include "data/batch_encode.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "data/tasks.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::size_t kUnitBytes = 1 << 18;  // of a long text: enough units for all threads
+
+bool is_ascii_letter(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
+// Does any token reach across a place where safe_cut() cuts?
+bool tokens_respect_words(const Tokenizer& tokenizer) {
+  std::string text;
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    text.clear();
+    tokenizer.append_token(id, false, text);
+    for (std::size_t i = 1; i + 1 < text.size(); ++i)
+      if (text[i] == ' ' && is_ascii_letter(text[i + 1]) && !last_word({text.data(), i}).empty())
+        return false;
+  }
+  return true;
+}
+
+TokenId bos_of(const Tokenizer& tokenizer) {
+  const auto bos = tokenizer.special().bos;
+  check(bos.has_value(), Hint{"train a tokenizer with `thimble tokenizer train`, or use --tokenizer bytes"},
+        "the tokenizer has no bos token, with which documents begin");
+  return *bos;
+}
+
+}  // namespace
+
+// A stretch of text that one thread encodes.
+struct BatchEncoder::Unit {
+  std::size_t record = 0;
+  std::string_view text, context;  // context: the word before it, if it goes on where another unit ended
+  bool starts = false;             // its document
+};
+
+std::uint64_t EncodedRecord::tokens() const {
+  std::uint64_t count = 0;
+  for (const auto& part : parts) count += part.size();
+  return count;
+}
+
+BatchEncoder::BatchEncoder(const Tokenizer& tokenizer, ReadOptions read, EncodeLimits limits)
+    : tokenizer_(tokenizer),
+      read_(std::move(read)),
+      limits_(limits),
+      bos_(bos_of(tokenizer)),
+      byte_table_(tokenizer, tokenizer.vocab_size()),
+      cuttable_(tokens_respect_words(tokenizer)) {
+  if (read_.kind == DataKind::chat) ChatTokens::of(tokenizer);
+}
+
+std::vector<BatchEncoder::Unit> BatchEncoder::cut_into_units(std::span<const MixedRecord> records,
+                                                             std::span<const Document> documents) const {
+  std::vector<Unit> units;
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    std::string_view text = documents[i].text, context = records[i].record.context;
+    bool starts = records[i].record.starts;
+    while (!text.empty()) {
+      std::size_t end = text.size();
+      if (cuttable_ && end > kUnitBytes)
+        if (const std::size_t cut = safe_cut(text, 0, kUnitBytes)) end = cut;
+      units.push_back({i, text.substr(0, end), context, starts});
+      context = last_word(text.substr(0, end));
+      text.remove_prefix(end);
+      starts = false;
+    }
+  }
+  return units;
+}
+
+void BatchEncoder::encode_text(const Unit& unit, std::vector<TokenId>& ids, std::uint64_t& bytes) const {
+  const bool count_text = tokenizer_.kind() != TokenizerKind::sentencepiece;
+  std::vector<TokenId> before;
+  if (unit.starts) ids.push_back(bos_);
+  if (unit.context.empty()) {
+    tokenizer_.encode(unit.text, ids);
+    bytes = count_text ? unit.text.size() : byte_table_.total(ids);
+    return;
+  }
+  tokenizer_.encode(unit.context, before);
+  tokenizer_.encode(std::string(unit.context) + std::string(unit.text), ids);
+  const auto own = ids.begin() + static_cast<std::ptrdiff_t>(before.size());
+  bytes = count_text ? unit.text.size() : byte_table_.total({own - 1, ids.end()});
+  ids.erase(ids.begin(), own);
+}
+
+void BatchEncoder::encode_chat(const Document& document, EncodedRecord& out) const {
+  std::vector<TokenId> ids = encode_conversation(tokenizer_, document.turns);
+  const bool count_text = tokenizer_.kind() != TokenizerKind::sentencepiece;
+  out.bytes = count_text ? document.content_bytes() : byte_table_.total(ids);
+  if (limits_.context > 0 && ids.size() > limits_.context) {
+    ids.resize(limits_.context);
+    const auto answer = std::ranges::find(ids, ChatTokens::of(tokenizer_).assistant);
+    // Nothing of an answer is left to learn from.
+    out.too_long = limits_.skip_long || ids.end() - answer < 2;
+    out.truncated = !out.too_long;
+    out.bytes = out.too_long ? 0 : byte_table_.total(ids);
+    if (out.too_long) return;
+  }
+  out.parts.push_back(std::move(ids));
+}
+
+std::vector<EncodedRecord> BatchEncoder::encode(std::span<MixedRecord> records,
+                                                const std::vector<bool>& wanted) const {
+  std::vector<Document> documents(records.size());
+  std::vector<EncodedRecord> encoded(records.size());
+  const bool chat = read_.kind == DataKind::chat;
+  parallel_items(
+      records.size(), [&](std::size_t i) { return records[i].record.raw.size(); },
+      [&](std::size_t i) {
+        if (!wanted[i]) return;
+        documents[i] = read_document(records[i].record, read_);
+        if (chat) encode_chat(documents[i], encoded[i]);
+      });
+  if (chat) return encoded;
+
+  const std::vector<Unit> units = cut_into_units(records, documents);
+  std::vector<std::vector<TokenId>> ids(units.size());
+  std::vector<std::uint64_t> bytes(units.size());
+  parallel_items(
+      units.size(), [&](std::size_t i) { return units[i].text.size(); },
+      [&](std::size_t i) { encode_text(units[i], ids[i], bytes[i]); });
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    EncodedRecord& out = encoded[units[i].record];
+    out.parts.push_back(std::move(ids[i]));
+    out.bytes += bytes[i];
+  }
+  return encoded;
+}
+
+}  // namespace thimble

@@ -1,0 +1,250 @@
+#include "data/build.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/table.h"
+#include "data/build_folder.h"
+#include "data/mixture.h"
+#include "data/survey.h"
+
+namespace thimble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<DataSource> find_sources(const BuildRequest& request) {
+  std::vector<DataSource> sources;
+  for (const auto& inputs : {request.inputs, request.val_inputs})
+    for (const std::string& input : inputs) sources.push_back(find_source(input));
+  return sources;
+}
+
+Digest digest_of_file(const fs::path& path, const Interrupt* interrupt) {
+  constexpr std::size_t kReadBytes = 1 << 20;
+  const InputFile file(path);
+  std::vector<std::byte> buffer(kReadBytes);
+  Digester digester;
+  for (std::uint64_t at = 0;;) {
+    if (interrupt) interrupt->throw_if_asked();
+    const std::size_t count = file.read_some_at(at, buffer);
+    if (count == 0) return digester.result();
+    digester.add(std::span(buffer).first(count));
+    at += count;
+  }
+}
+
+std::vector<ManifestSource> sources_with_digests(const std::vector<DataSource>& sources,
+                                                 const Interrupt* interrupt) {
+  std::vector<ManifestSource> described;
+  for (const DataSource& source : sources)
+    for (const fs::path& file : source.files)
+      described.push_back({file.string(), fs::file_size(file), digest_of_file(file, interrupt).hex()});
+  return described;
+}
+
+Json settings_of(const BuildRequest& request, const std::vector<DataSource>& sources) {
+  Json weights = Json::array();
+  for (const DataSource& source : sources)
+    weights.push(Json::object()
+                     .set("input", source.name)
+                     .set("files", source.files.size())
+                     .set("weight", source.weighted ? Json(source.weight) : Json()));
+  return Json::object()
+      .set("inputs", std::move(weights))
+      .set("documents", name_of(request.read.split))
+      .set("text_field", request.read.text_field)
+      .set("strip_markdown", request.read.strip_markdown)
+      .set("val_inputs", request.val_inputs.size())
+      .set("val_documents", request.val_documents)
+      .set("val_fraction", request.val_fraction)
+      .set("dedup", request.dedup)
+      .set("skip_bad", request.skip_bad)
+      .set("context", request.limits.context)
+      .set("skip_long", request.limits.skip_long)
+      .set("shard_tokens", request.shard_tokens);
+}
+
+// Of everything that the output depends on. Where the files lie is no part of that.
+std::string fingerprint_of(const Manifest& head) {
+  Json files = Json::array();
+  for (const ManifestSource& source : head.sources) files.push(source.digest);
+  Json weights = Json::array();
+  for (const Json& input : head.settings.at("inputs").as_array())
+    weights.push(Json::array({input.at("files"), input.at("weight")}));
+  Json settings = head.settings;
+  settings.set("inputs", std::move(weights));
+  const Json all = Json::object()
+                       .set("name", head.name)
+                       .set("kind", name_of(head.kind))
+                       .set("tokenizer", head.tokenizer.digest)
+                       .set("bos", head.tokenizer.bos)
+                       .set("settings", std::move(settings))
+                       .set("files", std::move(files));
+  return digest_of(all.dump()).hex();
+}
+
+void check_request(const BuildRequest& request) {
+  check(!request.inputs.empty(), "no inputs were given");
+  check(request.tokenizer != nullptr, "no tokenizer was given");
+  check(!request.name.empty() && request.name[0] != '.' &&
+            request.name.find_first_of("/\\") == std::string::npos,
+        "expected a name for the shards without '/' and no '.' in front, found '{}'", request.name);
+  check(request.val_fraction >= 0 && request.val_fraction < 1,
+        "the fraction of validation documents must be at least 0 and below 1, found {}",
+        request.val_fraction);
+  const int rules = (request.val_documents > 0) + (request.val_fraction > 0) + !request.val_inputs.empty();
+  check(rules <= 1, "validation is chosen by number, by fraction or by inputs of its own: only one of them");
+  check(request.shard_tokens > 0 && request.shard_tokens <= kMaxShardTokens, "a shard holds 1 to {} tokens",
+        kMaxShardTokens);
+  check(request.read.kind == DataKind::chat || (request.limits.context == 0 && !request.limits.skip_long),
+        "only conversations are limited to a context");
+}
+
+// The second reading: encode, and deal out to the two splits.
+class Builder {
+ public:
+  Builder(const BuildRequest& request, const std::vector<DataSource>& sources, const Survey& survey,
+          const BatchEncoder& encoder, BuildFolder& folder, FileOps& ops, BuildJournal journal)
+      : survey_(survey),
+        encoder_(encoder),
+        folder_(folder),
+        journal_(std::move(journal)),
+        mixture_(sources, request.read, survey.source_documents, survey.cut_at),
+        train_(ops, {folder.path(), request.name, "train"}, request.tokenizer->vocab_size(),
+               request.shard_tokens, journal_.train),
+        val_(ops, {folder.path(), request.name, "val"}, request.tokenizer->vocab_size(), request.shard_tokens,
+             journal_.val) {}
+
+  void run(const ProgressOutput& progress, const Interrupt* interrupt) {
+    ProgressBar bar(progress, "encoding", "bytes", mixture_.stored_bytes());
+    for (auto batch = mixture_.next_batch(); !batch.empty(); batch = mixture_.next_batch()) {
+      write(batch, interrupt);
+      bar.update(mixture_.stored_bytes_read(),
+                 {with_unit(static_cast<double>(train_.counts().tokens + val_.counts().tokens)) + " tokens"});
+    }
+  }
+
+  void finish(Manifest& manifest) {
+    const SplitCounts &train = train_.counts(), &val = val_.counts();
+    manifest.dropped.emplace_back("too_long", train.too_long + val.too_long);
+    manifest.dropped.emplace_back("truncated", train.truncated + val.truncated);
+    manifest.train = train_.finish();
+    manifest.val = val_.finish();
+  }
+
+ private:
+  // A validation document is written once, whatever the weight of its source.
+  SplitWriter* split_of(const MixedRecord& record) {
+    switch (survey_.fates[record.document]) {
+      case Fate::train:
+        return mixture_.counts(record) ? &train_ : nullptr;
+      case Fate::val:
+        return record.pass == 0 ? &val_ : nullptr;
+      case Fate::dropped:
+        return nullptr;
+    }
+    return nullptr;
+  }
+
+  void write(std::vector<MixedRecord>& batch, const Interrupt* interrupt) {
+    if (interrupt) interrupt->throw_if_asked();
+    std::vector<bool> wanted(batch.size());
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      const SplitWriter* split = split_of(batch[i]);
+      wanted[i] = split && split->wants(batch[i].number);
+    }
+    const std::vector<EncodedRecord> encoded = encoder_.encode(batch, wanted);
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      if (!wanted[i]) continue;
+      if (!split_of(batch[i])->add(batch[i].number, batch[i].record.starts, encoded[i])) continue;
+      journal_.train = train_.state();
+      journal_.val = val_.state();
+      folder_.save(journal_);
+      if (interrupt) interrupt->throw_if_asked();
+    }
+  }
+
+  const Survey& survey_;
+  const BatchEncoder& encoder_;
+  BuildFolder& folder_;
+  BuildJournal journal_;
+  Mixture mixture_;
+  SplitWriter train_, val_;
+};
+
+std::vector<std::pair<std::string, std::uint64_t>> dropped_in(const Survey& survey) {
+  return {{"bad", survey.bad},
+          {"empty", survey.empty},
+          {"without_answer", survey.without_answer},
+          {"turns_after_last_answer", survey.with_turns_cut},
+          {"duplicates", survey.duplicates},
+          {"in_validation", survey.in_validation}};
+}
+
+void report(const Survey& survey, const Log& log) {
+  if (survey.bad > 0)
+    log.warning("{} bad records were left out; the first: {}",
+                with_commas(static_cast<long long>(survey.bad)), survey.first_problem);
+  if (survey.cut_at)
+    log.info("the text is one document: validation begins at byte {}",
+             with_commas(static_cast<long long>(*survey.cut_at)));
+}
+
+}  // namespace
+
+BuildResult build_dataset(const BuildRequest& request, const Log& log, const ProgressOutput& progress,
+                          const Interrupt* interrupt) {
+  PosixFileOps ops;
+  return build_dataset(request, ops, log, progress, interrupt);
+}
+
+BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& log,
+                          const ProgressOutput& progress, const Interrupt* interrupt) {
+  const auto start = std::chrono::steady_clock::now();
+  check_request(request);
+  const std::vector<DataSource> sources = find_sources(request);
+  const BatchEncoder encoder(*request.tokenizer, request.read, request.limits);
+  BuildResult result;
+  Manifest& manifest = result.manifest;
+  manifest.name = request.name;
+  manifest.kind = request.read.kind;
+  manifest.tokenizer = ManifestTokenizer::of(*request.tokenizer);
+  manifest.settings = settings_of(request, sources);
+  manifest.sources = sources_with_digests(sources, interrupt);
+  const std::string fingerprint = fingerprint_of(manifest);
+  manifest.settings.set("fingerprint", fingerprint);
+
+  BuildFolder folder(ops, request.folder);
+  auto found = folder.open(request.name, fingerprint, request.if_built);
+  if (found.finished) return {std::move(*found.finished), true, false, 0};
+  result.resumed = found.resumed;
+  if (found.resumed)
+    log.info("going on with an unfinished build: {} shards are done",
+             found.journal.train.shards.size() + found.journal.val.shards.size());
+  const Survey survey = survey_sources(sources, request.read,
+                                       {.val_documents = request.val_documents,
+                                        .val_sources = request.val_inputs.size(),
+                                        .val_fraction = request.val_fraction,
+                                        .dedup = request.dedup,
+                                        .skip_bad = request.skip_bad},
+                                       ops, folder.scratch(), progress, interrupt);
+  report(survey, log);
+  check(survey.fates.count(Fate::train) > 0, "{} documents were read, none is left to train on",
+        survey.fates.size());
+  manifest.dropped = dropped_in(survey);
+
+  Builder builder(request, sources, survey, encoder, folder, ops, found.journal);
+  folder.save(found.journal);
+  builder.run(progress, interrupt);
+  builder.finish(manifest);
+  folder.finish(*request.tokenizer, manifest);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace thimble

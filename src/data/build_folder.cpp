@@ -1,0 +1,160 @@
+#include "data/build_folder.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace thimble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kJournalFile = ".build.json";
+constexpr std::string_view kLockFile = ".lock";
+
+// "data_train_000012.bin", of this data set.
+bool is_shard_of(std::string_view name, const std::string& file) {
+  for (const std::string_view split : {"train", "val"}) {
+    const std::string start = fmt::format("{}_{}_", name, split);
+    if (!file.starts_with(start) || !file.ends_with(".bin")) continue;
+    const std::string_view digits(file.data() + start.size(), file.size() - start.size() - 4);
+    if (digits.size() >= 6 && digits.find_first_not_of("0123456789") == digits.npos) return true;
+  }
+  return false;
+}
+
+std::string fingerprint_in(const Manifest& manifest) {
+  const Json* fingerprint = manifest.settings.find("fingerprint");
+  return fingerprint && fingerprint->is_string() ? fingerprint->as_string() : "";
+}
+
+}  // namespace
+
+std::string BuildJournal::text() const {
+  return Json::object()
+             .set("name", name)
+             .set("fingerprint", fingerprint)
+             .set("train", train.to_json())
+             .set("val", val.to_json())
+             .dump(1) +
+         "\n";
+}
+
+BuildJournal BuildJournal::parse(std::string_view text, std::string_view where) {
+  const Json json = parse_json(text, where);
+  try {
+    return {json.at("name").as_string(), json.at("fingerprint").as_string(),
+            SplitState::parse(json.at("train")), SplitState::parse(json.at("val"))};
+  } catch (const Error& error) {
+    fail(Hint{"start over with --force"}, "{}: {}", where, error.what());
+  }
+}
+
+BuildFolder::BuildFolder(FileOps& ops, fs::path path) : ops_(ops), path_(std::move(path)) {
+  make_folders(ops_, path_);
+  const FileHandle file = ops_.open_for_writing(path_ / kLockFile);
+  const bool mine = ops_.try_lock(file) && ops_.name_state(file) != NameState::moved;
+  if (!mine) ops_.close(file);
+  check(mine, Hint{"wait until it is done, or name another folder"}, "another build is going on in {}",
+        path_.string());
+  lock_ = file;
+}
+
+BuildFolder::~BuildFolder() {
+  try {
+    ops_.remove(path_ / kLockFile);
+  } catch (const Error&) {  // the next build takes it over
+  }
+  ops_.close(*lock_);
+  std::error_code not_empty;  // then it stays
+  fs::remove(path_, not_empty);
+}
+
+std::optional<Manifest> BuildFolder::read_manifest() const {
+  const fs::path file = path_ / kManifestFile;
+  if (!fs::exists(file)) return std::nullopt;
+  return Manifest::parse(read_file(file, kMaxManifestBytes), file.string());
+}
+
+std::optional<BuildJournal> BuildFolder::read_journal() const {
+  const fs::path file = path_ / kJournalFile;
+  if (!fs::exists(file)) return std::nullopt;
+  return BuildJournal::parse(read_file(file, kMaxManifestBytes), file.string());
+}
+
+bool BuildFolder::shards_are_there(const SplitState& state) const {
+  for (const ManifestShard& shard : state.shards) {
+    const fs::path file = path_ / shard.file;
+    if (!fs::exists(file) || MappedShard(file).tokens() != shard.tokens) return false;
+  }
+  return true;
+}
+
+bool BuildFolder::has_shards(std::string_view name) const {
+  for (const auto& entry : fs::directory_iterator(path_))
+    if (is_shard_of(name, entry.path().filename().string())) return true;
+  return false;
+}
+
+void BuildFolder::remove_if_there(const fs::path& path) {
+  if (ops_.kind(path) != PathKind::nothing) ops_.remove(path);
+}
+
+void BuildFolder::remove_shards(std::string_view name) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(path_))
+    if (is_shard_of(name, entry.path().filename().string())) found.push_back(entry.path());
+  for (const fs::path& path : found) ops_.remove(path);
+}
+
+BuildFolder::Found BuildFolder::open(std::string_view name, const std::string& fingerprint,
+                                     IfBuilt if_built) {
+  const bool replace = if_built != IfBuilt::refuse;
+  const Hint hint{"name another folder with -o, or pass --force to build it anew"};
+  auto manifest = read_manifest();
+  std::optional<BuildJournal> journal;
+  try {
+    journal = read_journal();
+  } catch (const Error&) {
+    if (!replace) throw;
+  }
+  const bool same = journal && journal->name == name && journal->fingerprint == fingerprint;
+  if (manifest) {
+    const bool wanted = same || (if_built == IfBuilt::reuse && fingerprint_in(*manifest) == fingerprint);
+    if (wanted && if_built != IfBuilt::replace) {
+      remove_if_there(path_ / kJournalFile);
+      return {std::move(manifest), {}, false};
+    }
+    check(replace, hint, "{} holds a data set already", path_.string());
+    ops_.remove(path_ / kManifestFile);  // first: from now on nobody takes the folder for complete
+    remove_shards(manifest->name);
+  } else if (same && if_built != IfBuilt::replace && shards_are_there(journal->train) &&
+             shards_are_there(journal->val)) {
+    return {std::nullopt, std::move(*journal), true};
+  }
+  if (journal) {
+    check(replace, hint, "{} holds an unfinished build of {}", path_.string(),
+          same ? "which shards are missing" : "other inputs or settings");
+    remove_shards(journal->name);
+  }
+  check(replace || !has_shards(name), hint, "{} holds shards named {} already", path_.string(), name);
+  remove_shards(name);
+  return {
+      std::nullopt, {.name = std::string(name), .fingerprint = fingerprint, .train = {}, .val = {}}, false};
+}
+
+void BuildFolder::save(const BuildJournal& journal) {
+  write_file(ops_, path_ / kJournalFile, journal.text(), Existing::replace);
+}
+
+void BuildFolder::finish(const Tokenizer& tokenizer, const Manifest& manifest) {
+  write_file(ops_, path_ / tokenizer.file_name(), tokenizer.serialized(), Existing::replace);
+  write_file(ops_, path_ / kManifestFile, manifest.text(), Existing::replace);
+  remove_if_there(path_ / kJournalFile);
+}
+
+}  // namespace thimble

@@ -1,0 +1,145 @@
+#include "data/describe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file_ops.h"
+#include "data/batch_encode.h"
+#include "data/data_folder.h"
+#include "data/mixture.h"
+#include "data/shard.h"
+#include "data/survey.h"
+
+namespace thimble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kShownTokens = 200;
+constexpr std::size_t kShownBytes = 500;
+
+std::string first_document_in(const MappedShard& shard, const Tokenizer& tokenizer) {
+  std::vector<TokenId> ids(std::min<std::uint64_t>(kShownTokens, shard.tokens()));
+  shard.copy(0, ids);
+  const auto bos = tokenizer.special().bos;
+  if (bos && !ids.empty()) ids.erase(std::find(ids.begin() + 1, ids.end(), *bos), ids.end());
+  if (!std::ranges::all_of(ids, [&](TokenId id) { return tokenizer.contains(id); })) return "";
+  return tokenizer.decode(ids, {.keep_special = true});
+}
+
+// A folder of shards, with our manifest or without.
+DataDescription describe_folder(const fs::path& path, const DescribeOptions& options) {
+  const DataFolder folder = open_data_folder(path);
+  DataDescription description;
+  description.form = folder.manifest ? "data set" : "shards";
+  description.tokenizer = options.tokenizer;
+  if (folder.manifest && !options.tokenizer) description.tokenizer = load_tokenizer_of(folder);
+  for (const DataSplit split : {DataSplit::train, DataSplit::val}) {
+    SplitDescription counts{std::string(name_of(split)), folder.files(split).size(), {}, 0, {}};
+    for (const fs::path& file : folder.files(split)) *counts.tokens += MappedShard(file).tokens();
+    if (folder.manifest) {
+      const ManifestSplit& known = split == DataSplit::train ? folder.manifest->train : folder.manifest->val;
+      counts.documents = known.documents;
+      counts.bytes = known.bytes;
+    }
+    description.splits.push_back(std::move(counts));
+  }
+  if (!folder.train.empty() && description.tokenizer)
+    description.first_document = first_document_in(MappedShard(folder.train[0]), *description.tokenizer);
+  description.manifest = folder.manifest;
+  return description;
+}
+
+DataDescription describe_shard(const fs::path& path, const DescribeOptions& options) {
+  const MappedShard shard(path);
+  DataDescription description;
+  description.form = "shard";
+  description.tokenizer = options.tokenizer;
+  if (!options.tokenizer && is_data_folder(folder_of(path)))
+    if (const DataFolder folder = open_data_folder(folder_of(path)); folder.manifest)
+      description.tokenizer = load_tokenizer_of(folder);
+  description.splits.push_back({"", 1, {}, shard.tokens(), {}});
+  if (description.tokenizer) description.first_document = first_document_in(shard, *description.tokenizer);
+  return description;
+}
+
+std::uint64_t count_tokens(const DataSource& source, const ReadOptions& read, const Tokenizer& tokenizer,
+                           const ProgressOutput& progress, const Interrupt* interrupt) {
+  Mixture mixture({&source, 1}, read);
+  const BatchEncoder encoder(tokenizer, read, {});
+  ProgressBar bar(progress, "encoding", "bytes", mixture.stored_bytes());
+  std::uint64_t tokens = 0;
+  for (auto batch = mixture.next_batch(); !batch.empty(); batch = mixture.next_batch()) {
+    if (interrupt) interrupt->throw_if_asked();
+    for (const EncodedRecord& record : encoder.encode(batch, std::vector<bool>(batch.size(), true)))
+      tokens += record.tokens();
+    bar.update(mixture.stored_bytes_read());
+  }
+  return tokens;
+}
+
+std::string first_document_in(const DataSource& source, const ReadOptions& read) {
+  RecordReader reader(source, read.split, read.kind == DataKind::chat);
+  while (auto record = reader.next()) {
+    const Document document = read_document(*record, read);
+    if (!document.problem.empty() || !document.has_content()) continue;
+    std::string text = document.text;
+    for (const Turn& turn : document.turns) text += fmt::format("{}: {}\n", name_of(turn.role), turn.content);
+    return text;
+  }
+  return "";
+}
+
+DataDescription describe_source(const std::string& input, const DescribeOptions& options,
+                                const ProgressOutput& progress, const Interrupt* interrupt) {
+  const DataSource source = find_source(input);
+  ReadOptions read = options.read;
+  read.kind = detect_kind(source);
+  PosixFileOps ops;
+  const Survey survey = survey_sources({&source, 1}, read, {.skip_bad = true}, ops, {}, progress, interrupt);
+  DataDescription description;
+  description.form = name_of(read.kind);
+  description.tokenizer = options.tokenizer;
+  SplitDescription all{"", 0, survey.fates.count(Fate::train), std::nullopt, survey.content_bytes};
+  if (options.tokenizer) all.tokens = count_tokens(source, read, *options.tokenizer, progress, interrupt);
+  description.splits.push_back(std::move(all));
+  description.bad = survey.bad;
+  description.without_answer = survey.without_answer;
+  description.with_turns_cut = survey.with_turns_cut;
+  description.empty = survey.empty;
+  description.first_problem = survey.first_problem;
+  description.first_document = first_document_in(source, read);
+  return description;
+}
+
+// At a place between characters.
+void shorten(std::string& text) {
+  if (text.size() <= kShownBytes) return;
+  std::size_t end = kShownBytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  text.resize(end);
+  text += " ...";
+}
+
+DataDescription describe_any(const std::string& input, const DescribeOptions& options,
+                             const ProgressOutput& progress, const Interrupt* interrupt) {
+  const fs::path path = input;
+  if (is_data_folder(path)) return describe_folder(path, options);
+  if (path.filename() == kManifestFile) return describe_folder(folder_of(path), options);
+  if (path.extension() == ".bin") return describe_shard(path, options);
+  return describe_source(input, options, progress, interrupt);
+}
+
+}  // namespace
+
+DataDescription describe_data(const std::string& input, const DescribeOptions& options,
+                              const ProgressOutput& progress, const Interrupt* interrupt) {
+  DataDescription description = describe_any(input, options, progress, interrupt);
+  shorten(description.first_document);
+  return description;
+}
+
+}  // namespace thimble

@@ -1,0 +1,16 @@
+// Markdown as plain text, line by line: what stays is what a reader reads aloud.
+//
+//   # A *fine* [book](http://..)   ->   A fine book
+//
+// Taken away: heading and quote marks, bullets, rules, emphasis, fences and backticks (what they hold stays),
+// the addresses of links and images, table borders. Numbers of lists stay: they are text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace thimble {
+
+std::string strip_markdown(std::string_view text);
+
+}  // namespace thimble

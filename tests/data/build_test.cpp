@@ -1,0 +1,395 @@
+// `data build` as a function: what comes out, whatever happens on the way.
+#include "data/build.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <map>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "support/golden.h"
+#include "support/temp_folder.h"
+#include "tokenizer/bpe_train.h"
+#include "tokenizer/byte_table.h"
+#include "tokenizer/sentencepiece.h"
+
+namespace thimble {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string tales(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i)
+    text += fmt::format(
+        "Tale {}: the {} cats sat on mat {}.\nThey saw a caf\u00E9, \u732B and {} dogs.\n<|endoftext|>\n", i,
+        i * 7 % 13, i % 5, i * i % 101);
+  return text;
+}
+
+std::shared_ptr<const Tokenizer> trained_bpe() {
+  TempFolder folder;
+  TextSource source({folder.write("tales.txt", tales(300))}, {});
+  return make_bpe_tokenizer(train_bpe(source, {.vocab_size = 400, .special_tokens = special_tokens_for(true)},
+                                      ProgressOutput::nowhere())
+                                .spec);
+}
+
+BuildResult build(const BuildRequest& request) {
+  return build_dataset(request, Log::nowhere(), ProgressOutput::nowhere());
+}
+
+std::vector<TokenId> tokens_of(const fs::path& folder, const ManifestSplit& split) {
+  std::vector<TokenId> all;
+  for (const ManifestShard& shard : split.shards) {
+    const MappedShard mapped(folder / shard.file);
+    EXPECT_EQ(mapped.tokens(), shard.tokens);
+    EXPECT_EQ(mapped.digest().hex(), shard.digest);
+    all.resize(all.size() + mapped.tokens());
+    mapped.copy(0, std::span(all).last(mapped.tokens()));
+  }
+  EXPECT_EQ(all.size(), split.tokens);
+  return all;
+}
+
+// The documents back as text, each after its bos.
+std::vector<std::string> decoded(const Tokenizer& tokenizer, const fs::path& folder,
+                                 const ManifestSplit& split) {
+  std::vector<std::string> texts;
+  std::vector<TokenId> document;
+  auto flush = [&] {
+    if (!document.empty()) texts.push_back(tokenizer.decode(document));
+    document.clear();
+  };
+  for (const TokenId id : tokens_of(folder, split)) {
+    if (id == *tokenizer.special().bos) flush();
+    document.push_back(id);
+  }
+  flush();
+  EXPECT_EQ(texts.size(), split.documents);
+  return texts;
+}
+
+std::map<std::string, std::string> contents(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::directory_iterator(folder))
+    files[entry.path().filename().string()] = read_file(entry.path(), 1 << 30);
+  return files;
+}
+
+std::uint64_t dropped(const BuildResult& built, std::string_view reason) {
+  for (const auto& [found, documents] : built.manifest.dropped)
+    if (found == reason) return documents;
+  ADD_FAILURE() << reason;
+  return 0;
+}
+
+TEST(Build, DocumentsComeBackByteForByte) {
+  TempFolder folder;
+  const std::string text = folder.write("a.txt", tales(100)).string();
+  for (const std::shared_ptr<const Tokenizer>& tokenizer :
+       {trained_bpe(), std::shared_ptr<const Tokenizer>(load_tokenizer("bytes"))}) {
+    const fs::path out = folder / std::string(name_of(tokenizer->kind()));
+    const BuildResult built = build(
+        {.inputs = {text}, .val_documents = 4, .tokenizer = tokenizer, .folder = out, .shard_tokens = 500});
+    std::vector<std::string> all = decoded(*tokenizer, out, built.manifest.train);
+    ASSERT_EQ(all.size(), 96u);
+    const auto val = decoded(*tokenizer, out, built.manifest.val);
+    ASSERT_EQ(val.size(), 4u);
+    all.insert(all.end(), val.begin(), val.end());
+    std::string joined;
+    for (const std::string& document : all) joined += document + "<|endoftext|>\n";
+    EXPECT_EQ(joined, tales(100));
+    EXPECT_EQ(built.manifest.train.bytes + built.manifest.val.bytes, joined.size() - 100 * 14);
+    EXPECT_GT(built.manifest.train.shards.size(), 3u);
+    EXPECT_EQ(Manifest::parse(read_file(out / kManifestFile, 1 << 20), "manifest"), built.manifest);
+    EXPECT_EQ(load_tokenizer(out)->digest(), tokenizer->digest());
+  }
+}
+
+TEST(Build, ThreadsDoNotShow) {
+  TempFolder folder;
+  const std::string text = folder.write("a.txt", tales(3000)).string();
+  const auto tokenizer = trained_bpe();
+  const int threads = max_threads();
+  for (const int count : {1, 2, 3}) {
+    set_threads(count);
+    build({.inputs = {text},
+           .val_fraction = 0.1,
+           .tokenizer = tokenizer,
+           .folder = folder / fmt::format("out{}", count),
+           .dedup = true,
+           .shard_tokens = 10007});
+  }
+  set_threads(threads);
+  EXPECT_EQ(contents(folder / "out1"), contents(folder / "out2"));
+  EXPECT_EQ(contents(folder / "out1"), contents(folder / "out3"));
+}
+
+// One document of several megabytes is cut for the threads and for memory; the tokens are those of the whole.
+TEST(Build, LongTextsAreEncodedAsIfWhole) {
+  TempFolder folder;
+  std::string text;
+  for (int i = 0; text.size() < kMaxTextPieceBytes + (1 << 19); ++i)
+    text += fmt::format("It was the {}th day, and don't you know it's {} o'clock; ", i, i % 12);
+  std::vector<std::shared_ptr<const Tokenizer>> tokenizers = {trained_bpe()};
+  TextSource source({folder.write("t.txt", tales(200))}, {.split = DocumentSplit::line});
+  tokenizers.push_back(load_sentencepiece(train_sentencepiece(source, {.vocab_size = 350}), "test"));
+  for (const auto& tokenizer : tokenizers) {
+    if (tokenizer->kind() == TokenizerKind::sentencepiece) text.resize(600'000);  // it is slow
+    const std::string file = folder.write("a.txt", text).string();
+    const fs::path out = folder / std::string(name_of(tokenizer->kind()));
+    const BuildResult built = build({.inputs = {file}, .tokenizer = tokenizer, .folder = out});
+    std::vector<TokenId> whole = {*tokenizer->special().bos};
+    tokenizer->encode(text, whole);
+    EXPECT_TRUE(tokens_of(out, built.manifest.train) == whole) << name_of(tokenizer->kind());
+    EXPECT_EQ(built.manifest.train.bytes, ByteTable(*tokenizer, tokenizer->vocab_size()).total(whole));
+    EXPECT_EQ(built.manifest.train.documents, 1u);
+  }
+}
+
+TEST(Build, GivesThePublishedShardOfTinyShakespeare) {
+  const auto corpus = shared_path("corpora/tinyshakespeare.txt");
+  const auto shard = shared_path("fixtures/shards/tiny_shakespeare_val.bin");
+  if (!corpus || !shard) GTEST_SKIP() << shared_missing("corpora/tinyshakespeare.txt");
+  const std::string json = read_text_file(*shared_path("fixtures/tokenizers/gpt2/tokenizer.json.zst"));
+  auto tokenizer = load_tokenizer_bytes(json, "gpt2");
+  SpecialIds ids;
+  ids.bos = tokenizer->id_of("<|endoftext|>");
+  tokenizer->prefer(ids);
+  // llm.c begins a document behind every empty line, which belongs to the one before.
+  std::string text = read_file(*corpus, 1 << 24);
+  for (std::size_t at = 0; (at = text.find("\n\n", at)) != text.npos; at += 15)
+    text.insert(at + 2, "<|endoftext|>");
+  TempFolder folder;
+  const BuildResult built = build({.inputs = {folder.write("a.txt", text).string()},
+                                   .tokenizer = std::move(tokenizer),
+                                   .folder = folder / "out",
+                                   .shard_tokens = 32768});
+  EXPECT_EQ(contents(folder / "out").at("data_train_000000.bin"), read_file(*shard, 1 << 24));
+}
+
+TEST(Build, ChatsAreCutCountedAndLimited) {
+  TempFolder folder;
+  const auto turn = [](std::string_view role, std::size_t length) {
+    return fmt::format(R"({{"role": "{}", "content": "{}"}})", role, std::string(length, 'x'));
+  };
+  const std::string chats =
+      folder
+          .write("a.jsonl",
+                 fmt::format("[{0},{1}]\n[{0},{1},{0}]\n[{0}]\n[{2},{1}]\n[{0},{2},{3}]\n", turn("user", 3),
+                             turn("assistant", 4), turn("user", 60), turn("assistant", 50)))
+          .string();
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer("bytes:chat");
+  BuildRequest request{
+      .inputs = {chats}, .tokenizer = tokenizer, .folder = folder / "a", .read = {.kind = DataKind::chat}};
+  const BuildResult all = build(request);
+  EXPECT_EQ(all.manifest.train.documents, 4u);
+  EXPECT_EQ(all.manifest.train.bytes, 7u + 7 + 64 + 113);
+  EXPECT_EQ(all.manifest.train.tokens,
+            all.manifest.train.bytes + 4 + 9 * 2);  // bos; role and end of nine turns
+  EXPECT_EQ(dropped(all, "without_answer"), 1u);
+  EXPECT_EQ(dropped(all, "turns_after_last_answer"), 1u);
+
+  request.folder = folder / "cut";
+  request.limits.context = 100;
+  const BuildResult cut = build(request);
+  EXPECT_EQ(cut.manifest.train.documents, 4u);
+  EXPECT_EQ(dropped(cut, "truncated"), 1u);
+  EXPECT_EQ(dropped(cut, "too_long"), 0u);
+  EXPECT_EQ(cut.manifest.train.tokens, all.manifest.train.tokens - 120 + 100);
+  EXPECT_EQ(cut.manifest.train.bytes, all.manifest.train.bytes - 113 + 94);
+
+  request.folder = folder / "skipped";
+  request.limits.skip_long = true;
+  const BuildResult skipped = build(request);
+  EXPECT_EQ(skipped.manifest.train.documents, 3u);
+  EXPECT_EQ(dropped(skipped, "too_long"), 1u);
+  EXPECT_EQ(skipped.manifest.train.bytes, all.manifest.train.bytes - 113);
+
+  request.folder = folder / "short";  // no room for an answer: nothing to learn, even when cut
+  request.limits = {.context = 20};
+  EXPECT_EQ(dropped(build(request), "too_long"), 2u);
+}
+
+TEST(Build, WeightsRepeatAndMix) {
+  TempFolder folder;
+  std::string a, b;
+  for (int i = 0; i < 200; ++i) a += fmt::format("a{}\n", i);
+  for (int i = 0; i < 100; ++i) b += fmt::format("b{}\n", i);
+  const std::string first = folder.write("a.txt", a).string(), second = folder.write("b.txt", b).string();
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer("bytes");
+  const BuildResult built = build({.inputs = {first + ":0.5", second + ":2.25"},
+                                   .val_documents = 10,
+                                   .tokenizer = tokenizer,
+                                   .folder = folder / "out",
+                                   .read = {.split = DocumentSplit::line}});
+  const auto train = decoded(*tokenizer, folder / "out", built.manifest.train);
+  std::map<std::string, int> times;
+  std::size_t of_a = 0, of_b = 0, of_b_early = 0;
+  for (std::size_t i = 0; i < train.size(); ++i) {
+    ++times[train[i]];
+    (train[i][0] == 'a' ? of_a : of_b) += 1;
+    of_b_early += train[i][0] == 'b' && i < train.size() / 2;
+  }
+  EXPECT_NEAR(static_cast<double>(of_a), 100, 30);
+  EXPECT_NEAR(static_cast<double>(of_b), 90 * 2.25, 20);
+  for (const auto& [text, count] : times) EXPECT_LE(count, text[0] == 'a' ? 1 : 3) << text;
+  for (int i = 0; i < 90; ++i) EXPECT_GE(times[fmt::format("b{}", i)], 2);
+  EXPECT_NEAR(static_cast<double>(of_b_early), static_cast<double>(of_b) / 2, 15);  // mixed, not appended
+  // Validation is written once, whatever the weight, and is not in training.
+  EXPECT_EQ(decoded(*tokenizer, folder / "out", built.manifest.val).size(), 10u);
+  for (int i = 90; i < 100; ++i) EXPECT_FALSE(times.contains(fmt::format("b{}", i)));
+}
+
+TEST(Build, ATextOfOneDocumentIsCut) {
+  TempFolder folder;
+  const std::string text = std::string(900, 'a') + std::string(100, 'b');
+  const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer("bytes");
+  const BuildResult built = build({.inputs = {folder.write("a.txt", text).string()},
+                                   .val_fraction = 0.1,
+                                   .tokenizer = tokenizer,
+                                   .folder = folder / "out"});
+  EXPECT_EQ(decoded(*tokenizer, folder / "out", built.manifest.train), (std::vector{std::string(900, 'a')}));
+  EXPECT_EQ(decoded(*tokenizer, folder / "out", built.manifest.val), (std::vector{std::string(100, 'b')}));
+}
+
+TEST(Build, RefusesReusesOrReplacesWhatIsThere) {
+  TempFolder folder;
+  BuildRequest request{.inputs = {folder.write("a.txt", tales(50)).string()},
+                       .val_fraction = 0.1,
+                       .tokenizer = load_tokenizer("bytes"),
+                       .folder = folder / "out",
+                       .shard_tokens = 1000};
+  build(request);
+  const auto before = contents(request.folder);
+  EXPECT_THROW(build(request), Error);
+  request.if_built = IfBuilt::reuse;
+  EXPECT_TRUE(build(request).reused);
+  EXPECT_EQ(contents(request.folder), before);
+  request.shard_tokens = 100000;
+  EXPECT_FALSE(build(request).reused);
+  EXPECT_LT(contents(request.folder).size(), before.size());  // no shard of the old one is left
+  folder.write("a.txt", tales(51));
+  request.name = "other";
+  EXPECT_FALSE(build(request).reused);
+  EXPECT_FALSE(contents(request.folder).contains("data_train_000000.bin"));
+  // Shards that nobody vouches for are not touched.
+  fs::remove(request.folder / kManifestFile);
+  request.if_built = IfBuilt::refuse;
+  EXPECT_THROW(build(request), Error);
+}
+
+TEST(Build, ErrorsLeaveNothingBehind) {
+  TempFolder folder;
+  BuildRequest request{.inputs = {folder.write("a.jsonl", "{\"text\": \"x\"}\n{]\n").string()},
+                       .tokenizer = load_tokenizer("bytes"),
+                       .folder = folder / "out"};
+  EXPECT_THROW(build(request), Error);
+  EXPECT_FALSE(fs::exists(request.folder));
+  request.inputs = {folder.write("empty.txt", "").string()};
+  EXPECT_THROW(build(request), Error);
+  EXPECT_FALSE(fs::exists(request.folder));
+}
+
+// The real disk, until the process is killed in the middle of the n-th operation.
+class DeadlyOps final : public FileOps {
+ public:
+  explicit DeadlyOps(int operations) : left_(operations) {}
+  int used() const { return used_; }
+
+  PathKind kind(const Path& path) override { return real_.kind(path); }
+  FileHandle open_for_writing(const Path& path) override { return step(), real_.open_for_writing(path); }
+  FileHandle open_for_reading(const Path& path) override { return real_.open_for_reading(path); }
+  bool try_lock(const FileHandle& file) noexcept override { return real_.try_lock(file); }
+  NameState name_state(const FileHandle& file) override { return real_.name_state(file); }
+  void truncate(const FileHandle& file, std::uint64_t bytes) override { step(), real_.truncate(file, bytes); }
+  std::size_t write(const FileHandle& file, std::span<const std::byte> bytes) override {
+    if (left_ == 1 && bytes.size() > 1) real_.write(file, bytes.first(bytes.size() / 2));
+    return step(), real_.write(file, bytes);
+  }
+  std::size_t read(const FileHandle& file, std::span<std::byte> bytes) override {
+    return real_.read(file, bytes);
+  }
+  void sync(const FileHandle&) override {}  // a kill loses nothing that was written
+  void close(const FileHandle& file) noexcept override { real_.close(file); }
+  void rename(const Path& from, const Path& to) override { step(), real_.rename(from, to); }
+  void link(const Path& existing, const Path& name) override { step(), real_.link(existing, name); }
+  void remove(const Path& path) override { step(), real_.remove(path); }
+  void sync_folder(const Path&) override {}
+  void make_folder(const Path& path) override { step(), real_.make_folder(path); }
+
+ private:
+  void step() {
+    ++used_;
+    if (--left_ == 0) ::raise(SIGKILL);
+  }
+
+  PosixFileOps real_;
+  int left_, used_ = 0;
+};
+
+// Forks: a child that is killed in the middle of its build.
+void build_until_killed(const BuildRequest& request, int operations) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    set_threads(1);  // a forked process has no threads of OpenMP's
+    DeadlyOps ops(operations);
+    build_dataset(request, ops, Log::nowhere(), ProgressOutput::nowhere(), nullptr);
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << operations;
+}
+
+TEST(Build, KilledAnywhereAndResumedEndsTheSame) {
+  TempFolder folder;
+  const std::string text = folder.write("a.txt", tales(120)).string();
+  BuildRequest request{.inputs = {text + ":1.5"},
+                       .val_fraction = 0.2,
+                       .tokenizer = trained_bpe(),
+                       .folder = folder / "whole",
+                       .dedup = true,
+                       .shard_tokens = 400};
+  DeadlyOps counting(-1);
+  const BuildResult whole =
+      build_dataset(request, counting, Log::nowhere(), ProgressOutput::nowhere(), nullptr);
+  const auto expected = contents(folder / "whole");
+  ASSERT_GT(whole.manifest.train.shards.size(), 5u);
+  ASSERT_GT(whole.manifest.val.shards.size(), 1u);
+  int resumed = 0;
+  for (int operations = 1; operations < counting.used(); operations += 7) {
+    request.folder = folder / fmt::format("out{}", operations);
+    build_until_killed(request, operations);
+    if (operations < counting.used() / 2)
+      build_until_killed(request, 6);  // and once more, early in the second attempt
+    DeadlyOps immortal(-1);
+    const BuildResult built =
+        build_dataset(request, immortal, Log::nowhere(), ProgressOutput::nowhere(), nullptr);
+    resumed += built.resumed;
+    ASSERT_EQ(contents(request.folder), expected) << operations;
+    fs::remove_all(request.folder);
+  }
+  EXPECT_GT(resumed, 5);
+}
+
+TEST(Build, OtherSettingsDoNotGoOnWithAnUnfinishedBuild) {
+  TempFolder folder;
+  BuildRequest request{.inputs = {folder.write("a.txt", tales(100)).string()},
+                       .val_fraction = 0.2,
+                       .tokenizer = load_tokenizer("bytes"),
+                       .folder = folder / "out",
+                       .shard_tokens = 1000};
+  build_until_killed(request, 40);
+  request.dedup = true;
+  EXPECT_THROW(build(request), Error);
+  request.if_built = IfBuilt::replace;
+  EXPECT_FALSE(build(request).resumed);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,201 @@
+// Reading: which files, which records in them, and what is said about bad ones.
+#include "data/records.h"
+
+#include "base/error.h"
+#include "data/document.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+std::string error_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    return std::string(error.what()) + " / " + error.hint();
+  }
+  return "none";
+}
+
+std::vector<Record> records(const std::filesystem::path& file, bool chat = false,
+                            DocumentSplit split = DocumentSplit::line) {
+  static std::vector<std::unique_ptr<DataSource>> kept;  // records point to their files
+  kept.push_back(std::make_unique<DataSource>(find_source(file.string())));
+  RecordReader reader(*kept.back(), split, chat);
+  std::vector<Record> found;
+  while (auto record = reader.next()) found.push_back(std::move(*record));
+  return found;
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> raw_lines(const std::vector<Record>& found) {
+  std::vector<std::pair<std::string, std::uint64_t>> lines;
+  for (const Record& record : found) lines.emplace_back(record.raw, record.line);
+  return lines;
+}
+using RawLines = std::vector<std::pair<std::string, std::uint64_t>>;
+
+TEST(Sources, AreFilesFoldersAndPatternsWithWeights) {
+  TempFolder folder;
+  folder.write("a.txt", "a");
+  folder.write("b.txt", "b");
+  folder.write("sub/c.txt", "c");
+  folder.write("odd:3", "d");
+  EXPECT_EQ(find_source((folder / "").string()).files.size(), 4u);
+  EXPECT_EQ(find_source((folder / "*.txt").string()).files,
+            (std::vector{folder / "a.txt", folder / "b.txt"}));
+  const DataSource weighted = find_source((folder / "a.txt:2.5").string());
+  EXPECT_TRUE(weighted.weighted);
+  EXPECT_EQ(weighted.weight, 2.5);
+  EXPECT_EQ(weighted.files, (std::vector{folder / "a.txt"}));
+  EXPECT_FALSE(find_source((folder / "odd:3").string()).weighted);
+  EXPECT_EQ(find_source((folder / "*.txt:0.5").string()).weight, 0.5);
+}
+
+TEST(Sources, ThatCannotBeReadAreRefused) {
+  TempFolder folder;
+  const std::string parquet = folder.write("a.parquet", "PAR1").string();
+  const std::string refused = error_of([&] { find_source(parquet); });
+  EXPECT_NE(refused.find("is a parquet file"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("a.jsonl' (FORMAT json)"), std::string::npos) << refused;
+  EXPECT_NE(error_of([&] { find_source(folder.write("b.zip", "x").string()); }).find("unpack it"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { find_source((folder / "none.txt").string()); }).find("does not exist"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { find_source((folder / "*.md").string()); }).find("no file matches"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { find_source("-"); }).find("standard input"), std::string::npos);
+  EXPECT_NE(error_of([&] { find_source(parquet + ":0"); }).find("must be above 0"), std::string::npos);
+  const auto binary = folder.write("c.txt", std::string("MZ\0\1", 4));
+  EXPECT_NE(error_of([&] { records(binary); }).find("is not a text"), std::string::npos);
+}
+
+TEST(Records, OfTextKnowTheirLines) {
+  TempFolder folder;
+  const auto file = folder.write("a.txt", "one\n\ntwo\r\nthree");
+  EXPECT_EQ(raw_lines(records(file)), (RawLines{{"one", 1}, {"two", 3}, {"three", 4}}));
+  const auto books = folder.write("b.txt", "one\n1<|endoftext|>\ntwo\n<|endoftext|>\nthree\n");
+  EXPECT_EQ(raw_lines(records(books, false, DocumentSplit::end_of_text)),
+            (RawLines{{"one\n1", 1}, {"two\n", 3}, {"three\n", 5}}));
+}
+
+TEST(Records, OfJsonLinesAreLines) {
+  TempFolder folder;
+  const auto file = folder.write("a.jsonl", "{\"text\": \"x\"}\n\n  \n[1,\t2]\n");
+  const auto found = records(file);
+  EXPECT_EQ(raw_lines(found), (RawLines{{"{\"text\": \"x\"}", 1}, {"[1,\t2]", 4}}));
+  EXPECT_TRUE(found[0].json);
+  EXPECT_TRUE(records(folder.write("chat.txt", "[]\n"), true)[0].json);
+}
+
+TEST(Records, OfAnArrayAreItsElements) {
+  TempFolder folder;
+  const auto file = folder.write(
+      "a.json", "\xEF\xBB\xBF [\n {\"a\": \"]}\\\"[\"},\n[1, [2]], \"x,y\" , 17,null\n,\n{} ]\n");
+  EXPECT_EQ(
+      raw_lines(records(file)),
+      (RawLines{
+          {"{\"a\": \"]}\\\"[\"}", 2}, {"[1, [2]]", 3}, {"\"x,y\"", 3}, {"17", 3}, {"null", 3}, {"{}", 5}}));
+  EXPECT_TRUE(records(folder.write("empty.json", "[ ]")).empty());
+  EXPECT_EQ(raw_lines(records(folder.write("lines.json", "{\"a\": 1}\n{\"a\": 2}\n"))),
+            (RawLines{{"{\"a\": 1}", 1}, {"{\"a\": 2}", 2}}));
+}
+
+TEST(Records, OfABrokenArrayAreAnErrorWithTheLine) {
+  TempFolder folder;
+  const auto message = [&](std::string_view content) {
+    const auto file = folder.write("a.json", content);
+    std::string text = error_of([&] { records(file); });
+    return text.substr(text.find("a.json"));
+  };
+  EXPECT_EQ(message("[1,\n2"), "a.json:2: expected the array's ']', found the end of the file / ");
+  EXPECT_EQ(message("[1\n2]"), "a.json:2: expected ',' or ']' in the array, found '2' / ");
+  EXPECT_EQ(message("[1,\n]"), "a.json:2: expected another element behind ',', found none / ");
+  EXPECT_EQ(message("[1]\n\n[2]"), "a.json:3: expected nothing behind the array, found more / ");
+}
+
+// Larger than any buffer: what is handed out must not depend on where reads end.
+TEST(Records, OfALongArrayAreAllThere) {
+  TempFolder folder;
+  std::string array = "[";
+  RawLines expected;
+  for (int i = 0; i < 30000; ++i) {
+    expected.emplace_back(fmt::format("{{\"i\": {}, \"text\": \"{}\"}}", i, std::string(i % 100, 'x')),
+                          i + 1);
+    array += (i == 0 ? "" : ",\n") + expected.back().first;
+  }
+  EXPECT_EQ(raw_lines(records(folder.write("a.json", array + "]"))), expected);
+}
+
+TEST(Records, LongTextsComeInPiecesWithTheWordBefore) {
+  TempFolder folder;
+  std::string text;
+  while (text.size() < 2 * kMaxTextPieceBytes) text += "some words of text, ";
+  const auto found = records(folder.write("a.txt", text), false, DocumentSplit::file);
+  ASSERT_GE(found.size(), 2u);
+  std::string joined;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].starts, i == 0);
+    EXPECT_LE(found[i].raw.size(), kMaxTextPieceBytes);
+    if (i > 0) {
+      EXPECT_EQ(found[i].raw[0], ' ');
+      EXPECT_TRUE(joined.ends_with(found[i].context) && !found[i].context.empty()) << found[i].context;
+    }
+    joined += found[i].raw;
+  }
+  EXPECT_EQ(joined, text);
+}
+
+TEST(Records, ATextIsCutInTwoBetweenCharacters) {
+  TempFolder folder;
+  const DataSource source = find_source(folder.write("a.txt", "ab\nc\xC3\xA9g\n").string());
+  RecordReader reader(source, DocumentSplit::file, false, 5);  // inside of the e with its accent
+  const auto head = reader.next(), tail = reader.next();
+  EXPECT_EQ(head->raw, "ab\nc");
+  EXPECT_EQ(tail->raw, "\xC3\xA9g\n");
+  EXPECT_EQ(tail->line, 2u);
+  EXPECT_TRUE(tail->starts);
+  EXPECT_FALSE(reader.next().has_value());
+}
+
+std::string problem_of(const TempFolder& folder, std::string_view name, std::string_view content,
+                       ReadOptions options) {
+  auto found = records(folder.write(name, content), options.kind == DataKind::chat);
+  const std::string problem = read_document(found.back(), options).problem;
+  return problem.empty() ? "none" : problem.substr(problem.find(name));
+}
+
+TEST(Documents, SayInWhichLineTheyAreBad) {
+  TempFolder folder;
+  const ReadOptions text, chat{.kind = DataKind::chat};
+  EXPECT_EQ(problem_of(folder, "a.jsonl", "{}\n\n{\"text\": }\n", text).substr(0, 13), "a.jsonl:3:10:");
+  EXPECT_EQ(problem_of(folder, "a.jsonl", "{}\n{\"txt\": \"\"}\n", text),
+            "a.jsonl:2: the key \"text\" is missing");
+  EXPECT_EQ(problem_of(folder, "a.jsonl", "{\"text\": 5}\n", text), "a.jsonl:1: expected a text as \"text\"");
+  EXPECT_EQ(problem_of(folder, "a.json", "[{},\n {\n \"text\": x}]", text).substr(0, 12), "a.json:3:10:");
+  EXPECT_EQ(problem_of(folder, "c.jsonl", "\n[{\"role\": \"cat\", \"content\": \"\"}]", chat),
+            "c.jsonl:2: turn 1: unknown role \"cat\", expected system, user or assistant");
+  EXPECT_EQ(problem_of(folder, "d.jsonl", "{\"body\": \"x\"}", {.text_field = "body"}), "none");
+}
+
+TEST(Documents, AreToldApartByContent) {
+  const auto digest = [](Conversation turns) { return Document{.turns = std::move(turns)}.digest(); };
+  const Digest one = digest({{ChatRole::user, "a"}, {ChatRole::assistant, "bc"}});
+  EXPECT_EQ(one, digest({{ChatRole::user, "a"}, {ChatRole::assistant, "bc"}}));
+  EXPECT_FALSE(one == digest({{ChatRole::user, "ab"}, {ChatRole::assistant, "c"}}));
+  EXPECT_FALSE(one == digest({{ChatRole::system, "a"}, {ChatRole::assistant, "bc"}}));
+}
+
+TEST(Documents, ShowWhetherTheyAreChats) {
+  TempFolder folder;
+  const auto kind = [&](std::string_view name, std::string_view content) {
+    return detect_kind(find_source(folder.write(name, content).string()));
+  };
+  EXPECT_EQ(kind("a.txt", "[]"), DataKind::text);
+  EXPECT_EQ(kind("a.jsonl", "{\"text\": \"x\"}"), DataKind::text);
+  EXPECT_EQ(kind("b.jsonl", "{\"messages\": []}"), DataKind::chat);
+  EXPECT_EQ(kind("c.json", "[{\"instruction\": \"a\", \"output\": \"b\"}]"), DataKind::chat);
+  EXPECT_EQ(kind("d.jsonl", ""), DataKind::text);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,79 @@
+#include "data/sample/corpus.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/digest.h"
+#include "base/error.h"
+#include "data/sample/tales.h"
+
+namespace thimble::sample {
+namespace {
+
+std::string corpus(const CorpusOptions& options, CorpusSize* size = nullptr) {
+  std::string text;
+  const CorpusSize made = write_corpus(options, [&](std::string_view piece) { text += piece; });
+  EXPECT_EQ(made.bytes, text.size());
+  if (size) *size = made;
+  return text;
+}
+
+TEST(SampleCorpus, HasTheSizeAskedFor) {
+  CorpusSize size;
+  const std::string chats = corpus({.count = 300}, &size);
+  EXPECT_EQ(size.documents, 300u);
+  EXPECT_EQ(std::ranges::count(chats, '\n'), 300);
+  for (CorpusKind kind : {CorpusKind::chat, CorpusKind::tales}) {
+    const std::string text = corpus({.kind = kind, .bytes = 50'000}, &size);
+    EXPECT_GE(text.size(), 50'000u);
+    EXPECT_LT(text.size(), 52'000u);
+  }
+  EXPECT_THROW(corpus({}), Error);
+}
+
+TEST(SampleCorpus, ALongerOneBeginsWithTheShorterOne) {
+  for (CorpusKind kind : {CorpusKind::chat, CorpusKind::tales})
+    for (Split split : {Split::train, Split::heldout}) {
+      const std::string small = corpus({.kind = kind, .split = split, .seed = 3, .count = 50});
+      EXPECT_TRUE(corpus({.kind = kind, .split = split, .seed = 3, .count = 500}).starts_with(small));
+    }
+}
+
+TEST(SampleCorpus, TalesEndWithTheMarkThatReadersSplitAt) {
+  const std::string tales = corpus({.kind = CorpusKind::tales, .count = 3});
+  std::size_t ends = 0;
+  for (std::size_t at = 0; (at = tales.find("\n<|endoftext|>\n", at)) != std::string::npos; ++at) ++ends;
+  EXPECT_EQ(ends, 3u);
+}
+
+TEST(SampleCorpus, NoHeldOutQuestionComesTwice) {
+  const std::string chats = corpus({.split = Split::heldout, .count = 3'000});
+  std::set<std::string_view> lines;
+  for (std::string_view rest = chats; !rest.empty(); rest.remove_prefix(rest.find('\n') + 1))
+    EXPECT_TRUE(lines.insert(rest.substr(0, rest.find('\n'))).second);
+  EXPECT_EQ(lines.size(), 3'000u);
+}
+
+TEST(SampleTales, TellWhatTheirSplitMayTell) {
+  for (std::uint64_t i = 0; i < 500; ++i)
+    for (Split split : {Split::train, Split::heldout}) {
+      const Tale tale = make_tale(split, 9, i);
+      EXPECT_FALSE(tale.facts.empty());
+      for (const std::string& fact : tale.facts) EXPECT_EQ(split_of(fact), split) << fact;
+      EXPECT_EQ(tale.text.find_first_of("{}\n"), std::string::npos) << tale.text;
+    }
+}
+
+// Whoever measures today and compares with last year's figure needs the same questions.
+TEST(SampleCorpus, IsTheSameEverywhereAndForever) {
+  const auto digest = [](CorpusKind kind, Split split) {
+    return digest_of(corpus({.kind = kind, .split = split, .seed = 1337, .count = 1'000})).hex();
+  };
+  EXPECT_EQ(digest(CorpusKind::chat, Split::train), "CHAT_TRAIN");
+  EXPECT_EQ(digest(CorpusKind::chat, Split::heldout), "CHAT_HELDOUT");
+  EXPECT_EQ(digest(CorpusKind::tales, Split::train), "TALES_TRAIN");
+  EXPECT_EQ(digest(CorpusKind::tales, Split::heldout), "TALES_HELDOUT");
+}
+
+}  // namespace
+}  // namespace thimble::sample

@@ -1,0 +1,137 @@
+#include "data/shard.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "base/error.h"
+#include "shard_files.h"
+#include "support/golden.h"
+#include "support/simulated_disk.h"
+
+namespace thimble {
+namespace {
+
+std::string header_bytes(std::initializer_list<std::int32_t> numbers) {
+  std::vector<std::int32_t> header(numbers);
+  header.resize(256);
+  return {reinterpret_cast<const char*>(header.data()), kShardHeaderBytes};
+}
+
+std::string error_of(const std::filesystem::path& path) {
+  try {
+    MappedShard shard(path);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Shard, IsThePublishedFormat) {
+  TempFolder folder;
+  PosixFileOps ops;
+  ShardWriter writer(1024);
+  writer.add(std::vector<std::int32_t>{1, 1023});
+  writer.add(std::vector<std::int32_t>{258});
+  EXPECT_EQ(writer.tokens(), 3u);
+  const Digest digest = writer.write(ops, folder / "a.bin", Existing::refuse);
+  const std::string expected = header_bytes({20240520, 1, 3}) + std::string("\x01\x00\xff\x03\x02\x01", 6);
+  EXPECT_EQ(folder.read("a.bin"), expected);
+  EXPECT_EQ(digest, digest_of(expected));
+  EXPECT_EQ(writer.tokens(), 0u) << "ready for the next shard";
+}
+
+TEST(Shard, LargeVocabulariesUseFourBytes) {
+  TempFolder folder;
+  PosixFileOps ops;
+  EXPECT_EQ(shard_format_for(65536), ShardFormat::u16);
+  ShardWriter writer(65537);
+  writer.add(std::vector<std::int32_t>{65536, 7});
+  writer.write(ops, folder / "a.bin", Existing::refuse);
+  EXPECT_EQ(folder.read("a.bin"),
+            header_bytes({20240801, 7, 2}) + std::string("\x00\x00\x01\x00\x07\x00\x00\x00", 8));
+  const MappedShard shard(folder / "a.bin");
+  EXPECT_EQ(shard.tokens(), 2u);
+  EXPECT_EQ(shard.at(0), 65536);
+  EXPECT_EQ(shard.at(1), 7);
+}
+
+TEST(Shard, PublishedFilesAreReadAndWrittenBackByteForByte) {
+  for (const std::string name :
+       {"fineweb_train_000000.bin", "fineweb_val_000000.bin", "tiny_shakespeare_val.bin"}) {
+    const auto file = shared_path("fixtures/shards/" + name);
+    if (!file) GTEST_SKIP() << shared_missing("fixtures/shards");
+    const std::string bytes = read_file(*file, 1 << 20);
+    const MappedShard shard(*file);
+    ASSERT_EQ(bytes.size(), kShardHeaderBytes + 2 * shard.tokens()) << name;
+    EXPECT_EQ(shard.digest(), digest_of(bytes));
+    std::vector<std::int32_t> tokens(shard.tokens());
+    shard.copy(0, tokens);
+
+    TempFolder folder;
+    PosixFileOps ops;
+    ShardWriter writer(65536);
+    writer.add(tokens);
+    EXPECT_EQ(writer.write(ops, folder / name, Existing::refuse), shard.digest());
+    EXPECT_EQ(folder.read(name), bytes) << name;
+  }
+}
+
+TEST(Shard, CopiesAnyPartAndRefusesTheRest) {
+  TempFolder folder;
+  const auto tokens = counting(100);
+  MappedShard shard(write_shards(folder, tokens, {100})[0]);
+  std::vector<std::int32_t> part(10);
+  shard.copy(90, part);
+  EXPECT_EQ(part, counting(10, 91));
+  EXPECT_THROW(shard.copy(91, part), Error);
+  EXPECT_THROW(shard.copy(~std::uint64_t{0}, part), Error);
+  EXPECT_THROW(shard.at(100), Error);
+  MappedShard moved = std::move(shard);
+  EXPECT_EQ(moved.at(99), 100);
+}
+
+TEST(Shard, ErrorsAreNamedAsTheGolfLoaderNamesThem) {
+  TempFolder folder;
+  const auto error = [&](const std::string& bytes) { return error_of(folder.write("a.bin", bytes)); };
+  const std::string path = (folder / "a.bin").string();
+  const auto contains = [&](const std::string& text, const std::string& part) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
+  };
+  contains(error(""), "Unexpected shard header for " + path);
+  contains(error(header_bytes({20240520, 1, 0}).substr(1)), "Unexpected shard header for " + path);
+  contains(error(header_bytes({20240520, 2, 0})), "Unexpected shard header for " + path);
+  contains(error(header_bytes({20240801, 1, 0})), "Unexpected shard header for " + path);
+  contains(error(header_bytes({20240520, 1, -1})), "Unexpected shard header for " + path);
+  contains(error(header_bytes({20240520, 1, 2}) + "abc"),
+           "Shard size mismatch for " + path + ": expected 1028 bytes, found 1027");
+  contains(error(header_bytes({20240520, 1, 2}) + "abcde"), "Shard size mismatch for " + path);
+  contains(error(header_bytes({20240801, 7, 1}) + "ab"), "Shard size mismatch for " + path);
+  contains(error(header_bytes({20240520, 1, 0x7FFFFFFF})), "Shard size mismatch for " + path);
+  EXPECT_EQ(error(header_bytes({20240520, 1, 0})), "no error");
+  EXPECT_THROW(MappedShard(folder / "absent.bin"), Error);
+  EXPECT_THROW(MappedShard(folder.path()), Error);
+}
+
+TEST(Shard, TokensOutsideOfTheVocabularyAreRefused) {
+  ShardWriter writer(100);
+  EXPECT_THROW(writer.add(std::vector<std::int32_t>{100}), Error);
+  EXPECT_THROW(writer.add(std::vector<std::int32_t>{-1}), Error);
+}
+
+TEST(Shard, AppearsWholeOrNotAtAll) {
+  SimulatedDisk disk;
+  disk.put_folder("/data");
+  ShardWriter writer(100);
+  writer.add(std::vector<std::int32_t>{1, 2, 3});
+  disk.fail_from(3, ENOSPC);
+  EXPECT_THROW(writer.write(disk, "/data/a.bin", Existing::refuse), Error);
+  EXPECT_EQ(disk.content("/data/a.bin"), std::nullopt);
+}
+
+TEST(Shard, NamesAreThoseOfThePublishedFiles) {
+  EXPECT_EQ(shard_name("fineweb", "train", 12), "fineweb_train_000012.bin");
+}
+
+}  // namespace
+}  // namespace thimble

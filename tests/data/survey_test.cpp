@@ -1,0 +1,150 @@
+// Which documents are kept, and on which side.
+#include "data/survey.h"
+
+#include "base/error.h"
+#include "data/duplicates.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+struct Surveyed {
+  Survey survey;
+  std::string fates;  // t, v or - for each document
+};
+
+class SurveyTest : public testing::Test {
+ protected:
+  Surveyed survey(const std::vector<std::string>& names, SurveyOptions options,
+                  ReadOptions read = {.split = DocumentSplit::line}) {
+    std::vector<DataSource> sources;
+    for (const std::string& name : names) sources.push_back(find_source((folder_ / name).string()));
+    PosixFileOps ops;
+    Surveyed result{survey_sources(sources, read, options, ops, folder_ / "out/.digests",
+                                   ProgressOutput::nowhere(), nullptr),
+                    {}};
+    for (std::uint64_t i = 0; i < result.survey.fates.size(); ++i)
+      result.fates += "tv-"[static_cast<int>(result.survey.fates[i])];
+    return result;
+  }
+  void SetUp() override { std::filesystem::create_directories(folder_ / "out"); }
+
+  TempFolder folder_;
+};
+
+TEST_F(SurveyTest, TheLastDocumentsAreForValidationAndLeaveTraining) {
+  folder_.write("a.txt", "one\ntwo\nthree\ntwo\nfour\none\ntwo\n");
+  const Surveyed last = survey({"a.txt"}, {.val_documents = 2});
+  EXPECT_EQ(last.fates, "--t-tvv");
+  EXPECT_EQ(last.survey.in_validation, 3u);
+  EXPECT_EQ(last.survey.duplicates, 0u);
+  EXPECT_EQ(last.survey.source_documents, (std::vector<std::uint64_t>{7}));
+  EXPECT_THROW(survey({"a.txt"}, {.val_documents = 7}), Error);
+  EXPECT_EQ(folder_.files(), (std::vector<std::string>{"a.txt"}));  // the scratch file is gone
+}
+
+TEST_F(SurveyTest, SourcesOfTheirOwnAreForValidation) {
+  folder_.write("a.txt", "one\ntwo\n");
+  folder_.write("b.txt", "two\nthree\nthree\n");
+  EXPECT_EQ(survey({"a.txt", "b.txt"}, {.val_sources = 1}).fates, "t-vvv");
+  EXPECT_EQ(survey({"a.txt", "b.txt"}, {.val_sources = 1, .dedup = true}).fates, "t-vv-");
+}
+
+TEST_F(SurveyTest, DuplicatesGoAndTheFirstStays) {
+  folder_.write("a.txt", "one\ntwo\none\nthree\ntwo\none\n");
+  EXPECT_EQ(survey({"a.txt"}, {}).fates, "tttttt");
+  const Surveyed once = survey({"a.txt"}, {.dedup = true});
+  EXPECT_EQ(once.fates, "tt-t--");
+  EXPECT_EQ(once.survey.duplicates, 3u);
+}
+
+TEST_F(SurveyTest, ByContentADocumentKeepsItsSide) {
+  std::string some, more;
+  for (int i = 0; i < 2000; ++i) more += fmt::format("line {}\n", i);
+  for (int i = 0; i < 2000; i += 7) some += fmt::format("line {}\n", i);
+  folder_.write("some.txt", some + some);
+  folder_.write("more.txt", more);
+  const std::string all = survey({"more.txt"}, {.val_fraction = 0.1}).fates;
+  const auto chosen = static_cast<double>(std::count(all.begin(), all.end(), 'v'));
+  EXPECT_NEAR(chosen, 200, 60);  // more than four standard deviations
+  std::string expected;
+  for (int i = 0; i < 2000; i += 7) expected += all[static_cast<std::size_t>(i)];
+  EXPECT_EQ(survey({"some.txt"}, {.val_fraction = 0.1}).fates, expected + expected);
+}
+
+TEST_F(SurveyTest, FewDocumentsStillGiveValidation) {
+  folder_.write("a.txt", "one\ntwo\nthree\n");
+  EXPECT_EQ(survey({"a.txt"}, {.val_fraction = 0.001}).fates, "ttv");
+  folder_.write("b.txt", "0123456789");
+  const Surveyed one = survey({"b.txt"}, {.val_fraction = 0.2});
+  EXPECT_EQ(one.fates, "tv");
+  EXPECT_EQ(one.survey.cut_at, 8u);
+  EXPECT_EQ(one.survey.source_documents, (std::vector<std::uint64_t>{2}));
+  folder_.write("c.jsonl", "{\"text\": \"only one\"}");
+  EXPECT_EQ(survey({"c.jsonl"}, {.val_fraction = 0.999}).fates, "t");
+}
+
+TEST_F(SurveyTest, BadRecordsAreErrorsOrCounted) {
+  folder_.write("a.jsonl", "{\"text\": \"x\"}\n{\"text\": 1}\n{\"text\": \"\"}\n{\"text\": \"y\"}\n{\n");
+  try {
+    survey({"a.jsonl"}, {});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("a.jsonl:2: expected a text"), std::string::npos);
+    EXPECT_NE(error.hint().find("--skip-bad"), std::string::npos);
+  }
+  const Surveyed skipped = survey({"a.jsonl"}, {.val_documents = 1, .skip_bad = true});
+  EXPECT_EQ(skipped.fates, "t--v-");
+  EXPECT_EQ(skipped.survey.bad, 2u);
+  EXPECT_EQ(skipped.survey.empty, 1u);
+  EXPECT_NE(skipped.survey.first_problem.find("a.jsonl:2:"), std::string::npos);
+}
+
+TEST_F(SurveyTest, ConversationsWithoutAnswersGo) {
+  const std::string user = R"({"role": "user", "content": "q"})",
+                    answer = R"({"role": "assistant", "content": "a"})";
+  folder_.write("a.jsonl", fmt::format("[{0}]\n[{0},{1}]\n[{0},{1},{0}]\n[]\n", user, answer));
+  const Surveyed chats = survey({"a.jsonl"}, {.dedup = true}, {.kind = DataKind::chat});
+  EXPECT_EQ(chats.fates, "-t--");  // the third equals the second, once it is cut
+  EXPECT_EQ(chats.survey.without_answer, 2u);
+  EXPECT_EQ(chats.survey.with_turns_cut, 1u);
+  EXPECT_EQ(chats.survey.duplicates, 1u);
+}
+
+// Long texts that share all pieces but one, at either end, differ.
+TEST_F(SurveyTest, LongTextsAreEqualOnlyAsAWhole) {
+  std::string text;
+  while (text.size() < kMaxTextPieceBytes + 1000) text += "some words of text, ";
+  folder_.write("a.txt", text + "x");
+  folder_.write("b.txt", text + "y");
+  folder_.write("c.txt", text + "x");
+  text[0] = 'S';
+  folder_.write("d.txt", text + "x");
+  EXPECT_EQ(
+      survey({"a.txt", "b.txt", "c.txt", "d.txt"}, {.dedup = true}, {.split = DocumentSplit::file}).fates,
+      "tt-t");
+}
+
+TEST(Duplicates, AreFoundAmongMoreThanOneTableHolds) {
+  TempFolder folder;
+  PosixFileOps ops;
+  DigestFile digests(ops, folder / "digests");
+  Fates fates;
+  constexpr std::uint64_t kDocuments = 2'300'000, kDistinct = 2'000'000;
+  for (std::uint64_t i = 0; i < kDocuments; ++i) {
+    const std::uint64_t content = i % kDistinct;
+    digests.add(digest_of(std::as_bytes(std::span(&content, 1))));
+    fates.add(i >= kDocuments - 10 ? Fate::val : Fate::train);
+  }
+  digests.close();
+  const DuplicateCounts counts = drop_duplicates(digests, true, fates);
+  EXPECT_EQ(counts.in_validation, 10u);
+  EXPECT_EQ(counts.duplicates, kDocuments - kDistinct - 10);
+  EXPECT_EQ(fates.count(Fate::train), kDistinct - 10);
+  EXPECT_EQ(fates[kDistinct - 1], Fate::train);
+  EXPECT_EQ(fates[kDistinct], Fate::dropped);
+  EXPECT_EQ(fates[kDocuments - kDistinct - 1], Fate::dropped);  // the twin of the last one
+}
+
+}  // namespace
+}  // namespace thimble
