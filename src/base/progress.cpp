@@ -60,10 +60,10 @@ void ProgressBar::clear() {
   on_screen_ = false;
 }
 
-void ProgressBar::update(std::uint64_t done, std::string_view note) {
+void ProgressBar::update(std::uint64_t done, std::vector<std::string> notes) {
   done_ = done;
   if (!output_.enabled) return;
-  note_.assign(note);
+  notes_ = std::move(notes);
   const double now = output_.seconds();
   if (now - started_ < kQuietSeconds) return;
   if (now - last_drawn_ < (output_.terminal ? kTerminalInterval : kPlainInterval)) return;
@@ -73,7 +73,7 @@ void ProgressBar::update(std::uint64_t done, std::string_view note) {
 std::string ProgressBar::line(double elapsed) const {
   const bool bytes = unit_ == "bytes";
   const double done = static_cast<double>(done_), total = static_cast<double>(total_);
-  const double rate = elapsed > 0 ? done / elapsed : 0;
+  const double rate = elapsed > 0 ? static_cast<double>(done_ - std::min(done_, before_)) / elapsed : 0;
   const std::string speed = bytes ? in_bytes(rate) + "/s" : with_unit(rate) + " " + unit_ + "/s";
 
   std::string text;
@@ -84,7 +84,14 @@ std::string ProgressBar::line(double elapsed) const {
   } else {
     text = fmt::format(" {}  {}", bytes ? in_bytes(done) : with_unit(done) + " " + unit_, speed);
   }
-  if (!note_.empty()) text += "  " + note_;
+  const auto room_for = [&](const std::string& more) {
+    return static_cast<int>(display_width(title_) + display_width(text) + display_width(more)) + 2 <
+           output_.width;
+  };
+  for (const std::string& note : notes_) {
+    if (output_.terminal && !room_for(note)) break;
+    text += "  " + note;
+  }
   if (!output_.terminal || total_ == 0) return title_ + text;
 
   // The bar takes what the words leave: a narrow terminal loses the bar first, never the figures.

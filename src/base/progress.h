@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace thimble {
 
@@ -32,18 +33,22 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
+  // Work that was done before, by another process: it counts, but not for the rate.
+  void start_at(std::uint64_t done) { done_ = before_ = done; }
+  void expect(std::uint64_t total) { total_ = total; }  // where that is known only on the way
   void advance(std::uint64_t amount) { update(done_ + amount); }
   void clear();  // before something else is printed; the next update draws the line again
-  void update(std::uint64_t done,
-              std::string_view note = {});  // note: "loss 3.21", shown at the end of the line
+  // notes: "loss 3.21", shown at the end of the line; on a terminal as many of them, in order, as fit.
+  void update(std::uint64_t done, std::vector<std::string> notes = {});
 
  private:
   std::string line(double elapsed) const;
   void draw(double now);
 
   ProgressOutput output_;
-  std::string title_, unit_, note_;
-  std::uint64_t total_, done_ = 0;
+  std::string title_, unit_;
+  std::vector<std::string> notes_;
+  std::uint64_t total_, done_ = 0, before_ = 0;
   double started_ = 0, last_drawn_ = 0;
   bool on_screen_ = false;
 };

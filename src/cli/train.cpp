@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -14,74 +13,54 @@
 #include "cli/console.h"
 #include "cli/dry_run.h"
 #include "cli/parse.h"
-#include "model/config_builder.h"
+#include "cli/train_inputs.h"
 #include "model/depth.h"
 #include "model/presets.h"
 #include "train/checkpoint.h"
+#include "train/initial_weights.h"
 #include "train/loop.h"
+#include "train/micro_batch.h"
 #include "train/run_folder.h"
 
 namespace thimble {
 
 namespace {
 
-constexpr std::string_view kDefaultPreset = "quick";
-
-// What is wrong with a setting on the command line is wrong usage.
-template <class Action>
-void as_usage(Action action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    throw UsageError(error.what(), Hint{error.hint()}, error.where());
+Json as_json(const TrainResult& result) {
+  Json json =
+      Json::object().set("status", result.status).set("steps", result.steps).set("tokens", result.tokens);
+  json.set("epochs", result.epochs).set("train_loss", result.train_loss);
+  if (result.validated) {
+    json.set("val_loss", result.val_loss);
+    if (result.val_bpb > 0) json.set("val_bpb", result.val_bpb);
   }
+  json.set("weights", result.weights).set("best_step", result.best_step);
+  if (result.best_step >= 0) json.set("best_val_loss", result.best_val_loss);
+  json.set("seconds", result.seconds).set("tokens_per_second", result.tokens_per_second);
+  json.set("checkpoint", result.checkpoint.string());
+  if (result.diagnosis) json.set("diagnosis", result.diagnosis->to_json());
+  return json;
 }
 
-ConfigBuilder settings_from(const Arguments& arguments) {
-  ConfigBuilder settings;
-  if (arguments.given("preset"))
-    settings.preset(arguments.text("preset"));
-  else if (!arguments.given("config"))
-    settings.preset(kDefaultPreset);
-  if (arguments.given("config")) settings.file(arguments.path("config"));
-  as_usage([&] {
-    for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
-    for (const Key& key : all_keys())
-      if (arguments.given(key.dashed)) settings.set_flag(key, arguments.text(key.dashed));
-  });
-  return settings;
-}
-
-DataSettings data_from(const Arguments& arguments) {
-  if (!arguments.given("data"))
-    throw UsageError("--data is missing", Hint{"name a text file: thimble train --data FILE.txt"});
-  const bool sequential = arguments.text("order") == "sequential";
-  return {std::filesystem::absolute(arguments.path("data")),
-          arguments.given("val-data") ? std::filesystem::absolute(arguments.path("val-data"))
-                                      : std::filesystem::path(),
-          arguments.number("val-fraction", {.least = 0.001, .most = 0.9}),
-          sequential ? ReadOrder::sequential : ReadOrder::shuffled};
-}
-
-void print_result(const TrainResult& result, Console& console) {
-  if (console.json()) {
-    Json json =
-        Json::object().set("status", result.status).set("steps", result.steps).set("tokens", result.tokens);
-    json.set("train_loss", result.train_loss);
-    if (result.validated) json.set("val_loss", result.val_loss).set("val_bpb", result.val_bpb);
-    json.set("best_step", result.best_step).set("seconds", result.seconds);
-    json.set("tokens_per_second", result.tokens_per_second).set("checkpoint", result.checkpoint.string());
-    console.print_json(json);
-    return;
-  }
+// What happened, in a line.
+std::string as_line(const TrainResult& result) {
   std::string line = fmt::format("{} at step {}", result.status, result.steps);
   if (result.seconds > 0) line += fmt::format(": train {:.4f}", result.train_loss);
-  if (result.validated)
-    line += fmt::format(", val {:.4f} nats, {:.4f} bits per byte", result.val_loss, result.val_bpb);
+  if (result.validated) line += fmt::format(", val {:.4f} nats", result.val_loss);
+  if (result.val_bpb > 0) line += fmt::format(", {:.4f} bits per byte", result.val_bpb);
+  if (result.weights != "raw") line += fmt::format(" ({} of the weights)", result.weights);
+  if (result.best_step >= 0 && result.best_step != result.steps)
+    line += fmt::format(", best {:.4f} at step {}", result.best_val_loss, result.best_step);
   if (result.seconds > 0)
     line +=
         fmt::format(", {} at {} tokens/s", in_seconds(result.seconds), with_unit(result.tokens_per_second));
-  console.print(fmt::format("{}\n{}\n", line, result.checkpoint.string()));
+  return line;
+}
+
+void print_result(const TrainResult& result, Console& console) {
+  if (console.json()) return console.print_json(as_json(result));
+  console.print(fmt::format("{}\n{}\n", as_line(result), result.checkpoint.string()));
+  if (result.diagnosis) console.print(result.diagnosis->text());
 }
 
 int exit_code(const TrainResult& result) {
@@ -89,55 +68,47 @@ int exit_code(const TrainResult& result) {
   return result.status == "diverged" ? 1 : 0;
 }
 
-int run_and_print(TrainRequest request, Console& console) {
-  request.data = load_text(request.source.data, request.source.val_data, request.source.val_fraction,
-                           *request.tokenizer);
-  const Interrupt interrupt;
-  const TrainResult result = train(request, console.log(), console.progress(), interrupt);
+int run_and_print(const TrainRequest& request, Console& console, const Interrupt& interrupt) {
+  const SaveSignal save_now;
+  const TrainResult result = train(request, console.log(), console.progress(), interrupt, &save_now);
   print_result(result, console);
   return exit_code(result);
 }
 
-// Keys that may change on the way; the others would make another run of it.
-bool may_change_on_resume(const Key& key) {
-  static constexpr std::string_view kKeys[] = {"steps",      "max_seconds",      "val_every",
-                                               "val_tokens", "checkpoint_every", "keep"};
-  return std::ranges::find(kKeys, key.name) != std::end(kKeys);
-}
-
 int resume(const Arguments& arguments, Console& console) {
+  const Interrupt interrupt;
   const std::filesystem::path run = arguments.path("resume");
-  for (std::string_view name : {"preset", "config", "set", "depth", "output", "tokenizer", "val-fraction",
-                                "order", "force", "dry-run"})
+  for (std::string_view name : {"preset", "config", "depth", "output", "tokenizer", "val-fraction", "order",
+                                "chat", "init", "dry-run"})
     if (arguments.given(name))
       throw UsageError(fmt::format("--{} cannot be changed by --resume", name),
-                       Hint{"a run keeps its settings"});
-  CheckpointHead head = read_checkpoint_head(SafetensorsFile::open(run / "last.safetensors"));
-  as_usage([&] {
-    for (const Key& key : all_keys()) {
-      if (!arguments.given(key.dashed)) continue;
-      check(may_change_on_resume(key), "--{} cannot be changed by --resume", key.dashed);
-      key.put(head.config, value_from_text(key, arguments.text(key.dashed), "--" + key.dashed + ": "));
-    }
-  });
+                       Hint{"a run keeps its settings; --set and flags change those of training"});
+  PosixFileOps disk;
+  CheckpointHead head = read_checkpoint_head(SafetensorsFile::open(RunFolder(disk, run).newest()));
   constexpr std::uint64_t kMaxSettingsBytes = 1 << 20;
   const std::filesystem::path settings = run / "data.json";
   DataSettings source = DataSettings::from_json(read_file(settings, kMaxSettingsBytes), settings.string());
   if (arguments.given("data")) source.data = std::filesystem::absolute(arguments.path("data"));
   if (arguments.given("val-data")) source.val_data = std::filesystem::absolute(arguments.path("val-data"));
-  return run_and_print({.config = resolved(head.config),
+  return run_and_print({.config = changed_by(arguments, head.config),
                         .tokenizer = std::move(head.tokenizer),
-                        .data = {},
                         .source = source,
+                        .source_was_named = arguments.given("data") || arguments.given("val-data"),
                         .run = run,
                         .resume = true,
-                        .replace = false,
+                        .force = arguments.flag("force"),
                         .stop_after = arguments.integer("stop-after", {.least = 0})},
-                       console);
+                       console, interrupt);
 }
 
 int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& derivations, Console& console) {
-  const Config config = settings.resolve();
+  Config config = settings.resolve();
+  try {
+    config = with_micro_batch(config, available_memory());
+  } catch (const Error& error) {  // what does not fit here may fit elsewhere: the table says what it takes
+    console.log().warning("{}", error.what());
+    config = with_micro_batch(config, 0);
+  }
   const DryRun run{settings, config, summarise(config), derivations};
   if (console.json())
     console.print_json(as_json(run));
@@ -146,32 +117,47 @@ int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& deriv
   return 0;
 }
 
+// The embedding has a row for every token; of a model that was given, it may have more.
+void settle_vocabulary(const Tokenizer& tokenizer, bool of_init, ConfigBuilder& settings) {
+  const std::int64_t tokens = tokenizer.vocab_size(), rows = settings.current().model.vocab_size;
+  if (of_init) {
+    check(tokens <= rows, Hint{"leave out --tokenizer: the model brings its own"},
+          "the tokenizer has {} tokens, the model's embedding {} rows", tokens, rows);
+    return;
+  }
+  check(!settings.given("vocab_size") || rows == tokens, Hint{"leave out vocab_size: the tokenizer decides"},
+        "vocab_size is {}, the tokenizer has {} tokens", rows, tokens);
+  settings.derive("vocab_size", tokens);
+}
+
 int run_train(const Arguments& arguments, Console& console) {
   if (arguments.given("resume")) return resume(arguments, console);
   ConfigBuilder settings = settings_from(arguments);
   std::vector<std::string> derivations;
   if (arguments.given("depth"))
     derivations = apply_depth(settings, arguments.integer("depth", {.least = 1, .most = kMaxDepth}));
+  std::optional<ModelFile> init;
+  if (arguments.given("init")) {
+    init = open_model(arguments.path("init"));
+    take_model_settings(*init, arguments.given("preset"), settings);
+  }
   if (arguments.flag("dry-run")) return dry_run(settings, derivations, console);
 
-  const DataSettings source = data_from(arguments);
-  std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(arguments.path("tokenizer"));
-  const std::int64_t vocab_size = tokenizer->vocab_size();
-  check(!settings.given("vocab_size") || settings.current().model.vocab_size == vocab_size,
-        Hint{"leave out vocab_size: the tokenizer decides"}, "vocab_size is {}, the tokenizer has {} tokens",
-        settings.current().model.vocab_size, vocab_size);
-  settings.derive("vocab_size", vocab_size);
+  const Interrupt interrupt;
   const std::string preset = settings.preset_name().empty() ? "run" : settings.preset_name();
-  return run_and_print(
-      {.config = settings.resolve(),
-       .tokenizer = std::move(tokenizer),
-       .data = {},
-       .source = source,
-       .run = arguments.given("output") ? arguments.path("output") : RunFolder::next_free(preset),
-       .resume = false,
-       .replace = arguments.flag("force"),
-       .stop_after = arguments.integer("stop-after", {.least = 0})},
-      console);
+  const DataSettings source = data_from(arguments, preset);
+  const auto tokenizer = tokenizer_from(arguments, source, init ? &*init : nullptr, console, interrupt);
+  settle_vocabulary(*tokenizer, init.has_value(), settings);
+  TrainRequest request{
+      .config = settings.resolve(),
+      .tokenizer = tokenizer,
+      .source = source,
+      .run = arguments.given("output") ? arguments.path("output") : RunFolder::next_free(preset),
+      .force = arguments.flag("force"),
+      .stop_after = arguments.integer("stop-after", {.least = 0})};
+  if (init) request.initial_weights = initial_weights(*init, request.config.model);
+  init.reset();  // its copy of the weights is not needed while training
+  return run_and_print(request, console, interrupt);
 }
 
 Option option_of(const Key& key) {
@@ -199,22 +185,24 @@ Command train_command() {
            {.name = "depth",
             .value = "N",
             .help = "layers; width, batch and learning rates follow the preset's proportions"},
-           {.name = "data", .value = "FILE", .help = "text to train on"},
-           {.name = "val-data", .value = "FILE", .help = "text to validate on (default: the end of --data)"},
+           {.name = "data",
+            .value = "X",
+            .help = "what to train on: text, chats, or a folder of `data build`"},
+           {.name = "val-data", .value = "X", .help = "what to validate on (default: a part of --data)"},
            {.name = "val-fraction", .value = "F", .initial = "0.1", .help = "how much of --data that is"},
+           {.name = "chat", .help = "--data holds conversations (JSON lines); the chat preset implies it"},
            {.name = "order",
-            .initial = "shuffled",
-            .help = "how rows are read",
-            .choices = {"shuffled", "sequential"}},
+            .help = "how rows are read (default: shuffled; chats packed; golf presets as published)",
+            .choices = {"shuffled", "sequential", "golf", "golf-mlx", "packed"}},
            {.name = "tokenizer",
             .value = "T",
-            .initial = "bytes",
-            .help = "a file, a folder, or the word bytes"},
+            .help = "a file, a folder, bytes, bpe:N or sentencepiece:N (default: the data's, else bytes)"},
            {.name = "output",
             .letter = 'o',
             .value = "RUN",
             .help = "folder of the run (default: runs/PRESET-N)"},
            {.name = "resume", .value = "RUN", .help = "go on with a run"},
+           {.name = "init", .value = "MODEL", .help = "start from the weights of any model"},
            {.name = "stop-after",
             .value = "N",
             .initial = "0",
@@ -225,11 +213,15 @@ Command train_command() {
            common::json(),
            common::quiet()},
       .examples = {"thimble train --data book.txt -o runs/book",
-                   "thimble train --resume runs/book --steps 5000", "thimble train --preset golf --dry-run",
+                   "thimble train --data chats.jsonl --preset chat --tokenizer bpe:1024 -o runs/chat",
+                   "thimble train --resume runs/book --steps 5000",
+                   "thimble train --data letters.txt --init runs/book --matrix-lr 0.002 -o runs/letters",
+                   "thimble train --preset golf --dry-run",
                    "thimble train --preset llama --depth 6 --dry-run",
                    "thimble train --preset golf --set layers=11 --logit-softcap 0 --dry-run"},
       .run = run_train};
-  for (const Key& key : all_keys()) command.options.push_back(option_of(key));
+  for (const Key& key : all_keys())
+    if (is_flag(key)) command.options.push_back(option_of(key));
   return command;
 }
 

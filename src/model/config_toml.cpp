@@ -63,6 +63,9 @@ std::string to_toml(const ModelConfig& config) {
 }
 
 Config config_from_toml(std::string_view toml, std::string_view name) {
+  // What we write is ASCII, and toml++ 3 has undefined behaviour for some of the rest.
+  check(std::ranges::all_of(toml, [](char c) { return static_cast<unsigned char>(c) < 0x80; }),
+        "{}: expected plain ASCII", name);
   ConfigBuilder settings;
   settings.toml(toml, name);
   return settings.resolve();

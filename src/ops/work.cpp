@@ -31,11 +31,11 @@ double flops_of(const OpDef& def, const OpCall& call, bool backward) {
       const HeadLoss op(call);
       return product(op.x, op.w) * (backward ? 1 + (op.dx ? 1 : 0) + (op.dw ? 1 : 0) : 1);
     }
-    case Op::
-        attention: {  // forward: q k^T and p v; backward: both again as dp and dv, ds k and ds^T q, and p anew
+    case Op::attention: {
       const Attention op(call);
       if (!op.first || op.first.device != Device::cpu) return 0;
-      return 2.0 * attended_pairs(op.first) * static_cast<double>(op.q.cols) * (backward ? 5 : 2);
+      // Forward: q k^T and p v. Backward: dp and dv, dq and dk; the scores that kernels compute anew do not count.
+      return 2.0 * attended_pairs(op.first) * static_cast<double>(op.q.cols) * (backward ? 4 : 2);
     }
     default:
       return 0;

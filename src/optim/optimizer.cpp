@@ -5,10 +5,8 @@
 
 #include "base/error.h"
 #include "ops/adam.h"
-#include "ops/newton_schulz.h"
 #include "ops/sums.h"
 #include "optim/schedule.h"
-#include "tensor/arena.h"
 
 namespace thimble {
 
@@ -23,18 +21,12 @@ constexpr double kClipEps = 1e-6;  // as torch.nn.utils.clip_grad_norm_
 
 }  // namespace
 
-Optimizer::Optimizer(const ParamTable& params, const TrainConfig& config)
+Optimizer::Optimizer(const ParamTable& params, const TrainConfig& config, const Context& context)
     : params_(params),
       config_(config),
-      first_(params.block_size(), "the optimizer", kLessOptimizer),
-      second_(lay_out_second_moments(), "the optimizer", kLessOptimizer) {
-  std::int64_t scratch = 0;
-  for (const Param& param : params.all())
-    if (trained_by_muon(param))
-      scratch =
-          std::max(scratch, align_up(param.count(), 16) + newton_schulz_scratch(param.rows, param.cols));
-  scratch_.resize(static_cast<std::size_t>(scratch));
-}
+      first_(context.runtime(), params.block_size(), "the optimizer", kLessOptimizer),
+      second_(context.runtime(), lay_out_second_moments(), "the optimizer", kLessOptimizer),
+      muon_(params, config) {}
 
 std::int64_t Optimizer::lay_out_second_moments() {
   std::int64_t size = 0;
@@ -45,64 +37,53 @@ std::int64_t Optimizer::lay_out_second_moments() {
   return size;
 }
 
-bool Optimizer::trained_by_muon(const Param& param) const {
-  return config_.uses_muon() && param.group == ParamGroup::matrix;
-}
-
 std::span<float> Optimizer::first_moment(const Param& param) {
   return part(first_.all(), param.offset, param.count());
 }
 
-std::span<float> Optimizer::second_moment(const Param& param) {
+std::int64_t Optimizer::second_offset(const Param& param) const {
   const auto index = static_cast<std::size_t>(&param - params_.all().data());
   check(index < second_offset_.size(), "[optimizer] '{}' is not a parameter of this table", param.name);
-  return second_offset_[index] < 0 ? std::span<float>()
-                                   : part(second_.all(), second_offset_[index], param.count());
+  return second_offset_[index];
+}
+
+std::span<float> Optimizer::second_moment(const Param& param) {
+  const std::int64_t offset = second_offset(param);
+  return offset < 0 ? std::span<float>() : part(second_.all(), offset, param.count());
 }
 
 double Optimizer::update(const Context& context, std::int64_t step, double multiplier,
-                         std::span<float> weights, std::span<float> gradients) {
+                         std::span<float> weights, std::span<float> gradients, UpdateSizes* sizes) {
   const double norm = std::sqrt(cpu::sum_of_squares(gradients));
   if (!std::isfinite(norm)) return norm;
-  const double scale = config_.clip > 0 ? std::min(1.0, config_.clip / (norm + kClipEps)) : 1.0;
-  const auto momentum = static_cast<float>(muon_momentum_at(config_, step));
+  const auto scale =
+      static_cast<float>(config_.clip > 0 ? std::min(1.0, config_.clip / (norm + kClipEps)) : 1.0);
   for (const Param& param : params_.all()) {
-    const auto rate = static_cast<float>(config_.rate(param.group) * multiplier);
-    if (trained_by_muon(param)) {
-      muon(context, param, momentum, rate, static_cast<float>(scale), weights, gradients);
-      continue;
-    }
-    const AdamStep adam{.lr = rate,
-                        .beta1 = static_cast<float>(config_.beta1),
-                        .beta2 = static_cast<float>(config_.beta2),
-                        .eps = static_cast<float>(config_.adam_eps),
-                        .decay = param.decays ? static_cast<float>(config_.weight_decay) : 0.0f,
-                        .grad_scale = static_cast<float>(scale),
-                        .t = step + 1};
-    cpu::adam(adam, part(weights, param.offset, param.count()), part(gradients, param.offset, param.count()),
-              first_moment(param), second_moment(param));
+    if (trained_by_muon(param)) continue;
+    const std::span<float> w = part(weights, param.offset, param.count());
+    if (sizes) before_.assign(w.begin(), w.end());
+    AdamStep adam = adam_step(param, step, multiplier);
+    adam.grad_scale = scale;
+    cpu::adam(adam, w, part(gradients, param.offset, param.count()), first_moment(param),
+              second_moment(param));
+    if (sizes) sizes->add(param.group, before_, w);
   }
+  muon_.update(context,
+               {.momentum = static_cast<float>(muon_momentum_at(config_, step)),
+                .rate = static_cast<float>(config_.rate(ParamGroup::matrix) * multiplier),
+                .grad_scale = scale},
+               weights, gradients, first_.all(), sizes);
   return norm;
 }
 
-void Optimizer::muon(const Context& context, const Param& param, float momentum, float rate, float grad_scale,
-                     std::span<float> weights, std::span<const float> gradients) {
-  const auto count = static_cast<std::size_t>(param.count());
-  const std::span<float> m = first_moment(param), w = part(weights, param.offset, param.count());
-  const float* g = gradients.data() + param.offset;
-  const std::span<float> u = std::span(scratch_).first(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    m[i] = momentum * m[i] + grad_scale * g[i];
-    u[i] = grad_scale * g[i] + momentum * m[i];
-  }
-  const std::span<float> rest =
-      std::span(scratch_).subspan(static_cast<std::size_t>(align_up(param.count(), 16)));
-  cpu::newton_schulz(context, make_tensor(u.data(), param.rows, param.cols), rest,
-                     static_cast<int>(config_.muon_steps));
-  const double shape = std::max(1.0, static_cast<double>(param.rows) / static_cast<double>(param.cols));
-  const auto stride = static_cast<float>(rate * std::sqrt(shape));
-  const auto keep = static_cast<float>(1 - rate * (param.decays ? config_.muon_weight_decay : 0.0));
-  for (std::size_t i = 0; i < count; ++i) w[i] = w[i] * keep - stride * u[i];
+AdamStep Optimizer::adam_step(const Param& param, std::int64_t step, double multiplier) const {
+  return {.lr = static_cast<float>(config_.rate(param.group) * multiplier),
+          .beta1 = static_cast<float>(config_.beta1),
+          .beta2 = static_cast<float>(config_.beta2),
+          .eps = static_cast<float>(config_.adam_eps),
+          .decay = param.decays ? static_cast<float>(config_.weight_decay) : 0.0f,
+          .grad_scale = 1,
+          .t = step + 1};
 }
 
 }  // namespace thimble

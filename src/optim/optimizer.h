@@ -1,9 +1,7 @@
-// The optimizer: Adam for everything, or Muon for the matrices of blocks and Adam for the rest (parameter-golf 1.4).
+// The optimizer: Adam for everything, or Muon for the matrices of blocks (muon.h) and Adam for the rest.
 //
-//   Muon, for W [r, c]:  m = mu m + g,  u = g + mu m (Nesterov)
-//                        W = W (1 - lr decay) - lr sqrt(max(1, r/c)) NS5(u)
-//
-// Gradients are scaled first so that their global norm is at most `clip` (0: off).
+// Gradients are scaled first so that their global norm, summed in f64, is at most `clip` (0: off). Adam reads and
+// writes each of weights, gradients and moments once, scaling included.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +10,9 @@
 
 #include "model/config.h"
 #include "model/params.h"
+#include "ops/adam.h"
+#include "optim/muon.h"
+#include "optim/update_size.h"
 #include "tensor/arena.h"
 #include "tensor/context.h"
 
@@ -19,29 +20,37 @@ namespace thimble {
 
 class Optimizer {
  public:
-  Optimizer(const ParamTable& params, const TrainConfig& config);
+  Optimizer(const ParamTable& params, const TrainConfig& config, const Context& context = Context());
 
   // One update. `step` counts from 0; `multiplier` is the schedule's. Returns the gradient's norm before
-  // clipping; where it is not finite nothing is updated.
+  // clipping; where it is not finite nothing is updated. `sizes`: also how far each group moved, with the same bits.
   double update(const Context& context, std::int64_t step, double multiplier, std::span<float> weights,
-                std::span<float> gradients);
+                std::span<float> gradients, UpdateSizes* sizes = nullptr);
+
+  // What Adam does to a parameter in a step; clipping comes on top.
+  AdamStep adam_step(const Param& param, std::int64_t step, double multiplier) const;
 
   // State, laid out like the weights: the first moment (Adam) or momentum (Muon), and the second moment (Adam
   // alone).
   std::span<float> first_moment(const Param& param);
   std::span<float> second_moment(const Param& param);  // empty for what Muon trains
-  bool trained_by_muon(const Param& param) const;
+  // All of it, for a device that updates it and for checkpoints that fetch or send it.
+  FloatArena& first_moments() { return first_; }
+  FloatArena& second_moments() { return second_; }
+  std::int64_t second_offset(const Param& param) const;  // in second_moments(); -1: trained by Muon
+  bool trained_by_muon(const Param& param) const { return Muon::trains(param, config_); }
 
  private:
   std::int64_t lay_out_second_moments();  // returns their size
-  void muon(const Context& context, const Param& param, float momentum, float rate, float grad_scale,
-            std::span<float> weights, std::span<const float> gradients);
+  void adam(const Param& param, std::int64_t step, float rate, float grad_scale, std::span<float> weights,
+            std::span<float> gradients);
 
   const ParamTable& params_;
   TrainConfig config_;
   std::vector<std::int64_t> second_offset_;  // by position in params.all(); -1: none
   FloatArena first_, second_;
-  std::vector<float> scratch_;  // Muon: the update and Newton-Schulz
+  Muon muon_;
+  std::vector<float> before_;  // one parameter, where sizes are asked for
 };
 
 }  // namespace thimble

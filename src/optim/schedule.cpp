@@ -8,51 +8,67 @@ namespace thimble {
 
 namespace {
 
-double warmdown_steps(const TrainConfig& config) {
-  return config.warmdown < 1 ? config.warmdown * static_cast<double>(config.steps) : config.warmdown;
-}
-
-// 1 at progress 0, min_lr at progress 1.
-double down_to_minimum(const TrainConfig& config, double shape) {
+// min_lr at shape 0, 1 at shape 1.
+double above_minimum(const TrainConfig& config, double shape) {
   return config.min_lr + (1 - config.min_lr) * shape;
 }
 
+double part_left(double left, double length) {
+  return length <= 0 || left > length ? 1 : std::max(left, 0.0) / length;
+}
+
 double warmdown_by_steps(const TrainConfig& config, std::int64_t step) {
-  const double length = warmdown_steps(config), left = static_cast<double>(config.steps - step);
-  if (length <= 0 || left > length) return 1;
-  return down_to_minimum(config, std::max(left, 0.0) / length);
+  const auto steps = static_cast<double>(config.steps);
+  const double length = config.warmdown < 1 ? config.warmdown * steps : config.warmdown;
+  return part_left(steps - static_cast<double>(step), length);
 }
 
 double warmdown_by_time(const TrainConfig& config, std::int64_t step, double elapsed) {
-  const double left = std::max(config.max_seconds - elapsed, 0.0);
   const double step_seconds = elapsed / static_cast<double>(std::max<std::int64_t>(step, 1));
   const double length =
       config.warmdown < 1 ? config.warmdown * config.max_seconds : config.warmdown * step_seconds;
-  if (length <= 0 || left > length) return 1;
-  return down_to_minimum(config, left / length);
+  return part_left(std::max(config.max_seconds - elapsed, 0.0), length);
+}
+
+// Of the way from the end of the warm-up to the end of the run: 0 to 1.
+double progress(const TrainConfig& config, std::int64_t step, std::int64_t warmup, double elapsed) {
+  double done = 0;
+  if (config.steps > 0)
+    done = static_cast<double>(step - warmup) /
+           static_cast<double>(std::max<std::int64_t>(config.steps - warmup, 1));
+  if (config.max_seconds > 0) done = std::max(done, elapsed / config.max_seconds);
+  return std::clamp(done, 0.0, 1.0);
 }
 
 }  // namespace
 
 double rate_multiplier(const TrainConfig& config, std::int64_t step, double elapsed_seconds) {
-  const std::int64_t warmup = std::min(config.warmup_steps, config.steps);
+  const std::int64_t warmup =
+      config.steps > 0 ? std::min(config.warmup_steps, config.steps) : config.warmup_steps;
   if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
-  const double progress =
-      std::clamp(static_cast<double>(step - warmup) /
-                     static_cast<double>(std::max<std::int64_t>(config.steps - warmup, 1)),
-                 0.0, 1.0);
+  const bool timed = config.max_seconds > 0;
+  const double done = progress(config, step, warmup, elapsed_seconds);
+  double shape = 1;
   switch (config.schedule) {
     case ScheduleKind::linear:
-      return down_to_minimum(config, 1 - progress);
+      shape = 1 - done;
+      break;
     case ScheduleKind::cosine:
-      return down_to_minimum(config, 0.5 + 0.5 * std::cos(std::numbers::pi * progress));
+      shape = 0.5 + 0.5 * std::cos(std::numbers::pi * done);
+      break;
     case ScheduleKind::wsd:
-      return warmdown_by_steps(config, step);
+      if (config.steps > 0) shape = warmdown_by_steps(config, step);
+      if (timed) shape = std::min(shape, warmdown_by_time(config, step, elapsed_seconds));
+      break;
     case ScheduleKind::golf:
+      shape = timed ? warmdown_by_time(config, step, elapsed_seconds) : warmdown_by_steps(config, step);
       break;
   }
-  return config.max_seconds > 0 ? warmdown_by_time(config, step, elapsed_seconds)
-                                : warmdown_by_steps(config, step);
+  return above_minimum(config, shape);
+}
+
+bool has_begun(double start, const TrainConfig& config, std::int64_t step, double elapsed_seconds) {
+  return start < 1 ? progress(config, step, 0, elapsed_seconds) >= start : static_cast<double>(step) >= start;
 }
 
 double muon_momentum_at(const TrainConfig& config, std::int64_t step) {

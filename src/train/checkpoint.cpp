@@ -21,12 +21,16 @@ std::string to_json(const TrainState& state) {
       .set("step", state.step)
       .set("tokens", state.tokens)
       .set("epoch", state.position.epoch)
-      .set("window", state.position.window)
+      .set("next", state.position.next)
       .set("best_val_loss", state.best_val_loss)
       .set("best_step", state.best_step)
+      .set("patience_loss", state.patience_loss)
+      .set("stale_validations", state.stale_validations)
       .set("validation_due", state.validation_due)
+      .set("averaged", state.averaged)
       .set("elapsed_seconds", state.elapsed_seconds)
       .set("data_digest", state.data_digest)
+      .set("layout", state.layout)
       .dump();
 }
 
@@ -35,13 +39,18 @@ TrainState state_from_json(const std::string& text, std::string_view name) {
   TrainState state;
   state.step = json.at("step").as_int();
   state.tokens = json.at("tokens").as_int();
-  state.position = {json.at("epoch").as_uint(), json.at("window").as_uint()};
+  state.position = {json.at("epoch").as_uint(), json.at("next").as_uint()};
   state.best_val_loss = json.at("best_val_loss").as_double();
   state.best_step = json.at("best_step").as_int();
+  state.patience_loss = json.at("patience_loss").as_double();
+  state.stale_validations = json.at("stale_validations").as_int();
+  state.averaged = json.at("averaged").as_int();
   state.validation_due = json.at("validation_due").as_bool();
   state.elapsed_seconds = json.at("elapsed_seconds").as_double();
   state.data_digest = json.at("data_digest").as_string();
-  check(state.step >= 0 && state.tokens >= 0 && state.best_step >= -1 && state.elapsed_seconds >= 0,
+  state.layout = json.at("layout").as_string();
+  check(state.step >= 0 && state.tokens >= 0 && state.best_step >= -1 && state.elapsed_seconds >= 0 &&
+            state.stale_validations >= 0 && state.averaged >= 0,
         "{}: the training state is out of range", name);
   return state;
 }
@@ -60,23 +69,29 @@ std::string moment_name(char moment, const Param& param) {
   return fmt::format("optim.{}.{}", moment, param.name);
 }
 
+constexpr std::string_view kRawPrefix = "optim.raw.";
+
 }  // namespace
 
 void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Config& config,
-                      const TrainState& state, const Tokenizer& tokenizer, Model& model,
-                      Optimizer& optimizer) {
+                      const TrainState& state, const Tokenizer& tokenizer, const Trained& trained) {
   const std::string tokenizer_file = tokenizer.serialized(), train_state = to_json(state);
+  const ParamTable& params = trained.model.params();
   SafetensorsWriter writer;
   writer.set_metadata(std::string(kConfigKey), to_toml(config));
+  if (!state.layout.empty()) writer.set_metadata(std::string(kLayoutKey), state.layout);
   writer.set_metadata(std::string(kStepKey), fmt::format("{}", state.step));
   writer.set_metadata(std::string(kVersionKey), std::string(version()));
   const SpecialIds& special = tokenizer.special();
   if (special.bos) writer.set_metadata(std::string(kBosKey), fmt::format("{}", *special.bos));
   if (special.eos) writer.set_metadata(std::string(kEosKey), fmt::format("{}", *special.eos));
-  add_state_dict(writer, model.params(), "", model.weights());
-  for (const Param& param : model.params().all()) {
-    writer.add(moment_name('m', param), DType::f32, param.dims, std::as_bytes(optimizer.first_moment(param)));
-    const auto second = optimizer.second_moment(param);
+  add_state_dict(writer, params, "",
+                 trained.averaging.available() ? trained.averaging.average() : trained.model.weights());
+  if (trained.averaging.on()) add_state_dict(writer, params, kRawPrefix, trained.model.weights());
+  for (const Param& param : params.all()) {
+    writer.add(moment_name('m', param), DType::f32, param.dims,
+               std::as_bytes(trained.optimizer.first_moment(param)));
+    const auto second = trained.optimizer.second_moment(param);
     if (!second.empty()) writer.add(moment_name('v', param), DType::f32, param.dims, std::as_bytes(second));
   }
   add_text(writer, kTokenizerTensor, tokenizer_file);
@@ -105,14 +120,23 @@ CheckpointHead read_checkpoint_head(const SafetensorsFile& file) {
           load_tokenizer_bytes(text_of(file, kTokenizerTensor), file.name(), special)};
 }
 
-void restore_checkpoint(const SafetensorsFile& file, Model& model, Optimizer& optimizer) {
-  read_state_dict(file, model.params(), "", model.weights(), [](std::string_view name) {
-    return name.starts_with("optim.") || name.starts_with("thimble.");
-  });
-  model.weights_changed();
-  for (const Param& param : model.params().all()) {
-    file.read_f32(moment_name('m', param), optimizer.first_moment(param));
-    const auto second = optimizer.second_moment(param);
+void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, const Trained& trained) {
+  const ParamTable& params = trained.model.params();
+  const auto other = [](std::string_view name) {
+    return name.starts_with(kOptimizerPrefix) || name.starts_with(kThimblePrefix);
+  };
+  if (trained.averaging.on()) {
+    read_state_dict(file, params, "", trained.averaging.average(), other);
+    read_state_dict(file, params, kRawPrefix, trained.model.weights(),
+                    [](std::string_view name) { return !name.starts_with(kRawPrefix); });
+    trained.averaging.restore_count(state.averaged);
+  } else {
+    read_state_dict(file, params, "", trained.model.weights(), other);
+  }
+  trained.model.weights_changed();
+  for (const Param& param : params.all()) {
+    file.read_f32(moment_name('m', param), trained.optimizer.first_moment(param));
+    const auto second = trained.optimizer.second_moment(param);
     if (!second.empty()) file.read_f32(moment_name('v', param), second);
   }
 }

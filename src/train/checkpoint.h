@@ -1,15 +1,16 @@
 // Checkpoints: one safetensors file holds all that training needs to go on, and all that any later tool needs
 // of the model.
 //
-//   NAME                   the weights, f32, under the names of params.h
+//   NAME                   the weights, f32, under the names of params.h; with SWA or EMA on, the averaged ones
+//   optim.raw.NAME         then these are the weights that training goes on from
 //   optim.m.NAME           Adam's first moment, or Muon's momentum
 //   optim.v.NAME           Adam's second moment (not for what Muon trains)
 //   thimble.tokenizer      U8: the content of the tokenizer's file
 //   thimble.train_state    U8: a JSON object, TrainState below
 //   thimble.digest         U8: digests of everything before it (safetensors.h)
 //
-// Metadata: thimble.config (the resolved config as TOML), thimble.step, thimble.version. No time, host or
-// speed: equal runs give equal bytes.
+// Metadata: thimble.config (the resolved config as TOML), thimble.layout (chats), thimble.step, thimble.version.
+// No time, host or speed: equal runs give equal bytes.
 #pragma once
 
 #include <cstdint>
@@ -18,24 +19,40 @@
 #include <string>
 
 #include "base/file_ops.h"
-#include "data/token_data.h"
+#include "data/loader_rows.h"
 #include "formats/safetensors.h"
 #include "model/model.h"
+#include "optim/averaging.h"
 #include "optim/optimizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace thimble {
 
 struct TrainState {
   std::int64_t step = 0;  // updates made
   std::int64_t tokens = 0;
-  Loader::Position position;
+  ReadPosition position;
   double best_val_loss = 0;
-  std::int64_t best_step = -1;  // -1: no validation yet
-  bool validation_due = false;  // it was interrupted
-  double elapsed_seconds = 0;   // of steps; kept only where max_seconds counts
-  std::string data_digest;      // of the tokens, training and validation
+  std::int64_t best_step = -1;         // -1: no validation yet
+  double patience_loss = 0;            // what the next validation must beat by min_delta, or it is one more
+  std::int64_t stale_validations = 0;  // in a row
+  bool validation_due = false;         // it was interrupted
+  std::int64_t averaged = 0;           // states in the average
+  double elapsed_seconds = 0;          // of steps; kept only where max_seconds counts
+  std::string data_digest;             // of the tokens, training and validation
+  std::string layout;  // of chats, for whoever talks to the model; empty: it learned from text
 
   bool operator==(const TrainState&) const = default;
+};
+
+// DESIGN 8.1: <bos>, then <role> content <end_turn> per turn.
+inline constexpr std::string_view kRolesLayout = "roles";
+
+// What changes with every step.
+struct Trained {
+  Model& model;
+  Optimizer& optimizer;
+  Averaging& averaging;
 };
 
 // What is known before a model is made.
@@ -46,11 +63,10 @@ struct CheckpointHead {
 };
 
 void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Config& config,
-                      const TrainState& state, const Tokenizer& tokenizer, Model& model,
-                      Optimizer& optimizer);
+                      const TrainState& state, const Tokenizer& tokenizer, const Trained& trained);
 
 // Checks all digests: a file that was cut or changed is an Error.
 CheckpointHead read_checkpoint_head(const SafetensorsFile& file);
-void restore_checkpoint(const SafetensorsFile& file, Model& model, Optimizer& optimizer);
+void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, const Trained& trained);
 
 }  // namespace thimble

@@ -7,27 +7,34 @@ namespace thimble {
 
 namespace {
 
-constexpr std::string_view kSequential = "sequential", kShuffled = "shuffled";
+DataKind kind_named(const std::string& name, std::string_view where) {
+  for (DataKind kind : {DataKind::text, DataKind::chat})
+    if (name == name_of(kind)) return kind;
+  fail("{}: kind is '{}', expected {} or {}", where, name, name_of(DataKind::text), name_of(DataKind::chat));
+}
 
 }  // namespace
 
 std::string DataSettings::to_json() const {
-  return Json::object()
-             .set("data", data.string())
-             .set("val_data", val_data.string())
-             .set("val_fraction", val_fraction)
-             .set("order", order == ReadOrder::sequential ? kSequential : kShuffled)
-             .dump(2) +
-         "\n";
+  Json json = Json::object()
+                  .set("data", data.string())
+                  .set("val_data", val_data.string())
+                  .set("val_fraction", val_fraction)
+                  .set("kind", name_of(kind))
+                  .set("order", name_of(order));
+  if (isolate) json.set("isolate", *isolate);
+  return json.dump(2) + "\n";
 }
 
 DataSettings DataSettings::from_json(const std::string& text, std::string_view name) {
   const Json json = parse_json(text, name);
-  const std::string& order = json.at("order").as_string();
-  check(order == kSequential || order == kShuffled, "{}: order is '{}', expected {} or {}", name, order,
-        kSequential, kShuffled);
-  return {json.at("data").as_string(), json.at("val_data").as_string(), json.at("val_fraction").as_double(),
-          order == kSequential ? ReadOrder::sequential : ReadOrder::shuffled};
+  DataSettings settings{.data = json.at("data").as_string(),
+                        .val_data = json.at("val_data").as_string(),
+                        .val_fraction = json.at("val_fraction").as_double(),
+                        .kind = kind_named(json.at("kind").as_string(), name),
+                        .order = read_order_named(json.at("order").as_string())};
+  if (const Json* isolate = json.find("isolate")) settings.isolate = isolate->as_bool();
+  return settings;
 }
 
 }  // namespace thimble

@@ -1,17 +1,22 @@
-// Which text a run reads, kept in RUN/data.json so that `train --resume RUN` needs no other word.
+// Which data a run reads and how, kept in RUN/data.json so that `train --resume RUN` needs no other word.
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
-#include "data/token_data.h"
+#include "data/manifest.h"
+#include "data/window_order.h"
 
 namespace thimble {
 
 struct DataSettings {
-  std::filesystem::path data, val_data;  // val_data empty: the end of `data`
-  double val_fraction = 0.1;
+  std::filesystem::path data = {};      // text, chats, or a folder of shards
+  std::filesystem::path val_data = {};  // empty: a part of `data`
+  double val_fraction = 0.1;            // how much of it, where it is no folder of shards
+  DataKind kind = DataKind::text;       // the same
   ReadOrder order = ReadOrder::shuffled;
+  std::optional<bool> isolate = {};  // documents from each other; unset: as the order does
 
   std::string to_json() const;
   static DataSettings from_json(const std::string& text, std::string_view name);

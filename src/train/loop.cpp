@@ -3,155 +3,240 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <deque>
-#include <numeric>
 
-#include "base/digest.h"
 #include "base/error.h"
-#include "base/json.h"
-#include "base/rng.h"
+#include "base/machine.h"
 #include "base/table.h"
-#include "base/version.h"
-#include "eval/score.h"
+#include "data/data_table.h"
+#include "data/loader.h"
+#include "model/compute_dtype.h"
 #include "model/config_toml.h"
+#include "model/summary.h"
 #include "ops/sums.h"
 #include "optim/schedule.h"
 #include "train/checkpoint.h"
+#include "train/clock.h"
 #include "train/metrics.h"
+#include "train/micro_batch.h"
+#include "train/new_folder.h"
+#include "train/patience.h"
+#include "train/reporter.h"
+#include "train/resume.h"
 #include "train/run_folder.h"
+#include "train/run_record.h"
+#include "train/step_bench.h"
+#include "train/step_runner.h"
+#include "train/train_data.h"
+#include "train/validation.h"
 
 namespace thimble {
 
 namespace {
 
-constexpr std::uint64_t kDropoutStream = 0xD20;  // keeps dropout's seeds apart from the weights' streams
-constexpr std::size_t kSmoothedSteps = 50;
+constexpr std::int64_t kPeakRows = 2048;  // of the products that are timed at the start
+constexpr int kPeakRepeats = 3;
+constexpr std::int64_t kSizesEvery = 25;  // steps from one measurement of the updates to the next
 
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+// What was left to the machine is settled and written down, so that the run goes on with it anywhere.
+Config settled(const Config& config, const Context& context) {
+  Config result = with_micro_batch(config, available_memory());
+  const DType dtype = compute_dtype(config.train.dtype, context.device());
+  result.train.dtype = dtype == DType::bf16 ? ComputeDType::bf16 : ComputeDType::f32;
+  return result;
 }
 
-// What later work brings is refused, not ignored.
-void check_supported(const TrainConfig& config, const Log& log) {
-  const auto refuse = [](bool wanted, std::string_view key) {
-    check(!wanted, Hint{fmt::format("--set {}=0 trains without it", key)}, "{} is not in this version yet",
-          key);
-  };
-  refuse(config.swa_start > 0, "swa_start");
-  refuse(config.ema_decay > 0, "ema_decay");
-  refuse(config.patience > 0, "patience");
-  refuse(config.min_delta > 0, "min_delta");
-  check(config.dtype == ComputeDType::automatic || config.dtype == ComputeDType::f32,
-        Hint{"leave out --dtype"}, "this version computes in f32");
-  if (config.uses_muon() && config.muon_dtype == MuonDType::bf16)
-    log.info("Muon works in f32: bf16 is to come");
+// What had to be done without; empty: nothing.
+std::string fallback_of(const Config& wanted) {
+  const DtypeChoice choice = training_dtype(cpu_features());
+  if (wanted.train.dtype != ComputeDType::automatic || choice.dtype == "bf16") return "";
+  return fmt::format("computed in {}: {}", choice.dtype, choice.reason);
 }
+
+LoaderSettings loader_settings(const Config& config, const DataSettings& source) {
+  return {.rows = {.order = source.order,
+                   .T = config.model.context,
+                   .step_rows = config.train.batch_tokens / config.model.context,
+                   .seed = static_cast<std::uint64_t>(config.train.seed),
+                   .span_tokens = config.train.span_tokens},
+          .micro_batch = config.train.micro_batch,
+          .isolate = source.isolate};
+}
+
+// What a call is given and does not change.
+struct Surroundings {
+  const TrainRequest& request;
+  const TrainData& data;
+  const Log& log;
+  ProgressOutput progress;
+  const Interrupt& interrupt;
+  const SaveSignal* save_now;
+  FileOps& ops;
+  RunFolder& folder;
+  MetricsFile& metrics;
+};
 
 class Trainer {
  public:
-  Trainer(const TrainRequest& request, const Log& log, const ProgressOutput& progress,
-          const Interrupt& interrupt)
-      : request_(request),
-        config_(with_micro_batch(request.config)),
-        log_(log),
-        progress_(progress),
-        interrupt_(interrupt),
-        folder_(ops_, request.run),
-        model_(config_.model, context_),
-        optimizer_(model_.params(), config_.train),
-        loader_(request.data.train, request.data.bos, config_.model.context, request.source.order,
-                static_cast<std::uint64_t>(config_.train.seed)),
-        bytes_(*request.tokenizer, static_cast<TokenId>(config_.model.vocab_size)),
-        gradients_(model_.params().block_size(), "the gradients", "lower dim, layers or vocab_size") {
-    check_supported(config_.train, log);
+  explicit Trainer(const Surroundings& around)
+      : around_(around),
+        config_(settled(around.request.config, context_)),
+        model_(config_.model, context_, compute_dtype(config_.train.dtype, context_.device())),
+        optimizer_(model_.params(), config_.train, context_),
+        averaging_(config_.train, model_.params().block_size()),
+        loader_(around.data.train, loader_settings(config_, around.request.source), config_.model),
+        bytes_(*around.request.tokenizer, static_cast<TokenId>(config_.model.vocab_size)),
+        steps_(make_step_runner({config_, context_, model_, optimizer_, loader_, bytes_})) {
+    state_.data_digest = around.data.digest();
+    if (around.data.kind == DataKind::chat) state_.layout = kRolesLayout;
+    around.request.resume ? restore() : begin();
   }
 
   TrainResult run() {
-    folder_.create();
-    MetricsFile metrics(ops_, folder_.metrics());  // from here on the folder is ours alone
-    metrics_ = &metrics;
-    begin();
+    const double started = seconds_now();
+    call_.started = utc_now();
+    call_.first_step = state_.step;
+    around_.folder.write_text("config.toml", to_toml(config_));
+    around_.folder.write_text("data.json", around_.request.source.to_json());
+    around_.folder.write_text(around_.request.tokenizer->file_name(),
+                              around_.request.tokenizer->serialized());
     {
-      ProgressBar bar(progress_, "training", "steps", static_cast<std::uint64_t>(config_.train.steps));
-      bar_ = &bar;
-      if (state_.validation_due) {
-        close_step(true);
-      } else if (!resumed_) {
-        validate();
-        if (state_.validation_due) save(false);  // interrupted: --resume begins with it
-      }
+      Reporter reporter(config_, around_.log, around_.progress, around_.metrics, std::move(history_));
+      report_ = &reporter;
+      if (around_.progress.enabled) measure_peak();
+      first_validation();
+      prime();
       while (result_.status.empty()) step();
+      finish(seconds_now() - started);
     }
-    finish();
     return result_;
   }
 
  private:
-  static Config with_micro_batch(Config config) {
-    config.train.micro_batch = micro_batch_rows(config);
-    return config;
+  void begin() {
+    around_.folder.clear();
+    around_.metrics.keep_until(-1);
+    if (around_.request.initial_weights.empty()) {
+      initialise(model_.params(), static_cast<std::uint64_t>(config_.train.seed), model_.weights());
+    } else {
+      check(around_.request.initial_weights.size() == model_.weights().size(),
+            "[train] {} initial weights for {} parameters", around_.request.initial_weights.size(),
+            model_.weights().size());
+      std::ranges::copy(around_.request.initial_weights, model_.weights().begin());
+    }
+    model_.weights_changed();
+    averaging_.begin(model_.weights());
+    state_.averaged = averaging_.count();
+    const DataFacts facts{.documents = around_.data.documents,
+                          .tokens = loader_.tokens_per_epoch(),
+                          .bytes = around_.data.bytes,
+                          .tokens_to_see = tokens_to_see(),
+                          .parameters = static_cast<std::uint64_t>(model_.params().count())};
+    around_.log.info("{}\n{}", around_.folder.path().string(), data_table(facts));
+    if (const std::string warning = data_warning(facts); !warning.empty()) around_.log.warning("{}", warning);
   }
 
-  void begin() {
-    Digester digester;
-    digester.add(std::as_bytes(std::span(request_.data.train)));
-    digester.add(std::as_bytes(std::span(request_.data.val)));
-    state_.data_digest = digester.result().hex();
-    if (request_.resume) {
-      restore();
-    } else {
-      folder_.clear(request_.replace);
-      initialise(model_.params(), static_cast<std::uint64_t>(config_.train.seed), model_.weights());
-      model_.weights_changed();
-    }
-    metrics_->keep_until(resumed_ ? state_.step : -1);
-    folder_.write_text("config.toml", to_toml(config_));
-    folder_.write_text("data.json", request_.source.to_json());
-    folder_.write_text(request_.tokenizer->file_name(), request_.tokenizer->serialized());
-    log_.info("{}: {} parameters, {} training tokens, {} validation tokens", folder_.path().string(),
-              with_commas(model_.params().count()),
-              with_commas(static_cast<long long>(request_.data.train.size())),
-              with_commas(static_cast<long long>(request_.data.val.size())));
+  // 0: the time decides.
+  std::uint64_t tokens_to_see() const {
+    if (config_.train.max_seconds > 0) return 0;
+    return static_cast<std::uint64_t>(config_.train.steps * config_.train.batch_tokens);
   }
 
   void restore() {
-    const SafetensorsFile file = SafetensorsFile::open(folder_.last());
+    const SafetensorsFile file = SafetensorsFile::open(around_.folder.newest());
     const CheckpointHead head = read_checkpoint_head(file);
-    check(head.state.data_digest == state_.data_digest, Hint{"give the same --data and --val-data as before"},
-          "the text is not that of the run in {}", folder_.path().string());
-    const std::string name = folder_.path().string();
-    const bool unfinished = head.state.validation_due;
-    check(unfinished || head.state.step < config_.train.steps, Hint{"ask for more with --steps"},
-          "{} is complete: {} of {} steps", name, head.state.step, config_.train.steps);
-    check(unfinished || config_.train.max_seconds == 0 ||
-              head.state.elapsed_seconds < config_.train.max_seconds,
-          Hint{"ask for more with --max-seconds"}, "{} is complete: its {} are used up", name,
-          in_seconds(config_.train.max_seconds));
-    restore_checkpoint(file, model_, optimizer_);
+    for (const std::string& change : check_changes(head.config, config_, around_.request.force))
+      around_.log.info("{}", change);
+    check(head.state.data_digest == state_.data_digest,
+          Hint{"give the same --data and --val-data as before; --init starts a new run on other data"},
+          "the data is not that of the run in {}", around_.folder.path().string());
+    check_unfinished(head.state);
+    restore_checkpoint(file, head.state, {model_, optimizer_, averaging_});
     state_ = head.state;
     loader_.seek(state_.position);
-    folder_.tidy(state_.step);
-    resumed_ = true;
-    log_.info("resuming at step {} of {}", state_.step, config_.train.steps);
+    around_.folder.tidy(state_.step);
+    around_.metrics.keep_until(state_.step);
+    history_ = read_history(around_.folder.metrics());
+    around_.log.info("resuming at step {} of {}", state_.step, config_.train.steps);
+    const std::string note = schedule_note(head.config.train, config_.train, state_);
+    if (!note.empty()) around_.log.info("{}", note);
+  }
+
+  void check_unfinished(const TrainState& state) const {
+    if (state.validation_due) return;
+    const std::string name = around_.folder.path().string();
+    const TrainConfig& train = config_.train;
+    check(train.steps == 0 || state.step < train.steps, Hint{"ask for more with --steps"},
+          "{} is complete: {} of {} steps", name, state.step, train.steps);
+    check(train.max_seconds == 0 || state.elapsed_seconds < train.max_seconds,
+          Hint{"ask for more with --max-seconds"}, "{} is complete: its {} are used up", name,
+          in_seconds(train.max_seconds));
+    check(!out_of_patience(train, state), Hint{"--patience 0 goes on all the same"},
+          "{} is complete: {} validations in a row were not better", name, state.stale_validations);
+  }
+
+  // Step 0 is validated, too; and what was interrupted is done again, so that the run goes on as if nothing had
+  // happened.
+  void first_validation() {
+    if (state_.validation_due) return close_step(true);
+    if (around_.request.resume || !around_.data.val) return;
+    validate();
+    if (!state_.validation_due) return;
+    result_.status = "interrupted";  // --resume begins with it
+    save(false);
+  }
+
+  // What the matrix products of this model reach here with nothing around them.
+  void measure_peak() {
+    const std::int64_t rows = std::min(kPeakRows, config_.train.micro_batch * config_.model.context);
+    const auto shapes = products_of(config_.model);
+    const double seconds = cpu::seconds_of_products(context_, shapes, rows, model_.dtype(), kPeakRepeats);
+    report_->set_peak(summarise(config_).training_flops_per_token, flops_of_products(shapes, rows) / seconds);
+  }
+
+  void prime() {
+    for (std::int64_t i = 0; i < config_.train.prime_steps && result_.status.empty(); ++i) {
+      steps_->prime(qat_bits());
+      if (around_.interrupt.asked()) close_step(false);
+    }
   }
 
   void step() {
     const double started = seconds_now();
-    const double multiplier = rate_multiplier(config_.train, state_.step, state_.elapsed_seconds);
-    const double loss = gradients_of_one_batch();
-    double norm = loss;
-    if (std::isfinite(loss))
-      norm = optimizer_.update(context_, state_.step, multiplier, model_.weights(), gradients_.all());
-    if (!std::isfinite(norm)) return diverge(fmt::format("loss {}, gradient norm {}", loss, norm));
-    model_.weights_changed();
-    advance(loss, norm, multiplier, seconds_now() - started);
+    StepReport report;
+    report.multiplier = rate_multiplier(config_.train, state_.step, state_.elapsed_seconds);
+    if ((state_.step + 1) % kSizesEvery == 0) report.sizes.emplace();
+    report.result = steps_->run({.step = state_.step,
+                                 .multiplier = report.multiplier,
+                                 .qat_bits = qat_bits(),
+                                 .sizes = report.sizes ? &*report.sizes : nullptr});
+    if (!report.result.updated)
+      return diverge(fmt::format("loss {}, gradient norm {}", report.result.loss, report.result.grad_norm));
+    report.clipped = config_.train.clip > 0 && report.result.grad_norm > config_.train.clip;
+    advance(report, started);
     const bool wanted = config_.train.val_every > 0 && state_.step % config_.train.val_every == 0;
     close_step(wanted || done() || out_of_time());
   }
 
-  bool done() const { return state_.step >= config_.train.steps; }
+  void advance(StepReport& report, double started) {
+    ++state_.step;
+    averaging_.add(state_.step, report.multiplier, model_.weights());
+    state_.averaged = averaging_.count();
+    state_.tokens += report.result.tokens;
+    state_.position = loader_.position();
+    report.seconds = seconds_now() - started;
+    if (config_.train.max_seconds > 0) state_.elapsed_seconds += report.seconds;
+    report.step = state_.step;
+    report.elapsed_seconds = state_.elapsed_seconds;
+    report_->step(report);
+  }
+
+  int qat_bits() const {
+    const bool begun = has_begun(config_.train.qat_start, config_.train, state_.step, state_.elapsed_seconds);
+    return begun ? static_cast<int>(config_.train.qat_bits) : 0;
+  }
+
+  bool done() const { return config_.train.steps > 0 && state_.step >= config_.train.steps; }
   bool out_of_time() const {
     return config_.train.max_seconds > 0 && state_.elapsed_seconds >= config_.train.max_seconds;
   }
@@ -160,171 +245,139 @@ class Trainer {
   void close_step(bool with_validation) {
     const bool improved = with_validation && validate();
     if (result_.status == "diverged") return;
-    const bool stops = request_.stop_after > 0 && steps_of_this_call_ >= request_.stop_after;
-    if (state_.validation_due || (interrupt_.asked() && !done()))
+    const std::int64_t made = state_.step - call_.first_step;
+    if (state_.validation_due || (around_.interrupt.asked() && !done()))
       result_.status = "interrupted";
     else if (done())
       result_.status = "completed";
     else if (out_of_time())
       result_.status = "wallclock";
-    else if (stops)
+    else if (with_validation && out_of_patience(config_.train, state_))
+      result_.status = "early_stop";
+    else if (around_.request.stop_after > 0 && made >= around_.request.stop_after)
       result_.status = "stopped";
     const bool due = config_.train.checkpoint_every > 0 && state_.step % config_.train.checkpoint_every == 0;
-    if (improved || due || !result_.status.empty()) save(improved);
+    const bool asked = around_.save_now && around_.save_now->taken();
+    if (improved || due || asked || !result_.status.empty()) save(improved);
   }
 
   void diverge(const std::string& what) {
     result_.status = "diverged";
-    bar_->clear();
-    log_.warning("step {}: {}: not finite. The last good checkpoint stays.", state_.step, what);
+    report_->warn(fmt::format("step {}: {}: not finite. The last good checkpoint stays.", state_.step, what));
   }
 
-  // The whole batch is read first: every row's weight is one over all targets of the update.
-  double gradients_of_one_batch() {
-    const std::int64_t rows = config_.train.batch_tokens / config_.model.context;
-    std::vector<Rows> batch;
-    std::int64_t targets = 0;
-    for (std::int64_t done = 0; done < rows; done += config_.train.micro_batch) {
-      batch.push_back(loader_.next(config_.model, std::min(config_.train.micro_batch, rows - done)));
-      targets += std::ranges::count_if(batch.back().target, [](std::int32_t target) { return target >= 0; });
-    }
-    std::ranges::fill(gradients_.all(), 0.0f);
-    GradientOptions options{.qat_bits = qat_bits(), .dropout_seed = 0};
-    double loss = 0;
-    for (std::size_t i = 0; i < batch.size(); ++i) {
-      for (std::size_t n = 0; n < batch[i].weight.size(); ++n)
-        batch[i].weight[n] = batch[i].target[n] >= 0 ? 1.0f / static_cast<float>(targets) : 0.0f;
-      Rng seed(static_cast<std::uint64_t>(config_.train.seed),
-               (static_cast<std::uint64_t>(state_.step) * 4096 + i) * 2, kDropoutStream);
-      options.dropout_seed = seed.next_u64();
-      loss += model_.add_gradients(batch[i], gradients_.all(), options);
-    }
-    return loss;
-  }
-
-  int qat_bits() const {
-    const double start = config_.train.qat_start < 1
-                             ? config_.train.qat_start * static_cast<double>(config_.train.steps)
-                             : config_.train.qat_start;
-    return static_cast<double>(state_.step) >= start ? static_cast<int>(config_.train.qat_bits) : 0;
-  }
-
-  void advance(double loss, double norm, double multiplier, double seconds) {
-    ++state_.step;
-    ++steps_of_this_call_;
-    state_.tokens += config_.train.batch_tokens;
-    state_.position = loader_.position();
-    if (config_.train.max_seconds > 0) state_.elapsed_seconds += seconds;
-    result_.seconds += seconds;
-    tokens_of_this_call_ += config_.train.batch_tokens;
-    recent_.push_back(loss);
-    if (recent_.size() > kSmoothedSteps) recent_.pop_front();
-    smoothed_ = std::accumulate(recent_.begin(), recent_.end(), 0.0) / static_cast<double>(recent_.size());
-    const double rate = static_cast<double>(tokens_of_this_call_) / result_.seconds;
-    metrics_->add(Json::object()
-                      .set("event", "step")
-                      .set("step", state_.step)
-                      .set("loss", loss)
-                      .set("lr_multiplier", multiplier)
-                      .set("grad_norm", norm)
-                      .set("seconds", seconds));
-    bar_->update(static_cast<std::uint64_t>(state_.step),
-                 fmt::format("loss {:.4f}  {} tokens/s{}", smoothed_, with_unit(rate),
-                             result_.validated ? fmt::format("  val {:.4f}", result_.val_loss) : ""));
-  }
-
-  // True if this is the best so far. Interrupted, it is done again on resume: the run goes on as if nothing
-  // had happened.
+  // True if this is the best so far.
   bool validate() {
+    if (!around_.data.val) return false;
     state_.validation_due = true;
-    Score score;
-    try {
-      score = score_tokens(model_, bytes_, request_.data.val, request_.data.bos,
-                           {.val_tokens = config_.train.val_tokens}, ProgressOutput::nowhere(), &interrupt_);
-    } catch (const Interrupted&) {
-      result_.status = "interrupted";
-      return false;
-    }
+    const std::optional<Score> score = validation_score({model_, optimizer_, averaging_}, *around_.data.val,
+                                                        bytes_, config_.train.val_tokens, around_.interrupt);
+    if (!score) return false;
     state_.validation_due = false;
-    if (!std::isfinite(score.loss())) {
-      diverge(fmt::format("validation loss {}", score.loss()));
+    if (!std::isfinite(score->loss())) {
+      diverge(fmt::format("validation loss {}", score->loss()));
       return false;
     }
-    result_.val_loss = score.loss();
-    result_.val_bpb = score.bits_per_byte();
+    result_.val_loss = score->loss();
+    result_.val_bpb = score->bits_per_byte();
     result_.validated = true;
-    const bool best = state_.step > 0 && (state_.best_step < 0 || score.loss() < state_.best_val_loss);
-    if (best) state_.best_val_loss = score.loss(), state_.best_step = state_.step;
-    metrics_->add(Json::object()
-                      .set("event", "validation")
-                      .set("step", state_.step)
-                      .set("val_loss", score.loss())
-                      .set("val_bpb", score.bits_per_byte()));
-    bar_->clear();
-    log_.info("step {:>6}  train {}  val {:.4f}  {:.4f} bits per byte{}", state_.step,
-              recent_.empty() ? "     -" : fmt::format("{:.4f}", smoothed_), score.loss(),
-              score.bits_per_byte(), best ? "  best" : "");
+    const bool best = note_validation(config_.train, score->loss(), state_);
+    report_->validation(
+        {.step = state_.step, .score = *score, .best = best, .weights = std::string(averaging_.kind())});
     return best;
   }
 
   void save(bool best) {
     // A finite gradient can still push a weight over the edge.
     if (!std::isfinite(cpu::sum_of_squares(model_.weights()))) return diverge("a weight");
-    metrics_->flush();
+    around_.metrics.flush();
     result_.checkpoint =
-        folder_.publish(state_.step, best, config_.train.keep, [&](const std::filesystem::path& path) {
-          write_checkpoint(ops_, path, config_, state_, *request_.tokenizer, model_, optimizer_);
+        around_.folder.publish(state_.step, best, config_.train.keep, [&](const std::filesystem::path& path) {
+          write_checkpoint(around_.ops, path, config_, state_, *around_.request.tokenizer,
+                           {model_, optimizer_, averaging_});
         });
   }
 
-  void finish() {
+  void finish(double wall_seconds) {
+    const RunHistory& history = report_->history();
+    const auto unique = static_cast<double>(loader_.tokens_per_epoch());
     result_.steps = state_.step;
     result_.tokens = state_.tokens;
-    result_.train_loss = smoothed_;
+    result_.train_loss = history.smoothed_loss();
+    result_.weights = averaging_.kind();
+    result_.best_val_loss = state_.best_val_loss;
     result_.best_step = state_.best_step;
-    result_.tokens_per_second =
-        result_.seconds > 0 ? static_cast<double>(tokens_of_this_call_) / result_.seconds : 0;
-    if (result_.status == "diverged" && std::filesystem::exists(folder_.last()))
-      result_.checkpoint = folder_.last();
-    folder_.write_text("run.json", Json::object()
-                                           .set("status", result_.status)
-                                           .set("steps", result_.steps)
-                                           .set("seconds", result_.seconds)
-                                           .set("tokens_per_second", result_.tokens_per_second)
-                                           .set("version", version())
-                                           .set("compiler", compiler())
-                                           .dump(2) +
-                                       "\n");
+    result_.epochs = static_cast<double>(state_.tokens) / unique;
+    result_.seconds = report_->seconds();
+    result_.tokens_per_second = report_->tokens_per_second();
+    if (result_.status == "diverged" && std::filesystem::exists(around_.folder.last()))
+      result_.checkpoint = around_.folder.last();
+    if (result_.status != "interrupted" && result_.status != "stopped")
+      result_.diagnosis = diagnose({.history = history,
+                                    .diverged = result_.status == "diverged",
+                                    .parameters = model_.params().count(),
+                                    .unique_tokens = loader_.tokens_per_epoch(),
+                                    .tokens_seen = state_.tokens,
+                                    .train_loss = result_.train_loss,
+                                    .wall_seconds = wall_seconds,
+                                    .step_seconds = result_.seconds,
+                                    .fallback = fallback_of(around_.request.config)});
+    call_.finished = utc_now();
+    call_.last_step = state_.step;
+    call_.status = result_.status;
+    call_.seconds = result_.seconds;
+    call_.tokens_per_second = result_.tokens_per_second;
+    const auto record = around_.folder.path() / "run.json";
+    around_.folder.write_text("run.json", run_record(record, call_).dump(2) + "\n");
   }
 
-  const TrainRequest& request_;
-  Config config_;
-  const Log& log_;
-  ProgressOutput progress_;
-  const Interrupt& interrupt_;
-  PosixFileOps ops_;
-  RunFolder folder_;
+  Surroundings around_;
   Context context_;
+  Config config_;
   Model model_;
   Optimizer optimizer_;
-  Loader loader_;
+  Averaging averaging_;
+  BatchLoader loader_;
   ByteTable bytes_;
-  FloatArena gradients_;
+  std::unique_ptr<StepRunner> steps_;
   TrainState state_;
+  RunHistory history_;
+  Reporter* report_ = nullptr;
   TrainResult result_;
-  MetricsFile* metrics_ = nullptr;
-  ProgressBar* bar_ = nullptr;
-  std::deque<double> recent_;
-  double smoothed_ = 0;
-  bool resumed_ = false;
-  std::int64_t steps_of_this_call_ = 0, tokens_of_this_call_ = 0;
+  RunCall call_;
 };
 
 }  // namespace
 
 TrainResult train(const TrainRequest& request, const Log& log, const ProgressOutput& progress,
-                  const Interrupt& interrupt) {
-  return Trainer(request, log, progress, interrupt).run();
+                  const Interrupt& interrupt, const SaveSignal* save_now, FileOps* disk) {
+  PosixFileOps posix;
+  FileOps& ops = disk ? *disk : posix;
+  RunFolder folder(ops, request.run);
+  NewFolder start(request.run, interrupt);
+  folder.create();
+  MetricsFile metrics(ops, folder.metrics());  // from here on the folder is ours alone
+  if (!request.resume) folder.check_free(request.force);
+  const BuiltData built = !request.resume            ? BuiltData::is_remade
+                          : request.source_was_named ? BuiltData::must_match
+                                                     : BuiltData::is_the_data;
+  const TrainData data = open_train_data({.settings = request.source,
+                                          .tokenizer = request.tokenizer,
+                                          .loss_on = request.config.train.loss_on,
+                                          .build_in = folder.data(),
+                                          .built = built},
+                                         log, progress, interrupt);
+  Trainer trainer({.request = request,
+                   .data = data,
+                   .log = log,
+                   .progress = progress,
+                   .interrupt = interrupt,
+                   .save_now = save_now,
+                   .ops = ops,
+                   .folder = folder,
+                   .metrics = metrics});
+  start.keep();
+  return trainer.run();
 }
 
 }  // namespace thimble

@@ -1,46 +1,57 @@
-// The training loop.
+// The training loop: from a config and data to a run folder that every other command can open.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "base/file_ops.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "data/token_data.h"
 #include "model/config.h"
 #include "tokenizer/tokenizer.h"
 #include "train/data_settings.h"
+#include "train/diagnosis.h"
+#include "train/save_signal.h"
 
 namespace thimble {
 
 struct TrainRequest {
-  Config config;  // resolved; vocab_size is the tokenizer's
+  Config config;  // resolved; vocab_size is at least the tokenizer's
   std::shared_ptr<const Tokenizer> tokenizer;
-  TokenData data;
-  DataSettings source;  // where `data` came from
+  DataSettings source;
+  bool source_was_named =
+      true;  // resuming: false goes on with the shards in the run's folder, if there are any
   std::filesystem::path run;
-  bool resume = false;          // from run/last.safetensors
-  bool replace = false;         // an older run in the folder goes
+  std::vector<float> initial_weights = {};  // laid out as the params table says; empty: from the seed
+  bool resume = false;                      // from run/last.safetensors
+  bool force = false;           // a new run replaces one that is there; a resumed one may change its settings
   std::int64_t stop_after = 0;  // updates of this call; 0: until the end
 };
 
 struct TrainResult {
-  std::string status;  // completed, wallclock, stopped, interrupted, diverged
+  std::string status;  // completed, wallclock, early_stop, stopped, interrupted, diverged
   std::int64_t steps = 0, tokens = 0;
-  double train_loss = 0;             // mean of the last steps of this call
-  double val_loss = 0, val_bpb = 0;  // of the last validation
+  double train_loss = 0;             // mean of the last steps
+  double val_loss = 0, val_bpb = 0;  // of the last validation of this call
   bool validated = false;
+  std::string weights;  // what is validated and saved as the model: "raw", "swa" or "ema"
+  double best_val_loss = 0;
   std::int64_t best_step = -1;
+  double epochs = 0;
   double seconds = 0;  // of steps, in this call
   double tokens_per_second = 0;
   std::filesystem::path checkpoint;
+  std::optional<Diagnosis> diagnosis;
 };
 
-// Interrupted: finishes the step, saves, and returns with status "interrupted".
+// Interrupted: finishes the step, saves, and returns with status "interrupted". `save_now` may be null; `disk` is the
+// real one unless a test brings its own.
 TrainResult train(const TrainRequest& request, const Log& log, const ProgressOutput& progress,
-                  const Interrupt& interrupt);
+                  const Interrupt& interrupt, const SaveSignal* save_now = nullptr, FileOps* disk = nullptr);
 
 }  // namespace thimble

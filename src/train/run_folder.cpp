@@ -50,14 +50,21 @@ void RunFolder::create() {
   make_folders(ops_, checkpoints());
 }
 
-void RunFolder::clear(bool replace) {
-  const std::vector<fs::path> steps = step_files(checkpoints());
-  check(replace || (steps.empty() && !fs::exists(last())),
+void RunFolder::check_free(bool replace) const {
+  check(replace || (step_files(checkpoints()).empty() && !fs::exists(last())),
         Hint{"go on with --resume, name another folder with -o, or start over with --force"},
         "{} holds a run already", path_.string());
-  for (const fs::path& name : {last(), best()})
+}
+
+fs::path RunFolder::newest() const {
+  const std::vector<fs::path> steps = step_files(checkpoints());
+  return fs::exists(last()) || steps.empty() ? last() : steps.back();
+}
+
+void RunFolder::clear() {
+  for (const fs::path& name : {last(), best(), path_ / "run.json"})
     if (fs::exists(name)) ops_.remove(name);
-  for (const fs::path& file : steps) ops_.remove(file);
+  for (const fs::path& file : step_files(checkpoints())) ops_.remove(file);
   remove_debris();
 }
 

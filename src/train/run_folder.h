@@ -1,5 +1,6 @@
-// A run's folder: config.toml, the tokenizer, metrics.jsonl, run.json, checkpoints/step-00001000.safetensors,
-// and the names last.safetensors and best.safetensors, which are links to two of those.
+// A run's folder: config.toml, data.json, data/ (shards that were made for the run), the tokenizer, metrics.jsonl,
+// run.json, checkpoints/step-00001000.safetensors, and the names last.safetensors and best.safetensors, which are
+// links to two of those.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +22,17 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path last() const { return path_ / "last.safetensors"; }
   std::filesystem::path best() const { return path_ / "best.safetensors"; }
+  // The checkpoint to go on from: `last` or, where a kill came before it got its name, the newest there is.
+  std::filesystem::path newest() const;
+  std::filesystem::path data() const { return path_ / "data"; }
   std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
 
-  // Makes the folder, so that its metrics file can be opened and locked. Then one of the next two.
+  // Makes the folder, so that its metrics file can be opened and locked.
   void create();
-  // A new run: the folder must not hold a checkpoint already, unless `replace`, which removes what there is.
-  void clear(bool replace);
+  // A new run: the folder must not hold one already, unless `replace`.
+  void check_free(bool replace) const;
+  // A new run: takes away what an older one left.
+  void clear();
   // An old run: takes away what a killed process left half-written, and checkpoints later than `step`.
   void tidy(std::int64_t step);
   void write_text(std::string_view name, std::string_view text);

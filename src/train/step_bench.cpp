@@ -12,20 +12,6 @@
 
 namespace thimble {
 
-namespace {
-
-constexpr int kPeakRepeats = 3;
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-// Every product of a forward pass, equal shapes counted together.
 std::vector<ProductShape> products_of(const ModelConfig& config) {
   const ParamTable params(config);
   std::map<std::pair<std::int64_t, std::int64_t>, double> counts;
@@ -41,6 +27,19 @@ std::vector<ProductShape> products_of(const ModelConfig& config) {
   std::vector<ProductShape> shapes;
   for (const auto& [size, count] : counts) shapes.push_back({size.first, size.second, count});
   return shapes;
+}
+
+namespace {
+
+constexpr int kPeakRepeats = 3;
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
 }
 
 class Bench {

@@ -3,13 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "model/config.h"
 #include "model/profile.h"
+#include "ops/gemm_peak.h"
 
 namespace thimble {
+
+// Every product of a forward pass, equal shapes counted together.
+std::vector<ProductShape> products_of(const ModelConfig& config);
 
 struct StepBenchRequest {
   Config config;  // resolved

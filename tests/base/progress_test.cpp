@@ -33,7 +33,7 @@ TEST(ProgressBar, OnATerminalOneLineWithRateAndEtaIsRedrawnAndRemoved) {
   {
     ProgressBar bar(screen.output(true), "training", "tokens", 1000);
     screen.now += 2;
-    bar.update(500, "loss 3.21");
+    bar.update(500, {"loss 3.21"});
     EXPECT_NE(screen.written.find("50%  250 tokens/s  ETA 2.00 s  loss 3.21"), std::string::npos)
         << screen.written;
     EXPECT_NE(screen.written.find("██"), std::string::npos);
@@ -55,6 +55,30 @@ TEST(ProgressBar, NeverWiderThanTheTerminal) {
     std::string line = screen.written.substr(1, screen.written.size() - 4);
     EXPECT_LT(display_width(line), static_cast<std::size_t>(width)) << line;
   }
+}
+
+TEST(ProgressBar, NotesThatDoNotFitATerminalAreLeftOut) {
+  const std::vector<std::string> notes = {"loss 2.3104", "1.832 bpb", "lr 0.0120", "memory 412 MiB"};
+  for (int width = 45; width < 140; ++width) {
+    Screen screen;
+    ProgressBar bar(screen.output(true, width), "training", "steps", 3);
+    screen.now += 2;
+    bar.update(1, notes);
+    const std::string line = screen.written.substr(1, screen.written.size() - 4);
+    EXPECT_LT(display_width(line), static_cast<std::size_t>(width)) << line;
+    EXPECT_EQ(line.find("loss 2.3104") != std::string::npos, width >= 53) << width << line;
+    EXPECT_TRUE(width <= 100 || line.find("memory 412 MiB") != std::string::npos) << width << line;
+  }
+}
+
+TEST(ProgressBar, WhatWasDoneBeforeDoesNotCountForTheRate) {
+  Screen screen;
+  ProgressBar bar(screen.output(true), "training", "steps", 1000);
+  bar.start_at(900);
+  bar.expect(950);
+  screen.now += 2;
+  bar.update(910);
+  EXPECT_NE(screen.written.find(" 96%  5 steps/s  ETA 8.00 s"), std::string::npos) << screen.written;
 }
 
 TEST(ProgressBar, ElsewhereAPlainLineNowAndThen) {

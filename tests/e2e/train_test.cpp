@@ -81,50 +81,163 @@ TEST_F(TrainCommand, ResumesWithNoOtherWord) {
   const RunResult complete = run({"train", "--resume", path("resumed")});
   EXPECT_EQ(complete.exit_code, 1);
   EXPECT_NE(complete.err.find("is complete: 20 of 20 steps"), std::string::npos) << complete.err;
-  EXPECT_EQ(run({"train", "--resume", path("resumed"), "--dim", "64"}).exit_code, 2);
 }
 
-TEST_F(TrainCommand, KilledTenTimesEndsTheSame) {
-  const std::vector<std::string> often = {"--checkpoint-every", "1",  "--steps",   "300",
-                                          "--val-every",        "50", "--threads", "1"};
-  ASSERT_EQ(run(tiny("straight", often)).exit_code, 0);
-  Rng random(2026);
-  const auto has_checkpoint = [&] {
-    return std::filesystem::exists(folder_ / "killed" / "last.safetensors");
+TEST_F(TrainCommand, ChangedSettingsAreListedAndNeedForce) {
+  ASSERT_EQ(run(tiny("run", {"--steps", "20", "--stop-after", "5"})).exit_code, 0);
+  const auto resume = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"train", "--resume", path("run"), "--stop-after", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
   };
-  const std::vector<std::string> resume = {"train", "--resume", path("killed"), "--threads", "1"};
-  const auto expect_same = [&] {
-    EXPECT_EQ(folder_.read("straight/last.safetensors"), folder_.read("killed/last.safetensors"));
-  };
-  int kills = 0;  // that met a run with a checkpoint
-  for (int attempt = 0; attempt < 200 && kills < 10; ++attempt) {
-    RunOptions options;
-    options.signal = SIGKILL;
-    // Later and later: on a slow machine, too, some run must come as far as a checkpoint.
-    options.signal_after_seconds = (0.02 + 0.15 * random.uniform_double()) * (1 + attempt / 20);
-    const bool resumable = has_checkpoint();
-    const RunResult result = run(resumable ? resume : tiny("killed", often), options);
-    kills += resumable && result.signal == SIGKILL;
-    if (result.signal == SIGKILL) continue;
-    // It came to its end (perhaps the last kill fell behind the last checkpoint): once more from the start.
-    ASSERT_TRUE(result.exit_code == 0 || result.err.find("is complete") != std::string::npos) << result;
+  const RunResult refused = resume({"--lr", "0.02", "--set", "clip=0.5"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.err.find("begun with other settings: lr: 0.01 -> 0.02, clip: 1.0 -> 0.5"),
+            std::string::npos)
+      << refused.err;
+  const RunResult forced = resume({"--lr", "0.02", "--force"});
+  EXPECT_EQ(forced.exit_code, 0) << forced.err;
+  EXPECT_NE(forced.err.find("lr: 0.01 -> 0.02"), std::string::npos) << forced.err;
+  const RunResult longer = resume({"--steps", "200"});
+  EXPECT_EQ(longer.exit_code, 0) << longer.err;
+  EXPECT_NE(longer.err.find("now ends at 200 steps"), std::string::npos) << longer.err;
+  const RunResult other_batch = resume({"--batch-tokens", "128", "--force"});
+  EXPECT_EQ(other_batch.exit_code, 0) << other_batch.err;
+  const RunResult other_model = resume({"--dim", "64", "--force"});
+  EXPECT_EQ(other_model.exit_code, 1);
+  EXPECT_NE(other_model.err.find("another model or optimizer: dim: 32 -> 64"), std::string::npos)
+      << other_model.err;
+  EXPECT_EQ(resume({"--preset", "golf"}).exit_code, 2);
+}
+
+TEST_F(TrainCommand, StartsFromAnotherModel) {
+  ASSERT_EQ(run(tiny("base")).exit_code, 0);
+  const RunResult tuned =
+      run({"train", "--init", path("base"), "--data", path("text.txt"), "-o", path("tuned"), "--steps", "3",
+           "--batch-tokens", "64", "--lr", "0.001", "--json"});
+  ASSERT_EQ(tuned.exit_code, 0) << tuned.err;
+  const Json base = parse_json(run({"inspect", path("base"), "--json"}).out, "inspect");
+  const Json after = parse_json(run({"inspect", path("tuned"), "--json"}).out, "inspect");
+  EXPECT_EQ(base.at("parameters").as_int(), after.at("parameters").as_int());
+  EXPECT_LT(parse_json(tuned.out, "train").at("train_loss").as_double(), 4) << "it had learned already";
+  const RunResult other = run(
+      {"train", "--init", path("base"), "--preset", "golf", "--data", path("text.txt"), "-o", path("other")});
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_NE(other.err.find("layers is 1, the preset's 9"), std::string::npos) << other.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
+}
+
+TEST_F(TrainCommand, ReadsWhatDataBuildWrote) {
+  const RunResult build = run({"data", "build", path("text.txt"), "--tokenizer", "bytes", "--val-fraction",
+                               "0.1", "-o", path("shards")});
+  ASSERT_EQ(build.exit_code, 0) << build.err;
+  auto arguments = tiny("run");
+  arguments[2] = path("shards");
+  const RunResult train = run(arguments);
+  ASSERT_EQ(train.exit_code, 0) << train.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "data")) << "shards are read where they are";
+  ASSERT_EQ(run(tiny("of-text")).exit_code, 0);
+  EXPECT_EQ(folder_.read("run/last.safetensors"), folder_.read("of-text/last.safetensors"));
+}
+
+TEST_F(TrainCommand, LearnsATokenizerAndChats) {
+  std::string chats;
+  for (int i = 0; i < 80; ++i)
+    chats += R"({"messages": [{"role": "user", "content": "what is )" + std::to_string(i) +
+             R"(?"}, {"role": "assistant", "content": "it is a number."}]})" + "\n";
+  folder_.write("chats.jsonl", chats);
+  const RunResult train =
+      run({"train", "--preset", "chat", "--data", path("chats.jsonl"), "--tokenizer", "bpe:280", "-o",
+           path("run"), "--steps", "4", "--batch-tokens", "512", "--json"});
+  ASSERT_EQ(train.exit_code, 0) << train.err;
+  const RunResult inspect = run({"inspect", path("run"), "--json"});
+  const std::int64_t vocab_size = parse_json(inspect.out, "inspect").at("metadata").at("vocab_size").as_int();
+  EXPECT_GT(vocab_size, 5 + 256) << "it learned some words";
+  EXPECT_LE(vocab_size, 280);
+  EXPECT_EQ(run({"train", "--resume", path("run"), "--steps", "6"}).exit_code, 0);
+  EXPECT_EQ(run({"train", "--data", path("chats.jsonl"), "--tokenizer", "bpe:many"}).exit_code, 2);
+}
+
+TEST_F(TrainCommand, TheEndSaysWhatLimitsTheRun) {
+  const RunResult train = run(tiny("run", {"--steps", "40", "--val-every", "10"}));
+  ASSERT_EQ(train.exit_code, 0) << train.err;
+  EXPECT_NE(train.out.find("what limits this run: "), std::string::npos) << train.out;
+  EXPECT_NE(train.out.find("what would help: "), std::string::npos) << train.out;
+  const RunResult json = run(tiny("json", {"--steps", "40", "--val-every", "10", "--json"}));
+  const Json diagnosis = parse_json(json.out, "train").at("diagnosis");
+  EXPECT_GE(diagnosis.at("evidence").size(), 1u);
+}
+
+class KilledTrainCommand : public TrainCommand {
+ protected:
+  // Kills a run `wanted` times at random moments, resuming it each time.
+  void expect_the_same_after(int wanted) {
+    const std::vector<std::string> often = {
+        "--checkpoint-every", "1", "--steps", "300",           "--val-every", "50",
+        "--threads",          "1", "--set",   "swa_start=0.9", "--set",       "swa_every=7"};
+    ASSERT_EQ(run(tiny("straight", often)).exit_code, 0);
+    Rng random(2026);
+    const auto has_checkpoint = [&] {
+      for (const std::string& file : folder_.files())
+        if (file.starts_with("killed/checkpoints/step-")) return true;
+      return false;
+    };
+    const std::vector<std::string> resume = {"train", "--resume", path("killed"), "--threads", "1"};
+    const auto expect_same = [&] {
+      EXPECT_EQ(folder_.read("straight/last.safetensors"), folder_.read("killed/last.safetensors"));
+    };
+    int kills = 0;  // that met a run with a checkpoint
+    for (int attempt = 0; attempt < 20 * wanted && kills < wanted; ++attempt) {
+      RunOptions options;
+      options.signal = SIGKILL;
+      // Later and later: on a slow machine, too, some run must come as far as a checkpoint.
+      options.signal_after_seconds = (0.02 + 0.15 * random.uniform_double()) * (1 + attempt / (2 * wanted));
+      const bool resumable = has_checkpoint();
+      const RunResult result = run(resumable ? resume : tiny("killed", often), options);
+      kills += resumable && result.signal == SIGKILL;
+      if (result.signal == SIGKILL) continue;
+      // It came to its end (perhaps the last kill fell behind the last checkpoint): once more from the start.
+      ASSERT_TRUE(result.exit_code == 0 || result.err.find("is complete") != std::string::npos) << result;
+      expect_same();
+      std::filesystem::remove_all(folder_ / "killed");
+    }
+    EXPECT_EQ(kills, wanted);
+    const RunResult last = run(has_checkpoint() ? resume : tiny("killed", often));
+    EXPECT_TRUE(last.exit_code == 0 || last.err.find("is complete") != std::string::npos) << last;
     expect_same();
-    std::filesystem::remove_all(folder_ / "killed");
   }
-  EXPECT_EQ(kills, 10);
-  const RunResult last = run(has_checkpoint() ? resume : tiny("killed", often));
-  EXPECT_TRUE(last.exit_code == 0 || last.err.find("is complete") != std::string::npos) << last;
-  expect_same();
+};
+
+TEST_F(KilledTrainCommand, TenTimesEndsTheSame) {
+  expect_the_same_after(10);
 }
 
-TEST_F(TrainCommand, CtrlCSavesAndExits130) {
+TEST_F(KilledTrainCommand, FullTierTwoHundredTimesEndsTheSame) {
+  expect_the_same_after(200);
+}
+
+TEST_F(TrainCommand, CtrlCAndSigtermSaveAndExit130) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const std::string name = signal == SIGINT ? "int" : "term";
+    RunOptions options;
+    options.signal = signal;
+    options.signal_after_text = "tokens per parameter";
+    const RunResult result = run(tiny(name, {"--steps", "1000000", "--val-every", "0"}), options);
+    EXPECT_EQ(result.exit_code, 130) << result.err;
+    EXPECT_NE(result.out.find("interrupted at step"), std::string::npos) << result.out;
+    EXPECT_EQ(run({"train", "--resume", path(name), "--stop-after", "1"}).exit_code, 0);
+  }
+}
+
+TEST_F(TrainCommand, Usr1SavesAndGoesOn) {
   RunOptions options;
-  options.signal = SIGINT;
-  options.signal_after_text = "training tokens";
-  const RunResult result = run(tiny("run", {"--steps", "1000000", "--val-every", "0"}), options);
-  EXPECT_EQ(result.exit_code, 130) << result.err;
-  EXPECT_NE(result.out.find("interrupted at step"), std::string::npos) << result.out;
-  EXPECT_EQ(run({"train", "--resume", path("run"), "--stop-after", "1"}).exit_code, 0);
+  options.signal = SIGUSR1;
+  options.signal_after_text = "tokens per parameter";
+  const RunResult result = run(tiny("run", {"--steps", "100", "--val-every", "0"}), options);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  int saved = 0;
+  for (const std::string& file : folder_.files()) saved += file.find("step-") != std::string::npos;
+  EXPECT_EQ(saved, 2) << "one on the way, one at the end";
 }
 
 struct BadCall {
@@ -145,10 +258,10 @@ TEST_F(TrainCommand, WhatIsWrongIsSaidInOneLine) {
   const std::vector<BadCall> calls = {
       {{"train"}, 2, "--data is missing"},
       {with_data("missing.txt"), 1, "missing.txt"},
-      {with_data("empty.txt"), 1, "is empty"},
-      {with_data("short.txt"), 1, "one row of context 16 needs 17"},
+      {with_data("empty.txt"), 1, "0 documents were read"},
+      {with_data("short.txt"), 1, "one row of context 16"},
       {tiny("bad", {"--vocab-size", "99"}), 1, "vocab_size is 99"},
-      {tiny("bad", {"--dtype", "bf16"}), 1, "f32"},
+      {tiny("bad", {"--dtype", "f16"}), 1, "f16 is not computed in"},
       {{"train", "--resume", path("nowhere")}, 1, "nowhere"},
       {{"eval", path("nowhere"), "--data", path("text.txt")}, 1, "nowhere"},
       {{"eval", path("cut.safetensors"), "--data", path("text.txt")}, 1, "cut.safetensors"},
@@ -160,7 +273,7 @@ TEST_F(TrainCommand, WhatIsWrongIsSaidInOneLine) {
     const RunResult result = run(call.arguments);
     EXPECT_EQ(result.exit_code, call.exit_code) << result.err;
     EXPECT_NE(result.err.find(call.message), std::string::npos) << result.err << "expected: " << call.message;
-    EXPECT_EQ(result.err.find("error: "), 0u) << result.err;
+    EXPECT_NE(("\n" + result.err).find("\nerror: "), std::string::npos) << result.err;
     EXPECT_EQ(result.out, "");
   }
   EXPECT_FALSE(std::filesystem::exists(folder_ / "bad")) << "a call that is refused leaves nothing behind";

@@ -32,6 +32,7 @@ Config golf_config(const Json& golf) {
   set("matrix_lr", golf.at("matrix_lr"));
   set("muon_momentum", golf.at("momentum"));
   set("muon_momentum_steps", 0);
+  settings.set("muon_dtype=f32");
   if (const Json* decay = golf.find("weight_decay")) {
     set("weight_decay", *decay);
     set("muon_weight_decay", *decay);

@@ -46,6 +46,42 @@ TEST(NewtonSchulz, MatchesTheReferenceForWideTallAndSquare) {
   }
 }
 
+// Rounding the factors of 15 products to 8 bits moves every entry a little, and no direction much: the cosine with
+// the f32 result, and singular values that stay where Jordan's coefficients put them.
+TEST(NewtonSchulz, FactorsOfBf16StayClose) {
+  const Context context;
+  for (auto [rows, cols] : {std::pair<std::int64_t, std::int64_t>{64, 64}, {48, 160}, {160, 48}, {33, 64}}) {
+    const auto start = normals(static_cast<std::size_t>(rows * cols), 3);
+    auto exact = start, rounded = start;
+    std::vector<float> scratch(static_cast<std::size_t>(newton_schulz_scratch(rows, cols)));
+    cpu::newton_schulz(context, make_tensor(exact.data(), rows, cols), scratch);
+    const std::vector<NewtonSchulzCoefficients> rounds(kNewtonSchulzSteps);
+    cpu::newton_schulz(context, make_tensor(rounded.data(), rows, cols), scratch, rounds, DType::bf16);
+    double dot = 0;
+    for (std::size_t i = 0; i < exact.size(); ++i)
+      dot += static_cast<double>(exact[i]) * static_cast<double>(rounded[i]);
+    const double lengths = std::sqrt(ref::sum_of_squares(exact) * ref::sum_of_squares(rounded));
+    EXPECT_GT(dot / lengths, 0.999) << rows << "x" << cols;
+    EXPECT_NE(exact, rounded);
+    const double mean_square = ref::sum_of_squares(rounded) / static_cast<double>(std::min(rows, cols));
+    EXPECT_GT(mean_square, 0.45);
+    EXPECT_LT(mean_square, 1.45);
+  }
+}
+
+TEST(NewtonSchulz, RoundsMayDifferInTheirCoefficients) {
+  const Context context;
+  auto at_once = normals(20 * 30, 5), one_by_one = at_once;
+  std::vector<float> scratch(static_cast<std::size_t>(newton_schulz_scratch(20, 30)));
+  const NewtonSchulzCoefficients rounds[] = {{2, -1.5, 0.5}, {1.5, -0.5, 0}};
+  cpu::newton_schulz(context, make_tensor(at_once.data(), 20, 30), scratch, rounds);
+  ref::newton_schulz(make_tensor(one_by_one.data(), 20, 30), 1, rounds[0]);
+  const double norm = std::sqrt(ref::sum_of_squares(one_by_one));  // the second call divides by it again
+  const NewtonSchulzCoefficients second = {1.5 * norm, -0.5 * norm * norm * norm, 0};
+  ref::newton_schulz(make_tensor(one_by_one.data(), 20, 30), 1, second);
+  for (std::size_t i = 0; i < at_once.size(); ++i) ASSERT_NEAR(at_once[i], one_by_one[i], 2e-5f) << i;
+}
+
 TEST(NewtonSchulz, MakesSingularValuesAboutOne) {
   auto matrix = normals(16 * 64, 4);
   const Context context;

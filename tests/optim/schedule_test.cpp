@@ -62,6 +62,37 @@ TEST(Schedule, GolfTurnsWarmdownStepsIntoTimeByTheAverageStep) {
   EXPECT_DOUBLE_EQ(rate_multiplier(train, 19400), 0.5);
 }
 
+TEST(Schedule, EverySchedulesEndIsThatOfTheTimeWhereTheTimeEndsFirst) {
+  for (ScheduleKind kind : {ScheduleKind::linear, ScheduleKind::cosine, ScheduleKind::wsd}) {
+    TrainConfig train = config(kind);
+    train.warmdown = 0.5;
+    train.max_seconds = 60;
+    EXPECT_NEAR(rate_multiplier(train, 30, 60), 0.0, 1e-12) << "out of time at step 30";
+    EXPECT_GT(rate_multiplier(train, 30, 20), 0.5);
+    EXPECT_NEAR(rate_multiplier(train, 100, 20), 0.0, 1e-12) << "out of steps";
+    train.steps = 0;  // the time alone decides
+    EXPECT_DOUBLE_EQ(rate_multiplier(train, 4, 1), 0.5) << "warm-up counts steps";
+    EXPECT_NEAR(rate_multiplier(train, 5000, 60), 0.0, 1e-12);
+    EXPECT_NEAR(rate_multiplier(train, 5000, 45),
+                kind == ScheduleKind::linear   ? 0.25
+                : kind == ScheduleKind::cosine ? 0.146447
+                                               : 0.5,
+                1e-6);
+  }
+}
+
+TEST(Schedule, AStartIsAStepOrAFractionOfTheStepsOrOfTheTime) {
+  TrainConfig train = config(ScheduleKind::linear);
+  EXPECT_TRUE(has_begun(0, train, 0, 0));
+  EXPECT_FALSE(has_begun(40, train, 39, 0));
+  EXPECT_TRUE(has_begun(40, train, 40, 0));
+  EXPECT_FALSE(has_begun(0.4, train, 39, 0));
+  EXPECT_TRUE(has_begun(0.4, train, 40, 0));
+  train.max_seconds = 10;
+  EXPECT_TRUE(has_begun(0.4, train, 3, 4));
+  EXPECT_FALSE(has_begun(0.4, train, 3, 3.9));
+}
+
 TEST(Schedule, MuonsMomentumWarmsUp) {
   TrainConfig train;
   EXPECT_DOUBLE_EQ(muon_momentum_at(train, 0), 0.85);

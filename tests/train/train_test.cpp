@@ -1,81 +1,31 @@
 #include <cmath>
+#include <csignal>
 #include <fstream>
 
 #include "base/error.h"
-#include "base/files.h"
 #include "base/json.h"
 #include "formats/model_file.h"
 #include "formats/safetensors.h"
-#include "model/config_builder.h"
-#include "support/temp_folder.h"
-#include "train/checkpoint.h"
-#include "train/loop.h"
+#include "model/compute_dtype.h"
 #include "train/metrics.h"
 #include "train/run_folder.h"
+#include "train/tiny_run.h"
 
 namespace thimble {
 namespace {
 
-std::string sample_text() {
-  std::string text;
-  for (int i = 0; i < 120; ++i) text += "line " + std::to_string(i * i) + " of a text that says little.\n";
-  return text;
-}
+class Training : public TinyRun {};
 
-class Training : public testing::Test {
- protected:
-  Training() { folder_.write("text.txt", sample_text()); }
-
-  // Settings as "key=value", on top of a tiny model.
-  TrainRequest request(const std::string& run, const std::vector<std::string>& settings = {}) {
-    ConfigBuilder builder;
-    builder.preset("quick");
-    for (const char* setting :
-         {"context=16", "layers=2", "dim=32", "heads=2", "kv_heads=1", "head_dim=16", "rope_dims=16",
-          "mlp_hidden=48", "batch_tokens=64", "micro_batch=2", "steps=20", "val_every=6", "warmup_steps=3"})
-      builder.set(setting);
-    for (const std::string& setting : settings) builder.set(setting);
-    TrainRequest request;
-    request.tokenizer = load_tokenizer("bytes");
-    builder.derive("vocab_size", std::int64_t{request.tokenizer->vocab_size()});
-    request.config = builder.resolve();
-    request.source.data = folder_ / "text.txt";
-    request.data = load_text(request.source.data, {}, 0.1, *request.tokenizer);
-    request.run = folder_ / run;
-    return request;
-  }
-
-  static TrainResult run(const TrainRequest& request) {
-    const Interrupt interrupt;
-    return train(request, Log::nowhere(), ProgressOutput::nowhere(), interrupt);
-  }
-
-  std::string last(const std::string& run) { return read_file(folder_ / run / "last.safetensors", 1 << 26); }
-
-  TempFolder folder_;
-};
-
-TEST_F(Training, TwentyStepsEqualNineAndResumeToTwentyByteForByte) {
-  for (const auto& [name, setting] :
-       std::vector<std::pair<std::string, std::string>>{{"muon", "muon_steps=5"},
-                                                        {"adam", "muon_steps=0"},
-                                                        {"qat", "qat_bits=6"},
-                                                        {"dropout", "dropout=0.2"},
-                                                        {"clip", "clip=0.5"}}) {
-    run(request(name + "-straight", {setting}));
-    TrainRequest first = request(name + "-resumed", {setting});
-    first.stop_after = 9;
-    EXPECT_EQ(run(first).status, "stopped");
-    TrainRequest second = request(name + "-resumed", {setting});
-    second.resume = true;
-    EXPECT_EQ(run(second).status, "completed");
-    EXPECT_EQ(last(name + "-straight"), last(name + "-resumed")) << name;
-  }
+std::vector<Json> events_of(const std::filesystem::path& metrics) {
+  std::vector<Json> events;
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line);) events.push_back(parse_json(line, "line"));
+  return events;
 }
 
 TEST_F(Training, MicroBatchesOnlyCutTheWorkUp) {
-  const TrainResult whole = run(request("whole", {"micro_batch=4"})),
-                    cut = run(request("cut", {"micro_batch=1"}));
+  const TrainResult whole = run(request("whole", {"micro_batch=4", "dtype=f32"})),
+                    cut = run(request("cut", {"micro_batch=1", "dtype=f32"}));
   EXPECT_NEAR(whole.val_loss, cut.val_loss, 1e-3);
 }
 
@@ -85,13 +35,28 @@ TEST_F(Training, LeavesARunThatEveryToolCanUse) {
   EXPECT_EQ(result.steps, 20);
   EXPECT_EQ(result.tokens, 20 * 64);
   EXPECT_LT(result.val_bpb, 8);
-  for (const char* name : {"config.toml", "data.json", "metrics.jsonl", "run.json", "tokenizer.json",
-                           "last.safetensors", "best.safetensors", "checkpoints/step-00000020.safetensors"})
+  for (const char* name :
+       {"config.toml", "data.json", "data/manifest.json", "metrics.jsonl", "run.json", "tokenizer.json",
+        "last.safetensors", "best.safetensors", "checkpoints/step-00000020.safetensors"})
     EXPECT_TRUE(std::filesystem::exists(folder_ / "run" / name)) << name;
   EXPECT_EQ(std::filesystem::hard_link_count(folder_ / "run" / "last.safetensors"),
             result.best_step == 20 ? 3u : 2u);
   const ModelFile model = open_model(folder_ / "run");
   EXPECT_EQ(open_tokenizer(model)->vocab_size(), model.config.model.vocab_size);
+}
+
+TEST_F(Training, RunJsonSaysWhenWhereAndWithWhat) {
+  run_until(request("run"), 9);
+  run(resumed("run"));
+  const Json record = parse_json(folder_.read("run/run.json"), "run.json");
+  EXPECT_EQ(record.at("status").as_string(), "completed");
+  ASSERT_EQ(record.at("calls").size(), 2u);
+  const Json& second = record.at("calls").as_array()[1];
+  EXPECT_EQ(second.at("first_step").as_int(), 9);
+  EXPECT_EQ(second.at("last_step").as_int(), 20);
+  EXPECT_EQ(second.at("started").as_string().size(), 20u);
+  for (const char* key : {"finished", "host", "version", "compiler", "tokens_per_second"})
+    EXPECT_NE(second.find(key), nullptr) << key;
 }
 
 TEST_F(Training, KeepsTheNewestCheckpointsAndTheBest) {
@@ -103,111 +68,55 @@ TEST_F(Training, KeepsTheNewestCheckpointsAndTheBest) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run" / "best.safetensors"));
 }
 
-TEST_F(Training, MetricsOfARunThatWasStoppedAreThoseOfOneThatWasNot) {
-  const auto losses = [&](const std::string& run) {
-    std::vector<double> values;
-    std::ifstream file(folder_ / run / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const Json event = parse_json(line, "line");
-      values.push_back(event.at(event.at("event").as_string() == "step" ? "loss" : "val_loss").as_double());
+TEST_F(Training, MetricsSayHowFarEachGroupMoved) {
+  run(request("run", {"steps=50", "clip=0.0001"}));
+  int measured = 0;
+  for (const Json& event : events_of(folder_ / "run" / "metrics.jsonl")) {
+    if (event.at("event").as_string() != "step") continue;
+    EXPECT_TRUE(event.at("clipped").as_bool());
+    EXPECT_GT(event.at("bytes").as_int(), 0);
+    const Json* ratio = event.find("update_ratio");
+    if (!ratio) continue;
+    ++measured;
+    for (const char* group : {"embedding", "matrix", "scalar"}) {
+      EXPECT_GT(ratio->at(group).as_double(), 1e-7) << group;
+      EXPECT_LT(ratio->at(group).as_double(), 1) << group;
     }
-    return values;
-  };
-  run(request("straight"));
-  TrainRequest first = request("resumed", {"checkpoint_every=5", "keep=9"});
-  first.stop_after = 9;
-  run(first);
-  // As after a kill: the checkpoint is older than the metrics, whose last line is cut.
-  std::filesystem::remove(folder_ / "resumed" / "last.safetensors");
-  std::filesystem::create_hard_link(folder_ / "resumed" / "checkpoints" / "step-00000005.safetensors",
-                                    folder_ / "resumed" / "last.safetensors");
-  std::ofstream(folder_ / "resumed" / "metrics.jsonl", std::ios::app) << "{\"event\": \"st";
-  TrainRequest second = request("resumed", {"checkpoint_every=5", "keep=9"});
-  second.resume = true;
-  run(second);
-  EXPECT_EQ(losses("resumed"), losses("straight"));
+  }
+  EXPECT_EQ(measured, 2);
 }
 
 TEST_F(Training, AnExistingRunIsNotOverwritten) {
   run(request("run"));
   EXPECT_THROW(run(request("run")), Error);
   TrainRequest again = request("run");
-  again.replace = true;
+  again.force = true;
   EXPECT_EQ(run(again).status, "completed");
 }
 
-TEST_F(Training, OtherDataCannotBeResumed) {
-  TrainRequest first = request("run");
-  first.stop_after = 3;
-  run(first);
-  folder_.write("text.txt", sample_text() + "more");
-  TrainRequest second = request("run");
-  second.resume = true;
-  EXPECT_THROW(run(second), Error);
-}
-
-TEST_F(Training, WeightsThatAreNotFiniteEndTheRunAsDiverged) {
-  TrainRequest first = request("run");
-  first.stop_after = 2;
-  run(first);
-  const SafetensorsFile file = SafetensorsFile::open(folder_ / "run" / "last.safetensors");
-  const CheckpointHead head = read_checkpoint_head(file);
-  const Context context;
-  Model model(head.config.model, context);
-  Optimizer optimizer(model.params(), head.config.train);
-  restore_checkpoint(file, model, optimizer);
-  model.weights()[5] = NAN;
-  PosixFileOps ops;
-  write_checkpoint(ops, folder_ / "run" / "last.safetensors", head.config, head.state, *head.tokenizer, model,
-                   optimizer);
-  TrainRequest second = request("run");
-  second.resume = true;
-  EXPECT_EQ(run(second).status, "diverged");
-}
-
-TEST_F(Training, ATruncatedCheckpointIsAClearErrorAtEveryKilobyte) {
-  TrainRequest first = request("run");
-  first.stop_after = 2;
-  run(first);
-  const std::string whole = last("run");
-  for (std::size_t size = 0; size < whole.size(); size += 1024) {
-    folder_.write("cut.safetensors", whole.substr(0, size));
-    try {
-      read_checkpoint_head(SafetensorsFile::open(folder_ / "cut.safetensors"));
-      FAIL() << "a file of " << size << " bytes was accepted";
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("cut.safetensors"), std::string::npos) << error.what();
-    }
-  }
-}
-
-TEST_F(Training, WhatIsNotThereYetIsRefusedByName) {
-  try {
-    run(request("run", {"ema_decay=0.99"}));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "ema_decay is not in this version yet");
-  }
-}
-
 TEST_F(Training, ARunThatIsUnderWayIsLeftAlone) {
-  TrainRequest first = request("run");
-  first.stop_after = 2;
-  run(first);
+  run_until(request("run"), 2);
   const std::string before = last("run");
   PosixFileOps ops;
   const MetricsFile live(
       ops, RunFolder(ops, folder_ / "run").metrics());  // as a process in the middle of training has it
   folder_.write("run/checkpoints/.step-00000003.safetensors.tmp", "half a checkpoint");
   const auto files = folder_.files();
-  TrainRequest forced = request("run"), resumed = request("run");
-  forced.replace = true;
-  resumed.resume = true;
-  for (const TrainRequest& intruder : {forced, resumed, request("run")}) {
+  TrainRequest forced = request("run");
+  forced.force = true;
+  for (const TrainRequest& intruder : {forced, resumed("run"), request("run")}) {
     EXPECT_THROW(run(intruder), Error);
     EXPECT_EQ(folder_.files(), files);
     EXPECT_EQ(last("run"), before);
   }
+}
+
+TEST_F(Training, AStartThatFailsLeavesNothing) {
+  TrainRequest bad = request("run");
+  bad.source.data = folder_ / "missing.txt";
+  EXPECT_THROW(run(bad), Error);
+  EXPECT_THROW(run(request("run", {"context=8192", "batch_tokens=8192"})), Error) << "longer than the text";
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 
 TEST_F(Training, AStartThatFailedDoesNotBlockTheFolder) {
@@ -219,54 +128,144 @@ TEST_F(Training, AStartThatFailedDoesNotBlockTheFolder) {
   EXPECT_EQ(run(request("run")).status, "completed");
 }
 
-TEST_F(Training, AnInterruptedValidationIsDoneAgainOnResume) {
-  run(request("straight"));
-  TrainRequest stopped = request("resumed");
-  stopped.stop_after = 6;  // a step with a validation
-  run(stopped);
-  // As Ctrl-C in the middle of that validation leaves it.
-  SafetensorsFile file = SafetensorsFile::open(folder_ / "resumed" / "last.safetensors");
-  CheckpointHead head = read_checkpoint_head(file);
-  const Context context;
-  Model model(head.config.model, context);
-  Optimizer optimizer(model.params(), head.config.train);
-  restore_checkpoint(file, model, optimizer);
-  head.state.validation_due = true;
-  head.state.best_step = -1;
-  head.state.best_val_loss = 0;
-  PosixFileOps ops;
-  write_checkpoint(ops, folder_ / "resumed" / "last.safetensors", head.config, head.state, *head.tokenizer,
-                   model, optimizer);
-  TrainRequest resumed = request("resumed");
-  resumed.resume = true;
-  EXPECT_EQ(run(resumed).status, "completed");
-  EXPECT_EQ(last("straight"), last("resumed"));
+TEST_F(Training, WeightsThatAreNotFiniteEndTheRunAsDiverged) {
+  run_until(request("run"), 2);
+  OpenedCheckpoint checkpoint(folder_ / "run" / "last.safetensors");
+  checkpoint.model.weights()[5] = NAN;
+  checkpoint.write();
+  const TrainResult result = run(resumed("run"));
+  EXPECT_EQ(result.status, "diverged");
+  ASSERT_TRUE(result.diagnosis);
+  EXPECT_EQ(result.diagnosis->limit, Limit::optimisation);
 }
 
-TEST_F(Training, AStaleLaterCheckpointIsNotMistakenForTheNewest) {
-  TrainRequest first = request("run", {"keep=1"});
-  first.stop_after = 3;
-  run(first);
-  std::filesystem::copy_file(folder_ / "run" / "last.safetensors",
-                             folder_ / "run" / "checkpoints" / "step-00000015.safetensors");
-  TrainRequest second = request("run", {"keep=1", "checkpoint_every=2", "val_every=0"});
-  second.resume = true;
-  second.stop_after = 1;
-  const TrainResult result = run(second);
-  EXPECT_TRUE(std::filesystem::exists(result.checkpoint)) << result.checkpoint;
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "checkpoints" / "step-00000015.safetensors"));
+TEST_F(Training, DivergenceKeepsTheLastGoodCheckpoint) {
+  // Every update multiplies the weights by 1 - 100 * 100: soon they are beyond f32.
+  const TrainResult result =
+      run(request("run", {"lr=100", "matrix_lr=100", "weight_decay=100", "muon_weight_decay=100",
+                          "warmup_steps=0", "checkpoint_every=1"}));
+  EXPECT_EQ(result.status, "diverged");
+  EXPECT_LT(result.steps, 20);
+  OpenedCheckpoint good(result.checkpoint);
+  EXPECT_GT(good.head.state.step, 0);
+  for (float weight : good.model.weights()) ASSERT_TRUE(std::isfinite(weight));
+}
+
+TEST_F(Training, EarlyStopWaitsForPatienceAndTheLeastSteps) {
+  // With min_delta so large no validation counts as better.
+  const TrainResult early = run(request("early", {"steps=100", "val_every=2", "patience=3", "min_delta=50"}));
+  EXPECT_EQ(early.status, "early_stop");
+  EXPECT_EQ(early.steps, 8) << "the first is the best, three more are not";
+  const TrainResult later =
+      run(request("later", {"steps=100", "val_every=2", "patience=3", "min_delta=50", "min_steps=15"}));
+  EXPECT_EQ(later.steps, 16);
+  EXPECT_THROW(run(resumed("early", {"steps=100", "val_every=2", "patience=3", "min_delta=50"})), Error);
+  EXPECT_EQ(run(resumed("early", {"steps=100", "val_every=2", "patience=0", "min_delta=50"})).status,
+            "completed");
+}
+
+TEST_F(Training, TimeAloneCanEndARun) {
+  const TrainResult result =
+      run(request("run", {"steps=0", "max_seconds=0.2", "val_every=0", "schedule=linear"}));
+  EXPECT_EQ(result.status, "wallclock");
+  EXPECT_GT(result.steps, 0);
+  EXPECT_GE(result.seconds, 0.2);
+  double least = 1;
+  for (const Json& event : events_of(folder_ / "run" / "metrics.jsonl"))
+    if (const Json* multiplier = event.find("lr_multiplier"))
+      least = std::min(least, multiplier->as_double());
+  EXPECT_LT(least, 0.5) << "the rate came down with the time";
+}
+
+TEST_F(Training, WritesDownWhatWasLeftToTheMachine) {
+  run(request("run", {"steps=1", "val_every=0"}));
+  const OpenedCheckpoint checkpoint(folder_ / "run" / "last.safetensors");
+  EXPECT_NE(checkpoint.head.config.train.dtype, ComputeDType::automatic);
+  EXPECT_GT(checkpoint.head.config.train.micro_batch, 0);
+}
+
+TEST_F(Training, F32AndBf16LearnAboutTheSame) {
+  if (compute_dtype(ComputeDType::automatic, Device::cpu) != DType::bf16)
+    GTEST_SKIP() << "this processor does not multiply bf16";
+  const TrainResult exact = run(request("f32", {"dtype=f32"})),
+                    rounded = run(request("bf16", {"dtype=bf16"}));
+  EXPECT_NE(exact.val_loss, rounded.val_loss);
+  EXPECT_NEAR(exact.val_loss, rounded.val_loss, 0.05);
+}
+
+TEST_F(Training, PrimingChangesNothing) {
+  run(request("straight"));
+  run(request("primed", {"prime_steps=3"}));
+  OpenedCheckpoint straight(folder_ / "straight" / "last.safetensors"),
+      primed(folder_ / "primed" / "last.safetensors");
+  EXPECT_TRUE(std::ranges::equal(straight.model.weights(), primed.model.weights()));
+  EXPECT_EQ(straight.head.state, primed.head.state);
+}
+
+TEST_F(Training, QatBeginsAtItsStepOrFraction) {
+  const auto losses = [&](const std::string& run_name, std::vector<std::string> settings) {
+    settings.push_back("val_every=0");
+    run(request(run_name, settings));
+    std::vector<double> values;
+    for (const Json& event : events_of(folder_ / run_name / "metrics.jsonl"))
+      if (const Json* loss = event.find("loss")) values.push_back(loss->as_double());
+    return values;
+  };
+  const auto plain = losses("plain", {});
+  const auto by_step = losses("step", {"qat_bits=5", "qat_start=10"});
+  const auto by_fraction = losses("fraction", {"qat_bits=5", "qat_start=0.5"});
+  EXPECT_EQ(by_step, by_fraction);
+  for (std::size_t i = 0; i < 10; ++i) EXPECT_EQ(plain[i], by_step[i]) << i;
+  EXPECT_NE(plain[10], by_step[10]);
+}
+
+TEST_F(Training, AveragedWeightsAreWhatIsValidatedAndShipped) {
+  for (const char* setting : {"ema_decay=0.8", "swa_start=0.9"}) {
+    const std::string name = std::string(setting).substr(0, 3);
+    const TrainResult result = run(request(name, {setting, "swa_every=2", "val_every=20"}));
+    OpenedCheckpoint checkpoint(folder_ / name / "last.safetensors");
+    const ModelFile shipped = open_model(folder_ / name / "last.safetensors");
+    EXPECT_TRUE(std::ranges::equal(shipped.weights, checkpoint.averaging.average()));
+    EXPECT_FALSE(std::ranges::equal(shipped.weights, checkpoint.model.weights()));
+    EXPECT_NE(checkpoint.file.find("optim.raw." + checkpoint.model.params().all().front().name), nullptr);
+    const auto events = events_of(folder_ / name / "metrics.jsonl");
+    EXPECT_EQ(events.back().at("weights").as_string(), name);
+    EXPECT_DOUBLE_EQ(events.back().at("val_loss").as_double(), result.val_loss);
+  }
+}
+
+// One update from the same weights on the same data is the same whoever validated in between.
+TEST_F(Training, ValidatingTheAverageDoesNotDisturbTraining) {
+  run(request("often", {"ema_decay=0.8", "val_every=1"}));
+  run(request("never", {"ema_decay=0.8", "val_every=0"}));
+  OpenedCheckpoint often(folder_ / "often" / "last.safetensors"),
+      never(folder_ / "never" / "last.safetensors");
+  EXPECT_TRUE(std::ranges::equal(often.model.weights(), never.model.weights()));
+  EXPECT_TRUE(std::ranges::equal(often.averaging.average(), never.averaging.average()));
 }
 
 TEST_F(Training, OverfitsAKilobyteOfText) {
   const std::string text = sample_text().substr(0, 1024);
   folder_.write("text.txt", text);
-  folder_.write("same.txt", text);
+  folder_.write("other.txt", sample_text().substr(2000));
   TrainRequest overfit = request("run", {"context=64", "batch_tokens=512", "dim=64", "mlp_hidden=192",
                                          "steps=250", "val_every=0", "micro_batch=8"});
-  overfit.source.val_data = folder_ / "same.txt";
-  overfit.data = load_text(overfit.source.data, overfit.source.val_data, 0.1, *overfit.tokenizer);
+  overfit.source.val_data = folder_ / "other.txt";
   const TrainResult result = run(overfit);
   EXPECT_LT(result.train_loss, 0.05);
+  ASSERT_TRUE(result.diagnosis);
+  EXPECT_EQ(result.diagnosis->limit, Limit::data) << result.diagnosis->text();
+}
+
+TEST_F(Training, LearnsChatsAndOnlyTheAnswers) {
+  const TrainResult result = run(chat_request("run", {"context=64", "batch_tokens=256", "steps=30"}));
+  EXPECT_EQ(result.status, "completed");
+  EXPECT_LT(result.tokens, 30 * 256) << "padding is not counted";
+  EXPECT_EQ(open_model(folder_ / "run").layout, kRolesLayout);
+  for (const Json& event : events_of(folder_ / "run" / "metrics.jsonl")) {
+    const Json* targets = event.find("targets");
+    EXPECT_TRUE(!targets || targets->as_int() < 256 / 2);
+  }
 }
 
 }  // namespace

@@ -1,0 +1,36 @@
+// What the words after `thimble train` ask for: settings, data and tokenizer.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "base/interrupt.h"
+#include "cli/console.h"
+#include "cli/parse.h"
+#include "formats/model_file.h"
+#include "model/config_builder.h"
+#include "train/data_settings.h"
+
+namespace thimble {
+
+// What is wrong with a setting on the command line is wrong usage.
+void as_usage(const std::function<void()>& action);
+
+// --init names a model; the setting of that name is spoken as --set init=...
+inline bool is_flag(const Key& key) {
+  return key.name != "init";
+}
+
+ConfigBuilder settings_from(const Arguments& arguments);
+
+// On top of a config that is resolved already, as --resume does: --set and the flags.
+Config changed_by(const Arguments& arguments, Config config);
+
+DataSettings data_from(const Arguments& arguments, const std::string& preset);
+
+// --tokenizer, else that of the shards, else that of the model of --init (may be null), else bytes.
+std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments, const DataSettings& data,
+                                                const ModelFile* init, Console& console,
+                                                const Interrupt& interrupt);
+
+}  // namespace thimble

@@ -1,0 +1,73 @@
+// Muon: momentum made orthogonal, for the matrices of blocks (parameter-golf 1.4, 2.6, 2.20).
+//
+//   m = mu m + g,  u = g + mu m                             (Nesterov; g already times the clipping's factor)
+//   each row of u divided by its length, at least 1e-7      (muon_row_norm: MuonEq-R)
+//   W = W (1 - lr decay) - lr sqrt(max(1, r/c)) NS(u)       W [r, c]
+//
+// NS is Newton-Schulz (ops/newton_schulz.h), in bf16 where that is asked for and the processor multiplies it, with
+// Jordan's coefficients in every round, or with Polar Express's, which differ from round to round. Matrices of one
+// shape are one batch: their momenta and updates run in one parallel pass, and their u lie one behind the other.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/config.h"
+#include "model/params.h"
+#include "ops/newton_schulz.h"
+#include "optim/update_size.h"
+#include "tensor/arena.h"
+#include "tensor/context.h"
+
+namespace thimble {
+
+struct MuonStep {
+  float momentum = 0.95f, rate = 0, grad_scale = 1;
+};
+
+class Muon {
+ public:
+  // Trains the parameters for which `trains` says so.
+  Muon(const ParamTable& params, const TrainConfig& config);
+
+  static bool trains(const Param& param, const TrainConfig& config) {
+    return config.uses_muon() && param.group == ParamGroup::matrix;
+  }
+
+  // All blocks are laid out as the table says. `sizes` may be null.
+  void update(const Context& context, const MuonStep& step, std::span<float> weights,
+              std::span<const float> gradients, std::span<float> momenta, UpdateSizes* sizes);
+
+ private:
+  struct Batch {
+    std::int64_t rows, cols;
+    std::vector<const Param*> params;
+    std::int64_t stride() const { return align_up(rows * cols, 16); }  // from one u to the next
+  };
+
+  // body(param, its u, first, last) for pieces of the elements of matrices [begin, end) of the batch, in parallel.
+  template <class Body>
+  void for_pieces(const Batch& batch, std::size_t begin, std::size_t end, Body body);
+  void add_momentum(const Batch& batch, const MuonStep& step, std::span<const float> gradients,
+                    std::span<float> momenta);
+  void normalise_rows(const Batch& batch);
+  void apply(const Batch& batch, std::size_t begin, std::size_t end, const MuonStep& step,
+             std::span<float> weights);
+  float* update_of(const Batch& batch, std::size_t index) {
+    return updates_.data() + static_cast<std::int64_t>(index) * batch.stride();
+  }
+
+  TrainConfig config_;
+  std::vector<NewtonSchulzCoefficients> rounds_;
+  DType dtype_;  // of Newton-Schulz
+  std::vector<Batch> batches_;
+  std::vector<float> updates_;  // u of a batch
+  std::vector<float> scratch_;  // of Newton-Schulz
+  std::vector<float> before_;   // one matrix, where sizes are asked for
+};
+
+// What Newton-Schulz multiplies in here: bf16 where it is asked for and the processor has it.
+DType muon_compute_dtype(const TrainConfig& config);
+
+}  // namespace thimble

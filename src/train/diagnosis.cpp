@@ -1,0 +1,206 @@
+#include "train/diagnosis.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+
+#include "base/table.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::int64_t kFewestSteps = 20;
+constexpr double kSlowInput = 0.1, kVerySlowInput = 0.3;  // of the time of steps
+constexpr double kMuchBesides = 0.5;                      // of all time
+constexpr double kManyEpochs = 4, kVeryManyEpochs = 16;   // repeating text is worth less and less after four
+constexpr double kFewTokensPerParameter = 20;             // Chinchilla's
+constexpr double kGapNats = 0.1, kGapShare = 0.05, kWideGapShare = 0.15;
+constexpr double kBelowNats = 0.3, kBelowShare = 0.15;  // validation that much better than training
+constexpr double kFallNats = 0.01, kFallShare = 0.01, kSteepFallShare = 0.05;
+constexpr double kManySpikes = 0.005, kOftenClipped = 0.5, kGradientGrowth = 3;
+
+enum class Strength { slight, strong };
+
+struct Sign {
+  Limit limit;
+  Strength strength;
+  std::string evidence;
+};
+
+class Signs {
+ public:
+  void add(Limit limit, Strength strength, std::string evidence) {
+    all_.push_back({limit, strength, std::move(evidence)});
+  }
+  bool empty() const { return all_.empty(); }
+  // Strongest first; among equals as they came.
+  std::vector<Sign> sorted() const {
+    std::vector<Sign> signs;
+    for (Strength strength : {Strength::strong, Strength::slight})
+      for (const Sign& sign : all_)
+        if (sign.strength == strength) signs.push_back(sign);
+    return signs;
+  }
+
+ private:
+  std::vector<Sign> all_;
+};
+
+Strength strong_if(bool condition) {
+  return condition ? Strength::strong : Strength::slight;
+}
+
+double mean(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+// Fifth number i (0 to 4) of a series.
+std::span<const double> fifth(const std::vector<double>& points, std::size_t i) {
+  const std::size_t begin = i * points.size() / 5, end = (i + 1) * points.size() / 5;
+  return std::span(points).subspan(begin, end - begin);
+}
+
+void look_at_infrastructure(const RunFacts& facts, Signs& signs) {
+  const RunHistory& history = facts.history;
+  const double waiting = history.seconds() > 0 ? history.input_seconds() / history.seconds() : 0;
+  if (waiting > kSlowInput)
+    signs.add(Limit::infrastructure, strong_if(waiting > kVerySlowInput),
+              fmt::format("{:.0f} % of the steps' time went into waiting for data", 100 * waiting));
+  const double besides = facts.wall_seconds > 0 ? 1 - facts.step_seconds / facts.wall_seconds : 0;
+  if (besides > kMuchBesides)
+    signs.add(Limit::infrastructure, Strength::slight,
+              fmt::format("validation and checkpoints took {:.0f} % of {}", 100 * besides,
+                          in_seconds(facts.wall_seconds)));
+  if (!facts.fallback.empty()) signs.add(Limit::infrastructure, Strength::slight, facts.fallback);
+}
+
+void look_at_data(const RunFacts& facts, Signs& signs) {
+  const auto validations = facts.history.validations();
+  const auto unique = static_cast<double>(facts.unique_tokens);
+  const double epochs = unique > 0 ? static_cast<double>(facts.tokens_seen) / unique : 0;
+  if (!validations.empty()) {
+    const double val = validations.back().loss, gap = val - facts.train_loss;
+    if (gap > kGapNats && gap > kGapShare * val)
+      signs.add(Limit::data, strong_if(gap > kWideGapShare * val),
+                fmt::format("training, at {:.4f}, is {:.4f} nats below validation, at {:.4f}",
+                            facts.train_loss, gap, val));
+    const double below = facts.history.latest_loss() - val;
+    if (below > kBelowNats && below > kBelowShare * facts.history.latest_loss())
+      signs.add(Limit::data, Strength::strong,
+                fmt::format(
+                    "validation, at {:.4f}, is {:.4f} nats below training: is it part of the training text?",
+                    val, below));
+    // Step 0 is no achievement.
+    const auto trained = validations.subspan(validations.front().step == 0 ? 1 : 0);
+    const auto best = std::ranges::min_element(trained, {}, &RunHistory::Validation::loss);
+    if (trained.end() - best > 2 && val > best->loss + kFallNats)
+      signs.add(Limit::data, Strength::strong,
+                fmt::format("validation was best at step {} and is {:.4f} nats worse since", best->step,
+                            val - best->loss));
+  }
+  if (epochs > kManyEpochs)
+    signs.add(Limit::data, strong_if(epochs > kVeryManyEpochs),
+              fmt::format("{:.1f} epochs over {} tokens", epochs, with_unit(unique)));
+  const double per_parameter = facts.parameters > 0 ? unique / static_cast<double>(facts.parameters) : 0;
+  // Before the first epoch ends there was more to read: not the data's fault.
+  if (epochs >= 1 && per_parameter < kFewTokensPerParameter)
+    signs.add(Limit::data, Strength::slight,
+              fmt::format("{:.2g} different tokens per parameter, where about {:.0f} are enough",
+                          per_parameter, kFewTokensPerParameter));
+}
+
+void look_at_optimisation(const RunFacts& facts, Signs& signs) {
+  const RunHistory& history = facts.history;
+  const auto steps = static_cast<double>(history.steps());
+  if (facts.diverged)
+    signs.add(Limit::optimisation, Strength::strong, "the loss or the gradient was not finite");
+  const double spikes = static_cast<double>(history.spikes());
+  if (spikes > std::max(1.0, kManySpikes * steps))
+    signs.add(Limit::optimisation, Strength::strong,
+              fmt::format("the loss spiked {} times in {} steps", history.spikes(), history.steps()));
+  const std::vector<double> norms = history.grad_norms().points();
+  const double early = mean(fifth(norms, 1)), late = mean(fifth(norms, 4));
+  if (late > kGradientGrowth * early)
+    signs.add(Limit::optimisation, Strength::slight,
+              fmt::format("the gradient's norm grew from {:.3g} to {:.3g}", early, late));
+  const double clipped = static_cast<double>(history.clipped()) / steps;
+  if (clipped > kOftenClipped)
+    signs.add(Limit::optimisation, Strength::slight,
+              fmt::format("the gradient was clipped in {:.0f} % of the steps", 100 * clipped));
+  const std::vector<double> losses = history.losses().points();
+  const double before = mean(fifth(losses, 3)), now = mean(fifth(losses, 4)), fall = before - now;
+  if (fall > kFallNats && fall > kFallShare * now)
+    signs.add(
+        Limit::optimisation, strong_if(fall > kSteepFallShare * now),
+        fmt::format("the loss was still falling: by {:.4f} nats over the last fifth of the steps", fall));
+}
+
+std::string advice_for(Limit limit, const RunFacts& facts) {
+  switch (limit) {
+    case Limit::infrastructure:
+      return "a faster disk, fewer validations, or another device";
+    case Limit::data:
+      return "more text, a smaller model, or dropout";
+    case Limit::optimisation:
+      break;
+  }
+  if (facts.diverged || facts.history.spikes() > 0) return "a lower learning rate, a longer warm-up, or clip";
+  return "more steps, a larger model, or another learning rate";
+}
+
+std::vector<Sign> look(const RunFacts& facts) {
+  Signs signs;
+  look_at_infrastructure(facts, signs);
+  look_at_data(facts, signs);
+  look_at_optimisation(facts, signs);
+  if (signs.empty())
+    signs.add(Limit::optimisation, Strength::slight,
+              fmt::format("the loss has levelled off at {:.4f}", facts.train_loss));
+  return signs.sorted();
+}
+
+}  // namespace
+
+std::string_view name_of(Limit limit) {
+  switch (limit) {
+    case Limit::infrastructure:
+      return "infrastructure";
+    case Limit::data:
+      return "data";
+    case Limit::optimisation:
+      break;
+  }
+  return "optimisation";
+}
+
+std::optional<Diagnosis> diagnose(const RunFacts& facts) {
+  if (facts.history.steps() < kFewestSteps && !facts.diverged) return std::nullopt;
+  Diagnosis diagnosis;
+  if (facts.history.steps() < kFewestSteps) {
+    diagnosis.evidence = {"the loss or the gradient was not finite"};
+  } else {
+    const std::vector<Sign> signs = look(facts);
+    diagnosis.limit = facts.diverged ? Limit::optimisation : signs.front().limit;
+    for (const Sign& sign : signs)
+      if (sign.limit == diagnosis.limit) diagnosis.evidence.push_back(sign.evidence);
+  }
+  diagnosis.advice = advice_for(diagnosis.limit, facts);
+  return diagnosis;
+}
+
+std::string Diagnosis::text() const {
+  std::string text = fmt::format("what limits this run: {}\n", name_of(limit));
+  for (const std::string& line : evidence) text += fmt::format("  {}\n", line);
+  return text + fmt::format("  what would help: {}\n", advice);
+}
+
+Json Diagnosis::to_json() const {
+  Json lines = Json::array();
+  for (const std::string& line : evidence) lines.push(line);
+  return Json::object().set("limit", name_of(limit)).set("evidence", lines).set("advice", advice);
+}
+
+}  // namespace thimble

@@ -1,0 +1,105 @@
+#include "train/history.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <numbers>
+#include <string>
+
+#include "base/json.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::size_t kMostPoints = 512;
+constexpr std::size_t kSmoothedSteps = 50;
+constexpr double kSpikeDeviations = 6, kSpikeNats = 0.25;  // a spike is above both
+
+}  // namespace
+
+void Series::add(double value) {
+  last_sum_ += value;
+  if (++in_last_ < per_point_) return;
+  full_.push_back(last_sum_ / static_cast<double>(in_last_));
+  last_sum_ = 0;
+  in_last_ = 0;
+  if (full_.size() < kMostPoints) return;
+  for (std::size_t i = 0; i < kMostPoints / 2; ++i) full_[i] = (full_[2 * i] + full_[2 * i + 1]) / 2;
+  full_.resize(kMostPoints / 2);
+  per_point_ *= 2;
+}
+
+std::vector<double> Series::points() const {
+  std::vector<double> points = full_;
+  if (in_last_ > 0) points.push_back(last_sum_ / static_cast<double>(in_last_));
+  return points;
+}
+
+bool RunHistory::is_spike(double loss) const {
+  if (recent_.size() < kSmoothedSteps) return false;
+  const double mean = smoothed_loss();
+  double squares = 0;
+  for (const StepRecord& record : recent_) squares += (record.loss - mean) * (record.loss - mean);
+  const double deviation = std::sqrt(squares / static_cast<double>(recent_.size()));
+  return loss > mean + std::max(kSpikeNats, kSpikeDeviations * deviation);
+}
+
+void RunHistory::add(const StepRecord& record) {
+  ++steps_;
+  spikes_ += is_spike(record.loss);
+  clipped_ += record.clipped;
+  seconds_ += record.seconds;
+  input_seconds_ += record.input_seconds;
+  losses_.add(record.loss);
+  grad_norms_.add(record.grad_norm);
+  recent_.push_back(record);
+  if (recent_.size() > kSmoothedSteps) recent_.pop_front();
+}
+
+void RunHistory::add_validation(std::int64_t step, double loss) {
+  validations_.push_back({step, loss});
+}
+
+double RunHistory::smoothed_loss() const {
+  double sum = 0;
+  for (const StepRecord& record : recent_) sum += record.loss;
+  return recent_.empty() ? 0 : sum / static_cast<double>(recent_.size());
+}
+
+double RunHistory::latest_loss() const {
+  const std::size_t count = std::min<std::size_t>(recent_.size(), 10);
+  double sum = 0;
+  for (std::size_t i = recent_.size() - count; i < recent_.size(); ++i) sum += recent_[i].loss;
+  return count == 0 ? 0 : sum / static_cast<double>(count);
+}
+
+double RunHistory::smoothed_bits_per_byte() const {
+  double nats = 0, bytes = 0;
+  for (const StepRecord& record : recent_) {
+    nats += record.loss * static_cast<double>(record.targets);
+    bytes += static_cast<double>(record.bytes);
+  }
+  return bytes > 0 ? nats / std::numbers::ln2 / bytes : 0;
+}
+
+RunHistory read_history(const std::filesystem::path& metrics) {
+  RunHistory history;
+  std::ifstream file(metrics);
+  for (std::string line; std::getline(file, line);) {
+    const Json event = parse_json(line, metrics.string());
+    if (event.at("event").as_string() == "step")
+      history.add({.loss = event.at("loss").as_double(),
+                   .targets = event.at("targets").as_int(),
+                   .bytes = event.at("bytes").as_uint(),
+                   .grad_norm = event.at("grad_norm").as_double(),
+                   .seconds = event.at("seconds").as_double(),
+                   .input_seconds = event.at("input_seconds").as_double(),
+                   .clipped = event.at("clipped").as_bool()});
+    else if (event.at("event").as_string() == "validation")
+      history.add_validation(event.at("step").as_int(), event.at("val_loss").as_double());
+  }
+  return history;
+}
+
+}  // namespace thimble

@@ -1,0 +1,18 @@
+// --init: the weights of another model as the start of a new run.
+#pragma once
+
+#include <vector>
+
+#include "formats/model_file.h"
+#include "model/config_builder.h"
+
+namespace thimble {
+
+// The model's own settings, where the user gave none. Where the user named a preset, that must be of the same model:
+// all settings that differ are listed in one Error.
+void take_model_settings(const ModelFile& from, bool preset_was_named, ConfigBuilder& settings);
+
+// Laid out for `config`. Tensors that are missing, left over or of another shape are listed, all in one Error.
+std::vector<float> initial_weights(const ModelFile& from, const ModelConfig& config);
+
+}  // namespace thimble

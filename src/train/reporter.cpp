@@ -1,0 +1,120 @@
+#include "train/reporter.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <utility>
+
+#include "base/table.h"
+#include "model/summary.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::size_t kSparkWidth = 12;
+
+Json ratios(const UpdateSizes& sizes) {
+  Json json = Json::object();
+  for (int i = 0; i < kParamGroups; ++i) {
+    const auto group = static_cast<ParamGroup>(i);
+    if (sizes.of(group).weight_squares > 0) json.set(std::string(group_name(group)), sizes.of(group).ratio());
+  }
+  return json;
+}
+
+// How many steps there will be: those asked for, or what the time allows at the pace so far.
+std::uint64_t expected_steps(const TrainConfig& config, const StepReport& report) {
+  auto steps = static_cast<double>(config.steps);
+  if (config.max_seconds > 0 && report.elapsed_seconds > 0) {
+    const double in_time = static_cast<double>(report.step) * config.max_seconds / report.elapsed_seconds;
+    steps = config.steps > 0 ? std::min(steps, in_time) : in_time;
+  }
+  return static_cast<std::uint64_t>(std::max(steps, static_cast<double>(report.step)));
+}
+
+}  // namespace
+
+std::int64_t resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t size = 0, resident = 0;
+  return file >> size >> resident ? resident * sysconf(_SC_PAGESIZE) : 0;
+}
+
+Reporter::Reporter(const Config& config, const Log& log, ProgressOutput progress, MetricsFile& metrics,
+                   RunHistory history)
+    : config_(config.train),
+      log_(log),
+      metrics_(metrics),
+      history_(std::move(history)),
+      bar_(std::move(progress), "training", "steps", static_cast<std::uint64_t>(config.train.steps)) {
+  bar_.start_at(static_cast<std::uint64_t>(history_.steps()));
+  if (!history_.validations().empty()) val_loss_ = history_.validations().back().loss;
+}
+
+void Reporter::set_peak(double flops_per_token, double peak_flops_per_second) {
+  peak_tokens_per_second_ = peak_flops_per_second / flops_per_token;
+}
+
+void Reporter::step(const StepReport& report) {
+  tokens_ += report.result.tokens;
+  seconds_ += report.seconds;
+  history_.add({.loss = report.result.loss,
+                .targets = report.result.targets,
+                .bytes = report.result.bytes,
+                .grad_norm = report.result.grad_norm,
+                .seconds = report.seconds,
+                .input_seconds = report.result.input_seconds,
+                .clipped = report.clipped});
+  Json event = Json::object().set("event", "step").set("step", report.step).set("loss", report.result.loss);
+  event.set("targets", report.result.targets).set("bytes", report.result.bytes);
+  event.set("lr_multiplier", report.multiplier).set("grad_norm", report.result.grad_norm);
+  event.set("clipped", report.clipped).set("seconds", report.seconds);
+  event.set("input_seconds", report.result.input_seconds);
+  if (report.sizes) event.set("update_ratio", ratios(*report.sizes));
+  metrics_.add(event);
+  if (!report.result.warning.empty() && !std::exchange(warned_of_wrap_, true)) warn(report.result.warning);
+  bar_.expect(expected_steps(config_, report));
+  bar_.update(static_cast<std::uint64_t>(report.step), notes(report));
+}
+
+std::vector<std::string> Reporter::notes(const StepReport& report) const {
+  std::vector<std::string> notes = {fmt::format("loss {:.4f}", history_.smoothed_loss())};
+  const double bits = history_.smoothed_bits_per_byte();
+  if (bits > 0) notes.push_back(fmt::format("{:.4f} bpb", bits));
+  notes.push_back(fmt::format("{} tokens/s", with_unit(tokens_per_second())));
+  notes.push_back(sparkline(history_.losses().points(), kSparkWidth));
+  if (val_loss_) notes.push_back(fmt::format("val {:.4f}", *val_loss_));
+  notes.push_back(fmt::format("lr {:.3g}", config_.rate(ParamGroup::matrix) * report.multiplier));
+  notes.push_back(fmt::format("|g| {:.3g}", report.result.grad_norm));
+  if (peak_tokens_per_second_ > 0)
+    notes.push_back(
+        fmt::format("{:.0f} % of GEMM peak", 100 * tokens_per_second() / peak_tokens_per_second_));
+  if (const std::int64_t bytes = resident_bytes()) notes.push_back(in_bytes(static_cast<double>(bytes)));
+  return notes;
+}
+
+void Reporter::validation(const ValidationReport& report) {
+  const Score& score = report.score;
+  history_.add_validation(report.step, score.loss());
+  val_loss_ = score.loss();
+  Json event = Json::object().set("event", "validation").set("step", report.step);
+  event.set("val_loss", score.loss());
+  if (score.bytes > 0) event.set("val_bpb", score.bits_per_byte());
+  event.set("best", report.best).set("weights", report.weights);
+  metrics_.add(event);
+  bar_.clear();
+  log_.info("step {:>6}  train {}  val {:.4f}{}{}{}", report.step,
+            history_.steps() == 0 ? "     -" : fmt::format("{:.4f}", history_.smoothed_loss()), score.loss(),
+            score.bytes > 0 ? fmt::format("  {:.4f} bits per byte", score.bits_per_byte()) : "",
+            report.weights == "raw" ? "" : "  " + report.weights, report.best ? "  best" : "");
+}
+
+void Reporter::warn(std::string_view line) {
+  bar_.clear();
+  log_.warning("{}", line);
+}
+
+}  // namespace thimble

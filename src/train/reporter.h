@@ -1,0 +1,75 @@
+// What people and programs see of a run: the live line, a row per validation, and metrics.jsonl.
+//
+// Every figure is measured. What is not known is left out, never guessed.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "base/progress.h"
+#include "eval/score.h"
+#include "model/config.h"
+#include "optim/update_size.h"
+#include "train/history.h"
+#include "train/metrics.h"
+#include "train/step_runner.h"
+
+namespace thimble {
+
+// One update, as it went.
+struct StepReport {
+  std::int64_t step = 0;  // updates made, this one included
+  StepResult result;
+  bool clipped = false;
+  double multiplier = 1;  // of the learning rates
+  double seconds = 0;
+  double elapsed_seconds = 0;        // of steps since the run began; 0: not counted
+  std::optional<UpdateSizes> sizes;  // on some steps
+};
+
+struct ValidationReport {
+  std::int64_t step = 0;
+  Score score;
+  bool best = false;
+  std::string weights;  // which were scored: "raw", "swa" or "ema"
+};
+
+class Reporter {
+ public:
+  Reporter(const Config& config, const Log& log, ProgressOutput progress, MetricsFile& metrics,
+           RunHistory history);
+
+  // For the share that training reaches of what the machine's products reach alone. Not known: it is not shown.
+  void set_peak(double flops_per_token, double peak_flops_per_second);
+
+  void step(const StepReport& report);
+  void validation(const ValidationReport& report);
+  void warn(std::string_view line);  // above the live line
+
+  const RunHistory& history() const { return history_; }
+  std::int64_t tokens() const { return tokens_; }  // of this call
+  double seconds() const { return seconds_; }      // the same: of steps
+  double tokens_per_second() const { return seconds_ > 0 ? static_cast<double>(tokens_) / seconds_ : 0; }
+
+ private:
+  std::vector<std::string> notes(const StepReport& report) const;
+
+  const TrainConfig& config_;
+  const Log& log_;
+  MetricsFile& metrics_;
+  RunHistory history_;
+  ProgressBar bar_;
+  std::int64_t tokens_ = 0;
+  double seconds_ = 0;
+  double peak_tokens_per_second_ = 0;  // 0: not known
+  std::optional<double> val_loss_;
+  bool warned_of_wrap_ = false;  // the data began again: said once
+};
+
+// Memory of this process that is in use now; 0: not known.
+std::int64_t resident_bytes();
+
+}  // namespace thimble

@@ -1,0 +1,70 @@
+#include "train/resume.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "model/config_keys.h"
+#include "optim/schedule.h"
+
+namespace thimble {
+
+namespace {
+
+bool is_free(const Key& key) {
+  static constexpr std::string_view kKeys[] = {"steps",     "max_seconds", "val_every", "val_tokens",
+                                               "min_delta", "min_steps",   "patience",  "checkpoint_every",
+                                               "keep",      "prime_steps"};
+  return std::ranges::find(kKeys, key.name) != std::end(kKeys);
+}
+
+// Which state a run keeps depends on these being on or off.
+bool changes_state(const Key& key, const Config& before, const Config& after) {
+  if (key.name == "muon_steps") return before.train.uses_muon() != after.train.uses_muon();
+  if (key.name == "swa_start") return (before.train.swa_start > 0) != (after.train.swa_start > 0);
+  if (key.name == "ema_decay") return (before.train.ema_decay > 0) != (after.train.ema_decay > 0);
+  return !key.training && key.name != "dropout";
+}
+
+}  // namespace
+
+std::vector<std::string> check_changes(const Config& before, const Config& after, bool force) {
+  std::vector<std::string> never, forced, all;
+  for (const Key& key : all_keys()) {
+    const KeyValue from = key.get(before), to = key.get(after);
+    if (from == to) continue;
+    const std::string change = fmt::format("{}: {} -> {}", key.name, value_text(from), value_text(to));
+    all.push_back(change);
+    if (changes_state(key, before, after))
+      never.push_back(change);
+    else if (!is_free(key))
+      forced.push_back(change);
+  }
+  check(never.empty(), Hint{"--init starts a new run from these weights"},
+        "a run cannot go on with another model or optimizer: {}", fmt::join(never, ", "));
+  check(force || forced.empty(),
+        Hint{"--force goes on all the same; --init starts a new run from these weights"},
+        "the run was begun with other settings: {}", fmt::join(forced, ", "));
+  return all;
+}
+
+std::string schedule_note(const TrainConfig& before, const TrainConfig& after, const TrainState& state) {
+  if (before.steps == after.steps && before.max_seconds == after.max_seconds) return "";
+  const double was = rate_multiplier(before, state.step, state.elapsed_seconds);
+  const double is = rate_multiplier(after, state.step, state.elapsed_seconds);
+  const std::string end = after.max_seconds > 0
+                              ? fmt::format("{} steps or {} s", after.steps, after.max_seconds)
+                              : fmt::format("{} steps", after.steps);
+  if (std::abs(was - is) < 1e-12)
+    return fmt::format("the schedule now ends at {}; the learning rate goes on as it was", end);
+  return fmt::format(
+      "the schedule keeps its shape and now ends at {}: the learning rate goes on at {:.3g} of its peak, "
+      "where it was "
+      "to be {:.3g}",
+      end, is, was);
+}
+
+}  // namespace thimble

@@ -1,0 +1,58 @@
+// One optimizer step, from the next batch to the update: forward and backward, micro-batch after micro-batch, then the
+// optimizer.
+//
+// The loss is the sum over the step's targets divided by their number, whatever the micro-batches.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "data/loader.h"
+#include "model/model.h"
+#include "optim/optimizer.h"
+#include "tokenizer/byte_table.h"
+
+namespace thimble {
+
+struct StepWish {
+  std::int64_t step = 0;  // counts from 0; seeds dropout
+  double multiplier = 1;  // of the learning rates
+  int qat_bits = 0;
+  UpdateSizes* sizes = nullptr;  // filled in where it is wanted
+};
+
+struct StepResult {
+  double loss = 0;                       // nats per target
+  double grad_norm = 0;                  // before clipping
+  bool updated = false;                  // not where loss or norm is not finite
+  std::int64_t tokens = 0, targets = 0;  // read, and learned from
+  std::uint64_t bytes = 0;               // of text, that the targets stand for
+  double input_seconds = 0;              // spent waiting for the data
+  std::string warning = {};              // of the loader
+};
+
+// What a step works on.
+struct StepParts {
+  const Config& config;
+  const Context& context;
+  Model& model;
+  Optimizer& optimizer;
+  BatchLoader& loader;
+  const ByteTable& bytes;
+};
+
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+
+  virtual StepResult run(const StepWish& wish) = 0;
+  // Forward and backward of one micro-batch of each size, without update; its data is not consumed. What is made on
+  // first use (programs, plans, pages of memory) is there afterwards.
+  virtual void prime(int qat_bits) = 0;
+};
+
+// For the device of the context.
+std::unique_ptr<StepRunner> make_step_runner(const StepParts& parts);
+
+}  // namespace thimble

@@ -1,0 +1,91 @@
+#include "train/train_data.h"
+
+#include <fmt/format.h>
+
+#include "base/digest.h"
+#include "base/error.h"
+#include "data/build.h"
+#include "data/data_folder.h"
+
+namespace thimble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Text or chats to shards in `folder`.
+Manifest build_in(const fs::path& folder, const OpenDataRequest& request, const Log& log,
+                  const ProgressOutput& progress, const Interrupt& interrupt) {
+  const DataSettings& settings = request.settings;
+  BuildRequest build{.inputs = {settings.data.string()},
+                     .tokenizer = request.tokenizer,
+                     .folder = folder,
+                     .if_built = IfBuilt::reuse};
+  build.read.kind = settings.kind;
+  if (settings.val_data.empty())
+    build.val_fraction = settings.val_fraction;
+  else
+    build.val_inputs = {settings.val_data.string()};
+  return build_dataset(build, log, progress, &interrupt).manifest;
+}
+
+// The run's own shards stay as they are until it is known that the others are the same.
+void check_match(const DataFolder& built, const OpenDataRequest& request, const Log& log,
+                 const ProgressOutput& progress, const Interrupt& interrupt) {
+  fs::path other = built.path;
+  other += ".named";
+  const Manifest named = build_in(other, request, log, progress, interrupt);
+  fs::remove_all(other);
+  check(built.manifest && named.train == built.manifest->train && named.val == built.manifest->val,
+        Hint{"leave out --data: the run has its own copy; --init starts a new run on other data"},
+        "{} is not the data of the run", request.settings.data.string());
+}
+
+// The folder with the shards, made if need be.
+DataFolder folder_for(const OpenDataRequest& request, const Log& log, const ProgressOutput& progress,
+                      const Interrupt& interrupt) {
+  if (is_data_folder(request.settings.data)) return open_data_folder(request.settings.data);
+  if (request.built == BuiltData::is_remade || !is_data_folder(request.build_in)) {
+    build_in(request.build_in, request, log, progress, interrupt);
+    return open_data_folder(request.build_in);
+  }
+  DataFolder built = open_data_folder(request.build_in);
+  if (request.built == BuiltData::must_match) check_match(built, request, log, progress, interrupt);
+  return built;
+}
+
+}  // namespace
+
+std::string TrainData::digest() const {
+  Digester digester;
+  for (const std::string& part : {train.fingerprint(), val ? val->fingerprint() : std::string()})
+    digester.add(std::as_bytes(std::span(part)));
+  return digester.result().hex();
+}
+
+TrainData open_train_data(const OpenDataRequest& request, const Log& log, const ProgressOutput& progress,
+                          const Interrupt& interrupt) {
+  const DataFolder folder = folder_for(request, log, progress, interrupt);
+  check_tokenizer(folder, *request.tokenizer);
+  const TokenMarks marks = TokenMarks::of(*request.tokenizer, folder.kind(), request.loss_on);
+  TrainData data{
+      .train = open_split(folder, DataSplit::train, marks), .val = std::nullopt, .kind = folder.kind()};
+  const DataFolder* validation = &folder;
+  std::optional<DataFolder> other;
+  if (is_data_folder(request.settings.data) && !request.settings.val_data.empty()) {
+    other = open_data_folder(request.settings.val_data);
+    check_tokenizer(*other, *request.tokenizer);
+    validation = &*other;
+  }
+  // Of chats the answers are scored, whatever is learned from: so figures of different runs compare.
+  if (!validation->files(DataSplit::val).empty())
+    data.val = open_split(*validation, DataSplit::val,
+                          TokenMarks::of(*request.tokenizer, validation->kind(), LossOn::assistant));
+  if (folder.manifest) {
+    data.documents = folder.manifest->train.documents;
+    data.bytes = folder.manifest->train.bytes;
+  }
+  return data;
+}
+
+}  // namespace thimble

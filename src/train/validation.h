@@ -1,0 +1,19 @@
+// The validation of a run: the averaged weights where there are any, else the raw ones.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/interrupt.h"
+#include "data/token_set.h"
+#include "eval/score.h"
+#include "tokenizer/byte_table.h"
+#include "train/checkpoint.h"
+
+namespace thimble {
+
+// Nothing if it was interrupted. The raw weights are back in their place afterwards, bit for bit.
+std::optional<Score> validation_score(const Trained& trained, const TokenSet& val, const ByteTable& bytes,
+                                      std::int64_t val_tokens, const Interrupt& interrupt);
+
+}  // namespace thimble

@@ -1,0 +1,142 @@
+// Disks that fill up or are read-only, checkpoints that were cut: clear errors, and nothing lost.
+#include <cerrno>
+
+#include "base/error.h"
+#include "formats/model_file.h"
+#include "train/tiny_run.h"
+
+namespace thimble {
+namespace {
+
+// The real disk, until it has taken so many bytes; from then on nothing can be written or made.
+class BreakingDisk final : public FileOps {
+ public:
+  BreakingDisk(std::uint64_t bytes, int code) : bytes_left_(bytes), code_(code) {}
+
+  bool broken() const { return broken_; }
+
+  PathKind kind(const Path& path) override { return disk_.kind(path); }
+  FileHandle open_for_writing(const Path& path) override {
+    if (bytes_left_ == 0 && code_ == EROFS) refuse("open", path);
+    return disk_.open_for_writing(path);
+  }
+  FileHandle open_for_reading(const Path& path) override { return disk_.open_for_reading(path); }
+  bool try_lock(const FileHandle& file) noexcept override { return disk_.try_lock(file); }
+  NameState name_state(const FileHandle& file) override { return disk_.name_state(file); }
+  void truncate(const FileHandle& file, std::uint64_t bytes) override { disk_.truncate(file, bytes); }
+  std::size_t write(const FileHandle& file, std::span<const std::byte> bytes) override {
+    if (bytes.empty()) return 0;
+    if (bytes_left_ == 0) refuse("write", file.path);
+    const std::size_t written =
+        disk_.write(file, bytes.first(std::min<std::size_t>(bytes.size(), bytes_left_)));
+    bytes_left_ -= written;
+    return written;
+  }
+  std::size_t read(const FileHandle& file, std::span<std::byte> bytes) override {
+    return disk_.read(file, bytes);
+  }
+  void sync(const FileHandle& file) override { disk_.sync(file); }
+  void close(const FileHandle& file) noexcept override { disk_.close(file); }
+  void rename(const Path& from, const Path& to) override { disk_.rename(from, to); }
+  void link(const Path& existing, const Path& name) override { disk_.link(existing, name); }
+  void remove(const Path& path) override { disk_.remove(path); }
+  void sync_folder(const Path& path) override { disk_.sync_folder(path); }
+  void make_folder(const Path& path) override {
+    if (bytes_left_ == 0 && code_ == EROFS) refuse("make", path);
+    disk_.make_folder(path);
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string_view action, const Path& path) {
+    broken_ = true;
+    throw FileError(action, path, code_);
+  }
+
+  PosixFileOps disk_;
+  std::uint64_t bytes_left_;
+  int code_;
+  bool broken_ = false;
+};
+
+class Failures : public TinyRun {};
+
+TEST_F(Failures, AFullDiskIsAClearErrorAndTheRunGoesOnOnceThereIsRoom) {
+  const std::vector<std::string> settings = {"checkpoint_every=2", "val_every=5", "steps=10"};
+  run(request("straight", settings));
+  const std::uint64_t checkpoint = std::filesystem::file_size(folder_ / "straight" / "last.safetensors");
+  int failed = 0, resumable = 0;
+  for (std::uint64_t budget = 0; budget < 6 * checkpoint; budget += checkpoint * 5 / 7) {
+    std::filesystem::remove_all(folder_ / "full");
+    BreakingDisk disk(budget, ENOSPC);
+    try {
+      run(request("full", settings), Log::nowhere(), &disk);
+      EXPECT_FALSE(disk.broken());
+      continue;
+    } catch (const Error& error) {
+      ++failed;
+      EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos) << error.what();
+    }
+    const bool saved = std::filesystem::exists(folder_ / "full" / "last.safetensors");
+    resumable += saved;
+    for (const std::string& file : folder_.files())
+      EXPECT_EQ(file.find(".tmp"), std::string::npos) << file << " is half a file";
+    TrainRequest next = request("full", settings);
+    if (saved) {
+      EXPECT_NO_THROW(open_model(folder_ / "full" / "last.safetensors"));
+      next = again(next);
+    }
+    EXPECT_EQ(run(next).status, "completed");
+    EXPECT_EQ(last("straight"), last("full")) << budget;
+  }
+  EXPECT_GE(failed, 5);
+  EXPECT_GE(resumable, 3);
+}
+
+TEST_F(Failures, AReadOnlyDiskIsAClearErrorAtOnce) {
+  BreakingDisk disk(0, EROFS);
+  try {
+    run(request("run"), Log::nowhere(), &disk);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("Read-only file system"), std::string::npos) << error.what();
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+}
+
+TEST_F(Failures, ATruncatedCheckpointIsAClearErrorAtEveryKilobyte) {
+  run_until(request("run", {"ema_decay=0.9"}), 2);
+  const std::string whole = last("run");
+  for (std::size_t size = 0; size < whole.size(); size += 1024) {
+    folder_.write("cut.safetensors", whole.substr(0, size));
+    try {
+      read_checkpoint_head(SafetensorsFile::open(folder_ / "cut.safetensors"));
+      FAIL() << "a file of " << size << " bytes was accepted";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("cut.safetensors"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST_F(Failures, ACutCheckpointIsNotResumedAndStaysAsItIs) {
+  run_until(request("run"), 2);
+  const std::string cut = last("run").substr(0, 5000);
+  std::filesystem::remove(folder_ / "run" / "last.safetensors");
+  folder_.write("run/last.safetensors", cut);
+  EXPECT_THROW(run(resumed("run")), Error);
+  EXPECT_EQ(last("run"), cut);
+}
+
+TEST_F(Failures, AStateThatIsOutOfRangeIsRefused) {
+  run_until(request("run"), 2);
+  OpenedCheckpoint checkpoint(folder_ / "run" / "last.safetensors");
+  checkpoint.head.state.position.next = 1 << 30;
+  checkpoint.write();
+  EXPECT_THROW(run(resumed("run")), Error);
+  checkpoint.head.state.position.next = 0;
+  checkpoint.head.state.averaged = -1;
+  checkpoint.write();
+  EXPECT_THROW(run(resumed("run")), Error);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,188 @@
+// The small rooms of the loop, each by itself.
+#include <csignal>
+
+#include "base/error.h"
+#include "model/summary.h"
+#include "train/initial_weights.h"
+#include "train/learned_tokenizer.h"
+#include "train/micro_batch.h"
+#include "train/patience.h"
+#include "train/save_signal.h"
+#include "train/tiny_run.h"
+
+namespace thimble {
+namespace {
+
+TEST(Patience, CountsValidationsThatAreNotBetterByTheLeastDifference) {
+  TrainConfig config;
+  config.patience = 2;
+  config.min_delta = 0.1;
+  TrainState state;
+  EXPECT_FALSE(note_validation(config, 9, state)) << "step 0 is nobody's best";
+  const auto validate = [&](double loss) {
+    state.step += 10;
+    return note_validation(config, loss, state);
+  };
+  EXPECT_TRUE(validate(5));
+  EXPECT_TRUE(validate(4.95)) << "better, though not by enough";
+  EXPECT_EQ(state.stale_validations, 1);
+  EXPECT_FALSE(out_of_patience(config, state));
+  EXPECT_TRUE(validate(4.8)) << "0.2 below the last that counted";
+  EXPECT_EQ(state.stale_validations, 0);
+  EXPECT_FALSE(validate(4.9));
+  EXPECT_FALSE(validate(4.85));
+  EXPECT_TRUE(out_of_patience(config, state));
+  config.min_steps = 51;
+  EXPECT_FALSE(out_of_patience(config, state));
+  config.min_steps = 50;
+  EXPECT_TRUE(out_of_patience(config, state));
+  config.patience = 0;
+  EXPECT_FALSE(out_of_patience(config, state)) << "off";
+  EXPECT_EQ(state.best_step, 30);
+  EXPECT_EQ(state.best_val_loss, 4.8);
+}
+
+Config large() {
+  ConfigBuilder builder;
+  builder.preset("golf");
+  builder.set("batch_tokens=98304");  // 96 rows
+  return builder.resolve();
+}
+
+TEST(MicroBatch, IsAboutEightThousandTokensInEqualPieces) {
+  EXPECT_EQ(with_micro_batch(large(), 0).train.micro_batch, 8);
+  Config odd = large();
+  odd.train.batch_tokens = odd.train.span_tokens = 9 * 1024;
+  EXPECT_EQ(with_micro_batch(odd, 0).train.micro_batch, 5) << "5 and 4, not 8 and 1";
+}
+
+TEST(MicroBatch, ShrinksUntilItFitsAndSaysWhenNothingDoes) {
+  const Config config = large();
+  std::int64_t before = 9;
+  for (std::int64_t rows : {8, 4, 1}) {
+    Config given = config;
+    given.train.micro_batch = rows;
+    const std::int64_t needed = summarise(given).total_bytes();
+    const Config fitted = with_micro_batch(config, needed * 100 / 84);
+    EXPECT_LE(fitted.train.micro_batch, rows);
+    EXPECT_LT(fitted.train.micro_batch, before);
+    before = fitted.train.micro_batch;
+    EXPECT_EQ(with_micro_batch(given, 1 << 20).train.micro_batch, rows) << "what was given is left alone";
+  }
+  try {
+    with_micro_batch(config, 1 << 20);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("1.00 MiB of memory is available"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(SaveSignal, IsTakenOnce) {
+  const SaveSignal signal;
+  EXPECT_FALSE(signal.taken());
+  std::raise(SIGUSR1);
+  EXPECT_TRUE(signal.taken());
+  EXPECT_FALSE(signal.taken());
+}
+
+class Init : public TinyRun {
+ protected:
+  ModelFile trained() {
+    run(request("base", {"steps=3", "val_every=0"}));
+    return open_model(folder_ / "base");
+  }
+};
+
+TEST_F(Init, TheModelBringsItsOwnSettingsAndWeights) {
+  const ModelFile model = trained();
+  ConfigBuilder settings;
+  settings.preset("quick");
+  settings.set("context=32");
+  take_model_settings(model, false, settings);
+  const Config config = settings.resolve();
+  EXPECT_EQ(config.model.layers, 2);
+  EXPECT_EQ(config.model.context, 32) << "said by the user";
+  EXPECT_TRUE(std::ranges::equal(initial_weights(model, config.model), model.weights));
+}
+
+TEST_F(Init, APresetOfAnotherModelIsRefusedByEverySetting) {
+  const ModelFile model = trained();
+  ConfigBuilder settings;
+  settings.preset("golf");
+  try {
+    take_model_settings(model, true, settings);
+    FAIL();
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    for (const char* part : {"layers is 2, the preset's 9", "mlp is swiglu, the preset's relu2", "dim is 32",
+                             "unet_skips is false"})
+      EXPECT_NE(what.find(part), std::string::npos) << part << "\n" << what;
+    EXPECT_EQ(what.find("context"), std::string::npos) << "may differ: " << what;
+  }
+}
+
+TEST_F(Init, EveryTensorThatDoesNotFitIsListed) {
+  const ModelFile model = trained();
+  ModelConfig other = model.config.model;
+  other.layers = 3;
+  other.mlp_hidden = 64;
+  other.qk_norm = false;
+  try {
+    initial_weights(model, resolved(other));
+    FAIL();
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    for (const char* part : {"model.layers.2.self_attn.q_proj.weight is missing",
+                             "model.layers.0.mlp.up_proj.weight is [48, 32], expected [64, 32]",
+                             "model.layers.1.self_attn.q_norm.weight is not part of the new model"})
+      EXPECT_NE(what.find(part), std::string::npos) << part << "\n" << what;
+  }
+}
+
+TEST_F(Init, ARunStartsFromTheWeightsOfAnother) {
+  const ModelFile model = trained();
+  TrainRequest tuned = request("tuned", {"lr=0", "steps=2"});
+  tuned.config.train.lr = 1e-12;
+  tuned.config.train.matrix_lr = 1e-12;
+  tuned.initial_weights = initial_weights(model, tuned.config.model);
+  run(tuned);
+  const ModelFile after = open_model(folder_ / "tuned");
+  for (std::size_t i = 0; i < after.weights.size(); ++i)
+    ASSERT_NEAR(after.weights[i], model.weights[i], 1e-9) << i;
+}
+
+TEST(TokenizerWish, IsAKindAndANumber) {
+  const auto wish = TokenizerWish::parse("bpe:512");
+  ASSERT_TRUE(wish);
+  EXPECT_EQ(wish->kind, TokenizerKind::bpe);
+  EXPECT_EQ(wish->vocab_size, 512);
+  EXPECT_EQ(TokenizerWish::parse("sentencepiece:1024")->kind, TokenizerKind::sentencepiece);
+  for (const char* other : {"bytes", "bytes:chat", "C:/tokenizer.json", "tokenizer.json"})
+    EXPECT_FALSE(TokenizerWish::parse(other)) << other;
+  for (const char* wrong : {"bpe:", "bpe:0", "bpe:-3", "bpe:many", "sentencepiece:99999999"})
+    EXPECT_THROW(TokenizerWish::parse(wrong), Error) << wrong;
+}
+
+class Learned : public TinyRun {};
+
+TEST_F(Learned, ChatsTeachTheirContentsNotTheirPunctuation) {
+  const Interrupt interrupt;
+  const auto learn = [&](const char* wish, const char* file, DataKind kind) {
+    return learn_tokenizer(*TokenizerWish::parse(wish), {.data = folder_ / file, .kind = kind},
+                           ProgressOutput::nowhere(), interrupt);
+  };
+  const auto chats = learn("bpe:280", "chats.jsonl", DataKind::chat);
+  EXPECT_LE(chats->vocab_size(), 280);
+  EXPECT_TRUE(chats->id_of("<assistant>"));
+  EXPECT_FALSE(chats->id_of("messages"));
+  std::vector<TokenId> ids;
+  chats->encode("it is", ids);
+  EXPECT_LE(ids.size(), 3u) << "words of the answers became tokens";
+  const auto text = learn("bpe:280", "text.txt", DataKind::text);
+  EXPECT_FALSE(text->id_of("<assistant>"));
+  EXPECT_EQ(text->vocab_size(), 280);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,107 @@
+#include "train/reporter.h"
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "base/table.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+struct Watched {
+  explicit Watched(int width, double max_seconds = 0) {
+    config.train.steps = 100;
+    config.train.max_seconds = max_seconds;
+    output = {.enabled = true,
+              .terminal = true,
+              .width = width,
+              .write = [this](std::string_view text) { screen = text; },
+              .seconds = [this] { return now; }};
+  }
+
+  void steps(Reporter& reporter, int count) {
+    for (int i = 1; i <= count; ++i) {
+      now += 0.5;
+      StepReport report;
+      report.step = i;
+      report.result = {
+          .loss = 5.0 / i, .grad_norm = 0.25, .updated = true, .tokens = 64, .targets = 64, .bytes = 128};
+      report.multiplier = 0.5;
+      report.seconds = 0.5;
+      report.elapsed_seconds = config.train.max_seconds > 0 ? 0.5 * i : 0;
+      reporter.step(report);
+    }
+  }
+
+  std::string line() const { return screen.substr(1, screen.size() - 4); }  // without \r and the clearing
+
+  TempFolder folder;
+  PosixFileOps ops;
+  Config config;
+  double now = 100;
+  std::string screen;
+  std::string said;
+  Log log{LogLevel::info, [this](LogLevel, std::string_view line) { said += std::string(line) + "\n"; }};
+  ProgressOutput output;
+  MetricsFile metrics{ops, folder / "metrics.jsonl"};
+};
+
+TEST(Reporter, TheLiveLineShowsEveryFigureThatIsKnown) {
+  Watched watched(200);
+  Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
+  reporter.set_peak(1e6, 512e6);  // 512 tokens/s would be all of it
+  watched.steps(reporter, 20);
+  for (const char* part : {"20%", "2 steps/s", "ETA 40.0 s", "loss 0.8994", "bpb", "128 tokens/s",
+                           "lr 0.0005", "|g| 0.25", "25 % of GEMM peak", "MiB", "▁"})
+    EXPECT_NE(watched.line().find(part), std::string::npos) << part << "\n" << watched.line();
+  EXPECT_EQ(watched.line().find("val "), std::string::npos) << "there was no validation";
+}
+
+TEST(Reporter, WhatIsNotKnownIsLeftOutAndNarrowTerminalsLoseTheLastFirst) {
+  for (int width : {60, 80, 100, 140}) {
+    Watched watched(width);
+    Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
+    watched.steps(reporter, 20);
+    EXPECT_LT(display_width(watched.line()), static_cast<std::size_t>(width)) << watched.line();
+    EXPECT_NE(watched.line().find("loss 0.8994"), std::string::npos) << watched.line();
+    EXPECT_EQ(watched.line().find("GEMM"), std::string::npos) << watched.line();
+  }
+}
+
+TEST(Reporter, WhereTheTimeEndsFirstTheEtaIsThatOfTheTime) {
+  Watched watched(120, 20);
+  Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
+  watched.steps(reporter, 20);  // ten of twenty seconds
+  EXPECT_NE(watched.line().find(" 50%"), std::string::npos) << watched.line();
+  EXPECT_NE(watched.line().find("ETA 10.0 s"), std::string::npos) << watched.line();
+}
+
+TEST(Reporter, AValidationIsARowAndAnEvent) {
+  Watched watched(80);
+  Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
+  watched.steps(reporter, 2);
+  reporter.validation(
+      {.step = 2, .score = {.nats = 30, .tokens = 10, .bytes = 20}, .best = true, .weights = "ema"});
+  EXPECT_NE(watched.said.find("step      2  train 3.7500  val 3.0000  2.1640 bits per byte  ema  best"),
+            std::string::npos)
+      << watched.said;
+  watched.metrics.flush();
+  EXPECT_NE(watched.folder.read("metrics.jsonl").find(R"("best":true,"weights":"ema")"), std::string::npos);
+  EXPECT_EQ(read_history(watched.folder / "metrics.jsonl").steps(), 2) << "what was written is read again";
+}
+
+TEST(Reporter, ThatTheDataBeginsAgainIsSaidOnce) {
+  Watched watched(80);
+  Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
+  for (int i = 1; i <= 3; ++i) {
+    StepReport report;
+    report.step = i;
+    report.result.warning = "epoch begins";
+    reporter.step(report);
+  }
+  EXPECT_EQ(watched.said, "epoch begins\n");
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,213 @@
+#include "train/resume.h"
+
+#include <csignal>
+#include <fstream>
+#include <functional>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "model/compute_dtype.h"
+#include "train/tiny_run.h"
+
+namespace thimble {
+namespace {
+
+class Resume : public TinyRun {};
+
+struct Feature {
+  const char* name;
+  std::vector<std::string> settings;
+};
+
+class ResumeWith : public TinyRun, public testing::WithParamInterface<Feature> {};
+
+TEST_P(ResumeWith, FortyStepsEqualSeventeenAndResumeToFortyByteForByte) {
+  if (GetParam().name == std::string("bf16") &&
+      compute_dtype(ComputeDType::automatic, Device::cpu) != DType::bf16)
+    GTEST_SKIP() << "this processor does not multiply bf16";
+  std::vector<std::string> settings = GetParam().settings;
+  settings.push_back("steps=40");
+  EXPECT_EQ(run(request("straight", settings)).status, "completed");
+  EXPECT_EQ(run_until(request("resumed", settings), 17).status, "stopped");
+  EXPECT_EQ(run(resumed("resumed", settings)).status, "completed");
+  EXPECT_EQ(last("straight"), last("resumed"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Resume, ResumeWith,
+    testing::Values(
+        Feature{"f32", {"dtype=f32", "muon_dtype=f32"}}, Feature{"bf16", {"dtype=bf16", "muon_dtype=bf16"}},
+        Feature{"muon", {"muon_steps=5"}}, Feature{"adam", {"muon_steps=0", "weight_decay=0.1"}},
+        Feature{"muon_variants", {"muon_coefficients=polar", "muon_row_norm=true", "muon_weight_decay=0.05"}},
+        Feature{"swa", {"swa_start=0.9", "swa_every=2"}}, Feature{"ema", {"ema_decay=0.9"}},
+        Feature{"qat", {"qat_bits=6", "qat_start=0.5"}}, Feature{"dropout", {"dropout=0.2"}},
+        Feature{"accumulation", {"batch_tokens=256", "micro_batch=3"}}, Feature{"clip", {"clip=0.5"}},
+        Feature{"patience", {"patience=50", "min_delta=0.01"}},
+        Feature{"all",
+                {"swa_start=0.9", "swa_every=3", "qat_bits=5", "dropout=0.1", "clip=0.3", "micro_batch=1"}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST_F(Resume, EveryReadingOrderAndChatsGoOnWhereTheyStopped) {
+  const std::vector<std::string> settings = {"steps=40", "context=32", "batch_tokens=128"};
+  const auto expect_same = [&](const std::string& name,
+                               const std::function<TrainRequest(std::string)>& make) {
+    run(make(name + "-straight"));
+    run_until(make(name + "-resumed"), 17);
+    run(again(make(name + "-resumed")));
+    EXPECT_EQ(last(name + "-straight"), last(name + "-resumed")) << name;
+  };
+  for (const ReadOrder order :
+       {ReadOrder::sequential, ReadOrder::golf, ReadOrder::golf_mlx, ReadOrder::packed})
+    expect_same(std::string(name_of(order)), [&](const std::string& run) {
+      TrainRequest made = request(run, settings);
+      made.source.order = order;
+      return made;
+    });
+  expect_same("chats", [&](const std::string& run) { return chat_request(run, settings); });
+}
+
+TEST_F(Resume, MetricsAreThoseOfARunThatWasNotStopped) {
+  const auto losses = [&](const std::string& run) {
+    std::vector<double> values;
+    std::ifstream file(folder_ / run / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const Json event = parse_json(line, "line");
+      values.push_back(event.at(event.at("event").as_string() == "step" ? "loss" : "val_loss").as_double());
+    }
+    return values;
+  };
+  const TrainResult straight = run(request("straight"));
+  run_until(request("resumed", {"checkpoint_every=5", "keep=9"}), 9);
+  // As after a kill: the checkpoint is older than the metrics, whose last line is cut.
+  std::filesystem::remove(folder_ / "resumed" / "last.safetensors");
+  std::filesystem::create_hard_link(folder_ / "resumed" / "checkpoints" / "step-00000005.safetensors",
+                                    folder_ / "resumed" / "last.safetensors");
+  std::ofstream(folder_ / "resumed" / "metrics.jsonl", std::ios::app) << "{\"event\": \"st";
+  const TrainResult again = run(resumed("resumed", {"checkpoint_every=5", "keep=9"}));
+  EXPECT_EQ(losses("resumed"), losses("straight"));
+  EXPECT_EQ(again.train_loss, straight.train_loss) << "smoothed over steps of both calls";
+}
+
+TEST_F(Resume, AnInterruptedValidationIsDoneAgain) {
+  run(request("straight"));
+  run_until(request("resumed"), 6);  // a step with a validation
+  // As Ctrl-C in the middle of that validation leaves it.
+  OpenedCheckpoint checkpoint(folder_ / "resumed" / "last.safetensors");
+  TrainState& state = checkpoint.head.state;
+  state.validation_due = true;
+  state.best_step = -1;
+  state.best_val_loss = state.patience_loss = 0;
+  checkpoint.write();
+  EXPECT_EQ(run(resumed("resumed")).status, "completed");
+  EXPECT_EQ(last("straight"), last("resumed"));
+}
+
+TEST_F(Resume, InterruptedBeforeTheFirstStepItBeginsWithTheValidation) {
+  run(request("straight"));
+  const auto of_shards = [&](TrainRequest request) {
+    request.source.data = folder_ / "straight" / "data";
+    return request;
+  };
+  {
+    const Interrupt interrupt;
+    std::raise(SIGINT);
+    const TrainResult result =
+        train(of_shards(request("resumed")), Log::nowhere(), ProgressOutput::nowhere(), interrupt);
+    EXPECT_EQ(result.status, "interrupted");
+    EXPECT_EQ(result.steps, 0);
+  }
+  EXPECT_EQ(run(of_shards(resumed("resumed"))).status, "completed");
+  EXPECT_EQ(last("straight"), last("resumed"));
+  EXPECT_NE(folder_.read("resumed/metrics.jsonl").find(R"("event":"validation","step":0)"),
+            std::string::npos);
+}
+
+TEST_F(Resume, KilledBeforeTheFirstCheckpointGotItsNameItGoesOnFromThere) {
+  run(request("straight"));
+  run_until(request("resumed"), 3);
+  std::filesystem::remove(folder_ / "resumed" / "last.safetensors");
+  EXPECT_EQ(run(resumed("resumed")).status, "completed");
+  EXPECT_EQ(last("straight"), last("resumed"));
+}
+
+TEST_F(Resume, AStaleLaterCheckpointIsNotMistakenForTheNewest) {
+  run_until(request("run", {"keep=1"}), 3);
+  std::filesystem::copy_file(folder_ / "run" / "last.safetensors",
+                             folder_ / "run" / "checkpoints" / "step-00000015.safetensors");
+  const TrainResult result = run_until(resumed("run", {"keep=1", "checkpoint_every=2", "val_every=0"}), 1);
+  EXPECT_TRUE(std::filesystem::exists(result.checkpoint)) << result.checkpoint;
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "checkpoints" / "step-00000015.safetensors"));
+}
+
+TEST_F(Resume, OtherDataIsRefusedAndTheRunsOwnIsNotTouched) {
+  run(request("straight"));
+  run_until(request("run"), 3);
+  folder_.write("text.txt", sample_text() + "more");
+  TrainRequest named = resumed("run");
+  named.source_was_named = true;
+  EXPECT_THROW(run(named), Error);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "data.named"));
+  EXPECT_EQ(run_until(resumed("run"), 4).status, "stopped");
+  folder_.write("text.txt", sample_text());
+  EXPECT_EQ(run(named).status, "completed");
+  EXPECT_EQ(last("straight"), last("run"));
+}
+
+TEST_F(Resume, GoesOnWithoutTheTextItWasMadeFrom) {
+  run(request("straight"));
+  run_until(request("run"), 3);
+  std::filesystem::remove(folder_ / "text.txt");
+  EXPECT_EQ(run(resumed("run")).status, "completed");
+  EXPECT_EQ(last("straight"), last("run"));
+}
+
+TEST_F(Resume, WithoutItsDataItIsAClearError) {
+  run_until(request("run"), 3);
+  std::filesystem::remove(folder_ / "text.txt");
+  std::filesystem::remove_all(folder_ / "run" / "data");
+  const std::string before = last("run");
+  try {
+    run(resumed("run"));
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("text.txt"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(last("run"), before);
+}
+
+TEST_F(Resume, ALargerNumberOfStepsSaysWhatItDoesToTheRate) {
+  run(request("run"));
+  std::string said;
+  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { said += std::string(line) + "\n"; });
+  EXPECT_EQ(run(resumed("run", {"steps=40"}), log).status, "completed");
+  EXPECT_NE(said.find("steps: 20 -> 40"), std::string::npos) << said;
+  EXPECT_NE(said.find("the schedule keeps its shape and now ends at 40 steps"), std::string::npos) << said;
+}
+
+TEST_F(Resume, ChangedSettingsAreListedAndNeedForce) {
+  const Config before = config();
+  EXPECT_TRUE(check_changes(before, before, false).empty());
+  EXPECT_EQ(check_changes(before, config({"val_every=3", "keep=7"}), false),
+            (std::vector<std::string>{"val_every: 6 -> 3", "keep: 2 -> 7"}));
+  try {
+    check_changes(before, config({"lr=0.5", "clip=0.25"}), false);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "the run was begun with other settings: lr: 0.01 -> 0.5, clip: 1.0 -> 0.25");
+  }
+  EXPECT_EQ(check_changes(before, config({"lr=0.5"}), true), (std::vector<std::string>{"lr: 0.01 -> 0.5"}));
+  for (const char* never : {"layers=3", "muon_steps=0", "ema_decay=0.9", "swa_start=0.5", "norm_eps=1e-5"})
+    EXPECT_THROW(check_changes(before, config({never}), true), Error) << never;
+  EXPECT_EQ(check_changes(before, config({"dropout=0.1"}), true).size(), 1u);
+}
+
+TEST_F(Resume, ForceGoesOnWithOtherSettings) {
+  run_until(request("run"), 5);
+  TrainRequest changed = resumed("run", {"lr=0.05"});
+  EXPECT_THROW(run(changed), Error);
+  changed.force = true;
+  EXPECT_EQ(run(changed).status, "completed");
+}
+
+}  // namespace
+}  // namespace thimble
