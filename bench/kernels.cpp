@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <functional>
@@ -51,16 +52,23 @@ struct Options {
   bool cpu_clock = false;
 };
 
+constexpr char kUsage[] = "kernels_bench [--dtype bf16|f32] [--only NAME] [--repeats N] [--clock wall|cpu]";
+
 Options parse(int argc, char** argv) {
   Options options;
-  check(argc % 2 == 1,
-        "usage: kernels_bench [--dtype bf16|f32] [--only NAME] [--repeats N] [--clock wall|cpu]");
+  check(argc % 2 == 1, "usage: {}", kUsage);
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string_view name = argv[i], value = argv[i + 1];
-    if (name == "--dtype") options.dtype = value == "f32" ? DType::f32 : DType::bf16;
-    if (name == "--only") options.only = value;
-    if (name == "--clock") options.cpu_clock = value == "cpu";
-    if (name == "--repeats") options.repeats = std::max(1, std::stoi(argv[i + 1]));
+    if (name == "--dtype" && (value == "f32" || value == "bf16"))
+      options.dtype = value == "f32" ? DType::f32 : DType::bf16;
+    else if (name == "--only")
+      options.only = value;
+    else if (name == "--clock" && (value == "wall" || value == "cpu"))
+      options.cpu_clock = value == "cpu";
+    else if (name == "--repeats" && std::atoi(argv[i + 1]) > 0)
+      options.repeats = std::atoi(argv[i + 1]);
+    else
+      fail("there is no option {} {}; usage: {}", name, value, kUsage);
   }
   return options;
 }

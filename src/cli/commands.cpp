@@ -6,13 +6,18 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "cli/bench_train.h"
 #include "cli/completions.h"
+#include "cli/data_build.h"
+#include "cli/data_info.h"
+#include "cli/data_sample.h"
 #include "cli/diff.h"
 #include "cli/doctor.h"
 #include "cli/eval.h"
 #include "cli/generate.h"
 #include "cli/import.h"
 #include "cli/inspect.h"
+#include "cli/pack.h"
 #include "cli/tokenizer_decode.h"
 #include "cli/tokenizer_encode.h"
 #include "cli/tokenizer_info.h"
@@ -27,10 +32,15 @@ std::vector<Command> all_commands() {
       train_command(),
       eval_command(),
       generate_command(),
+      bench_train_command(),
       tokenizer_train_command(),
       tokenizer_encode_command(),
       tokenizer_decode_command(),
       tokenizer_info_command(),
+      data_build_command(),
+      data_info_command(),
+      data_sample_command(),
+      pack_command(),
       import_command(),
       inspect_command(),
       trace_command(),

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/number.h"
 #include "base/table.h"
@@ -48,11 +49,15 @@ sample::CorpusOptions options_from(const Arguments& arguments) {
 }
 
 int run_data_sample(const Arguments& arguments, Console& console) {
+  const Interrupt interrupt;
   const sample::CorpusOptions options = options_from(arguments);
   PosixFileOps ops;
   const Output output = output_from(arguments, ops);
   AtomicFile file(ops, output.path, output.existing);
-  const sample::CorpusSize size = write_corpus(options, [&](std::string_view text) { file.write(text); });
+  const sample::CorpusSize size = write_corpus(options, [&](std::string_view text) {
+    interrupt.throw_if_asked();
+    file.write(text);
+  });
   file.commit();
   if (console.json())
     console.print_json(Json::object()

@@ -16,6 +16,7 @@
 #include "base/version.h"
 #include "cli/console.h"
 #include "cli/parse.h"
+#include "ops/cuda_plugin.h"
 
 namespace thimble {
 
@@ -74,6 +75,12 @@ Json as_json(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
   report.set("libraries", versions);
   report.set("threads", max_threads());
   report.set("training_dtype", Json::object().set("dtype", dtype.dtype).set("reason", dtype.reason));
+  const DeviceChoice card = choose_device();
+  const bool cuda = card.runtime->device() == Device::cuda;
+  report.set("cuda", Json::object()
+                         .set("available", cuda)
+                         .set("reason", cuda ? Json(nullptr) : Json(card.reason))
+                         .set("name", cuda ? Json(card.runtime->facts().name) : Json(nullptr)));
   if (copy)
     report.set("copy", Json::object()
                            .set("gigabytes_per_second", copy->gigabytes_per_second)
@@ -110,6 +117,14 @@ std::string memory_text(const Machine& machine) {
   return text;
 }
 
+std::string card_text(const DeviceChoice& choice) {
+  if (choice.runtime->device() != Device::cuda) return choice.reason;
+  const DeviceFacts facts = choice.runtime->facts();
+  return fmt::format("{} ({}.{}), {}, {} available; {}", facts.name, facts.compute_major, facts.compute_minor,
+                     in_bytes(static_cast<double>(facts.memory_bytes)),
+                     in_bytes(static_cast<double>(facts.available_bytes)), facts.versions);
+}
+
 std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
   std::string cpus = fmt::format("{} logical, {} usable", machine.logical_cpus, machine.usable_cpus());
   if (const std::string reason = because(machine); !reason.empty()) cpus += " (" + reason + ")";
@@ -129,6 +144,7 @@ std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& 
   table.row({"memory", memory_text(machine)});
   table.row({"libraries", versions});
   table.row({"training", fmt::format("{}: {}", dtype.dtype, dtype.reason)});
+  table.row({"cuda", card_text(choose_device())});
   if (copy)
     table.row({"copy", fmt::format("{:.1f} GB/s read + written (median of {} copies of {}, {} threads)",
                                    copy->gigabytes_per_second, copy->repeats,

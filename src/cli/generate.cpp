@@ -66,7 +66,7 @@ Command generate_command() {
       .name = "generate",
       .aliases = {"run"},
       .summary = "continue a prompt",
-      .arguments = {{.name = "MODEL", .help = "run folder, checkpoint or Hugging Face folder"},
+      .arguments = {{.name = "MODEL", .help = "run folder, checkpoint, artifact or Hugging Face folder"},
                     {.name = "PROMPT",
                      .help = "text to continue; none: from the start",
                      .count = Count::optional}},

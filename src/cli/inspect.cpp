@@ -128,7 +128,7 @@ int run_inspect(const Arguments& arguments, Console& console) {
 Command inspect_command() {
   return {.name = "inspect",
           .summary = "what is inside a model",
-          .arguments = {{.name = "MODEL", .help = "run folder, checkpoint or Hugging Face folder"}},
+          .arguments = {{.name = "MODEL", .help = "run folder, checkpoint, artifact or Hugging Face folder"}},
           .options = {common::json(), common::quiet()},
           .examples = {"thimble inspect model.safetensors", "thimble inspect runs/chat-1 --json"},
           .run = run_inspect};

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
+#include "cli/device.h"
 #include "cli/output.h"
 #include "cli/parse.h"
 #include "formats/model_file.h"
@@ -18,8 +19,9 @@ int run_trace(const Arguments& arguments, Console& console) {
   PosixFileOps ops;
   const Output output = output_from(arguments, ops);
   const TraceTokens tokens = read_trace_tokens(SafetensorsFile::open(arguments.path("tokens")));
-  const Context context;
-  Model model = make_model(open_model(arguments.path("MODEL")), context);
+  const Context context(device_from(arguments, console.log()));
+  Model model =
+      make_model(open_model(arguments.path("MODEL")), context, dtype_from(arguments, context.device()));
   const TraceSummary summary = write_trace(
       ops, output.path, model, tokens, {.gradients = arguments.flag("grad"), .existing = output.existing});
   if (console.json()) {
@@ -42,13 +44,18 @@ Command trace_command() {
   return {
       .name = "trace",
       .summary = "logits, loss and gradients of a model for given tokens",
-      .arguments = {{.name = "MODEL", .help = "run folder, checkpoint or Hugging Face folder"}},
+      .arguments = {{.name = "MODEL", .help = "run folder, checkpoint, artifact or Hugging Face folder"}},
       .options = {{.name = "tokens",
                    .value = "FILE",
                    .help = "safetensors with input, and target and doc_start if there are any",
                    .required = true},
                   {.name = "grad", .help = "also the gradient of the loss, as grad.NAME"},
                   output_option("safetensors file to write"),
+                  device_option(),
+                  {.name = "dtype",
+                   .initial = "f32",
+                   .help = "what to compute in",
+                   .choices = {"auto", "f32", "bf16"}},
                   common::force(),
                   common::threads(),
                   common::json(),

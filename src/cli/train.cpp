@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
+#include "cli/device.h"
 #include "cli/dry_run.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
@@ -95,6 +96,7 @@ int resume(const Arguments& arguments, Console& console) {
                         .source = source,
                         .source_was_named = arguments.given("data") || arguments.given("val-data"),
                         .run = run,
+                        .device = device_from(arguments, console.log()),
                         .resume = true,
                         .force = arguments.flag("force"),
                         .stop_after = arguments.integer("stop-after", {.least = 0})},
@@ -153,6 +155,7 @@ int run_train(const Arguments& arguments, Console& console) {
       .tokenizer = tokenizer,
       .source = source,
       .run = arguments.given("output") ? arguments.path("output") : RunFolder::next_free(preset),
+      .device = device_from(arguments, console.log()),
       .force = arguments.flag("force"),
       .stop_after = arguments.integer("stop-after", {.least = 0})};
   if (init) request.initial_weights = initial_weights(*init, request.config.model);
@@ -208,6 +211,7 @@ Command train_command() {
             .initial = "0",
             .help = "save and stop after N steps; 0: at the end"},
            {.name = "dry-run", .help = "print the resolved settings and what they cost, and stop"},
+           device_option(),
            common::force(),
            common::threads(),
            common::json(),

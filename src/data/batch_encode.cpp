@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "data/tasks.h"
 
 namespace thimble {
@@ -26,13 +25,6 @@ bool tokens_respect_words(const Tokenizer& tokenizer) {
         return false;
   }
   return true;
-}
-
-TokenId bos_of(const Tokenizer& tokenizer) {
-  const auto bos = tokenizer.special().bos;
-  check(bos.has_value(), Hint{"train a tokenizer with `thimble tokenizer train`, or use --tokenizer bytes"},
-        "the tokenizer has no bos token, with which documents begin");
-  return *bos;
 }
 
 }  // namespace
@@ -96,6 +88,7 @@ void BatchEncoder::encode_text(const Unit& unit, std::vector<TokenId>& ids, std:
 }
 
 void BatchEncoder::encode_chat(const Document& document, EncodedRecord& out) const {
+  if (document.turns.empty()) return;  // bad, or nobody answers
   std::vector<TokenId> ids = encode_conversation(tokenizer_, document.turns);
   const bool count_text = tokenizer_.kind() != TokenizerKind::sentencepiece;
   out.bytes = count_text ? document.content_bytes() : byte_table_.total(ids);

@@ -17,16 +17,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// What an earlier build wrote is no input, although its folder may lie below one.
+DataSource find_input(const std::string& input, const BuildRequest& request) {
+  DataSource source = find_source(input);
+  std::erase_if(source.files, [&](const fs::path& file) {
+    return BuildFolder::writes(request.folder, request.name, *request.tokenizer, file);
+  });
+  check(!source.files.empty(), "{} holds no files but those of the data set", source.name);
+  return source;
+}
+
 std::vector<DataSource> find_sources(const BuildRequest& request) {
   std::vector<DataSource> sources;
   for (const auto& inputs : {request.inputs, request.val_inputs})
-    for (const std::string& input : inputs) sources.push_back(find_source(input));
+    for (const std::string& input : inputs) sources.push_back(find_input(input, request));
   return sources;
 }
 
-Digest digest_of_file(const fs::path& path, const Interrupt* interrupt) {
+Digest digest_of_file(const InputFile& file, const Interrupt* interrupt) {
   constexpr std::size_t kReadBytes = 1 << 20;
-  const InputFile file(path);
   std::vector<std::byte> buffer(kReadBytes);
   Digester digester;
   for (std::uint64_t at = 0;;) {
@@ -42,8 +51,10 @@ std::vector<ManifestSource> sources_with_digests(const std::vector<DataSource>& 
                                                  const Interrupt* interrupt) {
   std::vector<ManifestSource> described;
   for (const DataSource& source : sources)
-    for (const fs::path& file : source.files)
-      described.push_back({file.string(), fs::file_size(file), digest_of_file(file, interrupt).hex()});
+    for (const fs::path& path : source.files) {
+      const InputFile file(path);
+      described.push_back({path.string(), file.size(), digest_of_file(file, interrupt).hex()});
+    }
   return described;
 }
 
@@ -69,10 +80,13 @@ Json settings_of(const BuildRequest& request, const std::vector<DataSource>& sou
       .set("shard_tokens", request.shard_tokens);
 }
 
-// Of everything that the output depends on. Where the files lie is no part of that.
+// Of everything that the output depends on. Where the files lie is no part of that, but how their names end is.
 std::string fingerprint_of(const Manifest& head) {
   Json files = Json::array();
-  for (const ManifestSource& source : head.sources) files.push(source.digest);
+  for (const ManifestSource& source : head.sources) {
+    const FileForm form = form_of(source.path, head.kind == DataKind::chat);
+    files.push(Json::array({source.digest, static_cast<int>(form)}));
+  }
   Json weights = Json::array();
   for (const Json& input : head.settings.at("inputs").as_array())
     weights.push(Json::array({input.at("files"), input.at("weight")}));
@@ -186,6 +200,14 @@ std::vector<std::pair<std::string, std::uint64_t>> dropped_in(const Survey& surv
           {"in_validation", survey.in_validation}};
 }
 
+void check_something_is_left(const Survey& survey) {
+  if (survey.fates.count(Fate::train) > 0) return;
+  std::string reasons;
+  for (const auto& [reason, documents] : dropped_in(survey))
+    if (documents > 0) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : ", ", reason, documents);
+  fail(Hint{std::move(reasons)}, "{} documents were read, none is left to train on", survey.fates.size());
+}
+
 void report(const Survey& survey, const Log& log) {
   if (survey.bad > 0)
     log.warning("{} bad records were left out; the first: {}",
@@ -234,10 +256,10 @@ BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& 
                                         .skip_bad = request.skip_bad},
                                        ops, folder.scratch(), progress, interrupt);
   report(survey, log);
-  check(survey.fates.count(Fate::train) > 0, "{} documents were read, none is left to train on",
-        survey.fates.size());
+  check_something_is_left(survey);
   manifest.dropped = dropped_in(survey);
 
+  folder.remove_stale(found);  // only now: the inputs turned out to be readable
   Builder builder(request, sources, survey, encoder, folder, ops, found.journal);
   folder.save(found.journal);
   builder.run(progress, interrupt);

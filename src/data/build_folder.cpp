@@ -86,11 +86,17 @@ std::optional<BuildJournal> BuildFolder::read_journal() const {
   return BuildJournal::parse(read_file(file, kMaxManifestBytes), file.string());
 }
 
-bool BuildFolder::shards_are_there(const SplitState& state) const {
-  for (const ManifestShard& shard : state.shards) {
-    const fs::path file = path_ / shard.file;
-    if (!fs::exists(file) || MappedShard(file).tokens() != shard.tokens) return false;
-  }
+bool BuildFolder::shards_are_there(const BuildJournal& journal) const {
+  for (const auto& [split, state] : {std::pair{"train", &journal.train}, std::pair{"val", &journal.val}})
+    for (std::size_t i = 0; i < state->shards.size(); ++i) {
+      const ManifestShard& shard = state->shards[i];
+      if (shard.file != shard_name(journal.name, split, i)) return false;
+      try {
+        if (MappedShard(path_ / shard.file).tokens() != shard.tokens) return false;
+      } catch (const Error&) {  // gone, or damaged
+        return false;
+      }
+    }
   return true;
 }
 
@@ -111,7 +117,14 @@ void BuildFolder::remove_shards(std::string_view name) {
   for (const fs::path& path : found) ops_.remove(path);
 }
 
-BuildFolder::Found BuildFolder::open(std::string_view name, const std::string& fingerprint,
+bool BuildFolder::writes(const fs::path& folder, std::string_view name, const Tokenizer& tokenizer,
+                         const fs::path& file) {
+  const std::string own = file.filename().string();
+  if (own != kManifestFile && own != tokenizer.file_name() && !is_shard_of(name, own)) return false;
+  return fs::weakly_canonical(file).parent_path() == fs::weakly_canonical(folder / own).parent_path();
+}
+
+BuildFolder::Found BuildFolder::open(const std::string& name, const std::string& fingerprint,
                                      IfBuilt if_built) {
   const bool replace = if_built != IfBuilt::refuse;
   const Hint hint{"name another folder with -o, or pass --force to build it anew"};
@@ -127,24 +140,28 @@ BuildFolder::Found BuildFolder::open(std::string_view name, const std::string& f
     const bool wanted = same || (if_built == IfBuilt::reuse && fingerprint_in(*manifest) == fingerprint);
     if (wanted && if_built != IfBuilt::replace) {
       remove_if_there(path_ / kJournalFile);
-      return {std::move(manifest), {}, false};
+      return {.finished = std::move(manifest)};
     }
     check(replace, hint, "{} holds a data set already", path_.string());
-    ops_.remove(path_ / kManifestFile);  // first: from now on nobody takes the folder for complete
-    remove_shards(manifest->name);
-  } else if (same && if_built != IfBuilt::replace && shards_are_there(journal->train) &&
-             shards_are_there(journal->val)) {
-    return {std::nullopt, std::move(*journal), true};
+  } else if (same && if_built != IfBuilt::replace && shards_are_there(*journal)) {
+    return {.journal = std::move(*journal), .resumed = true};
   }
   if (journal) {
     check(replace, hint, "{} holds an unfinished build of {}", path_.string(),
           same ? "which shards are missing" : "other inputs or settings");
-    remove_shards(journal->name);
   }
   check(replace || !has_shards(name), hint, "{} holds shards named {} already", path_.string(), name);
-  remove_shards(name);
-  return {
-      std::nullopt, {.name = std::string(name), .fingerprint = fingerprint, .train = {}, .val = {}}, false};
+  Found found{.journal = {.name = name, .fingerprint = fingerprint, .train = {}, .val = {}}};
+  found.stale = {name};
+  if (manifest) found.stale.push_back(manifest->name);
+  if (journal) found.stale.push_back(journal->name);
+  return found;
+}
+
+void BuildFolder::remove_stale(const Found& found) {
+  if (found.stale.empty()) return;
+  remove_if_there(path_ / kManifestFile);  // first: from now on nobody takes the folder for complete
+  for (const std::string& name : found.stale) remove_shards(name);
 }
 
 void BuildFolder::save(const BuildJournal& journal) {

@@ -34,15 +34,21 @@ class BuildFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path scratch() const { return path_ / ".digests"; }
 
+  // Is this one of the files that a build of this name writes into this folder?
+  static bool writes(const std::filesystem::path& folder, std::string_view name, const Tokenizer& tokenizer,
+                     const std::filesystem::path& file);
+
   // What is here for this build: the manifest of a finished one (if `reuse`, or if it was stopped at the very
   // end), or a journal to go on with. The journal is empty when it starts afresh; what another build left is
-  // then gone, or an error (`refuse`).
+  // then to be removed, or an error (`refuse`).
   struct Found {
-    std::optional<Manifest> finished;
-    BuildJournal journal;
+    std::optional<Manifest> finished = std::nullopt;
+    BuildJournal journal = {};
     bool resumed = false;
+    std::vector<std::string> stale = {};  // names of data sets
   };
-  Found open(std::string_view name, const std::string& fingerprint, IfBuilt if_built);
+  Found open(const std::string& name, const std::string& fingerprint, IfBuilt if_built);
+  void remove_stale(const Found& found);
 
   void save(const BuildJournal& journal);
   // The tokenizer, then the manifest, then the journal goes.
@@ -51,7 +57,7 @@ class BuildFolder {
  private:
   std::optional<Manifest> read_manifest() const;
   std::optional<BuildJournal> read_journal() const;
-  bool shards_are_there(const SplitState& state) const;
+  bool shards_are_there(const BuildJournal& journal) const;
   bool has_shards(std::string_view name) const;
   void remove_shards(std::string_view name);
   void remove_if_there(const std::filesystem::path& path);

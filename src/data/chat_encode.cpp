@@ -29,6 +29,13 @@ std::optional<TokenId> special_with_name(const Tokenizer& tokenizer, std::string
 
 }  // namespace
 
+TokenId bos_of(const Tokenizer& tokenizer) {
+  const auto bos = tokenizer.special().bos;
+  check(bos.has_value(), Hint{"train a tokenizer with `thimble tokenizer train`, or use --tokenizer bytes"},
+        "the tokenizer has no bos token, with which documents begin");
+  return *bos;
+}
+
 ChatTokens ChatTokens::of(const Tokenizer& tokenizer) {
   ChatTokens tokens;
   for (const NamedToken& token : kTokens) {

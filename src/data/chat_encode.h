@@ -13,6 +13,9 @@
 
 namespace thimble {
 
+// With which documents and conversations begin. A tokenizer without one is an error.
+TokenId bos_of(const Tokenizer& tokenizer);
+
 struct ChatTokens {
   TokenId bos = -1, user = -1, assistant = -1, end_turn = -1, system = -1;
 

@@ -12,7 +12,6 @@ namespace {
 
 constexpr std::size_t kReadBytes = 1 << 20;
 constexpr std::string_view kSpace = " \t\r\n";
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 std::uint64_t count_lines(std::string_view text) {
   return static_cast<std::uint64_t>(std::ranges::count(text, '\n'));

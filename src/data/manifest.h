@@ -61,7 +61,9 @@ struct ManifestShard {
 struct ManifestSplit {
   std::uint64_t documents = 0;  // or conversations
   std::uint64_t tokens = 0;
-  std::uint64_t bytes = 0;  // of the text that the tokens stand for; chat: of all contents
+  // Of the text that the tokens stand for. Chat: of all contents, whoever says them; bits per byte count the
+  // assistant's alone (eval/score.h), so this is not their denominator.
+  std::uint64_t bytes = 0;
   std::vector<ManifestShard> shards;
   bool operator==(const ManifestSplit&) const = default;
 };

@@ -29,10 +29,7 @@ void keep_answers(const ChatTokens& chat, bool in_answer, std::span<std::int32_t
 }  // namespace
 
 TokenMarks TokenMarks::of(const Tokenizer& tokenizer, DataKind kind, LossOn loss_on) {
-  check(tokenizer.special().bos.has_value(),
-        Hint{"train a tokenizer with `thimble tokenizer train`, or use --tokenizer bytes"},
-        "the tokenizer has no bos token, with which documents begin");
-  TokenMarks marks{.bos = *tokenizer.special().bos};
+  TokenMarks marks{.bos = bos_of(tokenizer)};
   if (kind == DataKind::chat && loss_on == LossOn::assistant) marks.answers_only = ChatTokens::of(tokenizer);
   return marks;
 }

@@ -1,11 +1,15 @@
-// Bits per byte: how well a model predicts a text. bpb = nats / ln 2 / bytes (DESIGN 8.4).
+// Bits per byte: how well a model predicts a set of tokens. bpb = nats / ln 2 / bytes (DESIGN 8.4).
+//
+// Texts are read in windows of `context` tokens, one after the other. Chats are packed into rows as whole
+// conversations, and only what the assistant says is scored: its bytes are those of its contents, and
+// <end_turn> has nats and no bytes. Documents are isolated from each other either way.
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "base/interrupt.h"
 #include "base/progress.h"
+#include "data/token_set.h"
 #include "model/model.h"
 #include "tokenizer/byte_table.h"
 
@@ -26,10 +30,9 @@ struct ScoreOptions {
   std::int64_t tokens_at_a_time = 0;  // computed together; 0: about 8192
 };
 
-// Windows of `context` tokens, one after the other; every token but the first is scored exactly once.
-// Documents are isolated.
-Score score_tokens(Model& model, const ByteTable& bytes, std::span<const std::int32_t> tokens,
-                   std::int32_t bos, const ScoreOptions& options, const ProgressOutput& progress,
-                   const Interrupt* interrupt = nullptr);
+// Every target of the set exactly once: of a text all tokens but the first bos, and the bos behind the last;
+// of chats those that TokenMarks names (to compare, score with LossOn::assistant whatever was trained).
+Score score_set(Model& model, const ByteTable& bytes, const TokenSet& set, const ScoreOptions& options,
+                const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
 
 }  // namespace thimble

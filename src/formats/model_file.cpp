@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "formats/architecture.h"
+#include "formats/artifact.h"
 #include "formats/hugging_face.h"
 #include "formats/safetensors.h"
 #include "formats/weight_sources.h"
@@ -110,8 +111,7 @@ std::string first_bytes(const fs::path& path, std::size_t count) {
 ModelFile open_model(const fs::path& path) {
   if (fs::is_directory(path)) return open_folder(path);
   if (first_bytes(path, 4) == "GGUF") fail("{} is a GGUF, which this build cannot read yet", path.string());
-  if (path.extension() == ".thimble")
-    fail("{} is an artifact, which this build cannot read yet", path.string());
+  if (path.extension() == ".thimble" || is_artifact(first_bytes(path, 8))) return open_artifact(path).model;
   return open_checkpoint(path);
 }
 
@@ -124,8 +124,8 @@ void append_tensors(const SafetensorsFile& file, std::vector<StoredTensor>& tens
     tensors.push_back({entry.name, std::string(entry.dtype), entry.dims, entry.bytes()});
 }
 
-Model make_model(const ModelFile& file, const Context& context) {
-  Model model(file.config.model, context);
+Model make_model(const ModelFile& file, const Context& context, DType dtype) {
+  Model model(file.config.model, context, dtype);
   std::ranges::copy(file.weights, model.weights().begin());
   model.weights_changed();
   return model;

@@ -4,7 +4,8 @@
 //   Model model = make_model(file, context);
 //   const auto tokenizer = open_tokenizer(file);
 //
-// Kinds: a run folder (its best, else its last checkpoint), a checkpoint, a Hugging Face folder.
+// Kinds: a run folder (its best, else its last checkpoint), a checkpoint, an artifact (artifact.h), a Hugging
+// Face folder.
 //
 // A checkpoint is a safetensors file. Its weights carry the params table's names; tensors `optim.*` and
 // `thimble.*` are no weights; metadata holds the strings named below.
@@ -59,7 +60,7 @@ struct StoredTensor {
 
 struct ModelFile {
   std::filesystem::path path;  // what was opened: of a run folder the checkpoint
-  std::string format;          // "safetensors" or "huggingface"
+  std::string format;          // "safetensors", "thimble" or "huggingface"
   std::string architecture;    // "llama", "golf", ... (architecture.h)
   Config config;               // resolved; training is the default where the file says nothing of it
   std::vector<float> weights;  // laid out as ParamTable(config.model) says
@@ -77,7 +78,7 @@ ModelFile open_model(const std::filesystem::path& path);
 ModelFile open_state_dict(const std::filesystem::path& path, const Config& config, std::string_view prefix);
 
 // A model that runs, with a copy of the weights.
-Model make_model(const ModelFile& file, const Context& context);
+Model make_model(const ModelFile& file, const Context& context, DType dtype = DType::f32);
 
 // For openers: every tensor of the file, as it lies there.
 void append_tensors(const SafetensorsFile& file, std::vector<StoredTensor>& tensors);

@@ -72,33 +72,33 @@ void BoundProgram::bind(Input& input, std::int64_t rows) {
   if (std::exchange(input.rows, rows) != rows) program_.bind(input.value, bound(input.value));
 }
 
+std::int64_t BoundProgram::rows_given(const Input& input, const Rows& rows) const {
+  const ValueInfo& info = program_.tape().info(input.value);
+  const auto given = input.integers                 ? static_cast<std::int64_t>((rows.*input.integers).size())
+                     : input.value == graph_.weight ? static_cast<std::int64_t>(rows.weight.size())
+                                                    : info.shape.rows;
+  check(given <= info.shape.rows, "[model] {} rows of '{}', the program takes {}", given, info.name,
+        info.shape.rows);
+  return given;
+}
+
 void BoundProgram::stage(const Rows& rows, std::uint64_t dropout_seed, std::byte* place) const {
   for (const Input& input : inputs_) {
-    std::byte* to = place + input.offset;
-    if (input.integers) {
-      const std::vector<std::int32_t>& from = rows.*input.integers;
-      std::memcpy(to, from.data(), from.size() * sizeof(std::int32_t));
-    } else if (input.value == graph_.weight) {
-      std::memcpy(to, rows.weight.data(), rows.weight.size() * sizeof(float));
-    } else {
-      std::memcpy(to, &dropout_seed, sizeof(dropout_seed));
-    }
+    const void* from = input.integers ? static_cast<const void*>((rows.*input.integers).data())
+                       : input.value == graph_.weight ? static_cast<const void*>(rows.weight.data())
+                                                      : &dropout_seed;
+    const std::int64_t bytes =
+        rows_given(input, rows) * dtype_bytes(program_.tape().info(input.value).shape.dtype);
+    if (bytes > 0) std::memcpy(place + input.offset, from, static_cast<std::size_t>(bytes));
   }
 }
 
 void BoundProgram::set_inputs(const Rows& rows, std::uint64_t dropout_seed) {
-  for (Input& input : inputs_) {
-    const std::int64_t recorded = program_.tape().info(input.value).shape.rows;
-    const auto given = input.integers ? static_cast<std::int64_t>((rows.*input.integers).size())
-                       : input.value == graph_.weight ? static_cast<std::int64_t>(rows.weight.size())
-                                                      : recorded;
-    check(given <= recorded, "[model] {} rows of '{}', the program takes {}", given,
-          program_.tape().info(input.value).name, recorded);
-    bind(input, given);
-  }
-  std::byte* place = staging_.bytes() > 0 ? staging_.data() : block_.at(0);
-  stage(rows, dropout_seed, place);
-  if (place != block_.at(0)) context_.runtime()->upload(block_.at(0), place, block_.bytes());
+  for (Input& input : inputs_) bind(input, rows_given(input, rows));
+  if (staging_.bytes() == 0) return stage(rows, dropout_seed, block_.at(0));
+  context_.runtime()->synchronise();  // the last copy may still read what is overwritten now
+  stage(rows, dropout_seed, staging_.data());
+  context_.runtime()->upload(block_.at(0), staging_.data(), block_.bytes());
 }
 
 void BoundProgram::take_staged(const std::byte* place) {

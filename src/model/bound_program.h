@@ -43,6 +43,7 @@ class BoundProgram {
   };
 
   std::vector<Input> lay_out() const;
+  std::int64_t rows_given(const Input& input, const Rows& rows) const;  // no more than were recorded
   std::int64_t size_of_inputs() const;
   Tensor bound(Value value) const;
   void bind(Input& input, std::int64_t rows);

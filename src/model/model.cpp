@@ -144,6 +144,7 @@ Model::Scores Model::score(const Rows& rows, bool logits) {
 }
 
 Tensor Model::decode(const Rows& rows, KvCache& cache) {
+  check(context_->device() == Device::cpu, Hint{"--device cpu"}, "decoding does not run on the GPU yet");
   check(!rows.gather.empty(), "[model] decoding needs at least one row whose logits are wanted");
   const std::int64_t bucket = row_bucket(rows.count()),
                      gathered = row_bucket(static_cast<std::int64_t>(rows.gather.size()));

@@ -22,6 +22,7 @@ constexpr char kVariable[] = "THIMBLE_CUDA_PLUGIN";
 std::vector<fs::path> places() {
   std::error_code ignored;
   const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  if (folder.empty()) return {};  // without /proc: not whatever lies in the working folder
   return {folder / kFileName, folder.parent_path() / "lib" / kFileName};
 }
 

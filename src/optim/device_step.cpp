@@ -114,6 +114,7 @@ void DeviceStep::land() {
 
 void DeviceStep::lay_out(const Batch& batch, const Key& key) {
   while (!in_flight_.empty()) land();
+  key_.reset();  // until all is there: memory may not be had
   graph_.reset();
   warm_ = false;
   parts_.clear();
@@ -121,7 +122,6 @@ void DeviceStep::lay_out(const Batch& batch, const Key& key) {
                scratch = kernels_.sum_scratch_bytes(model_.params().block_size());
   for (const Rows& rows : batch.micro_batches) {
     BoundProgram& program = model_.training_program(rows.count(), batch.options);
-    model_.bind_gradients(program, gradients_.on_device());
     parts_.push_back({&program, offset});
     offset += program.input_bytes();
     scratch = std::max(scratch, kernels_.sum_scratch_bytes(rows.count()));
@@ -158,6 +158,7 @@ void DeviceStep::queue_work() {
   std::vector<BoundProgram*> prepared;
   for (const Part& part : parts_) {
     BoundProgram& bound = *part.program;
+    model_.bind_gradients(bound, gradients_.on_device());  // the model's own calls may have bound others
     bound.take_staged(block_.at(part.offset));
     if (std::ranges::find(prepared, &bound) == prepared.end()) {
       bound.program().prepare();

@@ -9,7 +9,7 @@
 //   runtime->begin_capture();  ... queue a step ...  graph = runtime->end_capture();
 //   graph->launch();                           // the same step again, in one call
 //
-// The CUDA runtime comes from the plugin (ops/cuda/plugin.h); without it there is the CPU.
+// The CUDA runtime comes from the plugin (ops/cuda_plugin.h); without it there is the CPU.
 #pragma once
 
 #include <cstddef>

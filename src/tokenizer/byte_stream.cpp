@@ -74,8 +74,10 @@ class PackedStream : public ByteStream {
         ended_ = end_ == 0;
       }
       if (begin_ == end_ && ended_) {
-        check(complete(), "{} is cut short: the archive does not end", file_.name());
-        return 0;
+        // All was taken in, but not all of what it means given out, where the buffer was too small for that.
+        const std::size_t made = complete() ? 0 : unpack(buffer);
+        check(made > 0 || complete(), "{} is cut short: the archive does not end", file_.name());
+        return made;
       }
       if (const std::size_t made = unpack(buffer)) return made;
     }

@@ -7,8 +7,12 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string_view>
 
 namespace thimble {
+
+// What some programs write before a text in UTF-8. It is no part of the text.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 class ByteStream {
  public:

@@ -13,6 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kEndOfText = "<|endoftext|>";
+constexpr std::size_t kSeparatorBytes = kEndOfText.size() + 1;  // at most, of one whose end is still to come
 constexpr std::size_t kReadBytes = 1 << 20;
 constexpr std::array<std::string_view, 4> kSplitNames = {"line", "blank-line", "file", "endoftext"};
 
@@ -112,12 +113,17 @@ bool TextSource::open_next_file() {
   if (next_file_ == files_.size()) return false;
   stream_ = open_byte_stream(files_[next_file_++]);
   file_ended_ = false;
+  buffer_.clear();
+  begin_ = searched_ = 0;
+  inside_ = false;
+  line_ = 1;
+  while (!file_ended_ && buffer_.size() < kByteOrderMark.size()) fill();
+  if (buffer_.starts_with(kByteOrderMark)) begin_ = searched_ = kByteOrderMark.size();
   return true;
 }
 
-// Reads on in the current file; false at its end.
-bool TextSource::fill() {
-  if (file_ended_) return false;
+// Reads on in the current file, or finds its end.
+void TextSource::fill() {
   buffer_.erase(0, begin_);
   searched_ -= begin_;
   begin_ = 0;
@@ -126,7 +132,6 @@ bool TextSource::fill() {
   const std::size_t count = stream_->read({buffer_.data() + size, kReadBytes});
   buffer_.resize(size + count);
   file_ended_ = count == 0;
-  return count > 0;
 }
 
 std::optional<TextSource::Cut> TextSource::find_cut(std::size_t from) const {
@@ -143,20 +148,37 @@ std::optional<TextSource::Cut> TextSource::find_cut(std::size_t from) const {
       for (std::size_t end = from; (end = buffer_.find('\n', end)) != buffer_.npos; ++end) {
         std::size_t next = end + 1;
         if (next < buffer_.size() && buffer_[next] == '\r') ++next;
-        if (next < buffer_.size() && buffer_[next] == '\n') return Cut{end, next + 1};
+        if (next == buffer_.size() || buffer_[next] != '\n') continue;
+        const bool carriage_return = end > begin_ && buffer_[end - 1] == '\r';
+        return Cut{end - (carriage_return ? 1 : 0), next + 1};
       }
       return std::nullopt;
     }
     case DocumentSplit::end_of_text: {
       const std::size_t end = buffer_.find(kEndOfText, from);
       if (end == buffer_.npos) return std::nullopt;
-      std::size_t next = end + kEndOfText.size();
-      if (next == buffer_.size() && !file_ended_) return std::nullopt;  // its line end may still come
-      if (next < buffer_.size() && buffer_[next] == '\n') ++next;
-      return Cut{end, next};
+      const std::size_t next = end + kEndOfText.size();
+      const std::string_view behind = std::string_view(buffer_).substr(next, 2);
+      if ((behind.empty() || behind == "\r") && !file_ended_) return std::nullopt;  // more may come
+      return Cut{end, next + (behind.starts_with('\n') ? 1 : behind == "\r\n" ? 2 : 0)};
     }
   }
   return std::nullopt;
+}
+
+// The document reaches to here, at least: what is not cut off and cannot be the start of a separator.
+std::size_t TextSource::known_end(const std::optional<Cut>& cut) const {
+  if (cut) return cut->text_end;
+  return file_ended_ ? buffer_.size() : buffer_.size() - std::min(buffer_.size(), kSeparatorBytes);
+}
+
+void TextSource::skip_empty_lines() {
+  while (true) {
+    const std::string_view rest = std::string_view(buffer_).substr(begin_, 2);
+    if (!rest.starts_with('\n') && rest != "\r\n") return;
+    begin_ += rest.starts_with('\n') ? 1 : 2;
+    ++line_;
+  }
 }
 
 std::optional<TextDocument> TextSource::hand_out(std::size_t text_end, std::size_t next, bool whole) {
@@ -174,28 +196,24 @@ std::optional<TextDocument> TextSource::hand_out(std::size_t text_end, std::size
 
 std::optional<TextDocument> TextSource::next() {
   while (true) {
+    if (options_.split == DocumentSplit::blank_line && !inside_) skip_empty_lines();
     std::optional<TextDocument> document;
-    if (const auto cut = find_cut(std::max(searched_, begin_))) {
-      document = hand_out(cut->text_end, cut->next, true);
-    } else if (buffer_.size() - begin_ > options_.max_piece_bytes) {
+    const auto cut = find_cut(std::max(searched_, begin_));
+    if (known_end(cut) > begin_ + options_.max_piece_bytes) {
       const std::size_t limit = begin_ + options_.max_piece_bytes;
       std::size_t end = safe_cut(buffer_, begin_, limit);
       if (end == 0) end = character_boundary(buffer_, limit);
       document = hand_out(end, end, false);
-    } else {
+    } else if (cut) {
+      document = hand_out(cut->text_end, cut->next, true);
+    } else if (!file_ended_) {
       // What could be the start of a separator is searched again with what comes behind it.
-      searched_ = std::max(begin_, buffer_.size() - std::min(buffer_.size(), kEndOfText.size()));
-      if (fill()) continue;
-      if (begin_ < buffer_.size()) {
-        document = hand_out(buffer_.size(), buffer_.size(), true);
-      } else if (!open_next_file()) {
-        return std::nullopt;
-      } else {
-        buffer_.clear();
-        begin_ = searched_ = 0;
-        inside_ = false;
-        line_ = 1;
-      }
+      searched_ = std::max(begin_, known_end(cut));
+      fill();
+    } else if (begin_ < buffer_.size()) {
+      document = hand_out(buffer_.size(), buffer_.size(), true);
+    } else if (!open_next_file()) {
+      return std::nullopt;
     }
     if (document) return document;
   }

@@ -16,7 +16,7 @@ namespace thimble {
 
 enum class DocumentSplit {
   line,         // each line is one; the line end is not part of it
-  blank_line,   // stretches without an empty line
+  blank_line,   // stretches without an empty line; the line end before one is not part of them
   file,         // a whole file
   end_of_text,  // what stands between "<|endoftext|>" and the next; the line end after it belongs to it
 };
@@ -27,14 +27,14 @@ struct TextSourceOptions {
   DocumentSplit split = DocumentSplit::end_of_text;
   bool keep_line_end = false;  // of lines: Hugging Face's trainer sees them
   // A longer document is handed out in pieces (TextDocument::starts tells), so that nothing has to fit in
-  // memory.
+  // memory. Where it is cut depends on the document alone.
   std::uint64_t max_piece_bytes = 64 << 20;
 };
 
 struct TextDocument {
   std::string_view text;   // valid until the next call
   bool starts = true;      // the first piece of its document
-  bool ends = true;        // the last one, as far as is known: the file's end may show that nothing follows
+  bool ends = true;        // the last one
   std::uint64_t line = 1;  // of its file, where the piece begins
 };
 
@@ -56,7 +56,9 @@ class TextSource {
     std::size_t text_end, next;  // the document's end, and where the next one begins
   };
   std::optional<Cut> find_cut(std::size_t from) const;
-  bool fill();
+  std::size_t known_end(const std::optional<Cut>& cut) const;
+  void skip_empty_lines();
+  void fill();
   bool open_next_file();
   std::optional<TextDocument> hand_out(std::size_t text_end, std::size_t next, bool whole);
 

@@ -40,7 +40,8 @@ constexpr std::int64_t kSizesEvery = 25;  // steps from one measurement of the u
 
 // What was left to the machine is settled and written down, so that the run goes on with it anywhere.
 Config settled(const Config& config, const Context& context) {
-  Config result = with_micro_batch(config, available_memory());
+  const bool card = context.device() == Device::cuda;
+  Config result = with_micro_batch(config, card ? context.runtime()->available_bytes() : available_memory());
   const DType dtype = compute_dtype(config.train.dtype, context.device());
   result.train.dtype = dtype == DType::bf16 ? ComputeDType::bf16 : ComputeDType::f32;
   return result;
@@ -80,6 +81,7 @@ class Trainer {
  public:
   explicit Trainer(const Surroundings& around)
       : around_(around),
+        context_(around.request.device, around.log),
         config_(settled(around.request.config, context_)),
         model_(config_.model, context_, compute_dtype(config_.train.dtype, context_.device())),
         optimizer_(model_.params(), config_.train, context_),
@@ -103,7 +105,7 @@ class Trainer {
     {
       Reporter reporter(config_, around_.log, around_.progress, around_.metrics, std::move(history_));
       report_ = &reporter;
-      if (around_.progress.enabled) measure_peak();
+      if (around_.progress.enabled && context_.device() == Device::cpu) measure_peak();
       first_validation();
       prime();
       while (result_.status.empty()) step();
@@ -152,6 +154,7 @@ class Trainer {
           "the data is not that of the run in {}", around_.folder.path().string());
     check_unfinished(head.state);
     restore_checkpoint(file, head.state, {model_, optimizer_, averaging_});
+    steps_->send();
     state_ = head.state;
     loader_.seek(state_.position);
     around_.folder.tidy(state_.step);
@@ -205,7 +208,8 @@ class Trainer {
     const double started = seconds_now();
     StepReport report;
     report.multiplier = rate_multiplier(config_.train, state_.step, state_.elapsed_seconds);
-    if ((state_.step + 1) % kSizesEvery == 0) report.sizes.emplace();
+    // A card does not measure its updates.
+    if ((state_.step + 1) % kSizesEvery == 0 && context_.device() == Device::cpu) report.sizes.emplace();
     report.result = steps_->run({.step = state_.step,
                                  .multiplier = report.multiplier,
                                  .qat_bits = qat_bits(),
@@ -220,6 +224,7 @@ class Trainer {
 
   void advance(StepReport& report, double started) {
     ++state_.step;
+    if (averaging_.on()) steps_->fetch();
     averaging_.add(state_.step, report.multiplier, model_.weights());
     state_.averaged = averaging_.count();
     state_.tokens += report.result.tokens;
@@ -270,6 +275,7 @@ class Trainer {
   bool validate() {
     if (!around_.data.val) return false;
     state_.validation_due = true;
+    steps_->fetch();
     const std::optional<Score> score = validation_score({model_, optimizer_, averaging_}, *around_.data.val,
                                                         bytes_, config_.train.val_tokens, around_.interrupt);
     if (!score) return false;
@@ -288,6 +294,7 @@ class Trainer {
   }
 
   void save(bool best) {
+    steps_->fetch();
     // A finite gradient can still push a weight over the edge.
     if (!std::isfinite(cpu::sum_of_squares(model_.weights()))) return diverge("a weight");
     around_.metrics.flush();

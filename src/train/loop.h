@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "model/config.h"
+#include "tensor/device.h"
 #include "tokenizer/tokenizer.h"
 #include "train/data_settings.h"
 #include "train/diagnosis.h"
@@ -27,6 +28,7 @@ struct TrainRequest {
   bool source_was_named =
       true;  // resuming: false goes on with the shards in the run's folder, if there are any
   std::filesystem::path run;
+  std::shared_ptr<DeviceRuntime> device = cpu_runtime();
   std::vector<float> initial_weights = {};  // laid out as the params table says; empty: from the seed
   bool resume = false;                      // from run/last.safetensors
   bool force = false;           // a new run replaces one that is there; a resumed one may change its settings

@@ -5,6 +5,7 @@
 
 #include "base/rng.h"
 #include "tensor/arena.h"
+#include "train/card_step.h"
 #include "train/clock.h"
 
 namespace thimble {
@@ -13,19 +14,6 @@ namespace {
 
 constexpr std::uint64_t kDropoutStream = 0xD20;    // keeps dropout's seeds apart from the weights' streams
 constexpr std::uint64_t kMostMicroBatches = 4096;  // seeds of a step, so that no two steps share one
-
-std::uint64_t dropout_seed(const TrainConfig& config, std::int64_t step, std::size_t micro_batch) {
-  Rng seed(static_cast<std::uint64_t>(config.seed),
-           (static_cast<std::uint64_t>(step) * kMostMicroBatches + micro_batch) * 2, kDropoutStream);
-  return seed.next_u64();
-}
-
-std::uint64_t bytes_of(const Rows& rows, const ByteTable& bytes) {
-  std::uint64_t sum = 0;
-  for (std::size_t n = 0; n < rows.target.size(); ++n)
-    if (rows.target[n] >= 0) sum += bytes.bytes(rows.token[n], rows.target[n]);
-  return sum;
-}
 
 // Weights, gradients and moments in host memory.
 class HostStep final : public StepRunner {
@@ -44,7 +32,7 @@ class HostStep final : public StepRunner {
     std::ranges::fill(gradients_.all(), 0.0f);
     for (std::size_t i = 0; i < batch.micro_batches.size(); ++i) {
       result.loss += add_gradients(batch.micro_batches[i], wish.step, i, wish.qat_bits);
-      result.bytes += bytes_of(batch.micro_batches[i], parts_.bytes);
+      result.bytes += bytes_of_targets(batch.micro_batches[i], parts_.bytes);
     }
     result.grad_norm = result.loss;
     if (!std::isfinite(result.loss)) return result;
@@ -77,7 +65,21 @@ class HostStep final : public StepRunner {
 
 }  // namespace
 
+std::uint64_t dropout_seed(const TrainConfig& config, std::int64_t step, std::size_t micro_batch) {
+  Rng seed(static_cast<std::uint64_t>(config.seed),
+           (static_cast<std::uint64_t>(step) * kMostMicroBatches + micro_batch) * 2, kDropoutStream);
+  return seed.next_u64();
+}
+
+std::uint64_t bytes_of_targets(const Rows& rows, const ByteTable& bytes) {
+  std::uint64_t sum = 0;
+  for (std::size_t n = 0; n < rows.target.size(); ++n)
+    if (rows.target[n] >= 0) sum += bytes.bytes(rows.token[n], rows.target[n]);
+  return sum;
+}
+
 std::unique_ptr<StepRunner> make_step_runner(const StepParts& parts) {
+  if (parts.context.device() == Device::cuda) return make_card_step(parts);
   return std::make_unique<HostStep>(parts);
 }
 

@@ -50,7 +50,16 @@ class StepRunner {
   // Forward and backward of one micro-batch of each size, without update; its data is not consumed. What is made on
   // first use (programs, plans, pages of memory) is there afterwards.
   virtual void prime(int qat_bits) = 0;
+
+  // Weights and moments from where steps change them into host memory, and back: before they are read there, and after
+  // they were written.
+  virtual void fetch() {}
+  virtual void send() {}
 };
+
+// What the runners of all devices share.
+std::uint64_t dropout_seed(const TrainConfig& config, std::int64_t step, std::size_t micro_batch);
+std::uint64_t bytes_of_targets(const Rows& rows, const ByteTable& bytes);
 
 // For the device of the context.
 std::unique_ptr<StepRunner> make_step_runner(const StepParts& parts);

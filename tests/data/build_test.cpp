@@ -294,6 +294,82 @@ TEST(Build, ErrorsLeaveNothingBehind) {
   EXPECT_FALSE(fs::exists(request.folder));
 }
 
+TEST(Build, WhatIsToBeReplacedStaysUntilTheInputsWereRead) {
+  TempFolder folder;
+  BuildRequest request{.inputs = {folder.write("a.jsonl", "{\"text\": \"x\"}\n").string()},
+                       .tokenizer = load_tokenizer("bytes"),
+                       .folder = folder / "out"};
+  build(request);
+  const auto before = contents(request.folder);
+  request.if_built = IfBuilt::replace;
+  for (const char* bad : {"{\"text\": \"y\"}\n{]\n", "{\"text\": \"\"}\n"}) {
+    folder.write("a.jsonl", bad);
+    EXPECT_THROW(build(request), Error);
+    EXPECT_EQ(contents(request.folder), before);
+  }
+}
+
+TEST(Build, TheSameBytesUnderAnotherEndingAreOtherData) {
+  TempFolder folder;
+  BuildRequest request{.inputs = {folder.write("a.txt", "{\"text\": \"x\"}\n").string()},
+                       .tokenizer = load_tokenizer("bytes"),
+                       .folder = folder / "out",
+                       .if_built = IfBuilt::reuse};
+  build(request);
+  fs::rename(folder / "a.txt", folder / "b.txt");
+  request.inputs = {(folder / "b.txt").string()};
+  EXPECT_TRUE(build(request).reused);
+  fs::rename(folder / "b.txt", folder / "a.jsonl");
+  request.inputs = {(folder / "a.jsonl").string()};
+  const BuildResult built = build(request);
+  EXPECT_FALSE(built.reused);
+  EXPECT_EQ(decoded(*request.tokenizer, request.folder, built.manifest.train),
+            (std::vector<std::string>{"x"}));
+}
+
+TEST(Build, ItsOwnOutputIsNoInput) {
+  TempFolder folder;
+  folder.write("a.txt", tales(10));
+  BuildRequest request{.inputs = {folder.path().string()},
+                       .tokenizer = load_tokenizer("bytes"),
+                       .folder = folder / "out/../out",
+                       .if_built = IfBuilt::replace};
+  const Manifest first = build(request).manifest;
+  EXPECT_EQ(build(request).manifest, first);
+  request.folder = folder.path();  // beside its inputs
+  fs::remove_all(folder / "out");
+  EXPECT_EQ(build(request).manifest.train, first.train);
+  EXPECT_EQ(build(request).manifest.sources.size(), 1u);
+  fs::remove(folder / "a.txt");
+  EXPECT_THROW(build(request), Error);
+}
+
+TEST(Build, SaysWhyNothingIsLeft) {
+  TempFolder folder;
+  const std::string chats = R"([{"role": "user", "content": "q"}])"
+                            "\n{]\n";
+  try {
+    build({.inputs = {folder.write("a.jsonl", chats).string()},
+           .tokenizer = load_tokenizer("bytes:chat"),
+           .folder = folder / "out",
+           .read = {.kind = DataKind::chat},
+           .skip_bad = true});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.hint(), "bad: 1, without_answer: 1");
+  }
+}
+
+TEST(Build, ADeviceIsNoInput) {
+  TempFolder folder;
+  try {
+    build({.inputs = {"/dev/null"}, .tokenizer = load_tokenizer("bytes"), .folder = folder / "out"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("it is a device"), std::string::npos) << error.what();
+  }
+}
+
 // The real disk, until the process is killed in the middle of the n-th operation.
 class DeadlyOps final : public FileOps {
  public:
@@ -375,6 +451,27 @@ TEST(Build, KilledAnywhereAndResumedEndsTheSame) {
     fs::remove_all(request.folder);
   }
   EXPECT_GT(resumed, 5);
+}
+
+TEST(Build, DamagedShardsOfAnUnfinishedBuildAreMadeAgain) {
+  TempFolder folder;
+  BuildRequest request{.inputs = {folder.write("a.txt", tales(100)).string()},
+                       .val_fraction = 0.2,
+                       .tokenizer = load_tokenizer("bytes"),
+                       .folder = folder / "out",
+                       .shard_tokens = 1000};
+  build_until_killed(request, 40);
+  fs::resize_file(request.folder / "data_train_000000.bin", 1500);
+  try {
+    build(request);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(error.hint().find("--force"), std::string::npos) << error.what();
+  }
+  request.if_built = IfBuilt::reuse;
+  const BuildResult built = build(request);
+  EXPECT_FALSE(built.resumed);
+  tokens_of(request.folder, built.manifest.train);
 }
 
 TEST(Build, OtherSettingsDoNotGoOnWithAnUnfinishedBuild) {

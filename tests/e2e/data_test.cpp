@@ -148,6 +148,16 @@ TEST(DataBuild, InterruptedItGoesOnLater) {
   EXPECT_EQ(json_of(run_binary({.arguments = words})).at("documents").as_int(), 30000);
 }
 
+TEST(DataSample, InterruptedItLeavesNothing) {
+  TempFolder folder;
+  const RunResult stopped =
+      run_binary({.arguments = {"data", "sample", "--size", "1G", "-o", (folder / "chats.jsonl").string()},
+                  .signal = SIGTERM,
+                  .signal_after_seconds = 0.3});
+  EXPECT_EQ(stopped.exit_code, 130) << stopped;
+  EXPECT_EQ(folder.files(), std::vector<std::string>());
+}
+
 TEST(DataInfo, LooksIntoEverything) {
   TempFolder folder;
   const std::string text = folder.write("tales.txt", tales(10)).string(), out = (folder / "out").string();

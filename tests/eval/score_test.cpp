@@ -2,46 +2,61 @@
 
 #include <cmath>
 
-#include "base/rng.h"
-#include "model/config_builder.h"
+#include "data/chat_encode.h"
+#include "eval/small_model.h"
 
 namespace thimble {
 namespace {
 
 struct Fixture {
   Context context;
-  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer("bytes");
-  std::unique_ptr<Model> model;
-  std::vector<std::int32_t> tokens;
+  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer("bytes:chat");
+  std::unique_ptr<Model> model = small_model(context, tokenizer->vocab_size(), 16);
+  std::vector<std::int32_t> tokens = {*tokenizer->special().bos};
 
   Fixture() {
-    ConfigBuilder settings;
-    settings.preset("quick");
-    for (const char* setting :
-         {"context=16", "layers=1", "dim=32", "heads=2", "kv_heads=1", "head_dim=16", "rope_dims=16"})
-      settings.set(setting);
-    settings.set(fmt::format("vocab_size={}", tokenizer->vocab_size()));
-    model = std::make_unique<Model>(settings.resolve().model, context);
-    initialise(model->params(), 3, model->weights());
-    model->weights_changed();
-    tokens = {*tokenizer->special().bos};
     tokenizer->encode("The quick brown fox jumps over the lazy dog, twice, and then rests under a tree.",
                       tokens);
-    tokens.push_back(*tokenizer->special().bos);
   }
 
-  Score score(const ScoreOptions& options) {
-    const ByteTable bytes(*tokenizer, static_cast<TokenId>(model->config().vocab_size));
-    return score_tokens(*model, bytes, tokens, *tokenizer->special().bos, options, ProgressOutput::nowhere());
+  TokenSet text() const { return {tokens, TokenMarks::of(*tokenizer, DataKind::text, LossOn::assistant)}; }
+  TokenSet chats(std::span<const Conversation> conversations) const {
+    std::vector<std::int32_t> all;
+    for (const Conversation& turns : conversations) {
+      const auto ids = encode_conversation(*tokenizer, turns);
+      all.insert(all.end(), ids.begin(), ids.end());
+    }
+    return {all, TokenMarks::of(*tokenizer, DataKind::chat, LossOn::assistant)};
   }
+  Score score(const TokenSet& set, const ScoreOptions& options = {}) {
+    const ByteTable bytes(*tokenizer, static_cast<TokenId>(model->config().vocab_size));
+    return score_set(*model, bytes, set, options, ProgressOutput::nowhere());
+  }
+  // The nats of the tokens [first, ids.size()), each after all before it, in one row.
+  double nats_in_one_row(const std::vector<std::int32_t>& ids, std::size_t first) {
+    std::vector<std::int32_t> input(ids.begin(), ids.end() - 1), target(ids.begin() + 1, ids.end());
+    for (std::size_t i = 0; i + 1 < first; ++i) target[i] = -1;
+    double nats = 0;
+    for (float value :
+         model->score(grid_rows(model->config(), static_cast<std::int64_t>(input.size()), input, target))
+             .nats)
+      nats += value;
+    return nats;
+  }
+};
+
+const std::vector<Conversation> kChats = {
+    {{ChatRole::user, "Hi"}, {ChatRole::assistant, "Yes"}},
+    {{ChatRole::user, "1+1"}, {ChatRole::assistant, "2"}},
+    {{ChatRole::user, "a"}, {ChatRole::assistant, "b"}, {ChatRole::user, "c"}, {ChatRole::assistant, "de"}},
 };
 
 TEST(Score, EveryTokenIsScoredOnceWhateverIsComputedAtATime) {
   Fixture f;
-  const Score all = f.score({});
-  EXPECT_EQ(all.tokens, static_cast<std::int64_t>(f.tokens.size()) - 1);
-  EXPECT_EQ(all.bytes, f.tokens.size() - 2) << "the closing bos has no bytes";
-  const Score few = f.score({.tokens_at_a_time = 16});
+  const Score all = f.score(f.text());
+  EXPECT_EQ(all.tokens, static_cast<std::int64_t>(f.tokens.size()));
+  EXPECT_EQ(all.bytes, f.tokens.size() - 1) << "the closing bos has no bytes";
+  const Score few = f.score(f.text(), {.tokens_at_a_time = 16});
   EXPECT_EQ(few.tokens, all.tokens);
   EXPECT_NEAR(few.nats, all.nats, 1e-4);
   EXPECT_NEAR(all.bits_per_byte(), all.nats / std::log(2.0) / static_cast<double>(all.bytes), 1e-12);
@@ -49,22 +64,51 @@ TEST(Score, EveryTokenIsScoredOnceWhateverIsComputedAtATime) {
 
 TEST(Score, EqualsScoringWindowByWindow) {
   Fixture f;
+  std::vector<std::int32_t> tokens = f.tokens;
+  tokens.push_back(f.tokens.front());
   double nats = 0;
-  for (std::size_t at = 0; at + 1 < f.tokens.size(); at += 16) {
-    const std::size_t count = std::min<std::size_t>(16, f.tokens.size() - 1 - at);
-    const std::span<const std::int32_t> window(f.tokens.data() + at, count + 1);
-    for (float value : f.model
-                           ->score(grid_rows(f.model->config(), static_cast<std::int64_t>(count),
-                                             window.first(count), window.subspan(1)))
-                           .nats)
-      nats += value;
+  for (std::size_t at = 0; at + 1 < tokens.size(); at += 16) {
+    const std::size_t count = std::min<std::size_t>(16, tokens.size() - 1 - at);
+    nats += f.nats_in_one_row({tokens.begin() + static_cast<std::ptrdiff_t>(at),
+                               tokens.begin() + static_cast<std::ptrdiff_t>(at + count + 1)},
+                              0);
   }
-  EXPECT_NEAR(f.score({}).nats, nats, 1e-4);
+  EXPECT_NEAR(f.score(f.text()).nats, nats, 1e-4);
 }
 
 TEST(Score, StopsAtTheLimit) {
   Fixture f;
-  EXPECT_EQ(f.score({.val_tokens = 10}).tokens, 10);
+  EXPECT_EQ(f.score(f.text(), {.val_tokens = 10}).tokens, 10);
+  EXPECT_EQ(f.score(f.text(), {.val_tokens = 20, .tokens_at_a_time = 16}).tokens, 20);
+}
+
+TEST(Score, OfAChatIsWhatTheAssistantSaysAndItsBytesAreTheContents) {
+  Fixture f;
+  const Score score = f.score(f.chats(kChats));
+  EXPECT_EQ(score.bytes, std::string("Yes2bde").size()) << "<end_turn> has no bytes";
+  EXPECT_EQ(score.tokens, 7 + 4) << "<end_turn> has nats";
+}
+
+TEST(Score, ConversationsAreScoredAsIfEachStoodAlone) {
+  Fixture f;
+  double nats = 0;
+  for (const Conversation& turns : std::span(kChats).first(2)) {
+    const std::size_t prompt = encode_prompt(*f.tokenizer, std::span(turns).first(1)).size();
+    nats += f.nats_in_one_row(encode_conversation(*f.tokenizer, turns), prompt);
+  }
+  EXPECT_NEAR(f.score(f.chats(std::span(kChats).first(2))).nats, nats, 1e-4);
+  // In any order, with others between them: the same.
+  const std::vector<Conversation> turned = {kChats[1], kChats[2], kChats[0]};
+  EXPECT_NEAR(f.score(f.chats(turned)).nats, f.score(f.chats(kChats)).nats, 1e-4);
+}
+
+TEST(Score, AConversationLongerThanTheContextIsScoredInPieces) {
+  Fixture f;
+  const std::string answer(40, 'x');
+  const std::vector<Conversation> chats = {{{ChatRole::user, "go"}, {ChatRole::assistant, answer}}};
+  const Score score = f.score(f.chats(chats));
+  EXPECT_EQ(score.tokens, 41);
+  EXPECT_EQ(score.bytes, 40u);
 }
 
 }  // namespace

@@ -78,12 +78,13 @@ TEST_P(Decoding, InterleavedSlotsAndBlocksEqualScoring) {
   }
 }
 
-TEST_P(Decoding, TokenByTokenHasTheBitsOfOneBlock) {
+void expect_same_bits_in_one_block(const ModelConfig& config, DType dtype) {
+  SCOPED_TRACE(dtype_name(dtype));
   const Context context;
-  Model model = random_model(small_config(GetParam()), context);
+  Model model = random_model(config, context, dtype);
   std::mt19937 random(5);
   Reader one = make_reader(model, random, 0, 19), block = one;
-  KvCache cache(model.config(), 2);
+  KvCache cache(model.config(), 2, dtype);
   std::vector<float> last;
   while (!one.done()) {
     const Tensor logits = model.decode(decode_rows(model.config(), 2, std::vector{one.next()}), cache);
@@ -94,6 +95,31 @@ TEST_P(Decoding, TokenByTokenHasTheBitsOfOneBlock) {
   while (!block.done()) rows.push_back(block.next());
   const Tensor logits = model.decode(decode_rows(model.config(), 2, rows), cache);
   EXPECT_TRUE(std::ranges::equal(last, std::span(logits.row<float>(18), last.size())));
+}
+
+TEST_P(Decoding, TokenByTokenHasTheBitsOfOneBlock) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    expect_same_bits_in_one_block(small_config(GetParam()), dtype);
+}
+
+// Rounding turns the logits of these small random models by some percent: enough to tell them from others.
+TEST_P(Decoding, InBf16ComputesWhatScoringInBf16Does) {
+  const Context context;
+  Model model = random_model(small_config(GetParam()), context, DType::bf16);
+  std::mt19937 random(5);
+  Reader reader = make_reader(model, random, 0, 19);
+  KvCache cache(model.config(), 1, DType::bf16);
+  std::vector<DecodeRow> rows;
+  while (!reader.done()) rows.push_back(reader.next());
+  const Tensor logits = model.decode(decode_rows(model.config(), 1, rows), cache);
+  double product = 0, decoded = 0, scored = 0;
+  for (std::int64_t n = 0; n < logits.rows; ++n)
+    for (std::int64_t v = 0; v < logits.cols; ++v) {
+      const double a = logits.row<float>(n)[v],
+                   b = reader.logits[static_cast<std::size_t>(n * logits.cols + v)];
+      product += a * b, decoded += a * a, scored += b * b;
+    }
+  EXPECT_GT(product / std::sqrt(decoded * scored), 0.999);
 }
 
 // A copied prefix is as good as a read one.

@@ -111,6 +111,24 @@ TEST(Schedule, FirstWriterStoresAndLaterOnesAdd) {
   EXPECT_EQ(backward, expected);
 }
 
+// Every rounding of a running sum costs: from three readers on, it runs in f32.
+TEST(Schedule, GradientsOfManyReadersAreSummedInF32) {
+  for (const int readers : {2, 3}) {
+    Tape t(DType::bf16);
+    const Value x = t.embedding(t.compute_copy(t.parameter("table", 5, 8), 0), t.integers("token", 4),
+                                t.integers("order", 4));
+    Value y = t.add_scaled(x, x);
+    if (readers == 3) y = t.add_scaled(y, x);
+    t.head_loss(y, t.compute_copy(t.parameter("head", 5, 8), 0), t.integers("target", 4),
+                t.floats("weight", 4, 1), 0);
+    for (const Buffer& buffer :
+         make_schedule(t, {.training = true, .recompute = false, .keep = {}}).buffers) {
+      if (buffer.kind != Buffer::Kind::gradient) continue;
+      EXPECT_EQ(buffer.shape.dtype, buffer.value == x.id && readers == 3 ? DType::f32 : DType::bf16);
+    }
+  }
+}
+
 TEST(Schedule, RefusesWhatCannotBeTrained) {
   const auto message = [](const Tape& tape, const ScheduleOptions& options) {
     try {

@@ -19,8 +19,8 @@ inline ModelConfig small_config(const std::string& preset) {
   return settings.resolve().model;
 }
 
-inline Model random_model(const ModelConfig& config, const Context& context) {
-  Model model(config, context);
+inline Model random_model(const ModelConfig& config, const Context& context, DType dtype = DType::f32) {
+  Model model(config, context, dtype);
   std::mt19937 random(29);
   std::normal_distribution<float> normal(0, 0.4f);
   for (float& weight : model.weights()) weight = normal(random);

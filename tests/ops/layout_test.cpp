@@ -1,4 +1,4 @@
-// Rows apart, pointers that no vector is aligned to, and not a byte written outside the tensors.
+// Rows apart, pointers that no vector is aligned to, and not a byte written outside the tensors or read behind them.
 #include "ops/op_harness.h"
 
 namespace thimble {
@@ -48,6 +48,18 @@ TEST_P(EveryOp, WritesNothingOutsideItsTensors) {
       // oneDNN says no such thing.
       if (packed.empty()) packed = found;
       if (facts().bits_for_any_threads) expect_same_bits(packed, found);
+    }
+  });
+}
+
+// What is read behind a tensor and thrown away shows in no result: here it ends the process.
+TEST_P(EveryOp, ReadsNothingBehindItsTensors) {
+  const Context context;
+  for_cpu_cases([&](Conditions cpu, const OpCase& op_case) {
+    const Results anywhere = run_watched(def(), op_case, cpu, context);
+    for (const std::int64_t gap : {0, 3}) {
+      cpu.layout = {.gap = gap, .before_a_wall = true};
+      expect_close(def(), op_case, cpu.dtype, anywhere, run_watched(def(), op_case, cpu, context));
     }
   });
 }

@@ -19,6 +19,7 @@ namespace thimble {
 // Elements between one row and the next, and before the first (one element: no vector is aligned).
 struct Layout {
   std::int64_t gap = 0, shift = 0;
+  bool before_a_wall = false;  // the last element ends where no memory is: reading on ends the process
 };
 
 class GuardedTensor {
@@ -40,7 +41,7 @@ class GuardedTensor {
   template <class Visit>
   void visit(Visit visit_number) const;
 
-  std::unique_ptr<std::byte[]> memory_;
+  std::shared_ptr<std::byte[]> memory_;
   std::size_t bytes_ = 0;
   Tensor tensor_;
 };

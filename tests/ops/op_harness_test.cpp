@@ -1,5 +1,7 @@
 #include "ops/op_harness.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -7,6 +9,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/error.h"
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "ops/tolerances.h"
@@ -88,6 +91,17 @@ bool all_finite(const std::vector<double>& numbers) {
   return std::ranges::all_of(numbers, [](double number) { return std::isfinite(number); });
 }
 
+constexpr std::size_t kPage = 4096;
+
+// Whole pages, and behind them one that cannot be touched.
+std::shared_ptr<std::byte[]> memory_before_a_wall(std::size_t bytes) {
+  void* block = mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  check(block != MAP_FAILED, "no memory for a test");
+  auto* begin = static_cast<std::byte*>(block);
+  check(mprotect(begin + bytes, kPage, PROT_NONE) == 0, "no wall for a test");
+  return {begin, [bytes](std::byte* memory) { munmap(memory, bytes + kPage); }};
+}
+
 }  // namespace
 
 GuardedTensor::GuardedTensor(const Shape& shape, Layout layout) {
@@ -95,6 +109,14 @@ GuardedTensor::GuardedTensor(const Shape& shape, Layout layout) {
   const std::int64_t stride = shape.cols + layout.gap;
   const std::size_t guard =
       kGuardBytes + static_cast<std::size_t>(stride) * item;  // a row too many is seen, too
+  if (layout.before_a_wall) {
+    const std::size_t body = static_cast<std::size_t>((shape.rows - 1) * stride + shape.cols) * item;
+    bytes_ = (guard + body + kPage - 1) / kPage * kPage;
+    memory_ = memory_before_a_wall(bytes_);
+    std::fill_n(memory_.get(), bytes_, kSentinel);
+    tensor_ = {memory_.get() + (bytes_ - body), shape.rows, shape.cols, stride, shape.dtype, Device::cpu};
+    return;
+  }
   const auto body = static_cast<std::size_t>(shape.rows * stride + layout.shift) * item;
   constexpr std::size_t kAlign = 64;
   bytes_ = 2 * (guard + kAlign) + body;
@@ -232,7 +254,9 @@ BoundOp::BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& cond
                                                 : std::vector<double>(case_.in[i].numbers.size()));
   }
   const std::int64_t bytes = scratch_bytes(def, conditions.backend, shapes, case_.attributes);
-  if (bytes > 0) scratch = GuardedTensor({1, bytes, DType::u8}, {});
+  if (bytes == 0) return;
+  const bool wall = conditions.layout.before_a_wall;  // then whole lines, to begin where planners begin it
+  scratch = GuardedTensor({1, wall ? align_up(bytes) : bytes, DType::u8}, {.before_a_wall = wall});
 }
 
 OpCall BoundOp::call(bool backward) {

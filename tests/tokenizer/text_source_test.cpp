@@ -34,6 +34,19 @@ std::string zstd(const std::string& text) {
   return out;
 }
 
+// In blocks of so many bytes; without a checksum, the last block ends the file.
+std::string zstd_in_blocks(const std::string& text, std::size_t block) {
+  const std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> context(ZSTD_createCCtx(), ZSTD_freeCCtx);
+  std::string packed(ZSTD_compressBound(text.size()), '\0');
+  ZSTD_outBuffer out{packed.data(), packed.size(), 0};
+  for (std::size_t at = 0; at < text.size(); at += block) {
+    ZSTD_inBuffer in{text.data() + at, std::min(block, text.size() - at), 0};
+    ZSTD_compressStream2(context.get(), &out, &in, at + block < text.size() ? ZSTD_e_flush : ZSTD_e_end);
+  }
+  packed.resize(out.pos);
+  return packed;
+}
+
 std::string gzip(const std::string& text) {
   z_stream state{};
   deflateInit2(&state, 1, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
@@ -59,10 +72,35 @@ TEST(TextSource, CutsDocumentsInFourWays) {
       documents({file}, {.split = DocumentSplit::line, .keep_line_end = true}),
       (Documents{"one\n", "two\r\n", "\n", "\n", "three\n", "<|endoftext|>\n", "four<|endoftext|>five\n"}));
   EXPECT_EQ(documents({file}, {.split = DocumentSplit::blank_line}),
-            (Documents{"one\ntwo\r", "\nthree\n<|endoftext|>\nfour<|endoftext|>five\n"}));
+            (Documents{"one\ntwo", "three\n<|endoftext|>\nfour<|endoftext|>five\n"}));
   EXPECT_EQ(documents({file}, {.split = DocumentSplit::end_of_text}),
             (Documents{"one\ntwo\r\n\n\nthree\n", "four", "five\n"}));
   EXPECT_EQ(documents({file}, {.split = DocumentSplit::file}).size(), 1u);
+}
+
+TEST(TextSource, EmptyLinesAroundDocumentsBelongToNone) {
+  TempFolder folder;
+  const auto file = folder.write("a.txt", "\r\n\na\r\nA\r\n\r\n\r\nb\n\n\n\n\nc\n");
+  TextSource source({file}, {.split = DocumentSplit::blank_line});
+  std::vector<std::pair<std::string, std::uint64_t>> found;
+  while (const auto document = source.next()) found.emplace_back(document->text, document->line);
+  EXPECT_EQ(found,
+            (std::vector<std::pair<std::string, std::uint64_t>>{{"a\r\nA", 3}, {"b", 7}, {"c\n", 12}}));
+}
+
+TEST(TextSource, AMarkerTakesItsLineEndAndMayEndTheFile) {
+  TempFolder folder;
+  const auto file = folder.write("a.txt", "a<|endoftext|>\r\nb<|endoftext|>\rc<|endoftext|>\nd<|endoftext|>");
+  EXPECT_EQ(documents({file}, {}), (Documents{"a", "b", "\rc", "d"}));
+  EXPECT_EQ(documents({folder.write("b.txt", "e<|endoftext|>\r")}, {}), (Documents{"e", "\r"}));
+}
+
+TEST(TextSource, AByteOrderMarkIsNoText) {
+  TempFolder folder;
+  const auto a = folder.write("a.txt", "\xEF\xBB\xBFone"), b = folder.write("b.txt", "\xEF\xBB\xBF");
+  for (const auto split :
+       {DocumentSplit::line, DocumentSplit::blank_line, DocumentSplit::file, DocumentSplit::end_of_text})
+    EXPECT_EQ(documents({a, b, a}, {.split = split}), (Documents{"one", "one"}));
 }
 
 TEST(TextSource, DocumentsEndWithTheirFile) {
@@ -94,6 +132,9 @@ TEST(TextSource, ReadsZstdAndGzipWhateverTheirNames) {
   EXPECT_EQ(documents({folder.write("a.bin", gzip(text))}, {.split = DocumentSplit::line}), expected);
   EXPECT_EQ(read_text_file(folder.write("two.gz", gzip("ab") + gzip("cd"))), "abcd");
   EXPECT_EQ(read_text_file(folder.write("two.zst", zstd("ab") + zstd("cd"))), "abcd");
+  // The last block reaches across the end of the buffer that it is unpacked into.
+  const std::string long_text(1'100'000, 'x');
+  EXPECT_EQ(read_text_file(folder.write("a.zst", zstd_in_blocks(long_text, 100'000))), long_text);
 }
 
 TEST(TextSource, ACutOrDamagedArchiveIsAnError) {
@@ -125,14 +166,41 @@ TEST(TextSource, ALongDocumentComesInPiecesThatMakeItUp) {
   EXPECT_EQ(starts, 1);
 }
 
+TEST(TextSource, EqualDocumentsComeInEqualPiecesWhereverTheyLie) {
+  TempFolder folder;
+  for (const std::size_t length : {999'999u, 1'000'000u, 1'000'001u, 1'000'012u, 1'200'000u}) {
+    std::string text;
+    while (text.size() < length) text += "words of a text ";
+    text.resize(length, 'x');
+    const auto file = folder.write("a.txt", fmt::format("{0}<|endoftext|>\n{0}<|endoftext|>\n{0}", text));
+    std::vector<std::vector<std::size_t>> pieces;
+    TextSource source({file}, {.max_piece_bytes = 1'000'000});
+    bool ended = true;
+    while (const auto piece = source.next()) {
+      EXPECT_EQ(piece->starts, ended);
+      ended = piece->ends;
+      if (piece->starts) pieces.emplace_back();
+      pieces.back().push_back(piece->text.size());
+    }
+    EXPECT_TRUE(ended);
+    ASSERT_EQ(pieces.size(), 3u) << length;
+    EXPECT_EQ(pieces[0].size(), length <= 1'000'000 ? 1u : 2u);
+    EXPECT_EQ(pieces[1], pieces[0]) << length;
+    EXPECT_EQ(pieces[2], pieces[0]) << length;
+  }
+}
+
 TEST(TextSource, AMarkerAcrossTheReadBufferIsFound) {
   TempFolder folder;
-  for (const std::size_t before : {(1u << 20) - 13, (1u << 20) - 5, (1u << 20) - 1}) {
-    const auto file = folder.write("a.txt", std::string(before, 'a') + "<|endoftext|>\nb");
-    const auto found = documents({file}, {});
-    ASSERT_EQ(found.size(), 2u) << before;
-    EXPECT_EQ(found[0].size(), before);
-    EXPECT_EQ(found[1], "b");
+  for (const std::size_t missing : {1u, 5u, 13u, 14u, 15u}) {
+    const std::size_t before = (1u << 20) - missing;
+    for (const char* line_end : {"\n", "\r\n"}) {
+      const auto file = folder.write("a.txt", std::string(before, 'a') + "<|endoftext|>" + line_end + "b");
+      const auto found = documents({file}, {});
+      ASSERT_EQ(found.size(), 2u) << before;
+      EXPECT_EQ(found[0].size(), before);
+      EXPECT_EQ(found[1], "b");
+    }
   }
 }
 

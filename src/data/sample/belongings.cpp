@@ -8,21 +8,18 @@ namespace thimble::sample {
 namespace {
 
 Statement draw_belonging(Teller& t) {
-  for (;;) {
-    const Person& owner = t.pick(kPeople);
-    const std::string_view colour = t.pick(kColours), thing = t.pick(kThings);
-    if (t.tell(has_fact(owner, colour, thing)))
-      return {
-          .subject = fmt::format("the {} {}", colour, thing), .link = {}, .value = std::string(owner.name)};
-  }
+  const Person& owner = t.pick(kPeople);
+  const std::string_view colour = t.pick(kColours), thing = t.pick(kThings);
+  return {.fact = has_fact(owner, colour, thing),
+          .subject = fmt::format("the {} {}", colour, thing),
+          .value = std::string(owner.name)};
 }
 
 Statement draw_colour(Teller& t) {
-  for (;;) {
-    const std::string_view colour = t.pick(kColours), thing = t.pick(kThings);
-    if (t.tell(colour_fact(thing, colour)))
-      return {.subject = fmt::format("the {}", thing), .link = {}, .value = std::string(colour)};
-  }
+  const std::string_view colour = t.pick(kColours), thing = t.pick(kThings);
+  return {.fact = colour_fact(thing, colour),
+          .subject = fmt::format("the {}", thing),
+          .value = std::string(colour)};
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ std::vector<Statement> draw_statements(Teller& t, Statements& statements) {
     const bool taken = std::ranges::any_of(all, [&](const Statement& other) {
       return last_word(other.subject) == last_word(next.subject) || other.value == next.value;
     });
-    if (taken) continue;
+    if (taken || !t.tell(next.fact)) continue;
     next.link = statements.links[all.size()];
     all.push_back(std::move(next));
   }

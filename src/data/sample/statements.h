@@ -13,7 +13,9 @@
 namespace thimble::sample {
 
 struct Statement {
-  std::string subject, link, value;  // "the red ball", "belongs to", "Anna"; the link may be empty
+  std::string fact;
+  std::string subject, value;  // "the red ball", "Anna"
+  std::string_view link = {};  // "belongs to"; may be empty
 
   std::string words() const {
     return link.empty() ? fmt::format("{} {}", subject, value)
@@ -23,7 +25,7 @@ struct Statement {
 
 struct Statements {
   std::vector<std::string_view> links;  // as many as there may be statements
-  Statement (*draw)(Teller& t);         // without its link; only what the split may tell
+  Statement (*draw)(Teller& t);         // without its link, of either split
   std::vector<std::string_view> one;    // questions about {0}, a subject
   std::string_view several;             // a question about {0}, a list of subjects
 };

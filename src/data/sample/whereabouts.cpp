@@ -8,11 +8,9 @@ namespace thimble::sample {
 namespace {
 
 Statement draw_stay(Teller& t) {
-  for (;;) {
-    const std::string who = draw_being(t);
-    const std::string_view town = t.pick(kTowns);
-    if (t.tell(town_fact(who, town))) return {.subject = who, .link = {}, .value = std::string(town)};
-  }
+  const std::string who = draw_being(t);
+  const std::string_view town = t.pick(kTowns);
+  return {.fact = town_fact(who, town), .subject = who, .value = std::string(town)};
 }
 
 }  // namespace

@@ -27,7 +27,9 @@ inline bool multiplies_bf16_pairs() {
 #if defined(__x86_64__)
 // GCC 12 takes the deliberately undefined operands of its own intrinsics for mistakes (its bug 105593).
 #pragma GCC diagnostic push
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #include <immintrin.h>
 #pragma GCC diagnostic pop
@@ -50,7 +52,8 @@ THIMBLE_BF16_PAIRS inline __m512i broadcast_pair(const bf16* at) {
 // What a product does with the result's old contents.
 enum class Into { store, add, rescale_and_add };
 
-// R rows of c, W vectors wide. Unrolled by hand: at -O2 the sums would stay in memory. keep [width]: what the columns of c are multiplied by before they are added to.
+// R rows of c, W vectors wide. Unrolled by hand: at -O2 the sums would stay in memory. keep [width]: what the
+// columns of c are multiplied by before they are added to.
 template <int R, int W, Into into>
 THIMBLE_BF16_PAIRS inline void product_strip(const bf16* a, std::int64_t a_row, const std::uint32_t* b,
                                              std::int64_t b_row, std::int64_t depth_pairs, float* c,

@@ -29,7 +29,8 @@ void scale_rows(const Tensor& from, const Tensor& to, float factor, std::int64_t
   }
 }
 
-// p = k.a I + k.b a + k.c a2, in p's dtype. The diagonal takes the term a X of the round: the product needs no second pass over X.
+// p = k.a I + k.b a + k.c a2, in p's dtype. The diagonal takes the term a X of the round: the product needs no
+// second pass over X.
 void polynomial_rows(const Tensor& a, const Tensor& a2, const Tensor& p, const NewtonSchulzCoefficients& k,
                      std::int64_t begin, std::int64_t end) {
   const V32 b = all(static_cast<float>(k.b)), c = all(static_cast<float>(k.c));

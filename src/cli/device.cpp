@@ -1,0 +1,36 @@
+#include "cli/device.h"
+
+#include "cli/parse.h"
+#include "model/compute_dtype.h"
+#include "ops/cuda_plugin.h"
+
+namespace thimble {
+
+Option device_option() {
+  Option option = common::device();
+  option.initial = "cpu";
+  return option;
+}
+
+std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log& log) {
+  const std::string device = arguments.text("device");
+  if (device == "cpu") return cpu_runtime();
+  if (device == "cuda") return open_cuda();
+  DeviceChoice choice = choose_device();
+  if (choice.runtime->device() == Device::cuda)
+    log.info("computing on {}", choice.reason);
+  else
+    log.info("computing on the CPU: {}", choice.reason);
+  return choice.runtime;
+}
+
+DType dtype_from(const Arguments& arguments, Device device) {
+  const std::string dtype = arguments.text("dtype");
+  return compute_dtype(dtype == "auto"  ? ComputeDType::automatic
+                       : dtype == "f32" ? ComputeDType::f32
+                       : dtype == "f16" ? ComputeDType::f16
+                                        : ComputeDType::bf16,
+                       device);
+}
+
+}  // namespace thimble

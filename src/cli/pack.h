@@ -1,0 +1,9 @@
+#pragma once
+
+#include "cli/option.h"
+
+namespace thimble {
+
+Command pack_command();
+
+}  // namespace thimble

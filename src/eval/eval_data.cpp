@@ -1,0 +1,85 @@
+#include "eval/eval_data.h"
+
+#include "base/error.h"
+#include "data/data_folder.h"
+#include "data/document.h"
+#include "data/records.h"
+#include "data/sources.h"
+
+namespace thimble {
+
+namespace {
+
+Document checked_document(Record& record, const ReadOptions& options) {
+  Document document = read_document(record, options);
+  if (!document.problem.empty()) fail(Hint{document.hint}, "{}", document.problem);
+  return document;
+}
+
+std::vector<std::int32_t> encode_texts(const DataSource& source, const Tokenizer& tokenizer, TokenId bos) {
+  const ReadOptions options;
+  RecordReader reader(source, options.split, false);
+  std::vector<std::int32_t> tokens;
+  std::string text;
+  while (auto record = reader.next()) {
+    if (record->starts) text.clear();
+    text += checked_document(*record, options).text;
+    if (!record->ends || text.empty()) continue;
+    tokens.push_back(bos);
+    tokenizer.encode(text, tokens);
+  }
+  return tokens;
+}
+
+std::vector<Conversation> read_chats(const DataSource& source, std::uint64_t limit) {
+  const ReadOptions options{.kind = DataKind::chat};
+  RecordReader reader(source, options.split, true);
+  std::vector<Conversation> conversations;
+  while (limit == 0 || conversations.size() < limit) {
+    auto record = reader.next();
+    if (!record) break;
+    Document document = checked_document(*record, options);
+    if (!document.turns.empty()) conversations.push_back(std::move(document.turns));
+  }
+  check(!conversations.empty(), "{} holds no conversation with an answer", source.name);
+  return conversations;
+}
+
+std::vector<std::int32_t> encode_chats(const DataSource& source, const Tokenizer& tokenizer) {
+  std::vector<std::int32_t> tokens;
+  for (const Conversation& turns : read_chats(source, 0)) {
+    const std::vector<TokenId> ids = encode_conversation(tokenizer, turns);
+    tokens.insert(tokens.end(), ids.begin(), ids.end());
+  }
+  return tokens;
+}
+
+}  // namespace
+
+TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer) {
+  if (is_data_folder(path)) {
+    const DataFolder folder = open_data_folder(path);
+    check_tokenizer(folder, tokenizer);
+    check(!folder.val.empty(), "{} has no validation shards", path.string());
+    return open_split(folder, DataSplit::val, TokenMarks::of(tokenizer, folder.kind(), LossOn::assistant));
+  }
+  const DataSource source = find_source(path.string());
+  const DataKind kind = detect_kind(source);
+  const TokenMarks marks = TokenMarks::of(tokenizer, kind, LossOn::assistant);
+  std::vector<std::int32_t> tokens =
+      kind == DataKind::chat ? encode_chats(source, tokenizer) : encode_texts(source, tokenizer, marks.bos);
+  check(!tokens.empty(), "{} is empty", path.string());
+  return {std::move(tokens), marks};
+}
+
+std::vector<Conversation> read_conversations(const std::filesystem::path& path, std::uint64_t limit) {
+  check(!is_data_folder(path), Hint{"name the chats themselves, as JSON lines"},
+        "{} holds tokens: the words of the answers are needed", path.string());
+  const DataSource source = find_source(path.string());
+  check(detect_kind(source) == DataKind::chat,
+        Hint{"each line is one: {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, ...]}"},
+        "{} holds no conversations", path.string());
+  return read_chats(source, limit);
+}
+
+}  // namespace thimble

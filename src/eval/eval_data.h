@@ -1,0 +1,22 @@
+// What `--data X` means to somebody who measures: a text, chats, or a folder of shards.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "data/chat.h"
+#include "data/token_set.h"
+#include "tokenizer/tokenizer.h"
+
+namespace thimble {
+
+// The tokens to be scored: of shards the validation split, made with this tokenizer; else all of the file or
+// folder, whose kind its first record tells. Of chats only the answers count.
+TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer);
+
+// The conversations of a file, at most `limit` (0: all), each up to its last answer; those without one are
+// left out. A file of something else is an error.
+std::vector<Conversation> read_conversations(const std::filesystem::path& path, std::uint64_t limit);
+
+}  // namespace thimble

@@ -1,0 +1,163 @@
+#include <fmt/format.h>
+
+#include <map>
+
+#include "base/digest.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "base/number.h"
+#include "formats/architecture.h"
+#include "formats/artifact.h"
+#include "formats/artifact_keys.h"
+#include "formats/artifact_parts.h"
+#include "model/config_toml.h"
+#include "tokenizer/standard_normalizer.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 33;
+constexpr std::uint64_t kMostMetadata = 1 << 24;
+
+class Metadata {
+ public:
+  Metadata(std::string_view json, const std::string& name) : name_(name) {
+    const Json object = parse_json(json, fmt::format("{}: metadata", name));
+    for (const auto& [key, value] : object.as_object()) pairs_.emplace_back(key, value.as_string());
+  }
+
+  const std::string* find(std::string_view key) const {
+    for (const auto& [own, value] : pairs_)
+      if (own == key) return &value;
+    return nullptr;
+  }
+  const std::string& at(std::string_view key) const {
+    const std::string* value = find(key);
+    check(value, "{}: expected metadata {}, found none", name_, key);
+    return *value;
+  }
+  // nullopt: it is not there.
+  std::optional<std::int64_t> count(std::string_view key, std::int64_t most) const {
+    const std::string* text = find(key);
+    if (!text) return std::nullopt;
+    const auto value = number_in<std::int64_t>(*text);
+    check(value && *value >= 0 && *value <= most, "{}: metadata {} is '{}', expected a whole number up to {}",
+          name_, key, text->substr(0, 40), most);
+    return value;
+  }
+  std::vector<std::pair<std::string, std::string>> take() { return std::move(pairs_); }
+
+ private:
+  const std::string& name_;
+  std::vector<std::pair<std::string, std::string>> pairs_;
+};
+
+std::string text_in(const ArtifactPart& part, std::string_view prefix = {}) {
+  const std::vector<std::byte> content = part.content(std::as_bytes(std::span(prefix)));
+  return {reinterpret_cast<const char*>(content.data()), content.size()};
+}
+
+std::string tokenizer_content(const ArtifactPart& part, const Metadata& metadata, const std::string& name) {
+  const std::string* normalizer = metadata.find(kNormalizerKey);
+  if (!normalizer) return text_in(part);
+  const std::string table = standard_normalizer_table(*normalizer);
+  check(digest_of(table).hex() == metadata.at(kNormalizerDigestKey),
+        Hint{"use the version of libsentencepiece that the file was packed with"},
+        "{}: its tokenizer refers to another normaliser {} than this libsentencepiece has", name,
+        *normalizer);
+  return text_in(part, table);
+}
+
+std::optional<TokenizerFile> read_tokenizer(const ArtifactPart& part, const Metadata& metadata,
+                                            const ModelConfig& config, const std::string& name) {
+  if (part.raw_bytes == 0) return std::nullopt;
+  const auto id = [&](std::string_view key) -> std::optional<TokenId> {
+    const auto value = metadata.count(key, config.vocab_size - 1);
+    return value ? std::optional(static_cast<TokenId>(*value)) : std::nullopt;
+  };
+  return TokenizerFile{.name = fmt::format("{}: tokenizer", name),
+                       .content = tokenizer_content(part, metadata, name),
+                       .special = {.bos = id(kBosKey), .eos = id(kEosKey), .unk = {}, .pad = {}}};
+}
+
+// One letter a tensor, in the order of the groups.
+void read_storage(const Metadata& metadata, std::span<const TensorGroup> groups, const std::string& name,
+                  std::vector<PackedTensor>& tensors) {
+  const std::string &storages = metadata.at(kStorageKey), &types = metadata.at(kRestoredKey);
+  check(storages.size() == tensors.size() && types.size() == tensors.size(),
+        "{}: expected the storage of {} tensors, found {} and {}", name, tensors.size(), storages.size(),
+        types.size());
+  std::size_t at = 0;
+  for (const TensorGroup& group : groups)
+    for (const std::size_t i : group.tensors) {
+      const auto storage = storage_of_letter(storages[at]);
+      const auto restored = dtype_of_letter(types[at++]);
+      check(storage && restored, "{}: group {} has a storage that this build does not know", name,
+            group.name);
+      tensors[i].storage = *storage;
+      tensors[i].restored = *restored;
+    }
+}
+
+void read_weights(std::span<const ArtifactPart> parts, const ParamTable& table,
+                  std::span<const TensorGroup> groups, const std::string& name,
+                  std::vector<PackedTensor>& tensors) {
+  check(parts.size() == groups.size(), "{}: expected {} groups of tensors, found {}", name, groups.size(),
+        parts.size());
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    check(parts[i].raw_bytes == group_size(table, groups[i], tensors),
+          "{}: expected {} bytes of {}, found {}", name, group_size(table, groups[i], tensors),
+          groups[i].name, parts[i].raw_bytes);
+  for (std::size_t i = 0; i < groups.size(); ++i) read_group(table, groups[i], parts[i].content(), tensors);
+}
+
+void list_tensors(const ParamTable& table, Artifact& artifact) {
+  const auto params = table.all();
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const Storage storage = artifact.tensors[i].storage;
+    artifact.model.tensors.push_back({params[i].name, std::string(name_of(storage)), params[i].dims,
+                                      static_cast<std::uint64_t>(payload_bytes(params[i], storage))});
+  }
+}
+
+Artifact read_contents(std::span<const ArtifactPart> parts, const std::string& name) {
+  check(parts.size() >= 2, "{}: expected metadata and tokenizer, found {} parts", name, parts.size());
+  check(parts[0].raw_bytes <= kMostMetadata, "{}: its metadata claims {} bytes", name, parts[0].raw_bytes);
+  Metadata metadata(text_in(parts[0]), name);
+  Artifact out;
+  out.rule = metadata.at(kRuleKey);
+  out.model.config = config_from_toml(metadata.at(kConfigKey), fmt::format("{}: {}", name, kConfigKey));
+  const ModelConfig& config = out.model.config.model;
+  check(std::cmp_less_equal(config.layers, metadata.at(kStorageKey).size()), "{}: {} layers, but {} tensors",
+        name, config.layers, metadata.at(kStorageKey).size());
+  out.model.path = name;
+  out.model.format = "thimble";
+  out.model.architecture = architecture_of(config);
+  if (const std::string* layout = metadata.find(kLayoutKey)) out.model.layout = *layout;
+  out.model.tokenizer = read_tokenizer(parts[1], metadata, config, name);
+
+  const ParamTable table(config);
+  const std::vector<TensorGroup> groups = tensor_groups(table);
+  out.tensors.resize(table.all().size());
+  read_storage(metadata, groups, name, out.tensors);
+  read_weights(parts.subspan(2), table, groups, name, out.tensors);
+  out.model.weights = unpack_weights(table, out.tensors);
+  list_tensors(table, out);
+  out.model.metadata = metadata.take();
+  return out;
+}
+
+}  // namespace
+
+Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name) {
+  return read_contents(read_parts(bytes, name), name);
+}
+
+Artifact open_artifact(const std::filesystem::path& path) {
+  const std::string bytes = read_file(path, kMostFileBytes);
+  return read_artifact(std::as_bytes(std::span(bytes)), path.string());
+}
+
+}  // namespace thimble

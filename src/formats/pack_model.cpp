@@ -1,0 +1,150 @@
+#include "formats/pack_model.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "formats/artifact.h"
+#include "pack/fit.h"
+
+namespace thimble {
+
+namespace {
+
+std::size_t index_of(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+// What the source says it holds a tensor in; f32 where it does not say.
+DType source_type(const ModelFile& source, const Param& param) {
+  const auto found = std::ranges::find(source.tensors, param.name, &StoredTensor::name);
+  if (found == source.tensors.end()) return DType::f32;
+  return found->dtype == "BF16" ? DType::bf16 : found->dtype == "F16" ? DType::f16 : DType::f32;
+}
+
+// The source's tensors as another artifact holds them, and their types from before that.
+struct Source {
+  std::vector<DType> types;
+  std::vector<PackedTensor> packed;  // empty: not by this rule
+};
+
+Source look_at(const ModelFile& source, const ParamTable& table, const std::string& rule) {
+  Source out;
+  if (source.format != "thimble") {
+    for (const Param& param : table.all()) out.types.push_back(source_type(source, param));
+    return out;
+  }
+  Artifact artifact = open_artifact(source.path);
+  for (const PackedTensor& tensor : artifact.tensors) out.types.push_back(tensor.restored);
+  if (artifact.rule == rule && artifact.model.weights == source.weights)
+    out.packed = std::move(artifact.tensors);
+  return out;
+}
+
+// One bar for each time that all weights are coded.
+class CodingProgress {
+ public:
+  CodingProgress(const ProgressOutput& output, const Interrupt* interrupt)
+      : output_(output), interrupt_(interrupt) {}
+
+  OnCoded as(std::string title) {
+    title_ = std::move(title);
+    return [this](std::uint64_t done, std::uint64_t total) {
+      if (interrupt_) interrupt_->throw_if_asked();
+      if (!bar_ || done < done_) bar_.emplace(output_, title_, "bytes", total);
+      bar_->update(done_ = done);
+    };
+  }
+
+ private:
+  ProgressOutput output_;
+  const Interrupt* interrupt_;
+  std::string title_;
+  std::optional<ProgressBar> bar_;
+  std::uint64_t done_ = 0;
+};
+
+void report_tensors(const ParamTable& table, std::span<const float> before, std::span<const float> after,
+                    std::span<const PackedTensor> tensors, std::span<const DType> types, PackReport& report) {
+  const auto params = table.all();
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const std::size_t offset = index_of(params[i].offset), count = index_of(params[i].count());
+    const Storage storage = tensors[i].storage;
+    report.tensors.push_back({params[i].name, storage,
+                              packing_error(before.subspan(offset, count), after.subspan(offset, count))});
+    report.float_bytes += count * static_cast<std::uint64_t>(dtype_bytes(types[i]));
+    report.payload_bytes += static_cast<std::uint64_t>(payload_bytes(params[i], storage));
+  }
+}
+
+void report_groups(const ParamTable& table, std::span<const CodedGroup> coded, PackReport& report) {
+  const std::vector<TensorGroup> groups = tensor_groups(table);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    PackReport::Group group{groups[g].name, Storage::f32, 0, coded[g].bytes.size(), 0};
+    for (const std::size_t i : groups[g].tensors) {
+      group.storage = report.tensors[i].storage;
+      group.parameters += table.all()[i].count();
+      group.relative_error = std::max(group.relative_error, report.tensors[i].error.relative);
+    }
+    report.groups.push_back(group);
+  }
+}
+
+// The model that comes out of the bytes, if it is the one that went in.
+ModelFile read_back(const std::string& bytes, const ModelFile& source,
+                    std::span<const PackedTensor> tensors) {
+  Artifact artifact = read_artifact(std::as_bytes(std::span(bytes)), "the packed model");
+  const auto content = [](const ModelFile& model) { return model.tokenizer ? model.tokenizer->content : ""; };
+  check(std::ranges::equal(artifact.tensors, tensors) && artifact.model.config.model == source.config.model &&
+            content(artifact.model) == content(source) && artifact.model.layout == source.layout,
+        Hint{"this is a bug in thimble"}, "the artifact does not read back as the model that was packed");
+  return std::move(artifact.model);
+}
+
+}  // namespace
+
+std::int64_t PackReport::quantised_tensors() const {
+  return std::ranges::count_if(tensors, is_quantised, &Tensor::storage);
+}
+
+double PackReport::ratio() const {
+  return payload_bytes > 0 ? static_cast<double>(float_bytes) / static_cast<double>(payload_bytes) : 0;
+}
+
+double PackReport::bits_per_weight() const {
+  return parameters > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(parameters) : 0;
+}
+
+PackResult pack_model(const ModelFile& source, const PackRequest& request, const ProgressOutput& progress,
+                      const Interrupt* interrupt) {
+  const ParamTable table(source.config.model);
+  const PackOptions& options = request.options;
+  PackResult out;
+  PackReport& report = out.report;
+  report.rule = rule_name(options.rule);
+  report.budget = request.budget;
+  report.code_bytes = request.code_bytes;
+  report.parameters = table.count();
+
+  const Source from = look_at(source, table, report.rule);
+  PackedWeights packed = pack_weights(table, source.weights, from.types, options, from.packed);
+  const ArtifactHead head = artifact_head(source, packed.tensors, report.rule, options.codec);
+  CodingProgress coding(progress, interrupt);
+  std::vector<CodedGroup> groups = code_weights(table, packed.tensors, options.codec, coding.as("packing"));
+  report.pruned = packed.pruned;
+  if (request.fit) {
+    const std::uint64_t rest = request.code_bytes + artifact_bytes(head, groups) - coded_bytes(groups);
+    const std::uint64_t room = request.budget > rest ? request.budget - rest : 0;
+    report.pruned += prune_to_fit(table, room, packed.tensors, groups, coding.as("fitting"));
+  }
+
+  out.bytes = write_artifact(head, groups);
+  out.loaded = read_back(out.bytes, source, packed.tensors);
+  report.bytes = out.bytes.size();
+  report.tokenizer_bytes = head.tokenizer_bytes;
+  report_tensors(table, source.weights, out.loaded.weights, packed.tensors, from.types, report);
+  report_groups(table, groups, report);
+  return out;
+}
+
+}  // namespace thimble

@@ -1,0 +1,70 @@
+// From a MODEL to an artifact, with the account of its bytes and of what it lost.
+//
+//   PackResult packed = pack_model(open_model("runs/golf"), request, progress, &interrupt);
+//   if (packed.report.fits()) write_file(ops, path, packed.bytes, existing);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/interrupt.h"
+#include "base/progress.h"
+#include "formats/model_file.h"
+#include "pack/pack_weights.h"
+
+namespace thimble {
+
+struct PackRequest {
+  PackOptions options;
+  std::uint64_t budget = 16'000'000;  // of code and file
+  std::uint64_t code_bytes = 0;       // of the program that goes with it, for the account
+  bool fit = false;                   // zero the cheapest weights until it fits
+};
+
+struct PackReport {
+  struct Tensor {
+    std::string name;
+    Storage storage;
+    PackingError error;
+  };
+  struct Group {
+    std::string name;
+    Storage storage;
+    std::int64_t parameters;
+    std::uint64_t bytes;    // in the file
+    double relative_error;  // the largest of its tensors
+  };
+
+  std::string rule;
+  std::uint64_t budget = 0, code_bytes = 0;
+  std::uint64_t bytes = 0;            // of the file: every one of them
+  std::uint64_t tokenizer_bytes = 0;  // among them
+  std::int64_t parameters = 0;
+  std::int64_t pruned = 0;          // weights that became zero before quantisation and, to fit, after it
+  std::uint64_t float_bytes = 0;    // of all tensors in the types that the source holds them in
+  std::uint64_t payload_bytes = 0;  // packed, but not compressed
+  std::vector<Tensor> tensors;
+  std::vector<Group> groups;
+
+  std::int64_t quantised_tensors() const;
+  double ratio() const;            // float_bytes over payload_bytes
+  double bits_per_weight() const;  // of the file
+
+  // Two accounts. Golf's rule leaves the tokenizer out; the budget is held to the other.
+  std::uint64_t golf_bytes() const { return code_bytes + bytes - tokenizer_bytes; }
+  std::uint64_t self_contained_bytes() const { return code_bytes + bytes; }
+  bool fits() const { return self_contained_bytes() <= budget; }
+};
+
+struct PackResult {
+  std::string bytes;  // of the file
+  PackReport report;
+  ModelFile loaded;  // what was read back from them, and found to be what was packed
+};
+
+// An artifact that is packed again by the same rule keeps its integers: the result is the same to the byte.
+PackResult pack_model(const ModelFile& source, const PackRequest& request, const ProgressOutput& progress,
+                      const Interrupt* interrupt = nullptr);
+
+}  // namespace thimble

@@ -1,0 +1,128 @@
+#include "pack/pack_weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "pack/prune.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::int64_t kKeptAtEightBits = 65536, kKeptBelow = 8192;  // elements
+
+std::size_t index_of(std::int64_t value) {
+  return static_cast<std::size_t>(value);
+}
+
+bool is_small(const Param& param, const QuantiseRule& rule) {
+  return param.count() <= (rule.bits == 8 ? kKeptAtEightBits : kKeptBelow);
+}
+
+bool is_kept_by_name(const Param& param, const PackOptions& options) {
+  return std::ranges::any_of(
+      options.keep, [&](const std::string& part) { return param.name.find(part) != param.name.npos; });
+}
+
+bool is_matrix(const Param& param) {
+  return param.dims.size() == 2;
+}
+
+std::span<const float> values_of(const Param& param, std::span<const float> weights) {
+  return weights.subspan(index_of(param.offset), index_of(param.count()));
+}
+
+}  // namespace
+
+std::string rule_name(const QuantiseRule& rule) {
+  switch (rule.clip) {
+    case Clip::search:
+      return fmt::format("int{}_clip_search", rule.bits);
+    case Clip::deviation:
+      return fmt::format("int{}_clip_{}_deviations", rule.bits, rule.deviations);
+    case Clip::standard:
+      break;
+  }
+  return rule.bits == 8 ? "int8_clean_per_row_v1" : fmt::format("int{}_per_row", rule.bits);
+}
+
+Storage storage_of(const Param& param, const PackOptions& options) {
+  if (is_small(param, options.rule)) return param.control ? Storage::f32 : Storage::f16;
+  if (is_kept_by_name(param, options)) return Storage::f16;
+  if (!is_matrix(param)) return Storage::int8_whole;
+  if (options.rule.bits == 8) return Storage::int8;
+  if (param.role == Role::token_embedding) return Storage::f16;
+  if (param.role == Role::head || param.role == Role::position_embedding) return Storage::int8;
+  return options.rule.bits == 6 ? Storage::int6 : Storage::int5;
+}
+
+PackedWeights pack_weights(const ParamTable& table, std::span<const float> weights,
+                           std::span<const DType> restored, const PackOptions& options,
+                           std::span<const PackedTensor> before) {
+  const auto params = table.all();
+  check(std::cmp_equal(weights.size(), table.block_size()), "[pack] {} weights for a block of {}",
+        weights.size(), table.block_size());
+  check(restored.size() == params.size() && (before.empty() || before.size() == params.size()),
+        "[pack] {} types and {} packed tensors for {} tensors", restored.size(), before.size(),
+        params.size());
+  PackedWeights out{.tensors = std::vector<PackedTensor>(params.size()), .pruned = 0};
+  std::atomic<std::int64_t> pruned = 0;
+  parallel_tasks(static_cast<std::int64_t>(params.size()), [&](std::int64_t task) {
+    const std::size_t i = index_of(task);
+    const Param& param = params[i];
+    const auto own = values_of(param, weights);
+    std::vector<float> values(own.begin(), own.end());
+    const bool prunes = options.prune > 0 && is_matrix(param) && !is_small(param, options.rule);
+    const std::int64_t zeroed = prunes ? prune_smallest(values, options.prune) : 0;
+    const Storage storage = storage_of(param, options);
+    if (zeroed == 0 && !before.empty() && before[i].storage == storage)
+      out.tensors[i] = before[i];
+    else
+      out.tensors[i] = pack_tensor(param, values, storage, options.rule, restored[i]);
+    pruned += zeroed;
+  });
+  out.pruned = pruned;
+  return out;
+}
+
+std::vector<float> unpack_weights(const ParamTable& table, std::span<const PackedTensor> tensors) {
+  std::vector<float> block(index_of(table.block_size()));
+  const auto params = table.all();
+  for (std::size_t i = 0; i < params.size(); ++i)
+    unpack_tensor(params[i], tensors[i],
+                  std::span(block).subspan(index_of(params[i].offset), index_of(params[i].count())));
+  return block;
+}
+
+std::uint64_t coded_bytes(std::span<const CodedGroup> groups) {
+  std::uint64_t bytes = 0;
+  for (const CodedGroup& group : groups) bytes += group.bytes.size();
+  return bytes;
+}
+
+std::vector<CodedGroup> code_weights(const ParamTable& table, std::span<const PackedTensor> tensors,
+                                     Codec codec, const OnCoded& on_coded) {
+  const std::vector<TensorGroup> groups = tensor_groups(table);
+  std::uint64_t total = 0, done = 0;
+  for (const TensorGroup& group : groups) total += group_size(table, group, tensors);
+  std::mutex mutex;
+  const auto on_piece = [&](std::size_t bytes) {
+    const std::lock_guard lock(mutex);
+    done += bytes;
+    if (on_coded) on_coded(done, total);
+  };
+  std::vector<CodedGroup> coded(groups.size());
+  parallel_tasks(static_cast<std::int64_t>(groups.size()), [&](std::int64_t task) {
+    const TensorGroup& group = groups[index_of(task)];
+    const std::vector<std::byte> raw = group_bytes(table, group, tensors);
+    coded[index_of(task)] = {group.name, codec, raw.size(), compress(raw, codec, on_piece)};
+  });
+  return coded;
+}
+
+}  // namespace thimble

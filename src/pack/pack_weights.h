@@ -1,0 +1,67 @@
+// All weights of a model, packed: pruned, quantised, coded.
+//
+//   std::vector<PackedTensor> tensors = pack_weights(table, weights, restored, options).tensors;
+//   std::vector<CodedGroup> groups = code_weights(table, tensors, options.codec, work);
+//
+// How a tensor is stored (parameter-golf 1.8 and 2.8):
+//
+//   8 bits     more than 65,536 elements: I8, a scale a row for matrices, one scale for the rest
+//   6, 5 bits  matrices of more than 8,192 elements: I6 or I5; but the token embedding F16, an untied head
+//              and learned positions I8, for what they lose costs most
+//   the rest   control tensors F32, others F16
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pack/codec.h"
+#include "pack/packed_tensor.h"
+#include "pack/tensor_groups.h"
+
+namespace thimble {
+
+struct PackOptions {
+  QuantiseRule rule;
+  double prune = 0;                    // the smallest weights of every matrix that is not kept for its size
+  std::vector<std::string> keep = {};  // tensors with one of these in their name stay F16
+  Codec codec = Codec::zstd;
+};
+
+// "int8_clean_per_row_v1", "int6_per_row", "int6_clip_search", "int6_clip_12.85_deviations"
+std::string rule_name(const QuantiseRule& rule);
+
+Storage storage_of(const Param& param, const PackOptions& options);
+
+struct PackedWeights {
+  std::vector<PackedTensor> tensors;  // in the table's order
+  std::int64_t pruned = 0;            // weights that became zero
+};
+
+// `restored`: what the source held each tensor in. `before`: the same weights as the source's own artifact
+// holds them, by the same rule; a tensor that pruning leaves as it is is not quantised a second time, so that
+// packing an artifact again changes nothing. Empty: there is none.
+PackedWeights pack_weights(const ParamTable& table, std::span<const float> weights,
+                           std::span<const DType> restored, const PackOptions& options,
+                           std::span<const PackedTensor> before = {});
+
+// The block of floats that comes back.
+std::vector<float> unpack_weights(const ParamTable& table, std::span<const PackedTensor> tensors);
+
+struct CodedGroup {
+  std::string name;
+  Codec codec = Codec::zstd;
+  std::uint64_t raw_bytes = 0;
+  std::vector<std::byte> bytes;
+};
+std::uint64_t coded_bytes(std::span<const CodedGroup> groups);
+
+// How many bytes of how many are coded; may throw to stop. Never called by two threads at a time.
+using OnCoded = std::function<void(std::uint64_t done, std::uint64_t total)>;
+
+std::vector<CodedGroup> code_weights(const ParamTable& table, std::span<const PackedTensor> tensors,
+                                     Codec codec, const OnCoded& on_coded = {});
+
+}  // namespace thimble

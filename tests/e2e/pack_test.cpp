@@ -1,0 +1,148 @@
+// `thimble pack`: the account, the budget, and an artifact that every command takes.
+#include "base/json.h"
+#include "e2e/golf_files.h"
+
+namespace thimble {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The golden golf-plus model: 356,153 parameters, no tokenizer.
+std::string golf_model(const TempFolder& folder) {
+  const std::string path = (folder / "golf.safetensors").string();
+  if (!fs::exists(path)) {
+    const RunResult run = import_golden("golf_plus_grad", path);
+    EXPECT_EQ(run.exit_code, 0) << run;
+  }
+  return path;
+}
+
+RunResult pack(const std::string& model, const fs::path& output, std::vector<std::string> more = {}) {
+  std::vector<std::string> arguments = {"pack", model, "-o", output.string()};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run_binary({.arguments = arguments});
+}
+
+TEST(Pack, PrintsTheAccount) {
+  const TempFolder folder;
+  const RunResult run =
+      pack(golf_model(folder), folder / "m.thimble", {"--bits", "6", "--code-bytes", "1000", "--json"});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  const Json report = parse_json(run.out, "stdout");
+  EXPECT_EQ(report.at("bytes").as_uint(), fs::file_size(folder / "m.thimble"));
+  EXPECT_EQ(report.at("budget").as_int(), 16'000'000);
+  EXPECT_TRUE(report.at("fits").as_bool());
+  EXPECT_EQ(report.at("parameters").as_int(), 356'153);
+  EXPECT_EQ(report.at("tensors").as_int(), 46);
+  EXPECT_GT(report.at("quantised_tensors").as_int(), 4);
+  EXPECT_EQ(report.at("float_bytes").as_int(), 356'153 * 4);
+  EXPECT_LT(report.at("payload_bytes").as_int(), 356'153 * 2);
+  EXPECT_NEAR(report.at("ratio").as_double(),
+              report.at("float_bytes").as_double() / report.at("payload_bytes").as_double(), 1e-9);
+  EXPECT_NEAR(report.at("bits_per_weight").as_double(), 8 * report.at("bytes").as_double() / 356'153, 1e-9);
+  EXPECT_TRUE(report.at("val_bpb_before").is_null());
+  EXPECT_TRUE(report.at("val_bpb_after").is_null());
+  EXPECT_EQ(report.at("self_contained").at("bytes").as_uint(), report.at("bytes").as_uint() + 1000);
+  EXPECT_EQ(report.at("golf").at("bytes").as_uint(),
+            report.at("bytes").as_uint() + 1000 - report.at("tokenizer_bytes").as_uint());
+  EXPECT_EQ(report.at("errors").size(), 46u);
+  EXPECT_GT(report.at("groups").size(), 10u);
+}
+
+TEST(Pack, OverTheBudgetWritesNothing) {
+  const TempFolder folder;
+  const std::string model = golf_model(folder);
+  const RunResult run = pack(model, folder / "m.thimble", {"--budget", "200000", "--json"});
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_TRUE(run.err.starts_with("error: nothing was written: code and artifact take ")) << run;
+  EXPECT_FALSE(parse_json(run.out, "stdout").at("fits").as_bool());
+  EXPECT_FALSE(fs::exists(folder / "m.thimble"));
+
+  const RunResult allowed =
+      pack(model, folder / "m.thimble", {"--budget", "200000", "--allow-over", "--json"});
+  EXPECT_EQ(allowed.exit_code, 0) << allowed;
+  EXPECT_FALSE(parse_json(allowed.out, "stdout").at("fits").as_bool());
+  EXPECT_TRUE(fs::exists(folder / "m.thimble"));
+}
+
+TEST(Pack, CodeCountsToo) {
+  const TempFolder folder;
+  EXPECT_EQ(pack(golf_model(folder), folder / "m.thimble", {"--code-bytes", "15900000"}).exit_code, 1);
+}
+
+TEST(Pack, FitsTheBudgetIfAsked) {
+  const TempFolder folder;
+  const std::string model = golf_model(folder);
+  const RunResult whole = pack(model, folder / "a.thimble", {"--bits", "5", "--json"});
+  ASSERT_EQ(whole.exit_code, 0) << whole;
+  const std::string budget = fmt::format("{}", parse_json(whole.out, "stdout").at("bytes").as_int() - 3000);
+  EXPECT_EQ(pack(model, folder / "b.thimble", {"--bits", "5", "--budget", budget}).exit_code, 1);
+  const RunResult fitted =
+      pack(model, folder / "b.thimble", {"--bits", "5", "--budget", budget, "--fit", "--json"});
+  ASSERT_EQ(fitted.exit_code, 0) << fitted;
+  EXPECT_GT(parse_json(fitted.out, "stdout").at("pruned").as_int(), 0);
+}
+
+TEST(Pack, TheArtifactIsTakenWhereverAModelIs) {
+  const TempFolder folder;
+  const std::string text = folder.write("text.txt", std::string(3000, 'a')).string();
+  const std::string run_folder = (folder / "run").string(), artifact = (folder / "m.thimble").string();
+  const RunResult train =
+      run_binary({.arguments = {"train", "--data", text, "--set", "layers=1", "--set", "dim=64", "--set",
+                                "heads=2", "--set", "context=32", "--set", "steps=3", "--set",
+                                "batch_tokens=64", "-o", run_folder}});
+  ASSERT_EQ(train.exit_code, 0) << train;
+  const RunResult packed = pack(run_folder, artifact, {"--bits", "6", "--data", text, "--json"});
+  ASSERT_EQ(packed.exit_code, 0) << packed;
+  const Json report = parse_json(packed.out, "stdout");
+
+  // eval agrees with what pack measured, before and after.
+  const auto bpb = [&](const std::string& model) {
+    const RunResult run = run_binary({.arguments = {"eval", model, "--data", text, "--json"}});
+    EXPECT_EQ(run.exit_code, 0) << run;
+    return parse_json(run.out, "stdout").at("val_bpb").as_double();
+  };
+  EXPECT_EQ(report.at("val_bpb_before").as_double(), bpb(run_folder));
+  EXPECT_EQ(report.at("val_bpb_after").as_double(), bpb(artifact));
+
+  EXPECT_EQ(run_binary({.arguments = {"generate", artifact, "a", "--max-tokens", "4"}}).exit_code, 0);
+  const RunResult inspect = run_binary({.arguments = {"inspect", artifact, "--json"}});
+  ASSERT_EQ(inspect.exit_code, 0) << inspect;
+  EXPECT_EQ(parse_json(inspect.out, "stdout").at("format").as_string(), "thimble");
+  EXPECT_EQ(run_binary({.arguments = {"import", artifact, "-o", (folder / "back").string()}}).exit_code, 0);
+
+  // Packed again it is the same file.
+  const RunResult again = pack(artifact, folder / "again.thimble", {"--bits", "6"});
+  ASSERT_EQ(again.exit_code, 0) << again;
+  EXPECT_EQ(folder.read("again.thimble"), folder.read("m.thimble"));
+}
+
+TEST(Pack, OverwritesOnlyByForce) {
+  const TempFolder folder;
+  const std::string model = golf_model(folder);
+  folder.write("m.thimble", "mine");
+  const RunResult refused = pack(model, folder / "m.thimble");
+  EXPECT_EQ(refused.exit_code, 1) << refused;
+  EXPECT_EQ(folder.read("m.thimble"), "mine");
+  EXPECT_EQ(pack(model, folder / "m.thimble", {"--force"}).exit_code, 0);
+}
+
+TEST(Pack, ADamagedArtifactIsNotOpened) {
+  const TempFolder folder;
+  ASSERT_EQ(pack(golf_model(folder), folder / "m.thimble").exit_code, 0);
+  std::string bytes = folder.read("m.thimble");
+  bytes[bytes.size() / 2] ^= 4;
+  const RunResult run = run_binary({.arguments = {"inspect", folder.write("d.thimble", bytes).string()}});
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_NE(run.err.find("its bytes are not those that were written"), std::string::npos) << run;
+}
+
+TEST(Pack, WrongUsageIsSaid) {
+  const TempFolder folder;
+  EXPECT_EQ(pack("m", folder / "o", {"--bits", "4"}).exit_code, 2);
+  EXPECT_EQ(pack("m", folder / "o", {"--prune", "1.5"}).exit_code, 2);
+  EXPECT_EQ(pack("m", folder / "o", {"--codec", "lzma"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,98 @@
+// Any bytes at all are refused with an Error or are a model that keeps its promises: it has the size that its
+// config says, and packed again it is the same.
+//
+// Digests would keep every mutation out, so they are made right. What does not begin like an artifact is
+// taken as the metadata of a small one.
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "formats/artifact.h"
+#include "formats/artifact_parts.h"
+
+namespace {
+
+using namespace thimble;
+
+void promise(bool kept, const char* what) {
+  if (kept) return;
+  std::fprintf(stderr, "broken promise: %s\n", what);
+  std::abort();
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+// Small enough to be written again and again.
+constexpr std::int64_t kMostWritten = 20'000;
+
+void try_file(const std::string& file) {
+  std::optional<Artifact> artifact;
+  try {
+    artifact = read_artifact(bytes_of(file), "fuzz");
+  } catch (const Error&) {
+    return;
+  }
+  const ParamTable table(artifact->model.config.model);
+  promise(std::cmp_equal(artifact->model.weights.size(), table.block_size()), "every weight is there");
+  promise(artifact->tensors.size() == table.all().size(), "every tensor is there");
+  if (table.count() > kMostWritten) return;
+  std::string again;
+  try {
+    const auto head = artifact_head(artifact->model, artifact->tensors, artifact->rule, Codec::zlib);
+    again = write_artifact(head, code_weights(table, artifact->tensors, Codec::zlib));
+  } catch (const Error&) {  // a tokenizer that is none
+    return;
+  }
+  const Artifact second = read_artifact(bytes_of(again), "again");
+  promise(second.tensors == artifact->tensors, "tensors come back");
+  promise(second.model.config.model == artifact->model.config.model, "the config comes back");
+}
+
+ModelFile small_model() {
+  ModelFile model;
+  model.config.model =
+      resolved(ModelConfig{.vocab_size = 16, .context = 4, .layers = 2, .dim = 4, .heads = 2});
+  model.weights.resize(static_cast<std::size_t>(ParamTable(model.config.model).block_size()), 0.5f);
+  return model;
+}
+
+// The parts behind the metadata.
+std::string rest_of_small_artifact() {
+  const ModelFile model = small_model();
+  const ParamTable table(model.config.model);
+  const std::vector<DType> types(table.all().size(), DType::f32);
+  const std::vector<PackedTensor> tensors = pack_weights(table, model.weights, types, {}).tensors;
+  std::string parts;
+  append_part({Codec::zlib, 0, {}}, parts);  // no tokenizer
+  for (const CodedGroup& group : code_weights(table, tensors, Codec::zlib))
+    append_part({group.codec, group.raw_bytes, group.bytes}, parts);
+  return parts;
+}
+
+void try_metadata(const std::string& metadata) {
+  static const std::string rest = rest_of_small_artifact();
+  const std::vector<std::byte> stored = compress(bytes_of(metadata), Codec::zlib);
+  std::string parts;
+  append_part({Codec::zlib, metadata.size(), metadata.empty() ? std::span<const std::byte>{} : stored},
+              parts);
+  try_file(with_artifact_header(parts + rest));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string input(reinterpret_cast<const char*>(data), size);
+  if (!is_artifact(input)) {
+    try_metadata(input);
+    return 0;
+  }
+  try_file(input);
+  if (size >= kArtifactHeaderBytes) try_file(with_artifact_header(input.substr(kArtifactHeaderBytes)));
+  return 0;
+}

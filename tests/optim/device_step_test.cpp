@@ -1,0 +1,155 @@
+// A whole step as it is queued on a device, here on the CPU with plain kernels: the host's part of it. (The device's is
+// tests/cuda/step_test.cpp.)
+#include "optim/device_step.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "model/config_builder.h"
+
+namespace thimble {
+namespace {
+
+std::int64_t sum_scratch_bytes(std::int64_t) {
+  return 8;
+}
+
+void add_weighted_sum(const Context&, const float* values, const float* weights, std::int64_t count,
+                      double* total, std::byte*) {
+  for (std::int64_t i = 0; i < count; ++i)
+    *total += static_cast<double>(values[i]) * static_cast<double>(weights[i]);
+}
+
+void finish_norm(const Context&, const float* gradients, std::int64_t count, StepState* state, std::byte*) {
+  double squares = 0;
+  for (std::int64_t i = 0; i < count; ++i)
+    squares += static_cast<double>(gradients[i]) * static_cast<double>(gradients[i]);
+  state->norm = std::sqrt(squares);
+  state->grad_scale = static_cast<float>(std::min(1.0, state->clip / (state->norm + kClipEps)));
+  state->finite = std::isfinite(state->norm);
+}
+
+void adam(const Context&, const StepState* state, const AdamChunk* chunks, std::int64_t chunk_count,
+          float* weights, const float* gradients, float* first, float* second) {
+  for (std::int64_t c = 0; c < chunk_count; ++c)
+    for (std::int64_t i = 0; i < chunks[c].count; ++i) {
+      const StepGroup& k = state->groups[chunks[c].group];
+      const float g = gradients[chunks[c].offset + i] * state->grad_scale;
+      float &m = first[chunks[c].offset + i], &v = second[chunks[c].second + i];
+      m = k.beta1 * m + k.rest1 * g;
+      v = k.beta2 * v + k.rest2 * g * g;
+      float& w = weights[chunks[c].offset + i];
+      w = w * k.shrink + k.rate * (m / (std::sqrt(v * k.unbias2) + k.eps));
+    }
+}
+
+constexpr StepKernels kKernels = {sum_scratch_bytes, add_weighted_sum, finish_norm, adam};
+constexpr std::array<std::uint64_t, 2> kSeeds = {1, 2};
+
+Config tiny_golf() {
+  ConfigBuilder settings;
+  settings.preset("golf");
+  for (const char* setting : {"vocab_size=31", "layers=2", "dim=32", "heads=2", "kv_heads=1", "context=16",
+                              "muon_steps=0", "clip=0.1", "weight_decay=0.1", "batch_tokens=64"})
+    settings.set(setting);
+  return settings.resolve();
+}
+
+// Two micro-batches; every third step has one alone, which is another shape.
+std::vector<Rows> batch_of(const Config& config, std::int64_t step) {
+  std::vector<Rows> batch;
+  Rng random(7, 0, static_cast<std::uint64_t>(step));
+  for (std::int64_t m = 0; m < (step % 3 == 2 ? 1 : 2); ++m) {
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(2 * config.model.context));
+    for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(random.below(31));
+    batch.push_back(grid_rows(config.model, config.model.context, tokens, tokens));
+  }
+  return batch;
+}
+
+struct Trained {
+  Context context;
+  Config config = tiny_golf();
+  Model model{config.model, context};
+  Optimizer optimizer{model.params(), config.train, context};
+  std::vector<double> losses;
+
+  Trained() {
+    initialise(model.params(), 1, model.weights());
+    model.weights_changed();
+  }
+  std::vector<float> weights() const { return {model.weights().begin(), model.weights().end()}; }
+};
+
+void train_with_optimizer(Trained& run, int steps) {
+  std::vector<float> gradients(run.model.weights().size());
+  for (int step = 0; step < steps; ++step) {
+    std::ranges::fill(gradients, 0.0f);
+    double loss = 0;
+    for (const Rows& rows : batch_of(run.config, step)) loss += run.model.add_gradients(rows, gradients, {});
+    run.optimizer.update(run.context, step, 0.5, run.model.weights(), gradients);
+    run.model.weights_changed();
+    run.losses.push_back(loss);
+  }
+}
+
+template <class Between>
+void train_queued(Trained& run, int steps, Between between) {
+  DeviceStep device(run.context, kKernels, run.model, run.optimizer, run.config.train, false);
+  for (int step = 0; step < steps; ++step) {
+    const std::vector<Rows> batch = batch_of(run.config, step);
+    device.queue({.step = step,
+                  .multiplier = 0.5,
+                  .options = {},
+                  .micro_batches = batch,
+                  .dropout_seeds = std::span(kSeeds).first(batch.size())});
+    between(batch);
+  }
+  EXPECT_EQ(device.on_their_way(), static_cast<std::size_t>(steps));
+  for (int step = 0; step < steps; ++step) {
+    const StepOutcome outcome = device.oldest();
+    EXPECT_EQ(outcome.step, step);
+    EXPECT_TRUE(outcome.updated);
+    run.losses.push_back(outcome.loss);
+  }
+  EXPECT_FALSE(device.finished());
+}
+
+void expect_near(const Trained& expected, const Trained& found) {
+  ASSERT_EQ(expected.losses.size(), found.losses.size());
+  for (std::size_t i = 0; i < expected.losses.size(); ++i)
+    EXPECT_NEAR(expected.losses[i], found.losses[i], 1e-5) << "step " << i;
+  const std::vector<float> a = expected.weights(), b = found.weights();
+  for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5f) << "weight " << i;
+}
+
+TEST(QueuedStep, DoesWhatTheOptimizerDoes) {
+  Trained expected, found;
+  train_with_optimizer(expected, 7);
+  train_queued(found, 7, [](const std::vector<Rows>&) {});
+  expect_near(expected, found);
+}
+
+// A validation or a trace between two steps has the same programs write to other gradients.
+TEST(QueuedStep, IsNotDisturbedByOtherGradientsOfTheModel) {
+  Trained expected, found;
+  train_with_optimizer(expected, 4);
+  std::vector<float> others(found.model.weights().size());
+  train_queued(found, 4,
+               [&](const std::vector<Rows>& batch) { found.model.add_gradients(batch[0], others, {}); });
+  expect_near(expected, found);
+}
+
+TEST(QueuedStep, MoreRowsThanAProgramHasRoomForAreRefused) {
+  Trained run;
+  const Rows rows = batch_of(run.config, 0)[0];
+  const BoundProgram& fits = run.model.training_program(rows.count(), {});
+  const BoundProgram& narrow = run.model.training_program(rows.count() / 2, {});
+  std::vector<std::byte> place(static_cast<std::size_t>(fits.input_bytes()));
+  fits.stage(rows, 0, place.data());
+  EXPECT_THROW(narrow.stage(rows, 0, place.data()), Error);
+}
+
+}  // namespace
+}  // namespace thimble
