@@ -55,6 +55,12 @@ Conversation parse_turns(const Json& turns) {
   return conversation;
 }
 
+const Json* turns_in(const Json& object) {
+  for (const std::string_view key : {"messages", "conversations", "conversation"})
+    if (const Json* turns = object.find(key)) return turns;
+  return nullptr;
+}
+
 Conversation parse_alpaca(const Json& example) {
   Conversation conversation;
   if (const Json* system = example.find("system"); system && !system->is_null() && system->as_string() != "")
@@ -80,10 +86,14 @@ std::string_view name_of(ChatRole role) {
   return kNames[static_cast<std::size_t>(role)];
 }
 
+bool looks_like_conversation(const Json& json) {
+  if (json.is_array()) return json.size() == 0 || json.as_array()[0].is_object();
+  return turns_in(json) || (json.find("instruction") && json.find("output"));
+}
+
 Conversation parse_conversation(const Json& json) {
   if (json.is_array()) return parse_turns(json);
-  for (const std::string_view key : {"messages", "conversations", "conversation"})
-    if (const Json* turns = json.find(key)) return parse_turns(*turns);
+  if (const Json* turns = turns_in(json)) return parse_turns(*turns);
   check(json.find("instruction") != nullptr,
         Hint{"text is built without --chat; a chat is a list of {role, content}, or an object with "
              "\"messages\", \"conversations\", or \"instruction\" and \"output\""},

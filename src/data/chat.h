@@ -25,6 +25,9 @@ struct Turn {
 };
 using Conversation = std::vector<Turn>;
 
+// Is it in one of those forms, whatever may be wrong inside?
+bool looks_like_conversation(const Json& json);
+
 // Unknown roles, and contents that are missing or not text, are errors that say which turn.
 Conversation parse_conversation(const Json& json);
 

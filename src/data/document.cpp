@@ -71,11 +71,18 @@ Document read_document(Record& record, const ReadOptions& options) {
 }
 
 DataKind detect_kind(const DataSource& source) {
+  constexpr int kRecordsLookedAt = 100;
   RecordReader reader(source, DocumentSplit::line, false);
-  auto record = reader.next();
-  if (!record || !record->json) return DataKind::text;
-  const Document document = read_document(*record, {.kind = DataKind::chat});
-  return document.problem.empty() ? DataKind::chat : DataKind::text;
+  for (int i = 0; i < kRecordsLookedAt; ++i) {
+    const auto record = reader.next();
+    if (!record || !record->json) break;
+    try {
+      const Json json = parse_json(record->raw, record->file->string());
+      return looks_like_conversation(json) ? DataKind::chat : DataKind::text;
+    } catch (const Error&) {  // bad JSON: whoever reads it all will say so
+    }
+  }
+  return DataKind::text;
 }
 
 }  // namespace thimble

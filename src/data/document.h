@@ -33,7 +33,7 @@ struct Document {
 // Takes the record's text away. Never throws for bad content: that is a Document with a problem.
 Document read_document(Record& record, const ReadOptions& options);
 
-// What the first record of a source says: a chat in one of its forms, or text.
+// What the first record of a source that can be read looks like: a chat in one of its forms, or text.
 DataKind detect_kind(const DataSource& source);
 
 }  // namespace thimble

@@ -74,10 +74,8 @@ class PackedStream : public ByteStream {
         ended_ = end_ == 0;
       }
       if (begin_ == end_ && ended_) {
-        // All was taken in, but not all of what it means given out, where the buffer was too small for that.
-        const std::size_t made = complete() ? 0 : unpack(buffer);
-        check(made > 0 || complete(), "{} is cut short: the archive does not end", file_.name());
-        return made;
+        check(complete(), "{} is cut short: the archive does not end", file_.name());
+        return 0;
       }
       if (const std::size_t made = unpack(buffer)) return made;
     }

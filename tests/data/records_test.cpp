@@ -195,6 +195,11 @@ TEST(Documents, ShowWhetherTheyAreChats) {
   EXPECT_EQ(kind("b.jsonl", "{\"messages\": []}"), DataKind::chat);
   EXPECT_EQ(kind("c.json", "[{\"instruction\": \"a\", \"output\": \"b\"}]"), DataKind::chat);
   EXPECT_EQ(kind("d.jsonl", ""), DataKind::text);
+  // What is wrong inside a chat is for its reader to say, and a bad line says nothing.
+  EXPECT_EQ(kind("e.jsonl", "[{\"role\": \"tool\", \"content\": \"x\"}]"), DataKind::chat);
+  EXPECT_EQ(kind("f.jsonl", "{]\n\n[{\"role\": \"user\"}]"), DataKind::chat);
+  EXPECT_EQ(kind("g.jsonl", "{]\n{\"text\": \"x\"}\n{\"messages\": []}"), DataKind::text);
+  EXPECT_EQ(kind("h.jsonl", "[1, 2]"), DataKind::text);
 }
 
 }  // namespace

@@ -11,10 +11,11 @@ namespace {
 struct Fixture {
   Context context;
   std::unique_ptr<Tokenizer> tokenizer = load_tokenizer("bytes:chat");
-  std::unique_ptr<Model> model = small_model(context, tokenizer->vocab_size(), 16);
+  std::unique_ptr<Model> model;
   std::vector<std::int32_t> tokens = {*tokenizer->special().bos};
 
-  Fixture() {
+  explicit Fixture(std::int64_t tokens_of_context = 16)
+      : model(small_model(context, tokenizer->vocab_size(), tokens_of_context)) {
     tokenizer->encode("The quick brown fox jumps over the lazy dog, twice, and then rests under a tree.",
                       tokens);
   }
@@ -90,7 +91,7 @@ TEST(Score, OfAChatIsWhatTheAssistantSaysAndItsBytesAreTheContents) {
 }
 
 TEST(Score, ConversationsAreScoredAsIfEachStoodAlone) {
-  Fixture f;
+  Fixture f(64);  // all of them share a row
   double nats = 0;
   for (const Conversation& turns : std::span(kChats).first(2)) {
     const std::size_t prompt = encode_prompt(*f.tokenizer, std::span(turns).first(1)).size();

@@ -34,19 +34,6 @@ std::string zstd(const std::string& text) {
   return out;
 }
 
-// In blocks of so many bytes; without a checksum, the last block ends the file.
-std::string zstd_in_blocks(const std::string& text, std::size_t block) {
-  const std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> context(ZSTD_createCCtx(), ZSTD_freeCCtx);
-  std::string packed(ZSTD_compressBound(text.size()), '\0');
-  ZSTD_outBuffer out{packed.data(), packed.size(), 0};
-  for (std::size_t at = 0; at < text.size(); at += block) {
-    ZSTD_inBuffer in{text.data() + at, std::min(block, text.size() - at), 0};
-    ZSTD_compressStream2(context.get(), &out, &in, at + block < text.size() ? ZSTD_e_flush : ZSTD_e_end);
-  }
-  packed.resize(out.pos);
-  return packed;
-}
-
 std::string gzip(const std::string& text) {
   z_stream state{};
   deflateInit2(&state, 1, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
@@ -132,9 +119,6 @@ TEST(TextSource, ReadsZstdAndGzipWhateverTheirNames) {
   EXPECT_EQ(documents({folder.write("a.bin", gzip(text))}, {.split = DocumentSplit::line}), expected);
   EXPECT_EQ(read_text_file(folder.write("two.gz", gzip("ab") + gzip("cd"))), "abcd");
   EXPECT_EQ(read_text_file(folder.write("two.zst", zstd("ab") + zstd("cd"))), "abcd");
-  // The last block reaches across the end of the buffer that it is unpacked into.
-  const std::string long_text(1'100'000, 'x');
-  EXPECT_EQ(read_text_file(folder.write("a.zst", zstd_in_blocks(long_text, 100'000))), long_text);
 }
 
 TEST(TextSource, ACutOrDamagedArchiveIsAnError) {
