@@ -193,7 +193,7 @@ Command train_command() {
             .help = "what to train on: text, chats, or a folder of `data build`"},
            {.name = "val-data", .value = "X", .help = "what to validate on (default: a part of --data)"},
            {.name = "val-fraction", .value = "F", .initial = "0.1", .help = "how much of --data that is"},
-           {.name = "chat", .help = "--data holds conversations (JSON lines); the chat preset implies it"},
+           {.name = "chat", .help = "--data holds conversations, whatever it looks like"},
            {.name = "order",
             .help = "how rows are read (default: shuffled; chats packed; golf presets as published)",
             .choices = {"shuffled", "sequential", "golf", "golf-mlx", "packed"}},

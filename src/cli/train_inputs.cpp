@@ -2,6 +2,8 @@
 
 #include "base/error.h"
 #include "data/data_folder.h"
+#include "data/document.h"
+#include "data/sources.h"
 #include "train/learned_tokenizer.h"
 
 namespace thimble {
@@ -73,6 +75,8 @@ DataSettings data_from(const Arguments& arguments, const std::string& preset) {
     data.kind = open_data_folder(data.data).kind();
   else if (arguments.flag("chat") || preset == "chat")
     data.kind = DataKind::chat;
+  else
+    data.kind = detect_kind(find_source(data.data.string()));
   data.order =
       arguments.given("order") ? read_order_named(arguments.text("order")) : default_order(data.kind, preset);
   // The record's smear gate must not look across documents (parameter-golf 2.2); the baseline's rows do.
