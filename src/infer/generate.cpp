@@ -52,7 +52,7 @@ Sample generate(Model& model, const Tokenizer& tokenizer, std::string_view promp
 
   // Documents end with eos; where a tokenizer has none, with the bos of the next.
   const auto end = special.eos ? special.eos : special.bos;
-  KvCache cache(model.config(), 1);
+  KvCache cache(model.config(), 1, model.dtype());
   Sequence sequence(model, cache, 0);
   Sampler sampler(options.sampler);
   StreamDecoder decoder(tokenizer, prompt.empty());

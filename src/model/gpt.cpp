@@ -109,7 +109,8 @@ class Gpt {
   void head(Value x) {
     const Value weight = matrix(p_.head());
     const auto cap = static_cast<float>(c_.logit_softcap);
-    if (o_.mode != Mode::decoding) g_.nats = t_.head_loss(x, weight, g_.target, g_.weight, cap, o_.head_chunk);
+    if (o_.mode != Mode::decoding)
+      g_.nats = t_.head_loss(x, weight, g_.target, g_.weight, cap, o_.head_chunk);
     if (o_.mode != Mode::decoding && !o_.logits) return;
     g_.logits = t_.linear(x, weight, {}, o_.mode == Mode::decoding);
     if (cap > 0) g_.logits = t_.softcap(g_.logits, cap);

@@ -12,7 +12,7 @@ inline ModelConfig small_config(const std::string& preset) {
   ConfigBuilder settings;
   settings.preset(preset);
   for (const char* assignment : {"vocab_size=40", "context=24", "layers=4", "dim=32", "heads=4", "kv_heads=2",
-                                 "mlp_hidden=48", "batch_tokens=96"})
+                                 "mlp_hidden=48", "batch_tokens=96", "span_tokens=0"})
     settings.set(assignment);
   if (preset == "golf-plus")
     for (const char* assignment : {"bigram_buckets=16", "bigram_dim=8"}) settings.set(assignment);
