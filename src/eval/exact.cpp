@@ -37,7 +37,7 @@ ExactScore score_answers(Model& model, const Tokenizer& tokenizer,
                          const ProgressOutput& progress, const Interrupt* interrupt) {
   check(!conversations.empty(), "there are no conversations to score");
   const GreedyOptions greedy{.end = ChatTokens::of(tokenizer).end_turn, .allowed = tokenizer.vocab_size()};
-  KvCache cache(model.config(), options.slots);
+  KvCache cache(model.config(), options.slots, model.dtype());
   ExactScore score;
   ProgressBar bar(progress, "answering", "questions", conversations.size());
   std::vector<Asked> waiting;

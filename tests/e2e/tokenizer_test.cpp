@@ -3,6 +3,7 @@
 #include <csignal>
 
 #include "base/json.h"
+#include "base/rng.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
@@ -127,7 +128,12 @@ TEST(TokenizerInfo, SaysWhatIsWrongWithAFile) {
 TEST(TokenizerTrain, CtrlCStopsAndLeavesNothing) {
   TempFolder folder;
   std::string text;
-  for (int i = 0; i < 400'000; ++i) text += fmt::format("word{} and number{} x{}y\n", i, i * 7, i * 13);
+  // Words of letters at random, so that there is always another pair to merge.
+  Rng random(1);
+  for (int i = 0; i < 400'000; ++i) {
+    for (int letter = 0; letter < 20; ++letter) text += static_cast<char>('a' + random.below(26));
+    text += ' ';
+  }
   const std::string file = folder.write("big.txt", text).string();
   const RunResult stopped = run_binary({.arguments = {"tokenizer", "train", file, "--vocab-size", "200000",
                                                       "-o", (folder / "t.json").string()},
