@@ -2,9 +2,8 @@
 // and Adam on one card, queued kernel by kernel and as one launch.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/error.h"
+#include "base/median.h"
 #include "base/rng.h"
 #include "base/table.h"
 #include "model/config_builder.h"
@@ -64,11 +63,6 @@ class StepTimer {
   std::vector<Rows> batch_;
 };
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 void run() {
   const auto card = open_cuda();
   ConfigBuilder settings;
@@ -97,7 +91,7 @@ int main() {
   try {
     thimble::run();
   } catch (const thimble::Error& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    fmt::print(stderr, "{}\n", thimble::describe(error));
     return 1;
   }
 }

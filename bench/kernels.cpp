@@ -18,6 +18,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "base/table.h"
@@ -252,11 +253,6 @@ class Clock {
 
   bool cpu_;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2));
-  return values[values.size() / 2];
-}
 
 struct Pair {
   double ours, ceiling;  // seconds

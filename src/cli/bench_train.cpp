@@ -102,8 +102,7 @@ int run_bench_train(const Arguments& arguments, Console& console) {
 }  // namespace
 
 Command bench_train_command() {
-  std::vector<std::string_view> presets;
-  for (const Preset& preset : all_presets()) presets.push_back(preset.name);
+  const std::vector<std::string_view> presets = preset_names();
   return {
       .name = "bench train",
       .summary = "how fast a model trains here, beside what the machine's matrix products reach",

@@ -78,8 +78,7 @@ int run_import(const Arguments& arguments, Console& console) {
 }  // namespace
 
 Command import_command() {
-  std::vector<std::string_view> presets;
-  for (const Preset& preset : all_presets()) presets.push_back(preset.name);
+  const std::vector<std::string_view> presets = preset_names();
   return {
       .name = "import",
       .summary = "make a model file of a Hugging Face folder or of bare weights",

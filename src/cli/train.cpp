@@ -174,8 +174,7 @@ Option option_of(const Key& key) {
 }  // namespace
 
 Command train_command() {
-  std::vector<std::string_view> presets;
-  for (const Preset& preset : all_presets()) presets.push_back(preset.name);
+  const std::vector<std::string_view> presets = preset_names();
   Command command = {
       .name = "train",
       .summary = "train a model",

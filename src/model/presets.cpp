@@ -36,12 +36,16 @@ std::span<const Preset> all_presets() {
   return presets;
 }
 
-const Preset& find_preset(std::string_view name) {
+std::vector<std::string_view> preset_names() {
   std::vector<std::string_view> names;
-  for (const Preset& preset : all_presets()) {
+  for (const Preset& preset : all_presets()) names.push_back(preset.name);
+  return names;
+}
+
+const Preset& find_preset(std::string_view name) {
+  for (const Preset& preset : all_presets())
     if (preset.name == name) return preset;
-    names.push_back(preset.name);
-  }
+  const std::vector<std::string_view> names = preset_names();
   const std::string_view best = nearest(name, names);
   fail(Hint{best.empty() ? fmt::format("there are {}", fmt::join(names, ", "))
                          : fmt::format("did you mean {}?", best)},

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace thimble {
 
@@ -16,6 +17,7 @@ struct Preset {
 };
 
 std::span<const Preset> all_presets();  // by name
+std::vector<std::string_view> preset_names();
 
 // Throws an Error with the nearest name if there is no such preset.
 const Preset& find_preset(std::string_view name);

@@ -1,5 +1,6 @@
 #include "model/summary.h"
 
+#include "model/compute_dtype.h"
 #include "model/model.h"
 
 namespace thimble {
@@ -18,6 +19,12 @@ std::int64_t optimizer_bytes(const TrainConfig& train, const ParamTable& table) 
   return 8 * (table.count() - by_muon) + 4 * by_muon + (averages ? 4 * table.count() : 0);
 }
 
+// What activations are kept in; a config may be planned for another machine, so that nothing is refused here.
+DType planned_dtype(const TrainConfig& config) {
+  if (config.dtype == ComputeDType::automatic) return compute_dtype(config.dtype, Device::cpu);
+  return config.dtype == ComputeDType::f32 ? DType::f32 : DType::bf16;
+}
+
 }  // namespace
 
 Summary summarise(const Config& config) {
@@ -34,7 +41,7 @@ Summary summarise(const Config& config) {
   s.optimizer_bytes = optimizer_bytes(config.train, table);
   s.micro_batch_rows = micro_batch_rows(config);
   s.plan = training_plan(config.model, s.micro_batch_rows * config.model.context,
-                         {.qat_bits = static_cast<int>(config.train.qat_bits)});
+                         {.qat_bits = static_cast<int>(config.train.qat_bits)}, planned_dtype(config.train));
   s.tokens_per_step = config.train.batch_tokens;
   s.training_tokens = static_cast<double>(config.train.steps) * static_cast<double>(s.tokens_per_step);
   return s;

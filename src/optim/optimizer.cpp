@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "ops/adam.h"
+#include "ops/step_state.h"
 #include "ops/sums.h"
 #include "optim/schedule.h"
 
@@ -17,7 +18,6 @@ std::span<float> part(std::span<float> block, std::int64_t offset, std::int64_t 
 }
 
 constexpr std::string_view kLessOptimizer = "lower dim, layers or vocab_size";
-constexpr double kClipEps = 1e-6;  // as torch.nn.utils.clip_grad_norm_
 
 }  // namespace
 

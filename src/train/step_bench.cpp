@@ -1,14 +1,15 @@
 #include "train/step_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <vector>
 
+#include "base/median.h"
 #include "base/rng.h"
 #include "model/model.h"
 #include "ops/gemm_peak.h"
 #include "optim/optimizer.h"
+#include "train/clock.h"
 
 namespace thimble {
 
@@ -32,15 +33,6 @@ std::vector<ProductShape> products_of(const ModelConfig& config) {
 namespace {
 
 constexpr int kPeakRepeats = 3;
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 class Bench {
  public:

@@ -13,6 +13,7 @@
 #include "formats/pack_model.h"
 #include "model/config_builder.h"
 #include "support/golden.h"
+#include "support/message_of.h"
 #include "support/temp_folder.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/text_source.h"
@@ -22,15 +23,6 @@ namespace {
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
 }
 
 bool contains(const std::string& text, std::string_view part) {

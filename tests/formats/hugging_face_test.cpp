@@ -7,21 +7,13 @@
 #include "base/error.h"
 #include "formats/hugging_face_config.h"
 #include "formats/sample_folders.h"
+#include "support/message_of.h"
 #include "support/temp_folder.h"
 
 namespace thimble {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 std::string parse_message(const Json& config) {
   return message_of([&] { parse_hugging_face_config(config.dump(), "config.json"); });

@@ -10,6 +10,7 @@
 #include "formats/state_dict.h"
 #include "model/config_builder.h"
 #include "model/config_toml.h"
+#include "support/message_of.h"
 #include "support/simulated_disk.h"
 #include "support/temp_folder.h"
 
@@ -17,15 +18,6 @@ namespace thimble {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
 
 bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != text.npos;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/parallel.h"
+#include "support/message_of.h"
 #include "support/temp_folder.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/shared_tokenizers.h"
@@ -28,15 +29,6 @@ std::string merges_text(const BpeSpec& spec) {
     out += spec.vocab[static_cast<std::size_t>(merge.left)] + " " +
            spec.vocab[static_cast<std::size_t>(merge.right)] + "\n";
   return out;
-}
-
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace
