@@ -25,7 +25,7 @@ constexpr std::uint64_t cuda_layout() {
   std::uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
   for (const std::size_t size :
        {sizeof(Tensor), sizeof(OpCall), sizeof(Attributes), sizeof(Context), sizeof(Kernels),
-        sizeof(StepState), sizeof(AdamChunk), sizeof(DeviceFacts), std::size_t{kOps}})
+        sizeof(StepState), sizeof(AdamChunk), sizeof(MuonBatch), sizeof(DeviceFacts), std::size_t{kOps}})
     hash = (hash ^ size) * 0x100000001B3u;
   return hash;
 }

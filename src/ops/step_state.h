@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "ops/adam.h"
+#include "ops/newton_schulz.h"
 
 namespace thimble {
 
@@ -36,12 +37,20 @@ inline StepGroup step_group(const AdamStep& step) {
           .eps = step.eps};
 }
 
+// Muon for its matrices (optim/muon.h).
+struct MuonRates {
+  float momentum = 0;
+  float rate = 0;
+  float shrink = 1;  // 1 - rate decay, for matrices that decay
+};
+
 inline constexpr int kStepGroups = 16;
 inline constexpr double kClipEps = 1e-6;  // as torch.nn.utils.clip_grad_norm_
 
 struct StepState {
   // From the host.
   StepGroup groups[kStepGroups];
+  MuonRates muon;
   double clip = 0;  // largest norm of the gradient; 0: no limit
 
   // From the device.
@@ -61,6 +70,19 @@ struct AdamChunk {
   std::int32_t group = 0;
 };
 
+// Matrices of one shape, which Muon updates together. Each is contiguous.
+struct MuonMatrix {
+  std::int64_t offset = 0;  // in weights, gradients and momenta
+  std::int32_t decays = 0;
+};
+struct MuonBatch {
+  std::int64_t rows = 0, cols = 0, count = 0;
+  const MuonMatrix* matrices = nullptr;  // [count], the device's
+  std::span<const NewtonSchulzCoefficients> rounds;
+  DType dtype = DType::f32;  // of Newton-Schulz: f32 or bf16
+  bool row_norm = false;
+};
+
 // Step kernels of a device. All pointers are the device's; all are queued.
 struct StepKernels {
   // Bytes of scratch that sums over `count` values want.
@@ -74,6 +96,10 @@ struct StepKernels {
   // Adam on all chunks, unless the norm was not finite.
   void (*adam)(const Context&, const StepState* state, const AdamChunk* chunks, std::int64_t chunk_count,
                float* weights, const float* gradients, float* first, float* second);
+  // Muon on a batch, unless the norm was not finite.
+  std::int64_t (*muon_scratch_bytes)(const MuonBatch& batch);
+  void (*muon)(const Context&, const StepState* state, const MuonBatch& batch, float* weights,
+               const float* gradients, float* momenta, std::byte* scratch);
 };
 
 }  // namespace thimble

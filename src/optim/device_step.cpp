@@ -20,12 +20,14 @@ static_assert(kParamGroups * 2 <= kStepGroups);
 
 std::vector<AdamChunk> chunks_of(const ParamTable& params, const Optimizer& optimizer) {
   std::vector<AdamChunk> chunks;
-  for (const Param& param : params.all())
+  for (const Param& param : params.all()) {
+    if (optimizer.trained_by_muon(param)) continue;
     for (std::int64_t begin = 0; begin < param.count(); begin += kAdamChunk)
       chunks.push_back({.offset = param.offset + begin,
                         .second = optimizer.second_offset(param) + begin,
                         .count = static_cast<std::int32_t>(std::min(kAdamChunk, param.count() - begin)),
                         .group = step_group_of(param)});
+  }
   return chunks;
 }
 
@@ -41,14 +43,40 @@ DeviceStep::DeviceStep(const Context& context, const StepKernels& kernels, Model
       config_(config),
       capture_(capture),
       gradients_(context.runtime(), model.params().block_size(), "the gradients", kLessModel) {
-  check(!config.uses_muon(), Hint{"--set muon_steps=0 trains everything with Adam"},
-        "Muon does not run on the GPU yet");
-  const std::vector<AdamChunk> chunks = chunks_of(model.params(), optimizer);
+  upload_chunks();
+  upload_matrices();
+}
+
+void DeviceStep::upload_chunks() {
+  const std::vector<AdamChunk> chunks = chunks_of(model_.params(), optimizer_);
   chunk_count_ = static_cast<std::int64_t>(chunks.size());
   const auto bytes = static_cast<std::int64_t>(chunks.size() * sizeof(AdamChunk));
-  chunks_ = Arena(context.runtime(), bytes, "the optimizer", kLessModel);
+  chunks_ = Arena(context_.runtime(), bytes, "the optimizer", kLessModel);
   runtime_.upload(chunks_.at(0), chunks.data(), bytes);
   runtime_.synchronise();
+}
+
+void DeviceStep::upload_matrices() {
+  const Muon& muon = optimizer_.muon();
+  std::vector<MuonMatrix> matrices;
+  for (const Muon::Batch& batch : muon.batches())
+    for (const Param* param : batch.params) matrices.push_back({param->offset, param->decays ? 1 : 0});
+  if (matrices.empty()) return;
+  const auto bytes = static_cast<std::int64_t>(matrices.size() * sizeof(MuonMatrix));
+  matrices_ = Arena(context_.runtime(), bytes, "the optimizer", kLessModel);
+  runtime_.upload(matrices_.at(0), matrices.data(), bytes);
+  runtime_.synchronise();
+  const auto* place = reinterpret_cast<const MuonMatrix*>(matrices_.at(0));
+  for (const Muon::Batch& batch : muon.batches()) {
+    muon_.push_back({.rows = batch.rows,
+                     .cols = batch.cols,
+                     .count = static_cast<std::int64_t>(batch.params.size()),
+                     .matrices = place,
+                     .rounds = muon.rounds(),
+                     .dtype = config_.muon_dtype == MuonDType::bf16 ? DType::bf16 : DType::f32,
+                     .row_norm = config_.muon_row_norm});
+    place += batch.params.size();
+  }
 }
 
 // Memory that the device still works in must not go first.
@@ -126,6 +154,7 @@ void DeviceStep::lay_out(const Batch& batch, const Key& key) {
     offset += program.input_bytes();
     scratch = std::max(scratch, kernels_.sum_scratch_bytes(rows.count()));
   }
+  for (const MuonBatch& matrices : muon_) scratch = std::max(scratch, kernels_.muon_scratch_bytes(matrices));
   block_ = Arena(context_.runtime(), offset, "the tokens of a step", kLessRows);
   scratch_ = Arena(context_.runtime(), scratch, "the sums of a step", kLessRows);
   for (Flight& flight : flights_) {
@@ -139,8 +168,13 @@ void DeviceStep::lay_out(const Batch& batch, const Key& key) {
 
 void DeviceStep::set_rates(const Batch& batch, StepState& state) const {
   for (const Param& param : model_.params().all())
-    state.groups[step_group_of(param)] =
-        step_group(optimizer_.adam_step(param, batch.step, batch.multiplier));
+    if (!optimizer_.trained_by_muon(param))
+      state.groups[step_group_of(param)] =
+          step_group(optimizer_.adam_step(param, batch.step, batch.multiplier));
+  const MuonStep muon = optimizer_.muon_step(batch.step, batch.multiplier);
+  state.muon = {.momentum = muon.momentum,
+                .rate = muon.rate,
+                .shrink = static_cast<float>(1 - muon.rate * config_.muon_weight_decay)};
   state.clip = config_.clip;
 }
 
@@ -174,6 +208,9 @@ void DeviceStep::queue_work() {
   kernels_.adam(context_, device_state(), reinterpret_cast<const AdamChunk*>(chunks_.at(0)), chunk_count_,
                 model_.device_weights(), gradients_.on_device(), optimizer_.first_moments().on_device(),
                 optimizer_.second_moments().on_device());
+  for (const MuonBatch& matrices : muon_)
+    kernels_.muon(context_, device_state(), matrices, model_.device_weights(), gradients_.on_device(),
+                  optimizer_.first_moments().on_device(), scratch_.at(0));
 }
 
 }  // namespace thimble

@@ -68,6 +68,8 @@ class DeviceStep {
     std::int64_t step = 0;
   };
 
+  void upload_chunks();
+  void upload_matrices();
   void lay_out(const Batch& batch, const Key& key);
   void stage(const Batch& batch, std::byte* place);
   void set_rates(const Batch& batch, StepState& state) const;
@@ -83,8 +85,9 @@ class DeviceStep {
   TrainConfig config_;
   bool capture_;
   FloatArena gradients_;
-  Arena chunks_, scratch_;
+  Arena chunks_, matrices_, scratch_;
   std::int64_t chunk_count_ = 0;
+  std::vector<MuonBatch> muon_;  // matrices_ holds what they point to
 
   std::optional<Key> key_;
   struct Part {

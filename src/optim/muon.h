@@ -35,17 +35,20 @@ class Muon {
     return config.uses_muon() && param.group == ParamGroup::matrix;
   }
 
-  // All blocks are laid out as the table says. `sizes` may be null.
-  void update(const Context& context, const MuonStep& step, std::span<float> weights,
-              std::span<const float> gradients, std::span<float> momenta, UpdateSizes* sizes);
-
- private:
+  // Matrices of one shape, in the table's order.
   struct Batch {
     std::int64_t rows, cols;
     std::vector<const Param*> params;
     std::int64_t stride() const { return align_up(rows * cols, 16); }  // from one u to the next
   };
+  const std::vector<Batch>& batches() const { return batches_; }
+  const std::vector<NewtonSchulzCoefficients>& rounds() const { return rounds_; }
 
+  // On the CPU. All blocks are laid out as the table says. `sizes` may be null.
+  void update(const Context& context, const MuonStep& step, std::span<float> weights,
+              std::span<const float> gradients, std::span<float> momenta, UpdateSizes* sizes);
+
+ private:
   // body(param, its u, first, last) for pieces of the elements of matrices [begin, end) of the batch, in parallel.
   template <class Body>
   void for_pieces(const Batch& batch, std::size_t begin, std::size_t end, Body body);

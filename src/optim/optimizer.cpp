@@ -68,11 +68,9 @@ double Optimizer::update(const Context& context, std::int64_t step, double multi
               second_moment(param));
     if (sizes) sizes->add(param.group, before_, w);
   }
-  muon_.update(context,
-               {.momentum = static_cast<float>(muon_momentum_at(config_, step)),
-                .rate = static_cast<float>(config_.rate(ParamGroup::matrix) * multiplier),
-                .grad_scale = scale},
-               weights, gradients, first_.all(), sizes);
+  MuonStep muon = muon_step(step, multiplier);
+  muon.grad_scale = scale;
+  muon_.update(context, muon, weights, gradients, first_.all(), sizes);
   return norm;
 }
 
@@ -84,6 +82,11 @@ AdamStep Optimizer::adam_step(const Param& param, std::int64_t step, double mult
           .decay = param.decays ? static_cast<float>(config_.weight_decay) : 0.0f,
           .grad_scale = 1,
           .t = step + 1};
+}
+
+MuonStep Optimizer::muon_step(std::int64_t step, double multiplier) const {
+  return {.momentum = static_cast<float>(muon_momentum_at(config_, step)),
+          .rate = static_cast<float>(config_.rate(ParamGroup::matrix) * multiplier)};
 }
 
 }  // namespace thimble

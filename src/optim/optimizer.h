@@ -30,6 +30,10 @@ class Optimizer {
   // What Adam does to a parameter in a step; clipping comes on top.
   AdamStep adam_step(const Param& param, std::int64_t step, double multiplier) const;
 
+  // What Muon does to its matrices in a step; clipping comes on top.
+  MuonStep muon_step(std::int64_t step, double multiplier) const;
+  const Muon& muon() const { return muon_; }
+
   // State, laid out like the weights: the first moment (Adam) or momentum (Muon), and the second moment (Adam
   // alone).
   std::span<float> first_moment(const Param& param);

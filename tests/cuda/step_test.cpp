@@ -14,14 +14,21 @@ namespace {
 
 constexpr std::int64_t kRows = 4, kMicroBatches = 2;
 
-Config small_golf() {
+Config small_golf(const std::vector<std::string>& more = {"muon_steps=0"}) {
   ConfigBuilder settings;
   settings.preset("golf");
   for (const char* setting :
-       {"vocab_size=97", "layers=3", "dim=64", "heads=4", "kv_heads=2", "context=32", "muon_steps=0",
-        "lr=0.003", "matrix_lr=0.003", "embed_lr=0.003", "scalar_lr=0.003", "clip=1", "batch_tokens=256"})
+       {"vocab_size=97", "layers=3", "dim=64", "heads=4", "kv_heads=2", "context=32", "lr=0.003",
+        "matrix_lr=0.003", "embed_lr=0.003", "scalar_lr=0.003", "clip=1", "batch_tokens=256"})
     settings.set(setting);
+  for (const std::string& setting : more) settings.set(setting);
   return settings.resolve();
+}
+
+// Muon with all that it can do, in f32.
+Config small_muon() {
+  return small_golf({"muon_dtype=f32", "muon_weight_decay=0.04", "matrix_lr=0.02", "muon_momentum_start=0.85",
+                     "muon_momentum_steps=10"});
 }
 
 // Two micro-batches of tokens that follow a rule, so that there is something to learn.
@@ -112,26 +119,46 @@ TEST(DeviceStep, FiftyAdamStepsHaveTheLossesOfTheCpu) {
   EXPECT_LT(expected.back(), 0.5 * expected.front());  // it learned: the comparison means something
 }
 
+TEST(DeviceStep, MuonStepsHaveTheLossesOfTheCpu) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const std::vector<std::string> others[] = {
+      {}, {"muon_row_norm=true"}, {"muon_coefficients=polar"}, {"mlp_hidden=40"}};
+  for (const auto& other : others) {
+    std::vector<std::string> settings = {"muon_dtype=f32", "muon_weight_decay=0.04", "matrix_lr=0.02"};
+    settings.insert(settings.end(), other.begin(), other.end());
+    const Config config = small_golf(settings);
+    const auto expected = losses_on_cpu(config, 30);
+    const Trained trained = train_on_card(card.runtime, config, DType::f32, 30, true);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_NEAR(trained.losses[i] / expected[i], 1, 1e-3) << i;
+    EXPECT_LT(expected.back(), 0.8 * expected.front());
+  }
+}
+
 TEST(DeviceStep, CapturedOrNotTheBitsAreTheSame) {
   const auto card = find_card();
   if (!card.runtime) GTEST_SKIP() << card.reason;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Trained captured = train_on_card(card.runtime, small_golf(), dtype, 8, true);
-    const Trained queued = train_on_card(card.runtime, small_golf(), dtype, 8, false);
-    EXPECT_TRUE(captured.captured);
-    EXPECT_FALSE(queued.captured);
-    EXPECT_EQ(captured.losses, queued.losses);
-    EXPECT_EQ(captured.weights, queued.weights);
-  }
+  for (const Config& config : {small_golf(), small_golf({"muon_dtype=bf16"})})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Trained captured = train_on_card(card.runtime, config, dtype, 8, true);
+      const Trained queued = train_on_card(card.runtime, config, dtype, 8, false);
+      EXPECT_TRUE(captured.captured);
+      EXPECT_FALSE(queued.captured);
+      EXPECT_EQ(captured.losses, queued.losses);
+      EXPECT_EQ(captured.weights, queued.weights);
+    }
 }
 
 TEST(DeviceStep, AGradientThatIsNotFiniteChangesNothing) {
   const auto card = find_card();
   if (!card.runtime) GTEST_SKIP() << card.reason;
-  const Trained before = train_on_card(card.runtime, small_golf(), DType::f32, 5, true);
-  const Trained poisoned = train_on_card(card.runtime, small_golf(), DType::f32, 6, true, 5);
-  EXPECT_FALSE(std::isfinite(poisoned.last.norm));
-  EXPECT_EQ(before.weights, poisoned.weights);
+  for (const Config& config : {small_golf(), small_muon()}) {
+    const Trained before = train_on_card(card.runtime, config, DType::f32, 5, true);
+    const Trained poisoned = train_on_card(card.runtime, config, DType::f32, 6, true, 5);
+    EXPECT_FALSE(std::isfinite(poisoned.last.norm));
+    EXPECT_EQ(before.weights, poisoned.weights);
+  }
 }
 
 }  // namespace

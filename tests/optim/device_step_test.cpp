@@ -44,15 +44,43 @@ void adam(const Context&, const StepState* state, const AdamChunk* chunks, std::
     }
 }
 
-constexpr StepKernels kKernels = {sum_scratch_bytes, add_weighted_sum, finish_norm, adam};
+std::int64_t muon_scratch_bytes(const MuonBatch& batch) {
+  return batch.rows * batch.cols * static_cast<std::int64_t>(sizeof(float));
+}
+
+void muon(const Context&, const StepState* state, const MuonBatch& batch, float* weights,
+          const float* gradients, float* momenta, std::byte* scratch) {
+  const std::int64_t size = batch.rows * batch.cols;
+  auto* u = reinterpret_cast<float*>(scratch);
+  const double shape = std::max(1.0, static_cast<double>(batch.rows) / static_cast<double>(batch.cols));
+  for (const MuonMatrix& matrix : std::span(batch.matrices, static_cast<std::size_t>(batch.count))) {
+    for (std::int64_t i = 0; i < size; ++i) {
+      const float g = gradients[matrix.offset + i] * state->grad_scale;
+      float& m = momenta[matrix.offset + i];
+      m = state->muon.momentum * m + g;
+      u[i] = g + state->muon.momentum * m;
+    }
+    ref::newton_schulz(make_tensor(u, batch.rows, batch.cols), static_cast<int>(batch.rounds.size()));
+    const float keep = matrix.decays ? state->muon.shrink : 1.0f;
+    for (std::int64_t i = 0; i < size; ++i) {
+      float& w = weights[matrix.offset + i];
+      w = w * keep - state->muon.rate * static_cast<float>(std::sqrt(shape)) * u[i];
+    }
+  }
+}
+
+constexpr StepKernels kKernels = {
+    sum_scratch_bytes, add_weighted_sum, finish_norm, adam, muon_scratch_bytes, muon};
 constexpr std::array<std::uint64_t, 2> kSeeds = {1, 2};
 
-Config tiny_golf() {
+Config tiny_golf(bool muon) {
   ConfigBuilder settings;
   settings.preset("golf");
-  for (const char* setting : {"vocab_size=31", "layers=2", "dim=32", "heads=2", "kv_heads=1", "context=16",
-                              "muon_steps=0", "clip=0.1", "weight_decay=0.1", "batch_tokens=64"})
+  for (const char* setting :
+       {"vocab_size=31", "layers=2", "dim=32", "heads=2", "kv_heads=1", "context=16", "clip=0.1",
+        "weight_decay=0.1", "muon_weight_decay=0.2", "muon_dtype=f32", "batch_tokens=64"})
     settings.set(setting);
+  settings.set(muon ? "muon_steps=5" : "muon_steps=0");
   return settings.resolve();
 }
 
@@ -70,12 +98,12 @@ std::vector<Rows> batch_of(const Config& config, std::int64_t step) {
 
 struct Trained {
   Context context;
-  Config config = tiny_golf();
+  Config config;
   Model model{config.model, context};
   Optimizer optimizer{model.params(), config.train, context};
   std::vector<double> losses;
 
-  Trained() {
+  explicit Trained(bool muon = false) : config(tiny_golf(muon)) {
     initialise(model.params(), 1, model.weights());
     model.weights_changed();
   }
@@ -125,10 +153,12 @@ void expect_near(const Trained& expected, const Trained& found) {
 }
 
 TEST(QueuedStep, DoesWhatTheOptimizerDoes) {
-  Trained expected, found;
-  train_with_optimizer(expected, 7);
-  train_queued(found, 7, [](const std::vector<Rows>&) {});
-  expect_near(expected, found);
+  for (const bool muon : {false, true}) {
+    Trained expected(muon), found(muon);
+    train_with_optimizer(expected, 7);
+    train_queued(found, 7, [](const std::vector<Rows>&) {});
+    expect_near(expected, found);
+  }
 }
 
 // A validation or a trace between two steps has the same programs write to other gradients.

@@ -22,20 +22,43 @@ cudaDataType_t type_of(const Tensor& t) {
   return t.dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
 }
 
-// The largest power of two, up to 16, that divides a matrix's address and the bytes between its rows.
-std::uint32_t alignment_of(const Tensor& t) {
-  const auto bytes = static_cast<std::uintptr_t>(t.stride * dtype_bytes(t.dtype));
-  const std::uintptr_t both = reinterpret_cast<std::uintptr_t>(t.data) | (t.rows > 1 ? bytes : 0) | 16;
-  return static_cast<std::uint32_t>(both & -both);
+// The matrices of one place in a product.
+struct Place {
+  Tensor t;
+  std::int64_t distance;
+  std::int64_t count;
+};
+
+// The largest power of two, up to 16, that divides the matrices' addresses and the bytes between their rows.
+std::uint32_t alignment_of(const Place& place) {
+  const Tensor& t = place.t;
+  const auto bytes = [&](std::int64_t elements) {
+    return static_cast<std::uintptr_t>(elements * dtype_bytes(t.dtype));
+  };
+  const std::uintptr_t all = reinterpret_cast<std::uintptr_t>(t.data) | (t.rows > 1 ? bytes(t.stride) : 0) |
+                             (place.count > 1 ? bytes(place.distance) : 0) | 16;
+  return static_cast<std::uint32_t>(all & -all);
+}
+
+template <class T>
+void set(const Layout& layout, cublasLtMatrixLayoutAttribute_t attribute, T value) {
+  checked(cublasLtMatrixLayoutSetAttribute(layout.get(), attribute, &value, sizeof value),
+          "cublasLtMatrixLayoutSetAttribute");
 }
 
 // cuBLAS counts columns first: a row-major matrix is the transposed one to it.
-Layout layout_of(const Tensor& t) {
-  cublasLtMatrixLayout_t layout = nullptr;
-  checked(cublasLtMatrixLayoutCreate(&layout, type_of(t), static_cast<std::uint64_t>(t.cols),
+Layout layout_of(const Place& place) {
+  const Tensor& t = place.t;
+  cublasLtMatrixLayout_t made = nullptr;
+  checked(cublasLtMatrixLayoutCreate(&made, type_of(t), static_cast<std::uint64_t>(t.cols),
                                      static_cast<std::uint64_t>(t.rows), t.stride),
           "cublasLtMatrixLayoutCreate");
-  return Layout(layout);
+  Layout layout(made);
+  if (place.count > 1) {
+    set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(place.count));
+    set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, place.distance);
+  }
+  return layout;
 }
 
 template <class T>
@@ -49,25 +72,39 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
           "cublasLtMatmulPreferenceSetAttribute");
 }
 
-// c^T = op(b)^T op(a)^T: cuBLAS's first matrix is b, its second a.
+Place first_of(const Product& p) {
+  return {p.b.matrix, p.b_distance, p.count};
+}
+Place second_of(const Product& p) {
+  return {p.a.matrix, p.a_distance, p.count};
+}
+Place result_of(const Product& p) {
+  return {p.result, p.result_distance, p.count};
+}
+// Where nothing is read, it lies as the result does.
+Place base_of(const Product& p) {
+  return {p.base_scale != 0 ? p.base : p.result, p.result_distance, p.count};
+}
+
+// result^T = op(b)^T op(a)^T: cuBLAS's first matrix is b, its second a.
 class Plan {
  public:
-  Plan(CudaRuntime& runtime, const Operand& a, const Operand& b, const Tensor& c)
-      : first_(layout_of(b.matrix)), second_(layout_of(a.matrix)), result_(layout_of(c)) {
+  Plan(CudaRuntime& runtime, const Product& p)
+      : first_(layout_of(first_of(p))), second_(layout_of(second_of(p))), result_(layout_of(result_of(p))) {
     cublasLtMatmulDesc_t desc = nullptr;
     checked(cublasLtMatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
     desc_.reset(desc);
-    set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(desc_, CUBLASLT_MATMUL_DESC_TRANSB, a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, p.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(desc_, CUBLASLT_MATMUL_DESC_TRANSB, p.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
 
     cublasLtMatmulPreference_t made = nullptr;
     checked(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
     const Preference preference(made);
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{CudaRuntime::kWorkspaceBytes});
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(b.matrix));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(a.matrix));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(c));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(c));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(first_of(p)));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(second_of(p)));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(base_of(p)));
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(result_of(p)));
 
     cublasLtMatmulHeuristicResult_t best = {};
     int found = 0;
@@ -81,11 +118,11 @@ class Plan {
 
   bool has_kernel() const { return algorithm_.has_value(); }
 
-  void run(CudaRuntime& runtime, const Tensor& a, const Tensor& b, const Tensor& c, bool add) const {
-    const float one = 1, beta = add ? 1.0f : 0.0f;
-    checked(cublasLtMatmul(runtime.blas(), desc_.get(), &one, b.data, first_.get(), a.data, second_.get(),
-                           &beta, c.data, result_.get(), c.data, result_.get(), &*algorithm_,
-                           runtime.workspace(), CudaRuntime::kWorkspaceBytes, runtime.stream()),
+  void run(CudaRuntime& runtime, const Product& p) const {
+    checked(cublasLtMatmul(runtime.blas(), desc_.get(), &p.scale, p.b.matrix.data, first_.get(),
+                           p.a.matrix.data, second_.get(), &p.base_scale, base_of(p).t.data, result_.get(),
+                           p.result.data, result_.get(), &*algorithm_, runtime.workspace(),
+                           CudaRuntime::kWorkspaceBytes, runtime.stream()),
             "cublasLtMatmul");
   }
 
@@ -95,18 +132,21 @@ class Plan {
   std::optional<cublasLtMatmulAlgo_t> algorithm_;
 };
 
-using Key = std::array<std::int64_t, 15>;
+using Key = std::array<std::int64_t, 24>;
 
-Key key_of(const Operand& a, const Operand& b, const Tensor& c) {
+Key key_of(const Product& p) {
   Key key = {};
-  std::size_t place = 0;
-  for (const Tensor* t : {&a.matrix, &b.matrix, &c}) {
-    for (const std::int64_t fact : {t->rows, t->cols, t->stride, std::int64_t{alignment_of(*t)}})
-      key[place++] = fact;
-    key[place - 1] |= static_cast<std::int64_t>(t->dtype) << 8;
+  std::size_t at = 0;
+  for (const Place& place : {first_of(p), second_of(p), result_of(p), base_of(p)}) {
+    const Tensor& t = place.t;
+    for (const std::int64_t fact :
+         {t.rows, t.cols, t.stride, place.distance, std::int64_t{alignment_of(place)}})
+      key[at++] = fact;
+    key[at - 1] |= static_cast<std::int64_t>(t.dtype) << 8;
   }
-  key[place++] = a.transposed;
-  key[place++] = b.transposed;
+  key[at++] = p.a.transposed;
+  key[at++] = p.b.transposed;
+  key[at++] = p.count;
   return key;
 }
 
@@ -115,7 +155,9 @@ struct GemmPlans {
   std::map<Key, Plan> plans;
 };
 
-void check_shapes(const Operand& a, const Operand& b, const Tensor& c) {
+void check_shapes(const Product& p) {
+  const Operand &a = p.a, &b = p.b;
+  const Tensor& c = p.result;
   const std::int64_t M = a.transposed ? a.matrix.cols : a.matrix.rows,
                      K = a.transposed ? a.matrix.rows : a.matrix.cols;
   const std::int64_t N = b.transposed ? b.matrix.rows : b.matrix.cols,
@@ -124,22 +166,29 @@ void check_shapes(const Operand& a, const Operand& b, const Tensor& c) {
         c.rows, c.cols);
   check(a.matrix.dtype == b.matrix.dtype, "[cuda] a product of {} and {}", dtype_name(a.matrix.dtype),
         dtype_name(b.matrix.dtype));
+  check(p.base_scale == 0 ||
+            (p.base.shape() == c.shape() && p.base.stride == c.stride && p.base.dtype == c.dtype),
+        "[cuda] a product of {} onto {}", c.shape().text(), p.base.shape().text());
 }
 
 }  // namespace
 
-void gemm(const Context& context, const Operand& a, const Operand& b, const Tensor& c, bool add) {
-  check_shapes(a, b, c);
-  if (c.count() == 0) return;
+void gemm(const Context& context, const Product& product) {
+  check_shapes(product);
+  if (product.result.count() == 0 || product.count == 0) return;
   CudaRuntime& runtime = runtime_of(context);
   auto& plans = context.state<GemmPlans>().plans;
-  const Key key = key_of(a, b, c);
+  const Key key = key_of(product);
   auto place = plans.find(key);
-  if (place == plans.end()) place = plans.try_emplace(key, runtime, a, b, c).first;
+  if (place == plans.end()) place = plans.try_emplace(key, runtime, product).first;
   if (place->second.has_kernel())
-    place->second.run(runtime, a.matrix, b.matrix, c, add);
+    place->second.run(runtime, product);
   else
-    plain_gemm(context, a, b, c, add);
+    plain_gemm(context, product);
+}
+
+void gemm(const Context& context, const Operand& a, const Operand& b, const Tensor& c, bool add) {
+  gemm(context, {.a = a, .b = b, .base = c, .result = c, .base_scale = add ? 1.0f : 0.0f});
 }
 
 }  // namespace thimble::cuda

@@ -9,6 +9,9 @@ namespace thimble::cuda {
 Kernels kernels(Op op);
 std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& attributes);
 StepKernels step_kernels();
+std::int64_t muon_scratch_bytes(const MuonBatch& batch);
+void muon(const Context&, const StepState* state, const MuonBatch& batch, float* weights,
+          const float* gradients, float* momenta, std::byte* scratch);
 
 void embedding_forward(const Context&, const OpCall&);
 void embedding_backward(const Context&, const OpCall&);

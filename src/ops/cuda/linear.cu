@@ -23,15 +23,21 @@ void add_bias(cudaStream_t stream, const Tensor& sums, const Tensor& bias, const
   });
 }
 
+void product(const Context& context, const Linear& op, const Tensor& x, const Tensor& y) {
+  if (op.at.invariant)
+    plain_gemm(context, {x}, transposed(op.w), y, false);
+  else
+    gemm(context, {x}, transposed(op.w), y, false);
+}
+
 // The products in f32, some rows at a time, so that a bf16 result is rounded once, with its bias.
 void with_bias(const Context& context, const Linear& op, void* scratch) {
-  const auto product = op.at.invariant ? plain_gemm : gemm;
   const std::int64_t chunk = linear_bias_rows(op.x.rows);
   for (std::int64_t first = 0; first < op.x.rows; first += chunk) {
     const std::int64_t rows = first + chunk < op.x.rows ? chunk : op.x.rows - first;
     const Tensor sums{scratch, rows, op.w.rows, op.w.rows, DType::f32, Device::cuda},
         y = op.y.row_range(first, rows);
-    product(context, {op.x.row_range(first, rows)}, transposed(op.w), sums, false);
+    product(context, op, op.x.row_range(first, rows), sums);
     if (vectorised(sums, {op.b, y}))
       add_bias<kVector>(stream_of(context), sums, op.b, y);
     else
@@ -56,7 +62,7 @@ void bias_gradient(cudaStream_t stream, const Linear& op, void* scratch) {
 void linear_forward(const Context& context, const OpCall& call) {
   const Linear op(call);
   if (op.b) return with_bias(context, op, call.scratch.data);
-  (op.at.invariant ? plain_gemm : gemm)(context, {op.x}, transposed(op.w), op.y, false);
+  product(context, op, op.x, op.y);
 }
 
 void linear_backward(const Context& context, const OpCall& call) {

@@ -1,30 +1,19 @@
-// The pieces of an optimizer step that are no tape ops: sums in f64, the gradient's norm and clipping, Adam.
+// The pieces of an optimizer step that are no tape ops: sums in f64, the gradient's norm and clipping, Adam. Muon is
+// in muon.cu.
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
+#include "ops/cuda/sums.cuh"
 
 namespace thimble::cuda {
 
 namespace {
 
 constexpr std::int64_t kMostBlocks = 1024;
-constexpr int kWarps = kThreads / kWarp;
 
 // Blocks whose number depends on the count alone: the same sums in the same order every time.
 std::int64_t sum_blocks(std::int64_t count) {
   const std::int64_t blocks = (count + 4 * kThreads - 1) / (4 * kThreads);
   return blocks < 1 ? 1 : blocks > kMostBlocks ? kMostBlocks : blocks;
-}
-
-// Valid in thread 0.
-__device__ double block_sum(double mine) {
-  __shared__ double of_warp[kWarps];
-  mine = warp_sum(mine);
-  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = mine;
-  __syncthreads();
-  double sum = 0;
-  if (threadIdx.x == 0)
-    for (double part : of_warp) sum += part;
-  return sum;
 }
 
 template <class Term>
@@ -125,7 +114,7 @@ void adam(const Context& context, const StepState* state, const AdamChunk* chunk
 }  // namespace
 
 StepKernels step_kernels() {
-  return {sum_scratch_bytes, add_weighted_sum, finish_norm, adam};
+  return {sum_scratch_bytes, add_weighted_sum, finish_norm, adam, muon_scratch_bytes, muon};
 }
 
 }  // namespace thimble::cuda

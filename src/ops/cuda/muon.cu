@@ -1,0 +1,204 @@
+// Muon on a batch of matrices of one shape: momentum, Newton-Schulz, the update. What it computes is told in
+// optim/muon.h; every kernel takes all matrices of the batch in one launch.
+//
+// A round of Newton-Schulz is three batched products and nothing else, since a product can be scaled and added to what is
+// there:  A = X X^T,  P = c A A + b A,  X = P X + a X.  With X^T in memory (more rows than columns) A = X X^T reads it
+// the other way round, and P X becomes X^T P.
+#include "ops/cuda/gemm.h"
+#include "ops/cuda/kernels.h"
+#include "ops/cuda/rows.cuh"
+#include "ops/cuda/sums.cuh"
+
+namespace thimble::cuda {
+
+namespace {
+
+constexpr std::int64_t kAlignment = 256;  // of every matrix, in bytes
+constexpr int kNormBlocks = 32;           // that share a matrix's sum of squares: fixed, for the same bits
+constexpr double kShortestRow = 1e-7;
+
+std::int64_t whole(std::int64_t count, std::int64_t unit) {
+  return (count + unit - 1) / unit * unit;
+}
+
+// `count` matrices, one behind the other at an aligned distance.
+struct Stack {
+  Tensor first;
+  std::int64_t distance = 0, count = 0;
+
+  std::int64_t bytes() const { return distance * count * dtype_bytes(first.dtype); }
+};
+
+Stack make_stack(std::int64_t rows, std::int64_t cols, std::int64_t count, DType dtype) {
+  return {Tensor{nullptr, rows, cols, cols, dtype, Device::cuda},
+          whole(rows * cols, kAlignment / dtype_bytes(dtype)), count};
+}
+
+// Where everything lies in the scratch; without one, how much that is.
+struct Room {
+  Stack update;               // u, f32
+  Stack x, next, a, p;        // in the dtype of products
+  double* squares = nullptr;  // [count, kNormBlocks]
+  std::int64_t bytes = 0;
+
+  Room(const MuonBatch& batch, std::byte* scratch) {
+    const std::int64_t small = batch.rows < batch.cols ? batch.rows : batch.cols;
+    update = make_stack(batch.rows, batch.cols, batch.count, DType::f32);
+    x = next = make_stack(batch.rows, batch.cols, batch.count, batch.dtype);
+    a = p = make_stack(small, small, batch.count, batch.dtype);
+    for (Stack* stack : {&update, &x, &next, &a, &p}) {
+      if (scratch) stack->first.data = scratch + bytes;
+      bytes += stack->bytes();
+    }
+    if (scratch) squares = reinterpret_cast<double*>(scratch + bytes);
+    bytes += batch.count * kNormBlocks * static_cast<std::int64_t>(sizeof(double));
+  }
+};
+
+// One column of blocks for each matrix; a thread takes every gridDim.x * kThreads'th element.
+dim3 grid_of(const MuonBatch& batch) {
+  const std::int64_t wanted = (batch.rows * batch.cols + 4 * kThreads - 1) / (4 * kThreads);
+  return dim3(static_cast<unsigned>(wanted < 256 ? wanted : 256), static_cast<unsigned>(batch.count));
+}
+
+template <class Body>
+__device__ void for_my_elements(std::int64_t size, Body body) {
+  for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < size;
+       i += std::int64_t{gridDim.x} * kThreads)
+    body(i);
+}
+
+// Element i of this block's matrix.
+struct Elements {
+  View view;
+  std::int64_t distance;
+
+  explicit Elements(const Stack& stack) : view(stack.first), distance(stack.distance) {}
+  __device__ float load(std::int64_t i) const { return load_one(view, 0, blockIdx.y * distance + i); }
+  __device__ void store(std::int64_t i, float value) const {
+    store_one(view, 0, blockIdx.y * distance + i, value);
+  }
+};
+
+__global__ void __launch_bounds__(kThreads)
+    add_momentum(const StepState* state, const MuonMatrix* matrices, std::int64_t size,
+                 const float* gradients, float* momenta, Elements update) {
+  if (!state->finite) return;
+  const float scale = state->grad_scale, momentum = state->muon.momentum;
+  const std::int64_t offset = matrices[blockIdx.y].offset;
+  for_my_elements(size, [&](std::int64_t i) {
+    const float g = scale * gradients[offset + i], m = momentum * momenta[offset + i] + g;
+    momenta[offset + i] = m;
+    update.store(i, g + momentum * m);
+  });
+}
+
+__global__ void __launch_bounds__(kThreads) sum_squares(Elements update, std::int64_t size, double* squares) {
+  double mine = 0;
+  for_my_elements(size, [&](std::int64_t i) {
+    const double u = update.load(i);
+    mine += u * u;
+  });
+  const double sum = block_sum(mine);
+  if (threadIdx.x == 0) squares[blockIdx.y * kNormBlocks + blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    normalise(Elements update, const double* squares, std::int64_t size, Elements x) {
+  double sum = 0;
+  for (int i = 0; i < kNormBlocks; ++i) sum += squares[blockIdx.y * kNormBlocks + i];
+  const auto factor = static_cast<float>(1 / (sqrt(sum) + kNewtonSchulzEps));
+  for_my_elements(size, [&](std::int64_t i) { x.store(i, factor * update.load(i)); });
+}
+
+__global__ void __launch_bounds__(kThreads)
+    apply(const StepState* state, const MuonMatrix* matrices, std::int64_t size, float shape, Elements x,
+          float* weights) {
+  if (!state->finite) return;
+  const MuonMatrix matrix = matrices[blockIdx.y];
+  const float keep = matrix.decays ? state->muon.shrink : 1.0f, stride = state->muon.rate * shape;
+  float* w = weights + matrix.offset;
+  for_my_elements(size, [&](std::int64_t i) { w[i] = w[i] * keep - stride * x.load(i); });
+}
+
+// Each row divided by its length.
+void normalise_rows(cudaStream_t stream, const MuonBatch& batch, const Stack& update) {
+  const View u(update.first);
+  const std::int64_t rows = batch.rows, cols = batch.cols, distance = update.distance;
+  for_each_row("muon rows", stream, batch.count * rows, [=] __device__(std::int64_t row, int lane) {
+    const std::int64_t begin = row / rows * distance + row % rows * cols;
+    double squares = 0;
+    for (std::int64_t i = lane; i < cols; i += kWarp) {
+      const double value = load_one(u, 0, begin + i);
+      squares += value * value;
+    }
+    const auto inverse = static_cast<float>(1 / fmax(sqrt(warp_sum(squares)), kShortestRow));
+    for (std::int64_t i = lane; i < cols; i += kWarp)
+      store_one(u, 0, begin + i, load_one(u, 0, begin + i) * inverse);
+  });
+}
+
+// result = scale a b + base_scale base for every matrix.
+void multiply(const Context& context, const Stack& a, bool a_transposed, const Stack& b, bool b_transposed,
+              const Stack& result, float scale = 1, const Stack* base = nullptr, float base_scale = 0) {
+  gemm(context, {.a = {a.first, a_transposed},
+                 .b = {b.first, b_transposed},
+                 .base = base ? base->first : Tensor{},
+                 .result = result.first,
+                 .scale = scale,
+                 .base_scale = base_scale,
+                 .count = a.count,
+                 .a_distance = a.distance,
+                 .b_distance = b.distance,
+                 .result_distance = result.distance});
+}
+
+// Afterwards room.x holds the result.
+void newton_schulz(const Context& context, const MuonBatch& batch, Room& room) {
+  const bool tall = batch.rows > batch.cols;
+  for (const NewtonSchulzCoefficients& k : batch.rounds) {
+    const auto a = static_cast<float>(k.a), b = static_cast<float>(k.b), c = static_cast<float>(k.c);
+    multiply(context, room.x, tall, room.x, !tall, room.a);
+    multiply(context, room.a, false, room.a, false, room.p, c, &room.a, b);
+    if (tall)
+      multiply(context, room.x, false, room.p, false, room.next, 1, &room.x, a);
+    else
+      multiply(context, room.p, false, room.x, false, room.next, 1, &room.x, a);
+    const Stack before = room.x;
+    room.x = room.next;
+    room.next = before;
+  }
+}
+
+}  // namespace
+
+std::int64_t muon_scratch_bytes(const MuonBatch& batch) {
+  return Room(batch, nullptr).bytes;
+}
+
+void muon(const Context& context, const StepState* state, const MuonBatch& batch, float* weights,
+          const float* gradients, float* momenta, std::byte* scratch) {
+  if (batch.count == 0) return;
+  if (batch.count > 65535) refuse("Muon takes at most 65535 matrices of one shape", batch.count);
+  Room room(batch, scratch);
+  const std::int64_t size = batch.rows * batch.cols;
+  const cudaStream_t stream = stream_of(context);
+  const dim3 grid = grid_of(batch), norm_grid(kNormBlocks, grid.y);
+
+  add_momentum<<<grid, kThreads, 0, stream>>>(state, batch.matrices, size, gradients, momenta,
+                                              Elements(room.update));
+  launched("muon momentum");
+  if (batch.row_norm) normalise_rows(stream, batch, room.update);
+  sum_squares<<<norm_grid, kThreads, 0, stream>>>(Elements(room.update), size, room.squares);
+  launched("muon norm");
+  normalise<<<grid, kThreads, 0, stream>>>(Elements(room.update), room.squares, size, Elements(room.x));
+  launched("muon scaling");
+  newton_schulz(context, batch, room);
+  const double shape =
+      batch.rows > batch.cols ? static_cast<double>(batch.rows) / static_cast<double>(batch.cols) : 1.0;
+  apply<<<grid, kThreads, 0, stream>>>(state, batch.matrices, size, static_cast<float>(sqrt(shape)),
+                                       Elements(room.x), weights);
+  launched("muon update");
+}
+
+}  // namespace thimble::cuda
