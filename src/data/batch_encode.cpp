@@ -89,7 +89,7 @@ void BatchEncoder::encode_text(const Unit& unit, std::vector<TokenId>& ids, std:
 
 void BatchEncoder::encode_chat(const Document& document, EncodedRecord& out) const {
   if (document.turns.empty()) return;  // bad, or nobody answers
-  std::vector<TokenId> ids = encode_conversation(tokenizer_, document.turns);
+  std::vector<TokenId> ids = ChatLayout::roles(tokenizer_).conversation(document.turns);
   const bool count_text = tokenizer_.kind() != TokenizerKind::sentencepiece;
   out.bytes = count_text ? document.content_bytes() : byte_table_.total(ids);
   if (limits_.context > 0 && ids.size() > limits_.context) {

@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
-#include "data/chat_encode.h"
 #include "data/document.h"
 #include "data/mixture.h"
 #include "tokenizer/byte_table.h"
+#include "tokenizer/chat_layout.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {

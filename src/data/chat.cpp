@@ -81,11 +81,6 @@ Conversation parse_alpaca(const Json& example) {
 
 }  // namespace
 
-std::string_view name_of(ChatRole role) {
-  constexpr std::array<std::string_view, 3> kNames = {"system", "user", "assistant"};
-  return kNames[static_cast<std::size_t>(role)];
-}
-
 bool looks_like_conversation(const Json& json) {
   if (json.is_array()) return json.size() == 0 || json.as_array()[0].is_object();
   return turns_in(json) || (json.find("instruction") && json.find("output"));
@@ -99,6 +94,13 @@ Conversation parse_conversation(const Json& json) {
              "\"messages\", \"conversations\", or \"instruction\" and \"output\""},
         "expected a chat");
   return parse_alpaca(json);
+}
+
+Json conversation_json(const Conversation& conversation) {
+  Json messages = Json::array();
+  for (const Turn& turn : conversation)
+    messages.push(Json::object().set("role", name_of(turn.role)).set("content", turn.content));
+  return Json::object().set("messages", std::move(messages));
 }
 
 std::size_t cut_to_last_answer(Conversation& conversation) {

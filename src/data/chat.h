@@ -7,29 +7,21 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
-#include <string_view>
-#include <vector>
+
+#include "tokenizer/conversation.h"
 
 namespace thimble {
 
 class Json;
-
-enum class ChatRole { system, user, assistant };
-std::string_view name_of(ChatRole role);
-
-struct Turn {
-  ChatRole role;
-  std::string content;
-  bool operator==(const Turn&) const = default;
-};
-using Conversation = std::vector<Turn>;
 
 // Is it in one of those forms, whatever may be wrong inside?
 bool looks_like_conversation(const Json& json);
 
 // Unknown roles, and contents that are missing or not text, are errors that say which turn.
 Conversation parse_conversation(const Json& json);
+
+// The second of the forms above.
+Json conversation_json(const Conversation& conversation);
 
 // Takes away the turns behind the assistant's last: nobody answers them. Says how many went; without an
 // assistant those are all.

@@ -65,6 +65,7 @@ void read_published_manifest(DataFolder& folder) {
   const Json* stats = dataset->find("stats");
   const Json* files_train = stats ? stats->find("files_train") : nullptr;
   if (!files_train || !files_train->is_uint()) return;
+  folder.published_train_files = files_train->as_uint();
   check(folder.train.size() <= files_train->as_uint(),
         Hint{"shards of another data set lie in the folder, or the manifest is stale"},
         "{} has more train shards than expected: found {}, {} says {}", folder.name, folder.train.size(),
@@ -91,7 +92,8 @@ bool is_data_folder(const fs::path& path) {
   if (!fs::is_directory(path)) return false;
   if (fs::is_regular_file(path / kManifestFile)) return true;
   std::set<std::string> names;
-  return !find_shards(path, DataSplit::train, names).empty() || !find_shards(path, DataSplit::val, names).empty();
+  return !find_shards(path, DataSplit::train, names).empty() ||
+         !find_shards(path, DataSplit::val, names).empty();
 }
 
 DataFolder open_data_folder(const fs::path& path) {

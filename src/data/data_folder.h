@@ -28,6 +28,7 @@ struct DataFolder {
   std::vector<std::filesystem::path> train, val;
   std::string
       published_tokenizer;  // the file name that a published manifest asks for; empty: it says nothing
+  std::optional<std::uint64_t> published_train_files;  // how many training shards it counts
 
   DataKind kind() const { return manifest ? manifest->kind : DataKind::text; }
   const std::vector<std::filesystem::path>& files(DataSplit split) const {

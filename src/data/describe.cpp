@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file_ops.h"
+#include "base/table.h"
 #include "data/batch_encode.h"
 #include "data/data_folder.h"
 #include "data/mixture.h"
@@ -115,15 +116,6 @@ DataDescription describe_source(const std::string& input, const DescribeOptions&
   return description;
 }
 
-// At a place between characters.
-void shorten(std::string& text) {
-  if (text.size() <= kShownBytes) return;
-  std::size_t end = kShownBytes;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
-  text.resize(end);
-  text += " ...";
-}
-
 DataDescription describe_any(const std::string& input, const DescribeOptions& options,
                              const ProgressOutput& progress, const Interrupt* interrupt) {
   const fs::path path = input;
@@ -138,7 +130,7 @@ DataDescription describe_any(const std::string& input, const DescribeOptions& op
 DataDescription describe_data(const std::string& input, const DescribeOptions& options,
                               const ProgressOutput& progress, const Interrupt* interrupt) {
   DataDescription description = describe_any(input, options, progress, interrupt);
-  shorten(description.first_document);
+  description.first_document = shortened(std::move(description.first_document), kShownBytes);
   return description;
 }
 

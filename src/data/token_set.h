@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "data/chat_encode.h"
 #include "data/manifest.h"
 #include "data/shard.h"
 #include "model/config.h"
+#include "tokenizer/chat_tokens.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {

@@ -1,51 +1,37 @@
-// Text from a model: the prompt goes through the cache in blocks, then one token at a time.
+// One request from beginning to end, for callers that have no other.
+//
+//   Batcher batcher(model, tokenizer.get(), {.slots = 4});
+//   Request request = text_request(*tokenizer, "Once upon a time");
+//   request.samples = 4;
+//   const std::vector<Sample> samples = generate(batcher, request);
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/interrupt.h"
-#include "infer/sampler.h"
-#include "model/model.h"
-#include "tokenizer/tokenizer.h"
+#include "infer/batcher.h"
 
 namespace thimble {
 
-struct GenerateOptions {
-  SamplerOptions sampler;
-  std::int64_t max_tokens = 256;
-};
-
 struct Sample {
   std::string text;  // without the prompt
-  std::vector<std::int32_t> tokens;
-  std::string finish_reason;  // stop: the model ended the document; length: max_tokens or the context is full
+  std::vector<TokenScore> tokens;
+  std::vector<TokenScore> prompt;  // if it was to be scored: sample 0 has it
+  FinishReason finish = FinishReason::length;
+  std::optional<std::string> stop_string;
+  Usage usage;
 };
 
-// One sequence in one slot of a cache: what it holds so far, and the logits after it.
-class Sequence {
- public:
-  Sequence(Model& model, KvCache& cache, std::int32_t slot) : model_(model), cache_(cache), slot_(slot) {}
+// bos + prompt, continued until the text ends (end_ids.h).
+Request text_request(const Tokenizer& tokenizer, std::string_view prompt);
 
-  // Appends tokens and returns the logits after the last; valid until the next call to the model.
-  std::span<const float> append(std::span<const std::int32_t> tokens);
-
-  std::int64_t size() const { return static_cast<std::int64_t>(tokens_.size()); }
-  std::int64_t room() const { return model_.config().context - size(); }
-
- private:
-  Model& model_;
-  KvCache& cache_;
-  std::int32_t slot_;
-  std::vector<std::int32_t> tokens_;
-};
-
-// Continues bos + prompt. `show` gets the text piece by piece, never a broken character.
-Sample generate(Model& model, const Tokenizer& tokenizer, std::string_view prompt,
-                const GenerateOptions& options, const std::function<void(std::string_view)>& show = {},
-                const Interrupt* interrupt = nullptr);
+// Runs the batcher until the request is done. `show` sees every event as it comes. When interrupted, returns what was
+// made, finish == cancelled. The error of a sample is thrown.
+std::vector<Sample> generate(Batcher& batcher, Request request,
+                             const std::function<void(const Event&)>& show = {},
+                             const Interrupt* interrupt = nullptr);
 
 }  // namespace thimble

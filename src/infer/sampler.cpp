@@ -2,47 +2,153 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
+#include "base/rng.h"
+#include "infer/token_score.h"
 
 namespace thimble {
 
-std::int32_t Sampler::sample(std::span<const float> logits, std::int64_t allowed) {
-  logits = logits.first(std::min(logits.size(), static_cast<std::size_t>(allowed)));
-  check(std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); }),
-        Hint{"the checkpoint is damaged, or its training diverged"}, "the model's output is not finite");
-  const auto best = std::ranges::max_element(logits);
-  if (options_.temperature == 0) return static_cast<std::int32_t>(best - logits.begin());
+namespace {
 
-  candidates_.clear();
-  double total = 0;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    const double weight =
-        std::exp(static_cast<double>(logits[i] - *best) / static_cast<double>(options_.temperature));
-    candidates_.push_back({static_cast<std::int32_t>(i), logits[i], weight});
+constexpr float kOut = -std::numeric_limits<float>::infinity();
+constexpr float kMostBias = 100, kLargest = 1000, kLeastRepetition = 0.01f;
+constexpr std::size_t kFirstSelected = 64;  // candidates sorted at first when looking for top-p
+
+void check_range(std::string_view name, float value, float least, float most) {
+  check(value >= least, "{} must be >= {}, got {}", name, least, value);
+  check(value <= most, "{} must be <= {}, got {}", name, most, value);
+}
+
+}  // namespace
+
+void check_sampling(const SamplingOptions& options, std::int64_t vocab_size) {
+  check_range("temperature", options.temperature, 0, kLargest);
+  check(options.top_k >= 0, "top_k must be >= 0, got {}", options.top_k);
+  check_range("top_p", options.top_p, 0, 1);
+  check_range("min_p", options.min_p, 0, 1);
+  check_range("repetition_penalty", options.repetition_penalty, kLeastRepetition, kLargest);
+  check(options.repeat_last_n >= -1, "repeat_last_n must be >= -1, got {}", options.repeat_last_n);
+  check_range("frequency_penalty", options.frequency_penalty, -kLargest, kLargest);
+  check_range("presence_penalty", options.presence_penalty, -kLargest, kLargest);
+  const auto check_id = [&](std::string_view name, TokenId id) {
+    check(id >= 0 && id < vocab_size, "{}: the vocabulary has {} tokens, got id {}", name, vocab_size, id);
+  };
+  for (const auto& [id, bias] : options.logit_bias) {
+    check_id("logit_bias", id);
+    check_range("logit_bias", bias, -kMostBias, kMostBias);
   }
-  if (options_.top_k > 0 || options_.top_p < 1) keep_likeliest();
+  for (const TokenId id : options.suppressed) check_id("suppressed", id);
+}
+
+Sampler::Sampler(SamplingOptions options, std::int64_t allowed, std::span<const TokenId> prompt)
+    : options_(std::move(options)),
+      allowed_(static_cast<std::size_t>(allowed)),
+      history_(prompt.begin(), prompt.end()) {}
+
+TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> banned) {
+  logits = logits.first(std::min(logits.size(), allowed_));
+  check_finite(logits);
+  logits_.assign(logits.begin(), logits.end());
+  change_logits();
+  for (const std::span<const TokenId> out : {std::span<const TokenId>(options_.suppressed), banned})
+    for (const TokenId id : out)
+      if (static_cast<std::size_t>(id) < logits_.size()) logits_[static_cast<std::size_t>(id)] = kOut;
+
+  const auto best = std::ranges::max_element(logits_);
+  check(best != logits_.end() && *best > kOut, Hint{"suppress fewer ids"}, "every token is suppressed");
+  const TokenId id = options_.temperature == 0 ? static_cast<TokenId>(best - logits_.begin()) : draw(*best);
+  ++drawn_;
+  ++generated_[id];
+  history_.push_back(id);
+  return id;
+}
+
+void Sampler::change_logits() {
+  const auto change = [&](TokenId id, auto with) {
+    if (static_cast<std::size_t>(id) < logits_.size()) with(logits_[static_cast<std::size_t>(id)]);
+  };
+  for (const auto& [id, bias] : options_.logit_bias) change(id, [&](float& logit) { logit += bias; });
+  if (options_.repetition_penalty != 1)
+    for (const TokenId id : recent())
+      change(id, [&](float& logit) {
+        logit = logit > 0 ? logit / options_.repetition_penalty : logit * options_.repetition_penalty;
+      });
+  if (options_.frequency_penalty != 0 || options_.presence_penalty != 0)
+    for (const auto& [id, count] : generated_)
+      change(id, [&](float& logit) {
+        logit -= options_.frequency_penalty * static_cast<float>(count) + options_.presence_penalty;
+      });
+}
+
+// Each id once.
+std::vector<TokenId> Sampler::recent() const {
+  const std::size_t size = history_.size();
+  const std::size_t count =
+      options_.repeat_last_n < 0 ? size : std::min(size, static_cast<std::size_t>(options_.repeat_last_n));
+  std::vector<TokenId> ids(history_.end() - static_cast<std::ptrdiff_t>(count), history_.end());
+  std::ranges::sort(ids);
+  const auto repeated = std::ranges::unique(ids);
+  ids.erase(repeated.begin(), repeated.end());
+  return ids;
+}
+
+TokenId Sampler::draw(float largest) {
+  candidates_.clear();
+  for (std::size_t i = 0; i < logits_.size(); ++i)
+    if (logits_[i] > kOut) candidates_.push_back({logits_[i], static_cast<TokenId>(i), 0});
+  keep_top_k();
+  for (Candidate& candidate : candidates_)
+    candidate.weight =
+        std::exp(static_cast<double>(candidate.logit - largest) / static_cast<double>(options_.temperature));
+  keep_top_p();
+  if (options_.min_p > 0)
+    std::erase_if(candidates_, [&](const Candidate& candidate) {
+      return candidate.weight < static_cast<double>(options_.min_p);  // the largest is 1
+    });
+
+  double total = 0;
   for (const Candidate& candidate : candidates_) total += candidate.weight;
-  double draw = rng_.uniform_double() * total;
+  double left = Rng(options_.seed, 2 * drawn_).uniform_double() * total;
   for (const Candidate& candidate : candidates_) {
-    draw -= candidate.weight;
-    if (draw < 0) return candidate.id;
+    left -= candidate.weight;
+    if (left < 0) return candidate.id;
   }
   return candidates_.back().id;
 }
 
-void Sampler::keep_likeliest() {
-  std::ranges::stable_sort(candidates_,
-                           [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
-  if (options_.top_k > 0 && static_cast<std::size_t>(options_.top_k) < candidates_.size())
-    candidates_.resize(static_cast<std::size_t>(options_.top_k));
+bool Sampler::better(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+}
+
+void Sampler::keep_top_k() {
+  const auto k = static_cast<std::size_t>(options_.top_k);
+  if (k == 0 || k >= candidates_.size()) return;
+  std::ranges::nth_element(candidates_, candidates_.begin() + static_cast<std::ptrdiff_t>(k), better);
+  candidates_.resize(k);
+}
+
+// Sorts only as many as it takes to reach top_p, twice as many at every turn.
+void Sampler::keep_top_p() {
   if (options_.top_p >= 1) return;
   double total = 0, reached = 0;
   for (const Candidate& candidate : candidates_) total += candidate.weight;
-  std::size_t kept = 0;
-  while (kept < candidates_.size() && reached < static_cast<double>(options_.top_p) * total)
+  const double wanted = static_cast<double>(options_.top_p) * total;
+  std::size_t kept = 0, sorted = 0;
+  while (kept < candidates_.size()) {
+    if (kept == sorted) {
+      const std::size_t end = std::min(candidates_.size(), std::max(kFirstSelected, 2 * sorted));
+      const auto from = candidates_.begin() + static_cast<std::ptrdiff_t>(sorted),
+                 to = candidates_.begin() + static_cast<std::ptrdiff_t>(end);
+      if (to != candidates_.end()) std::nth_element(from, to, candidates_.end(), better);
+      std::sort(from, to, better);
+      sorted = end;
+    }
     reached += candidates_[kept++].weight;
-  candidates_.resize(std::max<std::size_t>(kept, 1));
+    if (reached >= wanted) break;
+  }
+  candidates_.resize(kept);
 }
 
 }  // namespace thimble

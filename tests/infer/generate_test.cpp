@@ -1,126 +1,96 @@
 #include "infer/generate.h"
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-
-#include "base/error.h"
-#include "model/config_builder.h"
+#include "eval/small_model.h"
+#include "formats/model_file.h"
+#include "formats/safetensors.h"
+#include "infer/plain_sample.h"
+#include "support/golden.h"
 
 namespace thimble {
 namespace {
 
-std::unique_ptr<Model> make_small(const Context& context, const char* preset, std::int64_t vocab_size) {
-  ConfigBuilder settings;
-  settings.preset(preset);
-  for (const char* setting : {"context=96", "layers=3", "dim=32", "heads=4", "kv_heads=2", "head_dim=8",
-                              "rope_dims=8", "mlp_hidden=48", "batch_tokens=96"})
-    settings.set(setting);
-  settings.set(fmt::format("vocab_size={}", vocab_size));
-  auto model = std::make_unique<Model>(settings.resolve().model, context);
-  initialise(model->params(), 9, model->weights());
-  // Golf's output matrices start at 0: give every weight something to say.
-  std::vector<float> noise(model->weights().size());
-  fill_normal(noise, 0, 0.2f, 17, 0);
-  std::ranges::transform(model->weights(), noise, model->weights().begin(), std::plus());
-  model->weights_changed();
-  return model;
-}
+class Generate : public testing::Test {
+ protected:
+  Context context_;
+  std::unique_ptr<Tokenizer> tokenizer_ = load_tokenizer("bytes");
+  std::unique_ptr<Model> model_ = small_model(context_, tokenizer_->vocab_size(), 96, "llama");
+  Batcher batcher_{*model_, tokenizer_.get()};
+};
 
-// The next token when the whole prefix is computed again.
-std::int32_t recomputed(Model& model, const std::vector<std::int32_t>& tokens) {
-  const auto T = static_cast<std::int64_t>(tokens.size());
-  const auto logits = model.score(grid_rows(model.config(), T, tokens), true).logits;
-  const auto last = logits.end() - model.config().vocab_size;
-  return static_cast<std::int32_t>(std::max_element(last, logits.end()) - last);
-}
-
-class EveryFamily : public testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Presets, EveryFamily,
-                         testing::Values("llama", "qwen3", "golf", "golf-plus", "microgpt"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
-
-TEST_P(EveryFamily, GreedyThroughTheCacheEqualsRecomputingThePrefix) {
-  const Context context;
-  auto model = make_small(context, GetParam(), 60);
-  KvCache cache(model->config(), 1);
-  Sequence sequence(*model, cache, 0);
-  Sampler greedy({.temperature = 0});
-  std::vector<std::int32_t> tokens;
-  for (int i = 0; i < 70; ++i) tokens.push_back(i * 7 % 60);  // more than one block of the prompt
-  auto logits = sequence.append(tokens);
-  while (sequence.room() > 0) {
-    const std::int32_t next = greedy.sample(logits, 60);
-    ASSERT_EQ(next, recomputed(*model, tokens)) << "after " << tokens.size() << " tokens";
-    tokens.push_back(next);
-    logits = sequence.append(std::span(&next, 1));
-  }
-}
-
-TEST(Generate, SameSeedSameTextAndLengthIsSaid) {
-  const Context context;
-  const auto tokenizer = load_tokenizer("bytes");
-  auto model = make_small(context, "llama", tokenizer->vocab_size());
-  const GenerateOptions options{.sampler = {.temperature = 1, .seed = 5}, .max_tokens = 20};
-  const Sample a = generate(*model, *tokenizer, "hello", options),
-               b = generate(*model, *tokenizer, "hello", options);
-  EXPECT_EQ(a.tokens, b.tokens);
+TEST_F(Generate, SameSeedSameTextAnotherSeedAnother) {
+  Request request = text_request(*tokenizer_, "hello");
+  request.sampling = {.temperature = 1, .seed = 5};
+  request.max_tokens = 20;
+  const Sample a = generate(batcher_, request).at(0), b = generate(batcher_, request).at(0);
+  EXPECT_EQ(ids_of(a.tokens), ids_of(b.tokens));
   EXPECT_EQ(a.text, b.text);
+  request.sampling.seed = 6;
+  EXPECT_NE(ids_of(generate(batcher_, request).at(0).tokens), ids_of(a.tokens));
 }
 
-TEST(Generate, EndsWithTheDocumentOrTheContextAndSaysWhich) {
-  const Context context;
-  const auto tokenizer = load_tokenizer("bytes");
-  auto model = make_small(context, "llama", tokenizer->vocab_size());
+TEST_F(Generate, EndsWithTheDocumentOrTheContextAndSaysWhich) {
   bool stopped = false, full = false;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const Sample sample = generate(*model, *tokenizer, "hello",
-                                   {.sampler = {.temperature = 1, .seed = seed}, .max_tokens = 100000});
-    const bool stop = sample.finish_reason == "stop";
-    EXPECT_TRUE(stop || sample.tokens.size() == 96 - 6 + 1)
-        << "6 tokens of prompt; the last token needs no place";
+    Request request = text_request(*tokenizer_, "hello");
+    request.sampling = {.temperature = 1, .seed = seed};
+    request.max_tokens = 100000;
+    const Sample sample = generate(batcher_, request).at(0);
+    const bool stop = sample.finish == FinishReason::stop;
+    EXPECT_TRUE(stop || sample.tokens.size() == 96 - 6 + 1) << "6 tokens of prompt; the last needs no place";
     (stop ? stopped : full) = true;
   }
   EXPECT_TRUE(full);
   EXPECT_TRUE(stopped) << "one in 257 tokens is bos";
 }
 
-TEST(Generate, APromptLongerThanTheContextIsRefused) {
+TEST_F(Generate, WhatIsShownIsWhatIsReturned) {
+  Request request = text_request(*tokenizer_, "hello");
+  request.sampling = {.temperature = 1};
+  request.samples = 3;
+  std::vector<std::string> shown(3);
+  int ends = 0;
+  const auto samples = generate(batcher_, request, [&](const Event& event) {
+    shown[static_cast<std::size_t>(event.sample)] += event.text;
+    ends += event.finish.has_value();
+  });
+  EXPECT_EQ(ends, 3);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(samples[i].text, shown[i]);
+}
+
+TEST_F(Generate, APromptLongerThanTheContextIsRefused) {
+  EXPECT_THROW(generate(batcher_, text_request(*tokenizer_, std::string(96, 'x'))), Error);
+}
+
+TEST_F(Generate, ATextRequestIsBosAndThePromptAndEndsAsTextsDo) {
+  const Request request = text_request(*tokenizer_, "a"), from_start = text_request(*tokenizer_, "");
+  EXPECT_EQ(request.prompt, (std::vector<TokenId>{0, 'a' + 1}));
+  EXPECT_EQ(request.stop_ids, std::vector<TokenId>{0});
+  EXPECT_FALSE(request.starts_text) << "the prompt is the beginning of the text";
+  EXPECT_TRUE(from_start.starts_text);
+}
+
+// Folders as Transformers wrote them, and its own greedy text.
+class TransformersGreedy : public testing::TestWithParam<const char*> {};
+
+TEST_P(TransformersGreedy, IsReproduced) {
+  const auto folder = shared_path(std::string("fixtures/hf/") + GetParam());
+  if (!folder) GTEST_SKIP() << shared_missing("fixtures/hf");
   const Context context;
-  const auto tokenizer = load_tokenizer("bytes");
-  auto model = make_small(context, "llama", tokenizer->vocab_size());
-  EXPECT_THROW(generate(*model, *tokenizer, std::string(96, 'x'), {}), Error);
+  Model model = make_model(open_model(*folder), context);
+  std::vector<std::int64_t> wide(32);
+  SafetensorsFile::open(*folder / "reference.safetensors").read_i64("greedy", wide);
+  const std::vector<TokenId> greedy(wide.begin(), wide.end());
+  constexpr std::ptrdiff_t kPrompt = 8;
+  const Request request{.prompt = {greedy.begin(), greedy.begin() + kPrompt},
+                        .sampling = {.temperature = 0},
+                        .samples = 3,
+                        .max_tokens = 32 - kPrompt};
+  Batcher batcher(model, nullptr, {.slots = 2});
+  for (const Sample& sample : generate(batcher, request))
+    EXPECT_EQ(ids_of(sample.tokens), std::vector<TokenId>(greedy.begin() + kPrompt, greedy.end()));
 }
 
-TEST(Sampler, FollowsTheDistribution) {
-  const std::vector<float> logits = {std::log(0.5f), std::log(0.3f), std::log(0.2f), 10.0f};
-  Sampler sampler({.temperature = 1, .seed = 3});
-  std::map<std::int32_t, int> count;
-  constexpr int kDraws = 20000;
-  for (int i = 0; i < kDraws; ++i) ++count[sampler.sample(logits, 3)];
-  EXPECT_EQ(count.size(), 3u) << "id 3 is beyond the tokenizer";
-  EXPECT_NEAR(count[0], 0.5 * kDraws, 4 * std::sqrt(0.25 * kDraws));
-  EXPECT_NEAR(count[2], 0.2 * kDraws, 4 * std::sqrt(0.16 * kDraws));
-}
-
-TEST(Sampler, TopKAndTopPCutTheTail) {
-  const std::vector<float> logits = {std::log(0.5f), std::log(0.3f), std::log(0.2f)};
-  Sampler top_k({.temperature = 1, .top_k = 2, .seed = 1}),
-      top_p({.temperature = 1, .top_p = 0.4f, .seed = 1});
-  for (int i = 0; i < 200; ++i) {
-    EXPECT_NE(top_k.sample(logits, 3), 2);
-    EXPECT_EQ(top_p.sample(logits, 3), 0);
-  }
-}
-
-TEST(Sampler, RefusesNumbersThatAreNone) {
-  Sampler sampler({});
-  EXPECT_THROW(sampler.sample(std::vector<float>{0.0f, NAN}, 2), Error);
-}
+INSTANTIATE_TEST_SUITE_P(Generate, TransformersGreedy, testing::Values("llama_tied", "qwen2"));
 
 }  // namespace
 }  // namespace thimble

@@ -1,7 +1,6 @@
-#include "data/chat_encode.h"
+#include "tokenizer/chat_tokens.h"
 
 #include <array>
-#include <optional>
 
 #include "base/error.h"
 
@@ -19,12 +18,9 @@ constexpr std::array<NamedToken, 5> kTokens = {{{"<bos>", &ChatTokens::bos},
                                                 {"<end_turn>", &ChatTokens::end_turn},
                                                 {"<system>", &ChatTokens::system}}};
 
-// As a special token: an ordinary one that reads so could come from a text.
-std::optional<TokenId> special_with_name(const Tokenizer& tokenizer, std::string_view name) {
+std::optional<TokenId> find(const Tokenizer& tokenizer, std::string_view name) {
   if (name == "<bos>" && tokenizer.special().bos) return tokenizer.special().bos;  // SentencePiece says <s>
-  const auto id = tokenizer.id_of(name);
-  if (!id || tokenizer.token_type(*id) != TokenType::control) return std::nullopt;
-  return id;
+  return special_with_name(tokenizer, name);
 }
 
 }  // namespace
@@ -36,10 +32,16 @@ TokenId bos_of(const Tokenizer& tokenizer) {
   return *bos;
 }
 
+std::optional<TokenId> special_with_name(const Tokenizer& tokenizer, std::string_view name) {
+  const auto id = tokenizer.id_of(name);
+  if (!id || tokenizer.token_type(*id) != TokenType::control) return std::nullopt;
+  return id;
+}
+
 ChatTokens ChatTokens::of(const Tokenizer& tokenizer) {
   ChatTokens tokens;
   for (const NamedToken& token : kTokens) {
-    const auto id = special_with_name(tokenizer, token.name);
+    const auto id = find(tokenizer, token.name);
     check(id.has_value(), Hint{"train one with `thimble tokenizer train --chat`, or use bytes:chat"},
           "the tokenizer has no special token {}, which chats need", token.name);
     tokens.*token.id = *id;
@@ -49,7 +51,7 @@ ChatTokens ChatTokens::of(const Tokenizer& tokenizer) {
 
 bool ChatTokens::in(const Tokenizer& tokenizer) {
   for (const NamedToken& token : kTokens)
-    if (!special_with_name(tokenizer, token.name)) return false;
+    if (!find(tokenizer, token.name)) return false;
   return true;
 }
 
@@ -63,23 +65,6 @@ TokenId ChatTokens::id_of(ChatRole role) const {
       return assistant;
   }
   return -1;
-}
-
-std::vector<TokenId> encode_conversation(const Tokenizer& tokenizer, std::span<const Turn> turns) {
-  const ChatTokens tokens = ChatTokens::of(tokenizer);
-  std::vector<TokenId> ids = {tokens.bos};
-  for (const Turn& turn : turns) {
-    ids.push_back(tokens.id_of(turn.role));
-    tokenizer.encode(turn.content, ids);
-    ids.push_back(tokens.end_turn);
-  }
-  return ids;
-}
-
-std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, std::span<const Turn> turns) {
-  std::vector<TokenId> ids = encode_conversation(tokenizer, turns);
-  ids.push_back(ChatTokens::of(tokenizer).assistant);
-  return ids;
 }
 
 }  // namespace thimble

@@ -1,4 +1,4 @@
-// Seconds of the steady clock: for what a step took.
+// Seconds of the steady clock: for what something took.
 #pragma once
 
 #include <chrono>

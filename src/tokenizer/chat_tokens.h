@@ -1,20 +1,18 @@
-// A conversation as tokens (DESIGN 8.1): <bos>, then for each turn <role> content <end_turn>.
-//
-//   const std::vector<TokenId> ids = encode_prompt(*tokenizer, turns);   // ends with <assistant>: now it speaks
-//
-// Contents are encoded as plain text: "<end_turn>" typed by a user is ten characters.
+// The special tokens of our own chats (DESIGN 8.1): what tells answers from questions in a row of ids.
 #pragma once
 
-#include <span>
-#include <vector>
+#include <optional>
 
-#include "data/chat.h"
+#include "tokenizer/conversation.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {
 
 // With which documents and conversations begin. A tokenizer without one is an error.
 TokenId bos_of(const Tokenizer& tokenizer);
+
+// An id that no text can produce. An ordinary token that reads so could come from a text: it is none.
+std::optional<TokenId> special_with_name(const Tokenizer& tokenizer, std::string_view name);
 
 struct ChatTokens {
   TokenId bos = -1, user = -1, assistant = -1, end_turn = -1, system = -1;
@@ -26,9 +24,5 @@ struct ChatTokens {
   TokenId id_of(ChatRole role) const;
   bool is_role(TokenId id) const { return id == user || id == assistant || id == system; }
 };
-
-std::vector<TokenId> encode_conversation(const Tokenizer& tokenizer, std::span<const Turn> turns);
-// Up to and with the <assistant> of the turn that is to be written.
-std::vector<TokenId> encode_prompt(const Tokenizer& tokenizer, std::span<const Turn> turns);
 
 }  // namespace thimble

@@ -1,0 +1,169 @@
+#include "infer/batcher.h"
+
+#include <algorithm>
+
+namespace thimble {
+
+namespace {
+
+constexpr std::int64_t kBlock = 64;  // prompts are read in blocks that end where this divides the position
+constexpr std::int64_t kWorthWaiting = 64;  // tokens that somebody else is just reading
+
+const BatcherOptions& checked(const BatcherOptions& options) {
+  check(options.slots >= 1, "slots must be >= 1, got {}", options.slots);
+  check(options.rows_per_step >= 1, "rows_per_step must be >= 1, got {}", options.rows_per_step);
+  return options;
+}
+
+bool says_something(const Event& event) {
+  return event.finish || !event.text.empty() || !event.tokens.empty() || !event.prompt.empty();
+}
+
+}  // namespace
+
+Batcher::Batcher(Model& model, const Tokenizer* tokenizer, const BatcherOptions& options)
+    : model_(model),
+      tokenizer_(tokenizer),
+      options_(checked(options)),
+      cache_(model.config(), options.slots, model.dtype()),
+      slots_(options.slots) {}
+
+Batcher::~Batcher() = default;
+
+RequestId Batcher::submit(Request request) {
+  check_request(request, model_.config(), tokenizer_);
+  const auto shared = std::make_shared<const Request>(std::move(request));
+  ++last_id_;
+  for (int sample = 0; sample < shared->samples; ++sample)
+    waiting_.push_back(std::make_unique<Sequence>(last_id_, sample, shared, tokenizer_, model_.config()));
+  return last_id_;
+}
+
+std::vector<Event> Batcher::cancel(RequestId id) {
+  std::vector<Event> events;
+  const auto cancel_one = [&](const std::unique_ptr<Sequence>& sequence) {
+    if (sequence->id() == id) events.push_back(sequence->cancel());
+  };
+  std::ranges::for_each(active_, cancel_one);
+  std::ranges::for_each(waiting_, cancel_one);
+  drop_ended();
+  return events;
+}
+
+std::vector<Event> Batcher::step() {
+  admit();
+  plan_rows();
+  std::vector<Event> events;
+  if (rows_.empty()) return events;
+  const Tensor logits = model_.decode(decode_rows(model_.config(), cache_.slots(), rows_), cache_);
+  for (const DecodeRow& row : rows_) slots_.append(row.slot, row.token);
+  take_logits(logits, events);
+  drop_ended();
+  return events;
+}
+
+// Those who wait for a prefix keep a slot free for themselves: nobody who came later overtakes them.
+void Batcher::admit() {
+  std::int64_t kept_free = 0;
+  for (auto next = waiting_.begin(); next != waiting_.end() && slots_.free_count() > kept_free;) {
+    Sequence& sequence = **next;
+    // The last token is computed in any case, for its logits; a prompt that is scored, all of it.
+    const std::span<const TokenId> prompt = sequence.request().prompt;
+    const auto reusable = sequence.scores_prompt() ? prompt.first(0) : prompt.first(prompt.size() - 1);
+    const Slots::Prefix prefix = slots_.longest_prefix(reusable);
+    if (better_wait(sequence, reusable, prefix.length)) {
+      ++kept_free;
+      ++next;
+      continue;
+    }
+    sequence.slot = slots_.take(prefix);
+    if (prefix.length > 0 && sequence.slot != prefix.slot) {
+      cache_.copy_prefix(prefix.slot, sequence.slot, prefix.length);
+      slots_.copied(sequence.slot, prefix);
+    }
+    sequence.started(prefix.length);
+    active_.push_back(std::move(*next));
+    next = waiting_.erase(next);
+  }
+}
+
+bool Batcher::better_wait(const Sequence& sequence, std::span<const TokenId> reusable,
+                          std::int64_t cached) const {
+  return std::ranges::any_of(active_, [&](const std::unique_ptr<Sequence>& other) {
+    const std::int64_t shared = common_prefix(other->request().prompt, reusable);
+    const bool being_read = slots_.size(other->slot) < shared;
+    const std::int64_t gain = shared - cached;
+    return being_read && gain > 0 && (other->id() == sequence.id() || gain >= kWorthWaiting);
+  });
+}
+
+void Batcher::plan_rows() {
+  rows_.clear();
+  wanted_.clear();
+  const auto missing = [&](const Sequence& sequence) { return sequence.size() - slots_.size(sequence.slot); };
+  for (const auto& sequence : active_)
+    if (missing(*sequence) == 1) add_rows(*sequence, 1);
+  // At least one block, so that prompts are read even where everybody generates.
+  std::int64_t left = std::max(options_.rows_per_step - static_cast<std::int64_t>(rows_.size()), kBlock);
+  for (const auto& sequence : active_) {
+    if (missing(*sequence) == 1) continue;
+    std::int64_t count = 0;
+    while (count < missing(*sequence)) {
+      const std::int64_t position = slots_.size(sequence->slot) + count;
+      const std::int64_t block = std::min(missing(*sequence) - count, kBlock - position % kBlock);
+      if (block > left) break;
+      count += block;
+      left -= block;
+    }
+    add_rows(*sequence, count);
+  }
+  // The model wants at least one row whose logits are wanted; a block inside of a prompt has none.
+  if (!rows_.empty() && wanted_.empty()) rows_.back().wants_logits = true;
+}
+
+// The next `count` tokens that its slot lacks.
+void Batcher::add_rows(Sequence& sequence, std::int64_t count) {
+  const std::vector<TokenId>& tokens = sequence.tokens();
+  const std::int64_t begin = slots_.size(sequence.slot);
+  for (std::int64_t position = begin; position < begin + count; ++position) {
+    const auto before = [&](std::int64_t back) {
+      return position < back ? -1 : tokens[static_cast<std::size_t>(position - back)];
+    };
+    const bool wants = position + 1 == sequence.size() || sequence.scores_prompt();
+    rows_.push_back({.token = before(0),
+                     .previous = before(1),
+                     .before_previous = before(2),
+                     .position = static_cast<std::int32_t>(position),
+                     .slot = static_cast<std::int32_t>(sequence.slot),
+                     .wants_logits = wants});
+    if (wants) wanted_.emplace_back(&sequence, position);
+  }
+}
+
+void Batcher::take_logits(const Tensor& logits, std::vector<Event>& events) {
+  for (std::size_t i = 0; i < wanted_.size(); ++i) {
+    const auto& [sequence, position] = wanted_[i];
+    if (sequence->ended()) continue;  // it failed within its prompt
+    const std::span row(logits.row<float>(static_cast<std::int64_t>(i)),
+                        static_cast<std::size_t>(logits.cols));
+    try {
+      if (position + 1 < sequence->size()) {
+        sequence->take_prompt_logits(position, row);
+      } else if (Event event = sequence->take_logits(row); says_something(event)) {
+        events.push_back(std::move(event));
+      }
+    } catch (const Error& error) {
+      events.push_back(sequence->fail(error));
+    }
+  }
+}
+
+void Batcher::drop_ended() {
+  const auto ended = [](const std::unique_ptr<Sequence>& sequence) { return sequence->ended(); };
+  for (const auto& sequence : active_)
+    if (sequence->ended()) slots_.release(sequence->slot);
+  std::erase_if(active_, ended);
+  std::erase_if(waiting_, ended);
+}
+
+}  // namespace thimble

@@ -1,0 +1,118 @@
+#include "infer/chat_session.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::string_view kBlanks = " \t\r\n";
+constexpr std::string_view kBlanksAndPunctuation = " \t\r\n!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
+
+// Lets text through once its first word has begun.
+class TidyStart {
+ public:
+  explicit TidyStart(bool tidy) : waits_(tidy) {}
+
+  std::string_view push(std::string_view piece) {
+    if (!waits_) return piece;
+    const std::size_t first = piece.find_first_not_of(kBlanksAndPunctuation);
+    if (first == std::string_view::npos) return {};
+    waits_ = false;
+    return piece.substr(first);
+  }
+
+ private:
+  bool waits_;
+};
+
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(kBlanks) == std::string_view::npos;
+}
+
+}  // namespace
+
+ChatSession::ChatSession(Batcher& batcher, const ChatLayout& layout, ChatOptions options)
+    : batcher_(batcher), layout_(layout), options_(std::move(options)), system_(options_.system) {}
+
+Conversation ChatSession::with_system(Conversation turns) const {
+  if (!system_.empty()) turns.insert(turns.begin(), {ChatRole::system, system_});
+  return turns;
+}
+
+Reply ChatSession::ask(std::string question, const Show& show, const Interrupt* interrupt) {
+  Conversation turns = history_;
+  turns.push_back({ChatRole::user, question});
+  ChatRequest chat = chat_request(layout_, with_system(turns), context(), options_.asked);
+  chat.request.samples = 1;
+  chat.request.sampling.seed += answers_;
+  Reply reply{
+      .text = {}, .usage = {}, .tokens_dropped = chat.tokens_dropped, .seed = chat.request.sampling.seed};
+
+  last_question_ = question;
+  last_kept_ = false;
+  ++answers_;
+  TidyStart start(options_.tidy);
+  const auto take = [&](const Event& event) {
+    const std::string_view piece = start.push(event.text);
+    reply.text += piece;
+    if (show && !piece.empty()) show(piece);
+  };
+  const std::vector<Sample> samples = generate(batcher_, std::move(chat.request), take, interrupt);
+  reply.finish = samples[0].finish;
+  reply.usage = samples[0].usage;
+  reply.kept = last_kept_ = !is_blank(reply.text);
+  if (reply.kept) {
+    turns.push_back({ChatRole::assistant, reply.text});
+    history_ = std::move(turns);
+  }
+  return reply;
+}
+
+Reply ChatSession::retry(const Show& show, const Interrupt* interrupt) {
+  check(last_question_.has_value(), "there is no question to ask again");
+  const Conversation before = history_;
+  if (last_kept_) history_.resize(history_.size() - 2, Turn{ChatRole::user, {}});
+  try {
+    return ask(*last_question_, show, interrupt);
+  } catch (...) {
+    history_ = before;
+    throw;
+  }
+}
+
+void ChatSession::clear() {
+  history_.clear();
+  last_question_.reset();
+}
+
+void ChatSession::set_system(std::string text) {
+  system_ = std::move(text);
+}
+
+void ChatSession::replace(Conversation history) {
+  clear();
+  system_.clear();
+  if (!history.empty() && history.front().role == ChatRole::system) {
+    system_ = history.front().content;
+    history.erase(history.begin());
+  }
+  history_ = std::move(history);
+  if (history_.size() < 2 || history_.back().role != ChatRole::assistant) return;
+  if (const Turn& question = history_[history_.size() - 2]; question.role == ChatRole::user) {
+    last_question_ = question.content;
+    last_kept_ = true;
+  }
+}
+
+std::int64_t ChatSession::context() const {
+  return batcher_.model().config().context;
+}
+
+std::int64_t ChatSession::context_used() const {
+  return static_cast<std::int64_t>(layout_.conversation(with_system(history_)).size());
+}
+
+}  // namespace thimble

@@ -1,0 +1,128 @@
+#include "infer/sequence.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/clock.h"
+
+namespace thimble {
+
+namespace {
+
+SamplingOptions for_sample(SamplingOptions options, int sample) {
+  options.seed += static_cast<std::uint64_t>(sample);
+  return options;
+}
+
+}  // namespace
+
+Sequence::Sequence(RequestId id, int sample, std::shared_ptr<const Request> request,
+                   const Tokenizer* tokenizer, const ModelConfig& config)
+    : id_(id),
+      sample_(sample),
+      request_(std::move(request)),
+      config_(config),
+      allowed_(tokenizer ? tokenizer->vocab_size() : config.vocab_size),
+      tokens_(request_->prompt),
+      sampler_(for_sample(request_->sampling, sample), allowed_, tokens_),
+      stop_strings_(request_->stop_strings),
+      submitted_(seconds_now()) {
+  if (tokenizer) decoder_.emplace(*tokenizer, request_->starts_text);
+  usage_.prompt_tokens = size();
+}
+
+void Sequence::started(std::int64_t cached_tokens) {
+  started_ = seconds_now();
+  usage_.queue_seconds = started_ - submitted_;
+  usage_.cached_tokens = cached_tokens;
+}
+
+void Sequence::take_prompt_logits(std::int64_t position, std::span<const float> logits) {
+  if (prompt_scores_.empty())
+    prompt_scores_.push_back(
+        {.id = tokens_.front(), .logprob = std::numeric_limits<float>::quiet_NaN(), .top = {}});
+  const TokenId next = tokens_[static_cast<std::size_t>(position) + 1];
+  prompt_scores_.push_back(score_token(logits, next, request_->logprobs, allowed_));
+}
+
+Event Sequence::take_logits(std::span<const float> logits) {
+  Event event = new_event();
+  if (usage_.generated_tokens == 0) read_prompt(event);
+  if (request_->max_tokens == 0)
+    end(FinishReason::length, event);
+  else
+    choose(logits, event);
+  return event;
+}
+
+void Sequence::read_prompt(Event& event) {
+  first_token_ = seconds_now();
+  usage_.prompt_seconds = first_token_ - started_;
+  if (!scores_prompt()) return;
+  if (prompt_scores_.empty())  // a prompt of one token
+    prompt_scores_.push_back(
+        {.id = tokens_.front(), .logprob = std::numeric_limits<float>::quiet_NaN(), .top = {}});
+  event.prompt = std::exchange(prompt_scores_, {});
+}
+
+void Sequence::choose(std::span<const float> logits, Event& event) {
+  const std::vector<TokenId>& ends = request_->stop_ids;
+  const bool too_early = usage_.generated_tokens < request_->min_tokens;
+  const TokenId next = sampler_.sample(logits, too_early ? std::span(ends) : std::span<const TokenId>());
+  ++usage_.generated_tokens;
+  if (std::ranges::find(ends, next) != ends.end()) return end(FinishReason::stop, event);
+
+  const bool scored = request_->logprobs != kNoLogprobs;
+  pending_.push_back(
+      {scored ? score_token(logits, next, request_->logprobs, allowed_) : TokenScore{next}, text_bytes_});
+  tokens_.push_back(next);
+  if (decoder_) add_text(decoder_->push(next), event);
+  if (stop_strings_.stopped_by()) return end(FinishReason::stop, event);
+  // The last token needs no place in the context: nothing is computed from it.
+  if (usage_.generated_tokens >= request_->max_tokens || size() > config_.context)
+    return end(FinishReason::length, event);
+  release_tokens(request_->stop_strings.empty(), event);
+}
+
+void Sequence::add_text(const std::string& text, Event& event) {
+  text_bytes_ += text.size();
+  const std::string shown = stop_strings_.push(text);
+  shown_bytes_ += shown.size();
+  event.text += shown;
+}
+
+void Sequence::release_tokens(bool all, Event& event) {
+  const auto held = all ? pending_.end() : std::ranges::find_if(pending_, [&](const Pending& pending) {
+    return pending.begin >= shown_bytes_;
+  });
+  for (auto pending = pending_.begin(); pending != held; ++pending)
+    event.tokens.push_back(std::move(pending->score));
+  pending_.erase(pending_.begin(), held);
+}
+
+void Sequence::end(FinishReason reason, Event& event) {
+  if (decoder_ && !stop_strings_.stopped_by()) add_text(decoder_->finish(), event);
+  const bool cut = stop_strings_.stopped_by().has_value();
+  if (!cut) event.text += stop_strings_.finish();
+  release_tokens(!cut, event);
+  usage_.decode_seconds = first_token_ > 0 ? seconds_now() - first_token_ : 0;
+  event.finish = reason;
+  event.stop_string = stop_strings_.stopped_by();
+  event.usage = usage_;
+  ended_ = true;
+}
+
+Event Sequence::cancel() {
+  Event event = new_event();
+  end(FinishReason::cancelled, event);
+  return event;
+}
+
+Event Sequence::fail(const Error& error) {
+  Event event = new_event();
+  event.error = error;
+  end(FinishReason::error, event);
+  return event;
+}
+
+}  // namespace thimble

@@ -1,0 +1,79 @@
+// How a conversation becomes tokens: the one place, for training, scoring, chat, the server and export.
+//
+//   const ChatLayout layout(*tokenizer, model.layout);      // "roles", "chatml", "llama3", ...
+//   std::vector<TokenId> ids = layout.prompt(turns);        // ends where the assistant speaks
+//
+//   roles    <bos>, then for each turn <role> content <end_turn>            what we train (DESIGN 8.1)
+//   chatml   for each turn <|im_start|> "role\n" content <|im_end|> "\n"
+//   llama3   bos, then for each turn <|start_header_id|> role <|end_header_id|> "\n\n" content <|eot_id|>
+//
+// A model file keeps the layout as a short text: its name, "+bos" where chatml begins with bos, and ":TEXT" for
+// the system prompt of conversations that bring none. chat_template.h reads it from a Jinja template and writes
+// one.
+//
+// Contents are encoded as plain text: "<end_turn>" typed by a user is ten characters.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/chat_tokens.h"
+#include "tokenizer/conversation.h"
+#include "tokenizer/tokenizer.h"
+
+namespace thimble {
+
+inline constexpr std::string_view kRolesLayout = "roles";
+
+// The text above, taken apart.
+struct ChatLayoutText {
+  std::string name;
+  bool bos = false;  // of chatml; the others always begin with it
+  std::string default_system = {};
+
+  static ChatLayoutText parse(std::string_view text);
+  std::string text() const;
+  bool operator==(const ChatLayoutText&) const = default;
+};
+
+class ChatLayout {
+ public:
+  // A layout that is none of the three is an error that names it, so is a tokenizer without the tokens it takes.
+  // The tokenizer must outlive the layout.
+  ChatLayout(const Tokenizer& tokenizer, std::string_view text);
+  static ChatLayout roles(const Tokenizer& tokenizer) { return {tokenizer, kRolesLayout}; }
+
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const ChatLayoutText& text() const { return text_; }
+
+  // Whole turns, as training sees them.
+  std::vector<TokenId> conversation(std::span<const Turn> turns) const;
+  // Up to where the turn of the assistant's that is to be written begins.
+  std::vector<TokenId> prompt(std::span<const Turn> turns) const;
+
+  // What those two are made of: start, turns, answer_start.
+  std::span<const TokenId> start() const { return start_; }  // bos, or nothing
+  std::vector<TokenId> turn(const Turn& turn) const;
+  std::span<const TokenId> answer_start() const { return answer_start_; }
+  // With the system prompt that this layout gives to conversations without one.
+  Conversation completed(std::span<const Turn> turns) const;
+
+  TokenId end_id() const { return end_; }  // the last of a turn: the assistant is done
+
+ private:
+  enum class Kind { roles, chatml, llama3 };
+
+  TokenId special(std::string_view name) const;
+  void append_turn(const Turn& turn, std::vector<TokenId>& ids) const;
+
+  const Tokenizer* tokenizer_;
+  ChatLayoutText text_;
+  Kind kind_;
+  ChatTokens roles_ = {};                             // of roles
+  TokenId open_ = -1, close_header_ = -1, end_ = -1;  // of the others; end_: of all
+  std::vector<TokenId> start_, newline_, answer_start_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,186 @@
+// thimble generate, as a user types it.
+#include <csignal>
+
+#include "base/json.h"
+#include "support/run_binary.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+RunResult run(std::vector<std::string> arguments, RunOptions options = {}) {
+  options.arguments = std::move(arguments);
+  return run_binary(options);
+}
+
+class GenerateCommand : public testing::Test {
+ protected:
+  // Two models that know next to nothing, made once: of a text, and of chats with their special tokens.
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TempFolder>();
+    std::string text, chats;
+    for (int i = 0; i < 100; ++i) {
+      text += fmt::format("line {}: the cat sat on the mat.\n", i * 7);
+      chats += fmt::format(R"({{"messages": [{{"role": "user", "content": "what is {0}?"}}, )"
+                           R"({{"role": "assistant", "content": "it is {0}."}}]}})"
+                           "\n",
+                           i);
+    }
+    folder_->write("text.txt", text);
+    folder_->write("chats.jsonl", chats);
+    train("text", "text.txt",
+          {"--tokenizer", "bytes", "--set", "context=2048", "--set", "batch_tokens=2048"});
+    train("chat", "chats.jsonl", {"--tokenizer", "bytes", "--set", "context=64", "--set", "batch_tokens=64"});
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+
+  static void train(const std::string& run_name, const std::string& data, std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"train",    "--data",  path(data), "-o",        path(run_name),
+                                          "--preset", "quick",   "--steps",  "10",        "--val-every",
+                                          "10",       "--set",   "layers=1", "--set",     "dim=32",
+                                          "--set",    "heads=2", "--set",    "kv_heads=1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const RunResult result = run(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result;
+  }
+
+  static std::string path(const std::string& name) { return (*folder_ / name).string(); }
+
+  static RunResult generate(std::vector<std::string> more, RunOptions options = {}) {
+    more.insert(more.begin(), {"generate", path("text")});
+    return run(std::move(more), std::move(options));
+  }
+  static Json generate_json(std::vector<std::string> more) {
+    more.emplace_back("--json");
+    const RunResult result = generate(std::move(more));
+    EXPECT_EQ(result.exit_code, 0) << result;
+    return parse_json(result.out, "generate --json");
+  }
+  static const Json& first(const Json& json) { return json.at("samples").as_array().at(0); }
+
+  static std::unique_ptr<TempFolder> folder_;
+};
+
+std::unique_ptr<TempFolder> GenerateCommand::folder_;
+
+TEST_F(GenerateCommand, ThePromptIsAnArgumentAFileOrStandardInput) {
+  const RunResult argument = generate({"line 7", "--max-tokens", "9"});
+  ASSERT_EQ(argument.exit_code, 0) << argument;
+  EXPECT_TRUE(argument.out.starts_with("line 7")) << argument;
+  folder_->write("prompt.txt", "line 7\n");
+  EXPECT_EQ(generate({"--prompt-file", path("prompt.txt"), "--max-tokens", "9"}).out, argument.out);
+  EXPECT_EQ(generate({"-", "--max-tokens", "9"}, {.input = "line 7\n"}).out, argument.out);
+  EXPECT_EQ(run({"run", path("text"), "line 7", "--max-tokens", "9"}).out, argument.out) << "also as run";
+  EXPECT_EQ("line 7" + generate({"line 7", "--max-tokens", "9", "--no-display-prompt"}).out, argument.out);
+  EXPECT_EQ(generate({"--max-tokens", "3"}).exit_code, 0) << "from bos alone";
+}
+
+TEST_F(GenerateCommand, ManySamplesAreThoseOfTheirSeeds) {
+  const Json many = generate_json({"li", "-n", "3", "--seed", "5", "--max-tokens", "12"});
+  std::string printed;
+  for (std::size_t i = 0; i < 3; ++i) {
+    const Json& sample = many.at("samples").as_array().at(i);
+    EXPECT_EQ(first(generate_json({"li", "--seed", std::to_string(5 + i), "--max-tokens", "12"})), sample);
+    printed += (i > 0 ? "\nli" : "li") + sample.at("text").as_string() + "\n";
+  }
+  EXPECT_EQ(generate({"li", "-n", "3", "--seed", "5", "--max-tokens", "12"}).out, printed);
+}
+
+TEST_F(GenerateCommand, ItSaysWhyItStopped) {
+  const Json whole = generate_json({"line", "--max-tokens", "40", "--ignore-eos"});
+  EXPECT_EQ(first(whole).at("finish_reason").as_string(), "length");
+  EXPECT_EQ(first(whole).at("tokens").size(), 40u);
+  const std::string text = first(whole).at("text").as_string();
+  // Any ASCII character: a stop string must be whole characters.
+  const std::size_t at = text.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz +()");
+  ASSERT_NE(at, std::string::npos) << text;
+  const std::string stop = text.substr(at, 1);
+  const Json stopped = generate_json({"line", "--max-tokens", "40", "--ignore-eos", "--stop", stop});
+  EXPECT_EQ(first(stopped).at("text").as_string(), text.substr(0, text.find(stop)));
+  EXPECT_EQ(first(stopped).at("finish_reason").as_string(), "stop");
+  EXPECT_EQ(first(stopped).at("stop_string").as_string(), stop);
+
+  const Json ended = generate_json({"line", "--logit-bias", "0=100"});
+  EXPECT_EQ(first(ended).at("finish_reason").as_string(), "stop") << "bos ends a text";
+  EXPECT_EQ(first(ended).at("tokens").size(), 0u);
+  const Json longer = generate_json({"line", "--logit-bias", "0=100", "--min-tokens", "4"});
+  EXPECT_EQ(first(longer).at("tokens").size(), 4u);
+}
+
+TEST_F(GenerateCommand, LogProbabilitiesComeInJson) {
+  const Json json =
+      generate_json({"line", "--greedy", "--max-tokens", "3", "--logprobs", "2", "--dtype", "f32"});
+  const Json& scores = first(json).at("logprobs");
+  ASSERT_EQ(scores.size(), 3u);
+  for (const Json& score : scores.as_array()) {
+    const auto& top = score.at("top").as_array();
+    ASSERT_EQ(top.size(), 2u);
+    EXPECT_EQ(top[0].at("id"), score.at("id")) << "greedy takes the likeliest";
+    EXPECT_EQ(top[0].at("logprob"), score.at("logprob"));
+    EXPECT_LT(score.at("logprob").as_double(), 0);
+    EXPECT_LE(top[1].at("logprob").as_double(), top[0].at("logprob").as_double());
+  }
+}
+
+TEST_F(GenerateCommand, SpecialTokensAreNeverPrinted) {
+  const std::vector<std::string> forced = {"generate", path("chat"),   "hello", "--logit-bias",
+                                           "1=100",    "--max-tokens", "5"};
+  const RunResult result = run(forced);
+  ASSERT_EQ(result.exit_code, 0) << result;
+  EXPECT_EQ(result.out, "hello\n");
+  auto json = forced;
+  json.emplace_back("--json");
+  const Json said = parse_json(run(json).out, "generate --json");
+  EXPECT_EQ(first(said).at("text").as_string(), "");
+  EXPECT_EQ(first(said).at("tokens").size(), 5u) << "five times <user>";
+  const Json ended = parse_json(
+      run({"generate", path("chat"), "hello", "--logit-bias", "3=100", "--json"}).out, "generate --json");
+  EXPECT_EQ(first(ended).at("finish_reason").as_string(), "stop") << "<end_turn> ends it";
+}
+
+TEST_F(GenerateCommand, SaysHowFastItWasWhenAsked) {
+  const RunResult result = generate({"line", "--max-tokens", "5", "--stats"});
+  EXPECT_NE(result.err.find("tokens/s"), std::string::npos) << result;
+  EXPECT_EQ(result.out.find("tokens/s"), std::string::npos) << result;
+  EXPECT_EQ(generate({"line", "--max-tokens", "5"}).err, "");
+  const Json json = generate_json({"line", "--max-tokens", "5", "--stats", "--ignore-eos"});
+  EXPECT_EQ(json.at("stats").at("prompt_tokens").as_int(), 5);
+  EXPECT_EQ(json.at("stats").at("generated_tokens").as_int(), 5);
+}
+
+TEST_F(GenerateCommand, CtrlCPrintsWhatWasMadeAndExits130) {
+  const RunResult result = generate({"line", "-n", "1000", "--max-tokens", "2000", "--ignore-eos", "--json"},
+                                    {.signal = SIGINT, .signal_after_seconds = 2});
+  EXPECT_EQ(result.exit_code, 130) << result.err;
+  const Json json = parse_json(result.out, "generate --json");
+  ASSERT_EQ(json.at("samples").size(), 1000u);
+  EXPECT_GT(first(json).at("tokens").size(), 0u);
+  EXPECT_EQ(json.at("samples").as_array().back().at("finish_reason").as_string(), "cancelled");
+}
+
+TEST_F(GenerateCommand, WhatIsWrongIsSaidInOneLine) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"x", "--logprobs", "2"}, "--logprobs is for --json"},
+      {{"x", "--prompt-file", path("text.txt")}, "expected PROMPT or --prompt-file, found both"},
+      {{"x", "--logit-bias", "7"}, "--logit-bias expects ID=F, found '7'"},
+      {{"x", "--logit-bias", "=1"}, "--logit-bias expects ID=F, found '=1'"},
+      {{"x", "--temperature", "-1"}, "--temperature"},
+      {{"x", "--top-p", "2"}, "--top-p"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    const RunResult result = generate(arguments);
+    EXPECT_EQ(result.exit_code, 2) << result;
+    EXPECT_NE(result.err.find(expected), std::string::npos) << result;
+    EXPECT_EQ(result.out, "");
+  }
+  const RunResult foreign = generate({"x", "--logit-bias", "9999=1"});
+  EXPECT_EQ(foreign.exit_code, 1);
+  EXPECT_NE(foreign.err.find("logit_bias: the vocabulary has 257 tokens, got id 9999"), std::string::npos);
+  const RunResult long_prompt = generate({std::string(3000, 'x')});
+  EXPECT_EQ(long_prompt.exit_code, 1);
+  EXPECT_NE(long_prompt.err.find("3001 tokens, the model's context is 2048"), std::string::npos)
+      << long_prompt;
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,161 @@
+// Requests come, go and are cancelled at random; each gets what it would get alone.
+#include <random>
+
+#include "eval/small_model.h"
+#include "infer/plain_sample.h"
+#include "infer/run_requests.h"
+#include "tokenizer/unicode.h"
+
+namespace thimble {
+namespace {
+
+constexpr std::int64_t kContext = 150;
+
+bool is_utf8(std::string_view text) {
+  for (const char *at = text.data(), *end = at + text.size(); at < end;) {
+    const Utf8Char character = decode_utf8(at, end);
+    if (!character.valid) return false;
+    at += character.bytes;
+  }
+  return true;
+}
+
+// Random requests whose prompts share prefixes, and whose texts meet their stop strings.
+class Requests {
+ public:
+  Requests(const Tokenizer& tokenizer, unsigned seed) : tokenizer_(tokenizer), random_(seed) {
+    for (int i = 0; i < 3; ++i) bases_.push_back(letters(120));
+    for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+      const std::string text = tokenizer.decode(std::span(&id, 1));
+      if (text.size() != 1 || text[0] < 'a' || text[0] > 'd') all_but_letters_.push_back(id);
+    }
+  }
+
+  std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
+
+  Request next() {
+    Request request = text_request(tokenizer_, bases_[below(3)].substr(0, below(120)) + letters(below(20)));
+    request.sampling = {.temperature = below(4) == 0 ? 0.0f : 1.0f, .seed = random_()};
+    if (below(3) > 0) {
+      request.sampling.suppressed = all_but_letters_;
+      for (auto left = below(3); left > 0; --left)
+        request.stop_strings.push_back("d" + letters(1 + below(3)));
+    }
+    if (below(3) == 0) request.sampling.repetition_penalty = 1.3f;
+    if (below(3) == 0) request.sampling.top_p = 0.8f;
+    request.max_tokens = static_cast<std::int64_t>(below(60));
+    request.min_tokens = static_cast<std::int64_t>(below(4));
+    request.samples = below(5) == 0 ? 3 : 1;
+    request.logprobs = below(2) == 0 ? 2 : kNoLogprobs;
+    request.score_prompt = below(6) == 0;
+    return request;
+  }
+
+ private:
+  std::string letters(std::uint64_t count) {
+    std::string text;
+    while (count-- > 0) text += static_cast<char>('a' + below(4));
+    return text;
+  }
+
+  const Tokenizer& tokenizer_;
+  std::mt19937 random_;
+  std::vector<std::string> bases_;
+  std::vector<TokenId> all_but_letters_;
+};
+
+struct Underway {
+  Request request;
+  std::vector<Sample> samples;
+  std::vector<bool> ended;
+};
+
+class Fuzz {
+ public:
+  Fuzz(Model& model, const Tokenizer& tokenizer, unsigned seed, BatcherOptions options)
+      : model_(model),
+        tokenizer_(tokenizer),
+        requests_(tokenizer, seed),
+        batcher_(model, &tokenizer, options) {}
+
+  void run(int count) {
+    for (int submitted = 0; (submitted < count || batcher_.busy()) && !testing::Test::HasFatalFailure();) {
+      if (submitted < count && requests_.below(3) == 0) submit(), ++submitted;
+      if (requests_.below(12) == 0 && !underway_.empty()) cancel();
+      for (const Event& event : batcher_.step()) take(event);
+    }
+    EXPECT_EQ(ended_, underway_.size()) << "everybody gets an end";
+  }
+
+ private:
+  void submit() {
+    Request request = requests_.next();
+    const auto samples = static_cast<std::size_t>(request.samples);
+    underway_[batcher_.submit(request)] = {request, std::vector<Sample>(samples), std::vector<bool>(samples)};
+  }
+
+  void cancel() {
+    const RequestId id = 1 + requests_.below(underway_.size());
+    for (const Event& event : batcher_.cancel(id)) take(event);
+  }
+
+  void take(const Event& event) {
+    ASSERT_FALSE(event.error);
+    Underway& underway = underway_.at(event.request);
+    const auto index = static_cast<std::size_t>(event.sample);
+    ASSERT_FALSE(underway.ended[index]) << "nothing comes after the end";
+    ASSERT_TRUE(is_utf8(event.text));
+    Sample& sample = underway.samples[index];
+    sample.text += event.text;
+    sample.tokens.insert(sample.tokens.end(), event.tokens.begin(), event.tokens.end());
+    EXPECT_TRUE(event.prompt.empty() || ids_of(event.prompt) == underway.request.prompt);
+    if (!event.finish) return;
+    sample.finish = *event.finish;
+    underway.ended[index] = true;
+    if (std::ranges::find(underway.ended, false) == underway.ended.end()) ++ended_;
+    compare(sample, plain_sample(model_, tokenizer_, underway.request, event.sample));
+  }
+
+  static void compare(const Sample& sample, const Sample& alone) {
+    if (sample.finish == FinishReason::cancelled) {
+      // What came so far is the beginning; half a character may have been shown as U+FFFD.
+      ASSERT_LE(sample.tokens.size(), alone.tokens.size() + 4);  // a stop string may yet have cut some
+      const std::size_t common = std::min(sample.tokens.size(), alone.tokens.size());
+      for (std::size_t i = 0; i < common; ++i) ASSERT_TRUE(same_bits(sample.tokens[i], alone.tokens[i]));
+      return;
+    }
+    ASSERT_EQ(sample.finish, alone.finish);
+    ASSERT_EQ(sample.text, alone.text);
+    ASSERT_TRUE(std::ranges::equal(sample.tokens, alone.tokens, same_bits));
+  }
+
+  Model& model_;
+  const Tokenizer& tokenizer_;
+  Requests requests_;
+  Batcher batcher_;
+  std::map<RequestId, Underway> underway_;
+  std::size_t ended_ = 0;
+};
+
+void fuzz(const char* preset, unsigned seed, BatcherOptions options, int count) {
+  SCOPED_TRACE(fmt::format("{}, seed {}", preset, seed));
+  const Context context;
+  const auto tokenizer = load_tokenizer("bytes:chat");
+  const auto model = small_model(context, tokenizer->vocab_size(), kContext, preset);
+  Fuzz(*model, *tokenizer, seed, options).run(count);
+}
+
+TEST(BatcherFuzz, WhoeverJoinsLeavesOrIsCancelledTheOthersDoNotNotice) {
+  fuzz("llama", 1, {.slots = 4}, 60);
+  fuzz("golf-plus", 2, {.slots = 3, .rows_per_step = 64}, 40);
+  fuzz("microgpt", 3, {.slots = 1}, 20);
+}
+
+TEST(BatcherFuzz, ManySeedsFullTier) {
+  for (unsigned seed = 10; seed < 40; ++seed)
+    fuzz(seed % 2 == 0 ? "qwen3" : "golf-plus", seed,
+         {.slots = 1 + seed % 9, .rows_per_step = seed % 3 == 0 ? 64 : 300}, 100);
+}
+
+}  // namespace
+}  // namespace thimble

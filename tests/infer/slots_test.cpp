@@ -1,0 +1,79 @@
+#include "infer/slots.h"
+
+namespace thimble {
+namespace {
+
+using Tokens = std::vector<TokenId>;
+
+void fill(Slots& slots, std::int64_t slot, const Tokens& tokens) {
+  for (const TokenId token : tokens) slots.append(slot, token);
+}
+
+// Three slots that were used and released in turn: 0 first.
+Slots used_slots(const std::vector<Tokens>& texts) {
+  Slots slots(static_cast<std::int64_t>(texts.size()));
+  std::vector<std::int64_t> taken;
+  for (const Tokens& text : texts) {
+    taken.push_back(slots.take({}));
+    fill(slots, taken.back(), text);
+  }
+  for (const std::int64_t slot : taken) slots.release(slot);
+  return slots;
+}
+
+TEST(Slots, ContinueWhatTheyHold) {
+  Slots slots = used_slots({{1, 2, 3}, {1, 2, 3, 4}, {9}});
+  const auto prefix = slots.longest_prefix(Tokens{1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(prefix.slot, 1);
+  EXPECT_EQ(prefix.length, 4);
+  EXPECT_EQ(slots.take(prefix), 1);
+  EXPECT_EQ(slots.tokens(1), (Tokens{1, 2, 3, 4}));
+}
+
+TEST(Slots, AreCutWhereTextsPart) {
+  Slots slots = used_slots({{1, 2, 3, 4}});
+  const auto prefix = slots.longest_prefix(Tokens{1, 2, 3, 7});
+  EXPECT_EQ(slots.take(prefix), 0);
+  EXPECT_EQ(slots.tokens(0), (Tokens{1, 2, 3}));
+}
+
+TEST(Slots, OneInUseLendsItsPrefix) {
+  Slots slots = used_slots({{1, 2, 3}, {9}});
+  EXPECT_EQ(slots.take(slots.longest_prefix(Tokens{1, 2, 3})), 0);
+  const auto prefix = slots.longest_prefix(Tokens{1, 2, 5});
+  EXPECT_EQ(prefix.slot, 0);
+  EXPECT_EQ(slots.take(prefix), 1);
+  EXPECT_EQ(slots.tokens(1), Tokens{});
+  slots.copied(1, prefix);
+  EXPECT_EQ(slots.tokens(1), (Tokens{1, 2}));
+  EXPECT_EQ(slots.tokens(0), (Tokens{1, 2, 3}));
+  EXPECT_EQ(slots.take({}), -1) << "none is free";
+}
+
+// A few tokens in common are no reason to throw a long conversation away.
+TEST(Slots, ALongTextIsKeptForItsOwner) {
+  Slots slots = used_slots({{9}, {1, 2, 3, 4, 5, 6, 7}});
+  const auto prefix = slots.longest_prefix(Tokens{1, 2, 8});
+  EXPECT_EQ(prefix.slot, 1);
+  EXPECT_EQ(slots.take(prefix), 0);
+  EXPECT_EQ(slots.size(1), 7);
+}
+
+TEST(Slots, StrangersTakeTheOneUnusedForTheLongestTime) {
+  Slots slots = used_slots({{1}, {2}, {3}});
+  EXPECT_EQ(slots.take(slots.longest_prefix(Tokens{2})), 1);
+  slots.release(1);
+  EXPECT_EQ(slots.take({}), 0);
+  EXPECT_EQ(slots.take({}), 2);
+  EXPECT_EQ(slots.take({}), 1);
+  EXPECT_EQ(slots.free_count(), 0);
+}
+
+TEST(Slots, OfEqualPrefixesAFreeSlotsIsHandier) {
+  Slots slots = used_slots({{1, 2}, {1, 2}});
+  EXPECT_EQ(slots.take({0, 2}), 0);
+  EXPECT_EQ(slots.longest_prefix(Tokens{1, 2, 3}).slot, 1);
+}
+
+}  // namespace
+}  // namespace thimble
