@@ -15,6 +15,14 @@ std::size_t display_width(std::string_view text) {
       text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
+std::string shortened(std::string text, std::size_t most_bytes) {
+  if (text.size() <= most_bytes) return text;
+  std::size_t end = most_bytes;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  text.resize(end);
+  return text + " ...";
+}
+
 namespace {
 
 // "-1,234", "17.1 M", "65.1 MiB", "98%": a number and at most a short unit.

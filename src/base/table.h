@@ -29,6 +29,9 @@ class Table {
 // bytes).
 std::size_t display_width(std::string_view text);
 
+// At most so many bytes, cut between characters, with " ..." behind where something was cut.
+std::string shortened(std::string text, std::size_t most_bytes);
+
 // 1234567 -> "1,234,567"
 std::string with_commas(long long value);
 

@@ -2,14 +2,18 @@
 
 #include <fmt/format.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
+#include "cli/device.h"
 #include "cli/parse.h"
 #include "eval/eval_data.h"
 #include "eval/exact.h"
+#include "eval/multiple_choice.h"
+#include "eval/perplexity.h"
 #include "eval/score.h"
 #include "formats/model_file.h"
 
@@ -18,30 +22,91 @@ namespace thimble {
 namespace {
 
 constexpr std::size_t kWrongShown = 5;
+constexpr std::size_t kShownBytes = 400;  // of a turn
 
-void print(const Score& score, std::int64_t T, Console& console) {
-  if (console.json())
-    console.print_json(Json::object()
-                           .set("val_loss", score.loss())
-                           .set("val_bpb", score.bits_per_byte())
-                           .set("tokens", score.tokens)
-                           .set("bytes", score.bytes)
-                           .set("context", T)
-                           .set("stride", T));
-  else
-    console.print(
-        fmt::format("{:.4f} bits per byte, {:.4f} nats per token ({} tokens, {} bytes, context {})\n",
-                    score.bits_per_byte(), score.loss(), with_commas(score.tokens),
-                    with_commas(static_cast<long long>(score.bytes)), T));
+// What every way of measuring needs.
+struct Measured {
+  const Arguments& arguments;
+  Console& console;
+  const ModelFile& file;
+  const Tokenizer& tokenizer;
+  Model& model;
+  const Interrupt& interrupt;
+};
+
+Json as_json(const Score& score) {
+  return Json::object()
+      .set("val_loss", score.loss())
+      .set("val_bpb", score.bits_per_byte())
+      .set("tokens", score.tokens)
+      .set("bytes", score.bytes);
+}
+
+std::string as_text(const Score& score) {
+  return fmt::format("{:.4f} bits per byte, {:.4f} nats per token ({} tokens, {} bytes",
+                     score.bits_per_byte(), score.loss(), with_commas(score.tokens),
+                     with_commas(static_cast<long long>(score.bytes)));
+}
+
+void bits_per_byte(const Measured& m) {
+  const std::string protocol = m.arguments.text("protocol");
+  const std::int64_t longest = m.model.config().context;
+  ScoreOptions options{.context = m.arguments.integer("context", {.least = 0, .most = longest}),
+                       .val_tokens = m.arguments.integer("val-tokens", {.least = 0}),
+                       .isolate = protocol == "auto" ? m.model.config().isolate : protocol == "documents"};
+  if (options.context == 0) options.context = longest;
+  options.stride = m.arguments.integer("stride", {.least = 0, .most = options.context});
+  if (options.stride == 0) options.stride = options.context;
+  const ByteTable bytes(m.tokenizer, static_cast<TokenId>(m.model.config().vocab_size));
+  const TokenSet set =
+      open_eval_set(m.arguments.path("data"), m.tokenizer, m.console.progress(), &m.interrupt);
+  const double started = seconds_now();
+  const Score score = score_set(m.model, bytes, set, options, m.console.progress(), &m.interrupt);
+  if (m.console.json())
+    return m.console.print_json(as_json(score)
+                                    .set("context", options.context)
+                                    .set("stride", options.stride)
+                                    .set("protocol", options.isolate ? "documents" : "golf")
+                                    .set("dtype", dtype_name(m.model.dtype()))
+                                    .set("seconds", seconds_now() - started));
+  m.console.print(
+      fmt::format("{}, context {}{}{})\n", as_text(score), options.context,
+                  options.stride < options.context ? fmt::format(", stride {}", options.stride) : "",
+                  options.isolate ? "" : ", as golf scores"));
+}
+
+void llama_perplexity(const Measured& m) {
+  const PerplexityOptions options{
+      .context = m.arguments.integer("context", {.least = 0, .most = m.model.config().context}),
+      .val_tokens = m.arguments.integer("val-tokens", {.least = 0})};
+  std::vector<std::int32_t> tokens =
+      read_stream(m.arguments.path("data"), m.tokenizer, m.console.progress(), &m.interrupt);
+  const double started = seconds_now();
+  const Perplexity result =
+      perplexity(m.model, m.tokenizer, std::move(tokens), options, m.console.progress(), &m.interrupt);
+  if (m.console.json())
+    return m.console.print_json(as_json(result.score)
+                                    .set("context", result.context)
+                                    .set("stride", result.context)
+                                    .set("protocol", "llama.cpp")
+                                    .set("perplexity", result.value())
+                                    .set("perplexity_stderr", result.standard_error())
+                                    .set("chunks", result.chunks)
+                                    .set("dtype", dtype_name(m.model.dtype()))
+                                    .set("seconds", seconds_now() - started));
+  m.console.print(fmt::format("PPL = {:.4f} +/- {:.5f}\n{}, the second halves of {} chunks of {})\n",
+                              result.value(), result.standard_error(), as_text(result.score),
+                              with_commas(result.chunks), result.context));
 }
 
 // As it was said, the model's answer last.
 std::string as_text(const Answered& answered) {
+  const auto said = [](const std::string& content) { return shortened(content, kShownBytes); };
   std::string text;
   for (const Turn& turn : std::span(answered.conversation).first(answered.conversation.size() - 1))
-    text += fmt::format("  {}{}\n", turn.role == ChatRole::assistant ? "> " : "", turn.content);
-  text += fmt::format("  > {}\n", answered.found);
-  if (!answered.right) text += fmt::format("    expected: {}\n", answered.conversation.back().content);
+    text += fmt::format("  {}{}\n", turn.role == ChatRole::assistant ? "> " : "", said(turn.content));
+  text += fmt::format("  > {}\n", said(answered.found));
+  if (!answered.right) text += fmt::format("    expected: {}\n", said(answered.conversation.back().content));
   return text + "\n";
 }
 
@@ -61,61 +126,124 @@ void print(const ExactScore& score, Console& console) {
                             with_commas(score.right), with_commas(score.total)));
 }
 
+std::uint64_t limit_of(const Measured& m) {
+  return static_cast<std::uint64_t>(m.arguments.integer("limit", {.least = 0}));
+}
+
+void exact_answers(const Measured& m) {
+  const auto conversations = read_conversations(m.arguments.path("data"), limit_of(m));
+  const std::int64_t show = m.arguments.integer("show", {.least = 0, .most = 1000});
+  const ExactOptions options{.keep_first = static_cast<std::size_t>(show),
+                             .keep_wrong = show > 0 ? 0 : kWrongShown};
+  print(score_answers(m.model, open_chat_layout(m.file, m.tokenizer), conversations, options,
+                      m.console.progress(), &m.interrupt),
+        m.console);
+}
+
+void multiple_choice(const Measured& m) {
+  const auto questions = read_choice_questions(m.arguments.path("data"), limit_of(m));
+  const ChoiceScore score =
+      score_choices(m.model, m.tokenizer, questions, m.console.progress(), &m.interrupt);
+  const double acc = score.accuracy(), acc_norm = score.normalised_accuracy();
+  const double acc_error = ChoiceScore::standard_error(acc, score.total),
+               acc_norm_error = ChoiceScore::standard_error(acc_norm, score.total);
+  if (m.console.json())
+    return m.console.print_json(Json::object()
+                                    .set("acc", acc)
+                                    .set("acc_stderr", acc_error)
+                                    .set("acc_norm", acc_norm)
+                                    .set("acc_norm_stderr", acc_norm_error)
+                                    .set("total", score.total)
+                                    .set("chance", score.chance)
+                                    .set("cut", score.cut)
+                                    .set("dtype", dtype_name(m.model.dtype())));
+  if (score.cut > 0)
+    m.console.print(
+        fmt::format("{} endings lost the beginning of their context to fit\n", with_commas(score.cut)));
+  m.console.print(fmt::format(
+      "acc {:.2f} % +/- {:.2f}, acc_norm {:.2f} % +/- {:.2f} of {} questions (chance {:.2f} %)\n", 100 * acc,
+      100 * acc_error, 100 * acc_norm, 100 * acc_norm_error, with_commas(score.total), 100 * score.chance));
+}
+
+void check_together(const Arguments& arguments) {
+  const bool exact = arguments.flag("exact"), choice = arguments.flag("multiple-choice");
+  const bool llama = arguments.text("protocol") == "llama.cpp";
+  if (exact && choice) throw UsageError("--exact and --multiple-choice are two ways to ask: give one");
+  const auto only = [&](std::string_view name, bool allowed, std::string_view what) {
+    if (arguments.given(name) && !allowed) throw UsageError(fmt::format("--{} is for {}", name, what));
+  };
+  only("limit", exact || choice, "--exact and --multiple-choice");
+  only("show", exact, "--exact");
+  for (std::string_view name : {"context", "val-tokens", "protocol"})
+    only(name, !exact && !choice, "bits per byte");
+  only("stride", !exact && !choice && !llama, "bits per byte by sliding windows");
+}
+
 int run_eval(const Arguments& arguments, Console& console) {
-  const bool exact = arguments.flag("exact");
-  for (std::string_view name : {"limit", "show"})
-    if (arguments.given(name) && !exact) throw UsageError(fmt::format("--{} is for --exact", name));
+  check_together(arguments);
   const ModelFile file = open_model(arguments.path("MODEL"));
   const auto tokenizer = open_tokenizer(file);
-  check(tokenizer != nullptr, "{} has no tokenizer: {}", file.path.string(),
-        exact ? "nobody can ask it anything" : "bits per byte need one");
-  const Context context;
-  Model model = make_model(file, context);
+  check(tokenizer != nullptr, "{} has no tokenizer: its tokens mean nothing", file.path.string());
+  const Context context(device_from(arguments, console.log()));
+  Model model = make_model(file, context, dtype_from(arguments, context.device()));
   const Interrupt interrupt;
-  if (exact) {
-    const auto limit = static_cast<std::uint64_t>(arguments.integer("limit", {.least = 0}));
-    const auto conversations = read_conversations(arguments.path("data"), limit);
-    const std::int64_t show = arguments.integer("show", {.least = 0, .most = 1000});
-    const ExactOptions options{.keep_first = static_cast<std::size_t>(show),
-                               .keep_wrong = show > 0 ? 0 : kWrongShown};
-    print(score_answers(model, *tokenizer, conversations, options, console.progress(), &interrupt), console);
-    return 0;
-  }
-  const ScoreOptions options{
-      .context = arguments.integer("context", {.least = 0, .most = model.config().context}),
-      .val_tokens = arguments.integer("val-tokens", {.least = 0})};
-  const TokenSet set = open_eval_set(arguments.path("data"), *tokenizer);
-  const ByteTable bytes(*tokenizer, static_cast<TokenId>(model.config().vocab_size));
-  print(score_set(model, bytes, set, options, console.progress(), &interrupt),
-        options.context > 0 ? options.context : model.config().context, console);
+  const Measured measured{arguments, console, file, *tokenizer, model, interrupt};
+  if (arguments.flag("exact"))
+    exact_answers(measured);
+  else if (arguments.flag("multiple-choice"))
+    multiple_choice(measured);
+  else if (arguments.text("protocol") == "llama.cpp")
+    llama_perplexity(measured);
+  else
+    bits_per_byte(measured);
   return 0;
 }
 
 }  // namespace
 
 Command eval_command() {
-  return {.name = "eval",
-          .summary = "measure a model: bits per byte of any data, exact answers of chats",
-          .arguments = {{.name = "MODEL", .help = "run folder, checkpoint or Hugging Face folder"}},
-          .options =
-              {{.name = "data",
-                .value = "X",
-                .help = "text, chats as JSON lines, or a folder of shards (its validation split)",
-                .required = true},
-               {.name = "context", .value = "N", .initial = "0", .help = "window of tokens; 0: the model's"},
-               {.name = "val-tokens", .value = "N", .initial = "0", .help = "score at most so many; 0: all"},
-               {.name = "exact", .help = "ask, and count the last answers that are right to the letter"},
-               {.name = "limit", .value = "N", .initial = "0", .help = "ask at most so many; 0: all"},
-               {.name = "show",
-                .value = "N",
-                .initial = "0",
-                .help = "print the first N answers; 0: some of the wrong ones"},
-               common::threads(),
-               common::json(),
-               common::quiet()},
-          .examples = {"thimble eval runs/book --data other.txt",
-                       "thimble eval runs/chat --data questions.jsonl --exact"},
-          .run = run_eval};
+  return {
+      .name = "eval",
+      .summary = "measure a model: bits per byte, perplexity, exact answers, multiple choice",
+      .arguments = {{.name = "MODEL",
+                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .options =
+          {{.name = "data",
+            .value = "X",
+            .help = "text, chats or questions as JSON lines, or a folder of shards (its validation split)",
+            .required = true},
+           {.name = "context", .value = "N", .initial = "0", .help = "window of tokens; 0: the model's"},
+           {.name = "stride",
+            .value = "N",
+            .initial = "0",
+            .help = "tokens from one window to the next, each scored once; 0: the context"},
+           {.name = "val-tokens", .value = "N", .initial = "0", .help = "score at most so many; 0: all"},
+           {.name = "protocol",
+            .initial = "auto",
+            .help = "each document by itself, one stream as golf's scripts read it, or llama-perplexity's "
+                    "chunks; auto: as it was trained",
+            .choices = {"auto", "documents", "golf", "llama.cpp"}},
+           {.name = "exact", .help = "ask, and count the last answers that are right to the letter"},
+           {.name = "multiple-choice",
+            .help = "count the right endings found likeliest: HellaSwag, ARC, PIQA and alike"},
+           {.name = "limit", .value = "N", .initial = "0", .help = "ask at most so many; 0: all"},
+           {.name = "show",
+            .value = "N",
+            .initial = "0",
+            .help = "print the first N answers; 0: some of the wrong ones"},
+           device_option(),
+           {.name = "dtype",
+            .initial = "auto",
+            .help = "what to compute in; auto: as training does here",
+            .choices = {"auto", "f32", "bf16"}},
+           common::threads(),
+           common::json(),
+           common::quiet()},
+      .examples = {"thimble eval runs/book --data other.txt",
+                   "thimble eval golf.thimble --data shards --stride 64",
+                   "thimble eval runs/chat --data questions.jsonl --exact",
+                   "thimble eval model.thimble --data hellaswag_val.jsonl --multiple-choice"},
+      .run = run_eval};
 }
 
 }  // namespace thimble

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "base/error.h"
@@ -10,15 +11,19 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
+#include "cli/device.h"
 #include "cli/output.h"
 #include "cli/parse.h"
 #include "eval/eval_data.h"
 #include "eval/score.h"
 #include "formats/pack_model.h"
+#include "train/recipe.h"
 
 namespace thimble {
 
 namespace {
+
+constexpr int kDefaultBits = 8;
 
 Clip clip_from(const std::string& text) {
   return text == "search" ? Clip::search : text == "deviation" ? Clip::deviation : Clip::standard;
@@ -27,11 +32,11 @@ Clip clip_from(const std::string& text) {
 PackRequest request_from(const Arguments& arguments) {
   PackRequest request;
   request.options.rule = {
-      .bits = static_cast<int>(arguments.integer("bits")),
+      .bits = arguments.given("bits") ? static_cast<int>(arguments.integer("bits")) : kDefaultBits,
       .clip = clip_from(arguments.text("clip")),
       .deviations = static_cast<float>(arguments.number("deviations", {.least = 1, .most = 1000}))};
   if (request.options.rule.clip != Clip::deviation) request.options.rule.deviations = 0;
-  request.options.prune = arguments.number("prune", {.least = 0, .most = 0.99});
+  if (arguments.given("prune")) request.options.prune = arguments.number("prune", {.least = 0, .most = 0.99});
   request.options.keep = arguments.list("keep");
   request.options.codec = arguments.text("codec") == "zlib" ? Codec::zlib : Codec::zstd;
   request.budget = static_cast<std::uint64_t>(arguments.integer("budget", {.least = 1}));
@@ -41,23 +46,50 @@ PackRequest request_from(const Arguments& arguments) {
   return request;
 }
 
-double bits_per_byte(const ModelFile& file, const Arguments& arguments, const Console& console,
-                     const Interrupt& interrupt) {
-  const auto tokenizer = open_tokenizer(file);
-  check(tokenizer != nullptr, "{} has no tokenizer: bits per byte need one", file.path.string());
-  const Context context;
-  Model model = make_model(file, context);
-  const ByteTable bytes(*tokenizer, static_cast<TokenId>(model.config().vocab_size));
-  const TokenSet set = open_eval_set(arguments.path("data"), *tokenizer);
-  const ScoreOptions options{.val_tokens = arguments.integer("val-tokens", {.least = 0})};
-  return score_set(model, bytes, set, options, console.progress(), &interrupt).bits_per_byte();
+// What was not asked for is as the preset wants it that the model was trained by.
+void follow_preset(const Arguments& arguments, const TrainConfig& preset, PackRequest& request) {
+  if (!arguments.given("bits") && preset.pack_bits > 0)
+    request.options.rule.bits = static_cast<int>(preset.pack_bits);
+  if (!arguments.given("prune")) request.options.prune = preset.pack_prune;
 }
 
-struct BitsPerByte {
-  std::optional<double> before, after;
+// Bits per byte before and after, measured in the same way.
+struct Measurement {
+  ScoreOptions options;
+  DType dtype = DType::f32;
+  Score before = {}, after = {};
 };
 
-Json as_json(const PackReport& report, const BitsPerByte& bpb) {
+ScoreOptions score_options(const Arguments& arguments, const Config& config) {
+  ScoreOptions options{.context = config.model.context,
+                       .stride = std::min(config.train.pack_stride, config.model.context),
+                       .val_tokens = arguments.integer("val-tokens", {.least = 0}),
+                       .isolate = config.model.isolate};
+  if (arguments.given("stride"))
+    options.stride = arguments.integer("stride", {.least = 0, .most = options.context});
+  if (options.stride == 0) options.stride = options.context;
+  return options;
+}
+
+Measurement measure(const ModelFile& before, const ModelFile& after, const ScoreOptions& options,
+                    const Arguments& arguments, const Console& console, const Interrupt& interrupt) {
+  const auto tokenizer = open_tokenizer(before);
+  check(tokenizer != nullptr, "{} has no tokenizer: bits per byte need one", before.path.string());
+  const Context context(device_from(arguments, console.log()));
+  const ByteTable bytes(*tokenizer, static_cast<TokenId>(before.config.model.vocab_size));
+  const TokenSet set = open_eval_set(arguments.path("data"), *tokenizer, console.progress(), &interrupt);
+  Measurement result{.options = options, .dtype = dtype_from(arguments, context.device())};
+  const auto score = [&](const ModelFile& file) {
+    Model model = make_model(file, context, result.dtype);
+    return score_set(model, bytes, set, options, console.progress(), &interrupt);
+  };
+  result.before = score(before);
+  result.after = score(after);
+  return result;
+}
+
+Json as_json(const PackReport& report, const std::string& trained_with,
+             const std::optional<Measurement>& measured) {
   Json groups = Json::array(), tensors = Json::array();
   for (const PackReport::Group& group : report.groups)
     groups.push(Json::object()
@@ -75,28 +107,34 @@ Json as_json(const PackReport& report, const BitsPerByte& bpb) {
   const auto account = [&](std::uint64_t bytes) {
     return Json::object().set("bytes", bytes).set("fits", bytes <= report.budget);
   };
-  const auto optional = [](const std::optional<double>& value) { return value ? Json(*value) : Json(); };
-  return Json::object()
-      .set("bytes", report.bytes)
-      .set("budget", report.budget)
-      .set("fits", report.fits())
-      .set("code_bytes", report.code_bytes)
-      .set("tokenizer_bytes", report.tokenizer_bytes)
-      .set("golf", account(report.golf_bytes()))
-      .set("self_contained", account(report.self_contained_bytes()))
-      .set("rule", report.rule)
-      .set("bits_per_weight", report.bits_per_weight())
-      .set("parameters", report.parameters)
-      .set("pruned", report.pruned)
-      .set("tensors", report.tensors.size())
-      .set("quantised_tensors", report.quantised_tensors())
-      .set("float_bytes", report.float_bytes)
-      .set("payload_bytes", report.payload_bytes)
-      .set("ratio", report.ratio())
-      .set("val_bpb_before", optional(bpb.before))
-      .set("val_bpb_after", optional(bpb.after))
-      .set("groups", groups)
-      .set("errors", tensors);
+  Json json = Json::object()
+                  .set("bytes", report.bytes)
+                  .set("budget", report.budget)
+                  .set("fits", report.fits())
+                  .set("code_bytes", report.code_bytes)
+                  .set("tokenizer_bytes", report.tokenizer_bytes)
+                  .set("golf", account(report.golf_bytes()))
+                  .set("self_contained", account(report.self_contained_bytes()))
+                  .set("rule", report.rule)
+                  .set("bits_per_weight", report.bits_per_weight())
+                  .set("parameters", report.parameters)
+                  .set("pruned", report.pruned)
+                  .set("tensors", report.tensors.size())
+                  .set("quantised_tensors", report.quantised_tensors())
+                  .set("float_bytes", report.float_bytes)
+                  .set("payload_bytes", report.payload_bytes)
+                  .set("ratio", report.ratio())
+                  .set("val_bpb_before", measured ? Json(measured->before.bits_per_byte()) : Json())
+                  .set("val_bpb_after", measured ? Json(measured->after.bits_per_byte()) : Json());
+  if (!trained_with.empty()) json.set("trained_with", trained_with);
+  if (measured)
+    json.set("tokens", measured->after.tokens)
+        .set("val_bytes", measured->after.bytes)
+        .set("context", measured->options.context)
+        .set("stride", measured->options.stride)
+        .set("protocol", measured->options.isolate ? "documents" : "golf")
+        .set("dtype", dtype_name(measured->dtype));
+  return json.set("groups", groups).set("errors", tensors);
 }
 
 std::string commas(std::uint64_t value) {
@@ -108,7 +146,8 @@ std::string verdict(std::uint64_t bytes, std::uint64_t budget) {
                          : fmt::format("{} too many", commas(bytes - budget));
 }
 
-std::string as_text(const PackReport& report, const BitsPerByte& bpb) {
+std::string as_text(const PackReport& report, const std::string& trained_with,
+                    const std::optional<Measurement>& measured) {
   Table groups({"group", "type", "weights", "bytes", "bits each", "error"});
   for (const PackReport::Group& group : report.groups)
     groups.row({group.name, std::string(name_of(group.storage)), with_commas(group.parameters),
@@ -118,6 +157,7 @@ std::string as_text(const PackReport& report, const BitsPerByte& bpb) {
                 fmt::format("{:.2f}%", 100 * group.relative_error)});
   const std::uint64_t model = report.bytes - report.tokenizer_bytes;
   Table facts;
+  if (!trained_with.empty()) facts.row({"trained with", trained_with});
   facts.row({"file", fmt::format("{} bytes, {:.2f} bits per weight, {} of {} tensors quantised ({})",
                                  commas(report.bytes), report.bits_per_weight(), report.quantised_tensors(),
                                  report.tensors.size(), report.rule)});
@@ -135,9 +175,19 @@ std::string as_text(const PackReport& report, const BitsPerByte& bpb) {
       {"self-contained", fmt::format("with the tokenizer's {}: {} of {}: {}", commas(report.tokenizer_bytes),
                                      commas(report.self_contained_bytes()), commas(report.budget),
                                      verdict(report.self_contained_bytes(), report.budget))});
-  if (bpb.before)
-    facts.row({"bits per byte", fmt::format("{:.4f} before, {:.4f} packed", *bpb.before, *bpb.after)});
+  if (measured)
+    facts.row(
+        {"bits per byte",
+         fmt::format("{:.4f} before, {:.4f} packed ({} tokens, context {}, stride {}, {})",
+                     measured->before.bits_per_byte(), measured->after.bits_per_byte(),
+                     with_commas(measured->after.tokens), measured->options.context, measured->options.stride,
+                     measured->options.isolate ? "documents by themselves" : "as golf scores")});
   return groups.text() + "\n" + facts.text();
+}
+
+// Only checkpoints of a run say how they were trained.
+std::string trained_with(const ModelFile& model) {
+  return model.step ? recipe(model.config.train) : "";
 }
 
 void check_fits(const PackReport& report, bool allow_over) {
@@ -150,22 +200,22 @@ void check_fits(const PackReport& report, bool allow_over) {
 
 int run_pack(const Arguments& arguments, Console& console) {
   PosixFileOps ops;
-  const PackRequest request = request_from(arguments);
+  PackRequest request = request_from(arguments);
   const Output output = output_from(arguments, ops);
   const ModelFile model = open_model(arguments.path("MODEL"));
+  follow_preset(arguments, model.config.train, request);
+  const ScoreOptions scored = score_options(arguments, model.config);
   const Interrupt interrupt;
   const PackResult packed = pack_model(model, request, console.progress(), &interrupt);
   const bool writes = packed.report.fits() || arguments.flag("allow-over");
-  BitsPerByte bpb;
-  if (writes && arguments.given("data")) {
-    bpb.before = bits_per_byte(model, arguments, console, interrupt);
-    bpb.after = bits_per_byte(packed.loaded, arguments, console, interrupt);
-  }
+  std::optional<Measurement> measured;
+  if (writes && arguments.given("data"))
+    measured = measure(model, packed.loaded, scored, arguments, console, interrupt);
   if (writes) write_file(ops, output.path, packed.bytes, output.existing);
   if (console.json())
-    console.print_json(as_json(packed.report, bpb));
+    console.print_json(as_json(packed.report, trained_with(model), measured));
   else
-    console.print(as_text(packed.report, bpb));
+    console.print(as_text(packed.report, trained_with(model), measured));
   check_fits(packed.report, writes);
   return 0;
 }
@@ -173,47 +223,60 @@ int run_pack(const Arguments& arguments, Console& console) {
 }  // namespace
 
 Command pack_command() {
-  return {.name = "pack",
-          .summary = "squeeze a model into one small file",
-          .arguments = {{.name = "MODEL", .help = "run folder, checkpoint, artifact or Hugging Face folder"}},
-          .options =
-              {{.name = "bits", .initial = "8", .help = "of a quantised weight", .choices = {"8", "6", "5"}},
-               {.name = "clip",
-                .initial = "standard",
-                .help = "where rows are clipped: the rule's own place, the best of five, or at K deviations",
-                .choices = {"standard", "search", "deviation"}},
-               {.name = "deviations", .value = "K", .initial = "12.85", .help = "of --clip deviation"},
-               {.name = "keep",
-                .value = "NAME",
-                .help = "tensors with this in their name stay f16",
-                .repeated = true},
-               {.name = "prune",
-                .value = "F",
-                .initial = "0",
-                .help = "zero the smallest fraction of each matrix"},
-               {.name = "codec", .initial = "zstd", .help = "level 22 or 9", .choices = {"zstd", "zlib"}},
-               {.name = "budget",
-                .value = "N",
-                .initial = "16000000",
-                .help = "bytes of code and file; over it nothing is written"},
-               {.name = "code-bytes",
-                .value = "N",
-                .initial = "0",
-                .help = "bytes of code to count with the file"},
-               {.name = "fit", .help = "zero the cheapest weights until it fits the budget"},
-               {.name = "allow-over", .help = "write it even if it does not fit"},
-               {.name = "data",
-                .value = "FILE",
-                .help = "text, chats or shards: measure bits per byte before and after"},
-               {.name = "val-tokens", .value = "N", .initial = "0", .help = "score at most so many; 0: all"},
-               output_option("artifact to write, such as model.thimble"),
-               common::force(),
-               common::threads(),
-               common::json(),
-               common::quiet()},
-          .examples = {"thimble pack runs/book -o book.thimble",
-                       "thimble pack runs/golf --bits 6 --prune 0.03 --data val.txt -o golf.thimble"},
-          .run = run_pack};
+  return {
+      .name = "pack",
+      .summary = "squeeze a model into one small file",
+      .arguments = {{.name = "MODEL",
+                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .options =
+          {{.name = "bits",
+            .help = "of a quantised weight (default: the preset's pack_bits, or 8)",
+            .choices = {"8", "6", "5"}},
+           {.name = "clip",
+            .initial = "standard",
+            .help = "where rows are clipped: the rule's own place, the best of five, or at K deviations",
+            .choices = {"standard", "search", "deviation"}},
+           {.name = "deviations", .value = "K", .initial = "12.85", .help = "of --clip deviation"},
+           {.name = "keep",
+            .value = "NAME",
+            .help = "tensors with this in their name stay f16",
+            .repeated = true},
+           {.name = "prune",
+            .value = "F",
+            .help = "zero the smallest fraction of each matrix (default: the preset's pack_prune, or 0)"},
+           {.name = "codec", .initial = "zstd", .help = "level 22 or 9", .choices = {"zstd", "zlib"}},
+           {.name = "budget",
+            .value = "N",
+            .initial = "16000000",
+            .help = "bytes of code and file; over it nothing is written"},
+           {.name = "code-bytes",
+            .value = "N",
+            .initial = "0",
+            .help = "bytes of code to count with the file"},
+           {.name = "fit", .help = "zero the cheapest weights until it fits the budget"},
+           {.name = "allow-over", .help = "write it even if it does not fit"},
+           {.name = "data",
+            .value = "FILE",
+            .help = "text, chats or shards: measure bits per byte before and after"},
+           {.name = "stride",
+            .value = "N",
+            .help = "tokens from one window of it to the next (default: the preset's pack_stride, or the "
+                    "context)"},
+           {.name = "val-tokens", .value = "N", .initial = "0", .help = "score at most so many; 0: all"},
+           device_option(),
+           {.name = "dtype",
+            .initial = "auto",
+            .help = "what to measure in; auto: as training does here",
+            .choices = {"auto", "f32", "bf16"}},
+           output_option("artifact to write, such as model.thimble"),
+           common::force(),
+           common::threads(),
+           common::json(),
+           common::quiet()},
+      .examples = {"thimble pack runs/book -o book.thimble",
+                   "thimble pack runs/golf-plus-1 --data shards -o golf.thimble",
+                   "thimble pack runs/book --bits 6 --prune 0.03 --data val.txt --stride 64 -o book.thimble"},
+      .run = run_pack};
 }
 
 }  // namespace thimble

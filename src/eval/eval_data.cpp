@@ -5,6 +5,7 @@
 #include "data/document.h"
 #include "data/records.h"
 #include "data/sources.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble {
 
@@ -16,19 +17,23 @@ Document checked_document(Record& record, const ReadOptions& options) {
   return document;
 }
 
-std::vector<std::int32_t> encode_texts(const DataSource& source, const Tokenizer& tokenizer, TokenId bos) {
-  const ReadOptions options;
+// Every text of a source by itself.
+template <class Body>
+void for_texts(const DataSource& source, DocumentSplit split, const ProgressOutput& progress,
+               const Interrupt* interrupt, Body&& body) {
+  const ReadOptions options{.split = split};
   RecordReader reader(source, options.split, false);
-  std::vector<std::int32_t> tokens;
+  std::uint64_t bytes = 0;
+  for (const std::filesystem::path& file : source.files) bytes += std::filesystem::file_size(file);
+  ProgressBar bar(progress, "reading", "bytes", bytes);
   std::string text;
   while (auto record = reader.next()) {
+    if (interrupt) interrupt->throw_if_asked();
+    bar.update(reader.stored_bytes_read());
     if (record->starts) text.clear();
     text += checked_document(*record, options).text;
-    if (!record->ends || text.empty()) continue;
-    tokens.push_back(bos);
-    tokenizer.encode(text, tokens);
+    if (record->ends && !text.empty()) body(text);
   }
-  return tokens;
 }
 
 std::vector<Conversation> read_chats(const DataSource& source, std::uint64_t limit) {
@@ -46,9 +51,10 @@ std::vector<Conversation> read_chats(const DataSource& source, std::uint64_t lim
 }
 
 std::vector<std::int32_t> encode_chats(const DataSource& source, const Tokenizer& tokenizer) {
+  const ChatLayout layout = ChatLayout::roles(tokenizer);
   std::vector<std::int32_t> tokens;
   for (const Conversation& turns : read_chats(source, 0)) {
-    const std::vector<TokenId> ids = encode_conversation(tokenizer, turns);
+    const std::vector<TokenId> ids = layout.conversation(turns);
     tokens.insert(tokens.end(), ids.begin(), ids.end());
   }
   return tokens;
@@ -56,7 +62,8 @@ std::vector<std::int32_t> encode_chats(const DataSource& source, const Tokenizer
 
 }  // namespace
 
-TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer) {
+TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                       const ProgressOutput& progress, const Interrupt* interrupt) {
   if (is_data_folder(path)) {
     const DataFolder folder = open_data_folder(path);
     check_tokenizer(folder, tokenizer);
@@ -66,10 +73,35 @@ TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& token
   const DataSource source = find_source(path.string());
   const DataKind kind = detect_kind(source);
   const TokenMarks marks = TokenMarks::of(tokenizer, kind, LossOn::assistant);
-  std::vector<std::int32_t> tokens =
-      kind == DataKind::chat ? encode_chats(source, tokenizer) : encode_texts(source, tokenizer, marks.bos);
+  std::vector<std::int32_t> tokens;
+  if (kind == DataKind::chat)
+    tokens = encode_chats(source, tokenizer);
+  else
+    for_texts(source, DocumentSplit::end_of_text, progress, interrupt, [&](const std::string& text) {
+      tokens.push_back(marks.bos);
+      tokenizer.encode(text, tokens);
+    });
   check(!tokens.empty(), "{} is empty", path.string());
   return {std::move(tokens), marks};
+}
+
+std::vector<std::int32_t> read_stream(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                                      const ProgressOutput& progress, const Interrupt* interrupt) {
+  std::vector<std::int32_t> tokens;
+  if (is_data_folder(path)) {
+    const TokenSet set = open_eval_set(path, tokenizer, progress, interrupt);
+    const std::uint64_t skip = set.at(0) == set.marks().bos ? 1 : 0;
+    tokens.resize(set.size() - skip);
+    set.copy(skip, tokens);
+    return tokens;
+  }
+  const DataSource source = find_source(path.string());
+  check(detect_kind(source) == DataKind::text, Hint{"name a text"}, "{} holds conversations", path.string());
+  std::string all;
+  for_texts(source, DocumentSplit::file, progress, interrupt, [&](const std::string& text) { all += text; });
+  if (all.ends_with('\n')) all.pop_back();
+  tokenizer.encode(all, tokens);
+  return tokens;
 }
 
 std::vector<Conversation> read_conversations(const std::filesystem::path& path, std::uint64_t limit) {

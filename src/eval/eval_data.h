@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <vector>
 
+#include "base/interrupt.h"
+#include "base/progress.h"
 #include "data/chat.h"
 #include "data/token_set.h"
 #include "tokenizer/tokenizer.h"
@@ -13,7 +15,13 @@ namespace thimble {
 
 // The tokens to be scored: of shards the validation split, made with this tokenizer; else all of the file or
 // folder, whose kind its first record tells. Of chats only the answers count.
-TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer);
+TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                       const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
+
+// A text as llama.cpp's tools read it: all of it as one, without the line end behind it, and no bos in front. Of shards
+// the validation split.
+std::vector<std::int32_t> read_stream(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                                      const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
 
 // The conversations of a file, at most `limit` (0: all), each up to its last answer; those without one are
 // left out. A file of something else is an error.

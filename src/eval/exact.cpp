@@ -1,10 +1,10 @@
 #include "eval/exact.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
-#include "data/chat_encode.h"
-#include "eval/greedy_batch.h"
+#include "infer/batcher.h"
 
 namespace thimble {
 
@@ -14,11 +14,6 @@ std::string_view without_blanks_at_end(std::string_view text) {
   const std::size_t last = text.find_last_not_of(" \t\r\n");
   return text.substr(0, last == std::string_view::npos ? 0 : last + 1);
 }
-
-struct Asked {
-  const Conversation* conversation;
-  std::vector<TokenId> prompt;
-};
 
 void compare(const Conversation& conversation, std::string found, const ExactOptions& options,
              ExactScore& score) {
@@ -30,40 +25,68 @@ void compare(const Conversation& conversation, std::string found, const ExactOpt
   if (!right && score.wrong.size() < options.keep_wrong) score.wrong.push_back(answered);
 }
 
-}  // namespace
+// Answers of all conversations, each as long as the context allows; empty where the prompt alone fills it.
+class Answers {
+ public:
+  Answers(Model& model, const ChatLayout& layout, std::int64_t slots)
+      : layout_(layout),
+        context_(model.config().context),
+        batcher_(model, &layout.tokenizer(), {.slots = slots}) {}
 
-ExactScore score_answers(Model& model, const Tokenizer& tokenizer,
-                         std::span<const Conversation> conversations, const ExactOptions& options,
-                         const ProgressOutput& progress, const Interrupt* interrupt) {
-  check(!conversations.empty(), "there are no conversations to score");
-  const GreedyOptions greedy{.end = ChatTokens::of(tokenizer).end_turn, .allowed = tokenizer.vocab_size()};
-  KvCache cache(model.config(), options.slots, model.dtype());
-  ExactScore score;
-  ProgressBar bar(progress, "answering", "questions", conversations.size());
-  std::vector<Asked> waiting;
-  const auto answer = [&] {
-    std::vector<std::vector<TokenId>> prompts;
-    for (const Asked& asked : waiting) prompts.push_back(asked.prompt);
-    const auto answers = continue_greedily(model, cache, prompts, greedy, interrupt);
-    for (std::size_t i = 0; i < waiting.size(); ++i)
-      compare(*waiting[i].conversation, tokenizer.decode(answers[i]), options, score);
-    waiting.clear();
-    bar.update(static_cast<std::uint64_t>(score.total));
-  };
-  for (const Conversation& conversation : conversations) {
+  // False: the prompt leaves no room.
+  bool ask(std::size_t index, const Conversation& conversation) {
     check(!conversation.empty() && conversation.back().role == ChatRole::assistant,
           "a conversation without an answer at its end");
     const std::span<const Turn> before(conversation.data(), conversation.size() - 1);
-    std::vector<TokenId> prompt = encode_prompt(tokenizer, before);
-    if (std::cmp_greater_equal(prompt.size(), model.config().context)) {
-      ++score.too_long;
-      compare(conversation, "", options, score);
-      continue;
-    }
-    waiting.push_back({&conversation, std::move(prompt)});
-    if (std::cmp_equal(waiting.size(), options.slots)) answer();
+    Request request{.prompt = layout_.prompt(before),
+                    .sampling = {.temperature = 0},
+                    .max_tokens = context_,
+                    .stop_ids = {layout_.end_id()}};
+    if (std::cmp_greater_equal(request.prompt.size(), context_)) return false;
+    asked_[batcher_.submit(std::move(request))] = index;
+    return true;
   }
-  if (!waiting.empty()) answer();
+
+  bool busy() const { return batcher_.busy(); }
+
+  // Appends to the answers; returns how many became complete.
+  std::size_t advance(std::span<std::vector<TokenId>> answers) {
+    std::size_t complete = 0;
+    for (const Event& event : batcher_.step()) {
+      if (event.error) throw *event.error;
+      for (const TokenScore& token : event.tokens) answers[asked_.at(event.request)].push_back(token.id);
+      if (event.finish) ++complete;
+    }
+    return complete;
+  }
+
+ private:
+  const ChatLayout& layout_;
+  std::int64_t context_;
+  Batcher batcher_;
+  std::map<RequestId, std::size_t> asked_;
+};
+
+}  // namespace
+
+ExactScore score_answers(Model& model, const ChatLayout& layout, std::span<const Conversation> conversations,
+                         const ExactOptions& options, const ProgressOutput& progress,
+                         const Interrupt* interrupt) {
+  check(!conversations.empty(), "there are no conversations to score");
+  Answers answers(model, layout, options.slots);
+  ExactScore score;
+  ProgressBar bar(progress, "answering", "questions", conversations.size());
+  std::size_t complete = 0;
+  for (std::size_t i = 0; i < conversations.size(); ++i)
+    if (!answers.ask(i, conversations[i])) ++score.too_long, ++complete;
+  std::vector<std::vector<TokenId>> found(conversations.size());
+  while (answers.busy()) {
+    complete += answers.advance(found);
+    bar.update(complete);
+    if (interrupt) interrupt->throw_if_asked();
+  }
+  for (std::size_t i = 0; i < conversations.size(); ++i)
+    compare(conversations[i], layout.tokenizer().decode(found[i]), options, score);
   return score;
 }
 

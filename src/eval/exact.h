@@ -9,7 +9,7 @@
 #include "base/progress.h"
 #include "data/chat.h"
 #include "model/model.h"
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble {
 
@@ -35,8 +35,8 @@ struct ExactScore {
 
 // Each conversation ends with the assistant's turn, which is expected; the prompt is all before it. Answers
 // are greedy and compared without the blanks at their ends. None at all is an error.
-ExactScore score_answers(Model& model, const Tokenizer& tokenizer,
-                         std::span<const Conversation> conversations, const ExactOptions& options,
-                         const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
+ExactScore score_answers(Model& model, const ChatLayout& layout, std::span<const Conversation> conversations,
+                         const ExactOptions& options, const ProgressOutput& progress,
+                         const Interrupt* interrupt = nullptr);
 
 }  // namespace thimble

@@ -1,55 +1,107 @@
 #include "eval/score.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <numbers>
-#include <optional>
 
 #include "base/error.h"
-#include "data/packing.h"
+#include "eval/window_scorer.h"
+#include "eval/windows.h"
 
 namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kTokensAtATime = 8192;
+// Where each stretch that is read by itself begins, and behind the last its end.
+std::vector<std::uint64_t> stretches(const TokenSet& set, std::uint64_t T, bool isolate) {
+  std::vector<std::uint64_t> borders;
+  if (isolate) {
+    borders = set.document_starts();
+    borders.push_back(set.size());
+  } else {
+    const std::uint64_t targets = set.size() - 1;
+    borders = {0, targets < T ? targets : targets / T * T};
+  }
+  return borders;
+}
 
-// The set as rows of T, in the order in which they are scored.
-class ScoredRows {
+// Leaves the first `most` targets; returns how many there are.
+std::int64_t limit_targets(std::int64_t most, std::vector<std::int32_t>& targets) {
+  std::int64_t count = 0;
+  for (std::int32_t& target : targets)
+    if (target >= 0 && ++count > most) target = -1;
+  return std::min(count, most);
+}
+
+// One call of score_set.
+class Scoring {
  public:
-  ScoredRows(const TokenSet& set, std::int64_t T) : set_(set), T_(T) {
-    if (set.marks().answers_only) packing_.emplace(set, T, LongDocuments::cut);
+  Scoring(Model& model, const ByteTable& bytes, const TokenSet& set, const ScoreOptions& options,
+          const ProgressOutput& progress, const Interrupt* interrupt)
+      : bytes_(bytes),
+        set_(set),
+        T_(options.context > 0 ? options.context : model.config().context),
+        stride_(options.stride > 0 ? options.stride : T_),
+        left_(options.val_tokens > 0 ? options.val_tokens : std::numeric_limits<std::int64_t>::max()),
+        limited_(options.val_tokens > 0),
+        borders_(stretches(set, static_cast<std::uint64_t>(T_), options.isolate)),
+        interrupt_(interrupt),
+        on_scored_(options.on_scored),
+        bar_(progress, "scoring", "tokens",
+             std::min(borders_.back(), limited_ ? static_cast<std::uint64_t>(left_) : borders_.back())),
+        scorer_(model, T_, options.tokens_at_a_time,
+                [this](const Window& window, std::span<const float> nats) { count(window, nats); }) {
+    check(stride_ <= T_, "stride {} is more than the context of {}: tokens between windows would be left out",
+          stride_, T_);
   }
 
-  std::uint64_t count() const {
-    return packing_ ? packing_->rows()
-                    : (set_.size() + static_cast<std::uint64_t>(T_) - 1) / static_cast<std::uint64_t>(T_);
-  }
-
-  void append(std::uint64_t row, Grid& grid) const {
-    if (!packing_) return set_.append_window(row * static_cast<std::uint64_t>(T_), T_, true, grid);
-    const std::size_t end = grid.input.size() + static_cast<std::size_t>(T_);
-    for (const Piece& piece : packing_->row(row)) {
-      const std::size_t begin = grid.input.size();
-      set_.append(piece.begin, piece.length, AfterLast::bos, grid);
-      grid.doc_start[begin] = 1;  // also of the later pieces of a conversation that is longer than a row
-    }
-    grid.input.resize(end, set_.marks().bos);
-    grid.target.resize(end, -1);
-    grid.doc_start.resize(end, 1);
+  Score run() {
+    for (std::size_t i = 0; i + 1 < borders_.size() && left_ > 0; ++i)
+      read(borders_[i], borders_[i + 1] - borders_[i]);
+    scorer_.finish();
+    check(score_.tokens > 0, "there is nothing to score");
+    return score_;
   }
 
  private:
-  const TokenSet& set_;
-  std::int64_t T_;
-  std::optional<Packing> packing_;
-};
+  void read(std::uint64_t begin, std::uint64_t length) {
+    if (length == 0) return;
+    const SlidingWindows windows(length, static_cast<std::uint64_t>(T_), static_cast<std::uint64_t>(stride_));
+    for (std::uint64_t i = 0; i < windows.count() && left_ > 0; ++i) {
+      if (interrupt_) interrupt_->throw_if_asked();
+      const SlidingWindows::Span span = windows.at(i);
+      Grid grid;
+      set_.append(begin + span.begin, span.count, AfterLast::bos, grid);
+      std::fill_n(grid.target.begin(), span.scored_from, -1);
+      const std::int64_t targets = limit_targets(left_, grid.target);
+      left_ -= targets;
+      if (targets > 0)
+        scorer_.add({std::move(grid.input), std::move(grid.target), begin + span.begin + span.count});
+    }
+  }
 
-// Leaves the first `most` targets.
-void limit_targets(std::int64_t most, Grid& grid) {
-  for (std::int32_t& target : grid.target)
-    if (target >= 0 && most-- <= 0) target = -1;
-}
+  void count(const Window& window, std::span<const float> nats) {
+    for (std::size_t i = 0; i < nats.size(); ++i) {
+      if (window.target[i] < 0) continue;
+      score_.nats += nats[i];
+      score_.bytes += bytes_.bytes(window.input[i], window.target[i]);
+      ++score_.tokens;
+    }
+    if (on_scored_) on_scored_(score_.tokens);
+    bar_.update(limited_ ? static_cast<std::uint64_t>(score_.tokens) : window.tag);
+  }
+
+  const ByteTable& bytes_;
+  const TokenSet& set_;
+  std::int64_t T_, stride_, left_;
+  bool limited_;
+  std::vector<std::uint64_t> borders_;
+  const Interrupt* interrupt_;
+  std::function<void(std::int64_t)> on_scored_;
+  Score score_;
+  ProgressBar bar_;
+  WindowScorer scorer_;
+};
 
 }  // namespace
 
@@ -59,30 +111,7 @@ double Score::bits_per_byte() const {
 
 Score score_set(Model& model, const ByteTable& bytes, const TokenSet& set, const ScoreOptions& options,
                 const ProgressOutput& progress, const Interrupt* interrupt) {
-  const std::int64_t T = options.context > 0 ? options.context : model.config().context;
-  check(T <= model.config().context, "context {} is more than the model's {}", T, model.config().context);
-  const std::int64_t at_a_time = options.tokens_at_a_time > 0 ? options.tokens_at_a_time : kTokensAtATime;
-  const auto batch = static_cast<std::uint64_t>(std::max<std::int64_t>(1, at_a_time / T));
-  const ScoredRows rows(set, T);
-
-  Score score;
-  ProgressBar bar(progress, "scoring", "rows", rows.count());
-  for (std::uint64_t row = 0; row < rows.count(); row += batch) {
-    if (options.val_tokens > 0 && score.tokens >= options.val_tokens) break;
-    if (interrupt) interrupt->throw_if_asked();
-    Grid grid;
-    const std::uint64_t end = std::min(row + batch, rows.count());
-    for (std::uint64_t i = row; i < end; ++i) rows.append(i, grid);
-    if (options.val_tokens > 0) limit_targets(options.val_tokens - score.tokens, grid);
-    for (std::size_t i = 0; i < grid.target.size(); ++i)
-      if (grid.target[i] >= 0) score.bytes += bytes.bytes(grid.input[i], grid.target[i]);
-    for (float nats : model.score(grid_rows(model.config(), T, grid.input, grid.target, grid.doc_start)).nats)
-      score.nats += nats;
-    score.tokens += grid.targets();
-    bar.update(end);
-  }
-  check(score.tokens > 0, "there is nothing to score");
-  return score;
+  return Scoring(model, bytes, set, options, progress, interrupt).run();
 }
 
 }  // namespace thimble

@@ -59,6 +59,7 @@ struct ModelConfig {
   bool tie_embeddings = true;
   double logit_softcap = 0;
   double dropout = 0;
+  bool isolate = true;  // documents in a row do not see each other, when it is trained and when it is scored
 
   InitKind init = InitKind::normal;
   double init_std = 0.02;
@@ -132,6 +133,11 @@ struct TrainConfig {
   std::int64_t checkpoint_every = 0;
   std::int64_t keep = 2;
   LossOn loss_on = LossOn::assistant;
+
+  // What `thimble pack` does with the result unless told otherwise; 0: its own default.
+  std::int64_t pack_bits = 0;
+  double pack_prune = 0;
+  std::int64_t pack_stride = 0;
 
   double rate(ParamGroup group) const;  // the group's own, or lr
   bool uses_muon() const { return muon_steps > 0; }

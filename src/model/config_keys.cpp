@@ -166,6 +166,7 @@ std::vector<Key> model_keys() {
       row<&M::tie_embeddings>("tie_embeddings", "the head is the embedding"),
       row<&M::logit_softcap>("logit_softcap", "logits become cap tanh(logit / cap) (0: off)", 0, 1e6),
       row<&M::dropout>("dropout", "fraction of branch outputs dropped in training", 0, 0.99),
+      row<&M::isolate>("isolate", "documents that share a row do not see each other"),
       choice<&M::init>("init", "golf: uniform, projections zero; orthogonal: golf-plus; normal: GPT-2"),
       row<&M::init_std>("init_std", "of matrices, where init = normal", 0, kMaxStd),
       row<&M::embed_init_std>("embed_init_std", "of embeddings", 0, kMaxStd),
@@ -228,6 +229,10 @@ std::vector<Key> run_keys() {
                                 "steps from one checkpoint to the next (0: at validations)", 0, kMaxSteps),
       row<&T::keep>("keep", "checkpoints kept", 1, 1e6),
       choice<&T::loss_on>("loss_on", "chats: which tokens are trained on"),
+      row<&T::pack_bits>("pack_bits", "for `thimble pack`: bits of a weight, 8, 6 or 5 (0: 8)", 0, 8),
+      row<&T::pack_prune>("pack_prune", "for `thimble pack`: fraction of each matrix to zero", 0, 0.99),
+      row<&T::pack_stride>("pack_stride", "for `thimble pack --data`: stride of its windows (0: context)", 0,
+                           kMaxContext),
   };
 }
 

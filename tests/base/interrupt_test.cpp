@@ -24,5 +24,25 @@ TEST(InterruptDeathTest, TheSecondStopsAtOnce) {
       testing::ExitedWithCode(130), "");
 }
 
+TEST(Interrupt, OfATaskMayBeAskedAgainAndAgain) {
+  Interrupt interrupt(Interrupt::Scope::task);
+  std::raise(SIGINT);
+  std::raise(SIGINT);
+  EXPECT_TRUE(interrupt.asked());
+  interrupt.forget();
+  EXPECT_FALSE(interrupt.asked());
+  std::raise(SIGINT);
+  EXPECT_TRUE(interrupt.asked());
+}
+
+TEST(InterruptDeathTest, OfATaskLeavesSigtermAlone) {
+  EXPECT_EXIT(
+      {
+        Interrupt interrupt(Interrupt::Scope::task);
+        std::raise(SIGTERM);
+      },
+      testing::KilledBySignal(SIGTERM), "");
+}
+
 }  // namespace
 }  // namespace thimble

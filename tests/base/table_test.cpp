@@ -63,5 +63,13 @@ TEST(Sparkline, ShowsTheShapeAndMarksWhatIsNotANumber) {
   EXPECT_EQ(sparkline({}), "");
 }
 
+TEST(Shortened, CutsBetweenCharacters) {
+  EXPECT_EQ(shortened("abc", 3), "abc");
+  EXPECT_EQ(shortened("abcd", 3), "abc ...");
+  EXPECT_EQ(shortened("caf\xC3\xA9s", 4), "caf ...") << "half of a character is none";
+  EXPECT_EQ(shortened("caf\xC3\xA9s", 5), "caf\xC3\xA9 ...");
+  EXPECT_EQ(shortened("", 0), "");
+}
+
 }  // namespace
 }  // namespace thimble

@@ -1,10 +1,9 @@
 #include "eval/exact.h"
 
 #include "base/error.h"
-#include "data/chat_encode.h"
-#include "eval/greedy_batch.h"
 #include "eval/small_model.h"
-#include "infer/generate.h"
+#include "infer/plain_decoder.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble {
 namespace {
@@ -20,17 +19,13 @@ struct Fixture {
 
   // What the model says, one sequence in one slot: the plain way.
   std::string says(std::span<const Turn> turns) {
-    KvCache cache(model->config(), 1);
-    Sequence sequence(*model, cache, 0);
-    Sampler greedy({.temperature = 0});
+    PlainDecoder decoder(*model);
     std::vector<TokenId> answer;
-    auto logits = sequence.append(encode_prompt(*tokenizer, turns));
-    for (;;) {
-      const TokenId next = greedy.sample(logits, tokenizer->vocab_size());
-      if (next == end) break;
-      answer.push_back(next);
-      if (sequence.room() == 0) break;
-      logits = sequence.append(std::span(&next, 1));
+    decoder.append(ChatLayout::roles(*tokenizer).prompt(turns));
+    while (const auto next = decoder.likeliest(end)) {
+      answer.push_back(*next);
+      if (decoder.room() == 0) break;
+      decoder.append(std::span(&*next, 1));
     }
     return tokenizer->decode(answer);
   }
@@ -49,7 +44,8 @@ struct Fixture {
   }
 
   ExactScore score(std::span<const Conversation> conversations, const ExactOptions& options = {}) {
-    return score_answers(*model, *tokenizer, conversations, options, ProgressOutput::nowhere());
+    return score_answers(*model, ChatLayout::roles(*tokenizer), conversations, options,
+                         ProgressOutput::nowhere());
   }
 };
 

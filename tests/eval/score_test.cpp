@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "data/chat_encode.h"
 #include "eval/small_model.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble {
 namespace {
@@ -24,7 +24,7 @@ struct Fixture {
   TokenSet chats(std::span<const Conversation> conversations) const {
     std::vector<std::int32_t> all;
     for (const Conversation& turns : conversations) {
-      const auto ids = encode_conversation(*tokenizer, turns);
+      const auto ids = ChatLayout::roles(*tokenizer).conversation(turns);
       all.insert(all.end(), ids.begin(), ids.end());
     }
     return {all, TokenMarks::of(*tokenizer, DataKind::chat, LossOn::assistant)};
@@ -94,8 +94,8 @@ TEST(Score, ConversationsAreScoredAsIfEachStoodAlone) {
   Fixture f(64);  // all of them share a row
   double nats = 0;
   for (const Conversation& turns : std::span(kChats).first(2)) {
-    const std::size_t prompt = encode_prompt(*f.tokenizer, std::span(turns).first(1)).size();
-    nats += f.nats_in_one_row(encode_conversation(*f.tokenizer, turns), prompt);
+    const std::size_t prompt = ChatLayout::roles(*f.tokenizer).prompt(std::span(turns).first(1)).size();
+    nats += f.nats_in_one_row(ChatLayout::roles(*f.tokenizer).conversation(turns), prompt);
   }
   EXPECT_NEAR(f.score(f.chats(std::span(kChats).first(2))).nats, nats, 1e-4);
   // In any order, with others between them: the same.

@@ -18,7 +18,8 @@ inline std::unique_ptr<Model> small_model(const Context& context, std::int64_t v
                                           std::int64_t tokens_of_context, const char* preset = "quick") {
   ConfigBuilder settings;
   settings.preset(preset);
-  for (const char* setting : {"layers=2", "dim=32", "heads=2", "kv_heads=1", "head_dim=16", "rope_dims=16"})
+  for (const char* setting :
+       {"layers=2", "dim=32", "heads=2", "kv_heads=1", "head_dim=16", "rope_dims=16", "span_tokens=0"})
     settings.set(setting);
   settings.set(fmt::format("context={}", tokens_of_context));
   settings.set(fmt::format("batch_tokens={}", tokens_of_context));

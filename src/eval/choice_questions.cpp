@@ -1,0 +1,127 @@
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "base/error.h"
+#include "base/number.h"
+#include "data/records.h"
+#include "data/sources.h"
+#include "eval/multiple_choice.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::array<std::string_view, 6> kContextNames = {"ctx",   "context", "question",
+                                                           "query", "prompt",  "goal"};
+constexpr std::array<std::string_view, 3> kEndingsNames = {"endings", "choices", "options"};
+constexpr std::array<std::string_view, 4> kLabelNames = {"label", "gold", "answer", "answerKey"};
+
+Hint expected() {
+  return {R"(each line is one: {"ctx": "A man sits", "endings": ["down.", "up."], "label": 0})"};
+}
+
+const Json* first_of(const Json& json, std::span<const std::string_view> names) {
+  for (std::string_view name : names)
+    if (const Json* found = json.find(name)) return found;
+  return nullptr;
+}
+
+std::string text_of(const Json& json, std::string_view what, std::string_view where) {
+  check(json.is_string(), expected(), "{}: the {} is no text", where, what);
+  return json.as_string();
+}
+
+std::string context_of(const Json& json, std::string_view where) {
+  if (const Json* context = first_of(json, kContextNames)) return text_of(*context, "context", where);
+  const Json* a = json.find("ctx_a");
+  check(a != nullptr, expected(),
+        "{}: there is no context: expected ctx, context, question, query, prompt or goal", where);
+  std::string context = text_of(*a, "ctx_a", where);
+  const Json* b = json.find("ctx_b");
+  const std::string second = b ? text_of(*b, "ctx_b", where) : "";
+  if (!second.empty()) context += " " + second;
+  return context;
+}
+
+std::vector<std::string> texts_of(const Json& json, std::string_view what, std::string_view where) {
+  check(json.is_array(), expected(), "{}: the {} are no list", where, what);
+  std::vector<std::string> texts;
+  for (const Json& item : json.as_array()) texts.push_back(text_of(item, what, where));
+  return texts;
+}
+
+// The endings and, where they have names, these.
+struct Endings {
+  std::vector<std::string> texts, labels = {};
+};
+
+Endings endings_of(const Json& json, std::string_view where) {
+  Endings endings;
+  if (const Json* list = first_of(json, kEndingsNames)) {
+    if (!list->is_object()) return {texts_of(*list, "endings", where)};
+    check(list->find("text") != nullptr, expected(), "{}: the endings have no text", where);
+    endings.texts = texts_of(list->at("text"), "endings", where);
+    if (const Json* labels = list->find("label")) {
+      endings.labels = texts_of(*labels, "labels", where);
+      check(endings.labels.size() == endings.texts.size(), expected(), "{}: {} labels for {} endings", where,
+            endings.labels.size(), endings.texts.size());
+    }
+    return endings;
+  }
+  for (int i = 1; const Json* solution = json.find(fmt::format("sol{}", i)); ++i)
+    endings.texts.push_back(text_of(*solution, "ending", where));
+  check(!endings.texts.empty(), expected(), "{}: there are no endings: expected endings, choices or options",
+        where);
+  return endings;
+}
+
+// Which ending a label names; nothing: none.
+std::optional<std::uint64_t> index_of(const Json& label, const Endings& endings) {
+  if (label.is_uint()) return label.as_uint();
+  if (!label.is_string()) return std::nullopt;
+  const std::string& text = label.as_string();
+  const auto named = std::ranges::find(endings.labels, text);
+  if (named != endings.labels.end()) return static_cast<std::uint64_t>(named - endings.labels.begin());
+  if (text.size() == 1 && text[0] >= 'A' && text[0] <= 'Z') return static_cast<std::uint64_t>(text[0] - 'A');
+  return number_in<std::uint64_t>(text);
+}
+
+}  // namespace
+
+ChoiceQuestion choice_question(const Json& json, std::string_view where) {
+  check(json.is_object(), expected(), "{}: expected a question, found no JSON object", where);
+  ChoiceQuestion question{.context = context_of(json, where), .endings = {}};
+  Endings endings = endings_of(json, where);
+  check(endings.texts.size() >= 2, expected(), "{}: there is nothing to choose: {} endings", where,
+        endings.texts.size());
+  for (std::size_t i = 0; i < endings.texts.size(); ++i)
+    check(endings.texts[i].find_first_not_of(" \t\r\n") != std::string::npos, "{}: ending {} is empty", where,
+          i);
+  const Json* label = first_of(json, kLabelNames);
+  check(label != nullptr, expected(),
+        "{}: nothing says which ending is right: expected label, gold, answer or answerKey", where);
+  const auto right = index_of(*label, endings);
+  check(right && *right < endings.texts.size(), "{}: label {} names none of {} endings, which count from 0",
+        where, label->dump(), endings.texts.size());
+  question.right = static_cast<std::size_t>(*right);
+  question.endings = std::move(endings.texts);
+  return question;
+}
+
+std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& path, std::uint64_t limit) {
+  const DataSource source = find_source(path.string());
+  RecordReader reader(source, DocumentSplit::end_of_text, true);  // whatever is no .json holds JSON lines
+  std::vector<ChoiceQuestion> questions;
+  while (limit == 0 || questions.size() < limit) {
+    const auto record = reader.next();
+    if (!record) break;
+    const std::string name = record->file->string();
+    const Json json = parse_json(record->raw, name, {.first_line = record->line});
+    questions.push_back(choice_question(json, fmt::format("{}:{}", name, record->line)));
+  }
+  check(!questions.empty(), expected(), "{} holds no questions", path.string());
+  return questions;
+}
+
+}  // namespace thimble

@@ -1,0 +1,142 @@
+// `thimble eval`, as a user types it.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <csignal>
+
+#include "base/json.h"
+#include "support/run_binary.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+std::string documents() {
+  std::string text;
+  for (int i = 0; i < 60; ++i)
+    text += fmt::format("line {} of a text: the cat sat on mat {}.\n{}", i * 7, i * i,
+                        i % 5 == 4 ? "<|endoftext|>\n" : "");
+  return text;
+}
+
+class EvalCommand : public testing::Test {
+ protected:
+  EvalCommand() { folder_.write("text.txt", documents()); }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  Json train(const std::string& preset, std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments = {"train",     "--data",   path("text.txt"), "-o",
+                                          path("run"), "--preset", preset,           "--steps",
+                                          "6",         "--json",   "--val-every",    "0"};
+    for (const char* setting : {"context=32", "layers=2", "dim=32", "heads=2", "kv_heads=1", "mlp_hidden=48",
+                                "batch_tokens=128", "max_seconds=0", "prime_steps=0"})
+      arguments.insert(arguments.end(), {"--set", setting});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const RunResult result = run_binary({.arguments = arguments});
+    EXPECT_EQ(result.exit_code, 0) << result;
+    return parse_json(result.out, "train --json");
+  }
+
+  RunResult run(const std::string& data, std::vector<std::string> more) const {
+    std::vector<std::string> arguments = {"eval", path("run"), "--data", data};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_binary({.arguments = arguments});
+  }
+
+  Json eval(const std::string& data, std::vector<std::string> more = {}) const {
+    more.push_back("--json");
+    const RunResult result = run(data, more);
+    EXPECT_EQ(result.exit_code, 0) << result;
+    return parse_json(result.out, "eval --json");
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(EvalCommand, AgreesWithTheValidationOfTheRun) {
+  for (const char* preset : {"quick", "golf"}) {
+    const Json trained = train(preset, {"--force"});
+    ASSERT_EQ(trained.at("best_step").as_int(), 6) << "the best checkpoint must be the last";
+    const Json score = eval(path("run/data"));
+    EXPECT_EQ(score.at("val_bpb").as_double(), trained.at("val_bpb").as_double()) << preset;
+    EXPECT_EQ(score.at("val_loss").as_double(), trained.at("val_loss").as_double()) << preset;
+    EXPECT_EQ(score.at("protocol").as_string(), std::string(preset) == "golf" ? "golf" : "documents");
+  }
+}
+
+TEST_F(EvalCommand, SlidesByAnyStride) {
+  train("quick");
+  const Json whole = eval(path("text.txt")), sliding = eval(path("text.txt"), {"--stride", "8"});
+  EXPECT_EQ(whole.at("context").as_int(), 32);
+  EXPECT_EQ(whole.at("stride").as_int(), 32);
+  EXPECT_EQ(sliding.at("stride").as_int(), 8);
+  EXPECT_EQ(sliding.at("tokens").as_int(), whole.at("tokens").as_int());
+  EXPECT_EQ(sliding.at("bytes").as_int(), whole.at("bytes").as_int());
+  EXPECT_NE(sliding.at("val_bpb").as_double(), whole.at("val_bpb").as_double());
+  EXPECT_EQ(eval(path("text.txt"), {"--val-tokens", "100"}).at("tokens").as_int(), 100);
+  EXPECT_EQ(eval(path("text.txt"), {"--protocol", "golf"}).at("tokens").as_int() % 32, 0);
+  EXPECT_EQ(eval(path("text.txt"), {"--dtype", "f32"}).at("dtype").as_string(), "f32");
+  EXPECT_NE(run(path("text.txt"), {"--stride", "8"}).out.find("context 32, stride 8"), std::string::npos);
+}
+
+TEST_F(EvalCommand, ComputesThePerplexityOfLlamaCpp) {
+  train("quick");
+  const Json score = eval(path("text.txt"), {"--protocol", "llama.cpp", "--context", "16"});
+  // Bytes and bos, without the last line end.
+  const auto chunks = static_cast<std::int64_t>(documents().size() / 16);
+  EXPECT_EQ(score.at("protocol").as_string(), "llama.cpp");
+  EXPECT_EQ(score.at("chunks").as_int(), chunks);
+  EXPECT_EQ(score.at("tokens").as_int(), chunks * 7);
+  EXPECT_NEAR(std::log(score.at("perplexity").as_double()), score.at("val_loss").as_double(), 1e-9);
+  EXPECT_GT(score.at("perplexity_stderr").as_double(), 0);
+  EXPECT_EQ(run(path("text.txt"), {"--protocol", "llama.cpp"}).out.rfind("PPL = ", 0), 0u);
+}
+
+TEST_F(EvalCommand, AsksMultipleChoice) {
+  train("quick");
+  std::string lines;
+  for (int i = 0; i < 10; ++i)
+    lines += fmt::format(R"({{"ctx": "the cat sat", "endings": ["on mat", "zzz", "qqq {}"], "label": 0}})"
+                         "\n",
+                         i);
+  const std::string file = folder_.write("q.jsonl", lines).string();
+  const Json score = eval(file, {"--multiple-choice"});
+  EXPECT_EQ(score.at("total").as_int(), 10);
+  EXPECT_NEAR(score.at("chance").as_double(), 1.0 / 3, 1e-9);
+  for (const char* key : {"acc", "acc_stderr", "acc_norm", "acc_norm_stderr", "cut"})
+    EXPECT_NE(score.find(key), nullptr) << key;
+  EXPECT_EQ(eval(file, {"--multiple-choice", "--limit", "4"}).at("total").as_int(), 4);
+  const RunResult wrong =
+      run(folder_.write("bad.jsonl", lines + "{\"ctx\": \"a\"}\n").string(), {"--multiple-choice"});
+  EXPECT_EQ(wrong.exit_code, 1) << wrong;
+  EXPECT_NE(wrong.err.find("bad.jsonl:11: "), std::string::npos) << wrong;
+}
+
+TEST_F(EvalCommand, SaysWhatDoesNotGoTogether) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"--exact", "--multiple-choice"},
+                                                {"--limit", "3"},
+                                                {"--show", "3"},
+                                                {"--exact", "--stride", "8"},
+                                                {"--multiple-choice", "--context", "8"},
+                                                {"--protocol", "llama.cpp", "--stride", "8"},
+                                                {"--protocol", "gguf"}})
+    EXPECT_EQ(run(path("text.txt"), words).exit_code, 2) << words.front();
+  train("quick");
+  EXPECT_EQ(run(path("text.txt"), {"--stride", "33"}).exit_code, 2);
+  EXPECT_EQ(run(path("text.txt"), {"--context", "33"}).exit_code, 2);
+}
+
+TEST_F(EvalCommand, CtrlCStopsIt) {
+  train("quick");
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += documents();
+  const std::string data = folder_.write("long.txt", text).string();
+  const RunResult result = run_binary({.arguments = {"eval", path("run"), "--data", data, "--stride", "1"},
+                                       .signal = SIGINT,
+                                       .signal_after_seconds = 1.5});
+  EXPECT_EQ(result.exit_code, 130) << result;
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,186 @@
+#include "eval/multiple_choice.h"
+
+#include <array>
+
+#include "base/error.h"
+#include "eval/small_model.h"
+#include "support/message_of.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+struct Fixture {
+  Context context;
+  std::unique_ptr<Tokenizer> tokenizer = load_tokenizer("bytes");
+  std::unique_ptr<Model> model = small_model(context, tokenizer->vocab_size(), 32);
+
+  ChoiceScore score(std::span<const ChoiceQuestion> questions) {
+    return score_choices(*model, *tokenizer, questions, ProgressOutput::nowhere());
+  }
+
+  // The nats of the ending's bytes and the space before it, in a row of their own.
+  double nats(const std::string& before, const std::string& ending) {
+    std::vector<TokenId> tokens = {*tokenizer->special().bos};
+    tokenizer->encode(before + " " + ending, tokens);
+    const std::vector<std::int32_t> input(tokens.begin(), tokens.end() - 1);
+    std::vector<std::int32_t> target(tokens.begin() + 1, tokens.end());
+    std::fill_n(target.begin(), before.size(), -1);
+    double sum = 0;
+    for (float value :
+         model->score(grid_rows(model->config(), static_cast<std::int64_t>(input.size()), input, target))
+             .nats)
+      sum += value;
+    return sum;
+  }
+};
+
+// The answers that the model gives, found by hand, are the labels: all are right. Then the next ones: none is.
+TEST(MultipleChoice, TakesTheLikeliestEndingAndTheLikeliestPerCharacter) {
+  Fixture f;
+  const std::array<const char*, 3> contexts = {"A cat", "The sun", "One two"};
+  const std::vector<std::string> endings = {"sat.", "shines on us", "three", "x"};
+  std::vector<ChoiceQuestion> by_sum, by_length;
+  bool differ = false;
+  for (const char* before : contexts) {
+    std::size_t best = 0, best_per_character = 0;
+    std::vector<double> sums;
+    for (const std::string& ending : endings) sums.push_back(f.nats(before, ending));
+    for (std::size_t i = 1; i < endings.size(); ++i) {
+      if (sums[i] < sums[best]) best = i;
+      if (sums[i] * double(endings[best_per_character].size()) <
+          sums[best_per_character] * double(endings[i].size()))
+        best_per_character = i;
+    }
+    differ |= best != best_per_character;
+    by_sum.push_back({before, endings, best});
+    by_length.push_back({before, endings, best_per_character});
+  }
+  ASSERT_TRUE(differ) << "the case must tell the two apart";
+  EXPECT_EQ(f.score(by_sum).right, 3);
+  EXPECT_LT(f.score(by_sum).right_normalised, 3);
+  EXPECT_EQ(f.score(by_length).right_normalised, 3);
+  EXPECT_EQ(f.score(by_sum).accuracy(), 1.0);
+  EXPECT_EQ(f.score(by_sum).chance, 0.25);
+  for (ChoiceQuestion& question : by_sum) question.right = (question.right + 1) % endings.size();
+  EXPECT_EQ(f.score(by_sum).right, 0);
+}
+
+TEST(MultipleChoice, ScoresTheEndingAloneWhateverStandsBesideIt) {
+  Fixture f;
+  const std::vector<ChoiceQuestion> questions = {{"A cat", {"sat.", "ran away"}, 0},
+                                                 {"One", {"two", "three four five", "caf\xC3\xA9"}, 1}};
+  const auto scores = score_endings(*f.model, *f.tokenizer, questions, ProgressOutput::nowhere());
+  for (std::size_t q = 0; q < questions.size(); ++q)
+    for (std::size_t e = 0; e < questions[q].endings.size(); ++e)
+      EXPECT_NEAR(scores[q][e].nats, f.nats(questions[q].context, questions[q].endings[e]), 1e-4)
+          << q << " " << e;
+  EXPECT_EQ(scores[1][2].characters, 4) << "characters, not bytes";
+}
+
+TEST(MultipleChoice, BlanksBetweenContextAndEndingDoNotCount) {
+  Fixture f;
+  const std::vector<ChoiceQuestion> plain = {{"A cat", {"sat.", "ran away"}, 0}};
+  const std::vector<ChoiceQuestion> blank = {{"A cat ", {" sat.", "  ran away\n"}, 0}};
+  const auto expected = score_endings(*f.model, *f.tokenizer, plain, ProgressOutput::nowhere());
+  const auto found = score_endings(*f.model, *f.tokenizer, blank, ProgressOutput::nowhere());
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(found[0][i].nats, expected[0][i].nats);
+    EXPECT_EQ(found[0][i].characters, expected[0][i].characters);
+  }
+}
+
+TEST(MultipleChoice, ALongContextLosesItsBeginning) {
+  Fixture f;
+  const std::string before(100, 'a');
+  const std::vector<ChoiceQuestion> questions = {{before, {"b", "c"}, 0}};
+  const ChoiceScore score = f.score(questions);
+  EXPECT_EQ(score.total, 1);
+  EXPECT_EQ(score.cut, 2);
+  // What is left is as if the beginning had never been there: 32 inputs, the last of them the space.
+  const auto ends = score_endings(*f.model, *f.tokenizer, questions, ProgressOutput::nowhere());
+  std::vector<TokenId> tokens;
+  f.tokenizer->encode(before.substr(0, 31).append(" b"), tokens);
+  const std::vector<std::int32_t> input(tokens.begin(), tokens.end() - 1);
+  std::vector<std::int32_t> target(tokens.begin() + 1, tokens.end());
+  std::fill_n(target.begin(), 30, -1);
+  double nats = 0;
+  for (float value : f.model->score(grid_rows(f.model->config(), 32, input, target)).nats) nats += value;
+  EXPECT_NEAR(ends[0][0].nats, nats, 1e-4);
+}
+
+TEST(MultipleChoice, OfEqualEndingsTheFirstIsTaken) {
+  const std::array<EndingScore, 3> endings = {EndingScore{3, 2}, EndingScore{2, 1}, EndingScore{2, 1}};
+  EXPECT_EQ(chosen(endings, false), 1u);
+  EXPECT_EQ(chosen(endings, true), 0u);
+}
+
+TEST(MultipleChoice, RefusesNothing) {
+  Fixture f;
+  EXPECT_THROW(f.score({}), Error);
+}
+
+ChoiceQuestion question(const char* json) {
+  return choice_question(parse_json(json, "q"), "q:1");
+}
+
+TEST(ChoiceQuestions, ComeInManyForms) {
+  const ChoiceQuestion plain = question(R"({"ctx": "A", "endings": ["x", "y"], "label": 1, "ind": 24})");
+  EXPECT_EQ(plain.context, "A");
+  EXPECT_EQ(plain.endings, (std::vector<std::string>{"x", "y"}));
+  EXPECT_EQ(plain.right, 1u);
+  EXPECT_EQ(question(R"({"ctx_a": "A man", "ctx_b": "he", "endings": ["x", "y"], "label": "0"})").context,
+            "A man he");
+  const ChoiceQuestion arc = question(
+      R"({"question": "Q?", "choices": {"text": ["a", "b", "c"], "label": ["1", "2", "3"]}, "answerKey": "3"})");
+  EXPECT_EQ(arc.context, "Q?");
+  EXPECT_EQ(arc.right, 2u);
+  EXPECT_EQ(question(R"({"goal": "G", "sol1": "a", "sol2": "b", "label": 1})").endings.size(), 2u);
+  EXPECT_EQ(question(R"({"question": "Q", "options": ["a", "b", "c"], "answer": "C"})").right, 2u);
+  EXPECT_EQ(question(R"({"query": "Q", "choices": ["a", "b"], "gold": 0})").right, 0u);
+}
+
+std::string complaint(const std::string& line) {
+  const TempFolder folder;
+  const auto file = folder.write("q.jsonl", R"({"ctx": "A", "endings": ["x", "y"], "label": 1})"
+                                            "\n" +
+                                                line + "\n");
+  return message_of([&] { read_choice_questions(file, 0); });
+}
+
+TEST(ChoiceQuestions, AWrongLineIsNamed) {
+  for (const auto& [line, what] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"endings": ["x", "y"], "label": 1})", "there is no context"},
+           {R"({"ctx": "A", "label": 1})", "there are no endings"},
+           {R"({"ctx": "A", "endings": ["x"], "label": 0})", "nothing to choose"},
+           {R"({"ctx": "A", "endings": ["x", " "], "label": 0})", "ending 1 is empty"},
+           {R"({"ctx": "A", "endings": ["x", 5], "label": 0})", "no text"},
+           {R"({"ctx": "A", "endings": "xy", "label": 0})", "no list"},
+           {R"({"ctx": "A", "endings": ["x", "y"]})", "which ending is right"},
+           {R"({"ctx": "A", "endings": ["x", "y"], "label": 2})", "label 2 names none of 2 endings"},
+           {R"({"ctx": "A", "endings": ["x", "y"], "label": -1})", "label -1"},
+           {R"({"ctx": "A", "endings": ["x", "y"], "label": "z"})", "label \"z\""},
+           {R"({"ctx": 7, "endings": ["x", "y"], "label": 0})", "no text"},
+           {R"({"ctx_a": "A", "ctx_b": 3, "endings": ["x", "y"], "label": 0})", "no text"},
+           {R"([1, 2])", "no JSON object"}}) {
+    const std::string message = complaint(line);
+    EXPECT_NE(message.find(what), std::string::npos) << line << ": " << message;
+    EXPECT_NE(message.find("q.jsonl:2"), std::string::npos) << message;
+  }
+  EXPECT_NE(complaint("{oops").find("q.jsonl:2"), std::string::npos);
+}
+
+TEST(ChoiceQuestions, AreReadUpToTheLimit) {
+  const TempFolder folder;
+  std::string lines;
+  for (int i = 0; i < 5; ++i)
+    lines += R"({"ctx": "A", "endings": ["x", "y"], "label": 1})"
+             "\n";
+  const auto file = folder.write("q.jsonl", lines);
+  EXPECT_EQ(read_choice_questions(file, 0).size(), 5u);
+  EXPECT_EQ(read_choice_questions(file, 3).size(), 3u);
+  EXPECT_THROW(read_choice_questions(folder.write("empty.jsonl", "\n"), 0), Error);
+}
+
+}  // namespace
+}  // namespace thimble
