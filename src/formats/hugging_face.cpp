@@ -9,6 +9,7 @@
 #include "formats/hugging_face_config.h"
 #include "formats/problems.h"
 #include "formats/weight_sources.h"
+#include "tokenizer/chat_template.h"
 
 namespace thimble {
 
@@ -184,18 +185,39 @@ std::string named_token(const Json& config, std::string_view key) {
 }
 
 std::optional<TokenizerFile> read_tokenizer(const fs::path& folder, const SpecialIds& special) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    if (!fs::is_regular_file(folder / name)) continue;
-    TokenizerFile tokenizer{(folder / name).string(), read_file(folder / name, kMaxTokenizerBytes), special};
-    const fs::path beside = folder / "tokenizer_config.json";
-    if (fs::is_regular_file(beside)) {
-      const Json config = parse_json(read_file(beside, kMaxJsonBytes), beside.string());
-      tokenizer.bos_text = named_token(config, "bos_token");
-      tokenizer.eos_text = named_token(config, "eos_token");
-    }
-    return tokenizer;
+  const fs::path path = tokenizer_file_in(folder), beside = folder / "tokenizer_config.json";
+  if (path.empty()) return std::nullopt;
+  TokenizerFile tokenizer{path.string(), read_file(path, kMaxTokenizerBytes), special};
+  if (fs::is_regular_file(beside)) {
+    const Json config = parse_json(read_file(beside, kMaxJsonBytes), beside.string());
+    tokenizer.bos_text = named_token(config, "bos_token");
+    tokenizer.eos_text = named_token(config, "eos_token");
   }
-  return std::nullopt;
+  return tokenizer;
+}
+
+// A text, or {"name": .., "template": ..} for each of several purposes: "default" is the one for chats.
+std::string template_in(const Json& value) {
+  if (value.is_string()) return value.as_string();
+  if (value.is_array())
+    for (const Json& named : value.as_array()) {
+      const Json* name = named.find("name");
+      const Json* text = named.find("template");
+      if (name && text && text->is_string() && *name == Json("default")) return text->as_string();
+    }
+  return "";
+}
+
+std::string read_chat_layout(const fs::path& folder) {
+  const fs::path alone = folder / "chat_template.jinja", config = folder / "tokenizer_config.json";
+  std::string text;
+  if (fs::is_regular_file(alone)) {
+    text = read_file(alone, kMaxJsonBytes);
+  } else if (fs::is_regular_file(config)) {
+    const Json json = parse_json(read_file(config, kMaxJsonBytes), config.string());
+    if (const Json* value = json.find("chat_template")) text = template_in(*value);
+  }
+  return text.empty() ? "" : layout_of_template(text);
 }
 
 }  // namespace
@@ -221,6 +243,7 @@ ModelFile open_hugging_face(const fs::path& folder) {
   });
   check_tied_head(files, table, out.weights);
   out.tokenizer = read_tokenizer(folder, config.special);
+  if (out.tokenizer) out.layout = read_chat_layout(folder);
   for (const SafetensorsFile& file : files.files()) append_tensors(file, out.tensors);
   return out;
 }

@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "formats/architecture.h"
 #include "formats/artifact.h"
+#include "formats/gguf_import.h"
 #include "formats/hugging_face.h"
 #include "formats/safetensors.h"
 #include "formats/weight_sources.h"
@@ -110,7 +111,7 @@ std::string first_bytes(const fs::path& path, std::size_t count) {
 
 ModelFile open_model(const fs::path& path) {
   if (fs::is_directory(path)) return open_folder(path);
-  if (first_bytes(path, 4) == "GGUF") fail("{} is a GGUF, which this build cannot read yet", path.string());
+  if (is_gguf(first_bytes(path, 4))) return open_gguf(path);
   if (path.extension() == ".thimble" || is_artifact(first_bytes(path, 8))) return open_artifact(path).model;
   return open_checkpoint(path);
 }
@@ -149,6 +150,16 @@ std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file) {
                      .unk = {},
                      .pad = {}});
   return tokenizer;
+}
+
+ChatLayout open_chat_layout(const ModelFile& file, const Tokenizer& tokenizer, std::string_view name) {
+  if (!name.empty()) return {tokenizer, name};
+  check(!file.layout.empty(),
+        Hint{"`thimble train --preset chat --data CHATS.jsonl` makes one that was; `thimble generate` "
+             "continues a "
+             "text"},
+        "{} was not trained on chats", file.path.string());
+  return {tokenizer, file.layout};
 }
 
 }  // namespace thimble

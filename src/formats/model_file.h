@@ -4,8 +4,8 @@
 //   Model model = make_model(file, context);
 //   const auto tokenizer = open_tokenizer(file);
 //
-// Kinds: a run folder (its best, else its last checkpoint), a checkpoint, an artifact (artifact.h), a Hugging
-// Face folder.
+// Kinds: a run folder (its best, else its last checkpoint), a checkpoint, an artifact (artifact.h), a GGUF
+// (gguf_import.h), a Hugging Face folder.
 //
 // A checkpoint is a safetensors file. Its weights carry the params table's names; tensors `optim.*` and
 // `thimble.*` are no weights; metadata holds the strings named below.
@@ -22,6 +22,7 @@
 
 #include "model/config.h"
 #include "model/model.h"
+#include "tokenizer/chat_layout.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {
@@ -60,7 +61,7 @@ struct StoredTensor {
 
 struct ModelFile {
   std::filesystem::path path;  // what was opened: of a run folder the checkpoint
-  std::string format;          // "safetensors", "thimble" or "huggingface"
+  std::string format;          // "safetensors", "thimble", "gguf" or "huggingface"
   std::string architecture;    // "llama", "golf", ... (architecture.h)
   Config config;               // resolved; training is the default where the file says nothing of it
   std::vector<float> weights;  // laid out as ParamTable(config.model) says
@@ -85,5 +86,9 @@ void append_tensors(const SafetensorsFile& file, std::vector<StoredTensor>& tens
 
 // nullptr: the model has none. One that is larger than the embedding is an error.
 std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file);
+
+// How the model was taught to chat. One that was not is an error, and so is a layout that is not known here.
+// `name`: what to take instead of what the file says; empty: nothing.
+ChatLayout open_chat_layout(const ModelFile& file, const Tokenizer& tokenizer, std::string_view name = {});
 
 }  // namespace thimble

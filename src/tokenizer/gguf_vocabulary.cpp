@@ -1,12 +1,15 @@
 #include "tokenizer/gguf_vocabulary.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/patterns.h"
+#include "tokenizer/protobuf.h"
 #include "tokenizer/sentencepiece.h"
 
 namespace thimble {
@@ -133,13 +136,14 @@ std::unique_ptr<Tokenizer> pieces_from_gguf(const GgufVocabulary& vocabulary) {
                        .text());
   }
   const SpecialIds& special = vocabulary.special;
+  const bool bytes = std::ranges::count(vocabulary.types, static_cast<std::int32_t>(TokenType::byte)) > 0;
   auto name = [&](const std::optional<TokenId>& id, const char* absent) {
     return id ? std::string_view(vocabulary.tokens.at(static_cast<std::size_t>(*id)))
               : std::string_view(absent);
   };
   model.bytes(2, ProtobufWriter()
-                     .varint(3, 2)   // model_type: BPE
-                     .varint(35, 1)  // byte_fallback
+                     .varint(3, 2)       // model_type: BPE
+                     .varint(35, bytes)  // byte_fallback
                      .varint(40, id_or_none(special.unk ? special.unk : std::optional<TokenId>(0)))
                      .varint(41, id_or_none(special.bos))
                      .varint(42, id_or_none(special.eos))
@@ -161,23 +165,78 @@ void check_types(const GgufVocabulary& vocabulary) {
   check(!vocabulary.tokens.empty(), "the GGUF has no tokens");
   check(vocabulary.types.empty() || vocabulary.types.size() == vocabulary.tokens.size(),
         "the GGUF has {} tokens and {} token types", vocabulary.tokens.size(), vocabulary.types.size());
+  std::unordered_set<std::string_view> texts;
+  for (const std::string& token : vocabulary.tokens)
+    check(texts.insert(token).second, "the GGUF has the token \"{}\" twice", token);
   for (const std::int32_t type : vocabulary.types)
     check(type >= 1 && type <= 6, "the GGUF has a token of type {}; expected 1 to 6", type);
+  for (const auto& id :
+       {vocabulary.special.bos, vocabulary.special.eos, vocabulary.special.unk, vocabulary.special.pad})
+    check(!id || (*id >= 0 && std::cmp_less(*id, vocabulary.tokens.size())),
+          "the GGUF has {} tokens and the special id {}", vocabulary.tokens.size(), id.value_or(-1));
+}
+
+// For messages: what the text is cut by.
+std::string split_text(const BpeSpec& spec) {
+  for (const PreTokenizerStep& step : spec.pre_tokenizer)
+    if (const auto* split = std::get_if<Split>(&step)) return fmt::format("\"{}\"", split->pattern.text);
+  return "not by a pattern";
 }
 
 void add_bpe(const BpeTokenizer& tokenizer, GgufVocabulary& vocabulary) {
   const BpeSpec& spec = tokenizer.spec();
   const auto pattern = PreTokenizer(spec.pre_tokenizer).pattern();
   const bool bytes = tokenizer.kind() == TokenizerKind::bytes;  // without merges every pattern is right
-  check(spec.byte_level() && (pattern || bytes), "llama.cpp has no name for this tokenizer's split pattern");
+  check(spec.byte_level(), "llama.cpp runs byte-level BPE only, and this tokenizer's words are not bytes");
+  check(pattern || bytes, Hint{"train the tokenizer with the pattern gpt2, llama3, qwen2 or o200k"},
+        "llama.cpp has no name for how this tokenizer splits text: {}", split_text(spec));
   check(spec.normalizer.empty() || (spec.normalizer.size() == 1 && pattern == Pattern::qwen2),
         "llama.cpp cannot normalise text as this tokenizer does");  // Qwen's NFC is dropped there as well
   vocabulary.model = "gpt2";
-  vocabulary.pre = pre_for(pattern.value_or(Pattern::gpt2), spec.ignore_merges).name;
+  vocabulary.pre = pre_for(pattern.value_or(Pattern::qwen2), spec.ignore_merges).name;
   vocabulary.add_bos = !spec.post_processor.before.empty();
+  vocabulary.normalises = !spec.normalizer.empty();
   auto text = [&](TokenId id) { return spec.vocab[static_cast<std::size_t>(id)]; };
   for (const Merge& merge : spec.merges)
     vocabulary.merges.push_back(text(merge.left) + " " + text(merge.right));
+}
+
+// What a SentencePiece model file says beyond what the library tells.
+struct PieceFacts {
+  std::vector<std::int32_t> types;
+  std::uint64_t model_type = 1;
+};
+
+PieceFacts piece_facts(std::string_view model) {
+  constexpr std::uint32_t kPieces = 1, kPieceType = 3, kTrainerSpec = 2, kModelType = 3;
+  PieceFacts facts;
+  for_each_field(model, [&](const ProtobufField& field) {
+    if (field.number == kPieces) facts.types.push_back(static_cast<std::int32_t>(TokenType::normal));
+    if (field.number != kPieces && field.number != kTrainerSpec) return;
+    for_each_field(field.bytes, [&](const ProtobufField& inner) {
+      if (field.number == kPieces && inner.number == kPieceType)
+        facts.types.back() = static_cast<std::int32_t>(inner.varint);
+      if (field.number == kTrainerSpec && inner.number == kModelType) facts.model_type = inner.varint;
+    });
+  });
+  return facts;
+}
+
+void add_pieces(const std::string& model, GgufVocabulary& vocabulary) {
+  constexpr std::uint64_t kBpe = 2;
+  const PieceFacts facts = piece_facts(model);
+  check(facts.model_type == kBpe,
+        "llama.cpp runs SentencePiece models of type BPE only, and this is another");
+  check(std::ranges::count(facts.types, static_cast<std::int32_t>(TokenType::byte)) == 256,
+        Hint{"train the tokenizer with byte fallback"},
+        "llama.cpp fails at characters that a SentencePiece model without bytes does not know");
+  vocabulary.model = "llama";
+  vocabulary.pre = "default";
+  vocabulary.types = facts.types;
+  vocabulary.add_bos = vocabulary.special.bos.has_value();
+  vocabulary.add_space_prefix = sentencepiece_adds_prefix(model);
+  vocabulary.normalises = sentencepiece_normalises(model);
+  vocabulary.scores = sentencepiece_scores(model);
 }
 
 }  // namespace
@@ -202,11 +261,7 @@ GgufVocabulary gguf_vocabulary_of(const Tokenizer& tokenizer) {
     add_bpe(*bpe, vocabulary);
     return vocabulary;
   }
-  vocabulary.model = "llama";
-  vocabulary.pre = "default";
-  vocabulary.add_bos = vocabulary.special.bos.has_value();
-  vocabulary.add_space_prefix = sentencepiece_adds_prefix(tokenizer.serialized());
-  vocabulary.scores = sentencepiece_scores(tokenizer.serialized());
+  add_pieces(tokenizer.serialized(), vocabulary);
   return vocabulary;
 }
 

@@ -21,6 +21,7 @@ struct GgufVocabulary {
   SpecialIds special = {};
   bool add_bos = false;
   bool add_space_prefix = true;  // llama only
+  bool normalises = false;  // the tokenizer changes text before it cuts it, for which a GGUF has no place
 };
 
 // Refuses models and patterns that thimble does not have, by name.

@@ -38,18 +38,28 @@ SpecialIds special_ids_beside(const fs::path& file, const Tokenizer& tokenizer) 
   return {id("bos_token"), id("eos_token"), id("unk_token"), id("pad_token")};
 }
 
-fs::path file_in_folder(const fs::path& folder) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model"})
-    if (fs::is_regular_file(folder / name)) return folder / name;
-  fail("{} holds neither tokenizer.json nor tokenizer.model", folder.string());
-}
-
 bool looks_like_json(std::string_view content) {
   const auto start = content.find_first_not_of(" \t\r\n");
   return start != content.npos && content[start] == '{';
 }
 
+fs::path file_in_folder(const fs::path& folder) {
+  fs::path file = tokenizer_file_in(folder);
+  check(!file.empty(), "{} holds neither tokenizer.json nor tokenizer.model", folder.string());
+  return file;
+}
+
 }  // namespace
+
+fs::path tokenizer_file_in(const fs::path& folder) {
+  const fs::path json = folder / "tokenizer.json", pieces = folder / "tokenizer.model",
+                 config = folder / "tokenizer_config.json";
+  if (!fs::is_regular_file(pieces)) return fs::is_regular_file(json) ? json : fs::path();
+  if (!fs::is_regular_file(json)) return pieces;
+  if (!fs::is_regular_file(config)) return json;
+  const Json settings = parse_json(read_file(config, kMaxConfigBytes), config.string());
+  return settings.find(kSentencePieceKey) ? pieces : json;
+}
 
 std::unique_ptr<Tokenizer> load_tokenizer_bytes(std::string content, std::string_view name,
                                                 const SpecialIds& known) {

@@ -164,4 +164,16 @@ bool sentencepiece_adds_prefix(std::string_view model) {
   return read_normalizer_settings(model).add_dummy_prefix;
 }
 
+bool sentencepiece_normalises(std::string_view model) {
+  constexpr std::uint32_t kNormalizerSpec = 3, kPrecompiledCharsmap = 2;
+  bool charsmap = false;
+  for_each_field(model, [&](const ProtobufField& field) {
+    if (field.number != kNormalizerSpec) return;
+    for_each_field(field.bytes, [&](const ProtobufField& inner) {
+      if (inner.number == kPrecompiledCharsmap) charsmap = !inner.bytes.empty();
+    });
+  });
+  return charsmap || read_normalizer_settings(model).remove_extra_whitespaces;
+}
+
 }  // namespace thimble

@@ -19,6 +19,7 @@ std::unique_ptr<Tokenizer> load_sentencepiece(std::string model, std::string_vie
 // put before every text.
 std::vector<float> sentencepiece_scores(std::string_view model);
 bool sentencepiece_adds_prefix(std::string_view model);
+bool sentencepiece_normalises(std::string_view model);  // changes characters, or takes spaces away
 
 struct SentencePieceOptions {
   TokenId vocab_size = 1024;

@@ -101,6 +101,11 @@ std::vector<std::string> special_tokens_for(bool chat);
 // Special ids come from the tokenizer_config.json beside the file, else from well-known names.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& path);
 
+// The tokenizer's file in a folder: tokenizer.json, else tokenizer.model; empty: neither. Where both are there and
+// tokenizer_config.json says, under this key, that the first was made of the second, it is the second.
+inline constexpr std::string_view kSentencePieceKey = "sentencepiece_model";
+std::filesystem::path tokenizer_file_in(const std::filesystem::path& folder);
+
 // The content of such a file; `name` is for messages. `known`: ids that somebody wrote down elsewhere.
 std::unique_ptr<Tokenizer> load_tokenizer_bytes(std::string content, std::string_view name,
                                                 const SpecialIds& known = {});

@@ -184,6 +184,16 @@ void place_added_tokens(BpeSpec& spec, const std::unordered_map<std::string_view
   for (const AddedToken& token : spec.added_tokens) place_token(spec.vocab, token.content, token.id);
 }
 
+// Names that an export gave to rows of the embedding without a token (DESIGN 8.5): still no tokens.
+void drop_pad_tokens(BpeSpec& spec) {
+  std::erase_if(spec.added_tokens, [&](const AddedToken& token) {
+    const bool pad = token.content == fmt::format("<|pad_{}|>", token.id);
+    if (pad) spec.vocab[static_cast<std::size_t>(token.id)].clear();
+    return pad;
+  });
+  while (!spec.vocab.empty() && spec.vocab.back().empty()) spec.vocab.pop_back();
+}
+
 void resolve_merges(BpeSpec& spec, const std::vector<TextPair>& merges,
                     const std::unordered_map<std::string_view, TokenId>& ids) {
   auto id_of = [&](std::size_t rank, const std::string& text) {
@@ -246,6 +256,7 @@ BpeSpec build(FileVisitor file) {
     if (!model_vocab[id].empty()) ids.emplace(model_vocab[id], static_cast<TokenId>(id));
   resolve_merges(spec, file.merges, ids);
   place_added_tokens(spec, ids);
+  drop_pad_tokens(spec);
   check_template(spec);
   check_decoder(spec);
   return spec;

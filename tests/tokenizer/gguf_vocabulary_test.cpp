@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "support/message_of.h"
 #include "support/temp_folder.h"
+#include "tokenizer/bpe_spec.h"
 #include "tokenizer/bpe_train.h"
 #include "tokenizer/shared_tokenizers.h"
 
@@ -18,6 +20,7 @@ TEST(GgufVocabulary, OfRealTokenizersGivesTheSameIds) {
     const GgufVocabulary vocabulary = gguf_vocabulary_of(*tokenizer);
     EXPECT_EQ(vocabulary.model, "gpt2");
     EXPECT_EQ(vocabulary.pre, pre);
+    EXPECT_EQ(vocabulary.normalises, name == "qwen2_5");
     const auto again = tokenizer_from_gguf(vocabulary);
     EXPECT_EQ(again->vocab_size(), tokenizer->vocab_size());
     EXPECT_EQ(again->special_tokens(), tokenizer->special_tokens());
@@ -35,6 +38,7 @@ TEST(GgufVocabulary, OfAGolfModelGivesTheSameIdsForCleanText) {
   const GgufVocabulary vocabulary = gguf_vocabulary_of(*tokenizer);
   EXPECT_EQ(vocabulary.model, "llama");
   EXPECT_FALSE(vocabulary.add_space_prefix);
+  EXPECT_TRUE(vocabulary.normalises);
   const auto again = tokenizer_from_gguf(vocabulary);
   EXPECT_EQ(again->special().unk, 3);
   EXPECT_EQ(again->special().bos, 1);
@@ -60,8 +64,76 @@ TEST(GgufVocabulary, RefusesByName) {
   EXPECT_EQ(refusal({.model = "gpt2", .pre = "gpt-2", .tokens = {"a"}, .merges = {"a b"}}),
             "the GGUF's merge \"a b\" needs the token \"b\", which is not there");
   EXPECT_EQ(refusal({.model = "llama", .pre = "", .tokens = {"a"}}), "the GGUF has 1 tokens and 0 scores");
+  EXPECT_EQ(refusal({.model = "gpt2", .pre = "gpt-2", .tokens = {"a", "b", "a"}}),
+            "the GGUF has the token \"a\" twice");
+  EXPECT_EQ(refusal({.model = "gpt2",
+                     .pre = "gpt-2",
+                     .tokens = {"a"},
+                     .special = {.bos = 1, .eos = {}, .unk = {}, .pad = {}}}),
+            "the GGUF has 1 tokens and the special id 1");
   EXPECT_EQ(refusal({.model = "llama", .pre = "", .tokens = {"a"}, .types = {9}}),
             "the GGUF has a token of type 9; expected 1 to 6");
+}
+
+TEST(GgufVocabulary, RefusesWhatLlamaCppCannotRun) {
+  auto refusal = [](const Tokenizer& tokenizer) {
+    return message_of([&] { gguf_vocabulary_of(tokenizer); });
+  };
+  BpeSpec spec;
+  spec.vocab = {"a", "b", "ab"};
+  spec.merges = {{0, 1, 2}};
+  spec.decoder = {ByteLevelDecoder{}};
+  spec.pre_tokenizer = {Split{{"[a-z]+", true}}, ByteLevel{.add_prefix_space = false, .use_regex = false}};
+  EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)),
+            "llama.cpp has no name for how this tokenizer splits text: \"[a-z]+\"");
+  spec.pre_tokenizer = {Split{{"[a-z]+", true}}};
+  spec.decoder = {};
+  EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)),
+            "llama.cpp runs byte-level BPE only, and this tokenizer's words are not bytes");
+  spec.pre_tokenizer = {ByteLevel{}};
+  spec.decoder = {ByteLevelDecoder{}};
+  spec.normalizer = {Lowercase{}};
+  EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)), "llama.cpp cannot normalise text as this tokenizer does");
+}
+
+// Bytes are types of their own: without them llama.cpp stops at the first character it does not know.
+GgufVocabulary pieces_with_bytes() {
+  GgufVocabulary vocabulary{
+      .model = "llama", .pre = "default", .tokens = {"<unk>", "<s>", "<call>", "a", "b", "ab"}};
+  vocabulary.types = {2, 3, 4, 1, 1, 1};
+  vocabulary.scores = {0, 0, 0, -2, -3, -1};
+  for (int byte = 0; byte < 256; ++byte) {
+    vocabulary.tokens.push_back(fmt::format("<0x{:02X}>", byte));
+    vocabulary.types.push_back(6);
+    vocabulary.scores.push_back(0);
+  }
+  vocabulary.special = {.bos = 1, .eos = 1, .unk = 0, .pad = {}};
+  vocabulary.add_bos = true;
+  vocabulary.add_space_prefix = false;
+  return vocabulary;
+}
+
+TEST(GgufVocabulary, OfPiecesComesBackWithEveryType) {
+  const GgufVocabulary vocabulary = pieces_with_bytes();
+  const auto tokenizer = tokenizer_from_gguf(vocabulary);
+  EXPECT_EQ(tokenizer->encode("ab<call>\n"), (std::vector<TokenId>{5, 2, 6 + 10}));
+  const GgufVocabulary again = gguf_vocabulary_of(*tokenizer);
+  EXPECT_EQ(again.tokens, vocabulary.tokens);
+  EXPECT_EQ(again.types, vocabulary.types);
+  EXPECT_EQ(again.scores, vocabulary.scores);
+  EXPECT_EQ(again.special.bos, 1);
+  EXPECT_EQ(again.special.unk, 0);
+  EXPECT_FALSE(again.add_space_prefix);
+}
+
+TEST(GgufVocabulary, OfPiecesWithoutBytesIsRefused) {
+  GgufVocabulary vocabulary = pieces_with_bytes();
+  vocabulary.tokens.resize(6);
+  vocabulary.types.resize(6);
+  vocabulary.scores.resize(6);
+  const auto tokenizer = tokenizer_from_gguf(vocabulary);
+  EXPECT_EQ(message_of([&] { gguf_vocabulary_of(*tokenizer); }),
+            "llama.cpp fails at characters that a SentencePiece model without bytes does not know");
 }
 
 }  // namespace thimble

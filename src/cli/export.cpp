@@ -1,0 +1,118 @@
+#include "cli/export.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/table.h"
+#include "cli/console.h"
+#include "cli/output.h"
+#include "cli/parse.h"
+#include "formats/export_model.h"
+
+namespace thimble {
+
+namespace {
+
+Json texts(const std::vector<std::string>& lines) {
+  Json array = Json::array();
+  for (const std::string& line : lines) array.push(line);
+  return array;
+}
+
+Json as_json(const ExportReport& report, const Output& output) {
+  return Json::object()
+      .set("format", report.format)
+      .set("architecture", report.architecture)
+      .set("type", info_of(report.type).option)
+      .set("tensors", report.tensors)
+      .set("bytes", report.bytes)
+      .set("folded", texts(report.folded))
+      .set("notes", texts(report.notes))
+      .set("logit_difference", report.difference)
+      .set("output", output.path.string());
+}
+
+std::string as_text(const ExportReport& report, const Output& output) {
+  std::string text = fmt::format("{}: {} as {}, {} tensors, {} bytes\n", output.path.string(),
+                                 report.architecture, info_of(report.type).name, report.tensors,
+                                 with_commas(static_cast<long long>(report.bytes)));
+  for (const std::string& line : report.folded) text += fmt::format("folded: {}\n", line);
+  for (const std::string& line : report.notes) text += fmt::format("note: {}\n", line);
+  text += fmt::format("read back: logits differ by {:.2g} (at most {:.2g})\n", report.difference,
+                      report.tolerance);
+  return text;
+}
+
+void check_usage(const Arguments& arguments) {
+  const std::string format = arguments.text("format");
+  for (const char* option : {"architecture", "drop-softcap"})
+    if (arguments.given(option) && format != "gguf")
+      throw UsageError(fmt::format("--{} is for --format gguf, not {}", option, format));
+  if (arguments.flag("half") && arguments.given("type"))
+    throw UsageError("--half is --type f16: name one of them");
+}
+
+ExportRequest request_from(const Arguments& arguments, const Output& output) {
+  check_usage(arguments);
+  ExportRequest request{.path = output.path, .existing = output.existing};
+  if (arguments.given("type")) request.type = gguf_type_of(arguments.text("type"));
+  if (arguments.flag("half")) request.type = GgufType::f16;
+  if (arguments.given("architecture")) request.architecture = arguments.text("architecture");
+  request.drop_softcap = arguments.flag("drop-softcap");
+  return request;
+}
+
+int run_export(const Arguments& arguments, Console& console) {
+  PosixFileOps ops;
+  const Output output = output_from(arguments, ops);
+  const ExportReport report = export_model(ops, open_model(arguments.path("MODEL")), arguments.text("format"),
+                                           request_from(arguments, output));
+  if (console.json())
+    console.print_json(as_json(report, output));
+  else
+    console.print(as_text(report, output));
+  return 0;
+}
+
+std::vector<std::string_view> format_names() {
+  std::vector<std::string_view> names;
+  for (const ExportFormat& format : export_formats()) names.push_back(format.name);
+  return names;
+}
+
+}  // namespace
+
+Command export_command() {
+  return {
+      .name = "export",
+      .summary = "write a model for other programs, and check it by reading it back",
+      .arguments = {{.name = "MODEL",
+                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .options = {{.name = "format",
+                   .help =
+                       "gguf: one file for llama.cpp; hf: a Hugging Face folder; safetensors: one file of "
+                       "ours, for inference alone",
+                   .choices = format_names(),
+                   .required = true},
+                  {.name = "type",
+                   .help = "of matrices; without it f16 in a GGUF, else f32",
+                   .choices = {"f32", "f16", "bf16", "q8_0", "q4_0"}},
+                  {.name = "half", .help = "the same as --type f16"},
+                  {.name = "architecture",
+                   .help = "gguf: what it is to be; without it what is exact, else what is nearest",
+                   .choices = {"llama", "qwen2", "qwen3", "apertus", "talkie"}},
+                  {.name = "drop-softcap",
+                   .help = "gguf: leave logit_softcap out: greedy text stays, probabilities change"},
+                  output_option("what to write"),
+                  common::force(),
+                  common::threads(),
+                  common::json(),
+                  common::quiet()},
+      .examples = {"thimble export runs/chat-1 --format gguf -o chat.gguf",
+                   "thimble export runs/chat-1 --format gguf --type q8_0 -o chat-q8.gguf",
+                   "thimble export runs/chat-1 --format hf --type bf16 -o chat-hf"},
+      .run = run_export};
+}
+
+}  // namespace thimble

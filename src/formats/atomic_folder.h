@@ -1,0 +1,35 @@
+// A folder of files, whole or not at all: it grows under a temporary name beside the target; commit() gives it the
+// target's name. Destroyed without commit(), it leaves nothing.
+//
+//   AtomicFolder folder(ops, "models/tale", Existing::refuse, is_hugging_face_folder);
+//   write_file(ops, folder.path() / "config.json", text, Existing::refuse);
+//   folder.commit();
+#pragma once
+
+#include <filesystem>
+#include <functional>
+
+#include "base/files.h"
+
+namespace thimble {
+
+class AtomicFolder {
+ public:
+  // Existing::replace takes away an empty folder, or one for which `ours` says that it is of the same kind: nothing
+  // else, for it may be somebody's home.
+  AtomicFolder(FileOps& ops, std::filesystem::path target, Existing existing,
+               const std::function<bool(const std::filesystem::path&)>& ours);
+  ~AtomicFolder();
+  AtomicFolder(const AtomicFolder&) = delete;
+  AtomicFolder& operator=(const AtomicFolder&) = delete;
+
+  const std::filesystem::path& path() const { return temporary_; }  // where to write
+  void commit();
+
+ private:
+  FileOps& ops_;
+  std::filesystem::path target_, temporary_;
+  bool replaces_ = false, committed_ = false;
+};
+
+}  // namespace thimble

@@ -1,0 +1,143 @@
+#include "formats/export_model.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "formats/gguf_export.h"
+#include "formats/hugging_face_export.h"
+#include "model/rows.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::int64_t kComparedTokens = 64;  // of each row
+constexpr std::int64_t kComparedRows = 2;
+constexpr std::uint64_t kTokenSeed = 20240520;
+
+std::vector<std::int32_t> random_tokens(const ModelConfig& config, std::int64_t count) {
+  Rng rng(kTokenSeed);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (std::int32_t& token : tokens)
+    token = static_cast<std::int32_t>(rng.below(static_cast<std::uint64_t>(config.vocab_size)));
+  return tokens;
+}
+
+std::vector<float> logits_of(const ModelFile& file, std::int64_t row_length) {
+  const Context context;
+  Model model = make_model(file, context);
+  const auto tokens = random_tokens(file.config.model, kComparedRows * row_length);
+  return model.score(grid_rows(file.config.model, row_length, tokens), true).logits;
+}
+
+void remove_output(FileOps& ops, const std::filesystem::path& path) {
+  if (ops.kind(path) == PathKind::file) return ops.remove(path);
+  for (const auto& entry : std::filesystem::directory_iterator(path)) ops.remove(entry.path());
+  std::filesystem::remove(path);
+}
+
+const ExportFormat& format_with_name(std::string_view name) {
+  for (const ExportFormat& format : export_formats())
+    if (format.name == name) return format;
+  fail("there is no format '{}' to export to", name);
+}
+
+// The model with every matrix as the type stores it.
+ModelFile rounded(const ModelFile& source, GgufType type) {
+  ModelFile model = source;
+  std::vector<std::byte> bytes;
+  const ParamTable table(model.config.model);
+  for (const Param& param : table.all()) {
+    if (param.dims.size() != 2) continue;
+    const GgufType stored = fits_blocks(type, param.cols) ? type : GgufType::f16;
+    const auto values =
+        std::span(model.weights)
+            .subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
+    bytes.resize(gguf_bytes(stored, param.count()));
+    encode_gguf(stored, values, bytes);
+    decode_gguf(stored, bytes, values);
+  }
+  return model;
+}
+
+// What the file says is compared, not what was meant to be written.
+double difference_on_disk(const ModelFile& source, const ExportRequest& request) {
+  const ModelFile written = open_model(request.path);
+  if (!request.drop_softcap) return logit_difference(source, written);
+  ModelFile expected = source;
+  expected.config.model.logit_softcap = 0;
+  return logit_difference(expected, written);
+}
+
+}  // namespace
+
+std::span<const ExportFormat> export_formats() {
+  using enum GgufType;
+  static const std::vector<ExportFormat> formats = {
+      {"gguf", "one file for llama.cpp", {f16, f32, bf16, q8_0, q4_0}, export_gguf},
+      {"hf", "a Hugging Face folder", {f32, bf16, f16}, export_hugging_face},
+      {"safetensors", "one file of ours, for inference alone", {f32, bf16, f16}, export_safetensors},
+  };  // made once, never changed
+  return formats;
+}
+
+ExportReport export_model(FileOps& ops, const ModelFile& model, std::string_view format,
+                          const ExportRequest& request) {
+  return export_model(ops, model, format_with_name(format), request);
+}
+
+ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportFormat& format,
+                          ExportRequest request) {
+  const GgufType type = request.type.value_or(format.types.front());
+  check(std::ranges::count(format.types, type) > 0, "{} has no type {}", format.name, info_of(type).option);
+  request.type = type;
+  ExportReport report = format.write(ops, model, request);
+  try {
+    report.difference = difference_on_disk(model, request);
+    report.tolerance = tolerated_difference(model, type);
+    check(report.difference <= report.tolerance,
+          "{} was written and does not compute what {} does: its logits differ by {:.2g}, {} explains {:.2g}",
+          request.path.string(), model.path.string(), report.difference, info_of(type).name,
+          report.tolerance);
+  } catch (const std::exception&) {
+    remove_output(ops, request.path);
+    throw;
+  }
+  return report;
+}
+
+double logit_difference(const ModelFile& first, const ModelFile& second) {
+  check(first.config.model.vocab_size == second.config.model.vocab_size, "{} has {} tokens, {} has {}",
+        first.path.string(), first.config.model.vocab_size, second.path.string(),
+        second.config.model.vocab_size);
+  const std::int64_t row_length =
+      std::min({kComparedTokens, first.config.model.context, second.config.model.context});
+  const std::vector<float> a = logits_of(first, row_length), b = logits_of(second, row_length);
+  const auto V = static_cast<std::size_t>(first.config.model.vocab_size);
+  double differences = 0, deviations = 0;
+  for (std::size_t row = 0; row < a.size(); row += V) {
+    const double mean = std::accumulate(a.begin() + static_cast<std::ptrdiff_t>(row),
+                                        a.begin() + static_cast<std::ptrdiff_t>(row + V), 0.0) /
+                        static_cast<double>(V);
+    for (std::size_t i = row; i < row + V; ++i) {
+      const double difference = double{a[i]} - double{b[i]}, deviation = double{a[i]} - mean;
+      differences += difference * difference;
+      deviations += deviation * deviation;
+    }
+  }
+  // A model whose logits are all the same, as a golf model is before its first step, allows no difference.
+  if (deviations == 0) return differences == 0 ? 0 : std::numeric_limits<double>::infinity();
+  return std::sqrt(differences / deviations);
+}
+
+double tolerated_difference(const ModelFile& model, GgufType type) {
+  if (type == GgufType::f32) return kExactDifference;
+  // Files keep vectors in f32, or round them too: that, and what folding makes of the rounding, stays within twice.
+  return kExactDifference + 2 * logit_difference(model, rounded(model, type));
+}
+
+}  // namespace thimble

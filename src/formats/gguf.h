@@ -1,0 +1,119 @@
+// GGUF, the container of llama.cpp: typed keys and values, then tensors. Version 3 is written, 2 and 3 are read.
+//
+// The complete layout; every number is little-endian:
+//
+//   4 bytes "GGUF", u32 version, i64 number of tensors, i64 number of keys
+//   keys     each: string, u32 type of value, value
+//   tensors  each: string, u32 number of dims, i64 dims (the first runs fastest), u32 type, u64 offset
+//   zeros    up to a multiple of the alignment: general.alignment, or 32
+//   data     each tensor at its offset, a multiple of the alignment, and zeros behind it up to the next
+//
+//   string   u64 length, then bytes         array   u32 type of elements, u64 count, then elements
+//
+// Dims here are as everywhere in thimble, the last runs fastest: [rows, columns]. Only the file has them the
+// other way round; the numbers lie in the same order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/files.h"
+#include "formats/gguf_types.h"
+#include "tensor/arena.h"
+
+namespace thimble {
+
+// Scalars, then arrays of them, in the order of the format's numbers (gguf_values.h).
+using GgufValue =
+    std::variant<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::uint32_t, std::int32_t, float,
+                 bool, std::string, std::uint64_t, std::int64_t, double, std::vector<std::uint8_t>,
+                 std::vector<std::int8_t>, std::vector<std::uint16_t>, std::vector<std::int16_t>,
+                 std::vector<std::uint32_t>, std::vector<std::int32_t>, std::vector<float>, std::vector<bool>,
+                 std::vector<std::string>, std::vector<std::uint64_t>, std::vector<std::int64_t>,
+                 std::vector<double>>;
+using GgufSettings = std::vector<std::pair<std::string, GgufValue>>;  // in the file's order
+
+inline constexpr std::uint64_t kGgufAlignment = 32;
+inline constexpr std::size_t kMaxGgufName = 63;  // of a tensor: ggml has room for 64 with the closing zero
+inline constexpr std::size_t kMaxGgufDims = 4;
+
+struct GgufEntry {
+  std::string name;
+  GgufType type;
+  std::vector<std::int64_t> dims;
+  std::uint64_t begin = 0, bytes = 0;  // in the data
+
+  std::int64_t count() const;  // elements
+};
+
+// A file that was read and checked in full; whatever is asked of it afterwards is in bounds.
+class GgufFile {
+ public:
+  static GgufFile open(const std::filesystem::path& path);
+  // A file that is in memory already. The bytes are not copied: they must stay where they are.
+  static GgufFile view(std::span<const std::byte> bytes, std::string name);
+
+  const std::string& name() const { return name_; }  // for messages
+  const GgufSettings& settings() const { return settings_; }
+  const GgufValue* find_setting(std::string_view key) const;  // nullptr when absent
+
+  const std::vector<GgufEntry>& entries() const { return entries_; }  // in the file's order
+  const GgufEntry* find(std::string_view tensor) const;               // nullptr when absent
+  const GgufEntry& at(std::string_view tensor) const;                 // an Error when absent
+  std::span<const std::byte> bytes(std::string_view tensor) const;
+  void read_f32(std::string_view tensor, std::span<float> values) const;  // from every type
+
+ private:
+  void parse(std::span<const std::byte> bytes);
+
+  std::string name_;
+  GgufSettings settings_;
+  std::map<std::string, std::size_t, std::less<>> keys_, tensors_;
+  std::vector<GgufEntry> entries_;
+  Arena memory_;
+  std::span<const std::byte> data_;  // in memory_, or in what was passed to view()
+};
+
+// Says first what there is, then writes it in one go. The same calls give the same bytes.
+//
+//   GgufWriter writer;
+//   writer.set("general.architecture", std::string("llama"));
+//   writer.add("token_embd.weight", GgufType::f16, {vocab_size, dim}, embedding);
+//   writer.write(ops, path, Existing::refuse);
+class GgufWriter {
+ public:
+  void set(std::string key, GgufValue value);
+  // The values must stay where they are until they are written. Numbers that the type cannot hold are an Error.
+  void add(std::string name, GgufType type, std::vector<std::int64_t> dims, std::span<const float> values);
+
+  std::uint64_t bytes() const;  // of the whole file
+  // Complete under its name, or not there at all.
+  void write(FileOps& ops, const std::filesystem::path& path, Existing existing) const;
+  std::string to_bytes() const;  // the same in memory
+
+ private:
+  struct Item {
+    GgufEntry entry;
+    std::span<const float> values;
+  };
+  using Sink = std::function<void(std::span<const std::byte>)>;
+  std::string header() const;
+  void pass_on(const Sink& sink) const;
+
+  GgufSettings settings_;
+  std::vector<Item> items_;
+  std::set<std::string, std::less<>> keys_, names_;
+  std::uint64_t data_bytes_ = 0;
+};
+
+}  // namespace thimble

@@ -1,0 +1,274 @@
+#include "formats/gguf_import.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "base/error.h"
+#include "formats/fold_gguf.h"
+#include "formats/gguf_model.h"
+#include "formats/gguf_names.h"
+#include "formats/gguf_settings.h"
+#include "formats/gguf_tokenizer.h"
+#include "formats/problems.h"
+#include "formats/safetensors_header.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::array<std::string_view, 5> kArchitectures = {"llama", "qwen2", "qwen3", kApertus, kTalkie};
+
+// Bookkeeping. tokenizer.huggingface.json repeats what the other keys say.
+constexpr std::string_view kHarmless[] = {"general.", "quantize.imatrix.", "tokenizer.huggingface."};
+
+// One tensor of ours in the file.
+struct Source {
+  std::string name;
+  std::vector<std::int64_t> dims;
+  std::int64_t offset = 0, count = 0;  // in the block
+  bool turned = false;                 // rows of heads, in llama's order
+  bool optional = false;               // absent: zeros
+};
+
+class Importer {
+ public:
+  explicit Importer(const GgufFile& file)
+      : file_(file), questions_(file), architecture_(questions_.text("general.architecture").value_or("")) {
+    questions_.throw_problems();
+    check(std::ranges::count(kArchitectures, architecture_) > 0,
+          "{}: expected general.architecture {}, found \"{}\"", file.name(), fmt::join(kArchitectures, ", "),
+          architecture_.substr(0, 40));
+  }
+
+  ModelFile read() {
+    ModelFile out;
+    out.path = file_.name();
+    out.format = "gguf";
+    out.architecture = architecture_;
+    GgufTokenizer tokenizer = read_gguf_tokenizer(questions_, file_.name());
+    out.config = resolved(Config{read_config(), {}});
+    out.weights = read_weights(out.config.model);
+    out.tokenizer = std::move(tokenizer.file);
+    out.layout = std::move(tokenizer.layout);
+    if (out.tokenizer) open_tokenizer(out);  // one that is larger than the embedding is an error
+    for (const GgufEntry& entry : file_.entries())
+      out.tensors.push_back({entry.name, std::string(info_of(entry.type).name), entry.dims, entry.bytes});
+    for (const auto& [key, value] : file_.settings()) out.metadata.emplace_back(key, gguf_value_text(value));
+    return out;
+  }
+
+ private:
+  std::string key(std::string_view name) const { return fmt::format("{}.{}", architecture_, name); }
+
+  ModelConfig read_config();
+  void read_sizes(ModelConfig& config);
+  void read_switches(ModelConfig& config);
+  void expect_folded_settings();
+  void refuse_what_changes_the_model(const ModelConfig& config);
+
+  std::vector<Source> sources(const ModelConfig& config, const ParamTable& table) const;
+  std::vector<Source> folded_sources(const ModelConfig& config, const ParamTable& table) const;
+  void check_tensors(std::span<const Source> sources, const ModelConfig& config) const;
+  std::vector<float> read_weights(const ModelConfig& config);
+  void read_output_scales(const ModelConfig& config, const ParamTable& table, std::span<float> block) const;
+
+  const GgufFile& file_;
+  GgufQuestions questions_;
+  std::string architecture_;
+};
+
+void Importer::read_sizes(ModelConfig& config) {
+  config.context = questions_.required_count(key("context_length"));
+  config.dim = questions_.required_count(key("embedding_length"));
+  config.layers = questions_.required_count(key("block_count"));
+  config.mlp_hidden = questions_.required_count(key("feed_forward_length"));
+  config.heads = questions_.required_count(key("attention.head_count"));
+  config.kv_heads = questions_.count(key("attention.head_count_kv")).value_or(config.heads);
+  config.norm_eps = questions_.required_number(key("attention.layer_norm_rms_epsilon"));
+  config.rope_base = questions_.number(key("rope.freq_base")).value_or(10000);
+  config.head_dim = questions_.count(key("attention.key_length")).value_or(0);
+  const auto value_length = questions_.count(key("attention.value_length"));
+  if (value_length && *value_length != config.head_dim)
+    questions_.problem(fmt::format("{} is {}, expected the {} of key_length", key("attention.value_length"),
+                                   *value_length, config.head_dim));
+  const GgufEntry* embedding = file_.find("token_embd.weight");
+  if (!embedding || embedding->dims.size() != 2)
+    questions_.problem("token_embd.weight is missing or no matrix");
+  else
+    config.vocab_size = embedding->dims[0];
+  // The table below has a row for each tensor of each layer: it may not be larger than the file makes it.
+  if (std::cmp_greater(config.layers, file_.entries().size()))
+    questions_.problem(fmt::format("{} is {}, but there are {} tensors", key("block_count"), config.layers,
+                                   file_.entries().size()));
+}
+
+void Importer::read_switches(ModelConfig& config) {
+  const auto has = [&](std::string_view name) {
+    return file_.find(fmt::format("blk.0.{}", name)) != nullptr;
+  };
+  config.tie_embeddings = file_.find("output.weight") == nullptr;
+  config.qk_norm = architecture_ == "qwen3";
+  config.bias = has("attn_output.bias") || has("ffn_gate.bias") || has("ffn_up.bias") || has("ffn_down.bias");
+  config.qkv_bias = !config.bias && (has("attn_q.bias") || has("attn_k.bias") || has("attn_v.bias"));
+}
+
+void Importer::expect_folded_settings() {
+  for (const auto& [name, expected] : folded_settings(architecture_)) {
+    const GgufValue* found = questions_.take(name);
+    if (!found || *found != expected)
+      questions_.problem(fmt::format("{} is {}, expected {}", name,
+                                     found ? gguf_value_text(*found) : "missing", gguf_value_text(expected)));
+  }
+}
+
+// Keys that are fine as long as they say what a model without them does.
+void Importer::refuse_what_changes_the_model(const ModelConfig& config) {
+  const std::int64_t head_dim =
+      config.head_dim > 0 ? config.head_dim : config.dim / std::max<std::int64_t>(config.heads, 1);
+  const auto expect_count = [&](std::string_view name, std::int64_t expected) {
+    const auto found = questions_.count(key(name));
+    if (found && *found != expected)
+      questions_.problem(fmt::format("{} = {} is not supported, expected {}", key(name), *found, expected));
+  };
+  const auto expect_text = [&](std::string_view name, std::string_view expected) {
+    const auto found = questions_.text(key(name));
+    if (found && *found != expected)
+      questions_.problem(
+          fmt::format("{} = {} is not supported, expected \"{}\"", key(name), quoted_name(*found), expected));
+  };
+  expect_count("vocab_size", config.vocab_size);
+  expect_count("rope.dimension_count", head_dim);
+  expect_count("expert_count", 0);
+  expect_count("expert_used_count", 0);
+  expect_count("attention.sliding_window", 0);
+  expect_text("rope.scaling.type", "none");
+  if (!questions_.flag(key("attention.causal")).value_or(true))
+    questions_.problem(key("attention.causal") + " = false is not supported");
+  const auto type = questions_.text("general.type");
+  if (type && *type != "model")
+    questions_.problem(fmt::format("general.type = {} is not supported", quoted_name(*type)));
+  const auto parts = questions_.count("split.count");
+  if (parts && *parts > 1)
+    questions_.problem(fmt::format("it is one of {} parts (split.count): join them", *parts));
+  questions_.take("split.no");
+  questions_.take("split.tensors.count");
+}
+
+ModelConfig Importer::read_config() {
+  ModelConfig config;
+  read_sizes(config);
+  if (is_folded_architecture(architecture_))
+    expect_folded_settings();
+  else
+    read_switches(config);
+  refuse_what_changes_the_model(config);
+  questions_.refuse_the_rest(kHarmless);
+  questions_.throw_problems();
+  try {
+    return is_folded_architecture(architecture_) ? folded_config(architecture_, config) : resolved(config);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", file_.name(), error.what()), Hint{error.hint()}, error.where());
+  }
+}
+
+std::vector<Source> Importer::sources(const ModelConfig& config, const ParamTable& table) const {
+  if (is_folded_architecture(architecture_)) return folded_sources(config, table);
+  std::vector<Source> out;
+  for (const Param& param : table.all()) {
+    const bool bias = param.name.ends_with(".bias");
+    out.push_back({gguf_name(param), param.dims, param.offset, param.count(),
+                   architecture_ == "llama" && is_turned(param.role), bias});
+  }
+  return out;
+}
+
+std::vector<Source> Importer::folded_sources(const ModelConfig& config, const ParamTable& table) const {
+  std::vector<Source> out;
+  for (FoldedTensor& tensor : folded_tensors(architecture_, config)) {
+    Source source{std::move(tensor.name), std::move(tensor.dims)};
+    if (!tensor.output_scale) {  // those are read apart
+      const ParamView view = table.view(tensor.role, std::max(tensor.layer, 0));
+      source.offset = view.offset;
+      source.count = view.count();
+    }
+    out.push_back(std::move(source));
+  }
+  return out;
+}
+
+void Importer::check_tensors(std::span<const Source> sources, const ModelConfig& config) const {
+  std::vector<std::string> problems;
+  std::set<std::string, std::less<>> known;
+  for (const Source& source : sources) {
+    known.insert(source.name);
+    const GgufEntry* entry = file_.find(source.name);
+    if (!entry && !source.optional) problems.push_back(fmt::format("{} is missing", source.name));
+    if (entry && entry->dims != source.dims)
+      problems.push_back(
+          fmt::format("{} is {}, expected {}", source.name, dims_text(entry->dims), dims_text(source.dims)));
+  }
+  for (const GgufEntry& entry : file_.entries())
+    if (!known.contains(entry.name))
+      problems.push_back(fmt::format("{} is not part of the model", quoted_name(entry.name)));
+  check(problems.empty(), Hint{"the tensors and the settings do not belong together"}, "{}: {}", file_.name(),
+        listed(problems));
+  check(config.head_dim % 2 == 0, "{}: heads of {} cannot be turned", file_.name(), config.head_dim);
+}
+
+std::vector<float> Importer::read_weights(const ModelConfig& config) {
+  const ParamTable table(config);
+  const std::vector<Source> all = sources(config, table);
+  check_tensors(all, config);  // before memory is taken: now the file is as large as the block
+  std::vector<float> block(static_cast<std::size_t>(table.block_size()));
+  for (const Source& source : all) {
+    if (source.count == 0 || !file_.find(source.name)) continue;
+    const auto to = std::span(block).subspan(static_cast<std::size_t>(source.offset),
+                                             static_cast<std::size_t>(source.count));
+    file_.read_f32(source.name, to);
+    if (!source.turned) continue;
+    const std::int64_t columns = source.dims.size() == 2 ? source.dims[1] : 1;
+    std::ranges::copy(halves_from_neighbours(to, config.head_dim, columns), to.begin());
+  }
+  if (architecture_ == kTalkie) read_output_scales(config, table, block);
+  return block;
+}
+
+// talkie adds a share of the embedding behind a layer; here the next layer mixes it in.
+void Importer::read_output_scales(const ModelConfig& config, const ParamTable& table,
+                                  std::span<float> block) const {
+  const auto mix = [&](std::int64_t layer) {
+    return block.subspan(static_cast<std::size_t>(table.resid_mix(static_cast<int>(layer)).offset), 2);
+  };
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) mix(layer)[0] = 1;
+  for (const FoldedTensor& tensor : folded_tensors(architecture_, config)) {
+    if (!tensor.output_scale) continue;
+    float scale = 0;
+    file_.read_f32(tensor.name, std::span(&scale, 1));
+    if (tensor.layer < config.layers)
+      mix(tensor.layer)[1] = scale;
+    else
+      check(scale == 0, "{}: {} is {}, and behind the last layer thimble mixes nothing in", file_.name(),
+            tensor.name, scale);
+  }
+}
+
+}  // namespace
+
+bool is_gguf(std::string_view first_bytes) {
+  return first_bytes.starts_with("GGUF");
+}
+
+ModelFile read_gguf(const GgufFile& file) {
+  return Importer(file).read();
+}
+
+ModelFile open_gguf(const std::filesystem::path& path) {
+  ModelFile out = read_gguf(GgufFile::open(path));
+  out.path = path;
+  return out;
+}
+
+}  // namespace thimble

@@ -1,0 +1,152 @@
+#include "formats/gguf_model.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "formats/architecture.h"
+#include "formats/gguf_names.h"
+#include "formats/problems.h"
+
+namespace thimble {
+
+namespace {
+
+std::uint32_t count_of(std::int64_t value) {
+  return static_cast<std::uint32_t>(value);  // validate() keeps sizes far below
+}
+
+// Tensors that the architecture's loader does not ask for make it refuse the file.
+bool is_read(std::string_view architecture, Role role) {
+  using enum Role;
+  if (architecture == "llama") return true;
+  return role != attn_proj_bias && role != mlp_gate_bias && role != mlp_up_bias && role != mlp_proj_bias;
+}
+
+// -theta with the second half of every head negated is +theta: q k stays the same.
+void negate_second_halves(std::span<float> values, std::int64_t head_dim, std::int64_t columns) {
+  const std::int64_t half = head_dim / 2 * columns, head = head_dim * columns;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (static_cast<std::int64_t>(i) % head >= half) values[i] = -values[i];
+}
+
+enum class Direction { to_neighbours, to_halves };
+
+std::vector<float> reordered(std::span<const float> values, std::int64_t head_dim, std::int64_t columns,
+                             Direction direction) {
+  check(head_dim > 0 && head_dim % 2 == 0 && std::cmp_equal(values.size() % (head_dim * columns), 0),
+        "[gguf] {} numbers are no heads of {} x {}", values.size(), head_dim, columns);
+  std::vector<float> out(values.size());
+  const std::int64_t rows = static_cast<std::int64_t>(values.size()) / columns;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t in_head = row % head_dim, half = in_head % (head_dim / 2),
+                       second = in_head / (head_dim / 2);
+    const std::int64_t neighbour = row - in_head + 2 * half + second;
+    const std::int64_t from = direction == Direction::to_neighbours ? row : neighbour;
+    const std::int64_t to = direction == Direction::to_neighbours ? neighbour : row;
+    std::copy_n(values.begin() + from * columns, columns, out.begin() + to * columns);
+  }
+  return out;
+}
+
+ExportedTensor exported_tensor(const Param& param, const ModelFile& file, bool neighbours) {
+  const ModelConfig& config = file.config.model;
+  const auto values =
+      std::span<const float>(file.weights)
+          .subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
+  ExportedTensor tensor{gguf_name(param), param.dims, {values.begin(), values.end()}};
+  if (!is_turned(param.role)) return tensor;
+  const std::int64_t columns = param.dims.size() == 2 ? param.cols : 1;
+  if (config.rope_direction < 0) negate_second_halves(tensor.values, config.head_dim, columns);
+  if (neighbours) tensor.values = neighbours_from_halves(tensor.values, config.head_dim, columns);
+  return tensor;
+}
+
+}  // namespace
+
+std::string_view gguf_architecture(ModelConfig config) {
+  config.rope_direction = 1;
+  // qwen3's loader takes biases of q, k and v, which Transformers' qwen3 does not have.
+  if (config.qk_norm && config.qkv_bias && !config.bias) config.qkv_bias = false;
+  const std::string_view architecture = architecture_of(config);
+  // qwen2's loader wants square q; llama's takes the same biases with any head size.
+  if (architecture == "qwen2" && config.q_width() != config.dim) return "llama";
+  const bool known = architecture == "llama" || architecture == "qwen2" || architecture == "qwen3";
+  return known ? architecture : std::string_view();
+}
+
+GgufSettings common_settings(const std::string& architecture, const ModelConfig& config) {
+  const auto key = [&](std::string_view name) { return fmt::format("{}.{}", architecture, name); };
+  GgufSettings settings = {
+      {key("context_length"), count_of(config.context)},
+      {key("embedding_length"), count_of(config.dim)},
+      {key("block_count"), count_of(config.layers)},
+      {key("feed_forward_length"), count_of(config.mlp_hidden)},
+      {key("attention.head_count"), count_of(config.heads)},
+      {key("attention.head_count_kv"), count_of(config.kv_heads)},
+      {key("attention.layer_norm_rms_epsilon"), static_cast<float>(config.norm_eps)},
+      {key("rope.dimension_count"), count_of(config.head_dim)},
+      {key("rope.freq_base"), static_cast<float>(config.rope_base)},
+      {key("vocab_size"), count_of(config.vocab_size)},
+  };
+  if (config.head_dim * config.heads != config.dim) {
+    settings.emplace_back(key("attention.key_length"), count_of(config.head_dim));
+    settings.emplace_back(key("attention.value_length"), count_of(config.head_dim));
+  }
+  return settings;
+}
+
+ExportedModel exported_model(const ModelFile& file) {
+  const ModelConfig& config = file.config.model;
+  const std::string architecture(gguf_architecture(config));
+  check(!architecture.empty(), "{} is a {} model; expected llama, qwen2 or qwen3", file.path.string(),
+        architecture_of(config));
+  ExportedModel model{architecture, common_settings(architecture, config), {}, {}};
+  std::vector<std::string> problems;
+  const ParamTable table(config);
+  for (const Param& param : table.all()) {
+    if (!is_read(architecture, param.role)) problems.push_back(param.name);
+    model.tensors.push_back(exported_tensor(param, file, architecture == "llama"));
+  }
+  check(problems.empty(), Hint{"train without `bias`; `qkv_bias` is fine"},
+        "llama.cpp's {} has no place for these tensors: {}", architecture, listed(problems));
+  if (config.rope_direction < 0)
+    model.folded.push_back("rope_direction = -1: the second half of every head of q and k is negated; exact");
+  return model;
+}
+
+GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing existing,
+                      const ExportedModel& model, const GgufSettings& tokenizer, GgufType type) {
+  GgufReport report{.architecture = model.architecture, .tensors = model.tensors.size()};
+  GgufWriter writer;
+  writer.set("general.architecture", model.architecture);
+  writer.set("general.type", std::string("model"));
+  writer.set("general.name", path.stem().string());
+  writer.set("general.file_type", info_of(type).file_type);
+  if (info_of(type).block > 1) writer.set("general.quantization_version", std::uint32_t{2});
+  for (const auto& [key, value] : model.settings) writer.set(key, value);
+  for (const auto& [key, value] : tokenizer) writer.set(key, value);
+  for (const ExportedTensor& tensor : model.tensors) {
+    // llama.cpp's kernels for norms, biases and scales are F32 only.
+    GgufType stored = tensor.plain || tensor.dims.size() == 1 ? GgufType::f32 : type;
+    if (!fits_blocks(stored, tensor.dims.back())) {
+      report.fallbacks.push_back(tensor.name);
+      stored = GgufType::f16;
+    }
+    writer.add(tensor.name, stored, tensor.dims, tensor.values);
+  }
+  writer.write(ops, path, existing);
+  report.bytes = writer.bytes();
+  return report;
+}
+
+std::vector<float> neighbours_from_halves(std::span<const float> values, std::int64_t head_dim,
+                                          std::int64_t columns) {
+  return reordered(values, head_dim, columns, Direction::to_neighbours);
+}
+
+std::vector<float> halves_from_neighbours(std::span<const float> values, std::int64_t head_dim,
+                                          std::int64_t columns) {
+  return reordered(values, head_dim, columns, Direction::to_halves);
+}
+
+}  // namespace thimble

@@ -1,0 +1,296 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "formats/gguf.h"
+#include "formats/gguf_values.h"
+#include "formats/safetensors_header.h"
+#include "tokenizer/unicode.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::string_view kMagic = "GGUF";
+constexpr std::string_view kAlignmentKey = "general.alignment";
+constexpr std::uint64_t kLeastKeyBytes = 8 + 1 + 4 + 1;  // a name of one byte, a type, a value of one
+constexpr std::uint64_t kLeastTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;  // one dimension
+constexpr std::uint64_t kMostAlignment = 1 << 20;
+
+bool is_utf8(std::string_view text) {
+  const char *at = text.data(), *end = at + text.size();
+  while ((at = skip_ascii(at, end)) != end) {
+    const Utf8Char character = decode_utf8(at, end);
+    if (!character.valid) return false;
+    at += character.bytes;
+  }
+  return true;
+}
+
+// Takes values from front to back; what does not fit is an Error that says what was being read.
+class Reader {
+ public:
+  Reader(std::span<const std::byte> bytes, const std::string& file) : bytes_(bytes), file_(file) {}
+
+  std::uint64_t at() const { return at_; }
+  std::uint64_t left() const { return bytes_.size() - at_; }
+  void now_in(std::string place) { place_ = std::move(place); }
+
+  template <class... Args>
+  void expect(bool ok, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) const {
+    if (!ok) refuse(fmt::format(message.format, std::forward<Args>(args)...), message.where);
+  }
+
+  template <class T>
+  T take(std::string_view what) {
+    T value;
+    std::memcpy(&value, take_bytes(sizeof value, what).data(), sizeof value);
+    return value;
+  }
+
+  std::string take_string(std::string_view what) {
+    const auto length = take<std::uint64_t>(what);
+    const auto bytes = take_bytes(length, what);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+  // A number of things, each of which takes at least so many bytes of the file.
+  std::uint64_t take_count(std::uint64_t least_bytes, std::string_view what) {
+    const auto count = take<std::uint64_t>(what);
+    expect(count <= left() / least_bytes, "expected room for {} {}, found {} bytes", count, what, left());
+    return count;
+  }
+
+ private:
+  std::span<const std::byte> take_bytes(std::uint64_t count, std::string_view what) {
+    expect(count <= left(), "expected {} bytes of {}, found {}", count, what, left());
+    at_ += count;
+    return bytes_.subspan(at_ - count, count);
+  }
+
+  [[noreturn]] void refuse(const std::string& message, std::source_location where) const {
+    throw Error(fmt::format("{}: {}{}{}", file_, place_, place_.empty() ? "" : ": ", message), {}, where);
+  }
+
+  std::span<const std::byte> bytes_;
+  const std::string& file_;
+  std::string place_;
+  std::uint64_t at_ = 0;
+};
+
+template <class T>
+constexpr std::uint64_t least_bytes() {
+  if constexpr (std::is_same_v<T, std::string>) return sizeof(std::uint64_t);
+  return std::is_same_v<T, bool> ? 1 : sizeof(T);
+}
+
+template <class T>
+T take_scalar(Reader& reader) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    return reader.take_string("a string");
+  } else if constexpr (std::is_same_v<T, bool>) {
+    const auto byte = reader.take<std::uint8_t>("a bool");
+    reader.expect(byte <= 1, "expected a bool of 0 or 1, found {}", byte);
+    return byte == 1;
+  } else {
+    return reader.take<T>("a number");
+  }
+}
+
+GgufValue take_array(Reader& reader) {
+  const auto type = reader.take<std::uint32_t>("an array's type");
+  reader.expect(type != kGgufArray, "arrays inside arrays are not supported");
+  GgufValue value;
+  const bool known = with_gguf_scalar(type, [&]<class T>() {
+    const std::uint64_t count = reader.take_count(least_bytes<T>(), "elements");
+    std::vector<T> values;
+    values.reserve(count);
+    for (std::uint64_t i = 0; i < count; ++i) values.push_back(take_scalar<T>(reader));
+    value = std::move(values);
+  });
+  reader.expect(known, "expected elements of a type from 0 to 12, found {}", type);
+  return value;
+}
+
+GgufValue take_value(Reader& reader) {
+  const auto type = reader.take<std::uint32_t>("a value's type");
+  if (type == kGgufArray) return take_array(reader);
+  GgufValue value;
+  const bool known = with_gguf_scalar(type, [&]<class T>() { value = take_scalar<T>(reader); });
+  reader.expect(known, "expected a value of a type from 0 to 12, found {}", type);
+  return value;
+}
+
+std::string take_name(Reader& reader, std::string_view what) {
+  std::string name = reader.take_string(what);
+  reader.expect(!name.empty(), "expected {}, found an empty one", what);
+  reader.expect(is_utf8(name), "expected {} in UTF-8, found {}", what, quoted_name(name));
+  return name;
+}
+
+std::uint64_t alignment_of(const GgufValue* value, const std::string& file) {
+  if (!value) return kGgufAlignment;
+  const auto* bytes = std::get_if<std::uint32_t>(value);
+  check(bytes, "{}: expected {} as u32, found another type", file, kAlignmentKey);
+  check(std::has_single_bit(*bytes) && *bytes <= kMostAlignment,
+        "{}: expected {} to be a power of two up to {}, found {}", file, kAlignmentKey, kMostAlignment,
+        *bytes);
+  return *bytes;
+}
+
+std::uint64_t padded(std::uint64_t bytes, std::uint64_t alignment) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+// In the file's order, the first runs fastest; given back in ours.
+std::vector<std::int64_t> take_dims(Reader& reader) {
+  const auto count = reader.take<std::uint32_t>("a number of dimensions");
+  reader.expect(count >= 1 && count <= kMaxGgufDims, "expected 1 to {} dimensions, found {}", kMaxGgufDims,
+                count);
+  std::vector<std::int64_t> dims(count);
+  std::int64_t elements = 1;
+  for (std::int64_t& dim : dims) {
+    dim = reader.take<std::int64_t>("a dimension");
+    reader.expect(dim >= 1, "expected dimensions of at least 1, found {}", dim);
+    // 2^60 leaves room for 4 bytes each.
+    reader.expect(dim <= (std::int64_t{1} << 60) / elements, "its dimensions make more than 2^60 numbers");
+    elements *= dim;
+  }
+  std::ranges::reverse(dims);
+  return dims;
+}
+
+GgufType take_type(Reader& reader) {
+  const auto id = reader.take<std::uint32_t>("a type");
+  const GgufTypeInfo* info = find_gguf_type(id);
+  const std::string_view name = gguf_type_name(id);
+  reader.expect(info != nullptr, "expected F32, F16, BF16, Q8_0 or Q4_0, found {}",
+                name.empty() ? fmt::format("type {}", id) : std::string(name));
+  return info->type;
+}
+
+GgufEntry take_entry(Reader& reader) {
+  GgufEntry entry{};
+  entry.name = take_name(reader, "a tensor's name");
+  reader.now_in(fmt::format("tensor {}", quoted_name(entry.name)));
+  reader.expect(entry.name.size() <= kMaxGgufName, "expected a name of at most {} bytes, found {}",
+                kMaxGgufName, entry.name.size());
+  entry.dims = take_dims(reader);
+  entry.type = take_type(reader);
+  reader.expect(fits_blocks(entry.type, entry.dims.back()), "rows of {} are no whole blocks of {}",
+                entry.dims.back(), info_of(entry.type).name);
+  entry.bytes = gguf_bytes(entry.type, entry.count());
+  entry.begin = reader.take<std::uint64_t>("an offset");
+  return entry;
+}
+
+// Tensors follow each other as they are listed, each at the next multiple of the alignment, as ggml demands.
+void check_layout(const std::vector<GgufEntry>& entries, std::uint64_t alignment, std::uint64_t data_bytes,
+                  const std::string& file) {
+  std::uint64_t expected = 0, end = 0;
+  for (const GgufEntry& entry : entries) {
+    check(entry.begin % alignment == 0, "{}: tensor {} begins at byte {} of the data, no multiple of {}",
+          file, quoted_name(entry.name), entry.begin, alignment);
+    check(entry.begin == expected, "{}: tensor {} begins at byte {} of the data, expected {}", file,
+          quoted_name(entry.name), entry.begin, expected);
+    check(entry.bytes <= data_bytes && entry.begin <= data_bytes - entry.bytes,
+          Hint{"the file is cut short: copy it again"}, "{}: tensor {} needs {} bytes of data, found {}",
+          file, quoted_name(entry.name), entry.begin + entry.bytes, data_bytes);
+    end = entry.begin + entry.bytes;
+    expected = padded(end, alignment);
+  }
+  check(data_bytes <= expected, "{}: expected {} bytes of data, found {}: the last belong to no tensor", file,
+        end, data_bytes);
+}
+
+}  // namespace
+
+std::int64_t GgufEntry::count() const {
+  return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+GgufFile GgufFile::open(const std::filesystem::path& path) {
+  const InputFile input(path);
+  GgufFile file;
+  file.name_ = path.string();
+  file.memory_ = Arena(static_cast<std::int64_t>(input.size()), file.name_,
+                       "the file is read as a whole: close other programs, or use a larger machine");
+  const std::span bytes(file.memory_.at(0), input.size());
+  input.read_at(0, bytes);
+  file.parse(bytes);
+  return file;
+}
+
+GgufFile GgufFile::view(std::span<const std::byte> bytes, std::string name) {
+  GgufFile file;
+  file.name_ = std::move(name);
+  file.parse(bytes);
+  return file;
+}
+
+void GgufFile::parse(std::span<const std::byte> bytes) {
+  Reader reader(bytes, name_);
+  const auto magic = reader.take<std::array<char, 4>>("the word GGUF");
+  reader.expect(std::string_view(magic.data(), magic.size()) == kMagic,
+                "expected the word GGUF at its start, found {}", quoted_name({magic.data(), magic.size()}));
+  const auto version = reader.take<std::uint32_t>("a version");
+  reader.expect((version & 0xFFFF) != 0, "its numbers are big-endian, which is not supported");
+  reader.expect(version == 2 || version == 3, "expected version 2 or 3 of the format, found {}", version);
+  const std::uint64_t tensors = reader.take_count(kLeastTensorBytes, "tensors");
+  const std::uint64_t keys = reader.take_count(kLeastKeyBytes, "keys");
+
+  for (std::uint64_t i = 0; i < keys; ++i) {
+    reader.now_in(fmt::format("key {}", i));
+    std::string key = take_name(reader, "a key");
+    reader.now_in(fmt::format("key {}", quoted_name(key)));
+    reader.expect(keys_.try_emplace(key, settings_.size()).second, "it is there twice");
+    settings_.emplace_back(std::move(key), take_value(reader));
+  }
+  reader.now_in("");
+  const std::uint64_t alignment = alignment_of(find_setting(kAlignmentKey), name_);
+
+  for (std::uint64_t i = 0; i < tensors; ++i) {
+    reader.now_in(fmt::format("tensor {}", i));
+    GgufEntry entry = take_entry(reader);
+    reader.expect(tensors_.try_emplace(entry.name, entries_.size()).second, "it is there twice");
+    entries_.push_back(std::move(entry));
+  }
+  const std::uint64_t data_at = std::min<std::uint64_t>(padded(reader.at(), alignment), bytes.size());
+  data_ = bytes.subspan(data_at);
+  check_layout(entries_, alignment, data_.size(), name_);
+}
+
+const GgufValue* GgufFile::find_setting(std::string_view key) const {
+  const auto found = keys_.find(key);
+  return found == keys_.end() ? nullptr : &settings_[found->second].second;
+}
+
+const GgufEntry* GgufFile::find(std::string_view tensor) const {
+  const auto found = tensors_.find(tensor);
+  return found == tensors_.end() ? nullptr : &entries_[found->second];
+}
+
+const GgufEntry& GgufFile::at(std::string_view tensor) const {
+  const GgufEntry* entry = find(tensor);
+  check(entry != nullptr, "{}: expected a tensor {}, found none among {}", name_, quoted_name(tensor),
+        entries_.size());
+  return *entry;
+}
+
+std::span<const std::byte> GgufFile::bytes(std::string_view tensor) const {
+  const GgufEntry& entry = at(tensor);
+  return data_.subspan(entry.begin, entry.bytes);
+}
+
+void GgufFile::read_f32(std::string_view tensor, std::span<float> values) const {
+  const GgufEntry& entry = at(tensor);
+  check(std::cmp_equal(entry.count(), values.size()),
+        "{}: tensor {}: expected {} numbers, found {} of shape {}", name_, quoted_name(tensor), values.size(),
+        entry.count(), dims_text(entry.dims));
+  decode_gguf(entry.type, bytes(tensor), values);
+}
+
+}  // namespace thimble

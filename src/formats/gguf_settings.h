@@ -1,0 +1,57 @@
+// Asking a GGUF for its settings. Every key is honoured, or known to change nothing, or refused by name: a model that
+// runs but computes something else is worse than none.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/gguf.h"
+
+namespace thimble {
+
+class GgufQuestions {
+ public:
+  // `file` must outlive this. Problems are gathered: throw_problems() names them all at once.
+  explicit GgufQuestions(const GgufFile& file) : file_(file) {}
+
+  // nullptr when absent. What was asked for is taken: it is not refused below.
+  const GgufValue* take(std::string_view key);
+
+  std::optional<std::string> text(std::string_view key);
+  std::optional<bool> flag(std::string_view key);
+  // A whole number of any type that is not negative; an array of one number again and again counts as that number.
+  std::optional<std::int64_t> count(std::string_view key);
+  std::optional<double> number(std::string_view key);
+  std::int64_t required_count(std::string_view key);
+  double required_number(std::string_view key);
+  template <class T>
+  const std::vector<T>* list(std::string_view key, std::string_view what);
+
+  void problem(std::string text) { problems_.push_back(std::move(text)); }
+  // Keys that nobody took, except those that begin with one of these.
+  void refuse_the_rest(std::span<const std::string_view> harmless);
+  void throw_problems() const;
+
+ private:
+  const GgufFile& file_;
+  std::set<std::string, std::less<>> taken_;
+  std::vector<std::string> problems_;
+};
+
+// For messages and `inspect`: "10000", "\"llama\"", "[1024 strings]".
+std::string gguf_value_text(const GgufValue& value);
+
+template <class T>
+const std::vector<T>* GgufQuestions::list(std::string_view key, std::string_view what) {
+  const GgufValue* value = take(key);
+  const auto* found = value ? std::get_if<std::vector<T>>(value) : nullptr;
+  if (value && !found)
+    problem(std::string(key) + " is " + gguf_value_text(*value) + ", expected " + std::string(what));
+  return found;
+}
+
+}  // namespace thimble

@@ -1,0 +1,47 @@
+// How GGUF stores a tensor's numbers. Block types follow ggml's reference quantisers bit for bit.
+//
+//   F32   4 bytes
+//   F16   IEEE half, rounded to nearest even
+//   BF16  the upper half of an f32, rounded to nearest even; subnormal results keep their bits
+//   Q8_0  32 numbers in 34 bytes: f16 d = max|x| / 127, then q = round(x / d) as i8, halves away from zero
+//   Q4_0  32 numbers in 18 bytes: f16 d = m / -8 where m is the x of largest magnitude, sign kept; then
+//         q = min(15, floor(x / d + 8.5)), number i in the low half of byte i, number i + 16 in the high half;
+//         read back as d (q - 8)
+//
+// In both, q is computed with d before it is rounded to f16.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace thimble {
+
+enum class GgufType : std::uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q8_0 = 8, bf16 = 30 };
+
+inline constexpr std::int64_t kGgufBlock = 32;  // numbers in a block of Q8_0 and Q4_0
+
+struct GgufTypeInfo {
+  GgufType type;
+  std::string_view name;      // "Q8_0"
+  std::string_view option;    // "q8_0": as a flag spells it
+  std::uint32_t file_type;    // general.file_type of a file that is mostly of it
+  std::int64_t block, bytes;  // of a block
+};
+
+const GgufTypeInfo& info_of(GgufType type);
+const GgufTypeInfo* find_gguf_type(std::uint32_t id);           // nullptr: one that is not read here
+std::optional<GgufType> gguf_type_of(std::string_view option);  // "q8_0"
+std::string_view gguf_type_name(std::uint32_t id);  // also of types not read here; "type 77"'s is empty
+
+bool fits_blocks(GgufType type, std::int64_t row_length);
+
+// Row after row; sizes must be whole blocks and fit each other.
+void encode_gguf(GgufType type, std::span<const float> values, std::span<std::byte> bytes);
+void decode_gguf(GgufType type, std::span<const std::byte> bytes, std::span<float> values);
+std::uint64_t gguf_bytes(GgufType type, std::int64_t count);
+
+}  // namespace thimble

@@ -1,0 +1,114 @@
+// After every export what was written is read back and compared.
+#include "formats/export_model.h"
+
+#include "formats/gguf_export.h"
+#include "formats/small_export.h"
+#include "support/message_of.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+ExportReport exported(const ModelFile& model, const std::filesystem::path& path, GgufType type) {
+  PosixFileOps ops;
+  return export_model(ops, model, "gguf", {.path = path, .type = type});
+}
+
+TEST(ExportModel, MeasuresWhatEveryTypeCosts) {
+  const TempFolder folder;
+  const ModelFile model = small_export("llama");
+  double before = 0;
+  for (const GgufType type : {GgufType::f16, GgufType::bf16, GgufType::q8_0, GgufType::q4_0}) {
+    const ExportReport report = exported(model, folder / info_of(type).name, type);
+    EXPECT_GT(report.difference, 0) << info_of(type).name;
+    EXPECT_NEAR(report.tolerance, 2 * report.difference + kExactDifference, 1e-6) << info_of(type).name;
+    EXPECT_GT(report.tolerance, before) << "each keeps less than the one before";
+    before = report.tolerance;
+  }
+  const ExportReport report = exported(model, folder / "f32", GgufType::f32);
+  EXPECT_EQ(report.difference, 0);
+  EXPECT_EQ(report.tolerance, kExactDifference);
+  EXPECT_EQ(report.bytes, std::filesystem::file_size(folder / "f32"));
+  EXPECT_EQ(report.architecture, "llama");
+  EXPECT_TRUE(report.folded.empty());
+}
+
+TEST(ExportModel, ARotationTheOtherWayIsFoldedExactly) {
+  const TempFolder folder;
+  for (const char* preset : {"llama", "qwen2", "qwen3"}) {
+    const ExportReport report =
+        exported(small_export(preset, {"rope_direction=-1"}), folder / preset, GgufType::f32);
+    EXPECT_EQ(report.architecture, preset);
+    EXPECT_EQ(report.folded.size(), 1u);
+    EXPECT_LT(report.difference, 1e-6);
+  }
+}
+
+ExportReport write_another(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
+  ModelFile other = model;
+  other.weights[5] += 1;
+  return export_gguf(ops, other, request);
+}
+
+ExportReport write_nonsense(FileOps& ops, const ModelFile&, const ExportRequest& request) {
+  write_file(ops, request.path, "GGUF, really", request.existing);
+  return {.format = "nonsense", .architecture = "none", .type = GgufType::f32};
+}
+
+TEST(ExportModel, WhatComputesSomethingElseIsDeleted) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  const ModelFile model = small_export("llama");
+  const ExportFormat liar{"liar", "", {GgufType::f32}, write_another};
+  const std::string error = message_of([&] { export_model(ops, model, liar, {.path = folder / "m"}); });
+  EXPECT_NE(error.find("was written and does not compute what source does"), std::string::npos) << error;
+  EXPECT_TRUE(folder.files().empty());
+}
+
+TEST(ExportModel, WhatCannotBeReadBackIsDeleted) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  const ExportFormat broken{"broken", "", {GgufType::f32}, write_nonsense};
+  EXPECT_THROW(export_model(ops, small_export("llama"), broken, {.path = folder / "m"}), Error);
+  EXPECT_TRUE(folder.files().empty());
+}
+
+TEST(ExportModel, AModelOfNansIsNeverRight) {
+  const TempFolder folder;
+  ModelFile model = small_export("llama");
+  model.weights[5] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THROW(exported(model, folder / "m", GgufType::f32), Error);
+  EXPECT_TRUE(folder.files().empty());
+}
+
+TEST(ExportModel, NeverOverwritesUnasked) {
+  const TempFolder folder;
+  folder.write("m", "mine");
+  EXPECT_THROW(exported(small_export("llama"), folder / "m", GgufType::f32), Error);
+  EXPECT_EQ(folder.read("m"), "mine");
+}
+
+TEST(ExportModel, FormatsAndTypesThatAreNoneAreNamed) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  EXPECT_EQ(message_of([&] { export_model(ops, small_export("llama"), "onnx", {.path = folder / "m"}); }),
+            "there is no format 'onnx' to export to");
+  const ExportFormat narrow{"narrow", "", {GgufType::f16}, export_gguf};
+  EXPECT_EQ(message_of([&] {
+              export_model(ops, small_export("llama"), narrow,
+                           {.path = folder / "m", .type = GgufType::q8_0});
+            }),
+            "narrow has no type q8_0");
+}
+
+TEST(ExportModel, RowsThatFitNoBlockAreNoted) {
+  const TempFolder folder;
+  const ExportReport report =
+      exported(small_export("qwen3", {"mlp_hidden=72"}), folder / "m", GgufType::q8_0);
+  ASSERT_EQ(report.notes.size(), 1u);
+  EXPECT_EQ(report.notes[0],
+            "rows of blk.0.ffn_down.weight, blk.1.ffn_down.weight are no whole blocks of Q8_0: F16 instead");
+}
+
+}  // namespace
+}  // namespace thimble

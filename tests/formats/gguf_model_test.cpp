@@ -1,0 +1,203 @@
+// llama, qwen2 and qwen3 as GGUF: what llama.cpp is told, and that it all comes back.
+#include "formats/gguf_model.h"
+
+#include <set>
+
+#include "formats/gguf_import.h"
+#include "formats/small_export.h"
+#include "support/message_of.h"
+#include "support/simulated_disk.h"
+#include "support/temp_folder.h"
+#include "tokenizer/chat_template.h"
+
+namespace thimble {
+namespace {
+
+struct Written {
+  std::string bytes;
+  GgufReport report;
+  std::vector<std::string> notes;
+};
+
+Written written(const ModelFile& model, GgufType type = GgufType::f32) {
+  SimulatedDisk disk;
+  disk.put_folder("/d");
+  Written out;
+  const GgufSettings tokenizer = gguf_tokenizer_settings(model, out.notes);
+  out.report = write_gguf(disk, "/d/tiny.gguf", Existing::refuse, exported_model(model), tokenizer, type);
+  out.bytes = disk.content("/d/tiny.gguf").value();
+  return out;
+}
+
+GgufFile view(const std::string& bytes) {
+  return GgufFile::view(std::as_bytes(std::span(bytes)), "tiny.gguf");
+}
+
+template <class T>
+T setting(const GgufFile& file, std::string_view key) {
+  const GgufValue* value = file.find_setting(key);
+  EXPECT_TRUE(value && std::holds_alternative<T>(*value)) << key;
+  return value ? std::get<T>(*value) : T();
+}
+
+class EveryExport : public testing::TestWithParam<std::vector<std::string>> {};
+
+TEST_P(EveryExport, ComesBackBitForBit) {
+  std::vector<std::string> changes = GetParam();
+  const std::string preset = changes.front();
+  changes.erase(changes.begin());
+  const ModelFile model = small_export(preset, changes);
+  const Written file = written(model);
+  const ModelFile again = read_gguf(view(file.bytes));
+  EXPECT_EQ(again.format, "gguf");
+  EXPECT_EQ(again.architecture, gguf_architecture(model.config.model));
+  EXPECT_EQ(again.weights, model.weights);
+  ModelConfig expected = model.config.model;  // how it was first drawn is nobody's business
+  const ModelConfig& found = again.config.model;
+  expected.init = found.init, expected.init_std = found.init_std,
+  expected.embed_init_std = found.embed_init_std;
+  expected.dropout = found.dropout;
+  EXPECT_EQ(found, expected);
+  EXPECT_EQ(again.layout, model.layout);
+  const auto before = open_tokenizer(model), after = open_tokenizer(again);
+  EXPECT_EQ(after->encode("<user> caf\xC3\xA9\n"), before->encode("<user> caf\xC3\xA9\n"));
+  EXPECT_EQ(after->special_tokens(), before->special_tokens());
+  EXPECT_EQ(after->special().bos, 0);
+  EXPECT_EQ(file.report.bytes, file.bytes.size());
+  EXPECT_EQ(file.report.tensors, again.tensors.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Gguf, EveryExport,
+    testing::Values(std::vector<std::string>{"llama"},
+                    std::vector<std::string>{"llama", "tie_embeddings=false"},
+                    std::vector<std::string>{"llama", "bias=true"},
+                    std::vector<std::string>{"llama", "head_dim=8"}, std::vector<std::string>{"qwen2"},
+                    std::vector<std::string>{"qwen2", "head_dim=32"},
+                    std::vector<std::string>{"qwen2", "kv_heads=4", "tie_embeddings=false"},
+                    std::vector<std::string>{"qwen3"}, std::vector<std::string>{"qwen3", "head_dim=32"},
+                    std::vector<std::string>{"qwen3", "qkv_bias=true"}));
+
+TEST(GgufModel, LlamaHasTheRowsOfItsHeadsAsPairsOfNeighbours) {
+  const ModelFile model = small_export("llama", {"bias=true"});
+  const ParamTable table(model.config.model);
+  const Written file = written(model);
+  const std::int64_t C = 64, D = 16;
+  const auto expect_order = [&](std::string_view name, Role role, std::int64_t heads, std::int64_t columns) {
+    std::vector<float> found(static_cast<std::size_t>(heads * D * columns));
+    view(file.bytes).read_f32(name, found);
+    const float* ours = model.weights.data() + table.view(role, 1).offset;
+    for (std::int64_t head = 0; head < heads; ++head)
+      for (std::int64_t i = 0; i < D / 2; ++i)
+        for (std::int64_t c = 0; c < columns; ++c) {
+          const float first = ours[(head * D + i) * columns + c],
+                      second = ours[(head * D + i + D / 2) * columns + c];
+          EXPECT_EQ(found[static_cast<std::size_t>((head * D + 2 * i) * columns + c)], first);
+          EXPECT_EQ(found[static_cast<std::size_t>((head * D + 2 * i + 1) * columns + c)], second);
+        }
+  };
+  expect_order("blk.1.attn_q.weight", Role::query, 4, C);
+  expect_order("blk.1.attn_k.weight", Role::key, 2, C);
+  expect_order("blk.1.attn_q.bias", Role::query_bias, 4, 1);
+  expect_order("blk.1.attn_k.bias", Role::key_bias, 2, 1);
+}
+
+TEST(GgufModel, QwenHasTheRowsOfItsHeadsAsTheyAre) {
+  for (const char* preset : {"qwen2", "qwen3"}) {
+    const ModelFile model = small_export(preset);
+    const ParamView query = ParamTable(model.config.model).view(Role::query, 1);
+    std::vector<float> found(static_cast<std::size_t>(query.count()));
+    const Written file = written(model);
+    view(file.bytes).read_f32("blk.1.attn_q.weight", found);
+    EXPECT_TRUE(std::equal(found.begin(), found.end(), model.weights.begin() + query.offset)) << preset;
+  }
+}
+
+TEST(GgufModel, KeysAreOfTheTypesThatLlamaCppReads) {
+  const Written file = written(small_export("qwen3", {"head_dim=32", "rope_base=5000"}), GgufType::q8_0);
+  const GgufFile gguf = view(file.bytes);
+  EXPECT_EQ(setting<std::string>(gguf, "general.architecture"), "qwen3");
+  EXPECT_EQ(setting<std::string>(gguf, "general.name"), "tiny");
+  EXPECT_EQ(setting<std::uint32_t>(gguf, "general.file_type"), 7u);
+  EXPECT_EQ(setting<std::uint32_t>(gguf, "general.quantization_version"), 2u);
+  const std::vector<std::pair<std::string, std::uint32_t>> counts = {
+      {"context_length", 32},      {"embedding_length", 64},     {"block_count", 2},
+      {"feed_forward_length", 96}, {"attention.head_count", 4},  {"attention.head_count_kv", 2},
+      {"vocab_size", 300},         {"attention.key_length", 32}, {"attention.value_length", 32},
+      {"rope.dimension_count", 32}};
+  for (const auto& [name, value] : counts)
+    EXPECT_EQ(setting<std::uint32_t>(gguf, "qwen3." + name), value) << name;
+  EXPECT_EQ(setting<float>(gguf, "qwen3.rope.freq_base"), 5000.0f);
+  EXPECT_EQ(setting<float>(gguf, "qwen3.attention.layer_norm_rms_epsilon"), 1e-6f);
+  EXPECT_EQ(view(written(small_export("qwen3")).bytes).find_setting("general.quantization_version"), nullptr);
+}
+
+TEST(GgufModel, VectorsStayF32AndRowsThatFitNoBlockBecomeF16) {
+  const Written file = written(small_export("qwen2", {"mlp_hidden=72"}), GgufType::q4_0);
+  const GgufFile gguf = view(file.bytes);
+  EXPECT_EQ(file.report.fallbacks,
+            (std::vector<std::string>{"blk.0.ffn_down.weight", "blk.1.ffn_down.weight"}));
+  for (const GgufEntry& entry : gguf.entries())
+    EXPECT_EQ(entry.type, entry.dims.size() == 1                           ? GgufType::f32
+                          : entry.name.find("ffn_down") != entry.name.npos ? GgufType::f16
+                                                                           : GgufType::q4_0)
+        << entry.name;
+}
+
+TEST(GgufModel, ATiedHeadIsNotWritten) {
+  EXPECT_EQ(view(written(small_export("llama")).bytes).find("output.weight"), nullptr);
+  const Written untied = written(small_export("llama", {"tie_embeddings=false"}));
+  EXPECT_NE(view(untied.bytes).find("output.weight"), nullptr);
+}
+
+TEST(GgufModel, TheTokenizerIsComplete) {
+  const ModelFile model = small_export("llama");
+  const Written file = written(model);
+  const GgufFile gguf = view(file.bytes);
+  EXPECT_EQ(setting<std::string>(gguf, "tokenizer.ggml.model"), "gpt2");
+  EXPECT_EQ(setting<std::string>(gguf, "tokenizer.ggml.pre"), "qwen2");
+  const auto tokens = setting<std::vector<std::string>>(gguf, "tokenizer.ggml.tokens");
+  const auto types = setting<std::vector<std::int32_t>>(gguf, "tokenizer.ggml.token_type");
+  ASSERT_EQ(tokens.size(), 300u);
+  ASSERT_EQ(types.size(), 300u);
+  EXPECT_EQ(std::set<std::string>(tokens.begin(), tokens.end()).size(), 300u);
+  EXPECT_EQ(tokens[3], "<end_turn>");
+  EXPECT_EQ(types[3], 3);
+  EXPECT_EQ(types[100], 1);
+  EXPECT_EQ(tokens[261], "<|pad_261|>");
+  EXPECT_EQ(types[261], 5);
+  EXPECT_EQ(setting<std::uint32_t>(gguf, "tokenizer.ggml.bos_token_id"), 0u);
+  EXPECT_EQ(setting<std::uint32_t>(gguf, "tokenizer.ggml.eos_token_id"), 0u);  // bos ends a document
+  EXPECT_EQ(setting<std::uint32_t>(gguf, "tokenizer.ggml.eot_token_id"), 3u);
+  EXPECT_EQ(setting<bool>(gguf, "tokenizer.ggml.add_bos_token"), true);
+  EXPECT_EQ(setting<std::string>(gguf, "tokenizer.chat_template"),
+            jinja_template(ChatLayoutText::parse(kRolesLayout)));
+}
+
+TEST(GgufModel, WithoutATokenizerLlamaCppIsToldSo) {
+  ModelFile model = small_export("llama");
+  model.tokenizer.reset();
+  model.layout.clear();
+  const Written file = written(model);
+  EXPECT_EQ(setting<std::string>(view(file.bytes), "tokenizer.ggml.model"), "no_vocab");
+  ASSERT_EQ(file.notes.size(), 1u);
+  EXPECT_FALSE(read_gguf(view(file.bytes)).tokenizer.has_value());
+}
+
+TEST(GgufModel, EqualModelsGiveEqualBytes) {
+  EXPECT_EQ(written(small_export("llama"), GgufType::q8_0).bytes,
+            written(small_export("llama"), GgufType::q8_0).bytes);
+}
+
+TEST(GgufModel, WhatLlamaCppHasNoPlaceForIsNamed) {
+  EXPECT_EQ(gguf_architecture(small_export("qwen2", {"head_dim=32"}).config.model), "llama");
+  EXPECT_EQ(gguf_architecture(small_export("golf").config.model), "");
+  const std::string bias = message_of([] { exported_model(small_export("qwen3", {"bias=true"})); });
+  EXPECT_TRUE(bias.starts_with("llama.cpp's qwen3 has no place for these tensors: ")) << bias;
+  EXPECT_NE(bias.find("model.layers.1.mlp.down_proj.bias"), std::string::npos) << bias;
+  EXPECT_EQ(message_of([] { exported_model(small_export("golf")); }),
+            "source is a golf model; expected llama, qwen2 or qwen3");
+}
+
+}  // namespace
+}  // namespace thimble

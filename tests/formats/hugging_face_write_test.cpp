@@ -1,0 +1,291 @@
+// Hugging Face folders that we write, read back by us; tests/interop reads them with the programs of others.
+#include "formats/hugging_face_write.h"
+
+#include <algorithm>
+#include <random>
+
+#include "base/json.h"
+#include "formats/export_model.h"
+#include "formats/hugging_face.h"
+#include "formats/sentencepiece_json.h"
+#include "model/config_builder.h"
+#include "support/golden.h"
+#include "support/message_of.h"
+#include "support/temp_folder.h"
+#include "tokenizer/bpe_spec.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/sentencepiece.h"
+#include "tokenizer/text_source.h"
+
+namespace thimble {
+namespace {
+
+namespace fs = std::filesystem;
+
+ModelConfig small(const char* preset) {
+  ConfigBuilder settings;
+  settings.preset(preset);
+  for (const char* setting : {"vocab_size=261", "context=32", "layers=2", "dim=24", "heads=3", "kv_heads=1",
+                              "head_dim=8", "mlp_hidden=40", "batch_tokens=32"})
+    settings.set(setting);
+  return settings.resolve().model;
+}
+
+ModelFile random_model(const ModelConfig& config) {
+  ModelFile file;
+  file.path = "source";
+  file.config.model = resolved(config);
+  const ParamTable table(file.config.model);
+  file.weights.resize(static_cast<std::size_t>(table.block_size()));
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal(0, 0.3f);
+  for (const Param& param : table.all())
+    for (std::int64_t i = 0; i < param.count(); ++i)
+      file.weights[static_cast<std::size_t>(param.offset + i)] = normal(random);
+  return file;
+}
+
+ModelFile with_tokenizer(ModelFile model, const Tokenizer& tokenizer, std::string layout = "") {
+  model.tokenizer = TokenizerFile{"the tokenizer", tokenizer.serialized(), tokenizer.special()};
+  model.layout = std::move(layout);
+  return model;
+}
+
+ModelFile chat_model(const char* preset) {
+  return with_tokenizer(random_model(small(preset)), *make_bytes_tokenizer(special_tokens_for(true)),
+                        "roles");
+}
+
+Json json_in(const TempFolder& folder, std::string_view name) {
+  return parse_json(folder.read(name), name);
+}
+
+HuggingFaceReport write(const fs::path& path, const ModelFile& model, DType dtype = DType::f32,
+                        Existing existing = Existing::refuse) {
+  PosixFileOps ops;
+  return write_hugging_face(ops, path, existing, model, dtype);
+}
+
+class EveryFamily : public testing::TestWithParam<const char*> {};
+
+TEST_P(EveryFamily, ComesBackAsItWas) {
+  const TempFolder folder;
+  const ModelFile model = chat_model(GetParam());
+  const HuggingFaceReport report = write(folder / "out", model);
+  EXPECT_EQ(report.architecture, GetParam());
+  EXPECT_TRUE(report.notes.empty());
+  EXPECT_EQ(folder.files(),
+            (std::vector<std::string>{"out/README.md", "out/config.json", "out/generation_config.json",
+                                      "out/model.safetensors", "out/special_tokens_map.json",
+                                      "out/tokenizer.json", "out/tokenizer_config.json"}));
+  const ModelFile back = open_model(folder / "out");
+  EXPECT_EQ(back.architecture, GetParam());
+  EXPECT_EQ(back.weights, model.weights);
+  EXPECT_EQ(back.layout, "roles");
+  EXPECT_EQ(back.tensors.size(), report.tensors);
+  ModelConfig expected = model.config.model;
+  const ModelConfig defaults;  // how training starts is not in the folder
+  expected.init = defaults.init, expected.init_std = defaults.init_std;
+  expected.embed_init_std = defaults.embed_init_std;
+  EXPECT_EQ(back.config.model, expected);
+  EXPECT_EQ(open_tokenizer(back)->serialized(), model.tokenizer->content);
+}
+
+TEST_P(EveryFamily, InHalfTheBytesWithinWhatHalfExplains) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  const ModelFile model = chat_model(GetParam());
+  for (const GgufType type : {GgufType::f32, GgufType::bf16, GgufType::f16}) {
+    const ExportReport report =
+        export_model(ops, model, "hf", {.path = folder / info_of(type).option, .type = type});
+    EXPECT_LE(report.difference, report.tolerance);
+    EXPECT_EQ(report.difference == 0, type == GgufType::f32);
+    EXPECT_EQ(open_model(folder / info_of(type).option).tensors.front().dtype, info_of(type).name);
+  }
+  EXPECT_EQ(json_in(folder, "bf16/config.json").at("torch_dtype").as_string(), "bfloat16");
+}
+
+INSTANTIATE_TEST_SUITE_P(HuggingFaceWrite, EveryFamily, testing::Values("llama", "qwen2", "qwen3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(HuggingFaceWrite, BiasesGoWhereTransformersHasThem) {
+  const TempFolder folder;
+  ModelConfig config = small("llama");
+  config.bias = true;
+  const ModelFile llama = random_model(config);
+  write(folder / "llama", llama);
+  EXPECT_EQ(open_model(folder / "llama").weights, llama.weights);
+  config.qk_norm = true;
+  ModelFile qwen3 = random_model(config);
+  EXPECT_EQ(message_of([&] { write(folder / "qwen3", qwen3); }),
+            "model.layers.0.mlp.gate_proj.bias is not 0, and Transformers' qwen3 has no biases in its MLP");
+  const ParamTable table(qwen3.config.model);
+  for (const Param& param : table.all())
+    if (param.name.find(".mlp.") != std::string::npos && param.name.ends_with(".bias"))
+      std::fill_n(qwen3.weights.begin() + param.offset, param.count(), 0.0f);
+  write(folder / "qwen3", qwen3);
+  EXPECT_EQ(open_model(folder / "qwen3").weights, qwen3.weights);
+}
+
+TEST(HuggingFaceWrite, AChatEndsWithItsTurn) {
+  const TempFolder folder;
+  write(folder / "out", chat_model("qwen3"));
+  EXPECT_EQ(json_in(folder, "out/config.json").at("eos_token_id"), Json(3));
+  EXPECT_EQ(json_in(folder, "out/generation_config.json").at("eos_token_id"), Json::array({3, 0}));
+  const Json config = json_in(folder, "out/tokenizer_config.json");
+  EXPECT_EQ(config.at("eos_token").as_string(), "<end_turn>");
+  EXPECT_EQ(config.at("chat_template").as_string(), jinja_template({.name = "roles"}));
+  EXPECT_EQ(config.at("model_input_names"), Json::array({"input_ids", "attention_mask"}));
+  EXPECT_NE(folder.read("out/README.md").find("apply_chat_template"), std::string::npos);
+  EXPECT_EQ(json_in(folder, "out/special_tokens_map.json"),
+            Json::object().set("bos_token", "<bos>").set("eos_token", "<end_turn>"));
+}
+
+TEST(HuggingFaceWrite, ATextEndsWithTheNextOnesBos) {
+  const TempFolder folder;
+  ModelConfig config = small("llama");
+  config.vocab_size = 257;
+  write(folder / "out",
+        with_tokenizer(random_model(config), *make_bytes_tokenizer(special_tokens_for(false))));
+  EXPECT_EQ(json_in(folder, "out/generation_config.json").at("eos_token_id"), Json(0));
+  EXPECT_EQ(json_in(folder, "out/tokenizer_config.json").find("chat_template"), nullptr);
+}
+
+TEST(HuggingFaceWrite, SpareRowsAreNamedAndNeverSampled) {
+  const TempFolder folder;
+  ModelConfig config = small("qwen2");
+  config.vocab_size = 264;
+  const auto tokenizer = make_bytes_tokenizer(special_tokens_for(true));
+  write(folder / "out", with_tokenizer(random_model(config), *tokenizer, "roles"));
+  const Json json = json_in(folder, "out/tokenizer.json");
+  for (const int id : {261, 262, 263})
+    EXPECT_EQ(json.at("model").at("vocab").at(fmt::format("<|pad_{}|>", id)), Json(id));
+  EXPECT_EQ(json_in(folder, "out/generation_config.json").at("suppress_tokens"),
+            Json::array({261, 262, 263}));
+  const ModelFile back = open_model(folder / "out");
+  const auto read = open_tokenizer(back);
+  EXPECT_EQ(read->vocab_size(), 261);
+  EXPECT_EQ(read->encode("<|pad_262|>", {.trusted = true}).size(), 11u);
+  write(folder / "again", back);
+  EXPECT_EQ(folder.read("again/tokenizer.json"), folder.read("out/tokenizer.json"));
+}
+
+TEST(HuggingFaceWrite, ForeignLayoutsAreSaidNotInvented) {
+  const TempFolder folder;
+  ModelFile model = chat_model("llama");
+  model.layout = "gemma";
+  const HuggingFaceReport report = write(folder / "out", model);
+  ASSERT_EQ(report.notes.size(), 1u);
+  EXPECT_NE(report.notes[0].find("gemma"), std::string::npos);
+  EXPECT_EQ(json_in(folder, "out/tokenizer_config.json").find("chat_template"), nullptr);
+  EXPECT_EQ(folder.read("out/README.md").find("apply_chat_template"), std::string::npos);
+  EXPECT_EQ(write(folder / "bare", random_model(small("llama"))).notes.size(), 1u);
+}
+
+TEST(HuggingFaceWrite, GolfIsRefusedWithAllReasons) {
+  const TempFolder folder;
+  EXPECT_EQ(
+      message_of([&] { write(folder / "out", random_model(small("golf"))); }),
+      "Transformers' llama, qwen2 and qwen3 cannot express this model: unet_skips; residual_mix; "
+      "branch_scale; "
+      "q_gain; logit_softcap; norm is not rms_weight; embed_norm; mlp is not swiglu; rope_direction = -1");
+  EXPECT_TRUE(folder.files().empty());
+}
+
+TEST(HuggingFaceWrite, ReplacesOnlyItsOwnKind) {
+  const TempFolder folder;
+  const ModelFile model = chat_model("llama");
+  write(folder / "out", model);
+  EXPECT_EQ(message_of([&] { write(folder / "out", model); }), (folder / "out").string() + " exists already");
+  folder.write("out/old.txt", "");
+  write(folder / "out", model, DType::f16, Existing::replace);
+  EXPECT_EQ(folder.files().size(), 7u);
+  folder.write("home/letter.txt", "dear");
+  EXPECT_EQ(message_of([&] { write(folder / "home", model, DType::f32, Existing::replace); }),
+            (folder / "home").string() + " is something else already");
+  EXPECT_EQ(folder.read("home/letter.txt"), "dear");
+}
+
+TEST(HuggingFaceWrite, WhatFailsHalfwayLeavesNothing) {
+  const TempFolder folder;
+  ModelFile model = chat_model("llama");
+  model.weights[0] = 1e6f;
+  EXPECT_NE(message_of([&] { write(folder / "out", model, DType::f16); }).find("the largest f16"),
+            std::string::npos);
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  write(folder / "out", model, DType::bf16);
+}
+
+TEST(Safetensors, ExportsAnyModelForInferenceAlone) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  ModelFile model =
+      with_tokenizer(random_model(small("golf")), *make_bytes_tokenizer(special_tokens_for(true)), "roles");
+  for (const GgufType type : {GgufType::f32, GgufType::bf16, GgufType::f16}) {
+    const ExportReport report =
+        export_model(ops, model, "safetensors", {.path = folder / info_of(type).option, .type = type});
+    EXPECT_LE(report.difference, report.tolerance);
+    const ModelFile back = open_model(folder / info_of(type).option);
+    EXPECT_EQ(back.config.model, model.config.model);
+    EXPECT_EQ(back.layout, "roles");
+    EXPECT_EQ(open_tokenizer(back)->serialized(), model.tokenizer->content);
+    EXPECT_EQ(back.tensors.size(), report.tensors + 2);  // the tokenizer and the digests
+  }
+}
+
+// --- SentencePiece
+
+std::string some_text() {
+  std::string text;
+  for (int i = 0; i < 300; ++i)
+    text += fmt::format("the cat number {} sat on the mat and saw {} birds: caf\xC3\xA9, na\xC3\xAFve\n", i,
+                        i * 7 % 31);
+  return text;
+}
+
+std::unique_ptr<Tokenizer> trained(const char* normalization) {
+  const TempFolder folder;
+  TextSource source({folder.write("a.txt", some_text())}, {.split = DocumentSplit::line});
+  const SentencePieceOptions options{.vocab_size = 400,
+                                     .normalization = normalization,
+                                     .control_tokens = {"<user>", "<assistant>", "<end_turn>", "<system>"}};
+  return load_tokenizer_bytes(train_sentencepiece(source, options), "trained");
+}
+
+TEST(SentencePieceAsJson, GivesTheSameIds) {
+  const auto pieces = trained("identity");
+  const auto json =
+      load_tokenizer_bytes(sentencepiece_as_json(*pieces, pieces->vocab_size()).value(), "tokenizer.json");
+  EXPECT_EQ(json->vocab_size(), pieces->vocab_size());
+  for (const std::string text : {"the cat sat", "  two  spaces \n and a line", " leading",
+                                 "unseen: \xE4\xB8\xAD\xE6\x96\x87 \xF0\x9F\x98\x80", "",
+                                 "the the the birdsbirds 1234567", "\xE2\x96\x81", "<user>hello<end_turn>"}) {
+    EXPECT_EQ(json->encode(text), pieces->encode(text)) << text;
+    EXPECT_EQ(json->encode(text, {.trusted = true}), pieces->encode(text, {.trusted = true})) << text;
+    EXPECT_EQ(json->encode(text, {.add_special = true}), pieces->encode(text, {.add_special = true})) << text;
+    EXPECT_EQ(json->decode(pieces->encode(text)), pieces->decode(pieces->encode(text))) << text;
+  }
+}
+
+TEST(SentencePieceAsJson, TheFolderHoldsBothAndWeReadThePieces) {
+  const TempFolder folder;
+  for (const char* normalization : {"identity", "nmt_nfkc"}) {
+    const auto pieces = trained(normalization);
+    ModelConfig config = small("llama");
+    config.vocab_size = pieces->vocab_size() + 2;
+    write(folder / normalization, with_tokenizer(random_model(config), *pieces, "roles"));
+    const std::string in = std::string(normalization) + "/";
+    EXPECT_EQ(folder.read(in + "tokenizer.model"), pieces->serialized());
+    EXPECT_EQ(json_in(folder, in + "tokenizer_config.json").at("tokenizer_class").as_string(),
+              "PreTrainedTokenizerFast");
+    const ModelFile back = open_model(folder / normalization);
+    EXPECT_EQ(open_tokenizer(back)->kind(), TokenizerKind::sentencepiece);
+    EXPECT_EQ(back.layout, "roles");
+    EXPECT_EQ(load_tokenizer(folder / normalization)->kind(), TokenizerKind::sentencepiece);
+  }
+  const Json steps = json_in(folder, "nmt_nfkc/tokenizer.json").at("normalizer").at("normalizers");
+  EXPECT_EQ(steps.as_array().front().at("type").as_string(), "Precompiled");
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,255 @@
+#include "formats/int8_state.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/half.h"
+#include "base/rng.h"
+#include "model/config_builder.h"
+#include "pack/pack_weights.h"
+#include "support/message_of.h"
+#include "support/run_binary.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+// One matrix of the MLP is large enough to be quantised, the embedding too.
+Config small_golf() {
+  ConfigBuilder settings;
+  settings.preset("golf-mlx");
+  for (const char* setting :
+       {"vocab_size=1040", "context=16", "layers=1", "dim=64", "heads=2", "kv_heads=1", "mlp_hidden=1056"})
+    settings.set(setting);
+  return settings.resolve();
+}
+
+const std::vector<std::string> kControl = {"attn_scale", "mlp_scale", "resid_mix", "q_gain", "skip_weight"};
+
+class Int8State : public testing::TestWithParam<PickledBy> {
+ protected:
+  Int8State() : weights_(static_cast<std::size_t>(table_.block_size())) {
+    initialise(table_, 7, weights_);
+    Rng rng(1);
+    for (const Param& param : table_.all())
+      for (std::int64_t i = 0; i < param.count(); ++i)
+        weights_[static_cast<std::size_t>(param.offset + i)] += 0.1f * rng.uniform();
+    tensors_ = quantise_int8_state(table_, weights_, kControl, stats_);
+  }
+
+  Config config_ = small_golf();
+  ParamTable table_{config_.model};
+  std::vector<float> weights_;
+  Int8Stats stats_;
+  std::vector<PackedTensor> tensors_;
+  TempFolder folder_;
+};
+
+INSTANTIATE_TEST_SUITE_P(By, Int8State, testing::Values(PickledBy::numpy, PickledBy::torch),
+                         [](const auto& info) { return info.param == PickledBy::numpy ? "numpy" : "torch"; });
+
+TEST_P(Int8State, ComesBackFromDiskToTheBit) {
+  const auto file = folder_.write("model.int8.ptz", int8_ptz(int8_state(table_, tensors_, GetParam())));
+  EXPECT_EQ(open_int8_ptz(file, table_), tensors_);
+  const ModelFile model = open_int8_state(file, config_);
+  EXPECT_EQ(model.weights, unpack_weights(table_, tensors_));
+  const Param& embedding = *table_.find("tok_emb.weight");
+  for (std::int64_t i = 0; i < embedding.count(); ++i) {
+    const float weight = model.weights[static_cast<std::size_t>(embedding.offset + i)];
+    ASSERT_EQ(weight, to_f32(to_bf16(weight)));
+  }
+}
+
+// The stack machine of Python's own pickle, with stand-ins for numpy and torch: the file is what theirs would read.
+constexpr const char* kReadWithPython = R"(
+import io, pickle, pickletools, struct, sys, zipfile, zlib
+raw = zlib.decompress(open(sys.argv[1], 'rb').read())
+class Array:
+    def __setstate__(self, state):
+        version, self.shape, self.dtype, self.fortran, self.data = state
+        assert version == 1 and self.fortran is False
+class Dtype:
+    def __init__(self, name, align, copy): self.name = name
+    def __setstate__(self, state): self.order = state[1]; assert state[0] == 3 and state[5:] == (-1, -1, 0)
+class Ndarray: pass
+def reconstruct(kind, shape, code):
+    assert kind is Ndarray and shape == (0,) and code == b'b'
+    return Array()
+class Storage:
+    def __init__(self, name): self.name = name
+def rebuild(storage, offset, size, stride, grad, hooks):
+    a = Array(); a.shape = size; a.dtype = Dtype(storage[0], 0, 0); a.data = storage[1]; a.stride = stride
+    assert offset == 0 and grad is False and hooks == {}
+    return a
+names = {'numpy.core.multiarray _reconstruct': reconstruct, 'numpy ndarray': Ndarray, 'numpy dtype': Dtype,
+         'torch._utils _rebuild_tensor_v2': rebuild, 'collections OrderedDict': dict,
+         'torch CharStorage': 'i1', 'torch HalfStorage': 'f2', 'torch FloatStorage': 'f4'}
+class Unpickler(pickle.Unpickler):
+    def find_class(self, module, name): return names[module + ' ' + name]
+    def persistent_load(self, id):
+        assert id[0] == 'storage' and id[3] == 'cpu'
+        data = archive.read('archive/data/' + id[2])
+        assert len(data) == id[4] * int(id[1][1])
+        return (id[1], data)
+if raw[:2] == b'PK':
+    archive = zipfile.ZipFile(io.BytesIO(raw))
+    assert archive.testzip() is None and archive.read('archive/version') == b'3\n'
+    raw = archive.read('archive/data.pkl')
+pickletools.dis(raw, out=io.StringIO())
+state = Unpickler(io.BytesIO(raw)).load()
+print(state['__quant_format__'], sorted(state))
+for name, q in state['quantized'].items():
+    scale = state['scales'][name]
+    s = struct.unpack('<%de' % q.shape[0], scale.data)
+    values = struct.unpack('%db' % (len(q.data)), q.data)
+    print(name, q.shape, q.dtype.name, scale.shape, scale.dtype.name, state['dtypes'][name], state['qmeta'][name],
+          '%.5f' % (values[5] * s[0]), len(q.data))
+for name, a in state['passthrough'].items():
+    print(name, a.shape, a.dtype.name, state['passthrough_orig_dtypes'].get(name), len(a.data))
+)";
+
+TEST_P(Int8State, PythonsOwnPickleLoadsOurs) {
+  const auto file = folder_.write("model.int8.ptz", int8_ptz(int8_state(table_, tensors_, GetParam())));
+  const auto script = folder_.write("read.py", kReadWithPython);
+  const RunResult read = run_program("python3", {.arguments = {script.string(), file.string()}});
+  ASSERT_EQ(read.exit_code, 0) << read;
+  EXPECT_TRUE(
+      read.out.starts_with("int8_clean_per_row_v1 ['__quant_format__', 'dtypes', 'passthrough', "
+                           "'passthrough_orig_dtypes', 'qmeta', "
+                           "'quantized', 'scales']\n"))
+      << read;
+  const auto index = static_cast<std::size_t>(table_.find("tok_emb.weight") - table_.all().data());
+  const PackedTensor& embedding = tensors_[index];
+  EXPECT_NE(
+      read.out.find(fmt::format("tok_emb.weight (1040, 64) i1 (1040,) f2 bfloat16 {{'scheme': 'per_row', "
+                                "'axis': 0}} {:.5f} 66560",
+                                static_cast<float>(embedding.q[5]) * embedding.scales[0])),
+      std::string::npos)
+      << read;
+  EXPECT_NE(read.out.find("blocks.0.attn.c_q.weight (64, 64) f2 float32 8192\n"), std::string::npos) << read;
+  EXPECT_NE(read.out.find("blocks.0.resid_mix (2, 64) f4 None 512\n"), std::string::npos) << read;
+}
+
+// As a newer numpy and a newer Python write it: protocol 5, _frombuffer over a bytearray.
+constexpr const char* kWriteWithPython = R"(
+import pickle, sys, types, zlib
+module = types.ModuleType('numpy'); core = types.ModuleType('numpy._core'); numeric = types.ModuleType('numpy._core.numeric')
+sys.modules.update({'numpy': module, 'numpy._core': core, 'numpy._core.numeric': numeric})
+def _frombuffer(*args): pass
+_frombuffer.__module__ = 'numpy._core.numeric'; numeric._frombuffer = _frombuffer
+class dtype:
+    def __init__(self, *args): self.args = args
+    def __reduce__(self): return (dtype, self.args, (3, '|' if self.args[0] == 'i1' else '<', None, None, None, -1, -1, 0))
+dtype.__module__ = 'numpy'; dtype.__qualname__ = 'dtype'; module.dtype = dtype
+class A:
+    def __init__(self, kind, shape, data): self.x = (bytearray(data), kind, shape, 'C')
+    def __reduce__(self): return (_frombuffer, self.x)
+f4, f2, i1 = dtype('f4', False, True), dtype('f2', False, True), dtype('i1', False, True)
+spec = eval(open(sys.argv[2]).read())
+state = {'__quant_format__': 'int8_clean_per_row_v1', 'quantized': {}, 'scales': {}, 'dtypes': {}, 'passthrough': {}}
+for name, shape, count in spec:
+    if count > 65536:
+        state['quantized'][name] = A(i1, shape, bytes([3]) * count)
+        state['scales'][name] = A(f2, (shape[0],), b'\x00\x38' * shape[0])
+        state['dtypes'][name] = 'float32'
+    else:
+        state['passthrough'][name] = A(f4, shape, b'\x00\x00\x80\x3f' * count)
+open(sys.argv[1], 'wb').write(zlib.compress(pickle.dumps(state, protocol=5)))
+)";
+
+TEST(Int8StateOfPython, Protocol5IsRead) {
+  const Config config = small_golf();
+  const ParamTable table(config.model);
+  std::string spec = "[";
+  for (const Param& param : table.all())
+    spec += fmt::format("('{}', ({}{}), {}),", param.name, fmt::join(param.dims, ","),
+                        param.dims.empty() ? "" : ",", param.count());
+  const TempFolder folder;
+  const auto file = folder / "x.int8.ptz";
+  const RunResult wrote =
+      run_program("python3", {.arguments = {folder.write("write.py", kWriteWithPython).string(),
+                                            file.string(), folder.write("spec", spec + "]").string()}});
+  ASSERT_EQ(wrote.exit_code, 0) << wrote;
+  const ModelFile model = open_int8_state(file, config);
+  for (const Param& param : table.all())
+    EXPECT_EQ(model.weights[static_cast<std::size_t>(param.offset)], param.count() > 65536 ? 1.5f : 1.0f)
+        << param.name;
+}
+
+// What a hostile pickle would do is named, and not done.
+TEST(Int8StateOfPython, NothingIsExecuted) {
+  const TempFolder folder;
+  const auto script = folder.write("write.py", R"(
+import os, pickle, sys, zlib
+class Evil:
+    def __reduce__(self): return (os.system, ('touch owned',))
+for protocol in (2, 4, 5):
+    open('evil%d.ptz' % protocol, 'wb').write(zlib.compress(pickle.dumps({'a': Evil()}, protocol=protocol)))
+open('list.ptz', 'wb').write(zlib.compress(pickle.dumps([1, 2], protocol=4)))
+open('float.ptz', 'wb').write(zlib.compress(pickle.dumps({'a': 1.5}, protocol=4)))
+open('dict.ptz', 'wb').write(zlib.compress(pickle.dumps({'a': 1}, protocol=4)))
+)");
+  const RunResult wrote = run_program("python3", {.arguments = {script.string()}, .folder = folder.path()});
+  ASSERT_EQ(wrote.exit_code, 0) << wrote;
+  const ParamTable table(small_golf().model);
+  const auto refusal = [&](const char* name) {
+    return message_of([&] { open_int8_ptz(folder / name, table); });
+  };
+  for (const char* name : {"evil2.ptz", "evil4.ptz", "evil5.ptz"})
+    EXPECT_NE(
+        refusal(name).find("is refused: its pickle asks for posix.system, which is not one of numpy.core"),
+        std::string::npos)
+        << refusal(name);
+  EXPECT_NE(refusal("list.ptz").find("is refused: instruction 0x5d at"), std::string::npos)
+      << refusal("list.ptz");
+  EXPECT_NE(refusal("float.ptz").find("is refused: instruction 0x47 at"), std::string::npos)
+      << refusal("float.ptz");
+  EXPECT_NE(refusal("dict.ptz").find("is no int8_clean_per_row_v1 state"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder / "owned"));
+}
+
+TEST_P(Int8State, CutAndChangedFilesAreRefused) {
+  const std::string state = int8_state(table_, tensors_, GetParam());
+  const auto bytes = std::as_bytes(std::span(state));
+  for (std::size_t size = 0; size < state.size(); size += 1 + state.size() / 97)
+    EXPECT_THROW(read_int8_state(bytes.first(size), "cut", table_), Error) << size;
+  for (std::size_t at = 0; at < state.size(); at += 1 + state.size() / 499) {
+    std::string changed = state;
+    changed[at] = static_cast<char>(changed[at] ^ 0x55);
+    try {  // a changed number is a number; anything else is refused
+      read_int8_state(std::as_bytes(std::span(changed)), "changed", table_);
+    } catch (const Error&) {
+    }
+  }
+}
+
+TEST_P(Int8State, ABombIsNotUnpacked) {
+  const auto file = folder_.write("bomb.ptz", int8_ptz(std::string(64 << 20, '\0')));
+  EXPECT_NE(message_of([&] { open_int8_ptz(file, table_); }).find("unpacks to more than"), std::string::npos);
+}
+
+// parameter-golf 1.8's check vector.
+TEST(Int8StateOfTheBaseline, HasThePublishedPayload) {
+  ConfigBuilder settings;
+  settings.preset("golf-mlx");
+  const ParamTable table(settings.resolve().model);
+  const std::vector<float> weights(static_cast<std::size_t>(table.block_size()), 0.01f);
+  Int8Stats stats;
+  quantise_int8_state(table, weights, kControl, stats);
+  EXPECT_EQ(stats.payload_bytes, 17'178'912u);
+  EXPECT_EQ(stats.float_bytes, 67'191'072u);
+  EXPECT_EQ(fmt::format("{:.2f}", stats.ratio()), "3.91");
+}
+
+TEST(Int8StateOfTheBaseline, PatternsDecideWhatStaysF32) {
+  const ParamTable table(small_golf().model);
+  const std::vector<float> weights(static_cast<std::size_t>(table.block_size()), 0.01f);
+  Int8Stats all, none;
+  quantise_int8_state(table, weights, kControl, all);
+  const auto tensors = quantise_int8_state(table, weights, {}, none);
+  EXPECT_LT(none.payload_bytes, all.payload_bytes);
+  for (const PackedTensor& tensor : tensors) EXPECT_NE(tensor.storage, Storage::f32);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,46 @@
+// Small models with weights that are all different, and their files in memory: for tests of what goes out.
+#pragma once
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "formats/gguf_model.h"
+#include "formats/gguf_tokenizer.h"
+#include "model/config_builder.h"
+#include "tokenizer/bpe_spec.h"
+#include "tokenizer/chat_layout.h"
+
+namespace thimble {
+
+// 261 tokens: chats of bytes.
+inline TokenizerFile bytes_for_chats() {
+  const auto tokenizer = make_bytes_tokenizer(special_tokens_for(true));
+  return {.name = "tokenizer.json", .content = tokenizer->serialized(), .special = tokenizer->special()};
+}
+
+// A preset with 300 rows of embedding, 39 more than tokens.
+inline ModelFile small_export(const std::string& preset, std::vector<std::string> changes = {}) {
+  ConfigBuilder settings;
+  settings.preset(preset);
+  for (const char* assignment :
+       {"vocab_size=300", "context=32", "layers=2", "dim=64", "heads=4", "kv_heads=2", "mlp_hidden=96"})
+    settings.set(assignment);
+  for (const std::string& assignment : changes) settings.set(assignment);
+  ModelFile model;
+  model.path = "source";
+  model.config = resolved(Config{settings.resolve().model, {}});
+  const ParamTable table(model.config.model);
+  model.weights.resize(static_cast<std::size_t>(table.block_size()));
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal(0, 0.3f);
+  for (const Param& param : table.all())
+    for (std::int64_t i = 0; i < param.count(); ++i)
+      model.weights[static_cast<std::size_t>(param.offset + i)] =
+          normal(random) + (param.dims.size() == 1 && !param.name.ends_with("bias") ? 1.0f : 0.0f);
+  model.tokenizer = bytes_for_chats();
+  model.layout = kRolesLayout;
+  return model;
+}
+
+}  // namespace thimble

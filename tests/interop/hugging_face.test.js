@@ -1,0 +1,113 @@
+// Hugging Face folders that thimble exports, in Hugging Face's own libraries: the tokenizer's Rust code and Jinja. The
+// weights are Transformers' part: check_transformers.py.
+import assert from 'node:assert/strict';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { Template } from '@huggingface/jinja';
+import { Tokenizer } from 'tokenizers';
+import { thimble } from './thimble.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'thimble-hf-'));
+after(() => rmSync(folder, { recursive: true }));
+
+function run(...words) {
+  const result = thimble(...words);
+  assert.equal(result.exit_code, 0, `thimble ${words.join(' ')}: ${result.stderr}`);
+  return result.stdout;
+}
+
+const chats = join(folder, 'chats.jsonl'), tales = join(folder, 'tales.txt');
+run('data', 'sample', '--kind', 'chat', '-o', chats);
+run('data', 'sample', '--kind', 'tales', '-o', tales);
+
+const sizes = ['layers=2', 'dim=32', 'heads=2', 'kv_heads=1', 'head_dim=16', 'mlp_hidden=48', 'context=64', 'batch_tokens=256',
+  'steps=1', 'warmup_steps=0', 'val_every=0'].flatMap((setting) => ['--set', setting]);
+
+function exported(name, preset, data, tokenizer) {
+  const base = join(folder, name), out = join(folder, `${name}-hf`);
+  run('train', '--preset', preset, '--data', data, '--tokenizer', tokenizer, ...sizes, '-o', base, '--quiet');
+  run('export', base, '--format', 'hf', '-o', out);
+  return out;
+}
+
+function json_in(path, name) {
+  return JSON.parse(readFileSync(join(path, name), 'utf8'));
+}
+
+// thimble reads the folder too; `--parse-special` because Hugging Face always does.
+function thimble_ids(path, text, ...more) {
+  const file = join(folder, 'text.txt');
+  writeFileSync(file, text);
+  return run('tokenizer', 'encode', path, file, '--whole', '--parse-special', ...more)
+    .trim().split(' ').filter(Boolean).map(Number);
+}
+
+const texts = ['Once upon a time there was a small cat.', ' leading and  two  spaces', 'Numbers 1234567 and $3.50!',
+  'It\'s "quoted" - isn\'t it?', 'naïve café, Ελληνικά, 中文字符, עברית, 😀👍🏽', 'aaaaaaaaaaaa the the the bbbb'];
+// SentencePiece's nmt_nfkc works on characters, Hugging Face's copy of its table on graphemes: letters with several marks are
+// left out here. Newlines and tabs become spaces there.
+const lines = ['one\ntwo\n\nthree', 'a tab\tand a trailing space '];
+
+async function assert_same_ids(path, all) {
+  const theirs = Tokenizer.fromFile(join(path, 'tokenizer.json'));
+  for (const text of all) {
+    const plain = await theirs.encode(text, null, { addSpecialTokens: false });
+    assert.deepEqual(thimble_ids(path, text), plain.getIds(), JSON.stringify(text));
+    const framed = await theirs.encode(text);
+    assert.deepEqual(thimble_ids(path, text, '--add-special'), framed.getIds(), JSON.stringify(text));
+    const back = run('tokenizer', 'decode', path, '--whole', '--text', plain.getIds().join(' '));
+    assert.equal(await theirs.decode(plain.getIds(), true), back, JSON.stringify(text));
+  }
+}
+
+async function assert_same_prompt(path) {
+  const messages = [{ role: 'system', content: 'Answer in one word.' }, { role: 'user', content: 'Who is there?  ' },
+    { role: 'assistant', content: 'Anna.' }, { role: 'user', content: 'Where is <b>she</b>?\nAnd why?' }];
+  const { chat_template, bos_token, eos_token } = json_in(path, 'tokenizer_config.json');
+  const text = new Template(chat_template).render({ messages, bos_token, add_generation_prompt: true });
+  const theirs = Tokenizer.fromFile(join(path, 'tokenizer.json'));
+  const rendered = (await theirs.encode(text, null, { addSpecialTokens: false })).getIds();
+  const id = (token) => theirs.tokenToId(token);
+  const plain = (content) => run('tokenizer', 'encode', path, '--whole', '--text', content).trim().split(' ').map(Number);
+  const ours = [id(bos_token), ...messages.flatMap(({ role, content }) => [id(`<${role}>`), ...plain(content), id('<end_turn>')]),
+    id('<assistant>')];
+  assert.deepEqual(rendered, ours);
+  assert.equal(eos_token, '<end_turn>');
+  assert.equal(json_in(path, 'generation_config.json').eos_token_id[0], id('<end_turn>'));
+}
+
+for (const [preset, tokenizer] of [['llama', 'bpe:400'], ['qwen2', 'bytes'], ['qwen3', 'sentencepiece:400']]) {
+  test(`${preset} with ${tokenizer}: texts and chats have the same ids in Hugging Face's tokenizer`, async () => {
+    const path = exported(`${preset}-chat`, preset, chats, tokenizer);
+    await assert_same_ids(path, tokenizer.startsWith('sentencepiece') ? texts : [...texts, ...lines]);
+    await assert_same_prompt(path);
+    const config = json_in(path, 'config.json');
+    assert.equal(config.model_type, preset);
+    assert.equal(Tokenizer.fromFile(join(path, 'tokenizer.json')).getVocabSize(), config.vocab_size);
+  });
+}
+
+test('SentencePiece with its normaliser: the same ids, from a tokenizer.json that needs no SentencePiece', async () => {
+  const path = exported('normalised', 'llama', tales, 'sentencepiece:500');
+  assert.equal(json_in(path, 'tokenizer.json').normalizer.normalizers[0].type, 'Precompiled');
+  await assert_same_ids(path, [...texts, ...lines, 'ﬁne ½ ｆｕｌｌ　width  ']);
+});
+
+const shared = fileURLToPath(new URL('../../../shared/', import.meta.url));
+const skip = existsSync(shared) ? false : '../shared is not on this machine';
+
+test('the published golf tokenizer: the same ids for every line of real texts', { skip }, async () => {
+  const path = exported('golf-pieces', 'llama', tales, join(shared, 'fixtures/sentencepiece/fineweb_1024_bpe.model'));
+  const theirs = Tokenizer.fromFile(join(path, 'tokenizer.json'));
+  const file = join(folder, 'lines.txt');
+  for (const corpus of ['tinyshakespeare.txt', 'wiki.test.raw', 'fineweb_edu_sample_1m.txt']) {
+    const all = readFileSync(join(shared, 'corpora', corpus), 'utf8').split('\n').slice(0, 1000);
+    writeFileSync(file, `${all.join('\n')}\n`);
+    const ours = run('tokenizer', 'encode', path, file).split('\n');
+    const encodings = await theirs.encodeBatch(all, { addSpecialTokens: false });
+    all.forEach((line, i) => assert.equal(ours[i], encodings[i].getIds().join(' '), `${corpus}: ${line}`));
+  }
+});

@@ -1,0 +1,238 @@
+// Conversations as tokens, and templates that say the same.
+#include "tokenizer/chat_layout.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+#include "base/json.h"
+#include "base/rng.h"
+#include "support/message_of.h"
+#include "support/run_binary.h"
+#include "support/temp_folder.h"
+#include "tokenizer/bpe_spec.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/shared_tokenizers.h"
+
+namespace thimble {
+namespace {
+
+using Ids = std::vector<TokenId>;
+
+constexpr const char* kQwen = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
+
+const Conversation kTurns = {{ChatRole::system, "S"}, {ChatRole::user, "U"}, {ChatRole::assistant, "A"}};
+
+// Bytes, and the special tokens of all layouts.
+std::unique_ptr<Tokenizer> every_token() {
+  auto tokenizer =
+      make_bytes_tokenizer({"<bos>", "<user>", "<assistant>", "<end_turn>", "<system>", "<|im_start|>",
+                            "<|im_end|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"});
+  tokenizer->prefer({.bos = 0, .eos = {}, .unk = {}, .pad = {}});
+  return tokenizer;
+}
+
+// Texts with a taste for what could be taken for marks.
+Conversation random_conversation(Rng& rng) {
+  static const std::vector<std::string> kPieces = {
+      "<user>",     "<end_turn>", "<|im_end|>", "<|im_start|>system\n",
+      "<|eot_id|>", "<bos>",      " ",          "\n",
+      "\n\n",       "word",       "ß😀",         "{{ bos_token }}",
+      "'",          "\"",         "12",         "<|begin_of_text|>"};
+  Conversation turns;
+  const std::uint64_t count = 1 + rng.below(6);
+  if (rng.below(3) == 0) turns.push_back({ChatRole::system, "be brief"});
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::string content;
+    for (std::uint64_t pieces = rng.below(8); pieces > 0; --pieces)
+      content += kPieces[rng.below(kPieces.size())];
+    turns.push_back({i % 2 ? ChatRole::assistant : ChatRole::user, content});
+  }
+  return turns;
+}
+
+TEST(ChatLayout, RolesAreRoleContentEndAfterBos) {
+  const auto tokenizer = load_tokenizer("bytes:chat");  // five special tokens, then the bytes
+  const ChatLayout layout(*tokenizer, "roles");
+  const TokenId S = 5 + 'S', U = 5 + 'U', A = 5 + 'A';
+  EXPECT_EQ(layout.conversation(kTurns), (Ids{0, 4, S, 3, 1, U, 3, 2, A, 3}));
+  EXPECT_EQ(layout.prompt(std::span(kTurns).first(2)), (Ids{0, 4, S, 3, 1, U, 3, 2}));
+  EXPECT_EQ(layout.end_id(), 3);
+}
+
+TEST(ChatLayout, ChatmlAndLlama3AreAsTheirModelsKnowThem) {
+  const auto tokenizer = every_token();
+  const auto rendered = [&](std::string_view layout, std::span<const Turn> turns) {
+    return tokenizer->decode(ChatLayout(*tokenizer, layout).prompt(turns), {.keep_special = true});
+  };
+  EXPECT_EQ(
+      rendered("chatml", kTurns),
+      "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"
+      "<|im_start|>assistant\n");
+  EXPECT_EQ(rendered("chatml+bos", std::span(kTurns).subspan(1, 1)),
+            "<bos><|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(rendered("llama3", kTurns),
+            "<bos><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
+            "<|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\n");
+  EXPECT_EQ(rendered("llama3", Conversation{{ChatRole::user, " \n U\t\n"}}),
+            "<bos><|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|><|start_header_id|>assistant<|end_"
+            "header_id|>"
+            "\n\n")
+      << "its templates trim contents";
+}
+
+TEST(ChatLayout, ADefaultSystemPromptStandsInForOneThatIsMissing) {
+  const auto tokenizer = every_token();
+  const ChatLayout layout(*tokenizer, "chatml:Be kind: always.");
+  const ChatLayout plain(*tokenizer, "chatml");
+  const Conversation asked = {{ChatRole::user, "U"}},
+                     with_default = {{ChatRole::system, "Be kind: always."}, {ChatRole::user, "U"}};
+  EXPECT_EQ(layout.prompt(asked), plain.prompt(with_default));
+  EXPECT_EQ(layout.prompt(kTurns), plain.prompt(kTurns));
+  EXPECT_EQ(ChatLayoutText::parse("chatml+bos:a:b").text(), "chatml+bos:a:b");
+}
+
+TEST(ChatLayout, ContentsCannotSpeakForOthers) {
+  const auto tokenizer = every_token();
+  Rng rng(7);
+  for (const char* name : {"roles", "chatml", "chatml+bos:Be kind.", "llama3"}) {
+    const ChatLayout layout(*tokenizer, name);
+    for (int i = 0; i < 300; ++i) {
+      const Conversation turns = random_conversation(rng);
+      const Ids ids = layout.conversation(turns);
+      EXPECT_EQ(std::ranges::count(ids, layout.end_id()), std::ssize(layout.completed(turns))) << name;
+      const auto special = std::ranges::count_if(
+          ids, [&](TokenId id) { return tokenizer->token_type(id) == TokenType::control; });
+      const auto per_turn = name == std::string("llama3") ? 3 : 2;
+      EXPECT_EQ(special, std::ssize(layout.start()) + per_turn * std::ssize(layout.completed(turns))) << name;
+    }
+  }
+}
+
+TEST(ChatLayout, APromptIsHowTheWholeConversationBegins) {
+  const auto tokenizer = every_token();
+  Rng rng(8);
+  for (const char* name : {"roles", "chatml", "llama3"}) {
+    const ChatLayout layout(*tokenizer, name);
+    for (int i = 0; i < 100; ++i) {
+      Conversation turns = random_conversation(rng);
+      turns.push_back({ChatRole::assistant, "an answer"});
+      const Ids prompt = layout.prompt(std::span(turns).first(turns.size() - 1));
+      const Ids whole = layout.conversation(turns);
+      ASSERT_LT(prompt.size(), whole.size());
+      EXPECT_TRUE(std::ranges::equal(prompt, std::span(whole).first(prompt.size()))) << name;
+    }
+  }
+}
+
+TEST(ChatLayout, RefusesWhatItDoesNotKnowByName) {
+  const auto plain = load_tokenizer("bytes"), chat = load_tokenizer("bytes:chat");
+  EXPECT_EQ(message_of([&] { ChatLayout(*chat, "gemma"); }),
+            "chats laid out as 'gemma' are not supported: expected roles, chatml or llama3");
+  EXPECT_EQ(message_of([&] { ChatLayout(*plain, "roles"); }),
+            "the tokenizer has no special token <user>, which chats need");
+  EXPECT_EQ(message_of([&] { ChatLayout(*chat, "chatml"); }),
+            "the tokenizer has no special token <|im_start|>, which the chat layout chatml needs");
+  EXPECT_FALSE(ChatTokens::in(*plain));
+  EXPECT_TRUE(ChatTokens::in(*chat));
+}
+
+TEST(ChatTemplate, IsRecognisedByItsMarks) {
+  EXPECT_EQ(layout_of_template(
+                "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' }}"),
+            "chatml");
+  EXPECT_EQ(layout_of_template("{{ bos_token }}{{ '<|im_start|>' }}{{ '<|im_end|>' }}"), "chatml+bos");
+  EXPECT_EQ(layout_of_template("{{ '<|im_start|>user<|im_sep|>' + m + '<|im_end|>' }}"), "phi4");
+  EXPECT_EQ(layout_of_template("{{ '<start_of_turn>' + role + '<end_of_turn>' }}"), "gemma");
+  EXPECT_EQ(layout_of_template("{{ '[INST] ' + m + ' [/INST]' }}"), "mistral");
+  EXPECT_EQ(layout_of_template("{{ messages }}"), "unknown");
+  EXPECT_EQ(layout_of_template(R"({{ "<|im_start|>system\nDon't\nlie.<|im_end|>\n" }})"),
+            "chatml:Don't\nlie.");
+  EXPECT_EQ(layout_of_template(R"({{ '<|im_start|>system\nDon\'t.<|im_end|>\n' }})"), "chatml:Don't.");
+  EXPECT_EQ(layout_of_template(R"({{ '<|im_start|>system\n' + text + '<|im_end|>\n' }})"), "chatml")
+      << "no default: it is put together";
+}
+
+TEST(ChatTemplate, OfARealModelIsRecognised) {
+  for (const auto& [model, layout] :
+       {std::pair{"qwen2_5", std::string("chatml:") + kQwen}, {"llama3_2", "llama3"}}) {
+    const std::string file = fmt::format("fixtures/tokenizers/{}/tokenizer_config.json", model);
+    if (!shared_path(file)) GTEST_SKIP() << shared_missing(file);
+    const Json config = parse_json(shared_text(file), file);
+    EXPECT_EQ(layout_of_template(config.at("chat_template").as_string()), layout);
+  }
+}
+
+TEST(ChatTemplate, WrittenByUsIsRecognisedByUs) {
+  for (const char* name :
+       {"roles", "llama3", "chatml", "chatml+bos", "chatml:Be 'kind'.\nAlways \\ ever: \"so\"."})
+    EXPECT_EQ(layout_of_template(jinja_template(ChatLayoutText::parse(name))), name);
+  EXPECT_EQ(message_of([] { jinja_template(ChatLayoutText::parse("gemma")); }),
+            "there is no template for the chat layout 'gemma'");
+}
+
+// What a template prints, by the program for which templates are written.
+std::string rendered(const TempFolder& folder, const std::string& jinja, const Conversation& turns,
+                     const std::string& bos) {
+  Json messages = Json::array();
+  for (const Turn& turn : turns)
+    messages.push(Json::object().set("role", name_of(turn.role)).set("content", turn.content));
+  folder.write("in.json",
+               Json::object().set("jinja", jinja).set("messages", messages).set("bos", bos).dump());
+  folder.write(
+      "render.py",
+      "import json, sys, jinja2.sandbox\n"
+      "given = json.load(open('in.json', encoding='utf-8'))\n"
+      "env = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)\n"
+      "text = env.from_string(given['jinja']).render(messages=given['messages'], bos_token=given['bos'],\n"
+      "                                              add_generation_prompt=True)\n"
+      "open('out.txt', 'w', encoding='utf-8', newline='').write(text)\n");
+  const RunResult run =
+      run_program("/usr/bin/env", {.arguments = {"python3", "render.py"}, .folder = folder.path()});
+  return run.exit_code == 0 ? folder.read("out.txt") : "failed: " + run.err;
+}
+
+bool jinja_is_there() {
+  return run_program("/usr/bin/env", {.arguments = {"python3", "-c", "import jinja2"}}).exit_code == 0;
+}
+
+TEST(ChatTemplate, RendersToTheVeryIdsOfThePrompt) {
+  if (!jinja_is_there()) GTEST_SKIP() << "python3 with jinja2 is not installed";
+  const TempFolder folder;
+  const auto tokenizer = every_token();
+  const std::vector<Conversation> conversations = {
+      kTurns,
+      {{ChatRole::user, "Grüße, 'du' \"da\" \\ {{ x }}"}},
+      {{ChatRole::user, "\nline\n\nline\n"}, {ChatRole::assistant, "ja 😀"}, {ChatRole::user, "  "}}};
+  for (const char* name : {"roles", "chatml", "chatml+bos:Don't \"lie\"\\.\nEver.", "llama3"}) {
+    const ChatLayout layout(*tokenizer, name);
+    for (const Conversation& turns : conversations) {
+      const std::string text = rendered(folder, jinja_template(layout.text()), turns, "<bos>");
+      EXPECT_EQ(tokenizer->encode(text, {.trusted = true}), layout.prompt(turns)) << name << ": " << text;
+    }
+  }
+}
+
+// The template that came with the model, and the tokenizer that came with it: our ids are theirs.
+TEST(ChatTemplate, OfQwenRendersToTheVeryIdsOfThePrompt) {
+  const char* file = "fixtures/tokenizers/qwen2_5/tokenizer_config.json";
+  if (!shared_path(file)) GTEST_SKIP() << shared_missing(file);
+  if (!jinja_is_there()) GTEST_SKIP() << "python3 with jinja2 is not installed";
+  const TempFolder folder;
+  const auto tokenizer = shared_tokenizer("qwen2_5");
+  const std::string jinja = parse_json(shared_text(file), file).at("chat_template").as_string();
+  const ChatLayout layout(*tokenizer, layout_of_template(jinja));
+  const std::vector<Conversation> conversations = {
+      kTurns,
+      {{ChatRole::user, "How many eggs?"}},
+      {{ChatRole::user, "\n\nTwo newlines first"}, {ChatRole::assistant, "Yes.\n"}, {ChatRole::user, " 12"}}};
+  for (const Conversation& turns : conversations) {
+    const std::string text = rendered(folder, jinja, turns, "");
+    EXPECT_EQ(tokenizer->encode(text, {.trusted = true}), layout.prompt(turns)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace thimble
