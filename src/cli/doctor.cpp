@@ -1,8 +1,8 @@
 #include "cli/doctor.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -15,8 +15,10 @@
 #include "base/table.h"
 #include "base/version.h"
 #include "cli/console.h"
+#include "cli/libraries.h"
 #include "cli/parse.h"
 #include "ops/cuda_plugin.h"
+#include "ops/kernel_choice.h"
 
 namespace thimble {
 
@@ -25,23 +27,23 @@ namespace {
 constexpr std::int64_t kMeasuredBytes = 256 << 20;
 constexpr double kMeasuredSeconds = 3;
 
-// The versions that run, not those of the headers, wherever a library can tell.
-std::vector<std::pair<std::string, std::string>> libraries() {
-  const unsigned xxhash = XXH_versionNumber();
-  return {
-      {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
-      {"xxhash", fmt::format("{}.{}.{}", xxhash / 10000, xxhash / 100 % 100, xxhash % 100)},
-      {"OpenMP", _OPENMP >= 202011   ? "5.1"
-                 : _OPENMP >= 201811 ? "5.0"
-                                     : "4.5"},
-  };
-}
-
 std::string because(const Machine& machine) {
   if (machine.container_cpus > 0 && machine.container_cpus < machine.affinity_cpus)
     return "limited by the container";
   if (machine.affinity_cpus < machine.logical_cpus) return "limited by the process's affinity";
   return "";
+}
+
+// Where runs and files of the current folder would go.
+struct Disk {
+  std::string folder;
+  std::uint64_t total_bytes = 0, available_bytes = 0;
+};
+
+Disk disk_here() {
+  const std::filesystem::path folder = std::filesystem::current_path();
+  const std::filesystem::space_info space = std::filesystem::space(folder);
+  return {folder.string(), space.capacity, space.available};
 }
 
 Json as_json(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
@@ -54,7 +56,13 @@ Json as_json(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
                     .set("kind", cache.kind)
                     .set("bytes", cache.bytes)
                     .set("shared_by", cache.shared_by));
-  for (const auto& [name, version] : libraries()) versions.set(name, version);
+  for (const auto& [name, version] : libraries()) versions.set(name, version ? Json(*version) : Json());
+  Json missing = Json::object(), kernels = Json::array();
+  for (const auto& [name, reason] : missing_libraries()) missing.set(name, reason);
+  for (const KernelChoice& choice : kernel_choices())
+    kernels.push(
+        Json::object().set("work", choice.work).set("kernel", choice.kernel).set("reason", choice.reason));
+  const Disk disk = disk_here();
   const DtypeChoice dtype = training_dtype(machine.features);
 
   Json report = Json::object();
@@ -72,9 +80,15 @@ Json as_json(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
                  .set("available_bytes", machine.available_bytes)
                  .set("limit_bytes", machine.container_memory_bytes > 0 ? Json(machine.container_memory_bytes)
                                                                         : Json(nullptr)));
+  report.set("disk", Json::object()
+                         .set("folder", disk.folder)
+                         .set("total_bytes", disk.total_bytes)
+                         .set("available_bytes", disk.available_bytes));
   report.set("libraries", versions);
+  report.set("not_built", missing);
   report.set("threads", max_threads());
   report.set("training_dtype", Json::object().set("dtype", dtype.dtype).set("reason", dtype.reason));
+  report.set("kernels", kernels);
   const DeviceChoice card = choose_device();
   const bool cuda = card.runtime->device() == Device::cuda;
   report.set("cuda", Json::object()
@@ -125,12 +139,24 @@ std::string card_text(const DeviceChoice& choice) {
                      in_bytes(static_cast<double>(facts.available_bytes)), facts.versions);
 }
 
+std::string library_text() {
+  std::string text;
+  for (const auto& [name, version] : libraries())
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, version.value_or("of unknown version"));
+  return text;
+}
+
+std::string kernels_text() {
+  Table table({"work", "kernel", "why"});
+  for (const KernelChoice& choice : kernel_choices())
+    table.row({std::string(choice.work), choice.kernel, choice.reason});
+  return table.text();
+}
+
 std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
   std::string cpus = fmt::format("{} logical, {} usable", machine.logical_cpus, machine.usable_cpus());
   if (const std::string reason = because(machine); !reason.empty()) cpus += " (" + reason + ")";
-  std::string versions;
-  for (const auto& [name, version] : libraries())
-    versions += fmt::format("{}{} {}", versions.empty() ? "" : ", ", name, version);
+  const Disk disk = disk_here();
   const DtypeChoice dtype = training_dtype(machine.features);
 
   Table table;
@@ -142,14 +168,18 @@ std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& 
   table.row({"missing", feature_text(machine.features, false)});
   table.row({"caches", cache_text(machine.caches)});
   table.row({"memory", memory_text(machine)});
-  table.row({"libraries", versions});
+  table.row(
+      {"disk", fmt::format("{} available of {} in {}", in_bytes(static_cast<double>(disk.available_bytes)),
+                           in_bytes(static_cast<double>(disk.total_bytes)), disk.folder)});
+  table.row({"libraries", library_text()});
+  for (const auto& [name, reason] : missing_libraries()) table.row({name, reason});
   table.row({"training", fmt::format("{}: {}", dtype.dtype, dtype.reason)});
   table.row({"cuda", card_text(choose_device())});
   if (copy)
     table.row({"copy", fmt::format("{:.1f} GB/s read + written (median of {} copies of {}, {} threads)",
                                    copy->gigabytes_per_second, copy->repeats,
                                    in_bytes(static_cast<double>(copy->buffer_bytes)), copy->threads)});
-  return table.text();
+  return table.text() + "\n" + kernels_text();
 }
 
 int run_doctor(const Arguments& arguments, Console& console) {

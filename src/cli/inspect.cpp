@@ -1,18 +1,29 @@
 #include "cli/inspect.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
 
 #include "base/json.h"
-#include "base/table.h"
+#include "base/number.h"
 #include "cli/console.h"
+#include "cli/inspect_page.h"
 #include "cli/parse.h"
 #include "formats/model_file.h"
 #include "model/config_keys.h"
+#include "qa/model_facts.h"
 
 namespace thimble {
 
 namespace {
+
+constexpr std::size_t kPlainWidth = 120;  // where there is no terminal
+
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
 
 Json settings_json(const Config& config, bool training) {
   Json object = Json::object();
@@ -40,86 +51,124 @@ Json metadata_json(const ModelConfig& c) {
       .set("tie_word_embeddings", c.tie_embeddings);
 }
 
-Json id_json(const std::optional<TokenId>& id) {
-  return id ? Json(*id) : Json();
-}
-
-Json tokenizer_json(const ModelFile& file) {
-  const auto tokenizer = open_tokenizer(file);
-  if (!tokenizer) return {};
+Json tokenizer_json(const ModelFacts& facts) {
+  if (!facts.tokenizer) return {};
+  const TokenizerFacts& tokenizer = *facts.tokenizer;
+  Json special = Json::object();
+  for (const auto& [name, id] : tokenizer.special_tokens) special.set(name, id);
   return Json::object()
-      .set("kind", name_of(tokenizer->kind()))
-      .set("vocab_size", tokenizer->vocab_size())
-      .set("bos", id_json(tokenizer->special().bos))
-      .set("eos", id_json(tokenizer->special().eos))
-      .set("digest", tokenizer->digest().hex());
+      .set("kind", tokenizer.kind)
+      .set("vocab_size", tokenizer.vocab_size)
+      .set("bos", or_null(tokenizer.special.bos))
+      .set("eos", or_null(tokenizer.special.eos))
+      .set("unk", or_null(tokenizer.special.unk))
+      .set("pad", or_null(tokenizer.special.pad))
+      .set("special_tokens", special)
+      .set("bytes_per_token", facts.training ? or_null(facts.training->bytes_per_token) : Json())
+      .set("digest", tokenizer.digest);
 }
 
-Json training_json(const ModelFile& file) {
-  if (!file.step) return {};
-  return Json::object().set("step", *file.step).set("config", settings_json(file.config, true));
+Json training_json(const ModelFile& file, const ModelFacts& facts) {
+  if (!facts.training) return {};
+  const TrainingFacts& training = *facts.training;
+  Json losses = Json::array(), validations = Json::array(), golden = Json::array();
+  for (const double loss : training.losses) losses.push(loss);
+  for (const auto& [step, loss] : training.validations)
+    validations.push(Json::object().set("step", step).set("val_loss", loss));
+  for (const TokenId id : training.golden) golden.push(id);
+  return Json::object()
+      .set("step", training.step)
+      .set("tokens", or_null(training.tokens))
+      .set("seconds", or_null(training.seconds))
+      .set("train_loss", or_null(training.train_loss))
+      .set("val_loss", or_null(training.val_loss))
+      .set("val_bpb", or_null(training.val_bpb))
+      .set("best_step", or_null(training.best_step))
+      .set("best_val_loss", or_null(training.best_val_loss))
+      .set("losses", training.losses.empty() ? Json() : losses)
+      .set("validations", training.losses.empty() ? Json() : validations)
+      .set("golden", training.golden.empty() ? Json() : golden)
+      .set("config", settings_json(file.config, true));
 }
 
-Json as_json(const ModelFile& file) {
+Json stats_json(const TensorStats& stats) {
+  Json histogram = Json::array();
+  for (const double count : stats.histogram) histogram.push(static_cast<std::int64_t>(count));
+  return Json::object()
+      .set("mean", stats.mean)
+      .set("std", stats.deviation)
+      .set("min", stats.least)
+      .set("max", stats.most)
+      .set("zeros", stats.zeros)
+      .set("not_finite", stats.not_finite)
+      .set("histogram", histogram);
+}
+
+// As they lie in the file; the numbers of those that are one of our tensors.
+Json tensors_json(const ModelFile& file) {
+  const ParamTable table(file.config.model);
   Json tensors = Json::array();
-  for (const StoredTensor& tensor : file.tensors)
+  for (const StoredTensor& tensor : file.tensors) {
+    const Param* param = param_of(file, table, tensor.name);
     tensors.push(Json::object()
                      .set("name", tensor.name)
                      .set("dtype", tensor.dtype)
                      .set("shape", Json::array({tensor.dims.begin(), tensor.dims.end()}))
-                     .set("bytes", tensor.bytes));
+                     .set("bytes", tensor.bytes)
+                     .set("statistics", param ? stats_json(stats_of(values_of(file, *param))) : Json()));
+  }
+  return tensors;
+}
+
+Json groups_json(const ModelFacts& facts) {
+  Json groups = Json::array();
+  for (const WeightGroup& group : facts.weights)
+    groups.push(Json::object()
+                    .set("name", group.name)
+                    .set("tensors", group.tensors)
+                    .set("parameters", group.parameters)
+                    .set("shape", Json::array({group.dims.begin(), group.dims.end()}))
+                    .set("dtype", group.dtype.empty() ? Json() : Json(group.dtype))
+                    .set("bytes", group.bytes > 0 ? Json(group.bytes) : Json())
+                    .set("statistics", stats_json(group.stats)));
+  return groups;
+}
+
+Json as_json(const ModelFile& file, const ModelFacts& facts) {
+  Json metadata = Json::object();
+  for (const auto& [key, value] : file.metadata) metadata.set(key, value);
   return Json::object()
       .set("path", file.path.string())
       .set("format", file.format)
       .set("architecture", file.architecture)
-      .set("parameters", ParamTable(file.config.model).count())
+      .set("parameters", facts.parameters)
+      .set("bytes", facts.file_bytes)
       .set("metadata", metadata_json(file.config.model))
       .set("config", settings_json(file.config, false))
-      .set("tokenizer", tokenizer_json(file))
+      .set("tokenizer", tokenizer_json(facts))
       .set("chat_layout", file.layout.empty() ? Json() : Json(file.layout))
-      .set("training", training_json(file))
-      .set("tensors", tensors);
+      .set("training", training_json(file, facts))
+      .set("groups", groups_json(facts))
+      .set("tensors", tensors_json(file))
+      .set("file_metadata", metadata);
 }
 
-std::string tokenizer_text(const ModelFile& file) {
-  const auto tokenizer = open_tokenizer(file);
-  if (!tokenizer) return "none";
-  return fmt::format("{}, {} tokens", name_of(tokenizer->kind()), with_commas(tokenizer->vocab_size()));
-}
-
-std::string shape_text(const ModelConfig& c) {
-  const std::string heads =
-      c.kv_heads == c.heads ? fmt::format("{}", c.heads) : fmt::format("{}/{}", c.heads, c.kv_heads);
-  return fmt::format("{} layers x {}, {} heads of {}, MLP {}", c.layers, c.dim, heads, c.head_dim,
-                     c.mlp_hidden);
-}
-
-std::string as_text(const ModelFile& file) {
-  const ModelConfig& c = file.config.model;
-  Table facts;
-  facts.row({"file", file.path.string()});
-  facts.row({"format", file.format});
-  facts.row({"architecture", file.architecture});
-  facts.row({"shape", shape_text(c)});
-  facts.row({"parameters", with_commas(ParamTable(c).count())});
-  facts.row({"vocabulary", fmt::format("{}{}", with_commas(c.vocab_size), c.tie_embeddings ? ", tied" : "")});
-  facts.row({"context", with_commas(c.context)});
-  facts.row({"tokenizer", tokenizer_text(file)});
-  if (!file.layout.empty()) facts.row({"chat layout", file.layout});
-  facts.row({"training", file.step ? fmt::format("{} steps", with_commas(*file.step)) : "not recorded"});
-  Table tensors({"tensor", "type", "shape", "bytes"});
-  for (const StoredTensor& tensor : file.tensors)
-    tensors.row({tensor.name, tensor.dtype, fmt::format("[{}]", fmt::join(tensor.dims, ", ")),
-                 with_commas(static_cast<long long>(tensor.bytes))});
-  return facts.text() + "\n" + tensors.text();
+std::size_t page_width() {
+  if (const char* columns = std::getenv("COLUMNS"))
+    if (const auto width = number_in<std::size_t>(columns); width && *width > 0) return *width;
+  winsize size{};
+  if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    return size.ws_col;
+  return kPlainWidth;
 }
 
 int run_inspect(const Arguments& arguments, Console& console) {
   const ModelFile file = open_model(arguments.path("MODEL"));
+  const ModelFacts facts = facts_of(file, arguments.path("MODEL"));
   if (console.json())
-    console.print_json(as_json(file));
+    console.print_json(as_json(file, facts));
   else
-    console.print(as_text(file));
+    console.print(inspect_page(file, facts, page_width()));
   return 0;
 }
 
@@ -128,7 +177,8 @@ int run_inspect(const Arguments& arguments, Console& console) {
 Command inspect_command() {
   return {.name = "inspect",
           .summary = "what is inside a model",
-          .arguments = {{.name = "MODEL", .help = "run folder, checkpoint, artifact or Hugging Face folder"}},
+          .arguments = {{.name = "MODEL",
+                         .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
           .options = {common::json(), common::quiet()},
           .examples = {"thimble inspect model.safetensors", "thimble inspect runs/chat-1 --json"},
           .run = run_inspect};

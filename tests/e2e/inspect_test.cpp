@@ -1,5 +1,8 @@
 // `thimble inspect`
+#include <sstream>
+
 #include "base/json.h"
+#include "base/table.h"
 #include "e2e/golf_files.h"
 
 namespace thimble {
@@ -69,7 +72,121 @@ TEST(Inspect, SaysWhatIsNoModel) {
   const RunResult run = run_binary({.arguments = {"inspect", "m"}, .folder = folder.path()});
   EXPECT_EQ(run.exit_code, 1) << run;
   EXPECT_EQ(run.out, "");
-  EXPECT_TRUE(run.err.starts_with("error: m is a GGUF, which this build cannot read yet\n")) << run;
+  EXPECT_TRUE(run.err.starts_with("error: m: ")) << run;
+}
+
+// A run, and what was made of it.
+class InspectRun : public testing::Test {
+ protected:
+  InspectRun() {
+    std::string text;
+    for (int i = 0; i < 150; ++i) text += "line " + std::to_string(i * 7) + ": the cat sat on the mat.\n";
+    std::vector<std::string> train = {"train", "--data", folder_.write("text.txt", text).string(), "-o",
+                                      path("run")};
+    for (const char* setting : {"context=32", "layers=2", "dim=64", "heads=2", "kv_heads=1", "mlp_hidden=512",
+                                "batch_tokens=64", "steps=20", "val_every=10"})
+      train.insert(train.end(), {"--set", setting});
+    EXPECT_EQ(run_binary({.arguments = train}).exit_code, 0);
+  }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  void make(std::vector<std::string> arguments) const {
+    const RunResult run = run_binary({.arguments = arguments});
+    ASSERT_EQ(run.exit_code, 0) << run;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(InspectRun, TellsItsHistory) {
+  const Json report = inspected(path("run"));
+  const Json& training = report.at("training");
+  EXPECT_EQ(training.at("step").as_int(), 20);
+  EXPECT_EQ(training.at("tokens").as_int(), 20 * 64);
+  EXPECT_EQ(training.at("losses").size(), 20u);
+  EXPECT_EQ(training.at("validations").size(), 3u);  // at 0, 10 and 20
+  EXPECT_EQ(training.at("validations").as_array().back().at("val_loss"), training.at("val_loss"));
+  EXPECT_GT(training.at("val_bpb").as_double(), 0);
+  EXPECT_EQ(training.at("golden").size(), 32u);
+  EXPECT_EQ(training.at("config").at("steps").as_int(), 20);
+  EXPECT_EQ(report.at("tokenizer").at("kind").as_string(), "bytes");
+  EXPECT_EQ(report.at("tokenizer").at("special_tokens").at("<bos>").as_int(), 0);
+  EXPECT_NEAR(report.at("tokenizer").at("bytes_per_token").as_double(), 1, 0.05);
+
+  // A checkpoint that left its run knows of it what it carries, and of the rest nothing.
+  std::filesystem::copy_file(path("run") + "/last.safetensors", path("alone.safetensors"));
+  const Json alone = inspected(path("alone.safetensors"));
+  EXPECT_EQ(alone.at("training").at("val_bpb"), training.at("val_bpb"));
+  EXPECT_TRUE(alone.at("training").at("losses").is_null());
+  EXPECT_TRUE(alone.at("tokenizer").at("bytes_per_token").is_null());
+
+  const RunResult page = run_binary({.arguments = {"inspect", path("run")}});
+  for (const char* part : {"20 steps, 1.28 k tokens", "bits per byte", "loss          ", "says          \"",
+                           "bytes each in training", "qk_norm=true", "optim.m.*", "<bos> 0 (bos)"})
+    EXPECT_NE(page.out.find(part), std::string::npos) << part << "\n" << page;
+}
+
+TEST_F(InspectRun, TensorsComeWithTheirNumbers) {
+  const Json report = inspected(path("run"));
+  const auto statistics = [](const Json& list, std::string_view name) {
+    for (const Json& entry : list.as_array())
+      if (entry.at("name").as_string() == name) return entry.at("statistics");
+    return Json();
+  };
+  const Json norm = statistics(report.at("tensors"), "model.norm.weight");
+  EXPECT_NEAR(norm.at("mean").as_double(), 1, 0.2);
+  EXPECT_LE(norm.at("min").as_double(), norm.at("mean").as_double());
+  EXPECT_EQ(norm.at("zeros").as_int(), 0);
+  double counted = 0;
+  for (const Json& bin : norm.at("histogram").as_array()) counted += bin.as_double();
+  EXPECT_EQ(counted, 64);
+  EXPECT_TRUE(statistics(report.at("tensors"), "thimble.tokenizer").is_null());
+  for (const Json& group : report.at("groups").as_array())
+    if (group.at("name").as_string() == "model.layers.*.mlp.up_proj.weight") {
+      EXPECT_EQ(group.at("tensors").as_int(), 2);
+      EXPECT_EQ(group.at("parameters").as_int(), 2 * 512 * 64);
+      EXPECT_EQ(group.at("bytes").as_int(), 2 * 512 * 64 * 4);
+    }
+}
+
+TEST_F(InspectRun, EveryKindOfModelHasEveryKey) {
+  make({"pack", path("run"), "-o", path("m.thimble"), "--bits", "6"});
+  make({"export", path("run"), "--format", "gguf", "--type", "q8_0", "-o", path("m.gguf")});
+  make({"export", path("run"), "--format", "hf", "-o", path("hf")});
+  const Json source = inspected(path("run"));
+  for (const char* model : {"m.thimble", "m.gguf", "hf"}) {
+    const Json report = inspected(path(model));
+    for (const char* key : {"format", "architecture", "parameters", "metadata", "config", "tokenizer",
+                            "training", "tensors", "groups", "chat_layout"})
+      EXPECT_NE(report.find(key), nullptr) << model << " " << key;
+    EXPECT_EQ(report.at("metadata"), source.at("metadata")) << model;
+    EXPECT_EQ(report.at("parameters"), source.at("parameters")) << model;
+    EXPECT_TRUE(report.at("training").is_null()) << model;  // they do not know it
+    for (const Json& tensor : report.at("tensors").as_array())
+      EXPECT_FALSE(tensor.at("statistics").is_null()) << model << " " << tensor.at("name").as_string();
+  }
+  const auto dtype = [&](const char* model, std::string_view name) {
+    const Json report = inspected(path(model));
+    for (const Json& group : report.at("groups").as_array())
+      if (group.at("name").as_string() == name) return group.at("dtype").as_string();
+    return std::string("not there");
+  };
+  EXPECT_EQ(dtype("m.thimble", "model.layers.*.mlp.up_proj.weight"), "I6");
+  EXPECT_EQ(dtype("m.gguf", "model.layers.*.mlp.up_proj.weight"), "Q8_0");
+  EXPECT_EQ(dtype("m.gguf", "model.norm.weight"), "F32");
+}
+
+TEST_F(InspectRun, ThePageFitsTheTerminal) {
+  for (const int width : {60, 80, 120, 200}) {
+    const RunResult page = run_binary({.arguments = {"inspect", "run"},
+                                       .folder = folder_.path(),
+                                       .environment = {{"COLUMNS", std::to_string(width)}}});
+    EXPECT_EQ(page.exit_code, 0) << page;
+    std::istringstream lines(page.out);
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_LE(display_width(line), static_cast<std::size_t>(width)) << line;
+    EXPECT_NE(page.out.find("histogram"), std::string::npos) << page;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,91 @@
+#include "cli/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "cli/console.h"
+#include "cli/parse.h"
+#include "formats/architecture.h"
+#include "model/config_builder.h"
+#include "model/presets.h"
+
+namespace thimble {
+
+std::vector<Option> with_bench_options(std::vector<Option> own, std::string_view iterations,
+                                       std::string_view iterations_help) {
+  own.push_back({.name = "iterations", .value = "N", .initial = iterations, .help = iterations_help});
+  own.push_back({.name = "min-tps", .value = "F", .initial = "0", .help = "fail below so many tokens/s"});
+  for (const Option& option : {common::threads(), common::json(), common::quiet()}) own.push_back(option);
+  return own;
+}
+
+Verdict verdict_of(const Arguments& arguments, double tokens_per_second) {
+  const double least = arguments.number("min-tps", {.least = 0});
+  return {least, tokens_per_second >= least};
+}
+
+int exit_code(const Verdict& verdict, Console& console) {
+  if (verdict.passed) return 0;
+  console.log().warning("slower than the {} tokens/s asked for", verdict.least);
+  return 1;
+}
+
+std::vector<Option> model_options() {
+  return {
+      {.name = "preset", .help = "random weights of this shape, instead of MODEL", .choices = preset_names()},
+      {.name = "set", .value = "KEY=VALUE", .help = "one setting, on top of the preset", .repeated = true}};
+}
+
+ModelFile bench_model(const Arguments& arguments) {
+  const bool model = arguments.given("MODEL"), preset = arguments.given("preset");
+  if (model == preset)
+    throw UsageError(fmt::format("expected MODEL or --preset, found {}", model ? "both" : "neither"));
+  if (model) {
+    if (arguments.given("set")) throw UsageError("--set is for --preset: a MODEL has its settings");
+    return open_model(arguments.path("MODEL"));
+  }
+  ConfigBuilder settings;
+  settings.preset(arguments.text("preset"));
+  for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
+  ModelFile file;
+  file.path = arguments.text("preset");
+  file.format = "preset";
+  file.config = settings.resolve();
+  file.architecture = architecture_of(file.config.model);
+  const ParamTable table(file.config.model);
+  file.weights.resize(static_cast<std::size_t>(table.block_size()));
+  initialise(table, static_cast<std::uint64_t>(file.config.train.seed), file.weights);
+  return file;
+}
+
+std::int64_t tokens_from(const Arguments& arguments, const ModelConfig& config) {
+  if (!arguments.given("max-tokens")) return std::min(arguments.integer("max-tokens"), config.context);
+  return arguments.integer("max-tokens", {.least = 1, .most = config.context});
+}
+
+Model model_for(ModelFile& file, const Context& context, DType dtype, const SpeedRequest& request) {
+  ModelConfig& config = file.config.model;
+  const std::int64_t needed = request.tokens + request.depth;
+  const bool any_length = config.position != PositionKind::learned;  // those have a row for each position
+  if (any_length && needed < config.context) config.context = needed;
+  return make_model(file, context, dtype);
+}
+
+Json as_json(const Speed& speed) {
+  Json samples = Json::array();
+  for (const double rate : speed.rates) samples.push(rate);
+  return Json::object()
+      .set("test", speed.name)
+      .set("tokens_per_second", speed.mean())
+      .set("stddev", speed.deviation())
+      .set("samples", samples);
+}
+
+std::string as_text(const Speed& speed) {
+  return fmt::format("{}: {:.1f} +- {:.1f} tokens/s", speed.name, speed.mean(), speed.deviation());
+}
+
+}  // namespace thimble

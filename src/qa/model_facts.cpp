@@ -1,0 +1,192 @@
+#include "qa/model_facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/number.h"
+#include "formats/fold_gguf.h"
+#include "formats/gguf_names.h"
+#include "formats/safetensors.h"
+#include "train/checkpoint.h"
+#include "train/golden.h"
+#include "train/history.h"
+
+namespace thimble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// "blk.12.attn_q.weight" -> "blk.*.attn_q.weight"
+std::string without_layer(std::string_view name) {
+  std::string pattern;
+  for (std::size_t begin = 0; begin <= name.size();) {
+    const std::size_t end = std::min(name.find('.', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    const bool number = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
+    if (begin > 0) pattern += '.';
+    pattern += number ? std::string_view("*") : part;
+    begin = end + 1;
+  }
+  return pattern;
+}
+
+// "optim.m.blocks.0.attn.c_q.weight" -> "optim.m.*"
+std::string kind_of_other(std::string_view name) {
+  if (!name.starts_with(kOptimizerPrefix)) return without_layer(name);
+  const std::size_t second = name.find('.', kOptimizerPrefix.size());
+  return fmt::format("{}.*", name.substr(0, second));
+}
+
+void add_dtype(const std::string& dtype, std::string& list) {
+  if (list.find(dtype) != list.npos) return;
+  list += (list.empty() ? "" : ", ") + dtype;
+}
+
+// In the order in which they are met.
+template <class Entry>
+Entry& entry_with(const std::string& name, std::vector<Entry>& list) {
+  const auto found = std::ranges::find(list, name, &Entry::name);
+  if (found != list.end()) return *found;
+  list.push_back({});
+  list.back().name = name;
+  return list.back();
+}
+
+void group_tensors(const ModelFile& file, ModelFacts& facts) {
+  const ParamTable table(file.config.model);
+  facts.parameters = table.count();
+  std::map<std::string, std::vector<std::span<const float>>> values;
+  for (const Param& param : table.all()) {
+    WeightGroup& group = entry_with(without_layer(param.name), facts.weights);
+    group.dims = param.dims;
+    ++group.tensors;
+    group.parameters += param.count();
+    values[group.name].push_back(values_of(file, param));
+  }
+  for (WeightGroup& group : facts.weights) group.stats = stats_of(values[group.name]);
+  for (const StoredTensor& stored : file.tensors) {
+    if (const Param* param = param_of(file, table, stored.name)) {
+      WeightGroup& group = entry_with(without_layer(param->name), facts.weights);
+      add_dtype(stored.dtype, group.dtype);
+      group.bytes += stored.bytes;
+      continue;
+    }
+    OtherTensors& other = entry_with(kind_of_other(stored.name), facts.others);
+    ++other.tensors;
+    other.bytes += stored.bytes;
+  }
+}
+
+std::optional<TokenizerFacts> tokenizer_facts(const Tokenizer* tokenizer) {
+  if (!tokenizer) return std::nullopt;
+  return TokenizerFacts{.kind = name_of(tokenizer->kind()),
+                        .vocab_size = tokenizer->vocab_size(),
+                        .special = tokenizer->special(),
+                        .special_tokens = tokenizer->special_tokens(),
+                        .digest = tokenizer->digest().hex()};
+}
+
+std::optional<double> number_at(const ModelFile& file, std::string_view key) {
+  const std::string* text = find_metadata(file, key);
+  return text ? number_in<double>(*text) : std::nullopt;
+}
+
+// RUN, RUN/best.safetensors and RUN/checkpoints/step-00000100.safetensors belong to the same metrics.
+std::optional<fs::path> metrics_of(const fs::path& model) {
+  const fs::path folder = fs::is_directory(model) ? model : model.parent_path();
+  for (const fs::path& candidate : {folder / "metrics.jsonl", folder / ".." / "metrics.jsonl"})
+    if (fs::is_regular_file(candidate)) return candidate;
+  return std::nullopt;
+}
+
+void add_history(const fs::path& metrics, TrainingFacts& facts) {
+  const RunHistory history = read_history(metrics);
+  if (history.steps() == 0) return;
+  facts.losses = history.losses().points();
+  for (const RunHistory::Validation& validation : history.validations())
+    facts.validations.emplace_back(validation.step, validation.loss);
+  facts.train_loss = history.smoothed_loss();
+  facts.seconds = history.seconds();
+  if (history.bytes_per_token() > 0) facts.bytes_per_token = history.bytes_per_token();
+}
+
+std::optional<TrainingFacts> training_facts(const ModelFile& file, const Tokenizer* tokenizer,
+                                            const fs::path& path) {
+  if (!file.step) return std::nullopt;
+  TrainingFacts facts;
+  facts.step = *file.step;
+  facts.val_loss = number_at(file, kValLossKey);
+  facts.val_bpb = number_at(file, kValBpbKey);
+  const std::string *ids = find_metadata(file, kGoldenKey), *nats = find_metadata(file, kGoldenNatsKey);
+  if (ids && nats && tokenizer) {
+    facts.golden = golden_from(*ids, *nats, tokenizer->vocab_size()).ids;
+    facts.golden_text = tokenizer->decode(facts.golden, {.keep_special = true});
+  }
+  const SafetensorsFile checkpoint = SafetensorsFile::open(file.path);
+  if (checkpoint.find(kTrainStateTensor)) {
+    const TrainState state = read_checkpoint_head(checkpoint).state;
+    facts.tokens = state.tokens;
+    if (state.best_step >= 0) {
+      facts.best_step = state.best_step;
+      facts.best_val_loss = state.best_val_loss;
+    }
+  }
+  try {
+    if (const auto metrics = metrics_of(path)) add_history(*metrics, facts);
+  } catch (const Error&) {  // a run that is being trained right now may have half a line there
+  }
+  return facts;
+}
+
+std::uint64_t bytes_of(const fs::path& path) {
+  if (!fs::is_directory(path)) return fs::file_size(path);
+  std::uint64_t bytes = 0;
+  for (const fs::directory_entry& entry : fs::directory_iterator(path))
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  return bytes;
+}
+
+}  // namespace
+
+const std::string* find_metadata(const ModelFile& file, std::string_view key) {
+  for (const auto& [name, value] : file.metadata)
+    if (name == key) return &value;
+  return nullptr;
+}
+
+std::span<const float> values_of(const ModelFile& file, const Param& param) {
+  return std::span(file.weights)
+      .subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
+}
+
+const Param* param_of(const ModelFile& file, const ParamTable& table, std::string_view stored_name) {
+  if (const Param* param = table.find(stored_name)) return param;
+  if (file.format != "gguf") return nullptr;
+  if (is_folded_architecture(file.architecture)) {
+    for (const FoldedTensor& tensor : folded_tensors(file.architecture, file.config.model))
+      if (tensor.name == stored_name && !tensor.output_scale)
+        for (const Param& param : table.all())
+          if (param.role == tensor.role && param.layer == tensor.layer) return &param;
+    return nullptr;
+  }
+  for (const Param& param : table.all())
+    for (const GgufName& known : gguf_names())
+      if (known.role == param.role && known.of(param.layer) == stored_name) return &param;
+  return nullptr;
+}
+
+ModelFacts facts_of(const ModelFile& file, const fs::path& path) {
+  ModelFacts facts;
+  facts.file_bytes = bytes_of(file.path);
+  group_tensors(file, facts);
+  const auto tokenizer = open_tokenizer(file);
+  facts.tokenizer = tokenizer_facts(tokenizer.get());
+  facts.training = training_facts(file, tokenizer.get(), path);
+  return facts;
+}
+
+}  // namespace thimble

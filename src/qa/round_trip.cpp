@@ -1,0 +1,110 @@
+#include "qa/round_trip.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "base/table.h"
+#include "tokenizer/unicode.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr int kRandomTexts = 500;
+constexpr std::uint64_t kLongestText = 40;  // characters
+constexpr std::size_t kShownBytes = 60;
+
+// What normalisers like to change: compatibility forms, a decomposed letter, capitals, runs of blanks, line ends.
+constexpr std::string_view kProbe = "\uFB01 e\u0301 ABC  x\n\ny\t\u00A0z ";
+
+std::string shown(const std::string& text) {
+  std::string out;
+  append_json_string(out, text);
+  return shortened(out, kShownBytes);
+}
+
+bool is_valid_utf8(std::string_view text) {
+  for (const char *at = text.data(), *end = at + text.size(); at < end;) {
+    const Utf8Char character = decode_utf8(at, end);
+    if (!character.valid) return false;
+    at += character.bytes;
+  }
+  return true;
+}
+
+std::string plain_text(Rng& random) {
+  std::string text;
+  for (std::uint64_t left = 1 + random.below(kLongestText); left > 0; --left) {
+    const bool blank = !text.empty() && text.back() != ' ' && left > 1 && random.below(5) == 0;
+    text += blank ? ' ' : "etaoinshrdlucmfwypvbgkjqxz0123456789"[random.below(36)];
+  }
+  return text;
+}
+
+std::string any_text(Rng& random) {
+  std::string text;
+  for (std::uint64_t left = 1 + random.below(kLongestText); left > 0; --left) {
+    const auto code = static_cast<char32_t>(random.below(random.below(3) == 0 ? 0x3000 : 0x250));
+    append_utf8(text, std::max<char32_t>(code, 1));
+  }
+  return text;
+}
+
+class Checker {
+ public:
+  explicit Checker(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
+    result_.exact = through(std::string(kProbe)) == kProbe;
+  }
+
+  RoundTrip run() {
+    for (TokenId id = 0; id < tokenizer_.vocab_size(); ++id) check_id(id);
+    Rng random(1);
+    for (int i = 0; i < kRandomTexts; ++i) {
+      expect_same(plain_text(random));
+      check_text(any_text(random));
+    }
+    return result_;
+  }
+
+ private:
+  std::string through(const std::string& text) const { return tokenizer_.decode(tokenizer_.encode(text)); }
+
+  void expect_same(const std::string& text) {
+    const std::string back = through(text);
+    check(back == text, "the text {} comes back from the tokenizer as {}", shown(text), shown(back));
+    ++result_.texts;
+  }
+
+  // What normalising leaves of a text must at least be left alone the second time.
+  void check_text(const std::string& text) { expect_same(result_.exact ? text : through(text)); }
+
+  void check_id(TokenId id) {
+    ++result_.ids;
+    const TokenType type = tokenizer_.token_type(id);
+    if (type == TokenType::unused) return;
+    if (type == TokenType::control) {
+      const std::string name = tokenizer_.token_text(id);
+      check(std::ranges::count(tokenizer_.encode(name), id) == 0,
+            "the text {} gives the control token {}: anybody could type it", shown(name), id);
+      return;
+    }
+    const std::string text = tokenizer_.decode(std::span(&id, 1));
+    if (text.empty() || !is_valid_utf8(text)) return;  // bytes are tried in texts
+    const std::string expected = result_.exact ? text : through(text), back = through(expected);
+    check(back == expected, "token {}, {}, comes back from the tokenizer as {}", id, shown(text),
+          shown(back));
+  }
+
+  const Tokenizer& tokenizer_;
+  RoundTrip result_;
+};
+
+}  // namespace
+
+RoundTrip check_round_trip(const Tokenizer& tokenizer) {
+  return Checker(tokenizer).run();
+}
+
+}  // namespace thimble

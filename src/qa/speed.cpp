@@ -1,0 +1,187 @@
+#include "qa/speed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/files.h"
+#include "base/rng.h"
+#include "model/rows.h"
+#include "qa/temporary_folder.h"
+#include "train/learned_tokenizer.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::int64_t kMostRows = 512;  // of one call: llama-bench's ubatch, and our batcher's
+
+// Random texts in the slots of a cache. Starting over costs nothing: positions decide what a row sees.
+class Texts {
+ public:
+  Texts(Model& model, std::int64_t streams)
+      : model_(model), cache_(model.config(), streams, model.dtype()), streams_(streams) {}
+
+  void clear() { texts_.assign(static_cast<std::size_t>(streams_), {}); }
+
+  // `count` more tokens of every stream, as many rows at a time as a call takes.
+  void read(std::int64_t count) {
+    for (std::int64_t done = 0; done < count;) {
+      const std::int64_t rows = std::min(count - done, std::max<std::int64_t>(kMostRows / streams_, 1));
+      step(rows);
+      done += rows;
+    }
+  }
+
+  // The next `rows` tokens of every stream in one call; logits of the last.
+  void step(std::int64_t rows) {
+    std::vector<DecodeRow> batch;
+    for (std::int64_t slot = 0; slot < streams_; ++slot)
+      for (std::int64_t i = 0; i < rows; ++i) batch.push_back(next_row(slot, i + 1 == rows));
+    model_.decode(decode_rows(model_.config(), streams_, batch), cache_);
+  }
+
+ private:
+  DecodeRow next_row(std::int64_t slot, bool wants_logits) {
+    std::vector<std::int32_t>& text = texts_[static_cast<std::size_t>(slot)];
+    text.push_back(
+        static_cast<std::int32_t>(random_.below(static_cast<std::uint64_t>(model_.config().vocab_size))));
+    const auto back = [&](std::size_t n) { return text.size() > n ? text[text.size() - 1 - n] : -1; };
+    return {.token = text.back(),
+            .previous = back(1),
+            .before_previous = back(2),
+            .position = static_cast<std::int32_t>(text.size() - 1),
+            .slot = static_cast<std::int32_t>(slot),
+            .wants_logits = wants_logits};
+  }
+
+  Model& model_;
+  KvCache cache_;
+  std::int64_t streams_;
+  std::vector<std::vector<std::int32_t>> texts_;
+  Rng random_{1};
+};
+
+std::string name_of(std::string_view test, const SpeedRequest& request) {
+  std::string name = fmt::format("{}{}", test, request.tokens);
+  if (request.depth > 0) name += fmt::format(" @ d{}", request.depth);
+  return name;
+}
+
+// `work` is timed, `before` it is not.
+Speed measure(std::string name, double tokens, std::int64_t repeats, const ProgressOutput& progress,
+              const Interrupt* interrupt, const std::function<void()>& before,
+              const std::function<void()>& work) {
+  Speed speed{std::move(name), {}};
+  ProgressBar bar(progress, speed.name, "repeats", static_cast<std::uint64_t>(repeats));
+  for (std::int64_t i = 0; i < repeats; ++i) {
+    if (interrupt) interrupt->throw_if_asked();
+    before();
+    const double start = seconds_now();
+    work();
+    speed.rates.push_back(tokens / (seconds_now() - start));
+    bar.advance(1);
+  }
+  return speed;
+}
+
+void check_request(const Model& model, const SpeedRequest& request) {
+  check(request.tokens > 0 && request.depth >= 0 && request.streams > 0 && request.repeats > 0,
+        "[bench] nothing to measure");
+  check(request.tokens + request.depth <= model.config().context, Hint{"ask for fewer with --max-tokens"},
+        "{} tokens are more than the model's context of {}", request.tokens + request.depth,
+        model.config().context);
+}
+
+}  // namespace
+
+double Speed::mean() const {
+  return std::accumulate(rates.begin(), rates.end(), 0.0) / static_cast<double>(rates.size());
+}
+
+double Speed::deviation() const {
+  if (rates.size() < 2) return 0;
+  double squares = 0;
+  for (const double rate : rates) squares += (rate - mean()) * (rate - mean());
+  return std::sqrt(squares / static_cast<double>(rates.size() - 1));
+}
+
+Speed prefill_speed(Model& model, const SpeedRequest& request, const ProgressOutput& progress,
+                    const Interrupt* interrupt) {
+  check_request(model, request);
+  Texts texts(model, request.streams);
+  const auto prepare = [&] {
+    texts.clear();
+    if (request.depth > 0) texts.read(request.depth);
+  };
+  prepare();
+  texts.read(request.tokens);
+  return measure(name_of("pp", request), static_cast<double>(request.tokens * request.streams),
+                 request.repeats, progress, interrupt, prepare, [&] { texts.read(request.tokens); });
+}
+
+Speed decode_speed(Model& model, const SpeedRequest& request, const ProgressOutput& progress,
+                   const Interrupt* interrupt) {
+  check_request(model, request);
+  Texts texts(model, request.streams);
+  const auto prepare = [&] {
+    texts.clear();
+    if (request.depth > 0) texts.read(request.depth);
+  };
+  prepare();
+  texts.step(1);
+  return measure(name_of("tg", request), static_cast<double>(request.tokens * request.streams),
+                 request.repeats, progress, interrupt, prepare, [&] {
+                   for (std::int64_t i = 0; i < request.tokens; ++i) texts.step(1);
+                 });
+}
+
+double prefill_flops(const ModelConfig& config, std::int64_t tokens, std::int64_t depth) {
+  const ParamTable params(config);
+  const auto N = static_cast<double>(tokens), before = static_cast<double>(depth);
+  const double seen = N * (before + (N + 1) / 2);  // pairs of a row and what it attends to
+  return 2 * N * static_cast<double>(params.count(ParamGroup::matrix)) +
+         4 * seen * static_cast<double>(config.layers * config.q_width()) +
+         2 * static_cast<double>(params.head().count());
+}
+
+double bytes_per_token(const ModelConfig& config, DType dtype, double positions) {
+  const ParamTable params(config);
+  const double weights = static_cast<double>(params.count(ParamGroup::matrix) + params.head().count());
+  const double cached = 2 * positions * static_cast<double>(config.layers * config.kv_width());
+  return (weights + cached) * static_cast<double>(dtype_bytes(dtype));
+}
+
+std::unique_ptr<Tokenizer> learned_from(std::string_view text, TokenId vocab_size,
+                                        const ProgressOutput& progress, const Interrupt& interrupt) {
+  const TemporaryFolder folder;
+  PosixFileOps ops;
+  DataSettings data;
+  data.data = folder.path() / "text.txt";
+  write_file(ops, data.data, text, Existing::refuse);
+  return learn_tokenizer({TokenizerKind::bpe, vocab_size}, data, progress, interrupt);
+}
+
+double TokenizerSpeed::bytes_per_second() const {
+  return speed.mean() * static_cast<double>(bytes) / static_cast<double>(tokens);
+}
+
+TokenizerSpeed tokenizer_speed(const Tokenizer& tokenizer, std::string_view text, std::int64_t repeats,
+                               const ProgressOutput& progress, const Interrupt* interrupt) {
+  check(!text.empty(), "[bench] nothing to encode");
+  TokenizerSpeed result;
+  std::vector<TokenId> ids = tokenizer.encode(text);  // warm-up
+  result.tokens = static_cast<std::int64_t>(ids.size());
+  result.bytes = text.size();
+  result.speed = measure(
+      "encode", static_cast<double>(ids.size()), repeats, progress, interrupt, [&] { ids.clear(); },
+      [&] { tokenizer.encode(text, ids); });
+  return result;
+}
+
+}  // namespace thimble

@@ -1,0 +1,65 @@
+// How fast a model reads and writes tokens, by llama-bench's protocol, so that figures compare:
+//
+//   pp512   a prompt of 512 random tokens into an empty cache, the last one's logits wanted
+//   tg128   128 random tokens, one call after the other; with S streams S tokens a call
+//   @ d256  either of them behind 256 tokens that are in the cache already and not timed
+//
+// One warm-up (the whole prompt; one token), then every repeat by itself: rate = tokens / seconds, mean and sample
+// deviation (n - 1). Neither tokenizing nor sampling is timed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/interrupt.h"
+#include "base/progress.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
+
+namespace thimble {
+
+struct SpeedRequest {
+  std::int64_t tokens = 0;  // of the prompt, or of each stream
+  std::int64_t depth = 0;   // in the cache before them
+  std::int64_t streams = 1;
+  std::int64_t repeats = 5;
+};
+
+struct Speed {
+  std::string name;           // "pp512", "tg128 @ d256"
+  std::vector<double> rates;  // tokens per second, each repeat's
+
+  double mean() const;
+  double deviation() const;  // of the sample; 0 for a single repeat
+};
+
+// More tokens than the context holds are an Error.
+Speed prefill_speed(Model& model, const SpeedRequest& request, const ProgressOutput& progress,
+                    const Interrupt* interrupt = nullptr);
+Speed decode_speed(Model& model, const SpeedRequest& request, const ProgressOutput& progress,
+                   const Interrupt* interrupt = nullptr);
+
+// Of reading a prompt: the products of every row, attention's causal half, and the head of the last row.
+double prefill_flops(const ModelConfig& config, std::int64_t tokens, std::int64_t depth);
+
+// What one token's decoding reads: every matrix once, and `positions` keys and values.
+double bytes_per_token(const ModelConfig& config, DType dtype, double positions);
+
+// For those who bring no tokenizer: one that is learned from a text, byte-level BPE.
+std::unique_ptr<Tokenizer> learned_from(std::string_view text, TokenId vocab_size,
+                                        const ProgressOutput& progress, const Interrupt& interrupt);
+
+// The text, encoded again and again by one thread.
+struct TokenizerSpeed {
+  Speed speed;              // tokens per second
+  std::int64_t tokens = 0;  // of the text
+  std::uint64_t bytes = 0;
+
+  double bytes_per_second() const;
+};
+TokenizerSpeed tokenizer_speed(const Tokenizer& tokenizer, std::string_view text, std::int64_t repeats,
+                               const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
+
+}  // namespace thimble

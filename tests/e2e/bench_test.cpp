@@ -1,0 +1,98 @@
+// `thimble bench prefill|decode|tokenize`. Speed is never asserted.
+#include "base/json.h"
+#include "support/run_binary.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+const std::vector<std::string> kTiny = {"--preset", "quick", "--set",      "layers=1", "--set",
+                                        "dim=32",   "--set", "context=64", "--set",    "batch_tokens=64"};
+
+RunResult bench(const std::string& what, std::vector<std::string> more, bool tiny = true) {
+  std::vector<std::string> arguments = {"bench", what};
+  if (tiny) arguments.insert(arguments.end(), kTiny.begin(), kTiny.end());
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run_binary({.arguments = arguments});
+}
+
+Json json_of(const RunResult& run) {
+  EXPECT_EQ(run.exit_code, 0) << run;
+  return parse_json(run.out, "stdout");
+}
+
+TEST(Bench, PrefillStandsBesideTheProducts) {
+  const Json report = json_of(bench("prefill", {"--iterations", "3", "--max-tokens", "32", "--json"}));
+  EXPECT_EQ(report.at("test").as_string(), "pp32");
+  EXPECT_TRUE(report.at("passed").as_bool());
+  EXPECT_EQ(report.at("samples").size(), 3u);
+  EXPECT_GT(report.at("tokens_per_second").as_double(), 0);
+  EXPECT_GT(report.at("gemm_peak_gflops").as_double(), 0);
+  EXPECT_NEAR(report.at("fraction_of_peak").as_double(),
+              report.at("gflops").as_double() / report.at("gemm_peak_gflops").as_double(), 1e-9);
+}
+
+TEST(Bench, DecodeStandsBesideTheMemory) {
+  const Json report = json_of(bench(
+      "decode", {"--iterations", "2", "--max-tokens", "8", "--depth", "16", "--streams", "2", "--json"}));
+  EXPECT_EQ(report.at("test").as_string(), "tg8 @ d16");
+  EXPECT_EQ(report.at("streams").as_int(), 2);
+  EXPECT_GT(report.at("read_gigabytes_per_second").as_double(), 0);
+  EXPECT_NEAR(report.at("fraction_of_ceiling").as_double(),
+              report.at("tokens_per_second").as_double() / report.at("ceiling_tokens_per_second").as_double(),
+              1e-9);
+}
+
+TEST(Bench, AsMuchOfTheUsualTestAsTheContextHolds) {
+  EXPECT_EQ(json_of(bench("prefill", {"--iterations", "1", "--json"})).at("test").as_string(), "pp64");
+  EXPECT_EQ(bench("prefill", {"--max-tokens", "65"}).exit_code, 2);
+}
+
+TEST(Bench, TheFloorIsAppliedExactly) {
+  const RunResult slow =
+      bench("decode", {"--iterations", "1", "--max-tokens", "4", "--min-tps", "1e12", "--json"});
+  EXPECT_EQ(slow.exit_code, 1) << slow;
+  EXPECT_FALSE(parse_json(slow.out, "stdout").at("passed").as_bool());
+  EXPECT_NE(slow.err.find("slower than the 1000000000000 tokens/s asked for"), std::string::npos) << slow;
+}
+
+TEST(Bench, NeedsAModelOrAPreset) {
+  EXPECT_EQ(bench("decode", {}, false).exit_code, 2);
+  EXPECT_EQ(bench("decode", {"some/model"}).exit_code, 2);
+  EXPECT_EQ(bench("decode", {"some/model", "--set", "layers=1"}, false).exit_code, 2);
+}
+
+TEST(Bench, TrainTakesAModelToo) {
+  const TempFolder folder;
+  const std::string text = folder.write("text.txt", std::string(3000, 'a')).string(),
+                    run = (folder / "run").string();
+  std::vector<std::string> train = {"train", "--data", text, "-o", run, "--steps", "2"};
+  train.insert(train.end(), kTiny.begin(), kTiny.end());
+  ASSERT_EQ(run_binary({.arguments = train}).exit_code, 0);
+  const Json report =
+      json_of(bench("train", {run, "--batch-tokens", "128", "--iterations", "1", "--json"}, false));
+  EXPECT_EQ(report.at("step_tokens").as_int(), 128);
+  for (const char* key :
+       {"tokens_per_second", "gflops", "gemm_peak_gflops", "fraction_of_peak", "muon_seconds"})
+    EXPECT_GE(report.at(key).as_double(), 0) << key;
+  EXPECT_TRUE(report.at("passed").as_bool());
+  EXPECT_EQ(bench("train", {run}).exit_code, 2);  // and a preset
+}
+
+TEST(Bench, Tokenizes) {
+  const TempFolder folder;
+  const std::string text = folder.write("text.txt", "the cat sat on the mat\n").string();
+  const Json report =
+      json_of(bench("tokenize", {"bytes", "--data", text, "--iterations", "2", "--json"}, false));
+  EXPECT_EQ(report.at("kind").as_string(), "bytes");
+  EXPECT_EQ(report.at("tokens").as_int(), 23);
+  EXPECT_EQ(report.at("bytes_per_token").as_double(), 1);
+  EXPECT_GT(report.at("tokens_per_second").as_double(), 0);
+  EXPECT_TRUE(report.at("passed").as_bool());
+  const Json learned = json_of(bench("tokenize", {"--data", text, "--max-tokens", "5", "--json"}, false));
+  EXPECT_EQ(learned.at("kind").as_string(), "bpe");
+  EXPECT_EQ(learned.at("tokens").as_int(), 5);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,328 @@
+// `thimble chat`, as somebody at a terminal and as a script uses it.
+#include <unistd.h>
+
+#include <sstream>
+
+#include "base/json.h"
+#include "base/rng.h"
+#include "support/pseudo_terminal.h"
+#include "support/run_binary.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+struct Exchange {
+  std::string question, answer;
+};
+constexpr std::string_view kPrompt = "> ";
+
+const std::vector<Exchange> kExchanges = {{"What is your name?", "I am Thimble."},
+                                          {"Wie geht's?", "Gut, Grüße 😀!"},
+                                          {"Two lines?", "first\nsecond"},
+                                          {"a\nb", "letters"},
+                                          {"Bye.", "Good bye."}};
+
+std::string as_line(const std::vector<Exchange>& exchanges) {
+  Json messages = Json::array();
+  for (const Exchange& exchange : exchanges) {
+    messages.push(Json::object().set("role", "user").set("content", exchange.question));
+    messages.push(Json::object().set("role", "assistant").set("content", exchange.answer));
+  }
+  return Json::object().set("messages", messages).dump() + "\n";
+}
+
+// A model that knows five answers by heart, and a song without an end: the context ends it.
+class ChatCommand : public testing::Test {
+ protected:
+  ChatCommand() {
+    std::string song, chats;
+    for (int i = 0; i < 400; ++i) song += "la ";
+    Rng rng(1);
+    for (int i = 0; i < 120; ++i) {
+      std::vector<Exchange> exchanges;
+      for (std::uint64_t rounds = 1 + rng.below(3); rounds > 0; --rounds)
+        exchanges.push_back(kExchanges[rng.below(kExchanges.size())]);
+      chats += as_line(exchanges);
+      if (i % 8 == 0) chats += as_line({exchanges[0], {"Sing.", song}}) + as_line({{"Sing.", song}});
+    }
+    folder_.write("chats.jsonl", chats);
+    folder_.write("val.jsonl", as_line({{"Hm?", "I am Thimble."}}));
+    std::vector<std::string> arguments = {
+        "train",      "--preset",  "chat",       "--data",          path("chats.jsonl"),
+        "-o",         path("run"), "--val-data", path("val.jsonl"), "--tokenizer",
+        "bytes:chat", "--steps",   "160",        "--val-every",     "160",
+        "--quiet"};
+    for (const char* setting : {"context=512", "layers=2", "dim=64", "heads=2", "kv_heads=1",
+                                "mlp_hidden=128", "batch_tokens=1024"}) {
+      arguments.push_back("--set");
+      arguments.push_back(setting);
+    }
+    const RunResult trained = run_binary({.arguments = arguments});
+    EXPECT_EQ(trained.exit_code, 0) << trained;
+  }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string model() const { return path("run/last.safetensors"); }
+
+  std::vector<std::string> words(std::vector<std::string> more) const {
+    more.insert(more.begin(), {"chat", model(), "--greedy"});
+    return more;
+  }
+  RunResult script(const std::string& input, std::vector<std::string> more = {}) const {
+    return run_binary({.arguments = words(std::move(more)), .input = input});
+  }
+  TerminalOptions terminal(std::vector<std::string> more = {}) const {
+    return {
+        .arguments = words(std::move(more)),
+        .environment = {{"XDG_STATE_HOME", path("state")}, {"TERM", "xterm-256color"}, {"NO_COLOR", "1"}}};
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(ChatCommand, AnswersAScriptLineByLine) {
+  const RunResult plain = script("What is your name?\nWie geht's?\n\n\"\"\"\na\nb\n\"\"\"\na\\\nb\nBye.");
+  EXPECT_EQ(plain.exit_code, 0);
+  EXPECT_EQ(plain.out, "I am Thimble.\nGut, Grüße 😀!\nletters\nletters\nGood bye.\n") << plain;
+
+  const RunResult json = script("Bye.\nTwo lines?\n/retry\n", {"--json", "--seed", "5"});
+  ASSERT_EQ(json.exit_code, 0) << json;
+  const Json result = parse_json(json.out, "chat --json");
+  EXPECT_EQ(result.at("messages").size(), 4u);
+  const auto& replies = result.at("replies").as_array();
+  ASSERT_EQ(replies.size(), 3u);
+  EXPECT_EQ(replies[1].at("text").as_string(), "first\nsecond");
+  EXPECT_EQ(replies[1].at("seed").as_int(), 6);
+  EXPECT_EQ(replies[2].at("seed").as_int(), 7);
+  EXPECT_EQ(replies[0].at("finish_reason").as_string(), "stop");
+  EXPECT_EQ(replies[0].at("prompt_tokens").as_int(), 1 + 1 + 4 + 1 + 1) << "bos, role, Bye., end, role";
+
+  const RunResult wrong = script("/sav x\nBye.\n");
+  EXPECT_EQ(wrong.exit_code, 1) << wrong;
+  EXPECT_EQ(wrong.out, "");
+  EXPECT_NE(wrong.err.find("unknown command /sav\nhint: did you mean /save?"), std::string::npos) << wrong;
+}
+
+TEST_F(ChatCommand, SavesConversationsToGoOnWithAndToTrainOn) {
+  const std::string file = path("talk.jsonl");
+  ASSERT_EQ(script("Bye.\nWie geht's?\n/save " + file + "\n").exit_code, 0);
+  EXPECT_EQ(folder_.read("talk.jsonl"), as_line({kExchanges[4], kExchanges[1]}));
+  const RunResult again = script("Bye.\n/save " + file + "\n");
+  EXPECT_EQ(again.exit_code, 1);
+  EXPECT_NE(again.err.find("exists already\nhint: /save! writes over it"), std::string::npos) << again;
+  EXPECT_EQ(script("/load " + file + "\n/retry\n/save! " + file + "\n").out, "Gut, Grüße 😀!\n");
+  EXPECT_EQ(folder_.read("talk.jsonl"), as_line({kExchanges[4], kExchanges[1]}));
+  EXPECT_EQ(script("/system Be kind.\nBye.\n/save! " + file + "\n").exit_code, 0);
+  EXPECT_TRUE(
+      folder_.read("talk.jsonl").starts_with(R"({"messages":[{"role":"system","content":"Be kind."})"));
+
+  const RunResult eval = run_binary({.arguments = {"eval", model(), "--data", file, "--exact", "--json"}});
+  EXPECT_EQ(eval.exit_code, 0) << eval;
+}
+
+TEST_F(ChatCommand, RefusesAModelThatWasNotTrainedOnChats) {
+  folder_.write("text.txt", std::string(3000, 'a'));
+  const RunResult trained = run_binary(
+      {.arguments = {
+           "train",   "--data", path("text.txt"), "-o",    path("text"),      "--preset", "quick",  "--steps",
+           "1",       "--set",  "context=16",     "--set", "layers=1",        "--set",    "dim=32", "--set",
+           "heads=2", "--set",  "kv_heads=1",     "--set", "batch_tokens=64", "--quiet"}});
+  ASSERT_EQ(trained.exit_code, 0) << trained;
+  const RunResult chat = run_binary({.arguments = {"chat", path("text")}, .input = "hi\n"});
+  EXPECT_EQ(chat.exit_code, 1);
+  EXPECT_NE(chat.err.find("was not trained on chats\nhint: "), std::string::npos) << chat;
+  const RunResult forced =
+      run_binary({.arguments = {"chat", path("text"), "--layout", "chatml"}, .input = "hi\n"});
+  EXPECT_EQ(forced.exit_code, 1);
+  EXPECT_NE(forced.err.find("has no special token <|im_start|>"), std::string::npos) << forced;
+}
+
+TEST_F(ChatCommand, TalksOnATerminal) {
+  TerminalOptions options = terminal();
+  PseudoTerminal chat(options);
+  ASSERT_TRUE(chat.wait_for("/help lists commands"));
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+  chat.type("What is your name?\r");
+  ASSERT_TRUE(chat.wait_for("I am Thimble.\r\n")) << chat.shown();
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+  chat.type("Wie geht's?\r");
+  ASSERT_TRUE(chat.wait_for("Gut, Grüße 😀!\r\n")) << chat.shown();
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+  chat.type("\x1b[200~a\nb\x1b[201~\r");  // pasted: one message, not two
+  ASSERT_TRUE(chat.wait_for("letters\r\n")) << chat.shown();
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+  chat.type("a\\\r");
+  ASSERT_TRUE(chat.wait_for(". ")) << "the line goes on" << chat.shown();
+  chat.type("b\r");
+  ASSERT_TRUE(chat.wait_for("letters\r\n")) << chat.shown();
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+
+  chat.type("/clear\r");
+  ASSERT_TRUE(chat.wait_for("(a new conversation)"));
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+  chat.read_for(0.2);                         // the editor is ready: these keys are its own
+  chat.type("ä😀x\x7f\x7f\x7fWie geht's?\r");  // whole characters are typed, shown and deleted
+  ASSERT_TRUE(chat.wait_for("ä")) << chat.shown();
+  ASSERT_TRUE(chat.wait_for("Gut, Grüße 😀!\r\n")) << chat.shown();
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+  chat.type("/stats\r");
+  ASSERT_TRUE(chat.wait_for("seed 1341")) << chat.shown();
+  chat.type("/retry\r");
+  ASSERT_TRUE(chat.wait_for("Gut, Grüße 😀!\r\n")) << chat.shown();
+  chat.type("/stats\r");
+  ASSERT_TRUE(chat.wait_for("seed 1342")) << "another answer, another seed" << chat.shown();
+  chat.type("/clear\r");
+  ASSERT_TRUE(chat.wait_for("(a new conversation)"));
+  chat.type("/save x\r");
+  ASSERT_TRUE(chat.wait_for("there is nothing to save yet")) << "an error does not end it";
+  chat.type("/quit\r");
+  EXPECT_EQ(chat.wait_for_exit(), 0) << chat.shown();
+
+  // What was typed comes back next time, unless it is not to be kept.
+  PseudoTerminal later(options);
+  ASSERT_TRUE(later.wait_for(kPrompt));
+  for (int i = 0; i < 7; ++i) later.type(kUp);
+  ASSERT_TRUE(later.wait_for("Wie geht's?")) << later.shown();
+  later.type(kEnter);
+  ASSERT_TRUE(later.wait_for("Gut, Grüße 😀!\r\n")) << later.shown();
+  later.type(kControlD);  // perhaps before it asks again: the end is the end
+  EXPECT_EQ(later.wait_for_exit(), 0);
+
+  options.environment["XDG_STATE_HOME"] = path("other");
+  options.environment["NO_COLOR"] = "";
+  options.arguments.push_back("--no-history");
+  PseudoTerminal coloured(options);
+  ASSERT_TRUE(coloured.wait_for("\x1b[1;32m>\x1b[0m ")) << coloured.shown();
+  coloured.type("Bye.\r");
+  ASSERT_TRUE(coloured.wait_for("Good bye.\r\n")) << coloured.shown();
+  coloured.type(kControlD);
+  EXPECT_EQ(coloured.wait_for_exit(), 0);
+  EXPECT_EQ(later.shown().find("\x1b[1;32m"), std::string::npos) << later.shown();
+  EXPECT_FALSE(std::filesystem::exists(path("other")));
+}
+
+TEST_F(ChatCommand, FitsANarrowTerminalAndOneThatKnowsNothing) {
+  for (const char* kind : {"xterm", "dumb"}) {
+    TerminalOptions options = terminal();
+    options.columns = 20;
+    options.environment["TERM"] = kind;
+    PseudoTerminal chat(options);
+    ASSERT_TRUE(chat.wait_for(kPrompt)) << kind;
+    chat.type("What is your name?\r");  // 20 columns with the prompt: the cursor is in the next line
+    ASSERT_TRUE(chat.wait_for("I am Thimble.\r\n")) << kind << chat.shown();
+    ASSERT_TRUE(chat.wait_for(kPrompt));
+    chat.type("a line that is longer than the screen is wide, and goes on");
+    for (int i = 0; i < 58; ++i) chat.type("\x7f");
+    chat.type("Bye.\r");
+    ASSERT_TRUE(chat.wait_for("Good bye.\r\n")) << kind << chat.shown();
+    chat.type(kControlD);
+    EXPECT_EQ(chat.wait_for_exit(), 0) << kind;
+    if (kind == std::string("dumb")) {
+      EXPECT_EQ(chat.shown().find('\x1b'), std::string::npos) << chat.shown();
+    }
+  }
+}
+
+// Lets the program run for a moment at a time, until it has begun to sing. False: it was done before we looked.
+bool caught_singing(PseudoTerminal& chat, std::size_t from) {
+  for (int moments = 0; moments < 4000; ++moments) {
+    chat.thaw();
+    usleep(500);
+    chat.freeze();
+    chat.read_for(0);
+    const std::string text = chat.plain_since(from);
+    if (text.find("(cut after") != std::string::npos) return false;
+    if (text.find("la la") != std::string::npos) return true;
+  }
+  return false;
+}
+
+// Between showing its prompt and waiting for keys a program may miss one: then it is pressed again, as people do.
+bool interrupt_the_line(PseudoTerminal& chat) {
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    chat.read_for(0.1);
+    chat.type(kControlC);
+    if (chat.wait_for("Ctrl-C again", 3)) return chat.wait_for(kPrompt);
+  }
+  return false;
+}
+
+TEST_F(ChatCommand, ControlCStopsTheAnswerAndNotTheProgram) {
+  PseudoTerminal chat(terminal());
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+  chat.type("half a line");
+  ASSERT_TRUE(chat.wait_for("half a line"));
+  ASSERT_TRUE(interrupt_the_line(chat)) << chat.shown();
+  chat.type("Bye.\r");
+  ASSERT_TRUE(chat.wait_for("Good bye.\r\n")) << "the line was cleared" << chat.shown();
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+
+  bool caught = false;
+  for (int attempt = 0; attempt < 5 && !caught; ++attempt) {
+    chat.type("/clear\r");
+    ASSERT_TRUE(chat.wait_for("(a new conversation)"));
+    ASSERT_TRUE(chat.wait_for(kPrompt));
+    const std::size_t from = chat.shown().size();
+    chat.type("Sing.\r");
+    caught = caught_singing(chat, from);
+    if (caught) {
+      chat.type(kControlC);
+      chat.type(kControlC);  // twice in a row still is one answer
+    }
+    chat.thaw();
+    ASSERT_TRUE(chat.wait_for(caught ? "(stopped)" : "(cut after")) << chat.shown();
+    ASSERT_TRUE(chat.wait_for(kPrompt)) << chat.shown();
+    if (caught) {
+      EXPECT_LT(chat.plain_since(from).size(), 495u) << "the whole song takes 503";
+    }
+  }
+  EXPECT_TRUE(caught) << chat.shown();
+  chat.type("/stats\r");
+  ASSERT_TRUE(chat.wait_for("in all: ")) << chat.shown();
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+  chat.type("Bye.\r");
+  ASSERT_TRUE(chat.wait_for("bye.\r\n")) << "and it goes on" << chat.shown();
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+  ASSERT_TRUE(interrupt_the_line(chat)) << chat.shown();
+  chat.read_for(0.1);
+  chat.type(kControlC);
+  EXPECT_EQ(chat.wait_for_exit(), 130) << chat.shown();
+}
+
+// What ./quickstart trains, asked at a terminal what it has never seen in that combination. It knows 96 of 100.
+TEST(FullTierChat, TheQuickstartModelAnswersHeldOutQuestions) {
+  const TempFolder folder;
+  const std::string chats = (folder / "chats.jsonl").string(),
+                    questions = (folder / "questions.jsonl").string(), run = (folder / "run").string();
+  const auto thimble = [](std::vector<std::string> arguments) {
+    const RunResult result = run_binary({.arguments = std::move(arguments), .timeout_seconds = 1500});
+    ASSERT_EQ(result.exit_code, 0) << result;
+  };
+  thimble({"data", "sample", "--kind", "chat", "--size", "30M", "-o", chats});
+  thimble({"data", "sample", "--kind", "chat", "--split", "heldout", "--count", "200", "-o", questions});
+  thimble({"train", "--preset", "chat", "--data", chats, "--tokenizer", "bpe:1024", "-o", run, "--quiet"});
+
+  PseudoTerminal chat(
+      {.arguments = {"chat", run, "--greedy", "--no-history"}, .environment = {{"NO_COLOR", "1"}}});
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+  int asked = 0, right = 0;
+  std::istringstream lines(folder.read("questions.jsonl"));
+  for (std::string line; asked < 50 && std::getline(lines, line);) {
+    const Json conversation = parse_json(line, "questions");
+    const auto& messages = conversation.at("messages").as_array();
+    if (messages.size() != 2) continue;
+    ++asked;
+    const std::size_t from = chat.shown().size();
+    chat.type("\x1b[200~" + messages[0].at("content").as_string() + "\x1b[201~\r/clear\r");
+    ASSERT_TRUE(chat.wait_for("(a new conversation)")) << chat.plain_since(from);
+    ASSERT_TRUE(chat.wait_for(kPrompt));
+    right +=
+        chat.plain_since(from).find("\n" + messages[1].at("content").as_string() + "\n") != std::string::npos;
+  }
+  EXPECT_EQ(asked, 50);
+  EXPECT_GE(right, 43);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,93 @@
+// `thimble qa`
+#include "base/json.h"
+#include "e2e/golf_files.h"
+
+namespace thimble {
+namespace {
+
+class QaCommand : public testing::Test {
+ protected:
+  QaCommand() {
+    std::string text;
+    for (int i = 0; i < 150; ++i) text += "line " + std::to_string(i * 7) + ": the cat sat on the mat.\n";
+    folder_.write("text.txt", text);
+    std::vector<std::string> train = {"train",   "--data", path("text.txt"), "-o", path("run"),
+                                      "--steps", "20"};
+    for (const char* setting : {"context=32", "layers=1", "dim=32", "heads=2", "kv_heads=1", "mlp_hidden=48",
+                                "batch_tokens=64", "val_every=10"})
+      train.insert(train.end(), {"--set", setting});
+    EXPECT_EQ(run_binary({.arguments = train}).exit_code, 0);
+  }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  static RunResult qa(const std::string& model, std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments = {"qa", model};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_binary({.arguments = arguments});
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(QaCommand, ReportsEveryGate) {
+  const RunResult run = qa(path("run"), {"--data", path("run/data"), "--json"});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  const Json report = parse_json(run.out, "stdout");
+  EXPECT_TRUE(report.at("passed").as_bool());
+  EXPECT_EQ(report.at("executed").as_int(), 9);
+  EXPECT_EQ(report.at("skipped").as_int(), 2);
+  std::vector<std::string> names;
+  for (const Json& gate : report.at("gates").as_array()) {
+    names.push_back(gate.at("name").as_string());
+    EXPECT_FALSE(gate.at("detail").as_string().empty()) << names.back();
+    const std::string& status = gate.at("status").as_string();
+    EXPECT_TRUE(status == "passed" || status == "skipped") << names.back();
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"integrity", "metadata", "tokenizer", "tensors", "logits",
+                                             "decode", "chat", "golden", "bpb", "export", "throughput"}));
+}
+
+TEST_F(QaCommand, IsReadableByPeople) {
+  const RunResult run = qa(path("run"));
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_NE(run.out.find("passed   golden"), std::string::npos) << run;
+  EXPECT_NE(run.out.find("skipped  bpb         no data: --data X\n"), std::string::npos) << run;
+  EXPECT_TRUE(run.out.ends_with("passed: 8 passed, 0 failed, 3 skipped\n")) << run;
+}
+
+TEST_F(QaCommand, OneFailureIsExitCode1) {
+  const RunResult slow = qa(path("run"), {"--min-tps", "1e12", "--json"});
+  EXPECT_EQ(slow.exit_code, 1) << slow;
+  EXPECT_FALSE(parse_json(slow.out, "stdout").at("passed").as_bool());
+
+  std::string bytes = folder_.read("run/last.safetensors");
+  bytes[bytes.size() / 2] ^= 4;
+  const RunResult damaged = qa(folder_.write("damaged.safetensors", bytes).string());
+  EXPECT_EQ(damaged.exit_code, 1) << damaged;
+  EXPECT_NE(damaged.out.find("failed   integrity"), std::string::npos) << damaged;
+}
+
+TEST_F(QaCommand, TooFewGatesAreExitCode1) {
+  EXPECT_EQ(qa(path("run"), {"--require", "8"}).exit_code, 0);
+  const RunResult few = qa(path("run"), {"--skip", "export", "--skip", "golden", "--require", "8"});
+  EXPECT_EQ(few.exit_code, 1) << few;
+  EXPECT_NE(few.out.find("6 gates were executed, 8 are required"), std::string::npos) << few;
+}
+
+TEST_F(QaCommand, WrongUsageIsExitCode2) {
+  EXPECT_EQ(qa(path("run"), {"--skip", "goldn"}).exit_code, 2);
+  EXPECT_EQ(qa(path("run"), {"--require", "-1"}).exit_code, 2);
+  EXPECT_EQ(qa(path("nothing")).exit_code, 1);
+}
+
+TEST(Qa, AModelWithoutATokenizerIsNotFit) {
+  const TempFolder folder;
+  ASSERT_EQ(import_golden("golf_baseline_grad", (folder / "m").string()).exit_code, 0);
+  const RunResult run = run_binary({.arguments = {"qa", (folder / "m").string()}});
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_NE(run.out.find("failed   tokenizer   the model has none"), std::string::npos) << run;
+  EXPECT_NE(run.out.find("gguf refused: "), std::string::npos) << run;  // U-Net skips; safetensors took it
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,232 @@
+// Every gate lets a good model through, and each is seen failing on one that is not.
+#include "qa/gates.h"
+
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "base/error.h"
+#include "qa/broken_model.h"
+#include "support/message_of.h"
+
+namespace thimble {
+namespace {
+
+namespace fs = std::filesystem;
+
+QaReport qa(const QaRequest& request) {
+  return run_gates(request, ProgressOutput::nowhere());
+}
+
+const GateResult& gate(const QaReport& report, std::string_view name) {
+  return *std::ranges::find(report.gates, name, &GateResult::name);
+}
+
+std::string statuses(const QaReport& report) {
+  std::string text;
+  for (const GateResult& gate : report.gates)
+    text += fmt::format("{} {}: {}\n", name_of(gate.status), gate.name, gate.detail);
+  return text;
+}
+
+const fs::path& text_run() {
+  static const fs::path run = TrainedOnce::get().text_run();
+  return run;
+}
+
+TEST(Gates, LetAModelThatWasJustTrainedThrough) {
+  const QaReport report =
+      qa({.model = text_run(), .data = TrainedOnce::get().data(), .least_tokens_per_second = 0});
+  EXPECT_TRUE(report.passed()) << statuses(report);
+  EXPECT_EQ(gate(report, "chat").status, GateStatus::skipped);
+  EXPECT_EQ(report.count(GateStatus::passed), std::ssize(all_gates()) - 1) << statuses(report);
+  EXPECT_TRUE(gate(report, "golden").detail.starts_with("16 tokens of ")) << statuses(report);  // its context
+  EXPECT_EQ(gate(report, "bpb").detail.find("other data"), std::string::npos);
+}
+
+TEST(Gates, LetAChatModelThrough) {
+  const QaReport report = qa({.model = TrainedOnce::get().chat_run()});
+  EXPECT_TRUE(report.passed()) << statuses(report);
+  EXPECT_EQ(gate(report, "chat").status, GateStatus::passed) << statuses(report);
+}
+
+// A name of a gate, and a model that it must not let through.
+using Break = std::function<QaRequest(const TempFolder&)>;
+
+float nan() {
+  return std::numeric_limits<float>::quiet_NaN();
+}
+
+const std::vector<std::pair<std::string, Break>>& broken_models() {
+  static const std::vector<std::pair<std::string, Break>> models = {
+      {"integrity",
+       [](const TempFolder& folder) -> QaRequest {
+         std::string bytes = read_file(text_run() / "last.safetensors", 1 << 26);
+         bytes[bytes.size() / 2] ^= 1;
+         return {.model = folder.write("m.safetensors", bytes)};
+       }},
+      {"integrity",
+       [](const TempFolder& folder) -> QaRequest {
+         std::string bytes = read_file(text_run() / "last.safetensors", 1 << 26);
+         bytes.resize(bytes.size() - 1);
+         return {.model = folder.write("m.safetensors", bytes)};
+       }},
+      {"metadata",
+       [](const TempFolder& folder) -> QaRequest {
+         return {.model = edited(text_run(), folder, {.metadata = {{"thimble.version", ""}}})};
+       }},
+      {"tokenizer",
+       [](const TempFolder& folder) -> QaRequest {  // none
+         return {.model = edited(text_run(), folder, {.texts = {{"thimble.tokenizer", ""}}})};
+       }},
+      {"tokenizer",
+       [](const TempFolder& folder) -> QaRequest {  // one with more tokens than the embedding has rows
+         return {.model =
+                     edited(text_run(), folder,
+                            {.texts = {{"thimble.tokenizer", load_tokenizer("bytes:chat")->serialized()}}})};
+       }},
+      {"tensors",
+       [](const TempFolder& folder) -> QaRequest {
+         return {.model = edited(text_run(), folder,
+                                 {.tensor = "model.layers.1.self_attn.q_proj.weight",
+                                  .change = [](std::span<float> values) { values[7] = nan(); }})};
+       }},
+      {"tensors",
+       [](const TempFolder& folder) -> QaRequest {  // dead
+         return {.model =
+                     edited(text_run(), folder,
+                            {.tensor = "model.layers.0.mlp.down_proj.weight",
+                             .change = [](std::span<float> values) { std::ranges::fill(values, 0.0f); }})};
+       }},
+      {"tensors",
+       [](const TempFolder& folder) -> QaRequest {  // degenerate
+         return {.model =
+                     edited(text_run(), folder,
+                            {.tensor = "model.layers.0.mlp.up_proj.weight",
+                             .change = [](std::span<float> values) { std::ranges::fill(values, 0.5f); }})};
+       }},
+      {"logits",
+       [](const TempFolder& folder) -> QaRequest {  // every weight is finite
+         return {.model = edited(text_run(), folder,
+                                 {.tensor = "model.norm.weight", .change = [](std::span<float> values) {
+                                    std::ranges::fill(values, std::numeric_limits<float>::max());
+                                  }})};
+       }},
+      {"decode",
+       [](const TempFolder& folder) -> QaRequest {
+         return {.model = edited(text_run(), folder,
+                                 {.tensor = "model.norm.weight",
+                                  .change = [](std::span<float> values) { values[0] = nan(); }})};
+       }},
+      {"chat",
+       [](const TempFolder& folder) -> QaRequest {  // a layout that nobody knows
+         return {.model = edited(TrainedOnce::get().chat_run(), folder,
+                                 {.metadata = {{"thimble.layout", "parley"}}})};
+       }},
+      {"chat",
+       [](const TempFolder& folder) -> QaRequest {  // a tokenizer without the layout's tokens
+         return {.model = edited(TrainedOnce::get().chat_run(), folder,
+                                 {.texts = {{"thimble.tokenizer", load_tokenizer("bytes")->serialized()}}})};
+       }},
+      {"golden",
+       [](const TempFolder& folder) -> QaRequest {  // other words
+         return {.model =
+                     edited(text_run(), folder,
+                            {.metadata = {{"thimble.golden", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"}}})};
+       }},
+      {"golden",
+       [](const TempFolder& folder) -> QaRequest {  // other weights: every tensor is finite and alive
+         return {.model = edited(text_run(), folder, {.change = [](std::span<float> values) {
+                                   for (float& value : values) value *= 1.3f;
+                                 }})};
+       }},
+      {"golden",
+       [](const TempFolder& folder) -> QaRequest {  // no ids
+         return {.model = edited(text_run(), folder, {.metadata = {{"thimble.golden", "1 2 999999"}}})};
+       }},
+      {"bpb",
+       [](const TempFolder& folder) -> QaRequest {  // it was better once
+         return {.model = edited(text_run(), folder, {.metadata = {{"thimble.val_bpb", "0.5"}}}),
+                 .data = TrainedOnce::get().data()};
+       }},
+      {"bpb",
+       [](const TempFolder& folder) -> QaRequest {
+         std::string text;
+         for (int i = 0; i < 2000; ++i) text += static_cast<char>('!' + i * i % 90);
+         return {.model = text_run(), .data = folder.write("noise.txt", text)};
+       }},
+      {"export",
+       [](const TempFolder& folder) -> QaRequest {
+         return {.model = edited(text_run(), folder,
+                                 {.tensor = "model.norm.weight",
+                                  .change = [](std::span<float> values) { values[0] = nan(); }})};
+       }},
+      {"throughput",
+       [](const TempFolder&) -> QaRequest { return {.model = text_run(), .least_tokens_per_second = 1e12}; }},
+  };
+  return models;
+}
+
+TEST(Gates, EachIsSeenFailing) {
+  std::set<std::string_view> seen;
+  for (const auto& [name, broken] : broken_models()) {
+    const TempFolder folder;
+    const QaReport report = qa(broken(folder));
+    EXPECT_EQ(gate(report, name).status, GateStatus::failed) << name << "\n" << statuses(report);
+    EXPECT_FALSE(gate(report, name).detail.empty()) << name;
+    EXPECT_FALSE(report.passed()) << name;
+    seen.insert(name);
+  }
+  for (const Gate& gate : all_gates()) EXPECT_TRUE(seen.contains(gate.name)) << gate.name;
+}
+
+// What one gate is for, no other needs to find.
+TEST(Gates, OnlyTheGateThatIsMeantFails) {
+  for (const auto& [name, broken] : broken_models()) {
+    if (name != "metadata" && name != "golden" && name != "bpb" && name != "throughput") continue;
+    const TempFolder folder;
+    const QaReport report = qa(broken(folder));
+    EXPECT_EQ(report.count(GateStatus::failed), 1) << name << "\n" << statuses(report);
+  }
+}
+
+TEST(Gates, AFileThatCannotBeReadFailsTheFirstAndLeavesNothingToTheOthers) {
+  const TempFolder folder;
+  const QaReport report = qa({.model = folder.write("m.safetensors", "not a model at all")});
+  EXPECT_EQ(report.count(GateStatus::failed), 1);
+  EXPECT_EQ(report.count(GateStatus::skipped), std::ssize(all_gates()) - 1);
+  EXPECT_NE(gate(report, "integrity").detail.find("m.safetensors"), std::string::npos);
+  EXPECT_FALSE(report.passed());
+}
+
+TEST(Gates, SkippedIsNotPassed) {
+  std::vector<std::string> all;
+  for (const Gate& gate : all_gates()) all.emplace_back(gate.name);
+  const QaReport none = qa({.model = text_run(), .skipped = all});
+  EXPECT_EQ(none.executed(), 0);
+  EXPECT_FALSE(none.passed());
+  EXPECT_EQ(gate(none, "golden").detail, "as asked");
+
+  all.erase(std::ranges::find(all, "golden"));
+  EXPECT_TRUE(qa({.model = text_run(), .skipped = all}).passed());
+  EXPECT_FALSE(qa({.model = text_run(), .skipped = all, .require = 2}).passed());
+}
+
+TEST(Gates, WithoutARecordOrAQuestionSayWhyTheyAreSkipped) {
+  const TempFolder folder;
+  const QaReport report = qa(
+      {.model = edited(text_run(), folder, {.metadata = {{"thimble.golden", ""}, {"thimble.val_bpb", ""}}}),
+       .data = TrainedOnce::get().data()});
+  EXPECT_TRUE(report.passed()) << statuses(report);
+  for (const char* name : {"golden", "bpb", "chat", "throughput"}) {
+    EXPECT_EQ(gate(report, name).status, GateStatus::skipped) << name;
+    EXPECT_FALSE(gate(report, name).detail.empty()) << name;
+  }
+}
+
+TEST(Gates, AnUnknownNameIsAnError) {
+  EXPECT_EQ(message_of([] { qa({.model = text_run(), .skipped = {"golde"}}); }), "there is no gate 'golde'");
+}
+
+}  // namespace
+}  // namespace thimble
