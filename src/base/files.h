@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,6 +19,9 @@
 namespace thimble {
 
 enum class Existing { refuse, replace };
+
+// Sees what was written, complete, under its temporary name. What it throws keeps that from ever having its own.
+using Inspector = std::function<void(const std::filesystem::path& written)>;
 
 // A file in the making. It grows under a temporary name beside the target; commit() flushes it and gives it
 // the target's name. Destroyed without commit(), it leaves nothing.
@@ -40,6 +44,7 @@ class AtomicFile {
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   std::uint64_t bytes_written() const { return bytes_written_; }
+  const std::filesystem::path& temporary() const { return temporary_; }  // where it is until commit()
   void commit();
 
  private:

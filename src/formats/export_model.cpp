@@ -34,12 +34,6 @@ std::vector<float> logits_of(const ModelFile& file, std::int64_t row_length) {
   return model.score(grid_rows(file.config.model, row_length, tokens), true).logits;
 }
 
-void remove_output(FileOps& ops, const std::filesystem::path& path) {
-  if (ops.kind(path) == PathKind::file) return ops.remove(path);
-  for (const auto& entry : std::filesystem::directory_iterator(path)) ops.remove(entry.path());
-  std::filesystem::remove(path);
-}
-
 const ExportFormat& format_with_name(std::string_view name) {
   for (const ExportFormat& format : export_formats())
     if (format.name == name) return format;
@@ -65,9 +59,9 @@ ModelFile rounded(const ModelFile& source, GgufType type) {
 }
 
 // What the file says is compared, not what was meant to be written.
-double difference_on_disk(const ModelFile& source, const ExportRequest& request) {
-  const ModelFile written = open_model(request.path);
-  if (!request.drop_softcap) return logit_difference(source, written);
+double difference_on_disk(const ModelFile& source, const std::filesystem::path& path, bool without_softcap) {
+  const ModelFile written = open_model(path);
+  if (!without_softcap) return logit_difference(source, written);
   ModelFile expected = source;
   expected.config.model.logit_softcap = 0;
   return logit_difference(expected, written);
@@ -95,18 +89,19 @@ ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportForm
   const GgufType type = request.type.value_or(format.types.front());
   check(std::ranges::count(format.types, type) > 0, "{} has no type {}", format.name, info_of(type).option);
   request.type = type;
+  std::optional<double> difference;
+  const double tolerance = tolerated_difference(model, type);
+  request.inspect = [&](const std::filesystem::path& written) {
+    difference = difference_on_disk(model, written, request.drop_softcap);
+    check(*difference <= tolerance,
+          "{} would not compute what {} does: its logits differ by {:.2g}, {} explains {:.2g}; it was not "
+          "written",
+          request.path.string(), model.path.string(), *difference, info_of(type).name, tolerance);
+  };
   ExportReport report = format.write(ops, model, request);
-  try {
-    report.difference = difference_on_disk(model, request);
-    report.tolerance = tolerated_difference(model, type);
-    check(report.difference <= report.tolerance,
-          "{} was written and does not compute what {} does: its logits differ by {:.2g}, {} explains {:.2g}",
-          request.path.string(), model.path.string(), report.difference, info_of(type).name,
-          report.tolerance);
-  } catch (const std::exception&) {
-    remove_output(ops, request.path);
-    throw;
-  }
+  check(difference.has_value(), "[export] the format '{}' wrote without an inspection", format.name);
+  report.difference = *difference;
+  report.tolerance = tolerance;
   return report;
 }
 

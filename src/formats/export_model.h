@@ -3,7 +3,8 @@
 //   const ExportReport report = export_model(ops, file, "gguf", {.path = "model.gguf"});
 //
 // A format is a row of the table. Whatever it writes, open_model() must read: the logits of what was read back are
-// compared with the source's, and an output that differs by more than its type explains is deleted.
+// compared with the source's before the output has its name, and one that differs by more than its type explains never
+// gets it. So what was there before is replaced by a good export or not at all.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +27,7 @@ struct ExportRequest {
   std::optional<GgufType> type = {};  // of matrices; absent: the format's own choice
   std::string architecture = {};      // of a GGUF; empty: chosen
   bool drop_softcap = false;          // of golf models: the logits before the cap are what is exported
+  Inspector inspect = {};  // export_model()'s: a format calls it before it gives the output its name
 };
 
 struct ExportReport {

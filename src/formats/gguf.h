@@ -98,7 +98,8 @@ class GgufWriter {
 
   std::uint64_t bytes() const;  // of the whole file
   // Complete under its name, or not there at all.
-  void write(FileOps& ops, const std::filesystem::path& path, Existing existing) const;
+  void write(FileOps& ops, const std::filesystem::path& path, Existing existing,
+             const Inspector& inspect = {}) const;
   std::string to_bytes() const;  // the same in memory
 
  private:

@@ -20,7 +20,7 @@ ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportReque
   ExportReport report{.format = "gguf", .architecture = exported.architecture, .type = *request.type};
   const GgufSettings tokenizer = gguf_tokenizer_settings(model, report.notes);
   const GgufReport written =
-      write_gguf(ops, request.path, request.existing, exported, tokenizer, *request.type);
+      write_gguf(ops, request.path, request.existing, exported, tokenizer, *request.type, request.inspect);
   report.tensors = written.tensors;
   report.bytes = written.bytes;
   report.folded = exported.folded;

@@ -115,7 +115,8 @@ ExportedModel exported_model(const ModelFile& file) {
 }
 
 GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing existing,
-                      const ExportedModel& model, const GgufSettings& tokenizer, GgufType type) {
+                      const ExportedModel& model, const GgufSettings& tokenizer, GgufType type,
+                      const Inspector& inspect) {
   GgufReport report{.architecture = model.architecture, .tensors = model.tensors.size()};
   GgufWriter writer;
   writer.set("general.architecture", model.architecture);
@@ -134,7 +135,7 @@ GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing 
     }
     writer.add(tensor.name, stored, tensor.dims, tensor.values);
   }
-  writer.write(ops, path, existing);
+  writer.write(ops, path, existing, inspect);
   report.bytes = writer.bytes();
   return report;
 }

@@ -49,7 +49,8 @@ struct GgufReport {
 
 // The file: general.*, the model's own keys, those of the tokenizer (gguf_tokenizer.h), tensors. Matrices get `type`.
 GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing existing,
-                      const ExportedModel& model, const GgufSettings& tokenizer, GgufType type);
+                      const ExportedModel& model, const GgufSettings& tokenizer, GgufType type,
+                      const Inspector& inspect = {});
 
 // llama.cpp rotates pairs of neighbours in `llama`, thimble (and qwen, talkie, apertus) the two halves of a head:
 // row 2i of a head there is row i here, 2i + 1 is i + head_dim / 2.

@@ -116,10 +116,12 @@ std::uint64_t GgufWriter::bytes() const {
   return header().size() + data_bytes_;
 }
 
-void GgufWriter::write(FileOps& ops, const std::filesystem::path& path, Existing existing) const {
+void GgufWriter::write(FileOps& ops, const std::filesystem::path& path, Existing existing,
+                       const Inspector& inspect) const {
   AtomicFile file(ops, path, existing);
   file.write(header());
   pass_on([&](std::span<const std::byte> piece) { file.write(piece); });
+  if (inspect) inspect(file.temporary());
   file.commit();
 }
 

@@ -18,8 +18,8 @@ DType dtype_of_type(GgufType type) {
 }  // namespace
 
 ExportReport export_hugging_face(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
-  const HuggingFaceReport written =
-      write_hugging_face(ops, request.path, request.existing, model, dtype_of_type(*request.type));
+  const HuggingFaceReport written = write_hugging_face(ops, request.path, request.existing, model,
+                                                       dtype_of_type(*request.type), request.inspect);
   return {.format = "hf",
           .architecture = written.architecture,
           .type = *request.type,
@@ -29,7 +29,7 @@ ExportReport export_hugging_face(FileOps& ops, const ModelFile& model, const Exp
 }
 
 ExportReport export_safetensors(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
-  write_model(ops, request.path, request.existing, model, dtype_of_type(*request.type));
+  write_model(ops, request.path, request.existing, model, dtype_of_type(*request.type), request.inspect);
   return {.format = "safetensors",
           .architecture = std::string(architecture_of(model.config.model)),
           .type = *request.type,

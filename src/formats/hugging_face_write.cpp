@@ -183,7 +183,7 @@ std::vector<std::string> reasons_against_hugging_face(const ModelConfig& c) {
 }
 
 HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Existing existing,
-                                     const ModelFile& model, DType dtype) {
+                                     const ModelFile& model, DType dtype, const Inspector& inspect) {
   const ModelConfig& config = model.config.model;
   const auto reasons = reasons_against_hugging_face(config);
   check(reasons.empty(),
@@ -211,6 +211,7 @@ HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Exist
   put("README.md", model_card(fs::absolute(target), model, report.architecture, dtype, chats));
   report.tensors = write_weights(ops, folder.path() / "model.safetensors", model, report.architecture, dtype);
   report.bytes = bytes_in(folder.path());
+  if (inspect) inspect(folder.path());
   folder.commit();
   return report;
 }

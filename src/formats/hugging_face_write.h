@@ -31,6 +31,6 @@ std::vector<std::string> reasons_against_hugging_face(const ModelConfig& config)
 // `dtype`: f32, bf16 or f16. The folder is complete under its name, or not there at all; a model that is none of the
 // three is refused with all reasons.
 HuggingFaceReport write_hugging_face(FileOps& ops, const std::filesystem::path& folder, Existing existing,
-                                     const ModelFile& model, DType dtype);
+                                     const ModelFile& model, DType dtype, const Inspector& inspect = {});
 
 }  // namespace thimble

@@ -24,7 +24,7 @@ void add_tokenizer(SafetensorsWriter& writer, const ModelFile& model, const Toke
 }  // namespace
 
 void write_model(FileOps& ops, const std::filesystem::path& path, Existing existing, const ModelFile& model,
-                 DType dtype) {
+                 DType dtype, const Inspector& inspect) {
   const ParamTable table(model.config.model);
   SafetensorsWriter writer;
   writer.set_metadata(std::string(kConfigKey), to_toml(model.config.model));
@@ -33,7 +33,7 @@ void write_model(FileOps& ops, const std::filesystem::path& path, Existing exist
   add_weights(writer, table, model.weights, dtype);
   // Read as a tokenizer, so that the file holds one that works, with the ids that count.
   if (const auto tokenizer = open_tokenizer(model)) add_tokenizer(writer, model, *tokenizer);
-  writer.write(ops, path, existing, WithDigest::yes);
+  writer.write(ops, path, existing, WithDigest::yes, inspect);
 }
 
 }  // namespace thimble

@@ -12,6 +12,6 @@ namespace thimble {
 
 // `dtype`: f32, bf16 or f16. A weight that f16 cannot hold is an Error that names its tensor.
 void write_model(FileOps& ops, const std::filesystem::path& path, Existing existing, const ModelFile& model,
-                 DType dtype);
+                 DType dtype, const Inspector& inspect = {});
 
 }  // namespace thimble

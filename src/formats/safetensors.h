@@ -135,7 +135,8 @@ class SafetensorsWriter {
   void add(std::string name, DType dtype, Dims dims, Source source);
 
   // Complete under its name, or not there at all.
-  void write(FileOps& ops, const std::filesystem::path& path, Existing existing, WithDigest digest) const;
+  void write(FileOps& ops, const std::filesystem::path& path, Existing existing, WithDigest digest,
+             const Inspector& inspect = {}) const;
 
  private:
   struct Item {

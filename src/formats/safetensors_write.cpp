@@ -168,7 +168,7 @@ std::string SafetensorsWriter::header(const Plan& plan) const {
 }
 
 void SafetensorsWriter::write(FileOps& ops, const std::filesystem::path& path, Existing existing,
-                              WithDigest digest) const {
+                              WithDigest digest, const Inspector& inspect) const {
   const Plan plan = this->plan(digest);
   const std::string head = header(plan);
   AtomicFile file(ops, path, existing);
@@ -178,6 +178,7 @@ void SafetensorsWriter::write(FileOps& ops, const std::filesystem::path& path, E
   for (const std::size_t i : plan.order)
     digests[i + 1] = digest_bytes(write_tensor(file, items_[i].entry, items_[i].source, path, digest));
   if (digest == WithDigest::yes) file.write(std::as_bytes(std::span(digests)));
+  if (inspect) inspect(file.temporary());
   file.commit();
 }
 

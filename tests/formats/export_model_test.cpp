@@ -51,26 +51,43 @@ ExportReport write_another(FileOps& ops, const ModelFile& model, const ExportReq
 }
 
 ExportReport write_nonsense(FileOps& ops, const ModelFile&, const ExportRequest& request) {
-  write_file(ops, request.path, "GGUF, really", request.existing);
+  AtomicFile file(ops, request.path, request.existing);
+  file.write("GGUF, really");
+  request.inspect(file.temporary());
+  file.commit();
   return {.format = "nonsense", .architecture = "none", .type = GgufType::f32};
 }
 
-TEST(ExportModel, WhatComputesSomethingElseIsDeleted) {
+TEST(ExportModel, WhatComputesSomethingElseIsNotWritten) {
   const TempFolder folder;
   PosixFileOps ops;
   const ModelFile model = small_export("llama");
   const ExportFormat liar{"liar", "", {GgufType::f32}, write_another};
   const std::string error = message_of([&] { export_model(ops, model, liar, {.path = folder / "m"}); });
-  EXPECT_NE(error.find("was written and does not compute what source does"), std::string::npos) << error;
+  EXPECT_NE(error.find("would not compute what source does"), std::string::npos) << error;
   EXPECT_TRUE(folder.files().empty());
 }
 
-TEST(ExportModel, WhatCannotBeReadBackIsDeleted) {
+TEST(ExportModel, WhatCannotBeReadBackIsNotWritten) {
   const TempFolder folder;
   PosixFileOps ops;
   const ExportFormat broken{"broken", "", {GgufType::f32}, write_nonsense};
   EXPECT_THROW(export_model(ops, small_export("llama"), broken, {.path = folder / "m"}), Error);
   EXPECT_TRUE(folder.files().empty());
+}
+
+TEST(ExportModel, WhatWasThereStaysUntilThereIsSomethingBetter) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  const ModelFile model = small_export("llama");
+  exported(model, folder / "m", GgufType::f32);
+  const std::string before = read_file(folder / "m", 1 << 24);
+  for (const auto write : {write_another, write_nonsense}) {
+    const ExportFormat bad{"bad", "", {GgufType::f32}, write};
+    EXPECT_THROW(export_model(ops, model, bad, {.path = folder / "m", .existing = Existing::replace}), Error);
+    EXPECT_EQ(read_file(folder / "m", 1 << 24), before);
+  }
+  EXPECT_EQ(folder.files().size(), 1u);
 }
 
 TEST(ExportModel, AModelOfNansIsNeverRight) {
