@@ -69,6 +69,14 @@ void add_merges(BpeSpec& spec, const std::vector<std::string>& merges) {
   }
 }
 
+// Without the rows of the embedding behind the last token, which were none before the export either (DESIGN 8.5).
+std::size_t tokens_in(const GgufVocabulary& vocabulary) {
+  std::size_t count = vocabulary.tokens.size();
+  if (vocabulary.types.empty()) return count;
+  while (count > 0 && static_cast<TokenType>(vocabulary.types[count - 1]) == TokenType::unused) --count;
+  return count;
+}
+
 std::unique_ptr<Tokenizer> bpe_from_gguf(const GgufVocabulary& vocabulary) {
   const PreName& pre = pre_with_name(vocabulary.pre);
   BpeSpec spec;
@@ -83,6 +91,7 @@ std::unique_ptr<Tokenizer> bpe_from_gguf(const GgufVocabulary& vocabulary) {
           {.id = static_cast<TokenId>(id), .content = spec.vocab[id], .special = type == TokenType::control});
     if (type == TokenType::unused) spec.vocab[id].clear();
   }
+  spec.vocab.resize(tokens_in(vocabulary));
   add_merges(spec, vocabulary.merges);
   if (vocabulary.add_bos && vocabulary.special.bos) spec.post_processor.before = {*vocabulary.special.bos};
   return make_bpe_tokenizer(std::move(spec), vocabulary.special);
@@ -127,7 +136,7 @@ std::unique_ptr<Tokenizer> pieces_from_gguf(const GgufVocabulary& vocabulary) {
   check(vocabulary.scores.size() == vocabulary.tokens.size(), "the GGUF has {} tokens and {} scores",
         vocabulary.tokens.size(), vocabulary.scores.size());
   ProtobufWriter model;
-  for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
+  for (std::size_t id = 0; id < tokens_in(vocabulary); ++id) {
     const auto type = vocabulary.types.empty() ? 1 : vocabulary.types[id];
     model.bytes(1, ProtobufWriter()
                        .bytes(1, vocabulary.tokens[id])

@@ -174,6 +174,12 @@ TEST(GgufModel, TheTokenizerIsComplete) {
             jinja_template(ChatLayoutText::parse(kRolesLayout)));
 }
 
+TEST(GgufModel, RowsWithoutATokenAreNoneWhenItIsReadBack) {
+  const Written file = written(small_export("llama"));
+  const auto tokenizer = open_tokenizer(read_gguf(view(file.bytes)));
+  EXPECT_EQ(tokenizer->vocab_size(), 261);
+}
+
 TEST(GgufModel, WithoutATokenizerLlamaCppIsToldSo) {
   ModelFile model = small_export("llama");
   model.tokenizer.reset();
