@@ -6,6 +6,7 @@ product_packages=(
   libfmt-dev libxxhash-dev nlohmann-json3-dev libtomlplusplus-dev
   libdnnl-dev libhwy-dev
   libutf8proc-dev libpcre2-dev libsentencepiece-dev libzstd-dev zlib1g-dev
+  libedit-dev
 )
 test_packages=(libgtest-dev libbenchmark-dev nodejs npm)
 

@@ -11,22 +11,27 @@ namespace {
 
 // A signal handler can reach nothing but static storage: the one exception to "no globals".
 volatile std::sig_atomic_t signals_seen = 0;
+volatile std::sig_atomic_t second_exits = 1;
 std::array<struct sigaction, 2> previous;
 constexpr std::array kSignals = {SIGINT, SIGTERM};
 constexpr int kExitInterrupted = 130;
 
 void on_signal(int) {
-  if (signals_seen) _exit(kExitInterrupted);
+  if (signals_seen && second_exits) _exit(kExitInterrupted);
   signals_seen = 1;
 }
 
 }  // namespace
 
-Interrupt::Interrupt() {
+Interrupt::Interrupt(Scope scope) {
   signals_seen = 0;
+  second_exits = scope == Scope::program;
   struct sigaction action {};
   action.sa_handler = on_signal;
-  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &previous[i]);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    const bool ours = scope == Scope::program || kSignals[i] == SIGINT;
+    sigaction(kSignals[i], ours ? &action : nullptr, &previous[i]);
+  }
 }
 
 Interrupt::~Interrupt() {
@@ -35,6 +40,10 @@ Interrupt::~Interrupt() {
 
 bool Interrupt::asked() const {
   return signals_seen != 0;
+}
+
+void Interrupt::forget() {
+  signals_seen = 0;
 }
 
 void Interrupt::throw_if_asked() const {

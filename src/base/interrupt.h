@@ -3,6 +3,9 @@
 //   Interrupt interrupt;                    // installs the handlers; restores the old ones when it goes
 //   while (work_left && !interrupt.asked()) step();
 //
+// Where a program outlives what Ctrl-C stops, as a chat does its answers: Interrupt::Scope::task. Then SIGINT asks, as
+// often as it comes, and forget() makes it new; SIGTERM stays what it was.
+//
 // Long loops of the library take a `const Interrupt*` (nullptr: not interruptible) and call throw_if_asked.
 #pragma once
 
@@ -18,12 +21,14 @@ class Interrupted : public Error {
 
 class Interrupt {
  public:
-  Interrupt();
+  enum class Scope { program, task };
+  explicit Interrupt(Scope scope = Scope::program);
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
   bool asked() const;
+  void forget();
   void throw_if_asked() const;
 };
 

@@ -6,7 +6,11 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
+#include "cli/bench_decode.h"
+#include "cli/bench_prefill.h"
+#include "cli/bench_tokenize.h"
 #include "cli/bench_train.h"
+#include "cli/chat.h"
 #include "cli/completions.h"
 #include "cli/data_build.h"
 #include "cli/data_info.h"
@@ -14,10 +18,12 @@
 #include "cli/diff.h"
 #include "cli/doctor.h"
 #include "cli/eval.h"
+#include "cli/export.h"
 #include "cli/generate.h"
 #include "cli/import.h"
 #include "cli/inspect.h"
 #include "cli/pack.h"
+#include "cli/qa.h"
 #include "cli/tokenizer_decode.h"
 #include "cli/tokenizer_encode.h"
 #include "cli/tokenizer_info.h"
@@ -32,7 +38,11 @@ std::vector<Command> all_commands() {
       train_command(),
       eval_command(),
       generate_command(),
+      chat_command(),
       bench_train_command(),
+      bench_prefill_command(),
+      bench_decode_command(),
+      bench_tokenize_command(),
       tokenizer_train_command(),
       tokenizer_encode_command(),
       tokenizer_decode_command(),
@@ -41,8 +51,10 @@ std::vector<Command> all_commands() {
       data_info_command(),
       data_sample_command(),
       pack_command(),
+      export_command(),
       import_command(),
       inspect_command(),
+      qa_command(),
       trace_command(),
       diff_command(),
       doctor_command(),

@@ -15,6 +15,7 @@
 #include "cli/dry_run.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
+#include "data/data_folder.h"
 #include "model/depth.h"
 #include "model/presets.h"
 #include "train/checkpoint.h"
@@ -64,6 +65,24 @@ void print_result(const TrainResult& result, Console& console) {
   if (result.diagnosis) console.print(result.diagnosis->text());
 }
 
+// A preset that says how its models are packed announces it: nobody has to know it by heart.
+void print_next(const TrainRequest& request, const TrainResult& result, Console& console) {
+  const TrainConfig& config = request.config.train;
+  const bool ended =
+      result.status == "completed" || result.status == "wallclock" || result.status == "early_stop";
+  if (console.json() || !ended || config.pack_bits == 0) return;
+  const DataSettings& source = request.source;
+  const std::string run = (request.run / "").parent_path().string();  // without a slash behind it
+  const std::filesystem::path data = !is_data_folder(source.data) ? request.run / "data"
+                                     : source.val_data.empty()    ? source.data
+                                                                  : source.val_data;
+  std::string steps = fmt::format("{} bits", config.pack_bits);
+  if (config.pack_prune > 0) steps += fmt::format(", {:g} % pruned", 100 * config.pack_prune);
+  if (config.pack_stride > 0) steps += fmt::format(", bits per byte at stride {}", config.pack_stride);
+  console.print(
+      fmt::format("next, {}:\n  thimble pack {} --data {} -o {}.thimble\n", steps, run, data.string(), run));
+}
+
 int exit_code(const TrainResult& result) {
   if (result.status == "interrupted") return 130;
   return result.status == "diverged" ? 1 : 0;
@@ -73,6 +92,7 @@ int run_and_print(const TrainRequest& request, Console& console, const Interrupt
   const SaveSignal save_now;
   const TrainResult result = train(request, console.log(), console.progress(), interrupt, &save_now);
   print_result(result, console);
+  print_next(request, result, console);
   return exit_code(result);
 }
 
@@ -150,6 +170,7 @@ int run_train(const Arguments& arguments, Console& console) {
   const DataSettings source = data_from(arguments, preset);
   const auto tokenizer = tokenizer_from(arguments, source, init ? &*init : nullptr, console, interrupt);
   settle_vocabulary(*tokenizer, init.has_value(), settings);
+  if (source.order == ReadOrder::packed) settings.derive("isolate", true);  // its rows are made of documents
   TrainRequest request{
       .config = settings.resolve(),
       .tokenizer = tokenizer,
@@ -161,14 +182,6 @@ int run_train(const Arguments& arguments, Console& console) {
   if (init) request.initial_weights = initial_weights(*init, request.config.model);
   init.reset();  // its copy of the weights is not needed while training
   return run_and_print(request, console, interrupt);
-}
-
-Option option_of(const Key& key) {
-  Option option{.name = key.dashed, .help = key.help, .choices = key.choices};
-  if (key.type == KeyType::flag) option.choices = {"true", "false"};
-  if (key.type == KeyType::integer) option.value = "N";
-  if (key.type == KeyType::number) option.value = "F";
-  return option;
 }
 
 }  // namespace
@@ -223,8 +236,7 @@ Command train_command() {
                    "thimble train --preset llama --depth 6 --dry-run",
                    "thimble train --preset golf --set layers=11 --logit-softcap 0 --dry-run"},
       .run = run_train};
-  for (const Key& key : all_keys())
-    if (is_flag(key)) command.options.push_back(option_of(key));
+  for (const Option& option : setting_options()) command.options.push_back(option);
   return command;
 }
 

@@ -23,12 +23,6 @@ ReadOrder default_order(DataKind kind, const std::string& preset) {
   return preset == "golf" || preset == "golf-plus" ? ReadOrder::golf : ReadOrder::shuffled;
 }
 
-void put_words(const Arguments& arguments, ConfigBuilder& settings) {
-  for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
-  for (const Key& key : all_keys())
-    if (is_flag(key) && arguments.given(key.dashed)) settings.set_flag(key, arguments.text(key.dashed));
-}
-
 // With the role tokens, where there are roles.
 std::unique_ptr<Tokenizer> bytes_for(DataKind kind) {
   return load_tokenizer(kind == DataKind::chat ? "bytes:chat" : "bytes");
@@ -44,6 +38,27 @@ void as_usage(const std::function<void()>& action) {
   }
 }
 
+std::vector<Option> setting_options() {
+  std::vector<Option> options;
+  for (const Key& key : all_keys()) {
+    if (!is_flag(key)) continue;
+    Option option{.name = key.dashed, .help = key.help, .choices = key.choices};
+    if (key.type == KeyType::flag) option.choices = {"true", "false"};
+    if (key.type == KeyType::integer) option.value = "N";
+    if (key.type == KeyType::number) option.value = "F";
+    options.push_back(option);
+  }
+  return options;
+}
+
+void put_settings(const Arguments& arguments, ConfigBuilder& settings) {
+  as_usage([&] {
+    for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
+    for (const Key& key : all_keys())
+      if (is_flag(key) && arguments.given(key.dashed)) settings.set_flag(key, arguments.text(key.dashed));
+  });
+}
+
 ConfigBuilder settings_from(const Arguments& arguments) {
   ConfigBuilder settings;
   if (arguments.given("preset"))
@@ -51,13 +66,13 @@ ConfigBuilder settings_from(const Arguments& arguments) {
   else if (!arguments.given("config"))
     settings.preset(kDefaultPreset);
   if (arguments.given("config")) settings.file(arguments.path("config"));
-  as_usage([&] { put_words(arguments, settings); });
+  put_settings(arguments, settings);
   return settings;
 }
 
 Config changed_by(const Arguments& arguments, Config config) {
   ConfigBuilder changes;  // remembers what was said; the rest stays as it is
-  as_usage([&] { put_words(arguments, changes); });
+  put_settings(arguments, changes);
   const bool other_batch = changes.given("batch_tokens") || changes.given("batch_size");
   if (other_batch) config.train.batch_tokens = config.train.span_tokens = config.train.micro_batch = 0;
   for (const Key& key : all_keys())
@@ -79,8 +94,6 @@ DataSettings data_from(const Arguments& arguments, const std::string& preset) {
     data.kind = detect_kind(find_source(data.data.string()));
   data.order =
       arguments.given("order") ? read_order_named(arguments.text("order")) : default_order(data.kind, preset);
-  // The record's smear gate must not look across documents (parameter-golf 2.2); the baseline's rows do.
-  if (preset == "golf-plus") data.isolate = true;
   return data;
 }
 

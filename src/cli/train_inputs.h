@@ -23,6 +23,10 @@ inline bool is_flag(const Key& key) {
 
 ConfigBuilder settings_from(const Arguments& arguments);
 
+// --set and a flag for every key, and what was said with them.
+std::vector<Option> setting_options();
+void put_settings(const Arguments& arguments, ConfigBuilder& settings);
+
 // On top of a config that is resolved already, as --resume does: --set and the flags.
 Config changed_by(const Arguments& arguments, Config config);
 

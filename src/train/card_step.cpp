@@ -1,8 +1,8 @@
 #include "train/card_step.h"
 
+#include "base/clock.h"
 #include "ops/cuda_plugin.h"
 #include "optim/device_step.h"
-#include "train/clock.h"
 
 namespace thimble {
 

@@ -74,7 +74,8 @@ constexpr std::string_view kRawPrefix = "optim.raw.";
 }  // namespace
 
 void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Config& config,
-                      const TrainState& state, const Tokenizer& tokenizer, const Trained& trained) {
+                      const TrainState& state, const Tokenizer& tokenizer, const Trained& trained,
+                      const CheckpointRecord& record) {
   const std::string tokenizer_file = tokenizer.serialized(), train_state = to_json(state);
   const ParamTable& params = trained.model.params();
   SafetensorsWriter writer;
@@ -85,6 +86,7 @@ void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Con
   const SpecialIds& special = tokenizer.special();
   if (special.bos) writer.set_metadata(std::string(kBosKey), fmt::format("{}", *special.bos));
   if (special.eos) writer.set_metadata(std::string(kEosKey), fmt::format("{}", *special.eos));
+  for (const auto& [key, value] : record) writer.set_metadata(key, value);
   add_state_dict(writer, params, "",
                  trained.averaging.available() ? trained.averaging.average() : trained.model.weights());
   if (trained.averaging.on()) add_state_dict(writer, params, kRawPrefix, trained.model.weights());

@@ -9,7 +9,9 @@
 //   thimble.train_state    U8: a JSON object, TrainState below
 //   thimble.digest         U8: digests of everything before it (safetensors.h)
 //
-// Metadata: thimble.config (the resolved config as TOML), thimble.layout (chats), thimble.step, thimble.version.
+// Metadata: thimble.config (the resolved config as TOML), thimble.layout (chats), thimble.step, thimble.version, and
+// what `thimble qa` holds the model to: thimble.golden and thimble.golden_nats (golden.h) and, if this very step was validated, thimble.val_loss,
+// thimble.val_bpb and thimble.val_set (which tokens those are of).
 // No time, host or speed: equal runs give equal bytes.
 #pragma once
 
@@ -17,6 +19,9 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/file_ops.h"
 #include "data/loader_rows.h"
@@ -45,8 +50,14 @@ struct TrainState {
   bool operator==(const TrainState&) const = default;
 };
 
-// DESIGN 8.1: <bos>, then <role> content <end_turn> per turn.
-inline constexpr std::string_view kRolesLayout = "roles";
+inline constexpr std::string_view kGoldenKey = "thimble.golden";
+inline constexpr std::string_view kGoldenNatsKey = "thimble.golden_nats";
+inline constexpr std::string_view kValLossKey = "thimble.val_loss";  // nats per token
+inline constexpr std::string_view kValBpbKey = "thimble.val_bpb";    // bits per byte
+inline constexpr std::string_view kValSetKey = "thimble.val_set";    // TokenSet::fingerprint()
+
+// What the model did when it was saved, under the keys above.
+using CheckpointRecord = std::vector<std::pair<std::string, std::string>>;
 
 // What changes with every step.
 struct Trained {
@@ -63,7 +74,8 @@ struct CheckpointHead {
 };
 
 void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Config& config,
-                      const TrainState& state, const Tokenizer& tokenizer, const Trained& trained);
+                      const TrainState& state, const Tokenizer& tokenizer, const Trained& trained,
+                      const CheckpointRecord& record = {});
 
 // Checks all digests: a file that was cut or changed is an Error.
 CheckpointHead read_checkpoint_head(const SafetensorsFile& file);

@@ -16,25 +16,26 @@ DataKind kind_named(const std::string& name, std::string_view where) {
 }  // namespace
 
 std::string DataSettings::to_json() const {
-  Json json = Json::object()
-                  .set("data", data.string())
-                  .set("val_data", val_data.string())
-                  .set("val_fraction", val_fraction)
-                  .set("kind", name_of(kind))
-                  .set("order", name_of(order));
-  if (isolate) json.set("isolate", *isolate);
-  return json.dump(2) + "\n";
+  return Json::object()
+             .set("data", data.string())
+             .set("val_data", val_data.string())
+             .set("val_fraction", val_fraction)
+             .set("kind", name_of(kind))
+             .set("order", name_of(order))
+             .set("sub_batch_tokens", sub_batch_tokens)
+             .dump(2) +
+         "\n";
 }
 
 DataSettings DataSettings::from_json(const std::string& text, std::string_view name) {
   const Json json = parse_json(text, name);
-  DataSettings settings{.data = json.at("data").as_string(),
-                        .val_data = json.at("val_data").as_string(),
-                        .val_fraction = json.at("val_fraction").as_double(),
-                        .kind = kind_named(json.at("kind").as_string(), name),
-                        .order = read_order_named(json.at("order").as_string())};
-  if (const Json* isolate = json.find("isolate")) settings.isolate = isolate->as_bool();
-  return settings;
+  const Json* sub_batch = json.find("sub_batch_tokens");
+  return {.data = json.at("data").as_string(),
+          .val_data = json.at("val_data").as_string(),
+          .val_fraction = json.at("val_fraction").as_double(),
+          .kind = kind_named(json.at("kind").as_string(), name),
+          .order = read_order_named(json.at("order").as_string()),
+          .sub_batch_tokens = sub_batch ? sub_batch->as_int() : DataSettings{}.sub_batch_tokens};
 }
 
 }  // namespace thimble

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
 #include <string>
 
 #include "data/manifest.h"
@@ -16,7 +15,7 @@ struct DataSettings {
   double val_fraction = 0.1;            // how much of it, where it is no folder of shards
   DataKind kind = DataKind::text;       // the same
   ReadOrder order = ReadOrder::shuffled;
-  std::optional<bool> isolate = {};  // documents from each other; unset: as the order does
+  std::int64_t sub_batch_tokens = 8192;  // golf-mlx: MLX_MAX_MICROBATCH_TOKENS
 
   std::string to_json() const;
   static DataSettings from_json(const std::string& text, std::string_view name);

@@ -83,6 +83,15 @@ double RunHistory::smoothed_bits_per_byte() const {
   return bytes > 0 ? nats / std::numbers::ln2 / bytes : 0;
 }
 
+double RunHistory::bytes_per_token() const {
+  double targets = 0, bytes = 0;
+  for (const StepRecord& record : recent_) {
+    targets += static_cast<double>(record.targets);
+    bytes += static_cast<double>(record.bytes);
+  }
+  return targets > 0 ? bytes / targets : 0;
+}
+
 RunHistory read_history(const std::filesystem::path& metrics) {
   RunHistory history;
   std::ifstream file(metrics);

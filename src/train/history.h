@@ -40,6 +40,7 @@ class RunHistory {
   double smoothed_loss() const;           // mean over the last 50 steps; 0 before the first
   double latest_loss() const;             // mean over the last 10
   double smoothed_bits_per_byte() const;  // of the same; 0 where there are no bytes
+  double bytes_per_token() const;         // of them; 0 before the first
   const Series& losses() const { return losses_; }
   const Series& grad_norms() const { return grad_norms_; }
   std::int64_t spikes() const { return spikes_; }  // losses far above the 50 before them

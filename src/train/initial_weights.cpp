@@ -12,7 +12,8 @@ namespace {
 
 // Settings that do not change what the weights mean.
 bool may_differ(const Key& key) {
-  static constexpr std::string_view kKeys[] = {"context", "dropout", "init", "init_std", "embed_init_std"};
+  static constexpr std::string_view kKeys[] = {"context", "dropout",  "isolate",
+                                               "init",    "init_std", "embed_init_std"};
   return std::ranges::find(kKeys, key.name) != std::end(kKeys);
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/table.h"
@@ -15,12 +16,14 @@
 #include "model/summary.h"
 #include "ops/sums.h"
 #include "optim/schedule.h"
+#include "tokenizer/chat_layout.h"
 #include "train/checkpoint.h"
-#include "train/clock.h"
+#include "train/golden.h"
 #include "train/metrics.h"
 #include "train/micro_batch.h"
 #include "train/new_folder.h"
 #include "train/patience.h"
+#include "train/recipe.h"
 #include "train/reporter.h"
 #include "train/resume.h"
 #include "train/run_folder.h"
@@ -59,9 +62,10 @@ LoaderSettings loader_settings(const Config& config, const DataSettings& source)
                    .T = config.model.context,
                    .step_rows = config.train.batch_tokens / config.model.context,
                    .seed = static_cast<std::uint64_t>(config.train.seed),
-                   .span_tokens = config.train.span_tokens},
+                   .span_tokens = config.train.span_tokens,
+                   .sub_batch_tokens = source.sub_batch_tokens},
           .micro_batch = config.train.micro_batch,
-          .isolate = source.isolate};
+          .isolate = config.model.isolate};
 }
 
 // What a call is given and does not change.
@@ -81,6 +85,7 @@ class Trainer {
  public:
   explicit Trainer(const Surroundings& around)
       : around_(around),
+        observer_(around.request.observer),
         context_(around.request.device, around.log),
         config_(settled(around.request.config, context_)),
         model_(config_.model, context_, compute_dtype(config_.train.dtype, context_.device())),
@@ -106,8 +111,8 @@ class Trainer {
       Reporter reporter(config_, around_.log, around_.progress, around_.metrics, std::move(history_));
       report_ = &reporter;
       if (around_.progress.enabled && context_.device() == Device::cpu) measure_peak();
-      first_validation();
       prime();
+      first_validation();
       while (result_.status.empty()) step();
       finish(seconds_now() - started);
     }
@@ -135,6 +140,7 @@ class Trainer {
                           .tokens_to_see = tokens_to_see(),
                           .parameters = static_cast<std::uint64_t>(model_.params().count())};
     around_.log.info("{}\n{}", around_.folder.path().string(), data_table(facts));
+    if (const std::string with = recipe(config_.train); !with.empty()) around_.log.info("with {}", with);
     if (const std::string warning = data_warning(facts); !warning.empty()) around_.log.warning("{}", warning);
   }
 
@@ -181,8 +187,9 @@ class Trainer {
   // Step 0 is validated, too; and what was interrupted is done again, so that the run goes on as if nothing had
   // happened.
   void first_validation() {
+    if (!result_.status.empty()) return;
     if (state_.validation_due) return close_step(true);
-    if (around_.request.resume || !around_.data.val) return;
+    if (around_.request.resume || !around_.request.validate_first || !around_.data.val) return;
     validate();
     if (!state_.validation_due) return;
     result_.status = "interrupted";  // --resume begins with it
@@ -200,19 +207,21 @@ class Trainer {
   void prime() {
     for (std::int64_t i = 0; i < config_.train.prime_steps && result_.status.empty(); ++i) {
       steps_->prime(qat_bits());
+      if (observer_) observer_->primed(i + 1, config_.train.prime_steps);
       if (around_.interrupt.asked()) close_step(false);
     }
   }
 
   void step() {
-    const double started = seconds_now();
+    const double started = around_.request.clock();
     StepReport report;
     report.multiplier = rate_multiplier(config_.train, state_.step, state_.elapsed_seconds);
+    report.qat_bits = qat_bits();
     // A card does not measure its updates.
     if ((state_.step + 1) % kSizesEvery == 0 && context_.device() == Device::cpu) report.sizes.emplace();
     report.result = steps_->run({.step = state_.step,
                                  .multiplier = report.multiplier,
-                                 .qat_bits = qat_bits(),
+                                 .qat_bits = report.qat_bits,
                                  .sizes = report.sizes ? &*report.sizes : nullptr});
     if (!report.result.updated)
       return diverge(fmt::format("loss {}, gradient norm {}", report.result.loss, report.result.grad_norm));
@@ -229,11 +238,13 @@ class Trainer {
     state_.averaged = averaging_.count();
     state_.tokens += report.result.tokens;
     state_.position = loader_.position();
-    report.seconds = seconds_now() - started;
+    report.seconds = around_.request.clock() - started;
     if (config_.train.max_seconds > 0) state_.elapsed_seconds += report.seconds;
     report.step = state_.step;
     report.elapsed_seconds = state_.elapsed_seconds;
+    report.position = state_.position;
     report_->step(report);
+    if (observer_) observer_->step(report);
   }
 
   int qat_bits() const {
@@ -276,8 +287,11 @@ class Trainer {
     if (!around_.data.val) return false;
     state_.validation_due = true;
     steps_->fetch();
-    const std::optional<Score> score = validation_score({model_, optimizer_, averaging_}, *around_.data.val,
-                                                        bytes_, config_.train.val_tokens, around_.interrupt);
+    const std::optional<Score> score =
+        validation_score({model_, optimizer_, averaging_}, *around_.data.val, bytes_,
+                         config_.train.val_tokens, around_.interrupt, [this](std::int64_t tokens) {
+                           if (observer_) observer_->validating(tokens);
+                         });
     if (!score) return false;
     state_.validation_due = false;
     if (!std::isfinite(score->loss())) {
@@ -287,9 +301,15 @@ class Trainer {
     result_.val_loss = score->loss();
     result_.val_bpb = score->bits_per_byte();
     result_.validated = true;
+    validated_step_ = state_.step;
     const bool best = note_validation(config_.train, score->loss(), state_);
-    report_->validation(
-        {.step = state_.step, .score = *score, .best = best, .weights = std::string(averaging_.kind())});
+    const ValidationReport report{.step = state_.step,
+                                  .score = *score,
+                                  .best = best,
+                                  .last = done() || out_of_time(),
+                                  .weights = std::string(averaging_.kind())};
+    report_->validation(report);
+    if (observer_) observer_->validation(report);
     return best;
   }
 
@@ -301,8 +321,20 @@ class Trainer {
     result_.checkpoint =
         around_.folder.publish(state_.step, best, config_.train.keep, [&](const std::filesystem::path& path) {
           write_checkpoint(around_.ops, path, config_, state_, *around_.request.tokenizer,
-                           {model_, optimizer_, averaging_});
+                           {model_, optimizer_, averaging_}, record());
         });
+  }
+
+  // What the model does now, for `thimble qa` to compare with.
+  CheckpointRecord record() {
+    CheckpointRecord record;
+    append_golden(golden_output({model_, optimizer_, averaging_}, *around_.request.tokenizer), record);
+    if (validated_step_ != state_.step) return record;
+    record.emplace_back(kValLossKey, fmt::format("{}", result_.val_loss));
+    if (result_.val_bpb > 0) record.emplace_back(kValBpbKey, fmt::format("{}", result_.val_bpb));
+    if (val_set_.empty()) val_set_ = around_.data.val->fingerprint();
+    record.emplace_back(kValSetKey, val_set_);
+    return record;
   }
 
   void finish(double wall_seconds) {
@@ -339,6 +371,7 @@ class Trainer {
   }
 
   Surroundings around_;
+  TrainObserver* observer_;  // may be null
   Context context_;
   Config config_;
   Model model_;
@@ -351,6 +384,8 @@ class Trainer {
   RunHistory history_;
   Reporter* report_ = nullptr;
   TrainResult result_;
+  std::int64_t validated_step_ = -1;  // in this call
+  std::string val_set_;               // what validation scores: told apart from other sets
   RunCall call_;
 };
 

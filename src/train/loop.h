@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/file_ops.h"
 #include "base/interrupt.h"
 #include "base/log.h"
@@ -17,6 +19,7 @@
 #include "tokenizer/tokenizer.h"
 #include "train/data_settings.h"
 #include "train/diagnosis.h"
+#include "train/observer.h"
 #include "train/save_signal.h"
 
 namespace thimble {
@@ -33,6 +36,9 @@ struct TrainRequest {
   bool resume = false;                      // from run/last.safetensors
   bool force = false;           // a new run replaces one that is there; a resumed one may change its settings
   std::int64_t stop_after = 0;  // updates of this call; 0: until the end
+  bool validate_first = true;   // before the first step, too
+  TrainObserver* observer = nullptr;            // may be null
+  std::function<double()> clock = seconds_now;  // that steps are timed by: tests bring their own
 };
 
 struct TrainResult {

@@ -73,6 +73,7 @@ void Reporter::step(const StepReport& report) {
   event.set("lr_multiplier", report.multiplier).set("grad_norm", report.result.grad_norm);
   event.set("clipped", report.clipped).set("seconds", report.seconds);
   event.set("input_seconds", report.result.input_seconds);
+  if (report.qat_bits > 0) event.set("qat_bits", report.qat_bits);
   if (report.sizes) event.set("update_ratio", ratios(*report.sizes));
   metrics_.add(event);
   if (!report.result.warning.empty() && !std::exchange(warned_of_wrap_, true)) warn(report.result.warning);

@@ -25,8 +25,10 @@ struct StepReport {
   StepResult result;
   bool clipped = false;
   double multiplier = 1;  // of the learning rates
+  int qat_bits = 0;       // of weights as the step saw them; 0: all of them
   double seconds = 0;
   double elapsed_seconds = 0;        // of steps since the run began; 0: not counted
+  ReadPosition position;             // where the next step reads
   std::optional<UpdateSizes> sizes;  // on some steps
 };
 
@@ -34,6 +36,7 @@ struct ValidationReport {
   std::int64_t step = 0;
   Score score;
   bool best = false;
+  bool last = false;    // the run is over
   std::string weights;  // which were scored: "raw", "swa" or "ema"
 };
 

@@ -15,9 +15,10 @@ namespace thimble {
 namespace {
 
 bool is_free(const Key& key) {
-  static constexpr std::string_view kKeys[] = {"steps",     "max_seconds", "val_every", "val_tokens",
-                                               "min_delta", "min_steps",   "patience",  "checkpoint_every",
-                                               "keep",      "prime_steps"};
+  static constexpr std::string_view kKeys[] = {"steps",      "max_seconds", "val_every", "val_tokens",
+                                               "min_delta",  "min_steps",   "patience",  "checkpoint_every",
+                                               "keep",       "prime_steps", "pack_bits", "pack_prune",
+                                               "pack_stride"};
   return std::ranges::find(kKeys, key.name) != std::end(kKeys);
 }
 

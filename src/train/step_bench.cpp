@@ -4,12 +4,12 @@
 #include <map>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/median.h"
 #include "base/rng.h"
 #include "model/model.h"
 #include "ops/gemm_peak.h"
 #include "optim/optimizer.h"
-#include "train/clock.h"
 
 namespace thimble {
 

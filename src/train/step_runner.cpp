@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "tensor/arena.h"
 #include "train/card_step.h"
-#include "train/clock.h"
 
 namespace thimble {
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "base/interrupt.h"
@@ -14,6 +15,7 @@ namespace thimble {
 
 // Nothing if it was interrupted. The raw weights are back in their place afterwards, bit for bit.
 std::optional<Score> validation_score(const Trained& trained, const TokenSet& val, const ByteTable& bytes,
-                                      std::int64_t val_tokens, const Interrupt& interrupt);
+                                      std::int64_t val_tokens, const Interrupt& interrupt,
+                                      const std::function<void(std::int64_t tokens)>& on_scored = {});
 
 }  // namespace thimble

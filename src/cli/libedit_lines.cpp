@@ -1,0 +1,159 @@
+#include "cli/libedit_lines.h"
+
+#include <histedit.h>
+#include <langinfo.h>
+
+#include <cerrno>
+#include <clocale>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/error.h"
+#include "cli/line_history.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr int kKeptLines = 1000;
+constexpr const char* kInvisible = "\1";  // stands around what takes no place on the screen
+// A terminal that knows "bracketed paste" puts these around what was pasted, so that a line end in it is text.
+constexpr const char* kAskForPasteMarks = "\x1b[?2004h";
+constexpr const char* kNoPasteMarks = "\x1b[?2004l";
+constexpr const char* kPasteBegins = "\x1b[200~";
+constexpr std::wstring_view kPasteEnds = L"\x1b[201~";
+
+// libedit thinks in the characters of the locale. Where that is not UTF-8, the terminal most likely is all the same.
+void use_utf8() {
+  std::setlocale(LC_CTYPE, "");
+  if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
+}
+
+bool is_smart_terminal() {
+  const char* terminal = std::getenv("TERM");
+  return terminal && *terminal && std::strcmp(terminal, "dumb") != 0;
+}
+
+// Bound to kPasteBegins: reads to its end, line ends and all, into the line.
+unsigned char insert_paste(EditLine* editor, int) {
+  std::wstring text;
+  for (wchar_t c = 0; !text.ends_with(kPasteEnds);) {
+    if (el_wgetc(editor, &c) != 1) return CC_EOF;
+    text += c == L'\r' ? L'\n' : c;
+  }
+  text.resize(text.size() - kPasteEnds.size());
+  while (text.ends_with(L'\n')) text.pop_back();  // the line is sent by the key, not by the clipboard
+  return el_winsertstr(editor, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+}
+
+// libedit shows what is invisible together with the character behind it: the last one must be visible.
+std::string coloured(std::string_view prompt) {
+  const std::size_t word = std::min(prompt.find_last_not_of(' ') + 1, prompt.size());
+  return fmt::format("{0}\x1b[1;32m{0}{1}{0}\x1b[0m{0}{2}", kInvisible, prompt.substr(0, word),
+                     prompt.substr(word));
+}
+
+struct Deleter {
+  void operator()(EditLine* editor) const { el_end(editor); }
+  void operator()(History* history) const { history_end(history); }
+};
+
+class LibeditLines : public LineEditor {
+ public:
+  LibeditLines(const EditorOptions& options, const Interrupt& interrupt)
+      : options_(options), interrupt_(interrupt), history_(::history_init()) {
+    use_utf8();
+    editor_.reset(el_init("thimble", stdin, stdout, stderr));
+    if (!editor_ || !history_) return;
+    HistEvent event;
+    ::history(history_.get(), &event, H_SETSIZE, kKeptLines);
+    ::history(history_.get(), &event, H_SETUNIQUE, 1);
+    for (const std::string& line : read_line_history(options.history))
+      ::history(history_.get(), &event, H_ENTER, line.c_str());
+    EditLine* editor = editor_.get();
+    el_set(editor, EL_CLIENTDATA, this);
+    el_set(editor, EL_PROMPT_ESC, &LibeditLines::prompt_of, kInvisible[0]);
+    el_set(editor, EL_EDITOR, "emacs");
+    el_set(editor, EL_HIST, ::history, history_.get());
+    el_set(editor, EL_SIGNAL, 1);  // the terminal is put right before a signal stops us, and after it
+    el_set(editor, EL_ADDFN, "insert-paste", "insert pasted text", insert_paste);
+    el_set(editor, EL_BIND, kPasteBegins, "insert-paste", nullptr);
+    // Ctrl-D that was pressed during an answer reaches the editor as this character.
+    el_set(editor, EL_BIND, "^@", "em-delete-or-list", nullptr);
+    el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    el_set(editor, EL_BIND, "\\e[3~", "ed-delete-next-char", nullptr);
+    el_set(editor, EL_BIND, "\\e[1;5C", "em-next-word", nullptr);
+    el_set(editor, EL_BIND, "\\e[1;5D", "ed-prev-word", nullptr);
+    el_source(editor, nullptr);  // ~/.editrc
+  }
+
+  bool usable() const { return editor_ && history_; }
+
+  Line read(std::string_view prompt) override {
+    prompt_ = options_.colour ? coloured(prompt) : std::string(prompt);
+    if (knows_paste_marks_) show(kAskForPasteMarks);
+    int length = 0;
+    errno = 0;
+    const char* text = el_gets(editor_.get(), &length);
+    // libedit passes a signal on to the whole process: another thread may be about to take it, and nobody was asked yet.
+    const bool interrupted = !text && (interrupt_.asked() || (length < 0 && errno == EINTR));
+    if (knows_paste_marks_) show(kNoPasteMarks);
+    if (interrupted) {
+      show("\n");
+      return {LineEnd::interrupted};
+    }
+    if (!text || length <= 0) {
+      show("\n");
+      return {};
+    }
+    std::string line(text, static_cast<std::size_t>(length));
+    if (line.ends_with('\n')) line.pop_back();
+    return {LineEnd::line, std::move(line)};
+  }
+
+  void remember(std::string_view text) override {
+    if (text.empty()) return;
+    HistEvent event;
+    ::history(history_.get(), &event, H_ENTER, std::string(text).c_str());
+    if (!options_.history.empty()) write_line_history(options_.history, oldest_first());
+  }
+
+ private:
+  static char* prompt_of(EditLine* editor) {
+    void* self = nullptr;
+    el_get(editor, EL_CLIENTDATA, &self);
+    return static_cast<LibeditLines*>(self)->prompt_.data();
+  }
+
+  static void show(const char* text) {
+    std::fputs(text, stdout);
+    std::fflush(stdout);
+  }
+
+  std::vector<std::string> oldest_first() const {
+    std::vector<std::string> lines;
+    HistEvent event;
+    for (int more = ::history(history_.get(), &event, H_LAST); more >= 0;
+         more = ::history(history_.get(), &event, H_PREV))
+      lines.emplace_back(event.str);
+    return lines;
+  }
+
+  EditorOptions options_;
+  const Interrupt& interrupt_;
+  std::unique_ptr<History, Deleter> history_;
+  std::unique_ptr<EditLine, Deleter> editor_;
+  std::string prompt_;
+  bool knows_paste_marks_ = is_smart_terminal();
+};
+
+}  // namespace
+
+std::unique_ptr<LineEditor> make_libedit_lines(const EditorOptions& options, const Interrupt& interrupt) {
+  auto lines = std::make_unique<LibeditLines>(options, interrupt);
+  if (!lines->usable()) return nullptr;
+  return lines;
+}
+
+}  // namespace thimble

@@ -1,0 +1,133 @@
+// What is typed into a chat, without a terminal.
+#include "cli/chat_input.h"
+
+#include <cstdlib>
+#include <deque>
+
+#include "cli/line_history.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+// Lines that were typed before; then Ctrl-C or the end.
+class Typed : public LineEditor {
+ public:
+  explicit Typed(std::deque<std::string> lines, LineEnd end = LineEnd::closed)
+      : lines_(std::move(lines)), end_(end) {}
+
+  Line read(std::string_view prompt) override {
+    prompts.emplace_back(prompt);
+    if (lines_.empty()) return {end_};
+    Line line{LineEnd::line, lines_.front()};
+    lines_.pop_front();
+    return line;
+  }
+
+  std::vector<std::string> prompts;
+
+ private:
+  std::deque<std::string> lines_;
+  LineEnd end_;
+};
+
+std::vector<std::string> messages(std::deque<std::string> lines) {
+  Typed typed(std::move(lines));
+  std::vector<std::string> out;
+  for (Line line = read_message(typed, "> "); line.end == LineEnd::line; line = read_message(typed, "> "))
+    out.push_back(line.text);
+  return out;
+}
+
+using Texts = std::vector<std::string>;
+
+TEST(ChatInput, ALineIsAMessage) {
+  EXPECT_EQ(messages({"one", "", "two \"quoted\""}), (Texts{"one", "", "two \"quoted\""}));
+}
+
+TEST(ChatInput, ABackslashAtTheEndGoesOn) {
+  EXPECT_EQ(messages({"a\\", "b\\", "c", "d"}), (Texts{"a\nb\nc", "d"}));
+  EXPECT_EQ(messages({"a\\"}), Texts{"a\n"}) << "the end of the file ends a message, too";
+  Typed typed({"a\\", "b"});
+  read_message(typed, "> ");
+  EXPECT_EQ(typed.prompts, (Texts{"> ", ". "}));
+}
+
+TEST(ChatInput, ThreeQuotesBeginAndEndABlock) {
+  EXPECT_EQ(messages({"\"\"\"", "a", "", "b\\", "\"\"\"", "c"}), (Texts{"a\n\nb\\", "c"}));
+  EXPECT_EQ(messages({"\"\"\"a", "b\"\"\""}), Texts{"a\nb"});
+  EXPECT_EQ(messages({"\"\"\"a\"\"\""}), Texts{"a"});
+  EXPECT_EQ(messages({"\"\"\"a", "b"}), Texts{"a\nb"});
+  EXPECT_EQ(messages({"\"\"\"", "\"\"\""}), Texts{""});
+}
+
+TEST(ChatInput, AnInterruptedMessageIsVoid) {
+  for (const std::deque<std::string>& lines : {std::deque<std::string>{}, {"a\\"}, {"\"\"\"a"}, {"\"\"\""}}) {
+    Typed typed(lines, LineEnd::interrupted);
+    EXPECT_EQ(read_message(typed, "> ").end, LineEnd::interrupted);
+  }
+}
+
+TEST(ChatInput, CommandsBeginWithOneSlash) {
+  const auto parsed = [](std::string_view text) {
+    const auto command = parse_chat_command(text);
+    return command ? command->name + "|" + command->argument : "message";
+  };
+  EXPECT_EQ(parsed("/clear"), "clear|");
+  EXPECT_EQ(parsed("/save!  my file.jsonl "), "save!|my file.jsonl");
+  EXPECT_EQ(parsed("//etc"), "message");
+  EXPECT_EQ(parsed("/"), "message");
+  EXPECT_EQ(parsed("1/2"), "message");
+  EXPECT_EQ(parsed("/pasted\ntext"), "message");
+  EXPECT_EQ(unescaped_message("//etc"), "/etc");
+  EXPECT_EQ(unescaped_message("etc"), "etc");
+}
+
+TEST(ChatInput, NoModelSendsEscapeSequences) {
+  EXPECT_EQ(terminal_safe("a\tb\nGrüße 😀"), "a\tb\nGrüße 😀");
+  EXPECT_EQ(terminal_safe("\x1b[2J\x07\r\x7f"), "\uFFFD[2J\uFFFD\uFFFD\uFFFD");
+  EXPECT_EQ(terminal_safe("\xC2\x9B"
+                          "1m \xC2\xA0"),
+            "\uFFFD1m \xC2\xA0")
+      << "U+009B begins a sequence, too";
+}
+
+TEST(LineHistory, ComesBackAsItWas) {
+  const TempFolder folder;
+  const Texts lines = {"one", "two\nlines", "\"\\ Grüße 😀"};
+  const auto path = folder / "deep/down/history";
+  write_line_history(path, lines);
+  EXPECT_EQ(read_line_history(path), lines);
+  EXPECT_EQ(std::filesystem::status(path.parent_path()).permissions(), std::filesystem::perms::owner_all);
+  write_line_history(path, Texts{"three"});
+  EXPECT_EQ(read_line_history(path), Texts{"three"});
+}
+
+TEST(LineHistory, IsNoReasonToComplain) {
+  const TempFolder folder;
+  EXPECT_TRUE(read_line_history({}).empty());
+  EXPECT_TRUE(read_line_history(folder / "nothing").empty());
+  EXPECT_TRUE(read_line_history(folder.path()).empty());
+  EXPECT_EQ(read_line_history(folder.write("odd", "\"a\"\nnonsense\n3\n\"b\"")), (Texts{"a", "b"}));
+  write_line_history(folder / "odd/below/a/file", Texts{"x"});
+}
+
+TEST(LineHistory, LiesWhereStateBelongs) {
+  const auto with = [](const char* state, const char* home) {
+    const char* old_home = std::getenv("HOME");
+    const std::string kept = old_home ? old_home : "";
+    state ? setenv("XDG_STATE_HOME", state, 1) : unsetenv("XDG_STATE_HOME");
+    setenv("HOME", home, 1);
+    const auto folder = state_folder();
+    setenv("HOME", kept.c_str(), 1);
+    unsetenv("XDG_STATE_HOME");
+    return folder.string();
+  };
+  EXPECT_EQ(with("/s", "/h"), "/s/thimble");
+  EXPECT_EQ(with(nullptr, "/h"), "/h/.local/state/thimble");
+  EXPECT_EQ(with("relative", "/h"), "/h/.local/state/thimble") << "the specification says so";
+  EXPECT_EQ(with("", ""), "");
+}
+
+}  // namespace
+}  // namespace thimble
