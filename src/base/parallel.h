@@ -1,8 +1,8 @@
-// Parallel loops over OpenMP. Only one thread of the program may enter them (a second would make a second
-// team).
+// Parallel loops over OpenMP, or over the pool that a PoolScope names (base/thread_pool.h). Only one thread of the
+// program may enter them without a pool (a second would make a second team).
 //
 // Work is cut into chunks of `grain` items at fixed places: what a chunk computes cannot depend on the number
-// of threads. Builds under ThreadSanitizer run serially, because OpenMP's runtime is not instrumented.
+// of threads. Builds under ThreadSanitizer use no OpenMP, because its runtime is not instrumented.
 #pragma once
 
 #include <omp.h>
@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+
+#include "base/thread_pool.h"
 
 namespace thimble {
 
@@ -20,10 +22,13 @@ inline constexpr bool kParallel = true;
 #endif
 
 inline int max_threads() {
+  if (ThreadPool::in_task()) return 1;
+  if (const ThreadPool* pool = ThreadPool::current()) return pool->threads();
   return kParallel ? omp_get_max_threads() : 1;
 }
 // Which thread of the team runs: 0 outside of parallel loops.
 inline int thread_index() {
+  if (ThreadPool::in_task()) return ThreadPool::thread_index();
   return kParallel ? omp_get_thread_num() : 0;
 }
 inline void set_threads(int threads) {
@@ -35,6 +40,9 @@ template <class Body>
 void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
   if (count <= 0) return;
   const std::int64_t chunks = (count + grain - 1) / grain;
+  if (ThreadPool* pool = ThreadPool::current(); pool && chunks > 1)
+    return pool->run(chunks,
+                     [&](std::int64_t chunk) { body(chunk * grain, std::min(count, (chunk + 1) * grain)); });
   if (!kParallel || chunks == 1 || max_threads() == 1) {
     for (std::int64_t chunk = 0; chunk < chunks; ++chunk)
       body(chunk * grain, std::min(count, (chunk + 1) * grain));
@@ -57,6 +65,7 @@ void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
 // must not depend on which thread takes it.
 template <class Body>
 void parallel_tasks(std::int64_t count, Body&& body) {
+  if (ThreadPool* pool = ThreadPool::current(); pool && count > 1) return pool->run(count, body);
   if (!kParallel || count <= 1 || max_threads() == 1) {
     for (std::int64_t i = 0; i < count; ++i) body(i);
     return;

@@ -27,7 +27,7 @@ ChatOptions options_from(const Arguments& arguments) {
 }
 
 int run_chat(const Arguments& arguments, Console& console) {
-  const ModelFile file = open_model(arguments.path("MODEL"));
+  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer: nobody can talk to it", file.path.string());
   const ChatLayout layout = open_chat_layout(file, *tokenizer, arguments.text("layout"));
@@ -62,10 +62,7 @@ Command chat_command() {
       .options = with_sampling_options(
           {{.name = "system", .value = "TEXT", .help = "a system prompt: said before the conversation"},
            {.name = "max-tokens", .value = "N", .help = "tokens of an answer, at most (default: what fits)"},
-           {.name = "stop",
-            .value = "TEXT",
-            .help = "ends an answer before this text",
-            .repeated = true},
+           {.name = "stop", .value = "TEXT", .help = "ends an answer before this text", .repeated = true},
            {.name = "tidy", .help = "drop punctuation with which an answer begins"},
            {.name = "layout",
             .help = "how conversations become tokens, where the model's file does not say it",

@@ -181,7 +181,7 @@ void check_together(const Arguments& arguments) {
 
 int run_eval(const Arguments& arguments, Console& console) {
   check_together(arguments);
-  const ModelFile file = open_model(arguments.path("MODEL"));
+  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer: its tokens mean nothing", file.path.string());
   const Context context(device_from(arguments, console.log()));

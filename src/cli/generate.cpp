@@ -134,7 +134,7 @@ void print_all(const std::vector<Sample>& samples, const std::string& prompt, co
 int run_generate(const Arguments& arguments, Console& console) {
   if (arguments.given("logprobs") && !console.json()) throw UsageError("--logprobs is for --json");
   std::string prompt = prompt_from(arguments);
-  const ModelFile file = open_model(arguments.path("MODEL"));
+  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer", file.path.string());
   const Context context(device_from(arguments, console.log()));

@@ -42,13 +42,14 @@ namespace thimble {
 struct Artifact {
   ModelFile model;
   std::string rule;                   // thimble.rule
-  std::vector<PackedTensor> tensors;  // in the table's order
+  std::vector<PackedTensor> tensors;  // in the table's order; WeightsAs::stored: none
 };
 
 bool is_artifact(std::string_view first_bytes);  // the first 8 are enough
 
-Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name);
-Artifact open_artifact(const std::filesystem::path& path);
+Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name,
+                       WeightsAs as = WeightsAs::floats);
+Artifact open_artifact(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats);
 
 // Everything but the weights: written first, so that its size is known while the weights are made to fit.
 struct ArtifactHead {

@@ -12,6 +12,7 @@
 #include "formats/artifact_keys.h"
 #include "formats/artifact_parts.h"
 #include "model/config_toml.h"
+#include "pack/stored_tensors.h"
 #include "tokenizer/standard_normalizer.h"
 
 namespace thimble {
@@ -101,16 +102,33 @@ void read_storage(const Metadata& metadata, std::span<const TensorGroup> groups,
     }
 }
 
-void read_weights(std::span<const ArtifactPart> parts, const ParamTable& table,
-                  std::span<const TensorGroup> groups, const std::string& name,
-                  std::vector<PackedTensor>& tensors) {
+void check_sizes(std::span<const ArtifactPart> parts, const ParamTable& table,
+                 std::span<const TensorGroup> groups, const std::string& name,
+                 std::span<const PackedTensor> tensors) {
   check(parts.size() == groups.size(), "{}: expected {} groups of tensors, found {}", name, groups.size(),
         parts.size());
   for (std::size_t i = 0; i < groups.size(); ++i)
     check(parts[i].raw_bytes == group_size(table, groups[i], tensors),
           "{}: expected {} bytes of {}, found {}", name, group_size(table, groups[i], tensors),
           groups[i].name, parts[i].raw_bytes);
-  for (std::size_t i = 0; i < groups.size(); ++i) read_group(table, groups[i], parts[i].content(), tensors);
+}
+
+// Group after group: beside what is kept, one of them is in memory.
+std::shared_ptr<const StoredWeights> read_stored(std::span<const ArtifactPart> parts, const ParamTable& table,
+                                                 std::span<const TensorGroup> groups,
+                                                 std::vector<PackedTensor> tensors) {
+  std::vector<WeightFormat> formats;
+  for (const PackedTensor& tensor : tensors) formats.push_back(stored_format(tensor));
+  auto stored = std::make_shared<StoredWeights>(table, formats);
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    read_group(table, groups[i], parts[i].content(), tensors);
+    for (const std::size_t at : groups[i].tensors) {
+      const Param& param = table.all()[at];
+      store_tensor(param, tensors[at], stored->tensor(param));
+      tensors[at] = {};
+    }
+  }
+  return stored;
 }
 
 void list_tensors(const ParamTable& table, Artifact& artifact) {
@@ -122,7 +140,7 @@ void list_tensors(const ParamTable& table, Artifact& artifact) {
   }
 }
 
-Artifact read_contents(std::span<const ArtifactPart> parts, const std::string& name) {
+Artifact read_contents(std::span<const ArtifactPart> parts, const std::string& name, WeightsAs as) {
   check(parts.size() >= 2, "{}: expected metadata and tokenizer, found {} parts", name, parts.size());
   check(parts[0].raw_bytes <= kMostMetadata, "{}: its metadata claims {} bytes", name, parts[0].raw_bytes);
   Metadata metadata(text_in(parts[0]), name);
@@ -142,22 +160,30 @@ Artifact read_contents(std::span<const ArtifactPart> parts, const std::string& n
   const std::vector<TensorGroup> groups = tensor_groups(table);
   out.tensors.resize(table.all().size());
   read_storage(metadata, groups, name, out.tensors);
-  read_weights(parts.subspan(2), table, groups, name, out.tensors);
-  out.model.weights = unpack_weights(table, out.tensors);
+  const auto coded = parts.subspan(2);
+  check_sizes(coded, table, groups, name, out.tensors);
   list_tensors(table, out);
+  if (as == WeightsAs::stored) {
+    out.model.stored = read_stored(coded, table, groups, std::move(out.tensors));
+    out.tensors.clear();
+  } else {
+    for (std::size_t i = 0; i < groups.size(); ++i)
+      read_group(table, groups[i], coded[i].content(), out.tensors);
+    out.model.weights = unpack_weights(table, out.tensors);
+  }
   out.model.metadata = metadata.take();
   return out;
 }
 
 }  // namespace
 
-Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name) {
-  return read_contents(read_parts(bytes, name), name);
+Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name, WeightsAs as) {
+  return read_contents(read_parts(bytes, name), name, as);
 }
 
-Artifact open_artifact(const std::filesystem::path& path) {
+Artifact open_artifact(const std::filesystem::path& path, WeightsAs as) {
   const std::string bytes = read_file(path, kMostFileBytes);
-  return read_artifact(std::as_bytes(std::span(bytes)), path.string());
+  return read_artifact(std::as_bytes(std::span(bytes)), path.string(), as);
 }
 
 }  // namespace thimble

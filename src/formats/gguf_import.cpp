@@ -43,14 +43,18 @@ class Importer {
           architecture_.substr(0, 40));
   }
 
-  ModelFile read() {
+  ModelFile read(WeightsAs as) {
     ModelFile out;
     out.path = file_.name();
     out.format = "gguf";
     out.architecture = architecture_;
     GgufTokenizer tokenizer = read_gguf_tokenizer(questions_, file_.name());
     out.config = resolved(Config{read_config(), {}});
-    out.weights = read_weights(out.config.model);
+    // What was folded is put together from several tensors: floats.
+    if (as == WeightsAs::stored && !is_folded_architecture(architecture_))
+      out.stored = read_stored(out.config.model);
+    else
+      out.weights = read_weights(out.config.model);
     out.tokenizer = std::move(tokenizer.file);
     out.layout = std::move(tokenizer.layout);
     if (out.tokenizer) open_tokenizer(out);  // one that is larger than the embedding is an error
@@ -73,6 +77,7 @@ class Importer {
   std::vector<Source> folded_sources(const ModelConfig& config, const ParamTable& table) const;
   void check_tensors(std::span<const Source> sources, const ModelConfig& config) const;
   std::vector<float> read_weights(const ModelConfig& config);
+  std::shared_ptr<const StoredWeights> read_stored(const ModelConfig& config);
   void read_output_scales(const ModelConfig& config, const ParamTable& table, std::span<float> block) const;
 
   const GgufFile& file_;
@@ -236,6 +241,46 @@ std::vector<float> Importer::read_weights(const ModelConfig& config) {
   return block;
 }
 
+WeightFormat format_of_type(GgufType type) {
+  if (has_blocks(type)) return WeightFormat::int8_blocks;
+  return type == GgufType::f16    ? WeightFormat::f16
+         : type == GgufType::bf16 ? WeightFormat::bf16
+                                  : WeightFormat::f32;
+}
+
+std::shared_ptr<const StoredWeights> Importer::read_stored(const ModelConfig& config) {
+  const ParamTable table(config);
+  const std::vector<Source> all = sources(config, table);  // one for each param, in the table's order
+  check_tensors(all, config);
+  std::vector<WeightFormat> formats;
+  for (const Source& source : all) {
+    const GgufEntry* entry = file_.find(source.name);
+    formats.push_back(entry ? format_of_type(entry->type) : WeightFormat::f32);
+  }
+  auto stored = std::make_shared<StoredWeights>(table, formats);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Source& source = all[i];
+    const GgufEntry* entry = file_.find(source.name);
+    if (!entry) continue;  // a bias: the memory is zeros
+    const StoredWeights::Stored to = stored->tensor(table.all()[i]);
+    const auto in_order = [&](std::vector<float> values, std::int64_t columns) {
+      return source.turned ? halves_from_neighbours(values, config.head_dim, columns) : values;
+    };
+    if (to.values.dtype == DType::i8) {
+      GgufBlocks blocks = gguf_blocks(entry->type, file_.bytes(source.name));
+      const std::vector<float> q = in_order(std::move(blocks.integers), to.values.cols);
+      std::ranges::transform(q, to.values.row<std::int8_t>(0),
+                             [](float x) { return static_cast<std::int8_t>(x); });
+      store_floats(in_order(std::move(blocks.scales), to.scales.cols), to.scales);
+    } else {
+      std::vector<float> values(static_cast<std::size_t>(source.count));
+      file_.read_f32(source.name, values);
+      store_floats(in_order(std::move(values), source.dims.size() == 2 ? source.dims[1] : 1), to.values);
+    }
+  }
+  return stored;
+}
+
 // talkie adds a share of the embedding behind a layer; here the next layer mixes it in.
 void Importer::read_output_scales(const ModelConfig& config, const ParamTable& table,
                                   std::span<float> block) const {
@@ -261,12 +306,12 @@ bool is_gguf(std::string_view first_bytes) {
   return first_bytes.starts_with("GGUF");
 }
 
-ModelFile read_gguf(const GgufFile& file) {
-  return Importer(file).read();
+ModelFile read_gguf(const GgufFile& file, WeightsAs as) {
+  return Importer(file).read(as);
 }
 
-ModelFile open_gguf(const std::filesystem::path& path) {
-  ModelFile out = read_gguf(GgufFile::open(path));
+ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as) {
+  ModelFile out = read_gguf(GgufFile::open(path), as);
   out.path = path;
   return out;
 }

@@ -14,7 +14,8 @@ namespace thimble {
 
 bool is_gguf(std::string_view first_bytes);  // the first 4 are enough
 
-ModelFile open_gguf(const std::filesystem::path& path);
-ModelFile read_gguf(const GgufFile& file);
+// WeightsAs::stored: integers of Q8_0 and Q4_0 stay integers, F16 and BF16 what they are (model_file.h).
+ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats);
+ModelFile read_gguf(const GgufFile& file, WeightsAs as = WeightsAs::floats);
 
 }  // namespace thimble

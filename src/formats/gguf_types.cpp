@@ -73,8 +73,12 @@ void encode_q8_0(Block x, std::byte* to) {
     store(to + 2 + i, static_cast<std::int8_t>(std::round(x[i] * factor)));
 }
 
-void decode_q8_0(const std::byte* from, float* x) {
-  const float d = to_f32(f16{loaded<std::uint16_t>(from)});
+float scale_of_block(const std::byte* from) {
+  return to_f32(f16{loaded<std::uint16_t>(from)});
+}
+
+// With d = 1: the integers.
+void decode_q8_0(const std::byte* from, float d, float* x) {
   for (std::size_t i = 0; i < kBlock; ++i) x[i] = d * static_cast<float>(loaded<std::int8_t>(from + 2 + i));
 }
 
@@ -94,8 +98,7 @@ void encode_q4_0(Block x, std::byte* to) {
     store(to + 2 + i, static_cast<std::uint8_t>(level(x[i]) | level(x[i + kBlock / 2]) << 4));
 }
 
-void decode_q4_0(const std::byte* from, float* x) {
-  const float d = to_f32(f16{loaded<std::uint16_t>(from)});
+void decode_q4_0(const std::byte* from, float d, float* x) {
   for (std::size_t i = 0; i < kBlock / 2; ++i) {
     const int pair = loaded<std::uint8_t>(from + 2 + i);
     x[i] = d * static_cast<float>((pair & 15) - 8);
@@ -188,12 +191,27 @@ void decode_gguf(GgufType type, std::span<const std::byte> bytes, std::span<floa
         values[i] = to_f32(bf16{loaded<std::uint16_t>(from + 2 * i)});
       return;
     case GgufType::q8_0:
-      for (std::size_t i = 0; i < values.size(); i += kBlock, from += 34) decode_q8_0(from, &values[i]);
+      for (std::size_t i = 0; i < values.size(); i += kBlock, from += 34)
+        decode_q8_0(from, scale_of_block(from), &values[i]);
       return;
     case GgufType::q4_0:
-      for (std::size_t i = 0; i < values.size(); i += kBlock, from += 18) decode_q4_0(from, &values[i]);
+      for (std::size_t i = 0; i < values.size(); i += kBlock, from += 18)
+        decode_q4_0(from, scale_of_block(from), &values[i]);
       return;
   }
+}
+
+GgufBlocks gguf_blocks(GgufType type, std::span<const std::byte> bytes) {
+  check(has_blocks(type), "{} has no blocks", info_of(type).name);
+  const auto block_bytes = static_cast<std::size_t>(info_of(type).bytes);
+  const std::size_t count = bytes.size() / block_bytes;
+  GgufBlocks blocks{std::vector<float>(count * kBlock), std::vector<float>(count)};
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::byte* from = bytes.data() + i * block_bytes;
+    blocks.scales[i] = scale_of_block(from);
+    (type == GgufType::q8_0 ? decode_q8_0 : decode_q4_0)(from, 1, &blocks.integers[i * kBlock]);
+  }
+  return blocks;
 }
 
 }  // namespace thimble

@@ -44,4 +44,13 @@ void encode_gguf(GgufType type, std::span<const float> values, std::span<std::by
 void decode_gguf(GgufType type, std::span<const std::byte> bytes, std::span<float> values);
 std::uint64_t gguf_bytes(GgufType type, std::int64_t count);
 
+// Of Q8_0 and Q4_0: the integers, and a scale for every kGgufBlock of them. Value = integer * scale.
+struct GgufBlocks {
+  std::vector<float> integers, scales;
+};
+constexpr bool has_blocks(GgufType type) {
+  return type == GgufType::q8_0 || type == GgufType::q4_0;
+}
+GgufBlocks gguf_blocks(GgufType type, std::span<const std::byte> bytes);
+
 }  // namespace thimble

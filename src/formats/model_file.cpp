@@ -109,11 +109,33 @@ std::string first_bytes(const fs::path& path, std::size_t count) {
 
 }  // namespace
 
-ModelFile open_model(const fs::path& path) {
+namespace {
+
+ModelFile open_any(const fs::path& path, WeightsAs as) {
   if (fs::is_directory(path)) return open_folder(path);
-  if (is_gguf(first_bytes(path, 4))) return open_gguf(path);
-  if (path.extension() == ".thimble" || is_artifact(first_bytes(path, 8))) return open_artifact(path).model;
+  if (is_gguf(first_bytes(path, 4))) return open_gguf(path, as);
+  if (path.extension() == ".thimble" || is_artifact(first_bytes(path, 8)))
+    return open_artifact(path, as).model;
   return open_checkpoint(path);
+}
+
+}  // namespace
+
+ModelFile open_model(const fs::path& path, WeightsAs as) {
+  ModelFile file = open_any(path, as);
+  if (as == WeightsAs::floats || file.stored) return file;
+  const ParamTable table(file.config.model);
+  file.stored = std::make_shared<StoredWeights>(stored_exactly(table, file.weights));
+  file.weights = {};
+  return file;
+}
+
+std::vector<float> float_weights(const ModelFile& file) {
+  if (!file.stored) return file.weights;
+  const ParamTable table(file.config.model);
+  std::vector<float> weights(static_cast<std::size_t>(table.block_size()));
+  file.stored->unpack(table, weights);
+  return weights;
 }
 
 ModelFile open_state_dict(const fs::path& path, const Config& config, std::string_view prefix) {
@@ -126,8 +148,14 @@ void append_tensors(const SafetensorsFile& file, std::vector<StoredTensor>& tens
 }
 
 Model make_model(const ModelFile& file, const Context& context, DType dtype) {
-  Model model(file.config.model, context, dtype);
-  std::ranges::copy(file.weights, model.weights().begin());
+  const ModelConfig& config = file.config.model;
+  if (file.stored && context.device() == Device::cpu)
+    return {config, context, dtype, stored_for_rows(ParamTable(config), file.stored, dtype)};
+  Model model(config, context, dtype);
+  if (file.stored)
+    file.stored->unpack(model.params(), model.weights());
+  else
+    std::ranges::copy(file.weights, model.weights().begin());
   model.weights_changed();
   return model;
 }

@@ -4,6 +4,10 @@
 //   Model model = make_model(file, context);
 //   const auto tokenizer = open_tokenizer(file);
 //
+// A model that only generates or is measured need not become floats:
+//
+//   ModelFile file = open_model("golf.thimble", WeightsAs::stored);   // make_model(file, ...) multiplies the integers
+//
 // Kinds: a run folder (its best, else its last checkpoint), a checkpoint, an artifact (artifact.h), a GGUF
 // (gguf_import.h), a Hugging Face folder.
 //
@@ -64,7 +68,8 @@ struct ModelFile {
   std::string format;          // "safetensors", "thimble", "gguf" or "huggingface"
   std::string architecture;    // "llama", "golf", ... (architecture.h)
   Config config;               // resolved; training is the default where the file says nothing of it
-  std::vector<float> weights;  // laid out as ParamTable(config.model) says
+  std::vector<float> weights;  // laid out as ParamTable(config.model) says; WeightsAs::stored: none
+  std::shared_ptr<const StoredWeights> stored = nullptr;  // WeightsAs::stored
   std::optional<TokenizerFile> tokenizer;
   std::string layout;                 // of chats; empty: none
   std::optional<std::int64_t> step;   // a checkpoint of a run
@@ -72,13 +77,22 @@ struct ModelFile {
   std::vector<std::pair<std::string, std::string>> metadata;
 };
 
-ModelFile open_model(const std::filesystem::path& path);
+enum class WeightsAs : std::uint8_t {
+  floats,  // ModelFile::weights
+  stored,  // ModelFile::stored: integers of an artifact stay integers, floats have no more bits than they need
+};
+ModelFile open_model(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats);
 
-// A safetensors file of weights that says nothing of its model, as other programs write it: the config comes
-// from elsewhere. Names are `prefix` + those of the table; with a prefix, tensors without it are passed over.
+// A file of weights that says nothing of its model, as other programs write it: safetensors, .npz (npz.h) or the int8
+// file of the golf scripts (int8_state.h). The config comes from elsewhere. Names are `prefix` + those of the table;
+// with a prefix, tensors without it are passed over.
 ModelFile open_state_dict(const std::filesystem::path& path, const Config& config, std::string_view prefix);
 
-// A model that runs, with a copy of the weights.
+// The weights as floats, however the file was opened.
+std::vector<float> float_weights(const ModelFile& file);
+
+// A model that runs: with a copy of the weights in f32, or with those that are stored (on the CPU; a GPU gets floats),
+// which takes no memory but in bf16 for what is no integer.
 Model make_model(const ModelFile& file, const Context& context, DType dtype = DType::f32);
 
 // For openers: every tensor of the file, as it lies there.

@@ -43,12 +43,11 @@ class Gpt {
 
  private:
   Value embed() {
-    Value x = t_.name(t_.embedding(matrix(p_.token_embedding()), g_.token, g_.token_order), "tok_emb");
+    Value x = t_.name(embedding(p_.token_embedding(), g_.token, g_.token_order), "tok_emb");
     if (c_.position == PositionKind::learned)
-      x = t_.add_scaled(
-          x, t_.embedding(matrix(p_.position_embedding()), g_.embedded_position, g_.position_order));
+      x = t_.add_scaled(x, embedding(p_.position_embedding(), g_.embedded_position, g_.position_order));
     if (c_.bigram_buckets > 0) {
-      const Value pairs = t_.embedding(matrix(p_.bigram_embedding()), g_.bucket, g_.bucket_order);
+      const Value pairs = embedding(p_.bigram_embedding(), g_.bucket, g_.bucket_order);
       x = t_.add_scaled(x, linear(pairs, p_.bigram_proj(), {}), param(p_.bigram_scale()));
     }
     if (c_.embed_norm) x = norm(x, p_.embed_norm(), p_.embed_norm_bias());
@@ -107,23 +106,52 @@ class Gpt {
   }
 
   void head(Value x) {
-    const Value weight = matrix(p_.head());
+    const Matrix w = matrix(p_.head());
     const auto cap = static_cast<float>(c_.logit_softcap);
     if (o_.mode != Mode::decoding)
-      g_.nats = t_.head_loss(x, weight, g_.target, g_.weight, cap, o_.head_chunk);
+      g_.nats = t_.head_loss(x, w.values, g_.target, g_.weight, cap, o_.head_chunk, w.scales);
     if (o_.mode != Mode::decoding && !o_.logits) return;
-    g_.logits = t_.linear(x, weight, {}, o_.mode == Mode::decoding);
+    g_.logits = t_.linear(x, w.values, {}, o_.mode == Mode::decoding, w.scales);
     if (cap > 0) g_.logits = t_.softcap(g_.logits, cap);
     if (o_.dtype != statistic_dtype(o_.dtype)) g_.logits = t_.cast(g_.logits, statistic_dtype(o_.dtype));
     t_.name(g_.logits, "logits");
   }
 
   Value linear(Value x, ParamView weight, ParamView bias) {
-    return t_.linear(x, matrix(weight, o_.qat_bits), param(bias), o_.mode == Mode::decoding);
+    const Matrix w = matrix(weight, o_.qat_bits);
+    return t_.linear(x, w.values, param(bias), o_.mode == Mode::decoding, w.scales);
   }
 
-  // What is multiplied or looked up is a copy in the compute dtype; scales, gains and norms stay as they are.
-  Value matrix(ParamView view, int bits = 0) {
+  Value embedding(ParamView table, Value index, Value order) {
+    const Matrix w = matrix(table);
+    return t_.embedding(w.values, index, order, w.scales);
+  }
+
+  struct Matrix {
+    Value values, scales;
+  };
+
+  // What is multiplied or looked up lies in its storage, or is a copy in the compute dtype; scales, gains and norms stay
+  // as they are.
+  Matrix matrix(ParamView view, int bits = 0) {
+    return o_.stored ? stored_matrix(view) : Matrix{compute_copy(view, bits), {}};
+  }
+
+  Matrix stored_matrix(ParamView view) {
+    auto [place, fresh] = stored_.try_emplace(view.offset);
+    if (!fresh) return place->second;
+    const StoredWeights::Stored stored = o_.stored->view(view);
+    const std::string name = name_at(view.offset);
+    place->second.values = t_.stored(name, stored.values.shape());
+    g_.parameters.emplace_back(place->second.values, view);
+    if (stored.scales) {
+      place->second.scales = t_.stored(name + ".scales", stored.scales.shape());
+      g_.scales.emplace_back(place->second.scales, view);
+    }
+    return place->second;
+  }
+
+  Value compute_copy(ParamView view, int bits) {
     const Value master = param(view);
     auto [place, fresh] = copies_.try_emplace({master.id, bits});
     if (fresh) place->second = t_.compute_copy(master, bits);
@@ -199,6 +227,7 @@ class Gpt {
   Tape& t_;
   std::map<std::int64_t, Value> parameters_;
   std::map<std::pair<int, int>, Value> copies_;  // by parameter and bits
+  std::map<std::int64_t, Matrix> stored_;
 };
 
 }  // namespace

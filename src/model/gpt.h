@@ -8,6 +8,7 @@
 
 #include "model/params.h"
 #include "model/program_cache.h"
+#include "model/stored_weights.h"
 #include "model/tape.h"
 
 namespace thimble {
@@ -21,6 +22,8 @@ struct GptOptions {
   bool logits = false;        // scoring: keep the logits as well as the nats (tracing)
   DType dtype = DType::f32;
   int head_chunk = 1024;  // rows whose logits exist at one time
+  const StoredWeights* stored =
+      nullptr;  // scoring and decoding: what the matrices lie in; nullptr: f32 masters
 };
 
 // A recorded forward pass and the names of its ends. Inputs the model has no use for are Value{}.
@@ -30,6 +33,7 @@ struct GptGraph {
   Value previous, position, first, slot, gather, target, weight, turns, dropout_seed;
   std::vector<Value> k_cache, v_cache;  // decoding: one of each per layer, [slots context, K D]
   std::vector<std::pair<Value, ParamView>> parameters;  // where each parameter lies in the block
+  std::vector<std::pair<Value, ParamView>> scales;      // the same of stored matrices' scales
   Value nats, logits;
 };
 

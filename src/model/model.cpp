@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "ops/rope.h"
 #include "ops/sums.h"
 
@@ -47,21 +48,38 @@ int head_chunk(const ModelConfig& config, Device device) {
 }  // namespace
 
 Model::Model(const ModelConfig& config, const Context& context, DType dtype)
+    : Model(config, context, dtype, nullptr) {}
+
+Model::Model(const ModelConfig& config, const Context& context, DType dtype,
+             std::shared_ptr<const StoredWeights> weights)
     : config_(config),
       params_(config),
       context_(&context),
       dtype_(dtype),
-      weights_(context.runtime(), params_.block_size(), "the weights", "lower dim, layers or vocab_size"),
+      stored_(std::move(weights)),
+      weights_(context.runtime(), stored_ ? 0 : params_.block_size(), "the weights",
+               "lower dim, layers or vocab_size"),
       turns_(context.runtime(), config.context * turned_columns(config), "the table of angles",
              "lower the context"),
-      programs_(std::make_unique<ProgramCache<BoundProgram>>()) {
-  const Tensor turns = make_tensor(turns_.all().data(), config.context, turned_columns(config));
-  const int direction = config.position == PositionKind::rope ? static_cast<int>(config.rope_direction) : 0;
-  fill_turns(turns, config.rope_base, direction);
+      programs_(std::make_unique<ProgramCache<BoundProgram>>()),
+      threads_(max_threads()) {
+  check(!stored_ || context.device() == Device::cpu, "[model] stored weights are used on the CPU alone");
+  fill_turns_table();
+}
+
+void Model::fill_turns_table() {
+  const Tensor turns = make_tensor(turns_.all().data(), config_.context, turned_columns(config_));
+  const int direction = config_.position == PositionKind::rope ? static_cast<int>(config_.rope_direction) : 0;
+  fill_turns(turns, config_.rope_base, direction);
   // Without RoPE nothing turns: cosine 1, sine 0 at every position.
   if (direction == 0)
     for (std::int64_t p = 0; p < turns.rows; ++p) turns.row<float>(p)[0] = 1;
   turns_.send();
+}
+
+std::span<float> Model::float_weights() const {
+  check(!stored_, "[model] these weights are stored for inference: there are no floats of them");
+  return weights_.all();
 }
 
 Model::~Model() = default;
@@ -79,18 +97,27 @@ Tensor Model::on_device(float* data, std::int64_t rows, std::int64_t cols) const
 BoundProgram& Model::program_for(const ProgramKey& key, GptOptions options, bool recompute) {
   options.dtype = dtype_;
   options.head_chunk = head_chunk(config_, context_->device());
+  options.stored = stored_.get();
   return programs_->get(key, [&] {
     GptGraph graph = record_gpt(config_, params_, options);
     ScheduleOptions schedule{.training = options.mode == Mode::training, .recompute = recompute, .keep = {}};
     if (graph.nats) schedule.keep.push_back(graph.nats);
     if (graph.logits) schedule.keep.push_back(graph.logits);
     auto made = std::make_unique<BoundProgram>(std::move(graph), schedule, *context_);
-    for (const auto& [value, view] : made->graph().parameters)
-      made->program().bind(value, on_device(weights_.on_device() + view.offset, view.rows, view.cols));
+    bind_parameters(*made);
     made->program().bind(made->graph().turns,
                          on_device(turns_.on_device(), config_.context, turned_columns(config_)));
     return made;
   });
+}
+
+void Model::bind_parameters(BoundProgram& bound) {
+  for (const auto& [value, view] : bound.graph().parameters)
+    bound.program().bind(value, stored_
+                                    ? stored_->view(view).values
+                                    : on_device(weights_.on_device() + view.offset, view.rows, view.cols));
+  for (const auto& [value, view] : bound.graph().scales)
+    bound.program().bind(value, stored_->view(view).scales);
 }
 
 void Model::run(BoundProgram& bound) {
@@ -99,6 +126,7 @@ void Model::run(BoundProgram& bound) {
 }
 
 BoundProgram& Model::training_program(std::int64_t rows, const GradientOptions& options) {
+  check(!stored_, "[model] weights that are stored for inference cannot be trained");
   const int phase = options.qat_bits * 2 + (options.recompute ? 1 : 0);
   return program_for({.rows = rows, .gathered = 0, .mode = Mode::training, .phase = phase},
                      {.mode = Mode::training, .rows = rows, .qat_bits = options.qat_bits}, options.recompute);
@@ -145,6 +173,8 @@ Model::Scores Model::score(const Rows& rows, bool logits) {
 
 Tensor Model::decode(const Rows& rows, KvCache& cache) {
   check(context_->device() == Device::cpu, Hint{"--device cpu"}, "decoding does not run on the GPU yet");
+  if (!pool_) pool_ = std::make_unique<ThreadPool>(threads_);
+  const PoolScope scope(*pool_);
   check(!rows.gather.empty(), "[model] decoding needs at least one row whose logits are wanted");
   const std::int64_t bucket = row_bucket(rows.count()),
                      gathered = row_bucket(static_cast<std::int64_t>(rows.gather.size()));

@@ -6,12 +6,14 @@
 #include <span>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "model/bound_program.h"
 #include "model/config.h"
 #include "model/gpt.h"
 #include "model/params.h"
 #include "model/program_cache.h"
 #include "model/rows.h"
+#include "model/stored_weights.h"
 #include "tensor/context.h"
 
 namespace thimble {
@@ -51,6 +53,9 @@ class Model {
   // The config is resolved; weights start at 0. They are f32; `dtype` is what programs compute in and keep
   // activations in, f32 or bf16.
   Model(const ModelConfig& config, const Context& context, DType dtype = DType::f32);
+  // For scoring and decoding on the CPU alone, with the weights as they are stored.
+  Model(const ModelConfig& config, const Context& context, DType dtype,
+        std::shared_ptr<const StoredWeights> weights);
   ~Model();
   Model(Model&&) noexcept;
 
@@ -58,10 +63,13 @@ class Model {
   const ParamTable& params() const { return params_; }
   DType dtype() const { return dtype_; }
 
+  // nullptr: the weights are f32, and below.
+  const StoredWeights* stored_weights() const { return stored_.get(); }
+
   // Laid out as params() says, in host memory. After writing there: weights_changed(). Where training changes them on a
   // device: device_weights_changed(), and fetch_weights() before they are read here.
-  std::span<float> weights() { return weights_.all(); }
-  std::span<const float> weights() const { return weights_.all(); }
+  std::span<float> weights() { return float_weights(); }
+  std::span<const float> weights() const { return float_weights(); }
   void weights_changed();
   void fetch_weights() { weights_.fetch(); }
   float* device_weights() const { return weights_.on_device(); }
@@ -83,11 +91,14 @@ class Model {
   Scores score(const Rows& rows, bool logits = false);
 
   // One step for rows of slots: appends to the cache, returns the logits of the rows that want them, [M, V].
-  // Valid until the next call.
+  // Valid until the next call. Any thread may decode, one at a time: it has threads of its own.
   Tensor decode(const Rows& rows, KvCache& cache);
 
  private:
+  std::span<float> float_weights() const;
+  void fill_turns_table();
   BoundProgram& program_for(const ProgramKey& key, GptOptions options, bool recompute);
+  void bind_parameters(BoundProgram& bound);
   void run(BoundProgram& bound);
   void add_gradients_of_device(BoundProgram& bound, std::span<float> gradients);
   Tensor on_device(float* data, std::int64_t rows, std::int64_t cols) const;
@@ -96,8 +107,11 @@ class Model {
   ParamTable params_;
   const Context* context_;
   DType dtype_;
-  FloatArena weights_, turns_;
+  std::shared_ptr<const StoredWeights> stored_;
+  FloatArena weights_, turns_;  // no weights where they are stored
   std::unique_ptr<ProgramCache<BoundProgram>> programs_;
+  int threads_;                       // as many as when it was made, whoever decodes
+  std::unique_ptr<ThreadPool> pool_;  // of decoding, made when it is first needed
   Profile* profile_ = nullptr;
   std::uint64_t version_ = 1;  // of the weights: programs prepare again when it moves
 };

@@ -9,6 +9,7 @@
 #include "ops/cached_attention.h"
 #include "ops/cast.h"
 #include "ops/dropout.h"
+#include "ops/embedding.h"
 #include "ops/exclusive_attention.h"
 #include "ops/fake_quant.h"
 #include "ops/head_loss.h"
@@ -48,6 +49,10 @@ Value Tape::parameter(std::string name, std::int64_t rows, std::int64_t cols) {
 
 Value Tape::state(std::string name, std::int64_t rows, std::int64_t cols) {
   return add_value({.shape = {rows, cols, dtype_}, .kind = ValueKind::state, .name = std::move(name)});
+}
+
+Value Tape::stored(std::string name, const Shape& shape) {
+  return add_value({.shape = shape, .kind = ValueKind::parameter, .name = std::move(name)});
 }
 
 Value Tape::columns(Value x, std::int64_t begin, std::int64_t count) {
@@ -96,8 +101,9 @@ std::vector<Value> Tape::record(Op op, std::vector<Value> in, const Attributes& 
   return nodes_.back().out;
 }
 
-Value Tape::embedding(Value table, Value index, Value order) {
-  return record(Op::embedding, {table, index, order})[0];
+Value Tape::embedding(Value table, Value index, Value order, Value scales) {
+  const bool stored = info(table).shape.dtype != dtype_;
+  return record(Op::embedding, {table, index, order, scales}, EmbeddingAttributes{stored, dtype_})[0];
 }
 
 Value Tape::smear(Value x, Value gate, Value previous) {
@@ -112,8 +118,8 @@ Value Tape::layernorm(Value x, Value weight, Value bias, float eps) {
   return record(Op::layernorm, {x, weight, bias}, LayerNormAttributes{eps})[0];
 }
 
-Value Tape::linear(Value x, Value weight, Value bias, bool invariant) {
-  return record(Op::linear, {x, weight, bias}, LinearAttributes{invariant})[0];
+Value Tape::linear(Value x, Value weight, Value bias, bool invariant, Value scales) {
+  return record(Op::linear, {x, weight, bias, scales}, LinearAttributes{invariant})[0];
 }
 
 Value Tape::rope(Value x, Value position, Value turns, Value gain, Value weight, int heads, bool norm,
@@ -166,8 +172,10 @@ Value Tape::softcap(Value x, float cap) {
   return record(Op::softcap, {x}, SoftcapAttributes{cap})[0];
 }
 
-Value Tape::head_loss(Value x, Value weight, Value target, Value row_weight, float cap, int chunk_rows) {
-  return record(Op::head_loss, {x, weight, target, row_weight}, HeadLossAttributes{cap, chunk_rows})[0];
+Value Tape::head_loss(Value x, Value weight, Value target, Value row_weight, float cap, int chunk_rows,
+                      Value scales) {
+  return record(Op::head_loss, {x, weight, target, row_weight, scales},
+                HeadLossAttributes{cap, chunk_rows})[0];
 }
 
 Value Tape::cast(Value x, DType to) {

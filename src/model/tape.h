@@ -61,16 +61,18 @@ class Tape {
   Value integers(std::string name, std::int64_t rows);
   Value parameter(std::string name, std::int64_t rows, std::int64_t cols);
   Value state(std::string name, std::int64_t rows, std::int64_t cols);
+  // A part of stored weights (ops/stored.h), values or scales: a parameter without a gradient.
+  Value stored(std::string name, const Shape& shape);
 
   // A part of a value, without copying: q, k and v of one grouped linear.
   Value columns(Value x, std::int64_t begin, std::int64_t count);
 
   // The ops; their headers in ops/ say what each computes.
-  Value embedding(Value table, Value index, Value order = {});
+  Value embedding(Value table, Value index, Value order = {}, Value scales = {});
   Value smear(Value x, Value gate, Value previous);
   Value rmsnorm(Value x, Value weight, float eps, float scale = 1);
   Value layernorm(Value x, Value weight, Value bias, float eps);
-  Value linear(Value x, Value weight, Value bias = {}, bool invariant = false);
+  Value linear(Value x, Value weight, Value bias = {}, bool invariant = false, Value scales = {});
   Value rope(Value x, Value position, Value turns, Value gain, Value weight, int heads, bool norm, float eps);
   Value attention(Value q, Value k, Value v, Value first, int heads, int kv_heads, float scale);
   Value exclusive_attention(Value y, Value v, int heads, int kv_heads);
@@ -86,7 +88,8 @@ class Tape {
   Value dropout(Value x, Value seed, float p);
   Value gather(Value x, Value row);
   Value softcap(Value x, float cap);
-  Value head_loss(Value x, Value weight, Value target, Value row_weight, float cap, int chunk_rows = 1024);
+  Value head_loss(Value x, Value weight, Value target, Value row_weight, float cap, int chunk_rows = 1024,
+                  Value scales = {});
   Value cast(Value x, DType to);
   // The copy of a parameter that ops compute with: fake-quantised (bits > 0), in the tape's dtype. Runs in
   // prepare. The parameter itself, where there is nothing to do.

@@ -2,6 +2,7 @@
 //
 //   table [V, C]   index [N] i32, 0 <= index < V   y [N, C]
 //   order [N] i32  the rows sorted by index (stable): what backward walks; not needed in inference
+//   `stored`: inference. The table is stored (stored.h), y is in `rows`
 //
 // backward: dtable[v] += sum of dy[n] over the rows with index[n] = v, in the order of `order`: a segment sum, so the
 //           same bits for any number of threads.
@@ -17,17 +18,25 @@
 
 namespace thimble {
 
+struct EmbeddingAttributes {
+  bool stored = false;
+  DType rows = DType::f32;
+};
+
 struct Embedding {
-  Tensor table, index, order, y;
+  Tensor table, index, order, scales, y;
   Tensor dy, dtable;
+  EmbeddingAttributes at;
 
   explicit Embedding(const OpCall& c)
       : table(c.input(0)),
         index(c.input(1)),
         order(c.input(2)),
+        scales(c.input(3)),
         y(c.output(0)),
         dy(c.d_output(0)),
-        dtable(c.d_input(0)) {}
+        dtable(c.d_input(0)),
+        at(c.attributes.as<EmbeddingAttributes>()) {}
 };
 
 std::vector<Shape> embedding_shapes(std::span<const Shape> in, const Attributes&);

@@ -8,6 +8,8 @@
 //   weight [N, 1]: what row n counts in the loss, sum over n of weight[n] nats[n]; the mean over the whole optimizer
 //   step is weight = 1 / (its number of targets)
 //
+// Without gradients w may be stored (stored.h), with scales where it is i8: it is unpacked for the call.
+//
 // Logits and nats are f32 whatever x is; dz is rounded to x's dtype before it is multiplied.
 //
 // backward computes nats as well (in training forward is skipped: the logits are made once):
@@ -24,7 +26,7 @@ struct HeadLossAttributes {
 };
 
 struct HeadLoss {
-  Tensor x, w, target, weight, nats;
+  Tensor x, w, target, weight, scales, nats;
   Tensor dx, dw;
   bool add_dx;
   Tensor scratch;  // logits of one chunk
@@ -35,6 +37,7 @@ struct HeadLoss {
         w(c.input(1)),
         target(c.input(2)),
         weight(c.input(3)),
+        scales(c.input(4)),
         nats(c.output(0)),
         dx(c.d_input(0)),
         dw(c.d_input(1)),

@@ -1,6 +1,6 @@
 // linear: y = x w^T + b
 //
-//   x [N, I]   w [O, I]   b [1, O] optional   y [N, O]
+//   x [N, I]   w [O, I]   b [1, O] optional   y [N, O]      w may be stored (stored.h), with scales where it is i8
 //
 // backward: dx <- dy w    dw += dy^T x    db += sum over rows of dy
 //
@@ -8,8 +8,8 @@
 // where the processor multiplies bf16 in pairs (AVX-512 BF16); else for the same number, as all that oneDNN computes.
 //
 // Grouped weights (q;k;v or gate;up stored one below the other) are one linear whose output is read by
-// columns. `invariant`: inference. A row gives the same bits whatever rows share the call; slower for many
-// rows.
+// columns. `invariant`: inference. A row gives the same bits whatever rows share the call, and a stored w is used as
+// it lies; slower for many rows. Without it a stored w is unpacked for the call, into memory of its size.
 #pragma once
 
 #include "ops/op.h"
@@ -21,7 +21,7 @@ struct LinearAttributes {
 };
 
 struct Linear {
-  Tensor x, w, b, y;
+  Tensor x, w, b, scales, y;
   Tensor dy, dx, dw, db;
   bool add_dx;
   LinearAttributes at;
@@ -30,6 +30,7 @@ struct Linear {
       : x(c.input(0)),
         w(c.input(1)),
         b(c.input(2)),
+        scales(c.input(3)),
         y(c.output(0)),
         dy(c.d_output(0)),
         dx(c.d_input(0)),

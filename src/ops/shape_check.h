@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ops/op.h"
+#include "ops/stored.h"
 
 namespace thimble {
 
@@ -35,6 +36,25 @@ class ShapeCheck {
   const Shape& rows(std::size_t i, std::string_view name, std::int64_t count, std::int64_t width) const {
     const Shape& shape = rows(i, name, width);
     check(shape.rows == count, "[{}] expected {} of {} rows, got {}", op_, name, count, shape.rows);
+    return shape;
+  }
+
+  // A matrix in the dtype of the rows, or stored in fewer bits, with scales where those are integers.
+  const Shape& matrix(std::size_t i, std::string_view name, DType rows, std::size_t scales) const {
+    const Shape& shape = present(i, name);
+    const bool stored = shape.dtype == DType::bf16 || shape.dtype == DType::f16 || shape.dtype == DType::i8;
+    check(shape.dtype == rows || stored, "[{}] expected {} in {}, or stored as bf16, f16 or i8, got {}", op_,
+          name, dtype_name(rows), dtype_name(shape.dtype));
+    check(shape.cols > 0, "[{}] expected {} to have columns, got none", op_, name);
+    const bool integers = shape.dtype == DType::i8;
+    check(has(scales) == integers, "[{}] expected {} in {} {} scales", op_, name, dtype_name(shape.dtype),
+          integers ? "to come with" : "without");
+    if (!has(scales)) return shape;
+    const Shape& s = floats(scales, "scales");
+    check(s.dtype == DType::f32, "[{}] expected scales in f32, got {}", op_, dtype_name(s.dtype));
+    check(s.rows == shape.rows && (s.cols == 1 || s.cols == scales_per_row(shape.cols)),
+          "[{}] expected scales [{}, 1] or [{}, {}], got {}", op_, shape.rows, shape.rows,
+          scales_per_row(shape.cols), s.text());
     return shape;
   }
 

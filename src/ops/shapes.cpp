@@ -64,12 +64,14 @@ Shape converted(std::string_view op, Shape shape, DType to) {
 
 }  // namespace
 
-std::vector<Shape> embedding_shapes(std::span<const Shape> in, const Attributes&) {
-  const ShapeCheck c("embedding", in, 2, 3);
-  const Shape& table = c.rows(0, "table");
+std::vector<Shape> embedding_shapes(std::span<const Shape> in, const Attributes& attributes) {
+  const auto at = attributes.as<EmbeddingAttributes>();
+  const ShapeCheck c("embedding", in, 2, 4);
+  const Shape& table = at.stored ? c.matrix(0, "table", at.rows, 3) : c.rows(0, "table");
+  check(at.stored || !c.has(3), "[embedding] expected scales beside a stored table alone");
   const Shape& index = c.integers(1, "index");
   if (c.has(2)) c.integers(2, "order", index.rows);
-  return {{index.rows, table.cols, table.dtype}};
+  return {{index.rows, table.cols, at.stored ? at.rows : table.dtype}};
 }
 
 std::vector<Shape> smear_shapes(std::span<const Shape> in, const Attributes&) {
@@ -99,9 +101,9 @@ std::vector<Shape> layernorm_shapes(std::span<const Shape> in, const Attributes&
 }
 
 std::vector<Shape> linear_shapes(std::span<const Shape> in, const Attributes&) {
-  const ShapeCheck c("linear", in, 2, 3);
+  const ShapeCheck c("linear", in, 2, 4);
   const Shape& x = c.rows(0, "x");
-  const Shape& w = c.rows(1, "weight");
+  const Shape& w = c.matrix(1, "weight", x.dtype, 3);
   check(w.cols == x.cols, "[linear] weight has {} columns, input rows have {}", w.cols, x.cols);
   c.optional_vector(2, "bias", w.rows);
   return {{x.rows, w.rows, x.dtype}};
@@ -231,9 +233,10 @@ std::vector<Shape> softcap_shapes(std::span<const Shape> in, const Attributes& a
 
 std::vector<Shape> head_loss_shapes(std::span<const Shape> in, const Attributes& attributes) {
   const auto at = attributes.as<HeadLossAttributes>();
-  const ShapeCheck c("head_loss", in, 4, 4);
+  const ShapeCheck c("head_loss", in, 4, 5);
   const Shape& x = c.rows(0, "x");
-  c.rows(1, "weight", x.cols);
+  const Shape& w = c.matrix(1, "weight", x.dtype, 4);
+  check(w.cols == x.cols, "[head_loss] expected weight of width {}, got {}", x.cols, w.cols);
   c.integers(2, "target", x.rows);
   c.full(3, "row weight", x.rows, 1);
   check(at.cap >= 0, "[head_loss] logit_softcap must not be negative, got {}", at.cap);

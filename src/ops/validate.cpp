@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::array<std::string_view, kBackends> kBackendNames = {"reference", "cpu", "cuda"};
 
+// Beside rows of another dtype: stored.h.
+constexpr DTypes kStored = dtypes({DType::bf16, DType::f16, DType::i8});
+
 constexpr bool has_bit(std::uint32_t mask, std::size_t i) {
   return (mask >> i & 1u) != 0;
 }
@@ -82,6 +85,13 @@ class CallCheck {
     const DType rows = call_.in[0].dtype;
     check((kernels_.rows & dtypes({rows})) != 0, "[{}] has no {} kernel for {}", def_.name, backend,
           dtype_name(rows));
+    for (std::size_t i = 1; i < call_.in.size(); ++i) {
+      const DType dtype = call_.in[i].dtype;
+      if (dtype == rows || (dtypes({dtype}) & kStored) == 0) continue;
+      check((kernels_.stored & dtypes({dtype})) != 0, "[{}] has no {} kernel for input {} stored as {}",
+            def_.name, backend, i, dtype_name(dtype));
+      check(!gradients, "[{}] has no backward for input {} stored as {}", def_.name, i, dtype_name(dtype));
+    }
   }
 
   void check_gradients() const {

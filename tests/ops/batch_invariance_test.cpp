@@ -73,7 +73,7 @@ bool promises_invariance(const OpFacts& facts, const OpCase& op_case) {
 class InferenceOps : public EveryOp {};
 
 TEST_P(InferenceOps, ARowGivesTheSameBitsWhateverSharesTheCall) {
-  for_cpu_cases([&](const Conditions& cpu, const OpCase& op_case) {
+  for_stored_cases_too([&](const Conditions& cpu, const OpCase& op_case) {
     if (!promises_invariance(facts(), op_case)) return;
     const std::int64_t count = BoundOp(def(), op_case, cpu).out[0].tensor().rows;
     const Results all = run_in_parts(def(), op_case, cpu, count, count);

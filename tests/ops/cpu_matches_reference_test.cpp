@@ -5,7 +5,7 @@ namespace {
 
 TEST_P(EveryOp, CpuMatchesReference) {
   ASSERT_TRUE(has_kernels(def(), Backend::cpu));
-  for_cpu_cases([&](const Conditions& cpu, const OpCase& op_case) {
+  for_stored_cases_too([&](const Conditions& cpu, const OpCase& op_case) {
     expect_close(def(), op_case, cpu.dtype, run_op(def(), op_case, kReference), run_op(def(), op_case, cpu));
   });
 }

@@ -3,14 +3,22 @@
 #include <hwy/targets.h>
 
 #include <cstdint>
+#include <cstdlib>
 
 namespace thimble {
 
-// Makes Highway choose one instruction set for a scope.
+// Makes Highway choose one instruction set for a scope, in which the kernels that are written for AVX-512 alone step
+// back: what is left runs everywhere.
 class InstructionSet {
  public:
-  explicit InstructionSet(std::int64_t target) { choose(target); }
-  ~InstructionSet() { choose(0); }  // 0: the best again
+  explicit InstructionSet(std::int64_t target) {
+    setenv("THIMBLE_WITHOUT", "avx512f,avx512bw", 1);
+    choose(target);
+  }
+  ~InstructionSet() {
+    unsetenv("THIMBLE_WITHOUT");
+    choose(0);  // the best again
+  }
   InstructionSet(const InstructionSet&) = delete;
   InstructionSet& operator=(const InstructionSet&) = delete;
 

@@ -8,7 +8,7 @@ namespace {
 
 TEST_P(EveryOp, CpuMatchesReferenceOnEveryInstructionSet) {
   const std::vector<std::int64_t> targets = hwy::SupportedAndGeneratedTargets();
-  for_cpu_cases([&](const Conditions& cpu, const OpCase& op_case) {
+  for_stored_cases_too([&](const Conditions& cpu, const OpCase& op_case) {
     const Results reference = run_op(def(), op_case, kReference);
     for (const std::int64_t target : targets) {
       SCOPED_TRACE(hwy::TargetName(target));

@@ -34,7 +34,7 @@ Results run_watched(const OpDef& def, const OpCase& op_case, const Conditions& c
 
 TEST_P(EveryOp, WritesNothingOutsideItsTensors) {
   const Context context;  // one for all layouts: a plan made for one must not serve another
-  for_cpu_cases([&](Conditions cpu, const OpCase& op_case) {
+  for_stored_cases_too([&](Conditions cpu, const OpCase& op_case) {
     const Results reference = run_watched(def(), op_case, kReference, context);
     Results packed;
     for (const Layout layout : {Layout{0, 0}, Layout{3, 0}, Layout{0, 1}, Layout{5, 1}}) {
@@ -55,7 +55,7 @@ TEST_P(EveryOp, WritesNothingOutsideItsTensors) {
 // What is read behind a tensor and thrown away shows in no result: here it ends the process.
 TEST_P(EveryOp, ReadsNothingBehindItsTensors) {
   const Context context;
-  for_cpu_cases([&](Conditions cpu, const OpCase& op_case) {
+  for_stored_cases_too([&](Conditions cpu, const OpCase& op_case) {
     const Results anywhere = run_watched(def(), op_case, cpu, context);
     for (const std::int64_t gap : {0, 3}) {
       cpu.layout = {.gap = gap, .before_a_wall = true};
@@ -68,7 +68,7 @@ TEST_P(EveryOp, ReadsNothingBehindItsTensors) {
 // another shows.
 TEST_P(EveryOp, EveryTensorHasItsOwnStride) {
   const Context context;
-  for_cpu_cases([&](const Conditions& cpu, const OpCase& op_case) {
+  for_stored_cases_too([&](const Conditions& cpu, const OpCase& op_case) {
     if (op_case.large) return;
     const Results packed = run_watched(def(), op_case, cpu, context);
     const auto tensors = static_cast<int>(2 * op_case.in.size() + 2 * op_case.d_out.size());

@@ -27,7 +27,8 @@ struct OpCase {
   std::string name;  // "N=5 C=17 weight"
   std::vector<Values> in;
   Attributes attributes;
-  bool inference = false;  // the header gives this form no backward
+  bool inference = false;     // the header gives this form no backward
+  bool forward_only = false;  // its matrix is stored: nothing has a gradient
   bool large = false;  // crosses tiles and thread partitions; too much for the complex step of every element
   double least_scale = 0;  // errors are relative to at least this: for results that are zero but for rounding
   std::vector<Values> d_out = {};  // filled in by op_facts
@@ -44,6 +45,7 @@ struct OpFacts {
       true;  // false: for the same number of threads only (oneDNN cuts sums by thread)
   std::uint32_t by_row =
       0;  // inputs that have one row per output row, where the op promises batch invariance
+  int matrix = -1, scales = -1;  // the input that may be stored, and where its scales go
   std::vector<OpCase> cases = {};
 };
 
@@ -52,6 +54,19 @@ const OpFacts& op_facts(Op op);
 // The op's cases with numbers that rows of a dtype hold exactly: whatever mixture of dtypes runs them, and the
 // reference in f64, sees the same inputs.
 const std::vector<OpCase>& cases_in(Op op, DType dtype);
+
+// How a case's matrix is stored (ops/stored.h): as the other rows are, in fewer bits, or in integers of which a row or
+// 32 columns share a scale.
+enum class Storing : std::uint8_t { as_rows, bf16, f16, i8_rows, i8_blocks };
+
+// The scale of an element, a power of two: what integers stand for is exact in every dtype.
+inline double scale_of(Storing storing, std::int64_t row, std::int64_t col) {
+  const std::int64_t block = storing == Storing::i8_blocks ? col / 32 : 0;
+  return 1.0 / static_cast<double>(16 << (row + block) % 3);
+}
+
+// cases_in, with matrices that the storage holds exactly.
+std::vector<OpCase> cases_stored(Op op, DType dtype, Storing storing);
 
 constexpr bool has_bit(std::uint32_t mask, std::size_t place) {
   return (mask >> place & 1u) != 0;

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "ops/activation.h"
 #include "ops/attention_cases.h"
@@ -285,7 +287,7 @@ constexpr std::uint32_t places(std::initializer_list<int> list) {
 OpFacts facts_of(Op op) {
   switch (op) {
     case Op::embedding:
-      return {.by_row = places({1}), .cases = embedding_cases()};
+      return {.by_row = places({1}), .matrix = 0, .scales = 3, .cases = embedding_cases()};
     case Op::smear:
       return {.full = places({1}), .by_row = places({2}), .cases = smear_cases()};
     case Op::rmsnorm:
@@ -293,8 +295,12 @@ OpFacts facts_of(Op op) {
     case Op::layernorm:
       return {.full = places({1, 2}), .by_row = places({0}), .cases = layernorm_cases()};
     case Op::linear:
-      return {
-          .full = places({2}), .bits_for_any_threads = false, .by_row = places({0}), .cases = linear_cases()};
+      return {.full = places({2}),
+              .bits_for_any_threads = false,
+              .by_row = places({0}),
+              .matrix = 1,
+              .scales = 3,
+              .cases = linear_cases()};
     case Op::rope:
       return {.full = places({2, 3, 4}), .by_row = places({0, 1}), .cases = rope_cases()};
     case Op::attention:
@@ -329,6 +335,8 @@ OpFacts facts_of(Op op) {
               .loss_weight = 3,
               .spreads_nan = true,
               .bits_for_any_threads = false,
+              .matrix = 1,
+              .scales = 4,
               .cases = head_loss_cases()};
     case Op::cast:
       return {.by_row = places({0}), .cases = cast_cases()};
@@ -379,6 +387,26 @@ const std::vector<OpCase>& cases_in(Op op, DType dtype) {
     return all;
   }();
   return dtype == DType::bf16 ? in_bf16[static_cast<std::size_t>(op)] : op_facts(op).cases;
+}
+
+std::vector<OpCase> cases_stored(Op op, DType dtype, Storing storing) {
+  std::vector<OpCase> cases = cases_in(op, dtype);
+  for (OpCase& c : cases) {
+    c.forward_only = true;
+    Values& matrix = c.in[static_cast<std::size_t>(op_facts(op).matrix)];
+    for (std::size_t i = 0; i < matrix.numbers.size(); ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      const double scale = scale_of(storing, at / matrix.shape.cols, at % matrix.shape.cols);
+      double& number = matrix.numbers[i];
+      if (storing == Storing::bf16)
+        number = to_f32(to_bf16(static_cast<float>(number)));
+      else if (storing == Storing::f16)
+        number = to_f32(to_f16(static_cast<float>(number)));
+      else
+        number = scale * std::clamp(std::nearbyint(number / scale), -128.0, 127.0);
+    }
+  }
+  return cases;
 }
 
 const OpFacts& op_facts(Op op) {

@@ -57,6 +57,7 @@ struct Conditions {
   std::uint32_t wanted = ~0u;     // bit i: d_in[i] is asked for
   bool earlier_contents = false;  // gradients that are added to start from some numbers, not from 0
   bool poison_unsaved = false;    // before backward, destroy what the table says backward does not read
+  Storing storing = Storing::as_rows;  // of the matrix
 };
 
 // The op's tensors, bound. Gradients that are not added to start as NaN, outputs too.
@@ -72,6 +73,7 @@ class BoundOp {
   GuardedTensor scratch;
 
  private:
+  void store_matrix(std::vector<Shape>& shapes);
   OpCall call(bool backward);
   void run(const Context& context, bool backward);
   void poison_unsaved();
@@ -79,6 +81,7 @@ class BoundOp {
   const OpDef& def_;
   const OpCase& case_;
   const Conditions conditions_;
+  Attributes attributes_;
   std::vector<Tensor> in_, out_, d_out_, d_in_;
 };
 
@@ -111,6 +114,9 @@ std::vector<Conditions> cpu_precisions(const OpDef& def);
 bool has_kernels(const OpDef& def, Backend backend, DType dtype = DType::f32);
 bool has_backward(const OpDef& def, const OpCase& op_case);
 
+// The same with the matrix stored in every way that differs from the rows; none where the op takes no such matrix.
+std::vector<Conditions> stored_precisions(const OpDef& def);
+
 // The error of `found` against `expected` (tolerances.h says how it is measured); infinity if a number is not
 // finite.
 double error_of(const std::vector<double>& expected, const std::vector<double>& found, double least_scale);
@@ -133,6 +139,18 @@ class EveryOp : public ::testing::TestWithParam<Op> {
     for (const Conditions& cpu : cpu_precisions(def()))
       for (const OpCase& op_case : cases_in(GetParam(), cpu.dtype)) {
         SCOPED_TRACE(fmt::format("{} {}", dtype_name(cpu.dtype), op_case.name));
+        body(cpu, op_case);
+      }
+  }
+
+  // And once more for every way to store the matrix.
+  template <class Body>
+  void for_stored_cases_too(Body body) const {
+    for_cpu_cases(body);
+    for (const Conditions& cpu : stored_precisions(def()))
+      for (const OpCase& op_case : cases_stored(GetParam(), cpu.dtype, cpu.storing)) {
+        SCOPED_TRACE(fmt::format("{} stored {} {}", dtype_name(cpu.dtype), static_cast<int>(cpu.storing),
+                                 op_case.name));
         body(cpu, op_case);
       }
   }

@@ -8,10 +8,13 @@
 #include <complex>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "ops/embedding.h"
+#include "ops/stored.h"
 #include "ops/tolerances.h"
 #include "tensor/arena.h"
 
@@ -26,6 +29,10 @@ constexpr std::size_t kSmallTensor = 64;
 // The case's shape with the number type under test.
 Shape shape_in(const Values& values, DType dtype) {
   return {values.shape.rows, values.shape.cols, values.integers() ? values.shape.dtype : dtype};
+}
+
+DType dtype_of_storing(Storing storing) {
+  return storing == Storing::bf16 ? DType::bf16 : storing == Storing::f16 ? DType::f16 : DType::i8;
 }
 
 DType full_if(bool full, DType dtype) {
@@ -153,6 +160,8 @@ void GuardedTensor::visit(Visit visit_number) const {
       return all(std::complex<double>{});
     case DType::i32:
       return all(std::int32_t{});
+    case DType::i8:
+      return all(std::int8_t{});
     default:
       FAIL() << "the harness has no " << dtype_name(tensor_.dtype);
   }
@@ -220,7 +229,7 @@ std::vector<double> earlier_contents(const Values& input, std::size_t place) {
 }
 
 BoundOp::BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& conditions)
-    : def_(def), case_(op_case), conditions_(conditions) {
+    : def_(def), case_(op_case), conditions_(conditions), attributes_(op_case.attributes) {
   int place = 0;
   const auto tensor = [&](bool there, const Shape& shape) {
     const Layout layout =
@@ -232,12 +241,15 @@ BoundOp::BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& cond
   std::vector<Shape> shapes;
   for (std::size_t i = 0; i < case_.in.size(); ++i) {
     const Values& values = case_.in[i];
-    const DType dtype = full_if(has_bit(facts.full, i), conditions.dtype);
+    const bool stored = conditions.storing != Storing::as_rows && std::cmp_equal(i, facts.matrix);
+    const DType dtype =
+        stored ? dtype_of_storing(conditions.storing) : full_if(has_bit(facts.full, i), conditions.dtype);
     in.push_back(tensor(static_cast<bool>(values), shape_in(values, dtype)));
-    if (values) in.back().write(values.numbers);
     shapes.push_back(in.back().tensor().shape());
+    if (values && !(stored && dtype == DType::i8)) in.back().write(values.numbers);
   }
-  for (const Shape& shape : def.shapes(shapes, case_.attributes)) out.push_back(tensor(true, shape));
+  if (conditions.storing != Storing::as_rows) store_matrix(shapes);
+  for (const Shape& shape : def.shapes(shapes, attributes_)) out.push_back(tensor(true, shape));
   for (std::size_t i = 0; i < case_.d_out.size(); ++i) {
     const Values& values = case_.d_out[i];
     const DType dtype = full_if(has_bit(conditions.wide_d_out, i), out[i].tensor().dtype);
@@ -253,10 +265,34 @@ BoundOp::BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& cond
       d_in[i].write(conditions.earlier_contents ? earlier_contents(case_.in[i], i)
                                                 : std::vector<double>(case_.in[i].numbers.size()));
   }
-  const std::int64_t bytes = scratch_bytes(def, conditions.backend, shapes, case_.attributes);
+  const std::int64_t bytes = scratch_bytes(def, conditions.backend, shapes, attributes_);
   if (bytes == 0) return;
   const bool wall = conditions.layout.before_a_wall;  // then whole lines, to begin where planners begin it
   scratch = GuardedTensor({1, wall ? align_up(bytes) : bytes, DType::u8}, {.before_a_wall = wall});
+}
+
+// The scales behind the case's own inputs, and the integers that stand for the matrix.
+void BoundOp::store_matrix(std::vector<Shape>& shapes) {
+  const OpFacts& facts = op_facts(def_.op);
+  if (def_.op == Op::embedding) attributes_ = EmbeddingAttributes{true, conditions_.dtype};
+  if (dtype_of_storing(conditions_.storing) != DType::i8) return;
+  const auto place = static_cast<std::size_t>(facts.matrix), scales = static_cast<std::size_t>(facts.scales);
+  const Values& matrix = case_.in[place];
+  const std::int64_t rows = matrix.shape.rows, cols = matrix.shape.cols;
+  const std::int64_t groups = conditions_.storing == Storing::i8_rows ? 1 : scales_per_row(cols);
+  std::vector<double> integers, factors;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c)
+      integers.push_back(matrix.numbers[static_cast<std::size_t>(r * cols + c)] /
+                         scale_of(conditions_.storing, r, c));
+    for (std::int64_t g = 0; g < groups; ++g)
+      factors.push_back(scale_of(conditions_.storing, r, g * kScaledColumns));
+  }
+  in[place].write(integers);
+  in.resize(scales), shapes.resize(scales);
+  in.push_back(GuardedTensor({rows, groups, DType::f32}, conditions_.layout));
+  in.back().write(factors);
+  shapes.push_back(in.back().tensor().shape());
 }
 
 OpCall BoundOp::call(bool backward) {
@@ -265,7 +301,7 @@ OpCall BoundOp::call(bool backward) {
               .out = out_,
               .d_out = {},
               .d_in = {},
-              .attributes = case_.attributes,
+              .attributes = attributes_,
               .scratch = scratch.tensor()};
   if (backward) {
     call.d_out = d_out_;
@@ -322,8 +358,21 @@ std::vector<Conditions> cpu_precisions(const OpDef& def) {
   return precisions;
 }
 
+std::vector<Conditions> stored_precisions(const OpDef& def) {
+  std::vector<Conditions> precisions;
+  if (op_facts(def.op).matrix < 0) return precisions;
+  for (Conditions cpu : cpu_precisions(def))
+    for (const Storing storing : {Storing::bf16, Storing::f16, Storing::i8_rows, Storing::i8_blocks}) {
+      if (dtype_of_storing(storing) == cpu.dtype) continue;
+      cpu.storing = storing;
+      precisions.push_back(cpu);
+    }
+  return precisions;
+}
+
 bool has_backward(const OpDef& def, const OpCase& op_case) {
-  return def.kernels[static_cast<std::size_t>(Backend::ref)].backward && !op_case.inference;
+  return def.kernels[static_cast<std::size_t>(Backend::ref)].backward && !op_case.inference &&
+         !op_case.forward_only;
 }
 
 std::string gradient_name(std::size_t input) {

@@ -10,7 +10,7 @@ Results run_with_threads(const OpDef& def, const OpCase& op_case, const Conditio
 }
 
 TEST_P(EveryOp, SameBitsTwiceAndForAnyThreads) {
-  for_cpu_cases([&](const Conditions& cpu, const OpCase& op_case) {
+  for_stored_cases_too([&](const Conditions& cpu, const OpCase& op_case) {
     const Results one = run_with_threads(def(), op_case, cpu, 1);
     for (const int threads : {1, 2, 3}) {
       SCOPED_TRACE(fmt::format("{} threads", threads));

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "ops/cpu/attention_tiles.h"
+#include "ops/cpu/bf16_tiles.h"
 #include "ops/cpu/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -51,8 +52,211 @@ HWY_INLINE void attend(const CachedAttention& op, std::int64_t n, std::int64_t h
   for_lanes(D, [&](auto at) HWY_ATTR { at.store(hn::Div(at.load(y), all(sum)), op.y.row<T>(n) + h * D); });
 }
 
-void attend_cached(const CachedAttention& op, std::int64_t n, std::int64_t h, float* y) {
-  op.q.dtype == DType::bf16 ? attend<bf16>(op, n, h, y) : attend<float>(op, n, h, y);
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
+
+// Lane i: the sum of v[i]'s lanes, all added in the same order.
+HWY_INLINE V32 sums_of_each(const V32 (&v)[kLanes]) {
+#if HWY_TARGET == HWY_AVX3
+  __m512 two[8], four[4];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i)
+    two[i] = _mm512_add_ps(_mm512_unpacklo_ps(v[2 * i].raw, v[2 * i + 1].raw),
+                           _mm512_unpackhi_ps(v[2 * i].raw, v[2 * i + 1].raw));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512d a = _mm512_castps_pd(two[2 * i]), b = _mm512_castps_pd(two[2 * i + 1]);
+    four[i] =
+        _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  const auto join = [](__m512 a, __m512 b) HWY_ATTR {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
+  };
+  return V32{join(join(four[0], four[1]), join(four[2], four[3]))};
+#else
+  float sums[kLanes];
+  for (int i = 0; i < kLanes; ++i) sums[i] = sum_of_lanes(v[i]);
+  return hn::LoadU(F32(), sums);
+#endif
+}
+
+constexpr std::int64_t kKeys = 64;  // in a block: a multiple of any number of lanes
+
+// sum + a . b over lanes, two products of bf16 each; by name: Highway 1.0.3's AVX-512 does not include AVX-512 BF16.
+HWY_INLINE V32 add_pairs(V32 sum, const bf16* a, const bf16* b) {
+#if HWY_TARGET == HWY_AVX3
+  __m512 total = sum.raw;
+  asm("vdpbf16ps %2, %1, %0" : "+v"(total) : "v"(_mm512_loadu_si512(a)), "v"(_mm512_loadu_si512(b)));
+  return V32{total};
+#else
+  (void)a, (void)b;
+  return sum;
+#endif
+}
+
+// What a query is multiplied with keys in: f32, or pairs of bf16 where the processor has a product for them.
+template <class T, int V, bool pairs>
+struct Query {
+  V32 q[V];
+  const T* row = nullptr;
+
+  HWY_INLINE explicit Query(const T* from) : row(from) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) q[v] = WholeVector{v * kLanes}.load(from);
+  }
+  HWY_INLINE V32 products(const T* key) const {
+    if constexpr (pairs) {
+      V32 sum = hn::Zero(F32());
+#pragma GCC unroll 4
+      for (int v = 0; v < V / 2; ++v) sum = add_pairs(sum, row + 2 * v * kLanes, key + 2 * v * kLanes);
+      return sum;
+    }
+    V32 sum = hn::Mul(q[0], WholeVector{0}.load(key));
+#pragma GCC unroll 8
+    for (int v = 1; v < V; ++v) sum = hn::MulAdd(q[v], WholeVector{v * kLanes}.load(key), sum);
+    return sum;
+  }
+};
+
+// A head's running softmax over blocks of keys.
+template <int V>
+struct RunningHead {
+  V32 y[V];
+  float highest = -std::numeric_limits<float>::infinity(), sum = 0;
+  alignas(64) float weight[kKeys];
+
+  // weight[m] = scale q . k[m]; behind the last key -infinity.
+  template <class T, class Q>
+  HWY_INLINE void score(const Q& query, const T* k, std::int64_t pitch, std::int64_t count, float scale) {
+    for (std::int64_t first = 0; first < count; first += kLanes) {
+      V32 products[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i)
+        products[i] = query.products(k + std::min(first + i, count - 1) * pitch);
+      const V32 scores = hn::Mul(sums_of_each(products), all(scale));
+      const auto left = static_cast<std::size_t>(std::min<std::int64_t>(kLanes, count - first));
+      const V32 none = all(-std::numeric_limits<float>::infinity());
+      hn::StoreU(hn::IfThenElse(hn::FirstN(F32(), left), scores, none), F32(), weight + first);
+    }
+  }
+
+  HWY_INLINE void to_probabilities(std::int64_t count, bool first_block) {
+    V32 now = all(highest);
+    for (std::int64_t m = 0; m < count; m += kLanes) now = hn::Max(now, hn::LoadU(F32(), weight + m));
+    now = all(max_of_lanes(now));
+    V32 total = hn::Zero(F32());
+    for (std::int64_t m = 0; m < count; m += kLanes) {
+      const V32 p = exp_lanes(hn::Sub(hn::LoadU(F32(), weight + m), now));
+      hn::StoreU(p, F32(), weight + m);
+      total = hn::Add(total, p);
+    }
+    const float keep = first_block ? 0.0f : std::exp(highest - hn::GetLane(now));
+    sum = sum * keep + sum_of_lanes(total);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) y[v] = hn::Mul(y[v], all(keep));
+    highest = hn::GetLane(now);
+  }
+};
+
+// y += the values, each times its probability.
+template <class T, int V, int H>
+HWY_INLINE void add_values(RunningHead<V> (&head)[H], const T* values, std::int64_t pitch,
+                           std::int64_t count) {
+  V32 y[H][V];
+#pragma GCC unroll 2
+  for (int i = 0; i < H; ++i)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) y[i][v] = head[i].y[v];
+  for (std::int64_t m = 0; m < count; ++m) {
+    const T* value = values + m * pitch;
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      const V32 part = WholeVector{v * kLanes}.load(value);
+#pragma GCC unroll 2
+      for (int i = 0; i < H; ++i) y[i][v] = hn::MulAdd(all(head[i].weight[m]), part, y[i][v]);
+    }
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < H; ++i)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) head[i].y[v] = y[i][v];
+}
+
+// A head's part of keys is a line or two, far from the next key's: no stream that the processor would see. While a block
+// is scored, the next one's keys are asked for, and the values that come after it.
+template <class T>
+HWY_INLINE void fetch_block(const T* next_keys, std::int64_t key_pitch, const T* values,
+                            std::int64_t value_pitch, std::int64_t count, std::int64_t head_size) {
+  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t m = 0; m < count; ++m)
+    for (std::int64_t d = 0; d < head_size; d += kLine) {
+      __builtin_prefetch(next_keys + m * key_pitch + d);
+      __builtin_prefetch(values + m * value_pitch + d);
+    }
+}
+
+// H heads that read the same keys and values, whose size is V whole vectors: what they collect stays in registers. The
+// order of sums depends on the position alone.
+template <class T, int V, int H, bool pairs>
+HWY_INLINE void attend_in_registers(const CachedAttention& op, std::int64_t n, std::int64_t h) {
+  const std::int64_t D = V * kLanes, column = h / op.group() * D;
+  const std::int64_t slot = *op.slot.row<std::int32_t>(n) * std::int64_t{op.at.context};
+  const std::int64_t keys = *op.position.row<std::int32_t>(n) + std::int64_t{1};
+  const T *q = op.q.row<T>(n) + h * D, *k = op.k_cache.row<T>(slot) + column,
+          *values = op.v_cache.row<T>(slot) + column;
+  RunningHead<V> head[H];
+  for (RunningHead<V>& one : head)
+    for (V32& part : one.y) part = hn::Zero(F32());
+  for (std::int64_t begin = 0; begin < keys; begin += kKeys) {
+    const std::int64_t count = std::min(kKeys, keys - begin);
+    fetch_block(k + (begin + kKeys) * op.k_cache.stride, op.k_cache.stride,
+                values + begin * op.v_cache.stride, op.v_cache.stride, count, D);
+    for (int i = 0; i < H; ++i) {
+      const Query<T, V, pairs> query(q + i * D);
+      head[i].score(query, k + begin * op.k_cache.stride, op.k_cache.stride, count, op.at.scale);
+      head[i].to_probabilities(count, begin == 0);
+    }
+    add_values<T, V, H>(head, values + begin * op.v_cache.stride, op.v_cache.stride, count);
+  }
+  for (int i = 0; i < H; ++i)
+    for (int v = 0; v < V; ++v)
+      WholeVector{(h + i) * D + v * kLanes}.store(hn::Div(head[i].y[v], all(head[i].sum)), op.y.row<T>(n));
+}
+
+template <class T, int V, bool pairs>
+HWY_INLINE void attend_group(const CachedAttention& op, std::int64_t n, std::int64_t h, std::int64_t end) {
+  constexpr int kTogether = V <= 4 ? 2 : 1;  // what they collect fits into the registers
+  for (; h + kTogether <= end; h += kTogether) attend_in_registers<T, V, kTogether, pairs>(op, n, h);
+  for (; h < end; ++h) attend_in_registers<T, V, 1, pairs>(op, n, h);
+}
+
+template <class T, int V>
+HWY_INLINE void attend_group(const CachedAttention& op, std::int64_t n, std::int64_t h, std::int64_t end,
+                             [[maybe_unused]] bool pairs) {
+  if constexpr (HWY_TARGET == HWY_AVX3 && std::is_same_v<T, bf16> && V % 2 == 0)
+    if (pairs) return attend_group<T, V, true>(op, n, h, end);
+  attend_group<T, V, false>(op, n, h, end);
+}
+
+// The query heads that read one head of keys. `y` is for sizes that are no whole vectors, or too many.
+template <class T>
+HWY_INLINE void attend_any(const CachedAttention& op, std::int64_t n, std::int64_t kv, bool pairs, float* y) {
+  const std::int64_t D = op.head_size(), begin = kv * op.group(), end = begin + op.group();
+  switch (D % kLanes == 0 ? D / kLanes : 0) {
+    case 1:
+      return attend_group<T, 1>(op, n, begin, end, pairs);
+    case 2:
+      return attend_group<T, 2>(op, n, begin, end, pairs);
+    case 4:
+      return attend_group<T, 4>(op, n, begin, end, pairs);
+    case 8:
+      return attend_group<T, 8>(op, n, begin, end, pairs);
+    default:
+      for (std::int64_t h = begin; h < end; ++h) attend<T>(op, n, h, y);
+  }
+}
+
+void attend_cached(const CachedAttention& op, std::int64_t n, std::int64_t kv, bool pairs, float* y) {
+  op.q.dtype == DType::bf16 ? attend_any<bf16>(op, n, kv, pairs, y) : attend_any<float>(op, n, kv, pairs, y);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -78,9 +282,10 @@ void cached_attention_forward(const Context&, const OpCall& call) {
   }
   const ThreadScratch results(call.scratch, cached_attention_thread_bytes(op.head_size()),
                               "cached_attention");
-  parallel_tasks(op.q.rows * op.at.heads, [&](std::int64_t task) {
+  const bool pairs = multiplies_bf16_pairs();
+  parallel_tasks(op.q.rows * op.at.kv_heads, [&](std::int64_t task) {
     HWY_DYNAMIC_DISPATCH(attend_cached)
-    (op, task / op.at.heads, task % op.at.heads, reinterpret_cast<float*>(results.mine()));
+    (op, task / op.at.kv_heads, task % op.at.kv_heads, pairs, reinterpret_cast<float*>(results.mine()));
   });
 }
 

@@ -3,6 +3,7 @@
 #include "ops/cpu/gather.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/row_blocks.h"
+#include "ops/cpu/stored.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/embedding.cpp"
@@ -44,7 +45,11 @@ HWY_EXPORT(add_embedding_rows);
 
 void embedding_forward(const Context&, const OpCall& call) {
   const Embedding op(call);
-  gather_rows(op.table, op.index, op.y);
+  if (op.table.dtype == op.y.dtype) return gather_rows(op.table, op.index, op.y);
+  parallel_for(op.y.rows, rows_per_task(op.y.cols), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n)
+      unpack_row(op.table, op.scales, *op.index.row<std::int32_t>(n), op.y, n);
+  });
 }
 
 // Threads share out the sorted order. Rows of the same index are not parted: a row of the table is added to by

@@ -6,6 +6,7 @@
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/row_blocks.h"
+#include "ops/cpu/stored.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/head_loss.cpp"
@@ -101,17 +102,18 @@ Tensor dz_in_place_of(const Tensor& logits, DType dtype) {
 
 void run_head_loss(const Context& context, const HeadLoss& op, bool gradients) {
   Gemm& gemm = context.state<Gemm>();
+  const Tensor w = unpacked(context, op.w, op.scales, op.x.dtype);
   for (std::int64_t chunk = 0; chunk < op.x.rows; chunk += op.at.chunk_rows) {
     const std::int64_t rows = std::min<std::int64_t>(op.at.chunk_rows, op.x.rows - chunk);
     const Tensor x = op.x.row_range(chunk, rows);
     const Tensor logits = make_tensor(static_cast<float*>(op.scratch.data), rows, op.w.rows);
     const Tensor dz = dz_in_place_of(logits, op.x.dtype);
-    gemm.run({x}, transposed(op.w), logits, false);
+    gemm.run({x}, transposed(w), logits, false);
     parallel_for(rows, rows_per_task(op.w.rows), [&](std::int64_t begin, std::int64_t end) {
       HWY_DYNAMIC_DISPATCH(head_loss_rows)(op, logits, dz, chunk, begin, end, gradients);
     });
     if (!gradients) continue;
-    if (op.dx) gemm.run({dz}, {op.w}, op.dx.row_range(chunk, rows), op.add_dx);
+    if (op.dx) gemm.run({dz}, {w}, op.dx.row_range(chunk, rows), op.add_dx);
     if (op.dw) gemm.run(transposed(dz), {x}, op.dw, true);
   }
 }

@@ -6,6 +6,7 @@
 #include "ops/cpu/attention_tiles.h"
 #include "ops/cpu/row_blocks.h"
 #include "ops/head_loss.h"
+#include "ops/linear.h"
 #include "ops/rope.h"
 
 namespace thimble::cpu {
@@ -15,6 +16,7 @@ namespace {
 constexpr DTypes kF32 = dtypes({DType::f32});
 constexpr DTypes kRows = dtypes({DType::f32, DType::bf16});
 constexpr DTypes kStorage = dtypes({DType::f32, DType::bf16, DType::f16});
+constexpr DTypes kStored = dtypes({DType::bf16, DType::f16, DType::i8});
 constexpr bool kWide = true;
 
 }  // namespace
@@ -22,7 +24,7 @@ constexpr bool kWide = true;
 Kernels kernels(Op op) {
   switch (op) {
     case Op::embedding:
-      return {embedding_forward, embedding_backward, kRows, kWide};
+      return {embedding_forward, embedding_backward, kRows | kStored, kWide};
     case Op::smear:
       return {smear_forward, smear_backward, kRows, kWide};
     case Op::rmsnorm:
@@ -30,7 +32,7 @@ Kernels kernels(Op op) {
     case Op::layernorm:
       return {layernorm_forward, layernorm_backward, kRows, kWide};
     case Op::linear:
-      return {linear_forward, linear_backward, kRows};
+      return {linear_forward, linear_backward, kRows, false, kStored};
     case Op::rope:
       return {rope_forward, rope_backward, kRows, kWide};
     case Op::attention:
@@ -54,7 +56,7 @@ Kernels kernels(Op op) {
     case Op::softcap:
       return {softcap_forward, softcap_backward, kRows, kWide};
     case Op::head_loss:
-      return {head_loss_forward, head_loss_backward, kRows};
+      return {head_loss_forward, head_loss_backward, kRows, false, kStored};
     case Op::cast:
       return {cast_forward, cast_backward, kStorage, kWide};
     case Op::fake_quant:
@@ -76,7 +78,7 @@ std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& a
     case Op::residual_norm:
       return row_sum_bytes(N, 2 * C);
     case Op::linear:
-      return row_sum_bytes(N, in[1].rows);
+      return linear_scratch_bytes(in[0], in[1], attributes.as<LinearAttributes>());
     case Op::rope: {
       const auto heads = attributes.as<RopeAttributes>().heads;
       return row_sum_bytes(N, heads + 2 * C / heads);

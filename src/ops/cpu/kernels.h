@@ -1,6 +1,7 @@
 // The CPU kernels as rows of the op table: Highway for rows, oneDNN for matrices.
 #pragma once
 
+#include "ops/linear.h"
 #include "ops/op.h"
 
 namespace thimble::cpu {
@@ -9,6 +10,7 @@ Kernels kernels(Op op);
 
 // Scratch that the op's kernels want, forward or backward, with as many threads as there are now.
 std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& attributes);
+std::int64_t linear_scratch_bytes(const Shape& x, const Shape& w, const LinearAttributes& at);
 
 void embedding_forward(const Context&, const OpCall&);
 void embedding_backward(const Context&, const OpCall&);

@@ -1,10 +1,11 @@
 #include "ops/linear.h"
 
-#include "ops/cpu/bf16_rows.h"
-#include "ops/cpu/bf16_tiles.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
+#include "ops/cpu/linear_rows.h"
 #include "ops/cpu/row_blocks.h"
+#include "ops/cpu/stored.h"
+#include "ops/cpu/thread_scratch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/linear.cpp"
@@ -15,65 +16,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace thimble::cpu {
 namespace HWY_NAMESPACE {
-
-HWY_INLINE void put_one(float value, float* y) {
-  *y = value;
-}
-HWY_INLINE void put_one(float value, bf16* y) {
-  *y = to_bf16(value);
-}
-
-// R rows of x against 4 rows of w, both in T: every weight is loaded once for R rows. The sum of one output
-// runs in the same order for any R, which is what makes a row's bits independent of its neighbours.
-template <class T, int R>
-HWY_INLINE void few_rows_times_four(const Linear& op, std::int64_t n, std::int64_t o, const float* bias) {
-  V32 sum[R][4];
-  for (auto& row : sum)
-    for (V32& lane : row) lane = hn::Zero(F32());
-  for_lanes(op.x.cols, [&](auto at) HWY_ATTR {
-    V32 w[4];
-    for (int j = 0; j < 4; ++j) w[j] = at.load(op.w.row<T>(o + j));
-    for (int r = 0; r < R; ++r) {
-      const V32 x = at.load(op.x.row<T>(n + r));
-      for (int j = 0; j < 4; ++j) sum[r][j] = hn::MulAdd(x, w[j], sum[r][j]);
-    }
-  });
-  for (int r = 0; r < R; ++r)
-    for (int j = 0; j < 4; ++j)
-      put_one(sum_of_lanes(sum[r][j]) + (bias ? bias[o + j] : 0.0f), op.y.row<T>(n + r) + o + j);
-}
-
-template <class T, int R>
-HWY_INLINE void few_rows(const Linear& op, std::int64_t n, std::int64_t begin, std::int64_t end) {
-  const float* bias = op.b ? op.b.row<float>(0) : nullptr;
-  std::int64_t o = begin;
-  for (; o + 4 <= end; o += 4) few_rows_times_four<T, R>(op, n, o, bias);
-  for (; o < end; ++o)
-    for (int r = 0; r < R; ++r)
-      put_one(dot(op.x.row<T>(n + r), op.w.row<T>(o), op.x.cols) + (bias ? bias[o] : 0.0f),
-              op.y.row<T>(n + r) + o);
-}
-
-template <class T>
-HWY_INLINE void all_rows(const Linear& op, std::int64_t begin, std::int64_t end) {
-  std::int64_t n = 0;
-  for (; n + 4 <= op.x.rows; n += 4) few_rows<T, 4>(op, n, begin, end);
-  switch (op.x.rows - n) {
-    case 3:
-      return few_rows<T, 3>(op, n, begin, end);
-    case 2:
-      return few_rows<T, 2>(op, n, begin, end);
-    case 1:
-      return few_rows<T, 1>(op, n, begin, end);
-    default:
-      return;
-  }
-}
-
-// Outputs [begin, end) of all rows.
-void invariant_linear(const Linear& op, std::int64_t begin, std::int64_t end) {
-  op.x.dtype == DType::bf16 ? all_rows<bf16>(op, begin, end) : all_rows<float>(op, begin, end);
-}
 
 void add_rows(const Tensor& dy, std::int64_t begin, std::int64_t end, float* sums) {
   for (std::int64_t n = begin; n < end; ++n) {
@@ -89,22 +31,89 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace thimble::cpu {
 
-HWY_EXPORT(invariant_linear);
 HWY_EXPORT(add_rows);
+
+namespace {
+
+constexpr std::int64_t kOutputsPerTask = 64;
+constexpr std::int64_t kTileOutputs = 16;  // converted at a time
+// Converting for every four rows costs a third of the products; converting a tile as much as 60 rows of that.
+constexpr std::int64_t kRowsWorthATile = 64;
+
+struct RowsMath {
+  LinearRowsKernel kernel;
+  DType multiplied;  // what weights are in when they are multiplied
+};
+
+RowsMath rows_math(DType x, DType w) {
+  if (x == DType::bf16 && (w == DType::bf16 || w == DType::i8) && multiplies_rows_in_pairs())
+    return {linear_rows_in_pairs, DType::bf16};
+  return {multiplies_sixteen_lanes() ? linear_rows_in_lanes : linear_rows_portable, DType::f32};
+}
+
+std::int64_t tile_bytes(std::int64_t cols, DType multiplied) {
+  return kTileOutputs * cols * dtype_bytes(multiplied);
+}
+
+// Outputs [begin, end) of all rows.
+LinearRows outputs_of(const Linear& op, std::int64_t begin, std::int64_t end) {
+  const std::int64_t count = end - begin;
+  return {.x = op.x,
+          .w = op.w.row_range(begin, count),
+          .scales = op.scales ? op.scales.row_range(begin, count) : Tensor{},
+          .bias = op.b ? op.b.columns(begin, count) : Tensor{},
+          .y = op.y.columns(begin, count)};
+}
+
+// The same from a tile of converted weights. A scale for a whole row is left to the kernel, which applies it to the
+// sum; so are those of blocks where bf16 could not hold the product. The sums have the same bits either way.
+void multiply_tile(const LinearRows& rows, const RowsMath& math, std::byte* memory) {
+  LinearRows part = rows;
+  const bool scaled = rows.scales && !one_scale_a_row(rows.scales) && math.multiplied == DType::f32;
+  part.w = {memory, rows.w.rows, rows.w.cols, rows.w.cols, math.multiplied, Device::cpu};
+  for (std::int64_t o = 0; o < rows.w.rows; ++o)
+    unpack_row(rows.w, scaled ? rows.scales : Tensor{}, o, part.w, o);
+  if (scaled) part.scales = {};
+  math.kernel(part);
+}
+
+// Into the cache, while other rows are multiplied.
+void fetch_rows(const Tensor& w, std::int64_t begin, std::int64_t end) {
+  if (end > w.rows) return;
+  const Tensor rows = w.row_range(begin, end - begin);
+  for (const std::byte* at = rows.begin_bytes(); at < rows.end_bytes(); at += kAlignment)
+    __builtin_prefetch(at);
+}
+
+void invariant_linear(const Linear& op, const Tensor& scratch) {
+  const RowsMath math = rows_math(op.x.dtype, op.w.dtype);
+  if (op.w.dtype == math.multiplied || op.x.rows < kRowsWorthATile) {
+    parallel_for(op.w.rows, kOutputsPerTask,
+                 [&](std::int64_t begin, std::int64_t end) { math.kernel(outputs_of(op, begin, end)); });
+    return;
+  }
+  const ThreadScratch tiles(scratch, tile_bytes(op.w.cols, math.multiplied), "linear");
+  const std::int64_t ahead = kTileOutputs * max_threads();  // about what this thread takes next
+  parallel_for(op.w.rows, kTileOutputs, [&](std::int64_t begin, std::int64_t end) {
+    fetch_rows(op.w, begin + ahead, end + ahead);
+    multiply_tile(outputs_of(op, begin, end), math, tiles.mine());
+  });
+}
+
+}  // namespace
+
+std::int64_t linear_scratch_bytes(const Shape& x, const Shape& w, const LinearAttributes& at) {
+  const std::int64_t tile = at.invariant && w.dtype != DType::f32 && x.rows >= kRowsWorthATile
+                                ? ThreadScratch::bytes(tile_bytes(w.cols, DType::f32))
+                                : 0;
+  return std::max(tile, row_sum_bytes(x.rows, w.rows));
+}
 
 void linear_forward(const Context& context, const OpCall& call) {
   const Linear op(call);
-  if (!op.at.invariant) {
-    context.state<Gemm>().run({op.x}, transposed(op.w), op.y, false, op.b);
-    return;
-  }
-  constexpr std::int64_t kOutputsPerTask =
-      64;  // a multiple of 4: an output is always computed by the same code
-  const auto run = op.x.dtype == DType::bf16 && multiplies_bf16_pairs()
-                       ? invariant_linear_bf16
-                       : HWY_DYNAMIC_DISPATCH(invariant_linear);
-  parallel_for(op.w.rows, kOutputsPerTask,
-               [&](std::int64_t begin, std::int64_t end) { run(op, begin, end); });
+  if (op.at.invariant) return invariant_linear(op, call.scratch);
+  const Tensor w = unpacked(context, op.w, op.scales, op.x.dtype);
+  context.state<Gemm>().run({op.x}, transposed(w), op.y, false, op.b);
 }
 
 void linear_backward(const Context& context, const OpCall& call) {

@@ -5,7 +5,8 @@
 // `at` is a whole vector, and at the end of a row the rest of one: lanes past the end load as 0 and are not
 // stored. A result depends on the row alone, never on its neighbours or its alignment.
 //
-// x, y and z are pointers to f32 or bf16, or a Row, which is one of them. In registers all is f32.
+// x, y and z are pointers to f32 or bf16, or a Row, which is one of them; f16 and i8 are loaded, too. In registers all
+// is f32.
 
 // Highway's guard: toggled, because every target includes the file anew.
 #if defined(THIMBLE_OPS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -38,6 +39,19 @@ using U16 = hn::Rebind<std::uint16_t, F32>;
 
 HWY_INLINE V32 widen(hn::Vec<U16> bits) {
   return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), bits)));
+}
+
+using Half = hn::Rebind<hwy::float16_t, F32>;
+using I8 = hn::Rebind<std::int8_t, F32>;
+
+HWY_INLINE V32 widen(hn::Vec<Half> value) {
+  return hn::PromoteTo(F32(), value);
+}
+HWY_INLINE V32 widen(hn::Vec<I8> value) {
+  return hn::ConvertTo(F32(), hn::PromoteTo(hn::RebindToSigned<F32>(), value));
+}
+HWY_INLINE hn::Vec<Half> load_half(const f16* row) {
+  return hn::LoadU(Half(), reinterpret_cast<const hwy::float16_t*>(row));
 }
 
 // To nearest, ties to even, NaN stays NaN: to_bf16 of base/half.h. (Highway 1.0.3's own conversion truncates.)
@@ -153,6 +167,8 @@ struct WholeVector : AnyRow<WholeVector> {
   HWY_INLINE V32 load(const bf16* row) const {
     return widen(hn::LoadU(U16(), reinterpret_cast<const std::uint16_t*>(row) + i));
   }
+  HWY_INLINE V32 load(const f16* row) const { return widen(load_half(row + i)); }
+  HWY_INLINE V32 load(const std::int8_t* row) const { return widen(hn::LoadU(I8(), row + i)); }
   HWY_INLINE void store(V32 value, bf16* row) const { store_bits(narrow(value), row); }
   HWY_INLINE void store_bits(hn::Vec<U16> bits, bf16* row) const {
     hn::StoreU(bits, U16(), reinterpret_cast<std::uint16_t*>(row) + i);
@@ -175,6 +191,16 @@ struct PartOfVector : AnyRow<PartOfVector> {
     std::uint16_t bits[hn::MaxLanes(U16())] = {};
     std::memcpy(bits, row + i, count * sizeof(bf16));
     return widen(hn::LoadU(U16(), bits));
+  }
+  HWY_INLINE V32 load(const f16* row) const {
+    f16 part[hn::MaxLanes(Half())] = {};
+    std::memcpy(part, row + i, count * sizeof(f16));
+    return widen(load_half(part));
+  }
+  HWY_INLINE V32 load(const std::int8_t* row) const {
+    std::int8_t part[hn::MaxLanes(I8())] = {};
+    std::memcpy(part, row + i, count);
+    return widen(hn::LoadU(I8(), part));
   }
   HWY_INLINE void store(V32 value, bf16* row) const { store_bits(narrow(value), row); }
   HWY_INLINE void store_bits(hn::Vec<U16> bits, bf16* row) const {

@@ -1,0 +1,213 @@
+#include "model/stored_weights.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "ops/stored.h"
+
+namespace thimble {
+
+namespace {
+
+// What is multiplied or looked up; the rest is added or scales.
+bool is_matrix(Role role) {
+  return role <= Role::mlp_proj;
+}
+
+bool joins_the_one_before(Role role) {
+  switch (role) {
+    case Role::key:
+    case Role::value:
+    case Role::mlp_up:
+    case Role::key_bias:
+    case Role::value_bias:
+    case Role::mlp_up_bias:
+      return true;
+    default:
+      return false;
+  }
+}
+
+DType dtype_of_format(WeightFormat format) {
+  switch (format) {
+    case WeightFormat::f32:
+      return DType::f32;
+    case WeightFormat::bf16:
+      return DType::bf16;
+    case WeightFormat::f16:
+      return DType::f16;
+    default:
+      return DType::i8;
+  }
+}
+
+WeightFormat format_of_stored(const StoredWeights::Stored& stored) {
+  switch (stored.values.dtype) {
+    case DType::bf16:
+      return WeightFormat::bf16;
+    case DType::f16:
+      return WeightFormat::f16;
+    case DType::i8:
+      return one_scale_a_row(stored.scales) ? WeightFormat::int8_rows : WeightFormat::int8_blocks;
+    default:
+      return WeightFormat::f32;
+  }
+}
+
+std::int64_t scale_columns(WeightFormat format, std::int64_t cols) {
+  if (format == WeightFormat::int8_rows) return 1;
+  return format == WeightFormat::int8_blocks ? scales_per_row(cols) : 0;
+}
+
+float value_at(const StoredWeights::Stored& stored, std::int64_t row, std::int64_t col) {
+  switch (stored.values.dtype) {
+    case DType::bf16:
+      return to_f32(stored.values.row<bf16>(row)[col]);
+    case DType::f16:
+      return to_f32(stored.values.row<f16>(row)[col]);
+    case DType::i8:
+      return static_cast<float>(stored.values.row<std::int8_t>(row)[col]) *
+             stored.scales.row<float>(row)[one_scale_a_row(stored.scales) ? 0 : col / kScaledColumns];
+    default:
+      return stored.values.row<float>(row)[col];
+  }
+}
+
+void put(const Tensor& tensor, std::int64_t row, std::int64_t col, float value) {
+  if (tensor.dtype == DType::bf16)
+    tensor.row<bf16>(row)[col] = to_bf16(value);
+  else if (tensor.dtype == DType::f16)
+    tensor.row<f16>(row)[col] = to_f16(value);
+  else
+    tensor.row<float>(row)[col] = value;
+}
+
+// Of the same values and scales, or of floats of any kind from anything.
+void copy_into(const StoredWeights::Stored& from, const StoredWeights::Stored& to) {
+  if (format_of_stored(from) == format_of_stored(to)) {
+    std::memcpy(to.values.data, from.values.data, static_cast<std::size_t>(to.values.shape().bytes()));
+    if (to.scales)
+      std::memcpy(to.scales.data, from.scales.data, static_cast<std::size_t>(to.scales.shape().bytes()));
+    return;
+  }
+  for (std::int64_t row = 0; row < to.values.rows; ++row)
+    for (std::int64_t col = 0; col < to.values.cols; ++col)
+      put(to.values, row, col, value_at(from, row, col));
+}
+
+WeightFormat narrowest_for(std::span<const float> values) {
+  const auto exact = [&](auto narrowed) {
+    return std::ranges::all_of(values, [&](float value) { return to_f32(narrowed(value)) == value; });
+  };
+  if (exact(to_bf16)) return WeightFormat::bf16;
+  return exact(to_f16) ? WeightFormat::f16 : WeightFormat::f32;
+}
+
+}  // namespace
+
+StoredWeights::StoredWeights(const ParamTable& table, std::span<const WeightFormat> formats) {
+  const auto params = table.all();
+  check(formats.size() == params.size(), "[weights] {} formats for {} tensors", formats.size(),
+        params.size());
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    const Param& param = params[i];
+    const WeightFormat format = is_matrix(param.role) ? formats[i] : WeightFormat::f32;
+    if (!joins_the_one_before(param.role)) {
+      matrices_.push_back({param.offset, param.rows, param.cols, format});
+      continue;
+    }
+    Matrix& joined = matrices_.back();
+    (is_matrix(param.role) ? joined.rows : joined.cols) += is_matrix(param.role) ? param.rows : param.cols;
+    if (joined.format != format) joined.format = WeightFormat::f32;
+  }
+  arena_ = Arena(lay_out(), "the weights", "lower dim, layers or vocab_size");
+}
+
+std::int64_t StoredWeights::lay_out() {
+  std::int64_t end = 0;
+  for (Matrix& matrix : matrices_) {
+    matrix.values_at = end;
+    end += align_up(matrix.rows * matrix.cols * dtype_bytes(dtype_of_format(matrix.format)));
+    matrix.scales_at = end;
+    end += align_up(matrix.rows * scale_columns(matrix.format, matrix.cols) *
+                    static_cast<std::int64_t>(sizeof(float)));
+  }
+  return end;
+}
+
+StoredWeights::Stored StoredWeights::tensor(const Param& param) const {
+  return view({param.offset, param.rows, param.cols});
+}
+
+StoredWeights::Stored StoredWeights::view(const ParamView& view) const {
+  const auto after = std::ranges::upper_bound(matrices_, view.offset, {}, &Matrix::offset);
+  check(after != matrices_.begin(), "[weights] no tensor lies at {}", view.offset);
+  const Matrix& matrix = *std::prev(after);
+  if (matrix.rows == 1) {  // a vector, or several: a bias of q;k;v
+    const std::int64_t at = view.offset - matrix.offset;
+    check(view.rows == 1 && at + view.cols <= matrix.cols,
+          "[weights] {} floats at {} are no part of one vector", view.cols, view.offset);
+    float* const data = reinterpret_cast<float*>(arena_.at(matrix.values_at)) + at;
+    return {make_tensor(data, 1, view.cols), Tensor{}};
+  }
+  const std::int64_t first = (view.offset - matrix.offset) / matrix.cols;
+  check(view.cols == matrix.cols && view.offset == matrix.offset + first * matrix.cols &&
+            first + view.rows <= matrix.rows,
+        "[weights] {} rows of {} at {} are no part of one matrix", view.rows, view.cols, view.offset);
+  const Tensor values{arena_.at(matrix.values_at),    matrix.rows, matrix.cols, matrix.cols,
+                      dtype_of_format(matrix.format), Device::cpu};
+  const std::int64_t columns = scale_columns(matrix.format, matrix.cols);
+  const Tensor scales{arena_.at(matrix.scales_at), matrix.rows, columns, columns, DType::f32, Device::cpu};
+  return {values.row_range(first, view.rows), columns > 0 ? scales.row_range(first, view.rows) : Tensor{}};
+}
+
+void StoredWeights::unpack(const ParamTable& table, std::span<float> block) const {
+  check(std::cmp_equal(block.size(), table.block_size()), "[weights] {} floats for a block of {}",
+        block.size(), table.block_size());
+  for (const Param& param : table.all()) {
+    const Tensor to = make_tensor(block.data() + param.offset, param.rows, param.cols);
+    copy_into(tensor(param), {to, {}});
+  }
+}
+
+void store_floats(std::span<const float> values, const Tensor& to) {
+  check(std::cmp_equal(values.size(), to.count()), "[weights] {} floats for {}", values.size(),
+        to.shape().text());
+  for (std::int64_t i = 0; i < to.count(); ++i)
+    put(to, i / to.cols, i % to.cols, values[static_cast<std::size_t>(i)]);
+}
+
+StoredWeights stored_exactly(const ParamTable& table, std::span<const float> block) {
+  check(std::cmp_equal(block.size(), table.block_size()), "[weights] {} floats for a block of {}",
+        block.size(), table.block_size());
+  const auto values_of = [&](const Param& param) {
+    return block.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
+  };
+  std::vector<WeightFormat> formats;
+  for (const Param& param : table.all()) formats.push_back(narrowest_for(values_of(param)));
+  StoredWeights weights(table, formats);
+  for (const Param& param : table.all()) store_floats(values_of(param), weights.tensor(param).values);
+  return weights;
+}
+
+std::shared_ptr<const StoredWeights> stored_for_rows(const ParamTable& table,
+                                                     std::shared_ptr<const StoredWeights> weights,
+                                                     DType dtype) {
+  if (dtype != DType::bf16) return weights;
+  std::vector<WeightFormat> formats;
+  bool changes = false;
+  for (const Param& param : table.all()) {
+    const WeightFormat before = format_of_stored(weights->tensor(param));
+    const bool floats = is_matrix(param.role) && (before == WeightFormat::f32 || before == WeightFormat::f16);
+    formats.push_back(floats ? WeightFormat::bf16 : before);
+    changes |= floats;
+  }
+  if (!changes) return weights;
+  auto rounded = std::make_shared<StoredWeights>(table, formats);
+  for (const Param& param : table.all()) copy_into(weights->tensor(param), rounded->tensor(param));
+  return rounded;
+}
+
+}  // namespace thimble

@@ -1,0 +1,164 @@
+// Models opened as they are stored say what they say as floats.
+#include <cmath>
+#include <random>
+
+#include "base/file_ops.h"
+#include "base/half.h"
+#include "formats/artifact.h"
+#include "formats/export_model.h"
+#include "formats/model_file.h"
+#include "formats/model_write.h"
+#include "formats/pack_model.h"
+#include "formats/small_export.h"
+#include "model/config_builder.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+// Matrices on both sides of every limit of the packer.
+ModelFile small_golf() {
+  ConfigBuilder builder;
+  builder.preset("golf-plus");
+  for (const char* assignment : {"vocab_size=300", "context=16", "layers=2", "dim=64", "heads=2",
+                                 "kv_heads=1", "mlp_hidden=1100", "bigram_buckets=64", "bigram_dim=16"})
+    builder.set(assignment);
+  ModelFile model;
+  model.format = "safetensors";
+  model.config = resolved(Config{builder.resolve().model, {}});
+  const ParamTable table(model.config.model);
+  model.weights.resize(static_cast<std::size_t>(table.block_size()));
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal(0, 0.2f);
+  for (const Param& param : table.all())
+    for (std::int64_t i = 0; i < param.count(); ++i)
+      model.weights[static_cast<std::size_t>(param.offset + i)] = normal(random);
+  return model;
+}
+
+std::string packed(const ModelFile& model, int bits, const std::vector<std::string>& keep = {}) {
+  PackRequest request;
+  request.options.rule.bits = bits;
+  request.options.keep = keep;
+  return pack_model(model, request, ProgressOutput::nowhere()).bytes;
+}
+
+std::vector<std::int32_t> some_tokens() {
+  std::vector<std::int32_t> tokens(16);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i * 37 % 300);
+  return tokens;
+}
+
+std::vector<float> decoded(Model& model) {
+  const std::vector<std::int32_t> tokens = some_tokens();
+  std::vector<DecodeRow> rows;
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    rows.push_back({.token = tokens[i],
+                    .previous = i > 0 ? tokens[i - 1] : -1,
+                    .before_previous = i > 1 ? tokens[i - 2] : -1,
+                    .position = static_cast<std::int32_t>(i)});
+  KvCache cache(model.config(), 1, model.dtype());
+  const Tensor logits = model.decode(decode_rows(model.config(), 1, rows), cache);
+  return {logits.row<float>(0), logits.row<float>(0) + logits.count()};
+}
+
+// Opened both ways, it decodes and scores the same.
+void expect_same_model(const std::filesystem::path& path) {
+  const ModelFile floats = open_model(path), stored = open_model(path, WeightsAs::stored);
+  ASSERT_TRUE(stored.stored);
+  EXPECT_TRUE(stored.weights.empty());
+  EXPECT_EQ(float_weights(stored), floats.weights);
+  EXPECT_EQ(float_weights(floats), floats.weights);
+  EXPECT_EQ(stored.tensors.size(), floats.tensors.size());
+  const Context context;
+  Model a = make_model(floats, context), b = make_model(stored, context);
+  EXPECT_EQ(b.stored_weights(), stored.stored.get()) << "nothing is copied";
+  const Rows rows = grid_rows(a.config(), 16, some_tokens(), some_tokens());
+  EXPECT_EQ(a.score(rows).nats, b.score(rows).nats);
+  const std::vector<float> expected = decoded(a), found = decoded(b);
+  for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(expected[i], found[i], 1e-3) << i;
+}
+
+TEST(StoredModel, AnArtifactIsUsedAsItIs) {
+  const TempFolder folder;
+  const ModelFile model = small_golf();
+  for (const int bits : {8, 6, 5}) {
+    SCOPED_TRACE(bits);
+    const auto path = folder.write("a.thimble", packed(model, bits));
+    expect_same_model(path);
+    // Integers take a byte each, what is kept two; the few vectors four.
+    const auto stored = open_model(path, WeightsAs::stored).stored;
+    EXPECT_LT(stored->bytes(), static_cast<std::int64_t>(model.weights.size()) * 2);
+    const ParamTable table(model.config.model);
+    EXPECT_EQ(stored->view(table.mlp_in(0)).values.dtype, DType::i8);
+    EXPECT_EQ(stored->view(table.token_embedding()).values.dtype, DType::f16);
+  }
+}
+
+// A part of q;k;v that was kept makes floats of all of it, of no other matrix.
+TEST(StoredModel, AKeptTensorAmongIntegersIsTheSameModel) {
+  const TempFolder folder;
+  ModelFile model = small_golf();
+  expect_same_model(folder.write("a.thimble", packed(model, 6, {"c_v", "mlp.proj"})));
+}
+
+// Golf's embedding: what was bf16 comes back rounded to it.
+TEST(StoredModel, WhatTheSourceHeldInBf16IsKeptInIt) {
+  const TempFolder folder;
+  ModelFile model = small_golf();
+  const ParamTable table(model.config.model);
+  for (float& weight : model.weights) weight = to_f32(to_bf16(weight));
+  for (const Param& param : table.all())
+    model.tensors.push_back({param.name, "BF16", param.dims, 2 * static_cast<std::uint64_t>(param.count())});
+  for (const int bits : {8, 6}) {
+    const auto path = folder.write("a.thimble", packed(model, bits));
+    expect_same_model(path);
+    EXPECT_EQ(open_model(path, WeightsAs::stored).stored->view(table.mlp_in(0)).values.dtype, DType::bf16);
+  }
+}
+
+TEST(StoredModel, ACheckpointKeepsNoMoreBitsThanItHas) {
+  const TempFolder folder;
+  const ModelFile model = small_golf();
+  const ParamTable table(model.config.model);
+  PosixFileOps ops;
+  for (const DType dtype : {DType::f32, DType::f16}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    write_model(ops, folder / "m", Existing::replace, model, dtype);
+    expect_same_model(folder / "m");
+    EXPECT_EQ(open_model(folder / "m", WeightsAs::stored).stored->view(table.mlp_in(0)).values.dtype, dtype);
+  }
+}
+
+// llama's rows of q and k lie in another order there: integers and scales move with them.
+TEST(StoredModel, AGgufIsUsedAsItIs) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  const std::pair<GgufType, DType> types[] = {{GgufType::f32, DType::f32},
+                                              {GgufType::f16, DType::f16},
+                                              {GgufType::bf16, DType::bf16},
+                                              {GgufType::q8_0, DType::i8},
+                                              {GgufType::q4_0, DType::i8}};
+  for (const char* preset : {"llama", "qwen2"})
+    for (const auto& [type, dtype] : types) {
+      SCOPED_TRACE(fmt::format("{} {}", preset, info_of(type).name));
+      const ModelFile model = small_export(preset);
+      export_model(ops, model, "gguf", {.path = folder / "m", .existing = Existing::replace, .type = type});
+      expect_same_model(folder / "m");
+      const ParamTable table(model.config.model);
+      EXPECT_EQ(open_model(folder / "m", WeightsAs::stored).stored->view(table.qkv(0)).values.dtype, dtype);
+    }
+}
+
+TEST(StoredModel, InBf16RunsFromBf16AndIntegers) {
+  const TempFolder folder;
+  const ModelFile file = open_model(folder.write("a.thimble", packed(small_golf(), 6)), WeightsAs::stored);
+  const Context context;
+  const Model model = make_model(file, context, DType::bf16);
+  const ParamTable table(file.config.model);
+  EXPECT_EQ(model.stored_weights()->view(table.token_embedding()).values.dtype, DType::bf16);
+  EXPECT_EQ(model.stored_weights()->view(table.mlp_in(0)).values.dtype, DType::i8);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,50 @@
+// What is wrong with a stored matrix is said at the door.
+#include "ops/embedding.h"
+#include "ops/linear.h"
+#include "ops/op_harness.h"
+#include "support/message_of.h"
+
+namespace thimble {
+namespace {
+
+std::string said(Op op, const std::vector<Shape>& in, const Attributes& attributes = {}) {
+  return message_of([&] { op_def(op).shapes(in, attributes); });
+}
+
+TEST(StoredMatrix, NeedsScalesWhereItHoldsIntegersAndOnlyThere) {
+  const Shape x{3, 64}, i8{5, 64, DType::i8}, f16{5, 64, DType::f16}, none{}, row{5, 1}, blocks{5, 2};
+  EXPECT_EQ(said(Op::linear, {x, i8, none, row}), "nothing was thrown");
+  EXPECT_EQ(said(Op::linear, {x, i8, none, blocks}), "nothing was thrown");
+  EXPECT_EQ(said(Op::linear, {x, f16}), "nothing was thrown");
+  EXPECT_EQ(said(Op::linear, {x, i8}), "[linear] expected weight in i8 to come with scales");
+  EXPECT_EQ(said(Op::linear, {x, f16, none, row}), "[linear] expected weight in f16 without scales");
+  EXPECT_EQ(said(Op::linear, {x, i8, none, {5, 3}}),
+            "[linear] expected scales [5, 1] or [5, 2], got f32 [5, 3]");
+  EXPECT_EQ(said(Op::linear, {x, i8, none, {4, 1}}),
+            "[linear] expected scales [5, 1] or [5, 2], got f32 [4, 1]");
+  EXPECT_EQ(said(Op::linear, {{3, 64, DType::bf16}, {5, 64}}),
+            "[linear] expected weight in bf16, or stored as bf16, f16 or i8, got f32");
+  EXPECT_EQ(said(Op::embedding, {i8, {3, 1, DType::i32}, none, row}, EmbeddingAttributes{true, DType::bf16}),
+            "nothing was thrown");
+  EXPECT_NE(said(Op::embedding, {i8, {3, 1, DType::i32}, none, row}), "nothing was thrown");
+}
+
+TEST(StoredMatrix, IsForForwardAndForBackendsThatTakeIt) {
+  std::vector<float> x(4 * 64), y(4 * 5), scales(5), gradient(4 * 64);
+  std::vector<std::int8_t> w(5 * 64);
+  const std::vector<Tensor> in = {make_tensor(x.data(), 4, 64), make_tensor(w.data(), 5, 64), Tensor{},
+                                  make_tensor(scales.data(), 5, 1)},
+                            out = {make_tensor(y.data(), 4, 5)};
+  OpCall call{.in = in, .out = out, .d_out = {}, .d_in = {}, .attributes = {}, .scratch = {}};
+  const OpDef& def = op_def(Op::linear);
+  EXPECT_NO_THROW(validate_call(def, Backend::cpu, call));
+  EXPECT_EQ(message_of([&] { validate_call(def, Backend::ref, call); }),
+            "[linear] has no reference kernel for input 1 stored as i8");
+  const std::vector<Tensor> d_in = {make_tensor(gradient.data(), 4, 64)};
+  call.d_out = out, call.d_in = d_in;
+  EXPECT_EQ(message_of([&] { validate_call(def, Backend::cpu, call); }),
+            "[linear] has no backward for input 1 stored as i8");
+}
+
+}  // namespace
+}  // namespace thimble
