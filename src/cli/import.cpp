@@ -82,7 +82,9 @@ Command import_command() {
   return {
       .name = "import",
       .summary = "make a model file of a Hugging Face folder or of bare weights",
-      .arguments = {{.name = "SOURCE", .help = "Hugging Face folder, or safetensors file of weights"}},
+      .arguments = {{.name = "SOURCE",
+                     .help =
+                         "Hugging Face folder, GGUF, or weights as safetensors, .npz or golf's .int8.ptz"}},
       .options = {{.name = "preset", .help = "bare weights: what model they are of", .choices = presets},
                   {.name = "config", .value = "FILE", .help = "bare weights: the same as a TOML file"},
                   {.name = "set",

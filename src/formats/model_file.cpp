@@ -10,8 +10,11 @@
 #include "formats/artifact.h"
 #include "formats/gguf_import.h"
 #include "formats/hugging_face.h"
+#include "formats/int8_state.h"
+#include "formats/npz.h"
 #include "formats/safetensors.h"
 #include "formats/weight_sources.h"
+#include "formats/zip.h"
 #include "model/config_toml.h"
 
 namespace thimble {
@@ -113,6 +116,9 @@ namespace {
 
 ModelFile open_any(const fs::path& path, WeightsAs as) {
   if (fs::is_directory(path)) return open_folder(path);
+  check(!is_zip(first_bytes(path, 4)) && path.extension() != ".ptz",
+        Hint{"bare weights come in by `thimble import FILE --preset golf-mlx --set ... -o OUT`"},
+        "{} does not say what model it holds", path.string());
   if (is_gguf(first_bytes(path, 4))) return open_gguf(path, as);
   if (path.extension() == ".thimble" || is_artifact(first_bytes(path, 8)))
     return open_artifact(path, as).model;
@@ -139,6 +145,11 @@ std::vector<float> float_weights(const ModelFile& file) {
 }
 
 ModelFile open_state_dict(const fs::path& path, const Config& config, std::string_view prefix) {
+  if (path.extension() == ".ptz") {
+    check(prefix.empty(), "{} has no names with a prefix", path.string());
+    return open_int8_state(path, config);
+  }
+  if (is_zip(first_bytes(path, 4))) return open_npz(path, config, prefix);
   return open_weights(SafetensorsFile::open(path), path, config, prefix);
 }
 

@@ -5,10 +5,10 @@
 
 #include "base/half.h"
 #include "base/rng.h"
+#include "formats/python.h"
 #include "model/config_builder.h"
 #include "pack/pack_weights.h"
 #include "support/message_of.h"
-#include "support/run_binary.h"
 #include "support/temp_folder.h"
 
 namespace thimble {
@@ -19,7 +19,7 @@ Config small_golf() {
   ConfigBuilder settings;
   settings.preset("golf-mlx");
   for (const char* setting :
-       {"vocab_size=1040", "context=16", "layers=1", "dim=64", "heads=2", "kv_heads=1", "mlp_hidden=1056"})
+       {"vocab_size=1040", "context=16", "layers=2", "dim=64", "heads=2", "kv_heads=1", "mlp_hidden=1056"})
     settings.set(setting);
   return settings.resolve();
 }
@@ -109,9 +109,10 @@ for name, a in state['passthrough'].items():
 )";
 
 TEST_P(Int8State, PythonsOwnPickleLoadsOurs) {
+  if (!python_is_there()) GTEST_SKIP() << kNoPython;
   const auto file = folder_.write("model.int8.ptz", int8_ptz(int8_state(table_, tensors_, GetParam())));
   const auto script = folder_.write("read.py", kReadWithPython);
-  const RunResult read = run_program("python3", {.arguments = {script.string(), file.string()}});
+  const RunResult read = run_python({script.string(), file.string()});
   ASSERT_EQ(read.exit_code, 0) << read;
   EXPECT_TRUE(
       read.out.starts_with("int8_clean_per_row_v1 ['__quant_format__', 'dtypes', 'passthrough', "
@@ -128,7 +129,7 @@ TEST_P(Int8State, PythonsOwnPickleLoadsOurs) {
       << read;
   EXPECT_NE(read.out.find("blocks.0.attn.c_q.weight (64, 64) f2 float32 8192\n"), std::string::npos) << read;
   EXPECT_NE(read.out.find("blocks.0.resid_mix (2, 64) f4 None 512\n"), std::string::npos) << read;
-}
+}  // namespace
 
 // As a newer numpy and a newer Python write it: protocol 5, _frombuffer over a bytearray.
 constexpr const char* kWriteWithPython = R"(
@@ -158,6 +159,7 @@ open(sys.argv[1], 'wb').write(zlib.compress(pickle.dumps(state, protocol=5)))
 )";
 
 TEST(Int8StateOfPython, Protocol5IsRead) {
+  if (!python_is_there()) GTEST_SKIP() << kNoPython;
   const Config config = small_golf();
   const ParamTable table(config.model);
   std::string spec = "[";
@@ -166,9 +168,8 @@ TEST(Int8StateOfPython, Protocol5IsRead) {
                         param.dims.empty() ? "" : ",", param.count());
   const TempFolder folder;
   const auto file = folder / "x.int8.ptz";
-  const RunResult wrote =
-      run_program("python3", {.arguments = {folder.write("write.py", kWriteWithPython).string(),
-                                            file.string(), folder.write("spec", spec + "]").string()}});
+  const RunResult wrote = run_python({folder.write("write.py", kWriteWithPython).string(), file.string(),
+                                      folder.write("spec", spec + "]").string()});
   ASSERT_EQ(wrote.exit_code, 0) << wrote;
   const ModelFile model = open_int8_state(file, config);
   for (const Param& param : table.all())
@@ -178,6 +179,7 @@ TEST(Int8StateOfPython, Protocol5IsRead) {
 
 // What a hostile pickle would do is named, and not done.
 TEST(Int8StateOfPython, NothingIsExecuted) {
+  if (!python_is_there()) GTEST_SKIP() << kNoPython;
   const TempFolder folder;
   const auto script = folder.write("write.py", R"(
 import os, pickle, sys, zlib
@@ -189,7 +191,7 @@ open('list.ptz', 'wb').write(zlib.compress(pickle.dumps([1, 2], protocol=4)))
 open('float.ptz', 'wb').write(zlib.compress(pickle.dumps({'a': 1.5}, protocol=4)))
 open('dict.ptz', 'wb').write(zlib.compress(pickle.dumps({'a': 1}, protocol=4)))
 )");
-  const RunResult wrote = run_program("python3", {.arguments = {script.string()}, .folder = folder.path()});
+  const RunResult wrote = run_python({script.string()}, folder.path());
   ASSERT_EQ(wrote.exit_code, 0) << wrote;
   const ParamTable table(small_golf().model);
   const auto refusal = [&](const char* name) {
