@@ -14,7 +14,6 @@ volatile std::sig_atomic_t signals_seen = 0;
 volatile std::sig_atomic_t second_exits = 1;
 std::array<struct sigaction, 2> previous;
 constexpr std::array kSignals = {SIGINT, SIGTERM};
-constexpr int kExitInterrupted = 130;
 
 void on_signal(int) {
   if (signals_seen && second_exits) _exit(kExitInterrupted);
@@ -29,8 +28,10 @@ Interrupt::Interrupt(Scope scope) {
   struct sigaction action {};
   action.sa_handler = on_signal;
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], nullptr, &previous[i]);
     const bool ours = scope == Scope::program || kSignals[i] == SIGINT;
-    sigaction(kSignals[i], ours ? &action : nullptr, &previous[i]);
+    const bool ignored = previous[i].sa_handler == SIG_IGN;
+    if (ours && !ignored) sigaction(kSignals[i], &action, nullptr);
   }
 }
 

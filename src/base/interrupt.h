@@ -6,12 +6,16 @@
 // Where a program outlives what Ctrl-C stops, as a chat does its answers: Interrupt::Scope::task. Then SIGINT asks, as
 // often as it comes, and forget() makes it new; SIGTERM stays what it was.
 //
+// A signal that is ignored stays so: whoever started us in the background of a script wants it that way.
+//
 // Long loops of the library take a `const Interrupt*` (nullptr: not interruptible) and call throw_if_asked.
 #pragma once
 
 #include "base/error.h"
 
 namespace thimble {
+
+inline constexpr int kExitInterrupted = 130;
 
 // Thrown by throw_if_asked after everything worth saving was saved; the binary exits with 130.
 class Interrupted : public Error {

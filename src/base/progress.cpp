@@ -1,13 +1,12 @@
 #include "base/progress.h"
 
 #include <fmt/format.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 
 #include "base/table.h"
+#include "base/terminal.h"
 
 namespace thimble {
 
@@ -33,9 +32,7 @@ ProgressOutput ProgressOutput::to_stderr() {
   ProgressOutput output;
   output.enabled = true;
   output.terminal = isatty(STDERR_FILENO) == 1;
-  winsize size{};
-  if (output.terminal && ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    output.width = size.ws_col;
+  if (const auto width = terminal_width(STDERR_FILENO)) output.width = static_cast<int>(*width);
   output.write = [](std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stderr);
     std::fflush(stderr);

@@ -24,8 +24,12 @@ constexpr std::uint64_t kSampleBytes = 4 << 20, kMostBytes = 256 << 20;
 constexpr std::size_t kLearnedBytes = 1 << 20;
 
 std::string text_from(const Arguments& arguments) {
-  if (arguments.given("data")) return read_text_file(arguments.text("data"), kMostBytes);
   std::string text;
+  if (arguments.given("data")) {
+    text = read_text_file(arguments.text("data"), kMostBytes);
+    check(!text.empty(), "{} is empty", arguments.text("data"));
+    return text;
+  }
   sample::write_corpus({.kind = sample::CorpusKind::tales, .bytes = kSampleBytes},
                        [&](std::string_view more) { text += more; });
   return text;

@@ -14,8 +14,16 @@
 
 namespace thimble {
 
+struct Message {
+  LineEnd end = LineEnd::closed;
+  std::string text = {};
+  bool quoted = false;  // stood between """: neither a command nor to be unescaped
+
+  std::string as_typed() const { return quoted ? "\"\"\"" + text + "\"\"\"" : text; }
+};
+
 // Lines until the message is whole. An unfinished one at the end of the file is taken as it is.
-Line read_message(LineEditor& lines, std::string_view prompt);
+Message read_message(LineEditor& lines, std::string_view prompt);
 
 struct ChatCommand {
   std::string name;      // "save"
@@ -24,11 +32,7 @@ struct ChatCommand {
 
 // Nothing: it is a message.
 std::optional<ChatCommand> parse_chat_command(std::string_view text);
-// A message without the slash that only said that it is one.
+// A message without the slash that only said that it is one. Many lines are no command and need no such slash.
 std::string_view unescaped_message(std::string_view text);
-
-// Text that a model wrote, for a terminal: control characters but line ends and tabs become U+FFFD, so that nobody is
-// sent escape sequences. `text` holds whole characters.
-std::string terminal_safe(std::string_view text);
 
 }  // namespace thimble

@@ -6,8 +6,7 @@
 #include "base/files.h"
 #include "base/nearest.h"
 #include "cli/main.h"
-#include "data/chat.h"
-#include "eval/eval_data.h"
+#include "data/document.h"
 
 namespace thimble {
 
@@ -25,6 +24,23 @@ Json as_json(const Reply& reply) {
       .set("generated_tokens", reply.usage.generated_tokens)
       .set("tokens_dropped", reply.tokens_dropped)
       .set("seed", reply.seed);
+}
+
+struct Loaded {
+  Conversation conversation;
+  bool more = false;  // the file holds others behind it
+};
+
+// Of one file by its name, which is no pattern and has no weight behind it.
+Loaded load_conversation(const std::string& path) {
+  const DataSource source{.name = path, .files = {path}};
+  RecordReader reader(source, DocumentSplit::line, true);
+  auto record = reader.next();
+  check(record.has_value(), "{} is empty", path);
+  Document document = read_document(*record, {.kind = DataKind::chat});
+  if (!document.problem.empty()) fail(Hint{document.hint}, "{}", document.problem);
+  check(!document.turns.empty(), "{} does not begin with a conversation that has an answer", path);
+  return {std::move(document.turns), reader.next().has_value()};
 }
 
 }  // namespace
@@ -46,10 +62,26 @@ std::span<const ChatRepl::Entry> ChatRepl::table() {
 }
 
 int ChatRepl::run() {
+  const auto print_replies = [&] {
+    if (console_.json())
+      console_.print_json(conversation_json(session_.conversation()).set("replies", std::move(replies_)));
+  };
+  int code = kExitDone;
+  try {
+    code = talk();
+  } catch (const std::exception&) {  // BrokenPipe is none: nobody reads any more
+    print_replies();
+    throw;
+  }
+  print_replies();
+  return code;
+}
+
+int ChatRepl::talk() {
   int interruptions = 0;
   while (!done_) {
     if (style_.interactive) interrupt_.forget();
-    const Line message = read_message(lines_, style_.prompt);
+    const Message message = read_message(lines_, style_.prompt);
     if (message.end == LineEnd::closed) break;
     if (message.end == LineEnd::interrupted) {
       if (!style_.interactive || ++interruptions > 1) return kExitInterrupted;
@@ -58,26 +90,27 @@ int ChatRepl::run() {
     }
     interruptions = 0;
     if (message.text.find_first_not_of(" \t\r\n") == std::string::npos) continue;
-    lines_.remember(message.text);
+    lines_.remember(message.as_typed());
     try {
-      handle(message.text);
+      handle(message);
     } catch (const Error& error) {
       if (!style_.interactive) throw;
       tell(describe(error));
+    } catch (const std::exception& error) {
+      if (!style_.interactive) throw;
+      tell(fmt::format("error: {}", error.what()));
     }
     if (!style_.interactive && interrupt_.asked()) return kExitInterrupted;
   }
-  if (console_.json())
-    console_.print_json(conversation_json(session_.conversation()).set("replies", std::move(replies_)));
   return kExitDone;
 }
 
-void ChatRepl::handle(const std::string& text) {
-  const auto command = parse_chat_command(text);
+void ChatRepl::handle(const Message& message) {
+  const std::string& text = message.text;
+  const auto command = message.quoted ? std::nullopt : parse_chat_command(text);
   if (!command) {
-    answer([&](const ChatSession::Show& show) {
-      return session_.ask(std::string(unescaped_message(text)), show, &interrupt_);
-    });
+    const std::string question(message.quoted ? text : unescaped_message(text));
+    answer([&](const ChatSession::Show& show) { return session_.ask(question, show, &interrupt_); });
     return;
   }
   std::vector<std::string_view> names;
@@ -85,7 +118,8 @@ void ChatRepl::handle(const std::string& text) {
     names.push_back(entry.name);
     if (entry.name != command->name) continue;
     check(entry.argument.empty() == command->argument.empty() || entry.argument.starts_with('['),
-          "expected /{} {}, found '{}'", entry.name, entry.argument, text);
+          "expected /{}{}{}, found '{}'", entry.name, entry.argument.empty() ? "" : " ", entry.argument,
+          text);
     return (this->*entry.run)(command->argument);
   }
   const std::string_view best = nearest(command->name, names);
@@ -99,10 +133,10 @@ void ChatRepl::answer(const std::function<Reply(const ChatSession::Show&)>& ask)
   bool line_open = false;
   const Reply reply = ask([&](std::string_view piece) {
     if (console_.json()) return;
-    console_.print(style_.interactive ? terminal_safe(piece) : std::string(piece));
+    console_.print_foreign(piece);
     line_open = !piece.ends_with('\n');
   });
-  // An answer is a line, also one that has no word: whoever reads them can count.
+  // Every answer ends its line, also one that has no word.
   if (!console_.json() && (line_open || !style_.interactive)) console_.print("\n");
   if (console_.json()) replies_.push(as_json(reply));
   if (reply.tokens_dropped > 0)
@@ -111,18 +145,18 @@ void ChatRepl::answer(const std::function<Reply(const ChatSession::Show&)>& ask)
   if (reply.finish == FinishReason::cancelled) say("(stopped)");
   if (reply.finish == FinishReason::length)
     say(fmt::format("(cut after {} tokens)", reply.usage.generated_tokens));
-  if (!reply.kept) say("(no answer; the question is forgotten)");
+  if (!reply.kept) say("(no answer; the conversation is as it was)");
   last_ = reply;
   ++answers_;
   generated_ += reply.usage.generated_tokens;
   dropped_ += reply.tokens_dropped;
 }
 
-void ChatRepl::tell(const std::string& text) const {
+void ChatRepl::tell(std::string_view text) const {
   if (style_.interactive)
-    console_.print(text + "\n");
+    console_.print_foreign(fmt::format("{}\n", text));
   else
-    say(text);  // stdout is for answers
+    console_.tell(text);  // stdout is for answers
 }
 
 void ChatRepl::retry(const std::string&) {
@@ -147,19 +181,20 @@ void ChatRepl::save_to(const std::string& path, bool replace) {
   const Conversation conversation = session_.conversation();
   check(!session_.history().empty(), "there is nothing to save yet");
   PosixFileOps ops;
-  if (!replace && std::filesystem::exists(path))
-    fail(Hint{"/save! writes over it"}, "{} exists already", path);
+  const PathKind kind = ops.kind(path);
+  if (!replace && kind == PathKind::file) fail(Hint{"/save! writes over it"}, "{} exists already", path);
+  // A folder or a device is refused either way, and said to be one.
   write_file(ops, path, conversation_json(conversation).dump() + "\n",
-             replace ? Existing::replace : Existing::refuse);
+             replace || kind == PathKind::other ? Existing::replace : Existing::refuse);
   say(fmt::format("(saved {} turns to {})", conversation.size(), path));
 }
 
 void ChatRepl::load(const std::string& path) {
-  std::vector<Conversation> conversations = read_conversations(path, 2);
-  const std::size_t turns = conversations[0].size();
-  session_.replace(std::move(conversations[0]));
+  Loaded loaded = load_conversation(path);
+  const std::size_t turns = loaded.conversation.size();
+  session_.replace(std::move(loaded.conversation));
   say(fmt::format("({} turns{})", turns,
-                  conversations.size() > 1 ? ", the first of several conversations in this file" : ""));
+                  loaded.more ? ", the first of several conversations in this file" : ""));
 }
 
 void ChatRepl::stats(const std::string&) {

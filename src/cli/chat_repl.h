@@ -19,7 +19,7 @@ class ChatRepl {
   ChatRepl(ChatSession& session, LineEditor& lines, Interrupt& interrupt, const Console& console, Style style)
       : session_(session), lines_(lines), interrupt_(interrupt), console_(console), style_(style) {}
 
-  int run();  // the exit code
+  int run();  // the exit code. With --json the object is printed however it ends
 
  private:
   struct Entry {
@@ -28,10 +28,11 @@ class ChatRepl {
   };
   static std::span<const Entry> table();
 
-  void handle(const std::string& text);
+  int talk();
+  void handle(const Message& message);
   void answer(const std::function<Reply(const ChatSession::Show&)>& ask);
   void say(std::string_view notice) const { console_.log().info("{}", notice); }
-  void tell(const std::string& text) const;  // what was asked for, also under --quiet
+  void tell(std::string_view text) const;  // what was asked for, also under --quiet
   void save_to(const std::string& path, bool replace);
 
   void clear(const std::string&);

@@ -20,10 +20,12 @@
 #include "cli/eval.h"
 #include "cli/export.h"
 #include "cli/generate.h"
+#include "cli/golf.h"
 #include "cli/import.h"
 #include "cli/inspect.h"
 #include "cli/pack.h"
 #include "cli/qa.h"
+#include "cli/serve.h"
 #include "cli/tokenizer_decode.h"
 #include "cli/tokenizer_encode.h"
 #include "cli/tokenizer_info.h"
@@ -36,9 +38,11 @@ namespace thimble {
 std::vector<Command> all_commands() {
   return {
       train_command(),
+      golf_command(),
       eval_command(),
       generate_command(),
       chat_command(),
+      serve_command(),
       bench_train_command(),
       bench_prefill_command(),
       bench_decode_command(),

@@ -1,6 +1,8 @@
 #include "cli/console.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +15,18 @@
 
 namespace thimble {
 
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+// Somebody made our stdout non-blocking (ssh and some terminals do): until there is room.
+void wait_until_writable(int descriptor) {
+  pollfd stream{descriptor, POLLOUT, 0};
+  poll(&stream, 1, -1);
+}
+
+}  // namespace
+
 Console::Console(bool json, bool quiet)
     : json_(json), quiet_(quiet), log_(Log::to_stderr(quiet ? LogLevel::warning : LogLevel::info)) {}
 
@@ -24,9 +38,19 @@ void Console::print(std::string_view text) const {
       text.remove_prefix(static_cast<std::size_t>(written));
     else if (errno == EPIPE)
       throw BrokenPipe{};
+    else if (errno == EAGAIN)
+      wait_until_writable(STDOUT_FILENO);
     else if (errno != EINTR)
       fail("cannot write the result to stdout: {}", std::strerror(errno));
   }
+}
+
+void Console::print_foreign(std::string_view text) const {
+  print(isatty(STDOUT_FILENO) == 1 ? terminal_safe(text) : std::string(text));
+}
+
+void Console::tell(std::string_view text) const {
+  fmt::print(stderr, "{}\n", isatty(STDERR_FILENO) == 1 ? terminal_safe(text) : std::string(text));
 }
 
 void Console::print_json(const Json& object) const {
@@ -35,6 +59,20 @@ void Console::print_json(const Json& object) const {
 
 ProgressOutput Console::progress() const {
   return quiet_ ? ProgressOutput::nowhere() : ProgressOutput::to_stderr();
+}
+
+std::string terminal_safe(std::string_view text) {
+  std::string out;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool c1 = byte == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+    if (c1) ++i;  // U+0080 to U+009F: two bytes
+    if (c1 || byte == 0x7F || (byte < 0x20 && byte != '\n' && byte != '\t'))
+      out += kReplacement;
+    else
+      out += text[i];
+  }
+  return out;
 }
 
 bool wants_colour(int file_descriptor) {

@@ -53,6 +53,7 @@ int run_data_sample(const Arguments& arguments, Console& console) {
   const sample::CorpusOptions options = options_from(arguments);
   PosixFileOps ops;
   const Output output = output_from(arguments, ops);
+  make_folders(ops, folder_of(output.path));
   AtomicFile file(ops, output.path, output.existing);
   const sample::CorpusSize size = write_corpus(options, [&](std::string_view text) {
     interrupt.throw_if_asked();

@@ -36,13 +36,15 @@ std::string because(const Machine& machine) {
 
 // Where runs and files of the current folder would go.
 struct Disk {
-  std::string folder;
+  std::string folder;  // empty: there is none
   std::uint64_t total_bytes = 0, available_bytes = 0;
 };
 
 Disk disk_here() {
-  const std::filesystem::path folder = std::filesystem::current_path();
-  const std::filesystem::space_info space = std::filesystem::space(folder);
+  std::error_code problem;  // the folder may be gone
+  const std::filesystem::path folder = std::filesystem::current_path(problem);
+  const std::filesystem::space_info space = std::filesystem::space(folder, problem);
+  if (problem) return {};
   return {folder.string(), space.capacity, space.available};
 }
 
@@ -80,10 +82,11 @@ Json as_json(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
                  .set("available_bytes", machine.available_bytes)
                  .set("limit_bytes", machine.container_memory_bytes > 0 ? Json(machine.container_memory_bytes)
                                                                         : Json(nullptr)));
-  report.set("disk", Json::object()
-                         .set("folder", disk.folder)
-                         .set("total_bytes", disk.total_bytes)
-                         .set("available_bytes", disk.available_bytes));
+  report.set("disk", disk.folder.empty() ? Json()
+                                         : Json::object()
+                                               .set("folder", disk.folder)
+                                               .set("total_bytes", disk.total_bytes)
+                                               .set("available_bytes", disk.available_bytes));
   report.set("libraries", versions);
   report.set("not_built", missing);
   report.set("threads", max_threads());
@@ -131,6 +134,12 @@ std::string memory_text(const Machine& machine) {
   return text;
 }
 
+std::string disk_text(const Disk& disk) {
+  if (disk.folder.empty()) return "unknown: the current folder is gone";
+  return fmt::format("{} available of {} in {}", in_bytes(static_cast<double>(disk.available_bytes)),
+                     in_bytes(static_cast<double>(disk.total_bytes)), disk.folder);
+}
+
 std::string card_text(const DeviceChoice& choice) {
   if (choice.runtime->device() != Device::cuda) return choice.reason;
   const DeviceFacts facts = choice.runtime->facts();
@@ -168,9 +177,7 @@ std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& 
   table.row({"missing", feature_text(machine.features, false)});
   table.row({"caches", cache_text(machine.caches)});
   table.row({"memory", memory_text(machine)});
-  table.row(
-      {"disk", fmt::format("{} available of {} in {}", in_bytes(static_cast<double>(disk.available_bytes)),
-                           in_bytes(static_cast<double>(disk.total_bytes)), disk.folder)});
+  table.row({"disk", disk_text(disk)});
   table.row({"libraries", library_text()});
   for (const auto& [name, reason] : missing_libraries()) table.row({name, reason});
   table.row({"training", fmt::format("{}: {}", dtype.dtype, dtype.reason)});

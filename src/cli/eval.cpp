@@ -37,15 +37,17 @@ struct Measured {
 Json as_json(const Score& score) {
   return Json::object()
       .set("val_loss", score.loss())
-      .set("val_bpb", score.bits_per_byte())
+      .set("val_bpb", score.bytes > 0 ? Json(score.bits_per_byte()) : Json())
       .set("tokens", score.tokens)
       .set("bytes", score.bytes);
 }
 
 std::string as_text(const Score& score) {
-  return fmt::format("{:.4f} bits per byte, {:.4f} nats per token ({} tokens, {} bytes",
-                     score.bits_per_byte(), score.loss(), with_commas(score.tokens),
-                     with_commas(static_cast<long long>(score.bytes)));
+  const std::string bits =
+      score.bytes > 0 ? fmt::format("{:.4f} bits per byte, ", score.bits_per_byte()) : "";
+  return fmt::format("{}{:.4f} nats per token ({} tokens, {} bytes", bits, score.loss(),
+                     with_commas(score.tokens),
+                     score.bytes > 0 ? with_commas(static_cast<long long>(score.bytes)) : "no");
 }
 
 void bits_per_byte(const Measured& m) {
@@ -217,7 +219,10 @@ Command eval_command() {
             .value = "N",
             .initial = "0",
             .help = "tokens from one window to the next, each scored once; 0: the context"},
-           {.name = "val-tokens", .value = "N", .initial = "0", .help = "score at most so many; 0: all"},
+           {.name = "val-tokens",
+            .value = "N",
+            .initial = "0",
+            .help = "score at most so many (of llama.cpp's chunks whole ones); 0: all"},
            {.name = "protocol",
             .initial = "auto",
             .help = "each document by itself, one stream as golf's scripts read it, or llama-perplexity's "
@@ -225,7 +230,8 @@ Command eval_command() {
             .choices = {"auto", "documents", "golf", "llama.cpp"}},
            {.name = "exact", .help = "ask, and count the last answers that are right to the letter"},
            {.name = "multiple-choice",
-            .help = "count the right endings found likeliest: HellaSwag, ARC, PIQA and alike"},
+            .help = "count the right endings found likeliest: HellaSwag (cleaned as lm-eval does), ARC, PIQA "
+                    "and alike, their prompts as they are"},
            {.name = "limit", .value = "N", .initial = "0", .help = "ask at most so many; 0: all"},
            {.name = "show",
             .value = "N",

@@ -1,8 +1,12 @@
 #include "cli/export.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "base/error.h"
+#include "base/interruptible_file_ops.h"
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
@@ -51,6 +55,14 @@ void check_usage(const Arguments& arguments) {
       throw UsageError(fmt::format("--{} is for --format gguf, not {}", option, format));
   if (arguments.flag("half") && arguments.given("type"))
     throw UsageError("--half is --type f16: name one of them");
+  if (!arguments.given("type")) return;
+  std::vector<std::string_view> types;
+  for (const ExportFormat& known : export_formats())
+    if (known.name == format)
+      for (const GgufType type : known.types) types.push_back(info_of(type).option);
+  if (std::ranges::count(types, arguments.text("type")) == 0)
+    throw UsageError(fmt::format("--format {} has no type {}", format, arguments.text("type")),
+                     Hint{fmt::format("it has {}", fmt::join(types, ", "))});
 }
 
 ExportRequest request_from(const Arguments& arguments, const Output& output) {
@@ -64,10 +76,15 @@ ExportRequest request_from(const Arguments& arguments, const Output& output) {
 }
 
 int run_export(const Arguments& arguments, Console& console) {
-  PosixFileOps ops;
+  PosixFileOps disk;
+  const Interrupt interrupt;
+  InterruptibleFileOps ops(disk, interrupt);
   const Output output = output_from(arguments, ops);
-  const ExportReport report = export_model(ops, open_model(arguments.path("MODEL")), arguments.text("format"),
-                                           request_from(arguments, output));
+  ExportRequest request = request_from(arguments, output);
+  request.interrupt = &interrupt;
+  const ModelFile model = open_model(arguments.path("MODEL"));
+  make_folders(ops, folder_of(output.path));
+  const ExportReport report = export_model(ops, model, arguments.text("format"), request);
   if (console.json())
     console.print_json(as_json(report, output));
   else
@@ -84,35 +101,34 @@ std::vector<std::string_view> format_names() {
 }  // namespace
 
 Command export_command() {
-  return {
-      .name = "export",
-      .summary = "write a model for other programs, and check it by reading it back",
-      .arguments = {{.name = "MODEL",
-                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
-      .options = {{.name = "format",
-                   .help =
-                       "gguf: one file for llama.cpp; hf: a Hugging Face folder; safetensors: one file of "
-                       "ours, for inference alone",
-                   .choices = format_names(),
-                   .required = true},
-                  {.name = "type",
-                   .help = "of matrices; without it f16 in a GGUF, else f32",
-                   .choices = {"f32", "f16", "bf16", "q8_0", "q4_0"}},
-                  {.name = "half", .help = "the same as --type f16"},
-                  {.name = "architecture",
-                   .help = "gguf: what it is to be; without it what is exact, else what is nearest",
-                   .choices = {"llama", "qwen2", "qwen3", "apertus", "talkie"}},
-                  {.name = "drop-softcap",
-                   .help = "gguf: leave logit_softcap out: greedy text stays, probabilities change"},
-                  output_option("what to write"),
-                  common::force(),
-                  common::threads(),
-                  common::json(),
-                  common::quiet()},
-      .examples = {"thimble export runs/chat-1 --format gguf -o chat.gguf",
-                   "thimble export runs/chat-1 --format gguf --type q8_0 -o chat-q8.gguf",
-                   "thimble export runs/chat-1 --format hf --type bf16 -o chat-hf"},
-      .run = run_export};
+  return {.name = "export",
+          .summary = "write a model for other programs, and check it by reading it back",
+          .arguments = {{.name = "MODEL",
+                         .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+          .options =
+              {{.name = "format",
+                .help = "gguf: one file for llama.cpp; hf: a Hugging Face folder; safetensors: one file of "
+                        "ours, for inference alone",
+                .choices = format_names(),
+                .required = true},
+               {.name = "type",
+                .help = "of matrices; without it f16 in a GGUF, else f32",
+                .choices = {"f32", "f16", "bf16", "q8_0", "q4_0"}},
+               {.name = "half", .help = "the same as --type f16"},
+               {.name = "architecture",
+                .help = "gguf: llama.cpp's architecture; without it the model's own, else what it folds into",
+                .choices = {"llama", "qwen2", "qwen3", "apertus", "talkie"}},
+               {.name = "drop-softcap",
+                .help = "gguf: leave logit_softcap out: greedy text stays, probabilities change"},
+               output_option("what to write"),
+               common::force(),
+               common::threads(),
+               common::json(),
+               common::quiet()},
+          .examples = {"thimble export runs/chat-1 --format gguf -o chat.gguf",
+                       "thimble export runs/chat-1 --format gguf --type q8_0 -o chat-q8.gguf",
+                       "thimble export runs/chat-1 --format hf --type bf16 -o chat-hf"},
+          .run = run_export};
 }
 
 }  // namespace thimble

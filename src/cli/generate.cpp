@@ -24,13 +24,17 @@ namespace {
 
 constexpr std::int64_t kMostSlots = 64;  // samples computed at a time
 constexpr std::uint64_t kLongestPrompt = 64 << 20;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 std::string prompt_from(const Arguments& arguments) {
   const bool file = arguments.given("prompt-file");
   if (file && arguments.given("PROMPT")) throw UsageError("expected PROMPT or --prompt-file, found both");
   if (!file && arguments.text("PROMPT") != "-") return arguments.text("PROMPT");
   std::string prompt = read_text_file(file ? arguments.text("prompt-file") : "-", kLongestPrompt);
-  if (prompt.ends_with('\n')) prompt.pop_back();  // an editor's, not the author's
+  // An editor's, not the author's.
+  if (prompt.starts_with(kByteOrderMark)) prompt.erase(0, kByteOrderMark.size());
+  if (prompt.ends_with('\n')) prompt.pop_back();
+  if (prompt.ends_with('\r')) prompt.pop_back();
   return prompt;
 }
 
@@ -58,14 +62,10 @@ Request request_from(const Arguments& arguments, const Tokenizer& tokenizer, con
   return request;
 }
 
-std::string text_of(const Tokenizer& tokenizer, TokenId id) {
-  return tokenizer.decode(std::span(&id, 1), {.keep_special = true});
-}
-
 Json as_json(const Tokenizer& tokenizer, TokenId id, float logprob) {
   return Json::object()
       .set("id", id)
-      .set("token", text_of(tokenizer, id))
+      .set("token", bytes_of_token(tokenizer, id))
       .set("logprob", static_cast<double>(logprob));
 }
 
@@ -128,7 +128,7 @@ std::string as_text(const Stats& stats) {
 
 void print_all(const std::vector<Sample>& samples, const std::string& prompt, const Console& console) {
   for (std::size_t i = 0; i < samples.size(); ++i)
-    console.print(fmt::format("{}{}{}\n", i > 0 ? "\n" : "", prompt, samples[i].text));
+    console.print_foreign(fmt::format("{}{}{}\n", i > 0 ? "\n" : "", prompt, samples[i].text));
 }
 
 int run_generate(const Arguments& arguments, Console& console) {
@@ -140,13 +140,14 @@ int run_generate(const Arguments& arguments, Console& console) {
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device()));
   const Request request = request_from(arguments, *tokenizer, prompt);
+  check_request(request, model.config(), tokenizer.get());  // before anything is printed
   Batcher batcher(model, tokenizer.get(), {.slots = std::min<std::int64_t>(request.samples, kMostSlots)});
 
   if (arguments.flag("no-display-prompt")) prompt.clear();
   const bool streams = !console.json() && request.samples == 1;
-  if (streams) console.print(prompt);
+  if (streams) console.print_foreign(prompt);
   const auto show = [&](const Event& event) {
-    if (streams && !event.text.empty()) console.print(event.text);
+    if (streams && !event.text.empty()) console.print_foreign(event.text);
   };
   const Interrupt interrupt;
   const double start = seconds_now();

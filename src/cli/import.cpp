@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/interruptible_file_ops.h"
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
@@ -44,20 +45,44 @@ ModelFile open_source(const Arguments& arguments) {
         fmt::format("--preset, --config, --set and --prefix are for bare state dicts, {} is a folder",
                     source.string()),
         Hint{"a Hugging Face folder says itself what model it holds"});
+  if (source.extension() == ".gguf")
+    throw UsageError(
+        fmt::format("--preset, --config, --set and --prefix are for bare state dicts, {} is a GGUF",
+                    source.string()),
+        Hint{"a GGUF says itself what model it holds"});
   return open_state_dict(source, config_from(arguments), arguments.text("prefix"));
 }
 
-void attach_tokenizer(ModelFile& model, const fs::path& path) {
+// What a user should know, a sentence each.
+std::vector<std::string> attach_tokenizer(ModelFile& model, const fs::path& path) {
   const auto tokenizer = load_tokenizer(path);
   model.tokenizer = TokenizerFile{
       .name = path.string(), .content = tokenizer->serialized(), .special = tokenizer->special()};
+  if (model.layout.empty()) return {};
+  try {
+    const ChatLayout known(*tokenizer, model.layout);
+    return {};
+  } catch (const Error& error) {
+    model.layout.clear();
+    return {fmt::format("its chat layout went with its tokenizer: {}", error.what())};
+  }
+}
+
+std::string as_text(const std::vector<std::string>& notes) {
+  std::string text;
+  for (const std::string& note : notes) text += fmt::format("note: {}\n", note);
+  return text;
 }
 
 int run_import(const Arguments& arguments, Console& console) {
-  PosixFileOps ops;
+  PosixFileOps disk;
+  const Interrupt interrupt;
+  InterruptibleFileOps ops(disk, interrupt);
   const Output output = output_from(arguments, ops);
   ModelFile model = open_source(arguments);
-  if (arguments.given("tokenizer")) attach_tokenizer(model, arguments.path("tokenizer"));
+  std::vector<std::string> notes;
+  if (arguments.given("tokenizer")) notes = attach_tokenizer(model, arguments.path("tokenizer"));
+  make_folders(ops, folder_of(output.path));
   write_model(ops, output.path, output.existing, model, arguments.flag("half") ? DType::f16 : DType::f32);
   const ParamTable table(model.config.model);
   if (console.json())
@@ -67,11 +92,12 @@ int run_import(const Arguments& arguments, Console& console) {
                            .set("parameters", table.count())
                            .set("tensors", table.all().size())
                            .set("tokenizer", model.tokenizer.has_value())
+                           .set("notes", Json::array({notes.begin(), notes.end()}))
                            .set("bytes", fs::file_size(output.path)));
   else
-    console.print(fmt::format("{}: {}, {} parameters in {} tensors, {}\n", output.path.string(),
+    console.print(fmt::format("{}: {}, {} parameters in {} tensors, {}\n{}", output.path.string(),
                               model.architecture, with_commas(table.count()), table.all().size(),
-                              model.tokenizer ? "with its tokenizer" : "no tokenizer"));
+                              model.tokenizer ? "with its tokenizer" : "no tokenizer", as_text(notes)));
   return 0;
 }
 

@@ -1,12 +1,10 @@
 #include "cli/inspect.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <cstdlib>
 
 #include "base/json.h"
 #include "base/number.h"
+#include "base/terminal.h"
 #include "cli/console.h"
 #include "cli/inspect_page.h"
 #include "cli/parse.h"
@@ -136,7 +134,8 @@ Json groups_json(const ModelFacts& facts) {
 
 Json as_json(const ModelFile& file, const ModelFacts& facts) {
   Json metadata = Json::object();
-  for (const auto& [key, value] : file.metadata) metadata.set(key, value);
+  for (const auto& [key, value] : file.metadata)  // a GGUF's values have types
+    metadata.set(key, file.format == "gguf" ? parse_json(value, key) : Json(value));
   return Json::object()
       .set("path", file.path.string())
       .set("format", file.format)
@@ -156,10 +155,7 @@ Json as_json(const ModelFile& file, const ModelFacts& facts) {
 std::size_t page_width() {
   if (const char* columns = std::getenv("COLUMNS"))
     if (const auto width = number_in<std::size_t>(columns); width && *width > 0) return *width;
-  winsize size{};
-  if (isatty(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-    return size.ws_col;
-  return kPlainWidth;
+  return terminal_width(STDOUT_FILENO).value_or(kPlainWidth);
 }
 
 int run_inspect(const Arguments& arguments, Console& console) {

@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "base/table.h"
+#include "formats/safetensors_header.h"
 #include "model/config_keys.h"
 
 namespace thimble {
@@ -36,10 +37,16 @@ std::string tokenizer_text(const ModelFacts& facts) {
   return text;
 }
 
+// A tokenizer is foreign text: what would move the cursor is escaped.
+std::string printable(const std::string& name) {
+  std::string quoted = quoted_name(name);
+  return quoted == fmt::format("\"{}\"", name) ? name : quoted;
+}
+
 std::string special_text(const TokenizerFacts& tokenizer) {
   std::vector<std::string> names;
   for (const auto& [name, id] : tokenizer.special_tokens) {
-    std::string text = fmt::format("{} {}", name, id);
+    std::string text = fmt::format("{} {}", printable(name), id);
     if (tokenizer.special.bos == id) text += " (bos)";
     if (tokenizer.special.eos == id) text += " (eos)";
     names.push_back(std::move(text));

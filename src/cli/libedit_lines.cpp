@@ -2,12 +2,16 @@
 
 #include <histedit.h>
 #include <langinfo.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <clocale>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <tuple>
 
 #include "base/error.h"
 #include "cli/line_history.h"
@@ -19,8 +23,8 @@ namespace {
 constexpr int kKeptLines = 1000;
 constexpr const char* kInvisible = "\1";  // stands around what takes no place on the screen
 // A terminal that knows "bracketed paste" puts these around what was pasted, so that a line end in it is text.
-constexpr const char* kAskForPasteMarks = "\x1b[?2004h";
-constexpr const char* kNoPasteMarks = "\x1b[?2004l";
+constexpr std::string_view kAskForPasteMarks = "\x1b[?2004h";
+constexpr std::string_view kNoPasteMarks = "\x1b[?2004l";
 constexpr const char* kPasteBegins = "\x1b[200~";
 constexpr std::wstring_view kPasteEnds = L"\x1b[201~";
 
@@ -54,6 +58,43 @@ std::string coloured(std::string_view prompt) {
                      prompt.substr(word));
 }
 
+void show(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+// Nobody who ends us at the prompt is left with a terminal that marks what is pasted. (libedit, whose handler comes
+// first, puts the rest right and hands the signal on.)
+void end_marks_and_die(int signal) {
+  std::ignore = write(STDOUT_FILENO, kNoPasteMarks.data(), kNoPasteMarks.size());
+  raise(signal);  // the default by now (SA_RESETHAND)
+}
+
+// Asks for marks as long as it lives.
+class PasteMarks {
+ public:
+  explicit PasteMarks(bool known) : known_(known) {
+    if (!known_) return;
+    sigaction(SIGTERM, nullptr, &before_);
+    struct sigaction action {};
+    action.sa_handler = end_marks_and_die;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    if (before_.sa_handler == SIG_DFL) sigaction(SIGTERM, &action, nullptr);
+    show(kAskForPasteMarks);
+  }
+  ~PasteMarks() {
+    if (!known_) return;
+    show(kNoPasteMarks);
+    sigaction(SIGTERM, &before_, nullptr);
+  }
+  PasteMarks(const PasteMarks&) = delete;
+  PasteMarks& operator=(const PasteMarks&) = delete;
+
+ private:
+  bool known_;
+  struct sigaction before_ {};
+};
+
 struct Deleter {
   void operator()(EditLine* editor) const { el_end(editor); }
   void operator()(History* history) const { history_end(history); }
@@ -69,7 +110,7 @@ class LibeditLines : public LineEditor {
     HistEvent event;
     ::history(history_.get(), &event, H_SETSIZE, kKeptLines);
     ::history(history_.get(), &event, H_SETUNIQUE, 1);
-    for (const std::string& line : read_line_history(options.history))
+    for (const std::string& line : read_line_history(options.history, kKeptLines))
       ::history(history_.get(), &event, H_ENTER, line.c_str());
     EditLine* editor = editor_.get();
     el_set(editor, EL_CLIENTDATA, this);
@@ -92,13 +133,16 @@ class LibeditLines : public LineEditor {
 
   Line read(std::string_view prompt) override {
     prompt_ = options_.colour ? coloured(prompt) : std::string(prompt);
-    if (knows_paste_marks_) show(kAskForPasteMarks);
     int length = 0;
-    errno = 0;
-    const char* text = el_gets(editor_.get(), &length);
-    // libedit passes a signal on to the whole process: another thread may be about to take it, and nobody was asked yet.
-    const bool interrupted = !text && (interrupt_.asked() || (length < 0 && errno == EINTR));
-    if (knows_paste_marks_) show(kNoPasteMarks);
+    const char* text = nullptr;
+    bool interrupted = false;
+    {
+      const PasteMarks marks(knows_paste_marks_);
+      errno = 0;
+      text = el_gets(editor_.get(), &length);
+      // libedit passes a signal on to the whole process: another thread may be about to take it, and nobody was asked yet.
+      interrupted = !text && (interrupt_.asked() || (length < 0 && errno == EINTR));
+    }
     if (interrupted) {
       show("\n");
       return {LineEnd::interrupted};
@@ -115,8 +159,8 @@ class LibeditLines : public LineEditor {
   void remember(std::string_view text) override {
     if (text.empty()) return;
     HistEvent event;
-    ::history(history_.get(), &event, H_ENTER, std::string(text).c_str());
-    if (!options_.history.empty()) write_line_history(options_.history, oldest_first());
+    const bool is_new = ::history(history_.get(), &event, H_ENTER, std::string(text).c_str()) > 0;
+    if (is_new && !options_.history.empty()) append_line_history(options_.history, text);
   }
 
  private:
@@ -124,20 +168,6 @@ class LibeditLines : public LineEditor {
     void* self = nullptr;
     el_get(editor, EL_CLIENTDATA, &self);
     return static_cast<LibeditLines*>(self)->prompt_.data();
-  }
-
-  static void show(const char* text) {
-    std::fputs(text, stdout);
-    std::fflush(stdout);
-  }
-
-  std::vector<std::string> oldest_first() const {
-    std::vector<std::string> lines;
-    HistEvent event;
-    for (int more = ::history(history_.get(), &event, H_LAST); more >= 0;
-         more = ::history(history_.get(), &event, H_PREV))
-      lines.emplace_back(event.str);
-    return lines;
   }
 
   EditorOptions options_;

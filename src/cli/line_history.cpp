@@ -1,6 +1,13 @@
 #include "cli/line_history.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdlib>
+#include <span>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -14,6 +21,23 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxHistoryBytes = 16 << 20;
 
+std::string as_line(std::string_view text) {
+  std::string line;
+  append_json_string(line, text);
+  return line + '\n';
+}
+
+void replace_history(const fs::path& path, std::span<const std::string> lines) {
+  std::string content;
+  for (const std::string& line : lines) content += as_line(line);
+  try {
+    PosixFileOps ops;
+    write_file(ops, path, content, Existing::replace);
+    fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+  } catch (const std::exception&) {  // it stays long
+  }
+}
+
 }  // namespace
 
 fs::path state_folder() {
@@ -23,7 +47,7 @@ fs::path state_folder() {
   return home && *home ? fs::path(home) / ".local" / "state" / "thimble" : fs::path();
 }
 
-std::vector<std::string> read_line_history(const fs::path& path) {
+std::vector<std::string> read_line_history(const fs::path& path, std::size_t most) {
   std::vector<std::string> lines;
   std::string content;
   try {
@@ -41,23 +65,28 @@ std::vector<std::string> read_line_history(const fs::path& path) {
     }
     begin = end + 1;
   }
+  if (lines.size() > most) {
+    lines.erase(lines.begin(), lines.end() - static_cast<std::ptrdiff_t>(most));
+    replace_history(path, lines);
+  }
   return lines;
 }
 
-void write_line_history(const fs::path& path, std::span<const std::string> lines) {
-  std::string content;
-  for (const std::string& line : lines) {
-    append_json_string(content, line);
-    content += '\n';
-  }
+void append_line_history(const fs::path& path, std::string_view line) {
   try {
     PosixFileOps ops;
     const bool is_new = !fs::exists(path.parent_path());
     make_folders(ops, path.parent_path());
     if (is_new) fs::permissions(path.parent_path(), fs::perms::owner_all);
-    write_file(ops, path, content, Existing::replace);
-  } catch (const std::exception&) {  // no history next time
+  } catch (const std::exception&) {
+    return;
   }
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (file < 0) return;
+  const std::string text = as_line(line);
+  // What a full disk leaves of it is no JSON, and is skipped when read.
+  if (fchmod(file, 0600) == 0) std::ignore = write(file, text.data(), text.size());
+  close(file);
 }
 
 }  // namespace thimble

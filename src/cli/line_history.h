@@ -2,8 +2,8 @@
 #pragma once
 
 #include <filesystem>
-#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace thimble {
@@ -11,10 +11,12 @@ namespace thimble {
 // $XDG_STATE_HOME/thimble, else ~/.local/state/thimble. Empty: nobody is at home.
 std::filesystem::path state_folder();
 
-// A comfort: lines that cannot be read are left out, and without a file there are none.
-std::vector<std::string> read_line_history(const std::filesystem::path& path);
+// The newest `most` of them; a file that holds more is cut to them. A comfort: lines that cannot be read are left out,
+// and without a file there are none.
+std::vector<std::string> read_line_history(const std::filesystem::path& path, std::size_t most);
 
-// The folder is made for its owner alone. What cannot be written is not kept.
-void write_line_history(const std::filesystem::path& path, std::span<const std::string> lines);
+// One line more, in one write: several chats at once keep each other's. Folder and file are their owner's alone. What
+// cannot be written is not kept.
+void append_line_history(const std::filesystem::path& path, std::string_view line);
 
 }  // namespace thimble

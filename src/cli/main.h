@@ -1,4 +1,5 @@
-// The binary: finds the command, runs it, turns what it throws into messages and exit codes.
+// The binary: finds the command, runs it, turns what it throws into messages and exit codes. (kExitInterrupted is in
+// base/interrupt.h.)
 #pragma once
 
 namespace thimble {
@@ -6,7 +7,6 @@ namespace thimble {
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
-inline constexpr int kExitInterrupted = 130;
 
 int run_thimble(int argc, char** argv);
 

@@ -15,7 +15,6 @@ Output output_from(const Arguments& arguments, FileOps& ops) {
   if (!output.path.has_filename()) output.path = output.path.parent_path();  // "folder/"
   if (!force && ops.kind(output.path) != PathKind::nothing)
     fail(Hint{"name another file with -o, or pass --force"}, "{} exists already", output.path.string());
-  if (output.path.has_parent_path()) make_folders(ops, output.path.parent_path());
   return output;
 }
 

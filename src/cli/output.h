@@ -17,7 +17,8 @@ struct Output {
 
 Option output_option(std::string_view help);  // -o, required
 
-// Refuses a file that exists now, before any work is done; writing it checks again. Makes the folders above.
+// Refuses a file that exists now, before any work is done; writing it checks again. The folders above are made when
+// there is something to write: make_folders(ops, folder_of(output.path)).
 Output output_from(const Arguments& arguments, FileOps& ops);
 
 }  // namespace thimble

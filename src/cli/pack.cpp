@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "base/interrupt.h"
 #include "base/json.h"
+#include "base/nearest.h"
 #include "base/table.h"
 #include "cli/console.h"
 #include "cli/device.h"
@@ -71,17 +72,30 @@ ScoreOptions score_options(const Arguments& arguments, const Config& config) {
   return options;
 }
 
-Measurement measure(const ModelFile& before, const ModelFile& after, const ScoreOptions& options,
-                    const Arguments& arguments, const Console& console, const Interrupt& interrupt) {
-  const auto tokenizer = open_tokenizer(before);
-  check(tokenizer != nullptr, "{} has no tokenizer: bits per byte need one", before.path.string());
+// What is scored.
+struct Yardstick {
+  ByteTable bytes;
+  TokenSet set;
+};
+
+// Nothing without --data. Opened before the work begins: a wrong name must not cost minutes.
+std::optional<Yardstick> open_yardstick(const ModelFile& model, const Arguments& arguments,
+                                        const Console& console, const Interrupt& interrupt) {
+  if (!arguments.given("data")) return std::nullopt;
+  const auto tokenizer = open_tokenizer(model);
+  check(tokenizer != nullptr, "{} has no tokenizer: bits per byte need one", model.path.string());
+  return Yardstick{ByteTable(*tokenizer, static_cast<TokenId>(model.config.model.vocab_size)),
+                   open_eval_set(arguments.path("data"), *tokenizer, console.progress(), &interrupt)};
+}
+
+Measurement measure(const ModelFile& before, const ModelFile& after, const Yardstick& yardstick,
+                    const ScoreOptions& options, const Arguments& arguments, const Console& console,
+                    const Interrupt& interrupt) {
   const Context context(device_from(arguments, console.log()));
-  const ByteTable bytes(*tokenizer, static_cast<TokenId>(before.config.model.vocab_size));
-  const TokenSet set = open_eval_set(arguments.path("data"), *tokenizer, console.progress(), &interrupt);
   Measurement result{.options = options, .dtype = dtype_from(arguments, context.device())};
   const auto score = [&](const ModelFile& file) {
     Model model = make_model(file, context, result.dtype);
-    return score_set(model, bytes, set, options, console.progress(), &interrupt);
+    return score_set(model, yardstick.bytes, yardstick.set, options, console.progress(), &interrupt);
   };
   result.before = score(before);
   result.after = score(after);
@@ -104,6 +118,7 @@ Json as_json(const PackReport& report, const std::string& trained_with,
                      .set("rms_error", tensor.error.rms)
                      .set("largest_error", tensor.error.largest)
                      .set("relative_error", tensor.error.relative));
+  const bool has_bytes = measured && measured->after.bytes > 0;
   const auto account = [&](std::uint64_t bytes) {
     return Json::object().set("bytes", bytes).set("fits", bytes <= report.budget);
   };
@@ -124,8 +139,8 @@ Json as_json(const PackReport& report, const std::string& trained_with,
                   .set("float_bytes", report.float_bytes)
                   .set("payload_bytes", report.payload_bytes)
                   .set("ratio", report.ratio())
-                  .set("val_bpb_before", measured ? Json(measured->before.bits_per_byte()) : Json())
-                  .set("val_bpb_after", measured ? Json(measured->after.bits_per_byte()) : Json());
+                  .set("val_bpb_before", has_bytes ? Json(measured->before.bits_per_byte()) : Json())
+                  .set("val_bpb_after", has_bytes ? Json(measured->after.bits_per_byte()) : Json());
   if (!trained_with.empty()) json.set("trained_with", trained_with);
   if (measured)
     json.set("tokens", measured->after.tokens)
@@ -144,6 +159,18 @@ std::string commas(std::uint64_t value) {
 std::string verdict(std::uint64_t bytes, std::uint64_t budget) {
   return bytes <= budget ? fmt::format("fits, {} to spare", commas(budget - bytes))
                          : fmt::format("{} too many", commas(bytes - budget));
+}
+
+// What stands for no bytes, such as empty answers, still has a loss.
+std::vector<std::string> as_row(const Measurement& measured) {
+  const Score &before = measured.before, &after = measured.after;
+  const bool bytes = after.bytes > 0;
+  return {bytes ? "bits per byte" : "nats per token",
+          fmt::format("{:.4f} before, {:.4f} packed ({} tokens, context {}, stride {}, {})",
+                      bytes ? before.bits_per_byte() : before.loss(),
+                      bytes ? after.bits_per_byte() : after.loss(), with_commas(after.tokens),
+                      measured.options.context, measured.options.stride,
+                      measured.options.isolate ? "documents by themselves" : "as golf scores")};
 }
 
 std::string as_text(const PackReport& report, const std::string& trained_with,
@@ -175,13 +202,7 @@ std::string as_text(const PackReport& report, const std::string& trained_with,
       {"self-contained", fmt::format("with the tokenizer's {}: {} of {}: {}", commas(report.tokenizer_bytes),
                                      commas(report.self_contained_bytes()), commas(report.budget),
                                      verdict(report.self_contained_bytes(), report.budget))});
-  if (measured)
-    facts.row(
-        {"bits per byte",
-         fmt::format("{:.4f} before, {:.4f} packed ({} tokens, context {}, stride {}, {})",
-                     measured->before.bits_per_byte(), measured->after.bits_per_byte(),
-                     with_commas(measured->after.tokens), measured->options.context, measured->options.stride,
-                     measured->options.isolate ? "documents by themselves" : "as golf scores")});
+  if (measured) facts.row(as_row(*measured));
   return groups.text() + "\n" + facts.text();
 }
 
@@ -190,33 +211,69 @@ std::string trained_with(const ModelFile& model) {
   return model.step ? recipe(model.config.train) : "";
 }
 
-void check_fits(const PackReport& report, bool allow_over) {
+void check_together(const Arguments& arguments) {
+  if (arguments.given("deviations") && arguments.text("clip") != "deviation")
+    throw UsageError("--deviations is for --clip deviation");
+  for (const std::string_view name : {"stride", "val-tokens"})
+    if (arguments.given(name) && !arguments.given("data"))
+      throw UsageError(fmt::format("--{} is for --data", name));
+}
+
+// A name that is nobody's keeps nothing: it was mistyped.
+void check_kept(const std::vector<std::string>& names, const ParamTable& table) {
+  std::vector<std::string_view> known;
+  for (const Param& param : table.all()) {
+    const std::string_view name = param.name;
+    known.push_back(name);
+    for (std::size_t begin = 0; begin < name.size();) {
+      const std::size_t end = std::min(name.find('.', begin), name.size());
+      known.push_back(name.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  for (const std::string& name : names) {
+    if (std::ranges::any_of(table.all(), [&](const Param& p) { return p.name.find(name) != p.name.npos; }))
+      continue;
+    const std::string_view best = nearest(name, known);
+    fail(Hint{best.empty() ? "`thimble inspect MODEL` lists their names"
+                           : fmt::format("did you mean '{}'?", best)},
+         "--keep {}: no tensor has this in its name", name);
+  }
+}
+
+void check_fits(const PackReport& report, bool fitted, bool allow_over) {
   check(report.fits() || allow_over,
-        Hint{"fewer --bits, --prune 0.03, --fit (zeroes the cheapest weights), a larger --budget, or "
-             "--allow-over"},
+        Hint{fmt::format("fewer --bits, {}a larger --budget, or --allow-over",
+                         fitted ? "" : "--prune 0.03, --fit (zeroes the cheapest weights), ")},
         "nothing was written: code and artifact take {} bytes, the budget is {}",
         commas(report.self_contained_bytes()), commas(report.budget));
 }
 
 int run_pack(const Arguments& arguments, Console& console) {
+  check_together(arguments);
   PosixFileOps ops;
   PackRequest request = request_from(arguments);
   const Output output = output_from(arguments, ops);
   const ModelFile model = open_model(arguments.path("MODEL"));
+  check_kept(request.options.keep, ParamTable(model.config.model));
   follow_preset(arguments, model.config.train, request);
   const ScoreOptions scored = score_options(arguments, model.config);
   const Interrupt interrupt;
+  const auto yardstick = open_yardstick(model, arguments, console, interrupt);
   const PackResult packed = pack_model(model, request, console.progress(), &interrupt);
   const bool writes = packed.report.fits() || arguments.flag("allow-over");
   std::optional<Measurement> measured;
-  if (writes && arguments.given("data"))
-    measured = measure(model, packed.loaded, scored, arguments, console, interrupt);
-  if (writes) write_file(ops, output.path, packed.bytes, output.existing);
+  if (writes && yardstick)
+    measured = measure(model, packed.loaded, *yardstick, scored, arguments, console, interrupt);
+  if (writes) {
+    make_folders(ops, folder_of(output.path));
+    write_file(ops, output.path, packed.bytes, output.existing);
+  }
   if (console.json())
     console.print_json(as_json(packed.report, trained_with(model), measured));
   else
     console.print(as_text(packed.report, trained_with(model), measured));
-  check_fits(packed.report, writes);
+  check_fits(packed.report, request.fit, writes);
   return 0;
 }
 

@@ -23,7 +23,7 @@ std::vector<Option> with_sampling_options(std::vector<Option> own) {
       {.name = "min-p",
        .value = "F",
        .initial = "0",
-       .help = "only those F times as likely as the likeliest"},
+       .help = "only those at least F times as likely as the likeliest"},
       {.name = "repeat-penalty",
        .value = "F",
        .initial = "1",

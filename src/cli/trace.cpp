@@ -22,6 +22,7 @@ int run_trace(const Arguments& arguments, Console& console) {
   const Context context(device_from(arguments, console.log()));
   Model model =
       make_model(open_model(arguments.path("MODEL")), context, dtype_from(arguments, context.device()));
+  make_folders(ops, folder_of(output.path));
   const TraceSummary summary = write_trace(
       ops, output.path, model, tokens, {.gradients = arguments.flag("grad"), .existing = output.existing});
   if (console.json()) {
@@ -44,7 +45,8 @@ Command trace_command() {
   return {
       .name = "trace",
       .summary = "logits, loss and gradients of a model for given tokens",
-      .arguments = {{.name = "MODEL", .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .arguments = {{.name = "MODEL",
+                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
       .options = {{.name = "tokens",
                    .value = "FILE",
                    .help = "safetensors with input, and target and doc_start if there are any",

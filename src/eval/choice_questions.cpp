@@ -4,6 +4,8 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/text.h"
+#include "data/data_folder.h"
 #include "data/records.h"
 #include "data/sources.h"
 #include "eval/multiple_choice.h"
@@ -32,7 +34,44 @@ std::string text_of(const Json& json, std::string_view what, std::string_view wh
   return json.as_string();
 }
 
+bool is_hellaswag(const Json& json) {
+  return json.find("activity_label") && json.find("ctx_a") && json.find("ctx_b");
+}
+
+// Python's str.capitalize(), as far as English goes: the first letter large, all others small.
+std::string capitalized(std::string text) {
+  const auto is_between = [](char c, char first, char last) { return c >= first && c <= last; };
+  for (char& c : text)
+    if (is_between(c, 'A', 'Z')) c = static_cast<char>(c - 'A' + 'a');
+  if (!text.empty() && is_between(text[0], 'a', 'z')) text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  return text;
+}
+
+std::string replaced(std::string text, std::string_view what, std::string_view by) {
+  for (std::size_t at = 0; (at = text.find(what, at)) != text.npos; at += by.size())
+    text.replace(at, what.size(), by);
+  return text;
+}
+
+// preprocess() of lm-evaluation-harness: brackets are left over from the pages that the texts come from.
+std::string without_marks(std::string_view text) {
+  std::string clean = replaced(std::string(without_blanks(text)), " [title]", ". ");
+  for (std::size_t open = 0; (open = clean.find('[', open)) != clean.npos;) {
+    const std::size_t close = clean.find_first_of("]\n", open);
+    if (close != clean.npos && clean[close] == ']')
+      clean.erase(open, close - open + 1);
+    else
+      ++open;
+  }
+  return replaced(std::move(clean), "  ", " ");
+}
+
 std::string context_of(const Json& json, std::string_view where) {
+  if (is_hellaswag(json)) {
+    const auto part = [&](std::string_view name) { return text_of(json.at(name), name, where); };
+    return without_marks(
+        fmt::format("{}: {} {}", part("activity_label"), part("ctx_a"), capitalized(part("ctx_b"))));
+  }
   if (const Json* context = first_of(json, kContextNames)) return text_of(*context, "context", where);
   const Json* a = json.find("ctx_a");
   check(a != nullptr, expected(),
@@ -87,17 +126,26 @@ std::optional<std::uint64_t> index_of(const Json& label, const Endings& endings)
   return number_in<std::uint64_t>(text);
 }
 
+Json json_of(const Record& record, const std::string& name) {
+  try {
+    return parse_json(record.raw, name, {.first_line = record.line});
+  } catch (const Error& error) {
+    fail(expected(), "{}", error.what());
+  }
+}
+
 }  // namespace
 
 ChoiceQuestion choice_question(const Json& json, std::string_view where) {
   check(json.is_object(), expected(), "{}: expected a question, found no JSON object", where);
-  ChoiceQuestion question{.context = context_of(json, where), .endings = {}};
+  ChoiceQuestion question{.context = context_of(json, where), .endings = {}, .where = std::string(where)};
   Endings endings = endings_of(json, where);
+  if (is_hellaswag(json))
+    for (std::string& text : endings.texts) text = without_marks(text);
   check(endings.texts.size() >= 2, expected(), "{}: there is nothing to choose: {} endings", where,
         endings.texts.size());
   for (std::size_t i = 0; i < endings.texts.size(); ++i)
-    check(endings.texts[i].find_first_not_of(" \t\r\n") != std::string::npos, "{}: ending {} is empty", where,
-          i);
+    check(!without_blanks(endings.texts[i]).empty(), "{}: ending {} is empty", where, i);
   const Json* label = first_of(json, kLabelNames);
   check(label != nullptr, expected(),
         "{}: nothing says which ending is right: expected label, gold, answer or answerKey", where);
@@ -110,6 +158,8 @@ ChoiceQuestion choice_question(const Json& json, std::string_view where) {
 }
 
 std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& path, std::uint64_t limit) {
+  check(!is_data_folder(path), expected(), "{} holds tokens: the words of the questions are needed",
+        path.string());
   const DataSource source = find_source(path.string());
   RecordReader reader(source, DocumentSplit::end_of_text, true);  // whatever is no .json holds JSON lines
   std::vector<ChoiceQuestion> questions;
@@ -117,8 +167,7 @@ std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& p
     const auto record = reader.next();
     if (!record) break;
     const std::string name = record->file->string();
-    const Json json = parse_json(record->raw, name, {.first_line = record->line});
-    questions.push_back(choice_question(json, fmt::format("{}:{}", name, record->line)));
+    questions.push_back(choice_question(json_of(*record, name), fmt::format("{}:{}", name, record->line)));
   }
   check(!questions.empty(), expected(), "{} holds no questions", path.string());
   return questions;

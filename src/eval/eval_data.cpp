@@ -87,8 +87,12 @@ TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& token
 
 std::vector<std::int32_t> read_stream(const std::filesystem::path& path, const Tokenizer& tokenizer,
                                       const ProgressOutput& progress, const Interrupt* interrupt) {
+  const auto check_kind = [&](DataKind kind) {
+    check(kind == DataKind::text, Hint{"name a text"}, "{} holds conversations", path.string());
+  };
   std::vector<std::int32_t> tokens;
   if (is_data_folder(path)) {
+    check_kind(open_data_folder(path).kind());
     const TokenSet set = open_eval_set(path, tokenizer, progress, interrupt);
     const std::uint64_t skip = set.at(0) == set.marks().bos ? 1 : 0;
     tokens.resize(set.size() - skip);
@@ -96,7 +100,7 @@ std::vector<std::int32_t> read_stream(const std::filesystem::path& path, const T
     return tokens;
   }
   const DataSource source = find_source(path.string());
-  check(detect_kind(source) == DataKind::text, Hint{"name a text"}, "{} holds conversations", path.string());
+  check_kind(detect_kind(source));
   std::string all;
   for_texts(source, DocumentSplit::file, progress, interrupt, [&](const std::string& text) { all += text; });
   if (all.ends_with('\n')) all.pop_back();

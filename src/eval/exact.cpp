@@ -2,25 +2,25 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "infer/batcher.h"
+#include "infer/chat_request.h"
 
 namespace thimble {
 
 namespace {
 
-std::string_view without_blanks_at_end(std::string_view text) {
-  const std::size_t last = text.find_last_not_of(" \t\r\n");
-  return text.substr(0, last == std::string_view::npos ? 0 : last + 1);
-}
-
-void compare(const Conversation& conversation, std::string found, const ExactOptions& options,
+// found: nothing where there was no room to answer.
+void compare(const Conversation& conversation, std::optional<std::string> found, const ExactOptions& options,
              ExactScore& score) {
-  const bool right = without_blanks_at_end(found) == without_blanks_at_end(conversation.back().content);
+  const std::string& expected = conversation.back().content;
+  const bool right = found && without_blanks_behind(*found) == without_blanks_behind(expected);
   score.right += right;
   ++score.total;
-  const Answered answered{conversation, std::move(found), right};
+  const Answered answered{conversation, std::move(found).value_or(""), right};
   if (score.first.size() < options.keep_first) score.first.push_back(answered);
   if (!right && score.wrong.size() < options.keep_wrong) score.wrong.push_back(answered);
 }
@@ -30,6 +30,8 @@ class Answers {
  public:
   Answers(Model& model, const ChatLayout& layout, std::int64_t slots)
       : layout_(layout),
+        ends_(chat_stop_ids(layout)),
+        never_(chat_suppressed_ids(layout)),
         context_(model.config().context),
         batcher_(model, &layout.tokenizer(), {.slots = slots}) {}
 
@@ -39,9 +41,9 @@ class Answers {
           "a conversation without an answer at its end");
     const std::span<const Turn> before(conversation.data(), conversation.size() - 1);
     Request request{.prompt = layout_.prompt(before),
-                    .sampling = {.temperature = 0},
+                    .sampling = {.temperature = 0, .suppressed = never_},
                     .max_tokens = context_,
-                    .stop_ids = {layout_.end_id()}};
+                    .stop_ids = ends_};
     if (std::cmp_greater_equal(request.prompt.size(), context_)) return false;
     asked_[batcher_.submit(std::move(request))] = index;
     return true;
@@ -62,6 +64,7 @@ class Answers {
 
  private:
   const ChatLayout& layout_;
+  std::vector<TokenId> ends_, never_;  // of answers, as in a chat
   std::int64_t context_;
   Batcher batcher_;
   std::map<RequestId, std::size_t> asked_;
@@ -76,9 +79,10 @@ ExactScore score_answers(Model& model, const ChatLayout& layout, std::span<const
   Answers answers(model, layout, options.slots);
   ExactScore score;
   ProgressBar bar(progress, "answering", "questions", conversations.size());
-  std::size_t complete = 0;
-  for (std::size_t i = 0; i < conversations.size(); ++i)
-    if (!answers.ask(i, conversations[i])) ++score.too_long, ++complete;
+  std::vector<bool> asked;
+  for (std::size_t i = 0; i < conversations.size(); ++i) asked.push_back(answers.ask(i, conversations[i]));
+  score.too_long = std::ranges::count(asked, false);
+  auto complete = static_cast<std::size_t>(score.too_long);
   std::vector<std::vector<TokenId>> found(conversations.size());
   while (answers.busy()) {
     complete += answers.advance(found);
@@ -86,7 +90,8 @@ ExactScore score_answers(Model& model, const ChatLayout& layout, std::span<const
     if (interrupt) interrupt->throw_if_asked();
   }
   for (std::size_t i = 0; i < conversations.size(); ++i)
-    compare(conversations[i], layout.tokenizer().decode(found[i]), options, score);
+    compare(conversations[i], asked[i] ? std::optional(layout.tokenizer().decode(found[i])) : std::nullopt,
+            options, score);
   return score;
 }
 

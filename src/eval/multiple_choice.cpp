@@ -5,18 +5,13 @@
 
 #include "base/error.h"
 #include "base/table.h"
+#include "base/text.h"
+#include "eval/score.h"
 #include "eval/window_scorer.h"
 
 namespace thimble {
 
 namespace {
-
-std::string_view without_blanks(std::string_view text, bool in_front) {
-  constexpr std::string_view kBlanks = " \t\r\n";
-  if (in_front) text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-  const std::size_t last = text.find_last_not_of(kBlanks);
-  return text.substr(0, last == std::string_view::npos ? 0 : last + 1);
-}
 
 // Questions turned into windows, and the nats of each ending gathered again.
 class Choosing {
@@ -33,13 +28,14 @@ class Choosing {
           "[multiple choice] {} endings, of which number {} is right", question.endings.size(),
           question.right);
     scores_.emplace_back();
-    const std::string_view before = without_blanks(question.context, false);
+    const std::string_view before = without_blanks_behind(question.context);
     const std::vector<TokenId> prompt = tokens_of(before);
     for (const std::string& text : question.endings) {
-      const std::string_view ending = without_blanks(text, true);
+      const std::string_view ending = without_blanks(text);
       const std::string_view space = before.empty() ? "" : " ";
       scores_.back().push_back({.characters = static_cast<std::int64_t>(display_width(ending))});
-      add(tokens_of(fmt::format("{}{}{}", before, space, ending)), prompt);
+      if (!add(tokens_of(fmt::format("{}{}{}", before, space, ending)), prompt))
+        fail("{}: the tokenizer leaves nothing of ending {}", question.where, scores_.back().size() - 1);
     }
   }
 
@@ -57,10 +53,11 @@ class Choosing {
   }
 
   // Scores what comes behind the prompt; where the ending changes how the prompt's last word is cut, a little more.
-  void add(std::vector<TokenId> tokens, std::span<const TokenId> prompt) {
+  // False: nothing comes there.
+  bool add(std::vector<TokenId> tokens, std::span<const TokenId> prompt) {
     auto common = static_cast<std::size_t>(std::ranges::mismatch(tokens, prompt).in1 - tokens.begin());
     common = std::max<std::size_t>(common, 1);  // the first token has nothing to be predicted from
-    check(common < tokens.size(), "[multiple choice] an ending without tokens");
+    if (common >= tokens.size()) return false;
     if (tokens.size() > context_ + 1) {
       const std::size_t cut = tokens.size() - context_ - 1;
       tokens.erase(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(cut));
@@ -71,12 +68,15 @@ class Choosing {
     places_.push_back({scores_.size() - 1, scores_.back().size() - 1});
     std::fill_n(window.target.begin(), common - 1, -1);
     scorer_.add(std::move(window));
+    return true;
   }
 
   void gather(const Window& window, std::span<const float> nats) {
     const Place place = places_[window.tag];
+    EndingScore& score = scores_[place.question][place.ending];
     for (std::size_t i = 0; i < nats.size(); ++i)
-      if (window.target[i] >= 0) scores_[place.question][place.ending].nats += nats[i];
+      if (window.target[i] >= 0) score.nats += nats[i];
+    check_finite(Score{.nats = score.nats});
     bar_.update(place.question + 1);
   }
 

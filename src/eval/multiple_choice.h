@@ -3,6 +3,10 @@
 // Each line of the file is a question: a context, endings, and which is right. Each ending is scored behind the
 // context and a space, as in lm-evaluation-harness and llama.cpp. acc takes the ending with the largest sum of log
 // probabilities; acc_norm divides each sum by the ending's length in characters first. Of equal ones the first counts.
+//
+// Prompts are taken as they are: no "Question: ... Answer:" is put around them. Only HellaSwag's own file, known by its
+// activity_label, ctx_a and ctx_b, is cleaned as lm-evaluation-harness does: "activity_label: ctx_a Ctx_b", " [title]"
+// as ". ", without what else stands in brackets, each two blanks as one. Blanks around contexts and endings never count.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +26,13 @@ struct ChoiceQuestion {
   std::string context;
   std::vector<std::string> endings;  // at least two
   std::size_t right = 0;
+  std::string where = "a question";  // for messages: "file.jsonl:3"
 };
 
 // One question out of its JSON; `where` starts every error ("file.jsonl:3"). The names it may go by:
 //
-//   context   ctx (else HellaSwag's ctx_a and ctx_b), context, question, query, prompt, goal
+//   context   HellaSwag's activity_label, ctx_a and ctx_b; else ctx, context, question, query, prompt, goal; else
+//             ctx_a and ctx_b
 //   endings   endings, choices, options: texts; or ARC's {"text": [..], "label": [..]}; or sol1, sol2, ...
 //   label     label, gold, answer, answerKey: a number from 0, also as text, or a letter from A, or one of ARC's labels
 ChoiceQuestion choice_question(const Json& json, std::string_view where);

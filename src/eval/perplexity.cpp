@@ -30,16 +30,21 @@ Perplexity perplexity(Model& model, const Tokenizer& tokenizer, std::vector<std:
   const std::int64_t context =
       options.context > 0 ? options.context : std::min(kUsualContext, model.config().context);
   check(context >= 4, "chunks of {} tokens leave nothing to score: expected at least 4", context);
-  const auto bos = tokenizer.special().bos;
+  const auto bos = tokenizer.adds_bos() ? tokenizer.special().bos : std::nullopt;
   if (bos) tokens.insert(tokens.begin(), *bos);
-  if (options.val_tokens > 0 && std::cmp_less(options.val_tokens, tokens.size()))
-    tokens.resize(static_cast<std::size_t>(options.val_tokens));
   const auto T = static_cast<std::size_t>(context);
   check(tokens.size() >= 2 * T, Hint{"a longer text, or a smaller --context"},
         "llama.cpp's perplexity needs two chunks of {} tokens, the text has {}", context, tokens.size());
 
   const ByteTable bytes(tokenizer, static_cast<TokenId>(model.config().vocab_size));
   Perplexity result{.score = {}, .chunks = static_cast<std::int64_t>(tokens.size() / T), .context = context};
+  if (options.val_tokens > 0) {
+    const std::int64_t each = context - 1 - context / 2;
+    check(options.val_tokens >= each, Hint{"a smaller --context scores fewer"},
+          "every chunk of {} tokens scores {}: there is none for {} tokens", context, each,
+          options.val_tokens);
+    result.chunks = std::min(result.chunks, options.val_tokens / each);
+  }
   ProgressBar bar(progress, "scoring", "chunks", static_cast<std::uint64_t>(result.chunks));
   WindowScorer scorer(model, context, options.tokens_at_a_time,
                       [&](const Window& window, std::span<const float> nats) {
@@ -61,6 +66,7 @@ Perplexity perplexity(Model& model, const Tokenizer& tokenizer, std::vector<std:
     scorer.add(std::move(window));
   }
   scorer.finish();
+  check_finite(result.score);
   return result;
 }
 

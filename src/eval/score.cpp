@@ -1,6 +1,7 @@
 #include "eval/score.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numbers>
 
@@ -109,9 +110,16 @@ double Score::bits_per_byte() const {
   return bytes > 0 ? nats / std::numbers::ln2 / static_cast<double>(bytes) : 0;
 }
 
+void check_finite(const Score& score) {
+  check(std::isfinite(score.nats), Hint{"the checkpoint is damaged, or its training diverged"},
+        "the model's output is not finite");
+}
+
 Score score_set(Model& model, const ByteTable& bytes, const TokenSet& set, const ScoreOptions& options,
                 const ProgressOutput& progress, const Interrupt* interrupt) {
-  return Scoring(model, bytes, set, options, progress, interrupt).run();
+  const Score score = Scoring(model, bytes, set, options, progress, interrupt).run();
+  if (!options.may_diverge) check_finite(score);
+  return score;
 }
 
 }  // namespace thimble

@@ -37,10 +37,14 @@ struct ScoreOptions {
   std::int64_t context = 0;     // 0: the model's
   std::int64_t stride = 0;      // 0: context
   std::int64_t val_tokens = 0;  // score at most the first so many; 0: all
-  bool isolate = true;  // documents from each other; a model knows how it was trained: config().isolate
+  bool isolate = true;       // documents from each other; a model knows how it was trained: config().isolate
+  bool may_diverge = false;  // a sum that is not finite is the caller's news, not an error: training's
   std::int64_t tokens_at_a_time = 0;                        // computed together; 0: about 8192
   std::function<void(std::int64_t tokens)> on_scored = {};  // hears how many there are by now, often
 };
+
+// A model with NaN in it has no score.
+void check_finite(const Score& score);
 
 // To compare chat models, open the set with LossOn::assistant whatever was trained. Nothing to score is an error.
 Score score_set(Model& model, const ByteTable& bytes, const TokenSet& set, const ScoreOptions& options,

@@ -1,7 +1,7 @@
 // A folder of files, whole or not at all: it grows under a temporary name beside the target; commit() gives it the
-// target's name. Destroyed without commit(), it leaves nothing.
+// target's name. Destroyed without commit(), it leaves nothing; what a killed process left is used again.
 //
-//   AtomicFolder folder(ops, "models/tale", Existing::refuse, is_hugging_face_folder);
+//   AtomicFolder folder(ops, "models/tale", Existing::refuse, is_replaceable);
 //   write_file(ops, folder.path() / "config.json", text, Existing::refuse);
 //   folder.commit();
 #pragma once
@@ -16,7 +16,7 @@ namespace thimble {
 class AtomicFolder {
  public:
   // Existing::replace takes away an empty folder, or one for which `ours` says that it is of the same kind: nothing
-  // else, for it may be somebody's home.
+  // else, for it may be somebody's home. Two writers of one target: the second gets an error.
   AtomicFolder(FileOps& ops, std::filesystem::path target, Existing existing,
                const std::function<bool(const std::filesystem::path&)>& ours);
   ~AtomicFolder();
@@ -27,8 +27,13 @@ class AtomicFolder {
   void commit();
 
  private:
+  FileHandle locked(const std::filesystem::path& path);
+  void claim_temporary();
+  void replace();
+
   FileOps& ops_;
   std::filesystem::path target_, temporary_;
+  FileHandle lock_ = {};  // of the folder in the making
   bool replaces_ = false, committed_ = false;
 };
 

@@ -3,8 +3,8 @@
 //   const ExportReport report = export_model(ops, file, "gguf", {.path = "model.gguf"});
 //
 // A format is a row of the table. Whatever it writes, open_model() must read: the logits of what was read back are
-// compared with the source's before the output has its name, and one that differs by more than its type explains never
-// gets it. So what was there before is replaced by a good export or not at all.
+// compared with the source's before the output has its name, and so are the ids of a text; one that differs by more than
+// its type explains never gets it. So what was there before is replaced by a good export or not at all.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/interrupt.h"
 #include "formats/gguf_types.h"
 #include "formats/model_file.h"
 
@@ -24,9 +25,10 @@ namespace thimble {
 struct ExportRequest {
   std::filesystem::path path;
   Existing existing = Existing::refuse;
-  std::optional<GgufType> type = {};  // of matrices; absent: the format's own choice
-  std::string architecture = {};      // of a GGUF; empty: chosen
-  bool drop_softcap = false;          // of golf models: the logits before the cap are what is exported
+  std::optional<GgufType> type = {};     // of matrices; absent: the format's own choice
+  std::string architecture = {};         // of a GGUF; empty: chosen
+  bool drop_softcap = false;             // of golf models: the logits before the cap are what is exported
+  const Interrupt* interrupt = nullptr;  // asked once more before the output has its name
   Inspector inspect = {};  // export_model()'s: a format calls it before it gives the output its name
 };
 
@@ -48,6 +50,7 @@ struct ExportFormat {
   std::vector<GgufType> types;  // that it knows; the first is its own choice
   // Writes all but the difference. request.type is one of `types`.
   ExportReport (*write)(FileOps& ops, const ModelFile& model, const ExportRequest& request);
+  bool rounds_vectors = false;  // the type is of all tensors, not of matrices alone
 };
 
 std::span<const ExportFormat> export_formats();
@@ -66,6 +69,9 @@ double logit_difference(const ModelFile& first, const ModelFile& second);
 inline constexpr double kExactDifference = 1e-4;
 
 // The most that rounding weights to this type explains: twice what it does to this model, and kExactDifference.
-double tolerated_difference(const ModelFile& model, GgufType type);
+double tolerated_difference(const ModelFile& model, GgufType type, bool rounds_vectors);
+
+// What is wrong with the second's tokenizer: it is not there, or gives a text other ids than the first's. Empty: nothing.
+std::string tokenizer_difference(const ModelFile& first, const ModelFile& second);
 
 }  // namespace thimble

@@ -28,6 +28,11 @@ std::string FoldStep::line() const {
   return fmt::format("{} -> {}: {}", what, where, accuracy);
 }
 
+FoldStep softcap_dropped(double cap) {
+  return {fmt::format("logit_softcap = {}", cap), "dropped",
+          "greedy text is unchanged, probabilities are not: large logits are no longer held back"};
+}
+
 FoldedModel fold_model(const ModelFile& source, const FoldOptions& options) {
   FoldedModel folded{folded_architecture(source.config.model, options), source, {}};
   FoldWeights model(source);

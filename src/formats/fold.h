@@ -36,6 +36,8 @@ struct FoldStep {
   std::string line() const;  // "branch_scale -> rows of attn.proj and mlp.proj: exact"
 };
 
+FoldStep softcap_dropped(double cap);
+
 struct FoldedModel {
   std::string architecture;
   ModelFile model;  // config and weights folded, the rest as it was

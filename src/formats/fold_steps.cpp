@@ -64,8 +64,7 @@ Values widened_columns(const Values& matrix, std::size_t columns, double factor)
 
 void drop_softcap(FoldWeights& model, FoldReport& report) {
   if (model.config.logit_softcap == 0) return;
-  report.push_back({fmt::format("logit_softcap = {}", model.config.logit_softcap), "dropped",
-                    "greedy text is unchanged, probabilities are not: large logits are no longer held back"});
+  report.push_back(softcap_dropped(model.config.logit_softcap));
   model.config.logit_softcap = 0;
 }
 

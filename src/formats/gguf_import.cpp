@@ -22,7 +22,8 @@ namespace {
 constexpr std::array<std::string_view, 5> kArchitectures = {"llama", "qwen2", "qwen3", kApertus, kTalkie};
 
 // Bookkeeping. tokenizer.huggingface.json repeats what the other keys say.
-constexpr std::string_view kHarmless[] = {"general.", "quantize.imatrix.", "tokenizer.huggingface."};
+constexpr std::string_view kHarmless[] = {"general.", "quantize.imatrix.", "tokenizer.huggingface.",
+                                          "tokenizer.chat_template"};  // and those for other purposes
 
 // One tensor of ours in the file.
 struct Source {
@@ -33,14 +34,19 @@ struct Source {
   bool optional = false;               // absent: zeros
 };
 
+// 0 until it is resolved: the heads share the width.
+std::int64_t head_dim_of(const ModelConfig& config) {
+  return config.head_dim > 0 ? config.head_dim : config.dim / std::max<std::int64_t>(config.heads, 1);
+}
+
 class Importer {
  public:
   explicit Importer(const GgufFile& file)
       : file_(file), questions_(file), architecture_(questions_.text("general.architecture").value_or("")) {
     questions_.throw_problems();
     check(std::ranges::count(kArchitectures, architecture_) > 0,
-          "{}: expected general.architecture {}, found \"{}\"", file.name(), fmt::join(kArchitectures, ", "),
-          architecture_.substr(0, 40));
+          "{}: expected general.architecture {}, found {}", file.name(), fmt::join(kArchitectures, ", "),
+          quoted_name(architecture_));
   }
 
   ModelFile read(WeightsAs as) {
@@ -60,7 +66,8 @@ class Importer {
     if (out.tokenizer) open_tokenizer(out);  // one that is larger than the embedding is an error
     for (const GgufEntry& entry : file_.entries())
       out.tensors.push_back({entry.name, std::string(info_of(entry.type).name), entry.dims, entry.bytes});
-    for (const auto& [key, value] : file_.settings()) out.metadata.emplace_back(key, gguf_value_text(value));
+    for (const auto& [key, value] : file_.settings())
+      out.metadata.emplace_back(key, gguf_value_json(value).dump());
     return out;
   }
 
@@ -96,9 +103,9 @@ void Importer::read_sizes(ModelConfig& config) {
   config.rope_base = questions_.number(key("rope.freq_base")).value_or(10000);
   config.head_dim = questions_.count(key("attention.key_length")).value_or(0);
   const auto value_length = questions_.count(key("attention.value_length"));
-  if (value_length && *value_length != config.head_dim)
-    questions_.problem(fmt::format("{} is {}, expected the {} of key_length", key("attention.value_length"),
-                                   *value_length, config.head_dim));
+  if (value_length && *value_length != head_dim_of(config))
+    questions_.problem(fmt::format("{} is {}, but keys have {}", key("attention.value_length"), *value_length,
+                                   head_dim_of(config)));
   const GgufEntry* embedding = file_.find("token_embd.weight");
   if (!embedding || embedding->dims.size() != 2)
     questions_.problem("token_embd.weight is missing or no matrix");
@@ -131,8 +138,6 @@ void Importer::expect_folded_settings() {
 
 // Keys that are fine as long as they say what a model without them does.
 void Importer::refuse_what_changes_the_model(const ModelConfig& config) {
-  const std::int64_t head_dim =
-      config.head_dim > 0 ? config.head_dim : config.dim / std::max<std::int64_t>(config.heads, 1);
   const auto expect_count = [&](std::string_view name, std::int64_t expected) {
     const auto found = questions_.count(key(name));
     if (found && *found != expected)
@@ -145,11 +150,14 @@ void Importer::refuse_what_changes_the_model(const ModelConfig& config) {
           fmt::format("{} = {} is not supported, expected \"{}\"", key(name), quoted_name(*found), expected));
   };
   expect_count("vocab_size", config.vocab_size);
-  expect_count("rope.dimension_count", head_dim);
+  expect_count("rope.dimension_count", head_dim_of(config));
   expect_count("expert_count", 0);
   expect_count("expert_used_count", 0);
   expect_count("attention.sliding_window", 0);
   expect_text("rope.scaling.type", "none");
+  if (const auto factor = questions_.number(key("rope.scaling.factor")); factor && *factor != 1)
+    questions_.problem(
+        fmt::format("{} = {} is not supported, expected 1", key("rope.scaling.factor"), *factor));
   if (!questions_.flag(key("attention.causal")).value_or(true))
     questions_.problem(key("attention.causal") + " = false is not supported");
   const auto type = questions_.text("general.type");

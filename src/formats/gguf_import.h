@@ -15,6 +15,7 @@ namespace thimble {
 bool is_gguf(std::string_view first_bytes);  // the first 4 are enough
 
 // WeightsAs::stored: integers of Q8_0 and Q4_0 stay integers, F16 and BF16 what they are (model_file.h).
+// ModelFile::metadata holds every value as JSON (gguf_value_json).
 ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats);
 ModelFile read_gguf(const GgufFile& file, WeightsAs as = WeightsAs::floats);
 

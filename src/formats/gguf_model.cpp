@@ -29,6 +29,12 @@ void negate_second_halves(std::span<float> values, std::int64_t head_dim, std::i
     if (static_cast<std::int64_t>(i) % head >= half) values[i] = -values[i];
 }
 
+bool is_zero(const Param& param, std::span<const float> weights) {
+  return std::ranges::all_of(
+      weights.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count())),
+      [](float value) { return value == 0; });
+}
+
 enum class Direction { to_neighbours, to_halves };
 
 std::vector<float> reordered(std::span<const float> values, std::int64_t head_dim, std::int64_t columns,
@@ -104,11 +110,13 @@ ExportedModel exported_model(const ModelFile& file) {
   std::vector<std::string> problems;
   const ParamTable table(config);
   for (const Param& param : table.all()) {
-    if (!is_read(architecture, param.role)) problems.push_back(param.name);
-    model.tensors.push_back(exported_tensor(param, file, architecture == "llama"));
+    if (is_read(architecture, param.role))
+      model.tensors.push_back(exported_tensor(param, file, architecture == "llama"));
+    else if (!is_zero(param, file.weights))  // as those are that an import filled in
+      problems.push_back(param.name);
   }
   check(problems.empty(), Hint{"train without `bias`; `qkv_bias` is fine"},
-        "llama.cpp's {} has no place for these tensors: {}", architecture, listed(problems));
+        "llama.cpp's {} has no place for these tensors, which are not 0: {}", architecture, listed(problems));
   if (config.rope_direction < 0)
     model.folded.push_back("rope_direction = -1: the second half of every head of q and k is negated; exact");
   return model;

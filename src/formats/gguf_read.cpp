@@ -20,16 +20,6 @@ constexpr std::uint64_t kLeastKeyBytes = 8 + 1 + 4 + 1;  // a name of one byte, 
 constexpr std::uint64_t kLeastTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;  // one dimension
 constexpr std::uint64_t kMostAlignment = 1 << 20;
 
-bool is_utf8(std::string_view text) {
-  const char *at = text.data(), *end = at + text.size();
-  while ((at = skip_ascii(at, end)) != end) {
-    const Utf8Char character = decode_utf8(at, end);
-    if (!character.valid) return false;
-    at += character.bytes;
-  }
-  return true;
-}
-
 // Takes values from front to back; what does not fit is an Error that says what was being read.
 class Reader {
  public:

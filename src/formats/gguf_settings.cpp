@@ -109,6 +109,32 @@ void GgufQuestions::throw_problems() const {
         listed(problems_));
 }
 
+Json gguf_value_json(const GgufValue& value) {
+  constexpr std::size_t kMostShown = 100;
+  const auto one = []<class T>(const T& held) -> Json {
+    if constexpr (std::is_same_v<T, float>)
+      return as_meant(held);
+    else
+      return held;
+  };
+  return std::visit(
+      [&]<class T>(const T& held) -> Json {
+        if constexpr (kIsGgufArray<T>) {
+          using Item = typename T::value_type;
+          if (held.size() > kMostShown)
+            return Json::object()
+                .set("type", kGgufValueTypes[gguf_value_type<Item>()])
+                .set("count", held.size());
+          Json array = Json::array();
+          for (const auto& item : held) array.push(one(static_cast<const Item&>(item)));
+          return array;
+        } else {
+          return one(held);
+        }
+      },
+      value);
+}
+
 std::string gguf_value_text(const GgufValue& value) {
   return std::visit(
       []<class T>(const T& held) -> std::string {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json.h"
 #include "formats/gguf.h"
 
 namespace thimble {
@@ -42,8 +43,11 @@ class GgufQuestions {
   std::vector<std::string> problems_;
 };
 
-// For messages and `inspect`: "10000", "\"llama\"", "[1024 strings]".
+// For messages: "10000", "\"llama\"", "[1024 of string]".
 std::string gguf_value_text(const GgufValue& value);
+
+// For `inspect`: the value itself; of an array with more than a hundred {"type": "string", "count": 1024}.
+Json gguf_value_json(const GgufValue& value);
 
 template <class T>
 const std::vector<T>* GgufQuestions::list(std::string_view key, std::string_view what) {

@@ -9,6 +9,7 @@
 #include "tokenizer/chat_layout.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/gguf_vocabulary.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
 
@@ -23,9 +24,7 @@ std::string key(std::string_view name) {
 void pad(GgufVocabulary& vocabulary, std::int64_t rows) {
   const std::unordered_set<std::string> known(vocabulary.tokens.begin(), vocabulary.tokens.end());
   for (auto id = std::ssize(vocabulary.tokens); id < rows; ++id) {
-    std::string text = fmt::format("<|pad_{}|>", id);
-    while (known.contains(text)) text += '_';  // llama.cpp stops at two tokens of one text
-    vocabulary.tokens.push_back(std::move(text));
+    vocabulary.tokens.push_back(pad_token_text(id, known));
     vocabulary.types.push_back(static_cast<std::int32_t>(TokenType::unused));
     if (vocabulary.model == "llama") vocabulary.scores.push_back(kPadScore);
   }
@@ -91,6 +90,8 @@ GgufVocabulary take_vocabulary(GgufQuestions& questions, std::string model) {
                         .pad = take_id(questions, "padding_token_id", vocabulary.tokens.size())};
   if (pieces && !vocabulary.special.bos) vocabulary.special.bos = 1;  // what llama.cpp takes
   if (pieces && !vocabulary.special.eos) vocabulary.special.eos = 2;
+  // Both the same: the border of documents, as append_ids() wrote it. Of a BPE Tokenizer::prefer() says that.
+  if (pieces && vocabulary.special.eos == vocabulary.special.bos) vocabulary.special.eos.reset();
   const bool adds_bos = pieces || vocabulary.pre == "llama-bpe" || vocabulary.pre == "llama3";
   vocabulary.add_bos = questions.flag(key("add_bos_token")).value_or(adds_bos);
   vocabulary.add_space_prefix = questions.flag(key("add_space_prefix")).value_or(pieces);
@@ -98,6 +99,8 @@ GgufVocabulary take_vocabulary(GgufQuestions& questions, std::string model) {
     questions.problem(key("add_space_prefix") + " of a byte-level BPE is not supported");
   if (questions.flag(key("add_eos_token")).value_or(false))
     questions.problem(key("add_eos_token") + " = true is not supported");
+  if (questions.flag(key("add_sep_token")).value_or(false))
+    questions.problem(key("add_sep_token") + " = true is not supported");
   questions.flag(key("remove_extra_whitespaces"));  // read for other kinds of tokenizers only
   return vocabulary;
 }

@@ -94,18 +94,16 @@ std::string GgufWriter::header() const {
 void GgufWriter::pass_on(const Sink& sink) const {
   std::vector<std::byte> piece;
   for (const Item& item : items_) {
-    try {
-      for (std::size_t begin = 0; begin < item.values.size(); begin += kPiece) {
-        const auto part = item.values.subspan(begin, std::min(kPiece, item.values.size() - begin));
-        piece.resize(gguf_bytes(item.entry.type, static_cast<std::int64_t>(part.size())));
+    for (std::size_t begin = 0; begin < item.values.size(); begin += kPiece) {
+      const auto part = item.values.subspan(begin, std::min(kPiece, item.values.size() - begin));
+      piece.resize(gguf_bytes(item.entry.type, static_cast<std::int64_t>(part.size())));
+      try {
         encode_gguf(item.entry.type, part, piece);
-        sink(piece);
+      } catch (const Error& error) {
+        throw Error(fmt::format("tensor {}: {}", quoted_name(item.entry.name), error.what()),
+                    Hint{error.hint()}, error.where());
       }
-    } catch (const FileError&) {
-      throw;
-    } catch (const Error& error) {
-      throw Error(fmt::format("tensor {}: {}", quoted_name(item.entry.name), error.what()),
-                  Hint{error.hint()}, error.where());
+      sink(piece);
     }
     const std::vector<std::byte> zeros(padded(item.entry.bytes) - item.entry.bytes);
     if (!zeros.empty()) sink(zeros);

@@ -220,6 +220,34 @@ std::string read_chat_layout(const fs::path& folder) {
   return text.empty() ? "" : layout_of_template(text);
 }
 
+std::vector<TokenId> ends_in(const fs::path& path, const Tokenizer& tokenizer) {
+  std::vector<TokenId> ids;
+  const Json json = parse_json(read_file(path, kMaxJsonBytes), path.string());
+  const Json* ends = json.find("eos_token_id");
+  if (!ends || !ends->is_array()) return ids;
+  for (const Json& id : ends->as_array())
+    if (id.is_int() && id.as_int() >= 0 && id.as_int() < tokenizer.vocab_size())
+      ids.push_back(static_cast<TokenId>(id.as_int()));
+  return ids;
+}
+
+// The folder of a chat model calls the end of a turn its eos. What ends a text stands behind that in
+// generation_config.json.
+void find_end_of_text(const fs::path& folder, ModelFile& model) {
+  const fs::path path = folder / "generation_config.json";
+  if (model.layout.empty() || !fs::is_regular_file(path)) return;
+  const auto tokenizer = open_tokenizer(model);
+  std::vector<TokenId> ends = ends_in(path, *tokenizer);
+  try {
+    std::erase(ends, ChatLayout(*tokenizer, model.layout).end_id());
+  } catch (const Error&) {  // a foreign layout, whose end nobody knows here
+    return;
+  }
+  if (ends.empty()) return;
+  model.tokenizer->special.eos = ends.front();
+  model.tokenizer->eos_text.clear();
+}
+
 }  // namespace
 
 bool is_hugging_face_folder(const fs::path& folder) {
@@ -244,6 +272,7 @@ ModelFile open_hugging_face(const fs::path& folder) {
   check_tied_head(files, table, out.weights);
   out.tokenizer = read_tokenizer(folder, config.special);
   if (out.tokenizer) out.layout = read_chat_layout(folder);
+  find_end_of_text(folder, out);
   for (const SafetensorsFile& file : files.files()) append_tensors(file, out.tensors);
   return out;
 }

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 struct EndsOfText {
   std::optional<TokenId> bos, pad;
   std::vector<TokenId> ends = {};
-  std::int64_t tokens = 0;  // ids from here on have none
+  std::vector<std::int64_t> silent = {};  // ids that stand for no token
 
   Json end_ids() const {
     if (ends.size() == 1) return ends.front();
@@ -81,10 +81,18 @@ Json generation_json(const ModelConfig& config, const EndsOfText& ends) {
   if (ends.bos) generation.set("bos_token_id", *ends.bos);
   if (!ends.ends.empty()) generation.set("eos_token_id", ends.end_ids());
   if (ends.pad) generation.set("pad_token_id", *ends.pad);
-  Json spare = Json::array();
-  for (std::int64_t id = ends.tokens; ends.tokens > 0 && id < config.vocab_size; ++id) spare.push(id);
-  if (spare.size() > 0) generation.set("suppress_tokens", spare);
+  if (!ends.silent.empty())
+    generation.set("suppress_tokens", Json::array({ends.silent.begin(), ends.silent.end()}));
   return generation;
+}
+
+// Holes in the vocabulary, and rows of the embedding behind its end.
+std::vector<std::int64_t> ids_without_token(const Tokenizer& tokenizer, std::int64_t rows) {
+  std::vector<std::int64_t> ids;
+  for (std::int64_t id = 0; id < rows; ++id)
+    if (id >= tokenizer.vocab_size() || tokenizer.token_type(static_cast<TokenId>(id)) == TokenType::unused)
+      ids.push_back(id);
+  return ids;
 }
 
 constexpr std::string_view kCard = R"(---
@@ -132,7 +140,7 @@ void check_biases(const ModelFile& model, const ParamTable& table) {
       check(std::all_of(model.weights.begin() + param.offset,
                         model.weights.begin() + param.offset + param.count(),
                         [](float value) { return value == 0; }),
-            Hint{"export it as GGUF, or train with --preset qwen3"},
+            Hint{"train without `bias`, as --preset qwen3 does"},
             "{} is not 0, and Transformers' qwen3 has no biases in its MLP", param.name);
 }
 
@@ -147,6 +155,35 @@ std::size_t write_weights(FileOps& ops, const fs::path& path, const ModelFile& m
   add_weights(writer, table, model.weights, dtype, wanted);
   writer.write(ops, path, Existing::refuse, WithDigest::no);
   return static_cast<std::size_t>(std::ranges::count_if(table.all(), wanted));
+}
+
+// Files that a folder of this kind has, be it ours or Transformers' own: nothing of a user's.
+bool is_expected(const fs::directory_entry& entry) {
+  constexpr std::string_view kNames[] = {"README.md",
+                                         "chat_template.jinja",
+                                         "config.json",
+                                         "generation_config.json",
+                                         "model.safetensors",
+                                         "model.safetensors.index.json",
+                                         "tokenizer.json",
+                                         "tokenizer.model",
+                                         "tokenizer_config.json",
+                                         "special_tokens_map.json"};
+  const std::string name = entry.path().filename().string();
+  const bool shard = name.starts_with("model-") && name.ends_with(".safetensors");
+  return entry.symlink_status().type() == fs::file_type::regular &&
+         (shard || std::ranges::count(kNames, name) > 0);
+}
+
+bool is_replaceable(const fs::path& folder) {
+  return is_hugging_face_folder(folder) && std::ranges::all_of(fs::directory_iterator(folder), is_expected);
+}
+
+void check_not_the_source(const fs::path& target, const fs::path& source) {
+  const fs::path folder = fs::weakly_canonical(target), model = fs::weakly_canonical(source);
+  const auto apart = std::mismatch(folder.begin(), folder.end(), model.begin(), model.end());
+  check(apart.first != folder.end(), Hint{"name another folder with -o"},
+        "{} holds the model that is to be exported", target.string());
 }
 
 std::uint64_t bytes_in(const fs::path& folder) {
@@ -191,7 +228,8 @@ HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Exist
              "qwen3"},
         "Transformers' llama, qwen2 and qwen3 cannot express this model: {}", listed(reasons));
   HuggingFaceReport report{.architecture = std::string(architecture_of(config))};
-  AtomicFolder folder(ops, target, existing, is_hugging_face_folder);
+  check_not_the_source(target, model.path);
+  AtomicFolder folder(ops, target, existing, is_replaceable);
   const auto put = [&](std::string_view name, std::string_view content) {
     write_file(ops, folder.path() / name, content, Existing::refuse);
   };
@@ -199,7 +237,8 @@ HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Exist
   bool chats = false;
   if (const auto tokenizer = open_tokenizer(model)) {
     const TokenizerFiles files = hugging_face_tokenizer(model, *tokenizer);
-    ends = {tokenizer->special().bos, tokenizer->special().pad, files.ends, tokenizer->vocab_size()};
+    ends = {tokenizer->special().bos, tokenizer->special().pad, files.ends,
+            ids_without_token(*tokenizer, config.vocab_size)};
     report.notes = files.notes;
     chats = files.chats;
     for (const auto& [name, content] : files.files) put(name, content);

@@ -5,8 +5,8 @@
 //   tokenizer.json, tokenizer_config.json, special_tokens_map.json       see hugging_face_write_tokenizer.h
 //   README.md                              a short model card
 //
-// Ids behind the tokenizer's last (an embedding with rows to spare) are named <|pad_ID|>, and generation suppresses
-// them.
+// Ids behind the tokenizer's last (an embedding with rows to spare) are named <|pad_ID|>; generation suppresses them and
+// the vocabulary's holes.
 #pragma once
 
 #include <filesystem>
@@ -29,7 +29,8 @@ struct HuggingFaceReport {
 std::vector<std::string> reasons_against_hugging_face(const ModelConfig& config);
 
 // `dtype`: f32, bf16 or f16. The folder is complete under its name, or not there at all; a model that is none of the
-// three is refused with all reasons.
+// three is refused with all reasons. Existing::replace takes away a folder of such files and nothing else, and never the
+// one that holds the model itself.
 HuggingFaceReport write_hugging_face(FileOps& ops, const std::filesystem::path& folder, Existing existing,
                                      const ModelFile& model, DType dtype, const Inspector& inspect = {});
 

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/version.h"
+#include "formats/record_keys.h"
 #include "formats/safetensors.h"
 #include "formats/weights_write.h"
 #include "model/config_toml.h"
@@ -29,6 +32,10 @@ void write_model(FileOps& ops, const std::filesystem::path& path, Existing exist
   SafetensorsWriter writer;
   writer.set_metadata(std::string(kConfigKey), to_toml(model.config.model));
   writer.set_metadata(std::string(kVersionKey), std::string(version()));
+  // What is rounded is another model: it need not say what this one said.
+  if (dtype == DType::f32)
+    for (const auto& [key, value] : model.metadata)
+      if (std::ranges::count(kRecordKeys, key) > 0) writer.set_metadata(key, value);
   if (!model.layout.empty()) writer.set_metadata(std::string(kLayoutKey), model.layout);
   add_weights(writer, table, model.weights, dtype);
   // Read as a tokenizer, so that the file holds one that works, with the ids that count.

@@ -1,5 +1,5 @@
 // A model for inference alone, as one safetensors file: weights under the params table's names, the config,
-// the tokenizer if there is one, digests. Nothing of training. Any safetensors reader opens it; model_file.h
+// the tokenizer if there is one, digests. Of training nothing but, in f32, what the model did then (record_keys.h). Any safetensors reader opens it; model_file.h
 // says what is in its metadata.
 #pragma once
 

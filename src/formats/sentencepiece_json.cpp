@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/json.h"
 #include "tokenizer/protobuf.h"
@@ -130,8 +131,9 @@ std::string with_charsmap(const std::string& text, std::string_view charsmap) {
 }  // namespace
 
 void append_pad_tokens(BpeSpec& spec, std::int64_t rows) {
+  const std::unordered_set<std::string> known(spec.vocab.begin(), spec.vocab.end());
   for (auto id = static_cast<std::int64_t>(spec.vocab.size()); id < rows; ++id) {
-    spec.vocab.push_back(fmt::format("<|pad_{}|>", id));
+    spec.vocab.push_back(pad_token_text(id, known));
     spec.added_tokens.push_back({.id = static_cast<TokenId>(id), .content = spec.vocab.back()});
   }
 }

@@ -35,7 +35,11 @@ bool is_blank(std::string_view text) {
 }  // namespace
 
 ChatSession::ChatSession(Batcher& batcher, const ChatLayout& layout, ChatOptions options)
-    : batcher_(batcher), layout_(layout), options_(std::move(options)), system_(options_.system) {}
+    : batcher_(batcher), layout_(layout), options_(std::move(options)), system_(options_.system) {
+  Request asked = options_.asked;
+  asked.prompt = {layout_.end_id()};  // any will do: the rest is what can be wrong already
+  check_request(asked, batcher_.model().config(), batcher_.tokenizer());
+}
 
 Conversation ChatSession::with_system(Conversation turns) const {
   if (!system_.empty()) turns.insert(turns.begin(), {ChatRole::system, system_});
@@ -73,12 +77,17 @@ Reply ChatSession::ask(std::string question, const Show& show, const Interrupt* 
 
 Reply ChatSession::retry(const Show& show, const Interrupt* interrupt) {
   check(last_question_.has_value(), "there is no question to ask again");
-  const Conversation before = history_;
+  const auto restore = [this, before = history_, kept = last_kept_] {
+    history_ = before;
+    last_kept_ = kept;
+  };
   if (last_kept_) history_.resize(history_.size() - 2, Turn{ChatRole::user, {}});
   try {
-    return ask(*last_question_, show, interrupt);
+    Reply reply = ask(*last_question_, show, interrupt);
+    if (!reply.kept) restore();
+    return reply;
   } catch (...) {
-    history_ = before;
+    restore();
     throw;
   }
 }

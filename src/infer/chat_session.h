@@ -37,12 +37,13 @@ struct Reply {
 
 class ChatSession {
  public:
-  // Both outlive it.
+  // Both outlive it. Throws what check_request throws: better now than at every question.
   ChatSession(Batcher& batcher, const ChatLayout& layout, ChatOptions options);
 
   using Show = std::function<void(std::string_view piece)>;  // whole characters, as they come
   Reply ask(std::string question, const Show& show = {}, const Interrupt* interrupt = nullptr);
-  // The last question again, in place of its answer. Without one it is an error.
+  // The last question again, in place of its answer, which stays where nothing comes of it. Without a question it is an
+  // error.
   Reply retry(const Show& show = {}, const Interrupt* interrupt = nullptr);
 
   void clear();                        // forgets all but the system prompt

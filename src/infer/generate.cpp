@@ -27,7 +27,8 @@ void take(const Event& event, Sample& sample) {
 
 Request text_request(const Tokenizer& tokenizer, std::string_view prompt) {
   Request request;
-  if (const auto bos = tokenizer.special().bos) request.prompt.push_back(*bos);
+  const auto bos = tokenizer.special().bos;
+  if (bos && (prompt.empty() || tokenizer.adds_bos())) request.prompt.push_back(*bos);
   tokenizer.encode(prompt, request.prompt);
   check(!request.prompt.empty(), Hint{"give a prompt"},
         "the tokenizer has no bos token, and there is no prompt to begin with");
@@ -41,16 +42,18 @@ std::vector<Sample> generate(Batcher& batcher, Request request, const std::funct
   check(!batcher.busy(), "[generate] the batcher has other requests");
   std::vector<Sample> samples(static_cast<std::size_t>(std::max(request.samples, 0)));
   const RequestId id = batcher.submit(std::move(request));
-  while (batcher.busy()) {
-    const bool interrupted = interrupt && interrupt->asked();
-    for (const Event& event : interrupted ? batcher.cancel(id) : batcher.step()) {
-      if (show) show(event);
-      if (event.error) {
-        batcher.cancel(id);
-        throw *event.error;
+  try {
+    while (batcher.busy()) {
+      const bool interrupted = interrupt && interrupt->asked();
+      for (const Event& event : interrupted ? batcher.cancel(id) : batcher.step()) {
+        if (show) show(event);
+        if (event.error) throw *event.error;
+        take(event, samples[static_cast<std::size_t>(event.sample)]);
       }
-      take(event, samples[static_cast<std::size_t>(event.sample)]);
     }
+  } catch (...) {
+    batcher.cancel(id);  // the next request finds it free
+    throw;
   }
   return samples;
 }

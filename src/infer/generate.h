@@ -25,11 +25,12 @@ struct Sample {
   Usage usage;
 };
 
-// bos + prompt, continued until the text ends (end_ids.h).
+// The prompt, bos in front where the tokenizer adds it (or there is nothing else), continued until the text ends
+// (end_ids.h).
 Request text_request(const Tokenizer& tokenizer, std::string_view prompt);
 
 // Runs the batcher until the request is done. `show` sees every event as it comes. When interrupted, returns what was
-// made, finish == cancelled. The error of a sample is thrown.
+// made, finish == cancelled. The error of a sample is thrown. Whatever is thrown, the batcher is free again.
 std::vector<Sample> generate(Batcher& batcher, Request request,
                              const std::function<void(const Event&)>& show = {},
                              const Interrupt* interrupt = nullptr);

@@ -10,15 +10,6 @@ namespace {
 
 constexpr int kMostSamples = 1000;
 
-bool is_utf8(std::string_view text) {
-  for (const char *at = text.data(), *end = at + text.size(); at < end;) {
-    const Utf8Char character = decode_utf8(at, end);
-    if (!character.valid) return false;
-    at += character.bytes;
-  }
-  return true;
-}
-
 void check_stop_strings(const Request& request, const Tokenizer* tokenizer) {
   const auto& strings = request.stop_strings;
   check(strings.empty() || tokenizer != nullptr, "stop: this model has no tokenizer, and so no text");

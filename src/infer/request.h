@@ -63,7 +63,9 @@ struct Usage {
 struct Event {
   RequestId request = 0;
   int sample = 0;
-  std::string text = {};  // new: whole characters only, and never a piece of a stop string. May be empty
+  // New: whole characters only, and never a piece of a stop string. May be empty. A character inside of which a sample
+  // is cut (length, cancelled) is left out.
+  std::string text = {};
   // New: those whose text begins in the texts so far. Scores only if asked for.
   std::vector<TokenScore> tokens = {};
   std::vector<TokenScore> prompt = {};      // if score_prompt: once, all of it, in sample 0's first event

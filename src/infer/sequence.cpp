@@ -101,7 +101,9 @@ void Sequence::release_tokens(bool all, Event& event) {
 }
 
 void Sequence::end(FinishReason reason, Event& event) {
-  if (decoder_ && !stop_strings_.stopped_by()) add_text(decoder_->finish(), event);
+  // The model ended inside of a character: U+FFFD. We did: its first bytes say nothing.
+  const bool by_itself = reason == FinishReason::stop && !stop_strings_.stopped_by();
+  if (decoder_ && by_itself) add_text(decoder_->finish(), event);
   const bool cut = stop_strings_.stopped_by().has_value();
   if (!cut) event.text += stop_strings_.finish();
   release_tokens(!cut, event);

@@ -17,7 +17,7 @@ KvCache::KvCache(const ModelConfig& config, std::int64_t slots, DType dtype)
       layers_(config.layers),
       dtype_(dtype),
       arena_(2 * layers_ * slots_ * context_ * width_ * dtype_bytes(dtype), "the key-value cache",
-             "lower the number of slots or the context") {}
+             "ask for fewer slots or samples, or a shorter context") {}
 
 Tensor KvCache::matrix(std::int64_t index) const {
   const std::int64_t rows = slots_ * context_;

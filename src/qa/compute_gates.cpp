@@ -74,21 +74,24 @@ GateOutcome logits_gate(Subject& subject) {
   return passed("{} finite logits", logits.size());
 }
 
-GateOutcome decode_gate(Subject& subject) {
-  const std::vector<std::int32_t> tokens = random_tokens(subject.file.config.model);
-  const auto V = static_cast<std::size_t>(subject.file.config.model.vocab_size);
-  const LogitComparison same =
-      compare_logits(scored(subject.exact(), tokens), decoded(subject.exact(), tokens), V);
+GateOutcome decode_verdict(std::span<const float> at_once, std::span<const float> one_by_one, std::size_t V) {
+  const LogitComparison same = compare_logits(at_once, one_by_one, V);
   if (!same.equal())
     return failed("at position {} decoding and scoring differ by {:.2g} of the largest logit", same.worst_row,
                   same.largest);
-  return passed("{} positions, at most {:.2g} of the largest logit apart", tokens.size(), same.largest);
+  return passed("{} positions, at most {:.2g} of the largest logit apart", at_once.size() / V, same.largest);
+}
+
+GateOutcome decode_gate(Subject& subject) {
+  const std::vector<std::int32_t> tokens = random_tokens(subject.file.config.model);
+  return decode_verdict(scored(subject.exact(), tokens), decoded(subject.exact(), tokens),
+                        static_cast<std::size_t>(subject.file.config.model.vocab_size));
 }
 
 GateOutcome golden_gate(Subject& subject) {
   const std::string *ids = subject.find_metadata(kGoldenKey), *nats = subject.find_metadata(kGoldenNatsKey);
   if (!ids || !nats)
-    return skipped("the file holds no golden output: only checkpoints of `thimble train` do");
+    return skipped("the file holds no golden output: checkpoints of `thimble train` and their f32 copies do");
   const Tokenizer* tokenizer = subject.tokenizer();
   if (!tokenizer) return failed("there is a golden output, but no tokenizer");
   const GoldenOutput golden = golden_from(*ids, *nats, tokenizer->vocab_size());
@@ -104,6 +107,8 @@ GateOutcome golden_gate(Subject& subject) {
   for (std::size_t i = 0; i < golden.ids.size(); ++i) {
     const auto here = std::span(logits).subspan(i * V, V);
     const auto choices = here.first(static_cast<std::size_t>(tokenizer->vocab_size()));
+    if (stats_of(here).not_finite > 0)
+      return failed("the logits of token {} of {} are not finite", i + 1, golden.ids.size());
     if (!is_as_likely(choices, golden.ids[i]))
       return failed("token {} of {} is {}, when it was saved the model said {}", i + 1, golden.ids.size(),
                     likeliest_id(choices), golden.ids[i]);
@@ -119,21 +124,25 @@ GateOutcome golden_gate(Subject& subject) {
 
 GateOutcome bpb_gate(Subject& subject) {
   if (subject.request.data.empty()) return skipped("no data: --data X");
-  const auto record = recorded(subject, kValBpbKey);
-  if (!record) return skipped("the file records no bits per byte of its own");
   const Tokenizer* tokenizer = subject.tokenizer();
   if (!tokenizer) return failed("there is no tokenizer to read the data with");
   const TokenSet set = open_eval_set(subject.request.data, *tokenizer, subject.progress, subject.interrupt);
   const Config& config = subject.file.config;
   const ByteTable bytes(*tokenizer, static_cast<TokenId>(config.model.vocab_size));
-  const Score score = score_set(subject.usual(), bytes, set,
-                                {.val_tokens = config.train.val_tokens, .isolate = config.model.isolate},
-                                subject.progress, subject.interrupt);
+  const auto most = recorded(subject, kValTokensKey);
+  const ScoreOptions options{.val_tokens = most ? static_cast<std::int64_t>(*most) : config.train.val_tokens,
+                             .isolate = config.model.isolate};
+  const Score score = score_set(subject.usual(), bytes, set, options, subject.progress, subject.interrupt);
+  if (score.bytes == 0) return failed("the {} tokens that were scored stand for no bytes", score.tokens);
+  // Whoever names data gets its figure, also where there is nothing to hold it to.
+  const double bits = score.bits_per_byte();
+  const auto record = recorded(subject, kValBpbKey);
+  if (!record) return skipped("{:.4f}, but the file records none to compare with", bits);
   const std::string* known = subject.find_metadata(kValSetKey);
-  const std::string figures = fmt::format("{:.4f}, recorded {:.4f}{}", score.bits_per_byte(), *record,
-                                          known && *known == set.fingerprint() ? "" : " on other data");
-  const bool good = score.bits_per_byte() <= *record * (1 + kBpbTolerance);
-  return {good ? GateStatus::passed : GateStatus::failed, figures};
+  if (!known || *known != set.fingerprint())
+    return skipped("{:.4f}, but the recorded {:.4f} is of other data", bits, *record);
+  return {bits <= *record * (1 + kBpbTolerance) ? GateStatus::passed : GateStatus::failed,
+          fmt::format("{:.4f}, recorded {:.4f}", bits, *record)};
 }
 
 GateOutcome throughput_gate(Subject& subject) {

@@ -104,7 +104,7 @@ std::optional<fs::path> metrics_of(const fs::path& model) {
 }
 
 void add_history(const fs::path& metrics, TrainingFacts& facts) {
-  const RunHistory history = read_history(metrics);
+  const RunHistory history = read_history(metrics, facts.step);
   if (history.steps() == 0) return;
   facts.losses = history.losses().points();
   for (const RunHistory::Validation& validation : history.validations())
@@ -127,7 +127,8 @@ std::optional<TrainingFacts> training_facts(const ModelFile& file, const Tokeniz
     facts.golden_text = tokenizer->decode(facts.golden, {.keep_special = true});
   }
   const SafetensorsFile checkpoint = SafetensorsFile::open(file.path);
-  if (checkpoint.find(kTrainStateTensor)) {
+  // Somebody who wrote the file again may have left the digests out: then its state is nothing to go on.
+  if (checkpoint.find(kTrainStateTensor) && checkpoint.find(kDigestTensor)) {
     const TrainState state = read_checkpoint_head(checkpoint).state;
     facts.tokens = state.tokens;
     if (state.best_step >= 0) {

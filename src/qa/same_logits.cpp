@@ -42,7 +42,7 @@ TokenId likeliest_id(std::span<const float> logits) {
 bool is_as_likely(std::span<const float> logits, TokenId id) {
   const TensorStats stats = stats_of(logits);
   if (stats.not_finite > 0) return false;
-  return stats.most - double{logits[static_cast<std::size_t>(id)]} < kRounding * stats.deviation;
+  return stats.most - double{logits[static_cast<std::size_t>(id)]} <= kRounding * stats.deviation;
 }
 
 }  // namespace thimble

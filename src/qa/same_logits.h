@@ -19,8 +19,8 @@ LogitComparison compare_logits(std::span<const float> a, std::span<const float> 
 
 TokenId likeliest_id(std::span<const float> logits);  // the first of equals
 
-// Could rounding (bf16 here, f32 there) have made this id the likeliest? Its logit must be less than 5 % of the
-// logits' deviation below the largest.
+// Could rounding (bf16 here, f32 there) have made this id the likeliest? Its logit must be at most 5 % of the
+// logits' deviation below the largest; where one is not finite, none is.
 bool is_as_likely(std::span<const float> logits, TokenId id);
 
 }  // namespace thimble

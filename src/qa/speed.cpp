@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/rng.h"
+#include "base/temporary_folder.h"
 #include "model/rows.h"
-#include "qa/temporary_folder.h"
 #include "train/learned_tokenizer.h"
 
 namespace thimble {

@@ -65,4 +65,9 @@ GateOutcome throughput_gate(Subject& subject);
 // ... and what becomes of it elsewhere (export_gate.cpp).
 GateOutcome export_gate(Subject& subject);
 
+// The verdicts of two of them by themselves, for what no file can be made to do: logits of rows of V, computed in two
+// ways, and a file that was written as the subject.
+GateOutcome decode_verdict(std::span<const float> at_once, std::span<const float> one_by_one, std::size_t V);
+GateOutcome export_verdict(std::string_view format, Subject& subject, const std::filesystem::path& path);
+
 }  // namespace thimble

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/patterns.h"
 #include "tokenizer/protobuf.h"
@@ -31,11 +32,17 @@ constexpr std::array<PreName, 7> kPreNames = {{{"gpt-2", Pattern::gpt2, false},
                                                {"llama3", Pattern::llama3, true},
                                                {"gpt-4o", Pattern::o200k, false}}};
 
+// For messages: foreign text, cut and without control characters.
+std::string shown(std::string_view text) {
+  constexpr std::size_t kShown = 40;
+  return Json(text.substr(0, kShown)).dump();
+}
+
 const PreName& pre_with_name(std::string_view name) {
   for (const PreName& pre : kPreNames)
     if (pre.name == name) return pre;
   fail(Hint{"thimble knows gpt-2, qwen2, dbrx, smaug-bpe, llama-bpe and gpt-4o"},
-       "the GGUF's tokenizer.ggml.pre is \"{}\", which thimble does not support", name);
+       "the GGUF's tokenizer.ggml.pre is {}, which thimble does not support", shown(name));
 }
 
 const PreName& pre_for(Pattern pattern, bool ignore_merges) {
@@ -57,13 +64,13 @@ void add_merges(BpeSpec& spec, const std::vector<std::string>& merges) {
     ids.emplace(spec.vocab[id], static_cast<TokenId>(id));
   auto id_of = [&](const std::string& token, const std::string& merge) {
     const auto found = ids.find(token);
-    check(found != ids.end(), "the GGUF's merge \"{}\" needs the token \"{}\", which is not there", merge,
-          token);
+    check(found != ids.end(), "the GGUF's merge {} needs the token {}, which is not there", shown(merge),
+          shown(token));
     return found->second;
   };
   for (const std::string& merge : merges) {
     const std::size_t space = merge.find(' ', 1);  // a token may not be a space: it is spelled Ġ
-    check(space != merge.npos, "the GGUF's merge \"{}\" is not two tokens with a space between", merge);
+    check(space != merge.npos, "the GGUF's merge {} is not two tokens with a space between", shown(merge));
     const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
     spec.merges.push_back({id_of(left, merge), id_of(right, merge), id_of(left + right, merge)});
   }
@@ -176,7 +183,7 @@ void check_types(const GgufVocabulary& vocabulary) {
         "the GGUF has {} tokens and {} token types", vocabulary.tokens.size(), vocabulary.types.size());
   std::unordered_set<std::string_view> texts;
   for (const std::string& token : vocabulary.tokens)
-    check(texts.insert(token).second, "the GGUF has the token \"{}\" twice", token);
+    check(texts.insert(token).second, "the GGUF has the token {} twice", shown(token));
   for (const std::int32_t type : vocabulary.types)
     check(type >= 1 && type <= 6, "the GGUF has a token of type {}; expected 1 to 6", type);
   for (const auto& id :
@@ -192,6 +199,11 @@ std::string split_text(const BpeSpec& spec) {
   return "not by a pattern";
 }
 
+bool is_nfc(const std::vector<NormalizerStep>& steps) {
+  const auto* form = steps.size() == 1 ? std::get_if<UnicodeForm>(&steps.front()) : nullptr;
+  return form && *form == UnicodeForm::nfc;
+}
+
 void add_bpe(const BpeTokenizer& tokenizer, GgufVocabulary& vocabulary) {
   const BpeSpec& spec = tokenizer.spec();
   const auto pattern = PreTokenizer(spec.pre_tokenizer).pattern();
@@ -199,8 +211,11 @@ void add_bpe(const BpeTokenizer& tokenizer, GgufVocabulary& vocabulary) {
   check(spec.byte_level(), "llama.cpp runs byte-level BPE only, and this tokenizer's words are not bytes");
   check(pattern || bytes, Hint{"train the tokenizer with the pattern gpt2, llama3, qwen2 or o200k"},
         "llama.cpp has no name for how this tokenizer splits text: {}", split_text(spec));
-  check(spec.normalizer.empty() || (spec.normalizer.size() == 1 && pattern == Pattern::qwen2),
+  check(spec.normalizer.empty() || (is_nfc(spec.normalizer) && pattern == Pattern::qwen2),
         "llama.cpp cannot normalise text as this tokenizer does");  // Qwen's NFC is dropped there as well
+  const std::vector<TokenId>&before = spec.post_processor.before, &after = spec.post_processor.after;
+  check(after.empty() && (before.empty() || (before.size() == 1 && before[0] == tokenizer.special().bos)),
+        "llama.cpp puts bos before a text and nothing else around it; this tokenizer's template differs");
   vocabulary.model = "gpt2";
   vocabulary.pre = pre_for(pattern.value_or(Pattern::qwen2), spec.ignore_merges).name;
   vocabulary.add_bos = !spec.post_processor.before.empty();
@@ -255,7 +270,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufVocabulary& vocabulary)
   if (vocabulary.model == "gpt2") return bpe_from_gguf(vocabulary);
   if (vocabulary.model == "llama") return pieces_from_gguf(vocabulary);
   fail(Hint{"thimble knows gpt2 and llama"},
-       "the GGUF's tokenizer.ggml.model is \"{}\", which thimble does not support", vocabulary.model);
+       "the GGUF's tokenizer.ggml.model is {}, which thimble does not support", shown(vocabulary.model));
 }
 
 GgufVocabulary gguf_vocabulary_of(const Tokenizer& tokenizer) {

@@ -49,8 +49,15 @@ void Tokenizer::prefer(const SpecialIds& ids) {
   for (const auto member : {&SpecialIds::bos, &SpecialIds::eos, &SpecialIds::unk, &SpecialIds::pad}) {
     if (!(ids.*member)) continue;
     check_id(*(ids.*member));
+    // bos ends a text where there is no eos: an eos that is the bos says no more than that (DESIGN 8.1).
+    if (member == &SpecialIds::eos && ids.eos == special_.bos && !special_.eos) continue;
     special_.*member = ids.*member;
   }
+}
+
+bool Tokenizer::adds_bos() const {
+  const std::vector<TokenId> ids = encode("a", {.add_special = true});
+  return special_.bos && !ids.empty() && ids.front() == *special_.bos;
 }
 
 void Tokenizer::check_id(TokenId id) const {
@@ -67,6 +74,12 @@ std::vector<std::vector<TokenId>> encode_all(const Tokenizer& tokenizer,
                    tokenizer.encode(texts[i], ids[i], options);
                });
   return ids;
+}
+
+std::string bytes_of_token(const Tokenizer& tokenizer, TokenId id) {
+  std::string bytes;
+  tokenizer.append_token(id, false, bytes);
+  return bytes.empty() ? tokenizer.token_text(id) : bytes;
 }
 
 std::vector<std::string> special_tokens_for(bool chat) {

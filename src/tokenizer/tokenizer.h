@@ -57,6 +57,7 @@ class Tokenizer {
   virtual TokenId vocab_size() const = 0;
   const SpecialIds& special() const { return special_; }
   void prefer(const SpecialIds& ids);  // ids known from elsewhere replace those found in the file
+  bool adds_bos() const;               // does the file say that bos is put before a text?
 
   // Appends to `ids`.
   virtual void encode(std::string_view text, std::vector<TokenId>& ids, EncodeOptions options = {}) const = 0;
@@ -93,6 +94,9 @@ class Tokenizer {
 std::vector<std::vector<TokenId>> encode_all(const Tokenizer& tokenizer,
                                              std::span<const std::string_view> texts,
                                              EncodeOptions options = {});
+
+// What a token adds inside of a text, byte for byte; the name of a token that adds nothing ("<end_turn>").
+std::string bytes_of_token(const Tokenizer& tokenizer, TokenId id);
 
 // The special tokens of tokenizers made here, in the order of their ids (DESIGN 8.1).
 std::vector<std::string> special_tokens_for(bool chat);

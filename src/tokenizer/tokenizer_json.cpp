@@ -184,10 +184,15 @@ void place_added_tokens(BpeSpec& spec, const std::unordered_map<std::string_view
   for (const AddedToken& token : spec.added_tokens) place_token(spec.vocab, token.content, token.id);
 }
 
-// Names that an export gave to rows of the embedding without a token (DESIGN 8.5): still no tokens.
+bool is_pad_token(const AddedToken& token) {
+  const std::string text = pad_token_text(token.id, {});
+  return token.content.starts_with(text) && token.content.find_first_not_of('_', text.size()) == text.npos;
+}
+
+// Names that an export gave to rows of the embedding without a token: still no tokens.
 void drop_pad_tokens(BpeSpec& spec) {
   std::erase_if(spec.added_tokens, [&](const AddedToken& token) {
-    const bool pad = token.content == fmt::format("<|pad_{}|>", token.id);
+    const bool pad = is_pad_token(token);
     if (pad) spec.vocab[static_cast<std::size_t>(token.id)].clear();
     return pad;
   });
@@ -267,6 +272,12 @@ void append_line(std::string& out, std::string_view key, const Json& value) {
 }
 
 }  // namespace
+
+std::string pad_token_text(std::int64_t id, const std::unordered_set<std::string>& known) {
+  std::string text = fmt::format("<|pad_{}|>", id);
+  while (known.contains(text)) text += '_';  // nobody takes two tokens of one text
+  return text;
+}
 
 BpeSpec parse_tokenizer_json(std::string_view text, std::string_view name) {
   FileVisitor visitor;

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <unordered_set>
 
 #include "tokenizer/bpe_spec.h"
 
@@ -13,5 +14,9 @@ namespace thimble {
 BpeSpec parse_tokenizer_json(std::string_view text, std::string_view name);
 
 std::string write_tokenizer_json(const BpeSpec& spec);
+
+// What exports call a row of the embedding without a token (DESIGN 8.5): <|pad_ID|>, with _ behind it as long as a token
+// has that text. Reading a tokenizer.json drops such tokens.
+std::string pad_token_text(std::int64_t id, const std::unordered_set<std::string>& known);
 
 }  // namespace thimble

@@ -143,6 +143,16 @@ void append_utf8(std::string& out, char32_t code) {
   }
 }
 
+bool is_utf8(std::string_view text) {
+  const char *at = text.data(), *end = at + text.size();
+  while ((at = skip_ascii(at, end)) != end) {
+    const Utf8Char character = decode_utf8(at, end);
+    if (!character.valid) return false;
+    at += character.bytes;
+  }
+  return true;
+}
+
 const char* skip_ascii(const char* at, const char* end) {
   constexpr std::uint64_t kHighBits = 0x8080808080808080u;
   for (std::uint64_t eight; end - at >= 8; at += 8) {

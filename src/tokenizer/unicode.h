@@ -38,6 +38,9 @@ struct Utf8Char {
 Utf8Char decode_utf8(const char* at, const char* end);
 void append_utf8(std::string& out, char32_t code);
 
+// Characters from beginning to end, no byte that is not part of one.
+bool is_utf8(std::string_view text);
+
 // The first byte beyond ASCII, or `end`.
 const char* skip_ascii(const char* at, const char* end);
 

@@ -29,6 +29,7 @@ std::string to_json(const TrainState& state) {
       .set("validation_due", state.validation_due)
       .set("averaged", state.averaged)
       .set("elapsed_seconds", state.elapsed_seconds)
+      .set("began_trained", state.began_trained)
       .set("data_digest", state.data_digest)
       .set("layout", state.layout)
       .dump();
@@ -47,6 +48,7 @@ TrainState state_from_json(const std::string& text, std::string_view name) {
   state.averaged = json.at("averaged").as_int();
   state.validation_due = json.at("validation_due").as_bool();
   state.elapsed_seconds = json.at("elapsed_seconds").as_double();
+  if (const Json* began = json.find("began_trained")) state.began_trained = began->as_bool();
   state.data_digest = json.at("data_digest").as_string();
   state.layout = json.at("layout").as_string();
   check(state.step >= 0 && state.tokens >= 0 && state.best_step >= -1 && state.elapsed_seconds >= 0 &&

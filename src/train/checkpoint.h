@@ -11,7 +11,7 @@
 //
 // Metadata: thimble.config (the resolved config as TOML), thimble.layout (chats), thimble.step, thimble.version, and
 // what `thimble qa` holds the model to: thimble.golden and thimble.golden_nats (golden.h) and, if this very step was validated, thimble.val_loss,
-// thimble.val_bpb and thimble.val_set (which tokens those are of).
+// thimble.val_bpb, thimble.val_set and thimble.val_tokens (which tokens those are of, and how many).
 // No time, host or speed: equal runs give equal bytes.
 #pragma once
 
@@ -25,6 +25,7 @@
 
 #include "base/file_ops.h"
 #include "data/loader_rows.h"
+#include "formats/record_keys.h"
 #include "formats/safetensors.h"
 #include "model/model.h"
 #include "optim/averaging.h"
@@ -44,19 +45,14 @@ struct TrainState {
   bool validation_due = false;         // it was interrupted
   std::int64_t averaged = 0;           // states in the average
   double elapsed_seconds = 0;          // of steps; kept only where max_seconds counts
+  bool began_trained = false;          // from the weights of a model: its step 0 may be the best
   std::string data_digest;             // of the tokens, training and validation
   std::string layout;  // of chats, for whoever talks to the model; empty: it learned from text
 
   bool operator==(const TrainState&) const = default;
 };
 
-inline constexpr std::string_view kGoldenKey = "thimble.golden";
-inline constexpr std::string_view kGoldenNatsKey = "thimble.golden_nats";
-inline constexpr std::string_view kValLossKey = "thimble.val_loss";  // nats per token
-inline constexpr std::string_view kValBpbKey = "thimble.val_bpb";    // bits per byte
-inline constexpr std::string_view kValSetKey = "thimble.val_set";    // TokenSet::fingerprint()
-
-// What the model did when it was saved, under the keys above.
+// What the model did when it was saved, under the keys of record_keys.h.
 using CheckpointRecord = std::vector<std::pair<std::string, std::string>>;
 
 // What changes with every step.

@@ -92,11 +92,12 @@ double RunHistory::bytes_per_token() const {
   return targets > 0 ? bytes / targets : 0;
 }
 
-RunHistory read_history(const std::filesystem::path& metrics) {
+RunHistory read_history(const std::filesystem::path& metrics, std::int64_t last_step) {
   RunHistory history;
   std::ifstream file(metrics);
   for (std::string line; std::getline(file, line);) {
     const Json event = parse_json(line, metrics.string());
+    if (event.at("step").as_int() > last_step) break;
     if (event.at("event").as_string() == "step")
       history.add({.loss = event.at("loss").as_double(),
                    .targets = event.at("targets").as_int(),

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -64,7 +65,8 @@ class RunHistory {
   std::vector<Validation> validations_;
 };
 
-// From a metrics.jsonl that metrics.h wrote.
-RunHistory read_history(const std::filesystem::path& metrics);
+// From a metrics.jsonl that metrics.h wrote; nothing that came after `last_step`.
+RunHistory read_history(const std::filesystem::path& metrics,
+                        std::int64_t last_step = std::numeric_limits<std::int64_t>::max());
 
 }  // namespace thimble

@@ -1,7 +1,6 @@
 #include "train/learned_tokenizer.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 
@@ -9,6 +8,7 @@
 #include "base/files.h"
 #include "base/number.h"
 #include "base/parallel.h"
+#include "base/temporary_folder.h"
 #include "data/document.h"
 #include "data/records.h"
 #include "data/sources.h"
@@ -29,7 +29,7 @@ constexpr std::string_view kEndOfText = "<|endoftext|>\n";
 class ContentsFile {
  public:
   ContentsFile(const DataSource& source, DataKind kind, const Interrupt& interrupt)
-      : path_(fs::temp_directory_path() / fmt::format("thimble-contents-{}.txt", getpid())) {
+      : path_(folder_.path() / "contents.txt") {
     AtomicFile file(ops_, path_, Existing::replace);
     RecordReader reader(source, DocumentSplit::end_of_text, kind == DataKind::chat);
     std::string buffer;
@@ -49,17 +49,12 @@ class ContentsFile {
     flush();
     file.commit();
   }
-  ~ContentsFile() {
-    std::error_code ignored;
-    fs::remove(path_, ignored);
-  }
-  ContentsFile(const ContentsFile&) = delete;
-  ContentsFile& operator=(const ContentsFile&) = delete;
 
   const fs::path& path() const { return path_; }
 
  private:
   PosixFileOps ops_;
+  TemporaryFolder folder_;
   fs::path path_;
 };
 

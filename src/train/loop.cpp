@@ -134,6 +134,7 @@ class Trainer {
     model_.weights_changed();
     averaging_.begin(model_.weights());
     state_.averaged = averaging_.count();
+    state_.began_trained = !around_.request.initial_weights.empty();
     const DataFacts facts{.documents = around_.data.documents,
                           .tokens = loader_.tokens_per_epoch(),
                           .bytes = around_.data.bytes,
@@ -189,11 +190,14 @@ class Trainer {
   void first_validation() {
     if (!result_.status.empty()) return;
     if (state_.validation_due) return close_step(true);
-    if (around_.request.resume || !around_.request.validate_first || !around_.data.val) return;
-    validate();
-    if (!state_.validation_due) return;
-    result_.status = "interrupted";  // --resume begins with it
-    save(false);
+    if (!begins_with_validation()) return;
+    const bool best = validate();
+    if (state_.validation_due) result_.status = "interrupted";  // --resume begins with it
+    if (best || state_.validation_due) save(best);
+  }
+
+  bool begins_with_validation() const {
+    return !around_.request.resume && around_.request.validate_first && around_.data.val;
   }
 
   // What the matrix products of this model reach here with nothing around them.
@@ -208,7 +212,9 @@ class Trainer {
     for (std::int64_t i = 0; i < config_.train.prime_steps && result_.status.empty(); ++i) {
       steps_->prime(qat_bits());
       if (observer_) observer_->primed(i + 1, config_.train.prime_steps);
-      if (around_.interrupt.asked()) close_step(false);
+      if (!around_.interrupt.asked()) continue;
+      if (begins_with_validation()) state_.validation_due = true;
+      close_step(false);
     }
   }
 
@@ -334,6 +340,7 @@ class Trainer {
     if (result_.val_bpb > 0) record.emplace_back(kValBpbKey, fmt::format("{}", result_.val_bpb));
     if (val_set_.empty()) val_set_ = around_.data.val->fingerprint();
     record.emplace_back(kValSetKey, val_set_);
+    record.emplace_back(kValTokensKey, fmt::format("{}", config_.train.val_tokens));
     return record;
   }
 

@@ -11,7 +11,7 @@ namespace thimble {
 
 // Takes the validation of state.step into the state; true if it is the best.
 inline bool note_validation(const TrainConfig& config, double loss, TrainState& state) {
-  if (state.step == 0) return false;  // an untrained model is nobody's best
+  if (state.step == 0 && !state.began_trained) return false;  // an untrained model is nobody's best
   const bool first = state.best_step < 0;
   if (first || loss < state.patience_loss - config.min_delta) {
     state.patience_loss = loss;

@@ -81,6 +81,9 @@ TrainData open_train_data(const OpenDataRequest& request, const Log& log, const 
   if (!validation->files(DataSplit::val).empty())
     data.val = open_split(*validation, DataSplit::val,
                           TokenMarks::of(*request.tokenizer, validation->kind(), LossOn::assistant));
+  check(data.val || request.settings.val_data.empty(),
+        Hint{"leave out --val-data: a part of --data is taken"}, "{} holds nothing to validate on",
+        request.settings.val_data.string());
   if (folder.manifest) {
     data.documents = folder.manifest->train.documents;
     data.bytes = folder.manifest->train.bytes;

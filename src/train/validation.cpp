@@ -9,7 +9,10 @@ std::optional<Score> score_or_nothing(Model& model, const TokenSet& val, const B
                                       const std::function<void(std::int64_t)>& on_scored) {
   try {
     return score_set(model, bytes, val,
-                     {.val_tokens = val_tokens, .isolate = model.config().isolate, .on_scored = on_scored},
+                     {.val_tokens = val_tokens,
+                      .isolate = model.config().isolate,
+                      .may_diverge = true,
+                      .on_scored = on_scored},
                      ProgressOutput::nowhere(), &interrupt);
   } catch (const Interrupted&) {
     return std::nullopt;

@@ -14,6 +14,18 @@ TEST(Interrupt, TheFirstSignalAsks) {
   EXPECT_THROW(interrupt.throw_if_asked(), Interrupted);
 }
 
+TEST(Interrupt, WhatWasIgnoredStaysIgnored) {
+  std::signal(SIGINT, SIG_IGN);  // as a shell does for what it starts in the background
+  {
+    Interrupt interrupt;
+    std::raise(SIGINT);
+    EXPECT_FALSE(interrupt.asked());
+    std::raise(SIGTERM);
+    EXPECT_TRUE(interrupt.asked());
+  }
+  EXPECT_EQ(std::signal(SIGINT, SIG_DFL), SIG_IGN);
+}
+
 TEST(InterruptDeathTest, TheSecondStopsAtOnce) {
   EXPECT_EXIT(
       {

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <deque>
 
+#include "cli/console.h"
 #include "cli/line_history.h"
 #include "support/temp_folder.h"
 
@@ -34,7 +35,7 @@ class Typed : public LineEditor {
 std::vector<std::string> messages(std::deque<std::string> lines) {
   Typed typed(std::move(lines));
   std::vector<std::string> out;
-  for (Line line = read_message(typed, "> "); line.end == LineEnd::line; line = read_message(typed, "> "))
+  for (Message line = read_message(typed, "> "); line.end == LineEnd::line; line = read_message(typed, "> "))
     out.push_back(line.text);
   return out;
 }
@@ -61,6 +62,22 @@ TEST(ChatInput, ThreeQuotesBeginAndEndABlock) {
   EXPECT_EQ(messages({"\"\"\"", "\"\"\""}), Texts{""});
 }
 
+TEST(ChatInput, WhatStandsInQuotesIsNoCommand) {
+  for (const std::deque<std::string>& lines :
+       {std::deque<std::string>{"\"\"\"/quit\"\"\""}, {"\"\"\"", "/quit"}}) {
+    Typed typed(lines);
+    const Message message = read_message(typed, "> ");
+    EXPECT_EQ(message.text, "/quit");
+    EXPECT_TRUE(message.quoted);
+    Typed again({message.as_typed()});  // by the arrow keys
+    EXPECT_EQ(read_message(again, "> ").text, "/quit");
+  }
+  Typed plain({"/quit"});
+  const Message message = read_message(plain, "> ");
+  EXPECT_FALSE(message.quoted);
+  EXPECT_EQ(message.as_typed(), "/quit");
+}
+
 TEST(ChatInput, AnInterruptedMessageIsVoid) {
   for (const std::deque<std::string>& lines : {std::deque<std::string>{}, {"a\\"}, {"\"\"\"a"}, {"\"\"\""}}) {
     Typed typed(lines, LineEnd::interrupted);
@@ -81,6 +98,7 @@ TEST(ChatInput, CommandsBeginWithOneSlash) {
   EXPECT_EQ(parsed("/pasted\ntext"), "message");
   EXPECT_EQ(unescaped_message("//etc"), "/etc");
   EXPECT_EQ(unescaped_message("etc"), "etc");
+  EXPECT_EQ(unescaped_message("// a comment\nint x;"), "// a comment\nint x;") << "pasted code is as it was";
 }
 
 TEST(ChatInput, NoModelSendsEscapeSequences) {
@@ -92,24 +110,41 @@ TEST(ChatInput, NoModelSendsEscapeSequences) {
       << "U+009B begins a sequence, too";
 }
 
+constexpr auto kOwnerReadsAndWrites =
+    std::filesystem::perms::owner_read | std::filesystem::perms::owner_write;
+
+std::filesystem::perms permissions(const std::filesystem::path& path) {
+  return std::filesystem::status(path).permissions();
+}
+
 TEST(LineHistory, ComesBackAsItWas) {
   const TempFolder folder;
   const Texts lines = {"one", "two\nlines", "\"\\ Grüße 😀"};
   const auto path = folder / "deep/down/history";
-  write_line_history(path, lines);
-  EXPECT_EQ(read_line_history(path), lines);
-  EXPECT_EQ(std::filesystem::status(path.parent_path()).permissions(), std::filesystem::perms::owner_all);
-  write_line_history(path, Texts{"three"});
-  EXPECT_EQ(read_line_history(path), Texts{"three"});
+  for (const std::string& line : lines) append_line_history(path, line);
+  EXPECT_EQ(read_line_history(path, 9), lines);
+  EXPECT_EQ(permissions(path.parent_path()), std::filesystem::perms::owner_all);
+  EXPECT_EQ(permissions(path), kOwnerReadsAndWrites);
+}
+
+TEST(LineHistory, OfManyLinesTheNewestStay) {
+  const TempFolder folder;
+  const auto path = folder.write("history", "\"a\"\n\"b\"\n\"c\"\n");
+  EXPECT_EQ(read_line_history(path, 2), (Texts{"b", "c"}));
+  EXPECT_EQ(folder.read("history"), "\"b\"\n\"c\"\n");
+  EXPECT_EQ(permissions(path), kOwnerReadsAndWrites);
+  append_line_history(path, "d");  // by another chat, that has not read it
+  EXPECT_EQ(read_line_history(path, 9), (Texts{"b", "c", "d"}));
 }
 
 TEST(LineHistory, IsNoReasonToComplain) {
   const TempFolder folder;
-  EXPECT_TRUE(read_line_history({}).empty());
-  EXPECT_TRUE(read_line_history(folder / "nothing").empty());
-  EXPECT_TRUE(read_line_history(folder.path()).empty());
-  EXPECT_EQ(read_line_history(folder.write("odd", "\"a\"\nnonsense\n3\n\"b\"")), (Texts{"a", "b"}));
-  write_line_history(folder / "odd/below/a/file", Texts{"x"});
+  EXPECT_TRUE(read_line_history({}, 9).empty());
+  EXPECT_TRUE(read_line_history(folder / "nothing", 9).empty());
+  EXPECT_TRUE(read_line_history(folder.path(), 9).empty());
+  EXPECT_EQ(read_line_history(folder.write("odd", "\"a\"\nnonsense\n3\n\"b\""), 9), (Texts{"a", "b"}));
+  append_line_history(folder / "odd/below/a/file", "x");
+  append_line_history(folder.path(), "x");
 }
 
 TEST(LineHistory, LiesWhereStateBelongs) {

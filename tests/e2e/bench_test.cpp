@@ -89,6 +89,9 @@ TEST(Bench, Tokenizes) {
   EXPECT_EQ(report.at("bytes_per_token").as_double(), 1);
   EXPECT_GT(report.at("tokens_per_second").as_double(), 0);
   EXPECT_TRUE(report.at("passed").as_bool());
+  const RunResult nothing =
+      bench("tokenize", {"bytes", "--data", folder.write("empty.txt", "").string()}, false);
+  EXPECT_NE(nothing.err.find("empty.txt is empty"), std::string::npos) << nothing;
   const Json learned = json_of(bench("tokenize", {"--data", text, "--max-tokens", "5", "--json"}, false));
   EXPECT_EQ(learned.at("kind").as_string(), "bpe");
   EXPECT_EQ(learned.at("tokens").as_int(), 5);

@@ -1,6 +1,7 @@
 // `thimble chat`, as somebody at a terminal and as a script uses it.
 #include <unistd.h>
 
+#include <csignal>
 #include <sstream>
 
 #include "base/json.h"
@@ -98,6 +99,23 @@ TEST_F(ChatCommand, AnswersAScriptLineByLine) {
   EXPECT_EQ(replies[0].at("finish_reason").as_string(), "stop");
   EXPECT_EQ(replies[0].at("prompt_tokens").as_int(), 1 + 1 + 4 + 1 + 1) << "bos, role, Bye., end, role";
 
+  const RunResult quoted = script("\"\"\"/quit\"\"\"\nBye.\n", {"--json"});
+  ASSERT_EQ(quoted.exit_code, 0) << quoted;
+  EXPECT_EQ(parse_json(quoted.out, "chat --json").at("replies").size(), 2u) << "no command stands in quotes";
+
+  const RunResult failed = script("Bye.\n/quit now\nBye.\n", {"--json"});
+  EXPECT_EQ(failed.exit_code, 1) << failed;
+  EXPECT_EQ(parse_json(failed.out, "chat --json").at("replies").size(), 1u) << "what there was";
+  EXPECT_NE(failed.err.find("expected /quit, found '/quit now'"), std::string::npos) << failed;
+
+  const RunResult quiet = script("/stats\n/system\n", {"--quiet"});
+  EXPECT_NE(quiet.err.find("context: "), std::string::npos) << "asked for is asked for" << quiet;
+  EXPECT_NE(quiet.err.find("(no system prompt)"), std::string::npos) << quiet;
+
+  const RunResult stop = script("", {"--stop", ""});
+  EXPECT_EQ(stop.exit_code, 1) << "said at once, not at every question" << stop;
+  EXPECT_NE(stop.err.find("stop: a string must not be empty"), std::string::npos) << stop;
+
   const RunResult wrong = script("/sav x\nBye.\n");
   EXPECT_EQ(wrong.exit_code, 1) << wrong;
   EXPECT_EQ(wrong.out, "");
@@ -116,6 +134,17 @@ TEST_F(ChatCommand, SavesConversationsToGoOnWithAndToTrainOn) {
   EXPECT_EQ(script("/system Be kind.\nBye.\n/save! " + file + "\n").exit_code, 0);
   EXPECT_TRUE(
       folder_.read("talk.jsonl").starts_with(R"({"messages":[{"role":"system","content":"Be kind."})"));
+
+  const std::string odd = path("a[b]*:2");  // a name is no pattern and has no weight
+  const RunResult loaded = script("Bye.\n/save " + odd + "\n/load " + odd + "\n");
+  EXPECT_EQ(loaded.exit_code, 0) << loaded;
+  EXPECT_NE(loaded.err.find("(2 turns)"), std::string::npos) << loaded;
+  const RunResult folder = script("Bye.\n/save " + path("") + ".\n");
+  EXPECT_NE(folder.err.find("it is a folder\n"), std::string::npos)
+      << "and no hint that does not help" << folder;
+  const RunResult device = script("Bye.\n/save /dev/null\n");
+  EXPECT_NE(device.err.find("a symbolic link or a device"), std::string::npos) << device;
+  EXPECT_EQ(device.err.find("/save!"), std::string::npos) << device;
 
   const RunResult eval = run_binary({.arguments = {"eval", model(), "--data", file, "--exact", "--json"}});
   EXPECT_EQ(eval.exit_code, 0) << eval;
@@ -161,7 +190,7 @@ TEST_F(ChatCommand, TalksOnATerminal) {
   chat.type("/clear\r");
   ASSERT_TRUE(chat.wait_for("(a new conversation)"));
   ASSERT_TRUE(chat.wait_for(kPrompt));
-  chat.read_for(0.2);                         // the editor is ready: these keys are its own
+  ASSERT_TRUE(chat.wait_for_keys());          // the editor is ready: these are its own
   chat.type("ä😀x\x7f\x7f\x7fWie geht's?\r");  // whole characters are typed, shown and deleted
   ASSERT_TRUE(chat.wait_for("ä")) << chat.shown();
   ASSERT_TRUE(chat.wait_for("Gut, Grüße 😀!\r\n")) << chat.shown();
@@ -182,6 +211,7 @@ TEST_F(ChatCommand, TalksOnATerminal) {
   // What was typed comes back next time, unless it is not to be kept.
   PseudoTerminal later(options);
   ASSERT_TRUE(later.wait_for(kPrompt));
+  ASSERT_TRUE(later.wait_for_keys());
   for (int i = 0; i < 7; ++i) later.type(kUp);
   ASSERT_TRUE(later.wait_for("Wie geht's?")) << later.shown();
   later.type(kEnter);
@@ -224,13 +254,36 @@ TEST_F(ChatCommand, FitsANarrowTerminalAndOneThatKnowsNothing) {
   }
 }
 
+TEST_F(ChatCommand, NothingButItsUserEndsItAtATerminal) {
+  PseudoTerminal chat(terminal());
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+  chat.type("Bye.\r");
+  ASSERT_TRUE(chat.wait_for("Good bye.\r\n")) << chat.shown();
+  for (const char* command : {"/save ", "/save! ", "/load "}) {
+    ASSERT_TRUE(chat.wait_for(kPrompt));
+    chat.type(command + std::string(300, 'x') + "\r");  // a name that no file can have
+    ASSERT_TRUE(chat.wait_for("File name too long")) << command << chat.shown();
+  }
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+  ASSERT_TRUE(chat.wait_for_keys());
+  chat.type("/system \x16\x1b[31m\r");  // Ctrl-V: Escape itself
+  ASSERT_TRUE(chat.wait_for("system prompt: \uFFFD[31m")) << chat.shown();
+  ASSERT_TRUE(chat.wait_for(kPrompt));
+
+  ASSERT_TRUE(chat.wait_for_keys());
+  chat.send(SIGTERM);
+  EXPECT_EQ(chat.wait_for_exit(), -1) << "a signal";
+  const std::size_t asked = chat.shown().rfind("\x1b[?2004h"), taken_back = chat.shown().rfind("\x1b[?2004l");
+  EXPECT_LT(asked, taken_back) << "the terminal marks pasted text no more" << chat.shown();
+}
+
 // Lets the program run for a moment at a time, until it has begun to sing. False: it was done before we looked.
 bool caught_singing(PseudoTerminal& chat, std::size_t from) {
-  for (int moments = 0; moments < 4000; ++moments) {
+  for (int moments = 0; moments < 100000; ++moments) {
     chat.thaw();
     usleep(500);
     chat.freeze();
-    chat.read_for(0);
+    chat.read_all();
     const std::string text = chat.plain_since(from);
     if (text.find("(cut after") != std::string::npos) return false;
     if (text.find("la la") != std::string::npos) return true;
@@ -238,14 +291,10 @@ bool caught_singing(PseudoTerminal& chat, std::size_t from) {
   return false;
 }
 
-// Between showing its prompt and waiting for keys a program may miss one: then it is pressed again, as people do.
 bool interrupt_the_line(PseudoTerminal& chat) {
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    chat.read_for(0.1);
-    chat.type(kControlC);
-    if (chat.wait_for("Ctrl-C again", 3)) return chat.wait_for(kPrompt);
-  }
-  return false;
+  if (!chat.wait_for_keys()) return false;
+  chat.type(kControlC);
+  return chat.wait_for("Ctrl-C again") && chat.wait_for(kPrompt);
 }
 
 TEST_F(ChatCommand, ControlCStopsTheAnswerAndNotTheProgram) {
@@ -258,26 +307,25 @@ TEST_F(ChatCommand, ControlCStopsTheAnswerAndNotTheProgram) {
   ASSERT_TRUE(chat.wait_for("Good bye.\r\n")) << "the line was cleared" << chat.shown();
   ASSERT_TRUE(chat.wait_for(kPrompt));
 
-  bool caught = false;
-  for (int attempt = 0; attempt < 5 && !caught; ++attempt) {
+  bool stopped = false;
+  for (int attempt = 0; attempt < 10 && !stopped; ++attempt) {
     chat.type("/clear\r");
     ASSERT_TRUE(chat.wait_for("(a new conversation)"));
     ASSERT_TRUE(chat.wait_for(kPrompt));
     const std::size_t from = chat.shown().size();
     chat.type("Sing.\r");
-    caught = caught_singing(chat, from);
-    if (caught) {
+    if (caught_singing(chat, from)) {
       chat.type(kControlC);
       chat.type(kControlC);  // twice in a row still is one answer
     }
     chat.thaw();
-    ASSERT_TRUE(chat.wait_for(caught ? "(stopped)" : "(cut after")) << chat.shown();
     ASSERT_TRUE(chat.wait_for(kPrompt)) << chat.shown();
-    if (caught) {
+    stopped = chat.plain_since(from).find("(stopped)") != std::string::npos;  // else it was just done
+    if (stopped) {
       EXPECT_LT(chat.plain_since(from).size(), 495u) << "the whole song takes 503";
     }
   }
-  EXPECT_TRUE(caught) << chat.shown();
+  EXPECT_TRUE(stopped) << chat.shown();
   chat.type("/stats\r");
   ASSERT_TRUE(chat.wait_for("in all: ")) << chat.shown();
   ASSERT_TRUE(chat.wait_for(kPrompt));
@@ -285,7 +333,7 @@ TEST_F(ChatCommand, ControlCStopsTheAnswerAndNotTheProgram) {
   ASSERT_TRUE(chat.wait_for("bye.\r\n")) << "and it goes on" << chat.shown();
   ASSERT_TRUE(chat.wait_for(kPrompt));
   ASSERT_TRUE(interrupt_the_line(chat)) << chat.shown();
-  chat.read_for(0.1);
+  ASSERT_TRUE(chat.wait_for_keys());
   chat.type(kControlC);
   EXPECT_EQ(chat.wait_for_exit(), 130) << chat.shown();
 }

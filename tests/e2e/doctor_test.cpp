@@ -1,9 +1,12 @@
 // `thimble doctor`: every library by its version, and every choice with its reason. (What the frame promises of it is in
 // frame_test.cpp.)
+#include <fmt/format.h>
+
 #include <cctype>
 
 #include "base/json.h"
 #include "support/run_binary.h"
+#include "support/temp_folder.h"
 
 namespace thimble {
 namespace {
@@ -32,6 +35,15 @@ TEST(Doctor, KnowsEveryLibrary) {
     EXPECT_EQ(report.at("not_built").at(name).as_string(), "not built") << name;
   EXPECT_GT(report.at("disk").at("total_bytes").as_uint(),
             report.at("disk").at("available_bytes").as_uint() / 2);
+}
+
+TEST(Doctor, LooksAtTheMachineFromAFolderThatIsGone) {
+  const TempFolder folder;
+  const std::string command = fmt::format("mkdir '{0}' && cd '{0}' && rmdir '{0}' && '{1}' doctor --json",
+                                          (folder / "gone").string(), binary_path().string());
+  const RunResult run = run_program("/bin/sh", {.arguments = {"-c", command}});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_TRUE(parse_json(run.out, "stdout").at("disk").is_null());
 }
 
 TEST(Doctor, SaysWhichKernelsRunAndWhy) {

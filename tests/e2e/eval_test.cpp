@@ -1,6 +1,7 @@
 // `thimble eval`, as a user types it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 
@@ -26,9 +27,9 @@ class EvalCommand : public testing::Test {
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
   Json train(const std::string& preset, std::vector<std::string> more = {}) const {
-    std::vector<std::string> arguments = {"train",     "--data",   path("text.txt"), "-o",
-                                          path("run"), "--preset", preset,           "--steps",
-                                          "6",         "--json",   "--val-every",    "0"};
+    std::vector<std::string> arguments = {"train",   "-o", path("run"), "--preset",    preset,
+                                          "--steps", "6",  "--json",    "--val-every", "0"};
+    if (std::ranges::count(more, "--data") == 0) more.insert(more.end(), {"--data", path("text.txt")});
     for (const char* setting : {"context=32", "layers=2", "dim=32", "heads=2", "kv_heads=1", "mlp_hidden=48",
                                 "batch_tokens=128", "max_seconds=0", "prime_steps=0"})
       arguments.insert(arguments.end(), {"--set", setting});
@@ -91,6 +92,35 @@ TEST_F(EvalCommand, ComputesThePerplexityOfLlamaCpp) {
   EXPECT_NEAR(std::log(score.at("perplexity").as_double()), score.at("val_loss").as_double(), 1e-9);
   EXPECT_GT(score.at("perplexity_stderr").as_double(), 0);
   EXPECT_EQ(run(path("text.txt"), {"--protocol", "llama.cpp"}).out.rfind("PPL = ", 0), 0u);
+}
+
+TEST_F(EvalCommand, WhatStandsForNoBytesHasNoBitsPerByte) {
+  std::string chats;
+  for (int i = 0; i < 40; ++i)
+    chats += fmt::format(R"({{"messages": [{{"role": "user", "content": "hush {}"}}, )"
+                         R"({{"role": "assistant", "content": ""}}]}})"
+                         "\n",
+                         i);
+  const std::string file = folder_.write("chats.jsonl", chats).string();
+  train("quick", {"--tokenizer", "bytes", "--chat", "--data", file});
+  const Json score = eval(file);
+  EXPECT_TRUE(score.at("val_bpb").is_null()) << score.dump(1);
+  EXPECT_EQ(score.at("bytes").as_int(), 0);
+  EXPECT_GT(score.at("val_loss").as_double(), 0);
+  EXPECT_EQ(run(file, {}).out.find("bits per byte"), std::string::npos);
+  const RunResult packed =
+      run_binary({.arguments = {"pack", path("run"), "-o", path("m.thimble"), "--data", file, "--json"}});
+  EXPECT_TRUE(parse_json(packed.out, "pack --json").at("val_bpb_after").is_null()) << packed;
+
+  // Conversations are no text for llama-perplexity, whichever way they come.
+  for (const std::string& data : {file, path("run/data")}) {
+    const RunResult refused = run(data, {"--protocol", "llama.cpp"});
+    EXPECT_EQ(refused.exit_code, 1) << refused;
+    EXPECT_NE(refused.err.find("holds conversations"), std::string::npos) << refused;
+  }
+  const RunResult tokens = run(path("run/data"), {"--multiple-choice"});
+  EXPECT_NE(tokens.err.find("holds tokens: the words of the questions are needed"), std::string::npos)
+      << tokens;
 }
 
 TEST_F(EvalCommand, AsksMultipleChoice) {

@@ -81,6 +81,25 @@ TEST_F(Exported, AFolderForTransformersIsAModelHereToo) {
   EXPECT_EQ(run({"diff", "hf/model.safetensors", "qwen3/best.safetensors"}).exit_code, 0);
 }
 
+// Generation keeps weights as they are stored: biases too.
+TEST_F(Exported, BiasesSpeakAsTheyWereTrained) {
+  for (const auto& [preset, settings] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {"qwen2", {}}, {"llama", {"bias=true"}}}) {
+    train(preset, settings);
+    const auto says = [&](const std::string& model) {
+      const RunResult said = run({"generate", model, "the cat", "-n", "1", "--max-tokens", "8", "--greedy"});
+      EXPECT_EQ(said.exit_code, 0) << said;
+      return said.out;
+    };
+    for (const std::string format : {"gguf", "hf", "safetensors"}) {
+      const std::string path = preset + "." + format;
+      const RunResult made = run({"export", preset, "--format", format, "--type", "f32", "-o", path});
+      ASSERT_EQ(made.exit_code, 0) << made;
+      EXPECT_EQ(says(path), says(preset)) << path;
+    }
+  }
+}
+
 TEST_F(Exported, ForInferenceAloneIsSmaller) {
   train("golf");
   ASSERT_EQ(run({"export", "golf", "--format", "safetensors", "-o", "full"}).exit_code, 0);
@@ -98,6 +117,8 @@ TEST_F(Exported, OptionsThatDoNotGoTogetherAreWrongUsage) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"--format", "hf", "--drop-softcap"},
                                                 {"--format", "safetensors", "--architecture", "llama"},
                                                 {"--format", "hf", "--half", "--type", "f32"},
+                                                {"--format", "hf", "--type", "q8_0"},
+                                                {"--format", "safetensors", "--type", "q4_0"},
                                                 {"--format", "onnx"}}) {
     std::vector<std::string> all = {"export", "llama", "-o", "out"};
     all.insert(all.end(), words.begin(), words.end());

@@ -68,6 +68,8 @@ TEST_F(Export, WrongUsageIsSaid) {
   EXPECT_EQ(try_run({"export", "run", "--format", "onnx", "-o", "m"}).exit_code, 2);
   EXPECT_EQ(try_run({"export", "run", "--format", "gguf", "--type", "q5_k", "-o", "m"}).exit_code, 2);
   EXPECT_EQ(try_run({"export", "run", "-o", "m"}).exit_code, 2);
+  EXPECT_EQ(try_run({"export", "missing", "--format", "gguf", "-o", "new/m"}).exit_code, 1);
+  EXPECT_FALSE(fs::exists(folder_ / "new"));
 }
 
 TEST_F(Export, AGgufIsAModelEverywhere) {
@@ -85,6 +87,9 @@ TEST_F(Export, AGgufIsAModelEverywhere) {
   const Json page = parse_json(run({"inspect", "m.gguf", "--json"}), "stdout");
   EXPECT_EQ(page.at("format").as_string(), "gguf");
   EXPECT_EQ(page.at("metadata").at("hidden_size").as_int(), 32);
+  EXPECT_EQ(page.at("file_metadata").at("general.architecture"), Json("llama"));
+  EXPECT_EQ(page.at("file_metadata").at("llama.embedding_length"), Json(32));
+  EXPECT_EQ(try_run({"import", "m.gguf", "--preset", "llama", "-o", "again"}).exit_code, 2);
   run({"export", "m.gguf", "--format", "gguf", "--type", "q8_0", "-o", "q8.gguf"});
   run({"pack", "q8.gguf", "-o", "m.thimble"});
 }

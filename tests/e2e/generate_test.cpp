@@ -2,6 +2,7 @@
 #include <csignal>
 
 #include "base/json.h"
+#include "support/pseudo_terminal.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
@@ -70,6 +71,9 @@ TEST_F(GenerateCommand, ThePromptIsAnArgumentAFileOrStandardInput) {
   folder_->write("prompt.txt", "line 7\n");
   EXPECT_EQ(generate({"--prompt-file", path("prompt.txt"), "--max-tokens", "9"}).out, argument.out);
   EXPECT_EQ(generate({"-", "--max-tokens", "9"}, {.input = "line 7\n"}).out, argument.out);
+  folder_->write("prompt.txt", "\xEF\xBB\xBFline 7\r\n");
+  EXPECT_EQ(generate({"--prompt-file", path("prompt.txt"), "--max-tokens", "9"}).out, argument.out)
+      << "a mark and a line end of Windows";
   EXPECT_EQ(run({"run", path("text"), "line 7", "--max-tokens", "9"}).out, argument.out) << "also as run";
   EXPECT_EQ("line 7" + generate({"line 7", "--max-tokens", "9", "--no-display-prompt"}).out, argument.out);
   EXPECT_EQ(generate({"--max-tokens", "3"}).exit_code, 0) << "from bos alone";
@@ -120,6 +124,18 @@ TEST_F(GenerateCommand, LogProbabilitiesComeInJson) {
     EXPECT_LT(score.at("logprob").as_double(), 0);
     EXPECT_LE(top[1].at("logprob").as_double(), top[0].at("logprob").as_double());
   }
+}
+
+TEST_F(GenerateCommand, NobodysTerminalIsSentEscapeSequences) {
+  for (const char* samples : {"1", "2"}) {
+    PseudoTerminal terminal(
+        {.arguments = {"generate", path("text"), "\x1b[31mline", "--max-tokens", "2", "-n", samples}});
+    EXPECT_TRUE(terminal.wait_for("\uFFFD[31mline")) << terminal.shown();
+    EXPECT_EQ(terminal.wait_for_exit(), 0) << terminal.shown();
+    EXPECT_EQ(terminal.shown().find("\x1b[31m"), std::string::npos) << terminal.shown();
+  }
+  EXPECT_TRUE(generate({"\x1b[31mline", "--max-tokens", "2"}).out.starts_with("\x1b[31mline"))
+      << "a file gets what there is";
 }
 
 TEST_F(GenerateCommand, SpecialTokensAreNeverPrinted) {
@@ -176,6 +192,7 @@ TEST_F(GenerateCommand, WhatIsWrongIsSaidInOneLine) {
   const RunResult foreign = generate({"x", "--logit-bias", "9999=1"});
   EXPECT_EQ(foreign.exit_code, 1);
   EXPECT_NE(foreign.err.find("logit_bias: the vocabulary has 257 tokens, got id 9999"), std::string::npos);
+  EXPECT_EQ(foreign.out, "") << "not even the prompt";
   const RunResult long_prompt = generate({std::string(3000, 'x')});
   EXPECT_EQ(long_prompt.exit_code, 1);
   EXPECT_NE(long_prompt.err.find("3001 tokens, the model's context is 2048"), std::string::npos)

@@ -48,23 +48,23 @@ class GolfPlus : public testing::Test {
 };
 
 TEST_F(GolfPlus, TrainsPacksAndMeasuresWithTwoCommands) {
-  const RunResult trained = train("run");
+  const RunResult trained = train("a run");
   ASSERT_EQ(trained.exit_code, 0) << trained;
   EXPECT_NE(
       trained.err.find("with Muon (weight decay 0.04), int8 QAT, SWA below 0.5 of the rate every 2 steps"),
       std::string::npos)
       << trained;
-  // The next command is announced, as it is run below.
+  // The next command is announced, as it is run below, for a shell to take.
   EXPECT_NE(trained.out.find(fmt::format("next, 6 bits, 3 % pruned, bits per byte at stride 64:\n"
-                                         "  thimble pack {0} --data {0}/data -o {0}.thimble\n",
-                                         path("run"))),
+                                         "  thimble pack '{0}' --data '{0}/data' -o '{0}.thimble'\n",
+                                         path("a run"))),
             std::string::npos)
       << trained;
 
   // Every step was quantised, the gate of the averages opened, and the last validation scored them.
   int steps = 0;
   std::string validated;
-  for (const Json& event : metrics("run")) {
+  for (const Json& event : metrics("a run")) {
     if (event.at("event").as_string() == "validation") validated = event.at("weights").as_string();
     if (event.at("event").as_string() != "step") continue;
     ++steps;
@@ -73,8 +73,8 @@ TEST_F(GolfPlus, TrainsPacksAndMeasuresWithTwoCommands) {
   EXPECT_EQ(steps, 30);
   EXPECT_EQ(validated, "swa");
 
-  const std::vector<std::string> pack = {"pack",           path("run"), "--data",
-                                         path("run/data"), "-o",        path("run.thimble")};
+  const std::vector<std::string> pack = {"pack", path("a run"),        "--data", path("a run/data"),
+                                         "-o",   path("a run.thimble")};
   const RunResult packed = run_binary({.arguments = pack});
   ASSERT_EQ(packed.exit_code, 0) << packed;
   for (const char* part : {"trained with", "int8 QAT", "pruned", "golf's rule", "self-contained",
@@ -92,9 +92,10 @@ TEST_F(GolfPlus, TrainsPacksAndMeasuresWithTwoCommands) {
   EXPECT_TRUE(report.at("golf").at("fits").as_bool());
 
   // The summary's figures are those of eval, at the same stride.
-  for (const auto& [model, key] : {std::pair{"run", "val_bpb_before"}, {"run.thimble", "val_bpb_after"}}) {
+  for (const auto& [model, key] :
+       {std::pair{"a run", "val_bpb_before"}, {"a run.thimble", "val_bpb_after"}}) {
     const RunResult eval = run_binary(
-        {.arguments = {"eval", path(model), "--data", path("run/data"), "--stride", "64", "--json"}});
+        {.arguments = {"eval", path(model), "--data", path("a run/data"), "--stride", "64", "--json"}});
     ASSERT_EQ(eval.exit_code, 0) << eval;
     EXPECT_EQ(parse_json(eval.out, "eval").at("val_bpb").as_double(), report.at(key).as_double()) << model;
   }

@@ -90,6 +90,28 @@ TEST(Import, RefusesATokenizerThatIsTooLarge) {
   EXPECT_TRUE(folder.files().empty());
 }
 
+TEST(Import, ALayoutGoesWithItsTokenizer) {
+  const TempFolder folder;
+  const auto run = [&](std::vector<std::string> words) {
+    const RunResult result = run_binary({.arguments = std::move(words), .folder = folder.path()});
+    EXPECT_EQ(result.exit_code, 0) << result;
+    return result.out;
+  };
+  run({"data", "sample", "--kind", "chat", "--size", "4k", "-o", "chats.jsonl", "-q"});
+  std::vector<std::string> words = {"train",       "--preset", "chat", "--data", "chats.jsonl",
+                                    "--tokenizer", "bytes",    "-o",   "run",    "-q"};
+  for (const char* setting :
+       {"layers=1", "dim=32", "heads=2", "kv_heads=1", "mlp_hidden=32", "context=64", "batch_tokens=128",
+        "steps=1", "max_seconds=0", "val_every=0", "warmup_steps=0"})
+    words.insert(words.end(), {"--set", setting});
+  run(words);
+  const std::string out = run({"import", "run", "--tokenizer", "bytes", "-o", "plain"});
+  EXPECT_NE(out.find("note: its chat layout went with its tokenizer: "), std::string::npos) << out;
+  EXPECT_EQ(parse_json(run({"inspect", "plain", "--json"}), "stdout").at("chat_layout"), Json());
+  run({"import", "run", "--tokenizer", "bytes:chat", "-o", "chat"});
+  EXPECT_EQ(parse_json(run({"inspect", "chat", "--json"}), "stdout").at("chat_layout"), Json("roles"));
+}
+
 TEST(Import, OfAHuggingFaceFolderGivesTheSameModel) {
   const auto source = shared_path("fixtures/hf/qwen2");
   if (!source) GTEST_SKIP() << shared_missing("fixtures/hf/qwen2");

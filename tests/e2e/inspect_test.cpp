@@ -120,6 +120,12 @@ TEST_F(InspectRun, TellsItsHistory) {
   EXPECT_TRUE(alone.at("training").at("losses").is_null());
   EXPECT_TRUE(alone.at("tokenizer").at("bytes_per_token").is_null());
 
+  // An earlier one of the run knows nothing of what came later.
+  const Json earlier = inspected(path("run") + "/checkpoints/step-00000010.safetensors");
+  EXPECT_EQ(earlier.at("training").at("step").as_int(), 10);
+  EXPECT_EQ(earlier.at("training").at("losses").size(), 10u);
+  EXPECT_EQ(earlier.at("training").at("validations").size(), 2u);
+
   const RunResult page = run_binary({.arguments = {"inspect", path("run")}});
   for (const char* part : {"20 steps, 1.28 k tokens", "bits per byte", "loss          ", "says          \"",
                            "bytes each in training", "qk_norm=true", "optim.m.*", "<bos> 0 (bos)"})

@@ -77,6 +77,9 @@ TEST(Pack, FitsTheBudgetIfAsked) {
   ASSERT_EQ(whole.exit_code, 0) << whole;
   const std::string budget = fmt::format("{}", parse_json(whole.out, "stdout").at("bytes").as_int() - 3000);
   EXPECT_EQ(pack(model, folder / "b.thimble", {"--bits", "5", "--budget", budget}).exit_code, 1);
+  const RunResult hopeless = pack(model, folder / "b.thimble", {"--budget", "100", "--fit"});
+  EXPECT_EQ(hopeless.exit_code, 1) << hopeless;
+  EXPECT_EQ(hopeless.err.find("--fit"), std::string::npos) << "it was given: " << hopeless;
   const RunResult fitted =
       pack(model, folder / "b.thimble", {"--bits", "5", "--budget", budget, "--fit", "--json"});
   ASSERT_EQ(fitted.exit_code, 0) << fitted;
@@ -142,6 +145,14 @@ TEST(Pack, WrongUsageIsSaid) {
   EXPECT_EQ(pack("m", folder / "o", {"--bits", "4"}).exit_code, 2);
   EXPECT_EQ(pack("m", folder / "o", {"--prune", "1.5"}).exit_code, 2);
   EXPECT_EQ(pack("m", folder / "o", {"--codec", "lzma"}).exit_code, 2);
+  EXPECT_EQ(pack("m", folder / "o", {"--deviations", "3"}).exit_code, 2);
+  EXPECT_EQ(pack("m", folder / "o", {"--stride", "8"}).exit_code, 2);
+  EXPECT_EQ(pack("m", folder / "o", {"--val-tokens", "8"}).exit_code, 2);
+  const RunResult kept = pack(golf_model(folder), folder / "o", {"--keep", "smeer_gate"});
+  EXPECT_EQ(kept.exit_code, 1) << kept;
+  EXPECT_NE(kept.err.find("--keep smeer_gate: no tensor has this in its name"), std::string::npos) << kept;
+  EXPECT_NE(kept.err.find("did you mean 'smear"), std::string::npos) << kept;
+  EXPECT_FALSE(fs::exists(folder / "o"));
 }
 
 }  // namespace

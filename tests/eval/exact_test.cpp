@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "eval/small_model.h"
+#include "infer/chat_request.h"
 #include "infer/plain_decoder.h"
 #include "tokenizer/chat_layout.h"
 
@@ -21,8 +22,10 @@ struct Fixture {
   std::string says(std::span<const Turn> turns) {
     PlainDecoder decoder(*model);
     std::vector<TokenId> answer;
-    decoder.append(ChatLayout::roles(*tokenizer).prompt(turns));
-    while (const auto next = decoder.likeliest(end)) {
+    const ChatLayout layout = ChatLayout::roles(*tokenizer);
+    const std::vector<TokenId> never = chat_suppressed_ids(layout);
+    decoder.append(layout.prompt(turns));
+    while (const auto next = decoder.likeliest(end, never)) {
       answer.push_back(*next);
       if (decoder.room() == 0) break;
       decoder.append(std::span(&*next, 1));
@@ -94,10 +97,11 @@ TEST(Exact, AQuestionThatFillsTheContextCountsAsWrong) {
   Fixture f;
   auto conversations = f.its_own_answers(2);
   conversations.push_back({{ChatRole::user, std::string(60, 'a')}, {ChatRole::assistant, "b"}});
+  conversations.push_back({{ChatRole::user, std::string(60, 'a')}, {ChatRole::assistant, ""}});
   const ExactScore score = f.score(conversations);
-  EXPECT_EQ(score.total, 3);
-  EXPECT_EQ(score.right, 2);
-  EXPECT_EQ(score.too_long, 1);
+  EXPECT_EQ(score.total, 4);
+  EXPECT_EQ(score.right, 2) << "who was not asked did not say nothing";
+  EXPECT_EQ(score.too_long, 2);
 }
 
 TEST(Exact, KeepsTheFirstAnswersToBeShown) {

@@ -1,11 +1,14 @@
 #include "eval/multiple_choice.h"
 
 #include <array>
+#include <cmath>
 
 #include "base/error.h"
 #include "eval/small_model.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
+#include "tokenizer/sentencepiece.h"
+#include "tokenizer/text_source.h"
 
 namespace thimble {
 namespace {
@@ -115,6 +118,27 @@ TEST(MultipleChoice, OfEqualEndingsTheFirstIsTaken) {
   EXPECT_EQ(chosen(endings, true), 0u);
 }
 
+TEST(MultipleChoice, OfAModelWithNaNIsAnError) {
+  Fixture f;
+  f.model->weights()[5] = NAN;
+  f.model->weights_changed();
+  const ChoiceQuestion question{.context = "a", .endings = {"b", "c"}};
+  EXPECT_THROW(f.score(std::span(&question, 1)), Error);
+}
+
+TEST(MultipleChoice, AnEndingThatTheTokenizerTakesAwayIsNamed) {
+  Fixture f;
+  const TempFolder folder;
+  TextSource source({folder.write("text.txt", "the cat sat on the mat and the hat\n")}, {});
+  const auto pieces = load_sentencepiece(train_sentencepiece(source, {.vocab_size = 290}), "pieces");
+  const ChoiceQuestion question{
+      .context = "the cat", .endings = {"sat", "\xE2\x80\x8B"}, .where = "q.jsonl:7"};  // no width, no letter
+  const auto model = small_model(f.context, pieces->vocab_size(), 32);
+  EXPECT_EQ(
+      message_of([&] { score_choices(*model, *pieces, std::span(&question, 1), ProgressOutput::nowhere()); }),
+      "q.jsonl:7: the tokenizer leaves nothing of ending 1");
+}
+
 TEST(MultipleChoice, RefusesNothing) {
   Fixture f;
   EXPECT_THROW(f.score({}), Error);
@@ -138,6 +162,17 @@ TEST(ChoiceQuestions, ComeInManyForms) {
   EXPECT_EQ(question(R"({"goal": "G", "sol1": "a", "sol2": "b", "label": 1})").endings.size(), 2u);
   EXPECT_EQ(question(R"({"question": "Q", "options": ["a", "b", "c"], "answer": "C"})").right, 2u);
   EXPECT_EQ(question(R"({"query": "Q", "choices": ["a", "b"], "gold": 0})").right, 0u);
+}
+
+// process_docs() of lm-evaluation-harness.
+TEST(ChoiceQuestions, OfHellaSwagAreCleanedAsTheHarnessDoes) {
+  const ChoiceQuestion cleaned = question(
+      R"({"activity_label": "Home and Garden", "ctx_a": "How to bake [title] Heat the oven. [step] Wait  a while.",
+          "ctx_b": "then The baker", "ctx": "not this", "endings": [" eats [substeps] it. ", "[x] Runs [title] away"],
+          "label": "1"})");
+  EXPECT_EQ(cleaned.context, "Home and Garden: How to bake. Heat the oven. Wait a while. Then the baker");
+  EXPECT_EQ(cleaned.endings, (std::vector<std::string>{"eats it.", " Runs. away"}));
+  EXPECT_EQ(cleaned.right, 1u);
 }
 
 std::string complaint(const std::string& line) {
@@ -168,6 +203,14 @@ TEST(ChoiceQuestions, AWrongLineIsNamed) {
     EXPECT_NE(message.find("q.jsonl:2"), std::string::npos) << message;
   }
   EXPECT_NE(complaint("{oops").find("q.jsonl:2"), std::string::npos);
+  const TempFolder folder;
+  const auto text = folder.write("book.txt", "Once upon a time\n");
+  try {
+    read_choice_questions(text, 0);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(error.hint().find("\"endings\""), std::string::npos) << error.what();
+  }
 }
 
 TEST(ChoiceQuestions, AreReadUpToTheLimit) {

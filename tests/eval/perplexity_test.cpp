@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "eval/small_model.h"
 
 namespace thimble {
@@ -13,9 +14,16 @@ struct Fixture {
   std::unique_ptr<Tokenizer> tokenizer = load_tokenizer("bytes");
   std::unique_ptr<Model> model = small_model(context, tokenizer->vocab_size(), 32);
   std::vector<std::int32_t> text;
+  bool with_bos = true;
 
   Fixture() {
     for (int i = 0; i < 150; ++i) text.push_back(5 + i * i % 200);
+  }
+  // As of a GGUF whose add_bos_token is false.
+  void leave_out_bos() {
+    Json file = parse_json(tokenizer->serialized(), "bytes");
+    tokenizer = load_tokenizer_bytes(file.set("post_processor", nullptr).dump(), "tokenizer.json");
+    with_bos = false;
   }
   Perplexity measure(const PerplexityOptions& options) {
     return perplexity(*model, *tokenizer, text, options, ProgressOutput::nowhere());
@@ -30,8 +38,8 @@ struct Slow {
 
 Slow slow_perplexity(Fixture& f, std::size_t n_ctx) {
   const std::int32_t bos = *f.tokenizer->special().bos;
-  std::vector<std::int32_t> tokens = {bos};
-  tokens.insert(tokens.end(), f.text.begin(), f.text.end());
+  std::vector<std::int32_t> tokens = f.text;
+  if (f.with_bos) tokens.insert(tokens.begin(), bos);
   const std::size_t n_chunk = tokens.size() / n_ctx, first = n_ctx / 2;
   const auto V = static_cast<std::size_t>(f.model->config().vocab_size);
   double nll = 0, nll2 = 0;
@@ -40,7 +48,7 @@ Slow slow_perplexity(Fixture& f, std::size_t n_ctx) {
     const std::size_t start = i * n_ctx;
     std::vector<std::int32_t> batch(tokens.begin() + static_cast<std::ptrdiff_t>(start),
                                     tokens.begin() + static_cast<std::ptrdiff_t>(start + n_ctx));
-    batch[0] = bos;
+    if (f.with_bos) batch[0] = bos;
     const auto logits =
         f.model->score(grid_rows(f.model->config(), static_cast<std::int64_t>(n_ctx), batch), true).logits;
     for (std::size_t j = first; j < n_ctx - 1; ++j) {
@@ -77,6 +85,23 @@ TEST(Perplexity, IsThatOfLlamaCpp) {
   }
 }
 
+TEST(Perplexity, PutsBosNowhereWhereTheTokenizerAddsNone) {
+  Fixture f;
+  f.leave_out_bos();
+  ASSERT_TRUE(f.tokenizer->special().bos);
+  const Slow slow = slow_perplexity(f, 15);
+  const Perplexity fast = f.measure({.context = 15});
+  EXPECT_EQ(fast.chunks, 10) << "150 tokens and no bos";
+  EXPECT_NEAR(fast.value() / slow.ppl, 1, 1e-6);
+}
+
+TEST(Perplexity, OfAModelWithNaNIsAnError) {
+  Fixture f;
+  f.model->weights()[5] = NAN;
+  f.model->weights_changed();
+  EXPECT_THROW(f.measure({}), Error);
+}
+
 TEST(Perplexity, TakesTheModelsContextWhereThatIsLessThan512) {
   Fixture f;
   EXPECT_EQ(f.measure({}).context, 32);
@@ -88,7 +113,14 @@ TEST(Perplexity, NeedsTwoChunks) {
   EXPECT_THROW(f.measure({}), Error);
   f.text.resize(63, 7);  // with bos 64
   EXPECT_EQ(f.measure({}).chunks, 2);
-  EXPECT_EQ(f.measure({.context = 8, .val_tokens = 20}).chunks, 2);
+}
+
+TEST(Perplexity, ScoresAtMostSoManyInWholeChunks) {
+  Fixture f;
+  EXPECT_EQ(f.measure({.context = 8, .val_tokens = 20}).score.tokens, 18) << "3 of each chunk";
+  EXPECT_EQ(f.measure({.context = 8, .val_tokens = 3}).chunks, 1);
+  EXPECT_EQ(f.measure({.context = 8, .val_tokens = 1000}).chunks, 151 / 8);
+  EXPECT_THROW(f.measure({.context = 8, .val_tokens = 2}), Error);
 }
 
 }  // namespace

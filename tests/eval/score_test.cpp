@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "eval/small_model.h"
 #include "tokenizer/chat_layout.h"
 
@@ -75,6 +76,14 @@ TEST(Score, EqualsScoringWindowByWindow) {
                               0);
   }
   EXPECT_NEAR(f.score(f.text()).nats, nats, 1e-4);
+}
+
+TEST(Score, OfAModelWithNaNIsAnErrorUnlessTheCallerLooks) {
+  Fixture f;
+  f.model->weights()[5] = NAN;
+  f.model->weights_changed();
+  EXPECT_THROW(f.score(f.text()), Error);
+  EXPECT_TRUE(std::isnan(f.score(f.text(), {.may_diverge = true}).loss()));
 }
 
 TEST(Score, StopsAtTheLimit) {

@@ -1,6 +1,9 @@
 // After every export what was written is read back and compared.
 #include "formats/export_model.h"
 
+#include <csignal>
+
+#include "base/interruptible_file_ops.h"
 #include "formats/gguf_export.h"
 #include "formats/small_export.h"
 #include "support/message_of.h"
@@ -31,6 +34,22 @@ TEST(ExportModel, MeasuresWhatEveryTypeCosts) {
   EXPECT_EQ(report.bytes, std::filesystem::file_size(folder / "f32"));
   EXPECT_EQ(report.architecture, "llama");
   EXPECT_TRUE(report.folded.empty());
+}
+
+// Matrices that are in the type already: what is left to round are the vectors.
+TEST(ExportModel, WhatRoundsVectorsIsAllowedTo) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  for (const char* preset : {"llama", "qwen2", "qwen3"}) {
+    exported(small_export(preset), folder / preset, GgufType::bf16);
+    const ModelFile model = open_model(folder / preset);
+    for (const std::string format : {"hf", "safetensors"}) {
+      const ExportReport report =
+          export_model(ops, model, format, {.path = folder / (preset + format), .type = GgufType::bf16});
+      EXPECT_GT(report.difference, kExactDifference);
+      EXPECT_NEAR(report.tolerance, 2 * report.difference + kExactDifference, 1e-6) << preset << format;
+    }
+  }
 }
 
 TEST(ExportModel, ARotationTheOtherWayIsFoldedExactly) {
@@ -66,6 +85,82 @@ TEST(ExportModel, WhatComputesSomethingElseIsNotWritten) {
   const std::string error = message_of([&] { export_model(ops, model, liar, {.path = folder / "m"}); });
   EXPECT_NE(error.find("would not compute what source does"), std::string::npos) << error;
   EXPECT_TRUE(folder.files().empty());
+}
+
+ExportReport write_other_tokens(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
+  ModelFile other = model;
+  const auto tokenizer = make_bytes_tokenizer({"<bos>"});
+  other.tokenizer->content = tokenizer->serialized();
+  other.layout.clear();
+  return export_gguf(ops, other, request);
+}
+
+ExportReport write_no_tokens(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
+  ModelFile other = model;
+  other.tokenizer.reset();
+  other.layout.clear();
+  return export_gguf(ops, other, request);
+}
+
+TEST(ExportModel, WhatEncodesSomethingElseIsNotWritten) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  const ModelFile model = small_export("llama");
+  const ExportFormat others{"others", "", {GgufType::f32}, write_other_tokens},
+      none{"none", "", {GgufType::f32}, write_no_tokens};
+  EXPECT_EQ(
+      message_of([&] { export_model(ops, model, others, {.path = folder / "m"}); }),
+      "it would not be what source is, and was not written: what is read back encodes a text differently");
+  EXPECT_EQ(message_of([&] { export_model(ops, model, none, {.path = folder / "m"}); }),
+            "it would not be what source is, and was not written: the tokenizer did not come back");
+  EXPECT_TRUE(folder.files().empty());
+}
+
+TEST(ExportModel, CtrlCLeavesNothing) {
+  const ModelFile model = small_export("llama");
+  PosixFileOps disk;
+  for (const ExportFormat& format : export_formats()) {
+    const TempFolder folder;
+    const Interrupt interrupt;
+    InterruptibleFileOps ops(disk, interrupt);
+    std::raise(SIGINT);
+    EXPECT_THROW(export_model(ops, model, format, {.path = folder / "m"}), Interrupted) << format.name;
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << format.name;
+    // While the logits are compared nothing is written.
+    EXPECT_THROW(export_model(disk, model, format, {.path = folder / "m", .interrupt = &interrupt}),
+                 Interrupted);
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << format.name;
+  }
+}
+
+TEST(ExportModel, WhatIsTooLargeIsNamed) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  ModelFile model = small_export("llama");
+  model.weights[0] = 1e6f;
+  for (const ExportFormat& format : export_formats()) {
+    const std::string error =
+        message_of([&] { export_model(ops, model, format, {.path = folder / "m", .type = GgufType::f16}); });
+    EXPECT_NE(error.find("embd"), error.find("embed_tokens")) << format.name << ": " << error;
+  }
+}
+
+TEST(ExportModel, ACapAloneCanBeDropped) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  for (const char* preset : {"llama", "qwen2", "qwen3"}) {
+    const ModelFile model = small_export(preset, {"logit_softcap=15"});
+    EXPECT_EQ(message_of([&] { exported(model, folder / preset, GgufType::f32); }),
+              fmt::format("llama.cpp's {} has no logit_softcap (here 15); nothing else keeps this model from "
+                          "being one",
+                          preset));
+    const ExportReport report = export_model(
+        ops, model, "gguf", {.path = folder / preset, .type = GgufType::f32, .drop_softcap = true});
+    EXPECT_EQ(report.architecture, preset);
+    ASSERT_EQ(report.folded.size(), 1u);
+    EXPECT_TRUE(report.folded[0].starts_with("logit_softcap = 15 -> dropped: greedy text is unchanged"));
+    EXPECT_EQ(open_model(folder / preset).config.model.logit_softcap, 0);
+  }
 }
 
 TEST(ExportModel, WhatCannotBeReadBackIsNotWritten) {

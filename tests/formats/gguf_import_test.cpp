@@ -99,7 +99,7 @@ std::vector<Refused> settings() {
       with("RopeScaling", "llama.rope.scaling.type", std::string("yarn"),
            "llama.rope.scaling.type = \"yarn\" is not supported, expected \"none\""),
       with("RopeScalingFactor", "llama.rope.scaling.factor", 8.0f,
-           "\"llama.rope.scaling.factor\" = 8 is not supported"),
+           "llama.rope.scaling.factor = 8 is not supported, expected 1"),
       with("PartialRope", "llama.rope.dimension_count", 8u,
            "llama.rope.dimension_count = 8 is not supported, expected 16"),
       with("SlidingWindow", "llama.attention.sliding_window", 512u,
@@ -107,7 +107,7 @@ std::vector<Refused> settings() {
       with("Experts", "llama.expert_count", 8u, "llama.expert_count = 8 is not supported, expected 0"),
       with("LooksAhead", "llama.attention.causal", false, "llama.attention.causal = false is not supported"),
       with("OtherValues", "llama.attention.value_length", 8u,
-           "llama.attention.value_length is 8, expected the 0 of key_length"),
+           "llama.attention.value_length is 8, but keys have 16"),
       with("UnknownKey", "llama.logit_scale", 2.0f, "\"llama.logit_scale\" = 2 is not supported"),
       with("KeyOfAnotherArchitecture", "qwen2.context_length", 5u,
            "\"qwen2.context_length\" = 5 is not supported"),
@@ -220,6 +220,11 @@ TEST(GgufImport, WhatChangesNothingIsPassedOver) {
     parts.set("general.license", std::string("mit"));
     parts.set("general.sampling.temp", 0.7f);
     parts.set("llama.rope.scaling.type", std::string("none"));
+    parts.set("llama.rope.scaling.factor", 1.0f);
+    parts.set("llama.attention.value_length", 16u);
+    parts.set("tokenizer.chat_templates", std::vector<std::string>{"tool_use"});
+    parts.set("tokenizer.chat_template.tool_use", std::string("x"));
+    parts.set("tokenizer.ggml.add_sep_token", false);
     parts.set("llama.attention.sliding_window", 0u);
     parts.set("llama.attention.head_count_kv", std::vector<std::int32_t>{2, 2});
     parts.set("tokenizer.ggml.fim_pre_token_id", 7u);
@@ -230,6 +235,23 @@ TEST(GgufImport, WhatChangesNothingIsPassedOver) {
   });
   EXPECT_EQ(model.weights, small_export("llama").weights);
   EXPECT_EQ(model.config.model.rope_base, 10000);
+}
+
+TEST(GgufImport, MetadataAreTheValuesAsJson) {
+  const ModelFile model = read_changed([](Parts& parts) {
+    parts.set("general.name", std::string("a \"b\"\n"));
+    parts.set("general.tags", std::vector<std::string>{"x", "y"});
+    parts.set("general.share", 0.7f);
+    parts.set("general.flags", std::vector<bool>{true, false});
+  });
+  Json metadata = Json::object();
+  for (const auto& [key, text] : model.metadata) metadata.set(key, parse_json(text, key));
+  EXPECT_EQ(metadata.at("general.name"), Json("a \"b\"\n"));
+  EXPECT_EQ(metadata.at("general.tags"), Json::array({"x", "y"}));
+  EXPECT_EQ(metadata.at("general.share"), Json(0.7));
+  EXPECT_EQ(metadata.at("general.flags"), Json::array({true, false}));
+  EXPECT_EQ(metadata.at("llama.block_count"), Json(2));
+  EXPECT_EQ(metadata.at("tokenizer.ggml.tokens"), Json::object().set("type", "string").set("count", 300));
 }
 
 TEST(GgufImport, TwoProblemsAreToldAtOnce) {

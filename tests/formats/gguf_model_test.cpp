@@ -63,6 +63,7 @@ TEST_P(EveryExport, ComesBackBitForBit) {
   EXPECT_EQ(after->encode("<user> caf\xC3\xA9\n"), before->encode("<user> caf\xC3\xA9\n"));
   EXPECT_EQ(after->special_tokens(), before->special_tokens());
   EXPECT_EQ(after->special().bos, 0);
+  EXPECT_EQ(after->special().eos, std::nullopt);  // the file says bos, which ends a text without one
   EXPECT_EQ(file.report.bytes, file.bytes.size());
   EXPECT_EQ(file.report.tensors, again.tensors.size());
 }
@@ -198,9 +199,17 @@ TEST(GgufModel, EqualModelsGiveEqualBytes) {
 TEST(GgufModel, WhatLlamaCppHasNoPlaceForIsNamed) {
   EXPECT_EQ(gguf_architecture(small_export("qwen2", {"head_dim=32"}).config.model), "llama");
   EXPECT_EQ(gguf_architecture(small_export("golf").config.model), "");
-  const std::string bias = message_of([] { exported_model(small_export("qwen3", {"bias=true"})); });
-  EXPECT_TRUE(bias.starts_with("llama.cpp's qwen3 has no place for these tensors: ")) << bias;
+  ModelFile biased = small_export("qwen3", {"bias=true"});
+  const std::string bias = message_of([&] { exported_model(biased); });
+  EXPECT_TRUE(bias.starts_with("llama.cpp's qwen3 has no place for these tensors, which are not 0: "))
+      << bias;
   EXPECT_NE(bias.find("model.layers.1.mlp.down_proj.bias"), std::string::npos) << bias;
+  const ParamTable table(biased.config.model);
+  for (const Param& param : table.all())
+    if (param.name.ends_with(".bias") && param.role != Role::query_bias)
+      std::fill_n(biased.weights.begin() + param.offset, param.count(), 0.0f);
+  const ModelFile again = read_gguf(view(written(biased).bytes));
+  EXPECT_TRUE(again.config.model.qkv_bias);
   EXPECT_EQ(message_of([] { exported_model(small_export("golf")); }),
             "source is a golf model; expected llama, qwen2 or qwen3");
 }

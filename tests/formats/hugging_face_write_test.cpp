@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/json.h"
+#include "formats/atomic_folder.h"
 #include "formats/export_model.h"
 #include "formats/hugging_face.h"
 #include "formats/sentencepiece_json.h"
@@ -13,6 +14,7 @@
 #include "support/message_of.h"
 #include "support/temp_folder.h"
 #include "tokenizer/bpe_spec.h"
+#include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/text_source.h"
@@ -89,6 +91,11 @@ TEST_P(EveryFamily, ComesBackAsItWas) {
   expected.embed_init_std = defaults.embed_init_std;
   EXPECT_EQ(back.config.model, expected);
   EXPECT_EQ(open_tokenizer(back)->serialized(), model.tokenizer->content);
+  EXPECT_EQ(open_tokenizer(back)->special().bos, 0);
+  EXPECT_EQ(open_tokenizer(back)->special().eos, std::nullopt);  // neither had the source
+  write(folder / "again", back);
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer_config.json"})
+    EXPECT_EQ(folder.read(std::string("again/") + name), folder.read(std::string("out/") + name));
 }
 
 TEST_P(EveryFamily, InHalfTheBytesWithinWhatHalfExplains) {
@@ -98,7 +105,7 @@ TEST_P(EveryFamily, InHalfTheBytesWithinWhatHalfExplains) {
   for (const GgufType type : {GgufType::f32, GgufType::bf16, GgufType::f16}) {
     const ExportReport report =
         export_model(ops, model, "hf", {.path = folder / info_of(type).option, .type = type});
-    EXPECT_LE(report.difference, report.tolerance);
+    EXPECT_NEAR(report.tolerance, 2 * report.difference + kExactDifference, 1e-6);
     EXPECT_EQ(report.difference == 0, type == GgufType::f32);
     EXPECT_EQ(open_model(folder / info_of(type).option).tensors.front().dtype, info_of(type).name);
   }
@@ -149,6 +156,29 @@ TEST(HuggingFaceWrite, ATextEndsWithTheNextOnesBos) {
         with_tokenizer(random_model(config), *make_bytes_tokenizer(special_tokens_for(false))));
   EXPECT_EQ(json_in(folder, "out/generation_config.json").at("eos_token_id"), Json(0));
   EXPECT_EQ(json_in(folder, "out/tokenizer_config.json").find("chat_template"), nullptr);
+  EXPECT_EQ(open_tokenizer(open_model(folder / "out"))->special().eos, std::nullopt);
+  EXPECT_EQ(load_tokenizer(folder / "out")->special().eos, std::nullopt);
+}
+
+TEST(HuggingFaceWrite, SpareRowsTakeNoNameThatIsTaken) {
+  const TempFolder folder;
+  const auto tokenizer = make_bytes_tokenizer({"<bos>", "<|pad_259|>"});
+  const ModelFile model = with_tokenizer(random_model(small("llama")), *tokenizer);  // 258 of 261
+  write(folder / "out", model);
+  const Json vocabulary = json_in(folder, "out/tokenizer.json").at("model").at("vocab");
+  EXPECT_EQ(vocabulary.at("<|pad_259|>"), Json(1));
+  EXPECT_EQ(vocabulary.at("<|pad_259|>_"), Json(259));
+  EXPECT_EQ(open_tokenizer(open_model(folder / "out"))->vocab_size(), 258);
+}
+
+TEST(HuggingFaceWrite, HolesAreNeverSampled) {
+  const TempFolder folder;
+  BpeSpec spec = dynamic_cast<const BpeTokenizer&>(*make_bytes_tokenizer({"<bos>", "<hole>"})).spec();
+  spec.vocab[1].clear();
+  std::erase_if(spec.added_tokens, [](const AddedToken& token) { return token.id == 1; });
+  write(folder / "out", with_tokenizer(random_model(small("llama")), *make_bpe_tokenizer(spec)));
+  EXPECT_EQ(json_in(folder, "out/generation_config.json").at("suppress_tokens"),
+            Json::array({1, 258, 259, 260}));
 }
 
 TEST(HuggingFaceWrite, SpareRowsAreNamedAndNeverSampled) {
@@ -197,13 +227,50 @@ TEST(HuggingFaceWrite, ReplacesOnlyItsOwnKind) {
   const ModelFile model = chat_model("llama");
   write(folder / "out", model);
   EXPECT_EQ(message_of([&] { write(folder / "out", model); }), (folder / "out").string() + " exists already");
-  folder.write("out/old.txt", "");
+  folder.write("out/model-00001-of-00002.safetensors", "");
   write(folder / "out", model, DType::f16, Existing::replace);
   EXPECT_EQ(folder.files().size(), 7u);
+  for (const char* mine : {"out/letter.txt", "out/.git/HEAD"}) {
+    folder.write(mine, "mine");
+    EXPECT_EQ(message_of([&] { write(folder / "out", model, DType::f16, Existing::replace); }),
+              (folder / "out").string() + " is something else already");
+    EXPECT_EQ(folder.read(mine), "mine");
+    fs::remove_all(folder / mine);
+  }
   folder.write("home/letter.txt", "dear");
   EXPECT_EQ(message_of([&] { write(folder / "home", model, DType::f32, Existing::replace); }),
             (folder / "home").string() + " is something else already");
   EXPECT_EQ(folder.read("home/letter.txt"), "dear");
+}
+
+TEST(HuggingFaceWrite, NeverReplacesWhatItReads) {
+  const TempFolder folder;
+  write(folder / "out", chat_model("llama"));
+  const ModelFile source = open_model(folder / "out/../out");
+  EXPECT_EQ(message_of([&] { write(folder / "out/", source, DType::f16, Existing::replace); }),
+            (folder / "out/").string() + " holds the model that is to be exported");
+  write(folder / "out-too", source);
+}
+
+TEST(HuggingFaceWrite, WhatAKilledOneLeftIsUsedAgain) {
+  const TempFolder folder;
+  folder.write(".out.new/model.safetensors", "half");
+  folder.write(".out.new/deep/er", "");
+  for (int time = 0; time < 2; ++time) {
+    write(folder / "out", chat_model("llama"), DType::f32, Existing::replace);
+    EXPECT_EQ(folder.files().size(), 7u);
+    EXPECT_FALSE(fs::exists(folder / ".out.new"));
+  }
+}
+
+TEST(AtomicFolder, HasOneWriterAtATime) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  const auto nothing = [](const fs::path&) { return false; };
+  const AtomicFolder first(ops, folder / "out", Existing::refuse, nothing);
+  EXPECT_EQ(message_of([&] { AtomicFolder(ops, folder / "out", Existing::refuse, nothing); }),
+            (folder / "out").string() + " is being written by someone else");
+  EXPECT_TRUE(fs::exists(first.path()));
 }
 
 TEST(HuggingFaceWrite, WhatFailsHalfwayLeavesNothing) {

@@ -131,34 +131,62 @@ TEST_P(Int8State, PythonsOwnPickleLoadsOurs) {
   EXPECT_NE(read.out.find("blocks.0.resid_mix (2, 64) f4 None 512\n"), std::string::npos) << read;
 }  // namespace
 
-// As a newer numpy and a newer Python write it: protocol 5, _frombuffer over a bytearray.
+// As a newer numpy and a newer Python write it (protocol 5, _frombuffer over a bytearray), and as torch.save does: by
+// Python's own pickler, with stand-ins for their classes.
 constexpr const char* kWriteWithPython = R"(
-import pickle, sys, types, zlib
-module = types.ModuleType('numpy'); core = types.ModuleType('numpy._core'); numeric = types.ModuleType('numpy._core.numeric')
-sys.modules.update({'numpy': module, 'numpy._core': core, 'numpy._core.numeric': numeric})
+import collections, io, pickle, sys, types, zipfile, zlib
+def module(name): sys.modules[name] = types.ModuleType(name); return sys.modules[name]
+def put(place, thing): thing.__module__ = place.__name__; setattr(place, thing.__name__, thing); return thing
+numpy, _core, numeric, torch, utils = map(module, ('numpy', 'numpy._core', 'numpy._core.numeric', 'torch', 'torch._utils'))
 def _frombuffer(*args): pass
-_frombuffer.__module__ = 'numpy._core.numeric'; numeric._frombuffer = _frombuffer
+def _rebuild_tensor_v2(*args): pass
+put(numeric, _frombuffer); put(utils, _rebuild_tensor_v2)
 class dtype:
     def __init__(self, *args): self.args = args
     def __reduce__(self): return (dtype, self.args, (3, '|' if self.args[0] == 'i1' else '<', None, None, None, -1, -1, 0))
-dtype.__module__ = 'numpy'; dtype.__qualname__ = 'dtype'; module.dtype = dtype
-class A:
-    def __init__(self, kind, shape, data): self.x = (bytearray(data), kind, shape, 'C')
-    def __reduce__(self): return (_frombuffer, self.x)
-f4, f2, i1 = dtype('f4', False, True), dtype('f2', False, True), dtype('i1', False, True)
-spec = eval(open(sys.argv[2]).read())
-state = {'__quant_format__': 'int8_clean_per_row_v1', 'quantized': {}, 'scales': {}, 'dtypes': {}, 'passthrough': {}}
-for name, shape, count in spec:
+put(numpy, dtype)
+class CharStorage: pass
+class HalfStorage: pass
+class FloatStorage: pass
+storages = {'i1': put(torch, CharStorage), 'f2': put(torch, HalfStorage), 'f4': put(torch, FloatStorage)}
+dtypes = {name: dtype(name, False, True) for name in storages}
+class Data:
+    def __init__(self, kind, data): self.kind, self.data, self.key = kind, data, None
+class Array:
+    def __init__(self, kind, shape, data): self.kind, self.shape, self.data = kind, shape, data
+    def __reduce__(self):
+        if by == 'numpy': return (_frombuffer, (bytearray(self.data), dtypes[self.kind], self.shape, 'C'))
+        strides, step = [], 1
+        for size in reversed(self.shape): strides.insert(0, step); step *= size
+        return (_rebuild_tensor_v2, (Data(self.kind, self.data), 0, self.shape, tuple(strides), False, collections.OrderedDict()))
+class Pickler(pickle.Pickler):
+    def persistent_id(self, thing):
+        if not isinstance(thing, Data): return None
+        key = str(len(data)); data.append(thing.data)
+        return ('storage', storages[thing.kind], key, 'cpu', len(thing.data) // int(thing.kind[1]))
+by, data = sys.argv[3], []
+state = {'__quant_format__': 'int8_clean_per_row_v1', 'quantized': {}, 'scales': {}, 'dtypes': {}, 'passthrough': {}, 'qmeta': {}}
+for name, shape, count in eval(open(sys.argv[2]).read()):
     if count > 65536:
-        state['quantized'][name] = A(i1, shape, bytes([3]) * count)
-        state['scales'][name] = A(f2, (shape[0],), b'\x00\x38' * shape[0])
+        state['quantized'][name] = Array('i1', shape, bytes([3]) * count)
+        state['scales'][name] = Array('f2', (shape[0],), b'\x00\x38' * shape[0])
         state['dtypes'][name] = 'float32'
+        state['qmeta'][name] = {'scheme': 'per_row', 'axis': 0}
     else:
-        state['passthrough'][name] = A(f4, shape, b'\x00\x00\x80\x3f' * count)
-open(sys.argv[1], 'wb').write(zlib.compress(pickle.dumps(state, protocol=5)))
+        state['passthrough'][name] = Array('f4', shape, b'\x00\x00\x80\x3f' * count)
+out = io.BytesIO()
+Pickler(out, protocol=5 if by == 'numpy' else 2).dump(state)
+if by == 'torch':
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, 'w') as z:
+        z.writestr('archive/data.pkl', out.getvalue())
+        for key, content in enumerate(data): z.writestr('archive/data/%d' % key, content)
+        z.writestr('archive/version', '3\n')
+    out = archive
+open(sys.argv[1], 'wb').write(zlib.compress(out.getvalue()))
 )";
 
-TEST(Int8StateOfPython, Protocol5IsRead) {
+TEST(Int8StateOfPython, WhatPythonPicklesIsRead) {
   if (!python_is_there()) GTEST_SKIP() << kNoPython;
   const Config config = small_golf();
   const ParamTable table(config.model);
@@ -167,14 +195,17 @@ TEST(Int8StateOfPython, Protocol5IsRead) {
     spec += fmt::format("('{}', ({}{}), {}),", param.name, fmt::join(param.dims, ","),
                         param.dims.empty() ? "" : ",", param.count());
   const TempFolder folder;
-  const auto file = folder / "x.int8.ptz";
-  const RunResult wrote = run_python({folder.write("write.py", kWriteWithPython).string(), file.string(),
-                                      folder.write("spec", spec + "]").string()});
-  ASSERT_EQ(wrote.exit_code, 0) << wrote;
-  const ModelFile model = open_int8_state(file, config);
-  for (const Param& param : table.all())
-    EXPECT_EQ(model.weights[static_cast<std::size_t>(param.offset)], param.count() > 65536 ? 1.5f : 1.0f)
-        << param.name;
+  const auto script = folder.write("write.py", kWriteWithPython), list = folder.write("spec", spec + "]");
+  for (const char* by : {"numpy", "torch"}) {
+    SCOPED_TRACE(by);
+    const auto file = folder / (std::string(by) + ".int8.ptz");
+    const RunResult wrote = run_python({script.string(), file.string(), list.string(), by});
+    ASSERT_EQ(wrote.exit_code, 0) << wrote;
+    const ModelFile model = open_int8_state(file, config);
+    for (const Param& param : table.all())
+      EXPECT_EQ(model.weights[static_cast<std::size_t>(param.offset)], param.count() > 65536 ? 1.5f : 1.0f)
+          << param.name;
+  }
 }
 
 // What a hostile pickle would do is named, and not done.

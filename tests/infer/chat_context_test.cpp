@@ -128,7 +128,7 @@ TEST_P(EveryContext, KeepsTheRules) {
   const auto tokenizer = bytes_for_chats();
   const ChatLayout layout(*tokenizer, "roles");
   Rng rng(static_cast<std::uint64_t>(C));
-  int cut = 0, uncut = 0, refused = 0;
+  int cut = 0, uncut = 0, refused = 0, some_stayed = 0;
   for (int i = 0; i < 400; ++i) {
     const Conversation turns = random_conversation(rng, static_cast<std::uint64_t>(C) / (1 + rng.below(8)));
     const std::int64_t whole = std::ssize(layout.prompt(turns));
@@ -173,10 +173,16 @@ TEST_P(EveryContext, KeepsTheRules) {
       EXPECT_EQ(history, 1u) << "older turns go first";
     }
     // Nothing went without need: one more round would leave less than a quarter.
-    if (newest == asked && prompt.answer_tokens < C / 4) {
-      EXPECT_EQ(history, 1u);
+    if (system + history < turns.size()) {
+      std::size_t from = turns.size() - history - 1;
+      while (turns[from].role != ChatRole::user) --from;
+      Conversation longer(turns.begin(), turns.begin() + system);
+      longer.insert(longer.end(), turns.begin() + static_cast<std::ptrdiff_t>(from), turns.end());
+      EXPECT_LT(C - std::ssize(layout.prompt(longer)), C / 4);
+      some_stayed += history >= 3;
     }
   }
+  EXPECT_GT(some_stayed, 10) << "of a conversation that was cut";
   EXPECT_GT(cut, 50);
   EXPECT_GT(uncut, 20);
   EXPECT_LT(refused, 200);

@@ -82,6 +82,44 @@ TEST_F(Chat, RetryAnswersTheSameQuestionAnew) {
   EXPECT_EQ(chat.history()[3], (Turn{ChatRole::assistant, again.text}));
 }
 
+TEST_F(Chat, ARetryOfWhichNothingComesLeavesTheAnswer) {
+  ChatSession chat = session(warm(7));
+  chat.ask("one");
+  const Conversation before = chat.history();
+  Interrupt interrupt(Interrupt::Scope::task);
+  std::raise(SIGINT);
+  EXPECT_FALSE(chat.retry({}, &interrupt).kept) << "stopped before its first word";
+  EXPECT_EQ(chat.history(), before);
+  const auto gone = [](std::string_view) { throw std::runtime_error("the terminal is gone"); };
+  EXPECT_THROW(chat.retry(gone), std::runtime_error);
+  EXPECT_EQ(chat.history(), before);
+  const Reply again = chat.retry();
+  EXPECT_EQ(chat.history(), (Conversation{{ChatRole::user, "one"}, {ChatRole::assistant, again.text}}))
+      << "still in its place, not behind it";
+}
+
+TEST_F(Chat, WhatNoAnswerCouldHaveIsRefusedAtTheStart) {
+  const auto message = [&](std::vector<std::string> stops) {
+    ChatOptions options;
+    options.asked.stop_strings = std::move(stops);
+    return message_of([&] { session(options); });
+  };
+  EXPECT_EQ(message({""}), "stop: a string must not be empty");
+  EXPECT_EQ(message({"\xC3"}), "stop: a string must be valid UTF-8");
+  EXPECT_EQ(message(std::vector<std::string>(65, "x")), "stop: at most 64 strings, got 65");
+}
+
+TEST_F(Chat, ACharacterThatWasCutIsNoPartOfTheConversation) {
+  ChatOptions options;
+  options.asked.sampling = {.temperature = 0, .logit_bias = {{byte('\xC3'), 100.0f}}};
+  options.asked.max_tokens = 1;
+  const Reply nothing = session(options).ask("hi");
+  EXPECT_EQ(nothing.text, "");
+  EXPECT_EQ(nothing.finish, FinishReason::length);
+  options.asked.max_tokens = 3;
+  EXPECT_EQ(session(options).ask("hi").text, "\uFFFD\uFFFD") << "two that can no longer become one";
+}
+
 TEST_F(Chat, BlankAnswersLeaveNoTrace) {
   ChatOptions options;
   options.asked.sampling.logit_bias = {{byte(' '), 100.0f}};

@@ -5,6 +5,7 @@
 #include "formats/safetensors.h"
 #include "infer/plain_sample.h"
 #include "support/golden.h"
+#include "tokenizer/bpe_spec.h"
 
 namespace thimble {
 namespace {
@@ -67,6 +68,22 @@ TEST_F(Generate, ATextRequestIsBosAndThePromptAndEndsAsTextsDo) {
   EXPECT_EQ(request.stop_ids, std::vector<TokenId>{0});
   EXPECT_FALSE(request.starts_text) << "the prompt is the beginning of the text";
   EXPECT_TRUE(from_start.starts_text);
+}
+
+TEST_F(Generate, BosStandsWhereTheTokenizerPutsItOrNothingElseDoes) {
+  const auto plain = make_bytes_tokenizer({});
+  plain->prefer({.bos = 7, .eos = {}, .unk = {}, .pad = {}});
+  ASSERT_FALSE(plain->adds_bos());
+  EXPECT_EQ(text_request(*plain, "a").prompt, std::vector<TokenId>{'a'});
+  EXPECT_EQ(text_request(*plain, "").prompt, std::vector<TokenId>{7});
+}
+
+TEST_F(Generate, WhateverIsThrownTheNextRequestIsServed) {
+  const Request request = text_request(*tokenizer_, "hello");
+  const auto nobody_listens = [](const Event&) { throw std::runtime_error("the terminal is gone"); };
+  EXPECT_THROW(generate(batcher_, request, nobody_listens), std::runtime_error);
+  EXPECT_FALSE(batcher_.busy());
+  EXPECT_NO_THROW(generate(batcher_, request));
 }
 
 // Folders as Transformers wrote them, and its own greedy text.

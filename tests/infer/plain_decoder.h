@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -33,9 +34,13 @@ class PlainDecoder {
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
   std::int64_t room() const { return model_.config().context - static_cast<std::int64_t>(tokens_.size()); }
 
-  // Nothing where `end` is the likeliest.
-  std::optional<std::int32_t> likeliest(std::int32_t end = -1) const {
-    const auto best = static_cast<std::int32_t>(std::ranges::max_element(logits_) - logits_.begin());
+  // Nothing where `end` is the likeliest of those that may be said.
+  std::optional<std::int32_t> likeliest(std::int32_t end = -1,
+                                        std::span<const std::int32_t> never = {}) const {
+    std::vector<float> logits = logits_;
+    for (const std::int32_t id : never)
+      logits[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
+    const auto best = static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
     return best == end ? std::nullopt : std::optional(best);
   }
 

@@ -29,7 +29,7 @@ inline Sample plain_sample(Model& model, const Tokenizer& tokenizer, const Reque
   decoder.append(request.prompt);
   std::vector<std::size_t> begins;
   const auto finish = [&](FinishReason reason) {
-    if (reason != FinishReason::stop || !stop_in(sample.text, request.stop_strings))
+    if (reason == FinishReason::stop && !stop_in(sample.text, request.stop_strings))
       sample.text += text.finish();
     if (const auto cut = stop_in(sample.text, request.stop_strings)) {
       sample.text.resize(*cut);

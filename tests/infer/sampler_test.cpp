@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kDraws = 40000;
 
-const std::vector<float> kLogits = {1.2f, -0.7f, 2.1f, 0.0f, 2.1f, -3.0f, 0.9f, 1.7f, -1.1f, 0.4f};
+const std::vector<float> kLogits = {1.2f, -0.7f, 2.1f, 0.0f, 2.1f, -3.0f, 0.9f, 1.7f, -1.1f, 0.9f};
 
 // Steps 5 to 8 of the header, by the book.
 std::vector<double> exact_distribution(std::vector<float> logits, const SamplingOptions& options) {
@@ -87,7 +87,7 @@ INSTANTIATE_TEST_SUITE_P(
     Sampler, EveryFilter,
     testing::Values(Case{"temperature_one", {.temperature = 1}}, Case{"cold", {.temperature = 0.4f}},
                     Case{"hot", {.temperature = 3}}, Case{"top_k", {.temperature = 1, .top_k = 4}},
-                    Case{"top_k_cuts_a_tie", {.temperature = 1, .top_k = 9, .top_p = 0.99f}},
+                    Case{"top_k_cuts_a_tie", {.temperature = 1, .top_k = 5}},
                     Case{"top_p", {.temperature = 1, .top_p = 0.6f}},
                     Case{"min_p", {.temperature = 1, .min_p = 0.25f}},
                     Case{"top_k_then_top_p", {.temperature = 0.8f, .top_k = 5, .top_p = 0.8f}},

@@ -2,7 +2,7 @@
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 
-const binary = process.env.THIMBLE_BINARY
+export const binary = process.env.THIMBLE_BINARY
   ?? fileURLToPath(new URL('../../build/release/bin/thimble', import.meta.url));
 
 export function thimble(...words) {

@@ -33,7 +33,7 @@ const binary = process.env.THIMBLE_BINARY
 
 // Ids of a corpus are some megabytes, more than thimble.js is ready for.
 function run(...words) {
-  const result = spawnSync(binary, words, { encoding: 'utf8', maxBuffer: 1 << 28 });
+  const result = spawnSync(binary, words, { encoding: 'utf8', maxBuffer: 1 << 28, timeout: 300_000 });
   if (result.error) throw result.error;
   assert.equal(result.status, 0, `thimble ${words.join(' ')}: ${result.stderr}`);
   return result.stdout;

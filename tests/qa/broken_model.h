@@ -41,9 +41,10 @@ struct Edit {
   std::string tensor = {};                           // of floats, which `change` may change; "": every weight
   std::function<void(std::span<float>)> change = {};
   std::map<std::string, std::string> texts = {};  // tensors of bytes with other contents; "": taken away
+  WithDigest digest = WithDigest::yes;
 };
 
-// A copy with right digests: whatever is wrong with it, its container is not.
+// A copy with right digests, or none: whatever is wrong with it, its container is not.
 inline std::filesystem::path edited(const std::filesystem::path& run, const TempFolder& folder,
                                     const Edit& edit) {
   const SafetensorsFile file = SafetensorsFile::open(run / "last.safetensors");
@@ -73,7 +74,7 @@ inline std::filesystem::path edited(const std::filesystem::path& run, const Temp
   }
   PosixFileOps ops;
   const std::filesystem::path path = folder / "edited.safetensors";
-  writer.write(ops, path, Existing::replace, WithDigest::yes);
+  writer.write(ops, path, Existing::replace, edit.digest);
   return path;
 }
 

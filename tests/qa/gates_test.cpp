@@ -6,7 +6,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "formats/model_write.h"
 #include "qa/broken_model.h"
+#include "qa/subject.h"
 #include "support/message_of.h"
 
 namespace thimble {
@@ -150,10 +152,9 @@ const std::vector<std::pair<std::string, Break>>& broken_models() {
                  .data = TrainedOnce::get().data()};
        }},
       {"bpb",
-       [](const TempFolder& folder) -> QaRequest {
-         std::string text;
-         for (int i = 0; i < 2000; ++i) text += static_cast<char>('!' + i * i % 90);
-         return {.model = text_run(), .data = folder.write("noise.txt", text)};
+       [](const TempFolder& folder) -> QaRequest {  // data that cannot be used, though nothing is recorded
+         return {.model = edited(text_run(), folder, {.metadata = {{"thimble.val_bpb", ""}}}),
+                 .data = folder.write("empty.txt", "")};
        }},
       {"export",
        [](const TempFolder& folder) -> QaRequest {
@@ -222,6 +223,63 @@ TEST(Gates, WithoutARecordOrAQuestionSayWhyTheyAreSkipped) {
     EXPECT_EQ(gate(report, name).status, GateStatus::skipped) << name;
     EXPECT_FALSE(gate(report, name).detail.empty()) << name;
   }
+}
+
+TEST(Gates, ARecordOfOtherDataIsNoneAndTheFigureIsToldAllTheSame) {
+  std::string noise;
+  for (int i = 0; i < 2000; ++i) noise += static_cast<char>('!' + i * i % 90);
+  const TempFolder folder;
+  const QaReport report = qa({.model = text_run(), .data = folder.write("noise.txt", noise)});
+  EXPECT_EQ(gate(report, "bpb").status, GateStatus::skipped) << statuses(report);
+  EXPECT_NE(gate(report, "bpb").detail.find("of other data"), std::string::npos) << statuses(report);
+}
+
+TEST(Gates, ThatCompareSeeADifferenceWithoutNaN) {
+  std::vector<float> logits = {1, 2, 3, 4}, other = logits;
+  EXPECT_EQ(decode_verdict(logits, other, 2).status, GateStatus::passed);
+  other[3] += 0.1f;
+  EXPECT_EQ(decode_verdict(logits, other, 2).status, GateStatus::failed);
+
+  const TempFolder folder;
+  const QaRequest request{.model = text_run()};
+  const ProgressOutput progress = ProgressOutput::nowhere();
+  Subject subject(request, progress, nullptr);
+  EXPECT_EQ(export_verdict("safetensors", subject, edited(text_run(), folder, {})).status,
+            GateStatus::passed);
+  const fs::path changed =
+      edited(text_run(), folder,
+             {.tensor = "model.norm.weight", .change = [](std::span<float> values) { values[0] *= 1.5f; }});
+  const GateOutcome found = export_verdict("safetensors", subject, changed);
+  EXPECT_EQ(found.status, GateStatus::failed);
+  EXPECT_NE(found.detail.find("other logits"), std::string::npos) << found.detail;
+}
+
+TEST(Gates, HoldACopyForInferenceToWhatTheCheckpointDid) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  const auto copied = [&](DType dtype) {
+    const fs::path path = folder / "copy.safetensors";
+    write_model(ops, path, Existing::replace, open_model(text_run()), dtype);
+    return qa({.model = path, .data = TrainedOnce::get().data()});
+  };
+  const QaReport whole = copied(DType::f32), rounded = copied(DType::bf16);
+  for (const char* name : {"golden", "bpb"}) {
+    EXPECT_EQ(gate(whole, name).status, GateStatus::passed) << statuses(whole);
+    EXPECT_EQ(gate(rounded, name).status, GateStatus::skipped) << statuses(rounded);
+  }
+}
+
+// Somebody wrote the checkpoint again, with a library that knows nothing of digests.
+TEST(ModelFacts, AreToldOfACheckpointWithoutDigests) {
+  const TempFolder folder;
+  const fs::path path = edited(text_run(), folder, {.digest = WithDigest::no});
+  const auto training = facts_of(open_model(path), path).training;
+  ASSERT_TRUE(training);
+  EXPECT_EQ(training->step, 20);
+  EXPECT_TRUE(training->val_bpb);
+  EXPECT_FALSE(training->tokens) << "its state is nothing to go on";
+  const QaReport report = qa({.model = path});
+  EXPECT_TRUE(report.passed()) << statuses(report);
 }
 
 TEST(Gates, AnUnknownNameIsAnError) {

@@ -59,6 +59,8 @@ TEST(SameLogits, AsLikelyIsWithinRounding) {
   EXPECT_EQ(likeliest_id(logits), 3);
   EXPECT_TRUE(is_as_likely(logits, 4));
   EXPECT_FALSE(is_as_likely(logits, 2));
+  EXPECT_TRUE(is_as_likely(std::vector<float>(5, 0.25f), 4)) << "all are equal";
+  EXPECT_FALSE(is_as_likely(std::vector<float>{1, std::nanf("")}, 0));
 }
 
 // The bytes tokenizer with one fault.

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "base/error.h"
 #include "support/run_binary.h"
@@ -23,6 +24,15 @@ namespace {
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The third word of its stat says so, behind the name in parentheses.
+bool is_asleep(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_end = line.rfind(") ");
+  return name_end != std::string::npos && line.substr(name_end + 2, 1) == "S";
 }
 
 }  // namespace
@@ -46,7 +56,7 @@ PseudoTerminal::PseudoTerminal(const TerminalOptions& options) {
     tcgetattr(STDIN_FILENO, &settings);
     settings.c_iflag |= IUTF8;  // as terminals set it: backspace takes a character, not a byte
     tcsetattr(STDIN_FILENO, TCSANOW, &settings);
-    signal(SIGPIPE, SIG_DFL);
+    for (const int number : {SIGPIPE, SIGINT, SIGTERM}) signal(number, SIG_DFL);
     execv(argv[0], argv.data());
     _exit(127);
   }
@@ -90,10 +100,22 @@ bool PseudoTerminal::wait_for(std::string_view text, double seconds) {
   }
 }
 
-void PseudoTerminal::read_for(double seconds) {
-  const double end = now() + seconds;
-  do read_some(std::max(0.0, end - now()));
-  while (now() < end);
+void PseudoTerminal::read_all() {
+  while (read_some(0)) {
+  }
+}
+
+bool PseudoTerminal::wait_for_keys(double seconds) {
+  for (const double end = now() + seconds; now() < end; read_some(0.002)) {
+    termios settings{};
+    tcgetattr(terminal_, &settings);
+    if (!(settings.c_lflag & ICANON) && is_asleep(process_)) return true;
+  }
+  return false;
+}
+
+void PseudoTerminal::send(int signal) const {
+  kill(process_, signal);
 }
 
 std::string PseudoTerminal::plain() const {
@@ -131,8 +153,7 @@ int PseudoTerminal::wait_for_exit(double seconds) {
     read_some(0.01);  // a program may wait for its reader
   }
   ended_ = true;
-  while (read_some(0)) {
-  }
+  read_all();
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 

@@ -37,19 +37,22 @@ class PseudoTerminal {
   void type(std::string_view keys) const;
 
   // Reads until `text` is shown, behind all that earlier calls waited for. Says whether it came in time.
-  bool wait_for(std::string_view text, double seconds = 30);
+  bool wait_for(std::string_view text, double seconds = 60);
+  // Reads until the program waits for keys, not for lines: none that is pressed now is missed.
+  bool wait_for_keys(double seconds = 60);
   // What was shown since the beginning; escape sequences and carriage returns are taken out of plain().
   const std::string& shown() const { return shown_; }
   std::string plain() const;
   std::string plain_since(std::size_t position) const;  // a position in shown()
-  void read_for(double seconds);                        // whatever comes
+  void read_all();                                      // what is there
 
   // Freezes the program, as if the machine were busy with others, and lets it go on.
   void freeze() const;
   void thaw() const;
+  void send(int signal) const;
 
   // Exit code, or -1: a signal ended it, or the time is over.
-  int wait_for_exit(double seconds = 30);
+  int wait_for_exit(double seconds = 60);
 
  private:
   bool read_some(double seconds);  // false: nothing came

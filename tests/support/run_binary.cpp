@@ -95,7 +95,8 @@ class Child {
     check_call(id_ >= 0, "fork");
     if (id_ == 0) {  // only async-signal-safe calls from here to exec
       setpgid(0, 0);
-      signal(SIGPIPE, SIG_DFL);  // "ignored" would survive exec, and users do not start with it
+      // "Ignored" would survive exec, and users do not start with it.
+      for (const int number : {SIGPIPE, SIGINT, SIGTERM}) signal(number, SIG_DFL);
       dup2(input.read.number(), STDIN_FILENO);
       dup2(output.write.number(), STDOUT_FILENO);
       dup2(errors.write.number(), STDERR_FILENO);

@@ -7,6 +7,7 @@
 #include "support/temp_folder.h"
 #include "tokenizer/bpe_spec.h"
 #include "tokenizer/bpe_train.h"
+#include "tokenizer/patterns.h"
 #include "tokenizer/shared_tokenizers.h"
 
 namespace thimble {
@@ -94,6 +95,16 @@ TEST(GgufVocabulary, RefusesWhatLlamaCppCannotRun) {
   spec.decoder = {ByteLevelDecoder{}};
   spec.normalizer = {Lowercase{}};
   EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)), "llama.cpp cannot normalise text as this tokenizer does");
+  spec.pre_tokenizer = {Split{{std::string(pattern_regex(Pattern::qwen2)), true}},
+                        ByteLevel{.add_prefix_space = false, .use_regex = false}};
+  EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)), "llama.cpp cannot normalise text as this tokenizer does");
+  spec.normalizer = {UnicodeForm::nfkc};
+  EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)), "llama.cpp cannot normalise text as this tokenizer does");
+  spec.normalizer = {UnicodeForm::nfc};
+  EXPECT_NO_THROW(gguf_vocabulary_of(*make_bpe_tokenizer(spec)));
+  spec.post_processor.after = {0};
+  EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)),
+            "llama.cpp puts bos before a text and nothing else around it; this tokenizer's template differs");
 }
 
 // Bytes are types of their own: without them llama.cpp stops at the first character it does not know.

@@ -156,6 +156,15 @@ TEST(SentencePiece, TrainsWithGolfsSettings) {
   EXPECT_EQ(trained(some_text(), {.vocab_size = 320}), tokenizer->serialized());
 }
 
+TEST(SentencePiece, TheBytesOfATokenAreThoseItHasInsideOfAText) {
+  const auto tokenizer = load_sentencepiece(trained(some_text(), {.vocab_size = 320}), "trained");
+  const TokenId the = tokenizer->id_of(std::string(kSpace) + "the").value();
+  EXPECT_EQ(tokenizer->decode(std::vector{the}), "the") << "at the start of one it has no space";
+  EXPECT_EQ(bytes_of_token(*tokenizer, the), " the");
+  EXPECT_EQ(bytes_of_token(*tokenizer, *tokenizer->special().bos), "<s>");
+  EXPECT_EQ(bytes_of_token(*tokenizer, 4 + 0xC3), "\xC3");
+}
+
 TEST(SentencePiece, IdentityKeepsSpacesAndLines) {
   const auto tokenizer = load_sentencepiece(
       trained(some_text(),

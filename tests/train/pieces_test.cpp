@@ -13,6 +13,18 @@
 namespace thimble {
 namespace {
 
+TEST(Patience, OfAModelThatWasTrainedStep0Counts) {
+  const TrainConfig config;
+  TrainState state;
+  state.began_trained = true;
+  EXPECT_TRUE(note_validation(config, 2, state));
+  EXPECT_EQ(state.best_step, 0);
+  state.step = 10;
+  EXPECT_FALSE(note_validation(config, 3, state));
+  EXPECT_EQ(state.best_step, 0);
+  EXPECT_EQ(state.stale_validations, 1);
+}
+
 TEST(Patience, CountsValidationsThatAreNotBetterByTheLeastDifference) {
   TrainConfig config;
   config.patience = 2;
@@ -150,6 +162,17 @@ TEST_F(Init, ARunStartsFromTheWeightsOfAnother) {
   const ModelFile after = open_model(folder_ / "tuned");
   for (std::size_t i = 0; i < after.weights.size(); ++i)
     ASSERT_NEAR(after.weights[i], model.weights[i], 1e-9) << i;
+}
+
+TEST_F(Init, WhereTrainingMadeItWorseTheStartIsTheBest) {
+  const ModelFile model = trained();
+  TrainRequest tuned = request("tuned", {"steps=6", "val_every=3", "keep=1"});
+  tuned.config.train.lr = tuned.config.train.matrix_lr = 10;
+  tuned.initial_weights = initial_weights(model, tuned.config.model);
+  const TrainResult result = run(tuned);
+  EXPECT_EQ(result.best_step, 0);
+  EXPECT_LT(result.best_val_loss, result.val_loss);
+  EXPECT_EQ(open_model(folder_ / "tuned").weights, model.weights) << "a run folder is its best checkpoint";
 }
 
 TEST(TokenizerWish, IsAKindAndANumber) {

@@ -122,6 +122,26 @@ TEST_F(Resume, InterruptedBeforeTheFirstStepItBeginsWithTheValidation) {
             std::string::npos);
 }
 
+TEST_F(Resume, InterruptedWhilePrimingItBeginsWithTheValidation) {
+  run(request("straight", {"prime_steps=2"}));
+  const auto of_shards = [&](TrainRequest request) {
+    request.source.data = folder_ / "straight" / "data";
+    return request;
+  };
+  {
+    const Interrupt interrupt;
+    std::raise(SIGINT);
+    const TrainResult result = train(of_shards(request("resumed", {"prime_steps=2"})), Log::nowhere(),
+                                     ProgressOutput::nowhere(), interrupt);
+    EXPECT_EQ(result.status, "interrupted");
+    EXPECT_EQ(result.steps, 0);
+  }
+  EXPECT_EQ(run(of_shards(resumed("resumed", {"prime_steps=2"}))).status, "completed");
+  EXPECT_EQ(last("straight"), last("resumed"));
+  EXPECT_NE(folder_.read("resumed/metrics.jsonl").find(R"("event":"validation","step":0)"),
+            std::string::npos);
+}
+
 TEST_F(Resume, KilledBeforeTheFirstCheckpointGotItsNameItGoesOnFromThere) {
   run(request("straight"));
   run_until(request("resumed"), 3);

@@ -119,6 +119,13 @@ TEST_F(Training, AStartThatFailsLeavesNothing) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 
+TEST_F(Training, NamedValidationDataThatIsEmptyIsAnError) {
+  TrainRequest bad = request("run");
+  bad.source.val_data = folder_.write("empty.txt", "");
+  EXPECT_THROW(run(bad), Error);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+}
+
 TEST_F(Training, AStartThatFailedDoesNotBlockTheFolder) {
   PosixFileOps ops;
   RunFolder failed(ops, folder_ / "run");

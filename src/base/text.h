@@ -1,0 +1,20 @@
+// Blanks around a text: spaces, tabs and line ends.
+#pragma once
+
+#include <algorithm>
+#include <string_view>
+
+namespace thimble {
+
+inline constexpr std::string_view kBlanks = " \t\r\n";
+
+inline std::string_view without_blanks_behind(std::string_view text) {
+  return text.substr(0, text.find_last_not_of(kBlanks) + 1);  // npos + 1 is 0
+}
+
+inline std::string_view without_blanks(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  return without_blanks_behind(text);
+}
+
+}  // namespace thimble

@@ -1,0 +1,157 @@
+#include "cli/serve.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/interrupt.h"
+#include "cli/console.h"
+#include "cli/device.h"
+#include "cli/main.h"
+#include "cli/parse.h"
+#include "cli/sampling_options.h"
+#include "formats/model_file.h"
+#include "serve/completion_answer.h"
+#include "serve/server.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::uint64_t kLongestKeyFile = 1 << 20;
+constexpr const char* kKeyVariable = "THIMBLE_API_KEY";
+
+// A key in a command line can be seen by everybody on the machine; the other two ways cannot.
+std::vector<std::string> keys_from(const Arguments& arguments) {
+  std::vector<std::string> keys = arguments.list("api-key");
+  if (arguments.given("api-key-file")) {
+    const std::vector<std::string> more = keys_in(read_file(arguments.path("api-key-file"), kLongestKeyFile));
+    check(!more.empty(), "{} holds no key", arguments.text("api-key-file"));
+    keys.insert(keys.end(), more.begin(), more.end());
+  }
+  if (const char* key = std::getenv(kKeyVariable); key && *key) keys.emplace_back(key);
+  for (const std::string& key : keys)
+    if (key.empty()) throw UsageError("--api-key must not be empty");
+  return keys;
+}
+
+ServedModel served_from(const Arguments& arguments, const ModelFile& file, const Tokenizer& tokenizer) {
+  ServedModel served{.name = arguments.text("alias"),
+                     .config = file.config.model,
+                     .parameters = static_cast<std::int64_t>(file.weights.size()),
+                     .tokenizer = &tokenizer,
+                     .defaults = sampling_from(arguments),
+                     .created = unix_time()};
+  if (arguments.given("seed")) served.seed = served.defaults.seed;
+  if (served.name.empty()) served.name = arguments.path("MODEL").filename().string();
+  if (served.name.empty()) served.name = arguments.path("MODEL").parent_path().filename().string();
+  if (!file.layout.empty() || arguments.given("layout"))
+    served.layout.emplace(open_chat_layout(file, tokenizer, arguments.text("layout")));
+  return served;
+}
+
+ServerOptions options_from(const Arguments& arguments) {
+  constexpr double kLongest = 1e6;
+  const auto seconds = [&](std::string_view name) {
+    return arguments.number(name, {.least = 0.001, .most = kLongest});
+  };
+  ServerOptions options;
+  options.engine = {.slots = arguments.integer("slots", {.least = 1, .most = 1024}),
+                    .queue = arguments.integer("queue", {.least = 0, .most = 100000})};
+  options.http.host = arguments.text("host");
+  options.http.port = static_cast<int>(arguments.integer("port", {.least = 0, .most = 65535}));
+  options.http.max_connections =
+      static_cast<int>(arguments.integer("max-connections", {.least = 1, .most = 10000}));
+  options.http.limits.body_bytes =
+      static_cast<std::size_t>(arguments.integer("max-body", {.least = 1024, .most = 1 << 30}));
+  options.http.limits.head_seconds = seconds("header-timeout");
+  options.http.limits.body_seconds = seconds("body-timeout");
+  options.service.request_seconds = seconds("timeout");
+  options.service.api_keys = keys_from(arguments);
+  options.service.requests_per_second = arguments.number("rate-limit", {.least = 0, .most = kLongest});
+  options.service.log_prompts = arguments.flag("log-prompts");
+  options.drain_seconds = seconds("drain-timeout");
+  return options;
+}
+
+int run_serve(const Arguments& arguments, Console& console) {
+  ServerOptions options = options_from(arguments);
+  const ModelFile file = open_model(arguments.path("MODEL"));
+  const auto tokenizer = open_tokenizer(file);
+  check(tokenizer != nullptr, "{} has no tokenizer: nobody can talk to it", file.path.string());
+  const Context context(device_from(arguments, console.log()));
+  Model model = make_model(file, context, dtype_from(arguments, context.device()));
+  ServedModel served = served_from(arguments, file, *tokenizer);
+  served.bytes = served.parameters * dtype_bytes(model.dtype());
+
+  const Log& log = console.log();
+  options.service.access_log = [&log](const std::string& line) { log.info("{}", line); };
+  const bool keys = !options.service.api_keys.empty();
+  const Interrupt interrupt;
+  Server server(model, std::move(served), options);
+  if (!server.loopback() && !keys)
+    log.warning("{} can be reached from other machines and asks for no key; pass --api-key-file",
+                server.address());
+  console.print(fmt::format("listening on http://{}\n", server.address()));
+  server.run([&] { return interrupt.asked(); });
+  log.info("stopped");
+  return kExitDone;
+}
+
+}  // namespace
+
+Command serve_command() {
+  return {
+      .name = "serve",
+      .summary = "a model behind HTTP: OpenAI's routes, and a page to talk to it",
+      .arguments = {{.name = "MODEL",
+                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .options = with_sampling_options(
+          {{.name = "host", .value = "ADDRESS", .initial = "127.0.0.1", .help = "where to listen"},
+           {.name = "port", .value = "N", .initial = "8080", .help = "0: any that is free; it is printed"},
+           {.name = "slots",
+            .value = "N",
+            .initial = "8",
+            .help = "answers computed at a time, as one batch"},
+           {.name = "queue",
+            .value = "N",
+            .initial = "64",
+            .help = "answers that may wait; more are told 503"},
+           {.name = "api-key",
+            .value = "KEY",
+            .help = "clients must send it; THIMBLE_API_KEY does the same",
+            .repeated = true},
+           {.name = "api-key-file", .value = "FILE", .help = "keys, one a line"},
+           {.name = "rate-limit",
+            .value = "F",
+            .initial = "0",
+            .help = "requests a second of one client; 0: any"},
+           {.name = "alias", .value = "NAME", .help = "what the model is called (default: its file's name)"},
+           {.name = "layout",
+            .help = "how conversations become tokens, where the model's file does not say it",
+            .choices = {"roles", "chatml", "llama3"}},
+           {.name = "timeout",
+            .value = "SECONDS",
+            .initial = "600",
+            .help = "for an answer, waiting included"},
+           {.name = "header-timeout", .value = "SECONDS", .initial = "10", .help = "for a request's headers"},
+           {.name = "body-timeout", .value = "SECONDS", .initial = "30", .help = "for a request's body"},
+           {.name = "drain-timeout",
+            .value = "SECONDS",
+            .initial = "30",
+            .help = "for answers at hand when it is stopped"},
+           {.name = "max-body", .value = "BYTES", .initial = "4194304", .help = "of a request"},
+           {.name = "max-connections", .value = "N", .initial = "512", .help = "at a time"},
+           {.name = "log-prompts", .help = "put what is asked into the access log"},
+           device_option(),
+           common::dtype(),
+           common::threads(),
+           common::quiet()}),
+      .examples = {"thimble serve runs/chat",
+                   "thimble serve model.thimble --host 0.0.0.0 --api-key-file keys.txt"},
+      .run = run_serve};
+}
+
+}  // namespace thimble

@@ -1,0 +1,221 @@
+#include "golf/environment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/nearest.h"
+#include "base/number.h"
+#include "base/table.h"
+
+namespace thimble {
+
+namespace {
+
+using enum VariableType;
+
+constexpr std::string_view kControlPatterns =
+    "attn_scale,attn_scales,mlp_scale,mlp_scales,resid_mix,resid_mixes,q_gain,skip_weight,skip_weights";
+
+constexpr GolfVariable kVariables[] = {
+    {"DATA_PATH", text, "", "./data/datasets/fineweb10B_sp1024", "./data/datasets/fineweb10B_sp1024",
+     "folder of fineweb_train_*.bin and fineweb_val_*.bin"},
+    {"TOKENIZER_PATH", text, "", "./data/tokenizers/fineweb_1024_bpe.model",
+     "./data/tokenizers/fineweb_1024_bpe.model", "SentencePiece .model file"},
+    {"RUN_ID", text, "", "", "", "names the log and the outputs (default: a random UUID)"},
+    {"OUT_DIR", text, "", "logs", "logs", "folder of the log and the outputs"},
+    {"SEED", integer, "seed", "1337", "1337", "of every random number"},
+
+    {"ITERATIONS", integer, "steps", "20000", "20000", "optimizer steps"},
+    {"MAX_WALLCLOCK_SECONDS", number, "", "600.0", "600.0", "max_seconds: step time; 0 or less: no cap"},
+    {"WARMUP_STEPS", integer, "prime_steps", "20", "20", "steps without update before the first"},
+    {"WARMDOWN_ITERS", integer, "warmdown", "1200", "1200", "last steps, in which the rates fall to 0"},
+    {"VAL_LOSS_EVERY", integer, "val_every", "0", "1000",
+     "steps from one validation to the next; 0: at the end"},
+    {"VAL_BATCH_SIZE", integer, "", "524288", "524288",
+     "tokens of a validation batch: counted by val_progress"},
+    {"VAL_TOKENS", integer, "val_tokens", "0", "0",
+     "ours: validate on the first so many; 0: all of the split"},
+    {"TRAIN_LOG_EVERY", integer, "", "200", "200", "steps from one train line to the next; 0: none"},
+    {"TRAIN_BATCH_TOKENS", integer, "batch_tokens", "524288", "524288", "tokens of an optimizer step"},
+    {"GRAD_ACCUM_STEPS", integer, "", "8", kUnknown,
+     "span_tokens = TRAIN_BATCH_TOKENS / this (torch: always 8)"},
+    {"TRAIN_SEQ_LEN", integer, "context", "1024", "1024", "tokens of a row"},
+    {"TRAIN_MAX_SEQ_LEN", integer, "", "1024", kUnknown, "the same, where TRAIN_SEQ_LEN is not set"},
+    {"MLX_MAX_MICROBATCH_TOKENS", integer, "", "8192", kUnknown, "tokens read in one piece"},
+
+    {"VOCAB_SIZE", integer, "vocab_size", "1024", "1024", "rows of the embedding: the tokenizer's size"},
+    {"NUM_LAYERS", integer, "layers", "9", "9", "blocks"},
+    {"MODEL_DIM", integer, "dim", "512", "512", "width of the residual stream"},
+    {"NUM_HEADS", integer, "heads", "8", "8", "query heads"},
+    {"NUM_KV_HEADS", integer, "kv_heads", "4", "4", "key and value heads"},
+    {"MLP_MULT", integer, "", "2", "2", "mlp_hidden = this * MODEL_DIM (--plus: 3)"},
+    {"TIE_EMBEDDINGS", flag, "tie_embeddings", "1", "1", "the head is the embedding (mlx: always)"},
+    {"TIED_EMBED_INIT_STD", number, "", "0.005", "0.005", "embed_init_std, where they are tied"},
+    {"LOGIT_SOFTCAP", number, "logit_softcap", "30.0", "30.0", "logits become cap tanh(logit / cap)"},
+    {"ROPE_BASE", number, "rope_base", "10000.0", "10000.0", "base of the RoPE wavelengths"},
+    {"QK_GAIN_INIT", number, "q_gain_init", "1.5", "1.5", "where the gain of q starts"},
+
+    {"BETA1", number, "beta1", "0.9", "0.9", "Adam's decay of the mean"},
+    {"BETA2", number, "beta2", "0.95", "0.95", "Adam's decay of the square"},
+    {"ADAM_EPS", number, "adam_eps", "1e-8", "1e-8", "Adam's epsilon"},
+    {"TIED_EMBED_LR", number, "", "0.05", "0.05", "embed_lr, where they are tied"},
+    {"EMBED_LR", number, "", kUnknown, "0.6", "embed_lr, where they are not"},
+    {"HEAD_LR", number, "", kUnknown, "0.008", "head_lr, where they are not"},
+    {"MATRIX_LR", number, "matrix_lr", "0.04", "0.04", "learning rate of the blocks' matrices (Muon)"},
+    {"SCALAR_LR", number, "scalar_lr", "0.04", "0.04", "learning rate of vectors and scalars"},
+    {"MUON_MOMENTUM", number, "muon_momentum", "0.95", "0.95", "Muon's momentum"},
+    {"MUON_BACKEND_STEPS", integer, "muon_steps", "5", "5", "Newton-Schulz iterations"},
+    {"MUON_MOMENTUM_WARMUP_START", number, "muon_momentum_start", "0.85", "0.85",
+     "where the momentum starts"},
+    {"MUON_MOMENTUM_WARMUP_STEPS", integer, "muon_momentum_steps", "500", "500", "steps it takes to grow"},
+    {"GRAD_CLIP_NORM", number, "clip", "0.0", "0.0", "largest norm of the gradient; 0: off"},
+
+    {"CONTROL_TENSOR_NAME_PATTERNS", text, "", kControlPatterns, kControlPatterns,
+     "names that Adam trains instead of Muon; must mean the tensors that they mean there"},
+    {"INT8_KEEP_FLOAT_FP32_NAME_PATTERNS", text, "", "", "",
+     "names of small tensors that the int8 file keeps in f32 (default: the control tensors)"},
+
+    {"LOGIT_CHUNK_TOKENS", integer, "", "0", kUnknown,
+     "nothing: logits never take more memory than they must"},
+    {"MLX_EAGER_EVAL", flag, "", "1", kUnknown, "nothing: there is no lazy graph"},
+    {"RANK", integer, "", kUnknown, "0", "nothing: torchrun's, and there is one process"},
+    {"LOCAL_RANK", integer, "", kUnknown, "0", "nothing: torchrun's, and there is one process"},
+    {"WORLD_SIZE", integer, "", kUnknown, "1", "must be 1: one process reads what 8 would"},
+};
+
+const GolfVariable& variable(std::string_view name) {
+  const auto* const found = std::ranges::find(kVariables, name, &GolfVariable::name);
+  check(found != std::end(kVariables), "[golf] {} is not in the table", name);
+  return *found;
+}
+
+// As Python's int() and float(): spaces around, underscores between digits.
+std::string as_python_reads(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t\n"), end = text.find_last_not_of(" \t\n");
+  if (begin == text.npos) return {};
+  std::string out;
+  text = text.substr(begin, end - begin + 1);
+  if (text.starts_with('+')) text.remove_prefix(1);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool between = i > 0 && i + 1 < text.size() &&
+                         std::isdigit(static_cast<unsigned char>(text[i - 1])) &&
+                         std::isdigit(static_cast<unsigned char>(text[i + 1]));
+    if (text[i] != '_' || !between) out += text[i];
+  }
+  return out;
+}
+
+// "20000", or what each script has: "0 (torch: 1000)".
+std::string default_text(const GolfVariable& row) {
+  constexpr std::size_t kMost = 24;
+  if (row.mlx == row.torch)
+    return row.mlx.size() > kMost ? fmt::format("{}...", row.mlx.substr(0, kMost)) : std::string(row.mlx);
+  if (row.torch == kUnknown) return fmt::format("{} (mlx alone)", row.mlx);
+  if (row.mlx == kUnknown) return fmt::format("{} (torch alone)", row.torch);
+  return fmt::format("{} (torch: {})", row.mlx, row.torch);
+}
+
+// One or two slips in a name long enough not to be another by chance; or a family that has no other members.
+bool looks_like(std::string_view word, std::string_view name) {
+  const std::size_t slips = edit_distance(word, name);
+  return slips == 1 ? word.size() >= 4 : slips == 2 && word.size() >= 8;
+}
+
+}  // namespace
+
+std::string_view name_of(GolfScript script) {
+  return script == GolfScript::mlx ? "train_gpt_mlx.py" : "train_gpt.py";
+}
+
+std::span<const GolfVariable> golf_variables() {
+  return kVariables;
+}
+
+std::string golf_variables_text() {
+  Table table({"variable", "default", "key", "meaning"});
+  for (const GolfVariable& row : kVariables)
+    table.row({std::string(row.name), default_text(row), std::string(row.key), std::string(row.meaning)});
+  return table.text();
+}
+
+std::string GolfEnvironment::text(std::string_view name) const {
+  const auto found = variables_.find(name);
+  return found == variables_.end() ? std::string(variable(name).initial(script_)) : found->second;
+}
+
+std::int64_t GolfEnvironment::integer(std::string_view name) const {
+  const auto value = number_in<std::int64_t>(as_python_reads(text(name)));
+  check(value.has_value(), "{} is '{}', expected an integer", name, text(name));
+  return *value;
+}
+
+double GolfEnvironment::number(std::string_view name) const {
+  const auto value = number_in<double>(as_python_reads(text(name)));
+  check(value.has_value(), "{} is '{}', expected a number", name, text(name));
+  return *value;
+}
+
+bool GolfEnvironment::flag(std::string_view name) const {
+  const auto value = number_in<std::int64_t>(as_python_reads(text(name)));
+  check(value.has_value(), "{} is '{}', expected 0 or 1", name, text(name));
+  return *value != 0;
+}
+
+std::vector<std::string> GolfEnvironment::list(std::string_view name) const {
+  std::vector<std::string> parts;
+  const std::string all = text(name);
+  for (std::size_t begin = 0; begin <= all.size();) {
+    const std::size_t end = std::min(all.find(',', begin), all.size());
+    if (end > begin) parts.push_back(all.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+void GolfEnvironment::apply(ConfigBuilder& settings) const {
+  for (const GolfVariable& row : kVariables) {
+    if (row.key.empty() || !is_set(row.name)) continue;
+    const Key& key = *find_key(row.key);
+    std::string value = as_python_reads(text(row.name));
+    if (row.type == VariableType::integer) value = fmt::format("{}", integer(row.name));
+    if (row.type == VariableType::flag) value = flag(row.name) ? "true" : "false";
+    settings.derive(row.key, value_from_text(key, value, fmt::format("{}: ", row.name)));
+  }
+}
+
+std::vector<std::pair<std::string, std::string>> GolfEnvironment::known() const {
+  std::vector<std::pair<std::string, std::string>> set;
+  for (const GolfVariable& row : kVariables)
+    if (is_set(row.name)) set.emplace_back(row.name, text(row.name));
+  return set;
+}
+
+std::vector<std::string> GolfEnvironment::without_effect() const {
+  std::vector<std::string> sentences;
+  for (const GolfVariable& row : kVariables) {
+    if (!is_set(row.name)) continue;
+    if (row.does_nothing())
+      sentences.push_back(fmt::format("{} does {}", row.name, row.meaning));
+    else if (row.initial(script_) == kUnknown)
+      sentences.push_back(fmt::format("{} does nothing: {} does not know it", row.name, name_of(script_)));
+  }
+  return sentences;
+}
+
+std::vector<std::string> GolfEnvironment::suspects() const {
+  std::vector<std::string> sentences;
+  for (const auto& [name, value] : variables_) {
+    if (std::ranges::find(kVariables, name, &GolfVariable::name) != std::end(kVariables)) continue;
+    const auto* const meant =
+        std::ranges::find_if(kVariables, [&](const GolfVariable& row) { return looks_like(name, row.name); });
+    if (meant != std::end(kVariables))
+      sentences.push_back(fmt::format("{} is set, which nobody reads: did you mean {}?", name, meant->name));
+    else if (name.starts_with("MUON_"))
+      sentences.push_back(fmt::format("{} is set, which nobody reads", name));
+  }
+  return sentences;
+}
+
+}  // namespace thimble

@@ -1,0 +1,143 @@
+#include "golf/run.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/version.h"
+#include "data/data_folder.h"
+#include "golf/finish.h"
+#include "golf/lines.h"
+#include "model/compute_dtype.h"
+#include "model/config_toml.h"
+#include "train/run_folder.h"
+
+namespace thimble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::shared_ptr<const Tokenizer> open_golf_tokenizer(const GolfSettings& golf) {
+  check(golf.tokenizer.extension() == ".model", Hint{"the published data is made with SentencePiece"},
+        "TOKENIZER_PATH must point to a SentencePiece .model file: {}", golf.tokenizer_text);
+  std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(golf.tokenizer);
+  check(tokenizer->vocab_size() == golf.config.model.vocab_size,
+        Hint{fmt::format("set VOCAB_SIZE={}, or TOKENIZER_PATH to another file", tokenizer->vocab_size())},
+        "VOCAB_SIZE={} does not match tokenizer vocab_size={}", golf.config.model.vocab_size,
+        tokenizer->vocab_size());
+  return tokenizer;
+}
+
+DataFolder open_golf_folder(const GolfSettings& golf) {
+  const Hint hint{"DATA_PATH names the folder of the shards"};
+  check(is_data_folder(golf.data), hint, "No files found for pattern: {}/fineweb_train_*.bin",
+        golf.data_text);
+  DataFolder folder = open_data_folder(golf.data);
+  check(!folder.train.empty(), hint, "No files found for pattern: {}/fineweb_train_*.bin", golf.data_text);
+  check(!folder.val.empty(), hint, "No files found for pattern: {}/fineweb_val_*.bin", golf.data_text);
+  return folder;
+}
+
+GolfData describe_data(const GolfSettings& golf, const DataFolder& folder, const TokenSet& val) {
+  const std::int64_t T = golf.config.model.context;
+  const std::int64_t whole = static_cast<std::int64_t>(val.size() - 1) / T * T;
+  check(whole > 0, Hint{"lower it, or give more data"}, "Validation split is too short for TRAIN_SEQ_LEN={}",
+        T);
+  const std::int64_t most = golf.config.train.val_tokens;
+  return {.name = fs::weakly_canonical(golf.data).filename().string(),
+          .train_shards = folder.train.size(),
+          .published_shards = folder.published_train_files,
+          .val_tokens = most > 0 ? std::min(most, whole) : whole};
+}
+
+// What carries the RUN_ID is replaced only by --force; the log grows. train_gpt.py's own outputs have the same names in
+// every run, and are replaced as theirs are.
+void check_outputs(FileOps& ops, const GolfSettings& golf, bool force) {
+  if (force) return;
+  std::vector<fs::path> outputs = {golf.artifact()};
+  if (golf.script == GolfScript::mlx) outputs.insert(outputs.end(), {golf.raw_model(), golf.int8_model()});
+  for (const fs::path& output : outputs)
+    check(!fs::exists(output), Hint{"choose another RUN_ID, or pass --force"}, "{} exists already",
+          output.string());
+  RunFolder(ops, golf.run_folder()).check_free(force);
+}
+
+// What is in the file alone: how to run it again, and with what it ran.
+std::string preamble(const GolfSettings& golf) {
+  const std::string rule(100, '=');
+  std::string text =
+      fmt::format("# thimble golf --like {}{}\n", golf.script == GolfScript::mlx ? "mlx" : "torch",
+                  golf.plus ? " --plus" : "");
+  for (const auto& [name, value] : golf.environment) text += fmt::format("# {}={}\n", name, value);
+  return fmt::format("{}{}{}\nRunning thimble {} ({}, {})\n{}", text, to_toml(golf.config), rule, version(),
+                     build_type(), compiler(), rule);
+}
+
+TrainRequest training(const GolfSettings& golf, const GolfSurroundings& around,
+                      std::shared_ptr<const Tokenizer> tokenizer, TrainObserver& observer) {
+  const bool mlx = golf.script == GolfScript::mlx;
+  DataSettings source{.data = fs::absolute(golf.data), .order = mlx ? ReadOrder::golf_mlx : ReadOrder::golf};
+  if (mlx) source.sub_batch_tokens = golf.sub_batch_tokens;
+  return {.config = golf.config,
+          .tokenizer = std::move(tokenizer),
+          .source = source,
+          .run = golf.run_folder(),
+          .device = around.device,
+          .force = around.force,
+          .validate_first = golf.config.train.val_every > 0,
+          .observer = &observer,
+          .clock = around.clock};
+}
+
+// The loop's own news are not theirs; its warnings are for people. Epochs have a line in the log.
+Log only_warnings(const Log& log) {
+  return {LogLevel::warning, [&log](LogLevel, std::string_view line) {
+            if (!line.starts_with("epoch ")) log.warning("{}", line);
+          }};
+}
+
+}  // namespace
+
+GolfResult run_golf(const GolfSettings& golf, const GolfSurroundings& around) {
+  for (const std::string& note : golf.notes) around.log.info("{}", note);
+  for (const std::string& warning : golf.warnings) around.log.warning("{}", warning);
+  const auto tokenizer = open_golf_tokenizer(golf);
+  const DataFolder folder = open_golf_folder(golf);
+  check_tokenizer(folder, *tokenizer, golf.tokenizer);
+  const TokenSet val =
+      open_split(folder, DataSplit::val, TokenMarks::of(*tokenizer, folder.kind(), LossOn::assistant));
+  const GolfData data = describe_data(golf, folder, val);
+  PosixFileOps ops;
+  check_outputs(ops, golf, around.force);
+  if (golf.script == GolfScript::torch && data.published_shards && data.train_shards < *data.published_shards)
+    around.log.warning("{} has {} of {} training shards: epochs come sooner", data.name, data.train_shards,
+                       *data.published_shards);
+
+  make_folders(ops, golf.out);
+  GolfLog log(golf.log_file(), around.print);
+  log.file_only(preamble(golf));
+  const DType compute = compute_dtype(golf.config.train.dtype, around.device->device());
+  for (const std::string& line : opening_lines(golf, data, ParamTable(golf.config.model), compute))
+    log.line(line);
+
+  GolfLines lines(golf, data, log);
+  GolfResult result;
+  result.training = train(training(golf, around, tokenizer, lines), only_warnings(around.log),
+                          ProgressOutput::nowhere(), around.interrupt);
+  const std::string& status = result.training.status;
+  if (status == "interrupted" || status == "diverged") return result;
+  if (status == "wallclock") log.line(lines.stopping_early(result.training.steps));
+  result.roundtrip = finish_golf({.golf = golf,
+                                  .around = around,
+                                  .tokenizer = *tokenizer,
+                                  .val = val,
+                                  .checkpoint = result.training.checkpoint,
+                                  .compute = compute,
+                                  .lines = lines,
+                                  .log = log,
+                                  .ops = ops});
+  return result;
+}
+
+}  // namespace thimble

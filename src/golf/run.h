@@ -1,0 +1,39 @@
+// A golf run, from the first line of its log to the last: training as train/loop.h does it, then what the scripts do at
+// the end. The raw model and the int8+zlib file are written, the latter is read back from the disk, dequantised and
+// validated again; beside them stand our own checkpoint (in OUT_DIR/RUN_ID) and artifact (OUT_DIR/RUN_ID.thimble).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/interrupt.h"
+#include "base/log.h"
+#include "eval/score.h"
+#include "golf/log.h"
+#include "golf/settings.h"
+#include "tensor/device.h"
+#include "train/loop.h"
+
+namespace thimble {
+
+struct GolfSurroundings {
+  GolfLog::Print print;  // the console's lines
+  const Log& log;        // what is not part of theirs: notes and warnings
+  const Interrupt& interrupt;
+  std::shared_ptr<DeviceRuntime> device = cpu_runtime();
+  bool force = false;            // outputs of the same RUN_ID are replaced
+  std::uint64_t code_bytes = 0;  // for train_gpt.py's "Code size"
+  std::function<double()> clock = seconds_now;
+};
+
+struct GolfResult {
+  TrainResult training;
+  std::optional<Score> roundtrip;  // of the int8 file; not there if training was interrupted or diverged
+};
+
+GolfResult run_golf(const GolfSettings& golf, const GolfSurroundings& around);
+
+}  // namespace thimble

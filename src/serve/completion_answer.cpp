@@ -1,0 +1,257 @@
+#include "serve/completion_answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "base/version.h"
+#include "serve/api_error.h"
+#include "serve/token_json.h"
+
+namespace thimble {
+
+namespace {
+
+double rate(std::int64_t tokens, double seconds) {
+  return tokens > 0 && seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+}
+
+}  // namespace
+
+std::string new_id(std::string_view prefix) {
+  std::random_device entropy;
+  return fmt::format("{}{:08x}{:08x}{:08x}", prefix, entropy(), entropy(), entropy());
+}
+
+std::int64_t unix_time() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+CompletionAnswer::CompletionAnswer(const CompletionRequest& asked, const ServedModel& model)
+    : asked_(asked),
+      model_(model),
+      id_(new_id(asked.dialect == Dialect::chat ? "chatcmpl-" : "cmpl-")),
+      created_(unix_time()),
+      choices_(asked.prompts.size() * static_cast<std::size_t>(asked.samples)),
+      prompt_scores_(asked.prompts.size()) {
+  for (std::size_t i = 0; i < choices_.size(); ++i) choices_[i].place = first_place(prompt_of(i));
+}
+
+TextPlace CompletionAnswer::first_place(std::size_t prompt) const {
+  return {.offset = 0, .starts_text = !asked_.echoed.empty() || asked_.prompts[prompt].starts_text};
+}
+
+std::size_t CompletionAnswer::index_of(const JobEvent& event) const {
+  return event.request * static_cast<std::size_t>(asked_.samples) +
+         static_cast<std::size_t>(event.event.sample);
+}
+
+CompletionAnswer::Choice& CompletionAnswer::note(const JobEvent& event) {
+  if (event.event.error) throw ApiError(500, "server_error", event.event.error->what());
+  Choice& choice = choices_[index_of(event)];
+  if (!event.event.prompt.empty()) prompt_scores_[event.request] = event.event.prompt;
+  if (event.event.finish) {
+    choice.finish = event.event.finish;
+    choice.usage = event.event.usage;
+  }
+  return choice;
+}
+
+void CompletionAnswer::add(JobEvent event) {
+  Choice& choice = note(event);
+  choice.text += event.event.text;
+  std::ranges::move(event.event.tokens, std::back_inserter(choice.tokens));
+}
+
+std::vector<Json> CompletionAnswer::chunks(JobEvent event) {
+  std::vector<Json> chunks;
+  note(event);
+  held_.push_back(std::move(event));
+  std::vector<JobEvent> held = std::exchange(held_, {});
+  for (JobEvent& next : held) {
+    if (must_wait(next))
+      held_.push_back(std::move(next));
+    else
+      stream_event(next, chunks);
+  }
+  return chunks;
+}
+
+// A choice begins with its prompt, which sample 0 scores for all.
+bool CompletionAnswer::must_wait(const JobEvent& event) const {
+  const bool echoes_scores = !asked_.echoed.empty() && asked_.logprobs;
+  return echoes_scores && !prompt_scores_[event.request];
+}
+
+void CompletionAnswer::stream_event(const JobEvent& event, std::vector<Json>& out) {
+  const std::size_t index = index_of(event);
+  Choice& choice = choices_[index];
+  if (!choice.begun) begin_choice(index, out);
+  if (!event.event.text.empty() || (asked_.logprobs && !event.event.tokens.empty()))
+    out.push_back(chunk(piece(index, event.event.text, logprobs(event.event.tokens, choice.place))));
+  if (!event.event.finish) return;
+  Json last = Json::object().set("index", index);
+  if (asked_.dialect == Dialect::chat)
+    last.set("delta", Json::object());
+  else
+    last.set("text", "");
+  last.set("logprobs", nullptr).set("finish_reason", name_of(*event.event.finish));
+  Json ending = chunk(last);
+  if (asked_.dialect == Dialect::chat) ending.set("tokens_dropped", asked_.tokens_dropped);
+  if (finished() && !asked_.include_usage) ending.set("timings", timings());
+  out.push_back(std::move(ending));
+}
+
+void CompletionAnswer::begin_choice(std::size_t index, std::vector<Json>& out) {
+  Choice& choice = choices_[index];
+  choice.begun = true;
+  if (asked_.dialect == Dialect::chat) {
+    out.push_back(chunk(Json::object()
+                            .set("index", index)
+                            .set("delta", Json::object().set("role", "assistant").set("content", ""))
+                            .set("logprobs", nullptr)
+                            .set("finish_reason", nullptr)));
+  } else if (!asked_.echoed.empty()) {
+    const std::size_t prompt = prompt_of(index);
+    out.push_back(chunk(piece(index, asked_.echoed[prompt], logprobs(shown_prompt(prompt), choice.place))));
+  }
+}
+
+std::vector<TokenScore> CompletionAnswer::shown_prompt(std::size_t prompt) const {
+  if (!prompt_scores_[prompt]) return {};
+  const std::vector<TokenScore>& all = *prompt_scores_[prompt];
+  return {all.begin() + static_cast<std::ptrdiff_t>(std::min(asked_.unshown[prompt], all.size())), all.end()};
+}
+
+Json CompletionAnswer::logprobs(std::span<const TokenScore> scores, TextPlace& place) const {
+  if (!asked_.logprobs) return {};
+  return asked_.dialect == Dialect::chat ? chat_logprobs(*model_.tokenizer, scores)
+                                         : text_logprobs(*model_.tokenizer, scores, place);
+}
+
+Json CompletionAnswer::frame(std::string_view object) const {
+  return Json::object()
+      .set("id", id_)
+      .set("object", object)
+      .set("created", created_)
+      .set("model", model_.name)
+      .set("system_fingerprint", fmt::format("thimble-{}", version()));
+}
+
+Json CompletionAnswer::chunk(Json choice) const {
+  Json json = frame(asked_.dialect == Dialect::chat ? "chat.completion.chunk" : "text_completion");
+  json.set("choices", Json::array({std::move(choice)}));
+  // OpenAI's clients expect it in every chunk, and only then.
+  if (asked_.include_usage) json.set("usage", nullptr);
+  return json;
+}
+
+Json CompletionAnswer::piece(std::size_t index, std::string_view text, Json logprobs) const {
+  Json choice = Json::object().set("index", index);
+  if (asked_.dialect == Dialect::chat)
+    choice.set("delta", Json::object().set("content", text));
+  else
+    choice.set("text", text);
+  return choice.set("logprobs", std::move(logprobs)).set("finish_reason", nullptr);
+}
+
+Json CompletionAnswer::usage_chunk() const {
+  return frame(asked_.dialect == Dialect::chat ? "chat.completion.chunk" : "text_completion")
+      .set("choices", Json::array())
+      .set("usage", usage())
+      .set("timings", timings());
+}
+
+Json CompletionAnswer::whole_choice(std::size_t index) const {
+  const Choice& choice = choices_[index];
+  const std::size_t prompt = prompt_of(index);
+  Json json = Json::object().set("index", index);
+  TextPlace place = first_place(prompt);
+  if (asked_.dialect == Dialect::chat) {
+    json.set("message",
+             Json::object().set("role", "assistant").set("content", choice.text).set("refusal", nullptr));
+    json.set("logprobs", logprobs(choice.tokens, place));
+  } else {
+    std::vector<TokenScore> scores = shown_prompt(prompt);
+    scores.insert(scores.end(), choice.tokens.begin(), choice.tokens.end());
+    json.set("text", asked_.echoed.empty() ? choice.text : asked_.echoed[prompt] + choice.text);
+    json.set("logprobs", logprobs(scores, place));
+  }
+  return json.set("finish_reason", name_of(choice.finish.value_or(FinishReason::length)));
+}
+
+Json CompletionAnswer::whole() const {
+  Json choices = Json::array();
+  for (std::size_t i = 0; i < choices_.size(); ++i) choices.push(whole_choice(i));
+  Json json = frame(asked_.dialect == Dialect::chat ? "chat.completion" : "text_completion");
+  json.set("choices", choices).set("usage", usage()).set("timings", timings());
+  if (asked_.dialect == Dialect::chat) json.set("tokens_dropped", asked_.tokens_dropped);
+  return json;
+}
+
+bool CompletionAnswer::finished() const {
+  return std::ranges::all_of(choices_, [](const Choice& choice) { return choice.finish.has_value(); });
+}
+
+std::int64_t CompletionAnswer::prompt_tokens() const {
+  std::int64_t tokens = 0;
+  for (const Request& request : asked_.prompts) tokens += static_cast<std::int64_t>(request.prompt.size());
+  return tokens;
+}
+
+std::int64_t CompletionAnswer::generated_tokens() const {
+  return totals().generated_tokens;
+}
+
+// Prompts and samples together; times are those of the slowest.
+Usage CompletionAnswer::totals() const {
+  Usage all{.prompt_tokens = prompt_tokens()};
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    const Usage& one = choices_[i].usage;
+    if (i % static_cast<std::size_t>(asked_.samples) == 0) all.cached_tokens += one.cached_tokens;
+    all.generated_tokens += one.generated_tokens;
+    all.queue_seconds = std::max(all.queue_seconds, one.queue_seconds);
+    all.prompt_seconds = std::max(all.prompt_seconds, one.prompt_seconds);
+    all.decode_seconds = std::max(all.decode_seconds, one.decode_seconds);
+  }
+  return all;
+}
+
+double CompletionAnswer::first_token_seconds() const {
+  return totals().seconds_to_first_token();
+}
+
+std::string_view CompletionAnswer::finish_reason() const {
+  return choices_[0].finish ? name_of(*choices_[0].finish) : "none";
+}
+
+Json CompletionAnswer::usage() const {
+  const Usage all = totals();
+  return Json::object()
+      .set("prompt_tokens", all.prompt_tokens)
+      .set("completion_tokens", all.generated_tokens)
+      .set("total_tokens", all.prompt_tokens + all.generated_tokens)
+      .set("prompt_tokens_details", Json::object().set("cached_tokens", all.cached_tokens));
+}
+
+// llama.cpp's names. The first token of a sample comes with the prompt.
+Json CompletionAnswer::timings() const {
+  const Usage all = totals();
+  const std::int64_t read = all.prompt_tokens - all.cached_tokens;
+  const std::int64_t decoded =
+      std::max<std::int64_t>(all.generated_tokens - static_cast<std::int64_t>(choices_.size()), 0);
+  return Json::object()
+      .set("cache_n", all.cached_tokens)
+      .set("prompt_n", read)
+      .set("prompt_ms", all.prompt_seconds * 1000)
+      .set("prompt_per_second", rate(read, all.prompt_seconds))
+      .set("predicted_n", all.generated_tokens)
+      .set("predicted_ms", all.decode_seconds * 1000)
+      .set("predicted_per_second", rate(decoded, all.decode_seconds))
+      .set("queue_ms", all.queue_seconds * 1000);
+}
+
+}  // namespace thimble

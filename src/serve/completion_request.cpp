@@ -1,0 +1,263 @@
+#include "serve/completion_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "base/error.h"
+#include "infer/chat_request.h"
+#include "infer/generate.h"
+#include "serve/api_error.h"
+#include "serve/fields.h"
+#include "serve/messages.h"
+#include "serve/sampling_fields.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::array<std::string_view, 24> kUnsupported = {"tools",           "tool_choice",
+                                                           "functions",       "function_call",
+                                                           "response_format", "parallel_tool_calls",
+                                                           "audio",           "modalities",
+                                                           "prediction",      "reasoning_effort",
+                                                           "service_tier",    "store",
+                                                           "metadata",        "web_search_options",
+                                                           "suffix",          "grammar",
+                                                           "json_schema",     "verbosity",
+                                                           "n_probs",         "cache_prompt",
+                                                           "chat_template",   "chat_template_kwargs",
+                                                           "best_of",         "prompt_cache_key"};
+
+// Fields of OpenAI's whose default changes nothing: naming it is no wish.
+void accept_defaults(Fields& fields) {
+  fields.string("model");
+  fields.string("user");
+  const auto harmless = [&](std::string_view name, const Json& value) {
+    if (fields.has(name) && *fields.find(name) != value)
+      throw bad_field(std::string(name), fmt::format("{} is not supported by this server", name));
+  };
+  harmless("response_format", Json::object().set("type", "text"));
+  harmless("modalities", Json::array({Json("text")}));
+  harmless("tools", Json::array());
+  harmless("tool_choice", "none");
+  harmless("store", false);
+  harmless("service_tier", "auto");
+  harmless("suffix", "");
+}
+
+void read_stream_options(Fields& fields, CompletionRequest& asked) {
+  asked.stream = fields.boolean("stream").value_or(false);
+  const Json* options = fields.find("stream_options");
+  if (!options) return;
+  if (!asked.stream) throw bad_field("stream_options", "stream_options takes stream: true");
+  Fields inner(*options, "stream_options.");
+  asked.include_usage = inner.boolean("include_usage").value_or(false);
+  inner.finish();
+}
+
+std::optional<std::int64_t> read_max_tokens(Fields& fields, std::int64_t least) {
+  const auto older = fields.integer("max_tokens"), newer = fields.integer("max_completion_tokens");
+  if (older && newer && older != newer)
+    throw bad_field("max_tokens",
+                    fmt::format("max_tokens and max_completion_tokens differ: {} and {}", *older, *newer));
+  const auto value = newer ? newer : older;
+  const std::string_view name = newer ? "max_completion_tokens" : "max_tokens";
+  if (value && *value < least)
+    throw bad_field(std::string(name), fmt::format("{} must be >= {}, got {}", name, least, *value));
+  return value;
+}
+
+int read_samples(Fields& fields) {
+  const std::int64_t samples = fields.integer("n").value_or(1);
+  if (samples < 1 || samples > kMostChoices)
+    throw bad_field("n", fmt::format("n must be between 1 and {}, got {}", kMostChoices, samples));
+  return static_cast<int>(samples);
+}
+
+// What both dialects have in common.
+Request read_request(Fields& fields, const ServedModel& model, CompletionRequest& asked) {
+  accept_defaults(fields);
+  read_stream_options(fields, asked);
+  Request request;
+  request.sampling = read_sampling(fields, model);
+  request.stop_strings = read_stops(fields);
+  request.samples = asked.samples = read_samples(fields);
+  request.min_tokens = fields.integer("min_tokens").value_or(0);
+  return request;
+}
+
+// Errors of the library name the field first.
+void check_all(const CompletionRequest& asked, const Fields& fields, const ServedModel& model) {
+  for (const Request& request : asked.prompts) {
+    const auto size = static_cast<std::int64_t>(request.prompt.size());
+    if (size > model.config.context)
+      throw context_exceeded(
+          fmt::format("the prompt has {} tokens, the model's context is {}", size, model.config.context),
+          size, model.config.context);
+    try {
+      check_request(request, model.config, model.tokenizer);
+    } catch (const Error& error) {
+      throw bad_field(fields.named_in(error.what()), error.what());
+    }
+  }
+}
+
+void read_chat_logprobs(Fields& fields, Request& request, CompletionRequest& asked) {
+  asked.logprobs = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs");
+  if (top && !asked.logprobs) throw bad_field("top_logprobs", "top_logprobs takes logprobs: true");
+  if (top && (*top < 0 || *top > kMostTopLogprobs))
+    throw bad_field("top_logprobs",
+                    fmt::format("top_logprobs must be between 0 and {}, got {}", kMostTopLogprobs, *top));
+  if (asked.logprobs) request.logprobs = static_cast<int>(top.value_or(0));
+}
+
+void read_text_logprobs(Fields& fields, Request& request, CompletionRequest& asked) {
+  const auto top = fields.integer("logprobs");
+  if (!top) return;
+  if (*top < 0 || *top > kMostTopLogprobs)
+    throw bad_field("logprobs",
+                    fmt::format("logprobs must be between 0 and {}, got {}", kMostTopLogprobs, *top));
+  asked.logprobs = true;
+  request.logprobs = static_cast<int>(*top);
+}
+
+bool read_truncation(Fields& fields) {
+  const std::string truncation = fields.string("truncation").value_or("auto");
+  if (truncation != "auto" && truncation != "disabled")
+    throw bad_field("truncation", "truncation must be 'auto' or 'disabled'");
+  return truncation == "auto";
+}
+
+struct Prompt {
+  std::vector<TokenId> ids;
+  std::string text;         // as it is echoed
+  std::size_t unshown = 0;  // bos
+  bool from_start = false;  // the answer's first token begins the text
+};
+
+Prompt text_prompt(const std::string& text, const Tokenizer& tokenizer) {
+  const Request request = text_request(tokenizer, text);
+  const bool bos = tokenizer.special().bos && !request.prompt.empty() &&
+                   request.prompt.front() == *tokenizer.special().bos;
+  return {request.prompt, text, bos ? std::size_t{1} : 0, request.starts_text};
+}
+
+Prompt token_prompt(const Json::Array& tokens, std::string_view name, const Tokenizer& tokenizer) {
+  Prompt prompt;
+  for (const Json& token : tokens) {
+    const bool fits = token.is_int() && token.as_int() >= 0 && token.as_int() < tokenizer.vocab_size();
+    if (!fits)
+      throw bad_field(std::string(name),
+                      fmt::format("{} must hold token ids below {}, got {}", name, tokenizer.vocab_size(),
+                                  token.is_number() ? token.dump() : std::string(kind_of(token))));
+    prompt.ids.push_back(static_cast<TokenId>(token.as_int()));
+  }
+  prompt.text = tokenizer.decode(prompt.ids, {.keep_special = true});
+  return prompt;
+}
+
+// A string, tokens, or an array of either.
+std::vector<Prompt> read_prompts(Fields& fields, const Tokenizer& tokenizer) {
+  const Json* given = fields.find("prompt");
+  if (!given) return {text_prompt("", tokenizer)};
+  if (given->is_string()) return {text_prompt(given->as_string(), tokenizer)};
+  if (!given->is_array())
+    throw bad_field("prompt", fmt::format("prompt must be a string, tokens, or an array of either, got {}",
+                                          kind_of(*given)));
+  const Json::Array& items = given->as_array();
+  if (items.empty()) throw bad_field("prompt", "prompt must not be empty");
+  if (items.front().is_number()) return {token_prompt(items, "prompt", tokenizer)};
+  if (items.size() > kMostChoices)
+    throw bad_field("prompt",
+                    fmt::format("prompt must hold at most {} prompts, got {}", kMostChoices, items.size()));
+  std::vector<Prompt> prompts;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const std::string name = fmt::format("prompt[{}]", i);
+    if (items[i].is_string())
+      prompts.push_back(text_prompt(items[i].as_string(), tokenizer));
+    else if (items[i].is_array() && items[i].size() > 0)
+      prompts.push_back(token_prompt(items[i].as_array(), name, tokenizer));
+    else
+      throw bad_field(name, fmt::format("{} must be a string or tokens, got {}", name,
+                                        items[i].is_array() ? "an empty array" : kind_of(items[i])));
+  }
+  return prompts;
+}
+
+}  // namespace
+
+ApiError context_exceeded(const std::string& message, std::int64_t prompt_tokens, std::int64_t context) {
+  return ApiError(400, "exceed_context_size_error", message)
+      .with("n_prompt_tokens", prompt_tokens)
+      .with("n_ctx", context);
+}
+
+CompletionRequest parse_chat_completion(const Json& body, const ServedModel& model) {
+  Fields fields(body);
+  CompletionRequest asked{.dialect = Dialect::chat};
+  const Conversation turns = parse_messages(fields);
+  Request request = read_request(fields, model, asked);
+  request.max_tokens = read_max_tokens(fields, 1).value_or(std::numeric_limits<std::int64_t>::max());
+  read_chat_logprobs(fields, request, asked);
+  const bool may_drop = read_truncation(fields);
+  fields.finish(kUnsupported);
+  if (!model.layout)
+    throw ApiError(400, "invalid_request_error",
+                   "this model was not trained to chat; /v1/completions continues texts");
+  const auto size = static_cast<std::int64_t>(model.layout->prompt(turns).size());
+  ChatRequest fitted;
+  try {
+    fitted = chat_request(*model.layout, turns, model.config.context, std::move(request));
+  } catch (const Error& error) {
+    throw context_exceeded(error.what(), size, model.config.context);
+  }
+  if (fitted.tokens_dropped > 0 && !may_drop)
+    throw context_exceeded(fmt::format("the conversation has {} tokens and leaves too little of the model's "
+                                       "context of {} for an answer",
+                                       size, model.config.context),
+                           size, model.config.context);
+  asked.tokens_dropped = fitted.tokens_dropped;
+  asked.prompts = {std::move(fitted.request)};
+  asked.unshown = {0};
+  asked.log_text = turns.back().content;
+  check_all(asked, fields, model);
+  return asked;
+}
+
+CompletionRequest parse_text_completion(const Json& body, const ServedModel& model) {
+  Fields fields(body);
+  CompletionRequest asked{.dialect = Dialect::text};
+  std::vector<Prompt> prompts = read_prompts(fields, *model.tokenizer);
+  Request request = read_request(fields, model, asked);
+  request.max_tokens = read_max_tokens(fields, 0).value_or(kDefaultTextTokens);
+  read_text_logprobs(fields, request, asked);
+  const bool echo = fields.boolean("echo").value_or(false);
+  if (const auto best_of = fields.integer("best_of"); best_of && *best_of != asked.samples)
+    throw bad_field("best_of", "best_of is not supported by this server, unless it equals n");
+  const bool endless = fields.boolean("ignore_eos").value_or(false);
+  fields.finish(kUnsupported);
+  if (prompts.size() * static_cast<std::size_t>(asked.samples) > kMostChoices)
+    throw bad_field("n", fmt::format("prompts times n must be at most {}, got {}", kMostChoices,
+                                     prompts.size() * static_cast<std::size_t>(asked.samples)));
+  request.score_prompt = echo && asked.logprobs;
+  for (Prompt& prompt : prompts) {
+    Request& one = asked.prompts.emplace_back(request);
+    one.prompt = std::move(prompt.ids);
+    one.starts_text = prompt.from_start;
+    one.stop_ids = text_request(*model.tokenizer, "").stop_ids;
+    if (endless) {
+      one.sampling.suppressed = std::exchange(one.stop_ids, {});
+    }
+    if (echo) asked.echoed.push_back(prompt.text);
+    asked.unshown.push_back(prompt.unshown);
+    asked.log_text += prompt.text;
+  }
+  check_all(asked, fields, model);
+  return asked;
+}
+
+}  // namespace thimble

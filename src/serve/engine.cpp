@@ -1,0 +1,171 @@
+#include "serve/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace thimble {
+
+namespace {
+
+constexpr auto kIdleWait = std::chrono::milliseconds(50);
+
+}  // namespace
+
+struct Job::Mailbox {
+  std::mutex mutex;
+  std::condition_variable arrived;
+  std::vector<JobEvent> events;
+};
+
+Job::Job(Engine& engine, std::shared_ptr<Mailbox> mailbox, int samples)
+    : engine_(&engine), mailbox_(std::move(mailbox)), left_(samples) {}
+
+Job::~Job() {
+  if (mailbox_ && !done()) engine_->abandon(std::move(mailbox_));
+}
+
+std::vector<JobEvent> Job::wait(double seconds) {
+  std::unique_lock lock(mailbox_->mutex);
+  mailbox_->arrived.wait_for(lock, std::chrono::duration<double>(seconds),
+                             [&] { return !mailbox_->events.empty(); });
+  std::vector<JobEvent> events = std::exchange(mailbox_->events, {});
+  for (const JobEvent& event : events)
+    if (event.event.finish) --left_;
+  return events;
+}
+
+Engine::Engine(Model& model, const Tokenizer* tokenizer, const EngineOptions& options)
+    : options_(options), batcher_(model, tokenizer, {.slots = options.slots}) {}
+
+Engine::~Engine() = default;
+
+Job Engine::submit(std::vector<Request> requests) {
+  int samples = 0;
+  for (const Request& request : requests) {
+    check_request(request, batcher_.model().config(), batcher_.tokenizer());
+    samples += request.samples;
+  }
+  auto mailbox = std::make_shared<Job::Mailbox>();
+  {
+    const std::lock_guard lock(mutex_);
+    if (closed_) throw Overloaded("the server is shutting down");
+    if (in_flight_ >= options_.slots + options_.queue)
+      throw Overloaded(fmt::format("all {} slots are in use and {} requests wait", options_.slots,
+                                   in_flight_ - options_.slots));
+    in_flight_ += samples;
+    submissions_.push_back({mailbox, std::move(requests)});
+  }
+  orders_.notify_one();
+  return {*this, std::move(mailbox), samples};
+}
+
+void Engine::abandon(std::shared_ptr<Job::Mailbox> mailbox) {
+  {
+    const std::lock_guard lock(mutex_);
+    abandoned_.push_back(std::move(mailbox));
+  }
+  orders_.notify_one();
+}
+
+void Engine::close() {
+  const std::lock_guard lock(mutex_);
+  closed_ = true;
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(mutex_);
+  EngineStats stats = stats_;
+  stats.waiting = in_flight_ - stats.active;
+  return stats;
+}
+
+void Engine::run(const std::function<bool()>& stop) {
+  try {
+    while (!stop()) {
+      take_orders(!batcher_.busy());
+      if (!batcher_.busy()) continue;
+      const auto busy = static_cast<std::int64_t>(batcher_.active() + batcher_.waiting());
+      deliver(batcher_.step());
+      publish_stats(1, std::min(busy, batcher_.slots()));
+    }
+  } catch (const std::exception& error) {
+    close();
+    take_orders(false);
+    fail_all(Error(error.what()));
+    throw;
+  }
+  close();
+  take_orders(false);
+  fail_all(Error("the server is shutting down"));
+}
+
+// True: there were some.
+bool Engine::take_orders(bool may_wait) {
+  std::vector<Submission> submissions;
+  std::vector<std::shared_ptr<Job::Mailbox>> abandoned;
+  {
+    std::unique_lock lock(mutex_);
+    const auto ordered = [&] { return !submissions_.empty() || !abandoned_.empty(); };
+    if (may_wait) orders_.wait_for(lock, kIdleWait, ordered);
+    submissions.swap(submissions_);
+    abandoned.swap(abandoned_);
+  }
+  const bool some = !submissions.empty() || !abandoned.empty();
+  for (Submission& submission : submissions) start(std::move(submission));
+  for (const auto& mailbox : abandoned) cancel(*mailbox);
+  if (some) publish_stats(0, 0);
+  return some;
+}
+
+void Engine::start(Submission submission) {
+  for (std::size_t i = 0; i < submission.requests.size(); ++i) {
+    const int samples = submission.requests[i].samples;
+    const RequestId id = batcher_.submit(std::move(submission.requests[i]));
+    running_.emplace(id, Running{submission.mailbox, i, samples});
+  }
+}
+
+void Engine::cancel(const Job::Mailbox& mailbox) {
+  std::vector<RequestId> ids;
+  for (const auto& [id, running] : running_)
+    if (running.mailbox.get() == &mailbox) ids.push_back(id);
+  for (const RequestId id : ids) deliver(batcher_.cancel(id));
+}
+
+void Engine::deliver(std::vector<Event> events) {
+  for (Event& event : events) {
+    const auto found = running_.find(event.request);
+    if (found == running_.end()) continue;
+    Running& running = found->second;
+    const auto mailbox = running.mailbox;
+    const bool ended = event.finish.has_value();
+    // Counted before it is told: who has an answer may ask the next question.
+    if (ended) --in_flight_;
+    {
+      const std::lock_guard lock(mailbox->mutex);
+      mailbox->events.push_back({running.request, std::move(event)});
+    }
+    mailbox->arrived.notify_one();
+    if (ended && --running.samples_left == 0) running_.erase(found);
+  }
+}
+
+void Engine::fail_all(const Error& error) {
+  std::vector<RequestId> ids;
+  for (const auto& [id, running] : running_) ids.push_back(id);
+  for (const RequestId id : ids) {
+    std::vector<Event> events = batcher_.cancel(id);
+    for (Event& event : events) event.error = error;
+    deliver(std::move(events));
+  }
+}
+
+void Engine::publish_stats(std::int64_t steps, std::int64_t busy_slots) {
+  const std::lock_guard lock(mutex_);
+  stats_.active = static_cast<std::int64_t>(batcher_.active());
+  stats_.steps += steps;
+  stats_.busy_slot_steps += busy_slots;
+}
+
+}  // namespace thimble

@@ -1,0 +1,119 @@
+#include "serve/fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/nearest.h"
+#include "serve/api_error.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr int kMostDepth = 32;
+constexpr std::size_t kLongestNameShown = 64;
+
+}  // namespace
+
+Fields::Fields(const Json& object, std::string prefix) : object_(object), prefix_(std::move(prefix)) {
+  if (!object.is_object()) {
+    const std::string name = prefix_.empty() ? "the body" : prefix_.substr(0, prefix_.size() - 1);
+    throw bad_field(prefix_.empty() ? "" : name,
+                    fmt::format("{} must be an object, got {}", name, kind_of(object)));
+  }
+}
+
+bool Fields::has(std::string_view name) const {
+  const Json* value = object_.find(name);
+  return value && !value->is_null();
+}
+
+const Json* Fields::find(std::string_view name) {
+  known_.push_back(name);
+  return has(name) ? object_.find(name) : nullptr;
+}
+
+const Json& Fields::required(std::string_view name) {
+  const Json* value = find(name);
+  if (!value) throw bad_field(full_name(name), fmt::format("{} is required", full_name(name)));
+  return *value;
+}
+
+std::optional<bool> Fields::boolean(std::string_view name) {
+  const Json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_bool()) wrong_type(name, "true or false", *value);
+  return value->as_bool();
+}
+
+std::optional<std::int64_t> Fields::integer(std::string_view name) {
+  const Json* value = find(name);
+  if (!value) return std::nullopt;
+  if (value->is_int()) return value->as_int();
+  // Some clients write 16.0.
+  constexpr double kExact = 1LL << 53;
+  const double number = value->is_number() ? value->as_double() : NAN;
+  if (!(std::abs(number) <= kExact) || number != std::floor(number)) wrong_type(name, "an integer", *value);
+  return static_cast<std::int64_t>(number);
+}
+
+std::optional<double> Fields::number(std::string_view name) {
+  const Json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_number() || !std::isfinite(value->as_double())) wrong_type(name, "a number", *value);
+  return value->as_double();
+}
+
+std::optional<std::string> Fields::string(std::string_view name) {
+  const Json* value = find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_string()) wrong_type(name, "a string", *value);
+  return value->as_string();
+}
+
+void Fields::wrong_type(std::string_view name, std::string_view expected, const Json& found) const {
+  throw bad_field(full_name(name),
+                  fmt::format("{} must be {}, got {}", full_name(name), expected,
+                              found.is_number() ? found.dump() : std::string(kind_of(found))));
+}
+
+std::string Fields::named_in(std::string_view message) const {
+  const std::string_view word = message.substr(0, message.find_first_of(" :["));
+  return std::ranges::count(known_, word) > 0 ? full_name(word) : "";
+}
+
+void Fields::finish(std::span<const std::string_view> unsupported) const {
+  for (const auto& [name, value] : object_.as_object()) {
+    if (value.is_null() || std::ranges::count(known_, name) > 0) continue;
+    if (std::ranges::count(unsupported, name) > 0)
+      throw bad_field(full_name(name), fmt::format("{} is not supported by this server", full_name(name)));
+    const std::string_view meant = nearest(name, known_);
+    const std::string shown = full_name(name.substr(0, kLongestNameShown));
+    throw bad_field(shown, meant.empty() ? fmt::format("unknown field '{}'", shown)
+                                         : fmt::format("unknown field '{}'; did you mean '{}'?", shown,
+                                                       full_name(meant)));
+  }
+}
+
+std::string_view kind_of(const Json& value) {
+  if (value.is_null()) return "null";
+  if (value.is_bool()) return "a boolean";
+  if (value.is_number()) return "a number";
+  if (value.is_string()) return "a string";
+  return value.is_array() ? "an array" : "an object";
+}
+
+Json parse_body(std::string_view text) {
+  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos)
+    throw ApiError(400, "invalid_request_error", "the body must be a JSON object, got nothing");
+  try {
+    return parse_json(text, "body", {.max_depth = kMostDepth});
+  } catch (const Error& error) {
+    throw ApiError(400, "invalid_request_error", error.what());
+  }
+}
+
+}  // namespace thimble

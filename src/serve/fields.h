@@ -1,0 +1,59 @@
+// The fields of a request's JSON object, each read once and by name; what nobody read is an error.
+//
+//   Fields fields(body);
+//   const double temperature = fields.number("temperature").value_or(0.8);
+//   ...
+//   fields.finish({"tools", "response_format"});     // "tools is not supported here", "unknown field 'temprature'"
+//
+// null counts as absent, as OpenAI has it. Errors are ApiErrors of status 400 that name the field.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace thimble {
+
+class Fields {
+ public:
+  // `object` outlives it. `prefix`: what its fields' names begin with in errors, "messages[0]."
+  explicit Fields(const Json& object, std::string prefix = "");
+
+  bool has(std::string_view name) const;  // and is not null
+  // nullptr: absent or null.
+  const Json* find(std::string_view name);
+  const Json& required(std::string_view name);
+
+  std::optional<bool> boolean(std::string_view name);
+  std::optional<std::int64_t> integer(std::string_view name);
+  std::optional<double> number(std::string_view name);  // finite
+  std::optional<std::string> string(std::string_view name);
+
+  // "messages[0].role"
+  std::string full_name(std::string_view name) const { return prefix_ + std::string(name); }
+  // The name under which a message of the library speaks of a field: "top_p must be <= 1, got 2" -> "top_p".
+  std::string named_in(std::string_view message) const;
+
+  // Every field must have been read by now. `unsupported`: those that others know and this server does not.
+  void finish(std::span<const std::string_view> unsupported = {}) const;
+
+ private:
+  [[noreturn]] void wrong_type(std::string_view name, std::string_view expected, const Json& found) const;
+
+  const Json& object_;
+  std::string prefix_;
+  std::vector<std::string_view> known_;
+};
+
+// "a string", "null", ...: for errors.
+std::string_view kind_of(const Json& value);
+
+// The body of a request: an object, strictly.
+Json parse_body(std::string_view text);
+
+}  // namespace thimble

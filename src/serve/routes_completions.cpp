@@ -1,0 +1,95 @@
+// /v1/chat/completions and /v1/completions.
+#include <fmt/format.h>
+
+#include "base/clock.h"
+#include "serve/api_error.h"
+#include "serve/completion_answer.h"
+#include "serve/exchange.h"
+#include "serve/fields.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr double kLookAround = 0.02;  // seconds between two looks at whether the client is still there
+constexpr double kSilence = 10;       // seconds after which a stream says that it is alive
+
+std::string sse(const Json& json) {
+  return fmt::format("data: {}\n\n", json.dump());
+}
+
+}  // namespace
+
+void Service::chat_completions(Exchange& exchange) {
+  complete(exchange, parse_chat_completion(parse_body(exchange.request.body), model_));
+}
+
+void Service::text_completions(Exchange& exchange) {
+  complete(exchange, parse_text_completion(parse_body(exchange.request.body), model_));
+}
+
+Job Service::submit(std::vector<Request> requests) {
+  return engine_.submit(std::move(requests));
+}
+
+void Service::complete(Exchange& exchange, const CompletionRequest& asked) {
+  CompletionAnswer answer(asked, model_);
+  exchange.log.set("id", answer.id()).set("stream", asked.stream);
+  if (options_.log_prompts) exchange.log.set("prompt", asked.log_text);
+  Job job = submit(asked.prompts);
+  if (asked.stream) {
+    stream(exchange, asked, answer, job);
+  } else {
+    follow(exchange, job, [&](JobEvent event) { answer.add(std::move(event)); });
+    metrics_.count_answer(answer.totals());
+    exchange.send_json(answer.whole());
+  }
+  exchange.log.set("prompt_tokens", answer.prompt_tokens())
+      .set("completion_tokens", answer.generated_tokens())
+      .set("first_token_seconds", answer.first_token_seconds())
+      .set("finish_reason", answer.finish_reason());
+}
+
+void Service::stream(Exchange& exchange, const CompletionRequest& asked, CompletionAnswer& answer, Job& job) {
+  const auto begin = [&] {
+    if (exchange.reply.started()) return;
+    exchange.reply.add_header("Cache-Control", "no-cache");
+    exchange.reply.begin_stream(200, "text/event-stream");
+  };
+  const auto on_event = [&](JobEvent event) {
+    std::string text;
+    for (const Json& chunk : answer.chunks(std::move(event))) text += sse(chunk);
+    begin();
+    exchange.reply.write(text);
+  };
+  const auto alive = [&] {
+    begin();
+    exchange.reply.write(":\n\n");
+  };
+  follow(exchange, job, on_event, alive);
+  metrics_.count_answer(answer.totals());
+  if (asked.include_usage) exchange.reply.write(sse(answer.usage_chunk()));
+  exchange.reply.write("data: [DONE]\n\n");
+  exchange.reply.end_stream();
+}
+
+void Service::follow(Exchange& exchange, Job& job, const std::function<void(JobEvent)>& on_event,
+                     const std::function<void()>& idle) {
+  double heard = seconds_now();
+  while (!job.done()) {
+    std::vector<JobEvent> events = job.wait(kLookAround);
+    const double now = seconds_now();
+    if (exchange.reply.gone()) throw ApiError(499, error_type_of(499), "the client closed the connection");
+    if (now - exchange.started > options_.request_seconds)
+      throw ApiError(504, error_type_of(504),
+                     fmt::format("the answer took more than {} seconds", options_.request_seconds));
+    for (JobEvent& event : events) on_event(std::move(event));
+    if (!events.empty()) heard = now;
+    if (now - heard > kSilence && idle) {
+      idle();
+      heard = now;
+    }
+  }
+}
+
+}  // namespace thimble

@@ -1,0 +1,139 @@
+// The two routes of microgpt's own server, with its defaults, limits and error texts.
+//
+//   POST /microgpt/v1/generate  {num_samples 1, temperature 0.8, seed 42, max_tokens}  -> {"samples": [...]}
+//   POST /microgpt/v1/chat      {messages, temperature, seed, max_tokens}  -> {"role", "content", "tokens_dropped"}
+//
+// Errors are {"error": TEXT}. Sample i has seed + i; texts come without blanks around them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <limits>
+
+#include "infer/chat_request.h"
+#include "infer/generate.h"
+#include "serve/api_error.h"
+#include "serve/exchange.h"
+#include "serve/fields.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::int64_t kMostSamples = 50;  // more are not an error
+constexpr double kTemperature = 0.8;
+constexpr std::int64_t kSeed = 42;
+
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t\r\n\v\f";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return "";
+  return std::string(text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1));
+}
+
+ApiError refusal(const std::string& message) {
+  return {400, error_type_of(400), message};
+}
+
+Request read_request(Fields& fields) {
+  Request request;
+  const double temperature = fields.number("temperature").value_or(kTemperature);
+  if (temperature < 0) throw refusal(fmt::format("temperature must be >= 0, got {}", temperature));
+  request.sampling.temperature = static_cast<float>(std::min(temperature, 1e30));
+  request.sampling.seed = static_cast<std::uint64_t>(fields.integer("seed").value_or(kSeed));
+  request.max_tokens = fields.integer("max_tokens").value_or(std::numeric_limits<std::int64_t>::max());
+  if (request.max_tokens < 1) throw refusal("max_tokens must be >= 1 when specified");
+  return request;
+}
+
+Conversation read_messages(Fields& fields) {
+  const Json& messages = fields.required("messages");
+  if (!messages.is_array())
+    throw refusal(fmt::format("messages must be an array, got {}", kind_of(messages)));
+  if (messages.size() == 0) throw refusal("messages must not be empty");
+  Conversation turns;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    Fields message(messages.as_array()[i], fmt::format("messages[{}].", i));
+    message.required("role");
+    message.required("content");
+    const std::string role = *message.string("role");
+    const std::string content = *message.string("content");
+    if (role != "user" && role != "assistant")
+      throw refusal(fmt::format("messages[{}]: unknown role \"{}\"", i, role.substr(0, 40)));
+    if (trimmed(content).empty()) throw refusal(fmt::format("messages[{}]: content must not be empty", i));
+    message.finish();
+    turns.push_back({role == "user" ? ChatRole::user : ChatRole::assistant, content});
+  }
+  return turns;
+}
+
+}  // namespace
+
+// An Accept header that leaves no room for JSON is 406.
+void Service::check_accepts_json(const HttpRequest& request) const {
+  const std::string* accept = request.header("accept");
+  if (!accept) return;
+  const auto allows = [&](std::string_view type) { return accept->find(type) != std::string::npos; };
+  if (!allows("application/json") && !allows("*/*") && !allows("application/*"))
+    throw ApiError(406, error_type_of(406), "Accept must allow application/json");
+}
+
+void Service::microgpt_generate(Exchange& exchange) {
+  check_accepts_json(exchange.request);
+  const Json body = parse_body(exchange.request.body);
+  Fields fields(body);
+  Request request = read_request(fields);
+  const std::int64_t samples = fields.integer("num_samples").value_or(1);
+  if (samples < 1) throw refusal("num_samples must be >= 1");
+  fields.finish();
+  request.samples = static_cast<int>(std::min(samples, kMostSamples));
+  const Request start = text_request(*model_.tokenizer, "");
+  request.prompt = start.prompt;
+  request.stop_ids = start.stop_ids;
+  request.starts_text = true;
+
+  std::vector<std::string> texts(static_cast<std::size_t>(request.samples));
+  Usage usage;
+  Job job = submit({request});
+  follow(exchange, job, [&](const JobEvent& event) {
+    if (event.event.error) throw ApiError(500, error_type_of(500), event.event.error->what());
+    texts[static_cast<std::size_t>(event.event.sample)] += event.event.text;
+    if (!event.event.finish) return;
+    usage.generated_tokens += event.event.usage.generated_tokens;
+    usage.prompt_tokens = event.event.usage.prompt_tokens;
+  });
+  Json list = Json::array();
+  for (const std::string& text : texts) list.push(trimmed(text));
+  metrics_.count_answer(usage);
+  exchange.send_json(Json::object().set("samples", list));
+  exchange.log.set("completion_tokens", usage.generated_tokens);
+}
+
+void Service::microgpt_chat(Exchange& exchange) {
+  check_accepts_json(exchange.request);
+  const Json body = parse_body(exchange.request.body);
+  if (!model_.layout) throw refusal("model was not trained with chat tokens");
+  Fields fields(body);
+  const Request asked = read_request(fields);
+  const Conversation turns = read_messages(fields);
+  fields.finish();
+  const ChatRequest fitted = chat_request(*model_.layout, turns, model_.config.context, asked);
+  if (options_.log_prompts) exchange.log.set("prompt", turns.back().content);
+
+  std::string text;
+  Usage usage;
+  Job job = submit({fitted.request});
+  follow(exchange, job, [&](const JobEvent& event) {
+    if (event.event.error) throw ApiError(500, error_type_of(500), event.event.error->what());
+    text += event.event.text;
+    if (event.event.finish) usage = event.event.usage;
+  });
+  metrics_.count_answer(usage);
+  exchange.send_json(Json::object()
+                         .set("role", "assistant")
+                         .set("content", trimmed(text))
+                         .set("tokens_dropped", fitted.tokens_dropped));
+  exchange.log.set("prompt_tokens", usage.prompt_tokens).set("completion_tokens", usage.generated_tokens);
+}
+
+}  // namespace thimble

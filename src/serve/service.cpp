@@ -1,0 +1,189 @@
+#include "serve/service.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "serve/api_error.h"
+#include "serve/exchange.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::size_t kLongestPathShown = 200;
+
+bool is_local_name(const HttpRequest& request) {
+  const std::string* host = request.header("host");
+  return !host || is_local_host(*host);
+}
+
+// The page that asks was served by this very server, whatever it is called.
+bool is_same_origin(const HttpRequest& request, std::string_view origin) {
+  const std::string* host = request.header("host");
+  return host && (origin == "http://" + *host || origin == "https://" + *host);
+}
+
+std::string time_text() {
+  const auto now = std::chrono::system_clock::now();
+  const auto millis =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:03}Z", fmt::gmtime(std::chrono::system_clock::to_time_t(now)),
+                     millis);
+}
+
+}  // namespace
+
+Service::Service(const ServedModel& model, Engine& engine, ServiceOptions options)
+    : model_(model),
+      engine_(engine),
+      options_(std::move(options)),
+      keys_(options_.api_keys),
+      rate_limit_(options_.requests_per_second) {}
+
+const std::vector<Service::Route>& Service::routes() {
+  static const std::vector<Route> kRoutes = {
+      {"GET", "/", &Service::page, true},
+      {"GET", "/health", &Service::health, true},
+      {"GET", "/v1/health", &Service::health, true},
+      {"GET", "/v1/models", &Service::models},
+      {"GET", "/models", &Service::models},
+      {"GET", "/props", &Service::props},
+      {"GET", "/metrics", &Service::metrics},
+      {"POST", "/v1/chat/completions", &Service::chat_completions},
+      {"POST", "/chat/completions", &Service::chat_completions},
+      {"POST", "/v1/completions", &Service::text_completions},
+      {"POST", "/completions", &Service::text_completions},
+      {"POST", "/tokenize", &Service::tokenize},
+      {"POST", "/detokenize", &Service::detokenize},
+      {"POST", "/apply-template", &Service::apply_template},
+      {"POST", "/microgpt/v1/generate", &Service::microgpt_generate},
+      {"POST", "/microgpt/v1/chat", &Service::microgpt_chat},
+  };
+  return kRoutes;
+}
+
+const Service::Route& Service::find_route(const HttpRequest& request) const {
+  const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
+  const Route* other_method = nullptr;
+  for (const Route& route : routes()) {
+    if (route.path != request.path) continue;
+    if (route.method == method) return route;
+    other_method = &route;
+  }
+  const std::string path = request.path.substr(0, kLongestPathShown);
+  if (other_method)
+    throw ApiError(405, error_type_of(405),
+                   fmt::format("{} takes {}, got {}", path, other_method->method, request.method));
+  throw ApiError(404, error_type_of(404), fmt::format("there is nothing at {}", path));
+}
+
+void Service::check_access(const Route& route, const HttpRequest& request) {
+  if (options_.local_only && !keys_.needed() && !is_local_name(request))
+    throw ApiError(403, error_type_of(403), "this server is for this machine: ask it as localhost");
+  if (route.open) return;
+  if (!keys_.admits(request))
+    throw ApiError(401, error_type_of(401),
+                   "the API key is missing or wrong; send Authorization: Bearer KEY");
+  if (const double wait = rate_limit_.wait_for(request.client, seconds_now()); wait > 0)
+    throw ApiError(429, error_type_of(429),
+                   fmt::format("more than {} requests a second", options_.requests_per_second))
+        .retry_after(static_cast<int>(std::ceil(wait)));
+}
+
+// False: a foreign page asks.
+bool Service::set_cross_origin(const HttpRequest& request, HttpReply& reply) const {
+  const std::string* origin = request.header("origin");
+  if (!origin) return true;
+  reply.add_header("Vary", "Origin");
+  if (!is_local_origin(*origin)) return is_same_origin(request, *origin);
+  reply.add_header("Access-Control-Allow-Origin", *origin);
+  reply.add_header("Access-Control-Expose-Headers", "Retry-After");
+  if (request.method == "OPTIONS") {
+    reply.add_header("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    const std::string* wanted = request.header("access-control-request-headers");
+    reply.add_header("Access-Control-Allow-Headers", wanted ? *wanted : "Authorization, Content-Type");
+    reply.add_header("Access-Control-Max-Age", "3600");
+  }
+  return true;
+}
+
+void Service::handle(const HttpRequest& request, HttpReply& reply) {
+  Exchange exchange{request, reply, seconds_now()};
+  try {
+    dispatch(exchange);
+  } catch (const ApiError& error) {
+    send_error(exchange, error);
+  } catch (const Overloaded& error) {
+    send_error(exchange, ApiError(503, error_type_of(503), error.what()).retry_after(1));
+  } catch (const Error& error) {
+    send_error(exchange, ApiError(400, error_type_of(400), error.what()));
+  } catch (const std::exception& error) {
+    send_error(exchange,
+               ApiError(500, error_type_of(500), fmt::format("a failure inside: {}", error.what())));
+  }
+  finish(exchange);
+}
+
+void Service::refuse(const HttpProblem& problem, const HttpRequest& request, HttpReply& reply) {
+  Exchange exchange{request, reply, seconds_now()};
+  set_cross_origin(request, reply);
+  ApiError error(problem.status(), error_type_of(problem.status()), problem.what());
+  send_error(exchange, problem.status() == 503 ? std::move(error).retry_after(1) : error);
+  finish(exchange);
+}
+
+void Service::dispatch(Exchange& exchange) {
+  const HttpRequest& request = exchange.request;
+  exchange.reply.add_header("X-Content-Type-Options", "nosniff");
+  const bool welcome = set_cross_origin(request, exchange.reply);
+  if (request.path.starts_with("/microgpt/")) exchange.errors = ErrorShape::microgpt;
+  if (!welcome) throw ApiError(403, error_type_of(403), "pages of other sites may not ask this server");
+  if (request.method == "OPTIONS") return exchange.reply.send({.status = 204});
+  const Route& route = find_route(request);
+  exchange.route = route.path;
+  check_access(route, request);
+  (this->*route.handler)(exchange);
+}
+
+void Service::send_error(Exchange& exchange, const ApiError& error) const {
+  exchange.log.set("error", error.what());
+  const Json body =
+      exchange.errors == ErrorShape::microgpt ? Json::object().set("error", error.what()) : error.body();
+  if (exchange.reply.started()) {  // a stream: its last event says what went wrong
+    exchange.reply.write(fmt::format("data: {}\n\n", body.dump()));
+    exchange.reply.end_stream();
+    return;
+  }
+  if (error.retry_after() > 0) exchange.reply.add_header("Retry-After", std::to_string(error.retry_after()));
+  if (error.status() == 401) exchange.reply.add_header("WWW-Authenticate", "Bearer");
+  if (error.status() == 405) {
+    const auto found = std::ranges::find(routes(), std::string_view(exchange.request.path), &Route::path);
+    if (found != routes().end()) exchange.reply.add_header("Allow", std::string(found->method) + ", OPTIONS");
+  }
+  exchange.send_json(body, error.status());
+}
+
+void Service::finish(Exchange& exchange) {
+  const double seconds = seconds_now() - exchange.started;
+  metrics_.count_request(exchange.route, exchange.reply.status(), seconds);
+  if (!options_.access_log) return;
+  Json line = Json::object()
+                  .set("time", time_text())
+                  .set("client", exchange.request.client)
+                  .set("method", exchange.request.method)
+                  .set("path", exchange.request.path.substr(0, kLongestPathShown))
+                  .set("status", exchange.reply.status())
+                  .set("bytes", exchange.reply.bytes_sent())
+                  .set("seconds", std::round(seconds * 1e6) / 1e6);
+  for (const auto& [key, value] : exchange.log.as_object()) line.set(key, value);
+  options_.access_log(line.dump());
+}
+
+}  // namespace thimble

@@ -1,0 +1,28 @@
+// Tokens and their log-probabilities as JSON, in the two forms of OpenAI's API.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "infer/token_score.h"
+#include "tokenizer/tokenizer.h"
+
+namespace thimble {
+
+// Of chats: {"content": [{token, logprob, bytes, top_logprobs: [...]}], "refusal": null}
+Json chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores);
+
+// Of texts: {tokens, token_logprobs, top_logprobs, text_offset}. Pieces of characters are spelled "bytes:\xe2\x80".
+//
+// Offsets count characters from the beginning of a choice's text. `place` is where the first token stands, and
+// afterwards where the next one will.
+struct TextPlace {
+  std::size_t offset = 0;
+  bool starts_text = false;  // SentencePiece drops a space there
+};
+Json text_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores, TextPlace& place);
+
+}  // namespace thimble

@@ -1,0 +1,152 @@
+// `thimble serve`, started and stopped as an operator does it.
+#include <csignal>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "serve/http_client.h"
+#include "support/run_binary.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+class ServeCommand : public testing::Test {
+ protected:
+  ServeCommand() {
+    std::string chats;
+    for (int i = 0; i < 40; ++i)
+      chats += R"({"messages":[{"role":"user","content":"Hi."},{"role":"assistant","content":"Hello!"}]})"
+               "\n";
+    folder_.write("chats.jsonl", chats);
+    std::vector<std::string> arguments = {
+        "train",      "--preset",          "chat", "--data",      path("chats.jsonl"),
+        "--val-data", path("chats.jsonl"), "-o",   path("run"),   "--tokenizer",
+        "bytes:chat", "--steps",           "2",    "--val-every", "2",
+        "--quiet"};
+    for (const char* setting : {"context=512", "layers=2", "dim=32", "heads=2", "kv_heads=1", "mlp_hidden=64",
+                                "batch_tokens=1024"}) {
+      arguments.push_back("--set");
+      arguments.push_back(setting);
+    }
+    const RunResult trained = run_binary({.arguments = arguments});
+    EXPECT_EQ(trained.exit_code, 0) << trained;
+  }
+
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  // Runs the server in a thread while `visit` talks to it; it is stopped by `signal` when somebody asks for /stop.
+  RunResult serve(std::vector<std::string> more, int signal, const std::function<void(int port)>& visit,
+                  std::map<std::string, std::string> environment = {}) const {
+    more.insert(more.begin(), {"serve", path("run"), "--port", "0"});
+    const std::filesystem::path out = folder_ / "out";
+    std::filesystem::remove(out);
+    RunResult result;
+    std::thread server([&] {
+      result = run_binary({.arguments = more,
+                           .environment = environment,
+                           .stdout_to = out,
+                           .signal = signal,
+                           .signal_after_text = "\"path\":\"/stop\""});
+    });
+    const int port = printed_port(out);
+    if (port > 0) visit(port);
+    get(port, "/stop");
+    server.join();
+    return result;
+  }
+
+  // "listening on http://127.0.0.1:PORT"
+  static int printed_port(const std::filesystem::path& out) {
+    for (int i = 0; i < 3000; ++i) {
+      std::ifstream file(out);
+      std::stringstream text;
+      text << file.rdbuf();
+      const std::string line = text.str();
+      if (line.ends_with('\n')) return std::stoi(line.substr(line.rfind(':') + 1));
+      usleep(10000);
+    }
+    ADD_FAILURE() << "it never said where it listens";
+    return 0;
+  }
+
+  TempFolder folder_;
+};
+
+TEST_F(ServeCommand, AnswersAndEndsWithZeroOnSigterm) {
+  const RunResult run = serve({"--alias", "mini", "--seed", "7"}, SIGTERM, [](int port) {
+    const HttpAnswer answer = post(port, "/v1/chat/completions",
+                                   R"({"messages":[{"role":"user","content":"a secret"}],"max_tokens":9})");
+    EXPECT_EQ(answer.status, 200) << answer;
+    EXPECT_EQ(answer.json().at("model").as_string(), "mini");
+    const HttpAnswer again = post(port, "/v1/chat/completions",
+                                  R"({"messages":[{"role":"user","content":"a secret"}],"max_tokens":9})");
+    EXPECT_EQ(answer.json().at("choices"), again.json().at("choices"));  // by --seed
+    EXPECT_EQ(get(port, "/").status, 200);
+  });
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_NE(run.err.find("\"path\":\"/v1/chat/completions\",\"status\":200"), std::string::npos) << run.err;
+  EXPECT_EQ(run.err.find("secret"), std::string::npos) << run.err;
+  EXPECT_EQ(run.err.find("warning"), std::string::npos) << run.err;
+}
+
+TEST_F(ServeCommand, DrainsOnCtrlC) {
+  std::thread client;
+  HttpAnswer answer;
+  const RunResult run = serve({}, SIGINT, [&](int port) {
+    client = std::thread([&answer, port] {
+      answer = post(port, "/v1/completions",
+                    R"({"prompt":"a","max_tokens":500,"ignore_eos":true,"n":64,"stream":true})");
+    });
+    usleep(20000);
+  });
+  client.join();
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_TRUE(answer.whole);
+  EXPECT_EQ(events_of(answer.body).back(), "[DONE]");
+}
+
+TEST_F(ServeCommand, TakesKeysFromFilesAndTheEnvironment) {
+  folder_.write("keys.txt", "# ours\nalpha\n");
+  const RunResult run =
+      serve({"--api-key-file", path("keys.txt"), "--log-prompts"}, SIGTERM,
+            [](int port) {
+              EXPECT_EQ(get(port, "/props").status, 401);
+              EXPECT_EQ(get(port, "/props", "Authorization: Bearer alpha\r\n").status, 200);
+              EXPECT_EQ(get(port, "/props", "Authorization: Bearer beta\r\n").status, 200);
+              post(port, "/v1/completions", R"({"prompt":"well said"})", "X-Api-Key: beta\r\n");
+            },
+            {{"THIMBLE_API_KEY", "beta"}});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_NE(run.err.find("\"prompt\":\"well said\""), std::string::npos);
+  for (const char* key : {"alpha", "beta"}) EXPECT_EQ(run.err.find(key), std::string::npos) << run.err;
+}
+
+TEST_F(ServeCommand, WarnsWhenEverybodyMayAsk) {
+  const RunResult open = serve({"--host", "0.0.0.0"}, SIGTERM, [](int) {});
+  EXPECT_NE(open.err.find("warning: 0.0.0.0:"), std::string::npos) << open;
+  const RunResult keyed = serve({"--host", "0.0.0.0", "--api-key", "k"}, SIGTERM, [](int) {});
+  EXPECT_EQ(keyed.err.find("warning"), std::string::npos) << keyed;
+}
+
+TEST_F(ServeCommand, SaysWhatIsWrongBeforeItListens) {
+  const auto fails = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"serve", path("run")});
+    return run_binary({.arguments = more});
+  };
+  EXPECT_EQ(fails({"--port", "70000"}).exit_code, 2);
+  EXPECT_EQ(fails({"--slots", "0"}).exit_code, 2);
+  const RunResult nowhere = fails({"--host", "not an address", "--port", "0"});
+  EXPECT_EQ(nowhere.exit_code, 1);
+  EXPECT_NE(nowhere.err.find("cannot find the address not an address"), std::string::npos) << nowhere;
+  folder_.write("empty.txt", "# nothing\n");
+  EXPECT_NE(fails({"--api-key-file", path("empty.txt")}).err.find("holds no key"), std::string::npos);
+  serve({}, SIGTERM, [&](int port) {
+    const RunResult taken = fails({"--port", std::to_string(port)});
+    EXPECT_EQ(taken.exit_code, 1);
+    EXPECT_NE(taken.err.find("--port 0 takes any that is free"), std::string::npos) << taken;
+  });
+}
+
+}  // namespace
+}  // namespace thimble

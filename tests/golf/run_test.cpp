@@ -1,0 +1,353 @@
+#include "golf/run.h"
+
+#include <algorithm>
+#include <regex>
+#include <sstream>
+
+#include "base/files.h"
+#include "base/json.h"
+#include "formats/int8_state.h"
+#include "formats/npz.h"
+#include "golf/golf_world.h"
+#include "model/compute_dtype.h"
+#include "support/message_of.h"
+#include "support/temp_folder.h"
+#include "tokenizer/sentencepiece.h"
+#include "tokenizer/text_source.h"
+#include "train/checkpoint.h"
+
+namespace thimble {
+namespace {
+
+namespace fs = std::filesystem;
+
+class GolfRun : public testing::Test {
+ protected:
+  GolfRun() {
+    static const std::string tokenizer = [] {
+      const TempFolder texts;
+      TextSource source({texts.write("text.txt", tiny_text())}, {.split = DocumentSplit::line});
+      return train_sentencepiece(source, {.vocab_size = kTinyVocabulary});
+    }();
+    write_tiny_shards(folder_);
+    folder_.write("data/tokenizers/tiny.model", tokenizer);
+    for (const auto& [name, value] : tiny_environment()) environment_[name] = value;
+    environment_["DATA_PATH"] = (folder_ / "data/datasets/tiny").string();
+    environment_["TOKENIZER_PATH"] = (folder_ / "data/tokenizers/tiny.model").string();
+    environment_["OUT_DIR"] = (folder_ / "logs").string();
+  }
+
+  GolfSettings settings() const {
+    return golf_settings({.script = script_, .plus = plus_, .environment = environment_, .flags = flags_});
+  }
+
+  GolfResult run() {
+    lines_.clear();
+    warnings_.clear();
+    const Interrupt interrupt;
+    const Log log(LogLevel::info, [this](LogLevel, std::string_view line) { warnings_.emplace_back(line); });
+    const fs::path before = fs::current_path();
+    fs::current_path(folder_.path());  // train_gpt.py writes there
+    const auto back = std::shared_ptr<void>(nullptr, [&](void*) { fs::current_path(before); });
+    GolfSurroundings around{.print = [this](std::string_view line) { lines_.emplace_back(line); },
+                            .log = log,
+                            .interrupt = interrupt,
+                            .force = force_,
+                            .code_bytes = 1000};
+    if (clock_) around.clock = clock_;
+    return run_golf(settings(), around);
+  }
+  std::string refusal() {
+    return message_of([&] { run(); });
+  }
+
+  bool has_line(const std::string& line) const { return std::ranges::count(lines_, line) == 1; }
+  std::size_t place(const std::string& start) const {
+    return static_cast<std::size_t>(
+        std::ranges::find_if(lines_, [&](const std::string& line) { return line.starts_with(start); }) -
+        lines_.begin());
+  }
+  std::size_t count(const std::string& start) const {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(lines_, [&](const std::string& line) { return line.starts_with(start); }));
+  }
+
+  GolfScript script_ = GolfScript::mlx;
+  bool plus_ = false, force_ = false;
+  Variables environment_;
+  std::function<void(ConfigBuilder&)> flags_;
+  std::function<double()> clock_;
+  std::vector<std::string> lines_, warnings_;
+  TempFolder folder_;
+};
+
+// Every line of the log, in order, against what the scripts' own format strings can produce.
+void expect_lines(const std::vector<std::string>& lines, const std::vector<std::string>& patterns) {
+  for (std::size_t i = 0; i < std::max(lines.size(), patterns.size()); ++i) {
+    ASSERT_LT(i, lines.size()) << "missing: " << patterns[i];
+    ASSERT_LT(i, patterns.size()) << "left over: " << lines[i];
+    EXPECT_TRUE(std::regex_match(lines[i], std::regex(patterns[i]))) << lines[i] << "\n" << patterns[i];
+  }
+}
+
+constexpr const char* kTimes = R"(train_time:\d+ms step_avg:\d+\.\d\dms)";
+constexpr const char* kScore = R"(val_loss:\d+\.\d{4} val_bpb:\d+\.\d{4})";
+constexpr const char* kExact = R"(val_loss:\d+\.\d{8} val_bpb:\d+\.\d{8})";
+
+TEST_F(GolfRun, TheLogIsThatOfTheMlxScript) {
+  environment_["VAL_LOSS_EVERY"] = "5";
+  environment_["TRAIN_LOG_EVERY"] = "6";
+  environment_["ITERATIONS"] = "13";
+  run();
+  std::vector<std::string> expected = {
+      R"(.*/logs/mlx_smoke\.txt)",
+      "run_id:mlx_smoke",
+      R"(thimble_version:\d+\.\d+\.\d+)",
+      R"(train_loader:shards pattern=.*/data/datasets/tiny/fineweb_train_\*\.bin)",
+      R"(val_loader:shards pattern=.*/data/datasets/tiny/fineweb_val_\*\.bin tokens:1280)",
+      "train_loader:dataset:tiny train_shards:2",
+      R"(tokenizer_path:.*/tiny\.model)",
+      "model_params:\\d+ vocab_size:300 layers:2 dim:32 heads:2 kv_heads:1 seq_len:32 tie_embeddings:True",
+      "iterations:13 train_batch_tokens:512 grad_accum_steps:8 microbatch_tokens:64 microbatch_batch_size:2 "
+      "val_batch_size:2048 warmup_steps:2 max_wallclock_seconds:0\\.000",
+      "mlx_max_microbatch_tokens:8192",
+      "optimizer:muon\\+adam muon_matrix_params:12 scalar_params:9 embed_lr:0\\.05 matrix_lr:0\\.04 "
+      "scalar_lr:0\\.04 muon_momentum:0\\.95 muon_steps:5",
+      R"(val_bpb:enabled tokenizer_kind=sentencepiece tokenizer_path=.*/tiny\.model)",
+      "compute_dtype:(bfloat16|float32) compile:True",
+      "dtypes tok_emb:float32 linear_weight:float32 skip_weights:float32",
+      "warmup_step:1/2",
+      "warmup_step:2/2",
+      "val_progress:1/5",
+      "val_progress:5/5",
+      fmt::format("step:0/13 {} train_time:0ms step_avg:0.00ms", kScore)};
+  const auto train_line = [&](int step) {
+    return fmt::format(R"(step:{}/13 train_loss:\d+\.\d{{4}} {} tok_s:\d+)", step, kTimes);
+  };
+  for (int step = 1; step <= 13; ++step) {
+    if (step == 10) expected.push_back("WARNING: starting epoch:2 dataset:tiny train_shards:2");
+    if (step <= 10 || step == 12) expected.push_back(train_line(step));
+    // Validated at 5, 10 and 13; the line is printed at multiples of 25 and at the end.
+    if (step == 5 || step == 10 || step == 13) {
+      expected.push_back("val_progress:1/5");
+      expected.push_back("val_progress:5/5");
+    }
+  }
+  expected.push_back(fmt::format("step:13/13 {} {}", kScore, kTimes));
+  expected.push_back(R"(saved_model:.*/logs/mlx_smoke_mlx_model\.npz bytes:\d+)");
+  expected.push_back(
+      R"(serialized_model_int8_zlib:\d+ bytes \(payload:\d+ raw_pickle:\d+ payload_ratio:\d+\.\d\dx\))");
+  expected.push_back("val_progress:1/5");
+  expected.push_back("val_progress:5/5");
+  expected.push_back(fmt::format(R"(final_int8_zlib_roundtrip {} eval_time:\d+ms)", kScore));
+  expected.push_back(fmt::format("final_int8_zlib_roundtrip_exact {}", kExact));
+  expected.push_back(
+      R"(saved_checkpoint:.*/logs/mlx_smoke/checkpoints/step-00000013\.safetensors bytes:\d+)");
+  expected.push_back(R"(saved_artifact:.*/logs/mlx_smoke\.thimble bytes:\d+)");
+  expect_lines(lines_, expected);
+}
+
+TEST_F(GolfRun, TheLogIsThatOfTheTorchScript) {
+  script_ = GolfScript::torch;
+  environment_["ITERATIONS"] = "3";
+  environment_["WARMUP_STEPS"] = "0";
+  environment_["VAL_LOSS_EVERY"] = "2";
+  run();
+  const auto step = [&](int i) { return fmt::format(R"(step:{}/3 train_loss:\d+\.\d{{4}} {})", i, kTimes); };
+  const auto val = [&](int i) { return fmt::format("step:{}/3 {} {}", i, kScore, kTimes); };
+  expect_lines(
+      lines_,
+      {R"(.*/logs/mlx_smoke\.txt)",
+       R"(val_bpb:enabled tokenizer_kind=sentencepiece tokenizer_path=.*)",
+       "train_loader:dataset:tiny train_shards:2",
+       R"(val_loader:shards pattern=.*/fineweb_val_\*\.bin tokens:1280)",
+       R"(model_params:\d+)",
+       "world_size:1 grad_accum_steps:8",
+       "sdp_backends:.*",
+       "attention_mode:gqa num_heads:2 num_kv_heads:1",
+       "tie_embeddings:True embed_lr:0\\.05 head_lr:0\\.0 matrix_lr:0\\.04 scalar_lr:0\\.04",
+       "train_batch_tokens:512 train_seq_len:32 iterations:3 warmup_steps:0 max_wallclock_seconds:0\\.000",
+       "seed:1337",
+       val(0),
+       step(1),
+       step(2),
+       val(2),
+       step(3),
+       val(3),
+       R"(peak memory allocated: \d+ MiB reserved: \d+ MiB)",
+       R"(Serialized model: \d+ bytes)",
+       "Code size: 1000 bytes",
+       R"(Total submission size: \d+ bytes)",
+       R"(Serialized model int8\+zlib: \d+ bytes \(payload:\d+ raw_torch:\d+ payload_ratio:\d+\.\d\dx\))",
+       R"(Total submission size int8\+zlib: \d+ bytes)",
+       fmt::format(R"(final_int8_zlib_roundtrip {} eval_time:\d+ms)", kScore),
+       fmt::format("final_int8_zlib_roundtrip_exact {}", kExact),
+       "saved_checkpoint:.*",
+       "saved_artifact:.*"});
+  EXPECT_TRUE(fs::exists(folder_ / "final_model.pt"));
+  EXPECT_TRUE(fs::exists(folder_ / "final_model.int8.ptz"));
+}
+
+TEST_F(GolfRun, TheFileHasTheLogAndHowItWasMade) {
+  run();
+  const std::string file = folder_.read("logs/mlx_smoke.txt");
+  for (std::size_t i = 1; i < lines_.size(); ++i)
+    EXPECT_NE(file.find("\n" + lines_[i] + "\n"), std::string::npos) << lines_[i];
+  for (const char* part : {"# thimble golf --like mlx\n", "# ITERATIONS=12\n", "\nsteps = 12\n",
+                           "\nlayers = 2\n", "\nRunning thimble "})
+    EXPECT_NE(file.find(part), std::string::npos) << part;
+}
+
+// parameter-golf 1.5, to the millisecond: the clock is the test's.
+TEST_F(GolfRun, AtTheWallclockCapItWarmsDownStopsAndValidates) {
+  environment_["ITERATIONS"] = "1000";
+  environment_["MAX_WALLCLOCK_SECONDS"] = "5";
+  environment_["WARMDOWN_ITERS"] = "4";
+  double now = 100;
+  clock_ = [&now] { return now += 0.5; };  // asked twice a step: each takes half a second
+  const GolfResult result = run();
+  EXPECT_EQ(result.training.status, "wallclock");
+  EXPECT_EQ(result.training.steps, 10);
+  EXPECT_TRUE(std::regex_match(
+      lines_[place("step:10/1000 train_loss")],
+      std::regex(R"(step:10/1000 train_loss:\d+\.\d{4} train_time:5000ms step_avg:500\.00ms tok_s:1024)")));
+  EXPECT_TRUE(std::regex_match(
+      lines_[place("step:10/1000 val_loss")],
+      std::regex(fmt::format(R"(step:10/1000 {} train_time:5000ms step_avg:500\.00ms)", kScore))));
+  EXPECT_TRUE(has_line("stopping_early: wallclock_cap train_time:5000ms step:10/1000"));
+  EXPECT_EQ(place("stopping_early"), place("step:10/1000 val_loss") + 1);
+  EXPECT_LT(place("stopping_early"), place("saved_model"));
+
+  // remaining / (4 steps of half a second): 1 until step 6, then 0.75, 0.5, 0.25.
+  std::vector<double> rates;
+  std::istringstream metrics(folder_.read("logs/mlx_smoke/metrics.jsonl"));
+  for (std::string line; std::getline(metrics, line);)
+    if (const Json event = parse_json(line, "metrics"); event.at("event").as_string() == "step")
+      rates.push_back(event.at("lr_multiplier").as_double());
+  EXPECT_EQ(rates, (std::vector<double>{1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25}));
+}
+
+TEST_F(GolfRun, EveryEpochIsAnnounced) {
+  environment_["TRAIN_BATCH_TOKENS"] = "8192";  // of 5000
+  environment_["ITERATIONS"] = "3";
+  run();
+  // 3 * (8192 + 8) tokens are four wraps.
+  EXPECT_EQ(count("WARNING: starting epoch:"), 4u);
+  for (int epoch = 2; epoch <= 5; ++epoch)
+    EXPECT_TRUE(has_line(fmt::format("WARNING: starting epoch:{} dataset:tiny train_shards:2", epoch)));
+  EXPECT_LT(place("WARNING: starting epoch:2"), place("step:1/3"));
+  EXPECT_GT(place("WARNING: starting epoch:3"), place("step:1/3"));
+}
+
+// parameter-golf 1.10: where a micro-batch is cut, each piece takes one token more.
+TEST_F(GolfRun, SubBatchesDecideWhatIsRead) {
+  environment_["ITERATIONS"] = "3";
+  const auto tokens_read = [&](const char* most) {
+    environment_["MLX_MAX_MICROBATCH_TOKENS"] = most;
+    run();
+    force_ = true;
+    const auto file = SafetensorsFile::open(folder_ / "logs/mlx_smoke/last.safetensors");
+    return read_checkpoint_head(file).state.position.next;
+  };
+  EXPECT_EQ(tokens_read("8192"), 3u * 8 * (64 + 1));
+  EXPECT_EQ(tokens_read("63"), 3u * 8 * 2 * (32 + 1));  // whole rows of it
+  script_ = GolfScript::torch;
+  EXPECT_EQ(tokens_read("63"), 3u * 8 * (64 + 1));
+}
+
+TEST_F(GolfRun, TheFilesAtTheEndAreTheModel) {
+  const GolfResult result = run();
+  ASSERT_TRUE(result.roundtrip);
+  const GolfSettings golf = settings();
+  const ModelFile checkpoint = open_model(golf.run_folder() / "last.safetensors");
+  EXPECT_EQ(open_npz(golf.raw_model(), golf.config, "").weights, checkpoint.weights);
+  EXPECT_EQ(open_model(golf.artifact()).architecture, "golf");
+
+  // The last line is what the int8 file scores, and no other model.
+  const ModelFile int8 = open_int8_state(golf.int8_model(), golf.config);
+  EXPECT_NE(int8.weights, checkpoint.weights);
+  const auto tokenizer = load_tokenizer(golf.tokenizer);
+  const TokenSet val = TokenSet::open(std::vector{folder_ / "data/datasets/tiny/fineweb_val_000000.bin"},
+                                      TokenMarks::of(*tokenizer, DataKind::text, LossOn::all));
+  const Context context;
+  Model model = make_model(int8, context, compute_dtype(golf.config.train.dtype, Device::cpu));
+  const Score score = score_set(model, ByteTable(*tokenizer, kTinyVocabulary), val, {.isolate = false},
+                                ProgressOutput::nowhere());
+  EXPECT_EQ(score.tokens, 1280);
+  EXPECT_EQ(score.nats, result.roundtrip->nats);
+  EXPECT_TRUE(has_line(fmt::format("final_int8_zlib_roundtrip_exact val_loss:{:.8f} val_bpb:{:.8f}",
+                                   score.loss(), score.bits_per_byte())));
+}
+
+TEST_F(GolfRun, ThePublishedManifestIsObeyed) {
+  environment_["ITERATIONS"] = "1";
+  folder_.write("data/manifest.json", tiny_manifest(80));
+  run();
+  EXPECT_TRUE(has_line(
+      "WARNING: train_loader:subset dataset:tiny train_shards:2/80 new epochs will arrive sooner than "
+      "the full dataset"));
+  force_ = true;
+  folder_.write("data/manifest.json", tiny_manifest(2));
+  run();
+  EXPECT_TRUE(has_line("train_loader:dataset:tiny train_shards:2/2"));
+  folder_.write("data/manifest.json", tiny_manifest(1));
+  EXPECT_NE(refusal().find("tiny has more train shards than expected: found 2"), std::string::npos)
+      << refusal();
+  folder_.write("data/manifest.json", tiny_manifest(2, "fineweb_1024_bpe.model"));
+  EXPECT_EQ(refusal(), "tiny expects tokenizer fineweb_1024_bpe.model, got tiny.model");
+}
+
+TEST_F(GolfRun, FilesThatDoNotFitAreRefusedBeforeAnythingIsWritten) {
+  const Variables good = environment_;
+  environment_["VOCAB_SIZE"] = "1024";
+  EXPECT_EQ(refusal(), "VOCAB_SIZE=1024 does not match tokenizer vocab_size=300");
+  environment_ = good;
+  environment_["TOKENIZER_PATH"] = "tokenizer.json";
+  EXPECT_EQ(refusal(), "TOKENIZER_PATH must point to a SentencePiece .model file: tokenizer.json");
+  environment_ = good;
+  environment_["DATA_PATH"] = (folder_ / "nowhere").string();
+  EXPECT_EQ(refusal(),
+            fmt::format("No files found for pattern: {}/fineweb_train_*.bin", environment_["DATA_PATH"]));
+  environment_ = good;
+  fs::rename(folder_ / "data/datasets/tiny/fineweb_val_000000.bin", folder_ / "aside");
+  EXPECT_EQ(refusal(),
+            fmt::format("No files found for pattern: {}/fineweb_val_*.bin", environment_["DATA_PATH"]));
+  folder_.write("data/datasets/tiny/fineweb_val_000000.bin", shard_of(20));
+  EXPECT_EQ(refusal(), "Validation split is too short for TRAIN_SEQ_LEN=32");
+  EXPECT_FALSE(fs::exists(folder_ / "logs"));
+}
+
+TEST_F(GolfRun, AnEarlierRunOfThatNameIsNotOverwritten) {
+  environment_["ITERATIONS"] = "1";
+  run();
+  const std::string before = folder_.read("logs/mlx_smoke_mlx_model.npz");
+  EXPECT_NE(refusal().find("exists already"), std::string::npos) << refusal();
+  EXPECT_EQ(folder_.read("logs/mlx_smoke_mlx_model.npz"), before);
+  force_ = true;
+  environment_["SEED"] = "7";
+  run();
+  EXPECT_NE(folder_.read("logs/mlx_smoke_mlx_model.npz"), before);
+}
+
+TEST_F(GolfRun, ValTokensCapValidation) {
+  environment_["ITERATIONS"] = "1";
+  environment_["VAL_TOKENS"] = "512";
+  const GolfResult result = run();
+  EXPECT_EQ(result.roundtrip->tokens, 512);
+  EXPECT_NE(lines_[place("val_loader")].find("tokens:512"), std::string::npos);
+  EXPECT_EQ(count("val_progress:2/2"), 2u);
+}
+
+TEST_F(GolfRun, PlusEndsWithTheRecordsArtifact) {
+  plus_ = true;
+  flags_ = [](ConfigBuilder& settings) { settings.set("swa_every=1"); };
+  environment_["ITERATIONS"] = "3";
+  environment_["TRAIN_SEQ_LEN"] = "64";
+  const GolfResult result = run();
+  EXPECT_EQ(result.training.weights, "swa");
+  EXPECT_EQ(count("final_int8_zlib_roundtrip_exact"), 1u);
+  EXPECT_EQ(count("final_int6_zstd_roundtrip_exact"), 1u);
+}
+
+}  // namespace
+}  // namespace thimble

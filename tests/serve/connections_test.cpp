@@ -1,0 +1,170 @@
+// Connections: slow ones, half-closed ones, old ones, too many of them.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "serve/test_server.h"
+
+namespace thimble {
+namespace {
+
+ServerOptions impatient() {
+  ServerOptions options;
+  options.http.limits.head_seconds = 0.3;
+  options.http.limits.body_seconds = 0.3;
+  options.http.limits.idle_seconds = 0.5;
+  return options;
+}
+
+// One byte at a time, forever: only a deadline for the whole ends it.
+HttpAnswer drip(int port, std::string_view start, std::string_view drop) {
+  HttpClient client(port, 0.02);
+  client.send(start);
+  const double end = seconds_now() + 5;
+  HttpAnswer answer;
+  while (answer.status == 0 && seconds_now() < end) {
+    client.send(drop);
+    answer = client.read_answer();
+  }
+  return answer;
+}
+
+TEST(SlowClients, AreToldToHurryByADeadlineForTheWhole) {
+  TestServer server({.server = impatient()});
+  const double start = seconds_now();
+  EXPECT_EQ(drip(server.port(), "GET /health HTTP/1.1\r\nHost: x\r\nA: ", "a").status, 408);
+  EXPECT_EQ(
+      drip(server.port(), "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", " ").status,
+      408);
+  EXPECT_LT(seconds_now() - start, 3);
+}
+
+TEST(SlowClients, DoNotKeepOthersWaiting) {
+  TestServer server({.server = impatient()});
+  std::vector<std::unique_ptr<HttpClient>> slow;
+  for (int i = 0; i < 100; ++i) {
+    slow.push_back(std::make_unique<HttpClient>(server.port()));
+    slow.back()->send("POST /v1/completions HTTP/1.1\r\n");
+  }
+  EXPECT_EQ(server.complete(R"({"prompt":"hi","max_tokens":2})").status, 200);
+  for (auto& client : slow) EXPECT_EQ(client->read_answer().status, 408);
+}
+
+TEST(SlowClients, AreLeftWhenTheySayNothing) {
+  TestServer server({.server = impatient()});
+  HttpClient silent(server.port());
+  EXPECT_EQ(silent.read_answer().status, 0);  // closed, without a word
+  HttpClient idle(server.port());
+  idle.send(http_text("GET", "/health", ""));
+  EXPECT_EQ(idle.read_answer().status, 200);
+  const double start = seconds_now();
+  EXPECT_EQ(idle.read_answer().status, 0);
+  EXPECT_LT(seconds_now() - start, 5);
+}
+
+TEST(HalfClosedSockets, GetAnAnswerNonetheless) {
+  TestServer server;
+  HttpClient whole(server.port());
+  whole.send(http_text("GET", "/health", ""));
+  whole.half_close();
+  EXPECT_EQ(whole.read_answer().status, 200);
+
+  HttpClient cut(server.port());
+  cut.send("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
+  cut.half_close();
+  EXPECT_EQ(cut.read_answer().status, 400);
+
+  HttpClient head(server.port());
+  head.send("GET /hea");
+  head.half_close();
+  EXPECT_EQ(head.read_answer().status, 400);
+
+  // Nobody waits for an answer that is yet to be made; who still listens hears so.
+  HttpClient asks(server.port());
+  asks.send(http_text("POST", "/v1/completions", R"({"prompt":"hi","max_tokens":200,"ignore_eos":true})"));
+  asks.half_close();
+  const HttpAnswer answer = asks.read_answer();
+  EXPECT_EQ(answer.status, 499) << answer;
+}
+
+TEST(Connections, CarryManyRequestsAlsoSentAtOnce) {
+  TestServer server;
+  HttpClient client(server.port());
+  client.send(http_text("GET", "/health", "") + http_text("POST", "/tokenize", R"({"content":"hi"})") +
+              http_text("GET", "/nothing", "") + http_text("GET", "/health", "", "Connection: close\r\n"));
+  EXPECT_EQ(client.read_answer().status, 200);
+  EXPECT_EQ(client.read_answer().json().at("tokens").size(), 2u);
+  EXPECT_EQ(client.read_answer().status, 404);
+  EXPECT_EQ(client.read_answer().status, 200);
+  EXPECT_EQ(client.read_answer().status, 0);
+}
+
+TEST(Connections, TakeChunkedBodiesAndExpectations) {
+  TestServer server;
+  const HttpAnswer chunks =
+      ask(server.port(),
+          "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+          "5\r\n{\"con\r\n6;x=y\r\ntent\":\r\n5\r\n\"hi\"}\r\n0\r\nTrailer: x\r\n\r\n");
+  EXPECT_EQ(chunks.status, 200) << chunks;
+  HttpClient client(server.port());
+  client.send(
+      "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 16\r\n\r\n");
+  ASSERT_TRUE(client.wait_for("100 Continue"));
+  client.send(R"({"content":"hi"})");
+  EXPECT_EQ(client.read_answer().status, 200);
+}
+
+TEST(Connections, OfOldHttpEndWithTheirAnswer) {
+  TestServer server;
+  HttpClient client(server.port());
+  client.send("GET /health HTTP/1.0\r\n\r\n");
+  EXPECT_EQ(client.read_answer().status, 200);
+  EXPECT_EQ(client.read_answer().status, 0);
+
+  const std::string body = R"({"prompt":"hi","max_tokens":3,"stream":true})";
+  HttpClient stream(server.port());
+  stream.send(
+      fmt::format("POST /v1/completions HTTP/1.0\r\nContent-Length: {}\r\n\r\n{}", body.size(), body));
+  ASSERT_TRUE(stream.wait_for("data: [DONE]\n\n")) << stream.buffer();
+  EXPECT_EQ(stream.buffer().find("Transfer-Encoding"), std::string::npos);
+}
+
+TEST(Connections, OfClientsThatTakeNothingAreGivenUp) {
+  std::atomic<double> seconds = 0;
+  HttpServer server(
+      {.limits = {.write_seconds = 0.3}},
+      [&](const HttpRequest&, HttpReply& reply) {
+        const double start = seconds_now();
+        reply.send({.body = std::string(64 << 20, 'x')});
+        EXPECT_TRUE(reply.gone());
+        seconds = seconds_now() - start;
+      },
+      [](const HttpProblem&, const HttpRequest&, HttpReply&) {});
+  server.start();
+  HttpClient client(server.port());
+  client.send(http_text("GET", "/", ""));
+  for (int i = 0; i < 300 && seconds == 0; ++i) usleep(10000);
+  EXPECT_GE(seconds, 0.3);
+  EXPECT_LT(seconds, 3);
+}
+
+TEST(Connections, BeyondTheLimitAreTold503) {
+  ServerOptions options;
+  options.http.max_connections = 3;
+  TestServer server({.server = options});
+  std::vector<std::unique_ptr<HttpClient>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<HttpClient>(server.port()));
+    clients.back()->send(http_text("GET", "/health", ""));
+    EXPECT_EQ(clients.back()->read_answer().status, 200);
+  }
+  const HttpAnswer refused = get(server.port(), "/health");
+  EXPECT_EQ(refused.status, 503) << refused;
+  EXPECT_TRUE(refused.has_header("Retry-After: 1"));
+  clients.clear();
+  for (int i = 0; i < 100 && get(server.port(), "/health").status != 200; ++i) usleep(10000);
+  EXPECT_EQ(get(server.port(), "/health").status, 200);
+}
+
+}  // namespace
+}  // namespace thimble

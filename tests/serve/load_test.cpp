@@ -1,0 +1,220 @@
+// Many clients at once: nobody gets another's answer, nobody hangs, and whoever leaves costs nothing.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+#include "serve/test_server.h"
+
+namespace thimble {
+namespace {
+
+std::int64_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::int64_t total = 0, resident = 0;
+  statm >> total >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+// Some are chats, some are texts, of all lengths; all greedy.
+std::string question(int client, bool stream) {
+  const std::string text =
+      fmt::format("question {} {}", client, std::string(static_cast<std::size_t>(client % 23), 'x'));
+  Json body = Json::object().set("temperature", 0).set("max_tokens", 8 + client % 40).set("stream", stream);
+  if (client % 2 == 0) return body.set("prompt", text).dump();
+  return body.set("messages", Json::array({Json::object().set("role", "user").set("content", text)})).dump();
+}
+HttpAnswer put_question(HttpClient& connection, int client, bool stream) {
+  connection.send(http_text("POST", client % 2 == 0 ? "/v1/completions" : "/v1/chat/completions",
+                            question(client, stream)));
+  return connection.read_answer();
+}
+
+struct LoadResult {
+  int answers = 0, wrong = 0;
+  std::int64_t growth = 0;  // bytes, after the warm-up
+};
+
+LoadResult stream_to_many(int clients, double seconds, double warm_up) {
+  TestServer server;
+  std::vector<std::string> solo;
+  for (int i = 0; i < clients; ++i) {
+    HttpClient connection(server.port());
+    solo.push_back(text_of(put_question(connection, i, false)));
+  }
+  std::atomic<int> answers = 0, wrong = 0;
+  const double end = seconds_now() + seconds;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < clients; ++i)
+    threads.emplace_back([&, i] {
+      HttpClient connection(server.port(), 60);
+      do {
+        const HttpAnswer answer = put_question(connection, i, true);
+        const bool right = answer.whole && answer.body.ends_with("data: [DONE]\n\n") &&
+                           streamed_text(answer.body) == solo[static_cast<std::size_t>(i)];
+        ++(right ? answers : wrong);
+        if (!right && wrong < 3) ADD_FAILURE() << "client " << i << ": " << answer;
+      } while (seconds_now() < end && wrong == 0);
+    });
+  usleep(static_cast<useconds_t>(warm_up * 1e6));
+  const std::int64_t before = resident_bytes();
+  for (std::thread& thread : threads) thread.join();
+  return {answers, wrong, resident_bytes() - before};
+}
+
+TEST(Load, SixtyFourStreamsEachGetTheAnswerTheyGetAlone) {
+  const LoadResult result = stream_to_many(64, 3, 1);
+  EXPECT_EQ(result.wrong, 0);
+  EXPECT_GE(result.answers, 64);
+}
+
+TEST(LoadFullTier, AMinuteOfStreamsKeepsMemoryFlat) {
+  const LoadResult result = stream_to_many(64, 60, 15);
+  EXPECT_EQ(result.wrong, 0);
+  EXPECT_GE(result.answers, 64);
+  EXPECT_LT(result.growth, 16 << 20) << result.answers << " answers";
+}
+
+TEST(Load, BeyondSlotsAndQueueIsTold503AndNobodyHangs) {
+  ServerOptions options;
+  options.engine = {.slots = 8, .queue = 64};
+  TestServer server({.server = options, .runs = false});  // as if each answer took its time
+  std::mutex mutex;
+  std::map<int, int> statuses;
+  std::vector<std::thread> threads;
+  const auto told = [&](int status) {
+    const std::lock_guard lock(mutex);
+    return statuses[status];
+  };
+  for (int i = 0; i < 200; ++i)
+    threads.emplace_back([&, i] {
+      HttpClient connection(server.port(), 60);
+      const HttpAnswer answer = put_question(connection, i, i % 3 == 0);
+      if (answer.status == 503) {
+        EXPECT_TRUE(answer.has_header("Retry-After: 1")) << answer;
+        EXPECT_EQ(answer.json().at("error").at("type").as_string(), "unavailable_error");
+      }
+      const std::lock_guard lock(mutex);
+      ++statuses[answer.status];
+    });
+  for (int i = 0; i < 1000 && told(503) < 128; ++i) usleep(10000);
+  EXPECT_EQ(told(503), 128);
+  EXPECT_EQ(told(200), 0);
+  EXPECT_EQ(get(server.port(), "/health").status, 200);
+  server.run();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(told(200), 72);
+  EXPECT_EQ(told(503), 128);
+}
+
+constexpr const char* kLong =
+    R"({"prompt":"a","max_tokens":4000,"ignore_eos":true,"temperature":0,"stream":)";
+
+// Waits until nothing is computed any more; says how many steps it took.
+std::int64_t steps_until_idle(const TestServer& server) {
+  for (int i = 0; i < 1000 && !server.server().engine().idle(); ++i) usleep(10000);
+  EXPECT_TRUE(server.server().engine().idle());
+  return server.server().engine().stats().steps;
+}
+
+TEST(Disconnects, FreeTheSlotAtOnce) {
+  for (const std::string stream : {"true", "false"}) {
+    SCOPED_TRACE(stream);
+    ServerOptions options;
+    options.engine = {.slots = 1, .queue = 4};
+    TestServer server({.server = options, .context = 4096});
+    {
+      HttpClient client(server.port());
+      client.send(http_text("POST", "/v1/completions", kLong + stream + "}"));
+      for (int i = 0; i < 1000 && server.server().engine().stats().steps < 10; ++i) usleep(1000);
+      client.close();
+    }
+    EXPECT_LT(steps_until_idle(server), 3500);
+    EXPECT_EQ(server.complete(R"({"prompt":"b","max_tokens":3})").status, 200);
+    const Json line = parse_json(server.log_of(2).at(0), "log");
+    EXPECT_EQ(line.at("error").as_string(), "the client closed the connection");
+  }
+}
+
+TEST(Disconnects, OfThoseWhoWaitCostNothing) {
+  TestServer server({.context = 4096, .runs = false});
+  for (int i = 0; i < 5; ++i) {
+    HttpClient client(server.port());
+    client.send(http_text("POST", "/v1/completions", kLong + std::string("true}")));
+    for (int j = 0; j < 1000 && server.server().engine().stats().waiting < i + 1; ++j) usleep(1000);
+  }
+  for (int i = 0; i < 500 && server.log().size() < 5; ++i) usleep(10000);
+  server.run();
+  EXPECT_EQ(steps_until_idle(server), 0);
+}
+
+TEST(Deadlines, EndAnAnswer) {
+  ServerOptions options;
+  options.service.request_seconds = 0.2;
+  TestServer waiting({.server = options, .runs = false});
+  const HttpAnswer late = waiting.complete(R"({"prompt":"a"})");
+  EXPECT_EQ(late.status, 504) << late;
+  EXPECT_EQ(late.json().at("error").at("type").as_string(), "timeout_error");
+
+  options.service.request_seconds = 0.5;
+  TestServer busy({.server = options, .context = 4096});
+  const HttpAnswer cut = busy.complete(kLong + std::string(R"(true,"n":8})"));
+  ASSERT_EQ(cut.status, 200);
+  EXPECT_TRUE(cut.whole);
+  const std::string last = events_of(cut.body).back();
+  EXPECT_NE(last.find("\"code\":504"), std::string::npos) << last;
+  EXPECT_LT(steps_until_idle(busy), 3900);
+}
+
+TEST(Draining, FinishesWhatWasBegunAndTakesNothingNew) {
+  TestServer server({.context = 1024});
+  HttpClient client(server.port()), idle(server.port());
+  idle.send(http_text("GET", "/health", ""));
+  EXPECT_EQ(idle.read_answer().status, 200);
+  client.send(http_text("POST", "/v1/completions",
+                        R"({"prompt":"a","max_tokens":900,"ignore_eos":true,"stream":true})"));
+  ASSERT_TRUE(client.wait_for("data: "));
+  server.ask_to_stop();
+  const HttpAnswer answer = client.read_answer();
+  EXPECT_TRUE(answer.whole);
+  EXPECT_EQ(events_of(answer.body).back(), "[DONE]");
+  server.stop();
+  EXPECT_EQ(idle.read_answer().status, 0);
+  EXPECT_FALSE(HttpClient(server.port()).connected());
+}
+
+TEST(Draining, WaitsOnlySoLong) {
+  ServerOptions options;
+  options.drain_seconds = 0.05;
+  TestServer server({.server = options, .context = 4096});
+  HttpClient client(server.port());
+  client.send(http_text("POST", "/v1/completions",
+                        R"({"prompt":"a","max_tokens":4000,"ignore_eos":true,"n":8,"stream":true})"));
+  ASSERT_TRUE(client.wait_for("data: "));
+  const double start = seconds_now();
+  server.stop();
+  EXPECT_LT(seconds_now() - start, 4);
+  const HttpAnswer answer = client.read_answer();
+  EXPECT_TRUE(answer.whole);
+  EXPECT_NE(events_of(answer.body).back().find("shutting down"), std::string::npos);
+}
+
+TEST(Draining, RefusesRequestsOfOpenConnections) {
+  TestServer server({.runs = false});
+  HttpClient waits(server.port()), asks(server.port());
+  waits.send(http_text("POST", "/v1/completions", R"({"prompt":"a","max_tokens":2})"));
+  for (int i = 0; i < 500 && server.server().engine().stats().waiting == 0; ++i) usleep(1000);
+  asks.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n");  // its request has begun
+  usleep(100000);
+  server.ask_to_stop();
+  server.run();
+  usleep(100000);
+  asks.send("Content-Length: 14\r\n\r\n{\"prompt\":\"b\"}");
+  EXPECT_EQ(waits.read_answer().status, 200);
+  const HttpAnswer refused = asks.read_answer();
+  EXPECT_EQ(refused.status, 503) << refused;
+  EXPECT_TRUE(refused.has_header("Connection: close"));
+}
+
+}  // namespace
+}  // namespace thimble
