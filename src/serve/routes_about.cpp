@@ -6,6 +6,7 @@
 
 #include "base/number.h"
 #include "base/version.h"
+#include "serve/completion_answer.h"
 #include "serve/exchange.h"
 #include "tokenizer/chat_template.h"
 
@@ -16,10 +17,21 @@ std::span<const std::pair<std::string_view, std::string_view>> embedded_web();
 
 namespace {
 
-// The page brings its own script and style and asks nobody but this server.
-constexpr std::string_view kPagePolicy =
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+// The page brings its own script and style, known by a nonce, and asks nobody but this server.
+std::string page_policy(std::string_view nonce) {
+  return fmt::format(
+      "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; img-src data:; connect-src 'self'; "
+      "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+      nonce);
+}
+
+std::string page_with(std::string_view nonce) {
+  constexpr std::string_view kMark = "@nonce@";
+  std::string page(embedded_web().front().second);
+  for (std::size_t at = page.find(kMark); at != std::string::npos; at = page.find(kMark, at))
+    page.replace(at, kMark.size(), nonce);
+  return page;
+}
 
 // 0.8, not 0.800000011920929.
 Json shortest(float value) {
@@ -33,11 +45,11 @@ Json token_text(const Tokenizer& tokenizer, std::optional<TokenId> id) {
 }  // namespace
 
 void Service::page(Exchange& exchange) {
-  exchange.reply.add_header("Content-Security-Policy", std::string(kPagePolicy));
+  const std::string nonce = new_id("");
+  exchange.reply.add_header("Content-Security-Policy", page_policy(nonce));
   exchange.reply.add_header("Referrer-Policy", "no-referrer");
-  exchange.reply.add_header("Cache-Control", "no-cache");
-  exchange.reply.send(
-      {.content_type = "text/html; charset=utf-8", .body = std::string(embedded_web().front().second)});
+  exchange.reply.add_header("Cache-Control", "no-store");
+  exchange.reply.send({.content_type = "text/html; charset=utf-8", .body = page_with(nonce)});
 }
 
 void Service::health(Exchange& exchange) {

@@ -15,14 +15,13 @@ class ServeCommand : public testing::Test {
  protected:
   ServeCommand() {
     std::string chats;
-    for (int i = 0; i < 40; ++i)
-      chats += R"({"messages":[{"role":"user","content":"Hi."},{"role":"assistant","content":"Hello!"}]})"
-               "\n";
+    for (int i = 0; i < 40; ++i) chats += chat_line(fmt::format("Hi {}.", i));
     folder_.write("chats.jsonl", chats);
+    folder_.write("val.jsonl", chat_line("Hm?"));
     std::vector<std::string> arguments = {
-        "train",      "--preset",          "chat", "--data",      path("chats.jsonl"),
-        "--val-data", path("chats.jsonl"), "-o",   path("run"),   "--tokenizer",
-        "bytes:chat", "--steps",           "2",    "--val-every", "2",
+        "train",      "--preset",        "chat", "--data",      path("chats.jsonl"),
+        "--val-data", path("val.jsonl"), "-o",   path("run"),   "--tokenizer",
+        "bytes:chat", "--steps",         "2",    "--val-every", "2",
         "--quiet"};
     for (const char* setting : {"context=512", "layers=2", "dim=32", "heads=2", "kv_heads=1", "mlp_hidden=64",
                                 "batch_tokens=1024"}) {
@@ -33,11 +32,18 @@ class ServeCommand : public testing::Test {
     EXPECT_EQ(trained.exit_code, 0) << trained;
   }
 
+  static std::string chat_line(const std::string& question) {
+    return fmt::format(
+        R"({{"messages":[{{"role":"user","content":"{}"}},{{"role":"assistant","content":"Hello!"}}]}})"
+        "\n",
+        question);
+  }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
   // Runs the server in a thread while `visit` talks to it; it is stopped by `signal` when somebody asks for /stop.
   RunResult serve(std::vector<std::string> more, int signal, const std::function<void(int port)>& visit,
                   std::map<std::string, std::string> environment = {}) const {
+    if (HasFailure()) return {};  // there is no model
     more.insert(more.begin(), {"serve", path("run"), "--port", "0"});
     const std::filesystem::path out = folder_ / "out";
     std::filesystem::remove(out);
