@@ -78,7 +78,7 @@ ServerOptions options_from(const Arguments& arguments) {
 
 int run_serve(const Arguments& arguments, Console& console) {
   ServerOptions options = options_from(arguments);
-  const ModelFile file = open_model(arguments.path("MODEL"));
+  const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer: nobody can talk to it", file.path.string());
   const Context context(device_from(arguments, console.log()));

@@ -188,6 +188,8 @@ std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file) {
                      .eos = chosen(from.eos_text, from.special.eos),
                      .unk = {},
                      .pad = {}});
+  // Here documents are bos + tokens (DESIGN 8.1), whatever the tokenizer's file says.
+  if (file.step || file.format == "thimble") tokenizer->texts_begin_with_bos();
   return tokenizer;
 }
 

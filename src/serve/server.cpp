@@ -19,6 +19,7 @@ Server::Server(Model& model, ServedModel served, ServerOptions options)
             service_.refuse(problem, request, reply);
           })) {
   service_.connections = [this] { return http_->connections(); };
+  service_.local_only = [this] { return http_->loopback(); };
   http_->start();
 }
 

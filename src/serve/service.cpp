@@ -85,7 +85,7 @@ const Service::Route& Service::find_route(const HttpRequest& request) const {
 }
 
 void Service::check_access(const Route& route, const HttpRequest& request) {
-  if (options_.local_only && !keys_.needed() && !is_local_name(request))
+  if (local_only() && !keys_.needed() && !is_local_name(request))
     throw ApiError(403, error_type_of(403), "this server is for this machine: ask it as localhost");
   if (route.open) return;
   if (!keys_.admits(request))

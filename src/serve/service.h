@@ -22,7 +22,6 @@ struct ServiceOptions {
   std::vector<std::string> api_keys = {};
   double requests_per_second = 0;  // of one client; 0: no limit
   double request_seconds = 600;    // that an answer may take, waiting included
-  bool local_only = true;  // refuse what comes under a foreign name (DNS rebinding) while no key is needed
   bool log_prompts = false;
   std::function<void(const std::string& line)> access_log = {};  // JSON; by any thread
 };
@@ -37,6 +36,9 @@ class Service {
   void refuse(const HttpProblem& problem, const HttpRequest& request, HttpReply& reply);
 
   std::function<int()> connections = [] { return 0; };  // for /metrics
+  // Can nobody but this machine reach it? Then what comes under a foreign name is refused (DNS rebinding) while no key
+  // is needed.
+  std::function<bool()> local_only = [] { return true; };
 
  private:
   struct Exchange;

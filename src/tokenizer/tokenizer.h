@@ -57,7 +57,9 @@ class Tokenizer {
   virtual TokenId vocab_size() const = 0;
   const SpecialIds& special() const { return special_; }
   void prefer(const SpecialIds& ids);  // ids known from elsewhere replace those found in the file
-  bool adds_bos() const;               // does the file say that bos is put before a text?
+  // Is bos put before a text? The tokenizer's file says so, or it is known that a model was trained like that.
+  bool adds_bos() const;
+  void texts_begin_with_bos() { texts_begin_with_bos_ = true; }
 
   // Appends to `ids`.
   virtual void encode(std::string_view text, std::vector<TokenId>& ids, EncodeOptions options = {}) const = 0;
@@ -88,6 +90,7 @@ class Tokenizer {
   void check_id(TokenId id) const;
 
   SpecialIds special_;
+  bool texts_begin_with_bos_ = false;
 };
 
 // Each text by itself, in parallel.

@@ -76,6 +76,8 @@ TEST_F(Generate, BosStandsWhereTheTokenizerPutsItOrNothingElseDoes) {
   ASSERT_FALSE(plain->adds_bos());
   EXPECT_EQ(text_request(*plain, "a").prompt, std::vector<TokenId>{'a'});
   EXPECT_EQ(text_request(*plain, "").prompt, std::vector<TokenId>{7});
+  plain->texts_begin_with_bos();  // a model that was trained here
+  EXPECT_EQ(text_request(*plain, "a").prompt, (std::vector<TokenId>{7, 'a'}));
 }
 
 TEST_F(Generate, WhateverIsThrownTheNextRequestIsServed) {
