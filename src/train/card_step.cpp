@@ -26,11 +26,12 @@ class CardStep final : public StepRunner {
       seeds.push_back(dropout_seed(parts_.config.train, wish.step, seeds.size()));
       result.bytes += bytes_of_targets(rows, parts_.bytes);
     }
-    step_.queue({.step = wish.step,
-                 .multiplier = wish.multiplier,
-                 .options = {.qat_bits = wish.qat_bits},
-                 .micro_batches = batch.micro_batches,
-                 .dropout_seeds = seeds});
+    step_.queue(
+        {.step = wish.step,
+         .multiplier = wish.multiplier,
+         .options = {.qat_bits = wish.qat_bits, .recompute = parts_.config.train.checkpoint_activations},
+         .micro_batches = batch.micro_batches,
+         .dropout_seeds = seeds});
     const StepOutcome outcome = step_.oldest();
     result.loss = outcome.loss;
     result.grad_norm = outcome.norm;
@@ -43,7 +44,9 @@ class CardStep final : public StepRunner {
     const Batch batch = parts_.loader.next();
     parts_.loader.seek(before);
     std::vector<float> gradients(parts_.model.weights().size());
-    parts_.model.add_gradients(batch.micro_batches.front(), gradients, {.qat_bits = qat_bits});
+    parts_.model.add_gradients(
+        batch.micro_batches.front(), gradients,
+        {.qat_bits = qat_bits, .recompute = parts_.config.train.checkpoint_activations});
   }
 
   void fetch() override {

@@ -1,12 +1,12 @@
 #include "train/golden.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "base/number.h"
 #include "model/rows.h"
 #include "tokenizer/chat_tokens.h"
@@ -56,7 +56,7 @@ GoldenOutput golden_output(const Trained& trained, const Tokenizer& tokenizer) {
 
 void append_golden(const GoldenOutput& golden, CheckpointRecord& record) {
   if (golden.ids.empty()) return;
-  record.emplace_back(kGoldenKey, fmt::format("{}", fmt::join(golden.ids, " ")));
+  record.emplace_back(kGoldenKey, joined(golden.ids, " "));
   record.emplace_back(kGoldenNatsKey, fmt::format("{}", golden.nats));
 }
 

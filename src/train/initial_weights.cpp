@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "formats/problems.h"
 #include "model/params.h"
 
@@ -46,8 +47,8 @@ std::vector<float> initial_weights(const ModelFile& from, const ModelConfig& con
     if (!source)
       problems.push_back(fmt::format("{} is missing", param.name));
     else if (source->dims != param.dims)
-      problems.push_back(fmt::format("{} is [{}], expected [{}]", param.name, fmt::join(source->dims, ", "),
-                                     fmt::join(param.dims, ", ")));
+      problems.push_back(fmt::format("{} is [{}], expected [{}]", param.name, joined(source->dims, ", "),
+                                     joined(param.dims, ", ")));
   }
   for (const Param& param : theirs.all())
     if (!ours.find(param.name))

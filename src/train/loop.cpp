@@ -28,6 +28,7 @@
 #include "train/resume.h"
 #include "train/run_folder.h"
 #include "train/run_record.h"
+#include "train/samples.h"
 #include "train/step_bench.h"
 #include "train/step_runner.h"
 #include "train/train_data.h"
@@ -143,6 +144,19 @@ class Trainer {
     around_.log.info("{}\n{}", around_.folder.path().string(), data_table(facts));
     if (const std::string with = recipe(config_.train); !with.empty()) around_.log.info("with {}", with);
     if (const std::string warning = data_warning(facts); !warning.empty()) around_.log.warning("{}", warning);
+    write_start(facts);
+  }
+
+  // For the report: what only the loop knows of the data.
+  void write_start(const DataFacts& facts) {
+    around_.metrics.add(Json::object()
+                            .set("event", "start")
+                            .set("step", 0)
+                            .set("parameters", facts.parameters)
+                            .set("train_documents", facts.documents)
+                            .set("train_tokens", facts.tokens)
+                            .set("train_bytes", facts.bytes)
+                            .set("val_tokens", around_.data.val ? around_.data.val->size() : 0));
   }
 
   // 0: the time decides.
@@ -316,7 +330,19 @@ class Trainer {
                                   .weights = std::string(averaging_.kind())};
     report_->validation(report);
     if (observer_) observer_->validation(report);
+    say_something();
     return best;
+  }
+
+  void say_something() {
+    const SampleSettings settings{.count = around_.request.samples,
+                                  .seed = static_cast<std::uint64_t>(config_.train.seed)};
+    for (const SaidText& said : say_samples({model_, optimizer_, averaging_}, *around_.request.tokenizer,
+                                            around_.data.val ? &*around_.data.val : nullptr, settings)) {
+      Json event = Json::object().set("event", "sample").set("step", state_.step);
+      if (!said.prompt.empty()) event.set("prompt", said.prompt);
+      around_.metrics.add(event.set("text", said.text));
+    }
   }
 
   void save(bool best) {
@@ -374,7 +400,9 @@ class Trainer {
     call_.seconds = result_.seconds;
     call_.tokens_per_second = result_.tokens_per_second;
     const auto record = around_.folder.path() / "run.json";
-    around_.folder.write_text("run.json", run_record(record, call_).dump(2) + "\n");
+    Json summary = run_record(record, call_);
+    if (result_.diagnosis) summary.set("diagnosis", result_.diagnosis->to_json());
+    around_.folder.write_text("run.json", summary.dump(2) + "\n");
   }
 
   Surroundings around_;

@@ -37,6 +37,7 @@ struct TrainRequest {
   bool force = false;           // a new run replaces one that is there; a resumed one may change its settings
   std::int64_t stop_after = 0;  // updates of this call; 0: until the end
   bool validate_first = true;   // before the first step, too
+  std::int64_t samples = 0;     // texts said at each validation, for the report (samples.h)
   TrainObserver* observer = nullptr;            // may be null
   std::function<double()> clock = seconds_now;  // that steps are timed by: tests bring their own
 };

@@ -1,9 +1,10 @@
 #include "train/recipe.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <vector>
+
+#include "base/joined.h"
 
 namespace thimble {
 
@@ -32,7 +33,7 @@ std::string recipe(const TrainConfig& config) {
     parts.push_back(
         fmt::format("SWA below {} of the rate every {} steps", config.swa_start, config.swa_every));
   if (config.ema_decay > 0) parts.push_back(fmt::format("EMA {}", config.ema_decay));
-  return fmt::format("{}", fmt::join(parts, ", "));
+  return joined(parts, ", ");
 }
 
 }  // namespace thimble

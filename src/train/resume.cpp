@@ -1,12 +1,12 @@
 #include "train/resume.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "model/config_keys.h"
 #include "optim/schedule.h"
 
@@ -15,10 +15,10 @@ namespace thimble {
 namespace {
 
 bool is_free(const Key& key) {
-  static constexpr std::string_view kKeys[] = {"steps",      "max_seconds", "val_every", "val_tokens",
-                                               "min_delta",  "min_steps",   "patience",  "checkpoint_every",
-                                               "keep",       "prime_steps", "pack_bits", "pack_prune",
-                                               "pack_stride"};
+  static constexpr std::string_view kKeys[] = {
+      "steps",       "max_seconds",           "val_every", "val_tokens",  "min_delta", "min_steps",
+      "patience",    "checkpoint_every",      "keep",      "prime_steps", "pack_bits", "pack_prune",
+      "pack_stride", "checkpoint_activations"};
   return std::ranges::find(kKeys, key.name) != std::end(kKeys);
 }
 
@@ -45,10 +45,10 @@ std::vector<std::string> check_changes(const Config& before, const Config& after
       forced.push_back(change);
   }
   check(never.empty(), Hint{"--init starts a new run from these weights"},
-        "a run cannot go on with another model or optimizer: {}", fmt::join(never, ", "));
+        "a run cannot go on with another model or optimizer: {}", joined(never, ", "));
   check(force || forced.empty(),
         Hint{"--force goes on all the same; --init starts a new run from these weights"},
-        "the run was begun with other settings: {}", fmt::join(forced, ", "));
+        "the run was begun with other settings: {}", joined(forced, ", "));
   return all;
 }
 

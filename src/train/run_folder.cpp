@@ -62,8 +62,10 @@ fs::path RunFolder::newest() const {
 }
 
 void RunFolder::clear() {
-  for (const fs::path& name : {last(), best(), path_ / "run.json"})
+  for (const fs::path& name : {last(), best(), path_ / "run.json", path_ / "report.html"})
     if (fs::exists(name)) ops_.remove(name);
+  for (const fs::path& file : files_in(path_))
+    if (file.filename().string().starts_with("events.out.tfevents.")) ops_.remove(file);
   for (const fs::path& file : step_files(checkpoints())) ops_.remove(file);
   remove_debris();
 }

@@ -54,8 +54,10 @@ class Bench {
     ProgressBar bar(progress, "measuring", "steps", static_cast<std::uint64_t>(request_.steps) + 1);
     Profile warm_up;
     step(warm_up, true);  // makes programs and plans; its profile tells the work
-    for (const auto& [key, time] : warm_up.times()) result_.flops += time.work.flops;
-    std::vector<double> seconds, optimizer, peak;
+    for (const auto& [key, time] : warm_up.times())
+      if (key.second != Phase::recompute) result_.flops += time.work.flops;
+    std::vector<double>&seconds = result_.all_seconds, &peak = result_.all_peaks;
+    std::vector<double> optimizer;
     for (std::int64_t i = 0; i < request_.steps; ++i) {
       interrupt.throw_if_asked();
       bar.update(static_cast<std::uint64_t>(i) + 1);
@@ -84,7 +86,8 @@ class Bench {
     std::ranges::fill(gradients_.all(), 0.0f);
     for (std::int64_t done = 0; done < result_.tokens; done += rows())
       model_.add_gradients(random_rows(), gradients_.all(),
-                           {.qat_bits = static_cast<int>(request_.config.train.qat_bits)});
+                           {.qat_bits = static_cast<int>(request_.config.train.qat_bits),
+                            .recompute = request_.config.train.checkpoint_activations});
     const double updating = seconds_now();
     optimizer_.update(context_, step_++, 1, model_.weights(), gradients_.all());
     model_.weights_changed();

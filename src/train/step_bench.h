@@ -29,6 +29,7 @@ struct StepBench {
   double optimizer_seconds = 0;  // of them
   double flops = 0;              // of one step's matrix products and attention; the optimizer's not counted
   double peak_flops = 0;         // per second: the same products alone
+  std::vector<double> all_seconds, all_peaks;  // of every step, and before each: what medians are taken of
   Profile profile;
 
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }

@@ -54,9 +54,10 @@ class HostStep final : public StepRunner {
 
  private:
   double add_gradients(const Rows& rows, std::int64_t step, std::size_t index, int qat_bits) {
-    return parts_.model.add_gradients(
-        rows, gradients_.all(),
-        {.qat_bits = qat_bits, .dropout_seed = dropout_seed(parts_.config.train, step, index)});
+    return parts_.model.add_gradients(rows, gradients_.all(),
+                                      {.qat_bits = qat_bits,
+                                       .recompute = parts_.config.train.checkpoint_activations,
+                                       .dropout_seed = dropout_seed(parts_.config.train, step, index)});
   }
 
   StepParts parts_;

@@ -23,7 +23,7 @@ export async function with_page(browser, url, { expected = /^$/, prepare = () =>
   page.on('pageerror', (error) => problems.push(String(error)));
   page.on('request', (request) => {
     const to = request.url();
-    if (!to.startsWith(`${url}/`) && !to.startsWith('data:')) problems.push(`a request to ${to}`);
+    if (to !== url && !to.startsWith(`${url}/`) && !to.startsWith('data:')) problems.push(`a request to ${to}`);
   });
   try {
     await prepare(page, context);
@@ -36,9 +36,9 @@ export async function with_page(browser, url, { expected = /^$/, prepare = () =>
 }
 
 const pictures = process.env.THIMBLE_PICTURES ?? fileURLToPath(new URL('../../build/page', import.meta.url));
-export function photograph(page, name) {
+export function photograph(page, name, options = {}) {
   mkdirSync(pictures, { recursive: true });
-  return page.screenshot({ path: `${pictures}/${name}.png` });
+  return page.screenshot({ path: `${pictures}/${name}.png`, ...options });
 }
 
 // Texts whose contrast with what lies behind them is below 4.5, the least that WCAG AA allows.

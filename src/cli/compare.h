@@ -1,0 +1,9 @@
+#pragma once
+
+#include "cli/option.h"
+
+namespace thimble {
+
+Command compare_command();
+
+}  // namespace thimble

@@ -1,0 +1,139 @@
+#include "cli/plot.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "cli/console.h"
+#include "cli/output.h"
+#include "cli/parse.h"
+#include "report/plot.h"
+#include "report/report.h"
+#include "report/text_plot.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::size_t kPlainWidth = 80;
+
+std::vector<std::string_view> metric_names() {
+  std::vector<std::string_view> names;
+  for (const MetricInfo& info : all_metrics()) names.push_back(info.name);
+  return names;
+}
+
+// The one that was asked for; else bits per byte, where there are any, which compare across tokenizers.
+Metric metric_from(const Arguments& arguments, const std::vector<Metric>& there) {
+  if (arguments.given("metric")) {
+    const Metric metric = *metric_named(arguments.text("metric"));
+    check(std::ranges::count(there, metric) > 0, "no run has a figure of {}", arguments.text("metric"));
+    return metric;
+  }
+  return std::ranges::count(there, Metric::val_bpb) > 0 ? Metric::val_bpb : there.front();
+}
+
+void write_picture(const Output& output, std::span<const RunData> runs, const std::vector<Metric>& there,
+                   const Arguments& arguments, const PlotOptions& options, FileOps& ops) {
+  const std::string kind = output.path.extension().string();
+  std::string text;
+  if (kind == ".svg") {
+    text = chart_svg(overlay(runs, metric_from(arguments, there), options), {});
+  } else if (arguments.given("metric")) {
+    const std::vector<Metric> one = {metric_from(arguments, there)};
+    text = plot_html(runs, one, options);
+  } else {
+    text = plot_html(runs, there, options);
+  }
+  make_folders(ops, folder_of(output.path));
+  write_file(ops, output.path, text, output.existing);
+}
+
+std::string in_terminal(const Chart& chart) {
+  Chart plain = chart;  // a terminal has no faint lines
+  std::erase_if(plain.series, [](const ChartSeries& series) { return series.faint; });
+  for (ChartSeries& series : plain.series) series.name = terminal_safe(series.name);
+  return text_plot(plain, {.width = page_width(kPlainWidth), .colour = wants_colour(STDOUT_FILENO)});
+}
+
+Json as_json(const Chart& chart, std::string_view metric, const std::filesystem::path& file) {
+  Json curves = Json::array();
+  for (const ChartSeries& series : chart.series) {
+    if (series.faint) continue;
+    Json points = Json::array();
+    for (const CurvePoint& point : series.curve) points.push(Json::array({point.x, point.y}));
+    curves.push(Json::object().set("run", series.name).set("points", points));
+  }
+  return Json::object()
+      .set("file", file.empty() ? Json() : Json(file.string()))
+      .set("metric", metric)
+      .set("x", chart.x_label)
+      .set("curves", curves);
+}
+
+int run_plot(const Arguments& arguments, Console& console) {
+  PosixFileOps ops;
+  PlotOptions options{.x = *x_axis_named(arguments.text("x"))};
+  if (arguments.given("smooth")) options.smoothing = arguments.number("smooth", {.least = 0, .most = 0.9999});
+  Output output;
+  if (arguments.given("output")) {
+    output = output_from(arguments, ops);
+    const std::string kind = output.path.extension().string();
+    if (kind != ".html" && kind != ".svg")
+      throw UsageError(fmt::format("-o {} ends neither in .html nor in .svg", output.path.string()));
+  }
+  std::vector<RunData> runs;
+  for (const std::string& run : arguments.list("RUN")) runs.push_back(read_run(run));
+  const std::vector<Metric> there = metrics_of(runs);
+  check(!there.empty(), "there is nothing to draw: no step was made yet");
+  const Metric metric = metric_from(arguments, there);
+  const Chart chart = overlay(runs, metric, options);
+  if (arguments.given("output"))
+    write_picture(output, runs, there, arguments, options, ops);
+  else if (runs.size() == 1)
+    output.path = write_report(ops, runs.front().folder, {.smoothing = options.smoothing});
+  if (console.json()) {
+    console.print_json(as_json(chart, info_of(metric).name, output.path));
+    return 0;
+  }
+  if (!arguments.given("output")) console.print(in_terminal(chart));
+  if (!output.path.empty()) console.print(output.path.string() + "\n");
+  return 0;
+}
+
+}  // namespace
+
+Command plot_command() {
+  return {
+      .name = "plot",
+      .summary = "draw runs: curves over each other, or the report of one",
+      .arguments = {{.name = "RUN", .help = "folders of runs", .count = Count::many}},
+      .options =
+          {{.name = "output",
+            .letter = 'o',
+            .value = "FILE",
+            .help =
+                "FILE.html or FILE.svg (default: a plot in the terminal, and of one run its report.html)"},
+           {.name = "metric",
+            .help = "what to draw (default: val_bpb if there is any, else loss; in FILE.html all)",
+            .choices = metric_names()},
+           {.name = "x",
+            .initial = "steps",
+            .help = "against what",
+            .choices = {"steps", "tokens", "seconds"}},
+           {.name = "smooth",
+            .value = "F",
+            .help = "smoothing of loss, speed and gradient, from 0 (none) to below 1 (default: what suits)"},
+           common::force(),
+           common::json(),
+           common::quiet()},
+      .examples = {"thimble plot runs/a", "thimble plot runs/a runs/b -o both.html",
+                   "thimble plot runs/* --metric loss --x tokens -o losses.svg"},
+      .run = run_plot};
+}
+
+}  // namespace thimble

@@ -1,0 +1,62 @@
+// Runs side by side: which settings differ, what came of it, and whether that was luck.
+//
+// Runs whose settings differ in nothing but the seed (and in what cannot change the result: micro_batch, keep,
+// checkpoint_every) are a group. Groups are compared with the first one by Welch's t-test (statistics.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "report/run_data.h"
+#include "report/statistics.h"
+
+namespace thimble {
+
+struct ComparedRun {
+  std::string name, status;
+  std::size_t group = 0;
+  std::int64_t seed = 0, steps = 0, parameters = 0;
+  double val_bpb = 0, val_loss = 0, train_loss = 0;  // at the end; NaN: not known
+  double tokens_per_second = 0;
+  std::uint64_t checkpoint_bytes = 0, artifact_bytes = 0;  // 0: there is none
+};
+
+struct RunGroup {
+  std::string name;  // "A", "B", ...
+  std::vector<std::size_t> runs = {};
+  SampleMoments val_bpb = {}, val_loss = {}, train_loss = {},
+                tokens_per_second = {};  // of the runs that have the figure
+};
+
+struct SettingDifference {
+  std::string key;
+  std::vector<std::string> values = {};  // of each group
+};
+
+struct GroupTest {
+  std::size_t group = 0;           // against the first
+  std::string figure;              // "val_bpb", or "val_loss" where there are no bytes
+  std::optional<WelchTest> welch;  // nothing: a group has fewer than two runs
+  double difference = 0;           // of the means
+};
+
+struct Comparison {
+  std::vector<ComparedRun> runs;
+  std::vector<RunGroup> groups;
+  std::vector<SettingDifference> differences;
+  std::vector<GroupTest> tests;
+  std::vector<std::string> warnings;
+};
+
+// At least one run.
+Comparison compare_runs(std::span<const RunData> runs);
+
+std::string comparison_text(const Comparison& comparison);
+Json comparison_json(const Comparison& comparison);
+
+}  // namespace thimble

@@ -1,0 +1,49 @@
+// Curves of a run: figures over steps, tokens or seconds, smoothed and thinned for drawing.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "report/run_data.h"
+
+namespace thimble {
+
+enum class Metric { loss, val_loss, val_bpb, lr, tokens_per_second, grad_norm };
+enum class XAxis { steps, tokens, seconds };
+
+struct MetricInfo {
+  Metric metric;
+  std::string_view name;   // as typed: "val_bpb"
+  std::string_view title;  // "validation, bits per byte"
+  bool sparse = false;     // a few measured points, not one a step: never smoothed, drawn with dots
+};
+std::span<const MetricInfo> all_metrics();
+const MetricInfo& info_of(Metric metric);
+bool is_noisy(Metric metric);  // worth smoothing: loss, speed, norm of the gradient
+std::optional<Metric> metric_named(std::string_view name);
+
+std::string_view name_of(XAxis axis);
+std::optional<XAxis> x_axis_named(std::string_view name);
+
+struct CurvePoint {
+  double x = 0, y = 0;
+  bool operator==(const CurvePoint&) const = default;
+};
+using Curve = std::vector<CurvePoint>;
+
+// Points that are not finite are left out.
+Curve curve_of(const RunData& run, Metric metric, XAxis axis);
+
+// Exponential mean: m = factor * m + (1 - factor) * y, divided by what the weights add up to, so that the beginning is
+// not pulled towards zero. 0: as it was.
+Curve smoothed(const Curve& curve, double factor);
+// As much as suits a curve of so many points: the mean reaches over a thirtieth of it, over at most 50 points.
+double suitable_smoothing(std::size_t points);
+
+// At most 2 * `buckets` points; what is left of each bucket is its lowest and its highest point, so that no spike is
+// lost. First and last point stay.
+Curve thinned(const Curve& curve, std::size_t buckets);
+
+}  // namespace thimble

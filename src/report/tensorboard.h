@@ -1,0 +1,58 @@
+// TensorBoard's event files: what `thimble train --tensorboard` writes beside metrics.jsonl, and `tensorboard --logdir`
+// reads.
+//
+//   record   u64 length, u32 masked CRC-32C of the length, the bytes, u32 masked CRC-32C of the bytes; little-endian
+//   bytes    a protobuf message Event { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5;
+//            SessionLog session_log = 7; },  Summary { repeated Value value = 1; },
+//            Value { string tag = 1; float simple_value = 2; },  SessionLog { SessionStatus status = 1; } (1: START)
+//
+// The first record holds file_version "brain.Event:2". A run that goes on writes a second file that begins with START:
+// the reader drops what the first one said of later steps.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/file_ops.h"
+#include "model/config.h"
+#include "train/observer.h"
+
+namespace thimble {
+
+std::string event_record(std::string_view event);  // framed
+std::string file_version_event(double wall_time);
+std::string session_start_event(double wall_time, std::int64_t step);
+std::string scalars_event(double wall_time, std::int64_t step,
+                          const std::vector<std::pair<std::string_view, double>>& scalars);
+
+// Follows a run; the file is made with the first event, when the run has its folder.
+class TensorBoardWriter : public TrainObserver {
+ public:
+  // `now`: seconds since 1970; tests bring their own.
+  TensorBoardWriter(FileOps& ops, std::filesystem::path run, const TrainConfig& config,
+                    std::function<double()> now);
+  ~TensorBoardWriter() override;
+  TensorBoardWriter(const TensorBoardWriter&) = delete;
+  TensorBoardWriter& operator=(const TensorBoardWriter&) = delete;
+
+  void step(const StepReport& report) override;
+  void validation(const ValidationReport& report) override;
+
+ private:
+  void add(std::int64_t step, const std::vector<std::pair<std::string_view, double>>& scalars);
+  void open(std::int64_t step);
+  void write(std::string_view record);
+
+  FileOps& ops_;
+  std::filesystem::path run_;
+  double matrix_rate_;
+  std::function<double()> now_;
+  std::optional<FileHandle> file_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,132 @@
+#include "report/report.h"
+
+#include <regex>
+
+#include "base/files.h"
+#include "report/chart.h"
+#include "report/html.h"
+#include "report/plot.h"
+#include "report/run_files.h"
+
+namespace thimble {
+namespace {
+
+constexpr const char* kHostile =
+    "</p></section><script>alert(1)</script><img src=x onerror=alert(2)> @nonce@ \x01 & '\"";
+
+bool has(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Html, EscapesWhatEndsATextOrAnAttribute) {
+  EXPECT_EQ(escaped("<a href=\"x\">'&"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;");
+  EXPECT_EQ(escaped("a\x01"
+                    "b\n\tc"),
+            "a\xEF\xBF\xBD"
+            "b\n\tc");
+  EXPECT_EQ(escaped("\xFF"), "\xEF\xBF\xBD") << "no XML reader takes broken UTF-8";
+}
+
+TEST(Html, FillsInOnePass) {
+  EXPECT_EQ(filled("@a@ me@home @b@@", {{"a", "@b@"}, {"b", "2"}}), "@b@ me@home 2@");
+}
+
+TEST(Report, ShowsTheRun) {
+  const TempFolder folder;
+  const RunData run = read_run(write_run(folder, {}));
+  const std::string page = report_html(run);
+  for (const char* part :
+       {"<h1>run</h1>", "completed", "What limits this run: data", "few &lt;tokens&gt;", "more text",
+        "loss, nats per token", "validation, bits per byte", "learning rate of the matrices",
+        "tokens per second", "norm of the gradient", "Once upon a time", "step 40, 3.030 bits per byte",
+        "A &lt;fast&gt; one", "/somewhere/text.txt", "12.3 k", "<dt>mlp_hidden</dt><dd>48</dd>"})
+    EXPECT_TRUE(has(page, part)) << part;
+}
+
+TEST(Report, HoldsNothingFromOutsideAndNoInlineStyleOrHandler) {
+  const TempFolder folder;
+  const std::string page = report_html(read_run(write_run(folder, {})));
+  std::string without_names = std::regex_replace(page, std::regex("http://www.w3.org/2000/svg"), "");
+  EXPECT_FALSE(std::regex_search(without_names, std::regex("https?://")));
+  EXPECT_FALSE(std::regex_search(page, std::regex("<[^>]+ (style|on[a-z]+)=")));
+}
+
+TEST(Report, WhatAModelSaidIsText) {
+  const TempFolder folder;
+  const std::string page = report_html(read_run(write_run(folder, {.sample = kHostile})));
+  EXPECT_FALSE(has(page, "<script>alert"));
+  EXPECT_FALSE(has(page, "<img"));
+  EXPECT_TRUE(has(page, "&lt;script&gt;alert(1)&lt;/script&gt;"));
+  EXPECT_TRUE(has(page, "@nonce@ ")) << "a mark inside of a text is text";
+}
+
+TEST(Report, TheNonceIsNotToBeGuessedFromInside) {
+  const TempFolder folder;
+  const auto nonce_of = [&](const WrittenRun& run) {
+    const std::string page = report_html(read_run(write_run(folder, run)));
+    std::smatch found;
+    EXPECT_TRUE(std::regex_search(page, found, std::regex("script-src 'nonce-([0-9a-f]{32})'")));
+    EXPECT_TRUE(has(page, "<script nonce=\"" + found[1].str()));
+    return found[1].str();
+  };
+  EXPECT_NE(nonce_of({.name = "a", .sample = "x"}), nonce_of({.name = "a", .sample = "y"}));
+}
+
+TEST(Report, EqualRunsGiveEqualBytesAndAnOlderReportIsReplaced) {
+  const TempFolder folder;
+  const auto path = write_run(folder, {});
+  PosixFileOps ops;
+  const auto written = write_report(ops, path);
+  EXPECT_EQ(written, path / "report.html");
+  const std::string first = folder.read("run/report.html");
+  folder.write("run/report.html", "old");
+  write_report(ops, path);
+  EXPECT_EQ(folder.read("run/report.html"), first);
+}
+
+TEST(Report, ARunWithoutAStepHasOneToo) {
+  const TempFolder folder;
+  folder.write("empty/metrics.jsonl", "");
+  EXPECT_TRUE(has(report_html(read_run(folder / "empty")), "No step was made yet"));
+}
+
+TEST(Chart, ColoursOfFilesAreThoseOfThePage) {
+  const TempFolder folder;
+  const std::vector<RunData> runs = {read_run(write_run(folder, {}))};
+  const std::string svg = chart_svg(overlay(runs, Metric::loss, {}), {}), page = report_html(runs[0]);
+  std::smatch found;
+  for (const char* name : {"paper", "ink", "muted", "line", "s0", "s1", "s2", "s3", "s4", "s5"}) {
+    ASSERT_TRUE(std::regex_search(page, found,
+                                  std::regex(fmt::format("--{}: light-dark\\((#\\w+), (#\\w+)\\)", name))));
+    const std::string light = fmt::format("--{}: {};", name, found[1].str()),
+                      dark = fmt::format("--{}: {};", name, found[2].str());
+    EXPECT_LT(svg.find(light), svg.find(dark)) << name;
+    EXPECT_TRUE(has(svg, dark)) << name;
+  }
+}
+
+TEST(Plot, TellsRunsApartByNameColourAndDashes) {
+  const TempFolder folder;
+  std::vector<RunData> runs;
+  for (int i = 0; i < 8; ++i)
+    runs.push_back(read_run(write_run(folder, {.name = fmt::format("{}/run", i), .loss = i + 1.0})));
+  EXPECT_EQ(run_names(runs)[3], "3/run");
+  const std::string svg = chart_svg(overlay(runs, Metric::val_bpb, {}), {});
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(has(svg, fmt::format(">{}/run<", i)));
+  EXPECT_TRUE(has(svg, "class=\"curve s1\" stroke-dasharray=\"6 4\"")) << "the eighth";
+  while (runs.size() <= kMostPlottedRuns) runs.push_back(runs.front());
+  EXPECT_THROW(overlay(runs, Metric::loss, {}), Error);
+}
+
+TEST(Plot, NamesOfRunsAreText) {
+  const TempFolder folder;
+  std::vector<RunData> runs = {read_run(write_run(folder, {.name = "<b>a&b"})),
+                               read_run(write_run(folder, {.name = "b"}))};
+  const std::vector<Metric> metrics = metrics_of(runs);
+  EXPECT_FALSE(has(plot_html(runs, metrics, {}), "<b>a"));
+  EXPECT_FALSE(has(chart_svg(overlay(runs, Metric::loss, {}), {}), "<b>a"));
+  EXPECT_EQ(metrics.size(), all_metrics().size());
+}
+
+}  // namespace
+}  // namespace thimble

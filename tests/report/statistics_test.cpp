@@ -1,0 +1,98 @@
+#include "report/statistics.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace thimble {
+namespace {
+
+constexpr double kPi = std::numbers::pi;
+
+// 1 - F(t) doubled, from closed forms (Abramowitz and Stegun 26.7.3-4): nothing of ours in it.
+double two_sided_exactly(double t, int degrees) {
+  const double angle = std::atan(t / std::sqrt(degrees)), cosine2 = std::cos(angle) * std::cos(angle);
+  double sum = 0, term = 1;
+  if (degrees % 2 == 0) {
+    for (int k = 0; k < degrees / 2; ++k) {
+      sum += term;
+      term *= cosine2 * (2 * k + 1) / (2 * k + 2);
+    }
+    return 1 - std::sin(angle) * sum;
+  }
+  term = std::cos(angle);
+  for (int k = 0; k < (degrees - 1) / 2; ++k) {
+    sum += term;
+    term *= cosine2 * (2 * k + 2) / (2 * k + 3);
+  }
+  return 1 - 2 / kPi * (angle + std::sin(angle) * sum);
+}
+
+TEST(IncompleteBeta, AgreesWithPolynomialsAndArcsines) {
+  for (const double x : {0.0, 1e-9, 0.1, 0.3, 0.5, 0.77, 0.999, 1.0}) {
+    EXPECT_NEAR(incomplete_beta(1, 1, x), x, 1e-14);
+    EXPECT_NEAR(incomplete_beta(3, 1, x), x * x * x, 1e-14);
+    EXPECT_NEAR(incomplete_beta(1, 4, x), 1 - std::pow(1 - x, 4), 1e-14);
+    EXPECT_NEAR(incomplete_beta(2, 3, x), x * x * (6 - 8 * x + 3 * x * x), 1e-14);
+    EXPECT_NEAR(incomplete_beta(0.5, 0.5, x), 2 / kPi * std::asin(std::sqrt(x)), 1e-13);
+    EXPECT_NEAR(incomplete_beta(7.3, 2.9, x), 1 - incomplete_beta(2.9, 7.3, 1 - x), 1e-13);
+  }
+}
+
+TEST(StudentT, AgreesWithClosedForms) {
+  for (int degrees = 1; degrees <= 60; ++degrees)
+    for (const double t : {0.0, 0.01, 0.5, 1.0, 2.0, 3.7, 8.0})
+      EXPECT_NEAR(student_t_two_sided(t, degrees), two_sided_exactly(t, degrees), 1e-12)
+          << t << " " << degrees;
+  EXPECT_EQ(student_t_two_sided(-2, 5), student_t_two_sided(2, 5));
+}
+
+// Upper critical values as every table of Student's t prints them, to three digits.
+TEST(StudentT, QuantilesAreThoseOfPublishedTables) {
+  struct Row {
+    double degrees, at_95, at_975, at_999;
+  };
+  for (const Row& row :
+       {Row{1, 6.314, 12.706, 318.309}, Row{2, 2.920, 4.303, 22.327}, Row{5, 2.015, 2.571, 5.893},
+        Row{10, 1.812, 2.228, 4.144}, Row{30, 1.697, 2.042, 3.385}, Row{100, 1.660, 1.984, 3.174}}) {
+    EXPECT_NEAR(student_t_quantile(0.95, row.degrees), row.at_95, 6e-4);
+    EXPECT_NEAR(student_t_quantile(0.975, row.degrees), row.at_975, 6e-4);
+    EXPECT_NEAR(student_t_quantile(0.999, row.degrees), row.at_999, 6e-4);
+    EXPECT_NEAR(student_t_quantile(0.025, row.degrees), -student_t_quantile(0.975, row.degrees), 1e-12);
+  }
+  EXPECT_NEAR(student_t_quantile(0.975, 2), 0.95 / std::sqrt(2 * 0.975 * 0.025), 1e-9) << "closed form";
+}
+
+// Student's sleep data of 1908, as R prints t.test(extra ~ group, data = sleep):
+// t = -1.8608, df = 17.776, p-value = 0.07939, 95 percent confidence interval -3.3654832 0.2054832.
+TEST(Welch, GivesWhatRGivesForTheSleepData) {
+  const std::vector<double> a = {0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0};
+  const std::vector<double> b = {1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4};
+  const auto test = welch_test(b, a);  // R subtracts the second group
+  ASSERT_TRUE(test);
+  EXPECT_NEAR(test->t, -1.8608, 5e-5);
+  EXPECT_NEAR(test->degrees, 17.776, 5e-4);
+  EXPECT_NEAR(test->p, 0.07939, 5e-6);
+  EXPECT_NEAR(test->low, -3.3654832, 5e-8);
+  EXPECT_NEAR(test->high, 0.2054832, 5e-8);
+  EXPECT_NEAR(test->difference, -1.58, 1e-12);
+}
+
+TEST(Welch, NeedsTwoOfEachAndLivesWithoutVariation) {
+  const std::vector<double> one = {1}, same = {2, 2}, other = {3, 3, 3};
+  EXPECT_FALSE(welch_test(one, same));
+  EXPECT_FALSE(welch_test(same, one));
+  EXPECT_EQ(welch_test(same, other)->p, 0);
+  EXPECT_EQ(welch_test(same, same)->p, 1);
+  const std::vector<double> varied = {2, 4};
+  EXPECT_EQ(welch_test(same, varied)->degrees, 1);
+}
+
+TEST(Moments, AreThoseOfASample) {
+  const std::vector<double> values = {2, 4, 4, 4, 5, 5, 7, 9};
+  EXPECT_EQ(moments_of(values).mean, 5);
+  EXPECT_NEAR(moments_of(values).deviation, std::sqrt(32.0 / 7), 1e-15);
+  EXPECT_EQ(moments_of({}).n, 0u);
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,63 @@
+// checkpoint_activations: blocks are computed again in backward. Nothing but memory and time may change.
+#include <fstream>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "model/compute_dtype.h"
+#include "model/summary.h"
+#include "train/tiny_run.h"
+
+namespace thimble {
+namespace {
+
+class CheckpointActivations : public TinyRun {
+ protected:
+  // The loss of every step, as it was written.
+  std::vector<std::string> losses(const std::string& run) const {
+    std::vector<std::string> all;
+    std::ifstream file(folder_ / run / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const Json event = parse_json(line, "line");
+      for (const char* key : {"loss", "train_loss", "val_loss"})
+        if (const Json* loss = event.find(key)) all.push_back(loss->dump());
+    }
+    return all;
+  }
+
+  std::vector<float> weights(const std::string& run) const {
+    OpenedCheckpoint checkpoint(folder_ / run / "last.safetensors");
+    return {checkpoint.model.weights().begin(), checkpoint.model.weights().end()};
+  }
+};
+
+TEST_F(CheckpointActivations, GiveTheSameLossesAndWeightsToTheBit) {
+  std::vector<std::string> dtypes = {"f32"};
+  if (compute_dtype(ComputeDType::automatic, Device::cpu) == DType::bf16) dtypes.emplace_back("bf16");
+  for (const std::string& dtype : dtypes)
+    for (const char* mlp : {"mlp=relu2", "mlp=swiglu"}) {
+      const std::vector<std::string> plain = {"dtype=" + dtype, mlp, "dropout=0.1"};
+      std::vector<std::string> again = plain;
+      again.emplace_back("checkpoint_activations=true");
+      const std::string a = "plain-" + dtype + mlp, b = "again-" + dtype + mlp;
+      run(request(a, plain));
+      run(request(b, again));
+      ASSERT_GE(losses(a).size(), 20u);
+      EXPECT_EQ(losses(a), losses(b));
+      EXPECT_EQ(weights(a), weights(b));
+    }
+}
+
+TEST_F(CheckpointActivations, TakeLessMemory) {
+  const Config plain = config({"layers=6"}), again = config({"layers=6", "checkpoint_activations=true"});
+  EXPECT_LT(summarise(again).plan.arena_bytes, summarise(plain).plan.arena_bytes * 7 / 10);
+}
+
+TEST_F(CheckpointActivations, MayChangeWhenARunGoesOn) {
+  run(request("whole"));
+  run_until(request("cut"), 7);
+  run(resumed("cut", {"checkpoint_activations=true"}));
+  EXPECT_EQ(weights("whole"), weights("cut"));
+}
+
+}  // namespace
+}  // namespace thimble
