@@ -1,10 +1,11 @@
 // Tokenizing speed, ours beside Hugging Face's tokenizers (npm, the real Rust library) and SentencePiece, all
 // from one run on one machine:
 //
-//   tokenize_bench TOKENIZER TEXT [--model SP.model] [--peer bench/tokenize_peer.mjs] [--train-vocab N]
+//   tokenize_bench TOKENIZER TEXT [--model SP.model] [--peer bench/tokenize_peer.mjs] [--train-vocab N] [--work WORK]
 //
 // Every figure is the best of several passes over the lines of TEXT: the machine may be busy with other
-// things. "data build" is the whole command, from the file to shards that are safe on the disk.
+// things. "data build" is the whole command, from the file to shards that are safe on the disk. For bench/tokenize_vs_hf,
+// which takes turns with the peer itself, --work encode or --work train does just that and prints a JSON object.
 #include <fmt/format.h>
 
 #include <array>
@@ -32,20 +33,25 @@ constexpr int kPasses = 5;
 constexpr std::size_t kEncodeBytes = 4'000'000;  // of the text: the peers are slow
 
 struct Options {
-  std::string tokenizer, text, model, peer;
+  std::string tokenizer, text, model, peer, work;
   TokenId train_vocab = 0;
 };
 
 Options parse(int argc, char** argv) {
   check(argc >= 3,
-        "usage: tokenize_bench TOKENIZER TEXT [--model SP.model] [--peer SCRIPT] [--train-vocab N]");
-  Options options{argv[1], argv[2], "", "", 0};
+        "usage: tokenize_bench TOKENIZER TEXT [--model SP.model] [--peer SCRIPT] [--train-vocab N] "
+        "[--work encode|train]");
+  Options options{argv[1], argv[2], "", "", "", 0};
   for (int i = 3; i + 1 < argc; i += 2) {
     const std::string_view name = argv[i];
     if (name == "--model") options.model = argv[i + 1];
     if (name == "--peer") options.peer = argv[i + 1];
+    if (name == "--work") options.work = argv[i + 1];
     if (name == "--train-vocab") options.train_vocab = std::stoi(argv[i + 1]);
   }
+  check(options.work.empty() || options.work == "encode" || options.work == "train",
+        "--work is encode or train, found {}", options.work);
+  check(options.work != "train" || options.train_vocab > 0, "--work train needs --train-vocab");
   return options;
 }
 
@@ -111,6 +117,31 @@ double build_rate(const Options& options, const std::shared_ptr<const Tokenizer>
   return static_cast<double>(bytes) / seconds / 1e6;
 }
 
+double seconds_of_training(const Options& options) {
+  const auto start = std::chrono::steady_clock::now();
+  TextSource source({options.text}, {.split = DocumentSplit::line, .keep_line_end = true});
+  train_bpe(source, {.vocab_size = options.train_vocab, .min_frequency = 1, .special_tokens = {}},
+            ProgressOutput::nowhere());
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// One kind of work, as JSON.
+void run_alone(const Options& options) {
+  Json report = Json::object();
+  if (options.work == "train") {
+    report.set("seconds", seconds_of_training(options)).set("threads", max_threads());
+  } else {
+    const std::string text = read_text_file(options.text);
+    const auto lines = lines_of(std::string_view(text).substr(0, kEncodeBytes));
+    std::size_t bytes = 0, tokens = 0;
+    for (const auto line : lines) bytes += line.size();
+    const auto tokenizer = load_tokenizer(options.tokenizer);
+    report.set("megabytes_per_second", encode_rate(*tokenizer, lines, bytes, max_threads(), tokens));
+    report.set("tokens", tokens).set("threads", max_threads());
+  }
+  fmt::print("{}\n", report.dump());
+}
+
 void run(const Options& options) {
   const std::string text = read_text_file(options.text);
   const std::string_view sample = std::string_view(text).substr(0, kEncodeBytes);
@@ -159,11 +190,7 @@ void run(const Options& options) {
   }
   set_threads(cores);
   if (options.train_vocab > 0) {
-    const auto start = std::chrono::steady_clock::now();
-    TextSource source({options.text}, {.split = DocumentSplit::line, .keep_line_end = true});
-    train_bpe(source, {.vocab_size = options.train_vocab, .min_frequency = 1, .special_tokens = {}},
-              ProgressOutput::nowhere());
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = seconds_of_training(options);
     double peer = 0;
     if (!options.peer.empty())
       peer =
@@ -184,7 +211,11 @@ void run(const Options& options) {
 
 int main(int argc, char** argv) {
   try {
-    thimble::run(thimble::parse(argc, argv));
+    const thimble::Options options = thimble::parse(argc, argv);
+    if (options.work.empty())
+      thimble::run(options);
+    else
+      thimble::run_alone(options);
   } catch (const thimble::Error& error) {
     fmt::print(stderr, "{}\n", thimble::describe(error));
     return 1;

@@ -45,7 +45,7 @@ ModelFile bench_model(const Arguments& arguments) {
     throw UsageError(fmt::format("expected MODEL or --preset, found {}", model ? "both" : "neither"));
   if (model) {
     if (arguments.given("set")) throw UsageError("--set is for --preset: a MODEL has its settings");
-    return open_model(arguments.path("MODEL"));
+    return open_model(arguments.path("MODEL"), WeightsAs::stored);  // as `generate` and `serve` use it
   }
   ConfigBuilder settings;
   settings.preset(arguments.text("preset"));

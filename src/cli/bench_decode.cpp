@@ -23,10 +23,19 @@ struct Ceiling {
   double bytes_per_second, bytes_per_call, tokens_per_second;
 };
 
+double cached_bytes(const Model& model, double positions) {
+  const ModelConfig& config = model.config();
+  return 2 * positions * static_cast<double>(config.layers * config.kv_width() * dtype_bytes(model.dtype()));
+}
+
 Ceiling ceiling_of(const Model& model, const SpeedRequest& request, const Interrupt& interrupt) {
   const double positions = static_cast<double>(request.depth) + static_cast<double>(request.tokens) / 2;
   const auto streams = static_cast<double>(request.streams);
-  const double bytes = bytes_per_token(model.config(), model.dtype(), streams * positions);
+  const StoredWeights* stored = model.stored_weights();
+  // Weights that stay as they are stored are read as such; what slots remember has the rows' dtype.
+  const double bytes = stored
+                           ? static_cast<double>(stored->bytes()) + cached_bytes(model, streams * positions)
+                           : bytes_per_token(model.config(), model.dtype(), streams * positions);
   const double bandwidth = read_bandwidth(static_cast<std::int64_t>(bytes), kBandwidthSeconds, &interrupt);
   return {bandwidth, bytes, streams * bandwidth / bytes};
 }

@@ -65,7 +65,7 @@ std::string profile_text(const StepBench& bench, double copied_per_second) {
                fmt::format("{:.1f} {}", rate / 1e9, multiplies ? "GFLOP/s" : "GB/s"),
                fmt::format("{:.2f}", rate / ceiling)});
   }
-  return table.text();
+  return table.text(page_width(0));
 }
 
 int run_bench_train(const Arguments& arguments, Console& console) {
@@ -78,6 +78,9 @@ int run_bench_train(const Arguments& arguments, Console& console) {
   const StepBench bench = bench_steps(request, console.progress(), interrupt);
   const Verdict verdict = verdict_of(arguments, bench.tokens_per_second());
   if (console.json()) {
+    Json samples = Json::array(), peaks = Json::array();
+    for (const double seconds : bench.all_seconds) samples.push(bench.flops / seconds / 1e9);
+    for (const double flops : bench.all_peaks) peaks.push(flops / 1e9);
     console.print_json(
         Json::object()
             .set("tokens_per_second", bench.tokens_per_second())
@@ -88,6 +91,8 @@ int run_bench_train(const Arguments& arguments, Console& console) {
             .set("gflops", bench.flops_per_second() / 1e9)
             .set("gemm_peak_gflops", bench.peak_flops / 1e9)
             .set("fraction_of_peak", bench.fraction_of_peak())
+            .set("samples", samples)
+            .set("peak_samples", peaks)
             .set("muon_seconds", request.config.train.uses_muon() ? bench.optimizer_seconds : 0.0)
             .set("optimizer_seconds", bench.optimizer_seconds));
     return exit_code(verdict, console);

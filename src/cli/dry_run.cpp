@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/table.h"
+#include "cli/console.h"
 #include "model/config_toml.h"
 
 namespace thimble {
@@ -36,7 +37,7 @@ std::string settings_text(const DryRun& run) {
     const bool changed = value != key.get(run.settings.current());
     table.row({std::string(key.name), value_text(value), origin_text(run.settings, key, changed)});
   }
-  return table.text();
+  return table.text(page_width(0));
 }
 
 std::string groups_text(const DryRun& run) {
@@ -52,7 +53,7 @@ std::string groups_text(const DryRun& run) {
   }
   table.row(
       {"total", with_commas(run.summary.parameters), fmt::format("{} tensors", run.summary.tensors), ""});
-  return table.text();
+  return table.text(page_width(0));
 }
 
 std::string costs_text(const DryRun& run) {
@@ -64,7 +65,32 @@ std::string costs_text(const DryRun& run) {
   if (s.training_tokens > 0) tokens += fmt::format(", at most {} in all", with_unit(s.training_tokens));
   table.row({"tokens", tokens});
   table.row({"rows at a time", fmt::format("{} of {} tokens", s.micro_batch_rows, run.config.model.context)});
-  return table.text();
+  return table.text(page_width(0));
+}
+
+// At the peak of a run on the CPU.
+std::string memory_text(const Summary& s) {
+  const MemoryPlan& plan = s.plan;
+  const std::int64_t unshared =
+      plan.prepared_bytes + plan.activation_bytes + plan.gradient_bytes + plan.scratch_bytes;
+  Table table({"memory", "MiB"});
+  const auto row = [&](std::string_view what, std::int64_t bytes) {
+    if (bytes != 0)
+      table.row({std::string(what), fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20))});
+  };
+  row("parameters", s.weight_bytes);
+  row("gradients of parameters", s.gradient_bytes);
+  row("optimizer", s.optimizer_bytes);
+  row("its update", s.update_bytes);
+  row("prepared weights", plan.prepared_bytes);
+  row("activations", plan.activation_bytes);
+  row("gradients of activations", plan.gradient_bytes);
+  row("scratch", plan.scratch_bytes);
+  row("saved by reuse", plan.arena_bytes - unshared);
+  row("validation", s.validation_bytes);
+  row("program and libraries", s.process_bytes);
+  row("total", s.total_bytes());
+  return table.text(page_width(0));
 }
 
 }  // namespace
@@ -74,7 +100,7 @@ std::string as_text(const DryRun& run) {
   for (const std::string& line : run.derivations) text += line + "\n";
   if (!text.empty()) text += "\n";
   return text + settings_text(run) + "\n" + groups_text(run) + "\n" + costs_text(run) + "\n" +
-         describe(run.summary.plan, true, run.summary.optimizer_bytes);
+         memory_text(run.summary);
 }
 
 Json as_json(const DryRun& run) {
@@ -99,7 +125,10 @@ Json as_json(const DryRun& run) {
                                  .set("weights", s.weight_bytes)
                                  .set("gradients", s.gradient_bytes)
                                  .set("optimizer", s.optimizer_bytes)
+                                 .set("update", s.update_bytes)
                                  .set("activations", s.plan.arena_bytes)
+                                 .set("validation", s.validation_bytes)
+                                 .set("process", s.process_bytes)
                                  .set("total", s.total_bytes()));
   return report;
 }

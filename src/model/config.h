@@ -119,6 +119,7 @@ struct TrainConfig {
   std::int64_t micro_batch = 0;   // rows computed at a time; 0: chosen to fit memory
   ComputeDType dtype = ComputeDType::automatic;
   std::int64_t seed = 1337;
+  bool checkpoint_activations = false;  // blocks are computed again in backward: the same bits, less memory
 
   double swa_start = 0;  // averages while the rate is below this fraction of its peak; 0: off
   std::int64_t swa_every = 50;

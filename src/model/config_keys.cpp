@@ -212,6 +212,8 @@ std::vector<Key> run_keys() {
                           kMaxBatch),
       row<&T::span_tokens>("span_tokens", "tokens read in one piece (0: by the batch)", 0, kMaxBatch),
       row<&T::micro_batch>("micro_batch", "rows computed at a time (0: what fits)", 0, kMaxBatch),
+      row<&T::checkpoint_activations>("checkpoint_activations",
+                                      "compute blocks again in backward: less memory, more time"),
       choice<&T::dtype>("dtype", "what the model computes in"),
       row<&T::seed>("seed", "of every random number", 0, kMaxSeed),
       row<&T::swa_start>("swa_start", "average weights while the rate is below this fraction (0: off)", 0, 1),

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "base/nearest.h"
 
 namespace thimble {
@@ -47,7 +48,7 @@ const Preset& find_preset(std::string_view name) {
     if (preset.name == name) return preset;
   const std::vector<std::string_view> names = preset_names();
   const std::string_view best = nearest(name, names);
-  fail(Hint{best.empty() ? fmt::format("there are {}", fmt::join(names, ", "))
+  fail(Hint{best.empty() ? fmt::format("there are {}", joined(names, ", "))
                          : fmt::format("did you mean {}?", best)},
        "unknown preset '{}'", name.substr(0, 80));
 }

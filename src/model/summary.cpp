@@ -1,11 +1,19 @@
 #include "model/summary.h"
 
+#include <algorithm>
+#include <map>
+
 #include "model/compute_dtype.h"
 #include "model/model.h"
+#include "ops/newton_schulz.h"
 
 namespace thimble {
 
 namespace {
+
+// Of a run with next to no model, as the system counts it: code and tables of the libraries, their threads' stacks, the
+// kernels that oneDNN generates.
+constexpr std::int64_t kProcessBytes = std::int64_t{32} << 20;
 
 double forward_flops(const ModelConfig& c, const ParamTable& table) {
   std::int64_t elements = table.count(ParamGroup::matrix) + table.head().count();
@@ -17,6 +25,37 @@ std::int64_t optimizer_bytes(const TrainConfig& train, const ParamTable& table) 
   const std::int64_t by_muon = train.uses_muon() ? table.count(ParamGroup::matrix) : 0;
   const bool averages = train.swa_start > 0 || train.ema_decay > 0;
   return 8 * (table.count() - by_muon) + 4 * by_muon + (averages ? 4 * table.count() : 0);
+}
+
+// Updates of all matrices of one shape together, and the factors of one product (optim/muon.h).
+std::int64_t update_bytes(const TrainConfig& train, const ParamTable& table) {
+  if (!train.uses_muon()) return 0;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> elements;
+  std::int64_t updates = 0, scratch = 0;
+  for (const Param& param : table.all()) {
+    if (param.group != ParamGroup::matrix) continue;
+    updates = std::max(updates, elements[{param.rows, param.cols}] += param.count());
+    scratch = std::max(scratch, newton_schulz_scratch(param.rows, param.cols));
+  }
+  return 4 * (updates + scratch);
+}
+
+MemoryPlan scoring_plan(const ModelConfig& config, std::int64_t rows, DType dtype) {
+  const GptGraph graph =
+      record_gpt(config, ParamTable(config), {.mode = Mode::scoring, .rows = rows, .dtype = dtype});
+  return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.nats}}), Backend::cpu);
+}
+
+// Validation scores about 8192 tokens at a time (eval/window_scorer.h); what is left for the last time makes a second
+// program, half as large on average. The golden output of a checkpoint takes 32 rows.
+std::int64_t validation_bytes(const Config& config, DType dtype) {
+  constexpr std::int64_t kTokens = 8192, kGolden = 32;
+  const std::int64_t T = config.model.context, wanted = config.train.val_tokens;
+  const std::int64_t most = std::max<std::int64_t>(1, kTokens / T) * T;
+  const std::int64_t golden = scoring_plan(config.model, std::min(kGolden, T), dtype).arena_bytes;
+  if (wanted > 0 && wanted <= most)
+    return golden + scoring_plan(config.model, (wanted + T - 1) / T * T, dtype).arena_bytes;
+  return golden + scoring_plan(config.model, most, dtype).arena_bytes * 3 / 2;
 }
 
 // What activations are kept in; a config may be planned for another machine, so that nothing is refused here.
@@ -39,9 +78,14 @@ Summary summarise(const Config& config) {
   s.weight_bytes = table.block_size() * 4;
   s.gradient_bytes = table.block_size() * 4;
   s.optimizer_bytes = optimizer_bytes(config.train, table);
+  s.update_bytes = update_bytes(config.train, table);
+  s.validation_bytes = validation_bytes(config, planned_dtype(config.train));
+  s.process_bytes = kProcessBytes;
   s.micro_batch_rows = micro_batch_rows(config);
-  s.plan = training_plan(config.model, s.micro_batch_rows * config.model.context,
-                         {.qat_bits = static_cast<int>(config.train.qat_bits)}, planned_dtype(config.train));
+  s.plan = training_plan(
+      config.model, s.micro_batch_rows * config.model.context,
+      {.qat_bits = static_cast<int>(config.train.qat_bits), .recompute = config.train.checkpoint_activations},
+      planned_dtype(config.train));
   s.tokens_per_step = config.train.batch_tokens;
   s.training_tokens = static_cast<double>(config.train.steps) * static_cast<double>(s.tokens_per_step);
   return s;

@@ -7,7 +7,9 @@
 //   training  3 x forward: backward computes two products where forward computes one
 //
 // Memory: weights and gradients 4 bytes an element, Adam 8 and Muon 4 of what each trains, averages 4.
-// Activations are the memory plan (plan.h) of one micro-batch, with their gradients, after reuse.
+// Activations are the memory plan (plan.h) of one micro-batch, with their gradients, after reuse. Beside them: what
+// Muon works in, the programs that validation scores with, and the process. On the CPU the sum is what the system counts
+// at the peak (VmHWM) to 10 %, pages of mapped data not counted: tests/e2e/memory_test.cpp.
 #pragma once
 
 #include <array>
@@ -30,10 +32,14 @@ struct Summary {
   std::int64_t weight_bytes = 0;
   std::int64_t gradient_bytes = 0;
   std::int64_t optimizer_bytes = 0;   // averages included
+  std::int64_t update_bytes = 0;      // Muon's
+  std::int64_t validation_bytes = 0;  // programs that score about 8192 tokens, and the golden output
+  std::int64_t process_bytes = 0;     // about
   MemoryPlan plan;                    // of a micro-batch
   std::int64_t micro_batch_rows = 0;  // for which
   std::int64_t total_bytes() const {
-    return weight_bytes + gradient_bytes + optimizer_bytes + plan.arena_bytes;
+    return weight_bytes + gradient_bytes + optimizer_bytes + update_bytes + plan.arena_bytes +
+           validation_bytes + process_bytes;
   }
 
   std::int64_t tokens_per_step = 0;

@@ -1,0 +1,57 @@
+// llama.cpp (by node-llama-cpp, where the interop tests install it) reading and writing tokens on the CPU; prints one
+// JSON object.
+//
+//   node bench/decode_peer.mjs MODEL.gguf PROMPT_TOKENS NEW_TOKENS THREADS[,THREADS...]
+//
+// For every number of threads, with and without flash attention: the prompt in one batch, then tokens one by one,
+// greedily. {settings: [{threads, flash, prefill, decode}], versions}, tokens per second. Choosing a token and handing it
+// to JavaScript is in the figure.
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { pathToFileURL } from 'node:url';
+
+const require = createRequire(new URL('../tests/interop/package.json', import.meta.url));
+const { getLlama, LlamaLogLevel } = await import(pathToFileURL(require.resolve('node-llama-cpp')));
+
+const [path, prompt_tokens, new_tokens, threads_list] = process.argv.slice(2);
+const prompt_count = Number(prompt_tokens), new_count = Number(new_tokens);
+const now = () => Number(process.hrtime.bigint()) / 1e9;
+
+const llama = await getLlama({ gpu: false, build: 'never', maxThreads: 0, logLevel: LlamaLogLevel.error });
+const model = await llama.loadModel({ modelPath: path, gpuLayers: 0, useMmap: false });
+const room = prompt_count + new_count + 8;
+const token = (i) => 16 + (i * 37) % 512;
+
+async function measure(threads, flash) {
+  const context = await model.createContext({
+    contextSize: room, batchSize: Math.max(prompt_count, 32), sequences: 1, threads, flashAttention: flash,
+  });
+  try {
+    const sequence = context.getSequence();
+    const prompt = Array.from({ length: prompt_count }, (_, i) => token(i));
+    await sequence.evaluateWithoutGeneratingNewTokens(prompt);  // warms up
+    await sequence.clearHistory();
+    const started = now();
+    await sequence.evaluateWithoutGeneratingNewTokens(prompt);
+    const read = now();
+    let first = 0, count = 0;
+    for await (const _ of sequence.evaluate([token(prompt_count)], { temperature: 0, yieldEogToken: true })) {
+      if (count++ === 0) first = now();
+      if (count === new_count) break;
+    }
+    return { threads, flash, prefill: prompt_count / (read - started), decode: (count - 1) / (now() - first) };
+  } finally {
+    await context.dispose();
+  }
+}
+
+const settings = [];
+for (const threads of threads_list.split(',').map(Number))
+  for (const flash of [false, true]) settings.push(await measure(threads, flash));
+await model.dispose();
+// The package does not export its manifest.
+const { version } = JSON.parse(readFileSync(new URL('../tests/interop/node_modules/node-llama-cpp/package.json', import.meta.url)));
+console.log(JSON.stringify({
+  settings, versions: { 'node-llama-cpp': version, 'llama.cpp': llama.llamaCppRelease.release, node: process.versions.node },
+}));
+process.exit(0);

@@ -1,0 +1,170 @@
+"""What the benches beside a peer share: where programs are, how repetitions are taken, the row that each prints.
+
+A bench is a script that measures some rows and prints them: as a table, or with --json for bench/all to collect.
+Repetitions of ours and of the peer take turns, so that a busy minute slows both; medians count, and the spread is shown.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import List, Optional
+
+ROOT = Path(__file__).resolve().parent.parent
+TOO_LONG = 900  # seconds of one command: the machine is not idle
+
+
+class Skipped(Exception):
+    """Why a row, or the peer of one, cannot be measured here: a sentence."""
+
+
+@dataclass
+class Row:
+    work: str
+    unit: str
+    ours: List[float] = field(default_factory=list)  # every repetition
+    peer: List[float] = field(default_factory=list)
+    ceiling: List[float] = field(default_factory=list)
+    peer_name: str = ''
+    ceiling_name: str = ''
+    against: str = 'peer'  # what `must` and `goal` speak of: peer | ceiling | limit (of our own figure)
+    must: Optional[float] = None
+    goal: Optional[float] = None
+    less_is_better: bool = False
+    skipped: str = ''  # why there is no figure
+    note: str = ''
+
+    def ratio(self):
+        return self._over(self.peer)
+
+    def fraction(self):
+        return self._over(self.ceiling)
+
+    def _over(self, others):
+        if not self.ours or not others:
+            return None
+        ours, other = statistics.median(self.ours), statistics.median(others)
+        return other / ours if self.less_is_better else ours / other
+
+    def verdict(self):
+        """What has been reached: '', 'no', 'must' or 'goal'."""
+        if self.must is None:
+            return ''
+        if self.against == 'limit':
+            value = -statistics.median(self.ours) if self.ours else None
+            must, goal = -self.must, -self.goal
+        else:
+            value = self.ratio() if self.against == 'peer' else self.fraction()
+            must, goal = self.must, self.goal
+        if value is None:
+            return ''
+        return 'goal' if value >= goal else 'must' if value >= must else 'no'
+
+
+def number(x):
+    if x >= 1000:
+        return f'{x:,.0f}'
+    return f'{x:.3g}' if x < 10 else f'{x:.1f}' if x < 100 else f'{x:.0f}'
+
+
+def spread(samples):
+    if not samples:
+        return ''
+    text = number(statistics.median(samples))
+    return text if len(samples) == 1 else f'{text} ({number(min(samples))}-{number(max(samples))})'
+
+
+HEADER = ['work', 'ours', 'peer', 'ceiling', 'ratio', 'fraction', 'must', 'goal', 'reached']
+
+
+def cells(row):
+    def wanted(value):
+        if value is None:
+            return ''
+        return {'peer': f'{value:g}x', 'ceiling': f'{value:g}', 'limit': f'{value:g} {row.unit}'}[row.against]
+
+    if row.skipped and not row.ours:
+        return [row.work, 'skipped: ' + row.skipped, '', '', '', '', wanted(row.must), wanted(row.goal), '']
+    ratio, fraction = row.ratio(), row.fraction()
+    peer = f'{spread(row.peer)}, {row.peer_name}' if row.peer else ('skipped: ' + row.skipped if row.skipped else '')
+    ceiling = f'{spread(row.ceiling)}, {row.ceiling_name}' if row.ceiling else ''
+    return [row.work, f'{spread(row.ours)} {row.unit}', peer, ceiling, f'{ratio:.2f}x' if ratio else '',
+            f'{fraction:.2f}' if fraction else '', wanted(row.must), wanted(row.goal), row.verdict()]
+
+
+def aligned(table):
+    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+    return '\n'.join('  '.join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table)
+
+
+def as_text(rows):
+    return aligned([HEADER] + [cells(row) for row in rows])
+
+
+def as_markdown(rows):
+    lines = ['| ' + ' | '.join(HEADER) + ' |', '|' + '---|' * len(HEADER)]
+    lines += ['| ' + ' | '.join(cell.replace('|', '/') for cell in cells(row)) + ' |' for row in rows]
+    return '\n'.join(lines)
+
+
+def parser_of(description):
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--bin', type=Path, default=ROOT / 'build/release/bin', help='folder of our programs')
+    parser.add_argument('--threads', type=int, default=len(os.sched_getaffinity(0)), help='of ours and of the peers')
+    parser.add_argument('--repeats', type=int, default=3, help='repetitions of each side, taking turns')
+    parser.add_argument('--quick', action='store_true', help='tiny sizes: to see that it runs, not to compare')
+    parser.add_argument('--json', action='store_true', help='print {rows, versions} for bench/all')
+    return parser
+
+
+def program(args, name):
+    path = args.bin / name
+    if not path.exists():
+        raise Skipped(f'{name} is not built: cmake --build build/release --target {name}')
+    return str(path)
+
+
+def run(command, env=None, cwd=None):
+    """stdout of a command; where it fails, the line of stderr that says why."""
+    try:
+        done = subprocess.run([str(word) for word in command], env={**os.environ, **(env or {})}, cwd=cwd, timeout=TOO_LONG,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+    except subprocess.TimeoutExpired:
+        raise Skipped(f'{Path(str(command[0])).name} took more than {TOO_LONG} seconds')
+    if done.returncode != 0:
+        said = [line for line in done.stderr.strip().splitlines() if line.strip()] or ['it said nothing']
+        first = next((line for line in said if 'error' in line.lower()), said[-1])
+        raise Skipped(f'{Path(str(command[0])).name} ended with {done.returncode}: {first}')
+    return done.stdout
+
+
+def run_json(command, env=None, cwd=None):
+    out = run(command, env, cwd)
+    return json.loads(out[out.index('{'):])
+
+
+def thimble(args, *words):
+    """One JSON object from a command of ours."""
+    return run_json([program(args, 'thimble'), *words, '--json', '--quiet'])
+
+
+def progress(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def finish(args, rows, versions):
+    if args.quick:  # tiny sizes reach nothing
+        for row in rows:
+            row.must = row.goal = None
+    if args.json:
+        print(json.dumps({'rows': [asdict(row) for row in rows], 'versions': versions}))
+    else:
+        print(as_text(rows))
+        for row in rows:
+            if row.note:
+                print(f'{row.work}: {row.note}')
+        for name, version in versions.items():
+            print(f'{name} {version}')

@@ -1,0 +1,109 @@
+// The MiB of `train --dry-run` beside what the system counts at the peak of a run (VmHWM).
+#include <sstream>
+
+#include "base/json.h"
+#include "support/run_binary.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+class Memory : public testing::Test {
+ protected:
+  Memory() {
+    const RunResult made = run_binary(
+        {.arguments = {"data", "sample", "--kind", "tales", "--size", "200k", "-o", text_.string(), "-q"}});
+    EXPECT_EQ(made.exit_code, 0) << made;
+  }
+
+  using Words = std::vector<std::string>;
+
+  static Words with(Words words, const Words& more) {
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  static double planned_mebibytes(const Words& settings) {
+    const RunResult run = run_binary({.arguments = with({"train", "--dry-run", "--json"}, settings)});
+    EXPECT_EQ(run.exit_code, 0) << run;
+    return parse_json(run.out, "stdout").at("memory_bytes").at("total").as_double() / (1 << 20);
+  }
+
+  // The high-water mark only grows: the last one seen is the peak.
+  double measured_mebibytes(const Words& settings) {
+    constexpr char kWatch[] =
+        "\"$@\" >&2 & pid=$!; while grep VmHWM /proc/$pid/status 2>/dev/null; do sleep 0.02; done; wait $pid";
+    const std::string run_folder = (folder_ / std::to_string(++runs_)).string();
+    const Words words = with({"-c", kWatch, "watch", binary_path().string(), "train", "--data",
+                              text_.string(), "--tokenizer", "bytes", "-o", run_folder, "-q"},
+                             settings);
+    const RunResult run = run_program(
+        "/bin/bash",
+        {.arguments = words, .environment = {{"OMP_WAIT_POLICY", "passive"}}, .timeout_seconds = 600});
+    EXPECT_EQ(run.exit_code, 0) << run;
+    double kibibytes = 0;
+    std::istringstream lines(run.out);
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("VmHWM:")) kibibytes = std::stod(line.substr(6));
+    EXPECT_GT(kibibytes, 0) << run;
+    return kibibytes / 1024;
+  }
+
+  // Measured mebibytes.
+  double expect_agreement(const Words& settings) {
+    const double planned = planned_mebibytes(settings), measured = measured_mebibytes(settings);
+    EXPECT_NEAR(planned / measured, 1, 0.1) << planned << " MiB planned, " << measured << " measured";
+    std::printf("planned %.0f MiB, measured %.0f: %.3f\n", planned, measured, planned / measured);
+    return measured;
+  }
+
+  static Words sizes(const std::string& preset, const Words& assignments) {
+    Words words = {"--preset",       preset, "--steps",       "2", "--max-seconds", "0",
+                   "--warmup-steps", "0",    "--prime-steps", "0", "--span-tokens", "0",
+                   "--val-tokens",   "2048"};
+    for (const std::string& assignment : assignments) {
+      words.emplace_back("--set");
+      words.push_back(assignment);
+    }
+    return words;
+  }
+
+  TempFolder folder_;
+  std::filesystem::path text_ = folder_ / "tales.txt";
+  int runs_ = 0;
+};
+
+TEST_F(Memory, OfARunIsWhatTheDryRunSaid) {
+  const Words words =
+      sizes("llama", {"layers=6", "dim=128", "heads=2", "kv_heads=1", "mlp_hidden=256", "context=256",
+                      "batch_tokens=8192", "micro_batch=32", "steps=1", "dtype=f32"});
+  const double plain = expect_agreement(words);
+  const double again = expect_agreement(with(words, {"--checkpoint-activations"}));
+  EXPECT_LT(again, 0.7 * plain);
+}
+
+TEST_F(Memory, OfManyRunsIsWhatTheDryRunSaidFullTier) {
+  struct Case {
+    const char* preset;
+    std::vector<std::string> assignments;
+  };
+  const Case cases[] = {
+      {"llama", {"layers=4", "context=512", "batch_tokens=8192"}},
+      {"golf", {"layers=4", "context=512", "batch_tokens=16384", "micro_batch=8"}},
+      {"golf", {"layers=4", "context=256", "batch_tokens=8192", "micro_batch=4", "ema_decay=0.9"}},
+      {"golf-plus", {"layers=3", "context=512", "batch_tokens=8192"}},
+      {"microgpt", {"layers=4", "dim=256", "heads=4", "context=256", "batch_tokens=8192"}},
+      {"qwen3", {"layers=3", "context=512", "batch_tokens=8192", "micro_batch=16"}},
+  };
+  for (const Case& c : cases)
+    for (const char* dtype : {"dtype=f32", "dtype=auto"})
+      for (const bool again : {false, true}) {
+        Words words = with(sizes(c.preset, c.assignments), {"--set", dtype});
+        if (again) words.emplace_back("--checkpoint-activations");
+        SCOPED_TRACE(std::string(c.preset) + " " + dtype + (again ? ", checkpointed" : ""));
+        expect_agreement(words);
+      }
+}
+
+}  // namespace
+}  // namespace thimble
