@@ -42,7 +42,7 @@ endmacro()
 function(thimble_add_cuda_plugin)
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cu" "${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cpp")
   # Not our static libraries: their objects are not made for a shared one.
-  add_library(thimble_cuda MODULE ${sources} "${PROJECT_SOURCE_DIR}/src/tensor/tensor.cpp")
+  add_library(thimble_cuda MODULE ${sources} "${PROJECT_SOURCE_DIR}/src/base/error.cpp" "${PROJECT_SOURCE_DIR}/src/tensor/tensor.cpp")
   target_include_directories(thimble_cuda PRIVATE "${PROJECT_SOURCE_DIR}/src")
   target_link_libraries(thimble_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt fmt::fmt)
   target_link_options(thimble_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)

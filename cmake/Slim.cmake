@@ -19,10 +19,10 @@ function(thimble_travels component)
   foreach(target IN LISTS there)
     target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
   endforeach()
-  install(TARGETS ${there} RUNTIME_DEPENDENCY_SET ${component} RUNTIME DESTINATION . COMPONENT ${component}
-          LIBRARY DESTINATION . COMPONENT ${component})
+  install(TARGETS ${there} RUNTIME_DEPENDENCY_SET ${component} RUNTIME DESTINATION . COMPONENT ${component} EXCLUDE_FROM_ALL
+          LIBRARY DESTINATION . COMPONENT ${component} EXCLUDE_FROM_ALL)
   # The system's own libraries belong to its kernel and compiler, CUDA's to its driver.
-  install(RUNTIME_DEPENDENCY_SET ${component} COMPONENT ${component} DESTINATION .
+  install(RUNTIME_DEPENDENCY_SET ${component} COMPONENT ${component} EXCLUDE_FROM_ALL DESTINATION .
           PRE_EXCLUDE_REGEXES "^libcu" "^libnv"
           POST_EXCLUDE_REGEXES "/(ld-linux.*|libc|libm|libmvec|libdl|librt|libpthread|libresolv|libstdc\\+\\+|libgcc_s)\\.so")
 endfunction()

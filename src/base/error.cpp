@@ -4,6 +4,16 @@
 
 namespace thimble {
 
+Error::Error(const std::string& message, Hint hint, std::source_location where)
+    : std::runtime_error(message), hint_(std::move(hint.text)), where_(where) {}
+
+Error::~Error() = default;
+
+void throw_error(fmt::string_view format, fmt::format_args args, Hint hint,
+                 const std::source_location& where) {
+  throw Error(fmt::vformat(format, args), std::move(hint), where);
+}
+
 std::string describe(const Error& error) {
   std::string text = fmt::format("error: {}", error.what());
   if (!error.hint().empty()) text += fmt::format("\nhint: {}", error.hint());

@@ -131,6 +131,18 @@ JsonObject::Iterator JsonObject::end() const {
   return members_.end();
 }
 
+Json::Json() noexcept = default;
+Json::Json(const Json&) = default;
+Json::Json(Json&&) noexcept = default;
+Json& Json::operator=(const Json&) = default;
+Json& Json::operator=(Json&&) noexcept = default;
+Json::~Json() = default;
+Json::Json(double value) noexcept : value_(value) {}
+Json::Json(std::string value) noexcept : value_(std::move(value)) {}
+Json::Json(Scalar value) noexcept {
+  std::visit([this](auto scalar) { value_ = scalar; }, value);
+}
+
 JsonObject::JsonObject(const JsonObject& other)
     : members_(other.members_), index_(other.index_ ? std::make_unique<Index>(*other.index_) : nullptr) {}
 
@@ -465,10 +477,10 @@ class Builder : public JsonVisitor {
   void big_integer(std::uint64_t value) override { add(value); }
   void number(double value) override { add(value); }
   void string(std::string value) override { add(std::move(value)); }
-  void start_object() override { open_.push_back({Json::object(), {}}); }
+  void start_object() override { open(Json::object()); }
   void key(std::string key) override { open_.back().key = std::move(key); }
   void end_object() override { close(); }
-  void start_array() override { open_.push_back({Json::array(), {}}); }
+  void start_array() override { open(Json::array()); }
   void end_array() override { close(); }
 
   Json take() { return std::move(root_); }
@@ -487,6 +499,8 @@ class Builder : public JsonVisitor {
     else
       parent.value.set(std::move(parent.key), std::move(value));
   }
+
+  void open(Json value) { open_.emplace_back().value = std::move(value); }
 
   void close() {
     Json value = std::move(open_.back().value);

@@ -61,21 +61,26 @@ class Json {
   using Array = std::vector<Json>;
   using Object = JsonObject;
 
-  Json() = default;
-  Json(std::nullptr_t) {}
+  // Whatever unfolds the variant stands in json.cpp: everybody builds objects, and inline it is most of their code.
+  Json() noexcept;
+  Json(const Json& other);
+  Json(Json&& other) noexcept;
+  Json& operator=(const Json& other);
+  Json& operator=(Json&& other) noexcept;
+  ~Json();
+  Json(std::nullptr_t) noexcept : Json() {}
   template <std::same_as<bool> Bool>
-  Json(Bool value) : value_(value) {}
+  Json(Bool value) noexcept : Json(Scalar(std::in_place_type<bool>, value)) {}
   template <std::integral Int>
-  requires(!std::same_as<Int, bool> && !std::same_as<Int, char>) Json(Int value) {
-    if (std::in_range<std::int64_t>(value))
-      value_ = static_cast<std::int64_t>(value);
-    else
-      value_ = static_cast<std::uint64_t>(value);
-  }
-  Json(double value) : value_(value) {}
-  Json(std::string value) : value_(std::move(value)) {}
-  Json(std::string_view value) : value_(std::string(value)) {}
-  Json(const char* value) : value_(std::string(value)) {}
+  requires(!std::same_as<Int, bool> && !std::same_as<Int, char>) Json(Int value)
+  noexcept
+      : Json(std::in_range<std::int64_t>(value)
+                 ? Scalar(std::in_place_type<std::int64_t>, static_cast<std::int64_t>(value))
+                 : Scalar(std::in_place_type<std::uint64_t>, static_cast<std::uint64_t>(value))) {}
+  Json(double value) noexcept;
+  Json(std::string value) noexcept;
+  Json(std::string_view value) : Json(std::string(value)) {}
+  Json(const char* value) : Json(std::string(value)) {}
 
   static Json object();
   static Json array(Array items = {});
@@ -112,6 +117,9 @@ class Json {
   std::string dump(int indent = 0) const;
 
  private:
+  using Scalar = std::variant<bool, std::int64_t, std::uint64_t>;
+  explicit Json(Scalar value) noexcept;
+
   template <class T>
   bool holds() const {
     return std::holds_alternative<T>(value_);

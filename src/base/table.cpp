@@ -41,28 +41,87 @@ std::string padded(std::string_view cell, std::size_t width, bool right) {
   return right ? fill + std::string(cell) : std::string(cell) + fill;
 }
 
+// The words of a cell in lines of at most `width` columns; a longer word has a line of its own.
+std::vector<std::string> broken(std::string_view cell, std::size_t width) {
+  std::vector<std::string> lines(1);
+  while (!cell.empty()) {
+    const std::size_t end = std::min(cell.find(' '), cell.size());
+    const std::string_view word = cell.substr(0, end);
+    if (!lines.back().empty() && display_width(lines.back()) + 1 + display_width(word) > width)
+      lines.emplace_back();
+    if (!lines.back().empty()) lines.back() += ' ';
+    lines.back() += word;
+    cell.remove_prefix(std::min(end + 1, cell.size()));
+  }
+  return lines;
+}
+
+using Line = std::vector<std::string>;
+
+constexpr std::size_t kGap = 2;  // between columns
+
+// How wide each column is.
+std::vector<std::size_t> widths_of(const std::vector<Line>& lines) {
+  std::vector<std::size_t> width;
+  for (const Line& line : lines) {
+    width.resize(std::max(width.size(), line.size()), 0);
+    for (std::size_t c = 0; c < line.size(); ++c) width[c] = std::max(width[c], display_width(line[c]));
+  }
+  return width;
+}
+
+// Every line with columns of words no wider than `cap`: what does not fit stands on lines of its own below.
+std::vector<Line> narrowed(const std::vector<Line>& lines, const std::vector<bool>& numeric,
+                           std::size_t cap) {
+  std::vector<Line> out;
+  for (const Line& line : lines) {
+    const std::size_t first = out.size();
+    for (std::size_t c = 0; c < line.size(); ++c) {
+      const std::vector<std::string> pieces = numeric[c] ? std::vector{line[c]} : broken(line[c], cap);
+      out.resize(std::max(out.size(), first + pieces.size()), Line(line.size()));
+      for (std::size_t i = 0; i < pieces.size(); ++i) out[first + i][c] = pieces[i];
+    }
+  }
+  return out;
+}
+
+// The widest that columns of words may be for lines of `width`; nothing else gets narrower.
+std::size_t cap_for(const std::vector<std::size_t>& widths, const std::vector<bool>& numeric,
+                    std::size_t width) {
+  constexpr std::size_t kNarrowest = 12;  // narrower columns of words help nobody
+  std::size_t cap = std::max(kNarrowest, *std::max_element(widths.begin(), widths.end()));
+  const auto total = [&] {
+    std::size_t sum = kGap * (widths.size() - 1);
+    for (std::size_t c = 0; c < widths.size(); ++c) sum += numeric[c] ? widths[c] : std::min(widths[c], cap);
+    return sum;
+  };
+  while (cap > kNarrowest && total() > width) --cap;
+  return cap;
+}
+
 }  // namespace
 
-std::string Table::text() const {
-  std::vector<std::vector<std::string>> lines;
+std::string Table::text(std::size_t width) const {
+  std::vector<Line> lines;
   if (!headings_.empty()) lines.push_back(headings_);
   lines.insert(lines.end(), rows_.begin(), rows_.end());
 
-  std::size_t columns = 0;
-  for (const auto& line : lines) columns = std::max(columns, line.size());
-  std::vector<std::size_t> width(columns, 0);
-  std::vector<bool> numeric(columns, !rows_.empty());
-  for (const auto& line : lines)
-    for (std::size_t c = 0; c < line.size(); ++c) width[c] = std::max(width[c], display_width(line[c]));
+  std::vector<std::size_t> widths = widths_of(lines);
+  std::vector<bool> numeric(widths.size(), !rows_.empty());
   for (const auto& row : rows_)
     for (std::size_t c = 0; c < row.size(); ++c)
       if (!row[c].empty() && row[c] != "-" && !looks_numeric(row[c])) numeric[c] = false;
 
+  if (width > 0 && !widths.empty()) {
+    lines = narrowed(lines, numeric, cap_for(widths, numeric, width));
+    widths = widths_of(lines);
+  }
+
   std::string out;
-  for (const auto& line : lines) {
+  for (const Line& line : lines) {
     std::string text;
     for (std::size_t c = 0; c < line.size(); ++c)
-      text += (c ? "  " : "") + padded(line[c], width[c], numeric[c]);
+      text += std::string(c ? kGap : 0, ' ') + padded(line[c], widths[c], numeric[c]);
     text.erase(text.find_last_not_of(' ') + 1);
     out += text + "\n";
   }

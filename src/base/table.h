@@ -18,7 +18,9 @@ class Table {
   explicit Table(std::vector<std::string> headings = {}) : headings_(std::move(headings)) {}
 
   void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  std::string text() const;  // ends with a newline unless empty
+  // Ends with a newline unless empty. Where lines would be longer than `width` (0: no limit), words are broken onto
+  // further lines.
+  std::string text(std::size_t width = 0) const;
 
  private:
   std::vector<std::string> headings_;

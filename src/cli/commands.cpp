@@ -11,6 +11,7 @@
 #include "cli/bench_tokenize.h"
 #include "cli/bench_train.h"
 #include "cli/chat.h"
+#include "cli/compare.h"
 #include "cli/completions.h"
 #include "cli/data_build.h"
 #include "cli/data_info.h"
@@ -23,7 +24,9 @@
 #include "cli/golf.h"
 #include "cli/import.h"
 #include "cli/inspect.h"
+#include "cli/man_page.h"
 #include "cli/pack.h"
+#include "cli/plot.h"
 #include "cli/qa.h"
 #include "cli/serve.h"
 #include "cli/tokenizer_decode.h"
@@ -57,12 +60,15 @@ std::vector<Command> all_commands() {
       pack_command(),
       export_command(),
       import_command(),
+      plot_command(),
+      compare_command(),
       inspect_command(),
       qa_command(),
       trace_command(),
       diff_command(),
       doctor_command(),
       completions_command(),
+      man_command(),
   };
 }
 

@@ -12,6 +12,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/number.h"
+#include "base/terminal.h"
 
 namespace thimble {
 
@@ -80,6 +82,12 @@ bool wants_colour(int file_descriptor) {
   const char* terminal = std::getenv("TERM");
   return isatty(file_descriptor) == 1 && (!refused || !*refused) &&
          !(terminal && std::strcmp(terminal, "dumb") == 0);
+}
+
+std::size_t page_width(std::size_t otherwise) {
+  if (const char* columns = std::getenv("COLUMNS"))
+    if (const auto width = number_in<std::size_t>(columns); width && *width > 0) return *width;
+  return terminal_width(STDOUT_FILENO).value_or(otherwise);
 }
 
 void keep_standard_streams_open() {

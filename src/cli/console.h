@@ -38,6 +38,9 @@ std::string terminal_safe(std::string_view text);
 // May this stream be coloured? A terminal, not a dumb one, and NO_COLOR unset.
 bool wants_colour(int file_descriptor);
 
+// How wide a page or table for stdout may be: COLUMNS, else what the terminal says, else `otherwise` (0: no limit).
+std::size_t page_width(std::size_t otherwise);
+
 // Makes sure that descriptors 0 to 2 exist: otherwise the next file opened (a checkpoint, say) would become
 // stdout and results would be written into it.
 void keep_standard_streams_open();

@@ -99,7 +99,7 @@ std::string dropped_text(const Manifest& manifest) {
   for (const auto& [reason, words] : kWords)
     for (const auto& [found, documents] : manifest.dropped)
       if (found == reason && documents > 0) table.row({std::string(words), count(documents)});
-  return table.text();
+  return table.text(page_width(0));
 }
 
 std::string as_text(const BuildResult& built, const std::filesystem::path& folder) {
@@ -109,7 +109,7 @@ std::string as_text(const BuildResult& built, const std::filesystem::path& folde
   for (const auto& [name, split] : {std::pair{"train", &m.train}, std::pair{"val", &m.val}})
     table.row({name, count(split->documents), count(split->tokens), count(split->bytes),
                fmt::format("{:.3f}", ratio(split->bytes, split->tokens)), count(split->shards.size())});
-  std::string text = table.text();
+  std::string text = table.text(page_width(0));
   if (const std::string dropped = dropped_text(m); !dropped.empty()) text += "\nleft out or cut\n" + dropped;
   const double bytes = static_cast<double>(m.train.bytes + m.val.bytes);
   text += fmt::format("\n{}: {} of text", folder.string(), in_bytes(bytes));

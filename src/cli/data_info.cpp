@@ -85,7 +85,7 @@ std::string as_text(const DataDescription& data) {
                 rate ? fmt::format("{:.3f}", *rate) : "?",
                 with_commas(static_cast<long long>(split.shards))});
   }
-  std::string text = facts.text() + "\n" + splits.text();
+  std::string text = facts.text(page_width(0)) + "\n" + splits.text(page_width(0));
   if (!data.first_document.empty()) text += "\nfirst document\n" + data.first_document + "\n";
   return text;
 }

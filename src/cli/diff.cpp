@@ -1,8 +1,8 @@
 #include "cli/diff.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include "base/joined.h"
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
@@ -15,7 +15,7 @@ namespace thimble {
 namespace {
 
 std::string shape_text(const std::vector<std::int64_t>& dims) {
-  return fmt::format("[{}]", fmt::join(dims, ", "));
+  return fmt::format("[{}]", joined(dims, ", "));
 }
 
 Json shape_json(const std::vector<std::int64_t>& dims) {
@@ -53,9 +53,9 @@ std::string as_text(const FileDifference& difference) {
     else
       table.row(
           {tensor.name, shape_text(tensor.dims_a) + " and " + shape_text(tensor.dims_b), "-", "-", "-"});
-  std::string text = table.text();
+  std::string text = table.text(page_width(0));
   for (const auto& [side, names] : {std::pair("A", &difference.only_a), std::pair("B", &difference.only_b)})
-    if (!names->empty()) text += fmt::format("\nonly in {}: {}\n", side, fmt::join(*names, ", "));
+    if (!names->empty()) text += fmt::format("\nonly in {}: {}\n", side, joined(*names, ", "));
   return text + fmt::format("\n{}: {} tensors, largest difference {:.3g}\n",
                             difference.equal ? "equal" : "different", difference.tensors.size(),
                             difference.max_abs);

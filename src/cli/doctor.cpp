@@ -159,7 +159,7 @@ std::string kernels_text() {
   Table table({"work", "kernel", "why"});
   for (const KernelChoice& choice : kernel_choices())
     table.row({std::string(choice.work), choice.kernel, choice.reason});
-  return table.text();
+  return table.text(page_width(0));
 }
 
 std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
@@ -186,7 +186,7 @@ std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& 
     table.row({"copy", fmt::format("{:.1f} GB/s read + written (median of {} copies of {}, {} threads)",
                                    copy->gigabytes_per_second, copy->repeats,
                                    in_bytes(static_cast<double>(copy->buffer_bytes)), copy->threads)});
-  return table.text() + "\n" + kernels_text();
+  return table.text(page_width(0)) + "\n" + kernels_text();
 }
 
 int run_doctor(const Arguments& arguments, Console& console) {

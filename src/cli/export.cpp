@@ -1,12 +1,12 @@
 #include "cli/export.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/interruptible_file_ops.h"
+#include "base/joined.h"
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
@@ -62,7 +62,7 @@ void check_usage(const Arguments& arguments) {
       for (const GgufType type : known.types) types.push_back(info_of(type).option);
   if (std::ranges::count(types, arguments.text("type")) == 0)
     throw UsageError(fmt::format("--format {} has no type {}", format, arguments.text("type")),
-                     Hint{fmt::format("it has {}", fmt::join(types, ", "))});
+                     Hint{fmt::format("it has {}", joined(types, ", "))});
 }
 
 ExportRequest request_from(const Arguments& arguments, const Output& output) {

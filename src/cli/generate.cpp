@@ -100,7 +100,7 @@ struct Stats {
   }
 };
 
-Stats stats_of(const std::vector<Sample>& samples, double seconds) {
+Stats stats_from(const std::vector<Sample>& samples, double seconds) {
   Stats stats{.prompt_tokens = samples[0].usage.prompt_tokens,
               .first_token_seconds = samples[0].usage.seconds_to_first_token()};
   for (const Sample& sample : samples) stats.generated_tokens += sample.usage.generated_tokens;
@@ -152,7 +152,7 @@ int run_generate(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
   const double start = seconds_now();
   const std::vector<Sample> samples = generate(batcher, request, show, &interrupt);
-  const Stats stats = stats_of(samples, seconds_now() - start);
+  const Stats stats = stats_from(samples, seconds_now() - start);
 
   if (console.json()) {
     Json list = Json::array();

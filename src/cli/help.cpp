@@ -6,29 +6,52 @@
 #include <utility>
 #include <vector>
 
+#include "base/joined.h"
 #include "base/table.h"
+#include "cli/wording.h"
 
 namespace thimble {
 
 namespace {
 
-constexpr std::size_t kColumns = 100;
 constexpr std::size_t kWidestLeft = 32;  // a longer left side gets a line of its own
+constexpr std::size_t kNarrow = 72;      // below, every left side does
+constexpr std::size_t kLeastColumns = 40;
 
-using Rows = std::vector<std::pair<std::string, std::string>>;
+using HelpRows = std::vector<std::pair<std::string, std::string>>;
 
 std::string heading(std::string_view text, bool bold) {
   return bold ? fmt::format("\x1b[1m{}\x1b[0m\n", text) : fmt::format("{}\n", text);
 }
 
-// Words of `text`, starting at column `column`, broken before kColumns; later lines begin at `indent`.
-std::string wrapped(std::string_view text, std::size_t column, std::size_t indent) {
+// Where lines end: as wide as the terminal, but no wider than one likes to read.
+std::size_t line_end(HelpStyle style) {
+  return std::clamp(style.columns, kLeastColumns, kHelpColumns);
+}
+
+// Where the word ends that starts at `begin`; in a command line, what is quoted is one word.
+std::size_t word_end(std::string_view text, std::size_t begin, bool command_line) {
+  char quote = 0;
+  for (std::size_t at = begin; at < text.size(); ++at) {
+    if (text[at] == ' ' && !quote) return at;
+    if (!command_line || (text[at] != '"' && text[at] != '\'')) continue;
+    if (!quote || quote == text[at]) quote = quote ? 0 : text[at];
+  }
+  return text.size();
+}
+
+// Words of `text`, starting at column `column`, broken before `last`; later lines begin at `indent`. Where a command line
+// is broken, a backslash says so.
+std::string wrapped(std::string_view text, std::size_t column, std::size_t indent, std::size_t last,
+                    bool command_line = false) {
+  const std::string_view glue = command_line ? " \\" : "";
   std::string out;
   for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    const std::size_t end = word_end(text, begin, command_line);
     const std::string_view word = text.substr(begin, end - begin);
-    if (begin > 0 && column + 1 + display_width(word) > kColumns) {
-      out += "\n" + std::string(indent, ' ');
+    const std::size_t room = end == text.size() ? last : last - glue.size();
+    if (begin > 0 && column + 1 + display_width(word) > room) {
+      out += fmt::format("{}\n{:{}}", glue, "", indent);
       column = indent;
     } else if (begin > 0) {
       out += ' ';
@@ -42,10 +65,11 @@ std::string wrapped(std::string_view text, std::size_t column, std::size_t inden
 }
 
 // Two columns, the right one wrapped.
-std::string aligned(const Rows& rows) {
-  std::size_t width = 0;
+std::string aligned(const HelpRows& rows, HelpStyle style) {
+  const bool narrow = line_end(style) < kNarrow;
+  std::size_t width = narrow ? 4 : 0;
   for (const auto& [left, right] : rows)
-    if (display_width(left) <= kWidestLeft) width = std::max(width, display_width(left));
+    if (!narrow && display_width(left) <= kWidestLeft) width = std::max(width, display_width(left));
   const std::size_t column = 2 + width + 2;
 
   std::string out;
@@ -53,91 +77,62 @@ std::string aligned(const Rows& rows) {
     out += "  " + left;
     const std::size_t used = 2 + display_width(left);
     out += used + 2 <= column ? std::string(column - used, ' ') : "\n" + std::string(column, ' ');
-    out += wrapped(right, column, column);
+    out += wrapped(right, column, column, line_end(style));
   }
   return out;
 }
 
-std::string value_of(const Option& option) {
-  if (option.choices.empty()) return std::string(option.value);
-  return fmt::format("{}", fmt::join(option.choices, "|"));
-}
-
-std::string spelled(const Option& option) {
-  const std::string letter = option.letter ? fmt::format("-{}, ", option.letter) : "    ";
-  return fmt::format("{}--{}{}{}", letter, option.name, option.is_flag() ? "" : " ", value_of(option));
-}
-
-std::string described(const Option& option) {
-  std::string text(option.help);
-  if (option.required) text += " (required)";
-  if (option.repeated) text += " (may be repeated)";
-  if (!option.initial.empty()) text += fmt::format(" (default: {})", option.initial);
-  return text;
-}
-
-std::string usage_of(const Argument& argument) {
-  std::string name = argument.choices.empty() ? std::string(argument.name)
-                                              : fmt::format("{}", fmt::join(argument.choices, "|"));
-  switch (argument.count) {
-    case Count::one:
-      return name;
-    case Count::optional:
-      return fmt::format("[{}]", name);
-    case Count::many:
-      return fmt::format("{}...", name);
-    case Count::any:
-      return fmt::format("[{}]...", name);
-  }
-  return name;
-}
-
-std::string usage(const Command& command) {
-  std::string line = fmt::format("thimble {}", command.name);
-  for (const Argument& argument : command.arguments) line += " " + usage_of(argument);
-  for (const Option& option : command.options)
-    if (option.required)
-      line += option.letter ? fmt::format(" -{} {}", option.letter, value_of(option))
-                            : fmt::format(" --{} {}", option.name, value_of(option));
-  return line + " [options]";
+// How it is typed, and what it does. Choices that are wider than the page go with the latter.
+std::pair<std::string, std::string> row_of(const Option& option, HelpStyle style) {
+  const std::string left =
+      fmt::format("{}--{}{}", option.letter ? fmt::format("-{}, ", option.letter) : "    ", option.name,
+                  option.is_flag() ? "" : " ");
+  const std::string value = value_of(option), right = described(option);
+  if (2 + display_width(left + value) <= line_end(style)) return {left + value, right};
+  return {left + "NAME", fmt::format("{}; NAME is one of {}", right, joined(option.choices, ", "))};
 }
 
 }  // namespace
 
-std::string overview(std::span<const Command> commands, bool bold) {
-  Rows rows;
+std::string overview(std::span<const Command> commands, HelpStyle style) {
+  HelpRows rows;
   for (const Command& command : commands) rows.emplace_back(command.name, command.summary);
-  return "thimble: train a small language model, squeeze it into a thimble, talk to it, ship it\n\n" +
-         heading("usage", bold) + "  thimble COMMAND [arguments] [options]\n\n" + heading("commands", bold) +
-         aligned(rows) + "\n" + heading("options", bold) +
+  constexpr std::string_view kTitle =
+      "thimble: train a small language model, squeeze it into a thimble, talk to it, ship it";
+  return wrapped(kTitle, 0, 0, line_end(style)) + "\n" + heading("usage", style.bold) +
+         "  thimble COMMAND [arguments] [options]\n\n" + heading("commands", style.bold) +
+         aligned(rows, style) + "\n" + heading("options", style.bold) +
          aligned({{"--help", "show this text; after a command: everything about it"},
-                  {"--version", "print the version"}});
+                  {"--version", "print the version"}},
+                 style);
 }
 
-std::string group_help(std::string_view group, std::span<const Command> commands, bool bold) {
-  Rows rows;
+std::string group_help(std::string_view group, std::span<const Command> commands, HelpStyle style) {
+  HelpRows rows;
   for (const Command& command : commands)
     if (command.name.starts_with(fmt::format("{} ", group))) rows.emplace_back(command.name, command.summary);
-  return heading("usage", bold) + fmt::format("  thimble {} SUBCOMMAND [arguments] [options]\n\n", group) +
-         heading("commands", bold) + aligned(rows);
+  const std::string usage = fmt::format("thimble {} SUBCOMMAND [arguments] [options]", group);
+  return heading("usage", style.bold) + "  " + wrapped(usage, 2, 6, line_end(style)) + "\n" +
+         heading("commands", style.bold) + aligned(rows, style);
 }
 
-std::string command_help(const Command& command, bool bold) {
-  std::string text = fmt::format("{}: {}\n\n", command.name, command.summary);
-  text += heading("usage", bold) + "  " + usage(command) + "\n";
+std::string command_help(const Command& command, HelpStyle style) {
+  const std::size_t end = line_end(style);
+  std::string text = wrapped(fmt::format("{}: {}", command.name, command.summary), 0, 2, end) + "\n";
+  text += heading("usage", style.bold) + "  " + wrapped(usage_of(command), 2, 6, end);
   if (!command.aliases.empty())
-    text += fmt::format("  (also as: thimble {})\n", fmt::join(command.aliases, ", thimble "));
+    text += fmt::format("  (also as: thimble {})\n", joined(command.aliases, ", thimble "));
 
-  Rows rows;
+  HelpRows rows;
   for (const Argument& argument : command.arguments) rows.emplace_back(usage_of(argument), argument.help);
-  if (!rows.empty()) text += "\n" + heading("arguments", bold) + aligned(rows);
+  if (!rows.empty()) text += "\n" + heading("arguments", style.bold) + aligned(rows, style);
 
   rows.clear();
-  for (const Option& option : options_of(command)) rows.emplace_back(spelled(option), described(option));
-  text += "\n" + heading("options", bold) + aligned(rows);
+  for (const Option& option : options_of(command)) rows.push_back(row_of(option, style));
+  text += "\n" + heading("options", style.bold) + aligned(rows, style);
 
-  if (!command.examples.empty()) text += "\n" + heading("examples", bold);
-  for (std::string_view example : command.examples) text += fmt::format("  {}\n", example);
+  if (!command.examples.empty()) text += "\n" + heading("examples", style.bold);
+  for (std::string_view example : command.examples) text += "  " + wrapped(example, 2, 6, end, true);
   return text;
 }
 

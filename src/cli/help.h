@@ -1,6 +1,7 @@
 // The texts of --help, made from the table.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -9,9 +10,16 @@
 
 namespace thimble {
 
-// `bold`: headings stand out (a terminal). Lines are at most 100 columns.
-std::string overview(std::span<const Command> commands, bool bold);
-std::string group_help(std::string_view group, std::span<const Command> commands, bool bold);
-std::string command_help(const Command& command, bool bold);
+inline constexpr std::size_t kHelpColumns = 100;
+
+struct HelpStyle {
+  bool bold = false;  // headings stand out (a terminal)
+  std::size_t columns =
+      kHelpColumns;  // of the terminal: lines are broken before it, between 40 and kHelpColumns
+};
+
+std::string overview(std::span<const Command> commands, HelpStyle style = {});
+std::string group_help(std::string_view group, std::span<const Command> commands, HelpStyle style = {});
+std::string command_help(const Command& command, HelpStyle style = {});
 
 }  // namespace thimble

@@ -1,10 +1,6 @@
 #include "cli/inspect.h"
 
-#include <cstdlib>
-
 #include "base/json.h"
-#include "base/number.h"
-#include "base/terminal.h"
 #include "cli/console.h"
 #include "cli/inspect_page.h"
 #include "cli/parse.h"
@@ -152,19 +148,13 @@ Json as_json(const ModelFile& file, const ModelFacts& facts) {
       .set("file_metadata", metadata);
 }
 
-std::size_t page_width() {
-  if (const char* columns = std::getenv("COLUMNS"))
-    if (const auto width = number_in<std::size_t>(columns); width && *width > 0) return *width;
-  return terminal_width(STDOUT_FILENO).value_or(kPlainWidth);
-}
-
 int run_inspect(const Arguments& arguments, Console& console) {
   const ModelFile file = open_model(arguments.path("MODEL"));
   const ModelFacts facts = facts_of(file, arguments.path("MODEL"));
   if (console.json())
     console.print_json(as_json(file, facts));
   else
-    console.print(inspect_page(file, facts, page_width()));
+    console.print(inspect_page(file, facts, page_width(kPlainWidth)));
   return 0;
 }
 

@@ -1,10 +1,10 @@
 #include "cli/inspect_page.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
+#include "base/joined.h"
 #include "base/json.h"
 #include "base/table.h"
 #include "formats/safetensors_header.h"
@@ -51,7 +51,7 @@ std::string special_text(const TokenizerFacts& tokenizer) {
     if (tokenizer.special.eos == id) text += " (eos)";
     names.push_back(std::move(text));
   }
-  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
+  return names.empty() ? "none" : joined(names, ", ");
 }
 
 std::string training_text(const TrainingFacts& training) {
@@ -113,7 +113,7 @@ std::string settings_text(const Config& config) {
     const std::string value = std::visit([](const auto& v) { return fmt::format("{}", v); }, key.get(config));
     settings.push_back(fmt::format("{}={}", key.name, value));
   }
-  return settings.empty() ? "a plain llama" : fmt::format("{}", fmt::join(settings, " "));
+  return settings.empty() ? "a plain llama" : joined(settings, " ");
 }
 
 // On one line, whatever it holds.
@@ -187,7 +187,7 @@ constexpr Column kColumns[] = {
     {"n", 2, [](const WeightGroup& g, const Detail&) { return fmt::format("{}", g.tensors); }},
     {"type", 1, [](const WeightGroup& g, const Detail&) { return g.dtype.empty() ? "-" : g.dtype; }},
     {"shape", 3,
-     [](const WeightGroup& g, const Detail&) { return fmt::format("[{}]", fmt::join(g.dims, ", ")); }},
+     [](const WeightGroup& g, const Detail&) { return fmt::format("[{}]", joined(g.dims, ", ")); }},
     {"bytes", 5, [](const WeightGroup& g, const Detail&) { return g.bytes > 0 ? bytes_text(g.bytes) : "-"; }},
     {"mean", 4, [](const WeightGroup& g, const Detail&) { return figure(g.stats.mean); }},
     {"std", 2, [](const WeightGroup& g, const Detail&) { return figure(g.stats.deviation); }},

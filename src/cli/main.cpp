@@ -28,6 +28,10 @@ namespace {
 
 using Words = std::vector<std::string>;
 
+HelpStyle help_style(int descriptor) {
+  return {.bold = wants_colour(descriptor), .columns = page_width(kHelpColumns)};
+}
+
 void apply_threads(const Arguments& arguments) {
   if (!arguments.takes("threads")) return;
   if (arguments.given("threads"))
@@ -38,7 +42,7 @@ void apply_threads(const Arguments& arguments) {
 
 int run_command(const Command& command, const Words& words, char** argv) {
   if (asks_for_help(words)) {
-    Console(false, false).print(command_help(command, wants_colour(STDOUT_FILENO)));
+    Console(false, false).print(command_help(command, help_style(STDOUT_FILENO)));
     return kExitDone;
   }
   const Arguments arguments = parse(command, words);
@@ -60,11 +64,11 @@ int dispatch(const Words& words, char** argv, std::string& topic) {
   if (!words.empty() && words[0] == "--version") return print_version(words);
   const std::vector<Command> commands = all_commands();
   if (words.empty()) {
-    fmt::print(stderr, "{}", overview(commands, wants_colour(STDERR_FILENO)));
+    fmt::print(stderr, "{}", overview(commands, help_style(STDERR_FILENO)));
     return kExitUsage;
   }
   if (words[0] == "--help" || words[0] == "-h") {
-    Console(false, false).print(overview(commands, wants_colour(STDOUT_FILENO)));
+    Console(false, false).print(overview(commands, help_style(STDOUT_FILENO)));
     return kExitDone;
   }
   if (words[0].starts_with('-'))
@@ -76,7 +80,7 @@ int dispatch(const Words& words, char** argv, std::string& topic) {
   if (!match.command) {
     topic = words[0] + " ";
     if (!asks_for_help(rest)) throw UsageError(fmt::format("'{}' needs a subcommand", words[0]));
-    Console(false, false).print(group_help(words[0], commands, wants_colour(STDOUT_FILENO)));
+    Console(false, false).print(group_help(words[0], commands, help_style(STDOUT_FILENO)));
     return kExitDone;
   }
   topic = fmt::format("{} ", match.command->name);

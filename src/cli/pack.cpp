@@ -203,7 +203,7 @@ std::string as_text(const PackReport& report, const std::string& trained_with,
                                      commas(report.self_contained_bytes()), commas(report.budget),
                                      verdict(report.self_contained_bytes(), report.budget))});
   if (measured) facts.row(as_row(*measured));
-  return groups.text() + "\n" + facts.text();
+  return groups.text(page_width(0)) + "\n" + facts.text(page_width(0));
 }
 
 // Only checkpoints of a run say how they were trained.

@@ -34,7 +34,7 @@ std::string as_text(const QaReport& report) {
   Table table;
   for (const GateResult& gate : report.gates)
     table.row({std::string(name_of(gate.status)), std::string(gate.name), gate.detail});
-  std::string text = table.text();
+  std::string text = table.text(page_width(0));
   text += fmt::format("{}: {} passed, {} failed, {} skipped\n", report.passed() ? "passed" : "failed",
                       report.count(GateStatus::passed), report.count(GateStatus::failed),
                       report.count(GateStatus::skipped));

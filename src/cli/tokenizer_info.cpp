@@ -65,7 +65,7 @@ std::string as_text(const Tokenizer& tokenizer, const std::optional<TextMeasure>
                fmt::format("{} tokens for {} bytes: {:.3f} bytes per token",
                            with_commas(static_cast<long long>(measure->tokens)),
                            with_commas(static_cast<long long>(measure->bytes)), measure->bytes_per_token())});
-  return table.text();
+  return table.text(page_width(0));
 }
 
 int run_tokenizer_info(const Arguments& arguments, Console& console) {

@@ -15,6 +15,7 @@
 #include "cli/dry_run.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
+#include "cli/train_watch.h"
 #include "data/data_folder.h"
 #include "model/depth.h"
 #include "model/presets.h"
@@ -28,7 +29,7 @@ namespace thimble {
 
 namespace {
 
-Json as_json(const TrainResult& result) {
+Json as_json(const TrainResult& result, const std::filesystem::path& report) {
   Json json =
       Json::object().set("status", result.status).set("steps", result.steps).set("tokens", result.tokens);
   json.set("epochs", result.epochs).set("train_loss", result.train_loss);
@@ -40,6 +41,7 @@ Json as_json(const TrainResult& result) {
   if (result.best_step >= 0) json.set("best_val_loss", result.best_val_loss);
   json.set("seconds", result.seconds).set("tokens_per_second", result.tokens_per_second);
   json.set("checkpoint", result.checkpoint.string());
+  if (!report.empty()) json.set("report", report.string());
   if (result.diagnosis) json.set("diagnosis", result.diagnosis->to_json());
   return json;
 }
@@ -59,10 +61,11 @@ std::string as_line(const TrainResult& result) {
   return line;
 }
 
-void print_result(const TrainResult& result, Console& console) {
-  if (console.json()) return console.print_json(as_json(result));
+void print_result(const TrainResult& result, const std::filesystem::path& report, Console& console) {
+  if (console.json()) return console.print_json(as_json(result, report));
   console.print(fmt::format("{}\n{}\n", as_line(result), result.checkpoint.string()));
   if (result.diagnosis) console.print(result.diagnosis->text());
+  if (!report.empty()) console.log().info("report: {}", report.string());
 }
 
 // As a shell reads it as one word.
@@ -99,10 +102,11 @@ int exit_code(const TrainResult& result) {
   return result.status == "diverged" ? 1 : 0;
 }
 
-int run_and_print(const TrainRequest& request, Console& console, const Interrupt& interrupt) {
+int run_and_print(TrainRequest request, TrainWatch& watch, Console& console, const Interrupt& interrupt) {
   const SaveSignal save_now;
+  watch.attach(request);
   const TrainResult result = train(request, console.log(), console.progress(), interrupt, &save_now);
-  print_result(result, console);
+  print_result(result, watch.finish(), console);
   print_next(request, result, console);
   return exit_code(result);
 }
@@ -115,6 +119,7 @@ int resume(const Arguments& arguments, Console& console) {
     if (arguments.given(name))
       throw UsageError(fmt::format("--{} cannot be changed by --resume", name),
                        Hint{"a run keeps its settings; --set and flags change those of training"});
+  TrainWatch watch(arguments, run, console);
   PosixFileOps disk;
   CheckpointHead head = read_checkpoint_head(SafetensorsFile::open(RunFolder(disk, run).newest()));
   constexpr std::uint64_t kMaxSettingsBytes = 1 << 20;
@@ -131,7 +136,7 @@ int resume(const Arguments& arguments, Console& console) {
                         .resume = true,
                         .force = arguments.flag("force"),
                         .stop_after = arguments.integer("stop-after", {.least = 0})},
-                       console, interrupt);
+                       watch, console, interrupt);
 }
 
 int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& derivations, Console& console) {
@@ -178,21 +183,23 @@ int run_train(const Arguments& arguments, Console& console) {
 
   const Interrupt interrupt;
   const std::string preset = settings.preset_name().empty() ? "run" : settings.preset_name();
+  const std::filesystem::path run =
+      arguments.given("output") ? arguments.path("output") : RunFolder::next_free(preset);
   const DataSettings source = data_from(arguments, preset);
+  TrainWatch watch(arguments, run, console);
   const auto tokenizer = tokenizer_from(arguments, source, init ? &*init : nullptr, console, interrupt);
   settle_vocabulary(*tokenizer, init.has_value(), settings);
   if (source.order == ReadOrder::packed) settings.derive("isolate", true);  // its rows are made of documents
-  TrainRequest request{
-      .config = settings.resolve(),
-      .tokenizer = tokenizer,
-      .source = source,
-      .run = arguments.given("output") ? arguments.path("output") : RunFolder::next_free(preset),
-      .device = device_from(arguments, console.log()),
-      .force = arguments.flag("force"),
-      .stop_after = arguments.integer("stop-after", {.least = 0})};
+  TrainRequest request{.config = settings.resolve(),
+                       .tokenizer = tokenizer,
+                       .source = source,
+                       .run = run,
+                       .device = device_from(arguments, console.log()),
+                       .force = arguments.flag("force"),
+                       .stop_after = arguments.integer("stop-after", {.least = 0})};
   if (init) request.initial_weights = initial_weights(*init, request.config.model);
   init.reset();  // its copy of the weights is not needed while training
-  return run_and_print(request, console, interrupt);
+  return run_and_print(std::move(request), watch, console, interrupt);
 }
 
 }  // namespace
@@ -247,6 +254,7 @@ Command train_command() {
                    "thimble train --preset llama --depth 6 --dry-run",
                    "thimble train --preset golf --set layers=11 --logit-softcap 0 --dry-run"},
       .run = run_train};
+  for (const Option& option : watch_options()) command.options.push_back(option);
   for (const Option& option : setting_options()) command.options.push_back(option);
   return command;
 }

@@ -23,6 +23,11 @@ ReadOrder default_order(DataKind kind, const std::string& preset) {
   return preset == "golf" || preset == "golf-plus" ? ReadOrder::golf : ReadOrder::shuffled;
 }
 
+// What no preset turns on needs no value: to say it is to want it.
+bool is_only_turned_on(const Key& key) {
+  return key.name == "checkpoint_activations";
+}
+
 // With the role tokens, where there are roles.
 std::unique_ptr<Tokenizer> bytes_for(DataKind kind) {
   return load_tokenizer(kind == DataKind::chat ? "bytes:chat" : "bytes");
@@ -43,7 +48,7 @@ std::vector<Option> setting_options() {
   for (const Key& key : all_keys()) {
     if (!is_flag(key)) continue;
     Option option{.name = key.dashed, .help = key.help, .choices = key.choices};
-    if (key.type == KeyType::flag) option.choices = {"true", "false"};
+    if (key.type == KeyType::flag && !is_only_turned_on(key)) option.choices = {"true", "false"};
     if (key.type == KeyType::integer) option.value = "N";
     if (key.type == KeyType::number) option.value = "F";
     options.push_back(option);
@@ -55,7 +60,8 @@ void put_settings(const Arguments& arguments, ConfigBuilder& settings) {
   as_usage([&] {
     for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
     for (const Key& key : all_keys())
-      if (is_flag(key) && arguments.given(key.dashed)) settings.set_flag(key, arguments.text(key.dashed));
+      if (is_flag(key) && arguments.given(key.dashed))
+        settings.set_flag(key, is_only_turned_on(key) ? "true" : arguments.text(key.dashed));
   });
 }
 

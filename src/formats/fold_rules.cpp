@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "formats/fold.h"
 #include "formats/problems.h"
 
@@ -83,9 +84,9 @@ std::string folded_architecture(const ModelConfig& config, const FoldOptions& op
     if (reasons_against(architecture, config, options.drop_softcap).empty()) return std::string(architecture);
   std::vector<std::string> reasons = reasons_of_both(config, options.drop_softcap);
   if (const auto own = reasons_of_apertus(config); !own.empty())
-    reasons.push_back(fmt::format("as apertus: {}", fmt::join(own, ", ")));
+    reasons.push_back(fmt::format("as apertus: {}", joined(own, ", ")));
   if (const auto own = reasons_of_talkie(config); !own.empty())
-    reasons.push_back(fmt::format("as talkie: {}", fmt::join(own, ", ")));
+    reasons.push_back(fmt::format("as talkie: {}", joined(own, ", ")));
   fail(hint_for(config, options), "no architecture of llama.cpp can express this model: {}", listed(reasons));
 }
 

@@ -1,8 +1,9 @@
 #include "formats/gguf_export.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "formats/fold_gguf.h"
 #include "formats/gguf_model.h"
 #include "formats/gguf_tokenizer.h"
@@ -50,7 +51,7 @@ ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportReque
   report.folded = exported.folded;
   if (!written.fallbacks.empty())
     report.notes.push_back(fmt::format("rows of {} are no whole blocks of {}: F16 instead",
-                                       fmt::join(written.fallbacks, ", "), info_of(*request.type).name));
+                                       joined(written.fallbacks, ", "), info_of(*request.type).name));
   return report;
 }
 

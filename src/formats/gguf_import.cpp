@@ -1,12 +1,13 @@
 #include "formats/gguf_import.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <set>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "formats/fold_gguf.h"
 #include "formats/gguf_model.h"
 #include "formats/gguf_names.h"
@@ -22,8 +23,8 @@ namespace {
 constexpr std::array<std::string_view, 5> kArchitectures = {"llama", "qwen2", "qwen3", kApertus, kTalkie};
 
 // Bookkeeping. tokenizer.huggingface.json repeats what the other keys say.
-constexpr std::string_view kHarmless[] = {"general.", "quantize.imatrix.", "tokenizer.huggingface.",
-                                          "tokenizer.chat_template"};  // and those for other purposes
+constexpr std::string_view kHarmlessKeys[] = {"general.", "quantize.imatrix.", "tokenizer.huggingface.",
+                                              "tokenizer.chat_template"};  // and those for other purposes
 
 // One tensor of ours in the file.
 struct Source {
@@ -45,7 +46,7 @@ class Importer {
       : file_(file), questions_(file), architecture_(questions_.text("general.architecture").value_or("")) {
     questions_.throw_problems();
     check(std::ranges::count(kArchitectures, architecture_) > 0,
-          "{}: expected general.architecture {}, found {}", file.name(), fmt::join(kArchitectures, ", "),
+          "{}: expected general.architecture {}, found {}", file.name(), joined(kArchitectures, ", "),
           quoted_name(architecture_));
   }
 
@@ -178,7 +179,7 @@ ModelConfig Importer::read_config() {
   else
     read_switches(config);
   refuse_what_changes_the_model(config);
-  questions_.refuse_the_rest(kHarmless);
+  questions_.refuse_the_rest(kHarmlessKeys);
   questions_.throw_problems();
   try {
     return is_folded_architecture(architecture_) ? folded_config(architecture_, config) : resolved(config);

@@ -10,7 +10,7 @@ namespace {
 
 using enum Role;
 
-constexpr GgufName kNames[] = {
+constexpr GgufName kTensorNames[] = {
     {token_embedding, "token_embd.weight"},
     {head, "output.weight"},
     {final_norm, "output_norm.weight"},
@@ -37,7 +37,7 @@ constexpr GgufName kNames[] = {
 }  // namespace
 
 std::span<const GgufName> gguf_names() {
-  return kNames;
+  return kTensorNames;
 }
 
 std::string GgufName::of(int layer) const {
@@ -45,7 +45,7 @@ std::string GgufName::of(int layer) const {
 }
 
 std::string gguf_name(const Param& param) {
-  for (const GgufName& known : kNames)
+  for (const GgufName& known : kTensorNames)
     if (known.role == param.role) return known.of(param.layer);
   fail("[gguf] llama.cpp has no name for {}", param.name);
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr float kPadScore = -10000;  // below every merge, as llama.cpp's own converter writes it
 
-std::string key(std::string_view name) {
+std::string tokenizer_key(std::string_view name) {
   return fmt::format("tokenizer.ggml.{}", name);
 }
 
@@ -32,7 +32,7 @@ void pad(GgufVocabulary& vocabulary, std::int64_t rows) {
 
 void append_ids(const SpecialIds& special, GgufSettings& settings) {
   const auto append = [&](std::string_view name, const std::optional<TokenId>& id) {
-    if (id) settings.emplace_back(key(name), static_cast<std::uint32_t>(*id));
+    if (id) settings.emplace_back(tokenizer_key(name), static_cast<std::uint32_t>(*id));
   };
   // Without these llama.cpp takes 11, or 1 and 2. Where a file has one of the two, it is the border of documents both
   // ways (DESIGN 8.1).
@@ -51,7 +51,7 @@ void append_layout(const ModelFile& model, const Tokenizer& tokenizer, GgufSetti
   if (model.layout.empty()) return;
   try {
     const ChatLayout layout(tokenizer, model.layout);
-    settings.emplace_back(key("eot_token_id"), static_cast<std::uint32_t>(layout.end_id()));
+    settings.emplace_back(tokenizer_key("eot_token_id"), static_cast<std::uint32_t>(layout.end_id()));
     settings.emplace_back("tokenizer.chat_template", jinja_template(layout.text()));
   } catch (const Error& error) {
     notes.push_back(fmt::format("no chat template: {}", error.what()));
@@ -59,16 +59,16 @@ void append_layout(const ModelFile& model, const Tokenizer& tokenizer, GgufSetti
 }
 
 // Ids that say what a token is for; they change neither ids of a text nor what the model computes.
-constexpr std::string_view kHarmless[] = {
+constexpr std::string_view kHarmlessTokenizerKeys[] = {
     "eot_token_id",     "eom_token_id",     "seperator_token_id", "mask_token_id",    "cls_token_id",
     "prefix_token_id",  "suffix_token_id",  "middle_token_id",    "fim_pre_token_id", "fim_suf_token_id",
     "fim_mid_token_id", "fim_pad_token_id", "fim_rep_token_id",   "fim_sep_token_id", "token_type_count"};
 
 std::optional<TokenId> take_id(GgufQuestions& questions, std::string_view name, std::size_t tokens) {
-  const auto id = questions.count(key(name));
+  const auto id = questions.count(tokenizer_key(name));
   if (!id) return std::nullopt;
   if (std::cmp_less(*id, tokens)) return static_cast<TokenId>(*id);
-  questions.problem(fmt::format("{} is {}, but there are {} tokens", key(name), *id, tokens));
+  questions.problem(fmt::format("{} is {}, but there are {} tokens", tokenizer_key(name), *id, tokens));
   return std::nullopt;
 }
 
@@ -78,12 +78,13 @@ std::vector<T> copied(const std::vector<T>* values) {
 }
 
 GgufVocabulary take_vocabulary(GgufQuestions& questions, std::string model) {
-  GgufVocabulary vocabulary{.model = std::move(model), .pre = questions.text(key("pre")).value_or("")};
+  GgufVocabulary vocabulary{.model = std::move(model),
+                            .pre = questions.text(tokenizer_key("pre")).value_or("")};
   const bool pieces = vocabulary.model == "llama";
-  vocabulary.tokens = copied(questions.list<std::string>(key("tokens"), "an array of strings"));
-  vocabulary.scores = copied(questions.list<float>(key("scores"), "an array of f32"));
-  vocabulary.types = copied(questions.list<std::int32_t>(key("token_type"), "an array of i32"));
-  vocabulary.merges = copied(questions.list<std::string>(key("merges"), "an array of strings"));
+  vocabulary.tokens = copied(questions.list<std::string>(tokenizer_key("tokens"), "an array of strings"));
+  vocabulary.scores = copied(questions.list<float>(tokenizer_key("scores"), "an array of f32"));
+  vocabulary.types = copied(questions.list<std::int32_t>(tokenizer_key("token_type"), "an array of i32"));
+  vocabulary.merges = copied(questions.list<std::string>(tokenizer_key("merges"), "an array of strings"));
   vocabulary.special = {.bos = take_id(questions, "bos_token_id", vocabulary.tokens.size()),
                         .eos = take_id(questions, "eos_token_id", vocabulary.tokens.size()),
                         .unk = take_id(questions, "unknown_token_id", vocabulary.tokens.size()),
@@ -93,15 +94,15 @@ GgufVocabulary take_vocabulary(GgufQuestions& questions, std::string model) {
   // Both the same: the border of documents, as append_ids() wrote it. Of a BPE Tokenizer::prefer() says that.
   if (pieces && vocabulary.special.eos == vocabulary.special.bos) vocabulary.special.eos.reset();
   const bool adds_bos = pieces || vocabulary.pre == "llama-bpe" || vocabulary.pre == "llama3";
-  vocabulary.add_bos = questions.flag(key("add_bos_token")).value_or(adds_bos);
-  vocabulary.add_space_prefix = questions.flag(key("add_space_prefix")).value_or(pieces);
+  vocabulary.add_bos = questions.flag(tokenizer_key("add_bos_token")).value_or(adds_bos);
+  vocabulary.add_space_prefix = questions.flag(tokenizer_key("add_space_prefix")).value_or(pieces);
   if (!pieces && vocabulary.add_space_prefix)
-    questions.problem(key("add_space_prefix") + " of a byte-level BPE is not supported");
-  if (questions.flag(key("add_eos_token")).value_or(false))
-    questions.problem(key("add_eos_token") + " = true is not supported");
-  if (questions.flag(key("add_sep_token")).value_or(false))
-    questions.problem(key("add_sep_token") + " = true is not supported");
-  questions.flag(key("remove_extra_whitespaces"));  // read for other kinds of tokenizers only
+    questions.problem(tokenizer_key("add_space_prefix") + " of a byte-level BPE is not supported");
+  if (questions.flag(tokenizer_key("add_eos_token")).value_or(false))
+    questions.problem(tokenizer_key("add_eos_token") + " = true is not supported");
+  if (questions.flag(tokenizer_key("add_sep_token")).value_or(false))
+    questions.problem(tokenizer_key("add_sep_token") + " = true is not supported");
+  questions.flag(tokenizer_key("remove_extra_whitespaces"));  // read for other kinds of tokenizers only
   return vocabulary;
 }
 
@@ -111,7 +112,7 @@ GgufSettings gguf_tokenizer_settings(const ModelFile& model, std::vector<std::st
   const auto tokenizer = open_tokenizer(model);
   if (!tokenizer) {
     notes.push_back("the model has no tokenizer: llama.cpp takes and gives ids only");
-    return {{key("model"), std::string("no_vocab")}};
+    return {{tokenizer_key("model"), std::string("no_vocab")}};
   }
   GgufVocabulary vocabulary = gguf_vocabulary_of(*tokenizer);
   pad(vocabulary, model.config.model.vocab_size);
@@ -121,25 +122,25 @@ GgufSettings gguf_tokenizer_settings(const ModelFile& model, std::vector<std::st
         "llama.cpp does not normalise text as this tokenizer does: ids are the same where that changes "
         "nothing "
         "(composed characters, single spaces)");
-  GgufSettings settings = {{key("model"), vocabulary.model},
-                           {key("pre"), vocabulary.pre},
-                           {key("tokens"), std::move(vocabulary.tokens)},
-                           {key("token_type"), std::move(vocabulary.types)}};
+  GgufSettings settings = {{tokenizer_key("model"), vocabulary.model},
+                           {tokenizer_key("pre"), vocabulary.pre},
+                           {tokenizer_key("tokens"), std::move(vocabulary.tokens)},
+                           {tokenizer_key("token_type"), std::move(vocabulary.types)}};
   if (pieces)
-    settings.emplace_back(key("scores"), std::move(vocabulary.scores));
+    settings.emplace_back(tokenizer_key("scores"), std::move(vocabulary.scores));
   else
-    settings.emplace_back(key("merges"), std::move(vocabulary.merges));
+    settings.emplace_back(tokenizer_key("merges"), std::move(vocabulary.merges));
   append_ids(vocabulary.special, settings);
-  settings.emplace_back(key("add_bos_token"), vocabulary.add_bos);
-  settings.emplace_back(key("add_eos_token"), false);
-  settings.emplace_back(key("add_space_prefix"), pieces && vocabulary.add_space_prefix);
+  settings.emplace_back(tokenizer_key("add_bos_token"), vocabulary.add_bos);
+  settings.emplace_back(tokenizer_key("add_eos_token"), false);
+  settings.emplace_back(tokenizer_key("add_space_prefix"), pieces && vocabulary.add_space_prefix);
   append_layout(model, *tokenizer, settings, notes);
   return settings;
 }
 
 GgufTokenizer read_gguf_tokenizer(GgufQuestions& questions, const std::string& name) {
-  const auto model = questions.text(key("model"));
-  for (const std::string_view harmless : kHarmless) questions.take(key(harmless));
+  const auto model = questions.text(tokenizer_key("model"));
+  for (const std::string_view harmless : kHarmlessTokenizerKeys) questions.take(tokenizer_key(harmless));
   GgufTokenizer out;
   if (!model || *model == "no_vocab" || *model == "none") return out;
   const GgufVocabulary vocabulary = take_vocabulary(questions, *model);

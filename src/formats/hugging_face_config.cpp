@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "base/json.h"
 #include "formats/problems.h"
 
@@ -92,7 +93,7 @@ class Keys {
     if (!value || std::ranges::find(allowed, *value) != allowed.end()) return;
     std::vector<std::string> texts;
     for (const Json& one : allowed) texts.push_back(one.dump());
-    problem(key, value, fmt::format("{}", fmt::join(texts, " or ")));
+    problem(key, value, joined(texts, " or "));
   }
 
   void problem(std::string_view key, const Json* value, std::string_view expected) {
@@ -231,7 +232,7 @@ HuggingFaceConfig parse_hugging_face_config(std::string_view json, std::string_v
   out.model_type = type && type->is_string() ? type->as_string() : "";
   constexpr std::array<std::string_view, 4> kTypes = {"llama", "qwen2", "qwen3", "gpt2"};
   check(std::ranges::count(kTypes, out.model_type) > 0, "{}: expected model_type {}, found {}", name,
-        fmt::join(kTypes, ", "), type ? type->dump().substr(0, kShown) : "none");
+        joined(kTypes, ", "), type ? type->dump().substr(0, kShown) : "none");
   if (out.model_type == "gpt2")
     read_gpt2(keys, out);
   else

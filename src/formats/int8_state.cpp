@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/joined.h"
 #include "formats/architecture.h"
 #include "formats/pickled_arrays.h"
 #include "formats/problems.h"
@@ -84,7 +85,7 @@ class StateReader {
   PickledArray array(const Param& param, std::size_t value) {
     PickledArray found = arrays_.array(value, param.name);
     check(found.dims == param.dims, "{}: {} is [{}], expected [{}]", name_, param.name,
-          fmt::join(found.dims, ", "), fmt::join(param.dims, ", "));
+          joined(found.dims, ", "), joined(param.dims, ", "));
     return found;
   }
 

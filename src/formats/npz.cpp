@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "base/joined.h"
 #include "base/number.h"
 #include "formats/architecture.h"
 #include "formats/little_endian.h"
@@ -20,7 +21,7 @@ namespace {
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::string_view kSuffix = ".npy";
 constexpr std::size_t kHeaderMultiple = 64;
-constexpr std::uint64_t kMaxFileBytes = std::uint64_t{8} << 30;
+constexpr std::uint64_t kMaxArchiveBytes = std::uint64_t{8} << 30;
 
 // The header is a Python dict, always spelled in this way:
 // {'descr': '<f4', 'fortran_order': False, 'shape': (512, 512), }
@@ -104,7 +105,7 @@ NamedArray read_array(std::span<const std::byte> bytes, std::string name, const 
   for (const std::int64_t dim : array.dims) count *= static_cast<std::uint64_t>(dim);
   const std::uint64_t size = count * (array.dtype == "F32" ? 4 : 2);
   check(reader.left() == size, "{} has {} bytes of values, its shape [{}] needs {}", what, reader.left(),
-        fmt::join(array.dims, ", "), size);
+        joined(array.dims, ", "), size);
   array.values.resize(count);
   read_values(reader.take(size), array);
   return array;
@@ -152,7 +153,7 @@ std::string npz_of(const ParamTable& table, std::span<const float> weights) {
 }
 
 ModelFile open_npz(const std::filesystem::path& path, const Config& config, std::string_view prefix) {
-  const std::string bytes = read_file(path, kMaxFileBytes);
+  const std::string bytes = read_file(path, kMaxArchiveBytes);
   ModelFile out;
   out.path = path;
   out.format = "npz";
@@ -172,7 +173,7 @@ ModelFile open_npz(const std::filesystem::path& path, const Config& config, std:
       problems.push_back(fmt::format("{}{} is missing", prefix, param.name));
     else if (found->second.dims != param.dims)
       problems.push_back(fmt::format("{}{} is [{}], expected [{}]", prefix, param.name,
-                                     fmt::join(found->second.dims, ", "), fmt::join(param.dims, ", ")));
+                                     joined(found->second.dims, ", "), joined(param.dims, ", ")));
   }
   for (const auto& [name, array] : arrays)
     if (!table.find(name)) problems.push_back(fmt::format("{}{} is not part of the model", prefix, name));

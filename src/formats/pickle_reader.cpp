@@ -1,13 +1,13 @@
 #include "formats/pickle_reader.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "formats/little_endian.h"
 
 namespace thimble {
@@ -83,7 +83,7 @@ class PickleMachine {
       fail(Hint{"a file of weights has no need of it: do not open it with Python's pickle either unless you "
                 "trust it"},
            "{} is refused: its pickle asks for {}, which is not one of {}", out_.name_, global,
-           fmt::join(known_, ", "));
+           joined(known_, ", "));
     push({.kind = Kind::global, .global = global});
   }
 

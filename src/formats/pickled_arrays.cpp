@@ -1,7 +1,6 @@
 #include "formats/pickled_arrays.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -9,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "base/joined.h"
 #include "formats/little_endian.h"
 
 namespace thimble {
@@ -35,7 +35,7 @@ std::size_t width(Element element) {
 // The sizes agree, or it is an Error.
 PickledArray checked(PickledArray array, const std::string& name, std::string_view what) {
   check(array.bytes.size() == array.count() * width(array.element), "{}: {} is [{}] and has {} bytes", name,
-        what, fmt::join(array.dims, ", "), array.bytes.size());
+        what, joined(array.dims, ", "), array.bytes.size());
   return array;
 }
 
@@ -166,7 +166,7 @@ PickledArray ArrayPickle::torch_array(std::size_t value, std::string_view what) 
   const ZipEntry* found = zip_->find(entry);
   check(found, "{}: {} is missing", pickle_->name(), entry);
   check(found->bytes == array.count() * width(array.element), "{}: {} is [{}] and has {} bytes",
-        pickle_->name(), what, fmt::join(array.dims, ", "), found->bytes);
+        pickle_->name(), what, joined(array.dims, ", "), found->bytes);
   array.bytes = storages_.emplace_back(zip_->read(*found));
   return checked(std::move(array), pickle_->name(), what);
 }

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <string>
 #include <vector>
+
+#include "base/joined.h"
 
 namespace thimble {
 
@@ -18,7 +19,7 @@ inline std::string listed(std::vector<std::string> problems) {
     problems.resize(kMostProblems);
     problems.push_back(fmt::format("and {} more", count - kMostProblems));
   }
-  return fmt::format("{}", fmt::join(problems, "; "));
+  return joined(problems, "; ");
 }
 
 }  // namespace thimble

@@ -1,6 +1,6 @@
 #include "formats/safetensors_header.h"
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "base/json.h"
 
 namespace thimble {
@@ -61,8 +62,7 @@ class HeaderVisitor : public JsonVisitor {
       return;
     }
     const auto found = std::find(kFields.begin(), kFields.end(), key);
-    if (found == kFields.end())
-      wrong(fmt::format("the fields {}", fmt::join(kFields, ", ")), quoted_name(key));
+    if (found == kFields.end()) wrong(fmt::format("the fields {}", joined(kFields, ", ")), quoted_name(key));
     field_ = static_cast<Field>(found - kFields.begin());
     fields_seen_ |= 1u << (found - kFields.begin());
   }
@@ -231,7 +231,7 @@ std::string quoted_name(std::string_view name) {
 
 std::string dims_text(std::span<const std::int64_t> dims) {
   constexpr std::size_t kShown = 8;
-  return fmt::format("[{}{}]", fmt::join(dims.first(std::min(dims.size(), kShown)), ", "),
+  return fmt::format("[{}{}]", joined(dims.first(std::min(dims.size(), kShown)), ", "),
                      dims.size() > kShown ? ", ..." : "");
 }
 

@@ -1,4 +1,4 @@
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "base/json.h"
 #include "formats/safetensors.h"
 #include "formats/safetensors_digest.h"
@@ -31,8 +32,8 @@ std::uint64_t alignment_class(std::uint64_t bytes) {
 
 void append_entry(std::string& out, const SafetensorsEntry& entry, std::uint64_t begin) {
   append_json_string(out, entry.name);
-  fmt::format_to(std::back_inserter(out), R"(:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                 entry.dtype, fmt::join(entry.dims, ","), begin, begin + entry.bytes());
+  out += fmt::format(R"(:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", entry.dtype,
+                     joined(entry.dims, ","), begin, begin + entry.bytes());
 }
 
 void append_metadata(std::string& out, const SafetensorsFile::Metadata& metadata) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "formats/problems.h"
 
 namespace thimble {
@@ -21,8 +22,8 @@ void read_state_dict(const SafetensorsFile& file, const ParamTable& table, std::
     if (!entry) {
       problems.push_back(fmt::format("{} is missing", name));
     } else if (entry->dims != param.dims) {
-      problems.push_back(fmt::format("{} is [{}], expected [{}]", name, fmt::join(entry->dims, ", "),
-                                     fmt::join(param.dims, ", ")));
+      problems.push_back(fmt::format("{} is [{}], expected [{}]", name, joined(entry->dims, ", "),
+                                     joined(param.dims, ", ")));
     }
   }
   for (const SafetensorsEntry& entry : file.entries())

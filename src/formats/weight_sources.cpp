@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "formats/problems.h"
 
 namespace thimble {
@@ -24,8 +25,8 @@ std::vector<std::string> problems_of(const TensorFiles& files, std::span<const W
     if (!entry)
       problems.push_back(fmt::format("{} is missing", source.name));
     else if (entry->dims != source.dims)
-      problems.push_back(fmt::format("{} is [{}], expected [{}]", source.name, fmt::join(entry->dims, ", "),
-                                     fmt::join(source.dims, ", ")));
+      problems.push_back(fmt::format("{} is [{}], expected [{}]", source.name, joined(entry->dims, ", "),
+                                     joined(source.dims, ", ")));
   }
   for (const SafetensorsFile& file : files.files())
     for (const SafetensorsEntry& entry : file.entries())

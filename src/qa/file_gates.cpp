@@ -1,9 +1,9 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "base/table.h"
 #include "formats/artifact_keys.h"
 #include "formats/safetensors.h"
@@ -41,7 +41,7 @@ GateOutcome metadata_gate(Subject& subject) {
   if (file.architecture.empty()) missing.emplace_back("architecture");
   if (const Tokenizer* tokenizer = subject.tokenizer())
     if (end_ids(*tokenizer).empty()) missing.emplace_back("an id that begins or ends a text (bos, eos)");
-  if (!missing.empty()) return failed("missing: {}", fmt::join(missing, ", "));
+  if (!missing.empty()) return failed("missing: {}", joined(missing, ", "));
   const ModelConfig& c = file.config.model;
   return passed("{}, {} x {}, context {}, vocabulary {}", file.architecture, c.layers, c.dim, c.context,
                 c.vocab_size);

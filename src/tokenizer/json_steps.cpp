@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "base/by_type.h"
 #include "base/error.h"
 
 namespace thimble {
@@ -9,13 +10,6 @@ namespace thimble {
 namespace {
 
 constexpr int kMaxSteps = 64;
-
-template <class... Fs>
-struct Overloaded : Fs... {
-  using Fs::operator()...;
-};
-template <class... Fs>
-Overloaded(Fs...) -> Overloaded<Fs...>;
 
 const std::string& type_of(const Json& json) {
   return json.at("type").as_string();
@@ -206,7 +200,7 @@ Json to_json(const std::vector<NormalizerStep>& steps) {
   std::vector<Json> out;
   for (const NormalizerStep& step : steps)
     out.push_back(std::visit(
-        Overloaded{
+        ByType{
             [](UnicodeForm form) {
               return Json::object().set("type", kForms[static_cast<std::size_t>(form)]);
             },
@@ -222,7 +216,7 @@ Json to_json(const std::vector<PreTokenizerStep>& steps) {
   std::vector<Json> out;
   for (const PreTokenizerStep& step : steps)
     out.push_back(
-        std::visit(Overloaded{
+        std::visit(ByType{
                        [](const Split& s) {
                          return Json::object()
                              .set("type", "Split")
@@ -243,7 +237,7 @@ Json to_json(const std::vector<DecoderStep>& steps) {
   std::vector<Json> out;
   for (const DecoderStep& step : steps)
     out.push_back(
-        std::visit(Overloaded{
+        std::visit(ByType{
                        [](ByteLevelDecoder) { return byte_level_json(true, true); },
                        [](ByteFallbackDecoder) { return Json::object().set("type", "ByteFallback"); },
                        [](FuseDecoder) { return Json::object().set("type", "Fuse"); },

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/by_type.h"
 #include "base/error.h"
 #include "tokenizer/unicode.h"
 
@@ -80,13 +81,6 @@ void append_lowercase(std::string_view text, std::string& out) {
   }
 }
 
-template <class... Fs>
-struct Overloaded : Fs... {
-  using Fs::operator()...;
-};
-template <class... Fs>
-Overloaded(Fs...) -> Overloaded<Fs...>;
-
 bool changes_nothing(const NormalizerStep& step, std::string_view text) {
   if (!std::holds_alternative<UnicodeForm>(step)) return text.empty();
   if (skip_ascii(text.data(), text.data() + text.size()) == text.data() + text.size()) return true;
@@ -129,7 +123,7 @@ Normalizer::Normalizer(const std::vector<NormalizerStep>& steps) {
 }
 
 void Normalizer::run(const Step& step, std::string_view text, std::string& out) {
-  std::visit(Overloaded{
+  std::visit(ByType{
                  [&](UnicodeForm form) { append_form(text, form, out); },
                  [&](Lowercase) { append_lowercase(text, out); },
                  [&](const Prepend& prepend) { out.append(prepend.text).append(text); },

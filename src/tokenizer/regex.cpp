@@ -47,7 +47,7 @@ std::string message_of(int code) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-std::string shortened(std::string_view pattern) {
+std::string shortened_pattern(std::string_view pattern) {
   constexpr std::size_t kShown = 80;
   return std::string(pattern.substr(0, kShown)) + (pattern.size() > kShown ? "..." : "");
 }
@@ -80,8 +80,8 @@ Regex::Regex(std::string_view pattern) : code_(std::make_unique<Code>()) {
   code_->pattern = pattern;
   code_->compiled.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                                       PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr));
-  check(code_->compiled != nullptr, "the regular expression \"{}\" cannot be used: {}", shortened(pattern),
-        code_->compiled ? "" : message_of(error));
+  check(code_->compiled != nullptr, "the regular expression \"{}\" cannot be used: {}",
+        shortened_pattern(pattern), code_->compiled ? "" : message_of(error));
   pcre2_jit_compile(code_->compiled.get(), PCRE2_JIT_COMPLETE);  // without it, it is only slower
 }
 
@@ -105,8 +105,8 @@ void Regex::Code::match_valid(std::string_view text, std::size_t offset,
     int result = match(0);
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
     if (result == PCRE2_ERROR_NOMATCH) return;
-    check(result > 0, "the regular expression \"{}\" gave up on a text of {} bytes: {}", shortened(pattern),
-          text.size(), message_of(result));
+    check(result > 0, "the regular expression \"{}\" gave up on a text of {} bytes: {}",
+          shortened_pattern(pattern), text.size(), message_of(result));
     const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data.get());
     const std::size_t begin = bounds[0], end = bounds[1];
     use(offset + begin, offset + end);

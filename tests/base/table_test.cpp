@@ -35,6 +35,25 @@ TEST(Table, CountsCharactersNotBytes) {
   EXPECT_EQ(table.text(), "Größe   x\nLaenge  y\n");
 }
 
+TEST(Table, BreaksWordsWhereTheTerminalIsNarrow) {
+  Table table({"gate", "why", "ms"});
+  table.row({"tensors", "every number is finite and none is dead", "12"});
+  table.row({"tokenizer", "short", "3"});
+  const std::string whole = table.text();
+  EXPECT_EQ(table.text(80), whole);
+  EXPECT_EQ(table.text(34),
+            "gate       why                 ms\n"
+            "tensors    every number is     12\n"
+            "           finite and none is\n"
+            "           dead\n"
+            "tokenizer  short                3\n");
+  // Numbers are never broken, and a column of words keeps twelve columns.
+  EXPECT_EQ(table.text(1), table.text(12));
+  Table numbers;
+  numbers.row({"1234567", "1234567"});
+  EXPECT_EQ(numbers.text(8), numbers.text());
+}
+
 TEST(Table, FormatsAmountsForPeople) {
   EXPECT_EQ(with_commas(0), "0");
   EXPECT_EQ(with_commas(999), "999");

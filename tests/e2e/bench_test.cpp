@@ -76,7 +76,61 @@ TEST(Bench, TrainTakesAModelToo) {
        {"tokens_per_second", "gflops", "gemm_peak_gflops", "fraction_of_peak", "muon_seconds"})
     EXPECT_GE(report.at(key).as_double(), 0) << key;
   EXPECT_TRUE(report.at("passed").as_bool());
+  EXPECT_EQ(report.at("samples").size(), 1u);
+  EXPECT_EQ(report.at("peak_samples").size(), 1u);
   EXPECT_EQ(bench("train", {run}).exit_code, 2);  // and a preset
+}
+
+TEST(Bench, DecodeReadsWeightsAsTheyAreStored) {
+  const TempFolder folder;
+  const std::string text = folder.write("text.txt", std::string(3000, 'a')).string(),
+                    run = (folder / "run").string();
+  ASSERT_EQ(run_binary({.arguments = {"train",
+                                      "--data",
+                                      text,
+                                      "-o",
+                                      run,
+                                      "--preset",
+                                      "llama",
+                                      "--steps",
+                                      "1",
+                                      "--set",
+                                      "layers=1",
+                                      "--set",
+                                      "dim=64",
+                                      "--set",
+                                      "heads=2",
+                                      "--set",
+                                      "kv_heads=1",
+                                      "--set",
+                                      "mlp_hidden=128",
+                                      "--set",
+                                      "context=64",
+                                      "--set",
+                                      "batch_tokens=64"}})
+                .exit_code,
+            0);
+  const auto bytes_per_token = [&](const std::string& type) {
+    const std::string file = (folder / (type + ".gguf")).string();
+    const RunResult made =
+        run_binary({.arguments = {"export", run, "--format", "gguf", "--type", type, "-o", file}});
+    EXPECT_EQ(made.exit_code, 0) << made;
+    return json_of(bench("decode",
+                         {file, "--iterations", "1", "--max-tokens", "4", "--dtype", "f32", "--json"}, false))
+        .at("bytes_per_token")
+        .as_double();
+  };
+  const double wide = bytes_per_token("f32"), narrow = bytes_per_token("q8_0");
+  EXPECT_LT(narrow, 0.4 * wide);
+  EXPECT_GT(narrow, 0.2 * wide);
+}
+
+TEST(Bench, TrainCountsNoWorkTwiceWhereBlocksAreComputedAgain) {
+  const auto flops = [](const char* again) {
+    const Json report = json_of(bench("train", {"--set", again, "--iterations", "1", "--json"}));
+    return report.at("gflops").as_double() * report.at("step_seconds").as_double();
+  };
+  EXPECT_NEAR(flops("checkpoint_activations=true") / flops("checkpoint_activations=false"), 1, 1e-6);
 }
 
 TEST(Bench, Tokenizes) {

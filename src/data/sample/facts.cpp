@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/joined.h"
+
 namespace thimble::sample {
 
 std::string has_fact(const Person& owner, std::string_view colour, std::string_view thing) {
@@ -46,7 +48,7 @@ std::string count_aloud_fact(int from, int to) {
 std::string group_fact(const Place& place, std::span<const std::string_view> animals) {
   std::vector<std::string_view> sorted(animals.begin(), animals.end());
   std::ranges::sort(sorted);
-  return fmt::format("group {} {}", place.name, fmt::join(sorted, " "));
+  return fmt::format("group {} {}", place.name, joined(sorted, " "));
 }
 
 std::string size_fact(const Animal& one, const Animal& other) {

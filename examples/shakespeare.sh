@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# A writer in somebody's manner: Shakespeare's, if you bring the text.
+#
+#   examples/shakespeare.sh TEXT.txt [--small]
+#
+# THIMBLE names the binary (default: thimble), OUT the folder (default: shakespeare-example).
+set -euo pipefail
+thimble="${THIMBLE:-thimble}" out="${OUT:-shakespeare-example}" text="" settings=(--depth 6 --steps 3000)
+for word in "$@"; do
+  if [[ $word == --small ]]; then settings=(--layers 2 --dim 64 --mlp-hidden 128 --context 64 --steps 30); else text="$word"; fi
+done
+if [[ -z $text ]]; then
+  echo "usage: examples/shakespeare.sh TEXT.txt [--small]" >&2
+  exit 2
+fi
+
+# Letters are enough of a vocabulary for one author. The best checkpoint is kept: a megabyte is learned by heart soon.
+"$thimble" train --preset quick --data "$text" --tokenizer bytes "${settings[@]}" -o "$out/run" --force
+"$thimble" eval "$out/run" --data "$text" --val-tokens 2000
+"$thimble" generate "$out/run" "$(head -c 40 "$text" | tr -d '\n')" --max-tokens 200 --temperature 0.8

@@ -1,0 +1,83 @@
+#include "cli/man_page.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "cli/commands.h"
+#include "support/run_binary.h"
+
+namespace thimble {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string as_roff(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '-' ? std::string("\\-") : std::string(1, c);
+  return out;
+}
+
+TEST(ManPage, HasEveryCommandAndEveryFlagOfIt) {
+  const std::string page = man_page(all_commands());
+  for (const Command& command : all_commands()) {
+    const std::string head = fmt::format(".SS thimble {}", as_roff(command.name));
+    const std::size_t begin = page.find(head);
+    ASSERT_NE(begin, page.npos) << head;
+    const std::string section = page.substr(begin, page.find(".S", begin + 1) - begin);
+    for (const Option& option : options_of(command))
+      EXPECT_NE(section.find(fmt::format("\\fB\\-\\-{}\\fR", as_roff(option.name))), section.npos)
+          << head << " " << option.name;
+    for (std::string_view alias : command.aliases) EXPECT_NE(section.find(alias), section.npos);
+  }
+}
+
+// Requests begin lines, backslashes begin escapes: neither may come out of a help text.
+TEST(ManPage, TextsStayTexts) {
+  const std::vector<Command> commands = {
+      {.name = "x",
+       .summary = ".so /etc/passwd",
+       .options = {{.name = "y", .value = "N", .help = "'quoted' \\fBnot bold\\fR Größe"}}}};
+  const std::string page = man_page(commands);
+  EXPECT_NE(page.find("\n\\&.so /etc/passwd\n"), page.npos);
+  EXPECT_NE(page.find("\n\\(aqquoted\\(aq \\efBnot bold\\efR Gr\\[u00F6]\\[u00DF]e\n"), page.npos) << page;
+}
+
+// The names of std::getenv("NAME"), directly or through a constant of the same file.
+std::set<std::string> variables_read(const fs::path& file) {
+  std::ifstream stream(file);
+  std::stringstream content;
+  content << stream.rdbuf();
+  const std::string text = content.str();
+  std::set<std::string> names;
+  for (std::size_t at = text.find("getenv("); at != text.npos; at = text.find("getenv(", at + 1)) {
+    std::size_t begin = at + 7;
+    if (text[begin] != '"') {  // kVariable: where it is defined
+      const std::string constant = text.substr(begin, text.find(')', begin) - begin);
+      const std::size_t defined = std::min(text.find(constant + " = \""), text.find(constant + "[] = \""));
+      EXPECT_NE(defined, text.npos) << file << ": " << constant;
+      if (defined == text.npos) continue;
+      begin = text.find('"', defined);
+    }
+    names.insert(text.substr(begin + 1, text.find('"', begin + 1) - begin - 1));
+  }
+  return names;
+}
+
+TEST(ManPage, NamesEveryVariableThatTheSourceReads) {
+  const std::string page = man_page(all_commands());
+  std::size_t found = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(source_folder() / "src")) {
+    if (entry.path().extension() != ".cpp" && entry.path().extension() != ".h") continue;
+    for (const std::string& name : variables_read(entry.path())) {
+      ++found;
+      EXPECT_NE(page.find(name), page.npos) << entry.path() << " reads " << name;
+    }
+  }
+  EXPECT_GE(found, 8u);
+}
+
+}  // namespace
+}  // namespace thimble
