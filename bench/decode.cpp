@@ -78,7 +78,7 @@ struct Storage22m {
   std::shared_ptr<const StoredWeights> weights;
 };
 
-// One model in every storage.
+// One model in every storage, as a file of it is used: floats are rounded to what is computed in.
 std::vector<Storage22m> storages(const ModelConfig& config, DType rows) {
   const ParamTable table(config);
   std::vector<float> floats(static_cast<std::size_t>(table.block_size()));
@@ -120,7 +120,7 @@ std::vector<Storage22m> storages(const ModelConfig& config, DType rows) {
   };
   return {{"f32", DType::f32, all_in(WeightFormat::f32)},
           {"bf16", rows, all_in(WeightFormat::bf16)},
-          {"f16", rows, all_in(WeightFormat::f16)},
+          {"f16", rows, stored_for_rows(table, all_in(WeightFormat::f16), rows)},
           {"int8", rows, packed(8)},
           {"q8_0", rows, blocks()},
           {"int6", rows, packed(6)}};

@@ -27,36 +27,36 @@ float largest_magnitude(std::span<const float> row) {
   return largest;
 }
 
-void round_all(std::span<const float> row, float scale, float clip, float lowest, float highest,
-               std::span<std::int8_t> q) {
+void round_all(std::span<const float> row, const Rounding& by, std::span<std::int8_t> q) {
   // Adding 1.5 2^23 and taking it away rounds half to even, as nearbyint does, without a call.
   constexpr float kMagic = 12582912.0f;
   for (std::size_t i = 0; i < row.size(); ++i) {
-    const float steps = (std::clamp(row[i], -clip, clip) / scale + kMagic) - kMagic;
-    q[i] = static_cast<std::int8_t>(std::clamp(steps, lowest, highest));
+    const float steps = (std::clamp(row[i], -by.clip, by.clip) / by.scale + kMagic) - kMagic;
+    q[i] = static_cast<std::int8_t>(std::clamp(steps, by.lowest, by.highest));
   }
 }
 
-float quantise_int8(std::span<const float> row, std::span<std::int8_t> q) {
-  const float clip = quantile_of_magnitudes(row, kInt8ClipQuantile);
+Rounding int8_rounding(float clip) {
   const float scale = std::max(clip / 127.0f, 1.0f / 127.0f);
-  round_all(row, scale, clip, -127, 127, q);
-  return to_f32(to_f16(scale));
+  return {clip, scale, -127, 127, to_f32(to_f16(scale))};
 }
 
-// Rounds with the scale that is stored; one of 0 says that every q is 0.
-float quantise_by(float scale, std::span<const float> row, float lowest, float highest,
-                  std::span<std::int8_t> q) {
+// With the scale that is stored.
+Rounding rounding_by(float scale, float lowest, float highest) {
   scale = to_f32(to_f16(scale));
-  if (scale == 0)
+  return {kNoClip, scale, lowest, highest, scale};
+}
+
+Rounding narrow_rounding(float largest, float highest) {
+  return rounding_by(largest / highest, -highest - 1, highest);
+}
+
+float quantise_by(const Rounding& by, std::span<const float> row, std::span<std::int8_t> q) {
+  if (by.scale == 0)
     std::ranges::fill(q, std::int8_t{0});
   else
-    round_all(row, scale, kNoClip, lowest, highest, q);
-  return scale;
-}
-
-float quantise_narrow(std::span<const float> row, float highest, std::span<std::int8_t> q) {
-  return quantise_by(largest_magnitude(row) / highest, row, -highest - 1, highest, q);
+    round_all(row, by, q);
+  return by.stored;
 }
 
 double squared_error(std::span<const float> row, float scale, std::span<const std::int8_t> q) {
@@ -74,7 +74,7 @@ float quantise_searched(std::span<const float> row, float highest, std::span<std
   double least = std::numeric_limits<double>::infinity();
   for (const double quantile : kSearchedQuantiles) {  // the widest first: it wins a draw
     const float clip = quantile_of_magnitudes(row, quantile);
-    const float scale = quantise_by(clip / highest, row, -highest, highest, tried);
+    const float scale = quantise_by(rounding_by(clip / highest, -highest, highest), row, tried);
     const double error = squared_error(row, scale, tried);
     if (quantile != kSearchedQuantiles.front() && !(error < least)) continue;
     least = error;
@@ -97,7 +97,7 @@ float quantise_by_deviation(std::span<const float> row, float deviations, float 
                             std::span<std::int8_t> q) {
   const float deviation = standard_deviation(row);
   const float clip = deviation > 0 ? deviations * deviation : largest_magnitude(row);
-  return quantise_by(clip / highest, row, -highest, highest, q);
+  return quantise_by(rounding_by(clip / highest, -highest, highest), row, q);
 }
 
 float highest_level(int bits) {
@@ -126,19 +126,41 @@ Neighbours neighbours_in_order(std::span<const float> values, std::size_t place)
   return {*middle, *std::min_element(middle + 1, magnitudes.end())};
 }
 
+// The place of a quantile among sorted values, f32, too: torch.quantile to the bit.
+struct Place {
+  std::size_t below;
+  float share;  // of the way to the next
+};
+
+Place place_of(double fraction, std::size_t count) {
+  const float place = static_cast<float>(fraction) * static_cast<float>(count - 1);
+  const auto below = static_cast<std::size_t>(place);
+  return {below, place - static_cast<float>(below)};
+}
+
+// From the nearer end, as torch.quantile does.
+float between(float low, float high, float share) {
+  return share < 0.5f ? low + share * (high - low) : high - (high - low) * (1 - share);
+}
+
 }  // namespace
 
 float quantile_of_magnitudes(std::span<const float> values, double fraction) {
   if (values.empty()) return 0;
   for (float value : values)
     if (std::isnan(value)) return std::abs(value);
-  // The place, too, is f32, and the interpolation starts from the nearer end: torch.quantile to the bit.
-  const float place = static_cast<float>(fraction) * static_cast<float>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
+  const auto [below, share] = place_of(fraction, values.size());
   if (below + 1 == values.size()) return largest_magnitude(values);
   const auto [low, high] = neighbours_in_order(values, below);
-  const float share = place - static_cast<float>(below);
-  return share < 0.5f ? low + share * (high - low) : high - (high - low) * (1 - share);
+  return between(low, high, share);
+}
+
+std::optional<Rounding> rounding_by_largest(int bits, std::size_t count, float largest, float second) {
+  if (bits != 8) return narrow_rounding(largest, highest_level(bits));
+  const auto [below, share] = place_of(kInt8ClipQuantile, count);
+  if (below + 1 == count) return int8_rounding(largest);
+  if (below + 2 == count) return int8_rounding(between(second, largest, share));
+  return std::nullopt;
 }
 
 float quantise_row(std::span<const float> row, const QuantiseRule& rule, std::span<std::int8_t> q) {
@@ -156,7 +178,9 @@ float quantise_row(std::span<const float> row, const QuantiseRule& rule, std::sp
     case Clip::standard:
       break;
   }
-  return rule.bits == 8 ? quantise_int8(row, q) : quantise_narrow(row, highest, q);
+  const Rounding by = rule.bits == 8 ? int8_rounding(quantile_of_magnitudes(row, kInt8ClipQuantile))
+                                     : narrow_rounding(largest_magnitude(row), highest);
+  return quantise_by(by, row, q);
 }
 
 float quantise_whole(std::span<const float> values, std::span<std::int8_t> q) {
@@ -168,7 +192,7 @@ float quantise_whole(std::span<const float> values, std::span<std::int8_t> q) {
   const float clip = quantile_of_magnitudes(values, kInt8ClipQuantile);
   float scale = clip / 127.0f;
   if (scale == 0) scale = 1;
-  round_all(values, scale, clip, -127, 127, q);
+  round_all(values, {clip, scale, -127, 127, scale}, q);
   return scale;
 }
 

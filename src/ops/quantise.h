@@ -17,7 +17,9 @@
 //   deviation  clip = k standard deviations of the row (n - 1 in the denominator); a row without any: max(|row|)
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 namespace thimble {
@@ -41,6 +43,16 @@ float quantise_row(std::span<const float> row, const QuantiseRule& rule, std::sp
 inline float quantise_row(std::span<const float> row, int bits, std::span<std::int8_t> q) {
   return quantise_row(row, QuantiseRule{.bits = bits}, q);
 }
+
+// How a row is rounded: q = round(clamp(w, -clip, clip) / scale) in [lowest, highest]; q times `stored` is read back. A
+// scale of 0 says that every q is 0.
+struct Rounding {
+  float clip, scale, lowest, highest, stored;
+};
+
+// By the standard clip, for a row of `count` finite values whose largest two magnitudes are these. (All that it takes,
+// but for 8 bits in rows of more than half a million: nothing.)
+std::optional<Rounding> rounding_by_largest(int bits, std::size_t count, float largest, float second);
 
 // What int8_clean_per_row_v1 does to a tensor that is no matrix: one scale for all of it, f32 and without a
 // floor (1 where it would be 0). NaN as above.

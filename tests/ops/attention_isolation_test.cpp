@@ -77,7 +77,7 @@ TEST(Attention, ANanStaysInItsDocument) {
 }
 
 // One slot of a cache, fed the rows of `whole` so many at a time: y of all rows.
-std::vector<double> feed(const OpCase& whole, std::int64_t together) {
+std::vector<double> feed(const OpCase& whole, std::int64_t together, const Conditions& conditions = kCpu) {
   const auto at = whole.attributes.as<AttentionAttributes>();
   const std::int64_t N = whole.in[0].shape.rows, width = whole.in[1].shape.cols;
   const auto context = static_cast<std::int32_t>(N);
@@ -95,7 +95,7 @@ std::vector<double> feed(const OpCase& whole, std::int64_t together) {
     for (std::size_t i = 0; i < 3; ++i) part.in[i] = rows_of(whole.in[i], begin, end);
     part.in[3] = column(Integers(position.size(), 1));
     part.in[4] = column(position);
-    const Results results = run_op(op_def(Op::cached_attention), part, kCpu);
+    const Results results = run_op(op_def(Op::cached_attention), part, conditions);
     y.insert(y.end(), results[0].numbers.begin(), results[0].numbers.end());
     part.in[5].numbers = results[1].numbers;
     part.in[6].numbers = results[2].numbers;
@@ -115,6 +115,25 @@ TEST(CachedAttention, FedByTokenOrByBlockGivesWhatAttentionGivesForTheWhole) {
     expect_close(def, op_case, DType::f32, {whole[0]}, by_token);
     for (const std::int64_t together : {std::int64_t{3}, std::int64_t{16}, N})
       expect_same_bits(by_token, {{"output 0", feed(op_case, together)}});
+  }
+}
+
+// One query and a few heads take another way through a block of keys than many queries do.
+TEST(CachedAttention, InBf16ABlockGivesTheBitsOfItsTokens) {
+  struct Size {
+    std::int64_t N, H, K, D;
+  };
+  Fill fill(Op::cached_attention);
+  for (const Size& s : {Size{150, 4, 2, 64}, Size{130, 5, 5, 32}, Size{70, 8, 1, 128}, Size{70, 6, 2, 96},
+                        Size{70, 4, 1, 48}, Size{66, 40, 1, 32}}) {
+    SCOPED_TRACE(fmt::format("N={} H={} K={} D={}", s.N, s.H, s.K, s.D));
+    OpCase whole;
+    whole.in = {fill.rows(s.N, s.H * s.D), fill.rows(s.N, s.K * s.D), fill.rows(s.N, s.K * s.D)};
+    whole.attributes =
+        AttentionAttributes{static_cast<std::int32_t>(s.H), static_cast<std::int32_t>(s.K), 0.125f};
+    const Results by_token = {{"output 0", feed(whole, 1, kCpuBf16)}};
+    for (const std::int64_t together : {std::int64_t{2}, std::int64_t{17}, s.N})
+      expect_same_bits(by_token, {{"output 0", feed(whole, together, kCpuBf16)}});
   }
 }
 

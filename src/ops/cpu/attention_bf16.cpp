@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "ops/cpu/amx_tiles.h"
 
 namespace thimble::cpu {
 
@@ -117,14 +118,14 @@ struct Meeting {
 THIMBLE_BF16_PAIRS void score(const Attention& op, const ForwardTiles& t, const QueryTile& tile,
                               Meeting who) {
   const std::int64_t D = op.head_size();
-  pairs::product<pairs::Into::store>(who.keys, who.width, D / 2, t.keys, D, tile.queries + who.from, kTile,
-                                     t.scores + who.from, kTile);
+  tiles::fastest_product<pairs::Into::store>(who.keys, who.width, D / 2, t.keys, D, tile.queries + who.from,
+                                             kTile, t.scores + who.from, kTile);
 }
 
 THIMBLE_BF16_PAIRS void collect(const Attention& op, const ForwardTiles& t, const QueryTile& tile,
                                 Meeting who, bool first) {
-  const auto product =
-      first ? pairs::product<pairs::Into::store> : pairs::product<pairs::Into::rescale_and_add>;
+  const auto product = first ? tiles::fastest_product<pairs::Into::store>
+                             : tiles::fastest_product<pairs::Into::rescale_and_add>;
   product(op.head_size(), who.width, (who.keys + 1) / 2, reinterpret_cast<const bf16*>(t.values_t), kTile,
           t.weights + who.from, kTile, tile.result + who.from, kTile, t.keep + who.from);
 }
@@ -160,6 +161,7 @@ THIMBLE_BF16_PAIRS void finish(const Attention& op, const QueryTile& tile, std::
 THIMBLE_BF16_PAIRS void attention_bf16_block(const Attention& op, std::int64_t kv_head, Document document,
                                              std::int64_t block, std::byte* scratch) {
   const std::int64_t D = op.head_size(), G = op.group();
+  const tiles::Scope scope(tiles::multiplies_bf16_tiles());
   ScratchCutter cutter(scratch);
   const ForwardTiles t(cutter, D, G);
   const std::int64_t end = std::min(block + kForwardBlock, document.end);

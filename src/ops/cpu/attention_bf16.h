@@ -1,5 +1,5 @@
-// Attention in bf16 by AVX-512 BF16: scores stand transposed, [keys, queries], so that a query is a lane and
-// nothing is ever summed across lanes. Every product is tiles of bf16 into f32 (bf16_tiles.h):
+// Attention in bf16 by AVX-512 BF16, its products by AMX where there is one: scores stand transposed, [keys, queries], so that a query is a lane and
+// nothing is ever summed across lanes. Every product is tiles of bf16 into f32 (bf16_tiles.h, amx_tiles.h):
 //
 //   forward   S^T = K Q^T     Y^T += V^T P^T
 //   backward  S^T = K Q^T     dP^T = V dY^T     dV += P^T dY     dK += dS^T Q     dQ^T += K^T dS^T

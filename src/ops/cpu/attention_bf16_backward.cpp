@@ -1,6 +1,7 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/attention_bf16.h"
 
 namespace thimble::cpu {
@@ -126,22 +127,23 @@ struct TilePass {
   std::int64_t place, D = op.head_size();
 
   THIMBLE_BF16_PAIRS void scores(std::int64_t from, std::int64_t width, std::int64_t keys) const {
-    pairs::product<Into::store>(keys, width, D / 2, t.keys + place * D, D, t.queries_t + from, kTile,
-                                t.scores + from, kTile);
-    pairs::product<Into::store>(keys, width, D / 2, t.values + place * D, D, t.dy_t + from, kTile,
-                                t.dweights + from, kTile);
+    tiles::fastest_product<Into::store>(keys, width, D / 2, t.keys + place * D, D, t.queries_t + from, kTile,
+                                        t.scores + from, kTile);
+    tiles::fastest_product<Into::store>(keys, width, D / 2, t.values + place * D, D, t.dy_t + from, kTile,
+                                        t.dweights + from, kTile);
   }
 
   THIMBLE_BF16_PAIRS void keys_and_values(std::int64_t from, std::int64_t keys, std::int64_t queries) const {
     const std::int64_t tile = from * kTile + from, pair = from / 2 * D, row = (place + from) * D;
-    pairs::product<Into::add>(keys, D, queries / 2, t.weights + tile, kTile, t.dy + pair, D, t.dv + row, D);
-    pairs::product<Into::add>(keys, D, queries / 2, t.dscores + tile, kTile, t.queries + pair, D, t.dk + row,
-                              D);
+    tiles::fastest_product<Into::add>(keys, D, queries / 2, t.weights + tile, kTile, t.dy + pair, D,
+                                      t.dv + row, D);
+    tiles::fastest_product<Into::add>(keys, D, queries / 2, t.dscores + tile, kTile, t.queries + pair, D,
+                                      t.dk + row, D);
   }
 
   THIMBLE_BF16_PAIRS void queries(std::int64_t from, std::int64_t width, std::int64_t keys) const {
     if (!op.dq) return;
-    const auto product = place == 0 ? pairs::product<Into::store> : pairs::product<Into::add>;
+    const auto product = place == 0 ? tiles::fastest_product<Into::store> : tiles::fastest_product<Into::add>;
     product(D, width, (keys + 1) / 2, reinterpret_cast<const bf16*>(t.keys_t + place / 2 * D), kTile,
             t.dscore_pairs + from, kTile, t.dq_t + from, kTile, nullptr);
   }
@@ -217,6 +219,7 @@ THIMBLE_BF16_PAIRS void window_backward(const Attention& op, const BackwardTiles
 
 void attention_bf16_backward_document(const Attention& op, std::int64_t kv_head, Document document,
                                       std::byte* scratch) {
+  const tiles::Scope scope(tiles::multiplies_bf16_tiles());
   ScratchCutter cutter(scratch);
   const BackwardTiles t(cutter, window_rows(op.q.rows), op.head_size());
   for (std::int64_t begin = document.begin; begin < document.end; begin += kWindow)

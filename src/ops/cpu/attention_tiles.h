@@ -53,8 +53,6 @@ inline std::int64_t attention_backward_bytes(std::int64_t rows, std::int64_t hea
 // Of whichever kernels will run, forward and backward.
 std::int64_t attention_thread_bytes(const Shape& q, const AttentionAttributes& at);
 
-inline std::int64_t cached_attention_thread_bytes(std::int64_t head_size) {
-  return head_size * static_cast<std::int64_t>(sizeof(float));
-}
+std::int64_t cached_attention_thread_bytes(std::int64_t head_size);
 
 }  // namespace thimble::cpu

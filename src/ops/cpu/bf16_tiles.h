@@ -100,6 +100,8 @@ THIMBLE_BF16_PAIRS inline void product_panel(std::int64_t rows, const bf16* a, s
     product_strip<6, W, into>(a + m * a_row, a_row, b, b_row, depth_pairs, c + m * c_row, c_row, keep);
   for (; m + 4 <= rows; m += 4)
     product_strip<4, W, into>(a + m * a_row, a_row, b, b_row, depth_pairs, c + m * c_row, c_row, keep);
+  for (; m + 2 <= rows; m += 2)
+    product_strip<2, W, into>(a + m * a_row, a_row, b, b_row, depth_pairs, c + m * c_row, c_row, keep);
   for (; m < rows; ++m)
     product_strip<1, W, into>(a + m * a_row, a_row, b, b_row, depth_pairs, c + m * c_row, c_row, keep);
 }

@@ -6,6 +6,7 @@
 
 #include "ops/cpu/attention_tiles.h"
 #include "ops/cpu/bf16_tiles.h"
+#include "ops/cpu/cached_attention_bf16.h"
 #include "ops/cpu/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -81,35 +82,17 @@ HWY_INLINE V32 sums_of_each(const V32 (&v)[kLanes]) {
 
 constexpr std::int64_t kKeys = 64;  // in a block: a multiple of any number of lanes
 
-// sum + a . b over lanes, two products of bf16 each; by name: Highway 1.0.3's AVX-512 does not include AVX-512 BF16.
-HWY_INLINE V32 add_pairs(V32 sum, const bf16* a, const bf16* b) {
-#if HWY_TARGET == HWY_AVX3
-  __m512 total = sum.raw;
-  asm("vdpbf16ps %2, %1, %0" : "+v"(total) : "v"(_mm512_loadu_si512(a)), "v"(_mm512_loadu_si512(b)));
-  return V32{total};
-#else
-  (void)a, (void)b;
-  return sum;
-#endif
-}
-
-// What a query is multiplied with keys in: f32, or pairs of bf16 where the processor has a product for them.
-template <class T, int V, bool pairs>
+template <int V>
 struct Query {
   V32 q[V];
-  const T* row = nullptr;
 
-  HWY_INLINE explicit Query(const T* from) : row(from) {
+  template <class T>
+  HWY_INLINE explicit Query(const T* from) {
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) q[v] = WholeVector{v * kLanes}.load(from);
   }
+  template <class T>
   HWY_INLINE V32 products(const T* key) const {
-    if constexpr (pairs) {
-      V32 sum = hn::Zero(F32());
-#pragma GCC unroll 4
-      for (int v = 0; v < V / 2; ++v) sum = add_pairs(sum, row + 2 * v * kLanes, key + 2 * v * kLanes);
-      return sum;
-    }
     V32 sum = hn::Mul(q[0], WholeVector{0}.load(key));
 #pragma GCC unroll 8
     for (int v = 1; v < V; ++v) sum = hn::MulAdd(q[v], WholeVector{v * kLanes}.load(key), sum);
@@ -196,7 +179,7 @@ HWY_INLINE void fetch_block(const T* next_keys, std::int64_t key_pitch, const T*
 
 // H heads that read the same keys and values, whose size is V whole vectors: what they collect stays in registers. The
 // order of sums depends on the position alone.
-template <class T, int V, int H, bool pairs>
+template <class T, int V, int H>
 HWY_INLINE void attend_in_registers(const CachedAttention& op, std::int64_t n, std::int64_t h) {
   const std::int64_t D = V * kLanes, column = h / op.group() * D;
   const std::int64_t slot = *op.slot.row<std::int32_t>(n) * std::int64_t{op.at.context};
@@ -211,7 +194,7 @@ HWY_INLINE void attend_in_registers(const CachedAttention& op, std::int64_t n, s
     fetch_block(k + (begin + kKeys) * op.k_cache.stride, op.k_cache.stride,
                 values + begin * op.v_cache.stride, op.v_cache.stride, count, D);
     for (int i = 0; i < H; ++i) {
-      const Query<T, V, pairs> query(q + i * D);
+      const Query<V> query(q + i * D);
       head[i].score(query, k + begin * op.k_cache.stride, op.k_cache.stride, count, op.at.scale);
       head[i].to_probabilities(count, begin == 0);
     }
@@ -222,41 +205,33 @@ HWY_INLINE void attend_in_registers(const CachedAttention& op, std::int64_t n, s
       WholeVector{(h + i) * D + v * kLanes}.store(hn::Div(head[i].y[v], all(head[i].sum)), op.y.row<T>(n));
 }
 
-template <class T, int V, bool pairs>
+template <class T, int V>
 HWY_INLINE void attend_group(const CachedAttention& op, std::int64_t n, std::int64_t h, std::int64_t end) {
   constexpr int kTogether = V <= 4 ? 2 : 1;  // what they collect fits into the registers
-  for (; h + kTogether <= end; h += kTogether) attend_in_registers<T, V, kTogether, pairs>(op, n, h);
-  for (; h < end; ++h) attend_in_registers<T, V, 1, pairs>(op, n, h);
-}
-
-template <class T, int V>
-HWY_INLINE void attend_group(const CachedAttention& op, std::int64_t n, std::int64_t h, std::int64_t end,
-                             [[maybe_unused]] bool pairs) {
-  if constexpr (HWY_TARGET == HWY_AVX3 && std::is_same_v<T, bf16> && V % 2 == 0)
-    if (pairs) return attend_group<T, V, true>(op, n, h, end);
-  attend_group<T, V, false>(op, n, h, end);
+  for (; h + kTogether <= end; h += kTogether) attend_in_registers<T, V, kTogether>(op, n, h);
+  for (; h < end; ++h) attend_in_registers<T, V, 1>(op, n, h);
 }
 
 // The query heads that read one head of keys. `y` is for sizes that are no whole vectors, or too many.
 template <class T>
-HWY_INLINE void attend_any(const CachedAttention& op, std::int64_t n, std::int64_t kv, bool pairs, float* y) {
+HWY_INLINE void attend_any(const CachedAttention& op, std::int64_t n, std::int64_t kv, float* y) {
   const std::int64_t D = op.head_size(), begin = kv * op.group(), end = begin + op.group();
   switch (D % kLanes == 0 ? D / kLanes : 0) {
     case 1:
-      return attend_group<T, 1>(op, n, begin, end, pairs);
+      return attend_group<T, 1>(op, n, begin, end);
     case 2:
-      return attend_group<T, 2>(op, n, begin, end, pairs);
+      return attend_group<T, 2>(op, n, begin, end);
     case 4:
-      return attend_group<T, 4>(op, n, begin, end, pairs);
+      return attend_group<T, 4>(op, n, begin, end);
     case 8:
-      return attend_group<T, 8>(op, n, begin, end, pairs);
+      return attend_group<T, 8>(op, n, begin, end);
     default:
       for (std::int64_t h = begin; h < end; ++h) attend<T>(op, n, h, y);
   }
 }
 
-void attend_cached(const CachedAttention& op, std::int64_t n, std::int64_t kv, bool pairs, float* y) {
-  op.q.dtype == DType::bf16 ? attend_any<bf16>(op, n, kv, pairs, y) : attend_any<float>(op, n, kv, pairs, y);
+void attend_cached(const CachedAttention& op, std::int64_t n, std::int64_t kv, float* y) {
+  op.q.dtype == DType::bf16 ? attend_any<bf16>(op, n, kv, y) : attend_any<float>(op, n, kv, y);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -268,8 +243,9 @@ namespace thimble::cpu {
 
 HWY_EXPORT(attend_cached);
 
-void cached_attention_forward(const Context&, const OpCall& call) {
-  const CachedAttention op(call);
+namespace {
+
+void append_rows(const CachedAttention& op) {
   const auto row_bytes = [](const Tensor& tensor, std::int64_t row) {
     return static_cast<std::byte*>(tensor.data) + row * tensor.stride * dtype_bytes(tensor.dtype);
   };
@@ -280,12 +256,31 @@ void cached_attention_forward(const Context&, const OpCall& call) {
     std::memcpy(row_bytes(op.k_cache, row), row_bytes(op.k, n), bytes);
     std::memcpy(row_bytes(op.v_cache, row), row_bytes(op.v, n), bytes);
   }
-  const ThreadScratch results(call.scratch, cached_attention_thread_bytes(op.head_size()),
+}
+
+void attend_in_runs(const CachedAttention& op, const ThreadScratch& scratch) {
+  const std::vector<QueryRun> runs = cached_attention_runs(op, max_threads());
+  parallel_tasks(static_cast<std::int64_t>(runs.size()), [&](std::int64_t task) {
+    cached_attention_bf16_run(op, runs[static_cast<std::size_t>(task)], scratch.mine());
+  });
+}
+
+}  // namespace
+
+std::int64_t cached_attention_thread_bytes(std::int64_t head_size) {
+  return std::max(head_size * static_cast<std::int64_t>(sizeof(float)),
+                  cached_attention_bf16_bytes(head_size));
+}
+
+void cached_attention_forward(const Context&, const OpCall& call) {
+  const CachedAttention op(call);
+  append_rows(op);
+  const ThreadScratch scratch(call.scratch, cached_attention_thread_bytes(op.head_size()),
                               "cached_attention");
-  const bool pairs = multiplies_bf16_pairs();
+  if (cached_attention_in_bf16_pairs(op)) return attend_in_runs(op, scratch);
   parallel_tasks(op.q.rows * op.at.kv_heads, [&](std::int64_t task) {
     HWY_DYNAMIC_DISPATCH(attend_cached)
-    (op, task / op.at.kv_heads, task % op.at.kv_heads, pairs, reinterpret_cast<float*>(results.mine()));
+    (op, task / op.at.kv_heads, task % op.at.kv_heads, reinterpret_cast<float*>(scratch.mine()));
   });
 }
 

@@ -5,6 +5,7 @@
 #include <oneapi/dnnl/dnnl.h>
 
 #include "base/machine.h"
+#include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/bf16_tiles.h"
 
 namespace thimble {
@@ -65,8 +66,14 @@ std::vector<KernelChoice> kernel_choices() {
                              : no_pairs});
   choices.push_back(
       {"rows that are decoded", pairs ? "our own, bf16 rows" : highway, pairs ? has_pairs : no_pairs});
-  choices.push_back({"attention", pairs ? "our own, bf16 tiles (head sizes that 16 divides)" : highway,
-                     pairs ? has_pairs : no_pairs});
+  const bool tiles = cpu::tiles::multiplies_bf16_tiles();
+  choices.push_back({"attention",
+                     tiles   ? "our own, AMX tiles (head sizes that 16 divides)"
+                     : pairs ? "our own, bf16 tiles (head sizes that 16 divides)"
+                             : highway,
+                     tiles   ? "the CPU multiplies bf16 tiles (AMX)"
+                     : pairs ? has_pairs
+                             : no_pairs});
   choices.push_back(
       {"all other ops", highway, "the widest instructions that were compiled and that the CPU has"});
   return choices;

@@ -21,17 +21,17 @@ namespace thimble::cpu {
 
 namespace {
 
-THIMBLE_ROWS inline __m512 lanes_at(const float* row, std::int64_t k, __mmask16 mask) {
+THIMBLE_ROWS_INLINE __m512 lanes_at(const float* row, std::int64_t k, __mmask16 mask) {
   return _mm512_maskz_loadu_ps(mask, row + k);
 }
-THIMBLE_ROWS inline __m512 lanes_at(const bf16* row, std::int64_t k, __mmask16 mask) {
+THIMBLE_ROWS_INLINE __m512 lanes_at(const bf16* row, std::int64_t k, __mmask16 mask) {
   const __m512i words = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row + k));
   return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
 }
-THIMBLE_ROWS inline __m512 lanes_at(const f16* row, std::int64_t k, __mmask16 mask) {
+THIMBLE_ROWS_INLINE __m512 lanes_at(const f16* row, std::int64_t k, __mmask16 mask) {
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, row + k));
 }
-THIMBLE_ROWS inline __m512 lanes_at(const std::int8_t* row, std::int64_t k, __mmask16 mask) {
+THIMBLE_ROWS_INLINE __m512 lanes_at(const std::int8_t* row, std::int64_t k, __mmask16 mask) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, row + k)));
 }
 
@@ -48,19 +48,26 @@ struct Lanes {
   static_assert(kScaledColumns % kColumns == 0);
 
   static Mask first(std::int64_t columns) { return static_cast<Mask>((1u << columns) - 1); }
-  THIMBLE_ROWS static Vector row(const X* x, std::int64_t k, Mask mask) { return lanes_at(x, k, mask); }
-  THIMBLE_ROWS static Vector weights(const W* w, const float* scales, std::int64_t k, Mask mask) {
+  THIMBLE_ROWS_INLINE static Vector row(const X* x, std::int64_t k, Mask mask) {
+    return lanes_at(x, k, mask);
+  }
+  THIMBLE_ROWS_INLINE static Vector weights(const W* w, const float* scales, std::int64_t k, Mask mask) {
     if constexpr (!blocks) return lanes_at(w, k, mask);
     return _mm512_mul_ps(lanes_at(w, k, mask), _mm512_set1_ps(scales[k / kScaledColumns]));
   }
-  THIMBLE_ROWS static __m512 multiply_add(Vector x, Vector w, __m512 sum, const float*, std::int64_t, Mask) {
+  THIMBLE_ROWS_INLINE static __m512 multiply_add(Vector x, Vector w, __m512 sum, const float*, std::int64_t,
+                                                 Mask) {
     return _mm512_fmadd_ps(x, w, sum);
   }
-  static void store(const LinearRows& p, const float* y, std::int64_t n, std::int64_t o, int rows, int row,
-                    int there) {
-    if constexpr (std::is_same_v<X, float>) return store_floats(p, y, n, o, rows, row, there);
-    for (int r = 0; r < rows; ++r)
-      for (int j = 0; j < there; ++j) p.y.row<bf16>(n + r)[o + j] = to_bf16(y[r * row + j]);
+  template <int R>
+  THIMBLE_ROWS_INLINE static void store(const LinearRows& p, __m512 y, std::int64_t n, std::int64_t o,
+                                        std::int64_t there) {
+    float floats[16];
+    _mm512_storeu_ps(floats, y);
+    if constexpr (std::is_same_v<X, float>) return store_results<R>(p, floats, n, o, there);
+    bf16 rounded[16];
+    for (int i = 0; i < 16; ++i) rounded[i] = to_bf16(floats[i]);
+    store_results<R>(p, rounded, n, o, there);
   }
 };
 

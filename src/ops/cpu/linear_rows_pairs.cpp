@@ -18,7 +18,7 @@ struct Columns {
   __m512i first, second;
 };
 
-THIMBLE_ROWS inline Columns columns_at(const bf16* row, std::int64_t k, __mmask64 mask) {
+THIMBLE_ROWS_INLINE Columns columns_at(const bf16* row, std::int64_t k, __mmask64 mask) {
   return {_mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask), row + k),
           _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask >> 32), row + k + 32)};
 }
@@ -37,13 +37,13 @@ struct Bf16Bytes {
 };
 constexpr Bf16Bytes kBf16Bytes;
 
-THIMBLE_ROWS inline __m512i look_up(const std::array<std::uint8_t, 128>& table, __m512i index) {
+THIMBLE_ROWS_INLINE __m512i look_up(const std::array<std::uint8_t, 128>& table, __m512i index) {
   return _mm512_permutex2var_epi8(_mm512_load_si512(table.data()), index,
                                   _mm512_load_si512(table.data() + 64));
 }
 
 // Looked up by bytes: half of what integers to f32 to bf16 take.
-THIMBLE_ROWS inline Columns columns_at(const std::int8_t* row, std::int64_t k, __mmask64 mask) {
+THIMBLE_ROWS_INLINE Columns columns_at(const std::int8_t* row, std::int64_t k, __mmask64 mask) {
   const __m512i sign = _mm512_set1_epi8(-128), high_of_sign = _mm512_set1_epi8(static_cast<char>(0xC3));
   // Quarters of 8 bytes such that interleaving them by 16 leaves the columns in order.
   const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
@@ -69,12 +69,14 @@ struct Pairs {
   static_assert(kColumns == 2 * kScaledColumns);
 
   static Mask first(std::int64_t columns) { return (Mask{1} << columns) - 1; }
-  THIMBLE_ROWS static Vector row(const bf16* x, std::int64_t k, Mask mask) { return columns_at(x, k, mask); }
-  THIMBLE_ROWS static Vector weights(const W* w, const float*, std::int64_t k, Mask mask) {
+  THIMBLE_ROWS_INLINE static Vector row(const bf16* x, std::int64_t k, Mask mask) {
+    return columns_at(x, k, mask);
+  }
+  THIMBLE_ROWS_INLINE static Vector weights(const W* w, const float*, std::int64_t k, Mask mask) {
     return columns_at(w, k, mask);
   }
-  THIMBLE_ROWS static __m512 multiply_add(Vector x, Vector w, __m512 sum, const float* scales, std::int64_t k,
-                                          Mask mask) {
+  THIMBLE_ROWS_INLINE static __m512 multiply_add(Vector x, Vector w, __m512 sum, const float* scales,
+                                                 std::int64_t k, Mask mask) {
     if constexpr (!blocks) {
       sum = _mm512_dpbf16_ps(sum, (__m512bh)x.first, (__m512bh)w.first);
       return _mm512_dpbf16_ps(sum, (__m512bh)x.second, (__m512bh)w.second);
@@ -82,17 +84,16 @@ struct Pairs {
     sum = add_block(x.first, w.first, sum, scales[k / kScaledColumns]);
     return mask >> 32 ? add_block(x.second, w.second, sum, scales[k / kScaledColumns + 1]) : sum;
   }
-  THIMBLE_ROWS static void store(const LinearRows& p, const float* y, std::int64_t n, std::int64_t o,
-                                 int rows, int row, int there) {
+  template <int R>
+  THIMBLE_ROWS_INLINE static void store(const LinearRows& p, __m512 y, std::int64_t n, std::int64_t o,
+                                        std::int64_t there) {
     bf16 rounded[16];
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(rounded), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(y)));
-    for (int r = 0; r < rows; ++r)
-      std::memcpy(p.y.row<bf16>(n + r) + o, rounded + r * row,
-                  static_cast<std::size_t>(there) * sizeof(bf16));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(rounded), (__m256i)_mm512_cvtneps_pbh(y));
+    store_results<R>(p, rounded, n, o, there);
   }
 
  private:
-  THIMBLE_ROWS static __m512 add_block(__m512i x, __m512i w, __m512 sum, float scale) {
+  THIMBLE_ROWS_INLINE static __m512 add_block(__m512i x, __m512i w, __m512 sum, float scale) {
     const __m512 part = _mm512_dpbf16_ps(_mm512_setzero_ps(), (__m512bh)x, (__m512bh)w);
     return _mm512_fmadd_ps(part, _mm512_set1_ps(scale), sum);
   }

@@ -1,0 +1,60 @@
+#include "ops/cpu/amx_tiles.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+
+namespace thimble::cpu::tiles {
+
+namespace {
+
+// Linux lets a process use the registers of tiles, 8 KiB a thread, once it has asked.
+bool permitted() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+// What ldtilecfg reads: palette 1, then the bytes of a row and the rows of each tile.
+struct alignas(64) Shapes {
+  std::uint8_t palette = 1, start_row = 0;
+  std::array<std::uint8_t, 14> reserved{};
+  std::array<std::uint16_t, 16> row_bytes{64, 64, 64, 64, 64, 64, 64, 64};
+  std::array<std::uint8_t, 16> rows{16, 16, 16, 16, 16, 16, 16, 16};
+};
+static_assert(sizeof(Shapes) == 64);
+constexpr Shapes kFullTiles;
+
+}  // namespace
+
+bool multiplies_bf16_tiles() {
+  static const bool tiles = multiplies_bf16_pairs() && cpu_features().amx_bf16 && permitted();
+  return tiles;
+}
+
+Scope::Scope(bool wanted) : wanted_(wanted) {
+  if (wanted_) asm volatile("ldtilecfg %0" : : "m"(kFullTiles));
+}
+
+Scope::~Scope() {
+  if (wanted_) asm volatile("tilerelease" : : : "memory");
+}
+
+}  // namespace thimble::cpu::tiles
+
+#else
+
+namespace thimble::cpu::tiles {
+
+bool multiplies_bf16_tiles() {
+  return false;
+}
+
+Scope::Scope(bool wanted) : wanted_(wanted) {}
+Scope::~Scope() = default;
+
+}  // namespace thimble::cpu::tiles
+
+#endif

@@ -1,0 +1,345 @@
+#include "ops/cpu/cached_attention_bf16.h"
+
+#include <algorithm>
+#include <limits>
+#include <numbers>
+
+#include "base/error.h"
+#include "ops/cpu/bf16_tiles.h"
+#include "ops/cpu/thread_scratch.h"
+
+namespace thimble::cpu {
+
+namespace {
+
+constexpr std::int64_t kKeys = 64;              // in a block
+constexpr std::int64_t kLines = 32;             // at most, that pass together
+constexpr std::int64_t kReadBytes = 256 << 10;  // of keys and values read in a row: they stay in L2
+
+struct RunTiles {
+  bf16* queries;              // [lines, D]
+  std::uint32_t* keys_t;      // K^T in pairs [D / 2, kKeys]
+  std::uint32_t* values;      // V in pairs [kKeys / 2, D]
+  std::uint32_t* last_value;  // [D], in pairs with nothing
+  float* scores;              // [lines, kKeys]
+  bf16* weights;              // [lines, kKeys]
+  float* result;              // [lines, D], to be divided by the sum
+  float *highest, *sum;       // [lines]; highest: the highest score so far, times log2(e)
+  std::int64_t* visible;      // [lines] keys that a line sees
+
+  RunTiles(ScratchCutter& cutter, std::int64_t D) {
+    cutter.take(queries, kLines * D);
+    cutter.take(keys_t, D / 2 * kKeys);
+    cutter.take(values, kKeys / 2 * D);
+    cutter.take(last_value, D);
+    cutter.take(scores, kLines * kKeys);
+    cutter.take(weights, kLines * kKeys);
+    cutter.take(result, kLines * D);
+    cutter.take(highest, kLines);
+    cutter.take(sum, kLines);
+    cutter.take(visible, kLines);
+  }
+
+  // The same for the lines from `line` on. Scores and weights are of one head of keys at a time.
+  RunTiles at_line(std::int64_t line, std::int64_t D) const {
+    RunTiles t = *this;
+    t.queries += line * D, t.result += line * D;
+    t.highest += line, t.sum += line, t.visible += line;
+    return t;
+  }
+};
+
+}  // namespace
+
+bool cached_attention_in_bf16_pairs(const CachedAttention& op) {
+  return op.q.dtype == DType::bf16 && op.head_size() % 16 == 0 && op.group() <= kLines &&
+         multiplies_bf16_pairs();
+}
+
+std::vector<QueryRun> cached_attention_runs(const CachedAttention& op, std::int64_t threads) {
+  const auto follows = [&](std::int64_t n) {
+    return *op.slot.row<std::int32_t>(n) == *op.slot.row<std::int32_t>(n - 1) &&
+           *op.position.row<std::int32_t>(n) == *op.position.row<std::int32_t>(n - 1) + 1;
+  };
+  std::vector<QueryRun> rows;
+  for (std::int64_t n = 0; n < op.q.rows; ++n) {
+    if (n == 0 || rows.back().count == kLines / op.group() || !follows(n)) rows.push_back({n, 0, 0, 0});
+    ++rows.back().count;
+  }
+  // The last first: at the end of a prompt there is most to see, and short tasks fill up what time is left.
+  std::ranges::reverse(rows);
+  const std::int64_t kv_heads = op.at.kv_heads,
+                     for_all = static_cast<std::int64_t>(rows.size()) * kv_heads / threads;
+  std::vector<QueryRun> runs;
+  for (QueryRun run : rows) {
+    const std::int64_t together =
+        std::clamp<std::int64_t>(for_all, 1, std::min(kv_heads, kLines / (run.count * op.group())));
+    for (run.kv_begin = 0; run.kv_begin < kv_heads; run.kv_begin = run.kv_end) {
+      run.kv_end = std::min(run.kv_begin + together, kv_heads);
+      runs.push_back(run);
+    }
+  }
+  return runs;
+}
+
+std::int64_t cached_attention_bf16_bytes(std::int64_t head_size) {
+  ScratchCutter cutter;
+  RunTiles(cutter, head_size);
+  return cutter.bytes();
+}
+
+#if defined(__x86_64__)
+
+namespace {
+
+// Reads line after line of some blocks, so that memory sends them as one stream. Heads that take their parts of each row
+// show no order that the processor would see: that took twice as long. So did prefetches, ahead or not, and reading the
+// next blocks between the products of this one.
+void read_rows(const bf16* rows, std::int64_t pitch, std::int64_t count, std::int64_t width) {
+  constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(bf16));
+  for (std::int64_t m = 0; m < count; ++m)
+    for (std::int64_t d = 0; d < width; d += kLine) {
+      const volatile std::uint16_t& line = rows[m * pitch + d].bits;
+      [[maybe_unused]] const std::uint16_t first = line;
+    }
+}
+
+// A line's running softmax meets the scores of another block, of which it sees the first `keys`: they become weights,
+// and what it collected so far is rescaled.
+THIMBLE_BF16_PAIRS void meet_scores(const RunTiles& t, std::int64_t line, std::int64_t keys, float scale,
+                                    std::int64_t D) {
+  constexpr int kVectors = kKeys / pairs::kLanes;
+  const auto seen = keys >= kKeys ? ~std::uint64_t{0} : (std::uint64_t{1} << keys) - 1;
+  const float* scores = t.scores + line * kKeys;
+  const __m512 factor = _mm512_set1_ps(scale * std::numbers::log2e_v<float>);
+  const __m512 minus_infinity = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  __m512 score[kVectors], top = _mm512_set1_ps(t.highest[line]), total = _mm512_setzero_ps();
+#pragma GCC unroll 4
+  for (int w = 0; w < kVectors; ++w) {
+    score[w] = _mm512_mask_mul_ps(minus_infinity, static_cast<__mmask16>(seen >> (w * pairs::kLanes)),
+                                  _mm512_loadu_ps(scores + w * pairs::kLanes), factor);
+    top = _mm512_max_ps(top, score[w]);
+  }
+  top = _mm512_set1_ps(_mm512_reduce_max_ps(top));
+  const __m512 keep = pairs::power_of_two(_mm512_sub_ps(_mm512_set1_ps(t.highest[line]), top));
+#pragma GCC unroll 4
+  for (int w = 0; w < kVectors; ++w) {
+    const __m512 weight = pairs::power_of_two(_mm512_sub_ps(score[w], top));
+    total = _mm512_add_ps(total, weight);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(t.weights + line * kKeys + w * pairs::kLanes),
+                        (__m256i)_mm512_cvtneps_pbh(weight));
+  }
+  t.highest[line] = _mm512_cvtss_f32(top);
+  t.sum[line] = t.sum[line] * _mm512_cvtss_f32(keep) + _mm512_reduce_add_ps(total);
+  for (std::int64_t d = 0; d < D; d += pairs::kLanes) {
+    float* y = t.result + line * D + d;
+    _mm512_storeu_ps(y, _mm512_mul_ps(_mm512_loadu_ps(y), keep));
+  }
+}
+
+// 32 columns of 16 keys, turned: v[i] holds the pair of columns 2 i, 2 i + 1 of each. Keys that are not there are zeros.
+THIMBLE_BF16_PAIRS inline __attribute__((always_inline)) void turn_keys(const bf16* k, std::int64_t pitch,
+                                                                        std::int64_t keys, __m512i (&v)[16]) {
+  if (keys >= pairs::kLanes) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) v[i] = _mm512_loadu_si512(k + i * pitch);
+  } else {
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) v[i] = _mm512_maskz_loadu_epi32(i < keys ? 0xFFFF : 0, k + i * pitch);
+  }
+  pairs::transpose_square(v);
+}
+
+// The same sums as pairs::product of a turned block gives, for L lines, without writing it down: for one or two lines
+// turning takes longer than multiplying. D: a multiple of 32.
+template <int L>
+THIMBLE_BF16_PAIRS void score_few(const bf16* k, std::int64_t pitch, std::int64_t keys, std::int64_t D,
+                                  const bf16* queries, float* scores) {
+  for (std::int64_t r = 0; r < keys; r += pairs::kLanes) {
+    __m512 sum[L] = {};
+    for (std::int64_t c = 0; c < D; c += 2 * pairs::kLanes) {
+      __m512i v[16];
+      turn_keys(k + r * pitch + c, pitch, keys - r, v);
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i)
+#pragma GCC unroll 4
+        for (int l = 0; l < L; ++l)
+          sum[l] = _mm512_dpbf16_ps(sum[l], (__m512bh)pairs::broadcast_pair(queries + l * D + c + 2 * i),
+                                    (__m512bh)v[i]);
+    }
+#pragma GCC unroll 4
+    for (int l = 0; l < L; ++l) _mm512_storeu_ps(scores + l * kKeys + r, sum[l]);
+  }
+}
+
+// 32 columns of the results of L lines.
+template <int L>
+struct FewResults {
+  __m512 low[L], high[L];
+
+  // Two values, times the weights that lie at `weights`, lines kKeys apart.
+  THIMBLE_BF16_PAIRS inline __attribute__((always_inline)) void add(__m512i even, __m512i odd,
+                                                                    const bf16* weights) {
+    const pairs::Words words = pairs::interleave(even, odd);
+#pragma GCC unroll 4
+    for (int l = 0; l < L; ++l) {
+      const auto weight = (__m512bh)pairs::broadcast_pair(weights + l * kKeys);
+      low[l] = _mm512_dpbf16_ps(low[l], weight, (__m512bh)words.low);
+      high[l] = _mm512_dpbf16_ps(high[l], weight, (__m512bh)words.high);
+    }
+  }
+};
+
+template <int L>
+THIMBLE_BF16_PAIRS void collect_few(const bf16* v, std::int64_t pitch, std::int64_t keys, std::int64_t D,
+                                    const bf16* weights, float* result) {
+  for (std::int64_t c = 0; c < D; c += 2 * pairs::kLanes) {
+    FewResults<L> y;
+#pragma GCC unroll 4
+    for (int l = 0; l < L; ++l) {
+      y.low[l] = _mm512_loadu_ps(result + l * D + c);
+      y.high[l] = _mm512_loadu_ps(result + l * D + c + pairs::kLanes);
+    }
+    std::int64_t m = 0;
+    for (; m + 2 <= keys; m += 2)
+      y.add(_mm512_loadu_si512(v + m * pitch + c), _mm512_loadu_si512(v + (m + 1) * pitch + c), weights + m);
+    if (m < keys) y.add(_mm512_loadu_si512(v + m * pitch + c), _mm512_setzero_si512(), weights + m);
+#pragma GCC unroll 4
+    for (int l = 0; l < L; ++l) {
+      _mm512_storeu_ps(result + l * D + c, y.low[l]);
+      _mm512_storeu_ps(result + l * D + c + pairs::kLanes, y.high[l]);
+    }
+  }
+}
+
+// Keys and values of one head: a block of them.
+struct KeyBlock {
+  const bf16 *k, *v;
+  std::int64_t k_pitch, v_pitch, begin, keys;
+};
+
+THIMBLE_BF16_PAIRS void weigh(const CachedAttention& op, const RunTiles& t, std::int64_t lines,
+                              std::int64_t begin) {
+  for (std::int64_t line = 0; line < lines; ++line) {
+    const std::int64_t seen = t.visible[line] - begin;
+    if (seen > 0)
+      meet_scores(t, line, seen, op.at.scale, op.head_size());
+    else
+      std::fill_n(t.weights + line * kKeys, kKeys, bf16{});
+  }
+}
+
+template <int L>
+THIMBLE_BF16_PAIRS void few_meet_block(const CachedAttention& op, const RunTiles& t, const KeyBlock& of) {
+  const std::int64_t D = op.head_size();
+  score_few<L>(of.k, of.k_pitch, of.keys, D, t.queries, t.scores);
+  weigh(op, t, L, of.begin);
+  collect_few<L>(of.v, of.v_pitch, of.keys, D, t.weights, t.result);
+}
+
+// The values that each query sees, and none of those behind: a NaN there would come through a weight of 0.
+THIMBLE_BF16_PAIRS void collect_seen(const CachedAttention& op, const RunTiles& t, std::int64_t lines,
+                                     std::int64_t begin) {
+  const std::int64_t D = op.head_size(), G = op.group();
+  for (std::int64_t line = 0; line < lines; line += G) {
+    const std::int64_t seen = std::clamp<std::int64_t>(t.visible[line] - begin, 0, kKeys), whole = seen / 2;
+    const bf16* weights = t.weights + line * kKeys;
+    float* result = t.result + line * D;
+    pairs::product<pairs::Into::add>(G, D, whole, weights, kKeys, t.values, D, result, D);
+    if (seen % 2 == 0) continue;
+    for (std::int64_t d = 0; d < D; ++d) t.last_value[d] = t.values[whole * D + d] & 0xFFFF;
+    pairs::product<pairs::Into::add>(G, D, 1, weights + 2 * whole, kKeys, t.last_value, D, result, D);
+  }
+}
+
+THIMBLE_BF16_PAIRS void many_meet_block(const CachedAttention& op, const RunTiles& t, std::int64_t lines,
+                                        const KeyBlock& of) {
+  const std::int64_t D = op.head_size(), pairs_of_keys = (of.keys + 1) / 2;
+  pairs::transpose_words(of.k, of.k_pitch * 2, of.keys, D / 2, t.keys_t, kKeys);
+  pairs::interleave_rows(of.v, of.v_pitch, of.keys, D, t.values, pairs_of_keys);
+  pairs::product<pairs::Into::store>(lines, kKeys, D / 2, t.queries, D, t.keys_t, kKeys, t.scores, kKeys);
+  weigh(op, t, lines, of.begin);
+  if (t.visible[0] < of.begin + of.keys) return collect_seen(op, t, lines, of.begin);
+  pairs::product<pairs::Into::add>(lines, D, pairs_of_keys, t.weights, kKeys, t.values, D, t.result, D);
+}
+
+void meet_block(const CachedAttention& op, const RunTiles& t, std::int64_t lines, const KeyBlock& of) {
+  const bool few = t.visible[0] == t.visible[lines - 1] && op.head_size() % (2 * pairs::kLanes) == 0;
+  switch (few ? lines : 0) {
+    case 1:
+      return few_meet_block<1>(op, t, of);
+    case 2:
+      return few_meet_block<2>(op, t, of);
+    case 3:
+      return few_meet_block<3>(op, t, of);
+    case 4:
+      return few_meet_block<4>(op, t, of);
+    default:
+      return many_meet_block(op, t, lines, of);
+  }
+}
+
+// The lines of a run: head of keys by head of keys, query by query, its heads side by side.
+void start_lines(const CachedAttention& op, const QueryRun& run, const RunTiles& t) {
+  const std::int64_t D = op.head_size(), G = op.group();
+  std::int64_t line = 0;
+  for (std::int64_t kv = run.kv_begin; kv < run.kv_end; ++kv)
+    for (std::int64_t n = run.begin; n < run.begin + run.count; ++n, line += G) {
+      std::copy_n(op.q.row<bf16>(n) + kv * G * D, G * D, t.queries + line * D);
+      std::fill_n(t.visible + line, G, *op.position.row<std::int32_t>(n) + std::int64_t{1});
+    }
+  std::fill_n(t.highest, line, -std::numeric_limits<float>::infinity());
+  std::fill_n(t.sum, line, 0.0f);
+  std::fill_n(t.result, line * D, 0.0f);
+}
+
+THIMBLE_BF16_PAIRS void finish_lines(const CachedAttention& op, const QueryRun& run, const RunTiles& t) {
+  const std::int64_t D = op.head_size(), G = op.group();
+  std::int64_t line = 0;
+  for (std::int64_t kv = run.kv_begin; kv < run.kv_end; ++kv)
+    for (std::int64_t n = run.begin; n < run.begin + run.count; ++n)
+      for (std::int64_t h = kv * G; h < (kv + 1) * G; ++h, ++line)
+        for (std::int64_t d = 0; d < D; d += pairs::kLanes) {
+          const __m512 y =
+              _mm512_div_ps(_mm512_loadu_ps(t.result + line * D + d), _mm512_set1_ps(t.sum[line]));
+          _mm256_storeu_si256(reinterpret_cast<__m256i*>(op.y.row<bf16>(n) + h * D + d),
+                              (__m256i)_mm512_cvtneps_pbh(y));
+        }
+}
+
+}  // namespace
+
+void cached_attention_bf16_run(const CachedAttention& op, const QueryRun& run, std::byte* scratch) {
+  const std::int64_t D = op.head_size(), heads = run.kv_end - run.kv_begin, lines = run.count * op.group();
+  ScratchCutter cutter(scratch);
+  const RunTiles t(cutter, D);
+  start_lines(op, run, t);
+  const std::int64_t first = *op.slot.row<std::int32_t>(run.begin) * std::int64_t{op.at.context},
+                     end = t.visible[lines - 1];
+  const std::int64_t k_pitch = op.k_cache.stride, v_pitch = op.v_cache.stride;
+  const bf16 *k = op.k_cache.row<bf16>(first) + run.kv_begin * D,
+             *v = op.v_cache.row<bf16>(first) + run.kv_begin * D;
+  const std::int64_t read_together = kKeys * std::max<std::int64_t>(1, kReadBytes / (4 * kKeys * heads * D));
+  for (std::int64_t begin = 0; begin < end; begin += kKeys) {
+    const std::int64_t keys = std::min(kKeys, end - begin);
+    if (begin % read_together == 0) {
+      const std::int64_t rows = std::min(read_together, end - begin);
+      read_rows(k + begin * k_pitch, k_pitch, rows, heads * D);
+      read_rows(v + begin * v_pitch, v_pitch, rows, heads * D);
+    }
+    for (std::int64_t kv = 0; kv < heads; ++kv)
+      meet_block(op, t.at_line(kv * lines, D), lines,
+                 {k + begin * k_pitch + kv * D, v + begin * v_pitch + kv * D, k_pitch, v_pitch, begin, keys});
+  }
+  finish_lines(op, run, t);
+}
+
+#else
+
+void cached_attention_bf16_run(const CachedAttention&, const QueryRun&, std::byte*) {
+  fail("[cached_attention] was not built for AVX-512 BF16");
+}
+
+#endif
+
+}  // namespace thimble::cpu
