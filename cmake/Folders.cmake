@@ -9,7 +9,7 @@ option(THIMBLE_UNITY "Compile the files of a library ten at a time: half the tim
 function(thimble_library name)
   cmake_parse_arguments(ARG "" "" "DEPENDS;LIBS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cpp")
-  list(FILTER sources EXCLUDE REGEX "/cuda/")  # the plugin's
+  list(FILTER sources EXCLUDE REGEX "/(cuda|mpi|nccl)/")  # the plugins'
   add_library(thimble_${name} STATIC ${sources})
   target_include_directories(thimble_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>"
                                                     "$<INSTALL_INTERFACE:include/thimble>")

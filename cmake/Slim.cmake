@@ -23,6 +23,6 @@ function(thimble_travels component)
           LIBRARY DESTINATION . COMPONENT ${component} EXCLUDE_FROM_ALL)
   # The system's own libraries belong to its kernel and compiler, CUDA's to its driver.
   install(RUNTIME_DEPENDENCY_SET ${component} COMPONENT ${component} EXCLUDE_FROM_ALL DESTINATION .
-          PRE_EXCLUDE_REGEXES "^libcu" "^libnv"
+          PRE_EXCLUDE_REGEXES "^libcu" "^libnv" "^libnccl"
           POST_EXCLUDE_REGEXES "/(ld-linux.*|libc|libm|libmvec|libdl|librt|libpthread|libresolv|libstdc\\+\\+|libgcc_s)\\.so")
 endfunction()

@@ -8,7 +8,7 @@ product_packages=(
   libutf8proc-dev libpcre2-dev libsentencepiece-dev libzstd-dev zlib1g-dev
   libedit-dev
 )
-test_packages=(libgtest-dev libbenchmark-dev nodejs npm chromium zsh fish mandoc mmdebstrap)
+test_packages=(libgtest-dev libbenchmark-dev nodejs npm chromium zsh fish mandoc mmdebstrap libopenmpi-dev openmpi-bin iproute2)
 
 # Those of the given packages that are not installed, one per line. A package that another one provides counts
 # as installed: nodejs from elsewhere than Debian brings npm along.

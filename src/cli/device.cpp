@@ -12,11 +12,11 @@ Option device_option() {
   return option;
 }
 
-std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log& log) {
+std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log& log, int card) {
   const std::string device = arguments.text("device");
   if (device == "cpu") return cpu_runtime();
-  if (device == "cuda") return open_cuda();
-  DeviceChoice choice = choose_device();
+  if (device == "cuda") return open_cuda(card);
+  DeviceChoice choice = choose_device(card);
   if (choice.runtime->device() == Device::cuda)
     log.info("computing on {}", choice.reason);
   else

@@ -17,6 +17,7 @@
 #include "cli/console.h"
 #include "cli/libraries.h"
 #include "cli/parse.h"
+#include "dist/plugins.h"
 #include "ops/cuda_plugin.h"
 #include "ops/kernel_choice.h"
 
@@ -98,6 +99,11 @@ Json as_json(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
                          .set("available", cuda)
                          .set("reason", cuda ? Json(nullptr) : Json(card.reason))
                          .set("name", cuda ? Json(card.runtime->facts().name) : Json(nullptr)));
+  for (const auto& [name, state] : {std::pair{"mpi", mpi_state()}, std::pair{"nccl", nccl_state()}})
+    report.set(name, Json::object()
+                         .set("available", state.available)
+                         .set("reason", state.available ? Json(nullptr) : Json(state.text))
+                         .set("library", state.available ? Json(state.text) : Json(nullptr)));
   if (copy)
     report.set("copy", Json::object()
                            .set("gigabytes_per_second", copy->gigabytes_per_second)
@@ -179,9 +185,10 @@ std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& 
   table.row({"memory", memory_text(machine)});
   table.row({"disk", disk_text(disk)});
   table.row({"libraries", library_text()});
-  for (const auto& [name, reason] : missing_libraries()) table.row({name, reason});
   table.row({"training", fmt::format("{}: {}", dtype.dtype, dtype.reason)});
   table.row({"cuda", card_text(choose_device())});
+  table.row({"mpi", mpi_state().text});
+  table.row({"nccl", nccl_state().text});
   if (copy)
     table.row({"copy", fmt::format("{:.1f} GB/s read + written (median of {} copies of {}, {} threads)",
                                    copy->gigabytes_per_second, copy->repeats,

@@ -9,7 +9,10 @@
 #include "cli/console.h"
 #include "cli/device.h"
 #include "cli/parse.h"
+#include "cli/ranks.h"
 #include "cli/train_inputs.h"
+#include "dist/exchange.h"
+#include "dist/plugins.h"
 #include "golf/run.h"
 
 namespace thimble {
@@ -37,32 +40,54 @@ int exit_code(const TrainResult& training) {
   return training.status == "diverged" ? 1 : 0;
 }
 
-int run_golf_command(const Arguments& arguments, Console& console) {
-  if (arguments.flag("list-env")) {
-    console.print(golf_variables_text());
-    return 0;
-  }
+int golf_on_rank(const Arguments& arguments, Console& console, const std::shared_ptr<Communicator>& ranks) {
   const Interrupt interrupt;
   GolfSettings golf;
-  as_usage([&] {
-    golf = golf_settings({.script = arguments.text("like") == "torch" ? GolfScript::torch : GolfScript::mlx,
-                          .plus = arguments.flag("plus"),
-                          .environment = variables_from(arguments),
-                          .flags = [&](ConfigBuilder& settings) { put_settings(arguments, settings); }});
+  together(*ranks, "reading the settings", [&] {
+    as_usage([&] {
+      golf = golf_settings({.script = arguments.text("like") == "torch" ? GolfScript::torch : GolfScript::mlx,
+                            .plus = arguments.flag("plus"),
+                            .environment = variables_from(arguments),
+                            .flags = [&](ConfigBuilder& settings) { put_settings(arguments, settings); }});
+    });
+  });
+  share_text(*ranks, golf.run_id, "RUN_ID");
+  golf.ranks = ranks->size();
+  std::shared_ptr<DeviceRuntime> device;
+  together(*ranks, "opening the device", [&] {
+    check(golf.grad_accum_steps % golf.ranks == 0, Hint{"1, 2, 4 or 8 ranks share its 8 spans"},
+          "{} ranks cannot share {} spans of a step equally", golf.ranks, golf.grad_accum_steps);
+    device = device_from(arguments, console.log(), ranks->local_rank());
   });
   const GolfResult result = run_golf(
       golf, {.print = [&](std::string_view line) { console.print(fmt::format("{}\n", line)); },
              .log = console.log(),
              .interrupt = interrupt,
-             .device = device_from(arguments, console.log()),
+             .device = device,
+             .ranks = ranks,
+             .cards = join_cards(*ranks, device),
              .force = arguments.flag("force"),
              .code_bytes = static_cast<std::uint64_t>(arguments.integer("code-bytes", {.least = 0}))});
+  if (!ranks->first()) return 0;
   if (result.training.status == "interrupted")
     console.log().warning("interrupted at step {}: go on with `thimble train --resume {}`",
                           result.training.steps, golf.run_folder().string());
   if (result.training.status == "diverged")
     console.log().warning("the run diverged at step {}: nothing was exported", result.training.steps);
   return exit_code(result.training);
+}
+
+int run_golf_command(const Arguments& arguments, Console& console) {
+  if (arguments.flag("list-env")) {
+    console.print(golf_variables_text());
+    return 0;
+  }
+  const std::shared_ptr<Communicator> ranks = ranks_from(arguments);
+  Console silent(false, true);
+  return on_ranks(*ranks, [&] {
+    check_same_command(*ranks, arguments);
+    return golf_on_rank(arguments, ranks->first() ? console : silent, ranks);
+  });
 }
 
 }  // namespace
@@ -94,6 +119,7 @@ Command golf_command() {
             .help = "one setting, on top of the environment",
             .repeated = true},
            device_option(),
+           rank_timeout_option(),
            common::force(),
            common::threads(),
            common::quiet()},

@@ -13,6 +13,7 @@
 #include <histedit.h>
 #endif
 
+#include "dist/plugins.h"
 #include "ops/kernel_choice.h"
 
 namespace thimble {
@@ -63,7 +64,10 @@ std::vector<Library> libraries() {
 }
 
 std::vector<MissingLibrary> missing_libraries() {
-  return {{"MPI", "not built"}, {"NCCL", "not built"}};
+  std::vector<MissingLibrary> missing;
+  if (const PluginState mpi = mpi_state(); !mpi.available) missing.push_back({"MPI", mpi.text});
+  if (const PluginState nccl = nccl_state(); !nccl.available) missing.push_back({"NCCL", nccl.text});
+  return missing;
 }
 
 }  // namespace thimble

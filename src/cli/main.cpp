@@ -21,6 +21,8 @@
 #include "cli/help.h"
 #include "cli/openmp_waiting.h"
 #include "cli/parse.h"
+#include "cli/ranks.h"
+#include "dist/launch.h"
 
 namespace thimble {
 
@@ -37,7 +39,9 @@ void apply_threads(const Arguments& arguments) {
   if (arguments.given("threads"))
     set_threads(static_cast<int>(arguments.integer("threads", {.least = 1, .most = 4096})));
   else if (!std::getenv("OMP_NUM_THREADS"))
-    set_threads(usable_cpus());  // OpenMP itself does not know a container's limit
+    // OpenMP itself knows neither a container's limit nor that other ranks share the machine.
+    set_threads(
+        threads_of_rank(read_launch(), usable_cpus(), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))));
 }
 
 int run_command(const Command& command, const Words& words, char** argv) {
@@ -108,10 +112,12 @@ int run_thimble(int argc, char** argv) {
     report("interrupted");
     return kExitInterrupted;
   } catch (const UsageError& error) {
+    let_first_rank_speak();
     report(describe(error));
     report(fmt::format("run 'thimble {}--help'", topic));
     return kExitUsage;
   } catch (const Error& error) {
+    let_first_rank_speak();
     report(describe(error));
   } catch (const std::bad_alloc&) {
     report("error: out of memory\nhint: make the model, the batch or the context smaller");

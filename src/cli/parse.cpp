@@ -203,6 +203,13 @@ const Arguments::Slot& Arguments::slot(std::string_view name) const {
   return found->second;
 }
 
+std::string Arguments::spoken() const {
+  std::string text;
+  for (const auto& [name, slot] : slots_)
+    for (const std::string& value : slot.values) text += fmt::format("{} {}\n", slot.label, value);
+  return text;
+}
+
 bool Arguments::given(std::string_view name) const {
   return !slot(name).values.empty();
 }

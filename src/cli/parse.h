@@ -40,6 +40,8 @@ class Arguments {
   double number(std::string_view name, Range<double> range = {}) const;
   const std::vector<std::string>& list(std::string_view name) const;
 
+  std::string spoken() const;  // everything that was given, a line each: "--steps 20"
+
  private:
   friend class Parser;
   struct Slot {

@@ -14,9 +14,12 @@
 #include "cli/device.h"
 #include "cli/dry_run.h"
 #include "cli/parse.h"
+#include "cli/ranks.h"
 #include "cli/train_inputs.h"
 #include "cli/train_watch.h"
 #include "data/data_folder.h"
+#include "dist/exchange.h"
+#include "dist/plugins.h"
 #include "model/depth.h"
 #include "model/presets.h"
 #include "train/checkpoint.h"
@@ -102,24 +105,30 @@ int exit_code(const TrainResult& result) {
   return result.status == "diverged" ? 1 : 0;
 }
 
-int run_and_print(TrainRequest request, TrainWatch& watch, Console& console, const Interrupt& interrupt) {
+int run_and_print(TrainRequest request, const Arguments& arguments, Console& console,
+                  const Interrupt& interrupt) {
   const SaveSignal save_now;
-  watch.attach(request);
+  std::optional<TrainWatch> watch;  // of the first rank
+  together(*request.ranks, "looking on", [&] {
+    if (!request.ranks->first()) return;
+    watch.emplace(arguments, request.run, console);
+    watch->attach(request);
+  });
   const TrainResult result = train(request, console.log(), console.progress(), interrupt, &save_now);
-  print_result(result, watch.finish(), console);
+  if (!watch) return 0;
+  print_result(result, watch->finish(), console);
   print_next(request, result, console);
   return exit_code(result);
 }
 
-int resume(const Arguments& arguments, Console& console) {
-  const Interrupt interrupt;
+TrainRequest resume_request(const Arguments& arguments, Console& console,
+                            const std::shared_ptr<Communicator>& ranks) {
   const std::filesystem::path run = arguments.path("resume");
   for (std::string_view name : {"preset", "config", "depth", "output", "tokenizer", "val-fraction", "order",
                                 "chat", "init", "dry-run"})
     if (arguments.given(name))
       throw UsageError(fmt::format("--{} cannot be changed by --resume", name),
                        Hint{"a run keeps its settings; --set and flags change those of training"});
-  TrainWatch watch(arguments, run, console);
   PosixFileOps disk;
   CheckpointHead head = read_checkpoint_head(SafetensorsFile::open(RunFolder(disk, run).newest()));
   constexpr std::uint64_t kMaxSettingsBytes = 1 << 20;
@@ -127,16 +136,24 @@ int resume(const Arguments& arguments, Console& console) {
   DataSettings source = DataSettings::from_json(read_file(settings, kMaxSettingsBytes), settings.string());
   if (arguments.given("data")) source.data = std::filesystem::absolute(arguments.path("data"));
   if (arguments.given("val-data")) source.val_data = std::filesystem::absolute(arguments.path("val-data"));
-  return run_and_print({.config = changed_by(arguments, head.config),
-                        .tokenizer = std::move(head.tokenizer),
-                        .source = source,
-                        .source_was_named = arguments.given("data") || arguments.given("val-data"),
-                        .run = run,
-                        .device = device_from(arguments, console.log()),
-                        .resume = true,
-                        .force = arguments.flag("force"),
-                        .stop_after = arguments.integer("stop-after", {.least = 0})},
-                       watch, console, interrupt);
+  return {.config = changed_by(arguments, head.config),
+          .tokenizer = std::move(head.tokenizer),
+          .source = source,
+          .source_was_named = arguments.given("data") || arguments.given("val-data"),
+          .run = run,
+          .device = device_from(arguments, console.log(), ranks->local_rank()),
+          .ranks = ranks,
+          .resume = true,
+          .force = arguments.flag("force"),
+          .stop_after = arguments.integer("stop-after", {.least = 0})};
+}
+
+int resume(const Arguments& arguments, Console& console, const std::shared_ptr<Communicator>& ranks) {
+  const Interrupt interrupt;
+  TrainRequest request;
+  together(*ranks, "reading the run", [&] { request = resume_request(arguments, console, ranks); });
+  request.cards = join_cards(*ranks, request.device);
+  return run_and_print(std::move(request), arguments, console, interrupt);
 }
 
 int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& derivations, Console& console) {
@@ -168,38 +185,75 @@ void settle_vocabulary(const Tokenizer& tokenizer, bool of_init, ConfigBuilder& 
   settings.derive("vocab_size", tokens);
 }
 
-int run_train(const Arguments& arguments, Console& console) {
-  if (arguments.given("resume")) return resume(arguments, console);
-  ConfigBuilder settings = settings_from(arguments);
+// What a new run begins with, before its data and tokenizer are there.
+struct Beginning {
+  ConfigBuilder settings;
   std::vector<std::string> derivations;
-  if (arguments.given("depth"))
-    derivations = apply_depth(settings, arguments.integer("depth", {.least = 1, .most = kMaxDepth}));
   std::optional<ModelFile> init;
-  if (arguments.given("init")) {
+
+  explicit Beginning(const Arguments& arguments) : settings(settings_from(arguments)) {
+    if (arguments.given("depth"))
+      derivations = apply_depth(settings, arguments.integer("depth", {.least = 1, .most = kMaxDepth}));
+    if (!arguments.given("init")) return;
     init = open_model(arguments.path("init"));
     take_model_settings(*init, arguments.given("preset"), settings);
   }
-  if (arguments.flag("dry-run")) return dry_run(settings, derivations, console);
+  std::string preset() const { return settings.preset_name().empty() ? "run" : settings.preset_name(); }
+};
 
+TrainRequest new_request(const Arguments& arguments, Console& console, Beginning& begin,
+                         const DataSettings& source, const std::shared_ptr<const Tokenizer>& tokenizer,
+                         const std::shared_ptr<Communicator>& ranks) {
+  settle_vocabulary(*tokenizer, begin.init.has_value(), begin.settings);
+  // Packed rows are made of documents.
+  if (source.order == ReadOrder::packed) begin.settings.derive("isolate", true);
+  TrainRequest request{
+      .config = begin.settings.resolve(),
+      .tokenizer = tokenizer,
+      .source = source,
+      .run = arguments.given("output") ? arguments.path("output") : RunFolder::next_free(begin.preset()),
+      .device = device_from(arguments, console.log(), ranks->local_rank()),
+      .ranks = ranks,
+      .force = arguments.flag("force"),
+      .stop_after = arguments.integer("stop-after", {.least = 0})};
+  if (begin.init) request.initial_weights = initial_weights(*begin.init, request.config.model);
+  begin.init.reset();  // its copy of the weights is not needed while training
+  return request;
+}
+
+int start(const Arguments& arguments, Console& console, const std::shared_ptr<Communicator>& ranks) {
   const Interrupt interrupt;
-  const std::string preset = settings.preset_name().empty() ? "run" : settings.preset_name();
-  const std::filesystem::path run =
-      arguments.given("output") ? arguments.path("output") : RunFolder::next_free(preset);
-  const DataSettings source = data_from(arguments, preset);
-  TrainWatch watch(arguments, run, console);
-  const auto tokenizer = tokenizer_from(arguments, source, init ? &*init : nullptr, console, interrupt);
-  settle_vocabulary(*tokenizer, init.has_value(), settings);
-  if (source.order == ReadOrder::packed) settings.derive("isolate", true);  // its rows are made of documents
-  TrainRequest request{.config = settings.resolve(),
-                       .tokenizer = tokenizer,
-                       .source = source,
-                       .run = run,
-                       .device = device_from(arguments, console.log()),
-                       .force = arguments.flag("force"),
-                       .stop_after = arguments.integer("stop-after", {.least = 0})};
-  if (init) request.initial_weights = initial_weights(*init, request.config.model);
-  init.reset();  // its copy of the weights is not needed while training
-  return run_and_print(std::move(request), watch, console, interrupt);
+  std::optional<Beginning> begin;
+  DataSettings source;
+  together(*ranks, "reading the settings", [&] {
+    begin.emplace(arguments);
+    source = data_from(arguments, begin->preset());
+  });
+  const auto tokenizer =
+      tokenizer_on_all(*ranks, arguments, source, begin->init ? &*begin->init : nullptr, console, interrupt);
+  TrainRequest request;
+  together(*ranks, "settling the run",
+           [&] { request = new_request(arguments, console, *begin, source, tokenizer, ranks); });
+  std::string run =
+      request.run.string();  // of the first rank: the others may see its folder as taken already
+  share_text(*ranks, run, "the run's folder");
+  request.run = run;
+  request.cards = join_cards(*ranks, request.device);
+  return run_and_print(std::move(request), arguments, console, interrupt);
+}
+
+int run_train(const Arguments& arguments, Console& console) {
+  if (arguments.flag("dry-run") && !arguments.given("resume")) {
+    const Beginning begin(arguments);
+    return dry_run(begin.settings, begin.derivations, console);
+  }
+  const std::shared_ptr<Communicator> ranks = ranks_from(arguments);
+  Console silent(false, true);
+  Console& own = ranks->first() ? console : silent;
+  return on_ranks(*ranks, [&] {
+    check_same_command(*ranks, arguments);
+    return arguments.given("resume") ? resume(arguments, own, ranks) : start(arguments, own, ranks);
+  });
 }
 
 }  // namespace
@@ -242,6 +296,7 @@ Command train_command() {
             .help = "save and stop after N steps; 0: at the end"},
            {.name = "dry-run", .help = "print the resolved settings and what they cost, and stop"},
            device_option(),
+           rank_timeout_option(),
            common::force(),
            common::threads(),
            common::json(),
@@ -250,6 +305,7 @@ Command train_command() {
                    "thimble train --data chats.jsonl --preset chat --tokenizer bpe:1024 -o runs/chat",
                    "thimble train --resume runs/book --steps 5000",
                    "thimble train --data letters.txt --init runs/book --matrix-lr 0.002 -o runs/letters",
+                   "mpirun -n 4 thimble train --data book.txt -o runs/book",
                    "thimble train --preset golf --dry-run",
                    "thimble train --preset llama --depth 6 --dry-run",
                    "thimble train --preset golf --set layers=11 --logit-softcap 0 --dry-run"},

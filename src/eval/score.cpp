@@ -46,6 +46,8 @@ class Scoring {
         left_(options.val_tokens > 0 ? options.val_tokens : std::numeric_limits<std::int64_t>::max()),
         limited_(options.val_tokens > 0),
         borders_(stretches(set, static_cast<std::uint64_t>(T_), options.isolate)),
+        rank_(static_cast<std::uint64_t>(options.rank)),
+        ranks_(static_cast<std::uint64_t>(options.ranks)),
         interrupt_(interrupt),
         on_scored_(options.on_scored),
         bar_(progress, "scoring", "tokens",
@@ -60,7 +62,7 @@ class Scoring {
     for (std::size_t i = 0; i + 1 < borders_.size() && left_ > 0; ++i)
       read(borders_[i], borders_[i + 1] - borders_[i]);
     scorer_.finish();
-    check(score_.tokens > 0, "there is nothing to score");
+    check(score_.tokens > 0 || ranks_ > 1, "there is nothing to score");
     return score_;
   }
 
@@ -76,7 +78,7 @@ class Scoring {
       std::fill_n(grid.target.begin(), span.scored_from, -1);
       const std::int64_t targets = limit_targets(left_, grid.target);
       left_ -= targets;
-      if (targets > 0)
+      if (targets > 0 && windows_++ % ranks_ == rank_)
         scorer_.add({std::move(grid.input), std::move(grid.target), begin + span.begin + span.count});
     }
   }
@@ -97,6 +99,7 @@ class Scoring {
   std::int64_t T_, stride_, left_;
   bool limited_;
   std::vector<std::uint64_t> borders_;
+  std::uint64_t rank_, ranks_, windows_ = 0;
   const Interrupt* interrupt_;
   std::function<void(std::int64_t)> on_scored_;
   Score score_;

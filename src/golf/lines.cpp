@@ -87,7 +87,7 @@ std::vector<std::string> torch_lines(const GolfSettings& golf, const GolfData& d
       fmt::format("train_loader:dataset:{} train_shards:{}", data.name, data.train_shards),
       val_loader_line(golf, data),
       fmt::format("model_params:{}", table.count()),
-      fmt::format("world_size:1 grad_accum_steps:{}", golf.grad_accum_steps),
+      fmt::format("world_size:{} grad_accum_steps:{}", golf.ranks, golf.grad_accum_steps / golf.ranks),
       "sdp_backends:cudnn=False flash=False mem_efficient=False math=False thimble=True",
       fmt::format("attention_mode:gqa num_heads:{} num_kv_heads:{}", model.heads, model.kv_heads),
       fmt::format("tie_embeddings:{} embed_lr:{} head_lr:{} matrix_lr:{} scalar_lr:{}",

@@ -6,6 +6,7 @@
 #include "base/files.h"
 #include "base/version.h"
 #include "data/data_folder.h"
+#include "dist/exchange.h"
 #include "golf/finish.h"
 #include "golf/lines.h"
 #include "model/compute_dtype.h"
@@ -75,7 +76,7 @@ std::string preamble(const GolfSettings& golf) {
 }
 
 TrainRequest training(const GolfSettings& golf, const GolfSurroundings& around,
-                      std::shared_ptr<const Tokenizer> tokenizer, TrainObserver& observer) {
+                      std::shared_ptr<const Tokenizer> tokenizer, TrainObserver* observer) {
   const bool mlx = golf.script == GolfScript::mlx;
   DataSettings source{.data = fs::absolute(golf.data), .order = mlx ? ReadOrder::golf_mlx : ReadOrder::golf};
   if (mlx) source.sub_batch_tokens = golf.sub_batch_tokens;
@@ -84,9 +85,11 @@ TrainRequest training(const GolfSettings& golf, const GolfSurroundings& around,
           .source = source,
           .run = golf.run_folder(),
           .device = around.device,
+          .ranks = around.ranks,
+          .cards = around.cards,
           .force = around.force,
           .validate_first = golf.config.train.val_every > 0,
-          .observer = &observer,
+          .observer = observer,
           .clock = around.clock};
 }
 
@@ -100,9 +103,17 @@ Log only_warnings(const Log& log) {
 }  // namespace
 
 GolfResult run_golf(const GolfSettings& golf, const GolfSurroundings& around) {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  together(*around.ranks, "opening the data", [&] {
+    tokenizer = open_golf_tokenizer(golf);
+    open_golf_folder(golf);
+  });
+  if (!around.ranks->first())
+    return {.training = train(training(golf, around, tokenizer, nullptr), Log::nowhere(),
+                              ProgressOutput::nowhere(), around.interrupt),
+            .roundtrip = {}};
   for (const std::string& note : golf.notes) around.log.info("{}", note);
   for (const std::string& warning : golf.warnings) around.log.warning("{}", warning);
-  const auto tokenizer = open_golf_tokenizer(golf);
   const DataFolder folder = open_golf_folder(golf);
   check_tokenizer(folder, *tokenizer, golf.tokenizer);
   const TokenSet val =
@@ -123,7 +134,7 @@ GolfResult run_golf(const GolfSettings& golf, const GolfSurroundings& around) {
 
   GolfLines lines(golf, data, log);
   GolfResult result;
-  result.training = train(training(golf, around, tokenizer, lines), only_warnings(around.log),
+  result.training = train(training(golf, around, tokenizer, &lines), only_warnings(around.log),
                           ProgressOutput::nowhere(), around.interrupt);
   const std::string& status = result.training.status;
   if (status == "interrupted" || status == "diverged") return result;

@@ -24,6 +24,8 @@ struct GolfSurroundings {
   const Log& log;        // what is not part of theirs: notes and warnings
   const Interrupt& interrupt;
   std::shared_ptr<DeviceRuntime> device = cpu_runtime();
+  std::shared_ptr<Communicator> ranks = alone();  // the first alone logs and writes
+  std::shared_ptr<DeviceCommunicator> cards = {};
   bool force = false;            // outputs of the same RUN_ID are replaced
   std::uint64_t code_bytes = 0;  // for train_gpt.py's "Code size"
   std::function<double()> clock = seconds_now;

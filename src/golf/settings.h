@@ -29,6 +29,7 @@ struct GolfSettings {
   std::int64_t train_log_every = 0, val_batch_tokens = 0;  // of one validation batch
   std::int64_t train_batch_tokens = 0;                     // as asked for: what is read may be a little less
   std::int64_t grad_accum_steps = 8, sub_batch_tokens = 0, val_batch_size = 0;
+  int ranks = 1;                                                 // that train together
   double max_wallclock_seconds = 0;                              // as asked for
   std::vector<std::string> keep_f32;                             // patterns
   std::vector<std::pair<std::string, std::string>> environment;  // known variables that were set

@@ -145,7 +145,9 @@ double Model::add_gradients(const Rows& rows, std::span<float> gradients, const 
   bound.set_inputs(rows, options.dropout_seed);
   if (context_->device() == Device::cpu) {
     bind_gradients(bound, gradients.data());
+    if (options.after_step) bound.program().set_after_step(*options.after_step);
     run(bound);
+    bound.program().set_after_step({});
   } else {
     add_gradients_of_device(bound, gradients);
   }

@@ -42,6 +42,7 @@ struct GradientOptions {
   int qat_bits = 0;
   bool recompute = false;
   std::uint64_t dropout_seed = 0;
+  const Program::AfterStep* after_step = nullptr;  // hears of every step of the program
 };
 
 // What forward and backward of `rows` rows take, beside weights and optimizer.

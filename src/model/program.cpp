@@ -43,18 +43,26 @@ void Program::bind_gradient(Value parameter, const Tensor& tensor) {
 
 void Program::prepare(Profile* profile) {
   make_calls();
-  execute(prepare_calls_, profile);
+  execute(prepare_calls_, profile, {});
 }
 
 void Program::run(Profile* profile) {
   make_calls();
-  execute(calls_, profile);
+  execute(calls_, profile, after_step_);
 }
 
 Tensor Program::tensor(Value kept) const {
   const auto place = std::ranges::find(options_.keep, kept);
   check(place != options_.keep.end(), "[program] '{}' is not kept after a run", tape_.info(kept).name);
   return buffer_tensor(schedule_.kept[static_cast<std::size_t>(place - options_.keep.begin())], kept);
+}
+
+int Program::last_writer(Value parameter) const {
+  for (std::size_t i = schedule_.steps.size(); i-- > 0;)
+    for (const Place& place : schedule_.steps[i].d_in)
+      if (place.kind == Place::Kind::bound_gradient && place.value == parameter.id)
+        return static_cast<int>(i);
+  return -1;
 }
 
 Shape Program::actual_shape(Value value) const {
@@ -150,7 +158,7 @@ void Program::make_calls() {
   calls_are_current_ = true;
 }
 
-void Program::execute(const std::vector<Call>& calls, Profile* profile) {
+void Program::execute(const std::vector<Call>& calls, Profile* profile, const AfterStep& after_step) {
   for (const Call& call : calls) {
     const auto started = std::chrono::steady_clock::now();
     call.kernel(context_, call.op);
@@ -160,6 +168,7 @@ void Program::execute(const std::vector<Call>& calls, Profile* profile) {
       profile->add(op, call.step->phase, taken.count(), work_of(op_def(op), call.op));
     }
     if (hook_) report(call);
+    if (after_step) after_step(static_cast<int>(&call - calls.data()));
   }
 }
 

@@ -39,6 +39,12 @@ class Program {
   Tensor tensor(Value kept) const;  // after run(): one of ScheduleOptions::keep
   void set_hook(Hook hook) { hook_ = std::move(hook); }
 
+  // After each step of run(), with its place in the schedule: for whoever wants a gradient as soon as it is whole.
+  using AfterStep = std::function<void(int step)>;
+  void set_after_step(AfterStep after_step) { after_step_ = std::move(after_step); }
+  // The last step of run() that adds to a parameter's gradient; -1: none does.
+  int last_writer(Value parameter) const;
+
   const Tape& tape() const { return tape_; }
   const MemoryPlan& plan() const { return plan_; }
 
@@ -56,7 +62,7 @@ class Program {
   void infer_actual_shapes();
   Tensor resolve(const Place& place) const;
   Tensor buffer_tensor(int buffer, Value value) const;
-  void execute(const std::vector<Call>& calls, Profile* profile);
+  void execute(const std::vector<Call>& calls, Profile* profile, const AfterStep& after_step);
   void report(const Call& call) const;
 
   Tape tape_;
@@ -71,6 +77,7 @@ class Program {
   std::vector<Call> prepare_calls_, calls_;
   bool calls_are_current_ = false;
   Hook hook_;
+  AfterStep after_step_;
 };
 
 }  // namespace thimble

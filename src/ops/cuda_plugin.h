@@ -18,7 +18,7 @@
 namespace thimble {
 
 // Raised whenever the meaning of what crosses the border changes; changes of its layout are seen by themselves.
-inline constexpr std::uint32_t kCudaAbi = 1;
+inline constexpr std::uint32_t kCudaAbi = 2;
 
 // What both sides must agree on, byte for byte: sizes of everything that crosses the border.
 constexpr std::uint64_t cuda_layout() {
@@ -58,6 +58,6 @@ struct DeviceChoice {
   std::shared_ptr<DeviceRuntime> runtime;
   std::string reason;  // "NVIDIA H200", "no CUDA plugin beside the binary"
 };
-DeviceChoice choose_device();
+DeviceChoice choose_device(int card = 0);
 
 }  // namespace thimble

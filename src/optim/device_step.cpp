@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "optim/gradient_buckets.h"
 
 namespace thimble {
 
@@ -34,7 +35,7 @@ std::vector<AdamChunk> chunks_of(const ParamTable& params, const Optimizer& opti
 }  // namespace
 
 DeviceStep::DeviceStep(const Context& context, const StepKernels& kernels, Model& model, Optimizer& optimizer,
-                       const TrainConfig& config, bool capture)
+                       const TrainConfig& config, bool capture, DeviceCommunicator* cards)
     : context_(context),
       runtime_(*context.runtime()),
       kernels_(kernels),
@@ -42,6 +43,7 @@ DeviceStep::DeviceStep(const Context& context, const StepKernels& kernels, Model
       optimizer_(optimizer),
       config_(config),
       capture_(capture),
+      cards_(cards),
       gradients_(context.runtime(), model.params().block_size(), "the gradients", kLessModel) {
   upload_chunks();
   upload_matrices();
@@ -58,24 +60,33 @@ void DeviceStep::upload_chunks() {
 
 void DeviceStep::upload_matrices() {
   const Muon& muon = optimizer_.muon();
+  const int own = cards_ ? cards_->rank() : 0;
   std::vector<MuonMatrix> matrices;
-  for (const Muon::Batch& batch : muon.batches())
-    for (const Param* param : batch.params) matrices.push_back({param->offset, param->decays ? 1 : 0});
+  std::vector<std::int64_t> counts;  // of a batch: this rank's
+  for (const Muon::Batch& batch : muon.batches()) {
+    const std::size_t before = matrices.size();
+    for (std::size_t i = 0; i < batch.params.size(); ++i)
+      if (Muon::owner(batch, i, ranks()) == own)
+        matrices.push_back({batch.params[i]->offset, batch.params[i]->decays ? 1 : 0});
+    counts.push_back(static_cast<std::int64_t>(matrices.size() - before));
+  }
   if (matrices.empty()) return;
   const auto bytes = static_cast<std::int64_t>(matrices.size() * sizeof(MuonMatrix));
   matrices_ = Arena(context_.runtime(), bytes, "the optimizer", kLessModel);
   runtime_.upload(matrices_.at(0), matrices.data(), bytes);
   runtime_.synchronise();
   const auto* place = reinterpret_cast<const MuonMatrix*>(matrices_.at(0));
-  for (const Muon::Batch& batch : muon.batches()) {
+  for (std::size_t b = 0; b < counts.size(); ++b) {
+    const Muon::Batch& batch = muon.batches()[b];
+    if (counts[b] == 0) continue;
     muon_.push_back({.rows = batch.rows,
                      .cols = batch.cols,
-                     .count = static_cast<std::int64_t>(batch.params.size()),
+                     .count = counts[b],
                      .matrices = place,
                      .rounds = muon.rounds(),
                      .dtype = config_.muon_dtype == MuonDType::bf16 ? DType::bf16 : DType::f32,
                      .row_norm = config_.muon_row_norm});
-    place += batch.params.size();
+    place += counts[b];
   }
 }
 
@@ -198,7 +209,10 @@ void DeviceStep::queue_work() {
       bound.program().prepare();
       prepared.push_back(&bound);
     }
-    bound.program().run();
+    if (cards_ && &part == &parts_.back())
+      run_and_sum(bound);
+    else
+      bound.program().run();
     const Tensor nats = bound.program().tensor(bound.graph().nats), weight = bound.row_weights();
     kernels_.add_weighted_sum(context_, nats.row<float>(0), weight.row<float>(0), nats.rows,
                               &device_state()->loss, scratch_.at(0));
@@ -211,6 +225,40 @@ void DeviceStep::queue_work() {
   for (const MuonBatch& matrices : muon_)
     kernels_.muon(context_, device_state(), matrices, model_.device_weights(), gradients_.on_device(),
                   optimizer_.first_moments().on_device(), scratch_.at(0));
+  if (cards_) gather_matrices(model_.device_weights());
+}
+
+// The last micro-batch: a bucket leaves when its last gradient is queued.
+void DeviceStep::run_and_sum(BoundProgram& bound) {
+  const std::vector<GradientBucket> buckets = gradient_buckets(bound);
+  std::size_t next = 0;
+  bound.program().set_after_step([&](int step) {
+    for (; next < buckets.size() && buckets[next].after_step <= step; ++next) {
+      std::vector<std::span<float>> pieces;
+      for (const GradientRange& range : buckets[next].ranges)
+        pieces.emplace_back(gradients_.on_device() + range.offset, static_cast<std::size_t>(range.count));
+      cards_->sum(pieces);
+    }
+  });
+  bound.program().run();
+  bound.program().set_after_step({});
+  cards_->join();
+}
+
+void DeviceStep::gather_matrices(float* block) {
+  std::vector<OwnedFloats> parts;
+  for (const Muon::Batch& batch : optimizer_.muon().batches())
+    for (std::size_t i = 0; i < batch.params.size(); ++i)
+      parts.push_back(
+          {Muon::owner(batch, i, ranks()),
+           {block + batch.params[i]->offset, static_cast<std::size_t>(batch.params[i]->count())}});
+  if (parts.empty()) return;
+  cards_->gather(parts);
+  cards_->join();
+}
+
+void DeviceStep::gather_momenta() {
+  if (cards_) gather_matrices(optimizer_.first_moments().on_device());
 }
 
 }  // namespace thimble

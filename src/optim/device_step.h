@@ -7,6 +7,10 @@
 //   staging (pinned, two of them)  ->  device: [StepState][micro-batch 0][micro-batch 1]...  ->  each program's inputs
 //
 // A gradient whose norm is not finite changes nothing: the outcome says so, some steps later.
+//
+// Several ranks (`cards`): each sums its gradients with the others' bucket by bucket, as backward finishes them. Muon's
+// matrices are shared out; a rank updates its own and sends the new weights to all. Their momenta are then the owner's
+// alone, until gather_momenta(). The loss is this rank's.
 #pragma once
 
 #include <array>
@@ -16,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "dist/device_communicator.h"
 #include "model/model.h"
 #include "ops/step_state.h"
 #include "optim/optimizer.h"
@@ -32,7 +37,7 @@ struct StepOutcome {
 class DeviceStep {
  public:
   DeviceStep(const Context& context, const StepKernels& kernels, Model& model, Optimizer& optimizer,
-             const TrainConfig& config, bool capture = true);
+             const TrainConfig& config, bool capture = true, DeviceCommunicator* cards = nullptr);
   ~DeviceStep();
 
   struct Batch {
@@ -50,6 +55,8 @@ class DeviceStep {
   std::size_t on_their_way() const { return in_flight_.size() + outcomes_.size(); }
 
   bool captured() const { return graph_ != nullptr; }
+
+  void gather_momenta();  // queued; of several ranks, all call it
 
  private:
   static constexpr std::size_t kAhead = 2;
@@ -74,6 +81,9 @@ class DeviceStep {
   void stage(const Batch& batch, std::byte* place);
   void set_rates(const Batch& batch, StepState& state) const;
   void queue_work();
+  void run_and_sum(BoundProgram& bound);
+  void gather_matrices(float* block);  // of Muon: everyone gets what each rank updated
+  int ranks() const { return cards_ ? cards_->size() : 1; }
   void land();
   StepState* device_state() const { return reinterpret_cast<StepState*>(block_.at(0)); }
 
@@ -84,6 +94,7 @@ class DeviceStep {
   Optimizer& optimizer_;
   TrainConfig config_;
   bool capture_;
+  DeviceCommunicator* cards_;  // nullptr: one rank
   FloatArena gradients_;
   Arena chunks_, matrices_, scratch_;
   std::int64_t chunk_count_ = 0;

@@ -54,19 +54,20 @@ Muon::Muon(const ParamTable& params, const TrainConfig& config)
     updates = std::max(updates, batch.stride() * static_cast<std::int64_t>(batch.params.size()));
     scratch = std::max(scratch, newton_schulz_scratch(batch.rows, batch.cols));
   }
+  for (std::size_t i = 1; i < batches_.size(); ++i)
+    batches_[i].first = batches_[i - 1].first + batches_[i - 1].params.size();
   updates_.resize(static_cast<std::size_t>(updates));
   scratch_.resize(static_cast<std::size_t>(scratch));
 }
 
 void Muon::update(const Context& context, const MuonStep& step, std::span<float> weights,
-                  std::span<const float> gradients, std::span<float> momenta, UpdateSizes* sizes) {
+                  std::span<const float> gradients, std::span<float> momenta, UpdateSizes* sizes,
+                  Communicator* ranks) {
   for (const Batch& batch : batches_) {
     const std::size_t count = batch.params.size();
     add_momentum(batch, step, gradients, momenta);
     if (config_.muon_row_norm) normalise_rows(batch);
-    for (std::size_t i = 0; i < count; ++i)
-      cpu::newton_schulz(context, make_tensor(update_of(batch, i), batch.rows, batch.cols), scratch_, rounds_,
-                         dtype_);
+    make_orthogonal(context, batch, ranks);
     if (!sizes) {
       apply(batch, 0, count, step, weights);
       continue;
@@ -80,6 +81,19 @@ void Muon::update(const Context& context, const MuonStep& step, std::span<float>
       sizes->add(param.group, before_, w);
     }
   }
+}
+
+void Muon::make_orthogonal(const Context& context, const Batch& batch, Communicator* ranks) {
+  const int size = ranks ? ranks->size() : 1, own = ranks ? ranks->rank() : 0;
+  std::vector<OwnedBytes> parts;
+  for (std::size_t i = 0; i < batch.params.size(); ++i) {
+    float* u = update_of(batch, i);
+    if (owner(batch, i, size) == own)
+      cpu::newton_schulz(context, make_tensor(u, batch.rows, batch.cols), scratch_, rounds_, dtype_);
+    parts.push_back({owner(batch, i, size), std::as_writable_bytes(std::span(
+                                                u, static_cast<std::size_t>(batch.rows * batch.cols)))});
+  }
+  if (size > 1) ranks->all_gather(parts, "Muon's updates");
 }
 
 template <class Body>

@@ -7,12 +7,17 @@
 // NS is Newton-Schulz (ops/newton_schulz.h), in bf16 where that is asked for and the processor multiplies it, with
 // Jordan's coefficients in every round, or with Polar Express's, which differ from round to round. Matrices of one
 // shape are one batch: their momenta and updates run in one parallel pass, and their u lie one behind the other.
+//
+// Several ranks share the matrices out, the n-th of all batches to rank n mod ranks: each makes its own u orthogonal, and
+// all u are gathered (parameter-golf 1.4). Momenta and weights are everyone's, so what a rank holds does not depend on
+// how many there are.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "dist/communicator.h"
 #include "model/config.h"
 #include "model/params.h"
 #include "ops/newton_schulz.h"
@@ -39,6 +44,7 @@ class Muon {
   struct Batch {
     std::int64_t rows, cols;
     std::vector<const Param*> params;
+    std::size_t first = 0;  // how many matrices the batches before it have
     std::int64_t stride() const { return align_up(rows * cols, 16); }  // from one u to the next
   };
   const std::vector<Batch>& batches() const { return batches_; }
@@ -46,7 +52,13 @@ class Muon {
 
   // On the CPU. All blocks are laid out as the table says. `sizes` may be null.
   void update(const Context& context, const MuonStep& step, std::span<float> weights,
-              std::span<const float> gradients, std::span<float> momenta, UpdateSizes* sizes);
+              std::span<const float> gradients, std::span<float> momenta, UpdateSizes* sizes,
+              Communicator* ranks = nullptr);
+
+  // Whose matrix is number `index` of a batch.
+  static int owner(const Batch& batch, std::size_t index, int ranks) {
+    return static_cast<int>((batch.first + index) % static_cast<std::size_t>(ranks));
+  }
 
  private:
   // body(param, its u, first, last) for pieces of the elements of matrices [begin, end) of the batch, in parallel.
@@ -55,6 +67,7 @@ class Muon {
   void add_momentum(const Batch& batch, const MuonStep& step, std::span<const float> gradients,
                     std::span<float> momenta);
   void normalise_rows(const Batch& batch);
+  void make_orthogonal(const Context& context, const Batch& batch, Communicator* ranks);
   void apply(const Batch& batch, std::size_t begin, std::size_t end, const MuonStep& step,
              std::span<float> weights);
   float* update_of(const Batch& batch, std::size_t index) {

@@ -70,7 +70,7 @@ double Optimizer::update(const Context& context, std::int64_t step, double multi
   }
   MuonStep muon = muon_step(step, multiplier);
   muon.grad_scale = scale;
-  muon_.update(context, muon, weights, gradients, first_.all(), sizes);
+  muon_.update(context, muon, weights, gradients, first_.all(), sizes, ranks_);
   return norm;
 }
 

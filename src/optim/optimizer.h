@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "dist/communicator.h"
 #include "model/config.h"
 #include "model/params.h"
 #include "ops/adam.h"
@@ -26,6 +27,9 @@ class Optimizer {
   // clipping; where it is not finite nothing is updated. `sizes`: also how far each group moved, with the same bits.
   double update(const Context& context, std::int64_t step, double multiplier, std::span<float> weights,
                 std::span<float> gradients, UpdateSizes* sizes = nullptr);
+
+  // Several ranks: gradients are those of all of them, and Muon's matrices are shared out. `ranks` outlives this.
+  void share_over(Communicator& ranks) { ranks_ = &ranks; }
 
   // What Adam does to a parameter in a step; clipping comes on top.
   AdamStep adam_step(const Param& param, std::int64_t step, double multiplier) const;
@@ -54,6 +58,7 @@ class Optimizer {
   std::vector<std::int64_t> second_offset_;  // by position in params.all(); -1: none
   FloatArena first_, second_;
   Muon muon_;
+  Communicator* ranks_ = nullptr;
   std::vector<float> before_;  // one parameter, where sizes are asked for
 };
 

@@ -77,6 +77,9 @@ class DeviceRuntime {
   // Between the two, work is recorded instead of run: no allocation, no synchronise().
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
+
+  // The queue as its own library knows it (a cudaStream_t), for another library that queues there: NCCL. nullptr: none.
+  virtual void* native_queue() const { return nullptr; }
 };
 
 // Host memory as a device; it has no graphs.

@@ -1,6 +1,12 @@
 #include "train/card_step.h"
 
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+
 #include "base/clock.h"
+#include "base/error.h"
 #include "ops/cuda_plugin.h"
 #include "optim/device_step.h"
 
@@ -12,7 +18,8 @@ class CardStep final : public StepRunner {
  public:
   explicit CardStep(const StepParts& parts)
       : parts_(parts),
-        step_(parts.context, cuda_plugin().step, parts.model, parts.optimizer, parts.config.train) {}
+        step_(parts.context, cuda_plugin().step, parts.model, parts.optimizer, parts.config.train, true,
+              parts.cards) {}
 
   StepResult run(const StepWish& wish) override {
     const double started = seconds_now();
@@ -23,19 +30,23 @@ class CardStep final : public StepRunner {
                       .warning = batch.warning};
     std::vector<std::uint64_t> seeds;
     for (const Rows& rows : batch.micro_batches) {
-      seeds.push_back(dropout_seed(parts_.config.train, wish.step, seeds.size()));
+      seeds.push_back(dropout_seed(parts_.config.train, parts_.ranks, wish.step, seeds.size()));
       result.bytes += bytes_of_targets(rows, parts_.bytes);
     }
+    // A rank that does not come is named here; the cards alone would only wait.
+    if (parts_.ranks.size() > 1) parts_.ranks.barrier(fmt::format("the cards, step {}", wish.step + 1));
     step_.queue(
         {.step = wish.step,
          .multiplier = wish.multiplier,
          .options = {.qat_bits = wish.qat_bits, .recompute = parts_.config.train.checkpoint_activations},
          .micro_batches = batch.micro_batches,
          .dropout_seeds = seeds});
-    const StepOutcome outcome = step_.oldest();
+    const StepOutcome outcome = landed(wish.step);
+    if (parts_.cards) parts_.cards->check_errors();
     result.loss = outcome.loss;
     result.grad_norm = outcome.norm;
     result.updated = outcome.updated;
+    add_up(parts_.ranks, wish.step, result);
     return result;
   }
 
@@ -50,6 +61,7 @@ class CardStep final : public StepRunner {
   }
 
   void fetch() override {
+    step_.gather_momenta();
     parts_.model.fetch_weights();
     parts_.optimizer.first_moments().fetch();
     parts_.optimizer.second_moments().fetch();
@@ -62,6 +74,19 @@ class CardStep final : public StepRunner {
   }
 
  private:
+  // Of several ranks no wait is endless, not even one for a card that waits for another.
+  StepOutcome landed(std::int64_t step) {
+    if (parts_.ranks.size() == 1) return step_.oldest();
+    const double started = seconds_now();
+    while (true) {
+      if (const std::optional<StepOutcome> outcome = step_.finished()) return *outcome;
+      if (seconds_now() - started > parts_.ranks.timeout_seconds())
+        fail(Hint{"a card or a link between them hangs; the last checkpoint is good: go on with --resume"},
+             "waited {:g} s for the cards in step {}", parts_.ranks.timeout_seconds(), step + 1);
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }
+
   StepParts parts_;
   DeviceStep step_;
 };

@@ -9,8 +9,10 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/table.h"
+#include "data/data_folder.h"
 #include "data/data_table.h"
 #include "data/loader.h"
+#include "dist/exchange.h"
 #include "model/compute_dtype.h"
 #include "model/config_toml.h"
 #include "model/summary.h"
@@ -22,7 +24,9 @@
 #include "train/metrics.h"
 #include "train/micro_batch.h"
 #include "train/new_folder.h"
+#include "train/nowhere_file_ops.h"
 #include "train/patience.h"
+#include "train/ranks.h"
 #include "train/recipe.h"
 #include "train/reporter.h"
 #include "train/resume.h"
@@ -43,10 +47,11 @@ constexpr int kPeakRepeats = 3;
 constexpr std::int64_t kSizesEvery = 25;  // steps from one measurement of the updates to the next
 
 // What was left to the machine is settled and written down, so that the run goes on with it anywhere.
-Config settled(const Config& config, const Context& context) {
-  const bool card = context.device() == Device::cuda;
-  Config result = with_micro_batch(config, card ? context.runtime()->available_bytes() : available_memory());
-  const DType dtype = compute_dtype(config.train.dtype, context.device());
+Config settled(const Config& config, const DeviceRuntime& device, const Communicator& ranks) {
+  const bool card = device.device() == Device::cuda;
+  const std::int64_t memory = available_memory() / ranks.local_size();
+  Config result = with_micro_batch(config, card ? device.available_bytes() : memory);
+  const DType dtype = compute_dtype(config.train.dtype, device.device());
   result.train.dtype = dtype == DType::bf16 ? ComputeDType::bf16 : ComputeDType::f32;
   return result;
 }
@@ -58,7 +63,7 @@ std::string fallback_of(const Config& wanted) {
   return fmt::format("computed in {}: {}", choice.dtype, choice.reason);
 }
 
-LoaderSettings loader_settings(const Config& config, const DataSettings& source) {
+LoaderSettings loader_settings(const Config& config, const DataSettings& source, const Communicator& ranks) {
   return {.rows = {.order = source.order,
                    .T = config.model.context,
                    .step_rows = config.train.batch_tokens / config.model.context,
@@ -66,12 +71,15 @@ LoaderSettings loader_settings(const Config& config, const DataSettings& source)
                    .span_tokens = config.train.span_tokens,
                    .sub_batch_tokens = source.sub_batch_tokens},
           .micro_batch = config.train.micro_batch,
-          .isolate = config.model.isolate};
+          .isolate = config.model.isolate,
+          .rank = ranks.rank(),
+          .ranks = ranks.size()};
 }
 
 // What a call is given and does not change.
 struct Surroundings {
   const TrainRequest& request;
+  const Config& config;  // settled
   const TrainData& data;
   const Log& log;
   ProgressOutput progress;
@@ -86,18 +94,31 @@ class Trainer {
  public:
   explicit Trainer(const Surroundings& around)
       : around_(around),
+        ranks_(*around.request.ranks),
         observer_(around.request.observer),
         context_(around.request.device, around.log),
-        config_(settled(around.request.config, context_)),
+        config_(around.config),
         model_(config_.model, context_, compute_dtype(config_.train.dtype, context_.device())),
         optimizer_(model_.params(), config_.train, context_),
         averaging_(config_.train, model_.params().block_size()),
-        loader_(around.data.train, loader_settings(config_, around.request.source), config_.model),
+        loader_(around.data.train, loader_settings(config_, around.request.source, ranks_), config_.model),
         bytes_(*around.request.tokenizer, static_cast<TokenId>(config_.model.vocab_size)),
-        steps_(make_step_runner({config_, context_, model_, optimizer_, loader_, bytes_})) {
+        steps_(make_step_runner(
+            {config_, context_, model_, optimizer_, loader_, bytes_, ranks_, around.request.cards.get()})) {
     state_.data_digest = around.data.digest();
     if (around.data.kind == DataKind::chat) state_.layout = kRolesLayout;
     around.request.resume ? restore() : begin();
+  }
+
+  // What must be alike on all ranks.
+  void compare() {
+    check_same_start(ranks_,
+                     {.config = to_toml(config_),
+                      .data_digest = state_.data_digest,
+                      .tokenizer_digest = around_.request.tokenizer->digest().hex(),
+                      .device = context_.device() == Device::cuda ? "cuda" : "cpu",
+                      .step = state_.step},
+                     model_.weights());
   }
 
   TrainResult run() {
@@ -226,7 +247,7 @@ class Trainer {
     for (std::int64_t i = 0; i < config_.train.prime_steps && result_.status.empty(); ++i) {
       steps_->prime(qat_bits());
       if (observer_) observer_->primed(i + 1, config_.train.prime_steps);
-      if (!around_.interrupt.asked()) continue;
+      if (!wishes().stop) continue;
       if (begins_with_validation()) state_.validation_due = true;
       close_step(false);
     }
@@ -259,7 +280,10 @@ class Trainer {
     state_.tokens += report.result.tokens;
     state_.position = loader_.position();
     report.seconds = around_.request.clock() - started;
-    if (config_.train.max_seconds > 0) state_.elapsed_seconds += report.seconds;
+    if (config_.train.max_seconds > 0) {
+      report.seconds = longest(ranks_, report.seconds);
+      state_.elapsed_seconds += report.seconds;
+    }
     report.step = state_.step;
     report.elapsed_seconds = state_.elapsed_seconds;
     report.position = state_.position;
@@ -282,7 +306,8 @@ class Trainer {
     const bool improved = with_validation && validate();
     if (result_.status == "diverged") return;
     const std::int64_t made = state_.step - call_.first_step;
-    if (state_.validation_due || (around_.interrupt.asked() && !done()))
+    const Wishes asked = wishes();
+    if (state_.validation_due || (asked.stop && !done()))
       result_.status = "interrupted";
     else if (done())
       result_.status = "completed";
@@ -293,9 +318,10 @@ class Trainer {
     else if (around_.request.stop_after > 0 && made >= around_.request.stop_after)
       result_.status = "stopped";
     const bool due = config_.train.checkpoint_every > 0 && state_.step % config_.train.checkpoint_every == 0;
-    const bool asked = around_.save_now && around_.save_now->taken();
-    if (improved || due || asked || !result_.status.empty()) save(improved);
+    if (improved || due || asked.save || !result_.status.empty()) save(improved);
   }
+
+  Wishes wishes() const { return wishes_of_all(ranks_, around_.interrupt, around_.save_now); }
 
   void diverge(const std::string& what) {
     result_.status = "diverged";
@@ -308,7 +334,7 @@ class Trainer {
     state_.validation_due = true;
     steps_->fetch();
     const std::optional<Score> score =
-        validation_score({model_, optimizer_, averaging_}, *around_.data.val, bytes_,
+        validation_score({model_, optimizer_, averaging_}, ranks_, *around_.data.val, bytes_,
                          config_.train.val_tokens, around_.interrupt, [this](std::int64_t tokens) {
                            if (observer_) observer_->validating(tokens);
                          });
@@ -349,6 +375,8 @@ class Trainer {
     steps_->fetch();
     // A finite gradient can still push a weight over the edge.
     if (!std::isfinite(cpu::sum_of_squares(model_.weights()))) return diverge("a weight");
+    check_same_weights(ranks_, model_.weights(), state_.step);
+    if (!ranks_.first()) return;
     around_.metrics.flush();
     result_.checkpoint =
         around_.folder.publish(state_.step, best, config_.train.keep, [&](const std::filesystem::path& path) {
@@ -406,6 +434,7 @@ class Trainer {
   }
 
   Surroundings around_;
+  Communicator& ranks_;
   TrainObserver* observer_;  // may be null
   Context context_;
   Config config_;
@@ -424,37 +453,92 @@ class Trainer {
   RunCall call_;
 };
 
+// Rank 0 opens the data first: it may have to make it. Then the others do, who find it made.
+TrainData open_on_all(const TrainRequest& request, const RunFolder& folder, const Log& log,
+                      const ProgressOutput& progress, const Interrupt& interrupt) {
+  Communicator& ranks = *request.ranks;
+  OpenDataRequest open{.settings = request.source,
+                       .tokenizer = request.tokenizer,
+                       .loss_on = request.config.train.loss_on,
+                       .build_in = folder.data(),
+                       .built = !request.resume            ? BuiltData::is_remade
+                                : request.source_was_named ? BuiltData::must_match
+                                                           : BuiltData::is_the_data};
+  std::optional<TrainData> data;
+  together(
+      ranks, "rank 0 opens the data",
+      [&] {
+        if (ranks.first()) data = open_train_data(open, log, progress, interrupt);
+      },
+      Patience::endless);
+  together(ranks, "opening the data", [&] {
+    if (ranks.first()) return;
+    open.built = BuiltData::is_the_data;
+    check(is_data_folder(request.source.data) || is_data_folder(folder.data()),
+          Hint{"the run's folder must lie on a disk that all machines share; or give --data shards"},
+          "{} is not there", folder.data().string());
+    data = open_train_data(open, log, progress, interrupt);
+  });
+  return std::move(*data);
+}
+
+// Every rank asks its own machine; the smallest micro-batch fits all.
+Config settled_on_all(const TrainRequest& request) {
+  Config config;
+  together(*request.ranks, "settling the micro-batch",
+           [&] { config = settled(request.config, *request.device, *request.ranks); });
+  config.train.micro_batch = smallest(*request.ranks, config.train.micro_batch, "the micro-batch");
+  return config;
+}
+
+// What one rank alone knows is said by it, before anything it holds goes away that the others still wait for.
+TrainResult run_or_end_all(Trainer& trainer, Communicator& ranks) {
+  if (ranks.size() == 1) return trainer.run();
+  try {
+    return trainer.run();
+  } catch (const Error& error) {
+    abort_all(ranks, error);
+  }
+}
+
 }  // namespace
 
 TrainResult train(const TrainRequest& request, const Log& log, const ProgressOutput& progress,
                   const Interrupt& interrupt, const SaveSignal* save_now, FileOps* disk) {
+  Communicator& ranks = *request.ranks;
   PosixFileOps posix;
-  FileOps& ops = disk ? *disk : posix;
+  NowhereFileOps nowhere;
+  FileOps& ops = !ranks.first() ? static_cast<FileOps&>(nowhere) : disk ? *disk : posix;
+  const Log silent = Log::nowhere();
+  const Log& own_log = ranks.first() ? log : silent;
+  const ProgressOutput own_progress = ranks.first() ? progress : ProgressOutput::nowhere();
   RunFolder folder(ops, request.run);
-  NewFolder start(request.run, interrupt);
-  folder.create();
-  MetricsFile metrics(ops, folder.metrics());  // from here on the folder is ours alone
-  if (!request.resume) folder.check_free(request.force);
-  const BuiltData built = !request.resume            ? BuiltData::is_remade
-                          : request.source_was_named ? BuiltData::must_match
-                                                     : BuiltData::is_the_data;
-  const TrainData data = open_train_data({.settings = request.source,
-                                          .tokenizer = request.tokenizer,
-                                          .loss_on = request.config.train.loss_on,
-                                          .build_in = folder.data(),
-                                          .built = built},
-                                         log, progress, interrupt);
-  Trainer trainer({.request = request,
-                   .data = data,
-                   .log = log,
-                   .progress = progress,
-                   .interrupt = interrupt,
-                   .save_now = save_now,
-                   .ops = ops,
-                   .folder = folder,
-                   .metrics = metrics});
-  start.keep();
-  return trainer.run();
+  std::optional<NewFolder> start;
+  std::optional<MetricsFile> metrics;
+  together(ranks, "opening the run", [&] {
+    if (ranks.first()) start.emplace(request.run, interrupt);
+    folder.create();
+    metrics.emplace(ops, folder.metrics());  // from here on the folder is ours alone
+    if (!request.resume && ranks.first()) folder.check_free(request.force);
+  });
+  const TrainData data = open_on_all(request, folder, own_log, own_progress, interrupt);
+  const Config config = settled_on_all(request);
+  std::optional<Trainer> trainer;
+  together(ranks, "making the model", [&] {
+    trainer.emplace(Surroundings{.request = request,
+                                 .config = config,
+                                 .data = data,
+                                 .log = own_log,
+                                 .progress = own_progress,
+                                 .interrupt = interrupt,
+                                 .save_now = save_now,
+                                 .ops = ops,
+                                 .folder = folder,
+                                 .metrics = *metrics});
+  });
+  trainer->compare();
+  if (start) start->keep();
+  return run_or_end_all(*trainer, ranks);
 }
 
 }  // namespace thimble

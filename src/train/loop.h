@@ -14,6 +14,8 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "dist/communicator.h"
+#include "dist/device_communicator.h"
 #include "model/config.h"
 #include "tensor/device.h"
 #include "tokenizer/tokenizer.h"
@@ -32,8 +34,10 @@ struct TrainRequest {
       true;  // resuming: false goes on with the shards in the run's folder, if there are any
   std::filesystem::path run;
   std::shared_ptr<DeviceRuntime> device = cpu_runtime();
-  std::vector<float> initial_weights = {};  // laid out as the params table says; empty: from the seed
-  bool resume = false;                      // from run/last.safetensors
+  std::shared_ptr<Communicator> ranks = alone();   // that train this model together: each makes this call
+  std::shared_ptr<DeviceCommunicator> cards = {};  // theirs, where they train on cards
+  std::vector<float> initial_weights = {};         // laid out as the params table says; empty: from the seed
+  bool resume = false;                             // from run/last.safetensors
   bool force = false;           // a new run replaces one that is there; a resumed one may change its settings
   std::int64_t stop_after = 0;  // updates of this call; 0: until the end
   bool validate_first = true;   // before the first step, too
@@ -60,6 +64,9 @@ struct TrainResult {
 
 // Interrupted: finishes the step, saves, and returns with status "interrupted". `save_now` may be null; `disk` is the
 // real one unless a test brings its own.
+//
+// Of several ranks all return the same; the first alone writes, logs and reports. What fails on one while they start is
+// a FailedTogether on all (dist/exchange.h); what fails on one in the midst of training ends all processes.
 TrainResult train(const TrainRequest& request, const Log& log, const ProgressOutput& progress,
                   const Interrupt& interrupt, const SaveSignal* save_now = nullptr, FileOps* disk = nullptr);
 

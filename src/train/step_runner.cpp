@@ -1,10 +1,14 @@
 #include "train/step_runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "dist/exchange.h"
+#include "optim/gradient_buckets.h"
 #include "tensor/arena.h"
 #include "train/card_step.h"
 
@@ -20,7 +24,10 @@ class HostStep final : public StepRunner {
  public:
   explicit HostStep(const StepParts& parts)
       : parts_(parts),
-        gradients_(parts.model.params().block_size(), "the gradients", "lower dim, layers or vocab_size") {}
+        gradients_(parts.model.params().block_size(), "the gradients", "lower dim, layers or vocab_size"),
+        sums_(parts.ranks, gradients_.all()) {
+    if (parts.ranks.size() > 1) parts_.optimizer.share_over(parts.ranks);
+  }
 
   StepResult run(const StepWish& wish) override {
     const double started = seconds_now();
@@ -31,9 +38,12 @@ class HostStep final : public StepRunner {
                       .warning = batch.warning};
     std::ranges::fill(gradients_.all(), 0.0f);
     for (std::size_t i = 0; i < batch.micro_batches.size(); ++i) {
-      result.loss += add_gradients(batch.micro_batches[i], wish.step, i, wish.qat_bits);
+      const bool last = i + 1 == batch.micro_batches.size();
+      result.loss +=
+          add_gradients(batch.micro_batches[i], wish.step, i, wish.qat_bits, last && parts_.ranks.size() > 1);
       result.bytes += bytes_of_targets(batch.micro_batches[i], parts_.bytes);
     }
+    add_up(parts_.ranks, wish.step, result);
     result.grad_norm = result.loss;
     if (!std::isfinite(result.loss)) return result;
     result.grad_norm = parts_.optimizer.update(parts_.context, wish.step, wish.multiplier,
@@ -47,28 +57,38 @@ class HostStep final : public StepRunner {
     const ReadPosition before = parts_.loader.position();
     const Batch batch = parts_.loader.next();
     parts_.loader.seek(before);
-    add_gradients(batch.micro_batches.front(), 0, 0, qat_bits);
+    add_gradients(batch.micro_batches.front(), 0, 0, qat_bits, false);
     if (batch.micro_batches.back().count() != batch.micro_batches.front().count())
-      add_gradients(batch.micro_batches.back(), 0, 0, qat_bits);
+      add_gradients(batch.micro_batches.back(), 0, 0, qat_bits, false);
   }
 
  private:
-  double add_gradients(const Rows& rows, std::int64_t step, std::size_t index, int qat_bits) {
-    return parts_.model.add_gradients(rows, gradients_.all(),
-                                      {.qat_bits = qat_bits,
-                                       .recompute = parts_.config.train.checkpoint_activations,
-                                       .dropout_seed = dropout_seed(parts_.config.train, step, index)});
+  // `whole`: with these rows a gradient is whole, and its sum over ranks can begin.
+  double add_gradients(const Rows& rows, std::int64_t step, std::size_t index, int qat_bits, bool whole) {
+    GradientOptions options{.qat_bits = qat_bits,
+                            .recompute = parts_.config.train.checkpoint_activations,
+                            .dropout_seed = dropout_seed(parts_.config.train, parts_.ranks, step, index)};
+    if (!whole) return parts_.model.add_gradients(rows, gradients_.all(), options);
+    BoundProgram& program = parts_.model.training_program(rows.count(), options);
+    options.after_step = &sums_.begin(program, fmt::format("step {}", step + 1));
+    const double loss = parts_.model.add_gradients(rows, gradients_.all(), options);
+    sums_.wait();
+    return loss;
   }
 
   StepParts parts_;
   FloatArena gradients_;
+  GradientSums sums_;
 };
 
 }  // namespace
 
-std::uint64_t dropout_seed(const TrainConfig& config, std::int64_t step, std::size_t micro_batch) {
+std::uint64_t dropout_seed(const TrainConfig& config, const Communicator& ranks, std::int64_t step,
+                           std::size_t micro_batch) {
+  const std::size_t index =
+      micro_batch * static_cast<std::size_t>(ranks.size()) + static_cast<std::size_t>(ranks.rank());
   Rng seed(static_cast<std::uint64_t>(config.seed),
-           (static_cast<std::uint64_t>(step) * kMostMicroBatches + micro_batch) * 2, kDropoutStream);
+           (static_cast<std::uint64_t>(step) * kMostMicroBatches + index) * 2, kDropoutStream);
   return seed.next_u64();
 }
 
@@ -77,6 +97,22 @@ std::uint64_t bytes_of_targets(const Rows& rows, const ByteTable& bytes) {
   for (std::size_t n = 0; n < rows.target.size(); ++n)
     if (rows.target[n] >= 0) sum += bytes.bytes(rows.token[n], rows.target[n]);
   return sum;
+}
+
+void add_up(Communicator& ranks, std::int64_t step, StepResult& result) {
+  if (ranks.size() == 1) return;
+  struct Share {
+    double loss;
+    std::uint64_t bytes;
+  };
+  const std::vector<Share> all =
+      gather_records(ranks, Share{result.loss, result.bytes}, fmt::format("the loss, step {}", step + 1));
+  result.loss = 0;
+  result.bytes = 0;
+  for (const Share& one : all) {
+    result.loss += one.loss;
+    result.bytes += one.bytes;
+  }
 }
 
 std::unique_ptr<StepRunner> make_step_runner(const StepParts& parts) {

@@ -9,6 +9,8 @@
 #include <string>
 
 #include "data/loader.h"
+#include "dist/communicator.h"
+#include "dist/device_communicator.h"
 #include "model/model.h"
 #include "optim/optimizer.h"
 #include "tokenizer/byte_table.h"
@@ -40,6 +42,8 @@ struct StepParts {
   Optimizer& optimizer;
   BatchLoader& loader;
   const ByteTable& bytes;
+  Communicator& ranks;
+  DeviceCommunicator* cards = nullptr;  // of several ranks on cards
 };
 
 class StepRunner {
@@ -58,8 +62,12 @@ class StepRunner {
 };
 
 // What the runners of all devices share.
-std::uint64_t dropout_seed(const TrainConfig& config, std::int64_t step, std::size_t micro_batch);
+// Micro-batches are counted over all ranks: no two of a step drop the same.
+std::uint64_t dropout_seed(const TrainConfig& config, const Communicator& ranks, std::int64_t step,
+                           std::size_t micro_batch);
 std::uint64_t bytes_of_targets(const Rows& rows, const ByteTable& bytes);
+// This rank's loss and bytes become those of all.
+void add_up(Communicator& ranks, std::int64_t step, StepResult& result);
 
 // For the device of the context.
 std::unique_ptr<StepRunner> make_step_runner(const StepParts& parts);

@@ -7,6 +7,7 @@
 
 #include "base/interrupt.h"
 #include "data/token_set.h"
+#include "dist/communicator.h"
 #include "eval/score.h"
 #include "tokenizer/byte_table.h"
 #include "train/checkpoint.h"
@@ -14,8 +15,10 @@
 namespace thimble {
 
 // Nothing if it was interrupted. The raw weights are back in their place afterwards, bit for bit.
-std::optional<Score> validation_score(const Trained& trained, const TokenSet& val, const ByteTable& bytes,
-                                      std::int64_t val_tokens, const Interrupt& interrupt,
+// Of several ranks each scores a share; all get the sum, or nothing if anybody was interrupted.
+std::optional<Score> validation_score(const Trained& trained, Communicator& ranks, const TokenSet& val,
+                                      const ByteTable& bytes, std::int64_t val_tokens,
+                                      const Interrupt& interrupt,
                                       const std::function<void(std::int64_t tokens)>& on_scored = {});
 
 }  // namespace thimble

@@ -37,6 +37,15 @@ TEST(Parse, EverySpellingOfAnOptionGivesTheSameValue) {
   }
 }
 
+TEST(Parse, WhatWasSpokenIsTheSameForEverySpellingAndNothingElse) {
+  const std::string spoken = parse(sample_command(), {"m", "-n7", "--stop=a", "--stop", "b"}).spoken();
+  EXPECT_EQ(spoken,
+            parse(sample_command(), {"--stop", "a", "--stop", "b", "--max-tokens", "7", "m"}).spoken());
+  EXPECT_NE(spoken, parse(sample_command(), {"m", "-n7", "--stop=a", "--stop", "c"}).spoken());
+  EXPECT_NE(spoken.find("--max-tokens 7\n"), spoken.npos);
+  EXPECT_EQ(spoken.find("temperature"), spoken.npos);
+}
+
 TEST(Parse, DefaultsAreFilledInButNotGiven) {
   const Arguments arguments = parse(sample_command(), {"m"});
   EXPECT_EQ(arguments.number("temperature"), 1.0);

@@ -1,6 +1,6 @@
 // Documents are tested: every command in a ```sh block of README.md and docs/*.md is run.
 //
-// A line that begins with "thimble " or "./" is a command; a closing backslash joins the next line to it. The
+// A line that begins with "thimble ", "mpirun " or "./" is a command; a closing backslash joins the next line to it. The
 // commands of one document run in order in one folder that holds nothing but a text, book.txt (those with
 // "./" in the repository's root). A block that must not run is marked and says why in the line above it:
 //
@@ -12,6 +12,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "support/mpirun.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
@@ -31,7 +32,8 @@ bool gives_a_reason(const std::string& line) {
 }
 
 void add_command(Document& document, std::istream& lines, std::string line) {
-  if (!line.starts_with("thimble ") && !line.starts_with("./")) return;
+  const bool command = line.starts_with("thimble ") || line.starts_with("mpirun ") || line.starts_with("./");
+  if (!command) return;
   for (std::string more; line.ends_with('\\') && std::getline(lines, more);) line += "\n" + more;
   document.commands.push_back(line);
 }
@@ -98,11 +100,17 @@ TEST_P(Documents, CommandsWork) {
   const TempFolder folder;
   fs::copy_file(source_folder() / "docs" / "design.md", folder / "book.txt");
   const std::string path = binary_path().parent_path().string() + ":" + std::getenv("PATH");
+  // Whoever tests may be root and have fewer cores than a document has ranks.
+  const std::map<std::string, std::string> environment = {{"PATH", path},
+                                                          {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+                                                          {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+                                                          {"OMPI_MCA_rmaps_base_oversubscribe", "1"}};
   for (const std::string& command : document.commands) {
+    if (command.starts_with("mpirun ") && !no_mpirun().empty()) continue;
     const bool in_root = command.starts_with("./");
     const RunResult run = run_program("/bin/bash", {.arguments = {"-euo", "pipefail", "-c", command},
                                                     .folder = in_root ? source_folder() : folder.path(),
-                                                    .environment = {{"PATH", path}},
+                                                    .environment = environment,
                                                     .timeout_seconds = 240});
     EXPECT_EQ(run.exit_code, 0) << command << "\n" << run;
   }

@@ -31,8 +31,13 @@ TEST(Doctor, KnowsEveryLibrary) {
     if (version.is_null()) continue;  // a library that cannot tell is known, too
     EXPECT_TRUE(std::isdigit(version.as_string().at(0))) << name << " " << version.as_string();
   }
-  for (const char* name : {"MPI", "NCCL"})
-    EXPECT_EQ(report.at("not_built").at(name).as_string(), "not built") << name;
+  for (const auto& [key, name] : {std::pair{"mpi", "MPI"}, std::pair{"nccl", "NCCL"}}) {
+    const bool available = report.at(key).at("available").as_bool();
+    EXPECT_EQ(report.at(key).at("library").is_null(), !available) << name;
+    EXPECT_EQ(report.at("not_built").find(name) == nullptr, available) << name;
+    EXPECT_TRUE(!available || report.at(key).at("library").as_string().find(name) != std::string::npos)
+        << name;
+  }
   EXPECT_GT(report.at("disk").at("total_bytes").as_uint(),
             report.at("disk").at("available_bytes").as_uint() / 2);
 }
@@ -44,6 +49,15 @@ TEST(Doctor, LooksAtTheMachineFromAFolderThatIsGone) {
   const RunResult run = run_program("/bin/sh", {.arguments = {"-c", command}});
   ASSERT_EQ(run.exit_code, 0) << run;
   EXPECT_TRUE(parse_json(run.out, "stdout").at("disk").is_null());
+}
+
+TEST(Doctor, WithoutMpiAndNcclItSaysWhyAndGoesOn) {
+  const Json report =
+      doctor({{"THIMBLE_MPI_PLUGIN", "/nowhere/mpi.so"}, {"THIMBLE_NCCL_PLUGIN", "/nowhere/nccl.so"}});
+  for (const char* key : {"mpi", "nccl"}) {
+    EXPECT_FALSE(report.at(key).at("available").as_bool()) << key;
+    EXPECT_NE(report.at(key).at("reason").as_string().find("/nowhere/"), std::string::npos) << key;
+  }
 }
 
 TEST(Doctor, SaysWhichKernelsRunAndWhy) {

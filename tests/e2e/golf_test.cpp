@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "golf/golf_world.h"
 #include "support/golden.h"
+#include "support/mpirun.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
@@ -37,6 +38,11 @@ class Golf : public testing::Test {
   RunResult golf(std::vector<std::string> arguments = {}) const {
     arguments.insert(arguments.begin(), "golf");
     return run_binary({.arguments = arguments, .folder = folder_.path(), .environment = environment_});
+  }
+
+  RunResult golf_on_two_ranks(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.begin(), "golf");
+    return mpirun(2, {.arguments = arguments, .folder = folder_.path(), .environment = environment_});
   }
 
   // Of metrics.jsonl: a figure of every event of that kind.
@@ -208,6 +214,26 @@ TEST(GolfOfOthers, ThePublishedTokenizerAndShardsRun) {
       run_binary({.arguments = {"golf"}, .folder = folder.path(), .environment = environment});
   ASSERT_EQ(result.exit_code, 0) << result;
   EXPECT_NE(result.out.find("/fineweb_val_*.bin tokens:4096\n"), std::string::npos);
+}
+
+TEST_F(Golf, TwoRanksShareTheSpansAndWriteOneLog) {
+  if (const std::string why = no_mpirun(); !why.empty()) GTEST_SKIP() << why;
+  const std::vector<std::string> words = {"--like", "torch", "--set", "dtype=f32", "--set", "muon_dtype=f32"};
+  environment_["RUN_ID"] = "one";
+  const RunResult one = golf(words);
+  ASSERT_EQ(one.exit_code, 0) << one;
+  environment_["RUN_ID"] = "two";
+  const RunResult two = golf_on_two_ranks(words);
+  ASSERT_EQ(two.exit_code, 0) << two;
+  EXPECT_NE(one.out.find("world_size:1 grad_accum_steps:8"), std::string::npos) << one;
+  const std::string line = "world_size:2 grad_accum_steps:4";
+  ASSERT_NE(two.out.find(line), std::string::npos) << two;
+  EXPECT_EQ(two.out.find(line), two.out.rfind(line)) << two;
+  const std::vector<double> alone = figures("logs/one", "step", "loss"),
+                            shared = figures("logs/two", "step", "loss");
+  ASSERT_EQ(alone.size(), 12u);
+  ASSERT_EQ(shared.size(), 12u);
+  for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(shared[i] / alone[i], 1, 1e-4) << i;
 }
 
 }  // namespace

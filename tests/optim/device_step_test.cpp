@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "dist/recording.h"
+#include "dist/thread_transport.h"
 #include "model/config_builder.h"
 
 namespace thimble {
@@ -179,6 +181,100 @@ TEST(QueuedStep, MoreRowsThanAProgramHasRoomForAreRefused) {
   std::vector<std::byte> place(static_cast<std::size_t>(fits.input_bytes()));
   fits.stage(rows, 0, place.data());
   EXPECT_THROW(narrow.stage(rows, 0, place.data()), Error);
+}
+
+// Cards that talk through the host, for tests.
+class HostCards final : public DeviceCommunicator {
+ public:
+  explicit HostCards(Communicator& ranks) : ranks_(ranks) {}
+  int rank() const override { return ranks_.rank(); }
+  int size() const override { return ranks_.size(); }
+  void sum(std::span<const std::span<float>> pieces) override {
+    pending_.push_back(ranks_.start_sum({pieces.begin(), pieces.end()}, "test"));
+  }
+  void gather(std::span<const OwnedFloats> parts) override {
+    std::vector<OwnedBytes> bytes;
+    for (const OwnedFloats& part : parts) bytes.push_back({part.rank, std::as_writable_bytes(part.values)});
+    ranks_.all_gather(bytes, "test", Patience::watched);
+  }
+  void join() override {
+    for (const auto& sum : pending_) sum->wait();
+    pending_.clear();
+  }
+  void check_errors() override {}
+
+ private:
+  Communicator& ranks_;
+  std::vector<std::unique_ptr<PendingSum>> pending_;
+};
+
+TEST(QueuedStep, TwoRanksWithHalfOfTheRowsEachAreOneRankWithAll) {
+  for (const bool muon : {false, true}) {
+    Trained expected(muon);
+    std::vector<float> momenta;
+    const auto step_with = [](Trained& run, DeviceStep& device, int step, std::span<const Rows> rows) {
+      device.queue({.step = step,
+                    .multiplier = 0.5,
+                    .options = {},
+                    .micro_batches = rows,
+                    .dropout_seeds = std::span(kSeeds).first(rows.size())});
+      run.losses.push_back(device.oldest().loss);
+    };
+    {
+      DeviceStep device(expected.context, kKernels, expected.model, expected.optimizer, expected.config.train,
+                        false);
+      for (int step = 0; step < 4; ++step)
+        step_with(expected, device, step, batch_of(expected.config, 3 * step));
+      momenta.assign(expected.optimizer.first_moments().all().begin(),
+                     expected.optimizer.first_moments().all().end());
+    }
+    on_threads(2, [&](Communicator& ranks) {
+      HostCards cards(ranks);
+      Trained run(muon);
+      DeviceStep device(run.context, kKernels, run.model, run.optimizer, run.config.train, false, &cards);
+      for (int step = 0; step < 4; ++step) {
+        const std::vector<Rows> all = batch_of(run.config, 3 * step);
+        ASSERT_EQ(all.size(), 2u);
+        step_with(run, device, step, std::span(all).subspan(static_cast<std::size_t>(ranks.rank()), 1));
+      }
+      device.gather_momenta();
+      const std::vector<float> a = expected.weights(), b = run.weights();
+      for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5f) << "weight " << i;
+      for (std::size_t i = 0; i < momenta.size(); ++i)
+        ASSERT_NEAR(momenta[i], run.optimizer.first_moments().all()[i], 1e-5f) << "momentum " << i;
+    });
+  }
+}
+
+// What NCCL will see on each of four cards: the same calls, the sums before the update, the owners' weights behind it.
+TEST(QueuedStep, EveryCardIsAskedForTheSameInTheSameOrder) {
+  std::vector<std::vector<std::string>> calls;
+  for (const int rank : {0, 2, 3}) {
+    Trained run(true);
+    RecordingCards cards(rank, 4, run.model.device_weights());
+    DeviceStep device(run.context, kKernels, run.model, run.optimizer, run.config.train, false, &cards);
+    const std::vector<Rows> batch = batch_of(run.config, rank);  // of other tokens
+    device.queue({.step = 0,
+                  .multiplier = 0.5,
+                  .options = {},
+                  .micro_batches = batch,
+                  .dropout_seeds = std::span(kSeeds).first(batch.size())});
+    device.oldest();
+    calls.push_back(cards.calls);
+  }
+  EXPECT_EQ(calls[0], calls[1]);
+  EXPECT_EQ(calls[0], calls[2]);
+  const Trained one(true);
+  std::string weights = "gather";
+  for (const Muon::Batch& batch : one.optimizer.muon().batches())
+    for (std::size_t i = 0; i < batch.params.size(); ++i)
+      weights += fmt::format(" {}:{}+{}", Muon::owner(batch, i, 4), batch.params[i]->offset,
+                             batch.params[i]->count());
+  ASSERT_EQ(calls[0].size(), 4u);
+  EXPECT_EQ(calls[0][0].substr(0, 4), "sum ");  // one bucket holds them all
+  EXPECT_EQ(calls[0][1], "join");
+  EXPECT_EQ(calls[0][2], weights);
+  EXPECT_EQ(calls[0][3], "join");
 }
 
 }  // namespace

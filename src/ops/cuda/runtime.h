@@ -75,6 +75,7 @@ class CudaRuntime final : public DeviceRuntime, public std::enable_shared_from_t
   void begin_capture() override;
   std::unique_ptr<DeviceGraph> end_capture() override;
 
+  void* native_queue() const override { return stream_.get(); }
   cudaStream_t stream() const { return stream_.get(); }
   cublasLtHandle_t blas() const { return blas_.get(); }
   void* workspace() const { return workspace_; }  // of kWorkspaceBytes, for GEMMs

@@ -1,0 +1,168 @@
+#include "dist/exchange.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <new>
+#include <sstream>
+
+#include "base/interrupt.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::uint64_t kLongestText = std::uint64_t{1} << 28;
+
+std::span<std::byte> bytes_of(std::string& text) {
+  return std::as_writable_bytes(std::span(text));
+}
+
+// How an action went, in words that another rank can use. Empty: well.
+struct Outcome {
+  std::string error, hint;
+  std::exception_ptr thrown;
+
+  std::string packed() const { return error.empty() ? "" : error + '\0' + hint; }
+};
+
+Outcome outcome_of(const std::function<void()>& action) {
+  try {
+    action();
+    return {};
+  } catch (const Error& error) {
+    return {error.what(), error.hint(), std::current_exception()};
+  } catch (const std::bad_alloc&) {
+    return {"out of memory", "make the model, the batch or the context smaller", std::current_exception()};
+  } catch (const std::exception& error) {
+    return {error.what(), "", std::current_exception()};
+  }
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// "steps = 20 there, steps = 30 here", or the texts themselves.
+std::string difference(const std::string& there, const std::string& here) {
+  const std::vector<std::string> theirs = lines_of(there), ours = lines_of(here);
+  for (std::size_t i = 0; i < std::max(theirs.size(), ours.size()); ++i) {
+    const std::string a = i < theirs.size() ? theirs[i] : "nothing",
+                      b = i < ours.size() ? ours[i] : "nothing";
+    if (a != b) return fmt::format("{} there, {} on rank 0", a, b);
+  }
+  return "they differ";
+}
+
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+std::string packed(const Facts& facts) {
+  std::string text;
+  for (const auto& [name, value] : facts) text += value + '\0';
+  return text;
+}
+
+std::vector<std::string> unpacked(const std::string& text) {
+  std::vector<std::string> values;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\0', at);
+    values.push_back(text.substr(at, end - at));
+    at = end == text.npos ? text.size() : end + 1;
+  }
+  return values;
+}
+
+}  // namespace
+
+void share_text(Communicator& ranks, std::string& text, const std::string& what, Patience patience) {
+  std::uint64_t size = text.size();
+  ranks.broadcast(std::as_writable_bytes(std::span(&size, 1)), 0, what, patience);
+  check(size <= kLongestText, "[ranks] {} has {} bytes", what, size);
+  text.resize(size);
+  if (size > 0) ranks.broadcast(bytes_of(text), 0, what);
+}
+
+std::vector<std::string> gather_texts(Communicator& ranks, std::string text, const std::string& what,
+                                      Patience patience) {
+  std::vector<std::uint64_t> sizes(static_cast<std::size_t>(ranks.size()), text.size());
+  std::vector<OwnedBytes> parts;
+  for (int rank = 0; rank < ranks.size(); ++rank)
+    parts.push_back(
+        {rank, std::as_writable_bytes(std::span(sizes).subspan(static_cast<std::size_t>(rank), 1))});
+  ranks.all_gather(parts, what, patience);
+  std::vector<std::string> texts;
+  for (const std::uint64_t size : sizes) {
+    check(size <= kLongestText, "[ranks] {} has {} bytes", what, size);
+    texts.emplace_back(size, '\0');
+  }
+  texts[static_cast<std::size_t>(ranks.rank())] = std::move(text);
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) parts[rank].bytes = bytes_of(texts[rank]);
+  ranks.all_gather(parts, what);
+  return texts;
+}
+
+void together(Communicator& ranks, const std::string& what, const std::function<void()>& action,
+              Patience patience) {
+  if (ranks.size() == 1) return action();
+  const Outcome own = outcome_of(action);
+  const std::vector<std::string> all = gather_texts(ranks, own.packed(), what, patience);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].empty()) continue;
+    if (!ranks.first()) throw FailedTogether{nullptr};
+    if (rank == 0) throw FailedTogether{own.thrown};
+    const std::size_t border = all[rank].find('\0');
+    throw FailedTogether{std::make_exception_ptr(Error(
+        fmt::format("rank {}: {}", rank, all[rank].substr(0, border)), Hint{all[rank].substr(border + 1)}))};
+  }
+}
+
+void check_same(Communicator& ranks, const Facts& facts, const std::string& hint) {
+  if (ranks.size() == 1) return;
+  const std::vector<std::string> all = gather_texts(ranks, packed(facts), "comparing settings");
+  const std::vector<std::string> first = unpacked(all[0]);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const std::vector<std::string> other = unpacked(all[rank]);
+    for (std::size_t i = 0; i < facts.size(); ++i) {
+      const std::string there = i < other.size() ? other[i] : "", here = i < first.size() ? first[i] : "";
+      if (there == here) continue;
+      if (!ranks.first()) throw FailedTogether{nullptr};
+      throw FailedTogether{
+          std::make_exception_ptr(Error(fmt::format("rank {} has another {} than rank 0: {}", rank,
+                                                    facts[i].first, difference(there, here)),
+                                        Hint{hint}))};
+    }
+  }
+}
+
+void abort_all(Communicator& ranks, const Error& error) noexcept {
+  constexpr std::string_view kStart = "error:";
+  std::string text = describe(error);
+  if (!ranks.first() && text.starts_with(kStart))
+    text.replace(0, kStart.size(), fmt::format("error: rank {}:", ranks.rank()));
+  ranks.abort(text);
+  std::terminate();  // g++ 12 does not see that the call above is the last
+}
+
+int on_ranks(Communicator& ranks, const std::function<int()>& body) {
+  if (ranks.size() == 1) return body();
+  try {
+    const int code = body();
+    ranks.barrier("the end", Patience::endless);  // the first may have more to do
+    return ranks.first() ? code : 0;
+  } catch (const FailedTogether& failed) {
+    if (failed.error) std::rethrow_exception(failed.error);
+    return 0;
+  } catch (const Error& error) {
+    abort_all(ranks, error);
+  } catch (const std::exception& error) {
+    abort_all(ranks, Error(error.what()));
+  } catch (...) {
+    abort_all(ranks, Error("nobody reads the output any more"));
+  }
+}
+
+}  // namespace thimble

@@ -1,0 +1,80 @@
+// NCCL with one rank on one card: sums and gathers that change nothing, in the same place of the same graph.
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "cuda/device.h"
+#include "dist/plugins.h"
+#include "model/config_builder.h"
+#include "optim/device_step.h"
+
+namespace thimble {
+namespace {
+
+Config small_golf() {
+  ConfigBuilder settings;
+  settings.preset("golf");
+  for (const char* setting : {"vocab_size=97", "layers=3", "dim=64", "heads=4", "kv_heads=2", "context=32",
+                              "clip=1", "batch_tokens=256", "muon_dtype=f32"})
+    settings.set(setting);
+  return settings.resolve();
+}
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<float> weights;
+  bool captured = false;
+};
+
+Trained train(const std::shared_ptr<DeviceRuntime>& card, DeviceCommunicator* cards) {
+  const Config config = small_golf();
+  const Context context(card);
+  Model model(config.model, context);
+  initialise(model.params(), 1, model.weights());
+  model.weights_changed();
+  Optimizer optimizer(model.params(), config.train, context);
+  DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train, true, cards);
+  Trained trained;
+  constexpr std::array<std::uint64_t, 2> kSeeds = {1, 2};
+  for (int i = 0; i < 12; ++i) {
+    std::vector<Rows> batch;
+    Rng random(7, 0, static_cast<std::uint64_t>(i));
+    for (int m = 0; m < 2; ++m) {
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(4 * config.model.context));
+      for (std::int32_t& token : tokens) token = static_cast<std::int32_t>(random.below(97));
+      batch.push_back(grid_rows(config.model, config.model.context, tokens, tokens));
+    }
+    step.queue({.step = i, .multiplier = 1, .options = {}, .micro_batches = batch, .dropout_seeds = kSeeds});
+    trained.losses.push_back(step.oldest().loss);
+  }
+  step.gather_momenta();
+  trained.captured = step.captured();
+  model.fetch_weights();
+  trained.weights.assign(model.weights().begin(), model.weights().end());
+  return trained;
+}
+
+TEST(Nccl, OneRankOnOneCardIsThePlainPathToTheBit) {
+  const DeviceChoice card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  if (const PluginState state = nccl_state(); !state.available) GTEST_SKIP() << state.text;
+  const std::shared_ptr<Communicator> ranks = alone();
+  EXPECT_EQ(join_cards(*ranks, card.runtime), nullptr) << "one rank has nobody to sum with, unless asked";
+  ASSERT_EQ(setenv("THIMBLE_NCCL", "1", 1), 0);
+  const std::shared_ptr<DeviceCommunicator> cards = join_cards(*ranks, card.runtime);
+  unsetenv("THIMBLE_NCCL");
+  ASSERT_NE(cards, nullptr);
+  const Trained plain = train(card.runtime, nullptr), summed = train(card.runtime, cards.get());
+  cards->check_errors();
+  EXPECT_TRUE(summed.captured);
+  EXPECT_EQ(plain.losses, summed.losses);
+  EXPECT_EQ(plain.weights, summed.weights);
+}
+
+TEST(Nccl, OnTheCpuThereIsNothingToJoin) {
+  const std::shared_ptr<Communicator> ranks = alone();
+  EXPECT_EQ(join_cards(*ranks, cpu_runtime()), nullptr);
+}
+
+}  // namespace
+}  // namespace thimble
