@@ -1,6 +1,12 @@
-// What capturing an optimizer step as a CUDA graph saves, and how fast a step of the golf baseline is: forward, backward
-// and Adam on one card, queued kernel by kernel and as one launch.
+// How fast an optimizer step is on one card: the shapes of the design's table with Muon and Adam as the preset has them,
+// in micro-batches of several sizes, each as one launch; what Muon costs; what capturing the step saves.
+//
+//   cuda_step_bench [TOKENS A STEP [TOKENS A MICRO-BATCH]...]      (all: every shape, 32 to 128 thousand tokens)
 #include <fmt/format.h>
+
+#include <charconv>
+#include <span>
+#include <string>
 
 #include "base/error.h"
 #include "base/median.h"
@@ -13,12 +19,29 @@
 namespace thimble {
 namespace {
 
-constexpr int kWarmUp = 4, kSteps = 20, kRepeats = 5;
+constexpr int kWarmUp = 3, kRepeats = 3;
+constexpr double kMilliseconds = 250;  // of each repeat, at least
+
+struct StepShape {
+  const char* name;
+  std::vector<const char*> settings;
+  std::int64_t tokens;
+  double torch_milliseconds;  // train_gpt.py under torch.compile on an H200: docs/benchmarks.md
+};
+
+const std::vector<StepShape>& shapes() {
+  static const std::vector<StepShape> all = {
+      {"golf", {}, 65536, 201.6},
+      {"golf", {}, 131072, 218.7},
+      {"golf", {}, 524288, 306.9},
+      {"11 layers, MLP 3x, T=2048", {"layers=11", "mlp_hidden=1536", "context=2048"}, 786432, 737}};
+  return all;
+}
 
 class StepTimer {
  public:
   StepTimer(const std::shared_ptr<DeviceRuntime>& card, const Config& config, std::int64_t tokens,
-            bool capture)
+            std::int64_t micro_batch, bool capture)
       : card_(card),
         context_(card),
         model_(config.model, context_, DType::bf16),
@@ -26,32 +49,37 @@ class StepTimer {
         step_(context_, cuda_plugin().step, model_, optimizer_, config.train, capture) {
     initialise(model_.params(), 1, model_.weights());
     model_.weights_changed();
-    std::vector<std::int32_t> input(static_cast<std::size_t>(tokens));
     Rng random(1);
-    for (std::int32_t& token : input)
-      token = static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(config.model.vocab_size)));
-    batch_.push_back(grid_rows(config.model, config.model.context, input, input));
+    for (std::int64_t begin = 0; begin < tokens; begin += micro_batch) {
+      std::vector<std::int32_t> input(static_cast<std::size_t>(std::min(micro_batch, tokens - begin)));
+      for (std::int32_t& token : input)
+        token = static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(config.model.vocab_size)));
+      batch_.push_back(grid_rows(config.model, config.model.context, input, input));
+      for (float& weight : batch_.back().weight)
+        weight *= static_cast<float>(micro_batch) / static_cast<float>(tokens);
+    }
+    seeds_.resize(batch_.size());
     run(kWarmUp);
+    const double once = timed(1);
+    steps_ = std::max(1, static_cast<int>(kMilliseconds / once));
   }
 
-  double milliseconds() {
-    const auto before = card_->make_event(), after = card_->make_event();
-    before->record();
-    run(kSteps);
-    after->record();
-    after->wait();
-    return after->milliseconds_since(*before) / kSteps;
-  }
+  double milliseconds() { return timed(steps_) / steps_; }
 
  private:
+  double timed(int steps) {
+    const auto before = card_->make_event(), after = card_->make_event();
+    before->record();
+    run(steps);
+    after->record();
+    after->wait();
+    return after->milliseconds_since(*before);
+  }
+
   void run(int steps) {
-    const std::uint64_t seed = 0;
     for (int i = 0; i < steps; ++i)
-      step_.queue({.step = i,
-                   .multiplier = 1e-3,
-                   .options = {},
-                   .micro_batches = batch_,
-                   .dropout_seeds = {&seed, 1}});
+      step_.queue(
+          {.step = i, .multiplier = 1e-3, .options = {}, .micro_batches = batch_, .dropout_seeds = seeds_});
     while (step_.on_their_way() > 0) step_.oldest();
   }
 
@@ -61,35 +89,74 @@ class StepTimer {
   Optimizer optimizer_;
   DeviceStep step_;
   std::vector<Rows> batch_;
+  std::vector<std::uint64_t> seeds_;
+  int steps_ = 1;
 };
 
-void run() {
-  const auto card = open_cuda();
+Config config_of(const StepShape& shape, bool muon) {
   ConfigBuilder settings;
   settings.preset("golf");
-  settings.set("muon_steps=0");
-  const Config config = settings.resolve();
-  Table table({"tokens a step", "queued, ms", "captured, ms", "ratio", "tokens/s"});
-  for (const std::int64_t tokens : {16384, 65536}) {
-    StepTimer queued(card, config, tokens, false), captured(card, config, tokens, true);
-    std::vector<double> one, other;
-    for (int i = 0; i < kRepeats; ++i) {
-      one.push_back(queued.milliseconds());
-      other.push_back(captured.milliseconds());
+  for (const char* setting : shape.settings) settings.set(setting);
+  settings.set(fmt::format("batch_tokens={}", shape.tokens));
+  if (!muon) settings.set("muon_steps=0");
+  return settings.resolve();
+}
+
+double median_milliseconds(const std::shared_ptr<DeviceRuntime>& card, const StepShape& shape,
+                           std::int64_t micro_batch, bool muon, bool capture) {
+  StepTimer timer(card, config_of(shape, muon), shape.tokens, micro_batch, capture);
+  std::vector<double> times;
+  for (int i = 0; i < kRepeats; ++i) times.push_back(timer.milliseconds());
+  return median(times);
+}
+
+void run(std::span<const std::int64_t> asked) {
+  const auto card = open_cuda();
+  const std::vector<std::int64_t> usual = {32768, 65536, 131072};
+  const std::span<const std::int64_t> sizes = asked.size() > 1 ? asked.subspan(1) : usual;
+  Table table({"shape", "tokens a step", "micro-batch", "ms", "tokens/s", "ms per 65,536", "PyTorch / ours"});
+  for (const StepShape& shape : shapes()) {
+    if (!asked.empty() && shape.tokens != asked[0]) continue;
+    for (const std::int64_t size : sizes) {
+      if (size > shape.tokens) continue;
+      const double ms = median_milliseconds(card, shape, size, true, true);
+      const auto tokens = static_cast<double>(shape.tokens);
+      table.row({shape.name, with_commas(shape.tokens), with_commas(size), fmt::format("{:.2f}", ms),
+                 with_unit(1e3 * tokens / ms), fmt::format("{:.2f}", ms * 65536 / tokens),
+                 fmt::format("{:.2f}", shape.torch_milliseconds / ms)});
     }
-    const double slow = median(one), fast = median(other);
-    table.row({with_commas(tokens), fmt::format("{:.3f}", slow), fmt::format("{:.3f}", fast),
-               fmt::format("{:.3f}", slow / fast), with_unit(1e3 * static_cast<double>(tokens) / fast)});
   }
-  fmt::print("{}, golf (9 x 512, T = 1024), bf16, Adam\n{}", card->facts().name, table.text());
+  fmt::print("{}, bf16, captured\n{}", card->facts().name, table.text());
+  if (!asked.empty()) return;
+
+  const StepShape& first = shapes().front();
+  const auto time = [&](bool muon, bool capture) {
+    return median_milliseconds(card, first, first.tokens, muon, capture);
+  };
+  const double all = time(true, true);
+  fmt::print(
+      "{} tokens as one micro-batch: {:.2f} ms; with Adam instead of Muon {:.2f}; not captured {:.2f}\n",
+      with_commas(first.tokens), all, time(false, true), time(true, false));
+}
+
+std::vector<std::int64_t> numbers(std::span<char*> arguments) {
+  std::vector<std::int64_t> values;
+  for (const std::string_view text : arguments) {
+    std::int64_t value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    check(error == std::errc{} && end == text.data() + text.size() && value > 0,
+          "'{}' is no number of tokens", text);
+    values.push_back(value);
+  }
+  return values;
 }
 
 }  // namespace
 }  // namespace thimble
 
-int main() {
+int main(int count, char** arguments) {
   try {
-    thimble::run();
+    thimble::run(thimble::numbers({arguments + 1, static_cast<std::size_t>(count - 1)}));
   } catch (const thimble::Error& error) {
     fmt::print(stderr, "{}\n", thimble::describe(error));
     return 1;

@@ -71,7 +71,19 @@ Model model_for(ModelFile& file, const Context& context, DType dtype, const Spee
   const std::int64_t needed = request.tokens + request.depth;
   const bool any_length = config.position != PositionKind::learned;  // those have a row for each position
   if (any_length && needed < config.context) config.context = needed;
+  if (context.device() != Device::cpu && !file.stored)  // one copy there, not one in f32 and others beside it
+    file.stored = std::make_shared<StoredWeights>(stored_exactly(ParamTable(config), file.weights));
   return make_model(file, context, dtype);
+}
+
+std::string device_name(const Context& context) {
+  return context.device() == Device::cpu ? "cpu" : context.runtime()->facts().name;
+}
+
+std::string computed_in(const Model& model, const Context& context) {
+  const std::string_view dtype = dtype_name(model.dtype());
+  return context.device() == Device::cpu ? std::string(dtype)
+                                         : fmt::format("{} on {}", dtype, device_name(context));
 }
 
 Json as_json(const Speed& speed) {

@@ -36,6 +36,9 @@ std::int64_t tokens_from(const Arguments& arguments, const ModelConfig& config);
 // A model with no more context than the test takes, as llama-bench makes it: the cache of a long one is large.
 Model model_for(ModelFile& file, const Context& context, DType dtype, const SpeedRequest& request);
 
+std::string device_name(const Context& context);                      // "cpu", "NVIDIA H200"
+std::string computed_in(const Model& model, const Context& context);  // "bf16", "bf16 on NVIDIA H200"
+
 // {"test": "pp512", "tokens_per_second": mean, "stddev": .., "samples": [..]}
 Json as_json(const Speed& speed);
 std::string as_text(const Speed& speed);  // "pp512: 1635.1 +- 12.3 tokens/s"

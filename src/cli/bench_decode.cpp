@@ -9,6 +9,7 @@
 #include "cli/console.h"
 #include "cli/device.h"
 #include "cli/parse.h"
+#include "qa/card_ceilings.h"
 #include "qa/read_bandwidth.h"
 
 namespace thimble {
@@ -28,21 +29,25 @@ double cached_bytes(const Model& model, double positions) {
   return 2 * positions * static_cast<double>(config.layers * config.kv_width() * dtype_bytes(model.dtype()));
 }
 
-Ceiling ceiling_of(const Model& model, const SpeedRequest& request, const Interrupt& interrupt) {
+Ceiling ceiling_of(const Model& model, const Context& context, const SpeedRequest& request,
+                   const Interrupt& interrupt) {
   const double positions = static_cast<double>(request.depth) + static_cast<double>(request.tokens) / 2;
   const auto streams = static_cast<double>(request.streams);
-  const StoredWeights* stored = model.stored_weights();
+  const bool card = context.device() != Device::cpu;
+  const StoredWeights* stored = card ? nullptr : model.stored_weights();  // a card's are expanded
   // Weights that stay as they are stored are read as such; what slots remember has the rows' dtype.
   const double bytes = stored
                            ? static_cast<double>(stored->bytes()) + cached_bytes(model, streams * positions)
                            : bytes_per_token(model.config(), model.dtype(), streams * positions);
-  const double bandwidth = read_bandwidth(static_cast<std::int64_t>(bytes), kBandwidthSeconds, &interrupt);
+  const auto whole = static_cast<std::int64_t>(bytes);
+  const double bandwidth =
+      card ? card_bandwidth(context, whole) : read_bandwidth(whole, kBandwidthSeconds, &interrupt);
   return {bandwidth, bytes, streams * bandwidth / bytes};
 }
 
 int run_bench_decode(const Arguments& arguments, Console& console) {
   ModelFile file = bench_model(arguments);
-  const Context context;
+  const Context context(device_from(arguments, console.log()));
   const SpeedRequest request{.tokens = tokens_from(arguments, file.config.model),
                              .depth = arguments.integer("depth", {.least = 0}),
                              .streams = arguments.integer("streams", {.least = 1, .most = kMostStreams}),
@@ -50,7 +55,7 @@ int run_bench_decode(const Arguments& arguments, Console& console) {
   Model model = model_for(file, context, dtype_from(arguments, context.device()), request);
   const Interrupt interrupt;
   const Speed speed = decode_speed(model, request, console.progress(), &interrupt);
-  const Ceiling ceiling = ceiling_of(model, request, interrupt);
+  const Ceiling ceiling = ceiling_of(model, context, request, interrupt);
   const double fraction = speed.mean() / ceiling.tokens_per_second;
   const Verdict verdict = verdict_of(arguments, speed.mean());
   if (console.json())
@@ -60,6 +65,7 @@ int run_bench_decode(const Arguments& arguments, Console& console) {
             .set("model", file.path.string())
             .set("architecture", file.architecture)
             .set("parameters", model.params().count())
+            .set("device", device_name(context))
             .set("dtype", dtype_name(model.dtype()))
             .set("streams", request.streams)
             .set("bytes_per_token", ceiling.bytes_per_call / static_cast<double>(request.streams))
@@ -70,7 +76,7 @@ int run_bench_decode(const Arguments& arguments, Console& console) {
     console.print(
         fmt::format("{}{} ({} parameters, {}); memory, read at {:.1f} GB/s, allows {:.0f}: {:.3f}\n",
                     as_text(speed), request.streams > 1 ? fmt::format(" in {} streams", request.streams) : "",
-                    with_unit(static_cast<double>(model.params().count())), dtype_name(model.dtype()),
+                    with_unit(static_cast<double>(model.params().count())), computed_in(model, context),
                     ceiling.bytes_per_second / 1e9, ceiling.tokens_per_second, fraction));
   return exit_code(verdict, console);
 }
@@ -83,6 +89,7 @@ Command bench_decode_command() {
   options.push_back(
       {.name = "depth", .value = "N", .initial = "0", .help = "tokens in the cache before them"});
   options.push_back({.name = "streams", .value = "N", .initial = "1", .help = "sequences decoded together"});
+  options.push_back(device_option());
   options.push_back(common::dtype());
   return {
       .name = "bench decode",

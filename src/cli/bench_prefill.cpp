@@ -10,6 +10,7 @@
 #include "cli/device.h"
 #include "cli/parse.h"
 #include "ops/gemm_peak.h"
+#include "qa/card_ceilings.h"
 #include "train/step_bench.h"
 
 namespace thimble {
@@ -21,13 +22,16 @@ constexpr int kPeakRepeats = 3;
 // What the model's own products reach with nothing around them.
 double peak_flops(const Model& model, const Context& context, std::int64_t rows) {
   const std::vector<ProductShape> shapes = products_of(model.config());
+  if (context.device() == Device::cuda)  // forward alone: a third of the work
+    return flops_of_products(shapes, rows) / 3 /
+           card_seconds_of_products(context, shapes, rows, model.dtype(), kPeakRepeats);
   return flops_of_products(shapes, rows) /
          cpu::seconds_of_products(context, shapes, rows, model.dtype(), kPeakRepeats);
 }
 
 int run_bench_prefill(const Arguments& arguments, Console& console) {
   ModelFile file = bench_model(arguments);
-  const Context context;
+  const Context context(device_from(arguments, console.log()));
   const SpeedRequest request{.tokens = tokens_from(arguments, file.config.model),
                              .depth = arguments.integer("depth", {.least = 0}),
                              .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
@@ -44,6 +48,7 @@ int run_bench_prefill(const Arguments& arguments, Console& console) {
                            .set("model", file.path.string())
                            .set("architecture", file.architecture)
                            .set("parameters", model.params().count())
+                           .set("device", device_name(context))
                            .set("dtype", dtype_name(model.dtype()))
                            .set("gflops", flops / 1e9)
                            .set("gemm_peak_gflops", peak / 1e9)
@@ -51,7 +56,7 @@ int run_bench_prefill(const Arguments& arguments, Console& console) {
   else
     console.print(fmt::format(
         "{} ({} parameters, {}); {:.0f} GFLOP/s of {:.0f} that the products alone reach: {:.3f}\n",
-        as_text(speed), with_unit(static_cast<double>(model.params().count())), dtype_name(model.dtype()),
+        as_text(speed), with_unit(static_cast<double>(model.params().count())), computed_in(model, context),
         flops / 1e9, peak / 1e9, flops / peak));
   return exit_code(verdict, console);
 }
@@ -62,6 +67,7 @@ Command bench_prefill_command() {
   std::vector<Option> options = model_options();
   options.push_back({.name = "max-tokens", .value = "N", .initial = "512", .help = "tokens of the prompt"});
   options.push_back({.name = "depth", .value = "N", .initial = "0", .help = "tokens in the cache before it"});
+  options.push_back(device_option());
   options.push_back(common::dtype());
   return {
       .name = "bench prefill",

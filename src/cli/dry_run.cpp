@@ -99,8 +99,11 @@ std::string as_text(const DryRun& run) {
   std::string text;
   for (const std::string& line : run.derivations) text += line + "\n";
   if (!text.empty()) text += "\n";
-  return text + settings_text(run) + "\n" + groups_text(run) + "\n" + costs_text(run) + "\n" +
-         memory_text(run.summary);
+  text +=
+      settings_text(run) + "\n" + groups_text(run) + "\n" + costs_text(run) + "\n" + memory_text(run.summary);
+  if (run.device == Device::cuda)
+    text += fmt::format("the GPU has {} free\n", in_bytes(static_cast<double>(run.available_bytes)));
+  return text;
 }
 
 Json as_json(const DryRun& run) {
@@ -129,7 +132,9 @@ Json as_json(const DryRun& run) {
                                  .set("activations", s.plan.arena_bytes)
                                  .set("validation", s.validation_bytes)
                                  .set("process", s.process_bytes)
-                                 .set("total", s.total_bytes()));
+                                 .set("total", s.total_bytes())
+                                 .set("available", run.available_bytes));
+  report.set("device", run.device == Device::cuda ? "cuda" : "cpu");
   return report;
 }
 

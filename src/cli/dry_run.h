@@ -15,6 +15,8 @@ struct DryRun {
   Config config;                  // resolved
   Summary summary;
   std::vector<std::string> derivations;  // of --depth
+  Device device = Device::cpu;           // where the memory is planned
+  std::int64_t available_bytes = 0;      // there; 0: not known
 };
 
 std::string as_text(const DryRun& run);

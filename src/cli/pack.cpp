@@ -72,26 +72,28 @@ ScoreOptions score_options(const Arguments& arguments, const Config& config) {
   return options;
 }
 
-// What is scored.
+// What is scored, and where.
 struct Yardstick {
   ByteTable bytes;
   TokenSet set;
+  std::shared_ptr<DeviceRuntime> device;
 };
 
-// Nothing without --data. Opened before the work begins: a wrong name must not cost minutes.
+// Nothing without --data. Opened before the work begins: a wrong name or a missing card must not cost minutes.
 std::optional<Yardstick> open_yardstick(const ModelFile& model, const Arguments& arguments,
                                         const Console& console, const Interrupt& interrupt) {
   if (!arguments.given("data")) return std::nullopt;
   const auto tokenizer = open_tokenizer(model);
   check(tokenizer != nullptr, "{} has no tokenizer: bits per byte need one", model.path.string());
   return Yardstick{ByteTable(*tokenizer, static_cast<TokenId>(model.config.model.vocab_size)),
-                   open_eval_set(arguments.path("data"), *tokenizer, console.progress(), &interrupt)};
+                   open_eval_set(arguments.path("data"), *tokenizer, console.progress(), &interrupt),
+                   device_from(arguments, console.log())};
 }
 
 Measurement measure(const ModelFile& before, const ModelFile& after, const Yardstick& yardstick,
                     const ScoreOptions& options, const Arguments& arguments, const Console& console,
                     const Interrupt& interrupt) {
-  const Context context(device_from(arguments, console.log()));
+  const Context context(yardstick.device);
   Measurement result{.options = options, .dtype = dtype_from(arguments, context.device())};
   const auto score = [&](const ModelFile& file) {
     Model model = make_model(file, context, result.dtype);

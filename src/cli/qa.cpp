@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
+#include "cli/device.h"
 #include "cli/parse.h"
 #include "qa/gates.h"
 
@@ -47,7 +48,8 @@ int run_qa(const Arguments& arguments, Console& console) {
   QaRequest request{.model = arguments.path("MODEL"),
                     .data = arguments.path("data"),
                     .skipped = arguments.list("skip"),
-                    .require = arguments.integer("require", {.least = 0})};
+                    .require = arguments.integer("require", {.least = 0}),
+                    .device = device_from(arguments, console.log())};
   if (arguments.given("min-tps")) request.least_tokens_per_second = arguments.number("min-tps", {.least = 0});
   const Interrupt interrupt;
   const QaReport report = run_gates(request, console.progress(), &interrupt);
@@ -83,6 +85,7 @@ Command qa_command() {
             .value = "N",
             .initial = "1",
             .help = "fail if fewer gates were executed: skipped is not passed"},
+           device_option(),
            common::threads(),
            common::json(),
            common::quiet()},

@@ -156,15 +156,18 @@ int resume(const Arguments& arguments, Console& console, const std::shared_ptr<C
   return run_and_print(std::move(request), arguments, console, interrupt);
 }
 
-int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& derivations, Console& console) {
+int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& derivations,
+            const DeviceRuntime& runtime, Console& console) {
   Config config = settings.resolve();
+  const Device device = runtime.device();
+  const std::int64_t available = available_memory(runtime);
   try {
-    config = with_micro_batch(config, available_memory());
+    config = with_micro_batch(config, available, device);
   } catch (const Error& error) {  // what does not fit here may fit elsewhere: the table says what it takes
     console.log().warning("{}", error.what());
-    config = with_micro_batch(config, 0);
+    config = with_micro_batch(config, 0, device);
   }
-  const DryRun run{settings, config, summarise(config), derivations};
+  const DryRun run{settings, config, summarise(config, device), derivations, device, available};
   if (console.json())
     console.print_json(as_json(run));
   else
@@ -245,7 +248,7 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
 int run_train(const Arguments& arguments, Console& console) {
   if (arguments.flag("dry-run") && !arguments.given("resume")) {
     const Beginning begin(arguments);
-    return dry_run(begin.settings, begin.derivations, console);
+    return dry_run(begin.settings, begin.derivations, *device_from(arguments, console.log()), console);
   }
   const std::shared_ptr<Communicator> ranks = ranks_from(arguments);
   Console silent(false, true);

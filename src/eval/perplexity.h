@@ -25,7 +25,7 @@ namespace thimble {
 struct PerplexityOptions {
   std::int64_t context = 0;           // n_ctx; 0: llama.cpp's 512, or the model's context where that is less
   std::int64_t val_tokens = 0;        // score at most so many, in whole chunks; 0: all
-  std::int64_t tokens_at_a_time = 0;  // computed together; 0: about 8192
+  std::int64_t tokens_at_a_time = 0;  // computed together; 0: what suits the device
 };
 
 struct Perplexity {

@@ -40,7 +40,7 @@ struct ScoreOptions {
   bool isolate = true;       // documents from each other; a model knows how it was trained: config().isolate
   bool may_diverge = false;  // a sum that is not finite is the caller's news, not an error: training's
   int rank = 0, ranks = 1;   // score every ranks-th window alone; nothing of one's own is then no error
-  std::int64_t tokens_at_a_time = 0;                        // computed together; 0: about 8192
+  std::int64_t tokens_at_a_time = 0;                        // computed together; 0: what suits the device
   std::function<void(std::int64_t tokens)> on_scored = {};  // hears how many there are by now, often
 };
 

@@ -10,7 +10,6 @@ namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kTokensAtATime = 8192;
 constexpr std::int64_t kMostLogits = std::int64_t{1} << 28;  // at a time: 1 GiB of f32
 constexpr std::size_t kShortestRow = 64;
 
@@ -20,9 +19,10 @@ WindowScorer::WindowScorer(Model& model, std::int64_t T, std::int64_t tokens_at_
     : model_(model), T_(static_cast<std::size_t>(T)), sink_(std::move(sink)) {
   check(T > 0 && T <= model.config().context, "context {} is more than the model's {}", T,
         model.config().context);
-  const std::int64_t usual =
-      std::min(kTokensAtATime, std::max<std::int64_t>(1, kMostLogits / model.config().vocab_size));
-  const std::int64_t tokens = tokens_at_a_time > 0 ? tokens_at_a_time : usual;
+  std::int64_t tokens = tokens_at_a_time;
+  if (tokens == 0) tokens = model.scored_at_once();
+  if (tokens_at_a_time == 0 && model.device() == Device::cpu)  // a card's plan knows of them
+    tokens = std::min(tokens, std::max<std::int64_t>(1, kMostLogits / model.config().vocab_size));
   most_rows_ = static_cast<std::size_t>(std::max<std::int64_t>(1, tokens / T));
   shared_ = static_cast<std::size_t>(std::min(T, tokens));
 }
@@ -46,6 +46,7 @@ void WindowScorer::add(Window window) {
 
 void WindowScorer::finish() {
   if (!waiting_.empty()) compute();
+  collect();
 }
 
 void WindowScorer::compute() {
@@ -61,13 +62,21 @@ void WindowScorer::compute() {
     std::ranges::copy(waiting.window.target, target.begin() + at);
     std::fill(starts.begin() + at + 1, starts.begin() + at + count, 0);
   }
-  const std::vector<float> nats =
-      model_.score(grid_rows(model_.config(), static_cast<std::int64_t>(T), input, target, starts)).nats;
-  for (const Waiting& waiting : waiting_)
-    sink_(waiting.window,
-          std::span(nats).subspan(waiting.row * T + waiting.begin, waiting.window.input.size()));
-  waiting_.clear();
+  const Rows rows = grid_rows(model_.config(), static_cast<std::int64_t>(T), input, target, starts);
+  collect();
+  model_.queue_score(rows);
+  computing_ = std::exchange(waiting_, {});
+  computing_length_ = T;
   used_.clear();
+  if (model_.device() == Device::cpu) collect();  // it has been computed
+}
+
+void WindowScorer::collect() {
+  if (computing_.empty()) return;
+  const std::vector<float> nats = model_.queued_nats();
+  for (const Waiting& waiting : std::exchange(computing_, {}))
+    sink_(waiting.window, std::span(nats).subspan(waiting.row * computing_length_ + waiting.begin,
+                                                  waiting.window.input.size()));
 }
 
 }  // namespace thimble

@@ -30,7 +30,8 @@ class WindowScorer {
   // nats: one for each input; 0 where there is no target. Windows come in the order in which they were added.
   using Sink = std::function<void(const Window& window, std::span<const float> nats)>;
 
-  // tokens_at_a_time 0: about 8192, fewer where the vocabulary is so large that their logits would not fit.
+  // tokens_at_a_time 0: about 8192, fewer where the vocabulary is so large that their logits would not fit; on a card
+  // up to 65,536, as its memory allows.
   WindowScorer(Model& model, std::int64_t T, std::int64_t tokens_at_a_time, Sink sink);
 
   void add(Window window);  // computes what is waiting when there is no room for another
@@ -43,13 +44,15 @@ class WindowScorer {
   };
 
   void compute();
+  void collect();  // what was computed, into the sink
 
   Model& model_;
   std::size_t T_, most_rows_;
   std::size_t shared_ = 0;  // windows share a row up to so many tokens; a longer one has a row of its own
   Sink sink_;
-  std::vector<Waiting> waiting_;
-  std::vector<std::size_t> used_;  // tokens in each row that was begun
+  std::vector<Waiting> waiting_, computing_;  // a card computes some while others are gathered
+  std::size_t computing_length_ = 0;          // of their rows
+  std::vector<std::size_t> used_;             // tokens in each row that was begun
 };
 
 }  // namespace thimble

@@ -160,13 +160,12 @@ void append_tensors(const SafetensorsFile& file, std::vector<StoredTensor>& tens
 
 Model make_model(const ModelFile& file, const Context& context, DType dtype) {
   const ModelConfig& config = file.config.model;
-  if (file.stored && context.device() == Device::cpu)
-    return {config, context, dtype, stored_for_rows(ParamTable(config), file.stored, dtype)};
+  if (file.stored) {
+    const auto stored_as = context.device() == Device::cpu ? stored_for_rows : stored_for_card;
+    return {config, context, dtype, stored_as(ParamTable(config), file.stored, dtype)};
+  }
   Model model(config, context, dtype);
-  if (file.stored)
-    file.stored->unpack(model.params(), model.weights());
-  else
-    std::ranges::copy(file.weights, model.weights().begin());
+  std::ranges::copy(file.weights, model.weights().begin());
   model.weights_changed();
   return model;
 }

@@ -11,7 +11,7 @@ constexpr std::int64_t kWorthWaiting = 64;  // tokens that somebody else is just
 
 const BatcherOptions& checked(const BatcherOptions& options) {
   check(options.slots >= 1, "slots must be >= 1, got {}", options.slots);
-  check(options.rows_per_step >= 1, "rows_per_step must be >= 1, got {}", options.rows_per_step);
+  check(options.rows_per_step >= 0, "rows_per_step must be >= 0, got {}", options.rows_per_step);
   return options;
 }
 
@@ -25,8 +25,10 @@ Batcher::Batcher(Model& model, const Tokenizer* tokenizer, const BatcherOptions&
     : model_(model),
       tokenizer_(tokenizer),
       options_(checked(options)),
-      cache_(model.config(), options.slots, model.dtype()),
-      slots_(options.slots) {}
+      cache_(model.make_cache(options.slots)),
+      slots_(options.slots) {
+  if (options_.rows_per_step == 0) options_.rows_per_step = model.decoded_at_once();
+}
 
 Batcher::~Batcher() = default;
 

@@ -13,7 +13,8 @@
 // with its prompt, or a copy of that prefix if the slot is in use. A prompt that others are just reading is waited for.
 //
 // What a sample says depends on its request alone: not on the others, not on the slot, not on what was cached. On the
-// CPU that holds to the bit, because decoding is batch-invariant (ops/cached_attention.h).
+// CPU that holds to the bit, because decoding is batch-invariant (ops/cached_attention.h); on a card to rounding, and to
+// the bit while no call has more than 64 rows (model/model.h).
 //
 // One thread calls submit, cancel and step (it is the one that enters OpenMP). A server's other threads leave requests
 // and cancellations in a queue that this thread empties between steps; check_request() may be called anywhere.
@@ -32,7 +33,7 @@ namespace thimble {
 
 struct BatcherOptions {
   std::int64_t slots = 1;
-  std::int64_t rows_per_step = 512;  // of prompts and generating sequences together
+  std::int64_t rows_per_step = 0;  // of prompts and generating sequences together; 0: what suits the device
 };
 
 class Batcher {

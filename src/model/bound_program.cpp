@@ -101,6 +101,20 @@ void BoundProgram::set_inputs(const Rows& rows, std::uint64_t dropout_seed) {
   context_.runtime()->upload(block_.at(0), staging_.data(), block_.bytes());
 }
 
+void BoundProgram::stage_inputs(const Rows& rows) {
+  for (Input& input : inputs_) {
+    const std::int64_t recorded = program_.tape().info(input.value).shape.rows;
+    check(rows_given(input, rows) == recorded, "[model] a recording takes {} rows of '{}'", recorded,
+          program_.tape().info(input.value).name);
+    bind(input, recorded);
+  }
+  stage(rows, 0, staging_.data());
+}
+
+void BoundProgram::queue_inputs() {
+  context_.runtime()->upload(block_.at(0), staging_.data(), block_.bytes());
+}
+
 void BoundProgram::take_staged(const std::byte* place) {
   for (Input& input : inputs_) bind(input, program_.tape().info(input.value).shape.rows);
   context_.runtime()->copy(block_.at(0), place, block_.bytes());

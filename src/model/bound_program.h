@@ -25,6 +25,10 @@ class BoundProgram {
   void stage(const Rows& rows, std::uint64_t dropout_seed, std::byte* place) const;
 
   void set_inputs(const Rows& rows, std::uint64_t dropout_seed = 0);
+  // The same on a device in two parts: as many rows as were recorded are laid out, where the last copy has been read;
+  // and the copy of them, which a recording may hold.
+  void stage_inputs(const Rows& rows);
+  void queue_inputs();
   void take_staged(const std::byte* place);  // a full block in the device's memory: queued
 
   Tensor row_weights() const { return bound(graph_.weight); }

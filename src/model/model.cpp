@@ -10,28 +10,6 @@
 
 namespace thimble {
 
-KvCache::KvCache(const ModelConfig& config, std::int64_t slots, DType dtype)
-    : slots_(slots),
-      context_(config.context),
-      width_(config.kv_width()),
-      layers_(config.layers),
-      dtype_(dtype),
-      arena_(2 * layers_ * slots_ * context_ * width_ * dtype_bytes(dtype), "the key-value cache",
-             "ask for fewer slots or samples, or a shorter context") {}
-
-Tensor KvCache::matrix(std::int64_t index) const {
-  const std::int64_t rows = slots_ * context_;
-  return {arena_.at(index * rows * width_ * dtype_bytes(dtype_)), rows, width_, width_, dtype_, Device::cpu};
-}
-
-void KvCache::copy_prefix(std::int64_t from, std::int64_t to, std::int64_t count) {
-  for (std::int64_t index = 0; index < 2 * layers_; ++index) {
-    const Tensor cache = matrix(index);
-    std::memmove(cache.row_range(to * context_, count).data, cache.row_range(from * context_, count).data,
-                 static_cast<std::size_t>(count * width_ * dtype_bytes(dtype_)));
-  }
-}
-
 namespace {
 
 std::int64_t turned_columns(const ModelConfig& config) {
@@ -43,6 +21,10 @@ int head_chunk(const ModelConfig& config, Device device) {
   constexpr std::int64_t kCpuRows = 1024, kLogits = std::int64_t{64} << 20;
   if (device == Device::cpu) return kCpuRows;
   return static_cast<int>(std::max(kCpuRows, kLogits / config.vocab_size));
+}
+
+Backend backend_of(Device device) {
+  return device == Device::cuda ? Backend::cuda : Backend::cpu;
 }
 
 }  // namespace
@@ -63,7 +45,12 @@ Model::Model(const ModelConfig& config, const Context& context, DType dtype,
              "lower the context"),
       programs_(std::make_unique<ProgramCache<BoundProgram>>()),
       threads_(max_threads()) {
-  check(!stored_ || context.device() == Device::cpu, "[model] stored weights are used on the CPU alone");
+  if (stored_ && device() != Device::cpu) {
+    stored_block_ =
+        Arena(context.runtime(), stored_->bytes(), "the weights", "a smaller model, or --device cpu");
+    context.runtime()->upload(stored_block_.at(0), stored_->block(), stored_->bytes());
+    context.runtime()->synchronise();
+  }
   fill_turns_table();
 }
 
@@ -114,14 +101,35 @@ BoundProgram& Model::program_for(const ProgramKey& key, GptOptions options, bool
 void Model::bind_parameters(BoundProgram& bound) {
   for (const auto& [value, view] : bound.graph().parameters)
     bound.program().bind(value, stored_
-                                    ? stored_->view(view).values
+                                    ? stored_on_device(stored_->view(view).values)
                                     : on_device(weights_.on_device() + view.offset, view.rows, view.cols));
   for (const auto& [value, view] : bound.graph().scales)
-    bound.program().bind(value, stored_->view(view).scales);
+    bound.program().bind(value, stored_on_device(stored_->view(view).scales));
+}
+
+Tensor Model::stored_on_device(Tensor tensor) const {
+  if (device() == Device::cpu) return tensor;
+  tensor.data = stored_block_.at(static_cast<const std::byte*>(tensor.data) - stored_->block());
+  tensor.device = device();
+  return tensor;
+}
+
+// Compared by its memory: another cache may come to lie where a dead one lay.
+void Model::bind_cache(BoundProgram& bound, const KvCache& cache) {
+  if (std::exchange(bound.cache, cache.memory()) == cache.memory()) return;
+  for (std::size_t l = 0; l < bound.graph().k_cache.size(); ++l) {
+    bound.program().bind(bound.graph().k_cache[l], cache.keys(static_cast<std::int64_t>(l)));
+    bound.program().bind(bound.graph().v_cache[l], cache.values(static_cast<std::int64_t>(l)));
+  }
+  if (const auto recorded = recorded_.find(&bound); recorded != recorded_.end()) recorded->second->forget();
+}
+
+void Model::prepare(BoundProgram& bound) {
+  if (std::exchange(bound.version, version_) != version_) bound.program().prepare(profile_);
 }
 
 void Model::run(BoundProgram& bound) {
-  if (std::exchange(bound.version, version_) != version_) bound.program().prepare(profile_);
+  prepare(bound);
   bound.program().run(profile_);
 }
 
@@ -164,47 +172,108 @@ void Model::add_gradients_of_device(BoundProgram& bound, std::span<float> gradie
   bound.gradients = nullptr;  // the block goes: another may come to lie at its address
 }
 
+BoundProgram& Model::scoring_program(std::int64_t rows, bool logits) {
+  return program_for({.rows = rows, .gathered = 0, .mode = Mode::scoring, .phase = logits ? 1 : 0},
+                     {.mode = Mode::scoring, .rows = rows, .logits = logits}, false);
+}
+
+void Model::queue_score(const Rows& rows) {
+  queued_ = &scoring_program(rows.count(), false);
+  queued_->set_inputs(rows);
+  run(*queued_);
+}
+
+std::vector<float> Model::queued_nats() {
+  check(queued_ != nullptr, "[model] no score is on its way");
+  const BoundProgram& bound = *std::exchange(queued_, nullptr);
+  return bound.fetch(bound.graph().nats);
+}
+
 Model::Scores Model::score(const Rows& rows, bool logits) {
-  BoundProgram& bound =
-      program_for({.rows = rows.count(), .gathered = 0, .mode = Mode::scoring, .phase = logits ? 1 : 0},
-                  {.mode = Mode::scoring, .rows = rows.count(), .logits = logits}, false);
+  BoundProgram& bound = scoring_program(rows.count(), logits);
   bound.set_inputs(rows);
   run(bound);
   return {bound.fetch(bound.graph().nats), logits ? bound.fetch(bound.graph().logits) : std::vector<float>{}};
 }
 
+KvCache Model::make_cache(std::int64_t slots) const {
+  return {config_, slots, dtype_, context_->runtime()};
+}
+
 Tensor Model::decode(const Rows& rows, KvCache& cache) {
-  check(context_->device() == Device::cpu, Hint{"--device cpu"}, "decoding does not run on the GPU yet");
+  check(!rows.gather.empty(), "[model] decoding needs at least one row whose logits are wanted");
+  return device() == Device::cpu ? decode_on_cpu(rows, cache) : decode_on_card(rows, cache);
+}
+
+// Logits of at most `gathered` rows; 0: of all.
+BoundProgram& Model::decoding_program(std::int64_t rows, std::int64_t gathered, const KvCache& cache) {
+  const std::int64_t slots = cache.slots();
+  BoundProgram& bound = program_for(
+      {.rows = rows, .gathered = gathered, .mode = Mode::decoding, .phase = static_cast<int>(slots)},
+      {.mode = Mode::decoding, .rows = rows, .gathered = gathered, .slots = slots}, false);
+  bind_cache(bound, cache);
+  return bound;
+}
+
+Tensor Model::decode_on_cpu(const Rows& rows, KvCache& cache) {
   if (!pool_) pool_ = std::make_unique<ThreadPool>(threads_);
   const PoolScope scope(*pool_);
-  check(!rows.gather.empty(), "[model] decoding needs at least one row whose logits are wanted");
   const std::int64_t bucket = row_bucket(rows.count()),
                      gathered = row_bucket(static_cast<std::int64_t>(rows.gather.size()));
-  BoundProgram& bound = program_for(
-      {.rows = bucket,
-       .gathered = gathered,
-       .mode = Mode::decoding,
-       .phase = static_cast<int>(cache.slots())},
-      {.mode = Mode::decoding, .rows = bucket, .gathered = gathered, .slots = cache.slots()}, false);
+  BoundProgram& bound = decoding_program(bucket, gathered, cache);
   bound.set_inputs(rows);
-  // Compared by its memory: another cache may come to lie where a dead one lay.
-  if (std::exchange(bound.cache, cache.memory()) != cache.memory())
-    for (std::size_t l = 0; l < bound.graph().k_cache.size(); ++l) {
-      bound.program().bind(bound.graph().k_cache[l], cache.keys(static_cast<std::int64_t>(l)));
-      bound.program().bind(bound.graph().v_cache[l], cache.values(static_cast<std::int64_t>(l)));
-    }
   run(bound);
   return bound.program().tensor(bound.graph().logits);
 }
 
+Tensor Model::decode_on_card(const Rows& rows, KvCache& cache) {
+  const std::int64_t bucket = card_bucket(rows.count()), wanted = std::ssize(rows.gather);
+  const std::int64_t gathered = wanted == rows.count() ? 0 : std::min(bucket, row_bucket(wanted));
+  BoundProgram& bound = decoding_program(bucket, gathered, cache);
+  prepare(bound);
+  std::unique_ptr<RecordedDecode>& recorded = recorded_[&bound];
+  if (!recorded) recorded = std::make_unique<RecordedDecode>(bound, *context_);
+  const Tensor logits = recorded->step(filled_up(rows, bucket, std::max(gathered, wanted)));
+  return logits.row_range(0, wanted);
+}
+
+// All of them may want their logits, which are copied through pinned memory: 256 MiB of it at most, or 512 rows.
+std::int64_t Model::decoded_at_once() const {
+  constexpr std::int64_t kFew = 512, kMany = 4096, kLogits = std::int64_t{64} << 20;
+  return device() == Device::cpu ? kFew : std::clamp(kLogits / config_.vocab_size, kFew, kMany);
+}
+
+// On a card, of the sizes that keep it busy the first whose memory is there, with as much left for others.
+std::int64_t Model::scored_at_once() {
+  constexpr std::int64_t kMost = 65536, kLeast = 8192;
+  if (scored_at_once_ > 0) return scored_at_once_;
+  const bool card = device() != Device::cpu;
+  const std::int64_t available = card ? context_->runtime()->available_bytes() : 0;
+  std::int64_t rows = card ? kMost : kLeast;
+  while (rows > kLeast && scoring_plan(rows).arena_bytes > available / 2) rows /= 2;
+  return scored_at_once_ = rows;
+}
+
+MemoryPlan Model::scoring_plan(std::int64_t rows) const {
+  const GptGraph graph = record_gpt(config_, params_,
+                                    {.mode = Mode::scoring,
+                                     .rows = rows,
+                                     .dtype = dtype_,
+                                     .head_chunk = head_chunk(config_, device()),
+                                     .stored = stored_.get()});
+  const Schedule schedule = make_schedule(graph.tape, {.training = false, .keep = {graph.nats}});
+  return plan_memory(graph.tape, schedule, backend_of(device()));
+}
+
 MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options,
-                         DType dtype) {
+                         DType dtype, Device device) {
   const ParamTable params(config);
-  const GptGraph graph = record_gpt(
-      config, params, {.mode = Mode::training, .rows = rows, .qat_bits = options.qat_bits, .dtype = dtype});
+  GptOptions recorded{.mode = Mode::training, .rows = rows, .qat_bits = options.qat_bits, .dtype = dtype};
+  recorded.head_chunk = head_chunk(config, device);
+  const GptGraph graph = record_gpt(config, params, recorded);
   const Schedule schedule =
       make_schedule(graph.tape, {.training = true, .recompute = options.recompute, .keep = {graph.nats}});
-  return plan_memory(graph.tape, schedule, Backend::cpu);
+  return plan_memory(graph.tape, schedule, backend_of(device));
 }
 
 }  // namespace thimble

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -10,33 +11,15 @@
 #include "model/bound_program.h"
 #include "model/config.h"
 #include "model/gpt.h"
+#include "model/kv_cache.h"
 #include "model/params.h"
 #include "model/program_cache.h"
+#include "model/recorded_decode.h"
 #include "model/rows.h"
 #include "model/stored_weights.h"
 #include "tensor/context.h"
 
 namespace thimble {
-
-// What slots remember: keys and values of every layer, [slots * context, K D] each, contiguous per slot.
-class KvCache {
- public:
-  KvCache(const ModelConfig& config, std::int64_t slots, DType dtype = DType::f32);
-
-  std::int64_t slots() const { return slots_; }
-  Tensor keys(std::int64_t layer) const { return matrix(2 * layer); }
-  Tensor values(std::int64_t layer) const { return matrix(2 * layer + 1); }
-  const std::byte* memory() const { return arena_.at(0); }  // which cache this is
-  // The first `count` positions of one slot into another: a shared prefix.
-  void copy_prefix(std::int64_t from, std::int64_t to, std::int64_t count);
-
- private:
-  Tensor matrix(std::int64_t index) const;
-
-  std::int64_t slots_, context_, width_, layers_;
-  DType dtype_;
-  Arena arena_;
-};
 
 struct GradientOptions {
   int qat_bits = 0;
@@ -45,16 +28,17 @@ struct GradientOptions {
   const Program::AfterStep* after_step = nullptr;  // hears of every step of the program
 };
 
-// What forward and backward of `rows` rows take, beside weights and optimizer.
+// What forward and backward of `rows` rows take, beside weights and optimizer. A card's plan needs its plugin.
 MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options,
-                         DType dtype = DType::f32);
+                         DType dtype = DType::f32, Device device = Device::cpu);
 
 class Model {
  public:
   // The config is resolved; weights start at 0. They are f32; `dtype` is what programs compute in and keep
   // activations in, f32 or bf16.
   Model(const ModelConfig& config, const Context& context, DType dtype = DType::f32);
-  // For scoring and decoding on the CPU alone, with the weights as they are stored.
+  // For scoring and decoding, with the weights as they are stored; on a card they must be stored_for_card(), and lie
+  // there in one copy.
   Model(const ModelConfig& config, const Context& context, DType dtype,
         std::shared_ptr<const StoredWeights> weights);
   ~Model();
@@ -63,6 +47,7 @@ class Model {
   const ModelConfig& config() const { return config_; }
   const ParamTable& params() const { return params_; }
   DType dtype() const { return dtype_; }
+  Device device() const { return context_->device(); }
 
   // nullptr: the weights are f32, and below.
   const StoredWeights* stored_weights() const { return stored_.get(); }
@@ -90,17 +75,40 @@ class Model {
     std::vector<float> logits;  // [N, V], only if asked for
   };
   Scores score(const Rows& rows, bool logits = false);
+  // The same in two parts, so that a card computes while the next rows are made. One that nobody asks for is
+  // dropped by the next.
+  void queue_score(const Rows& rows);
+  std::vector<float> queued_nats();  // waits for them
 
-  // One step for rows of slots: appends to the cache, returns the logits of the rows that want them, [M, V].
-  // Valid until the next call. Any thread may decode, one at a time: it has threads of its own.
+  // A cache where this model decodes, in what it computes in.
+  KvCache make_cache(std::int64_t slots) const;
+
+  // One step for rows of slots: appends to the cache, returns the logits of the rows that want them, [M, V], in host
+  // memory. Valid until the next call. Any thread may decode, one at a time: it has threads of its own.
+  //
+  // On the CPU a row has the same bits whatever rows share the call. On a card that holds in bf16 for calls of up to 64
+  // rows; larger ones (prompts) are multiplied by cuBLASLt, whose order of sums depends on their number, so that logits
+  // of the same token differ by rounding. The same calls give the same bits on both.
   Tensor decode(const Rows& rows, KvCache& cache);
+
+  // As many rows as suit one call: more use the device no better.
+  std::int64_t decoded_at_once() const;
+  std::int64_t scored_at_once();
 
  private:
   std::span<float> float_weights() const;
   void fill_turns_table();
   BoundProgram& program_for(const ProgramKey& key, GptOptions options, bool recompute);
   void bind_parameters(BoundProgram& bound);
+  void bind_cache(BoundProgram& bound, const KvCache& cache);
+  void prepare(BoundProgram& bound);
   void run(BoundProgram& bound);
+  BoundProgram& scoring_program(std::int64_t rows, bool logits);
+  BoundProgram& decoding_program(std::int64_t rows, std::int64_t gathered, const KvCache& cache);
+  MemoryPlan scoring_plan(std::int64_t rows) const;
+  Tensor decode_on_card(const Rows& rows, KvCache& cache);
+  Tensor decode_on_cpu(const Rows& rows, KvCache& cache);
+  Tensor stored_on_device(Tensor tensor) const;
   void add_gradients_of_device(BoundProgram& bound, std::span<float> gradients);
   Tensor on_device(float* data, std::int64_t rows, std::int64_t cols) const;
 
@@ -109,10 +117,14 @@ class Model {
   const Context* context_;
   DType dtype_;
   std::shared_ptr<const StoredWeights> stored_;
+  Arena stored_block_;          // their image on a card
   FloatArena weights_, turns_;  // no weights where they are stored
   std::unique_ptr<ProgramCache<BoundProgram>> programs_;
+  std::map<const BoundProgram*, std::unique_ptr<RecordedDecode>> recorded_;  // on a card
   int threads_;                       // as many as when it was made, whoever decodes
   std::unique_ptr<ThreadPool> pool_;  // of decoding, made when it is first needed
+  BoundProgram* queued_ = nullptr;    // a score on its way
+  std::int64_t scored_at_once_ = 0;   // settled when it is first asked for: later there is less memory
   Profile* profile_ = nullptr;
   std::uint64_t version_ = 1;  // of the weights: programs prepare again when it moves
 };

@@ -7,12 +7,45 @@
 
 namespace thimble {
 
+namespace {
+
+// The kernel that runs two steps as one. In backward the second is where the value between the two was made: nobody reads
+// its gradient afterwards.
+PairKernel pair_of(const Tape& tape, const Step& step, const Step& next) {
+  const bool backward = step.phase == Phase::backward;
+  if (backward != (next.phase == Phase::backward)) return nullptr;
+  const auto& from = backward ? step.d_in : step.out;
+  const auto& to = backward ? next.d_out : next.in;
+  if (from.empty() || to.empty() || from[0].kind != Place::Kind::buffer || from[0].value != to[0].value ||
+      from[0].buffer != to[0].buffer)
+    return nullptr;
+  const auto op = [&](const Step& s) { return tape.nodes()[static_cast<std::size_t>(s.node)].op; };
+  return cuda_plugin().pair(op(step), op(next), backward);
+}
+
+// Steps that a card runs as one. What the first reads must then live as long as the second writes.
+std::vector<PairKernel> pair_up(const Tape& tape, Schedule& schedule, Backend backend) {
+  std::vector<PairKernel> pairs(schedule.steps.size());
+  if (backend != Backend::cuda) return pairs;
+  for (std::size_t i = 0; i + 1 < pairs.size(); ++i) {
+    pairs[i] = pair_of(tape, schedule.steps[i], schedule.steps[i + 1]);
+    if (!pairs[i]) continue;
+    for (Buffer& buffer : schedule.buffers)
+      if (buffer.last == static_cast<int>(i)) ++buffer.last;
+    ++i;
+  }
+  return pairs;
+}
+
+}  // namespace
+
 Program::Program(Tape tape, ScheduleOptions options, const Context& context, Backend backend)
     : tape_(std::move(tape)),
       options_(std::move(options)),
       context_(context),
       backend_(context.device() == Device::cuda ? Backend::cuda : backend),
       schedule_(make_schedule(tape_, options_)),
+      pairs_(pair_up(tape_, schedule_, backend_)),
       plan_(plan_memory(tape_, schedule_, backend_)),
       arena_(context.runtime(), plan_.arena_bytes, options_.training ? "training" : "inference",
              options_.training ? "lower micro_batch or context" : "compute fewer rows at a time"),
@@ -159,16 +192,23 @@ void Program::make_calls() {
 }
 
 void Program::execute(const std::vector<Call>& calls, Profile* profile, const AfterStep& after_step) {
-  for (const Call& call : calls) {
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const Call& call = calls[i];
+    const PairKernel pair = &calls == &calls_ ? pairs_[i] : nullptr;
+    if (pair && !profile && !hook_) {  // who looks at every call sees every result
+      pair(context_, call.op, calls[++i].op);
+      if (after_step) after_step(static_cast<int>(i));
+      continue;
+    }
     const auto started = std::chrono::steady_clock::now();
     call.kernel(context_, call.op);
     if (profile) {
       const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - started;
-      const Op op = tape_.nodes()[static_cast<std::size_t>(call.step->node)].op;
+      const Op op = node_of(call).op;
       profile->add(op, call.step->phase, taken.count(), work_of(op_def(op), call.op));
     }
     if (hook_) report(call);
-    if (after_step) after_step(static_cast<int>(&call - calls.data()));
+    if (after_step) after_step(static_cast<int>(i));
   }
 }
 

@@ -18,6 +18,7 @@
 #include "model/plan.h"
 #include "model/profile.h"
 #include "model/schedule.h"
+#include "ops/cuda_plugin.h"
 #include "tensor/arena.h"
 #include "tensor/context.h"
 
@@ -58,6 +59,9 @@ class Program {
 
   void make_calls();
   std::vector<Call> make_calls(const std::vector<Step>& steps);
+  const Node& node_of(const Call& call) const {
+    return tape_.nodes()[static_cast<std::size_t>(call.step->node)];
+  }
   Shape actual_shape(Value value) const;
   void infer_actual_shapes();
   Tensor resolve(const Place& place) const;
@@ -70,6 +74,7 @@ class Program {
   const Context& context_;
   Backend backend_;
   Schedule schedule_;
+  std::vector<PairKernel> pairs_;  // by step: it and the next as one kernel; null: by itself
   MemoryPlan plan_;
   Arena arena_;
   std::vector<Tensor> bound_, bound_gradient_;  // by value

@@ -28,6 +28,13 @@ constexpr std::int64_t row_bucket(std::int64_t rows) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
 }
 
+// On a card every step is computed for all rows of its bucket, so that it can be recorded: buckets lie nearer together,
+// 1, 2, 4, ..., 32, 48, 64, 96, 128, ...
+constexpr std::int64_t card_bucket(std::int64_t rows) {
+  const std::int64_t above = row_bucket(rows), between = above / 4 * 3;
+  return above >= 64 && rows <= between ? between : above;
+}
+
 template <class Entry>
 class ProgramCache {
  public:

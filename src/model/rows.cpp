@@ -106,4 +106,25 @@ Rows decode_rows(const ModelConfig& config, std::int64_t slots, std::span<const 
   return rows;
 }
 
+Rows filled_up(Rows rows, std::int64_t count, std::int64_t gathered) {
+  const std::int64_t N = rows.count();
+  check(count >= N && gathered >= std::ssize(rows.gather), "[model] {} rows are more than {}", N, count);
+  // Of a smear gate's two halves, each gets its own; the second one begins later then.
+  const auto fill = [&](std::vector<std::int32_t>& each) {
+    const bool halves = std::ssize(each) == 2 * N;
+    if (halves) each.resize(static_cast<std::size_t>(N + count));
+    each.insert(each.begin() + N, static_cast<std::size_t>(count - N), 0);
+  };
+  fill(rows.token);
+  fill(rows.bucket);
+  fill(rows.embedded_position);
+  for (std::int32_t& previous : rows.previous)
+    if (previous >= 0) previous += static_cast<std::int32_t>(count - N);
+  rows.previous.resize(static_cast<std::size_t>(count), -1);
+  rows.position.resize(static_cast<std::size_t>(count), 0);
+  rows.slot.resize(static_cast<std::size_t>(count), -1);
+  rows.gather.resize(static_cast<std::size_t>(gathered), 0);
+  return rows;
+}
+
 }  // namespace thimble

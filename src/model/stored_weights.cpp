@@ -192,22 +192,43 @@ StoredWeights stored_exactly(const ParamTable& table, std::span<const float> blo
   return weights;
 }
 
-std::shared_ptr<const StoredWeights> stored_for_rows(const ParamTable& table,
-                                                     std::shared_ptr<const StoredWeights> weights,
-                                                     DType dtype) {
-  if (dtype != DType::bf16) return weights;
+namespace {
+
+// Matrices as `format_of` a matrix's own wants them; the same weights where that changes nothing.
+template <class FormatOf>
+std::shared_ptr<const StoredWeights> stored_as(const ParamTable& table,
+                                               std::shared_ptr<const StoredWeights> weights,
+                                               FormatOf format_of) {
   std::vector<WeightFormat> formats;
   bool changes = false;
   for (const Param& param : table.all()) {
     const WeightFormat before = format_of_stored(weights->tensor(param));
-    const bool floats = is_matrix(param.role) && (before == WeightFormat::f32 || before == WeightFormat::f16);
-    formats.push_back(floats ? WeightFormat::bf16 : before);
-    changes |= floats;
+    formats.push_back(is_matrix(param.role) ? format_of(before) : before);
+    changes |= formats.back() != before;
   }
   if (!changes) return weights;
-  auto rounded = std::make_shared<StoredWeights>(table, formats);
-  for (const Param& param : table.all()) copy_into(weights->tensor(param), rounded->tensor(param));
-  return rounded;
+  auto changed = std::make_shared<StoredWeights>(table, formats);
+  for (const Param& param : table.all()) copy_into(weights->tensor(param), changed->tensor(param));
+  return changed;
+}
+
+}  // namespace
+
+std::shared_ptr<const StoredWeights> stored_for_rows(const ParamTable& table,
+                                                     std::shared_ptr<const StoredWeights> weights,
+                                                     DType dtype) {
+  if (dtype != DType::bf16) return weights;
+  return stored_as(table, std::move(weights), [](WeightFormat before) {
+    const bool floats = before == WeightFormat::f32 || before == WeightFormat::f16;
+    return floats ? WeightFormat::bf16 : before;
+  });
+}
+
+std::shared_ptr<const StoredWeights> stored_for_card(const ParamTable& table,
+                                                     std::shared_ptr<const StoredWeights> weights,
+                                                     DType dtype) {
+  const WeightFormat format = dtype == DType::bf16 ? WeightFormat::bf16 : WeightFormat::f32;
+  return stored_as(table, std::move(weights), [&](WeightFormat) { return format; });
 }
 
 }  // namespace thimble

@@ -38,6 +38,7 @@ class StoredWeights {
   Stored view(const ParamView& view) const;
 
   std::int64_t bytes() const { return arena_.bytes(); }
+  const std::byte* block() const { return arena_.at(0); }  // all of it, to be copied to a device
 
   // All of them as floats, laid out as the table says; gaps are left alone.
   void unpack(const ParamTable& table, std::span<float> block) const;
@@ -64,6 +65,11 @@ StoredWeights stored_exactly(const ParamTable& table, std::span<const float> blo
 // What rows in `dtype` are multiplied with: for bf16, matrices of other floats are rounded to it, as training's copies
 // are. The same weights where there is nothing to do.
 std::shared_ptr<const StoredWeights> stored_for_rows(const ParamTable& table,
+                                                     std::shared_ptr<const StoredWeights> weights,
+                                                     DType dtype);
+
+// What a card multiplies with: every matrix in `dtype`, f32 or bf16. Integers and f16 are expanded, f32 is rounded.
+std::shared_ptr<const StoredWeights> stored_for_card(const ParamTable& table,
                                                      std::shared_ptr<const StoredWeights> weights,
                                                      DType dtype);
 

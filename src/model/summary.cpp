@@ -59,14 +59,14 @@ std::int64_t validation_bytes(const Config& config, DType dtype) {
 }
 
 // What activations are kept in; a config may be planned for another machine, so that nothing is refused here.
-DType planned_dtype(const TrainConfig& config) {
-  if (config.dtype == ComputeDType::automatic) return compute_dtype(config.dtype, Device::cpu);
+DType planned_dtype(const TrainConfig& config, Device device) {
+  if (config.dtype == ComputeDType::automatic) return compute_dtype(config.dtype, device);
   return config.dtype == ComputeDType::f32 ? DType::f32 : DType::bf16;
 }
 
 }  // namespace
 
-Summary summarise(const Config& config) {
+Summary summarise(const Config& config, Device device) {
   const ParamTable table(config.model);
   Summary s;
   s.tensors = static_cast<std::int64_t>(table.all().size());
@@ -79,13 +79,16 @@ Summary summarise(const Config& config) {
   s.gradient_bytes = table.block_size() * 4;
   s.optimizer_bytes = optimizer_bytes(config.train, table);
   s.update_bytes = update_bytes(config.train, table);
-  s.validation_bytes = validation_bytes(config, planned_dtype(config.train));
-  s.process_bytes = kProcessBytes;
+  const DType dtype = planned_dtype(config.train, device);
+  if (device == Device::cpu) {  // a card's own memory holds no process, and validation waits for what is free
+    s.validation_bytes = validation_bytes(config, dtype);
+    s.process_bytes = kProcessBytes;
+  }
   s.micro_batch_rows = micro_batch_rows(config);
   s.plan = training_plan(
       config.model, s.micro_batch_rows * config.model.context,
       {.qat_bits = static_cast<int>(config.train.qat_bits), .recompute = config.train.checkpoint_activations},
-      planned_dtype(config.train));
+      dtype, device);
   s.tokens_per_step = config.train.batch_tokens;
   s.training_tokens = static_cast<double>(config.train.steps) * static_cast<double>(s.tokens_per_step);
   return s;

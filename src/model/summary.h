@@ -46,7 +46,8 @@ struct Summary {
   double training_tokens = 0;  // 0: the time decides
 };
 
-Summary summarise(const Config& config);
+// Memory as it is planned for that device; a card's needs its plugin.
+Summary summarise(const Config& config, Device device = Device::cpu);
 
 std::string_view group_name(ParamGroup group);
 

@@ -1,6 +1,7 @@
 // cached attention: inference. Each row appends its k and v to its slot, then attends to all the slot holds so far.
 //
 //   q [N, H D]   k, v [N, K D]   slot [N] i32   position [N] i32 < context
+//   slot -1 (on a card): a row that fills a step up to its recorded size; nothing is appended, y is 0
 //   k_cache, v_cache [slots * context, K D], in the dtype of k and v: slot s holds rows s * context ...; written here:
 //   state, not inputs
 //   y[n, h] = sum over m in [0, position[n]] of softmax_m(scale q[n, h] . k_cache[slot, m]) v_cache[slot, m]

@@ -30,13 +30,18 @@ constexpr std::uint64_t cuda_layout() {
   return hash;
 }
 
+// Two calls, one after the other, as one kernel: the first's result (in backward: the first's gradient of its input 0)
+// is what the second reads as its input 0 (as its gradient of output 0). In backward nobody else reads it.
+using PairKernel = void (*)(const Context&, const OpCall& first, const OpCall& second);
+
 struct CudaPlugin {
   std::uint32_t abi;
   std::uint64_t layout;
   const char* version;  // of thimble
   // A runtime on a card; throws with a hint if there is no driver or no card.
   std::shared_ptr<DeviceRuntime> (*open)(int card);
-  Kernels (*kernels)(Op op);  // {} where an op has none
+  Kernels (*kernels)(Op op);                               // {} where an op has none
+  PairKernel (*pair)(Op first, Op second, bool backward);  // nullptr where there is none
   std::int64_t (*scratch_bytes)(Op op, std::span<const Shape> in, const Attributes& attributes);
   StepKernels step;
 };

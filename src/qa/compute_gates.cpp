@@ -44,7 +44,7 @@ std::vector<float> scored(Model& model, const std::vector<std::int32_t>& tokens)
 
 // One after the other through the cache, all logits.
 std::vector<float> decoded(Model& model, const std::vector<std::int32_t>& tokens) {
-  KvCache cache(model.config(), 1, model.dtype());
+  KvCache cache = model.make_cache(1);
   std::vector<float> logits;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const DecodeRow row{.token = tokens[i],

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 
 #include "base/interrupt.h"
 #include "base/progress.h"
+#include "tensor/device.h"
 
 namespace thimble {
 
@@ -30,10 +32,11 @@ struct GateOutcome {
 
 struct QaRequest {
   std::filesystem::path model;
-  std::filesystem::path data = {};                     // to measure bits per byte on; empty: none
-  std::optional<double> least_tokens_per_second = {};  // of decoding
-  std::vector<std::string> skipped = {};               // names of gates
-  std::int64_t require = 1;                            // gates that must have been executed
+  std::filesystem::path data = {};                        // to measure bits per byte on; empty: none
+  std::optional<double> least_tokens_per_second = {};     // of decoding
+  std::vector<std::string> skipped = {};                  // names of gates
+  std::int64_t require = 1;                               // gates that must have been executed
+  std::shared_ptr<DeviceRuntime> device = cpu_runtime();  // what gates compute on
 };
 
 class Subject;

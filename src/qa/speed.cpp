@@ -19,20 +19,19 @@ namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kMostRows = 512;  // of one call: llama-bench's ubatch, and our batcher's
-
 // Random texts in the slots of a cache. Starting over costs nothing: positions decide what a row sees.
 class Texts {
  public:
   Texts(Model& model, std::int64_t streams)
-      : model_(model), cache_(model.config(), streams, model.dtype()), streams_(streams) {}
+      : model_(model), cache_(model.make_cache(streams)), streams_(streams) {}
 
   void clear() { texts_.assign(static_cast<std::size_t>(streams_), {}); }
 
   // `count` more tokens of every stream, as many rows at a time as a call takes.
   void read(std::int64_t count) {
     for (std::int64_t done = 0; done < count;) {
-      const std::int64_t rows = std::min(count - done, std::max<std::int64_t>(kMostRows / streams_, 1));
+      const std::int64_t rows =
+          std::min(count - done, std::max<std::int64_t>(model_.decoded_at_once() / streams_, 1));
       step(rows);
       done += rows;
     }
@@ -98,6 +97,11 @@ void check_request(const Model& model, const SpeedRequest& request) {
         model.config().context);
 }
 
+// A card records the second call of a size.
+int warm_ups(const Model& model) {
+  return model.device() == Device::cpu ? 1 : 2;
+}
+
 }  // namespace
 
 double Speed::mean() const {
@@ -119,8 +123,10 @@ Speed prefill_speed(Model& model, const SpeedRequest& request, const ProgressOut
     texts.clear();
     if (request.depth > 0) texts.read(request.depth);
   };
-  prepare();
-  texts.read(request.tokens);
+  for (int i = 0; i < warm_ups(model); ++i) {
+    prepare();
+    texts.read(request.tokens);
+  }
   return measure(name_of("pp", request), static_cast<double>(request.tokens * request.streams),
                  request.repeats, progress, interrupt, prepare, [&] { texts.read(request.tokens); });
 }
@@ -133,8 +139,10 @@ Speed decode_speed(Model& model, const SpeedRequest& request, const ProgressOutp
     texts.clear();
     if (request.depth > 0) texts.read(request.depth);
   };
-  prepare();
-  texts.step(1);
+  for (int i = 0; i < warm_ups(model); ++i) {
+    prepare();
+    texts.step(1);
+  }
   return measure(name_of("tg", request), static_cast<double>(request.tokens * request.streams),
                  request.repeats, progress, interrupt, prepare, [&] {
                    for (std::int64_t i = 0; i < request.tokens; ++i) texts.step(1);

@@ -4,8 +4,9 @@
 //   tg128   128 random tokens, one call after the other; with S streams S tokens a call
 //   @ d256  either of them behind 256 tokens that are in the cache already and not timed
 //
-// One warm-up (the whole prompt; one token), then every repeat by itself: rate = tokens / seconds, mean and sample
-// deviation (n - 1). Neither tokenizing nor sampling is timed.
+// A call has as many rows as the batcher's: on the CPU 512, llama-bench's ubatch. One warm-up (the whole prompt; one
+// token), on a card two, of which the second is recorded; then every repeat by itself: rate = tokens / seconds, mean and
+// sample deviation (n - 1). Neither tokenizing nor sampling is timed.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ Model& Subject::exact() {
 }
 
 Model& Subject::usual() {
-  const DType dtype = compute_dtype(ComputeDType::automatic, Device::cpu);
+  const DType dtype = compute_dtype(ComputeDType::automatic, context_.device());
   if (dtype == DType::f32) return exact();
   if (!usual_) usual_.emplace(make_model(file, context_, dtype));
   return *usual_;

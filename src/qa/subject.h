@@ -15,7 +15,11 @@ namespace thimble {
 class Subject {
  public:
   Subject(const QaRequest& request, const ProgressOutput& progress, const Interrupt* interrupt)
-      : request(request), progress(progress), interrupt(interrupt), file(open_model(request.model)) {}
+      : request(request),
+        progress(progress),
+        interrupt(interrupt),
+        file(open_model(request.model)),
+        context_(request.device) {}
 
   const QaRequest& request;
   const ProgressOutput& progress;

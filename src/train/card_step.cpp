@@ -29,10 +29,8 @@ class CardStep final : public StepRunner {
                       .input_seconds = seconds_now() - started,
                       .warning = batch.warning};
     std::vector<std::uint64_t> seeds;
-    for (const Rows& rows : batch.micro_batches) {
+    while (seeds.size() < batch.micro_batches.size())
       seeds.push_back(dropout_seed(parts_.config.train, parts_.ranks, wish.step, seeds.size()));
-      result.bytes += bytes_of_targets(rows, parts_.bytes);
-    }
     // A rank that does not come is named here; the cards alone would only wait.
     if (parts_.ranks.size() > 1) parts_.ranks.barrier(fmt::format("the cards, step {}", wish.step + 1));
     step_.queue(
@@ -41,6 +39,8 @@ class CardStep final : public StepRunner {
          .options = {.qat_bits = wish.qat_bits, .recompute = parts_.config.train.checkpoint_activations},
          .micro_batches = batch.micro_batches,
          .dropout_seeds = seeds});
+    for (const Rows& rows : batch.micro_batches)  // while the card works
+      result.bytes += bytes_of_targets(rows, parts_.bytes);
     const StepOutcome outcome = landed(wish.step);
     if (parts_.cards) parts_.cards->check_errors();
     result.loss = outcome.loss;

@@ -48,9 +48,9 @@ constexpr std::int64_t kSizesEvery = 25;  // steps from one measurement of the u
 
 // What was left to the machine is settled and written down, so that the run goes on with it anywhere.
 Config settled(const Config& config, const DeviceRuntime& device, const Communicator& ranks) {
-  const bool card = device.device() == Device::cuda;
-  const std::int64_t memory = available_memory() / ranks.local_size();
-  Config result = with_micro_batch(config, card ? device.available_bytes() : memory);
+  // Ranks of one machine share its memory; a card is one rank's alone.
+  const std::int64_t sharing = device.device() == Device::cpu ? ranks.local_size() : 1;
+  Config result = with_micro_batch(config, available_memory(device) / sharing, device.device());
   const DType dtype = compute_dtype(config.train.dtype, device.device());
   result.train.dtype = dtype == DType::bf16 ? ComputeDType::bf16 : ComputeDType::f32;
   return result;

@@ -13,33 +13,44 @@ namespace {
 
 constexpr double kUsable = 0.85;  // of what is available: validation, checkpoints and others need some, too
 
-std::int64_t needed_bytes(const Config& config, std::int64_t rows) {
+// A card is busy with many rows only: products and everything between them run fastest with so many tokens at a time
+// (bench/cuda_step.cpp).
+constexpr std::int64_t kCardTokens = 131072;
+
+std::int64_t wanted_rows(const Config& config, Device device) {
+  if (device == Device::cpu) return micro_batch_rows(config);
+  const std::int64_t all = std::max<std::int64_t>(1, config.train.batch_tokens / config.model.context);
+  return std::clamp<std::int64_t>(kCardTokens / config.model.context, 1, all);
+}
+
+std::int64_t needed_bytes(const Config& config, std::int64_t rows, Device device) {
   Config with_rows = config;
   with_rows.train.micro_batch = rows;
-  return summarise(with_rows).total_bytes();
+  return summarise(with_rows, device).total_bytes();
 }
 
 }  // namespace
 
-Config with_micro_batch(Config config, std::int64_t available_bytes) {
+Config with_micro_batch(Config config, std::int64_t available_bytes, Device device) {
   std::int64_t& rows = config.train.micro_batch;
   if (rows > 0) {
     rows = micro_batch_rows(config);
     return config;
   }
   const std::int64_t all = config.train.batch_tokens / config.model.context;
-  std::int64_t pieces = (all + micro_batch_rows(config) - 1) / micro_batch_rows(config);
+  const std::int64_t wanted = wanted_rows(config, device);
+  std::int64_t pieces = (all + wanted - 1) / wanted;
   const auto usable = static_cast<std::int64_t>(kUsable * static_cast<double>(available_bytes));
   while (true) {
     const std::int64_t fewer = (all + pieces - 1) / pieces;
-    if (available_bytes == 0 || needed_bytes(config, fewer) <= usable) {
+    if (available_bytes == 0 || needed_bytes(config, fewer, device) <= usable) {
       rows = fewer;
       return config;
     }
     check(fewer > 1, Hint{"lower context, dim, layers or vocab_size"},
-          "training one row at a time needs {}, {} of memory is available",
-          in_bytes(static_cast<double>(needed_bytes(config, 1))),
-          in_bytes(static_cast<double>(available_bytes)));
+          "training one row at a time needs {}, {} of {}memory is available",
+          in_bytes(static_cast<double>(needed_bytes(config, 1, device))),
+          in_bytes(static_cast<double>(available_bytes)), device == Device::cuda ? "the GPU's " : "");
     pieces = std::min(all, 2 * pieces);
   }
 }
@@ -48,6 +59,10 @@ std::int64_t available_memory() {
   const Machine machine = probe_machine();
   if (machine.container_memory_bytes <= 0) return machine.available_bytes;
   return std::min(machine.available_bytes, machine.container_memory_bytes);
+}
+
+std::int64_t available_memory(const DeviceRuntime& runtime) {
+  return runtime.device() == Device::cpu ? available_memory() : runtime.available_bytes();
 }
 
 }  // namespace thimble

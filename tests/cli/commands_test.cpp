@@ -163,5 +163,22 @@ TEST(Help, OverviewListsEveryCommandAndAGroupItsOwn) {
   EXPECT_EQ(group.find("makes shards"), group.npos);
 }
 
+// Whatever multiplies matrices can be told where.
+TEST(Commands, ThatComputeTakeADevice) {
+  const std::set<std::string_view> computing = {"train", "golf",         "eval",         "generate",
+                                                "chat",  "serve",        "pack",         "qa",
+                                                "trace", "bench decode", "bench prefill"};
+  std::size_t found = 0;
+  for (const Command& command : all_commands()) {
+    if (!computing.contains(command.name)) continue;
+    ++found;
+    const auto device = std::ranges::find(command.options, "device", &Option::name);
+    ASSERT_NE(device, command.options.end()) << command.name;
+    EXPECT_EQ(device->initial, "cpu") << command.name;
+    EXPECT_EQ(device->choices.size(), 3u) << command.name;
+  }
+  EXPECT_EQ(found, computing.size());
+}
+
 }  // namespace
 }  // namespace thimble

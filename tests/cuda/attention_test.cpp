@@ -12,14 +12,12 @@ Values in_bf16(Values values) {
   return values;
 }
 
-// Documents that end inside tiles, span several, and are tiles; rows that do not fill the last tile.
-std::vector<OpCase> long_cases() {
+// Documents that end inside tiles, span several, and are tiles; rows that do not fill the last tile; every number of
+// query heads to a kv head that blocks are cut for.
+std::vector<OpCase> cases_of(const std::vector<HeadSize>& sizes) {
   Fill fill(Op::attention);
   std::vector<OpCase> cases;
-  for (const HeadSize& s :
-       {HeadSize{64, 2, 1, 32, 1000}, HeadSize{200, 4, 2, 32, 30}, HeadSize{128, 2, 2, 64, 1000},
-        HeadSize{515, 4, 2, 64, 1000}, HeadSize{515, 3, 1, 64, 90}, HeadSize{67, 2, 1, 128, 1000},
-        HeadSize{300, 2, 1, 128, 100}, HeadSize{300, 2, 1, 128, 3}}) {
+  for (const HeadSize& s : sizes) {
     cases.push_back({s.text(),
                      {in_bf16(fill.rows(s.N, s.H * s.D)), in_bf16(fill.rows(s.N, s.K * s.D)),
                       in_bf16(fill.rows(s.N, s.K * s.D)), column(fill.first_rows(s.N, s.document))},
@@ -28,6 +26,17 @@ std::vector<OpCase> long_cases() {
     cases.back().d_out = {in_bf16(fill.rows(s.N, s.H * s.D)), absent()};
   }
   return cases;
+}
+
+std::vector<OpCase> long_cases() {
+  std::vector<HeadSize> sizes;
+  for (const std::int64_t D : {32, 64, 128})
+    for (const HeadSize& s :
+         {HeadSize{64, 2, 1, D, 1000}, HeadSize{128, 2, 2, D, 1000}, HeadSize{200, 4, 2, D, 30},
+          HeadSize{515, 4, 2, D, 1000}, HeadSize{515, 3, 1, D, 90}, HeadSize{321, 4, 1, D, 150},
+          HeadSize{67, 2, 1, D, 3}})
+      sizes.push_back(s);
+  return cases_of(sizes);
 }
 
 TEST(AttentionOnCuda, LongDocumentsMatchTheReference) {
@@ -46,6 +55,43 @@ TEST(AttentionOnCuda, LongDocumentsMatchTheReference) {
         expect_close(def, op_case, dtype, reference, found);
         expect_same_bits(found, run_op(def, op_case, cuda, context));
       }
+  }
+}
+
+// The lengths that models are trained with.
+TEST(AttentionOnCuda, WholeContextsMatchTheReference) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const Context context(card.runtime);
+  const OpDef& def = op_def(Op::attention);
+  for (const OpCase& op_case : cases_of({HeadSize{1024, 2, 1, 64, 100'000}, HeadSize{2100, 1, 1, 64, 100'000},
+                                         HeadSize{1024, 1, 1, 128, 100'000},
+                                         HeadSize{1024, 2, 1, 32, 100'000}, HeadSize{1500, 2, 1, 64, 400}})) {
+    SCOPED_TRACE(op_case.name);
+    const Conditions cuda = {.backend = Backend::cuda, .dtype = DType::bf16};
+    const Results found = run_op(def, op_case, cuda, context);
+    expect_close(def, op_case, DType::bf16, run_op(def, op_case, kReference), found);
+    expect_same_bits(found, run_op(def, op_case, cuda, context));
+  }
+}
+
+// A gradient does not depend on which others are asked for.
+TEST(AttentionOnCuda, GradientsStandAlone) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const Context context(card.runtime);
+  const OpDef& def = op_def(Op::attention);
+  for (const OpCase& op_case : cases_of({HeadSize{200, 4, 2, 64, 70}, HeadSize{150, 2, 1, 128, 70}})) {
+    Conditions cuda = {.backend = Backend::cuda, .dtype = DType::bf16};
+    const Results all = gradients(run_op(def, op_case, cuda, context));
+    for (std::size_t input = 0; input < 3; ++input) {
+      SCOPED_TRACE(fmt::format("{}, input {} alone", op_case.name, input));
+      cuda.wanted = 1u << input;
+      const Results alone = gradients(run_op(def, op_case, cuda, context));
+      ASSERT_EQ(alone.size(), 1u);
+      EXPECT_EQ(alone[0].name, gradient_name(input));
+      EXPECT_EQ(alone[0].numbers, all[input].numbers);
+    }
   }
 }
 

@@ -136,6 +136,18 @@ TEST(DeviceStep, MuonStepsHaveTheLossesOfTheCpu) {
   }
 }
 
+// In bf16 a program runs some steps as one kernel, in memory planned for that.
+TEST(DeviceStep, Bf16StepsHaveNearlyTheLossesOfTheCpu) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const Config config = small_golf();
+  const auto expected = losses_on_cpu(config, 30);
+  const Trained trained = train_on_card(card.runtime, config, DType::bf16, 30, true);
+  ASSERT_EQ(trained.losses.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    EXPECT_NEAR(trained.losses[i] / expected[i], 1, 0.05) << i;
+}
+
 TEST(DeviceStep, CapturedOrNotTheBitsAreTheSame) {
   const auto card = find_card();
   if (!card.runtime) GTEST_SKIP() << card.reason;

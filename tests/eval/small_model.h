@@ -15,7 +15,8 @@
 namespace thimble {
 
 inline std::unique_ptr<Model> small_model(const Context& context, std::int64_t vocab_size,
-                                          std::int64_t tokens_of_context, const char* preset = "quick") {
+                                          std::int64_t tokens_of_context, const char* preset = "quick",
+                                          DType dtype = DType::f32) {
   ConfigBuilder settings;
   settings.preset(preset);
   for (const char* setting :
@@ -24,7 +25,7 @@ inline std::unique_ptr<Model> small_model(const Context& context, std::int64_t v
   settings.set(fmt::format("context={}", tokens_of_context));
   settings.set(fmt::format("batch_tokens={}", tokens_of_context));
   settings.set(fmt::format("vocab_size={}", vocab_size));
-  auto model = std::make_unique<Model>(settings.resolve().model, context);
+  auto model = std::make_unique<Model>(settings.resolve().model, context, dtype);
   initialise(model->params(), 3, model->weights());
   std::vector<float> noise(model->weights().size());
   fill_normal(noise, 0, 0.2f, 17, 0);

@@ -13,7 +13,7 @@ namespace thimble {
 
 class PlainDecoder {
  public:
-  explicit PlainDecoder(Model& model) : model_(model), cache_(model.config(), 1, model.dtype()) {}
+  explicit PlainDecoder(Model& model) : model_(model), cache_(model.make_cache(1)) {}
 
   // Returns the logits after the last token.
   std::span<const float> append(std::span<const std::int32_t> tokens) {

@@ -226,5 +226,30 @@ TEST(StoredWeights, CannotBeTrainedOrReadAsFloats) {
   EXPECT_NE(message_of([&] { model.training_program(4, {}); }).find("cannot be trained"), std::string::npos);
 }
 
+// Whatever they were, every matrix is in what a card computes in, with the values it had, rounded once.
+TEST(StoredForCard, MatricesAreExpandedToWhatIsComputedIn) {
+  const ModelConfig config = small_config("golf-plus");
+  const ParamTable table(config);
+  const auto mixed = mixed_weights(table);
+  std::vector<float> expected(static_cast<std::size_t>(table.block_size())), found = expected;
+  mixed->unpack(table, expected);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    const auto expanded = stored_for_card(table, mixed, dtype);
+    expanded->unpack(table, found);
+    for (const Param& param : table.all()) {
+      const StoredWeights::Stored tensor = expanded->tensor(param);
+      EXPECT_FALSE(tensor.scales) << param.name;
+      EXPECT_EQ(tensor.values.dtype, param.role <= Role::mlp_proj ? dtype : DType::f32) << param.name;
+      for (std::int64_t i = param.offset; i < param.offset + param.count(); ++i) {
+        const float value = expected[static_cast<std::size_t>(i)];
+        ASSERT_EQ(found[static_cast<std::size_t>(i)],
+                  tensor.values.dtype == DType::bf16 ? to_f32(to_bf16(value)) : value);
+      }
+    }
+    EXPECT_EQ(stored_for_card(table, expanded, dtype), expanded) << "nothing is left to do";
+  }
+}
+
 }  // namespace
 }  // namespace thimble

@@ -26,7 +26,11 @@ inline std::vector<OpCase> rope_cases() {
         Size{16, 1, 17, 8, 1, true, true, none}, Size{16, 3, 33, 32, 1, true, false, shared},
         Size{5, 1, 64, 64, 1, true, true, per_head}, Size{5, 2, 64, 16, -1, false, false, per_head},
         Size{200, 4, 24, 20, 1, true, true, per_head, true},
-        Size{130, 6, 64, 64, -1, false, false, none, true}}) {
+        Size{130, 6, 64, 64, -1, false, false, none, true},
+        Size{37, 3, 16, 16, 1, true, true, per_head, true},
+        Size{70, 8, 64, 64, -1, true, false, per_head, true},
+        Size{9, 2, 128, 128, 1, true, true, per_head, true},
+        Size{21, 5, 32, 32, 1, true, true, per_head, true}}) {
     const std::int64_t positions = s.N + 3;
     Values gain = s.gain == none ? absent() : fill.vector(s.gain == shared ? 1 : s.H);
     Values weight = s.weight ? fill.vector(s.D) : absent();

@@ -29,8 +29,10 @@ struct RowSize {
 
   std::string text() const { return fmt::format("N={} C={}", N, C); }
 };
-constexpr std::array kRowSizes = {RowSize{1, 1},   RowSize{2, 3},  RowSize{5, 8},         RowSize{16, 17},
-                                  RowSize{37, 33}, RowSize{5, 64}, RowSize{200, 96, true}};
+constexpr std::array kRowSizes = {RowSize{1, 1},          RowSize{2, 3},          RowSize{5, 8},
+                                  RowSize{16, 17},        RowSize{37, 33},        RowSize{5, 64},
+                                  RowSize{200, 96, true}, RowSize{19, 264, true}, RowSize{9, 520, true},
+                                  RowSize{5, 1032, true}};
 
 // One column: the norm takes away all but eps of its gradient, so eps is what there is to see.
 float eps_for(const RowSize& s) {
@@ -237,8 +239,10 @@ std::vector<OpCase> head_loss_cases() {
   };
   Fill fill(Op::head_loss);
   std::vector<OpCase> cases;
-  for (const Size& s : {Size{1, 1, 2, 1024}, Size{2, 3, 5, 1024}, Size{5, 8, 17, 2}, Size{16, 17, 33, 16},
-                        Size{9, 33, 8, 4}, Size{5, 64, 37, 3}, Size{130, 64, 150, 48, true}})
+  for (const Size& s :
+       {Size{1, 1, 2, 1024}, Size{2, 3, 5, 1024}, Size{5, 8, 17, 2}, Size{16, 17, 33, 16}, Size{9, 33, 8, 4},
+        Size{5, 64, 37, 3}, Size{130, 64, 150, 48, true}, Size{9, 8, 301, 4, true}, Size{7, 8, 1000, 4, true},
+        Size{5, 8, 1501, 2, true}, Size{3, 8, 2100, 2, true}})
     for (const float cap : {0.0f, 30.0f}) {
       cases.push_back({fmt::format("N={} C={} V={} chunk={} cap={}", s.N, s.C, s.V, s.chunk_rows, cap),
                        {fill.rows(s.N, s.C), fill.rows(s.V, s.C, 0.5f), column(fill.targets(s.N, s.V)),

@@ -68,6 +68,16 @@ TEST(MicroBatch, IsAboutEightThousandTokensInEqualPieces) {
   EXPECT_EQ(with_micro_batch(odd, 0).train.micro_batch, 5) << "5 and 4, not 8 and 1";
 }
 
+TEST(MicroBatch, OfACardIsLarger) {
+  EXPECT_EQ(with_micro_batch(large(), 0, Device::cuda).train.micro_batch, 96);
+  Config larger = large();
+  larger.train.batch_tokens = larger.train.span_tokens = 129 * 1024;
+  EXPECT_EQ(with_micro_batch(larger, 0, Device::cuda).train.micro_batch, 65) << "65 and 64, not 128 and 1";
+  Config small = large();
+  small.train.batch_tokens = small.train.span_tokens = 9 * 1024;
+  EXPECT_EQ(with_micro_batch(small, 0, Device::cuda).train.micro_batch, 9);
+}
+
 TEST(MicroBatch, ShrinksUntilItFitsAndSaysWhenNothingDoes) {
   const Config config = large();
   std::int64_t before = 9;

@@ -13,6 +13,11 @@ bool on_tensor_cores(const Attention& op) {
          vectorised(op.q, {op.k, op.v, op.y, op.dy, op.dq, op.dk, op.dv});
 }
 
+// Hopper's own products: row numbers of 32 bits, and a highest score that stays the highest when scaled.
+bool on_hopper(const Context& context, const Attention& op) {
+  return runtime_of(context).hopper() && on_tensor_cores(op) && op.at.scale > 0 && op.q.rows < (1 << 30);
+}
+
 // delta[n, h] = dy . y: what softmax's backward subtracts.
 void fill_delta(cudaStream_t stream, const Attention& op, float* delta) {
   const View dy(op.dy), y(op.y);
@@ -31,12 +36,16 @@ void fill_delta(cudaStream_t stream, const Attention& op, float* delta) {
 void attention_forward(const Context& context, const OpCall& call) {
   const Attention op(call);
   if (op.q.rows == 0) return;
-  (on_tensor_cores(op) ? mma_attention_forward : plain_attention_forward)(stream_of(context), op);
+  (on_hopper(context, op) ? wgmma_attention_forward
+   : on_tensor_cores(op)  ? mma_attention_forward
+                          : plain_attention_forward)(stream_of(context), op);
 }
 
 void attention_backward(const Context& context, const OpCall& call) {
   const Attention op(call);
   if (op.q.rows == 0 || (!op.dq && !op.dk && !op.dv)) return;
+  if (on_hopper(context, op))
+    return wgmma_attention_backward(stream_of(context), op, static_cast<float2*>(call.scratch.data));
   auto* delta = static_cast<float*>(call.scratch.data);
   fill_delta(stream_of(context), op, delta);
   (on_tensor_cores(op) ? mma_attention_backward : plain_attention_backward)(stream_of(context), op, delta);

@@ -2,10 +2,11 @@
 //
 //   attention_plain.cu   f32 sums in plain arithmetic: any head size up to 128, any layout, f32 or bf16 rows
 //   attention_mma.cu     bf16 tiles on the tensor cores: head sizes 32, 64 and 128, rows at 16-byte addresses
+//   attention_wgmma*.cu  the same cases on Hopper, by its own instructions
 //
-// A block of threads has 64 queries of a head (forward, dq) or 64 keys of a kv head (dk, dv) and walks the other side in
-// tiles of 64, in order: nothing is added by two blocks, so the same bits every time. Tiles stand at multiples of 64 rows:
-// a document's bits depend on where it stands modulo 64. A NaN reaches the rows of its tile, other documents' too.
+// A block of threads has 64 or 128 queries of a head (forward, dq) or keys of a kv head (dk, dv) and walks the other side
+// in tiles, in order: nothing is added by two blocks, so the same bits every time. Tiles stand at multiples of their rows:
+// a document's bits depend on where it stands modulo 128. A NaN reaches the rows of its tile, other documents' too.
 #pragma once
 
 #include "ops/attention.h"
@@ -61,6 +62,8 @@ struct AttentionGradients {
 
 void plain_attention_forward(cudaStream_t stream, const Attention& op);
 void plain_attention_backward(cudaStream_t stream, const Attention& op, const float* delta);
+void wgmma_attention_forward(cudaStream_t stream, const Attention& op);
+void wgmma_attention_backward(cudaStream_t stream, const Attention& op, float2* facts);
 void mma_attention_forward(cudaStream_t stream, const Attention& op);
 void mma_attention_backward(cudaStream_t stream, const Attention& op, const float* delta);
 

@@ -1,99 +1,282 @@
-// A block of threads has one head of one row: each thread a key of every 128 for the scores, then each a column of the
-// values for the sum. Rows are computed alone, in one order: batch-invariant.
+// A block has the heads of one row that share keys. A key's 8 D bytes are D / 8 lanes with 16 each, so that a warp reads
+// several keys at once and every group of lanes has its own running softmax; groups, then warps, are merged at the end,
+// in their order. A long context is cut into parts of fixed length, each a block, and a second kernel merges them.
+//
+// How keys are dealt out depends on the context alone, in calls of up to kFewRows rows: such a row gives the same bits
+// whatever rows share the call. Larger calls read prompts: tiles of them are computed by cached_attention_blocks.cu, and
+// nothing is cut into parts.
 #include "ops/cached_attention.h"
 
+#include "ops/cuda/cached_attention_blocks.h"
+#include "ops/cuda/cached_attention_plain.h"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
+#include "ops/cuda/scratch.h"
 
 namespace thimble::cuda {
 
 namespace {
 
-constexpr int kKeys = 128, kWarps = kKeys / kWarp, kLargestHead = kKeys;
+constexpr int kWarps = 16, kAtOnce = 4;        // keys on their way for a group of lanes
+constexpr float kLowest = -1e30f;              // a score of nothing: finite, so that differences are
+constexpr float kLog2E = 1.4426950408889634f;  // 2^x is faster than e^x
 
 struct Cached {
-  View q, k, v, k_cache, v_cache, y;
+  View q, k_cache, v_cache, y;
   Ints slot, position;
-  std::int32_t size, group, context;
+  std::int32_t group, context, keys_each;  // keys of a part
+  std::int32_t parts;
+  bool tiles;  // rows of prompts' tiles are computed elsewhere
   float scale;
-
-  __device__ std::int64_t slot_row(std::int64_t n) const { return std::int64_t{slot[n]} * context; }
+  float*
+      partial;  // of every row, head and part: the highest score, the sum, D unweighted results; one part: nullptr
 };
 
-// op(a, b) over all threads, for all of them; the same tree every time.
-template <class Combine>
-__device__ float over_block(float mine, Combine combine) {
-  __shared__ float of_warp[kWarps];
+// A softmax so far: scores below `highest` weigh 2^(score - highest).
+struct Running {
+  float highest = kLowest, sum = 0, result[kVector] = {};
+
+  __device__ void merge(float other_highest, float other_sum, const float (&other)[kVector]) {
+    const float now = fmaxf(highest, other_highest);
+    const float mine = exp2f(highest - now), theirs = exp2f(other_highest - now);
+    sum = sum * mine + other_sum * theirs;
 #pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) mine = combine(mine, __shfl_xor_sync(~0u, mine, step));
-  __syncthreads();  // the last call's readers are done
-  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = mine;
-  __syncthreads();
-  float all = of_warp[0];
+    for (int i = 0; i < kVector; ++i) result[i] = result[i] * mine + other[i] * theirs;
+    highest = now;
+  }
+};
+
+template <int lanes>
+__device__ float dot(const float (&a)[kVector], const float (&b)[kVector]) {
+  float sum = 0;
 #pragma unroll
-  for (int warp = 1; warp < kWarps; ++warp) all = combine(all, of_warp[warp]);
-  return all;
+  for (int i = 0; i < kVector; ++i) sum += a[i] * b[i];
+#pragma unroll
+  for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  return sum;
 }
 
-__global__ void __launch_bounds__(kKeys) attend(Cached c) {
-  __shared__ float query[kLargestHead], weights[kKeys];
-  const std::int64_t n = blockIdx.x, first = c.slot_row(n);
-  const int head = blockIdx.y, d = static_cast<int>(threadIdx.x), last = c.position[n];
-  const std::int64_t kv = std::int64_t{head / c.group} * c.size;
-  if (d < c.size) query[d] = load_one(c.q, n, std::int64_t{head} * c.size + d) * c.scale;
-  __syncthreads();
-  float highest = -INFINITY, sum = 0, result = 0;
-  for (int begin = 0; begin <= last; begin += kKeys) {
-    const int key = begin + d;
-    float score = -INFINITY;
-    if (key <= last) {
-      score = 0;
-      for (int i = 0; i < c.size; ++i) score += query[i] * load_one(c.k_cache, first + key, kv + i);
+// kAtOnce keys, of which those before `end` count, into the softmax of every head.
+template <int lanes, int heads>
+__device__ void take_keys(const Cached& c, std::int64_t first, std::int64_t column, int key, int stride,
+                          int end, const float (&query)[heads][kVector], Running (&running)[heads]) {
+  Raw k[kAtOnce] = {}, v[kAtOnce] = {};
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i)
+    if (key + i * stride < end) {  // what lies behind may be anything, even NaN
+      k[i] = fetch(c.k_cache, first + key + i * stride, column);
+      v[i] = fetch(c.v_cache, first + key + i * stride, column);
     }
-    const float now = fmaxf(highest, over_block(score, [](float a, float b) { return fmaxf(a, b); }));
-    const float keep = highest == -INFINITY ? 0.0f : expf(highest - now);
-    const float weight = key <= last ? expf(score - now) : 0.0f;
-    weights[d] = weight;
-    sum = sum * keep +
-          over_block(weight, [](float a, float b) { return a + b; });  // its barriers publish weights
-    highest = now;
-    result *= keep;
-    const int count = last - begin + 1 < kKeys ? last - begin + 1 : kKeys;
-    if (d < c.size)
-      for (int i = 0; i < count; ++i) result += weights[i] * load_one(c.v_cache, first + begin + i, kv + d);
-    __syncthreads();
+  float score[heads][kAtOnce];
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) {
+    float x[kVector];
+    unpack(k[i], c.k_cache.half, x);
+#pragma unroll
+    for (int h = 0; h < heads; ++h) {
+      const float found = dot<lanes>(query[h], x);
+      score[h][i] = key + i * stride < end ? found : kLowest;
+    }
   }
-  if (d < c.size) store_one(c.y, n, std::int64_t{head} * c.size + d, result / sum);
+#pragma unroll
+  for (int h = 0; h < heads; ++h) {
+    float now = running[h].highest;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) now = fmaxf(now, score[h][i]);
+    const float keep = exp2f(running[h].highest - now);
+    running[h].highest = now;
+    running[h].sum *= keep;
+#pragma unroll
+    for (float& x : running[h].result) x *= keep;
+  }
+#pragma unroll
+  for (int i = 0; i < kAtOnce; ++i) {
+    float x[kVector];
+    unpack(v[i], c.v_cache.half, x);
+#pragma unroll
+    for (int h = 0; h < heads; ++h) {
+      const float weight = key + i * stride < end ? exp2f(score[h][i] - running[h].highest) : 0.0f;
+      running[h].sum += weight;
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) running[h].result[e] += weight * x[e];
+    }
+  }
+}
+
+// The groups of a warp: every lane ends with the merged softmax of its columns.
+template <int lanes>
+__device__ void merge_groups(Running& running) {
+#pragma unroll
+  for (int step = lanes; step < kWarp; step *= 2) {
+    float other[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) other[i] = __shfl_xor_sync(~0u, running.result[i], step);
+    const float highest = __shfl_xor_sync(~0u, running.highest, step),
+                sum = __shfl_xor_sync(~0u, running.sum, step);
+    running.merge(highest, sum, other);
+  }
+}
+
+// half: bf16; else f32.
+template <int lanes, int heads, bool half>
+__global__ void __launch_bounds__(kWarps* kWarp) attend(Cached c) {
+  c.q.half = c.k_cache.half = c.v_cache.half = c.y.half = half;  // no branches, fewer registers
+  constexpr int D = lanes * kVector, groups = kWarp / lanes;
+  __shared__ float highest[kWarps][heads], sums[kWarps][heads], results[kWarps][heads][D];
+  const std::int64_t n = blockIdx.x;
+  if (c.tiles && is_prompt_tile(c.slot, c.position, n / kPromptTile * kPromptTile, c.q.rows)) return;
+  const int head = static_cast<int>(blockIdx.y) * heads, part = static_cast<int>(blockIdx.z);
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int slot = c.slot[n], begin = part * c.keys_each;
+  const int end = min(begin + c.keys_each, c.position[n] + 1);
+  if (slot < 0) {
+    for (int i = static_cast<int>(threadIdx.x); i < heads * D && part == 0; i += kWarps * kWarp)
+      store_one(c.y, n, std::int64_t{head} * D + i, 0.0f);
+    return;
+  }
+  if (begin >= end) return;
+
+  float query[heads][kVector];
+#pragma unroll
+  for (int h = 0; h < heads; ++h) {
+    load(c.q, n, std::int64_t{head + h} * D + lane % lanes * kVector, query[h]);
+#pragma unroll
+    for (float& x : query[h]) x *= c.scale * kLog2E;
+  }
+  Running running[heads];
+  const std::int64_t first = std::int64_t{slot} * c.context,
+                     column = std::int64_t{head / c.group} * D + lane % lanes * kVector;
+  constexpr int stride = kWarps * groups;
+  for (int key = begin + warp * groups + lane / lanes; key - lane / lanes < end; key += kAtOnce * stride)
+    take_keys<lanes, heads>(c, first, column, key, stride, end, query, running);
+
+#pragma unroll
+  for (int h = 0; h < heads; ++h) {
+    merge_groups<lanes>(running[h]);
+    if (lane < lanes)
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) results[warp][h][lane * kVector + i] = running[h].result[i];
+    if (lane == 0) highest[warp][h] = running[h].highest, sums[warp][h] = running[h].sum;
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < heads * D; i += kWarps * kWarp) {
+    const int h = i / D, d = i % D;
+    float most = highest[0][h], sum = 0, result = 0;
+#pragma unroll
+    for (int w = 1; w < kWarps; ++w) most = fmaxf(most, highest[w][h]);
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float weight = exp2f(highest[w][h] - most);
+      sum += weight * sums[w][h];
+      result += weight * results[w][h][d];
+    }
+    if (!c.partial) {
+      store_one(c.y, n, std::int64_t{head} * D + i, result / sum);
+      continue;
+    }
+    const std::int64_t all_heads = gridDim.y * heads;
+    float* to = c.partial + ((n * all_heads + head + h) * c.parts + part) * (D + 2);
+    if (d == 0) to[0] = most, to[1] = sum;
+    to[2 + d] = result;
+  }
+}
+
+// A thread has one result of one row: the parts, in their order.
+void merge_parts(cudaStream_t stream, const Cached& c, std::int64_t rows, int heads, int D) {
+  for_each_pack<1>("cached_attention parts", stream, rows, std::int64_t{heads} * D,
+                   [=] __device__(std::int64_t n, int column) {
+                     if (c.slot[n] < 0) return;  // zeroed
+                     const float* from = c.partial + (n * heads + column / D) * c.parts * (D + 2);
+                     const int parts = c.position[n] / c.keys_each + 1;
+                     float most = kLowest, sum = 0, result = 0;
+                     for (int p = 0; p < parts; ++p) most = fmaxf(most, from[p * (D + 2)]);
+                     for (int p = 0; p < parts; ++p) {
+                       const float weight = exp2f(from[p * (D + 2)] - most);
+                       sum += weight * from[p * (D + 2) + 1];
+                       result += weight * from[p * (D + 2) + 2 + column % D];
+                     }
+                     store_one(c.y, n, column, result / sum);
+                   });
+}
+
+template <int lanes, int heads, bool half>
+void attend_heads(cudaStream_t stream, const Cached& c, const CachedAttention& op) {
+  const dim3 grid(blocks_for(op.q.rows, 1), static_cast<unsigned>(op.at.heads / heads),
+                  static_cast<unsigned>(c.parts));
+  attend<lanes, heads, half><<<grid, kWarps * kWarp, 0, stream>>>(c);
+  launched("cached_attention");
+  if (c.partial) merge_parts(stream, c, op.q.rows, op.at.heads, lanes * kVector);
+}
+
+template <int lanes>
+void attend_size(cudaStream_t stream, const Cached& c, const CachedAttention& op) {
+  if (op.q.dtype == DType::f32)
+    attend_heads<lanes, 1, false>(stream, c, op);
+  else if (c.group % 4 == 0)
+    attend_heads<lanes, 4, true>(stream, c, op);
+  else if (c.group % 2 == 0)
+    attend_heads<lanes, 2, true>(stream, c, op);
+  else
+    attend_heads<lanes, 1, true>(stream, c, op);
+}
+
+template <int V>
+void append(cudaStream_t stream, const CachedAttention& op) {
+  const View k(op.k), v(op.v), k_cache(op.k_cache), v_cache(op.v_cache);
+  const Ints slot(op.slot), position(op.position);
+  const std::int64_t context = op.at.context;
+  for_each_pack<V>("cached_attention append", stream, op.k.rows, op.k.cols,
+                   [=] __device__(std::int64_t n, int column) {
+                     if (slot[n] < 0) return;
+                     const std::int64_t row = slot[n] * context + position[n];
+                     float x[V];
+                     load(k, n, column, x);
+                     store(k_cache, row, column, x);
+                     load(v, n, column, x);
+                     store(v_cache, row, column, x);
+                   });
 }
 
 }  // namespace
 
 void cached_attention_forward(const Context& context, const OpCall& call) {
   const CachedAttention op(call);
-  if (op.head_size() > kLargestHead)
-    refuse("[cached_attention] expected a head size of at most 128", op.head_size());
   if (op.q.rows == 0) return;
-  const Cached cached{View(op.q),
-                      View(op.k),
-                      View(op.v),
-                      View(op.k_cache),
-                      View(op.v_cache),
-                      View(op.y),
-                      Ints(op.slot),
-                      Ints(op.position),
-                      static_cast<std::int32_t>(op.head_size()),
-                      static_cast<std::int32_t>(op.group()),
-                      op.at.context,
-                      op.at.scale};
-  for_each_pack<1>("cached_attention append", stream_of(context), op.k.rows, op.k.cols,
-                   [=] __device__(std::int64_t n, int column) {
-                     const std::int64_t row = cached.slot_row(n) + cached.position[n];
-                     store_one(cached.k_cache, row, column, load_one(cached.k, n, column));
-                     store_one(cached.v_cache, row, column, load_one(cached.v, n, column));
-                   });
-  attend<<<dim3(blocks_for(op.q.rows, 1), static_cast<unsigned>(op.at.heads)), kKeys, 0,
-           stream_of(context)>>>(cached);
-  launched("cached_attention");
+  const cudaStream_t stream = stream_of(context);
+  if (vectorised(op.k, {op.v, op.k_cache, op.v_cache}))
+    append<kVector>(stream, op);
+  else
+    append<1>(stream, op);
+
+  const std::int64_t D = op.head_size(), parts = cached_attention_parts(op.q.rows, op.at.context);
+  if (!vectorised(op.q, {op.k_cache, op.v_cache}) || D % kVector != 0) return attend_plainly(context, op);
+  const bool tiles = op.q.rows > kFewRows && takes_prompt_tiles(op);
+  if (tiles) attend_prompt_tiles(context, op);
+  const Cached c{View(op.q),
+                 View(op.k_cache),
+                 View(op.v_cache),
+                 View(op.y),
+                 Ints(op.slot),
+                 Ints(op.position),
+                 static_cast<std::int32_t>(op.group()),
+                 op.at.context,
+                 static_cast<std::int32_t>(parts > 1 ? kCachedPart : op.at.context),
+                 static_cast<std::int32_t>(parts),
+                 tiles,
+                 op.at.scale,
+                 parts > 1 ? static_cast<float*>(op.scratch.data) : nullptr};
+  switch (D) {
+    case 16:
+      return attend_size<2>(stream, c, op);
+    case 32:
+      return attend_size<4>(stream, c, op);
+    case 64:
+      return attend_size<8>(stream, c, op);
+    case 128:
+      return attend_size<16>(stream, c, op);
+    default:
+      return attend_plainly(context, op);
+  }
 }
 
 }  // namespace thimble::cuda

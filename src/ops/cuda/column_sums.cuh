@@ -9,22 +9,43 @@
 
 namespace thimble::cuda {
 
-inline constexpr int kSumLanes = 8;  // rows that a block of threads sums side by side
+inline constexpr int kPartialLanes = 32;  // partial rows that are added side by side
 
-template <int V, int S, class Term>
-__global__ void __launch_bounds__(kWarp* kSumLanes)
-    partial_sums(std::int64_t rows, std::int64_t rows_each, std::int32_t cols, Term term, float* partials) {
-  const int column = static_cast<int>(blockIdx.x * kWarp + threadIdx.x) * V;
+// The rows of one thread.
+struct RowsOfThread {
+  std::int64_t begin, end;
+  int step;
+
+  template <class Body>
+  __device__ void each(Body body) const {
+    for (std::int64_t row = begin; row < end; row += step) body(row);
+  }
+};
+
+// A block has whole rows, or as much of them as it has threads, and as many side by side as fit: what it reads at a time
+// lies side by side in memory, too.
+template <int V>
+dim3 sum_threads(std::int64_t cols) {
+  const std::int64_t packs = (cols + V - 1) / V;
+  const auto across = static_cast<unsigned>(packs < kThreads ? packs : kThreads);
+  return dim3(across, kThreads / across);
+}
+
+template <int V, int S, class Body>
+__global__ void __launch_bounds__(kThreads)
+    partial_sums(std::int64_t rows, std::int64_t rows_each, std::int32_t cols, Body body, float* partials) {
+  const int column = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) * V;
   const std::int64_t begin = std::int64_t{blockIdx.y} * rows_each;
   const std::int64_t end = begin + rows_each < rows ? begin + rows_each : rows;
   float sums[S][V] = {};
-  if (column < cols)
-    for (std::int64_t row = begin + threadIdx.y; row < end; row += kSumLanes) term(row, column, sums);
-  __shared__ float shared[kSumLanes][S][V][kWarp];
+  if (column < cols) body(RowsOfThread{begin + threadIdx.y, end, static_cast<int>(blockDim.y)}, column, sums);
+  if (!partials) return;
+  __shared__ float shared[S * V][kThreads];
+  const int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
 #pragma unroll
   for (int s = 0; s < S; ++s)
 #pragma unroll
-    for (int i = 0; i < V; ++i) shared[threadIdx.y][s][i][threadIdx.x] = sums[s][i];
+    for (int i = 0; i < V; ++i) shared[s * V + i][thread] = sums[s][i];
   __syncthreads();
   if (threadIdx.y != 0 || column >= cols) return;
 #pragma unroll
@@ -32,7 +53,8 @@ __global__ void __launch_bounds__(kWarp* kSumLanes)
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       float total = 0;
-      for (int lane = 0; lane < kSumLanes; ++lane) total += shared[lane][s][i][threadIdx.x];
+      for (unsigned lane = 0; lane < blockDim.y; ++lane)
+        total += shared[s * V + i][lane * blockDim.x + threadIdx.x];
       partials[(std::int64_t{blockIdx.y} * S + s) * cols + column + i] = total;
     }
 }
@@ -41,22 +63,31 @@ __global__ void __launch_bounds__(kWarp* kSumLanes)
 template <int S>
 struct Gradients {
   View view[S];
+
+  bool wanted() const {
+    for (const View& gradient : view)
+      if (gradient.data) return true;
+    return false;
+  }
 };
 template <int S>
-__global__ void __launch_bounds__(kWarp* kSumLanes)
+__global__ void __launch_bounds__(kWarp* kPartialLanes)
     add_partials(const float* partials, std::int64_t blocks, std::int32_t cols, Gradients<S> gradients,
                  float* totals) {
   const int column = static_cast<int>(blockIdx.x * kWarp + threadIdx.x), s = blockIdx.y;
   float sum = 0;
-  if (column < cols)
-    for (std::int64_t b = threadIdx.y; b < blocks; b += kSumLanes)
+  if (column < cols) {
+#pragma unroll 4
+    for (std::int64_t b = threadIdx.y; b < blocks; b += kPartialLanes)
       sum += partials[(b * S + s) * cols + column];
-  __shared__ float shared[kSumLanes][kWarp];
+  }
+  __shared__ float shared[kPartialLanes][kWarp];
   shared[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || column >= cols) return;
   float total = 0;
-  for (int lane = 0; lane < kSumLanes; ++lane) total += shared[lane][threadIdx.x];
+#pragma unroll
+  for (int lane = 0; lane < kPartialLanes; ++lane) total += shared[lane][threadIdx.x];
   const View& gradient = gradients.view[s];
   if (!gradient) return;
   if (gradient.cols == cols)
@@ -78,29 +109,53 @@ __global__ void add_shared(const float* totals, std::int32_t cols, Gradients<S> 
   if (threadIdx.x == 0) store_one(gradient, 0, 0, load_one(gradient, 0, 0) + static_cast<float>(sum));
 }
 
-// gradients[s] += sum over rows of what term(row, column, sums) adds to sums[s][0 .. V). A gradient of one column takes
-// the sum of all; an absent one is left out.
-template <int V, int S, class Term>
-void add_column_sums(const char* name, cudaStream_t stream, std::int64_t rows, std::int64_t cols,
-                     void* scratch, const Gradients<S>& gradients, Term term) {
+// gradients[s] += the sum of `blocks` partial rows [blocks][S][cols], behind which there is room for [S][cols]. A
+// gradient of one column takes the sum of all; an absent one is left out.
+template <int S>
+void add_partial_rows(const char* name, cudaStream_t stream, float* partials, std::int64_t blocks,
+                      std::int32_t cols, const Gradients<S>& gradients) {
+  float* totals = partials + blocks * S * cols;
+  add_partials<S><<<dim3(blocks_for(cols, kWarp), S), dim3(kWarp, kPartialLanes), 0, stream>>>(
+      partials, blocks, cols, gradients, totals);
+  launched(name);
+  bool shared = false;
+  for (const View& gradient : gradients.view) shared |= gradient.data != nullptr && gradient.cols != cols;
+  if (!shared) return;
+  add_shared<S><<<S, kWarp, 0, stream>>>(totals, cols, gradients);
+  launched(name);
+}
+
+// body(rows, column, sums) for all rows and every V columns; then gradients[s] += what it added to sums[s][0 .. V). Such
+// a body may write gradients of its rows on the way.
+template <int V, int S, class Body>
+void for_columns_with_sums(const char* name, cudaStream_t stream, std::int64_t rows, std::int64_t cols,
+                           void* scratch, const Gradients<S>& gradients, Body body) {
   if (rows == 0 || cols == 0) return;
   const SumBlocks blocks(rows);
   const auto width = static_cast<std::int32_t>(cols);
-  auto* partials = static_cast<float*>(scratch);
-  float* totals = partials + blocks.count * S * cols;
-  const dim3 threads(kWarp, kSumLanes);
+  auto* partials = gradients.wanted() ? static_cast<float*>(scratch) : nullptr;
+  const dim3 threads = sum_threads<V>(cols);
   partial_sums<V, S>
-      <<<dim3(blocks_for(cols, kWarp * V), static_cast<unsigned>(blocks.count)), threads, 0, stream>>>(
-          rows, blocks.rows_each, width, term, partials);
+      <<<dim3(blocks_for(cols, std::int64_t{threads.x} * V), static_cast<unsigned>(blocks.count)), threads, 0,
+         stream>>>(rows, blocks.rows_each, width, body, partials);
   launched(name);
-  add_partials<S><<<dim3(blocks_for(cols, kWarp), S), threads, 0, stream>>>(partials, blocks.count, width,
-                                                                            gradients, totals);
-  launched(name);
-  bool shared = false;
-  for (const View& gradient : gradients.view) shared |= gradient.data != nullptr && gradient.cols != width;
-  if (!shared) return;
-  add_shared<S><<<S, kWarp, 0, stream>>>(totals, width, gradients);
-  launched(name);
+  if (partials) add_partial_rows<S>(name, stream, partials, blocks.count, width, gradients);
+}
+
+template <int V, int S, class Term>
+struct SumTerms {
+  Term term;
+
+  __device__ void operator()(const RowsOfThread& rows, int column, float (&sums)[S][V]) const {
+    rows.each([&](std::int64_t row) { term(row, column, sums); });
+  }
+};
+
+// gradients[s] += sum over rows of what term(row, column, sums) adds to sums[s][0 .. V).
+template <int V, int S, class Term>
+void add_column_sums(const char* name, cudaStream_t stream, std::int64_t rows, std::int64_t cols,
+                     void* scratch, const Gradients<S>& gradients, Term term) {
+  for_columns_with_sums<V, S>(name, stream, rows, cols, scratch, gradients, SumTerms<V, S, Term>{term});
 }
 
 }  // namespace thimble::cuda

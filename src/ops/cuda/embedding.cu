@@ -33,6 +33,18 @@ struct Walk {
   __device__ bool continues_after(std::int64_t last) const {
     return last + 1 < rows && at(last + 1) == at(last);
   }
+  // The first chunk behind `chunk` that does not begin with the token: rows are sorted, so steps may double until one
+  // goes too far.
+  __device__ std::int64_t end_of(std::int32_t token, std::int64_t chunk, std::int64_t chunks) const {
+    std::int64_t inside = chunk, step = 1;
+    while (inside + step < chunks && at((inside + step) * kEmbeddingChunk) == token) {
+      inside += step;
+      step *= 2;
+    }
+    for (; step > 0; step /= 2)
+      if (inside + step < chunks && at((inside + step) * kEmbeddingChunk) == token) inside += step;
+    return inside + 1;
+  }
 };
 
 template <int V>
@@ -85,7 +97,9 @@ void backward(cudaStream_t stream, const Embedding& op, void* scratch) {
     const float* part = parts + (chunk * 2 + 1) * cols + c;
 #pragma unroll
     for (int i = 0; i < V; ++i) sum[i] = part[i];
-    for (std::int64_t next = chunk + 1; next < chunks && walk.at(next * kEmbeddingChunk) == token; ++next) {
+    const std::int64_t end = walk.end_of(token, chunk, chunks);
+#pragma unroll 8
+    for (std::int64_t next = chunk + 1; next < end; ++next) {
       part = parts + next * 2 * cols + c;
 #pragma unroll
       for (int i = 0; i < V; ++i) sum[i] += part[i];

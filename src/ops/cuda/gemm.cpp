@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "base/error.h"
 
@@ -86,6 +87,27 @@ Place base_of(const Product& p) {
   return {p.base_scale != 0 ? p.base : p.result, p.result_distance, p.count};
 }
 
+// Linear layers over a whole micro-batch, and the gradients of their inputs.
+bool many_rows_short_sums(const Product& p) {
+  constexpr std::int64_t kManyRows = 8192, kShortSum = 2048;
+  return p.count == 1 && !p.a.transposed && p.result.rows >= kManyRows && p.a.matrix.cols <= kShortSum;
+}
+
+// The first offer, but for many rows and short sums: there a block's last part, writing its tile, takes as long as the
+// sums do. Of the offers, tiles of 128 x 160 then are faster by 3 to 12 % on an H200 than the first, 256 x 128.
+cublasLtMatmulHeuristicResult_t chosen(std::span<const cublasLtMatmulHeuristicResult_t> offers,
+                                       bool small_tiles) {
+  for (const cublasLtMatmulHeuristicResult_t& offer : offers) {
+    std::uint32_t tile = 0;
+    if (!small_tiles || offer.state != CUBLAS_STATUS_SUCCESS) continue;
+    checked(cublasLtMatmulAlgoConfigGetAttribute(&offer.algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile,
+                                                 sizeof tile, nullptr),
+            "cublasLtMatmulAlgoConfigGetAttribute");
+    if (tile == CUBLASLT_MATMUL_TILE_128x160) return offer;
+  }
+  return offers.front();
+}
+
 // result^T = op(b)^T op(a)^T: cuBLAS's first matrix is b, its second a.
 class Plan {
  public:
@@ -106,14 +128,14 @@ class Plan {
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(base_of(p)));
     set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(result_of(p)));
 
-    cublasLtMatmulHeuristicResult_t best = {};
+    std::array<cublasLtMatmulHeuristicResult_t, 8> offers = {};
     int found = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(runtime.blas(), desc_.get(), first_.get(), second_.get(),
-                                       result_.get(), result_.get(), preference.get(), 1, &best, &found);
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+        runtime.blas(), desc_.get(), first_.get(), second_.get(), result_.get(), result_.get(),
+        preference.get(), static_cast<int>(offers.size()), offers.data(), &found);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) return;
     checked(status, "cublasLtMatmulAlgoGetHeuristic");
-    algorithm_ = best.algo;
+    algorithm_ = chosen({offers.data(), static_cast<std::size_t>(found)}, many_rows_short_sums(p)).algo;
   }
 
   bool has_kernel() const { return algorithm_.has_value(); }

@@ -3,8 +3,8 @@
 //   result [M, N] = scale op(a) op(b) + base_scale base      a and b both f32 (TF32 off) or both bf16 (accumulated in
 //                                                            f32); base and result both f32 or both bf16
 //
-// Plans come from cuBLASLt's heuristics, asked once per shape, layout and alignment and kept: never from timing, so the
-// same run takes the same kernels. Where cuBLASLt has none (rows at odd addresses), a plain kernel does it.
+// Plans come from cuBLASLt's heuristics and one rule, asked once per shape, layout and alignment and kept: never from
+// timing, so the same run takes the same kernels. Where cuBLASLt has none (rows at odd addresses), a plain kernel does it.
 #pragma once
 
 #include "ops/cuda/runtime.h"

@@ -1,14 +1,129 @@
+// Logits of a chunk of rows, their loss and their gradients, and the two products that go on from there.
+//
+// Rows of logits lie at a stride of whole vectors: products and accesses are aligned whatever the vocabulary is. A row of
+// up to 2048 logits stays in the registers of a warp, from the one time it is read to its gradient; a longer one is read
+// twice, by a block.
 #include "ops/head_loss.h"
 
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
+#include "ops/cuda/scratch.h"
 
 namespace thimble::cuda {
 
 namespace {
 
 constexpr int kWarps = kThreads / kWarp;
+constexpr int kPackColumns = kWarp * kVector;
+
+constexpr float kLog2E = 1.44269504f;
+
+// The hardware's own functions, results below 2^-126 taken as zero: a few instructions a logit instead of many.
+__device__ float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// exp(x - base)
+__device__ float exp_below(float x, float base) {
+  return exp2_approx((x - base) * kLog2E);
+}
+
+struct Chunk {
+  View logits;   // [rows, V], f32
+  View dlogits;  // [rows, V], in the type of the weights; absent: nats alone
+  Ints target;
+  View weight, nats;
+  std::int64_t first;  // row of the batch
+  float cap, narrow;   // narrow: 2 log2(e) / cap
+
+  // l = cap tanh(z / cap), and its slope. tanh by one exponential: its error is that of 1 + tanh, far below a logit's.
+  __device__ float capped(float z, float& slope) const {
+    slope = 1;
+    if (cap <= 0) return z;
+    const float t = 1 - 2 * reciprocal_approx(1 + exp2_approx(narrow * z));
+    slope = 1 - t * t;
+    return cap * t;
+  }
+  // Eight logits from column v; beyond the last: -inf, which counts nothing.
+  __device__ void load_capped(std::int64_t row, int v, float (&l)[kVector], float (&slope)[kVector]) const {
+    load(logits, row, v, l);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) l[i] = v + i < logits.cols ? capped(l[i], slope[i]) : -INFINITY;
+  }
+  __device__ float weight_of(std::int64_t n) const {
+    return dlogits ? load_one(weight, n, 0) : 0.0f;
+  }
+};
+
+__device__ float warp_max(float x) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}
+
+template <int P>
+__global__ void __launch_bounds__(kThreads) loss_in_registers(Chunk chunk) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp, n = chunk.first + row;
+  if (row >= chunk.logits.rows) return;
+  const int lane = static_cast<int>(threadIdx.x % kWarp), cols = chunk.logits.cols;
+  const std::int32_t target = chunk.target[n];
+  const float weight = chunk.weight_of(n);
+  const auto column = [&](int p) { return p * kPackColumns + lane * kVector; };
+  if (target < 0) {
+    const float zeros[kVector] = {};
+    if (lane == 0) store_one(chunk.nats, n, 0, 0);
+    for (int p = 0; p < P && chunk.dlogits; ++p)
+      if (column(p) < cols) store(chunk.dlogits, row, column(p), zeros);
+    return;
+  }
+  float l[P][kVector], slope[P][kVector];
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) l[p][i] = -INFINITY;
+    if (column(p) < cols) chunk.load_capped(row, column(p), l[p], slope[p]);
+  }
+  float unused;
+  const float at_target = chunk.capped(load_one(chunk.logits, row, target), unused);
+  float highest = -INFINITY, sum = 0;  // fmaxf passes over a NaN: the sum shows it
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) highest = fmaxf(highest, l[p][i]);
+  highest = warp_max(highest);
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      l[p][i] = exp_below(l[p][i], highest);
+      sum += l[p][i];
+    }
+  sum = warp_sum(sum);  // after it, logits may be overwritten: all lanes have read the target's
+  if (lane == 0) store_one(chunk.nats, n, 0, highest + logf(sum) - at_target);
+  if (!chunk.dlogits) return;
+  const float share = weight / sum;
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    if (column(p) >= cols) continue;
+    const int place = target - column(p);
+    if (place < 0 || place >= kVector) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) l[p][i] *= share * slope[p][i];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i)
+        l[p][i] = (l[p][i] * share - (i == place ? weight : 0.0f)) * slope[p][i];
+    }
+    store(chunk.dlogits, row, column(p), l[p]);
+  }
+}
 
 // The largest logit so far and the sum of exponentials below it.
 struct Softmax {
@@ -21,7 +136,7 @@ struct Softmax {
       sum += other.sum;
       return;
     }
-    sum = sum * expf(highest - now) + other.sum * expf(other.highest - now);
+    sum = sum * exp_below(highest, now) + other.sum * exp_below(other.highest, now);
     highest = now;
   }
 };
@@ -39,62 +154,77 @@ __device__ Softmax over_block(Softmax mine) {
   return all;
 }
 
-struct Chunk {
-  View logits;   // [rows, V], f32
-  View dlogits;  // [rows, V], in the type of the weights; absent: nats alone
-  Ints target;
-  View weight, nats;
-  std::int64_t first;  // row of the batch
-  float cap;
-};
-
-__global__ void __launch_bounds__(kThreads) loss_rows(Chunk chunk) {
+__global__ void __launch_bounds__(kThreads) loss_of_long_rows(Chunk chunk) {
   const std::int64_t row = blockIdx.x, n = chunk.first + row;
   const std::int32_t target = chunk.target[n], cols = chunk.logits.cols;
+  const int begin = static_cast<int>(threadIdx.x) * kVector, step = kThreads * kVector;
   if (target < 0) {
+    const float zeros[kVector] = {};
     if (threadIdx.x == 0) store_one(chunk.nats, n, 0, 0);
-    if (chunk.dlogits)
-      for (int v = threadIdx.x; v < cols; v += kThreads) store_one(chunk.dlogits, row, v, 0);
+    for (int v = begin; v < cols && chunk.dlogits; v += step) store(chunk.dlogits, row, v, zeros);
     return;
   }
-  const auto logit = [&](int v) {
-    const float z = load_one(chunk.logits, row, v);
-    return chunk.cap > 0 ? chunk.cap * tanhf(z / chunk.cap) : z;
-  };
-  const float at_target = logit(target);
+  float unused;
+  const float at_target = chunk.capped(load_one(chunk.logits, row, target), unused);
   Softmax mine{-INFINITY, 0};
-  for (int v = threadIdx.x; v < cols; v += kThreads) mine.add({logit(v), 1});
-  const Softmax all =
-      over_block(mine);  // after it, logits may be overwritten: everybody has read the target's
+  for (int v = begin; v < cols; v += step) {
+    float l[kVector], slope[kVector];
+    chunk.load_capped(row, v, l, slope);
+    float highest = -INFINITY, sum = 0;
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) highest = isnan(l[i]) ? l[i] : fmaxf(highest, l[i]);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sum += l[i] == -INFINITY ? 0.0f : exp_below(l[i], highest);
+    mine.add({highest, sum});
+  }
+  // After it, logits may be overwritten: everybody has read the target's.
+  const Softmax all = over_block(mine);
   const float lse = all.highest + logf(all.sum);
   if (threadIdx.x == 0) store_one(chunk.nats, n, 0, lse - at_target);
   if (!chunk.dlogits) return;
-  const float weight = load_one(chunk.weight, n, 0);
-  for (int v = threadIdx.x; v < cols; v += kThreads) {
-    const float l = logit(v), t = chunk.cap > 0 ? l / chunk.cap : 0.0f;
-    const float p = expf(l - lse) - (v == target ? 1.0f : 0.0f);
-    store_one(chunk.dlogits, row, v, weight * p * (1 - t * t));
+  const float weight = chunk.weight_of(n);
+  for (int v = begin; v < cols; v += step) {
+    float l[kVector], slope[kVector];
+    chunk.load_capped(row, v, l, slope);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i)
+      l[i] = weight * (exp_below(l[i], lse) - (v + i == target ? 1.0f : 0.0f)) * slope[i];
+    store(chunk.dlogits, row, v, l);
   }
+}
+
+void loss(cudaStream_t stream, const Chunk& chunk) {
+  const unsigned blocks = blocks_for(chunk.logits.rows, kWarps);
+  const int cols = chunk.logits.cols;
+  if (cols <= kPackColumns)
+    loss_in_registers<1><<<blocks, kThreads, 0, stream>>>(chunk);
+  else if (cols <= 2 * kPackColumns)
+    loss_in_registers<2><<<blocks, kThreads, 0, stream>>>(chunk);
+  else if (cols <= 4 * kPackColumns)
+    loss_in_registers<4><<<blocks, kThreads, 0, stream>>>(chunk);
+  else if (cols <= 8 * kPackColumns)
+    loss_in_registers<8><<<blocks, kThreads, 0, stream>>>(chunk);
+  else
+    loss_of_long_rows<<<blocks_for(chunk.logits.rows, 1), kThreads, 0, stream>>>(chunk);
+  launched("head_loss");
 }
 
 // Logits are f32. Their gradients take their place, or stand behind them where the products are bf16.
 void run(const Context& context, const HeadLoss& op, bool gradients) {
   const bool half = op.x.dtype == DType::bf16;
-  const std::int64_t V = op.w.rows, most = op.at.chunk_rows < op.x.rows ? op.at.chunk_rows : op.x.rows;
+  const std::int64_t V = op.w.rows, stride = head_loss_stride(V),
+                     most = op.at.chunk_rows < op.x.rows ? op.at.chunk_rows : op.x.rows;
   for (std::int64_t first = 0; first < op.x.rows; first += most) {
     const std::int64_t rows = first + most < op.x.rows ? most : op.x.rows - first;
     auto* floats = static_cast<float*>(op.scratch.data);
     const Tensor x = op.x.row_range(first, rows);
-    const Tensor logits{floats, rows, V, V, DType::f32, Device::cuda};
+    const Tensor logits{floats, rows, V, stride, DType::f32, Device::cuda};
     Tensor dlogits = logits;
-    if (half) dlogits = {floats + most * V, rows, V, V, DType::bf16, Device::cuda};
+    if (half) dlogits = {floats + most * stride, rows, V, stride, DType::bf16, Device::cuda};
     gemm(context, {x}, transposed(op.w), logits, false);
-    const Chunk chunk{View(logits),    View(gradients ? dlogits : Tensor{}),
-                      Ints(op.target), View(op.weight),
-                      View(op.nats),   first,
-                      op.at.cap};
-    loss_rows<<<blocks_for(rows, 1), kThreads, 0, stream_of(context)>>>(chunk);
-    launched("head_loss");
+    loss(stream_of(context),
+         {View(logits), View(gradients ? dlogits : Tensor{}), Ints(op.target), View(op.weight), View(op.nats),
+          first, op.at.cap, op.at.cap > 0 ? 2 * kLog2E / op.at.cap : 0.0f});
     if (!gradients) continue;
     if (op.dx) gemm(context, {dlogits}, {op.w}, op.dx.row_range(first, rows), op.add_dx);
     if (op.dw) gemm(context, transposed(dlogits), {x}, op.dw, true);

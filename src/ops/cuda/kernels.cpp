@@ -1,6 +1,8 @@
 #include "ops/cuda/kernels.h"
 
 #include "ops/attention.h"
+#include "ops/cached_attention.h"
+#include "ops/cuda/pairs.h"
 #include "ops/cuda/scratch.h"
 #include "ops/cuda_plugin.h"
 #include "ops/head_loss.h"
@@ -62,6 +64,12 @@ Kernels kernels(Op op) {
   return {};
 }
 
+PairKernel pair_kernel(Op first, Op second, bool backward) {
+  if (!backward && first == Op::residual_mix && second == Op::rmsnorm) return mix_norm_forward;
+  if (backward && first == Op::rmsnorm && second == Op::residual_mix) return mix_norm_backward;
+  return nullptr;
+}
+
 std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& attributes) {
   const std::int64_t N = in[0].rows, C = in[0].cols;
   switch (op) {
@@ -82,16 +90,22 @@ std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& a
                  ? std::max(linear_bias_rows(N) * O * kFloat, column_sum_bytes(N, O, 1))
                  : 0;
     }
-    case Op::rope: {  // a dot product a head, then the sums of gains or of weights
-      const std::int64_t heads = attributes.as<RopeAttributes>().heads;
-      return N * heads * kFloat +
-             std::max(column_sum_bytes(N, heads, 1), column_sum_bytes(N * heads, C / heads, 1));
+    case Op::rope: {  // partial sums of gains and weights; plain: a dot product a head, then either sums
+      const std::int64_t heads = attributes.as<RopeAttributes>().heads, D = C / heads;
+      return std::max(
+          (std::min(SumBlocks::kMost, N) + 1) * (heads + D) * kFloat,
+          N * heads * kFloat + std::max(column_sum_bytes(N, heads, 1), column_sum_bytes(N * heads, D, 1)));
     }
-    case Op::attention:  // delta
-      return N * attributes.as<AttentionAttributes>().heads * kFloat;
+    case Op::attention:
+      return attention_fact_bytes(N, attributes.as<AttentionAttributes>().heads);
+    case Op::cached_attention: {  // of every part the highest score, the sum and the results
+      const auto at = attributes.as<CachedAttentionAttributes>();
+      const std::int64_t parts = cached_attention_parts(N, at.context);
+      return parts > 1 ? N * parts * (C + 2 * at.heads) * kFloat : 0;
+    }
     case Op::head_loss: {  // logits in f32; beside bf16 their gradients behind them
       const std::int64_t rows = std::min<std::int64_t>(attributes.as<HeadLossAttributes>().chunk_rows, N);
-      return rows * in[1].rows * (in[0].dtype == DType::bf16 ? kFloat + 2 : kFloat);
+      return rows * head_loss_stride(in[1].rows) * (in[0].dtype == DType::bf16 ? kFloat + 2 : kFloat);
     }
     default:
       return 0;

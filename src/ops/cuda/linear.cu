@@ -3,6 +3,7 @@
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/kernels.h"
+#include "ops/cuda/linear_rows.h"
 #include "ops/cuda/scratch.h"
 
 namespace thimble::cuda {
@@ -24,7 +25,7 @@ void add_bias(cudaStream_t stream, const Tensor& sums, const Tensor& bias, const
 }
 
 void product(const Context& context, const Linear& op, const Tensor& x, const Tensor& y) {
-  if (op.at.invariant)
+  if (op.at.invariant && x.dtype == DType::f32)
     plain_gemm(context, {x}, transposed(op.w), y, false);
   else
     gemm(context, {x}, transposed(op.w), y, false);
@@ -61,6 +62,7 @@ void bias_gradient(cudaStream_t stream, const Linear& op, void* scratch) {
 
 void linear_forward(const Context& context, const OpCall& call) {
   const Linear op(call);
+  if (op.at.invariant && takes_linear_rows(op)) return linear_rows(context, op);
   if (op.b) return with_bias(context, op, call.scratch.data);
   product(context, op, op.x, op.y);
 }

@@ -1,7 +1,7 @@
 #include "ops/rmsnorm.h"
 
-#include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/kernels.h"
+#include "ops/cuda/row_registers.cuh"
 
 namespace thimble::cuda {
 
@@ -76,10 +76,63 @@ void backward(cudaStream_t stream, const RmsNorm& op, void* scratch) {
                           });
 }
 
+template <int P>
+void forward_in_registers(cudaStream_t stream, const RmsNorm& op) {
+  const View x(op.x), w(op.w), y(op.y), rstd(op.rstd);
+  const RmsNormAttributes at = op.at;
+  for_each_row_once<P>("rmsnorm", stream, op.x.rows, [=] __device__(std::int64_t row) {
+    const RawRow<P> raw = fetch_row<P>(x, row);
+    const Row<P> weight = load_scale_row<P>(w);
+    Row<P> a = unpack_row(raw);
+    const float r = 1.0f / sqrtf(row_dot(a, a) / static_cast<float>(x.cols) + at.eps);
+#pragma unroll
+    for (int p = 0; p < P; ++p)
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) a.at[p][i] *= r * at.scale * weight.at[p][i];
+    store_row(y, row, a);
+    if (threadIdx.x % kWarp == 0) store_one(rstd, row, 0, r);
+  });
+}
+
+template <int P>
+void backward_in_registers(cudaStream_t stream, const RmsNorm& op, void* scratch) {
+  const View x(op.x), w(op.w), rstd(op.rstd), dy(op.dy);
+  const GradientRow<P> dx{View(op.dx), op.add_dx};
+  const float scale = op.at.scale;
+  const int cols = static_cast<int>(op.x.cols);
+  const auto body = [=] __device__(const RowsOfWarp& rows, RowSums<P, 1>& sums) {
+    const Row<P> weight = load_scale_row<P>(w);
+    rows.each([&](std::int64_t row) {
+      const RawRow<P> raw = fetch_row<P>(x, row), raw_gradient = fetch_row<P>(dy, row),
+                      before = dx.fetch(row);
+      const float r = load_one(rstd, row, 0);
+      Row<P> a = unpack_row(raw), g = unpack_row(raw_gradient);
+#pragma unroll
+      for (int p = 0; p < P; ++p)
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          a.at[p][i] *= r;
+          g.at[p][i] *= scale;
+          sums.of[0].at[p][i] += g.at[p][i] * a.at[p][i];
+          g.at[p][i] *= weight.at[p][i];
+        }
+      const float mean = row_dot(a, g) / static_cast<float>(cols);
+#pragma unroll
+      for (int p = 0; p < P; ++p)
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) g.at[p][i] = r * (g.at[p][i] - a.at[p][i] * mean);
+      dx.put(row, g, before);
+    });
+  };
+  for_rows_with_sums<P, 1>("rmsnorm backward", stream, op.x.rows, cols, scratch, {{View(op.dw)}}, body);
+}
+
 }  // namespace
 
 void rmsnorm_forward(const Context& context, const OpCall& call) {
   const RmsNorm op(call);
+  const auto in_registers = [&](auto packs) { forward_in_registers<packs()>(stream_of(context), op); };
+  if (with_packs({op.x, op.y}, {op.w}, in_registers)) return;
   if (vectorised(op.x, {op.w, op.y}))
     forward<kVector>(stream_of(context), op);
   else
@@ -88,6 +141,10 @@ void rmsnorm_forward(const Context& context, const OpCall& call) {
 
 void rmsnorm_backward(const Context& context, const OpCall& call) {
   const RmsNorm op(call);
+  const auto in_registers = [&](auto packs) {
+    backward_in_registers<packs()>(stream_of(context), op, call.scratch.data);
+  };
+  if (with_packs({op.x, op.dy, op.dx}, {op.w}, in_registers)) return;
   if (vectorised(op.x, {op.w, op.dy, op.dx, op.dw}))
     backward<kVector>(stream_of(context), op, call.scratch.data);
   else

@@ -76,6 +76,7 @@ class CudaRuntime final : public DeviceRuntime, public std::enable_shared_from_t
   std::unique_ptr<DeviceGraph> end_capture() override;
 
   void* native_queue() const override { return stream_.get(); }
+  bool hopper() const { return properties_.major == 9 && properties_.minor == 0; }  // code for sm_90a runs
   cudaStream_t stream() const { return stream_.get(); }
   cublasLtHandle_t blas() const { return blas_.get(); }
   void* workspace() const { return workspace_; }  // of kWorkspaceBytes, for GEMMs

@@ -1,0 +1,155 @@
+// Attention on the card: forward and backward at the sizes that models are trained with, beside what the card's library
+// reaches in a large product of matrices. FLOPs are those of the causal half: 2 products forward, 5 backward.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "base/median.h"
+#include "base/rng.h"
+#include "base/table.h"
+#include "ops/attention.h"
+#include "ops/cuda_plugin.h"
+#include "ops/linear.h"
+#include "tensor/arena.h"
+
+namespace thimble {
+namespace {
+
+constexpr int kWarmUp = 3, kCalls = 10, kRepeats = 7;
+constexpr std::int64_t kWidth = 512;  // of all query heads together: the golf baseline's
+
+// Tensors on the card.
+class Memory {
+ public:
+  explicit Memory(std::shared_ptr<DeviceRuntime> card) : card_(std::move(card)) {}
+
+  Tensor empty(std::int64_t rows, std::int64_t cols, DType dtype) {
+    blocks_.emplace_back(card_, rows * cols * dtype_bytes(dtype), "a measurement", "--");
+    return {blocks_.back().at(0), rows, cols, cols, dtype, Device::cuda};
+  }
+  Tensor random(std::int64_t rows, std::int64_t cols) {
+    std::vector<float> drawn(static_cast<std::size_t>(rows * cols));
+    fill_normal(drawn, 0, 1, 1, blocks_.size());
+    std::vector<bf16> numbers(drawn.size());
+    std::transform(drawn.begin(), drawn.end(), numbers.begin(), to_bf16);
+    return filled(empty(rows, cols, DType::bf16), numbers.data());
+  }
+  Tensor first_rows(std::int64_t rows, std::int64_t context) {
+    std::vector<std::int32_t> first;
+    for (std::int64_t n = 0; n < rows; ++n) first.push_back(static_cast<std::int32_t>(n - n % context));
+    return filled(empty(rows, 1, DType::i32), first.data());
+  }
+
+ private:
+  Tensor filled(const Tensor& to, const void* from) {
+    card_->upload(to.data, from, to.shape().bytes());
+    card_->synchronise();
+    return to;
+  }
+
+  std::shared_ptr<DeviceRuntime> card_;
+  std::vector<Arena> blocks_;
+};
+
+// The median of some repeats, each of several calls in a row.
+template <class Call>
+double microseconds(const std::shared_ptr<DeviceRuntime>& card, Call call) {
+  for (int i = 0; i < kWarmUp; ++i) call();
+  std::vector<double> times;
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    const auto before = card->make_event(), after = card->make_event();
+    before->record();
+    for (int i = 0; i < kCalls; ++i) call();
+    after->record();
+    after->wait();
+    times.push_back(1e3 * after->milliseconds_since(*before) / kCalls);
+  }
+  return median(times);
+}
+
+const Kernels& cuda_kernels(Op op) {
+  return op_def(op).kernels[static_cast<std::size_t>(Backend::cuda)];
+}
+
+// TFLOP/s of [8192, 8192] times its like.
+double product_peak(const std::shared_ptr<DeviceRuntime>& card) {
+  constexpr std::int64_t kSide = 8192;
+  const Context context(card);
+  Memory memory(card);
+  const Tensor in[] = {memory.random(kSide, kSide), memory.random(kSide, kSide)};
+  const Tensor out[] = {memory.empty(kSide, kSide, DType::bf16)};
+  OpCall call;
+  call.in = in;
+  call.out = out;
+  call.attributes = LinearAttributes{};
+  const double us = microseconds(card, [&] { cuda_kernels(Op::linear).forward(context, call); });
+  return 2.0 * kSide * kSide * kSide / us * 1e-6;
+}
+
+struct Size {
+  std::int64_t rows, context, head_size;
+};
+
+void measure(const std::shared_ptr<DeviceRuntime>& card, const Size& size, double peak, Table& table) {
+  const Context context(card);
+  Memory memory(card);
+  const std::int64_t heads = kWidth / size.head_size, kv_heads = heads / 2;
+  const std::int64_t kv_width = kv_heads * size.head_size;
+  const AttentionAttributes attributes{static_cast<std::int32_t>(heads), static_cast<std::int32_t>(kv_heads),
+                                       1 / std::sqrt(static_cast<float>(size.head_size))};
+  const Tensor in[] = {memory.random(size.rows, kWidth), memory.random(size.rows, kv_width),
+                       memory.random(size.rows, kv_width), memory.first_rows(size.rows, size.context)};
+  const Tensor out[] = {memory.empty(size.rows, kWidth, DType::bf16),
+                        memory.empty(size.rows, heads, DType::f32)};
+  const Tensor d_out[] = {memory.random(size.rows, kWidth)};
+  const Tensor d_in[] = {memory.empty(size.rows, kWidth, DType::bf16),
+                         memory.empty(size.rows, kv_width, DType::bf16),
+                         memory.empty(size.rows, kv_width, DType::bf16)};
+  std::vector<Shape> shapes;
+  for (const Tensor& t : in) shapes.push_back(t.shape());
+  OpCall call;
+  call.in = in;
+  call.out = out;
+  call.attributes = attributes;
+  const double forward = microseconds(card, [&] { cuda_kernels(Op::attention).forward(context, call); });
+  call.d_out = d_out;
+  call.d_in = d_in;
+  call.scratch =
+      memory.empty(1, scratch_bytes(op_def(Op::attention), Backend::cuda, shapes, attributes), DType::u8);
+  const double backward = microseconds(card, [&] { cuda_kernels(Op::attention).backward(context, call); });
+  const double product =
+      2.0 * static_cast<double>(size.rows * kWidth) * (static_cast<double>(size.context) + 1) / 2;
+  const auto rate = [&](double products, double us) { return products * product / us * 1e-6; };
+  table.row({with_commas(size.rows), fmt::format("{}", size.context), fmt::format("{}", size.head_size),
+             fmt::format("{:.1f}", forward), fmt::format("{:.1f}", backward),
+             fmt::format("{:.1f}", forward + backward), fmt::format("{:.0f}", rate(2, forward)),
+             fmt::format("{:.0f}", rate(5, backward)),
+             fmt::format("{:.3f}", rate(7, forward + backward) / peak)});
+}
+
+void run() {
+  const auto card = open_cuda();
+  const double peak = product_peak(card);
+  Table table({"rows", "T", "D", "forward, us", "backward, us", "both, us", "forward, TFLOP/s",
+               "backward, TFLOP/s", "of a product's"});
+  for (const std::int64_t head_size : {64, 128, 32})
+    for (const std::int64_t context : {1024, 2048})
+      for (const std::int64_t rows : {8192, 32768, 65536})
+        measure(card, {rows, context, head_size}, peak, table);
+  fmt::print("{}, bf16, {} columns of queries, half as many of keys; 8192 x 8192 x 8192: {:.0f} TFLOP/s\n{}",
+             card->facts().name, kWidth, peak, table.text());
+}
+
+}  // namespace
+}  // namespace thimble
+
+int main() {
+  try {
+    thimble::run();
+  } catch (const thimble::Error& error) {
+    fmt::print(stderr, "{}\n", thimble::describe(error));
+    return 1;
+  }
+}

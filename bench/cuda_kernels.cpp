@@ -1,0 +1,415 @@
+// Every kernel of training at its shape in the golf model: time, bytes, operations, and what part that is of a plain
+// copy's bandwidth or of a large product's speed, from the same run. Bytes are those that the op's contract asks for, each
+// once, so a fraction above 1 is a cache's doing, and one far below it a kernel's.
+//
+//   cuda_kernels_bench [ROWS]      (32,768)
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "base/median.h"
+#include "base/rng.h"
+#include "base/table.h"
+#include "ops/activation.h"
+#include "ops/attention.h"
+#include "ops/cast.h"
+#include "ops/cuda_plugin.h"
+#include "ops/dropout.h"
+#include "ops/embedding.h"
+#include "ops/exclusive_attention.h"
+#include "ops/fake_quant.h"
+#include "ops/head_loss.h"
+#include "ops/layernorm.h"
+#include "ops/residual.h"
+#include "ops/rmsnorm.h"
+#include "ops/rope.h"
+#include "ops/softcap.h"
+#include "ops/work.h"
+#include "tensor/arena.h"
+
+namespace thimble {
+namespace {
+
+constexpr std::int64_t kWidth = 512, kHidden = 1024, kHeads = 8, kKvHeads = 4, kVocabulary = 1024,
+                       kContext = 1024, kLayers = 9;
+constexpr int kCalls = 20, kRepeats = 5;
+constexpr std::int64_t kMemory = std::int64_t{8} << 30, kCopied = std::int64_t{256} << 20,
+                       kProductSide = 8192;
+
+// Tensors one behind the other in one block, which is cut up anew for every case.
+class Memory {
+ public:
+  explicit Memory(const std::shared_ptr<DeviceRuntime>& card)
+      : card_(card), arena_(card, kMemory, "the tensors of a kernel", "run it with fewer rows") {}
+
+  Tensor floats(std::int64_t rows, std::int64_t cols, DType dtype, float deviation = 1) {
+    const Tensor t = place(rows, cols, dtype);
+    std::vector<float> values(static_cast<std::size_t>(std::min<std::int64_t>(rows * cols, 1 << 20)));
+    fill_normal(values, 0, deviation, 1, static_cast<std::uint64_t>(used_));
+    std::vector<bf16> halves(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) halves[i] = to_bf16(values[i]);
+    const auto* from = dtype == DType::bf16 ? static_cast<const void*>(halves.data()) : values.data();
+    for (std::int64_t done = 0; done < rows * cols; done += std::ssize(values)) {
+      const std::int64_t count = std::min<std::int64_t>(std::ssize(values), rows * cols - done);
+      card_->upload(static_cast<std::byte*>(t.data) + done * dtype_bytes(dtype), from,
+                    count * dtype_bytes(dtype));
+    }
+    card_->synchronise();
+    return t;
+  }
+  Tensor integers(const std::vector<std::int32_t>& values) {
+    const Tensor t = place(std::ssize(values), 1, DType::i32);
+    card_->upload(t.data, values.data(), t.shape().bytes());
+    card_->synchronise();
+    return t;
+  }
+  Tensor place(std::int64_t rows, std::int64_t cols, DType dtype) {
+    const std::int64_t bytes = align_up(rows * cols * dtype_bytes(dtype), 256);
+    check(used_ + bytes <= kMemory, Hint{"run it with fewer rows"},
+          "the tensors of a kernel need more than {}", in_bytes(static_cast<double>(kMemory)));
+    const Tensor t{arena_.at(used_), rows, cols, cols, dtype, Device::cuda};
+    used_ += bytes;
+    return t;
+  }
+  void clear() { used_ = 0; }
+
+ private:
+  std::shared_ptr<DeviceRuntime> card_;
+  Arena arena_;
+  std::int64_t used_ = 0;
+};
+
+class Bench {
+ public:
+  explicit Bench(std::int64_t rows) : rows_(rows), card_(open_cuda()), context_(card_), memory_(card_) {
+    cuda_plugin();
+    measure_copy();
+    measure_product();
+  }
+
+  DeviceRuntime& card() const { return *card_; }
+  double copy_bandwidth() const { return copy_bandwidth_; }
+  double product_peak() const { return product_peak_; }
+  const Table& table() const { return table_; }
+  const Context& context() const { return context_; }
+  Memory& memory() { return memory_; }
+  std::int64_t rows() const { return rows_; }
+  Tensor wide(std::int64_t cols) { return memory_.floats(rows_, cols, DType::bf16); }
+  Tensor vector(std::int64_t cols, std::int64_t count = 1) { return memory_.floats(count, cols, DType::f32); }
+
+  void add_line(const std::string& name, double us, double bytes, double flops) {
+    const double bandwidth = bytes / us * 1e6, speed = flops / us * 1e6;
+    table_.row({name, fmt::format("{:.1f}", us), fmt::format("{:.1f}", bytes / 1e6),
+                fmt::format("{:.0f}", bandwidth / 1e9), fmt::format("{:.2f}", bandwidth / copy_bandwidth_),
+                flops > 0 ? fmt::format("{:.1f}", flops / 1e9) : "",
+                flops > 0 ? fmt::format("{:.0f}", speed / 1e12) : "",
+                flops > 0 ? fmt::format("{:.2f}", speed / product_peak_) : ""});
+  }
+
+  // Forward and backward of an op, each a line. `f32_gradient`: the input whose gradient is f32 and added to.
+  void time(const char* name, Op op, std::vector<Tensor> in, const Attributes& attributes,
+            int f32_gradient = -1) {
+    const OpDef& def = op_def(op);
+    const Kernels& kernels = def.kernels[static_cast<std::size_t>(Backend::cuda)];
+    std::vector<Shape> shapes;
+    for (const Tensor& tensor : in) shapes.push_back(tensor.shape());
+    std::vector<Tensor> out, d_out, d_in;
+    for (const Shape& shape : def.shapes(shapes, attributes)) {
+      out.push_back(memory_.place(shape.rows, shape.cols, shape.dtype));
+      d_out.push_back(def.loss ? Tensor{} : memory_.floats(shape.rows, shape.cols, shape.dtype));
+    }
+    OpCall call{.in = in, .out = out, .d_out = {}, .d_in = {}, .attributes = attributes, .scratch = {}};
+    call.scratch = memory_.place(
+        1, std::max<std::int64_t>(1, scratch_bytes(def, Backend::cuda, shapes, attributes)), DType::u8);
+    line(name, def, call, kernels.forward, call);
+    for (std::size_t i = 0; i < in.size(); ++i) {
+      const bool wanted = in[i] && (def.differentiable >> i & 1u) != 0;
+      const bool parameter = (def.parameters >> i & 1u) != 0, wide = static_cast<int>(i) == f32_gradient;
+      d_in.push_back(wanted
+                         ? memory_.place(in[i].rows, in[i].cols, parameter || wide ? DType::f32 : in[i].dtype)
+                         : Tensor{});
+      if (parameter || wide) call.add |= 1u << i;
+    }
+    call.d_out = d_out;
+    call.d_in = d_in;
+    std::vector<Tensor> read_in = in, read_out = out;  // what backward reads of them
+    for (std::size_t i = 0; i < in.size(); ++i)
+      if ((def.saved_inputs >> i & 1u) == 0) read_in[i] = {};
+    for (std::size_t i = 0; i < out.size(); ++i)
+      if (!def.loss && (def.saved_outputs >> i & 1u) == 0) read_out[i] = {};
+    OpCall moved = call;
+    moved.in = read_in;
+    moved.out = read_out;
+    line(fmt::format("{}, backward", name), def, call, kernels.backward, moved);
+    memory_.clear();
+  }
+
+  template <class Body>
+  double microseconds(Body body) {
+    body();
+    std::vector<double> times;
+    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+      const auto before = card_->make_event(), after = card_->make_event();
+      before->record();
+      for (int call = 0; call < kCalls; ++call) body();
+      after->record();
+      after->wait();
+      times.push_back(1e3 * after->milliseconds_since(*before) / kCalls);
+    }
+    return median(times);
+  }
+
+ private:
+  void measure_copy() {
+    const Tensor from = memory_.place(1, kCopied, DType::u8), to = memory_.place(1, kCopied, DType::u8);
+    copy_bandwidth_ = 2.0 * kCopied / microseconds([&] { card_->copy(to.data, from.data, kCopied); }) * 1e6;
+    memory_.clear();
+  }
+
+  void measure_product() {
+    const std::array in = {memory_.floats(kProductSide, kProductSide, DType::bf16),
+                           memory_.floats(kProductSide, kProductSide, DType::bf16)};
+    const std::array out = {memory_.place(kProductSide, kProductSide, DType::bf16)};
+    const OpDef& def = op_def(Op::linear);
+    const OpCall call{.in = in, .out = out, .d_out = {}, .d_in = {}, .attributes = {}, .scratch = {}};
+    const Kernel kernel = def.kernels[static_cast<std::size_t>(Backend::cuda)].forward;
+    product_peak_ = work_of(def, call).flops / microseconds([&] { kernel(context_, call); }) * 1e6;
+    memory_.clear();
+  }
+
+  // Bytes are those of the tensors in `moved`.
+  void line(const std::string& name, const OpDef& def, const OpCall& call, Kernel kernel,
+            const OpCall& moved) {
+    double flops = work_of(def, call).flops;
+    if (def.op == Op::attention)  // row n of a context sees n + 1 rows; as in ops/work.h
+      flops = static_cast<double>(rows_ * (kContext + 1) * kWidth) * (call.d_in.empty() ? 2 : 4);
+    add_line(name, microseconds([&] { kernel(context_, call); }), work_of(def, moved).bytes, flops);
+  }
+
+  std::int64_t rows_;
+  std::shared_ptr<DeviceRuntime> card_;
+  Context context_;
+  Memory memory_;
+  double copy_bandwidth_ = 0, product_peak_ = 0;
+  Table table_{{"kernel", "us", "MB", "GB/s", "of a copy", "GFLOP", "TFLOP/s", "of a product"}};
+};
+
+void time_products(Bench& bench) {
+  struct Product {
+    const char* name;
+    std::int64_t in, out;
+  };
+  for (const Product& p :
+       {Product{"linear 512 -> 1024", kWidth, kHidden}, Product{"linear 512 -> 512", kWidth, kWidth},
+        Product{"linear 1024 -> 512", kHidden, kWidth}})
+    bench.time(p.name, Op::linear, {bench.wide(p.in), bench.memory().floats(p.out, p.in, DType::bf16)}, {});
+}
+
+void time_heads(Bench& bench) {
+  const std::int64_t D = kWidth / kHeads;
+  std::vector<std::int32_t> position, first;
+  for (std::int64_t n = 0; n < bench.rows(); ++n) {
+    position.push_back(static_cast<std::int32_t>(n % kContext));
+    first.push_back(static_cast<std::int32_t>(n - n % kContext));
+  }
+  struct Turned {
+    const char* name;
+    std::int64_t heads;
+    bool gain;
+  };
+  for (const Turned& t : {Turned{"rope, 8 heads", kHeads, true}, Turned{"rope, 4 heads", kKvHeads, false}})
+    bench.time(t.name, Op::rope,
+               {bench.wide(t.heads * D), bench.memory().integers(position), bench.vector(D, kContext),
+                t.gain ? bench.vector(t.heads) : Tensor{}},
+               RopeAttributes{static_cast<std::int32_t>(t.heads), true, 1e-6f});
+  bench.time("attention, T = 1024", Op::attention,
+             {bench.wide(kWidth), bench.wide(kKvHeads * D), bench.wide(kKvHeads * D),
+              bench.memory().integers(first)},
+             AttentionAttributes{kHeads, kKvHeads, 0.125f});
+}
+
+void time_rows(Bench& bench) {
+  bench.time("rmsnorm", Op::rmsnorm, {bench.wide(kWidth)}, RmsNormAttributes{});
+  bench.time("residual_mix", Op::residual_mix,
+             {bench.wide(kWidth), bench.wide(kWidth), bench.vector(kWidth, 2)}, {}, 1);
+  bench.time("residual_norm", Op::residual_norm,
+             {bench.wide(kWidth), bench.wide(kWidth), bench.vector(kWidth)}, ResidualNormAttributes{});
+  bench.time("add_scaled", Op::add_scaled, {bench.wide(kWidth), bench.wide(kWidth), bench.vector(kWidth)},
+             AddScaledAttributes{});
+  bench.time("activation, relu2", Op::activation, {bench.wide(kHidden)},
+             ActivationAttributes{ActivationKind::relu2});
+}
+
+// residual_mix and the norm behind it, which programs run as one kernel.
+void time_pair(Bench& bench) {
+  const Tensor x = bench.wide(kWidth), x0 = bench.wide(kWidth), mix = bench.vector(kWidth, 2),
+               y = bench.wide(kWidth), h = bench.wide(kWidth), rstd = bench.vector(1, bench.rows()),
+               dh = bench.wide(kWidth), dy = bench.wide(kWidth), dx = bench.wide(kWidth),
+               dx0 = bench.vector(kWidth, bench.rows()), dmix = bench.vector(kWidth, 2);
+  const std::vector<Tensor> mix_in = {x, x0, mix}, mix_out = {y}, norm_in = {y}, norm_out = {h, rstd};
+  const std::vector<Tensor> d_norm_out = {dh}, d_norm_in = {dy}, d_mix_out = {dy}, d_mix_in = {dx, dx0, dmix};
+  const Tensor scratch = bench.memory().place(1, 64 << 20, DType::u8);
+  const OpCall mixes{
+      .in = mix_in, .out = mix_out, .d_out = {}, .d_in = {}, .attributes = {}, .scratch = scratch};
+  const OpCall norms{.in = norm_in,
+                     .out = norm_out,
+                     .d_out = {},
+                     .d_in = {},
+                     .attributes = RmsNormAttributes{},
+                     .scratch = scratch};
+  OpCall mixes_back = mixes, norms_back = norms;
+  mixes_back.d_out = d_mix_out, mixes_back.d_in = d_mix_in, mixes_back.add = 6;
+  norms_back.d_out = d_norm_out, norms_back.d_in = d_norm_in, norms_back.add = 1;
+  const auto rows = static_cast<double>(x.shape().bytes());
+  const PairKernel forward = cuda_plugin().pair(Op::residual_mix, Op::rmsnorm, false),
+                   backward = cuda_plugin().pair(Op::rmsnorm, Op::residual_mix, true);
+  bench.add_line("residual_mix and rmsnorm",
+                 bench.microseconds([&] { forward(bench.context(), mixes, norms); }), 4 * rows, 0);
+  bench.add_line("residual_mix and rmsnorm, backward",
+                 bench.microseconds([&] { backward(bench.context(), norms_back, mixes_back); }), 9 * rows, 0);
+  bench.memory().clear();
+}
+
+// What the golf model does not use.
+void time_others(Bench& bench) {
+  std::vector<std::int32_t> previous, rows;
+  for (std::int64_t n = 0; n < bench.rows(); ++n) {
+    previous.push_back(static_cast<std::int32_t>(n % kContext == 0 ? -1 : n - 1));
+    rows.push_back(static_cast<std::int32_t>(bench.rows() - 1 - n));
+  }
+  bench.time("layernorm", Op::layernorm, {bench.wide(kWidth), bench.vector(kWidth), bench.vector(kWidth)},
+             LayerNormAttributes{});
+  bench.time("smear", Op::smear,
+             {bench.wide(kWidth), bench.vector(kWidth), bench.memory().integers(previous)}, {});
+  bench.time("dropout", Op::dropout, {bench.wide(kWidth), bench.memory().integers({1, 2})},
+             DropoutAttributes{0.1f, 0});
+  bench.time("gather", Op::gather, {bench.wide(kWidth), bench.memory().integers(rows)}, {});
+  bench.time("softcap", Op::softcap, {bench.wide(kVocabulary)}, SoftcapAttributes{});
+  bench.time("exclusive_attention", Op::exclusive_attention,
+             {bench.wide(kWidth), bench.wide(kWidth * kKvHeads / kHeads)},
+             ExclusiveAttributes{kHeads, kKvHeads});
+}
+
+// Once a step, whatever its rows: copies of the weights, the gradient's norm, Adam (as if it trained all), Muon.
+void time_steps(Bench& bench) {
+  const Tensor matrix = bench.vector(kWidth, kHidden);
+  bench.time("cast of a matrix", Op::cast, {matrix}, CastAttributes{DType::bf16});
+  bench.time("fake_quant of a matrix", Op::fake_quant, {bench.vector(kWidth, kHidden)},
+             FakeQuantAttributes{8, DType::bf16});
+
+  const StepKernels& step = cuda_plugin().step;
+  const std::int64_t count = kLayers * kWidth * (2 * kHidden + kHidden + kWidth);
+  const auto place = [&](std::int64_t bytes) {
+    return static_cast<std::byte*>(bench.memory().place(1, bytes, DType::u8).data);
+  };
+  const auto floats = [&] { return static_cast<float*>(bench.vector(count).data); };
+  float *const weights = floats(), *const gradients = floats(), *const first = floats();
+  auto* const second = reinterpret_cast<float*>(place(count * std::int64_t{sizeof(float)}));
+  StepState state;
+  state.grad_scale = 1;
+  state.finite = 1;
+  auto* const on_card = reinterpret_cast<StepState*>(place(sizeof state));
+  std::byte* const sums = place(step.sum_scratch_bytes(count));
+  const auto size = static_cast<double>(count * std::int64_t{sizeof(float)});
+  bench.add_line("the gradient's norm", bench.microseconds([&] {
+    step.finish_norm(bench.context(), gradients, count, on_card, sums);
+  }),
+                 size, 0);
+
+  bench.card().upload(on_card, &state, sizeof state);
+  std::vector<AdamChunk> chunks;
+  for (std::int64_t begin = 0; begin < count; begin += kAdamChunk)
+    chunks.push_back({begin, begin, static_cast<std::int32_t>(std::min(kAdamChunk, count - begin)), 0});
+  const auto chunk_bytes = static_cast<std::int64_t>(chunks.size() * sizeof(AdamChunk));
+  auto* const chunks_on_card = reinterpret_cast<AdamChunk*>(place(chunk_bytes));
+  bench.card().upload(chunks_on_card, chunks.data(), chunk_bytes);
+  bench.card().synchronise();
+  bench.add_line("Adam", bench.microseconds([&] {
+    step.adam(bench.context(), on_card, chunks_on_card, std::ssize(chunks), weights, gradients, first,
+              second);
+  }),
+                 7 * size, 0);
+
+  struct Matrices {
+    std::int64_t rows, cols, count;
+  };
+  const std::vector<NewtonSchulzCoefficients> rounds(kNewtonSchulzSteps);
+  for (const Matrices& m : {Matrices{kWidth, kWidth, 2 * kLayers}, Matrices{kWidth / 2, kWidth, 2 * kLayers},
+                            Matrices{kHidden, kWidth, kLayers}, Matrices{kWidth, kHidden, kLayers}}) {
+    std::vector<MuonMatrix> offsets;
+    for (std::int64_t i = 0; i < m.count; ++i) offsets.push_back({i * m.rows * m.cols, 0});
+    const auto bytes = static_cast<std::int64_t>(offsets.size() * sizeof(MuonMatrix));
+    auto* const matrices = reinterpret_cast<MuonMatrix*>(place(bytes));
+    bench.card().upload(matrices, offsets.data(), bytes);
+    bench.card().synchronise();
+    const MuonBatch batch{.rows = m.rows,
+                          .cols = m.cols,
+                          .count = m.count,
+                          .matrices = matrices,
+                          .rounds = rounds,
+                          .dtype = DType::bf16,
+                          .row_norm = false};
+    std::byte* const scratch = place(step.muon_scratch_bytes(batch));
+    const auto small = static_cast<double>(std::min(m.rows, m.cols)),
+               large = static_cast<double>(std::max(m.rows, m.cols)), all = static_cast<double>(m.count);
+    bench.add_line(fmt::format("Muon, {} of {} x {}", m.count, m.rows, m.cols), bench.microseconds([&] {
+      step.muon(bench.context(), on_card, batch, weights, gradients, first, scratch);
+    }),
+                   5 * 4 * all * small * large,
+                   all * kNewtonSchulzSteps * (4 * small * small * large + 2 * small * small * small));
+  }
+  bench.memory().clear();
+}
+
+void time_ends(Bench& bench) {
+  std::vector<std::int32_t> token(static_cast<std::size_t>(bench.rows()));
+  Rng random(1);
+  for (std::int32_t& t : token) t = static_cast<std::int32_t>(random.below(kVocabulary));
+  std::vector<std::int32_t> order(token.size());
+  sort_rows(token, kVocabulary, order);
+  bench.time("embedding", Op::embedding,
+             {bench.memory().floats(kVocabulary, kWidth, DType::bf16), bench.memory().integers(token),
+              bench.memory().integers(order)},
+             EmbeddingAttributes{false, DType::bf16});
+  bench.time("head_loss, V = 1024", Op::head_loss,
+             {bench.wide(kWidth), bench.memory().floats(kVocabulary, kWidth, DType::bf16, 0.02f),
+              bench.memory().integers(token), bench.vector(1, bench.rows())},
+             HeadLossAttributes{30, 1 << 20});
+}
+
+void run(std::int64_t rows) {
+  Bench bench(rows);
+  time_products(bench);
+  time_heads(bench);
+  time_rows(bench);
+  time_pair(bench);
+  time_ends(bench);
+  time_steps(bench);
+  time_others(bench);
+  fmt::print("{}, {} rows, bf16: a copy moves {:.0f} GB/s, a product of {} cubed does {:.0f} TFLOP/s\n{}",
+             bench.card().facts().name, with_commas(rows), bench.copy_bandwidth() / 1e9, kProductSide,
+             bench.product_peak() / 1e12, bench.table().text());
+}
+
+std::int64_t rows_of(std::string_view text) {
+  std::int64_t rows = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rows);
+  check(error == std::errc{} && end == text.data() + text.size() && rows > 0, "'{}' is no number of rows",
+        text);
+  return rows;
+}
+
+}  // namespace
+}  // namespace thimble
+
+int main(int count, char** arguments) {
+  try {
+    thimble::run(count > 1 ? thimble::rows_of(arguments[1]) : 32768);
+  } catch (const thimble::Error& error) {
+    fmt::print(stderr, "{}\n", thimble::describe(error));
+    return 1;
+  }
+}

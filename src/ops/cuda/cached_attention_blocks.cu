@@ -1,0 +1,168 @@
+// A block has 64 rows and one head; keys and values pass by in tiles of 64, fetched one ahead. As attention_mma.cu, with
+// keys that lie in a slot.
+#include "ops/cuda/cached_attention_blocks.h"
+
+#include "ops/cuda/mma.cuh"
+
+namespace thimble::cuda {
+
+namespace {
+
+constexpr int kWarps = 4, kBlock = kWarps * kWarp;  // a warp has 16 rows
+constexpr int kKeys = 64;
+constexpr float kLog2E = 1.4426950408889634f;
+
+template <int D>
+constexpr int kTileHalves = kKeys* kPitch<D>;
+
+struct Prompt {
+  View q, k_cache, v_cache, y;
+  Ints slot, position;
+  std::int32_t group, context;
+  float scale;
+};
+
+// What a slot holds before `end`.
+__device__ View held(const View& cache, std::int64_t first, std::int64_t end) {
+  View view = cache;
+  view.data = static_cast<Half*>(cache.data) + first * cache.stride;
+  view.rows = end;
+  return view;
+}
+
+// The four lanes that share a row.
+__device__ float row_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+__device__ float row_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// Scores of keys at `key` and after become weights; a row sees keys up to `last`.
+template <int T>
+__device__ void weigh(float (&score)[T][4], int key, const int (&last)[2], float scale, float (&highest)[2],
+                      float (&sum)[2], float (&keep)[2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    float top = highest[side];
+#pragma unroll
+    for (int n = 0; n < T; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& s = score[n][2 * side + e];
+        s = key + n * 8 + 2 * lane + e <= last[side] ? s * scale : -INFINITY;
+        top = fmaxf(top, s);
+      }
+    const float now = row_max(top);  // finite from the first tile on: a row of a slot sees key 0
+    const float base = now == -INFINITY ? 0.0f : now;
+    keep[side] = exp2f(highest[side] - base);
+    float added = 0;
+#pragma unroll
+    for (int n = 0; n < T; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) added += score[n][2 * side + e] = exp2f(score[n][2 * side + e] - base);
+    sum[side] = sum[side] * keep[side] + added;
+    highest[side] = now;
+  }
+}
+
+template <int D>
+__global__ void __launch_bounds__(kBlock) attend_tile(Prompt p) {
+  extern __shared__ __align__(16) Half memory[];
+  const std::int64_t tile = std::int64_t{gridDim.x - 1 - blockIdx.x} * kPromptTile;  // long ones first
+  if (!is_prompt_tile(p.slot, p.position, tile, p.q.rows)) return;
+  const int head = static_cast<int>(blockIdx.y), warp = static_cast<int>(threadIdx.x) / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
+  const std::int64_t column = std::int64_t{head} * D, kv_column = std::int64_t{head / p.group} * D;
+  int last[2], end = 0;
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    const std::int64_t n = tile + warp * 16 + lane / 4 + 8 * side;
+    last[side] = n < p.q.rows && p.slot[n] >= 0 ? p.position[n] : -1;
+  }
+  for (int i = 0; i < kPromptTile; ++i)
+    if (tile + i < p.q.rows && p.slot[tile + i] >= 0) end = p.position[tile + i] + 1;
+  const std::int64_t first = std::int64_t{p.slot[tile]} * p.context;
+  const View k = held(p.k_cache, first, end), v = held(p.v_cache, first, end);
+
+  Half* const q = memory;
+  const auto keys = [&](int stage) { return memory + (1 + stage) * kTileHalves<D>; };
+  const auto values = [&](int stage) { return memory + (3 + stage) * kTileHalves<D>; };
+  const auto fetch = [&](int key, int stage) {
+    fetch_tile<D, kKeys, kBlock>(keys(stage), k, key, kv_column);
+    fetch_tile<D, kKeys, kBlock>(values(stage), v, key, kv_column);
+    end_of_fetch();
+  };
+  fetch_tile<D, kPromptTile, kBlock>(q, p.q, tile, column);
+  fetch(0, 0);
+  float result[D / 8][4] = {}, highest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+  for (int key = 0; key < end; key += kKeys) {
+    const int stage = key / kKeys % 2;
+    if (key + kKeys < end) {
+      fetch(key + kKeys, 1 - stage);
+      wait_for_fetch<1>();
+    } else {
+      wait_for_fetch<0>();
+    }
+    __syncthreads();
+    float score[kKeys / 8][4], keep[2];
+    tile_dots<D>(q, warp * 16, keys(stage), score);
+    weigh(score, key, last, p.scale * kLog2E, highest, sum, keep);
+#pragma unroll
+    for (auto& part : result) part[0] *= keep[0], part[1] *= keep[0], part[2] *= keep[1], part[3] *= keep[1];
+    tile_accumulate<D>(score, values(stage), result);
+    __syncthreads();
+  }
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    const float whole = row_sum(sum[side]);
+    const float factor = last[side] < 0 ? 0.0f : 1.0f / whole;
+#pragma unroll
+    for (auto& part : result) part[2 * side] *= factor, part[2 * side + 1] *= factor;
+  }
+  put_tile<D>(p.y, tile + warp * 16, column, result, false);
+}
+
+template <int D>
+void launch(cudaStream_t stream, const CachedAttention& op) {
+  constexpr auto bytes = static_cast<int>(5 * kTileHalves<D> * sizeof(Half));
+  checked(cudaFuncSetAttribute(attend_tile<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+          "cudaFuncSetAttribute");
+  const Prompt prompt{View(op.q),
+                      View(op.k_cache),
+                      View(op.v_cache),
+                      View(op.y),
+                      Ints(op.slot),
+                      Ints(op.position),
+                      static_cast<std::int32_t>(op.group()),
+                      op.at.context,
+                      op.at.scale};
+  const dim3 grid(blocks_for(op.q.rows, kPromptTile), static_cast<unsigned>(op.at.heads));
+  attend_tile<D><<<grid, kBlock, bytes, stream>>>(prompt);
+  launched("cached_attention of prompts");
+}
+
+}  // namespace
+
+bool takes_prompt_tiles(const CachedAttention& op) {
+  const std::int64_t D = op.head_size();
+  return op.q.dtype == DType::bf16 && (D == 32 || D == 64 || D == 128) &&
+         vectorised(op.q, {op.k_cache, op.v_cache, op.y});
+}
+
+void attend_prompt_tiles(const Context& context, const CachedAttention& op) {
+  const cudaStream_t stream = stream_of(context);
+  switch (op.head_size()) {
+    case 32:
+      return launch<32>(stream, op);
+    case 64:
+      return launch<64>(stream, op);
+    default:
+      return launch<128>(stream, op);
+  }
+}
+
+}  // namespace thimble::cuda

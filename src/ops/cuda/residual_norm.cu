@@ -1,0 +1,226 @@
+// s = x + scale (.) branch and its norm: rows in registers where they fit (row_registers.cuh), else read twice.
+#include "ops/cuda/kernels.h"
+#include "ops/cuda/row_registers.cuh"
+#include "ops/residual.h"
+
+namespace thimble::cuda {
+
+namespace {
+
+template <int V>
+void residual_norm(cudaStream_t stream, const ResidualNorm& op) {
+  const View x(op.x), branch(op.branch), scale(op.scale), w(op.w), s(op.s), h(op.h), rstd(op.rstd);
+  const ResidualNormAttributes at = op.at;
+  for_each_row("residual_norm", stream, op.x.rows, [=] __device__(std::int64_t row, int lane) {
+    float squares = 0;
+    for (int c = lane * V; c < x.cols; c += kWarp * V) {
+      float a[V], b[V], gain[V];
+      load(x, row, c, a);
+      load(branch, row, c, b);
+      load_scale(scale, 0, c, gain);
+#pragma unroll
+      for (int i = 0; i < V; ++i) a[i] += gain[i] * b[i];
+      store(s, row, c, a);
+      load(s, row, c, a);  // as stored: backward sees no other
+#pragma unroll
+      for (int i = 0; i < V; ++i) squares += a[i] * a[i];
+    }
+    const float r = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(x.cols) + at.eps);
+    for (int c = lane * V; c < x.cols; c += kWarp * V) {
+      float a[V], gain[V];
+      load(s, row, c, a);
+      load_scale(w, 0, c, gain);
+#pragma unroll
+      for (int i = 0; i < V; ++i) a[i] *= r * at.norm_scale * gain[i];
+      store(h, row, c, a);
+    }
+    if (lane == 0) store_one(rstd, row, 0, r);
+  });
+}
+
+// The norm's backward of dh in V columns: a = s rstd, g = norm_scale dh w.
+template <int V>
+struct NormGradient {
+  View s, w, dh;
+  float norm_scale;
+
+  __device__ void operator()(std::int64_t row, int c, float r, float (&a)[V], float (&g)[V]) const {
+    float gain[V];
+    load(s, row, c, a);
+    load(dh, row, c, g);
+    load_scale(w, 0, c, gain);
+#pragma unroll
+    for (int i = 0; i < V; ++i) a[i] *= r, g[i] *= norm_scale * gain[i];
+  }
+};
+
+template <int V>
+void residual_norm_rows(cudaStream_t stream, const ResidualNorm& op, float* means) {
+  const View scale(op.scale), rstd(op.rstd), ds(op.ds), dx(op.dx), dbranch(op.dbranch);
+  const NormGradient<V> norm{View(op.s), View(op.w), View(op.dh), op.at.norm_scale};
+  const bool add_dx = op.add_dx, add_dbranch = op.add_dbranch;
+  const int cols = static_cast<int>(op.s.cols);
+  for_each_row("residual_norm backward", stream, op.s.rows, [=] __device__(std::int64_t row, int lane) {
+    const float r = load_one(rstd, row, 0);
+    float sum = 0;
+    for (int c = lane * V; c < cols; c += kWarp * V) {
+      float a[V], g[V];
+      norm(row, c, r, a, g);
+#pragma unroll
+      for (int i = 0; i < V; ++i) sum += a[i] * g[i];
+    }
+    const float mean = warp_sum(sum) / static_cast<float>(cols);
+    if (lane == 0) means[row] = mean;
+    if (!dx && !dbranch) return;
+    for (int c = lane * V; c < cols; c += kWarp * V) {
+      float a[V], g[V], later[V], gain[V];
+      norm(row, c, r, a, g);
+      if (ds) load(ds, row, c, later);
+      load_scale(scale, 0, c, gain);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        g[i] = (ds ? later[i] : 0.0f) + r * (g[i] - a[i] * mean);
+        gain[i] *= g[i];
+      }
+      put(dx, row, c, g, add_dx);
+      put(dbranch, row, c, gain, add_dbranch);
+    }
+  });
+}
+
+template <int V>
+void residual_norm_vectors(cudaStream_t stream, const ResidualNorm& op, const float* means, void* scratch) {
+  const View branch(op.branch), rstd(op.rstd), ds(op.ds), dh(op.dh);
+  const NormGradient<V> norm{View(op.s), View(op.w), View(op.dh), op.at.norm_scale};
+  const bool wants_scale = static_cast<bool>(op.dscale);
+  add_column_sums<V, 2>("residual_norm vectors", stream, op.s.rows, op.s.cols, scratch,
+                        {{View(op.dscale), View(op.dw)}},
+                        [=] __device__(std::int64_t row, int c, float(&sums)[2][V]) {
+                          const float r = load_one(rstd, row, 0), mean = means[row];
+                          float a[V], g[V], plain[V];
+                          norm(row, c, r, a, g);
+                          load(dh, row, c, plain);
+#pragma unroll
+                          for (int i = 0; i < V; ++i) sums[1][i] += norm.norm_scale * plain[i] * a[i];
+                          if (!wants_scale) return;
+                          float later[V], b[V];
+                          if (ds) load(ds, row, c, later);
+                          load(branch, row, c, b);
+#pragma unroll
+                          for (int i = 0; i < V; ++i)
+                            sums[0][i] += ((ds ? later[i] : 0.0f) + r * (g[i] - a[i] * mean)) * b[i];
+                        });
+}
+
+template <int V>
+void residual_norm_gradients(cudaStream_t stream, const ResidualNorm& op, void* scratch) {
+  auto* means = static_cast<float*>(scratch);
+  residual_norm_rows<V>(stream, op, means);
+  if (op.dscale || op.dw) residual_norm_vectors<V>(stream, op, means, means + op.s.rows);
+}
+
+template <int P>
+void residual_norm_in_registers(cudaStream_t stream, const ResidualNorm& op) {
+  const View x(op.x), branch(op.branch), scale(op.scale), w(op.w), s(op.s), h(op.h), rstd(op.rstd);
+  const ResidualNormAttributes at = op.at;
+  for_each_row_once<P>("residual_norm", stream, op.x.rows, [=] __device__(std::int64_t row) {
+    const RawRow<P> raw = fetch_row<P>(x, row), raw_branch = fetch_row<P>(branch, row);
+    const Row<P> gain = load_scale_row<P>(scale), weight = load_scale_row<P>(w), b = unpack_row(raw_branch);
+    Row<P> a = unpack_row(raw);
+#pragma unroll
+    for (int p = 0; p < P; ++p)
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) a.at[p][i] += gain.at[p][i] * b.at[p][i];
+    store_row(s, row, a);  // the norm is that of the stored row: backward sees no other
+    const float r = 1.0f / sqrtf(row_dot(a, a) / static_cast<float>(x.cols) + at.eps);
+#pragma unroll
+    for (int p = 0; p < P; ++p)
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) a.at[p][i] *= r * at.norm_scale * weight.at[p][i];
+    store_row(h, row, a);
+    if (threadIdx.x % kWarp == 0) store_one(rstd, row, 0, r);
+  });
+}
+
+// Sums: of the scale's gradient, and with weights of theirs.
+template <int P, bool Weighted>
+void residual_norm_gradient_rows(cudaStream_t stream, const ResidualNorm& op, void* scratch,
+                                 const Gradients<Weighted ? 2 : 1>& gradients) {
+  constexpr int kSums = Weighted ? 2 : 1;
+  const View branch(op.branch), scale(op.scale), w(op.w), s(op.s), rstd(op.rstd), ds(op.ds), dh(op.dh);
+  const GradientRow<P> dx{View(op.dx), op.add_dx}, dbranch{View(op.dbranch), op.add_dbranch};
+  const float norm_scale = op.at.norm_scale;
+  const int cols = static_cast<int>(op.s.cols);
+  const auto body = [=] __device__(const RowsOfWarp& rows, RowSums<P, kSums>& sums) {
+    const Row<P> gain = load_scale_row<P>(scale);
+    [[maybe_unused]] const Row<P> weight = load_scale_row<P>(w);
+    rows.each([&](std::int64_t row) {
+      const RawRow<P> raw = fetch_row<P>(s, row), raw_gradient = fetch_row<P>(dh, row),
+                      raw_later = fetch_row<P>(ds, row), raw_branch = fetch_row<P>(branch, row),
+                      before = dx.fetch(row), branch_before = dbranch.fetch(row);
+      const float r = load_one(rstd, row, 0);
+      Row<P> a = unpack_row(raw), g = unpack_row(raw_gradient);
+#pragma unroll
+      for (int p = 0; p < P; ++p)
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) a.at[p][i] *= r, g.at[p][i] *= norm_scale;
+      if constexpr (Weighted) {
+#pragma unroll
+        for (int p = 0; p < P; ++p)
+#pragma unroll
+          for (int i = 0; i < kVector; ++i) {
+            sums.of[1].at[p][i] += g.at[p][i] * a.at[p][i];
+            g.at[p][i] *= weight.at[p][i];
+          }
+      }
+      const float mean = row_dot(a, g) / static_cast<float>(cols);
+      const Row<P> later = unpack_row(raw_later);
+      Row<P> b = unpack_row(raw_branch);
+#pragma unroll
+      for (int p = 0; p < P; ++p)
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          g.at[p][i] = later.at[p][i] + r * (g.at[p][i] - a.at[p][i] * mean);
+          sums.of[0].at[p][i] += g.at[p][i] * b.at[p][i];
+          b.at[p][i] = gain.at[p][i] * g.at[p][i];
+        }
+      dx.put(row, g, before);
+      dbranch.put(row, b, branch_before);
+    });
+  };
+  for_rows_with_sums<P, kSums>("residual_norm backward", stream, op.s.rows, cols, scratch, gradients, body);
+}
+
+}  // namespace
+
+void residual_norm_forward(const Context& context, const OpCall& call) {
+  const ResidualNorm op(call);
+  const auto in_registers = [&](auto packs) { residual_norm_in_registers<packs()>(stream_of(context), op); };
+  if (with_packs({op.x, op.branch, op.s, op.h}, {op.scale, op.w}, in_registers)) return;
+  if (vectorised(op.x, {op.branch, op.scale, op.w, op.s, op.h}))
+    residual_norm<kVector>(stream_of(context), op);
+  else
+    residual_norm<1>(stream_of(context), op);
+}
+
+void residual_norm_backward(const Context& context, const OpCall& call) {
+  const ResidualNorm op(call);
+  const auto in_registers = [&](auto packs) {
+    if (op.w)
+      residual_norm_gradient_rows<packs(), true>(stream_of(context), op, call.scratch.data,
+                                                 {{View(op.dscale), View(op.dw)}});
+    else
+      residual_norm_gradient_rows<packs(), false>(stream_of(context), op, call.scratch.data,
+                                                  {{View(op.dscale)}});
+  };
+  const bool one_value = op.dx && op.dx.data == op.dbranch.data;  // what is stored first has to be read again
+  if (!one_value &&
+      with_packs({op.branch, op.s, op.ds, op.dh, op.dx, op.dbranch}, {op.scale, op.w}, in_registers))
+    return;
+  if (vectorised(op.branch, {op.scale, op.w, op.s, op.ds, op.dh, op.dx, op.dbranch}))
+    residual_norm_gradients<kVector>(stream_of(context), op, call.scratch.data);
+  else
+    residual_norm_gradients<1>(stream_of(context), op, call.scratch.data);
+}
+
+}  // namespace thimble::cuda

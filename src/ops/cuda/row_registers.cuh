@@ -1,0 +1,199 @@
+// Rows of bf16 that fit into the registers of a warp: read once, however often they are needed, with all loads of a row
+// on their way at the same time. What they add to the gradients of vectors is summed on the way.
+//
+// Lane i has the columns [8 i, 8 i + 8) of every 256: P such packs cover rows of up to 256 P columns. Columns beyond the
+// row's end are zero and not stored.
+#pragma once
+
+#include <type_traits>
+
+#include "ops/cuda/column_sums.cuh"
+
+namespace thimble::cuda {
+
+inline constexpr int kPackColumns = kWarp * kVector;
+inline constexpr int kRowWarps = kThreads / kWarp;
+
+template <int P>
+struct RawRow {
+  uint4 pack[P];
+};
+
+template <int P>
+struct Row {
+  float at[P][kVector];
+};
+
+__device__ inline int column_of(int pack) {
+  return pack * kPackColumns + static_cast<int>(threadIdx.x % kWarp) * kVector;
+}
+
+// A row of bf16; zeros where there is no tensor.
+template <int P>
+__device__ inline RawRow<P> fetch_row(const View& v, std::int64_t row) {
+  RawRow<P> raw = {};
+  const auto* from = static_cast<const __nv_bfloat16*>(v.data) + row * v.stride;
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+    if (v && column_of(p) < v.cols) raw.pack[p] = *reinterpret_cast<const uint4*>(from + column_of(p));
+  return raw;
+}
+
+template <int P>
+__device__ inline Row<P> unpack_row(const RawRow<P>& raw) {
+  Row<P> x;
+#pragma unroll
+  for (int p = 0; p < P; ++p) unpack({raw.pack[p], {}}, true, x.at[p]);
+  return x;
+}
+
+// Stores bf16; x is then what was stored.
+template <int P>
+__device__ inline void store_row(const View& v, std::int64_t row, Row<P>& x) {
+  auto* to = static_cast<__nv_bfloat16*>(v.data) + row * v.stride;
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    const float(&y)[kVector] = x.at[p];
+    const uint4 packed = {pack(y[0], y[1]), pack(y[2], y[3]), pack(y[4], y[5]), pack(y[6], y[7])};
+    if (column_of(p) < v.cols) *reinterpret_cast<uint4*>(to + column_of(p)) = packed;
+    unpack({packed, {}}, true, x.at[p]);
+  }
+}
+
+// A gradient in bf16: what lies there already is fetched with the row's other inputs, and nothing where nobody wants it.
+template <int P>
+struct GradientRow {
+  View view;
+  bool add;
+
+  __device__ RawRow<P> fetch(std::int64_t row) const {
+    if (add) return fetch_row<P>(view, row);
+    return {};
+  }
+  __device__ void put(std::int64_t row, Row<P>& x, const RawRow<P>& before) const {
+    if (!view) return;
+    if (add) {
+      const Row<P> earlier = unpack_row(before);
+#pragma unroll
+      for (int p = 0; p < P; ++p)
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) x.at[p][i] += earlier.at[p][i];
+    }
+    store_row(view, row, x);
+  }
+};
+
+// A vector of f32 that is absent (1), one shared value, or one value per column.
+template <int P>
+__device__ inline Row<P> load_scale_row(const View& v) {
+  Row<P> x = {};
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+    if (!v || v.cols == 1 || column_of(p) < v.cols) load_scale(v, 0, column_of(p), x.at[p]);
+  return x;
+}
+
+template <int P>
+__device__ inline float row_dot(const Row<P>& x, const Row<P>& y) {
+  float sum = 0;
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sum += x.at[p][i] * y.at[p][i];
+  return warp_sum(sum);
+}
+
+// body(each, sums) once in every warp: each(row_body) runs over the warp's rows.
+struct RowsOfWarp {
+  std::int64_t begin, end;
+
+  template <class Body>
+  __device__ void each(Body body) const {
+    for (std::int64_t row = begin; row < end; row += kRowWarps) body(row);
+  }
+};
+
+template <int P, int S>
+struct RowSums {
+  Row<P> of[S];
+};
+
+// The warps' sums of one block, in order.
+template <int P>
+__device__ inline void keep_block_sum(const Row<P>& mine, std::int32_t cols, float* partial) {
+  __shared__ float shared[kRowWarps][P * kPackColumns];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  __syncthreads();
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) shared[warp][column_of(p) + i] = mine.at[p][i];
+  __syncthreads();
+  for (int column = static_cast<int>(threadIdx.x); column < cols; column += kThreads) {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kRowWarps; ++w) sum += shared[w][column];
+    partial[column] = sum;
+  }
+}
+
+template <int P, int S, class Body>
+__global__ void __launch_bounds__(kThreads, P <= 2 ? 2 : 1)
+    rows_with_sums(std::int64_t rows, std::int64_t rows_each, std::int32_t cols, Body body, float* partials) {
+  const std::int64_t begin = std::int64_t{blockIdx.x} * rows_each;
+  const std::int64_t end = begin + rows_each < rows ? begin + rows_each : rows;
+  RowSums<P, S> sums = {};
+  body(RowsOfWarp{begin + threadIdx.x / kWarp, end}, sums);
+  if (!partials) return;
+#pragma unroll
+  for (int s = 0; s < S; ++s)
+    keep_block_sum(sums.of[s], cols, partials + (std::int64_t{blockIdx.x} * S + s) * cols);
+}
+
+// body(rows, sums) in every warp; then gradients[s] += the sum of all sums.of[s].
+template <int P, int S, class Body>
+void for_rows_with_sums(const char* name, cudaStream_t stream, std::int64_t rows, std::int64_t cols,
+                        void* scratch, const Gradients<S>& gradients, Body body) {
+  if (rows == 0) return;
+  const SumBlocks blocks(rows);
+  const auto width = static_cast<std::int32_t>(cols);
+  auto* partials = gradients.wanted() ? static_cast<float*>(scratch) : nullptr;
+  rows_with_sums<P, S><<<static_cast<unsigned>(blocks.count), kThreads, 0, stream>>>(rows, blocks.rows_each,
+                                                                                     width, body, partials);
+  launched(name);
+  if (partials) add_partial_rows<S>(name, stream, partials, blocks.count, width, gradients);
+}
+
+template <int P, class Body>
+__global__ void __launch_bounds__(kRowsPerBlock* kWarp) each_row_once(std::int64_t rows, Body body) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * kRowsPerBlock + threadIdx.x / kWarp;
+  if (row < rows) body(row);
+}
+
+// body(row): a warp for every row.
+template <int P, class Body>
+void for_each_row_once(const char* name, cudaStream_t stream, std::int64_t rows, Body body) {
+  if (rows == 0) return;
+  each_row_once<P><<<blocks_for(rows, kRowsPerBlock), kRowsPerBlock * kWarp, 0, stream>>>(rows, body);
+  launched(name);
+}
+
+// call(packs) with a number of packs that holds a row, as a constant. false: these rows, and the vectors beside them, do
+// not lie in memory as they would have to.
+template <class Call>
+bool with_packs(std::initializer_list<Tensor> rows, std::initializer_list<Tensor> vectors, Call call) {
+  const Tensor& first = *rows.begin();
+  const auto packs = (first.cols + kPackColumns - 1) / kPackColumns;
+  if (packs > 4 || !vectorised(first, rows) || !vectorised(first, vectors)) return false;
+  for (const Tensor& row : rows)
+    if (row && row.dtype != DType::bf16) return false;
+  if (packs <= 1)
+    call(std::integral_constant<int, 1>{});
+  else if (packs == 2)
+    call(std::integral_constant<int, 2>{});
+  else
+    call(std::integral_constant<int, 4>{});
+  return true;
+}
+
+}  // namespace thimble::cuda

@@ -1,0 +1,207 @@
+// Hopper's warpgroup products (sm_90a): 64 rows of a result by 128 threads, the right side in shared memory, the left one
+// there or in registers.
+//
+// Results lie as those of mma.cuh: a warp has 16 rows, and a lane of every 8 columns four floats. Tiles in shared memory
+// are panels of at most 64 columns, every row 128 (or 64) bytes, swizzled as the copy engine writes them (tma.cuh): a
+// product reads them by rows (its sums run over columns) or by columns (its sums run over rows).
+#pragma once
+
+#include <cstdint>
+
+namespace thimble::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+inline constexpr bool kHopper = true;
+#else
+inline constexpr bool kHopper = false;  // the portable pass: kernels of wgmma have no body there
+#endif
+
+inline constexpr int kWarpgroup = 128;
+
+// R rows of D columns of bf16 in shared memory.
+template <int D, int R>
+struct Panels {
+  static constexpr int kColumns = D < 64 ? D : 64, kRowBytes = 2 * kColumns, kBytes = R * D * 2;
+  static constexpr int kPanelBytes = R * kRowBytes, kChunksMask = kRowBytes / 16 - 1;
+  static_assert(kColumns == 64 || kColumns == 32);
+
+  // Where 16 bytes of a row lie: 8 columns from 8 `chunk` on.
+  static __device__ int place(int row, int chunk) {
+    const int panel = chunk / (kColumns / 8), within = chunk % (kColumns / 8);
+    const int turn = (row * kRowBytes >> 7) & kChunksMask;
+    return panel * kPanelBytes + row * kRowBytes + (within ^ turn) * 16;
+  }
+};
+
+// What the tensor cores are told about a matrix in shared memory.
+struct Matrix {
+  std::uint64_t bits;
+};
+
+enum class Order { by_rows = 0, by_columns = 1 };
+
+// At `offset` bytes from where a tile starts: one addition beside what all matrices of the tile share.
+template <class Tile>
+__device__ inline Matrix matrix_at(std::uint32_t tile, int offset) {
+  constexpr std::uint32_t kSwizzle = Tile::kColumns == 64 ? 1 : 2;  // 128 or 64 bytes
+  constexpr std::uint32_t kEightRows = 8 * Tile::kRowBytes / 16, kPanel = Tile::kPanelBytes / 16;
+  const std::uint32_t start = (tile >> 4) + (kPanel << 16) + static_cast<std::uint32_t>(offset / 16);
+  return {start | std::uint64_t{kEightRows | kSwizzle << 30} << 32};
+}
+// Columns [16 k, 16 k + 16) of all rows, read by rows.
+template <class Tile>
+__device__ inline Matrix by_rows(std::uint32_t tile, int k) {
+  constexpr int kSteps = Tile::kColumns / 16;
+  return matrix_at<Tile>(tile, k / kSteps * Tile::kPanelBytes + k % kSteps * 32);
+}
+// Rows [16 k, 16 k + 16), all columns, read by columns.
+template <class Tile>
+__device__ inline Matrix by_columns(std::uint32_t tile, int k) {
+  return matrix_at<Tile>(tile, k * 16 * Tile::kRowBytes);
+}
+
+// Before the first product, and after registers that one uses were written.
+__device__ inline void begin_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ inline void end_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// Until all but the latest `pending` groups are there.
+template <int pending>
+__device__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+// Pins work between two waits: results are read after the first, and what is made of them before the next.
+template <int R>
+__device__ void hold(float (&d)[R]) {
+#pragma unroll
+  for (int i = 0; i < R; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// Keeps a left side in its registers until the products that read it were waited for.
+template <int K>
+__device__ void hold(std::uint32_t (&left)[K][4]) {
+#pragma unroll
+  for (int i = 0; i < 4 * K; ++i) asm volatile("" : "+r"(left[i / 4][i % 4])::"memory");
+}
+
+// d = (or +=, where add) a b, 16 steps of the sums.
+template <Order order>
+__device__ inline void wgmma(float (&d)[16], Matrix a, Matrix b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "%16, %17, p, 1, 1, 0, %19;\n}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)), "n"(static_cast<int>(order)));
+}
+template <Order order>
+__device__ inline void wgmma(float (&d)[16], const std::uint32_t (&a)[4], Matrix b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "{%16, %17, %18, %19}, %20, p, 1, 1, %22;\n}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)),
+        "n"(static_cast<int>(order)));
+}
+template <Order order>
+__device__ inline void wgmma(float (&d)[32], Matrix a, Matrix b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "%32, %33, p, 1, 1, 0, %35;\n}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+        "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+        "+f"(d[30]), "+f"(d[31])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)), "n"(static_cast<int>(order)));
+}
+template <Order order>
+__device__ inline void wgmma(float (&d)[32], const std::uint32_t (&a)[4], Matrix b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+      "{%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+        "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+        "+f"(d[30]), "+f"(d[31])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)),
+        "n"(static_cast<int>(order)));
+}
+template <Order order>
+__device__ inline void wgmma(float (&d)[64], Matrix a, Matrix b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "%64, %65, p, 1, 1, 0, %67;\n}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+        "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+        "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
+        "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
+        "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
+        "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
+        "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)), "n"(static_cast<int>(order)));
+}
+template <Order order>
+__device__ inline void wgmma(float (&d)[64], const std::uint32_t (&a)[4], Matrix b, bool add) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+      "{%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+        "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+        "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),
+        "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),
+        "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),
+        "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),
+        "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)),
+        "n"(static_cast<int>(order)));
+}
+
+// d [64, N] = the 64 rows of `left` times all rows of `right`, transposed: scores.
+template <int D, class Left, class Right, int R>
+__device__ void dot_rows(float (&d)[R], std::uint32_t left, std::uint32_t right) {
+#pragma unroll
+  for (int k = 0; k < D / 16; ++k)
+    wgmma<Order::by_rows>(d, by_rows<Left>(left, k), by_rows<Right>(right, k), k > 0);
+}
+template <class Right, int K, int R>
+__device__ void dot_rows(float (&d)[R], const std::uint32_t (&left)[K][4], std::uint32_t right) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) wgmma<Order::by_rows>(d, left[k], by_rows<Right>(right, k), k > 0);
+}
+// d [64, D] += weights [64, 16 K] times the 16 K rows of `right`.
+template <class Right, int K, int R>
+__device__ void add_weighted(float (&d)[R], const std::uint32_t (&weights)[K][4], std::uint32_t right) {
+#pragma unroll
+  for (int k = 0; k < K; ++k) wgmma<Order::by_columns>(d, weights[k], by_columns<Right>(right, k), true);
+}
+
+}  // namespace thimble::cuda

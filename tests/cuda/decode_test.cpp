@@ -1,0 +1,285 @@
+// Decoding on a card: what it says is what the CPU says, what is decoded is what is scored, and company changes nothing
+// that was promised (model/model.h).
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "base/half.h"
+#include "cuda/device.h"
+#include "eval/small_model.h"
+#include "infer/plain_sample.h"
+#include "infer/run_requests.h"
+#include "model/presets.h"
+#include "ops/cached_attention.h"
+#include "tokenizer/tokenizer.h"
+
+namespace thimble {
+namespace {
+
+constexpr std::int64_t kContext = 200;
+constexpr double kSameF32 = 5e-5;   // of a row's largest logit: f32 sums in another order
+constexpr double kSameBf16 = 0.04;  // the same in 8 bits of mantissa, through all layers
+
+std::vector<TokenId> random_prompt(std::mt19937& random, std::int64_t vocab_size, std::size_t length) {
+  std::vector<TokenId> prompt(length);
+  for (TokenId& token : prompt)
+    token = static_cast<TokenId>(random() % static_cast<std::uint64_t>(vocab_size));
+  return prompt;
+}
+
+class DecodingOnCuda : public testing::TestWithParam<std::string_view> {
+ protected:
+  void SetUp() override {
+    const auto card = find_card();
+    if (!card.runtime) GTEST_SKIP() << card.reason;
+    card_ = std::make_unique<Context>(card.runtime);
+  }
+
+  std::unique_ptr<Model> model_on(const Context& context, DType dtype) const {
+    return small_model(context, tokenizer_->vocab_size(), kContext, std::string(GetParam()).c_str(), dtype);
+  }
+  Request request(std::size_t length, float temperature, std::uint64_t seed = 0) {
+    return {.prompt = random_prompt(random_, tokenizer_->vocab_size(), length),
+            .sampling = {.temperature = temperature, .seed = seed},
+            .max_tokens = kContext,
+            .logprobs = 3};
+  }
+
+  std::unique_ptr<Context> card_;
+  std::unique_ptr<Tokenizer> tokenizer_ = load_tokenizer("bytes");
+  std::mt19937 random_{41};
+};
+
+TEST_P(DecodingOnCuda, SixtyFourGreedyTokensInF32AreTheCpus) {
+  const Context cpu;
+  const auto here = model_on(cpu, DType::f32), there = model_on(*card_, DType::f32);
+  for (const std::size_t length : {1u, 70u, 130u}) {
+    Request greedy = request(length, 0);
+    greedy.max_tokens = 64;
+    Batcher batcher(*there, tokenizer_.get());
+    const Sample expected = plain_sample(*here, *tokenizer_, greedy), found = generate(batcher, greedy).at(0);
+    EXPECT_EQ(ids_of(found.tokens), ids_of(expected.tokens)) << length;
+  }
+}
+
+// Log-probabilities of a prompt and of what follows, by decoding and by scoring it in one piece.
+TEST_P(DecodingOnCuda, WhatIsDecodedIsWhatIsScored) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    const auto model = model_on(*card_, dtype);
+    Request greedy = request(130, 0);
+    greedy.score_prompt = true;
+    Batcher batcher(*model, tokenizer_.get());
+    const Sample sample = generate(batcher, greedy).at(0);
+    std::vector<TokenScore> all = sample.prompt;
+    all.insert(all.end(), sample.tokens.begin(), sample.tokens.end());
+    std::vector<TokenId> tokens = ids_of(all);
+    tokens.resize(kContext);
+    const auto logits = model->score(grid_rows(model->config(), kContext, tokens), true).logits;
+    const auto V = static_cast<std::size_t>(model->config().vocab_size);
+    for (std::size_t t = 1; t < tokens.size(); ++t) {
+      const auto row = std::span(logits).subspan((t - 1) * V, V);
+      double total = 0;
+      float largest = 1;
+      for (const float logit : row) total += std::exp(logit), largest = std::max(largest, std::abs(logit));
+      const double expected = row[static_cast<std::size_t>(tokens[t])] - std::log(total);
+      ASSERT_NEAR(all[t].logprob, expected, (dtype == DType::f32 ? kSameF32 : kSameBf16) * largest) << t;
+    }
+  }
+}
+
+// Prompts of one token: every call has at most as many rows as there are requests.
+TEST_P(DecodingOnCuda, AmongEightOthersARequestGetsTheBitsItGetsAlone) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    const auto model = model_on(*card_, dtype);
+    std::vector<Request> requests;
+    for (std::uint64_t seed = 0; seed < 9; ++seed) requests.push_back(request(1 + seed, 1, seed));
+    for (Request& each : requests) each.max_tokens = 40;
+    Batcher together(*model, tokenizer_.get(), {.slots = 9});
+    const auto among = run_requests(together, requests);
+    for (std::size_t i = 0; i < requests.size(); ++i)
+      EXPECT_TRUE(std::ranges::equal(among[i].tokens, plain_sample(*model, *tokenizer_, requests[i]).tokens,
+                                     same_bits))
+          << i;
+  }
+}
+
+// Prompts of all lengths: cuBLASLt reads those of more than 64 rows, so that what follows may differ by rounding.
+TEST_P(DecodingOnCuda, AmongLongPromptsARequestHasItsLogProbabilities) {
+  const auto model = model_on(*card_, DType::bf16);
+  std::vector<Request> requests;
+  for (const std::size_t length : {1u, 150u, 64u, 17u, 3u, 90u, 65u, 128u})
+    requests.push_back(request(length, 1, length));
+  for (Request& each : requests) each.max_tokens = 1;
+  Batcher together(*model, tokenizer_.get(), {.slots = 8});
+  const auto among = run_requests(together, requests);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    PlainDecoder alone(*model);
+    const auto logits = alone.append(requests[i].prompt);
+    const TokenScore expected = score_token(logits, among[i].tokens.at(0).id, 3, tokenizer_->vocab_size());
+    const float largest =
+        std::abs(*std::ranges::max_element(logits, {}, [](float l) { return std::abs(l); }));
+    EXPECT_NEAR(among[i].tokens[0].logprob, expected.logprob, kSameBf16 * std::max(1.0f, largest)) << i;
+  }
+}
+
+TEST_P(DecodingOnCuda, AReusedPrefixIsAsGoodAsAReadOne) {
+  const auto model = model_on(*card_, DType::f32);
+  Request first = request(100, 1, 1), second = request(50, 1, 2);
+  first.max_tokens = second.max_tokens = 20;
+  second.prompt.insert(second.prompt.begin(), first.prompt.begin(), first.prompt.begin() + 75);
+  Request third = second;
+  third.prompt.resize(80);
+  Batcher batcher(*model, tokenizer_.get(), {.slots = 2});
+  run_requests(batcher, {first});
+  const auto samples = run_requests(batcher, {second, third});
+  EXPECT_EQ(samples[0].usage.cached_tokens, 75);
+  EXPECT_EQ(samples[1].usage.cached_tokens, 75);
+  EXPECT_EQ(ids_of(samples[0].tokens), ids_of(plain_sample(*model, *tokenizer_, second).tokens));
+  EXPECT_EQ(ids_of(samples[1].tokens), ids_of(plain_sample(*model, *tokenizer_, third).tokens));
+}
+
+INSTANTIATE_TEST_SUITE_P(, DecodingOnCuda, testing::ValuesIn(preset_names()), [](const auto& info) {
+  std::string name(info.param);
+  std::erase(name, '-');
+  return name;
+});
+
+// Caches that are cut into parts, heads of every size that has a kernel of its own, prompts among rows that generate,
+// and a row that belongs to no slot: against the CPU.
+struct LongCache {
+  std::int64_t heads, kv_heads, size, context;
+};
+
+constexpr std::int64_t kSlots = 3;
+
+// One call. Numbers can be held by bf16, so that both dtypes are given the same.
+struct CacheCall {
+  std::vector<std::int32_t> slot, position;
+  std::vector<float> q, k, v, keys, values;
+};
+
+std::vector<float> short_numbers(std::mt19937& random, std::int64_t count) {
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& value : values) value = to_f32(to_bf16(normal(random)));
+  return values;
+}
+
+// `prompt` rows of slot 0, one at the very end of slot 1, one at the beginning of slot 2, and the rest of no slot.
+CacheCall make_call(const LongCache& shape, std::int64_t prompt, std::int64_t rows) {
+  std::mt19937 random(3);
+  const std::int64_t T = shape.context, kv = shape.kv_heads * shape.size;
+  CacheCall call;
+  call.slot = {1, 2};
+  call.position = {static_cast<std::int32_t>(T - 1), 0};
+  for (std::int64_t i = 0; i < prompt; ++i) {
+    call.slot.push_back(0);
+    call.position.push_back(static_cast<std::int32_t>(T - 30 - prompt + i));
+  }
+  call.slot.resize(static_cast<std::size_t>(rows), -1);
+  call.position.resize(call.slot.size(), 0);
+  call.q = short_numbers(random, rows * shape.heads * shape.size);
+  call.k = short_numbers(random, rows * kv);
+  call.v = short_numbers(random, rows * kv);
+  call.keys = short_numbers(random, kSlots * T * kv);
+  call.values = short_numbers(random, kSlots * T * kv);
+  return call;
+}
+
+// Host memory of a dtype, as a device holds it.
+class Sent {
+ public:
+  explicit Sent(const Context& context) : context_(context) {}
+
+  Tensor operator()(const std::vector<float>& host, std::int64_t rows, std::int64_t cols, DType dtype) {
+    if (dtype == DType::f32) return send(host.data(), rows, cols, dtype);
+    std::vector<bf16> narrow;
+    for (const float value : host) narrow.push_back(to_bf16(value));
+    return send(narrow.data(), rows, cols, dtype);
+  }
+  Tensor operator()(const std::vector<std::int32_t>& host, std::int64_t rows) {
+    return send(host.data(), rows, 1, DType::i32);
+  }
+
+ private:
+  Tensor send(const void* host, std::int64_t rows, std::int64_t cols, DType dtype) {
+    const std::int64_t bytes = rows * cols * dtype_bytes(dtype);
+    blocks_.emplace_back(context_.runtime(), bytes, "a test", "");
+    context_.runtime()->upload(blocks_.back().at(0), host, bytes);
+    context_.runtime()->synchronise();
+    return {blocks_.back().at(0), rows, cols, cols, dtype, context_.device()};
+  }
+
+  const Context& context_;
+  std::vector<Arena> blocks_;
+};
+
+std::vector<float> attended(const Context& context, const LongCache& shape, const CacheCall& call,
+                            std::int64_t rows, DType dtype) {
+  const auto [H, K, D, T] = shape;
+  Sent sent(context);
+  const std::vector<float> before(static_cast<std::size_t>(rows * H * D), 7);
+  const std::vector<Tensor> in = {sent(call.q, rows, H * D, dtype),
+                                  sent(call.k, rows, K * D, dtype),
+                                  sent(call.v, rows, K * D, dtype),
+                                  sent(call.slot, rows),
+                                  sent(call.position, rows),
+                                  sent(call.keys, kSlots * T, K * D, dtype),
+                                  sent(call.values, kSlots * T, K * D, dtype)};
+  const std::vector<Tensor> out = {sent(before, rows, H * D, dtype)};
+  const Attributes attributes = CachedAttentionAttributes{
+      static_cast<std::int32_t>(H), static_cast<std::int32_t>(K), static_cast<std::int32_t>(T), 0.3f};
+  const OpDef& def = op_def(Op::cached_attention);
+  const Backend backend = context.device() == Device::cuda ? Backend::cuda : Backend::cpu;
+  std::vector<Shape> shapes;
+  for (const Tensor& tensor : in) shapes.push_back(tensor.shape());
+  const std::int64_t bytes = std::max<std::int64_t>(64, scratch_bytes(def, backend, shapes, attributes));
+  const Arena scratch(context.runtime(), bytes, "a test", "");
+  const OpCall op{
+      in, out, {}, {}, 0, attributes, Tensor{scratch.at(0), 1, bytes, bytes, DType::u8, context.device()}};
+  validate_call(def, backend, op);
+  def.kernels[static_cast<std::size_t>(backend)].forward(context, op);
+  std::vector<std::byte> found(static_cast<std::size_t>(out[0].shape().bytes()));
+  context.runtime()->download(found.data(), out[0].data, out[0].shape().bytes());
+  context.runtime()->synchronise();
+  std::vector<float> y(before.size());
+  for (std::size_t i = 0; i < y.size(); ++i)
+    y[i] = dtype == DType::f32 ? reinterpret_cast<const float*>(found.data())[i]
+                               : to_f32(reinterpret_cast<const bf16*>(found.data())[i]);
+  return y;
+}
+
+class LongCaches : public testing::TestWithParam<LongCache> {};
+
+// Few rows, each by itself; many, where prompts are tiles.
+TEST_P(LongCaches, AreAttendedToAsOnTheCpu) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const Context cpu, cuda(card.runtime);
+  for (const auto& [prompt, rows] : {std::pair<std::int64_t, std::int64_t>(40, 43), {300, 330}}) {
+    const CacheCall call = make_call(GetParam(), prompt, rows);
+    const std::vector<float> expected = attended(cpu, GetParam(), call, prompt + 2, DType::f32);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(fmt::format("{} rows in {}", rows, dtype_name(dtype)));
+      const std::vector<float> found = attended(cuda, GetParam(), call, rows, dtype);
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(found[i], expected[i], dtype == DType::f32 ? 2e-5 : 0.02) << i;
+      for (std::size_t i = expected.size(); i < found.size(); ++i)
+        ASSERT_EQ(found[i], 0) << "a row of no slot";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, LongCaches,
+                         testing::Values(LongCache{8, 4, 64, 1024}, LongCache{8, 2, 64, 1025},
+                                         LongCache{4, 4, 128, 3000}, LongCache{6, 2, 32, 2048},
+                                         LongCache{4, 1, 16, 1500}, LongCache{4, 2, 24, 1100}),
+                         [](const auto& info) {
+                           return fmt::format("{}of{}x{}at{}", info.param.heads, info.param.kv_heads,
+                                              info.param.size, info.param.context);
+                         });
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,178 @@
+// Two calls as one kernel against the same two calls one after the other.
+#include <cmath>
+
+#include "base/half.h"
+#include "base/rng.h"
+#include "cuda/device.h"
+#include "ops/residual.h"
+#include "ops/rmsnorm.h"
+#include "tensor/arena.h"
+#include "tensor/context.h"
+
+namespace thimble {
+namespace {
+
+struct Case {
+  std::int64_t rows, cols, mix_cols;
+  bool one_value = false;  // x and x0 are one, as in the first layer
+};
+
+// The tensors of residual_mix followed by rmsnorm, one set in the card's memory.
+class MixAndNorm {
+ public:
+  MixAndNorm(const std::shared_ptr<DeviceRuntime>& card, const Case& shape)
+      : card_(card), context_(card), arena_(card, kBytes, "a test", "test less"), shape_(shape) {
+    x = filled(DType::bf16, shape.rows, shape.cols, 1);
+    x0 = shape.one_value ? x : filled(DType::bf16, shape.rows, shape.cols, 2);
+    mix = filled(DType::f32, 2, shape.mix_cols, 3);
+    y = filled(DType::bf16, shape.rows, shape.cols, 4);
+    h = filled(DType::bf16, shape.rows, shape.cols, 5);
+    rstd = filled(DType::f32, shape.rows, 1, 6);
+    dh = filled(DType::bf16, shape.rows, shape.cols, 7);
+    dy = filled(DType::bf16, shape.rows, shape.cols, 8);  // what others have added already
+    dx0 = filled(DType::f32, shape.rows, shape.cols, 9);
+    dx = shape.one_value ? dx0 : filled(DType::bf16, shape.rows, shape.cols, 10);
+    dmix = filled(DType::f32, 2, shape.mix_cols, 11);
+    scratch = place(DType::u8, 1, 4 << 20);
+    bind();
+  }
+
+  void forward(bool together) {
+    run(together, {mix_in_, mix_out_, {}, {}}, {norm_in_, norm_out_, {}, {}}, false);
+  }
+  void backward(bool together) {
+    run(together, {norm_in_, norm_out_, d_norm_out_, d_norm_in_}, {mix_in_, {}, d_mix_out_, d_mix_in_}, true);
+  }
+
+  std::vector<float> fetch(const Tensor& t) const {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(t.shape().bytes()));
+    card_->download(bytes.data(), t.data, t.shape().bytes());
+    card_->synchronise();
+    std::vector<float> values(static_cast<std::size_t>(t.count()));
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = t.dtype == DType::bf16 ? to_f32(reinterpret_cast<const bf16*>(bytes.data())[i])
+                                         : reinterpret_cast<const float*>(bytes.data())[i];
+    return values;
+  }
+
+  Tensor x, x0, mix, y, h, rstd, dh, dy, dx, dx0, dmix, scratch;
+
+ private:
+  static constexpr std::int64_t kBytes = 32 << 20;
+  struct Part {
+    std::span<const Tensor> in, out, d_out, d_in;
+  };
+
+  void run(bool together, const Part& one, const Part& two, bool backward) {
+    const Op first = backward ? Op::rmsnorm : Op::residual_mix,
+             second = backward ? Op::residual_mix : Op::rmsnorm;
+    const std::uint32_t add_mix = shape_.one_value ? 7u : 6u;  // x0's and the mix's; of one value x's, too
+    const auto call = [&](Op op, const Part& part) {
+      OpCall made{.in = part.in,
+                  .out = part.out,
+                  .d_out = part.d_out,
+                  .d_in = part.d_in,
+                  .attributes = {},
+                  .scratch = scratch};
+      if (op == Op::rmsnorm) made.attributes = RmsNormAttributes{1e-6f, 0.5f};
+      if (backward) made.add = op == Op::rmsnorm ? 1u : add_mix;
+      return made;
+    };
+    const OpCall a = call(first, one), b = call(second, two);
+    const auto kernel = [&](Op op) {
+      const Kernels& kernels = op_def(op).kernels[static_cast<std::size_t>(Backend::cuda)];
+      return backward ? kernels.backward : kernels.forward;
+    };
+    if (together) {
+      const PairKernel pair = cuda_plugin().pair(first, second, backward);
+      ASSERT_NE(pair, nullptr);
+      pair(context_, a, b);
+    } else {
+      kernel(first)(context_, a);
+      kernel(second)(context_, b);
+    }
+  }
+
+  void bind() {
+    mix_in_ = {x, x0, mix};
+    mix_out_ = {y};
+    norm_in_ = {y};
+    norm_out_ = {h, rstd};
+    d_norm_out_ = {dh};
+    d_norm_in_ = {dy};
+    d_mix_out_ = {dy};
+    d_mix_in_ = {dx, dx0, dmix};
+  }
+
+  Tensor place(DType dtype, std::int64_t rows, std::int64_t cols) {
+    const Tensor t{arena_.at(used_), rows, cols, cols, dtype, Device::cuda};
+    used_ += align_up(t.shape().bytes(), 256);
+    EXPECT_LE(used_, kBytes);
+    return t;
+  }
+  Tensor filled(DType dtype, std::int64_t rows, std::int64_t cols, std::uint64_t stream) {
+    const Tensor t = place(dtype, rows, cols);
+    std::vector<float> values(static_cast<std::size_t>(rows * cols));
+    fill_normal(values, 0, 1, 5, stream);
+    std::vector<bf16> halves(values.size());
+    for (std::size_t i = 0; i < values.size(); ++i) halves[i] = to_bf16(values[i]);
+    const void* from = dtype == DType::bf16 ? static_cast<const void*>(halves.data()) : values.data();
+    card_->upload(t.data, from, t.shape().bytes());
+    card_->synchronise();
+    return t;
+  }
+
+  std::shared_ptr<DeviceRuntime> card_;
+  Context context_;
+  Arena arena_;
+  std::int64_t used_ = 0;
+  Case shape_;
+  std::vector<Tensor> mix_in_, mix_out_, norm_in_, norm_out_, d_norm_out_, d_norm_in_, d_mix_out_, d_mix_in_;
+};
+
+constexpr Case kCases[] = {{1, 8, 8},       {37, 96, 96}, {37, 264, 1},        {700, 512, 512},
+                           {5, 1032, 1032}, {19, 33, 33}, {70, 512, 512, true}};
+
+void expect_near(const std::vector<float>& expected, const std::vector<float>& found, double tolerance) {
+  double largest = 0, worst = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    largest = std::max(largest, std::abs(static_cast<double>(expected[i])));
+    worst = std::max(worst, std::abs(static_cast<double>(expected[i]) - static_cast<double>(found[i])));
+  }
+  EXPECT_LE(worst, tolerance * largest);
+}
+
+TEST(PairsOnCuda, MixAndNormForwardHasTheSameBits) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  for (const Case& shape : kCases) {
+    MixAndNorm apart(card.runtime, shape), together(card.runtime, shape);
+    apart.forward(false);
+    together.forward(true);
+    EXPECT_EQ(apart.fetch(apart.y), together.fetch(together.y)) << shape.cols;
+    EXPECT_EQ(apart.fetch(apart.h), together.fetch(together.h)) << shape.cols;
+    EXPECT_EQ(apart.fetch(apart.rstd), together.fetch(together.rstd)) << shape.cols;
+  }
+}
+
+// Apart, the gradient of y is rounded to bf16 on its way: 2^-8 of it.
+TEST(PairsOnCuda, MixAndNormBackwardAgrees) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  for (const Case& shape : kCases) {
+    SCOPED_TRACE(shape.cols);
+    MixAndNorm apart(card.runtime, shape), together(card.runtime, shape), again(card.runtime, shape);
+    for (MixAndNorm* set : {&apart, &together, &again}) {
+      set->forward(false);
+      set->backward(set != &apart);
+    }
+    expect_near(apart.fetch(apart.dx), together.fetch(together.dx), 0x1p-7);
+    expect_near(apart.fetch(apart.dx0), together.fetch(together.dx0), 0x1p-7);
+    expect_near(apart.fetch(apart.dmix), together.fetch(together.dmix), 0x1p-6);
+    EXPECT_EQ(together.fetch(together.dx0), again.fetch(again.dx0));
+    EXPECT_EQ(together.fetch(together.dmix), again.fetch(again.dmix));
+  }
+}
+
+}  // namespace
+}  // namespace thimble
