@@ -7,7 +7,7 @@ set(THIMBLE_NCCL "AUTO" CACHE STRING "The NCCL plugin: AUTO (where CUDA 13 and N
 function(thimble_dist_plugin name)
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/dist/${name}/*.cpp")
   # Not our static libraries: their objects are not made for a shared one.
-  add_library(thimble_${name} MODULE ${sources})
+  add_library(thimble_${name} MODULE ${sources} "${PROJECT_SOURCE_DIR}/src/base/error.cpp")
   target_include_directories(thimble_${name} PRIVATE "${PROJECT_SOURCE_DIR}/src")
   target_link_libraries(thimble_${name} PRIVATE fmt::fmt ${ARGN})
   target_link_options(thimble_${name} PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
