@@ -47,6 +47,9 @@ function(thimble_add_cuda_plugin)
   target_link_libraries(thimble_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt fmt::fmt)
   target_link_options(thimble_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
   target_compile_definitions(thimble_cuda PRIVATE "THIMBLE_VERSION=\"${PROJECT_VERSION}\"")
+  if(THIMBLE_CUDA_ARCHITECTURES MATCHES "90a")  # else kernels of wgmma have no body (wgmma.cuh) and must not be chosen
+    target_compile_definitions(thimble_cuda PRIVATE THIMBLE_SM90A)
+  endif()
   # The directory's options are g++'s; nvcc hands on what follows -Xcompiler. FMT_USE_CONSTEXPR: fmt 9 takes it away from
   # nvcc, which needs it.
   set_target_properties(

@@ -1,26 +1,31 @@
 # What `cmake --install` and `cpack` put where.
 #
-#   cmake --install BUILD --prefix P      the binary, the CUDA plugin where it was built, man page, completions, documents;
+#   cmake --install BUILD --prefix P      the binary, the plugins that were built, man page, completions, documents;
 #                                         libraries and headers for find_package(thimble)
 #   cpack -G TGZ                          a folder that runs wherever it is unpacked: shared libraries included
 #   cpack -G DEB                          thimble and libthimble-dev, which depend on Debian's libraries
 #
-# Components: thimble, cuda, development, bundle (the shared libraries: in the tarball alone).
+# Components: thimble, cuda (with NCCL), mpi, development, bundle (the shared libraries: in the tarball alone).
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# Man page and completions are what the binary says of itself, so they are made when they are installed.
+# Man page and completions are what the binary says of itself, so they are made when they are installed: in a folder of each
+# destination, since two installations may run at the same time.
 function(thimble_install_texts)
   foreach(text IN ITEMS "man>man/man1/thimble.1" "completions bash>bash-completion/completions/thimble"
                         "completions zsh>zsh/site-functions/_thimble" "completions fish>fish/vendor_completions.d/thimble.fish")
     string(REGEX MATCH "(.*)>(.*)/(.*)" parts "${text}")
     string(REPLACE " " ";" arguments "${CMAKE_MATCH_1}")
-    set(file "${CMAKE_BINARY_DIR}/installed/${CMAKE_MATCH_3}")
-    install(CODE "file(MAKE_DIRECTORY \"${CMAKE_BINARY_DIR}/installed\")
-      execute_process(COMMAND \"$<TARGET_FILE:thimble>\" ${arguments} OUTPUT_FILE \"${file}\" COMMAND_ERROR_IS_FATAL ANY)"
+    install(CODE "string(MD5 place \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
+      set(folder \"${CMAKE_BINARY_DIR}/installed/\${place}\")
+      file(MAKE_DIRECTORY \"\${folder}\")
+      execute_process(COMMAND \"$<TARGET_FILE:thimble>\" ${arguments} OUTPUT_FILE \"\${folder}/${CMAKE_MATCH_3}\"
+                      COMMAND_ERROR_IS_FATAL ANY)
+      file(INSTALL DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/${CMAKE_MATCH_2}\" TYPE FILE
+           FILES \"\${folder}/${CMAKE_MATCH_3}\")
+      file(REMOVE_RECURSE \"\${folder}\")"
             COMPONENT thimble)
-    install(FILES "${file}" DESTINATION "${CMAKE_INSTALL_DATADIR}/${CMAKE_MATCH_2}" COMPONENT thimble)
   endforeach()
   install(FILES README.md LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT thimble)
   install(DIRECTORY docs examples DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT thimble USE_SOURCE_PERMISSIONS)
@@ -51,9 +56,12 @@ function(thimble_install_programs)
   # Beside the binary as thimble_travels has it, then where the tarball has its libraries.
   set_target_properties(thimble PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/../lib")
   install(TARGETS thimble RUNTIME_DEPENDENCY_SET bundle RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT thimble)
-  if(TARGET thimble_cuda)
-    install(TARGETS thimble_cuda LIBRARY DESTINATION lib COMPONENT cuda OPTIONAL)  # where the binary looks: ../lib
-  endif()
+  foreach(plugin IN ITEMS thimble_cuda:cuda thimble_nccl:cuda thimble_mpi:mpi)  # into lib: the binary looks in ../lib
+    string(REGEX MATCH "(.*):(.*)" parts "${plugin}")
+    if(TARGET ${CMAKE_MATCH_1})
+      install(TARGETS ${CMAKE_MATCH_1} LIBRARY DESTINATION lib COMPONENT ${CMAKE_MATCH_2} OPTIONAL)
+    endif()
+  endforeach()
   install(RUNTIME_DEPENDENCY_SET bundle COMPONENT bundle EXCLUDE_FROM_ALL DESTINATION lib
           PRE_EXCLUDE_REGEXES "^libcu" "^libnv"
           POST_EXCLUDE_REGEXES "/(ld-linux.*|libc|libm|libmvec|libdl|librt|libpthread|libresolv|libstdc\\+\\+|libgcc_s)\\.so")

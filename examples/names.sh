@@ -20,8 +20,8 @@ if [[ -z $names ]]; then
   done >"$names"
 fi
 
-# A document a name: the model learns where one ends.
-sed 's/["\\]//g; s/.*/{"text": "&"}/' "$names" >"$out/names.jsonl"
+# A document a name: the model learns where one ends. Without control characters: lines may end in CR LF.
+tr -d '\000-\011\013-\037\177' <"$names" | sed 's/["\\]//g; s/.*/{"text": "&"}/' >"$out/names.jsonl"
 "$thimble" train --preset microgpt --data "$out/names.jsonl" --tokenizer bytes --context 32 --warmup-steps 20 \
   --steps "$steps" --val-every "$steps" -o "$out/run" --force
 

@@ -17,4 +17,5 @@ fi
 # Letters are enough of a vocabulary for one author. The best checkpoint is kept: a megabyte is learned by heart soon.
 "$thimble" train --preset quick --data "$text" --tokenizer bytes "${settings[@]}" -o "$out/run" --force
 "$thimble" eval "$out/run" --data "$text" --val-tokens 2000
-"$thimble" generate "$out/run" "$(head -c 40 "$text" | tr -d '\n')" --max-tokens 200 --temperature 0.8
+# After --: a text may begin with dashes.
+"$thimble" generate "$out/run" --max-tokens 200 --temperature 0.8 -- "$(head -c 40 "$text" | tr -d '\n')"

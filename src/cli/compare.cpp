@@ -16,7 +16,7 @@ int run_compare(const Arguments& arguments, Console& console) {
   if (console.json())
     console.print_json(comparison_json(comparison));
   else
-    console.print_foreign(comparison_text(comparison));
+    console.print_foreign(comparison_text(comparison, page_width(0)));
   return 0;
 }
 

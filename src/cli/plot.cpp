@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -75,6 +76,17 @@ Json as_json(const Chart& chart, std::string_view metric, const std::filesystem:
       .set("curves", curves);
 }
 
+// Nothing where it cannot be written: the plot is what was asked for.
+std::filesystem::path report_of(const RunData& run, const PlotOptions& options, FileOps& ops,
+                                const Console& console) {
+  try {
+    return write_report(ops, run.folder, {.smoothing = options.smoothing});
+  } catch (const std::exception& error) {
+    console.log().warning("no report: {}", error.what());
+    return {};
+  }
+}
+
 int run_plot(const Arguments& arguments, Console& console) {
   PosixFileOps ops;
   PlotOptions options{.x = *x_axis_named(arguments.text("x"))};
@@ -94,13 +106,14 @@ int run_plot(const Arguments& arguments, Console& console) {
   const Chart chart = overlay(runs, metric, options);
   if (arguments.given("output"))
     write_picture(output, runs, there, arguments, options, ops);
-  else if (runs.size() == 1)
-    output.path = write_report(ops, runs.front().folder, {.smoothing = options.smoothing});
+  else if (!console.json())
+    console.print(in_terminal(chart));
+  if (!arguments.given("output") && runs.size() == 1)
+    output.path = report_of(runs.front(), options, ops, console);
   if (console.json()) {
     console.print_json(as_json(chart, info_of(metric).name, output.path));
     return 0;
   }
-  if (!arguments.given("output")) console.print(in_terminal(chart));
   if (!output.path.empty()) console.print(output.path.string() + "\n");
   return 0;
 }

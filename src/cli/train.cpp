@@ -19,6 +19,7 @@
 #include "cli/train_watch.h"
 #include "data/data_folder.h"
 #include "dist/exchange.h"
+#include "dist/launch.h"
 #include "dist/plugins.h"
 #include "model/depth.h"
 #include "model/presets.h"
@@ -247,6 +248,7 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
 
 int run_train(const Arguments& arguments, Console& console) {
   if (arguments.flag("dry-run") && !arguments.given("resume")) {
+    if (read_launch().rank > 0) return 0;  // the first says it for all
     const Beginning begin(arguments);
     return dry_run(begin.settings, begin.derivations, *device_from(arguments, console.log()), console);
   }

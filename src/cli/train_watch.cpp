@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <exception>
 
-#include "base/error.h"
 #include "cli/console.h"
 #include "cli/parse.h"
 #include "report/dashboard.h"
@@ -56,7 +56,7 @@ std::filesystem::path TrainWatch::finish() {
   std::filesystem::path report;
   try {
     report = write_report(disk_, run_);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // whatever it is: the training is done and kept
     console_.log().warning("no report: {}", error.what());
   }
   if (dashboard_) dashboard_->end();

@@ -11,7 +11,7 @@
 //                1's the second: the same bits whatever comes first, and on every rank
 //   barrier      nobody goes on before everyone is here
 //
-// One process alone is the trivial case (single.h). Between processes it is MPI (mpi/, a plugin).
+// One process alone is the trivial case (alone()). Between processes it is MPI (mpi/, a plugin).
 #pragma once
 
 #include <cstddef>

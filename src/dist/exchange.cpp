@@ -18,12 +18,12 @@ std::span<std::byte> bytes_of(std::string& text) {
   return std::as_writable_bytes(std::span(text));
 }
 
-// How an action went, in words that another rank can use. Empty: well.
+// How an action went, in words that another rank can use. Nothing thrown, nothing packed: well.
 struct Outcome {
   std::string error, hint;
   std::exception_ptr thrown;
 
-  std::string packed() const { return error.empty() ? "" : error + '\0' + hint; }
+  std::string packed() const { return thrown ? (error.empty() ? "unknown error" : error) + '\0' + hint : ""; }
 };
 
 Outcome outcome_of(const std::function<void()>& action) {

@@ -80,6 +80,9 @@ std::shared_ptr<Communicator> join_ranks(const Launch& launch, double timeout_se
 
 std::shared_ptr<DeviceCommunicator> join_cards(Communicator& ranks,
                                                const std::shared_ptr<DeviceRuntime>& runtime) {
+  // With --device auto a rank may have fallen back to the CPU: the others would wait for it in vain.
+  check_same(ranks, {{"device", runtime->device() == Device::cuda ? "cuda" : "cpu"}},
+             "every rank needs a card of its own; --device cuda says why one has none");
   if (runtime->device() != Device::cuda || (ranks.size() == 1 && !asked_for_nccl())) return nullptr;
   const NcclPlugin* plugin = nullptr;
   std::string id;

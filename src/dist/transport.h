@@ -23,7 +23,7 @@ class Transport {
   virtual int local_size() const = 0;
 
   // The memory stays as it is until the message is done. Messages between two ranks with one tag arrive in order; a
-  // message longer than the memory for it is an Error.
+  // message of another size than the memory for it is an Error.
   using Message = std::uint64_t;
   virtual Message send(int to, int tag, std::span<const std::byte> bytes) = 0;
   virtual Message receive(int from, int tag, std::span<std::byte> bytes) = 0;

@@ -261,8 +261,9 @@ MemoryPlan Model::scoring_plan(std::int64_t rows) const {
                                      .dtype = dtype_,
                                      .head_chunk = head_chunk(config_, device()),
                                      .stored = stored_.get()});
-  const Schedule schedule = make_schedule(graph.tape, {.training = false, .keep = {graph.nats}});
-  return plan_memory(graph.tape, schedule, backend_of(device()));
+  const Backend backend = backend_of(device());
+  const Schedule schedule = schedule_for(graph.tape, {.training = false, .keep = {graph.nats}}, backend);
+  return plan_memory(graph.tape, schedule, backend);
 }
 
 MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options,
@@ -271,9 +272,10 @@ MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const Gra
   GptOptions recorded{.mode = Mode::training, .rows = rows, .qat_bits = options.qat_bits, .dtype = dtype};
   recorded.head_chunk = head_chunk(config, device);
   const GptGraph graph = record_gpt(config, params, recorded);
-  const Schedule schedule =
-      make_schedule(graph.tape, {.training = true, .recompute = options.recompute, .keep = {graph.nats}});
-  return plan_memory(graph.tape, schedule, backend_of(device));
+  const Backend backend = backend_of(device);
+  const Schedule schedule = schedule_for(
+      graph.tape, {.training = true, .recompute = options.recompute, .keep = {graph.nats}}, backend);
+  return plan_memory(graph.tape, schedule, backend);
 }
 
 }  // namespace thimble

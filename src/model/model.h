@@ -87,8 +87,9 @@ class Model {
   // memory. Valid until the next call. Any thread may decode, one at a time: it has threads of its own.
   //
   // On the CPU a row has the same bits whatever rows share the call. On a card that holds in bf16 for calls of up to 64
-  // rows; larger ones (prompts) are multiplied by cuBLASLt, whose order of sums depends on their number, so that logits
-  // of the same token differ by rounding. The same calls give the same bits on both.
+  // rows, where all widths that a linear reads (dim, heads x head size, ffn) are multiples of 8. Others are multiplied
+  // by cuBLASLt, whose order of sums depends on their number, so that logits of the same token differ by rounding. The
+  // same calls give the same bits on both.
   Tensor decode(const Rows& rows, KvCache& cache);
 
   // As many rows as suit one call: more use the device no better.

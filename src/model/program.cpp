@@ -23,29 +23,34 @@ PairKernel pair_of(const Tape& tape, const Step& step, const Step& next) {
   return cuda_plugin().pair(op(step), op(next), backward);
 }
 
-// Steps that a card runs as one. What the first reads must then live as long as the second writes.
-std::vector<PairKernel> pair_up(const Tape& tape, Schedule& schedule, Backend backend) {
+// By step: the kernel of it and the next, where a card runs them as one.
+std::vector<PairKernel> pairs_of(const Tape& tape, const Schedule& schedule, Backend backend) {
   std::vector<PairKernel> pairs(schedule.steps.size());
   if (backend != Backend::cuda) return pairs;
   for (std::size_t i = 0; i + 1 < pairs.size(); ++i) {
     pairs[i] = pair_of(tape, schedule.steps[i], schedule.steps[i + 1]);
-    if (!pairs[i]) continue;
-    for (Buffer& buffer : schedule.buffers)
-      if (buffer.last == static_cast<int>(i)) ++buffer.last;
-    ++i;
+    if (pairs[i]) ++i;
   }
   return pairs;
 }
 
 }  // namespace
 
+Schedule schedule_for(const Tape& tape, const ScheduleOptions& options, Backend backend) {
+  Schedule schedule = make_schedule(tape, options);
+  const std::vector<PairKernel> pairs = pairs_of(tape, schedule, backend);
+  for (Buffer& buffer : schedule.buffers)
+    if (buffer.last < std::ssize(pairs) && pairs[static_cast<std::size_t>(buffer.last)]) ++buffer.last;
+  return schedule;
+}
+
 Program::Program(Tape tape, ScheduleOptions options, const Context& context, Backend backend)
     : tape_(std::move(tape)),
       options_(std::move(options)),
       context_(context),
       backend_(context.device() == Device::cuda ? Backend::cuda : backend),
-      schedule_(make_schedule(tape_, options_)),
-      pairs_(pair_up(tape_, schedule_, backend_)),
+      schedule_(schedule_for(tape_, options_, backend_)),
+      pairs_(pairs_of(tape_, schedule_, backend_)),
       plan_(plan_memory(tape_, schedule_, backend_)),
       arena_(context.runtime(), plan_.arena_bytes, options_.training ? "training" : "inference",
              options_.training ? "lower micro_batch or context" : "compute fewer rows at a time"),

@@ -24,6 +24,10 @@
 
 namespace thimble {
 
+// The schedule as a backend runs it, for programs and for plans alike. A card runs some steps in pairs: what the first
+// reads then lives as long as the second writes.
+Schedule schedule_for(const Tape& tape, const ScheduleOptions& options, Backend backend);
+
 class Program {
  public:
   // After each step: what ran, and its output by name. In backward: the node's inputs' gradients.

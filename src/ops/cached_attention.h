@@ -7,7 +7,8 @@
 //   y[n, h] = sum over m in [0, position[n]] of softmax_m(scale q[n, h] . k_cache[slot, m]) v_cache[slot, m]
 //
 // Rows of one slot must come in order of position (a prompt's block); rows of different slots in any order. All rows
-// are appended before any attends. Batch-invariant: a row gives the same bits whatever rows share the call.
+// are appended before any attends. Batch-invariant: a row gives the same bits whatever rows share the call. A card holds
+// to it for up to 64 rows, with H D and K D multiples of 8.
 #pragma once
 
 #include "ops/op.h"

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "optim/gradient_buckets.h"
+#include "tensor/capture.h"
 
 namespace thimble {
 
@@ -114,9 +115,7 @@ void DeviceStep::queue(const Batch& batch) {
   if (graph_) {
     graph_->launch();
   } else if (warm_ && capture_) {
-    runtime_.begin_capture();
-    queue_work();
-    graph_ = runtime_.end_capture();
+    graph_ = capture(runtime_, [&] { queue_work(); });
     graph_->launch();
   } else {
     queue_work();

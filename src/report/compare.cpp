@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/table.h"
 #include "model/config_keys.h"
 #include "report/plot.h"
 
@@ -16,8 +17,9 @@ namespace thimble {
 
 namespace {
 
-constexpr double kNone = NAN;
-constexpr std::array<std::string_view, 4> kNoDifference = {"seed", "micro_batch", "keep", "checkpoint_every"};
+constexpr double kNotMeasured = NAN;
+constexpr std::array<std::string_view, 5> kNoDifference = {"seed", "micro_batch", "keep", "checkpoint_every",
+                                                           "checkpoint_activations"};
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
@@ -44,8 +46,8 @@ ComparedRun compared(const RunData& run, std::string name, std::size_t group) {
   result.seed = run.config ? run.config->train.seed : 0;
   result.steps = run.steps.empty() ? 0 : run.steps.back().step;
   result.parameters = run.start ? run.start->parameters : 0;
-  result.val_bpb = run.validations.empty() ? kNone : run.validations.back().bits_per_byte;
-  result.val_loss = run.validations.empty() ? kNone : run.validations.back().loss;
+  result.val_bpb = run.validations.empty() ? kNotMeasured : run.validations.back().bits_per_byte;
+  result.val_loss = run.validations.empty() ? kNotMeasured : run.validations.back().loss;
   result.train_loss = run.final_train_loss();
   result.tokens_per_second = run.tokens_per_second();
   for (const auto& [file, bytes] : run.files) {
@@ -55,16 +57,23 @@ ComparedRun compared(const RunData& run, std::string name, std::size_t group) {
   return result;
 }
 
+// One of each seed: the same run twice says nothing about luck.
 std::vector<double> figures(const Comparison& comparison, const RunGroup& group,
                             double ComparedRun::*figure) {
   std::vector<double> values;
-  for (const std::size_t run : group.runs)
-    if (const double value = comparison.runs[run].*figure; std::isfinite(value)) values.push_back(value);
+  std::set<std::int64_t> seeds;
+  for (const std::size_t i : group.runs) {
+    const ComparedRun& run = comparison.runs[i];
+    if (std::isfinite(run.*figure) && seeds.insert(run.seed).second) values.push_back(run.*figure);
+  }
   return values;
 }
 
 void add_moments(Comparison& comparison) {
   for (RunGroup& group : comparison.groups) {
+    std::set<std::int64_t> seeds;
+    for (const std::size_t i : group.runs) seeds.insert(comparison.runs[i].seed);
+    group.seeds = seeds.size();
     group.val_bpb = moments_of(figures(comparison, group, &ComparedRun::val_bpb));
     group.val_loss = moments_of(figures(comparison, group, &ComparedRun::val_loss));
     group.train_loss = moments_of(figures(comparison, group, &ComparedRun::train_loss));
@@ -120,6 +129,9 @@ void add_warnings(Comparison& comparison) {
     if (run.status != "completed" && run.status != "wallclock" && run.status != "early_stop")
       comparison.warnings.push_back(fmt::format("{} has not come to its end: {}", run.name, run.status));
   }
+  if (steps.size() > 1)
+    comparison.warnings.push_back(fmt::format("the runs did not make the same number of steps: from {} to {}",
+                                              with_commas(*steps.begin()), with_commas(*steps.rbegin())));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Runs side by side: which settings differ, what came of it, and whether that was luck.
 //
 // Runs whose settings differ in nothing but the seed (and in what cannot change the result: micro_batch, keep,
-// checkpoint_every) are a group. Groups are compared with the first one by Welch's t-test (statistics.h).
+// checkpoint_every, checkpoint_activations) are a group; runs of it with the same seed count once. Groups are compared with the first one by Welch's t-test (statistics.h).
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,9 @@ struct ComparedRun {
 struct RunGroup {
   std::string name;  // "A", "B", ...
   std::vector<std::size_t> runs = {};
+  std::size_t seeds = 0;  // that differ
   SampleMoments val_bpb = {}, val_loss = {}, train_loss = {},
-                tokens_per_second = {};  // of the runs that have the figure
+                tokens_per_second = {};  // of the seeds that have the figure
 };
 
 struct SettingDifference {
@@ -41,7 +42,7 @@ struct SettingDifference {
 struct GroupTest {
   std::size_t group = 0;           // against the first
   std::string figure;              // "val_bpb", or "val_loss" where there are no bytes
-  std::optional<WelchTest> welch;  // nothing: a group has fewer than two runs
+  std::optional<WelchTest> welch;  // nothing: a group has fewer than two seeds
   double difference = 0;           // of the means
 };
 
@@ -56,7 +57,8 @@ struct Comparison {
 // At least one run.
 Comparison compare_runs(std::span<const RunData> runs);
 
-std::string comparison_text(const Comparison& comparison);
+// Tables no wider than `width` columns; 0: no limit.
+std::string comparison_text(const Comparison& comparison, std::size_t width = 0);
 Json comparison_json(const Comparison& comparison);
 
 }  // namespace thimble

@@ -24,7 +24,7 @@ std::string mean_text(const SampleMoments& moments) {
   return fmt::format("{:.4f} ± {:.4f}", moments.mean, moments.deviation);
 }
 
-std::string settings_table(const Comparison& comparison) {
+std::string settings_table(const Comparison& comparison, std::size_t width) {
   if (comparison.differences.empty())
     return comparison.runs.size() > 1 ? "settings: all alike but for the seed\n" : "";
   std::vector<std::string> headings = {"setting"};
@@ -35,29 +35,46 @@ std::string settings_table(const Comparison& comparison) {
     cells.insert(cells.end(), difference.values.begin(), difference.values.end());
     table.row(std::move(cells));
   }
-  return table.text();
+  return table.text(width);
 }
 
-std::string runs_table(const Comparison& comparison) {
-  Table table({"group", "run", "seed", "steps", "val bpb", "val loss", "train loss", "tokens/s", "parameters",
-               "checkpoint", "artifact"});
+std::vector<std::string> result_cells(const ComparedRun& run) {
+  return {fmt::format("{}", run.seed), with_commas(run.steps), figure(run.val_bpb), figure(run.val_loss),
+          figure(run.train_loss)};
+}
+
+std::vector<std::string> size_cells(const ComparedRun& run) {
+  return {run.tokens_per_second > 0 ? with_commas(std::llround(run.tokens_per_second)) : "-",
+          run.parameters > 0 ? with_commas(run.parameters) : "-", bytes_or_dash(run.checkpoint_bytes),
+          bytes_or_dash(run.artifact_bytes)};
+}
+
+// Results, sizes or both. Figures cannot be broken onto further lines: where both do not fit they are two tables.
+std::string runs_table(const Comparison& comparison, std::size_t width, bool results, bool sizes) {
+  const auto joined = [&](std::vector<std::string> line, const std::vector<std::string>& first,
+                          const std::vector<std::string>& second) {
+    if (results) line.insert(line.end(), first.begin(), first.end());
+    if (sizes) line.insert(line.end(), second.begin(), second.end());
+    return line;
+  };
+  Table table(joined({"group", "run"}, {"seed", "steps", "val bpb", "val loss", "train loss"},
+                     {"tokens/s", "parameters", "checkpoint", "artifact"}));
   for (const ComparedRun& run : comparison.runs)
-    table.row({comparison.groups[run.group].name, run.name, fmt::format("{}", run.seed),
-               with_commas(run.steps), figure(run.val_bpb), figure(run.val_loss), figure(run.train_loss),
-               run.tokens_per_second > 0 ? with_commas(std::llround(run.tokens_per_second)) : "-",
-               run.parameters > 0 ? with_commas(run.parameters) : "-", bytes_or_dash(run.checkpoint_bytes),
-               bytes_or_dash(run.artifact_bytes)});
-  return table.text();
+    table.row(joined({comparison.groups[run.group].name, run.name}, result_cells(run), size_cells(run)));
+  const std::string text = table.text(width);
+  if (width == 0 || !results || !sizes || display_width(text.substr(0, text.find('\n'))) <= width)
+    return text;
+  return runs_table(comparison, width, true, false) + "\n" + runs_table(comparison, width, false, true);
 }
 
-std::string groups_table(const Comparison& comparison) {
+std::string groups_table(const Comparison& comparison, std::size_t width) {
   if (comparison.groups.size() == comparison.runs.size()) return "";
   Table table({"group", "n", "val bpb", "val loss", "train loss", "tokens/s"});
   for (const RunGroup& group : comparison.groups)
-    table.row({group.name, fmt::format("{}", group.runs.size()), mean_text(group.val_bpb),
+    table.row({group.name, fmt::format("{}", group.seeds), mean_text(group.val_bpb),
                mean_text(group.val_loss), mean_text(group.train_loss),
                with_commas(std::llround(group.tokens_per_second.mean))});
-  return "\nmeans and standard deviations\n" + table.text();
+  return "\nmeans and standard deviations\n" + table.text(width);
 }
 
 std::string p_text(double p) {
@@ -134,10 +151,10 @@ Json test_json(const Comparison& comparison, const GroupTest& test) {
 
 }  // namespace
 
-std::string comparison_text(const Comparison& comparison) {
-  const std::string settings = settings_table(comparison);
-  return settings + (settings.empty() ? "" : "\n") + runs_table(comparison) + groups_table(comparison) +
-         tests_text(comparison);
+std::string comparison_text(const Comparison& comparison, std::size_t width) {
+  const std::string settings = settings_table(comparison, width);
+  return settings + (settings.empty() ? "" : "\n") + runs_table(comparison, width, true, true) +
+         groups_table(comparison, width) + tests_text(comparison);
 }
 
 Json comparison_json(const Comparison& comparison) {

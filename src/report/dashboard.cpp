@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <exception>
 #include <map>
 
 #include "base/clock.h"
@@ -94,7 +95,7 @@ std::shared_ptr<const Dashboard::View> Dashboard::view() {
     const RunData& run = follower_.refresh();
     next.sections = report_sections(run, {.running = !ended_});
     next.title = fmt::format("{} - thimble", run.name());
-  } catch (const Error&) {  // a file in the middle of being written: the next look will do
+  } catch (const std::exception&) {  // a file in the middle of being written: the next look will do
     if (latest_) next.sections = latest_->sections;
     if (next.sections.empty()) next.sections = report_sections({.folder = run_}, {.running = !ended_});
   }

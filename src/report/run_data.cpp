@@ -17,12 +17,12 @@ namespace {
 
 constexpr std::uint64_t kMaxSettingsBytes = 1 << 24;
 constexpr std::size_t kLastSteps = 50;
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 // Figures that were not finite are null in a file.
 double number_at(const Json& event, std::string_view key) {
   const Json* value = event.find(key);
-  return value && value->is_number() ? value->as_double() : kNone;
+  return value && value->is_number() ? value->as_double() : kUnknown;
 }
 
 std::uint64_t count_at(const Json& event, std::string_view key) {
@@ -88,7 +88,7 @@ double RunData::final_train_loss() const {
   const std::size_t count = std::min(steps.size(), kLastSteps);
   double sum = 0;
   for (std::size_t i = steps.size() - count; i < steps.size(); ++i) sum += steps[i].loss;
-  return count > 0 ? sum / static_cast<double>(count) : kNone;
+  return count > 0 ? sum / static_cast<double>(count) : kUnknown;
 }
 
 const ValidationPoint* RunData::best_validation() const {

@@ -13,20 +13,28 @@ namespace {
 
 constexpr double kLogFromRatio = 3;
 constexpr double kAir = 0.04;
+constexpr double kEqual = 1e-9;  // relative: what differs by less is rounding, not a range
+constexpr double kSmallest = std::numeric_limits<double>::min(),
+                 kLargest = std::numeric_limits<double>::max();
 
-// The smallest of 1, 2, 5, 10, ... that cuts the range into at most so many pieces.
-double round_step(double range, int most) {
-  const double rough = range / most, power = std::pow(10, std::floor(std::log10(rough)));
+// The smallest of 1, 2, 5, 10, ... that is at least `rough`.
+double round_step(double rough) {
+  const double power = std::pow(10, std::floor(std::log10(rough)));
   for (const double factor : {1.0, 2.0, 5.0})
     if (factor * power >= rough * (1 - 1e-9)) return factor * power;
   return 10 * power;
 }
 
 std::vector<double> linear_ticks(double low, double high, int most) {
-  const double step = round_step(high - low, most);
+  const double step = round_step(high / most - low / most);
   std::vector<double> ticks;
-  for (double i = std::ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; ++i)
-    ticks.push_back(i * step);
+  if (!std::isnormal(step)) return ticks;
+  const double first = std::ceil(low / step - 1e-9);
+  for (int i = 0; i <= most; ++i) {  // counted: a step below an ulp of `low` would get nowhere
+    const double tick = (first + i) * step;
+    if (!(tick <= high + 1e-9 * step) || (!ticks.empty() && tick <= ticks.back())) break;
+    ticks.push_back(tick);
+  }
   return ticks;
 }
 
@@ -34,11 +42,15 @@ std::vector<double> linear_ticks(double low, double high, int most) {
 std::vector<double> log_ticks(double low, double high, int most) {
   static const std::array<std::vector<double>, 4> kBetween = {{{1}, {1, 3}, {1, 2, 5}, {1, 1.5, 2, 3, 5, 7}}};
   std::vector<double> best;
+  if (!(low >= kSmallest && high <= kLargest)) return best;
+  const int first = static_cast<int>(std::floor(std::log10(low)));
+  const int last = static_cast<int>(std::floor(std::log10(high)));
   for (const std::vector<double>& factors : kBetween) {
     std::vector<double> ticks;
-    for (double power = std::pow(10, std::floor(std::log10(low))); power <= high; power *= 10)
+    for (int power = first; power <= last; ++power)
       for (const double factor : factors)
-        if (factor * power >= low && factor * power <= high) ticks.push_back(factor * power);
+        if (const double tick = factor * std::pow(10, power); tick >= low && tick <= high)
+          ticks.push_back(tick);
     if (static_cast<int>(ticks.size()) <= most && ticks.size() > best.size()) best = ticks;
   }
   return best.size() >= 3 ? best : linear_ticks(low, high, most);
@@ -47,8 +59,9 @@ std::vector<double> log_ticks(double low, double high, int most) {
 }  // namespace
 
 double Scale::place_of(double value) const {
-  if (!logarithmic) return (value - low) / (high - low);
-  return std::log(value / low) / std::log(high / low);
+  // Halves and logarithms of their own: neither difference nor ratio may overflow.
+  if (!logarithmic) return (value / 2 - low / 2) / (high / 2 - low / 2);
+  return (std::log(value) - std::log(low)) / (std::log(high) - std::log(low));
 }
 
 std::vector<double> Scale::ticks(int most) const {
@@ -60,17 +73,20 @@ Scale scale_around(const std::vector<double>& values, ScaleWish wish) {
   for (const double value : values)
     if (std::isfinite(value)) low = std::min(low, value), high = std::max(high, value);
   if (low > high) return {};
-  if (wish.logarithmic && low > 0 && high > kLogFromRatio * low) {
-    const double air = wish.air ? std::pow(high / low, kAir) : 1;
-    return {low / air, high * air, true};
+  if (wish.logarithmic && low >= kSmallest && high / kLogFromRatio > low) {
+    const double air = wish.air ? std::pow(high, kAir) / std::pow(low, kAir) : 1;
+    return {std::max(low / air, kSmallest), std::min(high * air, kLargest), true};
   }
   if (wish.from_zero) low = std::min(low, 0.0), high = std::max(high, 0.0);
-  if (low == high) {
-    const double room = low == 0 ? 1 : std::abs(low) * 0.1;
-    return {low == 0 || wish.from_zero ? low : low - room, high + room};
+  const double largest = std::max(std::abs(low), std::abs(high));
+  if (high - low <= kEqual * largest) {
+    const double room = largest == 0 ? 1 : std::max(largest * 0.1, kSmallest);
+    return {low == 0 || wish.from_zero ? low : std::max(low - room, -kLargest),
+            std::min(high + room, kLargest)};
   }
-  const double air = wish.air ? kAir * (high - low) : 0;
-  return {wish.from_zero && low == 0 ? 0 : low - air, wish.from_zero && high == 0 ? 0 : high + air};
+  const double air = wish.air ? kAir * high - kAir * low : 0;
+  return {wish.from_zero && low == 0 ? 0 : std::max(low - air, -kLargest),
+          wish.from_zero && high == 0 ? 0 : std::min(high + air, kLargest)};
 }
 
 std::string tick_text(double value, double step) {

@@ -61,6 +61,8 @@ class CardStep final : public StepRunner {
   }
 
   void fetch() override {
+    // As in run(): who does not come is named here.
+    if (parts_.ranks.size() > 1) parts_.ranks.barrier("fetching the weights");
     step_.gather_momenta();
     parts_.model.fetch_weights();
     parts_.optimizer.first_moments().fetch();
@@ -80,6 +82,7 @@ class CardStep final : public StepRunner {
     const double started = seconds_now();
     while (true) {
       if (const std::optional<StepOutcome> outcome = step_.finished()) return *outcome;
+      if (parts_.cards) parts_.cards->check_errors();
       if (seconds_now() - started > parts_.ranks.timeout_seconds())
         fail(Hint{"a card or a link between them hangs; the last checkpoint is good: go on with --resume"},
              "waited {:g} s for the cards in step {}", parts_.ranks.timeout_seconds(), step + 1);

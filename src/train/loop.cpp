@@ -50,7 +50,7 @@ constexpr std::int64_t kSizesEvery = 25;  // steps from one measurement of the u
 Config settled(const Config& config, const DeviceRuntime& device, const Communicator& ranks) {
   // Ranks of one machine share its memory; a card is one rank's alone.
   const std::int64_t sharing = device.device() == Device::cpu ? ranks.local_size() : 1;
-  Config result = with_micro_batch(config, available_memory(device) / sharing, device.device());
+  Config result = with_micro_batch(config, available_memory(device) / sharing, device.device(), ranks.size());
   const DType dtype = compute_dtype(config.train.dtype, device.device());
   result.train.dtype = dtype == DType::bf16 ? ComputeDType::bf16 : ComputeDType::f32;
   return result;
@@ -121,6 +121,13 @@ class Trainer {
                      model_.weights());
   }
 
+  // The run's folder is changed only when all ranks are ready to go; and by the first alone: the others would read the
+  // metrics while it cuts them.
+  void take_folder() {
+    if (!ranks_.first()) return;
+    around_.request.resume ? restore_folder() : begin_folder();
+  }
+
   TrainResult run() {
     const double started = seconds_now();
     call_.started = utc_now();
@@ -143,8 +150,6 @@ class Trainer {
 
  private:
   void begin() {
-    around_.folder.clear();
-    around_.metrics.keep_until(-1);
     if (around_.request.initial_weights.empty()) {
       initialise(model_.params(), static_cast<std::uint64_t>(config_.train.seed), model_.weights());
     } else {
@@ -157,6 +162,12 @@ class Trainer {
     averaging_.begin(model_.weights());
     state_.averaged = averaging_.count();
     state_.began_trained = !around_.request.initial_weights.empty();
+  }
+
+  // Takes away what an older run left.
+  void begin_folder() {
+    around_.folder.clear();
+    around_.metrics.keep_until(-1);
     const DataFacts facts{.documents = around_.data.documents,
                           .tokens = loader_.tokens_per_epoch(),
                           .bytes = around_.data.bytes,
@@ -199,12 +210,16 @@ class Trainer {
     steps_->send();
     state_ = head.state;
     loader_.seek(state_.position);
-    around_.folder.tidy(state_.step);
-    around_.metrics.keep_until(state_.step);
-    history_ = read_history(around_.folder.metrics());
     around_.log.info("resuming at step {} of {}", state_.step, config_.train.steps);
     const std::string note = schedule_note(head.config.train, config_.train, state_);
     if (!note.empty()) around_.log.info("{}", note);
+  }
+
+  // Takes away what came after the checkpoint.
+  void restore_folder() {
+    around_.folder.tidy(state_.step);
+    around_.metrics.keep_until(state_.step);
+    history_ = read_history(around_.folder.metrics());
   }
 
   void check_unfinished(const TrainState& state) const {
@@ -373,9 +388,9 @@ class Trainer {
 
   void save(bool best) {
     steps_->fetch();
+    check_same_weights(ranks_, model_.weights(), state_.step);  // first: then all diverge, or none
     // A finite gradient can still push a weight over the edge.
     if (!std::isfinite(cpu::sum_of_squares(model_.weights()))) return diverge("a weight");
-    check_same_weights(ranks_, model_.weights(), state_.step);
     if (!ranks_.first()) return;
     around_.metrics.flush();
     result_.checkpoint =
@@ -496,8 +511,14 @@ TrainResult run_or_end_all(Trainer& trainer, Communicator& ranks) {
   if (ranks.size() == 1) return trainer.run();
   try {
     return trainer.run();
+  } catch (const FailedTogether&) {
+    throw;  // all know of it already
   } catch (const Error& error) {
     abort_all(ranks, error);
+  } catch (const std::exception& error) {
+    abort_all(ranks, Error(error.what()));
+  } catch (...) {
+    abort_all(ranks, Error("nobody reads the output any more"));  // as on_ranks
   }
 }
 
@@ -537,6 +558,7 @@ TrainResult train(const TrainRequest& request, const Log& log, const ProgressOut
                                  .metrics = *metrics});
   });
   trainer->compare();
+  together(ranks, "taking the run's folder", [&] { trainer->take_folder(); });
   if (start) start->keep();
   return run_or_end_all(*trainer, ranks);
 }

@@ -23,33 +23,47 @@ std::int64_t wanted_rows(const Config& config, Device device) {
   return std::clamp<std::int64_t>(kCardTokens / config.model.context, 1, all);
 }
 
-std::int64_t needed_bytes(const Config& config, std::int64_t rows, Device device) {
+Summary summary_of(const Config& config, std::int64_t rows, Device device) {
   Config with_rows = config;
   with_rows.train.micro_batch = rows;
-  return summarise(with_rows, device).total_bytes();
+  return summarise(with_rows, device);
+}
+
+// What is left of a step for the last micro-batch has a program of its own, which stays beside the other.
+std::int64_t needed_bytes(const Config& config, std::int64_t rows, std::int64_t all, Device device) {
+  const std::int64_t needed = summary_of(config, rows, device).total_bytes(), left = all % rows;
+  return left == 0 ? needed : needed + summary_of(config, left, device).plan.arena_bytes;
+}
+
+// The most rows that divide a step and need no second program, unless they are half of `most` or fewer.
+std::int64_t even_rows(std::int64_t all, std::int64_t most) {
+  for (std::int64_t rows = most; 2 * rows > most; --rows)
+    if (all % rows == 0) return rows;
+  return most;
 }
 
 }  // namespace
 
-Config with_micro_batch(Config config, std::int64_t available_bytes, Device device) {
+Config with_micro_batch(Config config, std::int64_t available_bytes, Device device, std::int64_t ranks) {
   std::int64_t& rows = config.train.micro_batch;
   if (rows > 0) {
     rows = micro_batch_rows(config);
     return config;
   }
-  const std::int64_t all = config.train.batch_tokens / config.model.context;
+  const std::int64_t all =
+      std::max<std::int64_t>(1, config.train.batch_tokens / config.model.context / ranks);
   const std::int64_t wanted = wanted_rows(config, device);
   std::int64_t pieces = (all + wanted - 1) / wanted;
   const auto usable = static_cast<std::int64_t>(kUsable * static_cast<double>(available_bytes));
   while (true) {
-    const std::int64_t fewer = (all + pieces - 1) / pieces;
-    if (available_bytes == 0 || needed_bytes(config, fewer, device) <= usable) {
+    const std::int64_t fewer = even_rows(all, (all + pieces - 1) / pieces);
+    if (available_bytes == 0 || needed_bytes(config, fewer, all, device) <= usable) {
       rows = fewer;
       return config;
     }
     check(fewer > 1, Hint{"lower context, dim, layers or vocab_size"},
           "training one row at a time needs {}, {} of {}memory is available",
-          in_bytes(static_cast<double>(needed_bytes(config, 1, device))),
+          in_bytes(static_cast<double>(needed_bytes(config, 1, all, device))),
           in_bytes(static_cast<double>(available_bytes)), device == Device::cuda ? "the GPU's " : "");
     pieces = std::min(all, 2 * pieces);
   }

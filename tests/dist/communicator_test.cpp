@@ -124,6 +124,16 @@ TEST(Together, WhatFailsOnOneRankFailsOnAllAndTheFirstSaysIt) {
   EXPECT_EQ(said(3, failing_on(2)), "rank 2: it broke");
 }
 
+TEST(Together, AnErrorWithoutWordsIsAnError) {
+  EXPECT_EQ(said(3,
+                 [](Communicator& ranks) {
+                   together(ranks, "test", [&] {
+                     if (ranks.rank() == 2) throw Error("");
+                   });
+                 }),
+            "rank 2: unknown error");
+}
+
 TEST(Together, NamesTheRankAndTheLineThatDiffer) {
   EXPECT_EQ(said(3,
                  [](Communicator& ranks) {
@@ -140,7 +150,7 @@ TEST(WatchdogOfRanks, NamesWhoWaitsForWhomAndInWhat) {
   const auto box = std::make_shared<Mailbox>();
   std::thread([box] {
     const auto ranks = make_message_communicator(
-        [box] { return std::make_unique<ThreadTransport>(*box, 0, 3); }, {.timeout_seconds = 0.2});
+        [box] { return std::make_unique<ThreadTransport>(*box, 0, 3); }, {.timeout_seconds = 1});
     // Rank 2 answers, rank 1 never comes.
     {
       const std::lock_guard lock(box->mutex);
@@ -151,7 +161,7 @@ TEST(WatchdogOfRanks, NamesWhoWaitsForWhomAndInWhat) {
   std::unique_lock lock(box->mutex);
   ASSERT_TRUE(box->changed.wait_for(lock, std::chrono::seconds(20), [&] { return !box->aborted.empty(); }));
   EXPECT_EQ(box->aborted[0].substr(0, box->aborted[0].find('\n')),
-            "error: rank 0 waited 0.2 s for rank 1 in 'a barrier'");
+            "error: rank 0 waited 1 s for rank 1 in 'a barrier'");
 }
 
 }  // namespace

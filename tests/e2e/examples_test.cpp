@@ -14,7 +14,8 @@ namespace fs = std::filesystem;
 struct Example {
   std::string name;
   bool takes_text = false;
-  std::string says = {};  // somewhere on stdout
+  std::string leaves = {};  // a file, below the folder
+  std::string says = {};    // somewhere on stdout
 };
 
 RunResult run_example(const Example& example, const TempFolder& folder) {
@@ -38,15 +39,19 @@ TEST_P(Examples, RunAndRunAgain) {
     ASSERT_EQ(run.exit_code, 0) << run;
     EXPECT_NE(run.out.find(GetParam().says), std::string::npos) << run;
   }
+  EXPECT_GT(folder.read("out/" + GetParam().leaves).size(), 1000u);
   for (const std::string& file : folder.files()) EXPECT_TRUE(file.starts_with("out/")) << file;
 }
 
 std::vector<Example> examples() {
-  return {{.name = "names", .says = "\n\n"},
-          {.name = "shakespeare", .takes_text = true, .says = "# How thimble is built"},
-          {.name = "chat", .says = "\n"},
-          {.name = "golf", .says = "blocks.*.mlp.fc.weight"},
-          {.name = "llama_cpp", .says = "Once"}};
+  return {{.name = "names", .leaves = "run/last.safetensors", .says = "\n\n"},
+          {.name = "shakespeare",
+           .takes_text = true,
+           .leaves = "run/last.safetensors",
+           .says = "# How thimble is built"},
+          {.name = "chat", .leaves = "run/last.safetensors", .says = "\n"},
+          {.name = "golf", .leaves = "golf.thimble", .says = "blocks.*.mlp.fc.weight"},
+          {.name = "llama_cpp", .leaves = "model.gguf", .says = "Once"}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Repository, Examples, testing::ValuesIn(examples()),

@@ -70,7 +70,8 @@ TEST(Install, IsFoundByFindPackageAndLinksAProgram) {
   EXPECT_FALSE(fs::exists(folder / "p/include/thimble/cli"));
 
   const std::string source = (source_folder() / "examples/embed").string();
-  const RunResult configured = run("cmake", {"-S", source, "-B", build, "-DCMAKE_PREFIX_PATH=" + prefix});
+  const RunResult configured =
+      run("cmake", {"-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_PREFIX_PATH=" + prefix});
   ASSERT_EQ(configured.exit_code, 0) << configured;
   const RunResult built = run("cmake", {"--build", build});
   ASSERT_EQ(built.exit_code, 0) << built;

@@ -103,8 +103,11 @@ TEST_F(Ranks, OneTwoAndFourLearnTheSame) {
       expect_near(alone, shared, 1e-5, 10, fmt::format("{} of {}", key, run));
       expect_near(alone, shared, 1e-3, 50, fmt::format("{} of {}", key, run));
     }
-    expect_near(figures("on1", "val", "val_loss"), figures(run, "val", "val_loss"), 1e-5, 1, run);
-    expect_near(figures("on1", "val", "val_loss"), figures(run, "val", "val_loss"), 1e-3, 50, run);
+    const std::vector<double> alone = figures("on1", "validation", "val_loss"),
+                              shared = figures(run, "validation", "val_loss");
+    ASSERT_FALSE(alone.empty());
+    expect_near(alone, shared, 1e-5, 1, run);
+    expect_near(alone, shared, 1e-3, 50, run);
     EXPECT_EQ(folder_.read("on1/config.toml"), folder_.read(std::string(run) + "/config.toml"));
     EXPECT_EQ(last("on1").size(), last(run).size());
   }
@@ -210,6 +213,7 @@ class KilledRanks : public Ranks {
                                            "--val-every", "20"};
     expect_done(2, tiny("straight", more));
     std::mt19937 random(seed);
+    int hits = 0;
     for (int i = 0; i < times; ++i) {
       const std::string run = fmt::format("killed{}", i);
       const int rank = static_cast<int>(random() % 2);
@@ -222,6 +226,7 @@ class KilledRanks : public Ranks {
       }
       EXPECT_FALSE(killed.timed_out) << killed;
       if (killed.exit_code == 0) continue;  // it was faster
+      ++hits;
       const bool saved = std::filesystem::exists(folder_ / run / "last.safetensors");
       if (saved) {
         expect_done(2, {"train", "--resume", path(run)});
@@ -230,6 +235,7 @@ class KilledRanks : public Ranks {
       }
       EXPECT_EQ(last("straight"), last(run)) << "rank " << rank << " at line " << lines;
     }
+    EXPECT_GT(hits, 0) << "no rank was killed in time";
   }
 };
 
@@ -245,12 +251,12 @@ TEST_F(KilledRanks, FullTierTwentyTimesAnywhereTheRunGoesOnExactly) {
 TEST_F(KilledRanks, ARankThatHangsIsNamedByTheWatchdog) {
   RunResult run;
   {
-    std::thread intruder([&] { signal_rank("run", 1, SIGSTOP, 5); });
-    run = on(2, tiny("run", {"--steps", "100000", "--set", "checkpoint_every=2", "--rank-timeout", "2"}),
+    std::thread intruder([&] { signal_rank("run", 1, SIGSTOP, 30); });
+    run = on(2, tiny("run", {"--steps", "100000", "--set", "checkpoint_every=20", "--rank-timeout", "10"}),
              {.timeout_seconds = 100});
     intruder.join();
   }
-  expect_one_error(run, "rank 0 waited 2 s for rank 1 in '");
+  expect_one_error(run, "rank 0 waited 10 s for rank 1 in '");
   EXPECT_NE(run.err.find("--resume"), std::string::npos) << run;
   if (const int id = process_of_rank(1, path("run")); id > 0) kill(id, SIGKILL);
   expect_done(2, {"train", "--resume", path("run"), "--stop-after", "2"});
@@ -272,7 +278,12 @@ TEST_F(KilledRanks, AnInterruptOfOneRankStopsAllAtTheSameStepAndSaves) {
 TEST_F(Ranks, WhatFailsOnTheFirstRankInTheMidstEndsAll) {
   std::thread intruder([&] {
     wait_until([&] { return std::filesystem::exists(folder_ / "run" / "last.safetensors"); });
-    std::filesystem::remove_all(folder_ / "run" / "checkpoints");
+    // Files may come while it is emptied.
+    wait_until([&] {
+      std::error_code problem;
+      std::filesystem::remove_all(folder_ / "run" / "checkpoints", problem);
+      return !std::filesystem::exists(folder_ / "run" / "checkpoints");
+    });
   });
   const RunResult run =
       on(2, tiny("run", {"--steps", "100000", "--set", "checkpoint_every=5"}), {.timeout_seconds = 100});
@@ -281,6 +292,13 @@ TEST_F(Ranks, WhatFailsOnTheFirstRankInTheMidstEndsAll) {
   EXPECT_FALSE(run.timed_out) << run;
   EXPECT_GE(count(run.err, "error: cannot"), 1) << run;
 }
+
+// All that bench/two_hosts.sh needs of the machine; where this works and the script does not, the script is wrong.
+constexpr char kNamespaceProbe[] =
+    "set -e; n=thprobe$$; ip netns add $n; trap 'ip netns del $n' EXIT; "
+    "ip -n $n link add x type veth peer name y; ip netns exec $n unshare --uts hostname other; "
+    "tc -n $n qdisc add dev x root tbf rate 1gbit burst 256kb latency 200ms || "
+    "tc -n $n qdisc add dev x root netem rate 1gbit";
 
 // Two network namespaces joined by a cable of 1 Gbit/s: nothing but TCP between the ranks. (bench/two_hosts.sh)
 TEST_F(Ranks, TwoHostsLearnWhatTwoProcessesDo) {
@@ -292,8 +310,9 @@ TEST_F(Ranks, TwoHostsLearnWhatTwoProcessesDo) {
                         .environment = {{"OMP_NUM_THREADS", "1"}, {"OMP_WAIT_POLICY", "passive"}},
                         .timeout_seconds = 120});
   };
-  if (const RunResult probe = on_two_hosts({"true"}); probe.exit_code != 0)
-    GTEST_SKIP() << "two network namespaces cannot be made here (root, iproute2, tc): " << probe.err;
+  if (const RunResult probe = run_program("/bin/bash", {.arguments = {"-c", kNamespaceProbe}});
+      probe.exit_code != 0)
+    GTEST_SKIP() << "network namespaces cannot be made here (root, iproute2, tc): " << probe.err;
   std::vector<std::string> words = tiny("hosts");
   words.insert(words.begin(), binary_path().string());
   const RunResult run = on_two_hosts(words);

@@ -20,7 +20,8 @@ test('the llama.cpp example: the same greedy words from both', { skip: llama_mis
   assert.equal(run.status, 0, run.stdout + run.stderr);
 
   const gguf = join(folder, 'model.gguf');
-  const ours = thimble('generate', gguf, 'Once', '--greedy', '--max-tokens', '24', '--ignore-eos', '--json');
+  const ours = thimble('generate', gguf, 'Once', '--greedy', '--dtype', 'f32', '--max-tokens', '24',
+    '--ignore-eos', '--json');
   assert.equal(ours.exit_code, 0, ours.stderr);
   const model = await load(gguf);
   try {

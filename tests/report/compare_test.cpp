@@ -67,6 +67,45 @@ TEST_F(Compare, WarnsOfEqualSeedsAndOfRunsThatDidNotEnd) {
                                 "c has not come to its end: unfinished"}));
 }
 
+// Copies of a run would make any difference look certain.
+TEST_F(Compare, CountsEqualSeedsOnce) {
+  add("a1", {"seed=1"}, 2.00);
+  add("a1-again", {"seed=1", "checkpoint_activations=true"}, 2.01);
+  add("b1", {"seed=1", "layers=3"}, 1.90);
+  add("b2", {"seed=2", "layers=3"}, 1.92);
+  Comparison comparison = compare_runs(runs_);
+  ASSERT_EQ(comparison.groups.size(), 2u);
+  EXPECT_EQ(comparison.groups[0].runs.size(), 2u);
+  EXPECT_EQ(comparison.groups[0].seeds, 1u);
+  EXPECT_EQ(comparison.groups[0].val_bpb.n, 1u);
+  EXPECT_FALSE(comparison.tests.at(0).welch);
+  add("a2", {"seed=2"}, 2.02);
+  comparison = compare_runs(runs_);
+  EXPECT_EQ(comparison.groups[0].val_bpb.n, 2u);
+  EXPECT_TRUE(comparison.tests.at(0).welch);
+}
+
+TEST_F(Compare, WarnsOfDifferentNumbersOfSteps) {
+  add("a", {"seed=1"}, 2);
+  runs_.push_back(read_run(write_run(folder_, {.name = "b", .settings = {"seed=2"}, .steps = 20})));
+  EXPECT_EQ(compare_runs(runs_).warnings,
+            (std::vector<std::string>{"the runs did not make the same number of steps: from 20 to 40"}));
+}
+
+TEST_F(Compare, TablesKeepToTheWidth) {
+  add("a", {"seed=1"}, 2);
+  add("b", {"lr=0.02"}, 2.5);
+  const Comparison comparison = compare_runs(runs_);
+  const auto longest = [](const std::string& text) {
+    std::size_t most = 0, length = 0;
+    for (const char c : text) most = std::max(most, length = c == '\n' ? 0 : length + 1);
+    return most;
+  };
+  const std::string wide = comparison_text(comparison), narrow = comparison_text(comparison, 80);
+  EXPECT_GT(longest(wide.substr(0, wide.find("\nagainst"))), 80u);
+  EXPECT_LE(longest(narrow.substr(0, narrow.find("\nagainst"))), 80u) << narrow;
+}
+
 TEST_F(Compare, ArtifactsAreWeighed) {
   add("a", {}, 2);
   folder_.write("a.thimble", std::string(4321, 'x'));

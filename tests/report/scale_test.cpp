@@ -1,6 +1,7 @@
 #include "report/scale.h"
 
 #include <cmath>
+#include <limits>
 
 namespace thimble {
 namespace {
@@ -33,6 +34,40 @@ TEST(Scale, LivesWithNothingAndWithOneValue) {
   EXPECT_LT(one.low, 5);
   EXPECT_GT(one.high, 5);
   EXPECT_EQ(scale_around({3, 4}, {.from_zero = true}).low, 0);
+}
+
+// Rounding is no range: a loss that stands still differs by an ulp or two.
+TEST(Scale, TakesNeighboursForEqual) {
+  for (const double value : {2.0, -2.0, 1e-300, 1e300}) {
+    const double next = std::nextafter(std::nextafter(value, INFINITY), INFINITY);
+    EXPECT_LE((Scale{value, next}.ticks(6)).size(), 7u) << value;
+    const Scale scale = scale_around({value, next}, {});
+    EXPECT_LT(scale.low, value * (value > 0 ? 0.95 : 1.05)) << value;
+    EXPECT_GE(scale.ticks(6).size(), 2u) << value;
+    EXPECT_LE(scale.ticks(6).size(), 7u) << value;
+  }
+}
+
+TEST(Scale, EndsWhereNumbersEnd) {
+  const double tiny = std::numeric_limits<double>::denorm_min(), huge = std::numeric_limits<double>::max();
+  for (const bool logarithmic : {false, true})
+    for (const std::vector<double>& values : {std::vector<double>{tiny, huge},
+                                              {1e-307, huge},
+                                              {-huge, huge},
+                                              {huge, huge},
+                                              {tiny, 2 * tiny},
+                                              {tiny}}) {
+      const Scale scale = scale_around(values, {.logarithmic = logarithmic});
+      EXPECT_LT(scale.low, scale.high);
+      EXPECT_TRUE(std::isfinite(scale.low) && std::isfinite(scale.high));
+      EXPECT_LE(scale.ticks(6).size(), 7u);
+      for (const double value : values) {
+        EXPECT_GE(scale.place_of(value), 0);
+        EXPECT_LE(scale.place_of(value), 1);
+      }
+    }
+  EXPECT_LE((Scale{0, 1, true}.ticks(6)).size(), 7u);
+  EXPECT_LE((Scale{1, INFINITY, true}.ticks(6)).size(), 7u);
 }
 
 TEST(Ticks, AreShort) {

@@ -31,6 +31,8 @@ RunResult run(std::vector<std::string> words, RunOptions options) {
   options.arguments = std::move(words);
   options.environment.try_emplace("OMP_NUM_THREADS", "1");
   options.environment.try_emplace("OMP_WAIT_POLICY", "passive");
+  // Containers may forbid it to read another process's memory; Open MPI then says so on stderr.
+  options.environment.try_emplace("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
   return run_program(program("mpirun"), options);
 }
 

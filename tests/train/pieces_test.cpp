@@ -65,17 +65,39 @@ TEST(MicroBatch, IsAboutEightThousandTokensInEqualPieces) {
   EXPECT_EQ(with_micro_batch(large(), 0).train.micro_batch, 8);
   Config odd = large();
   odd.train.batch_tokens = odd.train.span_tokens = 9 * 1024;
-  EXPECT_EQ(with_micro_batch(odd, 0).train.micro_batch, 5) << "5 and 4, not 8 and 1";
+  EXPECT_EQ(with_micro_batch(odd, 0).train.micro_batch, 3) << "three equal ones: 5 and 4 are two programs";
+  odd.train.batch_tokens = odd.train.span_tokens = 11 * 1024;
+  EXPECT_EQ(with_micro_batch(odd, 0).train.micro_batch, 6) << "6 and 5, not 8 and 3: only 1 divides 11";
 }
 
 TEST(MicroBatch, OfACardIsLarger) {
   EXPECT_EQ(with_micro_batch(large(), 0, Device::cuda).train.micro_batch, 96);
   Config larger = large();
   larger.train.batch_tokens = larger.train.span_tokens = 129 * 1024;
-  EXPECT_EQ(with_micro_batch(larger, 0, Device::cuda).train.micro_batch, 65) << "65 and 64, not 128 and 1";
+  EXPECT_EQ(with_micro_batch(larger, 0, Device::cuda).train.micro_batch, 43) << "three equal ones";
+  larger.train.batch_tokens = larger.train.span_tokens = 131 * 1024;
+  EXPECT_EQ(with_micro_batch(larger, 0, Device::cuda).train.micro_batch, 66) << "66 and 65, not 128 and 3";
   Config small = large();
   small.train.batch_tokens = small.train.span_tokens = 9 * 1024;
   EXPECT_EQ(with_micro_batch(small, 0, Device::cuda).train.micro_batch, 9);
+}
+
+TEST(MicroBatch, CutsTheRowsOfOneRank) {
+  Config config = large();
+  EXPECT_EQ(with_micro_batch(config, 0, Device::cuda, 4).train.micro_batch, 24);
+  config.train.batch_tokens = config.train.span_tokens = 20 * 1024;
+  EXPECT_EQ(with_micro_batch(config, 0).train.micro_batch, 5) << "of 20 rows";
+  EXPECT_EQ(with_micro_batch(config, 0, Device::cpu, 2).train.micro_batch, 5) << "of 10";
+}
+
+TEST(MicroBatch, CountsTheProgramOfWhatIsLeft) {
+  Config config = large();
+  config.train.batch_tokens = config.train.span_tokens = 11 * 1024;
+  Config given = config;
+  given.train.micro_batch = 6;
+  const std::int64_t one_program = summarise(given).total_bytes();
+  EXPECT_EQ(with_micro_batch(config, one_program * 100 / 84).train.micro_batch, 3) << "6 and 5 do not fit";
+  EXPECT_EQ(with_micro_batch(config, 2 * one_program * 100 / 84).train.micro_batch, 6);
 }
 
 TEST(MicroBatch, ShrinksUntilItFitsAndSaysWhenNothingDoes) {

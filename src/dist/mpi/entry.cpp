@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <optional>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -52,7 +53,7 @@ class MpiTransport final : public Transport {
     checked(
         MPI_Isend(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, to, tag, MPI_COMM_WORLD, &request),
         "MPI_Isend");
-    return keep(request);
+    return keep({request, {}});
   }
 
   Message receive(int from, int tag, std::span<std::byte> bytes) override {
@@ -60,16 +61,20 @@ class MpiTransport final : public Transport {
     checked(MPI_Irecv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, from, tag, MPI_COMM_WORLD,
                       &request),
             "MPI_Irecv");
-    return keep(request);
+    return keep({request, static_cast<int>(bytes.size())});
   }
 
   bool done(Message message) override {
-    const auto found = requests_.find(message);
-    check(found != requests_.end(), "[mpi] message {} is not on its way", message);
+    const auto found = open_.find(message);
+    check(found != open_.end(), "[mpi] message {} is not on its way", message);
     int flag = 0;
-    checked(MPI_Test(&found->second, &flag, MPI_STATUS_IGNORE), "MPI_Test");
-    if (flag != 0) requests_.erase(found);
-    return flag != 0;
+    MPI_Status status;
+    checked(MPI_Test(&found->second.request, &flag, &status), "MPI_Test");
+    if (flag == 0) return false;
+    const std::optional<int> expected = found->second.bytes;
+    open_.erase(found);
+    if (expected) check_size(status, *expected);
+    return true;
   }
 
   void close() override { checked(MPI_Finalize(), "MPI_Finalize"); }
@@ -84,14 +89,27 @@ class MpiTransport final : public Transport {
   }
 
  private:
-  Message keep(MPI_Request request) {
-    requests_.emplace(++last_, request);
+  struct Open {
+    MPI_Request request;
+    std::optional<int> bytes;  // of a receive: that many must come
+  };
+
+  Message keep(const Open& open) {
+    open_.emplace(++last_, open);
     return last_;
+  }
+
+  // MPI takes a shorter message without a word.
+  static void check_size(const MPI_Status& status, int expected) {
+    int found = 0;
+    checked(MPI_Get_count(&status, MPI_BYTE, &found), "MPI_Get_count");
+    check(found == expected, Hint{"all ranks need the same binary, flags and files"},
+          "[mpi] a message of {} bytes from rank {}, expected {}", found, status.MPI_SOURCE, expected);
   }
 
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
   Message last_ = 0;
-  std::unordered_map<Message, MPI_Request> requests_;
+  std::unordered_map<Message, Open> open_;
 };
 
 // "Open MPI v4.1.4": what stands before the first comma.

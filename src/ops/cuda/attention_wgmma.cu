@@ -16,8 +16,10 @@ __device__ void online_softmax(float (&score)[R], float scale, float (&highest)[
 #pragma unroll
     for (int i = 2 * side; i < R; i += 4) top = fmaxf(top, fmaxf(score[i], score[i + 1]));
     top = row_max(top);
-    const float base = top == -INFINITY ? 0.0f : top * scale;  // nothing seen yet: -inf - -inf would be NaN
-    keep[side] = power_of_2(highest[side] * scale - base);
+    // Products are rounded before they are used, here and in lse: where the maximum stays, `keep` is 2^0 = 1 to the bit.
+    // Nothing seen yet: -inf - -inf would be NaN, and `keep` is 0.
+    const float base = top == -INFINITY ? 0.0f : __fmul_rn(top, scale);
+    keep[side] = power_of_2(__fmul_rn(highest[side], scale) - base);
     float added = 0;
 #pragma unroll
     for (int i = 2 * side; i < R; i += 4)
@@ -148,7 +150,7 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
 #pragma unroll
       for (int i = 2 * side; i < D / 2; i += 4) result[i] *= share, result[i + 1] *= share;
       if (threadIdx.x % 4 == 0 && lanes.n[side] < rows.rows)
-        store_one(lse, lanes.n[side], walk.head, (highest[side] * scale + log2f(sum[side])) * kLn2);
+        store_one(lse, lanes.n[side], walk.head, (__fmul_rn(highest[side], scale) + log2f(sum[side])) * kLn2);
     }
     put_rows<D>(y, query, walk.head * D, result, memory + group * Queries::kBytes, false);
   }

@@ -132,6 +132,7 @@ DeviceFacts CudaRuntime::facts() const {
 }
 
 std::byte* CudaRuntime::allocate(std::int64_t bytes) {
+  checked(cudaSetDevice(card_), "cudaSetDevice");  // of this thread: another may have made the runtime
   void* block = nullptr;
   const cudaError_t status = cudaMalloc(&block, static_cast<std::size_t>(bytes));
   if (status == cudaErrorMemoryAllocation) {
@@ -195,12 +196,15 @@ std::unique_ptr<DeviceEvent> CudaRuntime::make_event() {
 }
 
 void CudaRuntime::begin_capture() {
+  checked(cudaSetDevice(card_), "cudaSetDevice");
   checked(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
 }
 
 std::unique_ptr<DeviceGraph> CudaRuntime::end_capture() {
   cudaGraph_t graph = nullptr;
-  checked(cudaStreamEndCapture(stream(), &graph), "cudaStreamEndCapture");
+  const cudaError_t status = cudaStreamEndCapture(stream(), &graph);
+  if (status != cudaSuccess) cudaGetLastError();  // told below: not to be found by the next launch
+  checked(status, "cudaStreamEndCapture");
   return std::make_unique<CudaGraph>(shared_from_this(), Graph(graph));
 }
 

@@ -17,6 +17,12 @@ namespace thimble::cuda {
 
 using Here = std::source_location;
 
+#ifdef THIMBLE_SM90A  // cmake/Cuda.cmake: one of the architectures is 90a
+inline constexpr bool kHasHopperCode = true;
+#else
+inline constexpr bool kHasHopperCode = false;
+#endif
+
 // "[cuda] cudaMalloc failed: out of memory (runtime.cpp:120)"
 [[noreturn]] void fail_call(const char* call, const char* why, const Here& where);
 [[noreturn]] void refuse(const char* what,
@@ -76,7 +82,8 @@ class CudaRuntime final : public DeviceRuntime, public std::enable_shared_from_t
   std::unique_ptr<DeviceGraph> end_capture() override;
 
   void* native_queue() const override { return stream_.get(); }
-  bool hopper() const { return properties_.major == 9 && properties_.minor == 0; }  // code for sm_90a runs
+  // Code for sm_90a runs, and there is some.
+  bool hopper() const { return kHasHopperCode && properties_.major == 9 && properties_.minor == 0; }
   cudaStream_t stream() const { return stream_.get(); }
   cublasLtHandle_t blas() const { return blas_.get(); }
   void* workspace() const { return workspace_; }  // of kWorkspaceBytes, for GEMMs

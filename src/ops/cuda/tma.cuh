@@ -100,7 +100,8 @@ struct Ring {
     return full[stage(i)];
   }
   __device__ void wait(int i) { full[stage(i)].wait(round(i) & 1); }
-  __device__ void free(int i) {  // by every thread
+  __device__ void free(int i) {             // by every thread
+    if constexpr (!by_lanes) __syncwarp();  // lane 0 speaks for lanes that are done
     if (by_lanes || threadIdx.x % kWarp == 0) empty[stage(i)].arrive();
   }
 };
