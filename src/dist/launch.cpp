@@ -62,7 +62,7 @@ Launch read_launch(const Variable& variable) {
 }
 
 Launch read_launch() {
-  return read_launch([](const char* name) { return std::getenv(name); });
+  return read_launch(std::getenv);
 }
 
 int threads_of_rank(const Launch& launch, int allowed, int logical) {
