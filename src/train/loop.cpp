@@ -50,7 +50,7 @@ constexpr std::int64_t kSizesEvery = 25;  // steps from one measurement of the u
 Config settled(const Config& config, const DeviceRuntime& device, const Communicator& ranks) {
   // Ranks of one machine share its memory; a card is one rank's alone.
   const std::int64_t sharing = device.device() == Device::cpu ? ranks.local_size() : 1;
-  Config result = with_micro_batch(config, available_memory(device) / sharing, device.device(), ranks.size());
+  Config result = with_micro_batch(config, available_memory(device) / sharing, device.device());
   const DType dtype = compute_dtype(config.train.dtype, device.device());
   result.train.dtype = dtype == DType::bf16 ? ComputeDType::bf16 : ComputeDType::f32;
   return result;

@@ -44,14 +44,13 @@ std::int64_t even_rows(std::int64_t all, std::int64_t most) {
 
 }  // namespace
 
-Config with_micro_batch(Config config, std::int64_t available_bytes, Device device, std::int64_t ranks) {
+Config with_micro_batch(Config config, std::int64_t available_bytes, Device device) {
   std::int64_t& rows = config.train.micro_batch;
   if (rows > 0) {
     rows = micro_batch_rows(config);
     return config;
   }
-  const std::int64_t all =
-      std::max<std::int64_t>(1, config.train.batch_tokens / config.model.context / ranks);
+  const std::int64_t all = std::max<std::int64_t>(1, config.train.batch_tokens / config.model.context);
   const std::int64_t wanted = wanted_rows(config, device);
   std::int64_t pieces = (all + wanted - 1) / wanted;
   const auto usable = static_cast<std::int64_t>(kUsable * static_cast<double>(available_bytes));

@@ -9,11 +9,10 @@
 namespace thimble {
 
 // The config with micro_batch filled in, unless it was given: the largest that leaves some of `available_bytes`
-// free (0: not known, anything fits), cut so that all micro-batches of a rank's step are equal, or about equal where
+// free (0: not known, anything fits), cut so that all micro-batches of a step are equal, or about equal where
 // few numbers divide its rows: then memory for both sizes is counted. One row that does not fit is an Error that says
 // what it needs and what there is. The memory is that device's; a card's plan needs its plugin.
-Config with_micro_batch(Config config, std::int64_t available_bytes, Device device = Device::cpu,
-                        std::int64_t ranks = 1);
+Config with_micro_batch(Config config, std::int64_t available_bytes, Device device = Device::cpu);
 
 // What this process may still take; 0: not known.
 std::int64_t available_memory();

@@ -56,12 +56,18 @@ std::set<std::string> variables_read(const fs::path& file) {
     std::size_t begin = at + 7;
     if (text[begin] != '"') {  // kVariable: where it is defined
       const std::string constant = text.substr(begin, text.find(')', begin) - begin);
+      if (constant.starts_with("name.variable")) continue;  // of a plugin: found where it is named, below
       const std::size_t defined = std::min(text.find(constant + " = \""), text.find(constant + "[] = \""));
       EXPECT_NE(defined, text.npos) << file << ": " << constant;
       if (defined == text.npos) continue;
       begin = text.find('"', defined);
     }
     names.insert(text.substr(begin + 1, text.find('"', begin + 1) - begin - 1));
+  }
+  const std::string plugin = ".variable = \"";
+  for (std::size_t at = text.find(plugin); at != text.npos; at = text.find(plugin, at + 1)) {
+    const std::size_t begin = at + plugin.size();
+    names.insert(text.substr(begin, text.find('"', begin) - begin));
   }
   return names;
 }
