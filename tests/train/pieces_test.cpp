@@ -82,14 +82,6 @@ TEST(MicroBatch, OfACardIsLarger) {
   EXPECT_EQ(with_micro_batch(small, 0, Device::cuda).train.micro_batch, 9);
 }
 
-TEST(MicroBatch, CutsTheRowsOfOneRank) {
-  Config config = large();
-  EXPECT_EQ(with_micro_batch(config, 0, Device::cuda, 4).train.micro_batch, 24);
-  config.train.batch_tokens = config.train.span_tokens = 20 * 1024;
-  EXPECT_EQ(with_micro_batch(config, 0).train.micro_batch, 5) << "of 20 rows";
-  EXPECT_EQ(with_micro_batch(config, 0, Device::cpu, 2).train.micro_batch, 5) << "of 10";
-}
-
 TEST(MicroBatch, CountsTheProgramOfWhatIsLeft) {
   Config config = large();
   config.train.batch_tokens = config.train.span_tokens = 11 * 1024;
