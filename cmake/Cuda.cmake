@@ -60,4 +60,5 @@ function(thimble_add_cuda_plugin)
     thimble_cuda
     PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-psabi>"
             "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-DFMT_USE_CONSTEXPR=1;-Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror,-Wno-psabi>")
+  thimble_harden(thimble_cuda)
 endfunction()

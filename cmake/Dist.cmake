@@ -14,6 +14,7 @@ function(thimble_dist_plugin name)
   target_compile_definitions(thimble_${name} PRIVATE "THIMBLE_VERSION=\"${PROJECT_VERSION}\"")
   set_target_properties(thimble_${name} PROPERTIES CXX_VISIBILITY_PRESET hidden POSITION_INDEPENDENT_CODE ON
                         LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+  thimble_harden(thimble_${name})
 endfunction()
 
 function(thimble_mpi_plugin)

@@ -16,6 +16,7 @@ function(thimble_library name)
   target_compile_features(thimble_${name} PUBLIC cxx_std_20)  # of those who use it, too
   list(TRANSFORM ARG_DEPENDS PREPEND thimble_)
   target_link_libraries(thimble_${name} PUBLIC ${ARG_DEPENDS} ${ARG_LIBS})
+  thimble_harden(thimble_${name})
   if(NOT name STREQUAL "base")  # which makes it
     target_precompile_headers(thimble_${name} REUSE_FROM thimble_base)
   endif()
@@ -27,12 +28,13 @@ function(thimble_library name)
   set_property(GLOBAL APPEND PROPERTY THIMBLE_LIBRARIES thimble_${name})
 endfunction()
 
-# thimble_tests(NAME [DEPENDS folders...] [LIBS foreign libraries...])
+# thimble_tests(NAME [THREADS] [DEPENDS folders...] [LIBS foreign libraries...])
 #
+# THREADS: threads of our own are what it tests. Label "threads", target tests_with_threads: run by ThreadSanitizer, too.
 # Several tests run at a time, each with all threads: waiting threads must not spin (OMP_WAIT_POLICY).
 # Tests with FullTier in their name are long: ctest label "full", left out by a plain ./test.
 function(thimble_tests name)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "THREADS" "" "DEPENDS;LIBS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${name}/*_test.cpp")
   if(NOT sources)
     message(STATUS "tests/${name} holds no *_test.cpp yet")
@@ -42,7 +44,12 @@ function(thimble_tests name)
   add_executable(${name}_tests ${sources})
   target_link_libraries(${name}_tests PRIVATE ${ARG_DEPENDS} ${ARG_LIBS} thimble_test_support GTest::gtest_main)
   target_precompile_headers(${name}_tests REUSE_FROM thimble_test_support)
-  gtest_discover_tests(${name}_tests TEST_FILTER "-*FullTier*" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300
+  set(label "")
+  if(ARG_THREADS)
+    set(label LABELS threads)
+    add_dependencies(tests_with_threads ${name}_tests)
+  endif()
+  gtest_discover_tests(${name}_tests TEST_FILTER "-*FullTier*" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 300 ${label}
                        ENVIRONMENT OMP_WAIT_POLICY=passive)
   gtest_discover_tests(${name}_tests TEST_FILTER "*FullTier*" DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT 3600 LABELS full
                        ENVIRONMENT OMP_WAIT_POLICY=passive)

@@ -29,6 +29,7 @@ function(thimble_install_texts)
   endforeach()
   install(FILES README.md LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT thimble)
   install(DIRECTORY docs examples DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT thimble USE_SOURCE_PERMISSIONS)
+  install(FILES packaging/thimble.service DESTINATION "${CMAKE_INSTALL_DOCDIR}/examples" COMPONENT thimble)
 endfunction()
 
 # thimble::base ... thimble::serve, and thimble::thimble, which is all of them.

@@ -9,6 +9,24 @@ product_packages=(
   libedit-dev
 )
 test_packages=(libgtest-dev libbenchmark-dev nodejs npm chromium zsh fish mandoc mmdebstrap libopenmpi-dev openmpi-bin iproute2)
+# For tests/fuzz alone, and left to whoever wants it: without them ./test skips the fuzzers and says so.
+fuzz_packages=(clang-19 libclang-rt-19-dev)
+
+# Prints the newest clang++ that can link a fuzzer; fails if there is none. Before 18, __builtin_cpu_supports does not
+# know all that we ask for.
+fuzz_compiler() {
+  local name version
+  for name in clang++-{24..18} clang++; do
+    version="$("$name" -dumpversion 2>/dev/null)" || continue
+    if ((${version%%.*} >= 18)) &&
+      "$name" -fsanitize=fuzzer,address -x c++ - -o /dev/null 2>/dev/null \
+        <<<'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'; then
+      echo "$name"
+      return
+    fi
+  done
+  return 1
+}
 
 # Those of the given packages that are not installed, one per line. A package that another one provides counts
 # as installed: nodejs from elsewhere than Debian brings npm along.

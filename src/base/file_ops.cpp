@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <system_error>
 
 namespace thimble {
@@ -63,6 +64,10 @@ FileError::FileError(std::string_view action, const std::filesystem::path& path,
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : ".";
+}
+
+void FileOps::exchange(const Path&, const Path& b) {
+  throw FileError("exchange", b, ENOTSUP);
 }
 
 PathKind PosixFileOps::kind(const Path& path) {
@@ -129,12 +134,18 @@ void PosixFileOps::rename(const Path& from, const Path& to) {
   checked(::rename(from.c_str(), to.c_str()), "rename a file to", to);
 }
 
+void PosixFileOps::exchange(const Path& a, const Path& b) {
+  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return;
+  const bool unknown = errno == EINVAL || errno == ENOSYS;
+  throw FileError("exchange", b, unknown ? ENOTSUP : errno);
+}
+
 void PosixFileOps::link(const Path& existing, const Path& name) {
   checked(::link(existing.c_str(), name.c_str()), "link a file to", name);
 }
 
 void PosixFileOps::remove(const Path& path) {
-  checked(::unlink(path.c_str()), "remove", path);
+  checked(::remove(path.c_str()), "remove", path);
 }
 
 void PosixFileOps::sync_folder(const Path& path) {

@@ -68,8 +68,9 @@ class FileOps {
   virtual void close(const FileHandle& file) noexcept = 0;
 
   virtual void rename(const Path& from, const Path& to) = 0;      // replaces `to`
+  virtual void exchange(const Path& a, const Path& b);            // in one step; ENOTSUP where that cannot be
   virtual void link(const Path& existing, const Path& name) = 0;  // EEXIST when the name is taken
-  virtual void remove(const Path& path) = 0;
+  virtual void remove(const Path& path) = 0;                      // a file, or an empty folder
   virtual void sync_folder(const Path& path) = 0;
   virtual void make_folder(const Path& path) = 0;  // EEXIST when it is there
 };
@@ -87,6 +88,7 @@ class PosixFileOps final : public FileOps {
   void sync(const FileHandle& file) override;
   void close(const FileHandle& file) noexcept override;
   void rename(const Path& from, const Path& to) override;
+  void exchange(const Path& a, const Path& b) override;
   void link(const Path& existing, const Path& name) override;
   void remove(const Path& path) override;
   void sync_folder(const Path& path) override;

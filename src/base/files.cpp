@@ -18,16 +18,6 @@ std::filesystem::path temporary_beside(const std::filesystem::path& target, std:
   return folder_of(target) / fmt::format(".{}{}", target.filename().string(), ending);
 }
 
-// Errors speak of the file the user named, not of the temporary one.
-template <class Do>
-void naming(const std::filesystem::path& target, Do act) {
-  try {
-    act();
-  } catch (const FileError& error) {
-    throw FileError("write", target, error.code(), error.where());
-  }
-}
-
 [[noreturn]] void fail_exists(const std::filesystem::path& target) {
   fail(Hint{"choose another name, or pass --force to overwrite it"}, "{} exists already", target.string());
 }
@@ -213,18 +203,36 @@ void publish_link(FileOps& ops, const std::filesystem::path& existing, const std
   });
 }
 
-void make_folders(FileOps& ops, const std::filesystem::path& path) {
+namespace {
+
+void make_missing(FileOps& ops, const std::filesystem::path& path) {
   const PathKind kind = ops.kind(path);
   check(kind != PathKind::file, "cannot make the folder {}: a file has that name", path.string());
   if (kind != PathKind::nothing) return;
   const std::filesystem::path parent = folder_of(path);
-  make_folders(ops, parent);
+  make_missing(ops, parent);
   try {
     ops.make_folder(path);
   } catch (const FileError& error) {
     if (error.code() != EEXIST) throw;  // someone else made it meanwhile
   }
   ops.sync_folder(parent);
+}
+
+}  // namespace
+
+void make_folders(FileOps& ops, const std::filesystem::path& path) {
+  naming(
+      path, [&] { make_missing(ops, path); }, "make the folder");
+}
+
+void remove_all(FileOps& ops, const std::filesystem::path& path) {
+  if (ops.kind(path) == PathKind::folder) {
+    std::vector<std::filesystem::path> inside;
+    for (const auto& entry : std::filesystem::directory_iterator(path)) inside.push_back(entry.path());
+    for (const std::filesystem::path& entry : inside) remove_all(ops, entry);
+  }
+  remove_if_there(ops, path);
 }
 
 InputFile::InputFile(std::filesystem::path path) : path_(std::move(path)) {

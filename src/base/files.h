@@ -62,6 +62,16 @@ class AtomicFile {
   std::uint64_t bytes_written_ = 0;
 };
 
+// Errors of act() speak of the file or folder that the user named, not of what it is made of.
+template <class Do>
+void naming(const std::filesystem::path& target, Do act, std::string_view action = "write") {
+  try {
+    act();
+  } catch (const FileError& error) {
+    throw FileError(action, target, error.code(), error.where());
+  }
+}
+
 void write_file(FileOps& ops, const std::filesystem::path& path, std::span<const std::byte> bytes,
                 Existing existing);
 void write_file(FileOps& ops, const std::filesystem::path& path, std::string_view text, Existing existing);
@@ -72,6 +82,9 @@ void publish_link(FileOps& ops, const std::filesystem::path& existing, const std
 
 // Makes the folder and those above it, as far as they are missing, and flushes them.
 void make_folders(FileOps& ops, const std::filesystem::path& path);
+
+// Takes away a file, or a folder with all that is in it; nothing there is fine, too. Links are not followed.
+void remove_all(FileOps& ops, const std::filesystem::path& path);
 
 // A file opened for reading at any place. Its size is that at opening.
 class InputFile {

@@ -34,6 +34,7 @@ class InterruptibleFileOps final : public FileOps {
   void sync(const FileHandle& file) override { ops_.sync(file); }
   void close(const FileHandle& file) noexcept override { ops_.close(file); }
   void rename(const Path& from, const Path& to) override { ops_.rename(from, to); }
+  void exchange(const Path& a, const Path& b) override { ops_.exchange(a, b); }
   void link(const Path& existing, const Path& name) override { ops_.link(existing, name); }
   void remove(const Path& path) override { ops_.remove(path); }
   void sync_folder(const Path& path) override { ops_.sync_folder(path); }

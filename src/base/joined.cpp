@@ -17,7 +17,7 @@ std::string join(const Parts& parts, std::string_view between, Text text_of) {
 }  // namespace
 
 std::string joined(std::span<const std::string> parts, std::string_view between) {
-  return join(parts, between, [](const std::string& part) -> const std::string& { return part; });
+  return join(parts, between, [](std::string_view part) { return part; });
 }
 
 std::string joined(std::span<const std::string_view> parts, std::string_view between) {

@@ -139,7 +139,8 @@ Json& Json::operator=(Json&&) noexcept = default;
 Json::~Json() = default;
 Json::Json(double value) noexcept : value_(value) {}
 Json::Json(std::string value) noexcept : value_(std::move(value)) {}
-Json::Json(Scalar value) noexcept {
+// Never without a value, so visit() does not throw.
+Json::Json(Scalar value) noexcept {  // NOLINT(bugprone-exception-escape)
   std::visit([this](auto scalar) { value_ = scalar; }, value);
 }
 
@@ -383,6 +384,7 @@ class StrictSax {
       : text_(text), name_(name), visitor_(visitor), limits_(limits), reached_(text.data()) {}
 
   void run() {
+    // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): it stops at `end`
     const Cursor begin(text_.data(), &reached_);
     const Cursor end(text_.data() + text_.size(), &reached_);
     nlohmann::json::sax_parse(begin, end, this);

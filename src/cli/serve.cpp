@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -35,6 +36,16 @@ std::vector<std::string> keys_from(const Arguments& arguments) {
   for (const std::string& key : keys)
     if (key.empty()) throw UsageError("--api-key must not be empty");
   return keys;
+}
+
+void warn_of_open_key_file(const Arguments& arguments, const Log& log) {
+  using std::filesystem::perms;
+  if (!arguments.given("api-key-file")) return;
+  const perms open =
+      std::filesystem::status(arguments.path("api-key-file")).permissions() & perms::others_read;
+  if (open != perms::none)
+    log.warning("{} can be read by everybody on this machine; chmod 600 keeps its keys secret",
+                arguments.text("api-key-file"));
 }
 
 ServedModel served_from(const Arguments& arguments, const ModelFile& file, const Tokenizer& tokenizer) {
@@ -87,7 +98,9 @@ int run_serve(const Arguments& arguments, Console& console) {
   served.bytes = served.parameters * dtype_bytes(model.dtype());
 
   const Log& log = console.log();
-  options.service.access_log = [&log](const std::string& line) { log.info("{}", line); };
+  // JSON escapes most control characters, but not those that begin a sequence in one (U+009B).
+  options.service.access_log = [&log](const std::string& line) { log.info("{}", terminal_safe(line)); };
+  warn_of_open_key_file(arguments, log);
   const bool keys = !options.service.api_keys.empty();
   const Interrupt interrupt;
   Server server(model, std::move(served), options);

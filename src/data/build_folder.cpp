@@ -57,7 +57,13 @@ BuildJournal BuildJournal::parse(std::string_view text, std::string_view where) 
 BuildFolder::BuildFolder(FileOps& ops, fs::path path) : ops_(ops), path_(std::move(path)) {
   make_folders(ops_, path_);
   const FileHandle file = ops_.open_for_writing(path_ / kLockFile);
-  const bool mine = ops_.try_lock(file) && ops_.name_state(file) != NameState::moved;
+  bool mine = false;
+  try {
+    mine = ops_.try_lock(file) && ops_.name_state(file) != NameState::moved;
+  } catch (...) {
+    ops_.close(file);
+    throw;
+  }
   if (!mine) ops_.close(file);
   check(mine, Hint{"wait until it is done, or name another folder"}, "another build is going on in {}",
         path_.string());
@@ -67,7 +73,7 @@ BuildFolder::BuildFolder(FileOps& ops, fs::path path) : ops_(ops), path_(std::mo
 BuildFolder::~BuildFolder() {
   try {
     ops_.remove(path_ / kLockFile);
-  } catch (const Error&) {  // the next build takes it over
+  } catch (...) {  // the next build takes it over
   }
   ops_.close(*lock_);
   std::error_code not_empty;  // then it stays

@@ -69,10 +69,10 @@ DigestFile::DigestFile(FileOps& ops, std::filesystem::path path) : ops_(ops), pa
 }
 
 DigestFile::~DigestFile() {
-  if (file_) return;  // not closed: there is no file yet
+  file_.reset();
   try {
     ops_.remove(path_);
-  } catch (const Error&) {  // it will be replaced the next time
+  } catch (...) {  // it has no name yet, or will be replaced the next time
   }
 }
 

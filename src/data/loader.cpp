@@ -52,8 +52,10 @@ Batch BatchLoader::read(ReadPosition begin) const {
   batch.begin = batch.end = begin;
   reader_->read_step(batch.end, step);
   batch.targets = step.targets();
-  check(batch.targets > 0, Hint{"--loss-on all learns from every token"},
-        "the step at row {} of epoch {} has nothing to learn from", begin.next, begin.epoch + 1);
+  check(batch.targets > 0,
+        Hint{"a larger --batch-tokens reaches the next answer; --loss-on all learns from every token"},
+        "no target tokens in this step, which begins at row {} of epoch {}: there is nothing to learn from",
+        begin.next, begin.epoch + 1);
   batch.tokens = step.tokens;
   if (!isolate_) std::ranges::fill(step.doc_start, 0);
   cut_rows(step, batch);

@@ -1,8 +1,5 @@
 #include "formats/atomic_folder.h"
 
-#include <fcntl.h>
-#include <stdio.h>
-
 #include <cerrno>
 
 #include "base/error.h"
@@ -21,35 +18,42 @@ fs::path without_slash(fs::path path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
-// false: the file system cannot do that.
-bool exchanged(const fs::path& a, const fs::path& b) {
-  if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
-  if (errno != EINVAL && errno != ENOSYS) throw FileError("rename a folder to", b, errno);
-  return false;
-}
-
 }  // namespace
 
 AtomicFolder::AtomicFolder(FileOps& ops, fs::path target, Existing existing,
                            const std::function<bool(const fs::path&)>& ours)
-    : ops_(ops), target_(without_slash(std::move(target))), temporary_(beside(target_, "new")) {
+    : ops_(ops),
+      target_(without_slash(std::move(target))),
+      temporary_(beside(target_, "new")),
+      old_(beside(target_, "old")) {
+  naming(target_, [&] {
+    put_back_old();
+    check_target(existing, ours);
+    claim_temporary();
+  });
+}
+
+void AtomicFolder::check_target(Existing existing, const std::function<bool(const fs::path&)>& ours) {
   const PathKind kind = ops_.kind(target_);
-  if (kind != PathKind::nothing) {
-    check(existing == Existing::replace, Hint{"name another folder with -o, or pass --force"},
-          "{} exists already", target_.string());
-    check(
-        kind == PathKind::folder && (fs::is_empty(target_) || ours(target_)),
+  replaces_ = kind != PathKind::nothing;
+  if (!replaces_) return;
+  check(existing == Existing::replace, Hint{"name another folder with -o, or pass --force"},
+        "{} exists already", target_.string());
+  check(kind == PathKind::folder && (fs::is_empty(target_) || ours(target_)),
         Hint{"only a folder that holds nothing but what would be written is replaced: name another with -o"},
         "{} is something else already", target_.string());
-    replaces_ = true;
-  }
-  claim_temporary();
 }
 
 AtomicFolder::~AtomicFolder() {
-  std::error_code ignored;
-  if (!committed_) fs::remove_all(temporary_, ignored);
+  if (!committed_) remove_temporary();
   ops_.close(lock_);
+}
+
+void AtomicFolder::remove_temporary() noexcept {
+  try {
+    remove_all(ops_, temporary_);
+  } catch (...) {  // what stays is cleared by the next writer
+  }
 }
 
 FileHandle AtomicFolder::locked(const fs::path& path) {
@@ -60,52 +64,80 @@ FileHandle AtomicFolder::locked(const fs::path& path) {
        target_.string());
 }
 
+// A kill may have come while the target had its other name.
+void AtomicFolder::put_back_old() {
+  if (ops_.kind(old_) != PathKind::folder || ops_.kind(target_) != PathKind::nothing) return;
+  const FileHandle folder = locked(old_);
+  try {
+    ops_.rename(old_, target_);
+  } catch (...) {
+    ops_.close(folder);
+    throw;
+  }
+  ops_.close(folder);
+}
+
 // The name is fixed: what a killed process left is cleared, instead of piling up.
 void AtomicFolder::claim_temporary() {
   constexpr int kAttempts = 16;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     make_folders(ops_, temporary_);
     const FileHandle folder = locked(temporary_);
-    // Between opening and locking, the writer before us may have given this very folder its final name.
-    if (ops_.name_state(folder) == NameState::moved) {
+    try {
+      // Between opening and locking, the writer before us may have given this very folder its final name.
+      if (ops_.name_state(folder) != NameState::moved) {
+        for (const fs::directory_entry& entry : fs::directory_iterator(temporary_))
+          remove_all(ops_, entry.path());
+        lock_ = folder;
+        return;
+      }
+    } catch (...) {
       ops_.close(folder);
-      continue;
+      throw;
     }
-    for (const fs::directory_entry& entry : fs::directory_iterator(temporary_)) fs::remove_all(entry.path());
-    lock_ = folder;
-    return;
+    ops_.close(folder);
   }
   fail("cannot write {}: its temporary folder {} keeps changing", target_.string(), temporary_.string());
 }
 
-// What is replaced gets the temporary name, and is locked until it is gone: nobody else takes it for a leftover.
+// Afterwards the new folder has the target's name, and the old one the temporary name.
+void AtomicFolder::change_places() {
+  try {
+    return ops_.exchange(temporary_, target_);
+  } catch (const FileError& error) {
+    if (error.code() != ENOTSUP) throw;
+  }
+  remove_all(ops_, old_);
+  ops_.rename(target_, old_);
+  try {
+    ops_.rename(temporary_, target_);
+  } catch (...) {
+    ops_.rename(old_, target_);
+    throw;
+  }
+  ops_.rename(old_, temporary_);
+}
+
+// What is replaced is locked until it is gone: nobody else takes it for a leftover.
 void AtomicFolder::replace() {
   const FileHandle old_lock = locked(target_);
   try {
-    if (!exchanged(temporary_, target_)) {
-      const fs::path old = beside(target_, "old");
-      fs::remove_all(old);
-      ops_.rename(target_, old);
-      try {
-        ops_.rename(temporary_, target_);
-      } catch (...) {
-        ops_.rename(old, target_);
-        throw;
-      }
-      ops_.rename(old, temporary_);
-    }
+    change_places();
     committed_ = true;
     ops_.sync_folder(folder_of(target_));
   } catch (...) {
     ops_.close(old_lock);
     throw;
   }
-  std::error_code ignored;
-  fs::remove_all(temporary_, ignored);
+  remove_temporary();
   ops_.close(old_lock);
 }
 
 void AtomicFolder::commit() {
+  naming(target_, [&] { publish(); });
+}
+
+void AtomicFolder::publish() {
   ops_.sync_folder(temporary_);
   if (replaces_) return replace();
   check(ops_.kind(target_) == PathKind::nothing, Hint{"name another folder with -o, or pass --force"},

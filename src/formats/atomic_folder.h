@@ -28,11 +28,18 @@ class AtomicFolder {
 
  private:
   FileHandle locked(const std::filesystem::path& path);
+  void put_back_old();
+  void check_target(Existing existing, const std::function<bool(const std::filesystem::path&)>& ours);
   void claim_temporary();
+  void change_places();
+  void publish();
   void replace();
+  void remove_temporary() noexcept;
 
   FileOps& ops_;
   std::filesystem::path target_, temporary_;
+  std::filesystem::path
+      old_;               // the target's name while it is replaced, where a file system cannot exchange two
   FileHandle lock_ = {};  // of the folder in the making
   bool replaces_ = false, committed_ = false;
 };

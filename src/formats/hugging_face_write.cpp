@@ -231,7 +231,7 @@ HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Exist
   check_not_the_source(target, model.path);
   AtomicFolder folder(ops, target, existing, is_replaceable);
   const auto put = [&](std::string_view name, std::string_view content) {
-    write_file(ops, folder.path() / name, content, Existing::refuse);
+    naming(target / name, [&] { write_file(ops, folder.path() / name, content, Existing::refuse); });
   };
   EndsOfText ends;
   bool chats = false;
@@ -248,7 +248,10 @@ HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Exist
   put("config.json", config_json(config, report.architecture, dtype, ends).dump(2) + "\n");
   put("generation_config.json", generation_json(config, ends).dump(2) + "\n");
   put("README.md", model_card(fs::absolute(target), model, report.architecture, dtype, chats));
-  report.tensors = write_weights(ops, folder.path() / "model.safetensors", model, report.architecture, dtype);
+  constexpr const char* kWeights = "model.safetensors";
+  naming(target / kWeights, [&] {
+    report.tensors = write_weights(ops, folder.path() / kWeights, model, report.architecture, dtype);
+  });
   report.bytes = bytes_in(folder.path());
   if (inspect) inspect(folder.path());
   folder.commit();

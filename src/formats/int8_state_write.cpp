@@ -12,7 +12,7 @@ namespace thimble {
 
 namespace {
 
-enum class Element : std::uint8_t { int8, f16, f32 };
+enum class StateElement : std::uint8_t { int8, f16, f32 };
 
 template <class T>
 std::string bytes_of(std::span<const T> values) {
@@ -32,7 +32,7 @@ class ArrayPickler {
  public:
   explicit ArrayPickler(std::uint8_t protocol) : pickle(protocol) {}
   virtual ~ArrayPickler() = default;
-  virtual void array(Element element, Dims dims, const std::string& bytes) = 0;
+  virtual void array(StateElement element, Dims dims, const std::string& bytes) = 0;
   virtual std::string finish() = 0;
 
   void texts(std::string_view key, std::string_view value) {
@@ -54,7 +54,7 @@ class NumpyPickler final : public ArrayPickler {
  public:
   NumpyPickler() : ArrayPickler(4) {}
 
-  void array(Element element, Dims dims, const std::string& bytes) override {
+  void array(StateElement element, Dims dims, const std::string& bytes) override {
     pickle.global("numpy.core.multiarray", "_reconstruct");
     const std::string kind = "b";
     pickle.tuple_of([&] { pickle.global("numpy", "ndarray"); },
@@ -69,15 +69,17 @@ class NumpyPickler final : public ArrayPickler {
   std::string finish() override { return std::move(pickle).finish(); }
 
  private:
-  void dtype(Element element) {
-    const char* const name = element == Element::int8 ? "i1" : element == Element::f16 ? "f2" : "f4";
+  void dtype(StateElement element) {
+    const char* const name = element == StateElement::int8  ? "i1"
+                             : element == StateElement::f16 ? "f2"
+                                                            : "f4";
     pickle.global("numpy", "dtype");
     pickle.tuple_of([&] { pickle.text(name); }, [&] { pickle.boolean(false); },
                     [&] { pickle.boolean(true); });
     pickle.reduce();
     pickle.mark();
     pickle.integer(3);  // the version of a dtype's state
-    pickle.text(element == Element::int8 ? "|" : "<");
+    pickle.text(element == StateElement::int8 ? "|" : "<");
     for (int i = 0; i < 3; ++i) pickle.none();
     for (const int rest : {-1, -1, 0}) pickle.integer(rest);
     pickle.tuple();
@@ -89,7 +91,7 @@ class TorchPickler final : public ArrayPickler {
  public:
   TorchPickler() : ArrayPickler(2) {}
 
-  void array(Element element, Dims dims, const std::string& bytes) override {
+  void array(StateElement element, Dims dims, const std::string& bytes) override {
     const std::size_t key = storages_.size();
     pickle.global("torch._utils", "_rebuild_tensor_v2");
     pickle.tuple_of([&] { storage(element, key, bytes.size()); }, [&] { pickle.integer(0); },
@@ -118,13 +120,13 @@ class TorchPickler final : public ArrayPickler {
   }
 
  private:
-  void storage(Element element, std::size_t key, std::size_t bytes) {
-    const std::size_t width = element == Element::int8 ? 1 : element == Element::f16 ? 2 : 4;
+  void storage(StateElement element, std::size_t key, std::size_t bytes) {
+    const std::size_t width = element == StateElement::int8 ? 1 : element == StateElement::f16 ? 2 : 4;
     pickle.tuple_of([&] { pickle.text("storage"); },
                     [&] {
-                      pickle.global("torch", element == Element::int8  ? "CharStorage"
-                                             : element == Element::f16 ? "HalfStorage"
-                                                                       : "FloatStorage");
+                      pickle.global("torch", element == StateElement::int8  ? "CharStorage"
+                                             : element == StateElement::f16 ? "HalfStorage"
+                                                                            : "FloatStorage");
                     },
                     [&] { pickle.text(std::to_string(key)); }, [&] { pickle.text("cpu"); },
                     [&] { pickle.integer(static_cast<std::int64_t>(bytes / width)); });
@@ -173,9 +175,9 @@ bool rounded(const PackedTensor& tensor) {
 void write_scales(ArrayPickler& out, const PackedTensor& tensor) {
   const std::int64_t rows = static_cast<std::int64_t>(tensor.scales.size());
   if (by_row(tensor))
-    out.array(Element::f16, std::span(&rows, 1), half_bytes(tensor.scales));
+    out.array(StateElement::f16, std::span(&rows, 1), half_bytes(tensor.scales));
   else
-    out.array(Element::f32, {}, bytes_of(std::span<const float>(tensor.scales)));
+    out.array(StateElement::f32, {}, bytes_of(std::span<const float>(tensor.scales)));
 }
 
 void write_state(ArrayPickler& out, const ParamTable& table, std::span<const PackedTensor> tensors) {
@@ -183,7 +185,7 @@ void write_state(ArrayPickler& out, const ParamTable& table, std::span<const Pac
   out.pickle.begin_dict();
   out.texts("__quant_format__", "int8_clean_per_row_v1");
   dict_of(out, "quantized", table, tensors, quantised, [&](std::size_t i) {
-    out.array(Element::int8, params[i].dims, bytes_of(std::span<const std::int8_t>(tensors[i].q)));
+    out.array(StateElement::int8, params[i].dims, bytes_of(std::span<const std::int8_t>(tensors[i].q)));
   });
   dict_of(out, "scales", table, tensors, quantised, [&](std::size_t i) { write_scales(out, tensors[i]); });
   dict_of(out, "dtypes", table, tensors, quantised,
@@ -191,9 +193,9 @@ void write_state(ArrayPickler& out, const ParamTable& table, std::span<const Pac
   dict_of(out, "passthrough", table, tensors, kept, [&](std::size_t i) {
     const std::span<const float> values(tensors[i].floats);
     if (rounded(tensors[i]))
-      out.array(Element::f16, params[i].dims, half_bytes(values));
+      out.array(StateElement::f16, params[i].dims, half_bytes(values));
     else
-      out.array(Element::f32, params[i].dims, bytes_of(values));
+      out.array(StateElement::f32, params[i].dims, bytes_of(values));
   });
   dict_of(out, "qmeta", table, tensors, by_row, [&](std::size_t) {
     out.pickle.begin_dict();
@@ -227,7 +229,7 @@ std::string torch_state_dict(const ParamTable& table, std::span<const float> wei
   out.pickle.begin_dict();
   for (const Param& param : table.all()) {
     out.pickle.text(param.name);
-    out.array(Element::f32, param.dims,
+    out.array(StateElement::f32, param.dims,
               bytes_of(weights.subspan(static_cast<std::size_t>(param.offset),
                                        static_cast<std::size_t>(param.count()))));
   }

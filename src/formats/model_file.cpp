@@ -158,18 +158,6 @@ void append_tensors(const SafetensorsFile& file, std::vector<StoredTensor>& tens
     tensors.push_back({entry.name, std::string(entry.dtype), entry.dims, entry.bytes()});
 }
 
-Model make_model(const ModelFile& file, const Context& context, DType dtype) {
-  const ModelConfig& config = file.config.model;
-  if (file.stored) {
-    const auto stored_as = context.device() == Device::cpu ? stored_for_rows : stored_for_card;
-    return {config, context, dtype, stored_as(ParamTable(config), file.stored, dtype)};
-  }
-  Model model(config, context, dtype);
-  std::ranges::copy(file.weights, model.weights().begin());
-  model.weights_changed();
-  return model;
-}
-
 std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file) {
   if (!file.tokenizer) return nullptr;
   const TokenizerFile& from = *file.tokenizer;

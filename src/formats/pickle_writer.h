@@ -19,7 +19,7 @@ namespace thimble {
 
 class PickleWriter {
  public:
-  explicit PickleWriter(std::uint8_t protocol) { out_ = {'\x80', static_cast<char>(protocol)}; }
+  explicit PickleWriter(std::uint8_t protocol) : out_{'\x80', static_cast<char>(protocol)} {}
 
   void none() { out_ += 'N'; }
   void boolean(bool value) { out_ += value ? '\x88' : '\x89'; }

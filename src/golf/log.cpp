@@ -1,16 +1,23 @@
 #include "golf/log.h"
 
-#include <cerrno>
+#include <string>
 #include <utility>
-
-#include "base/file_ops.h"
 
 namespace thimble {
 
-GolfLog::GolfLog(std::filesystem::path file, Print print) : path_(std::move(file)), print_(std::move(print)) {
-  file_.open(path_, std::ios::app);
-  if (!file_) throw FileError("open", path_, errno);
-  print_(path_.string());
+GolfLog::GolfLog(FileOps& ops, const std::filesystem::path& file, Print print)
+    : ops_(ops), file_(ops.open_for_writing(file)), print_(std::move(print)) {
+  try {
+    ops_.truncate(file_, std::filesystem::file_size(file));  // writing goes on at the end
+    print_(file.string());
+  } catch (...) {
+    ops_.close(file_);
+    throw;
+  }
+}
+
+GolfLog::~GolfLog() {
+  ops_.close(file_);
 }
 
 void GolfLog::line(std::string_view text) {
@@ -19,8 +26,9 @@ void GolfLog::line(std::string_view text) {
 }
 
 void GolfLog::file_only(std::string_view text) {
-  file_ << text << '\n' << std::flush;
-  if (!file_) throw FileError("write", path_, errno != 0 ? errno : EIO);
+  const std::string line = std::string(text) + '\n';
+  auto rest = std::as_bytes(std::span(line));
+  while (!rest.empty()) rest = rest.subspan(ops_.write(file_, rest));
 }
 
 }  // namespace thimble

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <string_view>
+
+#include "base/file_ops.h"
 
 namespace thimble {
 
@@ -13,14 +14,17 @@ class GolfLog {
   using Print = std::function<void(std::string_view line)>;
 
   // Opens the file, and prints its path first of all. What is in it already stays.
-  GolfLog(std::filesystem::path file, Print print);
+  GolfLog(FileOps& ops, const std::filesystem::path& file, Print print);
+  ~GolfLog();
+  GolfLog(const GolfLog&) = delete;
+  GolfLog& operator=(const GolfLog&) = delete;
 
   void line(std::string_view text);       // to both
   void file_only(std::string_view text);  // a disk that is full is an Error
 
  private:
-  std::filesystem::path path_;
-  std::ofstream file_;
+  FileOps& ops_;
+  FileHandle file_;
   Print print_;
 };
 

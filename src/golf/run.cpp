@@ -126,7 +126,7 @@ GolfResult run_golf(const GolfSettings& golf, const GolfSurroundings& around) {
                        *data.published_shards);
 
   make_folders(ops, golf.out);
-  GolfLog log(golf.log_file(), around.print);
+  GolfLog log(ops, golf.log_file(), around.print);
   log.file_only(preamble(golf));
   const DType compute = compute_dtype(golf.config.train.dtype, around.device->device());
   for (const std::string& line : opening_lines(golf, data, ParamTable(golf.config.model), compute))

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "infer/end_ids.h"
+#include "base/error.h"
 
 namespace thimble {
 
@@ -24,18 +24,6 @@ void take(const Event& event, Sample& sample) {
 }
 
 }  // namespace
-
-Request text_request(const Tokenizer& tokenizer, std::string_view prompt) {
-  Request request;
-  const auto bos = tokenizer.special().bos;
-  if (bos && (prompt.empty() || tokenizer.adds_bos())) request.prompt.push_back(*bos);
-  tokenizer.encode(prompt, request.prompt);
-  check(!request.prompt.empty(), Hint{"give a prompt"},
-        "the tokenizer has no bos token, and there is no prompt to begin with");
-  request.stop_ids = end_ids(tokenizer);
-  request.starts_text = prompt.empty();
-  return request;
-}
 
 std::vector<Sample> generate(Batcher& batcher, Request request, const std::function<void(const Event&)>& show,
                              const Interrupt* interrupt) {

@@ -8,11 +8,11 @@
 
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/interrupt.h"
 #include "infer/batcher.h"
+#include "infer/text_request.h"
 
 namespace thimble {
 
@@ -24,10 +24,6 @@ struct Sample {
   std::optional<std::string> stop_string;
   Usage usage;
 };
-
-// The prompt, bos in front where the tokenizer adds it (or there is nothing else), continued until the text ends
-// (end_ids.h).
-Request text_request(const Tokenizer& tokenizer, std::string_view prompt);
 
 // Runs the batcher until the request is done. `show` sees every event as it comes. When interrupted, returns what was
 // made, finish == cancelled. The error of a sample is thrown. Whatever is thrown, the batcher is free again.

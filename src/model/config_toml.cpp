@@ -15,13 +15,56 @@ namespace {
 
 constexpr std::size_t kShown = 80;  // bytes of a foreign text in a message
 
+[[noreturn]] void fail_not_one_value(std::string_view key, std::string_view found, std::string_view name,
+                                     std::uint32_t line) {
+  fail(Hint{"settings are plain lines: key = value"}, "{}:{}: {} holds {}, expected one value", name, line,
+       key.substr(0, kShown), found);
+}
+
 KeyValue value_of(const toml::node& node, std::string_view key, std::string_view name) {
   if (const auto* whole = node.as_integer()) return whole->get();
   if (const auto* real = node.as_floating_point()) return real->get();
   if (const auto* flag = node.as_boolean()) return flag->get();
   if (const auto* text = node.as_string()) return text->get();
-  fail(Hint{"settings are plain lines: key = value"}, "{}:{}: {} holds {}, expected one value", name,
-       node.source().begin.line, key.substr(0, kShown), node.is_table() ? "a table" : "a list or a date");
+  fail_not_one_value(key, node.is_table() ? "a table" : "a date", name, node.source().begin.line);
+}
+
+std::string_view without_comment(std::string_view line) {
+  char quote = '\0';
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (quote == '"' && c == '\\')
+      ++i;
+    else if (quote)
+      quote = c == quote ? '\0' : quote;
+    else if (c == '"' || c == '\'')
+      quote = c;
+    else if (c == '#')
+      return line.substr(0, i);
+  }
+  return line;
+}
+
+// toml++ 3 stumbles over some broken tables and lists, and over some characters beyond ASCII. A setting has neither, so
+// the former are refused before and the latter, which comments may hold, are hidden from it.
+std::string plain_lines(std::string_view toml, std::string_view name) {
+  std::uint32_t number = 1;
+  for (std::string_view rest = toml; !rest.empty(); ++number) {
+    const std::size_t end = std::min(rest.find('\n'), rest.size());
+    const std::string_view code = without_comment(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+    const std::size_t bracket = code.find_first_of("[{");
+    if (bracket == code.npos) continue;
+    const bool header = code.find_first_not_of(" \t") == bracket;  // of a table: [model]
+    const std::string_view key = header ? code.substr(bracket) : code.substr(0, code.find('='));
+    const std::size_t first = std::min(key.find_first_not_of("[{ \t"), key.size());
+    fail_not_one_value(key.substr(first, key.find_last_not_of("]}= \t\r") + 1 - first),
+                       header || code[bracket] == '{' ? "a table" : "a list", name, number);
+  }
+  std::string text(toml);
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
+  return text;
 }
 
 std::string toml_line(const Key& key, const Config& config) {
@@ -42,7 +85,7 @@ std::string toml_lines(const Config& config, bool training) {
 std::vector<Setting> parse_settings(std::string_view toml, std::string_view name) {
   toml::table table;
   try {
-    table = toml::parse(toml, name);
+    table = toml::parse(plain_lines(toml, name), name);
   } catch (const toml::parse_error& error) {  // a foreign exception, translated where it enters
     fail("{}:{}: {}", name, error.source().begin.line, error.description().substr(0, 200));
   }
@@ -63,7 +106,7 @@ std::string to_toml(const ModelConfig& config) {
 }
 
 Config config_from_toml(std::string_view toml, std::string_view name) {
-  // What we write is ASCII, and toml++ 3 has undefined behaviour for some of the rest.
+  // As we write it.
   check(std::ranges::all_of(toml, [](char c) { return static_cast<unsigned char>(c) < 0x80; }),
         "{}: expected plain ASCII", name);
   ConfigBuilder settings;

@@ -19,6 +19,7 @@ namespace {
 
 constexpr double kSecondsBetween = 1;  // two looks at the folder
 constexpr int kMostViewers = 32;
+constexpr std::size_t kMostPoints = 5000;  // of a curve: memory, and the work of drawing it again
 
 std::string policy(std::string_view nonce) {
   return fmt::format(
@@ -34,10 +35,13 @@ void refuse(int status, std::string_view why, HttpReply& reply) {
 
 }  // namespace
 
-Dashboard::Dashboard(std::filesystem::path run, int port) : run_(run), follower_(std::move(run)) {
+Dashboard::Dashboard(std::filesystem::path run, int port)
+    : run_(run), follower_(std::move(run), kMostPoints) {
   HttpServerOptions options{.host = "127.0.0.1", .port = port, .max_connections = kMostViewers};
   options.limits.body_bytes = 0;
-  options.limits.write_seconds = 2;  // who does not read is let go: at the end nobody waits for him
+  // Who does not read, or reads slowly though he is on this machine, is let go: at the end nobody waits for him.
+  options.limits.write_seconds = 2;
+  options.limits.write_bytes_per_second = 1 << 20;
   try {
     server_ = std::make_unique<HttpServer>(
         options, [this](const HttpRequest& request, HttpReply& reply) { answer(request, reply); },

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <limits>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -17,6 +16,7 @@ namespace {
 
 constexpr std::uint64_t kMaxSettingsBytes = 1 << 24;
 constexpr std::size_t kLastSteps = 50;
+constexpr std::size_t kMostSamples = 256;  // of a follower that is bounded
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 // Figures that were not finite are null in a file.
@@ -65,6 +65,34 @@ std::vector<std::pair<std::string, std::uint64_t>> models_of(const fs::path& fol
   return files;
 }
 
+// Of every four points behind the first, the lowest and the highest; the `latest` stay as they are.
+template <class Point>
+void thin(std::vector<Point>& points, std::size_t latest) {
+  constexpr std::ptrdiff_t kGroup = 4;
+  const auto height = [](const Point& point) {
+    return std::isfinite(point.loss) ? point.loss : std::numeric_limits<double>::max();
+  };
+  const auto end = points.end() - static_cast<std::ptrdiff_t>(std::min(latest, points.size() - 1));
+  auto kept = points.begin() + 1, from = kept;
+  for (; end - from >= kGroup; from += kGroup) {
+    const auto [low, high] = std::ranges::minmax_element(from, from + kGroup, {}, height);
+    const Point first = *std::min(low, high), second = *std::max(low, high);
+    *kept++ = first;
+    *kept++ = second;
+  }
+  points.erase(std::move(from, points.end(), kept), points.end());
+}
+
+// Of every two steps that have samples, the first.
+void thin_samples(std::vector<SamplePoint>& samples) {
+  std::int64_t step = -1;
+  bool keep = false;
+  std::erase_if(samples, [&](const SamplePoint& sample) {
+    if (std::exchange(step, sample.step) != sample.step) keep = !keep;
+    return !keep;
+  });
+}
+
 }  // namespace
 
 std::string RunData::name() const {
@@ -81,7 +109,7 @@ double RunData::tokens_at(std::int64_t step) const {
 }
 
 double RunData::tokens_per_second() const {
-  return seconds() > 0 ? tokens_at(static_cast<std::int64_t>(steps.size())) / seconds() : 0;
+  return seconds() > 0 ? tokens_at(steps.back().step) / seconds() : 0;
 }
 
 double RunData::final_train_loss() const {
@@ -98,7 +126,7 @@ const ValidationPoint* RunData::best_validation() const {
   return best;
 }
 
-RunFollower::RunFollower(fs::path folder) {
+RunFollower::RunFollower(fs::path folder, std::size_t most_points) : most_points_(most_points) {
   if (!folder.has_filename()) folder = folder.parent_path();  // "runs/a/"
   data_.folder = std::move(folder);
 }
@@ -165,6 +193,7 @@ void RunFollower::take(const Json& event) {
                            .multiplier = number_at(event, "lr_multiplier"),
                            .seconds = seconds,
                            .elapsed = data_.seconds() + (std::isfinite(seconds) ? seconds : 0)});
+    if (data_.steps.size() > most_points_) thin(data_.steps, kLastSteps);
   } else if (kind == "validation") {
     const Json* best = event.find("best");
     data_.validations.push_back({.step = step,
@@ -172,7 +201,11 @@ void RunFollower::take(const Json& event) {
                                  .bits_per_byte = number_at(event, "val_bpb"),
                                  .best = best && best->is_bool() && best->as_bool(),
                                  .elapsed = data_.seconds()});
+    if (data_.validations.size() > most_points_) thin(data_.validations, 1);
   } else if (kind == "sample") {
+    const bool bounded = most_points_ < std::numeric_limits<std::size_t>::max();
+    const bool new_step = data_.samples.empty() || data_.samples.back().step != step;
+    if (bounded && new_step && data_.samples.size() >= kMostSamples) thin_samples(data_.samples);
     data_.samples.push_back(
         {.step = step, .prompt = text_at(event, "prompt"), .text = text_at(event, "text")});
   } else if (kind == "start") {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -64,7 +65,10 @@ struct RunData {
 // over where a resumed run has dropped lines.
 class RunFollower {
  public:
-  explicit RunFollower(std::filesystem::path folder);
+  // `most_points`: of steps and of validations, each; when there are more, the older ones are thinned out, but no
+  // spike and no best one. A page that is drawn every second for days must not grow with the run.
+  explicit RunFollower(std::filesystem::path folder,
+                       std::size_t most_points = std::numeric_limits<std::size_t>::max());
 
   // A folder without a run yet is empty data; files that no run of ours could hold are an Error.
   const RunData& refresh();
@@ -77,6 +81,7 @@ class RunFollower {
   void take(const Json& event);
 
   RunData data_;
+  std::size_t most_points_;
   std::uint64_t offset_ = 0;
 };
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "infer/chat_request.h"
-#include "infer/generate.h"
+#include "infer/text_request.h"
 #include "serve/api_error.h"
 #include "serve/fields.h"
 #include "serve/messages.h"

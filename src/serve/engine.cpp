@@ -153,6 +153,7 @@ void Engine::deliver(std::vector<Event> events) {
 
 void Engine::fail_all(const Error& error) {
   std::vector<RequestId> ids;
+  ids.reserve(running_.size());
   for (const auto& [id, running] : running_) ids.push_back(id);
   for (const RequestId id : ids) {
     std::vector<Event> events = batcher_.cancel(id);

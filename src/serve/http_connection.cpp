@@ -34,10 +34,10 @@ HttpConnection::~HttpConnection() {
   close(socket_);
 }
 
-void HttpConnection::serve(const HttpHandler& handler, const HttpRefusal& refusal) {
+void HttpConnection::serve(const HttpHandler& handler, const HttpRefusal& refusal, const HttpGate& gate) {
   do {
     if (!wait_for_request()) return;
-  } while (serve_one(handler, refusal));
+  } while (serve_one(handler, refusal, gate));
   linger();
 }
 
@@ -54,7 +54,7 @@ bool HttpConnection::wait_for_request() {
 }
 
 // False: the connection ends here.
-bool HttpConnection::serve_one(const HttpHandler& handler, const HttpRefusal& refusal) {
+bool HttpConnection::serve_one(const HttpHandler& handler, const HttpRefusal& refusal, const HttpGate& gate) {
   headers_.clear();
   status_ = 0;
   bytes_sent_ = 0;
@@ -67,6 +67,7 @@ bool HttpConnection::serve_one(const HttpHandler& handler, const HttpRefusal& re
     head.request.client = client_;
     head_only_ = head.request.method == "HEAD";
     chunked_ = head.chunks_known;
+    if (gate) gate(head);
     read_body(head, head.request.body);
     keep_alive_ = head.keep_alive;
   } catch (const HttpProblem& problem) {
@@ -226,19 +227,23 @@ bool HttpConnection::gone() {
 }
 
 void HttpConnection::send_bytes(std::string_view bytes) {
-  double deadline = seconds_now() + limits_.write_seconds;
+  const double last_moment = seconds_now() + limits_.write_seconds +
+                             static_cast<double>(bytes.size()) / limits_.write_bytes_per_second;
+  const auto next_deadline = [&] { return std::min(seconds_now() + limits_.write_seconds, last_moment); };
+  double deadline = next_deadline();
   while (!bytes.empty() && !broken_) {
     const ssize_t count = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (count > 0) {
       bytes.remove_prefix(static_cast<std::size_t>(count));
       bytes_sent_ += static_cast<std::size_t>(count);
-      deadline = seconds_now() + limits_.write_seconds;
+      deadline = next_deadline();
       continue;
     }
     if (count < 0 && errno == EINTR) continue;
     pollfd watched{socket_, POLLOUT, 0};
     const bool full = count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
-    if (!full || poll(&watched, 1, milliseconds_until(deadline)) <= 0) broken_ = true;
+    const bool late = seconds_now() > deadline;
+    if (!full || late || poll(&watched, 1, milliseconds_until(deadline)) <= 0) broken_ = true;
   }
 }
 

@@ -17,12 +17,17 @@ struct HttpLimits {
   double body_seconds = 30;   // from there until the body is
   double idle_seconds = 60;   // until the next request's first byte
   double write_seconds = 30;  // that a client may take nothing of its answer
+  // Who takes it in sips is given up when a piece took longer than that and what this pace allows.
+  double write_bytes_per_second = 16 << 10;
 };
 
 // May be called by many threads at once.
 using HttpHandler = std::function<void(const HttpRequest&, HttpReply&)>;
 // Answers a request that was refused before it was whole; it holds what was understood of it.
 using HttpRefusal = std::function<void(const HttpProblem&, const HttpRequest&, HttpReply&)>;
+
+// Looks at a head before its body is taken, and throws HttpProblem where it is not wanted: strangers fill no memory.
+using HttpGate = std::function<void(const HttpHead&)>;
 
 class HttpConnection : private HttpReply {
  public:
@@ -33,7 +38,7 @@ class HttpConnection : private HttpReply {
   HttpConnection& operator=(const HttpConnection&) = delete;
 
   // Until the client or the server has enough.
-  void serve(const HttpHandler& handler, const HttpRefusal& refusal);
+  void serve(const HttpHandler& handler, const HttpRefusal& refusal, const HttpGate& gate = {});
   // For one that cannot be served: tells it why.
   void refuse(const HttpProblem& problem, const HttpRefusal& refusal);
 
@@ -51,7 +56,7 @@ class HttpConnection : private HttpReply {
   std::size_t bytes_sent() const override { return bytes_sent_; }
 
   bool wait_for_request();
-  bool serve_one(const HttpHandler& handler, const HttpRefusal& refusal);
+  bool serve_one(const HttpHandler& handler, const HttpRefusal& refusal, const HttpGate& gate);
   HttpHead read_head();
   void read_body(const HttpHead& head, std::string& body);
   void read_chunks(std::string& body, double deadline);

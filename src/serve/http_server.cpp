@@ -56,8 +56,9 @@ struct HttpServer::Worker {
   std::atomic<bool> done = false;
 };
 
-HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler handler, HttpRefusal refusal)
-    : options_(options), handler_(std::move(handler)), refusal_(std::move(refusal)) {
+HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler handler, HttpRefusal refusal,
+                       HttpGate gate)
+    : options_(options), handler_(std::move(handler)), refusal_(std::move(refusal)), gate_(std::move(gate)) {
   closing_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   check(closing_ >= 0, "cannot make an eventfd: {}", std::strerror(errno));
   try {
@@ -172,7 +173,7 @@ void HttpServer::serve(int socket, std::string client, bool full) {
     if (full)
       connection.refuse({503, fmt::format("more than {} connections", options_.max_connections)}, refusal_);
     else
-      connection.serve(handler_, refusal_);
+      connection.serve(handler_, refusal_, gate_);
   } catch (const std::exception&) {
     // The handler answers for its own errors; what comes here is a lack of memory. The client sees a closed connection.
   }

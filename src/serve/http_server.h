@@ -28,7 +28,7 @@ struct HttpServerOptions {
 class HttpServer {
  public:
   // Binds; an address that cannot be had is an error.
-  HttpServer(const HttpServerOptions& options, HttpHandler handler, HttpRefusal refusal);
+  HttpServer(const HttpServerOptions& options, HttpHandler handler, HttpRefusal refusal, HttpGate gate = {});
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -56,6 +56,7 @@ class HttpServer {
   HttpServerOptions options_;
   HttpHandler handler_;
   HttpRefusal refusal_;
+  HttpGate gate_;
   int listener_ = -1;
   int closing_ = -1;  // an eventfd: readable once it is time to end
   int port_ = 0;

@@ -17,7 +17,8 @@ Server::Server(Model& model, ServedModel served, ServerOptions options)
           [this](const HttpRequest& request, HttpReply& reply) { service_.handle(request, reply); },
           [this](const HttpProblem& problem, const HttpRequest& request, HttpReply& reply) {
             service_.refuse(problem, request, reply);
-          })) {
+          },
+          [this](const HttpHead& head) { service_.check_head(head); })) {
   service_.connections = [this] { return http_->connections(); };
   service_.local_only = [this] { return http_->loopback(); };
   http_->start();

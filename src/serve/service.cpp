@@ -18,6 +18,7 @@ namespace thimble {
 namespace {
 
 constexpr std::size_t kLongestPathShown = 200;
+constexpr const char* kKeyIsMissing = "the API key is missing or wrong; send Authorization: Bearer KEY";
 
 bool is_local_name(const HttpRequest& request) {
   const std::string* host = request.header("host");
@@ -88,9 +89,7 @@ void Service::check_access(const Route& route, const HttpRequest& request) {
   if (local_only() && !keys_.needed() && !is_local_name(request))
     throw ApiError(403, error_type_of(403), "this server is for this machine: ask it as localhost");
   if (route.open) return;
-  if (!keys_.admits(request))
-    throw ApiError(401, error_type_of(401),
-                   "the API key is missing or wrong; send Authorization: Bearer KEY");
+  if (!keys_.admits(request)) throw ApiError(401, error_type_of(401), kKeyIsMissing);
   if (const double wait = rate_limit_.wait_for(request.client, seconds_now()); wait > 0)
     throw ApiError(429, error_type_of(429),
                    fmt::format("more than {} requests a second", options_.requests_per_second))
@@ -131,9 +130,15 @@ void Service::handle(const HttpRequest& request, HttpReply& reply) {
   finish(exchange);
 }
 
+void Service::check_head(const HttpHead& head) const {
+  const bool has_body = head.chunked || head.content_length > 0;
+  if (has_body && !keys_.admits(head.request)) throw HttpProblem(401, kKeyIsMissing);
+}
+
 void Service::refuse(const HttpProblem& problem, const HttpRequest& request, HttpReply& reply) {
   Exchange exchange{request, reply, seconds_now()};
   set_cross_origin(request, reply);
+  if (request.path.starts_with("/microgpt/")) exchange.errors = ErrorShape::microgpt;
   ApiError error(problem.status(), error_type_of(problem.status()), problem.what());
   send_error(exchange, problem.status() == 503 ? std::move(error).retry_after(1) : error);
   finish(exchange);

@@ -34,6 +34,7 @@ class Service {
   // By any thread.
   void handle(const HttpRequest& request, HttpReply& reply);
   void refuse(const HttpProblem& problem, const HttpRequest& request, HttpReply& reply);
+  void check_head(const HttpHead& head) const;  // throws HttpProblem: nobody without a key sends a body
 
   std::function<int()> connections = [] { return 0; };  // for /metrics
   // Can nobody but this machine reach it? Then what comes under a foreign name is refused (DNS rebinding) while no key

@@ -235,8 +235,8 @@ PieceFacts piece_facts(std::string_view model) {
   constexpr std::uint32_t kPieces = 1, kPieceType = 3, kTrainerSpec = 2, kModelType = 3;
   PieceFacts facts;
   for_each_field(model, [&](const ProtobufField& field) {
+    if (!field.is_message(kPieces) && !field.is_message(kTrainerSpec)) return;
     if (field.number == kPieces) facts.types.push_back(static_cast<std::int32_t>(TokenType::normal));
-    if (field.number != kPieces && field.number != kTrainerSpec) return;
     for_each_field(field.bytes, [&](const ProtobufField& inner) {
       if (field.number == kPieces && inner.number == kPieceType)
         facts.types.back() = static_cast<std::int32_t>(inner.varint);

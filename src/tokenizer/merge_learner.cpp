@@ -17,7 +17,7 @@ TokenId right_of(std::uint64_t pair) {
 
 }  // namespace
 
-MergeLearner::MergeLearner(std::vector<WordCounts::Word> words, const BpeSpec& spec,
+MergeLearner::MergeLearner(const std::vector<WordCounts::Word>& words, const BpeSpec& spec,
                            const BpeTrainOptions& options)
     : min_frequency_(std::max<std::uint64_t>(options.min_frequency, 1)), ties_(options.ties) {
   std::array<TokenId, 256> byte_ids{};

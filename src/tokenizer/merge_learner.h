@@ -18,7 +18,8 @@ namespace thimble {
 class MergeLearner {
  public:
   // `spec` holds special tokens and bytes.
-  MergeLearner(std::vector<WordCounts::Word> words, const BpeSpec& spec, const BpeTrainOptions& options);
+  MergeLearner(const std::vector<WordCounts::Word>& words, const BpeSpec& spec,
+               const BpeTrainOptions& options);
 
   // Appends one merge to spec.merges, and its token to spec.vocab if it is new. False: no pair is left that
   // is frequent enough.

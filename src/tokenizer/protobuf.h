@@ -9,8 +9,12 @@ namespace thimble {
 
 struct ProtobufField {
   std::uint32_t number = 0;
+  std::uint32_t wire = 0;    // 0 varint, 1 eight bytes, 2 string or message, 5 four bytes
   std::uint64_t varint = 0;  // of a number
-  std::string_view bytes;    // of a string or message
+  std::string_view bytes;    // of the rest
+
+  bool is_message(std::uint32_t with_number) const { return number == with_number && wire == 2; }
+  bool is_float(std::uint32_t with_number) const { return number == with_number && wire == 5; }
 };
 
 namespace detail {
@@ -35,7 +39,8 @@ void for_each_field(std::string_view message, Use&& use) {
     ProtobufField field;
     if (!detail::read_varint(message, tag)) return;
     field.number = static_cast<std::uint32_t>(tag >> 3);
-    switch (tag & 7) {
+    field.wire = static_cast<std::uint32_t>(tag & 7);
+    switch (field.wire) {
       case 0:
         if (!detail::read_varint(message, field.varint)) return;
         break;

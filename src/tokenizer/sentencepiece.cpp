@@ -25,7 +25,7 @@ NormalizerSettings read_normalizer_settings(std::string_view model) {
   constexpr std::uint32_t kNormalizerSpec = 3, kAddDummyPrefix = 3, kRemoveExtraWhitespaces = 4;
   NormalizerSettings settings;
   for_each_field(model, [&](const ProtobufField& field) {
-    if (field.number != kNormalizerSpec) return;
+    if (!field.is_message(kNormalizerSpec)) return;
     for_each_field(field.bytes, [&](const ProtobufField& inner) {
       if (inner.number == kAddDummyPrefix) settings.add_dummy_prefix = inner.varint != 0;
       if (inner.number == kRemoveExtraWhitespaces) settings.remove_extra_whitespaces = inner.varint != 0;
@@ -45,10 +45,14 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(std::string model, std::string_view name)
       : model_(std::move(model)), settings_(read_normalizer_settings(model_)) {
-    const auto status = processor_.LoadFromSerializedProto(model_);
-    check(status.ok(), "{} is neither a tokenizer.json nor a SentencePiece model: {}", name,
-          status.ToString());
+    const std::string problem = load();
+    check(problem.empty(), "{} is neither a tokenizer.json nor a SentencePiece model: {}", name, problem);
     check(processor_.GetPieceSize() > 0, "{}: the SentencePiece model has no pieces", name);
+    // The library knows more of protocol buffers than protobuf.h. A file where that matters was not written by it.
+    const auto readable = std::ssize(sentencepiece_scores(model_));
+    check(readable == processor_.GetPieceSize(),
+          "{}: expected the {} pieces that SentencePiece finds in the model, found {}", name,
+          processor_.GetPieceSize(), readable);
     finder_.emplace(control_tokens(processor_));
     auto id = [](int value) { return value < 0 ? std::nullopt : std::optional<TokenId>(value); };
     special_ = {id(processor_.bos_id()), id(processor_.eos_id()), id(processor_.unk_id()),
@@ -124,6 +128,15 @@ class SentencePieceTokenizer final : public Tokenizer {
     return static_cast<unsigned>(std::stoul(piece.substr(3, 2), nullptr, 16));
   }
 
+  std::string load() {
+    try {
+      const auto status = processor_.LoadFromSerializedProto(model_);
+      return status.ok() ? "" : status.ToString();
+    } catch (const std::exception& error) {  // of its trie: "zero-length key"
+      return error.what();
+    }
+  }
+
   void encode_plain(std::string_view text, std::vector<TokenId>& ids) const {
     check(text.size() <= kMaxTextBytes, Hint{"cut it into documents"},
           "a text of {} bytes is too long for SentencePiece; at most {}", text.size(), kMaxTextBytes);
@@ -149,11 +162,10 @@ std::vector<float> sentencepiece_scores(std::string_view model) {
   constexpr std::uint32_t kPieces = 1, kScore = 2;
   std::vector<float> scores;
   for_each_field(model, [&](const ProtobufField& field) {
-    if (field.number != kPieces) return;
+    if (!field.is_message(kPieces)) return;
     float score = 0;
     for_each_field(field.bytes, [&](const ProtobufField& inner) {
-      if (inner.number == kScore && inner.bytes.size() == sizeof score)
-        std::memcpy(&score, inner.bytes.data(), sizeof score);
+      if (inner.is_float(kScore)) std::memcpy(&score, inner.bytes.data(), sizeof score);
     });
     scores.push_back(score);
   });
@@ -168,7 +180,7 @@ bool sentencepiece_normalises(std::string_view model) {
   constexpr std::uint32_t kNormalizerSpec = 3, kPrecompiledCharsmap = 2;
   bool charsmap = false;
   for_each_field(model, [&](const ProtobufField& field) {
-    if (field.number != kNormalizerSpec) return;
+    if (!field.is_message(kNormalizerSpec)) return;
     for_each_field(field.bytes, [&](const ProtobufField& inner) {
       if (inner.number == kPrecompiledCharsmap) charsmap = !inner.bytes.empty();
     });

@@ -112,11 +112,21 @@ void look_at_data(const RunFacts& facts, Signs& signs) {
                           per_parameter, kFewTokensPerParameter));
 }
 
+bool ended_worse_than_it_began(const RunHistory& history) {
+  const auto validations = history.validations();
+  return validations.size() > 1 && validations.front().step == 0 &&
+         validations.back().loss > validations.front().loss;
+}
+
 void look_at_optimisation(const RunFacts& facts, Signs& signs) {
   const RunHistory& history = facts.history;
   const auto steps = static_cast<double>(history.steps());
   if (facts.diverged)
     signs.add(Limit::optimisation, Strength::strong, "the loss or the gradient was not finite");
+  if (ended_worse_than_it_began(history))
+    signs.add(Limit::optimisation, Strength::strong,
+              fmt::format("validation, at {:.4f}, is worse than before the first step, at {:.4f}",
+                          history.validations().back().loss, history.validations().front().loss));
   const double spikes = static_cast<double>(history.spikes());
   if (spikes > std::max(1.0, kManySpikes * steps))
     signs.add(Limit::optimisation, Strength::strong,
@@ -147,7 +157,8 @@ std::string advice_for(Limit limit, const RunFacts& facts) {
     case Limit::optimisation:
       break;
   }
-  if (facts.diverged || facts.history.spikes() > 0) return "a lower learning rate, a longer warm-up, or clip";
+  if (facts.diverged || facts.history.spikes() > 0 || ended_worse_than_it_began(facts.history))
+    return "a lower learning rate, a longer warm-up, or clip";
   return "more steps, a larger model, or another learning rate";
 }
 

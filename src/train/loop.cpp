@@ -156,12 +156,24 @@ class Trainer {
       check(around_.request.initial_weights.size() == model_.weights().size(),
             "[train] {} initial weights for {} parameters", around_.request.initial_weights.size(),
             model_.weights().size());
+      check_finite_weights();
       std::ranges::copy(around_.request.initial_weights, model_.weights().begin());
     }
     model_.weights_changed();
     averaging_.begin(model_.weights());
     state_.averaged = averaging_.count();
     state_.began_trained = !around_.request.initial_weights.empty();
+  }
+
+  void check_finite_weights() const {
+    const std::span<const float> weights = around_.request.initial_weights;
+    for (const Param& param : model_.params().all()) {
+      const auto values =
+          weights.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
+      check(std::ranges::all_of(values, [](float value) { return std::isfinite(value); }),
+            Hint{"the model is damaged, or its training diverged: start from another"},
+            "the weights to start from are not finite: {} holds NaN or infinity", param.name);
+    }
   }
 
   // Takes away what an older run left.
@@ -280,7 +292,8 @@ class Trainer {
                                  .qat_bits = report.qat_bits,
                                  .sizes = report.sizes ? &*report.sizes : nullptr});
     if (!report.result.updated)
-      return diverge(fmt::format("loss {}, gradient norm {}", report.result.loss, report.result.grad_norm));
+      return diverge(state_.step + 1,
+                     fmt::format("loss {}, gradient norm {}", report.result.loss, report.result.grad_norm));
     report.clipped = config_.train.clip > 0 && report.result.grad_norm > config_.train.clip;
     advance(report, started);
     const bool wanted = config_.train.val_every > 0 && state_.step % config_.train.val_every == 0;
@@ -338,9 +351,11 @@ class Trainer {
 
   Wishes wishes() const { return wishes_of_all(ranks_, around_.interrupt, around_.save_now); }
 
-  void diverge(const std::string& what) {
+  void diverge(std::int64_t step, const std::string& what) {
     result_.status = "diverged";
-    report_->warn(fmt::format("step {}: {}: not finite. The last good checkpoint stays.", state_.step, what));
+    const bool saved = std::filesystem::exists(around_.folder.last());
+    report_->warn(fmt::format("step {}: {}: not finite. {}", step, what,
+                              saved ? "The last good checkpoint stays." : "There is no checkpoint yet."));
   }
 
   // True if this is the best so far.
@@ -356,7 +371,7 @@ class Trainer {
     if (!score) return false;
     state_.validation_due = false;
     if (!std::isfinite(score->loss())) {
-      diverge(fmt::format("validation loss {}", score->loss()));
+      diverge(state_.step, fmt::format("validation loss {}", score->loss()));
       return false;
     }
     result_.val_loss = score->loss();
@@ -390,7 +405,7 @@ class Trainer {
     steps_->fetch();
     check_same_weights(ranks_, model_.weights(), state_.step);  // first: then all diverge, or none
     // A finite gradient can still push a weight over the edge.
-    if (!std::isfinite(cpu::sum_of_squares(model_.weights()))) return diverge("a weight");
+    if (!std::isfinite(cpu::sum_of_squares(model_.weights()))) return diverge(state_.step, "a weight");
     if (!ranks_.first()) return;
     around_.metrics.flush();
     result_.checkpoint =
@@ -469,7 +484,7 @@ class Trainer {
 };
 
 // Rank 0 opens the data first: it may have to make it. Then the others do, who find it made.
-TrainData open_on_all(const TrainRequest& request, const RunFolder& folder, const Log& log,
+TrainData open_on_all(const TrainRequest& request, const RunFolder& folder, FileOps& ops, const Log& log,
                       const ProgressOutput& progress, const Interrupt& interrupt) {
   Communicator& ranks = *request.ranks;
   OpenDataRequest open{.settings = request.source,
@@ -483,7 +498,7 @@ TrainData open_on_all(const TrainRequest& request, const RunFolder& folder, cons
   together(
       ranks, "rank 0 opens the data",
       [&] {
-        if (ranks.first()) data = open_train_data(open, log, progress, interrupt);
+        if (ranks.first()) data = open_train_data(open, ops, log, progress, interrupt);
       },
       Patience::endless);
   together(ranks, "opening the data", [&] {
@@ -492,7 +507,7 @@ TrainData open_on_all(const TrainRequest& request, const RunFolder& folder, cons
     check(is_data_folder(request.source.data) || is_data_folder(folder.data()),
           Hint{"the run's folder must lie on a disk that all machines share; or give --data shards"},
           "{} is not there", folder.data().string());
-    data = open_train_data(open, log, progress, interrupt);
+    data = open_train_data(open, ops, log, progress, interrupt);
   });
   return std::move(*data);
 }
@@ -542,7 +557,7 @@ TrainResult train(const TrainRequest& request, const Log& log, const ProgressOut
     metrics.emplace(ops, folder.metrics());  // from here on the folder is ours alone
     if (!request.resume && ranks.first()) folder.check_free(request.force);
   });
-  const TrainData data = open_on_all(request, folder, own_log, own_progress, interrupt);
+  const TrainData data = open_on_all(request, folder, ops, own_log, own_progress, interrupt);
   const Config config = settled_on_all(request);
   std::optional<Trainer> trainer;
   together(ranks, "making the model", [&] {

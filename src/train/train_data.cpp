@@ -4,6 +4,7 @@
 
 #include "base/digest.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "data/build.h"
 #include "data/data_folder.h"
 
@@ -14,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Text or chats to shards in `folder`.
-Manifest build_in(const fs::path& folder, const OpenDataRequest& request, const Log& log,
+Manifest build_in(const fs::path& folder, const OpenDataRequest& request, FileOps& ops, const Log& log,
                   const ProgressOutput& progress, const Interrupt& interrupt) {
   const DataSettings& settings = request.settings;
   BuildRequest build{.inputs = {settings.data.string()},
@@ -26,31 +27,31 @@ Manifest build_in(const fs::path& folder, const OpenDataRequest& request, const 
     build.val_fraction = settings.val_fraction;
   else
     build.val_inputs = {settings.val_data.string()};
-  return build_dataset(build, log, progress, &interrupt).manifest;
+  return build_dataset(build, ops, log, progress, &interrupt).manifest;
 }
 
 // The run's own shards stay as they are until it is known that the others are the same.
-void check_match(const DataFolder& built, const OpenDataRequest& request, const Log& log,
+void check_match(const DataFolder& built, const OpenDataRequest& request, FileOps& ops, const Log& log,
                  const ProgressOutput& progress, const Interrupt& interrupt) {
   fs::path other = built.path;
   other += ".named";
-  const Manifest named = build_in(other, request, log, progress, interrupt);
-  fs::remove_all(other);
+  const Manifest named = build_in(other, request, ops, log, progress, interrupt);
+  remove_all(ops, other);
   check(built.manifest && named.train == built.manifest->train && named.val == built.manifest->val,
         Hint{"leave out --data: the run has its own copy; --init starts a new run on other data"},
         "{} is not the data of the run", request.settings.data.string());
 }
 
 // The folder with the shards, made if need be.
-DataFolder folder_for(const OpenDataRequest& request, const Log& log, const ProgressOutput& progress,
-                      const Interrupt& interrupt) {
+DataFolder folder_for(const OpenDataRequest& request, FileOps& ops, const Log& log,
+                      const ProgressOutput& progress, const Interrupt& interrupt) {
   if (is_data_folder(request.settings.data)) return open_data_folder(request.settings.data);
   if (request.built == BuiltData::is_remade || !is_data_folder(request.build_in)) {
-    build_in(request.build_in, request, log, progress, interrupt);
+    build_in(request.build_in, request, ops, log, progress, interrupt);
     return open_data_folder(request.build_in);
   }
   DataFolder built = open_data_folder(request.build_in);
-  if (request.built == BuiltData::must_match) check_match(built, request, log, progress, interrupt);
+  if (request.built == BuiltData::must_match) check_match(built, request, ops, log, progress, interrupt);
   return built;
 }
 
@@ -63,9 +64,9 @@ std::string TrainData::digest() const {
   return digester.result().hex();
 }
 
-TrainData open_train_data(const OpenDataRequest& request, const Log& log, const ProgressOutput& progress,
-                          const Interrupt& interrupt) {
-  const DataFolder folder = folder_for(request, log, progress, interrupt);
+TrainData open_train_data(const OpenDataRequest& request, FileOps& ops, const Log& log,
+                          const ProgressOutput& progress, const Interrupt& interrupt) {
+  const DataFolder folder = folder_for(request, ops, log, progress, interrupt);
   check_tokenizer(folder, *request.tokenizer);
   const TokenMarks marks = TokenMarks::of(*request.tokenizer, folder.kind(), request.loss_on);
   TrainData data{

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "base/file_ops.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -40,7 +41,7 @@ struct OpenDataRequest {
   BuiltData built = BuiltData::is_remade;
 };
 
-TrainData open_train_data(const OpenDataRequest& request, const Log& log, const ProgressOutput& progress,
-                          const Interrupt& interrupt);
+TrainData open_train_data(const OpenDataRequest& request, FileOps& ops, const Log& log,
+                          const ProgressOutput& progress, const Interrupt& interrupt);
 
 }  // namespace thimble

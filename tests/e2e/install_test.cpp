@@ -1,5 +1,7 @@
 // What an installation holds, and that it works away from where it was built.
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
 
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
@@ -50,7 +52,7 @@ TEST(Install, PutsEverythingInItsPlaceAndRunsThere) {
        {"bin/thimble", "share/man/man1/thimble.1", "share/bash-completion/completions/thimble",
         "share/zsh/site-functions/_thimble", "share/fish/vendor_completions.d/thimble.fish",
         "share/doc/thimble/LICENSE", "share/doc/thimble/README.md", "share/doc/thimble/docs/design.md",
-        "share/doc/thimble/examples/names.sh"})
+        "share/doc/thimble/examples/names.sh", "share/doc/thimble/examples/thimble.service"})
     EXPECT_TRUE(fs::exists(folder / "p" / file)) << file;
   const RunResult version = run((folder / "p/bin/thimble").string(), {"--version"});
   EXPECT_EQ(version.out, run_binary({.arguments = {"--version"}}).out) << version;
@@ -104,6 +106,32 @@ TEST(Install, AsATarballRunsWhereItIsUnpacked) {
   EXPECT_NE(libraries.out.find((folder / "elsewhere").string()), std::string::npos) << libraries;
   const std::string line = libraries.out.substr(libraries.out.find("libdnnl"));
   EXPECT_NE(line.substr(0, line.find('\n')).find("/elsewhere/"), std::string::npos) << libraries;
+  // The plugin for ranks travels; Open MPI does not: it has to be the one that mpirun belongs to.
+  EXPECT_EQ(fs::exists(folder / "elsewhere/lib/libthimble_mpi.so"),
+            fs::exists(binary_path().parent_path() / "libthimble_mpi.so"));
+  EXPECT_EQ(run("bash", {"-c", "ls elsewhere/lib | grep -c '^libmpi'"}, folder.path()).out, "0\n");
+}
+
+// Of 100, which is no sandbox at all, systemd gives it 13.
+TEST(Install, TheExampleOfAServiceIsLockedDown) {
+  const fs::path unit = source_folder() / "packaging/thimble.service";
+  std::ifstream file(unit);
+  const std::string help = run_binary({.arguments = {"serve", "--help"}}).out;
+  int flags = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("ExecStart=")) continue;
+    std::istringstream words(line);
+    for (std::string word; words >> word;)
+      if (word.starts_with("--")) {
+        EXPECT_NE(help.find(word + " "), std::string::npos) << word;
+        ++flags;
+      }
+  }
+  EXPECT_GT(flags, 0);
+  const RunResult rated =
+      run("systemd-analyze", {"security", "--offline=true", "--threshold=20", "--no-pager", unit.string()});
+  if (rated.exit_code == 127) GTEST_SKIP() << "systemd-analyze is not installed";
+  EXPECT_EQ(rated.exit_code, 0) << rated;
 }
 
 // As root, in a Debian that has nothing: packaging/try_deb says what it tries.

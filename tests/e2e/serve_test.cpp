@@ -128,6 +128,63 @@ TEST_F(ServeCommand, TakesKeysFromFilesAndTheEnvironment) {
   for (const char* key : {"alpha", "beta"}) EXPECT_EQ(run.err.find(key), std::string::npos) << run.err;
 }
 
+// As under systemd's MemoryDenyWriteExecute=yes: oneDNN and PCRE2 compile at run time, and serving does without either.
+TEST_F(ServeCommand, RunsNoMemoryThatWasWritten) {
+  constexpr const char* kUnderMdwe =
+      "import ctypes, os, sys\n"
+      "if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) != 0: sys.exit(77)\n"
+      "os.execv(sys.argv[1], sys.argv[1:])";
+  const auto denied = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), {"python3", "-c", kUnderMdwe, binary_path().string()});
+    return run_program("/usr/bin/env", {.arguments = words});
+  };
+  std::string text;
+  for (int i = 0; i < 80; ++i)
+    text += fmt::format("{} one two three four five six seven eight nine ten\n", i);
+  folder_.write("text.txt", text);
+  const std::vector<std::string> train = {"train",       "--data",     path("text.txt"),
+                                          "--tokenizer", "bpe:270",    "-o",
+                                          path("t"),     "--layers",   "1",
+                                          "--dim",       "64",         "--heads",
+                                          "2",           "--kv-heads", "1",
+                                          "--context",   "64",         "--batch-tokens",
+                                          "64",          "--steps",    "1",
+                                          "--val-every", "0",          "--quiet",
+                                          "--force"};
+  const RunResult forbidden = denied(train);
+  if (forbidden.exit_code == 127 || forbidden.exit_code == 77)
+    GTEST_SKIP() << "no python3, or a kernel before 6.3";
+  const RunResult trained = run_binary({.arguments = train});
+  ASSERT_EQ(trained.exit_code, 0) << trained;
+  std::string prompt;
+  for (int i = 0; i < 5; ++i) prompt += "one two three ";
+  const RunResult said = denied({"generate", path("t"), prompt, "--max-tokens", "4", "--greedy"});
+  EXPECT_EQ(said.exit_code, 0) << said;
+  EXPECT_EQ(said.out,
+            run_binary({.arguments = {"generate", path("t"), prompt, "--max-tokens", "4", "--greedy"}}).out);
+}
+
+TEST_F(ServeCommand, WritesNoClientsControlCharactersIntoItsLog) {
+  const RunResult run = serve({"--log-prompts"}, SIGTERM, [](int port) {
+    EXPECT_EQ(
+        post(port, "/v1/completions", R"({"prompt":"\u009b31m\u001b[2J\nhello","max_tokens":1})").status,
+        200);
+    EXPECT_EQ(post(port, "/v1/completions", R"({"prompt":"a","\u009b31m\u001b[2J":1})").status, 400);
+  });
+  EXPECT_NE(run.err.find("hello"), std::string::npos) << run;
+  for (const char* control : {"\x1b", "\xC2\x9B"}) EXPECT_EQ(run.err.find(control), std::string::npos) << run;
+}
+
+TEST_F(ServeCommand, WarnsWhenEverybodyMayReadItsKeys) {
+  using std::filesystem::perms;
+  const std::filesystem::path keys = folder_.write("keys.txt", "alpha\n");
+  for (const bool open : {true, false}) {
+    std::filesystem::permissions(keys, perms::owner_read | (open ? perms::others_read : perms::none));
+    const RunResult run = serve({"--api-key-file", keys.string()}, SIGTERM, [](int) {});
+    EXPECT_EQ(run.err.find("chmod 600") != std::string::npos, open) << run;
+  }
+}
+
 TEST_F(ServeCommand, WarnsWhenEverybodyMayAsk) {
   const RunResult open = serve({"--host", "0.0.0.0"}, SIGTERM, [](int) {});
   EXPECT_NE(open.err.find("warning: 0.0.0.0:"), std::string::npos) << open;

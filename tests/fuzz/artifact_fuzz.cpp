@@ -3,8 +3,6 @@
 //
 // Digests would keep every mutation out, so they are made right. What does not begin like an artifact is
 // taken as the metadata of a small one.
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,16 +11,11 @@
 #include "base/error.h"
 #include "formats/artifact.h"
 #include "formats/artifact_parts.h"
+#include "targets.h"
+
+namespace thimble {
 
 namespace {
-
-using namespace thimble;
-
-void promise(bool kept, const char* what) {
-  if (kept) return;
-  std::fprintf(stderr, "broken promise: %s\n", what);
-  std::abort();
-}
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
@@ -31,7 +24,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
 // Small enough to be written again and again.
 constexpr std::int64_t kMostWritten = 20'000;
 
-void try_file(const std::string& file) {
+void try_artifact(const std::string& file) {
   std::optional<Artifact> artifact;
   try {
     artifact = read_artifact(bytes_of(file), "fuzz");
@@ -45,7 +38,8 @@ void try_file(const std::string& file) {
   std::string again;
   try {
     const auto head = artifact_head(artifact->model, artifact->tensors, artifact->rule, Codec::zlib);
-    again = write_artifact(head, code_weights(table, artifact->tensors, Codec::zlib));
+    const Codec codec = read_parts(bytes_of(file), "fuzz").back().codec;  // whatever there are
+    again = write_artifact(head, code_weights(table, artifact->tensors, codec));
   } catch (const Error&) {  // a tokenizer that is none
     return;
   }
@@ -81,18 +75,17 @@ void try_metadata(const std::string& metadata) {
   std::string parts;
   append_part({Codec::zlib, metadata.size(), metadata.empty() ? std::span<const std::byte>{} : stored},
               parts);
-  try_file(with_artifact_header(parts + rest));
+  try_artifact(with_artifact_header(parts + rest));
 }
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const std::string input(reinterpret_cast<const char*>(data), size);
-  if (!is_artifact(input)) {
-    try_metadata(input);
-    return 0;
-  }
-  try_file(input);
-  if (size >= kArtifactHeaderBytes) try_file(with_artifact_header(input.substr(kArtifactHeaderBytes)));
-  return 0;
+void fuzz_artifact(FuzzBytes bytes) {
+  const std::string input(text_of(bytes));
+  if (!is_artifact(input)) return try_metadata(input);
+  try_artifact(input);
+  if (input.size() >= kArtifactHeaderBytes)
+    try_artifact(with_artifact_header(input.substr(kArtifactHeaderBytes)));
 }
+
+}  // namespace thimble

@@ -1,7 +1,5 @@
 // Any bytes at all are refused with an Error or are a file that keeps its promises: every tensor can be read, and a model
 // that comes out of it has the size that its config says and gives the same weights when it is written again.
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,18 +8,13 @@
 #include "base/error.h"
 #include "formats/gguf_import.h"
 #include "formats/gguf_model.h"
+#include "targets.h"
+
+namespace thimble {
 
 namespace {
 
-using namespace thimble;
-
-void promise(bool kept, const char* what) {
-  if (kept) return;
-  std::fprintf(stderr, "broken promise: %s\n", what);
-  std::abort();
-}
-
-std::optional<GgufFile> parsed(std::span<const std::byte> bytes) {
+std::optional<GgufFile> gguf_in(std::span<const std::byte> bytes) {
   try {
     return GgufFile::view(bytes, "fuzz");
   } catch (const Error&) {
@@ -29,7 +22,7 @@ std::optional<GgufFile> parsed(std::span<const std::byte> bytes) {
   }
 }
 
-void read_tensors(const GgufFile& file) {
+void read_gguf_tensors(const GgufFile& file) {
   for (const GgufEntry& entry : file.entries()) {
     std::vector<float> values(static_cast<std::size_t>(entry.count()));
     file.read_f32(entry.name, values);
@@ -46,7 +39,7 @@ void write_settings_again(const GgufFile& file) {
       "settings come back");
 }
 
-void read_model(const GgufFile& file) {
+void read_gguf_model(const GgufFile& file) {
   std::optional<ModelFile> model;
   try {
     model = read_gguf(file);
@@ -63,12 +56,13 @@ void read_model(const GgufFile& file) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto file = parsed(std::as_bytes(std::span(data, size)));
-  if (!file) return 0;
-  read_tensors(*file);
+void fuzz_gguf(FuzzBytes bytes) {
+  const auto file = gguf_in(bytes);
+  if (!file) return;
+  read_gguf_tensors(*file);
   // general.alignment makes a file of settings alone something else.
   if (!file->find_setting("general.alignment")) write_settings_again(*file);
-  read_model(*file);
-  return 0;
+  read_gguf_model(*file);
 }
+
+}  // namespace thimble

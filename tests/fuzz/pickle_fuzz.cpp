@@ -1,18 +1,17 @@
 // Any bytes at all are refused with an Error or are the int8 state of this very model, in a pickle or in a torch
 // archive: then it can be written again, and reads back the same.
-#include <cstdio>
-#include <cstdlib>
 
 #include "base/error.h"
 #include "formats/int8_state.h"
 #include "formats/zip.h"
 #include "model/config_builder.h"
+#include "targets.h"
+
+namespace thimble {
 
 namespace {
 
-using namespace thimble;
-
-const ParamTable& table() {
+const ParamTable& pickled_table() {
   static const ParamTable made = [] {
     ConfigBuilder settings;
     settings.preset("golf-mlx");
@@ -26,26 +25,24 @@ const ParamTable& table() {
 void try_state(std::span<const std::byte> bytes) {
   std::vector<PackedTensor> tensors;
   try {
-    tensors = read_int8_state(bytes, "fuzz", table());
+    tensors = read_int8_state(bytes, "fuzz", pickled_table());
   } catch (const Error&) {
     return;
   }
-  const std::string again = int8_state(table(), tensors, PickledBy::numpy);
-  if (read_int8_state(std::as_bytes(std::span(again)), "again", table()) != tensors) {
-    std::fprintf(stderr, "broken promise: a state comes back\n");
-    std::abort();
-  }
+  const std::string again = int8_state(pickled_table(), tensors, PickledBy::numpy);
+  promise(read_int8_state(std::as_bytes(std::span(again)), "again", pickled_table()) == tensors,
+          "a state comes back");
 }
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto bytes = std::as_bytes(std::span(data, size));
+void fuzz_pickle(FuzzBytes bytes) {
   try_state(bytes);
   // The same as the pickle of an archive: few mutations keep a checksum.
   ZipWriter zip(64);
   zip.add("archive/data.pkl", bytes);
   const std::string archive = std::move(zip).finish();
   try_state(std::as_bytes(std::span(archive)));
-  return 0;
 }
+
+}  // namespace thimble

@@ -1,8 +1,6 @@
 // Any bytes at all are refused with an Error or are a file that keeps its promises: every tensor can be read,
 // and what is written again says the same.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,16 +9,11 @@
 #include "base/error.h"
 #include "formats/safetensors.h"
 #include "support/simulated_disk.h"
+#include "targets.h"
+
+namespace thimble {
 
 namespace {
-
-using namespace thimble;
-
-void promise(bool kept, const char* what) {
-  if (kept) return;
-  std::fprintf(stderr, "broken promise: %s\n", what);
-  std::abort();
-}
 
 bool is_ours(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   try {
@@ -79,7 +72,7 @@ void write_again(const SafetensorsFile& file) {
   }
 }
 
-void try_file(std::span<const std::byte> bytes) {
+void try_safetensors(std::span<const std::byte> bytes) {
   std::optional<SafetensorsFile> file;
   try {
     file = SafetensorsFile::view(bytes, "fuzz");
@@ -95,16 +88,17 @@ void try_file(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const auto bytes = std::as_bytes(std::span(data, size));
-  try_file(bytes);
+void fuzz_safetensors(FuzzBytes bytes) {
+  try_safetensors(bytes);
   // The same with the right length in front: few mutations of a header would keep it.
+  const std::size_t size = bytes.size();
   for (std::size_t header = size; header + 64 > size; --header) {
     std::vector<std::byte> file(8 + size);
     for (std::size_t i = 0; i < 8; ++i) file[i] = static_cast<std::byte>(header >> (8 * i));
     std::copy(bytes.begin(), bytes.end(), file.begin() + 8);
-    if (header == 0 || bytes[header - 1] == std::byte{'}'}) try_file(file);
+    if (header == 0 || bytes[header - 1] == std::byte{'}'}) try_safetensors(file);
     if (header == 0) break;
   }
-  return 0;
 }
+
+}  // namespace thimble

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "targets.h"
 #include "tokenizer/bpe_train.h"
 #include "tokenizer/patterns.h"
 #include "tokenizer/stream_decoder.h"
@@ -15,10 +16,6 @@
 
 namespace thimble {
 namespace {
-
-void require(bool ok) {
-  if (!ok) __builtin_trap();
-}
 
 std::unique_ptr<Tokenizer> trained(Pattern pattern) {
   WordCounts words;
@@ -31,22 +28,22 @@ std::unique_ptr<Tokenizer> trained(Pattern pattern) {
 
 void try_text(const Tokenizer& tokenizer, std::string_view text) {
   const std::vector<TokenId> ids = tokenizer.encode(text);
-  require(tokenizer.decode(ids) == text);
+  promise(tokenizer.decode(ids) == text, "text comes back");
   StreamDecoder stream(tokenizer);
   std::string shown;
   for (const TokenId id : ids) {
-    require(id > 0);  // never the special one
+    promise(id > 0, "text never becomes the special token");
     shown += stream.push(id);
   }
   shown += stream.finish();
   for (const char* p = shown.data(); p < shown.data() + shown.size();) {
     const Utf8Char c = decode_utf8(p, shown.data() + shown.size());
-    require(c.valid);
+    promise(c.valid, "what is shown is UTF-8");
     p += c.bytes;
   }
 }
 
-void try_file(std::string_view content) {
+void try_tokenizer_json(std::string_view content) {
   try {
     const auto tokenizer = load_tokenizer_bytes(std::string(content), "fuzz");
     const auto ids = tokenizer->encode("ab 12\xC3\xA9\xFF<s>\n", {.trusted = true, .add_special = true});
@@ -57,15 +54,10 @@ void try_file(std::string_view content) {
 }
 
 }  // namespace
-}  // namespace thimble
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace thimble;
-  const std::string_view input(reinterpret_cast<const char*>(data), size);
-  if (input.starts_with('{')) {
-    try_file(input);
-    return 0;
-  }
+void fuzz_tokenizer(FuzzBytes bytes) {
+  const std::string_view input = text_of(bytes);
+  if (input.starts_with('{')) return try_tokenizer_json(input);
   static const auto tokenizers = [] {
     std::vector<std::unique_ptr<Tokenizer>> all;
     for (const Pattern pattern : {Pattern::gpt2, Pattern::llama3, Pattern::qwen2, Pattern::o200k})
@@ -74,5 +66,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return all;
   }();
   for (const auto& tokenizer : tokenizers) try_text(*tokenizer, input);
-  return 0;
 }
+
+}  // namespace thimble

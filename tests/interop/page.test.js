@@ -352,6 +352,25 @@ test('hostile tokens, errors and names stay text', needs_browser, () => on(chatt
   await assert_only_text(page, '#turns');
 }));
 
+// Should a slip ever let an answer in as HTML, the policy still runs nothing of it.
+test('the policy stops what the page would let through', needs_browser, () => on(chatty, { expected: /Content Security Policy/ }, async (page) => {
+  const refused = await page.evaluate(async () => {
+    const violations = [];
+    document.addEventListener('securitypolicyviolation', (event) => violations.push(event.effectiveDirective));
+    const place = document.getElementById('turns').appendChild(document.createElement('li'));
+    place.innerHTML = '<img src="data:,x" onerror="window.hacked=1"><a id="link" href="javascript:window.hacked=2">a</a>' +
+      '<iframe srcdoc="<script>parent.hacked=3</scr' + 'ipt>"></iframe><p id="styled" style="position:fixed">b</p>';
+    place.append(Object.assign(document.createElement('script'), { textContent: 'window.hacked=4' }));
+    document.getElementById('link').click();
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    return { violations, hacked: window.hacked, position: getComputedStyle(document.getElementById('styled')).position };
+  });
+  assert.equal(refused.hacked, undefined);
+  assert.equal(refused.position, 'static');
+  for (const directive of ['script-src-attr', 'script-src-elem', 'style-src-attr'])
+    assert.ok(refused.violations.includes(directive), `${directive} in ${refused.violations}`);
+}));
+
 const phone = { viewport: { width: 360, height: 740 }, hasTouch: true };
 test('a phone shows all of it, nothing too wide', needs_browser, () => on(endless, phone, async (page) => {
   assert.ok(await overflow(page) <= 0);

@@ -2,7 +2,7 @@
 // Screenshots go to build/page.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { appendFileSync, readFileSync, readdirSync } from 'node:fs';
+import { appendFileSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
@@ -13,14 +13,14 @@ import { faint_texts, launch, no_browser, overflow, photograph, with_page } from
 import { eventually, remove, temporary_folder } from './server.js';
 import { binary, thimble } from './thimble.js';
 
-const folder = temporary_folder(), needs_browser = { skip: no_browser, timeout: 120_000 };
+const folder = temporary_folder(), children = [], needs_browser = { skip: no_browser, timeout: 120_000 };
 const hostile = '</p></section><script>document.title = "mine"</script><img src=x onerror="document.title=1"><b>bold</b>';
 let browser;
 
 const settings = ['context=64', 'layers=2', 'dim=64', 'heads=4', 'kv_heads=2', 'head_dim=0', 'mlp_hidden=128', 'batch_tokens=512',
   'val_every=20', 'val_tokens=2000', 'dtype=f32', 'prime_steps=0'].flatMap((setting) => ['--set', setting]);
-const words = (run, ...more) => ['train', '--preset', 'quick', '--data', join(folder, 'tales.txt'), '-o', join(folder, run),
-  '--threads', '2', '-q', ...settings, ...more];
+const words = (run, ...more) => ['train', '--preset', 'quick', ...(more.includes('--data') ? [] : ['--data', join(folder, 'tales.txt')]),
+  '-o', join(folder, run), '--threads', '2', '-q', ...settings, ...more];
 
 function succeed(...command) {
   const { exit_code, stdout, stderr } = thimble(...command);
@@ -36,6 +36,7 @@ before(async () => {
 });
 after(async () => {
   await browser?.close();
+  for (const child of children) child.kill('SIGKILL');  // those that a failed test left behind
   remove(folder);
 });
 
@@ -100,6 +101,34 @@ test('what a model said is text', needs_browser, async () => {
     assert.match(await page.title(), /^hostile/);
     assert.equal(await page.locator('.said').last().textContent(), hostile + hostile);
     assert.equal(await page.locator('#samples script, #samples img, #samples b').count(), 0);
+  });
+});
+
+// A text of nothing but markup: what a model of it says is markup, too. The folder's name is the run's name.
+test('a hostile model under a hostile name: nothing of it runs, live or in the report', needs_browser, async () => {
+  const name = '<img src=x onerror=document.title=1>', said = '<script>document.title="mine"</script><img src=x onerror=document.title=2>';
+  writeFileSync(join(folder, 'hostile.txt'), `${said}\n`.repeat(1500));
+  const run = await train_with_dashboard(name, '--steps', '100000', '--data', join(folder, 'hostile.txt'), '--set', 'val_every=100');
+  const clean = async (page, status) => {
+    assert.equal(await page.locator('section script, section img, section [onerror]').count(), 0);
+    assert.equal(await page.title(), `${name} - thimble`);
+    assert.equal(await page.textContent('h1'), name);
+    assert.equal(await page.textContent('.status'), status);
+  };
+  await with_page(browser, run.url, {}, async (page) => {
+    await eventually('it says what it learned', async () =>
+      (await page.locator('.said').allTextContents()).some((text) => text.includes('<script>') && text.includes('<img')), 60);
+    await clean(page, 'training');
+    run.child.kill('SIGINT');
+    await page.getByText('training ended').waitFor();
+    await clean(page, 'interrupted');
+  });
+  assert.equal(await run.ended, 130, run.said());
+  await with_page(browser, file(name, 'report.html'), {}, (page) => clean(page, 'interrupted'));
+  succeed('plot', join(folder, name), join(folder, 'a'), '-o', join(folder, 'hostile.html'));
+  await with_page(browser, file('hostile.html'), {}, async (page) => {
+    assert.equal(await page.locator('section script, section img, section [onerror]').count(), 0);
+    assert.ok((await page.textContent('body')).includes(name));
   });
 });
 
@@ -170,6 +199,7 @@ test('colours of curves can be told apart by everybody, on both papers', () => {
 async function train_with_dashboard(run, ...more) {
   const command = words(run, '--dashboard', '0', ...more).filter((word) => word !== '-q');
   const child = spawn(binary, command, { stdio: ['ignore', 'pipe', 'pipe'] });
+  children.push(child);
   const ended = new Promise((resolve) => child.once('exit', (code, signal) => resolve(code ?? signal)));
   let said = '';
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (data) => { said += data; });

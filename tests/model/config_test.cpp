@@ -211,9 +211,31 @@ TEST(Settings, ErrorsNameFileLineAndKey) {
   EXPECT_EQ(
       complaint_of("[model]\ndim = 512\n"),
       "run/config.toml:1: model holds a table, expected one value / settings are plain lines: key = value");
+  EXPECT_EQ(
+      complaint_of("dim = 512 # [\n  dim = [1, 2]\n"),
+      "run/config.toml:2: dim holds a list, expected one value / settings are plain lines: key = value");
+  EXPECT_EQ(
+      complaint_of("dim = {a = 1}\n"),
+      "run/config.toml:1: dim holds a table, expected one value / settings are plain lines: key = value");
+  EXPECT_EQ(
+      complaint_of("dim = 1979-05-27\n"),
+      "run/config.toml:1: dim holds a date, expected one value / settings are plain lines: key = value");
   EXPECT_TRUE(complaint_of("dim = 512\ndim = 256\n").starts_with("run/config.toml:2: "));
   EXPECT_TRUE(complaint_of("dim = \n").starts_with("run/config.toml:1: "));
   EXPECT_TRUE(complaint_of(std::string(100000, '[')).starts_with("run/config.toml:1: "));
+}
+
+// What the fuzzer made of toml++.
+TEST(Settings, BrokenTablesAndForeignLettersAreNoTrap) {
+  const auto complaint_of = [](std::string_view text) {
+    return complaint([&] { ConfigBuilder().toml(text, "c"); });
+  };
+  EXPECT_EQ(complaint_of("dim = 64  # \xC3\xA9, \xFF and [more]\n"), "fine");
+  EXPECT_EQ(complaint_of("mlp = \"relu2\"  # a \"quoted\" # {word}\n"), "fine");
+  EXPECT_TRUE(complaint_of("mlp\xC3\x96lu2\n").starts_with("c:1: "));
+  EXPECT_TRUE(complaint_of("mlp = \"relu\xC3\x96\"\n").starts_with("c:1: mlp takes "));
+  EXPECT_TRUE(complaint_of("a.b = 1\n[ {y = 9820-05-27\n").starts_with("c:2: "));
+  EXPECT_TRUE(complaint_of("\"#\" = [ {\n").starts_with("c:1: "));
 }
 
 TEST(Settings, WrongAssignmentsAreExplained) {

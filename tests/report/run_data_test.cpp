@@ -66,6 +66,41 @@ TEST(RunFollower, StartsOverWhereAResumedRunRewroteItsPast) {
     EXPECT_EQ(follower.data().steps[i].step, static_cast<std::int64_t>(i + 1)) << "each step once";
 }
 
+TEST(RunFollower, IsBoundedAndLosesNeitherASpikeNorTheBest) {
+  constexpr int kSteps = 4000, kSpike = 777, kBest = 1230;
+  const TempFolder folder;
+  std::string metrics = start_line();
+  for (int step = 1; step <= kSteps; ++step) {
+    metrics += step_line(step, step == kSpike ? 99 : 2 + step % 7 / 10.0);
+    if (step % 10 != 0) continue;
+    metrics += validation_line(step, step == kBest ? 1 : 2);
+    for (const char* text : {"one", "two"})
+      metrics += Json::object().set("event", "sample").set("step", step).set("text", text).dump() + "\n";
+  }
+  const auto path = write_run(folder, {});
+  folder.write("run/metrics.jsonl", metrics);
+  const RunData whole = read_run(path);
+  ASSERT_EQ(whole.steps.size(), static_cast<std::size_t>(kSteps));
+  RunFollower follower(path, 300);
+  const RunData& run = follower.refresh();
+  EXPECT_LE(run.steps.size(), 300u);
+  EXPECT_GE(run.steps.size(), 100u);
+  EXPECT_LE(run.validations.size(), 300u);
+  EXPECT_LE(run.samples.size(), 258u);
+  EXPECT_EQ(run.steps.front().step, 1);
+  for (std::size_t back = 1; back <= 50; ++back)
+    EXPECT_EQ(run.steps[run.steps.size() - back].step, kSteps + 1 - static_cast<int>(back));
+  EXPECT_TRUE(std::ranges::is_sorted(run.steps, {}, &StepPoint::step));
+  EXPECT_EQ(std::ranges::count(run.steps, kSpike, &StepPoint::step), 1);
+  EXPECT_EQ(run.best_validation()->step, kBest);
+  EXPECT_EQ(run.final_train_loss(), whole.final_train_loss());
+  EXPECT_EQ(run.tokens_per_second(), whole.tokens_per_second());
+  for (std::size_t i = 0; i < run.samples.size(); i += 2)  // a step's texts stay together
+    EXPECT_EQ(run.samples[i].step, run.samples[i + 1].step);
+  EXPECT_EQ(run.samples.front().step, 10);
+  EXPECT_EQ(run.samples.back().step, kSteps);
+}
+
 TEST(Curve, IsOverStepsTokensOrSeconds) {
   const TempFolder folder;
   const RunData run = read_run(write_run(folder, {}));

@@ -43,8 +43,11 @@ inline std::ostream& operator<<(std::ostream& out, const HttpAnswer& answer) {
 
 class HttpClient {
  public:
-  explicit HttpClient(int port, double timeout_seconds = 20) : timeout_(timeout_seconds) {
+  // `receive_bytes`: that the system keeps for it unread; 0: as many as it likes.
+  explicit HttpClient(int port, double timeout_seconds = 20, int receive_bytes = 0)
+      : timeout_(timeout_seconds) {
     socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (receive_bytes > 0) setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<std::uint16_t>(port));

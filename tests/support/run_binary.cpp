@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -129,7 +130,7 @@ class Child {
 
  private:
   void send_signals() {
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
+    const double seconds = seconds_since_start();
     if (seconds > options_.timeout_seconds && !result_.timed_out) {
       result_.timed_out = true;
       kill(-id_, SIGKILL);  // the whole group: its children hold our pipes open
@@ -143,11 +144,24 @@ class Child {
   void exchange() {
     std::array<pollfd, 3> streams = {pollfd{in_.number(), POLLOUT, 0}, pollfd{out_.number(), POLLIN, 0},
                                      pollfd{err_.number(), POLLIN, 0}};  // poll skips negative numbers
-    constexpr int kTickMilliseconds = 10;
-    if (poll(streams.data(), streams.size(), kTickMilliseconds) <= 0) return;
+    const timespec tick = until_next_look();
+    if (ppoll(streams.data(), streams.size(), &tick, nullptr) <= 0) return;
     if (streams[0].revents) feed();
     if (streams[1].revents) drain(out_, result_.out);
     if (streams[2].revents) drain(err_, result_.err);
+  }
+
+  // To the microsecond: a kill that only ever comes on a tick would miss whatever lies between two.
+  timespec until_next_look() const {
+    constexpr double kTickSeconds = 0.01;
+    double seconds = kTickSeconds;
+    if (options_.signal != 0 && !signalled_)
+      seconds = std::clamp(options_.signal_after_seconds - seconds_since_start(), 0.0002, kTickSeconds);
+    return {.tv_sec = 0, .tv_nsec = static_cast<long>(seconds * 1e9)};
+  }
+
+  double seconds_since_start() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();
   }
 
   void feed() {

@@ -1,7 +1,10 @@
 #include "support/simulated_disk.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
 #include <limits>
 #include <stdexcept>
 
@@ -17,7 +20,63 @@ std::string parent_of(const std::filesystem::path& path) {
   return normal(folder_of(path));
 }
 
+bool is_below(const std::string& path, const std::string& folder) {
+  return path.size() > folder.size() && path.starts_with(folder) && path[folder.size()] == '/';
+}
+
+std::string bytes_of(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// A name, and what is below it if it is a folder's.
+void move_tree(std::map<std::string, int>& names, const std::string& from, const std::string& to) {
+  std::map<std::string, int> moved;
+  std::erase_if(names, [&](const auto& name) {
+    if (name.first != from && !is_below(name.first, from)) return false;
+    moved[to + name.first.substr(from.size())] = name.second;
+    return true;
+  });
+  for (const auto& [path, id] : moved) names[path] = id;
+}
+
 }  // namespace
+
+SimulatedDisk SimulatedDisk::copy_of(const Path& folder) {
+  SimulatedDisk disk;
+  for (Path above = folder; above.has_relative_path(); above = above.parent_path()) disk.put_folder(above);
+  std::map<ino_t, Path> known;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.is_directory()) {
+      disk.put_folder(entry.path());
+      continue;
+    }
+    struct stat status {};
+    if (::stat(entry.path().c_str(), &status) != 0) throw FileError("look at", entry.path(), errno);
+    if (const auto same = known.find(status.st_ino); same != known.end())
+      disk.put_link(same->second, entry.path());
+    else
+      disk.put(entry.path(), bytes_of(entry.path()));
+    known.emplace(status.st_ino, entry.path());
+  }
+  return disk;
+}
+
+void SimulatedDisk::write_out(const Path& folder) const {
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    std::filesystem::remove_all(entry.path());
+  std::map<int, Path> written;
+  for (const auto& [path, id] : names_) {  // a folder sorts before what is in it
+    if (!is_below(path, normal(folder))) continue;
+    if (inodes_.at(id).folder)
+      std::filesystem::create_directory(path);
+    else if (const auto same = written.find(id); same != written.end())
+      std::filesystem::create_hard_link(same->second, path);
+    else
+      std::ofstream(path, std::ios::binary) << inodes_.at(id).content;
+    written.emplace(id, path);
+  }
+}
 
 void SimulatedDisk::put_folder(const Path& path) {
   names_[normal(path)] = names_on_disk_[normal(path)] = new_inode(true);
@@ -128,20 +187,26 @@ std::size_t SimulatedDisk::count_names(int inode) const {
 }
 
 bool SimulatedDisk::FolderChange::apply(Names& names) const {
-  if (!drops.empty()) {
-    const auto found = names.find(drops);
-    if (found == names.end() || found->second != inode) return false;
+  if (drops.empty()) return names.emplace(adds, inode).second;
+  const auto found = names.find(drops);
+  if (found == names.end() || found->second != inode) return false;
+  if (adds.empty()) {
     names.erase(found);
-  } else if (names.contains(adds)) {
-    return false;
+  } else if (!swaps) {
+    names.erase(adds);
+    move_tree(names, drops, adds);
+  } else {
+    if (!names.contains(adds)) return false;
+    const std::string aside = drops + "\n";
+    move_tree(names, drops, aside);
+    move_tree(names, adds, drops);
+    move_tree(names, aside, adds);
   }
-  if (!adds.empty()) names[adds] = inode;
   return true;
 }
 
-void SimulatedDisk::change_folder(const Path& folder, const std::string& drops, const std::string& adds,
-                                  int inode) {
-  unsynced_changes_.push_back({normal(folder), drops, adds, inode});
+void SimulatedDisk::change_folder(const FolderChange& change) {
+  unsynced_changes_.push_back(change);
   if (!unsynced_changes_.back().apply(names_)) throw std::logic_error("the simulated disk is broken");
 }
 
@@ -155,13 +220,15 @@ PathKind SimulatedDisk::kind(const Path& path) {
 FileHandle SimulatedDisk::open_for_writing(const Path& path) {
   begin("write", path);
   if (!in_folder(path)) throw FileError("write", path, ENOENT);
-  if (find(path) < 0) change_folder(folder_of(path), "", normal(path), new_inode(false));
+  if (find(path) < 0) change_folder({parent_of(path), "", normal(path), new_inode(false)});
   return open(path, inode_of("write", path));
 }
 
 FileHandle SimulatedDisk::open_for_reading(const Path& path) {
   begin("read", path);
-  return open(path, inode_of("read", path));
+  const int id = find(path);  // a folder, too: it can be locked
+  if (id < 0) throw FileError("read", path, ENOENT);
+  return open(path, id);
 }
 
 bool SimulatedDisk::try_lock(const FileHandle& file) noexcept {
@@ -176,7 +243,7 @@ NameState SimulatedDisk::name_state(const FileHandle& file) {
   begin("look at", file.path);
   const int id = handles_.at(file.id).inode;
   if (find(file.path) != id) return NameState::moved;
-  return count_names(id) == 1 ? NameState::only : NameState::shared;
+  return count_names(id) == 1 && !inodes_.at(id).folder ? NameState::only : NameState::shared;
 }
 
 void SimulatedDisk::truncate(const FileHandle& file, std::uint64_t bytes) {
@@ -226,13 +293,22 @@ void SimulatedDisk::close(const FileHandle& file) noexcept {
 
 void SimulatedDisk::rename(const Path& from, const Path& to) {
   begin("rename", to);
-  const int id = inode_of("rename", from);
+  const int id = find(from);
+  if (id < 0) throw FileError("rename", to, ENOENT);
   if (parent_of(from) != parent_of(to))
     throw std::logic_error("the simulated disk renames within a folder only");
   const int replaced = find(to);
   if (replaced >= 0 && inodes_.at(replaced).folder) throw FileError("rename", to, EISDIR);
   if (replaced == id) return;  // as POSIX has it: two names of one file both stay
-  change_folder(folder_of(to), normal(from), normal(to), id);
+  change_folder({parent_of(to), normal(from), normal(to), id});
+}
+
+void SimulatedDisk::exchange(const Path& a, const Path& b) {
+  begin("exchange", b);
+  if (find(a) < 0 || find(b) < 0) throw FileError("exchange", b, ENOENT);
+  if (parent_of(a) != parent_of(b))
+    throw std::logic_error("the simulated disk exchanges within a folder only");
+  change_folder({parent_of(b), normal(a), normal(b), find(a), true});
 }
 
 void SimulatedDisk::link(const Path& existing, const Path& name) {
@@ -241,12 +317,16 @@ void SimulatedDisk::link(const Path& existing, const Path& name) {
   if (link_code_ != 0) throw FileError("link", name, link_code_);
   if (!in_folder(name)) throw FileError("link", name, ENOENT);
   if (find(name) >= 0) throw FileError("link", name, EEXIST);
-  change_folder(folder_of(name), "", normal(name), id);
+  change_folder({parent_of(name), "", normal(name), id});
 }
 
 void SimulatedDisk::remove(const Path& path) {
   begin("remove", path);
-  change_folder(folder_of(path), normal(path), "", inode_of("remove", path));
+  const int id = find(path);
+  if (id < 0) throw FileError("remove", path, ENOENT);
+  const auto inside = [&](const auto& name) { return is_below(name.first, normal(path)); };
+  if (std::ranges::any_of(names_, inside)) throw FileError("remove", path, ENOTEMPTY);
+  change_folder({parent_of(path), normal(path), "", id});
 }
 
 void SimulatedDisk::sync_folder(const Path& path) {
@@ -262,7 +342,7 @@ void SimulatedDisk::make_folder(const Path& path) {
   begin("make_folder", path);
   if (!in_folder(path)) throw FileError("make_folder", path, ENOENT);
   if (find(path) >= 0) throw FileError("make_folder", path, EEXIST);
-  change_folder(folder_of(path), "", normal(path), new_inode(true));
+  change_folder({parent_of(path), "", normal(path), new_inode(true)});
 }
 
 // A file in a folder that was lost is lost.
@@ -276,15 +356,38 @@ std::vector<SimulatedDisk::Names> SimulatedDisk::possible_names() const {
   if (unsynced_changes_.size() > kMostChanges) throw std::logic_error("too many changes to try every subset");
   std::set<Names> possible;
   for (unsigned subset = 0; subset < 1u << unsynced_changes_.size(); ++subset) {
+    std::vector<bool> happened(unsynced_changes_.size());
+    for (std::size_t i = 0; i < happened.size(); ++i) happened[i] = subset >> i & 1;
     Names names = names_on_disk_;
-    bool sensible = true;
-    for (std::size_t i = 0; i < unsynced_changes_.size() && sensible; ++i)
-      if (subset >> i & 1) sensible = unsynced_changes_[i].apply(names);
-    if (!sensible) continue;
-    drop_unreachable(names);
-    possible.insert(std::move(names));
+    if (applied(names, happened)) possible.insert(std::move(names));
   }
   return {possible.begin(), possible.end()};
+}
+
+// False: it cannot have been so.
+bool SimulatedDisk::applied(Names& names, const std::vector<bool>& happened) const {
+  for (std::size_t i = 0; i < happened.size(); ++i)
+    if (happened[i] && !unsynced_changes_[i].apply(names)) return false;
+  drop_unreachable(names);
+  return true;
+}
+
+// None of the changes, all, all but one, only the first so many.
+std::set<SimulatedDisk::Names> SimulatedDisk::extreme_names() const {
+  const std::size_t count = unsynced_changes_.size();
+  std::set<Names> possible;
+  const auto add = [&](const std::vector<bool>& happened) {
+    Names names = names_on_disk_;
+    if (applied(names, happened)) possible.insert(std::move(names));
+  };
+  for (std::size_t i = 0; i <= count; ++i) {
+    std::vector<bool> first(count, false), all_but(count, true);
+    std::fill_n(first.begin(), i, true);
+    if (i < count) all_but[i] = false;
+    add(first);
+    add(all_but);
+  }
+  return possible;
 }
 
 std::set<std::string> SimulatedDisk::possible_contents(const Inode& inode) {
@@ -335,6 +438,30 @@ std::vector<SimulatedDisk> SimulatedDisk::after_power_loss() const {
     for (const auto& contents : combinations) disks.push_back(rebooted(names, contents));
   }
   return disks;
+}
+
+std::vector<SimulatedDisk> SimulatedDisk::some_after_power_loss(std::size_t most) const {
+  std::vector<SimulatedDisk> disks;
+  for (const Names& names : extreme_names())
+    for (const double part : {0.0, 0.5, 1.0}) {  // of what was written since the last sync
+      std::map<int, std::string> contents;
+      for (const auto& [path, id] : names) {
+        const Inode& inode = inodes_.at(id);
+        std::string& content = contents[id] = inode.on_disk;
+        if (!inode.unsynced || part == 0) continue;
+        const auto same = static_cast<std::size_t>(std::ranges::mismatch(inode.content, inode.on_disk).in1 -
+                                                   inode.content.begin());
+        const auto kept =
+            same + static_cast<std::size_t>(part * static_cast<double>(inode.content.size() - same));
+        content = inode.content.substr(0, kept) + std::string(inode.content.size() - kept, '\0');
+      }
+      disks.push_back(rebooted(names, contents));
+    }
+  // Spread over all of them: neighbours are alike.
+  std::vector<SimulatedDisk> chosen;
+  const std::size_t count = std::min(most, disks.size());
+  for (std::size_t i = 0; i < count; ++i) chosen.push_back(std::move(disks[i * disks.size() / count]));
+  return chosen;
 }
 
 }  // namespace thimble

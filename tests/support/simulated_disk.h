@@ -35,6 +35,11 @@ class SimulatedDisk final : public FileOps {
 
   SimulatedDisk() { put_folder("/"); }
 
+  // All that is below a folder of the real disk.
+  static SimulatedDisk copy_of(const Path& folder);
+  // The other way: the folder on the real disk gets what is here, and nothing else.
+  void write_out(const Path& folder) const;
+
   // What is on the disk before the story begins.
   void put_folder(const Path& path);
   void put(const Path& path, std::string_view content);
@@ -55,6 +60,8 @@ class SimulatedDisk final : public FileOps {
 
   // Every state the disk may be found in if the power goes now. Exhaustive, so only for files of a few bytes.
   std::vector<SimulatedDisk> after_power_loss() const;
+  // Up to `most` of them, the extremes first: for files of any size.
+  std::vector<SimulatedDisk> some_after_power_loss(std::size_t most) const;
 
   PathKind kind(const Path& path) override;
   FileHandle open_for_writing(const Path& path) override;
@@ -67,6 +74,7 @@ class SimulatedDisk final : public FileOps {
   void sync(const FileHandle& file) override;
   void close(const FileHandle& file) noexcept override;
   void rename(const Path& from, const Path& to) override;
+  void exchange(const Path& a, const Path& b) override;
   void link(const Path& existing, const Path& name) override;
   void remove(const Path& path) override;
   void sync_folder(const Path& path) override;
@@ -86,6 +94,7 @@ class SimulatedDisk final : public FileOps {
     std::string folder;
     std::string drops, adds;  // a path, or empty
     int inode;
+    bool swaps = false;  // the two names change places
 
     bool apply(Names& names) const;  // false: cannot have happened
   };
@@ -98,7 +107,7 @@ class SimulatedDisk final : public FileOps {
   void begin(std::string_view action, const Path& path);
   bool begin_quietly(std::string_view action, const Path& path) noexcept;
   bool log_operation(std::string_view action, const Path& path);
-  void change_folder(const Path& folder, const std::string& drops, const std::string& adds, int inode);
+  void change_folder(const FolderChange& change);
   int find(const Path& path) const;  // inode, or -1
   bool in_folder(const Path& path) const;
   int inode_of(std::string_view action, const Path& path) const;
@@ -106,6 +115,8 @@ class SimulatedDisk final : public FileOps {
   FileHandle open(const Path& path, int inode);
   std::size_t count_names(int inode) const;
   std::vector<Names> possible_names() const;
+  std::set<Names> extreme_names() const;
+  bool applied(Names& names, const std::vector<bool>& happened) const;
   static void drop_unreachable(Names& names);
   static std::set<std::string> possible_contents(const Inode& inode);
   SimulatedDisk rebooted(const Names& names, const std::map<int, std::string>& contents) const;

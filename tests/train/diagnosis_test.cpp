@@ -121,6 +121,17 @@ TEST(Diagnosis, SpikesClippingAndAGrowingGradientAreOptimisation) {
   EXPECT_TRUE(says(diagnosis, "clipped in 75 %"));
 }
 
+TEST(Diagnosis, ARunThatEndsWorseThanItBeganIsOptimisation) {
+  Made run([](int) { return StepRecord{.loss = 800, .grad_norm = 1, .seconds = 1}; });
+  run.history.add_validation(0, 5.5);
+  run.history.add_validation(1000, 820);
+  const Diagnosis diagnosis = run.diagnosis();
+  EXPECT_EQ(diagnosis.limit, Limit::optimisation);
+  EXPECT_TRUE(says(diagnosis, "validation, at 820.0000, is worse than before the first step, at 5.5000"))
+      << diagnosis.text();
+  EXPECT_NE(diagnosis.advice.find("a lower learning rate"), std::string::npos);
+}
+
 TEST(Diagnosis, DivergenceComesFirstWhateverElseIsTrue) {
   Made run;
   run.facts.tokens_seen = 100000000;

@@ -1,0 +1,21 @@
+// Apart from model_file.cpp: whoever only reads files, the fuzzers above all, links no engine.
+#include <algorithm>
+
+#include "formats/model_file.h"
+#include "model/stored_weights.h"
+
+namespace thimble {
+
+Model make_model(const ModelFile& file, const Context& context, DType dtype) {
+  const ModelConfig& config = file.config.model;
+  if (file.stored) {
+    const auto stored_as = context.device() == Device::cpu ? stored_for_rows : stored_for_card;
+    return {config, context, dtype, stored_as(ParamTable(config), file.stored, dtype)};
+  }
+  Model model(config, context, dtype);
+  std::ranges::copy(file.weights, model.weights().begin());
+  model.weights_changed();
+  return model;
+}
+
+}  // namespace thimble

@@ -1,0 +1,46 @@
+// Every file of the product is written through base/file_ops.h: what is tested there then holds everywhere.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+
+#include "support/run_binary.h"
+
+namespace thimble {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Places that may, each with its reason.
+const std::set<std::string> kAllowed = {
+    "base/file_ops.cpp",        // this is the way
+    "base/temporary_folder.h",  // gone with the process that made it
+    "cli/console.cpp",          // /dev/null in the place of a stream that is closed
+    "cli/line_history.cpp",     // several processes append at once: O_APPEND. A line that was cut is skipped
+    "train/new_folder.h",       // takes away what a failed start made
+};
+
+TEST(OneWayToWrite, NothingGoesRoundTheLayerOfFiles) {
+  int seen = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(source_folder() / "src")) {
+    const std::string extension = entry.path().extension().string();
+    if (extension != ".cpp" && extension != ".h" && extension != ".cu" && extension != ".cuh") continue;
+    const std::string name = fs::relative(entry.path(), source_folder() / "src").string();
+    ++seen;
+    if (kAllowed.contains(name)) continue;
+    std::ifstream file(entry.path());
+    int number = 0;
+    for (std::string line; std::getline(file, line);) {
+      ++number;
+      for (const char* word :
+           {"ofstream", "std::fstream", "fopen(", "O_WRONLY", "O_RDWR", "O_CREAT", "fs::rename(",
+            "filesystem::rename(", "fs::copy", "filesystem::copy", "resize_file(", "create_director",
+            "create_hard_link", "fs::remove_all(", "filesystem::remove_all(", "::unlink(", "::mkdir("})
+        EXPECT_EQ(line.find(word), std::string::npos) << name << ":" << number << ": " << line;
+    }
+  }
+  EXPECT_GT(seen, 300);
+}
+
+}  // namespace
+}  // namespace thimble

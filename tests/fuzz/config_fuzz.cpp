@@ -1,0 +1,58 @@
+// Any text at all is refused with an Error or is a config: one that describes a model, and that is the same when it is
+// written and read again. Each line is tried as what stands behind --set, too.
+#include <optional>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "model/config_builder.h"
+#include "model/config_toml.h"
+#include "model/params.h"
+#include "targets.h"
+
+namespace thimble {
+
+namespace {
+
+void try_config(const ConfigBuilder& settings) {
+  std::optional<Config> config;
+  try {
+    config = settings.resolve();
+  } catch (const Error&) {
+    return;
+  }
+  const std::string written = to_toml(*config);
+  const Config again = config_from_toml(written, "again");
+  promise(again == *config, "a config comes back");
+  promise(to_toml(again) == written, "equal configs give equal bytes");
+  promise(parse_json(to_json(again).dump(), "json").size() == all_keys().size(), "every key is printed");
+  promise(ParamTable(again.model).count() > 0, "a model has parameters");
+}
+
+void try_toml(std::string_view text) {
+  ConfigBuilder settings;
+  try {
+    settings.toml(text, "fuzz");
+  } catch (const Error&) {
+    return;
+  }
+  try_config(settings);
+}
+
+}  // namespace
+
+void fuzz_config(FuzzBytes bytes) {
+  std::string_view text = text_of(bytes);
+  try_toml(text);
+  ConfigBuilder settings;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    try {
+      settings.set(text.substr(0, end));
+    } catch (const Error&) {
+    }
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  try_config(settings);
+}
+
+}  // namespace thimble

@@ -1,0 +1,108 @@
+// Any bytes at all are refused with an Error or are a shard: with the tokens its header counts, the same when they are
+// written again, and fit to be read by training and scoring.
+//
+// Few mutations keep a header of a kilobyte, so the input is also taken as the tokens behind a right one; its first byte
+// then says of which width.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <optional>
+
+#include "base/error.h"
+#include "data/shard.h"
+#include "data/token_set.h"
+#include "memory_file.h"
+#include "support/simulated_disk.h"
+#include "targets.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::array<std::int32_t, 2> kMagicU16 = {20240520, 1}, kMagicU32 = {20240801, 7};
+
+std::string shard_of(FuzzBytes tokens, bool wide) {
+  const std::size_t count = tokens.size() / (wide ? 4 : 2);
+  std::array<std::int32_t, kShardHeaderBytes / 4> header{};
+  std::ranges::copy(wide ? kMagicU32 : kMagicU16, header.begin());
+  header[2] = static_cast<std::int32_t>(count);
+  std::string file(reinterpret_cast<const char*>(header.data()), kShardHeaderBytes);
+  file += text_of(tokens.first(count * (wide ? 4 : 2)));
+  return file;
+}
+
+void write_again(const MappedShard& shard, std::span<const std::int32_t> tokens, FuzzBytes bytes) {
+  ShardWriter writer(shard.format() == ShardFormat::u16 ? 65536 : std::numeric_limits<std::int32_t>::max());
+  try {
+    writer.add(tokens);
+  } catch (const Error&) {  // ids above 2^31 are no tokens
+    return;
+  }
+  SimulatedDisk disk;
+  disk.put_folder("/d");
+  const Digest digest = writer.write(disk, "/d/shard.bin", Existing::refuse);
+  const std::string written = disk.content("/d/shard.bin").value();
+  promise(digest == digest_of(written), "the digest is the file's");
+  promise(text_of(bytes).substr(kShardHeaderBytes) == std::string_view(written).substr(kShardHeaderBytes),
+          "tokens come back");
+}
+
+// Every way in which rows are made of a set, from its first token, its middle and its last.
+void read_set(const TokenSet& set) {
+  const std::vector<std::uint64_t> starts = set.document_starts();
+  promise(std::ranges::is_sorted(starts) && starts.front() == 0 && starts.back() < set.size(),
+          "documents start inside of the set");
+  constexpr std::int64_t T = 7;
+  for (const std::uint64_t begin : {std::uint64_t{0}, set.size() / 2, set.size() - 1}) {
+    Grid grid;
+    set.append(begin, T, AfterLast::first_token, grid);
+    set.append(begin, std::min<std::uint64_t>(T, set.size() - begin), AfterLast::bos, grid);
+    const std::size_t filled = grid.input.size();
+    set.append_window(begin, T, true, grid);
+    promise(grid.input.size() == filled + T && grid.target.size() == grid.input.size() &&
+                grid.doc_start.size() == grid.input.size(),
+            "a row has its length");
+    promise(grid.targets() <= std::ssize(grid.target), "targets are among the rows");
+    promise(grid.input.front() == set.at(begin), "a row begins where it was asked to");
+  }
+}
+
+void try_shard(FuzzBytes bytes) {
+  const MemoryFile file(bytes);
+  std::optional<MappedShard> shard;
+  try {
+    shard.emplace(file.path());
+  } catch (const Error&) {
+    return;
+  }
+  promise(bytes.size() == kShardHeaderBytes + shard->tokens() * token_bytes(shard->format()),
+          "a shard has its tokens and no more");
+  promise(shard->digest() == digest_of(bytes), "the digest is the file's");
+  std::vector<std::int32_t> tokens(shard->tokens());
+  shard->copy(0, tokens);
+  write_again(*shard, tokens, bytes);
+  if (tokens.empty()) return;
+  promise(shard->at(tokens.size() - 1) == tokens.back(), "the last token is the last");
+
+  const std::array files = {file.path(), file.path()};
+  const ChatTokens chat{.bos = 0, .user = 1, .assistant = 2, .end_turn = 3, .system = 4};
+  const TokenSet all = TokenSet::open(files, {.bos = 0});
+  promise(all.size() == 2 * tokens.size(), "a set has the tokens of its shards");
+  promise(all.at(tokens.size()) == tokens.front(), "shards follow each other");
+  promise(all.fingerprint() != TokenSet(tokens, {.bos = 0}).fingerprint(),
+          "another set, another fingerprint");
+  read_set(all);
+  read_set(TokenSet::open(files, {.bos = 0, .answers_only = chat}));
+}
+
+}  // namespace
+
+void fuzz_shard(FuzzBytes bytes) {
+  try_shard(bytes);
+  if (bytes.empty()) return;
+  const std::string file = shard_of(bytes.subspan(1), bytes[0] == std::byte{'w'});
+  try_shard(std::as_bytes(std::span(file)));
+}
+
+}  // namespace thimble
