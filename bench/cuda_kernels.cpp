@@ -282,6 +282,8 @@ void time_others(Bench& bench) {
   }
   bench.time("layernorm", Op::layernorm, {bench.wide(kWidth), bench.vector(kWidth), bench.vector(kWidth)},
              LayerNormAttributes{});
+  bench.time("gated_skip", Op::gated_skip,
+             {bench.wide(kWidth), bench.wide(kWidth), bench.vector(kWidth), bench.vector(kWidth)}, {});
   bench.time("smear", Op::smear,
              {bench.wide(kWidth), bench.vector(kWidth), bench.memory().integers(previous)}, {});
   bench.time("dropout", Op::dropout, {bench.wide(kWidth), bench.memory().integers({1, 2})},

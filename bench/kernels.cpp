@@ -131,6 +131,7 @@ std::vector<Case> row_cases(std::int64_t N, DType dtype) {
       {"add_scaled", Op::add_scaled, {rows, rows, vector}, AddScaledAttributes{}},
       {"residual_mix", Op::residual_mix, {rows, rows, {{2, kWidth}}}},
       {"residual_norm", Op::residual_norm, {rows, rows, vector}, ResidualNormAttributes{}},
+      {"gated_skip", Op::gated_skip, {rows, rows, vector, vector}},
       {"dropout", Op::dropout, {rows, integers({1, 2})}, DropoutAttributes{0.1f, 0}},
       {"gather", Op::gather, {rows, integers(each_row(N, [](auto n) { return n; }))}},
       {"softcap", Op::softcap, {{{N, kVocab, dtype}}}, SoftcapAttributes{}},

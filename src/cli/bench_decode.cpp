@@ -26,7 +26,8 @@ struct Ceiling {
 
 double cached_bytes(const Model& model, double positions) {
   const ModelConfig& config = model.config();
-  return 2 * positions * static_cast<double>(config.layers * config.kv_width() * dtype_bytes(model.dtype()));
+  return 2 * positions *
+         static_cast<double>(config.passes() * config.kv_width() * dtype_bytes(model.dtype()));
 }
 
 Ceiling ceiling_of(const Model& model, const Context& context, const SpeedRequest& request,

@@ -210,7 +210,7 @@ std::string as_text(const PackReport& report, const std::string& trained_with,
 
 // Only checkpoints of a run say how they were trained.
 std::string trained_with(const ModelFile& model) {
-  return model.step ? recipe(model.config.train) : "";
+  return model.step ? recipe(model.config) : "";
 }
 
 void check_together(const Arguments& arguments) {

@@ -20,7 +20,8 @@ std::filesystem::path absolute_path(const Arguments& arguments, std::string_view
 ReadOrder default_order(DataKind kind, const std::string& preset) {
   if (kind == DataKind::chat) return ReadOrder::packed;
   if (preset == "golf-mlx") return ReadOrder::golf_mlx;
-  return preset == "golf" || preset == "golf-plus" ? ReadOrder::golf : ReadOrder::shuffled;
+  const bool golf = preset == "golf" || preset == "golf-plus" || preset == "golf-best";
+  return golf ? ReadOrder::golf : ReadOrder::shuffled;
 }
 
 // What no preset turns on needs no value: to say it is to want it.

@@ -9,8 +9,8 @@ namespace {
 // Switches that only golf has.
 bool is_plain(const ModelConfig& c) {
   return c.q_gain == GainKind::none && !c.layer_scale && !c.exclusive_attention && !c.branch_scale &&
-         c.residual_mix == MixKind::none && !c.unet_skips && c.bigram_buckets == 0 && !c.smear_gate &&
-         c.logit_softcap == 0;
+         c.residual_mix == MixKind::none && !c.unet_skips && c.parallel_from < 0 && c.loop_count == 0 &&
+         c.bigram_buckets == 0 && !c.smear_gate && c.logit_softcap == 0;
 }
 
 bool is_llama_like(const ModelConfig& c) {

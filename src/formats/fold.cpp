@@ -40,6 +40,7 @@ FoldedModel fold_model(const ModelFile& source, const FoldOptions& options) {
   fold_branch_scale(model, folded.steps);
   fold_rope_direction(model, folded.steps);
   fold_layer_scale(model, folded.steps);
+  unroll_loop(model, folded.steps);
   widen_leaky_relu2(model, folded.steps);
   untie_head(model, folded.steps);
   if (folded.architecture == kApertus)

@@ -17,6 +17,8 @@ std::vector<std::string> reasons_of_both(const ModelConfig& c, bool drop_softcap
     if (wrong) reasons.push_back(std::move(reason));
   };
   refuse(c.unet_skips, "unet_skips: no architecture adds an early layer to a late one");
+  refuse(c.parallel_from >= 0,
+         "parallel_from: attention always comes before the MLP, which reads what it added");
   refuse(c.residual_mix == MixKind::channel,
          "residual_mix = channel: it turns the stream before the norm (scalar folds)");
   refuse(c.logit_softcap > 0 && !drop_softcap,

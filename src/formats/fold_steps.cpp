@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/layer_order.h"
+#include "model/param_roles.h"
 
 namespace thimble {
 
@@ -96,6 +98,25 @@ void fold_layer_scale(FoldWeights& model, FoldReport& report) {
     scale_readers(model, layer, static_cast<double>(1.0f / std::sqrt(static_cast<float>(layer + 1))));
   model.config.layer_scale = false;
   report.push_back({"layer_scale", "q, k, v and the MLP's first matrix", kRounded});
+}
+
+// A layer's constants are those of its place: expects layer_scale off.
+void unroll_loop(FoldWeights& model, FoldReport& report) {
+  ModelConfig& c = model.config;
+  if (c.loop_count == 0) return;
+  const std::vector<int> order = layer_order(c);
+  for (const RoleRow& row : all_roles()) {
+    if (!row.in_block() || !dims_of(c, row.role)) continue;
+    std::vector<Values> layers;
+    for (int layer = 0; layer < model.layers(); ++layer) layers.push_back(model.take(row.role, layer));
+    for (std::size_t pass = 0; pass < order.size(); ++pass)
+      model.put(row.role, static_cast<int>(pass), layers[static_cast<std::size_t>(order[pass])]);
+  }
+  report.push_back({fmt::format("loop_count = {}", c.loop_count),
+                    fmt::format("{} layers, one for each pass", order.size()), kExact});
+  c.layers = std::ssize(order);
+  c.loop_first = c.loop_last = c.loop_count = 0;
+  c.loop_on = true;
 }
 
 // leaky_relu2(z) = relu2(z) + relu2(-z) / 4

@@ -16,8 +16,9 @@ void drop_softcap(FoldWeights& model, FoldReport& report);         // the only o
 void fold_branch_scale(FoldWeights& model, FoldReport& report);    // -> off
 void fold_rope_direction(FoldWeights& model, FoldReport& report);  // -> 1
 void fold_layer_scale(FoldWeights& model, FoldReport& report);     // -> off
-void widen_leaky_relu2(FoldWeights& model, FoldReport& report);    // -> relu2, mlp_hidden doubled
-void untie_head(FoldWeights& model, FoldReport& report);           // -> tie_embeddings off
+void unroll_loop(FoldWeights& model, FoldReport& report);        // -> off, layers written once for each pass
+void widen_leaky_relu2(FoldWeights& model, FoldReport& report);  // -> relu2, mlp_hidden doubled
+void untie_head(FoldWeights& model, FoldReport& report);         // -> tie_embeddings off
 
 // apertus. Expects the head untied.
 void fold_embed_norm(FoldWeights& model, FoldReport& report);     // -> off

@@ -200,6 +200,8 @@ std::vector<std::string> reasons_against_hugging_face(const ModelConfig& c) {
     if (wrong) reasons.push_back(reason);
   };
   refuse(c.unet_skips, "unet_skips");
+  refuse(c.parallel_from >= 0, "parallel_from");
+  refuse(c.loop_count > 0, "loop_count");
   refuse(c.residual_mix != MixKind::none, "residual_mix");
   refuse(c.branch_scale, "branch_scale");
   refuse(c.q_gain != GainKind::none, "q_gain");

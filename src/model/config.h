@@ -53,6 +53,12 @@ struct ModelConfig {
   bool branch_scale = false;
   MixKind residual_mix = MixKind::none;
   bool unet_skips = false;
+  bool skip_gates = false;
+  std::int64_t parallel_from = -1;  // -1: no layer
+  std::int64_t loop_first = 0;      // of the layers that a loop goes through once more, loop_count times
+  std::int64_t loop_last = 0;
+  std::int64_t loop_count = 0;  // 0: no loop
+  bool loop_on = true;          // false: training has not come to the loop yet
   std::int64_t bigram_buckets = 0;
   std::int64_t bigram_dim = 0;
   bool smear_gate = false;
@@ -68,8 +74,11 @@ struct ModelConfig {
   bool gated_mlp() const { return mlp == ActivationKind::swiglu; }
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
-  // U-Net: block layers/2 + i adds skip i, the output of block layers/2 - 1 - i (parameter-golf 1.2).
-  std::int64_t skips() const { return unet_skips ? layers / 2 : 0; }
+  // Blocks one behind the other where a loop's count each time; and those that a token passes now.
+  std::int64_t unrolled() const { return layers + loop_count * (loop_last - loop_first + 1); }
+  std::int64_t passes() const { return loop_on ? unrolled() : layers; }
+  // U-Net: of P passes, pass P/2 + i adds skip i, the output of pass P/2 - 1 - i (parameter-golf 1.2, 2.17).
+  std::int64_t skips() const { return unet_skips ? unrolled() / 2 : 0; }
   bool operator==(const ModelConfig&) const = default;
 };
 
@@ -125,7 +134,8 @@ struct TrainConfig {
   std::int64_t swa_every = 50;
   double ema_decay = 0;  // 0: off
   std::int64_t qat_bits = 0;
-  double qat_start = 0;  // below 1: fraction of the run; else step
+  double qat_start = 0;   // below 1: fraction of the run; else step
+  double loop_start = 0;  // the same
   std::int64_t patience = 0;
   double min_delta = 0;
   std::int64_t min_steps = 0;

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "model/layer_order.h"
 
 namespace thimble {
 
@@ -15,7 +16,7 @@ namespace {
 class Gpt {
  public:
   Gpt(const ModelConfig& config, const ParamTable& params, const GptOptions& options)
-      : c_(config), p_(params), o_(options), t_(g_.tape) {
+      : c_(config), p_(params), o_(options), order_(layer_order(config)), t_(g_.tape) {
     g_.tape = Tape(options.dtype);
   }
 
@@ -24,15 +25,15 @@ class Gpt {
     Value x = embed();
     const Value x0 = x;
     std::vector<Value> skips;
-    for (int layer = 0; layer < c_.layers; ++layer) {
-      t_.segment(layer);
-      const auto half = static_cast<int>(c_.layers / 2);
-      if (c_.unet_skips && layer >= half && layer - half < c_.skips()) {
-        x = t_.add_scaled(x, skips.back(), param(p_.skip_weight(layer - half)));
+    const auto passes = static_cast<int>(order_.size()), half = passes / 2;
+    for (int pass = 0; pass < passes; ++pass) {
+      t_.segment(pass);
+      if (pass >= half && !skips.empty()) {
+        x = add_skip(x, skips.back(), pass - half);
         skips.pop_back();
       }
-      x = block(layer, x, x0);
-      if (c_.unet_skips && layer < half) skips.push_back(x);
+      x = block(pass, x, x0);
+      if (c_.unet_skips && pass < half) skips.push_back(x);
     }
     t_.segment(-1);
     if (o_.mode == Mode::decoding && o_.gathered > 0) x = t_.gather(x, g_.gather);
@@ -55,33 +56,48 @@ class Gpt {
     return t_.name(dropout(x), "x0");
   }
 
-  Value block(int layer, Value x, Value x0) {
-    if (c_.residual_mix != MixKind::none) x = t_.residual_mix(x, x0, param(p_.resid_mix(layer)));
-    Value h = norm(x, p_.attn_norm(layer), p_.attn_norm_bias(layer), layer_scale(layer));
-    h = t_.name(attention(layer, t_.name(h, name(layer, "attn_norm"))), name(layer, "attn"));
-    const auto [stream, normed] = add_and_norm(layer, x, dropout(h));
-    h = linear(t_.name(normed, name(layer, "mlp_norm")), p_.mlp_in(layer), p_.mlp_in_bias(layer));
-    h = linear(t_.activation(h, c_.mlp), p_.mlp_proj(layer), p_.mlp_proj_bias(layer));
-    h = dropout(t_.name(h, name(layer, "mlp")));
-    return t_.name(t_.add_scaled(stream, h, param(p_.mlp_scale(layer))), name(layer, "out"));
+  Value add_skip(Value x, Value skip, int index) {
+    const Value weight = param(p_.skip_weight(index));
+    if (!c_.skip_gates) return t_.add_scaled(x, skip, weight);
+    return t_.gated_skip(x, skip, weight, param(p_.skip_gate(index)));
   }
 
-  Value attention(int layer, Value h) {
+  Value block(int pass, Value x, Value x0) {
+    const int layer = layer_of(pass);
+    if (c_.residual_mix != MixKind::none) x = t_.residual_mix(x, x0, param(p_.resid_mix(layer)));
+    const Value h = t_.name(norm(x, p_.attn_norm(layer), p_.attn_norm_bias(layer), layer_scale(layer)),
+                            name(pass, "attn_norm"));
+    const Value branch = dropout(t_.name(attention(pass, h), name(pass, "attn")));
+    const bool parallel = c_.parallel_from >= 0 && layer >= c_.parallel_from;
+    const auto [stream, normed] = parallel ? add_beside(pass, x, branch, h) : add_and_norm(pass, x, branch);
+    const Value added = dropout(mlp(pass, normed));
+    return t_.name(t_.add_scaled(stream, added, param(p_.mlp_scale(layer))), name(pass, "out"));
+  }
+
+  Value mlp(int pass, Value h) {
+    const int layer = layer_of(pass);
+    h = linear(h, p_.mlp_in(layer), p_.mlp_in_bias(layer));
+    h = linear(t_.activation(h, c_.mlp), p_.mlp_proj(layer), p_.mlp_proj_bias(layer));
+    return t_.name(h, name(pass, "mlp"));
+  }
+
+  Value attention(int pass, Value h) {
+    const int layer = layer_of(pass);
     const std::int64_t wide = c_.q_width(), narrow = c_.kv_width();
     const Value qkv = linear(h, p_.qkv(layer), p_.qkv_bias(layer));
     Value q = turned(t_.columns(qkv, 0, wide), p_.q_gain(layer), p_.query_norm(layer), c_.heads);
     Value k = turned(t_.columns(qkv, wide, narrow), {}, p_.key_norm(layer), c_.kv_heads);
     const Value v = t_.columns(qkv, wide + narrow, narrow);
-    Value y = attend(layer, q, k, v);
+    Value y = attend(pass, q, k, v);
     if (c_.exclusive_attention) y = t_.exclusive_attention(y, v, heads(), kv_heads());
     return linear(y, p_.attn_proj(layer), p_.attn_proj_bias(layer));
   }
 
-  Value attend(int layer, Value q, Value k, Value v) {
+  Value attend(int pass, Value q, Value k, Value v) {
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
     if (o_.mode != Mode::decoding) return t_.attention(q, k, v, g_.first, heads(), kv_heads(), scale);
-    const auto l = static_cast<std::size_t>(layer);
-    return t_.cached_attention(q, k, v, g_.slot, g_.position, g_.k_cache[l], g_.v_cache[l], heads(),
+    const auto p = static_cast<std::size_t>(pass);
+    return t_.cached_attention(q, k, v, g_.slot, g_.position, g_.k_cache[p], g_.v_cache[p], heads(),
                                kv_heads(), static_cast<int>(c_.context), scale);
   }
 
@@ -92,12 +108,27 @@ class Gpt {
   }
 
   // x + scale (.) branch, and its norm.
-  Tape::Residual add_and_norm(int layer, Value x, Value branch) {
+  Tape::Residual add_and_norm(int pass, Value x, Value branch) {
+    const int layer = layer_of(pass);
     const Value scale = param(p_.attn_scale(layer));
-    if (c_.norm != NormKind::layer)
-      return t_.residual_norm(x, branch, scale, param(p_.mlp_norm(layer)), eps(), layer_scale(layer));
-    const Value stream = t_.add_scaled(x, branch, scale);
-    return {stream, norm(stream, p_.mlp_norm(layer), p_.mlp_norm_bias(layer))};
+    Tape::Residual out;
+    if (c_.norm != NormKind::layer) {
+      out = t_.residual_norm(x, branch, scale, param(p_.mlp_norm(layer)), eps(), layer_scale(layer));
+    } else {
+      out.stream = t_.add_scaled(x, branch, scale);
+      out.normed = norm(out.stream, p_.mlp_norm(layer), p_.mlp_norm_bias(layer));
+    }
+    t_.name(out.normed, name(pass, "mlp_norm"));
+    return out;
+  }
+
+  // x + scale (.) branch; the MLP reads the norm of x as it was before, which without weights is attention's own.
+  Tape::Residual add_beside(int pass, Value x, Value branch, Value normed) {
+    const int layer = layer_of(pass);
+    if (p_.mlp_norm(layer))
+      normed = t_.name(norm(x, p_.mlp_norm(layer), p_.mlp_norm_bias(layer), layer_scale(layer)),
+                       name(pass, "mlp_norm"));
+    return {t_.add_scaled(x, branch, param(p_.attn_scale(layer))), normed};
   }
 
   Value norm(Value x, ParamView weight, ParamView bias, float scale = 1) {
@@ -206,13 +237,21 @@ class Gpt {
     // Without RoPE the norm and the gain still go through the rope op, with no columns to turn... which needs
     // at least a pair: a table of angle 0 turns nothing.
     g_.turns = t_.floats("turns", c_.context, c_.position == PositionKind::rope ? c_.rope_dims : 2);
-    for (int layer = 0; decoding && layer < c_.layers; ++layer) {
-      g_.k_cache.push_back(t_.state(name(layer, "k_cache"), o_.slots * c_.context, c_.kv_width()));
-      g_.v_cache.push_back(t_.state(name(layer, "v_cache"), o_.slots * c_.context, c_.kv_width()));
+    for (int pass = 0; decoding && pass < std::ssize(order_); ++pass) {
+      g_.k_cache.push_back(t_.state(name(pass, "k_cache"), o_.slots * c_.context, c_.kv_width()));
+      g_.v_cache.push_back(t_.state(name(pass, "v_cache"), o_.slots * c_.context, c_.kv_width()));
     }
   }
 
-  static std::string name(int layer, const char* what) { return fmt::format("blocks.{}.{}", layer, what); }
+  int layer_of(int pass) const { return order_[static_cast<std::size_t>(pass)]; }
+
+  // "blocks.4.attn"; the second time it comes, "blocks.4.pass2.attn".
+  std::string name(int pass, const char* what) const {
+    const int layer = layer_of(pass);
+    const auto times = std::count(order_.begin(), order_.begin() + pass + 1, layer);
+    if (times == 1) return fmt::format("blocks.{}.{}", layer, what);
+    return fmt::format("blocks.{}.pass{}.{}", layer, times, what);
+  }
   float layer_scale(int layer) const {
     return c_.layer_scale ? 1.0f / std::sqrt(static_cast<float>(layer + 1)) : 1.0f;
   }
@@ -223,6 +262,7 @@ class Gpt {
   const ModelConfig& c_;
   const ParamTable& p_;
   const GptOptions& o_;
+  const std::vector<int> order_;  // the layer of each pass
   GptGraph g_;
   Tape& t_;
   std::map<std::int64_t, Value> parameters_;

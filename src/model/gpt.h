@@ -31,7 +31,7 @@ struct GptGraph {
   Tape tape;
   Value token, token_order, bucket, bucket_order, embedded_position, position_order;
   Value previous, position, first, slot, gather, target, weight, turns, dropout_seed;
-  std::vector<Value> k_cache, v_cache;  // decoding: one of each per layer, [slots context, K D]
+  std::vector<Value> k_cache, v_cache;  // decoding: one of each per pass of a layer, [slots context, K D]
   std::vector<std::pair<Value, ParamView>> parameters;  // where each parameter lies in the block
   std::vector<std::pair<Value, ParamView>> scales;      // the same of stored matrices' scales
   Value nats, logits;

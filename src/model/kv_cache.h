@@ -1,5 +1,5 @@
-// What slots remember: keys and values of every layer, [slots * context, K D] each, contiguous per slot, in the memory
-// of the device that decodes.
+// What slots remember: keys and values of every layer (of a looped one, those of each pass), [slots * context, K D] each,
+// contiguous per slot, in the memory of the device that decodes.
 #pragma once
 
 #include <cstdint>

@@ -81,7 +81,8 @@ Tensor Model::on_device(float* data, std::int64_t rows, std::int64_t cols) const
   return {data, rows, cols, cols, DType::f32, context_->device()};
 }
 
-BoundProgram& Model::program_for(const ProgramKey& key, GptOptions options, bool recompute) {
+BoundProgram& Model::program_for(ProgramKey key, GptOptions options, bool recompute) {
+  key.loop_on = config_.loop_on;
   options.dtype = dtype_;
   options.head_chunk = head_chunk(config_, context_->device());
   options.stored = stored_.get();

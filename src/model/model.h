@@ -60,6 +60,9 @@ class Model {
   void fetch_weights() { weights_.fetch(); }
   float* device_weights() const { return weights_.on_device(); }
   void device_weights_changed() { ++version_; }
+  // Training comes to the loop at a step of its own. Programs of both kinds are kept; a cache is of the kind it was made
+  // for.
+  void set_loop(bool on) { config_.loop_on = on; }
   void set_profile(Profile* profile) { profile_ = profile; }  // nullptr: none; outlives its use here
 
   // Adds the gradient of the loss, sum over rows of weight * nats, to `gradients` (laid out like the
@@ -99,7 +102,7 @@ class Model {
  private:
   std::span<float> float_weights() const;
   void fill_turns_table();
-  BoundProgram& program_for(const ProgramKey& key, GptOptions options, bool recompute);
+  BoundProgram& program_for(ProgramKey key, GptOptions options, bool recompute);
   void bind_parameters(BoundProgram& bound);
   void bind_cache(BoundProgram& bound, const KvCache& cache);
   void prepare(BoundProgram& bound);

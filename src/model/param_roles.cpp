@@ -60,6 +60,7 @@ std::vector<RoleRow> role_table() {
       control(mlp_scale, "blocks.{}.mlp_scale"),
       control(resid_mix, "blocks.{}.resid_mix"),
       control(skip_weights, "skip_weights"),
+      control(skip_gates, "skip_gates"),
       vector(embed_norm, "emb_norm.weight", ""),
       vector(embed_norm_bias, "emb_norm.bias", ""),
       vector(final_norm, "final_norm.weight", "model.norm.weight"),
@@ -178,6 +179,8 @@ std::optional<std::vector<std::int64_t>> dims_of(const ModelConfig& c, Role role
       return if_has(c.residual_mix != MixKind::none, {2, c.residual_mix == MixKind::channel ? c.dim : 1});
     case skip_weights:
       return if_has(c.unet_skips, {c.skips(), c.dim});
+    case skip_gates:
+      return if_has(c.skip_gates, {c.skips(), c.dim});
   }
   return std::nullopt;
 }
@@ -221,7 +224,7 @@ Init init_of(const ModelConfig& c, Role role, std::int64_t rows, std::int64_t co
       return {Init::Kind::first_row, 1};
     case bigram_scale:
       return constant(kBigramScale);
-    default:  // biases, the smear gate, the bigram table
+    default:  // biases, the gates of skips and of smear, the bigram table
       return constant(0);
   }
 }

@@ -17,7 +17,7 @@ std::int64_t aligned(std::int64_t elements) {
   return (elements + kAlignedElements - 1) / kAlignedElements * kAlignedElements;
 }
 
-const RoleRow& row_of(Role role) {
+const RoleRow& facts_of(Role role) {
   return all_roles()[static_cast<std::size_t>(role)];
 }
 
@@ -53,11 +53,11 @@ void ParamTable::lay_out(const ModelConfig& config, std::span<const Role> group)
     slots_[static_cast<std::size_t>(role)] = {block_size_ + size, rows, cols, 0};
     size += rows * cols;
   }
-  const bool in_block = row_of(group.front()).in_block(), transformers = uses_transformers_names(config);
+  const bool in_block = facts_of(group.front()).in_block(), transformers = uses_transformers_names(config);
   const auto layers = static_cast<int>(in_block ? config.layers : 1);
   for (int layer = 0; layer < layers; ++layer)
     for (Role role : group) {
-      const RoleRow& row = row_of(role);
+      const RoleRow& row = facts_of(role);
       Slot& slot = slots_[static_cast<std::size_t>(role)];
       slot.stride = aligned(size);
       params_.push_back({.name = name_of(row, transformers, layer),
@@ -113,10 +113,10 @@ ParamView ParamTable::mlp_in_bias(int layer) const {
   return fc ? fc : joined({Role::mlp_gate_bias, Role::mlp_up_bias}, layer);
 }
 
-ParamView ParamTable::skip_weight(int skip) const {
-  const ParamView all = view(Role::skip_weights);
+ParamView ParamTable::row_of(Role role, int row) const {
+  const ParamView all = view(role);
   if (!all) return {};
-  return {all.offset + skip * all.cols, 1, all.cols};
+  return {all.offset + row * all.cols, 1, all.cols};
 }
 
 }  // namespace thimble

@@ -59,6 +59,7 @@ enum class Role : std::uint8_t {
   mlp_scale,           // [C]
   resid_mix,           // [2, C] or [2, 1]
   skip_weights,        // [S, C]
+  skip_gates,          // [S, C]
   embed_norm,          // [C]
   embed_norm_bias,     // [C]
   final_norm,          // [C]
@@ -144,7 +145,8 @@ class ParamTable {
   ParamView attn_scale(int layer) const { return view(Role::attn_scale, layer); }
   ParamView mlp_scale(int layer) const { return view(Role::mlp_scale, layer); }
   ParamView resid_mix(int layer) const { return view(Role::resid_mix, layer); }
-  ParamView skip_weight(int skip) const;  // one row of skip_weights
+  ParamView skip_weight(int skip) const { return row_of(Role::skip_weights, skip); }
+  ParamView skip_gate(int skip) const { return row_of(Role::skip_gates, skip); }
   ParamView embed_norm() const { return view(Role::embed_norm); }
   ParamView embed_norm_bias() const { return view(Role::embed_norm_bias); }
   ParamView final_norm() const { return view(Role::final_norm); }
@@ -159,6 +161,7 @@ class ParamTable {
     std::int64_t offset = 0, rows = 0, cols = 0, stride = 0;
   };
   const Slot& slot(Role role) const { return slots_[static_cast<std::size_t>(role)]; }
+  ParamView row_of(Role role, int row) const;
   ParamView joined(std::span<const Role> roles, int layer) const;
   ParamView joined(std::initializer_list<Role> roles, int layer) const {
     return joined(std::span(roles.begin(), roles.size()), layer);

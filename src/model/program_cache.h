@@ -19,6 +19,7 @@ struct ProgramKey {
   Mode mode = Mode::training;
   int phase =
       0;  // tells apart what else a tape depends on: fake quantisation, recompute, the number of slots
+  bool loop_on = true;
   auto operator<=>(const ProgramKey&) const = default;
 };
 

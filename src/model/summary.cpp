@@ -4,6 +4,7 @@
 #include <map>
 
 #include "model/compute_dtype.h"
+#include "model/layer_order.h"
 #include "model/model.h"
 #include "ops/newton_schulz.h"
 
@@ -16,9 +17,9 @@ namespace {
 constexpr std::int64_t kProcessBytes = std::int64_t{32} << 20;
 
 double forward_flops(const ModelConfig& c, const ParamTable& table) {
-  std::int64_t elements = table.count(ParamGroup::matrix) + table.head().count();
+  const std::int64_t elements = multiplied_elements(c, table) + table.head().count();
   const double attention = 2.0 * static_cast<double>(c.q_width()) * static_cast<double>(c.context + 1);
-  return 2.0 * static_cast<double>(elements) + static_cast<double>(c.layers) * attention;
+  return 2.0 * static_cast<double>(elements) + static_cast<double>(c.passes()) * attention;
 }
 
 std::int64_t optimizer_bytes(const TrainConfig& train, const ParamTable& table) {

@@ -160,6 +160,10 @@ Tape::Residual Tape::residual_norm(Value x, Value branch, Value scale, Value wei
   return {out[0], out[1]};
 }
 
+Value Tape::gated_skip(Value x, Value skip, Value weight, Value gate) {
+  return record(Op::gated_skip, {x, skip, weight, gate})[0];
+}
+
 Value Tape::dropout(Value x, Value seed, float p) {
   return record(Op::dropout, {x, seed}, DropoutAttributes{p, dropout_streams_++})[0];
 }

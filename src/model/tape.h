@@ -85,6 +85,7 @@ class Tape {
     Value stream, normed;
   };
   Residual residual_norm(Value x, Value branch, Value scale, Value weight, float eps, float norm_scale = 1);
+  Value gated_skip(Value x, Value skip, Value weight, Value gate);
   Value dropout(Value x, Value seed, float p);
   Value gather(Value x, Value row);
   Value softcap(Value x, float cap);

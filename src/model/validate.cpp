@@ -7,6 +7,7 @@ namespace thimble {
 namespace {
 
 constexpr std::int64_t kMaxRopeTable = std::int64_t{1} << 27;  // elements: 512 MiB
+constexpr std::int64_t kMaxPasses = 1 << 10;                   // as layers
 
 void check_attention(const ModelConfig& c) {
   check(c.head_dim > 0 && c.kv_heads > 0 && c.mlp_hidden > 0,
@@ -27,6 +28,17 @@ void check_extras(const ModelConfig& c) {
   check(!c.layer_scale || c.norm != NormKind::layer,
         "layer_scale needs norm = rms or rms_weight, found layer");
   check(!c.unet_skips || c.layers >= 2, "unet_skips needs at least 2 layers, found {}", c.layers);
+  check(!c.skip_gates || c.unet_skips, "skip_gates needs unet_skips: there is nothing to gate");
+  check(c.parallel_from < c.layers, "parallel_from ({}) must be below layers ({}), or -1 for none",
+        c.parallel_from, c.layers);
+  if (c.loop_count > 0) {
+    check(c.loop_first <= c.loop_last && c.loop_last < c.layers,
+          "loop_first ({}) and loop_last ({}) must be layers in order, below {}", c.loop_first, c.loop_last,
+          c.layers);
+    check(c.unrolled() <= kMaxPasses,
+          "with its loop the model has {} blocks one behind the other, the most is {}", c.unrolled(),
+          kMaxPasses);
+  }
   check(c.bigram_buckets != 1, "bigram_buckets must be at least 2 (one is for the first token), found 1");
   check((c.bigram_buckets > 0) == (c.bigram_dim > 0), Hint{"set both, such as 4096 and 128, or neither"},
         "bigram_buckets ({}) and bigram_dim ({}) need each other", c.bigram_buckets, c.bigram_dim);

@@ -43,6 +43,7 @@ enum class Op : std::uint8_t {
   add_scaled,
   residual_mix,
   residual_norm,
+  gated_skip,
   dropout,
   gather,
   softcap,

@@ -9,6 +9,7 @@
 #include "ops/embedding.h"
 #include "ops/exclusive_attention.h"
 #include "ops/fake_quant.h"
+#include "ops/gated_skip.h"
 #include "ops/gather.h"
 #include "ops/head_loss.h"
 #include "ops/layernorm.h"
@@ -206,6 +207,15 @@ std::vector<Shape> residual_norm_shapes(std::span<const Shape> in, const Attribu
   c.optional_vector(3, "weight", x.cols);
   check(attributes.as<ResidualNormAttributes>().eps >= 0, "[residual_norm] eps must not be negative");
   return {x, x, statistic(x)};
+}
+
+std::vector<Shape> gated_skip_shapes(std::span<const Shape> in, const Attributes&) {
+  const ShapeCheck c("gated_skip", in, 4, 4);
+  const Shape& x = c.rows(0, "x");
+  c.rows(1, "skip", x.rows, x.cols);
+  c.vector(2, "weight", x.cols);
+  c.vector(3, "gate", x.cols);
+  return {x};
 }
 
 std::vector<Shape> dropout_shapes(std::span<const Shape> in, const Attributes& attributes) {

@@ -13,6 +13,7 @@
 #include "ops/embedding.h"
 #include "ops/exclusive_attention.h"
 #include "ops/fake_quant.h"
+#include "ops/gated_skip.h"
 #include "ops/gather.h"
 #include "ops/head_loss.h"
 #include "ops/layernorm.h"
@@ -61,6 +62,8 @@ std::array<OpDef, kOps> make_table() {
           0),
       row(Op::residual_norm, "residual_norm", residual_norm_shapes, bits({0, 1, 2, 3}), bits({2, 3}),
           bits({1, 2, 3}), bits({0, 2})),
+      row(Op::gated_skip, "gated_skip", gated_skip_shapes, bits({0, 1, 2, 3}), bits({2, 3}),
+          bits({0, 1, 2, 3}), 0),
       row(Op::dropout, "dropout", dropout_shapes, bits({0}), 0, bits({1}), 0),
       row(Op::gather, "gather", gather_shapes, bits({0}), 0, bits({1}), 0),
       row(Op::softcap, "softcap", softcap_shapes, bits({0}), 0, 0, bits({0})),

@@ -40,11 +40,16 @@ void Averaging::begin(std::span<const float> weights) {
   count_ = 1;
 }
 
-void Averaging::add(std::int64_t step, double multiplier, std::span<const float> weights) {
-  if (config_.ema_decay > 0) return move_towards(average(), weights, 1 - config_.ema_decay);
+bool Averaging::counts(std::int64_t step, double multiplier) const {
+  if (config_.ema_decay > 0) return true;
   // The rate is below the threshold while it warms up, too: those weights are not worth keeping.
   const bool falling = step > config_.warmup_steps && multiplier < config_.swa_start;
-  if (!falling || step % config_.swa_every != 0) return;
+  return falling && step % config_.swa_every == 0;
+}
+
+void Averaging::add(std::int64_t step, double multiplier, std::span<const float> weights) {
+  if (!counts(step, multiplier)) return;
+  if (config_.ema_decay > 0) return move_towards(average(), weights, 1 - config_.ema_decay);
   ++count_;
   // The first is copied: the block may hold anything, and x + (w - x) need not be w.
   if (count_ == 1)

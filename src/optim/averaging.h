@@ -27,7 +27,8 @@ class Averaging {
   bool available() const { return count_ > 0; }
 
   void begin(std::span<const float> weights);  // of a new run
-  // After update number `step` (from 1), made with the rate times `multiplier`.
+  // After update number `step` (from 1), made with the rate times `multiplier`: does it count, and then it is added.
+  bool counts(std::int64_t step, double multiplier) const;
   void add(std::int64_t step, double multiplier, std::span<const float> weights);
 
   // State. The block is laid out like the weights.

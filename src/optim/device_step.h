@@ -66,6 +66,7 @@ class DeviceStep {
     std::vector<std::int64_t> rows;
     int qat_bits = 0;
     bool recompute = false;
+    bool loop_on = true;
     bool operator==(const Key&) const = default;
   };
   struct Flight {

@@ -12,6 +12,7 @@
 #include "base/files.h"
 #include "base/rng.h"
 #include "base/temporary_folder.h"
+#include "model/layer_order.h"
 #include "model/rows.h"
 #include "train/learned_tokenizer.h"
 
@@ -153,15 +154,15 @@ double prefill_flops(const ModelConfig& config, std::int64_t tokens, std::int64_
   const ParamTable params(config);
   const auto N = static_cast<double>(tokens), before = static_cast<double>(depth);
   const double seen = N * (before + (N + 1) / 2);  // pairs of a row and what it attends to
-  return 2 * N * static_cast<double>(params.count(ParamGroup::matrix)) +
-         4 * seen * static_cast<double>(config.layers * config.q_width()) +
+  return 2 * N * static_cast<double>(multiplied_elements(config, params)) +
+         4 * seen * static_cast<double>(config.passes() * config.q_width()) +
          2 * static_cast<double>(params.head().count());
 }
 
 double bytes_per_token(const ModelConfig& config, DType dtype, double positions) {
   const ParamTable params(config);
   const double weights = static_cast<double>(params.count(ParamGroup::matrix) + params.head().count());
-  const double cached = 2 * positions * static_cast<double>(config.layers * config.kv_width());
+  const double cached = 2 * positions * static_cast<double>(config.passes() * config.kv_width());
   return (weights + cached) * static_cast<double>(dtype_bytes(dtype));
 }
 

@@ -69,6 +69,8 @@ class CardStep final : public StepRunner {
     parts_.optimizer.second_moments().fetch();
   }
 
+  void fetch_weights() override { parts_.model.fetch_weights(); }
+
   void send() override {
     parts_.model.weights_changed();
     parts_.optimizer.first_moments().send();

@@ -53,6 +53,7 @@ Config settled(const Config& config, const DeviceRuntime& device, const Communic
   Config result = with_micro_batch(config, available_memory(device) / sharing, device.device());
   const DType dtype = compute_dtype(config.train.dtype, device.device());
   result.train.dtype = dtype == DType::bf16 ? ComputeDType::bf16 : ComputeDType::f32;
+  result.model.loop_on = true;  // what the run comes to; checkpoints say whether it has
   return result;
 }
 
@@ -160,6 +161,7 @@ class Trainer {
       std::ranges::copy(around_.request.initial_weights, model_.weights().begin());
     }
     model_.weights_changed();
+    model_.set_loop(loop_has_begun());
     averaging_.begin(model_.weights());
     state_.averaged = averaging_.count();
     state_.began_trained = !around_.request.initial_weights.empty();
@@ -186,7 +188,7 @@ class Trainer {
                           .tokens_to_see = tokens_to_see(),
                           .parameters = static_cast<std::uint64_t>(model_.params().count())};
     around_.log.info("{}\n{}", around_.folder.path().string(), data_table(facts));
-    if (const std::string with = recipe(config_.train); !with.empty()) around_.log.info("with {}", with);
+    if (const std::string with = recipe(config_); !with.empty()) around_.log.info("with {}", with);
     if (const std::string warning = data_warning(facts); !warning.empty()) around_.log.warning("{}", warning);
     write_start(facts);
   }
@@ -219,6 +221,7 @@ class Trainer {
           "the data is not that of the run in {}", around_.folder.path().string());
     check_unfinished(head.state);
     restore_checkpoint(file, head.state, {model_, optimizer_, averaging_});
+    model_.set_loop(head.config.model.loop_on);  // as it was: a validation that is due comes first
     steps_->send();
     state_ = head.state;
     loader_.seek(state_.position);
@@ -271,8 +274,11 @@ class Trainer {
   }
 
   void prime() {
+    const bool loop_on = model_.config().loop_on;
     for (std::int64_t i = 0; i < config_.train.prime_steps && result_.status.empty(); ++i) {
+      model_.set_loop(loop_on || i % 2 == 1);  // what comes later is made ready, too
       steps_->prime(qat_bits());
+      model_.set_loop(loop_on);
       if (observer_) observer_->primed(i + 1, config_.train.prime_steps);
       if (!wishes().stop) continue;
       if (begins_with_validation()) state_.validation_due = true;
@@ -281,6 +287,7 @@ class Trainer {
   }
 
   void step() {
+    come_to_the_loop();
     const double started = around_.request.clock();
     StepReport report;
     report.multiplier = rate_multiplier(config_.train, state_.step, state_.elapsed_seconds);
@@ -302,7 +309,7 @@ class Trainer {
 
   void advance(StepReport& report, double started) {
     ++state_.step;
-    if (averaging_.on()) steps_->fetch();
+    if (averaging_.counts(state_.step, report.multiplier)) steps_->fetch_weights();
     averaging_.add(state_.step, report.multiplier, model_.weights());
     state_.averaged = averaging_.count();
     state_.tokens += report.result.tokens;
@@ -322,6 +329,20 @@ class Trainer {
   int qat_bits() const {
     const bool begun = has_begun(config_.train.qat_start, config_.train, state_.step, state_.elapsed_seconds);
     return begun ? static_cast<int>(config_.train.qat_bits) : 0;
+  }
+
+  bool loop_has_begun() const {
+    return config_.model.loop_count == 0 ||
+           has_begun(config_.train.loop_start, config_.train, state_.step, state_.elapsed_seconds);
+  }
+
+  // Between two steps, and on all ranks at the same: steps and time are theirs together.
+  void come_to_the_loop() {
+    const ModelConfig& m = config_.model;
+    if (model_.config().loop_on || !loop_has_begun()) return;
+    model_.set_loop(true);
+    report_->note(fmt::format("step {}: from here on layers {} to {} are gone through {} times",
+                              state_.step + 1, m.loop_first, m.loop_last, m.loop_count + 1));
   }
 
   bool done() const { return config_.train.steps > 0 && state_.step >= config_.train.steps; }
@@ -410,7 +431,9 @@ class Trainer {
     around_.metrics.flush();
     result_.checkpoint =
         around_.folder.publish(state_.step, best, config_.train.keep, [&](const std::filesystem::path& path) {
-          write_checkpoint(around_.ops, path, config_, state_, *around_.request.tokenizer,
+          Config now = config_;
+          now.model.loop_on = model_.config().loop_on;
+          write_checkpoint(around_.ops, path, now, state_, *around_.request.tokenizer,
                            {model_, optimizer_, averaging_}, record());
         });
   }
@@ -515,6 +538,9 @@ TrainData open_on_all(const TrainRequest& request, const RunFolder& folder, File
 // Every rank asks its own machine; the smallest micro-batch fits all.
 Config settled_on_all(const TrainRequest& request) {
   Config config;
+  check(request.resume || request.config.model.loop_on,
+        Hint{"loop_start says when; loop_count = 0 is no loop at all"},
+        "loop_on = false describes a model that has not come to its loop yet: training sets it");
   together(*request.ranks, "settling the micro-batch",
            [&] { config = settled(request.config, *request.device, *request.ranks); });
   config.train.micro_batch = smallest(*request.ranks, config.train.micro_batch, "the micro-batch");

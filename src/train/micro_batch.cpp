@@ -29,10 +29,19 @@ Summary summary_of(const Config& config, std::int64_t rows, Device device) {
   return summarise(with_rows, device);
 }
 
-// What is left of a step for the last micro-batch has a program of its own, which stays beside the other.
+std::int64_t arena_bytes(const Config& config, std::int64_t rows, Device device) {
+  return rows == 0 ? 0 : summary_of(config, rows, device).plan.arena_bytes;
+}
+
+// What is left of a step for the last micro-batch has a program of its own, which stays beside the other. So do those of
+// the time before a loop.
 std::int64_t needed_bytes(const Config& config, std::int64_t rows, std::int64_t all, Device device) {
-  const std::int64_t needed = summary_of(config, rows, device).total_bytes(), left = all % rows;
-  return left == 0 ? needed : needed + summary_of(config, left, device).plan.arena_bytes;
+  const std::int64_t left = all % rows;
+  std::int64_t needed = summary_of(config, rows, device).total_bytes() + arena_bytes(config, left, device);
+  if (config.model.loop_count == 0 || config.train.loop_start == 0) return needed;
+  Config before = config;
+  before.model.loop_on = false;
+  return needed + arena_bytes(before, rows, device) + arena_bytes(before, left, device);
 }
 
 // The most rows that divide a step and need no second program, unless they are half of `most` or fewer.

@@ -8,6 +8,6 @@
 namespace thimble {
 
 // "Muon (weight decay 0.04), int8 QAT, SWA below 0.5 of the rate every 50 steps"; empty: nothing of the kind.
-std::string recipe(const TrainConfig& config);
+std::string recipe(const Config& config);
 
 }  // namespace thimble

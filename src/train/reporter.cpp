@@ -113,6 +113,11 @@ void Reporter::validation(const ValidationReport& report) {
             report.weights == "raw" ? "" : "  " + report.weights, report.best ? "  best" : "");
 }
 
+void Reporter::note(std::string_view line) {
+  bar_.clear();
+  log_.info("{}", line);
+}
+
 void Reporter::warn(std::string_view line) {
   bar_.clear();
   log_.warning("{}", line);

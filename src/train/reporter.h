@@ -50,7 +50,8 @@ class Reporter {
 
   void step(const StepReport& report);
   void validation(const ValidationReport& report);
-  void warn(std::string_view line);  // above the live line
+  void note(std::string_view line);  // above the live line
+  void warn(std::string_view line);  // the same
 
   const RunHistory& history() const { return history_; }
   std::int64_t tokens() const { return tokens_; }  // of this call

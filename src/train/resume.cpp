@@ -36,7 +36,7 @@ std::vector<std::string> check_changes(const Config& before, const Config& after
   std::vector<std::string> never, forced, all;
   for (const Key& key : all_keys()) {
     const KeyValue from = key.get(before), to = key.get(after);
-    if (from == to) continue;
+    if (from == to || key.name == "loop_on") continue;  // which the run itself moves on
     const std::string change = fmt::format("{}: {} -> {}", key.name, value_text(from), value_text(to));
     all.push_back(change);
     if (changes_state(key, before, after))

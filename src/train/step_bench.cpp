@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/median.h"
 #include "base/rng.h"
+#include "model/layer_order.h"
 #include "model/model.h"
 #include "ops/gemm_peak.h"
 #include "optim/optimizer.h"
@@ -19,7 +20,7 @@ std::vector<ProductShape> products_of(const ModelConfig& config) {
   const auto add = [&](const ParamView& view) {
     if (view) ++counts[{view.rows, view.cols}];
   };
-  for (int layer = 0; layer < config.layers; ++layer)
+  for (const int layer : layer_order(config))
     for (const ParamView& view :
          {params.qkv(layer), params.attn_proj(layer), params.mlp_in(layer), params.mlp_proj(layer)})
       add(view);

@@ -58,6 +58,7 @@ class StepRunner {
   // Weights and moments from where steps change them into host memory, and back: before they are read there, and after
   // they were written.
   virtual void fetch() {}
+  virtual void fetch_weights() {}  // those alone, which every rank has
   virtual void send() {}
 };
 

@@ -95,6 +95,25 @@ TEST(Artifact, ComesBackAsItWasPacked) {
     }
 }
 
+TEST(Artifact, KeepsEverySwitch) {
+  for (const char* loop : {"loop_on=true", "loop_on=false"}) {
+    const ModelFile model =
+        small_golf({"skip_gates=true", "parallel_from=1", "loop_last=1", "loop_count=2", "layer_scale=true",
+                    "exclusive_attention=true", "rope_dims=8", "mlp=leaky_relu2", loop});
+    const PackResult packed = pack(model, request_of(8));
+    const Artifact artifact = read_artifact(bytes_of(packed.bytes), "a");
+    EXPECT_EQ(artifact.model.config.model, model.config.model);
+    const ParamTable table(model.config.model);
+    const Param* gates = table.find("skip_gates");
+    ASSERT_NE(gates, nullptr);
+    EXPECT_EQ(gates->dims, (std::vector<std::int64_t>{3, 64}));  // of the unrolled model's halves
+    EXPECT_TRUE(std::equal(model.weights.begin() + gates->offset,
+                           model.weights.begin() + gates->offset + gates->count(),
+                           artifact.model.weights.begin() + gates->offset))
+        << "control tensors are kept as they are";
+  }
+}
+
 TEST(Artifact, IsAModelLikeAnyOther) {
   const TempFolder folder;
   const ModelFile model = tiny_golf();

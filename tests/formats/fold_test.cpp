@@ -147,6 +147,20 @@ TEST(Fold, EveryModelThatTalkieTakesHasTheSameLogits) {
   report(worst);
 }
 
+TEST(Fold, ALoopIsWrittenOutLayerByLayer) {
+  Worst worst;
+  for (const bool layer_scale : kBoth)
+    for (const bool loop_on : kBoth)
+      for (const MixKind mix : {MixKind::none, MixKind::scalar}) {
+        ModelConfig c = small_golf();
+        c.loop_first = 1, c.loop_last = 2, c.loop_count = 2, c.loop_on = loop_on;
+        c.layer_scale = layer_scale, c.residual_mix = mix;
+        expect_same_logits(c, {}, worst);
+        EXPECT_EQ(fold_model(random_model(c), {}).model.config.model.layers, loop_on ? 7 : 3);
+      }
+  report(worst);
+}
+
 TEST(Fold, TakesApertusWhereItCanAndElseTalkie) {
   const auto chosen = [](auto change) {
     ModelConfig c = small_golf();
@@ -202,6 +216,7 @@ constexpr Refusal kRefusals[] = {
     {"softcap", [](ModelConfig& c) { c.logit_softcap = 30; }, "logit_softcap = 30"},
     {"bigram", [](ModelConfig& c) { c.bigram_buckets = 8, c.bigram_dim = 4; }, "bigram_buckets"},
     {"smear", [](ModelConfig& c) { c.smear_gate = true; }, "smear_gate"},
+    {"parallel", [](ModelConfig& c) { c.parallel_from = 1; }, "parallel_from"},
     {"exclusive", [](ModelConfig& c) { c.exclusive_attention = true; }, "exclusive_attention"},
     {"layernorm", [](ModelConfig& c) { c.norm = NormKind::layer; }, "norm = layer"},
     {"no_final_norm", [](ModelConfig& c) { c.final_norm = false; }, "final_norm = false"},

@@ -222,6 +222,14 @@ TEST(HuggingFaceWrite, GolfIsRefusedWithAllReasons) {
   EXPECT_TRUE(folder.files().empty());
 }
 
+TEST(HuggingFaceWrite, RefusesParallelBranchesAndLoops) {
+  const TempFolder folder;
+  ModelConfig config = small("llama");
+  config.parallel_from = 0, config.loop_count = 1;
+  EXPECT_EQ(message_of([&] { write(folder / "out", random_model(config)); }),
+            "Transformers' llama, qwen2 and qwen3 cannot express this model: parallel_from; loop_count");
+}
+
 TEST(HuggingFaceWrite, ReplacesOnlyItsOwnKind) {
   const TempFolder folder;
   const ModelFile model = chat_model("llama");

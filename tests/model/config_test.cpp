@@ -96,6 +96,12 @@ TEST(KeyTable, HasEveryKeyOfTheDesign) {
                          "exclusive_attention",
                          "residual_mix",
                          "unet_skips",
+                         "skip_gates",
+                         "parallel_from",
+                         "loop_first",
+                         "loop_last",
+                         "loop_count",
+                         "loop_start",
                          "bigram_buckets",
                          "bigram_dim",
                          "smear_gate",
@@ -269,6 +275,17 @@ TEST(Validation, SaysHowKeysGoTogether) {
       complaint_about({"bigram_dim=64"}),
       "bigram_buckets (0) and bigram_dim (64) need each other / set both, such as 4096 and 128, or neither");
   EXPECT_EQ(complaint_about({"unet_skips=true", "layers=1"}), "unet_skips needs at least 2 layers, found 1");
+  EXPECT_EQ(complaint_about({"skip_gates=true"}), "skip_gates needs unet_skips: there is nothing to gate");
+  EXPECT_EQ(complaint_about({"parallel_from=4", "layers=4"}),
+            "parallel_from (4) must be below layers (4), or -1 for none");
+  EXPECT_EQ(complaint_about({"loop_first=2", "loop_last=1", "loop_count=1"}),
+            "loop_first (2) and loop_last (1) must be layers in order, below 4");
+  EXPECT_EQ(complaint_about({"loop_last=4", "loop_count=1"}),
+            "loop_first (0) and loop_last (4) must be layers in order, below 4");
+  EXPECT_EQ(complaint_about({"loop_last=3", "loop_count=256"}),
+            "with its loop the model has 1028 blocks one behind the other, the most is 1024");
+  EXPECT_EQ(complaint_about({"loop_last=3", "loop_count=255"}), "fine");
+  EXPECT_EQ(complaint_about({"loop_last=9"}), "fine") << "without a count there is no loop";
   EXPECT_EQ(complaint_about({"layer_scale=true", "norm=layer"}),
             "layer_scale needs norm = rms or rms_weight, found layer");
   EXPECT_TRUE(complaint_about({"head_lr=0.1"}).starts_with("head_lr (0.1) has nothing to train"));

@@ -45,12 +45,20 @@ void expect_row(const Tensor& logits, std::int64_t row, const Reader& reader, st
         << "slot " << reader.slot << ", position " << position;
 }
 
-class Decoding : public testing::TestWithParam<const char*> {};
+struct Family {
+  const char* name;
+  const char* preset;
+  std::vector<std::string> settings = {};
+
+  ModelConfig config() const { return small_config(preset, settings); }
+};
+
+class Decoding : public testing::TestWithParam<Family> {};
 
 // Each call takes a random number of tokens, from none to seven, of each of three texts, in any order.
 TEST_P(Decoding, InterleavedSlotsAndBlocksEqualScoring) {
   const Context context;
-  Model model = random_model(small_config(GetParam()), context);
+  Model model = random_model(GetParam().config(), context);
   std::mt19937 random(17);
   KvCache cache(model.config(), 3);
   for (int round = 0; round < 2; ++round) {  // slots are used again
@@ -99,13 +107,13 @@ void expect_same_bits_in_one_block(const ModelConfig& config, DType dtype) {
 
 TEST_P(Decoding, TokenByTokenHasTheBitsOfOneBlock) {
   for (const DType dtype : {DType::f32, DType::bf16})
-    expect_same_bits_in_one_block(small_config(GetParam()), dtype);
+    expect_same_bits_in_one_block(GetParam().config(), dtype);
 }
 
 // Rounding turns the logits of these small random models by some percent: enough to tell them from others.
 TEST_P(Decoding, InBf16ComputesWhatScoringInBf16Does) {
   const Context context;
-  Model model = random_model(small_config(GetParam()), context, DType::bf16);
+  Model model = random_model(GetParam().config(), context, DType::bf16);
   std::mt19937 random(5);
   Reader reader = make_reader(model, random, 0, 19);
   KvCache cache(model.config(), 1, DType::bf16);
@@ -125,7 +133,7 @@ TEST_P(Decoding, InBf16ComputesWhatScoringInBf16Does) {
 // A copied prefix is as good as a read one.
 TEST_P(Decoding, GoesOnFromACopiedPrefix) {
   const Context context;
-  Model model = random_model(small_config(GetParam()), context);
+  Model model = random_model(GetParam().config(), context);
   std::mt19937 random(6);
   Reader reader = make_reader(model, random, 0, 12);
   KvCache cache(model.config(), 2);
@@ -149,7 +157,7 @@ void fill_keys(const KvCache& cache, float value) {
 TEST_P(Decoding, ACacheThatChangesPlacesWithAnotherIsNoticed) {
   constexpr float kUntouched = 777;
   const Context context;
-  Model model = random_model(small_config(GetParam()), context);
+  Model model = random_model(GetParam().config(), context);
   std::mt19937 random(8);
   KvCache cache(model.config(), 1), other(model.config(), 1);
   Reader reader = make_reader(model, random, 0, 6);
@@ -163,12 +171,16 @@ TEST_P(Decoding, ACacheThatChangesPlacesWithAnotherIsNoticed) {
   EXPECT_EQ(other.keys(0).row<float>(0)[0], kUntouched);
 }
 
-std::string named(const testing::TestParamInfo<const char*>& info) {
-  std::string name = info.param;
-  std::erase(name, '-');
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Model, Decoding, testing::Values("golf-plus", "llama", "qwen3", "microgpt"), named);
+INSTANTIATE_TEST_SUITE_P(
+    Model, Decoding,
+    testing::Values(Family{"golfplus", "golf-plus"}, Family{"llama", "llama"}, Family{"qwen3", "qwen3"},
+                    Family{"microgpt", "microgpt"}, Family{"golfbest", "golf-best"},
+                    Family{"loop", "golf-best", {"loop_first=1", "loop_last=2", "loop_count=2"}},
+                    Family{"gatedParallelLoop",
+                           "golf-plus",
+                           {"loop_last=3", "loop_count=1", "skip_gates=true", "parallel_from=2"}},
+                    Family{"parallelLlama", "llama", {"parallel_from=0"}}),
+    [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace thimble

@@ -25,8 +25,8 @@ std::int64_t parameters_of(std::string_view name) {
 TEST(Presets, AreThoseOfTheDesign) {
   std::vector<std::string> names;
   for (const Preset& preset : all_presets()) names.push_back(preset.name);
-  EXPECT_EQ(names, (std::vector<std::string>{"chat", "export", "golf", "golf-mlx", "golf-plus", "llama",
-                                             "microgpt", "quick", "qwen2", "qwen3"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"chat", "export", "golf", "golf-best", "golf-mlx", "golf-plus",
+                                             "llama", "microgpt", "quick", "qwen2", "qwen3"}));
 }
 
 TEST(Presets, EveryOneResolvesSaysWhatItIsAndSurvivesItsOwnToml) {
@@ -90,13 +90,13 @@ TEST(Presets, ExportHasNothingThatLlamaCppCannotExpress) {
 TEST(Presets, LlamasCarryTransformersNamesAndGolfsTheirOwn) {
   for (const char* name : {"llama", "qwen2", "qwen3", "quick", "chat"})
     EXPECT_TRUE(uses_transformers_names(preset_config(name).model)) << name;
-  for (const char* name : {"golf", "golf-mlx", "golf-plus", "export", "microgpt"})
+  for (const char* name : {"golf", "golf-best", "golf-mlx", "golf-plus", "export", "microgpt"})
     EXPECT_FALSE(uses_transformers_names(preset_config(name).model)) << name;
 }
 
 TEST(Depth, OfThePresetItselfChangesNothing) {
   for (const char* name :
-       {"golf", "golf-mlx", "golf-plus", "export", "llama", "qwen2", "qwen3", "quick", "chat"}) {
+       {"golf", "golf-best", "golf-mlx", "golf-plus", "export", "llama", "qwen2", "qwen3", "quick", "chat"}) {
     ConfigBuilder settings;
     settings.preset(name);
     const Config before = settings.resolve();

@@ -8,7 +8,7 @@
 
 namespace thimble {
 
-inline ModelConfig small_config(const std::string& preset) {
+inline ModelConfig small_config(const std::string& preset, const std::vector<std::string>& more = {}) {
   ConfigBuilder settings;
   settings.preset(preset);
   for (const char* assignment : {"vocab_size=40", "context=24", "layers=4", "dim=32", "heads=4", "kv_heads=2",
@@ -16,6 +16,8 @@ inline ModelConfig small_config(const std::string& preset) {
     settings.set(assignment);
   if (preset == "golf-plus")
     for (const char* assignment : {"bigram_buckets=16", "bigram_dim=8"}) settings.set(assignment);
+  if (preset == "golf-best") settings.set("rope_dims=4");  // partial RoPE, too
+  for (const std::string& assignment : more) settings.set(assignment);
   return settings.resolve().model;
 }
 

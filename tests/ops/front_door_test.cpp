@@ -58,6 +58,8 @@ Request good(Op op) {
       return {{rows, rows, {2, 8}}, {}};
     case Op::residual_norm:
       return {{rows, rows, vector, vector}, ResidualNormAttributes{}};
+    case Op::gated_skip:
+      return {{rows, rows, vector, vector}, {}};
     case Op::dropout:
       return {{rows, {2, 1, DType::i32}}, DropoutAttributes{}};
     case Op::gather:
@@ -167,6 +169,11 @@ std::vector<Refused> everything_refused() {
       width(Op::residual_norm, 3, 7, {"weight", "8", "7"}),
       dtype(Op::residual_norm, 1, DType::f64, {"branch", "f32", "f64"}),
       attributes(Op::residual_norm, ResidualNormAttributes{-1, 1}, {"eps"}),
+      width(Op::gated_skip, 1, 7, {"skip", "8", "7"}),
+      count(Op::gated_skip, 1, 5, {"skip", "6", "5"}),
+      width(Op::gated_skip, 2, 7, {"weight", "8", "7"}),
+      width(Op::gated_skip, 3, 7, {"gate", "8", "7"}),
+      dtype(Op::gated_skip, 1, DType::f64, {"skip", "f32", "f64"}),
       count(Op::dropout, 1, 1, {"seed", "2", "1"}),
       attributes(Op::dropout, DropoutAttributes{1, 0}, {"p", "1"}),
       attributes(Op::dropout, DropoutAttributes{-0.5f, 0}, {"p", "-0.5"}),

@@ -194,6 +194,22 @@ std::vector<OpCase> residual_norm_cases() {
   return cases;
 }
 
+std::vector<OpCase> gated_skip_cases() {
+  Fill fill(Op::gated_skip);
+  std::vector<OpCase> cases;
+  for (const RowSize& s : kRowSizes)
+    for (const float reach : {1.0f, 12.0f}) {  // gates that are nearly shut or open, too
+      Values gate = fill.vector(s.C);
+      for (double& number : gate.numbers) number = static_cast<float>(number * reach);
+      cases.push_back({fmt::format("{} gates within {}", s.text(), reach),
+                       {fill.rows(s.N, s.C), fill.rows(s.N, s.C), fill.vector(s.C), gate},
+                       {}});
+      cases.back().large = s.large;
+      cases.back().least_scale = s.C == 1 ? kOneSum : 0;
+    }
+  return cases;
+}
+
 std::vector<OpCase> dropout_cases() {
   Fill fill(Op::dropout);
   std::vector<OpCase> cases;
@@ -327,6 +343,8 @@ OpFacts facts_of(Op op) {
               .graded_outputs = places({0, 1}),
               .by_row = places({0, 1}),
               .cases = residual_norm_cases()};
+    case Op::gated_skip:
+      return {.full = places({2, 3}), .by_row = places({0, 1}), .cases = gated_skip_cases()};
     case Op::dropout:
       return {.cases = dropout_cases()};
     case Op::gather:

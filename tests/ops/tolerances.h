@@ -34,6 +34,8 @@ constexpr Tolerance f32_tolerance_of(Op op) {
     case Op::add_scaled:
     case Op::residual_mix:
       return {2e-7, 4e-6, "two products and a sum; dscale of a channel sums few terms of both signs"};
+    case Op::gated_skip:
+      return {2e-6, 4e-6, "as smear; dw and dgate of a channel sum few terms of both signs"};
     case Op::smear:
       return {2e-6, 1e-6, "exp to a few u, then (1 - g) x + g x', which may cancel"};
     case Op::activation:

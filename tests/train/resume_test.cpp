@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "model/compute_dtype.h"
+#include "support/message_of.h"
 #include "train/tiny_run.h"
 
 namespace thimble {
@@ -42,10 +43,29 @@ INSTANTIATE_TEST_SUITE_P(
         Feature{"swa", {"swa_start=0.9", "swa_every=2"}}, Feature{"ema", {"ema_decay=0.9"}},
         Feature{"qat", {"qat_bits=6", "qat_start=0.5"}}, Feature{"dropout", {"dropout=0.2"}},
         Feature{"accumulation", {"batch_tokens=256", "micro_batch=3"}}, Feature{"clip", {"clip=0.5"}},
+        Feature{"loop_to_come", {"loop_last=1", "loop_count=1", "loop_start=0.5"}},
+        Feature{"loop_under_way", {"loop_last=1", "loop_count=1", "loop_start=12"}},
         Feature{"patience", {"patience=50", "min_delta=0.01"}},
         Feature{"all",
                 {"swa_start=0.9", "swa_every=3", "qat_bits=5", "dropout=0.1", "clip=0.3", "micro_batch=1"}}),
     [](const auto& info) { return std::string(info.param.name); });
+
+TEST_F(Resume, ACheckpointSaysWhetherTheLoopHasCome) {
+  const std::vector<std::string> settings = {"loop_last=1", "loop_count=1", "loop_start=10", "prime_steps=3"};
+  const auto loops = [&] {
+    return read_checkpoint_head(SafetensorsFile::open(folder_ / "run/last.safetensors")).config.model.loop_on;
+  };
+  EXPECT_EQ(run_until(request("run", settings), 10).status, "stopped");
+  EXPECT_FALSE(loops()) << "step 11 is the first that loops";
+  EXPECT_EQ(run_until(resumed("run", settings), 1).status, "stopped");
+  EXPECT_TRUE(loops());
+  EXPECT_EQ(run(resumed("run", settings)).status, "completed");
+  EXPECT_TRUE(loops());
+  std::vector<std::string> wrong = settings;
+  wrong.push_back("loop_on=false");
+  EXPECT_EQ(message_of([&] { run(request("wrong", wrong)); }),
+            "loop_on = false describes a model that has not come to its loop yet: training sets it");
+}
 
 TEST_F(Resume, EveryReadingOrderAndChatsGoOnWhereTheyStopped) {
   const std::vector<std::string> settings = {"steps=40", "context=32", "batch_tokens=128"};

@@ -49,6 +49,8 @@ Kernels kernels(Op op) {
       return {residual_mix_forward, residual_mix_backward, kRows, kWide};
     case Op::residual_norm:
       return {residual_norm_forward, residual_norm_backward, kRows, kWide};
+    case Op::gated_skip:
+      return {gated_skip_forward, gated_skip_backward, kRows, kWide};
     case Op::dropout:
       return {dropout_forward, dropout_backward, kRows, kWide};
     case Op::gather:
@@ -77,6 +79,8 @@ std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& a
     case Op::residual_mix:
     case Op::residual_norm:
       return row_sum_bytes(N, 2 * C);
+    case Op::gated_skip:
+      return 2 * row_bytes(C) + row_sum_bytes(N, 2 * C);
     case Op::linear:
       return linear_scratch_bytes(in[0], in[1], attributes.as<LinearAttributes>());
     case Op::rope: {

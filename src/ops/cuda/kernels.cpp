@@ -48,6 +48,8 @@ Kernels kernels(Op op) {
       return {residual_mix_forward, residual_mix_backward, kRows, kWide};
     case Op::residual_norm:
       return {residual_norm_forward, residual_norm_backward, kRows, kWide};
+    case Op::gated_skip:
+      return {gated_skip_forward, gated_skip_backward, kRows, kWide};
     case Op::dropout:
       return {dropout_forward, dropout_backward, kRows, kWide};
     case Op::gather:
@@ -81,6 +83,7 @@ std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& a
       return column_sum_bytes(N, C, 1);
     case Op::layernorm:
     case Op::residual_mix:
+    case Op::gated_skip:
       return column_sum_bytes(N, C, 2);
     case Op::residual_norm:  // a mean a row, then the sums
       return N * kFloat + column_sum_bytes(N, C, 2);

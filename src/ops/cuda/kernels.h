@@ -38,6 +38,8 @@ void residual_mix_forward(const Context&, const OpCall&);
 void residual_mix_backward(const Context&, const OpCall&);
 void residual_norm_forward(const Context&, const OpCall&);
 void residual_norm_backward(const Context&, const OpCall&);
+void gated_skip_forward(const Context&, const OpCall&);
+void gated_skip_backward(const Context&, const OpCall&);
 void dropout_forward(const Context&, const OpCall&);
 void dropout_backward(const Context&, const OpCall&);
 void gather_forward(const Context&, const OpCall&);

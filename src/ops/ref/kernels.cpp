@@ -9,6 +9,7 @@
 #include "ops/ref/embedding.h"
 #include "ops/ref/exclusive_attention.h"
 #include "ops/ref/fake_quant.h"
+#include "ops/ref/gated_skip.h"
 #include "ops/ref/gather.h"
 #include "ops/ref/head_loss.h"
 #include "ops/ref/layernorm.h"
@@ -86,6 +87,8 @@ Kernels kernels(Op op) {
       return both<ResidualMixRef>();
     case Op::residual_norm:
       return both<ResidualNormRef>();
+    case Op::gated_skip:
+      return both<GatedSkipRef>();
     case Op::dropout:
       return both<DropoutRef>();
     case Op::gather:
