@@ -243,8 +243,8 @@ void time_rows(Bench& bench) {
              ActivationAttributes{ActivationKind::relu2});
 }
 
-// residual_mix and the norm behind it, which programs run as one kernel.
-void time_pair(Bench& bench) {
+// residual_mix and the norm behind it, which programs run as one kernel, and with the sum before them.
+void time_fused(Bench& bench) {
   const Tensor x = bench.wide(kWidth), x0 = bench.wide(kWidth), mix = bench.vector(kWidth, 2),
                y = bench.wide(kWidth), h = bench.wide(kWidth), rstd = bench.vector(1, bench.rows()),
                dh = bench.wide(kWidth), dy = bench.wide(kWidth), dx = bench.wide(kWidth),
@@ -264,12 +264,24 @@ void time_pair(Bench& bench) {
   mixes_back.d_out = d_mix_out, mixes_back.d_in = d_mix_in, mixes_back.add = 6;
   norms_back.d_out = d_norm_out, norms_back.d_in = d_norm_in, norms_back.add = 1;
   const auto rows = static_cast<double>(x.shape().bytes());
-  const PairKernel forward = cuda_plugin().pair(Op::residual_mix, Op::rmsnorm, false),
-                   backward = cuda_plugin().pair(Op::rmsnorm, Op::residual_mix, true);
-  bench.add_line("residual_mix and rmsnorm",
-                 bench.microseconds([&] { forward(bench.context(), mixes, norms); }), 4 * rows, 0);
-  bench.add_line("residual_mix and rmsnorm, backward",
-                 bench.microseconds([&] { backward(bench.context(), norms_back, mixes_back); }), 9 * rows, 0);
+  const std::vector<Tensor> sum_in = {bench.wide(kWidth), bench.wide(kWidth), bench.vector(kWidth)},
+                            sum_out = {x};
+  const OpCall sums{.in = sum_in,
+                    .out = sum_out,
+                    .d_out = {},
+                    .d_in = {},
+                    .attributes = AddScaledAttributes{},
+                    .scratch = scratch};
+  const auto time = [&](const char* name, bool backward, const std::vector<Op>& ops,
+                        const std::vector<const OpCall*>& calls, double moved) {
+    const FusedKernel kernel = cuda_plugin().fused(ops, backward);
+    bench.add_line(name, bench.microseconds([&] { kernel(bench.context(), calls); }), moved * rows, 0);
+  };
+  time("residual_mix, rmsnorm", false, {Op::residual_mix, Op::rmsnorm}, {&mixes, &norms}, 4);
+  time("residual_mix, rmsnorm, backward", true, {Op::rmsnorm, Op::residual_mix}, {&norms_back, &mixes_back},
+       9);
+  time("add_scaled, residual_mix, rmsnorm", false, {Op::add_scaled, Op::residual_mix, Op::rmsnorm},
+       {&sums, &mixes, &norms}, 6);
   bench.memory().clear();
 }
 
@@ -317,7 +329,7 @@ void time_steps(Bench& bench) {
   std::byte* const sums = place(step.sum_scratch_bytes(count));
   const auto size = static_cast<double>(count * std::int64_t{sizeof(float)});
   bench.add_line("the gradient's norm", bench.microseconds([&] {
-    step.finish_norm(bench.context(), gradients, count, on_card, sums);
+    step.finish_norm(bench.context(), gradients, count, on_card, nullptr, sums);
   }),
                  size, 0);
 
@@ -387,7 +399,7 @@ void run(std::int64_t rows) {
   time_products(bench);
   time_heads(bench);
   time_rows(bench);
-  time_pair(bench);
+  time_fused(bench);
   time_ends(bench);
   time_steps(bench);
   time_others(bench);

@@ -241,7 +241,7 @@ Command eval_command() {
            {.name = "dtype",
             .initial = "auto",
             .help = "what to compute in; auto: as training does here",
-            .choices = {"auto", "f32", "bf16"}},
+            .choices = {"auto", "f32", "bf16", "f16"}},
            common::threads(),
            common::json(),
            common::quiet()},

@@ -29,7 +29,7 @@ Option device() {
 Option dtype() {
   return {.name = "dtype",
           .initial = "auto",
-          .help = "number format of weights and activations in the computation",
+          .help = "number format of weights and activations in the computation; f16 on cuda alone",
           .choices = {"auto", "f32", "bf16", "f16"},
           .common = true};
 }

@@ -326,7 +326,7 @@ Command pack_command() {
            {.name = "dtype",
             .initial = "auto",
             .help = "what to measure in; auto: as training does here",
-            .choices = {"auto", "f32", "bf16"}},
+            .choices = {"auto", "f32", "bf16", "f16"}},
            output_option("artifact to write, such as model.thimble"),
            common::force(),
            common::threads(),

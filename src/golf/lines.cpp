@@ -73,7 +73,9 @@ std::vector<std::string> mlx_lines(const GolfSettings& golf, const GolfData& dat
           python(train.rate(ParamGroup::embedding)), python(train.rate(ParamGroup::matrix)),
           python(train.rate(ParamGroup::scalar)), python(train.muon_momentum), train.muon_steps),
       tokenizer_line(golf),
-      fmt::format("compute_dtype:{} compile:True", compute == DType::bf16 ? "bfloat16" : "float32"),
+      fmt::format("compute_dtype:{} compile:True", compute == DType::bf16  ? "bfloat16"
+                                                   : compute == DType::f16 ? "float16"
+                                                                           : "float32"),
       "dtypes tok_emb:float32 linear_weight:float32 skip_weights:float32",
   };
 }

@@ -8,7 +8,8 @@
 namespace thimble {
 
 // automatic: bf16 where the device multiplies it (AVX-512 BF16, AMX, CUDA), else f32. Asking a processor without it
-// for bf16 is an error: every product would be slower than f32. f16 is for storage.
+// for bf16 is an error: every product would be slower than f32. f16 is computed in on CUDA alone, by request; elsewhere
+// it is for storage.
 DType compute_dtype(ComputeDType wanted, Device device);
 
 }  // namespace thimble

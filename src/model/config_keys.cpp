@@ -221,7 +221,7 @@ std::vector<Key> run_keys() {
       row<&T::micro_batch>("micro_batch", "rows computed at a time (0: what fits)", 0, kMaxBatch),
       row<&T::checkpoint_activations>("checkpoint_activations",
                                       "compute blocks again in backward: less memory, more time"),
-      choice<&T::dtype>("dtype", "what the model computes in"),
+      choice<&T::dtype>("dtype", "what the model computes in (f16: on CUDA alone, with a scaled loss)"),
       row<&T::seed>("seed", "of every random number", 0, kMaxSeed),
       row<&T::swa_start>("swa_start", "average weights while the rate is below this fraction (0: off)", 0, 1),
       row<&T::swa_every>("swa_every", "steps from one averaged state to the next", 1, kMaxSteps),

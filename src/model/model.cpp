@@ -23,6 +23,11 @@ int head_chunk(const ModelConfig& config, Device device) {
   return static_cast<int>(std::max(kCpuRows, kLogits / config.vocab_size));
 }
 
+// What tells programs of training apart, beside their rows.
+int training_phase(const GradientOptions& options) {
+  return options.qat_bits * 2 + (options.recompute ? 1 : 0);
+}
+
 Backend backend_of(Device device) {
   return device == Device::cuda ? Backend::cuda : Backend::cpu;
 }
@@ -122,7 +127,8 @@ void Model::bind_cache(BoundProgram& bound, const KvCache& cache) {
     bound.program().bind(bound.graph().k_cache[l], cache.keys(static_cast<std::int64_t>(l)));
     bound.program().bind(bound.graph().v_cache[l], cache.values(static_cast<std::int64_t>(l)));
   }
-  if (const auto recorded = recorded_.find(&bound); recorded != recorded_.end()) recorded->second->forget();
+  if (const auto recorded = recorded_.find(&bound); recorded != recorded_.end() && recorded->second.decode)
+    recorded->second.decode->forget();
 }
 
 void Model::prepare(BoundProgram& bound) {
@@ -136,9 +142,15 @@ void Model::run(BoundProgram& bound) {
 
 BoundProgram& Model::training_program(std::int64_t rows, const GradientOptions& options) {
   check(!stored_, "[model] weights that are stored for inference cannot be trained");
-  const int phase = options.qat_bits * 2 + (options.recompute ? 1 : 0);
-  return program_for({.rows = rows, .gathered = 0, .mode = Mode::training, .phase = phase},
+  return program_for({.rows = rows, .gathered = 0, .mode = Mode::training, .phase = training_phase(options)},
                      {.mode = Mode::training, .rows = rows, .qat_bits = options.qat_bits}, options.recompute);
+}
+
+void Model::keep_training_programs(std::span<const std::int64_t> rows, const GradientOptions& options) {
+  programs_->drop_if([&](const ProgramKey& key, const BoundProgram&) {
+    return key.mode == Mode::training &&
+           (key.phase != training_phase(options) || std::ranges::find(rows, key.rows) == rows.end());
+  });
 }
 
 void Model::bind_gradients(BoundProgram& bound, float* gradients) {
@@ -154,9 +166,8 @@ double Model::add_gradients(const Rows& rows, std::span<float> gradients, const 
   bound.set_inputs(rows, options.dropout_seed);
   if (context_->device() == Device::cpu) {
     bind_gradients(bound, gradients.data());
-    if (options.after_step) bound.program().set_after_step(*options.after_step);
-    run(bound);
-    bound.program().set_after_step({});
+    prepare(bound);
+    bound.program().run(profile_, options.after_step ? *options.after_step : Program::AfterStep{});
   } else {
     add_gradients_of_device(bound, gradients);
   }
@@ -232,10 +243,24 @@ Tensor Model::decode_on_card(const Rows& rows, KvCache& cache) {
   const std::int64_t gathered = wanted == rows.count() ? 0 : std::min(bucket, row_bucket(wanted));
   BoundProgram& bound = decoding_program(bucket, gathered, cache);
   prepare(bound);
-  std::unique_ptr<RecordedDecode>& recorded = recorded_[&bound];
-  if (!recorded) recorded = std::make_unique<RecordedDecode>(bound, *context_);
-  const Tensor logits = recorded->step(filled_up(rows, bucket, std::max(gathered, wanted)));
+  Recorded& recorded = recorded_[&bound];
+  recorded.used = ++decoded_;
+  if (!recorded.decode) {
+    drop_recorded();
+    recorded.decode = std::make_unique<RecordedDecode>(bound, *context_);
+  }
+  const Tensor logits = recorded.decode->step(filled_up(rows, bucket, std::max(gathered, wanted)));
   return logits.row_range(0, wanted);
+}
+
+// Each holds memory of the card: what was not used for longest goes.
+void Model::drop_recorded() {
+  if (recorded_.size() <= kMostRecorded) return;
+  const auto oldest =
+      std::ranges::min_element(recorded_, {}, [](const auto& one) { return one.second.used; });
+  const BoundProgram* program = oldest->first;
+  recorded_.erase(oldest);
+  programs_->drop_if([&](const ProgramKey&, const BoundProgram& bound) { return &bound == program; });
 }
 
 // All of them may want their logits, which are copied through pinned memory: 256 MiB of it at most, or 512 rows.

@@ -35,7 +35,7 @@ MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const Gra
 class Model {
  public:
   // The config is resolved; weights start at 0. They are f32; `dtype` is what programs compute in and keep
-  // activations in, f32 or bf16.
+  // activations in, f32 or bf16; on a card f16, too.
   Model(const ModelConfig& config, const Context& context, DType dtype = DType::f32);
   // For scoring and decoding, with the weights as they are stored; on a card they must be stored_for_card(), and lie
   // there in one copy.
@@ -72,6 +72,8 @@ class Model {
   // The same as a program, for steps that are queued on a device: `gradients` is the device's.
   BoundProgram& training_program(std::int64_t rows, const GradientOptions& options);
   void bind_gradients(BoundProgram& bound, float* gradients);
+  // All other programs of training go, and their memory.
+  void keep_training_programs(std::span<const std::int64_t> rows, const GradientOptions& options);
 
   struct Scores {
     std::vector<float> nats;    // [N]
@@ -99,6 +101,10 @@ class Model {
   std::int64_t decoded_at_once() const;
   std::int64_t scored_at_once();
 
+  // Programs that are kept, each with its memory. On a card so many of decoding, each for a number of rows.
+  std::size_t programs() const { return programs_->size(); }
+  static constexpr std::size_t kMostRecorded = 32;
+
  private:
   std::span<float> float_weights() const;
   void fill_turns_table();
@@ -112,6 +118,7 @@ class Model {
   MemoryPlan scoring_plan(std::int64_t rows) const;
   Tensor decode_on_card(const Rows& rows, KvCache& cache);
   Tensor decode_on_cpu(const Rows& rows, KvCache& cache);
+  void drop_recorded();
   Tensor stored_on_device(Tensor tensor) const;
   void add_gradients_of_device(BoundProgram& bound, std::span<float> gradients);
   Tensor on_device(float* data, std::int64_t rows, std::int64_t cols) const;
@@ -124,7 +131,12 @@ class Model {
   Arena stored_block_;          // their image on a card
   FloatArena weights_, turns_;  // no weights where they are stored
   std::unique_ptr<ProgramCache<BoundProgram>> programs_;
-  std::map<const BoundProgram*, std::unique_ptr<RecordedDecode>> recorded_;  // on a card
+  struct Recorded {
+    std::unique_ptr<RecordedDecode> decode;
+    std::uint64_t used = 0;  // the last of all steps that took it
+  };
+  std::map<const BoundProgram*, Recorded> recorded_;  // on a card
+  std::uint64_t decoded_ = 0;
   int threads_;                       // as many as when it was made, whoever decodes
   std::unique_ptr<ThreadPool> pool_;  // of decoding, made when it is first needed
   BoundProgram* queued_ = nullptr;    // a score on its way

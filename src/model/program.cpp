@@ -1,7 +1,9 @@
 #include "model/program.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <span>
 
 #include "base/error.h"
 
@@ -9,38 +11,49 @@ namespace thimble {
 
 namespace {
 
-// The kernel that runs two steps as one. In backward the second is where the value between the two was made: nobody reads
-// its gradient afterwards.
-PairKernel pair_of(const Tape& tape, const Step& step, const Step& next) {
+// Whether a step goes on with what the one before it made. In backward it is where that value was made: all of its
+// gradient is there.
+bool follows(const Step& step, const Step& next) {
   const bool backward = step.phase == Phase::backward;
-  if (backward != (next.phase == Phase::backward)) return nullptr;
+  if (backward != (next.phase == Phase::backward)) return false;
   const auto& from = backward ? step.d_in : step.out;
   const auto& to = backward ? next.d_out : next.in;
-  if (from.empty() || to.empty() || from[0].kind != Place::Kind::buffer || from[0].value != to[0].value ||
-      from[0].buffer != to[0].buffer)
-    return nullptr;
-  const auto op = [&](const Step& s) { return tape.nodes()[static_cast<std::size_t>(s.node)].op; };
-  return cuda_plugin().pair(op(step), op(next), backward);
+  return !from.empty() && !to.empty() && from[0].kind == Place::Kind::buffer &&
+         from[0].value == to[0].value && from[0].buffer == to[0].buffer;
 }
 
-// By step: the kernel of it and the next, where a card runs them as one.
-std::vector<PairKernel> pairs_of(const Tape& tape, const Schedule& schedule, Backend backend) {
-  std::vector<PairKernel> pairs(schedule.steps.size());
-  if (backend != Backend::cuda) return pairs;
-  for (std::size_t i = 0; i + 1 < pairs.size(); ++i) {
-    pairs[i] = pair_of(tape, schedule.steps[i], schedule.steps[i + 1]);
-    if (pairs[i]) ++i;
+// The most steps, from the first of these on, that a card has one kernel for.
+FusedSteps longest_fused(const Tape& tape, std::span<const Step> steps) {
+  std::vector<Op> ops;
+  for (std::size_t i = 0; i < std::min(kMostFused, steps.size()); ++i) {
+    if (i > 0 && !follows(steps[i - 1], steps[i])) break;
+    ops.push_back(tape.nodes()[static_cast<std::size_t>(steps[i].node)].op);
   }
-  return pairs;
+  for (; ops.size() > 1; ops.pop_back())
+    if (const FusedKernel kernel = cuda_plugin().fused(ops, steps[0].phase == Phase::backward))
+      return {kernel, ops.size()};
+  return {};
+}
+
+std::vector<FusedSteps> fused_of(const Tape& tape, const Schedule& schedule, Backend backend) {
+  std::vector<FusedSteps> fused(schedule.steps.size());
+  if (backend != Backend::cuda) return fused;
+  for (std::size_t i = 0; i < fused.size(); i += fused[i].count)
+    fused[i] = longest_fused(tape, std::span(schedule.steps).subspan(i));
+  return fused;
 }
 
 }  // namespace
 
 Schedule schedule_for(const Tape& tape, const ScheduleOptions& options, Backend backend) {
   Schedule schedule = make_schedule(tape, options);
-  const std::vector<PairKernel> pairs = pairs_of(tape, schedule, backend);
-  for (Buffer& buffer : schedule.buffers)
-    if (buffer.last < std::ssize(pairs) && pairs[static_cast<std::size_t>(buffer.last)]) ++buffer.last;
+  const std::vector<FusedSteps> fused = fused_of(tape, schedule, backend);
+  std::vector<int> until(schedule.steps.size() + 1);  // by step: the last that runs with it
+  for (std::size_t i = 0; i < until.size(); ++i) until[i] = static_cast<int>(i);
+  for (std::size_t i = 0; i < fused.size(); ++i)
+    for (std::size_t j = i; j < i + fused[i].count; ++j)
+      until[j] = std::max(until[j], static_cast<int>(i + fused[i].count - 1));
+  for (Buffer& buffer : schedule.buffers) buffer.last = until[static_cast<std::size_t>(buffer.last)];
   return schedule;
 }
 
@@ -50,7 +63,7 @@ Program::Program(Tape tape, ScheduleOptions options, const Context& context, Bac
       context_(context),
       backend_(context.device() == Device::cuda ? Backend::cuda : backend),
       schedule_(schedule_for(tape_, options_, backend_)),
-      pairs_(pairs_of(tape_, schedule_, backend_)),
+      fused_(fused_of(tape_, schedule_, backend_)),
       plan_(plan_memory(tape_, schedule_, backend_)),
       arena_(context.runtime(), plan_.arena_bytes, options_.training ? "training" : "inference",
              options_.training ? "lower micro_batch or context" : "compute fewer rows at a time"),
@@ -84,9 +97,9 @@ void Program::prepare(Profile* profile) {
   execute(prepare_calls_, profile, {});
 }
 
-void Program::run(Profile* profile) {
+void Program::run(Profile* profile, const AfterStep& after_step) {
   make_calls();
-  execute(calls_, profile, after_step_);
+  execute(calls_, profile, after_step);
 }
 
 Tensor Program::tensor(Value kept) const {
@@ -197,23 +210,26 @@ void Program::make_calls() {
 }
 
 void Program::execute(const std::vector<Call>& calls, Profile* profile, const AfterStep& after_step) {
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    const Call& call = calls[i];
-    const PairKernel pair = &calls == &calls_ ? pairs_[i] : nullptr;
-    if (pair && !profile && !hook_) {  // who looks at every call sees every result
-      pair(context_, call.op, calls[++i].op);
-      if (after_step) after_step(static_cast<int>(i));
-      continue;
-    }
+  for (std::size_t i = 0, together = 1; i < calls.size(); i += together) {
+    // Who looks at every call sees every result, with the values between rounded.
+    const FusedSteps fused = &calls == &calls_ && !hook_ ? fused_[i] : FusedSteps{};
+    together = fused.count;
     const auto started = std::chrono::steady_clock::now();
-    call.kernel(context_, call.op);
-    if (profile) {
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - started;
-      const Op op = node_of(call).op;
-      profile->add(op, call.step->phase, taken.count(), work_of(op_def(op), call.op));
+    if (fused.kernel) {
+      std::array<const OpCall*, kMostFused> ops = {};
+      for (std::size_t j = 0; j < together; ++j) ops[j] = &calls[i + j].op;
+      fused.kernel(context_, std::span(ops).first(together));
+    } else {
+      calls[i].kernel(context_, calls[i].op);
     }
-    if (hook_) report(call);
-    if (after_step) after_step(static_cast<int>(i));
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - started;
+    for (std::size_t done = i; profile && done < i + together; ++done) {
+      const Op op = node_of(calls[done]).op;
+      profile->add(op, calls[done].step->phase, taken.count() / static_cast<double>(together),
+                   work_of(op_def(op), calls[done].op));
+    }
+    if (hook_) report(calls[i]);
+    if (after_step) after_step(static_cast<int>(i + together - 1));
   }
 }
 

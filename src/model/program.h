@@ -24,9 +24,15 @@
 
 namespace thimble {
 
-// The schedule as a backend runs it, for programs and for plans alike. A card runs some steps in pairs: what the first
-// reads then lives as long as the second writes.
+// The schedule as a backend runs it, for programs and for plans alike. A card runs some steps in a row as one: what
+// the first reads then lives as long as the last writes.
 Schedule schedule_for(const Tape& tape, const ScheduleOptions& options, Backend backend);
+
+// Steps from one on that a card runs as one kernel; or the one by itself.
+struct FusedSteps {
+  FusedKernel kernel = nullptr;
+  std::size_t count = 1;
+};
 
 class Program {
  public:
@@ -39,14 +45,14 @@ class Program {
   void bind(Value value, const Tensor& tensor);
   void bind_gradient(Value parameter, const Tensor& tensor);
   void prepare(Profile* profile = nullptr);
-  void run(Profile* profile = nullptr);
+
+  // After each step of run(), with its place in the schedule: for whoever wants a gradient as soon as it is whole.
+  using AfterStep = std::function<void(int step)>;
+  void run(Profile* profile = nullptr, const AfterStep& after_step = {});
 
   Tensor tensor(Value kept) const;  // after run(): one of ScheduleOptions::keep
   void set_hook(Hook hook) { hook_ = std::move(hook); }
 
-  // After each step of run(), with its place in the schedule: for whoever wants a gradient as soon as it is whole.
-  using AfterStep = std::function<void(int step)>;
-  void set_after_step(AfterStep after_step) { after_step_ = std::move(after_step); }
   // The last step of run() that adds to a parameter's gradient; -1: none does.
   int last_writer(Value parameter) const;
 
@@ -78,7 +84,7 @@ class Program {
   const Context& context_;
   Backend backend_;
   Schedule schedule_;
-  std::vector<PairKernel> pairs_;  // by step: it and the next as one kernel; null: by itself
+  std::vector<FusedSteps> fused_;  // by step
   MemoryPlan plan_;
   Arena arena_;
   std::vector<Tensor> bound_, bound_gradient_;  // by value
@@ -86,7 +92,6 @@ class Program {
   std::vector<Call> prepare_calls_, calls_;
   bool calls_are_current_ = false;
   Hook hook_;
-  AfterStep after_step_;
 };
 
 }  // namespace thimble

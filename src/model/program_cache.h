@@ -45,6 +45,10 @@ class ProgramCache {
     if (!slot) slot = make();
     return *slot;
   }
+  template <class Drop>
+  void drop_if(Drop drop) {
+    std::erase_if(entries_, [&](const auto& one) { return drop(one.first, *one.second); });
+  }
   std::size_t size() const { return entries_.size(); }
   void clear() { entries_.clear(); }
 

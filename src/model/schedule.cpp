@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "ops/residual.h"
 
 namespace thimble {
 
@@ -45,11 +46,15 @@ class Scheduler {
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
   int new_buffer(Buffer::Kind kind, Value root) {
-    Shape shape = tape_.info(root).shape;
-    if (kind == Buffer::Kind::gradient && readers(root) > kReadersOfNarrowGradient)
-      shape.dtype = statistic_dtype(shape.dtype);
+    const Shape shape = kind == Buffer::Kind::gradient ? gradient_shape(root) : tape_.info(root).shape;
     schedule_.buffers.push_back({kind, root.id, shape, now(), now()});
     return static_cast<int>(schedule_.buffers.size()) - 1;
+  }
+
+  Shape gradient_shape(Value root) const {
+    Shape shape = tape_.info(root).shape;
+    if (readers(root) > kReadersOfNarrowGradient) shape.dtype = statistic_dtype(shape.dtype);
+    return shape;
   }
 
   // Nodes that add to the value's gradient.
@@ -134,6 +139,7 @@ class Scheduler {
     for (std::size_t i = 0; i < from.in.size(); ++i) {
       const bool wanted =
           from.in[i] && (def(n).differentiable >> i & 1u) != 0 && tape_.info(from.in[i]).wants_gradient;
+      if (wanted && takes_over_gradient(n, i)) gradient_[at(from.in[i].id)] = gradient_[at(from.out[0].id)];
       step.d_in.push_back(wanted ? write_gradient(from.in[i], step.add, i) : Place{});
     }
     schedule_.steps.push_back(std::move(step));
@@ -149,6 +155,16 @@ class Scheduler {
           tape_.info(value).shape.cols, tape_.info(value).name);
     schedule_.buffers[at(buffer)].last = now();
     return {Place::Kind::buffer, value.id, buffer};
+  }
+
+  // The gradient of an output that becomes an input's where it lies: nobody reads it as the output's any more.
+  bool takes_over_gradient(int n, std::size_t i) const {
+    const Value from = node(n).in[i];
+    const auto same_root = [&](Value other) { return other && tape_.root(other) == from; };
+    return passes_gradient(node(n).op, i) && tape_.info(from).kind == ValueKind::activation &&
+           tape_.root(from) == from && !parameter_behind(from) && gradient_[at(from.id)] < 0 &&
+           std::ranges::count_if(node(n).in, same_root) == 1 &&
+           gradient_shape(from) == schedule_.buffers[at(gradient_[at(node(n).out[0].id)])].shape;
   }
 
   // Parameters, and what prepare makes of them (straight through), add to the parameter's own gradient.

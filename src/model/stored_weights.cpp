@@ -227,7 +227,9 @@ std::shared_ptr<const StoredWeights> stored_for_rows(const ParamTable& table,
 std::shared_ptr<const StoredWeights> stored_for_card(const ParamTable& table,
                                                      std::shared_ptr<const StoredWeights> weights,
                                                      DType dtype) {
-  const WeightFormat format = dtype == DType::bf16 ? WeightFormat::bf16 : WeightFormat::f32;
+  const WeightFormat format = dtype == DType::bf16  ? WeightFormat::bf16
+                              : dtype == DType::f16 ? WeightFormat::f16
+                                                    : WeightFormat::f32;
   return stored_as(table, std::move(weights), [&](WeightFormat) { return format; });
 }
 

@@ -68,7 +68,7 @@ std::shared_ptr<const StoredWeights> stored_for_rows(const ParamTable& table,
                                                      std::shared_ptr<const StoredWeights> weights,
                                                      DType dtype);
 
-// What a card multiplies with: every matrix in `dtype`, f32 or bf16. Integers and f16 are expanded, f32 is rounded.
+// What a card multiplies with: every matrix in `dtype`, f32, bf16 or f16. Integers are expanded, others rounded.
 std::shared_ptr<const StoredWeights> stored_for_card(const ParamTable& table,
                                                      std::shared_ptr<const StoredWeights> weights,
                                                      DType dtype);

@@ -62,6 +62,7 @@ std::int64_t validation_bytes(const Config& config, DType dtype) {
 // What activations are kept in; a config may be planned for another machine, so that nothing is refused here.
 DType planned_dtype(const TrainConfig& config, Device device) {
   if (config.dtype == ComputeDType::automatic) return compute_dtype(config.dtype, device);
+  if (config.dtype == ComputeDType::f16) return DType::f16;
   return config.dtype == ComputeDType::f32 ? DType::f32 : DType::bf16;
 }
 

@@ -18,21 +18,22 @@
 namespace thimble {
 
 // Raised whenever the meaning of what crosses the border changes; changes of its layout are seen by themselves.
-inline constexpr std::uint32_t kCudaAbi = 2;
+inline constexpr std::uint32_t kCudaAbi = 3;
 
 // What both sides must agree on, byte for byte: sizes of everything that crosses the border.
 constexpr std::uint64_t cuda_layout() {
   std::uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
-  for (const std::size_t size :
-       {sizeof(Tensor), sizeof(OpCall), sizeof(Attributes), sizeof(Context), sizeof(Kernels),
-        sizeof(StepState), sizeof(AdamChunk), sizeof(MuonBatch), sizeof(DeviceFacts), std::size_t{kOps}})
+  for (const std::size_t size : {sizeof(Tensor), sizeof(OpCall), sizeof(Attributes), sizeof(Context),
+                                 sizeof(Kernels), sizeof(StepState), sizeof(LossScale), sizeof(AdamChunk),
+                                 sizeof(MuonBatch), sizeof(DeviceFacts), std::size_t{kOps}})
     hash = (hash ^ size) * 0x100000001B3u;
   return hash;
 }
 
-// Two calls, one after the other, as one kernel: the first's result (in backward: the first's gradient of its input 0)
-// is what the second reads as its input 0 (as its gradient of output 0). In backward nobody else reads it.
-using PairKernel = void (*)(const Context&, const OpCall& first, const OpCall& second);
+// Calls in a row as one kernel: what the first makes (in backward: its gradient of input 0) is what the next reads as its
+// input 0 (as its gradient of output 0). In backward nobody else reads it.
+using FusedKernel = void (*)(const Context&, std::span<const OpCall* const> calls);
+inline constexpr std::size_t kMostFused = 3;
 
 struct CudaPlugin {
   std::uint32_t abi;
@@ -40,8 +41,8 @@ struct CudaPlugin {
   const char* version;  // of thimble
   // A runtime on a card; throws with a hint if there is no driver or no card.
   std::shared_ptr<DeviceRuntime> (*open)(int card);
-  Kernels (*kernels)(Op op);                               // {} where an op has none
-  PairKernel (*pair)(Op first, Op second, bool backward);  // nullptr where there is none
+  Kernels (*kernels)(Op op);                                     // {} where an op has none
+  FusedKernel (*fused)(std::span<const Op> ops, bool backward);  // nullptr where there is none
   std::int64_t (*scratch_bytes)(Op op, std::span<const Shape> in, const Attributes& attributes);
   StepKernels step;
 };

@@ -1,6 +1,6 @@
 // fake quantisation: y = the value w would have after packing (see quantise.h); straight through: dw <- dy.
 //
-//   w [O, I] f32, one scale a row   y [O, I] in `to`: f32, or bf16 (rounded as cast does), ready for the GEMM
+//   w [O, I] f32, one scale a row   y [O, I] in `to`: f32, bf16 or f16 (rounded as cast does), for the GEMM
 //
 // In a model it runs in `prepare`, once per optimizer step, on the master weights. Of f64 and c128 y keeps w's
 // dtype, as in cast.

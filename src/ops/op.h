@@ -7,12 +7,12 @@
 // Gradients: every backward kernel writes d_in[i] with `=`, or adds to it where adds(i) says so (parameters:
 // always). A gradient that nobody wants is an empty tensor.
 //
-// Dtypes: activations are f32 or bf16 (f64, c128: the reference, for checks). Matrices that are multiplied or looked
-// up (weights, embedding tables) have the dtype of the activations: beside bf16 they are copies of the f32 masters,
-// made in `prepare`; in inference they may be stored otherwise (stored.h). Vectors (norm weights, biases, scales,
-// gains, gates, the turns of rope) and statistics (1/rms, logsumexp, losses, row weights) are f32. Arithmetic and sums
-// are f32; a result is rounded once, to nearest even, when it is stored. Gradients of parameters are f32. Those of an
-// activation have its dtype, or are f32 where it has many readers, each tensor of a call by itself
+// Dtypes: activations are f32 or bf16, on CUDA f16, too (f64, c128: the reference, for checks). Matrices that are
+// multiplied or looked up (weights, embedding tables) have the dtype of the activations: beside 16 bits they are copies
+// of the f32 masters, made in `prepare`; in inference they may be stored otherwise (stored.h). Vectors (norm weights,
+// biases, scales, gains, gates, the turns of rope) and statistics (1/rms, logsumexp, losses, row weights) are f32.
+// Arithmetic and sums are f32; a result is rounded once, to nearest even, when it is stored. Gradients of parameters are
+// f32. Those of an activation have its dtype, or are f32 where it has many readers, each tensor of a call by itself
 // (Kernels::wide_gradients).
 #pragma once
 

@@ -3,6 +3,7 @@
 // add_scaled:     y = x + factor * scale (.) branch             scale absent (1), [1, 1] or [1, C]
 //   x, branch, y [N, C]; factor is a constant. Branches, U-Net skips, the bigram embedding, learned positions.
 //   backward: dx <- dy   dbranch <- factor scale (.) dy   dscale += factor * sum over rows of dy (.) branch
+//   dx may be dy's own memory, which says the same: kernels then see no dx.
 //
 // residual_mix:   y = mix[0] (.) x + mix[1] (.) x0               mix [2, 1] or [2, C]
 //   backward: dx <- mix[0] (.) dy   dx0 <- mix[1] (.) dy
@@ -17,6 +18,11 @@
 #include "ops/op.h"
 
 namespace thimble {
+
+// Whether the gradient of an input is that of output 0, unchanged: both may lie in one memory.
+constexpr bool passes_gradient(Op op, std::size_t input) {
+  return op == Op::add_scaled && input == 0;
+}
 
 struct AddScaledAttributes {
   float factor = 1;
@@ -34,7 +40,7 @@ struct AddScaled {
         scale(c.input(2)),
         y(c.output(0)),
         dy(c.d_output(0)),
-        dx(c.d_input(0)),
+        dx(c.d_input(0).data == dy.data ? Tensor{} : c.d_input(0)),
         dbranch(c.d_input(1)),
         dscale(c.d_input(2)),
         add_dx(c.adds(0)),

@@ -23,8 +23,6 @@ class ShapeCheck {
   // Rows of activations or a matrix, in the dtype of input 0.
   const Shape& rows(std::size_t i, std::string_view name) const {
     const Shape& shape = floats(i, name);
-    check(shape.dtype != DType::f16, "[{}] expected {} in f32 or bf16, got f16, which is for storage", op_,
-          name);
     same_dtype(in_[0].dtype, shape, name);
     return shape;
   }
@@ -67,7 +65,7 @@ class ShapeCheck {
     return shape;
   }
 
-  // In full precision: f32 beside bf16 rows.
+  // In full precision: f32 beside rows of 16 bits.
   const Shape& full(std::size_t i, std::string_view name) const {
     const Shape& shape = floats(i, name);
     same_dtype(statistic_dtype(in_[0].dtype), shape, name);

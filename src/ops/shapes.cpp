@@ -264,7 +264,6 @@ std::vector<Shape> fake_quant_shapes(std::span<const Shape> in, const Attributes
   const auto at = attributes.as<FakeQuantAttributes>();
   check(at.bits == 8 || at.bits == 6 || at.bits == 5, "[fake_quant] expected 8, 6 or 5 bits, got {}",
         at.bits);
-  check(at.to != DType::f16, "[fake_quant] expected f32 or bf16 to make, got f16");
   return {converted("fake_quant", c.full(0, "weight"), at.to)};
 }
 

@@ -3,12 +3,16 @@
 //
 // The host uploads the whole struct before the step (outputs zero) and downloads it after. A gradient norm that is not
 // finite skips the update: moments and weights stay as they are, and `finite` says so.
+//
+// What outlives a step is not in here: the scale of the loss (loss_scale.h), where there is one, has its own place in the
+// device's memory, and the step itself sets what the next one is scaled by.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
 #include "ops/adam.h"
+#include "ops/loss_scale.h"
 #include "ops/newton_schulz.h"
 
 namespace thimble {
@@ -57,8 +61,9 @@ struct StepState {
   double loss = 0;          // sum over rows of weight nats, over all micro-batches
   double squared_norm = 0;  // of the gradient, before clipping
   double norm = 0;
-  float grad_scale = 0;     // what clipping multiplies gradients by
+  float grad_scale = 0;  // what clipping multiplies gradients by, and what takes the loss scale out of them
   std::int32_t finite = 0;  // 1: the update was made
+  float loss_scale = 0;     // of the next step; 0: the loss is not scaled
 };
 
 // A run of parameters that one block of threads updates: no longer than kAdamChunk.
@@ -90,9 +95,12 @@ struct StepKernels {
   // *total += sum of values[i] weights[i], in f64 over fixed blocks.
   void (*add_weighted_sum)(const Context&, const float* values, const float* weights, std::int64_t count,
                            double* total, std::byte* scratch);
-  // squared_norm, norm, grad_scale and finite, from all gradients.
+  // weights[i] *= scale->scale: of rows, and so of the loss and of all gradients.
+  void (*scale_rows)(const Context&, const LossScale* scale, float* weights, std::int64_t count);
+  // squared_norm, norm, grad_scale and finite, from all gradients. `scale` is what they and the loss were multiplied by:
+  // it is taken out of loss and norms, and becomes that of the next step. nullptr: nothing was scaled.
   void (*finish_norm)(const Context&, const float* gradients, std::int64_t count, StepState* state,
-                      std::byte* scratch);
+                      LossScale* scale, std::byte* scratch);
   // Adam on all chunks, unless the norm was not finite.
   void (*adam)(const Context&, const StepState* state, const AdamChunk* chunks, std::int64_t chunk_count,
                float* weights, const float* gradients, float* first, float* second);

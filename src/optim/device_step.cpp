@@ -48,6 +48,8 @@ DeviceStep::DeviceStep(const Context& context, const StepKernels& kernels, Model
       gradients_(context.runtime(), model.params().block_size(), "the gradients", kLessModel) {
   upload_chunks();
   upload_matrices();
+  if (scaled()) loss_scale_ = Arena(context_.runtime(), sizeof(LossScale), "the loss scale", kLessModel);
+  send_loss_scale();
 }
 
 void DeviceStep::upload_chunks() {
@@ -146,7 +148,8 @@ void DeviceStep::land() {
   const Flight& flight = *in_flight_.front();
   flight.done->wait();
   const StepState& state = flight.outcome.as<StepState>()[0];
-  outcomes_.push_back({flight.step, state.loss, state.norm, state.finite != 0});
+  outcomes_.push_back(
+      {flight.step, state.loss, state.norm, state.finite != 0, static_cast<double>(state.loss_scale)});
   in_flight_.pop_front();
 }
 
@@ -156,6 +159,7 @@ void DeviceStep::lay_out(const Batch& batch, const Key& key) {
   graph_.reset();
   warm_ = false;
   parts_.clear();
+  model_.keep_training_programs(key.rows, batch.options);  // those before make room
   std::int64_t offset = align_up(sizeof(StepState)),
                scratch = kernels_.sum_scratch_bytes(model_.params().block_size());
   for (const Rows& rows : batch.micro_batches) {
@@ -204,6 +208,8 @@ void DeviceStep::queue_work() {
     BoundProgram& bound = *part.program;
     model_.bind_gradients(bound, gradients_.on_device());  // the model's own calls may have bound others
     bound.take_staged(block_.at(part.offset));
+    const Tensor weight = bound.row_weights();
+    if (scaled()) kernels_.scale_rows(context_, device_scale(), weight.row<float>(0), weight.rows);
     if (std::ranges::find(prepared, &bound) == prepared.end()) {
       bound.program().prepare();
       prepared.push_back(&bound);
@@ -212,12 +218,12 @@ void DeviceStep::queue_work() {
       run_and_sum(bound);
     else
       bound.program().run();
-    const Tensor nats = bound.program().tensor(bound.graph().nats), weight = bound.row_weights();
+    const Tensor nats = bound.program().tensor(bound.graph().nats);
     kernels_.add_weighted_sum(context_, nats.row<float>(0), weight.row<float>(0), nats.rows,
                               &device_state()->loss, scratch_.at(0));
   }
   kernels_.finish_norm(context_, gradients_.on_device(), model_.params().block_size(), device_state(),
-                       scratch_.at(0));
+                       device_scale(), scratch_.at(0));
   kernels_.adam(context_, device_state(), reinterpret_cast<const AdamChunk*>(chunks_.at(0)), chunk_count_,
                 model_.device_weights(), gradients_.on_device(), optimizer_.first_moments().on_device(),
                 optimizer_.second_moments().on_device());
@@ -231,7 +237,7 @@ void DeviceStep::queue_work() {
 void DeviceStep::run_and_sum(BoundProgram& bound) {
   const std::vector<GradientBucket> buckets = gradient_buckets(bound);
   std::size_t next = 0;
-  bound.program().set_after_step([&](int step) {
+  bound.program().run(nullptr, [&](int step) {
     for (; next < buckets.size() && buckets[next].after_step <= step; ++next) {
       std::vector<std::span<float>> pieces;
       for (const GradientRange& range : buckets[next].ranges)
@@ -239,8 +245,6 @@ void DeviceStep::run_and_sum(BoundProgram& bound) {
       cards_->sum(pieces);
     }
   });
-  bound.program().run();
-  bound.program().set_after_step({});
   cards_->join();
 }
 
@@ -258,6 +262,18 @@ void DeviceStep::gather_matrices(float* block) {
 
 void DeviceStep::gather_momenta() {
   if (cards_) gather_matrices(optimizer_.first_moments().on_device());
+}
+
+void DeviceStep::fetch_loss_scale() {
+  if (!scaled()) return;
+  runtime_.download(&optimizer_.loss_scale(), device_scale(), sizeof(LossScale));
+  runtime_.synchronise();
+}
+
+void DeviceStep::send_loss_scale() {
+  if (!scaled()) return;
+  runtime_.upload(device_scale(), &optimizer_.loss_scale(), sizeof(LossScale));
+  runtime_.synchronise();
 }
 
 }  // namespace thimble

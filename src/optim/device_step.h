@@ -8,6 +8,10 @@
 //
 // A gradient whose norm is not finite changes nothing: the outcome says so, some steps later.
 //
+// Where the config's dtype is f16 the loss is scaled (ops/loss_scale.h). The scale lives in the device's memory and is
+// changed there, step by step; fetch_loss_scale() brings it to the optimizer, as moments are fetched. A step that is
+// skipped still is a step: of the schedule, and of Adam's count.
+//
 // Several ranks (`cards`): each sums its gradients with the others' bucket by bucket, as backward finishes them. Muon's
 // matrices are shared out; a rank updates its own and sends the new weights to all. Their momenta are then the owner's
 // alone, until gather_momenta(). The loss is this rank's.
@@ -32,6 +36,7 @@ struct StepOutcome {
   double loss = 0;  // sum over rows of weight nats
   double norm = 0;  // of the gradient, before clipping
   bool updated = false;
+  double loss_scale = 0;  // of the next step; 0: the loss is not scaled
 };
 
 class DeviceStep {
@@ -57,6 +62,10 @@ class DeviceStep {
   bool captured() const { return graph_ != nullptr; }
 
   void gather_momenta();  // queued; of several ranks, all call it
+
+  // From the device to the optimizer, and back; they wait. Nothing where the loss is not scaled.
+  void fetch_loss_scale();
+  void send_loss_scale();
 
  private:
   static constexpr std::size_t kAhead = 2;
@@ -87,6 +96,10 @@ class DeviceStep {
   int ranks() const { return cards_ ? cards_->size() : 1; }
   void land();
   StepState* device_state() const { return reinterpret_cast<StepState*>(block_.at(0)); }
+  bool scaled() const { return config_.dtype == ComputeDType::f16; }
+  LossScale* device_scale() const {
+    return scaled() ? reinterpret_cast<LossScale*>(loss_scale_.at(0)) : nullptr;
+  }
 
   const Context& context_;
   DeviceRuntime& runtime_;
@@ -97,7 +110,7 @@ class DeviceStep {
   bool capture_;
   DeviceCommunicator* cards_;  // nullptr: one rank
   FloatArena gradients_;
-  Arena chunks_, matrices_, scratch_;
+  Arena chunks_, matrices_, scratch_, loss_scale_;
   std::int64_t chunk_count_ = 0;
   std::vector<MuonBatch> muon_;  // matrices_ holds what they point to
 

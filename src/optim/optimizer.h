@@ -12,6 +12,7 @@
 #include "model/config.h"
 #include "model/params.h"
 #include "ops/adam.h"
+#include "ops/loss_scale.h"
 #include "optim/muon.h"
 #include "optim/update_size.h"
 #include "tensor/arena.h"
@@ -46,6 +47,9 @@ class Optimizer {
   FloatArena& first_moments() { return first_; }
   FloatArena& second_moments() { return second_; }
   std::int64_t second_offset(const Param& param) const;  // in second_moments(); -1: trained by Muon
+  // What f16 training multiplies the loss by: part of the state, though no update here looks at it. A device that
+  // trains in f16 keeps it (device_step.h).
+  LossScale& loss_scale() { return loss_scale_; }
   bool trained_by_muon(const Param& param) const { return Muon::trains(param, config_); }
 
  private:
@@ -58,6 +62,7 @@ class Optimizer {
   std::vector<std::int64_t> second_offset_;  // by position in params.all(); -1: none
   FloatArena first_, second_;
   Muon muon_;
+  LossScale loss_scale_;
   Communicator* ranks_ = nullptr;
   std::vector<float> before_;  // one parameter, where sizes are asked for
 };

@@ -46,6 +46,8 @@ class CardStep final : public StepRunner {
     result.loss = outcome.loss;
     result.grad_norm = outcome.norm;
     result.updated = outcome.updated;
+    result.loss_scale = outcome.loss_scale;
+    result.skipped = !outcome.updated && outcome.loss_scale >= static_cast<double>(kLeastLossScale);
     add_up(parts_.ranks, wish.step, result);
     return result;
   }
@@ -67,6 +69,7 @@ class CardStep final : public StepRunner {
     parts_.model.fetch_weights();
     parts_.optimizer.first_moments().fetch();
     parts_.optimizer.second_moments().fetch();
+    step_.fetch_loss_scale();
   }
 
   void fetch_weights() override { parts_.model.fetch_weights(); }
@@ -75,6 +78,7 @@ class CardStep final : public StepRunner {
     parts_.model.weights_changed();
     parts_.optimizer.first_moments().send();
     parts_.optimizer.second_moments().send();
+    step_.send_loss_scale();
   }
 
  private:

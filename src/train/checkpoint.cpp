@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <optional>
 
 #include "base/error.h"
@@ -72,6 +73,18 @@ std::string moment_name(char moment, const Param& param) {
 }
 
 constexpr std::string_view kRawPrefix = "optim.raw.";
+constexpr std::string_view kLossScaleTensor = "optim.loss_scale";
+
+// A run that goes on in f16 with --force, and was trained otherwise, begins with the first scale.
+void read_loss_scale(const SafetensorsFile& file, LossScale& scale) {
+  if (!file.find(kLossScaleTensor)) return;
+  std::array<float, 2> values = {};
+  file.read_f32(kLossScaleTensor, values);
+  check(is_loss_scale(values[0], values[1]),
+        "{}: expected optim.loss_scale to be a power of two and fewer than {} good steps, found {} and {}",
+        file.name(), kGrowthSteps, values[0], values[1]);
+  scale = {values[0], static_cast<std::int32_t>(values[1])};
+}
 
 }  // namespace
 
@@ -98,6 +111,10 @@ void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Con
     const auto second = trained.optimizer.second_moment(param);
     if (!second.empty()) writer.add(moment_name('v', param), DType::f32, param.dims, std::as_bytes(second));
   }
+  const LossScale& scale = trained.optimizer.loss_scale();
+  const std::array<float, 2> scale_values = {scale.scale, static_cast<float>(scale.good_steps)};
+  if (config.train.dtype == ComputeDType::f16)
+    writer.add(std::string(kLossScaleTensor), DType::f32, {2}, std::as_bytes(std::span(scale_values)));
   add_text(writer, kTokenizerTensor, tokenizer_file);
   add_text(writer, kTrainStateTensor, train_state);
   writer.write(ops, path, Existing::replace, WithDigest::yes);
@@ -143,6 +160,7 @@ void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, co
     const auto second = trained.optimizer.second_moment(param);
     if (!second.empty()) file.read_f32(moment_name('v', param), second);
   }
+  read_loss_scale(file, trained.optimizer.loss_scale());
 }
 
 }  // namespace thimble

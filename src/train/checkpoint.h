@@ -5,6 +5,7 @@
 //   optim.raw.NAME         then these are the weights that training goes on from
 //   optim.m.NAME           Adam's first moment, or Muon's momentum
 //   optim.v.NAME           Adam's second moment (not for what Muon trains)
+//   optim.loss_scale       f32 [2], where training computes in f16: the scale, and its good steps (ops/loss_scale.h)
 //   thimble.tokenizer      U8: the content of the tokenizer's file
 //   thimble.train_state    U8: a JSON object, TrainState below
 //   thimble.digest         U8: digests of everything before it (safetensors.h)

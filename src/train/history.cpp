@@ -47,10 +47,12 @@ bool RunHistory::is_spike(double loss) const {
 
 void RunHistory::add(const StepRecord& record) {
   ++steps_;
-  spikes_ += is_spike(record.loss);
-  clipped_ += record.clipped;
   seconds_ += record.seconds;
   input_seconds_ += record.input_seconds;
+  skipped_ += record.skipped;
+  if (record.skipped) return;
+  spikes_ += is_spike(record.loss);
+  clipped_ += record.clipped;
   losses_.add(record.loss);
   grad_norms_.add(record.grad_norm);
   recent_.push_back(record);
@@ -92,6 +94,24 @@ double RunHistory::bytes_per_token() const {
   return targets > 0 ? bytes / targets : 0;
 }
 
+namespace {
+
+StepRecord step_record(const Json& event) {
+  StepRecord record{.targets = event.at("targets").as_int(),
+                    .bytes = event.at("bytes").as_uint(),
+                    .seconds = event.at("seconds").as_double(),
+                    .input_seconds = event.at("input_seconds").as_double()};
+  const Json* skipped = event.find("skipped");
+  record.skipped = skipped && skipped->as_bool();
+  if (record.skipped) return record;
+  record.loss = event.at("loss").as_double();
+  record.grad_norm = event.at("grad_norm").as_double();
+  record.clipped = event.at("clipped").as_bool();
+  return record;
+}
+
+}  // namespace
+
 RunHistory read_history(const std::filesystem::path& metrics, std::int64_t last_step) {
   RunHistory history;
   std::ifstream file(metrics);
@@ -99,13 +119,7 @@ RunHistory read_history(const std::filesystem::path& metrics, std::int64_t last_
     const Json event = parse_json(line, metrics.string());
     if (event.at("step").as_int() > last_step) break;
     if (event.at("event").as_string() == "step")
-      history.add({.loss = event.at("loss").as_double(),
-                   .targets = event.at("targets").as_int(),
-                   .bytes = event.at("bytes").as_uint(),
-                   .grad_norm = event.at("grad_norm").as_double(),
-                   .seconds = event.at("seconds").as_double(),
-                   .input_seconds = event.at("input_seconds").as_double(),
-                   .clipped = event.at("clipped").as_bool()});
+      history.add(step_record(event));
     else if (event.at("event").as_string() == "validation")
       history.add_validation(event.at("step").as_int(), event.at("val_loss").as_double());
   }

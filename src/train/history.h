@@ -30,6 +30,7 @@ struct StepRecord {
   double grad_norm = 0;
   double seconds = 0, input_seconds = 0;
   bool clipped = false;
+  bool skipped = false;  // its gradient overflowed: it taught nothing, and its figures may not be numbers
 };
 
 class RunHistory {
@@ -46,6 +47,7 @@ class RunHistory {
   const Series& grad_norms() const { return grad_norms_; }
   std::int64_t spikes() const { return spikes_; }  // losses far above the 50 before them
   std::int64_t clipped() const { return clipped_; }
+  std::int64_t skipped() const { return skipped_; }
   double seconds() const { return seconds_; }
   double input_seconds() const { return input_seconds_; }
 
@@ -59,7 +61,7 @@ class RunHistory {
   bool is_spike(double loss) const;
 
   std::deque<StepRecord> recent_;
-  std::int64_t steps_ = 0, spikes_ = 0, clipped_ = 0;
+  std::int64_t steps_ = 0, spikes_ = 0, clipped_ = 0, skipped_ = 0;
   double seconds_ = 0, input_seconds_ = 0;
   Series losses_, grad_norms_;
   std::vector<Validation> validations_;

@@ -52,7 +52,9 @@ Config settled(const Config& config, const DeviceRuntime& device, const Communic
   const std::int64_t sharing = device.device() == Device::cpu ? ranks.local_size() : 1;
   Config result = with_micro_batch(config, available_memory(device) / sharing, device.device());
   const DType dtype = compute_dtype(config.train.dtype, device.device());
-  result.train.dtype = dtype == DType::bf16 ? ComputeDType::bf16 : ComputeDType::f32;
+  result.train.dtype = dtype == DType::bf16  ? ComputeDType::bf16
+                       : dtype == DType::f16 ? ComputeDType::f16
+                                             : ComputeDType::f32;
   result.model.loop_on = true;  // what the run comes to; checkpoints say whether it has
   return result;
 }
@@ -298,10 +300,11 @@ class Trainer {
                                  .multiplier = report.multiplier,
                                  .qat_bits = report.qat_bits,
                                  .sizes = report.sizes ? &*report.sizes : nullptr});
-    if (!report.result.updated)
+    if (!report.result.updated && !report.result.skipped)
       return diverge(state_.step + 1,
                      fmt::format("loss {}, gradient norm {}", report.result.loss, report.result.grad_norm));
-    report.clipped = config_.train.clip > 0 && report.result.grad_norm > config_.train.clip;
+    report.clipped =
+        report.result.updated && config_.train.clip > 0 && report.result.grad_norm > config_.train.clip;
     advance(report, started);
     const bool wanted = config_.train.val_every > 0 && state_.step % config_.train.val_every == 0;
     close_step(wanted || done() || out_of_time());

@@ -15,7 +15,7 @@ constexpr double kUsable = 0.85;  // of what is available: validation, checkpoin
 
 // A card is busy with many rows only: products and everything between them run fastest with so many tokens at a time
 // (bench/cuda_step.cpp).
-constexpr std::int64_t kCardTokens = 131072;
+constexpr std::int64_t kCardTokens = 262144;
 
 std::int64_t wanted_rows(const Config& config, Device device) {
   if (device == Device::cpu) return micro_batch_rows(config);

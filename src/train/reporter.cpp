@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <utility>
 
@@ -67,18 +68,31 @@ void Reporter::step(const StepReport& report) {
                 .grad_norm = report.result.grad_norm,
                 .seconds = report.seconds,
                 .input_seconds = report.result.input_seconds,
-                .clipped = report.clipped});
-  Json event = Json::object().set("event", "step").set("step", report.step).set("loss", report.result.loss);
+                .clipped = report.clipped,
+                .skipped = report.result.skipped});
+  write_step(report);
+  if (report.result.skipped)
+    warn(fmt::format("step {} skipped: gradient overflow, scale now {}", report.step,
+                     report.result.loss_scale));
+  if (!report.result.warning.empty() && !std::exchange(warned_of_wrap_, true)) warn(report.result.warning);
+  bar_.expect(expected_steps(config_, report));
+  bar_.update(static_cast<std::uint64_t>(report.step), notes(report));
+}
+
+// JSON has no infinity: what is not a number is left out.
+void Reporter::write_step(const StepReport& report) {
+  Json event = Json::object().set("event", "step").set("step", report.step);
+  if (std::isfinite(report.result.loss)) event.set("loss", report.result.loss);
   event.set("targets", report.result.targets).set("bytes", report.result.bytes);
-  event.set("lr_multiplier", report.multiplier).set("grad_norm", report.result.grad_norm);
+  event.set("lr_multiplier", report.multiplier);
+  if (std::isfinite(report.result.grad_norm)) event.set("grad_norm", report.result.grad_norm);
   event.set("clipped", report.clipped).set("seconds", report.seconds);
   event.set("input_seconds", report.result.input_seconds);
   if (report.qat_bits > 0) event.set("qat_bits", report.qat_bits);
   if (report.sizes) event.set("update_ratio", ratios(*report.sizes));
+  if (report.result.loss_scale > 0) event.set("loss_scale", report.result.loss_scale);
+  if (report.result.skipped) event.set("skipped", true);
   metrics_.add(event);
-  if (!report.result.warning.empty() && !std::exchange(warned_of_wrap_, true)) warn(report.result.warning);
-  bar_.expect(expected_steps(config_, report));
-  bar_.update(static_cast<std::uint64_t>(report.step), notes(report));
 }
 
 std::vector<std::string> Reporter::notes(const StepReport& report) const {
@@ -90,6 +104,7 @@ std::vector<std::string> Reporter::notes(const StepReport& report) const {
   if (val_loss_) notes.push_back(fmt::format("val {:.4f}", *val_loss_));
   notes.push_back(fmt::format("lr {:.3g}", config_.rate(ParamGroup::matrix) * report.multiplier));
   notes.push_back(fmt::format("|g| {:.3g}", report.result.grad_norm));
+  if (report.result.loss_scale > 0) notes.push_back(fmt::format("scale {}", report.result.loss_scale));
   if (peak_tokens_per_second_ > 0)
     notes.push_back(
         fmt::format("{:.0f} % of GEMM peak", 100 * tokens_per_second() / peak_tokens_per_second_));

@@ -60,6 +60,7 @@ class Reporter {
 
  private:
   std::vector<std::string> notes(const StepReport& report) const;
+  void write_step(const StepReport& report);
 
   const TrainConfig& config_;
   const Log& log_;

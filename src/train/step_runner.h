@@ -28,6 +28,8 @@ struct StepResult {
   double loss = 0;                       // nats per target
   double grad_norm = 0;                  // before clipping
   bool updated = false;                  // not where loss or norm is not finite
+  bool skipped = false;                  // not updated, since the loss was scaled too far: training goes on
+  double loss_scale = 0;                 // of the next step; 0: the loss is not scaled
   std::int64_t tokens = 0, targets = 0;  // read, and learned from
   std::uint64_t bytes = 0;               // of text, that the targets stand for
   double input_seconds = 0;              // spent waiting for the data

@@ -64,7 +64,7 @@ TEST_P(DecodingOnCuda, SixtyFourGreedyTokensInF32AreTheCpus) {
 
 // Log-probabilities of a prompt and of what follows, by decoding and by scoring it in one piece.
 TEST_P(DecodingOnCuda, WhatIsDecodedIsWhatIsScored) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     SCOPED_TRACE(dtype_name(dtype));
     const auto model = model_on(*card_, dtype);
     Request greedy = request(130, 0);
@@ -90,7 +90,7 @@ TEST_P(DecodingOnCuda, WhatIsDecodedIsWhatIsScored) {
 
 // Prompts of one token: every call has at most as many rows as there are requests.
 TEST_P(DecodingOnCuda, AmongEightOthersARequestGetsTheBitsItGetsAlone) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     SCOPED_TRACE(dtype_name(dtype));
     const auto model = model_on(*card_, dtype);
     std::vector<Request> requests;
@@ -145,6 +145,37 @@ INSTANTIATE_TEST_SUITE_P(, DecodingOnCuda, testing::ValuesIn(preset_names()), []
   std::erase(name, '-');
   return name;
 });
+
+// Each number of rows has a program with memory of its own: the latest few stay, and one that went comes back the same.
+TEST(RecordedOnCuda, AFewProgramsStay) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const Context context(card.runtime);
+  const auto model = small_model(context, 256, kContext, "golf", DType::bf16);
+  KvCache cache = model->make_cache(1);
+  const auto logits_of = [&](std::int32_t rows, std::int32_t wanted) {
+    std::vector<DecodeRow> asked;
+    for (std::int32_t i = 0; i < rows; ++i)
+      asked.push_back({.token = i % 100,
+                       .previous = i > 0 ? (i - 1) % 100 : -1,
+                       .before_previous = i > 1 ? (i - 2) % 100 : -1,
+                       .position = i,
+                       .slot = 0,
+                       .wants_logits = i >= rows - wanted});
+    const Tensor logits = model->decode(decode_rows(model->config(), 1, asked), cache);
+    return std::vector<float>(logits.row<float>(0), logits.row<float>(0) + logits.count());
+  };
+  const std::vector<float> first = logits_of(2, 1);
+  std::size_t most = 0, calls = 1;
+  for (const std::int32_t rows : {2, 4, 8, 16, 32, 48, 64, 96, 128, 192})
+    for (std::int32_t wanted = 1; wanted < rows; wanted *= 2, ++calls) {
+      logits_of(rows, wanted);
+      most = std::max(most, model->programs());
+    }
+  EXPECT_GT(calls, Model::kMostRecorded + 5) << "too few to drop any";
+  EXPECT_EQ(most, Model::kMostRecorded);
+  EXPECT_EQ(logits_of(2, 1), first);
+}
 
 // Caches that are cut into parts, heads of every size that has a kernel of its own, prompts among rows that generate,
 // and a row that belongs to no slot: against the CPU.

@@ -1,4 +1,4 @@
-// Every op of the table that has CUDA kernels, against the reference: the generic cases of tests/ops, in f32 and bf16.
+// Every op of the table that has CUDA kernels, against the reference: the generic cases of tests/ops, in f32, bf16 and f16.
 #include <set>
 
 #include "cuda/device.h"
@@ -10,6 +10,7 @@ namespace {
 
 inline constexpr Conditions kCuda = {.backend = Backend::cuda, .dtype = DType::f32};
 inline constexpr Conditions kCudaBf16 = {.backend = Backend::cuda, .dtype = DType::bf16};
+inline constexpr Conditions kCudaF16 = {.backend = Backend::cuda, .dtype = DType::f16};
 
 // One card and one context for all tests: what one call leaves behind must not show in another.
 const Context* card_context(std::string& reason) {
@@ -35,10 +36,10 @@ class EveryOpOnCuda : public EveryOp {
     return run_op(def(), op_case, conditions, context());
   }
 
-  // body(conditions, op_case) for f32 and bf16, where there are kernels.
+  // body(conditions, op_case) for every dtype that there are kernels of.
   template <class Body>
   void for_cuda_cases(Body body) const {
-    for (const Conditions& cuda : {kCuda, kCudaBf16}) {
+    for (const Conditions& cuda : {kCuda, kCudaBf16, kCudaF16}) {
       if (!has_kernels(def(), Backend::cuda, cuda.dtype)) continue;
       for (const OpCase& op_case : cases_in(GetParam(), cuda.dtype)) {
         SCOPED_TRACE(fmt::format("{} {}", dtype_name(cuda.dtype), op_case.name));
@@ -149,14 +150,12 @@ TEST_P(EveryOpOnCuda, GradientsNobodyWantsChangeNothing) {
 TEST_P(EveryOpOnCuda, GradientsMayBeWiderThanTheRows) {
   if (!kernels().wide_gradients || !has_kernels(def(), Backend::cuda, DType::bf16))
     GTEST_SKIP() << def().name << " takes gradients in the dtype of its rows alone";
-  for (const OpCase& op_case : cases_in(GetParam(), DType::bf16)) {
-    if (!has_backward(def(), op_case)) continue;
-    SCOPED_TRACE(op_case.name);
-    Conditions mixed = kCudaBf16;
+  for_cuda_cases([&](Conditions mixed, const OpCase& op_case) {
+    if (mixed.dtype == DType::f32 || !has_backward(def(), op_case)) return;
     mixed.wide_d_out = facts().graded_outputs;
     mixed.wide_d_in = def().differentiable & ~def().parameters;
-    expect_close(def(), op_case, DType::bf16, run_op(def(), op_case, kReference), run(op_case, mixed));
-  }
+    expect_close(def(), op_case, mixed.dtype, run_op(def(), op_case, kReference), run(op_case, mixed));
+  });
 }
 
 // A NaN in an input comes out wherever the formula carries it, so that a step with one is seen and skipped.

@@ -62,7 +62,7 @@ class StepKernelsOnCuda : public testing::Test {
     state.clip = clip;
     OnCard<StepState> states(runtime_, {state});
     const Arena sums = scratch(count);
-    kernels().finish_norm(*context_, on_card.data(), count, states.data(), sums.at(0));
+    kernels().finish_norm(*context_, on_card.data(), count, states.data(), nullptr, sums.at(0));
     return states.fetch()[0];
   }
 
@@ -102,6 +102,40 @@ TEST_F(StepKernelsOnCuda, TheNormClipsAndSeesWhatIsNotFinite) {
       EXPECT_EQ(norm_of(gradients, 1).finite, 0);
     }
   }
+}
+
+TEST_F(StepKernelsOnCuda, TheLossScaleComesOutOfEveryFigureAgain) {
+  const std::int64_t count = 5000;
+  std::vector<float> gradients = numbers(count, 3), scaled = gradients, weights = numbers(count, 4);
+  for (float& gradient : scaled) gradient *= 1024;
+  const StepState plain = norm_of(gradients, 2);
+
+  OnCard<LossScale> scales(runtime_, {{1024, kGrowthSteps - 1}});
+  OnCard<float> rows(runtime_, weights);
+  kernels().scale_rows(*context_, scales.data(), rows.data(), count);
+  for (float& weight : weights) weight *= 1024;
+  EXPECT_EQ(rows.fetch(), weights);
+
+  StepState state;
+  state.clip = 2;
+  state.loss = 3 * 1024;
+  OnCard<StepState> states(runtime_, {state});
+  OnCard<float> on_card(runtime_, scaled);
+  const Arena sums = scratch(count);
+  kernels().finish_norm(*context_, on_card.data(), count, states.data(), scales.data(), sums.at(0));
+  const StepState found = states.fetch()[0];
+  EXPECT_EQ(found.loss, 3);
+  EXPECT_EQ(found.norm, plain.norm);
+  EXPECT_EQ(found.squared_norm, plain.squared_norm);
+  EXPECT_EQ(found.grad_scale * 1024, plain.grad_scale);
+  EXPECT_EQ(found.loss_scale, 2048);
+  EXPECT_EQ(scales.fetch()[0], (LossScale{2048, 0}));
+
+  scaled[17] = std::numeric_limits<float>::infinity();
+  OnCard<float> broken(runtime_, scaled);
+  kernels().finish_norm(*context_, broken.data(), count, states.data(), scales.data(), sums.at(0));
+  EXPECT_EQ(states.fetch()[0].finite, 0);
+  EXPECT_EQ(scales.fetch()[0], (LossScale{1024, 0}));
 }
 
 TEST_F(StepKernelsOnCuda, AdamUpdatesEachChunkWithItsGroupAndNothingElse) {

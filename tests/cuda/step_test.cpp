@@ -162,6 +162,29 @@ TEST(DeviceStep, CapturedOrNotTheBitsAreTheSame) {
     }
 }
 
+// Fake quantisation begins in the middle of a run: what the steps before needed makes room.
+TEST(DeviceStep, AnotherKindOfStepTakesThePlaceOfTheLast) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const Config config = small_golf();
+  const Context context(card.runtime);
+  Model model(config.model, context, DType::bf16);
+  initialise(model.params(), 1, model.weights());
+  model.weights_changed();
+  Optimizer optimizer(model.params(), config.train, context);
+  DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train);
+  for (const int bits : {0, 0, 8, 8, 0}) {
+    const std::vector<Rows> batch = batch_of(config, 0);
+    step.queue({.step = 0,
+                .multiplier = 1,
+                .options = {.qat_bits = bits},
+                .micro_batches = batch,
+                .dropout_seeds = kSeeds});
+    EXPECT_TRUE(std::isfinite(step.oldest().loss));
+    EXPECT_EQ(model.programs(), 1u);
+  }
+}
+
 TEST(DeviceStep, AGradientThatIsNotFiniteChangesNothing) {
   const auto card = find_card();
   if (!card.runtime) GTEST_SKIP() << card.reason;

@@ -261,7 +261,7 @@ TEST_F(TrainCommand, WhatIsWrongIsSaidInOneLine) {
       {with_data("empty.txt"), 1, "0 documents were read"},
       {with_data("short.txt"), 1, "one row of context 16"},
       {tiny("bad", {"--vocab-size", "99"}), 1, "vocab_size is 99"},
-      {tiny("bad", {"--dtype", "f16"}), 1, "f16 is not computed in"},
+      {tiny("bad", {"--dtype", "f16"}), 1, "f16 is not computed in on the CPU"},
       {{"train", "--resume", path("nowhere")}, 1, "nowhere"},
       {{"eval", path("nowhere"), "--data", path("text.txt")}, 1, "nowhere"},
       {{"eval", path("cut.safetensors"), "--data", path("text.txt")}, 1, "cut.safetensors"},

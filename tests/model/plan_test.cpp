@@ -111,6 +111,31 @@ TEST(Schedule, FirstWriterStoresAndLaterOnesAdd) {
   EXPECT_EQ(backward, expected);
 }
 
+// dx = dy of a sum: the gradient stays where it lies, as long as both are as wide and x is not added to itself.
+TEST(Schedule, TheGradientOfASumIsThatOfItsFirstPart) {
+  const auto shared = [](int readers, bool itself) {
+    Tape t(DType::bf16);
+    const auto copy = [&](const char* name, std::int64_t rows) {
+      return t.compute_copy(t.parameter(name, rows, 8), 0);
+    };
+    const Value x =
+        t.linear(t.embedding(copy("table", 5), t.integers("token", 4), t.integers("order", 4)), copy("w", 8));
+    const Value y = t.add_scaled(x, itself ? x : t.activation(x, ActivationKind::relu));
+    Value last = y;
+    for (int i = 2; i < readers; ++i)
+      last = t.residual_mix(last, x, t.parameter("mix" + std::to_string(i), 2, 8));
+    t.head_loss(last, copy("head", 5), t.integers("target", 4), t.floats("weight", 4, 1), 0);
+    for (const Step& step : make_schedule(t, {.training = true, .recompute = false, .keep = {}}).steps)
+      if (step.phase == Phase::backward &&
+          t.nodes()[static_cast<std::size_t>(step.node)].op == Op::add_scaled)
+        return step.d_in[0].buffer == step.d_out[0].buffer;
+    return false;
+  };
+  EXPECT_TRUE(shared(2, false));
+  EXPECT_FALSE(shared(2, true));
+  EXPECT_FALSE(shared(3, false)) << "x has three readers and a wide gradient, y one";
+}
+
 // Every rounding of a running sum costs: from three readers on, it runs in f32.
 TEST(Schedule, GradientsOfManyReadersAreSummedInF32) {
   for (const int readers : {2, 3}) {

@@ -286,7 +286,7 @@ std::vector<OpCase> fake_quant_cases() {
   std::vector<OpCase> cases;
   for (const RowSize& s : kRowSizes)
     for (const std::int32_t bits : {8, 6, 5})
-      for (const DType to : {DType::f32, DType::bf16}) {
+      for (const DType to : {DType::f32, DType::bf16, DType::f16}) {
         Values w = fill.rows(s.N, s.C, 0.8f);
         if (s.N > 2) std::fill_n(w.numbers.begin() + s.C, s.C, 0.0);  // a row of zeros
         cases.push_back({fmt::format("{} bits={} to {}", s.text(), bits, dtype_name(to)),
@@ -373,6 +373,11 @@ void round_to_bf16(Values& values) {
   for (double& number : values.numbers) number = to_f32(to_bf16(static_cast<float>(number)));
 }
 
+void round_to_f16(Values& values) {
+  if (values.integers()) return;
+  for (double& number : values.numbers) number = to_f32(to_f16(static_cast<float>(number)));
+}
+
 void fill_gradients_of_outputs(const OpDef& def, OpFacts& facts) {
   Fill fill(def.op);
   for (OpCase& c : facts.cases) {
@@ -390,25 +395,37 @@ TEST(OpCases, EveryOpHasCases) {
   for (const OpDef& def : all_ops()) EXPECT_GE(op_facts(def.op).cases.size(), 5u) << def.name;
 }
 
-std::vector<OpCase> bf16_cases(Op op) {
-  std::vector<OpCase> cases = op_facts(op).cases;
-  for (OpCase& c : cases) {
-    for (std::size_t i = 0; i < c.in.size(); ++i)
-      if (!has_bit(op_facts(op).full, i)) round_to_bf16(c.in[i]);
-    for (Values& gradient : c.d_out) round_to_bf16(gradient);
+using CasesOfOps = std::vector<std::vector<OpCase>>;
+
+CasesOfOps rounded_cases(void (*round)(Values&)) {
+  CasesOfOps all;
+  for (const OpDef& def : all_ops()) {
+    all.push_back(op_facts(def.op).cases);
+    for (OpCase& c : all.back()) {
+      for (std::size_t i = 0; i < c.in.size(); ++i)
+        if (!has_bit(op_facts(def.op).full, i)) round(c.in[i]);
+      for (Values& gradient : c.d_out) round(gradient);
+    }
   }
-  return cases;
+  return all;
+}
+
+// Else a test in f16 would compare infinities.
+TEST(OpCases, F16HoldsThemAll) {
+  for (const OpDef& def : all_ops())
+    for (const OpCase& c : cases_in(def.op, DType::f16))
+      for (const auto* tensors : {&c.in, &c.d_out})
+        for (const Values& values : *tensors)
+          for (const double number : values.numbers)
+            ASSERT_TRUE(std::isfinite(number)) << def.name << " " << c.name;
 }
 
 }  // namespace
 
 const std::vector<OpCase>& cases_in(Op op, DType dtype) {
-  static const std::vector<std::vector<OpCase>> in_bf16 = [] {
-    std::vector<std::vector<OpCase>> all;
-    for (const OpDef& def : all_ops()) all.push_back(bf16_cases(def.op));
-    return all;
-  }();
-  return dtype == DType::bf16 ? in_bf16[static_cast<std::size_t>(op)] : op_facts(op).cases;
+  static const CasesOfOps in_bf16 = rounded_cases(round_to_bf16), in_f16 = rounded_cases(round_to_f16);
+  const auto at = static_cast<std::size_t>(op);
+  return dtype == DType::bf16 ? in_bf16[at] : dtype == DType::f16 ? in_f16[at] : op_facts(op).cases;
 }
 
 std::vector<OpCase> cases_stored(Op op, DType dtype, Storing storing) {

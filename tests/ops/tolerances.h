@@ -1,4 +1,4 @@
-// How far a cpu result in f32 or bf16 may lie from the reference in f64, and why.
+// How far a result in f32, bf16 or f16 may lie from the reference in f64, and why.
 //
 // The error of a tensor is its largest difference over its largest magnitude; of fewer than 64 values, the
 // plain relative error |a - b| / |b| (Euclidean), which one wrong value cannot hide in. Of 64 values and more
@@ -69,8 +69,8 @@ constexpr Tolerance f32_tolerance_of(Op op) {
 // kBf16Rounding is for the f32 before it. Gradients of parameters are f32, and are held to the same bound.
 inline constexpr double kBf16Rounding = 0x1p-8 * 1.01;
 
-constexpr Tolerance bf16_tolerance_of(Op op) {
-  constexpr double u = kBf16Rounding;
+// u: one rounding.
+constexpr Tolerance half_tolerance_of(Op op, double u) {
   switch (op) {
     case Op::embedding:
       return {0, 2e-6, "forward copies; the gradient of the table is f32"};
@@ -94,8 +94,15 @@ constexpr Tolerance bf16_tolerance_of(Op op) {
   }
 }
 
+// f16 has 11 bits. That is so near to what f32 sums may be off by that both are allowed.
+inline constexpr double kF16Rounding = 0x1p-11 * 1.01;
+
 constexpr Tolerance tolerance_of(Op op, DType dtype) {
-  return dtype == DType::bf16 ? bf16_tolerance_of(op) : f32_tolerance_of(op);
+  const Tolerance f32 = f32_tolerance_of(op);
+  if (dtype == DType::bf16) return half_tolerance_of(op, kBf16Rounding);
+  if (dtype != DType::f16) return f32;
+  const Tolerance f16 = half_tolerance_of(op, kF16Rounding);
+  return {f16.forward + f32.forward, f16.gradient + f32.gradient, f16.reason};
 }
 
 // Reference backward in f64 against the complex step (h = 1e-30: no cancellation, no truncation): what is
@@ -104,7 +111,7 @@ inline constexpr double kComplexStepTolerance = 1e-12;
 
 // `+=` against earlier contents plus `=`: one more rounding, of a sum that is a few times larger than either.
 constexpr double adds_tolerance(DType dtype) {
-  return dtype == DType::bf16 ? 2 * kBf16Rounding : 5e-7;
+  return dtype == DType::bf16 ? 2 * kBf16Rounding : dtype == DType::f16 ? 2 * kF16Rounding : 5e-7;
 }
 
 // Cosines in f64 are good to this much, whatever the tolerance.

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "ops/op_harness.h"
+#include "ops/residual.h"
 
 namespace thimble {
 namespace {
@@ -30,13 +31,14 @@ class Call {
   }
 
   // Why the call is refused, "" if it is taken.
-  std::string refusal() const {
+  std::string refusal(std::uint32_t add = 0) const {
     try {
       validate_call(def_, Backend::ref,
                     {.in = in,
                      .out = out,
                      .d_out = d_out,
                      .d_in = d_in,
+                     .add = add,
                      .attributes = case_.attributes,
                      .scratch = {}});
       return "";
@@ -169,11 +171,24 @@ TEST(ValidateCall, RefusesTensorsThatOverlap) {
         if (has_bit(def.saved_outputs, j))
           call.expect_refused_over("a gradient over an output that backward reads", gradient, call.out[j]);
       for (const Tensor& d_out : call.d_out)
-        call.expect_refused_over("a gradient over the gradient of an output", gradient, d_out);
+        if (!passes_gradient(def.op, i))
+          call.expect_refused_over("a gradient over the gradient of an output", gradient, d_out);
       for (std::size_t j = 0; j < i; ++j)
         call.expect_refused_over("a gradient over another", gradient, call.d_in[j]);
     }
   }
+}
+
+// What is the output's gradient already may stay where it lies, all of it and nothing added.
+TEST(ValidateCall, TakesAGradientThatIsPassedOn) {
+  Call call(op_def(Op::add_scaled));
+  ASSERT_TRUE(passes_gradient(Op::add_scaled, 0));
+  call.d_in[0] = call.d_out[0];
+  EXPECT_EQ(call.refusal(), "");
+  EXPECT_NE(call.refusal(/*add=*/1), "");
+  call.expect_refused("part of it", call.d_in[0], [](Tensor& t) { t.data = t.row<double>(0) + 1; });
+  call.d_in[1] = call.d_out[0];
+  EXPECT_NE(call.refusal(), "") << "that of another input";
 }
 
 TEST(ValidateCall, RefusesGradientsThatDoNotFitOrAreNotThere) {

@@ -3,6 +3,7 @@
 #include "optim/device_step.h"
 
 #include <cmath>
+#include <limits>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -23,17 +24,28 @@ void add_weighted_sum(const Context&, const float* values, const float* weights,
     *total += static_cast<double>(values[i]) * static_cast<double>(weights[i]);
 }
 
-void finish_norm(const Context&, const float* gradients, std::int64_t count, StepState* state, std::byte*) {
+void scale_rows(const Context&, const LossScale* scale, float* weights, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) weights[i] *= scale->scale;
+}
+
+void finish_norm(const Context&, const float* gradients, std::int64_t count, StepState* state,
+                 LossScale* scale, std::byte*) {
   double squares = 0;
   for (std::int64_t i = 0; i < count; ++i)
     squares += static_cast<double>(gradients[i]) * static_cast<double>(gradients[i]);
-  state->norm = std::sqrt(squares);
-  state->grad_scale = static_cast<float>(std::min(1.0, state->clip / (state->norm + kClipEps)));
+  const double unscale = scale ? 1.0 / static_cast<double>(scale->scale) : 1.0;
+  state->loss *= unscale;
+  state->norm = std::sqrt(squares) * unscale;
+  state->grad_scale = static_cast<float>(std::min(1.0, state->clip / (state->norm + kClipEps)) * unscale);
   state->finite = std::isfinite(state->norm);
+  if (!scale) return;
+  *scale = next_loss_scale(*scale, state->finite != 0);
+  state->loss_scale = scale->scale;
 }
 
 void adam(const Context&, const StepState* state, const AdamChunk* chunks, std::int64_t chunk_count,
           float* weights, const float* gradients, float* first, float* second) {
+  if (!state->finite) return;
   for (std::int64_t c = 0; c < chunk_count; ++c)
     for (std::int64_t i = 0; i < chunks[c].count; ++i) {
       const StepGroup& k = state->groups[chunks[c].group];
@@ -52,6 +64,7 @@ std::int64_t muon_scratch_bytes(const MuonBatch& batch) {
 
 void muon(const Context&, const StepState* state, const MuonBatch& batch, float* weights,
           const float* gradients, float* momenta, std::byte* scratch) {
+  if (!state->finite) return;
   const std::int64_t size = batch.rows * batch.cols;
   auto* u = reinterpret_cast<float*>(scratch);
   const double shape = std::max(1.0, static_cast<double>(batch.rows) / static_cast<double>(batch.cols));
@@ -72,7 +85,7 @@ void muon(const Context&, const StepState* state, const MuonBatch& batch, float*
 }
 
 constexpr StepKernels kKernels = {
-    sum_scratch_bytes, add_weighted_sum, finish_norm, adam, muon_scratch_bytes, muon};
+    sum_scratch_bytes, add_weighted_sum, scale_rows, finish_norm, adam, muon_scratch_bytes, muon};
 constexpr std::array<std::uint64_t, 2> kSeeds = {1, 2};
 
 Config tiny_golf(bool muon) {
@@ -161,6 +174,64 @@ TEST(QueuedStep, DoesWhatTheOptimizerDoes) {
     train_queued(found, 7, [](const std::vector<Rows>&) {});
     expect_near(expected, found);
   }
+}
+
+// In f32, with a config that says f16: the scale is a power of two, so that it must come out of every figure again.
+void train_scaled(Trained& run, int first, int last, int poisoned = -1) {
+  run.config.train.dtype = ComputeDType::f16;
+  DeviceStep device(run.context, kKernels, run.model, run.optimizer, run.config.train, false);
+  for (int step = first; step < last; ++step) {
+    std::vector<Rows> batch = batch_of(run.config, step);
+    if (step == poisoned) batch[0].weight[3] = std::numeric_limits<float>::infinity();
+    device.queue({.step = step,
+                  .multiplier = 0.5,
+                  .options = {},
+                  .micro_batches = batch,
+                  .dropout_seeds = std::span(kSeeds).first(batch.size())});
+    const StepOutcome outcome = device.oldest();
+    EXPECT_EQ(outcome.updated, step != poisoned);
+    run.losses.push_back(outcome.loss);
+    device.fetch_loss_scale();
+    EXPECT_EQ(outcome.loss_scale, static_cast<double>(run.optimizer.loss_scale().scale));
+  }
+}
+
+TEST(QueuedStep, AScaledLossChangesNoBit) {
+  for (const bool muon : {false, true}) {
+    Trained plain(muon), scaled(muon);
+    train_queued(plain, 7, [](const std::vector<Rows>&) {});
+    train_scaled(scaled, 0, 7);
+    EXPECT_EQ(plain.losses, scaled.losses);
+    EXPECT_EQ(plain.weights(), scaled.weights());
+    EXPECT_EQ(scaled.optimizer.loss_scale(), (LossScale{kFirstLossScale, 7}));
+  }
+}
+
+TEST(QueuedStep, AnOverflowIsSkippedAndTheScaleHalves) {
+  for (const bool muon : {false, true}) {
+    Trained run(muon);
+    train_scaled(run, 0, 3);
+    const std::vector<float> weights = run.weights();
+    const auto first = run.optimizer.first_moments().all();
+    const std::vector<float> momenta(first.begin(), first.end());
+    train_scaled(run, 3, 4, 3);
+    EXPECT_EQ(run.weights(), weights);
+    EXPECT_TRUE(std::ranges::equal(first, momenta));
+    EXPECT_EQ(run.optimizer.loss_scale(), (LossScale{kFirstLossScale / 2, 0}));
+    train_scaled(run, 4, 6);
+    EXPECT_NE(run.weights(), weights);
+    EXPECT_TRUE(std::isfinite(run.losses.back()));
+    EXPECT_EQ(run.optimizer.loss_scale(), (LossScale{kFirstLossScale / 2, 2}));
+  }
+}
+
+TEST(QueuedStep, TheScaleGoesOnWhereItWas) {
+  Trained run;
+  run.optimizer.loss_scale() = {1024, kGrowthSteps - 1};
+  train_scaled(run, 0, 1);
+  EXPECT_EQ(run.optimizer.loss_scale(), (LossScale{2048, 0}));
+  train_scaled(run, 1, 3);  // another DeviceStep
+  EXPECT_EQ(run.optimizer.loss_scale(), (LossScale{2048, 2}));
 }
 
 // A validation or a trace between two steps has the same programs write to other gradients.

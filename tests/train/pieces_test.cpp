@@ -73,10 +73,10 @@ TEST(MicroBatch, IsAboutEightThousandTokensInEqualPieces) {
 TEST(MicroBatch, OfACardIsLarger) {
   EXPECT_EQ(with_micro_batch(large(), 0, Device::cuda).train.micro_batch, 96);
   Config larger = large();
-  larger.train.batch_tokens = larger.train.span_tokens = 129 * 1024;
-  EXPECT_EQ(with_micro_batch(larger, 0, Device::cuda).train.micro_batch, 43) << "three equal ones";
-  larger.train.batch_tokens = larger.train.span_tokens = 131 * 1024;
-  EXPECT_EQ(with_micro_batch(larger, 0, Device::cuda).train.micro_batch, 66) << "66 and 65, not 128 and 3";
+  larger.train.batch_tokens = larger.train.span_tokens = 387 * 1024;
+  EXPECT_EQ(with_micro_batch(larger, 0, Device::cuda).train.micro_batch, 129) << "three equal ones";
+  larger.train.batch_tokens = larger.train.span_tokens = 257 * 1024;
+  EXPECT_EQ(with_micro_batch(larger, 0, Device::cuda).train.micro_batch, 129) << "129 and 128, not 256 and 1";
   Config small = large();
   small.train.batch_tokens = small.train.span_tokens = 9 * 1024;
   EXPECT_EQ(with_micro_batch(small, 0, Device::cuda).train.micro_batch, 9);

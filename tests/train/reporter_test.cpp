@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "base/json.h"
 #include "base/table.h"
 #include "support/temp_folder.h"
@@ -101,6 +103,35 @@ TEST(Reporter, ThatTheDataBeginsAgainIsSaidOnce) {
     reporter.step(report);
   }
   EXPECT_EQ(watched.said, "epoch begins\n");
+}
+
+TEST(Reporter, ASkippedStepIsSaidAndLeavesTheMeansAlone) {
+  Watched watched(200);
+  Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
+  watched.steps(reporter, 4);
+  EXPECT_EQ(watched.line().find("scale"), std::string::npos) << "nothing is scaled";
+  const double loss = reporter.history().smoothed_loss();
+  StepReport report;
+  report.step = 5;
+  report.result.loss = std::numeric_limits<double>::quiet_NaN();
+  report.result.grad_norm = std::numeric_limits<double>::infinity();
+  report.result.skipped = true;
+  report.result.loss_scale = 32768;
+  watched.now += 0.5;
+  reporter.step(report);
+  EXPECT_EQ(watched.said, "step 5 skipped: gradient overflow, scale now 32768\n");
+  EXPECT_NE(watched.line().find("scale 32768"), std::string::npos) << watched.line();
+  EXPECT_EQ(reporter.history().smoothed_loss(), loss);
+  watched.metrics.flush();
+  const std::string metrics = watched.folder.read("metrics.jsonl");
+  const Json event = parse_json(metrics.substr(metrics.rfind("{\"event\"")), "metrics");
+  EXPECT_EQ(event.at("loss_scale").as_double(), 32768);
+  EXPECT_TRUE(event.at("skipped").as_bool());
+  EXPECT_EQ(event.find("grad_norm"), nullptr) << "JSON has no infinity";
+  const RunHistory again = read_history(watched.folder / "metrics.jsonl");
+  EXPECT_EQ(again.steps(), 5);
+  EXPECT_EQ(again.skipped(), 1);
+  EXPECT_EQ(again.smoothed_loss(), loss);
 }
 
 }  // namespace

@@ -79,6 +79,8 @@ void quantise_and_back(const FakeQuant& op, std::int64_t o, std::vector<std::int
   const auto value = [&](std::size_t i) { return scale * static_cast<float>(q[i]); };
   if (op.y.dtype == DType::bf16)
     for (std::size_t i = 0; i < q.size(); ++i) op.y.row<bf16>(o)[i] = to_bf16(value(i));
+  else if (op.y.dtype == DType::f16)
+    for (std::size_t i = 0; i < q.size(); ++i) op.y.row<f16>(o)[i] = to_f16(value(i));
   else
     for (std::size_t i = 0; i < q.size(); ++i) op.y.row<float>(o)[i] = value(i);
 }
@@ -86,7 +88,7 @@ void quantise_and_back(const FakeQuant& op, std::int64_t o, std::vector<std::int
 }  // namespace
 
 // The same bits as the quantiser, whose loops are not compiled for vectors: it is left with the rules, and with rows
-// that are not finite, very long or all zeros.
+// that are not finite, very long, all zeros or f16, which nothing is trained in here.
 void fake_quant_forward(const Context&, const OpCall& call) {
   const FakeQuant op(call);
   const auto width = static_cast<std::size_t>(op.w.cols);
@@ -95,7 +97,8 @@ void fake_quant_forward(const Context&, const OpCall& call) {
     for (std::int64_t o = begin; o < end; ++o) {
       float largest = 0, second = 0;
       std::optional<Rounding> by;
-      if (HWY_DYNAMIC_DISPATCH(largest_two)(op.w.row<float>(o), op.w.cols, largest, second))
+      if (op.y.dtype != DType::f16 &&
+          HWY_DYNAMIC_DISPATCH(largest_two)(op.w.row<float>(o), op.w.cols, largest, second))
         by = rounding_by_largest(op.at.bits, width, largest, second);
       if (by && by->scale > 0)
         HWY_DYNAMIC_DISPATCH(round_any_row)(*by, op.w, op.y, o);

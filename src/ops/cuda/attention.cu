@@ -9,13 +9,15 @@ namespace {
 
 bool on_tensor_cores(const Attention& op) {
   const std::int64_t size = op.head_size();
-  return op.q.dtype == DType::bf16 && (size == 32 || size == 64 || size == 128) &&
+  return op.q.dtype != DType::f32 && (size == 32 || size == 64 || size == 128) &&
          vectorised(op.q, {op.k, op.v, op.y, op.dy, op.dq, op.dk, op.dv});
 }
 
-// Hopper's own products: row numbers of 32 bits, and a highest score that stays the highest when scaled.
+// Hopper's own products: of bf16 alone, with row numbers of 32 bits, and a highest score that stays the highest when
+// scaled.
 bool on_hopper(const Context& context, const Attention& op) {
-  return runtime_of(context).hopper() && on_tensor_cores(op) && op.at.scale > 0 && op.q.rows < (1 << 30);
+  return runtime_of(context).hopper() && on_tensor_cores(op) && op.q.dtype == DType::bf16 &&
+         op.at.scale > 0 && op.q.rows < (1 << 30);
 }
 
 // delta[n, h] = dy . y: what softmax's backward subtracts.

@@ -1,8 +1,8 @@
 // How attention is cut up on CUDA, and which kernels take which case.
 //
-//   attention_plain.cu   f32 sums in plain arithmetic: any head size up to 128, any layout, f32 or bf16 rows
-//   attention_mma.cu     bf16 tiles on the tensor cores: head sizes 32, 64 and 128, rows at 16-byte addresses
-//   attention_wgmma*.cu  the same cases on Hopper, by its own instructions
+//   attention_plain.cu   f32 sums in plain arithmetic: any head size up to 128, any layout, rows of any dtype
+//   attention_mma.cu     bf16 or f16 tiles on the tensor cores: head sizes 32, 64 and 128, rows at 16-byte addresses
+//   attention_wgmma*.cu  the same cases in bf16 on Hopper, by its own instructions
 //
 // A block of threads has 64 or 128 queries of a head (forward, dq) or keys of a kv head (dk, dv) and walks the other side
 // in tiles, in order: nothing is added by two blocks, so the same bits every time. Tiles stand at multiples of their rows:

@@ -81,7 +81,7 @@ __device__ void online_softmax(float (&score)[T][4], const LaneRows& lanes, std:
   }
 }
 
-template <int D>
+template <int D, class H>
 __global__ void __launch_bounds__(kBlock) forward_mma(AttentionRows rows, View y, View lse) {
   extern __shared__ __align__(16) Half memory[];
   Half* q = memory;
@@ -112,12 +112,12 @@ __global__ void __launch_bounds__(kBlock) forward_mma(AttentionRows rows, View y
     }
     __syncthreads();
     float score[kKeyTile / 8][4], keep[2];
-    tile_dots<D>(q, warp * 16, keys(stage), score);
+    tile_dots<D, H>(q, warp * 16, keys(stage), score);
     online_softmax(score, lanes, key, !all_visible(rows, query, key), rows.scale * kLog2E, highest, sum,
                    keep);
 #pragma unroll
     for (auto& part : result) part[0] *= keep[0], part[1] *= keep[0], part[2] *= keep[1], part[3] *= keep[1];
-    tile_accumulate<D>(score, values(stage), result);
+    tile_accumulate<D, H>(score, values(stage), result);
     __syncthreads();
   }
 #pragma unroll
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kBlock) forward_mma(AttentionRows rows, View y
     if (threadIdx.x % 4 == 0 && lanes.n[side] < rows.rows)
       store_one(lse, lanes.n[side], head, (highest[side] + log2f(sum[side])) * kLn2);
   }
-  put_tile<D>(y, query + warp * 16, column, result, false);
+  put_tile<D, H>(y, query + warp * 16, column, result, false);
 }
 
 // What a tile of queries brings along besides its rows.
@@ -151,7 +151,7 @@ struct QueryFacts {
 
 // Keys stay, queries of all heads of the group pass by, Q at a time. Rows of a warp's tiles are keys, columns queries:
 // the weights' transpose, which is what multiplies dy and q.
-template <int D, int Q>
+template <int D, class H, int Q>
 __global__ void __launch_bounds__(kBlock)
     key_gradients_mma(AttentionRows rows, AttentionGradients gradients) {
   extern __shared__ __align__(16) Half memory[];
@@ -198,8 +198,8 @@ __global__ void __launch_bounds__(kBlock)
     __syncthreads();
     const QueryFacts<Q>& fact = facts[stage];
     float weight[Q / 8][4], slope[Q / 8][4];
-    tile_dots<D>(k, warp * 16, queries(stage), weight);
-    tile_dots<D>(v, warp * 16, slopes(stage), slope);
+    tile_dots<D, H>(k, warp * 16, queries(stage), weight);
+    tile_dots<D, H>(v, warp * 16, slopes(stage), slope);
 #pragma unroll
     for (int n = 0; n < Q / 8; ++n)
 #pragma unroll
@@ -210,18 +210,18 @@ __global__ void __launch_bounds__(kBlock)
         weight[n][e] = visible ? exp2f(weight[n][e] * scale - fact.lse[i]) : 0.0f;
         slope[n][e] = visible ? weight[n][e] * (slope[n][e] - fact.delta[i]) * rows.scale : 0.0f;
       }
-    tile_accumulate<D>(weight, slopes(stage), dv);
-    tile_accumulate<D>(slope, queries(stage), dk);
+    tile_accumulate<D, H>(weight, slopes(stage), dv);
+    tile_accumulate<D, H>(slope, queries(stage), dk);
     __syncthreads();
     if (!more) break;
     query = coming;
   }
-  if (gradients.dk) put_tile<D>(gradients.dk, key + warp * 16, kv_column, dk, gradients.add_dk);
-  if (gradients.dv) put_tile<D>(gradients.dv, key + warp * 16, kv_column, dv, gradients.add_dv);
+  if (gradients.dk) put_tile<D, H>(gradients.dk, key + warp * 16, kv_column, dk, gradients.add_dk);
+  if (gradients.dv) put_tile<D, H>(gradients.dv, key + warp * 16, kv_column, dv, gradients.add_dv);
 }
 
 // Queries stay, keys pass by.
-template <int D>
+template <int D, class H>
 __global__ void __launch_bounds__(kBlock)
     query_gradients_mma(AttentionRows rows, AttentionGradients gradients) {
   extern __shared__ __align__(16) Half memory[];
@@ -261,8 +261,8 @@ __global__ void __launch_bounds__(kBlock)
     __syncthreads();
     const bool masked = !all_visible(rows, query, key);
     float weight[kKeyTile / 8][4], slope[kKeyTile / 8][4];
-    tile_dots<D>(q, warp * 16, keys(stage), weight);
-    tile_dots<D>(dy, warp * 16, values(stage), slope);
+    tile_dots<D, H>(q, warp * 16, keys(stage), weight);
+    tile_dots<D, H>(dy, warp * 16, values(stage), slope);
 #pragma unroll
     for (int n = 0; n < kKeyTile / 8; ++n)
 #pragma unroll
@@ -272,10 +272,10 @@ __global__ void __launch_bounds__(kBlock)
         const float p = exp2f(weight[n][e] * rows.scale * kLog2E - lse[side]);
         slope[n][e] = visible ? p * (slope[n][e] - delta[side]) * rows.scale : 0.0f;
       }
-    tile_accumulate<D>(slope, keys(stage), dq);
+    tile_accumulate<D, H>(slope, keys(stage), dq);
     __syncthreads();
   }
-  put_tile<D>(gradients.dq, query + warp * 16, column, dq, gradients.add_dq);
+  put_tile<D, H>(gradients.dq, query + warp * 16, column, dq, gradients.add_dq);
 }
 
 template <class Kernel, class... Args>
@@ -288,47 +288,57 @@ void run(const char* name, cudaStream_t stream, Kernel kernel, std::int64_t rows
   launched(name);
 }
 
-template <int D>
+template <int D, class H>
 void forward(cudaStream_t stream, const Attention& op) {
-  run("attention", stream, forward_mma<D>, op.q.rows, op.at.heads, 5 * kTileHalves<D>, AttentionRows(op),
+  run("attention", stream, forward_mma<D, H>, op.q.rows, op.at.heads, 5 * kTileHalves<D>, AttentionRows(op),
       View(op.y), View(op.lse));
 }
 
-template <int D>
+template <int D, class H>
 void backward(cudaStream_t stream, const Attention& op, const float* delta) {
   const AttentionRows rows(op);
   const AttentionGradients gradients(op, delta);
   constexpr int kQueries = D > 64 ? 32 : 64;  // dk, dv, weights and slopes share the registers
   if (op.dk || op.dv)
-    run("attention keys backward", stream, key_gradients_mma<D, kQueries>, op.q.rows, op.at.kv_heads,
+    run("attention keys backward", stream, key_gradients_mma<D, H, kQueries>, op.q.rows, op.at.kv_heads,
         2 * kTileHalves<D> + 4 * kQueries * kPitch<D>, rows, gradients);
   if (op.dq)
-    run("attention queries backward", stream, query_gradients_mma<D>, op.q.rows, op.at.heads,
+    run("attention queries backward", stream, query_gradients_mma<D, H>, op.q.rows, op.at.heads,
         6 * kTileHalves<D>, rows, gradients);
+}
+
+template <class H>
+void forward_in(cudaStream_t stream, const Attention& op) {
+  switch (op.head_size()) {
+    case 32:
+      return forward<32, H>(stream, op);
+    case 64:
+      return forward<64, H>(stream, op);
+    default:
+      return forward<128, H>(stream, op);
+  }
+}
+
+template <class H>
+void backward_in(cudaStream_t stream, const Attention& op, const float* delta) {
+  switch (op.head_size()) {
+    case 32:
+      return backward<32, H>(stream, op, delta);
+    case 64:
+      return backward<64, H>(stream, op, delta);
+    default:
+      return backward<128, H>(stream, op, delta);
+  }
 }
 
 }  // namespace
 
 void mma_attention_forward(cudaStream_t stream, const Attention& op) {
-  switch (op.head_size()) {
-    case 32:
-      return forward<32>(stream, op);
-    case 64:
-      return forward<64>(stream, op);
-    default:
-      return forward<128>(stream, op);
-  }
+  (op.q.dtype == DType::f16 ? forward_in<__half> : forward_in<Half>)(stream, op);
 }
 
 void mma_attention_backward(cudaStream_t stream, const Attention& op, const float* delta) {
-  switch (op.head_size()) {
-    case 32:
-      return backward<32>(stream, op, delta);
-    case 64:
-      return backward<64>(stream, op, delta);
-    default:
-      return backward<128>(stream, op, delta);
-  }
+  (op.q.dtype == DType::f16 ? backward_in<__half> : backward_in<Half>)(stream, op, delta);
 }
 
 }  // namespace thimble::cuda

@@ -206,6 +206,7 @@ __device__ void put_rows(const View& to, int first, int column, float (&results)
   constexpr int kChunks = D / 8;
   const int row = lane_row();
   if (add) add_before<D>(to, first, column, results);
+  meet_warpgroup();  // all of it has read what lay there
 #pragma unroll
   for (int i = 0; i < D / 2; i += 2)
     *reinterpret_cast<std::uint32_t*>(tile + Tile::place(row + i / 2 % 2 * 8, i / 4) + threadIdx.x % 4 * 4) =
@@ -225,10 +226,10 @@ struct Facts {
   QueryFact* data;
   std::int64_t stride;  // rows of a head, whole tiles
 
-  __device__ const QueryFact* of(int head, std::int64_t row) const { return data + head * stride + row; }
+  __device__ QueryFact* of(int head, std::int64_t row) const { return data + head * stride + row; }
 };
 
-void wgmma_query_gradients(cudaStream_t stream, const Attention& op, const Facts& facts);
+void wgmma_query_gradients(cudaStream_t stream, const Attention& op, const Facts& facts);  // fills facts
 void wgmma_key_gradients(cudaStream_t stream, const Attention& op, const Facts& facts);
 
 template <class Kernel, class... Args>

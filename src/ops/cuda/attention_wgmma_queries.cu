@@ -1,9 +1,51 @@
-// dq on Hopper: queries stay, keys pass by. While a tile's scores and slopes are made, the tile before is added up.
+// dq on Hopper: queries stay, keys pass by. While a tile's scores and slopes are made, the tile before is added up. What
+// is known of every query is found on the way, for the keys' gradients, too.
 #include "ops/cuda/attention_wgmma.cuh"
 
 namespace thimble::cuda {
 
 namespace {
+
+// Where facts come from: lse, and delta[n, h] = dy . y, what softmax's backward subtracts.
+struct FactRows {
+  View dy, y, lse;
+};
+
+// Of a lane's two rows of a head, and for whoever comes later. The four lanes of a row have D / 4 columns each; all loads
+// are on their way before the first is waited for.
+template <int D>
+__device__ void find_facts(const FactRows& from, const Facts& facts, int head, const int (&row)[2],
+                           QueryFact (&fact)[2]) {
+  constexpr int kPacks = D / 32;
+  Raw dy[2][kPacks] = {}, y[2][kPacks] = {};
+  float lse[2] = {INFINITY, INFINITY};  // beyond the last row nothing is seen
+  const int lane = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    if (row[side] >= from.y.rows) continue;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int column = head * D + (4 * p + lane) * kVector;
+      dy[side][p] = fetch(from.dy, row[side], column, true);
+      y[side][p] = fetch(from.y, row[side], column, true);
+    }
+    lse[side] = load_one(from.lse, row[side], head);
+  }
+#pragma unroll
+  for (int side = 0; side < 2; ++side) {
+    float dot = 0;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      float a[kVector], b[kVector];
+      unpack(dy[side][p], true, a);
+      unpack(y[side][p], true, b);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) dot = fmaf(a[i], b[i], dot);
+    }
+    fact[side] = {lse[side] * kLog2E, row_sum(dot)};
+    if (lane == 0 && row[side] < facts.stride) *facts.of(head, row[side]) = fact[side];
+  }
+}
 
 template <class Cut>
 __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
@@ -11,7 +53,8 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
                           const __grid_constant__ CUtensorMap dy_map,
                           const __grid_constant__ CUtensorMap k_map,
                           const __grid_constant__ CUtensorMap v_map, const AttentionRows rows,
-                          const Facts facts, const View dq, const bool add, const Deal deal) {
+                          const FactRows known, const Facts facts, const View dq, const bool add,
+                          const Deal deal) {
   if constexpr (kHopper) {
     constexpr int D = Cut::D, N = Cut::N;
     using Queries = typename Cut::Staying;
@@ -57,9 +100,7 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
     for (int tile = 0; tile < Cut::ahead; ++tile) fetch(tile);
     const QueryRows lanes(rows, query);
     QueryFact fact[2];
-#pragma unroll
-    for (int side = 0; side < 2; ++side)
-      fact[side] = lanes.n[side] < rows.rows ? *facts.of(walk.head, lanes.n[side]) : QueryFact{INFINITY, 0};
+    find_facts<D>(known, facts, walk.head, lanes.n, fact);
 
     const std::uint32_t q = base + static_cast<std::uint32_t>(group * 2 * Queries::kBytes);
     const std::uint32_t dy = q + Queries::kBytes;
@@ -143,7 +184,7 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
     for (int tile = walk.past; tile < walk.tiles; ++tile) pass_by(tile);
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) result[i] *= rows.scale;
-    put_rows<D>(dq, query, walk.head * D, result, memory + group * 2 * Queries::kBytes, add);
+    if (dq) put_rows<D>(dq, query, walk.head * D, result, memory + group * 2 * Queries::kBytes, add);
   }
 }
 
@@ -154,8 +195,8 @@ void gradients(cudaStream_t stream, const Attention& op, const Facts& facts) {
   const Deal deal(op.q.rows, op.at.heads / together, kWarpgroups * kGroupRows / together);
   run_hopper("attention queries backward", stream, query_gradients_wgmma<Cut>, deal.blocks, Cut::kBytes,
              tensor_map(rows.q, Cut::D, kGroupRows), tensor_map(View(op.dy), Cut::D, kGroupRows),
-             tensor_map(rows.k, Cut::D, Cut::N), tensor_map(rows.v, Cut::D, Cut::N), rows, facts, View(op.dq),
-             op.add_dq, deal);
+             tensor_map(rows.k, Cut::D, Cut::N), tensor_map(rows.v, Cut::D, Cut::N), rows,
+             FactRows{View(op.dy), View(op.y), View(op.lse)}, facts, View(op.dq), op.add_dq, deal);
 }
 
 }  // namespace

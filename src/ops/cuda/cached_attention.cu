@@ -71,7 +71,7 @@ __device__ void take_keys(const Cached& c, std::int64_t first, std::int64_t colu
 #pragma unroll
   for (int i = 0; i < kAtOnce; ++i) {
     float x[kVector];
-    unpack(k[i], c.k_cache.half, x);
+    unpack(k[i], c.k_cache, x);
 #pragma unroll
     for (int h = 0; h < heads; ++h) {
       const float found = dot<lanes>(query[h], x);
@@ -92,7 +92,7 @@ __device__ void take_keys(const Cached& c, std::int64_t first, std::int64_t colu
 #pragma unroll
   for (int i = 0; i < kAtOnce; ++i) {
     float x[kVector];
-    unpack(v[i], c.v_cache.half, x);
+    unpack(v[i], c.v_cache, x);
 #pragma unroll
     for (int h = 0; h < heads; ++h) {
       const float weight = key + i * stride < end ? exp2f(score[h][i] - running[h].highest) : 0.0f;
@@ -117,10 +117,11 @@ __device__ void merge_groups(Running& running) {
   }
 }
 
-// half: bf16; else f32.
-template <int lanes, int heads, bool half>
+template <int lanes, int heads, DType dtype>
 __global__ void __launch_bounds__(kWarps* kWarp) attend(Cached c) {
-  c.q.half = c.k_cache.half = c.v_cache.half = c.y.half = half;  // no branches, fewer registers
+  c.q.half = c.k_cache.half = c.v_cache.half = c.y.half =
+      dtype != DType::f32;  // no branches, fewer registers
+  c.q.f16 = c.k_cache.f16 = c.v_cache.f16 = c.y.f16 = dtype == DType::f16;
   constexpr int D = lanes * kVector, groups = kWarp / lanes;
   __shared__ float highest[kWarps][heads], sums[kWarps][heads], results[kWarps][heads][D];
   const std::int64_t n = blockIdx.x;
@@ -199,11 +200,11 @@ void merge_parts(cudaStream_t stream, const Cached& c, std::int64_t rows, int he
                    });
 }
 
-template <int lanes, int heads, bool half>
+template <int lanes, int heads, DType dtype>
 void attend_heads(cudaStream_t stream, const Cached& c, const CachedAttention& op) {
   const dim3 grid(blocks_for(op.q.rows, 1), static_cast<unsigned>(op.at.heads / heads),
                   static_cast<unsigned>(c.parts));
-  attend<lanes, heads, half><<<grid, kWarps * kWarp, 0, stream>>>(c);
+  attend<lanes, heads, dtype><<<grid, kWarps * kWarp, 0, stream>>>(c);
   launched("cached_attention");
   if (c.partial) merge_parts(stream, c, op.q.rows, op.at.heads, lanes * kVector);
 }
@@ -211,13 +212,15 @@ void attend_heads(cudaStream_t stream, const Cached& c, const CachedAttention& o
 template <int lanes>
 void attend_size(cudaStream_t stream, const Cached& c, const CachedAttention& op) {
   if (op.q.dtype == DType::f32)
-    attend_heads<lanes, 1, false>(stream, c, op);
+    attend_heads<lanes, 1, DType::f32>(stream, c, op);
+  else if (op.q.dtype == DType::f16)
+    attend_heads<lanes, 1, DType::f16>(stream, c, op);
   else if (c.group % 4 == 0)
-    attend_heads<lanes, 4, true>(stream, c, op);
+    attend_heads<lanes, 4, DType::bf16>(stream, c, op);
   else if (c.group % 2 == 0)
-    attend_heads<lanes, 2, true>(stream, c, op);
+    attend_heads<lanes, 2, DType::bf16>(stream, c, op);
   else
-    attend_heads<lanes, 1, true>(stream, c, op);
+    attend_heads<lanes, 1, DType::bf16>(stream, c, op);
 }
 
 template <int V>

@@ -1,6 +1,6 @@
 // The plugin's one symbol.
+#include "ops/cuda/fused.h"
 #include "ops/cuda/kernels.h"
-#include "ops/cuda/pairs.h"
 #include "ops/cuda/runtime.h"
 #include "ops/cuda_plugin.h"
 
@@ -14,7 +14,7 @@ extern "C" __attribute__((visibility("default"))) const thimble::CudaPlugin* thi
         return std::make_shared<cuda::CudaRuntime>(card);
       },
       .kernels = cuda::kernels,
-      .pair = cuda::pair_kernel,
+      .fused = cuda::fused_kernel,
       .scratch_bytes = cuda::scratch_bytes,
       .step = cuda::step_kernels(),
   };

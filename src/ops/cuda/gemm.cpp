@@ -18,9 +18,16 @@ using Layout = Handle<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Handle<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 cudaDataType_t type_of(const Tensor& t) {
-  check(t.dtype == DType::f32 || t.dtype == DType::bf16, "[cuda] a matrix product of {}",
-        dtype_name(t.dtype));
-  return t.dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
+  switch (t.dtype) {
+    case DType::f32:
+      return CUDA_R_32F;
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::f16:
+      return CUDA_R_16F;
+    default:
+      fail("[cuda] a matrix product of {}", dtype_name(t.dtype));
+  }
 }
 
 // The matrices of one place in a product.

@@ -1,7 +1,7 @@
 // Matrix products: cuBLASLt behind the engine's own signature.
 //
-//   result [M, N] = scale op(a) op(b) + base_scale base      a and b both f32 (TF32 off) or both bf16 (accumulated in
-//                                                            f32); base and result both f32 or both bf16
+//   result [M, N] = scale op(a) op(b) + base_scale base      a and b of one dtype, f32 (TF32 off), bf16 or f16, summed
+//                                                            in f32; base and result both f32 or both of a's dtype
 //
 // Plans come from cuBLASLt's heuristics and one rule, asked once per shape, layout and alignment and kept: never from
 // timing, so the same run takes the same kernels. Where cuBLASLt has none (rows at odd addresses), a plain kernel does it.

@@ -51,9 +51,10 @@ struct Chunk {
     slope = 1 - t * t;
     return cap * t;
   }
+  __device__ Raw fetch_logits(std::int64_t row, int v) const { return fetch(logits, row, v, false); }
   // Eight logits from column v; beyond the last: -inf, which counts nothing.
-  __device__ void load_capped(std::int64_t row, int v, float (&l)[kVector], float (&slope)[kVector]) const {
-    load(logits, row, v, l);
+  __device__ void unpack_capped(const Raw& raw, int v, float (&l)[kVector], float (&slope)[kVector]) const {
+    unpack(raw, false, l);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) l[i] = v + i < logits.cols ? capped(l[i], slope[i]) : -INFINITY;
   }
@@ -83,15 +84,16 @@ __global__ void __launch_bounds__(kThreads) loss_in_registers(Chunk chunk) {
       if (column(p) < cols) store(chunk.dlogits, row, column(p), zeros);
     return;
   }
+  Raw raw[P] = {};  // all on their way before the first is waited for
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+    if (column(p) < cols) raw[p] = chunk.fetch_logits(row, column(p));
+  const float target_logit = static_cast<const float*>(chunk.logits.data)[row * chunk.logits.stride + target];
   float l[P][kVector], slope[P][kVector];
 #pragma unroll
-  for (int p = 0; p < P; ++p) {
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) l[p][i] = -INFINITY;
-    if (column(p) < cols) chunk.load_capped(row, column(p), l[p], slope[p]);
-  }
+  for (int p = 0; p < P; ++p) chunk.unpack_capped(raw[p], column(p), l[p], slope[p]);
   float unused;
-  const float at_target = chunk.capped(load_one(chunk.logits, row, target), unused);
+  const float at_target = chunk.capped(target_logit, unused);
   float highest = -INFINITY, sum = 0;  // fmaxf passes over a NaN: the sum shows it
 #pragma unroll
   for (int p = 0; p < P; ++p)
@@ -169,7 +171,7 @@ __global__ void __launch_bounds__(kThreads) loss_of_long_rows(Chunk chunk) {
   Softmax mine{-INFINITY, 0};
   for (int v = begin; v < cols; v += step) {
     float l[kVector], slope[kVector];
-    chunk.load_capped(row, v, l, slope);
+    chunk.unpack_capped(chunk.fetch_logits(row, v), v, l, slope);
     float highest = -INFINITY, sum = 0;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) highest = isnan(l[i]) ? l[i] : fmaxf(highest, l[i]);
@@ -185,7 +187,7 @@ __global__ void __launch_bounds__(kThreads) loss_of_long_rows(Chunk chunk) {
   const float weight = chunk.weight_of(n);
   for (int v = begin; v < cols; v += step) {
     float l[kVector], slope[kVector];
-    chunk.load_capped(row, v, l, slope);
+    chunk.unpack_capped(chunk.fetch_logits(row, v), v, l, slope);
 #pragma unroll
     for (int i = 0; i < kVector; ++i)
       l[i] = weight * (exp_below(l[i], lse) - (v + i == target ? 1.0f : 0.0f)) * slope[i];
@@ -209,9 +211,9 @@ void loss(cudaStream_t stream, const Chunk& chunk) {
   launched("head_loss");
 }
 
-// Logits are f32. Their gradients take their place, or stand behind them where the products are bf16.
+// Logits are f32. Their gradients take their place, or stand behind them where the products are of 16 bits.
 void run(const Context& context, const HeadLoss& op, bool gradients) {
-  const bool half = op.x.dtype == DType::bf16;
+  const bool half = op.x.dtype != DType::f32;
   const std::int64_t V = op.w.rows, stride = head_loss_stride(V),
                      most = op.at.chunk_rows < op.x.rows ? op.at.chunk_rows : op.x.rows;
   for (std::int64_t first = 0; first < op.x.rows; first += most) {
@@ -220,7 +222,7 @@ void run(const Context& context, const HeadLoss& op, bool gradients) {
     const Tensor x = op.x.row_range(first, rows);
     const Tensor logits{floats, rows, V, stride, DType::f32, Device::cuda};
     Tensor dlogits = logits;
-    if (half) dlogits = {floats + most * stride, rows, V, stride, DType::bf16, Device::cuda};
+    if (half) dlogits = {floats + most * stride, rows, V, stride, op.x.dtype, Device::cuda};
     gemm(context, {x}, transposed(op.w), logits, false);
     loss(stream_of(context),
          {View(logits), View(gradients ? dlogits : Tensor{}), Ints(op.target), View(op.weight), View(op.nats),

@@ -1,8 +1,10 @@
 #include "ops/cuda/kernels.h"
 
+#include <algorithm>
+
 #include "ops/attention.h"
 #include "ops/cached_attention.h"
-#include "ops/cuda/pairs.h"
+#include "ops/cuda/fused.h"
 #include "ops/cuda/scratch.h"
 #include "ops/cuda_plugin.h"
 #include "ops/head_loss.h"
@@ -13,8 +15,7 @@ namespace thimble::cuda {
 namespace {
 
 constexpr DTypes kF32 = dtypes({DType::f32});
-constexpr DTypes kRows = dtypes({DType::f32, DType::bf16});
-constexpr DTypes kStorage = dtypes({DType::f32, DType::bf16, DType::f16});
+constexpr DTypes kRows = dtypes({DType::f32, DType::bf16, DType::f16});
 constexpr bool kWide = true;
 constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
 
@@ -59,16 +60,18 @@ Kernels kernels(Op op) {
     case Op::head_loss:
       return {head_loss_forward, head_loss_backward, kRows};
     case Op::cast:
-      return {cast_forward, cast_backward, kStorage, kWide};
+      return {cast_forward, cast_backward, kRows, kWide};
     case Op::fake_quant:
       return {fake_quant_forward, fake_quant_backward, kF32, kWide};
   }
   return {};
 }
 
-PairKernel pair_kernel(Op first, Op second, bool backward) {
-  if (!backward && first == Op::residual_mix && second == Op::rmsnorm) return mix_norm_forward;
-  if (backward && first == Op::rmsnorm && second == Op::residual_mix) return mix_norm_backward;
+FusedKernel fused_kernel(std::span<const Op> ops, bool backward) {
+  const auto are = [&](std::initializer_list<Op> wanted) { return std::ranges::equal(ops, wanted); };
+  if (backward && are({Op::rmsnorm, Op::residual_mix})) return mix_norm_backward;
+  if (!backward && are({Op::residual_mix, Op::rmsnorm})) return mix_norm_forward;
+  if (!backward && are({Op::add_scaled, Op::residual_mix, Op::rmsnorm})) return sum_mix_norm_forward;
   return nullptr;
 }
 
@@ -106,9 +109,9 @@ std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& a
       const std::int64_t parts = cached_attention_parts(N, at.context);
       return parts > 1 ? N * parts * (C + 2 * at.heads) * kFloat : 0;
     }
-    case Op::head_loss: {  // logits in f32; beside bf16 their gradients behind them
+    case Op::head_loss: {  // logits in f32; beside 16 bits their gradients behind them
       const std::int64_t rows = std::min<std::int64_t>(attributes.as<HeadLossAttributes>().chunk_rows, N);
-      return rows * head_loss_stride(in[1].rows) * (in[0].dtype == DType::bf16 ? kFloat + 2 : kFloat);
+      return rows * head_loss_stride(in[1].rows) * (in[0].dtype != DType::f32 ? kFloat + 2 : kFloat);
     }
     default:
       return 0;

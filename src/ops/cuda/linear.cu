@@ -31,7 +31,7 @@ void product(const Context& context, const Linear& op, const Tensor& x, const Te
     gemm(context, {x}, transposed(op.w), y, false);
 }
 
-// The products in f32, some rows at a time, so that a bf16 result is rounded once, with its bias.
+// The products in f32, some rows at a time, so that a result of 16 bits is rounded once, with its bias.
 void with_bias(const Context& context, const Linear& op, void* scratch) {
   const std::int64_t chunk = linear_bias_rows(op.x.rows);
   for (std::int64_t first = 0; first < op.x.rows; first += chunk) {

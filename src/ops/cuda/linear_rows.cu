@@ -17,7 +17,7 @@ __device__ uint4 eight(const View& from, std::int64_t row, int column) {
 }
 
 // M: sixteens of rows, O: eights of outputs, U: steps that are fetched together.
-template <int M, int O, int U>
+template <class H, int M, int O, int U>
 __global__ void __launch_bounds__(kWarps* kWarp) few_rows(View x, View w, View bias, View y) {
   __shared__ float sums[kWarps][16 * M][8 * O + 1];
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -46,8 +46,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) few_rows(View x, View w, View b
                             b[4] = {above.z, below.z, above.w, below.w};
 #pragma unroll
         for (int o = 0; o < O; ++o) {
-          mma(sum[m][o], a, right[u][o].x, right[u][o].y);
-          mma(sum[m][o], b, right[u][o].z, right[u][o].w);
+          mma<H>(sum[m][o], a, right[u][o].x, right[u][o].y);
+          mma<H>(sum[m][o], b, right[u][o].z, right[u][o].w);
         }
       }
   }
@@ -69,29 +69,33 @@ __global__ void __launch_bounds__(kWarps* kWarp) few_rows(View x, View w, View b
   }
 }
 
-template <int M, int O, int U>
+template <class H, int M, int O, int U>
 void launch(cudaStream_t stream, const Linear& op) {
-  few_rows<M, O, U><<<blocks_for(op.w.rows, 8 * O), kWarps * kWarp, 0, stream>>>(View(op.x), View(op.w),
-                                                                                 View(op.b), View(op.y));
+  few_rows<H, M, O, U><<<blocks_for(op.w.rows, 8 * O), kWarps * kWarp, 0, stream>>>(View(op.x), View(op.w),
+                                                                                    View(op.b), View(op.y));
   launched("linear of few rows");
+}
+
+template <class H>
+void run(cudaStream_t stream, const Linear& op) {
+  if (op.x.rows <= 16)
+    launch<H, 1, 1, 4>(stream, op);
+  else if (op.x.rows <= 32)
+    launch<H, 2, 1, 2>(stream, op);
+  else
+    launch<H, 4, 2, 1>(stream, op);
 }
 
 }  // namespace
 
 bool takes_linear_rows(const Linear& op) {
-  return op.x.dtype == DType::bf16 && op.w.dtype == DType::bf16 && op.x.rows <= kFewRows &&
+  return op.x.dtype != DType::f32 && op.w.dtype == op.x.dtype && op.x.rows <= kFewRows &&
          vectorised(op.x, {}) && vectorised(op.w, {});
 }
 
 void linear_rows(const Context& context, const Linear& op) {
   if (op.y.count() == 0) return;
-  const cudaStream_t stream = stream_of(context);
-  if (op.x.rows <= 16)
-    launch<1, 1, 4>(stream, op);
-  else if (op.x.rows <= 32)
-    launch<2, 1, 2>(stream, op);
-  else
-    launch<4, 2, 1>(stream, op);
+  (op.x.dtype == DType::f16 ? run<__half> : run<Half>)(stream_of(context), op);
 }
 
 }  // namespace thimble::cuda

@@ -1,10 +1,11 @@
-// residual_mix and the rmsnorm that follows it, in one pass over memory: rows of bf16 in registers, a norm without weights.
-// Other calls take the two kernels one after the other.
+// residual_mix and the rmsnorm that follows it, in one pass over memory, forward with the add_scaled whose sum is mixed:
+// rows of bf16 in registers, a norm without weights. Other calls take their kernels one after the other.
 //
-// Backward computes y again from x and x0, to the same bits, and never writes its gradient.
+// Backward computes y again from x and x0, to the same bits, and never writes its gradient. (With the sum's gradients in
+// the same kernel there are too few registers: twice as slow.)
+#include "ops/cuda/fused.h"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/mixed.cuh"
-#include "ops/cuda/pairs.h"
 #include "ops/cuda/row_registers.cuh"
 #include "ops/residual.h"
 #include "ops/rmsnorm.h"
@@ -21,10 +22,9 @@ __device__ void load_mix(const View& mix, int which, int column, float (&m)[kVec
   for (int i = 0; i < kVector; ++i) m[i] = shared;
 }
 
-// y, before it is rounded.
+// y of x, before it is rounded.
 template <int P>
-__device__ Row<P> mixed_row(const View& mix, const RawRow<P>& x, const RawRow<P>& x0) {
-  Row<P> y = unpack_row(x);
+__device__ void mix_row(const View& mix, Row<P>& x, const RawRow<P>& x0) {
   const Row<P> other = unpack_row(x0);
 #pragma unroll
   for (int p = 0; p < P; ++p) {
@@ -33,18 +33,44 @@ __device__ Row<P> mixed_row(const View& mix, const RawRow<P>& x, const RawRow<P>
     load_mix(mix, 0, column_of(p), m0);
     load_mix(mix, 1, column_of(p), m1);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) y.at[p][i] = mixed(m0[i], y.at[p][i], m1[i], other.at[p][i]);
+    for (int i = 0; i < kVector; ++i) x.at[p][i] = mixed(m0[i], x.at[p][i], m1[i], other.at[p][i]);
   }
-  return y;
 }
 
+// The sum that is mixed, where it is part of the kernel.
+struct Sum {
+  View x, branch, scale;
+  float factor;
+
+  explicit Sum(const AddScaled& op) : x(op.x), branch(op.branch), scale(op.scale), factor(op.factor) {}
+};
+
 template <int P>
-void forward(cudaStream_t stream, const ResidualMix& op, const RmsNorm& norm) {
+__device__ Row<P> add_row(const Sum& sum, const RawRow<P>& x, const RawRow<P>& branch) {
+  Row<P> a = unpack_row(x);
+  const Row<P> gain = load_scale_row<P>(sum.scale), b = unpack_row(branch);
+#pragma unroll
+  for (int p = 0; p < P; ++p)
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) a.at[p][i] += sum.factor * gain.at[p][i] * b.at[p][i];
+  return a;
+}
+
+template <int P, bool Sums>
+void forward(cudaStream_t stream, const AddScaled& add, const ResidualMix& op, const RmsNorm& norm) {
+  const Sum sum(add);
   const View x(op.x), x0(op.x0), mix(op.mix), y(op.y), h(norm.y), rstd(norm.rstd);
   const RmsNormAttributes at = norm.at;
   for_each_row_once<P>("residual_mix and rmsnorm", stream, op.y.rows, [=] __device__(std::int64_t row) {
-    const RawRow<P> raw = fetch_row<P>(x, row), raw0 = fetch_row<P>(x0, row);
-    Row<P> a = mixed_row(mix, raw, raw0);
+    const RawRow<P> raw = fetch_row<P>(Sums ? sum.x : x, row), raw0 = fetch_row<P>(x0, row);
+    Row<P> a;
+    if constexpr (Sums) {
+      a = add_row(sum, raw, fetch_row<P>(sum.branch, row));
+      store_row(x, row, a);  // mixed as stored: backward sees no other
+    } else {
+      a = unpack_row(raw);
+    }
+    mix_row(mix, a, raw0);
     store_row(y, row, a);  // the norm is that of the stored row
     const float r = 1.0f / sqrtf(row_dot(a, a) / static_cast<float>(y.cols) + at.eps);
 #pragma unroll
@@ -84,7 +110,8 @@ void backward(cudaStream_t stream, const RmsNorm& norm, const ResidualMix& op, v
       for (int p = 0; p < P; ++p)
         if (add0 && column_of(p) < cols) earlier0[p] = fetch(dx0, row, column_of(p));
       const float r = load_one(rstd, row, 0);
-      Row<P> a = mixed_row(mix, raw, raw0), g = unpack_row(raw_dh);
+      Row<P> a = unpack_row(raw), g = unpack_row(raw_dh);
+      mix_row(mix, a, raw0);
       round_row(a);
 #pragma unroll
       for (int p = 0; p < P; ++p)
@@ -100,7 +127,7 @@ void backward(cudaStream_t stream, const RmsNorm& norm, const ResidualMix& op, v
         load_mix(mix, 0, c, m0);
         load_mix(mix, 1, c, m1);
         if (add) load(dx, row, c, before);
-        unpack(earlier0[p], dx0.half, before0);
+        unpack(earlier0[p], dx0, before0);
 #pragma unroll
         for (int i = 0; i < kVector; ++i) {
           const float gradient = later.at[p][i] + r * (g.at[p][i] - a.at[p][i] * mean);
@@ -121,26 +148,41 @@ void backward(cudaStream_t stream, const RmsNorm& norm, const ResidualMix& op, v
 
 }  // namespace
 
-void mix_norm_forward(const Context& context, const OpCall& first, const OpCall& second) {
-  const ResidualMix mix(first);
-  const RmsNorm norm(second);
-  const auto in_registers = [&](auto packs) { forward<packs()>(stream_of(context), mix, norm); };
+void mix_norm_forward(const Context& context, std::span<const OpCall* const> calls) {
+  const ResidualMix mix(*calls[0]);
+  const RmsNorm norm(*calls[1]);
+  const auto in_registers = [&](auto packs) {
+    forward<packs(), false>(stream_of(context), AddScaled(OpCall{}), mix, norm);
+  };
   if (!norm.w && with_packs({mix.x, mix.x0, mix.y, norm.y}, {mix.mix}, in_registers)) return;
-  residual_mix_forward(context, first);
-  rmsnorm_forward(context, second);
+  residual_mix_forward(context, *calls[0]);
+  rmsnorm_forward(context, *calls[1]);
 }
 
-void mix_norm_backward(const Context& context, const OpCall& first, const OpCall& second) {
-  const RmsNorm norm(first);
-  const ResidualMix mix(second);
+void mix_norm_backward(const Context& context, std::span<const OpCall* const> calls) {
+  const RmsNorm norm(*calls[0]);
+  const ResidualMix mix(*calls[1]);
   const auto in_registers = [&](auto packs) {
-    backward<packs()>(stream_of(context), norm, mix, second.scratch.data);
+    backward<packs()>(stream_of(context), norm, mix, calls[1]->scratch.data);
   };
   if (!norm.w && mix.dx && mix.dx0 && vectorised(mix.dx, {mix.dx0}) &&
       with_packs({mix.x, mix.x0, norm.dy, norm.dx}, {mix.mix}, in_registers))
     return;
-  rmsnorm_backward(context, first);
-  residual_mix_backward(context, second);
+  rmsnorm_backward(context, *calls[0]);
+  residual_mix_backward(context, *calls[1]);
+}
+
+// A sum that is x0, too, has to be there before it is mixed.
+void sum_mix_norm_forward(const Context& context, std::span<const OpCall* const> calls) {
+  const AddScaled sum(*calls[0]);
+  const ResidualMix mix(*calls[1]);
+  const RmsNorm norm(*calls[2]);
+  const auto in_registers = [&](auto packs) { forward<packs(), true>(stream_of(context), sum, mix, norm); };
+  if (mix.x.data != mix.x0.data && !norm.w &&
+      with_packs({sum.x, sum.branch, mix.x, mix.x0, mix.y, norm.y}, {mix.mix, sum.scale}, in_registers))
+    return;
+  add_scaled_forward(context, *calls[0]);
+  mix_norm_forward(context, calls.subspan(1));
 }
 
 }  // namespace thimble::cuda

@@ -1,4 +1,5 @@
-// Tiles of bf16 in shared memory and products of them on the tensor cores: mma.sync m16n8k16, sm_80 and newer.
+// Tiles of 16-bit numbers in shared memory and products of them on the tensor cores: mma.sync m16n8k16, sm_80 and newer.
+// They are bf16 unless H says f16; tiles are moved as Half, whatever they hold.
 //
 // A warp has 16 rows of a result. A lane has, of every 8 columns, columns 2t and 2t + 1 of rows g and g + 8, where
 // g = lane / 4 and t = lane % 4: four floats. Weights in that form are the left side of the next product as they are.
@@ -53,16 +54,24 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&r)[4], const Hal
                : "r"(shared_address(row)));
 }
 
+template <class H = Half>
 __device__ inline void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  if constexpr (std::is_same_v<H, __half>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // sums [16, 8 T] = rows [row, row + 16) of `a` times all 8 T rows of `b`, transposed: scores.
-template <int D, int T>
+template <int D, class H = Half, int T>
 __device__ void tile_dots(const Half* a, int row, const Half* b, float (&sums)[T][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
@@ -79,34 +88,34 @@ __device__ void tile_dots(const Half* a, int row, const Half* b, float (&sums)[T
     for (int n = 0; n < T; n += 2) {
       std::uint32_t r[4];
       load_matrices(r, right + n * 8 * kPitch<D> + k);
-      mma(sums[n], l, r[0], r[1]);
-      mma(sums[n + 1], l, r[2], r[3]);
+      mma<H>(sums[n], l, r[0], r[1]);
+      mma<H>(sums[n + 1], l, r[2], r[3]);
     }
   }
 }
 
-// sums [16, D] += weights [16, 8 T], rounded to bf16, times the 8 T rows of `tile`.
-template <int D, int T>
+// sums [16, D] += weights [16, 8 T], rounded to 16 bits, times the 8 T rows of `tile`.
+template <int D, class H = Half, int T>
 __device__ void tile_accumulate(const float (&weights)[T][4], const Half* tile, float (&sums)[D / 8][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const Half* right = tile + lane % 16 * kPitch<D> + lane / 16 * 8;
 #pragma unroll
   for (int k = 0; k < T; k += 2) {
-    const std::uint32_t l[4] = {pack(weights[k][0], weights[k][1]), pack(weights[k][2], weights[k][3]),
-                                pack(weights[k + 1][0], weights[k + 1][1]),
-                                pack(weights[k + 1][2], weights[k + 1][3])};
+    const std::uint32_t l[4] = {pack<H>(weights[k][0], weights[k][1]), pack<H>(weights[k][2], weights[k][3]),
+                                pack<H>(weights[k + 1][0], weights[k + 1][1]),
+                                pack<H>(weights[k + 1][2], weights[k + 1][3])};
 #pragma unroll
     for (int n = 0; n < D / 8; n += 2) {
       std::uint32_t r[4];
       load_matrices_transposed(r, right + k * 8 * kPitch<D> + n * 8);
-      mma(sums[n], l, r[0], r[1]);
-      mma(sums[n + 1], l, r[2], r[3]);
+      mma<H>(sums[n], l, r[0], r[1]);
+      mma<H>(sums[n + 1], l, r[2], r[3]);
     }
   }
 }
 
 // A lane's part of 16 rows of results, '=' or '+='; rows at `first` and after.
-template <int D>
+template <int D, class H = Half>
 __device__ void put_tile(const View& to, std::int64_t first, std::int64_t column,
                          const float (&sums)[D / 8][4], bool add) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
@@ -118,8 +127,8 @@ __device__ void put_tile(const View& to, std::int64_t first, std::int64_t column
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
       auto* two = reinterpret_cast<std::uint32_t*>(place + n * 8);
-      const float2 before = add ? unpack(*two) : float2{0, 0};
-      *two = pack(before.x + sums[n][2 * side], before.y + sums[n][2 * side + 1]);
+      const float2 before = add ? unpack<H>(*two) : float2{0, 0};
+      *two = pack<H>(before.x + sums[n][2 * side], before.y + sums[n][2 * side + 1]);
     }
   }
 }

@@ -1,9 +1,9 @@
 #include "ops/residual.h"
 
-#include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/mixed.cuh"
 #include "ops/cuda/put_both.cuh"
+#include "ops/cuda/row_registers.cuh"
 
 namespace thimble::cuda {
 
@@ -48,6 +48,33 @@ void add_scaled_gradients(cudaStream_t stream, const AddScaled& op, void* scratc
   };
   for_columns_with_sums<V, 1>("add_scaled backward", stream, op.dy.rows, op.dy.cols, scratch,
                               {{View(op.dscale)}}, body);
+}
+
+// The same for rows in registers. Not where both gradients are one: what is stored first has to be read again.
+template <int P>
+void add_scaled_gradient_rows(cudaStream_t stream, const AddScaled& op, void* scratch) {
+  const View branch(op.dscale ? op.branch : Tensor{}), scale(op.scale), dy(op.dy);
+  const GradientRow<P> dx{View(op.dx), op.add_dx}, dbranch{View(op.dbranch), op.add_dbranch};
+  const float factor = op.factor;
+  const auto body = [=] __device__(const RowsOfWarp& rows, RowSums<P, 1>& sums) {
+    const Row<P> gain = load_scale_row<P>(scale);
+    rows.each([&](std::int64_t row) {
+      const RawRow<P> raw = fetch_row<P>(dy, row), raw_branch = fetch_row<P>(branch, row),
+                      before = dx.fetch(row), branch_before = dbranch.fetch(row);
+      Row<P> g = unpack_row(raw), b = unpack_row(raw_branch);
+#pragma unroll
+      for (int p = 0; p < P; ++p)
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) {
+          sums.of[0].at[p][i] += factor * g.at[p][i] * b.at[p][i];
+          b.at[p][i] = factor * gain.at[p][i] * g.at[p][i];
+        }
+      dx.put(row, g, before);
+      dbranch.put(row, b, branch_before);
+    });
+  };
+  for_rows_with_sums<P, 1>("add_scaled backward", stream, op.dy.rows, op.dy.cols, scratch,
+                           {{View(op.dscale)}}, body);
 }
 
 template <int V>
@@ -110,6 +137,11 @@ void add_scaled_forward(const Context& context, const OpCall& call) {
 
 void add_scaled_backward(const Context& context, const OpCall& call) {
   const AddScaled op(call);
+  const auto in_registers = [&](auto packs) {
+    add_scaled_gradient_rows<packs()>(stream_of(context), op, call.scratch.data);
+  };
+  const bool one_value = op.dx && op.dx.data == op.dbranch.data;
+  if (!one_value && with_packs({op.branch, op.dy, op.dx, op.dbranch}, {op.scale}, in_registers)) return;
   if (vectorised(op.branch, {op.scale, op.dy, op.dx, op.dbranch}))
     add_scaled_gradients<kVector>(stream_of(context), op, call.scratch.data);
   else

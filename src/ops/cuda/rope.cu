@@ -79,6 +79,17 @@ __device__ void unpack(const RawPair& raw, bool half, Pair& x) {
   unpack(raw.b, half, x.b);
 }
 
+// Half: bf16; else as the view says.
+template <bool Half>
+__device__ void unpack_as(const RawPair& raw, const View& v, Pair& x) {
+  if constexpr (Half) {
+    unpack(raw, true, x);
+  } else {
+    unpack(raw.a, v, x.a);
+    unpack(raw.b, v, x.b);
+  }
+}
+
 __device__ float gain_of(const View& gain, int head) {
   return gain ? load_one(gain, 0, gain.cols == 1 ? 0 : head) : 1.0f;
 }
@@ -146,7 +157,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     next = lane.position_at(position, first + step, rows);
     Pair v, turn;
-    unpack(raw, Half || x.half, v);
+    unpack_as<Half>(raw, x, v);
     unpack(angles, false, turn);
     float r = 1;
     if (at.norm) r = 1.0f / sqrtf(heads.sum(dot(v, v)) / static_cast<float>(heads.size) + at.eps);
@@ -221,8 +232,8 @@ __global__ void __launch_bounds__(kThreads, Weighted || !Half ? 2 : 3)
     next = lane.position_at(position, first + step, rows);
     Pair v, gradient, turn;
     unpack(angles, false, turn);
-    unpack(raw_gradient, Half || dy.half, gradient);
-    unpack(raw, Half || x.half, v);
+    unpack_as<Half>(raw_gradient, dy, gradient);
+    unpack_as<Half>(raw, x, v);
     const Pair normed = scaled(v, r);
     Pair u = turned(gradient, turn, -1);
     if constexpr (Weighted) {

@@ -1,15 +1,17 @@
 // What the row kernels share: tensors as kernels see them, loads and stores of V columns at a time, and the loops over
 // rows and elements.
 //
-// Storage is f32 or bf16, arithmetic f32. The type is told at run time: the branch is the same for a whole launch, and
+// Storage is f32, bf16 or f16, arithmetic f32. The type is told at run time: the branch is the same for a whole launch, and
 // kernels wait for memory, not for it. V = 8 where everything allows 16-byte accesses, else 1.
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
 #include <initializer_list>
+#include <type_traits>
 
 #include "ops/cuda/runtime.h"
 #include "ops/op.h"
@@ -25,14 +27,16 @@ struct View {
   std::int64_t stride = 0;
   std::int64_t rows = 0;
   std::int32_t cols = 0;
-  bool half = false;  // bf16
+  bool half = false;  // of 16 bits: bf16, or
+  bool f16 = false;   // f16
 
   explicit View(const Tensor& t)
       : data(t.data),
         stride(t.stride),
         rows(t.rows),
         cols(static_cast<std::int32_t>(t.cols)),
-        half(t.dtype == DType::bf16) {}
+        half(t.dtype == DType::bf16 || t.dtype == DType::f16),
+        f16(t.dtype == DType::f16) {}
   __device__ explicit operator bool() const { return data != nullptr; }
 };
 
@@ -45,12 +49,23 @@ struct Ints {
   __device__ std::int32_t operator[](std::int64_t row) const { return data[row * stride]; }
 };
 
+// Two values of 16 bits: bf16, unless H says f16.
+template <class H = __nv_bfloat16>
 __device__ inline float2 unpack(std::uint32_t two) {
-  return {__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000u)};
+  if constexpr (std::is_same_v<H, __half>)
+    return __half22float2(*reinterpret_cast<const __half2*>(&two));
+  else
+    return {__uint_as_float(two << 16), __uint_as_float(two & 0xFFFF0000u)};
 }
+template <class H = __nv_bfloat16>
 __device__ inline std::uint32_t pack(float low, float high) {
-  const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&two);
+  if constexpr (std::is_same_v<H, __half>) {
+    const __half2 two = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const std::uint32_t*>(&two);
+  } else {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const std::uint32_t*>(&two);
+  }
 }
 
 // Eight columns as they lie in memory. Fetching them waits for nothing and does not branch, so that all that a thread
@@ -69,6 +84,7 @@ __device__ inline Raw fetch(const View& v, std::int64_t row, std::int64_t column
   return fetch(v, row, column, v.half);
 }
 
+// half: bf16.
 __device__ inline void unpack(const Raw& raw, bool half, float (&x)[kVector]) {
   const std::uint32_t low[4] = {raw.low.x, raw.low.y, raw.low.z, raw.low.w},
                       high[4] = {raw.high.x, raw.high.y, raw.high.z, raw.high.w};
@@ -80,31 +96,57 @@ __device__ inline void unpack(const Raw& raw, bool half, float (&x)[kVector]) {
   }
 }
 
+// As the view says.
+__device__ inline void unpack(const Raw& raw, const View& v, float (&x)[kVector]) {
+  if (!v.f16) return unpack(raw, v.half, x);
+  const std::uint32_t low[4] = {raw.low.x, raw.low.y, raw.low.z, raw.low.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 two = unpack<__half>(low[i]);
+    x[2 * i] = two.x, x[2 * i + 1] = two.y;
+  }
+}
+
+__device__ inline float element_of(const View& v, std::int64_t at) {
+  if (!v.half) return static_cast<const float*>(v.data)[at];
+  return v.f16 ? __half2float(static_cast<const __half*>(v.data)[at])
+               : __bfloat162float(static_cast<const __nv_bfloat16*>(v.data)[at]);
+}
+
 template <int V>
 __device__ inline void load(const View& v, std::int64_t row, std::int64_t column, float (&x)[V]) {
   if constexpr (V == kVector) {
-    unpack(fetch(v, row, column), v.half, x);
+    unpack(fetch(v, row, column), v, x);
   } else {
     const std::int64_t at = row * v.stride + column;
 #pragma unroll
+    for (int i = 0; i < V; ++i) x[i] = element_of(v, at + i);
+  }
+}
+
+template <class H, int V>
+__device__ inline void store_half(const View& v, std::int64_t at, const float (&x)[V]) {
+  H* to = static_cast<H*>(v.data) + at;
+  if constexpr (V == kVector) {
+    *reinterpret_cast<uint4*>(to) = {pack<H>(x[0], x[1]), pack<H>(x[2], x[3]), pack<H>(x[4], x[5]),
+                                     pack<H>(x[6], x[7])};
+  } else {
+#pragma unroll
     for (int i = 0; i < V; ++i)
-      x[i] = v.half ? __bfloat162float(static_cast<const __nv_bfloat16*>(v.data)[at + i])
-                    : static_cast<const float*>(v.data)[at + i];
+      if constexpr (std::is_same_v<H, __half>)
+        to[i] = __float2half_rn(x[i]);
+      else
+        to[i] = __float2bfloat16_rn(x[i]);
   }
 }
 
 template <int V>
 __device__ inline void store(const View& v, std::int64_t row, std::int64_t column, const float (&x)[V]) {
   const std::int64_t at = row * v.stride + column;
-  if (v.half) {
-    auto* to = static_cast<__nv_bfloat16*>(v.data) + at;
-    if constexpr (V == kVector) {
-      *reinterpret_cast<uint4*>(to) = {pack(x[0], x[1]), pack(x[2], x[3]), pack(x[4], x[5]),
-                                       pack(x[6], x[7])};
-    } else {
-#pragma unroll
-      for (int i = 0; i < V; ++i) to[i] = __float2bfloat16_rn(x[i]);
-    }
+  if (v.f16) {
+    store_half<__half>(v, at, x);
+  } else if (v.half) {
+    store_half<__nv_bfloat16>(v, at, x);
   } else {
     auto* to = static_cast<float*>(v.data) + at;
     if constexpr (V == kVector) {

@@ -1,5 +1,5 @@
-// The pieces of an optimizer step that are no tape ops: sums in f64, the gradient's norm and clipping, Adam. Muon is
-// in muon.cu.
+// The pieces of an optimizer step that are no tape ops: sums in f64, the gradient's norm and clipping, the scale of the
+// loss, Adam. Muon is in muon.cu.
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
 #include "ops/cuda/sums.cuh"
@@ -39,15 +39,20 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    finish(const double* partials, std::int64_t blocks, StepState* state) {
+    finish(const double* partials, std::int64_t blocks, StepState* state, LossScale* loss_scale) {
   const double squares = total_of(partials, blocks);
   if (threadIdx.x != 0) return;
-  const double norm = sqrt(squares), clip = state->clip;
+  const double unscale = loss_scale ? 1.0 / static_cast<double>(loss_scale->scale) : 1.0;
+  const double norm = sqrt(squares) * unscale, clip = state->clip;
   const double scale = clip > 0 ? fmin(1.0, clip / (norm + kClipEps)) : 1.0;
-  state->squared_norm = squares;
+  state->loss *= unscale;
+  state->squared_norm = squares * unscale * unscale;
   state->norm = norm;
-  state->grad_scale = static_cast<float>(scale);
+  state->grad_scale = static_cast<float>(scale * unscale);
   state->finite = isfinite(norm) ? 1 : 0;
+  if (!loss_scale) return;
+  *loss_scale = next_loss_scale(*loss_scale, state->finite != 0);
+  state->loss_scale = loss_scale->scale;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -87,8 +92,13 @@ void add_weighted_sum(const Context& context, const float* values, const float* 
   launched("weighted sum");
 }
 
+void scale_rows(const Context& context, const LossScale* scale, float* weights, std::int64_t count) {
+  for_each_pack<1>("loss scale", stream_of(context), count, 1,
+                   [=] __device__(std::int64_t row, int) { weights[row] *= scale->scale; });
+}
+
 void finish_norm(const Context& context, const float* gradients, std::int64_t count, StepState* state,
-                 std::byte* scratch) {
+                 LossScale* scale, std::byte* scratch) {
   auto* partials = reinterpret_cast<double*>(scratch);
   const std::int64_t blocks = sum_blocks(count);
   partial_sums<<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(context)>>>(
@@ -99,7 +109,7 @@ void finish_norm(const Context& context, const float* gradients, std::int64_t co
       },
       partials);
   launched("gradient norm");
-  finish<<<1, kThreads, 0, stream_of(context)>>>(partials, blocks, state);
+  finish<<<1, kThreads, 0, stream_of(context)>>>(partials, blocks, state, scale);
   launched("gradient norm");
 }
 
@@ -114,7 +124,7 @@ void adam(const Context& context, const StepState* state, const AdamChunk* chunk
 }  // namespace
 
 StepKernels step_kernels() {
-  return {sum_scratch_bytes, add_weighted_sum, finish_norm, adam, muon_scratch_bytes, muon};
+  return {sum_scratch_bytes, add_weighted_sum, scale_rows, finish_norm, adam, muon_scratch_bytes, muon};
 }
 
 }  // namespace thimble::cuda

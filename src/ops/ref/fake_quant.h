@@ -23,6 +23,8 @@ struct FakeQuantRef {
         const float value = rounded_to(op.at.to, scale * static_cast<float>(q[i]));
         if (op.y.dtype == DType::bf16)
           op.y.row<bf16>(o)[i] = to_bf16(value);
+        else if (op.y.dtype == DType::f16)
+          op.y.row<f16>(o)[i] = to_f16(value);
         else
           op.y.row<T>(o)[i] = T(value);
       }
@@ -33,7 +35,9 @@ struct FakeQuantRef {
   static void backward(const FakeQuant& op) {
     for (std::int64_t o = 0; o < op.dy.rows; ++o)
       for (std::int64_t i = 0; i < op.dy.cols; ++i) {
-        const T dy = op.dy.dtype == DType::bf16 ? T(to_f32(op.dy.row<bf16>(o)[i])) : op.dy.row<T>(o)[i];
+        const T dy = op.dy.dtype == DType::bf16  ? T(to_f32(op.dy.row<bf16>(o)[i]))
+                     : op.dy.dtype == DType::f16 ? T(to_f32(op.dy.row<f16>(o)[i]))
+                                                 : op.dy.row<T>(o)[i];
         store(op.dw.row<T>(o)[i], dy, op.add_dw);
       }
   }

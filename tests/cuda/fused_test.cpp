@@ -1,4 +1,4 @@
-// Two calls as one kernel against the same two calls one after the other.
+// Calls as one kernel against the same calls one after the other.
 #include <cmath>
 
 #include "base/half.h"
@@ -15,9 +15,10 @@ namespace {
 struct Case {
   std::int64_t rows, cols, mix_cols;
   bool one_value = false;  // x and x0 are one, as in the first layer
+  bool sum = false;        // x is an add_scaled's
 };
 
-// The tensors of residual_mix followed by rmsnorm, one set in the card's memory.
+// The tensors of residual_mix followed by rmsnorm, perhaps after an add_scaled, one set in the card's memory.
 class MixAndNorm {
  public:
   MixAndNorm(const std::shared_ptr<DeviceRuntime>& card, const Case& shape)
@@ -33,15 +34,23 @@ class MixAndNorm {
     dx0 = filled(DType::f32, shape.rows, shape.cols, 9);
     dx = shape.one_value ? dx0 : filled(DType::bf16, shape.rows, shape.cols, 10);
     dmix = filled(DType::f32, 2, shape.mix_cols, 11);
+    part = filled(DType::bf16, shape.rows, shape.cols, 12);
+    branch = filled(DType::bf16, shape.rows, shape.cols, 13);
+    scale = filled(DType::f32, 1, shape.mix_cols, 14);
     scratch = place(DType::u8, 1, 4 << 20);
     bind();
   }
 
   void forward(bool together) {
-    run(together, {mix_in_, mix_out_, {}, {}}, {norm_in_, norm_out_, {}, {}}, false);
+    std::vector<Part> parts = {{Op::residual_mix, mix_in_, mix_out_, {}, {}},
+                               {Op::rmsnorm, norm_in_, norm_out_, {}, {}}};
+    if (shape_.sum) parts.insert(parts.begin(), {Op::add_scaled, sum_in_, sum_out_, {}, {}});
+    run(together, parts, false);
   }
   void backward(bool together) {
-    run(together, {norm_in_, norm_out_, d_norm_out_, d_norm_in_}, {mix_in_, {}, d_mix_out_, d_mix_in_}, true);
+    std::vector<Part> parts = {{Op::rmsnorm, norm_in_, norm_out_, d_norm_out_, d_norm_in_},
+                               {Op::residual_mix, mix_in_, {}, d_mix_out_, d_mix_in_}};
+    run(together, parts, true);
   }
 
   std::vector<float> fetch(const Tensor& t) const {
@@ -56,40 +65,45 @@ class MixAndNorm {
   }
 
   Tensor x, x0, mix, y, h, rstd, dh, dy, dx, dx0, dmix, scratch;
+  Tensor part, branch, scale;  // x = part + scale (.) branch
 
  private:
   static constexpr std::int64_t kBytes = 32 << 20;
   struct Part {
+    Op op;
     std::span<const Tensor> in, out, d_out, d_in;
   };
 
-  void run(bool together, const Part& one, const Part& two, bool backward) {
-    const Op first = backward ? Op::rmsnorm : Op::residual_mix,
-             second = backward ? Op::residual_mix : Op::rmsnorm;
-    const std::uint32_t add_mix = shape_.one_value ? 7u : 6u;  // x0's and the mix's; of one value x's, too
-    const auto call = [&](Op op, const Part& part) {
-      OpCall made{.in = part.in,
-                  .out = part.out,
-                  .d_out = part.d_out,
-                  .d_in = part.d_in,
-                  .attributes = {},
-                  .scratch = scratch};
-      if (op == Op::rmsnorm) made.attributes = RmsNormAttributes{1e-6f, 0.5f};
-      if (backward) made.add = op == Op::rmsnorm ? 1u : add_mix;
-      return made;
-    };
-    const OpCall a = call(first, one), b = call(second, two);
-    const auto kernel = [&](Op op) {
-      const Kernels& kernels = op_def(op).kernels[static_cast<std::size_t>(Backend::cuda)];
-      return backward ? kernels.backward : kernels.forward;
-    };
+  // What others have added already is added to: y's gradient, x0's, and those of vectors.
+  OpCall call_of(const Part& part) const {
+    OpCall made{.in = part.in,
+                .out = part.out,
+                .d_out = part.d_out,
+                .d_in = part.d_in,
+                .attributes = {},
+                .scratch = scratch};
+    if (part.op == Op::rmsnorm) made.attributes = RmsNormAttributes{1e-6f, 0.5f};
+    if (part.op == Op::add_scaled) made.attributes = AddScaledAttributes{0.75f};
+    if (part.d_in.empty()) return made;
+    made.add = part.op == Op::rmsnorm ? 1u : part.op == Op::add_scaled ? 4u : shape_.one_value ? 7u : 6u;
+    return made;
+  }
+
+  void run(bool together, const std::vector<Part>& parts, bool backward) {
+    std::vector<OpCall> calls;
+    std::vector<const OpCall*> pointers;
+    std::vector<Op> ops;
+    for (const Part& part : parts) calls.push_back(call_of(part)), ops.push_back(part.op);
+    for (const OpCall& call : calls) pointers.push_back(&call);
     if (together) {
-      const PairKernel pair = cuda_plugin().pair(first, second, backward);
-      ASSERT_NE(pair, nullptr);
-      pair(context_, a, b);
-    } else {
-      kernel(first)(context_, a);
-      kernel(second)(context_, b);
+      const FusedKernel fused = cuda_plugin().fused(ops, backward);
+      ASSERT_NE(fused, nullptr);
+      fused(context_, pointers);
+      return;
+    }
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const Kernels& kernels = op_def(ops[i]).kernels[static_cast<std::size_t>(Backend::cuda)];
+      (backward ? kernels.backward : kernels.forward)(context_, calls[i]);
     }
   }
 
@@ -102,6 +116,8 @@ class MixAndNorm {
     d_norm_in_ = {dy};
     d_mix_out_ = {dy};
     d_mix_in_ = {dx, dx0, dmix};
+    sum_in_ = {part, branch, scale};
+    sum_out_ = {x};
   }
 
   Tensor place(DType dtype, std::int64_t rows, std::int64_t cols) {
@@ -128,10 +144,22 @@ class MixAndNorm {
   std::int64_t used_ = 0;
   Case shape_;
   std::vector<Tensor> mix_in_, mix_out_, norm_in_, norm_out_, d_norm_out_, d_norm_in_, d_mix_out_, d_mix_in_;
+  std::vector<Tensor> sum_in_, sum_out_;
 };
 
-constexpr Case kCases[] = {{1, 8, 8},       {37, 96, 96}, {37, 264, 1},        {700, 512, 512},
-                           {5, 1032, 1032}, {19, 33, 33}, {70, 512, 512, true}};
+constexpr Case kCases[] = {{1, 8, 8},
+                           {37, 96, 96},
+                           {37, 264, 1},
+                           {700, 512, 512},
+                           {5, 1032, 1032},
+                           {19, 33, 33},
+                           {70, 512, 512, true},
+                           {1, 8, 8, false, true},
+                           {37, 264, 1, false, true},
+                           {700, 512, 512, false, true},
+                           {5, 1032, 1032, false, true},
+                           {19, 33, 33, false, true},
+                           {70, 1000, 1000, false, true}};
 
 void expect_near(const std::vector<float>& expected, const std::vector<float>& found, double tolerance) {
   double largest = 0, worst = 0;
@@ -142,13 +170,14 @@ void expect_near(const std::vector<float>& expected, const std::vector<float>& f
   EXPECT_LE(worst, tolerance * largest);
 }
 
-TEST(PairsOnCuda, MixAndNormForwardHasTheSameBits) {
+TEST(FusedOnCuda, ForwardHasTheSameBits) {
   const auto card = find_card();
   if (!card.runtime) GTEST_SKIP() << card.reason;
   for (const Case& shape : kCases) {
     MixAndNorm apart(card.runtime, shape), together(card.runtime, shape);
     apart.forward(false);
     together.forward(true);
+    EXPECT_EQ(apart.fetch(apart.x), together.fetch(together.x)) << shape.cols;
     EXPECT_EQ(apart.fetch(apart.y), together.fetch(together.y)) << shape.cols;
     EXPECT_EQ(apart.fetch(apart.h), together.fetch(together.h)) << shape.cols;
     EXPECT_EQ(apart.fetch(apart.rstd), together.fetch(together.rstd)) << shape.cols;
@@ -156,7 +185,7 @@ TEST(PairsOnCuda, MixAndNormForwardHasTheSameBits) {
 }
 
 // Apart, the gradient of y is rounded to bf16 on its way: 2^-8 of it.
-TEST(PairsOnCuda, MixAndNormBackwardAgrees) {
+TEST(FusedOnCuda, BackwardAgrees) {
   const auto card = find_card();
   if (!card.runtime) GTEST_SKIP() << card.reason;
   for (const Case& shape : kCases) {
