@@ -6,7 +6,7 @@
 //   byte  7         the version of the format: 1
 //   bytes 8 to 23   XXH3-128 of everything behind them, high half first, as `xxhsum -H2` prints it
 //   then parts, to the end of the file, each of them:
-//     byte  0         codec: 1 zstd, 2 zlib
+//     byte  0         codec: 1 zstd, 2 zlib, 3 range (pack/range_codec.h)
 //     bytes 1 to 8    R: the size of the content
 //     bytes 9 to 16   S: its size in the file
 //     S bytes         the content, compressed; S = 0 if R = 0

@@ -44,7 +44,7 @@ void check_header(std::span<const std::byte> bytes, std::string_view name) {
 ArtifactPart read_part(std::span<const std::byte>& bytes, std::string_view name) {
   check(bytes.size() >= kPartHeaderBytes, "{} ends inside a part's header", name);
   const auto codec = std::to_integer<std::uint8_t>(bytes[0]);
-  check(codec == 1 || codec == 2, "{}: expected codec 1 or 2, found {}", name, codec);
+  check(codec >= 1 && codec <= 3, "{}: expected codec 1, 2 or 3, found {}", name, codec);
   const std::uint64_t raw = read_u64(bytes.subspan(1)), stored = read_u64(bytes.subspan(9));
   bytes = bytes.subspan(kPartHeaderBytes);
   check(stored <= bytes.size(), "{}: a part claims {} bytes, {} are left", name, stored, bytes.size());

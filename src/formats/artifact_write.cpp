@@ -64,7 +64,7 @@ ArtifactHead artifact_head(const ModelFile& model, std::span<const PackedTensor>
   set_storage(model.config.model, tensors, metadata);
   const std::string table = set_tokenizer(model, metadata);
   ArtifactHead head;
-  append_compressed(metadata.dump(), codec, {}, head.bytes);
+  append_compressed(metadata.dump(), codec == Codec::range ? Codec::zstd : codec, {}, head.bytes);
   head.tokenizer_bytes =
       append_compressed(model.tokenizer ? model.tokenizer->content : "", Codec::zstd, table, head.bytes);
   return head;

@@ -41,6 +41,10 @@ Source look_at(const ModelFile& source, const ParamTable& table, const std::stri
   return out;
 }
 
+std::uint64_t bytes_beside_groups(const ArtifactHead& head, const ParamTable& table) {
+  return artifact_bytes(head, std::vector<CodedGroup>(tensor_groups(table).size()));
+}
+
 // One bar for each time that all weights are coded.
 class CodingProgress {
  public:
@@ -115,13 +119,37 @@ double PackReport::bits_per_weight() const {
   return parameters > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(parameters) : 0;
 }
 
+PackEstimator::PackEstimator(const ModelFile& source, const PackRequest& request)
+    : source_(source), request_(request), table_(source.config.model) {
+  const PackOptions& options = request.options;
+  types_ = look_at(source, table_, packing_name(options)).types;
+  std::vector<PackedTensor> tensors;  // of which the head asks for nothing but how they are stored
+  for (std::size_t i = 0; i < types_.size(); ++i)
+    tensors.push_back({.storage = storage_of(table_.all()[i], options),
+                       .restored = types_[i],
+                       .floats = {},
+                       .q = {},
+                       .scales = {}});
+  const ArtifactHead head = artifact_head(source, tensors, packing_name(options), options.codec);
+  rest_ = request.code_bytes + bytes_beside_groups(head, table_);
+}
+
+PackEstimate PackEstimator::estimate(const QuantiseRule& rule, double prune) {
+  PackOptions options = request_.options;
+  options.rule = rule;
+  options.prune = prune;
+  PackEstimate estimate = estimate_packing(table_, source_.weights, types_, options);
+  estimate.bytes += rest_;
+  return estimate;
+}
+
 PackResult pack_model(const ModelFile& source, const PackRequest& request, const ProgressOutput& progress,
                       const Interrupt* interrupt) {
   const ParamTable table(source.config.model);
   const PackOptions& options = request.options;
   PackResult out;
   PackReport& report = out.report;
-  report.rule = rule_name(options.rule);
+  report.rule = packing_name(options);
   report.budget = request.budget;
   report.code_bytes = request.code_bytes;
   report.parameters = table.count();
@@ -129,11 +157,14 @@ PackResult pack_model(const ModelFile& source, const PackRequest& request, const
   const Source from = look_at(source, table, report.rule);
   PackedWeights packed = pack_weights(table, source.weights, from.types, options, from.packed);
   const ArtifactHead head = artifact_head(source, packed.tensors, report.rule, options.codec);
+  report.predicted_bytes = bytes_beside_groups(head, table) +
+                           (options.gptq ? estimate_packing(table, source.weights, from.types, options).bytes
+                                         : predicted_bytes(table, packed.tensors, options.codec));
   CodingProgress coding(progress, interrupt);
   std::vector<CodedGroup> groups = code_weights(table, packed.tensors, options.codec, coding.as("packing"));
   report.pruned = packed.pruned;
   if (request.fit) {
-    const std::uint64_t rest = request.code_bytes + artifact_bytes(head, groups) - coded_bytes(groups);
+    const std::uint64_t rest = request.code_bytes + bytes_beside_groups(head, table);
     const std::uint64_t room = request.budget > rest ? request.budget - rest : 0;
     report.pruned += prune_to_fit(table, room, packed.tensors, groups, coding.as("fitting"));
   }

@@ -12,6 +12,7 @@
 #include "base/progress.h"
 #include "formats/model_file.h"
 #include "pack/pack_weights.h"
+#include "pack/size_model.h"
 
 namespace thimble {
 
@@ -39,6 +40,7 @@ struct PackReport {
   std::string rule;
   std::uint64_t budget = 0, code_bytes = 0;
   std::uint64_t bytes = 0;            // of the file: every one of them
+  std::uint64_t predicted_bytes = 0;  // what the size model said before
   std::uint64_t tokenizer_bytes = 0;  // among them
   std::int64_t parameters = 0;
   std::int64_t pruned = 0;          // weights that became zero before quantisation and, to fit, after it
@@ -61,6 +63,22 @@ struct PackResult {
   std::string bytes;  // of the file
   PackReport report;
   ModelFile loaded;  // what was read back from them, and found to be what was packed
+};
+
+// How large it would be by other rules, without packing it.
+class PackEstimator {
+ public:
+  PackEstimator(const ModelFile& source, const PackRequest& request);  // both outlive it
+
+  // Of code and file, as the budget counts.
+  PackEstimate estimate(const QuantiseRule& rule, double prune);
+
+ private:
+  const ModelFile& source_;
+  const PackRequest& request_;
+  ParamTable table_;
+  std::vector<DType> types_;
+  std::uint64_t rest_ = 0;  // all but the coded groups
 };
 
 // An artifact that is packed again by the same rule keeps its integers: the result is the same to the byte.

@@ -5,8 +5,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "eval/calibrate.h"
 #include "formats/npz.h"
 #include "formats/pack_model.h"
+#include "pack/gptq.h"
 #include "tokenizer/byte_table.h"
 
 namespace thimble {
@@ -95,12 +97,24 @@ class Finish {
     return score;
   }
 
+  // The rules close the training data when the time is up: the model's own samples are all there is to calibrate on.
+  GptqFactors factors_from_samples() {
+    constexpr std::int64_t kTokens = 131072;
+    const auto bos = parts_.tokenizer.special().bos;
+    check(bos.has_value(), "pack_gptq: the tokenizer has no bos token for samples to begin with");
+    const Context context(parts_.around.device, parts_.around.log);
+    Model model = make_model(model_, context, parts_.compute);
+    const Grid samples =
+        sampled_windows(model, *bos, kTokens, 0, ProgressOutput::nowhere(), &parts_.around.interrupt);
+    return GptqFactors(calibrate(model, samples, ProgressOutput::nowhere(), &parts_.around.interrupt));
+  }
+
   // Ours: the checkpoint is there already, the artifact is packed as the preset says.
   void write_own() {
     const TrainConfig& train = golf_.config.train;
-    PackRequest request;
-    if (train.pack_bits > 0) request.options.rule.bits = static_cast<int>(train.pack_bits);
-    request.options.prune = train.pack_prune;
+    PackRequest request{.options = pack_options(train)};
+    const GptqFactors factors = train.pack_gptq ? factors_from_samples() : GptqFactors();
+    if (train.pack_gptq) request.options.gptq = &factors;
     request.code_bytes = parts_.around.code_bytes;
     const PackResult packed =
         pack_model(model_, request, ProgressOutput::nowhere(), &parts_.around.interrupt);

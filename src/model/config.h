@@ -148,6 +148,10 @@ struct TrainConfig {
   // What `thimble pack` does with the result unless told otherwise; 0: its own default.
   std::int64_t pack_bits = 0;
   double pack_prune = 0;
+  bool pack_gptq = false;
+  double pack_clip_std = 0;
+  std::int64_t pack_embed_bits = 0;
+  double pack_embed_clip_std = 0;
   std::int64_t pack_stride = 0;
 
   double rate(ParamGroup group) const;  // the group's own, or lr

@@ -149,7 +149,8 @@ BoundProgram& Model::training_program(std::int64_t rows, const GradientOptions& 
 void Model::keep_training_programs(std::span<const std::int64_t> rows, const GradientOptions& options) {
   programs_->drop_if([&](const ProgramKey& key, const BoundProgram&) {
     return key.mode == Mode::training &&
-           (key.phase != training_phase(options) || std::ranges::find(rows, key.rows) == rows.end());
+           (key.phase != training_phase(options) || key.loop_on != config_.loop_on ||
+            std::ranges::find(rows, key.rows) == rows.end());
   });
 }
 
@@ -206,6 +207,23 @@ Model::Scores Model::score(const Rows& rows, bool logits) {
   bound.set_inputs(rows);
   run(bound);
   return {bound.fetch(bound.graph().nats), logits ? bound.fetch(bound.graph().logits) : std::vector<float>{}};
+}
+
+void Model::watch_products(const Rows& rows, const SeeProduct& see) {
+  BoundProgram& bound = scoring_program(rows.count(), false);
+  bound.set_inputs(rows);
+  bound.program().set_product_hook([&](Value parameter, const Tensor& x) {
+    const auto& parameters = bound.graph().parameters;
+    const auto found = std::ranges::find(parameters, parameter, &std::pair<Value, ParamView>::first);
+    if (found != parameters.end()) see(found->second, x);
+  });
+  try {
+    run(bound);
+  } catch (...) {
+    bound.program().set_product_hook({});
+    throw;
+  }
+  bound.program().set_product_hook({});
 }
 
 KvCache Model::make_cache(std::int64_t slots) const {

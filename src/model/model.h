@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -48,6 +49,7 @@ class Model {
   const ParamTable& params() const { return params_; }
   DType dtype() const { return dtype_; }
   Device device() const { return context_->device(); }
+  const std::shared_ptr<DeviceRuntime>& runtime() const { return context_->runtime(); }
 
   // nullptr: the weights are f32, and below.
   const StoredWeights* stored_weights() const { return stored_.get(); }
@@ -84,6 +86,11 @@ class Model {
   // dropped by the next.
   void queue_score(const Rows& rows);
   std::vector<float> queued_nats();  // waits for them
+
+  // Scores rows, and shows what every matrix is multiplied with: rows [N, C] in the memory of this model's device, valid
+  // during the call. A matrix that is used twice is seen twice.
+  using SeeProduct = std::function<void(const ParamView& weight, const Tensor& x)>;
+  void watch_products(const Rows& rows, const SeeProduct& see);
 
   // A cache where this model decodes, in what it computes in.
   KvCache make_cache(std::int64_t slots) const;

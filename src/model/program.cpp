@@ -212,8 +212,10 @@ void Program::make_calls() {
 void Program::execute(const std::vector<Call>& calls, Profile* profile, const AfterStep& after_step) {
   for (std::size_t i = 0, together = 1; i < calls.size(); i += together) {
     // Who looks at every call sees every result, with the values between rounded.
-    const FusedSteps fused = &calls == &calls_ && !hook_ ? fused_[i] : FusedSteps{};
+    const bool watched = hook_ || product_hook_;
+    const FusedSteps fused = &calls == &calls_ && !watched ? fused_[i] : FusedSteps{};
     together = fused.count;
+    if (product_hook_) report_product(calls[i]);
     const auto started = std::chrono::steady_clock::now();
     if (fused.kernel) {
       std::array<const OpCall*, kMostFused> ops = {};
@@ -240,6 +242,15 @@ void Program::report(const Call& call) const {
   for (std::size_t i = 0; i < places.size(); ++i)
     if (tensors[i])
       hook_(tape_.values()[static_cast<std::size_t>(places[i].value)].name, step.phase, tensors[i]);
+}
+
+void Program::report_product(const Call& call) const {
+  const Node& node = node_of(call);
+  if (call.step->phase == Phase::backward || (node.op != Op::linear && node.op != Op::head_loss)) return;
+  Value weight = node.in[1];
+  while (tape_.info(weight).node >= 0)  // a copy: fake-quantised, cast
+    weight = tape_.nodes()[static_cast<std::size_t>(tape_.info(weight).node)].in[0];
+  product_hook_(weight, call.in[0]);
 }
 
 }  // namespace thimble

@@ -53,6 +53,10 @@ class Program {
   Tensor tensor(Value kept) const;  // after run(): one of ScheduleOptions::keep
   void set_hook(Hook hook) { hook_ = std::move(hook); }
 
+  // Before each product with a parameter: the parameter (not its copy in the compute dtype), and the rows it meets.
+  using ProductHook = std::function<void(Value parameter, const Tensor& x)>;
+  void set_product_hook(ProductHook hook) { product_hook_ = std::move(hook); }
+
   // The last step of run() that adds to a parameter's gradient; -1: none does.
   int last_writer(Value parameter) const;
 
@@ -78,6 +82,7 @@ class Program {
   Tensor buffer_tensor(int buffer, Value value) const;
   void execute(const std::vector<Call>& calls, Profile* profile, const AfterStep& after_step);
   void report(const Call& call) const;
+  void report_product(const Call& call) const;
 
   Tape tape_;
   ScheduleOptions options_;
@@ -92,6 +97,7 @@ class Program {
   std::vector<Call> prepare_calls_, calls_;
   bool calls_are_current_ = false;
   Hook hook_;
+  ProductHook product_hook_;
 };
 
 }  // namespace thimble

@@ -90,8 +90,12 @@ void validate(const Config& config) {
         t.swa_start, t.ema_decay);
   check(t.qat_bits == 0 || t.qat_bits == 8 || t.qat_bits == 6 || t.qat_bits == 5,
         "qat_bits must be 0 (off), 8, 6 or 5, found {}", t.qat_bits);
-  check(t.pack_bits == 0 || t.pack_bits == 8 || t.pack_bits == 6 || t.pack_bits == 5,
-        "pack_bits must be 0 (pack's own), 8, 6 or 5, found {}", t.pack_bits);
+  const auto check_pack_bits = [](const char* key, std::int64_t bits) {
+    check(bits == 0 || bits == 8 || bits == 6 || bits == 5, "{} must be 0 (pack's own), 8, 6 or 5, found {}",
+          key, bits);
+  };
+  check_pack_bits("pack_bits", t.pack_bits);
+  check_pack_bits("pack_embed_bits", t.pack_embed_bits);
 }
 
 }  // namespace thimble

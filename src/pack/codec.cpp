@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "pack/range_codec.h"
 
 namespace thimble {
 
@@ -116,19 +117,19 @@ void zstd_decompress(std::span<const std::byte> stored, std::span<std::byte> byt
 }  // namespace
 
 std::string_view name_of(Codec codec) {
-  return codec == Codec::zstd ? "zstd" : "zlib";
+  return codec == Codec::zstd ? "zstd" : codec == Codec::zlib ? "zlib" : "range";
 }
 
 Bytes compress(std::span<const std::byte> bytes, Codec codec, const OnProgress& on_progress, Prefix prefix) {
   if (codec == Codec::zstd) return zstd_compress(bytes, on_progress, prefix);
-  check(prefix.empty(), "[zlib] takes no prefix");
-  return zlib_compress(bytes, on_progress);
+  check(prefix.empty(), "[{}] takes no prefix", name_of(codec));
+  return codec == Codec::zlib ? zlib_compress(bytes, on_progress) : range_compress(bytes, {}, on_progress);
 }
 
 void decompress(std::span<const std::byte> stored, Codec codec, std::span<std::byte> bytes, Prefix prefix) {
   if (codec == Codec::zstd) return zstd_decompress(stored, bytes, prefix);
-  check(prefix.empty(), "[zlib] takes no prefix");
-  zlib_decompress(stored, bytes);
+  check(prefix.empty(), "[{}] takes no prefix", name_of(codec));
+  codec == Codec::zlib ? zlib_decompress(stored, bytes) : range_decompress(stored, bytes);
 }
 
 }  // namespace thimble

@@ -1,4 +1,5 @@
-// The general compressors behind the artifact: zstd at level 22 and zlib at level 9.
+// The compressors behind the artifact: zstd at level 22, zlib at level 9, and our own range coder (range_codec.h), which
+// here takes everything for plain bytes: for rows of integers call it by its own name.
 //
 // The same bytes give the same result for one version of the library. Reading is bounded: whoever asks knows
 // how long the result is, and anything else is an Error.
@@ -13,9 +14,9 @@
 
 namespace thimble {
 
-enum class Codec : std::uint8_t { zstd = 1, zlib = 2 };
+enum class Codec : std::uint8_t { zstd = 1, zlib = 2, range = 3 };
 
-std::string_view name_of(Codec codec);  // "zstd", "zlib"
+std::string_view name_of(Codec codec);  // "zstd", "zlib", "range"
 
 // zstd alone: bytes that writer and reader both have, to which what is compressed may refer.
 using Prefix = std::span<const std::byte>;

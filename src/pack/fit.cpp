@@ -31,6 +31,12 @@ std::int64_t on_the_line(const TooLarge& large, const Attempt& fitting, double r
   return large.count + static_cast<std::int64_t>(share * static_cast<double>(fitting.count - large.count));
 }
 
+// Groups without integers are never range-coded.
+Codec codec_of(std::span<const CodedGroup> groups) {
+  const bool range = std::ranges::any_of(groups, [](const CodedGroup& g) { return g.codec == Codec::range; });
+  return range ? Codec::range : groups.front().codec;
+}
+
 }  // namespace
 
 std::int64_t prune_to_fit(const ParamTable& table, std::uint64_t most_bytes,
@@ -38,10 +44,11 @@ std::int64_t prune_to_fit(const ParamTable& table, std::uint64_t most_bytes,
                           const OnCoded& on_coded) {
   if (coded_bytes(groups) <= most_bytes) return 0;
   const CheapestFirst cheapest(tensors);
+  const Codec codec = codec_of(groups);
   const auto attempt = [&](std::int64_t count) {
     Attempt out{count, tensors, {}};
     cheapest.zero(count, out.tensors);
-    out.groups = code_weights(table, out.tensors, groups.front().codec, on_coded);
+    out.groups = code_weights(table, out.tensors, codec, on_coded);
     return out;
   };
   const auto room = static_cast<double>(most_bytes);

@@ -8,7 +8,9 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "pack/gptq.h"
 #include "pack/prune.h"
+#include "pack/range_codec.h"
 
 namespace thimble {
 
@@ -33,11 +35,57 @@ bool is_matrix(const Param& param) {
   return param.dims.size() == 2;
 }
 
+bool has_own_rule(const Param& param, const PackOptions& options) {
+  return options.embedding && (param.role == Role::token_embedding || param.role == Role::head);
+}
+
+const QuantiseRule& rule_of(const Param& param, const PackOptions& options) {
+  return has_own_rule(param, options) ? *options.embedding : options.rule;
+}
+
+Storage storage_of_bits(int bits) {
+  return bits == 8 ? Storage::int8 : bits == 6 ? Storage::int6 : Storage::int5;
+}
+
 std::span<const float> values_of(const Param& param, std::span<const float> weights) {
   return weights.subspan(index_of(param.offset), index_of(param.count()));
 }
 
+std::vector<std::uint8_t> zeros_in(std::span<const float> values) {
+  std::vector<std::uint8_t> marks(values.size());
+  std::ranges::transform(values, marks.begin(), [](float value) { return value == 0; });
+  return marks;
+}
+
+// The tensor has been rounded weight by weight: its scales are right, its codes are made anew.
+void round_together(const Param& param, std::span<const float> values, std::span<const std::uint8_t> pruned,
+                    const PackOptions& options, PackedTensor& tensor) {
+  const bool rows = is_quantised(tensor.storage) && tensor.storage != Storage::int8_whole;
+  const GptqFactor* factor = rows ? options.gptq->of(param) : nullptr;
+  if (!factor) return;
+  const int highest = (1 << (bits_of(tensor.storage) - 1)) - 1;
+  gptq_rows(*factor, values, tensor.scales, highest, pruned, tensor.q);
+}
+
 }  // namespace
+
+PackOptions pack_options(const TrainConfig& preset) {
+  constexpr double kGptqClip = 12.85, kEmbeddingClip = 20;
+  const auto rule = [](std::int64_t bits, double clip) {
+    QuantiseRule made{.bits = static_cast<int>(bits)};
+    if (clip > 0) made = {made.bits, Clip::deviation, static_cast<float>(clip)};
+    return made;
+  };
+  const auto given_or = [](auto given, auto otherwise) { return given > 0 ? given : otherwise; };
+  PackOptions options;
+  options.prune = preset.pack_prune;
+  options.rule = rule(given_or(preset.pack_bits, std::int64_t{preset.pack_gptq ? 6 : 8}),
+                      given_or(preset.pack_clip_std, preset.pack_gptq ? kGptqClip : 0));
+  if (preset.pack_gptq || preset.pack_embed_bits > 0 || preset.pack_embed_clip_std > 0)
+    options.embedding = rule(given_or(preset.pack_embed_bits, std::int64_t{8}),
+                             given_or(preset.pack_embed_clip_std, kEmbeddingClip));
+  return options;
+}
 
 std::string rule_name(const QuantiseRule& rule) {
   switch (rule.clip) {
@@ -51,14 +99,22 @@ std::string rule_name(const QuantiseRule& rule) {
   return rule.bits == 8 ? "int8_clean_per_row_v1" : fmt::format("int{}_per_row", rule.bits);
 }
 
+std::string packing_name(const PackOptions& options) {
+  std::string name = rule_name(options.rule);
+  if (options.embedding) name += ", embedding " + rule_name(*options.embedding);
+  if (options.gptq) name += ", gptq";
+  return name;
+}
+
 Storage storage_of(const Param& param, const PackOptions& options) {
   if (is_small(param, options.rule)) return param.control ? Storage::f32 : Storage::f16;
   if (is_kept_by_name(param, options)) return Storage::f16;
   if (!is_matrix(param)) return Storage::int8_whole;
+  if (has_own_rule(param, options)) return storage_of_bits(options.embedding->bits);
   if (options.rule.bits == 8) return Storage::int8;
   if (param.role == Role::token_embedding) return Storage::f16;
   if (param.role == Role::head || param.role == Role::position_embedding) return Storage::int8;
-  return options.rule.bits == 6 ? Storage::int6 : Storage::int5;
+  return storage_of_bits(options.rule.bits);
 }
 
 PackedWeights pack_weights(const ParamTable& table, std::span<const float> weights,
@@ -72,6 +128,8 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
         params.size());
   PackedWeights out{.tensors = std::vector<PackedTensor>(params.size()), .pruned = 0};
   std::atomic<std::int64_t> pruned = 0;
+  std::vector<std::vector<std::uint8_t>> marks(params.size());  // of what is pruned, for GPTQ
+  std::vector<std::uint8_t> kept(params.size());
   parallel_tasks(static_cast<std::int64_t>(params.size()), [&](std::int64_t task) {
     const std::size_t i = index_of(task);
     const Param& param = params[i];
@@ -80,12 +138,15 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
     const bool prunes = options.prune > 0 && is_matrix(param) && !is_small(param, options.rule);
     const std::int64_t zeroed = prunes ? prune_smallest(values, options.prune) : 0;
     const Storage storage = storage_of(param, options);
-    if (zeroed == 0 && !before.empty() && before[i].storage == storage)
-      out.tensors[i] = before[i];
-    else
-      out.tensors[i] = pack_tensor(param, values, storage, options.rule, restored[i]);
+    kept[i] = zeroed == 0 && !before.empty() && before[i].storage == storage;
+    out.tensors[i] =
+        kept[i] ? before[i] : pack_tensor(param, values, storage, rule_of(param, options), restored[i]);
+    if (zeroed > 0 && options.gptq) marks[i] = zeros_in(values);
     pruned += zeroed;
   });
+  // One after another: their rows are what is computed in parallel.
+  for (std::size_t i = 0; options.gptq && i < params.size(); ++i)
+    if (!kept[i]) round_together(params[i], values_of(params[i], weights), marks[i], options, out.tensors[i]);
   out.pruned = pruned;
   return out;
 }
@@ -120,7 +181,13 @@ std::vector<CodedGroup> code_weights(const ParamTable& table, std::span<const Pa
   parallel_tasks(static_cast<std::int64_t>(groups.size()), [&](std::int64_t task) {
     const TensorGroup& group = groups[index_of(task)];
     const std::vector<std::byte> raw = group_bytes(table, group, tensors);
-    coded[index_of(task)] = {group.name, codec, raw.size(), compress(raw, codec, on_piece)};
+    const std::uint64_t integers = plane_sizes(table, group, tensors).front();
+    const Codec own =
+        codec == Codec::range && integers == 0 ? Codec::zstd : codec;  // it is made for integers
+    const RangeLayout layout{integers, static_cast<std::uint32_t>(table.all()[group.tensors.front()].cols)};
+    coded[index_of(task)] = {
+        group.name, own, raw.size(),
+        own == Codec::range ? range_compress(raw, layout, on_piece) : compress(raw, own, on_piece)};
   });
   return coded;
 }

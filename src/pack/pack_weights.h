@@ -9,10 +9,14 @@
 //   6, 5 bits  matrices of more than 8,192 elements: I6 or I5; but the token embedding F16, an untied head
 //              and learned positions I8, for what they lose costs most
 //   the rest   control tensors F32, others F16
+//
+// With a rule of their own, the token embedding and an untied head are I8, I6 or I5 by that. With GPTQ (gptq.h) the
+// rules say what a row's scale is, and what a matrix was seen to be multiplied with how it is rounded.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,15 +27,26 @@
 
 namespace thimble {
 
+class GptqFactors;
+
 struct PackOptions {
   QuantiseRule rule;
+  std::optional<QuantiseRule> embedding = {};  // a rule of its own for the token embedding and an untied head
+  const GptqFactors* gptq = nullptr;   // outlives the options; nullptr: every weight is rounded by itself
   double prune = 0;                    // the smallest weights of every matrix that is not kept for its size
   std::vector<std::string> keep = {};  // tensors with one of these in their name stay F16
   Codec codec = Codec::zstd;
 };
 
+// As a preset's pack_* keys say; what they leave open is 8 bits by the published rule, or for GPTQ (whose factors are
+// for the caller to find) 6 bits clipped at 12.85 deviations and the embedding 8 bits clipped at 20 (parameter-golf 2.12).
+PackOptions pack_options(const TrainConfig& preset);
+
 // "int8_clean_per_row_v1", "int6_per_row", "int6_clip_search", "int6_clip_12.85_deviations"
 std::string rule_name(const QuantiseRule& rule);
+
+// Of all that decides how weights are rounded: "int6_clip_12.85_deviations, embedding int8_clip_20_deviations, gptq".
+std::string packing_name(const PackOptions& options);
 
 Storage storage_of(const Param& param, const PackOptions& options);
 

@@ -35,10 +35,6 @@ bool fits_half(std::span<const float> values) {
   return std::ranges::all_of(values, [](float value) { return std::abs(value) <= kLargestHalf; });
 }
 
-int bits_of(Storage storage) {
-  return storage == Storage::int6 ? 6 : storage == Storage::int5 ? 5 : 8;
-}
-
 void quantise_rows(const Param& param, std::span<const float> values, QuantiseRule rule, PackedTensor& out) {
   const std::size_t width = index_of(param.cols);
   for (std::int64_t row = 0; row < param.rows; ++row) {

@@ -27,6 +27,10 @@ constexpr bool is_quantised(Storage storage) {
   return storage >= Storage::int8;
 }
 
+constexpr int bits_of(Storage storage) {  // of its integers
+  return storage == Storage::int6 ? 6 : storage == Storage::int5 ? 5 : 8;
+}
+
 struct PackedTensor {
   Storage storage = Storage::f32;
   DType restored = DType::f32;  // f32, bf16 or f16

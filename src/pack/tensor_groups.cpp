@@ -112,6 +112,20 @@ Bytes group_bytes(const ParamTable& table, const TensorGroup& group, std::span<c
   return bytes;
 }
 
+std::vector<std::uint64_t> plane_sizes(const ParamTable& table, const TensorGroup& group,
+                                       std::span<const PackedTensor> tensors) {
+  std::vector<std::uint64_t> sizes(1);
+  for (const std::size_t i : group.tensors)
+    if (is_quantised(tensors[i].storage)) sizes[0] += static_cast<std::uint64_t>(table.all()[i].count());
+  for (const Section& section : kSections) {
+    std::int64_t count = 0;
+    for (const std::size_t i : group.tensors)
+      if (section.holds(tensors[i].storage)) count += section.count(table.all()[i], tensors[i].storage);
+    sizes.insert(sizes.end(), section.width, static_cast<std::uint64_t>(count));
+  }
+  return sizes;
+}
+
 void read_group(const ParamTable& table, const TensorGroup& group, std::span<const std::byte> bytes,
                 std::span<PackedTensor> tensors) {
   check(bytes.size() == group_size(table, group, tensors), "[pack] {} bytes for group {} of {}", bytes.size(),

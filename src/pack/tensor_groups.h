@@ -43,6 +43,11 @@ std::uint64_t group_size(const ParamTable& table, const TensorGroup& group,
 std::vector<std::byte> group_bytes(const ParamTable& table, const TensorGroup& group,
                                    std::span<const PackedTensor> tensors);
 
+// The stretches of it that hold one kind of byte each: the integers, then each plane of each section. They add up to
+// group_size().
+std::vector<std::uint64_t> plane_sizes(const ParamTable& table, const TensorGroup& group,
+                                       std::span<const PackedTensor> tensors);
+
 // Fills the group's tensors, of which storage and restored are known. The bytes are group_size() many. Scales
 // and values that are not finite are an Error.
 void read_group(const ParamTable& table, const TensorGroup& group, std::span<const std::byte> bytes,

@@ -145,7 +145,7 @@ TEST(Pack, WrongUsageIsSaid) {
   EXPECT_EQ(pack("m", folder / "o", {"--bits", "4"}).exit_code, 2);
   EXPECT_EQ(pack("m", folder / "o", {"--prune", "1.5"}).exit_code, 2);
   EXPECT_EQ(pack("m", folder / "o", {"--codec", "lzma"}).exit_code, 2);
-  EXPECT_EQ(pack("m", folder / "o", {"--deviations", "3"}).exit_code, 2);
+  EXPECT_EQ(pack("m", folder / "o", {"--clip-std", "0"}).exit_code, 2);
   EXPECT_EQ(pack("m", folder / "o", {"--stride", "8"}).exit_code, 2);
   EXPECT_EQ(pack("m", folder / "o", {"--val-tokens", "8"}).exit_code, 2);
   const RunResult kept = pack(golf_model(folder), folder / "o", {"--keep", "smeer_gate"});

@@ -18,7 +18,7 @@ Bytes sample(std::size_t size) {
 }
 
 class EveryCodec : public testing::TestWithParam<Codec> {};
-INSTANTIATE_TEST_SUITE_P(Codec, EveryCodec, testing::Values(Codec::zstd, Codec::zlib),
+INSTANTIATE_TEST_SUITE_P(Codec, EveryCodec, testing::Values(Codec::zstd, Codec::zlib, Codec::range),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST_P(EveryCodec, GivesBackWhatItGot) {

@@ -1,0 +1,159 @@
+#include "cli/pack_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "base/nearest.h"
+#include "base/table.h"
+#include "cli/console.h"
+#include "cli/device.h"
+#include "cli/parse.h"
+#include "data/data_folder.h"
+#include "eval/calibrate.h"
+#include "eval/eval_data.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr Range<double> kClips = {.least = 1, .most = 1000};
+
+Codec codec_from(const std::string& text) {
+  return text == "zlib" ? Codec::zlib : text == "range" ? Codec::range : Codec::zstd;
+}
+
+void check_pack_flags(const Arguments& arguments) {
+  if (arguments.given("clip") && arguments.given("clip-std"))
+    throw UsageError("--clip and --clip-std both say where rows are clipped: name one");
+  if (arguments.flag("gptq") && arguments.flag("no-gptq")) throw UsageError("--gptq and --no-gptq: name one");
+  const auto needs = [&](std::string_view name, std::string_view other) {
+    if (arguments.given(name) && !arguments.given(other))
+      throw UsageError(fmt::format("--{} is for --{}", name, other));
+  };
+  needs("stride", "data");
+  needs("val-tokens", "data");
+  if (arguments.flag("search")) {
+    if (!arguments.given("data"))
+      throw UsageError("--search measures what it finds: name a text with --data");
+    for (const std::string_view name : {"bits", "clip", "clip-std", "prune", "fit", "allow-over"})
+      if (arguments.given(name)) throw UsageError(fmt::format("--{} is what --search looks for", name));
+  }
+}
+
+// A name that is nobody's keeps nothing: it was mistyped.
+void check_kept(const std::vector<std::string>& names, const ParamTable& table) {
+  std::vector<std::string_view> known;
+  for (const Param& param : table.all()) {
+    const std::string_view name = param.name;
+    known.push_back(name);
+    for (std::size_t begin = 0; begin < name.size();) {
+      const std::size_t end = std::min(name.find('.', begin), name.size());
+      known.push_back(name.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  for (const std::string& name : names) {
+    if (std::ranges::any_of(table.all(), [&](const Param& p) { return p.name.find(name) != p.name.npos; }))
+      continue;
+    const std::string_view best = nearest(name, known);
+    fail(Hint{best.empty() ? "`thimble inspect MODEL` lists their names"
+                           : fmt::format("did you mean '{}'?", best)},
+         "--keep {}: no tensor has this in its name", name);
+  }
+}
+
+// The text to calibrate on; none: the model's own samples.
+std::filesystem::path calibration_text(const Arguments& arguments) {
+  if (arguments.text("calibrate") == "samples") return {};
+  if (arguments.given("calibration-data")) return arguments.path("calibration-data");
+  const bool splits = arguments.given("data") && is_data_folder(arguments.path("data")) &&
+                      !open_data_folder(arguments.path("data")).train.empty();
+  if (splits) return arguments.path("data");
+  check(!arguments.given("calibrate"),
+        Hint{"shards have one (RUN/data of a run that was given a text); or --calibration-data TEXT, or "
+             "--calibrate "
+             "samples"},
+        "--calibrate data: --data names nothing with a training split");
+  return {};
+}
+
+TokenSet open_calibration_set(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                              const Console& console, const Interrupt& interrupt) {
+  if (!is_data_folder(path)) return open_eval_set(path, tokenizer, console.progress(), &interrupt);
+  const DataFolder folder = open_data_folder(path);
+  check_tokenizer(folder, tokenizer);
+  check(!folder.train.empty(), "{} has no training shards", path.string());
+  return open_split(folder, DataSplit::train, TokenMarks::of(tokenizer, folder.kind(), LossOn::all));
+}
+
+}  // namespace
+
+PackFlags pack_flags(const Arguments& arguments) {
+  check_pack_flags(arguments);
+  PackFlags flags;
+  PackRequest& request = flags.request;
+  request.options.keep = arguments.list("keep");
+  request.options.codec = codec_from(arguments.text("codec"));
+  request.budget = static_cast<std::uint64_t>(arguments.integer("budget", {.least = 1}));
+  request.code_bytes = static_cast<std::uint64_t>(
+      arguments.integer("code-bytes", {.least = 0, .most = std::int64_t{1} << 40}));
+  request.fit = arguments.flag("fit");
+  // Looked at before the model is opened: a wrong number must not cost anything.
+  for (const std::string_view name : {"clip-std", "embed-clip-std"})
+    if (arguments.given(name)) arguments.number(name, kClips);
+  if (arguments.given("prune")) arguments.number("prune", {.least = 0, .most = 0.99});
+  arguments.integer("calibration-tokens", {.least = 1, .most = std::int64_t{1} << 32});
+  return flags;
+}
+
+void follow_preset(const Arguments& arguments, const ModelFile& model, PackFlags& flags) {
+  PackOptions& options = flags.request.options;
+  check_kept(options.keep, ParamTable(model.config.model));
+  TrainConfig wanted = model.config.train;
+  if (arguments.flag("gptq")) wanted.pack_gptq = true;
+  if (arguments.flag("no-gptq")) wanted.pack_gptq = false;
+  if (arguments.given("bits")) wanted.pack_bits = arguments.integer("bits");
+  if (arguments.given("clip-std")) wanted.pack_clip_std = arguments.number("clip-std", kClips);
+  if (arguments.given("embed-bits")) wanted.pack_embed_bits = arguments.integer("embed-bits");
+  if (arguments.given("embed-clip-std"))
+    wanted.pack_embed_clip_std = arguments.number("embed-clip-std", kClips);
+  if (arguments.given("prune")) wanted.pack_prune = arguments.number("prune");
+  const PackOptions preset = pack_options(wanted);
+  options.rule = preset.rule;
+  options.embedding = preset.embedding;
+  options.prune = preset.prune;
+  flags.gptq = wanted.pack_gptq;
+  if (arguments.given("clip"))
+    options.rule = {.bits = options.rule.bits,
+                    .clip = arguments.text("clip") == "search" ? Clip::search : Clip::standard};
+}
+
+Calibration calibration_from(const Arguments& arguments, const ModelFile& model, const Console& console,
+                             const Interrupt& interrupt) {
+  const auto tokenizer = open_tokenizer(model);
+  check(tokenizer != nullptr, "{} has no tokenizer: GPTQ needs text for the model to read",
+        model.path.string());
+  const Context context(device_from(arguments, console.log()));
+  Model reader = make_model(model, context, dtype_from(arguments, context.device()));
+  const std::int64_t tokens = arguments.integer("calibration-tokens");
+  const std::filesystem::path text = calibration_text(arguments);
+  Grid windows;
+  if (text.empty()) {
+    const auto bos = tokenizer->special().bos;
+    check(bos.has_value(), Hint{"name a text with --calibration-data"},
+          "the tokenizer has no bos token for samples to begin with");
+    windows = sampled_windows(reader, *bos, tokens, 0, console.progress(), &interrupt);
+  } else {
+    windows = calibration_windows(open_calibration_set(text, *tokenizer, console, interrupt), reader.config(),
+                                  tokens);
+  }
+  const std::string read = with_commas(static_cast<long long>(windows.input.size()));
+  return {GptqFactors(calibrate(reader, windows, console.progress(), &interrupt)),
+          text.empty() ? fmt::format("{} tokens that the model made", read)
+                       : fmt::format("{} tokens of {}", read, text.string())};
+}
+
+}  // namespace thimble

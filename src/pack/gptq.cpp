@@ -1,0 +1,185 @@
+#include "pack/gptq.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/parallel.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::size_t kBlock = 128;       // columns
+constexpr std::size_t kRowsTogether = 8;  // that use a row of U while it is in the cache
+
+double dot(const double* a, const double* b, std::size_t count) {
+  constexpr std::size_t kLanes =
+      8;  // fixed places, so that a compiler may use vectors and the sum stays the same
+  double sums[kLanes] = {};
+  std::size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes)
+    for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += a[i + lane] * b[i + lane];
+  for (; i < count; ++i) sums[0] += a[i] * b[i];
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+}
+
+void subtract_scaled(double factor, const double* from, std::size_t count, double* to) {
+  for (std::size_t k = 0; k < count; ++k) to[k] -= factor * from[k];
+}
+
+// H as GPTQ takes it, dead columns and damping seen to.
+std::vector<double> damped(const InputMoments::Moment& moment, double damping) {
+  const auto C = static_cast<std::size_t>(moment.width());
+  std::vector<double> h(moment.sums);
+  double trace = 0;
+  for (double& value : h) value /= static_cast<double>(moment.rows);
+  for (std::size_t c = 0; c < C; ++c) {
+    double& own = h[c * C + c];
+    if (own == 0) own = 1;
+    trace += own;
+  }
+  for (std::size_t c = 0; c < C; ++c) h[c * C + c] += damping * trace / static_cast<double>(C);
+  return h;
+}
+
+// a = L L^T, in place, row by row; what is above the diagonal is left alone.
+void cholesky(std::span<double> a, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) {
+    double* row = a.data() + i * n;
+    for (std::size_t j = 0; j < i; ++j) {
+      const double* other = a.data() + j * n;
+      row[j] = (row[j] - dot(row, other, j)) / other[j];
+    }
+    const double rest = row[i] - dot(row, row, i);
+    check(rest > 0, Hint{"more --calibration-tokens"},
+          "[gptq] the inputs of a matrix of {} columns span too few directions", n);
+    row[i] = std::sqrt(rest);
+  }
+}
+
+// The inverse of the lower triangular l, row by row: row i of it is (e_i - sum over k < i of l[i,k] inverse[k]) / l[i,i].
+std::vector<double> inverse_of_lower(std::span<const double> l, std::size_t n) {
+  std::vector<double> inverse(n * n);
+  for (std::size_t i = 0; i < n; ++i) {
+    double* row = inverse.data() + i * n;
+    for (std::size_t k = 0; k < i; ++k) subtract_scaled(l[i * n + k], inverse.data() + k * n, k + 1, row);
+    row[i] = 1;
+    for (std::size_t k = 0; k <= i; ++k) row[k] /= l[i * n + i];
+  }
+  return inverse;
+}
+
+// Some rows of a matrix, in the factor's order of columns.
+class RowBlock {
+ public:
+  RowBlock(const GptqFactor& factor, std::span<const float> scales, int highest)
+      : factor_(factor), width_(factor.order.size()), scales_(scales), highest_(highest) {}
+
+  void load(std::span<const float> values, std::span<const std::uint8_t> pruned) {
+    w_.resize(values.size());
+    zero_.assign(pruned.size(), 0);
+    for (std::size_t r = 0; r < scales_.size(); ++r)
+      for (std::size_t j = 0; j < width_; ++j) {
+        w_[r * width_ + j] = double{values[r * width_ + column(j)]};
+        if (!pruned.empty()) zero_[r * width_ + j] = pruned[r * width_ + column(j)];
+      }
+  }
+
+  void solve(std::span<std::int8_t> q) {
+    errors_.resize(scales_.size() * kBlock);
+    for (std::size_t begin = 0; begin < width_; begin += kBlock) {
+      const std::size_t end = std::min(width_, begin + kBlock);
+      for (std::size_t r = 0; r < scales_.size(); ++r)
+        round_block(r, begin, end, q.subspan(r * width_, width_));
+      for (std::size_t j = begin; j < end; ++j)
+        for (std::size_t r = 0; r < scales_.size(); ++r)
+          subtract_scaled(errors_[r * kBlock + j - begin], upper(j) + end, width_ - end,
+                          &w_[r * width_ + end]);
+    }
+  }
+
+ private:
+  std::size_t column(std::size_t place) const { return static_cast<std::size_t>(factor_.order[place]); }
+  const double* upper(std::size_t j) const { return factor_.upper.data() + j * width_; }
+
+  void round_block(std::size_t r, std::size_t begin, std::size_t end, std::span<std::int8_t> q) {
+    double* w = &w_[r * width_];
+    const double scale = double{scales_[r]}, highest = highest_;
+    for (std::size_t j = begin; j < end; ++j) {
+      double code = 0;
+      if (scale > 0 && (zero_.empty() || !zero_[r * width_ + j]))
+        code = std::clamp(std::nearbyint(w[j] / scale), -highest, highest);
+      q[column(j)] = static_cast<std::int8_t>(code);
+      const double error = (w[j] - code * scale) / upper(j)[j];
+      errors_[r * kBlock + j - begin] = error;
+      subtract_scaled(error, upper(j) + j + 1, end - j - 1, w + j + 1);
+    }
+  }
+
+  const GptqFactor& factor_;
+  std::size_t width_;
+  std::span<const float> scales_;
+  double highest_;
+  std::vector<double> w_, errors_;
+  std::vector<std::uint8_t> zero_;
+};
+
+}  // namespace
+
+GptqFactor gptq_factor(const InputMoments::Moment& moment, double damping) {
+  const auto C = static_cast<std::size_t>(moment.width());
+  check(moment.rows > 0 && moment.sums.size() == C * C, "[gptq] {} sums of {} rows for {} columns",
+        moment.sums.size(), moment.rows, C);
+  const std::vector<double> h = damped(moment, damping);
+  GptqFactor out{.weight = moment.weight, .order = std::vector<std::int32_t>(C), .upper = {}};
+  std::iota(out.order.begin(), out.order.end(), 0);
+  std::ranges::stable_sort(out.order, std::ranges::greater{}, [&](std::int32_t c) {
+    const auto at = static_cast<std::size_t>(c);
+    return h[at * C + at];
+  });
+  // From the last column to the first: H = R R^T with R upper triangular, so that H^-1 = U^T U with U = R^-1. One
+  // factorisation and one inverse, where inverting H and factoring the result would be three.
+  std::vector<double> turned(C * C);
+  const auto from = [&](std::size_t i) { return static_cast<std::size_t>(out.order[C - 1 - i]); };
+  for (std::size_t i = 0; i < C; ++i)
+    for (std::size_t j = 0; j <= i; ++j) turned[i * C + j] = h[from(i) * C + from(j)];
+  cholesky(turned, C);
+  out.upper = inverse_of_lower(turned, C);
+  std::ranges::reverse(out.upper);  // both ways: lower becomes upper
+  return out;
+}
+
+GptqFactors::GptqFactors(InputMoments moments) : rows_(moments.rows()) {
+  std::vector<InputMoments::Moment*> todo;
+  std::vector<GptqFactor*> made;
+  for (auto& [offset, moment] : moments.all()) {
+    todo.push_back(&moment);
+    made.push_back(&factors_[offset]);
+  }
+  parallel_tasks(static_cast<std::int64_t>(todo.size()), [&](std::int64_t task) {
+    const auto i = static_cast<std::size_t>(task);
+    *made[i] = gptq_factor(*todo[i]);
+    todo[i]->sums = {};  // as large as the factor
+  });
+}
+
+void gptq_rows(const GptqFactor& factor, std::span<const float> values, std::span<const float> scales,
+               int highest, std::span<const std::uint8_t> pruned, std::span<std::int8_t> q) {
+  const std::size_t width = factor.order.size();
+  check(values.size() == scales.size() * width && q.size() == values.size() &&
+            (pruned.empty() || pruned.size() == values.size()),
+        "[gptq] {} values, {} codes and {} marks for {} rows of {}", values.size(), q.size(), pruned.size(),
+        scales.size(), width);
+  parallel_for(
+      static_cast<std::int64_t>(scales.size()), kRowsTogether, [&](std::int64_t first, std::int64_t last) {
+        const auto begin = static_cast<std::size_t>(first), count = static_cast<std::size_t>(last - first);
+        RowBlock rows(factor, scales.subspan(begin, count), highest);
+        rows.load(values.subspan(begin * width, count * width),
+                  pruned.empty() ? pruned : pruned.subspan(begin * width, count * width));
+        rows.solve(q.subspan(begin * width, count * width));
+      });
+}
+
+}  // namespace thimble

@@ -1,0 +1,42 @@
+// What matrices are multiplied with on a card, brought back: the same as on the CPU.
+#include "eval/calibrate.h"
+
+#include <cmath>
+
+#include "cuda/device.h"
+#include "eval/small_model.h"
+
+namespace thimble {
+namespace {
+
+TEST(CalibrateOnCuda, SeesWhatTheCpuSees) {
+  const auto card = find_card();
+  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const Context on_card(card.runtime), on_cpu;
+  std::vector<std::int32_t> tokens(2000);
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = i % 23 == 0 ? 1 : static_cast<std::int32_t>(2 + i * i % 50);
+  const TokenSet set(tokens, {.bos = 1});
+  for (const auto& [dtype, tolerance] : {std::pair{DType::f32, 1e-4}, {DType::bf16, 0.05}}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    const auto card_model = small_model(on_card, 60, 32, "golf-plus", dtype);
+    const auto cpu_model = small_model(on_cpu, 60, 32, "golf-plus", DType::f32);
+    const Grid windows = calibration_windows(set, cpu_model->config(), 40 * 32);
+    const InputMoments found = calibrate(*card_model, windows, ProgressOutput::nowhere());
+    const InputMoments expected = calibrate(*cpu_model, windows, ProgressOutput::nowhere());
+    ASSERT_EQ(found.all().size(), expected.all().size());
+    for (const auto& [offset, moment] : expected.all()) {
+      const InputMoments::Moment& other = found.all().at(offset);
+      EXPECT_EQ(other.rows, moment.rows);
+      const auto C = static_cast<std::size_t>(moment.width());
+      for (std::size_t i = 0; i < C; ++i)
+        for (std::size_t j = 0; j < C; ++j)
+          ASSERT_NEAR(other.sums[i * C + j], moment.sums[i * C + j],
+                      tolerance * std::sqrt(moment.sums[i * C + i] * moment.sums[j * C + j]) + 1e-6)
+              << offset << ": " << i << ", " << j;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace thimble

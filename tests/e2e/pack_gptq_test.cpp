@@ -1,0 +1,152 @@
+// `thimble pack --gptq` and `--search` on a model that was trained: what GPTQ is for cannot be seen on random weights.
+#include <memory>
+
+#include "base/json.h"
+#include "support/run_binary.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+namespace fs = std::filesystem;
+
+class TrainedModel : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TempFolder>();
+    const std::string text = (*folder_ / "tales.txt").string();
+    ok({"data", "sample", "--kind", "tales", "-o", text});
+    ok({"train",
+        "--preset",
+        "golf",
+        "--data",
+        text,
+        "--tokenizer",
+        "bytes",
+        "--set",
+        "layers=3",
+        "--set",
+        "dim=96",
+        "--set",
+        "heads=3",
+        "--set",
+        "kv_heads=3",
+        "--set",
+        "context=64",
+        "--set",
+        "mlp_hidden=192",
+        "--set",
+        "batch_tokens=1024",
+        "--set",
+        "span_tokens=1024",
+        "--set",
+        "warmdown=60",
+        "--steps",
+        "150",
+        "--set",
+        "prime_steps=0",
+        "--set",
+        "val_tokens=4096",
+        "-o",
+        run()});
+  }
+  static void TearDownTestSuite() { folder_.reset(); }
+
+  static std::string run() { return (*folder_ / "run").string(); }
+  static fs::path file(const std::string& name) { return *folder_ / name; }
+  static RunResult ok(const std::vector<std::string>& arguments) {
+    RunResult result = run_binary({.arguments = arguments});
+    EXPECT_EQ(result.exit_code, 0) << result;
+    return result;
+  }
+  static Json pack(const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"pack",   run(),           "-o",     file(name).string(),
+                                          "--data", run() + "/data", "--json", "--val-tokens",
+                                          "8192",   "--force"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return parse_json(ok(arguments).out, "stdout");
+  }
+  static double loss(const Json& report) {
+    return report.at("val_bpb_after").as_double() - report.at("val_bpb_before").as_double();
+  }
+
+  static std::unique_ptr<TempFolder> folder_;
+};
+std::unique_ptr<TempFolder> TrainedModel::folder_;
+
+const std::vector<std::string> kCoarse = {"--bits",       "5", "--clip-std",       "12.85",
+                                          "--embed-bits", "8", "--embed-clip-std", "20"};
+
+TEST_F(TrainedModel, LosesAtMostHalfByGptqOfWhatRoundingLoses) {
+  const Json rounded = pack("rounded.thimble", kCoarse);
+  std::vector<std::string> arguments = kCoarse;
+  for (const char* more : {"--gptq", "--calibration-tokens", "16384"}) arguments.push_back(more);
+  const Json solved = pack("solved.thimble", arguments);
+  EXPECT_GT(loss(rounded), 0.005);
+  EXPECT_LT(loss(solved), 0.5 * loss(rounded));
+  EXPECT_EQ(solved.at("calibrated_on").as_string().substr(0, 16), "16,384 tokens of");
+  EXPECT_NE(solved.at("rule").as_string().find("gptq"), std::string::npos);
+  EXPECT_NEAR(solved.at("predicted_bytes").as_double() / solved.at("bytes").as_double(), 1, 0.03);
+
+  // On what the model says itself, and again: the same bytes.
+  arguments.insert(arguments.end(), {"--calibrate", "samples"});
+  const Json sampled = pack("sampled.thimble", arguments);
+  EXPECT_LT(loss(sampled), loss(rounded));
+  const std::string before = folder_->read("sampled.thimble");
+  pack("sampled.thimble", arguments);
+  EXPECT_EQ(folder_->read("sampled.thimble"), before);
+
+  // The artifact is one like any other.
+  ok({"generate", file("solved.thimble").string(), "The", "--max-tokens", "8"});
+  const RunResult eval = ok(
+      {"eval", file("solved.thimble").string(), "--data", run() + "/data", "--val-tokens", "8192", "--json"});
+  EXPECT_EQ(parse_json(eval.out, "stdout").at("val_bpb").as_double(), solved.at("val_bpb_after").as_double());
+}
+
+TEST_F(TrainedModel, IsSmallerByTheRangeCoderAndSaysTheSame) {
+  const Json zstd = pack("a.thimble", {"--gptq", "--calibration-tokens", "4096"});
+  const Json range = pack("b.thimble", {"--gptq", "--calibration-tokens", "4096", "--codec", "range"});
+  EXPECT_LT(range.at("bytes").as_int(), zstd.at("bytes").as_int());
+  EXPECT_EQ(range.at("val_bpb_after").as_double(), zstd.at("val_bpb_after").as_double());
+  EXPECT_EQ(range.at("errors").dump(), zstd.at("errors").dump());
+  const auto said = [&](const std::string& name) {
+    return ok({"generate", file(name).string(), "The", "--greedy", "--max-tokens", "16"}).out;
+  };
+  EXPECT_EQ(said("b.thimble"), said("a.thimble"));
+}
+
+TEST_F(TrainedModel, IsSearchedForTheBestThatFits) {
+  const Json report = pack("found.thimble", {"--search", "--codec", "range", "--budget", "150000"});
+  EXPECT_TRUE(report.at("fits").as_bool());
+  EXPECT_GT(report.at("bytes").as_int(), 130'000);
+  const auto& tries = report.at("search").as_array();
+  ASSERT_GT(tries.size(), 20u);
+  EXPECT_EQ(tries.front().at("val_bpb").as_double(), report.at("val_bpb_after").as_double());
+  for (const Json& tried : tries)
+    if (!tried.at("val_bpb").is_null()) {
+      EXPECT_GE(tried.at("val_bpb").as_double(), tries.front().at("val_bpb").as_double());
+    }
+  const RunResult hopeless =
+      run_binary({.arguments = {"pack", run(), "--search", "--data", run() + "/data", "--val-tokens", "512",
+                                "--budget", "5000", "-o", file("no.thimble").string()}});
+  EXPECT_EQ(hopeless.exit_code, 1) << hopeless;
+  EXPECT_NE(hopeless.err.find("no rule fits"), std::string::npos) << hopeless;
+  EXPECT_FALSE(fs::exists(file("no.thimble")));
+}
+
+TEST_F(TrainedModel, FlagsThatDoNotGoTogetherAreSaid) {
+  const auto code = [](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"pack", run(), "-o", file("o").string()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_binary({.arguments = arguments}).exit_code;
+  };
+  EXPECT_EQ(code({"--clip", "search", "--clip-std", "3"}), 2);
+  EXPECT_EQ(code({"--gptq", "--no-gptq"}), 2);
+  EXPECT_EQ(code({"--search"}), 2);
+  EXPECT_EQ(code({"--search", "--data", "x", "--bits", "6"}), 2);
+  EXPECT_EQ(code({"--clip-std", "0"}), 2);
+  EXPECT_EQ(code({"--gptq", "--calibrate", "data", "--data", file("tales.txt").string()}), 1);
+}
+
+}  // namespace
+}  // namespace thimble

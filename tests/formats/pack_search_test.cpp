@@ -1,0 +1,78 @@
+// The search for a rule: what fits, what was measured, and that the best of it is what comes back.
+#include "formats/pack_search.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "formats/artifact.h"
+#include "model/config_builder.h"
+#include "support/message_of.h"
+
+namespace thimble {
+namespace {
+
+ModelFile searched_model() {
+  ConfigBuilder builder;
+  builder.preset("golf");
+  for (const char* setting :
+       {"vocab_size=300", "context=16", "layers=2", "dim=128", "heads=2", "kv_heads=1", "mlp_hidden=256"})
+    builder.set(setting);
+  ModelFile model;
+  model.format = "safetensors";
+  model.config = resolved(Config{builder.resolve().model, {}});
+  const ParamTable table(model.config.model);
+  model.weights.resize(static_cast<std::size_t>(table.block_size()));
+  initialise(table, 5, model.weights);
+  return model;
+}
+
+// The nearer to the weights the better.
+PackScore distance_to(const ModelFile& model) {
+  return [&model](const ModelFile& packed) { return packing_error(model.weights, packed.weights).rms; };
+}
+
+TEST(PackSearch, FindsWhatFitsAndKeepsTheBest) {
+  const ModelFile model = searched_model();
+  PackRequest request;
+  request.options.codec = Codec::range;
+  request.code_bytes = 1000;
+  request.budget = 200'000;
+  const SearchResult found =
+      search_packing(model, request, {.measured = 4}, distance_to(model), ProgressOutput::nowhere());
+  const SearchTry& best = found.tries[found.best];
+  ASSERT_TRUE(best.score && best.bytes);
+  EXPECT_EQ(*best.bytes, found.packed.report.self_contained_bytes());
+  EXPECT_LE(*best.bytes, request.budget);
+  EXPECT_GT(*best.bytes, request.budget * 9 / 10) << "the finest that fits is among them";
+  EXPECT_EQ(found.packed.report.rule, rule_name(best.rule));
+  EXPECT_EQ(*best.score, distance_to(model)(found.packed.loaded));
+  EXPECT_EQ(std::ranges::count_if(found.tries, [](const SearchTry& t) { return t.bytes.has_value(); }), 4);
+  for (const SearchTry& t : found.tries) {
+    if (t.score) {
+      EXPECT_GE(*t.score, *best.score);
+    }
+    if (t.bytes) {
+      EXPECT_NEAR(static_cast<double>(t.predicted_bytes) / static_cast<double>(*t.bytes), 1, 0.03)
+          << rule_name(t.rule);
+    } else {
+      EXPECT_TRUE(t.predicted_bytes > request.budget || t.error >= best.error) << rule_name(t.rule);
+    }
+  }
+  EXPECT_EQ(read_artifact(std::as_bytes(std::span(found.packed.bytes)), "found").model.weights,
+            found.packed.loaded.weights);
+}
+
+TEST(PackSearch, SaysWhenNothingFits) {
+  const ModelFile model = searched_model();
+  PackRequest request;
+  request.budget = 10'000;
+  const std::string message = message_of([&] {
+    search_packing(model, request, {.bits = {5}, .clips = {20}, .prunes = {0}}, distance_to(model),
+                   ProgressOutput::nowhere());
+  });
+  EXPECT_TRUE(message.starts_with("no rule fits: the smallest takes about ")) << message;
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,60 @@
+// Bytes known before anything is compressed.
+#include "pack/size_model.h"
+
+#include <cmath>
+
+#include "pack/small_model.h"
+
+namespace thimble {
+namespace {
+
+struct Weights {
+  ParamTable table{small_config("golf", {"dim=256", "mlp_hidden=512", "layers=4"})};
+  std::vector<float> block = random_weights(table);
+  std::vector<DType> types = std::vector<DType>(table.all().size(), DType::f32);
+};
+
+TEST(SizeModel, IsWithinThreePercentOfWhatIsCoded) {
+  const Weights w;
+  for (const QuantiseRule& rule : {QuantiseRule{.bits = 8},
+                                   {.bits = 6},
+                                   {.bits = 5},
+                                   {.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}}) {
+    const PackOptions options{.rule = rule};
+    const auto tensors = pack_weights(w.table, w.block, w.types, options).tensors;
+    for (const Codec codec : {Codec::zstd, Codec::range}) {
+      const auto coded = static_cast<double>(coded_bytes(code_weights(w.table, tensors, codec)));
+      const auto predicted = static_cast<double>(predicted_bytes(w.table, tensors, codec));
+      EXPECT_NEAR(predicted / coded, 1, 0.03) << rule_name(rule) << ", " << name_of(codec);
+      EXPECT_EQ(estimate_packing(w.table, w.block, w.types, {.rule = rule, .codec = codec}).bytes,
+                predicted_bytes(w.table, tensors, codec));
+    }
+  }
+}
+
+// parameter-golf 2.12: b - log2 k + 0.5 log2(pi e / 2) bits a weight.
+TEST(SizeModel, GivesThePublishedBitsOfNormalRows) {
+  const Weights w;
+  const PackOptions options{
+      .rule = {.bits = 6, .clip = Clip::deviation, .deviations = 12.85f},
+      .embedding = QuantiseRule{.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}};
+  const double bits = 8 * static_cast<double>(estimate_packing(w.table, w.block, w.types, options).bytes) /
+                      static_cast<double>(w.table.count());
+  EXPECT_NEAR(bits, 3.36, 0.10);  // scales and vectors come on top
+}
+
+TEST(SizeModel, CoarserStepsAreSmallerAndLoseMore) {
+  const Weights w;
+  PackEstimate before{.bytes = std::uint64_t{1} << 40, .error = 0};
+  for (const float clip : {8.0f, 12.85f, 20.0f, 32.0f}) {
+    const PackEstimate estimate = estimate_packing(
+        w.table, w.block, w.types, {.rule = {.bits = 6, .clip = Clip::deviation, .deviations = clip}});
+    EXPECT_LT(estimate.bytes, before.bytes);
+    EXPECT_GT(estimate.error, before.error);
+    before = estimate;
+  }
+  EXPECT_NEAR(before.error, 32.0 / 31 / std::sqrt(12.0), 0.02) << "a step is 32 / 31 deviations";
+}
+
+}  // namespace
+}  // namespace thimble
