@@ -2,6 +2,9 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "data/loader.h"
+#include "dist/communicator.h"
+#include "model/config.h"
 
 namespace thimble {
 
@@ -36,6 +39,19 @@ DataSettings DataSettings::from_json(const std::string& text, std::string_view n
           .kind = kind_named(json.at("kind").as_string(), name),
           .order = read_order_named(json.at("order").as_string()),
           .sub_batch_tokens = sub_batch ? sub_batch->as_int() : DataSettings{}.sub_batch_tokens};
+}
+
+LoaderSettings loader_settings(const Config& config, const DataSettings& source, const Communicator& ranks) {
+  return {.rows = {.order = source.order,
+                   .T = config.model.context,
+                   .step_rows = config.train.batch_tokens / config.model.context,
+                   .seed = static_cast<std::uint64_t>(config.train.seed),
+                   .span_tokens = config.train.span_tokens,
+                   .sub_batch_tokens = source.sub_batch_tokens},
+          .micro_batch = config.train.micro_batch,
+          .isolate = config.model.isolate,
+          .rank = ranks.rank(),
+          .ranks = ranks.size()};
 }
 
 }  // namespace thimble

@@ -9,6 +9,10 @@
 
 namespace thimble {
 
+class Communicator;
+struct Config;
+struct LoaderSettings;
+
 struct DataSettings {
   std::filesystem::path data = {};      // text, chats, or a folder of shards
   std::filesystem::path val_data = {};  // empty: a part of `data`
@@ -20,5 +24,8 @@ struct DataSettings {
   std::string to_json() const;
   static DataSettings from_json(const std::string& text, std::string_view name);
 };
+
+// How a loader hands out the rows of a run that is settled.
+LoaderSettings loader_settings(const Config& config, const DataSettings& source, const Communicator& ranks);
 
 }  // namespace thimble

@@ -66,19 +66,6 @@ std::string fallback_of(const Config& wanted) {
   return fmt::format("computed in {}: {}", choice.dtype, choice.reason);
 }
 
-LoaderSettings loader_settings(const Config& config, const DataSettings& source, const Communicator& ranks) {
-  return {.rows = {.order = source.order,
-                   .T = config.model.context,
-                   .step_rows = config.train.batch_tokens / config.model.context,
-                   .seed = static_cast<std::uint64_t>(config.train.seed),
-                   .span_tokens = config.train.span_tokens,
-                   .sub_batch_tokens = source.sub_batch_tokens},
-          .micro_batch = config.train.micro_batch,
-          .isolate = config.model.isolate,
-          .rank = ranks.rank(),
-          .ranks = ranks.size()};
-}
-
 // What a call is given and does not change.
 struct Surroundings {
   const TrainRequest& request;
