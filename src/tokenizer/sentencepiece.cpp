@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "tokenizer/added_tokens.h"
+#include "tokenizer/charsmap.h"
 #include "tokenizer/protobuf.h"
 
 namespace thimble {
@@ -32,6 +33,19 @@ NormalizerSettings read_normalizer_settings(std::string_view model) {
     });
   });
   return settings;
+}
+
+// Of the normaliser, and of its opposite, which the library loads as well.
+bool charsmaps_are_sound(std::string_view model) {
+  constexpr std::uint32_t kNormalizerSpec = 3, kDenormalizerSpec = 5, kPrecompiledCharsmap = 2;
+  bool sound = true;
+  for_each_field(model, [&](const ProtobufField& field) {
+    if (!field.is_message(kNormalizerSpec) && !field.is_message(kDenormalizerSpec)) return;
+    for_each_field(field.bytes, [&](const ProtobufField& inner) {
+      if (inner.number == kPrecompiledCharsmap) sound = sound && charsmap_is_sound(inner.bytes);
+    });
+  });
+  return sound;
 }
 
 std::vector<AddedToken> control_tokens(const sentencepiece::SentencePieceProcessor& processor) {
@@ -129,6 +143,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string load() {
+    if (!charsmaps_are_sound(model_)) return "its table of normalised characters is damaged";
     try {
       const auto status = processor_.LoadFromSerializedProto(model_);
       return status.ok() ? "" : status.ToString();
