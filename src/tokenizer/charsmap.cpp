@@ -39,7 +39,7 @@ bool charsmap_is_sound(std::string_view table) {
   const std::size_t units = trie_bytes / kUnitBytes;
   for (std::size_t i = 0; i < units; ++i) {
     const std::uint32_t unit = unit_at(trie, i);
-    if (is_value(unit)) continue;
+    if (i > 0 && is_value(unit)) continue;             // no step leads into one, and all begin at the first
     const std::size_t children = i ^ offset_of(unit);  // one of them for each byte: children ^ byte
     if ((children | 0xff) >= units) return false;
     if (has_leaf(unit) && (unit_at(trie, children) & 0x7fffffffu) >= texts.size()) return false;
