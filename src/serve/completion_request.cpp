@@ -132,6 +132,13 @@ bool read_truncation(Fields& fields) {
   return truncation == "auto";
 }
 
+// ignore_eos: the answer goes on to its limit.
+void never_stop(Request& request) {
+  std::vector<TokenId>& suppressed = request.sampling.suppressed;
+  suppressed.insert(suppressed.end(), request.stop_ids.begin(), request.stop_ids.end());
+  request.stop_ids.clear();
+}
+
 struct Prompt {
   std::vector<TokenId> ids;
   std::string text;         // as it is echoed
@@ -204,6 +211,7 @@ CompletionRequest parse_chat_completion(const Json& body, const ServedModel& mod
   request.max_tokens = read_max_tokens(fields, 1).value_or(std::numeric_limits<std::int64_t>::max());
   read_chat_logprobs(fields, request, asked);
   const bool may_drop = read_truncation(fields);
+  const bool endless = fields.boolean("ignore_eos").value_or(false);
   fields.finish(kUnsupported);
   if (!model.layout)
     throw ApiError(400, "invalid_request_error",
@@ -221,6 +229,7 @@ CompletionRequest parse_chat_completion(const Json& body, const ServedModel& mod
                                        size, model.config.context),
                            size, model.config.context);
   asked.tokens_dropped = fitted.tokens_dropped;
+  if (endless) never_stop(fitted.request);
   asked.prompts = {std::move(fitted.request)};
   asked.unshown = {0};
   asked.log_text = turns.back().content;
@@ -249,9 +258,7 @@ CompletionRequest parse_text_completion(const Json& body, const ServedModel& mod
     one.prompt = std::move(prompt.ids);
     one.starts_text = prompt.from_start;
     one.stop_ids = text_request(*model.tokenizer, "").stop_ids;
-    if (endless) {
-      one.sampling.suppressed = std::exchange(one.stop_ids, {});
-    }
+    if (endless) never_stop(one);
     if (echo) asked.echoed.push_back(prompt.text);
     asked.unshown.push_back(prompt.unshown);
     asked.log_text += prompt.text;

@@ -62,7 +62,8 @@ TEST_F(Completions, AnswerWhatTheLibraryAnswers) {
 }
 
 TEST_F(Completions, HaveEveryFieldThatClientsExpect) {
-  const HttpAnswer answer = server_.chat(R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":3})");
+  const HttpAnswer answer =
+      server_.chat(R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"ignore_eos":true})");
   ASSERT_EQ(answer.status, 200) << answer;
   const Json json = answer.json();
   EXPECT_TRUE(json.at("id").as_string().starts_with("chatcmpl-"));
@@ -77,7 +78,12 @@ TEST_F(Completions, HaveEveryFieldThatClientsExpect) {
   EXPECT_EQ(usage.at("completion_tokens").as_int(), 3);
   EXPECT_EQ(usage.at("total_tokens").as_int(), 9);
   EXPECT_EQ(json.at("tokens_dropped").as_int(), 0);
-  EXPECT_EQ(server_.complete(R"({"prompt":"a"})").json().at("usage").at("completion_tokens").as_int(), 16);
+  EXPECT_EQ(server_.complete(R"({"prompt":"a","ignore_eos":true})")
+                .json()
+                .at("usage")
+                .at("completion_tokens")
+                .as_int(),
+            16);
 }
 
 TEST_F(Completions, StreamWhatTheySayWhole) {
@@ -125,7 +131,7 @@ TEST_F(Completions, StreamTheSameLogprobs) {
 
 TEST_F(Completions, StreamsBeginAndEndAsClientsExpect) {
   const HttpAnswer stream = server_.chat(
-      R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"stream":true,
+      R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"ignore_eos":true,"stream":true,
           "stream_options":{"include_usage":true}})");
   const std::vector<std::string> events = events_of(stream.body);
   ASSERT_GE(events.size(), 4u) << stream;
@@ -153,7 +159,8 @@ TEST_F(Completions, SeedsRepeatAndTheirAbsenceDoesNot) {
   EXPECT_EQ(text_of(server_.complete(seeded)), text_of(server_.complete(seeded)));
   std::set<std::string> texts;
   for (int i = 0; i < 4; ++i)
-    texts.insert(text_of(server_.complete(R"({"prompt":"a","max_tokens":30,"temperature":1.5})")));
+    texts.insert(
+        text_of(server_.complete(R"({"prompt":"a","max_tokens":30,"temperature":1.5,"ignore_eos":true})")));
   EXPECT_GT(texts.size(), 1u);
 }
 
