@@ -20,7 +20,7 @@ namespace thimble {
 
 namespace {
 
-constexpr std::size_t kPlainWidth = 80;
+constexpr std::size_t kPlainPlotWidth = 80;
 
 std::vector<std::string_view> metric_names() {
   std::vector<std::string_view> names;
@@ -58,7 +58,7 @@ std::string in_terminal(const Chart& chart) {
   Chart plain = chart;  // a terminal has no faint lines
   std::erase_if(plain.series, [](const ChartSeries& series) { return series.faint; });
   for (ChartSeries& series : plain.series) series.name = terminal_safe(series.name);
-  return text_plot(plain, {.width = page_width(kPlainWidth), .colour = wants_colour(STDOUT_FILENO)});
+  return text_plot(plain, {.width = page_width(kPlainPlotWidth), .colour = wants_colour(STDOUT_FILENO)});
 }
 
 Json as_json(const Chart& chart, std::string_view metric, const std::filesystem::path& file) {
@@ -80,7 +80,7 @@ Json as_json(const Chart& chart, std::string_view metric, const std::filesystem:
 std::filesystem::path report_of(const RunData& run, const PlotOptions& options, FileOps& ops,
                                 const Console& console) {
   try {
-    return write_report(ops, run.folder, {.smoothing = options.smoothing});
+    return write_report(ops, run, {.smoothing = options.smoothing});
   } catch (const std::exception& error) {
     console.log().warning("no report: {}", error.what());
     return {};

@@ -26,16 +26,16 @@ double x_of(const RunData& run, XAxis axis, std::int64_t step, double elapsed) {
   return axis == XAxis::seconds ? elapsed : static_cast<double>(step);
 }
 
-double figure_of(const RunData& run, Metric metric, const StepPoint& point) {
+double figure_of(const RunData& run, Metric metric, const StepFigures& figures) {
   switch (metric) {
     case Metric::lr:
-      return run.config ? run.config->train.rate(ParamGroup::matrix) * point.multiplier : NAN;
+      return run.config ? run.config->train.rate(ParamGroup::matrix) * figures.multiplier : NAN;
     case Metric::tokens_per_second:
-      return point.seconds > 0 && run.config ? run.tokens_at(1) / point.seconds : NAN;
+      return figures.seconds > 0 && run.config ? run.tokens_at(1) / figures.seconds : NAN;
     case Metric::grad_norm:
-      return point.grad_norm;
+      return figures.grad_norm;
     default:
-      return point.loss;
+      return figures.loss;
   }
 }
 
@@ -69,14 +69,29 @@ std::optional<XAxis> x_axis_named(std::string_view name) {
 
 Curve curve_of(const RunData& run, Metric metric, XAxis axis) {
   Curve curve;
-  const auto add = [&](std::int64_t step, double elapsed, double y) {
-    if (std::isfinite(y)) curve.push_back({x_of(run, axis, step, elapsed), y});
+  const auto add = [&](std::int64_t step, double elapsed, double y, std::int64_t steps = 1) {
+    if (std::isfinite(y)) curve.push_back({x_of(run, axis, step, elapsed), y, steps});
   };
   if (info_of(metric).sparse)
     for (const ValidationPoint& point : run.validations)
       add(point.step, point.elapsed, metric == Metric::val_bpb ? point.bits_per_byte : point.loss);
   else
-    for (const StepPoint& point : run.steps) add(point.step, point.elapsed, figure_of(run, metric, point));
+    for (const StepPoint& point : run.steps)
+      add(point.step, point.elapsed, figure_of(run, metric, point.mean), point.steps);
+  return curve;
+}
+
+Curve extremes_of(const RunData& run, Metric metric, XAxis axis) {
+  if (info_of(metric).sparse) return curve_of(run, metric, axis);
+  Curve curve;
+  const auto add = [&](const StepPoint& point, const StepFigures& figures) {
+    const double y = figure_of(run, metric, figures);
+    if (std::isfinite(y)) curve.push_back({x_of(run, axis, point.step, point.elapsed), y});
+  };
+  for (const StepPoint& point : run.steps) {
+    add(point, point.low);
+    if (point.steps > 1) add(point, point.high);
+  }
   return curve;
 }
 
@@ -85,16 +100,19 @@ Curve smoothed(const Curve& curve, double factor) {
   Curve result = curve;
   double mean = 0, weight = 0;
   for (CurvePoint& point : result) {
-    mean = factor * mean + (1 - factor) * point.y;
-    weight = factor * weight + (1 - factor);
+    const double kept = std::pow(factor, static_cast<double>(point.steps));
+    mean = kept * mean + (1 - kept) * point.y;
+    weight = kept * weight + (1 - kept);
     point.y = mean / weight;
   }
   return result;
 }
 
-double suitable_smoothing(std::size_t points) {
+double suitable_smoothing(const Curve& curve) {
   constexpr double kShare = 30, kMost = 50;
-  return 1 - 1 / std::clamp(static_cast<double>(points) / kShare, 1.0, kMost);
+  double steps = 0;
+  for (const CurvePoint& point : curve) steps += static_cast<double>(point.steps);
+  return 1 - 1 / std::clamp(steps / kShare, 1.0, kMost);
 }
 
 Curve thinned(const Curve& curve, std::size_t buckets) {

@@ -19,7 +19,6 @@ namespace {
 
 constexpr double kSecondsBetween = 1;  // two looks at the folder
 constexpr int kMostViewers = 32;
-constexpr std::size_t kMostPoints = 5000;  // of a curve: memory, and the work of drawing it again
 
 std::string policy(std::string_view nonce) {
   return fmt::format(
@@ -35,8 +34,7 @@ void refuse(int status, std::string_view why, HttpReply& reply) {
 
 }  // namespace
 
-Dashboard::Dashboard(std::filesystem::path run, int port)
-    : run_(run), follower_(std::move(run), kMostPoints) {
+Dashboard::Dashboard(std::filesystem::path run, int port) : run_(run), follower_(std::move(run)) {
   HttpServerOptions options{.host = "127.0.0.1", .port = port, .max_connections = kMostViewers};
   options.limits.body_bytes = 0;
   // Who does not read, or reads slowly though he is on this machine, is let go: at the end nobody waits for him.

@@ -47,9 +47,11 @@ Chart overlay(std::span<const RunData> runs, Metric metric, const PlotOptions& o
   for (std::size_t i = 0; i < runs.size(); ++i) {
     const Curve raw = curve_of(runs[i], metric, options.x);
     if (raw.empty()) continue;
-    const double factor = is_noisy(metric) ? options.smoothing.value_or(suitable_smoothing(raw.size())) : 0;
+    const double factor = is_noisy(metric) ? options.smoothing.value_or(suitable_smoothing(raw)) : 0;
     if (factor > 0 && runs.size() == 1)
-      chart.series.push_back({.name = "each step", .curve = thinned(raw, kPlotBuckets), .faint = true});
+      chart.series.push_back({.name = "each step",
+                              .curve = thinned(extremes_of(runs[i], metric, options.x), kPlotBuckets),
+                              .faint = true});
     chart.series.push_back({.name = names[i],
                             .curve = thinned(smoothed(raw, factor), kPlotBuckets),
                             .style = static_cast<int>(i),

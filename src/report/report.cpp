@@ -134,11 +134,14 @@ Chart chart_of(const RunData& run, Metric metric, std::optional<double> smoothin
   const Curve curve = curve_of(run, metric, XAxis::steps);
   if (!curve.empty()) chart.now = figure_text(curve.back().y);
   const bool noisy = is_noisy(metric);
-  if (noisy) chart.series.push_back({.name = "each step", .curve = thinned(curve, kBuckets), .faint = true});
+  if (noisy)
+    chart.series.push_back({.name = "each step",
+                            .curve = thinned(extremes_of(run, metric, XAxis::steps), kBuckets),
+                            .faint = true});
   chart.series.push_back(
       {.name = noisy ? "smoothed" : std::string(info.name),
-       .curve = thinned(noisy ? smoothed(curve, smoothing.value_or(suitable_smoothing(curve.size()))) : curve,
-                        kBuckets),
+       .curve =
+           thinned(noisy ? smoothed(curve, smoothing.value_or(suitable_smoothing(curve))) : curve, kBuckets),
        .dots = info.sparse});
   chart.logarithmic = metric == Metric::grad_norm || info.sparse;
   chart.from_zero = metric == Metric::lr || metric == Metric::tokens_per_second;
@@ -146,8 +149,9 @@ Chart chart_of(const RunData& run, Metric metric, std::optional<double> smoothin
 }
 
 Chart loss_chart(const RunData& run, std::optional<double> smoothing) {
-  const Curve raw = curve_of(run, Metric::loss, XAxis::steps);
-  const Curve smooth = smoothed(raw, smoothing.value_or(suitable_smoothing(raw.size())));
+  const Curve raw = extremes_of(run, Metric::loss, XAxis::steps);
+  const Curve means = curve_of(run, Metric::loss, XAxis::steps);
+  const Curve smooth = smoothed(means, smoothing.value_or(suitable_smoothing(means)));
   Chart chart{.title = "loss, nats per token", .x_label = "step", .logarithmic = true, .legend = true};
   if (!smooth.empty()) chart.now = fmt::format("{:.4f}", smooth.back().y);
   chart.series = {{.name = "each step", .curve = thinned(raw, kBuckets), .faint = true},
@@ -171,29 +175,25 @@ std::string charts(const RunData& run, const ReportOptions& options) {
 }
 
 // The first, the last and some between them.
-std::vector<std::int64_t> sampled_steps(const RunData& run) {
-  std::vector<std::int64_t> steps;
-  for (const SamplePoint& sample : run.samples)
-    if (steps.empty() || steps.back() != sample.step) steps.push_back(sample.step);
-  if (steps.size() <= kSampleSteps) return steps;
-  std::vector<std::int64_t> chosen;
+std::vector<SampledStep> chosen_samples(const RunData& run) {
+  if (run.samples.size() <= kSampleSteps) return run.samples;
+  std::vector<SampledStep> chosen;
   for (std::size_t i = 0; i < kSampleSteps; ++i)
-    chosen.push_back(steps[i * (steps.size() - 1) / (kSampleSteps - 1)]);
+    chosen.push_back(run.samples[i * (run.samples.size() - 1) / (kSampleSteps - 1)]);
   return chosen;
 }
 
 std::string samples(const RunData& run) {
   std::string out;
-  for (const std::int64_t step : sampled_steps(run)) {
-    std::string heading = fmt::format("step {}", with_commas(step));
+  for (const SampledStep& sample : chosen_samples(run)) {
+    std::string heading = fmt::format("step {}", with_commas(sample.step));
     for (const ValidationPoint& point : run.validations)
-      if (point.step == step && std::isfinite(point.bits_per_byte))
-        heading = fmt::format("step {}, {:.3f} bits per byte", with_commas(step), point.bits_per_byte);
+      if (point.step == sample.step && std::isfinite(point.bits_per_byte))
+        heading = fmt::format("step {}, {:.3f} bits per byte", with_commas(sample.step), point.bits_per_byte);
     out += fmt::format("<div><h3>{}</h3>", heading);
-    for (const SamplePoint& sample : run.samples)
-      if (sample.step == step)
-        out += fmt::format("<p class=\"said\"><span class=\"prompt\">{}</span>{}</p>", escaped(sample.prompt),
-                           escaped(sample.text.empty() ? "(nothing)" : sample.text));
+    for (const SampledStep::Said& said : sample.texts)
+      out += fmt::format("<p class=\"said\"><span class=\"prompt\">{}</span>{}</p>", escaped(said.prompt),
+                         escaped(said.text.empty() ? "(nothing)" : said.text));
     out += "</div>\n";
   }
   return out.empty() ? "" : "<h2>What it said</h2>\n<div class=\"samples\">\n" + out + "</div>\n";
@@ -293,11 +293,15 @@ std::string report_html(const RunData& run, const ReportOptions& options) {
       {.title = fmt::format("{} - thimble", run.name()), .sections = report_sections(run, options)});
 }
 
+std::filesystem::path write_report(FileOps& ops, const RunData& run, const ReportOptions& options) {
+  const std::filesystem::path path = run.folder / "report.html";
+  write_file(ops, path, report_html(run, options), Existing::replace);
+  return path;
+}
+
 std::filesystem::path write_report(FileOps& ops, const std::filesystem::path& run,
                                    const ReportOptions& options) {
-  const std::filesystem::path path = run / "report.html";
-  write_file(ops, path, report_html(read_run(run), options), Existing::replace);
-  return path;
+  return write_report(ops, read_run(run), options);
 }
 
 }  // namespace thimble

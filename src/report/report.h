@@ -22,5 +22,6 @@ std::string report_html(const RunData& run, const ReportOptions& options = {});
 // Writes RUN/report.html, in place of an older one, and returns its path.
 std::filesystem::path write_report(FileOps& ops, const std::filesystem::path& run,
                                    const ReportOptions& options = {});
+std::filesystem::path write_report(FileOps& ops, const RunData& run, const ReportOptions& options = {});
 
 }  // namespace thimble

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
+#include <limits>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -16,7 +17,7 @@ namespace {
 
 constexpr std::uint64_t kMaxSettingsBytes = 1 << 24;
 constexpr std::size_t kLastSteps = 50;
-constexpr std::size_t kMostSamples = 256;  // of a follower that is bounded
+constexpr std::size_t kMostSampledSteps = 64, kMostTexts = 16;  // of each
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 // Figures that were not finite are null in a file.
@@ -65,35 +66,51 @@ std::vector<std::pair<std::string, std::uint64_t>> models_of(const fs::path& fol
   return files;
 }
 
-// Of every four points behind the first, the lowest and the highest; the `latest` stay as they are.
-template <class Point>
-void thin(std::vector<Point>& points, std::size_t latest) {
-  constexpr std::ptrdiff_t kGroup = 4;
-  const auto height = [](const Point& point) {
-    return std::isfinite(point.loss) ? point.loss : std::numeric_limits<double>::max();
-  };
-  const auto end = points.end() - static_cast<std::ptrdiff_t>(std::min(latest, points.size() - 1));
-  auto kept = points.begin() + 1, from = kept;
-  for (; end - from >= kGroup; from += kGroup) {
-    const auto [low, high] = std::ranges::minmax_element(from, from + kGroup, {}, height);
-    const Point first = *std::min(low, high), second = *std::max(low, high);
-    *kept++ = first;
-    *kept++ = second;
-  }
-  points.erase(std::move(from, points.end(), kept), points.end());
+StepFigures figures_in(const StepLine& line) {
+  return {
+      .loss = line.loss, .grad_norm = line.grad_norm, .multiplier = line.multiplier, .seconds = line.seconds};
 }
 
-// Of every two steps that have samples, the first.
-void thin_samples(std::vector<SamplePoint>& samples) {
-  std::int64_t step = -1;
-  bool keep = false;
-  std::erase_if(samples, [&](const SamplePoint& sample) {
-    if (std::exchange(step, sample.step) != sample.step) keep = !keep;
-    return !keep;
-  });
+StepFigures figures_in(const Json& event) {
+  return {.loss = number_at(event, "loss"),
+          .grad_norm = number_at(event, "grad_norm"),
+          .multiplier = number_at(event, "lr_multiplier"),
+          .seconds = number_at(event, "seconds")};
+}
+
+// Each figure of two by itself.
+template <class Choose>
+StepFigures of_both(const StepFigures& a, const StepFigures& b, Choose choose) {
+  return {.loss = choose(a.loss, b.loss),
+          .grad_norm = choose(a.grad_norm, b.grad_norm),
+          .multiplier = choose(a.multiplier, b.multiplier),
+          .seconds = choose(a.seconds, b.seconds)};
 }
 
 }  // namespace
+
+StepPoint merged(const StepPoint& a, const StepPoint& b) {
+  const auto m = static_cast<double>(a.steps), n = static_cast<double>(b.steps);
+  return {.step = b.step,
+          .steps = a.steps + b.steps,
+          .mean = of_both(a.mean, b.mean,
+                          [&](double x, double y) {
+                            if (std::isnan(x) || std::isnan(y)) return std::isnan(x) ? y : x;
+                            return x + (y - x) * (n / (m + n));
+                          }),
+          // Of a number and none they take the number.
+          .low = of_both(a.low, b.low, [](double x, double y) { return std::fmin(x, y); }),
+          .high = of_both(a.high, b.high, [](double x, double y) { return std::fmax(x, y); }),
+          .elapsed = b.elapsed};
+}
+
+ValidationPoint merged(const ValidationPoint& a, const ValidationPoint& b) {
+  return b.loss < a.loss || std::isnan(a.loss) ? b : a;
+}
+
+SampledStep merged(const SampledStep& a, const SampledStep& /*b*/) {
+  return a;
+}
 
 std::string RunData::name() const {
   return folder.filename().string();
@@ -113,10 +130,8 @@ double RunData::tokens_per_second() const {
 }
 
 double RunData::final_train_loss() const {
-  const std::size_t count = std::min(steps.size(), kLastSteps);
-  double sum = 0;
-  for (std::size_t i = steps.size() - count; i < steps.size(); ++i) sum += steps[i].loss;
-  return count > 0 ? sum / static_cast<double>(count) : kUnknown;
+  const double sum = std::accumulate(last_losses.begin(), last_losses.end(), 0.0);
+  return last_losses.empty() ? kUnknown : sum / static_cast<double>(last_losses.size());
 }
 
 const ValidationPoint* RunData::best_validation() const {
@@ -126,7 +141,11 @@ const ValidationPoint* RunData::best_validation() const {
   return best;
 }
 
-RunFollower::RunFollower(fs::path folder, std::size_t most_points) : most_points_(most_points) {
+RunFollower::Told::Told(std::size_t most_points)
+    : steps(most_points), validations(most_points), samples(kMostSampledSteps) {}
+
+RunFollower::RunFollower(fs::path folder, std::size_t most_points)
+    : most_points_(most_points), told_(most_points) {
   if (!folder.has_filename()) folder = folder.parent_path();  // "runs/a/"
   data_.folder = std::move(folder);
 }
@@ -137,17 +156,15 @@ const RunData& RunFollower::refresh() {
   data_.config = config_in(folder / "config.toml");
   data_.data = json_in(folder / "data.json");
   read_metrics();
+  data_.start = told_.start;
+  data_.steps = told_.steps.points();
+  data_.last_losses = told_.last_losses;
+  data_.validations = told_.validations.points();
+  data_.samples = told_.samples.points();
+  if (!told_.latest_sample.texts.empty()) data_.samples.push_back(told_.latest_sample);
   data_.record = json_in(folder / "run.json");
   data_.files = models_of(folder);
   return data_;
-}
-
-void RunFollower::forget_metrics() {
-  offset_ = 0;
-  data_.start.reset();
-  data_.steps.clear();
-  data_.validations.clear();
-  data_.samples.clear();
 }
 
 void RunFollower::read_metrics() {
@@ -155,66 +172,65 @@ void RunFollower::read_metrics() {
   std::error_code error;
   const std::uint64_t size = fs::file_size(path, error);
   if (error) return;
-  if (size < offset_) forget_metrics();
-  std::ifstream file(path, std::ios::binary);
-  file.seekg(static_cast<std::streamoff>(offset_));
-  bool from_the_start = offset_ == 0;
-  for (std::string line;
-       std::getline(file, line) && !file.eof();) {  // at the end: a line without its end yet
-    if (!from_the_start && !fits(line)) {
-      from_the_start = true;
-      forget_metrics();
-      file.seekg(0);
-      continue;
-    }
-    take(parse_json(line, path.string()));
-    offset_ += line.size() + 1;
-  }
-}
-
-bool RunFollower::fits(const std::string& line) const {
+  if (size < told_.place.offset) told_ = Told(most_points_);
+  const auto take_all = [&] {
+    for (MetricsReader reader(path, told_.place); reader.next();) told_.take(reader);
+  };
+  if (told_.place.offset == 0) return take_all();
   try {
-    const Json event = parse_json(line, "line");
-    const bool counts = text_at(event, "event") == "step";
-    return !counts || data_.steps.empty() || event.at("step").as_int() > data_.steps.back().step;
-  } catch (const Error&) {
-    return false;
+    take_all();
+  } catch (const Error&) {  // what came behind does not go on from there: the past was rewritten
+    told_ = Told(most_points_);
+    take_all();
   }
 }
 
-void RunFollower::take(const Json& event) {
-  const std::string kind = text_at(event, "event");
-  const std::int64_t step = event.at("step").as_int();
-  if (kind == "step") {
-    const double seconds = number_at(event, "seconds");
-    data_.steps.push_back({.step = step,
-                           .loss = number_at(event, "loss"),
-                           .grad_norm = number_at(event, "grad_norm"),
-                           .multiplier = number_at(event, "lr_multiplier"),
-                           .seconds = seconds,
-                           .elapsed = data_.seconds() + (std::isfinite(seconds) ? seconds : 0)});
-    if (data_.steps.size() > most_points_) thin(data_.steps, kLastSteps);
-  } else if (kind == "validation") {
-    const Json* best = event.find("best");
-    data_.validations.push_back({.step = step,
-                                 .loss = number_at(event, "val_loss"),
-                                 .bits_per_byte = number_at(event, "val_bpb"),
-                                 .best = best && best->is_bool() && best->as_bool(),
-                                 .elapsed = data_.seconds()});
-    if (data_.validations.size() > most_points_) thin(data_.validations, 1);
-  } else if (kind == "sample") {
-    const bool bounded = most_points_ < std::numeric_limits<std::size_t>::max();
-    const bool new_step = data_.samples.empty() || data_.samples.back().step != step;
-    if (bounded && new_step && data_.samples.size() >= kMostSamples) thin_samples(data_.samples);
-    data_.samples.push_back(
-        {.step = step, .prompt = text_at(event, "prompt"), .text = text_at(event, "text")});
-  } else if (kind == "start") {
-    data_.start = StartFacts{.parameters = static_cast<std::int64_t>(count_at(event, "parameters")),
-                             .documents = count_at(event, "train_documents"),
-                             .tokens = count_at(event, "train_tokens"),
-                             .bytes = count_at(event, "train_bytes"),
-                             .val_tokens = count_at(event, "val_tokens")};
+void RunFollower::Told::take(const MetricsReader& reader) {
+  if (const StepLine* line = reader.step_line()) {
+    take_step(line->step, figures_in(*line));
+  } else {
+    const Json event = reader.event();
+    const std::string kind = text_at(event, "event");
+    const std::int64_t number = event.at("step").as_int();
+    if (kind == "step") take_step(number, figures_in(event));
+    if (kind == "validation") take_validation(event);
+    if (kind == "sample") take_sample(event);
+    if (kind == "start")
+      start = StartFacts{.parameters = static_cast<std::int64_t>(count_at(event, "parameters")),
+                         .documents = count_at(event, "train_documents"),
+                         .tokens = count_at(event, "train_tokens"),
+                         .bytes = count_at(event, "train_bytes"),
+                         .val_tokens = count_at(event, "val_tokens")};
   }
+  place = reader.place();
+}
+
+void RunFollower::Told::take_step(std::int64_t number, const StepFigures& figures) {
+  check(number > step, "metrics.jsonl: step {} comes after step {}", number, step);
+  step = number;
+  if (std::isfinite(figures.seconds)) elapsed += figures.seconds;
+  steps.add({.step = number, .mean = figures, .low = figures, .high = figures, .elapsed = elapsed});
+  if (last_losses.size() == kLastSteps) last_losses.erase(last_losses.begin());
+  last_losses.push_back(figures.loss);
+}
+
+void RunFollower::Told::take_validation(const Json& event) {
+  const Json* best = event.find("best");
+  validations.add({.step = event.at("step").as_int(),
+                   .loss = number_at(event, "val_loss"),
+                   .bits_per_byte = number_at(event, "val_bpb"),
+                   .best = best && best->is_bool() && best->as_bool(),
+                   .elapsed = elapsed});
+}
+
+void RunFollower::Told::take_sample(const Json& event) {
+  const std::int64_t number = event.at("step").as_int();
+  if (latest_sample.step != number) {
+    if (!latest_sample.texts.empty()) samples.add(std::move(latest_sample));
+    latest_sample = {.step = number, .texts = {}};
+  }
+  if (latest_sample.texts.size() < kMostTexts)
+    latest_sample.texts.push_back({.prompt = text_at(event, "prompt"), .text = text_at(event, "text")});
 }
 
 RunData read_run(const fs::path& folder) {

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,15 +11,24 @@
 
 #include "base/json.h"
 #include "model/config.h"
+#include "report/bounded_series.h"
+#include "train/metrics_reader.h"
 
 namespace thimble {
 
-struct StepPoint {
-  std::int64_t step = 0;
-  double loss = 0, grad_norm = 0;  // NaN where the file has no number
-  double multiplier = 1;           // of the learning rates
+// NaN where the file has no number.
+struct StepFigures {
+  double loss = 0, grad_norm = 0;
+  double multiplier = 1;  // of the learning rates
   double seconds = 0;
-  double elapsed = 0;  // seconds of steps until here, this one included
+};
+
+// A step, or several in a row of a run that has many.
+struct StepPoint {
+  std::int64_t step = 0;   // the last of them
+  std::int64_t steps = 1;  // that it stands for
+  StepFigures mean, low, high;
+  double elapsed = 0;  // seconds of steps until here, these included
 };
 
 struct ValidationPoint {
@@ -30,10 +38,19 @@ struct ValidationPoint {
   double elapsed = 0;  // seconds of steps
 };
 
-struct SamplePoint {
+struct SampledStep {
+  struct Said {
+    std::string prompt, text;
+  };
   std::int64_t step = 0;
-  std::string prompt, text;
+  std::vector<Said> texts;
 };
+
+// For a BoundedSeries: means, the lowest and the highest of steps; the lower of two validations, so that the best
+// stays; the earlier of two steps' texts.
+StepPoint merged(const StepPoint& a, const StepPoint& b);
+ValidationPoint merged(const ValidationPoint& a, const ValidationPoint& b);
+SampledStep merged(const SampledStep& a, const SampledStep& b);
 
 // What the loop said of the data before its first step.
 struct StartFacts {
@@ -45,11 +62,12 @@ struct RunData {
   std::filesystem::path folder;
   std::optional<Config> config = {};
   std::optional<StartFacts> start = {};
-  std::vector<StepPoint> steps = {};
-  std::vector<ValidationPoint> validations = {};
-  std::vector<SamplePoint> samples = {};
-  Json data = {};    // data.json; null: there is none
-  Json record = {};  // run.json; null: the first call has not ended
+  std::vector<StepPoint> steps = {};              // all of them, or evenly merged; the last one is there
+  std::vector<double> last_losses = {};           // of the last 50 steps, each
+  std::vector<ValidationPoint> validations = {};  // all, or evenly the lowest; the last one is there
+  std::vector<SampledStep> samples = {};          // all, or evenly some; the last one is there
+  Json data = {};                                 // data.json; null: there is none
+  Json record = {};                               // run.json; null: the first call has not ended
   std::vector<std::pair<std::string, std::uint64_t>> files = {};  // name and bytes of models and artifacts
 
   std::string name() const;    // of the folder
@@ -57,32 +75,50 @@ struct RunData {
   double tokens_at(std::int64_t step) const;
   double seconds() const { return steps.empty() ? 0 : steps.back().elapsed; }
   double tokens_per_second() const;  // over all steps; 0: not known
-  double final_train_loss() const;   // mean of the last 50 steps; NaN without any
+  double final_train_loss() const;   // of last_losses; NaN without any
   const ValidationPoint* best_validation() const;
 };
 
 // Follows a folder that may grow meanwhile. metrics.jsonl is read once: refresh() takes only what is new, and starts
-// over where a resumed run has dropped lines.
+// over where a resumed run has dropped lines. What is kept does not grow with the run: neither a page that is drawn
+// every second for days nor the report of millions of steps needs more than a picture can show.
 class RunFollower {
  public:
-  // `most_points`: of steps and of validations, each; when there are more, the older ones are thinned out, but no
-  // spike and no best one. A page that is drawn every second for days must not grow with the run.
-  explicit RunFollower(std::filesystem::path folder,
-                       std::size_t most_points = std::numeric_limits<std::size_t>::max());
+  static constexpr std::size_t kMostPoints = 5000;
+
+  // `most_points`: of steps and of validations, each; an even number.
+  explicit RunFollower(std::filesystem::path folder, std::size_t most_points = kMostPoints);
 
   // A folder without a run yet is empty data; files that no run of ours could hold are an Error.
   const RunData& refresh();
   const RunData& data() const { return data_; }
 
  private:
-  void read_metrics();
-  void forget_metrics();
-  bool fits(const std::string& line) const;  // behind what was read; else the past was rewritten
-  void take(const Json& event);
+  // All that metrics.jsonl told so far.
+  struct Told {
+    explicit Told(std::size_t most_points);
 
-  RunData data_;
+    MetricsReader::Place place;
+    std::optional<StartFacts> start;
+    BoundedSeries<StepPoint> steps;
+    std::vector<double> last_losses;
+    BoundedSeries<ValidationPoint> validations;
+    BoundedSeries<SampledStep> samples;
+    SampledStep latest_sample;  // to which more texts may come
+    std::int64_t step = -1;     // the last that was made
+    double elapsed = 0;
+
+    void take(const MetricsReader& reader);
+    void take_step(std::int64_t number, const StepFigures& figures);
+    void take_validation(const Json& event);
+    void take_sample(const Json& event);
+  };
+
+  void read_metrics();
+
   std::size_t most_points_;
-  std::uint64_t offset_ = 0;
+  Told told_;
+  RunData data_;
 };
 
 // A folder without metrics.jsonl is an Error.

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <numbers>
 #include <string>
 
 #include "base/json.h"
+#include "train/metrics_reader.h"
 
 namespace thimble {
 
@@ -96,6 +96,16 @@ double RunHistory::bytes_per_token() const {
 
 namespace {
 
+StepRecord step_record(const StepLine& line) {
+  return {.loss = line.loss,
+          .targets = line.targets,
+          .bytes = line.bytes,
+          .grad_norm = line.grad_norm,
+          .seconds = line.seconds,
+          .input_seconds = line.input_seconds,
+          .clipped = line.clipped};
+}
+
 StepRecord step_record(const Json& event) {
   StepRecord record{.targets = event.at("targets").as_int(),
                     .bytes = event.at("bytes").as_uint(),
@@ -114,9 +124,13 @@ StepRecord step_record(const Json& event) {
 
 RunHistory read_history(const std::filesystem::path& metrics, std::int64_t last_step) {
   RunHistory history;
-  std::ifstream file(metrics);
-  for (std::string line; std::getline(file, line);) {
-    const Json event = parse_json(line, metrics.string());
+  for (MetricsReader reader(metrics); reader.next();) {
+    if (const StepLine* line = reader.step_line()) {
+      if (line->step > last_step) break;
+      history.add(step_record(*line));
+      continue;
+    }
+    const Json event = reader.event();
     if (event.at("step").as_int() > last_step) break;
     if (event.at("event").as_string() == "step")
       history.add(step_record(event));

@@ -1,11 +1,11 @@
 #include "train/initial_weights.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/joined.h"
 #include "formats/problems.h"
-#include "model/params.h"
 
 namespace thimble {
 
@@ -61,6 +61,16 @@ std::vector<float> initial_weights(const ModelFile& from, const ModelConfig& con
     std::copy_n(from.weights.begin() + theirs.find(param.name)->offset, param.count(),
                 weights.begin() + param.offset);
   return weights;
+}
+
+void check_finite(const ParamTable& params, std::span<const float> weights) {
+  for (const Param& param : params.all()) {
+    const auto values =
+        weights.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
+    check(std::ranges::all_of(values, [](float value) { return std::isfinite(value); }),
+          Hint{"the model is damaged, or its training diverged: start from another"},
+          "the weights to start from are not finite: {} holds NaN or infinity", param.name);
+  }
 }
 
 }  // namespace thimble

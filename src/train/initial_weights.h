@@ -1,10 +1,12 @@
 // --init: the weights of another model as the start of a new run.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "formats/model_file.h"
 #include "model/config_builder.h"
+#include "model/params.h"
 
 namespace thimble {
 
@@ -14,5 +16,8 @@ void take_model_settings(const ModelFile& from, bool preset_was_named, ConfigBui
 
 // Laid out for `config`. Tensors that are missing, left over or of another shape are listed, all in one Error.
 std::vector<float> initial_weights(const ModelFile& from, const ModelConfig& config);
+
+// NaN and infinity are an Error that names the parameter.
+void check_finite(const ParamTable& params, std::span<const float> weights);
 
 }  // namespace thimble

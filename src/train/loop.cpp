@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/table.h"
-#include "data/data_folder.h"
 #include "data/data_table.h"
 #include "data/loader.h"
 #include "dist/exchange.h"
@@ -21,8 +20,8 @@
 #include "tokenizer/chat_layout.h"
 #include "train/checkpoint.h"
 #include "train/golden.h"
+#include "train/initial_weights.h"
 #include "train/metrics.h"
-#include "train/micro_batch.h"
 #include "train/new_folder.h"
 #include "train/nowhere_file_ops.h"
 #include "train/patience.h"
@@ -33,6 +32,7 @@
 #include "train/run_folder.h"
 #include "train/run_record.h"
 #include "train/samples.h"
+#include "train/start.h"
 #include "train/step_bench.h"
 #include "train/step_runner.h"
 #include "train/train_data.h"
@@ -45,19 +45,6 @@ namespace {
 constexpr std::int64_t kPeakRows = 2048;  // of the products that are timed at the start
 constexpr int kPeakRepeats = 3;
 constexpr std::int64_t kSizesEvery = 25;  // steps from one measurement of the updates to the next
-
-// What was left to the machine is settled and written down, so that the run goes on with it anywhere.
-Config settled(const Config& config, const DeviceRuntime& device, const Communicator& ranks) {
-  // Ranks of one machine share its memory; a card is one rank's alone.
-  const std::int64_t sharing = device.device() == Device::cpu ? ranks.local_size() : 1;
-  Config result = with_micro_batch(config, available_memory(device) / sharing, device.device());
-  const DType dtype = compute_dtype(config.train.dtype, device.device());
-  result.train.dtype = dtype == DType::bf16  ? ComputeDType::bf16
-                       : dtype == DType::f16 ? ComputeDType::f16
-                                             : ComputeDType::f32;
-  result.model.loop_on = true;  // what the run comes to; checkpoints say whether it has
-  return result;
-}
 
 // What had to be done without; empty: nothing.
 std::string fallback_of(const Config& wanted) {
@@ -146,7 +133,7 @@ class Trainer {
       check(around_.request.initial_weights.size() == model_.weights().size(),
             "[train] {} initial weights for {} parameters", around_.request.initial_weights.size(),
             model_.weights().size());
-      check_finite_weights();
+      check_finite(model_.params(), around_.request.initial_weights);
       std::ranges::copy(around_.request.initial_weights, model_.weights().begin());
     }
     model_.weights_changed();
@@ -154,17 +141,6 @@ class Trainer {
     averaging_.begin(model_.weights());
     state_.averaged = averaging_.count();
     state_.began_trained = !around_.request.initial_weights.empty();
-  }
-
-  void check_finite_weights() const {
-    const std::span<const float> weights = around_.request.initial_weights;
-    for (const Param& param : model_.params().all()) {
-      const auto values =
-          weights.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
-      check(std::ranges::all_of(values, [](float value) { return std::isfinite(value); }),
-            Hint{"the model is damaged, or its training diverged: start from another"},
-            "the weights to start from are not finite: {} holds NaN or infinity", param.name);
-    }
   }
 
   // Takes away what an older run left.
@@ -208,7 +184,7 @@ class Trainer {
     check(head.state.data_digest == state_.data_digest,
           Hint{"give the same --data and --val-data as before; --init starts a new run on other data"},
           "the data is not that of the run in {}", around_.folder.path().string());
-    check_unfinished(head.state);
+    refuse_if_complete(head.state);
     restore_checkpoint(file, head.state, {model_, optimizer_, averaging_});
     model_.set_loop(head.config.model.loop_on);  // as it was: a validation that is due comes first
     steps_->send();
@@ -219,24 +195,21 @@ class Trainer {
     if (!note.empty()) around_.log.info("{}", note);
   }
 
+  // No run will go on here: what a killed writer left goes now.
+  void refuse_if_complete(const TrainState& state) {
+    try {
+      check_unfinished(config_.train, state, around_.folder.path().string());
+    } catch (const Error&) {
+      around_.folder.tidy(state.step);
+      throw;
+    }
+  }
+
   // Takes away what came after the checkpoint.
   void restore_folder() {
     around_.folder.tidy(state_.step);
     around_.metrics.keep_until(state_.step);
     history_ = read_history(around_.folder.metrics());
-  }
-
-  void check_unfinished(const TrainState& state) const {
-    if (state.validation_due) return;
-    const std::string name = around_.folder.path().string();
-    const TrainConfig& train = config_.train;
-    check(train.steps == 0 || state.step < train.steps, Hint{"ask for more with --steps"},
-          "{} is complete: {} of {} steps", name, state.step, train.steps);
-    check(train.max_seconds == 0 || state.elapsed_seconds < train.max_seconds,
-          Hint{"ask for more with --max-seconds"}, "{} is complete: its {} are used up", name,
-          in_seconds(train.max_seconds));
-    check(!out_of_patience(train, state), Hint{"--patience 0 goes on all the same"},
-          "{} is complete: {} validations in a row were not better", name, state.stale_validations);
   }
 
   // Step 0 is validated, too; and what was interrupted is done again, so that the run goes on as if nothing had
@@ -495,47 +468,6 @@ class Trainer {
   std::string val_set_;               // what validation scores: told apart from other sets
   RunCall call_;
 };
-
-// Rank 0 opens the data first: it may have to make it. Then the others do, who find it made.
-TrainData open_on_all(const TrainRequest& request, const RunFolder& folder, FileOps& ops, const Log& log,
-                      const ProgressOutput& progress, const Interrupt& interrupt) {
-  Communicator& ranks = *request.ranks;
-  OpenDataRequest open{.settings = request.source,
-                       .tokenizer = request.tokenizer,
-                       .loss_on = request.config.train.loss_on,
-                       .build_in = folder.data(),
-                       .built = !request.resume            ? BuiltData::is_remade
-                                : request.source_was_named ? BuiltData::must_match
-                                                           : BuiltData::is_the_data};
-  std::optional<TrainData> data;
-  together(
-      ranks, "rank 0 opens the data",
-      [&] {
-        if (ranks.first()) data = open_train_data(open, ops, log, progress, interrupt);
-      },
-      Patience::endless);
-  together(ranks, "opening the data", [&] {
-    if (ranks.first()) return;
-    open.built = BuiltData::is_the_data;
-    check(is_data_folder(request.source.data) || is_data_folder(folder.data()),
-          Hint{"the run's folder must lie on a disk that all machines share; or give --data shards"},
-          "{} is not there", folder.data().string());
-    data = open_train_data(open, ops, log, progress, interrupt);
-  });
-  return std::move(*data);
-}
-
-// Every rank asks its own machine; the smallest micro-batch fits all.
-Config settled_on_all(const TrainRequest& request) {
-  Config config;
-  check(request.resume || request.config.model.loop_on,
-        Hint{"loop_start says when; loop_count = 0 is no loop at all"},
-        "loop_on = false describes a model that has not come to its loop yet: training sets it");
-  together(*request.ranks, "settling the micro-batch",
-           [&] { config = settled(request.config, *request.device, *request.ranks); });
-  config.train.micro_batch = smallest(*request.ranks, config.train.micro_batch, "the micro-batch");
-  return config;
-}
 
 // What one rank alone knows is said by it, before anything it holds goes away that the others still wait for.
 TrainResult run_or_end_all(Trainer& trainer, Communicator& ranks) {

@@ -4,26 +4,21 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "train/metrics_reader.h"
 
 namespace thimble {
 
 namespace {
 
-constexpr std::uint64_t kMaxMetricsBytes = std::uint64_t{1} << 32;
-
 // How many bytes of the file are whole lines of steps up to `last_step`.
-std::uint64_t kept_bytes(const std::string& text, std::int64_t last_step) {
-  std::size_t kept = 0;
-  while (kept < text.size()) {
-    const std::size_t end = text.find('\n', kept);
-    if (end == std::string::npos) break;
+std::uint64_t kept_bytes(const std::filesystem::path& path, std::int64_t last_step) {
+  std::uint64_t kept = 0;
+  for (MetricsReader reader(path); reader.next(); kept = reader.place().offset) {
     try {
-      const Json event = parse_json(std::string_view(text).substr(kept, end - kept), "metrics.jsonl");
-      if (event.at("step").as_int() > last_step) break;
+      if (reader.step() > last_step) break;
     } catch (const Error&) {
       break;  // not a line of ours, or one that was cut: everything from here on goes
     }
-    kept = end + 1;
   }
   return kept;
 }
@@ -43,7 +38,7 @@ MetricsFile::~MetricsFile() {
 }
 
 void MetricsFile::keep_until(std::int64_t step) {
-  ops_.truncate(file_, step < 0 ? 0 : kept_bytes(read_file(path_, kMaxMetricsBytes), step));
+  ops_.truncate(file_, step < 0 ? 0 : kept_bytes(path_, step));
 }
 
 void MetricsFile::flush() {

@@ -16,6 +16,8 @@ namespace thimble {
 namespace {
 
 constexpr std::size_t kSparkWidth = 12;
+constexpr double kSecondsBetweenNotes =
+    0.05;  // they cost more than a tiny model's step; the line shows ten a second
 
 Json ratios(const UpdateSizes& sizes) {
   Json json = Json::object();
@@ -50,7 +52,8 @@ Reporter::Reporter(const Config& config, const Log& log, ProgressOutput progress
       log_(log),
       metrics_(metrics),
       history_(std::move(history)),
-      bar_(std::move(progress), "training", "steps", static_cast<std::uint64_t>(config.train.steps)) {
+      progress_(std::move(progress)),
+      bar_(progress_, "training", "steps", static_cast<std::uint64_t>(config.train.steps)) {
   bar_.start_at(static_cast<std::uint64_t>(history_.steps()));
   if (!history_.validations().empty()) val_loss_ = history_.validations().back().loss;
 }
@@ -75,6 +78,12 @@ void Reporter::step(const StepReport& report) {
     warn(fmt::format("step {} skipped: gradient overflow, scale now {}", report.step,
                      report.result.loss_scale));
   if (!report.result.warning.empty() && !std::exchange(warned_of_wrap_, true)) warn(report.result.warning);
+  show(report);
+}
+
+void Reporter::show(const StepReport& report) {
+  if (!progress_.enabled || progress_.seconds() < noted_ + kSecondsBetweenNotes) return;
+  noted_ = progress_.seconds();
   bar_.expect(expected_steps(config_, report));
   bar_.update(static_cast<std::uint64_t>(report.step), notes(report));
 }

@@ -61,12 +61,15 @@ class Reporter {
  private:
   std::vector<std::string> notes(const StepReport& report) const;
   void write_step(const StepReport& report);
+  void show(const StepReport& report);
 
   const TrainConfig& config_;
   const Log& log_;
   MetricsFile& metrics_;
   RunHistory history_;
+  ProgressOutput progress_;
   ProgressBar bar_;
+  double noted_ = 0;  // when the live line got its last notes
   std::int64_t tokens_ = 0;
   double seconds_ = 0;
   double peak_tokens_per_second_ = 0;  // 0: not known

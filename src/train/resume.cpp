@@ -7,8 +7,10 @@
 
 #include "base/error.h"
 #include "base/joined.h"
+#include "base/table.h"
 #include "model/config_keys.h"
 #include "optim/schedule.h"
+#include "train/patience.h"
 
 namespace thimble {
 
@@ -53,6 +55,17 @@ std::vector<std::string> check_changes(const Config& before, const Config& after
         Hint{"--force goes on all the same; --init starts a new run from these weights"},
         "the run was begun with other settings: {}", joined(forced, ", "));
   return all;
+}
+
+void check_unfinished(const TrainConfig& train, const TrainState& state, const std::string& name) {
+  if (state.validation_due) return;
+  check(train.steps == 0 || state.step < train.steps, Hint{"ask for more with --steps"},
+        "{} is complete: {} of {} steps", name, state.step, train.steps);
+  check(train.max_seconds == 0 || state.elapsed_seconds < train.max_seconds,
+        Hint{"ask for more with --max-seconds"}, "{} is complete: its {} are used up", name,
+        in_seconds(train.max_seconds));
+  check(!out_of_patience(train, state), Hint{"--patience 0 goes on all the same"},
+        "{} is complete: {} validations in a row were not better", name, state.stale_validations);
 }
 
 std::string schedule_note(const TrainConfig& before, const TrainConfig& after, const TrainState& state) {

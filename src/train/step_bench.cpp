@@ -33,7 +33,7 @@ std::vector<ProductShape> products_of(const ModelConfig& config) {
 
 namespace {
 
-constexpr int kPeakRepeats = 3;
+constexpr int kProductRepeats = 3;
 
 class Bench {
  public:
@@ -63,7 +63,7 @@ class Bench {
       interrupt.throw_if_asked();
       bar.update(static_cast<std::uint64_t>(i) + 1);
       peak.push_back(flops_of_products(shapes, rows()) /
-                     cpu::seconds_of_products(context_, shapes, rows(), request_.dtype, kPeakRepeats));
+                     cpu::seconds_of_products(context_, shapes, rows(), request_.dtype, kProductRepeats));
       const Times times = step(result_.profile, request_.profile);
       seconds.push_back(times.all);
       optimizer.push_back(times.optimizer);

@@ -61,10 +61,11 @@ TEST(Dashboard, AClientThatDoesNotReadKeepsNobody) {
   Dashboard dashboard(run, 0);
   std::vector<std::unique_ptr<HttpClient>> sleepers;
   for (int i = 0; i < 3; ++i) {
-    sleepers.push_back(std::make_unique<HttpClient>(dashboard.port(), 20, 1 << 16));
+    sleepers.push_back(std::make_unique<HttpClient>(dashboard.port(), kClientSeconds, 1 << 16));
     sleepers.back()->send("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    ASSERT_TRUE(sleepers.back()->wait_for("200 OK"));
   }
-  HttpClient reader(dashboard.port(), 60);
+  HttpClient reader(dashboard.port());
   reader.send("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   const HttpAnswer page = reader.read_answer();
   EXPECT_TRUE(page.whole);

@@ -1,5 +1,6 @@
 #include "report/report.h"
 
+#include <algorithm>
 #include <regex>
 
 #include "base/files.h"
@@ -88,6 +89,18 @@ TEST(Report, ARunWithoutAStepHasOneToo) {
   const TempFolder folder;
   folder.write("empty/metrics.jsonl", "");
   EXPECT_TRUE(has(report_html(read_run(folder / "empty")), "No step was made yet"));
+}
+
+TEST(Report, OfManyStepsIsNoLargerThanOfSome) {
+  const TempFolder folder;
+  const auto page_of = [&](int steps) {
+    return report_html(read_run(write_run(folder, {.name = fmt::format("{}", steps), .steps = steps})));
+  };
+  const auto points_in = [](const std::string& page) { return std::ranges::count(page, 'L'); };
+  const std::string some = page_of(3'000), many = page_of(30'000);
+  EXPECT_LT(points_in(many), 1.2 * static_cast<double>(points_in(some)));
+  EXPECT_LT(static_cast<double>(many.size()), 1.2 * static_cast<double>(some.size()));
+  EXPECT_TRUE(has(many, "30,000")) << "the last step";
 }
 
 TEST(Chart, ColoursOfFilesAreThoseOfThePage) {

@@ -1,7 +1,9 @@
 #include "report/run_data.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <limits>
 
 #include "base/error.h"
 #include "report/curve.h"
@@ -22,7 +24,7 @@ TEST(RunData, IsReadFromTheFolder) {
   EXPECT_EQ(run.tokens_per_second(), 128);
   EXPECT_EQ(run.validations.size(), 4u);
   EXPECT_EQ(run.best_validation()->step, 40);
-  EXPECT_EQ(run.samples.front().text, "Once upon a time");
+  EXPECT_EQ(run.samples.front().texts.front().text, "Once upon a time");
   EXPECT_EQ(run.start->parameters, 12345);
 }
 
@@ -55,7 +57,7 @@ TEST(RunFollower, StartsOverWhereAResumedRunRewroteItsPast) {
   for (int step = 1; step <= 4; ++step) shorter += step_line(step, 1);
   folder.write("run/metrics.jsonl", shorter);
   EXPECT_EQ(follower.refresh().steps.size(), 4u);
-  EXPECT_EQ(follower.data().steps.back().loss, 1);
+  EXPECT_EQ(follower.data().steps.back().mean.loss, 1);
   // Cut, and longer than before by the time anybody looks: what was read last ends in the middle of a line.
   std::string longer = start_line();
   for (int step = 1; step <= 30; ++step) longer += step_line(step, 123456.5);
@@ -66,39 +68,93 @@ TEST(RunFollower, StartsOverWhereAResumedRunRewroteItsPast) {
     EXPECT_EQ(follower.data().steps[i].step, static_cast<std::int64_t>(i + 1)) << "each step once";
 }
 
-TEST(RunFollower, IsBoundedAndLosesNeitherASpikeNorTheBest) {
-  constexpr int kSteps = 4000, kSpike = 777, kBest = 1230;
-  const TempFolder folder;
-  std::string metrics = start_line();
-  for (int step = 1; step <= kSteps; ++step) {
-    metrics += step_line(step, step == kSpike ? 99 : 2 + step % 7 / 10.0);
-    if (step % 10 != 0) continue;
-    metrics += validation_line(step, step == kBest ? 1 : 2);
-    for (const char* text : {"one", "two"})
-      metrics += Json::object().set("event", "sample").set("step", step).set("text", text).dump() + "\n";
+class ManySteps : public testing::Test {
+ protected:
+  static constexpr int kSteps = 4000, kSpike = 777, kBest = 1230;
+
+  ManySteps() : path_(write_run(folder_, {})) {
+    std::string metrics = start_line();
+    for (int step = 1; step <= kSteps; ++step) {
+      metrics += step_line(step, step == kSpike ? 99 : 2 + step % 7 / 10.0);
+      if (step % 10 != 0) continue;
+      metrics += validation_line(step, step == kBest ? 1 : 2 + step % 70 / 100.0);
+      for (const char* text : {"one", "two"})
+        metrics += Json::object().set("event", "sample").set("step", step).set("text", text).dump() + "\n";
+    }
+    folder_.write("run/metrics.jsonl", metrics);
   }
-  const auto path = write_run(folder, {});
-  folder.write("run/metrics.jsonl", metrics);
-  const RunData whole = read_run(path);
-  ASSERT_EQ(whole.steps.size(), static_cast<std::size_t>(kSteps));
-  RunFollower follower(path, 300);
+
+  TempFolder folder_;
+  std::filesystem::path path_;
+};
+
+TEST_F(ManySteps, AreKeptInBoundedMemory) {
+  RunFollower follower(path_, 100);
   const RunData& run = follower.refresh();
-  EXPECT_LE(run.steps.size(), 300u);
-  EXPECT_GE(run.steps.size(), 100u);
-  EXPECT_LE(run.validations.size(), 300u);
-  EXPECT_LE(run.samples.size(), 258u);
-  EXPECT_EQ(run.steps.front().step, 1);
-  for (std::size_t back = 1; back <= 50; ++back)
-    EXPECT_EQ(run.steps[run.steps.size() - back].step, kSteps + 1 - static_cast<int>(back));
-  EXPECT_TRUE(std::ranges::is_sorted(run.steps, {}, &StepPoint::step));
-  EXPECT_EQ(std::ranges::count(run.steps, kSpike, &StepPoint::step), 1);
+  EXPECT_LE(run.steps.size(), 100u);
+  EXPECT_LE(run.validations.size(), 101u);
+  EXPECT_LE(run.samples.size(), 66u);
+  for (const SampledStep& sample : run.samples)
+    EXPECT_EQ(sample.texts.size(), 2u) << "a step's stay together";
+}
+
+TEST_F(ManySteps, AreKeptEvenlyWithTheSpikeTheBestAndTheLast) {
+  const RunData whole = read_run(path_);
+  ASSERT_EQ(whole.steps.size(), static_cast<std::size_t>(kSteps));
+  RunFollower follower(path_, 100);
+  const RunData& run = follower.refresh();
+  EXPECT_EQ(run.steps.front().steps, 64);
+  EXPECT_EQ(run.steps.front().steps, run.steps[run.steps.size() - 2].steps) << "the old as fine as the new";
+  double high = 0;
+  for (const StepPoint& point : run.steps) high = std::max(high, point.high.loss);
+  EXPECT_EQ(high, 99);
   EXPECT_EQ(run.best_validation()->step, kBest);
+  EXPECT_EQ(run.validations.back().step, kSteps);
+  EXPECT_EQ(run.validations.back().loss, whole.validations.back().loss);
+  EXPECT_EQ(run.steps.back().step, kSteps);
   EXPECT_EQ(run.final_train_loss(), whole.final_train_loss());
   EXPECT_EQ(run.tokens_per_second(), whole.tokens_per_second());
-  for (std::size_t i = 0; i < run.samples.size(); i += 2)  // a step's texts stay together
-    EXPECT_EQ(run.samples[i].step, run.samples[i + 1].step);
   EXPECT_EQ(run.samples.front().step, 10);
   EXPECT_EQ(run.samples.back().step, kSteps);
+  EXPECT_LT(run.samples[run.samples.size() / 2].step, 0.6 * kSteps);
+}
+
+TEST_F(ManySteps, HaveTheMeansOfAll) {
+  const RunData whole = read_run(path_);
+  RunFollower follower(path_, 100);
+  const RunData& run = follower.refresh();
+  std::size_t next = 0;
+  for (const StepPoint& point : run.steps) {
+    double sum = 0, low = 1e9;
+    for (std::int64_t i = 0; i < point.steps; ++i) {
+      const StepPoint& step = whole.steps[next++];
+      sum += step.mean.loss;
+      low = std::min(low, step.mean.loss);
+    }
+    EXPECT_NEAR(point.mean.loss, sum / static_cast<double>(point.steps), 1e-9);
+    EXPECT_EQ(point.low.loss, low);
+    EXPECT_EQ(point.step, whole.steps[next - 1].step);
+    EXPECT_EQ(point.elapsed, whole.steps[next - 1].elapsed);
+  }
+  EXPECT_EQ(next, whole.steps.size());
+  const Curve means = curve_of(run, Metric::loss, XAxis::steps);
+  const Curve all = smoothed(curve_of(whole, Metric::loss, XAxis::steps), 0.9);
+  EXPECT_NEAR(smoothed(means, 0.9).back().y, all.back().y, 0.1) << "smoothing counts steps, not points";
+  EXPECT_NEAR(suitable_smoothing(means), suitable_smoothing(all), 1e-12);
+  const Curve far = extremes_of(run, Metric::loss, XAxis::steps);
+  EXPECT_EQ(std::ranges::max(far, {}, &CurvePoint::y).y, 99);
+  EXPECT_EQ(extremes_of(whole, Metric::loss, XAxis::steps), curve_of(whole, Metric::loss, XAxis::steps));
+}
+
+TEST(RunFollower, AStepWithoutANumberLeavesTheOthersMeanAlone) {
+  const double none = std::numeric_limits<double>::quiet_NaN();
+  const StepFigures good{.loss = 2, .grad_norm = 1}, skipped{.loss = none, .grad_norm = none};
+  const StepPoint point = merged({.step = 1, .mean = good, .low = good, .high = good},
+                                 {.step = 2, .mean = skipped, .low = skipped, .high = skipped});
+  EXPECT_EQ(point.mean.loss, 2);
+  EXPECT_EQ(point.low.grad_norm, 1);
+  EXPECT_EQ(point.high.loss, 2);
+  EXPECT_EQ(point.steps, 2);
 }
 
 TEST(Curve, IsOverStepsTokensOrSeconds) {
@@ -118,9 +174,11 @@ TEST(Curve, SmoothingKeepsAConstantAndItsBeginning) {
   const Curve jump = {{0, 0}, {1, 1}};
   EXPECT_NEAR(smoothed(jump, 0.5)[1].y, (0 * 0.25 + 1 * 0.5) / 0.75, 1e-15);
   EXPECT_EQ(smoothed(jump, 0), jump);
-  EXPECT_EQ(suitable_smoothing(20), 0);
-  EXPECT_NEAR(suitable_smoothing(300), 0.9, 1e-12);
-  EXPECT_NEAR(suitable_smoothing(1'000'000), 0.98, 1e-12);
+  EXPECT_EQ(suitable_smoothing(Curve(20)), 0);
+  EXPECT_NEAR(suitable_smoothing(Curve(300)), 0.9, 1e-12);
+  EXPECT_NEAR(suitable_smoothing(Curve(3, {0, 0, 1'000'000})), 0.98, 1e-12);
+  const Curve thrice = {{2, 1}, {3, 4}, {4, 4}, {5, 4}}, as_one = {{2, 1}, {5, 4, 3}};
+  EXPECT_NEAR(smoothed(as_one, 0.7).back().y, smoothed(thrice, 0.7).back().y, 1e-12);
 }
 
 TEST(Curve, ThinningKeepsSpikesAndEnds) {

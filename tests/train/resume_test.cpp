@@ -180,6 +180,18 @@ TEST_F(Resume, AStaleLaterCheckpointIsNotMistakenForTheNewest) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "checkpoints" / "step-00000015.safetensors"));
 }
 
+TEST_F(Resume, OfACompleteRunIsRefusedAndTakesAwayWhatAKilledWriterLeft) {
+  run(request("run", {"steps=6"}));
+  folder_.write("run/.config.toml.tmp", "half");
+  folder_.write("run/checkpoints/.step-00000006.safetensors.tmp", "half");
+  const std::string before = last("run");
+  EXPECT_NE(message_of([&] { run(resumed("run", {"steps=6"})); }).find("is complete: 6 of 6 steps"),
+            std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run/.config.toml.tmp"));
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run/checkpoints/.step-00000006.safetensors.tmp"));
+  EXPECT_EQ(last("run"), before);
+}
+
 TEST_F(Resume, OtherDataIsRefusedAndTheRunsOwnIsNotTouched) {
   run(request("straight"));
   run_until(request("run"), 3);
