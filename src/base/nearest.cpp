@@ -29,6 +29,10 @@ std::string_view nearest(std::string_view word, std::span<const std::string_view
   std::string_view best;
   std::size_t best_distance = allowed + 1;
   for (std::string_view candidate : candidates) {
+    // Each letter that one has more than the other is an edit. Words come from files and requests: for one of a
+    // megabyte no distance is worked out.
+    const std::size_t common = std::min(word.size(), candidate.size());
+    if (std::max(word.size(), candidate.size()) - common >= best_distance) continue;
     const std::size_t distance = edit_distance(word, candidate);
     if (distance >= best_distance || distance >= candidate.size()) continue;
     best = candidate;

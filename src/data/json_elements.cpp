@@ -10,7 +10,6 @@ namespace thimble {
 
 namespace {
 
-constexpr std::size_t kReadBytes = 1 << 20;
 constexpr std::string_view kSpace = " \t\r\n";
 
 std::uint64_t count_lines(std::string_view text) {
@@ -30,11 +29,7 @@ bool JsonElements::more(std::size_t at) {
   while (at >= buffer_.size()) {
     check(buffer_.size() - begin_ <= max_bytes_,
           "{}:{}: the element that begins here is longer than {} bytes", name_, line_, max_bytes_);
-    const std::size_t size = buffer_.size();
-    buffer_.resize(size + kReadBytes);
-    const std::size_t count = stream_.read({buffer_.data() + size, kReadBytes});
-    buffer_.resize(size + count);
-    if (count == 0) return false;
+    if (!reads_.append(stream_, buffer_)) return false;
   }
   return true;
 }
@@ -77,7 +72,7 @@ std::size_t JsonElements::element_end() {
 
 std::optional<JsonElements::Element> JsonElements::next() {
   if (ended_) return std::nullopt;
-  if (begin_ >= kReadBytes) {  // seldom: moving the rest to the front takes its time
+  if (begin_ >= GrowingReads::kMostBytes) {  // seldom: moving the rest to the front takes its time
     buffer_.erase(0, begin_);
     begin_ = 0;
   }

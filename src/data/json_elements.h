@@ -31,6 +31,7 @@ class JsonElements {
   [[noreturn]] void fail_here(std::string_view expected, std::string_view found) const;
 
   ByteStream& stream_;
+  GrowingReads reads_;
   std::string name_;
   std::size_t max_bytes_;
   std::string buffer_;

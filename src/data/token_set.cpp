@@ -39,7 +39,7 @@ std::int64_t Grid::targets() const {
 }
 
 TokenSet::TokenSet(std::vector<MappedShard> shards, TokenMarks marks)
-    : shards_(std::move(shards)), marks_(std::move(marks)) {
+    : shards_(std::move(shards)), marks_(marks) {
   for (const MappedShard& shard : shards_) {
     starts_.push_back(size_);
     size_ += shard.tokens();
@@ -48,14 +48,14 @@ TokenSet::TokenSet(std::vector<MappedShard> shards, TokenMarks marks)
 }
 
 TokenSet::TokenSet(std::vector<std::int32_t> tokens, TokenMarks marks)
-    : memory_(std::move(tokens)), size_(memory_.size()), marks_(std::move(marks)) {
+    : memory_(std::move(tokens)), size_(memory_.size()), marks_(marks) {
   check(size_ > 0, "there are no tokens");
 }
 
 TokenSet TokenSet::open(std::span<const std::filesystem::path> files, TokenMarks marks) {
   std::vector<MappedShard> shards;
   for (const std::filesystem::path& file : files) shards.emplace_back(file);
-  return {std::move(shards), std::move(marks)};
+  return {std::move(shards), marks};
 }
 
 std::int32_t TokenSet::at(std::uint64_t i) const {
@@ -86,9 +86,9 @@ void TokenSet::copy(std::uint64_t begin, std::span<std::int32_t> out) const {
 
 template <class Body>
 void TokenSet::for_blocks(std::uint64_t begin, std::uint64_t end, Body&& body) const {
-  std::vector<std::int32_t> block(kBlockTokens);
+  std::vector<std::int32_t> block(std::min<std::uint64_t>(kBlockTokens, end - std::min(begin, end)));
   while (begin < end) {
-    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(kBlockTokens, end - begin));
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(block.size(), end - begin));
     const auto part = std::span(block).first(count);
     copy(begin, part);
     body(std::span<const std::int32_t>(part), begin);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "model/config_builder.h"
 
 namespace thimble {
@@ -29,7 +30,8 @@ KeyValue value_of(const toml::node& node, std::string_view key, std::string_view
   fail_not_one_value(key, node.is_table() ? "a table" : "a date", name, node.source().begin.line);
 }
 
-std::string_view without_comment(std::string_view line) {
+// Where the first of these characters stands that is not inside of quotes; the line's size if there is none.
+std::size_t find_unquoted(std::string_view line, std::string_view wanted) {
   char quote = '\0';
   for (std::size_t i = 0; i < line.size(); ++i) {
     const char c = line[i];
@@ -39,22 +41,32 @@ std::string_view without_comment(std::string_view line) {
       quote = c == quote ? '\0' : quote;
     else if (c == '"' || c == '\'')
       quote = c;
-    else if (c == '#')
-      return line.substr(0, i);
+    else if (wanted.find(c) != wanted.npos)
+      return i;
   }
-  return line;
+  return line.size();
 }
 
-// toml++ 3 stumbles over some broken tables and lists, and over some characters beyond ASCII. A setting has neither, so
-// the former are refused before and the latter, which comments may hold, are hidden from it.
+void refuse_key_of_parts(std::string_view key, std::string_view name, std::uint32_t line) {
+  const std::size_t dot = find_unquoted(key, ".");
+  if (dot < key.size()) fail_not_one_value(without_blanks(key.substr(0, dot)), "a table", name, line);
+}
+
+// toml++ 3 stumbles over some broken tables and lists, over some characters beyond ASCII, and over a key of so many parts
+// (a.b.c) that the tables in each other fill the stack. A setting has none of that, so tables and lists are refused before
+// and the characters, which comments may hold, are hidden from it.
 std::string plain_lines(std::string_view toml, std::string_view name) {
   std::uint32_t number = 1;
   for (std::string_view rest = toml; !rest.empty(); ++number) {
     const std::size_t end = std::min(rest.find('\n'), rest.size());
-    const std::string_view code = without_comment(rest.substr(0, end));
+    const std::string_view code = rest.substr(0, find_unquoted(rest.substr(0, end), "#"));
     rest.remove_prefix(std::min(end + 1, rest.size()));
     const std::size_t bracket = code.find_first_of("[{");
-    if (bracket == code.npos) continue;
+    if (bracket == code.npos) {
+      const std::size_t equals = find_unquoted(code, "=");
+      if (equals < code.size()) refuse_key_of_parts(code.substr(0, equals), name, number);
+      continue;
+    }
     const bool header = code.find_first_not_of(" \t") == bracket;  // of a table: [model]
     const std::string_view key = header ? code.substr(bracket) : code.substr(0, code.find('='));
     const std::size_t first = std::min(key.find_first_not_of("[{ \t"), key.size());

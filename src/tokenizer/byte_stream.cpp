@@ -163,4 +163,13 @@ std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path) 
   return std::make_unique<PlainStream>(path);
 }
 
+bool GrowingReads::append(ByteStream& stream, std::string& text) {
+  const std::size_t size = text.size();
+  text.resize(size + bytes_);
+  const std::size_t count = stream.read({text.data() + size, bytes_});
+  text.resize(size + count);
+  bytes_ = std::min(2 * bytes_, kMostBytes);
+  return count > 0;
+}
+
 }  // namespace thimble

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 namespace thimble {
@@ -27,5 +28,17 @@ class ByteStream {
 
 // "-" is standard input.
 std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path);
+
+// Reads a stream in steps that begin small and double: a short file does not cost a buffer for a long one.
+class GrowingReads {
+ public:
+  static constexpr std::size_t kFirstBytes = 1 << 14, kMostBytes = 1 << 20;
+
+  // Appends what comes next; false at the end.
+  bool append(ByteStream& stream, std::string& text);
+
+ private:
+  std::size_t bytes_ = kFirstBytes;
+};
 
 }  // namespace thimble

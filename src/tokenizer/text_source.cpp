@@ -14,7 +14,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kEndOfText = "<|endoftext|>";
 constexpr std::size_t kSeparatorBytes = kEndOfText.size() + 1;  // at most, of one whose end is still to come
-constexpr std::size_t kReadBytes = 1 << 20;
 constexpr std::array<std::string_view, 4> kSplitNames = {"line", "blank-line", "file", "endoftext"};
 
 bool is_hidden(const fs::path& path) {
@@ -76,15 +75,11 @@ std::vector<fs::path> text_files(const std::vector<fs::path>& inputs) {
 
 std::string read_text_file(const fs::path& path, std::uint64_t max_bytes) {
   const auto stream = open_byte_stream(path);
+  GrowingReads reads;
   std::string text;
-  while (true) {
-    const std::size_t size = text.size();
-    text.resize(size + kReadBytes);
-    const std::size_t count = stream->read({text.data() + size, kReadBytes});
-    text.resize(size + count);
-    if (count == 0) return text;
+  while (reads.append(*stream, text))
     check(text.size() <= max_bytes, "{} holds more than {} bytes", path.string(), max_bytes);
-  }
+  return text;
 }
 
 std::size_t safe_cut(std::string_view text, std::size_t from, std::size_t at) {
@@ -112,6 +107,7 @@ bool TextSource::open_next_file() {
   stream_.reset();
   if (next_file_ == files_.size()) return false;
   stream_ = open_byte_stream(files_[next_file_++]);
+  reads_ = {};
   file_ended_ = false;
   buffer_.clear();
   begin_ = searched_ = 0;
@@ -127,11 +123,7 @@ void TextSource::fill() {
   buffer_.erase(0, begin_);
   searched_ -= begin_;
   begin_ = 0;
-  const std::size_t size = buffer_.size();
-  buffer_.resize(size + kReadBytes);
-  const std::size_t count = stream_->read({buffer_.data() + size, kReadBytes});
-  buffer_.resize(size + count);
-  file_ended_ = count == 0;
+  file_ended_ = !reads_.append(*stream_, buffer_);
 }
 
 std::optional<TextSource::Cut> TextSource::find_cut(std::size_t from) const {

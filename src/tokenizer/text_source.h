@@ -67,6 +67,7 @@ class TextSource {
   std::uint64_t stored_bytes_ = 0, finished_bytes_ = 0, text_bytes_ = 0;
   std::size_t next_file_ = 0;
   std::unique_ptr<ByteStream> stream_;  // of the current file; null between files
+  GrowingReads reads_;                  // of stream_
   bool file_ended_ = true;
   std::string buffer_;
   std::size_t begin_ = 0;     // of what has not been handed out

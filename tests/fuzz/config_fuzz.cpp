@@ -1,5 +1,5 @@
 // Any text at all is refused with an Error or is a config: one that describes a model, and that is the same when it is
-// written and read again. Each line is tried as what stands behind --set, too.
+// written and read again. Its first lines are tried as what stands behind --set, too.
 #include <optional>
 
 #include "base/error.h"
@@ -13,6 +13,8 @@ namespace thimble {
 
 namespace {
 
+constexpr int kMostSets = 16;
+
 void try_config(const ConfigBuilder& settings) {
   std::optional<Config> config;
   try {
@@ -20,6 +22,9 @@ void try_config(const ConfigBuilder& settings) {
   } catch (const Error&) {
     return;
   }
+  // Most inputs set nothing, and then this is what takes the time.
+  static const Config defaults = ConfigBuilder().resolve();
+  if (*config == defaults) return;
   const std::string written = to_toml(*config);
   const Config again = config_from_toml(written, "again");
   promise(again == *config, "a config comes back");
@@ -44,7 +49,7 @@ void fuzz_config(FuzzBytes bytes) {
   std::string_view text = text_of(bytes);
   try_toml(text);
   ConfigBuilder settings;
-  while (!text.empty()) {
+  for (int i = 0; i < kMostSets && !text.empty(); ++i) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     try {
       settings.set(text.substr(0, end));

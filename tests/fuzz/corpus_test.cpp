@@ -81,6 +81,17 @@ TEST_P(EveryFuzzTarget, TakesDamagedSeeds) {
   }
 }
 
+// Longer than what a fuzzer tries: one thing again and again, such as what nests until the stack is full.
+TEST_P(EveryFuzzTarget, TakesOneThingManyTimes) {
+  constexpr std::size_t kBytes = 1 << 18;
+  for (const std::string_view piece :
+       {"[", "{\"a\":", "[1,", "{\"a\":[", "a.", "\"", "\\", "\n", "1", "a", "a ", "\xFF", "("}) {
+    std::string input;
+    while (input.size() < kBytes) input += piece;
+    EXPECT_EQ(complaint(GetParam(), input + "a=1"), "") << piece;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, EveryFuzzTarget,
                          testing::ValuesIn(fuzz_targets().begin(), fuzz_targets().end()),
                          [](const auto& info) { return std::string(info.param.name); });

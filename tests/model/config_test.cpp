@@ -223,6 +223,9 @@ TEST(Settings, ErrorsNameFileLineAndKey) {
   EXPECT_EQ(
       complaint_of("dim = {a = 1}\n"),
       "run/config.toml:1: dim holds a table, expected one value / settings are plain lines: key = value");
+  for (const char* text : {"dim.a = 1\n", "  dim.\"b=c\".d = 1 # =\n", "dim . a = '.'\n"})
+    EXPECT_TRUE(complaint_of(text).starts_with("run/config.toml:1: dim holds a table, expected one value"))
+        << complaint_of(text);
   EXPECT_EQ(
       complaint_of("dim = 1979-05-27\n"),
       "run/config.toml:1: dim holds a date, expected one value / settings are plain lines: key = value");
@@ -240,7 +243,12 @@ TEST(Settings, BrokenTablesAndForeignLettersAreNoTrap) {
   EXPECT_EQ(complaint_of("mlp = \"relu2\"  # a \"quoted\" # {word}\n"), "fine");
   EXPECT_TRUE(complaint_of("mlp\xC3\x96lu2\n").starts_with("c:1: "));
   EXPECT_TRUE(complaint_of("mlp = \"relu\xC3\x96\"\n").starts_with("c:1: mlp takes "));
-  EXPECT_TRUE(complaint_of("a.b = 1\n[ {y = 9820-05-27\n").starts_with("c:2: "));
+  EXPECT_TRUE(complaint_of("a = 1\n[ {y = 9820-05-27\n").starts_with("c:2: "));
+  std::string parts = "a";
+  for (int i = 0; i < 200'000; ++i) parts += ".a";
+  EXPECT_TRUE(complaint_of(parts + " = 1\n").starts_with("c:1: a holds a table"));
+  EXPECT_TRUE(complaint_of(parts + "\n").starts_with("c:1: "));
+  EXPECT_TRUE(complaint_of("\"a=b\"." + parts + " = 1\n").starts_with("c:1: \"a=b\" holds a table"));
   EXPECT_TRUE(complaint_of("\"#\" = [ {\n").starts_with("c:1: "));
 }
 
