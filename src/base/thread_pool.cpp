@@ -1,9 +1,13 @@
 #include "base/thread_pool.h"
 
+#include <omp.h>
+
 #include <chrono>
+#include <map>
 #include <utility>
 
 #include "base/error.h"
+#include "base/signals_held.h"
 
 namespace thimble {
 
@@ -44,9 +48,20 @@ constexpr std::chrono::microseconds kLookForWork{100};
 
 }  // namespace
 
+#if defined(__SANITIZE_THREAD__)
+// ThreadSanitizer does not see what OpenMP's threads wait for: in its builds all loops run on pools, one for each
+// number of threads that was asked for (a forked process, which has the caller alone, could not end one).
+ThreadPool* ThreadPool::current() {
+  if (this_thread_facts.pool || this_thread_facts.in_task) return this_thread_facts.pool;
+  thread_local std::map<int, ThreadPool> teams;
+  const int threads = omp_get_max_threads();
+  return &teams.try_emplace(threads, threads).first->second;
+}
+#else
 ThreadPool* ThreadPool::current() {
   return this_thread_facts.pool;
 }
+#endif
 
 bool ThreadPool::in_task() {
   return this_thread_facts.in_task;
@@ -59,6 +74,7 @@ int ThreadPool::thread_index() {
 ThreadPool::ThreadPool(int threads) {
   check(threads >= 1, "[threads] a pool of {} threads", threads);
   workers_.reserve(static_cast<std::size_t>(threads) - 1);
+  const SignalsHeld held;
   for (int index = 1; index < threads; ++index) workers_.emplace_back([this, index] { serve(index); });
 }
 

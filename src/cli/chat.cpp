@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/parallel.h"
+#include "base/signals_held.h"
 #include "cli/chat_repl.h"
 #include "cli/console.h"
 #include "cli/device.h"
@@ -17,7 +19,7 @@ namespace thimble {
 
 namespace {
 
-ChatOptions options_from(const Arguments& arguments) {
+ChatOptions chat_options(const Arguments& arguments) {
   ChatOptions options{.asked = {}, .tidy = arguments.flag("tidy"), .system = arguments.text("system")};
   options.asked.sampling = sampling_from(arguments);
   options.asked.stop_strings = arguments.list("stop");
@@ -26,7 +28,15 @@ ChatOptions options_from(const Arguments& arguments) {
   return options;
 }
 
+// Whoever is at the prompt may resize the window without end. Two threads in libedit's handler at once end the program,
+// so OpenMP's are made here and take no signals; a pool's never do.
+void make_threads_without_signals() {
+  const SignalsHeld held;
+  parallel_for(max_threads(), 1, [](std::int64_t, std::int64_t) {});
+}
+
 int run_chat(const Arguments& arguments, Console& console) {
+  make_threads_without_signals();
   const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer: nobody can talk to it", file.path.string());
@@ -34,7 +44,7 @@ int run_chat(const Arguments& arguments, Console& console) {
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device()));
   Batcher batcher(model, tokenizer.get());
-  ChatSession session(batcher, layout, options_from(arguments));
+  ChatSession session(batcher, layout, chat_options(arguments));
 
   const bool interactive = !console.json() && isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   Interrupt interrupt(interactive ? Interrupt::Scope::task : Interrupt::Scope::program);

@@ -118,7 +118,8 @@ class LibeditLines : public LineEditor {
     el_set(editor, EL_EDITOR, "emacs");
     el_set(editor, EL_HIST, ::history, history_.get());
     el_set(editor, EL_SIGNAL, 1);  // the terminal is put right before a signal stops us, and after it
-    el_set(editor, EL_ADDFN, "insert-paste", "insert pasted text", insert_paste);
+    // Wide, because the copies that el_set would make are never freed.
+    el_wset(editor, EL_ADDFN, L"insert-paste", L"insert pasted text", insert_paste);
     el_set(editor, EL_BIND, kPasteBegins, "insert-paste", nullptr);
     // Ctrl-D that was pressed during an answer reaches the editor as this character.
     el_set(editor, EL_BIND, "^@", "em-delete-or-list", nullptr);

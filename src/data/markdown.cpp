@@ -57,14 +57,14 @@ struct Link {
   std::size_t end = 0;  // behind it; 0: this is none
 };
 
-// "[text](address)" at the start. Longer ones are none: looking for their end from every bracket of a line would
-// take for ever.
+// "[text](address)" at the start. Longer ones are none, nor are those with more brackets inside: looking for their end
+// from every bracket of a line would take for ever.
 Link link_at(std::string_view line) {
-  constexpr std::size_t kMaxLinkBytes = 2000;
+  constexpr std::size_t kMaxLinkBytes = 2000, kMaxNesting = 16;
   line = line.substr(0, kMaxLinkBytes);
   std::size_t depth = 0, close = 0;
   for (; close < line.size(); ++close) {
-    if (line[close] == '[') ++depth;
+    if (line[close] == '[' && ++depth > kMaxNesting) return {};
     if (line[close] == ']' && --depth == 0) break;
   }
   if (close + 1 >= line.size() || line[close + 1] != '(') return {};

@@ -76,7 +76,7 @@ void Engine::close() {
 EngineStats Engine::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
-  stats.waiting = in_flight_ - stats.active;
+  stats.waiting = std::max<std::int64_t>(in_flight_ - stats.active, 0);  // active is of the last step
   return stats;
 }
 

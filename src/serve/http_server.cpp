@@ -12,11 +12,11 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "base/signals_held.h"
 
 namespace thimble {
 
@@ -38,15 +38,6 @@ bool is_loopback(const sockaddr_storage& address) {
     return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
   const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
   return address.ss_family == AF_INET && ntohl(v4.sin_addr.s_addr) >> 24 == 127;
-}
-
-// Ctrl-C is the main thread's: nobody else is to be woken by it.
-void leave_signals_to_others() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGINT);
-  sigaddset(&signals, SIGTERM);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
 }  // namespace
@@ -122,7 +113,7 @@ void HttpServer::close() {
 }
 
 void HttpServer::accept_loop() {
-  leave_signals_to_others();
+  const SignalsHeld held;  // from those who serve, too: Ctrl-C is the main thread's
   std::array<pollfd, 2> watched = {pollfd{listener_, POLLIN, 0}, pollfd{closing_, POLLIN, 0}};
   while (watched[1].revents == 0) {
     if (poll(watched.data(), watched.size(), -1) < 0) continue;
@@ -167,7 +158,6 @@ void HttpServer::accept_one() {
 }
 
 void HttpServer::serve(int socket, std::string client, bool full) {
-  leave_signals_to_others();
   HttpConnection connection(socket, std::move(client), options_.limits, closing_);
   try {
     if (full)

@@ -49,7 +49,7 @@ void count_batch(const Batch& batch, Pattern pattern, std::vector<WordCounts>& c
   // Documents may be lines: a few hundred at once, so that threads do not meet at every one.
   const auto grain = std::max<std::int64_t>(1, static_cast<std::int64_t>(chunks.size()) / 512);
   parallel_for(static_cast<std::int64_t>(chunks.size()), grain, [&](std::int64_t begin, std::int64_t end) {
-    WordCounts& mine = counts[static_cast<std::size_t>(omp_get_thread_num())];
+    WordCounts& mine = counts[static_cast<std::size_t>(thread_index())];
     for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
       for_each_word(pattern, chunks[i], [&](std::string_view word) { mine.add(word); });
   });

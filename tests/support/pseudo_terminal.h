@@ -20,6 +20,9 @@ namespace thimble {
 
 inline constexpr std::string_view kControlC = "\x03", kControlD = "\x04", kUp = "\x1b[A", kEnter = "\r";
 
+// Nobody waits as long unless something is wrong, or the machine is busy with others.
+inline constexpr double kPatience = 240;  // seconds
+
 struct TerminalOptions {
   std::vector<std::string> arguments = {};
   std::map<std::string, std::string> environment = {};  // set on top of ours; "" unsets
@@ -37,9 +40,9 @@ class PseudoTerminal {
   void type(std::string_view keys) const;
 
   // Reads until `text` is shown, behind all that earlier calls waited for. Says whether it came in time.
-  bool wait_for(std::string_view text, double seconds = 60);
+  bool wait_for(std::string_view text, double seconds = kPatience);
   // Reads until the program waits for keys, not for lines: none that is pressed now is missed.
-  bool wait_for_keys(double seconds = 60);
+  bool wait_for_keys(double seconds = kPatience);
   // What was shown since the beginning; escape sequences and carriage returns are taken out of plain().
   const std::string& shown() const { return shown_; }
   std::string plain() const;
@@ -50,9 +53,10 @@ class PseudoTerminal {
   void freeze() const;
   void thaw() const;
   void send(int signal) const;
+  int process() const { return process_; }
 
   // Exit code, or -1: a signal ended it, or the time is over.
-  int wait_for_exit(double seconds = 60);
+  int wait_for_exit(double seconds = kPatience);
 
  private:
   bool read_some(double seconds);  // false: nothing came

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <ostream>
 #include <utility>
 
@@ -76,6 +78,17 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
+// SIGKILL and SIGSTOP need nobody's consent; what a program has yet to prepare for would end it without a word.
+bool takes_signal(pid_t process, int signal) {
+  if (signal == SIGKILL || signal == SIGSTOP) return true;
+  constexpr std::string_view kCaught = "SigCgt:";
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(kCaught))
+      return std::stoull(line.substr(kCaught.size()), nullptr, 16) >> (signal - 1) & 1;
+  return false;
+}
+
 // A running child and our ends of its three streams.
 class Child {
  public:
@@ -119,12 +132,14 @@ class Child {
     }
     // Streams closed, process perhaps not yet gone: the same clock goes on.
     int status = 0;
-    while (waitpid(id_, &status, WNOHANG) == 0) {
+    rusage usage{};
+    while (wait4(id_, &status, WNOHANG, &usage) == 0) {
       send_signals();
       usleep(1000);
     }
     if (WIFEXITED(status)) result_.exit_code = WEXITSTATUS(status);
     if (WIFSIGNALED(status)) result_.signal = WTERMSIG(status);
+    result_.peak_bytes = std::int64_t{usage.ru_maxrss} * 1024;
     return std::move(result_);
   }
 
@@ -137,6 +152,8 @@ class Child {
     }
     if (options_.signal == 0 || signalled_ || seconds < options_.signal_after_seconds) return;
     if (result_.err.find(options_.signal_after_text) == std::string::npos) return;
+    if (options_.signal_when && !options_.signal_when()) return;
+    if (!takes_signal(id_, options_.signal)) return;
     signalled_ = true;
     kill(id_, options_.signal);
   }
@@ -153,10 +170,12 @@ class Child {
 
   // To the microsecond: a kill that only ever comes on a tick would miss whatever lies between two.
   timespec until_next_look() const {
-    constexpr double kTickSeconds = 0.01;
+    constexpr double kTickSeconds = 0.01, kShortTickSeconds = 0.001;  // while a condition is looked at
     double seconds = kTickSeconds;
-    if (options_.signal != 0 && !signalled_)
-      seconds = std::clamp(options_.signal_after_seconds - seconds_since_start(), 0.0002, kTickSeconds);
+    if (options_.signal != 0 && !signalled_) {
+      const double left = options_.signal_after_seconds - seconds_since_start();
+      seconds = left > 0 ? std::clamp(left, 0.0002, kTickSeconds) : kShortTickSeconds;
+    }
     return {.tv_sec = 0, .tv_nsec = static_cast<long>(seconds * 1e9)};
   }
 

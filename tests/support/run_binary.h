@@ -6,7 +6,9 @@
 //   run_binary({.arguments = {"doctor", "--measure"}, .signal = SIGINT, .signal_after_text = "measuring"});
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <iosfwd>
 #include <map>
 #include <string>
@@ -19,17 +21,20 @@ struct RunOptions {
   std::string input = {};                               // stdin; then it is closed
   std::filesystem::path folder = {};                    // where it runs; empty: here
   std::map<std::string, std::string> environment = {};  // set on top of ours; "" unsets
-  double timeout_seconds = 60;                          // then it is killed
+  double timeout_seconds = 240;                         // then it is killed; others may keep the machine busy
   std::filesystem::path stdout_to = {};                 // instead of catching it, e.g. /dev/full
-  int signal = 0;                                       // sent once, when both conditions below are met:
+  // Sent once, when all three conditions below are met; one that can be caught not before the program catches it.
+  int signal = 0;
   double signal_after_seconds = 0;
   std::string signal_after_text = {};  // ... on stderr
+  std::function<bool()> signal_when = {};
 };
 
 struct RunResult {
   int exit_code = -1;  // -1: it did not exit by itself
   int signal = 0;      // that ended it
   bool timed_out = false;
+  std::int64_t peak_bytes = 0;  // of memory that was resident at once
   std::string out, err;
 };
 

@@ -94,6 +94,22 @@ TEST(BpeTrain, DoesNotDependOnTheNumberOfThreads) {
   EXPECT_EQ(files[0], files[2]);
 }
 
+// To OpenMP all threads of a pool are its first one: whose counts are whose it cannot say.
+TEST(BpeTrain, CountsEveryWordOnAPoolToo) {
+  constexpr std::uint64_t kWords = 2000000;
+  TempFolder folder;
+  std::string text;
+  for (std::uint64_t i = 0; i < kWords; ++i) text += i % 3 == 0 ? " a" : i % 3 == 1 ? " b" : " c";
+  TextSource source({folder.write("a.txt", text)}, {.split = DocumentSplit::end_of_text});
+  ThreadPool pool(4);
+  const PoolScope scope(pool);
+  const WordCounts counts = count_words(source, Pattern::gpt2, ProgressOutput::nowhere());
+  std::uint64_t counted = 0;
+  for (const WordCounts::Word& word : counts.sorted()) counted += word.count;
+  EXPECT_EQ(counted, kWords);
+  EXPECT_EQ(counts.size(), 3u);
+}
+
 TEST(BpeTrain, StopsWhenPairsGetTooRare) {
   TempFolder folder;
   const auto file = folder.write("a.txt", "ab ab ab cd cd");

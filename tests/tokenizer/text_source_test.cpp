@@ -174,17 +174,36 @@ TEST(TextSource, EqualDocumentsComeInEqualPiecesWhereverTheyLie) {
   }
 }
 
-TEST(TextSource, AMarkerAcrossTheReadBufferIsFound) {
+TEST(TextSource, AMarkerAcrossTwoReadsIsFound) {
   TempFolder folder;
-  for (const std::size_t missing : {1u, 5u, 13u, 14u, 15u}) {
-    const std::size_t before = (1u << 20) - missing;
-    for (const char* line_end : {"\n", "\r\n"}) {
-      const auto file = folder.write("a.txt", std::string(before, 'a') + "<|endoftext|>" + line_end + "b");
-      const auto found = documents({file}, {});
-      ASSERT_EQ(found.size(), 2u) << before;
-      EXPECT_EQ(found[0].size(), before);
-      EXPECT_EQ(found[1], "b");
+  for (const std::size_t reads : {1u, 3u}) {  // the second takes twice as much as the first
+    for (const std::size_t missing : {1u, 5u, 13u, 14u, 15u}) {
+      const std::size_t before = reads * GrowingReads::kFirstBytes - missing;
+      for (const char* line_end : {"\n", "\r\n"}) {
+        const auto file = folder.write("a.txt", std::string(before, 'a') + "<|endoftext|>" + line_end + "b");
+        const auto found = documents({file}, {});
+        ASSERT_EQ(found.size(), 2u) << before;
+        EXPECT_EQ(found[0].size(), before);
+        EXPECT_EQ(found[1], "b");
+      }
     }
+  }
+}
+
+TEST(TextSource, ReadsInStepsThatDouble) {
+  class Endless final : public ByteStream {
+   public:
+    std::size_t read(std::span<char> buffer) override { return buffer.size(); }
+    std::uint64_t stored_bytes_read() const override { return 0; }
+  };
+  Endless stream;
+  GrowingReads reads;
+  std::size_t expected = GrowingReads::kFirstBytes;
+  for (int i = 0; i < 9; ++i, expected = std::min(2 * expected, GrowingReads::kMostBytes)) {
+    std::string text = "kept";
+    EXPECT_TRUE(reads.append(stream, text));
+    EXPECT_EQ(text.size(), 4 + expected);
+    EXPECT_TRUE(text.starts_with("kept"));
   }
 }
 
