@@ -26,11 +26,11 @@ namespace {
 constexpr std::int64_t kCopiedBytes = std::int64_t{64} << 20;
 constexpr double kCopySeconds = 1;
 
-Config config_from(const Arguments& arguments) {
+Config measured_config(const Arguments& arguments) {
   ConfigBuilder settings;
   if (arguments.given("MODEL")) {
     if (arguments.given("preset")) throw UsageError("expected MODEL or --preset, found both");
-    const std::string model = arguments.text("MODEL");
+    const std::string& model = arguments.text("MODEL");
     settings.toml(to_toml(open_model(model).config), model);
     settings.set("micro_batch=0");  // that of its own batches
   } else {
@@ -69,7 +69,7 @@ std::string profile_text(const StepBench& bench, double copied_per_second) {
 }
 
 int run_bench_train(const Arguments& arguments, Console& console) {
-  StepBenchRequest request{.config = config_from(arguments),
+  StepBenchRequest request{.config = measured_config(arguments),
                            .dtype = DType::f32,
                            .steps = arguments.integer("iterations", {.least = 1, .most = 1000}),
                            .profile = arguments.flag("profile")};

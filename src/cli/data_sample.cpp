@@ -36,7 +36,7 @@ std::uint64_t bytes_in(std::string_view text) {
   return *count * unit;
 }
 
-sample::CorpusOptions options_from(const Arguments& arguments) {
+sample::CorpusOptions corpus_options(const Arguments& arguments) {
   sample::CorpusOptions options;
   if (arguments.text("kind") == "tales") options.kind = sample::CorpusKind::tales;
   if (arguments.text("split") == "heldout") options.split = sample::Split::heldout;
@@ -50,7 +50,7 @@ sample::CorpusOptions options_from(const Arguments& arguments) {
 
 int run_data_sample(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
-  const sample::CorpusOptions options = options_from(arguments);
+  const sample::CorpusOptions options = corpus_options(arguments);
   PosixFileOps ops;
   const Output output = output_from(arguments, ops);
   make_folders(ops, folder_of(output.path));

@@ -27,7 +27,7 @@ Option device_option() {
 }
 
 std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log& log, int card) {
-  const std::string device = arguments.text("device");
+  const std::string& device = arguments.text("device");
   if (device == "cpu") return cpu_runtime();
   if (device == "cuda") return open_cuda(visible_number(card));
   DeviceChoice choice = choose_device(visible_number(card));
@@ -39,7 +39,7 @@ std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log
 }
 
 DType dtype_from(const Arguments& arguments, Device device) {
-  const std::string dtype = arguments.text("dtype");
+  const std::string& dtype = arguments.text("dtype");
   return compute_dtype(dtype == "auto"  ? ComputeDType::automatic
                        : dtype == "f32" ? ComputeDType::f32
                        : dtype == "f16" ? ComputeDType::f16

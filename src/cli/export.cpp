@@ -49,7 +49,7 @@ std::string as_text(const ExportReport& report, const Output& output) {
 }
 
 void check_usage(const Arguments& arguments) {
-  const std::string format = arguments.text("format");
+  const std::string& format = arguments.text("format");
   for (const char* option : {"architecture", "drop-softcap"})
     if (arguments.given(option) && format != "gguf")
       throw UsageError(fmt::format("--{} is for --format gguf, not {}", option, format));

@@ -10,6 +10,7 @@
 #include "cli/device.h"
 #include "cli/parse.h"
 #include "cli/ranks.h"
+#include "cli/train.h"
 #include "cli/train_inputs.h"
 #include "dist/exchange.h"
 #include "dist/plugins.h"
@@ -33,11 +34,6 @@ Variables variables_from(const Arguments& arguments) {
                                    {"output", "OUT_DIR"}})
     if (arguments.given(flag)) variables[name] = arguments.text(flag);
   return variables;
-}
-
-int exit_code(const TrainResult& training) {
-  if (training.status == "interrupted") return 130;
-  return training.status == "diverged" ? 1 : 0;
 }
 
 int golf_on_rank(const Arguments& arguments, Console& console, const std::shared_ptr<Communicator>& ranks) {

@@ -25,7 +25,7 @@ bool says_what_it_is(const Arguments& arguments) {
          arguments.given("prefix");
 }
 
-Config config_from(const Arguments& arguments) {
+Config state_dict_config(const Arguments& arguments) {
   ConfigBuilder settings;
   if (arguments.given("preset")) settings.preset(arguments.text("preset"));
   if (arguments.given("config")) settings.file(arguments.path("config"));
@@ -50,7 +50,7 @@ ModelFile open_source(const Arguments& arguments) {
         fmt::format("--preset, --config, --set and --prefix are for bare state dicts, {} is a GGUF",
                     source.string()),
         Hint{"a GGUF says itself what model it holds"});
-  return open_state_dict(source, config_from(arguments), arguments.text("prefix"));
+  return open_state_dict(source, state_dict_config(arguments), arguments.text("prefix"));
 }
 
 // What a user should know, a sentence each.

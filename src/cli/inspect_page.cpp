@@ -116,8 +116,8 @@ std::string settings_text(const Config& config) {
   return settings.empty() ? "a plain llama" : joined(settings, " ");
 }
 
-// On one line, whatever it holds.
-std::string quoted(const std::string& text) {
+// In quotes, whatever it holds.
+std::string on_one_line(const std::string& text) {
   std::string line;
   append_json_string(line, text);
   return line;
@@ -150,7 +150,7 @@ std::string facts_text(const ModelFile& file, const ModelFacts& facts, std::size
     fact("validation", curve_text(losses, room));
   }
   if (facts.training && !facts.training->golden.empty())
-    fact("says", shortened(quoted(facts.training->golden_text), room - kDots));
+    fact("says", shortened(on_one_line(facts.training->golden_text), room - kDots));
   return page;
 }
 

@@ -63,7 +63,7 @@ ServedModel served_from(const Arguments& arguments, const ModelFile& file, const
   return served;
 }
 
-ServerOptions options_from(const Arguments& arguments) {
+ServerOptions server_options(const Arguments& arguments) {
   constexpr double kLongest = 1e6;
   const auto seconds = [&](std::string_view name) {
     return arguments.number(name, {.least = 0.001, .most = kLongest});
@@ -88,7 +88,7 @@ ServerOptions options_from(const Arguments& arguments) {
 }
 
 int run_serve(const Arguments& arguments, Console& console) {
-  ServerOptions options = options_from(arguments);
+  ServerOptions options = server_options(arguments);
   const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer: nobody can talk to it", file.path.string());

@@ -101,11 +101,6 @@ void print_next(const TrainRequest& request, const TrainResult& result, Console&
                             quoted(run + ".thimble")));
 }
 
-int exit_code(const TrainResult& result) {
-  if (result.status == "interrupted") return 130;
-  return result.status == "diverged" ? 1 : 0;
-}
-
 int run_and_print(TrainRequest request, const Arguments& arguments, Console& console,
                   const Interrupt& interrupt) {
   const SaveSignal save_now;
@@ -262,6 +257,11 @@ int run_train(const Arguments& arguments, Console& console) {
 }
 
 }  // namespace
+
+int exit_code(const TrainResult& result) {
+  if (result.status == "interrupted") return 130;
+  return result.status == "diverged" ? 1 : 0;
+}
 
 Command train_command() {
   const std::vector<std::string_view> presets = preset_names();

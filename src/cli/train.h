@@ -4,6 +4,10 @@
 
 namespace thimble {
 
+struct TrainResult;
+
 Command train_command();
+
+int exit_code(const TrainResult& result);
 
 }  // namespace thimble

@@ -63,7 +63,8 @@ const Json* turns_in(const Json& object) {
 
 Conversation parse_alpaca(const Json& example) {
   Conversation conversation;
-  if (const Json* system = example.find("system"); system && !system->is_null() && system->as_string() != "")
+  if (const Json* system = example.find("system");
+      system && !system->is_null() && !system->as_string().empty())
     conversation.push_back({ChatRole::system, system->as_string()});
   if (const Json* history = example.find("history"); history && !history->is_null())
     for (const Json& round : history->as_array()) {
@@ -72,7 +73,7 @@ Conversation parse_alpaca(const Json& example) {
       conversation.push_back({ChatRole::assistant, round.as_array()[1].as_string()});
     }
   std::string question = text_at(example, "instruction");
-  if (const Json* input = example.find("input"); input && !input->is_null() && input->as_string() != "")
+  if (const Json* input = example.find("input"); input && !input->is_null() && !input->as_string().empty())
     question += "\n\n" + input->as_string();
   conversation.push_back({ChatRole::user, std::move(question)});
   conversation.push_back({ChatRole::assistant, text_at(example, "output")});

@@ -160,7 +160,7 @@ TokenSet open_split(const DataFolder& folder, DataSplit split, TokenMarks marks)
           "{} has {} tokens, the manifest says {}", files[i].string(), shards.back().tokens(),
           listed.shards[i].tokens);
   }
-  return {std::move(shards), std::move(marks)};
+  return {std::move(shards), marks};
 }
 
 void verify_shards(const DataFolder& folder) {

@@ -18,9 +18,9 @@ bool is_golf(ReadOrder order) {
 
 }  // namespace
 
-BatchLoader::BatchLoader(const TokenSet& set, LoaderSettings settings, ModelConfig config)
-    : settings_(std::move(settings)),
-      config_(std::move(config)),
+BatchLoader::BatchLoader(const TokenSet& set, const LoaderSettings& settings, const ModelConfig& config)
+    : settings_(settings),
+      config_(config),
       reader_(make_row_reader(set, settings_.rows)),
       isolate_(settings_.isolate.value_or(!is_golf(settings_.rows.order))) {
   check(isolate_ || settings_.rows.order != ReadOrder::packed, "packed rows always isolate documents");
@@ -91,10 +91,9 @@ std::string BatchLoader::wrap_warning(const ReadPosition& begin, const ReadPosit
   const std::uint64_t last_read = end.next > 0 ? end.epoch : end.epoch - 1;
   const bool starts = begin.next == 0 && begin.epoch > 0;
   if (last_read == begin.epoch && !starts) return {};
-  const std::uint64_t unique = tokens_per_epoch();
+  const std::uint64_t unique = tokens_per_epoch(), seen = unique * last_read;
   return fmt::format("epoch {} begins: the data has {} tokens, {} were seen by now", last_read + 1,
-                     with_commas(static_cast<long long>(unique)),
-                     with_commas(static_cast<long long>(unique * last_read)));
+                     with_commas(static_cast<long long>(unique)), with_commas(static_cast<long long>(seen)));
 }
 
 void BatchLoader::seek(ReadPosition position) {

@@ -48,7 +48,7 @@ struct Batch {
 class BatchLoader {
  public:
   // `set` must outlive the loader. Settings that do not fit together are errors.
-  BatchLoader(const TokenSet& set, LoaderSettings settings, ModelConfig config);
+  BatchLoader(const TokenSet& set, const LoaderSettings& settings, const ModelConfig& config);
   ~BatchLoader();
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;

@@ -15,7 +15,8 @@ fs::path beside(const fs::path& target, std::string_view what) {
 }
 
 fs::path without_slash(fs::path path) {
-  return path.has_filename() ? path : path.parent_path();
+  if (!path.has_filename()) path = path.parent_path();
+  return path;
 }
 
 }  // namespace

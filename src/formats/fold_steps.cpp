@@ -223,7 +223,8 @@ void double_gate(FoldWeights& model, FoldReport& report) {
   ModelConfig& c = model.config;
   if (c.mlp != ActivationKind::relu2) return;
   for (int layer = 0; layer < model.layers(); ++layer) {
-    Values gate = model.take(Role::mlp_fc, layer), up = gate;
+    Values gate = model.take(Role::mlp_fc, layer);
+    Values up = gate;
     scale(gate, kGate);
     scale(up, kUp);
     model.put(Role::mlp_gate, layer, std::move(gate));

@@ -14,7 +14,7 @@ namespace thimble {
 
 namespace {
 
-constexpr std::string_view kMagic = "GGUF";
+constexpr std::string_view kGgufMagic = "GGUF";
 constexpr std::string_view kAlignmentKey = "general.alignment";
 constexpr std::uint64_t kLeastKeyBytes = 8 + 1 + 4 + 1;  // a name of one byte, a type, a value of one
 constexpr std::uint64_t kLeastTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;  // one dimension
@@ -224,7 +224,7 @@ GgufFile GgufFile::view(std::span<const std::byte> bytes, std::string name) {
 void GgufFile::parse(std::span<const std::byte> bytes) {
   Reader reader(bytes, name_);
   const auto magic = reader.take<std::array<char, 4>>("the word GGUF");
-  reader.expect(std::string_view(magic.data(), magic.size()) == kMagic,
+  reader.expect(std::string_view(magic.data(), magic.size()) == kGgufMagic,
                 "expected the word GGUF at its start, found {}", quoted_name({magic.data(), magic.size()}));
   const auto version = reader.take<std::uint32_t>("a version");
   reader.expect((version & 0xFFFF) != 0, "its numbers are big-endian, which is not supported");

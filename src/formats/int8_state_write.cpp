@@ -168,7 +168,7 @@ bool kept(const PackedTensor& tensor) {
 bool by_row(const PackedTensor& tensor) {
   return tensor.storage == Storage::int8;
 }
-bool rounded(const PackedTensor& tensor) {
+bool rounded_to_f16(const PackedTensor& tensor) {
   return tensor.storage == Storage::f16;
 }
 
@@ -192,7 +192,7 @@ void write_state(ArrayPickler& out, const ParamTable& table, std::span<const Pac
           [&](std::size_t i) { out.pickle.text(name_of_original(tensors[i].restored)); });
   dict_of(out, "passthrough", table, tensors, kept, [&](std::size_t i) {
     const std::span<const float> values(tensors[i].floats);
-    if (rounded(tensors[i]))
+    if (rounded_to_f16(tensors[i]))
       out.array(StateElement::f16, params[i].dims, half_bytes(values));
     else
       out.array(StateElement::f32, params[i].dims, bytes_of(values));
@@ -204,7 +204,7 @@ void write_state(ArrayPickler& out, const ParamTable& table, std::span<const Pac
     out.pickle.integer(0);
     out.pickle.end_dict();
   });
-  dict_of(out, "passthrough_orig_dtypes", table, tensors, rounded,
+  dict_of(out, "passthrough_orig_dtypes", table, tensors, rounded_to_f16,
           [&](std::size_t i) { out.pickle.text(name_of_original(tensors[i].restored)); });
   out.pickle.end_dict();
 }

@@ -18,7 +18,7 @@ namespace thimble {
 
 namespace {
 
-constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::string_view kNumpyMagic = "\x93NUMPY";
 constexpr std::string_view kSuffix = ".npy";
 constexpr std::size_t kHeaderMultiple = 64;
 constexpr std::uint64_t kMaxArchiveBytes = std::uint64_t{8} << 30;
@@ -86,8 +86,8 @@ void read_values(std::span<const std::byte> bytes, NamedArray& array) {
 
 NamedArray read_array(std::span<const std::byte> bytes, std::string name, const std::string& what) {
   ByteReader reader(bytes, what);
-  check(reader.left() >= kMagic.size() && reader.text(kMagic.size()) == kMagic, "{} is no array of numpy",
-        what);
+  check(reader.left() >= kNumpyMagic.size() && reader.text(kNumpyMagic.size()) == kNumpyMagic,
+        "{} is no array of numpy", what);
   const auto version = reader.number<std::uint8_t>();
   reader.take(1);
   check(version >= 1 && version <= 3, "{}: version {} of the format is not known", what, version);
@@ -116,10 +116,10 @@ std::string npy_header(const std::vector<std::int64_t>& dims) {
   for (const std::int64_t dim : dims) shape += fmt::format("{}{}", shape.empty() ? "" : ", ", dim);
   if (dims.size() == 1) shape += ",";
   std::string text = fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", shape);
-  const std::size_t before = kMagic.size() + 4;
+  const std::size_t before = kNumpyMagic.size() + 4;
   text.append(kHeaderMultiple - (before + text.size() + 1) % kHeaderMultiple, ' ');
   text += '\n';
-  std::string header(kMagic);
+  std::string header(kNumpyMagic);
   header += std::string("\x01\x00", 2);
   append_number(header, static_cast<std::uint16_t>(text.size()));
   return header + text;

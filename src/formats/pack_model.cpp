@@ -4,16 +4,13 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "formats/artifact.h"
 #include "pack/fit.h"
 
 namespace thimble {
 
 namespace {
-
-std::size_t index_of(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 // What the source says it holds a tensor in; f32 where it does not say.
 DType source_type(const ModelFile& source, const Param& param) {
@@ -23,13 +20,13 @@ DType source_type(const ModelFile& source, const Param& param) {
 }
 
 // The source's tensors as another artifact holds them, and their types from before that.
-struct Source {
+struct PackSource {
   std::vector<DType> types;
   std::vector<PackedTensor> packed;  // empty: not by this rule
 };
 
-Source look_at(const ModelFile& source, const ParamTable& table, const std::string& rule) {
-  Source out;
+PackSource look_at(const ModelFile& source, const ParamTable& table, const std::string& rule) {
+  PackSource out;
   if (source.format != "thimble") {
     for (const Param& param : table.all()) out.types.push_back(source_type(source, param));
     return out;
@@ -154,7 +151,7 @@ PackResult pack_model(const ModelFile& source, const PackRequest& request, const
   report.code_bytes = request.code_bytes;
   report.parameters = table.count();
 
-  const Source from = look_at(source, table, report.rule);
+  const PackSource from = look_at(source, table, report.rule);
   PackedWeights packed = pack_weights(table, source.weights, from.types, options, from.packed);
   const ArtifactHead head = artifact_head(source, packed.tensors, report.rule, options.codec);
   report.predicted_bytes = bytes_beside_groups(head, table) +

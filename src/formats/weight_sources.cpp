@@ -4,16 +4,13 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "base/joined.h"
 #include "formats/problems.h"
 
 namespace thimble {
 
 namespace {
-
-std::size_t index_of(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 std::vector<std::string> problems_of(const TensorFiles& files, std::span<const WeightSource> sources,
                                      const std::function<bool(std::string_view)>& ignore) {

@@ -10,7 +10,7 @@ namespace thimble {
 
 namespace {
 
-constexpr std::size_t kPiece = 1 << 19;  // elements: a megabyte at a time
+constexpr std::size_t kConvertedAtOnce = 1 << 19;  // elements: a megabyte at a time
 constexpr float kLargestHalf = 65504;
 
 void check_fits_half(std::span<const float> values, const Param& param) {
@@ -25,8 +25,8 @@ template <class Half, class Convert>
 SafetensorsWriter::Source converted(std::span<const float> values, Convert convert) {
   return [values, convert](const SafetensorsWriter::Sink& sink) {
     std::vector<Half> piece;
-    for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
-      const auto part = values.subspan(begin, std::min(kPiece, values.size() - begin));
+    for (std::size_t begin = 0; begin < values.size(); begin += kConvertedAtOnce) {
+      const auto part = values.subspan(begin, std::min(kConvertedAtOnce, values.size() - begin));
       piece.resize(part.size());
       std::ranges::transform(part, piece.begin(), convert);
       sink(std::as_bytes(std::span(piece)));

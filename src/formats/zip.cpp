@@ -17,7 +17,7 @@ constexpr std::uint32_t kLocalMagic = 0x04034b50, kCentralMagic = 0x02014b50, kE
 constexpr std::size_t kEndBytes = 22, kLocalBytes = 30;
 constexpr std::uint32_t kZip64 = 0xFFFFFFFF;
 constexpr std::uint16_t kStored = 0, kDeflated = 8, kEncrypted = 1;
-constexpr std::uint16_t kVersion = 20;
+constexpr std::uint16_t kZipVersion = 20;
 constexpr std::uint16_t kFirstOfJanuary1980 = 0x21;  // dates begin there: no time is written
 constexpr std::uint16_t kPaddingField = 0x4246;      // "FB", as torch pads
 
@@ -145,7 +145,7 @@ void ZipWriter::add(const std::string& name, std::span<const std::byte> bytes) {
                       crc_of(bytes)};
   append_number(out_, kLocalMagic);
   for (const std::uint16_t field :
-       {kVersion, std::uint16_t{0}, kStored, std::uint16_t{0}, kFirstOfJanuary1980})
+       {kZipVersion, std::uint16_t{0}, kStored, std::uint16_t{0}, kFirstOfJanuary1980})
     append_number(out_, field);
   for (const std::uint32_t field : {entry.checksum, entry.bytes, entry.bytes}) append_number(out_, field);
   append_number(out_, static_cast<std::uint16_t>(name.size()));
@@ -165,7 +165,7 @@ std::string ZipWriter::finish() && {
   for (const Written& entry : entries_) {
     append_number(out_, kCentralMagic);
     for (const std::uint16_t field :
-         {kVersion, kVersion, std::uint16_t{0}, kStored, std::uint16_t{0}, kFirstOfJanuary1980})
+         {kZipVersion, kZipVersion, std::uint16_t{0}, kStored, std::uint16_t{0}, kFirstOfJanuary1980})
       append_number(out_, field);
     for (const std::uint32_t field : {entry.checksum, entry.bytes, entry.bytes}) append_number(out_, field);
     append_number(out_, static_cast<std::uint16_t>(entry.name.size()));

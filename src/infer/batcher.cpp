@@ -9,7 +9,7 @@ namespace {
 constexpr std::int64_t kBlock = 64;  // prompts are read in blocks that end where this divides the position
 constexpr std::int64_t kWorthWaiting = 64;  // tokens that somebody else is just reading
 
-const BatcherOptions& checked(const BatcherOptions& options) {
+BatcherOptions checked(const BatcherOptions& options) {
   check(options.slots >= 1, "slots must be >= 1, got {}", options.slots);
   check(options.rows_per_step >= 0, "rows_per_step must be >= 0, got {}", options.rows_per_step);
   return options;

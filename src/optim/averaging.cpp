@@ -9,14 +9,14 @@ namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kPerTask = 16384;
+constexpr std::int64_t kAveragedPerTask = 16384;
 
 // average += share (weights - average)
 void move_towards(std::span<float> average, std::span<const float> weights, double share) {
   check(average.size() == weights.size(), "[averaging] {} weights for an average of {}", weights.size(),
         average.size());
   const auto by = static_cast<float>(share);
-  parallel_for(static_cast<std::int64_t>(average.size()), kPerTask,
+  parallel_for(static_cast<std::int64_t>(average.size()), kAveragedPerTask,
                [&](std::int64_t begin, std::int64_t end) {
                  for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i)
                    average[i] += by * (weights[i] - average[i]);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "base/index.h"
 #include "base/parallel.h"
 #include "ops/cpu/gemm.h"
 
@@ -13,10 +14,6 @@ namespace thimble {
 namespace {
 
 constexpr std::int64_t kRowsAtATime = 4096;  // of which sums are f32
-
-std::size_t index_of(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 void to_floats(const Tensor& x, std::span<float> out) {
   parallel_for(x.rows, 64, [&](std::int64_t begin, std::int64_t end) {

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "base/parallel.h"
 #include "pack/gptq.h"
 #include "pack/prune.h"
@@ -17,10 +18,6 @@ namespace thimble {
 namespace {
 
 constexpr std::int64_t kKeptAtEightBits = 65536, kKeptBelow = 8192;  // elements
-
-std::size_t index_of(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 bool is_small(const Param& param, const QuantiseRule& rule) {
   return param.count() <= (rule.bits == 8 ? kKeptAtEightBits : kKeptBelow);

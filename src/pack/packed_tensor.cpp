@@ -6,16 +6,13 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "base/index.h"
 
 namespace thimble {
 
 namespace {
 
 constexpr float kLargestHalf = 65504;
-
-std::size_t index_of(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 float rounded_to(float value, DType dtype) {
   if (dtype == DType::bf16) return to_f32(to_bf16(value));

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kHeaderBytes = 20;
 constexpr std::uint32_t kWidest = 1 << 24;
-constexpr std::size_t kPiece = 1 << 18;
+constexpr std::size_t kCodedPiece = 1 << 18;
 
 constexpr std::size_t kNodes = 264;  // decisions of one magnitude
 constexpr std::size_t kLevels = 64;  // of a running mean
@@ -123,8 +123,8 @@ void code_all(Coder& coder, const RangeLayout& layout, std::span<std::byte> byte
   const auto integers = static_cast<std::size_t>(layout.integers);
   RowModel rows(layout.width);
   ByteModel plain;
-  for (std::size_t begin = 0; begin < bytes.size(); begin += kPiece) {
-    const std::size_t end = std::min(bytes.size(), begin + kPiece);
+  for (std::size_t begin = 0; begin < bytes.size(); begin += kCodedPiece) {
+    const std::size_t end = std::min(bytes.size(), begin + kCodedPiece);
     for (std::size_t i = begin; i < end; ++i)
       bytes[i] = i < integers
                      ? static_cast<std::byte>(rows.code(coder, static_cast<std::int8_t>(bytes[i])))

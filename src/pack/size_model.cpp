@@ -48,7 +48,7 @@ double group_bytes_predicted(const ParamTable& table, const TensorGroup& group,
   return ranged ? kRangeOfEntropy * predicted + kRangeLearning : predicted;
 }
 
-std::span<const float> values_of(const Param& param, std::span<const float> weights) {
+std::span<const float> weights_of(const Param& param, std::span<const float> weights) {
   return weights.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
 }
 
@@ -62,7 +62,7 @@ void solve_some_rows(const Param& param, std::span<const float> weights, const P
   const GptqFactor* factor = rows ? options.gptq->of(param) : nullptr;
   if (!factor) return;
   const auto width = static_cast<std::size_t>(param.cols), count = static_cast<std::size_t>(param.rows);
-  const auto own = values_of(param, weights);
+  const auto own = weights_of(param, weights);
   std::vector<float> left(own.begin(), own.end());
   prune_smallest(left, options.prune);
   std::vector<float> values, scales;
@@ -105,12 +105,12 @@ PackEstimate estimate_packing(const ParamTable& table, std::span<const float> we
   parallel_tasks(static_cast<std::int64_t>(params.size()), [&](std::int64_t task) {
     const auto i = static_cast<std::size_t>(task);
     if (!is_quantised(packed.tensors[i].storage)) return;
-    const auto before = values_of(params[i], weights);
+    const auto before = weights_of(params[i], weights);
     std::vector<float> after(before.size());
     unpack_tensor(params[i], packed.tensors[i], after);
     const PackingError error = packing_error(before, after);
     errors[i] = error.rms * error.rms * static_cast<double>(before.size());
-    for (const float value : before) squares[i] += double{value} * double{value};
+    for (const float value : before) squares[i] += static_cast<double>(value) * static_cast<double>(value);
   });
   double lost = 0, all = 0;
   for (std::size_t i = 0; i < params.size(); ++i) {

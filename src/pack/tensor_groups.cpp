@@ -10,16 +10,13 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "base/index.h"
 
 namespace thimble {
 
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-std::size_t index_of(std::int64_t value) {
-  return static_cast<std::size_t>(value);
-}
 
 // "blocks.3.attn.q_gain" -> "blocks.attn.q_gain"
 std::string group_name(const Param& param) {

@@ -24,7 +24,7 @@ constexpr std::int64_t kMostSamples = 50;  // more are not an error
 constexpr double kTemperature = 0.8;
 constexpr std::int64_t kSeed = 42;
 
-std::string trimmed(std::string_view text) {
+std::string without_blanks(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\r\n\v\f";
   const std::size_t begin = text.find_first_not_of(kBlanks);
   if (begin == std::string_view::npos) return "";
@@ -60,7 +60,8 @@ Conversation read_messages(Fields& fields) {
     const std::string content = *message.string("content");
     if (role != "user" && role != "assistant")
       throw refusal(fmt::format("messages[{}]: unknown role \"{}\"", i, role.substr(0, 40)));
-    if (trimmed(content).empty()) throw refusal(fmt::format("messages[{}]: content must not be empty", i));
+    if (without_blanks(content).empty())
+      throw refusal(fmt::format("messages[{}]: content must not be empty", i));
     message.finish();
     turns.push_back({role == "user" ? ChatRole::user : ChatRole::assistant, content});
   }
@@ -103,7 +104,7 @@ void Service::microgpt_generate(Exchange& exchange) {
     usage.prompt_tokens = event.event.usage.prompt_tokens;
   });
   Json list = Json::array();
-  for (const std::string& text : texts) list.push(trimmed(text));
+  for (const std::string& text : texts) list.push(without_blanks(text));
   metrics_.count_answer(usage);
   exchange.send_json(Json::object().set("samples", list));
   exchange.log.set("completion_tokens", usage.generated_tokens);
@@ -131,7 +132,7 @@ void Service::microgpt_chat(Exchange& exchange) {
   metrics_.count_answer(usage);
   exchange.send_json(Json::object()
                          .set("role", "assistant")
-                         .set("content", trimmed(text))
+                         .set("content", without_blanks(text))
                          .set("tokens_dropped", fitted.tokens_dropped));
   exchange.log.set("prompt_tokens", usage.prompt_tokens).set("completion_tokens", usage.generated_tokens);
 }

@@ -6,7 +6,7 @@ namespace thimble {
 
 namespace {
 
-constexpr std::string_view kSpace = "\xE2\x96\x81";
+constexpr std::string_view kPieceSpace = "\xE2\x96\x81";
 
 bool is_text(TokenType type) {
   return type == TokenType::normal || type == TokenType::user_defined || type == TokenType::byte;
@@ -18,7 +18,7 @@ ByteTable::ByteTable(const Tokenizer& tokenizer, TokenId model_vocab) {
   check(model_vocab >= tokenizer.vocab_size(), "the model has {} tokens, its tokenizer {}", model_vocab,
         tokenizer.vocab_size());
   const bool pieces = tokenizer.kind() == TokenizerKind::sentencepiece;
-  check(!pieces || tokenizer.id_of(kSpace).has_value(),
+  check(!pieces || tokenizer.id_of(kPieceSpace).has_value(),
         Hint{"train the tokenizer again with a space among its required characters"},
         "this SentencePiece model has no token for a lone space, so its bytes cannot be counted");
   const auto size = static_cast<std::size_t>(model_vocab);
@@ -32,7 +32,7 @@ ByteTable::ByteTable(const Tokenizer& tokenizer, TokenId model_vocab) {
     text.clear();
     tokenizer.append_token(id, false, text);
     boundary_[at] = 0;
-    leading_space_[at] = pieces && tokenizer.token_text(id).starts_with(kSpace);
+    leading_space_[at] = pieces && tokenizer.token_text(id).starts_with(kPieceSpace);
     bytes_[at] = static_cast<std::uint32_t>(text.size()) - leading_space_[at];
   }
 }

@@ -11,16 +11,16 @@ namespace thimble {
 namespace {
 
 constexpr std::size_t kReadBytes = 1 << 18;
-constexpr std::size_t kBatchBytes = 4 << 20;
+constexpr std::size_t kEncodedBytes = 4 << 20;
 
 // Copies of texts that wait to be encoded together.
-class Batch {
+class TextBatch {
  public:
   void add(std::string_view text) {
     buffer_ += text;
     ends_.push_back(buffer_.size());
   }
-  bool full() const { return buffer_.size() >= kBatchBytes || ends_.size() >= 1 << 16; }
+  bool full() const { return buffer_.size() >= kEncodedBytes || ends_.size() >= 1 << 16; }
   std::size_t bytes() const { return buffer_.size(); }
 
   std::vector<std::vector<TokenId>> encode(const Tokenizer& tokenizer, EncodeOptions options) {
@@ -63,7 +63,7 @@ void for_each_line(ByteStream& stream, const std::function<void(std::string_view
 
 void encode_lines(const Tokenizer& tokenizer, ByteStream& text, EncodeOptions options,
                   const std::function<void(const std::vector<TokenId>&)>& use, const Interrupt* interrupt) {
-  Batch batch;
+  TextBatch batch;
   auto flush = [&] {
     if (interrupt) interrupt->throw_if_asked();
     for (const std::vector<TokenId>& ids : batch.encode(tokenizer, options)) use(ids);
@@ -105,7 +105,7 @@ TextMeasure measure_text(const Tokenizer& tokenizer, TextSource& source, const P
                          const Interrupt* interrupt) {
   ProgressBar bar(progress, "encoding", "bytes", source.stored_bytes());
   TextMeasure measure;
-  Batch batch;
+  TextBatch batch;
   auto flush = [&] {
     if (interrupt) interrupt->throw_if_asked();
     measure.bytes += batch.bytes();

@@ -24,8 +24,10 @@ constexpr auto kKinds = std::to_array<Kind>({{doings, 4},
 
 const Kind& draw_kind(Teller& t) {
   int at = t.number(0, 15);
-  for (const Kind& kind : kKinds)
-    if ((at -= kind.weight) < 0) return kind;
+  for (const Kind& kind : kKinds) {
+    at -= kind.weight;
+    if (at < 0) return kind;
+  }
   return kKinds.back();
 }
 

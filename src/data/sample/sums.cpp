@@ -7,8 +7,8 @@ namespace thimble::sample {
 
 namespace {
 
-constexpr int kMost = 9;    // of what somebody has at first
-constexpr int kChange = 5;  // and gets or loses
+constexpr int kMostAtFirst = 9;  // of what somebody has at first
+constexpr int kChange = 5;       // and gets or loses
 
 }  // namespace
 
@@ -16,7 +16,7 @@ Scene sums(Teller& t) {
   for (;;) {
     const Person& who = t.pick(kPeople);
     const Good& good = t.pick(kGoods);
-    const int had = t.number(1, kMost), change = t.number(1, kChange);
+    const int had = t.number(1, kMostAtFirst), change = t.number(1, kChange);
     const bool more = had <= change || t.one_in(2);
     if (!t.tell(sum_fact(who, good, had, more ? change : -change))) continue;
     Scene scene;

@@ -25,7 +25,8 @@ class Teller {
   const std::vector<std::string>& told() const { return told_; }  // every fact that was
 
   int number(int least, int most) {
-    return least + static_cast<int>(rng_.below(static_cast<std::uint64_t>(most - least + 1)));
+    const int choices = most - least + 1;
+    return least + static_cast<int>(rng_.below(static_cast<std::uint64_t>(choices)));
   }
   bool one_in(std::uint64_t times) { return rng_.below(times) == 0; }
   template <class List>
