@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <deque>
+#include <optional>
 
 #include "cli/console.h"
 #include "cli/line_history.h"
@@ -150,11 +151,11 @@ TEST(LineHistory, IsNoReasonToComplain) {
 TEST(LineHistory, LiesWhereStateBelongs) {
   const auto with = [](const char* state, const char* home) {
     const char* old_home = std::getenv("HOME");
-    const std::string kept = old_home ? old_home : "";
+    const std::optional<std::string> kept = old_home ? std::optional<std::string>(old_home) : std::nullopt;
     state ? setenv("XDG_STATE_HOME", state, 1) : unsetenv("XDG_STATE_HOME");
     setenv("HOME", home, 1);
     const auto folder = state_folder();
-    setenv("HOME", kept.c_str(), 1);
+    kept ? setenv("HOME", kept->c_str(), 1) : unsetenv("HOME");
     unsetenv("XDG_STATE_HOME");
     return folder.string();
   };

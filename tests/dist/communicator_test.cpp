@@ -159,7 +159,7 @@ TEST(WatchdogOfRanks, NamesWhoWaitsForWhomAndInWhat) {
     ranks->barrier("a barrier");
   }).detach();
   std::unique_lock lock(box->mutex);
-  ASSERT_TRUE(box->changed.wait_for(lock, std::chrono::seconds(20), [&] { return !box->aborted.empty(); }));
+  ASSERT_TRUE(box->changed.wait_for(lock, std::chrono::seconds(200), [&] { return !box->aborted.empty(); }));
   EXPECT_EQ(box->aborted[0].substr(0, box->aborted[0].find('\n')),
             "error: rank 0 waited 1 s for rank 1 in 'a barrier'");
 }

@@ -164,7 +164,7 @@ TEST_F(EvalCommand, CtrlCStopsIt) {
   const std::string data = folder_.write("long.txt", text).string();
   const RunResult result = run_binary({.arguments = {"eval", path("run"), "--data", data, "--stride", "1"},
                                        .signal = SIGINT,
-                                       .signal_after_seconds = 1.5});
+                                       .signal_after_seconds = 0.5});
   EXPECT_EQ(result.exit_code, 130) << result;
 }
 

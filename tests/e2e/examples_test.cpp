@@ -27,7 +27,7 @@ RunResult run_example(const Example& example, const TempFolder& folder) {
       {.arguments = arguments,
        .folder = folder.path(),
        .environment = {{"THIMBLE", binary_path().string()}, {"OUT", "out"}, {"OMP_WAIT_POLICY", "passive"}},
-       .timeout_seconds = 200});
+       .timeout_seconds = 600});
 }
 
 class Examples : public testing::TestWithParam<Example> {};

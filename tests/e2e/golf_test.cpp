@@ -55,6 +55,12 @@ class Golf : public testing::Test {
     return values;
   }
 
+  bool has_made_a_step() const {
+    const std::filesystem::path metrics = folder_ / "logs/mlx_smoke/metrics.jsonl";
+    return std::filesystem::exists(metrics) &&
+           folder_.read("logs/mlx_smoke/metrics.jsonl").find("\"event\":\"step\"") != std::string::npos;
+  }
+
   std::map<std::string, std::string> environment_;
   TempFolder folder_;
 };
@@ -192,7 +198,7 @@ TEST_F(Golf, InterruptedItSavesAndExportsNothing) {
                                        .folder = folder_.path(),
                                        .environment = environment_,
                                        .signal = SIGINT,
-                                       .signal_after_seconds = 1});
+                                       .signal_when = [&] { return has_made_a_step(); }});
   EXPECT_EQ(result.exit_code, 130) << result;
   EXPECT_NE(result.err.find("thimble train --resume logs/mlx_smoke"), std::string::npos) << result;
   EXPECT_TRUE(std::filesystem::exists(folder_ / "logs/mlx_smoke/last.safetensors"));

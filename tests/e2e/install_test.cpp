@@ -16,7 +16,7 @@ fs::path build_folder() {
 }
 
 RunResult run(const std::string& program, std::vector<std::string> arguments, const fs::path& folder = {},
-              double timeout_seconds = 240) {
+              double timeout_seconds = 600) {
   arguments.insert(arguments.begin(), program);
   return run_program("/usr/bin/env",
                      {.arguments = arguments, .folder = folder, .timeout_seconds = timeout_seconds});

@@ -1,6 +1,4 @@
-// The MiB of `train --dry-run` beside what the system counts at the peak of a run (VmHWM).
-#include <sstream>
-
+// The MiB of `train --dry-run` beside what the system counts at the peak of a run.
 #include "base/json.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
@@ -36,24 +34,15 @@ class Memory : public testing::Test {
     return parse_json(run.out, "stdout").at("memory_bytes").at("total").as_double() / (1 << 20);
   }
 
-  // The high-water mark only grows: the last one seen is the peak.
   double measured_mebibytes(const Words& settings) {
-    constexpr char kWatch[] =
-        "\"$@\" >&2 & pid=$!; while grep VmHWM /proc/$pid/status 2>/dev/null; do sleep 0.02; done; wait $pid";
     const std::string run_folder = (folder_ / std::to_string(++runs_)).string();
-    const Words words = with({"-c", kWatch, "watch", binary_path().string(), "train", "--data",
-                              text_.string(), "--tokenizer", "bytes", "-o", run_folder, "-q"},
-                             settings);
-    const RunResult run = run_program(
-        "/bin/bash",
-        {.arguments = words, .environment = {{"OMP_WAIT_POLICY", "passive"}}, .timeout_seconds = 600});
+    const RunResult run = run_binary(
+        {.arguments = with(
+             {"train", "--data", text_.string(), "--tokenizer", "bytes", "-o", run_folder, "-q"}, settings),
+         .environment = {{"OMP_WAIT_POLICY", "passive"}},
+         .timeout_seconds = 600});
     EXPECT_EQ(run.exit_code, 0) << run;
-    double kibibytes = 0;
-    std::istringstream lines(run.out);
-    for (std::string line; std::getline(lines, line);)
-      if (line.starts_with("VmHWM:")) kibibytes = std::stod(line.substr(6));
-    EXPECT_GT(kibibytes, 0) << run;
-    return kibibytes / 1024;
+    return static_cast<double>(run.peak_bytes) / (1 << 20);
   }
 
   // Measured mebibytes.

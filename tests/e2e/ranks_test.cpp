@@ -185,7 +185,7 @@ TEST_F(Ranks, WithoutThePluginOneMessageSaysWhatIsMissing) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 
-bool wait_until(const std::function<bool()>& condition, double seconds = 60) {
+bool wait_until(const std::function<bool()>& condition, double seconds = 200) {
   for (double waited = 0; waited < seconds; waited += 0.005) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -214,14 +214,14 @@ class KilledRanks : public Ranks {
     expect_done(2, tiny("straight", more));
     std::mt19937 random(seed);
     int hits = 0;
-    for (int i = 0; i < times; ++i) {
+    for (int i = 0; i < 5 * times && hits < times; ++i) {
       const std::string run = fmt::format("killed{}", i);
       const int rank = static_cast<int>(random() % 2);
       const std::size_t lines = 1 + random() % 45;
       RunResult killed;
       {
         std::thread intruder([&] { signal_rank(run, rank, SIGKILL, lines); });
-        killed = on(2, tiny(run, more), {.timeout_seconds = 120});
+        killed = on(2, tiny(run, more), {.timeout_seconds = 240});
         intruder.join();
       }
       EXPECT_FALSE(killed.timed_out) << killed;
@@ -235,12 +235,12 @@ class KilledRanks : public Ranks {
       }
       EXPECT_EQ(last("straight"), last(run)) << "rank " << rank << " at line " << lines;
     }
-    EXPECT_GT(hits, 0) << "no rank was killed in time";
+    EXPECT_EQ(hits, times) << "too few ranks were killed in time";
   }
 };
 
-TEST_F(KilledRanks, FiveTimesAnywhereTheRunGoesOnExactly) {
-  kill_and_resume(5, 1);
+TEST_F(KilledRanks, ThreeTimesAnywhereTheRunGoesOnExactly) {
+  kill_and_resume(3, 1);
 }
 
 TEST_F(KilledRanks, FullTierTwentyTimesAnywhereTheRunGoesOnExactly) {
@@ -253,7 +253,7 @@ TEST_F(KilledRanks, ARankThatHangsIsNamedByTheWatchdog) {
   {
     std::thread intruder([&] { signal_rank("run", 1, SIGSTOP, 30); });
     run = on(2, tiny("run", {"--steps", "100000", "--set", "checkpoint_every=20", "--rank-timeout", "10"}),
-             {.timeout_seconds = 100});
+             {.timeout_seconds = 240});
     intruder.join();
   }
   expect_one_error(run, "rank 0 waited 10 s for rank 1 in '");
@@ -266,7 +266,7 @@ TEST_F(KilledRanks, AnInterruptOfOneRankStopsAllAtTheSameStepAndSaves) {
   RunResult run;
   {
     std::thread intruder([&] { signal_rank("run", 1, SIGTERM, 5); });
-    run = on(2, tiny("run", {"--steps", "100000"}), {.timeout_seconds = 100});
+    run = on(2, tiny("run", {"--steps", "100000"}), {.timeout_seconds = 240});
     intruder.join();
   }
   EXPECT_EQ(run.exit_code, 130) << run;
@@ -286,7 +286,7 @@ TEST_F(Ranks, WhatFailsOnTheFirstRankInTheMidstEndsAll) {
     });
   });
   const RunResult run =
-      on(2, tiny("run", {"--steps", "100000", "--set", "checkpoint_every=5"}), {.timeout_seconds = 100});
+      on(2, tiny("run", {"--steps", "100000", "--set", "checkpoint_every=5"}), {.timeout_seconds = 240});
   intruder.join();
   EXPECT_NE(run.exit_code, 0) << run;
   EXPECT_FALSE(run.timed_out) << run;
@@ -308,7 +308,7 @@ TEST_F(Ranks, TwoHostsLearnWhatTwoProcessesDo) {
     return run_program("/bin/bash",
                        {.arguments = words,
                         .environment = {{"OMP_NUM_THREADS", "1"}, {"OMP_WAIT_POLICY", "passive"}},
-                        .timeout_seconds = 120});
+                        .timeout_seconds = 240});
   };
   if (const RunResult probe = run_program("/bin/bash", {.arguments = {"-c", kNamespaceProbe}});
       probe.exit_code != 0)

@@ -7,7 +7,7 @@ namespace thimble {
 namespace {
 
 RunResult run_in(const TempFolder& folder, std::vector<std::string> arguments) {
-  return run_binary({.arguments = std::move(arguments), .folder = folder.path(), .timeout_seconds = 120});
+  return run_binary({.arguments = std::move(arguments), .folder = folder.path()});
 }
 
 Json json_of(const RunResult& run) {

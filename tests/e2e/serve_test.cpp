@@ -1,6 +1,7 @@
 // `thimble serve`, started and stopped as an operator does it.
 #include <csignal>
 #include <fstream>
+#include <memory>
 #include <sstream>
 #include <thread>
 
@@ -64,7 +65,7 @@ class ServeCommand : public testing::Test {
 
   // "listening on http://127.0.0.1:PORT"
   static int printed_port(const std::filesystem::path& out) {
-    for (int i = 0; i < 3000; ++i) {
+    for (int i = 0; i < 20000; ++i) {
       std::ifstream file(out);
       std::stringstream text;
       text << file.rdbuf();
@@ -97,16 +98,17 @@ TEST_F(ServeCommand, AnswersAndEndsWithZeroOnSigterm) {
 }
 
 TEST_F(ServeCommand, DrainsOnCtrlC) {
-  std::thread client;
+  std::unique_ptr<HttpClient> client;
+  std::thread reader;
   HttpAnswer answer;
-  const RunResult run = serve({}, SIGINT, [&](int port) {
-    client = std::thread([&answer, port] {
-      answer = post(port, "/v1/completions",
-                    R"({"prompt":"a","max_tokens":500,"ignore_eos":true,"n":64,"stream":true})");
-    });
-    usleep(20000);
+  const RunResult run = serve({"--drain-timeout", "200"}, SIGINT, [&](int port) {
+    client = std::make_unique<HttpClient>(port);
+    client->send(http_text("POST", "/v1/completions",
+                           R"({"prompt":"a","max_tokens":500,"ignore_eos":true,"n":24,"stream":true})"));
+    EXPECT_TRUE(client->wait_for("data: "));
+    reader = std::thread([&] { answer = client->read_answer(); });
   });
-  client.join();
+  if (reader.joinable()) reader.join();
   EXPECT_EQ(run.exit_code, 0) << run;
   EXPECT_TRUE(answer.whole);
   EXPECT_EQ(events_of(answer.body).back(), "[DONE]");

@@ -138,7 +138,7 @@ TEST(TokenizerTrain, CtrlCStopsAndLeavesNothing) {
   const RunResult stopped = run_binary({.arguments = {"tokenizer", "train", file, "--vocab-size", "200000",
                                                       "-o", (folder / "t.json").string()},
                                         .signal = SIGINT,
-                                        .signal_after_seconds = 0.6});
+                                        .signal_after_seconds = 0.3});
   EXPECT_EQ(stopped.exit_code, 130) << stopped;
   EXPECT_EQ(folder.files(), (std::vector<std::string>{"big.txt"}));
 }

@@ -186,15 +186,17 @@ class KilledTrainCommand : public TrainCommand {
     const auto expect_same = [&] {
       EXPECT_EQ(folder_.read("straight/last.safetensors"), folder_.read("killed/last.safetensors"));
     };
-    int kills = 0;  // that met a run with a checkpoint
-    for (int attempt = 0; attempt < 20 * wanted && kills < wanted; ++attempt) {
+    int kills = 0;         // that met a run with a checkpoint
+    double window = 0.15;  // seconds in which it is killed
+    for (int attempt = 0; attempt < 40 * wanted && kills < wanted; ++attempt) {
       RunOptions options;
       options.signal = SIGKILL;
-      // Later and later: on a slow machine, too, some run must come as far as a checkpoint.
-      options.signal_after_seconds = (0.02 + 0.15 * random.uniform_double()) * (1 + attempt / (2 * wanted));
+      options.signal_after_seconds = 0.02 + window * random.uniform_double();
       const bool resumable = has_checkpoint();
       const RunResult result = run(resumable ? resume : tiny("killed", often), options);
       kills += resumable && result.signal == SIGKILL;
+      // On a busy machine, too, some run must come as far as a checkpoint, and none far beyond.
+      window *= result.signal != SIGKILL ? 0.8 : resumable ? 1 : 1.2;
       if (result.signal == SIGKILL) continue;
       // It came to its end (perhaps the last kill fell behind the last checkpoint): once more from the start.
       ASSERT_TRUE(result.exit_code == 0 || result.err.find("is complete") != std::string::npos) << result;
@@ -233,10 +235,15 @@ TEST_F(TrainCommand, Usr1SavesAndGoesOn) {
   RunOptions options;
   options.signal = SIGUSR1;
   options.signal_after_text = "tokens per parameter";
-  const RunResult result = run(tiny("run", {"--steps", "100", "--val-every", "0"}), options);
-  EXPECT_EQ(result.exit_code, 0) << result.err;
   int saved = 0;
-  for (const std::string& file : folder_.files()) saved += file.find("step-") != std::string::npos;
+  for (int steps = 100; saved < 2 && steps <= 100'000;
+       steps *= 10) {  // else it was done before it heard of it
+    const std::string name = fmt::format("run{}", steps);
+    const RunResult result = run(tiny(name, {"--steps", std::to_string(steps), "--val-every", "0"}), options);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    saved = 0;
+    for (const std::string& file : folder_.files()) saved += file.starts_with(name + "/checkpoints/step-");
+  }
   EXPECT_EQ(saved, 2) << "one on the way, one at the end";
 }
 

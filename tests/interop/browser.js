@@ -15,7 +15,7 @@ export const launch = () => chromium.launch({ executablePath: executable, args: 
 export async function with_page(browser, url, { expected = /^$/, prepare = () => {}, ...options }, use) {
   const context = await browser.newContext({ viewport: { width: 1100, height: 720 }, ...options });
   const page = await context.newPage();
-  page.setDefaultTimeout(10_000);
+  page.setDefaultTimeout(60_000);
   const problems = [];
   page.on('console', (message) => {
     if (message.type() === 'error' && !expected.test(message.text())) problems.push(message.text());

@@ -15,7 +15,7 @@ after(() => rmSync(folder, { recursive: true }));
 test('the llama.cpp example: the same greedy words from both', { skip: llama_missing }, async () => {
   const script = fileURLToPath(new URL('../../examples/llama_cpp.sh', import.meta.url));
   const run = spawnSync(script, ['--small'], {
-    encoding: 'utf8', timeout: 120_000, env: { ...process.env, THIMBLE: binary, OUT: folder },
+    encoding: 'utf8', timeout: 600_000, env: { ...process.env, THIMBLE: binary, OUT: folder },
   });
   assert.equal(run.status, 0, run.stdout + run.stderr);
 

@@ -13,7 +13,7 @@ import { faint_texts, launch, no_browser, overflow, photograph, with_page } from
 import { eventually, remove, temporary_folder } from './server.js';
 import { binary, thimble } from './thimble.js';
 
-const folder = temporary_folder(), children = [], needs_browser = { skip: no_browser, timeout: 120_000 };
+const folder = temporary_folder(), children = [], needs_browser = { skip: no_browser, timeout: 600_000 };
 const hostile = '</p></section><script>document.title = "mine"</script><img src=x onerror="document.title=1"><b>bold</b>';
 let browser;
 
@@ -117,7 +117,7 @@ test('a hostile model under a hostile name: nothing of it runs, live or in the r
   };
   await with_page(browser, run.url, {}, async (page) => {
     await eventually('it says what it learned', async () =>
-      (await page.locator('.said').allTextContents()).some((text) => text.includes('<script>') && text.includes('<img')), 60);
+      (await page.locator('.said').allTextContents()).some((text) => text.includes('<script>') && text.includes('<img')));
     await clean(page, 'training');
     run.child.kill('SIGINT');
     await page.getByText('training ended').waitFor();
@@ -203,7 +203,7 @@ async function train_with_dashboard(run, ...more) {
   const ended = new Promise((resolve) => child.once('exit', (code, signal) => resolve(code ?? signal)));
   let said = '';
   for (const stream of [child.stdout, child.stderr]) stream.on('data', (data) => { said += data; });
-  await eventually('an address', () => /http:\/\/127\.0\.0\.1:\d+/.test(said), 20);
+  await eventually('an address', () => /http:\/\/127\.0\.0\.1:\d+/.test(said));
   return { url: said.match(/http:\/\/127\.0\.0\.1:\d+/)[0], child, ended, said: () => said };
 }
 
@@ -211,13 +211,13 @@ test('the dashboard follows a run to its end', needs_browser, async () => {
   const run = await train_with_dashboard('live', '--steps', '100000', '--set', 'val_every=50');
   const tile = (page, name) => page.locator('.tiles div').filter({ has: page.getByText(name, { exact: true }) }).locator('dd').textContent();
   const step = async (page) => Number((await tile(page, 'steps')).replaceAll(',', ''));
-  const started = (page) => page.locator('.said').first().waitFor({ timeout: 30_000 });
+  const started = (page) => page.locator('.said').first().waitFor({ timeout: 120_000 });
   await look_at(run.url, 'dashboard', started);
   await with_page(browser, run.url, {}, async (page) => {
     await started(page);
     await page.evaluate(() => { window.same_page = true; });
     const first = await step(page);
-    await eventually('more steps', async () => (await step(page)) > first, 20);
+    await eventually('more steps', async () => (await step(page)) > first);
     assert.equal(await page.textContent('.status'), 'training');
     run.child.kill('SIGINT');
     await page.getByText('training ended').waitFor();

@@ -22,7 +22,7 @@ function written_file() {
   const out = mkdtempSync(join(tmpdir(), 'thimble-interop-'));
   try {
     const run = spawnSync(writer, ['--gtest_filter=SafetensorsInterop.*'],
-      { encoding: 'utf8', timeout: 60_000, env: { ...process.env, THIMBLE_INTEROP_FOLDER: out } });
+      { encoding: 'utf8', timeout: 300_000, env: { ...process.env, THIMBLE_INTEROP_FOLDER: out } });
     if (run.error) throw run.error;
     assert.equal(run.status, 0, run.stdout + run.stderr);
     return new Uint8Array(readFileSync(join(out, 'interop.safetensors')));

@@ -1,7 +1,7 @@
 // `thimble serve` for a test: small models, a server on a free port, its end.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
-import { mkdtempSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { binary, thimble } from './thimble.js';
@@ -56,6 +56,14 @@ export async function serve(model, ...options) {
   return { url, stop, pid: child.pid, log: () => said };
 }
 
+// How many connections hold a request that the server has not read yet.
+export function unread_requests({ url }) {
+  const port = Number(new URL(url).port).toString(16).toUpperCase().padStart(4, '0');
+  const sockets = readFileSync('/proc/net/tcp', 'utf8').split('\n').map((line) => line.trim().split(/\s+/));
+  return sockets.filter(([, local, , state, queues]) =>
+    local?.endsWith(`:${port}`) && state === '01' && parseInt(queues.split(':')[1], 16) > 0).length;
+}
+
 // A gauge or counter of /metrics, its labels summed up.
 export async function metric(url, name) {
   const lines = (await (await fetch(`${url}/metrics`)).text()).split('\n');
@@ -65,8 +73,8 @@ export async function metric(url, name) {
   return values.reduce((sum, value) => sum + value, 0);
 }
 
-// Asks again until it is true: what a server does next takes a moment.
-export async function eventually(what, is_true, seconds = 5) {
+// Asks again until it is true: what a server does next takes a moment, and longer on a busy machine.
+export async function eventually(what, is_true, seconds = 120) {
   const deadline = Date.now() + 1000 * seconds;
   while (!(await is_true())) {
     assert.ok(Date.now() < deadline, `not within ${seconds} s: ${what}`);

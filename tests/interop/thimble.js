@@ -6,7 +6,7 @@ export const binary = process.env.THIMBLE_BINARY
   ?? fileURLToPath(new URL('../../build/release/bin/thimble', import.meta.url));
 
 export function thimble(...words) {
-  const run = spawnSync(binary, words, { encoding: 'utf8', timeout: 60_000 });
+  const run = spawnSync(binary, words, { encoding: 'utf8', timeout: 300_000 });
   if (run.error) throw run.error;
   return { exit_code: run.status, stdout: run.stdout, stderr: run.stderr };
 }

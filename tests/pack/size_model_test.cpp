@@ -9,7 +9,7 @@ namespace thimble {
 namespace {
 
 struct Weights {
-  ParamTable table{small_config("golf", {"dim=256", "mlp_hidden=512", "layers=4"})};
+  ParamTable table{small_config("golf", {"dim=256", "mlp_hidden=512", "layers=2"})};
   std::vector<float> block = random_weights(table);
   std::vector<DType> types = std::vector<DType>(table.all().size(), DType::f32);
 };

@@ -8,11 +8,9 @@
 namespace thimble {
 namespace {
 
-ServerOptions impatient() {
+ServerOptions with_limits(const HttpLimits& limits) {
   ServerOptions options;
-  options.http.limits.head_seconds = 0.3;
-  options.http.limits.body_seconds = 0.3;
-  options.http.limits.idle_seconds = 0.5;
+  options.http.limits = limits;
   return options;
 }
 
@@ -20,7 +18,7 @@ ServerOptions impatient() {
 HttpAnswer drip(int port, std::string_view start, std::string_view drop) {
   HttpClient client(port, 0.02);
   client.send(start);
-  const double end = seconds_now() + 5;
+  const double end = seconds_now() + kClientSeconds;
   HttpAnswer answer;
   while (answer.status == 0 && seconds_now() < end) {
     client.send(drop);
@@ -30,40 +28,42 @@ HttpAnswer drip(int port, std::string_view start, std::string_view drop) {
 }
 
 TEST(SlowClients, AreToldToHurryByADeadlineForTheWhole) {
-  TestServer server({.server = impatient()});
-  const double start = seconds_now();
+  TestServer server({.server = with_limits({.head_seconds = 0.3, .body_seconds = 0.3})});
   EXPECT_EQ(drip(server.port(), "GET /health HTTP/1.1\r\nHost: x\r\nA: ", "a").status, 408);
   EXPECT_EQ(
       drip(server.port(), "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", " ").status,
       408);
-  EXPECT_LT(seconds_now() - start, 3);
 }
 
 TEST(SlowClients, DoNotKeepOthersWaiting) {
-  TestServer server({.server = impatient()});
+  TestServer server({.server = with_limits({.head_seconds = 10 * kClientSeconds})});
   std::vector<std::unique_ptr<HttpClient>> slow;
   for (int i = 0; i < 100; ++i) {
     slow.push_back(std::make_unique<HttpClient>(server.port()));
     slow.back()->send("POST /v1/completions HTTP/1.1\r\n");
   }
   EXPECT_EQ(server.complete(R"({"prompt":"hi","max_tokens":2})").status, 200);
-  for (auto& client : slow) EXPECT_EQ(client->read_answer().status, 408);
+  for (auto& client : slow) {
+    client->send("\r\n");
+    EXPECT_EQ(client->read_answer().status, 400) << "a request without a host";
+  }
 }
 
 TEST(SlowClients, AreLeftWhenTheySayNothing) {
-  TestServer server({.server = impatient()});
-  HttpClient silent(server.port());
-  EXPECT_EQ(silent.read_answer().status, 0);  // closed, without a word
-  HttpClient idle(server.port());
-  idle.send(http_text("GET", "/health", ""));
-  EXPECT_EQ(idle.read_answer().status, 200);
-  const double start = seconds_now();
-  EXPECT_EQ(idle.read_answer().status, 0);
-  EXPECT_LT(seconds_now() - start, 5);
+  TestServer server({.server = with_limits({.idle_seconds = 0.3})});
+  EXPECT_TRUE(HttpClient(server.port()).ends_here());
+  bool answered = false;  // a busy machine may be too late for the first
+  for (int attempt = 0; attempt < 20 && !answered; ++attempt) {
+    HttpClient idle(server.port());
+    idle.send(http_text("GET", "/health", ""));
+    answered = idle.read_answer().status == 200;
+    EXPECT_TRUE(!answered || idle.ends_here());
+  }
+  EXPECT_TRUE(answered);
 }
 
 TEST(HalfClosedSockets, GetAnAnswerNonetheless) {
-  TestServer server;
+  TestServer server({.runs = false});
   HttpClient whole(server.port());
   whole.send(http_text("GET", "/health", ""));
   whole.half_close();
@@ -81,7 +81,7 @@ TEST(HalfClosedSockets, GetAnAnswerNonetheless) {
 
   // Nobody waits for an answer that is yet to be made; who still listens hears so.
   HttpClient asks(server.port());
-  asks.send(http_text("POST", "/v1/completions", R"({"prompt":"hi","max_tokens":200,"ignore_eos":true})"));
+  asks.send(http_text("POST", "/v1/completions", R"({"prompt":"hi"})"));
   asks.half_close();
   const HttpAnswer answer = asks.read_answer();
   EXPECT_EQ(answer.status, 499) << answer;
@@ -96,7 +96,7 @@ TEST(Connections, CarryManyRequestsAlsoSentAtOnce) {
   EXPECT_EQ(client.read_answer().json().at("tokens").size(), 2u);
   EXPECT_EQ(client.read_answer().status, 404);
   EXPECT_EQ(client.read_answer().status, 200);
-  EXPECT_EQ(client.read_answer().status, 0);
+  EXPECT_TRUE(client.ends_here());
 }
 
 TEST(Connections, TakeChunkedBodiesAndExpectations) {
@@ -119,7 +119,7 @@ TEST(Connections, OfOldHttpEndWithTheirAnswer) {
   HttpClient client(server.port());
   client.send("GET /health HTTP/1.0\r\n\r\n");
   EXPECT_EQ(client.read_answer().status, 200);
-  EXPECT_EQ(client.read_answer().status, 0);
+  EXPECT_TRUE(client.ends_here());
 
   const std::string body = R"({"prompt":"hi","max_tokens":3,"stream":true})";
   HttpClient stream(server.port());
@@ -129,10 +129,11 @@ TEST(Connections, OfOldHttpEndWithTheirAnswer) {
   EXPECT_EQ(stream.buffer().find("Transfer-Encoding"), std::string::npos);
 }
 
-TEST(Connections, OfClientsThatTakeNothingAreGivenUp) {
+// The seconds until a server gives up a client that is sent 64 MiB and may `sip` of them; 0: it does not.
+double seconds_until_given_up(const HttpLimits& limits, const std::function<void(HttpClient&)>& sip) {
   std::atomic<double> seconds = 0;
   HttpServer server(
-      {.limits = {.write_seconds = 0.3}},
+      {.limits = limits},
       [&](const HttpRequest&, HttpReply& reply) {
         const double start = seconds_now();
         reply.send({.body = std::string(64 << 20, 'x')});
@@ -143,31 +144,25 @@ TEST(Connections, OfClientsThatTakeNothingAreGivenUp) {
   server.start();
   HttpClient client(server.port());
   client.send(http_text("GET", "/", ""));
-  for (int i = 0; i < 6000 && seconds == 0; ++i) usleep(10000);  // sanitizers take their time
-  EXPECT_GE(seconds, 0.3);
+  wait_until([&] {
+    sip(client);
+    return seconds > 0;
+  });
+  return seconds;
 }
 
-// Who sips keeps the connection alive forever, unless the deadline is for the whole.
+TEST(Connections, OfClientsThatTakeNothingAreGivenUp) {
+  EXPECT_GE(seconds_until_given_up({.write_seconds = 0.3}, [](HttpClient&) {}), 0.3);
+}
+
+// Who sips keeps the connection alive forever, unless the deadline is for the whole: at most 64 KiB at a time, never
+// still for long, and seconds for all of it.
 TEST(Connections, OfClientsThatSipAreGivenUpToo) {
-  std::atomic<double> seconds = 0;
-  HttpServer server(
-      {.limits = {.write_seconds = 1.5, .write_bytes_per_second = 1e9}},
-      [&](const HttpRequest&, HttpReply& reply) {
-        const double start = seconds_now();
-        reply.send({.body = std::string(64 << 20, 'x')});
-        EXPECT_TRUE(reply.gone());
-        seconds = seconds_now() - start;
-      },
-      [](const HttpProblem&, const HttpRequest&, HttpReply&) {});
-  server.start();
-  HttpClient client(server.port());
-  client.send(http_text("GET", "/", ""));
-  const double end = seconds_now() + 20;
-  while (seconds == 0 && seconds_now() < end) {
-    client.receive(seconds_now() + 0.01);  // at most 64 KiB: never still for long, and seconds for all of it
+  const auto sip = [](HttpClient& client) {
+    client.receive(seconds_now() + 0.01);
     usleep(3000);
-  }
-  EXPECT_GE(seconds, 1.5);
+  };
+  EXPECT_GE(seconds_until_given_up({.write_seconds = 0.5, .write_bytes_per_second = 1e9}, sip), 0.5);
 }
 
 TEST(Connections, BeyondTheLimitAreTold503) {
@@ -184,8 +179,7 @@ TEST(Connections, BeyondTheLimitAreTold503) {
   EXPECT_EQ(refused.status, 503) << refused;
   EXPECT_TRUE(refused.has_header("Retry-After: 1"));
   clients.clear();
-  for (int i = 0; i < 100 && get(server.port(), "/health").status != 200; ++i) usleep(10000);
-  EXPECT_EQ(get(server.port(), "/health").status, 200);
+  EXPECT_TRUE(wait_until([&] { return get(server.port(), "/health").status == 200; }));
 }
 
 }  // namespace

@@ -21,6 +21,9 @@
 
 namespace thimble {
 
+// Nobody waits as long unless something is wrong, or the machine is busy with others.
+inline constexpr double kClientSeconds = 120;
+
 struct HttpAnswer {
   int status = 0;  // 0: none came
   std::string head = {};
@@ -44,7 +47,7 @@ inline std::ostream& operator<<(std::ostream& out, const HttpAnswer& answer) {
 class HttpClient {
  public:
   // `receive_bytes`: that the system keeps for it unread; 0: as many as it likes.
-  explicit HttpClient(int port, double timeout_seconds = 20, int receive_bytes = 0)
+  explicit HttpClient(int port, double timeout_seconds = kClientSeconds, int receive_bytes = 0)
       : timeout_(timeout_seconds) {
     socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (receive_bytes > 0) setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
@@ -92,6 +95,14 @@ class HttpClient {
     while (buffer_.find(text) == std::string::npos)
       if (!receive(deadline)) return false;
     return true;
+  }
+
+  // Not a word more, and then the connection's end, in time.
+  bool ends_here() {
+    const double deadline = seconds_now() + timeout_;
+    const std::size_t before = buffer_.size();
+    while (receive(deadline)) continue;
+    return buffer_.size() == before && seconds_now() < deadline;
   }
 
   HttpAnswer read_answer() {

@@ -47,7 +47,7 @@ LoadResult stream_to_many(int clients, double seconds, double warm_up) {
   std::vector<std::thread> threads;
   for (int i = 0; i < clients; ++i)
     threads.emplace_back([&, i] {
-      HttpClient connection(server.port(), 60);
+      HttpClient connection(server.port());
       do {
         const HttpAnswer answer = put_question(connection, i, true);
         const bool right = answer.whole && answer.body.ends_with("data: [DONE]\n\n") &&
@@ -63,7 +63,7 @@ LoadResult stream_to_many(int clients, double seconds, double warm_up) {
 }
 
 TEST(Load, SixtyFourStreamsEachGetTheAnswerTheyGetAlone) {
-  const LoadResult result = stream_to_many(64, 3, 1);
+  const LoadResult result = stream_to_many(64, 2, 0);
   EXPECT_EQ(result.wrong, 0);
   EXPECT_GE(result.answers, 64);
 }
@@ -88,7 +88,7 @@ TEST(Load, BeyondSlotsAndQueueIsTold503AndNobodyHangs) {
   };
   for (int i = 0; i < 200; ++i)
     threads.emplace_back([&, i] {
-      HttpClient connection(server.port(), 60);
+      HttpClient connection(server.port());
       const HttpAnswer answer = put_question(connection, i, i % 3 == 0);
       if (answer.status == 503) {
         EXPECT_TRUE(answer.has_header("Retry-After: 1")) << answer;
@@ -97,7 +97,7 @@ TEST(Load, BeyondSlotsAndQueueIsTold503AndNobodyHangs) {
       const std::lock_guard lock(mutex);
       ++statuses[answer.status];
     });
-  for (int i = 0; i < 1000 && told(503) < 128; ++i) usleep(10000);
+  EXPECT_TRUE(wait_until([&] { return told(503) >= 128; }));
   EXPECT_EQ(told(503), 128);
   EXPECT_EQ(told(200), 0);
   EXPECT_EQ(get(server.port(), "/health").status, 200);
@@ -107,13 +107,14 @@ TEST(Load, BeyondSlotsAndQueueIsTold503AndNobodyHangs) {
   EXPECT_EQ(told(503), 128);
 }
 
+// So many steps that whoever looks away for a second has not missed the end.
+constexpr std::int64_t kLongContext = 16384, kLongSteps = 16000;
 constexpr const char* kLong =
-    R"({"prompt":"a","max_tokens":4000,"ignore_eos":true,"temperature":0,"stream":)";
+    R"({"prompt":"a","max_tokens":16000,"ignore_eos":true,"temperature":0,"stream":)";
 
 // Waits until nothing is computed any more; says how many steps it took.
 std::int64_t steps_until_idle(const TestServer& server) {
-  for (int i = 0; i < 1000 && !server.server().engine().idle(); ++i) usleep(10000);
-  EXPECT_TRUE(server.server().engine().idle());
+  EXPECT_TRUE(wait_until([&] { return server.server().engine().idle(); }));
   return server.server().engine().stats().steps;
 }
 
@@ -122,28 +123,28 @@ TEST(Disconnects, FreeTheSlotAtOnce) {
     SCOPED_TRACE(stream);
     ServerOptions options;
     options.engine = {.slots = 1, .queue = 4};
-    TestServer server({.server = options, .context = 4096});
+    TestServer server({.server = options, .context = kLongContext});
     {
       HttpClient client(server.port());
       client.send(http_text("POST", "/v1/completions", kLong + stream + "}"));
-      for (int i = 0; i < 1000 && server.server().engine().stats().steps < 10; ++i) usleep(1000);
+      EXPECT_TRUE(wait_until([&] { return server.server().engine().stats().steps >= 10; }));
       client.close();
     }
-    EXPECT_LT(steps_until_idle(server), 3500);
-    EXPECT_EQ(server.complete(R"({"prompt":"b","max_tokens":3})").status, 200);
-    const Json line = parse_json(server.log_of(2).at(0), "log");
+    EXPECT_LT(steps_until_idle(server), kLongSteps);
+    const Json line = parse_json(server.log_of(1).at(0), "log");
     EXPECT_EQ(line.at("error").as_string(), "the client closed the connection");
+    EXPECT_EQ(server.complete(R"({"prompt":"b","max_tokens":3})").status, 200);
   }
 }
 
 TEST(Disconnects, OfThoseWhoWaitCostNothing) {
-  TestServer server({.context = 4096, .runs = false});
+  TestServer server({.context = kLongContext, .runs = false});
   for (int i = 0; i < 5; ++i) {
     HttpClient client(server.port());
     client.send(http_text("POST", "/v1/completions", kLong + std::string("true}")));
-    for (int j = 0; j < 1000 && server.server().engine().stats().waiting < i + 1; ++j) usleep(1000);
+    EXPECT_TRUE(wait_until([&] { return server.server().engine().stats().waiting == i + 1; }));
   }
-  for (int i = 0; i < 500 && server.log().size() < 5; ++i) usleep(10000);
+  server.log_of(5);
   server.run();
   EXPECT_EQ(steps_until_idle(server), 0);
 }
@@ -156,14 +157,16 @@ TEST(Deadlines, EndAnAnswer) {
   EXPECT_EQ(late.status, 504) << late;
   EXPECT_EQ(late.json().at("error").at("type").as_string(), "timeout_error");
 
-  options.service.request_seconds = 0.5;
-  TestServer busy({.server = options, .context = 4096});
-  const HttpAnswer cut = busy.complete(kLong + std::string(R"(true,"n":8})"));
-  ASSERT_EQ(cut.status, 200);
-  EXPECT_TRUE(cut.whole);
-  const std::string last = events_of(cut.body).back();
-  EXPECT_NE(last.find("\"code\":504"), std::string::npos) << last;
-  EXPECT_LT(steps_until_idle(busy), 3900);
+  // The first word, too, may take its time on a busy machine.
+  for (HttpAnswer cut; cut.status != 200; options.service.request_seconds *= 4) {
+    TestServer busy({.server = options, .context = kLongContext});
+    cut = busy.complete(kLong + std::string(R"(true,"n":8})"));
+    ASSERT_TRUE(cut.status == 200 || cut.status == 504) << cut;
+    EXPECT_TRUE(cut.whole);
+    const std::string last = cut.status == 200 ? events_of(cut.body).back() : cut.body;
+    EXPECT_NE(last.find("\"code\":504"), std::string::npos) << last;
+    EXPECT_LT(steps_until_idle(busy), kLongSteps);
+  }
 }
 
 TEST(Draining, FinishesWhatWasBegunAndTakesNothingNew) {
@@ -179,21 +182,19 @@ TEST(Draining, FinishesWhatWasBegunAndTakesNothingNew) {
   EXPECT_TRUE(answer.whole);
   EXPECT_EQ(events_of(answer.body).back(), "[DONE]");
   server.stop();
-  EXPECT_EQ(idle.read_answer().status, 0);
+  EXPECT_TRUE(idle.ends_here());
   EXPECT_FALSE(HttpClient(server.port()).connected());
 }
 
 TEST(Draining, WaitsOnlySoLong) {
   ServerOptions options;
   options.drain_seconds = 0.05;
-  TestServer server({.server = options, .context = 4096});
+  TestServer server({.server = options, .context = kLongContext});
   HttpClient client(server.port());
-  client.send(http_text("POST", "/v1/completions",
-                        R"({"prompt":"a","max_tokens":4000,"ignore_eos":true,"n":8,"stream":true})"));
+  client.send(http_text("POST", "/v1/completions", kLong + std::string(R"(true,"n":8})")));
   ASSERT_TRUE(client.wait_for("data: "));
-  const double start = seconds_now();
   server.stop();
-  EXPECT_LT(seconds_now() - start, 4);
+  EXPECT_LT(server.server().engine().stats().steps, kLongSteps);
   const HttpAnswer answer = client.read_answer();
   EXPECT_TRUE(answer.whole);
   EXPECT_NE(events_of(answer.body).back().find("shutting down"), std::string::npos);
@@ -203,14 +204,14 @@ TEST(Draining, RefusesRequestsOfOpenConnections) {
   TestServer server({.runs = false});
   HttpClient waits(server.port()), asks(server.port());
   waits.send(http_text("POST", "/v1/completions", R"({"prompt":"a","max_tokens":2})"));
-  for (int i = 0; i < 500 && server.server().engine().stats().waiting == 0; ++i) usleep(1000);
+  ASSERT_TRUE(wait_until([&] { return server.server().engine().stats().waiting == 1; }));
+  asks.send(http_text("GET", "/health", ""));
+  EXPECT_EQ(asks.read_answer().status, 200);
   asks.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n");  // its request has begun
-  usleep(100000);
   server.ask_to_stop();
   server.run();
-  usleep(100000);
-  asks.send("Content-Length: 14\r\n\r\n{\"prompt\":\"b\"}");
   EXPECT_EQ(waits.read_answer().status, 200);
+  asks.send("Content-Length: 14\r\n\r\n{\"prompt\":\"b\"}");
   const HttpAnswer refused = asks.read_answer();
   EXPECT_EQ(refused.status, 503) << refused;
   EXPECT_TRUE(refused.has_header("Connection: close"));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -20,6 +21,13 @@ struct TestServerOptions {
   bool chats = true;
   bool runs = true;  // false: nothing is computed until run() is called
 };
+
+// False: it took far too long.
+inline bool wait_until(const std::function<bool()>& condition) {
+  for (const double end = seconds_now() + kClientSeconds; !condition(); usleep(1000))
+    if (seconds_now() > end) return false;
+  return true;
+}
 
 class TestServer {
  public:
@@ -60,9 +68,9 @@ class TestServer {
     const std::lock_guard lock(mutex_);
     return log_;
   }
-  // Lines are written after their answers were sent.
+  // Lines are written after their answers were sent: those of two connections in any order, unless somebody waits.
   std::vector<std::string> log_of(std::size_t requests) const {
-    for (int i = 0; i < 1000 && log().size() < requests; ++i) usleep(5000);
+    wait_until([&] { return log().size() >= requests; });
     return log();
   }
 
