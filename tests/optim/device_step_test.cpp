@@ -164,7 +164,7 @@ void expect_near(const Trained& expected, const Trained& found) {
   for (std::size_t i = 0; i < expected.losses.size(); ++i)
     EXPECT_NEAR(expected.losses[i], found.losses[i], 1e-5) << "step " << i;
   const std::vector<float> a = expected.weights(), b = found.weights();
-  for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5f) << "weight " << i;
+  for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 3e-5f) << "weight " << i;
 }
 
 TEST(QueuedStep, DoesWhatTheOptimizerDoes) {
@@ -310,7 +310,7 @@ TEST(QueuedStep, TwoRanksWithHalfOfTheRowsEachAreOneRankWithAll) {
       }
       device.gather_momenta();
       const std::vector<float> a = expected.weights(), b = run.weights();
-      for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 1e-5f) << "weight " << i;
+      for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 3e-5f) << "weight " << i;
       for (std::size_t i = 0; i < momenta.size(); ++i)
         ASSERT_NEAR(momenta[i], run.optimizer.first_moments().all()[i], 1e-5f) << "momentum " << i;
     });

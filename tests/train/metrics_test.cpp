@@ -18,9 +18,11 @@ std::vector<std::string> written(const std::vector<StepReport>& reports) {
   const TempFolder folder;
   PosixFileOps ops;
   const Config config;
+  const Log log = Log::nowhere();
+  const ProgressOutput progress = ProgressOutput::nowhere();
   {
     MetricsFile metrics(ops, folder / "metrics.jsonl");
-    Reporter reporter(config, Log::nowhere(), ProgressOutput::nowhere(), metrics, {});
+    Reporter reporter(config, log, progress, metrics, {});
     for (const StepReport& report : reports) reporter.step(report);
   }
   std::vector<std::string> lines;
