@@ -191,8 +191,9 @@ Command pack_command() {
             .value = "F",
             .help = "zero the smallest fraction of each matrix (default: the preset's pack_prune, or 0)"},
            {.name = "codec",
-            .initial = "zstd",
-            .help = "zstd at level 22, zlib at 9, or our range coder, smallest and slower to read",
+            .help = "zstd at level 22, zlib at 9, or our range coder, smallest and slower to read (default: "
+                    "zstd, or "
+                    "range where the preset has pack_range)",
             .choices = {"zstd", "zlib", "range"}},
            {.name = "budget",
             .value = "N",

@@ -96,7 +96,6 @@ PackFlags pack_flags(const Arguments& arguments) {
   PackFlags flags;
   PackRequest& request = flags.request;
   request.options.keep = arguments.list("keep");
-  request.options.codec = codec_from(arguments.text("codec"));
   request.budget = static_cast<std::uint64_t>(arguments.integer("budget", {.least = 1}));
   request.code_bytes = static_cast<std::uint64_t>(
       arguments.integer("code-bytes", {.least = 0, .most = std::int64_t{1} << 40}));
@@ -125,6 +124,7 @@ void follow_preset(const Arguments& arguments, const ModelFile& model, PackFlags
   options.rule = preset.rule;
   options.embedding = preset.embedding;
   options.prune = preset.prune;
+  options.codec = arguments.given("codec") ? codec_from(arguments.text("codec")) : preset.codec;
   flags.gptq = wanted.pack_gptq;
   if (arguments.given("clip"))
     options.rule = {.bits = options.rule.bits,

@@ -149,6 +149,7 @@ struct TrainConfig {
   std::int64_t pack_bits = 0;
   double pack_prune = 0;
   bool pack_gptq = false;
+  bool pack_range = false;
   double pack_clip_std = 0;
   std::int64_t pack_embed_bits = 0;
   double pack_embed_clip_std = 0;

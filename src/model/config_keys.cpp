@@ -242,6 +242,7 @@ std::vector<Key> run_keys() {
       row<&T::pack_bits>("pack_bits", "for `thimble pack`: bits of a weight, 8, 6 or 5 (0: 8)", 0, 8),
       row<&T::pack_prune>("pack_prune", "for `thimble pack`: fraction of each matrix to zero", 0, 0.99),
       row<&T::pack_gptq>("pack_gptq", "for `thimble pack`: columns make up for each other's rounding"),
+      row<&T::pack_range>("pack_range", "for `thimble pack`: our range coder, not zstd"),
       row<&T::pack_clip_std>("pack_clip_std",
                              "for `thimble pack`: clip rows at so many deviations (0: pack's own place)", 0,
                              1000),

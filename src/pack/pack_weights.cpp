@@ -44,10 +44,6 @@ Storage storage_of_bits(int bits) {
   return bits == 8 ? Storage::int8 : bits == 6 ? Storage::int6 : Storage::int5;
 }
 
-std::span<const float> values_of(const Param& param, std::span<const float> weights) {
-  return weights.subspan(index_of(param.offset), index_of(param.count()));
-}
-
 std::vector<std::uint8_t> zeros_in(std::span<const float> values) {
   std::vector<std::uint8_t> marks(values.size());
   std::ranges::transform(values, marks.begin(), [](float value) { return value == 0; });
@@ -76,6 +72,7 @@ PackOptions pack_options(const TrainConfig& preset) {
   const auto given_or = [](auto given, auto otherwise) { return given > 0 ? given : otherwise; };
   PackOptions options;
   options.prune = preset.pack_prune;
+  if (preset.pack_range) options.codec = Codec::range;
   options.rule = rule(given_or(preset.pack_bits, std::int64_t{preset.pack_gptq ? 6 : 8}),
                       given_or(preset.pack_clip_std, preset.pack_gptq ? kGptqClip : 0));
   if (preset.pack_gptq || preset.pack_embed_bits > 0 || preset.pack_embed_clip_std > 0)
@@ -130,7 +127,7 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
   parallel_tasks(static_cast<std::int64_t>(params.size()), [&](std::int64_t task) {
     const std::size_t i = index_of(task);
     const Param& param = params[i];
-    const auto own = values_of(param, weights);
+    const auto own = param.in(weights);
     std::vector<float> values(own.begin(), own.end());
     const bool prunes = options.prune > 0 && is_matrix(param) && !is_small(param, options.rule);
     const std::int64_t zeroed = prunes ? prune_smallest(values, options.prune) : 0;
@@ -143,7 +140,7 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
   });
   // One after another: their rows are what is computed in parallel.
   for (std::size_t i = 0; options.gptq && i < params.size(); ++i)
-    if (!kept[i]) round_together(params[i], values_of(params[i], weights), marks[i], options, out.tensors[i]);
+    if (!kept[i]) round_together(params[i], params[i].in(weights), marks[i], options, out.tensors[i]);
   out.pruned = pruned;
   return out;
 }
@@ -152,8 +149,7 @@ std::vector<float> unpack_weights(const ParamTable& table, std::span<const Packe
   std::vector<float> block(index_of(table.block_size()));
   const auto params = table.all();
   for (std::size_t i = 0; i < params.size(); ++i)
-    unpack_tensor(params[i], tensors[i],
-                  std::span(block).subspan(index_of(params[i].offset), index_of(params[i].count())));
+    unpack_tensor(params[i], tensors[i], params[i].in(std::span(block)));
   return block;
 }
 
