@@ -17,7 +17,7 @@ TEST(CalibrateOnCuda, SeesWhatTheCpuSees) {
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = i % 23 == 0 ? 1 : static_cast<std::int32_t>(2 + i * i % 50);
   const TokenSet set(tokens, {.bos = 1});
-  for (const auto& [dtype, tolerance] : {std::pair{DType::f32, 1e-4}, {DType::bf16, 0.05}}) {
+  for (const auto& [dtype, tolerance] : {std::pair{DType::f32, 1e-4}, {DType::bf16, 0.1}}) {
     SCOPED_TRACE(dtype_name(dtype));
     const auto card_model = small_model(on_card, 60, 32, "golf-plus", dtype);
     const auto cpu_model = small_model(on_cpu, 60, 32, "golf-plus", DType::f32);

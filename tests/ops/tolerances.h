@@ -59,7 +59,8 @@ constexpr Tolerance f32_tolerance_of(Op op) {
     case Op::cached_attention:
       return {1e-6, 0, "as attention; no backward"};
     case Op::head_loss:
-      return {2e-6, 3e-6, "logits of C products inside exp and log; dw sums over N rows"};
+      return {5e-6, 3e-6,
+              "logits of C products inside exp and log, whose result may be short; dw sums over N rows"};
   }
   return {0, 0, "an op without a row here must be exact"};
 }
