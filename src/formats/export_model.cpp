@@ -58,9 +58,7 @@ ModelFile rounded(const ModelFile& source, GgufType type, bool vectors) {
   const ParamTable table(model.config.model);
   for (const Param& param : table.all()) {
     if (param.dims.size() != 2 && !vectors) continue;
-    const auto values =
-        std::span(model.weights)
-            .subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
+    const auto values = param.in(std::span(model.weights));
     round_values(values, fits_blocks(type, param.cols) ? type : GgufType::f16, param.name);
   }
   return model;

@@ -11,8 +11,8 @@ FoldWeights::FoldWeights(const ModelFile& source) : config(source.config.model) 
   check(std::cmp_equal(source.weights.size(), table.block_size()), "[fold] {} weights for a block of {}",
         source.weights.size(), table.block_size());
   for (const Param& param : table.all()) {
-    const auto first = source.weights.begin() + param.offset;
-    put(param.role, param.layer, Values(first, first + param.count()));
+    const auto values = param.in(std::span(source.weights));
+    put(param.role, param.layer, Values(values.begin(), values.end()));
   }
 }
 

@@ -30,9 +30,7 @@ void negate_second_halves(std::span<float> values, std::int64_t head_dim, std::i
 }
 
 bool is_zero(const Param& param, std::span<const float> weights) {
-  return std::ranges::all_of(
-      weights.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count())),
-      [](float value) { return value == 0; });
+  return std::ranges::all_of(param.in(weights), [](float value) { return value == 0; });
 }
 
 enum class Direction { to_neighbours, to_halves };
@@ -56,9 +54,7 @@ std::vector<float> reordered(std::span<const float> values, std::int64_t head_di
 
 ExportedTensor exported_tensor(const Param& param, const ModelFile& file, bool neighbours) {
   const ModelConfig& config = file.config.model;
-  const auto values =
-      std::span<const float>(file.weights)
-          .subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
+  const auto values = param.in(std::span(file.weights));
   ExportedTensor tensor{gguf_name(param), param.dims, {values.begin(), values.end()}};
   if (!is_turned(param.role)) return tensor;
   const std::int64_t columns = param.dims.size() == 2 ? param.cols : 1;

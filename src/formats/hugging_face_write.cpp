@@ -137,9 +137,7 @@ bool is_mlp_bias(const Param& param) {
 void check_biases(const ModelFile& model, const ParamTable& table) {
   for (const Param& param : table.all())
     if (is_mlp_bias(param))
-      check(std::all_of(model.weights.begin() + param.offset,
-                        model.weights.begin() + param.offset + param.count(),
-                        [](float value) { return value == 0; }),
+      check(std::ranges::all_of(param.in(std::span(model.weights)), [](float value) { return value == 0; }),
             Hint{"train without `bias`, as --preset qwen3 does"},
             "{} is not 0, and Transformers' qwen3 has no biases in its MLP", param.name);
 }

@@ -200,10 +200,7 @@ std::vector<PackedTensor> quantise_int8_state(const ParamTable& table, std::span
                                 ? (param.dims.size() == 2 ? Storage::int8 : Storage::int8_whole)
                                 : (in_f32 ? Storage::f32 : Storage::f16);
     const DType held = param.role == Role::token_embedding ? DType::bf16 : DType::f32;
-    tensors.push_back(pack_tensor(
-        param,
-        weights.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count())),
-        storage, QuantiseRule{.bits = 8}, held));
+    tensors.push_back(pack_tensor(param, param.in(weights), storage, QuantiseRule{.bits = 8}, held));
     stats.payload_bytes += static_cast<std::uint64_t>(payload_bytes(param, tensors.back().storage));
     stats.float_bytes += static_cast<std::uint64_t>(param.count() * dtype_bytes(held));
   }

@@ -229,9 +229,7 @@ std::string torch_state_dict(const ParamTable& table, std::span<const float> wei
   out.pickle.begin_dict();
   for (const Param& param : table.all()) {
     out.pickle.text(param.name);
-    out.array(StateElement::f32, param.dims,
-              bytes_of(weights.subspan(static_cast<std::size_t>(param.offset),
-                                       static_cast<std::size_t>(param.count()))));
+    out.array(StateElement::f32, param.dims, bytes_of(param.in(weights)));
   }
   out.pickle.end_dict();
   return out.finish();

@@ -143,8 +143,7 @@ std::vector<NamedArray> read_npz(std::span<const std::byte> bytes, const std::st
 std::string npz_of(const ParamTable& table, std::span<const float> weights) {
   ZipWriter zip;
   for (const Param& param : table.all()) {
-    const auto values = std::as_bytes(
-        weights.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count())));
+    const auto values = std::as_bytes(param.in(weights));
     std::string array = npy_header(param.dims);
     array.append(reinterpret_cast<const char*>(values.data()), values.size());
     zip.add(param.name + std::string(kSuffix), std::as_bytes(std::span(array)));

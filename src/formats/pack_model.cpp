@@ -69,11 +69,10 @@ void report_tensors(const ParamTable& table, std::span<const float> before, std:
                     std::span<const PackedTensor> tensors, std::span<const DType> types, PackReport& report) {
   const auto params = table.all();
   for (std::size_t i = 0; i < params.size(); ++i) {
-    const std::size_t offset = index_of(params[i].offset), count = index_of(params[i].count());
     const Storage storage = tensors[i].storage;
-    report.tensors.push_back({params[i].name, storage,
-                              packing_error(before.subspan(offset, count), after.subspan(offset, count))});
-    report.float_bytes += count * static_cast<std::uint64_t>(dtype_bytes(types[i]));
+    report.tensors.push_back(
+        {params[i].name, storage, packing_error(params[i].in(before), params[i].in(after))});
+    report.float_bytes += static_cast<std::uint64_t>(params[i].count() * dtype_bytes(types[i]));
     report.payload_bytes += static_cast<std::uint64_t>(payload_bytes(params[i], storage));
   }
 }

@@ -32,17 +32,14 @@ void read_state_dict(const SafetensorsFile& file, const ParamTable& table, std::
   check(problems.empty(), Hint{"the weights and the config do not belong together"}, "{}: {}", file.name(),
         listed(problems));
   for (const Param& param : table.all())
-    file.read_f32(
-        fmt::format("{}{}", prefix, param.name),
-        block.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count())));
+    file.read_f32(fmt::format("{}{}", prefix, param.name), param.in(block));
 }
 
 void add_state_dict(SafetensorsWriter& writer, const ParamTable& table, std::string_view prefix,
                     std::span<const float> block) {
   for (const Param& param : table.all())
     writer.add(fmt::format("{}{}", prefix, param.name), DType::f32, param.dims,
-               std::as_bytes(block.subspan(static_cast<std::size_t>(param.offset),
-                                           static_cast<std::size_t>(param.count()))));
+               std::as_bytes(param.in(block)));
 }
 
 }  // namespace thimble

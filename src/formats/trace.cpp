@@ -43,9 +43,7 @@ std::vector<std::int32_t> shifted(const TraceTokens& tokens) {
 
 void add_gradients(SafetensorsWriter& writer, const ParamTable& table, std::span<const float> gradients) {
   for (const Param& param : table.all())
-    writer.add("grad." + param.name, DType::f32, param.dims,
-               std::as_bytes(gradients.subspan(static_cast<std::size_t>(param.offset),
-                                               static_cast<std::size_t>(param.count()))));
+    writer.add("grad." + param.name, DType::f32, param.dims, std::as_bytes(param.in(gradients)));
 }
 
 }  // namespace

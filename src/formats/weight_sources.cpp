@@ -88,8 +88,7 @@ std::vector<float> read_weights(const TensorFiles& files, const ParamTable& tabl
     if (sources[i].name.empty()) continue;
     whole.resize(index_of(files.find(sources[i].name)->count()));
     files.read_f32(sources[i].name, whole);
-    copy_out(whole, sources[i], params[i],
-             std::span(block).subspan(index_of(params[i].offset), index_of(params[i].count())));
+    copy_out(whole, sources[i], params[i], params[i].in(std::span(block)));
   }
   return block;
 }

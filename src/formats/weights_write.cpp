@@ -51,11 +51,7 @@ void add_weights(SafetensorsWriter& writer, const ParamTable& table, std::span<c
   check(std::cmp_equal(block.size(), table.block_size()), "[model] {} weights for a block of {}",
         block.size(), table.block_size());
   for (const Param& param : table.all())
-    if (!wanted || wanted(param))
-      add_tensor(
-          writer, param,
-          block.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count())),
-          dtype);
+    if (!wanted || wanted(param)) add_tensor(writer, param, param.in(block), dtype);
 }
 
 }  // namespace thimble

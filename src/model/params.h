@@ -96,6 +96,11 @@ struct Param {
   std::int64_t offset;
 
   std::int64_t count() const { return rows * cols; }
+  // Its part of a block that is laid out as the table says: of weights, gradients, moments.
+  template <class T>
+  std::span<T> in(std::span<T> block) const {
+    return block.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(count()));
+  }
 };
 
 // Where a tensor lies in the block. No rows: the model does not have it.

@@ -64,10 +64,6 @@ void orthogonalise(const Param& param, std::span<float> values) {
       values[r * cols + c] = static_cast<float>(param.init.value * vectors[place(r, c)]);
 }
 
-std::span<float> values_of(const Param& param, std::span<float> block) {
-  return block.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
-}
-
 void fill(const Param& param, std::uint64_t seed, std::span<float> values) {
   const std::uint64_t stream = digest_of(param.name).low;
   const auto value = static_cast<float>(param.init.value);
@@ -98,14 +94,14 @@ void initialise(const ParamTable& table, std::uint64_t seed, std::span<float> bl
   std::fill(block.begin(), block.end(), 0.0f);
   std::vector<const Param*> orthogonal;
   for (const Param& param : table.all()) {
-    fill(param, seed, values_of(param, block));
+    fill(param, seed, param.in(block));
     if (param.init.kind == Init::Kind::orthogonal) orthogonal.push_back(&param);
   }
   // Whole tensors in parallel: each is the same sequence of operations whoever does it.
   parallel_for(static_cast<std::int64_t>(orthogonal.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Param& param = *orthogonal[static_cast<std::size_t>(i)];
-      orthogonalise(param, values_of(param, block));
+      orthogonalise(param, param.in(block));
     }
   });
 }

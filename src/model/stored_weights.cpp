@@ -182,13 +182,10 @@ void store_floats(std::span<const float> values, const Tensor& to) {
 StoredWeights stored_exactly(const ParamTable& table, std::span<const float> block) {
   check(std::cmp_equal(block.size(), table.block_size()), "[weights] {} floats for a block of {}",
         block.size(), table.block_size());
-  const auto values_of = [&](const Param& param) {
-    return block.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
-  };
   std::vector<WeightFormat> formats;
-  for (const Param& param : table.all()) formats.push_back(narrowest_for(values_of(param)));
+  for (const Param& param : table.all()) formats.push_back(narrowest_for(param.in(block)));
   StoredWeights weights(table, formats);
-  for (const Param& param : table.all()) store_floats(values_of(param), weights.tensor(param).values);
+  for (const Param& param : table.all()) store_floats(param.in(block), weights.tensor(param).values);
   return weights;
 }
 

@@ -74,8 +74,7 @@ void Muon::update(const Context& context, const MuonStep& step, std::span<float>
     }
     for (std::size_t i = 0; i < count; ++i) {
       const Param& param = *batch.params[i];
-      const auto w =
-          weights.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
+      const auto w = param.in(weights);
       before_.assign(w.begin(), w.end());
       apply(batch, i, i + 1, step, weights);
       sizes->add(param.group, before_, w);

@@ -13,10 +13,6 @@ namespace thimble {
 
 namespace {
 
-std::span<float> part(std::span<float> block, std::int64_t offset, std::int64_t count) {
-  return block.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(count));
-}
-
 constexpr std::string_view kLessOptimizer = "lower dim, layers or vocab_size";
 
 }  // namespace
@@ -38,7 +34,7 @@ std::int64_t Optimizer::lay_out_second_moments() {
 }
 
 std::span<float> Optimizer::first_moment(const Param& param) {
-  return part(first_.all(), param.offset, param.count());
+  return param.in(first_.all());
 }
 
 std::int64_t Optimizer::second_offset(const Param& param) const {
@@ -49,7 +45,8 @@ std::int64_t Optimizer::second_offset(const Param& param) const {
 
 std::span<float> Optimizer::second_moment(const Param& param) {
   const std::int64_t offset = second_offset(param);
-  return offset < 0 ? std::span<float>() : part(second_.all(), offset, param.count());
+  if (offset < 0) return {};
+  return second_.all().subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(param.count()));
 }
 
 double Optimizer::update(const Context& context, std::int64_t step, double multiplier,
@@ -60,12 +57,11 @@ double Optimizer::update(const Context& context, std::int64_t step, double multi
       static_cast<float>(config_.clip > 0 ? std::min(1.0, config_.clip / (norm + kClipEps)) : 1.0);
   for (const Param& param : params_.all()) {
     if (trained_by_muon(param)) continue;
-    const std::span<float> w = part(weights, param.offset, param.count());
+    const std::span<float> w = param.in(weights);
     if (sizes) before_.assign(w.begin(), w.end());
     AdamStep adam = adam_step(param, step, multiplier);
     adam.grad_scale = scale;
-    cpu::adam(adam, w, part(gradients, param.offset, param.count()), first_moment(param),
-              second_moment(param));
+    cpu::adam(adam, w, param.in(gradients), first_moment(param), second_moment(param));
     if (sizes) sizes->add(param.group, before_, w);
   }
   MuonStep muon = muon_step(step, multiplier);

@@ -48,10 +48,6 @@ double group_bytes_predicted(const ParamTable& table, const TensorGroup& group,
   return ranged ? kRangeOfEntropy * predicted + kRangeLearning : predicted;
 }
 
-std::span<const float> weights_of(const Param& param, std::span<const float> weights) {
-  return weights.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
-}
-
 // GPTQ's codes spread wider than those of weights rounded by themselves, by up to a tenth of a bit where steps are
 // coarse. Rows do not depend on each other: one in 16 is solved, and stands for those behind it.
 constexpr std::size_t kSolvedOneIn = 16;
@@ -62,7 +58,7 @@ void solve_some_rows(const Param& param, std::span<const float> weights, const P
   const GptqFactor* factor = rows ? options.gptq->of(param) : nullptr;
   if (!factor) return;
   const auto width = static_cast<std::size_t>(param.cols), count = static_cast<std::size_t>(param.rows);
-  const auto own = weights_of(param, weights);
+  const auto own = param.in(weights);
   std::vector<float> left(own.begin(), own.end());
   prune_smallest(left, options.prune);
   std::vector<float> values, scales;
@@ -105,7 +101,7 @@ PackEstimate estimate_packing(const ParamTable& table, std::span<const float> we
   parallel_tasks(static_cast<std::int64_t>(params.size()), [&](std::int64_t task) {
     const auto i = static_cast<std::size_t>(task);
     if (!is_quantised(packed.tensors[i].storage)) return;
-    const auto before = weights_of(params[i], weights);
+    const auto before = params[i].in(weights);
     std::vector<float> after(before.size());
     unpack_tensor(params[i], packed.tensors[i], after);
     const PackingError error = packing_error(before, after);

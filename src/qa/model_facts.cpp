@@ -160,8 +160,7 @@ const std::string* find_metadata(const ModelFile& file, std::string_view key) {
 }
 
 std::span<const float> values_of(const ModelFile& file, const Param& param) {
-  return std::span(file.weights)
-      .subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
+  return param.in(std::span(file.weights));
 }
 
 const Param* param_of(const ModelFile& file, const ParamTable& table, std::string_view stored_name) {
