@@ -128,7 +128,9 @@ class GzipStream final : public PackedStream {
 
  private:
   std::size_t unpack(std::span<char> buffer) override {
-    if (complete_) {  // another member follows
+    if (complete_) {  // another member follows, or zeros that fill up a block: gzip passes over those, too
+      while (begin_ < end_ && stored_[begin_] == 0) ++begin_;
+      if (begin_ == end_) return 0;
       check(inflateReset(&state_) == Z_OK, "{} cannot be read on", name());
       complete_ = false;
     }

@@ -38,13 +38,6 @@ bool is_ascii_alnum(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
-// The end of the last whole character at or before `at`.
-std::size_t character_boundary(std::string_view text, std::size_t at) {
-  std::size_t cut = at;
-  while (cut > 0 && at - cut < 4 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
-  return cut == 0 ? at : cut;
-}
-
 }  // namespace
 
 std::string_view name_of(DocumentSplit split) {
@@ -80,6 +73,12 @@ std::string read_text_file(const fs::path& path, std::uint64_t max_bytes) {
   while (reads.append(*stream, text))
     check(text.size() <= max_bytes, "{} holds more than {} bytes", path.string(), max_bytes);
   return text;
+}
+
+std::size_t character_boundary(std::string_view text, std::size_t at) {
+  std::size_t cut = at;
+  while (cut > 0 && at - cut < 4 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  return cut == 0 ? at : cut;
 }
 
 std::size_t safe_cut(std::string_view text, std::size_t from, std::size_t at) {

@@ -87,4 +87,7 @@ std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_
 // `from`.
 std::size_t safe_cut(std::string_view text, std::size_t from, std::size_t at);
 
+// The end of the last whole character at or before `at`, which is inside of the text.
+std::size_t character_boundary(std::string_view text, std::size_t at);
+
 }  // namespace thimble

@@ -178,6 +178,30 @@ TEST(SentencePiece, IdentityKeepsSpacesAndLines) {
   const ByteTable table(*tokenizer, tokenizer->vocab_size());
 }
 
+// libsentencepiece ends the program where it is to count a space and finds none.
+TEST(SentencePiece, LearnsFromATextWithoutASpace) {
+  for (const std::string text :
+       {"a", "hello", "   ", "emma\nolivia\nava\nisabella\n", "\x05 \x05", "\u4F60\u597D"})
+    for (const std::string normalization : {"nmt_nfkc", "identity"}) {
+      const auto tokenizer =
+          load_sentencepiece(trained(text, {.vocab_size = 320, .normalization = normalization}), "trained");
+      EXPECT_TRUE(tokenizer->id_of(kSpace)) << text;
+      EXPECT_EQ(tokenizer->decode(tokenizer->encode("ha ha")), "ha ha") << text;
+    }
+}
+
+// It crashes on words of 40,000 characters.
+TEST(SentencePiece, LearnsFromWordsOfAnyLength) {
+  std::string word, characters;
+  for (unsigned i = 0; i < 140'000; ++i) word += static_cast<char>('a' + i * i % 97 % 7);
+  for (int i = 0; i < 30'000; ++i) characters += "\u4F60";
+  const auto tokenizer = load_sentencepiece(
+      trained("one two " + word + " " + characters + "\n", {.vocab_size = 300}), "trained");
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("one two")), "one two");
+  for (TokenId id = 0; id < tokenizer->vocab_size(); ++id)
+    EXPECT_EQ(tokenizer->token_text(id).find("\uFFFD"), std::string::npos) << "a character was cut in two";
+}
+
 TEST(SentencePiece, SaysWhyItCannotTrain) {
   EXPECT_THROW(trained(some_text(), {.vocab_size = 260}), Error);
   EXPECT_THROW(trained("", {.vocab_size = 400}), Error);

@@ -118,6 +118,9 @@ TEST(TextSource, ReadsZstdAndGzipWhateverTheirNames) {
   EXPECT_EQ(documents({folder.write("a.txt", zstd(text))}, {.split = DocumentSplit::line}), expected);
   EXPECT_EQ(documents({folder.write("a.bin", gzip(text))}, {.split = DocumentSplit::line}), expected);
   EXPECT_EQ(read_text_file(folder.write("two.gz", gzip("ab") + gzip("cd"))), "abcd");
+  const std::string zeros(300'000, '\0');  // of a tape's block, and more than is read at a time
+  EXPECT_EQ(read_text_file(folder.write("filled.gz", gzip("ab") + zeros)), "ab");
+  EXPECT_THROW(read_text_file(folder.write("rest.gz", gzip("ab") + zeros + "more")), Error);
   EXPECT_EQ(read_text_file(folder.write("two.zst", zstd("ab") + zstd("cd"))), "abcd");
 }
 
