@@ -143,6 +143,17 @@ class Builder {
     }
   }
 
+  // What the survey left can still be too long, or of too small a weight.
+  void check_something_was_written(const std::string& name) {
+    if (train_.counts().tokens > 0) return;
+    folder_.discard(name);
+    const std::uint64_t too_long = train_.counts().too_long;
+    check(too_long == 0, Hint{"a larger --context keeps more"},
+          "nothing is left to train on: {} conversations are too long", too_long);
+    fail(Hint{"give the sources larger weights"},
+         "nothing is left to train on: the weights keep no document");
+  }
+
   void finish(Manifest& manifest) {
     const SplitCounts &train = train_.counts(), &val = val_.counts();
     manifest.dropped.emplace_back("too_long", train.too_long + val.too_long);
@@ -263,6 +274,7 @@ BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& 
   Builder builder(request, sources, survey, encoder, folder, ops, found.journal);
   folder.save(found.journal);
   builder.run(progress, interrupt);
+  builder.check_something_was_written(request.name);
   builder.finish(manifest);
   folder.finish(*request.tokenizer, manifest);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -174,6 +174,11 @@ void BuildFolder::save(const BuildJournal& journal) {
   write_file(ops_, path_ / kJournalFile, journal.text(), Existing::replace);
 }
 
+void BuildFolder::discard(std::string_view name) {
+  remove_if_there(path_ / kJournalFile);
+  remove_shards(name);
+}
+
 void BuildFolder::finish(const Tokenizer& tokenizer, const Manifest& manifest) {
   write_file(ops_, path_ / tokenizer.file_name(), tokenizer.serialized(), Existing::replace);
   write_file(ops_, path_ / kManifestFile, manifest.text(), Existing::replace);

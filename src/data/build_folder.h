@@ -53,6 +53,8 @@ class BuildFolder {
   void save(const BuildJournal& journal);
   // The tokenizer, then the manifest, then the journal goes.
   void finish(const Tokenizer& tokenizer, const Manifest& manifest);
+  // Nothing can become of this build: what it wrote goes.
+  void discard(std::string_view name);
 
  private:
   std::optional<Manifest> read_manifest() const;

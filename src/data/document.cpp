@@ -15,7 +15,7 @@ std::string text_in(const Json& json, const std::string& field) {
         field);
   const Json* value = json.find(field);
   check(value != nullptr,
-        Hint{"name the key that holds the text with --text-field; chats are built with --chat"},
+        Hint{"`thimble data build --text-field KEY` takes another; chats are read with --chat"},
         "the key \"{}\" is missing", field);
   check(value->is_string(), "expected a text as \"{}\"", field);
   return value->as_string();

@@ -45,12 +45,16 @@ std::vector<fs::path> matching(const std::string& pattern) {
   return paths;
 }
 
-// The ending that tells the form: ".jsonl" of "a.jsonl.zst".
-std::string ending_of(fs::path file) {
-  if (file.extension() == ".zst" || file.extension() == ".gz") file = file.stem();
+std::string last_ending(const fs::path& file) {
   std::string ending = file.extension().string();
   std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
   return ending;
+}
+
+// The ending that tells the form: ".jsonl" of "a.jsonl.zst".
+std::string ending_of(const fs::path& file) {
+  const std::string ending = last_ending(file);
+  return ending == ".zst" || ending == ".gz" ? last_ending(file.stem()) : ending;
 }
 
 void refuse_foreign(const fs::path& file) {

@@ -72,8 +72,8 @@ class Surveyor {
  private:
   void note_problem(Finding& finding) {
     if (!options_.skip_bad)
-      throw Error(finding.problem, Hint{finding.hint.empty() ? "pass --skip-bad to leave such records out"
-                                                             : finding.hint + "; or pass --skip-bad"});
+      throw Error(finding.problem, Hint{(finding.hint.empty() ? "" : finding.hint + "; ") +
+                                        "`thimble data build --skip-bad` leaves such records out"});
     if (survey_.bad++ == 0) survey_.first_problem = finding.problem;
     bad_ = true;
   }

@@ -214,6 +214,32 @@ TEST(Build, ChatsAreCutCountedAndLimited) {
   EXPECT_EQ(dropped(build(request), "too_long"), 2u);
 }
 
+TEST(Build, WithoutATokenToTrainOnIsAnErrorAndLeavesNothing) {
+  TempFolder folder;
+  const std::string chats =
+      folder.write("c.jsonl", R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])")
+          .string();
+  std::string lines;
+  for (int i = 0; i < 50; ++i) lines += fmt::format("line {}\n", i);
+  const std::string text = folder.write("t.txt", lines).string();
+  const auto files = folder.files();
+  BuildRequest too_long{.inputs = {chats},
+                        .tokenizer = load_tokenizer("bytes:chat"),
+                        .folder = folder / "out",
+                        .read = {.kind = DataKind::chat}};
+  too_long.limits = {.context = 3};
+  EXPECT_THROW(build(too_long), Error);
+  EXPECT_EQ(folder.files(), files);
+  BuildRequest too_light{.inputs = {text + ":0.00001"},
+                         .tokenizer = load_tokenizer("bytes"),
+                         .folder = folder / "out",
+                         .read = {.split = DocumentSplit::line}};
+  too_light.val_documents = 10;
+  too_light.shard_tokens = 8;  // validation is written by then
+  EXPECT_THROW(build(too_light), Error);
+  EXPECT_EQ(folder.files(), files);
+}
+
 TEST(Build, WeightsRepeatAndMix) {
   TempFolder folder;
   std::string a, b;

@@ -51,6 +51,14 @@ TEST(Sources, AreFilesFoldersAndPatternsWithWeights) {
   EXPECT_EQ(find_source((folder / "*.txt:0.5").string()).weight, 0.5);
 }
 
+TEST(Sources, TheEndingTellsTheFormInCapitalsToo) {
+  for (const char* name : {"a.jsonl", "a.JSONL", "a.jsonl.gz", "a.jsonl.GZ", "a.Jsonl.Zst", "a.ndjson.zst"})
+    EXPECT_EQ(form_of(name, false), FileForm::json_lines) << name;
+  EXPECT_EQ(form_of("a.JSON.GZ", false), FileForm::json_array);
+  for (const char* name : {"a.txt.GZ", "jsonl.GZ", "a.gz", "jsonl"})
+    EXPECT_EQ(form_of(name, false), FileForm::text) << name;
+}
+
 TEST(Sources, ThatCannotBeReadAreRefused) {
   TempFolder folder;
   const std::string parquet = folder.write("a.parquet", "PAR1").string();
