@@ -10,6 +10,7 @@ namespace thimble {
 namespace {
 
 constexpr std::int64_t kSampledAtOnce = 16;  // each has a slot of the cache
+constexpr std::int64_t kSampledByOne = 512;  // request: it may ask for 1000
 constexpr float kTemperature = 0.8f;         // parameter-golf 2.12
 
 std::int64_t windows_for(std::int64_t tokens, std::int64_t T) {
@@ -55,21 +56,25 @@ Grid sampled_windows(Model& model, TokenId bos, std::int64_t tokens, std::uint64
   const std::int64_t T = model.config().context, count = windows_for(tokens, T);
   ProgressBar bar(progress, "sampling", "tokens", static_cast<std::uint64_t>(count * T));
   Batcher batcher(model, nullptr, {.slots = std::min(count, kSampledAtOnce)});
-  // No ids stop it: a text that has ended is followed by the next.
-  Request request{.prompt = {bos},
-                  .sampling = {.temperature = kTemperature, .seed = seed},
-                  .samples = static_cast<int>(count),
-                  .max_tokens = T - 1};
-  const std::vector<Sample> samples = generate(
-      batcher, std::move(request), [&](const Event& event) { bar.advance(event.tokens.size()); }, interrupt);
-  if (interrupt) interrupt->throw_if_asked();
   Grid grid;
-  for (const Sample& sample : samples) {
-    grid.input.push_back(bos);
-    for (const TokenScore& token : sample.tokens) grid.input.push_back(token.id);
-    grid.input.resize((grid.input.size() + static_cast<std::size_t>(T) - 1) / static_cast<std::size_t>(T) *
-                          static_cast<std::size_t>(T),
-                      bos);
+  for (std::int64_t done = 0; done < count; done += kSampledByOne) {
+    // No ids stop it: a text that has ended is followed by the next.
+    Request request{
+        .prompt = {bos},
+        .sampling = {.temperature = kTemperature, .seed = seed + static_cast<std::uint64_t>(done)},
+        .samples = static_cast<int>(std::min(kSampledByOne, count - done)),
+        .max_tokens = T - 1};
+    const std::vector<Sample> samples = generate(
+        batcher, std::move(request), [&](const Event& event) { bar.advance(event.tokens.size()); },
+        interrupt);
+    if (interrupt) interrupt->throw_if_asked();
+    for (const Sample& sample : samples) {
+      grid.input.push_back(bos);
+      for (const TokenScore& token : sample.tokens) grid.input.push_back(token.id);
+      grid.input.resize((grid.input.size() + static_cast<std::size_t>(T) - 1) / static_cast<std::size_t>(T) *
+                            static_cast<std::size_t>(T),
+                        bos);
+    }
   }
   for (std::size_t i = 0; i < grid.input.size(); ++i) {
     const bool row_start = i % static_cast<std::size_t>(T) == 0;

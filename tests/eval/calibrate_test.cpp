@@ -1,7 +1,9 @@
 // What the matrices of a model are multiplied with, seen from outside.
 #include "eval/calibrate.h"
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "base/error.h"
 #include "eval/small_model.h"
@@ -92,6 +94,16 @@ TEST(SampledWindows, AreTheModelsOwnAndTheSameForASeed) {
   EXPECT_EQ(sample(0).input, first.input);
   EXPECT_NE(sample(1).input, first.input);
   EXPECT_EQ(calibrate(*model, first, ProgressOutput::nowhere()).rows(), 20 * kContext);
+}
+
+// A request may ask for 1000 samples; 131,072 tokens are more than that for every context below 132.
+TEST(SampledWindows, AreAsManyAsAreWanted) {
+  const Context context;
+  const auto model = small_model(context, kVocabulary, 4, "golf");
+  const Grid many = sampled_windows(*model, 1, 1100 * 4, 0, ProgressOutput::nowhere());
+  ASSERT_EQ(many.input.size(), 1100u * 4);
+  const Grid later = sampled_windows(*model, 1, 4, 1050, ProgressOutput::nowhere());
+  EXPECT_TRUE(std::ranges::equal(later.input, std::span(many.input).subspan(1050 * 4, 4)));
 }
 
 }  // namespace
