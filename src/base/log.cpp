@@ -1,6 +1,6 @@
 #include "base/log.h"
 
-#include <cstdio>
+#include "base/standard_streams.h"
 
 namespace thimble {
 
@@ -8,7 +8,7 @@ Log Log::to_stderr(LogLevel least) {
   return {least, [](LogLevel level, std::string_view line) {
             const char* prefix = level == LogLevel::warning ? "warning: " : "";
             // One call, so that lines of several threads do not mix.
-            fmt::print(stderr, "{}{}\n", prefix, line);
+            write_to_stderr(fmt::format("{}{}\n", prefix, line));
           }};
 }
 

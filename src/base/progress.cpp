@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 
+#include "base/standard_streams.h"
 #include "base/table.h"
 #include "base/terminal.h"
 
@@ -33,10 +33,7 @@ ProgressOutput ProgressOutput::to_stderr() {
   output.enabled = true;
   output.terminal = isatty(STDERR_FILENO) == 1;
   if (const auto width = terminal_width(STDERR_FILENO)) output.width = static_cast<int>(*width);
-  output.write = [](std::string_view text) {
-    std::fwrite(text.data(), 1, text.size(), stderr);
-    std::fflush(stderr);
-  };
+  output.write = write_to_stderr;
   output.seconds = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   };

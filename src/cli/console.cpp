@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/number.h"
+#include "base/standard_streams.h"
 #include "base/terminal.h"
 
 namespace thimble {
@@ -21,38 +21,32 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Somebody made our stdout non-blocking (ssh and some terminals do): until there is room.
-void wait_until_writable(int descriptor) {
-  pollfd stream{descriptor, POLLOUT, 0};
-  poll(&stream, 1, -1);
+// Lines speak of files and of what stands in them.
+Log log_of(LogLevel least) {
+  return {least, [plain = Log::to_stderr(least)](LogLevel level, std::string_view line) {
+            const std::string text = safe_for(STDERR_FILENO, line);
+            level == LogLevel::warning ? plain.warning("{}", text) : plain.info("{}", text);
+          }};
 }
 
 }  // namespace
 
 Console::Console(bool json, bool quiet)
-    : json_(json), quiet_(quiet), log_(Log::to_stderr(quiet ? LogLevel::warning : LogLevel::info)) {}
+    : json_(json), quiet_(quiet), log_(log_of(quiet ? LogLevel::warning : LogLevel::info)) {}
 
 void Console::print(std::string_view text) const {
-  // Straight to the descriptor: a buffer would be flushed at exit, when nobody looks at errors any more.
-  while (!text.empty()) {
-    const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
-    if (written >= 0)
-      text.remove_prefix(static_cast<std::size_t>(written));
-    else if (errno == EPIPE)
-      throw BrokenPipe{};
-    else if (errno == EAGAIN)
-      wait_until_writable(STDOUT_FILENO);
-    else if (errno != EINTR)
-      fail("cannot write the result to stdout: {}", std::strerror(errno));
-  }
+  // A buffer would be flushed at exit, when nobody looks at errors any more.
+  const int trouble = write_all(STDOUT_FILENO, text);
+  if (trouble == EPIPE) throw BrokenPipe{};
+  check(trouble == 0, "cannot write the result to stdout: {}", std::strerror(trouble));
 }
 
 void Console::print_foreign(std::string_view text) const {
-  print(isatty(STDOUT_FILENO) == 1 ? terminal_safe(text) : std::string(text));
+  print(safe_for(STDOUT_FILENO, text));
 }
 
 void Console::tell(std::string_view text) const {
-  fmt::print(stderr, "{}\n", isatty(STDERR_FILENO) == 1 ? terminal_safe(text) : std::string(text));
+  write_to_stderr(safe_for(STDERR_FILENO, text) + "\n");
 }
 
 void Console::print_json(const Json& object) const {
@@ -75,6 +69,10 @@ std::string terminal_safe(std::string_view text) {
       out += text[i];
   }
   return out;
+}
+
+std::string safe_for(int file_descriptor, std::string_view text) {
+  return isatty(file_descriptor) == 1 ? terminal_safe(text) : std::string(text);
 }
 
 bool wants_colour(int file_descriptor) {

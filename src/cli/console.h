@@ -34,6 +34,7 @@ class Console {
 // Text that a model wrote, for a terminal: control characters but line ends and tabs become U+FFFD, so that nobody is
 // sent escape sequences. `text` holds whole characters.
 std::string terminal_safe(std::string_view text);
+std::string safe_for(int file_descriptor, std::string_view text);  // that, if it is one; else as it is
 
 // May this stream be coloured? A terminal, not a dumb one, and NO_COLOR unset.
 bool wants_colour(int file_descriptor);

@@ -100,7 +100,7 @@ int run_data_info(const Arguments& arguments, Console& console) {
   if (console.json())
     console.print_json(as_json(data));
   else
-    console.print(as_text(data));
+    console.print_foreign(as_text(data));
   return 0;
 }
 

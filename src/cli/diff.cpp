@@ -69,7 +69,7 @@ int run_diff(const Arguments& arguments, Console& console) {
   if (console.json())
     console.print_json(as_json(difference));
   else
-    console.print(as_text(difference));
+    console.print_foreign(as_text(difference));
   return difference.equal ? kExitDone : kExitFailed;
 }
 

@@ -119,9 +119,9 @@ void print(const ExactScore& score, Console& console) {
                                   .set("right", score.right)
                                   .set("total", score.total)
                                   .set("too_long", score.too_long));
-  for (const Answered& answered : score.first) console.print(as_text(answered));
+  for (const Answered& answered : score.first) console.print_foreign(as_text(answered));
   if (!score.wrong.empty()) console.print("some that were wrong:\n\n");
-  for (const Answered& answered : score.wrong) console.print(as_text(answered));
+  for (const Answered& answered : score.wrong) console.print_foreign(as_text(answered));
   if (score.too_long > 0)
     console.print(fmt::format("{} questions are longer than the context\n", with_commas(score.too_long)));
   console.print(fmt::format("{:.1f} % exact: {} of {} answers\n", 100 * score.rate(),

@@ -166,7 +166,7 @@ int run_generate(const Arguments& arguments, Console& console) {
   } else {
     print_all(samples, prompt, console);
   }
-  if (arguments.flag("stats") && !console.json()) console.log().info("{}", as_text(stats));
+  if (arguments.flag("stats") && !console.json()) console.tell(as_text(stats));
   return interrupt.asked() ? kExitInterrupted : kExitDone;
 }
 

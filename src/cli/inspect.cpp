@@ -154,7 +154,7 @@ int run_inspect(const Arguments& arguments, Console& console) {
   if (console.json())
     console.print_json(as_json(file, facts));
   else
-    console.print(inspect_page(file, facts, page_width(kPlainWidth)));
+    console.print_foreign(inspect_page(file, facts, page_width(kPlainWidth)));
   return 0;
 }
 

@@ -4,17 +4,19 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_ops.h"
 #include "base/interrupt.h"
 #include "base/machine.h"
 #include "base/parallel.h"
+#include "base/standard_streams.h"
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/console.h"
@@ -64,11 +66,15 @@ int print_version(const Words& words) {
 }
 
 // `topic` becomes the name of the command once it is known: usage errors point at its --help.
-int dispatch(const Words& words, char** argv, std::string& topic) {
+int dispatch(Words words, char** argv, std::string& topic) {
+  if (!words.empty() && words[0] == "help") {  // "help train" is "train --help"
+    words.erase(words.begin());
+    words.push_back("--help");
+  }
   if (!words.empty() && words[0] == "--version") return print_version(words);
   const std::vector<Command> commands = all_commands();
   if (words.empty()) {
-    fmt::print(stderr, "{}", overview(commands, help_style(STDERR_FILENO)));
+    write_to_stderr(overview(commands, help_style(STDERR_FILENO)));
     return kExitUsage;
   }
   if (words[0] == "--help" || words[0] == "-h") {
@@ -91,11 +97,12 @@ int dispatch(const Words& words, char** argv, std::string& topic) {
   return run_command(*match.command, rest, argv);
 }
 
-void report(std::string text) {
+void report(std::string_view message) {
   constexpr std::string_view kStart = "error:";
+  std::string text = safe_for(STDERR_FILENO, message);  // it may quote what stands in a file
   if (wants_colour(STDERR_FILENO) && text.starts_with(kStart))
     text.replace(0, kStart.size(), "\x1b[1;31merror:\x1b[0m");
-  fmt::print(stderr, "{}\n", text);
+  write_to_stderr(text + "\n");
 }
 
 }  // namespace
@@ -119,6 +126,9 @@ int run_thimble(int argc, char** argv) {
   } catch (const Error& error) {
     let_first_rank_speak();
     report(describe(error));
+  } catch (const std::filesystem::filesystem_error& error) {
+    let_first_rank_speak();
+    report(describe(FileError("look at", error.path1(), error.code().value())));
   } catch (const std::bad_alloc&) {
     report("error: out of memory\nhint: make the model, the batch or the context smaller");
   } catch (const std::logic_error& error) {

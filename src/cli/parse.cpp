@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/nearest.h"
 #include "base/number.h"
+#include "cli/wording.h"
 
 namespace thimble {
 
@@ -33,11 +34,11 @@ Hint did_you_mean(std::string_view prefix, std::string_view word,
   return best.empty() ? Hint{} : Hint{fmt::format("did you mean {}{}?", prefix, best)};
 }
 
-// "-3", "-.5" and "-" are values, "-n" and "--" are not.
+// "-3", "-.5", "- eggs" and "-" are values, "-n" and "--" are not.
 bool looks_like_option(std::string_view word) {
   if (word.size() < 2 || word[0] != '-') return false;
   const bool number = (word[1] >= '0' && word[1] <= '9') || word[1] == '.';
-  return !number;
+  return !number && word[1] != ' ';
 }
 
 // "a whole number", "a number from 0 to 1", "a whole number of at least 1"
@@ -163,7 +164,7 @@ class Parser {
       if (option.required && !result_.given(option.name))
         throw UsageError(fmt::format("'{}' needs {}{} {}: {}", command_.name,
                                      option.letter ? fmt::format("-{} or ", option.letter) : "",
-                                     spelled(option), option.value, option.help));
+                                     spelled(option), value_of(option), option.help));
   }
 
   template <class Predicate>

@@ -56,7 +56,7 @@ int run_qa(const Arguments& arguments, Console& console) {
   if (console.json())
     console.print_json(as_json(request, report));
   else
-    console.print(as_text(report));
+    console.print_foreign(as_text(report));
   return report.passed() ? 0 : 1;
 }
 

@@ -20,7 +20,7 @@ int run_tokenizer_decode(const Arguments& arguments, Console& console) {
   auto use = [&](std::string_view line) {
     const std::vector<TokenId> ids = parse_ids(line, *tokenizer);
     const std::string text = tokenizer->decode(ids, options) + (arguments.flag("whole") ? "" : "\n");
-    if (!console.json()) return console.print(text);
+    if (!console.json()) return console.print_foreign(text);
     for (const TokenId id : ids) tokens.push(id);
     all += text;
   };

@@ -79,7 +79,7 @@ int run_tokenizer_info(const Arguments& arguments, Console& console) {
   if (console.json())
     console.print_json(as_json(*tokenizer, measure));
   else
-    console.print(as_text(*tokenizer, measure));
+    console.print_foreign(as_text(*tokenizer, measure));
   return 0;
 }
 

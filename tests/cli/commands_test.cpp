@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/table.h"
 #include "cli/help.h"
+#include "cli/redirected.h"
 
 namespace thimble {
 namespace {
@@ -49,6 +50,19 @@ TEST(FindCommand, SuggestsTheNearestName) {
   EXPECT_EQ(hint({"tokenizer", "trian"}),
             "unknown command 'tokenizer trian' / did you mean 'tokenizer train'?");
   EXPECT_EQ(hint({"frobnicate"}), "unknown command 'frobnicate' / ");
+}
+
+TEST(Help, IsAWordAsWell) {
+  const auto printed = [](const std::vector<std::string>& words) {
+    testing::internal::CaptureStdout();
+    const int code = run_here(words);
+    return fmt::format("{} {}", code, testing::internal::GetCapturedStdout());
+  };
+  EXPECT_EQ(printed({"help"}), printed({"--help"}));
+  EXPECT_EQ(printed({"help", "tokenizer", "train"}), printed({"tokenizer", "train", "--help"}));
+  EXPECT_EQ(printed({"help", "tokenizer"}), printed({"tokenizer", "--help"}));
+  EXPECT_EQ(printed({"help", "nonsense"}), "2 ");
+  EXPECT_EQ(printed({"help"}).substr(0, 2), "0 ");
 }
 
 // What the frame relies on, checked for every command of the binary: a new one is tested the day it is added.

@@ -1,11 +1,16 @@
 #include "cli/console.h"
 
 #include <fcntl.h>
-#include <unistd.h>
+#include <pty.h>
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
+#include <functional>
 #include <thread>
+
+#include "cli/redirected.h"
+#include "support/temp_folder.h"
 
 namespace thimble {
 namespace {
@@ -16,9 +21,6 @@ TEST(Console, WaitsForAReaderWhereStdoutDoesNotBlock) {
   ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
   ASSERT_EQ(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
   std::fflush(stdout);
-  const int before = dup(STDOUT_FILENO);
-  ASSERT_EQ(dup2(ends[1], STDOUT_FILENO), STDOUT_FILENO);
-  close(ends[1]);
 
   std::string received;
   std::thread reader([&] {
@@ -29,17 +31,93 @@ TEST(Console, WaitsForAReaderWhereStdoutDoesNotBlock) {
   });
   const std::string text(1 << 20, 'x');  // much more than a pipe holds
   std::string trouble;
-  try {
-    Console(false, false).print(text);
-  } catch (const std::exception& error) {
-    trouble = error.what();
+  {
+    const Redirected redirected(STDOUT_FILENO, ends[1]);
+    close(ends[1]);  // the last end that is written to is stdout
+    try {
+      Console(false, false).print(text);
+    } catch (const std::exception& error) {
+      trouble = error.what();
+    }
   }
-  dup2(before, STDOUT_FILENO);  // closes the last end that is written to
-  close(before);
   reader.join();
   close(ends[0]);
   EXPECT_EQ(trouble, "");
   EXPECT_EQ(received.size(), text.size());
+}
+
+// A log on a full disk, a terminal that was closed: nobody reads it, and nothing else may come of that.
+TEST(Console, GoesOnWhereNobodyReadsStderr) {
+  std::fflush(stderr);
+  const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(full, 0);
+  int code = -1;
+  std::string trouble;
+  {
+    const Redirected redirected(STDERR_FILENO, full);
+    try {
+      const Console console(false, false);
+      console.log().info("a line");
+      console.tell("another");
+      console.progress().write("a bar");
+      code = run_here({"nonsense"});  // its error cannot be told
+    } catch (const std::exception& error) {
+      trouble = error.what();
+    }
+  }
+  close(full);
+  EXPECT_EQ(trouble, "");
+  EXPECT_EQ(code, kExitUsage);
+}
+
+// What a stream shows at a terminal while `run` runs.
+std::string shown_at_terminal(int stream, const std::function<void()>& run) {
+  int terminal = -1, end = -1;
+  EXPECT_EQ(openpty(&terminal, &end, nullptr, nullptr, nullptr), 0);
+  {
+    const Redirected redirected(stream, end);
+    run();
+  }
+  std::array<char, 1 << 14> block;
+  std::string shown;
+  fcntl(terminal, F_SETFL, O_NONBLOCK);
+  for (ssize_t count; (count = read(terminal, block.data(), block.size())) > 0;)
+    shown.append(block.data(), static_cast<std::size_t>(count));
+  close(end);
+  close(terminal);
+  return shown;
+}
+
+// What a file holds is text at a terminal, whatever command shows it, and where an error quotes it.
+TEST(Console, SendsNoSequencesOfAFileToATerminal) {
+  const TempFolder folder;
+  const std::string hostile = "a\x1b]0;mine\x07z", safe = "a\uFFFD]0;mine\uFFFDz";
+  const std::string file = folder.write("a.txt", hostile).string();
+  int code = -1;
+  const std::string result = shown_at_terminal(STDOUT_FILENO, [&] {
+    code = run_here({"data", "info", file, "--quiet"});
+  });
+  EXPECT_EQ(code, kExitDone);
+  EXPECT_NE(result.find(safe), std::string::npos) << result;
+  EXPECT_EQ(result.find(hostile), std::string::npos) << result;
+
+  const std::string error = shown_at_terminal(STDERR_FILENO, [&] { run_here({hostile}); });
+  EXPECT_NE(error.find(safe), std::string::npos) << error;
+  EXPECT_EQ(error.find(hostile), std::string::npos) << error;
+
+  const std::string log =
+      shown_at_terminal(STDERR_FILENO, [&] { Console(false, false).log().warning("{}", hostile); });
+  EXPECT_EQ(log, "warning: " + safe + "\r\n");
+}
+
+// Where the file system itself is asked and refuses, that is said as all trouble with files is.
+TEST(Errors, OfTheFileSystemAreSentences) {
+  const std::string endless(5000, 'x');  // longer than any name may be
+  testing::internal::CaptureStderr();
+  const int code = run_here({"inspect", endless});
+  const std::string error = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(code, kExitFailed);
+  EXPECT_EQ(error, "error: cannot look at " + endless + ": File name too long\n");
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ TEST(Parse, NegativeNumbersDashAndTextWithEqualsAreValues) {
   EXPECT_EQ(arguments.number("temperature"), -0.5);
   EXPECT_EQ(arguments.list("stop"), (std::vector<std::string>{"a=b", "--x"}));
   EXPECT_EQ(arguments.text("top-k"), "-.5");
+  EXPECT_EQ(parse(sample_command(), {"m", "- eggs"}).text("PROMPT"), "- eggs");
 }
 
 TEST(Parse, TwoDashesEndTheOptions) {
@@ -136,6 +137,10 @@ TEST(Parse, WrongUsageSaysWhatWasExpectedAndFound) {
        {{}, "'generate' needs MODEL: the model", ""}});
   expect_usage_errors(build_command(), {{{"-o", "dir"}, "'data build' needs INPUTS: text files", ""},
                                         {{"a"}, "'data build' needs -o or --out DIR: where to", ""}});
+  const Command choosing{
+      .name = "export",
+      .options = {{.name = "format", .help = "as what", .choices = {"gguf", "hf"}, .required = true}}};
+  expect_usage_errors(choosing, {{{}, "'export' needs --format gguf|hf: as what", ""}});
 }
 
 TEST(Parse, NumbersAreCheckedForFormAndRange) {
