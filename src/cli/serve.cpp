@@ -48,16 +48,20 @@ void warn_of_open_key_file(const Arguments& arguments, const Log& log) {
                 arguments.text("api-key-file"));
 }
 
+// "." and "runs/chat/" have names, too.
+std::string name_of_model(const std::filesystem::path& path) {
+  const std::filesystem::path whole = std::filesystem::absolute(path).lexically_normal();
+  return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+}
+
 ServedModel served_from(const Arguments& arguments, const ModelFile& file, const Tokenizer& tokenizer) {
   ServedModel served{.name = arguments.text("alias"),
                      .config = file.config.model,
-                     .parameters = static_cast<std::int64_t>(file.weights.size()),
                      .tokenizer = &tokenizer,
                      .defaults = sampling_from(arguments),
                      .created = unix_time()};
   if (arguments.given("seed")) served.seed = served.defaults.seed;
-  if (served.name.empty()) served.name = arguments.path("MODEL").filename().string();
-  if (served.name.empty()) served.name = arguments.path("MODEL").parent_path().filename().string();
+  if (served.name.empty()) served.name = name_of_model(arguments.path("MODEL"));
   if (!file.layout.empty() || arguments.given("layout"))
     served.layout.emplace(open_chat_layout(file, tokenizer, arguments.text("layout")));
   return served;
@@ -95,7 +99,6 @@ int run_serve(const Arguments& arguments, Console& console) {
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device()));
   ServedModel served = served_from(arguments, file, *tokenizer);
-  served.bytes = served.parameters * dtype_bytes(model.dtype());
 
   const Log& log = console.log();
   // JSON escapes most control characters, but not those that begin a sequence in one (U+009B).

@@ -1,5 +1,7 @@
 #include "serve/access.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +10,13 @@ namespace thimble {
 namespace {
 
 constexpr std::size_t kMostClients = 10000;
-constexpr std::string_view kBearer = "Bearer ";
+constexpr std::string_view kBearer = "bearer ";
+
+// 127.0.0.1, and whatever else begins with 127: a number, which no name server can turn into another.
+bool is_loopback_number(std::string_view host) {
+  in_addr address{};
+  return inet_pton(AF_INET, std::string(host).c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
+}
 
 }  // namespace
 
@@ -24,7 +32,8 @@ bool equal_in_constant_time(std::string_view a, std::string_view b) {
 
 bool ApiKeys::admits(const HttpRequest& request) const {
   std::string_view given;
-  if (const std::string* header = request.header("authorization"); header && header->starts_with(kBearer))
+  const std::string* header = request.header("authorization");
+  if (header && lower_case(header->substr(0, kBearer.size())) == kBearer)
     given = std::string_view(*header).substr(kBearer.size());
   else if (const std::string* key = request.header("x-api-key"))
     given = *key;
@@ -76,7 +85,7 @@ bool is_local_host(std::string_view host) {
   const std::size_t colon = host.rfind(':');
   const bool v6 = host.starts_with('[');
   if (colon != std::string_view::npos && (!v6 || host[colon - 1] == ']')) host = host.substr(0, colon);
-  return host == "localhost" || host == "127.0.0.1" || host == "[::1]";
+  return host == "[::1]" || is_loopback_number(host) || lower_case(host) == "localhost";
 }
 
 bool is_local_origin(std::string_view origin) {

@@ -51,7 +51,7 @@ class RateLimit {
 
 // A page on this machine: http://localhost:3000, http://127.0.0.1, http://[::1]:8080.
 bool is_local_origin(std::string_view origin);
-// "localhost:8080", "127.0.0.1", "[::1]:8080": what a browser calls this machine.
+// "localhost:8080", "127.0.0.1", "[::1]:8080": what a browser calls this machine; also Debian's 127.0.1.1.
 bool is_local_host(std::string_view host);
 
 }  // namespace thimble

@@ -41,7 +41,9 @@ CompletionAnswer::CompletionAnswer(const CompletionRequest& asked, const ServedM
 }
 
 TextPlace CompletionAnswer::first_place(std::size_t prompt) const {
-  return {.offset = 0, .starts_text = !asked_.echoed.empty() || asked_.prompts[prompt].starts_text};
+  const Request& request = asked_.prompts[prompt];
+  if (asked_.echoed.empty()) return {.starts_text = request.starts_text};
+  return {.starts_text = true, .prompt_tokens = request.prompt.size() - asked_.unshown[prompt]};
 }
 
 std::size_t CompletionAnswer::index_of(const JobEvent& event) const {

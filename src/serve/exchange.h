@@ -22,7 +22,7 @@ struct Service::Exchange {
 };
 
 struct Service::Route {
-  std::string_view method, path;
+  std::string_view method, path;  // a path that ends in * stands for all that begin so and go on
   void (Service::*handler)(Exchange&);
   bool open = false;  // to everybody, key or not, and never rate-limited
 };

@@ -1,11 +1,14 @@
 // Routes that say what the server is: the page, health, models, properties, metrics.
 #include <fmt/format.h>
 
+#include <charconv>
 #include <span>
 #include <utility>
 
 #include "base/number.h"
 #include "base/version.h"
+#include "model/stored_weights.h"
+#include "serve/api_error.h"
 #include "serve/completion_answer.h"
 #include "serve/exchange.h"
 #include "tokenizer/chat_template.h"
@@ -16,6 +19,8 @@ namespace thimble {
 std::span<const std::pair<std::string_view, std::string_view>> embedded_web();
 
 namespace {
+
+constexpr std::size_t kLongestNameShown = 200;
 
 // The page brings its own script and style, known by a nonce, and asks nobody but this server.
 std::string page_policy(std::string_view nonce) {
@@ -38,6 +43,41 @@ Json shortest(float value) {
   return number_in<double>(fmt::format("{}", value)).value_or(value);
 }
 
+// In memory.
+std::int64_t weight_bytes(const Model& model) {
+  if (const StoredWeights* stored = model.stored_weights()) return stored->bytes();
+  return model.params().block_size() * static_cast<std::int64_t>(sizeof(float));
+}
+
+Json model_json(const ServedModel& served, const Model& model) {
+  const Json meta = Json::object()
+                        .set("n_vocab", served.config.vocab_size)
+                        .set("n_ctx_train", served.config.context)
+                        .set("n_embd", served.config.dim)
+                        .set("n_params", model.params().count())
+                        .set("size", weight_bytes(model));
+  return Json::object()
+      .set("id", served.name)
+      .set("object", "model")
+      .set("created", served.created)
+      .set("owned_by", "thimble")
+      .set("meta", meta);
+}
+
+// "chat%20model" -> "chat model". What is no escape stays as it is.
+std::string percent_decoded(std::string_view text) {
+  std::string decoded;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    unsigned byte = 0;
+    const char* digits = text.data() + i + 1;
+    const bool escape = text[i] == '%' && i + 2 < text.size() &&
+                        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2;
+    decoded += escape ? static_cast<char>(byte) : text[i];
+    if (escape) i += 2;
+  }
+  return decoded;
+}
+
 Json token_text(const Tokenizer& tokenizer, std::optional<TokenId> id) {
   return id ? Json(tokenizer.token_text(*id)) : Json();
 }
@@ -57,19 +97,18 @@ void Service::health(Exchange& exchange) {
 }
 
 void Service::models(Exchange& exchange) {
-  const Json meta = Json::object()
-                        .set("n_vocab", model_.config.vocab_size)
-                        .set("n_ctx_train", model_.config.context)
-                        .set("n_embd", model_.config.dim)
-                        .set("n_params", model_.parameters)
-                        .set("size", model_.bytes);
-  const Json model = Json::object()
-                         .set("id", model_.name)
-                         .set("object", "model")
-                         .set("created", model_.created)
-                         .set("owned_by", "thimble")
-                         .set("meta", meta);
+  const Json model = model_json(model_, engine_.model());
   exchange.send_json(Json::object().set("object", "list").set("data", Json::array({model})));
+}
+
+void Service::model(Exchange& exchange) {
+  const std::string name = percent_decoded(exchange.request.path.substr(exchange.route.size() - 1));
+  if (name != model_.name)
+    throw ApiError(
+        404, error_type_of(404),
+        fmt::format("there is no model '{}' here, only '{}'", name.substr(0, kLongestNameShown), model_.name))
+        .about("model");
+  exchange.send_json(model_json(model_, engine_.model()));
 }
 
 void Service::props(Exchange& exchange) {

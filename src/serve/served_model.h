@@ -15,8 +15,6 @@ namespace thimble {
 struct ServedModel {
   std::string name;  // what clients see
   ModelConfig config;
-  std::int64_t parameters = 0;
-  std::int64_t bytes = 0;  // of the weights, in memory
   const Tokenizer* tokenizer = nullptr;
   std::optional<ChatLayout> layout = {};   // absent: it was not taught to chat
   SamplingOptions defaults = {};           // where a request says nothing

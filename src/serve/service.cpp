@@ -31,6 +31,12 @@ bool is_same_origin(const HttpRequest& request, std::string_view origin) {
   return host && (origin == "http://" + *host || origin == "https://" + *host);
 }
 
+bool matches(std::string_view pattern, std::string_view path) {
+  if (!pattern.ends_with('*')) return pattern == path;
+  pattern.remove_suffix(1);
+  return path.size() > pattern.size() && path.starts_with(pattern);
+}
+
 std::string time_text() {
   const auto now = std::chrono::system_clock::now();
   const auto millis =
@@ -54,6 +60,7 @@ const std::vector<Service::Route>& Service::routes() {
       {"GET", "/health", &Service::health, true},
       {"GET", "/v1/health", &Service::health, true},
       {"GET", "/v1/models", &Service::models},
+      {"GET", "/v1/models/*", &Service::model},
       {"GET", "/models", &Service::models},
       {"GET", "/props", &Service::props},
       {"GET", "/metrics", &Service::metrics},
@@ -74,7 +81,7 @@ const Service::Route& Service::find_route(const HttpRequest& request) const {
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
   const Route* other_method = nullptr;
   for (const Route& route : routes()) {
-    if (route.path != request.path) continue;
+    if (!matches(route.path, request.path)) continue;
     if (route.method == method) return route;
     other_method = &route;
   }
@@ -169,7 +176,8 @@ void Service::send_error(Exchange& exchange, const ApiError& error) const {
   if (error.retry_after() > 0) exchange.reply.add_header("Retry-After", std::to_string(error.retry_after()));
   if (error.status() == 401) exchange.reply.add_header("WWW-Authenticate", "Bearer");
   if (error.status() == 405) {
-    const auto found = std::ranges::find(routes(), std::string_view(exchange.request.path), &Route::path);
+    const auto found = std::ranges::find_if(
+        routes(), [&](const Route& route) { return matches(route.path, exchange.request.path); });
     if (found != routes().end()) exchange.reply.add_header("Allow", std::string(found->method) + ", OPTIONS");
   }
   exchange.send_json(body, error.status());

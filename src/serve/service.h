@@ -56,6 +56,7 @@ class Service {
   void page(Exchange& exchange);
   void health(Exchange& exchange);
   void models(Exchange& exchange);
+  void model(Exchange& exchange);
   void props(Exchange& exchange);
   void metrics(Exchange& exchange);
   void chat_completions(Exchange& exchange);

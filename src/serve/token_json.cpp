@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
+#include "tokenizer/stream_decoder.h"
 #include "tokenizer/unicode.h"
 
 namespace thimble {
@@ -34,10 +34,29 @@ std::string text_token(const Tokenizer& tokenizer, TokenId id) {
   return spelled;
 }
 
-// A character counts where it begins.
-std::size_t characters_in(std::string_view bytes) {
+std::size_t characters_in(std::string_view text) {
   return static_cast<std::size_t>(
-      std::ranges::count_if(bytes, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+// Moves the place behind the token; returns where it stood.
+std::size_t pass(const Tokenizer& tokenizer, TokenId id, TextPlace& place) {
+  const bool control = tokenizer.token_type(id) == TokenType::control;
+  std::string added;
+  if (place.prompt_tokens > 0 && control)
+    added = tokenizer.token_text(id);
+  else
+    tokenizer.append_token(id, place.starts_text, added);
+  const bool ends_prompt = place.prompt_tokens == 1;  // and with it what it began and did not finish
+  place.prompt_tokens -= std::min<std::size_t>(place.prompt_tokens, 1);
+  place.starts_text = place.starts_text && control;
+  // Its first byte goes on with the character that waits, or shows that this one is broken: U+FFFD in the text.
+  std::string begun = place.waiting + added.substr(0, 1);
+  const std::size_t characters = characters_in(take_text(begun, true));
+  const std::size_t offset = place.offset + std::max<std::size_t>(characters, 1) - 1;
+  place.waiting += added;
+  place.offset += characters_in(take_text(place.waiting, ends_prompt));
+  return offset;
 }
 
 // The likeliest, and the one that was chosen.
@@ -71,10 +90,7 @@ Json text_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> score
     tokens.push(text_token(tokenizer, score.id));
     logprobs.push(static_cast<double>(score.logprob));
     tops.push(text_top(tokenizer, score));
-    offsets.push(place.offset);
-    std::string added;
-    tokenizer.append_token(score.id, std::exchange(place.starts_text, false), added);
-    place.offset += characters_in(added);
+    offsets.push(pass(tokenizer, score.id, place));
   }
   return Json::object()
       .set("tokens", tokens)

@@ -17,11 +17,13 @@ Json chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> score
 
 // Of texts: {tokens, token_logprobs, top_logprobs, text_offset}. Pieces of characters are spelled "bytes:\xe2\x80".
 //
-// Offsets count characters from the beginning of a choice's text. `place` is where the first token stands, and
-// afterwards where the next one will.
+// Offsets count characters from the beginning of a choice's text; a token that begins inside of one has its offset.
+// `place` is where the first token stands, and afterwards where the next one will.
 struct TextPlace {
   std::size_t offset = 0;
-  bool starts_text = false;  // SentencePiece drops a space there
+  bool starts_text = false;       // SentencePiece drops a space there
+  std::size_t prompt_tokens = 0;  // that are still to come: of the prompt the text shows special tokens, too
+  std::string waiting = {};       // bytes of a character that is not whole yet
 };
 Json text_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores, TextPlace& place);
 

@@ -31,33 +31,33 @@ Broken broken_start(std::string_view text) {
 
 }  // namespace
 
-std::string StreamDecoder::push(TokenId id) {
-  tokenizer_.append_token(id, first_, waiting_);
-  if (tokenizer_.token_type(id) != TokenType::control) first_ = false;
-  return take(false);
-}
-
-std::string StreamDecoder::finish() {
-  return take(true);
-}
-
-std::string StreamDecoder::take(bool all) {
+std::string take_text(std::string& bytes, bool all) {
   std::string out;
   std::size_t at = 0;
-  while (at < waiting_.size()) {
-    const Utf8Char c = decode_utf8(waiting_.data() + at, waiting_.data() + waiting_.size());
+  while (at < bytes.size()) {
+    const Utf8Char c = decode_utf8(bytes.data() + at, bytes.data() + bytes.size());
     if (c.valid) {
-      out.append(waiting_, at, c.bytes);
+      out.append(bytes, at, c.bytes);
       at += c.bytes;
       continue;
     }
-    const Broken broken = broken_start(std::string_view(waiting_).substr(at));
+    const Broken broken = broken_start(std::string_view(bytes).substr(at));
     if (broken.may_grow && !all) break;
     out += kReplacement;
     at += broken.bytes;
   }
-  waiting_.erase(0, at);
+  bytes.erase(0, at);
   return out;
+}
+
+std::string StreamDecoder::push(TokenId id) {
+  tokenizer_.append_token(id, first_, waiting_);
+  if (tokenizer_.token_type(id) != TokenType::control) first_ = false;
+  return take_text(waiting_, false);
+}
+
+std::string StreamDecoder::finish() {
+  return take_text(waiting_, true);
 }
 
 }  // namespace thimble

@@ -7,6 +7,9 @@
 
 namespace thimble {
 
+// Takes from the front of `bytes` what can be shown, as push() and, with `all`, finish() below return it.
+std::string take_text(std::string& bytes, bool all);
+
 class StreamDecoder {
  public:
   // `starts_text`: nothing stands before the first token (SentencePiece drops a leading space there).
@@ -20,8 +23,6 @@ class StreamDecoder {
   std::string finish();
 
  private:
-  std::string take(bool all);
-
   const Tokenizer& tokenizer_;
   std::string waiting_;
   bool first_;

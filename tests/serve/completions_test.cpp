@@ -1,12 +1,14 @@
 // /v1/chat/completions and /v1/completions: every field does what it says, and a stream says the same as a whole.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "infer/chat_request.h"
 #include "infer/generate.h"
 #include "serve/test_server.h"
+#include "tokenizer/unicode.h"
 
 namespace thimble {
 namespace {
@@ -214,6 +216,31 @@ TEST_F(Completions, EchoWithLogprobsAndNoTokensScoresAText) {
   for (const Json& top : scores.at("top_logprobs").as_array()) EXPECT_GE(top.size(), 2u);
 }
 
+// A model of bytes says many that are no text: each of them is a character, U+FFFD, in the text.
+TEST_F(Completions, OffsetsAreThoseOfTheTextWhereItIsBrokenToo) {
+  const HttpAnswer answer = server_.complete(
+      R"({"prompt":"é","max_tokens":200,"temperature":2,"seed":4,"echo":true,"logprobs":0,"ignore_eos":true})");
+  ASSERT_EQ(answer.status, 200) << answer;
+  std::vector<std::string> characters;
+  for (std::string rest = text_of(answer); !rest.empty();) {
+    const Utf8Char first = decode_utf8(rest.data(), rest.data() + rest.size());
+    characters.push_back(rest.substr(0, first.bytes));
+    rest.erase(0, first.bytes);
+  }
+  const Json scores = choice(answer).at("logprobs");
+  int plain = 0;
+  for (std::size_t i = 0; i < scores.at("tokens").size(); ++i) {
+    const std::string token = scores.at("tokens").as_array()[i].as_string();
+    if (token.size() != 1) continue;  // a special token, or a piece of a character
+    const auto offset = static_cast<std::size_t>(scores.at("text_offset").as_array()[i].as_int());
+    ASSERT_LT(offset, characters.size());
+    EXPECT_EQ(characters[offset], token) << i;
+    ++plain;
+  }
+  EXPECT_GT(plain, 20);
+  EXPECT_GT(std::ranges::count(characters, "\uFFFD"), 20);
+}
+
 TEST_F(Completions, TokensMayBeThePrompt) {
   Json tokens = Json::array();
   for (const TokenId id : text_request(server_.tokenizer(), "Hello").prompt) tokens.push(id);
@@ -225,6 +252,8 @@ TEST_F(Completions, TokensMayBeThePrompt) {
   EXPECT_EQ(scores.at("tokens").size(), tokens.size());
   EXPECT_TRUE(scores.at("token_logprobs").as_array()[0].is_null());  // nothing stands before it
   EXPECT_FALSE(scores.at("token_logprobs").as_array()[1].is_null());
+  const int bos = static_cast<int>(std::string_view("<bos>").size());  // the text shows it
+  EXPECT_EQ(scores.at("text_offset"), Json::array({0, bos, bos + 1, bos + 2, bos + 3, bos + 4}));
 }
 
 TEST_F(Completions, ManyPromptsAreAnsweredInOrder) {

@@ -14,7 +14,16 @@ TEST(Routes, SayWhatTheServerIs) {
   EXPECT_EQ(model.at("id").as_string(), "small");
   EXPECT_EQ(model.at("object").as_string(), "model");
   EXPECT_EQ(model.at("meta").at("n_ctx_train").as_int(), 256);
+  EXPECT_EQ(model.at("meta").at("n_params").as_int(), server.model().params().count());
+  EXPECT_EQ(model.at("meta").at("size").as_int(),
+            static_cast<std::int64_t>(server.model().weights().size_bytes()));
   EXPECT_EQ(get(server.port(), "/models").json(), get(server.port(), "/v1/models").json());
+  for (const char* name : {"small", "sm%61ll"})
+    EXPECT_EQ(get(server.port(), fmt::format("/v1/models/{}", name)).json(), model) << name;
+  for (const char* name : {"", "large", "small/", "small%", "%2", "%zz", "s%mall"})
+    EXPECT_EQ(get(server.port(), fmt::format("/v1/models/{}", name)).status, 404) << name;
+  EXPECT_EQ(get(server.port(), "/v1/models/large").error(), "there is no model 'large' here, only 'small'");
+  EXPECT_TRUE(post(server.port(), "/v1/models/small", "{}").has_header("Allow: GET, OPTIONS"));
   const Json props = get(server.port(), "/props").json();
   EXPECT_EQ(props.at("total_slots").as_int(), 8);
   EXPECT_EQ(props.at("default_generation_settings").at("n_ctx").as_int(), 256);
@@ -126,7 +135,7 @@ TEST(Keys, AreNeededForAllButHealthAndThePage) {
     return get(server.port(), "/v1/models", fmt::format("{}\r\n", header)).status;
   };
   EXPECT_EQ(with("Authorization: Bearer first"), 200);
-  EXPECT_EQ(with("Authorization: Bearer second-key"), 200);
+  EXPECT_EQ(with("Authorization: bearer second-key"), 200) << "a scheme's case is free";
   EXPECT_EQ(with("X-Api-Key: first"), 200);
   for (const char* wrong :
        {"Authorization: Bearer firs", "Authorization: Bearer firstfirst", "Authorization: first",
@@ -193,7 +202,13 @@ TEST(Origins, OfThisMachineAreWelcome) {
 TEST(Origins, ThatOnlyClaimToBeThisMachineAreRefused) {
   TestServer server;  // DNS rebinding: a foreign name that leads here
   EXPECT_EQ(ask(server.port(), "GET /v1/models HTTP/1.1\r\nHost: evil.example:8080\r\n\r\n").status, 403);
-  EXPECT_EQ(ask(server.port(), "GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n").status, 200);
+  for (const char* host : {"127.0.0.1:1", "127.0.1.1:8080", "Localhost:8080", "[::1]:8080", "localhost"})
+    EXPECT_EQ(ask(server.port(), fmt::format("GET /props HTTP/1.1\r\nHost: {}\r\n\r\n", host)).status, 200)
+        << host;
+  for (const char* host :
+       {"127.0.0.1.evil.example", "127.evil.example:8080", "128.0.0.1", "localhost.evil.example", ""})
+    EXPECT_EQ(ask(server.port(), fmt::format("GET /props HTTP/1.1\r\nHost: {}\r\n\r\n", host)).status, 403)
+        << host;
   ServerOptions keyed;
   keyed.service.api_keys = {"k"};
   TestServer with_key({.server = keyed});

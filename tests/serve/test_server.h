@@ -33,11 +33,8 @@ class TestServer {
  public:
   explicit TestServer(TestServerOptions options = {}) {
     model_ = small_model(context_, tokenizer_->vocab_size(), options.context, "llama");
-    ServedModel served{.name = "small",
-                       .config = model_->config(),
-                       .parameters = static_cast<std::int64_t>(model_->weights().size()),
-                       .tokenizer = tokenizer_.get(),
-                       .created = 1};
+    ServedModel served{
+        .name = "small", .config = model_->config(), .tokenizer = tokenizer_.get(), .created = 1};
     if (options.chats) served.layout.emplace(*tokenizer_, "roles");
     options.server.service.access_log = [this](const std::string& line) {
       const std::lock_guard lock(mutex_);
