@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "cli/console.h"
 #include "cli/parse.h"
+#include "cli/train_inputs.h"
 #include "formats/architecture.h"
 #include "model/config_builder.h"
 #include "model/presets.h"
@@ -49,7 +50,7 @@ ModelFile bench_model(const Arguments& arguments) {
   }
   ConfigBuilder settings;
   settings.preset(arguments.text("preset"));
-  for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
+  put_assignments(arguments, settings);
   ModelFile file;
   file.path = arguments.text("preset");
   file.format = "preset";
@@ -61,9 +62,14 @@ ModelFile bench_model(const Arguments& arguments) {
   return file;
 }
 
+std::int64_t depth_from(const Arguments& arguments, const ModelConfig& config) {
+  return arguments.integer("depth", {.least = 0, .most = config.context - 1});
+}
+
 std::int64_t tokens_from(const Arguments& arguments, const ModelConfig& config) {
-  if (!arguments.given("max-tokens")) return std::min(arguments.integer("max-tokens"), config.context);
-  return arguments.integer("max-tokens", {.least = 1, .most = config.context});
+  const std::int64_t room = config.context - depth_from(arguments, config);
+  if (!arguments.given("max-tokens")) return std::min(arguments.integer("max-tokens"), room);
+  return arguments.integer("max-tokens", {.least = 1, .most = room});
 }
 
 Model model_for(ModelFile& file, const Context& context, DType dtype, const SpeedRequest& request) {

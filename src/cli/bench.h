@@ -30,7 +30,9 @@ int exit_code(const Verdict& verdict, Console& console);
 std::vector<Option> model_options();
 ModelFile bench_model(const Arguments& arguments);
 
-// --max-tokens; its default is as much of it as the context holds.
+// --depth: so much of the context that a token is left.
+std::int64_t depth_from(const Arguments& arguments, const ModelConfig& config);
+// --max-tokens; its default is as much of it as the context holds behind the depth.
 std::int64_t tokens_from(const Arguments& arguments, const ModelConfig& config);
 
 // A model with no more context than the test takes, as llama-bench makes it: the cache of a long one is large.

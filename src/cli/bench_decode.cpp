@@ -50,7 +50,7 @@ int run_bench_decode(const Arguments& arguments, Console& console) {
   ModelFile file = bench_model(arguments);
   const Context context(device_from(arguments, console.log()));
   const SpeedRequest request{.tokens = tokens_from(arguments, file.config.model),
-                             .depth = arguments.integer("depth", {.least = 0}),
+                             .depth = depth_from(arguments, file.config.model),
                              .streams = arguments.integer("streams", {.least = 1, .most = kMostStreams}),
                              .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
   Model model = model_for(file, context, dtype_from(arguments, context.device()), request);

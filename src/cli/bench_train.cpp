@@ -12,6 +12,7 @@
 #include "cli/bench.h"
 #include "cli/console.h"
 #include "cli/parse.h"
+#include "cli/train_inputs.h"
 #include "formats/model_file.h"
 #include "model/compute_dtype.h"
 #include "model/config_builder.h"
@@ -37,9 +38,9 @@ Config measured_config(const Arguments& arguments) {
     settings.preset(arguments.text("preset"));
   }
   if (arguments.given("config")) settings.file(arguments.path("config"));
-  settings.set("batch_tokens=" + arguments.text("batch-tokens"));
+  as_usage([&] { settings.set("batch_tokens=" + arguments.text("batch-tokens")); });
   settings.set("span_tokens=0");
-  for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
+  put_assignments(arguments, settings);
   return settings.resolve();
 }
 

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/nearest.h"
+#include "base/text.h"
 #include "cli/main.h"
 #include "data/document.h"
 
@@ -89,7 +90,7 @@ int ChatRepl::talk() {
       continue;
     }
     interruptions = 0;
-    if (message.text.find_first_not_of(" \t\r\n") == std::string::npos) continue;
+    if (without_blanks(message.text).empty()) continue;
     lines_.remember(message.as_typed());
     try {
       handle(message);

@@ -9,6 +9,7 @@
 #include "cli/console.h"
 #include "cli/output.h"
 #include "cli/parse.h"
+#include "cli/train_inputs.h"
 #include "formats/model_write.h"
 #include "model/config_builder.h"
 #include "model/presets.h"
@@ -29,11 +30,7 @@ Config state_dict_config(const Arguments& arguments) {
   ConfigBuilder settings;
   if (arguments.given("preset")) settings.preset(arguments.text("preset"));
   if (arguments.given("config")) settings.file(arguments.path("config"));
-  try {
-    for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
-  } catch (const Error& error) {  // what is wrong with a setting on the command line is wrong usage
-    throw UsageError(error.what(), Hint{error.hint()}, error.where());
-  }
+  put_assignments(arguments, settings);
   return settings.resolve();
 }
 

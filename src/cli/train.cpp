@@ -172,8 +172,8 @@ int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& deriv
 }
 
 // The embedding has a row for every token; of a model that was given, it may have more.
-void settle_vocabulary(const Tokenizer& tokenizer, bool of_init, ConfigBuilder& settings) {
-  const std::int64_t tokens = tokenizer.vocab_size(), rows = settings.current().model.vocab_size;
+void settle_vocabulary(std::int64_t tokens, bool of_init, ConfigBuilder& settings) {
+  const std::int64_t rows = settings.current().model.vocab_size;
   if (of_init) {
     check(tokens <= rows, Hint{"leave out --tokenizer: the model brings its own"},
           "the tokenizer has {} tokens, the model's embedding {} rows", tokens, rows);
@@ -203,7 +203,7 @@ struct Beginning {
 TrainRequest new_request(const Arguments& arguments, Console& console, Beginning& begin,
                          const DataSettings& source, const std::shared_ptr<const Tokenizer>& tokenizer,
                          const std::shared_ptr<Communicator>& ranks) {
-  settle_vocabulary(*tokenizer, begin.init.has_value(), begin.settings);
+  settle_vocabulary(tokenizer->vocab_size(), begin.init.has_value(), begin.settings);
   // Packed rows are made of documents.
   if (source.order == ReadOrder::packed) begin.settings.derive("isolate", true);
   TrainRequest request{
@@ -215,7 +215,10 @@ TrainRequest new_request(const Arguments& arguments, Console& console, Beginning
       .ranks = ranks,
       .force = arguments.flag("force"),
       .stop_after = arguments.integer("stop-after", {.least = 0})};
-  if (begin.init) request.initial_weights = initial_weights(*begin.init, request.config.model);
+  if (begin.init) {
+    check_same_tokens(*begin.init, *tokenizer);
+    request.initial_weights = initial_weights(*begin.init, request.config.model);
+  }
   begin.init.reset();  // its copy of the weights is not needed while training
   return request;
 }
@@ -244,7 +247,10 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
 int run_train(const Arguments& arguments, Console& console) {
   if (arguments.flag("dry-run") && !arguments.given("resume")) {
     if (read_launch().rank > 0) return 0;  // the first says it for all
-    const Beginning begin(arguments);
+    Beginning begin(arguments);
+    const ModelFile* const init = begin.init ? &*begin.init : nullptr;
+    if (const auto tokens = vocabulary_from(arguments, begin.preset(), init))
+      settle_vocabulary(*tokens, init != nullptr, begin.settings);
     return dry_run(begin.settings, begin.derivations, *device_from(arguments, console.log()), console);
   }
   const std::shared_ptr<Communicator> ranks = ranks_from(arguments);

@@ -34,6 +34,30 @@ std::unique_ptr<Tokenizer> bytes_for(DataKind kind) {
   return load_tokenizer(kind == DataKind::chat ? "bytes:chat" : "bytes");
 }
 
+bool is_chat(const Arguments& arguments, const std::string& preset) {
+  return arguments.flag("chat") || preset == "chat";
+}
+
+// What is to be learned, if --tokenizer says so.
+std::optional<TokenizerWish> wish_from(const Arguments& arguments) {
+  std::optional<TokenizerWish> wish;
+  if (arguments.given("tokenizer"))
+    as_usage([&] { wish = TokenizerWish::parse(arguments.text("tokenizer")); });
+  return wish;
+}
+
+// The one that is named, or the data's, or the model's, or bytes.
+std::shared_ptr<const Tokenizer> tokenizer_there(const Arguments& arguments, const DataSettings& data,
+                                                 const ModelFile* init) {
+  if (arguments.given("tokenizer") && arguments.text("tokenizer") != "bytes")
+    return load_tokenizer(arguments.path("tokenizer"));
+  if (arguments.given("tokenizer")) return bytes_for(data.kind);
+  if (is_data_folder(data.data)) return load_tokenizer_of(open_data_folder(data.data));
+  if (init)
+    if (auto tokenizer = open_tokenizer(*init)) return tokenizer;
+  return bytes_for(data.kind);
+}
+
 }  // namespace
 
 void as_usage(const std::function<void()>& action) {
@@ -57,9 +81,15 @@ std::vector<Option> setting_options() {
   return options;
 }
 
-void put_settings(const Arguments& arguments, ConfigBuilder& settings) {
+void put_assignments(const Arguments& arguments, ConfigBuilder& settings) {
   as_usage([&] {
     for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
+  });
+}
+
+void put_settings(const Arguments& arguments, ConfigBuilder& settings) {
+  put_assignments(arguments, settings);
+  as_usage([&] {
     for (const Key& key : all_keys())
       if (is_flag(key) && arguments.given(key.dashed))
         settings.set_flag(key, is_only_turned_on(key) ? "true" : arguments.text(key.dashed));
@@ -95,7 +125,7 @@ DataSettings data_from(const Arguments& arguments, const std::string& preset) {
                     .val_fraction = arguments.number("val-fraction", {.least = 0.001, .most = 0.9})};
   if (is_data_folder(data.data))
     data.kind = open_data_folder(data.data).kind();
-  else if (arguments.flag("chat") || preset == "chat")
+  else if (is_chat(arguments, preset))
     data.kind = DataKind::chat;
   else
     data.kind = detect_kind(find_source(data.data.string()));
@@ -107,23 +137,24 @@ DataSettings data_from(const Arguments& arguments, const std::string& preset) {
 std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments, const DataSettings& data,
                                                 const ModelFile* init, Console& console,
                                                 const Interrupt& interrupt) {
-  if (arguments.given("tokenizer")) {
-    std::optional<TokenizerWish> wish;
-    as_usage([&] { wish = TokenizerWish::parse(arguments.text("tokenizer")); });
-    if (!wish && arguments.text("tokenizer") != "bytes") return load_tokenizer(arguments.path("tokenizer"));
-    if (!wish) return bytes_for(data.kind);
-    check(!is_data_folder(data.data), Hint{"name the text, or leave out --tokenizer"},
-          "{} holds tokens already: a tokenizer is learned from text", data.data.string());
-    auto learned = learn_tokenizer(*wish, data, console.progress(), interrupt);
-    if (learned->vocab_size() < wish->vocab_size)
-      console.log().warning("the text gave only {} tokens of the {} asked for", learned->vocab_size(),
-                            wish->vocab_size);
-    return learned;
-  }
-  if (is_data_folder(data.data)) return load_tokenizer_of(open_data_folder(data.data));
-  if (init)
-    if (auto tokenizer = open_tokenizer(*init)) return tokenizer;
-  return bytes_for(data.kind);
+  const std::optional<TokenizerWish> wish = wish_from(arguments);
+  if (!wish) return tokenizer_there(arguments, data, init);
+  check(!is_data_folder(data.data), Hint{"name the text, or leave out --tokenizer"},
+        "{} holds tokens already: a tokenizer is learned from text", data.data.string());
+  auto learned = learn_tokenizer(*wish, data, console.progress(), interrupt);
+  if (learned->vocab_size() < wish->vocab_size)
+    console.log().warning("the text gave only {} tokens of the {} asked for", learned->vocab_size(),
+                          wish->vocab_size);
+  return learned;
+}
+
+std::optional<std::int64_t> vocabulary_from(const Arguments& arguments, const std::string& preset,
+                                            const ModelFile* init) {
+  if (const auto wish = wish_from(arguments)) return wish->vocab_size;
+  if (!arguments.given("tokenizer") && !arguments.given("data")) return std::nullopt;
+  DataSettings data{.kind = is_chat(arguments, preset) ? DataKind::chat : DataKind::text};
+  if (arguments.given("data")) data = data_from(arguments, preset);
+  return tokenizer_there(arguments, data, init)->vocab_size();
 }
 
 }  // namespace thimble

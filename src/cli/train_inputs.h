@@ -23,6 +23,9 @@ inline bool is_flag(const Key& key) {
 
 ConfigBuilder settings_from(const Arguments& arguments);
 
+// --set alone.
+void put_assignments(const Arguments& arguments, ConfigBuilder& settings);
+
 // --set and a flag for every key, and what was said with them.
 std::vector<Option> setting_options();
 void put_settings(const Arguments& arguments, ConfigBuilder& settings);
@@ -36,5 +39,9 @@ DataSettings data_from(const Arguments& arguments, const std::string& preset);
 std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments, const DataSettings& data,
                                                 const ModelFile* init, Console& console,
                                                 const Interrupt& interrupt);
+
+// How many tokens it will have, before anything is learned; nothing where neither it nor the data are named.
+std::optional<std::int64_t> vocabulary_from(const Arguments& arguments, const std::string& preset,
+                                            const ModelFile* init);
 
 }  // namespace thimble

@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace thimble {
 
 namespace {
 
-constexpr std::string_view kBlanks = " \t\r\n";
 constexpr std::string_view kBlanksAndPunctuation = " \t\r\n!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
 // Lets text through once its first word has begun.
@@ -27,10 +27,6 @@ class TidyStart {
  private:
   bool waits_;
 };
-
-bool is_blank(std::string_view text) {
-  return text.find_first_not_of(kBlanks) == std::string_view::npos;
-}
 
 }  // namespace
 
@@ -67,7 +63,7 @@ Reply ChatSession::ask(std::string question, const Show& show, const Interrupt* 
   const std::vector<Sample> samples = generate(batcher_, std::move(chat.request), take, interrupt);
   reply.finish = samples[0].finish;
   reply.usage = samples[0].usage;
-  reply.kept = last_kept_ = !is_blank(reply.text);
+  reply.kept = last_kept_ = !without_blanks(reply.text).empty();
   if (reply.kept) {
     turns.push_back({ChatRole::assistant, reply.text});
     history_ = std::move(turns);

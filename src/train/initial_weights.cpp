@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/joined.h"
+#include "base/json.h"
 #include "formats/problems.h"
 
 namespace thimble {
@@ -58,16 +59,34 @@ std::vector<float> initial_weights(const ModelFile& from, const ModelConfig& con
 
   std::vector<float> weights(static_cast<std::size_t>(ours.block_size()));
   for (const Param& param : ours.all())
-    std::copy_n(from.weights.begin() + theirs.find(param.name)->offset, param.count(),
-                weights.begin() + param.offset);
+    std::ranges::copy(theirs.find(param.name)->in(std::span(from.weights)),
+                      param.in(std::span(weights)).begin());
   return weights;
+}
+
+void check_same_tokens(const ModelFile& from, const Tokenizer& tokenizer) {
+  const auto theirs = open_tokenizer(from);
+  if (!theirs) return;
+  const auto is_text = [](TokenType type) {
+    return type == TokenType::normal || type == TokenType::byte || type == TokenType::user_defined;
+  };
+  std::int64_t different = 0;
+  TokenId first = 0;
+  for (TokenId id = std::min(theirs->vocab_size(), tokenizer.vocab_size()) - 1; id >= 0; --id) {
+    if (!is_text(theirs->token_type(id)) || !is_text(tokenizer.token_type(id))) continue;
+    if (bytes_of_token(*theirs, id) == bytes_of_token(tokenizer, id)) continue;
+    ++different;
+    first = id;
+  }
+  check(different == 0, Hint{"leave out --tokenizer, or build the data with the model's own"},
+        "{} was trained with another tokenizer: {} tokens differ, the first is {}, {} there and {} here",
+        from.path.string(), different, first, Json(bytes_of_token(*theirs, first)).dump(),
+        Json(bytes_of_token(tokenizer, first)).dump());
 }
 
 void check_finite(const ParamTable& params, std::span<const float> weights) {
   for (const Param& param : params.all()) {
-    const auto values =
-        weights.subspan(static_cast<std::size_t>(param.offset), static_cast<std::size_t>(param.count()));
-    check(std::ranges::all_of(values, [](float value) { return std::isfinite(value); }),
+    check(std::ranges::all_of(param.in(weights), [](float value) { return std::isfinite(value); }),
           Hint{"the model is damaged, or its training diverged: start from another"},
           "the weights to start from are not finite: {} holds NaN or infinity", param.name);
   }

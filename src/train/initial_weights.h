@@ -17,6 +17,10 @@ void take_model_settings(const ModelFile& from, bool preset_was_named, ConfigBui
 // Laid out for `config`. Tensors that are missing, left over or of another shape are listed, all in one Error.
 std::vector<float> initial_weights(const ModelFile& from, const ModelConfig& config);
 
+// A row of the embedding means the token that it was trained with: an id that is text for both must be the same text.
+// What one of the two lacks, and special tokens, may differ.
+void check_same_tokens(const ModelFile& from, const Tokenizer& tokenizer);
+
 // NaN and infinity are an Error that names the parameter.
 void check_finite(const ParamTable& params, std::span<const float> weights);
 

@@ -503,6 +503,7 @@ TrainResult train(const TrainRequest& request, const Log& log, const ProgressOut
     if (ranks.first()) start.emplace(request.run, interrupt);
     folder.create();
     metrics.emplace(ops, folder.metrics());  // from here on the folder is ours alone
+    if (start) start->locked();
     if (!request.resume && ranks.first()) folder.check_free(request.force);
   });
   const TrainData data = open_on_all(request, folder, ops, own_log, own_progress, interrupt);

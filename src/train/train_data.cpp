@@ -18,6 +18,9 @@ namespace fs = std::filesystem;
 Manifest build_in(const fs::path& folder, const OpenDataRequest& request, FileOps& ops, const Log& log,
                   const ProgressOutput& progress, const Interrupt& interrupt) {
   const DataSettings& settings = request.settings;
+  check(!is_data_folder(settings.val_data),
+        Hint{"name the text of both, or build shards of both with `thimble data build`"},
+        "{} is text, but {} holds tokens", settings.data.string(), settings.val_data.string());
   BuildRequest build{.inputs = {settings.data.string()},
                      .tokenizer = request.tokenizer,
                      .folder = folder,
@@ -74,6 +77,10 @@ TrainData open_train_data(const OpenDataRequest& request, FileOps& ops, const Lo
   const DataFolder* validation = &folder;
   std::optional<DataFolder> other;
   if (is_data_folder(request.settings.data) && !request.settings.val_data.empty()) {
+    check(is_data_folder(request.settings.val_data),
+          Hint{"`thimble data build` makes tokens of it, with the same tokenizer"},
+          "{} holds tokens, so --val-data must be a folder of tokens, too: {} is none",
+          request.settings.data.string(), request.settings.val_data.string());
     other = open_data_folder(request.settings.val_data);
     check_tokenizer(*other, *request.tokenizer);
     validation = &*other;

@@ -57,6 +57,22 @@ TEST(DryRun, GolfIsThePublishedModel) {
   EXPECT_EQ(report.at("config").at("head_dim").as_int(), 64);
 }
 
+TEST(DryRun, CountsTheTokensOfTheTokenizerThatIsNamed) {
+  const auto tokens = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"--preset", "microgpt", "--json"});
+    return json_of(dry_run(more)).at("config").at("vocab_size").as_int();
+  };
+  TempFolder folder;
+  folder.write("text.txt", "a text that says little\n");
+  EXPECT_EQ(tokens({}), 4096);
+  EXPECT_EQ(tokens({"--tokenizer", "bytes"}), 257);
+  EXPECT_EQ(tokens({"--tokenizer", "bpe:700"}), 700);
+  EXPECT_EQ(tokens({"--data", (folder / "text.txt").string()}), 257);
+  const RunResult missing = dry_run({"--tokenizer", (folder / "no.json").string()});
+  EXPECT_NE(missing.exit_code, 0) << missing;
+  EXPECT_NE(missing.err.find("no.json"), std::string::npos) << missing;
+}
+
 TEST(DryRun, TakesSettingsFromFileAssignmentsAndFlags) {
   TempFolder folder;
   const auto file = folder.write("mine.toml", "layers = 5\nheads = 4\n");

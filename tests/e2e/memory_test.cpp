@@ -29,7 +29,8 @@ class Memory : public testing::Test {
   }
 
   static double planned_mebibytes(const Words& settings) {
-    const RunResult run = run_binary({.arguments = with({"train", "--dry-run", "--json"}, settings)});
+    const RunResult run =
+        run_binary({.arguments = with({"train", "--dry-run", "--tokenizer", "bytes", "--json"}, settings)});
     EXPECT_EQ(run.exit_code, 0) << run;
     return parse_json(run.out, "stdout").at("memory_bytes").at("total").as_double() / (1 << 20);
   }

@@ -3,9 +3,11 @@
 
 #include "base/error.h"
 #include "model/summary.h"
+#include "tokenizer/bpe_spec.h"
 #include "train/initial_weights.h"
 #include "train/learned_tokenizer.h"
 #include "train/micro_batch.h"
+#include "train/new_folder.h"
 #include "train/patience.h"
 #include "train/save_signal.h"
 #include "train/tiny_run.h"
@@ -114,6 +116,31 @@ TEST(MicroBatch, ShrinksUntilItFitsAndSaysWhenNothingDoes) {
   }
 }
 
+TEST(NewFolder, IsTakenAwayAgainByTheStartThatLockedIt) {
+  const TempFolder folder;
+  const Interrupt interrupt;
+  {
+    NewFolder start(folder / "run", interrupt);
+    std::filesystem::create_directory(folder / "run");
+    start.locked();
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
+  std::filesystem::create_directory(folder / "run");
+  { NewFolder(folder / "run", interrupt).locked(); }
+  EXPECT_TRUE(std::filesystem::exists(folder / "run")) << "it was there before";
+}
+
+// Two starts look, both find nothing: the one that comes too late for the lock must not take the other's run away.
+TEST(NewFolder, OfAStartThatWasFasterIsLeftAlone) {
+  TempFolder folder;
+  const Interrupt interrupt;
+  {
+    const NewFolder late(folder / "run", interrupt);
+    folder.write("run/metrics.jsonl", "the other's");
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder / "run" / "metrics.jsonl"));
+}
+
 TEST(SaveSignal, IsTakenOnce) {
   const SaveSignal signal;
   EXPECT_FALSE(signal.taken());
@@ -172,6 +199,21 @@ TEST_F(Init, EveryTensorThatDoesNotFitIsListed) {
     for (const char* part : {"model.layers.2.self_attn.q_proj.weight is missing",
                              "model.layers.0.mlp.up_proj.weight is [48, 32], expected [64, 32]",
                              "model.layers.1.self_attn.q_norm.weight is not part of the new model"})
+      EXPECT_NE(what.find(part), std::string::npos) << part << "\n" << what;
+  }
+}
+
+// As many tokens, but others: the embedding would mean nothing.
+TEST_F(Init, AnotherTokenizerIsRefused) {
+  const ModelFile model = trained();
+  check_same_tokens(model, *load_tokenizer("bytes"));
+  check_same_tokens(model, *make_bytes_tokenizer({"<s>"}));  // text does not know the difference
+  try {
+    check_same_tokens(model, *load_tokenizer("bytes:chat"));
+    FAIL();
+  } catch (const Error& error) {
+    const std::string what = error.what();
+    for (const char* part : {"252 tokens differ", "the first is 5, \"\\u0004\" there and \"\\u0000\" here"})
       EXPECT_NE(what.find(part), std::string::npos) << part << "\n" << what;
   }
 }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "data/build.h"
 #include "formats/model_file.h"
 #include "formats/safetensors.h"
 #include "model/compute_dtype.h"
@@ -109,6 +110,28 @@ TEST_F(Training, ARunThatIsUnderWayIsLeftAlone) {
     EXPECT_EQ(folder_.files(), files);
     EXPECT_EQ(last("run"), before);
   }
+}
+
+TEST_F(Training, TextAndTokensAreNotMixed) {
+  BuildRequest build{.inputs = {(folder_ / "text.txt").string()},
+                     .tokenizer = load_tokenizer("bytes"),
+                     .folder = folder_ / "shards"};
+  build.val_fraction = 0.2;
+  build_dataset(build, Log::nowhere(), ProgressOutput::nowhere());
+  const auto refusal = [&](const char* data, const char* val_data) -> std::string {
+    TrainRequest mixed = request("run");
+    mixed.source.data = folder_ / data;
+    mixed.source.val_data = folder_ / val_data;
+    try {
+      run(mixed);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_NE(refusal("text.txt", "shards").find("holds tokens"), std::string::npos);
+  EXPECT_NE(refusal("shards", "text.txt").find("must be a folder of tokens"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 
 TEST_F(Training, AStartThatFailsLeavesNothing) {

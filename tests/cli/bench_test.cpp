@@ -1,0 +1,31 @@
+// What the words of `thimble bench` ask for.
+#include "cli/bench.h"
+
+#include "base/error.h"
+#include "cli/bench_decode.h"
+#include "cli/parse.h"
+
+namespace thimble {
+namespace {
+
+TEST(Bench, DepthAndTokensShareTheContext) {
+  ModelConfig config;
+  config.context = 256;
+  const auto tokens = [&](const std::vector<std::string>& words) {
+    return tokens_from(parse(bench_decode_command(), words), config);
+  };
+  EXPECT_EQ(tokens({}), 128);
+  EXPECT_EQ(tokens({"--depth", "200"}), 56) << "the default is what fits";
+  EXPECT_EQ(tokens({"--depth", "200", "--max-tokens", "56"}), 56);
+  EXPECT_THROW(tokens({"--depth", "200", "--max-tokens", "57"}), UsageError);
+  EXPECT_THROW(tokens({"--depth", "256"}), UsageError);
+  EXPECT_THROW(tokens({"--depth", "9223372036854775807"}), UsageError);
+}
+
+TEST(Bench, ASettingThatIsNoneIsWrongUsage) {
+  EXPECT_THROW(bench_model(parse(bench_decode_command(), {"--preset", "quick", "--set", "nonsense=1"})),
+               UsageError);
+}
+
+}  // namespace
+}  // namespace thimble
