@@ -12,11 +12,11 @@ namespace {
 // A signal handler can reach nothing but static storage: the one exception to "no globals".
 volatile std::sig_atomic_t signals_seen = 0;
 volatile std::sig_atomic_t second_exits = 1;
-std::array<struct sigaction, 2> previous;
-constexpr std::array kSignals = {SIGINT, SIGTERM};
+constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
+std::array<struct sigaction, kSignals.size()> previous;
 
-void on_signal(int) {
-  if (signals_seen && second_exits) _exit(kExitInterrupted);
+void on_signal(int signal) {
+  if (signals_seen && second_exits && signal != SIGHUP) _exit(kExitInterrupted);
   signals_seen = 1;
 }
 

@@ -1,10 +1,11 @@
-// Ctrl-C: the first SIGINT or SIGTERM asks, a second one stops at once (exit code 130).
+// Ctrl-C: the first SIGINT, SIGTERM or SIGHUP asks, a second one stops at once (exit code 130), unless it is a SIGHUP: of a
+// line that was lost both the shell and the kernel tell.
 //
 //   Interrupt interrupt;                    // installs the handlers; restores the old ones when it goes
 //   while (work_left && !interrupt.asked()) step();
 //
 // Where a program outlives what Ctrl-C stops, as a chat does its answers: Interrupt::Scope::task. Then SIGINT asks, as
-// often as it comes, and forget() makes it new; SIGTERM stays what it was.
+// often as it comes, and forget() makes it new; the others stay what they were.
 //
 // A signal that is ignored stays so: whoever started us in the background of a script wants it that way.
 //

@@ -26,6 +26,17 @@ TEST(Interrupt, WhatWasIgnoredStaysIgnored) {
   EXPECT_EQ(std::signal(SIGINT, SIG_DFL), SIG_IGN);
 }
 
+TEST(Interrupt, ALostLineAsksAsOftenAsItLikes) {
+  const auto before = std::signal(SIGHUP, SIG_DFL);  // who runs tests may ignore it
+  {
+    Interrupt interrupt;
+    std::raise(SIGHUP);
+    EXPECT_TRUE(interrupt.asked());
+    std::raise(SIGHUP);
+  }
+  std::signal(SIGHUP, before);
+}
+
 TEST(InterruptDeathTest, TheSecondStopsAtOnce) {
   EXPECT_EXIT(
       {

@@ -218,9 +218,9 @@ TEST_F(KilledTrainCommand, FullTierTwoHundredTimesEndsTheSame) {
   expect_the_same_after(200);
 }
 
-TEST_F(TrainCommand, CtrlCAndSigtermSaveAndExit130) {
-  for (const int signal : {SIGINT, SIGTERM}) {
-    const std::string name = signal == SIGINT ? "int" : "term";
+TEST_F(TrainCommand, CtrlCSigtermAndALostLineSaveAndExit130) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const std::string name = fmt::format("signal-{}", signal);
     RunOptions options;
     options.signal = signal;
     options.signal_after_text = "tokens per parameter";

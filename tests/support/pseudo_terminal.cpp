@@ -56,7 +56,7 @@ PseudoTerminal::PseudoTerminal(const TerminalOptions& options) {
     tcgetattr(STDIN_FILENO, &settings);
     settings.c_iflag |= IUTF8;  // as terminals set it: backspace takes a character, not a byte
     tcsetattr(STDIN_FILENO, TCSANOW, &settings);
-    for (const int number : {SIGPIPE, SIGINT, SIGTERM}) signal(number, SIG_DFL);
+    for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_DFL);
     execv(argv[0], argv.data());
     _exit(127);
   }

@@ -110,7 +110,7 @@ class Child {
     if (id_ == 0) {  // only async-signal-safe calls from here to exec
       setpgid(0, 0);
       // "Ignored" would survive exec, and users do not start with it.
-      for (const int number : {SIGPIPE, SIGINT, SIGTERM}) signal(number, SIG_DFL);
+      for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_DFL);
       dup2(input.read.number(), STDIN_FILENO);
       dup2(output.write.number(), STDOUT_FILENO);
       dup2(errors.write.number(), STDERR_FILENO);
