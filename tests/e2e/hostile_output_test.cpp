@@ -1,5 +1,5 @@
 // A model says whatever its text made of it. At a terminal that is text too: no escape sequence, no bell.
-#include <sstream>
+#include <cstdint>
 
 #include "base/json.h"
 #include "support/pseudo_terminal.h"
@@ -9,77 +9,109 @@
 namespace thimble {
 namespace {
 
-// Sets the title, rings, clears the screen, begins a sequence in one character (U+009B).
+// Sets the title, rings, clears the screen by a sequence that begins with one character (U+009B). No byte comes twice.
 const std::string kHostile =
-    "\x1b]0;mine\x07\x1b[2J\xC2\x9B"
-    "31mred";
+    "\x1b]0;mine\x07\xC2\x9B"
+    "2J";
+const std::string kShown = "\uFFFD]0;mine\uFFFD\uFFFD2J";
+
+// Ids of the tokenizer bytes:chat: five special tokens, then the bytes.
+constexpr int kAssistant = 2, kEndTurn = 3, kFirstByte = 5, kVocabulary = kFirstByte + 256;
+constexpr int kDim = 32, kHidden = 4 * kDim, kContext = 64;
+
+struct Matrix {
+  std::string name;
+  int rows, cols;
+  std::vector<float> values = std::vector<float>(static_cast<std::size_t>(rows * cols), 0.0f);
+
+  void set(int row, int col, float value) { values[static_cast<std::size_t>(row * cols + col)] = value; }
+};
+
+// Not trained: what it says must not hang on the last bit of an addition. Each token of the answer is a direction of its
+// own, to which the head answers with the token behind it; all that lies between is zero.
+std::vector<Matrix> model_that_says(const std::string& text) {
+  std::vector<int> answer = {kAssistant};
+  for (const unsigned char byte : text) answer.push_back(kFirstByte + byte);
+  answer.push_back(kEndTurn);
+  Matrix embedding{"tok_emb.weight", kVocabulary, kDim}, head{"lm_head.weight", kVocabulary, kDim};
+  for (int i = 0; i + 1 < static_cast<int>(answer.size()); ++i) {
+    embedding.set(answer[static_cast<std::size_t>(i)], i, 1);
+    head.set(answer[static_cast<std::size_t>(i) + 1], i, 10);
+  }
+  return {embedding,
+          head,
+          {"pos_emb.weight", kContext, kDim},
+          {"blocks.0.attn.c_q.weight", kDim, kDim},
+          {"blocks.0.attn.c_k.weight", kDim, kDim},
+          {"blocks.0.attn.c_v.weight", kDim, kDim},
+          {"blocks.0.attn.proj.weight", kDim, kDim},
+          {"blocks.0.mlp.fc.weight", kHidden, kDim},
+          {"blocks.0.mlp.proj.weight", kDim, kHidden}};
+}
+
+std::string safetensors_of(const std::vector<Matrix>& matrices) {
+  Json header = Json::object();
+  std::string data;
+  for (const Matrix& matrix : matrices) {
+    const std::size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(matrix.values.data()), matrix.values.size() * sizeof(float));
+    header.set(matrix.name, Json::object()
+                                .set("dtype", "F32")
+                                .set("shape", Json::array({matrix.rows, matrix.cols}))
+                                .set("data_offsets", Json::array({begin, data.size()})));
+  }
+  const std::string text = header.dump();
+  std::string file(sizeof(std::uint64_t), '\0');
+  for (std::size_t i = 0; i < file.size(); ++i) file[i] = static_cast<char>(text.size() >> (8 * i));
+  return file + text + data;
+}
 
 class HostileOutput : public testing::Test {
  protected:
-  // A model that knows nothing else.
   HostileOutput() {
-    std::string chats;
-    for (int i = 0; i < 60; ++i) chats += chat_line(fmt::format("Hm {}?", i));
-    folder_.write("chats.jsonl", chats);
-    folder_.write("val.jsonl", chat_line("Well?"));
-    std::vector<std::string> arguments = {
-        "train",      "--preset",        "chat", "--data",      path("chats.jsonl"),
-        "--val-data", path("val.jsonl"), "-o",   path("run"),   "--tokenizer",
-        "bytes:chat", "--steps",         "200",  "--val-every", "200",
-        "--quiet"};
-    for (const char* setting : {"context=64", "layers=2", "dim=64", "heads=2", "kv_heads=1", "mlp_hidden=128",
-                                "batch_tokens=512"}) {
-      arguments.push_back("--set");
-      arguments.push_back(setting);
-    }
-    const RunResult trained = run_binary({.arguments = arguments});
-    EXPECT_EQ(trained.exit_code, 0) << trained;
+    folder_.write("weights", safetensors_of(model_that_says(kHostile)));
+    std::vector<std::string> arguments = {"import",      path("weights"), "--preset", "microgpt",
+                                          "--tokenizer", "bytes:chat",    "-o",       path("model")};
+    for (const std::string& setting : {fmt::format("vocab_size={}", kVocabulary), fmt::format("dim={}", kDim),
+                                       fmt::format("context={}", kContext), std::string("layers=1")})
+      arguments.insert(arguments.end(), {"--set", setting});
+    const RunResult imported = run_binary({.arguments = arguments});
+    EXPECT_EQ(imported.exit_code, 0) << imported;
   }
 
-  static std::string chat_line(const std::string& question) {
-    return Json::object()
-               .set("messages",
-                    Json::array({Json::object().set("role", "user").set("content", question),
-                                 Json::object().set("role", "assistant").set("content", kHostile)}))
-               .dump() +
-           "\n";
-  }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  // "dumb": a terminal to which we ourselves send no sequence either.
-  TerminalOptions terminal(std::vector<std::string> arguments) const {
-    return {.arguments = std::move(arguments),
-            .environment = {{"XDG_STATE_HOME", path("state")}, {"TERM", "dumb"}, {"NO_COLOR", "1"}}};
+  std::vector<std::string> chat(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments = {"chat", path("model"), "--layout", "roles", "--greedy"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
   }
 
   TempFolder folder_;
 };
 
-void expect_no_sequences(const std::string& shown) {
-  for (const char* control : {"\x1b", "\x07", "\xC2\x9B"})
-    EXPECT_EQ(shown.find(control), std::string::npos) << shown;
-  EXPECT_NE(shown.find("\uFFFD]0;"), std::string::npos) << "it did say it" << shown;
-}
-
 TEST_F(HostileOutput, IsTextAtATerminal) {
-  PseudoTerminal chat(terminal({"chat", path("run"), "--greedy"}));
-  ASSERT_TRUE(chat.wait_for("> "));
-  chat.type("Hm?\r");
-  ASSERT_TRUE(chat.wait_for("31mred")) << chat.shown();
-  chat.type(kControlD);
-  EXPECT_EQ(chat.wait_for_exit(), 0);
-  expect_no_sequences(chat.shown());
+  // "dumb": a terminal to which we ourselves send no sequence either.
+  PseudoTerminal terminal(
+      {.arguments = chat(),
+       .environment = {{"XDG_STATE_HOME", path("state")}, {"TERM", "dumb"}, {"NO_COLOR", "1"}}});
+  ASSERT_TRUE(terminal.wait_for("> "));
+  terminal.type("Hm?\r");
+  ASSERT_TRUE(terminal.wait_for("2J")) << terminal.shown();
+  terminal.type(kControlD);
+  EXPECT_EQ(terminal.wait_for_exit(), 0);
+  for (const char* control : {"\x1b", "\x07", "\xC2\x9B"})
+    EXPECT_EQ(terminal.shown().find(control), std::string::npos) << terminal.shown();
+  EXPECT_NE(terminal.shown().find(kShown), std::string::npos) << "it did say it" << terminal.shown();
 }
 
 TEST_F(HostileOutput, IsAsItWasInAFile) {
-  const RunResult script = run_binary({.arguments = {"chat", path("run"), "--greedy"}, .input = "Hm?\n"});
+  const RunResult script = run_binary({.arguments = chat(), .input = "Hm?\n"});
   EXPECT_EQ(script.exit_code, 0) << script;
-  for (const char* control : {"\x1b]0;", "\x07"})
-    EXPECT_NE(script.out.find(control), std::string::npos) << script;
-  const RunResult json =
-      run_binary({.arguments = {"chat", path("run"), "--greedy", "--json"}, .input = "Hm?\n"});
+  EXPECT_NE(script.out.find(kHostile), std::string::npos) << script;
+  const RunResult json = run_binary({.arguments = chat({"--json"}), .input = "Hm?\n"});
   EXPECT_EQ(json.out.find('\x1b'), std::string::npos) << "JSON has escapes of its own" << json;
   const Json replies = parse_json(json.out, "stdout").at("replies");
-  EXPECT_TRUE(replies.as_array().at(0).at("text").as_string().starts_with("\x1b]0;")) << json;
+  EXPECT_EQ(replies.as_array().at(0).at("text").as_string(), kHostile) << json;
 }
 
 }  // namespace
