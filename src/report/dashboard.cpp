@@ -90,8 +90,7 @@ void Dashboard::answer(const HttpRequest& request, HttpReply& reply) {
 
 std::shared_ptr<const Dashboard::View> Dashboard::view() {
   const std::lock_guard lock(mutex_);
-  const double now = seconds_now();
-  if (latest_ && now < read_at_ + kSecondsBetween) return latest_;
+  if (latest_ && seconds_now() < drawn_at_ + kSecondsBetween) return latest_;
   View next{.title = "thimble", .ended = ended_};
   try {
     const RunData& run = follower_.refresh();
@@ -102,7 +101,8 @@ std::shared_ptr<const Dashboard::View> Dashboard::view() {
     if (next.sections.empty()) next.sections = report_sections({.folder = run_}, {.running = !ended_});
   }
   latest_ = std::make_shared<const View>(std::move(next));
-  read_at_ = now;
+  // After the work: a page that takes seconds is not drawn anew for each who waited for it.
+  drawn_at_ = seconds_now();
   return latest_;
 }
 

@@ -45,13 +45,13 @@ class Dashboard {
   void answer(const HttpRequest& request, HttpReply& reply);
   void send_page(HttpReply& reply);
   void send_events(HttpReply& reply);
-  std::shared_ptr<const View> view();  // no older than a second
+  std::shared_ptr<const View> view();  // drawn at most a second ago
 
   std::filesystem::path run_;
   std::mutex mutex_;
   RunFollower follower_;                // under the mutex, like all below
   std::shared_ptr<const View> latest_;  // may be null
-  double read_at_ = 0;                  // seconds_now() of the latest
+  double drawn_at_ = 0;                 // seconds_now() when the latest was done
   bool ended_ = false;
   std::condition_variable change_;      // ended_ was set
   std::unique_ptr<HttpServer> server_;  // last: its threads use the rest
