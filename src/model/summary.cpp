@@ -6,6 +6,7 @@
 #include "model/compute_dtype.h"
 #include "model/layer_order.h"
 #include "model/model.h"
+#include "ops/cpu/gemm.h"
 #include "ops/newton_schulz.h"
 
 namespace thimble {
@@ -48,15 +49,29 @@ MemoryPlan scoring_plan(const ModelConfig& config, std::int64_t rows, DType dtyp
 }
 
 // Validation scores about 8192 tokens at a time (eval/window_scorer.h); what is left for the last time makes a second
-// program, half as large on average. The golden output of a checkpoint takes 32 rows.
+// program, half as large on average. The golden output of a checkpoint takes 32 rows, the texts that are said 64.
 std::int64_t validation_bytes(const Config& config, DType dtype) {
-  constexpr std::int64_t kTokens = 8192, kGolden = 32;
+  constexpr std::int64_t kTokens = 8192, kGolden = 32, kSaid = 64;
   const std::int64_t T = config.model.context, wanted = config.train.val_tokens;
   const std::int64_t most = std::max<std::int64_t>(1, kTokens / T) * T;
-  const std::int64_t golden = scoring_plan(config.model, std::min(kGolden, T), dtype).arena_bytes;
+  std::int64_t small = scoring_plan(config.model, std::min(kGolden, T), dtype).arena_bytes;
+  if (T > kGolden) small += scoring_plan(config.model, std::min(kSaid, T), dtype).arena_bytes;
   if (wanted > 0 && wanted <= most)
-    return golden + scoring_plan(config.model, (wanted + T - 1) / T * T, dtype).arena_bytes;
-  return golden + scoring_plan(config.model, most, dtype).arena_bytes * 3 / 2;
+    return small + scoring_plan(config.model, (wanted + T - 1) / T * T, dtype).arena_bytes;
+  return small + scoring_plan(config.model, most, dtype).arena_bytes * 3 / 2;
+}
+
+// What matrix products pack their factors into: once, for the largest of them.
+std::int64_t product_bytes(const ParamTable& table, std::int64_t rows, DType dtype) {
+  std::int64_t largest = 0;
+  const auto take = [&](const ParamView& weight, std::int64_t rows_at_a_time) {
+    if (weight)
+      largest = std::max(largest, cpu::training_workspace(dtype, rows_at_a_time, weight.rows, weight.cols));
+  };
+  for (const ParamView& weight : {table.qkv(0), table.attn_proj(0), table.mlp_in(0), table.mlp_proj(0)})
+    take(weight, rows);
+  take(table.head(), std::min<std::int64_t>(rows, GptOptions{}.head_chunk));
+  return largest;
 }
 
 // What activations are kept in; a config may be planned for another machine, so that nothing is refused here.
@@ -81,12 +96,12 @@ Summary summarise(const Config& config, Device device) {
   s.gradient_bytes = table.block_size() * 4;
   s.optimizer_bytes = optimizer_bytes(config.train, table);
   s.update_bytes = update_bytes(config.train, table);
+  s.micro_batch_rows = micro_batch_rows(config);
   const DType dtype = planned_dtype(config.train, device);
   if (device == Device::cpu) {  // a card's own memory holds no process, and validation waits for what is free
     s.validation_bytes = validation_bytes(config, dtype);
-    s.process_bytes = kProcessBytes;
+    s.process_bytes = kProcessBytes + product_bytes(table, s.micro_batch_rows * config.model.context, dtype);
   }
-  s.micro_batch_rows = micro_batch_rows(config);
   s.plan = training_plan(
       config.model, s.micro_batch_rows * config.model.context,
       {.qat_bits = static_cast<int>(config.train.qat_bits), .recompute = config.train.checkpoint_activations},

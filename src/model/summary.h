@@ -33,8 +33,8 @@ struct Summary {
   std::int64_t gradient_bytes = 0;
   std::int64_t optimizer_bytes = 0;   // averages included
   std::int64_t update_bytes = 0;      // Muon's
-  std::int64_t validation_bytes = 0;  // programs that score about 8192 tokens, and the golden output
-  std::int64_t process_bytes = 0;     // about
+  std::int64_t validation_bytes = 0;  // programs that score some 8192 tokens, the golden output and samples
+  std::int64_t process_bytes = 0;     // about, with what matrix products pack into
   MemoryPlan plan;                    // of a micro-batch
   std::int64_t micro_batch_rows = 0;  // for which
   std::int64_t total_bytes() const {

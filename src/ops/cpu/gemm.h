@@ -37,4 +37,8 @@ class Gemm {
   std::unique_ptr<State> state_;
 };
 
+// What a Gemm keeps to work in, about, for the largest product of a linear layer in training: the gradient of its weight
+// [outputs, inputs] from `rows` rows.
+std::int64_t training_workspace(DType dtype, std::int64_t rows, std::int64_t outputs, std::int64_t inputs);
+
 }  // namespace thimble::cpu
