@@ -66,8 +66,11 @@ void append_escaped(std::string& out, std::string_view character) {
     default:
       break;
   }
-  if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F)
-    out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+  const auto byte = static_cast<unsigned char>(character.back());
+  // Controls, those of two bytes too: U+009B at a terminal is the beginning of an escape sequence.
+  const bool control = character.size() == 1 ? byte < 0x20 || byte == 0x7F : c == '\xC2' && byte < 0xA0;
+  if (control)
+    out += fmt::format("\\u{:04x}", byte);
   else
     out += character;
 }

@@ -159,6 +159,11 @@ TEST(Json, EveryDoubleComesBackWithTheSameBits) {
   }
 }
 
+TEST(Json, ControlsAreWrittenAsNumbersAndNothingElseIs) {
+  EXPECT_EQ(Json("a\x1B\x7F\xC2\x80\xC2\x9B\xC2\x9F").dump(), R"("a\u001b\u007f\u0080\u009b\u009f")");
+  EXPECT_EQ(Json("\xC2\xA0\xC3\x9B\xE2\x80\x9B").dump(), "\"\xC2\xA0\xC3\x9B\xE2\x80\x9B\"");
+}
+
 TEST(Json, NotFiniteIsWrittenAsNull) {
   EXPECT_EQ(Json::array({NAN, INFINITY, -INFINITY}).dump(), "[null,null,null]");
 }
