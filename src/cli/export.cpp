@@ -79,7 +79,8 @@ int run_export(const Arguments& arguments, Console& console) {
   PosixFileOps disk;
   const Interrupt interrupt;
   InterruptibleFileOps ops(disk, interrupt);
-  const Output output = output_from(arguments, ops);
+  const Output output =
+      output_from(arguments, ops, arguments.text("format") == "hf" ? Writes::folder : Writes::file);
   ExportRequest request = request_from(arguments, output);
   request.interrupt = &interrupt;
   const ModelFile model = open_model(arguments.path("MODEL"));

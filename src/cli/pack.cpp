@@ -88,10 +88,12 @@ std::string trained_with(const ModelFile& model) {
   return model.step ? recipe(model.config) : "";
 }
 
-void check_fits(const PackReport& report, bool fitted, bool allow_over) {
+void check_fits(const PackReport& report, const PackRequest& request, bool allow_over) {
+  constexpr int kFewestBits = 5;
   check(report.fits() || allow_over,
-        Hint{fmt::format("fewer --bits, {}a larger --budget, or --allow-over",
-                         fitted ? "" : "--prune 0.03, --fit (zeroes the cheapest weights), ")},
+        Hint{fmt::format("{}{}a larger --budget, or --allow-over",
+                         request.options.rule.bits > kFewestBits ? "fewer --bits, " : "",
+                         request.fit ? "" : "--prune 0.03, --fit (zeroes the cheapest weights), ")},
         "nothing was written: code and artifact take {} bytes, the budget is {}",
         with_commas(static_cast<long long>(report.self_contained_bytes())),
         with_commas(static_cast<long long>(report.budget)));
@@ -139,7 +141,7 @@ int run_pack(const Arguments& arguments, Console& console) {
     console.print_json(as_json(account));
   else
     console.print(as_text(account));
-  check_fits(packed.report, flags.request.fit, writes);
+  check_fits(packed.report, flags.request, writes);
   return 0;
 }
 

@@ -128,6 +128,9 @@ TEST(Pack, OverwritesOnlyByForce) {
   EXPECT_EQ(refused.exit_code, 1) << refused;
   EXPECT_EQ(folder.read("m.thimble"), "mine");
   EXPECT_EQ(pack(model, folder / "m.thimble", {"--force"}).exit_code, 0);
+  const RunResult into = pack("no such model", folder.path(), {"--force"});  // before the model is looked at
+  EXPECT_EQ(into.exit_code, 1) << into;
+  EXPECT_NE(into.err.find("it is a folder"), std::string::npos) << into;
 }
 
 TEST(Pack, ADamagedArtifactIsNotOpened) {
