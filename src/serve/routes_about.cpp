@@ -20,7 +20,7 @@ std::span<const std::pair<std::string_view, std::string_view>> embedded_web();
 
 namespace {
 
-constexpr std::size_t kLongestNameShown = 200;
+constexpr std::size_t kLongestModelShown = 200;
 
 // The page brings its own script and style, known by a nonce, and asks nobody but this server.
 std::string page_policy(std::string_view nonce) {
@@ -104,9 +104,9 @@ void Service::models(Exchange& exchange) {
 void Service::model(Exchange& exchange) {
   const std::string name = percent_decoded(exchange.request.path.substr(exchange.route.size() - 1));
   if (name != model_.name)
-    throw ApiError(
-        404, error_type_of(404),
-        fmt::format("there is no model '{}' here, only '{}'", name.substr(0, kLongestNameShown), model_.name))
+    throw ApiError(404, error_type_of(404),
+                   fmt::format("there is no model '{}' here, only '{}'", name.substr(0, kLongestModelShown),
+                               model_.name))
         .about("model");
   exchange.send_json(model_json(model_, engine_.model()));
 }
