@@ -1,7 +1,8 @@
-// Blanks around a text: spaces, tabs and line ends.
+// Blanks around a text (spaces, tabs, line ends), and ASCII letters whose case does not matter.
 #pragma once
 
 #include <algorithm>
+#include <string>
 #include <string_view>
 
 namespace thimble {
@@ -15,6 +16,13 @@ inline std::string_view without_blanks_behind(std::string_view text) {
 inline std::string_view without_blanks(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
   return without_blanks_behind(text);
+}
+
+inline std::string lower_case(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return lower;
 }
 
 }  // namespace thimble

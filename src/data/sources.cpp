@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/number.h"
+#include "base/text.h"
 #include "tokenizer/text_source.h"
 
 namespace thimble {
@@ -46,9 +47,7 @@ std::vector<fs::path> matching(const std::string& pattern) {
 }
 
 std::string last_ending(const fs::path& file) {
-  std::string ending = file.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return std::tolower(c); });
-  return ending;
+  return lower_case(file.extension().string());
 }
 
 // The ending that tells the form: ".jsonl" of "a.jsonl.zst".

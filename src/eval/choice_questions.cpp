@@ -39,12 +39,11 @@ bool is_hellaswag(const Json& json) {
 }
 
 // Python's str.capitalize(), as far as English goes: the first letter large, all others small.
-std::string capitalized(std::string text) {
-  const auto is_between = [](char c, char first, char last) { return c >= first && c <= last; };
-  for (char& c : text)
-    if (is_between(c, 'A', 'Z')) c = static_cast<char>(c - 'A' + 'a');
-  if (!text.empty() && is_between(text[0], 'a', 'z')) text[0] = static_cast<char>(text[0] - 'a' + 'A');
-  return text;
+std::string capitalized(std::string_view text) {
+  std::string lower = lower_case(text);
+  if (!lower.empty() && lower[0] >= 'a' && lower[0] <= 'z')
+    lower[0] = static_cast<char>(lower[0] - 'a' + 'A');
+  return lower;
 }
 
 std::string replaced(std::string text, std::string_view what, std::string_view by) {

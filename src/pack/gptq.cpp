@@ -152,16 +152,16 @@ GptqFactor gptq_factor(const InputMoments::Moment& moment, double damping) {
 }
 
 GptqFactors::GptqFactors(InputMoments moments) : rows_(moments.rows()) {
-  std::vector<InputMoments::Moment*> todo;
+  std::vector<InputMoments::Moment*> taken;
   std::vector<GptqFactor*> made;
   for (auto& [offset, moment] : moments.all()) {
-    todo.push_back(&moment);
+    taken.push_back(&moment);
     made.push_back(&factors_[offset]);
   }
-  parallel_tasks(static_cast<std::int64_t>(todo.size()), [&](std::int64_t task) {
+  parallel_tasks(static_cast<std::int64_t>(taken.size()), [&](std::int64_t task) {
     const auto i = static_cast<std::size_t>(task);
-    *made[i] = gptq_factor(*todo[i]);
-    todo[i]->sums = {};  // as large as the factor
+    *made[i] = gptq_factor(*taken[i]);
+    taken[i]->sums = {};  // as large as the factor
   });
 }
 

@@ -1,4 +1,5 @@
 #include "serve/access.h"
+#include "base/text.h"
 
 #include <arpa/inet.h>
 

@@ -1,4 +1,5 @@
 #include "serve/http_head.h"
+#include "base/text.h"
 
 #include <fmt/format.h>
 
@@ -117,13 +118,6 @@ bool lists(const std::string* header, std::string_view word) {
 }
 
 }  // namespace
-
-std::string lower_case(std::string_view text) {
-  std::string lower(text);
-  for (char& c : lower)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return lower;
-}
 
 const std::string* HttpRequest::header(std::string_view lower_case_name) const {
   for (const auto& [name, value] : headers)

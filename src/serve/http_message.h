@@ -29,9 +29,6 @@ struct HttpResponse {
   HttpHeaders headers = {};
 };
 
-// Of ASCII letters: what HTTP compares so (schemes, hosts, words of headers) has no others.
-std::string lower_case(std::string_view text);
-
 // "Not Found", ...
 std::string_view reason_of(int status);
 

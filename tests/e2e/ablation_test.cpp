@@ -84,7 +84,14 @@ TEST_F(Ablation, RunsAddUpToATableAPlotAndARecord) {
   const Json claim = parse_json(folder_.read("records/claim/record.json"), "record.json");
   EXPECT_EQ(claim.at("seeds").size(), 3u);
   EXPECT_EQ(claim.at("bytes").size(), 3u);
-  EXPECT_FALSE(claim.at("p").is_null());
+  std::vector<std::string> compare = {"compare", "--json"};
+  for (const char* variant : {"golf", "leaky"})
+    for (const char* seed : {"1", "2", "3"})
+      compare.push_back((folder_ / "runs" / fmt::format("{}-3-{}", variant, seed)).string());
+  const RunResult compared = run_binary({.arguments = compare});
+  ASSERT_EQ(compared.exit_code, 0) << compared;
+  EXPECT_NEAR(claim.at("p").as_double(),
+              parse_json(compared.out, "stdout").at("tests").as_array().at(0).at("p").as_double(), 1e-6);
   EXPECT_NE(folder_.read("records/claim/config.toml").find("mlp = \"leaky_relu2\""), std::string::npos);
   EXPECT_NE(folder_.read("records/claim/log.txt").find("seed 3"), std::string::npos);
 }
