@@ -71,8 +71,8 @@ void check_request_is_clean(const HttpRequest& request) {
 // Smuggling begins where two readers disagree: ours must at least agree with itself.
 void check_reads_the_same_again(const HttpRequest& request) {
   const std::string query = request.query.empty() ? "" : "?" + request.query;
-  std::string head = fmt::format("{} {}{} HTTP/1.1\r\n", request.method, request.path, query);
-  if (!request.header("host")) head += "host: a\r\n";
+  const char* version = request.header("host") ? "1.1" : "1.0";  // only the older may come without
+  std::string head = fmt::format("{} {}{} HTTP/{}\r\n", request.method, request.path, query, version);
   for (const auto& [name, value] : request.headers) head += fmt::format("{}: {}\r\n", name, value);
   head += "\r\n";
   promise(head_end(head) == head.size(), "a head ends where it ends");
@@ -80,8 +80,7 @@ void check_reads_the_same_again(const HttpRequest& request) {
   promise(again.request.method == request.method && again.request.path == request.path &&
               again.request.query == request.query,
           "a first line comes back");
-  promise(std::ranges::equal(std::span(again.request.headers).last(request.headers.size()), request.headers),
-          "headers come back");
+  promise(again.request.headers == request.headers, "headers come back");
 }
 
 void handle(const HttpRequest& request) {
