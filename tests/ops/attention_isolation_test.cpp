@@ -39,7 +39,7 @@ Results rows_of(const Results& whole, std::int64_t begin, std::int64_t end, std:
 
 TEST(Attention, DocumentsInOneCallGiveWhatEachGivesAlone) {
   const OpDef& def = op_def(Op::attention);
-  for (const OpCase& op_case : op_facts(Op::attention).cases) {
+  for (const OpCase& op_case : cases_in(Op::attention, DType::f32)) {
     SCOPED_TRACE(op_case.name);
     const std::vector<double>& first = op_case.in[3].numbers;
     const auto N = static_cast<std::int64_t>(first.size());
@@ -56,7 +56,7 @@ TEST(Attention, DocumentsInOneCallGiveWhatEachGivesAlone) {
 // The loss of every other document is as if nothing had happened.
 TEST(Attention, ANanStaysInItsDocument) {
   const OpDef& def = op_def(Op::attention);
-  for (OpCase op_case : op_facts(Op::attention).cases) {
+  for (OpCase op_case : cases_in(Op::attention, DType::f32)) {
     SCOPED_TRACE(op_case.name);
     const std::vector<double>& first = op_case.in[3].numbers;
     const auto N = static_cast<std::int64_t>(first.size());
@@ -105,7 +105,7 @@ std::vector<double> feed(const OpCase& whole, std::int64_t together, const Condi
 
 TEST(CachedAttention, FedByTokenOrByBlockGivesWhatAttentionGivesForTheWhole) {
   const OpDef& def = op_def(Op::attention);
-  for (OpCase op_case : op_facts(Op::attention).cases) {
+  for (OpCase op_case : cases_in(Op::attention, DType::f32)) {
     SCOPED_TRACE(op_case.name);
     op_case.inference = true;
     const std::int64_t N = op_case.in[0].shape.rows;

@@ -31,7 +31,7 @@ struct OpCase {
   bool forward_only = false;  // its matrix is stored: nothing has a gradient
   bool large = false;  // crosses tiles and thread partitions; too much for the complex step of every element
   double least_scale = 0;  // errors are relative to at least this: for results that are zero but for rounding
-  std::vector<Values> d_out = {};  // filled in by op_facts
+  std::vector<Values> d_out = {};  // filled in by cases_in
 };
 
 struct OpFacts {
@@ -45,8 +45,8 @@ struct OpFacts {
       true;  // false: for the same number of threads only (oneDNN cuts sums by thread)
   std::uint32_t by_row =
       0;  // inputs that have one row per output row, where the op promises batch invariance
-  int matrix = -1, scales = -1;  // the input that may be stored, and where its scales go
-  std::vector<OpCase> cases = {};
+  int matrix = -1, scales = -1;                   // the input that may be stored, and where its scales go
+  std::vector<OpCase> (*make_cases)() = nullptr;  // for cases_in
 };
 
 const OpFacts& op_facts(Op op);

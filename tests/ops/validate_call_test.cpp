@@ -14,7 +14,7 @@ class Call {
  public:
   explicit Call(const OpDef& def)
       : def_(def),
-        case_(*std::ranges::find_if(op_facts(def.op).cases,
+        case_(*std::ranges::find_if(cases_in(def.op, DType::f32),
                                     [](const OpCase& c) { return c.in[0].shape.rows > 1; })),
         bound_(def, case_, kReference) {
     for (const GuardedTensor& one : bound_.in) in.push_back(one.tensor());
