@@ -191,6 +191,9 @@ struct Beginning {
   std::optional<ModelFile> init;
 
   explicit Beginning(const Arguments& arguments) : settings(settings_from(arguments)) {
+    if (arguments.given("depth") && arguments.given("init"))
+      throw UsageError("--depth makes another model than the one that --init brings",
+                       Hint{"leave out one of them"});
     if (arguments.given("depth"))
       derivations = apply_depth(settings, arguments.integer("depth", {.least = 1, .most = kMaxDepth}));
     if (!arguments.given("init")) return;

@@ -64,7 +64,7 @@ Document read_document(Record& record, const ReadOptions& options) {
     return document;
   }
   if (options.strip_markdown) {
-    document.text = strip_markdown(document.text);
+    document.text = strip_markdown(document.text, record.in_code);
     for (Turn& turn : document.turns) turn.content = strip_markdown(turn.content);
   }
   return document;

@@ -23,7 +23,9 @@ BatchLoader::BatchLoader(const TokenSet& set, const LoaderSettings& settings, co
       config_(config),
       reader_(make_row_reader(set, settings_.rows)),
       isolate_(settings_.isolate.value_or(!is_golf(settings_.rows.order))) {
-  check(isolate_ || settings_.rows.order != ReadOrder::packed, "packed rows always isolate documents");
+  check(isolate_ || settings_.rows.order != ReadOrder::packed,
+        Hint{"leave out isolate = false, or read with --order shuffled"},
+        "packed rows always isolate documents");
   check(settings_.micro_batch >= 0, "micro_batch is {}", settings_.micro_batch);
   deal_groups();
 }

@@ -130,20 +130,28 @@ void append_table_row(std::string_view line, std::string& out) {
 
 }  // namespace
 
-std::string strip_markdown(std::string_view text) {
+bool ends_in_code(std::string_view text, bool in_code) {
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    if (is_fence(text.substr(0, end))) in_code = !in_code;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return in_code;
+}
+
+std::string strip_markdown(std::string_view text, bool in_code) {
   std::string out;
   out.reserve(text.size());
-  bool inside_fence = false;
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);
     const bool newline = end < text.size();
     text.remove_prefix(newline ? end + 1 : end);
     if (is_fence(line)) {
-      inside_fence = !inside_fence;
+      in_code = !in_code;
       continue;
     }
-    if (inside_fence) {
+    if (in_code) {
       out += line;
     } else if (is_rule(line)) {
       continue;

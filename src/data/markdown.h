@@ -11,6 +11,8 @@
 
 namespace thimble {
 
-std::string strip_markdown(std::string_view text);
+// A long text comes in pieces: `in_code` says that this one begins between two fences.
+std::string strip_markdown(std::string_view text, bool in_code = false);
+bool ends_in_code(std::string_view text, bool in_code = false);
 
 }  // namespace thimble

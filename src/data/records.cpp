@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "data/markdown.h"
 
 namespace thimble {
 
@@ -80,6 +81,8 @@ std::optional<Record> RecordReader::next_text() {
   if (record.line == 1 && record.starts) check_is_text(record.raw, file);
   if (!record.starts && record.raw.starts_with(' ')) record.context = context_;
   context_ = record.ends ? std::string_view() : last_word(record.raw);
+  record.in_code = !record.starts && in_code_;
+  in_code_ = !record.ends && ends_in_code(record.raw, record.in_code);
   return record;
 }
 
@@ -103,6 +106,7 @@ std::optional<Record> RecordReader::cut_in_two(Record& record) {
   tail.raw.erase(0, at);
   tail.starts = true;
   tail.context.clear();
+  tail.in_code = ends_in_code(std::string_view(record.raw).substr(0, at), record.in_code);
   tail.line += static_cast<std::uint64_t>(
       std::count(record.raw.begin(), record.raw.begin() + static_cast<std::ptrdiff_t>(at), '\n'));
   if (at == 0) return tail;

@@ -25,6 +25,7 @@ struct Record {
   // that every tokenizer cuts at; the piece then begins with a space.
   bool starts = true, ends = true;
   std::string context = {};
+  bool in_code = false;  // the piece begins between two fences of Markdown
 };
 
 // Pieces of texts; JSON values must fit in memory several times.
@@ -60,7 +61,8 @@ class RecordReader {
   std::unique_ptr<TextSource> text_;    // of the current file, text or lines
   std::unique_ptr<ByteStream> stream_;  // of the current file, a JSON array
   std::unique_ptr<JsonElements> elements_;
-  std::string context_;
+  std::string context_;  // of the next piece, as the next
+  bool in_code_ = false;
   std::uint64_t text_bytes_ = 0;
   std::optional<Record> waiting_;  // the second half of a record that was cut
 };

@@ -18,6 +18,7 @@ class Choosing {
  public:
   Choosing(Model& model, const Tokenizer& tokenizer, const ProgressOutput& progress, std::size_t questions)
       : tokenizer_(tokenizer),
+        adds_bos_(tokenizer.adds_bos()),
         context_(static_cast<std::size_t>(model.config().context)),
         bar_(progress, "choosing", "questions", questions),
         scorer_(model, model.config().context, 0,
@@ -28,13 +29,15 @@ class Choosing {
           "[multiple choice] {} endings, of which number {} is right", question.endings.size(),
           question.right);
     scores_.emplace_back();
-    const std::string_view before = without_blanks_behind(question.context);
-    const std::vector<TokenId> prompt = tokens_of(before);
+    const std::string_view before = without_blanks(question.context);
+    // Behind no context at all an ending's first token still has to be predicted from something.
+    const bool bos = adds_bos_ || before.empty();
+    const std::vector<TokenId> prompt = tokens_of(before, bos);
     for (const std::string& text : question.endings) {
       const std::string_view ending = without_blanks(text);
       const std::string_view space = before.empty() ? "" : " ";
       scores_.back().push_back({.characters = static_cast<std::int64_t>(display_width(ending))});
-      if (!add(tokens_of(fmt::format("{}{}{}", before, space, ending)), prompt))
+      if (!add(tokens_of(fmt::format("{}{}{}", before, space, ending), bos), prompt))
         fail("{}: the tokenizer leaves nothing of ending {}", question.where, scores_.back().size() - 1);
     }
   }
@@ -45,9 +48,9 @@ class Choosing {
   }
 
  private:
-  std::vector<TokenId> tokens_of(std::string_view text) const {
+  std::vector<TokenId> tokens_of(std::string_view text, bool with_bos) const {
     std::vector<TokenId> tokens;
-    if (const auto bos = tokenizer_.special().bos) tokens.push_back(*bos);
+    if (const auto bos = tokenizer_.special().bos; bos && with_bos) tokens.push_back(*bos);
     tokenizer_.encode(text, tokens);
     return tokens;
   }
@@ -85,6 +88,7 @@ class Choosing {
   };
 
   const Tokenizer& tokenizer_;
+  bool adds_bos_;
   std::size_t context_;
   std::vector<std::vector<EndingScore>> scores_;
   std::vector<Place> places_;  // of each window

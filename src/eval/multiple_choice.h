@@ -1,7 +1,8 @@
 // Multiple choice, as HellaSwag asks: which of several endings does a model find likeliest?
 //
 // Each line of the file is a question: a context, endings, and which is right. Each ending is scored behind the
-// context and a space, as in lm-evaluation-harness and llama.cpp. acc takes the ending with the largest sum of log
+// context and a space, with bos before it where the tokenizer puts one before a text, as in lm-evaluation-harness and
+// llama.cpp. acc takes the ending with the largest sum of log
 // probabilities; acc_norm divides each sum by the ending's length in characters first. Of equal ones the first counts.
 //
 // Prompts are taken as they are: no "Question: ... Answer:" is put around them. Only HellaSwag's own file, known by its

@@ -78,9 +78,11 @@ std::optional<TokenizerFile> read_tokenizer(const ArtifactPart& part, const Meta
     const auto value = metadata.count(key, config.vocab_size - 1);
     return value ? std::optional(static_cast<TokenId>(*value)) : std::nullopt;
   };
+  const auto adds_bos = metadata.count(kAddsBosKey, 1);
   return TokenizerFile{.name = fmt::format("{}: tokenizer", name),
                        .content = tokenizer_content(part, metadata, name),
-                       .special = {.bos = id(kBosKey), .eos = id(kEosKey), .unk = {}, .pad = {}}};
+                       .special = {.bos = id(kBosKey), .eos = id(kEosKey), .unk = {}, .pad = {}},
+                       .adds_bos = adds_bos ? std::optional(*adds_bos == 1) : std::nullopt};
 }
 
 // One letter a tensor, in the order of the groups.

@@ -43,6 +43,7 @@ std::string set_tokenizer(const ModelFile& model, Json& metadata) {
   const SpecialIds& special = tokenizer->special();
   if (special.bos) metadata.set(std::string(kBosKey), fmt::format("{}", *special.bos));
   if (special.eos) metadata.set(std::string(kEosKey), fmt::format("{}", *special.eos));
+  if (special.bos && !tokenizer->adds_bos()) metadata.set(std::string(kAddsBosKey), "0");
   if (tokenizer->kind() != TokenizerKind::sentencepiece) return {};
   const auto normalizer = standard_normalizer_in(model.tokenizer->content);
   if (!normalizer) return {};

@@ -64,14 +64,17 @@ ModelFile rounded(const ModelFile& source, GgufType type, bool vectors) {
   return model;
 }
 
+ModelFile without_softcap(const ModelFile& model) {
+  ModelFile capless = model;
+  capless.config.model.logit_softcap = 0;
+  return capless;
+}
+
 // What the file says is compared, not what was meant to be written.
-double difference_on_disk(const ModelFile& source, const std::filesystem::path& path, bool without_softcap) {
+double difference_on_disk(const ModelFile& expected, const std::filesystem::path& path) {
   const ModelFile written = open_model(path);
-  const std::string wrong = tokenizer_difference(source, written);
-  check(wrong.empty(), "it would not be what {} is, and was not written: {}", source.path.string(), wrong);
-  if (!without_softcap) return logit_difference(source, written);
-  ModelFile expected = source;
-  expected.config.model.logit_softcap = 0;
+  const std::string wrong = tokenizer_difference(expected, written);
+  check(wrong.empty(), "it would not be what {} is, and was not written: {}", expected.path.string(), wrong);
   return logit_difference(expected, written);
 }
 
@@ -99,9 +102,12 @@ ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportForm
   request.type = type;
   std::optional<double> difference;
   double tolerance = 0;
+  const auto compare = [&](const ModelFile& expected, const std::filesystem::path& written) {
+    difference = difference_on_disk(expected, written);
+    tolerance = tolerated_difference(expected, type, format.rounds_vectors);
+  };
   request.inspect = [&](const std::filesystem::path& written) {
-    difference = difference_on_disk(model, written, request.drop_softcap);
-    tolerance = tolerated_difference(model, type, format.rounds_vectors);
+    request.drop_softcap ? compare(without_softcap(model), written) : compare(model, written);
     if (request.interrupt) request.interrupt->throw_if_asked();
     check(*difference <= tolerance,
           "{} would not compute what {} does: its logits differ by {:.2g}, {} explains {:.2g}; it was not "
@@ -149,9 +155,10 @@ std::string tokenizer_difference(const ModelFile& first, const ModelFile& second
   const auto a = open_tokenizer(first), b = open_tokenizer(second);
   if (!a && !b) return "";
   if (!a || !b) return "the tokenizer did not come back";
-  return a->encode(kComparedText) == b->encode(kComparedText)
-             ? ""
-             : "what is read back encodes a text differently";
+  if (a->encode(kComparedText) != b->encode(kComparedText))
+    return "what is read back encodes a text differently";
+  if (a->adds_bos() == b->adds_bos()) return "";
+  return fmt::format("what is read back puts {} bos before a text", b->adds_bos() ? "a" : "no");
 }
 
 }  // namespace thimble

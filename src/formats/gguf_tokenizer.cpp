@@ -150,7 +150,8 @@ GgufTokenizer read_gguf_tokenizer(GgufQuestions& questions, const std::string& n
     const auto tokenizer = tokenizer_from_gguf(vocabulary);
     out.file = TokenizerFile{.name = fmt::format("{}: tokenizer", name),
                              .content = tokenizer->serialized(),
-                             .special = tokenizer->special()};
+                             .special = tokenizer->special(),
+                             .adds_bos = vocabulary.add_bos};
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}", name, error.what()), Hint{error.hint()}, error.where());
   }

@@ -192,6 +192,10 @@ std::optional<TokenizerFile> read_tokenizer(const fs::path& folder, const Specia
     const Json config = parse_json(read_file(beside, kMaxJsonBytes), beside.string());
     tokenizer.bos_text = named_token(config, "bos_token");
     tokenizer.eos_text = named_token(config, "eos_token");
+    // A tokenizer.json says itself what is put before a text.
+    const Json* adds_bos = config.find("add_bos_token");
+    if (path.extension() == ".model" && adds_bos && adds_bos->is_bool())
+      tokenizer.adds_bos = adds_bos->as_bool();
   }
   return tokenizer;
 }

@@ -13,11 +13,13 @@ namespace thimble {
 
 namespace {
 
-// Rows of the embedding that no token has: named, so that every id has a text (DESIGN 8.5).
-std::string padded_tokenizer_json(const Tokenizer& tokenizer, std::int64_t rows) {
-  const auto& bpe = dynamic_cast<const BpeTokenizer&>(tokenizer);
-  if (tokenizer.vocab_size() == rows) return tokenizer.serialized();
-  BpeSpec spec = bpe.spec();
+// Rows of the embedding that no token has are named, so that every id has a text (DESIGN 8.5). What was trained here
+// begins with bos, whatever its tokenizer's file said (DESIGN 8.1): this one says it.
+std::string complete_tokenizer_json(const Tokenizer& tokenizer, std::int64_t rows) {
+  BpeSpec spec = dynamic_cast<const BpeTokenizer&>(tokenizer).spec();
+  const bool lacks_bos = tokenizer.adds_bos() && spec.post_processor.before.empty();
+  if (tokenizer.vocab_size() == rows && !lacks_bos) return tokenizer.serialized();
+  if (lacks_bos) spec.post_processor.before = {*tokenizer.special().bos};
   append_pad_tokens(spec, rows);
   return write_tokenizer_json(spec);
 }
@@ -83,11 +85,12 @@ TokenizerFiles hugging_face_tokenizer(const ModelFile& model, const Tokenizer& t
   const Json tokens = named_tokens(tokenizer, out.ends);
   Json settings = tokenizer_config(tokens, config, layout);
   if (tokenizer.kind() != TokenizerKind::sentencepiece) {
-    out.files.emplace_back("tokenizer.json", padded_tokenizer_json(tokenizer, config.vocab_size));
+    out.files.emplace_back("tokenizer.json", complete_tokenizer_json(tokenizer, config.vocab_size));
     settings.set("tokenizer_class", "PreTrainedTokenizerFast");
   } else {
     out.files.emplace_back("tokenizer.model", tokenizer.serialized());
     settings.set(std::string(kSentencePieceKey), "tokenizer.model");
+    if (!tokenizer.adds_bos()) settings.set("add_bos_token", false);
     if (auto json = sentencepiece_as_json(tokenizer, config.vocab_size)) {
       out.files.emplace_back("tokenizer.json", std::move(*json));
       settings.set("tokenizer_class", "PreTrainedTokenizerFast");

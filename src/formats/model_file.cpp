@@ -47,9 +47,11 @@ std::optional<TokenizerFile> read_tokenizer(const SafetensorsFile& file, const M
     const auto value = read_count(file, key, config.vocab_size - 1);
     return value ? std::optional(static_cast<TokenId>(*value)) : std::nullopt;
   };
+  const auto adds_bos = read_count(file, kAddsBosKey, 1);
   return TokenizerFile{.name = fmt::format("{}: {}", file.name(), kTokenizerTensor),
                        .content = {reinterpret_cast<const char*>(bytes.data()), bytes.size()},
-                       .special = {.bos = id(kBosKey), .eos = id(kEosKey), .unk = {}, .pad = {}}};
+                       .special = {.bos = id(kBosKey), .eos = id(kEosKey), .unk = {}, .pad = {}},
+                       .adds_bos = adds_bos ? std::optional(*adds_bos == 1) : std::nullopt};
 }
 
 // What a state dict and a checkpoint have in common.
@@ -175,8 +177,10 @@ std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file) {
                      .eos = chosen(from.eos_text, from.special.eos),
                      .unk = {},
                      .pad = {}});
-  // Here documents are bos + tokens (DESIGN 8.1), whatever the tokenizer's file says.
-  if (file.step || file.format == "thimble") tokenizer->texts_begin_with_bos();
+  if (from.adds_bos)
+    tokenizer->texts_begin_with_bos(*from.adds_bos);
+  else if (file.step || file.format == "thimble")
+    tokenizer->texts_begin_with_bos();
   return tokenizer;
 }
 

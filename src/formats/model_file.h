@@ -37,9 +37,10 @@ class SafetensorsFile;
 inline constexpr std::string_view kConfigKey = "thimble.config";  // resolved TOML
 inline constexpr std::string_view kLayoutKey = "thimble.layout";  // of chats
 inline constexpr std::string_view kStepKey = "thimble.step";      // steps trained; checkpoints of a run only
-inline constexpr std::string_view kVersionKey = "thimble.version";  // that wrote it
-inline constexpr std::string_view kBosKey = "thimble.bos";          // ids that the tokenizer's own file does
-inline constexpr std::string_view kEosKey = "thimble.eos";          // not tell
+inline constexpr std::string_view kVersionKey = "thimble.version";   // that wrote it
+inline constexpr std::string_view kBosKey = "thimble.bos";           // ids that the tokenizer's own file does
+inline constexpr std::string_view kEosKey = "thimble.eos";           // not tell
+inline constexpr std::string_view kAddsBosKey = "thimble.adds_bos";  // 1 or 0: TokenizerFile::adds_bos
 
 // Their tensors that are no weights.
 inline constexpr std::string_view kOptimizerPrefix = "optim.";
@@ -53,6 +54,9 @@ struct TokenizerFile {
   std::string content;
   SpecialIds special = {};                   // ids from a config
   std::string bos_text = {}, eos_text = {};  // tokens by their text: stronger than the ids
+  // Do texts begin with bos? Nothing: of a model that was trained or packed here they do (DESIGN 8.1), else the
+  // tokenizer's own file says.
+  std::optional<bool> adds_bos = {};
 };
 
 // A tensor as it lies in the file.

@@ -22,6 +22,7 @@ void add_tokenizer(SafetensorsWriter& writer, const ModelFile& model, const Toke
   const SpecialIds& special = tokenizer.special();
   if (special.bos) writer.set_metadata(std::string(kBosKey), fmt::format("{}", *special.bos));
   if (special.eos) writer.set_metadata(std::string(kEosKey), fmt::format("{}", *special.eos));
+  if (special.bos) writer.set_metadata(std::string(kAddsBosKey), tokenizer.adds_bos() ? "1" : "0");
 }
 
 }  // namespace

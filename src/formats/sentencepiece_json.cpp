@@ -92,14 +92,19 @@ BpeSpec spec_of(const Tokenizer& tokenizer, const ModelSettings& settings) {
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     spec.vocab.push_back(tokenizer.token_text(id));
     const TokenType type = tokenizer.token_type(id);
-    if (type == TokenType::control || type == TokenType::unknown || type == TokenType::user_defined)
-      spec.added_tokens.push_back(
-          {.id = id, .content = spec.vocab.back(), .special = type != TokenType::user_defined});
+    // A piece of the user's is looked for in the normalised text, so that spaces beside it stay; but not where the
+    // normaliser would put a prefix before the piece itself.
+    const bool own = type == TokenType::user_defined;
+    if (type == TokenType::control || type == TokenType::unknown || own)
+      spec.added_tokens.push_back({.id = id,
+                                   .content = spec.vocab.back(),
+                                   .normalized = own && !settings.add_dummy_prefix,
+                                   .special = !own});
   }
   spec.merges = merges_of(tokenizer, spec.vocab, sentencepiece_scores(tokenizer.serialized()));
   const SpecialIds& special = tokenizer.special();
   if (special.unk) spec.unk_token = tokenizer.token_text(*special.unk);
-  if (special.bos) spec.post_processor.before = {*special.bos};
+  if (tokenizer.adds_bos()) spec.post_processor.before = {*special.bos};
   spec.fuse_unk = true;
   spec.byte_fallback = settings.byte_fallback;
   if (settings.remove_extra_whitespaces) {

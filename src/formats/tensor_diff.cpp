@@ -10,15 +10,19 @@ namespace thimble {
 
 namespace {
 
+std::vector<std::int64_t> read_integers(const SafetensorsFile& file, std::string_view name) {
+  std::vector<std::int64_t> values(static_cast<std::size_t>(file.at(name).count()));
+  file.read_i64(name, values);
+  return values;
+}
+
 std::vector<double> read_values(const SafetensorsFile& file, std::string_view name) {
-  const auto count = static_cast<std::size_t>(file.at(name).count());
-  if (is_float(file.dtype(name))) {
-    std::vector<float> values(count);
-    file.read_f32(name, values);
+  if (!is_float(file.dtype(name))) {
+    const std::vector<std::int64_t> values = read_integers(file, name);
     return {values.begin(), values.end()};
   }
-  std::vector<std::int64_t> values(count);
-  file.read_i64(name, values);
+  std::vector<float> values(static_cast<std::size_t>(file.at(name).count()));
+  file.read_f32(name, values);
   return {values.begin(), values.end()};
 }
 
@@ -28,13 +32,22 @@ double distance(double x, double y) {
   return std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
 }
 
-void measure(const std::vector<double>& a, const std::vector<double>& b, TensorDifference& out) {
+// Before they are rounded: above 2^53 neighbours are one double.
+double distance(std::int64_t x, std::int64_t y) {
+  const auto low = static_cast<std::uint64_t>(std::min(x, y)),
+             high = static_cast<std::uint64_t>(std::max(x, y));
+  return static_cast<double>(high - low);
+}
+
+template <class Number>
+void measure(const std::vector<Number>& a, const std::vector<Number>& b, TensorDifference& out) {
   double dot = 0, aa = 0, bb = 0, squares = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double apart = distance(a[i], b[i]);
+    const auto x = static_cast<double>(a[i]), y = static_cast<double>(b[i]);
     out.max_abs = std::max(out.max_abs, apart);
     squares += apart * apart;
-    dot += a[i] * b[i], aa += a[i] * a[i], bb += b[i] * b[i];
+    dot += x * y, aa += x * x, bb += y * y;
   }
   if (squares == 0) return;
   // Roots first: the product of two tiny sums would underflow.
@@ -44,7 +57,11 @@ void measure(const std::vector<double>& a, const std::vector<double>& b, TensorD
 
 TensorDifference compare(const SafetensorsFile& a, const SafetensorsFile& b, const std::string& name) {
   TensorDifference out{.name = name, .dims_a = a.at(name).dims, .dims_b = b.at(name).dims};
-  if (out.same_shape()) measure(read_values(a, name), read_values(b, name), out);
+  if (!out.same_shape()) return out;
+  if (is_float(a.dtype(name)) || is_float(b.dtype(name)))
+    measure(read_values(a, name), read_values(b, name), out);
+  else
+    measure(read_integers(a, name), read_integers(b, name), out);
   return out;
 }
 

@@ -125,7 +125,8 @@ class Finish {
     parts_.log.line(
         fmt::format("saved_artifact:{} bytes:{}", golf_.artifact().string(), packed.bytes.size()));
     if (golf_.plus)
-      validate(open_model(golf_.artifact()), fmt::format("int{}_zstd", request.options.rule.bits),
+      validate(open_model(golf_.artifact()),
+               fmt::format("int{}_{}", request.options.rule.bits, name_of(request.options.codec)),
                train.pack_stride);
   }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 
 #include "base/error.h"
@@ -54,7 +55,8 @@ void put_model(const GolfEnvironment& environment, const GolfRequest& request, C
   // A width that follows another is settled when that is known.
   const std::int64_t times =
       environment.is_set("MLP_MULT") || !request.plus ? environment.integer("MLP_MULT") : 3;
-  check(times > 0, "MLP_MULT is {}, expected 1 or more", times);
+  constexpr std::int64_t kMostTimes = 1024;
+  check(times > 0 && times <= kMostTimes, "MLP_MULT is {}, expected 1 to {}", times, kMostTimes);
   settings.derive("mlp_hidden", times * settings.current().model.dim);
 }
 
@@ -151,6 +153,9 @@ GolfSettings golf_settings(const GolfRequest& request) {
       !environment.is_set("TRAIN_SEQ_LEN"))
     settings.derive("context", environment.integer("TRAIN_MAX_SEQ_LEN"));
   golf.max_wallclock_seconds = environment.number("MAX_WALLCLOCK_SECONDS");
+  check(std::isfinite(golf.max_wallclock_seconds), Hint{"0: no cap"},
+        "MAX_WALLCLOCK_SECONDS is '{}', expected a number of seconds",
+        environment.text("MAX_WALLCLOCK_SECONDS"));
   settings.derive("max_seconds", std::max(golf.max_wallclock_seconds, 0.0));
   if (request.flags) request.flags(settings);
   if (settings.given("max_seconds")) golf.max_wallclock_seconds = settings.current().train.max_seconds;

@@ -1,7 +1,8 @@
 #include "model/compute_dtype.h"
 
+#include <fmt/format.h>
+
 #include "base/error.h"
-#include "base/machine.h"
 
 namespace thimble {
 
@@ -23,6 +24,12 @@ DType compute_dtype(ComputeDType wanted, Device device) {
         Hint{"--dtype bf16 or f32, or --device cuda; files stored in f16 are read all the same"},
         "f16 is not computed in on the CPU, which has no products of it");
   return DType::f16;
+}
+
+std::string dtype_fallback(ComputeDType wanted, Device device, const CpuFeatures& features) {
+  const DtypeChoice choice = training_dtype(features);
+  if (wanted != ComputeDType::automatic || device == Device::cuda || choice.dtype == "bf16") return "";
+  return fmt::format("computed in {}: {}", choice.dtype, choice.reason);
 }
 
 }  // namespace thimble

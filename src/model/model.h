@@ -62,8 +62,7 @@ class Model {
   void fetch_weights() { weights_.fetch(); }
   float* device_weights() const { return weights_.on_device(); }
   void device_weights_changed() { ++version_; }
-  // Training comes to the loop at a step of its own. Programs of both kinds are kept; a cache is of the kind it was made
-  // for.
+  // Training comes to the loop at a step of its own. A cache is of the kind it was made for.
   void set_loop(bool on) { config_.loop_on = on; }
   void set_profile(Profile* profile) { profile_ = profile; }  // nullptr: none; outlives its use here
 

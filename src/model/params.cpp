@@ -90,7 +90,7 @@ ParamView ParamTable::view(Role role, int layer) const {
 ParamView ParamTable::joined(std::span<const Role> roles, int layer) const {
   ParamView whole = view(roles.front(), layer);
   if (!whole) return {};
-  const bool vectors = whole.rows == 1;
+  const bool vectors = facts_of(roles.front()).group == ParamGroup::scalar;  // a matrix may have one row, too
   for (Role role : roles.subspan(1)) {
     const ParamView part = view(role, layer);
     (vectors ? whole.cols : whole.rows) += vectors ? part.cols : part.rows;

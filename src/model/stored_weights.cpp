@@ -115,7 +115,8 @@ StoredWeights::StoredWeights(const ParamTable& table, std::span<const WeightForm
     const Param& param = params[i];
     const WeightFormat format = is_matrix(param.role) ? formats[i] : WeightFormat::f32;
     if (!joins_the_one_before(param.role)) {
-      matrices_.push_back({param.offset, param.rows, param.cols, format});
+      const bool vector = !is_matrix(param.role) && param.rows == 1;
+      matrices_.push_back({param.offset, param.rows, param.cols, format, vector});
       continue;
     }
     Matrix& joined = matrices_.back();
@@ -145,7 +146,7 @@ StoredWeights::Stored StoredWeights::view(const ParamView& view) const {
   const auto after = std::ranges::upper_bound(matrices_, view.offset, {}, &Matrix::offset);
   check(after != matrices_.begin(), "[weights] no tensor lies at {}", view.offset);
   const Matrix& matrix = *std::prev(after);
-  if (matrix.rows == 1) {  // a vector, or several: a bias of q;k;v
+  if (matrix.vector) {  // or several: a bias of q;k;v
     const std::int64_t at = view.offset - matrix.offset;
     check(view.rows == 1 && at + view.cols <= matrix.cols,
           "[weights] {} floats at {} are no part of one vector", view.cols, view.offset);

@@ -48,6 +48,7 @@ class StoredWeights {
   struct Matrix {
     std::int64_t offset, rows, cols;
     WeightFormat format;
+    bool vector;
     std::int64_t values_at = 0, scales_at = 0;  // in the arena
   };
   std::int64_t lay_out();

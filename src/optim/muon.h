@@ -83,7 +83,4 @@ class Muon {
   std::vector<float> before_;   // one matrix, where sizes are asked for
 };
 
-// What Newton-Schulz multiplies in here: bf16 where it is asked for and the processor has it.
-DType muon_compute_dtype(const TrainConfig& config);
-
 }  // namespace thimble

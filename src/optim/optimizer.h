@@ -54,8 +54,6 @@ class Optimizer {
 
  private:
   std::int64_t lay_out_second_moments();  // returns their size
-  void adam(const Param& param, std::int64_t step, float rate, float grad_scale, std::span<float> weights,
-            std::span<float> gradients);
 
   const ParamTable& params_;
   TrainConfig config_;

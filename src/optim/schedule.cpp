@@ -23,8 +23,8 @@ double warmdown_by_steps(const TrainConfig& config, std::int64_t step) {
   return part_left(steps - static_cast<double>(step), length);
 }
 
-double warmdown_by_time(const TrainConfig& config, std::int64_t step, double elapsed) {
-  const double step_seconds = elapsed / static_cast<double>(std::max<std::int64_t>(step, 1));
+double warmdown_by_time(const TrainConfig& config, std::int64_t timed_steps, double elapsed) {
+  const double step_seconds = elapsed / static_cast<double>(std::max<std::int64_t>(timed_steps, 1));
   const double length =
       config.warmdown < 1 ? config.warmdown * config.max_seconds : config.warmdown * step_seconds;
   return part_left(std::max(config.max_seconds - elapsed, 0.0), length);
@@ -42,11 +42,13 @@ double progress(const TrainConfig& config, std::int64_t step, std::int64_t warmu
 
 }  // namespace
 
-double rate_multiplier(const TrainConfig& config, std::int64_t step, double elapsed_seconds) {
+double rate_multiplier(const TrainConfig& config, std::int64_t step, double elapsed_seconds,
+                       std::int64_t untimed_steps) {
   const std::int64_t warmup =
       config.steps > 0 ? std::min(config.warmup_steps, config.steps) : config.warmup_steps;
   if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
   const bool timed = config.max_seconds > 0;
+  const std::int64_t timed_steps = step - untimed_steps;
   const double done = progress(config, step, warmup, elapsed_seconds);
   double shape = 1;
   switch (config.schedule) {
@@ -58,10 +60,11 @@ double rate_multiplier(const TrainConfig& config, std::int64_t step, double elap
       break;
     case ScheduleKind::wsd:
       if (config.steps > 0) shape = warmdown_by_steps(config, step);
-      if (timed) shape = std::min(shape, warmdown_by_time(config, step, elapsed_seconds));
+      if (timed) shape = std::min(shape, warmdown_by_time(config, timed_steps, elapsed_seconds));
       break;
     case ScheduleKind::golf:
-      shape = timed ? warmdown_by_time(config, step, elapsed_seconds) : warmdown_by_steps(config, step);
+      shape =
+          timed ? warmdown_by_time(config, timed_steps, elapsed_seconds) : warmdown_by_steps(config, step);
       break;
   }
   return above_minimum(config, shape);

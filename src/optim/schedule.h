@@ -7,7 +7,7 @@
 //
 // Warm-up is (step + 1) / warmup_steps. Steps count from 0. The end is that of the steps or of the time, whichever
 // comes first: so a run that stops at its time limit has come down all the same. A warm-down counts steps (in time, by
-// the average step so far) or, below 1, is a fraction of the whole.
+// the average step so far) or, below 1, is a fraction of the whole. `untimed_steps` are those before the time was counted.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@
 
 namespace thimble {
 
-double rate_multiplier(const TrainConfig& config, std::int64_t step, double elapsed_seconds = 0);
+double rate_multiplier(const TrainConfig& config, std::int64_t step, double elapsed_seconds = 0,
+                       std::int64_t untimed_steps = 0);
 
 // A setting that is a step or, below 1, a fraction of the run, be that of its steps or of its time: has it come?
 bool has_begun(double start, const TrainConfig& config, std::int64_t step, double elapsed_seconds);

@@ -42,7 +42,8 @@ std::string kind_of_other(std::string_view name) {
 }
 
 void add_dtype(const std::string& dtype, std::string& list) {
-  if (list.find(dtype) != list.npos) return;
+  const auto known = [](std::string_view name) { return fmt::format(", {},", name); };  // BF16 is no F16
+  if (known(list).find(known(dtype)) != std::string::npos) return;
   list += (list.empty() ? "" : ", ") + dtype;
 }
 

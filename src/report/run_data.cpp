@@ -137,7 +137,7 @@ double RunData::final_train_loss() const {
 const ValidationPoint* RunData::best_validation() const {
   const ValidationPoint* best = nullptr;
   for (const ValidationPoint& point : validations)
-    if (!best || point.loss < best->loss) best = &point;
+    if (!best || std::isnan(best->loss) || point.loss < best->loss) best = &point;
   return best;
 }
 

@@ -218,46 +218,34 @@ void add_bpe(const BpeTokenizer& tokenizer, GgufVocabulary& vocabulary) {
         "llama.cpp puts bos before a text and nothing else around it; this tokenizer's template differs");
   vocabulary.model = "gpt2";
   vocabulary.pre = pre_for(pattern.value_or(Pattern::qwen2), spec.ignore_merges).name;
-  vocabulary.add_bos = !spec.post_processor.before.empty();
   vocabulary.normalises = !spec.normalizer.empty();
   auto text = [&](TokenId id) { return spec.vocab[static_cast<std::size_t>(id)]; };
   for (const Merge& merge : spec.merges)
     vocabulary.merges.push_back(text(merge.left) + " " + text(merge.right));
 }
 
-// What a SentencePiece model file says beyond what the library tells.
-struct PieceFacts {
-  std::vector<std::int32_t> types;
-  std::uint64_t model_type = 1;
-};
-
-PieceFacts piece_facts(std::string_view model) {
-  constexpr std::uint32_t kPieces = 1, kPieceType = 3, kTrainerSpec = 2, kModelType = 3;
-  PieceFacts facts;
+// Of a SentencePiece model file.
+std::uint64_t model_type_of(std::string_view model) {
+  constexpr std::uint32_t kTrainerSpec = 2, kModelType = 3;
+  std::uint64_t type = 1;  // unigram
   for_each_field(model, [&](const ProtobufField& field) {
-    if (!field.is_message(kPieces) && !field.is_message(kTrainerSpec)) return;
-    if (field.number == kPieces) facts.types.push_back(static_cast<std::int32_t>(TokenType::normal));
+    if (!field.is_message(kTrainerSpec)) return;
     for_each_field(field.bytes, [&](const ProtobufField& inner) {
-      if (field.number == kPieces && inner.number == kPieceType)
-        facts.types.back() = static_cast<std::int32_t>(inner.varint);
-      if (field.number == kTrainerSpec && inner.number == kModelType) facts.model_type = inner.varint;
+      if (inner.number == kModelType) type = inner.varint;
     });
   });
-  return facts;
+  return type;
 }
 
 void add_pieces(const std::string& model, GgufVocabulary& vocabulary) {
   constexpr std::uint64_t kBpe = 2;
-  const PieceFacts facts = piece_facts(model);
-  check(facts.model_type == kBpe,
+  check(model_type_of(model) == kBpe,
         "llama.cpp runs SentencePiece models of type BPE only, and this is another");
-  check(std::ranges::count(facts.types, static_cast<std::int32_t>(TokenType::byte)) == 256,
+  check(std::ranges::count(vocabulary.types, static_cast<std::int32_t>(TokenType::byte)) == 256,
         Hint{"train the tokenizer with byte fallback"},
         "llama.cpp fails at characters that a SentencePiece model without bytes does not know");
   vocabulary.model = "llama";
   vocabulary.pre = "default";
-  vocabulary.types = facts.types;
-  vocabulary.add_bos = vocabulary.special.bos.has_value();
   vocabulary.add_space_prefix = sentencepiece_adds_prefix(model);
   vocabulary.normalises = sentencepiece_normalises(model);
   vocabulary.scores = sentencepiece_scores(model);
@@ -276,6 +264,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufVocabulary& vocabulary)
 GgufVocabulary gguf_vocabulary_of(const Tokenizer& tokenizer) {
   GgufVocabulary vocabulary;
   vocabulary.special = tokenizer.special();
+  vocabulary.add_bos = tokenizer.adds_bos();
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     std::string text = tokenizer.token_text(id);
     vocabulary.tokens.push_back(text.empty() ? fmt::format("<|pad_{}|>", id) : std::move(text));

@@ -63,7 +63,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     check(problem.empty(), "{} is neither a tokenizer.json nor a SentencePiece model: {}", name, problem);
     check(processor_.GetPieceSize() > 0, "{}: the SentencePiece model has no pieces", name);
     // The library knows more of protocol buffers than protobuf.h. A file where that matters was not written by it.
-    const auto readable = std::ssize(sentencepiece_scores(model_));
+    types_ = sentencepiece_types(model_);
+    const auto readable = std::ssize(types_);
     check(readable == processor_.GetPieceSize(),
           "{}: expected the {} pieces that SentencePiece finds in the model, found {}", name,
           processor_.GetPieceSize(), readable);
@@ -123,7 +124,9 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (processor_.IsUnknown(id)) return TokenType::unknown;
     if (processor_.IsUnused(id)) return TokenType::unused;
     if (processor_.IsByte(id)) return TokenType::byte;
-    return TokenType::normal;
+    // The library does not tell the strings that are one piece wherever they stand from other pieces.
+    const bool own = types_[static_cast<std::size_t>(id)] == TokenType::user_defined;
+    return own ? TokenType::user_defined : TokenType::normal;
   }
 
   std::optional<TokenId> id_of(std::string_view token_text) const override {
@@ -163,6 +166,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::string model_;
   NormalizerSettings settings_;
+  std::vector<TokenType> types_;
   sentencepiece::SentencePieceProcessor processor_;
   std::optional<AddedTokenFinder> finder_;
 };
@@ -185,6 +189,20 @@ std::vector<float> sentencepiece_scores(std::string_view model) {
     scores.push_back(score);
   });
   return scores;
+}
+
+std::vector<TokenType> sentencepiece_types(std::string_view model) {
+  constexpr std::uint32_t kPieces = 1, kType = 3;
+  std::vector<TokenType> types;
+  for_each_field(model, [&](const ProtobufField& field) {
+    if (!field.is_message(kPieces)) return;
+    types.push_back(TokenType::normal);
+    for_each_field(field.bytes, [&](const ProtobufField& inner) {
+      const bool known = inner.varint >= 1 && inner.varint <= 6;  // the library takes others for normal, too
+      if (inner.number == kType && known) types.back() = static_cast<TokenType>(inner.varint);
+    });
+  });
+  return types;
 }
 
 bool sentencepiece_adds_prefix(std::string_view model) {

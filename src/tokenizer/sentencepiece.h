@@ -15,9 +15,10 @@ class TextSource;
 
 std::unique_ptr<Tokenizer> load_sentencepiece(std::string model, std::string_view name);
 
-// What a model file says beyond the interface of Tokenizer: the score of each piece, and whether a space is
-// put before every text.
+// What a model file says beyond the interface of Tokenizer: the score and the type of each piece, and whether
+// a space is put before every text.
 std::vector<float> sentencepiece_scores(std::string_view model);
+std::vector<TokenType> sentencepiece_types(std::string_view model);
 bool sentencepiece_adds_prefix(std::string_view model);
 bool sentencepiece_normalises(std::string_view model);  // changes characters, or takes spaces away
 

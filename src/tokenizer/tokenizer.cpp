@@ -56,7 +56,7 @@ void Tokenizer::prefer(const SpecialIds& ids) {
 }
 
 bool Tokenizer::adds_bos() const {
-  if (texts_begin_with_bos_) return special_.bos.has_value();
+  if (texts_begin_with_bos_) return *texts_begin_with_bos_ && special_.bos.has_value();
   const std::vector<TokenId> ids = encode("a", {.add_special = true});
   return special_.bos && !ids.empty() && ids.front() == *special_.bos;
 }

@@ -57,9 +57,9 @@ class Tokenizer {
   virtual TokenId vocab_size() const = 0;
   const SpecialIds& special() const { return special_; }
   void prefer(const SpecialIds& ids);  // ids known from elsewhere replace those found in the file
-  // Is bos put before a text? The tokenizer's file says so, or it is known that a model was trained like that.
+  // Is bos put before a text? The tokenizer's file says so, unless it is known how a model was trained.
   bool adds_bos() const;
-  void texts_begin_with_bos() { texts_begin_with_bos_ = true; }
+  void texts_begin_with_bos(bool begin = true) { texts_begin_with_bos_ = begin; }
 
   // Appends to `ids`.
   virtual void encode(std::string_view text, std::vector<TokenId>& ids, EncodeOptions options = {}) const = 0;
@@ -90,7 +90,7 @@ class Tokenizer {
   void check_id(TokenId id) const;
 
   SpecialIds special_;
-  bool texts_begin_with_bos_ = false;
+  std::optional<bool> texts_begin_with_bos_;  // nothing: as the file says
 };
 
 // Each text by itself, in parallel.

@@ -30,6 +30,7 @@ std::string to_json(const TrainState& state) {
       .set("validation_due", state.validation_due)
       .set("averaged", state.averaged)
       .set("elapsed_seconds", state.elapsed_seconds)
+      .set("untimed_steps", state.untimed_steps)
       .set("began_trained", state.began_trained)
       .set("data_digest", state.data_digest)
       .set("layout", state.layout)
@@ -49,11 +50,15 @@ TrainState state_from_json(const std::string& text, std::string_view name) {
   state.averaged = json.at("averaged").as_int();
   state.validation_due = json.at("validation_due").as_bool();
   state.elapsed_seconds = json.at("elapsed_seconds").as_double();
+  // Checkpoints of before that have a time counted all their steps.
+  const Json* untimed = json.find("untimed_steps");
+  state.untimed_steps = untimed ? untimed->as_int() : state.elapsed_seconds > 0 ? 0 : state.step;
   if (const Json* began = json.find("began_trained")) state.began_trained = began->as_bool();
   state.data_digest = json.at("data_digest").as_string();
   state.layout = json.at("layout").as_string();
   check(state.step >= 0 && state.tokens >= 0 && state.best_step >= -1 && state.elapsed_seconds >= 0 &&
-            state.stale_validations >= 0 && state.averaged >= 0,
+            state.untimed_steps >= 0 && state.untimed_steps <= state.step && state.stale_validations >= 0 &&
+            state.averaged >= 0,
         "{}: the training state is out of range", name);
   return state;
 }

@@ -46,6 +46,7 @@ struct TrainState {
   bool validation_due = false;         // it was interrupted
   std::int64_t averaged = 0;           // states in the average
   double elapsed_seconds = 0;          // of steps; kept only where max_seconds counts
+  std::int64_t untimed_steps = 0;      // that are not in it
   bool began_trained = false;          // from the weights of a model: its step 0 may be the best
   std::string data_digest;             // of the tokens, training and validation
   std::string layout;  // of chats, for whoever talks to the model; empty: it learned from text

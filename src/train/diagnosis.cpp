@@ -87,8 +87,9 @@ void look_at_data(const RunFacts& facts, Signs& signs) {
       signs.add(Limit::data, strong_if(gap > kWideGapShare * val),
                 fmt::format("training, at {:.4f}, is {:.4f} nats below validation, at {:.4f}",
                             facts.train_loss, gap, val));
-    const double below = facts.history.latest_loss() - val;
-    if (below > kBelowNats && below > kBelowShare * facts.history.latest_loss())
+    // The mean of a loss that falls quickly lags behind, and dropout makes training alone harder.
+    const double lowest = facts.history.lowest_latest_loss(), below = lowest - val;
+    if (!facts.dropout && below > kBelowNats && below > kBelowShare * lowest)
       signs.add(Limit::data, Strength::strong,
                 fmt::format(
                     "validation, at {:.4f}, is {:.4f} nats below training: is it part of the training text?",

@@ -31,6 +31,7 @@ struct RunFacts {
   std::uint64_t unique_tokens = 0;  // of the training set
   std::int64_t tokens_seen = 0;
   double train_loss = 0;                      // smoothed
+  bool dropout = false;                       // in training, so that its loss is not the model's
   double wall_seconds = 0, step_seconds = 0;  // of this call, from its first step on
   std::string fallback = {};                  // what had to be done without; empty: nothing
 };

@@ -69,11 +69,10 @@ double RunHistory::smoothed_loss() const {
   return recent_.empty() ? 0 : sum / static_cast<double>(recent_.size());
 }
 
-double RunHistory::latest_loss() const {
-  const std::size_t count = std::min<std::size_t>(recent_.size(), 10);
-  double sum = 0;
-  for (std::size_t i = recent_.size() - count; i < recent_.size(); ++i) sum += recent_[i].loss;
-  return count == 0 ? 0 : sum / static_cast<double>(count);
+double RunHistory::lowest_latest_loss() const {
+  if (recent_.empty()) return 0;
+  const auto count = std::min<std::ptrdiff_t>(std::ssize(recent_), 10);
+  return std::ranges::min_element(recent_.end() - count, recent_.end(), {}, &StepRecord::loss)->loss;
 }
 
 double RunHistory::smoothed_bits_per_byte() const {

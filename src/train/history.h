@@ -40,7 +40,7 @@ class RunHistory {
 
   std::int64_t steps() const { return steps_; }
   double smoothed_loss() const;           // mean over the last 50 steps; 0 before the first
-  double latest_loss() const;             // mean over the last 10
+  double lowest_latest_loss() const;      // of the last 10; 0 before the first
   double smoothed_bits_per_byte() const;  // of the same; 0 where there are no bytes
   double bytes_per_token() const;         // of them; 0 before the first
   const Series& losses() const { return losses_; }

@@ -46,13 +46,6 @@ constexpr std::int64_t kPeakRows = 2048;  // of the products that are timed at t
 constexpr int kPeakRepeats = 3;
 constexpr std::int64_t kSizesEvery = 25;  // steps from one measurement of the updates to the next
 
-// What had to be done without; empty: nothing.
-std::string fallback_of(const Config& wanted) {
-  const DtypeChoice choice = training_dtype(cpu_features());
-  if (wanted.train.dtype != ComputeDType::automatic || choice.dtype == "bf16") return "";
-  return fmt::format("computed in {}: {}", choice.dtype, choice.reason);
-}
-
 // What a call is given and does not change.
 struct Surroundings {
   const TrainRequest& request;
@@ -149,12 +142,15 @@ class Trainer {
     around_.metrics.keep_until(-1);
     const DataFacts facts{.documents = around_.data.documents,
                           .tokens = loader_.tokens_per_epoch(),
-                          .bytes = around_.data.bytes,
+                          .bytes = bytes_per_epoch(),
                           .tokens_to_see = tokens_to_see(),
                           .parameters = static_cast<std::uint64_t>(model_.params().count())};
     around_.log.info("{}\n{}", around_.folder.path().string(), data_table(facts));
     if (const std::string with = recipe(config_); !with.empty()) around_.log.info("with {}", with);
     if (const std::string warning = data_warning(facts); !warning.empty()) around_.log.warning("{}", warning);
+    if (!around_.data.val)
+      around_.log.warning("there is no validation data: no checkpoint is the best{}",
+                          config_.train.patience > 0 ? ", and patience never ends the run" : "");
     write_start(facts);
   }
 
@@ -170,10 +166,19 @@ class Trainer {
                             .set("val_tokens", around_.data.val ? around_.data.val->size() : 0));
   }
 
-  // 0: the time decides.
+  // Of the tokens that are read: a rest that fills no row is not.
+  std::uint64_t bytes_per_epoch() const {
+    const double share =
+        static_cast<double>(loader_.tokens_per_epoch()) / static_cast<double>(around_.data.train.size());
+    return static_cast<std::uint64_t>(std::llround(static_cast<double>(around_.data.bytes) * share));
+  }
+
+  // Padding is not seen. 0: the time decides.
   std::uint64_t tokens_to_see() const {
     if (config_.train.max_seconds > 0) return 0;
-    return static_cast<std::uint64_t>(config_.train.steps * config_.train.batch_tokens);
+    const double places =
+        static_cast<double>(config_.train.steps) * static_cast<double>(config_.train.batch_tokens);
+    return static_cast<std::uint64_t>(std::round(places * (1 - loader_.padding())));
   }
 
   void restore() {
@@ -190,7 +195,7 @@ class Trainer {
     steps_->send();
     state_ = head.state;
     loader_.seek(state_.position);
-    around_.log.info("resuming at step {} of {}", state_.step, config_.train.steps);
+    around_.log.info("{}", resume_note(config_.train, state_));
     const std::string note = schedule_note(head.config.train, config_.train, state_);
     if (!note.empty()) around_.log.info("{}", note);
   }
@@ -252,7 +257,8 @@ class Trainer {
     come_to_the_loop();
     const double started = around_.request.clock();
     StepReport report;
-    report.multiplier = rate_multiplier(config_.train, state_.step, state_.elapsed_seconds);
+    report.multiplier =
+        rate_multiplier(config_.train, state_.step, state_.elapsed_seconds, state_.untimed_steps);
     report.qat_bits = qat_bits();
     // A card does not measure its updates.
     if ((state_.step + 1) % kSizesEvery == 0 && context_.device() == Device::cpu) report.sizes.emplace();
@@ -281,9 +287,12 @@ class Trainer {
     if (config_.train.max_seconds > 0) {
       report.seconds = longest(ranks_, report.seconds);
       state_.elapsed_seconds += report.seconds;
+    } else {
+      ++state_.untimed_steps;
     }
     report.step = state_.step;
     report.elapsed_seconds = state_.elapsed_seconds;
+    report.untimed_steps = state_.untimed_steps;
     report.position = state_.position;
     report_->step(report);
     if (observer_) observer_->step(report);
@@ -329,7 +338,8 @@ class Trainer {
       result_.status = "early_stop";
     else if (around_.request.stop_after > 0 && made >= around_.request.stop_after)
       result_.status = "stopped";
-    const bool due = config_.train.checkpoint_every > 0 && state_.step % config_.train.checkpoint_every == 0;
+    const std::int64_t every = config_.train.checkpoint_every;
+    const bool due = every > 0 ? state_.step % every == 0 : with_validation;
     if (improved || due || asked.save || !result_.status.empty()) save(improved);
   }
 
@@ -435,9 +445,11 @@ class Trainer {
                                     .unique_tokens = loader_.tokens_per_epoch(),
                                     .tokens_seen = state_.tokens,
                                     .train_loss = result_.train_loss,
+                                    .dropout = config_.model.dropout > 0,
                                     .wall_seconds = wall_seconds,
                                     .step_seconds = result_.seconds,
-                                    .fallback = fallback_of(around_.request.config)});
+                                    .fallback = dtype_fallback(around_.request.config.train.dtype,
+                                                               context_.device(), cpu_features())});
     call_.finished = utc_now();
     call_.last_step = state_.step;
     call_.status = result_.status;

@@ -33,12 +33,13 @@ std::int64_t arena_bytes(const Config& config, std::int64_t rows, Device device)
   return rows == 0 ? 0 : summary_of(config, rows, device).plan.arena_bytes;
 }
 
-// What is left of a step for the last micro-batch has a program of its own, which stays beside the other. So do those of
-// the time before a loop.
+// What is left of a step for the last micro-batch has a program of its own, which stays beside the other. Priming makes
+// those of a loop ready while those of the time before it are there.
 std::int64_t needed_bytes(const Config& config, std::int64_t rows, std::int64_t all, Device device) {
   const std::int64_t left = all % rows;
   std::int64_t needed = summary_of(config, rows, device).total_bytes() + arena_bytes(config, left, device);
-  if (config.model.loop_count == 0 || config.train.loop_start == 0) return needed;
+  if (config.model.loop_count == 0 || config.train.loop_start == 0 || config.train.prime_steps < 2)
+    return needed;
   Config before = config;
   before.model.loop_on = false;
   return needed + arena_bytes(before, rows, device) + arena_bytes(before, left, device);

@@ -32,7 +32,9 @@ Json ratios(const UpdateSizes& sizes) {
 std::uint64_t expected_steps(const TrainConfig& config, const StepReport& report) {
   auto steps = static_cast<double>(config.steps);
   if (config.max_seconds > 0 && report.elapsed_seconds > 0) {
-    const double in_time = static_cast<double>(report.step) * config.max_seconds / report.elapsed_seconds;
+    const auto untimed = static_cast<double>(report.untimed_steps);
+    const double in_time =
+        untimed + (static_cast<double>(report.step) - untimed) * config.max_seconds / report.elapsed_seconds;
     steps = config.steps > 0 ? std::min(steps, in_time) : in_time;
   }
   return static_cast<std::uint64_t>(std::max(steps, static_cast<double>(report.step)));

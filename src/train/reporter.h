@@ -28,6 +28,7 @@ struct StepReport {
   int qat_bits = 0;       // of weights as the step saw them; 0: all of them
   double seconds = 0;
   double elapsed_seconds = 0;        // of steps since the run began; 0: not counted
+  std::int64_t untimed_steps = 0;    // that are not in it
   ReadPosition position;             // where the next step reads
   std::optional<UpdateSizes> sizes;  // on some steps
 };

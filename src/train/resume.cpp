@@ -73,13 +73,23 @@ void check_unfinished(const TrainConfig& train, const TrainState& state, const s
         "{} is complete: {} validations in a row were not better", name, state.stale_validations);
 }
 
+std::string resume_note(const TrainConfig& train, const TrainState& state) {
+  if (train.steps > 0) return fmt::format("resuming at step {} of {}", state.step, train.steps);
+  return fmt::format("resuming at step {}: {} of {} are left", state.step,
+                     in_seconds(std::max(train.max_seconds - state.elapsed_seconds, 0.0)),
+                     in_seconds(train.max_seconds));
+}
+
 std::string schedule_note(const TrainConfig& before, const TrainConfig& after, const TrainState& state) {
   if (before.steps == after.steps && before.max_seconds == after.max_seconds) return "";
-  const double was = rate_multiplier(before, state.step, state.elapsed_seconds);
-  const double is = rate_multiplier(after, state.step, state.elapsed_seconds);
-  const std::string end = after.max_seconds > 0
-                              ? fmt::format("{} steps or {} s", after.steps, after.max_seconds)
-                              : fmt::format("{} steps", after.steps);
+  const auto rate = [&](const TrainConfig& train) {
+    return rate_multiplier(train, state.step, state.elapsed_seconds, state.untimed_steps);
+  };
+  const double was = rate(before), is = rate(after);
+  std::vector<std::string> ends;
+  if (after.steps > 0) ends.push_back(fmt::format("{} steps", after.steps));
+  if (after.max_seconds > 0) ends.push_back(fmt::format("{} s", after.max_seconds));
+  const std::string end = joined(ends, " or ");
   if (std::abs(was - is) < 1e-12)
     return fmt::format("the schedule now ends at {}; the learning rate goes on as it was", end);
   return fmt::format(

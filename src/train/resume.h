@@ -19,6 +19,9 @@ std::vector<std::string> check_changes(const Config& before, const Config& after
 // A run that made its steps, used up its time or ran out of patience is an Error: there is nothing to go on with.
 void check_unfinished(const TrainConfig& train, const TrainState& state, const std::string& name);
 
+// Where it goes on: "resuming at step 20 of 100".
+std::string resume_note(const TrainConfig& train, const TrainState& state);
+
 // Schedules are functions of the step and of the end. With another end they keep their shape, so the rate of the next
 // step may jump: a sentence that says so; empty if the end is the same.
 std::string schedule_note(const TrainConfig& before, const TrainConfig& after, const TrainState& state);

@@ -14,6 +14,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
+bool comes_before(const fs::path& a, const fs::path& b) {
+  const std::string one = a.filename().string(), other = b.filename().string();
+  return std::pair(one.size(), one) < std::pair(other.size(), other);
+}
+
 std::vector<fs::path> files_in(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code ignored;
@@ -22,13 +27,14 @@ std::vector<fs::path> files_in(const fs::path& folder) {
   return files;
 }
 
-// Checkpoints in the order of their steps.
+// Checkpoints in the order of their steps, which have eight digits or more.
 std::vector<fs::path> step_files(const fs::path& folder) {
   std::vector<fs::path> files = files_in(folder);
   std::erase_if(files, [](const fs::path& path) {
     const std::string name = path.filename().string();
     return !name.starts_with("step-") || !name.ends_with(".safetensors");
   });
+  std::ranges::sort(files, comes_before);
   return files;
 }
 
@@ -73,7 +79,7 @@ void RunFolder::clear() {
 void RunFolder::tidy(std::int64_t step) {
   remove_debris();
   for (const fs::path& file : step_files(checkpoints()))
-    if (file.filename() > step_file(step).filename()) ops_.remove(file);
+    if (comes_before(step_file(step), file)) ops_.remove(file);
 }
 
 fs::path RunFolder::step_file(std::int64_t step) const {

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/rng.h"
@@ -36,6 +38,7 @@ class HostStep final : public StepRunner {
                       .targets = batch.targets,
                       .input_seconds = seconds_now() - started,
                       .warning = batch.warning};
+    make_room(batch, {.qat_bits = wish.qat_bits, .loop_on = parts_.model.config().loop_on});
     std::ranges::fill(gradients_.all(), 0.0f);
     for (std::size_t i = 0; i < batch.micro_batches.size(); ++i) {
       const bool last = i + 1 == batch.micro_batches.size();
@@ -63,6 +66,22 @@ class HostStep final : public StepRunner {
   }
 
  private:
+  // What programs depend on that changes with the steps.
+  struct Phase {
+    int qat_bits = 0;
+    bool loop_on = true;
+    bool operator==(const Phase&) const = default;
+  };
+
+  // No step comes back to the programs of a phase that is over, and each holds all activations.
+  void make_room(const Batch& batch, Phase phase) {
+    const std::array rows = {batch.micro_batches.front().count(), batch.micro_batches.back().count()};
+    if (phase_ && *phase_ != phase)
+      parts_.model.keep_training_programs(
+          rows, {.qat_bits = phase.qat_bits, .recompute = parts_.config.train.checkpoint_activations});
+    phase_ = phase;
+  }
+
   // `whole`: with these rows a gradient is whole, and its sum over ranks can begin.
   double add_gradients(const Rows& rows, std::int64_t step, std::size_t index, int qat_bits, bool whole) {
     GradientOptions options{.qat_bits = qat_bits,
@@ -79,6 +98,7 @@ class HostStep final : public StepRunner {
   StepParts parts_;
   FloatArena gradients_;
   GradientSums sums_;
+  std::optional<Phase> phase_;  // of the last step
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "base/files.h"
 #include "data/build.h"
 #include "data/data_folder.h"
+#include "data/sources.h"
 
 namespace thimble {
 
@@ -45,11 +46,21 @@ void check_match(const DataFolder& built, const OpenDataRequest& request, FileOp
         "{} is not the data of the run", request.settings.data.string());
 }
 
+// A run goes on with what was moved or removed since.
+void check_is_there(const fs::path& data) {
+  try {
+    find_source(data.string());
+  } catch (const Error& error) {
+    fail(Hint{"say with --data where the run's data is now"}, "{}", error.what());
+  }
+}
+
 // The folder with the shards, made if need be.
 DataFolder folder_for(const OpenDataRequest& request, FileOps& ops, const Log& log,
                       const ProgressOutput& progress, const Interrupt& interrupt) {
   if (is_data_folder(request.settings.data)) return open_data_folder(request.settings.data);
   if (request.built == BuiltData::is_remade || !is_data_folder(request.build_in)) {
+    if (request.built != BuiltData::is_remade) check_is_there(request.settings.data);
     build_in(request.build_in, request, ops, log, progress, interrupt);
     return open_data_folder(request.build_in);
   }

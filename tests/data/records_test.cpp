@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "data/document.h"
+#include "data/markdown.h"
 #include "support/temp_folder.h"
 
 namespace thimble {
@@ -151,6 +152,24 @@ TEST(Records, LongTextsComeInPiecesWithTheWordBefore) {
     joined += found[i].raw;
   }
   EXPECT_EQ(joined, text);
+}
+
+TEST(Records, PiecesOfALongMarkdownKnowWhetherTheyBeginInCode) {
+  TempFolder folder;
+  std::string text = "*prose* before\n```\n";
+  while (text.size() < kMaxTextPieceBytes + 1000) text += "int *a, *b; of some code\n";
+  text += "```\n";
+  while (text.size() < 2 * kMaxTextPieceBytes + 1000) text += "some *prose* of the rest\n";
+  const DataSource source = find_source(folder.write("a.md", text).string());
+  for (const std::optional<std::uint64_t> cut_at : {std::optional<std::uint64_t>(), {5000}}) {
+    RecordReader reader(source, DocumentSplit::file, false, cut_at);
+    std::string joined;
+    int pieces = 0;
+    for (; auto record = reader.next(); ++pieces)
+      joined += read_document(*record, {.strip_markdown = true}).text;
+    EXPECT_EQ(pieces, cut_at ? 4 : 3);
+    EXPECT_TRUE(joined == strip_markdown(text)) << "pieces are stripped as the whole is";
+  }
 }
 
 TEST(Records, ATextIsCutInTwoBetweenCharacters) {

@@ -122,6 +122,9 @@ TEST(DryRun, ExplainsWhatIsWrong) {
       {{"--preset", "golff"}, 2, "error: --preset takes chat, export, golf"},
       {{"--preset", "microgpt", "--depth", "4"}, 1, "error: --depth works for the golf and llama families"},
       {{"--depth", "0"}, 2, "error: --depth takes a whole number from 1 to 1024, found '0'\n"},
+      {{"--depth", "2", "--init", "a-model"},
+       2,
+       "error: --depth makes another model than the one that --init"},
       {{"--config", "nowhere.toml"}, 1, "error: cannot read nowhere.toml"},
   };
   for (const Case& wrong : cases) {

@@ -23,12 +23,13 @@ struct Fixture {
   }
 
   // The nats of the ending's bytes and the space before it, in a row of their own.
-  double nats(const std::string& before, const std::string& ending) {
-    std::vector<TokenId> tokens = {*tokenizer->special().bos};
+  double nats(const std::string& before, const std::string& ending, bool bos = true) {
+    std::vector<TokenId> tokens;
+    if (bos) tokens.push_back(*tokenizer->special().bos);
     tokenizer->encode(before + " " + ending, tokens);
     const std::vector<std::int32_t> input(tokens.begin(), tokens.end() - 1);
     std::vector<std::int32_t> target(tokens.begin() + 1, tokens.end());
-    std::fill_n(target.begin(), before.size(), -1);
+    std::fill_n(target.begin(), before.size() - (bos ? 0 : 1), -1);
     double sum = 0;
     for (float value :
          model->score(grid_rows(model->config(), static_cast<std::int64_t>(input.size()), input, target))
@@ -81,10 +82,25 @@ TEST(MultipleChoice, ScoresTheEndingAloneWhateverStandsBesideIt) {
   EXPECT_EQ(scores[1][2].characters, 4) << "characters, not bytes";
 }
 
-TEST(MultipleChoice, BlanksBetweenContextAndEndingDoNotCount) {
+TEST(MultipleChoice, BosStandsWhereTheTokenizerPutsItOrNothingElseDoes) {
+  Fixture f;
+  const std::vector<ChoiceQuestion> questions = {{"A cat", {"sat.", "ran away"}, 0}, {"", {"Up", "Down"}, 0}};
+  const auto with = score_endings(*f.model, *f.tokenizer, questions, ProgressOutput::nowhere());
+  f.tokenizer->texts_begin_with_bos(false);
+  const auto without = score_endings(*f.model, *f.tokenizer, questions, ProgressOutput::nowhere());
+  for (std::size_t e = 0; e < 2; ++e) {
+    const std::string& ending = questions[0].endings[e];
+    EXPECT_NEAR(with[0][e].nats, f.nats("A cat", ending), 1e-4);
+    EXPECT_NEAR(without[0][e].nats, f.nats("A cat", ending, false), 1e-4);
+    EXPECT_NE(without[0][e].nats, with[0][e].nats);
+    EXPECT_EQ(without[1][e].nats, with[1][e].nats) << "behind nothing there is bos";
+  }
+}
+
+TEST(MultipleChoice, BlanksAroundContextAndEndingDoNotCount) {
   Fixture f;
   const std::vector<ChoiceQuestion> plain = {{"A cat", {"sat.", "ran away"}, 0}};
-  const std::vector<ChoiceQuestion> blank = {{"A cat ", {" sat.", "  ran away\n"}, 0}};
+  const std::vector<ChoiceQuestion> blank = {{"\n A cat ", {" sat.", "  ran away\n"}, 0}};
   const auto expected = score_endings(*f.model, *f.tokenizer, plain, ProgressOutput::nowhere());
   const auto found = score_endings(*f.model, *f.tokenizer, blank, ProgressOutput::nowhere());
   for (std::size_t i = 0; i < 2; ++i) {

@@ -36,6 +36,16 @@ TEST(ExportModel, MeasuresWhatEveryTypeCosts) {
   EXPECT_TRUE(report.folded.empty());
 }
 
+TEST(ExportModel, WhatRoundingCostsIsMeasuredWithoutTheCapThatIsDropped) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  const ModelFile model = small_export("llama", {"logit_softcap=0.5"});
+  const ExportReport report =
+      export_model(ops, model, "gguf", {.path = folder / "m", .type = GgufType::q8_0, .drop_softcap = true});
+  EXPECT_GT(report.difference, 0);
+  EXPECT_NEAR(report.tolerance, 2 * report.difference + kExactDifference, 1e-6);
+}
+
 // Matrices that are in the type already: what is left to round are the vectors.
 TEST(ExportModel, WhatRoundsVectorsIsAllowedTo) {
   const TempFolder folder;

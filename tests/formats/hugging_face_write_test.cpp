@@ -16,6 +16,7 @@
 #include "tokenizer/bpe_spec.h"
 #include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/chat_template.h"
+#include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/text_source.h"
 
@@ -339,6 +340,28 @@ TEST(SentencePieceAsJson, GivesTheSameIds) {
     EXPECT_EQ(json->encode(text, {.trusted = true}), pieces->encode(text, {.trusted = true})) << text;
     EXPECT_EQ(json->encode(text, {.add_special = true}), pieces->encode(text, {.add_special = true})) << text;
     EXPECT_EQ(json->decode(pieces->encode(text)), pieces->decode(pieces->encode(text))) << text;
+  }
+}
+
+// Pieces of the user's are one token wherever they stand.
+TEST(SentencePieceAsJson, KeepsWhatTheUserDefined) {
+  for (const bool prefix : {false, true}) {
+    GgufVocabulary vocabulary{.model = "llama",
+                              .pre = "default",
+                              .tokens = {"<unk>", "<s>", "<call>", "a", "b", "ab", "\xE2\x96\x81"},
+                              .scores = {0, 0, 0, -2, -3, -1, -4},
+                              .types = {2, 3, 4, 1, 1, 1, 1},
+                              .special = {.bos = 1, .eos = {}, .unk = 0, .pad = {}},
+                              .add_space_prefix = prefix};
+    const auto pieces = tokenizer_from_gguf(vocabulary);
+    ASSERT_EQ(pieces->token_type(2), TokenType::user_defined);
+    const auto json =
+        load_tokenizer_bytes(sentencepiece_as_json(*pieces, pieces->vocab_size()).value(), "tokenizer.json");
+    for (const std::string text : {"ab<call>", "ab a<call>", "a ab b"})
+      EXPECT_EQ(json->encode(text), pieces->encode(text)) << text;
+    if (prefix) continue;  // which Transformers puts behind every such piece again
+    for (const std::string text : {"<call>", " ab <call> b", "ab<call><call>a"})
+      EXPECT_EQ(json->encode(text), pieces->encode(text)) << text;
   }
 }
 

@@ -73,6 +73,19 @@ TEST(TensorDiff, ComparesValuesNotTypes) {
   EXPECT_EQ(diff(written(narrow, WithDigest::no), written(wide, WithDigest::no)).max_abs, 3);
 }
 
+TEST(TensorDiff, IntegersThatNoDoubleTellsApartDiffer) {
+  constexpr std::int64_t kLast = std::int64_t{1} << 53, kLeast = std::numeric_limits<std::int64_t>::min();
+  const auto file = [](std::int64_t value) {
+    SafetensorsWriter writer;
+    const std::vector<std::int64_t> values = {value};
+    writer.add("n", DType::i64, {1}, bytes_of(values));
+    return written(writer, WithDigest::no);
+  };
+  EXPECT_EQ(diff(file(kLast), file(kLast + 1)).max_abs, 1);
+  EXPECT_FALSE(diff(file(kLast), file(kLast + 1)).equal);
+  EXPECT_EQ(diff(file(kLeast), file(-(kLeast + 1))).max_abs, std::ldexp(1, 64));
+}
+
 TEST(TensorDiff, NothingInCommonIsAnError) {
   EXPECT_THROW(diff(file_of({{"a", {1}}}), file_of({{"b", {1}}})), Error);
 }

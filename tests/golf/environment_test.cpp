@@ -172,6 +172,11 @@ TEST(GolfSettings, WhatTheScriptsRefuseIsRefused) {
   EXPECT_EQ(refusal({{"RUN_ID", "../x"}}), "RUN_ID is '../x', expected a file name");
   EXPECT_EQ(refusal({{"ITERATIONS", "0"}}), "ITERATIONS is 0, expected 1 or more");
   EXPECT_EQ(refusal({{"GRAD_ACCUM_STEPS", "0"}}), "GRAD_ACCUM_STEPS is 0, expected 1 or more");
+  EXPECT_EQ(refusal({{"MLP_MULT", "9223372036854775807"}}),
+            "MLP_MULT is 9223372036854775807, expected 1 to 1024");
+  for (const char* endless : {"inf", "nan"})
+    EXPECT_EQ(refusal({{"MAX_WALLCLOCK_SECONDS", endless}}),
+              fmt::format("MAX_WALLCLOCK_SECONDS is '{}', expected a number of seconds", endless));
   EXPECT_EQ(
       refusal({{"CONTROL_TENSOR_NAME_PATTERNS", "attn_scale,mlp"}}),
       "CONTROL_TENSOR_NAME_PATTERNS would have blocks.0.mlp.fc.weight trained by Adam, which is not possible "

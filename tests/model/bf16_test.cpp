@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/compute_dtype.h"
 #include "model/presets.h"
 #include "model/random_model.h"
 
@@ -52,6 +53,14 @@ TEST(Bf16Model, EveryPresetTrainsInItAsInF32) {
       EXPECT_NEAR(narrow.loss, wide.loss, 0.01 * wide.loss);
       EXPECT_GE(cosine(narrow.values, wide.values), 0.99);
     }
+}
+
+TEST(DtypeFallback, IsAProcessorsThatChoseForItselfAlone) {
+  const CpuFeatures plain{};
+  EXPECT_NE(dtype_fallback(ComputeDType::automatic, Device::cpu, plain).find("computed in f32"),
+            std::string::npos);
+  EXPECT_EQ(dtype_fallback(ComputeDType::f32, Device::cpu, plain), "") << "it was asked for";
+  EXPECT_EQ(dtype_fallback(ComputeDType::automatic, Device::cuda, plain), "") << "a card has bf16";
 }
 
 }  // namespace

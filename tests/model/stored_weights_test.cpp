@@ -181,6 +181,22 @@ std::string named(const testing::TestParamInfo<const char*>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(, StoredModels, testing::Values("golf-plus", "llama", "microgpt"), named);
 
+TEST(StoredWeights, AMatrixOfOneRowIsNoVector) {
+  const ModelConfig config =
+      small_config("microgpt", {"heads=1", "kv_heads=1", "head_dim=1", "mlp_hidden=1"});
+  const ParamTable table(config);
+  EXPECT_EQ(table.qkv(0).rows, 3);
+  EXPECT_EQ(table.qkv(0).cols, config.dim);
+  const Context context;
+  std::mt19937 random(3);
+  const auto tokens = random_tokens(random, config, 19);
+  for (const WeightFormat format : kFormats) {
+    const auto weights = random_weights(table, format);
+    Model floats = float_model(config, *weights, context), stored(config, context, DType::f32, weights);
+    expect_near(decoded(floats, tokens, 19), decoded(stored, tokens, 19), 2e-5f);
+  }
+}
+
 TEST(StoredWeights, TensorsOfOneMatrixShareAFormat) {
   const ParamTable table(small_config("llama"));
   std::vector<WeightFormat> formats(table.all().size(), WeightFormat::int8_rows);

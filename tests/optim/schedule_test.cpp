@@ -62,6 +62,18 @@ TEST(Schedule, GolfTurnsWarmdownStepsIntoTimeByTheAverageStep) {
   EXPECT_DOUBLE_EQ(rate_multiplier(train, 19400), 0.5);
 }
 
+TEST(Schedule, TheAverageStepIsThatOfStepsWhoseTimeWasCounted) {
+  TrainConfig train;
+  train.steps = 0;
+  train.warmdown = 100;
+  train.max_seconds = 600;
+  for (ScheduleKind kind : {ScheduleKind::wsd, ScheduleKind::golf}) {
+    train.schedule = kind;
+    EXPECT_DOUBLE_EQ(rate_multiplier(train, 5500, 500, 5000), 1.0);
+    EXPECT_DOUBLE_EQ(rate_multiplier(train, 5550, 550, 5000), 0.5);
+  }
+}
+
 TEST(Schedule, EverySchedulesEndIsThatOfTheTimeWhereTheTimeEndsFirst) {
   for (ScheduleKind kind : {ScheduleKind::linear, ScheduleKind::cosine, ScheduleKind::wsd}) {
     TrainConfig train = config(kind);

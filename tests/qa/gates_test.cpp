@@ -282,6 +282,19 @@ TEST(ModelFacts, AreToldOfACheckpointWithoutDigests) {
   EXPECT_TRUE(report.passed()) << statuses(report);
 }
 
+TEST(ModelFacts, NameEveryTypeOfAGroup) {
+  ModelFile file = open_model(text_run());
+  for (StoredTensor& tensor : file.tensors) {
+    if (tensor.name == "model.layers.0.mlp.up_proj.weight") tensor.dtype = "BF16";
+    if (tensor.name == "model.layers.1.mlp.up_proj.weight") tensor.dtype = "F16";
+  }
+  const ModelFacts facts = facts_of(file, text_run());
+  const auto group =
+      std::ranges::find(facts.weights, "model.layers.*.mlp.up_proj.weight", &WeightGroup::name);
+  ASSERT_NE(group, facts.weights.end());
+  EXPECT_EQ(group->dtype, "BF16, F16");
+}
+
 TEST(Gates, AnUnknownNameIsAnError) {
   EXPECT_EQ(message_of([] { qa({.model = text_run(), .skipped = {"golde"}}); }), "there is no gate 'golde'");
 }

@@ -13,6 +13,11 @@
 namespace thimble {
 namespace {
 
+TEST(RunData, AValidationWithoutAFigureIsNotTheBest) {
+  const RunData run{.folder = "run", .validations = {{.step = 0, .loss = NAN}, {.step = 10, .loss = 2}}};
+  EXPECT_EQ(run.best_validation()->step, 10);
+}
+
 TEST(RunData, IsReadFromTheFolder) {
   const TempFolder folder;
   const RunData run = read_run(write_run(folder, {}));

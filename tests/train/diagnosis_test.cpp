@@ -82,6 +82,16 @@ TEST(Diagnosis, ValidationFarBelowTrainingIsData) {
   EXPECT_TRUE(says(diagnosis, "is it part of the training text?")) << diagnosis.text();
 }
 
+TEST(Diagnosis, ATrainingLossThatLagsOrIsDroppedOutAccusesNobody) {
+  Made quick([](int i) { return StepRecord{.loss = 6 - 0.1 * i, .grad_norm = 1, .seconds = 1}; }, 30);
+  quick.history.add_validation(30, 3.0);
+  EXPECT_FALSE(says(quick.diagnosis(), "part of the training text")) << quick.diagnosis().text();
+  Made dropped;
+  dropped.history.add_validation(1000, 1.5);
+  dropped.facts.dropout = true;
+  EXPECT_FALSE(says(dropped.diagnosis(), "part of the training text")) << dropped.diagnosis().text();
+}
+
 TEST(Diagnosis, ABestStepLongGoneIsData) {
   Made run;
   run.history.add_validation(0, 1.9);

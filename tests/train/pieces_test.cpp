@@ -1,4 +1,5 @@
 // The small rooms of the loop, each by itself.
+#include <algorithm>
 #include <csignal>
 
 #include "base/error.h"
@@ -9,7 +10,9 @@
 #include "train/micro_batch.h"
 #include "train/new_folder.h"
 #include "train/patience.h"
+#include "train/run_folder.h"
 #include "train/save_signal.h"
+#include "train/step_runner.h"
 #include "train/tiny_run.h"
 
 namespace thimble {
@@ -94,6 +97,19 @@ TEST(MicroBatch, CountsTheProgramOfWhatIsLeft) {
   EXPECT_EQ(with_micro_batch(config, 2 * one_program * 100 / 84).train.micro_batch, 6);
 }
 
+TEST(MicroBatch, CountsWhatIsThereAtTheSameTimeOfALoopThatBeginsLater) {
+  Config config = large();
+  config.model.loop_last = 3;
+  config.model.loop_count = 1;
+  config.train.loop_start = 0.5;
+  Config given = config;
+  given.train.micro_batch = 8;
+  const std::int64_t one_program = summarise(given).total_bytes();
+  EXPECT_EQ(with_micro_batch(config, one_program * 100 / 84).train.micro_batch, 8);
+  config.train.prime_steps = 2;  // makes those of the loop while the others are there
+  EXPECT_LT(with_micro_batch(config, one_program * 100 / 84).train.micro_batch, 8);
+}
+
 TEST(MicroBatch, ShrinksUntilItFitsAndSaysWhenNothingDoes) {
   const Config config = large();
   std::int64_t before = 9;
@@ -147,6 +163,54 @@ TEST(SaveSignal, IsTakenOnce) {
   std::raise(SIGUSR1);
   EXPECT_TRUE(signal.taken());
   EXPECT_FALSE(signal.taken());
+}
+
+TEST_F(TinyRun, ProgramsOfAPhaseThatIsOverMakeRoom) {
+  const Config whole = config({"loop_count=1", "batch_tokens=48"});  // micro-batches of 2 rows and of 1
+  const Context context;
+  Model model(whole.model, context);
+  initialise(model.params(), 1, model.weights());
+  model.set_loop(false);
+  Optimizer optimizer(model.params(), whole.train, context);
+  std::vector<std::int32_t> tokens(200);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i);
+  const TokenSet set(tokens, TokenMarks{});
+  BatchLoader loader(set, loader_settings(whole, {}, *alone()), whole.model);
+  const ByteTable bytes(*load_tokenizer("bytes"), static_cast<TokenId>(whole.model.vocab_size));
+  const std::shared_ptr<Communicator> ranks = alone();
+  const auto steps = make_step_runner({whole, context, model, optimizer, loader, bytes, *ranks});
+  steps->run({.step = 0});
+  EXPECT_EQ(model.programs(), 2u);
+  steps->run({.step = 1, .qat_bits = 6});
+  EXPECT_EQ(model.programs(), 2u) << "those without rounding are gone";
+  model.set_loop(true);
+  steps->run({.step = 2, .qat_bits = 6});
+  EXPECT_EQ(model.programs(), 2u) << "those without the loop are gone";
+}
+
+TEST_F(TinyRun, CheckpointsAreInTheOrderOfStepsOfAnyNumberOfDigits) {
+  PosixFileOps ops;
+  RunFolder folder(ops, folder_ / "run");
+  folder.create();
+  const auto write = [&](const std::filesystem::path& path) {
+    write_file(ops, path, "x", Existing::replace);
+  };
+  const auto names = [&] {
+    std::vector<std::string> all;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "run" / "checkpoints"))
+      all.push_back(entry.path().filename().string());
+    std::ranges::sort(all);
+    return all;
+  };
+  using Names = std::vector<std::string>;
+  for (std::int64_t step : {99999998, 99999999, 100000000}) folder.publish(step, false, 2, write);
+  EXPECT_EQ(names(), (Names{"step-100000000.safetensors", "step-99999999.safetensors"}));
+  std::filesystem::remove(folder.last());
+  EXPECT_EQ(folder.newest().filename(), "step-100000000.safetensors");
+  folder.tidy(100000000);
+  EXPECT_EQ(names().size(), 2u) << "neither is later";
+  folder.tidy(99999999);
+  EXPECT_EQ(names(), (Names{"step-99999999.safetensors"}));
 }
 
 class Init : public TinyRun {

@@ -31,7 +31,8 @@ struct Watched {
           .loss = 5.0 / i, .grad_norm = 0.25, .updated = true, .tokens = 64, .targets = 64, .bytes = 128};
       report.multiplier = 0.5;
       report.seconds = 0.5;
-      report.elapsed_seconds = config.train.max_seconds > 0 ? 0.5 * i : 0;
+      report.elapsed_seconds = config.train.max_seconds > 0 ? 0.5 * (i - untimed) : 0;
+      report.untimed_steps = untimed;
       reporter.step(report);
     }
   }
@@ -42,6 +43,7 @@ struct Watched {
   PosixFileOps ops;
   Config config;
   double now = 100;
+  int untimed = 0;  // of the steps, the first
   std::string screen;
   std::string said;
   Log log{LogLevel::info, [this](LogLevel, std::string_view line) { said += std::string(line) + "\n"; }};
@@ -77,6 +79,14 @@ TEST(Reporter, WhereTheTimeEndsFirstTheEtaIsThatOfTheTime) {
   watched.steps(reporter, 20);  // ten of twenty seconds
   EXPECT_NE(watched.line().find(" 50%"), std::string::npos) << watched.line();
   EXPECT_NE(watched.line().find("ETA 10.0 s"), std::string::npos) << watched.line();
+}
+
+TEST(Reporter, StepsBeforeTheTimeWasCountedTellNothingOfItsPace) {
+  Watched watched(120, 20);
+  watched.untimed = 10;
+  Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
+  watched.steps(reporter, 20);  // five of twenty seconds for ten steps: there will be fifty in all
+  EXPECT_NE(watched.line().find(" 40%"), std::string::npos) << watched.line();
 }
 
 TEST(Reporter, AValidationIsARowAndAnEvent) {

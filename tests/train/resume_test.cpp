@@ -224,6 +224,7 @@ TEST_F(Resume, WithoutItsDataItIsAClearError) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("text.txt"), std::string::npos) << error.what();
+    EXPECT_EQ(error.hint(), "say with --data where the run's data is now");
   }
   EXPECT_EQ(last("run"), before);
 }
@@ -235,6 +236,28 @@ TEST_F(Resume, ALargerNumberOfStepsSaysWhatItDoesToTheRate) {
   EXPECT_EQ(run(resumed("run", {"steps=40"}), log).status, "completed");
   EXPECT_NE(said.find("steps: 20 -> 40"), std::string::npos) << said;
   EXPECT_NE(said.find("the schedule keeps its shape and now ends at 40 steps"), std::string::npos) << said;
+}
+
+TEST_F(Resume, ATimeLimitThatComesLaterCountsFromThere) {
+  run(request("run"));
+  std::string said;
+  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { said += std::string(line) + "\n"; });
+  TrainRequest timed =
+      resumed("run", {"steps=0", "max_seconds=20", "schedule=wsd", "warmdown=5", "min_lr=0", "val_every=0"});
+  timed.force = true;
+  timed.clock = [now = 0.0]() mutable { return now++; };  // asked twice a step: each takes a second
+  EXPECT_EQ(run(timed, log).steps, 40);
+  EXPECT_NE(said.find("resuming at step 20: 20.0 s of 20.0 s are left"), std::string::npos) << said;
+  EXPECT_NE(said.find("now ends at 20 s"), std::string::npos) << said;
+  std::vector<double> multipliers;
+  std::ifstream file(folder_ / "run" / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);)
+    if (const Json event = parse_json(line, "line"); event.find("lr_multiplier"))
+      multipliers.push_back(event.at("lr_multiplier").as_double());
+  ASSERT_EQ(multipliers.size(), 40u);
+  EXPECT_EQ(multipliers[35], 1);
+  for (std::size_t left = 1; left < 5; ++left)
+    EXPECT_DOUBLE_EQ(multipliers[40 - left], static_cast<double>(left) / 5) << left;
 }
 
 TEST_F(Resume, ChangedSettingsAreListedAndNeedForce) {

@@ -69,6 +69,39 @@ TEST_F(Training, KeepsTheNewestCheckpointsAndTheBest) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run" / "best.safetensors"));
 }
 
+TEST_F(Training, EveryValidationLeavesACheckpointBetterOrNot) {
+  const std::vector<std::string> settings = {"lr=0", "matrix_lr=0", "embed_lr=0", "scalar_lr=0", "keep=9"};
+  TrainRequest unvalidated = request("unvalidated", settings);
+  unvalidated.source.val_fraction = 0;
+  std::string said;
+  run(unvalidated,
+      Log(LogLevel::warning, [&](LogLevel, std::string_view line) { said += std::string(line) + "\n"; }));
+  EXPECT_NE(said.find("there is no validation data"), std::string::npos) << said;
+  EXPECT_EQ(run(request("run", settings)).best_step, 6) << "nothing is learned: the first is the best";
+  for (const char* name : {"run", "unvalidated"})
+    for (const char* step : {"06", "12", "18", "20"})
+      EXPECT_TRUE(std::filesystem::exists(folder_ / name / "checkpoints" /
+                                          ("step-000000" + std::string(step) + ".safetensors")))
+          << name << " " << step;
+}
+
+TEST_F(Training, TheTableBeforeTheStartCountsWhatIsRead) {
+  std::string said;
+  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { said += std::string(line) + "\n"; });
+  folder_.write("text.txt", sample_text().substr(0, 700));  // of 630 tokens one row of 512 is read
+  run(request("text", {"context=512", "batch_tokens=512", "steps=1"}), log);
+  EXPECT_NE(said.find("bytes per token       1.00\n"), std::string::npos) << said;
+  said.clear();
+  // Conversations of about 34 tokens: of 48 places one in three is padding.
+  const TrainResult chats = run(chat_request("chats", {"context=48", "batch_tokens=480", "steps=30"}), log);
+  ASSERT_LT(chats.tokens, 30 * 480 * 8 / 10);
+  const std::string row = "tokens to be seen";
+  std::string number = said.substr(said.find(row) + row.size());
+  number.erase(number.find('\n'));
+  std::erase_if(number, [](char c) { return c < '0' || c > '9'; });
+  EXPECT_NEAR(std::stod(number), static_cast<double>(chats.tokens), 30 * 480 * 0.02) << said;
+}
+
 TEST_F(Training, MetricsSayHowFarEachGroupMoved) {
   run(request("run", {"steps=50", "clip=0.0001"}));
   int measured = 0;
