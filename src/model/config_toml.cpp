@@ -52,9 +52,17 @@ void refuse_key_of_parts(std::string_view key, std::string_view name, std::uint3
   if (dot < key.size()) fail_not_one_value(without_blanks(key.substr(0, dot)), "a table", name, line);
 }
 
-// toml++ 3 stumbles over some broken tables and lists, over some characters beyond ASCII, and over a key of so many parts
-// (a.b.c) that the tables in each other fill the stack. A setting has none of that, so tables and lists are refused before
-// and the characters, which comments may hold, are hidden from it.
+void refuse_value_of_words(std::string_view key, std::string_view value, std::string_view name,
+                           std::uint32_t line) {
+  const std::string_view words = without_blanks(value);
+  const bool quoted = words.starts_with('"') || words.starts_with('\'');
+  if (!quoted && words.find_first_of(" \t") != words.npos)
+    fail_not_one_value(without_blanks(key), "several words", name, line);
+}
+
+// toml++ 3 stumbles over some broken tables and lists, over dates that end behind a blank, over some characters beyond
+// ASCII, and over a key of so many parts (a.b.c) that the tables in each other fill the stack. A setting has none of
+// that, so it is refused before, and the characters, which comments may hold, are hidden from it.
 std::string plain_lines(std::string_view toml, std::string_view name) {
   std::uint32_t number = 1;
   for (std::string_view rest = toml; !rest.empty(); ++number) {
@@ -64,7 +72,10 @@ std::string plain_lines(std::string_view toml, std::string_view name) {
     const std::size_t bracket = code.find_first_of("[{");
     if (bracket == code.npos) {
       const std::size_t equals = find_unquoted(code, "=");
-      if (equals < code.size()) refuse_key_of_parts(code.substr(0, equals), name, number);
+      if (equals < code.size()) {
+        refuse_key_of_parts(code.substr(0, equals), name, number);
+        refuse_value_of_words(code.substr(0, equals), code.substr(equals + 1), name, number);
+      }
       continue;
     }
     const bool header = code.find_first_not_of(" \t") == bracket;  // of a table: [model]

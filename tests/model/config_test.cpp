@@ -229,6 +229,10 @@ TEST(Settings, ErrorsNameFileLineAndKey) {
   EXPECT_EQ(
       complaint_of("dim = 1979-05-27\n"),
       "run/config.toml:1: dim holds a date, expected one value / settings are plain lines: key = value");
+  for (const char* text : {"dim = 1------- 0,", "dim = 5 12 # 3\n", "dim\t=\t1979-05-27 \t07:32:00\r\n"})
+    EXPECT_TRUE(
+        complaint_of(text).starts_with("run/config.toml:1: dim holds several words, expected one value"))
+        << complaint_of(text);
   EXPECT_TRUE(complaint_of("dim = 512\ndim = 256\n").starts_with("run/config.toml:2: "));
   EXPECT_TRUE(complaint_of("dim = \n").starts_with("run/config.toml:1: "));
   EXPECT_TRUE(complaint_of(std::string(100000, '[')).starts_with("run/config.toml:1: "));
