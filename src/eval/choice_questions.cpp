@@ -14,8 +14,8 @@ namespace thimble {
 
 namespace {
 
-constexpr std::array<std::string_view, 6> kContextNames = {"ctx",   "context", "question",
-                                                           "query", "prompt",  "goal"};
+constexpr std::array<std::string_view, 7> kContextNames = {"ctx",    "context", "question",     "query",
+                                                           "prompt", "goal",    "question_stem"};
 constexpr std::array<std::string_view, 3> kEndingsNames = {"endings", "choices", "options"};
 constexpr std::array<std::string_view, 4> kLabelNames = {"label", "gold", "answer", "answerKey"};
 
@@ -65,12 +65,19 @@ std::string without_marks(std::string_view text) {
   return replaced(std::move(clean), "  ", " ");
 }
 
+// In ARC's own files the question is {"stem": "..", "choices": [{"text": "..", "label": "A"}, ..]}.
+const Json* inside_question(const Json& json, std::string_view name) {
+  const Json* question = json.find("question");
+  return question && question->is_object() ? question->find(name) : nullptr;
+}
+
 std::string context_of(const Json& json, std::string_view where) {
   if (is_hellaswag(json)) {
     const auto part = [&](std::string_view name) { return text_of(json.at(name), name, where); };
     return without_marks(
         fmt::format("{}: {} {}", part("activity_label"), part("ctx_a"), capitalized(part("ctx_b"))));
   }
+  if (const Json* stem = inside_question(json, "stem")) return text_of(*stem, "stem", where);
   if (const Json* context = first_of(json, kContextNames)) return text_of(*context, "context", where);
   const Json* a = json.find("ctx_a");
   check(a != nullptr, expected(),
@@ -94,9 +101,24 @@ struct Endings {
   std::vector<std::string> texts, labels = {};
 };
 
+Endings named_endings(const Json& list, std::string_view where) {
+  Endings endings;
+  for (const Json& item : list.as_array()) {
+    const Json *text = item.find("text"), *label = item.find("label");
+    check(text && label, expected(), "{}: ending {} has no text or no label", where, endings.texts.size());
+    endings.texts.push_back(text_of(*text, "ending", where));
+    endings.labels.push_back(text_of(*label, "label", where));
+  }
+  return endings;
+}
+
 Endings endings_of(const Json& json, std::string_view where) {
   Endings endings;
-  if (const Json* list = first_of(json, kEndingsNames)) {
+  const Json* list = first_of(json, kEndingsNames);
+  if (!list) list = inside_question(json, "choices");
+  if (list) {
+    if (list->is_array() && list->size() > 0 && list->as_array().front().is_object())
+      return named_endings(*list, where);
     if (!list->is_object()) return {texts_of(*list, "endings", where)};
     check(list->find("text") != nullptr, expected(), "{}: the endings have no text", where);
     endings.texts = texts_of(list->at("text"), "endings", where);

@@ -2,8 +2,8 @@
 //
 // Each line of the file is a question: a context, endings, and which is right. Each ending is scored behind the
 // context and a space, with bos before it where the tokenizer puts one before a text, as in lm-evaluation-harness and
-// llama.cpp. acc takes the ending with the largest sum of log
-// probabilities; acc_norm divides each sum by the ending's length in characters first. Of equal ones the first counts.
+// llama.cpp. acc takes the ending with the largest sum of log probabilities; acc_norm divides each sum by the ending's
+// length in characters first. Of equal ones the first counts.
 //
 // Prompts are taken as they are: no "Question: ... Answer:" is put around them. Only HellaSwag's own file, known by its
 // activity_label, ctx_a and ctx_b, is cleaned as lm-evaluation-harness does: "activity_label: ctx_a Ctx_b", " [title]"
@@ -32,9 +32,10 @@ struct ChoiceQuestion {
 
 // One question out of its JSON; `where` starts every error ("file.jsonl:3"). The names it may go by:
 //
-//   context   HellaSwag's activity_label, ctx_a and ctx_b; else ctx, context, question, query, prompt, goal; else
-//             ctx_a and ctx_b
-//   endings   endings, choices, options: texts; or ARC's {"text": [..], "label": [..]}; or sol1, sol2, ...
+//   context   HellaSwag's activity_label, ctx_a and ctx_b; else ctx, context, question (or its stem), query, prompt,
+//             goal, question_stem; else ctx_a and ctx_b
+//   endings   endings, choices, options, the question's choices: texts; or ARC's {"text": [..], "label": [..]} or
+//             [{"text": "..", "label": "A"}, ..]; or sol1, sol2, ...
 //   label     label, gold, answer, answerKey: a number from 0, also as text, or a letter from A, or one of ARC's labels
 ChoiceQuestion choice_question(const Json& json, std::string_view where);
 

@@ -71,7 +71,8 @@ inline constexpr double kExactDifference = 1e-4;
 // The most that rounding weights to this type explains: twice what it does to this model, and kExactDifference.
 double tolerated_difference(const ModelFile& model, GgufType type, bool rounds_vectors);
 
-// What is wrong with the second's tokenizer: it is not there, or gives a text other ids than the first's. Empty: nothing.
+// What is wrong with the second's tokenizer: it is not there, gives a text other ids than the first's, or differs in whether
+// bos stands before one. Empty: nothing.
 std::string tokenizer_difference(const ModelFile& first, const ModelFile& second);
 
 }  // namespace thimble

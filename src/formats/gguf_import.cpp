@@ -226,7 +226,10 @@ void Importer::check_tensors(std::span<const Source> sources, const ModelConfig&
   }
   for (const GgufEntry& entry : file_.entries())
     if (!known.contains(entry.name))
-      problems.push_back(fmt::format("{} is not part of the model", quoted_name(entry.name)));
+      problems.push_back(fmt::format("{} {}", quoted_name(entry.name),
+                                     entry.name == "rope_freqs.weight"  // as Llama 3.1 and later have it
+                                         ? "scales RoPE's wavelengths, which is not supported"
+                                         : "is not part of the model"));
   check(problems.empty(), Hint{"the tensors and the settings do not belong together"}, "{}: {}", file_.name(),
         listed(problems));
   check(config.head_dim % 2 == 0, "{}: heads of {} cannot be turned", file_.name(), config.head_dim);

@@ -6,6 +6,7 @@
 #include "formats/architecture.h"
 #include "formats/gguf_names.h"
 #include "formats/problems.h"
+#include "tokenizer/stream_decoder.h"
 
 namespace thimble {
 
@@ -125,7 +126,8 @@ GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing 
   GgufWriter writer;
   writer.set("general.architecture", model.architecture);
   writer.set("general.type", std::string("model"));
-  writer.set("general.name", path.stem().string());
+  std::string name = path.stem().string();  // any bytes; a GGUF's texts are UTF-8
+  writer.set("general.name", take_text(name, true));
   writer.set("general.file_type", info_of(type).file_type);
   if (info_of(type).block > 1) writer.set("general.quantization_version", std::uint32_t{2});
   for (const auto& [key, value] : model.settings) writer.set(key, value);

@@ -63,8 +63,10 @@ GateOutcome tensors_gate(Subject& subject) {
     if (stats.not_finite > 0)
       return failed("{}: {} of {} values are not finite", param.name, with_commas(stats.not_finite),
                     with_commas(stats.count));
-    // A bias of zeros is a choice, a matrix or a norm of zeros is dead.
-    if (stats.all_zero() && !param.name.ends_with(".bias")) return failed("{} is all zeros", param.name);
+    // A bias of zeros is a choice, and a gate of zeros lets half of it through; a matrix or a norm of zeros is dead.
+    const bool may_be_zero =
+        param.name.ends_with(".bias") || param.role == Role::skip_gates || param.role == Role::smear_gate;
+    if (stats.all_zero() && !may_be_zero) return failed("{} is all zeros", param.name);
     const bool matrix = param.rows > 1 && param.cols > 1 && !param.control;
     if (matrix && stats.deviation == 0) return failed("{}: every value is {}", param.name, stats.mean);
   }

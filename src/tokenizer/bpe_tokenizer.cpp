@@ -84,8 +84,10 @@ void BpeTokenizer::find_special_ids() {
 }
 
 void BpeTokenizer::encode(std::string_view text, std::vector<TokenId>& ids, EncodeOptions options) const {
-  if (options.add_special)
-    ids.insert(ids.end(), spec_.post_processor.before.begin(), spec_.post_processor.before.end());
+  const std::vector<TokenId>& before = spec_.post_processor.before;
+  if (options.add_special && before.empty() && texts_begin_with_bos_.value_or(false) && special_.bos)
+    ids.push_back(*special_.bos);
+  if (options.add_special) ids.insert(ids.end(), before.begin(), before.end());
   std::unique_ptr<BpeScratch> scratch = pool_.take();
   if (raw_finder_.empty() || (!options.trusted && !raw_finder_.finds_without_trust())) {
     encode_segment(text, *scratch, options.trusted, ids);

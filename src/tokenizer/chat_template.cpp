@@ -46,33 +46,47 @@ std::string_view name_of_template(std::string_view jinja) {
   return "unknown";
 }
 
-// A string literal of Jinja, up to `end`: escapes undone. Empty if the literal, which began with `quote`, closes
-// before: then the text is put together from pieces, and it is nobody's default.
-std::string literal_until(std::string_view text, std::string_view end, char quote) {
-  text = text.substr(0, text.find(end));
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == quote) return "";
-    if (text[i] != '\\' || i + 1 == text.size()) {
-      out += text[i];
+// A string literal of Jinja behind its first quote, escapes undone.
+struct Literal {
+  std::string text;
+  bool closed = false;  // by its second quote
+};
+
+Literal literal_in(std::string_view jinja, char quote) {
+  Literal out;
+  for (std::size_t i = 0; i < jinja.size(); ++i) {
+    if (jinja[i] == quote) return {out.text, true};
+    if (jinja[i] != '\\' || i + 1 == jinja.size()) {
+      out.text += jinja[i];
       continue;
     }
-    const char escaped = text[++i];
-    out += escaped == 'n' ? '\n' : escaped == 't' ? '\t' : escaped;
+    const char escaped = jinja[++i];
+    out.text += escaped == 'n' ? '\n' : escaped == 't' ? '\t' : escaped;
   }
   return out;
 }
 
+bool is_quote(char c) {
+  return c == '\'' || c == '"';
+}
+
 // '<|im_start|>system\nYou are a helpful assistant.<|im_end|>' in one literal: what is said when nobody gives
-// a system prompt.
+// a system prompt. One that closes before is put together from pieces, and nobody's default; but LLaMA-Factory's
+// {% set system_message = 'You are a helpful assistant.' %} is one of those.
 std::string default_system(std::string_view jinja) {
-  constexpr std::string_view kBegin = "<|im_start|>system\\n", kEnd = "<|im_end|>";
+  constexpr std::string_view kBegin = "<|im_start|>system\\n", kEnd = "<|im_end|>",
+                             kSet = "set system_message = ";
   for (std::size_t at = jinja.find(kBegin); at != jinja.npos; at = jinja.find(kBegin, at + 1)) {
     const std::string_view behind = jinja.substr(at + kBegin.size());
-    const char quote = at > 0 ? jinja[at - 1] : '\0';
-    if ((quote != '\'' && quote != '"') || behind.find(kEnd) == behind.npos) continue;
-    const std::string text = literal_until(behind, kEnd, quote);
-    if (!text.empty()) return text;
+    if (at == 0 || !is_quote(jinja[at - 1]) || behind.find(kEnd) == behind.npos) continue;
+    const Literal said = literal_in(behind.substr(0, behind.find(kEnd)), jinja[at - 1]);
+    if (!said.closed && !said.text.empty()) return said.text;
+  }
+  for (std::size_t at = jinja.find(kSet); at != jinja.npos; at = jinja.find(kSet, at + 1)) {
+    const std::string_view behind = jinja.substr(at + kSet.size());
+    if (behind.empty() || !is_quote(behind.front())) continue;
+    const Literal said = literal_in(behind.substr(1), behind.front());
+    if (said.closed) return said.text;
   }
   return "";
 }

@@ -79,7 +79,8 @@ class SentencePieceTokenizer final : public Tokenizer {
   TokenId vocab_size() const override { return processor_.GetPieceSize(); }
 
   void encode(std::string_view text, std::vector<TokenId>& ids, EncodeOptions options) const override {
-    if (options.add_special && special_.bos) ids.push_back(*special_.bos);
+    if (options.add_special && special_.bos && texts_begin_with_bos_.value_or(true))
+      ids.push_back(*special_.bos);
     if (!options.trusted) return encode_plain(text, ids);
     for (const TextSegment& segment : finder_->split(text, true)) {
       if (segment.id >= 0)

@@ -57,8 +57,16 @@ void Tokenizer::prefer(const SpecialIds& ids) {
 
 bool Tokenizer::adds_bos() const {
   if (texts_begin_with_bos_) return *texts_begin_with_bos_ && special_.bos.has_value();
-  const std::vector<TokenId> ids = encode("a", {.add_special = true});
-  return special_.bos && !ids.empty() && ids.front() == *special_.bos;
+  if (!special_.bos) return false;
+  // Asked with a token's own text: a vocabulary of notes or bases need not have any letter.
+  for (TokenId id = 0; id < vocab_size(); ++id) {
+    if (token_type(id) != TokenType::normal && token_type(id) != TokenType::byte) continue;
+    std::string text;
+    append_token(id, false, text);
+    const std::vector<TokenId> ids = encode(text, {.add_special = true});
+    if (!text.empty() && !ids.empty()) return ids.front() == *special_.bos;
+  }
+  return false;
 }
 
 void Tokenizer::check_id(TokenId id) const {

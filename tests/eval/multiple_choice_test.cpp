@@ -175,6 +175,13 @@ TEST(ChoiceQuestions, ComeInManyForms) {
       R"({"question": "Q?", "choices": {"text": ["a", "b", "c"], "label": ["1", "2", "3"]}, "answerKey": "3"})");
   EXPECT_EQ(arc.context, "Q?");
   EXPECT_EQ(arc.right, 2u);
+  const ChoiceQuestion published = question(
+      R"({"question": {"stem": "Q?", "choices": [{"text": "a", "label": "1"}, {"text": "b", "label": "2"}]},
+          "answerKey": "2"})");
+  EXPECT_EQ(published.context, "Q?");
+  EXPECT_EQ(published.endings, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(published.right, 1u);
+  EXPECT_EQ(question(R"({"question_stem": "S", "choices": ["a", "b"], "answerKey": "B"})").context, "S");
   EXPECT_EQ(question(R"({"goal": "G", "sol1": "a", "sol2": "b", "label": 1})").endings.size(), 2u);
   EXPECT_EQ(question(R"({"question": "Q", "options": ["a", "b", "c"], "answer": "C"})").right, 2u);
   EXPECT_EQ(question(R"({"query": "Q", "choices": ["a", "b"], "gold": 0})").right, 0u);
@@ -212,6 +219,10 @@ TEST(ChoiceQuestions, AWrongLineIsNamed) {
            {R"({"ctx": "A", "endings": ["x", "y"], "label": -1})", "label -1"},
            {R"({"ctx": "A", "endings": ["x", "y"], "label": "z"})", "label \"z\""},
            {R"({"ctx": 7, "endings": ["x", "y"], "label": 0})", "no text"},
+           {R"({"ctx": "A", "choices": [{"text": "x", "label": "A"}, {"text": "y"}], "label": 0})",
+            "ending 1 has no text or no label"},
+           {R"({"ctx": "A", "choices": [{"text": "x", "label": "A"}, "y"], "label": 0})",
+            "ending 1 has no text"},
            {R"({"ctx_a": "A", "ctx_b": 3, "endings": ["x", "y"], "label": 0})", "no text"},
            {R"([1, 2])", "no JSON object"}}) {
     const std::string message = complaint(line);

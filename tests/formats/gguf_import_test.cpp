@@ -184,7 +184,7 @@ std::vector<Refused> tensors() {
        [](Parts& parts) {
          parts.tensors.push_back({"rope_freqs.weight", {8}, std::vector<float>(8, 1.0f)});
        },
-       "\"rope_freqs.weight\" is not part of the model"},
+       "\"rope_freqs.weight\" scales RoPE's wavelengths, which is not supported"},
       {"TensorOfALayerThatIsNot",
        [](Parts& parts) {
          parts.tensors.push_back({"blk.2.attn_norm.weight", {64}, std::vector<float>(64, 1.0f)});

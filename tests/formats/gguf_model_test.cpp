@@ -19,13 +19,14 @@ struct Written {
   std::vector<std::string> notes;
 };
 
-Written written(const ModelFile& model, GgufType type = GgufType::f32) {
+Written written(const ModelFile& model, GgufType type = GgufType::f32,
+                const std::string& path = "/d/tiny.gguf") {
   SimulatedDisk disk;
   disk.put_folder("/d");
   Written out;
   const GgufSettings tokenizer = gguf_tokenizer_settings(model, out.notes);
-  out.report = write_gguf(disk, "/d/tiny.gguf", Existing::refuse, exported_model(model), tokenizer, type);
-  out.bytes = disk.content("/d/tiny.gguf").value();
+  out.report = write_gguf(disk, path, Existing::refuse, exported_model(model), tokenizer, type);
+  out.bytes = disk.content(path).value();
   return out;
 }
 
@@ -131,6 +132,11 @@ TEST(GgufModel, KeysAreOfTheTypesThatLlamaCppReads) {
   EXPECT_EQ(setting<float>(gguf, "qwen3.rope.freq_base"), 5000.0f);
   EXPECT_EQ(setting<float>(gguf, "qwen3.attention.layer_norm_rms_epsilon"), 1e-6f);
   EXPECT_EQ(view(written(small_export("qwen3")).bytes).find_setting("general.quantization_version"), nullptr);
+}
+
+TEST(GgufModel, ItsNameIsTextWhateverTheFilesNameIs) {
+  const Written file = written(small_export("llama"), GgufType::f32, "/d/caf\xE9 \xC3\xA9.gguf");
+  EXPECT_EQ(setting<std::string>(view(file.bytes), "general.name"), "caf\uFFFD \u00E9");
 }
 
 TEST(GgufModel, VectorsStayF32AndRowsThatFitNoBlockBecomeF16) {

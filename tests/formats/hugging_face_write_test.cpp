@@ -365,6 +365,17 @@ TEST(SentencePieceAsJson, KeepsWhatTheUserDefined) {
   }
 }
 
+TEST(SentencePieceAsJson, SpacesBesideWhatTheUserDefinedStay) {
+  // As protocol buffers are added to: one more piece of type 4, and remove_extra_whitespaces.
+  const std::string piece("\x0A\x0F\x0A\x06<call>\x15\0\0\0\0\x18\x04", 17), spaces = "\x1A\x02\x20\x01";
+  const auto pieces = load_tokenizer_bytes(trained("identity")->serialized() + piece + spaces, "changed");
+  ASSERT_EQ(pieces->token_type(pieces->vocab_size() - 1), TokenType::user_defined);
+  const auto json =
+      load_tokenizer_bytes(sentencepiece_as_json(*pieces, pieces->vocab_size()).value(), "tokenizer.json");
+  for (const std::string text : {"the cat", "the <call> cat", "  the  cat   <call>  sat ", "<call> <call>"})
+    EXPECT_EQ(json->encode(text), pieces->encode(text)) << text;
+}
+
 TEST(SentencePieceAsJson, TheFolderHoldsBothAndWeReadThePieces) {
   const TempFolder folder;
   for (const char* normalization : {"identity", "nmt_nfkc"}) {

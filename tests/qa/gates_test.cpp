@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "formats/model_write.h"
+#include "model/config_builder.h"
 #include "qa/broken_model.h"
 #include "qa/subject.h"
 #include "support/message_of.h"
@@ -280,6 +281,31 @@ TEST(ModelFacts, AreToldOfACheckpointWithoutDigests) {
   EXPECT_FALSE(training->tokens) << "its state is nothing to go on";
   const QaReport report = qa({.model = path});
   EXPECT_TRUE(report.passed()) << statuses(report);
+}
+
+TEST(Gates, AGateOfZerosIsNotDead) {
+  const TempFolder folder;
+  ConfigBuilder settings;
+  settings.preset("golf-best");
+  for (const char* assignment : {"vocab_size=40", "context=8", "layers=3", "dim=16", "heads=2", "kv_heads=1",
+                                 "head_dim=8", "rope_dims=8", "mlp_hidden=24", "smear_gate=true"})
+    settings.set(assignment);
+  ModelFile model;
+  model.config = resolved(Config{settings.resolve().model, {}});
+  const ParamTable table(model.config.model);
+  model.weights.resize(static_cast<std::size_t>(table.block_size()));
+  for (std::size_t i = 0; i < model.weights.size(); ++i) model.weights[i] = static_cast<float>(i % 7) - 3;
+  PosixFileOps ops;
+  const auto tensors = [&](Role zero) {
+    ModelFile changed = model;
+    for (const Param& param : table.all())
+      if (param.role == zero) std::ranges::fill(param.in(std::span(changed.weights)), 0.0f);
+    write_model(ops, folder / "m", Existing::replace, changed, DType::f32);
+    return gate(qa({.model = folder / "m"}), "tensors");
+  };
+  for (const Role half_open : {Role::skip_gates, Role::smear_gate})
+    EXPECT_EQ(tensors(half_open).status, GateStatus::passed) << tensors(half_open).detail;
+  EXPECT_EQ(tensors(Role::skip_weights).detail, "skip_weights is all zeros");
 }
 
 TEST(ModelFacts, NameEveryTypeOfAGroup) {

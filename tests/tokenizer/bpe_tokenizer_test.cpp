@@ -130,6 +130,23 @@ TEST(TokenizerJson, TemplatesPutIdsAroundATextWhenAsked) {
   EXPECT_EQ(texts(*tokenizer, "ab"), (Texts{"ab"}));
 }
 
+// Bases, of which none is an "a".
+TEST(AddsBos, IsKnownOfAVocabularyOfAnyCharacters) {
+  BpeSpec spec;
+  spec.vocab = {"<s>", "C", "G", "T"};
+  spec.added_tokens = {{.id = 0, .content = "<s>"}};
+  const auto silent = make_bpe_tokenizer(spec);
+  EXPECT_FALSE(silent->adds_bos());
+  spec.post_processor.after = {0};
+  EXPECT_FALSE(make_bpe_tokenizer(spec)->adds_bos());
+  spec.post_processor.before = {0};
+  EXPECT_TRUE(make_bpe_tokenizer(spec)->adds_bos());
+  silent->texts_begin_with_bos();
+  EXPECT_TRUE(silent->adds_bos());
+  EXPECT_EQ(silent->encode("CG", {.add_special = true}), (std::vector<TokenId>{0, 1, 2}));
+  EXPECT_EQ(silent->encode("CG"), (std::vector<TokenId>{1, 2}));
+}
+
 TEST(TokenizerJson, AddsAPrefixSpaceWhenTheFileSaysSo) {
   Json file = small_file();
   file.set("pre_tokenizer", Json::object().set("type", "ByteLevel").set("add_prefix_space", true));

@@ -153,6 +153,13 @@ TEST(ChatTemplate, IsRecognisedByItsMarks) {
   EXPECT_EQ(layout_of_template(R"({{ '<|im_start|>system\nDon\'t.<|im_end|>\n' }})"), "chatml:Don't.");
   EXPECT_EQ(layout_of_template(R"({{ '<|im_start|>system\n' + text + '<|im_end|>\n' }})"), "chatml")
       << "no default: it is put together";
+  EXPECT_EQ(layout_of_template(
+                R"({% set system_message = 'You\'re kind.' %}{% if messages[0]['role'] == 'system' %})"
+                R"({% set system_message = messages[0]['content'] %}{% endif %})"
+                R"({{ '<|im_start|>system\n' + system_message + '<|im_end|>\n' }})"),
+            "chatml:You're kind.");
+  EXPECT_EQ(layout_of_template(R"({% set system_message = messages[0]['content'] %}<|im_start|><|im_end|>)"),
+            "chatml");
 }
 
 TEST(ChatTemplate, OfARealModelIsRecognised) {
