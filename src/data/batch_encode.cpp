@@ -74,14 +74,19 @@ std::vector<BatchEncoder::Unit> BatchEncoder::cut_into_units(std::span<const Mix
 void BatchEncoder::encode_text(const Unit& unit, std::vector<TokenId>& ids, std::uint64_t& bytes) const {
   const bool count_text = tokenizer_.kind() != TokenizerKind::sentencepiece;
   std::vector<TokenId> before;
-  if (unit.starts) ids.push_back(bos_);
-  if (unit.context.empty()) {
+  if (!unit.context.empty()) {
+    tokenizer_.encode(unit.context, before);
+    tokenizer_.encode(std::string(unit.context) + std::string(unit.text), ids);
+  }
+  // Where a token reaches across the cut, the word before it cannot be taken off alone.
+  const bool comes_off = !before.empty() && std::ranges::mismatch(before, ids).in1 == before.end();
+  if (!comes_off) {
+    ids.clear();
+    if (unit.starts) ids.push_back(bos_);
     tokenizer_.encode(unit.text, ids);
     bytes = count_text ? unit.text.size() : byte_table_.total(ids);
     return;
   }
-  tokenizer_.encode(unit.context, before);
-  tokenizer_.encode(std::string(unit.context) + std::string(unit.text), ids);
   const auto own = ids.begin() + static_cast<std::ptrdiff_t>(before.size());
   bytes = count_text ? unit.text.size() : byte_table_.total({own - 1, ids.end()});
   ids.erase(ids.begin(), own);

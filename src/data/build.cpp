@@ -58,6 +58,29 @@ std::vector<ManifestSource> sources_with_digests(const std::vector<DataSource>& 
   return described;
 }
 
+// A manifest that lists a million files would be too long to be read again.
+std::vector<ManifestSource> listed_sources(const std::vector<DataSource>& sources,
+                                           std::span<const ManifestSource> files) {
+  std::vector<ManifestSource> list;
+  for (const DataSource& source : sources) {
+    const auto own = files.first(source.files.size());
+    files = files.subspan(own.size());
+    if (own.size() <= kMostListedFiles) {
+      list.insert(list.end(), own.begin(), own.end());
+      continue;
+    }
+    ManifestSource sum{.path = source.name, .bytes = 0, .digest = {}};
+    Digester digester;
+    for (const ManifestSource& file : own) {
+      sum.bytes += file.bytes;
+      digester.add(file.digest);
+    }
+    sum.digest = digester.result().hex();
+    list.push_back(std::move(sum));
+  }
+  return list;
+}
+
 Json settings_of(const BuildRequest& request, const std::vector<DataSource>& sources) {
   Json weights = Json::array();
   for (const DataSource& source : sources)
@@ -251,6 +274,7 @@ BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& 
   manifest.sources = sources_with_digests(sources, interrupt);
   const std::string fingerprint = fingerprint_of(manifest);
   manifest.settings.set("fingerprint", fingerprint);
+  manifest.sources = listed_sources(sources, manifest.sources);
 
   BuildFolder folder(ops, request.folder);
   auto found = folder.open(request.name, fingerprint, request.if_built);

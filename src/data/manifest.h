@@ -31,6 +31,7 @@ std::string_view name_of(DataKind kind);
 
 inline constexpr std::string_view kManifestFile = "manifest.json";
 inline constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;
+inline constexpr std::size_t kMostListedFiles = 1000;  // of one input: more become one source
 
 struct ManifestTokenizer {
   std::string kind;  // name_of(TokenizerKind)
@@ -44,10 +45,11 @@ struct ManifestTokenizer {
   bool operator==(const ManifestTokenizer&) const = default;
 };
 
+// A file, or an input of too many files to list.
 struct ManifestSource {
   std::string path;
-  std::uint64_t bytes = 0;  // as the file lies on the disk
-  std::string digest;
+  std::uint64_t bytes = 0;  // as they lie on the disk
+  std::string digest;       // of many: of their digests
   bool operator==(const ManifestSource&) const = default;
 };
 

@@ -15,6 +15,8 @@ void check_attention(const ModelConfig& c) {
         c.mlp_hidden);
   check(c.heads % c.kv_heads == 0, "heads ({}) must be divisible by kv_heads ({})", c.heads, c.kv_heads);
   check(c.rope_direction != 0, "rope_direction must be 1 or -1, found 0");
+  check(c.head_dim > 1 || (!c.qk_norm && c.q_gain == GainKind::none),
+        "qk_norm and q_gain need heads of at least 2 columns, found 1");
   if (c.position != PositionKind::rope) return;
   if (c.rope_dims == c.head_dim)
     check(c.head_dim % 2 == 0, "head_dim must be even for RoPE, found {}", c.head_dim);

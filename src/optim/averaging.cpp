@@ -1,6 +1,7 @@
 #include "optim/averaging.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -38,6 +39,11 @@ void Averaging::begin(std::span<const float> weights) {
   if (config_.ema_decay == 0) return;
   std::ranges::copy(weights, average().begin());
   count_ = 1;
+}
+
+bool Averaging::begin_anew(double multiplier) {
+  if (config_.ema_decay > 0 || multiplier < config_.swa_start) return false;
+  return std::exchange(count_, 0) > 0;
 }
 
 bool Averaging::counts(std::int64_t step, double multiplier) const {

@@ -27,6 +27,9 @@ class Averaging {
   bool available() const { return count_ > 0; }
 
   void begin(std::span<const float> weights);  // of a new run
+  // Of a run whose end was put off: where the next rate is above what SWA averages at, weights from when it was below
+  // are dropped. True if there were any.
+  bool begin_anew(double multiplier);
   // After update number `step` (from 1), made with the rate times `multiplier`: does it count, and then it is added.
   bool counts(std::int64_t step, double multiplier) const;
   void add(std::int64_t step, double multiplier, std::span<const float> weights);

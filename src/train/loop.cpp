@@ -197,7 +197,10 @@ class Trainer {
     loader_.seek(state_.position);
     around_.log.info("{}", resume_note(config_.train, state_));
     const std::string note = schedule_note(head.config.train, config_.train, state_);
-    if (!note.empty()) around_.log.info("{}", note);
+    if (note.empty()) return;
+    around_.log.info("{}", note);
+    if (averaging_.begin_anew(multiplier())) around_.log.info("the average of the weights begins anew");
+    state_.averaged = averaging_.count();
   }
 
   // No run will go on here: what a killed writer left goes now.
@@ -213,7 +216,7 @@ class Trainer {
   // Takes away what came after the checkpoint.
   void restore_folder() {
     around_.folder.tidy(state_.step);
-    around_.metrics.keep_until(state_.step);
+    around_.metrics.keep_until(state_.step, !state_.validation_due);
     history_ = read_history(around_.folder.metrics());
   }
 
@@ -257,8 +260,7 @@ class Trainer {
     come_to_the_loop();
     const double started = around_.request.clock();
     StepReport report;
-    report.multiplier =
-        rate_multiplier(config_.train, state_.step, state_.elapsed_seconds, state_.untimed_steps);
+    report.multiplier = multiplier();
     report.qat_bits = qat_bits();
     // A card does not measure its updates.
     if ((state_.step + 1) % kSizesEvery == 0 && context_.device() == Device::cpu) report.sizes.emplace();
@@ -296,6 +298,10 @@ class Trainer {
     report.position = state_.position;
     report_->step(report);
     if (observer_) observer_->step(report);
+  }
+
+  double multiplier() const {
+    return rate_multiplier(config_.train, state_.step, state_.elapsed_seconds, state_.untimed_steps);
   }
 
   int qat_bits() const {

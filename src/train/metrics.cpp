@@ -10,12 +10,19 @@ namespace thimble {
 
 namespace {
 
+bool is_of_validation(const MetricsReader& reader) {
+  if (reader.step_line()) return false;
+  const std::string event = reader.event().at("event").as_string();
+  return event == "validation" || event == "sample";
+}
+
 // How many bytes of the file are whole lines of steps up to `last_step`.
-std::uint64_t kept_bytes(const std::filesystem::path& path, std::int64_t last_step) {
+std::uint64_t kept_bytes(const std::filesystem::path& path, std::int64_t last_step, bool validated) {
   std::uint64_t kept = 0;
   for (MetricsReader reader(path); reader.next(); kept = reader.place().offset) {
     try {
       if (reader.step() > last_step) break;
+      if (!validated && reader.step() == last_step && is_of_validation(reader)) break;
     } catch (const Error&) {
       break;  // not a line of ours, or one that was cut: everything from here on goes
     }
@@ -37,8 +44,8 @@ MetricsFile::~MetricsFile() {
   ops_.close(file_);
 }
 
-void MetricsFile::keep_until(std::int64_t step) {
-  ops_.truncate(file_, step < 0 ? 0 : kept_bytes(path_, step));
+void MetricsFile::keep_until(std::int64_t step, bool validated) {
+  ops_.truncate(file_, step < 0 ? 0 : kept_bytes(path_, step, validated));
 }
 
 void MetricsFile::flush() {

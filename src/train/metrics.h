@@ -19,8 +19,9 @@ class MetricsFile {
   MetricsFile& operator=(const MetricsFile&) = delete;
 
   // Keeps the lines up to and including `step` (-1: none) and drops the rest: what happened after the
-  // checkpoint will happen again. A line that a kill cut short goes too.
-  void keep_until(std::int64_t step);
+  // checkpoint will happen again. A line that a kill cut short goes too. `validated` false: so does what was said of
+  // that step's validation, which is still to come.
+  void keep_until(std::int64_t step, bool validated = true);
   void add(const Json& event);  // {"event": "step", "step": 12, ...}
   void flush();                 // to the disk: a checkpoint's own past must not be lost
 

@@ -150,6 +150,30 @@ TEST(Build, LongTextsAreEncodedAsIfWhole) {
   }
 }
 
+TEST(Build, NoTextIsLostWhereATokenReachesAcrossTheCut) {
+  TempFolder folder;
+  TextSource source({folder.write("tales.txt", tales(3))}, {});
+  BpeSpec spec = train_bpe(source, {.vocab_size = 257}, ProgressOutput::nowhere()).spec;
+  spec.pre_tokenizer = {ByteLevel{.add_prefix_space = false, .use_regex = false}};
+  const auto id_of = [&](std::string_view token) {
+    return static_cast<TokenId>(std::ranges::find(spec.vocab, token) - spec.vocab.begin());
+  };
+  const auto merge = [&](const std::string& left, const std::string& right) {
+    spec.vocab.push_back(left + right);
+    spec.merges.push_back({id_of(left), id_of(right), id_of(left + right)});
+  };
+  merge("f", "\xC4\xA0");  // a space, as byte-level vocabularies spell it
+  merge("f\xC4\xA0", "t");
+  const auto tokenizer = make_bpe_tokenizer(spec);
+  MixedRecord piece;
+  piece.record = {.raw = " text", .starts = false, .context = "of"};
+  const BatchEncoder encoder(*tokenizer, {}, {});
+  const EncodedRecord encoded = encoder.encode({&piece, 1}, {true})[0];
+  ASSERT_EQ(encoded.parts.size(), 1u);
+  EXPECT_EQ(tokenizer->decode(encoded.parts[0]), " text");
+  EXPECT_EQ(encoded.bytes, 5u);
+}
+
 TEST(Build, GivesThePublishedShardOfTinyShakespeare) {
   const auto corpus = shared_path("corpora/tinyshakespeare.txt");
   const auto shard = shared_path("fixtures/shards/tiny_shakespeare_val.bin");
@@ -368,6 +392,32 @@ TEST(Build, ItsOwnOutputIsNoInput) {
   EXPECT_EQ(build(request).manifest.sources.size(), 1u);
   fs::remove(folder / "a.txt");
   EXPECT_THROW(build(request), Error);
+}
+
+TEST(Build, TheManifestDoesNotListFilesWithoutEnd) {
+  TempFolder folder;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i <= kMostListedFiles; ++i) {
+    const std::string text = "text number " + std::to_string(i);
+    folder.write("many/" + std::to_string(i) + ".txt", text);
+    bytes += text.size();
+  }
+  const std::string many = (folder / "many").string(), one = folder.write("one.txt", tales(3)).string();
+  const BuildRequest request{.inputs = {many, one},
+                             .tokenizer = load_tokenizer("bytes"),
+                             .folder = folder / "out",
+                             .if_built = IfBuilt::reuse};
+  const Manifest manifest = build(request).manifest;
+  EXPECT_EQ(manifest.train.documents, kMostListedFiles + 1 + 3) << "three tales are three documents";
+  ASSERT_EQ(manifest.sources.size(), 2u);
+  EXPECT_EQ(manifest.sources[0].path, many);
+  EXPECT_EQ(manifest.sources[0].bytes, bytes);
+  EXPECT_EQ(manifest.sources[1].path, one);
+  EXPECT_TRUE(build(request).reused);
+  folder.write("many/7.txt", "text number 8");  // as long as before
+  const BuildResult again = build(request);
+  EXPECT_FALSE(again.reused);
+  EXPECT_NE(again.manifest.sources[0].digest, manifest.sources[0].digest);
 }
 
 TEST(Build, SaysWhyNothingIsLeft) {

@@ -273,6 +273,9 @@ TEST(Validation, SaysHowKeysGoTogether) {
   EXPECT_EQ(complaint_about({"dim=500", "heads=8", "head_dim=64"}), "fine");
   EXPECT_EQ(complaint_about({"head_dim=63"}), "head_dim must be even for RoPE, found 63");
   EXPECT_EQ(complaint_about({"head_dim=63", "position=none"}), "fine");
+  EXPECT_EQ(complaint_about({"head_dim=1", "position=none", "qk_norm=false", "q_gain=none"}), "fine");
+  EXPECT_EQ(complaint_about({"head_dim=1", "position=none", "qk_norm=true"}),
+            "qk_norm and q_gain need heads of at least 2 columns, found 1");
   EXPECT_EQ(complaint_about({"logit_softcap=-1"}), "--set: logit_softcap must not be negative, found -1");
   EXPECT_EQ(complaint_about({"heads=8", "kv_heads=3"}), "heads (8) must be divisible by kv_heads (3)");
   EXPECT_EQ(complaint_about({"rope_dims=7"}), "rope_dims must be even, found 7");

@@ -102,6 +102,7 @@ TEST(MicroBatch, CountsWhatIsThereAtTheSameTimeOfALoopThatBeginsLater) {
   config.model.loop_last = 3;
   config.model.loop_count = 1;
   config.train.loop_start = 0.5;
+  config.train.prime_steps = 0;
   Config given = config;
   given.train.micro_batch = 8;
   const std::int64_t one_program = summarise(given).total_bytes();

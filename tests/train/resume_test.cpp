@@ -121,6 +121,11 @@ TEST_F(Resume, AnInterruptedValidationIsDoneAgain) {
   checkpoint.write();
   EXPECT_EQ(run(resumed("resumed")).status, "completed");
   EXPECT_EQ(last("straight"), last("resumed"));
+  // A call that was killed behind it had written it down already.
+  const std::string metrics = folder_.read("resumed/metrics.jsonl"),
+                    line = R"("event":"validation","step":6)";
+  EXPECT_NE(metrics.find(line), std::string::npos);
+  EXPECT_EQ(metrics.find(line), metrics.rfind(line)) << "it is there once";
 }
 
 TEST_F(Resume, InterruptedBeforeTheFirstStepItBeginsWithTheValidation) {
@@ -258,6 +263,23 @@ TEST_F(Resume, ATimeLimitThatComesLaterCountsFromThere) {
   EXPECT_EQ(multipliers[35], 1);
   for (std::size_t left = 1; left < 5; ++left)
     EXPECT_DOUBLE_EQ(multipliers[40 - left], static_cast<double>(left) / 5) << left;
+}
+
+// Else what is validated would stand still until the rate comes down again, and hold old weights ever after.
+TEST_F(Resume, WithMoreStepsTheAverageOfTheOldEndIsDropped) {
+  const auto settings = [](const char* steps) {
+    return std::vector<std::string>{"swa_start=0.5", "swa_every=1", "schedule=wsd", "warmdown=0.5", steps};
+  };
+  EXPECT_EQ(run(request("run", settings("steps=20"))).weights, "swa");
+  std::string said;
+  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { said += std::string(line) + "\n"; });
+  TrainRequest longer = resumed("run", settings("steps=80"));
+  longer.stop_after = 4;
+  EXPECT_EQ(run(longer, log).weights, "raw");
+  EXPECT_NE(said.find("the average of the weights begins anew"), std::string::npos) << said;
+  longer.stop_after = 0;
+  EXPECT_EQ(run(longer).weights, "swa") << "of the new end";
+  EXPECT_EQ(OpenedCheckpoint(folder_ / "run" / "last.safetensors").head.state.averaged, 19);
 }
 
 TEST_F(Resume, ChangedSettingsAreListedAndNeedForce) {

@@ -90,7 +90,7 @@ TEST_F(Training, TheTableBeforeTheStartCountsWhatIsRead) {
   const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { said += std::string(line) + "\n"; });
   folder_.write("text.txt", sample_text().substr(0, 700));  // of 630 tokens one row of 512 is read
   run(request("text", {"context=512", "batch_tokens=512", "steps=1"}), log);
-  EXPECT_NE(said.find("bytes per token       1.00\n"), std::string::npos) << said;
+  EXPECT_NE(said.find("bytes per token         1.00\n"), std::string::npos) << said;
   said.clear();
   // Conversations of about 34 tokens: of 48 places one in three is padding.
   const TrainResult chats = run(chat_request("chats", {"context=48", "batch_tokens=480", "steps=30"}), log);
