@@ -1,4 +1,4 @@
-// Blanks around a text (spaces, tabs, line ends), and ASCII letters whose case does not matter.
+// Blanks around a text (those of C: spaces, tabs, line and page ends), and ASCII letters whose case does not matter.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace thimble {
 
-inline constexpr std::string_view kBlanks = " \t\r\n";
+inline constexpr std::string_view kBlanks = " \t\r\n\v\f";
 
 inline std::string_view without_blanks_behind(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kBlanks) + 1);  // npos + 1 is 0

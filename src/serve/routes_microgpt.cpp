@@ -10,6 +10,7 @@
 #include <cctype>
 #include <limits>
 
+#include "base/text.h"
 #include "infer/chat_request.h"
 #include "infer/generate.h"
 #include "serve/api_error.h"
@@ -23,13 +24,6 @@ namespace {
 constexpr std::int64_t kMostSamples = 50;  // more are not an error
 constexpr double kTemperature = 0.8;
 constexpr std::int64_t kSeed = 42;
-
-std::string without_blanks(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n\v\f";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return "";
-  return std::string(text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1));
-}
 
 ApiError refusal(const std::string& message) {
   return {400, error_type_of(400), message};
@@ -104,7 +98,7 @@ void Service::microgpt_generate(Exchange& exchange) {
     usage.prompt_tokens = event.event.usage.prompt_tokens;
   });
   Json list = Json::array();
-  for (const std::string& text : texts) list.push(without_blanks(text));
+  for (const std::string& text : texts) list.push(std::string(without_blanks(text)));
   metrics_.count_answer(usage);
   exchange.send_json(Json::object().set("samples", list));
   exchange.log.set("completion_tokens", usage.generated_tokens);
@@ -132,7 +126,7 @@ void Service::microgpt_chat(Exchange& exchange) {
   metrics_.count_answer(usage);
   exchange.send_json(Json::object()
                          .set("role", "assistant")
-                         .set("content", without_blanks(text))
+                         .set("content", std::string(without_blanks(text)))
                          .set("tokens_dropped", fitted.tokens_dropped));
   exchange.log.set("prompt_tokens", usage.prompt_tokens).set("completion_tokens", usage.generated_tokens);
 }

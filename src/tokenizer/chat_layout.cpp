@@ -3,19 +3,13 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace thimble {
 
 namespace {
 
 constexpr std::string_view kBosMark = "+bos";
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t\r\n\v\f";
-  const std::size_t first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
-}
 
 void append(std::vector<TokenId>& to, std::span<const TokenId> ids) {
   to.insert(to.end(), ids.begin(), ids.end());
@@ -96,7 +90,7 @@ void ChatLayout::append_turn(const Turn& turn, std::vector<TokenId>& ids) const 
       ids.push_back(open_);
       tokenizer_->encode(name_of(turn.role), ids);
       ids.push_back(close_header_);
-      tokenizer_->encode(fmt::format("\n\n{}", trimmed(turn.content)), ids);
+      tokenizer_->encode(fmt::format("\n\n{}", without_blanks(turn.content)), ids);
       ids.push_back(end_);
       return;
   }
