@@ -61,8 +61,8 @@ class RecordReader {
   std::unique_ptr<TextSource> text_;    // of the current file, text or lines
   std::unique_ptr<ByteStream> stream_;  // of the current file, a JSON array
   std::unique_ptr<JsonElements> elements_;
-  std::string context_;  // of the next piece, as the next
-  bool in_code_ = false;
+  std::string context_;   // of the next piece,
+  bool in_code_ = false;  // and where it begins
   std::uint64_t text_bytes_ = 0;
   std::optional<Record> waiting_;  // the second half of a record that was cut
 };
