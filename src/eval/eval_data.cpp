@@ -1,8 +1,10 @@
 #include "eval/eval_data.h"
 
 #include "base/error.h"
+#include "data/batch_encode.h"
 #include "data/data_folder.h"
 #include "data/document.h"
+#include "data/mixture.h"
 #include "data/records.h"
 #include "data/sources.h"
 #include "tokenizer/chat_layout.h"
@@ -17,23 +19,40 @@ Document checked_document(Record& record, const ReadOptions& options) {
   return document;
 }
 
-// Every text of a source by itself.
-template <class Body>
-void for_texts(const DataSource& source, DocumentSplit split, const ProgressOutput& progress,
-               const Interrupt* interrupt, Body&& body) {
-  const ReadOptions options{.split = split};
-  RecordReader reader(source, options.split, false);
-  std::uint64_t bytes = 0;
-  for (const std::filesystem::path& file : source.files) bytes += std::filesystem::file_size(file);
-  ProgressBar bar(progress, "reading", "bytes", bytes);
-  std::string text;
-  while (auto record = reader.next()) {
+// Every document behind a bos. Encoded as `data build` does it, in pieces: one may be of any length.
+std::vector<std::int32_t> encode_texts(const DataSource& source, const Tokenizer& tokenizer,
+                                       const ProgressOutput& progress, const Interrupt* interrupt) {
+  const ReadOptions options;
+  const BatchEncoder encoder(tokenizer, options, {});
+  Mixture mixture({&source, 1}, options);
+  ProgressBar bar(progress, "reading", "bytes", mixture.stored_bytes());
+  std::vector<std::int32_t> tokens;
+  for (auto batch = mixture.next_batch(); !batch.empty(); batch = mixture.next_batch()) {
     if (interrupt) interrupt->throw_if_asked();
-    bar.update(reader.stored_bytes_read());
-    if (record->starts) text.clear();
-    text += checked_document(*record, options).text;
-    if (record->ends && !text.empty()) body(text);
+    bar.update(mixture.stored_bytes_read());
+    for (MixedRecord& mixed : batch) {  // the encoder would leave bad ones out
+      mixed.record.raw = checked_document(mixed.record, options).text;
+      mixed.record.json = false;
+    }
+    for (const EncodedRecord& encoded : encoder.encode(batch, std::vector<bool>(batch.size(), true)))
+      for (const std::vector<TokenId>& part : encoded.parts)
+        tokens.insert(tokens.end(), part.begin(), part.end());
   }
+  return tokens;
+}
+
+// All texts of a source, one behind the other.
+std::string read_texts(const DataSource& source, const ProgressOutput& progress, const Interrupt* interrupt) {
+  const ReadOptions options{.split = DocumentSplit::file};
+  Mixture mixture({&source, 1}, options);
+  ProgressBar bar(progress, "reading", "bytes", mixture.stored_bytes());
+  std::string text;
+  for (auto batch = mixture.next_batch(); !batch.empty(); batch = mixture.next_batch()) {
+    if (interrupt) interrupt->throw_if_asked();
+    bar.update(mixture.stored_bytes_read());
+    for (MixedRecord& mixed : batch) text += checked_document(mixed.record, options).text;
+  }
+  return text;
 }
 
 std::vector<Conversation> read_chats(const DataSource& source, std::uint64_t limit) {
@@ -73,14 +92,9 @@ TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& token
   const DataSource source = find_source(path.string());
   const DataKind kind = detect_kind(source);
   const TokenMarks marks = TokenMarks::of(tokenizer, kind, LossOn::assistant);
-  std::vector<std::int32_t> tokens;
-  if (kind == DataKind::chat)
-    tokens = encode_chats(source, tokenizer);
-  else
-    for_texts(source, DocumentSplit::end_of_text, progress, interrupt, [&](const std::string& text) {
-      tokens.push_back(marks.bos);
-      tokenizer.encode(text, tokens);
-    });
+  std::vector<std::int32_t> tokens = kind == DataKind::chat
+                                         ? encode_chats(source, tokenizer)
+                                         : encode_texts(source, tokenizer, progress, interrupt);
   check(!tokens.empty(), "{} is empty", path.string());
   return {std::move(tokens), marks};
 }
@@ -101,8 +115,7 @@ std::vector<std::int32_t> read_stream(const std::filesystem::path& path, const T
   }
   const DataSource source = find_source(path.string());
   check_kind(detect_kind(source));
-  std::string all;
-  for_texts(source, DocumentSplit::file, progress, interrupt, [&](const std::string& text) { all += text; });
+  std::string all = read_texts(source, progress, interrupt);
   if (all.ends_with('\n')) all.pop_back();
   tokenizer.encode(all, tokens);
   return tokens;
