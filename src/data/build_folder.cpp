@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kJournalFile = ".build.json";
 constexpr std::string_view kLockFile = ".lock";
+constexpr const char* kAnewOrElsewhere = "name another folder with -o, or pass --force to build it anew";
 
 // "data_train_000012.bin", of this data set.
 bool is_shard_of(std::string_view name, const std::string& file) {
@@ -80,10 +81,17 @@ BuildFolder::~BuildFolder() {
   fs::remove(path_, not_empty);
 }
 
-std::optional<Manifest> BuildFolder::read_manifest() const {
+std::optional<Manifest> BuildFolder::read_manifest(bool replace) const {
   const fs::path file = path_ / kManifestFile;
   if (!fs::exists(file)) return std::nullopt;
-  return Manifest::parse(read_file(file, kMaxManifestBytes), file.string());
+  const std::string text = read_file(file, kMaxManifestBytes);
+  try {
+    return Manifest::parse(text, file.string());
+  } catch (const Error& error) {
+    check(!is_foreign_manifest(text), Hint{"name another folder with -o"}, "{}", error.what());
+    check(replace, Hint{kAnewOrElsewhere}, "{}", error.what());
+    return std::nullopt;
+  }
 }
 
 std::optional<BuildJournal> BuildFolder::read_journal() const {
@@ -133,8 +141,7 @@ bool BuildFolder::writes(const fs::path& folder, std::string_view name, const To
 BuildFolder::Found BuildFolder::open(const std::string& name, const std::string& fingerprint,
                                      IfBuilt if_built) {
   const bool replace = if_built != IfBuilt::refuse;
-  const Hint hint{"name another folder with -o, or pass --force to build it anew"};
-  auto manifest = read_manifest();
+  auto manifest = read_manifest(replace);
   std::optional<BuildJournal> journal;
   try {
     journal = read_journal();
@@ -148,15 +155,16 @@ BuildFolder::Found BuildFolder::open(const std::string& name, const std::string&
       remove_if_there(path_ / kJournalFile);
       return {.finished = std::move(manifest)};
     }
-    check(replace, hint, "{} holds a data set already", path_.string());
+    check(replace, Hint{kAnewOrElsewhere}, "{} holds a data set already", path_.string());
   } else if (same && if_built != IfBuilt::replace && shards_are_there(*journal)) {
     return {.journal = std::move(*journal), .resumed = true};
   }
   if (journal) {
-    check(replace, hint, "{} holds an unfinished build of {}", path_.string(),
+    check(replace, Hint{kAnewOrElsewhere}, "{} holds an unfinished build of {}", path_.string(),
           same ? "which shards are missing" : "other inputs or settings");
   }
-  check(replace || !has_shards(name), hint, "{} holds shards named {} already", path_.string(), name);
+  check(replace || !has_shards(name), Hint{kAnewOrElsewhere}, "{} holds shards named {} already",
+        path_.string(), name);
   Found found{.journal = {.name = name, .fingerprint = fingerprint, .train = {}, .val = {}}};
   found.stale = {name};
   if (manifest) found.stale.push_back(manifest->name);

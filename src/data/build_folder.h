@@ -57,7 +57,8 @@ class BuildFolder {
   void discard(std::string_view name);
 
  private:
-  std::optional<Manifest> read_manifest() const;
+  // None, too, where a damaged one is to be replaced. What something else wrote is never taken for that.
+  std::optional<Manifest> read_manifest(bool replace) const;
   std::optional<BuildJournal> read_journal() const;
   bool shards_are_there(const BuildJournal& journal) const;
   bool has_shards(std::string_view name) const;

@@ -121,6 +121,11 @@ Json split_to_json(const ManifestSplit& split) {
       .set("shards", std::move(shards));
 }
 
+bool has_our_format(const Json& json) {
+  const Json* format = json.find("format");
+  return format && *format == Json(kFormat);
+}
+
 }  // namespace
 
 std::string_view name_of(DataKind kind) {
@@ -165,10 +170,17 @@ Json Manifest::to_json() const {
       .set("dropped", std::move(dropped_counts));
 }
 
+bool is_foreign_manifest(std::string_view text) {
+  try {
+    return !has_our_format(parse_json(text, kManifestFile));
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 Manifest Manifest::parse(std::string_view text, std::string_view where) {
   const Json json = parse_json(text, where);
-  const Json* format = json.find("format");
-  check(format && *format == Json(kFormat), Hint{"`thimble data build` writes such a file"},
+  check(has_our_format(json), Hint{"`thimble data build` writes such a file"},
         "{}: expected \"format\": \"{}\"", where, kFormat);
   check(json.at("version") == Json(kVersion), Hint{"it was written by a newer version of thimble"},
         "{}: expected version {}", where, kVersion);

@@ -86,4 +86,7 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
+// JSON that something else than `data build` wrote. What is no JSON at all may be a damaged manifest of ours.
+bool is_foreign_manifest(std::string_view text);
+
 }  // namespace thimble

@@ -332,6 +332,33 @@ TEST(Build, RefusesReusesOrReplacesWhatIsThere) {
   EXPECT_THROW(build(request), Error);
 }
 
+TEST(Build, ADamagedManifestIsReplacedAndAForeignOneIsNot) {
+  TempFolder folder;
+  BuildRequest request{.inputs = {folder.write("a.txt", tales(50)).string()},
+                       .val_fraction = 0.1,
+                       .tokenizer = load_tokenizer("bytes"),
+                       .folder = folder / "out"};
+  build(request);
+  folder.write("out/notes.txt", "not ours");
+  folder.write("out/other_train_000000.bin", "of whom?");  // the manifest that could tell is damaged
+  const auto before = contents(request.folder);
+  const std::string whole = before.at(std::string(kManifestFile));
+  const std::string cut = whole.substr(0, whole.size() / 2);
+  for (const std::string& damaged : {cut, std::string(), std::string("{\"format\": \"thimble-data\"}")}) {
+    folder.write("out/manifest.json", damaged);
+    request.if_built = IfBuilt::refuse;
+    EXPECT_THROW(build(request), Error) << damaged;
+    EXPECT_EQ(folder.read("out/manifest.json"), damaged);
+    request.if_built = IfBuilt::replace;
+    EXPECT_FALSE(build(request).reused);
+    EXPECT_EQ(contents(request.folder), before) << damaged;
+  }
+  const std::string foreign = "{\"name\": \"a web page\"}";
+  folder.write("out/manifest.json", foreign);
+  EXPECT_THROW(build(request), Error);
+  EXPECT_EQ(folder.read("out/manifest.json"), foreign);
+}
+
 TEST(Build, ErrorsLeaveNothingBehind) {
   TempFolder folder;
   BuildRequest request{.inputs = {folder.write("a.jsonl", "{\"text\": \"x\"}\n{]\n").string()},
