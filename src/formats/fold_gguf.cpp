@@ -82,17 +82,16 @@ std::vector<FoldedTensor> folded_tensors(std::string_view architecture, const Mo
   const ParamTable table(config);
   std::vector<FoldedTensor> tensors;
   for (const NamedRole& named : roles_of(architecture)) {
-    const bool in_block = named.name.find("{}") != named.name.npos, scale = named.role == resid_mix;
-    for (int layer = 0; layer < (in_block ? config.layers : 1); ++layer) {
-      const ParamView view = table.view(named.role, layer);
-      std::vector<std::int64_t> dims = {view.rows, view.cols};
-      if (view.rows == 1) dims = {view.cols};
+    const bool scale = named.role == resid_mix;
+    for (const Param& param : table.all()) {
+      if (param.role != named.role) continue;
+      std::vector<std::int64_t> dims = param.dims;         // not its rows: a matrix may have one, too
       if (named.role == q_gain) dims = {config.heads, 1};  // a row of one number for each head
       if (scale) dims = {1};
-      tensors.push_back({.name = fmt::format(fmt::runtime(named.name), layer),
+      tensors.push_back({.name = fmt::format(fmt::runtime(named.name), param.layer),
                          .dims = std::move(dims),
                          .role = named.role,
-                         .layer = in_block ? layer + (scale ? 1 : 0) : -1,
+                         .layer = param.layer + (scale ? 1 : 0),
                          .output_scale = scale});
     }
   }

@@ -310,5 +310,17 @@ TEST(Fold, TheFoldedConfigFollowsFromItsSizes) {
   }
 }
 
+TEST(Fold, AMatrixOfOneRowIsAMatrix) {
+  ModelConfig config = small_golf();
+  config.mlp_hidden = 1;
+  for (const std::string_view architecture : {kApertus, kTalkie}) {
+    const ExportedModel exported =
+        exported_model(fold_model(random_model(config), {.architecture = std::string(architecture)}));
+    const auto up = std::ranges::find(exported.tensors, "blk.0.ffn_up.weight", &ExportedTensor::name);
+    ASSERT_NE(up, exported.tensors.end());
+    EXPECT_EQ(up->dims, (std::vector<std::int64_t>{1, config.dim})) << architecture;
+  }
+}
+
 }  // namespace
 }  // namespace thimble
