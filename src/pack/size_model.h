@@ -1,8 +1,9 @@
 // How many bytes packed weights will take, without compressing them.
 //
-// A compressor that knows nothing but how often each integer occurs needs its entropy, and on trained weights zstd comes
-// out within about 1 % of it (tensor_groups.h). So: the entropy of each group's integers, and of each byte plane of its
-// floats. Counting is some hundred times as fast as zstd-22, which makes it possible to look for a rule that fits.
+// A compressor that knows nothing but how often each byte occurs needs its entropy, and on trained weights zstd comes out
+// within about 1 % of it, block by block (tensor_groups.h). Counting is some hundred times as fast as zstd-22, which makes
+// it possible to look for a rule that fits. Our range coder comes out 0 to 13 % below the entropy of a group's integers; by
+// how much, some rows tell that are coded.
 //
 // What GPTQ will round to spreads wider than weights rounded one by one. So some rows are solved, and stand for the rest.
 #pragma once

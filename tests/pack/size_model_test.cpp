@@ -32,6 +32,25 @@ TEST(SizeModel, IsWithinThreePercentOfWhatIsCoded) {
   }
 }
 
+// Rows and columns that are all alike tell the range coder nothing, others much.
+TEST(SizeModel, KnowsWhatTheRangeCoderMakesOfRowsAndColumns) {
+  const ParamTable table(small_config("golf", {"dim=256", "mlp_hidden=1024", "layers=3"}));
+  const std::vector<DType> types(table.all().size(), DType::f32);
+  for (const bool alike : {true, false}) {
+    std::vector<float> block = random_weights(table);
+    for (const Param& param : table.all())
+      for (std::int64_t i = 0; !alike && i < param.count(); ++i)
+        param.in(std::span(block))[static_cast<std::size_t>(i)] *= static_cast<float>(1 + i % param.cols % 7);
+    for (const QuantiseRule& rule :
+         {QuantiseRule{.bits = 6}, {.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}}) {
+      const auto tensors = pack_weights(table, block, types, {.rule = rule}).tensors;
+      const auto coded = static_cast<double>(coded_bytes(code_weights(table, tensors, Codec::range)));
+      const auto predicted = static_cast<double>(predicted_bytes(table, tensors, Codec::range));
+      EXPECT_NEAR(predicted / coded, 1, 0.01) << rule_name(rule) << (alike ? ", alike" : "");
+    }
+  }
+}
+
 // parameter-golf 2.12: b - log2 k + 0.5 log2(pi e / 2) bits a weight.
 TEST(SizeModel, GivesThePublishedBitsOfNormalRows) {
   const Weights w;
