@@ -143,7 +143,7 @@ std::vector<std::byte> inflated(std::string_view stored, std::uint64_t most, con
     state.z.avail_out = kPiece;
     result = inflate(&state.z, Z_NO_FLUSH);
     check(result == Z_OK || result == Z_STREAM_END, "{} is no zlib data, or it is damaged", name);
-    out.resize(out.size() - state.z.avail_out);
+    out.erase(out.end() - static_cast<std::ptrdiff_t>(state.z.avail_out), out.end());
   }
   check(state.z.avail_in == 0, "{}: {} bytes follow the zlib data", name, state.z.avail_in);
   return out;
