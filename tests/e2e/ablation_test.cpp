@@ -1,7 +1,7 @@
 // bench/ablation: that runs add up to a table, a plot and a record. Figures are not looked at.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <sstream>
 
 #include "base/json.h"
 #include "support/run_binary.h"
@@ -45,30 +45,51 @@ class Ablation : public testing::Test {
     return ablation(arguments);
   }
 
-  std::size_t results() const {
-    const std::string text = folder_.read("results.jsonl");
-    return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  void build_data() const {
+    std::string text;
+    for (int i = 0; i < 400; ++i) text += "line " + std::to_string(i * i) + " of a text that says little.\n";
+    folder_.write("text.txt", text);
+    const RunResult built =
+        run_binary({.arguments = {"data", "build", (folder_ / "text.txt").string(), "-t", "bytes", "-o",
+                                  (folder_ / "data").string(), "--val-fraction", "0.2"}});
+    ASSERT_EQ(built.exit_code, 0) << built;
+  }
+
+  std::vector<Json> lines() const {
+    std::vector<Json> results;
+    std::istringstream text(folder_.read("results.jsonl"));
+    for (std::string line; std::getline(text, line);) results.push_back(parse_json(line, "line"));
+    return results;
+  }
+
+  // As the script writes them; none of them was ever run.
+  static std::string line(const std::string& variant, int seed, double bpb, const std::string& for_all = "") {
+    return Json::object()
+               .set("variant", variant)
+               .set("settings", "")
+               .set("for_all", for_all)
+               .set("seed", seed)
+               .set("steps", 3)
+               .set("batch_tokens", 256)
+               .set("device", "cpu")
+               .set("val_bpb", bpb)
+               .set("run", variant)
+               .set("tokens_per_second", 1.0)
+               .dump() +
+           "\n";
   }
 
   TempFolder folder_;
 };
 
 TEST_F(Ablation, RunsAddUpToATableAPlotAndARecord) {
-  std::string text;
-  for (int i = 0; i < 400; ++i) text += "line " + std::to_string(i * i) + " of a text that says little.\n";
-  folder_.write("text.txt", text);
-  const RunResult built =
-      run_binary({.arguments = {"data", "build", (folder_ / "text.txt").string(), "-t", "bytes", "-o",
-                                (folder_ / "data").string(), "--val-fraction", "0.2"}});
-  ASSERT_EQ(built.exit_code, 0) << built;
-
+  build_data();
   const RunResult first = train();
   ASSERT_EQ(first.exit_code, 0) << first;
-  EXPECT_EQ(results(), 6u) << first;
+  EXPECT_EQ(lines().size(), 6u) << first;
   for (const char* word : {"variant", "against golf", "tokens/s", "golf ", "leaky ", "mlp=leaky_relu2"})
     EXPECT_NE(first.out.find(word), std::string::npos) << word << "\n" << first;
-  const Json line =
-      parse_json(folder_.read("results.jsonl").substr(0, folder_.read("results.jsonl").find('\n')), "line");
+  const Json line = lines().front();
   EXPECT_EQ(line.at("variant").as_string(), "golf");
   for (const char* figure : {"val_bpb", "packed_bpb", "bytes", "tokens_per_second"})
     EXPECT_GT(line.at(figure).as_double(), 0) << figure;
@@ -86,14 +107,71 @@ TEST_F(Ablation, RunsAddUpToATableAPlotAndARecord) {
   EXPECT_EQ(claim.at("bytes").size(), 3u);
   std::vector<std::string> compare = {"compare", "--json"};
   for (const char* variant : {"golf", "leaky"})
-    for (const char* seed : {"1", "2", "3"})
-      compare.push_back((folder_ / "runs" / fmt::format("{}-3-{}", variant, seed)).string());
+    for (const Json& result : lines())
+      if (result.at("variant").as_string() == variant)
+        compare.push_back((folder_ / "runs" / result.at("run").as_string()).string());
   const RunResult compared = run_binary({.arguments = compare});
   ASSERT_EQ(compared.exit_code, 0) << compared;
   EXPECT_NEAR(claim.at("p").as_double(),
               parse_json(compared.out, "stdout").at("tests").as_array().at(0).at("p").as_double(), 1e-6);
   EXPECT_NE(folder_.read("records/claim/config.toml").find("mlp = \"leaky_relu2\""), std::string::npos);
   EXPECT_NE(folder_.read("records/claim/log.txt").find("seed 3"), std::string::npos);
+}
+
+TEST_F(Ablation, GoesOnBehindALineThatWasCut) {
+  build_data();
+  const std::vector<std::string> one = {"--variants", "golf", "--seeds", "1", "--no-pack"};
+  ASSERT_EQ(train(one).exit_code, 0);
+  const std::string whole = folder_.read("results.jsonl");
+  folder_.write("results.jsonl", line("leaky", 7, 3.5) + whole.substr(0, whole.size() / 2));
+  const RunResult again = train(one);
+  ASSERT_EQ(again.exit_code, 0) << again;
+  EXPECT_NE(again.err.find("its last line was cut"), std::string::npos) << again;
+  ASSERT_EQ(lines().size(), 2u) << folder_.read("results.jsonl");
+  EXPECT_EQ(lines().at(1).at("val_bpb").as_double(), parse_json(whole, "line").at("val_bpb").as_double());
+
+  folder_.write("results.jsonl", "no JSON\n" + whole);
+  const RunResult damaged = ablation({});
+  EXPECT_EQ(damaged.exit_code, 1) << damaged;
+  EXPECT_NE(damaged.err.find("results.jsonl:1 is not the line of a run"), std::string::npos) << damaged;
+}
+
+TEST_F(Ablation, AnotherProtocolDoesNotTouchTheRunsOfTheFirst) {
+  build_data();
+  const std::vector<std::string> one = {"--variants", "golf", "--seeds", "1", "--no-pack"};
+  ASSERT_EQ(train(one).exit_code, 0);
+  std::vector<std::string> other = one;
+  other.insert(other.end(), {"--set", "dropout=0.3"});
+  ASSERT_EQ(train(other).exit_code, 0);
+  ASSERT_EQ(lines().size(), 2u);
+  EXPECT_NE(lines().at(0).at("run").as_string(), lines().at(1).at("run").as_string());
+  // Packed now, it is the first protocol's run that is packed.
+  ASSERT_EQ(train({"--variants", "golf", "--seeds", "1"}).exit_code, 0);
+  EXPECT_EQ(lines().at(0).at("unpacked_bpb").as_double(), lines().at(0).at("val_bpb").as_double());
+}
+
+TEST_F(Ablation, ARecordHasOneProtocolAndCountsASeedOnce) {
+  const std::string golf = line("golf", 1, 3.5) + line("golf", 2, 3.6), leaky = line("leaky", 1, 3.4);
+  folder_.write("results.jsonl", golf + leaky + golf);  // two files with the same lines, put together
+  folder_.write("runs/leaky/config.toml", "");
+  const std::vector<std::string> claim = {"--variants", "leaky", "--record", "claim"};
+  const RunResult twice = ablation(claim);
+  ASSERT_EQ(twice.exit_code, 0) << twice;
+  EXPECT_EQ(parse_json(folder_.read("records/claim/record.json"), "record.json").at("against_seeds").size(),
+            2u);
+
+  folder_.write("results.jsonl", golf + leaky + line("golf", 3, 9.9, "dropout=0.9"));
+  const RunResult mixed = ablation(claim);
+  EXPECT_EQ(mixed.exit_code, 1) << mixed;
+  EXPECT_NE(mixed.err.find("mixes protocols"), std::string::npos) << mixed;
+}
+
+TEST_F(Ablation, WhatCannotBeWrittenIsSaid) {
+  folder_.write("results.jsonl", line("golf", 1, 3.5));
+  const RunResult plot = ablation({"--plot", (folder_ / "no folder" / "plot.svg").string()});
+  EXPECT_EQ(plot.exit_code, 1) << plot;
+  EXPECT_NE(plot.err.find("plot.svg: No such file or directory"), std::string::npos) << plot;
+  EXPECT_EQ(plot.err.find("Traceback"), std::string::npos) << plot;
 }
 
 TEST_F(Ablation, RefusesAVariantThatIsNotThere) {
