@@ -155,7 +155,8 @@ Command pack_command() {
                      .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
       .options =
           {{.name = "bits",
-            .help = "of a quantised weight (default: the preset's pack_bits, or 8; with --gptq 6)",
+            .help = "of a quantised weight (default: an artifact's own rule, the preset's pack_bits, or 8; "
+                    "with --gptq 6)",
             .choices = {"8", "6", "5"}},
            {.name = "clip",
             .help =

@@ -33,6 +33,8 @@ void check_pack_flags(const Arguments& arguments) {
     if (arguments.given(name) && !arguments.given(other))
       throw UsageError(fmt::format("--{} is for --{}", name, other));
   };
+  if (arguments.given("calibration-data") && arguments.text("calibrate") == "samples")
+    throw UsageError("--calibrate samples and --calibration-data both say what is read: name one");
   needs("stride", "data");
   needs("val-tokens", "data");
   if (arguments.flag("search")) {
@@ -41,6 +43,20 @@ void check_pack_flags(const Arguments& arguments) {
     for (const std::string_view name : {"bits", "clip", "clip-std", "prune", "fit", "allow-over"})
       if (arguments.given(name)) throw UsageError(fmt::format("--{} is what --search looks for", name));
   }
+}
+
+// An artifact has been rounded once: that is not done again unless a flag asks for it.
+bool is_left_as_packed(const Arguments& arguments, const ModelFile& model) {
+  constexpr std::array<std::string_view, 9> kRounding = {
+      "bits", "clip", "clip-std", "embed-bits", "embed-clip-std", "gptq", "search", "keep", "prune"};
+  return model.format == "thimble" &&
+         std::ranges::none_of(kRounding, [&](std::string_view name) { return arguments.given(name); });
+}
+
+void check_calibration_flags(const Arguments& arguments) {
+  for (const std::string_view name : {"calibrate", "calibration-data", "calibration-tokens"})
+    if (arguments.given(name))
+      throw UsageError(fmt::format("--{} is for --gptq, by which this model is not packed", name));
 }
 
 // A name that is nobody's keeps nothing: it was mistyped.
@@ -126,6 +142,8 @@ void follow_preset(const Arguments& arguments, const ModelFile& model, PackFlags
   options.prune = preset.prune;
   options.codec = arguments.given("codec") ? codec_from(arguments.text("codec")) : preset.codec;
   flags.gptq = wanted.pack_gptq;
+  if (!flags.gptq) check_calibration_flags(arguments);
+  flags.request.as_packed = is_left_as_packed(arguments, model);
   if (arguments.given("clip"))
     options.rule = {.bits = options.rule.bits,
                     .clip = arguments.text("clip") == "search" ? Clip::search : Clip::standard};
@@ -151,7 +169,7 @@ Calibration calibration_from(const Arguments& arguments, const ModelFile& model,
                                   tokens);
   }
   const std::string read = with_commas(static_cast<long long>(windows.input.size()));
-  return {GptqFactors(calibrate(reader, windows, console.progress(), &interrupt)),
+  return {GptqFactors(calibrate(reader, windows, console.progress(), &interrupt), &interrupt),
           text.empty() ? fmt::format("{} tokens that the model made", read)
                        : fmt::format("{} tokens of {}", read, text.string())};
 }

@@ -18,7 +18,8 @@ struct PackFlags {
 // Throws UsageError for flags that do not go together.
 PackFlags pack_flags(const Arguments& arguments);
 
-// What was not asked for is as the preset wants it; for names that --keep got wrong there is an Error.
+// What was not asked for is as the preset wants it, or as an artifact has it; for names that --keep got wrong there is
+// an Error.
 void follow_preset(const Arguments& arguments, const ModelFile& model, PackFlags& flags);
 
 // How the model's inputs came to be known, for the account: "131,072 tokens of shards".

@@ -23,17 +23,19 @@ DType source_type(const ModelFile& source, const Param& param) {
 struct PackSource {
   std::vector<DType> types;
   std::vector<PackedTensor> packed;  // empty: not by this rule
+  std::string rule;                  // that was asked for
 };
 
-PackSource look_at(const ModelFile& source, const ParamTable& table, const std::string& rule) {
-  PackSource out;
+PackSource look_at(const ModelFile& source, const ParamTable& table, const PackRequest& request) {
+  PackSource out{.types = {}, .packed = {}, .rule = packing_name(request.options)};
   if (source.format != "thimble") {
     for (const Param& param : table.all()) out.types.push_back(source_type(source, param));
     return out;
   }
   Artifact artifact = open_artifact(source.path);
   for (const PackedTensor& tensor : artifact.tensors) out.types.push_back(tensor.restored);
-  if (artifact.rule == rule && artifact.model.weights == source.weights)
+  if (request.as_packed) out.rule = artifact.rule;
+  if (artifact.rule == out.rule && artifact.model.weights == source.weights)
     out.packed = std::move(artifact.tensors);
   return out;
 }
@@ -118,7 +120,7 @@ double PackReport::bits_per_weight() const {
 PackEstimator::PackEstimator(const ModelFile& source, const PackRequest& request)
     : source_(source), request_(request), table_(source.config.model) {
   const PackOptions& options = request.options;
-  types_ = look_at(source, table_, packing_name(options)).types;
+  types_ = look_at(source, table_, request).types;
   std::vector<PackedTensor> tensors;  // of which the head asks for nothing but how they are stored
   for (std::size_t i = 0; i < types_.size(); ++i)
     tensors.push_back({.storage = storage_of(table_.all()[i], options),
@@ -145,17 +147,21 @@ PackResult pack_model(const ModelFile& source, const PackRequest& request, const
   const PackOptions& options = request.options;
   PackResult out;
   PackReport& report = out.report;
-  report.rule = packing_name(options);
   report.budget = request.budget;
   report.code_bytes = request.code_bytes;
   report.parameters = table.count();
 
-  const PackSource from = look_at(source, table, report.rule);
-  PackedWeights packed = pack_weights(table, source.weights, from.types, options, from.packed);
+  const PackSource from = look_at(source, table, request);
+  report.rule = from.rule;
+  const bool as_packed = request.as_packed && !from.packed.empty();
+  PackedWeights packed =
+      as_packed ? PackedWeights{.tensors = from.packed, .pruned = 0}
+                : pack_weights(table, source.weights, from.types, options, from.packed, interrupt);
   const ArtifactHead head = artifact_head(source, packed.tensors, report.rule, options.codec);
-  report.predicted_bytes = bytes_beside_groups(head, table) +
-                           (options.gptq ? estimate_packing(table, source.weights, from.types, options).bytes
-                                         : predicted_bytes(table, packed.tensors, options.codec));
+  report.predicted_bytes =
+      bytes_beside_groups(head, table) +
+      (options.gptq ? estimate_packing(table, source.weights, from.types, options, interrupt).bytes
+                    : predicted_bytes(table, packed.tensors, options.codec));
   CodingProgress coding(progress, interrupt);
   std::vector<CodedGroup> groups = code_weights(table, packed.tensors, options.codec, coding.as("packing"));
   report.pruned = packed.pruned;

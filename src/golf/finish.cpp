@@ -106,7 +106,8 @@ class Finish {
     Model model = make_model(model_, context, parts_.compute);
     const Grid samples =
         sampled_windows(model, *bos, kTokens, 0, ProgressOutput::nowhere(), &parts_.around.interrupt);
-    return GptqFactors(calibrate(model, samples, ProgressOutput::nowhere(), &parts_.around.interrupt));
+    const Interrupt* interrupt = &parts_.around.interrupt;
+    return GptqFactors(calibrate(model, samples, ProgressOutput::nowhere(), interrupt), interrupt);
   }
 
   // Ours: the checkpoint is there already, the artifact is packed as the preset says.

@@ -45,8 +45,9 @@ std::vector<double> damped(const InputMoments::Moment& moment, double damping) {
 }
 
 // a = L L^T, in place, row by row; what is above the diagonal is left alone.
-void cholesky(std::span<double> a, std::size_t n) {
+void cholesky(std::span<double> a, std::size_t n, const Interrupt* interrupt) {
   for (std::size_t i = 0; i < n; ++i) {
+    if (interrupt) interrupt->throw_if_asked();
     double* row = a.data() + i * n;
     for (std::size_t j = 0; j < i; ++j) {
       const double* other = a.data() + j * n;
@@ -60,9 +61,10 @@ void cholesky(std::span<double> a, std::size_t n) {
 }
 
 // The inverse of the lower triangular l, row by row: row i of it is (e_i - sum over k < i of l[i,k] inverse[k]) / l[i,i].
-std::vector<double> inverse_of_lower(std::span<const double> l, std::size_t n) {
+std::vector<double> inverse_of_lower(std::span<const double> l, std::size_t n, const Interrupt* interrupt) {
   std::vector<double> inverse(n * n);
   for (std::size_t i = 0; i < n; ++i) {
+    if (interrupt) interrupt->throw_if_asked();
     double* row = inverse.data() + i * n;
     for (std::size_t k = 0; k < i; ++k) subtract_scaled(l[i * n + k], inverse.data() + k * n, k + 1, row);
     row[i] = 1;
@@ -128,7 +130,7 @@ class RowBlock {
 
 }  // namespace
 
-GptqFactor gptq_factor(const InputMoments::Moment& moment, double damping) {
+GptqFactor gptq_factor(const InputMoments::Moment& moment, double damping, const Interrupt* interrupt) {
   const auto C = static_cast<std::size_t>(moment.width());
   check(moment.rows > 0 && moment.sums.size() == C * C, "[gptq] {} sums of {} rows for {} columns",
         moment.sums.size(), moment.rows, C);
@@ -145,13 +147,13 @@ GptqFactor gptq_factor(const InputMoments::Moment& moment, double damping) {
   const auto from = [&](std::size_t i) { return static_cast<std::size_t>(out.order[C - 1 - i]); };
   for (std::size_t i = 0; i < C; ++i)
     for (std::size_t j = 0; j <= i; ++j) turned[i * C + j] = h[from(i) * C + from(j)];
-  cholesky(turned, C);
-  out.upper = inverse_of_lower(turned, C);
+  cholesky(turned, C, interrupt);
+  out.upper = inverse_of_lower(turned, C, interrupt);
   std::ranges::reverse(out.upper);  // both ways: lower becomes upper
   return out;
 }
 
-GptqFactors::GptqFactors(InputMoments moments) : rows_(moments.rows()) {
+GptqFactors::GptqFactors(InputMoments moments, const Interrupt* interrupt) : rows_(moments.rows()) {
   std::vector<InputMoments::Moment*> taken;
   std::vector<GptqFactor*> made;
   for (auto& [offset, moment] : moments.all()) {
@@ -160,7 +162,7 @@ GptqFactors::GptqFactors(InputMoments moments) : rows_(moments.rows()) {
   }
   parallel_tasks(static_cast<std::int64_t>(taken.size()), [&](std::int64_t task) {
     const auto i = static_cast<std::size_t>(task);
-    *made[i] = gptq_factor(*taken[i]);
+    *made[i] = gptq_factor(*taken[i], kGptqDamping, interrupt);
     taken[i]->sums = {};  // as large as the factor
   });
 }

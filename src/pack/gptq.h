@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "base/interrupt.h"
 #include "pack/input_moments.h"
 
 namespace thimble {
@@ -29,13 +30,15 @@ struct GptqFactor {
   std::int64_t width() const { return weight.cols; }
 };
 
-GptqFactor gptq_factor(const InputMoments::Moment& moment, double damping = 0.01);
+inline constexpr double kGptqDamping = 0.01;
+GptqFactor gptq_factor(const InputMoments::Moment& moment, double damping = kGptqDamping,
+                       const Interrupt* interrupt = nullptr);
 
 // A factor for each product that was seen.
 class GptqFactors {
  public:
   GptqFactors() = default;
-  explicit GptqFactors(InputMoments moments);  // in parallel
+  explicit GptqFactors(InputMoments moments, const Interrupt* interrupt = nullptr);  // in parallel
 
   const GptqFactor* of(const Param& param) const {
     return covering(factors_, param);

@@ -19,10 +19,15 @@ void to_floats(const Tensor& x, std::span<float> out) {
   parallel_for(x.rows, 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) {
       float* to = out.data() + r * x.cols;
+      const auto widen = [&]<class T>(const T* from) {
+        std::transform(from, from + x.cols, to, [](T value) { return to_f32(value); });
+      };
       if (x.dtype == DType::f32)
         std::copy_n(x.row<float>(r), x.cols, to);
+      else if (x.dtype == DType::bf16)
+        widen(x.row<bf16>(r));
       else
-        std::transform(x.row<bf16>(r), x.row<bf16>(r) + x.cols, to, [](bf16 value) { return to_f32(value); });
+        widen(x.row<f16>(r));
     }
   });
 }
@@ -34,7 +39,8 @@ InputMoments::~InputMoments() = default;
 InputMoments::InputMoments(InputMoments&&) noexcept = default;
 
 void InputMoments::add(const ParamView& weight, const Tensor& x) {
-  check(x.device == Device::cpu && (x.dtype == DType::f32 || x.dtype == DType::bf16) && x.cols == weight.cols,
+  const bool floats = x.dtype == DType::f32 || x.dtype == DType::bf16 || x.dtype == DType::f16;
+  check(x.device == Device::cpu && floats && x.cols == weight.cols,
         "[calibrate] a weight of {} columns met {}", weight.cols, x.shape().text());
   const std::int64_t C = x.cols;
   Moment& moment = moments_[weight.offset];

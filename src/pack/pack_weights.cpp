@@ -113,7 +113,7 @@ Storage storage_of(const Param& param, const PackOptions& options) {
 
 PackedWeights pack_weights(const ParamTable& table, std::span<const float> weights,
                            std::span<const DType> restored, const PackOptions& options,
-                           std::span<const PackedTensor> before) {
+                           std::span<const PackedTensor> before, const Interrupt* interrupt) {
   const auto params = table.all();
   check(std::cmp_equal(weights.size(), table.block_size()), "[pack] {} weights for a block of {}",
         weights.size(), table.block_size());
@@ -125,6 +125,7 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
   std::vector<std::vector<std::uint8_t>> marks(params.size());  // of what is pruned, for GPTQ
   std::vector<std::uint8_t> kept(params.size());
   parallel_tasks(static_cast<std::int64_t>(params.size()), [&](std::int64_t task) {
+    if (interrupt) interrupt->throw_if_asked();
     const std::size_t i = index_of(task);
     const Param& param = params[i];
     const auto own = param.in(weights);
@@ -139,8 +140,10 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
     pruned += zeroed;
   });
   // One after another: their rows are what is computed in parallel.
-  for (std::size_t i = 0; options.gptq && i < params.size(); ++i)
+  for (std::size_t i = 0; options.gptq && i < params.size(); ++i) {
+    if (interrupt) interrupt->throw_if_asked();
     if (!kept[i]) round_together(params[i], params[i].in(weights), marks[i], options, out.tensors[i]);
+  }
   out.pruned = pruned;
   return out;
 }

@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "base/interrupt.h"
 #include "pack/codec.h"
 #include "pack/packed_tensor.h"
 #include "pack/tensor_groups.h"
@@ -60,7 +61,7 @@ struct PackedWeights {
 // packing an artifact again changes nothing. Empty: there is none.
 PackedWeights pack_weights(const ParamTable& table, std::span<const float> weights,
                            std::span<const DType> restored, const PackOptions& options,
-                           std::span<const PackedTensor> before = {});
+                           std::span<const PackedTensor> before = {}, const Interrupt* interrupt = nullptr);
 
 // The block of floats that comes back.
 std::vector<float> unpack_weights(const ParamTable& table, std::span<const PackedTensor> tensors);

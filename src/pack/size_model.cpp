@@ -147,10 +147,11 @@ std::uint64_t predicted_bytes(const ParamTable& table, std::span<const PackedTen
 }
 
 PackEstimate estimate_packing(const ParamTable& table, std::span<const float> weights,
-                              std::span<const DType> restored, const PackOptions& options) {
+                              std::span<const DType> restored, const PackOptions& options,
+                              const Interrupt* interrupt) {
   PackOptions one_by_one = options;
   one_by_one.gptq = nullptr;
-  PackedWeights packed = pack_weights(table, weights, restored, one_by_one);
+  PackedWeights packed = pack_weights(table, weights, restored, one_by_one, {}, interrupt);
   const auto params = table.all();
   std::vector<double> errors(params.size()), squares(params.size());
   parallel_tasks(static_cast<std::int64_t>(params.size()), [&](std::int64_t task) {
@@ -170,8 +171,10 @@ PackEstimate estimate_packing(const ParamTable& table, std::span<const float> we
   }
   // Before rows stand for others: a coder that sees a row 16 times knows it.
   const std::vector<double> of_integers = ranges_over_entropy(table, packed.tensors, options.codec);
-  for (std::size_t i = 0; options.gptq && i < params.size(); ++i)
+  for (std::size_t i = 0; options.gptq && i < params.size(); ++i) {
+    if (interrupt) interrupt->throw_if_asked();
     solve_some_rows(params[i], weights, options, packed.tensors[i]);
+  }
   return {predicted_bytes(table, packed.tensors, of_integers), all > 0 ? std::sqrt(lost / all) : 0};
 }
 

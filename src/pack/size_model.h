@@ -25,6 +25,7 @@ struct PackEstimate {
 
 // Before packing, from the weights. The error is that of weights rounded one by one, whatever the options say.
 PackEstimate estimate_packing(const ParamTable& table, std::span<const float> weights,
-                              std::span<const DType> restored, const PackOptions& options);
+                              std::span<const DType> restored, const PackOptions& options,
+                              const Interrupt* interrupt = nullptr);
 
 }  // namespace thimble

@@ -72,6 +72,10 @@ TEST_F(TrainedModel, LosesAtMostHalfByGptqOfWhatRoundingLoses) {
   pack("sampled.thimble", arguments);
   EXPECT_EQ(folder_->read("sampled.thimble"), before);
 
+  // Packed again it is the same: nothing is rounded, and nothing read, twice.
+  ok({"pack", file("sampled.thimble").string(), "-o", file("again.thimble").string()});
+  EXPECT_EQ(folder_->read("again.thimble"), before);
+
   // The artifact is one like any other.
   ok({"generate", file("solved.thimble").string(), "The", "--max-tokens", "8"});
   const RunResult eval = ok(
@@ -130,6 +134,11 @@ TEST(PackFlags, ThatDoNotGoTogetherAreSaid) {
   EXPECT_EQ(code({"--search", "--data", "x", "--bits", "6"}), 2);
   EXPECT_EQ(code({"--clip-std", "0"}), 2);
   EXPECT_EQ(code({"--gptq", "--calibrate", "data", "--data", text}), 1);
+  // Of no use without GPTQ.
+  EXPECT_EQ(code({"--calibrate", "samples"}), 2);
+  EXPECT_EQ(code({"--calibration-tokens", "64"}), 2);
+  EXPECT_EQ(code({"--no-gptq", "--calibration-data", text}), 2);
+  EXPECT_EQ(code({"--gptq", "--calibrate", "samples", "--calibration-data", text}), 2);
 }
 
 }  // namespace

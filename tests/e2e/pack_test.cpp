@@ -120,6 +120,34 @@ TEST(Pack, TheArtifactIsTakenWhereverAModelIs) {
   EXPECT_EQ(folder.read("again.thimble"), folder.read("m.thimble"));
 }
 
+TEST(Pack, AnArtifactKeepsItsRuleUntilAnotherIsAskedFor) {
+  const TempFolder folder;
+  const std::string artifact = (folder / "a.thimble").string();
+  ASSERT_EQ(pack(golf_model(folder), artifact, {"--bits", "5", "--clip-std", "9", "--keep", "c_v"}).exit_code,
+            0);
+  const RunResult again = pack(artifact, folder / "b.thimble", {"--no-gptq", "--json"});
+  ASSERT_EQ(again.exit_code, 0) << again;
+  EXPECT_EQ(folder.read("b.thimble"), folder.read("a.thimble"));
+  const Json report = parse_json(again.out, "stdout");
+  EXPECT_EQ(report.at("rule").as_string(), "int5_clip_9_deviations");
+  for (const Json& tensor : report.at("errors").as_array())
+    EXPECT_EQ(tensor.at("largest_error").as_double(), 0) << tensor.at("name").as_string();
+
+  // Coded otherwise it is the same model, and it can be made to fit.
+  const RunResult ranged = pack(artifact, folder / "c.thimble", {"--codec", "range", "--json"});
+  ASSERT_EQ(ranged.exit_code, 0) << ranged;
+  EXPECT_EQ(parse_json(ranged.out, "stdout").at("errors").dump(), report.at("errors").dump());
+  const RunResult fitted =
+      pack(artifact, folder / "d.thimble",
+           {"--json", "--fit", "--budget", fmt::format("{}", report.at("bytes").as_int() - 3000)});
+  ASSERT_EQ(fitted.exit_code, 0) << fitted;
+  EXPECT_GT(parse_json(fitted.out, "stdout").at("pruned").as_int(), 0);
+
+  const RunResult other = pack(artifact, folder / "e.thimble", {"--bits", "6", "--json"});
+  ASSERT_EQ(other.exit_code, 0) << other;
+  EXPECT_EQ(parse_json(other.out, "stdout").at("rule").as_string(), "int6_per_row");
+}
+
 TEST(Pack, OverwritesOnlyByForce) {
   const TempFolder folder;
   const std::string model = golf_model(folder);

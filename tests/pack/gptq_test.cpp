@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/half.h"
 #include "base/parallel.h"
 #include "pack/pack_weights.h"
+#include "pack/size_model.h"
 #include "pack/small_model.h"
 
 namespace thimble {
@@ -175,16 +177,33 @@ TEST(Gptq, RowsAndThreadsDoNotMatter) {
   EXPECT_EQ(together, alone);
 }
 
-TEST(InputMoments, AreTheSumOfProductsForBothTypesAndAnyNumberOfCalls) {
+TEST(Gptq, StopsWhereItIsAskedTo) {
+  // Of a large model each of these takes many seconds.
+  const ParamTable table(small_config("golf"));
+  const std::vector<float> weights = random_weights(table);
+  const std::vector<DType> types(table.all().size(), DType::f32);
+  std::vector<float> x = inputs(500, 96, 1);
+  const GptqFactors factors(moments_of(x, 96));
+  const PackOptions options{.rule = {.bits = 6}, .gptq = &factors};
+  const Interrupt interrupt;
+  std::raise(SIGTERM);
+  EXPECT_THROW(GptqFactors(moments_of(x, 96), &interrupt), Interrupted);
+  EXPECT_THROW(pack_weights(table, weights, types, options, {}, &interrupt), Interrupted);
+  EXPECT_THROW(estimate_packing(table, weights, types, options, &interrupt), Interrupted);
+}
+
+TEST(InputMoments, AreTheSumOfProductsForEveryTypeAndAnyNumberOfCalls) {
   const std::int64_t width = 20, rows = 4500;  // more than are multiplied at a time
   std::vector<float> x = inputs(rows, width, 3);
   for (float& value : x) value = to_f32(to_bf16(value));
   std::vector<bf16> narrow(x.size());
   std::ranges::transform(x, narrow.begin(), [](float value) { return to_bf16(value); });
+  std::vector<f16> half(x.size());  // which what a card computes in f16 is
+  std::ranges::transform(x, half.begin(), [](float value) { return to_f16(value); });
   InputMoments whole, parts;
   whole.add({0, 4, width}, make_tensor(x.data(), rows, width));
   parts.add({0, 4, width}, make_tensor(narrow.data(), 1000, width));
-  parts.add({0, 4, width}, make_tensor(narrow.data() + 1000 * width, rows - 1000, width));
+  parts.add({0, 4, width}, make_tensor(half.data() + 1000 * width, rows - 1000, width));
   const InputMoments::Moment& moment = whole.all().begin()->second;
   EXPECT_EQ(moment.rows, rows);
   EXPECT_EQ(parts.rows(), rows);
