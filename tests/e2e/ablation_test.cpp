@@ -150,6 +150,14 @@ TEST_F(Ablation, AnotherProtocolDoesNotTouchTheRunsOfTheFirst) {
   EXPECT_EQ(lines().at(0).at("unpacked_bpb").as_double(), lines().at(0).at("val_bpb").as_double());
 }
 
+TEST_F(Ablation, PacksARunWhileTheNextOneTrains) {
+  build_data();
+  const RunResult both = train({"--variants", "golf,leaky", "--seeds", "1", "--pack-beside"});
+  ASSERT_EQ(both.exit_code, 0) << both;
+  ASSERT_EQ(lines().size(), 2u) << both;
+  for (const Json& result : lines()) EXPECT_GT(result.at("packed_bpb").as_double(), 0) << both;
+}
+
 TEST_F(Ablation, ARecordHasOneProtocolAndCountsASeedOnce) {
   const std::string golf = line("golf", 1, 3.5) + line("golf", 2, 3.6), leaky = line("leaky", 1, 3.4);
   folder_.write("results.jsonl", golf + leaky + golf);  // two files with the same lines, put together
