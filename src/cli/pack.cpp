@@ -195,8 +195,7 @@ Command pack_command() {
             .help = "zero the smallest fraction of each matrix (default: the preset's pack_prune, or 0)"},
            {.name = "codec",
             .help = "zstd at level 22, zlib at 9, or our range coder, smallest and slower to read (default: "
-                    "zstd, or "
-                    "range where the preset has pack_range)",
+                    "an artifact's own, range where the preset has pack_range, or zstd)",
             .choices = {"zstd", "zlib", "range"}},
            {.name = "budget",
             .value = "N",

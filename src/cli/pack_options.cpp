@@ -14,6 +14,7 @@
 #include "data/data_folder.h"
 #include "eval/calibrate.h"
 #include "eval/eval_data.h"
+#include "formats/artifact.h"
 
 namespace thimble {
 
@@ -144,6 +145,7 @@ void follow_preset(const Arguments& arguments, const ModelFile& model, PackFlags
   flags.gptq = wanted.pack_gptq;
   if (!flags.gptq) check_calibration_flags(arguments);
   flags.request.as_packed = is_left_as_packed(arguments, model);
+  if (flags.request.as_packed && !arguments.given("codec")) options.codec = artifact_codec(model.path);
   if (arguments.given("clip"))
     options.rule = {.bits = options.rule.bits,
                     .clip = arguments.text("clip") == "search" ? Clip::search : Clip::standard};

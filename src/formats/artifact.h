@@ -51,6 +51,9 @@ Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name
                        WeightsAs as = WeightsAs::floats);
 Artifact open_artifact(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats);
 
+// What codes its weights; range where it codes any of them.
+Codec artifact_codec(const std::filesystem::path& path);
+
 // Everything but the weights: written first, so that its size is known while the weights are made to fit.
 struct ArtifactHead {
   std::string bytes;                  // parts 0 and 1

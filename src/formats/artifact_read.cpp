@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 
 #include "base/digest.h"
@@ -186,6 +187,14 @@ Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name
 Artifact open_artifact(const std::filesystem::path& path, WeightsAs as) {
   const std::string bytes = read_file(path, kMostFileBytes);
   return read_artifact(std::as_bytes(std::span(bytes)), path.string(), as);
+}
+
+Codec artifact_codec(const std::filesystem::path& path) {
+  const std::string bytes = read_file(path, kMostFileBytes);
+  const auto parts = read_parts(std::as_bytes(std::span(bytes)), path.string());
+  check(!parts.empty(), "{}: it has no parts", path.string());
+  const bool ranged = std::ranges::find(parts, Codec::range, &ArtifactPart::codec) != parts.end();
+  return ranged ? Codec::range : parts.back().codec;
 }
 
 }  // namespace thimble

@@ -137,6 +137,8 @@ TEST(Pack, AnArtifactKeepsItsRuleUntilAnotherIsAskedFor) {
   const RunResult ranged = pack(artifact, folder / "c.thimble", {"--codec", "range", "--json"});
   ASSERT_EQ(ranged.exit_code, 0) << ranged;
   EXPECT_EQ(parse_json(ranged.out, "stdout").at("errors").dump(), report.at("errors").dump());
+  ASSERT_EQ(pack((folder / "c.thimble").string(), folder / "f.thimble").exit_code, 0);
+  EXPECT_EQ(folder.read("f.thimble"), folder.read("c.thimble"));
   const RunResult fitted =
       pack(artifact, folder / "d.thimble",
            {"--json", "--fit", "--budget", fmt::format("{}", report.at("bytes").as_int() - 3000)});
