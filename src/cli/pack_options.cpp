@@ -171,9 +171,10 @@ Calibration calibration_from(const Arguments& arguments, const ModelFile& model,
                                   tokens);
   }
   const std::string read = with_commas(static_cast<long long>(windows.input.size()));
-  return {GptqFactors(calibrate(reader, windows, console.progress(), &interrupt), &interrupt),
-          text.empty() ? fmt::format("{} tokens that the model made", read)
-                       : fmt::format("{} tokens of {}", read, text.string())};
+  return {
+      GptqFactors(calibrate(reader, windows, console.progress(), &interrupt), console.progress(), &interrupt),
+      text.empty() ? fmt::format("{} tokens that the model made", read)
+                   : fmt::format("{} tokens of {}", read, text.string())};
 }
 
 }  // namespace thimble

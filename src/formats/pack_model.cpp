@@ -156,7 +156,7 @@ PackResult pack_model(const ModelFile& source, const PackRequest& request, const
   const bool as_packed = request.as_packed && !from.packed.empty();
   PackedWeights packed =
       as_packed ? PackedWeights{.tensors = from.packed, .pruned = 0}
-                : pack_weights(table, source.weights, from.types, options, from.packed, interrupt);
+                : pack_weights(table, source.weights, from.types, options, from.packed, progress, interrupt);
   const ArtifactHead head = artifact_head(source, packed.tensors, report.rule, options.codec);
   report.predicted_bytes =
       bytes_beside_groups(head, table) +

@@ -107,7 +107,8 @@ class Finish {
     const Grid samples =
         sampled_windows(model, *bos, kTokens, 0, ProgressOutput::nowhere(), &parts_.around.interrupt);
     const Interrupt* interrupt = &parts_.around.interrupt;
-    return GptqFactors(calibrate(model, samples, ProgressOutput::nowhere(), interrupt), interrupt);
+    const ProgressOutput nowhere;
+    return GptqFactors(calibrate(model, samples, nowhere, interrupt), nowhere, interrupt);
   }
 
   // Ours: the checkpoint is there already, the artifact is packed as the preset says.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 #include <numeric>
 
 #include "base/error.h"
@@ -153,16 +154,23 @@ GptqFactor gptq_factor(const InputMoments::Moment& moment, double damping, const
   return out;
 }
 
-GptqFactors::GptqFactors(InputMoments moments, const Interrupt* interrupt) : rows_(moments.rows()) {
+GptqFactors::GptqFactors(InputMoments moments, const ProgressOutput& progress, const Interrupt* interrupt)
+    : rows_(moments.rows()) {
   std::vector<InputMoments::Moment*> taken;
   std::vector<GptqFactor*> made;
+  std::uint64_t numbers = 0;
   for (auto& [offset, moment] : moments.all()) {
     taken.push_back(&moment);
     made.push_back(&factors_[offset]);
+    numbers += moment.sums.size();
   }
+  ProgressBar bar(progress, "solving", "numbers", numbers);
+  std::mutex drawing;
   parallel_tasks(static_cast<std::int64_t>(taken.size()), [&](std::int64_t task) {
     const auto i = static_cast<std::size_t>(task);
     *made[i] = gptq_factor(*taken[i], kGptqDamping, interrupt);
+    const std::lock_guard lock(drawing);
+    bar.advance(taken[i]->sums.size());
     taken[i]->sums = {};  // as large as the factor
   });
 }

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/interrupt.h"
+#include "base/progress.h"
 #include "pack/input_moments.h"
 
 namespace thimble {
@@ -38,7 +39,8 @@ GptqFactor gptq_factor(const InputMoments::Moment& moment, double damping = kGpt
 class GptqFactors {
  public:
   GptqFactors() = default;
-  explicit GptqFactors(InputMoments moments, const Interrupt* interrupt = nullptr);  // in parallel
+  explicit GptqFactors(InputMoments moments, const ProgressOutput& progress = ProgressOutput::nowhere(),
+                       const Interrupt* interrupt = nullptr);  // in parallel
 
   const GptqFactor* of(const Param& param) const {
     return covering(factors_, param);

@@ -113,7 +113,8 @@ Storage storage_of(const Param& param, const PackOptions& options) {
 
 PackedWeights pack_weights(const ParamTable& table, std::span<const float> weights,
                            std::span<const DType> restored, const PackOptions& options,
-                           std::span<const PackedTensor> before, const Interrupt* interrupt) {
+                           std::span<const PackedTensor> before, const ProgressOutput& progress,
+                           const Interrupt* interrupt) {
   const auto params = table.all();
   check(std::cmp_equal(weights.size(), table.block_size()), "[pack] {} weights for a block of {}",
         weights.size(), table.block_size());
@@ -140,9 +141,11 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
     pruned += zeroed;
   });
   // One after another: their rows are what is computed in parallel.
+  ProgressBar bar(progress, "rounding", "weights", static_cast<std::uint64_t>(table.count()));
   for (std::size_t i = 0; options.gptq && i < params.size(); ++i) {
     if (interrupt) interrupt->throw_if_asked();
     if (!kept[i]) round_together(params[i], params[i].in(weights), marks[i], options, out.tensors[i]);
+    bar.advance(static_cast<std::uint64_t>(params[i].count()));
   }
   out.pruned = pruned;
   return out;

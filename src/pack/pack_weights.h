@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/interrupt.h"
+#include "base/progress.h"
 #include "pack/codec.h"
 #include "pack/packed_tensor.h"
 #include "pack/tensor_groups.h"
@@ -61,7 +62,9 @@ struct PackedWeights {
 // packing an artifact again changes nothing. Empty: there is none.
 PackedWeights pack_weights(const ParamTable& table, std::span<const float> weights,
                            std::span<const DType> restored, const PackOptions& options,
-                           std::span<const PackedTensor> before = {}, const Interrupt* interrupt = nullptr);
+                           std::span<const PackedTensor> before = {},
+                           const ProgressOutput& progress = ProgressOutput::nowhere(),
+                           const Interrupt* interrupt = nullptr);
 
 // The block of floats that comes back.
 std::vector<float> unpack_weights(const ParamTable& table, std::span<const PackedTensor> tensors);

@@ -151,7 +151,8 @@ PackEstimate estimate_packing(const ParamTable& table, std::span<const float> we
                               const Interrupt* interrupt) {
   PackOptions one_by_one = options;
   one_by_one.gptq = nullptr;
-  PackedWeights packed = pack_weights(table, weights, restored, one_by_one, {}, interrupt);
+  PackedWeights packed =
+      pack_weights(table, weights, restored, one_by_one, {}, ProgressOutput::nowhere(), interrupt);
   const auto params = table.all();
   std::vector<double> errors(params.size()), squares(params.size());
   parallel_tasks(static_cast<std::int64_t>(params.size()), [&](std::int64_t task) {

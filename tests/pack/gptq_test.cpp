@@ -185,10 +185,11 @@ TEST(Gptq, StopsWhereItIsAskedTo) {
   std::vector<float> x = inputs(500, 96, 1);
   const GptqFactors factors(moments_of(x, 96));
   const PackOptions options{.rule = {.bits = 6}, .gptq = &factors};
+  const ProgressOutput nowhere;
   const Interrupt interrupt;
   std::raise(SIGTERM);
-  EXPECT_THROW(GptqFactors(moments_of(x, 96), &interrupt), Interrupted);
-  EXPECT_THROW(pack_weights(table, weights, types, options, {}, &interrupt), Interrupted);
+  EXPECT_THROW(GptqFactors(moments_of(x, 96), nowhere, &interrupt), Interrupted);
+  EXPECT_THROW(pack_weights(table, weights, types, options, {}, nowhere, &interrupt), Interrupted);
   EXPECT_THROW(estimate_packing(table, weights, types, options, &interrupt), Interrupted);
 }
 
