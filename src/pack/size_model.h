@@ -1,4 +1,4 @@
-// How many bytes packed weights will take, without compressing them.
+// How many bytes packed weights will take, without compressing them all.
 //
 // A compressor that knows nothing but how often each byte occurs needs its entropy, and on trained weights zstd comes out
 // within about 1 % of it, block by block (tensor_groups.h). Counting is some hundred times as fast as zstd-22, which makes
