@@ -174,6 +174,21 @@ TEST_F(Ablation, ARecordHasOneProtocolAndCountsASeedOnce) {
   EXPECT_NE(mixed.err.find("mixes protocols"), std::string::npos) << mixed;
 }
 
+// golf-plus packs by a stride of 64, which gives every model fewer bits.
+TEST_F(Ablation, MarksWhatWasScoredOtherwiseWhenPacked) {
+  const auto packed = [](std::string result, const std::string& figures) {
+    return result.insert(result.rfind('}'), ", " + figures);
+  };
+  folder_.write("results.jsonl",
+                packed(line("golf", 1, 3.5), R"("unpacked_bpb": 3.5, "packed_bpb": 3.51)") +
+                    packed(line("golf-plus", 1, 3.4), R"("unpacked_bpb": 3.3, "packed_bpb": 3.31)"));
+  const RunResult table = ablation({"--plot", (folder_ / "plot.svg").string()});
+  ASSERT_EQ(table.exit_code, 0) << table;
+  EXPECT_NE(table.out.find("3.5100  "), std::string::npos) << table;
+  EXPECT_NE(table.out.find("3.3100*"), std::string::npos) << table;
+  EXPECT_NE(folder_.read("plot.svg").find("hollow"), std::string::npos);
+}
+
 TEST_F(Ablation, WhatCannotBeWrittenIsSaid) {
   folder_.write("results.jsonl", line("golf", 1, 3.5));
   const RunResult plot = ablation({"--plot", (folder_ / "no folder" / "plot.svg").string()});
