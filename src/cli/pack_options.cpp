@@ -27,6 +27,8 @@ Codec codec_from(const std::string& text) {
 }
 
 void check_pack_flags(const Arguments& arguments) {
+  for (const std::string& name : arguments.list("keep"))
+    if (name.empty()) throw UsageError("--keep needs a part of a tensor's name, found nothing");
   if (arguments.given("clip") && arguments.given("clip-std"))
     throw UsageError("--clip and --clip-std both say where rows are clipped: name one");
   if (arguments.flag("gptq") && arguments.flag("no-gptq")) throw UsageError("--gptq and --no-gptq: name one");
@@ -48,10 +50,20 @@ void check_pack_flags(const Arguments& arguments) {
 
 // An artifact has been rounded once: that is not done again unless a flag asks for it.
 bool is_left_as_packed(const Arguments& arguments, const ModelFile& model) {
-  constexpr std::array<std::string_view, 9> kRounding = {
-      "bits", "clip", "clip-std", "embed-bits", "embed-clip-std", "gptq", "search", "keep", "prune"};
+  constexpr std::array<std::string_view, 7> kRounding = {"bits",           "clip", "clip-std", "embed-bits",
+                                                         "embed-clip-std", "gptq", "search"};
   return model.format == "thimble" &&
          std::ranges::none_of(kRounding, [&](std::string_view name) { return arguments.given(name); });
+}
+
+// It is coded as it was, and pruned no further than is asked for.
+void leave_as_packed(const Arguments& arguments, const ModelFile& model, PackFlags& flags) {
+  PackOptions& options = flags.request.options;
+  check(options.keep.empty(), Hint{"--bits N rounds it again, all but what is kept"},
+        "--keep: {} has been rounded already", model.path.string());
+  flags.request.as_packed = true;
+  if (!arguments.given("codec")) options.codec = artifact_codec(model.path);
+  if (!arguments.given("prune")) options.prune = 0;
 }
 
 void check_calibration_flags(const Arguments& arguments) {
@@ -144,8 +156,7 @@ void follow_preset(const Arguments& arguments, const ModelFile& model, PackFlags
   options.codec = arguments.given("codec") ? codec_from(arguments.text("codec")) : preset.codec;
   flags.gptq = wanted.pack_gptq;
   if (!flags.gptq) check_calibration_flags(arguments);
-  flags.request.as_packed = is_left_as_packed(arguments, model);
-  if (flags.request.as_packed && !arguments.given("codec")) options.codec = artifact_codec(model.path);
+  if (is_left_as_packed(arguments, model)) leave_as_packed(arguments, model, flags);
   if (arguments.given("clip"))
     options.rule = {.bits = options.rule.bits,
                     .clip = arguments.text("clip") == "search" ? Clip::search : Clip::standard};

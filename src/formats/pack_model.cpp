@@ -155,7 +155,7 @@ PackResult pack_model(const ModelFile& source, const PackRequest& request, const
   report.rule = from.rule;
   const bool as_packed = request.as_packed && !from.packed.empty();
   PackedWeights packed =
-      as_packed ? PackedWeights{.tensors = from.packed, .pruned = 0}
+      as_packed ? prune_packed(table, from.packed, options.prune)
                 : pack_weights(table, source.weights, from.types, options, from.packed, progress, interrupt);
   const ArtifactHead head = artifact_head(source, packed.tensors, report.rule, options.codec);
   report.predicted_bytes =

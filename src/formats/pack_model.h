@@ -21,7 +21,7 @@ struct PackRequest {
   std::uint64_t budget = 16'000'000;  // of code and file
   std::uint64_t code_bytes = 0;       // of the program that goes with it, for the account
   bool fit = false;                   // zero the cheapest weights until it fits
-  bool as_packed = false;             // an artifact keeps its rule and its integers, whatever the options say
+  bool as_packed = false;             // an artifact keeps its rule and its integers, but for what is pruned
 };
 
 struct PackReport {

@@ -151,6 +151,23 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
   return out;
 }
 
+PackedWeights prune_packed(const ParamTable& table, std::vector<PackedTensor> tensors, double fraction) {
+  const auto params = table.all();
+  PackedWeights out{.tensors = std::move(tensors), .pruned = 0};
+  QuantiseRule rule{.bits = 8};
+  for (const PackedTensor& tensor : out.tensors) rule.bits = std::min(rule.bits, bits_of(tensor.storage));
+  for (std::size_t i = 0; fraction > 0 && i < params.size(); ++i) {
+    PackedTensor& tensor = out.tensors[i];
+    if (!is_matrix(params[i]) || is_small(params[i], rule)) continue;
+    std::vector<float> values(index_of(params[i].count()));
+    unpack_tensor(params[i], tensor, values);
+    out.pruned += prune_smallest(values, fraction);
+    for (std::size_t j = 0; j < values.size(); ++j)
+      if (values[j] == 0) (is_quantised(tensor.storage) ? tensor.q[j] = 0 : tensor.floats[j] = 0);
+  }
+  return out;
+}
+
 std::vector<float> unpack_weights(const ParamTable& table, std::span<const PackedTensor> tensors) {
   std::vector<float> block(index_of(table.block_size()));
   const auto params = table.all();

@@ -66,6 +66,9 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
                            const ProgressOutput& progress = ProgressOutput::nowhere(),
                            const Interrupt* interrupt = nullptr);
 
+// The same for what is packed already: the smallest weights of every such matrix become zero, all others stay as they are.
+PackedWeights prune_packed(const ParamTable& table, std::vector<PackedTensor> tensors, double fraction);
+
 // The block of floats that comes back.
 std::vector<float> unpack_weights(const ParamTable& table, std::span<const PackedTensor> tensors);
 

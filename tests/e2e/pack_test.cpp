@@ -120,6 +120,25 @@ TEST(Pack, TheArtifactIsTakenWhereverAModelIs) {
   EXPECT_EQ(folder.read("again.thimble"), folder.read("m.thimble"));
 }
 
+TEST(Pack, AnArtifactIsPrunedWithoutBeingRoundedAgain) {
+  const TempFolder folder;
+  const std::string artifact = (folder / "a.thimble").string();
+  ASSERT_EQ(pack(golf_model(folder), artifact, {"--bits", "5", "--clip-std", "4"}).exit_code, 0);
+  const RunResult pruned = pack(artifact, folder / "b.thimble", {"--prune", "0.6", "--json"});
+  ASSERT_EQ(pruned.exit_code, 0) << pruned;
+  const Json report = parse_json(pruned.out, "stdout");
+  EXPECT_EQ(report.at("rule").as_string(), "int5_clip_4_deviations");
+  EXPECT_GT(report.at("pruned").as_int(), 0);
+  EXPECT_LT(folder.read("b.thimble").size(), folder.read("a.thimble").size());
+
+  const RunResult kept = pack(artifact, folder / "c.thimble", {"--keep", "c_v"});
+  EXPECT_EQ(kept.exit_code, 1) << kept;
+  EXPECT_NE(kept.err.find("a.thimble has been rounded already"), std::string::npos) << kept;
+  const RunResult empty = pack(artifact, folder / "c.thimble", {"--keep", ""});
+  EXPECT_EQ(empty.exit_code, 2) << empty;
+  EXPECT_FALSE(std::filesystem::exists(folder / "c.thimble"));
+}
+
 TEST(Pack, AnArtifactKeepsItsRuleUntilAnotherIsAskedFor) {
   const TempFolder folder;
   const std::string artifact = (folder / "a.thimble").string();

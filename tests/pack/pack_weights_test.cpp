@@ -104,6 +104,26 @@ TEST(PackWeights, AlreadyPackedOnesStayAsTheyAre) {
   }
 }
 
+TEST(PackWeights, PruningWhatIsPackedLeavesTheOtherIntegersAsTheyAre) {
+  const Sample sample(small_config("golf-plus"));
+  for (const int bits : {5, 6}) {
+    const PackedWeights packed = sample.pack({.rule = {.bits = bits}});
+    EXPECT_EQ(prune_packed(sample.table, packed.tensors, 0).tensors, packed.tensors);
+    const PackedWeights pruned = prune_packed(sample.table, packed.tensors, 0.5);
+    const std::vector<float> before = unpack_weights(sample.table, packed.tensors),
+                             after = unpack_weights(sample.table, pruned.tensors);
+    std::int64_t zeroed = 0;
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(after[i] == before[i] || after[i] == 0) << i;
+      zeroed += before[i] != after[i];
+    }
+    EXPECT_EQ(zeroed, pruned.pruned);
+    EXPECT_GT(zeroed, 0);
+    for (std::size_t i = 0; i < packed.tensors.size(); ++i)
+      EXPECT_EQ(pruned.tensors[i].scales, packed.tensors[i].scales);
+  }
+}
+
 TEST(PackWeights, PruningTouchesMatricesThatAreNotSmall) {
   const Sample sample(small_config("golf-plus"));
   const PackedWeights packed = sample.pack({.rule = {.bits = 6}, .prune = 0.5});
