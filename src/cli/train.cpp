@@ -22,6 +22,7 @@
 #include "dist/launch.h"
 #include "dist/plugins.h"
 #include "model/depth.h"
+#include "model/idle_settings.h"
 #include "model/presets.h"
 #include "train/checkpoint.h"
 #include "train/initial_weights.h"
@@ -201,6 +202,9 @@ struct Beginning {
     take_model_settings(*init, arguments.given("preset"), settings);
   }
   std::string preset() const { return settings.preset_name().empty() ? "run" : settings.preset_name(); }
+  void warn(const Log& log) const {
+    for (const std::string& line : idle_settings(settings)) log.warning("{}", line);
+  }
 };
 
 TrainRequest new_request(const Arguments& arguments, Console& console, Beginning& begin,
@@ -232,6 +236,7 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
   DataSettings source;
   together(*ranks, "reading the settings", [&] {
     begin.emplace(arguments);
+    begin->warn(console.log());
     source = data_from(arguments, begin->preset());
   });
   const auto tokenizer =
@@ -251,6 +256,7 @@ int run_train(const Arguments& arguments, Console& console) {
   if (arguments.flag("dry-run") && !arguments.given("resume")) {
     if (read_launch().rank > 0) return 0;  // the first says it for all
     Beginning begin(arguments);
+    begin.warn(console.log());
     const ModelFile* const init = begin.init ? &*begin.init : nullptr;
     if (const auto tokens = vocabulary_from(arguments, begin.preset(), init))
       settle_vocabulary(*tokens, init != nullptr, begin.settings);

@@ -18,6 +18,13 @@ Json json_of(const RunResult& run) {
   return parse_json(run.out, "stdout");
 }
 
+TEST(DryRun, WarnsOfASettingThatChangesNothing) {
+  const RunResult run = dry_run({"--preset", "microgpt", "--set", "muon_momentum=0.9"});
+  EXPECT_EQ(run.exit_code, 0) << run;
+  EXPECT_NE(run.err.find("warning: muon_momentum changes nothing: muon_steps is 0"), std::string::npos)
+      << run;
+}
+
 class EveryPreset : public testing::TestWithParam<const char*> {};
 
 TEST_P(EveryPreset, PrintsItsTable) {

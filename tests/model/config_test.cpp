@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "model/config_builder.h"
 #include "model/config_toml.h"
+#include "model/idle_settings.h"
 #include "support/temp_folder.h"
 
 namespace thimble {
@@ -264,6 +265,29 @@ TEST(Settings, WrongAssignmentsAreExplained) {
             "--set: layers takes a whole number from 1 to 1024, found '99999999999999999999'");
   EXPECT_EQ(complaint_about({"bias=yes"}), "--set: bias takes true or false, found 'yes'");
   EXPECT_EQ(complaint_about({"batch_tokens=524_288"}), "fine");
+}
+
+TEST(Settings, ThoseThatChangeNothingAreNamed) {
+  const auto idle = [](std::string_view file, const std::vector<std::string>& assignments) {
+    ConfigBuilder settings;
+    settings.toml(file, "settings.toml");
+    for (const std::string& assignment : assignments) settings.set(assignment);
+    std::string lines;
+    for (const std::string& line : idle_settings(settings)) lines += (lines.empty() ? "" : "; ") + line;
+    return lines;
+  };
+  EXPECT_EQ(
+      idle("preset = \"golf\"", {"q_gain_init=5", "rope_dims=16", "muon_row_norm=true", "warmdown=0.2"}), "");
+  EXPECT_EQ(idle("preset = \"golf\"", {"q_gain_init=5", "q_gain=none"}),
+            "q_gain_init changes nothing: q_gain is none");
+  EXPECT_EQ(
+      idle("position = \"learned\"", {"rope_dims=16", "muon_momentum=0.9", "warmdown=100"}),
+      "rope_dims changes nothing: position is not rope; muon_momentum changes nothing: muon_steps is 0; "
+      "warmdown changes nothing: schedule is neither golf nor wsd");
+  EXPECT_EQ(idle("", {"loop_first=1", "swa_every=10", "qat_start=0.5", "min_delta=0.1"}),
+            "loop_first changes nothing: loop_count is 0; swa_every changes nothing: swa_start is 0; "
+            "min_delta changes nothing: patience is 0; qat_start changes nothing: qat_bits is 0");
+  EXPECT_EQ(idle("loop_first = 1", {}), "") << "a file may hold every key, as a run's config.toml does";
 }
 
 TEST(Validation, SaysHowKeysGoTogether) {
