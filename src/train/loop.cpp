@@ -98,7 +98,21 @@ class Trainer {
     around_.request.resume ? restore_folder() : begin_folder();
   }
 
+  // A card or a disk that fails takes the steps since the last checkpoint, and no more: that is said.
   TrainResult run() {
+    try {
+      return run_steps();
+    } catch (const Error&) {
+      if (saved_step_ >= 0)
+        around_.log.warning(
+            "failed at step {}; what was saved at step {} is whole: thimble train --resume {}", state_.step,
+            saved_step_, around_.folder.path().string());
+      throw;
+    }
+  }
+
+ private:
+  TrainResult run_steps() {
     const double started = seconds_now();
     call_.started = utc_now();
     call_.first_step = state_.step;
@@ -118,7 +132,6 @@ class Trainer {
     return result_;
   }
 
- private:
   void begin() {
     if (around_.request.initial_weights.empty()) {
       initialise(model_.params(), static_cast<std::uint64_t>(config_.train.seed), model_.weights());
@@ -194,6 +207,7 @@ class Trainer {
     model_.set_loop(head.config.model.loop_on);  // as it was: a validation that is due comes first
     steps_->send();
     state_ = head.state;
+    saved_step_ = state_.step;
     loader_.seek(state_.position);
     around_.log.info("{}", resume_note(config_.train, state_));
     const std::string note = schedule_note(head.config.train, config_.train, state_);
@@ -415,6 +429,7 @@ class Trainer {
           write_checkpoint(around_.ops, path, now, state_, *around_.request.tokenizer,
                            {model_, optimizer_, averaging_}, record());
         });
+    saved_step_ = state_.step;
   }
 
   // What the model does now, for `thimble qa` to compare with.
@@ -483,6 +498,7 @@ class Trainer {
   Reporter* report_ = nullptr;
   TrainResult result_;
   std::int64_t validated_step_ = -1;  // in this call
+  std::int64_t saved_step_ = -1;      // of the run's newest checkpoint; -1: none
   std::string val_set_;               // what validation scores: told apart from other sets
   RunCall call_;
 };

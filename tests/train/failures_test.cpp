@@ -68,8 +68,10 @@ TEST_F(Failures, AFullDiskIsAClearErrorAndTheRunGoesOnOnceThereIsRoom) {
   for (std::uint64_t budget = 0; budget < 6 * checkpoint; budget += checkpoint * 5 / 7) {
     std::filesystem::remove_all(folder_ / "full");
     BreakingDisk disk(budget, ENOSPC);
+    std::string said;
+    const Log log(LogLevel::warning, [&](LogLevel, std::string_view line) { said += line; });
     try {
-      run(request("full", settings), Log::nowhere(), &disk);
+      run(request("full", settings), log, &disk);
       EXPECT_FALSE(disk.broken());
       continue;
     } catch (const Error& error) {
@@ -78,6 +80,9 @@ TEST_F(Failures, AFullDiskIsAClearErrorAndTheRunGoesOnOnceThereIsRoom) {
     }
     const bool saved = std::filesystem::exists(folder_ / "full" / "last.safetensors");
     resumable += saved;
+    EXPECT_EQ(said.find("is whole: thimble train --resume " + (folder_ / "full").string()) != said.npos,
+              saved)
+        << said;
     for (const std::string& file : folder_.files())
       EXPECT_EQ(file.find(".tmp"), std::string::npos) << file << " is half a file";
     TrainRequest next = request("full", settings);

@@ -10,7 +10,12 @@ namespace thimble::cuda {
 
 void fail_call(const char* call, const char* why, const Here& where) {
   const char* slash = std::strrchr(where.file_name(), '/');
-  fail("[cuda] {} failed: {} ({}:{})", call, why, slash ? slash + 1 : where.file_name(), where.line());
+  // docs/reliability.md, "On a card"
+  const bool gave_up = std::strcmp(why, cudaGetErrorString(cudaErrorLaunchFailure)) == 0;
+  Hint hint;
+  if (gave_up)
+    hint.text = "seen where other programs start and end on the card; the kernel's log may say why (Xid)";
+  fail(hint, "[cuda] {} failed: {} ({}:{})", call, why, slash ? slash + 1 : where.file_name(), where.line());
 }
 
 void refuse(const char* what, std::int64_t found) {
