@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/architecture.h"
 #include "formats/fold_steps.h"
 
 namespace thimble {
@@ -20,6 +21,12 @@ void fold_to_talkie(FoldWeights& model, FoldReport& report) {
   fold_scalar_mix(model, report);
   spread_gain(model, report);
   double_gate(model, report);
+}
+
+void put_back(const FoldWeights& weights, FoldedModel& folded) {
+  folded.model.weights = weights.block();
+  folded.model.config.model = weights.config;
+  folded.model.architecture = folded.architecture;
 }
 
 }  // namespace
@@ -47,10 +54,17 @@ FoldedModel fold_model(const ModelFile& source, const FoldOptions& options) {
     fold_to_apertus(model, folded.steps);
   else
     fold_to_talkie(model, folded.steps);
-  folded.model.weights = model.block();
-  folded.model.config.model = model.config;
-  folded.model.architecture = folded.architecture;
+  put_back(model, folded);
   return folded;
+}
+
+FoldedModel unrolled_model(const ModelFile& source) {
+  FoldedModel unrolled{{}, source, {}};
+  FoldWeights model(source);
+  unroll_loop(model, unrolled.steps);
+  unrolled.architecture = architecture_of(model.config);
+  put_back(model, unrolled);
+  return unrolled;
 }
 
 }  // namespace thimble

@@ -55,4 +55,7 @@ std::string folded_architecture(const ModelConfig& config, const FoldOptions& op
 // Has the logits of the source, of a model whose softcap was dropped those before the cap.
 FoldedModel fold_model(const ModelFile& source, const FoldOptions& options);
 
+// A model without a loop that has the logits of one with: a layer for each pass.
+FoldedModel unrolled_model(const ModelFile& source);
+
 }  // namespace thimble

@@ -1,7 +1,11 @@
 #include "formats/hugging_face_export.h"
 
+#include <optional>
+#include <utility>
+
 #include "base/error.h"
 #include "formats/architecture.h"
+#include "formats/fold.h"
 #include "formats/hugging_face_write.h"
 #include "formats/model_write.h"
 
@@ -15,17 +19,28 @@ DType dtype_of_type(GgufType type) {
   return type == GgufType::f32 ? DType::f32 : type == GgufType::bf16 ? DType::bf16 : DType::f16;
 }
 
+// Transformers has no loops, but layers enough.
+bool only_loops(ModelConfig config) {
+  return std::exchange(config.loop_count, 0) > 0 && reasons_against_hugging_face(config).empty();
+}
+
 }  // namespace
 
 ExportReport export_hugging_face(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
-  const HuggingFaceReport written = write_hugging_face(ops, request.path, request.existing, model,
-                                                       dtype_of_type(*request.type), request.inspect);
-  return {.format = "hf",
-          .architecture = written.architecture,
-          .type = *request.type,
-          .tensors = written.tensors,
-          .bytes = written.bytes,
-          .notes = written.notes};
+  std::optional<FoldedModel> unrolled;
+  if (only_loops(model.config.model)) unrolled = unrolled_model(model);
+  const HuggingFaceReport written =
+      write_hugging_face(ops, request.path, request.existing, unrolled ? unrolled->model : model,
+                         dtype_of_type(*request.type), request.inspect);
+  ExportReport report{.format = "hf",
+                      .architecture = written.architecture,
+                      .type = *request.type,
+                      .tensors = written.tensors,
+                      .bytes = written.bytes,
+                      .notes = written.notes};
+  if (unrolled)
+    for (const FoldStep& step : unrolled->steps) report.folded.push_back(step.line());
+  return report;
 }
 
 ExportReport export_safetensors(FileOps& ops, const ModelFile& model, const ExportRequest& request) {

@@ -73,6 +73,25 @@ TEST(ExportModel, ARotationTheOtherWayIsFoldedExactly) {
   }
 }
 
+TEST(ExportModel, ALoopIsWrittenOutLayerByLayer) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  for (const char* preset : {"llama", "qwen2", "qwen3"})
+    for (const char* format : {"gguf", "hf"}) {
+      const ModelFile model =
+          small_export(preset, {"layers=3", "loop_first=1", "loop_last=2", "loop_count=2", "loop_on=true"});
+      const std::filesystem::path to = folder / fmt::format("{}.{}", preset, format);
+      const ExportReport report = export_model(ops, model, format, {.path = to, .type = GgufType::f32});
+      EXPECT_EQ(report.architecture, preset) << format;
+      ASSERT_EQ(report.folded.size(), 1u) << format;
+      EXPECT_EQ(report.folded[0], "loop_count = 2 -> 7 layers, one for each pass: exact");
+      EXPECT_LT(report.difference, 1e-6) << preset << format;
+      const ModelConfig written = open_model(to).config.model;
+      EXPECT_EQ(written.layers, 7);
+      EXPECT_EQ(written.loop_count, 0);
+    }
+}
+
 ExportReport write_another(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
   ModelFile other = model;
   other.weights[5] += 1;
