@@ -162,8 +162,13 @@ PackedWeights prune_packed(const ParamTable& table, std::vector<PackedTensor> te
     std::vector<float> values(index_of(params[i].count()));
     unpack_tensor(params[i], tensor, values);
     out.pruned += prune_smallest(values, fraction);
-    for (std::size_t j = 0; j < values.size(); ++j)
-      if (values[j] == 0) (is_quantised(tensor.storage) ? tensor.q[j] = 0 : tensor.floats[j] = 0);
+    for (std::size_t j = 0; j < values.size(); ++j) {
+      if (values[j] != 0) continue;
+      if (is_quantised(tensor.storage))
+        tensor.q[j] = 0;
+      else
+        tensor.floats[j] = 0;
+    }
   }
   return out;
 }
