@@ -1,4 +1,5 @@
-// Blanks around a text (those of C: spaces, tabs, line and page ends), and ASCII letters whose case does not matter.
+// Blanks around a text (those of C: spaces, tabs, line and page ends), ASCII letters whose case does not matter, and words
+// for a shell.
 #pragma once
 
 #include <algorithm>
@@ -23,6 +24,16 @@ inline std::string lower_case(std::string_view text) {
   for (char& c : lower)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   return lower;
+}
+
+// As a shell reads it as one word.
+inline std::string shell_word(std::string_view word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == word.npos) return std::string(word);
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
 }
 
 }  // namespace thimble

@@ -10,6 +10,7 @@
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "cli/console.h"
 #include "cli/device.h"
 #include "cli/dry_run.h"
@@ -73,16 +74,6 @@ void print_result(const TrainResult& result, const std::filesystem::path& report
   if (!report.empty()) console.log().info("report: {}", report.string());
 }
 
-// As a shell reads it as one word.
-std::string quoted(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == word.npos) return word;
-  std::string text = "'";
-  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return text + "'";
-}
-
 // A preset that says how its models are packed announces it: nobody has to know it by heart.
 void print_next(const TrainRequest& request, const TrainResult& result, Console& console) {
   const TrainConfig& config = request.config.train;
@@ -97,9 +88,9 @@ void print_next(const TrainRequest& request, const TrainResult& result, Console&
   std::string steps = fmt::format("{} bits", config.pack_bits);
   if (config.pack_prune > 0) steps += fmt::format(", {:g} % pruned", 100 * config.pack_prune);
   if (config.pack_stride > 0) steps += fmt::format(", bits per byte at stride {}", config.pack_stride);
-  const std::string measured = result.validated ? fmt::format(" --data {}", quoted(data.string())) : "";
-  console.print(fmt::format("next, {}:\n  thimble pack {}{} -o {}\n", steps, quoted(run), measured,
-                            quoted(run + ".thimble")));
+  const std::string measured = result.validated ? fmt::format(" --data {}", shell_word(data.string())) : "";
+  console.print(fmt::format("next, {}:\n  thimble pack {}{} -o {}\n", steps, shell_word(run), measured,
+                            shell_word(run + ".thimble")));
 }
 
 int run_and_print(TrainRequest request, const Arguments& arguments, Console& console,

@@ -19,16 +19,18 @@ DType dtype_of_type(GgufType type) {
   return type == GgufType::f32 ? DType::f32 : type == GgufType::bf16 ? DType::bf16 : DType::f16;
 }
 
-// Transformers has no loops, but layers enough.
-bool only_loops(ModelConfig config) {
-  return std::exchange(config.loop_count, 0) > 0 && reasons_against_hugging_face(config).empty();
+// Transformers has no loops, but layers enough; nothing else may stand in the way.
+std::optional<FoldedModel> without_loop(const ModelFile& model) {
+  ModelConfig plain = model.config.model;
+  if (std::exchange(plain.loop_count, 0) == 0) return std::nullopt;
+  check_for_hugging_face(plain);
+  return unrolled_model(model);
 }
 
 }  // namespace
 
 ExportReport export_hugging_face(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
-  std::optional<FoldedModel> unrolled;
-  if (only_loops(model.config.model)) unrolled = unrolled_model(model);
+  const std::optional<FoldedModel> unrolled = without_loop(model);
   const HuggingFaceReport written =
       write_hugging_face(ops, request.path, request.existing, unrolled ? unrolled->model : model,
                          dtype_of_type(*request.type), request.inspect);

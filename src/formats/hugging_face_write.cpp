@@ -219,14 +219,18 @@ std::vector<std::string> reasons_against_hugging_face(const ModelConfig& c) {
   return reasons;
 }
 
-HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Existing existing,
-                                     const ModelFile& model, DType dtype, const Inspector& inspect) {
-  const ModelConfig& config = model.config.model;
+void check_for_hugging_face(const ModelConfig& config) {
   const auto reasons = reasons_against_hugging_face(config);
   check(reasons.empty(),
         Hint{"llama.cpp takes more: --format gguf folds what can be folded. Or train with --preset llama or "
              "qwen3"},
         "Transformers' llama, qwen2 and qwen3 cannot express this model: {}", listed(reasons));
+}
+
+HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Existing existing,
+                                     const ModelFile& model, DType dtype, const Inspector& inspect) {
+  const ModelConfig& config = model.config.model;
+  check_for_hugging_face(config);
   HuggingFaceReport report{.architecture = std::string(architecture_of(config))};
   check_not_the_source(target, model.path);
   AtomicFolder folder(ops, target, existing, is_replaceable);

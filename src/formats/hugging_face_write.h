@@ -27,6 +27,7 @@ struct HuggingFaceReport {
 
 // What keeps a model out of Transformers' llama, qwen2 and qwen3, a sentence each; empty: nothing.
 std::vector<std::string> reasons_against_hugging_face(const ModelConfig& config);
+void check_for_hugging_face(const ModelConfig& config);  // an Error with all of them
 
 // `dtype`: f32, bf16 or f16. The folder is complete under its name, or not there at all; a model that is none of the
 // three is refused with all reasons. Existing::replace takes away a folder of such files and nothing else, and never the

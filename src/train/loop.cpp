@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "data/data_table.h"
 #include "data/loader.h"
 #include "dist/exchange.h"
@@ -103,10 +104,11 @@ class Trainer {
     try {
       return run_steps();
     } catch (const Error&) {
-      if (saved_step_ >= 0)
+      const bool is_over = !result_.status.empty() && saved_step_ == state_.step;
+      if (saved_step_ >= 0 && !is_over)
         around_.log.warning(
             "failed at step {}; what was saved at step {} is whole: thimble train --resume {}", state_.step,
-            saved_step_, around_.folder.path().string());
+            saved_step_, shell_word(around_.folder.path().string()));
       throw;
     }
   }

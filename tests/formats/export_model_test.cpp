@@ -90,6 +90,11 @@ TEST(ExportModel, ALoopIsWrittenOutLayerByLayer) {
       EXPECT_EQ(written.layers, 7);
       EXPECT_EQ(written.loop_count, 0);
     }
+  const ModelFile other =
+      small_export("qwen3", {"layers=3", "loop_last=1", "loop_count=1", "logit_softcap=15"});
+  EXPECT_EQ(
+      message_of([&] { export_model(ops, other, "hf", {.path = folder / "no", .type = GgufType::f32}); }),
+      "Transformers' llama, qwen2 and qwen3 cannot express this model: logit_softcap");
 }
 
 ExportReport write_another(FileOps& ops, const ModelFile& model, const ExportRequest& request) {

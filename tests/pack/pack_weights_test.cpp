@@ -124,6 +124,17 @@ TEST(PackWeights, PruningWhatIsPackedLeavesTheOtherIntegersAsTheyAre) {
   }
 }
 
+TEST(PackWeights, PruningWhatIsPackedTouchesNoMatrixThatIsSmallByItsRule) {
+  Sample sample(small_config("golf-plus", {"layers=1", "unet_skips=false", "mlp_hidden=700"}));
+  const PackOptions options{.rule = {.bits = 8}, .embedding = QuantiseRule{.bits = 6}};
+  const PackedWeights packed = sample.pack(options);
+  sample.weights = unpack_weights(sample.table, packed.tensors);
+  PackOptions pruning = options;
+  pruning.prune = 0.5;
+  EXPECT_EQ(prune_packed(sample.table, packed.tensors, 0.5).pruned,
+            sample.pack(pruning, packed.tensors).pruned);
+}
+
 TEST(PackWeights, PruningTouchesMatricesThatAreNotSmall) {
   const Sample sample(small_config("golf-plus"));
   const PackedWeights packed = sample.pack({.rule = {.bits = 6}, .prune = 0.5});
