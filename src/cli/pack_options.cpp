@@ -56,13 +56,12 @@ bool is_left_as_packed(const Arguments& arguments, const ModelFile& model) {
          std::ranges::none_of(kRounding, [&](std::string_view name) { return arguments.given(name); });
 }
 
-// It is coded as it was, and pruned no further than is asked for.
+// It is pruned no further than is asked for.
 void leave_as_packed(const Arguments& arguments, const ModelFile& model, PackFlags& flags) {
   PackOptions& options = flags.request.options;
   check(options.keep.empty(), Hint{"--bits N rounds it again, all but what is kept"},
         "--keep: {} has been rounded already", model.path.string());
   flags.request.as_packed = true;
-  if (!arguments.given("codec")) options.codec = artifact_codec(model.path);
   if (!arguments.given("prune")) options.prune = 0;
 }
 
@@ -153,7 +152,9 @@ void follow_preset(const Arguments& arguments, const ModelFile& model, PackFlags
   options.rule = preset.rule;
   options.embedding = preset.embedding;
   options.prune = preset.prune;
-  options.codec = arguments.given("codec") ? codec_from(arguments.text("codec")) : preset.codec;
+  options.codec = arguments.given("codec")    ? codec_from(arguments.text("codec"))
+                  : model.format == "thimble" ? artifact_codec(model.path)
+                                              : preset.codec;
   flags.gptq = wanted.pack_gptq;
   if (!flags.gptq) check_calibration_flags(arguments);
   if (is_left_as_packed(arguments, model)) leave_as_packed(arguments, model, flags);

@@ -59,7 +59,8 @@ FoldedModel fold_model(const ModelFile& source, const FoldOptions& options) {
 }
 
 FoldedModel unrolled_model(const ModelFile& source) {
-  FoldedModel unrolled{{}, source, {}};
+  FoldedModel unrolled{source.architecture, source, {}};
+  if (source.config.model.loop_count == 0) return unrolled;
   FoldWeights model(source);
   unroll_loop(model, unrolled.steps);
   unrolled.architecture = architecture_of(model.config);

@@ -154,11 +154,12 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
 PackedWeights prune_packed(const ParamTable& table, std::vector<PackedTensor> tensors, double fraction) {
   const auto params = table.all();
   PackedWeights out{.tensors = std::move(tensors), .pruned = 0};
+  if (fraction == 0) return out;
   QuantiseRule rule{.bits = 8};  // of all but what may have its own
   for (std::size_t i = 0; i < params.size(); ++i)
     if (params[i].role != Role::token_embedding && params[i].role != Role::head)
       rule.bits = std::min(rule.bits, bits_of(out.tensors[i].storage));
-  for (std::size_t i = 0; fraction > 0 && i < params.size(); ++i) {
+  for (std::size_t i = 0; i < params.size(); ++i) {
     PackedTensor& tensor = out.tensors[i];
     if (!is_matrix(params[i]) || is_small(params[i], rule)) continue;
     std::vector<float> values(index_of(params[i].count()));

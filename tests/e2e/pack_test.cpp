@@ -131,6 +131,16 @@ TEST(Pack, AnArtifactIsPrunedWithoutBeingRoundedAgain) {
   EXPECT_GT(report.at("pruned").as_int(), 0);
   EXPECT_LT(folder.read("b.thimble").size(), folder.read("a.thimble").size());
 
+  // Rounded again it is still coded as it was.
+  ASSERT_EQ(pack(artifact, folder / "range.thimble", {"--codec", "range"}).exit_code, 0);
+  for (const char* codec : {"range", "zstd"}) {
+    std::vector<std::string> again = {"--bits", "6", "--json"};
+    if (std::string(codec) == "zstd") again.insert(again.end(), {"--codec", "zstd"});
+    const RunResult rounded = pack((folder / "range.thimble").string(), folder / codec, again);
+    ASSERT_EQ(rounded.exit_code, 0) << rounded;
+  }
+  EXPECT_LT(folder.read("range").size(), folder.read("zstd").size());
+
   const RunResult kept = pack(artifact, folder / "c.thimble", {"--keep", "c_v"});
   EXPECT_EQ(kept.exit_code, 1) << kept;
   EXPECT_NE(kept.err.find("a.thimble has been rounded already"), std::string::npos) << kept;

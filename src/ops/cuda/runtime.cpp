@@ -13,8 +13,7 @@ void fail_call(const char* call, const char* why, const Here& where) {
   // docs/reliability.md, "On a card"
   const bool gave_up = std::strcmp(why, cudaGetErrorString(cudaErrorLaunchFailure)) == 0;
   Hint hint;
-  if (gave_up)
-    hint.text = "seen where other programs start and end on the card; the kernel's log may say why (Xid)";
+  if (gave_up) hint.text = "seen where other programs use the same card; the kernel's log may say why (Xid)";
   fail(hint, "[cuda] {} failed: {} ({}:{})", call, why, slash ? slash + 1 : where.file_name(), where.line());
 }
 
