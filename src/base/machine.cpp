@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -24,7 +25,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr char kWithoutVariable[] = "THIMBLE_WITHOUT";
+constexpr char kLevelVariable[] = "THIMBLE_CPU";
+constexpr std::array kLevels = {CpuLevel::scalar, CpuLevel::avx2, CpuLevel::avx512, CpuLevel::avx512_bf16,
+                                CpuLevel::amx};
 
 std::optional<std::string> first_line(const fs::path& path) {
   std::ifstream file(path);
@@ -169,6 +172,7 @@ std::span<const FeatureName> feature_names() {
       FeatureName{"avx512vl", &CpuFeatures::avx512vl},
       FeatureName{"avx512dq", &CpuFeatures::avx512dq},
       FeatureName{"avx512_vnni", &CpuFeatures::avx512_vnni},
+      FeatureName{"avx512vbmi", &CpuFeatures::avx512vbmi},
       FeatureName{"avx512_bf16", &CpuFeatures::avx512_bf16},
       FeatureName{"amx_int8", &CpuFeatures::amx_int8},
       FeatureName{"amx_bf16", &CpuFeatures::amx_bf16},
@@ -178,23 +182,7 @@ std::span<const FeatureName> feature_names() {
 
 namespace {
 
-void take_away(CpuFeatures& features, std::string_view list) {
-  while (!list.empty()) {
-    const std::size_t comma = std::min(list.find(','), list.size());
-    const std::string_view name = list.substr(0, comma);
-    const auto known = feature_names();
-    const auto found =
-        std::find_if(known.begin(), known.end(), [&](const auto& f) { return f.name == name; });
-    check(found != known.end(), Hint{"thimble doctor lists the names"},
-          "{} names \"{}\", which is no CPU feature", kWithoutVariable, name);
-    features.*(found->present) = false;
-    list.remove_prefix(std::min(comma + 1, list.size()));
-  }
-}
-
-}  // namespace
-
-CpuFeatures cpu_features() {
+CpuFeatures detect_features() {
   CpuFeatures features;
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -206,12 +194,89 @@ CpuFeatures cpu_features() {
   features.avx512vl = __builtin_cpu_supports("avx512vl") != 0;
   features.avx512dq = __builtin_cpu_supports("avx512dq") != 0;
   features.avx512_vnni = __builtin_cpu_supports("avx512vnni") != 0;
+  features.avx512vbmi = __builtin_cpu_supports("avx512vbmi") != 0;
   features.avx512_bf16 = __builtin_cpu_supports("avx512bf16") != 0;
   features.amx_int8 = __builtin_cpu_supports("amx-int8") != 0;
   features.amx_bf16 = __builtin_cpu_supports("amx-bf16") != 0;
 #endif
-  if (const char* list = std::getenv(kWithoutVariable)) take_away(features, list);
   return features;
+}
+
+CpuLevel level_of(const CpuFeatures& f) {
+  if (!(f.avx2 && f.fma && f.f16c)) return CpuLevel::scalar;
+  if (!(f.avx512f && f.avx512bw && f.avx512dq && f.avx512vl)) return CpuLevel::avx2;
+  if (!f.avx512_bf16) return CpuLevel::avx512;
+  return f.amx_bf16 ? CpuLevel::amx : CpuLevel::avx512_bf16;
+}
+
+CpuFeatures up_to(CpuFeatures f, CpuLevel level) {
+  if (level < CpuLevel::amx) f.amx_int8 = f.amx_bf16 = false;
+  if (level < CpuLevel::avx512_bf16) f.avx512_bf16 = false;
+  if (level < CpuLevel::avx512)
+    f.avx512f = f.avx512bw = f.avx512vl = f.avx512dq = f.avx512_vnni = f.avx512vbmi = false;
+  if (level < CpuLevel::avx2) f.f16c = f.avx2 = f.fma = false;
+  return f;
+}
+
+const CpuFeatures& detected_features() {
+  static const CpuFeatures features = detect_features();
+  return features;
+}
+
+CpuLevel level_of_environment() {
+  const char* wanted = std::getenv(kLevelVariable);
+  if (!wanted || !*wanted) return detected_cpu_level();
+  std::string available;
+  for (const CpuLevel level : kLevels) {
+    if (level > detected_cpu_level()) break;
+    if (cpu_level_name(level) == wanted) return level;
+    available += (available.empty() ? "" : ", ") + std::string(cpu_level_name(level));
+  }
+  const bool known =
+      std::ranges::any_of(kLevels, [&](CpuLevel level) { return cpu_level_name(level) == wanted; });
+  fail(Hint{"the levels of this machine are: " + available}, "{} is \"{}\", which {}", kLevelVariable, wanted,
+       known ? "this CPU does not support" : "is not a CPU level");
+}
+
+// The level of a CpuLevelScope; -1: none.
+std::atomic<int> scoped_level = -1;
+
+}  // namespace
+
+std::string_view cpu_level_name(CpuLevel level) {
+  switch (level) {
+    case CpuLevel::scalar:
+      return "scalar";
+    case CpuLevel::avx2:
+      return "avx2";
+    case CpuLevel::avx512:
+      return "avx512";
+    case CpuLevel::avx512_bf16:
+      return "avx512_bf16";
+    case CpuLevel::amx:
+      break;
+  }
+  return "amx";
+}
+
+CpuLevel detected_cpu_level() {
+  return level_of(detected_features());
+}
+
+CpuLevel cpu_level() {
+  static const CpuLevel level = level_of_environment();
+  const int scoped = scoped_level;
+  return scoped < 0 ? level : static_cast<CpuLevel>(scoped);
+}
+
+CpuFeatures cpu_features() {
+  return up_to(detected_features(), cpu_level());
+}
+
+CpuLevelScope::CpuLevelScope(CpuLevel level) : before_(scoped_level.exchange(static_cast<int>(level))) {}
+
+CpuLevelScope::~CpuLevelScope() {
+  scoped_level = before_;
 }
 
 int Machine::usable_cpus() const {

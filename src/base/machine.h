@@ -15,11 +15,41 @@ namespace thimble {
 
 class Interrupt;
 
-// Set only if both the processor and the operating system support it.
+// The instruction sets that kernels are written for. Each level includes those before it.
+//
+//   scalar       no vector instructions of ours
+//   avx2         AVX2, FMA and F16C
+//   avx512       AVX-512 F, BW, DQ and VL
+//   avx512_bf16  products of bf16 pairs
+//   amx          products of bf16 tiles
+enum class CpuLevel : std::uint8_t { scalar, avx2, avx512, avx512_bf16, amx };
+
+std::string_view cpu_level_name(CpuLevel level);
+
+// The highest level that both the processor and the operating system support.
+CpuLevel detected_cpu_level();
+
+// The level in effect: the detected one, or what THIMBLE_CPU caps it to. Throws if the variable names no level, or one
+// that this machine does not have.
+CpuLevel cpu_level();
+
+// Replaces the level in effect for as long as it lives, so that tests can run a kernel at several levels in one process.
+// oneDNN is not affected: it takes its level once per process.
+class CpuLevelScope {
+ public:
+  explicit CpuLevelScope(CpuLevel level);
+  ~CpuLevelScope();
+  CpuLevelScope(const CpuLevelScope&) = delete;
+  CpuLevelScope& operator=(const CpuLevelScope&) = delete;
+
+ private:
+  int before_;
+};
+
 struct CpuFeatures {
   bool f16c = false, avx2 = false, fma = false;
   bool avx512f = false, avx512bw = false, avx512vl = false, avx512dq = false;
-  bool avx512_vnni = false, avx512_bf16 = false;
+  bool avx512_vnni = false, avx512vbmi = false, avx512_bf16 = false;
   bool amx_int8 = false, amx_bf16 = false;
 };
 
@@ -30,8 +60,7 @@ struct FeatureName {
 
 std::span<const FeatureName> feature_names();
 
-// What the processor has, less what THIMBLE_WITHOUT names ("avx512_bf16,amx_bf16"): how tests, and the curious, see
-// what a lesser machine would do. (The Highway kernels choose for themselves.)
+// What the processor and the operating system support, up to the level in effect.
 CpuFeatures cpu_features();
 
 struct Cache {

@@ -45,8 +45,8 @@ constexpr std::array kEnvironment = {
     Entry{"THIMBLE_CUDA_PLUGIN, THIMBLE_MPI_PLUGIN, THIMBLE_NCCL_PLUGIN",
           "the file of a plugin, instead of looking for it"},
     Entry{"THIMBLE_NCCL", "1: sum between cards with NCCL even where there is one rank alone"},
-    Entry{"THIMBLE_WITHOUT",
-          "CPU features to do without (avx512_bf16,amx_bf16), to see what a lesser machine would do"},
+    Entry{"THIMBLE_CPU",
+          "the highest CPU level to use: scalar, avx2, avx512, avx512_bf16 or amx; unset, what the CPU has"},
     Entry{"XDG_STATE_HOME, HOME", "where the history of thimble chat is kept"},
 };
 

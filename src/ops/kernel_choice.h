@@ -1,11 +1,26 @@
-// Which kernels will run on this processor, and why: for `thimble doctor`.
+// Which kernels run on this CPU, and why.
+//
+// The CPU level (base/machine.h) has to reach three dispatchers: the kernels of our own that are written for one
+// instruction set, Highway's, and oneDNN's.
 #pragma once
 
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/machine.h"
+
 namespace thimble {
+
+// Hands the level to Highway and oneDNN. Runs once, before main; the op table calls it again, to throw what is wrong with
+// THIMBLE_CPU.
+void apply_cpu_level();
+
+// What each dispatcher works at. Highway has nothing above avx512.
+struct DispatchLevels {
+  CpuLevel ours, highway, onednn;
+};
+DispatchLevels dispatch_levels();
 
 struct KernelChoice {
   std::string_view work;  // "decoding"

@@ -16,6 +16,7 @@
 #include "ops/gated_skip.h"
 #include "ops/gather.h"
 #include "ops/head_loss.h"
+#include "ops/kernel_choice.h"
 #include "ops/layernorm.h"
 #include "ops/linear.h"
 #include "ops/ref/kernels.h"
@@ -42,6 +43,7 @@ OpDef row(Op op, std::string_view name, ShapeRule shapes, std::uint32_t differen
 }
 
 std::array<OpDef, kOps> make_table() {
+  apply_cpu_level();
   // op, name, shape rule, inputs that have gradients, those that are parameters, inputs and outputs that
   // backward reads
   std::array<OpDef, kOps> table = {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -15,6 +14,7 @@ namespace thimble {
 namespace {
 
 TEST(Machine, FeaturesAgreeWithTheKernel) {
+  const CpuLevelScope no_cap(detected_cpu_level());
   std::ifstream file("/proc/cpuinfo");
   std::string line;
   while (std::getline(file, line) && !line.starts_with("flags")) {
@@ -99,15 +99,23 @@ TEST(Machine, ContainerLimitsBoundTheThreads) {
   EXPECT_EQ((Machine{.affinity_cpus = 2, .container_cpus = 3}.usable_cpus()), 2);
 }
 
-TEST(Machine, FeaturesCanBeTakenAwayByName) {
-  const char* set = std::getenv("THIMBLE_WITHOUT");
-  const std::string before = set ? set : "";
-  setenv("THIMBLE_WITHOUT", "avx512_bf16,amx_bf16", 1);
-  EXPECT_FALSE(cpu_features().avx512_bf16);
+TEST(CpuLevel, CapsTheFeaturesAndTheDtype) {
+  {
+    const CpuLevelScope scope(CpuLevel::scalar);
+    for (const FeatureName& feature : feature_names()) EXPECT_FALSE(cpu_features().*feature.present) << feature.name;
+  }
+  const CpuLevel detected = detected_cpu_level();
+  if (detected < CpuLevel::avx2) GTEST_SKIP() << "this CPU has one level";
+  const CpuLevelScope scope(CpuLevel::avx2);
+  EXPECT_EQ(cpu_level(), CpuLevel::avx2);
+  EXPECT_TRUE(cpu_features().avx2);
+  EXPECT_FALSE(cpu_features().avx512f);
   EXPECT_EQ(training_dtype(cpu_features()).dtype, "f32");
-  setenv("THIMBLE_WITHOUT", "avx1024", 1);
-  EXPECT_THROW(cpu_features(), Error);
-  set ? setenv("THIMBLE_WITHOUT", before.c_str(), 1) : unsetenv("THIMBLE_WITHOUT");
+  {
+    const CpuLevelScope inner(detected);
+    EXPECT_EQ(cpu_level(), detected);
+  }
+  EXPECT_EQ(cpu_level(), CpuLevel::avx2);
 }
 
 TEST(TrainingDtype, IsBf16OnlyWhereTheHardwareMultipliesIt) {

@@ -2,31 +2,43 @@
 
 #include <hwy/targets.h>
 
-#include <cstdint>
-#include <cstdlib>
+#include <vector>
+
+#include "base/machine.h"
 
 namespace thimble {
 
-// Makes Highway choose one instruction set for a scope, in which the kernels that are written for AVX-512 alone step
-// back: what is left runs everywhere.
+// Runs the kernels of one CPU level for a scope: our own, and the Highway target that belongs to it. (oneDNN keeps the
+// level of the process.)
 class InstructionSet {
  public:
-  explicit InstructionSet(std::int64_t target) {
-    setenv("THIMBLE_WITHOUT", "avx512f,avx512bw", 1);
-    choose(target);
+  explicit InstructionSet(CpuLevel level) : scope_(level) {
+#if HWY_ARCH_X86
+    choose(level == CpuLevel::scalar ? HWY_SCALAR
+           : level == CpuLevel::avx2 ? HWY_AVX2 | HWY_SCALAR
+                                     : 0);
+#endif
   }
-  ~InstructionSet() {
-    unsetenv("THIMBLE_WITHOUT");
-    choose(0);  // the best again
-  }
+  ~InstructionSet() { choose(0); }
   InstructionSet(const InstructionSet&) = delete;
   InstructionSet& operator=(const InstructionSet&) = delete;
 
  private:
-  static void choose(std::int64_t target) {
-    hwy::SetSupportedTargetsForTest(target);
+  // 0: the best again.
+  static void choose(std::int64_t targets) {
+    hwy::SetSupportedTargetsForTest(targets);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
   }
+
+  CpuLevelScope scope_;
 };
+
+// The levels that this process may run, lowest first.
+inline std::vector<CpuLevel> cpu_levels() {
+  std::vector<CpuLevel> levels;
+  for (int level = 0; level <= static_cast<int>(cpu_level()); ++level)
+    levels.push_back(static_cast<CpuLevel>(level));
+  return levels;
+}
 
 }  // namespace thimble

@@ -1,5 +1,4 @@
 // Kernels are compiled for several instruction sets, and the machine chooses: all that it can run are tested.
-// One that they are not compiled for chooses the scalar version.
 #include "ops/instruction_set.h"
 #include "ops/op_harness.h"
 
@@ -7,12 +6,11 @@ namespace thimble {
 namespace {
 
 TEST_P(EveryOp, CpuMatchesReferenceOnEveryInstructionSet) {
-  const std::vector<std::int64_t> targets = hwy::SupportedAndGeneratedTargets();
   for_stored_cases_too([&](const Conditions& cpu, const OpCase& op_case) {
     const Results reference = run_op(def(), op_case, kReference);
-    for (const std::int64_t target : targets) {
-      SCOPED_TRACE(hwy::TargetName(target));
-      const InstructionSet chosen(target);
+    for (const CpuLevel level : cpu_levels()) {
+      SCOPED_TRACE(cpu_level_name(level));
+      const InstructionSet chosen(level);
       Conditions conditions = cpu;
       conditions.layout = {3, 1};
       BoundOp op(def(), op_case, conditions);

@@ -22,9 +22,9 @@ void expect_right_limits(Op op, const Values& x, const Attributes& attributes) {
   op_case.inference = true;
   op_case.d_out = {{}};
   const std::vector<double> expected = run_op(def, op_case, kReference)[0].numbers;
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    const InstructionSet chosen(target);
+  for (const CpuLevel level : cpu_levels()) {
+    SCOPED_TRACE(cpu_level_name(level));
+    const InstructionSet chosen(level);
     const std::vector<double> found = run_op(def, op_case, kCpu)[0].numbers;
     for (std::size_t i = 0; i < expected.size(); ++i)
       // The f64 of gelu's reference rounds 1 + tanh to 1e-16; our sigmoid is never below 4e-39.

@@ -28,9 +28,9 @@ bool below_normal(float value) {
 // Every length up to some vectors, so that every number is rounded in a whole vector and in a part of one.
 TEST(Rounding, CastRoundsToNearestEvenOnEveryInstructionSet) {
   const std::vector<float> numbers = numbers_that_are_hard_to_round();
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    SCOPED_TRACE(hwy::TargetName(target));
-    const InstructionSet chosen(target);
+  for (const CpuLevel level : cpu_levels()) {
+    SCOPED_TRACE(cpu_level_name(level));
+    const InstructionSet chosen(level);
     for (std::size_t length = 1; length <= numbers.size(); ++length) {
       std::vector<float> row(numbers.end() - static_cast<std::ptrdiff_t>(length), numbers.end());
       std::vector<bf16> bf16s(length);

@@ -30,8 +30,8 @@ constexpr Shapes kFullTiles;
 }  // namespace
 
 bool multiplies_bf16_tiles() {
-  static const bool tiles = multiplies_bf16_pairs() && cpu_features().amx_bf16 && permitted();
-  return tiles;
+  static const bool is_permitted = detected_cpu_level() == CpuLevel::amx && permitted();
+  return is_permitted && cpu_features().amx_bf16;
 }
 
 Scope::Scope(bool wanted) : wanted_(wanted) {

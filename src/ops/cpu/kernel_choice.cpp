@@ -4,7 +4,7 @@
 #include <hwy/highway.h>
 #include <oneapi/dnnl/dnnl.h>
 
-#include "base/machine.h"
+#include "base/error.h"
 #include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/bf16_tiles.h"
 
@@ -12,33 +12,78 @@ namespace thimble {
 
 namespace {
 
-// The best of what was compiled that this processor has: Highway's own choice.
-std::string highway_target() {
-  const std::int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
-  return hwy::TargetName(targets & -targets);
+#if HWY_ARCH_X86
+constexpr std::int64_t kAboveAvx2 = HWY_AVX3 | HWY_AVX3_DL;
+constexpr std::int64_t kAboveScalar = kAboveAvx2 | HWY_AVX2 | HWY_SSE4 | HWY_SSSE3;
+#else
+constexpr std::int64_t kAboveAvx2 = 0, kAboveScalar = 0;
+#endif
+
+// What was compiled, the CPU has and the level allows. The lowest bit is the best target.
+std::int64_t highway_targets() {
+  return hwy::SupportedTargets() & HWY_TARGETS;
 }
 
-std::string_view onednn_instructions() {
+dnnl_cpu_isa_t onednn_cap(CpuLevel level) {
+  switch (level) {
+    case CpuLevel::scalar:
+      return dnnl_cpu_isa_sse41;
+    case CpuLevel::avx2:
+      return dnnl_cpu_isa_avx2;
+    case CpuLevel::avx512:
+      return dnnl_cpu_isa_avx512_core;
+    case CpuLevel::avx512_bf16:
+      return dnnl_cpu_isa_avx512_core_bf16;
+    case CpuLevel::amx:
+      break;
+  }
+  return dnnl_cpu_isa_all;
+}
+
+CpuLevel onednn_level() {
   switch (dnnl_get_effective_cpu_isa()) {
     case dnnl_cpu_isa_avx512_core_amx:
-      return "AMX";
+      return CpuLevel::amx;
     case dnnl_cpu_isa_avx512_core_bf16:
-      return "AVX-512 BF16";
+      return CpuLevel::avx512_bf16;
     case dnnl_cpu_isa_avx512_core_vnni:
-      return "AVX-512 VNNI";
     case dnnl_cpu_isa_avx512_core:
-      return "AVX-512";
+      return CpuLevel::avx512;
     case dnnl_cpu_isa_avx2_vnni:
     case dnnl_cpu_isa_avx2:
-      return "AVX2";
-    case dnnl_cpu_isa_avx:
-      return "AVX";
+      return CpuLevel::avx2;
     default:
-      return "plain instructions";
+      return CpuLevel::scalar;
   }
 }
 
+// Highway chooses at its first call and oneDNN at its first primitive, so both are told before main begins.
+const bool applied = [] {
+  try {
+    const CpuLevel level = cpu_level();
+    if (level == CpuLevel::scalar) hwy::DisableTargets(kAboveScalar);
+    if (level == CpuLevel::avx2) hwy::DisableTargets(kAboveAvx2);
+    // Without a cap oneDNN follows the machine: it knows more instruction sets than we have levels.
+    if (level < detected_cpu_level() || level == CpuLevel::scalar) dnnl_set_max_cpu_isa(onednn_cap(level));
+  } catch (const Error&) {
+    return false;  // THIMBLE_CPU is wrong: apply_cpu_level() throws it where it can be caught
+  }
+  return true;
+}();
+
 }  // namespace
+
+void apply_cpu_level() {
+  if (!applied) cpu_level();
+}
+
+DispatchLevels dispatch_levels() {
+  const std::int64_t targets = highway_targets(), best = targets & -targets;
+  const CpuLevel highway = best == HWY_SCALAR        ? CpuLevel::scalar
+                           : best & kAboveAvx2 ? CpuLevel::avx512
+                                               : CpuLevel::avx2;
+  return {cpu_level(), highway, onednn_level()};
+}
 
 std::string onednn_version() {
   const dnnl_version_t* version = dnnl_version();
@@ -53,11 +98,12 @@ std::vector<KernelChoice> kernel_choices() {
   const CpuFeatures features = cpu_features();
   const DtypeChoice dtype = training_dtype(features);
   const bool pairs = cpu::multiplies_bf16_pairs();
-  const std::string highway = fmt::format("Highway, {}", highway_target());
+  const std::int64_t targets = highway_targets();
+  const std::string highway = fmt::format("Highway, {}", hwy::TargetName(targets & -targets));
   const std::string has_pairs = "the CPU multiplies pairs of bf16 (AVX-512 BF16)",
                     no_pairs = "the CPU does not multiply pairs of bf16 (AVX-512 BF16)";
   std::vector<KernelChoice> choices;
-  choices.push_back({"matrix products", fmt::format("oneDNN, {} by {}", dtype.dtype, onednn_instructions()),
+  choices.push_back({"matrix products", fmt::format("oneDNN, {} by {}", dtype.dtype, cpu_level_name(onednn_level())),
                      std::string(dtype.reason)});
   const bool panels = pairs && !features.amx_bf16;
   choices.push_back({"gradients of weights", panels ? "our own, bf16 panels" : "oneDNN",

@@ -102,7 +102,7 @@ struct Pairs {
 }  // namespace
 
 bool multiplies_rows_in_pairs() {
-  return multiplies_bf16_pairs() && __builtin_cpu_supports("avx512vbmi") != 0;
+  return multiplies_bf16_pairs() && cpu_features().avx512vbmi;
 }
 
 void linear_rows_in_pairs(const LinearRows& rows) {
