@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "ops/cpu/bf16_outer.h"
+#include "ops/cpu/packed_gemm.h"
 #include "tensor/arena.h"
 
 namespace thimble::cpu {
@@ -140,6 +141,10 @@ void Gemm::run(const Operand& a, const Operand& b, const Tensor& c, bool add, co
   check(a.cols() == b.rows() && a.rows() == c.rows && b.cols() == c.cols,
         "[gemm] [{}, {}] times [{}, {}] does not give [{}, {}]", a.rows(), a.cols(), b.rows(), b.cols(),
         c.rows, c.cols);
+  if (packed_gemm_pays(a.tensor.dtype)) {
+    state_->reserve(packed_gemm_bytes(c.rows, c.cols, a.cols(), c.dtype));
+    return packed_gemm(a, b, c, add, bias, state_->workspace.at(0));
+  }
   if (add && a.transposed && !b.transposed && a.tensor.dtype == DType::bf16 && c.dtype == DType::f32 &&
       outer_sum_pays(b.rows(), a.rows(), b.cols())) {
     state_->reserve(outer_sum_bytes(b.rows(), a.rows(), b.cols()));
@@ -168,6 +173,10 @@ void Gemm::run(const Operand& a, const Operand& b, const Tensor& c, bool add, co
 }
 
 std::int64_t training_workspace(DType dtype, std::int64_t rows, std::int64_t outputs, std::int64_t inputs) {
+  if (packed_gemm_pays(dtype))
+    return std::max({packed_gemm_bytes(rows, outputs, inputs, dtype),
+                     packed_gemm_bytes(rows, inputs, outputs, dtype),
+                     packed_gemm_bytes(outputs, inputs, rows, DType::f32)});
   if (dtype != DType::bf16) return 0;  // next to nothing
   if (outer_sum_pays(rows, outputs, inputs)) return outer_sum_bytes(rows, outputs, inputs);
   return rows * inputs * static_cast<std::int64_t>(sizeof(bf16));  // packed for oneDNN

@@ -1,4 +1,5 @@
-// Matrix products through oneDNN: the one file that knows its API (v3 changes it) is gemm.cpp.
+// Matrix products: oneDNN's, or our own where those are faster or oneDNN has none (packed_gemm.h, bf16_outer.h). The one
+// file that knows oneDNN's API (v3 changes it) is gemm.cpp.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,8 @@ class Gemm {
   ~Gemm();
 
   // c = a b + bias, or c += a b. a and b are both f32 or both bf16; c is f32, or bf16 beside them; bias [1, N]
-  // is f32 and may be absent. Sums are f32. Same bits for the same shapes and number of threads.
+  // is f32 and may be absent. Sums are f32. Same bits for the same shapes and number of threads; our own products
+  // have the same bits for any number.
   void run(const Operand& a, const Operand& b, const Tensor& c, bool add, const Tensor& bias = {});
 
  private:

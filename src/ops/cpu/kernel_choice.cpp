@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/bf16_tiles.h"
+#include "ops/cpu/linear_rows.h"
+#include "ops/cpu/packed_gemm.h"
 
 namespace thimble {
 
@@ -21,7 +23,10 @@ constexpr std::int64_t kAboveAvx2 = 0, kAboveScalar = 0;
 
 // What was compiled, the CPU has and the level allows. The lowest bit is the best target.
 std::int64_t highway_targets() {
-  return hwy::SupportedTargets() & HWY_TARGETS;
+  const std::int64_t supported = hwy::SupportedTargets();
+  // Asked alone, Highway 1.0.3 goes back to all that the CPU has, past what is disabled.
+  hwy::GetChosenTarget().Update(supported);
+  return supported & HWY_TARGETS;
 }
 
 dnnl_cpu_isa_t onednn_cap(CpuLevel level) {
@@ -79,7 +84,7 @@ void apply_cpu_level() {
 
 DispatchLevels dispatch_levels() {
   const std::int64_t targets = highway_targets(), best = targets & -targets;
-  const CpuLevel highway = best == HWY_SCALAR        ? CpuLevel::scalar
+  const CpuLevel highway = best == HWY_SCALAR  ? CpuLevel::scalar
                            : best & kAboveAvx2 ? CpuLevel::avx512
                                                : CpuLevel::avx2;
   return {cpu_level(), highway, onednn_level()};
@@ -97,29 +102,36 @@ std::string highway_version() {
 std::vector<KernelChoice> kernel_choices() {
   const CpuFeatures features = cpu_features();
   const DtypeChoice dtype = training_dtype(features);
-  const bool pairs = cpu::multiplies_bf16_pairs();
+  const bool pairs = cpu::multiplies_bf16_pairs(), tiles = cpu::tiles::multiplies_bf16_tiles();
+  const bool packed = cpu::packed_gemm_pays(dtype.dtype == "bf16" ? DType::bf16 : DType::f32);
   const std::int64_t targets = highway_targets();
   const std::string highway = fmt::format("Highway, {}", hwy::TargetName(targets & -targets));
+  const std::string products =
+      packed ? "our own, f32 panels"
+             : fmt::format("oneDNN, {} by {}", dtype.dtype, cpu_level_name(onednn_level()));
   const std::string has_pairs = "the CPU multiplies pairs of bf16 (AVX-512 BF16)",
                     no_pairs = "the CPU does not multiply pairs of bf16 (AVX-512 BF16)";
   std::vector<KernelChoice> choices;
-  choices.push_back({"matrix products", fmt::format("oneDNN, {} by {}", dtype.dtype, cpu_level_name(onednn_level())),
-                     std::string(dtype.reason)});
-  const bool panels = pairs && !features.amx_bf16;
-  choices.push_back({"gradients of weights", panels ? "our own, bf16 panels" : "oneDNN",
-                     panels  ? has_pairs
-                     : pairs ? "AMX is faster than our own"
-                             : no_pairs});
-  choices.push_back(
-      {"rows that are decoded", pairs ? "our own, bf16 rows" : highway, pairs ? has_pairs : no_pairs});
-  const bool tiles = cpu::tiles::multiplies_bf16_tiles();
-  choices.push_back({"attention",
-                     tiles   ? "our own, AMX tiles (head sizes that 16 divides)"
-                     : pairs ? "our own, bf16 tiles (head sizes that 16 divides)"
-                             : highway,
-                     tiles   ? "the CPU multiplies bf16 tiles (AMX)"
-                     : pairs ? has_pairs
-                             : no_pairs});
+  choices.push_back({"matrix products", products,
+                     packed ? "the same bits for any number of threads, at the speed of oneDNN"
+                            : std::string(dtype.reason)});
+  if (pairs && !tiles)
+    choices.push_back({"gradients of weights", "our own, bf16 panels", has_pairs});
+  else
+    choices.push_back({"gradients of weights", products, pairs ? "AMX is faster than our own" : no_pairs});
+  if (cpu::multiplies_rows_in_pairs())
+    choices.push_back({"rows that are decoded", "our own, bf16 rows", has_pairs});
+  else if (cpu::multiplies_sixteen_lanes())
+    choices.push_back({"rows that are decoded", "our own, sixteen lanes", no_pairs});
+  else
+    choices.push_back({"rows that are decoded", highway, no_pairs});
+  if (tiles)
+    choices.push_back({"attention", "our own, AMX tiles (head sizes that 16 divides)",
+                       "the CPU multiplies bf16 tiles (AMX)"});
+  else if (pairs)
+    choices.push_back({"attention", "our own, bf16 tiles (head sizes that 16 divides)", has_pairs});
+  else
+    choices.push_back({"attention", highway, no_pairs});
   choices.push_back(
       {"all other ops", highway, "the widest instructions that were compiled and that the CPU has"});
   return choices;

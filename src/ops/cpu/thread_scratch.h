@@ -25,6 +25,10 @@ class ThreadScratch {
           max_threads());
   }
 
+  // Of memory that was planned with bytes(bytes_each).
+  ThreadScratch(std::byte* memory, std::int64_t bytes_each)
+      : data_(memory), bytes_each_(align_up(bytes_each, kAlignment)) {}
+
   // The calling thread's part, aligned to kAlignment.
   std::byte* mine() const { return data_ + thread_index() * bytes_each_; }
 

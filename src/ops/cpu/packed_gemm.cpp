@@ -1,0 +1,305 @@
+#include "ops/cpu/packed_gemm.h"
+
+#include <hwy/cache_control.h>
+
+#include <algorithm>
+
+#include "base/machine.h"
+#include "base/parallel.h"
+#include "ops/cpu/thread_scratch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/packed_gemm.cpp"
+#include <hwy/foreach_target.h>
+
+#include "ops/cpu/simd-inl.h"
+
+#ifndef THIMBLE_OPS_CPU_PACKED_GEMM_ONCE
+#define THIMBLE_OPS_CPU_PACKED_GEMM_ONCE
+namespace thimble::cpu {
+
+// Rows and columns of a tile of sums, which stays in registers.
+struct TileShape {
+  std::int64_t rows, cols;
+};
+
+// What becomes of the sums of one block of k.
+struct Finish {
+  Tensor c, bias;                     // bias: or absent
+  Tensor sums;                        // f32, for a result in bf16 that takes several blocks; else absent
+  std::int64_t first_row, first_col;  // of c: where sums begin
+  bool add, first, last;
+};
+
+// Panels of a block: `left` and `right` hold depth values for each row of a and each column of b, a tile's side at a
+// time.
+struct PackedBlock {
+  const float *left, *right;
+  std::int64_t depth;
+  std::int64_t first_row, rows, first_col, cols;  // of c
+};
+
+}  // namespace thimble::cpu
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace thimble::cpu {
+namespace HWY_NAMESPACE {
+
+// Sums, a row of b and a value of a fill the registers: 16 of AVX2, 32 of AVX-512.
+constexpr std::int64_t kLanes = hn::MaxLanes(F32());
+constexpr int kTileRows = kLanes == 16 ? 8 : kLanes == 8 ? 6 : 4;
+constexpr int kTileVectors = kLanes == 16 ? 3 : kLanes == 1 ? 4 : 2;
+constexpr std::int64_t kTileCols = kTileVectors * kLanes;
+
+TileShape tile_shape() {
+  return {kTileRows, kTileCols};
+}
+
+// Four rows from `row` on, a vector of each, become four columns of a panel: 16 bytes are moved at a time.
+template <class At>
+HWY_INLINE void turn_four_rows(const Tensor& x, std::int64_t row, std::int64_t k, At at, std::int64_t width,
+                               float* to) {
+  const auto vector = [&](std::int64_t r) HWY_ATTR { return at.load(Row(x, row + r) + k); };
+  alignas(64) float turned[4 * kLanes];
+  hn::StoreInterleaved4(vector(0), vector(1), vector(2), vector(3), F32(), turned);
+  const std::int64_t there = std::min(kLanes, x.cols - k - at.i);
+  for (std::int64_t i = 0; i < there; ++i) std::memcpy(to + i * width, turned + 4 * i, 4 * sizeof(float));
+}
+
+// `count` rows of x from `row` on become columns of a panel `width` wide: panel[k, r] = x[row + r, k]. The panel's other
+// columns are zero.
+void pack_rows(const Tensor& x, std::int64_t row, std::int64_t count, std::int64_t k, std::int64_t depth,
+               std::int64_t width, float* panel) {
+  if (count < width) std::fill_n(panel, depth * width, 0.0f);
+  const Tensor part = x.columns(0, k + depth);
+  // A vector of every row at a time: what is written to stays in L1.
+  for_lanes(depth, [&](auto at) HWY_ATTR {
+    float* to = panel + at.i * width;
+    std::int64_t r = 0;
+    for (; r + 4 <= count; r += 4) turn_four_rows(part, row + r, k, at, width, to + r);
+    if (r < count && count >= 4) return turn_four_rows(part, row + count - 4, k, at, width, to + count - 4);
+    for (; r < count; ++r) {
+      float values[kLanes];
+      hn::StoreU(at.load(Row(part, row + r) + k), F32(), values);
+      for (std::int64_t i = 0; i < std::min(kLanes, depth - at.i); ++i) to[i * width + r] = values[i];
+    }
+  });
+}
+
+// `count` columns of x from `column` on: panel[k, c] = x[k, column + c]. A panel of fewer columns than whole vectors is
+// overrun by less than a vector: panels that lie behind it are packed after it, by the same thread.
+void pack_columns(const Tensor& x, std::int64_t column, std::int64_t count, std::int64_t k,
+                  std::int64_t depth, std::int64_t width, float* panel) {
+  const std::int64_t vectors = (count + kLanes - 1) / kLanes;
+  if (count == width && column + vectors * kLanes <= x.cols) {
+    for (std::int64_t i = 0; i < depth; ++i, panel += width) {
+      const Row from = Row(x, k + i) + column;
+      for (std::int64_t v = 0; v < vectors; ++v) {
+        const WholeVector at(v * kLanes);
+        at.store(at.load(from), panel);
+      }
+    }
+    return;
+  }
+  for (std::int64_t i = 0; i < depth; ++i, panel += width) {
+    const Row from = Row(x, k + i) + column;
+    for_lanes(count, [&](auto at) HWY_ATTR { at.store(at.load(from), panel); });
+    std::fill(panel + count, panel + width, 0.0f);
+  }
+}
+
+// to [kTileRows, kTileCols] = or += left [depth, kTileRows] times right [depth, kTileCols], summed in registers.
+HWY_INLINE void multiply_tile(const float* left, const float* right, std::int64_t depth, float* to,
+                              std::int64_t stride, bool add) {
+  V32 sum[kTileRows][kTileVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r) {
+    hwy::Prefetch(to + r * stride);  // it arrives while the sums are made
+#pragma GCC unroll 4
+    for (int v = 0; v < kTileVectors; ++v) sum[r][v] = hn::Zero(F32());
+  }
+  for (std::int64_t k = 0; k < depth; ++k, left += kTileRows, right += kTileCols) {
+    V32 b[kTileVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kTileVectors; ++v) b[v] = hn::LoadU(F32(), right + v * kLanes);
+#pragma GCC unroll 8
+    for (int r = 0; r < kTileRows; ++r) {
+      const V32 a = all(left[r]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kTileVectors; ++v) sum[r][v] = hn::MulAdd(a, b[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kTileRows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < kTileVectors; ++v) {
+      float* place = to + r * stride + v * kLanes;
+      hn::StoreU(add ? hn::Add(hn::LoadU(F32(), place), sum[r][v]) : sum[r][v], F32(), place);
+    }
+}
+
+// A row of a tile goes to columns [col, col + count) of row `row` of c, by way of the f32 sums if there are several blocks.
+HWY_INLINE void finish_row(const Finish& f, const float* tile, std::int64_t row, std::int64_t col,
+                           std::int64_t count) {
+  const bool kept = static_cast<bool>(f.sums);
+  const bool adds_result = f.add && (kept ? f.last : f.first);
+  const bool adds_sums = !f.first;
+  const Row c = Row(f.c, row) + col;
+  const Row sums = kept ? Row(f.sums, row - f.first_row) + (col - f.first_col) : c;
+  const Row to = kept && !f.last ? sums : c;
+  const float* bias = f.bias && f.last ? f.bias.row<float>(0) + col : nullptr;
+  for_lanes(count, [&](auto at) HWY_ATTR {
+    V32 value = at.load(tile);
+    if (adds_sums) value = hn::Add(at.load(sums), value);
+    if (adds_result) value = hn::Add(at.load(c), value);
+    if (bias) value = hn::Add(value, at.load(bias));
+    at.store(value, to);
+  });
+}
+
+// All panels of rows times panels [begin, end) of columns.
+void multiply_panels(const PackedBlock& block, const Finish& finish, std::int64_t begin, std::int64_t end) {
+  alignas(64) float tile[kTileRows * kTileCols];
+  const bool is_plain = finish.c.dtype == DType::f32 && !(finish.bias && finish.last);
+  for (std::int64_t n = begin; n < end; ++n)
+    for (std::int64_t m = 0; m * kTileRows < block.rows; ++m) {
+      const float* left = block.left + m * kTileRows * block.depth;
+      const float* right = block.right + n * kTileCols * block.depth;
+      const std::int64_t rows = std::min<std::int64_t>(kTileRows, block.rows - m * kTileRows);
+      const std::int64_t cols = std::min(kTileCols, block.cols - n * kTileCols);
+      const std::int64_t row = block.first_row + m * kTileRows, col = block.first_col + n * kTileCols;
+      if (is_plain && rows == kTileRows && cols == kTileCols) {
+        multiply_tile(left, right, block.depth, finish.c.row<float>(row) + col, finish.c.stride,
+                      finish.add || !finish.first);
+        continue;
+      }
+      multiply_tile(left, right, block.depth, tile, kTileCols, false);
+      for (std::int64_t r = 0; r < rows; ++r) finish_row(finish, tile + r * kTileCols, row + r, col, cols);
+    }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace thimble::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace thimble::cpu {
+
+HWY_EXPORT(tile_shape);
+HWY_EXPORT(pack_rows);
+HWY_EXPORT(pack_columns);
+HWY_EXPORT(multiply_panels);
+
+namespace {
+
+// A panel of b of this depth stays in L1 while the panels of a that a task has in L2 pass by.
+constexpr std::int64_t kBlockDepth = 512, kBlockCols = 1024;
+constexpr std::int64_t kTilesPerTask = 16;  // rows of tiles
+constexpr std::int64_t kKeptRows = 1024;    // of sums beside a result in bf16
+
+std::int64_t in_tiles(std::int64_t count, std::int64_t each) {
+  return (count + each - 1) / each;
+}
+
+// Blocks of the same depth, as far as that goes: 768 are two of 384, not 512 and 256.
+std::int64_t block_depth(std::int64_t K) {
+  return K == 0 ? 1 : in_tiles(K, in_tiles(K, kBlockDepth));
+}
+
+struct Workspace {
+  float *right, *sums;
+  std::byte* left;  // a part for each thread
+  std::int64_t left_bytes;
+  bool keeps_sums;
+
+  Workspace(ScratchCutter& cutter, const TileShape& tile, std::int64_t M, std::int64_t N, std::int64_t K,
+            DType result) {
+    const std::int64_t depth = block_depth(K), cols = std::min(N, kBlockCols);
+    keeps_sums = result == DType::bf16 && K > depth;
+    cutter.take(right, in_tiles(cols, tile.cols) * tile.cols * depth);
+    cutter.take(sums, keeps_sums ? std::min(M, kKeptRows) * cols : 0);
+    left_bytes = kTilesPerTask * tile.rows * depth * static_cast<std::int64_t>(sizeof(float)) + kAlignment;
+    cutter.take(left, ThreadScratch::bytes(left_bytes));
+  }
+};
+
+// Rows of the product's left factor, or columns of its right one, to a panel.
+void pack_panel(const Operand& x, bool right, std::int64_t first, std::int64_t count, std::int64_t k,
+                std::int64_t depth, std::int64_t width, float* panel) {
+  const bool by_rows = x.transposed == right;  // what a panel has side by side are rows in memory
+  const auto pack = by_rows ? &HWY_DYNAMIC_DISPATCH(pack_rows) : &HWY_DYNAMIC_DISPATCH(pack_columns);
+  pack(x.tensor, first, count, k, depth, width, panel);
+}
+
+// All rows of a block, whose panels of columns are packed.
+void multiply_block(const Operand& a, std::int64_t k, const PackedBlock& block, const Finish& finish,
+                    const TileShape& tile, const ThreadScratch& scratch) {
+  const std::int64_t rows = in_tiles(block.rows, tile.rows), cols = in_tiles(block.cols, tile.cols);
+  const std::int64_t threads = max_threads();
+  // As many tasks of rows for every thread. Few rows: the columns are shared out, too.
+  const std::int64_t row_tasks = std::min(rows, in_tiles(in_tiles(rows, kTilesPerTask), threads) * threads);
+  const std::int64_t col_tasks = std::min(cols, in_tiles(threads, row_tasks));
+  parallel_tasks(row_tasks * col_tasks, [&](std::int64_t task) {
+    const std::int64_t m = task / col_tasks, n = task % col_tasks;
+    const std::int64_t first = m * rows / row_tasks * tile.rows, end = (m + 1) * rows / row_tasks * tile.rows;
+    auto* left = reinterpret_cast<float*>(scratch.mine());
+    PackedBlock part = block;
+    part.left = left;
+    part.first_row += first;
+    part.rows = std::min(end, block.rows) - first;
+    for (std::int64_t row = 0; row < part.rows; row += tile.rows)
+      pack_panel(a, false, part.first_row + row, std::min(tile.rows, part.rows - row), k, block.depth,
+                 tile.rows, left + row * block.depth);
+    HWY_DYNAMIC_DISPATCH(multiply_panels)
+    (part, finish, n * cols / col_tasks, (n + 1) * cols / col_tasks);
+  });
+}
+
+}  // namespace
+
+bool packed_gemm_pays(DType dtype) {
+  const CpuLevel level = cpu_level();
+  return dtype == DType::f32 ? level == CpuLevel::avx2 : level < CpuLevel::avx512_bf16;
+}
+
+std::int64_t packed_gemm_bytes(std::int64_t M, std::int64_t N, std::int64_t K, DType result) {
+  ScratchCutter cutter;
+  Workspace(cutter, HWY_DYNAMIC_DISPATCH(tile_shape)(), M, N, K, result);
+  return cutter.bytes();
+}
+
+void packed_gemm(const Operand& a, const Operand& b, const Tensor& c, bool add, const Tensor& bias,
+                 std::byte* memory) {
+  const TileShape tile = HWY_DYNAMIC_DISPATCH(tile_shape)();
+  const std::int64_t M = c.rows, N = c.cols, K = a.cols(), depth_each = block_depth(K);
+  ScratchCutter cutter(memory);
+  const Workspace work(cutter, tile, M, N, K, c.dtype);
+  const ThreadScratch scratch(work.left, work.left_bytes);
+  const std::int64_t rows_each = work.keeps_sums ? kKeptRows : std::max<std::int64_t>(M, 1);
+  for (std::int64_t m = 0; m < M; m += rows_each)
+    for (std::int64_t n = 0; n < N; n += kBlockCols) {
+      const std::int64_t rows = std::min(rows_each, M - m), cols = std::min(kBlockCols, N - n);
+      for (std::int64_t k = 0; k < std::max<std::int64_t>(K, 1); k += depth_each) {
+        const std::int64_t depth = std::min(depth_each, K - k);
+        parallel_for(in_tiles(cols, tile.cols), 1, [&](std::int64_t begin, std::int64_t end) {
+          for (std::int64_t col = begin * tile.cols; col < std::min(end * tile.cols, cols); col += tile.cols)
+            pack_panel(b, true, n + col, std::min(tile.cols, cols - col), k, depth, tile.cols,
+                       work.right + col * depth);
+        });
+        multiply_block(a, k, {nullptr, work.right, depth, m, rows, n, cols},
+                       {.c = c,
+                        .bias = bias,
+                        .sums = work.keeps_sums ? make_tensor(work.sums, rows, cols) : Tensor{},
+                        .first_row = m,
+                        .first_col = n,
+                        .add = add,
+                        .first = k == 0,
+                        .last = k + depth >= K},
+                       tile, scratch);
+      }
+    }
+}
+
+}  // namespace thimble::cpu
+#endif
