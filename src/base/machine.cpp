@@ -305,7 +305,7 @@ Machine probe_machine(const fs::path& root) {
 DtypeChoice training_dtype(const CpuFeatures& features) {
   if (features.amx_bf16) return {"bf16", "the CPU multiplies bf16 tiles (AMX)"};
   if (features.avx512_bf16) return {"bf16", "the CPU multiplies bf16 (AVX-512 BF16)"};
-  return {"f32", "the CPU has neither AVX-512 BF16 nor AMX: bf16 would be emulated, and slower"};
+  return {"f32", "without AVX-512 BF16 or AMX, bf16 is slower"};
 }
 
 CopyBandwidth measure_copy_bandwidth(std::int64_t buffer_bytes, double seconds,

@@ -53,7 +53,7 @@ int run_bench_decode(const Arguments& arguments, Console& console) {
                              .depth = depth_from(arguments, file.config.model),
                              .streams = arguments.integer("streams", {.least = 1, .most = kMostStreams}),
                              .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
-  Model model = model_for(file, context, dtype_from(arguments, context.device()), request);
+  Model model = model_for(file, context, dtype_from(arguments, context.device(), console.log()), request);
   const Interrupt interrupt;
   const Speed speed = decode_speed(model, request, console.progress(), &interrupt);
   const Ceiling ceiling = ceiling_of(model, context, request, interrupt);

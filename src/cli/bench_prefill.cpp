@@ -35,7 +35,7 @@ int run_bench_prefill(const Arguments& arguments, Console& console) {
   const SpeedRequest request{.tokens = tokens_from(arguments, file.config.model),
                              .depth = depth_from(arguments, file.config.model),
                              .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
-  Model model = model_for(file, context, dtype_from(arguments, context.device()), request);
+  Model model = model_for(file, context, dtype_from(arguments, context.device(), console.log()), request);
   const Interrupt interrupt;
   const Speed speed = prefill_speed(model, request, console.progress(), &interrupt);
   const double flops = speed.mean() * prefill_flops(model.config(), request.tokens, request.depth) /

@@ -74,7 +74,10 @@ int run_bench_train(const Arguments& arguments, Console& console) {
                            .dtype = DType::f32,
                            .steps = arguments.integer("iterations", {.least = 1, .most = 1000}),
                            .profile = arguments.flag("profile")};
-  request.dtype = compute_dtype(request.config.train.dtype, Device::cpu);
+  const ComputeDType wanted = request.config.train.dtype;
+  if (const std::string notice = dtype_notice(wanted, Device::cpu, cpu_features()); !notice.empty())
+    console.log().info("{}", notice);
+  request.dtype = compute_dtype(wanted, Device::cpu);
   const Interrupt interrupt;
   const StepBench bench = bench_steps(request, console.progress(), interrupt);
   const Verdict verdict = verdict_of(arguments, bench.tokens_per_second());

@@ -42,7 +42,7 @@ int run_chat(const Arguments& arguments, Console& console) {
   check(tokenizer != nullptr, "{} has no tokenizer: nobody can talk to it", file.path.string());
   const ChatLayout layout = open_chat_layout(file, *tokenizer, arguments.text("layout"));
   const Context context(device_from(arguments, console.log()));
-  Model model = make_model(file, context, dtype_from(arguments, context.device()));
+  Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
   Batcher batcher(model, tokenizer.get());
   ChatSession session(batcher, layout, chat_options(arguments));
 

@@ -38,13 +38,15 @@ std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log
   return choice.runtime;
 }
 
-DType dtype_from(const Arguments& arguments, Device device) {
-  const std::string& dtype = arguments.text("dtype");
-  return compute_dtype(dtype == "auto"  ? ComputeDType::automatic
-                       : dtype == "f32" ? ComputeDType::f32
-                       : dtype == "f16" ? ComputeDType::f16
-                                        : ComputeDType::bf16,
-                       device);
+DType dtype_from(const Arguments& arguments, Device device, const Log& log) {
+  const std::string& name = arguments.text("dtype");
+  const ComputeDType wanted = name == "auto"  ? ComputeDType::automatic
+                              : name == "f32" ? ComputeDType::f32
+                              : name == "f16" ? ComputeDType::f16
+                                              : ComputeDType::bf16;
+  const std::string notice = dtype_notice(wanted, device, cpu_features());
+  if (!notice.empty()) log.info("{}", notice);
+  return compute_dtype(wanted, device);
 }
 
 }  // namespace thimble

@@ -18,6 +18,6 @@ Option device_option();
 std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log& log, int card = 0);
 
 // --dtype: what is computed in there.
-DType dtype_from(const Arguments& arguments, Device device);
+DType dtype_from(const Arguments& arguments, Device device, const Log& log);
 
 }  // namespace thimble

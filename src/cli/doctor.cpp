@@ -71,8 +71,15 @@ Json as_json(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
   Json report = Json::object();
   report.set("version", version());
   report.set("build", Json::object().set("type", build_type()).set("compiler", compiler()));
+  const DispatchLevels levels = dispatch_levels();
+  const auto level_json = [](CpuLevel level) { return Json(std::string(cpu_level_name(level))); };
   report.set("cpu", Json::object()
                         .set("model", machine.cpu_model)
+                        .set("level", Json::object()
+                                          .set("detected", level_json(detected_cpu_level()))
+                                          .set("effective", level_json(levels.ours))
+                                          .set("highway", level_json(levels.highway))
+                                          .set("onednn", level_json(levels.onednn)))
                         .set("logical_cpus", machine.logical_cpus)
                         .set("usable_cpus", machine.usable_cpus())
                         .set("features", features)
@@ -131,6 +138,13 @@ std::string feature_text(const CpuFeatures& features, bool present) {
   return text.empty() ? "-" : text.substr(1);
 }
 
+// "avx512_bf16", or "avx2 by THIMBLE_CPU; the CPU has avx512_bf16".
+std::string level_text() {
+  const CpuLevel level = cpu_level(), detected = detected_cpu_level();
+  if (level == detected) return std::string(cpu_level_name(level));
+  return fmt::format("{} by THIMBLE_CPU; the CPU has {}", cpu_level_name(level), cpu_level_name(detected));
+}
+
 std::string memory_text(const Machine& machine) {
   std::string text = fmt::format("{}, {} available", in_bytes(static_cast<double>(machine.memory_bytes)),
                                  in_bytes(static_cast<double>(machine.available_bytes)));
@@ -179,6 +193,7 @@ std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& 
   table.row({"cpu", machine.cpu_model});
   table.row({"cpus", cpus});
   table.row({"threads", fmt::format("{} will be used", max_threads())});
+  table.row({"level", level_text()});
   table.row({"features", feature_text(machine.features, true)});
   table.row({"missing", feature_text(machine.features, false)});
   table.row({"caches", cache_text(machine.caches)});

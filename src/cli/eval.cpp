@@ -187,7 +187,7 @@ int run_eval(const Arguments& arguments, Console& console) {
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer: its tokens mean nothing", file.path.string());
   const Context context(device_from(arguments, console.log()));
-  Model model = make_model(file, context, dtype_from(arguments, context.device()));
+  Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
   const Interrupt interrupt;
   const Measured measured{arguments, console, file, *tokenizer, model, interrupt};
   if (arguments.flag("exact"))

@@ -138,7 +138,7 @@ int run_generate(const Arguments& arguments, Console& console) {
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer", file.path.string());
   const Context context(device_from(arguments, console.log()));
-  Model model = make_model(file, context, dtype_from(arguments, context.device()));
+  Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
   const Request request = request_from(arguments, *tokenizer, prompt);
   check_request(request, model.config(), tokenizer.get());  // before anything is printed
   Batcher batcher(model, tokenizer.get(), {.slots = std::min<std::int64_t>(request.samples, kMostSlots)});

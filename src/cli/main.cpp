@@ -52,10 +52,14 @@ int run_command(const Command& command, const Words& words, char** argv) {
     return kExitDone;
   }
   const Arguments arguments = parse(command, words);
-  if (arguments.takes("threads")) restart_with_short_spin(argv);
+  const bool computes = arguments.takes("threads");
+  if (computes) restart_with_short_spin(argv);
   apply_threads(arguments);
   Console console(arguments.takes("json") && arguments.flag("json"),
                   arguments.takes("quiet") && arguments.flag("quiet"));
+  cpu_level();  // a wrong THIMBLE_CPU is an error of every command
+  if (computes && detected_cpu_level() == CpuLevel::scalar)
+    console.log().info("this CPU has no AVX2: computing without vector instructions, which is slow");
   return command.run(arguments, console);
 }
 

@@ -55,13 +55,13 @@ std::optional<Yardstick> open_yardstick(const ModelFile& model, const Arguments&
 // Scores models on the yardstick, all of them alike.
 class Scorer {
  public:
-  Scorer(const Yardstick& yardstick, const ScoreOptions& options, const Arguments& arguments,
+  Scorer(const Yardstick& yardstick, const ScoreOptions& options, const Arguments& arguments, const Log& log,
          const Interrupt& interrupt)
       : yardstick_(yardstick),
         options_(options),
         interrupt_(interrupt),
         context_(yardstick.device),
-        dtype_(dtype_from(arguments, context_.device())) {}
+        dtype_(dtype_from(arguments, context_.device(), log)) {}
 
   Score score(const ModelFile& file, const ProgressOutput& progress) const {
     Model model = make_model(file, context_, dtype_);
@@ -118,7 +118,7 @@ int run_pack(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
   const auto yardstick = open_yardstick(model, arguments, console, interrupt);
   std::optional<Scorer> scorer;
-  if (yardstick) scorer.emplace(*yardstick, scored, arguments, interrupt);
+  if (yardstick) scorer.emplace(*yardstick, scored, arguments, console.log(), interrupt);
   Calibration calibration;
   if (flags.gptq) {
     calibration = calibration_from(arguments, model, console, interrupt);

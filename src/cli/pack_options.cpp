@@ -169,7 +169,7 @@ Calibration calibration_from(const Arguments& arguments, const ModelFile& model,
   check(tokenizer != nullptr, "{} has no tokenizer: GPTQ needs text for the model to read",
         model.path.string());
   const Context context(device_from(arguments, console.log()));
-  Model reader = make_model(model, context, dtype_from(arguments, context.device()));
+  Model reader = make_model(model, context, dtype_from(arguments, context.device(), console.log()));
   const std::int64_t tokens = arguments.integer("calibration-tokens");
   const std::filesystem::path text = calibration_text(arguments);
   Grid windows;

@@ -97,7 +97,7 @@ int run_serve(const Arguments& arguments, Console& console) {
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer: nobody can talk to it", file.path.string());
   const Context context(device_from(arguments, console.log()));
-  Model model = make_model(file, context, dtype_from(arguments, context.device()));
+  Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
   ServedModel served = served_from(arguments, file, *tokenizer);
 
   const Log& log = console.log();

@@ -20,8 +20,8 @@ int run_trace(const Arguments& arguments, Console& console) {
   const Output output = output_from(arguments, ops);
   const TraceTokens tokens = read_trace_tokens(SafetensorsFile::open(arguments.path("tokens")));
   const Context context(device_from(arguments, console.log()));
-  Model model =
-      make_model(open_model(arguments.path("MODEL")), context, dtype_from(arguments, context.device()));
+  Model model = make_model(open_model(arguments.path("MODEL")), context,
+                           dtype_from(arguments, context.device(), console.log()));
   make_folders(ops, folder_of(output.path));
   const TraceSummary summary = write_trace(
       ops, output.path, model, tokens, {.gradients = arguments.flag("grad"), .existing = output.existing});

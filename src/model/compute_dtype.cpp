@@ -14,8 +14,6 @@ DType compute_dtype(ComputeDType wanted, Device device) {
     case ComputeDType::f32:
       return DType::f32;
     case ComputeDType::bf16:
-      check(multiplies_bf16, Hint{"--dtype f32, or leave --dtype out"},
-            "this processor does not multiply bf16 (no AVX-512 BF16, no AMX): it would be slower than f32");
       return DType::bf16;
     case ComputeDType::f16:
       break;
@@ -30,6 +28,12 @@ std::string dtype_fallback(ComputeDType wanted, Device device, const CpuFeatures
   const DtypeChoice choice = training_dtype(features);
   if (wanted != ComputeDType::automatic || device == Device::cuda || choice.dtype == "bf16") return "";
   return fmt::format("computed in {}: {}", choice.dtype, choice.reason);
+}
+
+std::string dtype_notice(ComputeDType wanted, Device device, const CpuFeatures& features) {
+  if (wanted != ComputeDType::bf16 || device == Device::cuda || training_dtype(features).dtype == "bf16")
+    return "";
+  return "computing in bf16, which this CPU does not multiply: --dtype f32 would be faster";
 }
 
 }  // namespace thimble

@@ -1,4 +1,4 @@
-// What a model computes in, settled: `auto` becomes a dtype, and what this machine should not do is refused.
+// What a model computes in: `auto` becomes a dtype, and what a device has no products of is refused.
 #pragma once
 
 #include <string>
@@ -10,12 +10,14 @@
 
 namespace thimble {
 
-// automatic: bf16 where the device multiplies it (AVX-512 BF16, AMX, CUDA), else f32. Asking a processor without it
-// for bf16 is an error: every product would be slower than f32. f16 is computed in on CUDA alone, by request; elsewhere
-// it is for storage.
+// automatic: bf16 where the device multiplies it (AVX-512 BF16, AMX, CUDA), else f32, which is faster there. bf16 works on
+// every device. f16 is computed in on CUDA only, by request; elsewhere it is for storage.
 DType compute_dtype(ComputeDType wanted, Device device);
 
-// What a run had to do without, in words: bf16, on a processor that does not multiply it. Empty: nothing.
+// Why `auto` is not bf16 here. Empty: it is, or something else was asked for.
 std::string dtype_fallback(ComputeDType wanted, Device device, const CpuFeatures& features);
+
+// What to tell whoever asked for a dtype that is slower here than another. Empty: nothing.
+std::string dtype_notice(ComputeDType wanted, Device device, const CpuFeatures& features);
 
 }  // namespace thimble

@@ -74,11 +74,9 @@ std::int64_t product_bytes(const ParamTable& table, std::int64_t rows, DType dty
   return largest;
 }
 
-// What activations are kept in; a config may be planned for another machine, so that nothing is refused here.
+// What activations are kept in. A config may be planned for another machine, so f16 is not refused here.
 DType planned_dtype(const TrainConfig& config, Device device) {
-  if (config.dtype == ComputeDType::automatic) return compute_dtype(config.dtype, device);
-  if (config.dtype == ComputeDType::f16) return DType::f16;
-  return config.dtype == ComputeDType::f32 ? DType::f32 : DType::bf16;
+  return config.dtype == ComputeDType::f16 ? DType::f16 : compute_dtype(config.dtype, device);
 }
 
 }  // namespace

@@ -162,6 +162,9 @@ class Trainer {
                           .parameters = static_cast<std::uint64_t>(model_.params().count())};
     around_.log.info("{}\n{}", around_.folder.path().string(), data_table(facts));
     if (const std::string with = recipe(config_); !with.empty()) around_.log.info("with {}", with);
+    const ComputeDType wanted = around_.request.config.train.dtype;
+    if (const std::string notice = dtype_notice(wanted, context_.device(), cpu_features()); !notice.empty())
+      around_.log.info("{}", notice);
     if (const std::string warning = data_warning(facts); !warning.empty()) around_.log.warning("{}", warning);
     if (!around_.data.val)
       around_.log.warning("there is no validation data: no checkpoint is the best{}",
@@ -212,6 +215,10 @@ class Trainer {
     saved_step_ = state_.step;
     loader_.seek(state_.position);
     around_.log.info("{}", resume_note(config_.train, state_));
+    if (context_.device() == Device::cpu) {
+      const std::string machine = machine_note(around_.folder.path() / "run.json");
+      if (!machine.empty()) around_.log.info("{}", machine);
+    }
     const std::string note = schedule_note(head.config.train, config_.train, state_);
     if (note.empty()) return;
     around_.log.info("{}", note);

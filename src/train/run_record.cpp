@@ -1,5 +1,6 @@
 #include "train/run_record.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
@@ -35,6 +36,7 @@ Json machine_record() {
   return Json::object()
       .set("name", host_name())
       .set("cpu", machine.cpu_model)
+      .set("cpu_level", std::string(cpu_level_name(cpu_level())))
       .set("threads", max_threads())
       .set("memory_bytes", machine.memory_bytes);
 }
@@ -67,6 +69,21 @@ Json run_record(const std::filesystem::path& path, const RunCall& call) {
                  .set("build", build_type())
                  .set("compiler", compiler()));
   return Json::object().set("status", call.status).set("steps", call.last_step).set("calls", calls);
+}
+
+std::string machine_note(const std::filesystem::path& path) {
+  const Json calls = earlier_calls(path);
+  if (calls.size() == 0) return "";
+  const Json& host = calls.as_array().back().at("host");
+  const Json *level = host.find("cpu_level"), *threads = host.find("threads");
+  if (!level || !threads) return "";
+  const std::string before = fmt::format("{} threads at CPU level {}", threads->as_int(), level->as_string());
+  const std::string now =
+      fmt::format("{} threads at CPU level {}", max_threads(), cpu_level_name(cpu_level()));
+  if (before == now) return "";
+  return fmt::format(
+      "this run was trained with {}, and goes on with {}: the last bits of its results will differ", before,
+      now);
 }
 
 }  // namespace thimble

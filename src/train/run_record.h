@@ -20,6 +20,10 @@ struct RunCall {
 
 std::string utc_now();
 
+// What differs between this machine and the one of the last call in `path`, where it changes the last bits of results:
+// threads and the CPU level. Empty: nothing, or there is no such record.
+std::string machine_note(const std::filesystem::path& path);
+
 // The record of earlier calls in `path`, if there is one that can be read, and of this one behind them.
 Json run_record(const std::filesystem::path& path, const RunCall& call);
 

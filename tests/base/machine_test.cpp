@@ -102,7 +102,8 @@ TEST(Machine, ContainerLimitsBoundTheThreads) {
 TEST(CpuLevel, CapsTheFeaturesAndTheDtype) {
   {
     const CpuLevelScope scope(CpuLevel::scalar);
-    for (const FeatureName& feature : feature_names()) EXPECT_FALSE(cpu_features().*feature.present) << feature.name;
+    for (const FeatureName& feature : feature_names())
+      EXPECT_FALSE(cpu_features().*feature.present) << feature.name;
   }
   const CpuLevel detected = detected_cpu_level();
   if (detected < CpuLevel::avx2) GTEST_SKIP() << "this CPU has one level";

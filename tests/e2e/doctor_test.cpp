@@ -5,6 +5,7 @@
 #include <cctype>
 
 #include "base/json.h"
+#include "base/machine.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
@@ -68,13 +69,36 @@ TEST(Doctor, SaysWhichKernelsRunAndWhy) {
   EXPECT_NE(kernel_of(report, "all other ops").at("kernel").as_string().find("Highway"), std::string::npos);
 }
 
-TEST(Doctor, ALesserMachineRunsOtherKernels) {
-  const Json report = doctor({{"THIMBLE_WITHOUT", "avx512_bf16,amx_bf16"}});
-  EXPECT_EQ(report.at("training_dtype").at("dtype").as_string(), "f32");
-  EXPECT_TRUE(kernel_of(report, "matrix products").at("kernel").as_string().starts_with("oneDNN, f32"));
-  for (const char* work : {"rows that are decoded", "attention"})
-    EXPECT_TRUE(kernel_of(report, work).at("kernel").as_string().starts_with("Highway")) << work;
-  EXPECT_EQ(kernel_of(report, "gradients of weights").at("kernel").as_string(), "oneDNN");
+TEST(Doctor, EveryCpuLevelReachesAllThreeDispatchers) {
+  const std::string detected = doctor().at("cpu").at("level").at("detected").as_string();
+  for (const std::string level : {"scalar", "avx2", "avx512", "avx512_bf16", "amx"}) {
+    SCOPED_TRACE(level);
+    const Json report = doctor({{"THIMBLE_CPU", level}});
+    const Json& levels = report.at("cpu").at("level");
+    EXPECT_EQ(levels.at("detected").as_string(), detected);
+    EXPECT_EQ(levels.at("effective").as_string(), level);
+    EXPECT_EQ(levels.at("onednn").as_string(), level);
+    // Highway has no target above AVX-512.
+    EXPECT_EQ(levels.at("highway").as_string(), level.starts_with("a") && level != "avx2" ? "avx512" : level);
+    const bool multiplies_bf16 = level == "avx512_bf16" || level == "amx";
+    EXPECT_EQ(report.at("training_dtype").at("dtype").as_string(), multiplies_bf16 ? "bf16" : "f32");
+    EXPECT_EQ(kernel_of(report, "attention").at("kernel").as_string().starts_with("our own"),
+              multiplies_bf16);
+    if (level == detected) break;
+  }
+}
+
+TEST(Doctor, ALevelThatTheMachineLacksIsAnErrorThatListsThoseItHas) {
+  for (const char* level : {"avx1024", "AVX2"}) {
+    const RunResult run = run_binary({.arguments = {"doctor"}, .environment = {{"THIMBLE_CPU", level}}});
+    EXPECT_EQ(run.exit_code, 1) << run;
+    EXPECT_NE(run.err.find(fmt::format("\"{}\"", level)), std::string::npos) << run;
+    EXPECT_NE(run.err.find("scalar"), std::string::npos) << run;
+  }
+  if (detected_cpu_level() == CpuLevel::amx) return;
+  const RunResult run = run_binary({.arguments = {"doctor"}, .environment = {{"THIMBLE_CPU", "amx"}}});
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_NE(run.err.find("this CPU does not support"), std::string::npos) << run;
 }
 
 }  // namespace

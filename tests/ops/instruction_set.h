@@ -14,12 +14,12 @@ class InstructionSet {
  public:
   explicit InstructionSet(CpuLevel level) : scope_(level) {
 #if HWY_ARCH_X86
-    choose(level == CpuLevel::scalar ? HWY_SCALAR
-           : level == CpuLevel::avx2 ? HWY_AVX2 | HWY_SCALAR
-                                     : 0);
+    choose(level == CpuLevel::scalar ? HWY_SCALAR : level == CpuLevel::avx2 ? HWY_AVX2 | HWY_SCALAR : 0);
 #endif
   }
-  ~InstructionSet() { choose(0); }
+  ~InstructionSet() {
+    choose(0);
+  }
   InstructionSet(const InstructionSet&) = delete;
   InstructionSet& operator=(const InstructionSet&) = delete;
 

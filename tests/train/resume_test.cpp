@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "model/compute_dtype.h"
 #include "support/message_of.h"
 #include "train/tiny_run.h"
 
@@ -23,9 +22,6 @@ struct Feature {
 class ResumeWith : public TinyRun, public testing::WithParamInterface<Feature> {};
 
 TEST_P(ResumeWith, FortyStepsEqualSeventeenAndResumeToFortyByteForByte) {
-  if (GetParam().name == std::string("bf16") &&
-      compute_dtype(ComputeDType::automatic, Device::cpu) != DType::bf16)
-    GTEST_SKIP() << "this processor does not multiply bf16";
   std::vector<std::string> settings = GetParam().settings;
   settings.push_back("steps=40");
   EXPECT_EQ(run(request("straight", settings)).status, "completed");
