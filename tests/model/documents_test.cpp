@@ -7,7 +7,9 @@
 namespace thimble {
 namespace {
 
-constexpr double kSame = 2e-5;  // f32 sums in another order: other shapes choose other GEMM blockings
+// Of a row's largest logit: f32 sums in another order, because other shapes choose other GEMM blockings. A small logit may
+// be the difference of large terms: without a final norm, as in microgpt, they reach 60.
+constexpr double kSame = 5e-6;
 
 struct Document {
   std::size_t begin, length;
@@ -35,6 +37,12 @@ Packed random_rows(std::mt19937& random, const ModelConfig& config, std::int64_t
   return packed;
 }
 
+float largest_of(const std::vector<float>& logits, std::size_t begin, std::size_t count) {
+  float largest = 0;
+  for (std::size_t i = begin; i < begin + count; ++i) largest = std::max(largest, std::abs(logits[i]));
+  return largest;
+}
+
 void expect_documents_alone(Model& model, const Packed& packed) {
   const auto V = static_cast<std::size_t>(model.config().vocab_size);
   const Model::Scores together =
@@ -44,12 +52,13 @@ void expect_documents_alone(Model& model, const Packed& packed) {
                                                       std::span(packed.input).subspan(begin, length),
                                                       std::span(packed.target).subspan(begin, length)),
                                             true);
-    for (std::size_t i = 0; i < length * V; ++i)
-      ASSERT_NEAR(together.logits[begin * V + i], alone.logits[i],
-                  kSame * std::max(1.0f, std::abs(alone.logits[i])))
-          << "document at " << begin << " of " << length;
-    for (std::size_t i = 0; i < length; ++i)
-      ASSERT_NEAR(together.nats[begin + i], alone.nats[i], kSame * std::max(1.0f, alone.nats[i]));
+    for (std::size_t row = 0; row < length; ++row) {
+      const float largest = largest_of(alone.logits, row * V, V);
+      for (std::size_t i = row * V; i < (row + 1) * V; ++i)
+        ASSERT_NEAR(together.logits[begin * V + i], alone.logits[i], kSame * largest)
+            << "document at " << begin << " of " << length;
+      ASSERT_NEAR(together.nats[begin + row], alone.nats[row], 2 * kSame * largest);  // of two logits
+    }
   }
 }
 
