@@ -4,8 +4,8 @@
 //
 // backward: dx <- dy w    dw += dy^T x    db += sum over rows of dy
 //
-// Sums are f32, and in bf16 y and dx are rounded once. dw of bf16 rows has the same bits for any number of threads
-// where the processor multiplies bf16 in pairs (AVX-512 BF16); else for the same number, as all that oneDNN computes.
+// Sums are f32, and in bf16 y and dx are rounded once. Products of our own (ops/cpu/gemm.h) have the same bits for any
+// number of threads; those of oneDNN for the same number.
 //
 // Grouped weights (q;k;v or gate;up stored one below the other) are one linear whose output is read by
 // columns. `invariant`: inference. A row gives the same bits whatever rows share the call, and a stored w is used as

@@ -77,9 +77,11 @@ std::string machine_note(const std::filesystem::path& path) {
   const Json& host = calls.as_array().back().at("host");
   const Json *level = host.find("cpu_level"), *threads = host.find("threads");
   if (!level || !threads) return "";
-  const std::string before = fmt::format("{} threads at CPU level {}", threads->as_int(), level->as_string());
-  const std::string now =
-      fmt::format("{} threads at CPU level {}", max_threads(), cpu_level_name(cpu_level()));
+  const auto text = [](std::int64_t count, std::string_view level) {
+    return fmt::format("{} thread{} at CPU level {}", count, count == 1 ? "" : "s", level);
+  };
+  const std::string before = text(threads->as_int(), level->as_string());
+  const std::string now = text(max_threads(), cpu_level_name(cpu_level()));
   if (before == now) return "";
   return fmt::format(
       "this run was trained with {}, and goes on with {}: the last bits of its results will differ", before,

@@ -3,6 +3,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "base/machine.h"
 #include "base/rng.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
@@ -81,6 +82,44 @@ TEST_F(TrainCommand, ResumesWithNoOtherWord) {
   const RunResult complete = run({"train", "--resume", path("resumed")});
   EXPECT_EQ(complete.exit_code, 1);
   EXPECT_NE(complete.err.find("is complete: 20 of 20 steps"), std::string::npos) << complete.err;
+}
+
+TEST_F(TrainCommand, Bf16WorksAtEveryCpuLevelAndAResumedRunSaysWhatChanged) {
+  const auto at = [](const char* level) { return RunOptions{.environment = {{"THIMBLE_CPU", level}}}; };
+  const std::vector<std::string> bf16 = tiny(
+      "run", {"--steps", "12", "--stop-after", "4", "--val-every", "0", "--dtype", "bf16", "--threads", "2"});
+  std::vector<std::string> dry = bf16;
+  dry.insert(dry.end(), {"--dry-run", "--json"});
+  const RunResult planned = run(dry, at("scalar"));
+  ASSERT_EQ(planned.exit_code, 0) << planned;
+  EXPECT_EQ(parse_json(planned.out, "dry run").at("config").at("dtype").as_string(), "bf16");
+
+  const RunResult begun = run(bf16, at("scalar"));
+  ASSERT_EQ(begun.exit_code, 0) << begun;
+  EXPECT_NE(begun.err.find("--dtype f32 would be faster"), std::string::npos) << begun;
+
+  const auto resume = [&](const char* threads, const char* level) {
+    return run({"train", "--resume", path("run"), "--stop-after", "4", "--threads", threads}, at(level));
+  };
+  const RunResult other_threads = resume("1", "scalar");
+  ASSERT_EQ(other_threads.exit_code, 0) << other_threads;
+  EXPECT_NE(
+      other_threads.err.find("trained with 2 threads at CPU level scalar, and goes on with 1 thread at"),
+      std::string::npos)
+      << other_threads;
+  const RunResult as_before = resume("1", "scalar");
+  ASSERT_EQ(as_before.exit_code, 0) << as_before;
+  EXPECT_EQ(as_before.err.find("CPU level"), std::string::npos) << as_before;
+
+  if (detected_cpu_level() < CpuLevel::avx2) GTEST_SKIP() << "this CPU has one level";
+  ASSERT_EQ(run({"train", "--resume", path("run"), "--steps", "20", "--stop-after", "1", "--threads", "1"},
+                at("scalar"))
+                .exit_code,
+            0);
+  const RunResult other_level = resume("1", "avx2");
+  ASSERT_EQ(other_level.exit_code, 0) << other_level;
+  EXPECT_NE(other_level.err.find("goes on with 1 thread at CPU level avx2"), std::string::npos)
+      << other_level;
 }
 
 TEST_F(TrainCommand, ChangedSettingsAreListedAndNeedForce) {
