@@ -39,16 +39,21 @@ constexpr std::int64_t kOutputsPerTask = 64;
 constexpr std::int64_t kTileOutputs = 16;  // converted at a time
 // Converting for every four rows costs a third of the products; converting a tile as much as 60 rows of that.
 constexpr std::int64_t kRowsWorthATile = 64;
+// Of eight lanes: converting for every three costs no less, while their products take twice as long.
+constexpr std::int64_t kRowsOfEightLanesWorthATile = 12;
 
 struct RowsMath {
   LinearRowsKernel kernel;
   DType multiplied;  // what weights are in when they are multiplied
+  std::int64_t rows_worth_a_tile = kRowsWorthATile;
 };
 
 RowsMath rows_math(DType x, DType w) {
   if (x == DType::bf16 && (w == DType::bf16 || w == DType::i8) && multiplies_rows_in_pairs())
     return {linear_rows_in_pairs, DType::bf16};
-  return {multiplies_sixteen_lanes() ? linear_rows_in_lanes : linear_rows_portable, DType::f32};
+  if (multiplies_sixteen_lanes()) return {linear_rows_in_lanes, DType::f32};
+  if (multiplies_eight_lanes()) return {linear_rows_in_eight_lanes, DType::f32, kRowsOfEightLanesWorthATile};
+  return {linear_rows_portable, DType::f32};
 }
 
 std::int64_t tile_bytes(std::int64_t cols, DType multiplied) {
@@ -87,7 +92,7 @@ void fetch_rows(const Tensor& w, std::int64_t begin, std::int64_t end) {
 
 void invariant_linear(const Linear& op, const Tensor& scratch) {
   const RowsMath math = rows_math(op.x.dtype, op.w.dtype);
-  if (op.w.dtype == math.multiplied || op.x.rows < kRowsWorthATile) {
+  if (op.w.dtype == math.multiplied || op.x.rows < math.rows_worth_a_tile) {
     parallel_for(op.w.rows, kOutputsPerTask,
                  [&](std::int64_t begin, std::int64_t end) { math.kernel(outputs_of(op, begin, end)); });
     return;
@@ -103,7 +108,7 @@ void invariant_linear(const Linear& op, const Tensor& scratch) {
 }  // namespace
 
 std::int64_t linear_scratch_bytes(const Shape& x, const Shape& w, const LinearAttributes& at) {
-  const std::int64_t tile = at.invariant && w.dtype != DType::f32 && x.rows >= kRowsWorthATile
+  const std::int64_t tile = at.invariant && w.dtype != DType::f32 && x.rows >= kRowsOfEightLanesWorthATile
                                 ? ThreadScratch::bytes(tile_bytes(w.cols, DType::f32))
                                 : 0;
   return std::max(tile, row_sum_bytes(x.rows, w.rows));

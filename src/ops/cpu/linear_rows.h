@@ -3,7 +3,8 @@
 //
 //   pairs      rows in bf16 times bf16 or i8: vdpbf16ps (AVX-512 BF16 and VBMI). Integers of 8 bits are exact in bf16
 //   lanes      anything else in f32, sixteen lanes: AVX-512
-//   portable   the same by Highway
+//   eight      anything in f32, eight lanes: AVX2
+//   portable   the same by Highway: below AVX2, and where the processor is none of these
 //
 // What a matrix is read from counts: one row reads each weight once, and nothing is written of it. For more rows
 // outputs are taken a few at a time, which stay in the cache while all rows pass by; those that must be converted are
@@ -27,10 +28,12 @@ using LinearRowsKernel = void (*)(const LinearRows&);
 
 void linear_rows_in_pairs(const LinearRows& rows);
 void linear_rows_in_lanes(const LinearRows& rows);
+void linear_rows_in_eight_lanes(const LinearRows& rows);
 void linear_rows_portable(const LinearRows& rows);
 
-// Whether the processor has what the first two need.
+// Whether the processor has what the first three need.
 bool multiplies_rows_in_pairs();
 bool multiplies_sixteen_lanes();
+bool multiplies_eight_lanes();
 
 }  // namespace thimble::cpu
