@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ops/instruction_set.h"
 #include "ops/op_harness.h"
 
 namespace thimble {
@@ -76,11 +77,14 @@ class InferenceOps : public EveryOp {};
 TEST_P(InferenceOps, ARowGivesTheSameBitsWhateverSharesTheCall) {
   for_stored_cases_too([&](const Conditions& cpu, const OpCase& op_case) {
     if (!promises_invariance(GetParam(), op_case)) return;
-    const std::int64_t count = BoundOp(def(), op_case, cpu).out[0].tensor().rows;
-    const Results all = run_in_parts(def(), op_case, cpu, count, count);
-    for (const std::int64_t together : {1, 2, 7}) {
-      SCOPED_TRACE(fmt::format("{} rows in a call", together));
-      expect_same_bits(all, run_in_parts(def(), op_case, cpu, count, together));
+    for (const CpuLevel level : cpu_levels()) {
+      const InstructionSet chosen(level);
+      const std::int64_t count = BoundOp(def(), op_case, cpu).out[0].tensor().rows;
+      const Results all = run_in_parts(def(), op_case, cpu, count, count);
+      for (const std::int64_t together : {1, 2, 7}) {
+        SCOPED_TRACE(fmt::format("{} rows in a call, {}", together, cpu_level_name(level)));
+        expect_same_bits(all, run_in_parts(def(), op_case, cpu, count, together));
+      }
     }
   });
 }

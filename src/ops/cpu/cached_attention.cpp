@@ -73,6 +73,18 @@ HWY_INLINE V32 sums_of_each(const V32 (&v)[kLanes]) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
   };
   return V32{join(join(four[0], four[1]), join(four[2], four[3]))};
+#elif HWY_TARGET == HWY_AVX2
+  __m256 two[4], four[2];
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i)
+    two[i] = _mm256_add_ps(_mm256_unpacklo_ps(v[2 * i].raw, v[2 * i + 1].raw),
+                           _mm256_unpackhi_ps(v[2 * i].raw, v[2 * i + 1].raw));
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i)
+    four[i] = _mm256_add_ps(_mm256_shuffle_ps(two[2 * i], two[2 * i + 1], 0x44),
+                            _mm256_shuffle_ps(two[2 * i], two[2 * i + 1], 0xEE));
+  return V32{_mm256_add_ps(_mm256_permute2f128_ps(four[0], four[1], 0x20),
+                           _mm256_permute2f128_ps(four[0], four[1], 0x31))};
 #else
   float sums[kLanes];
   for (int i = 0; i < kLanes; ++i) sums[i] = sum_of_lanes(v[i]);
@@ -80,7 +92,8 @@ HWY_INLINE V32 sums_of_each(const V32 (&v)[kLanes]) {
 #endif
 }
 
-constexpr std::int64_t kKeys = 64;  // in a block: a multiple of any number of lanes
+constexpr std::int64_t kKeys = 64;                  // in a block: a multiple of any number of lanes
+constexpr std::int64_t kLines = kLinesInRegisters;  // at most, that pass together
 
 template <int V>
 struct Query {
@@ -142,8 +155,7 @@ struct RunningHead {
 
 // y += the values, each times its probability.
 template <class T, int V, int H>
-HWY_INLINE void add_values(RunningHead<V> (&head)[H], const T* values, std::int64_t pitch,
-                           std::int64_t count) {
+HWY_INLINE void add_values(RunningHead<V>* head, const T* values, std::int64_t pitch, std::int64_t count) {
   V32 y[H][V];
 #pragma GCC unroll 2
   for (int i = 0; i < H; ++i)
@@ -177,61 +189,84 @@ HWY_INLINE void fetch_block(const T* next_keys, std::int64_t key_pitch, const T*
     }
 }
 
-// H heads that read the same keys and values, whose size is V whole vectors: what they collect stays in registers. The
-// order of sums depends on the position alone.
-template <class T, int V, int H>
-HWY_INLINE void attend_in_registers(const CachedAttention& op, std::int64_t n, std::int64_t h) {
-  const std::int64_t D = V * kLanes, column = h / op.group() * D;
-  const std::int64_t slot = *op.slot.row<std::int32_t>(n) * std::int64_t{op.at.context};
-  const std::int64_t keys = *op.position.row<std::int32_t>(n) + std::int64_t{1};
-  const T *q = op.q.row<T>(n) + h * D, *k = op.k_cache.row<T>(slot) + column,
-          *values = op.v_cache.row<T>(slot) + column;
-  RunningHead<V> head[H];
-  for (RunningHead<V>& one : head)
-    for (V32& part : one.y) part = hn::Zero(F32());
-  for (std::int64_t begin = 0; begin < keys; begin += kKeys) {
-    const std::int64_t count = std::min(kKeys, keys - begin);
-    fetch_block(k + (begin + kKeys) * op.k_cache.stride, op.k_cache.stride,
-                values + begin * op.v_cache.stride, op.v_cache.stride, count, D);
-    for (int i = 0; i < H; ++i) {
-      const Query<V> query(q + i * D);
-      head[i].score(query, k + begin * op.k_cache.stride, op.k_cache.stride, count, op.at.scale);
-      head[i].to_probabilities(count, begin == 0);
+// Lines [first, last), at most kLines, of a run and a head of keys whose size is V whole vectors: a block of keys and
+// values stays in the cache while all lines pass over it. What a line collects, and the order of its sums, depend on its
+// own query and position.
+template <class T, int V>
+HWY_INLINE void some_lines(const CachedAttention& op, const QueryRun& run, std::int64_t kv,
+                           std::int64_t first, std::int64_t last) {
+  constexpr int kTogether = V <= 4 ? 2 : 1;  // heads of a query: what they collect fits into the registers
+  const std::int64_t D = V * kLanes, group = op.group();
+  const std::int64_t slot = *op.slot.row<std::int32_t>(run.begin) * std::int64_t{op.at.context};
+  const std::int64_t first_keys = *op.position.row<std::int32_t>(run.begin) + std::int64_t{1};
+  const std::int64_t k_pitch = op.k_cache.stride, v_pitch = op.v_cache.stride;
+  const T *k = op.k_cache.row<T>(slot) + kv * D, *values = op.v_cache.row<T>(slot) + kv * D;
+  const auto query_row = [&](std::int64_t line) { return run.begin + line / group; };
+  const auto column = [&](std::int64_t line) { return (kv * group + line % group) * D; };
+
+  RunningHead<V> heads[kLines];
+  const auto head = [&](std::int64_t line) { return heads + (line - first); };
+  for (std::int64_t line = first; line < last; ++line)
+    for (V32& part : head(line)->y) part = hn::Zero(F32());
+  const std::int64_t end = first_keys + run.count - 1;
+  for (std::int64_t begin = 0; begin < end; begin += kKeys, k += kKeys * k_pitch, values += kKeys * v_pitch) {
+    const auto seen = [&](std::int64_t line) {
+      return std::min(kKeys, first_keys + line / group - begin);  // none: 0 or less
+    };
+    fetch_block(k + kKeys * k_pitch, k_pitch, values, v_pitch, std::min(kKeys, end - begin), D);
+    for (std::int64_t line = first; line < last; ++line) {
+      if (seen(line) <= 0) continue;
+      const Query<V> query(op.q.row<T>(query_row(line)) + column(line));
+      head(line)->score(query, k, k_pitch, seen(line), op.at.scale);
+      head(line)->to_probabilities(seen(line), begin == 0);
     }
-    add_values<T, V, H>(head, values + begin * op.v_cache.stride, op.v_cache.stride, count);
+    for (std::int64_t line = first; line < last;) {
+      const std::int64_t count = seen(line);
+      const bool several = line % group + kTogether <= group && line + kTogether <= last;
+      if (count > 0) {
+        if (several)
+          add_values<T, V, kTogether>(head(line), values, v_pitch, count);
+        else
+          add_values<T, V, 1>(head(line), values, v_pitch, count);
+      }
+      line += several ? kTogether : 1;
+    }
   }
-  for (int i = 0; i < H; ++i)
+  for (std::int64_t line = first; line < last; ++line)
     for (int v = 0; v < V; ++v)
-      WholeVector{(h + i) * D + v * kLanes}.store(hn::Div(head[i].y[v], all(head[i].sum)), op.y.row<T>(n));
+      WholeVector{v * kLanes}.store(hn::Div(head(line)->y[v], all(head(line)->sum)),
+                                    op.y.row<T>(query_row(line)) + column(line));
 }
 
 template <class T, int V>
-HWY_INLINE void attend_group(const CachedAttention& op, std::int64_t n, std::int64_t h, std::int64_t end) {
-  constexpr int kTogether = V <= 4 ? 2 : 1;  // what they collect fits into the registers
-  for (; h + kTogether <= end; h += kTogether) attend_in_registers<T, V, kTogether>(op, n, h);
-  for (; h < end; ++h) attend_in_registers<T, V, 1>(op, n, h);
+HWY_INLINE void attend_in_registers(const CachedAttention& op, const QueryRun& run, std::int64_t kv) {
+  const std::int64_t lines = run.count * op.group();
+  for (std::int64_t first = 0; first < lines; first += kLines)
+    some_lines<T, V>(op, run, kv, first, std::min(first + kLines, lines));
 }
 
-// The query heads that read one head of keys. `y` is for sizes that are no whole vectors, or too many.
+// `y` is for sizes that are no whole vectors, or too many.
 template <class T>
-HWY_INLINE void attend_any(const CachedAttention& op, std::int64_t n, std::int64_t kv, float* y) {
-  const std::int64_t D = op.head_size(), begin = kv * op.group(), end = begin + op.group();
+HWY_INLINE void attend_any(const CachedAttention& op, const QueryRun& run, std::int64_t kv, float* y) {
+  const std::int64_t D = op.head_size(), G = op.group();
   switch (D % kLanes == 0 ? D / kLanes : 0) {
     case 1:
-      return attend_group<T, 1>(op, n, begin, end);
+      return attend_in_registers<T, 1>(op, run, kv);
     case 2:
-      return attend_group<T, 2>(op, n, begin, end);
+      return attend_in_registers<T, 2>(op, run, kv);
     case 4:
-      return attend_group<T, 4>(op, n, begin, end);
+      return attend_in_registers<T, 4>(op, run, kv);
     case 8:
-      return attend_group<T, 8>(op, n, begin, end);
+      return attend_in_registers<T, 8>(op, run, kv);
     default:
-      for (std::int64_t h = begin; h < end; ++h) attend<T>(op, n, h, y);
+      for (std::int64_t n = run.begin; n < run.begin + run.count; ++n)
+        for (std::int64_t h = kv * G; h < (kv + 1) * G; ++h) attend<T>(op, n, h, y);
   }
 }
 
-void attend_cached(const CachedAttention& op, std::int64_t n, std::int64_t kv, float* y) {
-  op.q.dtype == DType::bf16 ? attend_any<bf16>(op, n, kv, y) : attend_any<float>(op, n, kv, y);
+void attend_cached(const CachedAttention& op, const QueryRun& run, float* y) {
+  for (std::int64_t kv = run.kv_begin; kv < run.kv_end; ++kv)
+    op.q.dtype == DType::bf16 ? attend_any<bf16>(op, run, kv, y) : attend_any<float>(op, run, kv, y);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -258,13 +293,6 @@ void append_rows(const CachedAttention& op) {
   }
 }
 
-void attend_in_runs(const CachedAttention& op, const ThreadScratch& scratch) {
-  const std::vector<QueryRun> runs = cached_attention_runs(op, max_threads());
-  parallel_tasks(static_cast<std::int64_t>(runs.size()), [&](std::int64_t task) {
-    cached_attention_bf16_run(op, runs[static_cast<std::size_t>(task)], scratch.mine());
-  });
-}
-
 }  // namespace
 
 std::int64_t cached_attention_thread_bytes(std::int64_t head_size) {
@@ -277,10 +305,13 @@ void cached_attention_forward(const Context&, const OpCall& call) {
   append_rows(op);
   const ThreadScratch scratch(call.scratch, cached_attention_thread_bytes(op.head_size()),
                               "cached_attention");
-  if (cached_attention_in_bf16_pairs(op)) return attend_in_runs(op, scratch);
-  parallel_tasks(op.q.rows * op.at.kv_heads, [&](std::int64_t task) {
-    HWY_DYNAMIC_DISPATCH(attend_cached)
-    (op, task / op.at.kv_heads, task % op.at.kv_heads, reinterpret_cast<float*>(scratch.mine()));
+  const bool in_pairs = cached_attention_in_bf16_pairs(op);
+  const std::vector<QueryRun> runs =
+      cached_attention_runs(op, in_pairs ? kLinesInPairs : kLinesInRegisters, max_threads());
+  parallel_tasks(static_cast<std::int64_t>(runs.size()), [&](std::int64_t task) {
+    const QueryRun& run = runs[static_cast<std::size_t>(task)];
+    if (in_pairs) return cached_attention_bf16_run(op, run, scratch.mine());
+    HWY_DYNAMIC_DISPATCH(attend_cached)(op, run, reinterpret_cast<float*>(scratch.mine()));
   });
 }
 

@@ -12,8 +12,8 @@ namespace thimble::cpu {
 
 namespace {
 
-constexpr std::int64_t kKeys = 64;              // in a block
-constexpr std::int64_t kLines = 32;             // at most, that pass together
+constexpr std::int64_t kKeys = 64;  // in a block
+constexpr std::int64_t kLines = kLinesInPairs;
 constexpr std::int64_t kReadBytes = 256 << 10;  // of keys and values read in a row: they stay in L2
 
 struct RunTiles {
@@ -56,14 +56,16 @@ bool cached_attention_in_bf16_pairs(const CachedAttention& op) {
          multiplies_bf16_pairs();
 }
 
-std::vector<QueryRun> cached_attention_runs(const CachedAttention& op, std::int64_t threads) {
+std::vector<QueryRun> cached_attention_runs(const CachedAttention& op, std::int64_t lines,
+                                            std::int64_t threads) {
+  const std::int64_t queries = std::max<std::int64_t>(lines / op.group(), 1);
   const auto follows = [&](std::int64_t n) {
     return *op.slot.row<std::int32_t>(n) == *op.slot.row<std::int32_t>(n - 1) &&
            *op.position.row<std::int32_t>(n) == *op.position.row<std::int32_t>(n - 1) + 1;
   };
   std::vector<QueryRun> rows;
   for (std::int64_t n = 0; n < op.q.rows; ++n) {
-    if (n == 0 || rows.back().count == kLines / op.group() || !follows(n)) rows.push_back({n, 0, 0, 0});
+    if (n == 0 || rows.back().count == queries || !follows(n)) rows.push_back({n, 0, 0, 0});
     ++rows.back().count;
   }
   // The last first: at the end of a prompt there is most to see, and short tasks fill up what time is left.
@@ -73,7 +75,7 @@ std::vector<QueryRun> cached_attention_runs(const CachedAttention& op, std::int6
   std::vector<QueryRun> runs;
   for (QueryRun run : rows) {
     const std::int64_t together =
-        std::clamp<std::int64_t>(for_all, 1, std::min(kv_heads, kLines / (run.count * op.group())));
+        std::max<std::int64_t>(std::min({for_all, kv_heads, lines / (run.count * op.group())}), 1);
     for (run.kv_begin = 0; run.kv_begin < kv_heads; run.kv_begin = run.kv_end) {
       run.kv_end = std::min(run.kv_begin + together, kv_heads);
       runs.push_back(run);

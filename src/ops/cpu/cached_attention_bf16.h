@@ -22,8 +22,14 @@ struct QueryRun {
 
 bool cached_attention_in_bf16_pairs(const CachedAttention& op);
 
-// The call cut up. Several heads of keys are one task where there are tasks enough: what lies together is read together.
-std::vector<QueryRun> cached_attention_runs(const CachedAttention& op, std::int64_t threads);
+// Lines that pass together, at most: here, and where they are f32 in registers (cached_attention.cpp). What they collect
+// fits into L2, and into L1 beside a block of keys.
+inline constexpr std::int64_t kLinesInPairs = 32, kLinesInRegisters = 8;
+
+// The call cut up into runs of at most `lines` lines (or of one query). Several heads of keys are one task where there
+// are tasks enough: what lies together is read together.
+std::vector<QueryRun> cached_attention_runs(const CachedAttention& op, std::int64_t lines,
+                                            std::int64_t threads);
 
 std::int64_t cached_attention_bf16_bytes(std::int64_t head_size);  // of one thread's scratch
 void cached_attention_bf16_run(const CachedAttention& op, const QueryRun& run, std::byte* scratch);
