@@ -1,19 +1,21 @@
 // llama.cpp (by node-llama-cpp, where the interop tests install it) reading and writing tokens on the CPU; prints one
 // JSON object.
 //
-//   node bench/decode_peer.mjs MODEL.gguf PROMPT_TOKENS NEW_TOKENS THREADS[,THREADS...]
+//   node bench/decode_peer.mjs MODEL.gguf PROMPT_TOKENS NEW_TOKENS THREADS[,THREADS...] [FOLDER]
 //
 // For every number of threads, with and without flash attention: the prompt in one batch, then tokens one by one,
-// greedily. {settings: [{threads, flash, prefill, decode}], versions}, tokens per second. Choosing a token and handing it
-// to JavaScript is in the figure.
+// greedily. {settings: [{threads, flash, prefill, decode}], system, versions}, tokens per second. Choosing a token and
+// handing it to JavaScript is in the figure. FOLDER: what has the node_modules, where they are not those of the interop
+// tests.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
 
-const require = createRequire(new URL('../tests/interop/package.json', import.meta.url));
+const [path, prompt_tokens, new_tokens, threads_list, folder] = process.argv.slice(2);
+const root = folder ? pathToFileURL(`${folder}/`) : new URL('../tests/interop/', import.meta.url);
+const require = createRequire(new URL('package.json', root));
 const { getLlama, LlamaLogLevel } = await import(pathToFileURL(require.resolve('node-llama-cpp')));
 
-const [path, prompt_tokens, new_tokens, threads_list] = process.argv.slice(2);
 const prompt_count = Number(prompt_tokens), new_count = Number(new_tokens);
 const now = () => Number(process.hrtime.bigint()) / 1e9;
 
@@ -50,8 +52,8 @@ for (const threads of threads_list.split(',').map(Number))
   for (const flash of [false, true]) settings.push(await measure(threads, flash));
 await model.dispose();
 // The package does not export its manifest.
-const { version } = JSON.parse(readFileSync(new URL('../tests/interop/node_modules/node-llama-cpp/package.json', import.meta.url)));
+const { version } = JSON.parse(readFileSync(new URL('node_modules/node-llama-cpp/package.json', root)));
 console.log(JSON.stringify({
-  settings, versions: { 'node-llama-cpp': version, 'llama.cpp': llama.llamaCppRelease.release, node: process.versions.node },
+  settings, system: llama.systemInfo, versions: { 'node-llama-cpp': version, 'llama.cpp': llama.llamaCppRelease.release, node: process.versions.node },
 }));
 process.exit(0);

@@ -33,6 +33,8 @@ class Row:
     against: str = 'peer'  # what `must` and `goal` speak of: peer | ceiling | limit (of our own figure)
     must: Optional[float] = None
     goal: Optional[float] = None
+    must_fraction: Optional[float] = None  # of the ceiling, where it counts beside what `against` says
+    goal_fraction: Optional[float] = None
     less_is_better: bool = False
     skipped: str = ''  # why there is no figure
     note: str = ''
@@ -50,18 +52,24 @@ class Row:
         return other / ours if self.less_is_better else ours / other
 
     def verdict(self):
-        """What has been reached: '', 'no', 'must' or 'goal'."""
-        if self.must is None:
-            return ''
+        """What has been reached: '', 'no', 'must' or 'goal'; the least, where the row has two targets."""
+        sign = -1 if self.against == 'limit' else 1
         if self.against == 'limit':
             value = -statistics.median(self.ours) if self.ours else None
-            must, goal = -self.must, -self.goal
         else:
             value = self.ratio() if self.against == 'peer' else self.fraction()
-            must, goal = self.must, self.goal
-        if value is None:
-            return ''
-        return 'goal' if value >= goal else 'must' if value >= must else 'no'
+        targets = [(value, self.must, self.goal, sign), (self.fraction(), self.must_fraction, self.goal_fraction, 1)]
+        reached = [0 if one < must * sign else 1 if goal is None or one < goal * sign else 2
+                   for one, must, goal, sign in targets if one is not None and must is not None]
+        return ['no', 'must', 'goal'][min(reached)] if reached else ''
+
+    def as_json(self):
+        """The row as --json prints it: what was measured, and what follows from it."""
+        return {**asdict(self), 'ratio': self.ratio(), 'fraction': self.fraction()}
+
+    @classmethod
+    def from_json(cls, json):
+        return cls(**{key: value for key, value in json.items() if key not in ('ratio', 'fraction')})
 
 
 def number(x):
@@ -81,18 +89,22 @@ HEADER = ['work', 'ours', 'peer', 'ceiling', 'ratio', 'fraction', 'must', 'goal'
 
 
 def cells(row):
-    def wanted(value):
-        if value is None:
-            return ''
-        return {'peer': f'{value:g}x', 'ceiling': f'{value:g}', 'limit': f'{value:g} {row.unit}'}[row.against]
+    def wanted(value, fraction):
+        words = []
+        if value is not None:
+            words.append({'peer': f'{value:g}x', 'ceiling': f'{value:g}', 'limit': f'{value:g} {row.unit}'}[row.against])
+        if fraction is not None:
+            words.append(f'{fraction:g} of the ceiling')
+        return ', '.join(words)
 
+    targets = [wanted(row.must, row.must_fraction), wanted(row.goal, row.goal_fraction)]
     if row.skipped and not row.ours:
-        return [row.work, 'skipped: ' + row.skipped, '', '', '', '', wanted(row.must), wanted(row.goal), '']
+        return [row.work, 'skipped: ' + row.skipped, '', '', '', '', *targets, '']
     ratio, fraction = row.ratio(), row.fraction()
     peer = f'{spread(row.peer)}, {row.peer_name}' if row.peer else ('skipped: ' + row.skipped if row.skipped else '')
     ceiling = f'{spread(row.ceiling)}, {row.ceiling_name}' if row.ceiling else ''
     return [row.work, f'{spread(row.ours)} {row.unit}', peer, ceiling, f'{ratio:.2f}x' if ratio else '',
-            f'{fraction:.2f}' if fraction else '', wanted(row.must), wanted(row.goal), row.verdict()]
+            f'{fraction:.2f}' if fraction else '', *targets, row.verdict()]
 
 
 def aligned(table):
@@ -151,6 +163,20 @@ def thimble(args, *words):
     return run_json([program(args, 'thimble'), *words, '--json', '--quiet'])
 
 
+LEVELS = ['scalar', 'avx2', 'avx512', 'avx512_bf16', 'amx']  # of THIMBLE_CPU
+
+
+def cpu_level(args):
+    """The level that our kernels run at, and whether THIMBLE_CPU lowers it."""
+    cpu = run_json([program(args, 'thimble'), 'doctor', '--json'])['cpu']
+    if 'level' in cpu:
+        return cpu['level']['effective'], cpu['level']['effective'] != cpu['level']['detected']
+    features = cpu['features']
+    level = next((level for level, feature in (('amx', 'amx_bf16'), ('avx512_bf16', 'avx512_bf16'), ('avx512', 'avx512f'),
+                                               ('avx2', 'avx2')) if features[feature]), 'scalar')
+    return level, bool(os.environ.get('THIMBLE_CPU'))
+
+
 def progress(text):
     print(text, file=sys.stderr, flush=True)
 
@@ -158,9 +184,9 @@ def progress(text):
 def finish(args, rows, versions):
     if args.quick:  # tiny sizes reach nothing
         for row in rows:
-            row.must = row.goal = None
+            row.must = row.goal = row.must_fraction = row.goal_fraction = None
     if args.json:
-        print(json.dumps({'rows': [asdict(row) for row in rows], 'versions': versions}))
+        print(json.dumps({'rows': [row.as_json() for row in rows], 'versions': versions}))
     else:
         print(as_text(rows))
         for row in rows:
