@@ -39,8 +39,8 @@ constexpr std::int64_t kOutputsPerTask = 64;
 constexpr std::int64_t kTileOutputs = 16;  // converted at a time
 // Converting for every four rows costs a third of the products; converting a tile as much as 60 rows of that.
 constexpr std::int64_t kRowsWorthATile = 64;
-// Of eight lanes: converting for every three costs no less, while their products take twice as long.
-constexpr std::int64_t kRowsOfEightLanesWorthATile = 12;
+// In eight lanes a scale for every 32 columns costs every three rows as much as a third of their products besides.
+constexpr std::int64_t kRowsWorthATileOfBlocks = 12;
 
 struct RowsMath {
   LinearRowsKernel kernel;
@@ -48,11 +48,14 @@ struct RowsMath {
   std::int64_t rows_worth_a_tile = kRowsWorthATile;
 };
 
-RowsMath rows_math(DType x, DType w) {
+RowsMath rows_math(const Linear& op) {
+  const DType x = op.x.dtype, w = op.w.dtype;
   if (x == DType::bf16 && (w == DType::bf16 || w == DType::i8) && multiplies_rows_in_pairs())
     return {linear_rows_in_pairs, DType::bf16};
   if (multiplies_sixteen_lanes()) return {linear_rows_in_lanes, DType::f32};
-  if (multiplies_eight_lanes()) return {linear_rows_in_eight_lanes, DType::f32, kRowsOfEightLanesWorthATile};
+  const bool blocks = op.scales && !one_scale_a_row(op.scales);
+  if (multiplies_eight_lanes())
+    return {linear_rows_in_eight_lanes, DType::f32, blocks ? kRowsWorthATileOfBlocks : kRowsWorthATile};
   return {linear_rows_portable, DType::f32};
 }
 
@@ -91,7 +94,7 @@ void fetch_rows(const Tensor& w, std::int64_t begin, std::int64_t end) {
 }
 
 void invariant_linear(const Linear& op, const Tensor& scratch) {
-  const RowsMath math = rows_math(op.x.dtype, op.w.dtype);
+  const RowsMath math = rows_math(op);
   if (op.w.dtype == math.multiplied || op.x.rows < math.rows_worth_a_tile) {
     parallel_for(op.w.rows, kOutputsPerTask,
                  [&](std::int64_t begin, std::int64_t end) { math.kernel(outputs_of(op, begin, end)); });
@@ -108,7 +111,7 @@ void invariant_linear(const Linear& op, const Tensor& scratch) {
 }  // namespace
 
 std::int64_t linear_scratch_bytes(const Shape& x, const Shape& w, const LinearAttributes& at) {
-  const std::int64_t tile = at.invariant && w.dtype != DType::f32 && x.rows >= kRowsOfEightLanesWorthATile
+  const std::int64_t tile = at.invariant && w.dtype != DType::f32 && x.rows >= kRowsWorthATileOfBlocks
                                 ? ThreadScratch::bytes(tile_bytes(w.cols, DType::f32))
                                 : 0;
   return std::max(tile, row_sum_bytes(x.rows, w.rows));
