@@ -13,7 +13,7 @@
 #include "ops/cached_attention.h"
 #include "tokenizer/tokenizer.h"
 
-namespace thimble {
+namespace thimble::decode_test {
 namespace {
 
 constexpr std::int64_t kContext = 200;
@@ -313,4 +313,4 @@ INSTANTIATE_TEST_SUITE_P(, LongCaches,
                          });
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::decode_test

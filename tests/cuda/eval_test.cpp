@@ -5,7 +5,7 @@
 #include "eval/small_model.h"
 #include "model/stored_weights.h"
 
-namespace thimble {
+namespace thimble::eval_test {
 namespace {
 
 constexpr std::int64_t kContext = 96;
@@ -104,4 +104,4 @@ TEST(EvalOnCuda, StoredWeightsAreExpanded) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::eval_test

@@ -9,7 +9,7 @@
 #include "model/config_builder.h"
 #include "optim/device_step.h"
 
-namespace thimble {
+namespace thimble::f16_step_test {
 namespace {
 
 constexpr std::int64_t kRows = 4, kVocabulary = 97;
@@ -178,4 +178,4 @@ TEST(F16Steps, AResumedRunIsTheSameToTheBit) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::f16_step_test

@@ -8,7 +8,7 @@
 #include "model/config_builder.h"
 #include "optim/device_step.h"
 
-namespace thimble {
+namespace thimble::nccl_test {
 namespace {
 
 Config small_golf() {
@@ -77,4 +77,4 @@ TEST(Nccl, OnTheCpuThereIsNothingToJoin) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::nccl_test

@@ -9,7 +9,7 @@
 #include "cuda/device.h"
 #include "model/config_builder.h"
 
-namespace thimble {
+namespace thimble::step_test {
 namespace {
 
 constexpr std::int64_t kRows = 4, kMicroBatches = 2;
@@ -197,4 +197,4 @@ TEST(DeviceStep, AGradientThatIsNotFiniteChangesNothing) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::step_test

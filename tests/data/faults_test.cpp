@@ -3,7 +3,7 @@
 #include "support/every_fault.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::faults_test {
 namespace {
 
 std::string documents(int count) {
@@ -67,4 +67,4 @@ TEST_F(BuildFaults, AShardIsWholeOrNotThere) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::faults_test

@@ -11,7 +11,7 @@
 #include "base/rng.h"
 #include "shard_files.h"
 
-namespace thimble {
+namespace thimble::loader_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -315,4 +315,4 @@ TEST(BatchLoader, StopsAtAnyMoment) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::loader_test

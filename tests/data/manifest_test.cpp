@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 
-namespace thimble {
+namespace thimble::manifest_test {
 namespace {
 
 const std::string kDigest = "00112233445566778899aabbccddeeff";
@@ -116,4 +116,4 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"\"name\":\"novels\"", "\"name\":5", "name"}));
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::manifest_test

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 
-namespace thimble {
+namespace thimble::packing_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -87,4 +87,4 @@ TEST(Packing, EveryTokenIsPackedOnceWithLittlePadding) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::packing_test

@@ -6,7 +6,7 @@
 #include "data/markdown.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::records_test {
 namespace {
 
 std::string error_of(const std::function<void()>& act) {
@@ -230,4 +230,4 @@ TEST(Documents, ShowWhetherTheyAreChats) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::records_test

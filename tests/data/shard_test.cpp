@@ -9,7 +9,7 @@
 #include "support/golden.h"
 #include "support/simulated_disk.h"
 
-namespace thimble {
+namespace thimble::shard_test {
 namespace {
 
 std::string header_bytes(std::initializer_list<std::int32_t> numbers) {
@@ -134,4 +134,4 @@ TEST(Shard, NamesAreThoseOfThePublishedFiles) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::shard_test

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "shard_files.h"
 
-namespace thimble {
+namespace thimble::token_set_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -137,4 +137,4 @@ TEST(TokenSet, TheFingerprintKnowsTheTokensNotTheFiles) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::token_set_test

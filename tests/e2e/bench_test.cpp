@@ -3,7 +3,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::bench_test {
 namespace {
 
 const std::vector<std::string> kTiny = {"--preset", "quick", "--set",      "layers=1", "--set",
@@ -152,4 +152,4 @@ TEST(Bench, Tokenizes) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::bench_test

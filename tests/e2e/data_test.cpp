@@ -13,7 +13,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::data_test {
 namespace {
 
 std::string tales(int count) {
@@ -219,4 +219,4 @@ TEST(DataBuild, RealChatsBuild) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::data_test

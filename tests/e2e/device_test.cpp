@@ -3,7 +3,7 @@
 #include "base/json.h"
 #include "support/run_binary.h"
 
-namespace thimble {
+namespace thimble::device_test {
 namespace {
 
 RunResult without_plugin(const std::vector<std::string>& arguments) {
@@ -50,4 +50,4 @@ TEST(OnADevice, BenchesNameIt) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::device_test

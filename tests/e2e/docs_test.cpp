@@ -16,7 +16,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::docs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -125,4 +125,4 @@ INSTANTIATE_TEST_SUITE_P(Repository, Documents, testing::ValuesIn(documents()), 
 });
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::docs_test

@@ -3,7 +3,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::dry_run_test {
 namespace {
 
 RunResult dry_run(std::vector<std::string> more) {
@@ -143,4 +143,4 @@ TEST(DryRun, ExplainsWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::dry_run_test

@@ -9,7 +9,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::eval_test {
 namespace {
 
 std::string documents() {
@@ -169,4 +169,4 @@ TEST_F(EvalCommand, CtrlCStopsIt) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::eval_test

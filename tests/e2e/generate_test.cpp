@@ -6,7 +6,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::generate_test {
 namespace {
 
 RunResult run(std::vector<std::string> arguments, RunOptions options = {}) {
@@ -214,4 +214,4 @@ TEST_F(GenerateCommand, WhatIsWrongIsSaidInOneLine) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::generate_test

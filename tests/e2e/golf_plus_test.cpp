@@ -8,7 +8,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::golf_plus_test {
 namespace {
 
 std::string documents() {
@@ -122,4 +122,4 @@ TEST_F(GolfPlus, EveryTechniqueChangesTheWeights) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::golf_plus_test

@@ -7,7 +7,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::hardening_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -134,4 +134,4 @@ TEST(FullTierReproduce, TwoQuickstartsGiveTheSameBinaryAndTheSameModel) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::hardening_test

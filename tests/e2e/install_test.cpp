@@ -6,7 +6,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::install_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -144,4 +144,4 @@ TEST(FullTierInstall, AsADebianPackageRunsInACleanDebian) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::install_test

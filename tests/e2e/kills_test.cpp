@@ -14,7 +14,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::kills_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -341,4 +341,4 @@ INSTANTIATE_TEST_SUITE_P(Commands, Killed, testing::ValuesIn(kShares),
                          [](const auto& share) { return std::string(share.param.name); });
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::kills_test

@@ -6,7 +6,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::numerics_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -151,4 +151,4 @@ TEST_F(Edges, AModelWithNaNInItIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::numerics_test

@@ -15,7 +15,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::ranks_test {
 namespace {
 
 std::string sample_text() {
@@ -325,4 +325,4 @@ TEST_F(Ranks, TwoHostsLearnWhatTwoProcessesDo) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::ranks_test

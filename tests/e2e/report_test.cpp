@@ -8,7 +8,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::report_test {
 namespace {
 
 RunResult run(std::vector<std::string> arguments, RunOptions options = {}) {
@@ -138,4 +138,4 @@ TEST_F(SeeingARun, AForcedRunLeavesNothingOfTheOlderOne) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::report_test

@@ -3,7 +3,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::sample_test {
 namespace {
 
 RunResult run_in(const TempFolder& folder, std::vector<std::string> arguments) {
@@ -95,4 +95,4 @@ TEST_F(TrainedOnChats, EvalScoresTextsAndShardsToo) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::sample_test

@@ -7,7 +7,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::tokenizer_test {
 namespace {
 
 std::string tales() {
@@ -144,4 +144,4 @@ TEST(TokenizerTrain, CtrlCStopsAndLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::tokenizer_test

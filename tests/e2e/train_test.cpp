@@ -8,7 +8,7 @@
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::train_test {
 namespace {
 
 std::string sample_text() {
@@ -326,4 +326,4 @@ TEST_F(TrainCommand, WhatIsWrongIsSaidInOneLine) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::train_test

@@ -6,7 +6,7 @@
 #include "infer/plain_decoder.h"
 #include "tokenizer/chat_layout.h"
 
-namespace thimble {
+namespace thimble::exact_test {
 namespace {
 
 struct Fixture {
@@ -133,4 +133,4 @@ TEST(Exact, RefusesWhatHasNoAnswer) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::exact_test

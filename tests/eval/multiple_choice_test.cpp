@@ -10,7 +10,7 @@
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/text_source.h"
 
-namespace thimble {
+namespace thimble::multiple_choice_test {
 namespace {
 
 struct Fixture {
@@ -253,4 +253,4 @@ TEST(ChoiceQuestions, AreReadUpToTheLimit) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::multiple_choice_test

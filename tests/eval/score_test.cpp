@@ -6,7 +6,7 @@
 #include "eval/small_model.h"
 #include "tokenizer/chat_layout.h"
 
-namespace thimble {
+namespace thimble::score_test {
 namespace {
 
 struct Fixture {
@@ -122,4 +122,4 @@ TEST(Score, AConversationLongerThanTheContextIsScoredInPieces) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::score_test

@@ -10,7 +10,7 @@
 #include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/gguf_vocabulary.h"
 
-namespace thimble {
+namespace thimble::adds_bos_test {
 namespace {
 
 ModelFile with_tokenizer(const Tokenizer& tokenizer) {
@@ -94,4 +94,4 @@ TEST(AddsBos, AnExportThatForgetsItIsNotWritten) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::adds_bos_test

@@ -18,7 +18,7 @@
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/text_source.h"
 
-namespace thimble {
+namespace thimble::artifact_test {
 namespace {
 
 std::span<const std::byte> bytes_of(const std::string& text) {
@@ -291,4 +291,4 @@ TEST(Artifact, StoresThePublishedTokenizerSmall) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::artifact_test

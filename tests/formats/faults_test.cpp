@@ -11,7 +11,7 @@
 #include "support/message_of.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::faults_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -132,4 +132,4 @@ INSTANTIATE_TEST_SUITE_P(Faults, EveryModelWriter, testing::ValuesIn(every_write
                          [](const auto& writer) { return writer.param.name; });
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::faults_test

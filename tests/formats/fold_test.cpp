@@ -10,7 +10,7 @@
 #include "model/config_builder.h"
 #include "support/message_of.h"
 
-namespace thimble {
+namespace thimble::fold_test {
 namespace {
 
 // Both sides are exact in double; ours is f32, and talkie's relu2 is off by 7e-6 per hidden unit.
@@ -323,4 +323,4 @@ TEST(Fold, AMatrixOfOneRowIsAMatrix) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::fold_test

@@ -6,7 +6,7 @@
 #include "formats/gguf.h"
 #include "formats/gguf_bytes.h"
 
-namespace thimble {
+namespace thimble::gguf_corrupt_test {
 namespace {
 
 struct Corrupt {
@@ -279,4 +279,4 @@ TEST(CorruptGguf, AnyFlippedBitIsRefusedOrReadInBounds) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gguf_corrupt_test

@@ -7,7 +7,7 @@
 #include "formats/small_export.h"
 #include "support/message_of.h"
 
-namespace thimble {
+namespace thimble::gguf_import_test {
 namespace {
 
 struct Parts {
@@ -278,4 +278,4 @@ TEST(GgufImport, ABiasThatTheFileLacksIsZero) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gguf_import_test

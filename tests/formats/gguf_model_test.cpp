@@ -10,7 +10,7 @@
 #include "support/temp_folder.h"
 #include "tokenizer/chat_template.h"
 
-namespace thimble {
+namespace thimble::gguf_model_test {
 namespace {
 
 struct Written {
@@ -221,4 +221,4 @@ TEST(GgufModel, WhatLlamaCppHasNoPlaceForIsNamed) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gguf_model_test

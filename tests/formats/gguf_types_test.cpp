@@ -10,7 +10,7 @@
 #include "base/half.h"
 #include "support/message_of.h"
 
-namespace thimble {
+namespace thimble::gguf_types_test {
 namespace {
 
 // The format's description, number by number, with nothing in common with the code under test but half.h.
@@ -160,4 +160,4 @@ TEST(GgufTypes, WhatATypeCannotHoldIsRefused) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::gguf_types_test

@@ -20,7 +20,7 @@
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/text_source.h"
 
-namespace thimble {
+namespace thimble::hugging_face_write_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -397,4 +397,4 @@ TEST(SentencePieceAsJson, TheFolderHoldsBothAndWeReadThePieces) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::hugging_face_write_test

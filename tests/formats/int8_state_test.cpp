@@ -11,7 +11,7 @@
 #include "support/message_of.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::int8_state_test {
 namespace {
 
 // One matrix of the MLP is large enough to be quantised, the embedding too.
@@ -285,4 +285,4 @@ TEST(Int8StateOfTheBaseline, PatternsDecideWhatStaysF32) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::int8_state_test

@@ -14,7 +14,7 @@
 #include "support/simulated_disk.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::model_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -229,4 +229,4 @@ TEST(StateDict, NeedsAConfigAndMayHaveAPrefix) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::model_file_test

@@ -9,7 +9,7 @@
 #include "support/message_of.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::npz_test {
 namespace {
 
 std::span<const std::byte> as_bytes(const std::string& text) {
@@ -155,4 +155,4 @@ TEST(Zip, AlignsWhatItWrites) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::npz_test

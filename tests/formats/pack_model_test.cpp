@@ -9,7 +9,7 @@
 #include "formats/artifact.h"
 #include "model/config_builder.h"
 
-namespace thimble {
+namespace thimble::pack_model_test {
 namespace {
 
 ModelFile model_of(const std::string& preset, const std::vector<std::string>& settings = {}) {
@@ -158,4 +158,4 @@ TEST(PackModel, StopsWhereItsProgressIsStopped) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::pack_model_test

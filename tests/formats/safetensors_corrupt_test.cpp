@@ -5,7 +5,7 @@
 #include "formats/safetensors_bytes.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::safetensors_corrupt_test {
 namespace {
 
 struct Corrupt {
@@ -298,4 +298,4 @@ TEST(CorruptSafetensors, FullTierAHeaderOfAMillionTensorsIsReadInSeconds) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::safetensors_corrupt_test

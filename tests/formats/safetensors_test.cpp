@@ -9,7 +9,7 @@
 #include "formats/safetensors_bytes.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::safetensors_test {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -375,4 +375,4 @@ TEST(Safetensors, AFolderAndAMissingFileAreErrors) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::safetensors_test

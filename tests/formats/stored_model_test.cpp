@@ -13,7 +13,7 @@
 #include "model/config_builder.h"
 #include "support/temp_folder.h"
 
-namespace thimble {
+namespace thimble::stored_model_test {
 namespace {
 
 // Matrices on both sides of every limit of the packer.
@@ -161,4 +161,4 @@ TEST(StoredModel, InBf16RunsFromBf16AndIntegers) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::stored_model_test

@@ -6,7 +6,7 @@
 #include "infer/run_requests.h"
 #include "tokenizer/unicode.h"
 
-namespace thimble {
+namespace thimble::batcher_fuzz_test {
 namespace {
 
 constexpr std::int64_t kContext = 150;
@@ -150,4 +150,4 @@ TEST(BatcherFuzz, ManySeedsFullTier) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::batcher_fuzz_test

@@ -9,7 +9,7 @@
 #include "infer/run_requests.h"
 #include "support/message_of.h"
 
-namespace thimble {
+namespace thimble::batcher_test {
 namespace {
 
 constexpr std::int64_t kContext = 96;
@@ -265,4 +265,4 @@ TEST(EndIds, ComeFromTheTokenizer) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::batcher_test

@@ -8,7 +8,7 @@
 #include "infer/run_requests.h"
 #include "model/presets.h"
 
-namespace thimble {
+namespace thimble::every_preset_test {
 namespace {
 
 constexpr std::int64_t kContext = 160;  // more than two blocks
@@ -125,4 +125,4 @@ INSTANTIATE_TEST_SUITE_P(Batcher, EveryPreset, testing::ValuesIn(preset_names())
 });
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::every_preset_test

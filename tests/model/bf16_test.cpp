@@ -7,7 +7,7 @@
 #include "model/presets.h"
 #include "model/random_model.h"
 
-namespace thimble {
+namespace thimble::bf16_test {
 namespace {
 
 struct Gradient {
@@ -64,4 +64,4 @@ TEST(DtypeFallback, IsAProcessorsThatChoseForItselfAlone) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::bf16_test

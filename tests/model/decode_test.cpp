@@ -4,7 +4,7 @@
 
 #include "model/random_model.h"
 
-namespace thimble {
+namespace thimble::decode_test {
 namespace {
 
 constexpr double kSame = 2e-5;  // of a row's largest logit: f32 sums in another order
@@ -183,4 +183,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::decode_test

@@ -4,7 +4,7 @@
 
 #include "model/random_model.h"
 
-namespace thimble {
+namespace thimble::documents_test {
 namespace {
 
 // Of a row's largest logit: f32 sums in another order, because other shapes choose other GEMM blockings. A small logit may
@@ -133,4 +133,4 @@ INSTANTIATE_TEST_SUITE_P(Model, PackedDocuments, testing::Values("golf-plus", "l
                          named);
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::documents_test

@@ -6,7 +6,7 @@
 #include "model/program_cache.h"
 #include "tiny_model.h"
 
-namespace thimble {
+namespace thimble::program_test {
 namespace {
 
 double cosine(const std::vector<double>& a, const std::vector<double>& b) {
@@ -139,4 +139,4 @@ TEST(ProgramCache, MakesEachProgramOnce) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::program_test

@@ -9,7 +9,7 @@
 #include "ops/quantise.h"
 #include "support/message_of.h"
 
-namespace thimble {
+namespace thimble::stored_weights_test {
 namespace {
 
 constexpr WeightFormat kFormats[] = {WeightFormat::f32, WeightFormat::bf16, WeightFormat::f16,
@@ -268,4 +268,4 @@ TEST(StoredForCard, MatricesAreExpandedToWhatIsComputedIn) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::stored_weights_test

@@ -10,7 +10,7 @@
 #include "model/program.h"
 #include "ops/rope.h"
 
-namespace thimble {
+namespace thimble::switches_test {
 namespace {
 
 using Doubles = std::vector<double>;
@@ -250,4 +250,4 @@ TEST(Loop, ThatIsOffIsNotThereAndComesWhenItIsTurnedOn) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::switches_test

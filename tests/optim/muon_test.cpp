@@ -9,7 +9,7 @@
 #include "ops/sums.h"
 #include "optim/optimizer.h"
 
-namespace thimble {
+namespace thimble::muon_test {
 namespace {
 
 Config small_config(const std::vector<std::string>& settings) {
@@ -179,4 +179,4 @@ TEST(Optimizer, ClipsTheGlobalNorm) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::muon_test

@@ -7,7 +7,7 @@
 #include "ops/newton_schulz.h"
 #include "ops/sums.h"
 
-namespace thimble {
+namespace thimble::pieces_test {
 namespace {
 
 std::vector<float> normals(std::size_t count, unsigned seed) {
@@ -107,4 +107,4 @@ TEST(Sums, AreTheSameBitsForAnyThreads) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::pieces_test

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 
-namespace thimble {
+namespace thimble::codec_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -77,4 +77,4 @@ TEST(Codec, ZstdRefersToAPrefix) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::codec_test

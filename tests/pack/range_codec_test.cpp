@@ -10,7 +10,7 @@
 #include "pack/codec.h"
 #include "pack/small_model.h"
 
-namespace thimble {
+namespace thimble::range_codec_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -88,4 +88,4 @@ TEST(BitMixer, ItsTablesAreInverseToEachOther) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::range_codec_test

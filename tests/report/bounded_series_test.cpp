@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace thimble {
+namespace thimble::bounded_series_test {
 namespace {
 
 struct Number {
@@ -56,4 +56,4 @@ TEST(BoundedSeries, KeepsTheLatestWhereMergingDropsIt) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::bounded_series_test

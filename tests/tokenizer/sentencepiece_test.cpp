@@ -12,7 +12,7 @@
 #include "tokenizer/shared_tokenizers.h"
 #include "tokenizer/stream_decoder.h"
 
-namespace thimble {
+namespace thimble::sentencepiece_test {
 
 namespace {
 
@@ -244,4 +244,4 @@ TEST(ByteTable, CountsExactBytesForBpeAndBytes) {
   EXPECT_EQ(table.bytes(0, 299), 0u);
 }
 
-}  // namespace thimble
+}  // namespace thimble::sentencepiece_test

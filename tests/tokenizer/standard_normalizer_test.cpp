@@ -6,7 +6,7 @@
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/text_source.h"
 
-namespace thimble {
+namespace thimble::standard_normalizer_test {
 namespace {
 
 std::string trained(const std::string& normalization) {
@@ -39,4 +39,4 @@ TEST(StandardNormalizer, IsInNothingElse) {
 }
 
 }  // namespace
-}  // namespace thimble
+}  // namespace thimble::standard_normalizer_test
