@@ -33,13 +33,15 @@ function(thimble_library name)
   set_property(GLOBAL APPEND PROPERTY THIMBLE_LIBRARIES thimble_${name})
 endfunction()
 
-# thimble_tests(NAME [THREADS] [DEPENDS folders...] [LIBS foreign libraries...])
+# thimble_tests(NAME [THREADS] [CPU_LEVELS [PATTERNS...]] [DEPENDS folders...] [LIBS foreign libraries...])
 #
 # THREADS: threads of our own are what it tests. Label "threads", target tests_with_threads: run by ThreadSanitizer, too.
+# CPU_LEVELS: what it tests depends on the CPU level (THIMBLE_CPU): all of it, or what patterns of GoogleTest name. Adding a
+# test to the set is adding its name there.
 # Several tests run at a time, each with all threads: waiting threads must not spin (OMP_WAIT_POLICY).
 # Tests with FullTier in their name are long: ctest label "full", left out by a plain ./test.
 function(thimble_tests name)
-  cmake_parse_arguments(ARG "THREADS" "" "DEPENDS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "THREADS" "" "CPU_LEVELS;DEPENDS;LIBS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${name}/*_test.cpp")
   if(NOT sources)
     message(STATUS "tests/${name} holds no *_test.cpp yet")
@@ -63,4 +65,22 @@ function(thimble_tests name)
                        ENVIRONMENT OMP_WAIT_POLICY=passive)
   gtest_discover_tests(${name}_tests TEST_FILTER "*FullTier*" ${discovery} PROPERTIES TIMEOUT 3600 LABELS full
                        ENVIRONMENT OMP_WAIT_POLICY=passive)
+  if("CPU_LEVELS" IN_LIST ARG_KEYWORDS_MISSING_VALUES)
+    set(ARG_CPU_LEVELS "*")
+  endif()
+  thimble_cpu_level_tests(${name}_tests ${ARG_CPU_LEVELS})
+endfunction()
+
+# thimble_cpu_level_tests(PROGRAM PATTERNS...): for each pattern a test with the label "cpu_levels". It runs all that the
+# pattern matches in one process, in half the time of a process for each, and writes GoogleTest's report for ./test to count.
+function(thimble_cpu_level_tests program)
+  foreach(pattern IN LISTS ARGN)
+    string(MAKE_C_IDENTIFIER "${program} ${pattern}" report)
+    add_test(NAME "cpu_levels: ${program} ${pattern}"
+             COMMAND ${program} "--gtest_filter=${pattern}-*FullTier*" --gtest_brief=1
+                     "--gtest_output=xml:${CMAKE_BINARY_DIR}/cpu_levels/${report}.xml")
+    set_property(GLOBAL APPEND_STRING PROPERTY THIMBLE_CPU_LEVEL_REPORTS "${CMAKE_BINARY_DIR}/cpu_levels/${report}.xml\n")
+    set_tests_properties("cpu_levels: ${program} ${pattern}" PROPERTIES LABELS cpu_levels TIMEOUT 1800 ENVIRONMENT
+                                                                       OMP_WAIT_POLICY=passive)
+  endforeach()
 endfunction()
