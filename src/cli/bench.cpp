@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/machine.h"
 #include "cli/console.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
@@ -98,6 +99,7 @@ Json as_json(const Speed& speed) {
   return Json::object()
       .set("test", speed.name)
       .set("tokens_per_second", speed.mean())
+      .set("cpu_level", std::string(cpu_level_name(cpu_level())))
       .set("stddev", speed.deviation())
       .set("samples", samples);
 }

@@ -90,6 +90,7 @@ int run_bench_train(const Arguments& arguments, Console& console) {
             .set("tokens_per_second", bench.tokens_per_second())
             .set("passed", verdict.passed)
             .set("dtype", std::string(dtype_name(request.dtype)))
+            .set("cpu_level", std::string(cpu_level_name(cpu_level())))
             .set("step_tokens", bench.tokens)
             .set("step_seconds", bench.seconds)
             .set("gflops", bench.flops_per_second() / 1e9)

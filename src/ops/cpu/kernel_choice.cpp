@@ -123,6 +123,8 @@ std::vector<KernelChoice> kernel_choices() {
     choices.push_back({"rows that are decoded", "our own, bf16 rows", has_pairs});
   else if (cpu::multiplies_sixteen_lanes())
     choices.push_back({"rows that are decoded", "our own, sixteen lanes", no_pairs});
+  else if (cpu::multiplies_eight_lanes())
+    choices.push_back({"rows that are decoded", "our own, eight lanes", no_pairs});
   else
     choices.push_back({"rows that are decoded", highway, no_pairs});
   if (tiles)
