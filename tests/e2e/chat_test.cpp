@@ -57,7 +57,7 @@ class ChatCommand : public testing::Test {
         "bytes:chat", "--steps",   "160",        "--val-every",     "160",
         "--quiet"};
     for (const char* setting : {"context=512", "layers=2", "dim=64", "heads=2", "kv_heads=1",
-                                "mlp_hidden=128", "batch_tokens=1024"}) {
+                                "mlp_hidden=128", "batch_tokens=1024", "lr=0.03", "matrix_lr=0.015"}) {
       arguments.push_back("--set");
       arguments.push_back(setting);
     }

@@ -27,7 +27,10 @@ const models = {
     preset: 'llama', tokenizer: 'sentencepiece:512', data: 'chats.jsonl', set: ['kv_heads=4', 'rope_direction=-1'],
   },
   bytes: { preset: 'qwen3', tokenizer: 'bytes', set: [] },
-  chat: { preset: 'chat', tokenizer: 'bpe:512', data: 'chats.jsonl', set: ['steps=80'] },
+  chat: {
+    preset: 'chat', tokenizer: 'bpe:512', data: 'chats.jsonl',
+    set: ['steps=80', 'batch_tokens=4096', 'lr=0.03', 'matrix_lr=0.015'],
+  },
 };
 const small = ['layers=2', 'dim=64', 'heads=4', 'kv_heads=2', 'mlp_hidden=96', 'context=256', 'steps=60', 'lr=0.01',
   'batch_tokens=1024', 'val_every=1000', 'warmup_steps=2'];
