@@ -27,7 +27,7 @@ function(thimble_library name)
   if(NOT name STREQUAL "base")  # which makes it
     target_precompile_headers(thimble_${name} REUSE_FROM thimble_base)
   endif()
-  if(THIMBLE_UNITY AND NOT name MATCHES "^(base|tensor|ops|pack|optim|dist)$")
+  if(THIMBLE_UNITY AND NOT name STREQUAL "ops")
     thimble_unity(thimble_${name} 10)
   endif()
   set_property(GLOBAL APPEND PROPERTY THIMBLE_LIBRARIES thimble_${name})
