@@ -59,9 +59,14 @@ class Row:
         else:
             value = self.ratio() if self.against == 'peer' else self.fraction()
         targets = [(value, self.must, self.goal, sign), (self.fraction(), self.must_fraction, self.goal_fraction, 1)]
-        reached = [0 if one < must * sign else 1 if goal is None or one < goal * sign else 2
-                   for one, must, goal, sign in targets if one is not None and must is not None]
-        return ['no', 'must', 'goal'][min(reached)] if reached else ''
+        targets = [one for one in targets if one[1] is not None or one[2] is not None]
+        if not targets or any(one[0] is None for one in targets):
+            return ''
+
+        def misses(place):
+            return any(one[place] is not None and one[0] < one[place] * one[3] for one in targets)
+
+        return 'no' if misses(1) else 'must' if misses(2) else 'goal'
 
     def as_json(self):
         """The row as --json prints it: what was measured, and what follows from it."""
