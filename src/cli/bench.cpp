@@ -5,14 +5,27 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/machine.h"
+#include "base/parallel.h"
+#include "base/table.h"
 #include "cli/console.h"
+#include "cli/option.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
+#include "data/sample/corpus.h"
 #include "formats/architecture.h"
+#include "formats/model_file.h"
+#include "model/compute_dtype.h"
 #include "model/config_builder.h"
+#include "model/config_toml.h"
 #include "model/presets.h"
+#include "ops/gemm_peak.h"
+#include "qa/card_ceilings.h"
+#include "qa/read_bandwidth.h"
+#include "tokenizer/text_source.h"
+#include "train/step_bench.h"
 
 namespace thimble {
 
@@ -106,6 +119,369 @@ Json as_json(const Speed& speed) {
 
 std::string as_text(const Speed& speed) {
   return fmt::format("{}: {:.1f} +- {:.1f} tokens/s", speed.name, speed.mean(), speed.deviation());
+}
+
+namespace {
+
+constexpr std::int64_t kCopiedBytes = std::int64_t{64} << 20;
+constexpr double kCopySeconds = 1;
+
+Config measured_config(const Arguments& arguments) {
+  ConfigBuilder settings;
+  if (arguments.given("MODEL")) {
+    if (arguments.given("preset")) throw UsageError("expected MODEL or --preset, found both");
+    const std::string& model = arguments.text("MODEL");
+    settings.toml(to_toml(open_model(model).config), model);
+    settings.set("micro_batch=0");  // that of its own batches
+  } else {
+    settings.preset(arguments.text("preset"));
+  }
+  if (arguments.given("config")) settings.file(arguments.path("config"));
+  as_usage([&] { settings.set("batch_tokens=" + arguments.text("batch-tokens")); });
+  settings.set("span_tokens=0");
+  put_assignments(arguments, settings);
+  return settings.resolve();
+}
+
+std::string_view phase_name(Phase phase) {
+  return phase == Phase::forward ? "forward" : phase == Phase::backward ? "backward" : "recompute";
+}
+
+// One line an op: what limits it is products where it has any, else memory.
+std::string profile_text(const StepBench& bench, double copied_per_second) {
+  std::vector<std::pair<Profile::Key, OpTime>> times(bench.profile.times().begin(),
+                                                     bench.profile.times().end());
+  std::ranges::sort(times, std::greater{}, [](const auto& entry) { return entry.second.seconds; });
+  double all = 0;
+  for (const auto& [key, time] : times) all += time.seconds;
+  Table table({"op", "phase", "calls", "share", "ms", "rate", "of its ceiling"});
+  for (const auto& [key, time] : times) {
+    const bool multiplies = time.work.flops > 0;
+    const double rate = (multiplies ? time.work.flops : time.work.bytes) / time.seconds;
+    const double ceiling = multiplies ? bench.peak_flops : copied_per_second;
+    table.row({std::string(op_def(key.first).name), std::string(phase_name(key.second)),
+               with_commas(time.calls), fmt::format("{:.1f} %", 100 * time.seconds / all),
+               fmt::format("{:.1f}", 1e3 * time.seconds),
+               fmt::format("{:.1f} {}", rate / 1e9, multiplies ? "GFLOP/s" : "GB/s"),
+               fmt::format("{:.2f}", rate / ceiling)});
+  }
+  return table.text(page_width(0));
+}
+
+int run_bench_train(const Arguments& arguments, Console& console) {
+  StepBenchRequest request{.config = measured_config(arguments),
+                           .dtype = DType::f32,
+                           .steps = arguments.integer("iterations", {.least = 1, .most = 1000}),
+                           .profile = arguments.flag("profile")};
+  const ComputeDType wanted = request.config.train.dtype;
+  if (const std::string notice = dtype_notice(wanted, Device::cpu, cpu_features()); !notice.empty())
+    console.log().info("{}", notice);
+  request.dtype = compute_dtype(wanted, Device::cpu);
+  const Interrupt interrupt;
+  const StepBench bench = bench_steps(request, console.progress(), interrupt);
+  const Verdict verdict = verdict_of(arguments, bench.tokens_per_second());
+  if (console.json()) {
+    Json samples = Json::array(), peaks = Json::array();
+    for (const double seconds : bench.all_seconds) samples.push(bench.flops / seconds / 1e9);
+    for (const double flops : bench.all_peaks) peaks.push(flops / 1e9);
+    console.print_json(
+        Json::object()
+            .set("tokens_per_second", bench.tokens_per_second())
+            .set("passed", verdict.passed)
+            .set("dtype", std::string(dtype_name(request.dtype)))
+            .set("cpu_level", std::string(cpu_level_name(cpu_level())))
+            .set("step_tokens", bench.tokens)
+            .set("step_seconds", bench.seconds)
+            .set("gflops", bench.flops_per_second() / 1e9)
+            .set("gemm_peak_gflops", bench.peak_flops / 1e9)
+            .set("fraction_of_peak", bench.fraction_of_peak())
+            .set("samples", samples)
+            .set("peak_samples", peaks)
+            .set("muon_seconds", request.config.train.uses_muon() ? bench.optimizer_seconds : 0.0)
+            .set("optimizer_seconds", bench.optimizer_seconds));
+    return exit_code(verdict, console);
+  }
+  if (request.profile) {
+    const CopyBandwidth copy =
+        measure_copy_bandwidth(kCopiedBytes, kCopySeconds, console.progress(), interrupt);
+    console.print(profile_text(bench, copy.gigabytes_per_second * 1e9));
+    console.print(fmt::format("copy {:.1f} GB/s (64 MiB), products {:.0f} GFLOP/s\n\n",
+                              copy.gigabytes_per_second, bench.peak_flops / 1e9));
+  }
+  console.print(fmt::format(
+      "{} tokens/s, {:.0f} GFLOP/s of {:.0f} that the products alone reach: {:.3f} ({}, {} tokens "
+      "in {}, {} of it the optimizer)\n",
+      with_unit(bench.tokens_per_second()), bench.flops_per_second() / 1e9, bench.peak_flops / 1e9,
+      bench.fraction_of_peak(), dtype_name(request.dtype), with_commas(bench.tokens),
+      in_seconds(bench.seconds), in_seconds(bench.optimizer_seconds)));
+  return exit_code(verdict, console);
+}
+
+}  // namespace
+
+Command bench_train_command() {
+  const std::vector<std::string_view> presets = preset_names();
+  return {.name = "bench train",
+          .summary = "how fast a model trains here, beside what the machine's matrix products reach",
+          .arguments = {{.name = "MODEL",
+                         .help = "shape and optimizer of this model, instead of a preset's",
+                         .count = Count::optional}},
+          .options = with_bench_options(
+              {{.name = "preset", .initial = "golf", .help = "model and optimizer", .choices = presets},
+               {.name = "config", .value = "FILE", .help = "TOML file of settings, on top of the preset"},
+               {.name = "set", .value = "KEY=VALUE", .help = "one setting, on top of both", .repeated = true},
+               {.name = "batch-tokens", .value = "N", .initial = "65536", .help = "tokens of one step"},
+               {.name = "profile", .help = "time of every op, and the part of its ceiling that it reaches"}},
+              "3", "steps measured; the median counts"),
+          .examples = {"thimble bench train --preset golf --profile",
+                       "thimble bench train --preset llama --set dtype=f32 --batch-tokens 8192"},
+          .run = run_bench_train};
+}
+
+namespace {
+
+constexpr int kPeakRepeats = 3;
+
+// What the model's own products reach with nothing around them.
+double peak_flops(const Model& model, const Context& context, std::int64_t rows) {
+  const std::vector<ProductShape> shapes = products_of(model.config());
+  if (context.device() == Device::cuda)  // forward alone: a third of the work
+    return flops_of_products(shapes, rows) / 3 /
+           card_seconds_of_products(context, shapes, rows, model.dtype(), kPeakRepeats);
+  return flops_of_products(shapes, rows) /
+         cpu::seconds_of_products(context, shapes, rows, model.dtype(), kPeakRepeats);
+}
+
+int run_bench_prefill(const Arguments& arguments, Console& console) {
+  ModelFile file = bench_model(arguments);
+  const Context context(device_from(arguments, console.log()));
+  const SpeedRequest request{.tokens = tokens_from(arguments, file.config.model),
+                             .depth = depth_from(arguments, file.config.model),
+                             .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
+  Model model = model_for(file, context, dtype_from(arguments, context.device(), console.log()), request);
+  const Interrupt interrupt;
+  const Speed speed = prefill_speed(model, request, console.progress(), &interrupt);
+  const double flops = speed.mean() * prefill_flops(model.config(), request.tokens, request.depth) /
+                       static_cast<double>(request.tokens);
+  const double peak = peak_flops(model, context, request.tokens);
+  const Verdict verdict = verdict_of(arguments, speed.mean());
+  if (console.json())
+    console.print_json(as_json(speed)
+                           .set("passed", verdict.passed)
+                           .set("model", file.path.string())
+                           .set("architecture", file.architecture)
+                           .set("parameters", model.params().count())
+                           .set("device", device_name(context))
+                           .set("dtype", dtype_name(model.dtype()))
+                           .set("gflops", flops / 1e9)
+                           .set("gemm_peak_gflops", peak / 1e9)
+                           .set("fraction_of_peak", flops / peak));
+  else
+    console.print(fmt::format(
+        "{} ({} parameters, {}); {:.0f} GFLOP/s of {:.0f} that the products alone reach: {:.3f}\n",
+        as_text(speed), with_unit(static_cast<double>(model.params().count())), computed_in(model, context),
+        flops / 1e9, peak / 1e9, flops / peak));
+  return exit_code(verdict, console);
+}
+
+}  // namespace
+
+Command bench_prefill_command() {
+  std::vector<Option> options = model_options();
+  options.push_back({.name = "max-tokens", .value = "N", .initial = "512", .help = "tokens of the prompt"});
+  options.push_back({.name = "depth", .value = "N", .initial = "0", .help = "tokens in the cache before it"});
+  options.push_back(device_option());
+  options.push_back(common::dtype());
+  return {
+      .name = "bench prefill",
+      .summary = "how fast a prompt is read here, beside what the machine's matrix products reach",
+      .arguments = {{.name = "MODEL",
+                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder",
+                     .count = Count::optional}},
+      .options = with_bench_options(options, "5", "repeats, after a warm-up; mean and deviation are shown"),
+      .examples = {"thimble bench prefill runs/book",
+                   "thimble bench prefill --preset llama --max-tokens 256"},
+      .run = run_bench_prefill};
+}
+
+namespace {
+
+constexpr std::int64_t kMostStreams = 1024;
+constexpr double kBandwidthSeconds = 0.5;
+
+// Every token reads all weights, so memory bounds them; streams share what is read.
+struct Ceiling {
+  double bytes_per_second, bytes_per_call, tokens_per_second;
+};
+
+double cached_bytes(const Model& model, double positions) {
+  const ModelConfig& config = model.config();
+  return 2 * positions *
+         static_cast<double>(config.passes() * config.kv_width() * dtype_bytes(model.dtype()));
+}
+
+Ceiling ceiling_of(const Model& model, const Context& context, const SpeedRequest& request,
+                   const Interrupt& interrupt) {
+  const double positions = static_cast<double>(request.depth) + static_cast<double>(request.tokens) / 2;
+  const auto streams = static_cast<double>(request.streams);
+  const bool card = context.device() != Device::cpu;
+  const StoredWeights* stored = card ? nullptr : model.stored_weights();  // a card's are expanded
+  // Weights that stay as they are stored are read as such; what slots remember has the rows' dtype.
+  const double bytes = stored
+                           ? static_cast<double>(stored->bytes()) + cached_bytes(model, streams * positions)
+                           : bytes_per_token(model.config(), model.dtype(), streams * positions);
+  const auto whole = static_cast<std::int64_t>(bytes);
+  const double bandwidth =
+      card ? card_bandwidth(context, whole) : read_bandwidth(whole, kBandwidthSeconds, &interrupt);
+  return {bandwidth, bytes, streams * bandwidth / bytes};
+}
+
+int run_bench_decode(const Arguments& arguments, Console& console) {
+  ModelFile file = bench_model(arguments);
+  const Context context(device_from(arguments, console.log()));
+  const SpeedRequest request{.tokens = tokens_from(arguments, file.config.model),
+                             .depth = depth_from(arguments, file.config.model),
+                             .streams = arguments.integer("streams", {.least = 1, .most = kMostStreams}),
+                             .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
+  Model model = model_for(file, context, dtype_from(arguments, context.device(), console.log()), request);
+  const Interrupt interrupt;
+  const Speed speed = decode_speed(model, request, console.progress(), &interrupt);
+  const Ceiling ceiling = ceiling_of(model, context, request, interrupt);
+  const double fraction = speed.mean() / ceiling.tokens_per_second;
+  const Verdict verdict = verdict_of(arguments, speed.mean());
+  if (console.json())
+    console.print_json(
+        as_json(speed)
+            .set("passed", verdict.passed)
+            .set("model", file.path.string())
+            .set("architecture", file.architecture)
+            .set("parameters", model.params().count())
+            .set("device", device_name(context))
+            .set("dtype", dtype_name(model.dtype()))
+            .set("streams", request.streams)
+            .set("bytes_per_token", ceiling.bytes_per_call / static_cast<double>(request.streams))
+            .set("read_gigabytes_per_second", ceiling.bytes_per_second / 1e9)
+            .set("ceiling_tokens_per_second", ceiling.tokens_per_second)
+            .set("fraction_of_ceiling", fraction));
+  else
+    console.print(
+        fmt::format("{}{} ({} parameters, {}); memory, read at {:.1f} GB/s, allows {:.0f}: {:.3f}\n",
+                    as_text(speed), request.streams > 1 ? fmt::format(" in {} streams", request.streams) : "",
+                    with_unit(static_cast<double>(model.params().count())), computed_in(model, context),
+                    ceiling.bytes_per_second / 1e9, ceiling.tokens_per_second, fraction));
+  return exit_code(verdict, console);
+}
+
+}  // namespace
+
+Command bench_decode_command() {
+  std::vector<Option> options = model_options();
+  options.push_back({.name = "max-tokens", .value = "N", .initial = "128", .help = "tokens of each stream"});
+  options.push_back(
+      {.name = "depth", .value = "N", .initial = "0", .help = "tokens in the cache before them"});
+  options.push_back({.name = "streams", .value = "N", .initial = "1", .help = "sequences decoded together"});
+  options.push_back(device_option());
+  options.push_back(common::dtype());
+  return {
+      .name = "bench decode",
+      .summary = "how fast tokens are generated here, beside what the machine's memory allows",
+      .arguments = {{.name = "MODEL",
+                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder",
+                     .count = Count::optional}},
+      .options = with_bench_options(options, "5", "repeats, after a warm-up; mean and deviation are shown"),
+      .examples = {"thimble bench decode runs/book --min-tps 100",
+                   "thimble bench decode --preset llama --streams 8"},
+      .run = run_bench_decode};
+}
+
+namespace {
+
+constexpr std::uint64_t kSampleBytes = 4 << 20, kMostBytes = 256 << 20;
+constexpr std::size_t kLearnedBytes = 1 << 20;
+
+std::string text_from(const Arguments& arguments) {
+  std::string text;
+  if (arguments.given("data")) {
+    text = read_text_file(arguments.text("data"), kMostBytes);
+    check(!text.empty(), "{} is empty", arguments.text("data"));
+    return text;
+  }
+  sample::write_corpus({.kind = sample::CorpusKind::tales, .bytes = kSampleBytes},
+                       [&](std::string_view more) { text += more; });
+  return text;
+}
+
+// A MODEL, a tokenizer by itself, or one that is learned from the text.
+std::unique_ptr<Tokenizer> tokenizer_from(const Arguments& arguments, const std::string& text,
+                                          Console& console, const Interrupt& interrupt) {
+  if (!arguments.given("MODEL")) {
+    ConfigBuilder settings;
+    settings.preset(arguments.text("preset"));
+    const auto vocab_size = static_cast<TokenId>(settings.resolve().model.vocab_size);
+    return learned_from(text.substr(0, kLearnedBytes), vocab_size, console.progress(), interrupt);
+  }
+  if (arguments.given("preset")) throw UsageError("expected MODEL or --preset, found both");
+  const std::filesystem::path path = arguments.path("MODEL");
+  const std::string extension = path.extension().string();
+  if (path == "bytes" || path == "bytes:chat" || extension == ".json" || extension == ".model")
+    return load_tokenizer(path);
+  auto tokenizer = open_tokenizer(open_model(path));
+  check(tokenizer != nullptr, "{} has no tokenizer", path.string());
+  return tokenizer;
+}
+
+int run_bench_tokenize(const Arguments& arguments, Console& console) {
+  const Interrupt interrupt;
+  std::string text = text_from(arguments);
+  const auto tokenizer = tokenizer_from(arguments, text, console, interrupt);
+  if (arguments.given("max-tokens")) {
+    const std::vector<TokenId> ids = tokenizer->encode(text);
+    const auto most = static_cast<std::size_t>(arguments.integer("max-tokens", {.least = 1}));
+    text = tokenizer->decode(std::span(ids).first(std::min(ids.size(), most)));
+  }
+  const TokenizerSpeed result =
+      tokenizer_speed(*tokenizer, text, arguments.integer("iterations", {.least = 1, .most = 100000}),
+                      console.progress(), &interrupt);
+  const Verdict verdict = verdict_of(arguments, result.speed.mean());
+  const double bytes_per_token = static_cast<double>(result.bytes) / static_cast<double>(result.tokens);
+  if (console.json())
+    console.print_json(as_json(result.speed)
+                           .set("passed", verdict.passed)
+                           .set("kind", name_of(tokenizer->kind()))
+                           .set("vocab_size", tokenizer->vocab_size())
+                           .set("tokens", result.tokens)
+                           .set("bytes", result.bytes)
+                           .set("bytes_per_token", bytes_per_token)
+                           .set("megabytes_per_second", result.bytes_per_second() / 1e6)
+                           .set("threads", 1)
+                           .set("usable_threads", max_threads()));
+  else
+    console.print(fmt::format("{}, {:.2f} MB/s in one thread of {} ({}, {} tokens, {:.2f} bytes each)\n",
+                              as_text(result.speed), result.bytes_per_second() / 1e6, max_threads(),
+                              name_of(tokenizer->kind()), tokenizer->vocab_size(), bytes_per_token));
+  return exit_code(verdict, console);
+}
+
+}  // namespace
+
+Command bench_tokenize_command() {
+  return {
+      .name = "bench tokenize",
+      .summary = "how fast text is encoded here, by one thread",
+      .arguments = {{.name = "MODEL",
+                     .help = "a model with a tokenizer, a tokenizer's file, or bytes",
+                     .count = Count::optional}},
+      .options = with_bench_options(
+          {{.name = "preset",
+            .initial = "golf",
+            .help = "without MODEL: a BPE as large as the vocabulary of this preset, learned from the text",
+            .choices = preset_names()},
+           {.name = "data", .value = "FILE", .help = "text to encode (default: 4 MiB of the built-in tales)"},
+           {.name = "max-tokens", .value = "N", .help = "only so much of the text as gives N tokens"}},
+          "5", "repeats, after a warm-up; mean and deviation are shown"),
+      .examples = {"thimble bench tokenize runs/book",
+                   "thimble bench tokenize tokenizer.json --data book.txt"},
+      .run = run_bench_tokenize};
 }
 
 }  // namespace thimble

@@ -1,23 +1,281 @@
-#include "cli/chat.h"
+// thimble chat: reads messages and commands, shows answers as they come.
 
 #include <unistd.h>
 
+#include <array>
 #include <limits>
 
 #include "base/error.h"
+#include "base/files.h"
+#include "base/json.h"
+#include "base/nearest.h"
 #include "base/parallel.h"
 #include "base/signals_held.h"
-#include "cli/chat_repl.h"
+#include "base/text.h"
+#include "cli/commands.h"
 #include "cli/console.h"
-#include "cli/device.h"
-#include "cli/line_history.h"
+#include "cli/line_editor.h"
+#include "cli/option.h"
 #include "cli/parse.h"
-#include "cli/sampling_options.h"
+#include "data/document.h"
 #include "formats/model_file.h"
+#include "infer/chat_session.h"
 
 namespace thimble {
 
 namespace {
+
+class ChatRepl {
+ public:
+  struct Style {
+    bool interactive = false;  // somebody sits there: prompts, notices, errors do not end it
+    std::string_view prompt = {};
+  };
+
+  // All outlive it. `interrupt`: of a task if interactive, else of the program.
+  ChatRepl(ChatSession& session, LineEditor& lines, Interrupt& interrupt, const Console& console, Style style)
+      : session_(session), lines_(lines), interrupt_(interrupt), console_(console), style_(style) {}
+
+  int run();  // the exit code. With --json the object is printed however it ends
+
+ private:
+  struct Entry {
+    std::string_view name, argument, help;
+    void (ChatRepl::*run)(const std::string& argument);
+  };
+  static std::span<const Entry> table();
+
+  int talk();
+  void handle(const Message& message);
+  void answer(const std::function<Reply(const ChatSession::Show&)>& ask);
+  void say(std::string_view notice) const { console_.log().info("{}", notice); }
+  void tell(std::string_view text) const;  // what was asked for, also under --quiet
+  void save_to(const std::string& path, bool replace);
+
+  void clear(const std::string&);
+  void help(const std::string&);
+  void load(const std::string& path);
+  void quit(const std::string&) { done_ = true; }
+  void retry(const std::string&);
+  void save(const std::string& path) { save_to(path, false); }
+  void save_over(const std::string& path) { save_to(path, true); }
+  void stats(const std::string&);
+  void system(const std::string& text);
+
+  ChatSession& session_;
+  LineEditor& lines_;
+  Interrupt& interrupt_;
+  const Console& console_;
+  Style style_;
+  bool done_ = false;
+  Json replies_ = Json::array();
+  std::optional<Reply> last_;
+  std::int64_t answers_ = 0, generated_ = 0, dropped_ = 0;
+};
+
+double per_second(std::int64_t count, double seconds) {
+  return seconds > 0 ? static_cast<double>(count) / seconds : 0;
+}
+
+Json as_json(const Reply& reply) {
+  return Json::object()
+      .set("text", reply.text)
+      .set("finish_reason", name_of(reply.finish))
+      .set("prompt_tokens", reply.usage.prompt_tokens)
+      .set("generated_tokens", reply.usage.generated_tokens)
+      .set("tokens_dropped", reply.tokens_dropped)
+      .set("seed", reply.seed);
+}
+
+struct Loaded {
+  Conversation conversation;
+  bool more = false;  // the file holds others behind it
+};
+
+// Of one file by its name, which is no pattern and has no weight behind it.
+Loaded load_conversation(const std::string& path) {
+  const DataSource source{.name = path, .files = {path}};
+  RecordReader reader(source, DocumentSplit::line, true);
+  auto record = reader.next();
+  check(record.has_value(), "{} is empty", path);
+  Document document = read_document(*record, {.kind = DataKind::chat});
+  if (!document.problem.empty()) fail(Hint{document.hint}, "{}", document.problem);
+  check(!document.turns.empty(), "{} does not begin with a conversation that has an answer", path);
+  return {std::move(document.turns), reader.next().has_value()};
+}
+
+std::span<const ChatRepl::Entry> ChatRepl::table() {
+  static constexpr std::array<Entry, 9> kTable = {{
+      {"clear", "", "forget the conversation, but not the system prompt", &ChatRepl::clear},
+      {"help", "", "show this", &ChatRepl::help},
+      {"load", "FILE", "go on with a conversation that was saved", &ChatRepl::load},
+      {"quit", "", "end; so do Ctrl-D, and Ctrl-C twice", &ChatRepl::quit},
+      {"retry", "", "another answer to the last question", &ChatRepl::retry},
+      {"save", "FILE", "write the conversation as a line of JSON, to go on with or to train on",
+       &ChatRepl::save},
+      {"save!", "FILE", "the same, over a file that is there", &ChatRepl::save_over},
+      {"stats", "", "tokens and speed of the last answer, and how full the context is", &ChatRepl::stats},
+      {"system", "[TEXT]", "set the system prompt (-: none), or show it", &ChatRepl::system},
+  }};
+  return kTable;
+}
+
+int ChatRepl::run() {
+  const auto print_replies = [&] {
+    if (console_.json())
+      console_.print_json(conversation_json(session_.conversation()).set("replies", std::move(replies_)));
+  };
+  int code = kExitDone;
+  try {
+    code = talk();
+  } catch (const std::exception&) {  // BrokenPipe is none: nobody reads any more
+    print_replies();
+    throw;
+  }
+  print_replies();
+  return code;
+}
+
+int ChatRepl::talk() {
+  int interruptions = 0;
+  while (!done_) {
+    if (style_.interactive) interrupt_.forget();
+    const Message message = read_message(lines_, style_.prompt);
+    if (message.end == LineEnd::closed) break;
+    if (message.end == LineEnd::interrupted) {
+      if (!style_.interactive || ++interruptions > 1) return kExitInterrupted;
+      say("Ctrl-C again, or Ctrl-D, quits");
+      continue;
+    }
+    interruptions = 0;
+    if (without_blanks(message.text).empty()) continue;
+    lines_.remember(message.as_typed());
+    try {
+      handle(message);
+    } catch (const Error& error) {
+      if (!style_.interactive) throw;
+      tell(describe(error));
+    } catch (const std::exception& error) {
+      if (!style_.interactive) throw;
+      tell(fmt::format("error: {}", error.what()));
+    }
+    if (!style_.interactive && interrupt_.asked()) return kExitInterrupted;
+  }
+  return kExitDone;
+}
+
+void ChatRepl::handle(const Message& message) {
+  const std::string& text = message.text;
+  const auto command = message.quoted ? std::nullopt : parse_chat_command(text);
+  if (!command) {
+    const std::string question(message.quoted ? text : unescaped_message(text));
+    answer([&](const ChatSession::Show& show) { return session_.ask(question, show, &interrupt_); });
+    return;
+  }
+  std::vector<std::string_view> names;
+  for (const Entry& entry : table()) {
+    names.push_back(entry.name);
+    if (entry.name != command->name) continue;
+    check(entry.argument.empty() == command->argument.empty() || entry.argument.starts_with('['),
+          "expected /{}{}{}, found '{}'", entry.name, entry.argument.empty() ? "" : " ", entry.argument,
+          text);
+    return (this->*entry.run)(command->argument);
+  }
+  const std::string_view best = nearest(command->name, names);
+  fail(Hint{best.empty() ? "/help lists the commands; a message that begins with / is written //"
+                         : fmt::format("did you mean /{}? A message that begins with / is written //", best)},
+       "unknown command /{}", command->name);
+}
+
+void ChatRepl::answer(const std::function<Reply(const ChatSession::Show&)>& ask) {
+  if (style_.interactive) interrupt_.forget();
+  bool line_open = false;
+  const Reply reply = ask([&](std::string_view piece) {
+    if (console_.json()) return;
+    console_.print_foreign(piece);
+    line_open = !piece.ends_with('\n');
+  });
+  // Every answer ends its line, also one that has no word.
+  if (!console_.json() && (line_open || !style_.interactive)) console_.print("\n");
+  if (console_.json()) replies_.push(as_json(reply));
+  if (reply.tokens_dropped > 0)
+    say(fmt::format("({} tokens of the conversation did not fit the context of {} and were left out)",
+                    reply.tokens_dropped, session_.context()));
+  if (reply.finish == FinishReason::cancelled) say("(stopped)");
+  if (reply.finish == FinishReason::length)
+    say(fmt::format("(cut after {} tokens)", reply.usage.generated_tokens));
+  if (!reply.kept) say("(no answer; the conversation is as it was)");
+  last_ = reply;
+  ++answers_;
+  generated_ += reply.usage.generated_tokens;
+  dropped_ += reply.tokens_dropped;
+}
+
+void ChatRepl::tell(std::string_view text) const {
+  if (style_.interactive)
+    console_.print_foreign(fmt::format("{}\n", text));
+  else
+    console_.tell(text);  // stdout is for answers
+}
+
+void ChatRepl::retry(const std::string&) {
+  answer([&](const ChatSession::Show& show) { return session_.retry(show, &interrupt_); });
+}
+
+void ChatRepl::clear(const std::string&) {
+  session_.clear();
+  say("(a new conversation)");
+}
+
+void ChatRepl::help(const std::string&) {
+  std::string text;
+  for (const Entry& entry : table())
+    text += fmt::format("  {:<15} {}\n", fmt::format("/{} {}", entry.name, entry.argument), entry.help);
+  text += "  A line that ends with \\ goes on in the next; \"\"\" begins and ends a block of lines.\n";
+  text += "  Ctrl-C stops an answer.";
+  tell(text);
+}
+
+void ChatRepl::save_to(const std::string& path, bool replace) {
+  const Conversation conversation = session_.conversation();
+  check(!session_.history().empty(), "there is nothing to save yet");
+  PosixFileOps ops;
+  const PathKind kind = ops.kind(path);
+  if (!replace && kind == PathKind::file) fail(Hint{"/save! writes over it"}, "{} exists already", path);
+  // A folder or a device is refused either way, and said to be one.
+  write_file(ops, path, conversation_json(conversation).dump() + "\n",
+             replace || kind == PathKind::other ? Existing::replace : Existing::refuse);
+  say(fmt::format("(saved {} turns to {})", conversation.size(), path));
+}
+
+void ChatRepl::load(const std::string& path) {
+  Loaded loaded = load_conversation(path);
+  const std::size_t turns = loaded.conversation.size();
+  session_.replace(std::move(loaded.conversation));
+  say(fmt::format("({} turns{})", turns,
+                  loaded.more ? ", the first of several conversations in this file" : ""));
+}
+
+void ChatRepl::stats(const std::string&) {
+  std::string text = fmt::format("context: {} of {} tokens, layout {}\n", session_.context_used(),
+                                 session_.context(), session_.layout().text().name);
+  if (last_) {
+    const Usage& usage = last_->usage;
+    text += fmt::format("last answer: {} tokens, {:.1f} tokens/s, seed {}\n", usage.generated_tokens,
+                        per_second(usage.generated_tokens - 1, usage.decode_seconds), last_->seed);
+    text += fmt::format("its prompt: {} tokens, {} of them read before, first token after {:.0f} ms\n",
+                        usage.prompt_tokens, usage.cached_tokens, 1000 * usage.seconds_to_first_token());
+  }
+  text += fmt::format("in all: {} answers, {} tokens, {} tokens of history left out", answers_, generated_,
+                      dropped_);
+  tell(text);
+}
+
+void ChatRepl::system(const std::string& text) {
+  if (!text.empty()) session_.set_system(text == "-" ? "" : text);
+  tell(session_.system().empty() ? "(no system prompt)"
+                                 : fmt::format("system prompt: {}", session_.system()));
+}
 
 ChatOptions chat_options(const Arguments& arguments) {
   ChatOptions options{.asked = {}, .tidy = arguments.flag("tidy"), .system = arguments.text("system")};

@@ -6,37 +6,42 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
-#include "cli/bench_decode.h"
-#include "cli/bench_prefill.h"
-#include "cli/bench_tokenize.h"
-#include "cli/bench_train.h"
-#include "cli/chat.h"
-#include "cli/compare.h"
-#include "cli/completions.h"
-#include "cli/data_build.h"
-#include "cli/data_info.h"
-#include "cli/data_sample.h"
-#include "cli/diff.h"
-#include "cli/doctor.h"
-#include "cli/eval.h"
-#include "cli/export.h"
-#include "cli/generate.h"
-#include "cli/golf.h"
-#include "cli/import.h"
-#include "cli/inspect.h"
-#include "cli/man_page.h"
-#include "cli/pack.h"
-#include "cli/plot.h"
-#include "cli/qa.h"
-#include "cli/serve.h"
-#include "cli/tokenizer_decode.h"
-#include "cli/tokenizer_encode.h"
-#include "cli/tokenizer_info.h"
-#include "cli/tokenizer_train.h"
-#include "cli/trace.h"
-#include "cli/train.h"
+#include "cli/help.h"
+#include "cli/option.h"
+#include "cli/train_inputs.h"
 
 namespace thimble {
+
+// Each is defined in the .cpp of its first word: bench_train_command in bench.cpp.
+Command train_command();
+Command golf_command();
+Command eval_command();
+Command generate_command();
+Command chat_command();
+Command serve_command();
+Command bench_train_command();
+Command bench_prefill_command();
+Command bench_decode_command();
+Command bench_tokenize_command();
+Command tokenizer_train_command();
+Command tokenizer_encode_command();
+Command tokenizer_decode_command();
+Command tokenizer_info_command();
+Command data_build_command();
+Command data_info_command();
+Command data_sample_command();
+Command pack_command();
+Command export_command();
+Command import_command();
+Command plot_command();
+Command compare_command();
+Command inspect_command();
+Command qa_command();
+Command trace_command();
+Command diff_command();
+Command doctor_command();
+Command completions_command();
+Command man_command();
 
 std::vector<Command> all_commands() {
   return {

@@ -10,7 +10,7 @@
 
 namespace thimble {
 
-// One line per command in commands.cpp; each is declared and run in a file of its own.
+// A declaration and a line per command in commands.cpp; its .cpp is named after its first word.
 std::vector<Command> all_commands();
 
 struct CommandMatch {
@@ -20,5 +20,13 @@ struct CommandMatch {
 
 // Throws UsageError with the nearest name if there is no such command. `words` is not empty.
 CommandMatch find_command(std::span<const Command> commands, const std::vector<std::string>& words);
+
+// Exit codes; kExitInterrupted is in base/interrupt.h.
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+
+// The binary: finds the command, runs it, turns what it throws into messages and exit codes.
+int run_thimble(int argc, char** argv);
 
 }  // namespace thimble

@@ -1,4 +1,4 @@
-#include "cli/completions.h"
+#include "cli/option.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,6 @@
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/parse.h"
-#include "cli/wording.h"
 
 namespace thimble {
 

@@ -1,5 +1,3 @@
-#include "cli/doctor.h"
-
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -16,6 +14,7 @@
 #include "base/version.h"
 #include "cli/console.h"
 #include "cli/libraries.h"
+#include "cli/option.h"
 #include "cli/parse.h"
 #include "dist/plugins.h"
 #include "ops/cuda_plugin.h"

@@ -1,4 +1,4 @@
-#include "cli/eval.h"
+#include "cli/option.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,6 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
-#include "cli/device.h"
 #include "cli/parse.h"
 #include "eval/eval_data.h"
 #include "eval/exact.h"

@@ -1,4 +1,4 @@
-#include "cli/export.h"
+#include "cli/option.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,6 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
-#include "cli/output.h"
 #include "cli/parse.h"
 #include "formats/export_model.h"
 

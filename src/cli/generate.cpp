@@ -1,4 +1,4 @@
-#include "cli/generate.h"
+#include "cli/option.h"
 
 #include <fmt/format.h>
 
@@ -9,11 +9,9 @@
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "base/number.h"
+#include "cli/commands.h"
 #include "cli/console.h"
-#include "cli/device.h"
-#include "cli/main.h"
 #include "cli/parse.h"
-#include "cli/sampling_options.h"
 #include "formats/model_file.h"
 #include "infer/generate.h"
 #include "tokenizer/text_source.h"

@@ -1,4 +1,4 @@
-#include "cli/golf.h"
+#include "cli/option.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -7,10 +7,7 @@
 #include "base/interrupt.h"
 #include "base/json.h"
 #include "cli/console.h"
-#include "cli/device.h"
 #include "cli/parse.h"
-#include "cli/ranks.h"
-#include "cli/train.h"
 #include "cli/train_inputs.h"
 #include "dist/exchange.h"
 #include "dist/plugins.h"

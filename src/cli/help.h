@@ -22,4 +22,7 @@ std::string overview(std::span<const Command> commands, HelpStyle style = {});
 std::string group_help(std::string_view group, std::span<const Command> commands, HelpStyle style = {});
 std::string command_help(const Command& command, HelpStyle style = {});
 
+// thimble(1), made from the table: roff with the man macros, ASCII only: for man, groff and mandoc alike. Of all commands, or of some.
+std::string man_page(std::span<const Command> commands);
+
 }  // namespace thimble

@@ -1,4 +1,4 @@
-#include "cli/import.h"
+#include "cli/option.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,6 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
-#include "cli/output.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
 #include "formats/model_write.h"

@@ -1,16 +1,261 @@
-#include "cli/inspect.h"
+// thimble inspect: the page that it shows to people, then JSON and the command.
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "base/joined.h"
 #include "base/json.h"
+#include "base/table.h"
 #include "cli/console.h"
-#include "cli/inspect_page.h"
+#include "cli/option.h"
 #include "cli/parse.h"
 #include "formats/model_file.h"
+#include "formats/safetensors_header.h"
 #include "model/config_keys.h"
 #include "qa/model_facts.h"
 
 namespace thimble {
 
 namespace {
+
+constexpr std::size_t kDots = 4;         // what shortened() adds
+constexpr std::size_t kLabelWidth = 14;  // of the facts at the top: the longest label and two blanks
+
+std::string bytes_text(std::uint64_t bytes) {
+  return in_bytes(static_cast<double>(bytes));
+}
+
+std::string shape_text(const ModelConfig& c) {
+  const std::string heads =
+      c.kv_heads == c.heads ? fmt::format("{}", c.heads) : fmt::format("{}/{}", c.heads, c.kv_heads);
+  return fmt::format("{} layers x {}, {} heads of {}, MLP {}", c.layers, c.dim, heads, c.head_dim,
+                     c.mlp_hidden);
+}
+
+std::string tokenizer_text(const ModelFacts& facts) {
+  if (!facts.tokenizer) return "none";
+  std::string text =
+      fmt::format("{}, {} tokens", facts.tokenizer->kind, with_commas(facts.tokenizer->vocab_size));
+  if (facts.training && facts.training->bytes_per_token)
+    text += fmt::format(", {:.2f} bytes each in training", *facts.training->bytes_per_token);
+  return text;
+}
+
+// A tokenizer is foreign text: what would move the cursor is escaped.
+std::string printable(const std::string& name) {
+  std::string quoted = quoted_name(name);
+  return quoted == fmt::format("\"{}\"", name) ? name : quoted;
+}
+
+std::string special_text(const TokenizerFacts& tokenizer) {
+  std::vector<std::string> names;
+  for (const auto& [name, id] : tokenizer.special_tokens) {
+    std::string text = fmt::format("{} {}", printable(name), id);
+    if (tokenizer.special.bos == id) text += " (bos)";
+    if (tokenizer.special.eos == id) text += " (eos)";
+    names.push_back(std::move(text));
+  }
+  return names.empty() ? "none" : joined(names, ", ");
+}
+
+std::string training_text(const TrainingFacts& training) {
+  std::string text = fmt::format("{} steps", with_commas(training.step));
+  if (training.tokens) text += fmt::format(", {} tokens", with_unit(static_cast<double>(*training.tokens)));
+  if (training.seconds) text += fmt::format(", {}", in_seconds(*training.seconds));
+  if (training.val_loss) text += fmt::format(", val {:.4f} nats", *training.val_loss);
+  if (training.val_bpb) text += fmt::format(", {:.4f} bits per byte", *training.val_bpb);
+  if (training.best_step && *training.best_step != training.step)
+    text +=
+        fmt::format(", best {:.4f} at step {}", *training.best_val_loss, with_commas(*training.best_step));
+  return text;
+}
+
+// ▇▅▃▂▁ 5.5512 -> 2.3101
+std::string curve_text(std::span<const double> values, std::size_t width) {
+  const std::string ends = fmt::format(" {:.4f} -> {:.4f}", values.front(), values.back());
+  return sparkline(values, std::clamp<std::size_t>(width - std::min(width, ends.size()), 8, 60)) + ends;
+}
+
+// Words put together into lines that fit, the second and later ones under the first.
+std::string wrapped(const std::string& text, std::size_t width) {
+  std::string out;
+  std::size_t column = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(' ', begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    if (column > 0 && column + 1 + display_width(word) > width) {
+      out += "\n" + std::string(kLabelWidth, ' ');
+      column = 0;
+    }
+    out += (column > 0 ? " " : "") + word;
+    column += (column > 0 ? 1 : 0) + display_width(word);
+    begin = end + 1;
+  }
+  return out;
+}
+
+ModelConfig plain_llama_of_the_sizes(const ModelConfig& c) {
+  ModelConfig plain;
+  plain.vocab_size = c.vocab_size;
+  plain.context = c.context;
+  plain.layers = c.layers;
+  plain.dim = c.dim;
+  plain.heads = c.heads;
+  plain.kv_heads = c.kv_heads;
+  plain.head_dim = plain.rope_dims = c.head_dim;
+  plain.mlp_hidden = c.mlp_hidden;
+  plain.tie_embeddings = c.tie_embeddings;
+  return plain;
+}
+
+// What makes it more than that, as TOML and --set spell it. JSON has every setting.
+std::string settings_text(const Config& config) {
+  const Config plain{plain_llama_of_the_sizes(config.model), {}};
+  std::vector<std::string> settings;
+  for (const Key& key : all_keys()) {
+    if (key.training || key.get(config) == key.get(plain)) continue;
+    const std::string value = std::visit([](const auto& v) { return fmt::format("{}", v); }, key.get(config));
+    settings.push_back(fmt::format("{}={}", key.name, value));
+  }
+  return settings.empty() ? "a plain llama" : joined(settings, " ");
+}
+
+// In quotes, whatever it holds.
+std::string on_one_line(const std::string& text) {
+  std::string line;
+  append_json_string(line, text);
+  return line;
+}
+
+std::string facts_text(const ModelFile& file, const ModelFacts& facts, std::size_t width) {
+  const ModelConfig& c = file.config.model;
+  std::string page;
+  const std::size_t room = width > kLabelWidth + 20 ? width - kLabelWidth : 20;
+  const auto fact = [&](std::string_view label, const std::string& text) {
+    page += fmt::format("{:<{}}{}\n", label, kLabelWidth, wrapped(text, room));
+  };
+  fact("file", file.path.string());
+  fact("format", fmt::format("{}, {}", file.format, bytes_text(facts.file_bytes)));
+  fact("architecture", file.architecture);
+  fact("shape", shape_text(c));
+  fact("settings", settings_text(file.config));
+  fact("parameters", with_commas(facts.parameters));
+  fact("vocabulary", fmt::format("{}{}", with_commas(c.vocab_size), c.tie_embeddings ? ", tied" : ""));
+  fact("context", with_commas(c.context));
+  fact("tokenizer", tokenizer_text(facts));
+  if (facts.tokenizer) fact("special", special_text(*facts.tokenizer));
+  if (!file.layout.empty()) fact("chat layout", file.layout);
+  fact("training", facts.training ? training_text(*facts.training) : "not recorded");
+  if (facts.training && !facts.training->losses.empty())
+    fact("loss", curve_text(facts.training->losses, room));
+  if (facts.training && facts.training->validations.size() > 1) {
+    std::vector<double> losses;
+    for (const auto& [step, loss] : facts.training->validations) losses.push_back(loss);
+    fact("validation", curve_text(losses, room));
+  }
+  if (facts.training && !facts.training->golden.empty())
+    fact("says", shortened(on_one_line(facts.training->golden_text), room - kDots));
+  return page;
+}
+
+// How much of the table fits. A page that is narrow loses columns first, then the length of names.
+struct Detail {
+  int columns;  // those of this rank and below
+  std::size_t bins;
+  bool short_names;
+};
+constexpr Detail kDetails[] = {{7, 24, false}, {6, 24, false}, {5, 24, false}, {4, 24, false},
+                               {3, 24, false}, {3, 12, false}, {3, 12, true},  {2, 12, true},
+                               {1, 12, true},  {1, 8, true},   {0, 0, true}};
+
+struct Column {
+  std::string_view heading;
+  int rank;
+  std::string (*cell)(const WeightGroup& group, const Detail& detail);
+};
+
+std::string figure(double value) {
+  return fmt::format("{:.3g}", value);
+}
+
+// "model.layers.*.mlp.up_proj.weight" -> "layers.*.mlp.up_proj"
+std::string short_name(std::string_view name) {
+  if (name.starts_with("model.")) name.remove_prefix(6);
+  if (name.ends_with(".weight")) name.remove_suffix(7);
+  return std::string(name);
+}
+
+constexpr Column kColumns[] = {
+    {"tensor", 0,
+     [](const WeightGroup& g, const Detail& d) { return d.short_names ? short_name(g.name) : g.name; }},
+    {"n", 2, [](const WeightGroup& g, const Detail&) { return fmt::format("{}", g.tensors); }},
+    {"type", 1, [](const WeightGroup& g, const Detail&) { return g.dtype.empty() ? "-" : g.dtype; }},
+    {"shape", 3,
+     [](const WeightGroup& g, const Detail&) { return fmt::format("[{}]", joined(g.dims, ", ")); }},
+    {"bytes", 5, [](const WeightGroup& g, const Detail&) { return g.bytes > 0 ? bytes_text(g.bytes) : "-"; }},
+    {"mean", 4, [](const WeightGroup& g, const Detail&) { return figure(g.stats.mean); }},
+    {"std", 2, [](const WeightGroup& g, const Detail&) { return figure(g.stats.deviation); }},
+    {"min", 6, [](const WeightGroup& g, const Detail&) { return figure(g.stats.least); }},
+    {"max", 6, [](const WeightGroup& g, const Detail&) { return figure(g.stats.most); }},
+    {"zeros", 7,
+     [](const WeightGroup& g, const Detail&) {
+       return fmt::format("{:.3g} %", 100 * static_cast<double>(g.stats.zeros) /
+                                          static_cast<double>(std::max<std::int64_t>(g.stats.count, 1)));
+     }},
+    {"histogram", 1,
+     [](const WeightGroup& g, const Detail& d) { return sparkline(g.stats.histogram, d.bins); }},
+};
+
+std::string weights_table(const ModelFacts& facts, const Detail& detail) {
+  std::vector<std::string> headings;
+  for (const Column& column : kColumns)
+    if (column.rank <= detail.columns) headings.emplace_back(column.heading);
+  Table table(headings);
+  for (const WeightGroup& group : facts.weights) {
+    std::vector<std::string> cells;
+    for (const Column& column : kColumns)
+      if (column.rank <= detail.columns) cells.push_back(column.cell(group, detail));
+    table.row(std::move(cells));
+  }
+  return table.text();
+}
+
+std::size_t widest_line(std::string_view text) {
+  std::size_t widest = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    widest = std::max(widest, display_width(text.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return widest;
+}
+
+std::string weights_text(const ModelFacts& facts, std::size_t width) {
+  std::string text;
+  for (const Detail& detail : kDetails) {
+    text = weights_table(facts, detail);
+    if (widest_line(text) <= width) break;
+  }
+  for (const WeightGroup& group : facts.weights)
+    if (group.stats.not_finite > 0)
+      text += fmt::format("{}: {} values are not finite\n", group.name, with_commas(group.stats.not_finite));
+  return text;
+}
+
+std::string others_text(const ModelFacts& facts) {
+  if (facts.others.empty()) return "";
+  Table table({"beside the weights", "n", "bytes"});
+  for (const OtherTensors& other : facts.others)
+    table.row({other.name, fmt::format("{}", other.tensors), bytes_text(other.bytes)});
+  return "\n" + table.text();
+}
+
+// No line is wider than `width` columns, unless a name alone is.
+std::string inspect_page(const ModelFile& file, const ModelFacts& facts, std::size_t width) {
+  return facts_text(file, facts, width) + "\n" + weights_text(facts, width) + others_text(facts);
+}
 
 constexpr std::size_t kPlainWidth = 120;  // where there is no terminal
 

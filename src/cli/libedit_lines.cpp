@@ -1,4 +1,4 @@
-#include "cli/libedit_lines.h"
+#include "cli/line_editor.h"
 
 #include <histedit.h>
 #include <langinfo.h>
@@ -14,7 +14,6 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "cli/line_history.h"
 
 namespace thimble {
 

@@ -1,8 +1,8 @@
-#include "cli/main.h"
-
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -21,14 +21,29 @@
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/help.h"
-#include "cli/openmp_waiting.h"
 #include "cli/parse.h"
-#include "cli/ranks.h"
+#include "cli/train_inputs.h"
 #include "dist/launch.h"
 
 namespace thimble {
 
 namespace {
+
+// Makes idle OpenMP threads spin for a short time before they sleep.
+//
+// By default libgomp spins for milliseconds. That is right on an otherwise idle machine. With a browser, a second run or
+// parallel tests beside it, every small parallel loop then waits for a time slice (docs/benchmarks.md has figures). A short
+// spin is as fast in the first case and harmless in the second.
+//
+// libgomp reads its settings when it is loaded, long before main, so the process starts again. Returns if they are set
+// already, by the user or by the first start.
+void restart_with_short_spin(char** argv) {
+  prctl(PR_SET_NAME, program_invocation_short_name);  // after the restart ps and pkill would know it as "exe"
+  constexpr const char* kVariable = "GOMP_SPINCOUNT";
+  if (std::getenv("OMP_WAIT_POLICY") || std::getenv(kVariable)) return;
+  if (setenv(kVariable, "1000", 0) != 0) return;
+  execv("/proc/self/exe", argv);  // where that fails, we go on as we are
+}
 
 using Words = std::vector<std::string>;
 

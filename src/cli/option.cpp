@@ -1,6 +1,16 @@
 #include "cli/option.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/joined.h"
+#include "cli/parse.h"
+#include "model/compute_dtype.h"
+#include "ops/cuda_plugin.h"
 
 namespace thimble {
 
@@ -43,6 +53,153 @@ std::vector<Option> options_of(const Command& command) {
   std::vector<Option> options = command.options;
   std::stable_partition(options.begin(), options.end(), [](const Option& option) { return !option.common; });
   options.push_back({.name = "help", .letter = 'h', .help = "show this text", .common = true});
+  return options;
+}
+
+std::string value_of(const Option& option) {
+  if (option.choices.empty()) return std::string(option.value);
+  return joined(option.choices, "|");
+}
+
+std::string described(const Option& option) {
+  std::string text(option.help);
+  if (option.required) text += " (required)";
+  if (option.repeated) text += " (may be repeated)";
+  if (!option.initial.empty()) text += fmt::format(" (default: {})", option.initial);
+  return text;
+}
+
+std::string usage_of(const Argument& argument) {
+  std::string name = argument.choices.empty() ? std::string(argument.name) : joined(argument.choices, "|");
+  switch (argument.count) {
+    case Count::one:
+      return name;
+    case Count::optional:
+      return fmt::format("[{}]", name);
+    case Count::many:
+      return fmt::format("{}...", name);
+    case Count::any:
+      return fmt::format("[{}]...", name);
+  }
+  return name;
+}
+
+std::string usage_of(const Command& command) {
+  std::string line = fmt::format("thimble {}", command.name);
+  for (const Argument& argument : command.arguments) line += " " + usage_of(argument);
+  for (const Option& option : command.options)
+    if (option.required)
+      line += option.letter ? fmt::format(" -{} {}", option.letter, value_of(option))
+                            : fmt::format(" --{} {}", option.name, value_of(option));
+  return line + " [options]";
+}
+
+Option output_option(std::string_view help) {
+  return {.name = "output", .letter = 'o', .value = "FILE", .help = help, .required = true};
+}
+
+Output output_from(const Arguments& arguments, FileOps& ops, Writes writes) {
+  const bool force = arguments.flag("force");
+  Output output{arguments.path("output"), force ? Existing::replace : Existing::refuse};
+  if (!output.path.has_filename()) output.path = output.path.parent_path();  // "folder/"
+  const PathKind kind = ops.kind(output.path);
+  check(writes == Writes::folder || kind != PathKind::folder, Hint{"name a file with -o"},
+        "cannot write {}: it is a folder", output.path.string());
+  if (!force && kind != PathKind::nothing)
+    fail(Hint{"name another file with -o, or pass --force"}, "{} exists already", output.path.string());
+  return output;
+}
+
+namespace {
+
+// A launcher that gives every rank a card of its own hides the others from it: what is left has number 0.
+int visible_number(int card) {
+  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
+  const std::string_view cards = text ? text : "";
+  return !cards.empty() && cards.find(',') == cards.npos ? 0 : card;
+}
+
+}  // namespace
+
+Option device_option() {
+  Option option = common::device();
+  option.initial = "cpu";
+  return option;
+}
+
+std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log& log, int card) {
+  const std::string& device = arguments.text("device");
+  if (device == "cpu") return cpu_runtime();
+  if (device == "cuda") return open_cuda(visible_number(card));
+  DeviceChoice choice = choose_device(visible_number(card));
+  if (choice.runtime->device() == Device::cuda)
+    log.info("computing on {}", choice.reason);
+  else
+    log.info("computing on the CPU: {}", choice.reason);
+  return choice.runtime;
+}
+
+DType dtype_from(const Arguments& arguments, Device device, const Log& log) {
+  const std::string& name = arguments.text("dtype");
+  const ComputeDType wanted = name == "auto"  ? ComputeDType::automatic
+                              : name == "f32" ? ComputeDType::f32
+                              : name == "f16" ? ComputeDType::f16
+                                              : ComputeDType::bf16;
+  const std::string notice = dtype_notice(wanted, device, cpu_features());
+  if (!notice.empty()) log.info("{}", notice);
+  return compute_dtype(wanted, device);
+}
+
+namespace {
+
+constexpr double kLargest = 1000;  // of numbers that have no limit of their own
+
+float number(const Arguments& arguments, std::string_view name, Range<double> range) {
+  return static_cast<float>(arguments.number(name, range));
+}
+
+}  // namespace
+
+std::vector<Option> with_sampling_options(std::vector<Option> own) {
+  std::vector<Option> options = {
+      {.name = "temperature", .value = "F", .initial = "0.8", .help = "0: always the likeliest"},
+      {.name = "greedy", .help = "the same as --temperature 0"},
+      {.name = "top-k", .value = "N", .initial = "0", .help = "only the N likeliest; 0: all"},
+      {.name = "top-p", .value = "F", .initial = "1", .help = "only the likeliest that together reach F"},
+      {.name = "min-p",
+       .value = "F",
+       .initial = "0",
+       .help = "only those at least F times as likely as the likeliest"},
+      {.name = "repeat-penalty",
+       .value = "F",
+       .initial = "1",
+       .help = "makes what was said lately less likely; 1: off"},
+      {.name = "repeat-last-n", .value = "N", .initial = "64", .help = "how many tokens are lately; -1: all"},
+      {.name = "frequency-penalty",
+       .value = "F",
+       .initial = "0",
+       .help = "taken off a token's logit each time it was generated"},
+      {.name = "presence-penalty",
+       .value = "F",
+       .initial = "0",
+       .help = "taken off a token's logit once it was generated"},
+      common::seed()};
+  options.insert(options.end(), own.begin(), own.end());
+  return options;
+}
+
+SamplingOptions sampling_from(const Arguments& arguments) {
+  SamplingOptions options;
+  options.temperature =
+      arguments.flag("greedy") ? 0 : number(arguments, "temperature", {.least = 0, .most = kLargest});
+  options.top_k = arguments.integer("top-k", {.least = 0});
+  options.top_p = number(arguments, "top-p", {.least = 0, .most = 1});
+  options.min_p = number(arguments, "min-p", {.least = 0, .most = 1});
+  options.repetition_penalty = number(arguments, "repeat-penalty", {.least = 0.01, .most = kLargest});
+  options.repeat_last_n = arguments.integer("repeat-last-n", {.least = -1});
+  options.frequency_penalty = number(arguments, "frequency-penalty", {.least = -kLargest, .most = kLargest});
+  options.presence_penalty = number(arguments, "presence-penalty", {.least = -kLargest, .most = kLargest});
+  options.seed = static_cast<std::uint64_t>(arguments.integer("seed", {.least = 0}));
   return options;
 }
 

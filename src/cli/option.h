@@ -13,8 +13,16 @@
 //   }
 #pragma once
 
+#include <filesystem>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/files.h"
+#include "base/log.h"
+#include "infer/sampler.h"
+#include "tensor/device.h"
 
 namespace thimble {
 
@@ -73,5 +81,44 @@ Option seed();
 
 // Every option of a command, --help included, in the order the help shows them.
 std::vector<Option> options_of(const Command& command);
+
+// The table put into words: what --help, the man page and the completions say alike.
+std::string value_of(const Option& option);   // "N", "gguf|hf"; nothing for a flag
+std::string described(const Option& option);  // its help, then (required), (may be repeated), (default: ...)
+std::string usage_of(const Argument& argument);  // "[FILE]..."
+std::string usage_of(const Command& command);    // "thimble pack MODEL -o FILE [options]"
+
+// Where a command writes: -o FILE and --force.
+struct Output {
+  std::filesystem::path path;
+  Existing existing = Existing::refuse;
+};
+
+Option output_option(std::string_view help);  // -o, required
+
+enum class Writes { file, folder };
+
+// Refuses a file that exists now, and a folder in the place of a file, before any work is done; writing it checks again. The folders above are made when
+// there is something to write: make_folders(ops, folder_of(output.path)).
+Output output_from(const Arguments& arguments, FileOps& ops, Writes writes = Writes::file);
+
+// --device cpu|cuda|auto, for commands whose every part runs on a card. A card that is asked for and cannot be had is
+// an error; auto takes one where there is one, and says what it took.
+Option device_option();
+// Of several cards the one with this number: the local rank's.
+std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log& log, int card = 0);
+
+// --dtype: what is computed in there.
+DType dtype_from(const Arguments& arguments, Device device, const Log& log);
+
+// How tokens are chosen: the flags that `generate` and `chat` share.
+//
+//   .options = with_sampling_options({{.name = "samples", ...}, common::json()})
+//   ...
+//   request.sampling = sampling_from(arguments);
+// Those flags, --seed among them, in front of a command's own.
+std::vector<Option> with_sampling_options(std::vector<Option> own);
+
+SamplingOptions sampling_from(const Arguments& arguments);
 
 }  // namespace thimble

@@ -9,7 +9,7 @@
 #include "base/nearest.h"
 #include "base/table.h"
 #include "cli/console.h"
-#include "cli/device.h"
+#include "cli/option.h"
 #include "cli/parse.h"
 #include "data/data_folder.h"
 #include "eval/calibrate.h"

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/nearest.h"
 #include "base/number.h"
-#include "cli/wording.h"
+#include "cli/option.h"
 
 namespace thimble {
 

@@ -1,5 +1,3 @@
-#include "cli/plot.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -10,8 +8,9 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "cli/console.h"
-#include "cli/output.h"
+#include "cli/option.h"
 #include "cli/parse.h"
+#include "report/compare.h"
 #include "report/plot.h"
 #include "report/report.h"
 #include "report/text_plot.h"
@@ -147,6 +146,33 @@ Command plot_command() {
       .examples = {"thimble plot runs/a", "thimble plot runs/a runs/b -o both.html",
                    "thimble plot runs/* --metric loss --x tokens -o losses.svg"},
       .run = run_plot};
+}
+
+namespace {
+
+int run_compare(const Arguments& arguments, Console& console) {
+  std::vector<RunData> runs;
+  for (const std::string& run : arguments.list("RUN")) runs.push_back(read_run(run));
+  const Comparison comparison = compare_runs(runs);
+  for (const std::string& warning : comparison.warnings) console.log().warning("{}", warning);
+  if (console.json())
+    console.print_json(comparison_json(comparison));
+  else
+    console.print_foreign(comparison_text(comparison, page_width(0)));
+  return 0;
+}
+
+}  // namespace
+
+Command compare_command() {
+  return {.name = "compare",
+          .summary = "runs side by side: settings, results, means over seeds, a t-test",
+          .arguments = {{.name = "RUN",
+                         .help = "folders of runs; those that differ only in the seed are a group",
+                         .count = Count::many}},
+          .options = {common::json(), common::quiet()},
+          .examples = {"thimble compare runs/a runs/b", "thimble compare runs/low-* runs/high-* --json"},
+          .run = run_compare};
 }
 
 }  // namespace thimble

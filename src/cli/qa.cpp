@@ -1,4 +1,4 @@
-#include "cli/qa.h"
+#include "cli/option.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,6 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"
-#include "cli/device.h"
 #include "cli/parse.h"
 #include "qa/gates.h"
 

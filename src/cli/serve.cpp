@@ -1,4 +1,4 @@
-#include "cli/serve.h"
+#include "cli/option.h"
 
 #include <fmt/format.h>
 
@@ -8,11 +8,9 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/interrupt.h"
+#include "cli/commands.h"
 #include "cli/console.h"
-#include "cli/device.h"
-#include "cli/main.h"
 #include "cli/parse.h"
-#include "cli/sampling_options.h"
 #include "formats/model_file.h"
 #include "serve/completion_answer.h"
 #include "serve/server.h"

@@ -2,17 +2,22 @@
 #include "cli/bench.h"
 
 #include "base/error.h"
-#include "cli/bench_decode.h"
+#include "cli/commands.h"
 #include "cli/parse.h"
 
 namespace thimble {
 namespace {
 
+Arguments bench_decode(const std::vector<std::string>& words) {
+  static const std::vector<Command> commands = all_commands();
+  return parse(*find_command(commands, {"bench", "decode"}).command, words);
+}
+
 TEST(Bench, DepthAndTokensShareTheContext) {
   ModelConfig config;
   config.context = 256;
   const auto tokens = [&](const std::vector<std::string>& words) {
-    return tokens_from(parse(bench_decode_command(), words), config);
+    return tokens_from(bench_decode(words), config);
   };
   EXPECT_EQ(tokens({}), 128);
   EXPECT_EQ(tokens({"--depth", "200"}), 56) << "the default is what fits";
@@ -23,8 +28,7 @@ TEST(Bench, DepthAndTokensShareTheContext) {
 }
 
 TEST(Bench, ASettingThatIsNoneIsWrongUsage) {
-  EXPECT_THROW(bench_model(parse(bench_decode_command(), {"--preset", "quick", "--set", "nonsense=1"})),
-               UsageError);
+  EXPECT_THROW(bench_model(bench_decode({"--preset", "quick", "--set", "nonsense=1"})), UsageError);
 }
 
 }  // namespace

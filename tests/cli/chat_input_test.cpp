@@ -1,12 +1,11 @@
 // What is typed into a chat, without a terminal.
-#include "cli/chat_input.h"
+#include "cli/line_editor.h"
 
 #include <cstdlib>
 #include <deque>
 #include <optional>
 
 #include "cli/console.h"
-#include "cli/line_history.h"
 #include "support/temp_folder.h"
 
 namespace thimble {

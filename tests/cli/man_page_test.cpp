@@ -1,4 +1,4 @@
-#include "cli/man_page.h"
+#include "cli/help.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/main.h"
+#include "cli/commands.h"
 
 namespace thimble {
 

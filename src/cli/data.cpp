@@ -1,0 +1,407 @@
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/interrupt.h"
+#include "base/json.h"
+#include "base/number.h"
+#include "base/table.h"
+#include "cli/console.h"
+#include "cli/option.h"
+#include "cli/parse.h"
+#include "data/build.h"
+#include "data/describe.h"
+#include "data/sample/corpus.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::string_view kDefaultFraction = "0.1";
+
+std::string count(std::uint64_t value) {
+  return with_commas(static_cast<long long>(value));
+}
+
+double ratio(std::uint64_t a, std::uint64_t b) {
+  return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
+}
+
+void choose_validation(const Arguments& arguments, BuildRequest& request) {
+  request.val_inputs = arguments.list("val-data");
+  const int given =
+      arguments.given("val-docs") + arguments.given("val-fraction") + !request.val_inputs.empty();
+  if (given > 1)
+    throw UsageError("--val-docs, --val-fraction and --val-data choose validation: expected one of them");
+  if (arguments.given("val-docs"))
+    request.val_documents = static_cast<std::uint64_t>(arguments.integer("val-docs", {.least = 0}));
+  else if (request.val_inputs.empty())
+    request.val_fraction = arguments.number("val-fraction", {.least = 0, .most = 0.999});
+}
+
+BuildRequest request_from(const Arguments& arguments) {
+  BuildRequest request;
+  request.inputs = arguments.list("INPUTS");
+  choose_validation(arguments, request);
+  request.folder = arguments.path("output");
+  request.name = arguments.text("name");
+  request.read = {.kind = arguments.flag("chat") ? DataKind::chat : DataKind::text,
+                  .split = document_split_with_name(arguments.text("documents")).value(),
+                  .text_field = arguments.text("text-field"),
+                  .strip_markdown = arguments.flag("strip-markdown")};
+  const bool limited = arguments.given("context") || arguments.flag("skip-long");
+  if (limited && !arguments.flag("chat")) throw UsageError("--context and --skip-long are for --chat");
+  if (arguments.flag("skip-long") && !arguments.given("context"))
+    throw UsageError("--skip-long needs to know what is long: add --context N");
+  if (arguments.given("context"))
+    request.limits.context = static_cast<std::uint64_t>(arguments.integer("context", {.least = 4}));
+  request.limits.skip_long = arguments.flag("skip-long");
+  request.dedup = arguments.flag("dedup");
+  request.skip_bad = arguments.flag("skip-bad");
+  request.shard_tokens = static_cast<std::uint64_t>(
+      arguments.integer("shard-tokens", {.least = 1, .most = static_cast<std::int64_t>(kMaxShardTokens)}));
+  if (arguments.flag("force")) request.if_built = IfBuilt::replace;
+  request.tokenizer = load_tokenizer(arguments.path("tokenizer"));
+  return request;
+}
+
+Json as_json(const BuildResult& built, const std::filesystem::path& folder) {
+  const Manifest& m = built.manifest;
+  Json dropped = Json::object();
+  for (const auto& [reason, documents] : m.dropped) dropped.set(reason, documents);
+  return Json::object()
+      .set("folder", folder.string())
+      .set("kind", name_of(m.kind))
+      .set("train_tokens", m.train.tokens)
+      .set("val_tokens", m.val.tokens)
+      .set("documents", m.train.documents + m.val.documents)
+      .set("train_documents", m.train.documents)
+      .set("val_documents", m.val.documents)
+      .set("bytes", m.train.bytes + m.val.bytes)
+      .set("train_bytes", m.train.bytes)
+      .set("val_bytes", m.val.bytes)
+      .set("bytes_per_token", ratio(m.train.bytes + m.val.bytes, m.train.tokens + m.val.tokens))
+      .set("shards", m.train.shards.size() + m.val.shards.size())
+      .set("dropped", std::move(dropped))
+      .set("resumed", built.resumed)
+      .set("seconds", built.seconds);
+}
+
+// In words, what was left out or cut.
+std::string dropped_text(const Manifest& manifest) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"bad", "bad records"},
+      {"empty", "empty documents"},
+      {"without_answer", "conversations without an answer"},
+      {"turns_after_last_answer", "conversations cut behind their last answer"},
+      {"duplicates", "duplicates"},
+      {"in_validation", "training documents that are in validation too"},
+      {"too_long", "conversations too long"},
+      {"truncated", "conversations cut to the context"}};
+  Table table;
+  for (const auto& [reason, words] : kWords)
+    for (const auto& [found, documents] : manifest.dropped)
+      if (found == reason && documents > 0) table.row({std::string(words), count(documents)});
+  return table.text(page_width(0));
+}
+
+std::string as_text(const BuildResult& built, const std::filesystem::path& folder) {
+  const Manifest& m = built.manifest;
+  const bool chat = m.kind == DataKind::chat;
+  Table table({"", chat ? "conversations" : "documents", "tokens", "bytes", "bytes per token", "shards"});
+  for (const auto& [name, split] : {std::pair{"train", &m.train}, std::pair{"val", &m.val}})
+    table.row({name, count(split->documents), count(split->tokens), count(split->bytes),
+               fmt::format("{:.3f}", ratio(split->bytes, split->tokens)), count(split->shards.size())});
+  std::string text = table.text(page_width(0));
+  if (const std::string dropped = dropped_text(m); !dropped.empty()) text += "\nleft out or cut\n" + dropped;
+  const double bytes = static_cast<double>(m.train.bytes + m.val.bytes);
+  text += fmt::format("\n{}: {} of text", folder.string(), in_bytes(bytes));
+  if (built.seconds > 0)
+    text += fmt::format(" in {}, {}/s", in_seconds(built.seconds), in_bytes(bytes / built.seconds));
+  return text + "\n";
+}
+
+BuildResult build_or_say_how_to_go_on(const BuildRequest& request, const Console& console,
+                                      const Interrupt& interrupt) {
+  try {
+    return build_dataset(request, console.log(), console.progress(), &interrupt);
+  } catch (const Interrupted&) {
+    console.log().info("the same command goes on with the shards that are done");
+    throw;
+  }
+}
+
+int run_data_build(const Arguments& arguments, Console& console) {
+  const Interrupt interrupt;
+  const BuildRequest request = request_from(arguments);
+  const BuildResult built = build_or_say_how_to_go_on(request, console, interrupt);
+  if (built.manifest.val.tokens == 0)
+    console.log().warning("there is no validation data: every document is for training");
+  if (console.json())
+    console.print_json(as_json(built, request.folder));
+  else
+    console.print(as_text(built, request.folder));
+  return 0;
+}
+
+}  // namespace
+
+Command data_build_command() {
+  return {
+      .name = "data build",
+      .summary = "turn texts or chats into shards of tokens to train on",
+      .arguments = {{.name = "INPUTS",
+                     .help =
+                         "files (.txt, .jsonl, .json, also .zst, .gz), folders and patterns; FILE:2.5 mixes "
+                         "them by weight",
+                     .count = Count::many}},
+      .options =
+          {{.name = "output", .letter = 'o', .value = "DIR", .help = "the folder to build", .required = true},
+           {.name = "tokenizer",
+            .letter = 't',
+            .value = "T",
+            .help = "tokenizer.json, tokenizer.model, a folder with one, \"bytes\" or \"bytes:chat\"",
+            .required = true},
+           {.name = "name", .value = "NAME", .initial = "data", .help = "shards are NAME_train_000000.bin"},
+           {.name = "documents",
+            .initial = "endoftext",
+            .help = "what a document of a text is",
+            .choices = {"line", "blank-line", "file", "endoftext"}},
+           {.name = "text-field",
+            .value = "KEY",
+            .initial = "text",
+            .help = "where .jsonl and .json hold the text"},
+           {.name = "chat", .help = "the inputs are conversations, one a line or one big JSON array"},
+           {.name = "val-fraction",
+            .value = "F",
+            .initial = kDefaultFraction,
+            .help = "of documents for validation, chosen by their content"},
+           {.name = "val-docs", .value = "N", .help = "the last N documents for validation instead"},
+           {.name = "val-data",
+            .value = "INPUT",
+            .help = "inputs of their own for validation instead",
+            .repeated = true},
+           {.name = "dedup", .help = "drop documents that occurred before"},
+           {.name = "strip-markdown", .help = "keep the text, drop the marks"},
+           {.name = "skip-bad", .help = "leave out records that cannot be read, and count them"},
+           {.name = "context", .value = "N", .help = "cut conversations to N tokens (with --chat)"},
+           {.name = "skip-long", .help = "leave out longer conversations instead of cutting them"},
+           {.name = "shard-tokens", .value = "N", .initial = "10000000", .help = "tokens of a shard"},
+           common::threads(),
+           common::force(),
+           common::json(),
+           common::quiet()},
+      .examples = {"thimble data build books/ --tokenizer tokenizer.json --dedup -o data/books",
+                   "thimble data build chats.jsonl --chat --tokenizer bytes:chat -o data/chats",
+                   "thimble data build wiki.txt:2 web.jsonl:0.5 --tokenizer tokenizer.json -o data/mix"},
+      .run = run_data_build};
+}
+
+namespace {
+
+Json number_json(const std::optional<std::uint64_t>& value) {
+  return value ? Json(*value) : Json();
+}
+
+std::string number_text(const std::optional<std::uint64_t>& value) {
+  return value ? with_commas(static_cast<long long>(*value)) : "?";
+}
+
+std::optional<double> bytes_per_token(const SplitDescription& split) {
+  if (!split.bytes || !split.tokens || *split.tokens == 0) return std::nullopt;
+  return static_cast<double>(*split.bytes) / static_cast<double>(*split.tokens);
+}
+
+Json split_json(const SplitDescription& split) {
+  const auto rate = bytes_per_token(split);
+  return Json::object()
+      .set("name", split.name)
+      .set("documents", number_json(split.documents))
+      .set("tokens", number_json(split.tokens))
+      .set("bytes", number_json(split.bytes))
+      .set("bytes_per_token", rate ? Json(*rate) : Json())
+      .set("shards", split.shards);
+}
+
+Json as_json(const DataDescription& data) {
+  Json splits = Json::array();
+  for (const SplitDescription& split : data.splits) splits.push(split_json(split));
+  Json report = Json::object()
+                    .set("form", data.form)
+                    .set("kind", data.manifest ? Json(name_of(data.manifest->kind)) : Json())
+                    .set("splits", std::move(splits))
+                    .set("bad", data.bad)
+                    .set("empty", data.empty)
+                    .set("without_answer", data.without_answer)
+                    .set("turns_after_last_answer", data.with_turns_cut)
+                    .set("first_document", data.first_document);
+  if (data.manifest) report.set("manifest", data.manifest->to_json());
+  return report;
+}
+
+void add_facts(const DataDescription& data, Table& facts) {
+  facts.row({"form", data.form});
+  if (data.manifest) {
+    const ManifestTokenizer& tokenizer = data.manifest->tokenizer;
+    facts.row({"kind", std::string(name_of(data.manifest->kind))});
+    facts.row({"tokenizer", fmt::format("{}, {} tokens, {}", tokenizer.kind,
+                                        with_commas(tokenizer.vocab_size), tokenizer.digest)});
+    for (const ManifestSource& source : data.manifest->sources)
+      facts.row({"source", fmt::format("{}, {}", source.path, in_bytes(static_cast<double>(source.bytes)))});
+    for (const auto& [reason, documents] : data.manifest->dropped)
+      if (documents > 0) facts.row({reason, with_commas(static_cast<long long>(documents))});
+  }
+  const std::pair<std::string_view, std::uint64_t> counts[] = {
+      {"bad", data.bad},
+      {"empty", data.empty},
+      {"without_answer", data.without_answer},
+      {"turns_after_last_answer", data.with_turns_cut}};
+  for (const auto& [name, value] : counts)
+    if (value > 0) facts.row({std::string(name), with_commas(static_cast<long long>(value))});
+  if (!data.first_problem.empty()) facts.row({"first problem", data.first_problem});
+}
+
+std::string as_text(const DataDescription& data) {
+  Table facts, splits({"", "documents", "tokens", "bytes", "bytes per token", "shards"});
+  add_facts(data, facts);
+  for (const SplitDescription& split : data.splits) {
+    const auto rate = bytes_per_token(split);
+    splits.row({split.name.empty() ? "all" : split.name, number_text(split.documents),
+                number_text(split.tokens), number_text(split.bytes),
+                rate ? fmt::format("{:.3f}", *rate) : "?",
+                with_commas(static_cast<long long>(split.shards))});
+  }
+  std::string text = facts.text(page_width(0)) + "\n" + splits.text(page_width(0));
+  if (!data.first_document.empty()) text += "\nfirst document\n" + data.first_document + "\n";
+  return text;
+}
+
+int run_data_info(const Arguments& arguments, Console& console) {
+  const Interrupt interrupt;
+  DescribeOptions options;
+  if (arguments.given("tokenizer")) options.tokenizer = load_tokenizer(arguments.path("tokenizer"));
+  options.read.split = document_split_with_name(arguments.text("documents")).value();
+  options.read.text_field = arguments.text("text-field");
+  const DataDescription data = describe_data(arguments.text("X"), options, console.progress(), &interrupt);
+  if (console.json())
+    console.print_json(as_json(data));
+  else
+    console.print_foreign(as_text(data));
+  return 0;
+}
+
+}  // namespace
+
+Command data_info_command() {
+  return {.name = "data info",
+          .summary = "what a data set, a shard, a text or a file of chats holds",
+          .arguments = {{.name = "X", .help = "a folder of shards, a shard, or anything `data build` reads"}},
+          .options = {{.name = "tokenizer",
+                       .letter = 't',
+                       .value = "T",
+                       .help = "counts the tokens of a text, decodes a shard without a manifest"},
+                      {.name = "documents",
+                       .initial = "endoftext",
+                       .help = "what a document of a text is",
+                       .choices = {"line", "blank-line", "file", "endoftext"}},
+                      {.name = "text-field",
+                       .value = "KEY",
+                       .initial = "text",
+                       .help = "where .jsonl and .json hold the text"},
+                      common::threads(),
+                      common::json(),
+                      common::quiet()},
+          .examples = {"thimble data info data/books", "thimble data info chats.jsonl --json"},
+          .run = run_data_info};
+}
+
+namespace {
+
+constexpr std::string_view kDefaultSize = "2M";
+
+// "500k", "2M", "1G": as data is sold, in thousands.
+std::uint64_t bytes_in(std::string_view text) {
+  std::uint64_t unit = 1;
+  std::string_view digits = text;
+  if (!digits.empty()) {
+    constexpr std::string_view kUnits = "kMG";
+    for (std::size_t i = 0, size = 1000; i < kUnits.size(); ++i, size *= 1000)
+      if (digits.back() == kUnits[i]) unit = size;
+    if (unit > 1) digits.remove_suffix(1);
+  }
+  const auto count = number_in<std::uint64_t>(digits);
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
+  if (!count || *count == 0 || *count > kMost / unit)
+    throw UsageError(fmt::format("--size: expected bytes such as 500k, 2M or 1G, found '{}'", text));
+  return *count * unit;
+}
+
+sample::CorpusOptions corpus_options(const Arguments& arguments) {
+  sample::CorpusOptions options;
+  if (arguments.text("kind") == "tales") options.kind = sample::CorpusKind::tales;
+  if (arguments.text("split") == "heldout") options.split = sample::Split::heldout;
+  options.seed = static_cast<std::uint64_t>(arguments.integer("seed", {.least = 0}));
+  if (arguments.given("count"))
+    options.count = static_cast<std::uint64_t>(arguments.integer("count", {.least = 1}));
+  if (arguments.given("size") || options.count == 0)
+    options.bytes = bytes_in(arguments.given("size") ? arguments.text("size") : kDefaultSize);
+  return options;
+}
+
+int run_data_sample(const Arguments& arguments, Console& console) {
+  const Interrupt interrupt;
+  const sample::CorpusOptions options = corpus_options(arguments);
+  PosixFileOps ops;
+  const Output output = output_from(arguments, ops);
+  make_folders(ops, folder_of(output.path));
+  AtomicFile file(ops, output.path, output.existing);
+  const sample::CorpusSize size = write_corpus(options, [&](std::string_view text) {
+    interrupt.throw_if_asked();
+    file.write(text);
+  });
+  file.commit();
+  if (console.json())
+    console.print_json(Json::object()
+                           .set("kind", arguments.text("kind"))
+                           .set("split", arguments.text("split"))
+                           .set("seed", options.seed)
+                           .set("documents", size.documents)
+                           .set("bytes", size.bytes)
+                           .set("file", output.path.string()));
+  else
+    console.print(fmt::format("{}: {} {} of the {} split, {}\n", output.path.string(),
+                              with_commas(static_cast<long long>(size.documents)),
+                              options.kind == sample::CorpusKind::tales ? "tales" : "chats",
+                              options.split == sample::Split::train ? "training" : "held-out",
+                              in_bytes(static_cast<double>(size.bytes))));
+  return 0;
+}
+
+}  // namespace
+
+Command data_sample_command() {
+  return {
+      .name = "data sample",
+      .summary = "write the built-in corpus: tales or chats of a small world",
+      .options = {{.name = "kind",
+                   .initial = "chat",
+                   .help = "questions with answers as JSON lines, or text",
+                   .choices = {"chat", "tales"}},
+                  {.name = "split",
+                   .initial = "train",
+                   .help = "heldout: combinations that never occur in train",
+                   .choices = {"train", "heldout"}},
+                  {.name = "size", .value = "BYTES", .help = "about how much: 500k, 2M, 1G (default: 2M)"},
+                  {.name = "count", .value = "N", .help = "or how many chats or tales"},
+                  output_option("file to write"),
+                  common::seed(),
+                  common::force(),
+                  common::json(),
+                  common::quiet()},
+      .examples = {"thimble data sample --kind chat -o chats.jsonl",
+                   "thimble data sample --split heldout --count 1000 -o questions.jsonl",
+                   "thimble data sample --kind tales --size 10M -o tales.txt"},
+      .run = run_data_sample};
+}
+
+}  // namespace thimble
