@@ -4,17 +4,21 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 
 #include "base/clock.h"
+#include "base/files.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "data/token_set.h"
 #include "eval/score.h"
+#include "golf/environment.h"
 #include "golf/log.h"
-#include "golf/settings.h"
 #include "tensor/device.h"
+#include "tokenizer/tokenizer.h"
 #include "train/loop.h"
 
 namespace thimble {
@@ -37,5 +41,21 @@ struct GolfResult {
 };
 
 GolfResult run_golf(const GolfSettings& golf, const GolfSurroundings& around);
+
+// The end of a golf run: files, and what they score when they are read back.
+struct GolfFinish {
+  const GolfSettings& golf;
+  const GolfSurroundings& around;
+  const Tokenizer& tokenizer;
+  const TokenSet& val;
+  std::filesystem::path checkpoint;  // the last one
+  DType compute;
+  GolfLines& lines;
+  GolfLog& log;
+  FileOps& ops;
+};
+
+// What the int8 file scores.
+Score finish_golf(const GolfFinish& finish);
 
 }  // namespace thimble

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "golf/settings.h"
 #include "model/params.h"
 #include "support/message_of.h"
 
