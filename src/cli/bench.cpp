@@ -22,8 +22,7 @@
 #include "model/config_toml.h"
 #include "model/presets.h"
 #include "ops/gemm_peak.h"
-#include "qa/card_ceilings.h"
-#include "qa/read_bandwidth.h"
+#include "qa/speed.h"
 #include "tokenizer/text_source.h"
 #include "train/step_bench.h"
 

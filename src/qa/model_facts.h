@@ -2,17 +2,38 @@
 // file does not say is absent here; nothing is filled in.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "formats/model_file.h"
-#include "qa/tensor_stats.h"
 
 namespace thimble {
+
+// What a tensor's numbers look like: the figures and the shape of their distribution.
+inline constexpr std::size_t kHistogramBins = 24;
+
+// Of the finite values; 0 where there are none.
+struct TensorStats {
+  std::int64_t count = 0;
+  std::int64_t zeros = 0;
+  std::int64_t not_finite = 0;  // NaN or infinite
+  double mean = 0, deviation = 0, least = 0, most = 0;
+  // How many lie in each of equal parts of [mean - 3 deviations, mean + 3 deviations]; those beyond count in the
+  // outermost.
+  std::array<double, kHistogramBins> histogram{};
+
+  bool all_zero() const { return count > 0 && zeros == count; }
+};
+
+TensorStats stats_of(std::span<const float> values);
+// Of many tensors as one.
+TensorStats stats_of(std::span<const std::span<const float>> parts);
 
 // All tensors of one role: one a layer, or one in all.
 struct WeightGroup {

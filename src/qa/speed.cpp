@@ -3,17 +3,24 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/machine.h"
+#include "base/parallel.h"
 #include "base/rng.h"
 #include "base/temporary_folder.h"
 #include "model/layer_order.h"
 #include "model/rows.h"
+#include "ops/linear.h"
+#include "tensor/arena.h"
 #include "train/learned_tokenizer.h"
 
 namespace thimble {
@@ -191,6 +198,140 @@ TokenizerSpeed tokenizer_speed(const Tokenizer& tokenizer, std::string_view text
       "encode", static_cast<double>(ids.size()), repeats, progress, interrupt, [&] { ids.clear(); },
       [&] { tokenizer.encode(text, ids); });
   return result;
+}
+
+namespace {
+
+constexpr int kCopies = 20, kPasses = 5, kProducts = 10;
+
+// Of one call: `calls` are queued between two events, so that none waits for the host.
+double best_seconds(const Context& context, int repeats, int calls, const std::function<void()>& work) {
+  const auto before = context.runtime()->make_event(), after = context.runtime()->make_event();
+  double best = std::numeric_limits<double>::infinity();
+  work();  // plans are made, clocks rise
+  for (int i = 0; i < repeats; ++i) {
+    before->record();
+    for (int call = 0; call < calls; ++call) work();
+    after->record();
+    after->wait();
+    best = std::min(best, after->milliseconds_since(*before) / 1e3 / calls);
+  }
+  return best;
+}
+
+double seconds_of_product(const Context& context, const ProductShape& shape, std::int64_t N, DType dtype,
+                          int repeats) {
+  const std::int64_t O = shape.outputs, I = shape.inputs;
+  const auto bytes = [&](std::int64_t rows, std::int64_t cols) {
+    return align_up(rows * cols * dtype_bytes(dtype), 256);
+  };
+  const Arena arena(context.runtime(), bytes(N, I) + bytes(O, I) + bytes(N, O),
+                    "the matrices of the benchmark", "measure fewer rows");
+  const auto matrix = [&](std::int64_t offset, std::int64_t rows, std::int64_t cols) {
+    return Tensor{arena.at(offset), rows, cols, cols, dtype, context.device()};
+  };
+  const Tensor in[] = {matrix(0, N, I), matrix(bytes(N, I), O, I)},
+               out[] = {matrix(bytes(N, I) + bytes(O, I), N, O)};
+  const OpDef& def = op_def(Op::linear);
+  const OpCall call{in, out, {}, {}, 0, LinearAttributes{}, {}};
+  validate_call(def, Backend::cuda, call);
+  const Kernel kernel = def.kernels[static_cast<std::size_t>(Backend::cuda)].forward;
+  return best_seconds(context, repeats, kProducts, [&] { kernel(context, call); });
+}
+
+}  // namespace
+
+double card_bandwidth(const Context& context, std::int64_t buffer_bytes) {
+  check(context.device() == Device::cuda, "[bench] a card's memory is measured on a card");
+  const std::int64_t half = std::max<std::int64_t>(align_up(buffer_bytes / 2, 256), 256);
+  const Arena arena(context.runtime(), 2 * half, "the benchmark's buffer", "measure a smaller model");
+  const double seconds = best_seconds(context, kPasses, kCopies,
+                                      [&] { context.runtime()->copy(arena.at(half), arena.at(0), half); });
+  return 2 * static_cast<double>(half) / seconds;
+}
+
+double card_seconds_of_products(const Context& context, std::span<const ProductShape> shapes, std::int64_t N,
+                                DType dtype, int repeats) {
+  double seconds = 0;
+  for (const ProductShape& shape : shapes)
+    seconds += shape.count * seconds_of_product(context, shape, N, dtype, repeats);
+  return seconds;
+}
+
+namespace {
+
+constexpr int kLeastPasses = 3;
+constexpr std::int64_t kAtOnce = 256;  // bytes: a multiple of four of the widest vectors
+
+using Vector16 = std::uint64_t __attribute__((vector_size(16)));
+using Vector32 = std::uint64_t __attribute__((vector_size(32)));
+using Vector64 = std::uint64_t __attribute__((vector_size(64)));
+
+// Four sums of vectors: a sum of single numbers reads a cache at less than half its speed.
+template <class Vector>
+__attribute__((always_inline)) inline std::uint64_t sum_of_vectors(const std::byte* at,
+                                                                   const std::byte* end) {
+  Vector sum[4] = {};
+  for (; at < end; at += sizeof(sum)) {
+    const auto* vectors = reinterpret_cast<const Vector*>(at);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) sum[i] += vectors[i];
+  }
+  std::uint64_t total = 0;
+  for (const Vector& one : sum)
+    for (std::size_t lane = 0; lane < sizeof(Vector) / 8; ++lane) total += one[lane];
+  return total;
+}
+
+using Sum = std::uint64_t (*)(const std::byte* at, const std::byte* end);
+
+std::uint64_t sum_of_16(const std::byte* at, const std::byte* end) {
+  return sum_of_vectors<Vector16>(at, end);
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) std::uint64_t sum_of_32(const std::byte* at, const std::byte* end) {
+  return sum_of_vectors<Vector32>(at, end);
+}
+__attribute__((target("avx512f"))) std::uint64_t sum_of_64(const std::byte* at, const std::byte* end) {
+  return sum_of_vectors<Vector64>(at, end);
+}
+
+// The vectors of the kernels that the ceiling is for.
+Sum widest_sum() {
+  return cpu_level() >= CpuLevel::avx512 ? sum_of_64 : cpu_level() >= CpuLevel::avx2 ? sum_of_32 : sum_of_16;
+}
+#else
+Sum widest_sum() {
+  return sum_of_16;
+}
+#endif
+
+}  // namespace
+
+double read_bandwidth(std::int64_t buffer_bytes, double seconds, const Interrupt* interrupt) {
+  const std::int64_t count = std::max<std::int64_t>((buffer_bytes + kAtOnce - 1) / kAtOnce, 1);
+  const std::int64_t piece = (count + max_threads() - 1) / max_threads();
+  const Arena buffer(count * kAtOnce, "a buffer to read", "measure a smaller model");
+  std::memset(buffer.at(0), 1,
+              static_cast<std::size_t>(buffer.bytes()));  // or all would be one page of zeros
+  const Sum sum = widest_sum();
+  std::atomic<std::uint64_t> total = 0;  // keeps the compiler from leaving the reading out
+  const auto pass = [&] {
+    const double start = seconds_now();
+    parallel_for(count, piece, [&](std::int64_t begin, std::int64_t end) {
+      total += sum(buffer.at(begin * kAtOnce), buffer.at(begin * kAtOnce) + (end - begin) * kAtOnce);
+    });
+    return seconds_now() - start;
+  };
+  pass();  // caches fill, clocks rise
+  double best = pass();
+  const double start = seconds_now();
+  for (int i = 1; i < kLeastPasses || seconds_now() - start < seconds; ++i) {
+    if (interrupt) interrupt->throw_if_asked();
+    best = std::min(best, pass());
+  }
+  return static_cast<double>(kAtOnce * count) / best;
 }
 
 }  // namespace thimble

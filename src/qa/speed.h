@@ -11,12 +11,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "model/model.h"
+#include "ops/gemm_peak.h"
+#include "tensor/context.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {
@@ -62,5 +65,20 @@ struct TokenizerSpeed {
 };
 TokenizerSpeed tokenizer_speed(const Tokenizer& tokenizer, std::string_view text, std::int64_t repeats,
                                const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
+
+// What a card allows, measured through the engine's own runtime and kernels: the ceilings of decoding and of reading
+// prompts.
+// Bytes read and written per second by copies from one half of a buffer of that size into the other: one that fits the
+// card's cache is copied at its speed, as a model of that size would be read. The best of some passes.
+double card_bandwidth(const Context& context, std::int64_t buffer_bytes);
+
+// Seconds of the forward products alone for N rows, each shape at its best of `repeats`.
+double card_seconds_of_products(const Context& context, std::span<const ProductShape> shapes, std::int64_t N,
+                                DType dtype, int repeats);
+
+// How fast this machine reads memory: the ceiling of decoding, which reads every weight for every token.
+// Bytes per second with all threads, over a buffer of that size: one that fits the caches is read at their speed, as a
+// model of that size would be. The best of some passes, `seconds` in all.
+double read_bandwidth(std::int64_t buffer_bytes, double seconds, const Interrupt* interrupt = nullptr);
 
 }  // namespace thimble

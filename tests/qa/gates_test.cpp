@@ -9,7 +9,6 @@
 #include "formats/model_write.h"
 #include "model/config_builder.h"
 #include "qa/broken_model.h"
-#include "qa/subject.h"
 #include "support/message_of.h"
 
 namespace thimble {

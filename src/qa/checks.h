@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
+#include <string>
 
 #include "tokenizer/tokenizer.h"
 
@@ -22,5 +24,16 @@ TokenId likeliest_id(std::span<const float> logits);  // the first of equals
 // Could rounding (bf16 here, f32 there) have made this id the likeliest? Its logit must be at most 5 % of the
 // logits' deviation below the largest; where one is not finite, none is.
 bool is_as_likely(std::span<const float> logits, TokenId id);
+
+// Does text come back through a tokenizer?
+struct RoundTrip {
+  bool exact =
+      false;  // any text at all; else the tokenizer normalises, and what it made of a text comes back
+  std::int64_t ids = 0, texts = 0;  // that were tried
+};
+
+// Every id's text, and random texts: plain words must come back to the letter; anything else too, unless the tokenizer
+// normalises. No text may give a control token. The first that breaks this is an Error that shows it.
+RoundTrip check_round_trip(const Tokenizer& tokenizer);
 
 }  // namespace thimble
