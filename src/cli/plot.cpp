@@ -13,7 +13,6 @@
 #include "report/compare.h"
 #include "report/plot.h"
 #include "report/report.h"
-#include "report/text_plot.h"
 
 namespace thimble {
 

@@ -4,12 +4,136 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 
+#include "base/error.h"
 #include "base/table.h"
-#include "report/html.h"
-#include "report/scale.h"
+#include "report/report.h"
 
 namespace thimble {
+
+namespace {
+
+constexpr std::array kMetrics = {
+    MetricInfo{Metric::loss, "loss", "training loss, nats per token"},
+    MetricInfo{Metric::val_bpb, "val_bpb", "validation, bits per byte", true},
+    MetricInfo{Metric::val_loss, "val_loss", "validation loss, nats per token", true},
+    MetricInfo{Metric::lr, "lr", "learning rate of the matrices"},
+    MetricInfo{Metric::tokens_per_second, "tokens_per_second", "tokens per second"},
+    MetricInfo{Metric::grad_norm, "grad_norm", "norm of the gradient"},
+};
+
+constexpr std::array<std::string_view, 3> kAxes = {"steps", "tokens", "seconds"};
+
+double x_of(const RunData& run, XAxis axis, std::int64_t step, double elapsed) {
+  if (axis == XAxis::tokens) return run.tokens_at(step);
+  return axis == XAxis::seconds ? elapsed : static_cast<double>(step);
+}
+
+double figure_of(const RunData& run, Metric metric, const StepFigures& figures) {
+  switch (metric) {
+    case Metric::lr:
+      return run.config ? run.config->train.rate(ParamGroup::matrix) * figures.multiplier : NAN;
+    case Metric::tokens_per_second:
+      return figures.seconds > 0 && run.config ? run.tokens_at(1) / figures.seconds : NAN;
+    case Metric::grad_norm:
+      return figures.grad_norm;
+    default:
+      return figures.loss;
+  }
+}
+
+}  // namespace
+
+std::span<const MetricInfo> all_metrics() {
+  return kMetrics;
+}
+
+const MetricInfo& info_of(Metric metric) {
+  return *std::ranges::find(kMetrics, metric, &MetricInfo::metric);
+}
+
+bool is_noisy(Metric metric) {
+  return !info_of(metric).sparse && metric != Metric::lr;
+}
+
+std::optional<Metric> metric_named(std::string_view name) {
+  const auto found = std::ranges::find(kMetrics, name, &MetricInfo::name);
+  return found == kMetrics.end() ? std::nullopt : std::optional(found->metric);
+}
+
+std::string_view name_of(XAxis axis) {
+  return kAxes[static_cast<std::size_t>(axis)];
+}
+
+std::optional<XAxis> x_axis_named(std::string_view name) {
+  const auto found = std::ranges::find(kAxes, name);
+  return found == kAxes.end() ? std::nullopt : std::optional(static_cast<XAxis>(found - kAxes.begin()));
+}
+
+Curve curve_of(const RunData& run, Metric metric, XAxis axis) {
+  Curve curve;
+  const auto add = [&](std::int64_t step, double elapsed, double y, std::int64_t steps = 1) {
+    if (std::isfinite(y)) curve.push_back({x_of(run, axis, step, elapsed), y, steps});
+  };
+  if (info_of(metric).sparse)
+    for (const ValidationPoint& point : run.validations)
+      add(point.step, point.elapsed, metric == Metric::val_bpb ? point.bits_per_byte : point.loss);
+  else
+    for (const StepPoint& point : run.steps)
+      add(point.step, point.elapsed, figure_of(run, metric, point.mean), point.steps);
+  return curve;
+}
+
+Curve extremes_of(const RunData& run, Metric metric, XAxis axis) {
+  if (info_of(metric).sparse) return curve_of(run, metric, axis);
+  Curve curve;
+  const auto add = [&](const StepPoint& point, const StepFigures& figures) {
+    const double y = figure_of(run, metric, figures);
+    if (std::isfinite(y)) curve.push_back({x_of(run, axis, point.step, point.elapsed), y});
+  };
+  for (const StepPoint& point : run.steps) {
+    add(point, point.low);
+    if (point.steps > 1) add(point, point.high);
+  }
+  return curve;
+}
+
+Curve smoothed(const Curve& curve, double factor) {
+  check(factor >= 0 && factor < 1, "[curve] smoothing by {}, expected 0 to below 1", factor);
+  Curve result = curve;
+  double mean = 0, weight = 0;
+  for (CurvePoint& point : result) {
+    const double kept = std::pow(factor, static_cast<double>(point.steps));
+    mean = kept * mean + (1 - kept) * point.y;
+    weight = kept * weight + (1 - kept);
+    point.y = mean / weight;
+  }
+  return result;
+}
+
+double suitable_smoothing(const Curve& curve) {
+  constexpr double kShare = 30, kMost = 50;
+  double steps = 0;
+  for (const CurvePoint& point : curve) steps += static_cast<double>(point.steps);
+  return 1 - 1 / std::clamp(steps / kShare, 1.0, kMost);
+}
+
+Curve thinned(const Curve& curve, std::size_t buckets) {
+  if (curve.size() <= 2 * buckets || buckets < 3) return curve;
+  Curve result = {curve.front()};
+  const std::size_t inner = curve.size() - 2, count = buckets - 1;
+  for (std::size_t b = 0; b < count; ++b) {
+    const auto begin = curve.begin() + 1 + static_cast<std::ptrdiff_t>(b * inner / count);
+    const auto end = curve.begin() + 1 + static_cast<std::ptrdiff_t>((b + 1) * inner / count);
+    const auto [low, high] = std::minmax_element(begin, end, [](auto& p, auto& q) { return p.y < q.y; });
+    result.push_back(low < high ? *low : *high);
+    if (low != high) result.push_back(low < high ? *high : *low);
+  }
+  result.push_back(curve.back());
+  return result;
+}
 
 namespace {
 
@@ -225,6 +349,113 @@ std::string chart_svg(const Chart& chart, SvgSize size) {
   out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n</svg>\n",
                      kLabelsLeft + width / 2, full - 10, escaped(chart.x_label));
   return out;
+}
+
+namespace {
+
+constexpr double kLogFromRatio = 3;
+constexpr double kAir = 0.04;
+constexpr double kEqual = 1e-9;  // relative: what differs by less is rounding, not a range
+constexpr double kSmallest = std::numeric_limits<double>::min(),
+                 kLargest = std::numeric_limits<double>::max();
+
+// The smallest of 1, 2, 5, 10, ... that is at least `rough`.
+double round_step(double rough) {
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  for (const double factor : {1.0, 2.0, 5.0})
+    if (factor * power >= rough * (1 - 1e-9)) return factor * power;
+  return 10 * power;
+}
+
+std::vector<double> linear_ticks(double low, double high, int most) {
+  const double step = round_step(high / most - low / most);
+  std::vector<double> ticks;
+  if (!std::isnormal(step)) return ticks;
+  const double first = std::ceil(low / step - 1e-9);
+  for (int i = 0; i <= most; ++i) {  // counted: a step below an ulp of `low` would get nowhere
+    const double tick = (first + i) * step;
+    if (!(tick <= high + 1e-9 * step) || (!ticks.empty() && tick <= ticks.back())) break;
+    ticks.push_back(tick);
+  }
+  return ticks;
+}
+
+// Powers of ten, with more and more between them until there are enough.
+std::vector<double> log_ticks(double low, double high, int most) {
+  static const std::array<std::vector<double>, 4> kBetween = {{{1}, {1, 3}, {1, 2, 5}, {1, 1.5, 2, 3, 5, 7}}};
+  std::vector<double> best;
+  if (!(low >= kSmallest && high <= kLargest)) return best;
+  const int first = static_cast<int>(std::floor(std::log10(low)));
+  const int last = static_cast<int>(std::floor(std::log10(high)));
+  for (const std::vector<double>& factors : kBetween) {
+    std::vector<double> ticks;
+    for (int power = first; power <= last; ++power)
+      for (const double factor : factors)
+        if (const double tick = factor * std::pow(10, power); tick >= low && tick <= high)
+          ticks.push_back(tick);
+    if (static_cast<int>(ticks.size()) <= most && ticks.size() > best.size()) best = ticks;
+  }
+  return best.size() >= 3 ? best : linear_ticks(low, high, most);
+}
+
+}  // namespace
+
+double Scale::place_of(double value) const {
+  // Halves and logarithms of their own: neither difference nor ratio may overflow.
+  if (!logarithmic) return (value / 2 - low / 2) / (high / 2 - low / 2);
+  return (std::log(value) - std::log(low)) / (std::log(high) - std::log(low));
+}
+
+std::vector<double> Scale::ticks(int most) const {
+  return logarithmic ? log_ticks(low, high, most) : linear_ticks(low, high, most);
+}
+
+Scale scale_around(const std::vector<double>& values, ScaleWish wish) {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+  for (const double value : values)
+    if (std::isfinite(value)) low = std::min(low, value), high = std::max(high, value);
+  if (low > high) return {};
+  if (wish.logarithmic && low >= kSmallest && high / kLogFromRatio > low) {
+    const double air = wish.air ? std::pow(high, kAir) / std::pow(low, kAir) : 1;
+    return {std::max(low / air, kSmallest), std::min(high * air, kLargest), true};
+  }
+  if (wish.from_zero) low = std::min(low, 0.0), high = std::max(high, 0.0);
+  const double largest = std::max(std::abs(low), std::abs(high));
+  if (high - low <= kEqual * largest) {
+    const double room = largest == 0 ? 1 : std::max(largest * 0.1, kSmallest);
+    return {low == 0 || wish.from_zero ? low : std::max(low - room, -kLargest),
+            std::min(high + room, kLargest)};
+  }
+  const double air = wish.air ? kAir * high - kAir * low : 0;
+  return {wish.from_zero && low == 0 ? 0 : std::max(low - air, -kLargest),
+          wish.from_zero && high == 0 ? 0 : std::min(high + air, kLargest)};
+}
+
+std::string tick_text(double value, double step) {
+  static constexpr std::array<const char*, 5> kUnits = {"", "k", "M", "G", "T"};
+  if (std::abs(value) < 1e-12 * step || value == 0) return "0";
+  std::size_t unit = 0;
+  while (unit + 1 < kUnits.size() && std::abs(value) >= 1000 * (1 - 1e-9))
+    value /= 1000, step /= 1000, ++unit;
+  if (unit == 0 && std::abs(value) < 1e-4) return fmt::format("{:.0e}", value);
+  const int digits = std::clamp(static_cast<int>(std::ceil(-std::log10(step) - 1e-9)), 0, 6);
+  std::string text = fmt::format("{:.{}f}", value, digits);
+  if (text.find('.') != text.npos) {
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.ends_with('.')) text.pop_back();
+  }
+  return text + kUnits[unit];
+}
+
+std::vector<std::string> tick_texts(const std::vector<double>& ticks) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < ticks.size(); ++i) {
+    double step = std::abs(ticks[i]);
+    if (i > 0) step = std::min(step, ticks[i] - ticks[i - 1]);
+    if (i + 1 < ticks.size()) step = std::min(step == 0 ? ticks[i + 1] : step, ticks[i + 1] - ticks[i]);
+    texts.push_back(tick_text(ticks[i], step == 0 ? 1 : step));
+  }
+  return texts;
 }
 
 }  // namespace thimble

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -14,6 +15,98 @@
 #include "report/plot.h"
 
 namespace thimble {
+
+namespace {
+
+constexpr double kConfidence = 0.95;
+
+// The continued fraction of the incomplete beta function (Abramowitz and Stegun 26.5.8), from its front by Lentz's
+// method: converges fast for x < (a + 1) / (a + b + 2).
+double beta_fraction(double a, double b, double x) {
+  constexpr int kMostTerms = 10'000;
+  constexpr double kTiny = 1e-300, kEnough = 1e-16;
+  double c = 1, d = 1 - (a + b) * x / (a + 1);
+  d = 1 / (std::abs(d) < kTiny ? kTiny : d);
+  double fraction = d;
+  const auto take = [&](double numerator) {
+    d = 1 + numerator * d;
+    d = 1 / (std::abs(d) < kTiny ? kTiny : d);
+    c = 1 + numerator / c;
+    if (std::abs(c) < kTiny) c = kTiny;
+    fraction *= c * d;
+    return c * d;
+  };
+  for (int m = 1; m <= kMostTerms; ++m) {
+    take(m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)));
+    if (std::abs(take(-(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))) - 1) < kEnough) break;
+  }
+  return fraction;
+}
+
+}  // namespace
+
+SampleMoments moments_of(std::span<const double> values) {
+  SampleMoments moments{.n = values.size()};
+  if (values.empty()) return moments;
+  for (const double value : values) moments.mean += value / static_cast<double>(values.size());
+  if (values.size() < 2) return moments;
+  double squares = 0;
+  for (const double value : values) squares += (value - moments.mean) * (value - moments.mean);
+  moments.deviation = std::sqrt(squares / static_cast<double>(values.size() - 1));
+  return moments;
+}
+
+double incomplete_beta(double a, double b, double x) {
+  check(a > 0 && b > 0 && x >= 0 && x <= 1, "[statistics] incomplete beta of a {}, b {}, x {}", a, b, x);
+  if (x == 0 || x == 1) return x;
+  const double front =
+      std::exp(std::lgamma(a + b) - std::lgamma(a) - std::lgamma(b) + a * std::log(x) + b * std::log1p(-x));
+  return x < (a + 1) / (a + b + 2) ? front * beta_fraction(a, b, x) / a
+                                   : 1 - front * beta_fraction(b, a, 1 - x) / b;
+}
+
+double student_t_two_sided(double t, double degrees) {
+  if (std::isinf(t)) return 0;
+  return incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t));
+}
+
+double student_t_quantile(double probability, double degrees) {
+  check(probability > 0 && probability < 1 && degrees > 0, "[statistics] quantile {} of {} degrees",
+        probability, degrees);
+  if (probability < 0.5) return -student_t_quantile(1 - probability, degrees);
+  const auto above = [&](double t) { return student_t_two_sided(t, degrees) / 2 <= 1 - probability; };
+  double low = 0, high = 1;
+  while (!above(high)) low = high, high *= 2;
+  for (int i = 0; i < 200 && high - low > 1e-15 * high; ++i) {
+    const double middle = (low + high) / 2;
+    (above(middle) ? high : low) = middle;
+  }
+  return (low + high) / 2;
+}
+
+std::optional<WelchTest> welch_test(std::span<const double> a, std::span<const double> b) {
+  if (a.size() < 2 || b.size() < 2) return std::nullopt;
+  const SampleMoments ma = moments_of(a), mb = moments_of(b);
+  const auto na = static_cast<double>(ma.n), nb = static_cast<double>(mb.n);
+  const double ea = ma.deviation * ma.deviation / na, eb = mb.deviation * mb.deviation / nb;
+  WelchTest test{.difference = mb.mean - ma.mean};
+  test.low = test.high = test.difference;
+  if (ea + eb == 0) {  // seeds that change nothing: any difference is one
+    test.degrees = 1;
+    test.t =
+        test.difference == 0 ? 0 : std::copysign(std::numeric_limits<double>::infinity(), test.difference);
+    test.p = test.difference == 0 ? 1 : 0;
+    return test;
+  }
+  const double error = std::sqrt(ea + eb);
+  test.t = test.difference / error;
+  test.degrees = (ea + eb) * (ea + eb) / (ea * ea / (na - 1) + eb * eb / (nb - 1));
+  test.p = student_t_two_sided(test.t, test.degrees);
+  const double half = student_t_quantile((1 + kConfidence) / 2, test.degrees) * error;
+  test.low = test.difference - half;
+  test.high = test.difference + half;
+  return test;
+}
 
 namespace {
 
@@ -156,6 +249,175 @@ Comparison compare_runs(std::span<const RunData> runs) {
   add_tests(comparison);
   add_warnings(comparison);
   return comparison;
+}
+
+// A comparison for people and for programs.
+
+namespace {
+
+std::string figure(double value) {
+  return std::isfinite(value) ? fmt::format("{:.4f}", value) : "-";
+}
+
+std::string bytes_or_dash(std::uint64_t bytes) {
+  return bytes > 0 ? with_commas(static_cast<long long>(bytes)) : "-";
+}
+
+std::string mean_text(const SampleMoments& moments) {
+  if (moments.n == 0) return "-";
+  if (moments.n == 1) return fmt::format("{:.4f}", moments.mean);
+  return fmt::format("{:.4f} ± {:.4f}", moments.mean, moments.deviation);
+}
+
+std::string settings_table(const Comparison& comparison, std::size_t width) {
+  if (comparison.differences.empty())
+    return comparison.runs.size() > 1 ? "settings: all alike but for the seed\n" : "";
+  std::vector<std::string> headings = {"setting"};
+  for (const RunGroup& group : comparison.groups) headings.push_back(group.name);
+  Table table(headings);
+  for (const SettingDifference& difference : comparison.differences) {
+    std::vector<std::string> cells = {difference.key};
+    cells.insert(cells.end(), difference.values.begin(), difference.values.end());
+    table.row(std::move(cells));
+  }
+  return table.text(width);
+}
+
+std::vector<std::string> result_cells(const ComparedRun& run) {
+  return {fmt::format("{}", run.seed), with_commas(run.steps), figure(run.val_bpb), figure(run.val_loss),
+          figure(run.train_loss)};
+}
+
+std::vector<std::string> size_cells(const ComparedRun& run) {
+  return {run.tokens_per_second > 0 ? with_commas(std::llround(run.tokens_per_second)) : "-",
+          run.parameters > 0 ? with_commas(run.parameters) : "-", bytes_or_dash(run.checkpoint_bytes),
+          bytes_or_dash(run.artifact_bytes)};
+}
+
+// Results, sizes or both. Figures cannot be broken onto further lines: where both do not fit they are two tables.
+std::string runs_table(const Comparison& comparison, std::size_t width, bool results, bool sizes) {
+  const auto joined = [&](std::vector<std::string> line, const std::vector<std::string>& first,
+                          const std::vector<std::string>& second) {
+    if (results) line.insert(line.end(), first.begin(), first.end());
+    if (sizes) line.insert(line.end(), second.begin(), second.end());
+    return line;
+  };
+  Table table(joined({"group", "run"}, {"seed", "steps", "val bpb", "val loss", "train loss"},
+                     {"tokens/s", "parameters", "checkpoint", "artifact"}));
+  for (const ComparedRun& run : comparison.runs)
+    table.row(joined({comparison.groups[run.group].name, run.name}, result_cells(run), size_cells(run)));
+  const std::string text = table.text(width);
+  if (width == 0 || !results || !sizes || display_width(text.substr(0, text.find('\n'))) <= width)
+    return text;
+  return runs_table(comparison, width, true, false) + "\n" + runs_table(comparison, width, false, true);
+}
+
+std::string groups_table(const Comparison& comparison, std::size_t width) {
+  if (comparison.groups.size() == comparison.runs.size()) return "";
+  Table table({"group", "n", "val bpb", "val loss", "train loss", "tokens/s"});
+  for (const RunGroup& group : comparison.groups)
+    table.row({group.name, fmt::format("{}", group.seeds), mean_text(group.val_bpb),
+               mean_text(group.val_loss), mean_text(group.train_loss),
+               with_commas(std::llround(group.tokens_per_second.mean))});
+  return "\nmeans and standard deviations\n" + table.text(width);
+}
+
+std::string p_text(double p) {
+  return p < 1e-4 ? "p < 0.0001" : fmt::format("p = {:.4f}", p);
+}
+
+std::string tests_text(const Comparison& comparison) {
+  if (comparison.tests.empty()) return "";
+  std::string out = "\nagainst A\n";
+  for (const GroupTest& test : comparison.tests) {
+    out += fmt::format("  {}: {} {:+.4f}", comparison.groups[test.group].name,
+                       test.figure == "val_bpb" ? "val bpb" : "val loss", test.difference);
+    if (test.welch)
+      out += fmt::format(
+          " (95 % interval {:+.4f} to {:+.4f}), {} (Welch's t {:.3g}, {:.3g} degrees of freedom)\n",
+          test.welch->low, test.welch->high, p_text(test.welch->p), test.welch->t, test.welch->degrees);
+    else
+      out += ": whether that is luck takes at least two seeds of both\n";
+  }
+  return out;
+}
+
+Json number(double value) {
+  return std::isfinite(value) ? Json(value) : Json();
+}
+
+Json moments_json(const SampleMoments& moments) {
+  return Json::object()
+      .set("n", moments.n)
+      .set("mean", moments.n > 0 ? Json(moments.mean) : Json())
+      .set("std", moments.n > 1 ? Json(moments.deviation) : Json());
+}
+
+Json run_json(const Comparison& comparison, const ComparedRun& run) {
+  return Json::object()
+      .set("name", run.name)
+      .set("group", comparison.groups[run.group].name)
+      .set("status", run.status)
+      .set("seed", run.seed)
+      .set("steps", run.steps)
+      .set("val_bpb", number(run.val_bpb))
+      .set("val_loss", number(run.val_loss))
+      .set("train_loss", number(run.train_loss))
+      .set("tokens_per_second", run.tokens_per_second)
+      .set("parameters", run.parameters)
+      .set("checkpoint_bytes", run.checkpoint_bytes)
+      .set("artifact_bytes", run.artifact_bytes > 0 ? Json(run.artifact_bytes) : Json());
+}
+
+Json group_json(const Comparison& comparison, const RunGroup& group) {
+  Json runs = Json::array();
+  for (const std::size_t run : group.runs) runs.push(comparison.runs[run].name);
+  return Json::object()
+      .set("name", group.name)
+      .set("runs", runs)
+      .set("val_bpb", moments_json(group.val_bpb))
+      .set("val_loss", moments_json(group.val_loss))
+      .set("train_loss", moments_json(group.train_loss))
+      .set("tokens_per_second", moments_json(group.tokens_per_second));
+}
+
+Json test_json(const Comparison& comparison, const GroupTest& test) {
+  Json json = Json::object()
+                  .set("group", comparison.groups[test.group].name)
+                  .set("against", comparison.groups[0].name)
+                  .set("figure", test.figure)
+                  .set("difference", test.difference);
+  if (!test.welch) return json.set("p", Json());
+  return json.set("interval_95", Json::array({test.welch->low, test.welch->high}))
+      .set("t", number(test.welch->t))
+      .set("degrees_of_freedom", test.welch->degrees)
+      .set("p", test.welch->p);
+}
+
+}  // namespace
+
+std::string comparison_text(const Comparison& comparison, std::size_t width) {
+  const std::string settings = settings_table(comparison, width);
+  return settings + (settings.empty() ? "" : "\n") + runs_table(comparison, width, true, true) +
+         groups_table(comparison, width) + tests_text(comparison);
+}
+
+Json comparison_json(const Comparison& comparison) {
+  Json differences = Json::object(), runs = Json::array(), groups = Json::array(), tests = Json::array();
+  for (const SettingDifference& difference : comparison.differences) {
+    Json values = Json::object();
+    for (std::size_t g = 0; g < comparison.groups.size(); ++g)
+      values.set(comparison.groups[g].name, difference.values[g]);
+    differences.set(difference.key, values);
+  }
+  for (const ComparedRun& run : comparison.runs) runs.push(run_json(comparison, run));
+  for (const RunGroup& group : comparison.groups) groups.push(group_json(comparison, group));
+  for (const GroupTest& test : comparison.tests) tests.push(test_json(comparison, test));
+  return Json::object()
+      .set("settings", differences)
+      .set("runs", runs)
+      .set("groups", groups)
+      .set("tests", tests);
 }
 
 }  // namespace thimble

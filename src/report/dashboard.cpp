@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "report/html.h"
+#include "report/report.h"
 #include "serve/access.h"
 #include "serve/completion_answer.h"
 #include "serve/http_server.h"

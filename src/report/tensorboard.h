@@ -10,6 +10,7 @@
 // the reader drops what the first one said of later steps.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -54,5 +55,11 @@ class TensorBoardWriter : public TrainObserver {
   std::function<double()> now_;
   std::optional<FileHandle> file_;
 };
+
+// CRC-32C (Castagnoli; RFC 3720, appendix B.4): the checksum of TensorFlow's record files.
+std::uint32_t crc32c(std::string_view bytes);
+
+// As record files store it: rotated and shifted, so that a checksum of data that holds checksums stays a good one.
+std::uint32_t masked_crc32c(std::string_view bytes);
 
 }  // namespace thimble

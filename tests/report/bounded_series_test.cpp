@@ -1,4 +1,4 @@
-#include "report/bounded_series.h"
+#include "report/run_data.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,6 @@
 
 #include "base/files.h"
 #include "report/chart.h"
-#include "report/html.h"
 #include "report/plot.h"
 #include "report/run_files.h"
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "report/curve.h"
+#include "report/chart.h"
 #include "report/run_files.h"
 #include "support/message_of.h"
 

@@ -1,4 +1,4 @@
-#include "report/scale.h"
+#include "report/chart.h"
 
 #include <cmath>
 #include <limits>

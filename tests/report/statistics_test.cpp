@@ -1,4 +1,4 @@
-#include "report/statistics.h"
+#include "report/compare.h"
 
 #include <cmath>
 #include <numbers>

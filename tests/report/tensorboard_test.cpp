@@ -2,7 +2,6 @@
 
 #include <cstring>
 
-#include "report/crc32c.h"
 #include "report/run_files.h"
 
 namespace thimble {

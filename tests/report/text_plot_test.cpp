@@ -1,4 +1,4 @@
-#include "report/text_plot.h"
+#include "report/plot.h"
 
 #include <sstream>
 
