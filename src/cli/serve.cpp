@@ -13,7 +13,7 @@
 #include "cli/parse.h"
 #include "formats/model_file.h"
 #include "serve/completion_answer.h"
-#include "serve/server.h"
+#include "serve/service.h"
 
 namespace thimble {
 

@@ -2,14 +2,32 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
 #include "infer/request.h"
-#include "serve/served_model.h"
+#include "infer/sampler.h"
+#include "model/config.h"
+#include "tokenizer/chat_layout.h"
+#include "tokenizer/conversation.h"
+#include "tokenizer/tokenizer.h"
 
 namespace thimble {
+
+class Fields;
+
+// What the routes know of the model: everything but how to run it. Any thread may read it.
+struct ServedModel {
+  std::string name;  // what clients see
+  ModelConfig config;
+  const Tokenizer* tokenizer = nullptr;
+  std::optional<ChatLayout> layout = {};   // absent: it was not taught to chat
+  SamplingOptions defaults = {};           // where a request says nothing
+  std::optional<std::uint64_t> seed = {};  // the same; absent: a new one for each request
+  std::int64_t created = 0;                // Unix time
+};
 
 enum class Dialect { chat, text };
 
@@ -39,5 +57,17 @@ CompletionRequest parse_text_completion(const Json& body, const ServedModel& mod
 // 400, as llama.cpp has it.
 class ApiError;
 ApiError context_exceeded(const std::string& message, std::int64_t prompt_tokens, std::int64_t context);
+
+// A conversation, as OpenAI's clients send it.
+// Reads "messages": roles system, developer (the same), user and assistant; contents are strings or arrays of text
+// parts. The last message is not the assistant's. Throws ApiError, naming the field.
+Conversation parse_messages(Fields& fields);
+
+// How a request wants its tokens chosen: the names of OpenAI, llama.cpp and vLLM.
+// What is absent comes from `model`.
+SamplingOptions read_sampling(Fields& fields, const ServedModel& model);
+
+// "stop": a string or an array of them.
+std::vector<std::string> read_stops(Fields& fields);
 
 }  // namespace thimble

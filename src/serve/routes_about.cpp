@@ -8,9 +8,9 @@
 #include "base/number.h"
 #include "base/version.h"
 #include "model/stored_weights.h"
-#include "serve/api_error.h"
 #include "serve/completion_answer.h"
-#include "serve/exchange.h"
+#include "serve/fields.h"
+#include "serve/service.h"
 #include "tokenizer/chat_template.h"
 
 namespace thimble {

@@ -13,9 +13,8 @@
 #include "base/text.h"
 #include "infer/chat_request.h"
 #include "infer/generate.h"
-#include "serve/api_error.h"
-#include "serve/exchange.h"
 #include "serve/fields.h"
+#include "serve/service.h"
 
 namespace thimble {
 

@@ -14,10 +14,9 @@
 
 #include "base/error.h"
 #include "serve/access.h"
-#include "serve/api_error.h"
 #include "serve/completion_request.h"
 #include "serve/fields.h"
-#include "serve/http_connection.h"
+#include "serve/http_server.h"
 #include "targets.h"
 
 namespace thimble {

@@ -11,7 +11,7 @@
 
 #include "eval/small_model.h"
 #include "serve/http_client.h"
-#include "serve/server.h"
+#include "serve/service.h"
 
 namespace thimble {
 

@@ -1,11 +1,12 @@
-#include "serve/http_head.h"
-#include "base/text.h"
+#include "serve/http_message.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
+
+#include "base/text.h"
 
 namespace thimble {
 
