@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "infer/batcher.h"
-#include "infer/chat_request.h"
+#include "infer/chat_context.h"
 
 namespace thimble {
 

@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "base/interrupt.h"
-#include "infer/chat_request.h"
+#include "infer/chat_context.h"
 #include "infer/generate.h"
 
 namespace thimble {

@@ -12,7 +12,7 @@
 
 #include "base/interrupt.h"
 #include "infer/batcher.h"
-#include "infer/text_request.h"
+#include "infer/request.h"
 
 namespace thimble {
 

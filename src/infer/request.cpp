@@ -1,10 +1,53 @@
 #include "infer/request.h"
 
+#include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
+#include <numeric>
 
+#include "base/error.h"
 #include "tokenizer/unicode.h"
 
 namespace thimble {
+
+namespace {
+
+double log_sum_exp(std::span<const float> logits) {
+  const float largest = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += static_cast<double>(std::exp(logit - largest));
+  return static_cast<double>(largest) + std::log(sum);
+}
+
+}  // namespace
+
+void check_finite(std::span<const float> logits) {
+  constexpr std::uint32_t kExponent = 0x7f800000;  // all ones: infinity or no number
+  bool finite = true;
+  for (const float logit : logits) finite &= (std::bit_cast<std::uint32_t>(logit) & kExponent) != kExponent;
+  check(finite, Hint{"the checkpoint is damaged, or its training diverged"},
+        "the model's output is not finite");
+}
+
+TokenScore score_token(std::span<const float> logits, TokenId id, int top, std::int64_t allowed) {
+  check_finite(logits);
+  const double total = log_sum_exp(logits);
+  const auto logprob = [&](TokenId of) {
+    return static_cast<float>(static_cast<double>(logits[static_cast<std::size_t>(of)]) - total);
+  };
+  TokenScore score{.id = id, .logprob = logprob(id)};
+  if (top <= 0) return score;
+  std::vector<TokenId> ids(std::min(logits.size(), static_cast<std::size_t>(allowed)));
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto count = std::min(ids.size(), static_cast<std::size_t>(top));
+  std::ranges::partial_sort(ids, ids.begin() + static_cast<std::ptrdiff_t>(count), [&](TokenId a, TokenId b) {
+    const float la = logits[static_cast<std::size_t>(a)], lb = logits[static_cast<std::size_t>(b)];
+    return la != lb ? la > lb : a < b;
+  });
+  for (const TokenId likely : std::span(ids).first(count)) score.top.emplace_back(likely, logprob(likely));
+  return score;
+}
 
 namespace {
 
@@ -49,6 +92,40 @@ void check_request(const Request& request, const ModelConfig& config, const Toke
 std::string_view name_of(FinishReason reason) {
   constexpr std::array<std::string_view, 4> kNames = {"stop", "length", "cancelled", "error"};
   return kNames[static_cast<std::size_t>(reason)];
+}
+
+Request text_request(const Tokenizer& tokenizer, std::string_view prompt) {
+  Request request;
+  const auto bos = tokenizer.special().bos;
+  if (bos && (prompt.empty() || tokenizer.adds_bos())) request.prompt.push_back(*bos);
+  tokenizer.encode(prompt, request.prompt);
+  check(!request.prompt.empty(), Hint{"give a prompt"},
+        "the tokenizer has no bos token, and there is no prompt to begin with");
+  request.stop_ids = end_ids(tokenizer);
+  request.starts_text = prompt.empty();
+  return request;
+}
+
+namespace {
+
+// Of thimble, ChatML (Qwen), Llama 3, Gemma, Phi, GPT-2 and their kin.
+constexpr std::array<std::string_view, 8> kEnds = {"<end_turn>",      "<|im_end|>",    "<|eot_id|>",
+                                                   "<|end_of_text|>", "<end_of_turn>", "<|end|>",
+                                                   "<|eom_id|>",      "<|endoftext|>"};
+
+}  // namespace
+
+std::vector<TokenId> end_ids(const Tokenizer& tokenizer) {
+  std::vector<TokenId> ids;
+  const SpecialIds& special = tokenizer.special();
+  if (const auto end = special.eos ? special.eos : special.bos) ids.push_back(*end);
+  for (const std::string_view name : kEnds) {
+    const auto id = tokenizer.id_of(name);
+    // Never a bos that happens to bear such a name beside an eos, and never a word of a text.
+    if (!id || tokenizer.token_type(*id) != TokenType::control || id == special.bos) continue;
+    if (std::ranges::find(ids, *id) == ids.end()) ids.push_back(*id);
+  }
+  return ids;
 }
 
 }  // namespace thimble

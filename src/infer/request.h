@@ -4,17 +4,33 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "infer/sampler.h"
-#include "infer/token_score.h"
 #include "model/config.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {
+
+// How likely the model finds a token: log-probabilities, natural, of softmax over the whole vocabulary as the model
+// says it, before temperature, penalties and filters.
+struct TokenScore {
+  TokenId id = -1;
+  // Only if asked for; NaN: unknown (the first token of a prompt follows nothing).
+  float logprob = 0;
+  std::vector<std::pair<TokenId, float>> top = {};  // the likeliest ids and theirs, best first
+};
+
+// `top`: how many of the likeliest to name, among ids below `allowed`. Logits that are not finite are an error.
+TokenScore score_token(std::span<const float> logits, TokenId id, int top, std::int64_t allowed);
+
+// Throws the error for a model whose output is not finite.
+void check_finite(std::span<const float> logits);
 
 using RequestId = std::uint64_t;
 
@@ -74,5 +90,15 @@ struct Event {
   std::optional<std::string> stop_string = {};  // the one that ended it
   std::optional<Error> error = {};              // finish == error: why
 };
+
+// The request that continues a text: for `thimble generate` and for the server.
+// The prompt, bos in front where the tokenizer adds it (or there is nothing else), continued until the text ends
+// (end_ids.h).
+Request text_request(const Tokenizer& tokenizer, std::string_view prompt);
+
+// Ids after which nothing follows. They come from the model's tokenizer, never from a list of numbers.
+// eos, or bos where a tokenizer has no eos (DESIGN: the last token of a document is the bos of the next); and the
+// control tokens that end a turn or a text under the names everybody uses: <end_turn>, <|im_end|>, <|eot_id|>, ...
+std::vector<TokenId> end_ids(const Tokenizer& tokenizer);
 
 }  // namespace thimble

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "infer/token_score.h"
+#include "infer/request.h"
 
 namespace thimble {
 

@@ -20,7 +20,7 @@
 #include "formats/artifact_keys.h"
 #include "formats/export_model.h"
 #include "formats/safetensors.h"
-#include "infer/end_ids.h"
+#include "infer/request.h"
 #include "model/compute_dtype.h"
 #include "model/rows.h"
 #include "qa/checks.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "infer/token_score.h"
+#include "infer/request.h"
 #include "serve/completion_request.h"
 #include "serve/engine.h"
 #include "tokenizer/tokenizer.h"

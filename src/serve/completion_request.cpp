@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/number.h"
-#include "infer/chat_request.h"
-#include "infer/text_request.h"
+#include "infer/chat_context.h"
+#include "infer/request.h"
 #include "serve/fields.h"
 
 namespace thimble {

@@ -11,7 +11,7 @@
 #include <limits>
 
 #include "base/text.h"
-#include "infer/chat_request.h"
+#include "infer/chat_context.h"
 #include "infer/generate.h"
 #include "serve/fields.h"
 #include "serve/service.h"

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <optional>
 
-#include "infer/end_ids.h"
+#include "infer/request.h"
 #include "infer/sampler.h"
 #include "model/rows.h"
 #include "tokenizer/chat_tokens.h"

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "eval/small_model.h"
-#include "infer/chat_request.h"
+#include "infer/chat_context.h"
 #include "infer/plain_decoder.h"
 #include "tokenizer/chat_layout.h"
 

@@ -4,8 +4,8 @@
 #include <limits>
 
 #include "eval/small_model.h"
-#include "infer/end_ids.h"
 #include "infer/plain_sample.h"
+#include "infer/request.h"
 #include "infer/run_requests.h"
 #include "support/message_of.h"
 

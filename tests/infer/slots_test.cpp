@@ -1,4 +1,4 @@
-#include "infer/slots.h"
+#include "infer/batcher.h"
 
 namespace thimble {
 namespace {

@@ -1,4 +1,4 @@
-#include "infer/stop_strings.h"
+#include "infer/sequence.h"
 
 #include <algorithm>
 #include <random>

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "infer/chat_request.h"
+#include "infer/chat_context.h"
 #include "infer/generate.h"
 #include "serve/test_server.h"
 #include "tokenizer/unicode.h"
