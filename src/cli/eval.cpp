@@ -12,7 +12,6 @@
 #include "eval/eval_data.h"
 #include "eval/exact.h"
 #include "eval/multiple_choice.h"
-#include "eval/perplexity.h"
 #include "eval/score.h"
 #include "formats/model_file.h"
 

@@ -12,7 +12,6 @@
 #include "cli/option.h"
 #include "cli/parse.h"
 #include "data/data_folder.h"
-#include "eval/calibrate.h"
 #include "eval/eval_data.h"
 #include "formats/artifact.h"
 

@@ -1,13 +1,18 @@
 #include "eval/multiple_choice.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <optional>
 
 #include "base/error.h"
+#include "base/number.h"
 #include "base/table.h"
 #include "base/text.h"
+#include "data/data_folder.h"
+#include "data/records.h"
+#include "data/sources.h"
 #include "eval/score.h"
-#include "eval/window_scorer.h"
 
 namespace thimble {
 
@@ -135,6 +140,188 @@ ChoiceScore score_choices(Model& model, const Tokenizer& tokenizer, std::span<co
     ++result.total;
   }
   return result;
+}
+
+namespace {
+
+constexpr std::array<std::string_view, 7> kContextNames = {"ctx",    "context", "question",     "query",
+                                                           "prompt", "goal",    "question_stem"};
+constexpr std::array<std::string_view, 3> kEndingsNames = {"endings", "choices", "options"};
+constexpr std::array<std::string_view, 4> kLabelNames = {"label", "gold", "answer", "answerKey"};
+
+Hint expected() {
+  return {R"(each line is one: {"ctx": "A man sits", "endings": ["down.", "up."], "label": 0})"};
+}
+
+const Json* first_of(const Json& json, std::span<const std::string_view> names) {
+  for (std::string_view name : names)
+    if (const Json* found = json.find(name)) return found;
+  return nullptr;
+}
+
+std::string text_of(const Json& json, std::string_view what, std::string_view where) {
+  check(json.is_string(), expected(), "{}: the {} is no text", where, what);
+  return json.as_string();
+}
+
+bool is_hellaswag(const Json& json) {
+  return json.find("activity_label") && json.find("ctx_a") && json.find("ctx_b");
+}
+
+// Python's str.capitalize(), as far as English goes: the first letter large, all others small.
+std::string capitalized(std::string_view text) {
+  std::string lower = lower_case(text);
+  if (!lower.empty() && lower[0] >= 'a' && lower[0] <= 'z')
+    lower[0] = static_cast<char>(lower[0] - 'a' + 'A');
+  return lower;
+}
+
+std::string replaced(std::string text, std::string_view what, std::string_view by) {
+  for (std::size_t at = 0; (at = text.find(what, at)) != text.npos; at += by.size())
+    text.replace(at, what.size(), by);
+  return text;
+}
+
+// preprocess() of lm-evaluation-harness: brackets are left over from the pages that the texts come from.
+std::string without_marks(std::string_view text) {
+  std::string clean = replaced(std::string(without_blanks(text)), " [title]", ". ");
+  for (std::size_t open = 0; (open = clean.find('[', open)) != clean.npos;) {
+    const std::size_t close = clean.find_first_of("]\n", open);
+    if (close != clean.npos && clean[close] == ']')
+      clean.erase(open, close - open + 1);
+    else
+      ++open;
+  }
+  return replaced(std::move(clean), "  ", " ");
+}
+
+// In ARC's own files the question is {"stem": "..", "choices": [{"text": "..", "label": "A"}, ..]}.
+const Json* inside_question(const Json& json, std::string_view name) {
+  const Json* question = json.find("question");
+  return question && question->is_object() ? question->find(name) : nullptr;
+}
+
+std::string context_of(const Json& json, std::string_view where) {
+  if (is_hellaswag(json)) {
+    const auto part = [&](std::string_view name) { return text_of(json.at(name), name, where); };
+    return without_marks(
+        fmt::format("{}: {} {}", part("activity_label"), part("ctx_a"), capitalized(part("ctx_b"))));
+  }
+  if (const Json* stem = inside_question(json, "stem")) return text_of(*stem, "stem", where);
+  if (const Json* context = first_of(json, kContextNames)) return text_of(*context, "context", where);
+  const Json* a = json.find("ctx_a");
+  check(a != nullptr, expected(),
+        "{}: there is no context: expected ctx, context, question, query, prompt or goal", where);
+  std::string context = text_of(*a, "ctx_a", where);
+  const Json* b = json.find("ctx_b");
+  const std::string second = b ? text_of(*b, "ctx_b", where) : "";
+  if (!second.empty()) context += " " + second;
+  return context;
+}
+
+std::vector<std::string> texts_of(const Json& json, std::string_view what, std::string_view where) {
+  check(json.is_array(), expected(), "{}: the {} are no list", where, what);
+  std::vector<std::string> texts;
+  for (const Json& item : json.as_array()) texts.push_back(text_of(item, what, where));
+  return texts;
+}
+
+// The endings and, where they have names, these.
+struct Endings {
+  std::vector<std::string> texts, labels = {};
+};
+
+Endings named_endings(const Json& list, std::string_view where) {
+  Endings endings;
+  for (const Json& item : list.as_array()) {
+    const Json *text = item.find("text"), *label = item.find("label");
+    check(text && label, expected(), "{}: ending {} has no text or no label", where, endings.texts.size());
+    endings.texts.push_back(text_of(*text, "ending", where));
+    endings.labels.push_back(text_of(*label, "label", where));
+  }
+  return endings;
+}
+
+Endings endings_of(const Json& json, std::string_view where) {
+  Endings endings;
+  const Json* list = first_of(json, kEndingsNames);
+  if (!list) list = inside_question(json, "choices");
+  if (list) {
+    if (list->is_array() && list->size() > 0 && list->as_array().front().is_object())
+      return named_endings(*list, where);
+    if (!list->is_object()) return {texts_of(*list, "endings", where)};
+    check(list->find("text") != nullptr, expected(), "{}: the endings have no text", where);
+    endings.texts = texts_of(list->at("text"), "endings", where);
+    if (const Json* labels = list->find("label")) {
+      endings.labels = texts_of(*labels, "labels", where);
+      check(endings.labels.size() == endings.texts.size(), expected(), "{}: {} labels for {} endings", where,
+            endings.labels.size(), endings.texts.size());
+    }
+    return endings;
+  }
+  for (int i = 1; const Json* solution = json.find(fmt::format("sol{}", i)); ++i)
+    endings.texts.push_back(text_of(*solution, "ending", where));
+  check(!endings.texts.empty(), expected(), "{}: there are no endings: expected endings, choices or options",
+        where);
+  return endings;
+}
+
+// Which ending a label names; nothing: none.
+std::optional<std::uint64_t> index_of(const Json& label, const Endings& endings) {
+  if (label.is_uint()) return label.as_uint();
+  if (!label.is_string()) return std::nullopt;
+  const std::string& text = label.as_string();
+  const auto named = std::ranges::find(endings.labels, text);
+  if (named != endings.labels.end()) return static_cast<std::uint64_t>(named - endings.labels.begin());
+  if (text.size() == 1 && text[0] >= 'A' && text[0] <= 'Z') return static_cast<std::uint64_t>(text[0] - 'A');
+  return number_in<std::uint64_t>(text);
+}
+
+Json json_of(const Record& record, const std::string& name) {
+  try {
+    return parse_json(record.raw, name, {.first_line = record.line});
+  } catch (const Error& error) {
+    fail(expected(), "{}", error.what());
+  }
+}
+
+}  // namespace
+
+ChoiceQuestion choice_question(const Json& json, std::string_view where) {
+  check(json.is_object(), expected(), "{}: expected a question, found no JSON object", where);
+  ChoiceQuestion question{.context = context_of(json, where), .endings = {}, .where = std::string(where)};
+  Endings endings = endings_of(json, where);
+  if (is_hellaswag(json))
+    for (std::string& text : endings.texts) text = without_marks(text);
+  check(endings.texts.size() >= 2, expected(), "{}: there is nothing to choose: {} endings", where,
+        endings.texts.size());
+  for (std::size_t i = 0; i < endings.texts.size(); ++i)
+    check(!without_blanks(endings.texts[i]).empty(), "{}: ending {} is empty", where, i);
+  const Json* label = first_of(json, kLabelNames);
+  check(label != nullptr, expected(),
+        "{}: nothing says which ending is right: expected label, gold, answer or answerKey", where);
+  const auto right = index_of(*label, endings);
+  check(right && *right < endings.texts.size(), "{}: label {} names none of {} endings, which count from 0",
+        where, label->dump(), endings.texts.size());
+  question.right = static_cast<std::size_t>(*right);
+  question.endings = std::move(endings.texts);
+  return question;
+}
+
+std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& path, std::uint64_t limit) {
+  check(!is_data_folder(path), expected(), "{} holds tokens: the words of the questions are needed",
+        path.string());
+  const DataSource source = find_source(path.string());
+  RecordReader reader(source, DocumentSplit::end_of_text, true);  // whatever is no .json holds JSON lines
+  std::vector<ChoiceQuestion> questions;
+  while (limit == 0 || questions.size() < limit) {
+    const auto record = reader.next();
+    if (!record) break;
+    const std::string name = record->file->string();
+    questions.push_back(choice_question(json_of(*record, name), fmt::format("{}:{}", name, record->line)));
+  }
+  check(!questions.empty(), expected(), "{} holds no questions", path.string());
+  return questions;
 }
 
 }  // namespace thimble

@@ -1,13 +1,13 @@
 #include "eval/score.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <utility>
 
 #include "base/error.h"
-#include "eval/window_scorer.h"
-#include "eval/windows.h"
 
 namespace thimble {
 
@@ -123,6 +123,139 @@ Score score_set(Model& model, const ByteTable& bytes, const TokenSet& set, const
   const Score score = Scoring(model, bytes, set, options, progress, interrupt).run();
   if (!options.may_diverge) check_finite(score);
   return score;
+}
+
+namespace {
+
+constexpr std::int64_t kMostLogits = std::int64_t{1} << 28;  // at a time: 1 GiB of f32
+constexpr std::size_t kShortestRow = 64;
+
+}  // namespace
+
+WindowScorer::WindowScorer(Model& model, std::int64_t T, std::int64_t tokens_at_a_time, Sink sink)
+    : model_(model), T_(static_cast<std::size_t>(T)), sink_(std::move(sink)) {
+  check(T > 0 && T <= model.config().context, "context {} is more than the model's {}", T,
+        model.config().context);
+  std::int64_t tokens = tokens_at_a_time;
+  if (tokens == 0) tokens = model.scored_at_once();
+  if (tokens_at_a_time == 0 && model.device() == Device::cpu)  // a card's plan knows of them
+    tokens = std::min(tokens, std::max<std::int64_t>(1, kMostLogits / model.config().vocab_size));
+  most_rows_ = static_cast<std::size_t>(std::max<std::int64_t>(1, tokens / T));
+  shared_ = static_cast<std::size_t>(std::min(T, tokens));
+}
+
+void WindowScorer::add(Window window) {
+  const std::size_t count = window.input.size();
+  check(count > 0 && count <= T_ && window.target.size() == count,
+        "[score] a window of {} tokens and {} targets for rows of {}", count, window.target.size(), T_);
+  const auto has_room = [&] {
+    return std::ranges::find_if(used_, [&](std::size_t used) { return used + count <= shared_; });
+  };
+  auto row = has_room();
+  if (row == used_.end() && used_.size() == most_rows_) {
+    compute();
+    row = has_room();
+  }
+  if (row == used_.end()) row = used_.insert(row, 0);
+  waiting_.push_back({std::move(window), static_cast<std::size_t>(row - used_.begin()), *row});
+  *row += count;
+}
+
+void WindowScorer::finish() {
+  if (!waiting_.empty()) compute();
+  collect();
+}
+
+void WindowScorer::compute() {
+  // No longer than the longest row needs; powers of two, because every length is a program of its own.
+  const std::size_t T = std::min(T_, std::max(kShortestRow, std::bit_ceil(std::ranges::max(used_))));
+  // Where nothing lies, every place is a document of its own that is not scored.
+  std::vector<std::int32_t> input(used_.size() * T, 0), target(input.size(), -1);
+  std::vector<std::uint8_t> starts(input.size(), 1);
+  for (const Waiting& waiting : waiting_) {
+    const auto at = static_cast<std::ptrdiff_t>(waiting.row * T + waiting.begin);
+    const auto count = static_cast<std::ptrdiff_t>(waiting.window.input.size());
+    std::ranges::copy(waiting.window.input, input.begin() + at);
+    std::ranges::copy(waiting.window.target, target.begin() + at);
+    std::fill(starts.begin() + at + 1, starts.begin() + at + count, 0);
+  }
+  const Rows rows = grid_rows(model_.config(), static_cast<std::int64_t>(T), input, target, starts);
+  collect();
+  model_.queue_score(rows);
+  computing_ = std::exchange(waiting_, {});
+  computing_length_ = T;
+  used_.clear();
+  if (model_.device() == Device::cpu) collect();  // it has been computed
+}
+
+void WindowScorer::collect() {
+  if (computing_.empty()) return;
+  const std::vector<float> nats = model_.queued_nats();
+  for (const Waiting& waiting : std::exchange(computing_, {}))
+    sink_(waiting.window, std::span(nats).subspan(waiting.row * computing_length_ + waiting.begin,
+                                                  waiting.window.input.size()));
+}
+
+namespace {
+
+constexpr std::int64_t kUsualContext = 512;  // of llama-perplexity
+
+}  // namespace
+
+double Perplexity::value() const {
+  return std::exp(score.loss());
+}
+
+double Perplexity::standard_error() const {
+  const auto n = static_cast<double>(score.tokens);
+  const double variance = squared_nats / n - score.loss() * score.loss();
+  return variance > 0 && n > 1 ? value() * std::sqrt(variance / (n - 1)) : 0;
+}
+
+Perplexity perplexity(Model& model, const Tokenizer& tokenizer, std::vector<std::int32_t> tokens,
+                      const PerplexityOptions& options, const ProgressOutput& progress,
+                      const Interrupt* interrupt) {
+  const std::int64_t context =
+      options.context > 0 ? options.context : std::min(kUsualContext, model.config().context);
+  check(context >= 4, "chunks of {} tokens leave nothing to score: expected at least 4", context);
+  const auto bos = tokenizer.adds_bos() ? tokenizer.special().bos : std::nullopt;
+  if (bos) tokens.insert(tokens.begin(), *bos);
+  const auto T = static_cast<std::size_t>(context);
+  check(tokens.size() >= 2 * T, Hint{"a longer text, or a smaller --context"},
+        "llama.cpp's perplexity needs two chunks of {} tokens, the text has {}", context, tokens.size());
+
+  const ByteTable bytes(tokenizer, static_cast<TokenId>(model.config().vocab_size));
+  Perplexity result{.score = {}, .chunks = static_cast<std::int64_t>(tokens.size() / T), .context = context};
+  if (options.val_tokens > 0) {
+    const std::int64_t each = context - 1 - context / 2;
+    check(options.val_tokens >= each, Hint{"a smaller --context scores fewer"},
+          "every chunk of {} tokens scores {}: there is none for {} tokens", context, each,
+          options.val_tokens);
+    result.chunks = std::min(result.chunks, options.val_tokens / each);
+  }
+  ProgressBar bar(progress, "scoring", "chunks", static_cast<std::uint64_t>(result.chunks));
+  WindowScorer scorer(model, context, options.tokens_at_a_time,
+                      [&](const Window& window, std::span<const float> nats) {
+                        for (std::size_t i = 0; i < nats.size(); ++i) {
+                          if (window.target[i] < 0) continue;
+                          result.score.nats += nats[i];
+                          result.squared_nats += static_cast<double>(nats[i]) * nats[i];
+                          result.score.bytes += bytes.bytes(window.input[i], window.target[i]);
+                          ++result.score.tokens;
+                        }
+                        bar.update(window.tag, {fmt::format("ppl {:.4f}", result.value())});
+                      });
+  for (std::size_t chunk = 0; std::cmp_less(chunk, result.chunks); ++chunk) {
+    if (interrupt) interrupt->throw_if_asked();
+    const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(chunk * T);
+    Window window{{begin, begin + context}, std::vector<std::int32_t>(T, -1), chunk + 1};
+    for (std::size_t i = T / 2; i + 1 < T; ++i) window.target[i] = window.input[i + 1];
+    if (bos) window.input[0] = *bos;
+    scorer.add(std::move(window));
+  }
+  scorer.finish();
+  check_finite(result.score);
+  return result;
 }
 
 }  // namespace thimble

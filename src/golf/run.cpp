@@ -9,7 +9,7 @@
 #include "base/version.h"
 #include "data/data_folder.h"
 #include "dist/exchange.h"
-#include "eval/calibrate.h"
+#include "eval/eval_data.h"
 #include "formats/npz.h"
 #include "formats/pack_model.h"
 #include "golf/log.h"

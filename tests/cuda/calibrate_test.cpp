@@ -1,5 +1,5 @@
 // What matrices are multiplied with on a card, brought back: the same as on the CPU.
-#include "eval/calibrate.h"
+#include "eval/eval_data.h"
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
 // What the matrices of a model are multiplied with, seen from outside.
-#include "eval/calibrate.h"
+#include "eval/eval_data.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "eval/perplexity.h"
+#include "eval/score.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "eval/windows.h"
+#include "eval/score.h"
 
 #include <gtest/gtest.h>
 
