@@ -23,7 +23,7 @@
 #include "model/model.h"
 #include "ops/op.h"
 #include "pack/pack_weights.h"
-#include "pack/stored_tensors.h"
+#include "pack/packed_tensor.h"
 
 namespace thimble {
 

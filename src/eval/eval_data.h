@@ -10,7 +10,7 @@
 #include "data/chat.h"
 #include "data/token_set.h"
 #include "model/model.h"
-#include "pack/input_moments.h"
+#include "pack/gptq.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {

@@ -13,7 +13,7 @@
 #include "formats/artifact_keys.h"
 #include "formats/artifact_parts.h"
 #include "model/config_toml.h"
-#include "pack/stored_tensors.h"
+#include "pack/packed_tensor.h"
 #include "tokenizer/standard_normalizer.h"
 
 namespace thimble {

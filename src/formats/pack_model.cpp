@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "formats/artifact.h"
-#include "pack/fit.h"
+#include "pack/prune.h"
 
 namespace thimble {
 

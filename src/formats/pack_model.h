@@ -12,7 +12,6 @@
 #include "base/progress.h"
 #include "formats/model_file.h"
 #include "pack/pack_weights.h"
-#include "pack/size_model.h"
 
 namespace thimble {
 

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "pack/pack_weights.h"
 #include "pack/packed_tensor.h"
 
 namespace thimble {
@@ -36,5 +37,13 @@ class CheapestFirst {
   std::vector<Row> rows_;  // by scale, then as they lie
   std::int64_t count_ = 0;
 };
+
+// Weights given up until the rest fits.
+// Zeroes the cheapest weights (prune.h) until the groups, which are the tensors' own, take at most
+// `most_bytes`: no more of them than needed, to a 250th of all candidates. If even all of them are not
+// enough, all are zeroed. Returns how many.
+std::int64_t prune_to_fit(const ParamTable& table, std::uint64_t most_bytes,
+                          std::vector<PackedTensor>& tensors, std::vector<CodedGroup>& groups,
+                          const OnCoded& on_coded = {});
 
 }  // namespace thimble

@@ -5,8 +5,6 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "pack/bit_mixer.h"
-#include "pack/range_coder.h"
 
 namespace thimble {
 

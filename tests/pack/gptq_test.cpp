@@ -10,7 +10,6 @@
 #include "base/half.h"
 #include "base/parallel.h"
 #include "pack/pack_weights.h"
-#include "pack/size_model.h"
 #include "pack/small_model.h"
 
 namespace thimble {

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "pack/fit.h"
 #include "pack/prune.h"
 #include "pack/small_model.h"
 

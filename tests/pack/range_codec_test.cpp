@@ -6,7 +6,6 @@
 #include <random>
 
 #include "base/error.h"
-#include "pack/bit_mixer.h"
 #include "pack/codec.h"
 #include "pack/small_model.h"
 

@@ -1,5 +1,5 @@
 // Bytes known before anything is compressed.
-#include "pack/size_model.h"
+#include "pack/pack_weights.h"
 
 #include <cmath>
 

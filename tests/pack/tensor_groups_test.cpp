@@ -1,5 +1,5 @@
 // Groups of tensors as bytes, and back.
-#include "pack/tensor_groups.h"
+#include "pack/packed_tensor.h"
 
 #include <algorithm>
 #include <bit>
