@@ -11,7 +11,6 @@
 
 #include "data/document.h"
 #include "data/mixture.h"
-#include "tokenizer/byte_table.h"
 #include "tokenizer/chat_layout.h"
 #include "tokenizer/tokenizer.h"
 

@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-#include "tokenizer/conversation.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble {
 

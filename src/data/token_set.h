@@ -16,7 +16,7 @@
 #include "data/manifest.h"
 #include "data/shard.h"
 #include "model/config.h"
-#include "tokenizer/chat_tokens.h"
+#include "tokenizer/chat_layout.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {

@@ -24,7 +24,7 @@
 #include "base/progress.h"
 #include "data/token_set.h"
 #include "model/model.h"
-#include "tokenizer/byte_table.h"
+#include "tokenizer/tokenizer.h"
 
 namespace thimble {
 

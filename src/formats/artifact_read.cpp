@@ -14,7 +14,7 @@
 #include "formats/artifact_parts.h"
 #include "model/config_toml.h"
 #include "pack/packed_tensor.h"
-#include "tokenizer/standard_normalizer.h"
+#include "tokenizer/sentencepiece.h"
 
 namespace thimble {
 

@@ -7,7 +7,7 @@
 #include "formats/artifact_keys.h"
 #include "formats/artifact_parts.h"
 #include "model/config_toml.h"
-#include "tokenizer/standard_normalizer.h"
+#include "tokenizer/sentencepiece.h"
 
 namespace thimble {
 

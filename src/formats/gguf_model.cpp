@@ -6,7 +6,7 @@
 #include "formats/architecture.h"
 #include "formats/gguf_names.h"
 #include "formats/problems.h"
-#include "tokenizer/stream_decoder.h"
+#include "tokenizer/tokenizer.h"
 
 namespace thimble {
 

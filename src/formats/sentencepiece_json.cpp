@@ -7,7 +7,6 @@
 #include <unordered_set>
 
 #include "base/json.h"
-#include "tokenizer/protobuf.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/tokenizer_json.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "tokenizer/bpe_spec.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
 

@@ -16,7 +16,7 @@
 #include "model/compute_dtype.h"
 #include "model/config_toml.h"
 #include "pack/gptq.h"
-#include "tokenizer/byte_table.h"
+#include "tokenizer/tokenizer.h"
 #include "train/run_folder.h"
 
 namespace thimble {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "infer/request.h"
-#include "tokenizer/stream_decoder.h"
+#include "tokenizer/tokenizer.h"
 
 namespace thimble {
 

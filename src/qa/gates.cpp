@@ -26,9 +26,8 @@
 #include "qa/checks.h"
 #include "qa/model_facts.h"
 #include "qa/speed.h"
-#include "tokenizer/byte_table.h"
 #include "tokenizer/chat_layout.h"
-#include "tokenizer/chat_tokens.h"
+#include "tokenizer/tokenizer.h"
 #include "train/golden.h"
 
 namespace thimble {

@@ -9,7 +9,7 @@
 
 #include "base/version.h"
 #include "serve/fields.h"
-#include "tokenizer/stream_decoder.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
 namespace thimble {

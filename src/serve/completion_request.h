@@ -11,7 +11,6 @@
 #include "infer/sampler.h"
 #include "model/config.h"
 #include "tokenizer/chat_layout.h"
-#include "tokenizer/conversation.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {

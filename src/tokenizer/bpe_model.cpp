@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "base/error.h"
-#include "tokenizer/byte_level.h"
 #include "tokenizer/unicode.h"
 
 namespace thimble {

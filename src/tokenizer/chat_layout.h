@@ -14,16 +14,50 @@
 // Contents are encoded as plain text: "<end_turn>" typed by a user is ten characters.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/chat_tokens.h"
-#include "tokenizer/conversation.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {
+
+// Who said what, in order. Its JSON forms are in data/chat.h, its tokens in chat_layout.h.
+enum class ChatRole { system, user, assistant };
+
+constexpr std::string_view name_of(ChatRole role) {
+  constexpr std::array<std::string_view, 3> kNames = {"system", "user", "assistant"};
+  return kNames[static_cast<std::size_t>(role)];
+}
+
+struct Turn {
+  ChatRole role;
+  std::string content;
+  bool operator==(const Turn&) const = default;
+};
+using Conversation = std::vector<Turn>;
+
+// The special tokens of our own chats (DESIGN 8.1): what tells answers from questions in a row of ids.
+// With which documents and conversations begin. A tokenizer without one is an error.
+TokenId bos_of(const Tokenizer& tokenizer);
+
+// An id that no text can produce. An ordinary token that reads so could come from a text: it is none.
+std::optional<TokenId> special_with_name(const Tokenizer& tokenizer, std::string_view name);
+
+struct ChatTokens {
+  TokenId bos = -1, user = -1, assistant = -1, end_turn = -1, system = -1;
+
+  // A tokenizer without all five is an error with the hint how to get one.
+  static ChatTokens of(const Tokenizer& tokenizer);
+  static bool in(const Tokenizer& tokenizer);  // has it all five?
+
+  TokenId id_of(ChatRole role) const;
+  bool is_role(TokenId id) const { return id == user || id == assistant || id == system; }
+};
 
 inline constexpr std::string_view kRolesLayout = "roles";
 

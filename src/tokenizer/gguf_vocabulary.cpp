@@ -9,8 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "tokenizer/bpe_tokenizer.h"
-#include "tokenizer/patterns.h"
-#include "tokenizer/protobuf.h"
+#include "tokenizer/pretokenize.h"
 #include "tokenizer/sentencepiece.h"
 
 namespace thimble {

@@ -1,13 +1,19 @@
 #include "tokenizer/sentencepiece.h"
 
 #include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstring>
+#include <unordered_map>
+#include <vector>
 
 #include "base/error.h"
-#include "tokenizer/added_tokens.h"
-#include "tokenizer/charsmap.h"
-#include "tokenizer/protobuf.h"
+#include "base/interrupt.h"
+#include "tokenizer/bpe_tokenizer.h"
+#include "tokenizer/text_source.h"
 
 namespace thimble {
 
@@ -220,6 +226,231 @@ bool sentencepiece_normalises(std::string_view model) {
     });
   });
   return charsmap || read_normalizer_settings(model).remove_extra_whitespaces;
+}
+
+namespace {
+
+constexpr std::size_t kUnitBytes = 4;
+
+std::uint32_t unit_at(std::string_view bytes, std::size_t index) {
+  std::uint32_t unit;
+  std::memcpy(&unit, bytes.data() + index * kUnitBytes, kUnitBytes);
+  return unit;
+}
+
+// The fields of a unit, as darts-clone packs them.
+bool is_value(std::uint32_t unit) {
+  return (unit >> 31) != 0;
+}
+bool has_leaf(std::uint32_t unit) {
+  return ((unit >> 8) & 1) != 0;
+}
+std::size_t offset_of(std::uint32_t unit) {
+  return std::size_t{unit >> 10} << ((unit & (1u << 9)) >> 6);
+}
+
+}  // namespace
+
+bool charsmap_is_sound(std::string_view table) {
+  if (table.empty()) return true;
+  if (table.size() < kUnitBytes) return false;
+  const std::size_t trie_bytes = unit_at(table, 0);
+  table.remove_prefix(kUnitBytes);
+  if (trie_bytes >= table.size() || trie_bytes == 0 || trie_bytes % kUnitBytes != 0) return false;
+  const std::string_view trie = table.substr(0, trie_bytes), texts = table.substr(trie_bytes);
+  if (texts.back() != '\0') return false;
+  const std::size_t units = trie_bytes / kUnitBytes;
+  for (std::size_t i = 0; i < units; ++i) {
+    const std::uint32_t unit = unit_at(trie, i);
+    if (i > 0 && is_value(unit)) continue;             // no step leads into one, and all begin at the first
+    const std::size_t children = i ^ offset_of(unit);  // one of them for each byte: children ^ byte
+    if ((children | 0xff) >= units) return false;
+    if (has_leaf(unit) && (unit_at(trie, children) & 0x7fffffffu) >= texts.size()) return false;
+  }
+  return true;
+}
+
+namespace {
+
+constexpr std::array<std::string_view, 4> kStandardNames = {"nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf"};
+
+struct NormalizerFields {
+  std::string_view name, table;  // inside the model
+};
+
+NormalizerFields normalizer_of(std::string_view model) {
+  constexpr std::uint32_t kNormalizerSpec = 3, kName = 1, kPrecompiledTable = 2;
+  NormalizerFields found;
+  for_each_field(model, [&](const ProtobufField& field) {
+    if (field.number != kNormalizerSpec) return;
+    for_each_field(field.bytes, [&](const ProtobufField& inner) {
+      if (inner.number == kName) found.name = inner.bytes;
+      if (inner.number == kPrecompiledTable) found.table = inner.bytes;
+    });
+  });
+  return found;
+}
+
+class OneSentence final : public sentencepiece::SentenceIterator {
+ public:
+  bool done() const override { return done_; }
+  void Next() override { done_ = true; }
+  const std::string& value() const override { return text_; }
+  sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  std::string text_ = "a b";
+  bool done_ = false;
+};
+
+bool is_standard(std::string_view name) {
+  return std::ranges::find(kStandardNames, name) != kStandardNames.end();
+}
+
+}  // namespace
+
+std::optional<std::string> standard_normalizer_in(std::string_view model) {
+  const NormalizerFields found = normalizer_of(model);
+  if (found.table.empty() || !is_standard(found.name)) return std::nullopt;
+  return std::string(found.name);
+}
+
+// The library's headers do not show its tables; every model it trains has one inside.
+std::string standard_normalizer_table(std::string_view name) {
+  check(is_standard(name), "there is no standard normaliser '{}'", name.substr(0, 40));
+  const std::unordered_map<std::string, std::string> settings = {
+      {"model_type", "char"},
+      {"vocab_size", "6"},
+      {"hard_vocab_limit", "false"},
+      {"normalization_rule_name", std::string(name)},
+      {"minloglevel", "3"}};
+  OneSentence sentence;
+  std::string model;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(settings, &sentence, &model);
+  check(status.ok(), "libsentencepiece does not give its normaliser {}: {}", name, status.ToString());
+  return std::string(normalizer_of(model).table);
+}
+
+namespace {
+
+// The trainer drops longer sentences without a word: ours are cut instead, at spaces.
+constexpr std::size_t kMaxSentenceBytes = 1 << 16;
+// On long words it crashes: it took those of 32,768 characters, and none of 40,000.
+constexpr std::size_t kMaxWordBytes = 1 << 14;
+
+// Is there a space between two characters? A normaliser drops those at the ends and beside control characters.
+bool has_inner_space(std::string_view text, std::string_view spaces) {
+  const auto is_shown = [](char c) { return static_cast<unsigned char>(c) > ' ' && c != 0x7F; };
+  for (std::size_t at = text.find_first_of(spaces, 1); at < text.size() - 1;
+       at = text.find_first_of(spaces, at + 1))
+    if (is_shown(text[at - 1]) && is_shown(text[at + 1])) return true;
+  return false;
+}
+
+class Sentences final : public sentencepiece::SentenceIterator {
+ public:
+  // spaces: the characters that end a word
+  Sentences(TextSource& source, std::string_view spaces, const Interrupt* interrupt)
+      : source_(source), spaces_(spaces), interrupt_(interrupt) {
+    Next();
+  }
+
+  bool done() const override { return done_; }
+  const std::string& value() const override { return sentence_; }
+  sentencepiece::util::Status status() const override { return {}; }
+
+  void Next() override {
+    while (rest_.empty()) {
+      if (interrupt_) interrupt_->throw_if_asked();
+      const auto document = source_.next();
+      if (!document) return finish();
+      document_ = document->text;
+      rest_ = document_;
+    }
+    const std::size_t end = sentence_end();
+    sentence_.assign(rest_.substr(0, end));
+    rest_.remove_prefix(end);
+    any_ = true;
+    spaced_ = spaced_ || has_inner_space(sentence_, spaces_);
+  }
+
+  bool any() const { return any_; }
+
+ private:
+  std::size_t sentence_end() const {
+    const std::string_view near = rest_.substr(0, 2 * kMaxSentenceBytes);
+    for (std::size_t word = 0; word < std::min(near.size(), kMaxSentenceBytes);) {
+      const std::size_t end = std::min(near.find_first_of(spaces_, word), near.size());
+      if (end - word > kMaxWordBytes) return character_boundary(rest_, word + kMaxWordBytes);
+      word = end + 1;
+    }
+    if (rest_.size() <= kMaxSentenceBytes) return rest_.size();
+    const std::size_t space = rest_.rfind(' ', kMaxSentenceBytes);
+    if (space != rest_.npos && space > 0) return space;
+    return character_boundary(rest_, kMaxSentenceBytes);
+  }
+
+  // A text without a space would make the trainer end the program: it must count one, because a space is always to have
+  // a token.
+  void finish() {
+    done_ = spaced_ || !any_;
+    if (done_) return;
+    sentence_ = "a a";
+    spaced_ = true;
+  }
+
+  TextSource& source_;
+  std::string_view spaces_;
+  const Interrupt* interrupt_;
+  std::string document_, sentence_;
+  std::string_view rest_;
+  bool done_ = false, any_ = false, spaced_ = false;
+};
+
+std::string joined(const std::vector<std::string>& tokens) {
+  std::string out;
+  for (const std::string& token : tokens) out += (out.empty() ? "" : ",") + token;
+  return out;
+}
+
+}  // namespace
+
+std::string train_sentencepiece(TextSource& source, const SentencePieceOptions& options,
+                                const Interrupt* interrupt) {
+  const std::size_t least = 4 + 256 + options.control_tokens.size();
+  check(std::cmp_greater(options.vocab_size, least), Hint{fmt::format("ask for more than {}", least)},
+        "a vocabulary of {} cannot hold 4 special tokens, 256 bytes and {} control tokens",
+        options.vocab_size, options.control_tokens.size());
+  check(options.normalization == "nmt_nfkc" || options.normalization == "identity",
+        "the normalization must be nmt_nfkc or identity, found \"{}\"", options.normalization);
+  const bool identity = options.normalization == "identity";
+  std::unordered_map<std::string, std::string> settings = {
+      {"model_type", "bpe"},
+      {"vocab_size", std::to_string(options.vocab_size)},
+      {"hard_vocab_limit", "false"},
+      {"required_chars", "\xE2\x96\x81"},  // a space without a token would be three bytes
+      {"character_coverage", fmt::format("{}", options.character_coverage)},
+      {"byte_fallback", "true"},
+      {"split_digits", "true"},
+      {"normalization_rule_name", options.normalization},
+      {"add_dummy_prefix", "false"},
+      {"remove_extra_whitespaces", identity ? "false" : "true"},
+      {"pad_id", "0"},
+      {"bos_id", "1"},
+      {"eos_id", "2"},
+      {"unk_id", "3"},
+      {"max_sentence_length", std::to_string(kMaxSentenceBytes)},
+      {"num_threads", std::to_string(options.threads)},
+      {"minloglevel", "3"},
+  };
+  if (!options.control_tokens.empty()) settings["control_symbols"] = joined(options.control_tokens);
+
+  Sentences sentences(source, identity ? " " : " \t\r\n", interrupt);
+  check(sentences.any(), "there is no text to train on: {} files, all empty", source.files().size());
+  std::string model;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(settings, &sentences, &model);
+  check(status.ok(), "SentencePiece could not train: {}", status.ToString());
+  return model;
 }
 
 }  // namespace thimble

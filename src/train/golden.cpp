@@ -9,7 +9,7 @@
 #include "base/joined.h"
 #include "base/number.h"
 #include "model/rows.h"
-#include "tokenizer/chat_tokens.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble {
 

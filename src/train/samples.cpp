@@ -7,7 +7,7 @@
 #include "infer/request.h"
 #include "infer/sampler.h"
 #include "model/rows.h"
-#include "tokenizer/chat_tokens.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble {
 

@@ -13,7 +13,7 @@
 #include "dist/device_communicator.h"
 #include "model/model.h"
 #include "optim/optimizer.h"
-#include "tokenizer/byte_table.h"
+#include "tokenizer/tokenizer.h"
 
 namespace thimble {
 

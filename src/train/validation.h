@@ -9,7 +9,7 @@
 #include "data/token_set.h"
 #include "dist/communicator.h"
 #include "eval/score.h"
-#include "tokenizer/byte_table.h"
+#include "tokenizer/tokenizer.h"
 #include "train/checkpoint.h"
 
 namespace thimble {

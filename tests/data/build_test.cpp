@@ -12,8 +12,8 @@
 #include "support/golden.h"
 #include "support/temp_folder.h"
 #include "tokenizer/bpe_train.h"
-#include "tokenizer/byte_table.h"
 #include "tokenizer/sentencepiece.h"
+#include "tokenizer/tokenizer.h"
 
 namespace thimble {
 namespace {

@@ -4,7 +4,7 @@
 #include "formats/sample_folders.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
-#include "tokenizer/bpe_spec.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
 namespace {

@@ -13,12 +13,12 @@
 #include "support/golden.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
-#include "tokenizer/bpe_spec.h"
 #include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/text_source.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace thimble::hugging_face_write_test {
 namespace {

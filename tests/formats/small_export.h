@@ -8,8 +8,8 @@
 #include "formats/gguf_model.h"
 #include "formats/gguf_tokenizer.h"
 #include "model/config_builder.h"
-#include "tokenizer/bpe_spec.h"
 #include "tokenizer/chat_layout.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
 

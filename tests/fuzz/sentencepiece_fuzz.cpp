@@ -8,7 +8,7 @@
 #include "targets.h"
 #include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/sentencepiece.h"
-#include "tokenizer/stream_decoder.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 
 namespace thimble {

@@ -9,8 +9,7 @@
 #include "base/error.h"
 #include "targets.h"
 #include "tokenizer/bpe_train.h"
-#include "tokenizer/patterns.h"
-#include "tokenizer/stream_decoder.h"
+#include "tokenizer/pretokenize.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/rng.h"
 #include "support/message_of.h"
-#include "tokenizer/bpe_spec.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
 namespace {

@@ -5,7 +5,7 @@
 #include "formats/safetensors.h"
 #include "infer/plain_sample.h"
 #include "support/golden.h"
-#include "tokenizer/bpe_spec.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "infer/generate.h"
 #include "infer/plain_decoder.h"
-#include "tokenizer/stream_decoder.h"
+#include "tokenizer/tokenizer.h"
 
 namespace thimble {
 

@@ -6,7 +6,7 @@
 #include "infer/generate.h"
 #include "qa/model_facts.h"
 #include "support/message_of.h"
-#include "tokenizer/chat_tokens.h"
+#include "tokenizer/chat_layout.h"
 #include "train/tiny_run.h"
 
 namespace thimble {

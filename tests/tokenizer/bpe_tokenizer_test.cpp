@@ -6,10 +6,9 @@
 #include "base/rng.h"
 #include "support/temp_folder.h"
 #include "tokenizer/bpe_model.h"
-#include "tokenizer/byte_level.h"
 #include "tokenizer/normalize.h"
 #include "tokenizer/shared_tokenizers.h"
-#include "tokenizer/stream_decoder.h"
+#include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_json.h"
 #include "tokenizer/unicode.h"
 

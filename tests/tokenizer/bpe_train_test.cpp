@@ -9,9 +9,9 @@
 #include "base/parallel.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
-#include "tokenizer/byte_level.h"
 #include "tokenizer/shared_tokenizers.h"
 #include "tokenizer/tokenizer_json.h"
+#include "tokenizer/unicode.h"
 
 namespace thimble {
 

@@ -5,10 +5,10 @@
 #include "base/error.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
-#include "tokenizer/bpe_spec.h"
 #include "tokenizer/bpe_train.h"
-#include "tokenizer/patterns.h"
+#include "tokenizer/pretokenize.h"
 #include "tokenizer/shared_tokenizers.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
 

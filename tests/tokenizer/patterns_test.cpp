@@ -1,4 +1,4 @@
-#include "tokenizer/patterns.h"
+#include "tokenizer/pretokenize.h"
 
 #include <gtest/gtest.h>
 

@@ -8,9 +8,8 @@
 #include "base/error.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
-#include "tokenizer/byte_table.h"
 #include "tokenizer/shared_tokenizers.h"
-#include "tokenizer/stream_decoder.h"
+#include "tokenizer/tokenizer.h"
 
 namespace thimble::sentencepiece_test {
 

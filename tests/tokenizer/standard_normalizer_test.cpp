@@ -1,9 +1,8 @@
 // The normaliser's table inside a SentencePiece model, and the library's own.
-#include "tokenizer/standard_normalizer.h"
+#include "tokenizer/sentencepiece.h"
 
 #include "base/error.h"
 #include "support/temp_folder.h"
-#include "tokenizer/sentencepiece.h"
 #include "tokenizer/text_source.h"
 
 namespace thimble::standard_normalizer_test {

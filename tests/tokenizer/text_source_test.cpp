@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "support/temp_folder.h"
 #include "tokenizer/line_codec.h"
-#include "tokenizer/patterns.h"
+#include "tokenizer/pretokenize.h"
 #include "tokenizer/shared_tokenizers.h"
 
 namespace thimble {

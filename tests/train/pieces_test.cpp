@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "model/summary.h"
-#include "tokenizer/bpe_spec.h"
+#include "tokenizer/tokenizer_json.h"
 #include "train/initial_weights.h"
 #include "train/learned_tokenizer.h"
 #include "train/micro_batch.h"
