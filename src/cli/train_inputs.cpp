@@ -10,7 +10,7 @@
 #include "cli/parse.h"
 #include "data/data_folder.h"
 #include "data/document.h"
-#include "data/sources.h"
+#include "data/records.h"
 #include "dist/exchange.h"
 #include "dist/plugins.h"
 #include "train/learned_tokenizer.h"

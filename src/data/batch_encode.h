@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "data/document.h"
-#include "data/mixture.h"
+#include "data/survey.h"
 #include "tokenizer/chat_layout.h"
 #include "tokenizer/tokenizer.h"
 

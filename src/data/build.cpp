@@ -8,7 +8,6 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "data/build_folder.h"
-#include "data/mixture.h"
 #include "data/survey.h"
 
 namespace thimble {

@@ -2,11 +2,115 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "base/error.h"
 #include "base/json.h"
-#include "data/markdown.h"
 
 namespace thimble {
+
+namespace {
+
+struct RoleName {
+  std::string_view name;
+  ChatRole role;
+};
+// "human" and "gpt" are ShareGPT's words.
+constexpr std::array<RoleName, 5> kRoleNames = {{{"system", ChatRole::system},
+                                                 {"user", ChatRole::user},
+                                                 {"human", ChatRole::user},
+                                                 {"assistant", ChatRole::assistant},
+                                                 {"gpt", ChatRole::assistant}}};
+
+ChatRole role_with_name(const std::string& name) {
+  const auto found =
+      std::ranges::find_if(kRoleNames, [&](const RoleName& known) { return known.name == name; });
+  check(found != kRoleNames.end(), "unknown role \"{}\", expected system, user or assistant", name);
+  return found->role;
+}
+
+const std::string& text_at(const Json& object, std::string_view key) {
+  const Json& value = object.at(key);
+  check(value.is_string(), "expected a text as \"{}\"", key);
+  return value.as_string();
+}
+
+// ShareGPT's words are allowed in every form, and the other way round: files mix them.
+Turn parse_turn(const Json& turn) {
+  const bool share_gpt = turn.find("from") != nullptr;
+  return {role_with_name(text_at(turn, share_gpt ? "from" : "role")),
+          text_at(turn, share_gpt ? "value" : "content")};
+}
+
+Conversation parse_turns(const Json& turns) {
+  Conversation conversation;
+  for (const Json& turn : turns.as_array()) {
+    try {
+      conversation.push_back(parse_turn(turn));
+    } catch (const Error& error) {
+      fail("turn {}: {}", conversation.size() + 1, error.what());
+    }
+  }
+  return conversation;
+}
+
+const Json* turns_in(const Json& object) {
+  for (const std::string_view key : {"messages", "conversations", "conversation"})
+    if (const Json* turns = object.find(key)) return turns;
+  return nullptr;
+}
+
+Conversation parse_alpaca(const Json& example) {
+  Conversation conversation;
+  if (const Json* system = example.find("system");
+      system && !system->is_null() && !system->as_string().empty())
+    conversation.push_back({ChatRole::system, system->as_string()});
+  if (const Json* history = example.find("history"); history && !history->is_null())
+    for (const Json& round : history->as_array()) {
+      check(round.size() == 2, "expected pairs of a question and an answer as \"history\"");
+      conversation.push_back({ChatRole::user, round.as_array()[0].as_string()});
+      conversation.push_back({ChatRole::assistant, round.as_array()[1].as_string()});
+    }
+  std::string question = text_at(example, "instruction");
+  if (const Json* input = example.find("input"); input && !input->is_null() && !input->as_string().empty())
+    question += "\n\n" + input->as_string();
+  conversation.push_back({ChatRole::user, std::move(question)});
+  conversation.push_back({ChatRole::assistant, text_at(example, "output")});
+  return conversation;
+}
+
+}  // namespace
+
+bool looks_like_conversation(const Json& json) {
+  if (json.is_array()) return json.size() == 0 || json.as_array()[0].is_object();
+  return turns_in(json) || (json.find("instruction") && json.find("output"));
+}
+
+Conversation parse_conversation(const Json& json) {
+  if (json.is_array()) return parse_turns(json);
+  if (const Json* turns = turns_in(json)) return parse_turns(*turns);
+  check(json.find("instruction") != nullptr,
+        Hint{"text is built without --chat; a chat is a list of {role, content}, or an object with "
+             "\"messages\", \"conversations\", or \"instruction\" and \"output\""},
+        "expected a chat");
+  return parse_alpaca(json);
+}
+
+Json conversation_json(const Conversation& conversation) {
+  Json messages = Json::array();
+  for (const Turn& turn : conversation)
+    messages.push(Json::object().set("role", name_of(turn.role)).set("content", turn.content));
+  return Json::object().set("messages", std::move(messages));
+}
+
+std::size_t cut_to_last_answer(Conversation& conversation) {
+  const auto last = std::find_if(conversation.rbegin(), conversation.rend(),
+                                 [](const Turn& turn) { return turn.role == ChatRole::assistant; });
+  const auto cut = static_cast<std::size_t>(last - conversation.rbegin());
+  conversation.resize(conversation.size() - cut, Turn{ChatRole::user, {}});
+  return cut;
+}
 
 namespace {
 
@@ -83,6 +187,166 @@ DataKind detect_kind(const DataSource& source) {
     }
   }
   return DataKind::text;
+}
+
+namespace {
+
+bool is_space(char c) {
+  return c == ' ' || c == '\t';
+}
+
+bool is_word(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c & 0x80) != 0;
+}
+
+std::string_view trimmed(std::string_view line) {
+  while (!line.empty() && is_space(line.front())) line.remove_prefix(1);
+  while (!line.empty() && (is_space(line.back()) || line.back() == '\r')) line.remove_suffix(1);
+  return line;
+}
+
+bool is_fence(std::string_view line) {
+  const std::string_view text = trimmed(line);
+  return text.starts_with("```") || text.starts_with("~~~");
+}
+
+// "---", "***", "===", "|---|:--:|": nothing but marks, at least three.
+bool is_rule(std::string_view line) {
+  const std::string_view text = trimmed(line);
+  const bool marks = text.find_first_not_of("-*_=|: ") == text.npos;
+  return marks && std::ranges::count_if(
+                      text, [](char c) { return c == '-' || c == '*' || c == '_' || c == '='; }) >= 3;
+}
+
+// "## ", "> ", "- ": taken off the front, with the indentation kept.
+std::string_view without_marks_before(std::string_view line, std::string& out) {
+  while (true) {
+    std::size_t at = 0;
+    while (at < line.size() && is_space(line[at])) ++at;
+    const std::string_view rest = line.substr(at);
+    const std::size_t hashes = std::min(rest.find_first_not_of('#'), rest.size());
+    const bool heading = hashes >= 1 && hashes <= 6 && (hashes == rest.size() || is_space(rest[hashes]));
+    const bool quote = rest.starts_with('>');
+    const bool bullet =
+        rest.size() >= 2 && (rest[0] == '-' || rest[0] == '*' || rest[0] == '+') && is_space(rest[1]);
+    if (!heading && !quote && !bullet) return line;
+    out += line.substr(0, at);
+    line = rest.substr(heading ? hashes : 1);
+    if (!line.empty() && is_space(line.front())) line.remove_prefix(1);
+  }
+}
+
+struct Link {
+  std::string_view text;
+  std::size_t end = 0;  // behind it; 0: this is none
+};
+
+// "[text](address)" at the start. Longer ones are none, nor are those with more brackets inside: looking for their end
+// from every bracket of a line would take for ever.
+Link link_at(std::string_view line) {
+  constexpr std::size_t kMaxLinkBytes = 2000, kMaxNesting = 16;
+  line = line.substr(0, kMaxLinkBytes);
+  std::size_t depth = 0, close = 0;
+  for (; close < line.size(); ++close) {
+    if (line[close] == '[' && ++depth > kMaxNesting) return {};
+    if (line[close] == ']' && --depth == 0) break;
+  }
+  if (close + 1 >= line.size() || line[close + 1] != '(') return {};
+  const std::size_t end = line.find(')', close + 1);
+  return end == line.npos ? Link{} : Link{line.substr(1, close - 1), end + 1};
+}
+
+// The length of a run of emphasis marks ("**", "_", "`", "~~") that is one: not "2 * 3", not "snake_case".
+std::size_t emphasis_at(std::string_view line, std::size_t at) {
+  const char mark = line[at];
+  if (mark != '*' && mark != '_' && mark != '`' && mark != '~') return 0;
+  std::size_t end = at;
+  while (end < line.size() && line[end] == mark) ++end;
+  if (mark == '`') return end - at;
+  if (mark == '~' && end - at != 2) return 0;
+  const bool word_before = at > 0 && is_word(line[at - 1]),
+             word_after = end < line.size() && is_word(line[end]);
+  const bool space_before = at == 0 || is_space(line[at - 1]);
+  const bool space_after = end == line.size() || is_space(line[end]);
+  if (space_before && space_after) return 0;
+  if (mark == '_' && word_before && word_after) return 0;
+  return end - at;
+}
+
+void append_plain(std::string_view line, std::string& out) {
+  constexpr std::string_view kEscapable = "\\`*_{}[]()#+-.!|>~";
+  for (std::size_t at = 0; at < line.size();) {
+    const char c = line[at];
+    if (c == '\\' && at + 1 < line.size() && kEscapable.find(line[at + 1]) != kEscapable.npos) {
+      out += line[at + 1];
+      at += 2;
+      continue;
+    }
+    const std::size_t image = c == '!' && at + 1 < line.size() && line[at + 1] == '[' ? 1 : 0;
+    if (c == '[' || image) {
+      if (const Link link = link_at(line.substr(at + image)); link.end > 0) {
+        append_plain(link.text, out);
+        at += image + link.end;
+        continue;
+      }
+    }
+    if (const std::size_t marks = emphasis_at(line, at)) {
+      at += marks;
+      continue;
+    }
+    out += c;
+    ++at;
+  }
+}
+
+void append_table_row(std::string_view line, std::string& out) {
+  std::string_view row = trimmed(line);
+  row.remove_prefix(1);
+  if (row.ends_with('|')) row.remove_suffix(1);
+  while (true) {
+    const std::size_t bar = std::min(row.find('|'), row.size());
+    append_plain(trimmed(row.substr(0, bar)), out);
+    if (bar == row.size()) return;
+    out += ' ';
+    row.remove_prefix(bar + 1);
+  }
+}
+
+}  // namespace
+
+bool ends_in_code(std::string_view text, bool in_code) {
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    if (is_fence(text.substr(0, end))) in_code = !in_code;
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return in_code;
+}
+
+std::string strip_markdown(std::string_view text, bool in_code) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    const bool newline = end < text.size();
+    text.remove_prefix(newline ? end + 1 : end);
+    if (is_fence(line)) {
+      in_code = !in_code;
+      continue;
+    }
+    if (in_code) {
+      out += line;
+    } else if (is_rule(line)) {
+      continue;
+    } else if (trimmed(line).starts_with('|') && trimmed(line).size() > 1) {
+      append_table_row(line, out);
+    } else {
+      append_plain(without_marks_before(line, out), out);
+    }
+    if (newline) out += '\n';
+  }
+  return out;
 }
 
 }  // namespace thimble

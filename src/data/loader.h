@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include "data/loader_rows.h"
+#include "data/read_order.h"
 #include "data/token_set.h"
 #include "model/rows.h"
 

@@ -1,11 +1,203 @@
 #include "data/records.h"
 
+#include <fmt/format.h>
+#include <glob.h>
+
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "base/error.h"
-#include "data/markdown.h"
+#include "base/number.h"
+#include "base/text.h"
+#include "data/document.h"
+#include "tokenizer/text_source.h"
 
 namespace thimble {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kMaxWeight = 1000;  // times that a source is read
+
+struct Weighted {
+  std::string name;
+  double weight;
+};
+
+// "FILE:2.5". A file that is really called so wins.
+std::optional<Weighted> split_weight(std::string_view input) {
+  const auto colon = input.rfind(':');
+  if (colon == input.npos || colon == 0 || fs::exists(fs::path(input))) return std::nullopt;
+  const auto weight = number_in<double>(input.substr(colon + 1));
+  if (!weight) return std::nullopt;
+  check(std::isfinite(*weight) && *weight > 0 && *weight <= kMaxWeight,
+        "the weight in '{}' must be above 0 and at most {}", input, kMaxWeight);
+  return Weighted{std::string(input.substr(0, colon)), *weight};
+}
+
+std::vector<fs::path> matching(const std::string& pattern) {
+  glob_t found{};
+  std::vector<fs::path> paths;
+  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0)
+    for (std::size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
+  ::globfree(&found);
+  std::ranges::sort(paths);
+  return paths;
+}
+
+std::string last_ending(const fs::path& file) {
+  return lower_case(file.extension().string());
+}
+
+// The ending that tells the form: ".jsonl" of "a.jsonl.zst".
+std::string ending_of(const fs::path& file) {
+  const std::string ending = last_ending(file);
+  return ending == ".zst" || ending == ".gz" ? last_ending(file.stem()) : ending;
+}
+
+void refuse_foreign(const fs::path& file) {
+  const std::string ending = ending_of(file);
+  check(ending != ".parquet",
+        Hint{fmt::format("convert it first: duckdb -c \"COPY (SELECT * FROM '{}') TO '{}' (FORMAT json)\"",
+                         file.string(), fs::path(file).replace_extension(".jsonl").string())},
+        "{} is a parquet file, which is not read here; expected text, .jsonl or .json", file.string());
+  for (const std::string_view other : {".bz2", ".xz", ".zip", ".tar", ".7z"})
+    check(ending != other, Hint{"unpack it, or pack it as .zst or .gz"},
+          "{} is an archive of a kind that is not read here", file.string());
+}
+
+}  // namespace
+
+DataSource find_source(std::string_view input) {
+  check(input != "-", Hint{"write it to a file first: inputs are read twice"},
+        "standard input cannot be a source of data");
+  DataSource source{.name = std::string(input)};
+  if (const auto weighted = split_weight(input)) {
+    source.name = weighted->name;
+    source.weight = weighted->weight;
+    source.weighted = true;
+  }
+  std::vector<fs::path> paths = {source.name};
+  if (!fs::exists(source.name) && source.name.find_first_of("*?[") != std::string::npos) {
+    paths = matching(source.name);
+    check(!paths.empty(), "no file matches {}", source.name);
+  }
+  source.files = text_files(paths);
+  for (const fs::path& file : source.files) refuse_foreign(file);
+  return source;
+}
+
+FileForm form_of(const fs::path& file, bool chat) {
+  const std::string ending = ending_of(file);
+  if (ending == ".json") return FileForm::json_array;
+  if (chat || ending == ".jsonl" || ending == ".ndjson") return FileForm::json_lines;
+  return FileForm::text;
+}
+
+namespace {
+
+constexpr std::string_view kSpace = " \t\r\n";
+
+std::uint64_t count_lines(std::string_view text) {
+  return static_cast<std::uint64_t>(std::ranges::count(text, '\n'));
+}
+
+}  // namespace
+
+JsonElements::JsonElements(ByteStream& stream, std::string name, std::size_t max_bytes)
+    : stream_(stream), name_(std::move(name)), max_bytes_(max_bytes) {}
+
+void JsonElements::fail_here(std::string_view expected, std::string_view found) const {
+  fail("{}:{}: expected {}, found {}", name_, line_, expected, found);
+}
+
+bool JsonElements::more(std::size_t at) {
+  while (at >= buffer_.size()) {
+    check(buffer_.size() - begin_ <= max_bytes_,
+          "{}:{}: the element that begins here is longer than {} bytes", name_, line_, max_bytes_);
+    if (!reads_.append(stream_, buffer_)) return false;
+  }
+  return true;
+}
+
+char JsonElements::skip_space() {
+  for (; more(begin_); ++begin_) {
+    const char c = buffer_[begin_];
+    if (kSpace.find(c) == kSpace.npos) return c;
+    if (c == '\n') ++line_;
+  }
+  return '\0';
+}
+
+std::size_t JsonElements::quoted_end(std::size_t open) {
+  for (std::size_t at = open + 1; more(at); ++at) {
+    if (buffer_[at] == '"') return at + 1;
+    if (buffer_[at] == '\\') ++at;
+  }
+  return buffer_.size();  // cut short: the parser will say so
+}
+
+std::size_t JsonElements::element_end() {
+  std::size_t depth = 0;
+  for (std::size_t at = begin_; more(at);) {
+    const char c = buffer_[at];
+    if (c == '"') {
+      at = quoted_end(at);
+      if (depth == 0) return at;
+      continue;
+    }
+    const bool opens = c == '{' || c == '[', closes = c == '}' || c == ']';
+    if (depth == 0 && !opens && at > begin_ && (closes || c == ',' || kSpace.find(c) != kSpace.npos))
+      return at;
+    ++at;
+    if (opens) ++depth;
+    if (closes && depth > 0 && --depth == 0) return at;
+  }
+  return buffer_.size();
+}
+
+std::optional<JsonElements::Element> JsonElements::next() {
+  if (ended_) return std::nullopt;
+  if (begin_ >= GrowingReads::kMostBytes) {  // seldom: moving the rest to the front takes its time
+    buffer_.erase(0, begin_);
+    begin_ = 0;
+  }
+  if (!opened_) {
+    opened_ = true;
+    if (more(kByteOrderMark.size() - 1) && buffer_.starts_with(kByteOrderMark))
+      begin_ = kByteOrderMark.size();
+    array_ = skip_space() == '[';
+    if (array_) ++begin_;
+  }
+  char c = skip_space();
+  if (array_) {
+    if (c == ']') {
+      ++begin_;
+      if (skip_space() != '\0') fail_here("nothing behind the array", "more");
+      ended_ = true;
+      return std::nullopt;
+    }
+    if (c == '\0') fail_here("the array's ']'", "the end of the file");
+    if (!first_) {
+      if (c != ',') fail_here("',' or ']' in the array", fmt::format("'{}'", c));
+      ++begin_;
+      c = skip_space();
+      if (c == '\0' || c == ']') fail_here("another element behind ','", "none");
+    }
+  } else if (c == '\0') {
+    ended_ = true;
+    return std::nullopt;
+  }
+  first_ = false;
+  const std::uint64_t line = line_;
+  const std::size_t end = element_end();
+  const std::string_view text = std::string_view(buffer_).substr(begin_, end - begin_);
+  line_ += count_lines(text);
+  begin_ = end;
+  return Element{text, line};
+}
 
 namespace {
 

@@ -8,13 +8,68 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "data/json_elements.h"
-#include "data/sources.h"
+#include "tokenizer/byte_stream.h"
 #include "tokenizer/text_source.h"
 
 namespace thimble {
+
+// What `data build` is given to read: files, folders and patterns, each with a weight.
+//
+//   books/            a folder, with everything below it, in the order of names
+//   'chats/*.jsonl'   a pattern
+//   wiki.txt.zst:2.5  a weight: every document twice, and every second one a third time
+//
+// Sources without weights are read one after the other. As soon as one has a weight, all are mixed in
+// proportion.
+struct DataSource {
+  std::string name;  // as it was given, without the weight
+  std::vector<std::filesystem::path> files = {};
+  double weight = 1;
+  bool weighted = false;  // somebody said so
+};
+
+// Finds the files. Nothing there, and files of a kind that cannot be read, are errors.
+DataSource find_source(std::string_view input);
+
+enum class FileForm { text, json_lines, json_array };
+
+// By the name, without .zst or .gz: .jsonl and .ndjson, .json, everything else. `chat`: whatever is no .json is
+// taken for JSON lines.
+FileForm form_of(const std::filesystem::path& file, bool chat);
+
+// The elements of one big JSON array, read one at a time: Alpaca's files are such arrays. A file that does not
+// begin with '[' is taken for values one after the other, as in JSON lines. Elements are cut out, not checked:
+// whoever parses them does that.
+class JsonElements {
+ public:
+  // `name` is for errors; `max_bytes`: a longer element is one.
+  JsonElements(ByteStream& stream, std::string name, std::size_t max_bytes);
+
+  struct Element {
+    std::string_view text;   // valid until the next call
+    std::uint64_t line = 1;  // where it begins
+  };
+  std::optional<Element> next();
+
+ private:
+  bool more(std::size_t at);                 // is there a byte at this place? Reads on if need be.
+  char skip_space();                         // to the next byte that is none; '\0' at the end
+  std::size_t element_end();                 // of the one that begins at begin_
+  std::size_t quoted_end(std::size_t open);  // behind the closing quote
+  [[noreturn]] void fail_here(std::string_view expected, std::string_view found) const;
+
+  ByteStream& stream_;
+  GrowingReads reads_;
+  std::string name_;
+  std::size_t max_bytes_;
+  std::string buffer_;
+  std::size_t begin_ = 0;
+  std::uint64_t line_ = 1;  // of begin_
+  bool opened_ = false, array_ = false, first_ = true, ended_ = false;
+};
 
 struct Record {
   std::string raw;  // text, or one JSON value

@@ -4,8 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "data/duplicates.h"
-#include "data/mixture.h"
+#include "base/rng.h"
 #include "data/tasks.h"
 
 namespace thimble {
@@ -198,6 +197,255 @@ Survey survey_sources(std::span<const DataSource> sources, const ReadOptions& re
     bar.update(mixture.stored_bytes_read());
   }
   return surveyor.result();
+}
+
+namespace {
+
+constexpr std::size_t kDigestsAtOnce = 1 << 16;
+constexpr std::uint64_t kPartDocuments = 1 << 20;  // that a table is meant for
+
+// A set of digests with open addressing: sixteen bytes a place, half of them free. Two of the 128 bits are ours:
+// "taken", and the side.
+class DigestTable {
+ public:
+  explicit DigestTable(std::uint64_t documents) : places_(2 * documents + 2) {}
+
+  void clear() {
+    std::ranges::fill(places_, Digest{});
+    taken_ = 0;
+  }
+
+  // The side under which it is known, or nothing.
+  std::optional<Fate> find(const Digest& digest) const {
+    const Digest& place = places_[place_of(digest)];
+    if (place == Digest{}) return std::nullopt;
+    return place.low & kVal ? Fate::val : Fate::train;
+  }
+
+  void add(const Digest& digest, Fate side) {
+    if (taken_ * 10 > places_.size() * 8) grow();
+    Digest& place = places_[place_of(digest)];
+    if (place == Digest{}) ++taken_;
+    place = marked(digest);
+    if (side == Fate::val) place.low |= kVal;
+  }
+
+ private:
+  static constexpr std::uint64_t kTaken = 1, kVal = 2;
+
+  static Digest marked(const Digest& digest) { return {digest.high, (digest.low & ~kVal) | kTaken}; }
+
+  std::size_t place_of(const Digest& digest) const {
+    const Digest wanted = marked(digest);
+    for (std::size_t at = wanted.high % places_.size();; at = (at + 1) % places_.size()) {
+      const Digest& place = places_[at];
+      if (place == Digest{} || marked(place) == wanted) return at;
+    }
+  }
+
+  void grow() {
+    std::vector<Digest> old(2 * places_.size());
+    old.swap(places_);
+    for (const Digest& digest : old)
+      if (!(digest == Digest{})) places_[place_of(digest)] = digest;
+  }
+
+  std::vector<Digest> places_;
+  std::size_t taken_ = 0;
+};
+
+}  // namespace
+
+DigestFile::DigestFile(FileOps& ops, std::filesystem::path path) : ops_(ops), path_(std::move(path)) {
+  file_.emplace(ops_, path_, Existing::replace);
+  buffer_.reserve(kDigestsAtOnce);
+}
+
+DigestFile::~DigestFile() {
+  file_.reset();
+  try {
+    ops_.remove(path_);
+  } catch (...) {  // it has no name yet, or will be replaced the next time
+  }
+}
+
+void DigestFile::add(const Digest& digest) {
+  buffer_.push_back(digest);
+  ++size_;
+  if (buffer_.size() == kDigestsAtOnce) flush();
+}
+
+void DigestFile::flush() {
+  file_->write(std::as_bytes(std::span(buffer_)));
+  buffer_.clear();
+}
+
+void DigestFile::close() {
+  flush();
+  file_->commit();
+  file_.reset();
+}
+
+void DigestFile::for_each(const std::function<void(std::uint64_t, const Digest&)>& use) const {
+  const InputFile file(path_);
+  std::vector<Digest> digests;
+  for (std::uint64_t begin = 0; begin < size_; begin += digests.size()) {
+    digests.resize(std::min<std::uint64_t>(kDigestsAtOnce, size_ - begin));
+    file.read_at(begin * sizeof(Digest), std::as_writable_bytes(std::span(digests)));
+    for (std::size_t i = 0; i < digests.size(); ++i) use(begin + i, digests[i]);
+  }
+}
+
+DuplicateCounts drop_duplicates(const DigestFile& digests, bool dedup, Fates& fates) {
+  DuplicateCounts counts;
+  const std::uint64_t parts = digests.size() / kPartDocuments + 1;
+  DigestTable table(std::min(digests.size(), kPartDocuments));
+  for (std::uint64_t part = 0; part < parts; ++part) {
+    table.clear();
+    auto each = [&](Fate side, const auto& act) {
+      digests.for_each([&](std::uint64_t document, const Digest& digest) {
+        if (digest.low / 4 % parts == part && fates[document] == side) act(document, digest);
+      });
+    };
+    // Validation comes first: of two equal documents it keeps its own.
+    each(Fate::val, [&](std::uint64_t document, const Digest& digest) {
+      if (dedup && table.find(digest)) {
+        fates.set(document, Fate::dropped);
+        ++counts.duplicates;
+      }
+      table.add(digest, Fate::val);
+    });
+    each(Fate::train, [&](std::uint64_t document, const Digest& digest) {
+      const auto known = table.find(digest);
+      if (known == Fate::val) {
+        fates.set(document, Fate::dropped);
+        ++counts.in_validation;
+      } else if (known && dedup) {
+        fates.set(document, Fate::dropped);
+        ++counts.duplicates;
+      } else if (dedup) {
+        table.add(digest, Fate::train);
+      }
+    });
+  }
+  return counts;
+}
+
+namespace {
+
+constexpr std::size_t kBatchBytes = std::size_t{4} << 20;
+constexpr std::size_t kBatchRecords = 1 << 15;
+constexpr std::uint64_t kWeightSeed = 0x7E16;  // any number, but always the same
+
+std::uint64_t stored_size(const DataSource& source) {
+  std::uint64_t bytes = 0;
+  for (const auto& file : source.files) bytes += std::filesystem::file_size(file);
+  return bytes;
+}
+
+}  // namespace
+
+Mixture::Mixture(std::span<const DataSource> sources, const ReadOptions& options)
+    : sources_(sources), options_(options), lanes_(sources.size()), ahead_(sources.size()) {
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    lanes_[i].stored_bytes = stored_size(sources[i]);
+    reopen(i);
+  }
+}
+
+Mixture::Mixture(std::span<const DataSource> sources, const ReadOptions& options,
+                 std::span<const std::uint64_t> documents, std::optional<std::uint64_t> cut_at)
+    : Mixture(sources, options) {
+  cut_at_ = cut_at;
+  mixed_ = std::ranges::any_of(sources, &DataSource::weighted);
+  std::uint64_t first = 0;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    Lane& lane = lanes_[i];
+    lane.first_document = first;
+    lane.documents = documents[i];
+    lane.passes = static_cast<std::uint64_t>(std::ceil(sources[i].weight));
+    lane.ended = lane.documents == 0;
+    first += lane.documents;
+    reopen(i);
+  }
+}
+
+void Mixture::reopen(std::size_t lane) {
+  lanes_[lane].reader = std::make_unique<RecordReader>(sources_[lane], options_.split,
+                                                       options_.kind == DataKind::chat, cut_at_);
+}
+
+// The one that lags behind most; of equals the first. Compared as fractions, without rounding.
+std::size_t Mixture::next_lane() const {
+  std::size_t best = lanes_.size();
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const Lane& lane = lanes_[i];
+    if (lane.ended) continue;
+    if (!mixed_) return i;
+    using Wide = unsigned __int128;
+    if (best == lanes_.size() || Wide{lane.begun} * (lanes_[best].documents * lanes_[best].passes) <
+                                     Wide{lanes_[best].begun} * (lane.documents * lane.passes))
+      best = i;
+  }
+  return best;
+}
+
+std::optional<MixedRecord> Mixture::next() {
+  while (true) {
+    // Pieces of one document stay together.
+    const bool inside = current_ < lanes_.size() && ahead_[current_] && !ahead_[current_]->starts;
+    if (!inside) current_ = next_lane();
+    if (current_ == lanes_.size()) return std::nullopt;
+    Lane& lane = lanes_[current_];
+    auto& ahead = ahead_[current_];
+    auto record = ahead ? std::exchange(ahead, std::nullopt) : lane.reader->next();
+    if (!record) {
+      lane.stored_bytes_before += lane.stored_bytes;
+      lane.ended = ++lane.pass == lane.passes;
+      if (!lane.ended) reopen(current_);
+      continue;
+    }
+    if (record->starts) {
+      ++lane.begun;
+      ++documents_;
+    }
+    if (!record->ends) ahead = lane.reader->next();
+    const std::uint64_t document =
+        lane.documents == 0 ? documents_ - 1 : lane.first_document + (lane.begun - 1) % lane.documents;
+    return MixedRecord{std::move(*record), number_++, document, lane.pass, current_};
+  }
+}
+
+std::vector<MixedRecord> Mixture::next_batch() {
+  std::vector<MixedRecord> batch;
+  for (std::size_t bytes = 0; bytes < kBatchBytes && batch.size() < kBatchRecords;) {
+    auto record = next();
+    if (!record) break;
+    bytes += record->record.raw.size();
+    batch.push_back(std::move(*record));
+  }
+  return batch;
+}
+
+bool Mixture::counts(const MixedRecord& record) const {
+  const double weight = sources_[record.source].weight;
+  const double part = weight - static_cast<double>(record.pass);
+  if (part >= 1) return true;
+  const auto bits = philox(kWeightSeed, 0, record.document);
+  return static_cast<double>(bits[0]) * 0x1p-32 < part;
+}
+
+std::uint64_t Mixture::stored_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Lane& lane : lanes_) bytes += lane.stored_bytes * lane.passes;
+  return bytes;
+}
+
+std::uint64_t Mixture::stored_bytes_read() const {
+  std::uint64_t bytes = 0;
+  for (const Lane& lane : lanes_)
+    bytes += lane.stored_bytes_before + (lane.ended ? 0 : lane.reader->stored_bytes_read());
+  return bytes;
 }
 
 }  // namespace thimble

@@ -6,9 +6,8 @@
 #include "data/batch_encode.h"
 #include "data/data_folder.h"
 #include "data/document.h"
-#include "data/mixture.h"
 #include "data/records.h"
-#include "data/sources.h"
+#include "data/survey.h"
 #include "infer/generate.h"
 #include "tokenizer/chat_layout.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/interrupt.h"
 #include "base/progress.h"
-#include "data/chat.h"
+#include "data/document.h"
 #include "data/token_set.h"
 #include "model/model.h"
 #include "pack/gptq.h"

@@ -11,7 +11,6 @@
 #include "base/text.h"
 #include "data/data_folder.h"
 #include "data/records.h"
-#include "data/sources.h"
 #include "eval/score.h"
 
 namespace thimble {

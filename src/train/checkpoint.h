@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "base/file_ops.h"
-#include "data/loader_rows.h"
+#include "data/read_order.h"
 #include "formats/record_keys.h"
 #include "formats/safetensors.h"
 #include "model/model.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "data/manifest.h"
-#include "data/window_order.h"
+#include "data/read_order.h"
 
 namespace thimble {
 

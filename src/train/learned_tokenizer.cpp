@@ -11,7 +11,6 @@
 #include "base/temporary_folder.h"
 #include "data/document.h"
 #include "data/records.h"
-#include "data/sources.h"
 #include "tokenizer/bpe_train.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/text_source.h"

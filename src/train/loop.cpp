@@ -10,7 +10,7 @@
 #include "base/machine.h"
 #include "base/table.h"
 #include "base/text.h"
-#include "data/data_table.h"
+#include "data/describe.h"
 #include "data/loader.h"
 #include "dist/exchange.h"
 #include "model/compute_dtype.h"

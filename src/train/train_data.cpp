@@ -7,7 +7,7 @@
 #include "base/files.h"
 #include "data/build.h"
 #include "data/data_folder.h"
-#include "data/sources.h"
+#include "data/records.h"
 
 namespace thimble {
 

@@ -1,5 +1,5 @@
 // Conversations and their JSON forms.
-#include "data/chat.h"
+#include "data/document.h"
 
 #include "base/error.h"
 #include "base/json.h"

@@ -1,4 +1,4 @@
-#include "data/data_table.h"
+#include "data/describe.h"
 
 #include <gtest/gtest.h>
 

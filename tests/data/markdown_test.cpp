@@ -1,4 +1,4 @@
-#include "data/markdown.h"
+#include "data/document.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "data/packing.h"
+#include "data/read_order.h"
 
 #include <gtest/gtest.h>
 

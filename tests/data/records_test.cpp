@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "data/document.h"
-#include "data/markdown.h"
 #include "support/temp_folder.h"
 
 namespace thimble::records_test {

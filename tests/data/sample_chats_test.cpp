@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/json.h"
-#include "data/chat.h"
+#include "data/document.h"
 #include "data/sample/tales.h"
 #include "data/sample/world.h"
 

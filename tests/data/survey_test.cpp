@@ -2,7 +2,6 @@
 #include "data/survey.h"
 
 #include "base/error.h"
-#include "data/duplicates.h"
 #include "support/temp_folder.h"
 
 namespace thimble {

@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "data/batch_encode.h"
-#include "data/chat.h"
+#include "data/document.h"
 #include "eval/small_model.h"
 #include "support/message_of.h"
 
