@@ -15,7 +15,6 @@
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
 #include "data/sample/corpus.h"
-#include "formats/architecture.h"
 #include "formats/model_file.h"
 #include "model/compute_dtype.h"
 #include "model/config_builder.h"

@@ -11,7 +11,7 @@
 #include "base/table.h"
 #include "cli/console.h"
 #include "cli/parse.h"
-#include "formats/export_model.h"
+#include "formats/export.h"
 
 namespace thimble {
 

@@ -9,7 +9,7 @@
 #include "cli/console.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
-#include "formats/model_write.h"
+#include "formats/weights_file.h"
 #include "model/config_builder.h"
 #include "model/presets.h"
 

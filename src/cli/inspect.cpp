@@ -12,7 +12,7 @@
 #include "cli/option.h"
 #include "cli/parse.h"
 #include "formats/model_file.h"
-#include "formats/safetensors_header.h"
+#include "formats/safetensors.h"
 #include "model/config_keys.h"
 #include "qa/model_facts.h"
 

@@ -17,7 +17,7 @@
 #include "cli/parse.h"
 #include "eval/eval_data.h"
 #include "eval/score.h"
-#include "formats/pack_search.h"
+#include "formats/pack_model.h"
 #include "train/recipe.h"
 
 namespace thimble {

@@ -8,7 +8,6 @@
 #include "cli/option.h"
 #include "cli/parse.h"
 #include "formats/model_file.h"
-#include "formats/tensor_diff.h"
 #include "formats/trace.h"
 
 namespace thimble {

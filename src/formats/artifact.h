@@ -28,14 +28,18 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "formats/model_file.h"
+#include "pack/codec.h"
 #include "pack/pack_weights.h"
+#include "pack/packed_tensor.h"
 
 namespace thimble {
 
@@ -66,5 +70,53 @@ std::uint64_t artifact_bytes(const ArtifactHead& head, std::span<const CodedGrou
 
 // The whole file. The same arguments give the same bytes.
 std::string write_artifact(const ArtifactHead& head, std::span<const CodedGroup> groups);
+
+// Metadata of an artifact, beside the keys of model_file.h, and its letters (artifact.h).
+inline constexpr std::string_view kRuleKey = "thimble.rule";
+inline constexpr std::string_view kStorageKey = "thimble.storage";
+inline constexpr std::string_view kRestoredKey = "thimble.restored";
+inline constexpr std::string_view kNormalizerKey = "thimble.normalizer";
+inline constexpr std::string_view kNormalizerDigestKey = "thimble.normalizer_digest";
+
+inline constexpr std::string_view kStorageLetters = "428651";  // in the order of Storage
+static_assert(kStorageLetters.size() == kStorages);
+
+constexpr char letter_of(Storage storage) {
+  return kStorageLetters[static_cast<std::size_t>(storage)];
+}
+constexpr std::optional<Storage> storage_of_letter(char letter) {
+  const std::size_t at = kStorageLetters.find(letter);
+  return at == kStorageLetters.npos ? std::nullopt : std::optional(static_cast<Storage>(at));
+}
+
+constexpr char letter_of(DType restored) {
+  return restored == DType::bf16 ? 'b' : restored == DType::f16 ? 'h' : 'f';
+}
+constexpr std::optional<DType> dtype_of_letter(char letter) {
+  if (letter == 'f') return DType::f32;
+  if (letter == 'b') return DType::bf16;
+  if (letter == 'h') return DType::f16;
+  return std::nullopt;
+}
+
+// The frame of an artifact (artifact.h): magic, version, digest and parts, whatever is in them.
+struct ArtifactPart {
+  Codec codec = Codec::zstd;
+  std::uint64_t raw_bytes = 0;
+  std::span<const std::byte> stored;
+
+  std::vector<std::byte> content(Prefix prefix = {}) const;
+};
+
+inline constexpr std::uint64_t kPartHeaderBytes = 17, kArtifactHeaderBytes = 24;
+
+// Checks magic, version, digest and every size; what the parts hold together is bounded as artifact.h says.
+// Messages begin with `name`.
+std::vector<ArtifactPart> read_parts(std::span<const std::byte> bytes, std::string_view name);
+
+void append_part(const ArtifactPart& part, std::string& bytes);
+
+// Puts the header before the parts.
+std::string with_artifact_header(std::string_view parts);
 
 }  // namespace thimble

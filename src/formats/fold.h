@@ -12,11 +12,16 @@
 // folded is refused, all of it at once.
 #pragma once
 
+#include <map>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "formats/gguf_model.h"
 #include "formats/model_file.h"
+#include "model/params.h"
 
 namespace thimble {
 
@@ -57,5 +62,82 @@ FoldedModel fold_model(const ModelFile& source, const FoldOptions& options);
 
 // A model without a loop that has the logits of one with: a layer for each pass.
 FoldedModel unrolled_model(const ModelFile& source);
+
+// A model in the making: its config and its tensors in double precision, by role. Steps of a fold change both;
+// at the end every value is rounded to f32, once.
+class FoldWeights {
+ public:
+  using Values = std::vector<double>;
+
+  explicit FoldWeights(const ModelFile& source);
+
+  ModelConfig config;
+
+  Values& at(Role role, int layer = -1);  // must be there
+  void put(Role role, int layer, Values values) { tensors_[{role, layer}] = std::move(values); }
+  Values take(Role role, int layer = -1);  // and it is gone
+
+  int layers() const { return static_cast<int>(config.layers); }
+
+  // Laid out for the config as it is now. A tensor too many, too few or of another size is an Error: a step forgot
+  // something.
+  std::vector<float> block() const;
+
+ private:
+  std::map<std::pair<Role, int>, Values> tensors_;
+};
+
+// Every value of it, or row r (of `columns` values) by factors[r].
+void scale(FoldWeights::Values& values, double factor);
+void scale_rows(FoldWeights::Values& matrix, std::span<const double> factors);
+
+// The steps of a fold: each turns a model into another with the same logits, and adds a line to the report. A step
+// whose switch is off does nothing.
+using FoldReport = std::vector<FoldStep>;
+
+// Steps for both architectures.
+void drop_softcap(FoldWeights& model, FoldReport& report);         // the only one that changes logits
+void fold_branch_scale(FoldWeights& model, FoldReport& report);    // -> off
+void fold_rope_direction(FoldWeights& model, FoldReport& report);  // -> 1
+void fold_layer_scale(FoldWeights& model, FoldReport& report);     // -> off
+void unroll_loop(FoldWeights& model, FoldReport& report);        // -> off, layers written once for each pass
+void widen_leaky_relu2(FoldWeights& model, FoldReport& report);  // -> relu2, mlp_hidden doubled
+void untie_head(FoldWeights& model, FoldReport& report);         // -> tie_embeddings off
+
+// apertus. Expects the head untied.
+void fold_embed_norm(FoldWeights& model, FoldReport& report);     // -> off
+void write_norm_weights(FoldWeights& model, FoldReport& report);  // -> norm = rms_weight
+void fold_shared_gain(FoldWeights& model, FoldReport& report);    // -> q_gain = none; expects rms_weight
+
+// talkie. Expects norm = rms and the head untied.
+void fold_scalar_mix(FoldWeights& model, FoldReport& report);  // -> scalar with (1, s), (1, 0) in layer 0
+void spread_gain(FoldWeights& model, FoldReport& report);      // -> q_gain = head
+void double_gate(FoldWeights& model, FoldReport& report);      // relu2 -> swiglu
+
+// Folded models in a GGUF, there and back: the names llama.cpp has for their tensors, and the keys that are not those of
+// every architecture.
+//
+//   apertus   xielu.alpha_p, .alpha_n, .beta, .eps    the constants at which xIELU is relu2
+//   talkie    talkie.logit_scale                      1
+//             blk.N.layer_output_scale                how much of the embedding layer N + 1 mixes in; 0 in the last
+bool is_folded_architecture(std::string_view architecture);
+
+ExportedModel exported_model(const FoldedModel& folded);
+
+// The config of a folded model of these sizes: what an importer fills in and then reads the tensors of.
+ModelConfig folded_config(std::string_view architecture, ModelConfig sizes);
+
+// Where each tensor lies in the file.
+struct FoldedTensor {
+  std::string name;
+  std::vector<std::int64_t> dims;
+  Role role;
+  int layer;
+  bool output_scale = false;  // the second number of a resid_mix, whose first is 1
+};
+std::vector<FoldedTensor> folded_tensors(std::string_view architecture, const ModelConfig& config);
+
+// Keys that a folded model has beside the common ones; an importer refuses every other value.
+GgufSettings folded_settings(std::string_view architecture);
 
 }  // namespace thimble

@@ -10,10 +10,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/gguf.h"
 #include "formats/model_file.h"
+#include "model/params.h"
 
 namespace thimble {
 
@@ -58,5 +60,21 @@ std::vector<float> neighbours_from_halves(std::span<const float> values, std::in
                                           std::int64_t columns);
 std::vector<float> halves_from_neighbours(std::span<const float> values, std::int64_t head_dim,
                                           std::int64_t columns);
+
+// What llama.cpp calls the tensors of llama, qwen2 and qwen3.
+struct GgufName {
+  Role role;
+  std::string_view name;  // {} is the layer
+
+  std::string of(int layer) const;
+};
+
+std::span<const GgufName> gguf_names();
+
+// The name of one of our tensors; an Error for what these architectures do not have.
+std::string gguf_name(const Param& param);
+
+// Are the rows of this tensor turned by RoPE?
+bool is_turned(Role role);
 
 }  // namespace thimble

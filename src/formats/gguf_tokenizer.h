@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "formats/gguf.h"
-#include "formats/gguf_settings.h"
+#include "formats/gguf_import.h"
 #include "formats/model_file.h"
 
 namespace thimble {

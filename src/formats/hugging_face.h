@@ -6,12 +6,35 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
+#include <string_view>
 
 #include "formats/model_file.h"
+#include "model/config.h"
+#include "tokenizer/tokenizer.h"
 
 namespace thimble {
 
 bool is_hugging_face_folder(const std::filesystem::path& folder);
 ModelFile open_hugging_face(const std::filesystem::path& folder);
+
+// config.json of a Hugging Face folder -> ModelConfig.
+//
+//   model_type   llama, qwen2, qwen3, gpt2
+//   RoPE         "rope_theta" (Transformers 4) or "rope_parameters": {"rope_theta", "rope_type": "default"}
+//   (5)
+//
+// Every key is honoured, or known to change nothing, or refused by name: a model that runs but computes
+// something else is worse than none. A key that is null is absent.
+struct HuggingFaceConfig {
+  std::string model_type;
+  ModelConfig model;    // resolved
+  SpecialIds special;   // bos and eos
+  bool attention_bias;  // what the file has: model.bias is on if either is, and the other's are 0
+  bool mlp_bias;
+};
+
+// `name` starts every message. What is refused is one Error that lists it all.
+HuggingFaceConfig parse_hugging_face_config(std::string_view json, std::string_view name);
 
 }  // namespace thimble

@@ -1,16 +1,23 @@
 #include "formats/hugging_face_write.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "base/table.h"
-#include "formats/architecture.h"
 #include "formats/atomic_folder.h"
 #include "formats/hugging_face.h"
-#include "formats/hugging_face_write_tokenizer.h"
+#include "formats/model_file.h"
 #include "formats/problems.h"
-#include "formats/weights_write.h"
+#include "formats/weights_file.h"
+#include "tokenizer/bpe_tokenizer.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/sentencepiece.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
 
@@ -260,6 +267,242 @@ HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Exist
   if (inspect) inspect(folder.path());
   folder.commit();
   return report;
+}
+
+namespace {
+
+// Rows of the embedding that no token has are named, so that every id has a text (DESIGN 8.5). What was trained here
+// begins with bos, whatever its tokenizer's file said (DESIGN 8.1): this one says it.
+std::string complete_tokenizer_json(const Tokenizer& tokenizer, std::int64_t rows) {
+  BpeSpec spec = dynamic_cast<const BpeTokenizer&>(tokenizer).spec();
+  const bool lacks_bos = tokenizer.adds_bos() && spec.post_processor.before.empty();
+  if (tokenizer.vocab_size() == rows && !lacks_bos) return tokenizer.serialized();
+  if (lacks_bos) spec.post_processor.before = {*tokenizer.special().bos};
+  append_pad_tokens(spec, rows);
+  return write_tokenizer_json(spec);
+}
+
+// bos_token and its like, as texts.
+Json named_tokens(const Tokenizer& tokenizer, const std::vector<TokenId>& ends) {
+  Json map = Json::object();
+  const auto add = [&](const char* key, std::optional<TokenId> id) {
+    if (id) map.set(key, tokenizer.token_text(*id));
+  };
+  const SpecialIds& special = tokenizer.special();
+  add("bos_token", special.bos);
+  add("eos_token", ends.empty() ? std::nullopt : std::optional(ends.front()));
+  add("unk_token", special.unk);
+  add("pad_token", special.pad);
+  return map;
+}
+
+// What ends a text: eos, else the bos of the next one; in a chat the end of a turn comes first.
+std::vector<TokenId> ends_of_text(const Tokenizer& tokenizer, const std::optional<ChatLayout>& layout) {
+  std::vector<TokenId> ends;
+  if (layout) ends.push_back(layout->end_id());
+  const SpecialIds& special = tokenizer.special();
+  const std::optional<TokenId> end = special.eos ? special.eos : special.bos;
+  if (end && std::ranges::find(ends, *end) == ends.end()) ends.push_back(*end);
+  return ends;
+}
+
+std::optional<ChatLayout> layout_of(const ModelFile& model, const Tokenizer& tokenizer,
+                                    std::vector<std::string>& notes) {
+  if (model.layout.empty()) return std::nullopt;
+  try {
+    return ChatLayout(tokenizer, model.layout);
+  } catch (const Error& error) {  // a foreign layout that came in by an import
+    notes.push_back(fmt::format("no chat template: {}", error.what()));
+    return std::nullopt;
+  }
+}
+
+// Everything of the folder but tokenizer.json, which knows itself what it is.
+Json tokenizer_config(const Json& tokens, const ModelConfig& config,
+                      const std::optional<ChatLayout>& layout) {
+  Json out = Json::object();
+  for (const auto& [key, text] : tokens.as_object()) out.set(key, text);
+  // Said to be absent: Transformers' class for qwen2, which it takes whatever is asked for, would add <|endoftext|>.
+  for (const char* key : {"unk_token", "pad_token"})
+    if (!tokens.find(key)) out.set(key, Json());
+  out.set("model_max_length", config.context).set("clean_up_tokenization_spaces", false);
+  // Without it the class adds token_type_ids, which these models refuse.
+  out.set("model_input_names", Json::array({"input_ids", "attention_mask"}));
+  if (layout) out.set("chat_template", jinja_template(layout->text()));
+  return out;
+}
+
+}  // namespace
+
+TokenizerFiles hugging_face_tokenizer(const ModelFile& model, const Tokenizer& tokenizer) {
+  const ModelConfig& config = model.config.model;
+  TokenizerFiles out;
+  const std::optional<ChatLayout> layout = layout_of(model, tokenizer, out.notes);
+  out.ends = ends_of_text(tokenizer, layout);
+  out.chats = layout.has_value();
+  const Json tokens = named_tokens(tokenizer, out.ends);
+  Json settings = tokenizer_config(tokens, config, layout);
+  if (tokenizer.kind() != TokenizerKind::sentencepiece) {
+    out.files.emplace_back("tokenizer.json", complete_tokenizer_json(tokenizer, config.vocab_size));
+    settings.set("tokenizer_class", "PreTrainedTokenizerFast");
+  } else {
+    out.files.emplace_back("tokenizer.model", tokenizer.serialized());
+    settings.set(std::string(kSentencePieceKey), "tokenizer.model");
+    if (!tokenizer.adds_bos()) settings.set("add_bos_token", false);
+    if (auto json = sentencepiece_as_json(tokenizer, config.vocab_size)) {
+      out.files.emplace_back("tokenizer.json", std::move(*json));
+      settings.set("tokenizer_class", "PreTrainedTokenizerFast");
+    } else {
+      settings.set("tokenizer_class", "LlamaTokenizer");
+      out.notes.push_back(
+          "the SentencePiece model is no BPE: only tokenizer.model, which needs libsentencepiece there");
+    }
+  }
+  out.files.emplace_back("tokenizer_config.json", settings.dump(2) + "\n");
+  out.files.emplace_back("special_tokens_map.json", tokens.dump(2) + "\n");
+  return out;
+}
+
+namespace {
+
+constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
+
+// What the model file says of itself, beyond its pieces.
+struct ModelSettings {
+  std::uint64_t model_type = 1;  // unigram
+  bool byte_fallback = false, spaces_behind = false;
+  std::string_view charsmap = {};
+  bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
+};
+
+ModelSettings settings_of(std::string_view model) {
+  constexpr std::uint32_t kTrainerSpec = 2, kNormalizerSpec = 3;
+  ModelSettings s;
+  for_each_field(model, [&](const ProtobufField& field) {
+    if (field.number == kTrainerSpec)
+      for_each_field(field.bytes, [&](const ProtobufField& inner) {
+        if (inner.number == 3) s.model_type = inner.varint;
+        if (inner.number == 24) s.spaces_behind = inner.varint != 0;
+        if (inner.number == 35) s.byte_fallback = inner.varint != 0;
+      });
+    if (field.number == kNormalizerSpec)
+      for_each_field(field.bytes, [&](const ProtobufField& inner) {
+        if (inner.number == 2) s.charsmap = inner.bytes;
+        if (inner.number == 3) s.add_dummy_prefix = inner.varint != 0;
+        if (inner.number == 4) s.remove_extra_whitespaces = inner.varint != 0;
+        if (inner.number == 5) s.escape_whitespaces = inner.varint != 0;
+      });
+  });
+  return s;
+}
+
+std::string base64(std::string_view bytes) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out;
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t group = 0;
+    const std::size_t count = std::min<std::size_t>(3, bytes.size() - i);
+    for (std::size_t j = 0; j < 3; ++j)
+      group = group << 8 | (j < count ? static_cast<unsigned char>(bytes[i + j]) : 0u);
+    for (std::size_t j = 0; j < 4; ++j) out += j <= count ? kDigits[group >> (18 - 6 * j) & 63] : '=';
+  }
+  return out;
+}
+
+bool starts_character(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+}
+
+// Every way to make a piece out of two others, best score first.
+std::vector<Merge> merges_of(const Tokenizer& tokenizer, const std::vector<std::string>& vocab,
+                             const std::vector<float>& scores) {
+  std::unordered_map<std::string_view, TokenId> pieces;
+  std::vector<TokenId> order;
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id)
+    if (tokenizer.token_type(id) == TokenType::normal) {
+      pieces.emplace(vocab[static_cast<std::size_t>(id)], id);
+      order.push_back(id);
+    }
+  std::ranges::stable_sort(order, std::ranges::greater{},
+                           [&](TokenId id) { return scores.at(static_cast<std::size_t>(id)); });
+  std::vector<Merge> merges;
+  for (const TokenId id : order) {
+    const std::string_view piece = vocab[static_cast<std::size_t>(id)];
+    for (std::size_t cut = 1; cut < piece.size(); ++cut) {
+      if (!starts_character(piece[cut])) continue;
+      const auto left = pieces.find(piece.substr(0, cut)), right = pieces.find(piece.substr(cut));
+      if (left != pieces.end() && right != pieces.end()) merges.push_back({left->second, right->second, id});
+    }
+  }
+  return merges;
+}
+
+BpeSpec spec_of(const Tokenizer& tokenizer, const ModelSettings& settings) {
+  BpeSpec spec;
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    spec.vocab.push_back(tokenizer.token_text(id));
+    const TokenType type = tokenizer.token_type(id);
+    // A piece of the user's is looked for in the normalised text, so that spaces beside it stay; but not where the
+    // normaliser would put a prefix before the piece itself.
+    const bool own = type == TokenType::user_defined;
+    if (type == TokenType::control || type == TokenType::unknown || own)
+      spec.added_tokens.push_back({.id = id,
+                                   .content = spec.vocab.back(),
+                                   .normalized = own && !settings.add_dummy_prefix,
+                                   .special = !own});
+  }
+  spec.merges = merges_of(tokenizer, spec.vocab, sentencepiece_scores(tokenizer.serialized()));
+  const SpecialIds& special = tokenizer.special();
+  if (special.unk) spec.unk_token = tokenizer.token_text(*special.unk);
+  if (tokenizer.adds_bos()) spec.post_processor.before = {*special.bos};
+  spec.fuse_unk = true;
+  spec.byte_fallback = settings.byte_fallback;
+  if (settings.remove_extra_whitespaces) {
+    spec.normalizer.push_back(Replace{{"\\A +| +\\z", true}, ""});
+    spec.normalizer.push_back(Replace{{" {2,}", true}, " "});
+  }
+  if (settings.add_dummy_prefix) spec.normalizer.push_back(Prepend{std::string(kSpace)});
+  spec.normalizer.push_back(Replace{{" ", false}, std::string(kSpace)});
+  spec.decoder = {Replace{{std::string(kSpace), false}, " "}, ByteFallbackDecoder{}, FuseDecoder{}};
+  if (settings.add_dummy_prefix || settings.remove_extra_whitespaces)
+    spec.decoder.push_back(StripDecoder{.content = " ", .start = 1, .stop = 0});
+  return spec;
+}
+
+// The table that SentencePiece calls nmt_nfkc and the like; our own BPE has no such step.
+std::string with_charsmap(const std::string& text, std::string_view charsmap) {
+  Json json = parse_json(text, "tokenizer.json");
+  Json steps =
+      Json::array({Json::object().set("type", "Precompiled").set("precompiled_charsmap", base64(charsmap))});
+  const Json& old = json.at("normalizer");
+  if (const Json* sequence = old.find("normalizers"))
+    for (const Json& step : sequence->as_array()) steps.push(step);
+  else
+    steps.push(old);
+  json.set("normalizer", Json::object().set("type", "Sequence").set("normalizers", std::move(steps)));
+  return json.dump(2) + "\n";
+}
+
+}  // namespace
+
+void append_pad_tokens(BpeSpec& spec, std::int64_t rows) {
+  const std::unordered_set<std::string> known(spec.vocab.begin(), spec.vocab.end());
+  for (auto id = static_cast<std::int64_t>(spec.vocab.size()); id < rows; ++id) {
+    spec.vocab.push_back(pad_token_text(id, known));
+    spec.added_tokens.push_back({.id = static_cast<TokenId>(id), .content = spec.vocab.back()});
+  }
+}
+
+std::optional<std::string> sentencepiece_as_json(const Tokenizer& tokenizer, std::int64_t rows) {
+  constexpr std::uint64_t kBpe = 2;
+  const std::string model = tokenizer.serialized();
+  const ModelSettings settings = settings_of(model);
+  if (settings.model_type != kBpe || settings.spaces_behind || !settings.escape_whitespaces)
+    return std::nullopt;
+  BpeSpec spec = spec_of(tokenizer, settings);
+  append_pad_tokens(spec, rows);
+  const std::string text = write_tokenizer_json(spec);
+  return settings.charsmap.empty() ? text : with_charsmap(text, settings.charsmap);
 }
 
 }  // namespace thimble

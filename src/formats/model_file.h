@@ -109,4 +109,9 @@ std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file);
 // `name`: what to take instead of what the file says; empty: nothing.
 ChatLayout open_chat_layout(const ModelFile& file, const Tokenizer& tokenizer, std::string_view name = {});
 
+// What other people call a model: the name follows from the config, as the tensors' names do.
+// "llama", "qwen2", "qwen3", "gpt2", "microgpt" or "golf" if the config is exactly of that family, whatever
+// its sizes; "thimble" for every other combination of switches.
+std::string_view architecture_of(const ModelConfig& config);
+
 }  // namespace thimble

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/number.h"
-#include "formats/fold_gguf.h"
-#include "formats/gguf_names.h"
+#include "formats/fold.h"
+#include "formats/gguf_model.h"
 #include "formats/safetensors.h"
 #include "train/checkpoint.h"
 #include "train/golden.h"

@@ -10,7 +10,7 @@
 #include "base/number.h"
 #include "base/version.h"
 #include "formats/model_file.h"
-#include "formats/state_dict.h"
+#include "formats/weights_file.h"
 #include "model/config_toml.h"
 
 namespace thimble {

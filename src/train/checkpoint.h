@@ -26,8 +26,8 @@
 
 #include "base/file_ops.h"
 #include "data/read_order.h"
-#include "formats/record_keys.h"
 #include "formats/safetensors.h"
+#include "formats/weights_file.h"
 #include "model/model.h"
 #include "optim/averaging.h"
 #include "optim/optimizer.h"

@@ -1,8 +1,7 @@
 // Whether texts begin with bos is what a model was trained with: it stays so in every file that the model goes into.
 #include <gtest/gtest.h>
 
-#include "formats/export_model.h"
-#include "formats/hugging_face_export.h"
+#include "formats/export.h"
 #include "formats/pack_model.h"
 #include "formats/small_export.h"
 #include "support/message_of.h"

@@ -1,10 +1,9 @@
 // After every export what was written is read back and compared.
-#include "formats/export_model.h"
+#include "formats/export.h"
 
 #include <csignal>
 
 #include "base/interruptible_file_ops.h"
-#include "formats/gguf_export.h"
 #include "formats/small_export.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <random>
 
-#include "formats/fold_gguf.h"
 #include "formats/llama_cpp_forward.h"
 #include "model/config_builder.h"
 #include "support/message_of.h"

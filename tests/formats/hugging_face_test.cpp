@@ -5,7 +5,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "formats/hugging_face_config.h"
 #include "formats/sample_folders.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"

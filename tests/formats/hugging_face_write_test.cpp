@@ -6,9 +6,8 @@
 
 #include "base/json.h"
 #include "formats/atomic_folder.h"
-#include "formats/export_model.h"
+#include "formats/export.h"
 #include "formats/hugging_face.h"
-#include "formats/sentencepiece_json.h"
 #include "model/config_builder.h"
 #include "support/golden.h"
 #include "support/message_of.h"

@@ -5,9 +5,8 @@
 
 #include "base/error.h"
 #include "base/half.h"
-#include "formats/model_write.h"
 #include "formats/safetensors.h"
-#include "formats/state_dict.h"
+#include "formats/weights_file.h"
 #include "model/config_builder.h"
 #include "model/config_toml.h"
 #include "support/message_of.h"

@@ -4,7 +4,6 @@
 
 #include "base/files.h"
 #include "formats/python.h"
-#include "formats/zip.h"
 #include "model/config_builder.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"

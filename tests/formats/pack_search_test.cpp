@@ -1,5 +1,5 @@
 // The search for a rule: what fits, what was measured, and that the best of it is what comes back.
-#include "formats/pack_search.h"
+#include "formats/pack_model.h"
 
 #include <algorithm>
 #include <cmath>

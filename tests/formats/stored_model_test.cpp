@@ -5,11 +5,11 @@
 #include "base/file_ops.h"
 #include "base/half.h"
 #include "formats/artifact.h"
-#include "formats/export_model.h"
+#include "formats/export.h"
 #include "formats/model_file.h"
-#include "formats/model_write.h"
 #include "formats/pack_model.h"
 #include "formats/small_export.h"
+#include "formats/weights_file.h"
 #include "model/config_builder.h"
 #include "support/temp_folder.h"
 

@@ -1,5 +1,5 @@
 // Two files of tensors, compared.
-#include "formats/tensor_diff.h"
+#include "formats/trace.h"
 
 #include <cmath>
 #include <limits>

@@ -10,7 +10,6 @@
 
 #include "base/error.h"
 #include "formats/artifact.h"
-#include "formats/artifact_parts.h"
 #include "targets.h"
 
 namespace thimble {

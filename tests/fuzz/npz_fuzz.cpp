@@ -2,7 +2,6 @@
 
 #include "base/error.h"
 #include "formats/npz.h"
-#include "formats/zip.h"
 #include "targets.h"
 
 namespace thimble {

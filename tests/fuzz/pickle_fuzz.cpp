@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "formats/int8_state.h"
-#include "formats/zip.h"
+#include "formats/npz.h"
 #include "model/config_builder.h"
 #include "targets.h"
 

@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 #include "formats/safetensors.h"
-#include "formats/state_dict.h"
+#include "formats/weights_file.h"
 #include "model/config_builder.h"
 #include "model/model.h"
 #include "optim/optimizer.h"

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "formats/model_write.h"
+#include "formats/weights_file.h"
 #include "model/config_builder.h"
 #include "qa/broken_model.h"
 #include "support/message_of.h"

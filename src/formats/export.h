@@ -75,4 +75,11 @@ double tolerated_difference(const ModelFile& model, GgufType type, bool rounds_v
 // bos stands before one. Empty: nothing.
 std::string tokenizer_difference(const ModelFile& first, const ModelFile& second);
 
+// Every model that llama.cpp can run, as a GGUF: llama, qwen2 and qwen3 as they are, golf models folded (fold.h).
+ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportRequest& request);
+
+// The formats hf and safetensors of `thimble export`: a Hugging Face folder, and one file of ours for inference alone.
+ExportReport export_hugging_face(FileOps& ops, const ModelFile& model, const ExportRequest& request);
+ExportReport export_safetensors(FileOps& ops, const ModelFile& model, const ExportRequest& request);
+
 }  // namespace thimble

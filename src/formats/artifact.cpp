@@ -1,3 +1,5 @@
+#include "formats/artifact.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,15 +10,101 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/number.h"
-#include "formats/architecture.h"
-#include "formats/artifact.h"
-#include "formats/artifact_keys.h"
-#include "formats/artifact_parts.h"
+#include "base/version.h"
+#include "formats/model_file.h"
+#include "formats/safetensors.h"
 #include "model/config_toml.h"
 #include "pack/packed_tensor.h"
 #include "tokenizer/sentencepiece.h"
 
 namespace thimble {
+
+namespace {
+
+constexpr std::string_view kMagic = "thimble";
+constexpr std::uint8_t kVersion = 1;
+constexpr std::uint64_t kMostContent = 64 << 20, kMostExpansion = 256;
+
+std::uint64_t read_u64(std::span<const std::byte> bytes) {
+  std::uint64_t value = 0;
+  for (std::size_t i = 0; i < 8; ++i) value |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
+  return value;
+}
+
+void append_u64(std::uint64_t value, std::string& bytes) {
+  for (std::size_t i = 0; i < 8; ++i) bytes += static_cast<char>(value >> (8 * i));
+}
+
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void check_header(std::span<const std::byte> bytes, std::string_view name) {
+  check(is_artifact(text_of(bytes.first(std::min<std::size_t>(bytes.size(), 8)))), "{} is no artifact", name);
+  const auto version = std::to_integer<std::uint8_t>(bytes[kMagic.size()]);
+  check(version == kVersion, Hint{"a newer thimble may have written it"},
+        "{}: the artifact has format version {}, this build reads version {}", name, version, kVersion);
+  check(bytes.size() >= kArtifactHeaderBytes, "{} is cut short: it has {} bytes", name, bytes.size());
+  const auto expected = bytes.subspan(8, sizeof(DigestBytes));
+  const DigestBytes found = digest_bytes(digest_of(bytes.subspan(kArtifactHeaderBytes)));
+  check(std::ranges::equal(found, expected), Hint{"copy it again, or pack the model again"},
+        "{}: its bytes are not those that were written", name);
+}
+
+ArtifactPart read_part(std::span<const std::byte>& bytes, std::string_view name) {
+  check(bytes.size() >= kPartHeaderBytes, "{} ends inside a part's header", name);
+  const auto codec = std::to_integer<std::uint8_t>(bytes[0]);
+  check(codec >= 1 && codec <= 3, "{}: expected codec 1, 2 or 3, found {}", name, codec);
+  const std::uint64_t raw = read_u64(bytes.subspan(1)), stored = read_u64(bytes.subspan(9));
+  bytes = bytes.subspan(kPartHeaderBytes);
+  check(stored <= bytes.size(), "{}: a part claims {} bytes, {} are left", name, stored, bytes.size());
+  check((raw == 0) == (stored == 0), "{}: a part claims {} bytes of content in {} bytes", name, raw, stored);
+  const ArtifactPart part{static_cast<Codec>(codec), raw, bytes.first(stored)};
+  bytes = bytes.subspan(stored);
+  return part;
+}
+
+}  // namespace
+
+bool is_artifact(std::string_view first_bytes) {
+  // No printable character: a text that begins with the word is none.
+  return first_bytes.size() > kMagic.size() && first_bytes.starts_with(kMagic) &&
+         static_cast<unsigned char>(first_bytes[kMagic.size()]) < ' ';
+}
+
+std::vector<std::byte> ArtifactPart::content(Prefix prefix) const {
+  std::vector<std::byte> bytes(raw_bytes);
+  if (!bytes.empty()) decompress(stored, codec, bytes, prefix);
+  return bytes;
+}
+
+std::vector<ArtifactPart> read_parts(std::span<const std::byte> bytes, std::string_view name) {
+  check_header(bytes, name);
+  std::uint64_t room = kMostContent + kMostExpansion * bytes.size();
+  std::vector<ArtifactPart> parts;
+  for (auto rest = bytes.subspan(kArtifactHeaderBytes); !rest.empty();) {
+    parts.push_back(read_part(rest, name));
+    check(parts.back().raw_bytes <= room,
+          "{}: its parts claim to hold more than {} bytes and {} times the file", name, kMostContent,
+          kMostExpansion);
+    room -= parts.back().raw_bytes;
+  }
+  return parts;
+}
+
+void append_part(const ArtifactPart& part, std::string& bytes) {
+  bytes += static_cast<char>(part.codec);
+  append_u64(part.raw_bytes, bytes);
+  append_u64(part.stored.size(), bytes);
+  bytes += text_of(part.stored);
+}
+
+std::string with_artifact_header(std::string_view parts) {
+  std::string bytes(kMagic);
+  bytes += static_cast<char>(kVersion);
+  bytes += text_of(digest_bytes(digest_of(parts)));
+  return bytes.append(parts);
+}
 
 namespace {
 
@@ -195,6 +283,76 @@ Codec artifact_codec(const std::filesystem::path& path) {
   check(!parts.empty(), "{}: it has no parts", path.string());
   const bool ranged = std::ranges::find(parts, Codec::range, &ArtifactPart::codec) != parts.end();
   return ranged ? Codec::range : parts.back().codec;
+}
+
+namespace {
+
+// Returns how many bytes it added.
+std::uint64_t append_compressed(std::string_view content, Codec codec, std::string_view prefix,
+                                std::string& bytes) {
+  const std::size_t before = bytes.size();
+  std::vector<std::byte> stored;
+  if (!content.empty())
+    stored = compress(std::as_bytes(std::span(content)), codec, {}, std::as_bytes(std::span(prefix)));
+  append_part({codec, content.size(), stored}, bytes);
+  return bytes.size() - before;
+}
+
+void set_storage(const ModelConfig& config, std::span<const PackedTensor> tensors, Json& metadata) {
+  std::string storages, types;
+  for (const TensorGroup& group : tensor_groups(ParamTable(config)))
+    for (const std::size_t i : group.tensors) {
+      storages += letter_of(tensors[i].storage);
+      types += letter_of(tensors[i].restored);
+    }
+  metadata.set(std::string(kStorageKey), storages);
+  metadata.set(std::string(kRestoredKey), types);
+}
+
+// Returns the table that its bytes may refer to; empty: none.
+std::string set_tokenizer(const ModelFile& model, Json& metadata) {
+  // Read as a tokenizer, so that the file holds one that works, with the ids that count.
+  const auto tokenizer = open_tokenizer(model);
+  if (!tokenizer) return {};
+  const SpecialIds& special = tokenizer->special();
+  if (special.bos) metadata.set(std::string(kBosKey), fmt::format("{}", *special.bos));
+  if (special.eos) metadata.set(std::string(kEosKey), fmt::format("{}", *special.eos));
+  if (special.bos && !tokenizer->adds_bos()) metadata.set(std::string(kAddsBosKey), "0");
+  if (tokenizer->kind() != TokenizerKind::sentencepiece) return {};
+  const auto normalizer = standard_normalizer_in(model.tokenizer->content);
+  if (!normalizer) return {};
+  std::string table = standard_normalizer_table(*normalizer);
+  metadata.set(std::string(kNormalizerKey), *normalizer);
+  metadata.set(std::string(kNormalizerDigestKey), digest_of(table).hex());
+  return table;
+}
+
+}  // namespace
+
+ArtifactHead artifact_head(const ModelFile& model, std::span<const PackedTensor> tensors,
+                           std::string_view rule, Codec codec) {
+  Json metadata = Json::object();
+  metadata.set(std::string(kConfigKey), to_toml(model.config.model));
+  metadata.set(std::string(kVersionKey), std::string(version()));
+  if (!model.layout.empty()) metadata.set(std::string(kLayoutKey), model.layout);
+  metadata.set(std::string(kRuleKey), std::string(rule));
+  set_storage(model.config.model, tensors, metadata);
+  const std::string table = set_tokenizer(model, metadata);
+  ArtifactHead head;
+  append_compressed(metadata.dump(), codec == Codec::range ? Codec::zstd : codec, {}, head.bytes);
+  head.tokenizer_bytes =
+      append_compressed(model.tokenizer ? model.tokenizer->content : "", Codec::zstd, table, head.bytes);
+  return head;
+}
+
+std::uint64_t artifact_bytes(const ArtifactHead& head, std::span<const CodedGroup> groups) {
+  return kArtifactHeaderBytes + head.bytes.size() + groups.size() * kPartHeaderBytes + coded_bytes(groups);
+}
+
+std::string write_artifact(const ArtifactHead& head, std::span<const CodedGroup> groups) {
+  std::string parts = head.bytes;
+  for (const CodedGroup& group : groups) append_part({group.codec, group.raw_bytes, group.bytes}, parts);
+  return with_artifact_header(parts);
 }
 
 }  // namespace thimble

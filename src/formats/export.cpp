@@ -1,14 +1,23 @@
-#include "formats/export_model.h"
+#include "formats/export.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <optional>
+#include <utility>
 
 #include "base/error.h"
+#include "base/joined.h"
 #include "base/rng.h"
-#include "formats/gguf_export.h"
-#include "formats/hugging_face_export.h"
+#include "formats/fold.h"
+#include "formats/gguf_model.h"
+#include "formats/gguf_tokenizer.h"
+#include "formats/hugging_face_write.h"
+#include "formats/model_file.h"
+#include "formats/weights_file.h"
 #include "model/rows.h"
 
 namespace thimble {
@@ -159,6 +168,98 @@ std::string tokenizer_difference(const ModelFile& first, const ModelFile& second
     return "what is read back encodes a text differently";
   if (a->adds_bos() == b->adds_bos()) return "";
   return fmt::format("what is read back puts {} bos before a text", b->adds_bos() ? "a" : "no");
+}
+
+namespace {
+
+// A cap can be dropped; and a llama that goes through layers again is one that has more of them.
+ModelConfig without_cap_and_loop(ModelConfig config) {
+  config.logit_softcap = 0;
+  config.loop_first = config.loop_last = config.loop_count = 0;
+  return config;
+}
+
+// A llama, qwen2 or qwen3; one with a cap without it, if that was asked for.
+ExportedModel plain_model(const ModelFile& model, std::string_view architecture, bool drop_softcap) {
+  const double cap = model.config.model.logit_softcap;
+  if (cap == 0 && model.config.model.loop_count == 0) return exported_model(model);
+  check(cap == 0 || drop_softcap,
+        Hint{"--drop-softcap leaves it out: greedy text stays, probabilities change"},
+        "llama.cpp's {} has no logit_softcap (here {}); nothing else keeps this model from being one",
+        architecture, cap);
+  FoldedModel plain = unrolled_model(model);
+  plain.model.config.model.logit_softcap = 0;
+  if (cap > 0) plain.steps.push_back(softcap_dropped(cap));
+  ExportedModel exported = exported_model(plain.model);
+  for (const FoldStep& step : plain.steps) exported.folded.push_back(step.line());
+  return exported;
+}
+
+}  // namespace
+
+ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
+  const std::string_view own = gguf_architecture(without_cap_and_loop(model.config.model)),
+                         wanted = request.architecture;
+  const bool plain = !own.empty() && (wanted.empty() || wanted == own);
+  check(plain || wanted.empty() || is_folded_architecture(wanted), "expected a {}, found {}", wanted,
+        own.empty() ? "none of llama, qwen2 and qwen3" : fmt::format("a {}", own));
+  const ExportedModel exported =
+      plain ? plain_model(model, own, request.drop_softcap)
+            : exported_model(fold_model(model, {request.architecture, request.drop_softcap}));
+  ExportReport report{.format = "gguf", .architecture = exported.architecture, .type = *request.type};
+  const GgufSettings tokenizer = gguf_tokenizer_settings(model, report.notes);
+  const GgufReport written =
+      write_gguf(ops, request.path, request.existing, exported, tokenizer, *request.type, request.inspect);
+  report.tensors = written.tensors;
+  report.bytes = written.bytes;
+  report.folded = exported.folded;
+  if (!written.fallbacks.empty())
+    report.notes.push_back(fmt::format("rows of {} are no whole blocks of {}: F16 instead",
+                                       joined(written.fallbacks, ", "), info_of(*request.type).name));
+  return report;
+}
+
+namespace {
+
+DType dtype_of_type(GgufType type) {
+  check(type == GgufType::f32 || type == GgufType::bf16 || type == GgufType::f16,
+        "safetensors hold f32, bf16 and f16, not {}", info_of(type).option);
+  return type == GgufType::f32 ? DType::f32 : type == GgufType::bf16 ? DType::bf16 : DType::f16;
+}
+
+// Transformers has no loops, but layers enough; nothing else may stand in the way.
+std::optional<FoldedModel> without_loop(const ModelFile& model) {
+  ModelConfig plain = model.config.model;
+  if (std::exchange(plain.loop_count, 0) == 0) return std::nullopt;
+  check_for_hugging_face(plain);
+  return unrolled_model(model);
+}
+
+}  // namespace
+
+ExportReport export_hugging_face(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
+  const std::optional<FoldedModel> unrolled = without_loop(model);
+  const HuggingFaceReport written =
+      write_hugging_face(ops, request.path, request.existing, unrolled ? unrolled->model : model,
+                         dtype_of_type(*request.type), request.inspect);
+  ExportReport report{.format = "hf",
+                      .architecture = written.architecture,
+                      .type = *request.type,
+                      .tensors = written.tensors,
+                      .bytes = written.bytes,
+                      .notes = written.notes};
+  if (unrolled)
+    for (const FoldStep& step : unrolled->steps) report.folded.push_back(step.line());
+  return report;
+}
+
+ExportReport export_safetensors(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
+  write_model(ops, request.path, request.existing, model, dtype_of_type(*request.type), request.inspect);
+  return {.format = "safetensors",
+          .architecture = std::string(architecture_of(model.config.model)),
+          .type = *request.type,
+          .tensors = ParamTable(model.config.model).all().size(),
+          .bytes = std::filesystem::file_size(request.path)};
 }
 
 }  // namespace thimble

@@ -1,0 +1,173 @@
+// Python pickles, read as data: nothing is imported, called or executed.
+//
+// A pickle is a program for a small stack machine. Here its instructions only build a tree: a "call" is a node that
+// names a global and its arguments, and what it means is for the caller to decide, who lists the globals that it
+// knows. A global that is not on the list, or an instruction that files of arrays have no need of, is an Error that
+// names it. No instruction makes more than one value, and there are at most a million of them.
+//
+// Instructions that are known: PROTO FRAME STOP MARK, NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1,
+// BINUNICODE SHORT_BINUNICODE BINUNICODE8, BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8, EMPTY_TUPLE TUPLE TUPLE1
+// TUPLE2 TUPLE3, EMPTY_DICT SETITEM SETITEMS, GLOBAL STACK_GLOBAL REDUCE BUILD BINPERSID, BINPUT LONG_BINPUT MEMOIZE
+// BINGET LONG_BINGET.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/little_endian.h"
+#include "formats/npz.h"
+
+namespace thimble {
+
+struct PickleValue {
+  enum class Kind { none, boolean, integer, text, bytes, tuple, dict, global, call, persistent };
+
+  Kind kind = Kind::none;
+  std::int64_t integer = 0;    // boolean, integer
+  std::string_view text = {};  // text
+  std::string global = {};     // global: "numpy.dtype"
+  std::span<const std::byte> bytes = {};
+  // tuple: its items; dict: key, value, key, value ...; call: the global, its arguments (a tuple) and, if there was a
+  // BUILD, its state; persistent: the id.
+  std::vector<std::size_t> items = {};  // of Pickle
+};
+
+// Views into the bytes that were read, which must stay.
+class Pickle {
+ public:
+  Pickle(std::span<const std::byte> bytes, std::string name, std::span<const std::string_view> known_globals);
+
+  const std::string& name() const { return name_; }  // for messages
+  std::size_t root() const { return root_; }
+  const PickleValue& at(std::size_t value) const { return values_[value]; }
+
+  // Each is an Error where the value is of another kind; `what` names it there.
+  const PickleValue& expect(std::size_t value, PickleValue::Kind kind, std::string_view what) const;
+  std::string_view text(std::size_t value, std::string_view what) const;
+  std::int64_t integer(std::size_t value, std::string_view what) const;
+  std::span<const std::size_t> tuple(std::size_t value, std::size_t size, std::string_view what) const;
+  // The arguments of a call of that global; `size` of them.
+  std::span<const std::size_t> call(std::size_t value, std::string_view global, std::size_t size,
+                                    std::string_view what) const;
+  bool is_call(std::size_t value, std::string_view global) const;
+  // The value under a key of a dict; nullptr when absent.
+  const std::size_t* find(std::size_t dict, std::string_view key) const;
+
+ private:
+  friend class PickleMachine;
+
+  std::string name_;
+  std::vector<PickleValue> values_;
+  std::size_t root_ = 0;
+};
+
+std::string_view name_of(PickleValue::Kind kind);
+
+// Writes Python pickles of texts, numbers, tuples, dicts and named globals: what files of arrays are made of.
+//
+//   PickleWriter pickle(4);
+//   pickle.begin_dict();
+//   pickle.text("step"); pickle.integer(3);
+//   pickle.end_dict();
+//   std::string bytes = std::move(pickle).finish();
+class PickleWriter {
+ public:
+  explicit PickleWriter(std::uint8_t protocol) : out_{'\x80', static_cast<char>(protocol)} {}
+
+  void none() { out_ += 'N'; }
+  void boolean(bool value) { out_ += value ? '\x88' : '\x89'; }
+  void integer(std::int64_t value) {
+    if (value >= 0 && value < 256) {
+      out_ += 'K';
+      append_number(out_, static_cast<std::uint8_t>(value));
+    } else {
+      check(value >= std::numeric_limits<std::int32_t>::min() &&
+                value <= std::numeric_limits<std::int32_t>::max(),
+            "[pickle] {} is beyond 32 bits", value);
+      out_ += 'J';
+      append_number(out_, static_cast<std::int32_t>(value));
+    }
+  }
+  void text(std::string_view value) {
+    out_ += 'X';
+    append_number(out_, static_cast<std::uint32_t>(value.size()));
+    out_ += value;
+  }
+  void bytes(std::span<const std::byte> value) {
+    out_ += 'B';
+    append_number(out_, static_cast<std::uint32_t>(value.size()));
+    out_.append(reinterpret_cast<const char*>(value.data()), value.size());
+  }
+
+  void mark() { out_ += '('; }
+  void tuple() { out_ += 't'; }  // of what follows the mark
+  template <class... Parts>
+  void tuple_of(const Parts&... parts) {
+    mark();
+    (parts(), ...);
+    tuple();
+  }
+  void begin_dict() { out_ += "}("; }
+  void end_dict() { out_ += 'u'; }
+
+  void global(std::string_view module, std::string_view name) {
+    out_ += 'c';
+    out_ += module;
+    out_ += '\n';
+    out_ += name;
+    out_ += '\n';
+  }
+  void reduce() { out_ += 'R'; }
+  void build() { out_ += 'b'; }
+  void persistent() { out_ += 'Q'; }
+  void put(std::uint8_t place) { (out_ += 'q') += static_cast<char>(place); }
+  void get(std::uint8_t place) { (out_ += 'h') += static_cast<char>(place); }
+
+  std::string finish() && {
+    out_ += '.';
+    return std::move(out_);
+  }
+
+ private:
+  std::string out_;
+};
+
+// Arrays inside of pickles, as numpy and torch put them there.
+struct PickledArray {
+  enum class Element { int8, f16, bf16, f32 };
+  Element element = Element::f32;
+  std::vector<std::int64_t> dims;
+  std::span<const std::byte> bytes;  // as many as dims and element say, in C order
+
+  std::size_t count() const;
+  std::vector<float> floats() const;  // any element but int8
+};
+
+// A pickle of numpy arrays, or what torch.save writes (a zip). `bytes` must stay.
+class ArrayPickle {
+ public:
+  ArrayPickle(std::span<const std::byte> bytes, const std::string& name);
+
+  const Pickle& pickle() const { return *pickle_; }
+  PickledArray array(std::size_t value, std::string_view what);
+
+ private:
+  PickledArray numpy_array(std::size_t value, std::string_view what) const;
+  PickledArray torch_array(std::size_t value, std::string_view what);
+  std::vector<std::int64_t> dims(std::size_t value, std::string_view what) const;
+  PickledArray::Element numpy_element(std::size_t dtype, std::string_view what) const;
+
+  std::optional<ZipFile> zip_;  // torch
+  std::string folder_;          // of the zip: "archive/"
+  std::deque<std::vector<std::byte>> storages_;
+  std::optional<Pickle> pickle_;
+};
+
+}  // namespace thimble

@@ -1,0 +1,215 @@
+#include "formats/weights_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "base/index.h"
+#include "base/joined.h"
+#include "base/version.h"
+#include "formats/problems.h"
+#include "formats/safetensors.h"
+#include "model/config_toml.h"
+#include "model/params.h"
+
+namespace thimble {
+
+namespace {
+
+std::vector<std::string> problems_of(const TensorFiles& files, std::span<const WeightSource> sources,
+                                     const std::function<bool(std::string_view)>& ignore) {
+  std::vector<std::string> problems;
+  std::set<std::string, std::less<>> known;
+  for (const WeightSource& source : sources) {
+    if (source.name.empty() || !known.insert(source.name).second) continue;
+    const SafetensorsEntry* entry = files.find(source.name);
+    if (!entry)
+      problems.push_back(fmt::format("{} is missing", source.name));
+    else if (entry->dims != source.dims)
+      problems.push_back(fmt::format("{} is [{}], expected [{}]", source.name, joined(entry->dims, ", "),
+                                     joined(source.dims, ", ")));
+  }
+  for (const SafetensorsFile& file : files.files())
+    for (const SafetensorsEntry& entry : file.entries())
+      if (!known.contains(entry.name) && !ignore(entry.name))
+        problems.push_back(fmt::format("{} is not part of the model", entry.name));
+  return problems;
+}
+
+void copy_out(std::span<const float> from, const WeightSource& source, const Param& param,
+              std::span<float> to) {
+  if (!source.transposed) {
+    const std::int64_t begin = source.first * (param.dims.size() == 2 ? param.cols : 1);
+    std::ranges::copy(from.subspan(index_of(begin), to.size()), to.begin());
+    return;
+  }
+  const std::int64_t stride = source.dims.back();
+  for (std::int64_t row = 0; row < param.rows; ++row)
+    for (std::int64_t column = 0; column < param.cols; ++column)
+      to[index_of(row * param.cols + column)] = from[index_of(column * stride + source.first + row)];
+}
+
+}  // namespace
+
+void TensorFiles::add(SafetensorsFile file) {
+  files_.push_back(std::move(file));
+  for (const SafetensorsEntry& entry : files_.back().entries()) {
+    const auto [place, fresh] = places_.try_emplace(entry.name, Place{files_.size() - 1, &entry});
+    check(fresh, "{}: tensor {} is in {} too", files_.back().name(), entry.name,
+          files_[place->second.file].name());
+  }
+}
+
+const SafetensorsEntry* TensorFiles::find(std::string_view tensor) const {
+  const auto found = places_.find(tensor);
+  return found == places_.end() ? nullptr : found->second.entry;
+}
+
+void TensorFiles::read_f32(std::string_view tensor, std::span<float> values) const {
+  const auto found = places_.find(tensor);
+  check(found != places_.end(), "{}: expected a tensor {}, found none", name_, tensor);
+  files_[found->second.file].read_f32(tensor, values);
+}
+
+std::vector<WeightSource> sources_by_name(const ParamTable& table, std::string_view prefix) {
+  std::vector<WeightSource> sources;
+  for (const Param& param : table.all())
+    sources.push_back({.name = fmt::format("{}{}", prefix, param.name), .dims = param.dims});
+  return sources;
+}
+
+std::vector<float> read_weights(const TensorFiles& files, const ParamTable& table,
+                                std::span<const WeightSource> sources,
+                                const std::function<bool(std::string_view)>& ignore) {
+  const auto params = table.all();
+  check(sources.size() == params.size(), "[weights] {} sources for {} tensors", sources.size(),
+        params.size());
+  const std::vector<std::string> problems = problems_of(files, sources, ignore);
+  check(problems.empty(), Hint{"the weights and the config do not belong together"}, "{}: {}", files.name(),
+        listed(problems));
+  std::vector<float> block(index_of(table.block_size())), whole;
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    if (sources[i].name.empty()) continue;
+    whole.resize(index_of(files.find(sources[i].name)->count()));
+    files.read_f32(sources[i].name, whole);
+    copy_out(whole, sources[i], params[i], params[i].in(std::span(block)));
+  }
+  return block;
+}
+
+namespace {
+
+constexpr std::size_t kConvertedAtOnce = 1 << 19;  // elements: a megabyte at a time
+constexpr float kLargestHalf = 65504;
+
+void check_fits_half(std::span<const float> values, const Param& param) {
+  const auto too_large = std::ranges::find_if(
+      values, [](float value) { return std::isfinite(value) && std::abs(value) > kLargestHalf; });
+  if (too_large != values.end())
+    fail(Hint{"write f32 or bf16"}, "{} holds {}, the largest f16 is {}", param.name, *too_large,
+         kLargestHalf);
+}
+
+template <class Half, class Convert>
+SafetensorsWriter::Source converted(std::span<const float> values, Convert convert) {
+  return [values, convert](const SafetensorsWriter::Sink& sink) {
+    std::vector<Half> piece;
+    for (std::size_t begin = 0; begin < values.size(); begin += kConvertedAtOnce) {
+      const auto part = values.subspan(begin, std::min(kConvertedAtOnce, values.size() - begin));
+      piece.resize(part.size());
+      std::ranges::transform(part, piece.begin(), convert);
+      sink(std::as_bytes(std::span(piece)));
+    }
+  };
+}
+
+void add_tensor(SafetensorsWriter& writer, const Param& param, std::span<const float> values, DType dtype) {
+  if (dtype == DType::f32) return writer.add(param.name, dtype, param.dims, std::as_bytes(values));
+  if (dtype == DType::bf16)
+    return writer.add(param.name, dtype, param.dims, converted<bf16>(values, to_bf16));
+  check_fits_half(values, param);
+  writer.add(param.name, dtype, param.dims, converted<f16>(values, to_f16));
+}
+
+}  // namespace
+
+void add_weights(SafetensorsWriter& writer, const ParamTable& table, std::span<const float> block,
+                 DType dtype, const std::function<bool(const Param&)>& wanted) {
+  check(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
+        "weights are written as f32, bf16 or f16, not {}", dtype_name(dtype));
+  check(std::cmp_equal(block.size(), table.block_size()), "[model] {} weights for a block of {}",
+        block.size(), table.block_size());
+  for (const Param& param : table.all())
+    if (!wanted || wanted(param)) add_tensor(writer, param, param.in(block), dtype);
+}
+
+void read_state_dict(const SafetensorsFile& file, const ParamTable& table, std::string_view prefix,
+                     std::span<float> block, const std::function<bool(std::string_view name)>& ignore) {
+  check(static_cast<std::int64_t>(block.size()) == table.block_size(),
+        "[state dict] a block of {} for a table of {}", block.size(), table.block_size());
+  std::vector<std::string> problems;
+  std::set<std::string, std::less<>> known;
+  for (const Param& param : table.all()) {
+    const std::string name = fmt::format("{}{}", prefix, param.name);
+    known.insert(name);
+    const SafetensorsEntry* entry = file.find(name);
+    if (!entry) {
+      problems.push_back(fmt::format("{} is missing", name));
+    } else if (entry->dims != param.dims) {
+      problems.push_back(fmt::format("{} is [{}], expected [{}]", name, joined(entry->dims, ", "),
+                                     joined(param.dims, ", ")));
+    }
+  }
+  for (const SafetensorsEntry& entry : file.entries())
+    if (!known.contains(entry.name) && !(ignore && ignore(entry.name)))
+      problems.push_back(fmt::format("{} is not part of the model", entry.name));
+  check(problems.empty(), Hint{"the weights and the config do not belong together"}, "{}: {}", file.name(),
+        listed(problems));
+  for (const Param& param : table.all())
+    file.read_f32(fmt::format("{}{}", prefix, param.name), param.in(block));
+}
+
+void add_state_dict(SafetensorsWriter& writer, const ParamTable& table, std::string_view prefix,
+                    std::span<const float> block) {
+  for (const Param& param : table.all())
+    writer.add(fmt::format("{}{}", prefix, param.name), DType::f32, param.dims,
+               std::as_bytes(param.in(block)));
+}
+
+namespace {
+
+void add_tokenizer(SafetensorsWriter& writer, const ModelFile& model, const Tokenizer& tokenizer) {
+  const std::string& content = model.tokenizer->content;
+  writer.add(std::string(kTokenizerTensor), DType::u8, {static_cast<std::int64_t>(content.size())},
+             std::as_bytes(std::span(content)));
+  const SpecialIds& special = tokenizer.special();
+  if (special.bos) writer.set_metadata(std::string(kBosKey), fmt::format("{}", *special.bos));
+  if (special.eos) writer.set_metadata(std::string(kEosKey), fmt::format("{}", *special.eos));
+  if (special.bos) writer.set_metadata(std::string(kAddsBosKey), tokenizer.adds_bos() ? "1" : "0");
+}
+
+}  // namespace
+
+void write_model(FileOps& ops, const std::filesystem::path& path, Existing existing, const ModelFile& model,
+                 DType dtype, const Inspector& inspect) {
+  const ParamTable table(model.config.model);
+  SafetensorsWriter writer;
+  writer.set_metadata(std::string(kConfigKey), to_toml(model.config.model));
+  writer.set_metadata(std::string(kVersionKey), std::string(version()));
+  // What is rounded is another model: it need not say what this one said.
+  if (dtype == DType::f32)
+    for (const auto& [key, value] : model.metadata)
+      if (std::ranges::count(kRecordKeys, key) > 0) writer.set_metadata(key, value);
+  if (!model.layout.empty()) writer.set_metadata(std::string(kLayoutKey), model.layout);
+  add_weights(writer, table, model.weights, dtype);
+  // Read as a tokenizer, so that the file holds one that works, with the ids that count.
+  if (const auto tokenizer = open_tokenizer(model)) add_tokenizer(writer, model, *tokenizer);
+  writer.write(ops, path, existing, WithDigest::yes, inspect);
+}
+
+}  // namespace thimble
