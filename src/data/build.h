@@ -33,7 +33,7 @@ enum class IfBuilt {
 };
 
 struct BuildRequest {
-  std::vector<std::string> inputs = {};      // see data/sources.h
+  std::vector<std::string> inputs = {};      // see data/records.h
   std::vector<std::string> val_inputs = {};  // all for validation; then the next two must be 0
   std::uint64_t val_documents = 0;           // the last ones
   double val_fraction = 0;                   // of documents, by their content (see data/survey.h)

@@ -29,7 +29,7 @@ std::vector<std::int32_t> read_stream(const std::filesystem::path& path, const T
 // left out. A file of something else is an error.
 std::vector<Conversation> read_conversations(const std::filesystem::path& path, std::uint64_t limit);
 
-// Text for a model to read while its matrices are watched: what GPTQ takes H from (pack/input_moments.h).
+// Text for a model to read while its matrices are watched: what GPTQ takes H from (pack/gptq.h).
 //
 //   const Grid text = calibration_windows(train_set, model.config(), 131072);      // or sampled_windows(...)
 //   const InputMoments moments = calibrate(model, text, progress, &interrupt);

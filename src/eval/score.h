@@ -1,6 +1,6 @@
 // Bits per byte: how well a model predicts a set of tokens. bpb = nats / ln 2 / bytes (DESIGN 8.4).
 //
-// Two ways to read the set, both by sliding windows (eval/windows.h):
+// Two ways to read the set, both by sliding windows:
 //
 //   isolated       document by document; none sees another. Every target of the set counts: of a text all tokens but
 //                  the first bos, and the bos behind the last. Of chats only what the assistant says is a target: its
@@ -10,7 +10,7 @@
 //                  shorter than a window is one.)
 //
 // Sums are f64, in the order of the tokens. They do not depend on how much is computed at a time
-// (eval/window_scorer.h): tests hold bits per byte to 1e-6.
+// together: tests hold bits per byte to 1e-6.
 #pragma once
 
 #include <algorithm>

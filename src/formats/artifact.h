@@ -18,9 +18,9 @@
 //                 thimble.normalizer  "nmt_nfkc": part 1 refers to libsentencepiece's own table of that name
 //                 thimble.normalizer_digest   of that table
 //   part 1      the tokenizer's file, always zstd; empty: none. Of a SentencePiece model with a standard
-//               normaliser compressed with the library's table as prefix (tokenizer/standard_normalizer.h):
+//               normaliser compressed with the library's table as prefix (tokenizer/sentencepiece.h):
 //               next to nothing of it remains
-//   part 2 ...  the weights, a part for each group of tensors (pack/tensor_groups.h), in the order of the
+//   part 2 ...  the weights, a part for each group of tensors (pack/packed_tensor.h), in the order of the
 //               groups' names; so is the order of letters above, by layer within a group
 //
 // Names and shapes of tensors follow from the config. Nothing is allocated on the word of a file: what all

@@ -35,7 +35,7 @@
 
 namespace thimble {
 
-// Scalars, then arrays of them, in the order of the format's numbers (gguf_values.h).
+// Scalars, then arrays of them, in the order of the format's numbers.
 using GgufValue =
     std::variant<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::uint32_t, std::int32_t, float,
                  bool, std::string, std::uint64_t, std::int64_t, double, std::vector<std::uint8_t>,

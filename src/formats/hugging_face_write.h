@@ -2,7 +2,7 @@
 //
 //   config.json, generation_config.json    sizes, RoPE in the words of both versions; what ends a text
 //   model.safetensors                      weights under Transformers' names, in one type
-//   tokenizer.json, tokenizer_config.json, special_tokens_map.json       see hugging_face_write_tokenizer.h
+//   tokenizer.json, tokenizer_config.json, special_tokens_map.json       see below
 //   README.md                              a short model card
 //
 // Ids behind the tokenizer's last (an embedding with rows to spare) are named <|pad_ID|>; generation suppresses them and

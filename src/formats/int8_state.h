@@ -10,7 +10,7 @@
 //         numpy opens; read also as newer ones write it (protocol 5, _frombuffer, numpy._core).
 // torch   train_gpt.py: torch.save, a zip with the pickle in data.pkl and the numbers of each tensor in data/N.
 //
-// Reading executes nothing (pickle_reader.h). What is not exactly this is an Error.
+// Reading executes nothing (pickle.h). What is not exactly this is an Error.
 #pragma once
 
 #include <cstddef>

@@ -70,7 +70,7 @@ struct StoredTensor {
 struct ModelFile {
   std::filesystem::path path;  // what was opened: of a run folder the checkpoint
   std::string format;          // "safetensors", "thimble", "gguf" or "huggingface"
-  std::string architecture;    // "llama", "golf", ... (architecture.h)
+  std::string architecture;    // "llama", "golf", ...: see architecture_of
   Config config;               // resolved; training is the default where the file says nothing of it
   std::vector<float> weights;  // laid out as ParamTable(config.model) says; WeightsAs::stored: none
   std::shared_ptr<const StoredWeights> stored = nullptr;  // WeightsAs::stored

@@ -89,7 +89,7 @@ PackResult pack_model(const ModelFile& source, const PackRequest& request, const
 
 // Looks for the rule that loses least and still fits: bits, where rows are clipped, how much is pruned.
 //
-// The size model (pack/size_model.h) goes first: it knows what will not fit, and how much each rule loses of the
+// The size model (pack/pack_weights.h) goes first: it knows what will not fit, and how much each rule loses of the
 // weights. Those that fit and lose least are packed for good, and scored; the best score wins.
 //
 //   const SearchResult found = search_packing(model, request, {}, [&](const ModelFile& packed) { return bpb; }, progress);
@@ -107,7 +107,7 @@ struct SearchTry {
   QuantiseRule rule;
   double prune = 0;
   std::uint64_t predicted_bytes = 0;        // of code and file, as the budget counts
-  double error = 0;                         // of the weights, relative (pack/size_model.h)
+  double error = 0;                         // of the weights, relative (pack/pack_weights.h)
   std::optional<std::uint64_t> bytes = {};  // none: not packed
   std::optional<double> score = {};         // none: not scored, or it did not fit
 };

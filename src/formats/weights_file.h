@@ -77,7 +77,7 @@ void add_state_dict(SafetensorsWriter& writer, const ParamTable& table, std::str
                     std::span<const float> block);
 
 // A model for inference alone, as one safetensors file: weights under the params table's names, the config,
-// the tokenizer if there is one, digests. Of training nothing but, in f32, what the model did then (record_keys.h). Any safetensors reader opens it; model_file.h
+// the tokenizer if there is one, digests. Of training nothing but, in f32, what the model did then. Any safetensors reader opens it; model_file.h
 // says what is in its metadata.
 // `dtype`: f32, bf16 or f16. A weight that f16 cannot hold is an Error that names its tensor.
 void write_model(FileOps& ops, const std::filesystem::path& path, Existing existing, const ModelFile& model,

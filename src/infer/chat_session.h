@@ -21,7 +21,7 @@
 namespace thimble {
 
 struct ChatOptions {
-  Request asked = {};  // see chat_request.h; seed is that of the first answer
+  Request asked = {};  // see chat_context.h; seed is that of the first answer
   bool tidy = false;   // drops punctuation and blanks with which an answer begins
   std::string system = {};
 };

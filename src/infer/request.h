@@ -45,7 +45,7 @@ struct Request {
   int samples = 1;  // continuations of the one prompt; sample i has seed + i. The prompt is read once
   std::int64_t max_tokens = 256;  // of each sample; 0: none, the prompt is only read (and scored, if asked)
   std::int64_t min_tokens = 0;    // stop ids cannot be sampled before; stop strings can still end it
-  std::vector<TokenId> stop_ids = {};          // end a sample and are no part of it: see end_ids.h
+  std::vector<TokenId> stop_ids = {};          // end a sample and are no part of it: see end_ids
   std::vector<std::string> stop_strings = {};  // valid UTF-8. The text ends before the first that is complete
   int logprobs = kNoLogprobs;                  // 0: of the chosen token; N: and of the N likeliest
   bool score_prompt =
@@ -93,7 +93,7 @@ struct Event {
 
 // The request that continues a text: for `thimble generate` and for the server.
 // The prompt, bos in front where the tokenizer adds it (or there is nothing else), continued until the text ends
-// (end_ids.h).
+// (end_ids below).
 Request text_request(const Tokenizer& tokenizer, std::string_view prompt);
 
 // Ids after which nothing follows. They come from the model's tokenizer, never from a list of numbers.

@@ -48,7 +48,7 @@ MemoryPlan scoring_plan(const ModelConfig& config, std::int64_t rows, DType dtyp
   return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.nats}}), Backend::cpu);
 }
 
-// Validation scores about 8192 tokens at a time (eval/window_scorer.h); what is left for the last time makes a second
+// Validation scores about 8192 tokens at a time (eval/score.h); what is left for the last time makes a second
 // program, half as large on average. The golden output of a checkpoint takes 32 rows, the texts that are said 64.
 std::int64_t validation_bytes(const Config& config, DType dtype) {
   constexpr std::int64_t kTokens = 8192, kGolden = 32, kSaid = 64;

@@ -1,7 +1,7 @@
 // GPTQ: columns are rounded one after another, and those that are still to come make up for the error (Frantar et al.
 // 2022; parameter-golf 2.12). What is kept small is not |W - Q| but |X W^T - X Q^T|, on inputs X that were seen.
 //
-//   H       X^T X averaged over rows (input_moments.h); a diagonal element of 0 becomes 1; then 0.01 of the mean of the
+//   H       X^T X averaged over rows (InputMoments below); a diagonal element of 0 becomes 1; then 0.01 of the mean of the
 //           diagonal is added to all of it
 //   order   columns by descending diagonal of H: what is multiplied with most is rounded first
 //   U       upper triangular, U^T U = H^-1 (both in that order)

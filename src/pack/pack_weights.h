@@ -88,7 +88,7 @@ std::vector<CodedGroup> code_weights(const ParamTable& table, std::span<const Pa
 // How many bytes packed weights will take, without compressing them all.
 //
 // A compressor that knows nothing but how often each byte occurs needs its entropy, and on trained weights zstd comes out
-// within about 1 % of it, block by block (tensor_groups.h). Counting is some hundred times as fast as zstd-22, which makes
+// within about 1 % of it, block by block (packed_tensor.h). Counting is some hundred times as fast as zstd-22, which makes
 // it possible to look for a rule that fits. Our range coder comes out 0 to 13 % below the entropy of a group's integers; by
 // how much, some rows tell that are coded.
 //

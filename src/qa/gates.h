@@ -116,19 +116,19 @@ GateOutcome skipped(fmt::format_string<Args...> detail, Args&&... args) {
   return {GateStatus::skipped, fmt::format(detail, std::forward<Args>(args)...)};
 }
 
-// What a file holds (file_gates.cpp) ...
+// What a file holds ...
 GateOutcome integrity_gate(Subject& subject);
 GateOutcome metadata_gate(Subject& subject);
 GateOutcome tokenizer_gate(Subject& subject);
 GateOutcome tensors_gate(Subject& subject);
 GateOutcome chat_gate(Subject& subject);
-// ... what it computes (compute_gates.cpp) ...
+// ... what it computes ...
 GateOutcome logits_gate(Subject& subject);
 GateOutcome decode_gate(Subject& subject);
 GateOutcome golden_gate(Subject& subject);
 GateOutcome bpb_gate(Subject& subject);
 GateOutcome throughput_gate(Subject& subject);
-// ... and what becomes of it elsewhere (export_gate.cpp).
+// ... and what becomes of it elsewhere.
 GateOutcome export_gate(Subject& subject);
 
 // The verdicts of two of them by themselves, for what no file can be made to do: logits of rows of V, computed in two

@@ -1,7 +1,7 @@
 // Runs side by side: which settings differ, what came of it, and whether that was luck.
 //
 // Runs whose settings differ in nothing but the seed (and in what cannot change the result: micro_batch, keep,
-// checkpoint_every, checkpoint_activations) are a group; runs of it with the same seed count once. Groups are compared with the first one by Welch's t-test (statistics.h).
+// checkpoint_every, checkpoint_activations) are a group; runs of it with the same seed count once. Groups are compared with the first one by Welch's t-test.
 #pragma once
 
 #include <cstddef>

@@ -26,7 +26,7 @@
 
 namespace thimble {
 
-// Who said what, in order. Its JSON forms are in data/chat.h, its tokens in chat_layout.h.
+// Who said what, in order. Its JSON forms are in data/document.h, its tokens in chat_layout.h.
 enum class ChatRole { system, user, assistant };
 
 constexpr std::string_view name_of(ChatRole role) {

@@ -68,7 +68,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     const std::string problem = load();
     check(problem.empty(), "{} is neither a tokenizer.json nor a SentencePiece model: {}", name, problem);
     check(processor_.GetPieceSize() > 0, "{}: the SentencePiece model has no pieces", name);
-    // The library knows more of protocol buffers than protobuf.h. A file where that matters was not written by it.
+    // The library knows more of protocol buffers than the reader above. A file where that matters was not written by it.
     types_ = sentencepiece_types(model_);
     const auto readable = std::ssize(types_);
     check(readable == processor_.GetPieceSize(),

@@ -54,7 +54,7 @@ struct TrainState {
   bool operator==(const TrainState&) const = default;
 };
 
-// What the model did when it was saved, under the keys of record_keys.h.
+// What the model did when it was saved, under the keys of formats/weights_file.h.
 using CheckpointRecord = std::vector<std::pair<std::string, std::string>>;
 
 // What changes with every step.
