@@ -18,7 +18,7 @@
 #include "eval/eval_data.h"
 #include "eval/score.h"
 #include "formats/pack_model.h"
-#include "train/recipe.h"
+#include "train/reporter.h"
 
 namespace thimble {
 

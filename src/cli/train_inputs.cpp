@@ -13,7 +13,7 @@
 #include "data/records.h"
 #include "dist/exchange.h"
 #include "dist/plugins.h"
-#include "train/learned_tokenizer.h"
+#include "train/train_data.h"
 
 namespace thimble {
 

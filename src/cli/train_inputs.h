@@ -11,7 +11,7 @@
 #include "dist/communicator.h"
 #include "formats/model_file.h"
 #include "model/config_builder.h"
-#include "train/data_settings.h"
+#include "train/train_data.h"
 
 namespace thimble {
 

@@ -15,7 +15,7 @@
 #include "golf/environment.h"
 #include "model/params.h"
 #include "tensor/dtype.h"
-#include "train/observer.h"
+#include "train/reporter.h"
 
 namespace thimble {
 

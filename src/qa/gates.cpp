@@ -28,7 +28,7 @@
 #include "qa/speed.h"
 #include "tokenizer/chat_layout.h"
 #include "tokenizer/tokenizer.h"
-#include "train/golden.h"
+#include "train/validation.h"
 
 namespace thimble {
 

@@ -13,8 +13,8 @@
 #include "formats/gguf_model.h"
 #include "formats/safetensors.h"
 #include "train/checkpoint.h"
-#include "train/golden.h"
-#include "train/history.h"
+#include "train/metrics.h"
+#include "train/validation.h"
 
 namespace thimble {
 

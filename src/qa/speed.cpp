@@ -21,7 +21,7 @@
 #include "model/rows.h"
 #include "ops/linear.h"
 #include "tensor/arena.h"
-#include "train/learned_tokenizer.h"
+#include "train/train_data.h"
 
 namespace thimble {
 

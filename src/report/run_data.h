@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "model/config.h"
-#include "train/metrics_reader.h"
+#include "train/metrics.h"
 
 namespace thimble {
 

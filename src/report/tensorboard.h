@@ -21,7 +21,7 @@
 
 #include "base/file_ops.h"
 #include "model/config.h"
-#include "train/observer.h"
+#include "train/reporter.h"
 
 namespace thimble {
 

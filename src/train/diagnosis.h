@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "train/history.h"
+#include "train/metrics.h"
 
 namespace thimble {
 

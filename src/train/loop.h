@@ -19,10 +19,10 @@
 #include "model/config.h"
 #include "tensor/device.h"
 #include "tokenizer/tokenizer.h"
-#include "train/data_settings.h"
 #include "train/diagnosis.h"
-#include "train/observer.h"
+#include "train/reporter.h"
 #include "train/save_signal.h"
+#include "train/train_data.h"
 
 namespace thimble {
 

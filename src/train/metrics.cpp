@@ -1,10 +1,14 @@
 #include "train/metrics.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numbers>
 #include <string>
 
 #include "base/error.h"
 #include "base/files.h"
-#include "train/metrics_reader.h"
+#include "base/json.h"
 
 namespace thimble {
 
@@ -56,6 +60,254 @@ void MetricsFile::add(const Json& event) {
   const std::string line = event.dump() + "\n";
   auto rest = std::as_bytes(std::span(line));
   while (!rest.empty()) rest = rest.subspan(ops_.write(file_, rest));
+}
+
+namespace {
+
+constexpr std::size_t kMostLineBytes = std::size_t{1} << 22, kReadBytes = std::size_t{1} << 16;
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+// from_chars takes more than JSON does: "inf", ".5", "1.", "01".
+bool is_json_number(std::string_view text) {
+  if (text.starts_with('-')) text.remove_prefix(1);
+  if (text.empty() || !is_digit(text[0])) return false;
+  if (text[0] == '0' && text.size() > 1 && is_digit(text[1])) return false;
+  const std::size_t point = text.find('.');
+  return point == text.npos || (point + 1 < text.size() && is_digit(text[point + 1]));
+}
+
+// Walks a text that must be just so; once it is not, nothing is taken any more.
+class Walk {
+ public:
+  explicit Walk(std::string_view rest) : rest_(rest) {}
+
+  bool has(std::string_view text) const { return good_ && rest_.starts_with(text); }
+  Walk& over(std::string_view text) {
+    good_ = has(text);
+    if (good_) rest_.remove_prefix(text.size());
+    return *this;
+  }
+  template <class Number>
+  Walk& take(Number& value) {
+    if (!good_) return *this;
+    const char* begin = rest_.data();
+    const auto [end, error] = std::from_chars(begin, begin + rest_.size(), value);
+    const auto size = static_cast<std::size_t>(end - begin);
+    good_ = error == std::errc{} && is_json_number(rest_.substr(0, size));
+    if (good_) rest_.remove_prefix(size);
+    return *this;
+  }
+  Walk& take(bool& value) {
+    value = has("true");
+    return over(value ? "true" : "false");
+  }
+  bool is_over() const { return good_ && rest_.empty(); }
+
+ private:
+  std::string_view rest_;
+  bool good_ = true;
+};
+
+}  // namespace
+
+std::optional<StepLine> step_in(std::string_view line) {
+  StepLine step;
+  double unused = 0;
+  Walk walk(line);
+  walk.over(R"({"event":"step","step":)").take(step.step);
+  walk.over(R"(,"loss":)").take(step.loss);
+  walk.over(R"(,"targets":)").take(step.targets);
+  walk.over(R"(,"bytes":)").take(step.bytes);
+  walk.over(R"(,"lr_multiplier":)").take(step.multiplier);
+  walk.over(R"(,"grad_norm":)").take(step.grad_norm);
+  walk.over(R"(,"clipped":)").take(step.clipped);
+  walk.over(R"(,"seconds":)").take(step.seconds);
+  walk.over(R"(,"input_seconds":)").take(step.input_seconds);
+  for (const std::string_view more : {R"(,"qat_bits":)", R"(,"loss_scale":)"})
+    if (walk.has(more)) walk.over(more).take(unused);
+  if (!walk.over("}").is_over()) return std::nullopt;
+  return step;
+}
+
+MetricsReader::MetricsReader(const std::filesystem::path& path, Place from)
+    : file_(path), read_to_(from.offset), place_(from) {}
+
+void MetricsReader::read_more() {
+  buffer_.erase(0, line_start_);
+  line_start_ = 0;
+  const std::size_t had = buffer_.size();
+  buffer_.resize(had + kReadBytes);
+  const std::size_t got =
+      file_.read_some_at(read_to_, std::as_writable_bytes(std::span(buffer_)).subspan(had));
+  buffer_.resize(had + got);
+  read_to_ += got;
+}
+
+bool MetricsReader::next() {
+  if (endless_) return false;
+  line_start_ += std::exchange(line_size_, 0);
+  step_line_.reset();
+  for (std::size_t from = line_start_;;) {
+    if (const std::size_t end = buffer_.find('\n', from); end != std::string::npos) {
+      line_size_ = end + 1 - line_start_;
+      break;
+    }
+    if (buffer_.size() - line_start_ > kMostLineBytes) {
+      endless_ = true;
+      return true;
+    }
+    from = buffer_.size() - line_start_;  // read_more moves the line to the front
+    const std::uint64_t before = read_to_;
+    read_more();
+    if (read_to_ == before) return false;
+  }
+  place_.offset += line_size_;
+  ++place_.lines;
+  step_line_ = step_in(std::string_view(buffer_).substr(line_start_, line_size_ - 1));
+  return true;
+}
+
+Json MetricsReader::event() const {
+  check(!endless_, "{}:{}: a line of more than {} bytes is none that training wrote", file_.path().string(),
+        place_.lines + 1, kMostLineBytes);
+  return parse_json(std::string_view(buffer_).substr(line_start_, line_size_ - 1), file_.path().string(),
+                    {.first_line = place_.lines});
+}
+
+std::int64_t MetricsReader::step() const {
+  return step_line_ ? step_line_->step : event().at("step").as_int();
+}
+
+namespace {
+
+constexpr std::size_t kMostPoints = 512;
+constexpr std::size_t kSmoothedSteps = 50;
+constexpr double kSpikeDeviations = 6, kSpikeNats = 0.25;  // a spike is above both
+
+}  // namespace
+
+void Series::add(double value) {
+  last_sum_ += value;
+  if (++in_last_ < per_point_) return;
+  full_.push_back(last_sum_ / static_cast<double>(in_last_));
+  last_sum_ = 0;
+  in_last_ = 0;
+  if (full_.size() < kMostPoints) return;
+  for (std::size_t i = 0; i < kMostPoints / 2; ++i) full_[i] = (full_[2 * i] + full_[2 * i + 1]) / 2;
+  full_.resize(kMostPoints / 2);
+  per_point_ *= 2;
+}
+
+std::vector<double> Series::points() const {
+  std::vector<double> points = full_;
+  if (in_last_ > 0) points.push_back(last_sum_ / static_cast<double>(in_last_));
+  return points;
+}
+
+bool RunHistory::is_spike(double loss) const {
+  if (recent_.size() < kSmoothedSteps) return false;
+  const double mean = smoothed_loss();
+  double squares = 0;
+  for (const StepRecord& record : recent_) squares += (record.loss - mean) * (record.loss - mean);
+  const double deviation = std::sqrt(squares / static_cast<double>(recent_.size()));
+  return loss > mean + std::max(kSpikeNats, kSpikeDeviations * deviation);
+}
+
+void RunHistory::add(const StepRecord& record) {
+  ++steps_;
+  seconds_ += record.seconds;
+  input_seconds_ += record.input_seconds;
+  skipped_ += record.skipped;
+  if (record.skipped) return;
+  spikes_ += is_spike(record.loss);
+  clipped_ += record.clipped;
+  losses_.add(record.loss);
+  grad_norms_.add(record.grad_norm);
+  recent_.push_back(record);
+  if (recent_.size() > kSmoothedSteps) recent_.pop_front();
+}
+
+void RunHistory::add_validation(std::int64_t step, double loss) {
+  validations_.push_back({step, loss});
+}
+
+double RunHistory::smoothed_loss() const {
+  double sum = 0;
+  for (const StepRecord& record : recent_) sum += record.loss;
+  return recent_.empty() ? 0 : sum / static_cast<double>(recent_.size());
+}
+
+double RunHistory::lowest_latest_loss() const {
+  if (recent_.empty()) return 0;
+  const auto count = std::min<std::ptrdiff_t>(std::ssize(recent_), 10);
+  return std::ranges::min_element(recent_.end() - count, recent_.end(), {}, &StepRecord::loss)->loss;
+}
+
+double RunHistory::smoothed_bits_per_byte() const {
+  double nats = 0, bytes = 0;
+  for (const StepRecord& record : recent_) {
+    nats += record.loss * static_cast<double>(record.targets);
+    bytes += static_cast<double>(record.bytes);
+  }
+  return bytes > 0 ? nats / std::numbers::ln2 / bytes : 0;
+}
+
+double RunHistory::bytes_per_token() const {
+  double targets = 0, bytes = 0;
+  for (const StepRecord& record : recent_) {
+    targets += static_cast<double>(record.targets);
+    bytes += static_cast<double>(record.bytes);
+  }
+  return targets > 0 ? bytes / targets : 0;
+}
+
+namespace {
+
+StepRecord step_record(const StepLine& line) {
+  return {.loss = line.loss,
+          .targets = line.targets,
+          .bytes = line.bytes,
+          .grad_norm = line.grad_norm,
+          .seconds = line.seconds,
+          .input_seconds = line.input_seconds,
+          .clipped = line.clipped};
+}
+
+StepRecord step_record(const Json& event) {
+  StepRecord record{.targets = event.at("targets").as_int(),
+                    .bytes = event.at("bytes").as_uint(),
+                    .seconds = event.at("seconds").as_double(),
+                    .input_seconds = event.at("input_seconds").as_double()};
+  const Json* skipped = event.find("skipped");
+  record.skipped = skipped && skipped->as_bool();
+  if (record.skipped) return record;
+  record.loss = event.at("loss").as_double();
+  record.grad_norm = event.at("grad_norm").as_double();
+  record.clipped = event.at("clipped").as_bool();
+  return record;
+}
+
+}  // namespace
+
+RunHistory read_history(const std::filesystem::path& metrics, std::int64_t last_step) {
+  RunHistory history;
+  for (MetricsReader reader(metrics); reader.next();) {
+    if (const StepLine* line = reader.step_line()) {
+      if (line->step > last_step) break;
+      history.add(step_record(*line));
+      continue;
+    }
+    const Json event = reader.event();
+    if (event.at("step").as_int() > last_step) break;
+    if (event.at("event").as_string() == "step")
+      history.add(step_record(event));
+    else if (event.at("event").as_string() == "validation")
+      history.add_validation(event.at("step").as_int(), event.at("val_loss").as_double());
+  }
+  return history;
 }
 
 }  // namespace thimble

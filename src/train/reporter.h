@@ -13,7 +13,6 @@
 #include "eval/score.h"
 #include "model/config.h"
 #include "optim/update_size.h"
-#include "train/history.h"
 #include "train/metrics.h"
 #include "train/step_runner.h"
 
@@ -80,5 +79,22 @@ class Reporter {
 
 // Memory of this process that is in use now; 0: not known.
 std::int64_t resident_bytes();
+
+// Somebody who follows a run as it goes: `thimble golf` writes its log from here.
+//
+// Called in the loop's own thread, between steps. What it throws ends the run.
+class TrainObserver {
+ public:
+  virtual ~TrainObserver() = default;
+
+  virtual void primed(std::int64_t /*step*/, std::int64_t /*of*/) {}
+  virtual void step(const StepReport& /*report*/) {}
+  virtual void validating(std::int64_t /*tokens_scored*/) {}
+  virtual void validation(const ValidationReport& /*report*/) {}
+};
+
+// What a run does beyond plain training, in a line: so that nobody has to wonder whether a technique was on.
+// "Muon (weight decay 0.04), int8 QAT, SWA below 0.5 of the rate every 50 steps"; empty: nothing of the kind.
+std::string recipe(const Config& config);
 
 }  // namespace thimble

@@ -6,9 +6,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/file_ops.h"
+#include "base/interrupt.h"
+#include "base/json.h"
 
 namespace thimble {
 
@@ -49,6 +53,48 @@ class RunFolder {
 
   FileOps& ops_;
   std::filesystem::path path_;
+};
+
+// run.json: when, where and with what a run was made, one entry per call of `train`. All that must not be in a
+// checkpoint, because it differs between equal runs.
+struct RunCall {
+  std::string started, finished;  // UTC, as 2026-11-15T14:30:00Z
+  std::int64_t first_step = 0, last_step = 0;
+  std::string status;
+  double seconds = 0;  // of steps
+  double tokens_per_second = 0;
+};
+
+std::string utc_now();
+
+// What differs between this machine and the one of the last call in `path`, where it changes the last bits of results:
+// threads and the CPU level. Empty: nothing, or there is no such record.
+std::string machine_note(const std::filesystem::path& path);
+
+// The record of earlier calls in `path`, if there is one that can be read, and of this one behind them.
+Json run_record(const std::filesystem::path& path, const RunCall& call);
+
+// A start that fails takes away the folder that it made. One that was interrupted leaves it: half the data may have
+// been built, and the next start goes on from there. Of two starts that both found none, the one that has locked the
+// folder has made it; the other must leave it alone.
+class NewFolder {
+ public:
+  NewFolder(std::filesystem::path path, const Interrupt& interrupt)
+      : path_(std::move(path)), interrupt_(interrupt), is_new_(!std::filesystem::exists(path_)) {}
+  ~NewFolder() {
+    std::error_code ignored;
+    if (ours_ && !interrupt_.asked()) std::filesystem::remove_all(path_, ignored);
+  }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+
+  void locked() { ours_ = is_new_; }  // nobody else is in it
+  void keep() { ours_ = false; }      // the start went well
+
+ private:
+  std::filesystem::path path_;
+  const Interrupt& interrupt_;
+  bool is_new_, ours_ = false;
 };
 
 }  // namespace thimble

@@ -75,4 +75,7 @@ void add_up(Communicator& ranks, std::int64_t step, StepResult& result);
 // For the device of the context.
 std::unique_ptr<StepRunner> make_step_runner(const StepParts& parts);
 
+// Steps on a card: weights, gradients and moments live in its memory (optim/device_step.h).
+std::unique_ptr<StepRunner> make_card_step(const StepParts& parts);
+
 }  // namespace thimble

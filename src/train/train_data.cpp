@@ -2,14 +2,73 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/digest.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/json.h"
+#include "base/number.h"
+#include "base/parallel.h"
+#include "base/temporary_folder.h"
 #include "data/build.h"
 #include "data/data_folder.h"
+#include "data/document.h"
+#include "data/loader.h"
 #include "data/records.h"
+#include "dist/communicator.h"
+#include "model/config.h"
+#include "tokenizer/bpe_train.h"
+#include "tokenizer/sentencepiece.h"
+#include "tokenizer/text_source.h"
 
 namespace thimble {
+
+namespace {
+
+DataKind kind_named(const std::string& name, std::string_view where) {
+  for (DataKind kind : {DataKind::text, DataKind::chat})
+    if (name == name_of(kind)) return kind;
+  fail("{}: kind is '{}', expected {} or {}", where, name, name_of(DataKind::text), name_of(DataKind::chat));
+}
+
+}  // namespace
+
+std::string DataSettings::to_json() const {
+  return Json::object()
+             .set("data", data.string())
+             .set("val_data", val_data.string())
+             .set("val_fraction", val_fraction)
+             .set("kind", name_of(kind))
+             .set("order", name_of(order))
+             .set("sub_batch_tokens", sub_batch_tokens)
+             .dump(2) +
+         "\n";
+}
+
+DataSettings DataSettings::from_json(const std::string& text, std::string_view name) {
+  const Json json = parse_json(text, name);
+  const Json* sub_batch = json.find("sub_batch_tokens");
+  return {.data = json.at("data").as_string(),
+          .val_data = json.at("val_data").as_string(),
+          .val_fraction = json.at("val_fraction").as_double(),
+          .kind = kind_named(json.at("kind").as_string(), name),
+          .order = read_order_named(json.at("order").as_string()),
+          .sub_batch_tokens = sub_batch ? sub_batch->as_int() : DataSettings{}.sub_batch_tokens};
+}
+
+LoaderSettings loader_settings(const Config& config, const DataSettings& source, const Communicator& ranks) {
+  return {.rows = {.order = source.order,
+                   .T = config.model.context,
+                   .step_rows = config.train.batch_tokens / config.model.context,
+                   .seed = static_cast<std::uint64_t>(config.train.seed),
+                   .span_tokens = config.train.span_tokens,
+                   .sub_batch_tokens = source.sub_batch_tokens},
+          .micro_batch = config.train.micro_batch,
+          .isolate = config.model.isolate,
+          .rank = ranks.rank(),
+          .ranks = ranks.size()};
+}
 
 namespace {
 
@@ -108,6 +167,90 @@ TrainData open_train_data(const OpenDataRequest& request, FileOps& ops, const Lo
     data.bytes = folder.manifest->train.bytes;
   }
   return data;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBufferBytes = 1 << 20;
+constexpr std::string_view kEndOfText = "<|endoftext|>\n";
+
+// The contents of JSON records, as a text file that is gone when this goes.
+class ContentsFile {
+ public:
+  ContentsFile(const DataSource& source, DataKind kind, const Interrupt& interrupt)
+      : path_(folder_.path() / "contents.txt") {
+    AtomicFile file(ops_, path_, Existing::replace);
+    RecordReader reader(source, DocumentSplit::end_of_text, kind == DataKind::chat);
+    std::string buffer;
+    const auto flush = [&] {
+      file.write(buffer);
+      buffer.clear();
+    };
+    while (auto record = reader.next()) {
+      interrupt.throw_if_asked();
+      const Document document = read_document(*record, {.kind = kind});
+      check(document.problem.empty(), Hint{document.hint}, "{}", document.problem);
+      buffer += document.text;
+      for (const Turn& turn : document.turns) buffer += turn.content + "\n";
+      if (record->ends) buffer += kEndOfText;
+      if (buffer.size() > kBufferBytes) flush();
+    }
+    flush();
+    file.commit();
+  }
+
+  const fs::path& path() const { return path_; }
+
+ private:
+  PosixFileOps ops_;
+  TemporaryFolder folder_;
+  fs::path path_;
+};
+
+std::unique_ptr<Tokenizer> learn(const TokenizerWish& wish, bool chat, TextSource& source,
+                                 const ProgressOutput& progress, const Interrupt& interrupt) {
+  std::vector<std::string> special = special_tokens_for(chat);
+  if (wish.kind == TokenizerKind::bpe)
+    return make_bpe_tokenizer(
+        train_bpe(source, {.vocab_size = wish.vocab_size, .special_tokens = special}, progress, &interrupt)
+            .spec);
+  special.erase(special.begin());  // it has a bos of its own
+  const SentencePieceOptions options{.vocab_size = wish.vocab_size,
+                                     .normalization = chat ? "identity" : "nmt_nfkc",
+                                     .control_tokens = special,
+                                     .threads = max_threads()};
+  return load_sentencepiece(train_sentencepiece(source, options, &interrupt), "the trained model");
+}
+
+}  // namespace
+
+std::optional<TokenizerWish> TokenizerWish::parse(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string_view::npos) return std::nullopt;
+  const std::string_view kind = text.substr(0, colon), size = text.substr(colon + 1);
+  if (kind != "bpe" && kind != "sentencepiece") return std::nullopt;
+  constexpr TokenId kMaxVocabulary = 1 << 22;
+  const auto vocab_size = number_in<TokenId>(size);
+  check(vocab_size && *vocab_size > 0 && *vocab_size <= kMaxVocabulary,
+        "--tokenizer {}:N takes a number of tokens, found '{}'", kind, size);
+  return TokenizerWish{kind == "bpe" ? TokenizerKind::bpe : TokenizerKind::sentencepiece, *vocab_size};
+}
+
+std::unique_ptr<Tokenizer> learn_tokenizer(const TokenizerWish& wish, const DataSettings& data,
+                                           const ProgressOutput& progress, const Interrupt& interrupt) {
+  const bool chat = data.kind == DataKind::chat;
+  const DataSource source = find_source(data.data.string());
+  const bool plain = std::ranges::all_of(
+      source.files, [&](const fs::path& file) { return form_of(file, chat) == FileForm::text; });
+  if (plain) {
+    TextSource text(source.files, {});
+    return learn(wish, chat, text, progress, interrupt);
+  }
+  const ContentsFile contents(source, data.kind, interrupt);
+  TextSource text({contents.path()}, {});
+  return learn(wish, chat, text, progress, interrupt);
 }
 
 }  // namespace thimble

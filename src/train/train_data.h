@@ -5,17 +5,39 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/file_ops.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "data/manifest.h"
+#include "data/read_order.h"
 #include "data/token_set.h"
 #include "model/config.h"
 #include "tokenizer/tokenizer.h"
-#include "train/data_settings.h"
 
 namespace thimble {
+
+class Communicator;
+struct Config;
+struct LoaderSettings;
+
+// Which data a run reads and how, kept in RUN/data.json so that `train --resume RUN` needs no other word.
+struct DataSettings {
+  std::filesystem::path data = {};      // text, chats, or a folder of shards
+  std::filesystem::path val_data = {};  // empty: a part of `data`
+  double val_fraction = 0.1;            // how much of it, where it is no folder of shards
+  DataKind kind = DataKind::text;       // the same
+  ReadOrder order = ReadOrder::shuffled;
+  std::int64_t sub_batch_tokens = 8192;  // golf-mlx: MLX_MAX_MICROBATCH_TOKENS
+
+  std::string to_json() const;
+  static DataSettings from_json(const std::string& text, std::string_view name);
+};
+
+// How a loader hands out the rows of a run that is settled.
+LoaderSettings loader_settings(const Config& config, const DataSettings& source, const Communicator& ranks);
 
 struct TrainData {
   TokenSet train;
@@ -43,5 +65,19 @@ struct OpenDataRequest {
 
 TrainData open_train_data(const OpenDataRequest& request, FileOps& ops, const Log& log,
                           const ProgressOutput& progress, const Interrupt& interrupt);
+
+// A tokenizer made for the data at hand: `--tokenizer bpe:4096` or `sentencepiece:1024`.
+struct TokenizerWish {
+  TokenizerKind kind;
+  TokenId vocab_size;
+
+  // Nothing if the text is not of the form KIND:N. A number that no vocabulary can have is an Error.
+  static std::optional<TokenizerWish> parse(std::string_view text);
+};
+
+// Learned from the training inputs: of JSON from its texts or contents, not from its punctuation. Chats bring the
+// role tokens.
+std::unique_ptr<Tokenizer> learn_tokenizer(const TokenizerWish& wish, const DataSettings& data,
+                                           const ProgressOutput& progress, const Interrupt& interrupt);
 
 }  // namespace thimble

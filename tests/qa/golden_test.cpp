@@ -1,5 +1,5 @@
 // What `thimble train` writes down for `thimble qa`.
-#include "train/golden.h"
+#include "train/validation.h"
 
 #include <numeric>
 

@@ -7,7 +7,6 @@
 
 #include "support/message_of.h"
 #include "support/temp_folder.h"
-#include "train/metrics_reader.h"
 #include "train/reporter.h"
 
 namespace thimble {

@@ -6,14 +6,13 @@
 #include "model/summary.h"
 #include "tokenizer/tokenizer_json.h"
 #include "train/initial_weights.h"
-#include "train/learned_tokenizer.h"
 #include "train/micro_batch.h"
-#include "train/new_folder.h"
-#include "train/patience.h"
 #include "train/run_folder.h"
 #include "train/save_signal.h"
 #include "train/step_runner.h"
 #include "train/tiny_run.h"
+#include "train/train_data.h"
+#include "train/validation.h"
 
 namespace thimble {
 namespace {

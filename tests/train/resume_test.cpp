@@ -1,4 +1,4 @@
-#include "train/resume.h"
+#include "train/checkpoint.h"
 
 #include <csignal>
 #include <fstream>

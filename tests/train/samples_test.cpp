@@ -1,4 +1,4 @@
-#include "train/samples.h"
+#include "train/validation.h"
 
 #include <fstream>
 
