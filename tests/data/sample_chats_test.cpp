@@ -1,4 +1,4 @@
-#include "data/sample/chats.h"
+#include "data/sample/corpus.h"
 
 #include <algorithm>
 #include <map>
@@ -7,7 +7,6 @@
 
 #include "base/json.h"
 #include "data/document.h"
-#include "data/sample/tales.h"
 #include "data/sample/world.h"
 
 namespace thimble::sample {

@@ -5,7 +5,6 @@
 
 #include "base/digest.h"
 #include "base/error.h"
-#include "data/sample/tales.h"
 
 namespace thimble::sample {
 namespace {

@@ -5,8 +5,9 @@
 
 #include "base/digest.h"
 #include "base/error.h"
-#include "data/sample/chats.h"
-#include "data/sample/tales.h"
+#include "base/json.h"
+#include "data/sample/scenes.h"
+#include "data/sample/world.h"
 
 namespace thimble::sample {
 
@@ -58,6 +59,201 @@ CorpusSize write_corpus(const CorpusOptions& options, const std::function<void(s
   }
   if (!buffer.empty()) write(buffer);
   return size;
+}
+
+namespace {
+
+// Who the tale is about, and what has been told of them.
+struct Plot {
+  Teller& t;
+  const Person* hero;
+  const Person* friend_of_hero;
+  const Place* place;  // where they are
+  std::string_view colour, thing;
+  std::string text;
+
+  std::string item() const { return fmt::format("{} {}", colour, thing); }
+  void tell(const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; }
+};
+
+void begin(Plot& p) {
+  Teller& t = p.t;
+  for (;;) {
+    p.hero = &t.pick(kPeople);
+    p.friend_of_hero = &t.pick(kPeople);
+    p.place = &t.pick(kPlaces);
+    p.colour = t.pick(kColours);
+    p.thing = t.pick(kThings);
+    const std::string has = has_fact(*p.hero, p.colour, p.thing);
+    const std::string here = at_fact(p.hero->name, *p.place),
+                      there = at_fact(p.friend_of_hero->name, *p.place);
+    if (p.hero == p.friend_of_hero || !t.may_tell(has) || !t.may_tell(here) || !t.may_tell(there)) continue;
+    for (const std::string& fact : {has, here, there}) t.tell(fact);
+    break;
+  }
+  const std::string she = capitalised(p.hero->pronoun());
+  p.tell(t.say({"One morning {0} went to the {1}.", "One day {0} walked to the {1}.",
+                "Early in the evening {0} ran to the {1}.", "When the sun came out, {0} went to the {1}."},
+               p.hero->name, p.place->name));
+  p.tell(t.say({"{0} had {1} with {2}.", "{0} took {1} along.", "{0} carried {1}."}, she,
+               with_article(p.item()), p.hero->she ? "her" : "him"));
+}
+
+void meet(Plot& p) {
+  p.tell(p.t.say({"{0} was there already.", "{1} the {3} sat {0}.", "There {2} met {0}."},
+                 p.friend_of_hero->name, capitalised(p.place->preposition), p.hero->pronoun(),
+                 p.place->name));
+  p.tell(p.t.say({"\"What have you got there?\" asked {0}. \"{2},\" said {1}. \"Do you like it?\"",
+                  "\"Hello, {1}!\" said {0}. \"Is that {3}?\" \"Yes,\" said {1}, \"it is new.\"",
+                  "\"May I hold the {4}?\" asked {0}. \"Of course,\" said {1}."},
+                 p.friend_of_hero->name, p.hero->name, capitalised(with_article(p.item())),
+                 with_article(p.item()), p.thing));
+}
+
+// Somebody finds a handful and some of it goes.
+void share(Plot& p) {
+  Teller& t = p.t;
+  const Good& good = *t.pick_if(kGoods, [](const Good& candidate) { return candidate.edible; });
+  const int found = t.number(3, 9), eaten = t.number(1, 2);
+  if (!t.tell(sum_fact(*p.hero, good, found, -eaten))) return;
+  p.tell(t.say({"Behind a stone {0} found {1}.", "Then {0} saw {1} in the grass."}, p.hero->name,
+               counted(found, good.name)));
+  const int left = found - eaten;
+  p.tell(fmt::format("{} ate {}, and {} {} left.", capitalised(p.hero->pronoun()), number_word(eaten),
+                     number_word(left), left == 1 ? "was" : "were"));
+}
+
+void see_an_animal(Plot& p) {
+  Teller& t = p.t;
+  const Animal* animal = t.pick_if(kAnimals, [&](const Animal& candidate) {
+    return !candidate.says.empty() && t.may_tell(at_fact(fmt::format("the {}", candidate.name), *p.place));
+  });
+  if (!animal) return;
+  t.tell(at_fact(fmt::format("the {}", animal->name), *p.place));
+  p.tell(t.say({"{0} came along and said {1}.", "Suddenly somebody said {1}. It was {2}."},
+               capitalised(with_article(animal->name)), animal->says, with_article(animal->name)));
+  const Animal* other = t.pick_if(kAnimals, [&](const Animal& candidate) {
+    return candidate.size < animal->size && t.may_tell(size_fact(candidate, *animal));
+  });
+  if (!other) return;
+  t.tell(size_fact(*other, *animal));
+  p.tell(t.say({"\"It is bigger than {0},\" said {1}.", "\"Look, it is bigger than {0}!\" said {1}."},
+               with_article(other->name), p.friend_of_hero->name));
+}
+
+void run_from_rain(Plot& p) {
+  Teller& t = p.t;
+  const Place* next = t.pick_if(kPlaces, [&](const Place& place) {
+    return &place != p.place && t.may_tell(at_fact(p.hero->name, place)) &&
+           t.may_tell(at_fact(p.friend_of_hero->name, place));
+  });
+  if (!next) return;
+  for (const Person* who : {p.hero, p.friend_of_hero}) t.tell(at_fact(who->name, *next));
+  p.place = next;
+  p.tell(
+      t.say({"Then it began to rain, and they ran to the {0}.", "It grew cold, so they went on to the {0}.",
+             "\"Let us go to the {0},\" said {1}, and off they went."},
+            next->name, p.friend_of_hero->name));
+}
+
+void end(Plot& p) {
+  Teller& t = p.t;
+  if (t.one_in(2) && t.tell(has_fact(*p.friend_of_hero, p.colour, p.thing))) {
+    p.tell(t.say({"In the evening {0} gave the {2} to {1}.", "Before they went home, {0} gave {1} the {2}."},
+                 p.hero->name, p.friend_of_hero->name, p.thing));
+    p.tell(fmt::format("Now {1} has {2}, and {0} has a friend.", p.hero->name, p.friend_of_hero->name,
+                       with_article(p.item())));
+    return;
+  }
+  p.tell(t.say({"They played with the {2} until it was dark.", "They stayed until the stars came out.",
+                "Then {0} took the {2} and went home, and {1} waved.", "It was a good day."},
+               p.hero->name, p.friend_of_hero->name, p.thing));
+}
+
+}  // namespace
+
+Tale make_tale(Split split, std::uint64_t seed, std::uint64_t index) {
+  Teller t(split, seed, index);
+  Plot p{.t = t,
+         .hero = nullptr,
+         .friend_of_hero = nullptr,
+         .place = nullptr,
+         .colour = {},
+         .thing = {},
+         .text = {}};
+  begin(p);
+  meet(p);
+  std::vector<void (*)(Plot&)> middle = {share, see_an_animal, run_from_rain};
+  t.shuffle(middle);
+  middle.resize(static_cast<std::size_t>(t.number(1, 2)));
+  for (const auto part : middle) part(p);
+  end(p);
+  return {std::move(p.text), t.told()};
+}
+
+namespace {
+
+// A quarter are the shortest stories: once a model can look things up in those, it can in all the others.
+struct Kind {
+  Scene (*scene)(Teller&);
+  int weight;  // of 16
+};
+
+constexpr auto kKinds = std::to_array<Kind>({{doings, 4},
+                                             {belongings, 2},
+                                             {colours, 1},
+                                             {whereabouts, 1},
+                                             {sums, 2},
+                                             {handfuls, 2},
+                                             {counting, 2},
+                                             {comparisons, 1},
+                                             {acquaintance, 1}});
+
+const Kind& draw_kind(Teller& t) {
+  int at = t.number(0, 15);
+  for (const Kind& kind : kKinds) {
+    at -= kind.weight;
+    if (at < 0) return kind;
+  }
+  return kKinds.back();
+}
+
+void add(Scene scene, std::vector<Exchange>& exchanges) {
+  if (!scene.story.empty())
+    scene.exchanges.front().question = scene.story + " " + scene.exchanges.front().question;
+  exchanges.insert(exchanges.end(), scene.exchanges.begin(), scene.exchanges.end());
+}
+
+}  // namespace
+
+Chat make_chat(Split split, std::uint64_t seed, std::uint64_t index) {
+  Teller t(split, seed, index);
+  Chat chat;
+  const bool training = split == Split::train;
+  const bool only_talk = training && t.one_in(16);
+  if (t.one_in(8)) chat.exchanges.push_back(greeting(t));
+  if (!only_talk) add(draw_kind(t).scene(t), chat.exchanges);
+  if (only_talk || (training && t.one_in(16))) chat.exchanges.push_back(small_talk(t));
+  chat.facts = t.told();
+  return chat;
+}
+
+std::string Chat::json() const {
+  Json messages = Json::array();
+  for (const Exchange& exchange : exchanges) {
+    messages.push(Json::object().set("role", "user").set("content", exchange.question));
+    messages.push(Json::object().set("role", "assistant").set("content", exchange.answer));
+  }
+  return Json::object().set("messages", std::move(messages)).dump();
+}
+
+std::string Chat::prompt() const {
+  std::string text;
+  for (const Exchange& exchange : exchanges) {
+    text += exchange.question + "\n";
+    if (&exchange != &exchanges.back()) text += exchange.answer + "\n";
+  }
+  return text;
 }
 
 }  // namespace thimble::sample

@@ -7,9 +7,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
+#include <vector>
 
-#include "data/sample/split.h"
+#include "data/sample/scenes.h"
+#include "data/sample/world.h"
 
 namespace thimble::sample {
 
@@ -30,5 +33,26 @@ struct CorpusSize {
 
 // No two held-out documents ask the same: a held-out split that runs out of questions is an error.
 CorpusSize write_corpus(const CorpusOptions& options, const std::function<void(std::string_view)>& write);
+
+// Short tales of the small world: text to train on, pleasant to read.
+struct Tale {
+  std::string text;                // one paragraph
+  std::vector<std::string> facts;  // all that was told in it
+};
+
+// Tale `index` of a corpus.
+Tale make_tale(Split split, std::uint64_t seed, std::uint64_t index);
+
+// Conversations of the built-in corpus.
+struct Chat {
+  std::vector<Exchange> exchanges;  // the user says, the assistant answers
+  std::vector<std::string> facts;   // all that was told in it
+
+  std::string json() const;    // {"messages": [{"role": "user", "content": ...}, ...]}
+  std::string prompt() const;  // everything before the last answer, for telling chats apart
+};
+
+// Chat `index` of a corpus. In the held-out split the last question is always about held-out facts.
+Chat make_chat(Split split, std::uint64_t seed, std::uint64_t index);
 
 }  // namespace thimble::sample
