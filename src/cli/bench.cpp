@@ -19,7 +19,6 @@
 #include "model/compute_dtype.h"
 #include "model/config_builder.h"
 #include "model/config_toml.h"
-#include "model/presets.h"
 #include "ops/gemm_peak.h"
 #include "qa/speed.h"
 #include "tokenizer/text_source.h"

@@ -11,7 +11,6 @@
 #include "cli/train_inputs.h"
 #include "formats/weights_file.h"
 #include "model/config_builder.h"
-#include "model/presets.h"
 
 namespace thimble {
 

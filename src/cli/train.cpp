@@ -28,8 +28,6 @@
 #include "model/config_builder.h"
 #include "model/config_toml.h"
 #include "model/depth.h"
-#include "model/idle_settings.h"
-#include "model/presets.h"
 #include "model/summary.h"
 #include "report/dashboard.h"
 #include "report/report.h"

@@ -9,8 +9,7 @@
 #include "base/joined.h"
 #include "formats/model_file.h"
 #include "formats/problems.h"
-#include "model/layer_order.h"
-#include "model/param_roles.h"
+#include "model/params.h"
 
 namespace thimble {
 

@@ -83,4 +83,100 @@ Config resolved(Config config) {
   return config;
 }
 
+namespace {
+
+constexpr std::int64_t kMaxRopeTable = std::int64_t{1} << 27;  // elements: 512 MiB
+constexpr std::int64_t kMaxPasses = 1 << 10;                   // as layers
+
+void check_attention(const ModelConfig& c) {
+  check(c.head_dim > 0 && c.kv_heads > 0 && c.mlp_hidden > 0,
+        "head_dim, kv_heads and mlp_hidden must be known here, found {}, {} and {}", c.head_dim, c.kv_heads,
+        c.mlp_hidden);
+  check(c.heads % c.kv_heads == 0, "heads ({}) must be divisible by kv_heads ({})", c.heads, c.kv_heads);
+  check(c.rope_direction != 0, "rope_direction must be 1 or -1, found 0");
+  check(c.head_dim > 1 || (!c.qk_norm && c.q_gain == GainKind::none),
+        "qk_norm and q_gain need heads of at least 2 columns, found 1");
+  if (c.position != PositionKind::rope) return;
+  if (c.rope_dims == c.head_dim)
+    check(c.head_dim % 2 == 0, "head_dim must be even for RoPE, found {}", c.head_dim);
+  check(c.rope_dims > 0 && c.rope_dims % 2 == 0, "rope_dims must be even, found {}", c.rope_dims);
+  check(c.rope_dims <= c.head_dim, "rope_dims ({}) must not exceed head_dim ({})", c.rope_dims, c.head_dim);
+  check(c.context <= kMaxRopeTable / c.rope_dims, "context ({}) times rope_dims ({}) must not exceed {}",
+        c.context, c.rope_dims, kMaxRopeTable);
+}
+
+void check_extras(const ModelConfig& c) {
+  check(!c.layer_scale || c.norm != NormKind::layer,
+        "layer_scale needs norm = rms or rms_weight, found layer");
+  check(!c.unet_skips || c.layers >= 2, "unet_skips needs at least 2 layers, found {}", c.layers);
+  check(!c.skip_gates || c.unet_skips, "skip_gates needs unet_skips: there is nothing to gate");
+  check(c.parallel_from < c.layers, "parallel_from ({}) must be below layers ({}), or -1 for none",
+        c.parallel_from, c.layers);
+  if (c.loop_count > 0) {
+    check(c.loop_first <= c.loop_last && c.loop_last < c.layers,
+          "loop_first ({}) and loop_last ({}) must be layers in order, below {}", c.loop_first, c.loop_last,
+          c.layers);
+    check(c.unrolled() <= kMaxPasses,
+          "with its loop the model has {} blocks one behind the other, the most is {}", c.unrolled(),
+          kMaxPasses);
+  }
+  check(c.bigram_buckets != 1, "bigram_buckets must be at least 2 (one is for the first token), found 1");
+  check((c.bigram_buckets > 0) == (c.bigram_dim > 0), Hint{"set both, such as 4096 and 128, or neither"},
+        "bigram_buckets ({}) and bigram_dim ({}) need each other", c.bigram_buckets, c.bigram_dim);
+}
+
+// The keys' own ranges keep each product below 2^62.
+void check_size(const ModelConfig& c) {
+  const std::int64_t attention = 2 * c.dim * c.q_width() + 2 * c.dim * c.kv_width();
+  const std::int64_t mlp = (c.gated_mlp() ? 3 : 2) * c.dim * c.mlp_hidden;
+  const std::int64_t tables = c.vocab_size * c.dim * (c.tie_embeddings ? 1 : 2) +
+                              (c.position == PositionKind::learned ? c.context * c.dim : 0) +
+                              c.bigram_buckets * c.bigram_dim + c.dim * c.bigram_dim;
+  const std::int64_t parameters = tables + c.layers * (attention + mlp);
+  check(parameters <= kMaxParameters, Hint{"make vocab_size, layers, dim or mlp_hidden smaller"},
+        "the model would have {} parameters, the most is {}", parameters, kMaxParameters);
+}
+
+void check_batch(const Config& config) {
+  const TrainConfig& t = config.train;
+  const std::int64_t context = config.model.context;
+  check(t.batch_size == 0 && t.span_tokens > 0,
+        "batch_tokens and span_tokens must be known here, found {} and {}", t.batch_tokens, t.span_tokens);
+  check(t.batch_tokens % context == 0, Hint{"a step is made of whole rows"},
+        "batch_tokens ({}) must be divisible by context ({})", t.batch_tokens, context);
+  check(t.span_tokens % context == 0, "span_tokens ({}) must be divisible by context ({})", t.span_tokens,
+        context);
+  check(t.batch_tokens % t.span_tokens == 0, "batch_tokens ({}) must be divisible by span_tokens ({})",
+        t.batch_tokens, t.span_tokens);
+}
+
+}  // namespace
+
+void validate(const ModelConfig& config) {
+  check_values({config, {}}, false);
+  check_attention(config);
+  check_extras(config);
+  check_size(config);
+}
+
+void validate(const Config& config) {
+  check_values(config, true);
+  validate(config.model);
+  check_batch(config);
+  const TrainConfig& t = config.train;
+  check(t.steps > 0 || t.max_seconds > 0, "nothing says when to stop: set steps or max_seconds");
+  check(!config.model.tie_embeddings || t.head_lr == 0, Hint{"drop head_lr, or set tie_embeddings = false"},
+        "head_lr ({}) has nothing to train: tie_embeddings makes the head part of the embedding", t.head_lr);
+  check(t.swa_start == 0 || t.ema_decay == 0, "swa_start ({}) and ema_decay ({}) are both set: name one",
+        t.swa_start, t.ema_decay);
+  check(t.qat_bits == 0 || t.qat_bits == 8 || t.qat_bits == 6 || t.qat_bits == 5,
+        "qat_bits must be 0 (off), 8, 6 or 5, found {}", t.qat_bits);
+  const auto check_pack_bits = [](const char* key, std::int64_t bits) {
+    check(bits == 0 || bits == 8 || bits == 6 || bits == 5, "{} must be 0 (pack's own), 8, 6 or 5, found {}",
+          key, bits);
+  };
+  check_pack_bits("pack_bits", t.pack_bits);
+  check_pack_bits("pack_embed_bits", t.pack_embed_bits);
+}
+
 }  // namespace thimble

@@ -7,8 +7,10 @@
 
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "model/config_keys.h"
 
@@ -45,5 +47,24 @@ class ConfigBuilder {
   std::string preset_;
   std::map<std::string_view, Layer> origin_;  // keys of all_keys()
 };
+
+// Presets: the useful points of the model family, as TOML files of presets/ inside the binary. The first
+// line of each says what it is; `preset = "golf"` in one builds on another.
+struct Preset {
+  std::string name;          // "golf"
+  std::string file;          // "presets/golf.toml": for messages
+  std::string_view summary;  // the first comment line
+  std::string_view text;
+};
+
+std::span<const Preset> all_presets();  // by name
+std::vector<std::string_view> preset_names();
+
+// Throws an Error with the nearest name if there is no such preset.
+const Preset& find_preset(std::string_view name);
+
+// Settings that change nothing, because what they are for is off: a mistyped run of a week looks just like a right one.
+// Of what --set and flags said, a line each: "q_gain_init changes nothing: q_gain is none". A file may hold every key.
+std::vector<std::string> idle_settings(const ConfigBuilder& settings);
 
 }  // namespace thimble

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "model/layer_order.h"
+#include "model/params.h"
 
 namespace thimble {
 

@@ -15,6 +15,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -186,5 +187,35 @@ bool uses_transformers_names(const ModelConfig& config);
 // Fills the block (block_size() elements) with starting values; gaps become 0. What a tensor gets depends on
 // its name and the seed alone: not on the order, on other tensors or on the number of threads.
 void initialise(const ParamTable& table, std::uint64_t seed, std::span<float> block);
+
+// What the params table knows about each role: its names, its group, its shape and its init.
+struct RoleRow {
+  Role role;
+  std::string_view golf_name;          // {} is the layer
+  std::string_view transformers_name;  // empty: no such tensor in the llama family
+  ParamGroup group = ParamGroup::scalar;
+  bool joined = false;  // stored right behind the role before it
+  bool decays = true;
+  bool control = true;
+
+  bool in_block() const { return golf_name.find("{}") != golf_name.npos; }
+};
+
+std::span<const RoleRow> all_roles();  // in the order of the enum
+
+// Dimensions in files; nullopt: the model does not have it.
+std::optional<std::vector<std::int64_t>> dims_of(const ModelConfig& config, Role role);
+
+Init init_of(const ModelConfig& config, Role role, std::int64_t rows, std::int64_t cols);
+
+// The layers in the order in which a token passes them: 0, 1, 2, ... and, where a loop is on, its layers once more each
+// time before it goes on (parameter-golf 2.17). Loops of 4 to 5, twice, in 8 layers: 0 1 2 3 4 5 4 5 4 5 6 7.
+//
+// Weights and constants are those of the layer, whichever pass it is. Skips pair the passes of the two halves, and the
+// KV cache has a place for each.
+std::vector<int> layer_order(const ModelConfig& config);
+
+// Elements of the matrices that a token is multiplied with, a looped layer's each time; without the head's.
+std::int64_t multiplied_elements(const ModelConfig& config, const ParamTable& params);
 
 }  // namespace thimble

@@ -4,8 +4,8 @@
 #include <map>
 
 #include "model/compute_dtype.h"
-#include "model/layer_order.h"
 #include "model/model.h"
+#include "model/params.h"
 #include "ops/cpu/gemm.h"
 #include "ops/newton_schulz.h"
 

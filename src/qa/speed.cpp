@@ -17,7 +17,7 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "base/temporary_folder.h"
-#include "model/layer_order.h"
+#include "model/params.h"
 #include "model/rows.h"
 #include "ops/linear.h"
 #include "tensor/arena.h"

@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/median.h"
 #include "base/rng.h"
-#include "model/layer_order.h"
 #include "model/model.h"
+#include "model/params.h"
 #include "ops/gemm_peak.h"
 #include "optim/optimizer.h"
 

@@ -9,7 +9,7 @@
 #include "eval/small_model.h"
 #include "infer/plain_sample.h"
 #include "infer/run_requests.h"
-#include "model/presets.h"
+#include "model/config_builder.h"
 #include "ops/cached_attention.h"
 #include "tokenizer/tokenizer.h"
 

@@ -6,7 +6,7 @@
 #include "eval/small_model.h"
 #include "infer/plain_sample.h"
 #include "infer/run_requests.h"
-#include "model/presets.h"
+#include "model/config_builder.h"
 
 namespace thimble::every_preset_test {
 namespace {

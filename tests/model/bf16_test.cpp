@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "model/compute_dtype.h"
-#include "model/presets.h"
+#include "model/config_builder.h"
 #include "model/random_model.h"
 
 namespace thimble::bf16_test {

@@ -4,7 +4,6 @@
 #include "base/json.h"
 #include "model/config_builder.h"
 #include "model/config_toml.h"
-#include "model/idle_settings.h"
 #include "support/temp_folder.h"
 
 namespace thimble {

@@ -9,7 +9,6 @@
 #include "base/json.h"
 #include "base/parallel.h"
 #include "model/config_builder.h"
-#include "model/presets.h"
 #include "support/golden.h"
 
 namespace thimble {

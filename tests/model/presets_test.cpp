@@ -1,9 +1,8 @@
-#include "model/presets.h"
+#include "model/config_builder.h"
 
 #include <cmath>
 
 #include "base/error.h"
-#include "model/config_builder.h"
 #include "model/config_toml.h"
 #include "model/depth.h"
 #include "model/params.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <map>
 
-#include "model/layer_order.h"
+#include "model/params.h"
 #include "model/program.h"
 #include "ops/rope.h"
 
