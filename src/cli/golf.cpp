@@ -9,7 +9,7 @@
 #include "cli/console.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
-#include "dist/exchange.h"
+#include "dist/communicator.h"
 #include "dist/plugins.h"
 #include "golf/run.h"
 

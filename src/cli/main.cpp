@@ -23,7 +23,7 @@
 #include "cli/help.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
-#include "dist/launch.h"
+#include "dist/plugins.h"
 
 namespace thimble {
 

@@ -11,7 +11,7 @@
 #include "data/data_folder.h"
 #include "data/document.h"
 #include "data/records.h"
-#include "dist/exchange.h"
+#include "dist/communicator.h"
 #include "dist/plugins.h"
 #include "train/train_data.h"
 

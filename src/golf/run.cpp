@@ -8,7 +8,7 @@
 #include "base/files.h"
 #include "base/version.h"
 #include "data/data_folder.h"
-#include "dist/exchange.h"
+#include "dist/communicator.h"
 #include "eval/eval_data.h"
 #include "formats/npz.h"
 #include "formats/pack_model.h"

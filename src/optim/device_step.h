@@ -24,7 +24,7 @@
 #include <span>
 #include <vector>
 
-#include "dist/device_communicator.h"
+#include "dist/communicator.h"
 #include "model/model.h"
 #include "ops/step_state.h"
 #include "optim/optimizer.h"

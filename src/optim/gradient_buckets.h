@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "dist/communicator.h"
-#include "dist/device_communicator.h"
 #include "model/model.h"
 
 namespace thimble {

@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "data/describe.h"
 #include "data/loader.h"
-#include "dist/exchange.h"
+#include "dist/communicator.h"
 #include "model/compute_dtype.h"
 #include "model/config_toml.h"
 #include "model/summary.h"

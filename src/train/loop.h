@@ -15,7 +15,6 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "dist/communicator.h"
-#include "dist/device_communicator.h"
 #include "model/config.h"
 #include "tensor/device.h"
 #include "tokenizer/tokenizer.h"

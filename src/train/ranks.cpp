@@ -7,7 +7,7 @@
 #include "base/digest.h"
 #include "base/error.h"
 #include "base/version.h"
-#include "dist/exchange.h"
+#include "dist/communicator.h"
 
 namespace thimble {
 

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "data/data_folder.h"
-#include "dist/exchange.h"
+#include "dist/communicator.h"
 #include "model/compute_dtype.h"
 #include "train/micro_batch.h"
 #include "train/ranks.h"

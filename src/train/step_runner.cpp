@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
-#include "dist/exchange.h"
+#include "dist/communicator.h"
 #include "ops/cuda_plugin.h"
 #include "optim/device_step.h"
 #include "optim/gradient_buckets.h"

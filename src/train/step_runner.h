@@ -10,7 +10,6 @@
 
 #include "data/loader.h"
 #include "dist/communicator.h"
-#include "dist/device_communicator.h"
 #include "model/model.h"
 #include "optim/optimizer.h"
 #include "tokenizer/tokenizer.h"

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "dist/exchange.h"
 #include "dist/thread_transport.h"
 #include "support/message_of.h"
 

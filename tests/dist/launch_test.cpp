@@ -1,4 +1,4 @@
-#include "dist/launch.h"
+#include "dist/plugins.h"
 
 #include <map>
 

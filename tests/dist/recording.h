@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "dist/communicator.h"
-#include "dist/device_communicator.h"
 
 namespace thimble {
 

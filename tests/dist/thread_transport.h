@@ -13,7 +13,6 @@
 
 #include "base/error.h"
 #include "dist/message_communicator.h"
-#include "dist/transport.h"
 
 namespace thimble {
 

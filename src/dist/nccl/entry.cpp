@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "dist/device_communicator.h"
+#include "dist/communicator.h"
 
 namespace thimble::nccl {
 
