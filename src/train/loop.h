@@ -40,7 +40,7 @@ struct TrainRequest {
   bool force = false;           // a new run replaces one that is there; a resumed one may change its settings
   std::int64_t stop_after = 0;  // updates of this call; 0: until the end
   bool validate_first = true;   // before the first step, too
-  std::int64_t samples = 0;     // texts said at each validation, for the report (samples.h)
+  std::int64_t samples = 0;     // texts said at each validation, for the report
   TrainObserver* observer = nullptr;            // may be null
   std::function<double()> clock = seconds_now;  // that steps are timed by: tests bring their own
 };
@@ -65,7 +65,7 @@ struct TrainResult {
 // real one unless a test brings its own.
 //
 // Of several ranks all return the same; the first alone writes, logs and reports. What fails on one while they start is
-// a FailedTogether on all (dist/exchange.h); what fails on one in the midst of training ends all processes.
+// a FailedTogether on all (dist/communicator.h); what fails on one in the midst of training ends all processes.
 TrainResult train(const TrainRequest& request, const Log& log, const ProgressOutput& progress,
                   const Interrupt& interrupt, const SaveSignal* save_now = nullptr, FileOps* disk = nullptr);
 

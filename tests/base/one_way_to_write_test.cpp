@@ -17,7 +17,7 @@ const std::set<std::string> kAllowed = {
     "base/temporary_folder.h",  // gone with the process that made it
     "cli/console.cpp",          // /dev/null in the place of a stream that is closed
     "cli/line_editor.cpp",      // several processes append at once: O_APPEND. A line that was cut is skipped
-    "train/new_folder.h",       // takes away what a failed start made
+    "train/run_folder.h",       // takes away what a failed start made
 };
 
 TEST(OneWayToWrite, NothingGoesRoundTheLayerOfFiles) {

@@ -176,7 +176,7 @@ std::string counted(int number, std::string_view good);  // "one apple", "three 
 std::string capitalised(std::string_view words);         // "The cat"
 std::string listed(std::span<const std::string> words);  // "a, b and c"
 
-// Facts, spelled: one name for one combination, whoever tells it and in whatever words (split.h).
+// Facts, spelled: one name for one combination, whoever tells it and in whatever words.
 std::string has_fact(const Person& owner, std::string_view colour, std::string_view thing);
 std::string at_fact(std::string_view who, const Place& place);  // who: "Anna", "the cat"
 std::string town_fact(std::string_view who, std::string_view town);

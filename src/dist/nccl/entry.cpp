@@ -35,7 +35,7 @@ class NcclCommunicator final : public DeviceCommunicator {
     std::memcpy(&bytes, id.data(), sizeof(bytes));
     main_ = static_cast<cudaStream_t>(runtime_->native_queue());
     check(main_ != nullptr, "[nccl] the device has no queue of CUDA's");
-    // One order of summands, whatever the sizes and the moment: see device_communicator.h.
+    // One order of summands, whatever the sizes and the moment: see dist/communicator.h.
     setenv("NCCL_ALGO", "Ring", 0);
     checked(ncclCommInitRank(&comm_, size, bytes, rank), "ncclCommInitRank");
     checked(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
