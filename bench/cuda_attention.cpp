@@ -4,9 +4,9 @@
 
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/half.h"
-#include "base/median.h"
 #include "base/rng.h"
 #include "base/table.h"
 #include "ops/attention.h"

@@ -8,9 +8,9 @@
 #include <charconv>
 #include <string>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/half.h"
-#include "base/median.h"
 #include "base/rng.h"
 #include "base/table.h"
 #include "ops/activation.h"

@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/median.h"
 #include "base/rng.h"
 #include "base/table.h"
 #include "model/config_builder.h"

@@ -15,8 +15,8 @@
 #include <cstring>
 #include <ctime>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/median.h"
 #include "base/parallel.h"
 #include "base/table.h"
 #include "model/config_builder.h"

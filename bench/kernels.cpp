@@ -17,8 +17,8 @@
 #include <functional>
 #include <numeric>
 
+#include "base/clock.h"
 #include "base/error.h"
-#include "base/median.h"
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "base/table.h"

@@ -1,12 +1,22 @@
 // Seconds of the steady clock: for what something took.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <vector>
 
 namespace thimble {
 
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The middle of some measurements: one slow repeat does not move it.
+// The upper of the two for an even number; not empty.
+inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
 }
 
 }  // namespace thimble

@@ -5,6 +5,8 @@
 // is ready for.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -14,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/file_ops.h"
 
 namespace thimble {
@@ -110,5 +113,25 @@ class InputFile {
 
 // The whole file. One larger than max_bytes is an error.
 std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
+
+// A folder of our own for as long as this lives.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "thimble-XXXXXX").string()) {
+    check(mkdtemp(path_.data()) != nullptr, "cannot make a folder in {}",
+          std::filesystem::temp_directory_path().string());
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  std::filesystem::path path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 }  // namespace thimble

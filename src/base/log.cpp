@@ -1,6 +1,9 @@
 #include "base/log.h"
 
-#include "base/standard_streams.h"
+#include <poll.h>
+#include <unistd.h>
+
+#include <cerrno>
 
 namespace thimble {
 
@@ -14,6 +17,33 @@ Log Log::to_stderr(LogLevel least) {
 
 void Log::write(LogLevel level, std::string_view line) const {
   if (sink_) sink_(level, line);
+}
+
+namespace {
+
+// Somebody made the stream non-blocking (ssh and some terminals do): until there is room.
+void wait_until_writable(int descriptor) {
+  pollfd stream{descriptor, POLLOUT, 0};
+  poll(&stream, 1, -1);
+}
+
+}  // namespace
+
+int write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(descriptor, text.data(), text.size());
+    if (written >= 0)
+      text.remove_prefix(static_cast<std::size_t>(written));
+    else if (errno == EAGAIN)
+      wait_until_writable(descriptor);
+    else if (errno != EINTR)
+      return errno;
+  }
+  return 0;
+}
+
+void write_to_stderr(std::string_view text) {
+  write_all(STDERR_FILENO, text);
 }
 
 }  // namespace thimble

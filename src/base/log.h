@@ -3,8 +3,12 @@
 #pragma once
 
 #include <fmt/core.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
+#include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -43,5 +47,22 @@ class Log {
   LogLevel least_;
   Sink sink_;
 };
+
+// Text to standard streams, past stdio's buffers: what was written is out, and what could not be is known at once.
+// All of it, however long that takes. 0, or the errno of what went wrong.
+int write_all(int descriptor, std::string_view text);
+
+// To stderr. Where nobody listens any more (it is closed, its disk is full, the reader of its pipe has left) it is
+// lost, and nothing else is: what is spoken of goes on.
+void write_to_stderr(std::string_view text);
+
+// How wide is the terminal?
+// Nothing where the descriptor is no terminal, or the terminal does not say.
+inline std::optional<std::size_t> terminal_width(int descriptor) {
+  winsize size{};
+  if (isatty(descriptor) != 1 || ioctl(descriptor, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
+    return std::nullopt;
+  return size.ws_col;
+}
 
 }  // namespace thimble

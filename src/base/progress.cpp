@@ -4,9 +4,8 @@
 
 #include <algorithm>
 
-#include "base/standard_streams.h"
+#include "base/log.h"
 #include "base/table.h"
-#include "base/terminal.h"
 
 namespace thimble {
 

@@ -3,6 +3,10 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -34,6 +38,22 @@ inline std::string shell_word(std::string_view word) {
   std::string text = "'";
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return text + "'";
+}
+
+// Parts with something between them: "a, b, c". (fmt::join does the same, and every file that calls it compiles fmt's
+// formatters anew, a second each.)
+std::string joined(std::span<const std::string> parts, std::string_view between);
+std::string joined(std::span<const std::string_view> parts, std::string_view between);
+std::string joined(std::span<const std::int32_t> numbers, std::string_view between);
+std::string joined(std::span<const std::int64_t> numbers, std::string_view between);
+
+// A number as a whole text: "12", "1e-3". Anything else, also a rest behind it or one too large, is none.
+template <class T>
+std::optional<T> number_in(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
 }
 
 }  // namespace thimble

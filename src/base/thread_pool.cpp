@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/signals_held.h"
+#include "base/interrupt.h"
 
 namespace thimble {
 

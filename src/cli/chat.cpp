@@ -7,10 +7,10 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/nearest.h"
 #include "base/parallel.h"
-#include "base/signals_held.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/console.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/joined.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/parse.h"

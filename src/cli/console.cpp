@@ -11,9 +11,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "base/number.h"
-#include "base/standard_streams.h"
-#include "base/terminal.h"
+#include "base/log.h"
+#include "base/text.h"
 
 namespace thimble {
 

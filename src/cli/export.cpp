@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/interruptible_file_ops.h"
-#include "base/joined.h"
+#include "base/file_ops.h"
 #include "base/json.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "cli/console.h"
 #include "cli/parse.h"
 #include "formats/export.h"

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "base/json.h"
-#include "base/number.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/parse.h"

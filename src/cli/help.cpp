@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/joined.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "base/version.h"
 #include "cli/commands.h"
 #include "cli/console.h"

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "base/interruptible_file_ops.h"
+#include "base/file_ops.h"
 #include "base/json.h"
 #include "base/table.h"
 #include "cli/console.h"

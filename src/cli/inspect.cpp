@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <string>
 
-#include "base/joined.h"
 #include "base/json.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "cli/console.h"
 #include "cli/option.h"
 #include "cli/parse.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/joined.h"
+#include "base/text.h"
 #include "cli/parse.h"
 #include "model/compute_dtype.h"
 #include "ops/cuda_plugin.h"

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
-#include "base/number.h"
+#include "base/text.h"
 #include "cli/option.h"
 
 namespace thimble {

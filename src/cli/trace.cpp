@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
-#include "base/joined.h"
 #include "base/json.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/option.h"

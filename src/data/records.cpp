@@ -8,7 +8,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/number.h"
 #include "base/text.h"
 #include "data/document.h"
 #include "tokenizer/text_source.h"

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/number.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "data/data_folder.h"

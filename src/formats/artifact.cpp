@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
-#include "base/number.h"
+#include "base/text.h"
 #include "base/version.h"
 #include "formats/model_file.h"
 #include "formats/safetensors.h"

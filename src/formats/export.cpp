@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/joined.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "formats/fold.h"
 #include "formats/gguf_model.h"
 #include "formats/gguf_tokenizer.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/joined.h"
+#include "base/text.h"
 #include "formats/model_file.h"
 #include "formats/problems.h"
 #include "model/params.h"

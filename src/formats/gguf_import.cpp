@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/joined.h"
+#include "base/text.h"
 #include "formats/fold.h"
 #include "formats/gguf.h"
 #include "formats/gguf_model.h"

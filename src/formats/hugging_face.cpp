@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/joined.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "formats/problems.h"
 #include "formats/weights_file.h"
 #include "tokenizer/chat_template.h"

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/half.h"
-#include "base/joined.h"
+#include "base/text.h"
 #include "formats/model_file.h"
 #include "formats/npz.h"
 #include "formats/pickle.h"

@@ -9,8 +9,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
-#include "base/joined.h"
-#include "base/number.h"
+#include "base/text.h"
 #include "formats/little_endian.h"
 #include "formats/model_file.h"
 #include "formats/problems.h"

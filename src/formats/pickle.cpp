@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
-#include "base/joined.h"
+#include "base/text.h"
 #include "formats/little_endian.h"
 
 namespace thimble {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/joined.h"
+#include "base/text.h"
 
 namespace thimble {
 

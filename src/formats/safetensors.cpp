@@ -12,8 +12,8 @@
 
 #include "base/error.h"
 #include "base/half.h"
-#include "base/joined.h"
 #include "base/json.h"
+#include "base/text.h"
 
 namespace thimble {
 

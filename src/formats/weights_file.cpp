@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/index.h"
-#include "base/joined.h"
+#include "base/text.h"
 #include "base/version.h"
 #include "formats/problems.h"
 #include "formats/safetensors.h"

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
-#include "base/number.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "model/params.h"
 
 namespace thimble {

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/joined.h"
 #include "base/nearest.h"
+#include "base/text.h"
 #include "model/config_toml.h"
 
 namespace thimble {

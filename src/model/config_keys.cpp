@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/nearest.h"
-#include "base/number.h"
+#include "base/text.h"
 
 namespace thimble {
 

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/number.h"
+#include "base/text.h"
 #include "formats/fold.h"
 #include "formats/gguf_model.h"
 #include "formats/safetensors.h"

@@ -16,7 +16,6 @@
 #include "base/machine.h"
 #include "base/parallel.h"
 #include "base/rng.h"
-#include "base/temporary_folder.h"
 #include "model/params.h"
 #include "model/rows.h"
 #include "ops/linear.h"

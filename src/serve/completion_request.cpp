@@ -8,7 +8,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "base/number.h"
+#include "base/text.h"
 #include "infer/chat_context.h"
 #include "infer/request.h"
 #include "serve/fields.h"

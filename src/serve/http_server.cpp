@@ -18,7 +18,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/signals_held.h"
+#include "base/interrupt.h"
 
 namespace thimble {
 

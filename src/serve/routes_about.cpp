@@ -5,7 +5,7 @@
 #include <span>
 #include <utility>
 
-#include "base/number.h"
+#include "base/text.h"
 #include "base/version.h"
 #include "model/stored_weights.h"
 #include "serve/completion_answer.h"

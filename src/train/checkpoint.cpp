@@ -8,10 +8,9 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/joined.h"
 #include "base/json.h"
-#include "base/number.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "base/version.h"
 #include "formats/model_file.h"
 #include "formats/weights_file.h"

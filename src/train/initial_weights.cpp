@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/joined.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "formats/problems.h"
 
 namespace thimble {

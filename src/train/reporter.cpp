@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/joined.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "model/summary.h"
 
 namespace thimble {

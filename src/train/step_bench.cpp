@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/median.h"
 #include "base/rng.h"
 #include "model/model.h"
 #include "model/params.h"

@@ -7,8 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/joined.h"
-#include "base/number.h"
+#include "base/text.h"
 #include "infer/request.h"
 #include "infer/sampler.h"
 #include "model/rows.h"

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 // Places that may, each with its reason.
 const std::set<std::string> kAllowed = {
     "base/file_ops.cpp",        // this is the way
-    "base/temporary_folder.h",  // gone with the process that made it
+    "base/files.h",             // temporary folders, gone with the process that made it
     "cli/console.cpp",          // /dev/null in the place of a stream that is closed
     "cli/line_editor.cpp",      // several processes append at once: O_APPEND. A line that was cut is skipped
     "train/run_folder.h",       // takes away what a failed start made

@@ -3,7 +3,7 @@
 
 #include <csignal>
 
-#include "base/interruptible_file_ops.h"
+#include "base/file_ops.h"
 #include "formats/small_export.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"

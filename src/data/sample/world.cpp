@@ -7,7 +7,7 @@
 
 #include "base/digest.h"
 #include "base/error.h"
-#include "base/joined.h"
+#include "base/text.h"
 
 namespace thimble::sample {
 

@@ -1,4 +1,4 @@
-#include "base/joined.h"
+#include "base/text.h"
 
 namespace thimble {
 
