@@ -35,7 +35,10 @@ TEST(FullTierQuickstart, BuildsTrainsPacksAndAnswersAndASecondRunIsQuick) {
     EXPECT_NE(result.out.find("self-contained"), std::string::npos) << result;
     EXPECT_NE(result.out.find("bits per byte"), std::string::npos) << result;
     EXPECT_NE(result.out.find("% exact: "), std::string::npos) << result;
+    EXPECT_TRUE(result.out.starts_with("This takes about ")) << result;
+    EXPECT_NE(result.out.find(" steps of 2048 tokens, "), std::string::npos) << result;
     if (attempt == 1) {
+      EXPECT_NE(result.out.find(" steps of 2048 tokens, as before"), std::string::npos) << result;
       EXPECT_NE(result.out.find("is there already"), std::string::npos) << result;
     }
   }
