@@ -24,7 +24,8 @@ const models = {
   qwen2: { preset: 'qwen2', tokenizer: 'bpe-gpt2', set: [] },
   qwen3: { preset: 'qwen3', tokenizer: 'bpe-llama3', set: ['head_dim=32'] },
   pieces: {
-    preset: 'llama', tokenizer: 'sentencepiece:512', data: 'chats.jsonl', set: ['kv_heads=4', 'rope_direction=-1'],
+    preset: 'llama', tokenizer: 'sentencepiece:512', data: 'chats.jsonl',
+    set: ['kv_heads=4', 'rope_direction=-1', 'steps=200'],
   },
   bytes: { preset: 'qwen3', tokenizer: 'bytes', set: [] },
   chat: {
