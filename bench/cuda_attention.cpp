@@ -6,13 +6,13 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/half.h"
 #include "base/rng.h"
 #include "base/table.h"
 #include "ops/attention.h"
 #include "ops/cuda_plugin.h"
 #include "ops/linear.h"
 #include "tensor/arena.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 namespace {

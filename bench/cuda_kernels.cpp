@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/half.h"
 #include "base/rng.h"
 #include "base/table.h"
 #include "ops/activation.h"
@@ -29,6 +28,7 @@
 #include "ops/softcap.h"
 #include "ops/work.h"
 #include "tensor/arena.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 namespace {

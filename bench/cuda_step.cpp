@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/table.h"
-#include "model/config_builder.h"
+#include "config/builder.h"
 #include "ops/cuda_plugin.h"
 #include "optim/device_step.h"
 

@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/table.h"
-#include "model/config_builder.h"
+#include "config/builder.h"
 #include "model/model.h"
 #include "ops/op.h"
 #include "pack/pack_weights.h"

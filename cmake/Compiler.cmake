@@ -14,7 +14,7 @@ if(THIMBLE_SANITIZE STREQUAL "address")
                       -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=address,undefined)
 elseif(THIMBLE_SANITIZE STREQUAL "thread")
-  # OpenMP's runtime is not instrumented: parallel_for runs on a pool of our own in this build (base/thread_pool.cpp).
+  # OpenMP's runtime is not instrumented: parallel_for runs on a pool of our own in this build (base/parallel.cpp).
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)
 elseif(NOT THIMBLE_SANITIZE STREQUAL "")

@@ -1,34 +1,26 @@
 # The folder is the unit: every .cpp below src/NAME is the library thimble_NAME, every *_test.cpp below tests/NAME is
 # the test program NAME_tests. Adding a file needs no line here.
 
-# Most of what a file costs are the headers and templates that its neighbours use, too. Names in anonymous namespaces must
-# then differ among neighbours; kernels are left alone.
-option(THIMBLE_UNITY "Compile the files of a library ten at a time, of a test program 14: half the time of a clean build" ON)
-
-# Compiles the files of a target COUNT at a time. Every .cpp looks like a header then, and g++ 12 sees uninitialised variants
-# that are none in functions this large.
-function(thimble_unity target count)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count})
-  target_compile_options(${target} PRIVATE -Wno-subobject-linkage -Wno-maybe-uninitialized)
-endfunction()
-
-# thimble_library(NAME [DEPENDS folders below it...] [LIBS foreign libraries...])
+# thimble_library(NAME [PUBLIC folders...] [PRIVATE folders...] [PUBLIC_LIBS foreign libraries...] [LIBS foreign libraries...])
+#
+# Each library has an include root of its own, a folder that holds nothing but a link to src/NAME. So a header is found
+# only by those who link its library.
 function(thimble_library name)
-  cmake_parse_arguments(ARG "" "" "DEPENDS;LIBS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;PUBLIC_LIBS;LIBS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cpp")
   list(FILTER sources EXCLUDE REGEX "/(cuda|mpi|nccl)/")  # the plugins'
   add_library(thimble_${name} STATIC ${sources})
-  target_include_directories(thimble_${name} PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>"
-                                                    "$<INSTALL_INTERFACE:include/thimble>")
+  set(root "${PROJECT_BINARY_DIR}/layers/${name}")
+  file(MAKE_DIRECTORY "${root}")
+  file(CREATE_LINK "${PROJECT_SOURCE_DIR}/src/${name}" "${root}/${name}" SYMBOLIC)
+  target_include_directories(thimble_${name} PUBLIC "$<BUILD_INTERFACE:${root}>" "$<INSTALL_INTERFACE:include/thimble>")
   target_compile_features(thimble_${name} PUBLIC cxx_std_20)  # of those who use it, too
-  list(TRANSFORM ARG_DEPENDS PREPEND thimble_)
-  target_link_libraries(thimble_${name} PUBLIC ${ARG_DEPENDS} ${ARG_LIBS})
+  list(TRANSFORM ARG_PUBLIC PREPEND thimble_)
+  list(TRANSFORM ARG_PRIVATE PREPEND thimble_)
+  target_link_libraries(thimble_${name} PUBLIC ${ARG_PUBLIC} ${ARG_PUBLIC_LIBS} PRIVATE ${ARG_PRIVATE} ${ARG_LIBS})
   thimble_harden(thimble_${name})
   if(NOT name STREQUAL "base")  # which makes it
     target_precompile_headers(thimble_${name} REUSE_FROM thimble_base)
-  endif()
-  if(THIMBLE_UNITY AND NOT name STREQUAL "ops")
-    thimble_unity(thimble_${name} 10)
   endif()
   set_property(GLOBAL APPEND PROPERTY THIMBLE_LIBRARIES thimble_${name})
 endfunction()
@@ -51,9 +43,10 @@ function(thimble_tests name)
   add_executable(${name}_tests ${sources})
   target_link_libraries(${name}_tests PRIVATE ${ARG_DEPENDS} ${ARG_LIBS} thimble_test_support GTest::gtest_main)
   target_precompile_headers(${name}_tests REUSE_FROM thimble_test_support)
-  if(THIMBLE_UNITY)
-    thimble_unity(${name}_tests 14)
-  endif()
+  # Most of what a test file costs are the headers that its neighbours include, too: 14 at a time take half the time. Every
+  # .cpp looks like a header then, and g++ 12 sees uninitialised variants that are none in functions this large.
+  set_target_properties(${name}_tests PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 14)
+  target_compile_options(${name}_tests PRIVATE -Wno-subobject-linkage -Wno-maybe-uninitialized)
   set(label "")
   if(ARG_THREADS)
     set(label LABELS threads)

@@ -1,14 +1,22 @@
-// Seconds of the steady clock: for what something took.
+// Clocks, and the median of repeated measurements.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <vector>
 
 namespace thimble {
 
+// Seconds of the steady clock: for what something took.
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Seconds since 1970.
+inline std::int64_t unix_time() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 // The middle of some measurements: one slow repeat does not move it.

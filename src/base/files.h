@@ -7,14 +7,17 @@
 
 #include <unistd.h>
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/file_ops.h"
@@ -132,6 +135,86 @@ class TemporaryFolder {
 
  private:
   std::string path_;
+};
+
+// A folder of files, whole or not at all: it grows under a temporary name beside the target; commit() gives it the
+// target's name. Destroyed without commit(), it leaves nothing; what a killed process left is used again.
+//
+//   AtomicFolder folder(ops, "models/tale", Existing::refuse, is_replaceable);
+//   write_file(ops, folder.path() / "config.json", text, Existing::refuse);
+//   folder.commit();
+
+class AtomicFolder {
+ public:
+  // Existing::replace takes away an empty folder, or one for which `ours` says that it is of the same kind: nothing
+  // else, for it may be somebody's home. Two writers of one target: the second gets an error.
+  AtomicFolder(FileOps& ops, std::filesystem::path target, Existing existing,
+               const std::function<bool(const std::filesystem::path&)>& ours);
+  ~AtomicFolder();
+  AtomicFolder(const AtomicFolder&) = delete;
+  AtomicFolder& operator=(const AtomicFolder&) = delete;
+
+  const std::filesystem::path& path() const { return temporary_; }  // where to write
+  void commit();
+
+ private:
+  FileHandle locked(const std::filesystem::path& path);
+  void put_back_old();
+  void check_target(Existing existing, const std::function<bool(const std::filesystem::path&)>& ours);
+  void claim_temporary();
+  void change_places();
+  void publish();
+  void replace();
+  void remove_temporary() noexcept;
+
+  FileOps& ops_;
+  std::filesystem::path target_, temporary_;
+  std::filesystem::path
+      old_;               // the target's name while it is replaced, where a file system cannot exchange two
+  FileHandle lock_ = {};  // of the folder in the making
+  bool replaces_ = false, committed_ = false;
+};
+
+// Numbers in files, lowest byte first.
+
+static_assert(std::endian::native == std::endian::little);
+
+template <class T>
+void append_number(std::string& out, T value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+// Reads front to back; what is not there is an Error that names the file.
+class ByteReader {
+ public:
+  ByteReader(std::span<const std::byte> bytes, std::string name) : bytes_(bytes), name_(std::move(name)) {}
+
+  std::size_t at() const { return at_; }
+  std::size_t left() const { return bytes_.size() - at_; }
+  const std::string& name() const { return name_; }
+
+  std::span<const std::byte> take(std::uint64_t count) {
+    check(count <= left(), "{} ends too early: expected {} bytes at {}, found {}", name_, count, at_, left());
+    const auto taken = bytes_.subspan(at_, static_cast<std::size_t>(count));
+    at_ += static_cast<std::size_t>(count);
+    return taken;
+  }
+  std::string_view text(std::uint64_t count) {
+    const auto taken = take(count);
+    return {reinterpret_cast<const char*>(taken.data()), taken.size()};
+  }
+  template <class T>
+  T number() {
+    T value{};
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  std::string name_;
+  std::size_t at_ = 0;
 };
 
 }  // namespace thimble

@@ -1,5 +1,6 @@
 #include "base/machine.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -16,8 +17,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/interrupt.h"
 #include "base/parallel.h"
+#include "base/signals.h"
 
 namespace thimble {
 
@@ -341,6 +342,28 @@ CopyBandwidth measure_copy_bandwidth(std::int64_t buffer_bytes, double seconds,
   std::nth_element(times.begin(), times.begin() + repeats / 2, times.end());
   const double median = times[static_cast<std::size_t>(repeats / 2)];
   return {2e-9 * static_cast<double>(buffer_bytes) / median, buffer_bytes, repeats, threads};
+}
+
+std::string_view version() {
+  return THIMBLE_VERSION;
+}
+
+std::string_view build_type() {
+#if defined(__SANITIZE_ADDRESS__)
+  return THIMBLE_BUILD_TYPE " with AddressSanitizer";
+#elif defined(__SANITIZE_THREAD__)
+  return THIMBLE_BUILD_TYPE " with ThreadSanitizer";
+#else
+  return THIMBLE_BUILD_TYPE;
+#endif
+}
+
+std::string compiler() {
+#if defined(__clang__)
+  return fmt::format("clang++ {}.{}.{}", __clang_major__, __clang_minor__, __clang_patchlevel__);
+#else
+  return fmt::format("g++ {}.{}.{}", __GNUC__, __GNUC_MINOR__, __GNUC_PATCHLEVEL__);
+#endif
 }
 
 }  // namespace thimble

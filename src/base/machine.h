@@ -108,4 +108,10 @@ struct CopyBandwidth {
 CopyBandwidth measure_copy_bandwidth(std::int64_t buffer_bytes, double seconds,
                                      const ProgressOutput& progress, const Interrupt& interrupt);
 
+// What was built, and how.
+
+std::string_view version();     // "0.1.0", from CMakeLists.txt
+std::string_view build_type();  // "Release", with the sanitizer if there is one
+std::string compiler();         // "g++ 12.2.0"
+
 }  // namespace thimble

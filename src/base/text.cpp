@@ -1,5 +1,8 @@
 #include "base/text.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace thimble {
 
 namespace {
@@ -30,6 +33,47 @@ std::string joined(std::span<const std::int32_t> numbers, std::string_view betwe
 
 std::string joined(std::span<const std::int64_t> numbers, std::string_view between) {
   return join(numbers, between, [](std::int64_t number) { return std::to_string(number); });
+}
+
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  // Row i holds the distances from a[0, i) to every prefix of b; a swap looks back two rows.
+  std::vector<std::size_t> before(b.size() + 1), previous(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    before.swap(previous);
+    previous.swap(row);
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const bool same = a[i - 1] == b[j - 1];
+      row[j] = std::min({previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (same ? 0 : 1)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+  }
+  return row[b.size()];
+}
+
+std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates) {
+  // A third of the letters may be wrong: "tempreture" is close to temperature, "foo" is close to nothing.
+  const std::size_t allowed = std::max<std::size_t>(1, word.size() / 3);
+  std::string_view best;
+  std::size_t best_distance = allowed + 1;
+  for (std::string_view candidate : candidates) {
+    // Each letter that one has more than the other is an edit. Words come from files and requests: for one of a
+    // megabyte no distance is worked out.
+    const std::size_t common = std::min(word.size(), candidate.size());
+    if (std::max(word.size(), candidate.size()) - common >= best_distance) continue;
+    const std::size_t distance = edit_distance(word, candidate);
+    if (distance >= best_distance || distance >= candidate.size()) continue;
+    best = candidate;
+    best_distance = distance;
+  }
+  if (!best.empty() || word.size() < 2) return best;
+
+  const auto begins = [&](std::string_view candidate) { return candidate.starts_with(word); };
+  const auto found = std::find_if(candidates.begin(), candidates.end(), begins);
+  if (found == candidates.end() || std::any_of(found + 1, candidates.end(), begins)) return {};
+  return *found;
 }
 
 }  // namespace thimble

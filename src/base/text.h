@@ -2,13 +2,17 @@
 // for a shell.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace thimble {
 
@@ -21,6 +25,10 @@ inline std::string_view without_blanks_behind(std::string_view text) {
 inline std::string_view without_blanks(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
   return without_blanks_behind(text);
+}
+
+inline bool is_ascii_alnum(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
 inline std::string lower_case(std::string_view text) {
@@ -54,6 +62,29 @@ std::optional<T> number_in(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+// "Did you mean ...?": the candidate that a mistyped word was probably meant to be.
+
+// Insertions, deletions, substitutions and swaps of neighbours that turn one word into the other.
+std::size_t edit_distance(std::string_view a, std::string_view b);
+
+// The nearest candidate, or the only one that begins with `word`; empty if none is near enough to be worth
+// suggesting.
+std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates);
+
+// Everything wrong with a file in one sentence: "a is missing; b is [3], expected [4]".
+
+// Enough for every tensor of a real model that went wrong; a hostile header may name millions.
+inline constexpr std::size_t kMostProblems = 200;
+
+inline std::string listed(std::vector<std::string> problems) {
+  const std::size_t count = problems.size();
+  if (count > kMostProblems) {
+    problems.resize(kMostProblems);
+    problems.push_back(fmt::format("and {} more", count - kMostProblems));
+  }
+  return joined(problems, "; ");
 }
 
 }  // namespace thimble

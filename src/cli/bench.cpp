@@ -5,23 +5,23 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/machine.h"
 #include "base/parallel.h"
+#include "base/signals.h"
 #include "base/table.h"
 #include "cli/console.h"
 #include "cli/option.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
+#include "config/builder.h"
+#include "config/toml.h"
 #include "data/sample/corpus.h"
+#include "data/text_files.h"
 #include "formats/model_file.h"
-#include "model/compute_dtype.h"
-#include "model/config_builder.h"
-#include "model/config_toml.h"
+#include "model/model.h"
 #include "ops/gemm_peak.h"
 #include "qa/speed.h"
-#include "tokenizer/text_source.h"
 #include "train/step_bench.h"
 
 namespace thimble {

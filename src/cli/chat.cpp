@@ -7,10 +7,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/interrupt.h"
 #include "base/json.h"
-#include "base/nearest.h"
 #include "base/parallel.h"
+#include "base/signals.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/console.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/nearest.h"
+#include "base/text.h"
 #include "cli/help.h"
 #include "cli/option.h"
 #include "cli/train_inputs.h"

@@ -21,7 +21,7 @@ struct CommandMatch {
 // Throws UsageError with the nearest name if there is no such command. `words` is not empty.
 CommandMatch find_command(std::span<const Command> commands, const std::vector<std::string>& words);
 
-// Exit codes; kExitInterrupted is in base/interrupt.h.
+// Exit codes; kExitInterrupted is in base/signals.h.
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;

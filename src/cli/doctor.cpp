@@ -6,12 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/machine.h"
 #include "base/parallel.h"
+#include "base/signals.h"
 #include "base/table.h"
-#include "base/version.h"
 #include "cli/console.h"
 #include "cli/libraries.h"
 #include "cli/option.h"

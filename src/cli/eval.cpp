@@ -4,8 +4,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/interrupt.h"
 #include "base/json.h"
+#include "base/signals.h"
 #include "base/table.h"
 #include "cli/console.h"
 #include "cli/parse.h"

@@ -6,15 +6,15 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/interrupt.h"
 #include "base/json.h"
+#include "base/signals.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/parse.h"
+#include "data/text_files.h"
 #include "formats/model_file.h"
 #include "infer/generate.h"
-#include "tokenizer/text_source.h"
 
 namespace thimble {
 
@@ -22,7 +22,6 @@ namespace {
 
 constexpr std::int64_t kMostSlots = 64;  // samples computed at a time
 constexpr std::uint64_t kLongestPrompt = 64 << 20;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 std::string prompt_from(const Arguments& arguments) {
   const bool file = arguments.given("prompt-file");

@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/interrupt.h"
 #include "base/json.h"
+#include "base/signals.h"
 #include "cli/console.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/machine.h"
 #include "base/table.h"
 #include "base/text.h"
-#include "base/version.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/option.h"

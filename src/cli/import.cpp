@@ -9,8 +9,8 @@
 #include "cli/console.h"
 #include "cli/parse.h"
 #include "cli/train_inputs.h"
+#include "config/builder.h"
 #include "formats/weights_file.h"
-#include "model/config_builder.h"
 
 namespace thimble {
 

@@ -11,9 +11,9 @@
 #include "cli/console.h"
 #include "cli/option.h"
 #include "cli/parse.h"
+#include "config/keys.h"
 #include "formats/model_file.h"
 #include "formats/safetensors.h"
-#include "model/config_keys.h"
 #include "qa/model_facts.h"
 
 namespace thimble {

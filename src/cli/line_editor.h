@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/interrupt.h"
+#include "base/signals.h"
 
 namespace thimble {
 

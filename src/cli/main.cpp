@@ -13,11 +13,10 @@
 
 #include "base/error.h"
 #include "base/file_ops.h"
-#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/parallel.h"
-#include "base/version.h"
+#include "base/signals.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/help.h"

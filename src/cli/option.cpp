@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/parse.h"
-#include "model/compute_dtype.h"
+#include "model/model.h"
 #include "ops/cuda_plugin.h"
 
 namespace thimble {

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/interrupt.h"
 #include "base/json.h"
+#include "base/signals.h"
 #include "base/table.h"
 #include "cli/console.h"
 #include "cli/option.h"

@@ -6,8 +6,8 @@
 #include <array>
 
 #include "base/error.h"
-#include "base/nearest.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "cli/console.h"
 #include "cli/option.h"
 #include "cli/parse.h"

@@ -8,7 +8,6 @@
 #include <stdexcept>
 
 #include "base/error.h"
-#include "base/nearest.h"
 #include "base/text.h"
 #include "cli/option.h"
 

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "base/interrupt.h"
 #include "base/json.h"
+#include "base/signals.h"
 #include "base/table.h"
 #include "cli/console.h"
 #include "cli/parse.h"

@@ -5,14 +5,14 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/files.h"
-#include "base/interrupt.h"
+#include "base/signals.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/parse.h"
 #include "formats/model_file.h"
-#include "serve/completion_answer.h"
 #include "serve/service.h"
 
 namespace thimble {

@@ -5,15 +5,15 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/parallel.h"
+#include "base/signals.h"
 #include "base/table.h"
 #include "cli/console.h"
 #include "cli/option.h"
 #include "cli/parse.h"
+#include "data/encode.h"
 #include "tokenizer/bpe_train.h"
-#include "tokenizer/line_codec.h"
 #include "tokenizer/sentencepiece.h"
 
 namespace thimble {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/version.h"
+#include "base/machine.h"
 #include "cli/parse.h"
 #include "data/data_folder.h"
 #include "data/document.h"

@@ -4,13 +4,13 @@
 #include <functional>
 #include <memory>
 
-#include "base/interrupt.h"
+#include "base/signals.h"
 #include "cli/console.h"
 #include "cli/option.h"
 #include "cli/parse.h"
+#include "config/builder.h"
 #include "dist/communicator.h"
 #include "formats/model_file.h"
-#include "model/config_builder.h"
 #include "train/train_data.h"
 
 namespace thimble {

@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "base/file_ops.h"
-#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "data/batch_encode.h"
+#include "base/signals.h"
 #include "data/document.h"
+#include "data/encode.h"
 #include "data/manifest.h"
 #include "data/shard.h"
 

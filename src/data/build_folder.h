@@ -14,8 +14,8 @@
 
 #include "base/file_ops.h"
 #include "base/files.h"
-#include "data/batch_encode.h"
 #include "data/build.h"
+#include "data/encode.h"
 #include "data/manifest.h"
 #include "data/shard.h"
 

@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/file_ops.h"
 #include "base/table.h"
-#include "data/batch_encode.h"
 #include "data/data_folder.h"
+#include "data/encode.h"
 #include "data/shard.h"
 #include "data/survey.h"
 

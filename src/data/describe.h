@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/progress.h"
+#include "base/signals.h"
 #include "data/document.h"
 #include "data/manifest.h"
 

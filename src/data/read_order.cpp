@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/nearest.h"
 #include "base/rng.h"
+#include "base/text.h"
 
 namespace thimble {
 

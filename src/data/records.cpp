@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/document.h"
-#include "tokenizer/text_source.h"
+#include "data/text_files.h"
 
 namespace thimble {
 
@@ -202,10 +202,6 @@ namespace {
 
 constexpr std::size_t kLookedAtBytes = 4096;  // of a text, for signs that it is none
 constexpr std::size_t kContextBytes = 32;
-
-bool is_ascii_alnum(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-}
 
 bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == text.npos;

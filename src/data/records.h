@@ -11,8 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/byte_stream.h"
-#include "tokenizer/text_source.h"
+#include "data/text_files.h"
 
 namespace thimble {
 

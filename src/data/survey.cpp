@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/parallel.h"
 #include "base/rng.h"
-#include "data/tasks.h"
 
 namespace thimble {
 

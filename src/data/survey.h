@@ -18,8 +18,8 @@
 #include "base/digest.h"
 #include "base/file_ops.h"
 #include "base/files.h"
-#include "base/interrupt.h"
 #include "base/progress.h"
+#include "base/signals.h"
 #include "data/document.h"
 #include "data/records.h"
 

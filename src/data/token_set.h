@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "config/config.h"
 #include "data/manifest.h"
 #include "data/shard.h"
-#include "model/config.h"
 #include "tokenizer/chat_layout.h"
 #include "tokenizer/tokenizer.h"
 

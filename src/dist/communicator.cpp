@@ -8,7 +8,7 @@
 #include <new>
 #include <sstream>
 
-#include "base/interrupt.h"
+#include "base/signals.h"
 
 namespace thimble {
 

@@ -9,8 +9,8 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/machine.h"
 #include "base/plugin.h"
-#include "base/version.h"
 #include "dist/communicator.h"
 #include "dist/message_communicator.h"
 

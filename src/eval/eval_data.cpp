@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "data/batch_encode.h"
 #include "data/data_folder.h"
 #include "data/document.h"
+#include "data/encode.h"
 #include "data/records.h"
 #include "data/survey.h"
 #include "infer/generate.h"

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/progress.h"
+#include "base/signals.h"
 #include "data/document.h"
 #include "data/token_set.h"
 #include "model/model.h"

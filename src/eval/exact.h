@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/progress.h"
+#include "base/signals.h"
 #include "data/document.h"
 #include "model/model.h"
 #include "tokenizer/chat_layout.h"

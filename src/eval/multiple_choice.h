@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/json.h"
 #include "base/progress.h"
+#include "base/signals.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 

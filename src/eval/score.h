@@ -20,8 +20,8 @@
 #include <span>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/progress.h"
+#include "base/signals.h"
 #include "data/token_set.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"

@@ -9,11 +9,11 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/machine.h"
 #include "base/text.h"
-#include "base/version.h"
+#include "config/toml.h"
 #include "formats/model_file.h"
 #include "formats/safetensors.h"
-#include "model/config_toml.h"
 #include "pack/packed_tensor.h"
 #include "tokenizer/sentencepiece.h"
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "base/interrupt.h"
+#include "base/signals.h"
 #include "formats/gguf_types.h"
 #include "formats/model_file.h"
 

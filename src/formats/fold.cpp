@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/model_file.h"
-#include "formats/problems.h"
 #include "model/params.h"
 
 namespace thimble {
@@ -236,7 +235,7 @@ void unroll_loop(FoldWeights& model, FoldReport& report) {
 // leaky_relu2(z) = relu2(z) + relu2(-z) / 4
 void widen_leaky_relu2(FoldWeights& model, FoldReport& report) {
   ModelConfig& c = model.config;
-  if (c.mlp != ActivationKind::leaky_relu2) return;
+  if (c.mlp != MlpKind::leaky_relu2) return;
   for (int layer = 0; layer < model.layers(); ++layer) {
     Values& fc = model.at(Role::mlp_fc, layer);
     const Values once = fc;
@@ -244,7 +243,7 @@ void widen_leaky_relu2(FoldWeights& model, FoldReport& report) {
     Values& proj = model.at(Role::mlp_proj, layer);
     proj = widened_columns(proj, static_cast<std::size_t>(c.mlp_hidden), 0.25);
   }
-  c.mlp = ActivationKind::relu2;
+  c.mlp = MlpKind::relu2;
   c.mlp_hidden *= 2;
   report.push_back(
       {"mlp = leaky_relu2", "relu2 of z and of -z, a quarter of it: mlp_hidden doubled", kExact});
@@ -335,7 +334,7 @@ void spread_gain(FoldWeights& model, FoldReport& report) {
 void double_gate(FoldWeights& model, FoldReport& report) {
   constexpr double kGate = 256, kUp = 1.0 / 16, kDown = 1 / (kGate * kUp), kWorst = 0.483 / (kGate * kGate);
   ModelConfig& c = model.config;
-  if (c.mlp != ActivationKind::relu2) return;
+  if (c.mlp != MlpKind::relu2) return;
   for (int layer = 0; layer < model.layers(); ++layer) {
     Values gate = model.take(Role::mlp_fc, layer);
     Values up = gate;
@@ -345,7 +344,7 @@ void double_gate(FoldWeights& model, FoldReport& report) {
     model.put(Role::mlp_up, layer, std::move(up));
     scale(model.at(Role::mlp_proj, layer), kDown);
   }
-  c.mlp = ActivationKind::swiglu;
+  c.mlp = MlpKind::swiglu;
   report.push_back({"mlp = relu2", fmt::format("swiglu with a gate of {} z", kGate),
                     fmt::format("each hidden unit within {:.1e}", kWorst)});
 }
@@ -411,7 +410,7 @@ bool is_folded_architecture(std::string_view architecture) {
 ModelConfig folded_config(std::string_view architecture, ModelConfig sizes) {
   const bool apertus = architecture == kApertus;
   sizes.norm = apertus ? NormKind::rms_weight : NormKind::rms;
-  sizes.mlp = apertus ? ActivationKind::relu2 : ActivationKind::swiglu;
+  sizes.mlp = apertus ? MlpKind::relu2 : MlpKind::swiglu;
   sizes.embed_norm = !apertus;
   sizes.q_gain = apertus ? GainKind::none : GainKind::head;
   sizes.residual_mix = apertus ? MixKind::none : MixKind::scalar;
@@ -490,7 +489,7 @@ std::vector<std::string> reasons_of_both(const ModelConfig& c, bool drop_softcap
   refuse(c.position == PositionKind::rope && c.rope_dims != c.head_dim,
          fmt::format("rope_dims = {}: whole heads are turned (head_dim = {})", c.rope_dims, c.head_dim));
   refuse(c.bias || c.qkv_bias, "bias, qkv_bias: projections have none");
-  refuse(c.mlp == ActivationKind::relu || c.mlp == ActivationKind::gelu,
+  refuse(c.mlp == MlpKind::relu || c.mlp == MlpKind::gelu,
          "mlp: only relu2, leaky_relu2 and swiglu can be expressed");
   return reasons;
 }
@@ -500,7 +499,7 @@ std::vector<std::string> reasons_of_apertus(const ModelConfig& c) {
   if (c.q_gain == GainKind::head) reasons.push_back("q_gain = head: all heads of a layer share a gain");
   if (c.residual_mix == MixKind::scalar)
     reasons.push_back("residual_mix = scalar: the embedding is not mixed in again");
-  if (c.mlp == ActivationKind::swiglu) reasons.push_back("mlp = swiglu: the MLP has no gate");
+  if (c.mlp == MlpKind::swiglu) reasons.push_back("mlp = swiglu: the MLP has no gate");
   return reasons;
 }
 

@@ -14,7 +14,6 @@
 #include "formats/gguf.h"
 #include "formats/gguf_model.h"
 #include "formats/gguf_tokenizer.h"
-#include "formats/problems.h"
 #include "formats/safetensors.h"
 
 namespace thimble {

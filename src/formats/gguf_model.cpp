@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "formats/model_file.h"
-#include "formats/problems.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {

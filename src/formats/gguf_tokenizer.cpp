@@ -2,13 +2,20 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <limits>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/json.h"
+#include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/chat_layout.h"
 #include "tokenizer/chat_template.h"
-#include "tokenizer/gguf_vocabulary.h"
+#include "tokenizer/pretokenize.h"
+#include "tokenizer/sentencepiece.h"
 #include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
@@ -156,6 +163,269 @@ GgufTokenizer read_gguf_tokenizer(GgufQuestions& questions, const std::string& n
     throw Error(fmt::format("{}: {}", name, error.what()), Hint{error.hint()}, error.where());
   }
   return out;
+}
+
+namespace {
+
+struct PreName {
+  std::string_view name;
+  Pattern pattern;
+  bool ignore_merges;
+};
+// The first name of a pattern is the one written. llama-bpe also sets ignore_merges; dbrx is the same pattern
+// without it.
+constexpr std::array<PreName, 7> kPreNames = {{{"gpt-2", Pattern::gpt2, false},
+                                               {"qwen2", Pattern::qwen2, false},
+                                               {"dbrx", Pattern::llama3, false},
+                                               {"smaug-bpe", Pattern::llama3, false},
+                                               {"llama-bpe", Pattern::llama3, true},
+                                               {"llama3", Pattern::llama3, true},
+                                               {"gpt-4o", Pattern::o200k, false}}};
+
+// For messages: foreign text, cut and without control characters.
+std::string shown(std::string_view text) {
+  constexpr std::size_t kShown = 40;
+  return Json(text.substr(0, kShown)).dump();
+}
+
+const PreName& pre_with_name(std::string_view name) {
+  for (const PreName& pre : kPreNames)
+    if (pre.name == name) return pre;
+  fail(Hint{"thimble knows gpt-2, qwen2, dbrx, smaug-bpe, llama-bpe and gpt-4o"},
+       "the GGUF's tokenizer.ggml.pre is {}, which thimble does not support", shown(name));
+}
+
+const PreName& pre_for(Pattern pattern, bool ignore_merges) {
+  for (const PreName& pre : kPreNames)
+    if (pre.pattern == pattern && pre.ignore_merges == ignore_merges) return pre;
+  fail("llama.cpp has no name for the pattern {} {} ignore_merges", pattern_name(pattern),
+       ignore_merges ? "with" : "without");
+}
+
+std::vector<PreTokenizerStep> steps_for(Pattern pattern) {
+  if (pattern == Pattern::gpt2) return {ByteLevel{.add_prefix_space = false, .use_regex = true}};
+  return {Split{{std::string(pattern_regex(pattern)), true}},
+          ByteLevel{.add_prefix_space = false, .use_regex = false}};
+}
+
+void add_merges(BpeSpec& spec, const std::vector<std::string>& merges) {
+  std::unordered_map<std::string_view, TokenId> ids;
+  for (std::size_t id = 0; id < spec.vocab.size(); ++id)
+    ids.emplace(spec.vocab[id], static_cast<TokenId>(id));
+  auto id_of = [&](const std::string& token, const std::string& merge) {
+    const auto found = ids.find(token);
+    check(found != ids.end(), "the GGUF's merge {} needs the token {}, which is not there", shown(merge),
+          shown(token));
+    return found->second;
+  };
+  for (const std::string& merge : merges) {
+    const std::size_t space = merge.find(' ', 1);  // a token may not be a space: it is spelled Ġ
+    check(space != merge.npos, "the GGUF's merge {} is not two tokens with a space between", shown(merge));
+    const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
+    spec.merges.push_back({id_of(left, merge), id_of(right, merge), id_of(left + right, merge)});
+  }
+}
+
+// Without the rows of the embedding behind the last token, which were none before the export either (DESIGN 8.5).
+std::size_t tokens_in(const GgufVocabulary& vocabulary) {
+  std::size_t count = vocabulary.tokens.size();
+  if (vocabulary.types.empty()) return count;
+  while (count > 0 && static_cast<TokenType>(vocabulary.types[count - 1]) == TokenType::unused) --count;
+  return count;
+}
+
+std::unique_ptr<Tokenizer> bpe_from_gguf(const GgufVocabulary& vocabulary) {
+  const PreName& pre = pre_with_name(vocabulary.pre);
+  BpeSpec spec;
+  spec.vocab = vocabulary.tokens;
+  spec.pre_tokenizer = steps_for(pre.pattern);
+  spec.decoder = {ByteLevelDecoder{}};
+  spec.ignore_merges = pre.ignore_merges;
+  for (std::size_t id = 0; id < vocabulary.types.size(); ++id) {
+    const auto type = static_cast<TokenType>(vocabulary.types[id]);
+    if (type == TokenType::control || type == TokenType::user_defined)
+      spec.added_tokens.push_back(
+          {.id = static_cast<TokenId>(id), .content = spec.vocab[id], .special = type == TokenType::control});
+    if (type == TokenType::unused) spec.vocab[id].clear();
+  }
+  spec.vocab.resize(tokens_in(vocabulary));
+  add_merges(spec, vocabulary.merges);
+  if (vocabulary.add_bos && vocabulary.special.bos) spec.post_processor.before = {*vocabulary.special.bos};
+  return make_bpe_tokenizer(std::move(spec), vocabulary.special);
+}
+
+// Protocol buffers, as SentencePiece's model files are written.
+class ProtobufWriter {
+ public:
+  ProtobufWriter& varint(std::uint32_t field, std::uint64_t value) {
+    raw(std::uint64_t{field} << 3);
+    raw(value);
+    return *this;
+  }
+  ProtobufWriter& bytes(std::uint32_t field, std::string_view value) {
+    raw(std::uint64_t{field} << 3 | 2);
+    raw(value.size());
+    out_ += value;
+    return *this;
+  }
+  ProtobufWriter& number(std::uint32_t field, float value) {
+    raw(std::uint64_t{field} << 3 | 5);
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    for (int shift = 0; shift < 32; shift += 8) out_ += static_cast<char>(bits >> shift);
+    return *this;
+  }
+  const std::string& text() const { return out_; }
+
+ private:
+  void raw(std::uint64_t value) {
+    for (; value >= 0x80; value >>= 7) out_ += static_cast<char>(value | 0x80);
+    out_ += static_cast<char>(value);
+  }
+  std::string out_;
+};
+
+// An id that is missing is -1, as SentencePiece's own files say it.
+std::uint64_t id_or_none(const std::optional<TokenId>& id) {
+  return static_cast<std::uint64_t>(static_cast<std::int64_t>(id.value_or(-1)));
+}
+
+std::unique_ptr<Tokenizer> pieces_from_gguf(const GgufVocabulary& vocabulary) {
+  check(vocabulary.scores.size() == vocabulary.tokens.size(), "the GGUF has {} tokens and {} scores",
+        vocabulary.tokens.size(), vocabulary.scores.size());
+  ProtobufWriter model;
+  for (std::size_t id = 0; id < tokens_in(vocabulary); ++id) {
+    const auto type = vocabulary.types.empty() ? 1 : vocabulary.types[id];
+    model.bytes(1, ProtobufWriter()
+                       .bytes(1, vocabulary.tokens[id])
+                       .number(2, vocabulary.scores[id])
+                       .varint(3, static_cast<std::uint64_t>(type))
+                       .text());
+  }
+  const SpecialIds& special = vocabulary.special;
+  const bool bytes = std::ranges::count(vocabulary.types, static_cast<std::int32_t>(TokenType::byte)) > 0;
+  auto name = [&](const std::optional<TokenId>& id, const char* absent) {
+    return id ? std::string_view(vocabulary.tokens.at(static_cast<std::size_t>(*id)))
+              : std::string_view(absent);
+  };
+  model.bytes(2, ProtobufWriter()
+                     .varint(3, 2)       // model_type: BPE
+                     .varint(35, bytes)  // byte_fallback
+                     .varint(40, id_or_none(special.unk ? special.unk : std::optional<TokenId>(0)))
+                     .varint(41, id_or_none(special.bos))
+                     .varint(42, id_or_none(special.eos))
+                     .varint(43, id_or_none(special.pad))
+                     .bytes(45, name(special.unk, "<unk>"))
+                     .bytes(46, name(special.bos, "<s>"))
+                     .bytes(47, name(special.eos, "</s>"))
+                     .bytes(48, name(special.pad, "<pad>"))
+                     .text());
+  model.bytes(3, ProtobufWriter()
+                     .bytes(1, "identity")
+                     .varint(3, vocabulary.add_space_prefix)
+                     .varint(4, 0)  // llama.cpp does not collapse spaces
+                     .text());
+  return load_sentencepiece(model.text(), "the GGUF's vocabulary");
+}
+
+void check_types(const GgufVocabulary& vocabulary) {
+  check(!vocabulary.tokens.empty(), "the GGUF has no tokens");
+  check(vocabulary.types.empty() || vocabulary.types.size() == vocabulary.tokens.size(),
+        "the GGUF has {} tokens and {} token types", vocabulary.tokens.size(), vocabulary.types.size());
+  std::unordered_set<std::string_view> texts;
+  for (const std::string& token : vocabulary.tokens)
+    check(texts.insert(token).second, "the GGUF has the token {} twice", shown(token));
+  for (const std::int32_t type : vocabulary.types)
+    check(type >= 1 && type <= 6, "the GGUF has a token of type {}; expected 1 to 6", type);
+  for (const auto& id :
+       {vocabulary.special.bos, vocabulary.special.eos, vocabulary.special.unk, vocabulary.special.pad})
+    check(!id || (*id >= 0 && std::cmp_less(*id, vocabulary.tokens.size())),
+          "the GGUF has {} tokens and the special id {}", vocabulary.tokens.size(), id.value_or(-1));
+}
+
+// For messages: what the text is cut by.
+std::string split_text(const BpeSpec& spec) {
+  for (const PreTokenizerStep& step : spec.pre_tokenizer)
+    if (const auto* split = std::get_if<Split>(&step)) return fmt::format("\"{}\"", split->pattern.text);
+  return "not by a pattern";
+}
+
+bool is_nfc(const std::vector<NormalizerStep>& steps) {
+  const auto* form = steps.size() == 1 ? std::get_if<UnicodeForm>(&steps.front()) : nullptr;
+  return form && *form == UnicodeForm::nfc;
+}
+
+void add_bpe(const BpeTokenizer& tokenizer, GgufVocabulary& vocabulary) {
+  const BpeSpec& spec = tokenizer.spec();
+  const auto pattern = PreTokenizer(spec.pre_tokenizer).pattern();
+  const bool bytes = tokenizer.kind() == TokenizerKind::bytes;  // without merges every pattern is right
+  check(spec.byte_level(), "llama.cpp runs byte-level BPE only, and this tokenizer's words are not bytes");
+  check(pattern || bytes, Hint{"train the tokenizer with the pattern gpt2, llama3, qwen2 or o200k"},
+        "llama.cpp has no name for how this tokenizer splits text: {}", split_text(spec));
+  check(spec.normalizer.empty() || (is_nfc(spec.normalizer) && pattern == Pattern::qwen2),
+        "llama.cpp cannot normalise text as this tokenizer does");  // Qwen's NFC is dropped there as well
+  const std::vector<TokenId>&before = spec.post_processor.before, &after = spec.post_processor.after;
+  check(after.empty() && (before.empty() || (before.size() == 1 && before[0] == tokenizer.special().bos)),
+        "llama.cpp puts bos before a text and nothing else around it; this tokenizer's template differs");
+  vocabulary.model = "gpt2";
+  vocabulary.pre = pre_for(pattern.value_or(Pattern::qwen2), spec.ignore_merges).name;
+  vocabulary.normalises = !spec.normalizer.empty();
+  auto text = [&](TokenId id) { return spec.vocab[static_cast<std::size_t>(id)]; };
+  for (const Merge& merge : spec.merges)
+    vocabulary.merges.push_back(text(merge.left) + " " + text(merge.right));
+}
+
+// Of a SentencePiece model file.
+std::uint64_t model_type_of(std::string_view model) {
+  constexpr std::uint32_t kTrainerSpec = 2, kModelType = 3;
+  std::uint64_t type = 1;  // unigram
+  for_each_field(model, [&](const ProtobufField& field) {
+    if (!field.is_message(kTrainerSpec)) return;
+    for_each_field(field.bytes, [&](const ProtobufField& inner) {
+      if (inner.number == kModelType) type = inner.varint;
+    });
+  });
+  return type;
+}
+
+void add_pieces(const std::string& model, GgufVocabulary& vocabulary) {
+  constexpr std::uint64_t kBpe = 2;
+  check(model_type_of(model) == kBpe,
+        "llama.cpp runs SentencePiece models of type BPE only, and this is another");
+  check(std::ranges::count(vocabulary.types, static_cast<std::int32_t>(TokenType::byte)) == 256,
+        Hint{"train the tokenizer with byte fallback"},
+        "llama.cpp fails at characters that a SentencePiece model without bytes does not know");
+  vocabulary.model = "llama";
+  vocabulary.pre = "default";
+  vocabulary.add_space_prefix = sentencepiece_adds_prefix(model);
+  vocabulary.normalises = sentencepiece_normalises(model);
+  vocabulary.scores = sentencepiece_scores(model);
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufVocabulary& vocabulary) {
+  check_types(vocabulary);
+  if (vocabulary.model == "gpt2") return bpe_from_gguf(vocabulary);
+  if (vocabulary.model == "llama") return pieces_from_gguf(vocabulary);
+  fail(Hint{"thimble knows gpt2 and llama"},
+       "the GGUF's tokenizer.ggml.model is {}, which thimble does not support", shown(vocabulary.model));
+}
+
+GgufVocabulary gguf_vocabulary_of(const Tokenizer& tokenizer) {
+  GgufVocabulary vocabulary;
+  vocabulary.special = tokenizer.special();
+  vocabulary.add_bos = tokenizer.adds_bos();
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    std::string text = tokenizer.token_text(id);
+    vocabulary.tokens.push_back(text.empty() ? fmt::format("<|pad_{}|>", id) : std::move(text));
+    vocabulary.types.push_back(static_cast<std::int32_t>(tokenizer.token_type(id)));
+  }
+  if (const auto* bpe = dynamic_cast<const BpeTokenizer*>(&tokenizer)) {
+    add_bpe(*bpe, vocabulary);
+    return vocabulary;
+  }
+  add_pieces(tokenizer.serialized(), vocabulary);
+  return vocabulary;
 }
 
 }  // namespace thimble

@@ -4,6 +4,8 @@
 // <|pad_ID|>, type unused, which no text gives.
 #pragma once
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "formats/gguf.h"
 #include "formats/gguf_import.h"
 #include "formats/model_file.h"
+#include "tokenizer/tokenizer.h"
 
 namespace thimble {
 
@@ -24,5 +27,27 @@ struct GgufTokenizer {
   std::string layout;  // of chats (tokenizer/chat_layout.h); empty: none
 };
 GgufTokenizer read_gguf_tokenizer(GgufQuestions& questions, const std::string& name);
+
+// The vocabulary keys of a GGUF file as data, and the tokenizers they stand for: what llama.cpp reads and
+// writes.
+
+struct GgufVocabulary {
+  std::string model;  // tokenizer.ggml.model: "gpt2" (byte-level BPE) or "llama" (SentencePiece)
+  std::string pre;    // tokenizer.ggml.pre: names the split pattern of gpt2
+  std::vector<std::string> tokens = {};
+  std::vector<float> scores = {};        // llama only
+  std::vector<std::int32_t> types = {};  // TokenType; may be empty: all normal
+  std::vector<std::string> merges = {};  // gpt2 only: "Ġ t"
+  SpecialIds special = {};
+  bool add_bos = false;
+  bool add_space_prefix = true;  // llama only
+  bool normalises = false;  // the tokenizer changes text before it cuts it, for which a GGUF has no place
+};
+
+// Refuses models and patterns that thimble does not have, by name.
+std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufVocabulary& vocabulary);
+
+// Refuses tokenizers that llama.cpp could not run: other patterns, normalisers, prefix spaces.
+GgufVocabulary gguf_vocabulary_of(const Tokenizer& tokenizer);
 
 }  // namespace thimble

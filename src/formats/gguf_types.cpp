@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/half.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

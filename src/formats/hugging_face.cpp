@@ -9,7 +9,6 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "formats/problems.h"
 #include "formats/weights_file.h"
 #include "tokenizer/chat_template.h"
 
@@ -470,7 +469,7 @@ void read_gpt2(Keys& keys, HuggingFaceConfig& out) {
   c.norm = NormKind::layer;
   c.norm_eps = keys.number("layer_norm_epsilon", 1e-5);
   c.position = PositionKind::learned;
-  c.mlp = ActivationKind::gelu;
+  c.mlp = MlpKind::gelu;
   c.bias = out.attention_bias = out.mlp_bias = true;
   c.tie_embeddings = keys.flag("tie_word_embeddings", true);
   keys.expect("activation_function", {"gelu_new", "gelu_pytorch_tanh"});  // one formula, two names

@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "config/config.h"
 #include "formats/model_file.h"
-#include "model/config.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {

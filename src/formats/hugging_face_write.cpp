@@ -7,12 +7,12 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/table.h"
-#include "formats/atomic_folder.h"
+#include "base/text.h"
 #include "formats/hugging_face.h"
 #include "formats/model_file.h"
-#include "formats/problems.h"
 #include "formats/weights_file.h"
 #include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/chat_template.h"

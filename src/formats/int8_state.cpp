@@ -9,14 +9,13 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "base/half.h"
 #include "base/text.h"
 #include "formats/model_file.h"
 #include "formats/npz.h"
 #include "formats/pickle.h"
-#include "formats/problems.h"
 #include "pack/codec.h"
 #include "pack/pack_weights.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "config/toml.h"
 #include "formats/artifact.h"
 #include "formats/gguf_import.h"
 #include "formats/hugging_face.h"
@@ -13,7 +14,6 @@
 #include "formats/npz.h"
 #include "formats/safetensors.h"
 #include "formats/weights_file.h"
-#include "model/config_toml.h"
 #include "model/params.h"
 
 namespace thimble {
@@ -206,13 +206,13 @@ bool is_llama_like(const ModelConfig& c) {
 
 bool is_gpt2(const ModelConfig& c) {
   return is_plain(c) && c.norm == NormKind::layer && c.bias && !c.embed_norm && c.final_norm &&
-         c.position == PositionKind::learned && c.mlp == ActivationKind::gelu && !c.qk_norm &&
+         c.position == PositionKind::learned && c.mlp == MlpKind::gelu && !c.qk_norm &&
          c.kv_heads == c.heads && c.q_width() == c.dim;
 }
 
 bool is_microgpt(const ModelConfig& c) {
   return is_plain(c) && c.norm == NormKind::rms && c.embed_norm && !c.final_norm &&
-         c.position == PositionKind::learned && c.mlp == ActivationKind::relu && !c.qk_norm && !c.bias &&
+         c.position == PositionKind::learned && c.mlp == MlpKind::relu && !c.qk_norm && !c.bias &&
          !c.qkv_bias && !c.tie_embeddings;
 }
 

@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/config.h"
+#include "config/config.h"
 #include "model/model.h"
 #include "tokenizer/chat_layout.h"
 #include "tokenizer/tokenizer.h"

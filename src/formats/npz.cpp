@@ -8,11 +8,10 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/half.h"
+#include "base/files.h"
 #include "base/text.h"
-#include "formats/little_endian.h"
 #include "formats/model_file.h"
-#include "formats/problems.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

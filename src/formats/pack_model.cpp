@@ -7,10 +7,10 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/index.h"
 #include "base/table.h"
 #include "formats/artifact.h"
 #include "pack/prune.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

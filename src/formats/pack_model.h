@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/progress.h"
+#include "base/signals.h"
 #include "formats/model_file.h"
 #include "pack/pack_weights.h"
 

@@ -8,9 +8,9 @@
 #include <unordered_map>
 
 #include "base/error.h"
-#include "base/half.h"
+#include "base/files.h"
 #include "base/text.h"
-#include "formats/little_endian.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/little_endian.h"
+#include "base/files.h"
 #include "formats/npz.h"
 
 namespace thimble {

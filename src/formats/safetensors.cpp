@@ -11,9 +11,9 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "base/half.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

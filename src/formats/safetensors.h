@@ -43,7 +43,7 @@
 #include "base/digest.h"
 #include "base/files.h"
 #include "tensor/arena.h"
-#include "tensor/dtype.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

@@ -8,14 +8,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/half.h"
-#include "base/index.h"
+#include "base/machine.h"
 #include "base/text.h"
-#include "base/version.h"
-#include "formats/problems.h"
+#include "config/toml.h"
 #include "formats/safetensors.h"
-#include "model/config_toml.h"
 #include "model/params.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

@@ -7,7 +7,6 @@
 #include <random>
 
 #include "base/error.h"
-#include "base/nearest.h"
 #include "base/table.h"
 #include "base/text.h"
 #include "model/params.h"

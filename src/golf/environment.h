@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "model/config.h"
-#include "model/config_builder.h"
+#include "config/builder.h"
+#include "config/config.h"
 
 namespace thimble {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "base/version.h"
-#include "model/config_keys.h"
+#include "base/machine.h"
+#include "config/keys.h"
 
 namespace thimble {
 

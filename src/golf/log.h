@@ -14,7 +14,7 @@
 #include "formats/int8_state.h"
 #include "golf/environment.h"
 #include "model/params.h"
-#include "tensor/dtype.h"
+#include "tensor/tensor.h"
 #include "train/reporter.h"
 
 namespace thimble {

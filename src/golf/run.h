@@ -11,8 +11,8 @@
 
 #include "base/clock.h"
 #include "base/files.h"
-#include "base/interrupt.h"
 #include "base/log.h"
+#include "base/signals.h"
 #include "data/token_set.h"
 #include "eval/score.h"
 #include "golf/environment.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/interrupt.h"
+#include "base/signals.h"
 #include "infer/chat_context.h"
 #include "infer/generate.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/interrupt.h"
+#include "base/signals.h"
 #include "infer/batcher.h"
 #include "infer/request.h"
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "config/config.h"
 #include "infer/sampler.h"
-#include "model/config.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {

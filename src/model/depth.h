@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "model/config_builder.h"
+#include "config/builder.h"
 
 namespace thimble {
 

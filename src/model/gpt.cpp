@@ -13,6 +13,22 @@ namespace thimble {
 
 namespace {
 
+ActivationKind activation_of(MlpKind mlp) {
+  switch (mlp) {
+    case MlpKind::relu:
+      return ActivationKind::relu;
+    case MlpKind::relu2:
+      return ActivationKind::relu2;
+    case MlpKind::leaky_relu2:
+      return ActivationKind::leaky_relu2;
+    case MlpKind::gelu:
+      return ActivationKind::gelu;
+    case MlpKind::swiglu:
+      break;
+  }
+  return ActivationKind::swiglu;
+}
+
 class Gpt {
  public:
   Gpt(const ModelConfig& config, const ParamTable& params, const GptOptions& options)
@@ -77,7 +93,7 @@ class Gpt {
   Value mlp(int pass, Value h) {
     const int layer = layer_of(pass);
     h = linear(h, p_.mlp_in(layer), p_.mlp_in_bias(layer));
-    h = linear(t_.activation(h, c_.mlp), p_.mlp_proj(layer), p_.mlp_proj_bias(layer));
+    h = linear(t_.activation(h, activation_of(c_.mlp)), p_.mlp_proj(layer), p_.mlp_proj_bias(layer));
     return t_.name(h, name(pass, "mlp"));
   }
 

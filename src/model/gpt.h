@@ -7,11 +7,14 @@
 #include <vector>
 
 #include "model/params.h"
-#include "model/program_cache.h"
 #include "model/stored_weights.h"
 #include "model/tape.h"
 
 namespace thimble {
+
+// training: a grid of rows, forward and backward. scoring: forward to the loss. decoding: rows of slots,
+// through the cache.
+enum class Mode : std::uint8_t { training, scoring, decoding };
 
 struct GptOptions {
   Mode mode = Mode::training;

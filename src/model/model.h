@@ -1,4 +1,4 @@
-// A model in memory: its config, its weights, and the programs that train, score and decode it.
+// What a model computes in: `auto` becomes a dtype, and what a device has no products of is refused.
 #pragma once
 
 #include <cstdint>
@@ -6,21 +6,33 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
-#include "model/bound_program.h"
-#include "model/config.h"
+#include "base/machine.h"
+#include "base/parallel.h"
+#include "config/config.h"
 #include "model/gpt.h"
-#include "model/kv_cache.h"
+#include "model/gpt_program.h"
 #include "model/params.h"
-#include "model/program_cache.h"
-#include "model/recorded_decode.h"
 #include "model/rows.h"
 #include "model/stored_weights.h"
-#include "tensor/context.h"
+#include "tensor/device.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
+
+// automatic: bf16 where the device multiplies it (AVX-512 BF16, AMX, CUDA), else f32, which is faster there. bf16 works on
+// every device. f16 is computed in on CUDA only, by request; elsewhere it is for storage.
+DType compute_dtype(ComputeDType wanted, Device device);
+
+// Why `auto` is not bf16 here. Empty: it is, or something else was asked for.
+std::string dtype_fallback(ComputeDType wanted, Device device, const CpuFeatures& features);
+
+// What to tell whoever asked for a dtype that is slower here than another. Empty: nothing.
+std::string dtype_notice(ComputeDType wanted, Device device, const CpuFeatures& features);
+
+// A model in memory: its config, its weights, and the programs that train, score and decode it.
 
 struct GradientOptions {
   int qat_bits = 0;

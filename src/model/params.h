@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "model/config.h"
+#include "config/config.h"
 
 namespace thimble {
 

@@ -20,7 +20,7 @@
 #include "model/schedule.h"
 #include "ops/cuda_plugin.h"
 #include "tensor/arena.h"
-#include "tensor/context.h"
+#include "tensor/device.h"
 
 namespace thimble {
 

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "model/config.h"
+#include "config/config.h"
 
 namespace thimble {
 

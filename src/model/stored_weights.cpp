@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/half.h"
 #include "ops/stored.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

@@ -1,4 +1,4 @@
-// cast: y = x in another dtype, rounded to nearest, ties to even (base/half.h); straight through: dx <- dy.
+// cast: y = x in another dtype, rounded to nearest, ties to even (tensor/tensor.h); straight through: dx <- dy.
 //
 //   x [N, C] f32, bf16 or f16   y [N, C] in `to`, one of these
 //

@@ -1,8 +1,8 @@
 #include "ops/cuda_plugin.h"
 
 #include "base/error.h"
+#include "base/machine.h"
 #include "base/plugin.h"
-#include "base/version.h"
 
 namespace thimble {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tensor/context.h"
+#include "tensor/device.h"
 
 namespace thimble {
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "tensor/context.h"
+#include "tensor/device.h"
 #include "tensor/tensor.h"
 
 namespace thimble {

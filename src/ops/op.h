@@ -24,7 +24,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "tensor/context.h"
+#include "tensor/device.h"
 #include "tensor/tensor.h"
 
 namespace thimble {

@@ -12,7 +12,7 @@
 #include <span>
 #include <string_view>
 
-#include "model/config.h"
+#include "config/config.h"
 #include "tensor/arena.h"
 
 namespace thimble {

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "optim/gradient_buckets.h"
-#include "tensor/capture.h"
+#include "tensor/device.h"
 
 namespace thimble {
 

@@ -5,7 +5,7 @@
 
 #include "base/machine.h"
 #include "base/parallel.h"
-#include "model/compute_dtype.h"
+#include "model/model.h"
 
 namespace thimble {
 

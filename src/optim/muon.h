@@ -17,13 +17,13 @@
 #include <span>
 #include <vector>
 
+#include "config/config.h"
 #include "dist/communicator.h"
-#include "model/config.h"
 #include "model/params.h"
 #include "ops/newton_schulz.h"
 #include "optim/update_size.h"
 #include "tensor/arena.h"
-#include "tensor/context.h"
+#include "tensor/device.h"
 
 namespace thimble {
 

@@ -8,15 +8,15 @@
 #include <span>
 #include <vector>
 
+#include "config/config.h"
 #include "dist/communicator.h"
-#include "model/config.h"
 #include "model/params.h"
 #include "ops/adam.h"
 #include "ops/loss_scale.h"
 #include "optim/muon.h"
 #include "optim/update_size.h"
 #include "tensor/arena.h"
-#include "tensor/context.h"
+#include "tensor/device.h"
 
 namespace thimble {
 

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "model/config.h"
+#include "config/config.h"
 
 namespace thimble {
 

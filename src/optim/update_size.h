@@ -6,7 +6,7 @@
 #include <cmath>
 #include <span>
 
-#include "model/config.h"
+#include "config/config.h"
 #include "ops/sums.h"
 
 namespace thimble {

@@ -6,10 +6,9 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/half.h"
-#include "base/index.h"
 #include "base/parallel.h"
 #include "ops/cpu/gemm.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

@@ -19,8 +19,8 @@
 #include <span>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/progress.h"
+#include "base/signals.h"
 #include "model/params.h"
 #include "tensor/tensor.h"
 

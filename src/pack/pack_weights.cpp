@@ -9,11 +9,11 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "base/index.h"
 #include "base/parallel.h"
 #include "pack/gptq.h"
 #include "pack/prune.h"
 #include "pack/range_codec.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/progress.h"
+#include "base/signals.h"
 #include "pack/codec.h"
 #include "pack/packed_tensor.h"
 

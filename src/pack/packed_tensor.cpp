@@ -9,8 +9,7 @@
 #include <map>
 
 #include "base/error.h"
-#include "base/half.h"
-#include "base/index.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

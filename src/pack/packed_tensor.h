@@ -18,7 +18,7 @@
 #include "model/params.h"
 #include "model/stored_weights.h"
 #include "ops/quantise.h"
-#include "tensor/dtype.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 

@@ -16,11 +16,10 @@
 #include <string_view>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/progress.h"
+#include "base/signals.h"
 #include "formats/model_file.h"
 #include "qa/model_facts.h"
-#include "tensor/context.h"
 #include "tensor/device.h"
 
 namespace thimble {

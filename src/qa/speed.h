@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/progress.h"
+#include "base/signals.h"
 #include "model/model.h"
 #include "ops/gemm_peak.h"
-#include "tensor/context.h"
+#include "tensor/device.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {

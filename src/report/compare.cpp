@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/table.h"
-#include "model/config_keys.h"
+#include "config/keys.h"
 #include "report/plot.h"
 
 namespace thimble {

@@ -8,10 +8,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "http/access.h"
+#include "http/server.h"
 #include "report/report.h"
-#include "serve/access.h"
-#include "serve/completion_answer.h"
-#include "serve/http_server.h"
 
 namespace thimble {
 

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/machine.h"
 #include "base/table.h"
-#include "base/version.h"
 #include "report/chart.h"
 #include "report/report.h"
 

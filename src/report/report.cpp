@@ -9,9 +9,9 @@
 #include "base/digest.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/machine.h"
 #include "base/table.h"
-#include "base/version.h"
-#include "model/config_keys.h"
+#include "config/keys.h"
 #include "report/chart.h"
 
 namespace thimble {

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
-#include "model/config_toml.h"
+#include "config/toml.h"
 
 namespace thimble {
 

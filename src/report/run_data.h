@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "model/config.h"
+#include "config/config.h"
 #include "train/metrics.h"
 
 namespace thimble {

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/file_ops.h"
-#include "model/config.h"
+#include "config/config.h"
 #include "train/reporter.h"
 
 namespace thimble {

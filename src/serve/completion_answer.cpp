@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <random>
 
-#include "base/version.h"
+#include "base/clock.h"
+#include "base/machine.h"
+#include "http/access.h"
 #include "serve/fields.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"
@@ -110,16 +110,6 @@ double rate(std::int64_t tokens, double seconds) {
 }
 
 }  // namespace
-
-std::string new_id(std::string_view prefix) {
-  std::random_device entropy;
-  return fmt::format("{}{:08x}{:08x}{:08x}", prefix, entropy(), entropy(), entropy());
-}
-
-std::int64_t unix_time() {
-  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 CompletionAnswer::CompletionAnswer(const CompletionRequest& asked, const ServedModel& model)
     : asked_(asked),

@@ -32,10 +32,6 @@ struct TextPlace {
 };
 Json text_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores, TextPlace& place);
 
-// "chatcmpl-3f9a..." with 96 random bits.
-std::string new_id(std::string_view prefix);
-std::int64_t unix_time();
-
 class CompletionAnswer {
  public:
   // Both outlive it.

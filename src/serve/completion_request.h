@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/json.h"
+#include "config/config.h"
 #include "infer/request.h"
 #include "infer/sampler.h"
-#include "model/config.h"
 #include "tokenizer/chat_layout.h"
 #include "tokenizer/tokenizer.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/nearest.h"
+#include "base/text.h"
 
 namespace thimble {
 

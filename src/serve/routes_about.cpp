@@ -5,10 +5,10 @@
 #include <span>
 #include <utility>
 
+#include "base/machine.h"
 #include "base/text.h"
-#include "base/version.h"
+#include "http/access.h"
 #include "model/stored_weights.h"
-#include "serve/completion_answer.h"
 #include "serve/fields.h"
 #include "serve/service.h"
 #include "tokenizer/chat_template.h"

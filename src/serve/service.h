@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "base/json.h"
+#include "http/access.h"
+#include "http/message.h"
+#include "http/server.h"
 #include "infer/request.h"
-#include "serve/access.h"
 #include "serve/completion_request.h"
 #include "serve/engine.h"
-#include "serve/http_message.h"
-#include "serve/http_server.h"
 
 namespace thimble {
 

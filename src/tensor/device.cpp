@@ -92,4 +92,19 @@ std::shared_ptr<DeviceRuntime> cpu_runtime() {
   return runtime;
 }
 
+std::unique_ptr<DeviceGraph> capture(DeviceRuntime& runtime, const std::function<void()>& work) {
+  runtime.begin_capture();
+  try {
+    work();
+  } catch (...) {
+    try {
+      runtime.end_capture();
+    } catch (const Error&) {
+      // A broken recording cannot become a graph; what broke it is told.
+    }
+    throw;
+  }
+  return runtime.end_capture();
+}
+
 }  // namespace thimble

@@ -14,10 +14,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <typeindex>
+#include <unordered_map>
 
+#include "base/log.h"
 #include "tensor/tensor.h"
 
 namespace thimble {
@@ -108,5 +112,34 @@ class PinnedBuffer {
   std::unique_ptr<std::byte, Release> block_{nullptr, Release{}};
   std::int64_t bytes_ = 0;
 };
+
+// Context: what a kernel may use besides its tensors. Passed everywhere; there are no globals.
+
+class Context {
+ public:
+  explicit Context(std::shared_ptr<DeviceRuntime> runtime = cpu_runtime(), Log log = Log::nowhere())
+      : runtime_(std::move(runtime)), log_(std::move(log)) {}
+
+  Device device() const { return runtime_->device(); }
+  const std::shared_ptr<DeviceRuntime>& runtime() const { return runtime_; }
+  const Log& log() const { return log_; }
+
+  // What a backend keeps between calls (cached GEMM primitives, handles): one T per Context, made on first
+  // use.
+  template <class T>
+  T& state() const {
+    std::shared_ptr<void>& slot = states_[std::type_index(typeid(T))];
+    if (!slot) slot = std::make_shared<T>();
+    return *static_cast<T*>(slot.get());
+  }
+
+ private:
+  std::shared_ptr<DeviceRuntime> runtime_;  // first in, last out: states hold what it made
+  Log log_;
+  mutable std::unordered_map<std::type_index, std::shared_ptr<void>> states_;
+};
+
+// What `work` queues, recorded. Where it throws, the recording is ended and dropped, so that the queue runs again.
+std::unique_ptr<DeviceGraph> capture(DeviceRuntime& runtime, const std::function<void()>& work);
 
 }  // namespace thimble

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/interrupt.h"
 #include "base/parallel.h"
+#include "base/signals.h"
 #include "tokenizer/unicode.h"
 
 namespace thimble {
@@ -164,7 +164,7 @@ BpeSpec starting_spec(const BpeTrainOptions& options) {
 
 }  // namespace
 
-WordCounts count_words(TextSource& source, Pattern pattern, const ProgressOutput& progress,
+WordCounts count_words(TextStream& source, Pattern pattern, const ProgressOutput& progress,
                        const Interrupt* interrupt) {
   ProgressBar bar(progress, "counting words", "bytes", source.stored_bytes());
   std::vector<WordCounts> counts(static_cast<std::size_t>(max_threads()));
@@ -203,12 +203,12 @@ BpeSpec learn_merges(const WordCounts& words, const BpeTrainOptions& options, co
   return spec;
 }
 
-BpeTrainResult train_bpe(TextSource& source, const BpeTrainOptions& options, const ProgressOutput& progress,
+BpeTrainResult train_bpe(TextStream& source, const BpeTrainOptions& options, const ProgressOutput& progress,
                          const Interrupt* interrupt) {
   check_size(options);
   BpeTrainResult result;
   const WordCounts words = count_words(source, options.pattern, progress, interrupt);
-  check(words.size() > 0, "there is no text to train on: {} files, all empty", source.files().size());
+  check(words.size() > 0, "there is no text to train on: {} files, all empty", source.file_count());
   result.text_bytes = source.text_bytes();
   result.distinct_words = words.size();
   result.spec = learn_merges(words, options, progress, interrupt);

@@ -14,7 +14,7 @@
 #include "base/progress.h"
 #include "tokenizer/bpe_model.h"
 #include "tokenizer/pretokenize.h"
-#include "tokenizer/text_source.h"
+#include "tokenizer/text_stream.h"
 #include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
@@ -73,11 +73,11 @@ struct BpeTrainResult {
 
 // Throws when the vocabulary cannot hold alphabet and special tokens, and when there is no text. A corpus
 // with too few pairs gives a smaller vocabulary than asked for.
-BpeTrainResult train_bpe(TextSource& source, const BpeTrainOptions& options, const ProgressOutput& progress,
+BpeTrainResult train_bpe(TextStream& source, const BpeTrainOptions& options, const ProgressOutput& progress,
                          const Interrupt* interrupt = nullptr);
 
 // The two halves of it.
-WordCounts count_words(TextSource& source, Pattern pattern, const ProgressOutput& progress,
+WordCounts count_words(TextStream& source, Pattern pattern, const ProgressOutput& progress,
                        const Interrupt* interrupt = nullptr);
 BpeSpec learn_merges(const WordCounts& words, const BpeTrainOptions& options, const ProgressOutput& progress,
                      const Interrupt* interrupt = nullptr);

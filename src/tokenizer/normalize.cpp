@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "base/by_type.h"
 #include "base/error.h"
+#include "tokenizer/tokenizer_json.h"
 #include "tokenizer/unicode.h"
 
 namespace thimble {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/interrupt.h"
+#include "base/signals.h"
+#include "tokenizer/text_stream.h"
 #include "tokenizer/bpe_tokenizer.h"
-#include "tokenizer/text_source.h"
 
 namespace thimble {
 
@@ -350,7 +350,7 @@ bool has_inner_space(std::string_view text, std::string_view spaces) {
 class Sentences final : public sentencepiece::SentenceIterator {
  public:
   // spaces: the characters that end a word
-  Sentences(TextSource& source, std::string_view spaces, const Interrupt* interrupt)
+  Sentences(TextStream& source, std::string_view spaces, const Interrupt* interrupt)
       : source_(source), spaces_(spaces), interrupt_(interrupt) {
     Next();
   }
@@ -399,7 +399,7 @@ class Sentences final : public sentencepiece::SentenceIterator {
     spaced_ = true;
   }
 
-  TextSource& source_;
+  TextStream& source_;
   std::string_view spaces_;
   const Interrupt* interrupt_;
   std::string document_, sentence_;
@@ -415,7 +415,7 @@ std::string joined(const std::vector<std::string>& tokens) {
 
 }  // namespace
 
-std::string train_sentencepiece(TextSource& source, const SentencePieceOptions& options,
+std::string train_sentencepiece(TextStream& source, const SentencePieceOptions& options,
                                 const Interrupt* interrupt) {
   const std::size_t least = 4 + 256 + options.control_tokens.size();
   check(std::cmp_greater(options.vocab_size, least), Hint{fmt::format("ask for more than {}", least)},
@@ -446,7 +446,7 @@ std::string train_sentencepiece(TextSource& source, const SentencePieceOptions& 
   if (!options.control_tokens.empty()) settings["control_symbols"] = joined(options.control_tokens);
 
   Sentences sentences(source, identity ? " " : " \t\r\n", interrupt);
-  check(sentences.any(), "there is no text to train on: {} files, all empty", source.files().size());
+  check(sentences.any(), "there is no text to train on: {} files, all empty", source.file_count());
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(settings, &sentences, &model);
   check(status.ok(), "SentencePiece could not train: {}", status.ToString());

@@ -13,7 +13,7 @@
 namespace thimble {
 
 class Interrupt;
-class TextSource;
+class TextStream;
 
 std::unique_ptr<Tokenizer> load_sentencepiece(std::string model, std::string_view name);
 
@@ -34,7 +34,7 @@ struct SentencePieceOptions {
 
 // Trains with the settings of parameter-golf: BPE, byte fallback, split digits, no dummy prefix. The library
 // keeps all text in memory. Returns the content of the model file.
-std::string train_sentencepiece(TextSource& source, const SentencePieceOptions& options,
+std::string train_sentencepiece(TextStream& source, const SentencePieceOptions& options,
                                 const Interrupt* interrupt = nullptr);
 
 // SentencePiece's table of normalised characters: u32 size of a trie, the trie (a darts-clone double array), the texts

@@ -4,7 +4,6 @@
 #include <array>
 #include <unordered_map>
 
-#include "base/by_type.h"
 #include "base/error.h"
 #include "base/json.h"
 

@@ -1,5 +1,6 @@
-// Hugging Face's tokenizer.json, read and written. What thimble cannot honour is refused by name: a tokenizer
-// that gives other ids than its model was trained with is worse than none.
+// For std::visit: one lambda for each type of a variant.
+//
+//   std::visit(ByType{[](int n) { ... }, [](const std::string& text) { ... }}, value);
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,16 @@
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {
+
+template <class... Functions>
+struct ByType : Functions... {
+  using Functions::operator()...;
+};
+template <class... Functions>
+ByType(Functions...) -> ByType<Functions...>;
+
+// Hugging Face's tokenizer.json, read and written. What thimble cannot honour is refused by name: a tokenizer
+// that gives other ids than its model was trained with is worse than none.
 
 // A tokenizer.json as data: what Hugging Face's file can say and thimble honours. Reading, writing and
 // training meet here; BpeTokenizer makes it run.

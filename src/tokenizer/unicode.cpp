@@ -8,6 +8,8 @@
 #include <numeric>
 #include <vector>
 
+#include "base/text.h"
+
 namespace thimble {
 
 namespace {
@@ -248,6 +250,21 @@ std::optional<unsigned char> byte_of_token(std::string_view token) {
   const int high = hex_digit(token[3]), low = hex_digit(token[4]);
   if (high < 0 || low < 0) return std::nullopt;
   return static_cast<unsigned char>(high * 16 + low);
+}
+
+std::size_t character_boundary(std::string_view text, std::size_t at) {
+  std::size_t cut = at;
+  while (cut > 0 && at - cut < 4 && (static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+  return cut == 0 ? at : cut;
+}
+
+std::size_t safe_cut(std::string_view text, std::size_t from, std::size_t at) {
+  for (std::size_t i = std::min(at, text.size() - 1); i > from + 1; --i) {
+    const char next = text[i];
+    const bool letter = is_ascii_alnum(next) && !(next >= '0' && next <= '9');
+    if (letter && text[i - 1] == ' ' && is_ascii_alnum(text[i - 2])) return i - 1;
+  }
+  return 0;
 }
 
 }  // namespace thimble

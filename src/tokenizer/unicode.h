@@ -102,4 +102,12 @@ std::array<unsigned char, 256> byte_level_alphabet();
 std::string byte_token(unsigned char byte);
 std::optional<unsigned char> byte_of_token(std::string_view token);
 
+// Where a text can be cut so that every known pattern gives the same words on both sides: before a space
+// between a letter or digit and a letter, all ASCII. Looks back from `at`; 0 if there is no such place after
+// `from`.
+std::size_t safe_cut(std::string_view text, std::size_t from, std::size_t at);
+
+// The end of the last whole character at or before `at`, which is inside of the text.
+std::size_t character_boundary(std::string_view text, std::size_t at);
+
 }  // namespace thimble

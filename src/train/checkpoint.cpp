@@ -9,13 +9,13 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/machine.h"
 #include "base/table.h"
 #include "base/text.h"
-#include "base/version.h"
+#include "config/keys.h"
+#include "config/toml.h"
 #include "formats/model_file.h"
 #include "formats/weights_file.h"
-#include "model/config_keys.h"
-#include "model/config_toml.h"
 #include "optim/schedule.h"
 #include "train/validation.h"
 

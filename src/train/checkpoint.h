@@ -25,10 +25,10 @@
 #include <vector>
 
 #include "base/file_ops.h"
+#include "config/config.h"
 #include "data/read_order.h"
 #include "formats/safetensors.h"
 #include "formats/weights_file.h"
-#include "model/config.h"
 #include "model/model.h"
 #include "optim/averaging.h"
 #include "optim/optimizer.h"

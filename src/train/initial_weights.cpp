@@ -6,7 +6,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
-#include "formats/problems.h"
 
 namespace thimble {
 

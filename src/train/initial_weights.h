@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "config/builder.h"
 #include "formats/model_file.h"
-#include "model/config_builder.h"
 #include "model/params.h"
 
 namespace thimble {

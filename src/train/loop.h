@@ -11,16 +11,15 @@
 
 #include "base/clock.h"
 #include "base/file_ops.h"
-#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/signals.h"
+#include "config/config.h"
 #include "dist/communicator.h"
-#include "model/config.h"
 #include "tensor/device.h"
 #include "tokenizer/tokenizer.h"
 #include "train/diagnosis.h"
 #include "train/reporter.h"
-#include "train/save_signal.h"
 #include "train/train_data.h"
 
 namespace thimble {

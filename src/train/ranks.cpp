@@ -6,7 +6,7 @@
 
 #include "base/digest.h"
 #include "base/error.h"
-#include "base/version.h"
+#include "base/machine.h"
 #include "dist/communicator.h"
 
 namespace thimble {

@@ -4,11 +4,10 @@
 
 #include <string>
 
-#include "base/interrupt.h"
+#include "base/signals.h"
 #include "dist/communicator.h"
 #include "eval/score.h"
 #include "model/model.h"
-#include "train/save_signal.h"
 
 namespace thimble {
 

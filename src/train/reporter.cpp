@@ -11,7 +11,7 @@
 
 #include "base/table.h"
 #include "base/text.h"
-#include "model/summary.h"
+#include "train/run_cost.h"
 
 namespace thimble {
 

@@ -10,8 +10,8 @@
 
 #include "base/log.h"
 #include "base/progress.h"
+#include "config/config.h"
 #include "eval/score.h"
-#include "model/config.h"
 #include "optim/update_size.h"
 #include "train/metrics.h"
 #include "train/step_runner.h"

@@ -12,7 +12,6 @@
 #include "base/files.h"
 #include "base/machine.h"
 #include "base/parallel.h"
-#include "base/version.h"
 
 namespace thimble {
 

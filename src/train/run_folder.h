@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/file_ops.h"
-#include "base/interrupt.h"
 #include "base/json.h"
+#include "base/signals.h"
 
 namespace thimble {
 

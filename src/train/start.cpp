@@ -3,9 +3,9 @@
 #include "base/error.h"
 #include "data/data_folder.h"
 #include "dist/communicator.h"
-#include "model/compute_dtype.h"
-#include "train/micro_batch.h"
+#include "model/model.h"
 #include "train/ranks.h"
+#include "train/run_cost.h"
 
 namespace thimble {
 

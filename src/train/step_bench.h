@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/interrupt.h"
 #include "base/progress.h"
-#include "model/config.h"
+#include "base/signals.h"
+#include "config/config.h"
 #include "model/profile.h"
 #include "ops/gemm_peak.h"
 

@@ -10,16 +10,16 @@
 #include "base/json.h"
 #include "base/parallel.h"
 #include "base/text.h"
+#include "config/config.h"
 #include "data/build.h"
 #include "data/data_folder.h"
 #include "data/document.h"
 #include "data/loader.h"
 #include "data/records.h"
+#include "data/text_files.h"
 #include "dist/communicator.h"
-#include "model/config.h"
 #include "tokenizer/bpe_train.h"
 #include "tokenizer/sentencepiece.h"
-#include "tokenizer/text_source.h"
 
 namespace thimble {
 

@@ -8,13 +8,13 @@
 #include <string_view>
 
 #include "base/file_ops.h"
-#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/signals.h"
+#include "config/config.h"
 #include "data/manifest.h"
 #include "data/read_order.h"
 #include "data/token_set.h"
-#include "model/config.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {

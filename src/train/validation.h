@@ -9,11 +9,11 @@
 #include <string_view>
 #include <vector>
 
-#include "base/interrupt.h"
+#include "base/signals.h"
+#include "config/config.h"
 #include "data/token_set.h"
 #include "dist/communicator.h"
 #include "eval/score.h"
-#include "model/config.h"
 #include "tokenizer/tokenizer.h"
 #include "train/checkpoint.h"
 

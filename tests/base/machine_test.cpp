@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "base/interrupt.h"
+#include "base/signals.h"
 #include "support/temp_folder.h"
 
 namespace thimble {

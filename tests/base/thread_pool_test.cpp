@@ -1,4 +1,4 @@
-#include "base/thread_pool.h"
+#include "base/parallel.h"
 
 #include <csignal>
 #include <numeric>
@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/parallel.h"
 
 namespace thimble {
 namespace {

@@ -4,13 +4,13 @@
 #include <cmath>
 #include <random>
 
-#include "base/half.h"
+#include "config/builder.h"
 #include "cuda/device.h"
 #include "eval/small_model.h"
 #include "infer/plain_sample.h"
 #include "infer/run_requests.h"
-#include "model/config_builder.h"
 #include "ops/cached_attention.h"
+#include "tensor/tensor.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble::decode_test {

@@ -5,8 +5,8 @@
 #include <limits>
 
 #include "base/rng.h"
+#include "config/builder.h"
 #include "cuda/device.h"
-#include "model/config_builder.h"
 #include "optim/device_step.h"
 
 namespace thimble::f16_step_test {

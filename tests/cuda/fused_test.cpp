@@ -1,13 +1,13 @@
 // Calls as one kernel against the same calls one after the other.
 #include <cmath>
 
-#include "base/half.h"
 #include "base/rng.h"
 #include "cuda/device.h"
 #include "ops/residual.h"
 #include "ops/rmsnorm.h"
 #include "tensor/arena.h"
-#include "tensor/context.h"
+#include "tensor/device.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 namespace {

@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "config/builder.h"
 #include "cuda/device.h"
 #include "dist/plugins.h"
-#include "model/config_builder.h"
 #include "optim/device_step.h"
 
 namespace thimble::nccl_test {

@@ -8,7 +8,7 @@
 #include "ops/adam.h"
 #include "ops/sums.h"
 #include "tensor/arena.h"
-#include "tensor/context.h"
+#include "tensor/device.h"
 
 namespace thimble {
 namespace {

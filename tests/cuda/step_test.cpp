@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "base/rng.h"
+#include "config/builder.h"
 #include "cuda/device.h"
-#include "model/config_builder.h"
 
 namespace thimble::step_test {
 namespace {

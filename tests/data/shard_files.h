@@ -6,8 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "config/config.h"
 #include "data/shard.h"
-#include "model/config.h"
 #include "support/temp_folder.h"
 
 namespace thimble {

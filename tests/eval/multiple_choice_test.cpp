@@ -4,11 +4,11 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "data/text_files.h"
 #include "eval/small_model.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
 #include "tokenizer/sentencepiece.h"
-#include "tokenizer/text_source.h"
 
 namespace thimble::multiple_choice_test {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "model/config_builder.h"
+#include "config/builder.h"
 #include "model/model.h"
 
 namespace thimble {

@@ -2,12 +2,12 @@
 #include <gtest/gtest.h>
 
 #include "formats/export.h"
+#include "formats/gguf_tokenizer.h"
 #include "formats/pack_model.h"
 #include "formats/small_export.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
 #include "tokenizer/bpe_tokenizer.h"
-#include "tokenizer/gguf_vocabulary.h"
 
 namespace thimble::adds_bos_test {
 namespace {

@@ -6,16 +6,16 @@
 
 #include "base/digest.h"
 #include "base/error.h"
-#include "base/half.h"
 #include "base/json.h"
+#include "config/builder.h"
+#include "data/text_files.h"
 #include "formats/pack_model.h"
 #include "formats/weights_file.h"
-#include "model/config_builder.h"
 #include "support/golden.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
+#include "tensor/tensor.h"
 #include "tokenizer/sentencepiece.h"
-#include "tokenizer/text_source.h"
 
 namespace thimble::artifact_test {
 namespace {

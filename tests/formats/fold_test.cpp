@@ -5,8 +5,8 @@
 #include <cmath>
 #include <random>
 
+#include "config/builder.h"
 #include "formats/llama_cpp_forward.h"
-#include "model/config_builder.h"
 #include "support/message_of.h"
 
 namespace thimble::fold_test {
@@ -19,7 +19,7 @@ ModelConfig small_golf() {
   ModelConfig c;
   c.vocab_size = 23, c.context = 16, c.layers = 3, c.dim = 16, c.heads = 4, c.kv_heads = 2, c.head_dim = 6;
   c.mlp_hidden = 20;
-  c.mlp = ActivationKind::relu2;
+  c.mlp = MlpKind::relu2;
   c.norm = NormKind::rms;
   c.norm_eps = 1.1920929e-07;
   c.embed_norm = c.qk_norm = c.branch_scale = true;
@@ -123,7 +123,7 @@ TEST(Fold, EveryModelThatApertusTakesHasTheSameLogits) {
     for (const NormKind norm : {NormKind::rms, NormKind::rms_weight})
       for (const bool embed_norm : kBoth)
         for (const GainKind gain : {GainKind::none, GainKind::shared})
-          for (const ActivationKind mlp : {ActivationKind::relu2, ActivationKind::leaky_relu2}) {
+          for (const MlpKind mlp : {MlpKind::relu2, MlpKind::leaky_relu2}) {
             c.norm = norm, c.embed_norm = embed_norm, c.q_gain = gain, c.mlp = mlp;
             ASSERT_EQ(folded_architecture(resolved(c), {}), kApertus);
             expect_same_logits(c, {}, worst);
@@ -137,8 +137,8 @@ TEST(Fold, EveryModelThatTalkieTakesHasTheSameLogits) {
   for_each_common_switch([&](ModelConfig c) {
     for (const GainKind gain : {GainKind::none, GainKind::shared, GainKind::head})
       for (const MixKind mix : {MixKind::none, MixKind::scalar})
-        for (const ActivationKind mlp :
-             {ActivationKind::relu2, ActivationKind::leaky_relu2, ActivationKind::swiglu}) {
+        for (const MlpKind mlp :
+             {MlpKind::relu2, MlpKind::leaky_relu2, MlpKind::swiglu}) {
           c.q_gain = gain, c.residual_mix = mix, c.mlp = mlp;
           expect_same_logits(c, {.architecture = std::string(kTalkie)}, worst);
         }
@@ -169,7 +169,7 @@ TEST(Fold, TakesApertusWhereItCanAndElseTalkie) {
   EXPECT_EQ(chosen([](ModelConfig&) {}), "apertus");
   EXPECT_EQ(chosen([](ModelConfig& c) { c.q_gain = GainKind::head; }), "talkie");
   EXPECT_EQ(chosen([](ModelConfig& c) { c.residual_mix = MixKind::scalar; }), "talkie");
-  EXPECT_EQ(chosen([](ModelConfig& c) { c.mlp = ActivationKind::swiglu; }), "talkie");
+  EXPECT_EQ(chosen([](ModelConfig& c) { c.mlp = MlpKind::swiglu; }), "talkie");
 }
 
 TEST(Fold, WithoutTheSoftcapTheLogitsAreThoseBeforeIt) {
@@ -223,7 +223,7 @@ constexpr Refusal kRefusals[] = {
     {"learned", [](ModelConfig& c) { c.position = PositionKind::learned; }, "position"},
     {"part_of_a_head", [](ModelConfig& c) { c.rope_dims = 4; }, "rope_dims = 4"},
     {"bias", [](ModelConfig& c) { c.qkv_bias = true; }, "qkv_bias"},
-    {"gelu", [](ModelConfig& c) { c.mlp = ActivationKind::gelu; }, "mlp: only"},
+    {"gelu", [](ModelConfig& c) { c.mlp = MlpKind::gelu; }, "mlp: only"},
 };
 
 class Refused : public testing::TestWithParam<Refusal> {};

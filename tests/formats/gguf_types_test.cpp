@@ -7,8 +7,8 @@
 #include <cstring>
 #include <random>
 
-#include "base/half.h"
 #include "support/message_of.h"
+#include "tensor/tensor.h"
 
 namespace thimble::gguf_types_test {
 namespace {

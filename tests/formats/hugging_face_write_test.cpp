@@ -4,19 +4,19 @@
 #include <algorithm>
 #include <random>
 
+#include "base/files.h"
 #include "base/json.h"
-#include "formats/atomic_folder.h"
+#include "config/builder.h"
+#include "data/text_files.h"
 #include "formats/export.h"
+#include "formats/gguf_tokenizer.h"
 #include "formats/hugging_face.h"
-#include "model/config_builder.h"
 #include "support/golden.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
 #include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/chat_template.h"
-#include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/sentencepiece.h"
-#include "tokenizer/text_source.h"
 #include "tokenizer/tokenizer_json.h"
 
 namespace thimble::hugging_face_write_test {

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/half.h"
 #include "base/rng.h"
+#include "config/builder.h"
 #include "formats/python.h"
-#include "model/config_builder.h"
 #include "pack/pack_weights.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
+#include "tensor/tensor.h"
 
 namespace thimble::int8_state_test {
 namespace {

@@ -4,14 +4,14 @@
 #include <random>
 
 #include "base/error.h"
-#include "base/half.h"
+#include "config/builder.h"
+#include "config/toml.h"
 #include "formats/safetensors.h"
 #include "formats/weights_file.h"
-#include "model/config_builder.h"
-#include "model/config_toml.h"
 #include "support/message_of.h"
 #include "support/simulated_disk.h"
 #include "support/temp_folder.h"
+#include "tensor/tensor.h"
 
 namespace thimble::model_file_test {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/files.h"
+#include "config/builder.h"
 #include "formats/python.h"
-#include "model/config_builder.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
 

@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/half.h"
+#include "config/builder.h"
 #include "formats/artifact.h"
-#include "model/config_builder.h"
+#include "tensor/tensor.h"
 
 namespace thimble::pack_model_test {
 namespace {

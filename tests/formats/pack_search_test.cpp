@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "config/builder.h"
 #include "formats/artifact.h"
-#include "model/config_builder.h"
 #include "support/message_of.h"
 
 namespace thimble {

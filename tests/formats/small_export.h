@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "config/builder.h"
 #include "formats/gguf_model.h"
 #include "formats/gguf_tokenizer.h"
-#include "model/config_builder.h"
 #include "tokenizer/chat_layout.h"
 #include "tokenizer/tokenizer_json.h"
 

@@ -3,15 +3,15 @@
 #include <random>
 
 #include "base/file_ops.h"
-#include "base/half.h"
+#include "config/builder.h"
 #include "formats/artifact.h"
 #include "formats/export.h"
 #include "formats/model_file.h"
 #include "formats/pack_model.h"
 #include "formats/small_export.h"
 #include "formats/weights_file.h"
-#include "model/config_builder.h"
 #include "support/temp_folder.h"
+#include "tensor/tensor.h"
 
 namespace thimble::stored_model_test {
 namespace {

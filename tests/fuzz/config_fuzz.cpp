@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "model/config_builder.h"
-#include "model/config_toml.h"
+#include "config/builder.h"
+#include "config/toml.h"
 #include "model/params.h"
 #include "targets.h"
 

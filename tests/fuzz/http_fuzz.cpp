@@ -13,10 +13,10 @@
 #include <optional>
 
 #include "base/error.h"
-#include "serve/access.h"
+#include "http/access.h"
+#include "http/server.h"
 #include "serve/completion_request.h"
 #include "serve/fields.h"
-#include "serve/http_server.h"
 #include "targets.h"
 
 namespace thimble {

@@ -2,9 +2,9 @@
 // archive: then it can be written again, and reads back the same.
 
 #include "base/error.h"
+#include "config/builder.h"
 #include "formats/int8_state.h"
 #include "formats/npz.h"
-#include "model/config_builder.h"
 #include "targets.h"
 
 namespace thimble {

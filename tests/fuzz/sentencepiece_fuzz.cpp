@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "base/error.h"
+#include "formats/gguf_tokenizer.h"
 #include "targets.h"
-#include "tokenizer/gguf_vocabulary.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode.h"

@@ -6,14 +6,14 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "data/text_files.h"
 #include "formats/int8_state.h"
 #include "formats/npz.h"
 #include "golf/golf_world.h"
-#include "model/compute_dtype.h"
+#include "model/model.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
 #include "tokenizer/sentencepiece.h"
-#include "tokenizer/text_source.h"
 #include "train/checkpoint.h"
 
 namespace thimble {

@@ -5,8 +5,8 @@
 
 #include "base/json.h"
 #include "base/rng.h"
-#include "data/batch_encode.h"
 #include "data/document.h"
+#include "data/encode.h"
 #include "eval/small_model.h"
 #include "support/message_of.h"
 

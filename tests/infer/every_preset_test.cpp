@@ -3,10 +3,10 @@
 #include <cmath>
 #include <random>
 
+#include "config/builder.h"
 #include "eval/small_model.h"
 #include "infer/plain_sample.h"
 #include "infer/run_requests.h"
-#include "model/config_builder.h"
 
 namespace thimble::every_preset_test {
 namespace {

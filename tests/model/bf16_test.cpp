@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/compute_dtype.h"
-#include "model/config_builder.h"
+#include "config/builder.h"
+#include "model/model.h"
 #include "model/random_model.h"
 
 namespace thimble::bf16_test {

@@ -1,7 +1,7 @@
 // Steps that are recorded on a card: their sizes, and the rows that fill them up.
 #include <gtest/gtest.h>
 
-#include "model/program_cache.h"
+#include "model/gpt_program.h"
 #include "model/random_model.h"
 #include "support/message_of.h"
 

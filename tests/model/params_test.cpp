@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/parallel.h"
-#include "model/config_builder.h"
+#include "config/builder.h"
 #include "support/golden.h"
 
 namespace thimble {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "model/program_cache.h"
+#include "model/gpt_program.h"
 #include "tiny_model.h"
 
 namespace thimble::program_test {

@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "model/config_builder.h"
+#include "config/builder.h"
 #include "model/model.h"
 
 namespace thimble {

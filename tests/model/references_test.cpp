@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <random>
 
+#include "config/builder.h"
 #include "formats/model_file.h"
 #include "formats/sample_folders.h"
-#include "model/config_builder.h"
 #include "model/plain_gpt.h"
 #include "support/temp_folder.h"
 

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/half.h"
 #include "base/rng.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 namespace {

@@ -2,9 +2,9 @@
 #include <cmath>
 
 #include "base/json.h"
+#include "config/builder.h"
 #include "formats/safetensors.h"
 #include "formats/weights_file.h"
-#include "model/config_builder.h"
 #include "model/model.h"
 #include "optim/optimizer.h"
 #include "support/golden.h"

@@ -4,9 +4,9 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "config/builder.h"
 #include "dist/recording.h"
 #include "dist/thread_transport.h"
-#include "model/config_builder.h"
 #include "optim/optimizer.h"
 
 namespace thimble {

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "base/parallel.h"
-#include "model/config_builder.h"
+#include "config/builder.h"
 #include "ops/newton_schulz.h"
 #include "ops/sums.h"
 #include "optim/optimizer.h"

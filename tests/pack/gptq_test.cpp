@@ -7,10 +7,10 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "base/half.h"
 #include "base/parallel.h"
 #include "pack/pack_weights.h"
 #include "pack/small_model.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 namespace {

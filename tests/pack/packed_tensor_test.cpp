@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/half.h"
 #include "pack/small_model.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 namespace {

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "model/config_builder.h"
+#include "config/builder.h"
 #include "model/params.h"
 
 namespace thimble {

@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "base/error.h"
-#include "base/half.h"
 #include "pack/pack_weights.h"
 #include "pack/small_model.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 namespace {

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "config/builder.h"
 #include "formats/weights_file.h"
-#include "model/config_builder.h"
 #include "qa/broken_model.h"
 #include "support/message_of.h"
 

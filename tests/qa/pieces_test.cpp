@@ -4,13 +4,13 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "data/text_files.h"
 #include "eval/small_model.h"
 #include "qa/checks.h"
 #include "qa/model_facts.h"
 #include "qa/speed.h"
 #include "support/golden.h"
 #include "support/message_of.h"
-#include "tokenizer/text_source.h"
 
 namespace thimble {
 namespace {

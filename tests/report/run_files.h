@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "model/config_builder.h"
-#include "model/config_toml.h"
+#include "config/builder.h"
+#include "config/toml.h"
 #include "support/temp_folder.h"
 
 namespace thimble {

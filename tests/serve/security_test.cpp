@@ -90,7 +90,7 @@ TEST(RequestsAndFiles, TheServerIsWrittenWithoutFiles) {
       "<fstream>",    "<filesystem>",    "<fcntl.h>", "<cstdio>", "<stdio.h>", "<dirent.h>",
       "base/files.h", "base/file_ops.h", " open(",    "fopen(",   "openat(",   "popen("};
   int files = 0;
-  for (const char* room : {"src/serve", "src/infer"})
+  for (const char* room : {"src/http", "src/serve", "src/infer"})
     for (const auto& entry : fs::directory_iterator(source_folder() / room)) {
       if (!entry.is_regular_file()) continue;
       std::ifstream file(entry.path());

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "tensor/arena.h"
-#include "tensor/context.h"
 
 namespace thimble {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "tensor/arena.h"
-#include "tensor/context.h"
+#include "tensor/device.h"
 
 namespace thimble {
 namespace {

@@ -5,9 +5,9 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "data/encode.h"
 #include "support/temp_folder.h"
 #include "tokenizer/bpe_train.h"
-#include "tokenizer/line_codec.h"
 
 namespace thimble {
 

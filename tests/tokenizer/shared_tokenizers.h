@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "data/text_files.h"
 #include "support/golden.h"
-#include "tokenizer/text_source.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble {

@@ -2,8 +2,8 @@
 #include "tokenizer/sentencepiece.h"
 
 #include "base/error.h"
+#include "data/text_files.h"
 #include "support/temp_folder.h"
-#include "tokenizer/text_source.h"
 
 namespace thimble::standard_normalizer_test {
 namespace {

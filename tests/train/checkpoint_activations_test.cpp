@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "model/summary.h"
+#include "train/run_cost.h"
 #include "train/tiny_run.h"
 
 namespace thimble {

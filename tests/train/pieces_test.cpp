@@ -3,12 +3,11 @@
 #include <csignal>
 
 #include "base/error.h"
-#include "model/summary.h"
+#include "base/signals.h"
 #include "tokenizer/tokenizer_json.h"
 #include "train/initial_weights.h"
-#include "train/micro_batch.h"
+#include "train/run_cost.h"
 #include "train/run_folder.h"
-#include "train/save_signal.h"
 #include "train/step_runner.h"
 #include "train/tiny_run.h"
 #include "train/train_data.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "model/config_builder.h"
+#include "config/builder.h"
 #include "support/temp_folder.h"
 #include "train/checkpoint.h"
 #include "train/loop.h"

@@ -12,8 +12,8 @@
 
 #include <cstdint>
 
-#include "base/half.h"
 #include "base/machine.h"
+#include "tensor/tensor.h"
 
 namespace thimble::cpu {
 

@@ -25,7 +25,7 @@ bool multiplies_eight_lanes() {
 
 namespace thimble::cpu {
 
-namespace eight_lanes {  // a name, because a unity build has the functions of sixteen lanes beside these
+namespace eight_lanes {
 
 namespace {
 

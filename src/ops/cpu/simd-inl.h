@@ -54,7 +54,7 @@ HWY_INLINE hn::Vec<Half> load_half(const f16* row) {
   return hn::LoadU(Half(), reinterpret_cast<const hwy::float16_t*>(row));
 }
 
-// To nearest, ties to even, NaN stays NaN: to_bf16 of base/half.h. (Highway 1.0.3's own conversion truncates.)
+// To nearest, ties to even, NaN stays NaN: to_bf16 of tensor/tensor.h. (Highway 1.0.3's own conversion truncates.)
 HWY_INLINE hn::Vec<U16> narrow(V32 value) {
   const auto bits = hn::BitCast(U32(), value);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(U32(), 1));

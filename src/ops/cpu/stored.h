@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "ops/stored.h"
-#include "tensor/context.h"
+#include "tensor/device.h"
 
 namespace thimble::cpu {
 

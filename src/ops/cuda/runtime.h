@@ -10,7 +10,6 @@
 #include <source_location>
 #include <type_traits>
 
-#include "tensor/context.h"
 #include "tensor/device.h"
 
 namespace thimble::cuda {

@@ -1,0 +1,182 @@
+#include "config/config.h"
+
+#include "base/error.h"
+#include "config/keys.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::int64_t kDefaultRows = 16;
+constexpr std::int64_t kSwigluMultiple = 64;  // of mlp_hidden: whole tiles for the GEMM
+constexpr std::int64_t kGolfSpans = 8;  // pieces in which the golf loader reads a step (parameter-golf 1.6)
+
+std::int64_t default_mlp_hidden(const ModelConfig& config) {
+  switch (config.mlp) {
+    case MlpKind::relu2:
+    case MlpKind::leaky_relu2:
+      return 2 * config.dim;
+    case MlpKind::relu:
+    case MlpKind::gelu:
+      return 4 * config.dim;
+    case MlpKind::swiglu:
+      break;
+  }
+  // Three matrices instead of two: 8/3 keeps the parameters of a plain MLP of 4 dim.
+  const std::int64_t tiles = (8 * config.dim + 3 * kSwigluMultiple - 1) / (3 * kSwigluMultiple);
+  return tiles * kSwigluMultiple;
+}
+
+std::int64_t default_span(std::int64_t batch_tokens, std::int64_t context) {
+  const bool whole_rows = batch_tokens % (kGolfSpans * context) == 0;
+  return whole_rows ? batch_tokens / kGolfSpans : batch_tokens;
+}
+
+}  // namespace
+
+std::int64_t micro_batch_rows(const Config& config) {
+  constexpr std::int64_t kTokens = 8192;
+  const std::int64_t rows = std::max<std::int64_t>(1, config.train.batch_tokens / config.model.context);
+  const std::int64_t wanted =
+      config.train.micro_batch > 0 ? config.train.micro_batch : kTokens / config.model.context;
+  return std::clamp<std::int64_t>(wanted, 1, rows);
+}
+
+double TrainConfig::rate(ParamGroup group) const {
+  const double own = group == ParamGroup::embedding ? embed_lr
+                     : group == ParamGroup::head    ? head_lr
+                     : group == ParamGroup::matrix  ? matrix_lr
+                                                    : scalar_lr;
+  return own > 0 ? own : lr;
+}
+
+ModelConfig resolved(ModelConfig config) {
+  check_values({config, {}}, false);
+  if (config.head_dim == 0) {
+    check(config.dim % config.heads == 0, Hint{"or set head_dim, which frees heads x head_dim from dim"},
+          "dim ({}) must be divisible by heads ({})", config.dim, config.heads);
+    config.head_dim = config.dim / config.heads;
+  }
+  if (config.kv_heads == 0) config.kv_heads = config.heads;
+  if (config.mlp_hidden == 0) config.mlp_hidden = default_mlp_hidden(config);
+  if (config.position != PositionKind::rope)
+    config.rope_dims = 0;
+  else if (config.rope_dims == 0)
+    config.rope_dims = config.head_dim;
+  validate(config);
+  return config;
+}
+
+Config resolved(Config config) {
+  check_values(config, true);
+  config.model = resolved(config.model);
+  TrainConfig& train = config.train;
+  if (train.batch_size > 0) {
+    check(train.batch_tokens == 0, "batch_tokens ({}) and batch_size ({}) are both set: name one",
+          train.batch_tokens, train.batch_size);
+    train.batch_tokens = train.batch_size * config.model.context;
+    train.batch_size = 0;
+  }
+  if (train.batch_tokens == 0) train.batch_tokens = kDefaultRows * config.model.context;
+  if (train.span_tokens == 0) train.span_tokens = default_span(train.batch_tokens, config.model.context);
+  validate(config);
+  return config;
+}
+
+namespace {
+
+constexpr std::int64_t kMaxRopeTable = std::int64_t{1} << 27;  // elements: 512 MiB
+constexpr std::int64_t kMaxPasses = 1 << 10;                   // as layers
+
+void check_attention(const ModelConfig& c) {
+  check(c.head_dim > 0 && c.kv_heads > 0 && c.mlp_hidden > 0,
+        "head_dim, kv_heads and mlp_hidden must be known here, found {}, {} and {}", c.head_dim, c.kv_heads,
+        c.mlp_hidden);
+  check(c.heads % c.kv_heads == 0, "heads ({}) must be divisible by kv_heads ({})", c.heads, c.kv_heads);
+  check(c.rope_direction != 0, "rope_direction must be 1 or -1, found 0");
+  check(c.head_dim > 1 || (!c.qk_norm && c.q_gain == GainKind::none),
+        "qk_norm and q_gain need heads of at least 2 columns, found 1");
+  if (c.position != PositionKind::rope) return;
+  if (c.rope_dims == c.head_dim)
+    check(c.head_dim % 2 == 0, "head_dim must be even for RoPE, found {}", c.head_dim);
+  check(c.rope_dims > 0 && c.rope_dims % 2 == 0, "rope_dims must be even, found {}", c.rope_dims);
+  check(c.rope_dims <= c.head_dim, "rope_dims ({}) must not exceed head_dim ({})", c.rope_dims, c.head_dim);
+  check(c.context <= kMaxRopeTable / c.rope_dims, "context ({}) times rope_dims ({}) must not exceed {}",
+        c.context, c.rope_dims, kMaxRopeTable);
+}
+
+void check_extras(const ModelConfig& c) {
+  check(!c.layer_scale || c.norm != NormKind::layer,
+        "layer_scale needs norm = rms or rms_weight, found layer");
+  check(!c.unet_skips || c.layers >= 2, "unet_skips needs at least 2 layers, found {}", c.layers);
+  check(!c.skip_gates || c.unet_skips, "skip_gates needs unet_skips: there is nothing to gate");
+  check(c.parallel_from < c.layers, "parallel_from ({}) must be below layers ({}), or -1 for none",
+        c.parallel_from, c.layers);
+  if (c.loop_count > 0) {
+    check(c.loop_first <= c.loop_last && c.loop_last < c.layers,
+          "loop_first ({}) and loop_last ({}) must be layers in order, below {}", c.loop_first, c.loop_last,
+          c.layers);
+    check(c.unrolled() <= kMaxPasses,
+          "with its loop the model has {} blocks one behind the other, the most is {}", c.unrolled(),
+          kMaxPasses);
+  }
+  check(c.bigram_buckets != 1, "bigram_buckets must be at least 2 (one is for the first token), found 1");
+  check((c.bigram_buckets > 0) == (c.bigram_dim > 0), Hint{"set both, such as 4096 and 128, or neither"},
+        "bigram_buckets ({}) and bigram_dim ({}) need each other", c.bigram_buckets, c.bigram_dim);
+}
+
+// The keys' own ranges keep each product below 2^62.
+void check_size(const ModelConfig& c) {
+  const std::int64_t attention = 2 * c.dim * c.q_width() + 2 * c.dim * c.kv_width();
+  const std::int64_t mlp = (c.gated_mlp() ? 3 : 2) * c.dim * c.mlp_hidden;
+  const std::int64_t tables = c.vocab_size * c.dim * (c.tie_embeddings ? 1 : 2) +
+                              (c.position == PositionKind::learned ? c.context * c.dim : 0) +
+                              c.bigram_buckets * c.bigram_dim + c.dim * c.bigram_dim;
+  const std::int64_t parameters = tables + c.layers * (attention + mlp);
+  check(parameters <= kMaxParameters, Hint{"make vocab_size, layers, dim or mlp_hidden smaller"},
+        "the model would have {} parameters, the most is {}", parameters, kMaxParameters);
+}
+
+void check_batch(const Config& config) {
+  const TrainConfig& t = config.train;
+  const std::int64_t context = config.model.context;
+  check(t.batch_size == 0 && t.span_tokens > 0,
+        "batch_tokens and span_tokens must be known here, found {} and {}", t.batch_tokens, t.span_tokens);
+  check(t.batch_tokens % context == 0, Hint{"a step is made of whole rows"},
+        "batch_tokens ({}) must be divisible by context ({})", t.batch_tokens, context);
+  check(t.span_tokens % context == 0, "span_tokens ({}) must be divisible by context ({})", t.span_tokens,
+        context);
+  check(t.batch_tokens % t.span_tokens == 0, "batch_tokens ({}) must be divisible by span_tokens ({})",
+        t.batch_tokens, t.span_tokens);
+}
+
+}  // namespace
+
+void validate(const ModelConfig& config) {
+  check_values({config, {}}, false);
+  check_attention(config);
+  check_extras(config);
+  check_size(config);
+}
+
+void validate(const Config& config) {
+  check_values(config, true);
+  validate(config.model);
+  check_batch(config);
+  const TrainConfig& t = config.train;
+  check(t.steps > 0 || t.max_seconds > 0, "nothing says when to stop: set steps or max_seconds");
+  check(!config.model.tie_embeddings || t.head_lr == 0, Hint{"drop head_lr, or set tie_embeddings = false"},
+        "head_lr ({}) has nothing to train: tie_embeddings makes the head part of the embedding", t.head_lr);
+  check(t.swa_start == 0 || t.ema_decay == 0, "swa_start ({}) and ema_decay ({}) are both set: name one",
+        t.swa_start, t.ema_decay);
+  check(t.qat_bits == 0 || t.qat_bits == 8 || t.qat_bits == 6 || t.qat_bits == 5,
+        "qat_bits must be 0 (off), 8, 6 or 5, found {}", t.qat_bits);
+  const auto check_pack_bits = [](const char* key, std::int64_t bits) {
+    check(bits == 0 || bits == 8 || bits == 6 || bits == 5, "{} must be 0 (pack's own), 8, 6 or 5, found {}",
+          key, bits);
+  };
+  check_pack_bits("pack_bits", t.pack_bits);
+  check_pack_bits("pack_embed_bits", t.pack_embed_bits);
+}
+
+}  // namespace thimble

@@ -1,0 +1,183 @@
+// Every knob: what the model is (ModelConfig) and how it is trained (TrainConfig).
+//
+// The members are the keys of TOML files, of --set and, with dashes, of flags; keys.h is the table
+// that says so. Zero in a size means "derive it": resolve() puts the number in its place. The initialisers
+// below are the defaults: a plain llama.
+//
+//   ConfigBuilder settings;                      // builder.h
+//   settings.preset("golf");
+//   settings.set("layers=11");
+//   const Config config = settings.resolve();    // derived and validated
+#pragma once
+
+#include <cstdint>
+
+namespace thimble {
+
+enum class MlpKind { relu, relu2, leaky_relu2, gelu, swiglu };  // the nonlinearity between its two matrices
+enum class NormKind { rms, rms_weight, layer };  // layer: with weight, and with bias where `bias` is on
+enum class PositionKind { rope, learned, none };
+enum class GainKind { none, shared, head };
+enum class MixKind { none, scalar, channel };
+enum class InitKind { golf, orthogonal, normal };
+
+struct ModelConfig {
+  std::int64_t vocab_size = 1024;
+  std::int64_t context = 512;
+  std::int64_t layers = 4;
+  std::int64_t dim = 256;
+  std::int64_t heads = 4;
+  std::int64_t kv_heads = 0;    // 0: heads
+  std::int64_t head_dim = 0;    // 0: dim / heads
+  std::int64_t mlp_hidden = 0;  // 0: relu2 2 dim, relu and gelu 4 dim, swiglu 8/3 dim up to a multiple of 64
+  MlpKind mlp = MlpKind::swiglu;
+
+  NormKind norm = NormKind::rms_weight;
+  double norm_eps = 1e-5;
+  bool embed_norm = false;
+  bool final_norm = true;
+  bool layer_scale = false;
+
+  PositionKind position = PositionKind::rope;
+  double rope_base = 10000;
+  std::int64_t rope_dims = 0;  // 0: head_dim
+  std::int64_t rope_direction = 1;
+
+  bool qk_norm = false;  // has weights where norm = rms_weight
+  GainKind q_gain = GainKind::none;
+  double q_gain_init = 1.5;
+  bool qkv_bias = false;
+  bool bias = false;
+  bool exclusive_attention = false;
+  bool branch_scale = false;
+  MixKind residual_mix = MixKind::none;
+  bool unet_skips = false;
+  bool skip_gates = false;
+  std::int64_t parallel_from = -1;  // -1: no layer
+  std::int64_t loop_first = 0;      // of the layers that a loop goes through once more, loop_count times
+  std::int64_t loop_last = 0;
+  std::int64_t loop_count = 0;  // 0: no loop
+  bool loop_on = true;          // false: training has not come to the loop yet
+  std::int64_t bigram_buckets = 0;
+  std::int64_t bigram_dim = 0;
+  bool smear_gate = false;
+  bool tie_embeddings = true;
+  double logit_softcap = 0;
+  double dropout = 0;
+  bool isolate = true;  // documents in a row do not see each other, when it is trained and when it is scored
+
+  InitKind init = InitKind::normal;
+  double init_std = 0.02;
+  double embed_init_std = 0.02;
+
+  bool gated_mlp() const { return mlp == MlpKind::swiglu; }
+  std::int64_t q_width() const { return heads * head_dim; }
+  std::int64_t kv_width() const { return kv_heads * head_dim; }
+  // Blocks one behind the other where a loop's count each time; and those that a token passes now.
+  std::int64_t unrolled() const { return layers + loop_count * (loop_last - loop_first + 1); }
+  std::int64_t passes() const { return loop_on ? unrolled() : layers; }
+  // U-Net: of P passes, pass P/2 + i adds skip i, the output of pass P/2 - 1 - i (parameter-golf 1.2, 2.17).
+  std::int64_t skips() const { return unet_skips ? unrolled() / 2 : 0; }
+  bool operator==(const ModelConfig&) const = default;
+};
+
+enum class ScheduleKind { linear, cosine, wsd, golf };
+enum class ComputeDType { automatic, f32, bf16, f16 };
+enum class MuonDType { bf16, f32 };
+enum class MuonCoefficients {
+  jordan,
+  polar
+};  // of Newton-Schulz: one triple, or one a round (Polar Express)
+enum class LossOn { assistant, all };
+
+// The four optimizer groups (parameter-golf 1.4).
+enum class ParamGroup { embedding, head, matrix, scalar };
+inline constexpr int kParamGroups = 4;
+
+struct TrainConfig {
+  double lr = 1e-3;      // of every group that has no rate of its own
+  double embed_lr = 0;   // 0: lr
+  double head_lr = 0;    // 0: lr
+  double matrix_lr = 0;  // 0: lr
+  double scalar_lr = 0;  // 0: lr
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double adam_eps = 1e-8;
+  double weight_decay = 0;       // of what Adam trains
+  double muon_weight_decay = 0;  // of what Muon trains
+  double muon_momentum = 0.95;
+  double muon_momentum_start = 0.85;
+  std::int64_t muon_momentum_steps = 500;
+  std::int64_t muon_steps = 0;  // Newton-Schulz iterations; 0: no Muon, Adam trains the matrices too
+  MuonDType muon_dtype = MuonDType::bf16;
+  MuonCoefficients muon_coefficients = MuonCoefficients::jordan;
+  bool muon_row_norm = false;
+  double clip = 0;  // 0: off
+
+  ScheduleKind schedule = ScheduleKind::cosine;
+  std::int64_t warmup_steps = 0;
+  std::int64_t prime_steps = 0;
+  double warmdown = 0;  // below 1: fraction of the run; else steps
+  double min_lr = 0;    // fraction of each group's rate
+  std::int64_t steps = 1000;
+  double max_seconds = 0;         // 0: no limit
+  std::int64_t batch_tokens = 0;  // 0: batch_size * context, or 16 rows
+  std::int64_t batch_size = 0;    // rows; becomes batch_tokens
+  std::int64_t span_tokens = 0;   // 0: batch_tokens / 8 where that is whole rows, else batch_tokens
+  std::int64_t micro_batch = 0;   // rows computed at a time; 0: chosen to fit memory
+  ComputeDType dtype = ComputeDType::automatic;
+  std::int64_t seed = 1337;
+  bool checkpoint_activations = false;  // blocks are computed again in backward: the same bits, less memory
+
+  double swa_start = 0;  // averages while the rate is below this fraction of its peak; 0: off
+  std::int64_t swa_every = 50;
+  double ema_decay = 0;  // 0: off
+  std::int64_t qat_bits = 0;
+  double qat_start = 0;   // below 1: fraction of the run; else step
+  double loop_start = 0;  // the same
+  std::int64_t patience = 0;
+  double min_delta = 0;
+  std::int64_t min_steps = 0;
+  std::int64_t val_every = 250;
+  std::int64_t val_tokens = 0;
+  std::int64_t checkpoint_every = 0;
+  std::int64_t keep = 2;
+  LossOn loss_on = LossOn::assistant;
+
+  // What `thimble pack` does with the result unless told otherwise; 0: its own default.
+  std::int64_t pack_bits = 0;
+  double pack_prune = 0;
+  bool pack_gptq = false;
+  bool pack_range = false;
+  double pack_clip_std = 0;
+  std::int64_t pack_embed_bits = 0;
+  double pack_embed_clip_std = 0;
+  std::int64_t pack_stride = 0;
+
+  double rate(ParamGroup group) const;  // the group's own, or lr
+  bool uses_muon() const { return muon_steps > 0; }
+  bool operator==(const TrainConfig&) const = default;
+};
+
+struct Config {
+  ModelConfig model;
+  TrainConfig train;
+
+  bool operator==(const Config&) const = default;
+};
+
+// Fills in what is zero and derived, then validates. Resolving twice changes nothing.
+ModelConfig resolved(ModelConfig config);
+Config resolved(Config config);
+
+// Everything that can be wrong with a resolved config, also a hostile one out of a checkpoint: each key's
+// range and how keys go together. After it, products of sizes fit 64 bits and parameters are bounded.
+void validate(const ModelConfig& config);
+void validate(const Config& config);
+
+// Rows computed at a time: micro_batch, or as many as make about 8192 tokens; at most the batch.
+std::int64_t micro_batch_rows(const Config& config);
+
+inline constexpr std::int64_t kMaxParameters = std::int64_t{1} << 34;
+
+}  // namespace thimble

@@ -1,0 +1,258 @@
+#include "data/encode.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "base/signals.h"
+#include "tokenizer/unicode.h"
+
+namespace thimble {
+
+namespace {
+
+constexpr std::size_t kUnitBytes = 1 << 18;  // of a long text: enough units for all threads
+
+bool is_ascii_letter(char c) {
+  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
+// Does any token reach across a place where safe_cut() cuts?
+bool tokens_respect_words(const Tokenizer& tokenizer) {
+  std::string text;
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    text.clear();
+    tokenizer.append_token(id, false, text);
+    for (std::size_t i = 1; i + 1 < text.size(); ++i)
+      if (text[i] == ' ' && is_ascii_letter(text[i + 1]) && !last_word({text.data(), i}).empty())
+        return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+// A stretch of text that one thread encodes.
+struct BatchEncoder::Unit {
+  std::size_t record = 0;
+  std::string_view text, context;  // context: the word before it, if it goes on where another unit ended
+  bool starts = false;             // its document
+};
+
+std::uint64_t EncodedRecord::tokens() const {
+  std::uint64_t count = 0;
+  for (const auto& part : parts) count += part.size();
+  return count;
+}
+
+BatchEncoder::BatchEncoder(const Tokenizer& tokenizer, ReadOptions read, EncodeLimits limits)
+    : tokenizer_(tokenizer),
+      read_(std::move(read)),
+      limits_(limits),
+      bos_(bos_of(tokenizer)),
+      byte_table_(tokenizer, tokenizer.vocab_size()),
+      cuttable_(tokens_respect_words(tokenizer)) {
+  if (read_.kind == DataKind::chat) ChatTokens::of(tokenizer);
+}
+
+std::vector<BatchEncoder::Unit> BatchEncoder::cut_into_units(std::span<const MixedRecord> records,
+                                                             std::span<const Document> documents) const {
+  std::vector<Unit> units;
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    std::string_view text = documents[i].text, context = records[i].record.context;
+    bool starts = records[i].record.starts;
+    while (!text.empty()) {
+      std::size_t end = text.size();
+      if (cuttable_ && end > kUnitBytes)
+        if (const std::size_t cut = safe_cut(text, 0, kUnitBytes)) end = cut;
+      units.push_back({i, text.substr(0, end), context, starts});
+      context = last_word(text.substr(0, end));
+      text.remove_prefix(end);
+      starts = false;
+    }
+  }
+  return units;
+}
+
+void BatchEncoder::encode_text(const Unit& unit, std::vector<TokenId>& ids, std::uint64_t& bytes) const {
+  const bool count_text = tokenizer_.kind() != TokenizerKind::sentencepiece;
+  std::vector<TokenId> before;
+  if (!unit.context.empty()) {
+    tokenizer_.encode(unit.context, before);
+    tokenizer_.encode(std::string(unit.context) + std::string(unit.text), ids);
+  }
+  // Where a token reaches across the cut, the word before it cannot be taken off alone.
+  const bool comes_off = !before.empty() && std::ranges::mismatch(before, ids).in1 == before.end();
+  if (!comes_off) {
+    ids.clear();
+    if (unit.starts) ids.push_back(bos_);
+    tokenizer_.encode(unit.text, ids);
+    bytes = count_text ? unit.text.size() : byte_table_.total(ids);
+    return;
+  }
+  const auto own = ids.begin() + static_cast<std::ptrdiff_t>(before.size());
+  bytes = count_text ? unit.text.size() : byte_table_.total({own - 1, ids.end()});
+  ids.erase(ids.begin(), own);
+}
+
+void BatchEncoder::encode_chat(const Document& document, EncodedRecord& out) const {
+  if (document.turns.empty()) return;  // bad, or nobody answers
+  std::vector<TokenId> ids = ChatLayout::roles(tokenizer_).conversation(document.turns);
+  const bool count_text = tokenizer_.kind() != TokenizerKind::sentencepiece;
+  out.bytes = count_text ? document.content_bytes() : byte_table_.total(ids);
+  if (limits_.context > 0 && ids.size() > limits_.context) {
+    ids.resize(limits_.context);
+    const auto answer = std::ranges::find(ids, ChatTokens::of(tokenizer_).assistant);
+    // Nothing of an answer is left to learn from.
+    out.too_long = limits_.skip_long || ids.end() - answer < 2;
+    out.truncated = !out.too_long;
+    out.bytes = out.too_long ? 0 : byte_table_.total(ids);
+    if (out.too_long) return;
+  }
+  out.parts.push_back(std::move(ids));
+}
+
+std::vector<EncodedRecord> BatchEncoder::encode(std::span<MixedRecord> records,
+                                                const std::vector<bool>& wanted) const {
+  std::vector<Document> documents(records.size());
+  std::vector<EncodedRecord> encoded(records.size());
+  const bool chat = read_.kind == DataKind::chat;
+  parallel_items(
+      records.size(), [&](std::size_t i) { return records[i].record.raw.size(); },
+      [&](std::size_t i) {
+        if (!wanted[i]) return;
+        documents[i] = read_document(records[i].record, read_);
+        if (chat) encode_chat(documents[i], encoded[i]);
+      });
+  if (chat) return encoded;
+
+  const std::vector<Unit> units = cut_into_units(records, documents);
+  std::vector<std::vector<TokenId>> ids(units.size());
+  std::vector<std::uint64_t> bytes(units.size());
+  parallel_items(
+      units.size(), [&](std::size_t i) { return units[i].text.size(); },
+      [&](std::size_t i) { encode_text(units[i], ids[i], bytes[i]); });
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    EncodedRecord& out = encoded[units[i].record];
+    out.parts.push_back(std::move(ids[i]));
+    out.bytes += bytes[i];
+  }
+  return encoded;
+}
+
+namespace {
+
+constexpr std::size_t kReadBytes = 1 << 18;
+constexpr std::size_t kEncodedBytes = 4 << 20;
+
+// Copies of texts that wait to be encoded together.
+class TextBatch {
+ public:
+  void add(std::string_view text) {
+    buffer_ += text;
+    ends_.push_back(buffer_.size());
+  }
+  bool full() const { return buffer_.size() >= kEncodedBytes || ends_.size() >= 1 << 16; }
+  std::size_t bytes() const { return buffer_.size(); }
+
+  std::vector<std::vector<TokenId>> encode(const Tokenizer& tokenizer, EncodeOptions options) {
+    std::vector<std::string_view> texts;
+    std::size_t start = 0;
+    for (const std::size_t end : ends_) {
+      texts.push_back(std::string_view(buffer_).substr(start, end - start));
+      start = end;
+    }
+    auto ids = encode_all(tokenizer, texts, options);
+    buffer_.clear();
+    ends_.clear();
+    return ids;
+  }
+
+ private:
+  std::string buffer_;
+  std::vector<std::size_t> ends_;
+};
+
+}  // namespace
+
+void for_each_line(ByteStream& stream, const std::function<void(std::string_view)>& use) {
+  std::string buffer;
+  while (true) {
+    const std::size_t size = buffer.size();
+    check(size <= kMaxLineBytes, "a line is longer than {} bytes", kMaxLineBytes);
+    buffer.resize(size + kReadBytes);
+    const std::size_t count = stream.read({buffer.data() + size, kReadBytes});
+    buffer.resize(size + count);
+    std::size_t start = 0;
+    for (std::size_t at = size; (at = buffer.find('\n', at)) != buffer.npos; start = ++at)
+      use(std::string_view(buffer).substr(start, at - start));
+    buffer.erase(0, start);
+    if (count > 0) continue;
+    if (!buffer.empty()) use(buffer);
+    return;
+  }
+}
+
+void encode_lines(const Tokenizer& tokenizer, ByteStream& text, EncodeOptions options,
+                  const std::function<void(const std::vector<TokenId>&)>& use, const Interrupt* interrupt) {
+  TextBatch batch;
+  auto flush = [&] {
+    if (interrupt) interrupt->throw_if_asked();
+    for (const std::vector<TokenId>& ids : batch.encode(tokenizer, options)) use(ids);
+  };
+  for_each_line(text, [&](std::string_view line) {
+    batch.add(line);
+    if (batch.full()) flush();
+  });
+  flush();
+}
+
+std::vector<TokenId> parse_ids(std::string_view line, const Tokenizer& tokenizer) {
+  std::vector<TokenId> ids;
+  constexpr std::string_view kSeparators = " \t,\r\n[]";
+  for (std::size_t at = 0; (at = line.find_first_not_of(kSeparators, at)) != line.npos;) {
+    const std::size_t end = std::min(line.find_first_of(kSeparators, at), line.size());
+    const std::string_view word = line.substr(at, end - at);
+    TokenId id = -1;
+    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    check(error == std::errc() && stop == word.data() + word.size(), "expected token ids, found '{}'",
+          word.substr(0, 40));
+    check(tokenizer.contains(id), "{} is no token id; this vocabulary has {}", id, tokenizer.vocab_size());
+    ids.push_back(id);
+    at = end;
+  }
+  return ids;
+}
+
+std::string format_ids(const std::vector<TokenId>& ids) {
+  std::string out;
+  for (const TokenId id : ids) {
+    if (!out.empty()) out += ' ';
+    out += std::to_string(id);
+  }
+  return out;
+}
+
+TextMeasure measure_text(const Tokenizer& tokenizer, TextSource& source, const ProgressOutput& progress,
+                         const Interrupt* interrupt) {
+  ProgressBar bar(progress, "encoding", "bytes", source.stored_bytes());
+  TextMeasure measure;
+  TextBatch batch;
+  auto flush = [&] {
+    if (interrupt) interrupt->throw_if_asked();
+    measure.bytes += batch.bytes();
+    for (const std::vector<TokenId>& ids : batch.encode(tokenizer, {})) measure.tokens += ids.size();
+    bar.update(source.stored_bytes_read());
+  };
+  while (const auto document = source.next()) {
+    if (document->starts) ++measure.documents;
+    batch.add(document->text);
+    if (batch.full()) flush();
+  }
+  flush();
+  return measure;
+}
+
+}  // namespace thimble

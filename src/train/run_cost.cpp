@@ -1,0 +1,207 @@
+#include "train/run_cost.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/machine.h"
+#include "base/table.h"
+#include "model/model.h"
+#include "model/params.h"
+#include "ops/cpu/gemm.h"
+#include "ops/newton_schulz.h"
+
+namespace thimble {
+
+namespace {
+
+// Of a run with next to no model, as the system counts it: code and tables of the libraries, their threads' stacks, the
+// kernels that oneDNN generates.
+constexpr std::int64_t kProcessBytes = std::int64_t{32} << 20;
+
+double forward_flops(const ModelConfig& c, const ParamTable& table) {
+  const std::int64_t elements = multiplied_elements(c, table) + table.head().count();
+  const double attention = 2.0 * static_cast<double>(c.q_width()) * static_cast<double>(c.context + 1);
+  return 2.0 * static_cast<double>(elements) + static_cast<double>(c.passes()) * attention;
+}
+
+std::int64_t optimizer_bytes(const TrainConfig& train, const ParamTable& table) {
+  const std::int64_t by_muon = train.uses_muon() ? table.count(ParamGroup::matrix) : 0;
+  const bool averages = train.swa_start > 0 || train.ema_decay > 0;
+  return 8 * (table.count() - by_muon) + 4 * by_muon + (averages ? 4 * table.count() : 0);
+}
+
+// Updates of all matrices of one shape together, and the factors of one product (optim/muon.h).
+std::int64_t update_bytes(const TrainConfig& train, const ParamTable& table) {
+  if (!train.uses_muon()) return 0;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> elements;
+  std::int64_t updates = 0, scratch = 0;
+  for (const Param& param : table.all()) {
+    if (param.group != ParamGroup::matrix) continue;
+    updates = std::max(updates, elements[{param.rows, param.cols}] += param.count());
+    scratch = std::max(scratch, newton_schulz_scratch(param.rows, param.cols));
+  }
+  return 4 * (updates + scratch);
+}
+
+MemoryPlan scoring_plan(const ModelConfig& config, std::int64_t rows, DType dtype) {
+  const GptGraph graph =
+      record_gpt(config, ParamTable(config), {.mode = Mode::scoring, .rows = rows, .dtype = dtype});
+  return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.nats}}), Backend::cpu);
+}
+
+// Validation scores about 8192 tokens at a time (eval/score.h); what is left for the last time makes a second
+// program, half as large on average. The golden output of a checkpoint takes 32 rows, the texts that are said 64.
+std::int64_t validation_bytes(const Config& config, DType dtype) {
+  constexpr std::int64_t kTokens = 8192, kGolden = 32, kSaid = 64;
+  const std::int64_t T = config.model.context, wanted = config.train.val_tokens;
+  const std::int64_t most = std::max<std::int64_t>(1, kTokens / T) * T;
+  std::int64_t small = scoring_plan(config.model, std::min(kGolden, T), dtype).arena_bytes;
+  if (T > kGolden) small += scoring_plan(config.model, std::min(kSaid, T), dtype).arena_bytes;
+  if (wanted > 0 && wanted <= most)
+    return small + scoring_plan(config.model, (wanted + T - 1) / T * T, dtype).arena_bytes;
+  return small + scoring_plan(config.model, most, dtype).arena_bytes * 3 / 2;
+}
+
+// What matrix products pack their factors into: once, for the largest of them.
+std::int64_t product_bytes(const ParamTable& table, std::int64_t rows, DType dtype) {
+  std::int64_t largest = 0;
+  const auto take = [&](const ParamView& weight, std::int64_t rows_at_a_time) {
+    if (weight)
+      largest = std::max(largest, cpu::training_workspace(dtype, rows_at_a_time, weight.rows, weight.cols));
+  };
+  for (const ParamView& weight : {table.qkv(0), table.attn_proj(0), table.mlp_in(0), table.mlp_proj(0)})
+    take(weight, rows);
+  take(table.head(), std::min<std::int64_t>(rows, GptOptions{}.head_chunk));
+  return largest;
+}
+
+// What activations are kept in. A config may be planned for another machine, so f16 is not refused here.
+DType planned_dtype(const TrainConfig& config, Device device) {
+  return config.dtype == ComputeDType::f16 ? DType::f16 : compute_dtype(config.dtype, device);
+}
+
+}  // namespace
+
+Summary summarise(const Config& config, Device device) {
+  const ParamTable table(config.model);
+  Summary s;
+  s.tensors = static_cast<std::int64_t>(table.all().size());
+  s.parameters = table.count();
+  for (int group = 0; group < kParamGroups; ++group)
+    s.by_group[static_cast<std::size_t>(group)] = table.count(static_cast<ParamGroup>(group));
+  s.forward_flops_per_token = forward_flops(config.model, table);
+  s.training_flops_per_token = 3 * s.forward_flops_per_token;
+  s.weight_bytes = table.block_size() * 4;
+  s.gradient_bytes = table.block_size() * 4;
+  s.optimizer_bytes = optimizer_bytes(config.train, table);
+  s.update_bytes = update_bytes(config.train, table);
+  s.micro_batch_rows = micro_batch_rows(config);
+  const DType dtype = planned_dtype(config.train, device);
+  if (device == Device::cpu) {  // a card's own memory holds no process, and validation waits for what is free
+    s.validation_bytes = validation_bytes(config, dtype);
+    s.process_bytes = kProcessBytes + product_bytes(table, s.micro_batch_rows * config.model.context, dtype);
+  }
+  s.plan = training_plan(
+      config.model, s.micro_batch_rows * config.model.context,
+      {.qat_bits = static_cast<int>(config.train.qat_bits), .recompute = config.train.checkpoint_activations},
+      dtype, device);
+  s.tokens_per_step = config.train.batch_tokens;
+  s.training_tokens = static_cast<double>(config.train.steps) * static_cast<double>(s.tokens_per_step);
+  return s;
+}
+
+std::string_view group_name(ParamGroup group) {
+  switch (group) {
+    case ParamGroup::embedding:
+      return "embedding";
+    case ParamGroup::head:
+      return "head";
+    case ParamGroup::matrix:
+      return "matrix";
+    case ParamGroup::scalar:
+      return "scalar";
+  }
+  return "";
+}
+
+namespace {
+
+constexpr double kUsable = 0.85;  // of what is available: validation, checkpoints and others need some, too
+
+// A card is busy with many rows only: products and everything between them run fastest with so many tokens at a time
+// (bench/cuda_step.cpp).
+constexpr std::int64_t kCardTokens = 262144;
+
+std::int64_t wanted_rows(const Config& config, Device device) {
+  if (device == Device::cpu) return micro_batch_rows(config);
+  const std::int64_t all = std::max<std::int64_t>(1, config.train.batch_tokens / config.model.context);
+  return std::clamp<std::int64_t>(kCardTokens / config.model.context, 1, all);
+}
+
+Summary summary_of(const Config& config, std::int64_t rows, Device device) {
+  Config with_rows = config;
+  with_rows.train.micro_batch = rows;
+  return summarise(with_rows, device);
+}
+
+std::int64_t arena_bytes(const Config& config, std::int64_t rows, Device device) {
+  return rows == 0 ? 0 : summary_of(config, rows, device).plan.arena_bytes;
+}
+
+// What is left of a step for the last micro-batch has a program of its own, which stays beside the other. Priming makes
+// those of a loop ready while those of the time before it are there.
+std::int64_t needed_bytes(const Config& config, std::int64_t rows, std::int64_t all, Device device) {
+  const std::int64_t left = all % rows;
+  std::int64_t needed = summary_of(config, rows, device).total_bytes() + arena_bytes(config, left, device);
+  if (config.model.loop_count == 0 || config.train.loop_start == 0 || config.train.prime_steps < 2)
+    return needed;
+  Config before = config;
+  before.model.loop_on = false;
+  return needed + arena_bytes(before, rows, device) + arena_bytes(before, left, device);
+}
+
+// The most rows that divide a step and need no second program, unless they are half of `most` or fewer.
+std::int64_t even_rows(std::int64_t all, std::int64_t most) {
+  for (std::int64_t rows = most; 2 * rows > most; --rows)
+    if (all % rows == 0) return rows;
+  return most;
+}
+
+}  // namespace
+
+Config with_micro_batch(Config config, std::int64_t available_bytes, Device device) {
+  std::int64_t& rows = config.train.micro_batch;
+  if (rows > 0) {
+    rows = micro_batch_rows(config);
+    return config;
+  }
+  const std::int64_t all = std::max<std::int64_t>(1, config.train.batch_tokens / config.model.context);
+  const std::int64_t wanted = wanted_rows(config, device);
+  std::int64_t pieces = (all + wanted - 1) / wanted;
+  const auto usable = static_cast<std::int64_t>(kUsable * static_cast<double>(available_bytes));
+  while (true) {
+    const std::int64_t fewer = even_rows(all, (all + pieces - 1) / pieces);
+    if (available_bytes == 0 || needed_bytes(config, fewer, all, device) <= usable) {
+      rows = fewer;
+      return config;
+    }
+    check(fewer > 1, Hint{"lower context, dim, layers or vocab_size"},
+          "training one row at a time needs {}, {} of {}memory is available",
+          in_bytes(static_cast<double>(needed_bytes(config, 1, all, device))),
+          in_bytes(static_cast<double>(available_bytes)), device == Device::cuda ? "the GPU's " : "");
+    pieces = std::min(all, 2 * pieces);
+  }
+}
+
+std::int64_t available_memory() {
+  const Machine machine = probe_machine();
+  if (machine.container_memory_bytes <= 0) return machine.available_bytes;
+  return std::min(machine.available_bytes, machine.container_memory_bytes);
+}
+
+std::int64_t available_memory(const DeviceRuntime& runtime) {
+  return runtime.device() == Device::cpu ? available_memory() : runtime.available_bytes();
+}
+
+}  // namespace thimble

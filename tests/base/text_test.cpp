@@ -1,0 +1,76 @@
+#include "base/text.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+
+namespace thimble {
+namespace {
+
+TEST(EditDistance, CountsEditsAndSwaps) {
+  EXPECT_EQ(edit_distance("", ""), 0u);
+  EXPECT_EQ(edit_distance("abc", ""), 3u);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
+  EXPECT_EQ(edit_distance("train", "trian"), 1u);
+  EXPECT_EQ(edit_distance("ca", "abc"), 3u);  // optimal string alignment: a swapped pair is not edited again
+}
+
+TEST(EditDistance, IsSymmetric) {
+  for (std::string_view a : {"", "a", "ab", "ba", "temperature"})
+    for (std::string_view b : {"", "b", "abc", "tempreture"})
+      EXPECT_EQ(edit_distance(a, b), edit_distance(b, a));
+}
+
+TEST(Nearest, FindsTyposAndUniqueBeginnings) {
+  const std::vector<std::string_view> names = {"temperature", "top-k", "top-p", "seed", "json"};
+  EXPECT_EQ(nearest("tempreture", names), "temperature");
+  EXPECT_EQ(nearest("jsno", names), "json");
+  EXPECT_EQ(nearest("temp", names), "temperature");
+  EXPECT_EQ(nearest("topk", names), "top-k");
+}
+
+TEST(Nearest, StaysSilentWhenNothingIsNear) {
+  const std::vector<std::string_view> names = {"temperature", "top-kind", "top-past", "seed", "k"};
+  EXPECT_EQ(nearest("device", names), "");
+  EXPECT_EQ(nearest("top-", names), "");  // two begin so
+  EXPECT_EQ(nearest("x", names), "");     // any letter is one edit away from "k"
+  EXPECT_EQ(nearest("", names), "");
+}
+
+// Lengths alone rule most candidates out; that must change nothing.
+TEST(Nearest, IsWhatAllDistancesSay) {
+  Rng rng(7);
+  const auto word = [&](std::uint64_t longest) {
+    std::string letters;
+    for (std::uint64_t i = rng.below(longest + 1); i > 0; --i)
+      letters += static_cast<char>('a' + rng.below(2));
+    return letters;
+  };
+  for (int round = 0; round < 500; ++round) {
+    std::vector<std::string> names;
+    for (int i = 0; i < 8; ++i) names.push_back(word(12));
+    const std::string asked = word(14);
+    std::string_view expected;
+    std::size_t least = std::max<std::size_t>(1, asked.size() / 3) + 1;
+    for (const std::string& name : names) {
+      const std::size_t distance = edit_distance(asked, name);
+      if (distance >= least || distance >= name.size()) continue;
+      expected = name;
+      least = distance;
+    }
+    if (expected.empty()) continue;  // beginnings are another test's
+    EXPECT_EQ(nearest(asked, std::vector<std::string_view>(names.begin(), names.end())), expected) << asked;
+  }
+}
+
+TEST(Nearest, AWordAsLongAsAFileIsNearNothing) {
+  const std::vector<std::string_view> names(1000, "temperature");
+  EXPECT_EQ(nearest(std::string(std::size_t{1} << 24, 't'), names), "");
+}
+
+}  // namespace
+}  // namespace thimble

@@ -1,0 +1,418 @@
+#include "config/config.h"
+
+#include "base/error.h"
+#include "base/json.h"
+#include "config/builder.h"
+#include "config/toml.h"
+#include "support/temp_folder.h"
+
+namespace thimble {
+namespace {
+
+// "message / hint" of the Error that the action throws; "fine" if it throws none.
+template <class Action>
+std::string complaint(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.hint().empty() ? error.what() : fmt::format("{} / {}", error.what(), error.hint());
+  }
+  return "fine";
+}
+
+std::string complaint_about(const std::vector<std::string>& assignments) {
+  return complaint([&] {
+    ConfigBuilder settings;
+    for (const std::string& assignment : assignments) settings.set(assignment);
+    settings.resolve();
+  });
+}
+
+TEST(KeyTable, HoldsDefaultsThatAreAllowed) {
+  for (const Key& key : all_keys()) {
+    const KeyValue value = key.get(Config{});
+    EXPECT_EQ(complaint([&] { checked_value(key, value, ""); }), "fine");
+    EXPECT_FALSE(key.help.empty()) << key.name;
+    EXPECT_EQ(find_key(key.name), &key);
+  }
+}
+
+// Another value than the one it holds, in the key's range.
+KeyValue another_value(const Key& key, const Config& config) {
+  const KeyValue now = key.get(config);
+  if (const auto* flag = std::get_if<bool>(&now)) return !*flag;
+  if (std::holds_alternative<std::string>(now))
+    return std::string(now == KeyValue(std::string(key.choices[0])) ? key.choices[1] : key.choices[0]);
+  if (std::holds_alternative<std::int64_t>(now))
+    return now == KeyValue(std::int64_t(key.least)) ? std::int64_t(key.most) : std::int64_t(key.least);
+  return now == KeyValue(key.least) ? key.most : key.least;
+}
+
+TEST(KeyTable, EveryKeyChangesItsOwnMemberAndNoOther) {
+  for (const Key& key : all_keys()) {
+    Config config;
+    const KeyValue value = another_value(key, config);
+    key.put(config, value);
+    EXPECT_FALSE(config == Config{}) << key.name;
+    for (const Key& other : all_keys())
+      EXPECT_TRUE(other.get(config) == (&other == &key ? value : other.get(Config{})))
+          << key.name << " changed " << other.name;
+    EXPECT_EQ(config.model == ModelConfig{}, key.training) << key.name;
+  }
+}
+
+TEST(KeyTable, TextOfAValueReadsBackAsTheValue) {
+  for (const Key& key : all_keys())
+    for (const KeyValue& value : {key.get(Config{}), another_value(key, Config{})})
+      EXPECT_TRUE(value_from_text(key, value_text(value), "") == value)
+          << key.name << " " << value_text(value);
+}
+
+TEST(KeyTable, HasEveryKeyOfTheDesign) {
+  const char* names[] = {"vocab_size",
+                         "context",
+                         "layers",
+                         "dim",
+                         "heads",
+                         "kv_heads",
+                         "head_dim",
+                         "mlp_hidden",
+                         "mlp",
+                         "norm",
+                         "norm_eps",
+                         "embed_norm",
+                         "final_norm",
+                         "layer_scale",
+                         "position",
+                         "rope_base",
+                         "rope_dims",
+                         "rope_direction",
+                         "qk_norm",
+                         "q_gain",
+                         "q_gain_init",
+                         "qkv_bias",
+                         "bias",
+                         "branch_scale",
+                         "exclusive_attention",
+                         "residual_mix",
+                         "unet_skips",
+                         "skip_gates",
+                         "parallel_from",
+                         "loop_first",
+                         "loop_last",
+                         "loop_count",
+                         "loop_start",
+                         "bigram_buckets",
+                         "bigram_dim",
+                         "smear_gate",
+                         "init",
+                         "tie_embeddings",
+                         "logit_softcap",
+                         "dropout",
+                         "init_std",
+                         "clip",
+                         "embed_init_std",
+                         "lr",
+                         "embed_lr",
+                         "head_lr",
+                         "matrix_lr",
+                         "scalar_lr",
+                         "beta1",
+                         "beta2",
+                         "adam_eps",
+                         "weight_decay",
+                         "muon_momentum",
+                         "muon_weight_decay",
+                         "muon_steps",
+                         "muon_momentum_start",
+                         "schedule",
+                         "warmup_steps",
+                         "prime_steps",
+                         "warmdown",
+                         "muon_momentum_steps",
+                         "min_lr",
+                         "steps",
+                         "max_seconds",
+                         "batch_tokens",
+                         "batch_size",
+                         "span_tokens",
+                         "micro_batch",
+                         "dtype",
+                         "seed",
+                         "swa_start",
+                         "swa_every",
+                         "ema_decay",
+                         "qat_bits",
+                         "qat_start",
+                         "patience",
+                         "min_delta",
+                         "val_every",
+                         "val_tokens",
+                         "keep",
+                         "checkpoint_every",
+                         "loss_on"};
+  for (const char* name : names) EXPECT_NE(find_key(name), nullptr) << name;
+}
+
+TEST(Settings, LaterLayersWin) {
+  TempFolder folder;
+  const auto file = folder.write("mine.toml", "layers = 5\ndim = 320\n");
+  ConfigBuilder settings;
+  settings.preset("golf");
+  settings.file(file);
+  settings.set("dim=256");
+  settings.set_flag(*find_key("rope_base"), "5e5");
+  const Config config = settings.resolve();
+  EXPECT_EQ(config.model.layers, 5);
+  EXPECT_EQ(config.model.dim, 256);
+  EXPECT_EQ(config.model.rope_base, 5e5);
+  EXPECT_EQ(config.model.logit_softcap, 30);
+  EXPECT_EQ(settings.origin("heads"), ConfigBuilder::Layer::preset);
+  EXPECT_EQ(settings.origin("layers"), ConfigBuilder::Layer::file);
+  EXPECT_EQ(settings.origin("dim"), ConfigBuilder::Layer::command);
+  EXPECT_EQ(settings.origin("dropout"), ConfigBuilder::Layer::initial);
+  EXPECT_FALSE(settings.given("heads"));
+}
+
+TEST(Settings, AFileMayNameItsPresetAnywhere) {
+  ConfigBuilder settings;
+  settings.toml("layers = 3\npreset = \"golf\"\n", "mine.toml");
+  EXPECT_EQ(settings.resolve().model.layers, 3);
+  EXPECT_EQ(settings.resolve().model.dim, 512);
+  EXPECT_EQ(complaint([&] { settings.preset("llama"); }),
+            "the preset is 'golf' already, found 'llama' as another");
+}
+
+TEST(Settings, TwoWaysToSayOneThingReplaceEachOther) {
+  ConfigBuilder settings;
+  settings.preset("golf");
+  settings.set("batch_size=8");
+  EXPECT_EQ(settings.resolve().train.batch_tokens, 8 * 1024);
+
+  ConfigBuilder plus;
+  plus.preset("golf-plus");
+  plus.set("ema_decay=0.997");
+  EXPECT_EQ(plus.resolve().train.swa_start, 0);
+
+  ConfigBuilder both;
+  both.set("batch_size=8");
+  EXPECT_EQ(complaint([&] { both.set("batch_tokens=8192"); }),
+            "--set: batch_tokens and batch_size are both set: name one");
+}
+
+TEST(Settings, ErrorsNameFileLineAndKey) {
+  const auto complaint_of = [](std::string_view text) {
+    return complaint([&] { config_from_toml(text, "run/config.toml"); });
+  };
+  EXPECT_EQ(complaint_of("dim = 512\nrope_bas = 1.0\n"),
+            "run/config.toml:2: unknown key 'rope_bas' / did you mean rope_base?");
+  EXPECT_EQ(complaint_of("\n\nnorm = \"rmss\"\n"),
+            "run/config.toml:3: norm takes rms, rms_weight or layer, found 'rmss' / did you mean rms?");
+  EXPECT_EQ(complaint_of("dim = \"512\"\n"),
+            "run/config.toml:1: dim takes a whole number from 1 to 65536, found '512'");
+  EXPECT_EQ(complaint_of("dim = 512.0\n"),
+            "run/config.toml:1: dim takes a whole number from 1 to 65536, found '512.0'");
+  EXPECT_EQ(complaint_of("rope_base = nan\n"),
+            "run/config.toml:1: rope_base takes a number from 1 to 1000000000000, found 'nan'");
+  EXPECT_EQ(
+      complaint_of("[model]\ndim = 512\n"),
+      "run/config.toml:1: model holds a table, expected one value / settings are plain lines: key = value");
+  EXPECT_EQ(
+      complaint_of("dim = 512 # [\n  dim = [1, 2]\n"),
+      "run/config.toml:2: dim holds a list, expected one value / settings are plain lines: key = value");
+  EXPECT_EQ(
+      complaint_of("dim = {a = 1}\n"),
+      "run/config.toml:1: dim holds a table, expected one value / settings are plain lines: key = value");
+  for (const char* text : {"dim.a = 1\n", "  dim.\"b=c\".d = 1 # =\n", "dim . a = '.'\n"})
+    EXPECT_TRUE(complaint_of(text).starts_with("run/config.toml:1: dim holds a table, expected one value"))
+        << complaint_of(text);
+  EXPECT_EQ(
+      complaint_of("dim = 1979-05-27\n"),
+      "run/config.toml:1: dim holds a date, expected one value / settings are plain lines: key = value");
+  for (const char* text : {"dim = 1------- 0,", "dim = 5 12 # 3\n", "dim\t=\t1979-05-27 \t07:32:00\r\n"})
+    EXPECT_TRUE(
+        complaint_of(text).starts_with("run/config.toml:1: dim holds several words, expected one value"))
+        << complaint_of(text);
+  EXPECT_TRUE(complaint_of("dim = 512\ndim = 256\n").starts_with("run/config.toml:2: "));
+  EXPECT_TRUE(complaint_of("dim = \n").starts_with("run/config.toml:1: "));
+  EXPECT_TRUE(complaint_of(std::string(100000, '[')).starts_with("run/config.toml:1: "));
+}
+
+// What the fuzzer made of toml++.
+TEST(Settings, BrokenTablesAndForeignLettersAreNoTrap) {
+  const auto complaint_of = [](std::string_view text) {
+    return complaint([&] { ConfigBuilder().toml(text, "c"); });
+  };
+  EXPECT_EQ(complaint_of("dim = 64  # \xC3\xA9, \xFF and [more]\n"), "fine");
+  EXPECT_EQ(complaint_of("mlp = \"relu2\"  # a \"quoted\" # {word}\n"), "fine");
+  EXPECT_TRUE(complaint_of("mlp\xC3\x96lu2\n").starts_with("c:1: "));
+  EXPECT_TRUE(complaint_of("mlp = \"relu\xC3\x96\"\n").starts_with("c:1: mlp takes "));
+  EXPECT_TRUE(complaint_of("a = 1\n[ {y = 9820-05-27\n").starts_with("c:2: "));
+  std::string parts = "a";
+  for (int i = 0; i < 200'000; ++i) parts += ".a";
+  EXPECT_TRUE(complaint_of(parts + " = 1\n").starts_with("c:1: a holds a table"));
+  EXPECT_TRUE(complaint_of(parts + "\n").starts_with("c:1: "));
+  EXPECT_TRUE(complaint_of("\"a=b\"." + parts + " = 1\n").starts_with("c:1: \"a=b\" holds a table"));
+  EXPECT_TRUE(complaint_of("\"#\" = [ {\n").starts_with("c:1: "));
+}
+
+TEST(Settings, WrongAssignmentsAreExplained) {
+  EXPECT_EQ(complaint_about({"rope-bas=1"}), "--set: unknown key 'rope-bas' / did you mean rope_base?");
+  EXPECT_EQ(complaint_about({"layers"}), "--set takes key=value, found 'layers'");
+  EXPECT_EQ(complaint_about({"=3"}), "--set takes key=value, found '=3'");
+  EXPECT_EQ(complaint_about({"layers=99999999999999999999"}),
+            "--set: layers takes a whole number from 1 to 1024, found '99999999999999999999'");
+  EXPECT_EQ(complaint_about({"bias=yes"}), "--set: bias takes true or false, found 'yes'");
+  EXPECT_EQ(complaint_about({"batch_tokens=524_288"}), "fine");
+}
+
+TEST(Settings, ThoseThatChangeNothingAreNamed) {
+  const auto idle = [](std::string_view file, const std::vector<std::string>& assignments) {
+    ConfigBuilder settings;
+    settings.toml(file, "settings.toml");
+    for (const std::string& assignment : assignments) settings.set(assignment);
+    std::string lines;
+    for (const std::string& line : idle_settings(settings)) lines += (lines.empty() ? "" : "; ") + line;
+    return lines;
+  };
+  EXPECT_EQ(
+      idle("preset = \"golf\"", {"q_gain_init=5", "rope_dims=16", "muon_row_norm=true", "warmdown=0.2"}), "");
+  EXPECT_EQ(idle("preset = \"golf\"", {"q_gain_init=5", "q_gain=none"}),
+            "q_gain_init changes nothing: q_gain is none");
+  EXPECT_EQ(
+      idle("position = \"learned\"", {"rope_dims=16", "muon_momentum=0.9", "warmdown=100"}),
+      "rope_dims changes nothing: position is not rope; muon_momentum changes nothing: muon_steps is 0; "
+      "warmdown changes nothing: schedule is neither golf nor wsd");
+  EXPECT_EQ(idle("", {"loop_first=1", "swa_every=10", "qat_start=0.5", "min_delta=0.1"}),
+            "loop_first changes nothing: loop_count is 0; swa_every changes nothing: swa_start is 0; "
+            "min_delta changes nothing: patience is 0; qat_start changes nothing: qat_bits is 0");
+  EXPECT_EQ(idle("loop_first = 1", {}), "") << "a file may hold every key, as a run's config.toml does";
+}
+
+TEST(Validation, SaysHowKeysGoTogether) {
+  EXPECT_EQ(
+      complaint_about({"dim=500", "heads=8"}),
+      "dim (500) must be divisible by heads (8) / or set head_dim, which frees heads x head_dim from dim");
+  EXPECT_EQ(complaint_about({"dim=500", "heads=8", "head_dim=64"}), "fine");
+  EXPECT_EQ(complaint_about({"head_dim=63"}), "head_dim must be even for RoPE, found 63");
+  EXPECT_EQ(complaint_about({"head_dim=63", "position=none"}), "fine");
+  EXPECT_EQ(complaint_about({"head_dim=1", "position=none", "qk_norm=false", "q_gain=none"}), "fine");
+  EXPECT_EQ(complaint_about({"head_dim=1", "position=none", "qk_norm=true"}),
+            "qk_norm and q_gain need heads of at least 2 columns, found 1");
+  EXPECT_EQ(complaint_about({"logit_softcap=-1"}), "--set: logit_softcap must not be negative, found -1");
+  EXPECT_EQ(complaint_about({"heads=8", "kv_heads=3"}), "heads (8) must be divisible by kv_heads (3)");
+  EXPECT_EQ(complaint_about({"rope_dims=7"}), "rope_dims must be even, found 7");
+  EXPECT_EQ(complaint_about({"rope_dims=66"}), "rope_dims (66) must not exceed head_dim (64)");
+  EXPECT_EQ(complaint_about({"rope_direction=0"}), "rope_direction must be 1 or -1, found 0");
+  EXPECT_EQ(complaint_about({"bigram_buckets=1", "bigram_dim=8"}),
+            "bigram_buckets must be at least 2 (one is for the first token), found 1");
+  EXPECT_EQ(
+      complaint_about({"bigram_buckets=64"}),
+      "bigram_buckets (64) and bigram_dim (0) need each other / set both, such as 4096 and 128, or neither");
+  EXPECT_EQ(
+      complaint_about({"bigram_dim=64"}),
+      "bigram_buckets (0) and bigram_dim (64) need each other / set both, such as 4096 and 128, or neither");
+  EXPECT_EQ(complaint_about({"unet_skips=true", "layers=1"}), "unet_skips needs at least 2 layers, found 1");
+  EXPECT_EQ(complaint_about({"skip_gates=true"}), "skip_gates needs unet_skips: there is nothing to gate");
+  EXPECT_EQ(complaint_about({"parallel_from=4", "layers=4"}),
+            "parallel_from (4) must be below layers (4), or -1 for none");
+  EXPECT_EQ(complaint_about({"loop_first=2", "loop_last=1", "loop_count=1"}),
+            "loop_first (2) and loop_last (1) must be layers in order, below 4");
+  EXPECT_EQ(complaint_about({"loop_last=4", "loop_count=1"}),
+            "loop_first (0) and loop_last (4) must be layers in order, below 4");
+  EXPECT_EQ(complaint_about({"loop_last=3", "loop_count=256"}),
+            "with its loop the model has 1028 blocks one behind the other, the most is 1024");
+  EXPECT_EQ(complaint_about({"loop_last=3", "loop_count=255"}), "fine");
+  EXPECT_EQ(complaint_about({"loop_last=9"}), "fine") << "without a count there is no loop";
+  EXPECT_EQ(complaint_about({"layer_scale=true", "norm=layer"}),
+            "layer_scale needs norm = rms or rms_weight, found layer");
+  EXPECT_TRUE(complaint_about({"head_lr=0.1"}).starts_with("head_lr (0.1) has nothing to train"));
+  EXPECT_EQ(complaint_about({"head_lr=0.1", "tie_embeddings=false"}), "fine");
+  EXPECT_EQ(complaint_about({"qat_bits=7"}), "qat_bits must be 0 (off), 8, 6 or 5, found 7");
+  EXPECT_EQ(complaint_about({"steps=0"}), "nothing says when to stop: set steps or max_seconds");
+  EXPECT_EQ(complaint_about({"batch_tokens=1000"}),
+            "batch_tokens (1000) must be divisible by context (512) / a step is made of whole rows");
+  EXPECT_EQ(complaint_about({"batch_tokens=4096", "span_tokens=1536"}),
+            "batch_tokens (4096) must be divisible by span_tokens (1536)");
+}
+
+// Whatever a checkpoint says, sizes stay where products fit and memory is thinkable.
+TEST(Validation, RefusesSizesThatNobodyMeans) {
+  EXPECT_TRUE(
+      complaint_about({"layers=1024", "dim=65536", "heads=1024"}).starts_with("the model would have "));
+  EXPECT_TRUE(
+      complaint_about({"vocab_size=4194304", "dim=65536", "heads=64"}).starts_with("the model would have "));
+  EXPECT_TRUE(
+      complaint_about({"context=1048576", "head_dim=1024"}).starts_with("context (1048576) times rope_dims"));
+  ModelConfig config = resolved(ModelConfig{});
+  config.layers = -1;
+  EXPECT_NE(complaint([&] { validate(config); }), "fine");
+  config.layers = std::int64_t{1} << 62;
+  EXPECT_NE(complaint([&] { validate(config); }), "fine");
+  config = resolved(ModelConfig{});
+  config.norm_eps = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_NE(complaint([&] { validate(config); }), "fine");
+}
+
+TEST(Resolved, DerivesWhatIsZero) {
+  ModelConfig model = resolved(ModelConfig{.dim = 320, .heads = 5});
+  EXPECT_EQ(model.head_dim, 64);
+  EXPECT_EQ(model.kv_heads, 5);
+  EXPECT_EQ(model.rope_dims, 64);
+  EXPECT_EQ(model.mlp_hidden, 896);  // 8/3 x 320 = 853.3
+  EXPECT_EQ(resolved(ModelConfig{.dim = 320, .heads = 5, .mlp = MlpKind::relu2}).mlp_hidden, 640);
+  EXPECT_EQ(resolved(ModelConfig{.dim = 320, .heads = 5, .mlp = MlpKind::gelu}).mlp_hidden, 1280);
+  EXPECT_EQ(resolved(ModelConfig{.dim = 192, .heads = 3}).mlp_hidden, 512);  // 8/3 x 192 exactly
+  EXPECT_EQ(resolved(ModelConfig{.position = PositionKind::learned}).rope_dims, 0);
+}
+
+TEST(Resolved, SpansAreAnEighthOfTheBatchWhenThatIsWholeRows) {
+  const auto span = [](std::int64_t batch_tokens) {
+    return resolved(Config{{.context = 64}, {.batch_tokens = batch_tokens}}).train.span_tokens;
+  };
+  EXPECT_EQ(span(64 * 16), 128);
+  EXPECT_EQ(span(64 * 12), 64 * 12);
+  EXPECT_EQ(span(0), 128);  // 16 rows
+}
+
+TEST(Rates, FallBackToTheCommonOne) {
+  const TrainConfig train{.lr = 0.04, .embed_lr = 0.05};
+  EXPECT_EQ(train.rate(ParamGroup::embedding), 0.05);
+  EXPECT_EQ(train.rate(ParamGroup::matrix), 0.04);
+  EXPECT_EQ(train.rate(ParamGroup::scalar), 0.04);
+  EXPECT_EQ(train.rate(ParamGroup::head), 0.04);
+}
+
+// The resolved config is what a run and a checkpoint keep: reading it must be exact.
+TEST(Toml, ReadingWhatWasPrintedGivesTheSameConfigAndBytes) {
+  Config config = resolved(Config{});
+  config.model.norm_eps = 1.1920929e-07;
+  config.model.rope_base = 1.0 / 3 + 10;
+  config.train.lr = 3e-4;
+  config.train.seed = 9007199254740991;
+  const std::string text = to_toml(config);
+  const Config back = config_from_toml(text, "config.toml");
+  EXPECT_TRUE(back == config);
+  EXPECT_EQ(to_toml(back), text);
+}
+
+TEST(Toml, OfAModelHoldsItsKeysAlone) {
+  const ModelConfig model = resolved(ModelConfig{.layers = 7});
+  const std::string text = to_toml(model);
+  EXPECT_NE(text.find("layers = 7\n"), text.npos);
+  EXPECT_NE(text.find("mlp = \"swiglu\"\n"), text.npos);
+  EXPECT_EQ(text.find("lr ="), text.npos);
+  EXPECT_TRUE(config_from_toml(text, "x").model == model);
+}
+
+TEST(Json, HoldsEveryKeyInItsType) {
+  const Json json = to_json(resolved(Config{}));
+  EXPECT_EQ(json.size(), all_keys().size());
+  EXPECT_EQ(json.at("dim").as_int(), 256);
+  EXPECT_EQ(json.at("mlp").as_string(), "swiglu");
+  EXPECT_EQ(json.at("tie_embeddings").as_bool(), true);
+  EXPECT_EQ(json.at("lr").as_double(), 1e-3);
+}
+
+}  // namespace
+}  // namespace thimble
