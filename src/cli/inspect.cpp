@@ -112,10 +112,10 @@ ModelConfig plain_llama_of_the_sizes(const ModelConfig& c) {
 
 // What makes it more than that, as TOML and --set spell it. JSON has every setting.
 std::string settings_text(const Config& config) {
-  const Config plain{plain_llama_of_the_sizes(config.model), {}};
+  const Config plain{.model = plain_llama_of_the_sizes(config.model)};
   std::vector<std::string> settings;
   for (const Key& key : all_keys()) {
-    if (key.training || key.get(config) == key.get(plain)) continue;
+    if (!key.of_model() || key.get(config) == key.get(plain)) continue;
     const std::string value = std::visit([](const auto& v) { return fmt::format("{}", v); }, key.get(config));
     settings.push_back(fmt::format("{}={}", key.name, value));
   }
@@ -264,10 +264,10 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json();
 }
 
-Json settings_json(const Config& config, bool training) {
+Json settings_json(const Config& config, bool of_model) {
   Json object = Json::object();
   for (const Key& key : all_keys())
-    if (key.training == training)
+    if (key.of_model() == of_model)
       std::visit([&](const auto& value) { object.set(std::string(key.name), value); }, key.get(config));
   return object;
 }
@@ -327,7 +327,7 @@ Json training_json(const ModelFile& file, const ModelFacts& facts) {
       .set("losses", training.losses.empty() ? Json() : losses)
       .set("validations", training.losses.empty() ? Json() : validations)
       .set("golden", training.golden.empty() ? Json() : golden)
-      .set("config", settings_json(file.config, true));
+      .set("config", settings_json(file.config, false));
 }
 
 Json stats_json(const TensorStats& stats) {
@@ -384,7 +384,7 @@ Json as_json(const ModelFile& file, const ModelFacts& facts) {
       .set("parameters", facts.parameters)
       .set("bytes", facts.file_bytes)
       .set("metadata", metadata_json(file.config.model))
-      .set("config", settings_json(file.config, false))
+      .set("config", settings_json(file.config, true))
       .set("tokenizer", tokenizer_json(facts))
       .set("chat_layout", file.layout.empty() ? Json() : Json(file.layout))
       .set("training", training_json(file, facts))

@@ -193,7 +193,7 @@ std::string as_text(const PackAccount& account) {
 
 ScoreOptions score_options(const Arguments& arguments, const Config& config) {
   ScoreOptions options{.context = config.model.context,
-                       .stride = std::min(config.train.pack_stride, config.model.context),
+                       .stride = std::min(config.pack.stride, config.model.context),
                        .val_tokens = arguments.integer("val-tokens", {.least = 0}),
                        .isolate = config.model.isolate};
   if (arguments.given("stride"))

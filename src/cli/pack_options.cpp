@@ -138,15 +138,14 @@ PackFlags pack_flags(const Arguments& arguments) {
 void follow_preset(const Arguments& arguments, const ModelFile& model, PackFlags& flags) {
   PackOptions& options = flags.request.options;
   check_kept(options.keep, ParamTable(model.config.model));
-  TrainConfig wanted = model.config.train;
-  if (arguments.flag("gptq")) wanted.pack_gptq = true;
-  if (arguments.flag("no-gptq")) wanted.pack_gptq = false;
-  if (arguments.given("bits")) wanted.pack_bits = arguments.integer("bits");
-  if (arguments.given("clip-std")) wanted.pack_clip_std = arguments.number("clip-std", kClips);
-  if (arguments.given("embed-bits")) wanted.pack_embed_bits = arguments.integer("embed-bits");
-  if (arguments.given("embed-clip-std"))
-    wanted.pack_embed_clip_std = arguments.number("embed-clip-std", kClips);
-  if (arguments.given("prune")) wanted.pack_prune = arguments.number("prune");
+  PackConfig wanted = model.config.pack;
+  if (arguments.flag("gptq")) wanted.gptq = true;
+  if (arguments.flag("no-gptq")) wanted.gptq = false;
+  if (arguments.given("bits")) wanted.bits = arguments.integer("bits");
+  if (arguments.given("clip-std")) wanted.clip_std = arguments.number("clip-std", kClips);
+  if (arguments.given("embed-bits")) wanted.embed_bits = arguments.integer("embed-bits");
+  if (arguments.given("embed-clip-std")) wanted.embed_clip_std = arguments.number("embed-clip-std", kClips);
+  if (arguments.given("prune")) wanted.prune = arguments.number("prune");
   const PackOptions preset = pack_options(wanted);
   options.rule = preset.rule;
   options.embedding = preset.embedding;
@@ -154,7 +153,7 @@ void follow_preset(const Arguments& arguments, const ModelFile& model, PackFlags
   options.codec = arguments.given("codec")    ? codec_from(arguments.text("codec"))
                   : model.format == "thimble" ? artifact_codec(model.path)
                                               : preset.codec;
-  flags.gptq = wanted.pack_gptq;
+  flags.gptq = wanted.gptq;
   if (!flags.gptq) check_calibration_flags(arguments);
   if (is_left_as_packed(arguments, model)) leave_as_packed(arguments, model, flags);
   if (arguments.given("clip"))

@@ -283,18 +283,18 @@ void print_result(const TrainResult& result, const std::filesystem::path& report
 
 // A preset that says how its models are packed announces it: nobody has to know it by heart.
 void print_next(const TrainRequest& request, const TrainResult& result, Console& console) {
-  const TrainConfig& config = request.config.train;
+  const PackConfig& pack = request.config.pack;
   const bool ended =
       result.status == "completed" || result.status == "wallclock" || result.status == "early_stop";
-  if (console.json() || !ended || config.pack_bits == 0) return;
+  if (console.json() || !ended || pack.bits == 0) return;
   const DataSettings& source = request.source;
   const std::string run = (request.run / "").parent_path().string();  // without a slash behind it
   const std::filesystem::path data = !is_data_folder(source.data) ? request.run / "data"
                                      : source.val_data.empty()    ? source.data
                                                                   : source.val_data;
-  std::string steps = fmt::format("{} bits", config.pack_bits);
-  if (config.pack_prune > 0) steps += fmt::format(", {:g} % pruned", 100 * config.pack_prune);
-  if (config.pack_stride > 0) steps += fmt::format(", bits per byte at stride {}", config.pack_stride);
+  std::string steps = fmt::format("{} bits", pack.bits);
+  if (pack.prune > 0) steps += fmt::format(", {:g} % pruned", 100 * pack.prune);
+  if (pack.stride > 0) steps += fmt::format(", bits per byte at stride {}", pack.stride);
   const std::string measured = result.validated ? fmt::format(" --data {}", shell_word(data.string())) : "";
   console.print(fmt::format("next, {}:\n  thimble pack {}{} -o {}\n", steps, shell_word(run), measured,
                             shell_word(run + ".thimble")));

@@ -32,6 +32,11 @@ std::int64_t default_span(std::int64_t batch_tokens, std::int64_t context) {
   return whole_rows ? batch_tokens / kGolfSpans : batch_tokens;
 }
 
+void check_run_values(const Config& config) {
+  check_values(config, ConfigPart::training);
+  check_values(config, ConfigPart::pack);
+}
+
 }  // namespace
 
 std::int64_t micro_batch_rows(const Config& config) {
@@ -51,7 +56,7 @@ double TrainConfig::rate(ParamGroup group) const {
 }
 
 ModelConfig resolved(ModelConfig config) {
-  check_values({config, {}}, false);
+  check_values({.model = config}, ConfigPart::model);
   if (config.head_dim == 0) {
     check(config.dim % config.heads == 0, Hint{"or set head_dim, which frees heads x head_dim from dim"},
           "dim ({}) must be divisible by heads ({})", config.dim, config.heads);
@@ -68,7 +73,7 @@ ModelConfig resolved(ModelConfig config) {
 }
 
 Config resolved(Config config) {
-  check_values(config, true);
+  check_run_values(config);
   config.model = resolved(config.model);
   TrainConfig& train = config.train;
   if (train.batch_size > 0) {
@@ -153,14 +158,14 @@ void check_batch(const Config& config) {
 }  // namespace
 
 void validate(const ModelConfig& config) {
-  check_values({config, {}}, false);
+  check_values({.model = config}, ConfigPart::model);
   check_attention(config);
   check_extras(config);
   check_size(config);
 }
 
 void validate(const Config& config) {
-  check_values(config, true);
+  check_run_values(config);
   validate(config.model);
   check_batch(config);
   const TrainConfig& t = config.train;
@@ -175,8 +180,8 @@ void validate(const Config& config) {
     check(bits == 0 || bits == 8 || bits == 6 || bits == 5, "{} must be 0 (pack's own), 8, 6 or 5, found {}",
           key, bits);
   };
-  check_pack_bits("pack_bits", t.pack_bits);
-  check_pack_bits("pack_embed_bits", t.pack_embed_bits);
+  check_pack_bits("pack_bits", config.pack.bits);
+  check_pack_bits("pack_embed_bits", config.pack.embed_bits);
 }
 
 }  // namespace thimble

@@ -1,7 +1,7 @@
-// Every knob: what the model is (ModelConfig) and how it is trained (TrainConfig).
+// Every knob: what the model is (ModelConfig), how it is trained (TrainConfig) and how it is packed (PackConfig).
 //
 // The members are the keys of TOML files, of --set and, with dashes, of flags; keys.h is the table
-// that says so. Zero in a size means "derive it": resolve() puts the number in its place. The initialisers
+// that says so. A key of PackConfig is its member behind `pack_`. Zero in a size means "derive it": resolve() puts the number in its place. The initialisers
 // below are the defaults: a plain llama.
 //
 //   ConfigBuilder settings;                      // builder.h
@@ -144,24 +144,29 @@ struct TrainConfig {
   std::int64_t keep = 2;
   LossOn loss_on = LossOn::assistant;
 
-  // What `thimble pack` does with the result unless told otherwise; 0: its own default.
-  std::int64_t pack_bits = 0;
-  double pack_prune = 0;
-  bool pack_gptq = false;
-  bool pack_range = false;
-  double pack_clip_std = 0;
-  std::int64_t pack_embed_bits = 0;
-  double pack_embed_clip_std = 0;
-  std::int64_t pack_stride = 0;
-
   double rate(ParamGroup group) const;  // the group's own, or lr
   bool uses_muon() const { return muon_steps > 0; }
   bool operator==(const TrainConfig&) const = default;
 };
 
+// What `thimble pack` does with the result unless told otherwise; 0: its own default.
+struct PackConfig {
+  std::int64_t bits = 0;
+  double prune = 0;
+  bool gptq = false;
+  bool range = false;
+  double clip_std = 0;
+  std::int64_t embed_bits = 0;
+  double embed_clip_std = 0;
+  std::int64_t stride = 0;
+
+  bool operator==(const PackConfig&) const = default;
+};
+
 struct Config {
-  ModelConfig model;
-  TrainConfig train;
+  ModelConfig model = {};
+  TrainConfig train = {};
+  PackConfig pack = {};
 
   bool operator==(const Config&) const = default;
 };

@@ -27,15 +27,29 @@ struct Owner<Value Class::*> {
   using value = Value;
 };
 
+template <class Part>
+struct PlaceOf;  // of a struct in Config
+template <>
+struct PlaceOf<ModelConfig> {
+  static constexpr ConfigPart part = ConfigPart::model;
+  static constexpr auto member = &Config::model;
+};
+template <>
+struct PlaceOf<TrainConfig> {
+  static constexpr ConfigPart part = ConfigPart::training;
+  static constexpr auto member = &Config::train;
+};
+template <>
+struct PlaceOf<PackConfig> {
+  static constexpr ConfigPart part = ConfigPart::pack;
+  static constexpr auto member = &Config::pack;
+};
 template <auto Member>
-constexpr bool kOfTraining = std::same_as<typename Owner<decltype(Member)>::type, TrainConfig>;
+using Place = PlaceOf<typename Owner<decltype(Member)>::type>;
 
 template <auto Member, class AnyConfig>
 auto& field(AnyConfig& config) {
-  if constexpr (kOfTraining<Member>)
-    return config.train.*Member;
-  else
-    return config.model.*Member;
+  return config.*Place<Member>::member.*Member;
 }
 
 std::string with_dashes(std::string_view name) {
@@ -55,7 +69,7 @@ Key row(std::string_view name, std::string_view help, double least = 0, double m
       .name = name,
       .dashed = with_dashes(name),
       .type = type,
-      .training = kOfTraining<Member>,
+      .part = Place<Member>::part,
       .help = help,
       .least = least,
       .most = most,
@@ -116,7 +130,7 @@ Key choice(std::string_view name, std::string_view help) {
   return {.name = name,
           .dashed = with_dashes(name),
           .type = KeyType::choice,
-          .training = kOfTraining<Member>,
+          .part = Place<Member>::part,
           .help = help,
           .choices = {std::begin(Names<Enum>::all), std::end(Names<Enum>::all)},
           .get =
@@ -241,27 +255,31 @@ std::vector<Key> run_keys() {
                                 "steps from one checkpoint to the next (0: at validations)", 0, kMaxSteps),
       row<&T::keep>("keep", "checkpoints kept", 1, 1e6),
       choice<&T::loss_on>("loss_on", "chats: which tokens are trained on"),
-      row<&T::pack_bits>("pack_bits", "for `thimble pack`: bits of a weight, 8, 6 or 5 (0: 8)", 0, 8),
-      row<&T::pack_prune>("pack_prune", "for `thimble pack`: fraction of each matrix to zero", 0, 0.99),
-      row<&T::pack_gptq>("pack_gptq", "for `thimble pack`: columns make up for each other's rounding"),
-      row<&T::pack_range>("pack_range", "for `thimble pack`: our range coder, not zstd"),
-      row<&T::pack_clip_std>("pack_clip_std",
-                             "for `thimble pack`: clip rows at so many deviations (0: pack's own place)", 0,
-                             1000),
-      row<&T::pack_embed_bits>("pack_embed_bits",
-                               "for `thimble pack`: bits of embedding and head, 8, 6 or 5 (0: pack's own)", 0,
-                               8),
-      row<&T::pack_embed_clip_std>("pack_embed_clip_std",
-                                   "for `thimble pack`: the same as pack_clip_std, of embedding and head", 0,
-                                   1000),
-      row<&T::pack_stride>("pack_stride", "for `thimble pack --data`: stride of its windows (0: context)", 0,
-                           kMaxContext),
+  };
+}
+
+std::vector<Key> pack_keys() {
+  using P = PackConfig;
+  return {
+      row<&P::bits>("pack_bits", "for `thimble pack`: bits of a weight, 8, 6 or 5 (0: 8)", 0, 8),
+      row<&P::prune>("pack_prune", "for `thimble pack`: fraction of each matrix to zero", 0, 0.99),
+      row<&P::gptq>("pack_gptq", "for `thimble pack`: columns make up for each other's rounding"),
+      row<&P::range>("pack_range", "for `thimble pack`: our range coder, not zstd"),
+      row<&P::clip_std>("pack_clip_std",
+                        "for `thimble pack`: clip rows at so many deviations (0: pack's own place)", 0, 1000),
+      row<&P::embed_bits>("pack_embed_bits",
+                          "for `thimble pack`: bits of embedding and head, 8, 6 or 5 (0: pack's own)", 0, 8),
+      row<&P::embed_clip_std>("pack_embed_clip_std",
+                              "for `thimble pack`: the same as pack_clip_std, of embedding and head", 0,
+                              1000),
+      row<&P::stride>("pack_stride", "for `thimble pack --data`: stride of its windows (0: context)", 0,
+                      kMaxContext),
   };
 }
 
 std::vector<Key> build_keys() {
   std::vector<Key> keys;
-  for (auto part : {model_keys(), optimizer_keys(), run_keys()})
+  for (auto part : {model_keys(), optimizer_keys(), run_keys(), pack_keys()})
     keys.insert(keys.end(), part.begin(), part.end());
   return keys;
 }
@@ -351,9 +369,9 @@ KeyValue checked_value(const Key& key, const KeyValue& value, std::string_view w
   return *typed;
 }
 
-void check_values(const Config& config, bool training) {
+void check_values(const Config& config, ConfigPart part) {
   for (const Key& key : all_keys())
-    if (key.training == training) checked_value(key, key.get(config), "");
+    if (key.part == part) checked_value(key, key.get(config), "");
 }
 
 KeyValue value_from_text(const Key& key, std::string_view text, std::string_view where) {

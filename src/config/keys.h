@@ -18,16 +18,21 @@ using KeyValue = std::variant<std::int64_t, double, bool, std::string>;
 
 enum class KeyType { integer, number, flag, choice };
 
+// Which struct of Config holds a key: its section of the table.
+enum class ConfigPart { model, training, pack };
+
 struct Key {
   std::string_view name;  // "rope_base"
   std::string dashed;     // "rope-base", as a flag is spelled
   KeyType type;
-  bool training;  // else it belongs to the model
+  ConfigPart part;
   std::string_view help;
   double least = 0, most = 0;                  // integer and number; integers below 2^53 are exact
   std::vector<std::string_view> choices = {};  // in the order of the enum
   KeyValue (*get)(const Config&) = nullptr;
   void (*put)(Config&, const KeyValue&) = nullptr;  // of the right alternative, unchecked
+
+  bool of_model() const { return part == ConfigPart::model; }  // else of how it is trained or packed
 };
 
 std::span<const Key> all_keys();
@@ -40,8 +45,8 @@ std::string nearest_key_hint(std::string_view name);
 // "run/config.toml:3: ", "--set: " or nothing.
 KeyValue checked_value(const Key& key, const KeyValue& value, std::string_view where);
 
-// The same for all keys of the model or of training.
-void check_values(const Config& config, bool training);
+// The same for all keys of a part.
+void check_values(const Config& config, ConfigPart part);
 
 // The same from text, as typed after --set key=.
 KeyValue value_from_text(const Key& key, std::string_view text, std::string_view where);

@@ -96,10 +96,10 @@ std::string toml_line(const Key& key, const Config& config) {
                                      : fmt::format("{} = {}\n", key.name, text);
 }
 
-std::string toml_lines(const Config& config, bool training) {
-  std::string text = training ? "# training\n" : "# model\n";
+std::string toml_lines(const Config& config, bool of_model) {
+  std::string text = of_model ? "# model\n" : "# training\n";
   for (const Key& key : all_keys())
-    if (key.training == training) text += toml_line(key, config);
+    if (key.of_model() == of_model) text += toml_line(key, config);
   return text;
 }
 
@@ -121,11 +121,11 @@ std::vector<Setting> parse_settings(std::string_view toml, std::string_view name
 }
 
 std::string to_toml(const Config& config) {
-  return toml_lines(config, false) + "\n" + toml_lines(config, true);
+  return toml_lines(config, true) + "\n" + toml_lines(config, false);
 }
 
 std::string to_toml(const ModelConfig& config) {
-  return toml_lines({config, {}}, false);
+  return toml_lines({.model = config}, true);
 }
 
 Config config_from_toml(std::string_view toml, std::string_view name) {

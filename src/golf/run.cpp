@@ -257,10 +257,10 @@ class Finish {
 
   // Ours: the checkpoint is there already, the artifact is packed as the preset says.
   void write_own() {
-    const TrainConfig& train = golf_.config.train;
-    PackRequest request{.options = pack_options(train)};
-    const GptqFactors factors = train.pack_gptq ? factors_from_samples() : GptqFactors();
-    if (train.pack_gptq) request.options.gptq = &factors;
+    const PackConfig& pack = golf_.config.pack;
+    PackRequest request{.options = pack_options(pack)};
+    const GptqFactors factors = pack.gptq ? factors_from_samples() : GptqFactors();
+    if (pack.gptq) request.options.gptq = &factors;
     request.code_bytes = parts_.around.code_bytes;
     const PackResult packed =
         pack_model(model_, request, ProgressOutput::nowhere(), &parts_.around.interrupt);
@@ -273,7 +273,7 @@ class Finish {
     if (golf_.plus)
       validate(open_model(golf_.artifact()),
                fmt::format("int{}_{}", request.options.rule.bits, name_of(request.options.codec)),
-               train.pack_stride);
+               pack.stride);
   }
 
   const GolfFinish& parts_;

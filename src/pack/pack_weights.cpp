@@ -64,7 +64,7 @@ void round_together(const Param& param, std::span<const float> values, std::span
 
 }  // namespace
 
-PackOptions pack_options(const TrainConfig& preset) {
+PackOptions pack_options(const PackConfig& preset) {
   constexpr double kGptqClip = 12.85, kEmbeddingClip = 20;
   const auto rule = [](std::int64_t bits, double clip) {
     QuantiseRule made{.bits = static_cast<int>(bits)};
@@ -73,13 +73,13 @@ PackOptions pack_options(const TrainConfig& preset) {
   };
   const auto given_or = [](auto given, auto otherwise) { return given > 0 ? given : otherwise; };
   PackOptions options;
-  options.prune = preset.pack_prune;
-  if (preset.pack_range) options.codec = Codec::range;
-  options.rule = rule(given_or(preset.pack_bits, std::int64_t{preset.pack_gptq ? 6 : 8}),
-                      given_or(preset.pack_clip_std, preset.pack_gptq ? kGptqClip : 0));
-  if (preset.pack_gptq || preset.pack_embed_bits > 0 || preset.pack_embed_clip_std > 0)
-    options.embedding = rule(given_or(preset.pack_embed_bits, std::int64_t{8}),
-                             given_or(preset.pack_embed_clip_std, kEmbeddingClip));
+  options.prune = preset.prune;
+  if (preset.range) options.codec = Codec::range;
+  options.rule = rule(given_or(preset.bits, std::int64_t{preset.gptq ? 6 : 8}),
+                      given_or(preset.clip_std, preset.gptq ? kGptqClip : 0));
+  if (preset.gptq || preset.embed_bits > 0 || preset.embed_clip_std > 0)
+    options.embedding =
+        rule(given_or(preset.embed_bits, std::int64_t{8}), given_or(preset.embed_clip_std, kEmbeddingClip));
   return options;
 }
 

@@ -41,7 +41,7 @@ struct PackOptions {
 
 // As a preset's pack_* keys say; what they leave open is 8 bits by the published rule, or for GPTQ (whose factors are
 // for the caller to find) 6 bits clipped at 12.85 deviations and the embedding 8 bits clipped at 20 (parameter-golf 2.12).
-PackOptions pack_options(const TrainConfig& preset);
+PackOptions pack_options(const PackConfig& preset);
 
 // "int8_clean_per_row_v1", "int6_per_row", "int6_clip_search", "int6_clip_12.85_deviations"
 std::string rule_name(const QuantiseRule& rule);

@@ -188,7 +188,7 @@ bool is_free(const Key& key) {
                                                "keep",
                                                "prime_steps",
                                                "checkpoint_activations"};
-  if (key.name.starts_with("pack_")) return true;
+  if (key.part == ConfigPart::pack) return true;
   return std::ranges::find(kKeys, key.name) != std::end(kKeys);
 }
 
@@ -197,7 +197,7 @@ bool changes_state(const Key& key, const Config& before, const Config& after) {
   if (key.name == "muon_steps") return before.train.uses_muon() != after.train.uses_muon();
   if (key.name == "swa_start") return (before.train.swa_start > 0) != (after.train.swa_start > 0);
   if (key.name == "ema_decay") return (before.train.ema_decay > 0) != (after.train.ema_decay > 0);
-  return !key.training && key.name != "dropout";
+  return key.of_model() && key.name != "dropout";
 }
 
 }  // namespace

@@ -24,14 +24,14 @@ void take_model_settings(const ModelFile& from, bool preset_was_named, ConfigBui
   settings.derive("vocab_size", from.config.model.vocab_size);
   if (!preset_was_named) {
     for (const Key& key : all_keys())
-      if (!key.training && key.name != "loop_on") settings.derive(key.name, key.get(from.config));
+      if (key.of_model() && key.name != "loop_on") settings.derive(key.name, key.get(from.config));
     return;
   }
   std::vector<std::string> problems;
-  const Config wanted{resolved(settings.current().model), {}};
+  const Config wanted{.model = resolved(settings.current().model)};
   for (const Key& key : all_keys()) {
     const KeyValue theirs = key.get(from.config), ours = key.get(wanted);
-    if (!key.training && !settings.given(key.name) && theirs != ours && !may_differ(key))
+    if (key.of_model() && !settings.given(key.name) && theirs != ours && !may_differ(key))
       problems.push_back(
           fmt::format("{} is {}, the preset's {}", key.name, value_text(theirs), value_text(ours)));
   }

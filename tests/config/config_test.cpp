@@ -57,7 +57,9 @@ TEST(KeyTable, EveryKeyChangesItsOwnMemberAndNoOther) {
     for (const Key& other : all_keys())
       EXPECT_TRUE(other.get(config) == (&other == &key ? value : other.get(Config{})))
           << key.name << " changed " << other.name;
-    EXPECT_EQ(config.model == ModelConfig{}, key.training) << key.name;
+    EXPECT_EQ(config.model != ModelConfig{}, key.part == ConfigPart::model) << key.name;
+    EXPECT_EQ(config.train != TrainConfig{}, key.part == ConfigPart::training) << key.name;
+    EXPECT_EQ(config.pack != PackConfig{}, key.part == ConfigPart::pack) << key.name;
   }
 }
 

@@ -145,7 +145,7 @@ TEST(GolfSettings, PlusAddsTheRecordsTechniques) {
     EXPECT_TRUE(golf->config.model.smear_gate);
     EXPECT_EQ(golf->config.model.mlp_hidden, 1536);
     EXPECT_EQ(golf->config.train.qat_bits, 8);
-    EXPECT_EQ(golf->config.train.pack_bits, 6);
+    EXPECT_EQ(golf->config.pack.bits, 6);
   }
   EXPECT_EQ(mlx.config.model.norm_eps, 1e-6);
   EXPECT_EQ(torch.config.model.norm_eps, 1.1920929e-07);

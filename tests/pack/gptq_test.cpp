@@ -239,7 +239,7 @@ TEST(PackWeights, GptqKeepsScalesAndWhatWasPruned) {
   InputMoments moments;
   for (int layer = 0; layer < 3; ++layer) moments.add(table.qkv(layer), make_tensor(x.data(), 500, 96));
   const GptqFactors factors(std::move(moments));
-  PackOptions options = pack_options({.pack_prune = 0.2, .pack_gptq = true});
+  PackOptions options = pack_options({.prune = 0.2, .gptq = true});
   EXPECT_EQ(packing_name(options), "int6_clip_12.85_deviations, embedding int8_clip_20_deviations");
   const PackedWeights rounded = pack_weights(table, weights, types, options);
   options.gptq = &factors;
