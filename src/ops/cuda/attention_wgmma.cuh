@@ -10,7 +10,7 @@
 #include "ops/cuda/attention.h"
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/scratch.h"
-#include "ops/cuda/tma.cuh"
+#include "ops/cuda/wgmma.cuh"
 
 namespace thimble::cuda {
 

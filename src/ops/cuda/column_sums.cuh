@@ -1,4 +1,4 @@
-// Sums over rows, for the gradients of vectors: the same bits every time.
+// Sums over rows, for the gradients of vectors, and sums over the threads of a block: the same bits every time.
 //
 // Rows are cut into blocks at places that depend on their number alone. A block of threads sums its rows into a partial
 // row; the partial rows are then added in order.
@@ -156,6 +156,18 @@ template <int V, int S, class Term>
 void add_column_sums(const char* name, cudaStream_t stream, std::int64_t rows, std::int64_t cols,
                      void* scratch, const Gradients<S>& gradients, Term term) {
   for_columns_with_sums<V, S>(name, stream, rows, cols, scratch, gradients, SumTerms<V, S, Term>{term});
+}
+
+// Over the threads of a block, in f64 and in one order; valid in thread 0.
+__device__ inline double block_sum(double mine) {
+  __shared__ double of_warp[kThreads / kWarp];
+  mine = warp_sum(mine);
+  if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = mine;
+  __syncthreads();
+  double sum = 0;
+  if (threadIdx.x == 0)
+    for (double part : of_warp) sum += part;
+  return sum;
 }
 
 }  // namespace thimble::cuda

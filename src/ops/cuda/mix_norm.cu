@@ -5,7 +5,6 @@
 // the same kernel there are too few registers: twice as slow.)
 #include "ops/cuda/fused.h"
 #include "ops/cuda/kernels.h"
-#include "ops/cuda/mixed.cuh"
 #include "ops/cuda/row_registers.cuh"
 #include "ops/residual.h"
 #include "ops/rmsnorm.h"

@@ -4,10 +4,10 @@
 // A round of Newton-Schulz is three batched products and nothing else, since a product can be scaled and added to what is
 // there:  A = X X^T,  P = c A A + b A,  X = P X + a X.  With X^T in memory (more rows than columns) A = X X^T reads it
 // the other way round, and P X becomes X^T P.
+#include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
-#include "ops/cuda/sums.cuh"
 
 namespace thimble::cuda {
 

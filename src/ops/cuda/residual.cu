@@ -1,7 +1,6 @@
 #include "ops/residual.h"
 
 #include "ops/cuda/kernels.h"
-#include "ops/cuda/mixed.cuh"
 #include "ops/cuda/put_both.cuh"
 #include "ops/cuda/row_registers.cuh"
 

@@ -196,4 +196,9 @@ bool with_packs(std::initializer_list<Tensor> rows, std::initializer_list<Tensor
   return true;
 }
 
+// An element of residual_mix, to the same bits wherever it is computed.
+__device__ inline float mixed(float m0, float x, float m1, float x0) {
+  return __fmaf_rn(m0, x, __fmul_rn(m1, x0));
+}
+
 }  // namespace thimble::cuda

@@ -1,8 +1,8 @@
 // The pieces of an optimizer step that are no tape ops: sums in f64, the gradient's norm and clipping, the scale of the
 // loss, Adam. Muon is in muon.cu.
+#include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
-#include "ops/cuda/sums.cuh"
 
 namespace thimble::cuda {
 

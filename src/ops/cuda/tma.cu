@@ -1,4 +1,4 @@
-#include "ops/cuda/tma.cuh"
+#include "ops/cuda/wgmma.cuh"
 
 namespace thimble::cuda {
 
