@@ -1,12 +1,47 @@
-#include "ops/residual.h"
-
+// add_scaled, residual_mix and gated_skip: element by element; backward finds the gradients of their vectors in the same
+// pass over memory.
+#include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/kernels.h"
-#include "ops/cuda/put_both.cuh"
 #include "ops/cuda/row_registers.cuh"
+#include "ops/gated_skip.h"
+#include "ops/residual.h"
 
 namespace thimble::cuda {
 
 namespace {
+
+// The gradients of an op's two inputs. What they hold already is loaded with everything else, before anything is stored;
+// where both inputs are one value (the first layer's x and x0, the innermost skip), its gradient is the sum.
+struct PutBoth {
+  View first, second;
+  bool add_first, add_second, one;
+
+  PutBoth(const Tensor& a, bool add_a, const Tensor& b, bool add_b)
+      : first(a),
+        second(b),
+        add_first(a && add_a),
+        add_second(b && add_b && a.data != b.data),
+        one(a && a.data == b.data) {}
+
+  template <int V>
+  __device__ void load(std::int64_t row, int c, float (&a)[V], float (&b)[V]) const {
+#pragma unroll
+    for (int i = 0; i < V; ++i) a[i] = b[i] = 0;
+    if (add_first) cuda::load(first, row, c, a);
+    if (add_second) cuda::load(second, row, c, b);
+  }
+  template <int V>
+  __device__ void store(std::int64_t row, int c, float (&a)[V], float (&b)[V], const float (&earlier_a)[V],
+                        const float (&earlier_b)[V]) const {
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      a[i] += earlier_a[i];
+      b[i] += one ? a[i] : earlier_b[i];
+    }
+    if (first && !one) cuda::store(first, row, c, a);
+    if (second) cuda::store(second, row, c, b);
+  }
+};
 
 template <int V>
 void add_scaled(cudaStream_t stream, const AddScaled& op) {
@@ -161,6 +196,87 @@ void residual_mix_backward(const Context& context, const OpCall& call) {
     residual_mix_gradients<kVector>(stream_of(context), op, call.scratch.data);
   else
     residual_mix_gradients<1>(stream_of(context), op, call.scratch.data);
+}
+
+namespace {
+
+// sigmoid(gate), and 1 minus it without the cancellation.
+struct Share {
+  float g, rest;
+
+  __device__ explicit Share(float gate) {
+    const float power = expf(-fabsf(gate)), large = 1 / (1 + power), small = power * large;
+    g = gate >= 0 ? large : small;
+    rest = gate >= 0 ? small : large;
+  }
+};
+
+template <int V>
+void gated_skip(cudaStream_t stream, const GatedSkip& op) {
+  const View x(op.x), skip(op.skip), w(op.w), gate(op.gate), y(op.y);
+  for_each_pack<V>("gated_skip", stream, op.y.rows, op.y.cols, [=] __device__(std::int64_t row, int c) {
+    float a[V], b[V], weight[V], s[V];
+    load(x, row, c, a);
+    load(skip, row, c, b);
+    load(w, 0, c, weight);
+    load(gate, 0, c, s);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const Share share(s[i]);
+      a[i] = share.g * a[i] + share.rest * weight[i] * b[i];
+    }
+    store(y, row, c, a);
+  });
+}
+
+template <int V>
+void gated_skip_gradients(cudaStream_t stream, const GatedSkip& op, void* scratch) {
+  const View x(op.x), skip(op.skip), w(op.w), gate(op.gate), dy(op.dy);
+  const bool wants_sums = op.dw || op.dgate;
+  const PutBoth both(op.dx, op.add_dx, op.dskip, op.add_dskip);
+  const auto body = [=] __device__(const RowsOfThread& rows, int c, float(&sums)[2][V]) {
+    float weight[V], s[V];
+    load(w, 0, c, weight);
+    load(gate, 0, c, s);
+    rows.each([&](std::int64_t row) {
+      float d[V], a[V] = {}, b[V] = {}, earlier[V], earlier_skip[V];
+      load(dy, row, c, d);
+      if (wants_sums) {
+        load(x, row, c, a);
+        load(skip, row, c, b);
+      }
+      both.load(row, c, earlier, earlier_skip);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const Share share(s[i]);
+        sums[0][i] += share.rest * d[i] * b[i];
+        sums[1][i] += share.g * share.rest * d[i] * (a[i] - weight[i] * b[i]);
+        a[i] = share.g * d[i];
+        b[i] = share.rest * weight[i] * d[i];
+      }
+      both.store(row, c, a, b, earlier, earlier_skip);
+    });
+  };
+  for_columns_with_sums<V, 2>("gated_skip backward", stream, op.dy.rows, op.dy.cols, scratch,
+                              {{View(op.dw), View(op.dgate)}}, body);
+}
+
+}  // namespace
+
+void gated_skip_forward(const Context& context, const OpCall& call) {
+  const GatedSkip op(call);
+  if (vectorised(op.x, {op.skip, op.w, op.gate, op.y}))
+    gated_skip<kVector>(stream_of(context), op);
+  else
+    gated_skip<1>(stream_of(context), op);
+}
+
+void gated_skip_backward(const Context& context, const OpCall& call) {
+  const GatedSkip op(call);
+  if (vectorised(op.x, {op.skip, op.w, op.gate, op.dy, op.dx, op.dskip}))
+    gated_skip_gradients<kVector>(stream_of(context), op, call.scratch.data);
+  else
+    gated_skip_gradients<1>(stream_of(context), op, call.scratch.data);
 }
 
 }  // namespace thimble::cuda
