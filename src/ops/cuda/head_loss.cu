@@ -1,4 +1,5 @@
-// Logits of a chunk of rows, their loss and their gradients, and the two products that go on from there.
+// The language model's head. head_loss: logits of a chunk of rows, their loss and their gradients, and the two products
+// that go on from there. softcap: capped logits by themselves.
 //
 // Rows of logits lie at a stride of whole vectors: products and accesses are aligned whatever the vocabulary is. A row of
 // up to 2048 logits stays in the registers of a warp, from the one time it is read to its gradient; a longer one is read
@@ -9,6 +10,7 @@
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
 #include "ops/cuda/scratch.h"
+#include "ops/softcap.h"
 
 namespace thimble::cuda {
 
@@ -212,7 +214,7 @@ void loss(cudaStream_t stream, const Chunk& chunk) {
 }
 
 // Logits are f32. Their gradients take their place, or stand behind them where the products are of 16 bits.
-void run(const Context& context, const HeadLoss& op, bool gradients) {
+void loss_in_chunks(const Context& context, const HeadLoss& op, bool gradients) {
   const bool half = op.x.dtype != DType::f32;
   const std::int64_t V = op.w.rows, stride = head_loss_stride(V),
                      most = op.at.chunk_rows < op.x.rows ? op.at.chunk_rows : op.x.rows;
@@ -236,11 +238,64 @@ void run(const Context& context, const HeadLoss& op, bool gradients) {
 }  // namespace
 
 void head_loss_forward(const Context& context, const OpCall& call) {
-  run(context, HeadLoss(call), false);
+  loss_in_chunks(context, HeadLoss(call), false);
 }
 
 void head_loss_backward(const Context& context, const OpCall& call) {
-  run(context, HeadLoss(call), true);
+  loss_in_chunks(context, HeadLoss(call), true);
+}
+
+namespace {
+
+template <int V>
+void softcap(cudaStream_t stream, const Softcap& op) {
+  const View x(op.x), y(op.y);
+  const float cap = op.cap;
+  for_each_pack<V>("softcap", stream, op.y.rows, op.y.cols, [=] __device__(std::int64_t row, int c) {
+    float a[V];
+    load(x, row, c, a);
+#pragma unroll
+    for (int i = 0; i < V; ++i) a[i] = cap * tanhf(a[i] / cap);
+    store(y, row, c, a);
+  });
+}
+
+template <int V>
+void softcap_gradients(cudaStream_t stream, const Softcap& op) {
+  const View y(op.y), dy(op.dy), dx(op.dx);
+  const float cap = op.cap;
+  const bool add = op.add_dx;
+  for_each_pack<V>("softcap backward", stream, op.dy.rows, op.dy.cols,
+                   [=] __device__(std::int64_t row, int c) {
+                     float a[V], g[V];
+                     load(y, row, c, a);
+                     load(dy, row, c, g);
+#pragma unroll
+                     for (int i = 0; i < V; ++i) {
+                       const float t = a[i] / cap;
+                       g[i] *= 1 - t * t;
+                     }
+                     put(dx, row, c, g, add);
+                   });
+}
+
+}  // namespace
+
+void softcap_forward(const Context& context, const OpCall& call) {
+  const Softcap op(call);
+  if (vectorised(op.x, {op.y}))
+    softcap<kVector>(stream_of(context), op);
+  else
+    softcap<1>(stream_of(context), op);
+}
+
+void softcap_backward(const Context& context, const OpCall& call) {
+  const Softcap op(call);
+  if (!op.dx) return;
+  if (vectorised(op.y, {op.dy, op.dx}))
+    softcap_gradients<kVector>(stream_of(context), op);
+  else
+    softcap_gradients<1>(stream_of(context), op);
 }
 
 }  // namespace thimble::cuda
