@@ -1,15 +1,18 @@
+// embedding, gather and smear: rows read by index. Gradients are added where the rows came from, in one order.
 #include "ops/embedding.h"
 
+#include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/kernels.h"
-#include "ops/cuda/rows.cuh"
 #include "ops/cuda/scratch.h"
+#include "ops/gather.h"
+#include "ops/smear.h"
 
 namespace thimble::cuda {
 
 namespace {
 
 template <int V>
-void forward(cudaStream_t stream, const Embedding& op) {
+void embedding(cudaStream_t stream, const Embedding& op) {
   const View table(op.table), y(op.y);
   const Ints index(op.index);
   for_each_pack<V>("embedding", stream, op.y.rows, op.y.cols, [=] __device__(std::int64_t row, int c) {
@@ -56,7 +59,7 @@ __device__ void add_to_row(const View& table, std::int32_t row, int c, const flo
 }
 
 template <int V>
-void backward(cudaStream_t stream, const Embedding& op, void* scratch) {
+void embedding_gradients(cudaStream_t stream, const Embedding& op, void* scratch) {
   const View dy(op.dy), table(op.dtable);
   const Walk walk{Ints(op.index), Ints(op.order), op.dy.rows};
   const std::int64_t chunks = embedding_chunks(op.dy.rows);
@@ -113,18 +116,149 @@ void backward(cudaStream_t stream, const Embedding& op, void* scratch) {
 void embedding_forward(const Context& context, const OpCall& call) {
   const Embedding op(call);
   if (vectorised(op.table, {op.y}))
-    forward<kVector>(stream_of(context), op);
+    embedding<kVector>(stream_of(context), op);
   else
-    forward<1>(stream_of(context), op);
+    embedding<1>(stream_of(context), op);
 }
 
 void embedding_backward(const Context& context, const OpCall& call) {
   const Embedding op(call);
   if (!op.dtable) return;
   if (vectorised(op.dy, {op.dtable}))
-    backward<kVector>(stream_of(context), op, call.scratch.data);
+    embedding_gradients<kVector>(stream_of(context), op, call.scratch.data);
   else
-    backward<1>(stream_of(context), op, call.scratch.data);
+    embedding_gradients<1>(stream_of(context), op, call.scratch.data);
+}
+
+namespace {
+
+template <int V>
+void gather(cudaStream_t stream, const Gather& op) {
+  const View x(op.x), y(op.y);
+  const Ints source(op.row);
+  for_each_pack<V>("gather", stream, op.y.rows, op.y.cols, [=] __device__(std::int64_t row, int c) {
+    float a[V];
+    load(x, source[row], c, a);
+    store(y, row, c, a);
+  });
+}
+
+template <int V>
+void gather_gradients(cudaStream_t stream, const Gather& op) {
+  const View dy(op.dy), dx(op.dx);
+  const Ints source(op.row);
+  const bool add = op.add_dx;
+  if (!add)
+    for_each_pack<V>("gather backward", stream, op.dx.rows, op.dx.cols,
+                     [=] __device__(std::int64_t row, int c) {
+                       const float zero[V] = {};
+                       store(dx, row, c, zero);
+                     });
+  for_each_pack<V>("gather backward", stream, op.dy.rows, op.dy.cols,
+                   [=] __device__(std::int64_t row, int c) {
+                     float g[V];
+                     load(dy, row, c, g);
+                     put(dx, source[row], c, g, add);  // each row at most once: nobody else adds here
+                   });
+}
+
+}  // namespace
+
+void gather_forward(const Context& context, const OpCall& call) {
+  const Gather op(call);
+  if (vectorised(op.x, {op.y}))
+    gather<kVector>(stream_of(context), op);
+  else
+    gather<1>(stream_of(context), op);
+}
+
+void gather_backward(const Context& context, const OpCall& call) {
+  const Gather op(call);
+  if (!op.dx) return;
+  if (vectorised(op.dy, {op.dx}))
+    gather_gradients<kVector>(stream_of(context), op);
+  else
+    gather_gradients<1>(stream_of(context), op);
+}
+
+namespace {
+
+__device__ float sigmoid(float x) {
+  return 1 / (1 + expf(-x));
+}
+
+template <int V>
+void smear(cudaStream_t stream, const Smear& op) {
+  const View x(op.x), gate(op.gate), y(op.y);
+  const Ints previous(op.previous);
+  for_each_pack<V>("smear", stream, op.y.rows, op.y.cols, [=] __device__(std::int64_t row, int c) {
+    const std::int32_t before = previous[row];
+    float a[V], b[V] = {}, g[V];
+    load(x, row, c, a);
+    if (before >= 0) load(x, before, c, b);
+    load(gate, 0, c, g);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const float share = sigmoid(g[i]);
+      a[i] = (1 - share) * a[i] + share * b[i];
+    }
+    store(y, row, c, a);
+  });
+}
+
+template <int V>
+void smear_gradients(cudaStream_t stream, const Smear& op, void* scratch) {
+  const View x(op.x), gate(op.gate), dy(op.dy), dx(op.dx);
+  const Ints previous(op.previous);
+  const bool add = op.add_dx;
+  const std::int64_t rows = op.dy.rows;
+  if (op.dx)
+    for_each_pack<V>("smear backward", stream, rows, op.dy.cols, [=] __device__(std::int64_t row, int c) {
+      const bool followed = row + 1 < rows && previous[row + 1] == row;
+      float d[V], next[V] = {}, g[V];
+      load(dy, row, c, d);
+      if (followed) load(dy, row + 1, c, next);
+      load(gate, 0, c, g);
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        const float share = sigmoid(g[i]);
+        d[i] = (1 - share) * d[i] + (followed ? share * next[i] : 0.0f);
+      }
+      put(dx, row, c, d, add);
+    });
+  if (op.dgate)
+    add_column_sums<V, 1>("smear gate", stream, rows, op.dy.cols, scratch, {{View(op.dgate)}},
+                          [=] __device__(std::int64_t row, int c, float(&sums)[1][V]) {
+                            const std::int32_t before = previous[row];
+                            float d[V], a[V], b[V] = {}, g[V];
+                            load(dy, row, c, d);
+                            load(x, row, c, a);
+                            if (before >= 0) load(x, before, c, b);
+                            load(gate, 0, c, g);
+#pragma unroll
+                            for (int i = 0; i < V; ++i) {
+                              const float share = sigmoid(g[i]);
+                              sums[0][i] += share * (1 - share) * d[i] * (b[i] - a[i]);
+                            }
+                          });
+}
+
+}  // namespace
+
+void smear_forward(const Context& context, const OpCall& call) {
+  const Smear op(call);
+  if (vectorised(op.x, {op.gate, op.y}))
+    smear<kVector>(stream_of(context), op);
+  else
+    smear<1>(stream_of(context), op);
+}
+
+void smear_backward(const Context& context, const OpCall& call) {
+  const Smear op(call);
+  if (vectorised(op.x, {op.gate, op.dy, op.dx}))
+    smear_gradients<kVector>(stream_of(context), op, call.scratch.data);
+  else
+    smear_gradients<1>(stream_of(context), op, call.scratch.data);
 }
 
 }  // namespace thimble::cuda
