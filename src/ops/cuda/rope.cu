@@ -1,14 +1,19 @@
 // D / 16 lanes turn a head: each has eight columns of its first half and the eight that they turn with, so that all
 // accesses are of 16 bytes and a head never leaves a warp. A thread keeps its head from row to row: gains and weights are
 // read once, and their gradients stay in registers until the block has seen its rows. Heads of other sizes, and those of
-// which only a part turns, go to rope_plain.
+// which only a part turns, are turned plainly, by a warp each.
+#include "ops/rope.h"
+
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/kernels.h"
-#include "ops/cuda/rope_plain.h"
 
 namespace thimble::cuda {
 
 namespace {
+
+__device__ float gain_of(const View& gain, int head) {
+  return gain ? load_one(gain, 0, gain.cols == 1 ? 0 : head) : 1.0f;
+}
 
 // Two packs of a row, a half apart.
 struct Pair {
@@ -88,10 +93,6 @@ __device__ void unpack_as(const RawPair& raw, const View& v, Pair& x) {
     unpack(raw.a, v, x.a);
     unpack(raw.b, v, x.b);
   }
-}
-
-__device__ float gain_of(const View& gain, int head) {
-  return gain ? load_one(gain, 0, gain.cols == 1 ? 0 : head) : 1.0f;
 }
 
 __device__ float dot(const Pair& x, const Pair& y) {
@@ -258,6 +259,111 @@ __global__ void __launch_bounds__(kThreads, Weighted || !Half ? 2 : 3)
     if (here) heads.put(dx, n, lane, u, add);
   }
   if (gains || weight_sums) keep_sums<Weighted>(heads, lane, dots, sums, gains, weight_sums);
+}
+
+// Every head size and layout: a warp turns one head of one row. Lane i has the pairs (i, i + R/2), so reads and writes lie
+// side by side.
+struct PlainHead {
+  View x, turns, w;
+  Ints position;
+  std::int32_t heads, size, half;  // half: R / 2
+
+  explicit PlainHead(const Rope& op)
+      : x(op.x),
+        turns(op.turns),
+        w(op.w),
+        position(op.position),
+        heads(op.at.heads),
+        size(static_cast<std::int32_t>(op.x.cols / op.at.heads)),
+        half(static_cast<std::int32_t>(op.turns.cols / 2)) {}
+
+  __device__ float weight(int d) const { return w ? load_one(w, 0, d) : 1.0f; }
+  // Where column d's partner stands, itself if it does not turn.
+  __device__ int partner(int d) const { return d < half ? d + half : d < 2 * half ? d - half : d; }
+  // Column d of v after its row's turn (direction 1) or after turning back (-1); v(d) gives a column before it.
+  template <class Value>
+  __device__ float turned(std::int64_t n, int d, float direction, Value v) const {
+    if (d >= 2 * half) return v(d);
+    const int pair = d < half ? d : d - half;
+    const std::int64_t p = position[n];
+    const float cosine = load_one(turns, p, pair), sine = direction * load_one(turns, p, pair + half);
+    return d < half ? v(d) * cosine - v(partner(d)) * sine : v(partner(d)) * sine + v(d) * cosine;
+  }
+};
+
+void rope_plain(const Context& context, const Rope& op) {
+  const PlainHead head(op);
+  const View gain(op.gain), y(op.y), rstd(op.rstd);
+  const RopeAttributes at = op.at;
+  for_each_row("rope", stream_of(context), op.x.rows * at.heads, [=] __device__(std::int64_t row, int lane) {
+    const std::int64_t n = row / at.heads;
+    const int h = static_cast<int>(row % at.heads), column = h * head.size;
+    float r = 1;
+    if (at.norm) {
+      float squares = 0;
+      for (int d = lane; d < head.size; d += kWarp) {
+        const float a = load_one(head.x, n, column + d);
+        squares += a * a;
+      }
+      r = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(head.size) + at.eps);
+    }
+    if (lane == 0 && (at.norm || h == 0)) store_one(rstd, n, h, r);
+    const float g = gain_of(gain, h);
+    const auto normed = [&](int d) { return load_one(head.x, n, column + d) * r * head.weight(d); };
+    for (int d = lane; d < head.size; d += kWarp)
+      store_one(y, n, column + d, g * head.turned(n, d, 1, normed));
+  });
+}
+
+void rope_plain_gradients(const Context& context, const Rope& op, void* scratch) {
+  const PlainHead head(op);
+  const View gain(op.gain), rstd(op.rstd), dy(op.dy), dx(op.dx);
+  const RopeAttributes at = op.at;
+  const bool add = op.add_dx;
+  const std::int64_t rows = op.x.rows;
+  auto* dots = static_cast<float*>(scratch);  // [N, H]: dy . turned(x_hat)
+  void* sums = dots + (op.dgain ? rows * at.heads : 0);
+  const bool wants_dots = static_cast<bool>(op.dgain);
+  for_each_row(
+      "rope backward", stream_of(context), rows * at.heads, [=] __device__(std::int64_t row, int lane) {
+        const std::int64_t n = row / at.heads;
+        const int h = static_cast<int>(row % at.heads), column = h * head.size;
+        const float r = at.norm ? load_one(rstd, n, h) : 1.0f, g = gain_of(gain, h);
+        const auto normed = [&](int d) { return load_one(head.x, n, column + d) * r * head.weight(d); };
+        const auto gradient = [&](int d) { return load_one(dy, n, column + d) * g; };
+        float dot = 0, mean = 0;
+        for (int d = lane; d < head.size; d += kWarp) {
+          if (wants_dots) dot += load_one(dy, n, column + d) * head.turned(n, d, 1, normed);
+          if (at.norm)
+            mean += head.turned(n, d, -1, gradient) * head.weight(d) * load_one(head.x, n, column + d) * r;
+        }
+        if (wants_dots) {
+          dot = warp_sum(dot);
+          if (lane == 0) dots[row] = dot;
+        }
+        if (!dx) return;
+        mean = warp_sum(mean) / static_cast<float>(head.size);
+        for (int d = lane; d < head.size; d += kWarp) {
+          const float u = head.turned(n, d, -1, gradient) * head.weight(d);
+          float result[1] = {at.norm ? r * (u - load_one(head.x, n, column + d) * r * mean) : u};
+          put(dx, n, column + d, result, add);
+        }
+      });
+  if (op.dgain)
+    add_column_sums<1, 1>("rope gain", stream_of(context), rows, at.heads, sums, {{View(op.dgain)}},
+                          [=] __device__(std::int64_t n, int h, float(&total)[1][1]) {
+                            total[0][0] += dots[n * at.heads + h];
+                          });
+  if (op.dw)
+    add_column_sums<1, 1>("rope weight", stream_of(context), rows * at.heads, head.size, sums,
+                          {{View(op.dw)}}, [=] __device__(std::int64_t row, int d, float(&total)[1][1]) {
+                            const std::int64_t n = row / at.heads;
+                            const int h = static_cast<int>(row % at.heads), column = h * head.size;
+                            const float r = at.norm ? load_one(rstd, n, h) : 1.0f, g = gain_of(gain, h);
+                            const auto gradient = [&](int e) { return load_one(dy, n, column + e) * g; };
+                            total[0][0] +=
+                                head.turned(n, d, -1, gradient) * load_one(head.x, n, column + d) * r;
+                          });
 }
 
 }  // namespace
