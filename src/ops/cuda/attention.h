@@ -1,6 +1,6 @@
 // How attention is cut up on CUDA, and which kernels take which case.
 //
-//   attention_plain.cu   f32 sums in plain arithmetic: any head size up to 128, any layout, rows of any dtype
+//   attention.cu         f32 sums in plain arithmetic: any head size up to 128, any layout, rows of any dtype
 //   attention_mma.cu     bf16 or f16 tiles on the tensor cores: head sizes 32, 64 and 128, rows at 16-byte addresses
 //   attention_wgmma*.cu  the same cases in bf16 on Hopper, by its own instructions
 //
@@ -10,6 +10,7 @@
 #pragma once
 
 #include "ops/attention.h"
+#include "ops/cached_attention.h"
 #include "ops/cuda/rows.cuh"
 
 namespace thimble::cuda {
@@ -60,11 +61,30 @@ struct AttentionGradients {
         add_dv(op.add_dv) {}
 };
 
-void plain_attention_forward(cudaStream_t stream, const Attention& op);
-void plain_attention_backward(cudaStream_t stream, const Attention& op, const float* delta);
 void wgmma_attention_forward(cudaStream_t stream, const Attention& op);
 void wgmma_attention_backward(cudaStream_t stream, const Attention& op, float2* facts);
 void mma_attention_forward(cudaStream_t stream, const Attention& op);
 void mma_attention_backward(cudaStream_t stream, const Attention& op, const float* delta);
+
+// Prompts in cached attention: 64 rows that are consecutive positions of one slot are a tile, computed on the tensor cores
+// (cached_attention_blocks.cu). Other rows, those that generate and the borders between prompts, are computed one by one
+// (cached_attention.cu).
+inline constexpr int kPromptTile = 64;
+
+// Whether the rows of the tile at `first` are one prompt, as all threads of a block find it; of at least 64 threads.
+// Rows of no slot do not spoil it.
+__device__ inline bool is_prompt_tile(const Ints& slot, const Ints& position, std::int64_t first,
+                                      std::int64_t rows) {
+  constexpr int kWorthIt = 16;
+  const std::int64_t n = first + threadIdx.x;
+  const bool there = threadIdx.x < kPromptTile && n < rows && slot[n] >= 0;
+  const bool follows =
+      !there || (slot[n] == slot[first] && position[n] == position[first] + static_cast<int>(threadIdx.x));
+  return __syncthreads_and(follows) != 0 && __syncthreads_count(there) >= kWorthIt;
+}
+
+// Whether there are kernels for it: bf16, heads of 32, 64 or 128.
+bool takes_prompt_tiles(const CachedAttention& op);
+void attend_prompt_tiles(const Context& context, const CachedAttention& op);
 
 }  // namespace thimble::cuda

@@ -1,6 +1,6 @@
 // A block has 64 rows and one head; keys and values pass by in tiles of 64, fetched one ahead. As attention_mma.cu, with
 // keys that lie in a slot.
-#include "ops/cuda/cached_attention_blocks.h"
+#include "ops/cuda/attention.h"
 
 #include "ops/cuda/mma.cuh"
 
