@@ -9,7 +9,6 @@
 
 #include "ops/cuda/attention.h"
 #include "ops/cuda/mma.cuh"
-#include "ops/cuda/scratch.h"
 #include "ops/cuda/wgmma.cuh"
 
 namespace thimble::cuda {
@@ -220,17 +219,6 @@ __device__ void put_rows(const View& to, int first, int column, float (&results)
     *reinterpret_cast<uint4*>(place) = *reinterpret_cast<const uint4*>(tile + Tile::place(r, chunk));
   }
 }
-
-// Facts of a head lie together; beyond the last row they say that nothing is seen.
-struct Facts {
-  QueryFact* data;
-  std::int64_t stride;  // rows of a head, whole tiles
-
-  __device__ QueryFact* of(int head, std::int64_t row) const { return data + head * stride + row; }
-};
-
-void wgmma_query_gradients(cudaStream_t stream, const Attention& op, const Facts& facts);  // fills facts
-void wgmma_key_gradients(cudaStream_t stream, const Attention& op, const Facts& facts);
 
 template <class Kernel, class... Args>
 void run_hopper(const char* name, cudaStream_t stream, Kernel kernel, int blocks, int bytes,
