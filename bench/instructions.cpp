@@ -29,8 +29,8 @@
 #include "base/table.h"
 #include "config/builder.h"
 #include "model/model.h"
-#include "ops/adam.h"
 #include "ops/op.h"
+#include "optim/adam.h"
 
 namespace thimble {
 

@@ -23,7 +23,6 @@
 #include "base/rng.h"
 #include "base/table.h"
 #include "ops/activation.h"
-#include "ops/adam.h"
 #include "ops/attention.h"
 #include "ops/cast.h"
 #include "ops/dropout.h"
@@ -40,6 +39,7 @@
 #include "ops/softcap.h"
 #include "ops/sums.h"
 #include "ops/work.h"
+#include "optim/adam.h"
 #include "tensor/arena.h"
 
 namespace thimble {

@@ -40,7 +40,8 @@ macro(thimble_cuda_plugin)
 endmacro()
 
 function(thimble_add_cuda_plugin)
-  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cu" "${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cpp")
+  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cu" "${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cpp"
+       "${PROJECT_SOURCE_DIR}/src/optim/cuda/*.cu")
   # Not our static libraries: their objects are not made for a shared one.
   add_library(thimble_cuda MODULE ${sources} "${PROJECT_SOURCE_DIR}/src/base/error.cpp" "${PROJECT_SOURCE_DIR}/src/tensor/tensor.cpp")
   target_include_directories(thimble_cuda PRIVATE "${PROJECT_SOURCE_DIR}/src")

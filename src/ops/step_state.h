@@ -8,18 +8,18 @@
 // device's memory, and the step itself sets what the next one is scaled by.
 #pragma once
 
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
-#include "ops/adam.h"
 #include "ops/loss_scale.h"
-#include "ops/newton_schulz.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 
 class Context;
 
-// Adam for one group of parameters, with everything that can be computed once (see ops/adam.h).
+// Adam for one group of parameters, with everything that can be computed once (see optim/adam.h).
 struct StepGroup {
   float beta1 = 0, rest1 = 0;  // rest = 1 - beta
   float beta2 = 0, rest2 = 0;
@@ -28,18 +28,6 @@ struct StepGroup {
   float shrink = 1;   // 1 - lr decay
   float eps = 0;
 };
-
-inline StepGroup step_group(const AdamStep& step) {
-  const double beta1 = step.beta1, beta2 = step.beta2, t = static_cast<double>(step.t);
-  return {.beta1 = step.beta1,
-          .rest1 = static_cast<float>(1 - beta1),
-          .beta2 = step.beta2,
-          .rest2 = static_cast<float>(1 - beta2),
-          .rate = static_cast<float>(-step.lr / (1 - std::pow(beta1, t))),
-          .unbias2 = static_cast<float>(1 / (1 - std::pow(beta2, t))),
-          .shrink = static_cast<float>(1 - static_cast<double>(step.lr) * step.decay),
-          .eps = step.eps};
-}
 
 // Muon for its matrices (optim/muon.h).
 struct MuonRates {
@@ -73,6 +61,11 @@ struct AdamChunk {
   std::int64_t second = 0;  // in second moments
   std::int32_t count = 0;
   std::int32_t group = 0;
+};
+
+// Of a round of Newton-Schulz (optim/newton_schulz.h).
+struct NewtonSchulzCoefficients {
+  double a = 3.4445, b = -4.7750, c = 2.0315;
 };
 
 // Matrices of one shape, which Muon updates together. Each is contiguous.

@@ -4,7 +4,7 @@
 //   each row of u divided by its length, at least 1e-7      (muon_row_norm: MuonEq-R)
 //   W = W (1 - lr decay) - lr sqrt(max(1, r/c)) NS(u)       W [r, c]
 //
-// NS is Newton-Schulz (ops/newton_schulz.h), in bf16 where that is asked for and the processor multiplies it, with
+// NS is Newton-Schulz (optim/newton_schulz.h), in bf16 where that is asked for and the processor multiplies it, with
 // Jordan's coefficients in every round, or with Polar Express's, which differ from round to round. Matrices of one
 // shape are one batch: their momenta and updates run in one parallel pass, and their u lie one behind the other.
 //
@@ -20,7 +20,7 @@
 #include "config/config.h"
 #include "dist/communicator.h"
 #include "model/params.h"
-#include "ops/newton_schulz.h"
+#include "optim/newton_schulz.h"
 #include "optim/update_size.h"
 #include "tensor/arena.h"
 #include "tensor/device.h"

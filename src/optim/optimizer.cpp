@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "ops/adam.h"
 #include "ops/step_state.h"
 #include "ops/sums.h"
-#include "optim/schedule.h"
+#include "optim/adam.h"
+#include "optim/rate_schedule.h"
 
 namespace thimble {
 

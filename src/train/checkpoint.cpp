@@ -16,7 +16,7 @@
 #include "config/toml.h"
 #include "formats/model_file.h"
 #include "formats/weights_file.h"
-#include "optim/schedule.h"
+#include "optim/rate_schedule.h"
 #include "train/validation.h"
 
 namespace thimble {

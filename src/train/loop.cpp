@@ -17,7 +17,7 @@
 #include "dist/communicator.h"
 #include "model/model.h"
 #include "ops/sums.h"
-#include "optim/schedule.h"
+#include "optim/rate_schedule.h"
 #include "tokenizer/chat_layout.h"
 #include "train/checkpoint.h"
 #include "train/initial_weights.h"

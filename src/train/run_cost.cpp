@@ -9,7 +9,7 @@
 #include "model/model.h"
 #include "model/params.h"
 #include "ops/cpu/gemm.h"
-#include "ops/newton_schulz.h"
+#include "optim/newton_schulz.h"
 
 namespace thimble {
 

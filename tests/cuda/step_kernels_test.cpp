@@ -5,8 +5,8 @@
 
 #include "base/rng.h"
 #include "cuda/device.h"
-#include "ops/adam.h"
 #include "ops/sums.h"
+#include "optim/adam.h"
 #include "tensor/arena.h"
 #include "tensor/device.h"
 

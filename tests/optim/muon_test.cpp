@@ -5,8 +5,8 @@
 
 #include "base/parallel.h"
 #include "config/builder.h"
-#include "ops/newton_schulz.h"
 #include "ops/sums.h"
+#include "optim/newton_schulz.h"
 #include "optim/optimizer.h"
 
 namespace thimble::muon_test {

@@ -3,9 +3,9 @@
 #include <random>
 
 #include "base/parallel.h"
-#include "ops/adam.h"
-#include "ops/newton_schulz.h"
 #include "ops/sums.h"
+#include "optim/adam.h"
+#include "optim/newton_schulz.h"
 
 namespace thimble::pieces_test {
 namespace {

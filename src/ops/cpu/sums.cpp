@@ -40,7 +40,26 @@ double dot_in_f64(const float* a, const float* b, std::int64_t count) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace thimble::cpu {
+namespace thimble {
+
+namespace ref {
+
+double sum_of_squares(std::span<const float> values) {
+  double sum = 0;
+  for (float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+  return sum;
+}
+
+double weighted_sum(std::span<const float> values, std::span<const float> weights) {
+  double sum = 0;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    sum += static_cast<double>(values[i]) * static_cast<double>(weights[i]);
+  return sum;
+}
+
+}  // namespace ref
+
+namespace cpu {
 
 HWY_EXPORT(dot_in_f64);
 
@@ -64,5 +83,7 @@ double sum_of_squares(std::span<const float> values) {
   return weighted_sum(values, values);
 }
 
-}  // namespace thimble::cpu
+}  // namespace cpu
+
+}  // namespace thimble
 #endif

@@ -1,4 +1,4 @@
-#include "ops/adam.h"
+#include "optim/adam.h"
 
 #include <cmath>
 
@@ -6,7 +6,7 @@
 #include "base/parallel.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ops/cpu/adam.cpp"
+#define HWY_TARGET_INCLUDE "optim/adam.cpp"
 #include <hwy/foreach_target.h>
 
 #include "ops/cpu/simd-inl.h"
@@ -39,7 +39,30 @@ void adam_run(const AdamStep& step, float* p, const float* g, float* m, float* v
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace thimble::cpu {
+namespace thimble {
+
+namespace ref {
+
+void adam(const AdamStep& step, std::span<float> p, std::span<const float> g, std::span<float> m,
+          std::span<float> v) {
+  const double bias1 = 1 - std::pow(static_cast<double>(step.beta1), static_cast<double>(step.t));
+  const double bias2 = 1 - std::pow(static_cast<double>(step.beta2), static_cast<double>(step.t));
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const double gradient = static_cast<double>(g[i]) * step.grad_scale;
+    const double m_now =
+        step.beta1 * static_cast<double>(m[i]) + (1 - static_cast<double>(step.beta1)) * gradient;
+    const double v_now =
+        step.beta2 * static_cast<double>(v[i]) + (1 - static_cast<double>(step.beta2)) * gradient * gradient;
+    const double move = m_now / bias1 / (std::sqrt(v_now / bias2) + step.eps);
+    p[i] = static_cast<float>(p[i] * (1 - static_cast<double>(step.lr) * step.decay) - step.lr * move);
+    m[i] = static_cast<float>(m_now);
+    v[i] = static_cast<float>(v_now);
+  }
+}
+
+}  // namespace ref
+
+namespace cpu {
 
 HWY_EXPORT(adam_run);
 
@@ -54,5 +77,7 @@ void adam(const AdamStep& step, std::span<float> p, std::span<const float> g, st
   });
 }
 
-}  // namespace thimble::cpu
+}  // namespace cpu
+
+}  // namespace thimble
 #endif

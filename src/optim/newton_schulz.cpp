@@ -1,4 +1,4 @@
-#include "ops/newton_schulz.h"
+#include "optim/newton_schulz.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "ops/sums.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ops/cpu/newton_schulz.cpp"
+#define HWY_TARGET_INCLUDE "optim/newton_schulz.cpp"
 #include <hwy/foreach_target.h>
 
 #include "ops/cpu/simd-inl.h"
@@ -52,6 +52,62 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace thimble {
+
+namespace ref {
+
+namespace {
+
+struct Matrix {
+  std::size_t rows, cols;
+  std::vector<double> data;
+
+  Matrix(std::size_t r, std::size_t c) : rows(r), cols(c), data(r * c) {}
+  double& at(std::size_t r, std::size_t c) { return data[r * cols + c]; }
+  double at(std::size_t r, std::size_t c) const { return data[r * cols + c]; }
+};
+
+Matrix product(const Matrix& a, const Matrix& b) {
+  Matrix c(a.rows, b.cols);
+  for (std::size_t i = 0; i < a.rows; ++i)
+    for (std::size_t k = 0; k < a.cols; ++k)
+      for (std::size_t j = 0; j < b.cols; ++j) c.at(i, j) += a.at(i, k) * b.at(k, j);
+  return c;
+}
+
+Matrix flipped(const Matrix& a) {
+  Matrix b(a.cols, a.rows);
+  for (std::size_t i = 0; i < a.rows; ++i)
+    for (std::size_t j = 0; j < a.cols; ++j) b.at(j, i) = a.at(i, j);
+  return b;
+}
+
+}  // namespace
+
+void newton_schulz(const Tensor& matrix, int steps, NewtonSchulzCoefficients k) {
+  Matrix x(static_cast<std::size_t>(matrix.rows), static_cast<std::size_t>(matrix.cols));
+  double squares = 0;
+  for (std::size_t r = 0; r < x.rows; ++r)
+    for (std::size_t c = 0; c < x.cols; ++c) {
+      x.at(r, c) = static_cast<double>(matrix.row<float>(static_cast<std::int64_t>(r))[c]);
+      squares += x.at(r, c) * x.at(r, c);
+    }
+  for (double& value : x.data) value /= std::sqrt(squares) + kNewtonSchulzEps;
+  const bool tall = x.rows > x.cols;
+  if (tall) x = flipped(x);
+  for (int step = 0; step < steps; ++step) {
+    const Matrix a = product(x, flipped(x)), a2 = product(a, a);
+    Matrix b(a.rows, a.cols);
+    for (std::size_t i = 0; i < b.data.size(); ++i) b.data[i] = k.b * a.data[i] + k.c * a2.data[i];
+    const Matrix bx = product(b, x);
+    for (std::size_t i = 0; i < x.data.size(); ++i) x.data[i] = k.a * x.data[i] + bx.data[i];
+  }
+  if (tall) x = flipped(x);
+  for (std::size_t r = 0; r < x.rows; ++r)
+    for (std::size_t c = 0; c < x.cols; ++c)
+      matrix.row<float>(static_cast<std::int64_t>(r))[c] = static_cast<float>(x.at(r, c));
+}
+
+}  // namespace ref
 
 namespace cpu {
 

@@ -8,6 +8,7 @@
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
+#include "optim/newton_schulz.h"
 
 namespace thimble::cuda {
 

@@ -11,14 +11,11 @@
 #include <cstdint>
 #include <span>
 
+#include "ops/step_state.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
 namespace thimble {
-
-struct NewtonSchulzCoefficients {
-  double a = 3.4445, b = -4.7750, c = 2.0315;
-};
 
 inline constexpr double kNewtonSchulzEps = 1e-7;
 inline constexpr int kNewtonSchulzSteps = 5;
