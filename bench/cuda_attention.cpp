@@ -11,6 +11,7 @@
 #include "ops/attention.h"
 #include "ops/cuda_plugin.h"
 #include "ops/linear.h"
+#include "ops/table.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 
@@ -69,8 +70,8 @@ double microseconds(const std::shared_ptr<DeviceRuntime>& card, Call call) {
   return median(times);
 }
 
-const Kernels& cuda_kernels(Op op) {
-  return op_def(op).kernels[static_cast<std::size_t>(Backend::cuda)];
+const Kernels& cuda_kernels(const OpDefinition* op) {
+  return *cuda_backend().find(*op);
 }
 
 // TFLOP/s of [8192, 8192] times its like.
@@ -84,7 +85,7 @@ double product_peak(const std::shared_ptr<DeviceRuntime>& card) {
   call.in = in;
   call.out = out;
   call.attributes = LinearAttributes{};
-  const double us = microseconds(card, [&] { cuda_kernels(Op::linear).forward(context, call); });
+  const double us = microseconds(card, [&] { cuda_kernels(&op::kLinear).forward(context, call); });
   return 2.0 * kSide * kSide * kSide / us * 1e-6;
 }
 
@@ -113,12 +114,11 @@ void measure(const std::shared_ptr<DeviceRuntime>& card, const Size& size, doubl
   call.in = in;
   call.out = out;
   call.attributes = attributes;
-  const double forward = microseconds(card, [&] { cuda_kernels(Op::attention).forward(context, call); });
+  const double forward = microseconds(card, [&] { cuda_kernels(&op::kAttention).forward(context, call); });
   call.d_out = d_out;
   call.d_in = d_in;
-  call.scratch =
-      memory.empty(1, scratch_bytes(op_def(Op::attention), Backend::cuda, shapes, attributes), DType::u8);
-  const double backward = microseconds(card, [&] { cuda_kernels(Op::attention).backward(context, call); });
+  call.scratch = memory.empty(1, cuda_backend().scratch_bytes(op::kAttention, shapes, attributes), DType::u8);
+  const double backward = microseconds(card, [&] { cuda_kernels(&op::kAttention).backward(context, call); });
   const double product =
       2.0 * static_cast<double>(size.rows * kWidth) * (static_cast<double>(size.context) + 1) / 2;
   const auto rate = [&](double products, double us) { return products * product / us * 1e-6; };

@@ -12,21 +12,17 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/table.h"
-#include "ops/activation.h"
+#include "graph/op.h"
 #include "ops/attention.h"
 #include "ops/cast.h"
 #include "ops/cuda_plugin.h"
-#include "ops/dropout.h"
+#include "ops/elementwise.h"
 #include "ops/embedding.h"
-#include "ops/exclusive_attention.h"
-#include "ops/fake_quant.h"
 #include "ops/head_loss.h"
-#include "ops/layernorm.h"
+#include "ops/norm.h"
 #include "ops/residual.h"
-#include "ops/rmsnorm.h"
 #include "ops/rope.h"
-#include "ops/softcap.h"
-#include "ops/work.h"
+#include "ops/table.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 
@@ -110,10 +106,10 @@ class Bench {
   }
 
   // Forward and backward of an op, each a line. `f32_gradient`: the input whose gradient is f32 and added to.
-  void time(const char* name, Op op, std::vector<Tensor> in, const Attributes& attributes,
+  void time(const char* name, const OpDefinition* op, std::vector<Tensor> in, const Attributes& attributes,
             int f32_gradient = -1) {
-    const OpDef& def = op_def(op);
-    const Kernels& kernels = def.kernels[static_cast<std::size_t>(Backend::cuda)];
+    const OpDefinition& def = *op;
+    const Kernels& kernels = *cuda_backend().find(def);
     std::vector<Shape> shapes;
     for (const Tensor& tensor : in) shapes.push_back(tensor.shape());
     std::vector<Tensor> out, d_out, d_in;
@@ -123,11 +119,12 @@ class Bench {
     }
     OpCall call{.in = in, .out = out, .d_out = {}, .d_in = {}, .attributes = attributes, .scratch = {}};
     call.scratch = memory_.place(
-        1, std::max<std::int64_t>(1, scratch_bytes(def, Backend::cuda, shapes, attributes)), DType::u8);
+        1, std::max<std::int64_t>(1, cuda_backend().scratch_bytes(def, shapes, attributes)), DType::u8);
     line(name, def, call, kernels.forward, call);
     for (std::size_t i = 0; i < in.size(); ++i) {
-      const bool wanted = in[i] && (def.differentiable >> i & 1u) != 0;
-      const bool parameter = (def.parameters >> i & 1u) != 0, wide = static_cast<int>(i) == f32_gradient;
+      const bool wanted = in[i] && (inputs_that_are(def, is::differentiable) >> i & 1u) != 0;
+      const bool parameter = (inputs_that_are(def, is::parameter) >> i & 1u) != 0,
+                 wide = static_cast<int>(i) == f32_gradient;
       d_in.push_back(wanted
                          ? memory_.place(in[i].rows, in[i].cols, parameter || wide ? DType::f32 : in[i].dtype)
                          : Tensor{});
@@ -173,18 +170,18 @@ class Bench {
     const std::array in = {memory_.floats(kProductSide, kProductSide, DType::bf16),
                            memory_.floats(kProductSide, kProductSide, DType::bf16)};
     const std::array out = {memory_.place(kProductSide, kProductSide, DType::bf16)};
-    const OpDef& def = op_def(Op::linear);
+    const OpDefinition& def = op::kLinear;
     const OpCall call{.in = in, .out = out, .d_out = {}, .d_in = {}, .attributes = {}, .scratch = {}};
-    const Kernel kernel = def.kernels[static_cast<std::size_t>(Backend::cuda)].forward;
+    const Kernel kernel = cuda_backend().find(def)->forward;
     product_peak_ = work_of(def, call).flops / microseconds([&] { kernel(context_, call); }) * 1e6;
     memory_.clear();
   }
 
   // Bytes are those of the tensors in `moved`.
-  void line(const std::string& name, const OpDef& def, const OpCall& call, Kernel kernel,
+  void line(const std::string& name, const OpDefinition& def, const OpCall& call, Kernel kernel,
             const OpCall& moved) {
     double flops = work_of(def, call).flops;
-    if (def.op == Op::attention)  // row n of a context sees n + 1 rows; as in ops/work.h
+    if (&def == &op::kAttention)  // row n of a context sees n + 1 rows; as in graph/op.h
       flops = static_cast<double>(rows_ * (kContext + 1) * kWidth) * (call.d_in.empty() ? 2 : 4);
     add_line(name, microseconds([&] { kernel(context_, call); }), work_of(def, moved).bytes, flops);
   }
@@ -205,7 +202,7 @@ void time_products(Bench& bench) {
   for (const Product& p :
        {Product{"linear 512 -> 1024", kWidth, kHidden}, Product{"linear 512 -> 512", kWidth, kWidth},
         Product{"linear 1024 -> 512", kHidden, kWidth}})
-    bench.time(p.name, Op::linear, {bench.wide(p.in), bench.memory().floats(p.out, p.in, DType::bf16)}, {});
+    bench.time(p.name, &op::kLinear, {bench.wide(p.in), bench.memory().floats(p.out, p.in, DType::bf16)}, {});
 }
 
 void time_heads(Bench& bench) {
@@ -221,25 +218,25 @@ void time_heads(Bench& bench) {
     bool gain;
   };
   for (const Turned& t : {Turned{"rope, 8 heads", kHeads, true}, Turned{"rope, 4 heads", kKvHeads, false}})
-    bench.time(t.name, Op::rope,
+    bench.time(t.name, &op::kRope,
                {bench.wide(t.heads * D), bench.memory().integers(position), bench.vector(D, kContext),
                 t.gain ? bench.vector(t.heads) : Tensor{}},
                RopeAttributes{static_cast<std::int32_t>(t.heads), true, 1e-6f});
-  bench.time("attention, T = 1024", Op::attention,
+  bench.time("attention, T = 1024", &op::kAttention,
              {bench.wide(kWidth), bench.wide(kKvHeads * D), bench.wide(kKvHeads * D),
               bench.memory().integers(first)},
              AttentionAttributes{kHeads, kKvHeads, 0.125f});
 }
 
 void time_rows(Bench& bench) {
-  bench.time("rmsnorm", Op::rmsnorm, {bench.wide(kWidth)}, RmsNormAttributes{});
-  bench.time("residual_mix", Op::residual_mix,
+  bench.time("rmsnorm", &op::kRmsNorm, {bench.wide(kWidth)}, RmsNormAttributes{});
+  bench.time("residual_mix", &op::kResidualMix,
              {bench.wide(kWidth), bench.wide(kWidth), bench.vector(kWidth, 2)}, {}, 1);
-  bench.time("residual_norm", Op::residual_norm,
+  bench.time("residual_norm", &op::kResidualNorm,
              {bench.wide(kWidth), bench.wide(kWidth), bench.vector(kWidth)}, ResidualNormAttributes{});
-  bench.time("add_scaled", Op::add_scaled, {bench.wide(kWidth), bench.wide(kWidth), bench.vector(kWidth)},
+  bench.time("add_scaled", &op::kAddScaled, {bench.wide(kWidth), bench.wide(kWidth), bench.vector(kWidth)},
              AddScaledAttributes{});
-  bench.time("activation, relu2", Op::activation, {bench.wide(kHidden)},
+  bench.time("activation, relu2", &op::kActivation, {bench.wide(kHidden)},
              ActivationAttributes{ActivationKind::relu2});
 }
 
@@ -272,15 +269,15 @@ void time_fused(Bench& bench) {
                     .d_in = {},
                     .attributes = AddScaledAttributes{},
                     .scratch = scratch};
-  const auto time = [&](const char* name, bool backward, const std::vector<Op>& ops,
+  const auto time = [&](const char* name, bool backward, const std::vector<const OpDefinition*>& ops,
                         const std::vector<const OpCall*>& calls, double moved) {
-    const FusedKernel kernel = cuda_plugin().fused(ops, backward);
+    const FusedKernel kernel = cuda_backend().fused(ops, backward);
     bench.add_line(name, bench.microseconds([&] { kernel(bench.context(), calls); }), moved * rows, 0);
   };
-  time("residual_mix, rmsnorm", false, {Op::residual_mix, Op::rmsnorm}, {&mixes, &norms}, 4);
-  time("residual_mix, rmsnorm, backward", true, {Op::rmsnorm, Op::residual_mix}, {&norms_back, &mixes_back},
-       9);
-  time("add_scaled, residual_mix, rmsnorm", false, {Op::add_scaled, Op::residual_mix, Op::rmsnorm},
+  time("residual_mix, rmsnorm", false, {&op::kResidualMix, &op::kRmsNorm}, {&mixes, &norms}, 4);
+  time("residual_mix, rmsnorm, backward", true, {&op::kRmsNorm, &op::kResidualMix},
+       {&norms_back, &mixes_back}, 9);
+  time("add_scaled, residual_mix, rmsnorm", false, {&op::kAddScaled, &op::kResidualMix, &op::kRmsNorm},
        {&sums, &mixes, &norms}, 6);
   bench.memory().clear();
 }
@@ -292,17 +289,17 @@ void time_others(Bench& bench) {
     previous.push_back(static_cast<std::int32_t>(n % kContext == 0 ? -1 : n - 1));
     rows.push_back(static_cast<std::int32_t>(bench.rows() - 1 - n));
   }
-  bench.time("layernorm", Op::layernorm, {bench.wide(kWidth), bench.vector(kWidth), bench.vector(kWidth)},
+  bench.time("layernorm", &op::kLayerNorm, {bench.wide(kWidth), bench.vector(kWidth), bench.vector(kWidth)},
              LayerNormAttributes{});
-  bench.time("gated_skip", Op::gated_skip,
+  bench.time("gated_skip", &op::kGatedSkip,
              {bench.wide(kWidth), bench.wide(kWidth), bench.vector(kWidth), bench.vector(kWidth)}, {});
-  bench.time("smear", Op::smear,
+  bench.time("smear", &op::kSmear,
              {bench.wide(kWidth), bench.vector(kWidth), bench.memory().integers(previous)}, {});
-  bench.time("dropout", Op::dropout, {bench.wide(kWidth), bench.memory().integers({1, 2})},
+  bench.time("dropout", &op::kDropout, {bench.wide(kWidth), bench.memory().integers({1, 2})},
              DropoutAttributes{0.1f, 0});
-  bench.time("gather", Op::gather, {bench.wide(kWidth), bench.memory().integers(rows)}, {});
-  bench.time("softcap", Op::softcap, {bench.wide(kVocabulary)}, SoftcapAttributes{});
-  bench.time("exclusive_attention", Op::exclusive_attention,
+  bench.time("gather", &op::kGather, {bench.wide(kWidth), bench.memory().integers(rows)}, {});
+  bench.time("softcap", &op::kSoftcap, {bench.wide(kVocabulary)}, SoftcapAttributes{});
+  bench.time("exclusive_attention", &op::kExclusiveAttention,
              {bench.wide(kWidth), bench.wide(kWidth * kKvHeads / kHeads)},
              ExclusiveAttributes{kHeads, kKvHeads});
 }
@@ -310,8 +307,8 @@ void time_others(Bench& bench) {
 // Once a step, whatever its rows: copies of the weights, the gradient's norm, Adam (as if it trained all), Muon.
 void time_steps(Bench& bench) {
   const Tensor matrix = bench.vector(kWidth, kHidden);
-  bench.time("cast of a matrix", Op::cast, {matrix}, CastAttributes{DType::bf16});
-  bench.time("fake_quant of a matrix", Op::fake_quant, {bench.vector(kWidth, kHidden)},
+  bench.time("cast of a matrix", &op::kCast, {matrix}, CastAttributes{DType::bf16});
+  bench.time("fake_quant of a matrix", &op::kFakeQuant, {bench.vector(kWidth, kHidden)},
              FakeQuantAttributes{8, DType::bf16});
 
   const StepKernels& step = cuda_plugin().step;
@@ -384,11 +381,11 @@ void time_ends(Bench& bench) {
   for (std::int32_t& t : token) t = static_cast<std::int32_t>(random.below(kVocabulary));
   std::vector<std::int32_t> order(token.size());
   sort_rows(token, kVocabulary, order);
-  bench.time("embedding", Op::embedding,
+  bench.time("embedding", &op::kEmbedding,
              {bench.memory().floats(kVocabulary, kWidth, DType::bf16), bench.memory().integers(token),
               bench.memory().integers(order)},
              EmbeddingAttributes{false, DType::bf16});
-  bench.time("head_loss, V = 1024", Op::head_loss,
+  bench.time("head_loss, V = 1024", &op::kHeadLoss,
              {bench.wide(kWidth), bench.memory().floats(kVocabulary, kWidth, DType::bf16, 0.02f),
               bench.memory().integers(token), bench.vector(1, bench.rows())},
              HeadLossAttributes{30, 1 << 20});

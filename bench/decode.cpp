@@ -20,8 +20,9 @@
 #include "base/parallel.h"
 #include "base/table.h"
 #include "config/builder.h"
+#include "graph/op.h"
 #include "model/model.h"
-#include "ops/op.h"
+#include "ops/table.h"
 #include "pack/pack_weights.h"
 #include "pack/packed_tensor.h"
 
@@ -228,7 +229,7 @@ class Read {
 std::string text_of(const Profile& profile) {
   Table table({"op", "calls", "ms", "us a call", "GB/s"});
   for (const auto& [key, time] : profile.times())
-    table.row({std::string(op_def(key.first).name), fmt::format("{}", time.calls),
+    table.row({std::string(key.first->name), fmt::format("{}", time.calls),
                fmt::format("{:.1f}", 1e3 * time.seconds),
                fmt::format("{:.1f}", 1e6 * time.seconds / static_cast<double>(time.calls)),
                fmt::format("{:.1f}", time.work.bytes / time.seconds / 1e9)});

@@ -28,8 +28,9 @@
 #include "base/parallel.h"
 #include "base/table.h"
 #include "config/builder.h"
+#include "graph/op.h"
 #include "model/model.h"
-#include "ops/op.h"
+#include "ops/table.h"
 #include "optim/adam.h"
 
 namespace thimble {
@@ -53,9 +54,10 @@ Shared& share() {
 
 std::unordered_map<std::uint64_t, std::size_t> kernel_entries() {
   std::unordered_map<std::uint64_t, std::size_t> entries;
-  for (const OpDef& def : all_ops()) {
-    const Kernels& kernels = def.kernels[static_cast<std::size_t>(Backend::cpu)];
-    const auto at = 2 * static_cast<std::size_t>(def.op);
+  for (const OpDefinition* op : all_ops()) {
+    const OpDefinition& def = *op;
+    const Kernels& kernels = *cpu_backend().find(def);
+    const auto at = 2 * static_cast<std::size_t>(&def);
     entries[reinterpret_cast<std::uint64_t>(kernels.forward)] = at;
     entries[reinterpret_cast<std::uint64_t>(kernels.backward)] = at + 1;
   }
@@ -115,8 +117,8 @@ class Report {
     for (const auto& [key, time] : profile.times()) {
       if (only && key.first != *only) continue;
       const std::size_t at = 2 * static_cast<std::size_t>(key.first) + (key.second == Phase::backward);
-      row(part, fmt::format("{}{}", op_def(key.first).name, at % 2 == 1 ? ", backward" : ""), counted[at],
-          time.work, time.calls);
+      row(part, fmt::format("{}{}", key.first->name, at % 2 == 1 ? ", backward" : ""), counted[at], time.work,
+          time.calls);
     }
     if (!only) row(part, "around the ops", counted[kAround], {}, 0);
   }
@@ -197,7 +199,7 @@ void count_decoding(WeightFormat format, const char* name, DType dtype, const Co
   const bool floats = format == WeightFormat::bf16;
   report.ops(
       fmt::format("decode, {}", name), [&] { decode(kBehind); }, profile,
-      floats ? std::nullopt : std::optional(Op::linear));
+      floats ? std::nullopt : std::optional(&op::kLinear));
 }
 
 void count_adam(Report& report) {

@@ -22,23 +22,19 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "base/table.h"
-#include "ops/activation.h"
+#include "graph/op.h"
 #include "ops/attention.h"
 #include "ops/cast.h"
-#include "ops/dropout.h"
+#include "ops/elementwise.h"
 #include "ops/embedding.h"
-#include "ops/exclusive_attention.h"
-#include "ops/fake_quant.h"
 #include "ops/gemm_peak.h"
 #include "ops/head_loss.h"
-#include "ops/layernorm.h"
 #include "ops/linear.h"
+#include "ops/norm.h"
 #include "ops/residual.h"
-#include "ops/rmsnorm.h"
 #include "ops/rope.h"
-#include "ops/softcap.h"
 #include "ops/sums.h"
-#include "ops/work.h"
+#include "ops/table.h"
 #include "optim/adam.h"
 #include "tensor/arena.h"
 
@@ -112,33 +108,33 @@ std::vector<Case> row_cases(std::int64_t N, DType dtype) {
   std::vector<std::int32_t> order(tokens.size());
   sort_rows(tokens, N, order);
   return {
-      {"embedding", Op::embedding, {{{N, kWidth, dtype}}, integers(tokens), integers(order)}},
-      {"smear", Op::smear, {rows, vector, integers(each_row(N, [](auto n) { return n - 1; }))}},
-      {"rmsnorm", Op::rmsnorm, {rows}, RmsNormAttributes{}},
-      {"rmsnorm weight", Op::rmsnorm, {rows, vector}, RmsNormAttributes{}},
-      {"layernorm", Op::layernorm, {rows, vector, vector}, LayerNormAttributes{}},
+      {"embedding", &op::kEmbedding, {{{N, kWidth, dtype}}, integers(tokens), integers(order)}},
+      {"smear", &op::kSmear, {rows, vector, integers(each_row(N, [](auto n) { return n - 1; }))}},
+      {"rmsnorm", &op::kRmsNorm, {rows}, RmsNormAttributes{}},
+      {"rmsnorm weight", &op::kRmsNorm, {rows, vector}, RmsNormAttributes{}},
+      {"layernorm", &op::kLayerNorm, {rows, vector, vector}, LayerNormAttributes{}},
       {"rope norm gain",
-       Op::rope,
+       &op::kRope,
        {queries, positions, turns, {{1, kHeads}}},
        RopeAttributes{static_cast<std::int32_t>(kHeads), true, 1e-6f}},
       {"exclusive_attention",
-       Op::exclusive_attention,
+       &op::kExclusiveAttention,
        {queries, {{N, kKvHeads * kHeadSize, dtype}}},
        ExclusiveAttributes{static_cast<std::int32_t>(kHeads), static_cast<std::int32_t>(kKvHeads)}},
-      {"relu2", Op::activation, {hidden}, ActivationAttributes{ActivationKind::relu2}},
-      {"gelu", Op::activation, {hidden}, ActivationAttributes{ActivationKind::gelu}},
-      {"swiglu", Op::activation, {{{N, 2 * kHidden, dtype}}}, ActivationAttributes{ActivationKind::swiglu}},
-      {"add_scaled", Op::add_scaled, {rows, rows, vector}, AddScaledAttributes{}},
-      {"residual_mix", Op::residual_mix, {rows, rows, {{2, kWidth}}}},
-      {"residual_norm", Op::residual_norm, {rows, rows, vector}, ResidualNormAttributes{}},
-      {"gated_skip", Op::gated_skip, {rows, rows, vector, vector}},
-      {"dropout", Op::dropout, {rows, integers({1, 2})}, DropoutAttributes{0.1f, 0}},
-      {"gather", Op::gather, {rows, integers(each_row(N, [](auto n) { return n; }))}},
-      {"softcap", Op::softcap, {{{N, kVocab, dtype}}}, SoftcapAttributes{}},
-      {"cast to bf16", Op::cast, {{{N, kWidth}}}, CastAttributes{DType::bf16}},
-      {"cast to f32", Op::cast, {{{N, kWidth, DType::bf16}}}, CastAttributes{DType::f32}},
-      {"fake_quant 8", Op::fake_quant, {{{N, kWidth}}}, FakeQuantAttributes{8, dtype}},
-      {"fake_quant 6", Op::fake_quant, {{{N, kWidth}}}, FakeQuantAttributes{6, dtype}},
+      {"relu2", &op::kActivation, {hidden}, ActivationAttributes{ActivationKind::relu2}},
+      {"gelu", &op::kActivation, {hidden}, ActivationAttributes{ActivationKind::gelu}},
+      {"swiglu", &op::kActivation, {{{N, 2 * kHidden, dtype}}}, ActivationAttributes{ActivationKind::swiglu}},
+      {"add_scaled", &op::kAddScaled, {rows, rows, vector}, AddScaledAttributes{}},
+      {"residual_mix", &op::kResidualMix, {rows, rows, {{2, kWidth}}}},
+      {"residual_norm", &op::kResidualNorm, {rows, rows, vector}, ResidualNormAttributes{}},
+      {"gated_skip", &op::kGatedSkip, {rows, rows, vector, vector}},
+      {"dropout", &op::kDropout, {rows, integers({1, 2})}, DropoutAttributes{0.1f, 0}},
+      {"gather", &op::kGather, {rows, integers(each_row(N, [](auto n) { return n; }))}},
+      {"softcap", &op::kSoftcap, {{{N, kVocab, dtype}}}, SoftcapAttributes{}},
+      {"cast to bf16", &op::kCast, {{{N, kWidth}}}, CastAttributes{DType::bf16}},
+      {"cast to f32", &op::kCast, {{{N, kWidth, DType::bf16}}}, CastAttributes{DType::f32}},
+      {"fake_quant 8", &op::kFakeQuant, {{{N, kWidth}}}, FakeQuantAttributes{8, dtype}},
+      {"fake_quant 6", &op::kFakeQuant, {{{N, kWidth}}}, FakeQuantAttributes{6, dtype}},
   };
 }
 
@@ -149,16 +145,16 @@ std::vector<Case> product_cases(std::int64_t N, DType dtype) {
     return Input{{outputs, inputs, dtype}};
   };
   return {
-      {"linear q;k;v", Op::linear, {rows, weight((kHeads + 2 * kKvHeads) * kHeadSize, kWidth)}},
-      {"linear proj", Op::linear, {rows, weight(kWidth, kWidth)}},
-      {"linear fc", Op::linear, {rows, weight(kHidden, kWidth)}},
-      {"linear mlp proj", Op::linear, {{{N, kHidden, dtype}}, weight(kWidth, kHidden)}},
+      {"linear q;k;v", &op::kLinear, {rows, weight((kHeads + 2 * kKvHeads) * kHeadSize, kWidth)}},
+      {"linear proj", &op::kLinear, {rows, weight(kWidth, kWidth)}},
+      {"linear fc", &op::kLinear, {rows, weight(kHidden, kWidth)}},
+      {"linear mlp proj", &op::kLinear, {{{N, kHidden, dtype}}, weight(kWidth, kHidden)}},
       {"attention",
-       Op::attention,
+       &op::kAttention,
        {rows, keys, keys, integers(each_row(N, [](auto n) { return n / kContext * kContext; }))},
        AttentionAttributes{static_cast<std::int32_t>(kHeads), static_cast<std::int32_t>(kKvHeads), 0.125f}},
       {"head_loss",
-       Op::head_loss,
+       &op::kHeadLoss,
        {rows, weight(kVocab, kWidth), integers(each_row(N, [](auto n) { return n * 7 % kVocab; })), {{N, 1}}},
        HeadLossAttributes{30, 1024}},
   };
@@ -167,14 +163,14 @@ std::vector<Case> product_cases(std::int64_t N, DType dtype) {
 // A case bound to memory. Backward has what the table saves; gradients are written, those of parameters added to.
 class BoundCase {
  public:
-  explicit BoundCase(const Case& c) : def_(op_def(c.op)) {
+  explicit BoundCase(const Case& c) : def_(*c.op) {
     std::vector<Shape> shapes;
     for (const Input& input : c.in) shapes.push_back(input.shape);
     const std::vector<Shape> outputs = def_.shapes(shapes, c.attributes);
     for (const Input& input : c.in) in_.push_back(filled(input));
     for (const Shape& shape : outputs) out_.push_back(reserved(shape));
     const Tensor scratch = reserved(
-        {1, std::max<std::int64_t>(1, scratch_bytes(def_, Backend::cpu, shapes, c.attributes)), DType::u8});
+        {1, std::max<std::int64_t>(1, cpu_backend().scratch_bytes(def_, shapes, c.attributes)), DType::u8});
     forward_ = {
         .in = in_, .out = out_, .d_out = {}, .d_in = {}, .attributes = c.attributes, .scratch = scratch};
     if (!kernels().backward) return;
@@ -182,8 +178,8 @@ class BoundCase {
     for (std::size_t i = 0; i < in_.size(); ++i) {
       if (!(def_.saved_inputs >> i & 1u)) saved_in_[i].data = nullptr;
       Shape shape = shapes[i];
-      if (def_.parameters >> i & 1u) shape.dtype = statistic_dtype(shape.dtype);
-      d_in_.push_back(def_.differentiable >> i & 1u ? reserved(shape) : Tensor{});
+      if (inputs_that_are(def_, is::parameter) >> i & 1u) shape.dtype = statistic_dtype(shape.dtype);
+      d_in_.push_back(inputs_that_are(def_, is::differentiable) >> i & 1u ? reserved(shape) : Tensor{});
     }
     for (std::size_t i = 0; i < out_.size(); ++i) {
       if (!(def_.saved_outputs >> i & 1u) && !def_.loss) saved_out_[i].data = nullptr;
@@ -191,10 +187,11 @@ class BoundCase {
       const bool graded = !def_.loss && outputs[i].cols > kHeads;
       d_out_.push_back(graded ? filled({outputs[i]}) : Tensor{});
     }
-    backward_ = {saved_in_, saved_out_, d_out_, d_in_, def_.parameters, c.attributes, scratch};
+    backward_ = {saved_in_,    saved_out_, d_out_, d_in_, inputs_that_are(def_, is::parameter),
+                 c.attributes, scratch};
   }
 
-  const Kernels& kernels() const { return def_.kernels[static_cast<std::size_t>(Backend::cpu)]; }
+  const Kernels& kernels() const { return *cpu_backend().find(def_); }
   bool has_backward() const { return kernels().backward != nullptr; }
   Work work(bool backward) const { return work_of(def_, backward ? backward_ : forward_); }
 
@@ -227,7 +224,7 @@ class BoundCase {
     return tensor;
   }
 
-  const OpDef& def_;
+  const OpDefinition& def_;
   Context context_;
   std::vector<Arena> arenas_;
   std::vector<Tensor> in_, out_, saved_in_, saved_out_, d_in_, d_out_;

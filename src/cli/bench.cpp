@@ -156,7 +156,7 @@ std::string profile_text(const StepBench& bench, double copied_per_second) {
     const bool multiplies = time.work.flops > 0;
     const double rate = (multiplies ? time.work.flops : time.work.bytes) / time.seconds;
     const double ceiling = multiplies ? bench.peak_flops : copied_per_second;
-    table.row({std::string(op_def(key.first).name), std::string(phase_name(key.second)),
+    table.row({std::string(key.first), std::string(phase_name(key.second)),
                with_commas(time.calls), fmt::format("{:.1f} %", 100 * time.seconds / all),
                fmt::format("{:.1f}", 1e3 * time.seconds),
                fmt::format("{:.1f} {}", rate / 1e9, multiplies ? "GFLOP/s" : "GB/s"),

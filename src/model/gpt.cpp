@@ -8,6 +8,15 @@
 
 #include "base/error.h"
 #include "model/params.h"
+#include "ops/attention.h"
+#include "ops/cast.h"
+#include "ops/elementwise.h"
+#include "ops/embedding.h"
+#include "ops/head_loss.h"
+#include "ops/linear.h"
+#include "ops/norm.h"
+#include "ops/residual.h"
+#include "ops/rope.h"
 
 namespace thimble {
 
@@ -52,7 +61,7 @@ class Gpt {
       if (c_.unet_skips && pass < half) skips.push_back(x);
     }
     t_.segment(-1);
-    if (o_.mode == Mode::decoding && o_.gathered > 0) x = t_.gather(x, g_.gather);
+    if (o_.mode == Mode::decoding && o_.gathered > 0) x = op::gather(t_, x, g_.gather);
     if (c_.final_norm) x = norm(x, p_.final_norm(), p_.final_norm_bias());
     head(t_.name(x, "final_norm"));
     return std::move(g_);
@@ -62,38 +71,38 @@ class Gpt {
   Value embed() {
     Value x = t_.name(embedding(p_.token_embedding(), g_.token, g_.token_order), "tok_emb");
     if (c_.position == PositionKind::learned)
-      x = t_.add_scaled(x, embedding(p_.position_embedding(), g_.embedded_position, g_.position_order));
+      x = op::add_scaled(t_, x, embedding(p_.position_embedding(), g_.embedded_position, g_.position_order));
     if (c_.bigram_buckets > 0) {
       const Value pairs = embedding(p_.bigram_embedding(), g_.bucket, g_.bucket_order);
-      x = t_.add_scaled(x, linear(pairs, p_.bigram_proj(), {}), param(p_.bigram_scale()));
+      x = op::add_scaled(t_, x, linear(pairs, p_.bigram_proj(), {}), param(p_.bigram_scale()));
     }
     if (c_.embed_norm) x = norm(x, p_.embed_norm(), p_.embed_norm_bias());
-    if (c_.smear_gate) x = t_.smear(x, param(p_.smear_gate()), g_.previous);
+    if (c_.smear_gate) x = op::smear(t_, x, param(p_.smear_gate()), g_.previous);
     return t_.name(dropout(x), "x0");
   }
 
   Value add_skip(Value x, Value skip, int index) {
     const Value weight = param(p_.skip_weight(index));
-    if (!c_.skip_gates) return t_.add_scaled(x, skip, weight);
-    return t_.gated_skip(x, skip, weight, param(p_.skip_gate(index)));
+    if (!c_.skip_gates) return op::add_scaled(t_, x, skip, weight);
+    return op::gated_skip(t_, x, skip, weight, param(p_.skip_gate(index)));
   }
 
   Value block(int pass, Value x, Value x0) {
     const int layer = layer_of(pass);
-    if (c_.residual_mix != MixKind::none) x = t_.residual_mix(x, x0, param(p_.resid_mix(layer)));
+    if (c_.residual_mix != MixKind::none) x = op::residual_mix(t_, x, x0, param(p_.resid_mix(layer)));
     const Value h = t_.name(norm(x, p_.attn_norm(layer), p_.attn_norm_bias(layer), layer_scale(layer)),
                             name(pass, "attn_norm"));
     const Value branch = dropout(t_.name(attention(pass, h), name(pass, "attn")));
     const bool parallel = c_.parallel_from >= 0 && layer >= c_.parallel_from;
     const auto [stream, normed] = parallel ? add_beside(pass, x, branch, h) : add_and_norm(pass, x, branch);
     const Value added = dropout(mlp(pass, normed));
-    return t_.name(t_.add_scaled(stream, added, param(p_.mlp_scale(layer))), name(pass, "out"));
+    return t_.name(op::add_scaled(t_, stream, added, param(p_.mlp_scale(layer))), name(pass, "out"));
   }
 
   Value mlp(int pass, Value h) {
     const int layer = layer_of(pass);
     h = linear(h, p_.mlp_in(layer), p_.mlp_in_bias(layer));
-    h = linear(t_.activation(h, activation_of(c_.mlp)), p_.mlp_proj(layer), p_.mlp_proj_bias(layer));
+    h = linear(op::activation(t_, h, activation_of(c_.mlp)), p_.mlp_proj(layer), p_.mlp_proj_bias(layer));
     return t_.name(h, name(pass, "mlp"));
   }
 
@@ -105,33 +114,33 @@ class Gpt {
     Value k = turned(t_.columns(qkv, wide, narrow), {}, p_.key_norm(layer), c_.kv_heads);
     const Value v = t_.columns(qkv, wide + narrow, narrow);
     Value y = attend(pass, q, k, v);
-    if (c_.exclusive_attention) y = t_.exclusive_attention(y, v, heads(), kv_heads());
+    if (c_.exclusive_attention) y = op::exclusive_attention(t_, y, v, heads(), kv_heads());
     return linear(y, p_.attn_proj(layer), p_.attn_proj_bias(layer));
   }
 
   Value attend(int pass, Value q, Value k, Value v) {
     const float scale = 1.0f / std::sqrt(static_cast<float>(c_.head_dim));
-    if (o_.mode != Mode::decoding) return t_.attention(q, k, v, g_.first, heads(), kv_heads(), scale);
+    if (o_.mode != Mode::decoding) return op::attention(t_, q, k, v, g_.first, heads(), kv_heads(), scale);
     const auto p = static_cast<std::size_t>(pass);
-    return t_.cached_attention(q, k, v, g_.slot, g_.position, g_.k_cache[p], g_.v_cache[p], heads(),
-                               kv_heads(), static_cast<int>(c_.context), scale);
+    return op::cached_attention(t_, q, k, v, g_.slot, g_.position, g_.k_cache[p], g_.v_cache[p], heads(),
+                                kv_heads(), static_cast<int>(c_.context), scale);
   }
 
   Value turned(Value x, ParamView gain, ParamView weight, std::int64_t count) {
     if (c_.position != PositionKind::rope && !c_.qk_norm && !gain) return x;
-    return t_.rope(x, g_.position, g_.turns, param(gain), param(weight), static_cast<int>(count), c_.qk_norm,
-                   eps());
+    return op::rope(t_, x, g_.position, g_.turns, param(gain), param(weight), static_cast<int>(count),
+                    c_.qk_norm, eps());
   }
 
   // x + scale (.) branch, and its norm.
-  Tape::Residual add_and_norm(int pass, Value x, Value branch) {
+  op::Residual add_and_norm(int pass, Value x, Value branch) {
     const int layer = layer_of(pass);
     const Value scale = param(p_.attn_scale(layer));
-    Tape::Residual out;
+    op::Residual out;
     if (c_.norm != NormKind::layer) {
-      out = t_.residual_norm(x, branch, scale, param(p_.mlp_norm(layer)), eps(), layer_scale(layer));
+      out = op::residual_norm(t_, x, branch, scale, param(p_.mlp_norm(layer)), eps(), layer_scale(layer));
     } else {
-      out.stream = t_.add_scaled(x, branch, scale);
+      out.stream = op::add_scaled(t_, x, branch, scale);
       out.normed = norm(out.stream, p_.mlp_norm(layer), p_.mlp_norm_bias(layer));
     }
     t_.name(out.normed, name(pass, "mlp_norm"));
@@ -139,39 +148,39 @@ class Gpt {
   }
 
   // x + scale (.) branch; the MLP reads the norm of x as it was before, which without weights is attention's own.
-  Tape::Residual add_beside(int pass, Value x, Value branch, Value normed) {
+  op::Residual add_beside(int pass, Value x, Value branch, Value normed) {
     const int layer = layer_of(pass);
     if (p_.mlp_norm(layer))
       normed = t_.name(norm(x, p_.mlp_norm(layer), p_.mlp_norm_bias(layer), layer_scale(layer)),
                        name(pass, "mlp_norm"));
-    return {t_.add_scaled(x, branch, param(p_.attn_scale(layer))), normed};
+    return {op::add_scaled(t_, x, branch, param(p_.attn_scale(layer))), normed};
   }
 
   Value norm(Value x, ParamView weight, ParamView bias, float scale = 1) {
-    if (c_.norm == NormKind::layer) return t_.layernorm(x, param(weight), param(bias), eps());
-    return t_.rmsnorm(x, param(weight), eps(), scale);
+    if (c_.norm == NormKind::layer) return op::layernorm(t_, x, param(weight), param(bias), eps());
+    return op::rmsnorm(t_, x, param(weight), eps(), scale);
   }
 
   void head(Value x) {
     const Matrix w = matrix(p_.head());
     const auto cap = static_cast<float>(c_.logit_softcap);
     if (o_.mode != Mode::decoding)
-      g_.nats = t_.head_loss(x, w.values, g_.target, g_.weight, cap, o_.head_chunk, w.scales);
+      g_.nats = op::head_loss(t_, x, w.values, g_.target, g_.weight, cap, o_.head_chunk, w.scales);
     if (o_.mode != Mode::decoding && !o_.logits) return;
-    g_.logits = t_.linear(x, w.values, {}, o_.mode == Mode::decoding, w.scales);
-    if (cap > 0) g_.logits = t_.softcap(g_.logits, cap);
-    if (o_.dtype != statistic_dtype(o_.dtype)) g_.logits = t_.cast(g_.logits, statistic_dtype(o_.dtype));
+    g_.logits = op::linear(t_, x, w.values, {}, o_.mode == Mode::decoding, w.scales);
+    if (cap > 0) g_.logits = op::softcap(t_, g_.logits, cap);
+    if (o_.dtype != statistic_dtype(o_.dtype)) g_.logits = op::cast(t_, g_.logits, statistic_dtype(o_.dtype));
     t_.name(g_.logits, "logits");
   }
 
   Value linear(Value x, ParamView weight, ParamView bias) {
     const Matrix w = matrix(weight, o_.qat_bits);
-    return t_.linear(x, w.values, param(bias), o_.mode == Mode::decoding, w.scales);
+    return op::linear(t_, x, w.values, param(bias), o_.mode == Mode::decoding, w.scales);
   }
 
   Value embedding(ParamView table, Value index, Value order) {
     const Matrix w = matrix(table);
-    return t_.embedding(w.values, index, order, w.scales);
+    return op::embedding(t_, w.values, index, order, w.scales);
   }
 
   struct Matrix {
@@ -201,13 +210,13 @@ class Gpt {
   Value compute_copy(ParamView view, int bits) {
     const Value master = param(view);
     auto [place, fresh] = copies_.try_emplace({master.id, bits});
-    if (fresh) place->second = t_.compute_copy(master, bits);
+    if (fresh) place->second = op::compute_copy(t_, master, bits);
     return place->second;
   }
 
   Value dropout(Value x) {
     return c_.dropout > 0 && o_.mode == Mode::training
-               ? t_.dropout(x, g_.dropout_seed, static_cast<float>(c_.dropout))
+               ? op::dropout(t_, x, g_.dropout_seed, static_cast<float>(c_.dropout))
                : x;
   }
 

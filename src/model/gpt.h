@@ -8,7 +8,7 @@
 
 #include "model/params.h"
 #include "model/stored_weights.h"
-#include "model/tape.h"
+#include "graph/tape.h"
 
 namespace thimble {
 

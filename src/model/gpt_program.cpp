@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "ops/table.h"
 #include "tensor/device.h"
 
 namespace thimble {
@@ -37,7 +38,7 @@ constexpr std::array kParts = {
 BoundProgram::BoundProgram(GptGraph graph, const ScheduleOptions& options, const Context& context)
     : graph_(std::move(graph)),
       context_(context),
-      program_(std::move(graph_.tape), options, context),
+      program_(std::move(graph_.tape), options, context, backend_of(context.device())),
       inputs_(lay_out()),
       block_(context.runtime(), size_of_inputs(), "the rows", "compute fewer rows at a time") {
   if (context.device() != Device::cpu) staging_ = PinnedBuffer(context.runtime(), block_.bytes());

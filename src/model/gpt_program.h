@@ -12,7 +12,7 @@
 
 #include "config/config.h"
 #include "model/gpt.h"
-#include "model/program.h"
+#include "graph/program.h"
 #include "model/rows.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"

@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "ops/rope.h"
 #include "ops/sums.h"
+#include "ops/table.h"
 
 namespace thimble {
 
@@ -58,10 +59,6 @@ int head_chunk(const ModelConfig& config, Device device) {
 // What tells programs of training apart, beside their rows.
 int training_phase(const GradientOptions& options) {
   return options.qat_bits * 2 + (options.recompute ? 1 : 0);
-}
-
-Backend backend_of(Device device) {
-  return device == Device::cuda ? Backend::cuda : Backend::cpu;
 }
 
 }  // namespace
@@ -337,7 +334,7 @@ MemoryPlan Model::scoring_plan(std::int64_t rows) const {
                                      .dtype = dtype_,
                                      .head_chunk = head_chunk(config_, device()),
                                      .stored = stored_.get()});
-  const Backend backend = backend_of(device());
+  const Backend& backend = backend_of(device());
   const Schedule schedule = schedule_for(graph.tape, {.training = false, .keep = {graph.nats}}, backend);
   return plan_memory(graph.tape, schedule, backend);
 }
@@ -348,7 +345,7 @@ MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const Gra
   GptOptions recorded{.mode = Mode::training, .rows = rows, .qat_bits = options.qat_bits, .dtype = dtype};
   recorded.head_chunk = head_chunk(config, device);
   const GptGraph graph = record_gpt(config, params, recorded);
-  const Backend backend = backend_of(device);
+  const Backend& backend = backend_of(device);
   const Schedule schedule = schedule_for(
       graph.tape, {.training = true, .recompute = options.recompute, .keep = {graph.nats}}, backend);
   return plan_memory(graph.tape, schedule, backend);

@@ -45,7 +45,7 @@ struct DecodeRow {
 Rows decode_rows(const ModelConfig& config, std::int64_t slots, std::span<const DecodeRow> rows);
 
 // Decoded rows filled up to `count`, and those whose logits are wanted to `gathered`, so that steps of different sizes
-// have one shape: the rows that are added belong to no slot (ops/cached_attention.h), and their logits mean nothing.
+// have one shape: the rows that are added belong to no slot (ops/attention.h), and their logits mean nothing.
 Rows filled_up(Rows rows, std::int64_t count, std::int64_t gathered);
 
 }  // namespace thimble

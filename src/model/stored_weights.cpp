@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "ops/stored.h"
+#include "ops/linear.h"
 #include "tensor/tensor.h"
 
 namespace thimble {

@@ -1,4 +1,4 @@
-// Weights as inference keeps them: every matrix in the storage it came in, used without a copy in f32 (ops/stored.h).
+// Weights as inference keeps them: every matrix in the storage it came in, used without a copy in f32 (ops/linear.h).
 //
 //   StoredWeights weights(table, formats);                         // zeros, in one block of memory
 //   for (const Param& param : table.all()) ... weights.tensor(param) ...  // fill them

@@ -1,8 +1,12 @@
 #include "ops/cuda_plugin.h"
 
+#include <algorithm>
+#include <map>
+
 #include "base/error.h"
 #include "base/machine.h"
 #include "base/plugin.h"
+#include "ops/table.h"
 
 namespace thimble {
 
@@ -26,17 +30,33 @@ const CudaPlugin& load_cuda_plugin(const std::filesystem::path& file) {
         "{} is of another build: version {}, interface {}.{:x}; the binary is {}, {}.{:x}", file.string(),
         plugin.abi == kCudaAbi ? plugin.version : "?", plugin.abi, plugin.layout, version(), kCudaAbi,
         cuda_layout());
+  for (const PluginOp* op : plugin.ops)
+    check(std::ranges::any_of(all_ops(), [&](const OpDefinition* known) { return known->name == op->name; }),
+          Hint{"build the binary and the plugin together"},
+          "{} is of another build: it has kernels for '{}', an op that the binary does not know",
+          file.string(), op->name);
   return plugin;
 }
 
 const CudaPlugin& cuda_plugin() {
   // An open library is the process's, not ours: opening it once is all there is to share.
-  static const CudaPlugin& plugin = []() -> const CudaPlugin& {
-    const CudaPlugin& found = load_cuda_plugin(find_plugin(plugin_name()));
-    set_cuda_kernels(found.kernels);
+  static const CudaPlugin& plugin = load_cuda_plugin(find_plugin(plugin_name()));
+  return plugin;
+}
+
+const Backend& cuda_backend() {
+  static const auto kernels = [] {
+    std::map<std::string_view, const Kernels*> found;
+    for (const PluginOp* op : cuda_plugin().ops) found[op->name] = &op->kernels;
     return found;
   }();
-  return plugin;
+  static const Backend backend = {.name = "cuda",
+                                  .find = [](const OpDefinition& op) -> const Kernels* {
+                                    const auto found = kernels.find(op.name);
+                                    return found == kernels.end() ? nullptr : found->second;
+                                  },
+                                  .fused_runs = cuda_plugin().fused_runs};
+  return backend;
 }
 
 std::shared_ptr<DeviceRuntime> open_cuda(int card) {

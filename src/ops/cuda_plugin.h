@@ -10,30 +10,32 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
-#include "ops/op.h"
+#include "graph/op.h"
 #include "ops/step_state.h"
 #include "tensor/device.h"
 
 namespace thimble {
 
+// An op's kernels, for the definition of that name.
+struct PluginOp {
+  std::string_view name;
+  Kernels kernels;
+};
+
 // Raised whenever the meaning of what crosses the border changes; changes of its layout are seen by themselves.
-inline constexpr std::uint32_t kCudaAbi = 3;
+inline constexpr std::uint32_t kCudaAbi = 4;
 
 // What both sides must agree on, byte for byte: sizes of everything that crosses the border.
 constexpr std::uint64_t cuda_layout() {
   std::uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
   for (const std::size_t size : {sizeof(Tensor), sizeof(OpCall), sizeof(Attributes), sizeof(Context),
                                  sizeof(Kernels), sizeof(StepState), sizeof(LossScale), sizeof(AdamChunk),
-                                 sizeof(MuonBatch), sizeof(DeviceFacts), std::size_t{kOps}})
+                                 sizeof(MuonBatch), sizeof(DeviceFacts), sizeof(PluginOp), sizeof(FusedRun)})
     hash = (hash ^ size) * 0x100000001B3u;
   return hash;
 }
-
-// Calls in a row as one kernel: what the first makes (in backward: its gradient of input 0) is what the next reads as its
-// input 0 (as its gradient of output 0). In backward nobody else reads it.
-using FusedKernel = void (*)(const Context&, std::span<const OpCall* const> calls);
-inline constexpr std::size_t kMostFused = 3;
 
 struct CudaPlugin {
   std::uint32_t abi;
@@ -41,9 +43,8 @@ struct CudaPlugin {
   const char* version;  // of thimble
   // A runtime on a card; throws with a hint if there is no driver or no card.
   std::shared_ptr<DeviceRuntime> (*open)(int card);
-  Kernels (*kernels)(Op op);                                     // {} where an op has none
-  FusedKernel (*fused)(std::span<const Op> ops, bool backward);  // nullptr where there is none
-  std::int64_t (*scratch_bytes)(Op op, std::span<const Shape> in, const Attributes& attributes);
+  std::span<const PluginOp* const> ops;
+  std::span<const FusedRun> fused_runs;
   StepKernels step;
 };
 
@@ -52,6 +53,9 @@ inline constexpr char kCudaPluginEntry[] = "thimble_cuda_plugin";
 
 // Opens the plugin once. Not there, of another build, or not loadable: an Error that says which.
 const CudaPlugin& cuda_plugin();
+
+// Its kernels, by definition: an op that it does not have is not found.
+const Backend& cuda_backend();
 
 // The same for one file; what cuda_plugin() does with each candidate.
 const CudaPlugin& load_cuda_plugin(const std::filesystem::path& file);

@@ -1,22 +1,25 @@
-// embedding: y[n] = table[index[n]]
-//
-//   table [V, C]   index [N] i32, 0 <= index < V   y [N, C]
-//   order [N] i32  the rows sorted by index (stable): what backward walks; not needed in inference
-//   `stored`: inference. The table is stored (stored.h), y is in `rows`
-//
-// backward: dtable[v] += sum of dy[n] over the rows with index[n] = v, in the order of `order`: a segment sum, so the
-//           same bits for any number of threads.
-//
-// Serves token embeddings, learned positions (index = position) and the bigram hash (index = bigram_bucket).
+// Rows picked by index: embedding, gather, smear.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "ops/op.h"
+#include "graph/op.h"
+#include "graph/tape.h"
 
 namespace thimble {
+
+// embedding: y[n] = table[index[n]]
+//
+//   table [V, C]   index [N] i32, 0 <= index < V   y [N, C]
+//   order [N] i32  the rows sorted by index (stable): what backward walks; not needed in inference
+//   `stored`: inference. The table is stored (ops/linear.h), y is in `rows`
+//
+// backward: dtable[v] += sum of dy[n] over the rows with index[n] = v, in the order of `order`: a segment sum, so the
+//           same bits for any number of threads.
+//
+// Serves token embeddings, learned positions (index = position) and the bigram hash (index = bigram_bucket).
 
 struct EmbeddingAttributes {
   bool stored = false;
@@ -39,8 +42,6 @@ struct Embedding {
         at(c.attributes.as<EmbeddingAttributes>()) {}
 };
 
-std::vector<Shape> embedding_shapes(std::span<const Shape> in, const Attributes&);
-
 // The stable order of rows by index: what the loader ships with every batch. Indices must lie in [0,
 // buckets).
 void sort_rows(std::span<const std::int32_t> index, std::int64_t buckets, std::span<std::int32_t> order);
@@ -49,5 +50,65 @@ void sort_rows(std::span<const std::int32_t> index, std::int64_t buckets, std::s
 // token of a document the last row (parameter-golf 2.1b; 32-bit arithmetic that wraps, and a remainder that
 // is never negative).
 std::int32_t bigram_bucket(std::int32_t token, std::int32_t previous, bool first, std::int32_t buckets);
+
+// gather: y[m] = x[row[m]], so that logits are computed only for the rows that are sampled or scored.
+//
+//   x [N, C]   row [M] i32, each at most once   y [M, C]
+//
+// backward: dx[row[m]] <- dy[m], the other rows 0
+
+struct Gather {
+  Tensor x, row, y;
+  Tensor dy, dx;
+  bool add_dx;
+
+  explicit Gather(const OpCall& c)
+      : x(c.input(0)),
+        row(c.input(1)),
+        y(c.output(0)),
+        dy(c.d_output(0)),
+        dx(c.d_input(0)),
+        add_dx(c.adds(0)) {}
+};
+
+// smear gate: y[n] = (1 - g) x[n] + g x[previous[n]],  g = sigmoid(gate),  x[-1] = 0: documents do not leak
+//
+//   x [M, C], M >= N   gate [1, C]   previous [N] i32: the row of the token before, -1 at a document's start
+//   y [N, C]           (decoding appends the previous tokens' rows behind the N current ones)
+//
+// backward: dx[m] <- (1 - g) dy[m] + g dy[m + 1] where previous[m + 1] = m
+//                    (training rows: M = N, previous[n] in {n - 1, -1})
+//           dgate += g (1 - g) * sum over n of dy[n] (x[previous[n]] - x[n])
+//                    (fixed blocks: same bits, any threads)
+
+struct Smear {
+  Tensor x, gate, previous, y;
+  Tensor dy, dx, dgate;
+  bool add_dx;
+
+  explicit Smear(const OpCall& c)
+      : x(c.input(0)),
+        gate(c.input(1)),
+        previous(c.input(2)),
+        y(c.output(0)),
+        dy(c.d_output(0)),
+        dx(c.d_input(0)),
+        dgate(c.d_input(1)),
+        add_dx(c.adds(0)) {}
+};
+
+namespace cpu {
+extern const Kernels kEmbedding, kGather, kSmear;
+}  // namespace cpu
+
+namespace op {
+
+extern const OpDefinition kEmbedding, kGather, kSmear;
+
+Value embedding(Tape& tape, Value table, Value index, Value order = {}, Value scales = {});
+Value gather(Tape& tape, Value x, Value row);
+Value smear(Tape& tape, Value x, Value gate, Value previous);
+
+}  // namespace op
 
 }  // namespace thimble

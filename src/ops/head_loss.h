@@ -1,3 +1,15 @@
+// The end of the model: head_loss, and softcap for logits that are kept.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "graph/op.h"
+#include "graph/tape.h"
+
+namespace thimble {
+
 // head loss: the output layer, the softcap and the cross-entropy in one op, so that logits exist only a chunk of rows
 // at a time.
 //
@@ -8,17 +20,12 @@
 //   weight [N, 1]: what row n counts in the loss, sum over n of weight[n] nats[n]; the mean over the whole optimizer
 //   step is weight = 1 / (its number of targets)
 //
-// Without gradients w may be stored (stored.h), with scales where it is i8: it is unpacked for the call.
+// Without gradients w may be stored (ops/linear.h), with scales where it is i8: it is unpacked for the call.
 //
 // Logits and nats are f32 whatever x is; dz is rounded to x's dtype before it is multiplied.
 //
 // backward computes nats as well (in training forward is skipped: the logits are made once):
 //   dz = weight (softmax(l) - onehot(target)) (1 - (l / cap)^2)        dx <- dz w        dw += dz^T x
-#pragma once
-
-#include "ops/op.h"
-
-namespace thimble {
 
 struct HeadLossAttributes {
   float cap = 0;
@@ -46,6 +53,43 @@ struct HeadLoss {
         at(c.attributes.as<HeadLossAttributes>()) {}
 };
 
-std::vector<Shape> head_loss_shapes(std::span<const Shape> in, const Attributes&);
+// softcap: y = cap tanh(x / cap): logits that cannot run away.
+//
+//   x, y [N, V]
+//
+// backward: dx <- dy (1 - (y / cap)^2)
+
+struct SoftcapAttributes {
+  float cap = 30;
+};
+
+struct Softcap {
+  Tensor x, y;
+  Tensor dy, dx;
+  bool add_dx;
+  float cap;
+
+  explicit Softcap(const OpCall& c)
+      : x(c.input(0)),
+        y(c.output(0)),
+        dy(c.d_output(0)),
+        dx(c.d_input(0)),
+        add_dx(c.adds(0)),
+        cap(c.attributes.as<SoftcapAttributes>().cap) {}
+};
+
+namespace cpu {
+extern const Kernels kHeadLoss, kSoftcap;
+}  // namespace cpu
+
+namespace op {
+
+extern const OpDefinition kHeadLoss, kSoftcap;
+
+Value head_loss(Tape& tape, Value x, Value weight, Value target, Value row_weight, float cap,
+                int chunk_rows = 1024, Value scales = {});
+Value softcap(Tape& tape, Value x, float cap);
+
+}  // namespace op
 
 }  // namespace thimble

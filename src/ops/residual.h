@@ -1,3 +1,15 @@
+// The residual stream: add_scaled, residual_mix, residual_norm, gated_skip.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "graph/op.h"
+#include "graph/tape.h"
+
+namespace thimble {
+
 // The residual stream, three ops:
 //
 // add_scaled:     y = x + factor * scale (.) branch             scale absent (1), [1, 1] or [1, C]
@@ -13,16 +25,6 @@
 //   add_scaled and rmsnorm in one pass over memory: s [N, C] the stream, h [N, C] what the next linear reads,
 //   rstd [N, 1] cached.
 //   backward: the gradient of s is ds (of its later readers) plus the norm's backward of dh; from there as add_scaled.
-#pragma once
-
-#include "ops/op.h"
-
-namespace thimble {
-
-// Whether the gradient of an input is that of output 0, unchanged: both may lie in one memory.
-constexpr bool passes_gradient(Op op, std::size_t input) {
-  return op == Op::add_scaled && input == 0;
-}
 
 struct AddScaledAttributes {
   float factor = 1;
@@ -96,8 +98,54 @@ struct ResidualNorm {
         at(c.attributes.as<ResidualNormAttributes>()) {}
 };
 
-std::vector<Shape> add_scaled_shapes(std::span<const Shape> in, const Attributes&);
-std::vector<Shape> residual_mix_shapes(std::span<const Shape> in, const Attributes&);
-std::vector<Shape> residual_norm_shapes(std::span<const Shape> in, const Attributes&);
+// gated skip: y = g (.) x + (1 - g) (.) w (.) skip,  g = sigmoid(gate)
+//
+//   x     [N, C]  the stream           w, gate  [1, C]
+//   skip  [N, C]  an earlier layer's   y        [N, C]
+//
+// A gate of 0 takes half of each; add_scaled is the skip without one. x and skip may be one value.
+//
+// backward: dx <- g (.) dy   dskip <- (1 - g) (.) w (.) dy
+//           dw += (1 - g) (.) sum over rows of dy (.) skip
+//           dgate += g (1 - g) (.) sum over rows of dy (.) (x - w (.) skip)     (fixed blocks: same bits, any threads)
+
+struct GatedSkip {
+  Tensor x, skip, w, gate, y;
+  Tensor dy, dx, dskip, dw, dgate;
+  bool add_dx, add_dskip;
+
+  explicit GatedSkip(const OpCall& c)
+      : x(c.input(0)),
+        skip(c.input(1)),
+        w(c.input(2)),
+        gate(c.input(3)),
+        y(c.output(0)),
+        dy(c.d_output(0)),
+        dx(c.d_input(0)),
+        dskip(c.d_input(1)),
+        dw(c.d_input(2)),
+        dgate(c.d_input(3)),
+        add_dx(c.adds(0)),
+        add_dskip(c.adds(1)) {}
+};
+
+namespace cpu {
+extern const Kernels kAddScaled, kResidualMix, kResidualNorm, kGatedSkip;
+}  // namespace cpu
+
+namespace op {
+
+extern const OpDefinition kAddScaled, kResidualMix, kResidualNorm, kGatedSkip;
+
+Value add_scaled(Tape& tape, Value x, Value branch, Value scale = {}, float factor = 1);
+Value residual_mix(Tape& tape, Value x, Value x0, Value mix);
+struct Residual {
+  Value stream, normed;
+};
+Residual residual_norm(Tape& tape, Value x, Value branch, Value scale, Value weight, float eps,
+                       float norm_scale = 1);
+Value gated_skip(Tape& tape, Value x, Value skip, Value weight, Value gate);
+
+}  // namespace op
 
 }  // namespace thimble

@@ -14,7 +14,12 @@
 //           dgain[h] += sum over rows of dy . (y / gain), written without the division: dy . turned(x_hat)
 #pragma once
 
-#include "ops/op.h"
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "graph/op.h"
+#include "graph/tape.h"
 
 namespace thimble {
 
@@ -46,10 +51,21 @@ struct Rope {
         at(c.attributes.as<RopeAttributes>()) {}
 };
 
-std::vector<Shape> rope_shapes(std::span<const Shape> in, const Attributes&);
-
 // turns[p] for every position p: angles p base^(-2i/R). direction +1 turns as llama does, -1 as the golf
 // files do (parameter-golf 1.2): the sign goes into the sines.
 void fill_turns(const Tensor& turns, double base, int direction);
+
+namespace cpu {
+extern const Kernels kRope;
+}  // namespace cpu
+
+namespace op {
+
+extern const OpDefinition kRope;
+
+Value rope(Tape& tape, Value x, Value position, Value turns, Value gain, Value weight, int heads, bool norm,
+           float eps);
+
+}  // namespace op
 
 }  // namespace thimble

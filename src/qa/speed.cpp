@@ -18,6 +18,7 @@
 #include "base/rng.h"
 #include "model/params.h"
 #include "model/rows.h"
+#include "ops/cuda_plugin.h"
 #include "ops/linear.h"
 #include "tensor/arena.h"
 #include "train/train_data.h"
@@ -231,10 +232,9 @@ double seconds_of_product(const Context& context, const ProductShape& shape, std
   };
   const Tensor in[] = {matrix(0, N, I), matrix(bytes(N, I), O, I)},
                out[] = {matrix(bytes(N, I) + bytes(O, I), N, O)};
-  const OpDef& def = op_def(Op::linear);
   const OpCall call{in, out, {}, {}, 0, LinearAttributes{}, {}};
-  validate_call(def, Backend::cuda, call);
-  const Kernel kernel = def.kernels[static_cast<std::size_t>(Backend::cuda)].forward;
+  validate_call(op::kLinear, cuda_backend(), call);
+  const Kernel kernel = cuda_backend().find(op::kLinear)->forward;
   return best_seconds(context, repeats, kProducts, [&] { kernel(context, call); });
 }
 

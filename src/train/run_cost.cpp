@@ -9,6 +9,7 @@
 #include "model/model.h"
 #include "model/params.h"
 #include "ops/cpu/gemm.h"
+#include "ops/table.h"
 #include "optim/newton_schulz.h"
 
 namespace thimble {
@@ -47,7 +48,7 @@ std::int64_t update_bytes(const TrainConfig& train, const ParamTable& table) {
 MemoryPlan scoring_plan(const ModelConfig& config, std::int64_t rows, DType dtype) {
   const GptGraph graph =
       record_gpt(config, ParamTable(config), {.mode = Mode::scoring, .rows = rows, .dtype = dtype});
-  return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.nats}}), Backend::cpu);
+  return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.nats}}), cpu_backend());
 }
 
 // Validation scores about 8192 tokens at a time (eval/score.h); what is left for the last time makes a second

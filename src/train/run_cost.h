@@ -17,7 +17,7 @@
 #include <string_view>
 
 #include "config/config.h"
-#include "model/plan.h"
+#include "graph/memory_plan.h"
 #include "tensor/device.h"
 
 namespace thimble {

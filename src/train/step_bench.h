@@ -8,7 +8,7 @@
 #include "base/progress.h"
 #include "base/signals.h"
 #include "config/config.h"
-#include "model/profile.h"
+#include "graph/program.h"
 #include "ops/gemm_peak.h"
 
 namespace thimble {

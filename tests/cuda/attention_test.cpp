@@ -16,7 +16,7 @@ Values in_bf16(Values values) {
 // Documents that end inside tiles, span several, and are tiles; rows that do not fill the last tile; every number of
 // query heads to a kv head that blocks are cut for.
 std::vector<OpCase> cases_of(const std::vector<HeadSize>& sizes, double sign = 1) {
-  Fill fill(Op::attention);
+  Fill fill(&op::kAttention);
   std::vector<OpCase> cases;
   for (const HeadSize& s : sizes) {
     cases.push_back({s.text(),
@@ -44,14 +44,14 @@ TEST(AttentionOnCuda, LongDocumentsMatchTheReference) {
   const auto card = find_card();
   if (!card.runtime) GTEST_SKIP() << card.reason;
   const Context context(card.runtime);
-  const OpDef& def = op_def(Op::attention);
+  const OpDefinition& def = op::kAttention;
   for (const OpCase& op_case : long_cases()) {
     SCOPED_TRACE(op_case.name);
     const Results reference = run_op(def, op_case, kReference);
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32})
       for (const std::int64_t gap : {0, 8, 3}) {  // 3: not at 16-byte addresses, so in plain arithmetic
         SCOPED_TRACE(fmt::format("{}, rows {} apart", dtype_name(dtype), gap));
-        const Conditions cuda = {.backend = Backend::cuda, .dtype = dtype, .layout = {gap, 0}};
+        const Conditions cuda = {.backend = cuda_backend(), .dtype = dtype, .layout = {gap, 0}};
         const Results found = run_op(def, op_case, cuda, context);
         expect_close(def, op_case, dtype, reference, found);
         expect_same_bits(found, run_op(def, op_case, cuda, context));
@@ -64,10 +64,10 @@ TEST(AttentionOnCuda, ThePortableKernelsMatchTheReference) {
   const auto card = find_card();
   if (!card.runtime) GTEST_SKIP() << card.reason;
   const Context context(card.runtime);
-  const OpDef& def = op_def(Op::attention);
+  const OpDefinition& def = op::kAttention;
   for (const OpCase& op_case : long_cases(-1)) {
     SCOPED_TRACE(op_case.name);
-    const Conditions cuda = {.backend = Backend::cuda, .dtype = DType::bf16};
+    const Conditions cuda = {.backend = cuda_backend(), .dtype = DType::bf16};
     const Results found = run_op(def, op_case, cuda, context);
     expect_close(def, op_case, DType::bf16, run_op(def, op_case, kReference), found);
     expect_same_bits(found, run_op(def, op_case, cuda, context));
@@ -79,14 +79,14 @@ TEST(AttentionOnCuda, WholeContextsMatchTheReference) {
   const auto card = find_card();
   if (!card.runtime) GTEST_SKIP() << card.reason;
   const Context context(card.runtime);
-  const OpDef& def = op_def(Op::attention);
+  const OpDefinition& def = op::kAttention;
   for (const OpCase& op_case : cases_of({HeadSize{1024, 2, 1, 64, 100'000}, HeadSize{2100, 1, 1, 64, 100'000},
                                          HeadSize{1024, 1, 1, 128, 100'000},
                                          HeadSize{1024, 2, 1, 32, 100'000}, HeadSize{1500, 2, 1, 64, 400}})) {
     SCOPED_TRACE(op_case.name);
     const Results reference = run_op(def, op_case, kReference);
     for (const DType dtype : {DType::bf16, DType::f16}) {
-      const Conditions cuda = {.backend = Backend::cuda, .dtype = dtype};
+      const Conditions cuda = {.backend = cuda_backend(), .dtype = dtype};
       const Results found = run_op(def, op_case, cuda, context);
       expect_close(def, op_case, dtype, reference, found);
       expect_same_bits(found, run_op(def, op_case, cuda, context));
@@ -99,9 +99,9 @@ TEST(AttentionOnCuda, GradientsStandAlone) {
   const auto card = find_card();
   if (!card.runtime) GTEST_SKIP() << card.reason;
   const Context context(card.runtime);
-  const OpDef& def = op_def(Op::attention);
+  const OpDefinition& def = op::kAttention;
   for (const OpCase& op_case : cases_of({HeadSize{200, 4, 2, 64, 70}, HeadSize{150, 2, 1, 128, 70}})) {
-    Conditions cuda = {.backend = Backend::cuda, .dtype = DType::bf16};
+    Conditions cuda = {.backend = cuda_backend(), .dtype = DType::bf16};
     const Results all = gradients(run_op(def, op_case, cuda, context));
     for (std::size_t input = 0; input < 3; ++input) {
       SCOPED_TRACE(fmt::format("{}, input {} alone", op_case.name, input));

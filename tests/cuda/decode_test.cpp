@@ -9,7 +9,8 @@
 #include "eval/small_model.h"
 #include "infer/plain_sample.h"
 #include "infer/run_requests.h"
-#include "ops/cached_attention.h"
+#include "ops/attention.h"
+#include "ops/table.h"
 #include "tensor/tensor.h"
 #include "tokenizer/tokenizer.h"
 
@@ -262,16 +263,16 @@ std::vector<float> attended(const Context& context, const LongCache& shape, cons
   const std::vector<Tensor> out = {sent(before, rows, H * D, dtype)};
   const Attributes attributes = CachedAttentionAttributes{
       static_cast<std::int32_t>(H), static_cast<std::int32_t>(K), static_cast<std::int32_t>(T), 0.3f};
-  const OpDef& def = op_def(Op::cached_attention);
-  const Backend backend = context.device() == Device::cuda ? Backend::cuda : Backend::cpu;
+  const OpDefinition& def = op::kCachedAttention;
+  const Backend& backend = backend_of(context.device());
   std::vector<Shape> shapes;
   for (const Tensor& tensor : in) shapes.push_back(tensor.shape());
-  const std::int64_t bytes = std::max<std::int64_t>(64, scratch_bytes(def, backend, shapes, attributes));
+  const std::int64_t bytes = std::max<std::int64_t>(64, backend.scratch_bytes(def, shapes, attributes));
   const Arena scratch(context.runtime(), bytes, "a test", "");
   const OpCall op{
       in, out, {}, {}, 0, attributes, Tensor{scratch.at(0), 1, bytes, bytes, DType::u8, context.device()}};
   validate_call(def, backend, op);
-  def.kernels[static_cast<std::size_t>(backend)].forward(context, op);
+  backend.find(def)->forward(context, op);
   std::vector<std::byte> found(static_cast<std::size_t>(out[0].shape().bytes()));
   context.runtime()->download(found.data(), out[0].data, out[0].shape().bytes());
   context.runtime()->synchronise();

@@ -3,8 +3,8 @@
 
 #include "base/rng.h"
 #include "cuda/device.h"
+#include "ops/norm.h"
 #include "ops/residual.h"
-#include "ops/rmsnorm.h"
 #include "tensor/arena.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
@@ -42,14 +42,14 @@ class MixAndNorm {
   }
 
   void forward(bool together) {
-    std::vector<Part> parts = {{Op::residual_mix, mix_in_, mix_out_, {}, {}},
-                               {Op::rmsnorm, norm_in_, norm_out_, {}, {}}};
-    if (shape_.sum) parts.insert(parts.begin(), {Op::add_scaled, sum_in_, sum_out_, {}, {}});
+    std::vector<Part> parts = {{&op::kResidualMix, mix_in_, mix_out_, {}, {}},
+                               {&op::kRmsNorm, norm_in_, norm_out_, {}, {}}};
+    if (shape_.sum) parts.insert(parts.begin(), {&op::kAddScaled, sum_in_, sum_out_, {}, {}});
     run(together, parts, false);
   }
   void backward(bool together) {
-    std::vector<Part> parts = {{Op::rmsnorm, norm_in_, norm_out_, d_norm_out_, d_norm_in_},
-                               {Op::residual_mix, mix_in_, {}, d_mix_out_, d_mix_in_}};
+    std::vector<Part> parts = {{&op::kRmsNorm, norm_in_, norm_out_, d_norm_out_, d_norm_in_},
+                               {&op::kResidualMix, mix_in_, {}, d_mix_out_, d_mix_in_}};
     run(together, parts, true);
   }
 
@@ -82,10 +82,10 @@ class MixAndNorm {
                 .d_in = part.d_in,
                 .attributes = {},
                 .scratch = scratch};
-    if (part.op == Op::rmsnorm) made.attributes = RmsNormAttributes{1e-6f, 0.5f};
-    if (part.op == Op::add_scaled) made.attributes = AddScaledAttributes{0.75f};
+    if (part.op == &op::kRmsNorm) made.attributes = RmsNormAttributes{1e-6f, 0.5f};
+    if (part.op == &op::kAddScaled) made.attributes = AddScaledAttributes{0.75f};
     if (part.d_in.empty()) return made;
-    made.add = part.op == Op::rmsnorm ? 1u : part.op == Op::add_scaled ? 4u : shape_.one_value ? 7u : 6u;
+    made.add = part.op == &op::kRmsNorm ? 1u : part.op == &op::kAddScaled ? 4u : shape_.one_value ? 7u : 6u;
     return made;
   }
 
@@ -96,13 +96,13 @@ class MixAndNorm {
     for (const Part& part : parts) calls.push_back(call_of(part)), ops.push_back(part.op);
     for (const OpCall& call : calls) pointers.push_back(&call);
     if (together) {
-      const FusedKernel fused = cuda_plugin().fused(ops, backward);
+      const FusedKernel fused = cuda_backend().fused(ops, backward);
       ASSERT_NE(fused, nullptr);
       fused(context_, pointers);
       return;
     }
     for (std::size_t i = 0; i < calls.size(); ++i) {
-      const Kernels& kernels = op_def(ops[i]).kernels[static_cast<std::size_t>(Backend::cuda)];
+      const Kernels& kernels = *cuda_backend().find(*ops[i]);
       (backward ? kernels.backward : kernels.forward)(context_, calls[i]);
     }
   }

@@ -8,9 +8,9 @@
 namespace thimble {
 namespace {
 
-inline constexpr Conditions kCuda = {.backend = Backend::cuda, .dtype = DType::f32};
-inline constexpr Conditions kCudaBf16 = {.backend = Backend::cuda, .dtype = DType::bf16};
-inline constexpr Conditions kCudaF16 = {.backend = Backend::cuda, .dtype = DType::f16};
+Conditions cuda_in(DType dtype) {
+  return {.backend = cuda_backend(), .dtype = dtype};
+}
 
 // One card and one context for all tests: what one call leaves behind must not show in another.
 const Context* card_context(std::string& reason) {
@@ -27,11 +27,11 @@ class EveryOpOnCuda : public EveryOp {
     std::string reason;
     context_ = card_context(reason);
     if (!context_) GTEST_SKIP() << reason;
-    if (!kernels().forward) GTEST_SKIP() << def().name << " has no CUDA kernel yet";
+    if (!cuda_backend().find(def())) GTEST_SKIP() << def().name << " has no CUDA kernel yet";
   }
 
   const Context& context() const { return *context_; }
-  const Kernels& kernels() const { return def().kernels[static_cast<std::size_t>(Backend::cuda)]; }
+  const Kernels& kernels() const { return *cuda_backend().find(def()); }
   Results run(const OpCase& op_case, const Conditions& conditions) const {
     return run_op(def(), op_case, conditions, context());
   }
@@ -39,8 +39,8 @@ class EveryOpOnCuda : public EveryOp {
   // body(conditions, op_case) for every dtype that there are kernels of.
   template <class Body>
   void for_cuda_cases(Body body) const {
-    for (const Conditions& cuda : {kCuda, kCudaBf16, kCudaF16}) {
-      if (!has_kernels(def(), Backend::cuda, cuda.dtype)) continue;
+    for (const Conditions& cuda : {cuda_in(DType::f32), cuda_in(DType::bf16), cuda_in(DType::f16)}) {
+      if (!has_kernels(def(), cuda_backend(), cuda.dtype)) continue;
       for (const OpCase& op_case : cases_in(GetParam(), cuda.dtype)) {
         SCOPED_TRACE(fmt::format("{} {}", dtype_name(cuda.dtype), op_case.name));
         body(cuda, op_case);
@@ -112,7 +112,7 @@ TEST_P(EveryOpOnCuda, AddsWhereThePlannerSaysSo) {
     if (!has_backward(def(), op_case)) return;
     const Results fresh = gradients(run(op_case, cuda));
     cuda.earlier_contents = true;
-    cuda.add = def().differentiable;
+    cuda.add = inputs_that_are(def(), is::differentiable);
     const Results found = gradients(run(op_case, cuda));
     ASSERT_EQ(fresh.size(), found.size());
     for (std::size_t r = 0; r < fresh.size(); ++r) {
@@ -123,7 +123,7 @@ TEST_P(EveryOpOnCuda, AddsWhereThePlannerSaysSo) {
         for (std::size_t e = 0; e < earlier.size(); ++e) expected[e] += earlier[e];
       }
       EXPECT_LE(error_of(expected, found[r].numbers, op_case.least_scale),
-                tolerance_of(def().op, cuda.dtype).gradient + adds_tolerance(cuda.dtype))
+                tolerance_of(&def(), cuda.dtype).gradient + adds_tolerance(cuda.dtype))
           << fresh[r].name;
     }
   });
@@ -134,7 +134,7 @@ TEST_P(EveryOpOnCuda, GradientsNobodyWantsChangeNothing) {
     if (!has_backward(def(), op_case)) return;
     const Results all = run(op_case, cuda);
     for (std::size_t i = 0; i < op_case.in.size(); ++i) {
-      if (!op_case.in[i] || !has_bit(def().differentiable, i)) continue;
+      if (!op_case.in[i] || !def().input_is(i, is::differentiable)) continue;
       SCOPED_TRACE(gradient_name(i));
       Results only = all;
       std::erase_if(only, [&](const Result& result) {
@@ -148,12 +148,12 @@ TEST_P(EveryOpOnCuda, GradientsNobodyWantsChangeNothing) {
 }
 
 TEST_P(EveryOpOnCuda, GradientsMayBeWiderThanTheRows) {
-  if (!kernels().wide_gradients || !has_kernels(def(), Backend::cuda, DType::bf16))
+  if (!kernels().wide_gradients || !has_kernels(def(), cuda_backend(), DType::bf16))
     GTEST_SKIP() << def().name << " takes gradients in the dtype of its rows alone";
   for_cuda_cases([&](Conditions mixed, const OpCase& op_case) {
     if (mixed.dtype == DType::f32 || !has_backward(def(), op_case)) return;
     mixed.wide_d_out = facts().graded_outputs;
-    mixed.wide_d_in = def().differentiable & ~def().parameters;
+    mixed.wide_d_in = inputs_that_are(def(), is::differentiable) & ~inputs_that_are(def(), is::parameter);
     expect_close(def(), op_case, mixed.dtype, run_op(def(), op_case, kReference), run(op_case, mixed));
   });
 }
@@ -178,10 +178,10 @@ TEST_P(EveryOpOnCuda, NanStaysVisible) {
 
 INSTANTIATE_TEST_SUITE_P(, EveryOpOnCuda, ::testing::ValuesIn([] {
                            std::vector<Op> ops;
-                           for (const OpDef& def : all_ops()) ops.push_back(def.op);
+                           for (const OpDefinition& def : every_op()) ops.push_back(&def);
                            return ops;
                          }()),
-                         [](const auto& info) { return std::string(op_def(info.param).name); });
+                         [](const auto& info) { return std::string(info.param->name); });
 
 }  // namespace
 }  // namespace thimble

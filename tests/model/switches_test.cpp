@@ -6,9 +6,10 @@
 #include <cmath>
 #include <map>
 
+#include "graph/program.h"
 #include "model/params.h"
-#include "model/program.h"
 #include "ops/rope.h"
+#include "ops/table.h"
 
 namespace thimble::switches_test {
 namespace {
@@ -27,7 +28,7 @@ class DoubleModel {
         graph_(record_gpt(config, params_,
                           {.mode = Mode::training, .rows = rows_.count(), .dtype = DType::f64})),
         program_(std::move(graph_.tape), {.training = true, .recompute = false, .keep = {graph_.nats}},
-                 context_, Backend::ref) {
+                 context_, reference_backend()) {
     gradients.resize(this->weights.size());
     bind_rows();
     bind_turns();

@@ -17,16 +17,16 @@ Results with_earlier_contents(Results fresh, const OpCase& op_case, std::uint32_
   return fresh;
 }
 
-void expect_sums(const OpDef& def, const OpCase& op_case, DType dtype, const Results& expected,
+void expect_sums(const OpDefinition& def, const OpCase& op_case, DType dtype, const Results& expected,
                  const Results& found) {
   ASSERT_EQ(expected.size(), found.size());
   for (std::size_t r = 0; r < expected.size(); ++r)
     EXPECT_LE(error_of(expected[r].numbers, found[r].numbers, op_case.least_scale),
-              tolerance_of(def.op, dtype).gradient + adds_tolerance(dtype))
+              tolerance_of(&def, dtype).gradient + adds_tolerance(dtype))
         << expected[r].name;
 }
 
-std::vector<Conditions> backends(const OpDef& def) {
+std::vector<Conditions> backends(const OpDefinition& def) {
   std::vector<Conditions> all = cpu_precisions(def);
   all.push_back(kReference);
   return all;
@@ -41,12 +41,13 @@ TEST_P(EveryOp, AddsWhereThePlannerSaysSo) {
 
       Conditions earlier = conditions;
       earlier.earlier_contents = true;
-      expect_sums(def(), op_case, conditions.dtype, with_earlier_contents(fresh, op_case, def().parameters),
+      expect_sums(def(), op_case, conditions.dtype,
+                  with_earlier_contents(fresh, op_case, inputs_that_are(def(), is::parameter)),
                   gradients(run_op(def(), op_case, earlier)));
 
-      earlier.add = def().differentiable;
+      earlier.add = inputs_that_are(def(), is::differentiable);
       expect_sums(def(), op_case, conditions.dtype,
-                  with_earlier_contents(fresh, op_case, def().differentiable),
+                  with_earlier_contents(fresh, op_case, inputs_that_are(def(), is::differentiable)),
                   gradients(run_op(def(), op_case, earlier)));
     }
 }
@@ -58,7 +59,7 @@ TEST_P(EveryOp, GradientsNobodyWantsChangeNothing) {
       SCOPED_TRACE(fmt::format("{} {}", dtype_name(conditions.dtype), op_case.name));
       const Results all = run_op(def(), op_case, conditions);
       for (std::size_t i = 0; i < op_case.in.size(); ++i) {
-        if (!op_case.in[i] || !has_bit(def().differentiable, i)) continue;
+        if (!op_case.in[i] || !def().input_is(i, is::differentiable)) continue;
         SCOPED_TRACE(gradient_name(i));
         Results others = all, only = all;
         std::erase_if(others, [&](const Result& result) { return result.name == gradient_name(i); });

@@ -2,8 +2,6 @@
 #pragma once
 
 #include "ops/attention.h"
-#include "ops/cached_attention.h"
-#include "ops/exclusive_attention.h"
 #include "ops/fill.h"
 #include "ops/rope.h"
 
@@ -18,7 +16,7 @@ inline std::vector<OpCase> rope_cases() {
     Gain gain;
     bool large = false;
   };
-  Fill fill(Op::rope);
+  Fill fill(&op::kRope);
   std::vector<OpCase> cases;
   for (const Size& s :
        {Size{1, 1, 2, 2, 1, false, false, none}, Size{2, 3, 4, 4, -1, true, false, none},
@@ -61,7 +59,7 @@ struct HeadSize {
 };
 
 inline std::vector<OpCase> attention_cases() {
-  Fill fill(Op::attention);
+  Fill fill(&op::kAttention);
   std::vector<OpCase> cases;
   for (const HeadSize& s : {HeadSize{1, 1, 1, 1, 9}, HeadSize{2, 2, 1, 3, 9}, HeadSize{5, 4, 2, 8, 3},
                             HeadSize{16, 2, 2, 17, 5}, HeadSize{16, 3, 1, 4, 100}, HeadSize{37, 2, 1, 8, 8},
@@ -79,7 +77,7 @@ inline std::vector<OpCase> attention_cases() {
 }
 
 inline std::vector<OpCase> exclusive_attention_cases() {
-  Fill fill(Op::exclusive_attention);
+  Fill fill(&op::kExclusiveAttention);
   std::vector<OpCase> cases;
   for (const HeadSize& s : {HeadSize{1, 1, 1, 2, 1}, HeadSize{2, 2, 1, 3, 1}, HeadSize{5, 4, 2, 8, 1},
                             HeadSize{16, 3, 3, 17, 1}, HeadSize{37, 2, 1, 33, 1}, HeadSize{5, 2, 1, 64, 1},
@@ -105,7 +103,7 @@ inline std::vector<OpCase> cached_attention_cases() {
     std::vector<Block> blocks;
     bool large = false;
   };
-  Fill fill(Op::cached_attention);
+  Fill fill(&op::kCachedAttention);
   std::vector<OpCase> cases;
   for (const Size& s :
        {Size{1, 1, 1, 1, {{0, 0, 1}}}, Size{2, 1, 3, 4, {{0, 3, 1}, {2, 0, 1}}},

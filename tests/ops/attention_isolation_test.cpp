@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "ops/attention.h"
-#include "ops/cached_attention.h"
 #include "ops/fill.h"
 #include "ops/op_harness.h"
 
@@ -38,8 +37,8 @@ Results rows_of(const Results& whole, std::int64_t begin, std::int64_t end, std:
 }
 
 TEST(Attention, DocumentsInOneCallGiveWhatEachGivesAlone) {
-  const OpDef& def = op_def(Op::attention);
-  for (const OpCase& op_case : cases_in(Op::attention, DType::f32)) {
+  const OpDefinition& def = op::kAttention;
+  for (const OpCase& op_case : cases_in(&op::kAttention, DType::f32)) {
     SCOPED_TRACE(op_case.name);
     const std::vector<double>& first = op_case.in[3].numbers;
     const auto N = static_cast<std::int64_t>(first.size());
@@ -55,8 +54,8 @@ TEST(Attention, DocumentsInOneCallGiveWhatEachGivesAlone) {
 
 // The loss of every other document is as if nothing had happened.
 TEST(Attention, ANanStaysInItsDocument) {
-  const OpDef& def = op_def(Op::attention);
-  for (OpCase op_case : cases_in(Op::attention, DType::f32)) {
+  const OpDefinition& def = op::kAttention;
+  for (OpCase op_case : cases_in(&op::kAttention, DType::f32)) {
     SCOPED_TRACE(op_case.name);
     const std::vector<double>& first = op_case.in[3].numbers;
     const auto N = static_cast<std::int64_t>(first.size());
@@ -95,7 +94,7 @@ std::vector<double> feed(const OpCase& whole, std::int64_t together, const Condi
     for (std::size_t i = 0; i < 3; ++i) part.in[i] = rows_of(whole.in[i], begin, end);
     part.in[3] = column(Integers(position.size(), 1));
     part.in[4] = column(position);
-    const Results results = run_op(op_def(Op::cached_attention), part, conditions);
+    const Results results = run_op(op::kCachedAttention, part, conditions);
     y.insert(y.end(), results[0].numbers.begin(), results[0].numbers.end());
     part.in[5].numbers = results[1].numbers;
     part.in[6].numbers = results[2].numbers;
@@ -104,8 +103,8 @@ std::vector<double> feed(const OpCase& whole, std::int64_t together, const Condi
 }
 
 TEST(CachedAttention, FedByTokenOrByBlockGivesWhatAttentionGivesForTheWhole) {
-  const OpDef& def = op_def(Op::attention);
-  for (OpCase op_case : cases_in(Op::attention, DType::f32)) {
+  const OpDefinition& def = op::kAttention;
+  for (OpCase op_case : cases_in(&op::kAttention, DType::f32)) {
     SCOPED_TRACE(op_case.name);
     op_case.inference = true;
     const std::int64_t N = op_case.in[0].shape.rows;
@@ -123,7 +122,7 @@ TEST(CachedAttention, InBf16ABlockGivesTheBitsOfItsTokens) {
   struct Size {
     std::int64_t N, H, K, D;
   };
-  Fill fill(Op::cached_attention);
+  Fill fill(&op::kCachedAttention);
   for (const Size& s : {Size{150, 4, 2, 64}, Size{130, 5, 5, 32}, Size{70, 8, 1, 128}, Size{70, 6, 2, 96},
                         Size{70, 4, 1, 48}, Size{66, 40, 1, 32}}) {
     SCOPED_TRACE(fmt::format("N={} H={} K={} D={}", s.N, s.H, s.K, s.D));

@@ -20,14 +20,14 @@ Values take(const Values& values, const Rows& rows) {
 }
 
 // The case with these rows alone. `state` replaces the caches, which earlier calls have written.
-OpCase with_rows(const OpDef& def, const OpCase& op_case, const Rows& rows, const Results& state) {
+OpCase with_rows(const OpDefinition& def, const OpCase& op_case, const Rows& rows, const Results& state) {
   OpCase part = op_case;
   for (std::size_t i = 0; i < part.in.size(); ++i)
-    if (has_bit(op_facts(def.op).by_row, i)) part.in[i] = take(op_case.in[i], rows);
+    if (has_bit(op_facts(&def).by_row, i)) part.in[i] = take(op_case.in[i], rows);
   for (const Result& cache : state)
     for (std::size_t i = 0; i < part.in.size(); ++i)
       if (cache.name == fmt::format("state {}", i)) part.in[i].numbers = cache.numbers;
-  if (def.op != Op::smear) return part;
+  if (&def != &op::kSmear) return part;
 
   // Decoding: x holds the current rows, then those of the tokens before, where `previous` points.
   const std::int64_t N = op_case.in[2].shape.rows;
@@ -40,8 +40,8 @@ OpCase with_rows(const OpDef& def, const OpCase& op_case, const Rows& rows, cons
 }
 
 // The op on `together` rows at a time, its outputs put together again.
-Results run_in_parts(const OpDef& def, const OpCase& op_case, const Conditions& cpu, std::int64_t count,
-                     std::int64_t together) {
+Results run_in_parts(const OpDefinition& def, const OpCase& op_case, const Conditions& cpu,
+                     std::int64_t count, std::int64_t together) {
   Results whole;
   Results state;
   for (std::int64_t begin = 0; begin < count; begin += together) {
@@ -91,11 +91,11 @@ TEST_P(InferenceOps, ARowGivesTheSameBitsWhateverSharesTheCall) {
 
 INSTANTIATE_TEST_SUITE_P(, InferenceOps, ::testing::ValuesIn([] {
                            std::vector<Op> ops;
-                           for (const OpDef& def : all_ops())
-                             if (op_facts(def.op).by_row) ops.push_back(def.op);
+                           for (const OpDefinition& def : every_op())
+                             if (op_facts(&def).by_row) ops.push_back(&def);
                            return ops;
                          }()),
-                         [](const auto& info) { return std::string(op_def(info.param).name); });
+                         [](const auto& info) { return std::string(info.param->name); });
 
 }  // namespace
 }  // namespace thimble

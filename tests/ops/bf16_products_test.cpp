@@ -97,7 +97,7 @@ TEST(Bf16Products, PackedFactorsGiveTheSameProduct) {
 }
 
 OpCase attention_case(std::int64_t N, std::int32_t H, std::int32_t K, std::int64_t D, Integers first) {
-  Fill fill(Op::attention);
+  Fill fill(&op::kAttention);
   OpCase made{fmt::format("N={} H={} K={} D={}", N, H, K, D),
               {fill.rows(N, H * D), fill.rows(N, K * D), fill.rows(N, K * D), column(first)},
               AttentionAttributes{H, K, static_cast<float>(1 / std::sqrt(static_cast<double>(D)))}};
@@ -114,7 +114,7 @@ Integers one_document(std::int64_t N) {
 
 void expect_attention_matches_reference(const OpCase& op_case) {
   SCOPED_TRACE(op_case.name);
-  const OpDef& def = op_def(Op::attention);
+  const OpDefinition& def = op::kAttention;
   Conditions cpu = kCpuBf16;
   cpu.layout = {3, 1};
   expect_close(def, op_case, DType::bf16, run_op(def, op_case, kReference), run_op(def, op_case, cpu));
@@ -136,9 +136,9 @@ TEST(Bf16Attention, DocumentsLongerThanAWindow) {
 }
 
 TEST(Bf16Attention, IsTheSameBitsForAnyThreads) {
-  Fill fill(Op::attention);
+  Fill fill(&op::kAttention);
   const OpCase op_case = attention_case(400, 4, 2, 32, fill.first_rows(400, 90));
-  const OpDef& def = op_def(Op::attention);
+  const OpDefinition& def = op::kAttention;
   const Results two = [&] {
     const Threads threads(2);
     return run_op(def, op_case, kCpuBf16);
@@ -152,7 +152,7 @@ TEST(Bf16Attention, IsTheSameBitsForAnyThreads) {
 TEST(Bf16Attention, RunsWithoutHardwareForBf16) {
   if (cpu_level() < CpuLevel::avx512_bf16) GTEST_SKIP() << "the other tests show it at this CPU level";
   const OpCase op_case = attention_case(150, 2, 1, 64, one_document(150));
-  const OpDef& def = op_def(Op::attention);
+  const OpDefinition& def = op::kAttention;
   const Results in_pairs = run_op(def, op_case, kCpuBf16);
   const CpuLevelScope lower(CpuLevel::avx512);
   const Results by_highway = run_op(def, op_case, kCpuBf16);

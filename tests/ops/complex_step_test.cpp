@@ -1,6 +1,7 @@
 // The reference's backward is the derivative of the reference's forward.
 #include <complex>
 
+#include "ops/cast.h"
 #include "ops/op_harness.h"
 #include "ops/tolerances.h"
 
@@ -12,7 +13,7 @@ constexpr double kStep = 1e-30;
 // d/dx of L = sum of weight * output, for every element x of input i: the imaginary part of L(x + ih) over h.
 class ComplexStep {
  public:
-  ComplexStep(const OpDef& def, const OpFacts& facts, const OpCase& op_case)
+  ComplexStep(const OpDefinition& def, const OpFacts& facts, const OpCase& op_case)
       : op_(def, op_case, {.dtype = DType::c128}) {
     for (std::size_t o = 0; o < op_.out.size(); ++o)
       weights_.push_back(def.loss ? op_case.in[static_cast<std::size_t>(facts.loss_weight)]
@@ -51,8 +52,9 @@ class ComplexStep {
 };
 
 // Rounding is straight through by definition: its derivative is taken to be one.
-std::vector<double> derivative(const OpDef& def, const OpFacts& facts, const OpCase& op_case, std::size_t i) {
-  if (def.op == Op::fake_quant || def.op == Op::cast) return op_case.d_out[i].numbers;
+std::vector<double> derivative(const OpDefinition& def, const OpFacts& facts, const OpCase& op_case,
+                               std::size_t i) {
+  if (&def == &op::kFakeQuant || &def == &op::kCast) return op_case.d_out[i].numbers;
   return ComplexStep(def, facts, op_case).gradient(i);
 }
 
@@ -65,7 +67,7 @@ TEST_P(EveryOp, ReferenceGradientMatchesComplexStep) {
     reference.forward(context);
     reference.backward(context);
     for (std::size_t i = 0; i < op_case.in.size(); ++i) {
-      if (!op_case.in[i] || !has_bit(def().differentiable, i)) continue;
+      if (!op_case.in[i] || !def().input_is(i, is::differentiable)) continue;
       SCOPED_TRACE(fmt::format("input {}", i));
       const std::vector<double> expected = derivative(def(), facts(), op_case, i);
       EXPECT_LE(error_of(expected, reference.d_in[i].read(), op_case.least_scale), kComplexStepTolerance);

@@ -1,10 +1,11 @@
 #include "ops/op_harness.h"
+#include "ops/residual.h"
 
 namespace thimble {
 namespace {
 
 TEST_P(EveryOp, CpuMatchesReference) {
-  ASSERT_TRUE(has_kernels(def(), Backend::cpu));
+  ASSERT_TRUE(has_kernels(def(), cpu_backend()));
   for_stored_cases_too([&](const Conditions& cpu, const OpCase& op_case) {
     expect_close(def(), op_case, cpu.dtype, run_op(def(), op_case, kReference), run_op(def(), op_case, cpu));
   });
@@ -13,8 +14,8 @@ TEST_P(EveryOp, CpuMatchesReference) {
 // The planner sums in f32 where a value has many readers: every gradient may be f32 beside bf16 rows, each by
 // itself.
 TEST_P(EveryOp, GradientsMayBeWiderThanTheRows) {
-  const Kernels& kernels = def().kernels[static_cast<std::size_t>(Backend::cpu)];
-  if (!kernels.wide_gradients || !has_kernels(def(), Backend::cpu, DType::bf16))
+  const Kernels& kernels = *cpu_backend().find(def());
+  if (!kernels.wide_gradients || !has_kernels(def(), cpu_backend(), DType::bf16))
     GTEST_SKIP() << def().name << " takes gradients in the dtype of its rows alone";
   for (const OpCase& op_case : cases_in(GetParam(), DType::bf16)) {
     if (!has_backward(def(), op_case)) continue;
@@ -22,7 +23,8 @@ TEST_P(EveryOp, GradientsMayBeWiderThanTheRows) {
     const Results reference = run_op(def(), op_case, kReference);
     for (std::uint32_t outputs = 0; outputs < 1u << op_case.d_out.size(); ++outputs)
       for (std::uint32_t inputs = 0; inputs < 1u << op_case.in.size(); ++inputs) {
-        if ((outputs & ~facts().graded_outputs) || (inputs & (~def().differentiable | def().parameters)))
+        if ((outputs & ~facts().graded_outputs) ||
+            (inputs & (~inputs_that_are(def(), is::differentiable) | inputs_that_are(def(), is::parameter))))
           continue;
         SCOPED_TRACE(fmt::format("f32 gradients of outputs {:b}, inputs {:b}", outputs, inputs));
         Conditions mixed = kCpuBf16;
@@ -47,8 +49,8 @@ TEST_P(EveryOp, BackwardReadsOnlyWhatTheTableSaves) {
 
 // The planner gives ds only where the stream has later readers.
 TEST(ResidualNorm, WithoutLaterReadersTheStreamHasNoOtherGradient) {
-  const OpDef& def = op_def(Op::residual_norm);
-  for (OpCase op_case : cases_in(Op::residual_norm, DType::f32)) {
+  const OpDefinition& def = op::kResidualNorm;
+  for (OpCase op_case : cases_in(&op::kResidualNorm, DType::f32)) {
     SCOPED_TRACE(op_case.name);
     op_case.d_out[0].numbers.assign(op_case.d_out[0].numbers.size(), 0);
     const Results zero = run_op(def, op_case, kReference);

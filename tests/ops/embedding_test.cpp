@@ -22,9 +22,9 @@ TEST(Embedding, NoTermOfALongSumIsLost) {
     const Threads scope(threads);
     std::vector<float> gradient(kTable * kColumns);
     const std::vector<Tensor> d_in = {make_tensor(gradient.data(), kTable, kColumns), {}, {}};
-    op_def(Op::embedding)
-        .kernels[static_cast<std::size_t>(Backend::cpu)]
-        .backward(
+    cpu_backend()
+        .find(op::kEmbedding)
+        ->backward(
             Context(),
             {.in = in, .out = out, .d_out = d_out, .d_in = d_in, .add = 1, .attributes = {}, .scratch = {}});
     EXPECT_EQ(std::accumulate(gradient.begin(), gradient.end(), 0.0f), static_cast<float>(kRows * kColumns))

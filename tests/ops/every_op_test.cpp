@@ -5,9 +5,9 @@ namespace thimble {
 
 INSTANTIATE_TEST_SUITE_P(, EveryOp, ::testing::ValuesIn([] {
                            std::vector<Op> ops;
-                           for (const OpDef& def : all_ops()) ops.push_back(def.op);
+                           for (const OpDefinition& def : every_op()) ops.push_back(&def);
                            return ops;
                          }()),
-                         [](const auto& info) { return std::string(op_def(info.param).name); });
+                         [](const auto& info) { return std::string(info.param->name); });
 
 }  // namespace thimble

@@ -1,5 +1,5 @@
 // Fake quantisation in vectors has the bits of the quantiser that packs.
-#include "ops/fake_quant.h"
+#include "ops/cast.h"
 
 #include <bit>
 
@@ -11,7 +11,7 @@ namespace thimble {
 namespace {
 
 Values rows_with_corners(std::int64_t width) {
-  Values w = Fill(Op::fake_quant).rows(6, width, 0.3f);
+  Values w = Fill(&op::kFakeQuant).rows(6, width, 0.3f);
   const auto at = [&](std::int64_t row) { return w.numbers.begin() + row * width; };
   std::fill_n(at(1), width, 0.0);
   std::fill_n(at(2), width, -2.5);                                          // nothing but the largest
@@ -29,7 +29,7 @@ void expect_bits_of_the_quantiser(const Values& w, std::int32_t bits) {
   op_case.in = {w};
   op_case.attributes = FakeQuantAttributes{bits, DType::f32};
   op_case.inference = true;
-  const Results results = run_op(op_def(Op::fake_quant), op_case, kCpu);
+  const Results results = run_op(op::kFakeQuant, op_case, kCpu);
   for (std::size_t row = 0; row < static_cast<std::size_t>(w.shape.rows); ++row) {
     const std::vector<float> values(w.numbers.begin() + static_cast<std::ptrdiff_t>(row * width),
                                     w.numbers.begin() + static_cast<std::ptrdiff_t>((row + 1) * width));
@@ -55,7 +55,7 @@ TEST(FakeQuant, HasTheBitsOfTheQuantiser) {
 TEST(FakeQuant, LongRowsAreLeftToTheQuantiser) {
   constexpr std::int64_t kWidth = 700'000;
   EXPECT_FALSE(rounding_by_largest(8, kWidth, 1, 1));
-  expect_bits_of_the_quantiser(Fill(Op::fake_quant).rows(1, kWidth, 0.3f), 8);
+  expect_bits_of_the_quantiser(Fill(&op::kFakeQuant).rows(1, kWidth, 0.3f), 8);
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ inline constexpr double kOneSum = 1;
 
 class Fill {
  public:
-  explicit Fill(Op op) : rng_(1000 + static_cast<std::uint64_t>(op)) {}
+  explicit Fill(Op op)
+      : rng_(1000 + static_cast<std::uint64_t>(std::ranges::find(all_ops(), op) - all_ops().begin())) {}
 
   // Normal numbers, none nearer to zero than the kinks of relu allow.
   Values rows(std::int64_t count, std::int64_t width, float deviation = 1) {

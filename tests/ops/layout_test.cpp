@@ -12,9 +12,9 @@ std::vector<std::vector<double>> contents(const std::vector<GuardedTensor>& tens
 }
 
 // Runs forward and backward, and looks at everything that must not change on the way.
-Results run_watched(const OpDef& def, const OpCase& op_case, const Conditions& conditions,
+Results run_watched(const OpDefinition& def, const OpCase& op_case, const Conditions& conditions,
                     const Context& context) {
-  const std::uint32_t state = op_facts(def.op).state;
+  const std::uint32_t state = op_facts(&def).state;
   BoundOp op(def, op_case, conditions);
   const auto in = contents(op.in, state), d_out = contents(op.d_out);
   op.forward(context);

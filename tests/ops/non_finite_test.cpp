@@ -22,9 +22,10 @@ bool all_finite(const Results& results) {
 // Every element that is lost in the reference is lost here. NaN: and no other, unless the op spreads it.
 // Infinity: and none at all if the reference has none (f32 may reach inf - inf where f64 keeps an infinity on
 // its way to 0).
-void expect_same_visibility(const OpDef& def, const Results& reference, const Results& cpu, double planted) {
+void expect_same_visibility(const OpDefinition& def, const Results& reference, const Results& cpu,
+                            double planted) {
   ASSERT_EQ(reference.size(), cpu.size());
-  const bool exactly = !op_facts(def.op).spreads_nan && (std::isnan(planted) || all_finite(reference));
+  const bool exactly = !op_facts(&def).spreads_nan && (std::isnan(planted) || all_finite(reference));
   for (std::size_t r = 0; r < reference.size(); ++r)
     for (std::size_t e = 0; e < reference[r].numbers.size(); ++e) {
       const bool expected = !std::isfinite(reference[r].numbers[e]),
@@ -39,7 +40,7 @@ void expect_same_visibility(const OpDef& def, const Results& reference, const Re
 }
 
 // Plants at the first, a middle and the last element of one tensor of the case, and runs.
-void plant_in(const OpDef& def, const Conditions& cpu, OpCase& op_case, Values& tensor) {
+void plant_in(const OpDefinition& def, const Conditions& cpu, OpCase& op_case, Values& tensor) {
   const std::size_t count = tensor.numbers.size();
   for (const std::size_t element : std::set{std::size_t{0}, count / 2, count - 1})
     for (const double planted : {kNaN, kInfinity, -kInfinity}) {

@@ -6,13 +6,23 @@
 #pragma once
 
 #include <cstdint>
+#include <ranges>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "ops/op.h"
+#include "graph/op.h"
+#include "ops/table.h"
 
 namespace thimble {
+
+using Op = const OpDefinition*;
+
+// The product's ops, by reference.
+inline auto every_op() {
+  return std::views::transform(all_ops(), [](Op op) -> const OpDefinition& { return *op; });
+}
 
 // One tensor of a case, row after row. dtype f32 stands for "the number type under test"; rows = 0: absent.
 struct Values {
@@ -45,17 +55,54 @@ struct OpFacts {
       true;  // false: for the same number of threads only (oneDNN cuts sums by thread)
   std::uint32_t by_row =
       0;  // inputs that have one row per output row, where the op promises batch invariance
-  int matrix = -1, scales = -1;                   // the input that may be stored, and where its scales go
-  std::vector<OpCase> (*make_cases)() = nullptr;  // for cases_in
+  int matrix = -1, scales = -1;  // the input that may be stored, and where its scales go
 };
 
-const OpFacts& op_facts(Op op);
+// Bit i: input i has the property.
+constexpr std::uint32_t inputs_that_are(const OpDefinition& op, std::uint8_t property) {
+  std::uint32_t mask = 0;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i)
+    if (op.input_is(i, property)) mask |= 1u << i;
+  return mask;
+}
+
+struct Tolerance {
+  double forward = 0, gradient = 0;
+  std::string_view reason = "an op without a tolerance must be exact";
+};
+
+// In roundings to bf16 or f16 of the result.
+struct HalfTolerance {
+  double forward = 1, gradient = 1;
+  double gradient_in_f32 = 0;  // instead: the gradient is f32
+  std::string_view reason = "one rounding of the result";
+};
+
+struct OpRequest {
+  std::vector<Shape> in;
+  Attributes attributes;
+};
+
+// All that tests know of an op: one row in op_cases_test.cpp.
+struct OpTestRow {
+  Op op = nullptr;
+  std::vector<OpCase> (*make_cases)() = nullptr;  // for cases_in
+  OpFacts facts = {};
+  Tolerance f32 = {};  // against the reference in f64 (tolerances.h)
+  HalfTolerance half = {};
+  OpRequest good = {};  // that the op takes
+};
+
+const OpTestRow& test_row(Op op);
+inline const OpFacts& op_facts(Op op) {
+  return test_row(op).facts;
+}
 
 // The op's cases with numbers that rows of a dtype hold exactly: whatever mixture of dtypes runs them, and the
 // reference in f64, sees the same inputs.
 const std::vector<OpCase>& cases_in(Op op, DType dtype);
 
-// How a case's matrix is stored (ops/stored.h): as the other rows are, in fewer bits, or in integers of which a row or
+// How a case's matrix is stored (ops/linear.h): as the other rows are, in fewer bits, or in integers of which a row or
 // 32 columns share a scale.
 enum class Storing : std::uint8_t { as_rows, bf16, f16, i8_rows, i8_blocks };
 

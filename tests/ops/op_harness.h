@@ -47,7 +47,7 @@ class GuardedTensor {
 };
 
 struct Conditions {
-  Backend backend = Backend::ref;
+  Backend backend = reference_backend();
   DType dtype = DType::f64;
   Layout layout = {};
   int laid_out = -1;              // the one tensor with that layout, counting in, out, d_out, d_in; -1: all
@@ -63,7 +63,7 @@ struct Conditions {
 // The op's tensors, bound. Gradients that are not added to start as NaN, outputs too.
 class BoundOp {
  public:
-  BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& conditions);
+  BoundOp(const OpDefinition& def, const OpCase& op_case, const Conditions& conditions);
 
   void forward(const Context& context);
   void backward(const Context& context);
@@ -78,7 +78,7 @@ class BoundOp {
   void run(const Context& context, bool backward);
   void poison_unsaved();
 
-  const OpDef& def_;
+  const OpDefinition& def_;
   const OpCase& case_;
   const Conditions conditions_;
   Attributes attributes_;
@@ -96,26 +96,27 @@ struct Result {
 using Results = std::vector<Result>;
 
 // Forward, and backward where the case has one. A loss makes its outputs in backward, too.
-Results run_op(const OpDef& def, const OpCase& op_case, const Conditions& conditions, const Context& context);
-Results run_op(const OpDef& def, const OpCase& op_case, const Conditions& conditions);
-Results written(const OpDef& def, const BoundOp& op);
+Results run_op(const OpDefinition& def, const OpCase& op_case, const Conditions& conditions,
+               const Context& context);
+Results run_op(const OpDefinition& def, const OpCase& op_case, const Conditions& conditions);
+Results written(const OpDefinition& def, const BoundOp& op);
 
 std::string gradient_name(std::size_t input);
 Results gradients(Results results);  // those alone
 
-inline constexpr Conditions kReference = {};
-inline constexpr Conditions kCpu = {.backend = Backend::cpu, .dtype = DType::f32};
+inline const Conditions kReference = {};
+inline const Conditions kCpu = {.backend = cpu_backend(), .dtype = DType::f32};
 
-inline constexpr Conditions kCpuBf16 = {.backend = Backend::cpu, .dtype = DType::bf16};
+inline const Conditions kCpuBf16 = {.backend = cpu_backend(), .dtype = DType::bf16};
 
 // The precisions in which the cpu has kernels of the op: f32, and bf16.
-std::vector<Conditions> cpu_precisions(const OpDef& def);
+std::vector<Conditions> cpu_precisions(const OpDefinition& def);
 
-bool has_kernels(const OpDef& def, Backend backend, DType dtype = DType::f32);
-bool has_backward(const OpDef& def, const OpCase& op_case);
+bool has_kernels(const OpDefinition& def, const Backend& backend, DType dtype = DType::f32);
+bool has_backward(const OpDefinition& def, const OpCase& op_case);
 
 // The same with the matrix stored in every way that differs from the rows; none where the op takes no such matrix.
-std::vector<Conditions> stored_precisions(const OpDef& def);
+std::vector<Conditions> stored_precisions(const OpDefinition& def);
 
 // The error of `found` against `expected` (tolerances.h says how it is measured); infinity if a number is not
 // finite.
@@ -123,14 +124,14 @@ double error_of(const std::vector<double>& expected, const std::vector<double>& 
 double one_minus_cosine(const std::vector<double>& expected, const std::vector<double>& found);
 
 void expect_same_bits(const Results& expected, const Results& found);
-void expect_close(const OpDef& def, const OpCase& op_case, DType dtype, const Results& expected,
+void expect_close(const OpDefinition& def, const OpCase& op_case, DType dtype, const Results& expected,
                   const Results& found);
 void expect_guards_intact(const BoundOp& op);
 
 // The fixture of tests over the table: one test per op and property, the op's cases inside.
 class EveryOp : public ::testing::TestWithParam<Op> {
  protected:
-  const OpDef& def() const { return op_def(GetParam()); }
+  const OpDefinition& def() const { return *GetParam(); }
   const OpFacts& facts() const { return op_facts(GetParam()); }
 
   // body(conditions, op_case) for every precision that the cpu has and every case in it.
@@ -158,7 +159,7 @@ class EveryOp : public ::testing::TestWithParam<Op> {
 
 // What gtest prints of a parameter.
 inline void PrintTo(Op op, std::ostream* out) {
-  *out << op_def(op).name;
+  *out << op->name;
 }
 
 // Sets the number of OpenMP threads for a scope.

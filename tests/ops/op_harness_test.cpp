@@ -14,7 +14,7 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "ops/embedding.h"
-#include "ops/stored.h"
+#include "ops/linear.h"
 #include "ops/tolerances.h"
 #include "tensor/arena.h"
 
@@ -228,7 +228,7 @@ std::vector<double> earlier_contents(const Values& input, std::size_t place) {
   return numbers;
 }
 
-BoundOp::BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& conditions)
+BoundOp::BoundOp(const OpDefinition& def, const OpCase& op_case, const Conditions& conditions)
     : def_(def), case_(op_case), conditions_(conditions), attributes_(op_case.attributes) {
   int place = 0;
   const auto tensor = [&](bool there, const Shape& shape) {
@@ -237,7 +237,7 @@ BoundOp::BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& cond
     ++place;
     return there ? GuardedTensor(shape, layout) : GuardedTensor();
   };
-  const OpFacts& facts = op_facts(def.op);
+  const OpFacts& facts = op_facts(&def);
   std::vector<Shape> shapes;
   for (std::size_t i = 0; i < case_.in.size(); ++i) {
     const Values& values = case_.in[i];
@@ -257,15 +257,17 @@ BoundOp::BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& cond
     if (values) d_out.back().write(values.numbers);
   }
   for (std::size_t i = 0; i < case_.in.size(); ++i) {
-    const bool wanted = case_.in[i] && has_bit(def.differentiable & conditions.wanted, i);
+    const bool wanted =
+        case_.in[i] && has_bit(inputs_that_are(def, is::differentiable) & conditions.wanted, i);
     Shape shape = in[i].tensor().shape();
-    shape.dtype = full_if(has_bit(def.parameters | conditions.wide_d_in, i), shape.dtype);
+    shape.dtype =
+        full_if(has_bit(inputs_that_are(def, is::parameter) | conditions.wide_d_in, i), shape.dtype);
     d_in.push_back(tensor(wanted, shape));
-    if (wanted && has_bit(def.parameters | conditions.add, i))
+    if (wanted && has_bit(inputs_that_are(def, is::parameter) | conditions.add, i))
       d_in[i].write(conditions.earlier_contents ? earlier_contents(case_.in[i], i)
                                                 : std::vector<double>(case_.in[i].numbers.size()));
   }
-  const std::int64_t bytes = scratch_bytes(def, conditions.backend, shapes, attributes_);
+  const std::int64_t bytes = conditions.backend.scratch_bytes(def, shapes, attributes_);
   if (bytes == 0) return;
   const bool wall = conditions.layout.before_a_wall;  // then whole lines, to begin where planners begin it
   scratch = GuardedTensor({1, wall ? align_up(bytes) : bytes, DType::u8}, {.before_a_wall = wall});
@@ -273,8 +275,8 @@ BoundOp::BoundOp(const OpDef& def, const OpCase& op_case, const Conditions& cond
 
 // The scales behind the case's own inputs, and the integers that stand for the matrix.
 void BoundOp::store_matrix(std::vector<Shape>& shapes) {
-  const OpFacts& facts = op_facts(def_.op);
-  if (def_.op == Op::embedding) attributes_ = EmbeddingAttributes{true, conditions_.dtype};
+  const OpFacts& facts = op_facts(&def_);
+  if (&def_ == &op::kEmbedding) attributes_ = EmbeddingAttributes{true, conditions_.dtype};
   if (dtype_of_storing(conditions_.storing) != DType::i8) return;
   const auto place = static_cast<std::size_t>(facts.matrix), scales = static_cast<std::size_t>(facts.scales);
   const Values& matrix = case_.in[place];
@@ -313,7 +315,7 @@ OpCall BoundOp::call(bool backward) {
 }
 
 void BoundOp::run(const Context& context, bool backward) {
-  const Kernels& kernels = def_.kernels[static_cast<std::size_t>(conditions_.backend)];
+  const Kernels& kernels = *conditions_.backend.find(def_);
   OpCall op = call(backward);
   DeviceCopy copy(context.runtime());
   if (context.device() != Device::cpu) {
@@ -339,28 +341,27 @@ void BoundOp::backward(const Context& context) {
 
 void BoundOp::poison_unsaved() {
   for (std::size_t i = 0; i < in.size(); ++i)
-    if (in[i] && !has_bit(def_.saved_inputs, i)) in[i].poison();
+    if (in[i] && !def_.input_is(i, is::saved)) in[i].poison();
   for (std::size_t i = 0; i < out.size(); ++i)
-    if (!has_bit(def_.saved_outputs, i)) out[i].poison();
+    if (!def_.saves_output(i)) out[i].poison();
 }
 
-bool has_kernels(const OpDef& def, Backend backend, DType dtype) {
-  const Kernels &reference = def.kernels[static_cast<std::size_t>(Backend::ref)],
-                &kernels = def.kernels[static_cast<std::size_t>(backend)];
-  return kernels.forward && (kernels.backward || !reference.backward) &&
-         (kernels.rows & dtypes({dtype})) != 0;
+bool has_kernels(const OpDefinition& def, const Backend& backend, DType dtype) {
+  const Kernels* kernels = backend.find(def);
+  return kernels && kernels->forward && (kernels->backward || !def.reference->backward) &&
+         (kernels->rows & dtypes({dtype})) != 0;
 }
 
-std::vector<Conditions> cpu_precisions(const OpDef& def) {
+std::vector<Conditions> cpu_precisions(const OpDefinition& def) {
   std::vector<Conditions> precisions;
   for (const Conditions& cpu : {kCpu, kCpuBf16})
-    if (has_kernels(def, Backend::cpu, cpu.dtype)) precisions.push_back(cpu);
+    if (has_kernels(def, cpu_backend(), cpu.dtype)) precisions.push_back(cpu);
   return precisions;
 }
 
-std::vector<Conditions> stored_precisions(const OpDef& def) {
+std::vector<Conditions> stored_precisions(const OpDefinition& def) {
   std::vector<Conditions> precisions;
-  if (op_facts(def.op).matrix < 0) return precisions;
+  if (op_facts(&def).matrix < 0) return precisions;
   for (Conditions cpu : cpu_precisions(def))
     for (const Storing storing : {Storing::bf16, Storing::f16, Storing::i8_rows, Storing::i8_blocks}) {
       if (dtype_of_storing(storing) == cpu.dtype) continue;
@@ -370,9 +371,8 @@ std::vector<Conditions> stored_precisions(const OpDef& def) {
   return precisions;
 }
 
-bool has_backward(const OpDef& def, const OpCase& op_case) {
-  return def.kernels[static_cast<std::size_t>(Backend::ref)].backward && !op_case.inference &&
-         !op_case.forward_only;
+bool has_backward(const OpDefinition& def, const OpCase& op_case) {
+  return def.reference->backward && !op_case.inference && !op_case.forward_only;
 }
 
 std::string gradient_name(std::size_t input) {
@@ -384,18 +384,18 @@ Results gradients(Results results) {
   return results;
 }
 
-Results written(const OpDef& def, const BoundOp& op) {
+Results written(const OpDefinition& def, const BoundOp& op) {
   Results results;
   for (std::size_t i = 0; i < op.out.size(); ++i)
     results.push_back({fmt::format("output {}", i), op.out[i].read()});
   for (std::size_t i = 0; i < op.in.size(); ++i)
-    if (has_bit(op_facts(def.op).state, i)) results.push_back({fmt::format("state {}", i), op.in[i].read()});
+    if (has_bit(op_facts(&def).state, i)) results.push_back({fmt::format("state {}", i), op.in[i].read()});
   for (std::size_t i = 0; i < op.d_in.size(); ++i)
     if (op.d_in[i]) results.push_back({gradient_name(i), op.d_in[i].read()});
   return results;
 }
 
-Results run_op(const OpDef& def, const OpCase& op_case, const Conditions& conditions,
+Results run_op(const OpDefinition& def, const OpCase& op_case, const Conditions& conditions,
                const Context& context) {
   BoundOp op(def, op_case, conditions);
   op.forward(context);
@@ -406,7 +406,7 @@ Results run_op(const OpDef& def, const OpCase& op_case, const Conditions& condit
   return written(def, op);
 }
 
-Results run_op(const OpDef& def, const OpCase& op_case, const Conditions& conditions) {
+Results run_op(const OpDefinition& def, const OpCase& op_case, const Conditions& conditions) {
   // One for all, as in a program: what a backend keeps of one call must not serve another.
   static const Context context;
   return run_op(def, op_case, conditions, context);
@@ -451,9 +451,9 @@ void expect_same_bits(const Results& expected, const Results& found) {
   }
 }
 
-void expect_close(const OpDef& def, const OpCase& op_case, DType dtype, const Results& expected,
+void expect_close(const OpDefinition& def, const OpCase& op_case, DType dtype, const Results& expected,
                   const Results& found) {
-  const Tolerance tolerance = tolerance_of(def.op, dtype);
+  const Tolerance tolerance = tolerance_of(&def, dtype);
   ASSERT_EQ(expected.size(), found.size());
   for (std::size_t r = 0; r < expected.size(); ++r) {
     const std::vector<double>&a = expected[r].numbers, &b = found[r].numbers;

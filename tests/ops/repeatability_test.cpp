@@ -4,7 +4,7 @@ namespace thimble {
 namespace {
 
 // In a context of its own: nothing is left of an earlier call.
-Results run_with_threads(const OpDef& def, const OpCase& op_case, const Conditions& cpu, int count) {
+Results run_with_threads(const OpDefinition& def, const OpCase& op_case, const Conditions& cpu, int count) {
   const Threads threads(count);
   return run_op(def, op_case, cpu, Context());
 }

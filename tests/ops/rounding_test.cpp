@@ -37,13 +37,13 @@ TEST(Rounding, CastRoundsToNearestEvenOnEveryInstructionSet) {
       std::vector<f16> f16s(length);
       const auto columns = static_cast<std::int64_t>(length);
       const auto cast = [&](const Tensor& from, const Tensor& to) {
-        op_def(Op::cast).kernels[static_cast<std::size_t>(Backend::cpu)].forward(
-            Context(), {.in = {&from, 1},
-                        .out = {&to, 1},
-                        .d_out = {},
-                        .d_in = {},
-                        .attributes = CastAttributes{to.dtype},
-                        .scratch = {}});
+        (*cpu_backend().find(op::kCast))
+            .forward(Context(), {.in = {&from, 1},
+                                 .out = {&to, 1},
+                                 .d_out = {},
+                                 .d_in = {},
+                                 .attributes = CastAttributes{to.dtype},
+                                 .scratch = {}});
       };
       cast(make_tensor(row.data(), 1, columns), make_tensor(bf16s.data(), 1, columns));
       cast(make_tensor(row.data(), 1, columns), make_tensor(f16s.data(), 1, columns));

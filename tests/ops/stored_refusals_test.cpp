@@ -8,25 +8,26 @@ namespace thimble {
 namespace {
 
 std::string said(Op op, const std::vector<Shape>& in, const Attributes& attributes = {}) {
-  return message_of([&] { op_def(op).shapes(in, attributes); });
+  return message_of([&] { op->shapes(in, attributes); });
 }
 
 TEST(StoredMatrix, NeedsScalesWhereItHoldsIntegersAndOnlyThere) {
   const Shape x{3, 64}, i8{5, 64, DType::i8}, f16{5, 64, DType::f16}, none{}, row{5, 1}, blocks{5, 2};
-  EXPECT_EQ(said(Op::linear, {x, i8, none, row}), "nothing was thrown");
-  EXPECT_EQ(said(Op::linear, {x, i8, none, blocks}), "nothing was thrown");
-  EXPECT_EQ(said(Op::linear, {x, f16}), "nothing was thrown");
-  EXPECT_EQ(said(Op::linear, {x, i8}), "[linear] expected weight in i8 to come with scales");
-  EXPECT_EQ(said(Op::linear, {x, f16, none, row}), "[linear] expected weight in f16 without scales");
-  EXPECT_EQ(said(Op::linear, {x, i8, none, {5, 3}}),
+  EXPECT_EQ(said(&op::kLinear, {x, i8, none, row}), "nothing was thrown");
+  EXPECT_EQ(said(&op::kLinear, {x, i8, none, blocks}), "nothing was thrown");
+  EXPECT_EQ(said(&op::kLinear, {x, f16}), "nothing was thrown");
+  EXPECT_EQ(said(&op::kLinear, {x, i8}), "[linear] expected weight in i8 to come with scales");
+  EXPECT_EQ(said(&op::kLinear, {x, f16, none, row}), "[linear] expected weight in f16 without scales");
+  EXPECT_EQ(said(&op::kLinear, {x, i8, none, {5, 3}}),
             "[linear] expected scales [5, 1] or [5, 2], got f32 [5, 3]");
-  EXPECT_EQ(said(Op::linear, {x, i8, none, {4, 1}}),
+  EXPECT_EQ(said(&op::kLinear, {x, i8, none, {4, 1}}),
             "[linear] expected scales [5, 1] or [5, 2], got f32 [4, 1]");
-  EXPECT_EQ(said(Op::linear, {{3, 64, DType::bf16}, {5, 64}}),
+  EXPECT_EQ(said(&op::kLinear, {{3, 64, DType::bf16}, {5, 64}}),
             "[linear] expected weight in bf16, or stored as bf16, f16 or i8, got f32");
-  EXPECT_EQ(said(Op::embedding, {i8, {3, 1, DType::i32}, none, row}, EmbeddingAttributes{true, DType::bf16}),
-            "nothing was thrown");
-  EXPECT_NE(said(Op::embedding, {i8, {3, 1, DType::i32}, none, row}), "nothing was thrown");
+  EXPECT_EQ(
+      said(&op::kEmbedding, {i8, {3, 1, DType::i32}, none, row}, EmbeddingAttributes{true, DType::bf16}),
+      "nothing was thrown");
+  EXPECT_NE(said(&op::kEmbedding, {i8, {3, 1, DType::i32}, none, row}), "nothing was thrown");
 }
 
 TEST(StoredMatrix, IsForForwardAndForBackendsThatTakeIt) {
@@ -36,13 +37,13 @@ TEST(StoredMatrix, IsForForwardAndForBackendsThatTakeIt) {
                                   make_tensor(scales.data(), 5, 1)},
                             out = {make_tensor(y.data(), 4, 5)};
   OpCall call{.in = in, .out = out, .d_out = {}, .d_in = {}, .attributes = {}, .scratch = {}};
-  const OpDef& def = op_def(Op::linear);
-  EXPECT_NO_THROW(validate_call(def, Backend::cpu, call));
-  EXPECT_EQ(message_of([&] { validate_call(def, Backend::ref, call); }),
+  const OpDefinition& def = op::kLinear;
+  EXPECT_NO_THROW(validate_call(def, cpu_backend(), call));
+  EXPECT_EQ(message_of([&] { validate_call(def, reference_backend(), call); }),
             "[linear] has no reference kernel for input 1 stored as i8");
   const std::vector<Tensor> d_in = {make_tensor(gradient.data(), 4, 64)};
   call.d_out = out, call.d_in = d_in;
-  EXPECT_EQ(message_of([&] { validate_call(def, Backend::cpu, call); }),
+  EXPECT_EQ(message_of([&] { validate_call(def, cpu_backend(), call); }),
             "[linear] has no backward for input 1 stored as i8");
 }
 

@@ -10,7 +10,7 @@ namespace thimble {
 namespace {
 
 TEST(SortRows, IsStableAndComplete) {
-  Fill fill(Op::embedding);
+  Fill fill(&op::kEmbedding);
   for (const std::int64_t count : {0, 1, 2, 17, 1000})
     for (const std::int64_t buckets : {1, 3, 50, 5000}) {
       const Integers index = fill.draws(count, buckets);
@@ -48,7 +48,7 @@ std::int64_t slow_bigram_bucket(std::int64_t token, std::int64_t previous, std::
 }
 
 TEST(BigramBucket, MatchesTheSlowVersionAndNeverLeavesTheTable) {
-  Fill fill(Op::embedding);
+  Fill fill(&op::kEmbedding);
   bool negative = false;
   for (const std::int32_t buckets : {2, 3, 4096, 10240})
     for (int i = 0; i < 2000; ++i) {

@@ -12,9 +12,9 @@ namespace {
 // A good call of an op, to be spoiled.
 class Call {
  public:
-  explicit Call(const OpDef& def)
+  explicit Call(const OpDefinition& def)
       : def_(def),
-        case_(*std::ranges::find_if(cases_in(def.op, DType::f32),
+        case_(*std::ranges::find_if(cases_in(&def, DType::f32),
                                     [](const OpCase& c) { return c.in[0].shape.rows > 1; })),
         bound_(def, case_, kReference) {
     for (const GuardedTensor& one : bound_.in) in.push_back(one.tensor());
@@ -33,7 +33,7 @@ class Call {
   // Why the call is refused, "" if it is taken.
   std::string refusal(std::uint32_t add = 0) const {
     try {
-      validate_call(def_, Backend::ref,
+      validate_call(def_, reference_backend(),
                     {.in = in,
                      .out = out,
                      .d_out = d_out,
@@ -61,7 +61,7 @@ class Call {
   }
 
  private:
-  const OpDef& def_;
+  const OpDefinition& def_;
   const OpCase& case_;
   BoundOp bound_;
 };
@@ -78,16 +78,16 @@ void other_dtype(Tensor& t) {
 }
 
 TEST(ValidateCall, TakesAGoodCall) {
-  for (const OpDef& def : all_ops()) EXPECT_EQ(Call(def).refusal(), "");
+  for (const OpDefinition& def : every_op()) EXPECT_EQ(Call(def).refusal(), "");
 }
 
 // Bound as the cpu would, in bf16; then asked of kernels that lack something.
 TEST(ValidateCall, RefusesByNameWhatTheKernelsDoNotWorkIn) {
-  const OpDef& rmsnorm = op_def(Op::rmsnorm);
-  const OpCase& op_case = cases_in(Op::rmsnorm, DType::bf16).front();
+  const OpDefinition& rmsnorm = op::kRmsNorm;
+  const OpCase& op_case = cases_in(&op::kRmsNorm, DType::bf16).front();
   const auto said = [&](const Kernels& kernels, const Conditions& conditions) -> std::string {
-    OpDef def = rmsnorm;
-    def.kernels[static_cast<std::size_t>(Backend::cpu)] = kernels;
+    OpDefinition def = rmsnorm;
+    def.cpu = &kernels;
     try {
       BoundOp op(def, op_case, conditions);
       op.forward(Context());
@@ -97,7 +97,7 @@ TEST(ValidateCall, RefusesByNameWhatTheKernelsDoNotWorkIn) {
       return error.what();
     }
   };
-  Kernels kernels = rmsnorm.kernels[static_cast<std::size_t>(Backend::cpu)];
+  Kernels kernels = *cpu_backend().find(rmsnorm);
   Conditions wide = kCpuBf16;
   wide.wide_d_in = 1;
   EXPECT_EQ(said(kernels, kCpuBf16), "");
@@ -112,7 +112,7 @@ TEST(ValidateCall, RefusesByNameWhatTheKernelsDoNotWorkIn) {
 }
 
 TEST(ValidateCall, RefusesOutputsThatDoNotFit) {
-  for (const OpDef& def : all_ops()) {
+  for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     Call call(def);
     for (Tensor& out : call.out) {
@@ -128,7 +128,7 @@ TEST(ValidateCall, RefusesOutputsThatDoNotFit) {
 }
 
 TEST(ValidateCall, RefusesInputsThatDoNotFit) {
-  for (const OpDef& def : all_ops()) {
+  for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     Call call(def);
     for (Tensor& in : call.in) {
@@ -142,7 +142,7 @@ TEST(ValidateCall, RefusesInputsThatDoNotFit) {
 
 // In forward. In backward, what is not saved may be gone.
 TEST(ValidateCall, RefusesShapesWithoutMemory) {
-  for (const OpDef& def : all_ops()) {
+  for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     Call call(def);
     call.forward_only();
@@ -153,7 +153,7 @@ TEST(ValidateCall, RefusesShapesWithoutMemory) {
 }
 
 TEST(ValidateCall, RefusesTensorsThatOverlap) {
-  for (const OpDef& def : all_ops()) {
+  for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     Call call(def);
     for (std::size_t i = 0; i < call.out.size(); ++i) {
@@ -165,13 +165,13 @@ TEST(ValidateCall, RefusesTensorsThatOverlap) {
       Tensor& gradient = call.d_in[i];
       if (!gradient) continue;
       for (std::size_t j = 0; j < call.in.size(); ++j)
-        if (has_bit(def.saved_inputs, j))
+        if (def.input_is(j, is::saved))
           call.expect_refused_over("a gradient over an input that backward reads", gradient, call.in[j]);
       for (std::size_t j = 0; j < call.out.size(); ++j)
-        if (has_bit(def.saved_outputs, j))
+        if (def.saves_output(j))
           call.expect_refused_over("a gradient over an output that backward reads", gradient, call.out[j]);
       for (const Tensor& d_out : call.d_out)
-        if (!passes_gradient(def.op, i))
+        if (!def.input_is(i, is::passes_gradient))
           call.expect_refused_over("a gradient over the gradient of an output", gradient, d_out);
       for (std::size_t j = 0; j < i; ++j)
         call.expect_refused_over("a gradient over another", gradient, call.d_in[j]);
@@ -181,8 +181,8 @@ TEST(ValidateCall, RefusesTensorsThatOverlap) {
 
 // What is the output's gradient already may stay where it lies, all of it and nothing added.
 TEST(ValidateCall, TakesAGradientThatIsPassedOn) {
-  Call call(op_def(Op::add_scaled));
-  ASSERT_TRUE(passes_gradient(Op::add_scaled, 0));
+  Call call(op::kAddScaled);
+  ASSERT_TRUE(op::kAddScaled.input_is(0, is::passes_gradient));
   call.d_in[0] = call.d_out[0];
   EXPECT_EQ(call.refusal(), "");
   EXPECT_NE(call.refusal(/*add=*/1), "");
@@ -192,7 +192,7 @@ TEST(ValidateCall, TakesAGradientThatIsPassedOn) {
 }
 
 TEST(ValidateCall, RefusesGradientsThatDoNotFitOrAreNotThere) {
-  for (const OpDef& def : all_ops()) {
+  for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     Call call(def);
     for (std::vector<Tensor>* gradients : {&call.d_in, &call.d_out})
@@ -204,7 +204,7 @@ TEST(ValidateCall, RefusesGradientsThatDoNotFitOrAreNotThere) {
       }
     const std::vector<Tensor> spare = Call(def).out;
     for (std::size_t i = 0; i < call.in.size(); ++i)
-      if (call.in[i] && !has_bit(def.differentiable, i))
+      if (call.in[i] && !def.input_is(i, is::differentiable))
         call.expect_refused("of an input that has none", call.d_in[i], [&](Tensor& t) {
           t = call.in[i];
           t.data = spare[0].data;
@@ -213,7 +213,7 @@ TEST(ValidateCall, RefusesGradientsThatDoNotFitOrAreNotThere) {
 }
 
 TEST(ValidateCall, RefusesMoreGradientsThanThereAreTensors) {
-  for (const OpDef& def : all_ops()) {
+  for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     Call more_in(def), more_out(def), spare(def);
     more_in.d_in.resize(more_in.in.size() + 1, spare.out[0]);

@@ -1,4 +1,4 @@
-#include "ops/activation.h"
+#include "ops/elementwise.h"
 
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/row_blocks.h"

@@ -1,4 +1,4 @@
-#include "ops/cached_attention.h"
+#include "ops/attention.h"
 
 #include <algorithm>
 #include <cmath>

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/cached_attention.h"
+#include "ops/attention.h"
 
 namespace thimble::cpu {
 

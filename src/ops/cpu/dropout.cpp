@@ -1,4 +1,4 @@
-#include "ops/dropout.h"
+#include "ops/elementwise.h"
 
 #include "base/rng.h"
 #include "ops/cpu/kernels.h"

@@ -1,4 +1,4 @@
-#include "ops/exclusive_attention.h"
+#include "ops/attention.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "ops/fake_quant.h"
+#include "ops/cast.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "ops/gated_skip.h"
+#include "ops/residual.h"
 
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/row_blocks.h"

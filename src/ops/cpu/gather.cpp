@@ -1,4 +1,4 @@
-#include "ops/gather.h"
+#include "ops/embedding.h"
 
 #include <cstring>
 

@@ -1,12 +1,17 @@
 #include "ops/cpu/kernels.h"
 
-#include "base/error.h"
+#include <algorithm>
+
 #include "ops/attention.h"
-#include "ops/cached_attention.h"
+#include "ops/cast.h"
 #include "ops/cpu/attention_tiles.h"
 #include "ops/cpu/row_blocks.h"
+#include "ops/elementwise.h"
+#include "ops/embedding.h"
 #include "ops/head_loss.h"
 #include "ops/linear.h"
+#include "ops/norm.h"
+#include "ops/residual.h"
 #include "ops/rope.h"
 
 namespace thimble::cpu {
@@ -17,88 +22,145 @@ constexpr DTypes kF32 = dtypes({DType::f32});
 constexpr DTypes kRows = dtypes({DType::f32, DType::bf16});
 constexpr DTypes kStorage = dtypes({DType::f32, DType::bf16, DType::f16});
 constexpr DTypes kStored = dtypes({DType::bf16, DType::f16, DType::i8});
-constexpr bool kWide = true;
+
+std::int64_t smear_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  const std::int64_t N = in[0].rows, C = in[0].cols;
+  return row_bytes(C) + row_sum_bytes(N, C);
+}
+
+std::int64_t rmsnorm_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  const std::int64_t N = in[0].rows, C = in[0].cols;
+  return row_sum_bytes(N, C);
+}
+
+std::int64_t layernorm_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  const std::int64_t N = in[0].rows, C = in[0].cols;
+  return row_sum_bytes(N, 2 * C);
+}
+
+std::int64_t linear_call_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  return linear_scratch_bytes(in[0], in[1], attributes.as<LinearAttributes>());
+}
+
+std::int64_t rope_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  const std::int64_t N = in[0].rows, C = in[0].cols;
+  const auto heads = attributes.as<RopeAttributes>().heads;
+  return row_sum_bytes(N, heads + 2 * C / heads);
+}
+
+std::int64_t attention_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  return ThreadScratch::bytes(attention_thread_bytes(in[0], attributes.as<AttentionAttributes>()));
+}
+
+std::int64_t cached_attention_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  const std::int64_t C = in[0].cols;
+  return ThreadScratch::bytes(
+      cached_attention_thread_bytes(C / attributes.as<CachedAttentionAttributes>().heads));
+}
+
+std::int64_t add_scaled_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  const std::int64_t N = in[0].rows, C = in[0].cols;
+  return row_sum_bytes(N, C);
+}
+
+std::int64_t residual_mix_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  const std::int64_t N = in[0].rows, C = in[0].cols;
+  return row_sum_bytes(N, 2 * C);
+}
+
+std::int64_t residual_norm_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  const std::int64_t N = in[0].rows, C = in[0].cols;
+  return row_sum_bytes(N, 2 * C);
+}
+
+std::int64_t gated_skip_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  const std::int64_t N = in[0].rows, C = in[0].cols;
+  return 2 * row_bytes(C) + row_sum_bytes(N, 2 * C);
+}
+
+std::int64_t head_loss_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  const std::int64_t N = in[0].rows;
+  const std::int64_t rows = std::min<std::int64_t>(attributes.as<HeadLossAttributes>().chunk_rows, N);
+  return rows * in[1].rows * static_cast<std::int64_t>(sizeof(float));
+}
 
 }  // namespace
 
-Kernels kernels(Op op) {
-  switch (op) {
-    case Op::embedding:
-      return {embedding_forward, embedding_backward, kRows | kStored, kWide};
-    case Op::smear:
-      return {smear_forward, smear_backward, kRows, kWide};
-    case Op::rmsnorm:
-      return {rmsnorm_forward, rmsnorm_backward, kRows, kWide};
-    case Op::layernorm:
-      return {layernorm_forward, layernorm_backward, kRows, kWide};
-    case Op::linear:
-      return {linear_forward, linear_backward, kRows, false, kStored};
-    case Op::rope:
-      return {rope_forward, rope_backward, kRows, kWide};
-    case Op::attention:
-      return {attention_forward, attention_backward, kRows};
-    case Op::exclusive_attention:
-      return {exclusive_attention_forward, exclusive_attention_backward, kRows, kWide};
-    case Op::cached_attention:
-      return {cached_attention_forward, nullptr, kRows};
-    case Op::activation:
-      return {activation_forward, activation_backward, kRows, kWide};
-    case Op::add_scaled:
-      return {add_scaled_forward, add_scaled_backward, kRows, kWide};
-    case Op::residual_mix:
-      return {residual_mix_forward, residual_mix_backward, kRows, kWide};
-    case Op::residual_norm:
-      return {residual_norm_forward, residual_norm_backward, kRows, kWide};
-    case Op::gated_skip:
-      return {gated_skip_forward, gated_skip_backward, kRows, kWide};
-    case Op::dropout:
-      return {dropout_forward, dropout_backward, kRows, kWide};
-    case Op::gather:
-      return {gather_forward, gather_backward, kRows, kWide};
-    case Op::softcap:
-      return {softcap_forward, softcap_backward, kRows, kWide};
-    case Op::head_loss:
-      return {head_loss_forward, head_loss_backward, kRows, false, kStored};
-    case Op::cast:
-      return {cast_forward, cast_backward, kStorage, kWide};
-    case Op::fake_quant:
-      return {fake_quant_forward, fake_quant_backward, kF32, kWide};
-  }
-  fail("[cpu] op {} has no kernels", static_cast<int>(op));
-}
-
-std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& attributes) {
-  const std::int64_t N = in[0].rows, C = in[0].cols;
-  switch (op) {
-    case Op::smear:
-      return row_bytes(C) + row_sum_bytes(N, C);
-    case Op::rmsnorm:
-    case Op::add_scaled:
-      return row_sum_bytes(N, C);
-    case Op::layernorm:
-    case Op::residual_mix:
-    case Op::residual_norm:
-      return row_sum_bytes(N, 2 * C);
-    case Op::gated_skip:
-      return 2 * row_bytes(C) + row_sum_bytes(N, 2 * C);
-    case Op::linear:
-      return linear_scratch_bytes(in[0], in[1], attributes.as<LinearAttributes>());
-    case Op::rope: {
-      const auto heads = attributes.as<RopeAttributes>().heads;
-      return row_sum_bytes(N, heads + 2 * C / heads);
-    }
-    case Op::attention:
-      return ThreadScratch::bytes(attention_thread_bytes(in[0], attributes.as<AttentionAttributes>()));
-    case Op::cached_attention:
-      return ThreadScratch::bytes(
-          cached_attention_thread_bytes(C / attributes.as<CachedAttentionAttributes>().heads));
-    case Op::head_loss: {
-      const std::int64_t rows = std::min<std::int64_t>(attributes.as<HeadLossAttributes>().chunk_rows, N);
-      return rows * in[1].rows * static_cast<std::int64_t>(sizeof(float));
-    }
-    default:
-      return 0;
-  }
-}
+constinit const Kernels kEmbedding = {.forward = embedding_forward,
+                                      .backward = embedding_backward,
+                                      .rows = kRows | kStored,
+                                      .wide_gradients = true};
+constinit const Kernels kSmear = {.forward = smear_forward,
+                                  .backward = smear_backward,
+                                  .rows = kRows,
+                                  .wide_gradients = true,
+                                  .scratch_bytes = smear_scratch_bytes};
+constinit const Kernels kRmsNorm = {.forward = rmsnorm_forward,
+                                    .backward = rmsnorm_backward,
+                                    .rows = kRows,
+                                    .wide_gradients = true,
+                                    .scratch_bytes = rmsnorm_scratch_bytes};
+constinit const Kernels kLayerNorm = {.forward = layernorm_forward,
+                                      .backward = layernorm_backward,
+                                      .rows = kRows,
+                                      .wide_gradients = true,
+                                      .scratch_bytes = layernorm_scratch_bytes};
+constinit const Kernels kLinear = {.forward = linear_forward,
+                                   .backward = linear_backward,
+                                   .rows = kRows,
+                                   .stored = kStored,
+                                   .scratch_bytes = linear_call_scratch_bytes};
+constinit const Kernels kRope = {.forward = rope_forward,
+                                 .backward = rope_backward,
+                                 .rows = kRows,
+                                 .wide_gradients = true,
+                                 .scratch_bytes = rope_scratch_bytes};
+constinit const Kernels kAttention = {.forward = attention_forward,
+                                      .backward = attention_backward,
+                                      .rows = kRows,
+                                      .scratch_bytes = attention_scratch_bytes};
+constinit const Kernels kExclusiveAttention = {.forward = exclusive_attention_forward,
+                                               .backward = exclusive_attention_backward,
+                                               .rows = kRows,
+                                               .wide_gradients = true};
+constinit const Kernels kCachedAttention = {
+    .forward = cached_attention_forward, .rows = kRows, .scratch_bytes = cached_attention_scratch_bytes};
+constinit const Kernels kActivation = {
+    .forward = activation_forward, .backward = activation_backward, .rows = kRows, .wide_gradients = true};
+constinit const Kernels kAddScaled = {.forward = add_scaled_forward,
+                                      .backward = add_scaled_backward,
+                                      .rows = kRows,
+                                      .wide_gradients = true,
+                                      .scratch_bytes = add_scaled_scratch_bytes};
+constinit const Kernels kResidualMix = {.forward = residual_mix_forward,
+                                        .backward = residual_mix_backward,
+                                        .rows = kRows,
+                                        .wide_gradients = true,
+                                        .scratch_bytes = residual_mix_scratch_bytes};
+constinit const Kernels kResidualNorm = {.forward = residual_norm_forward,
+                                         .backward = residual_norm_backward,
+                                         .rows = kRows,
+                                         .wide_gradients = true,
+                                         .scratch_bytes = residual_norm_scratch_bytes};
+constinit const Kernels kGatedSkip = {.forward = gated_skip_forward,
+                                      .backward = gated_skip_backward,
+                                      .rows = kRows,
+                                      .wide_gradients = true,
+                                      .scratch_bytes = gated_skip_scratch_bytes};
+constinit const Kernels kDropout = {
+    .forward = dropout_forward, .backward = dropout_backward, .rows = kRows, .wide_gradients = true};
+constinit const Kernels kGather = {
+    .forward = gather_forward, .backward = gather_backward, .rows = kRows, .wide_gradients = true};
+constinit const Kernels kSoftcap = {
+    .forward = softcap_forward, .backward = softcap_backward, .rows = kRows, .wide_gradients = true};
+constinit const Kernels kHeadLoss = {.forward = head_loss_forward,
+                                     .backward = head_loss_backward,
+                                     .rows = kRows,
+                                     .stored = kStored,
+                                     .scratch_bytes = head_loss_scratch_bytes};
+constinit const Kernels kCast = {
+    .forward = cast_forward, .backward = cast_backward, .rows = kStorage, .wide_gradients = true};
+constinit const Kernels kFakeQuant = {
+    .forward = fake_quant_forward, .backward = fake_quant_backward, .rows = kF32, .wide_gradients = true};
 
 }  // namespace thimble::cpu

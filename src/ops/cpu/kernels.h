@@ -1,15 +1,12 @@
-// The CPU kernels as rows of the op table: Highway for rows, oneDNN for matrices.
+// The CPU kernels: Highway for rows, oneDNN and kernels of our own for matrices.
 #pragma once
 
+#include "graph/op.h"
 #include "ops/linear.h"
-#include "ops/op.h"
 
 namespace thimble::cpu {
 
-Kernels kernels(Op op);
-
-// Scratch that the op's kernels want, forward or backward, with as many threads as there are now.
-std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& attributes);
+// Forward or backward, with as many threads as there are now.
 std::int64_t linear_scratch_bytes(const Shape& x, const Shape& w, const LinearAttributes& at);
 
 void embedding_forward(const Context&, const OpCall&);

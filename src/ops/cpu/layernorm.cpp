@@ -1,4 +1,4 @@
-#include "ops/layernorm.h"
+#include "ops/norm.h"
 
 #include <cmath>
 

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "ops/cpu/linear_rows.h"
-#include "ops/stored.h"
+#include "ops/linear.h"
 
 // By force: the compiler's patience ends before the last of so many kernels, and a call for each vector halves the speed.
 #define THIMBLE_ROWS_INLINE THIMBLE_ROWS inline __attribute__((always_inline))

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "ops/cpu/linear_rows.h"
-#include "ops/stored.h"
+#include "ops/linear.h"
 
 namespace thimble::cpu {
 

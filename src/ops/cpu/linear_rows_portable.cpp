@@ -1,5 +1,5 @@
 #include "ops/cpu/linear_rows.h"
-#include "ops/stored.h"
+#include "ops/linear.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/linear_rows_portable.cpp"

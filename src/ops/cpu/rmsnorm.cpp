@@ -1,4 +1,4 @@
-#include "ops/rmsnorm.h"
+#include "ops/norm.h"
 
 #include <cmath>
 

@@ -1,4 +1,4 @@
-#include "ops/smear.h"
+#include "ops/embedding.h"
 
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/row_blocks.h"

@@ -1,4 +1,4 @@
-#include "ops/softcap.h"
+#include "ops/head_loss.h"
 
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/row_blocks.h"

@@ -1,9 +1,9 @@
-// Stored matrices (ops/stored.h) as floats, where a kernel wants them so: a row, a tile, a whole one.
+// Stored matrices (ops/linear.h) as floats, where a kernel wants them so: a row, a tile, a whole one.
 #pragma once
 
 #include <cstdint>
 
-#include "ops/stored.h"
+#include "ops/linear.h"
 #include "tensor/device.h"
 
 namespace thimble::cpu {

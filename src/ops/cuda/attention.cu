@@ -2,7 +2,7 @@
 #include "ops/cuda/attention.h"
 
 #include "ops/cuda/kernels.h"
-#include "ops/exclusive_attention.h"
+#include "ops/attention.h"
 
 namespace thimble::cuda {
 

@@ -10,7 +10,6 @@
 #pragma once
 
 #include "ops/attention.h"
-#include "ops/cached_attention.h"
 #include "ops/cuda/rows.cuh"
 
 namespace thimble::cuda {

@@ -5,7 +5,7 @@
 // How keys are dealt out depends on the context alone, in calls of up to kFewRows rows: such a row gives the same bits
 // whatever rows share the call. Larger calls read prompts: tiles of them are computed by cached_attention_blocks.cu, and
 // nothing is cut into parts.
-#include "ops/cached_attention.h"
+#include "ops/attention.h"
 
 #include "ops/cuda/attention.h"
 #include "ops/cuda/kernels.h"

@@ -5,7 +5,6 @@
 
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
-#include "ops/fake_quant.h"
 
 namespace thimble::cuda {
 

@@ -1,9 +1,8 @@
 // activation and dropout: every element by itself.
 #include "base/rng.h"
-#include "ops/activation.h"
+#include "ops/elementwise.h"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
-#include "ops/dropout.h"
 
 namespace thimble::cuda {
 

@@ -4,8 +4,6 @@
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/scratch.h"
-#include "ops/gather.h"
-#include "ops/smear.h"
 
 namespace thimble::cuda {
 

@@ -5,8 +5,6 @@
 
 namespace thimble::cuda {
 
-FusedKernel fused_kernel(std::span<const Op> ops, bool backward);
-
 // residual_mix and the rmsnorm that follows it; forward also with the add_scaled that goes before.
 void mix_norm_forward(const Context&, std::span<const OpCall* const> mix_norm);
 void mix_norm_backward(const Context&, std::span<const OpCall* const> norm_mix);

@@ -10,7 +10,6 @@
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
 #include "ops/cuda/scratch.h"
-#include "ops/softcap.h"
 
 namespace thimble::cuda {
 

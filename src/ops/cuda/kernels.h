@@ -1,13 +1,16 @@
-// The CUDA kernels as rows of the op table.
+// The CUDA kernels as the plugin hands them out.
 #pragma once
 
-#include "ops/op.h"
+#include "graph/op.h"
+#include "ops/cuda_plugin.h"
 #include "ops/step_state.h"
 
 namespace thimble::cuda {
 
-Kernels kernels(Op op);
-std::int64_t scratch_bytes(Op op, std::span<const Shape> in, const Attributes& attributes);
+extern const PluginOp kEmbedding, kSmear, kRmsNorm, kLayerNorm, kLinear, kRope, kAttention,
+    kExclusiveAttention, kCachedAttention, kActivation, kAddScaled, kResidualMix, kResidualNorm, kGatedSkip,
+    kDropout, kGather, kSoftcap, kHeadLoss, kCast, kFakeQuant;
+
 StepKernels step_kernels();
 std::int64_t muon_scratch_bytes(const MuonBatch& batch);
 void muon(const Context&, const StepState* state, const MuonBatch& batch, float* weights,

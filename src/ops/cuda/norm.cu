@@ -3,8 +3,7 @@
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/row_registers.cuh"
-#include "ops/layernorm.h"
-#include "ops/rmsnorm.h"
+#include "ops/norm.h"
 
 namespace thimble::cuda {
 

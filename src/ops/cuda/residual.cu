@@ -3,7 +3,6 @@
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/row_registers.cuh"
-#include "ops/gated_skip.h"
 #include "ops/residual.h"
 
 namespace thimble::cuda {

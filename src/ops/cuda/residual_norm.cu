@@ -4,7 +4,7 @@
 #include "ops/cuda/kernels.h"
 #include "ops/cuda/row_registers.cuh"
 #include "ops/residual.h"
-#include "ops/rmsnorm.h"
+#include "ops/norm.h"
 
 namespace thimble::cuda {
 

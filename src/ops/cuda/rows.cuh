@@ -14,7 +14,7 @@
 #include <type_traits>
 
 #include "ops/cuda/runtime.h"
-#include "ops/op.h"
+#include "graph/op.h"
 
 namespace thimble::cuda {
 

@@ -1,0 +1,19 @@
+// The ops of the product, and the backends that run them.
+#pragma once
+
+#include <span>
+
+#include "graph/op.h"
+
+namespace thimble {
+
+// In a fixed order: tests seed their data by position.
+std::span<const OpDefinition* const> all_ops();
+
+const Backend& reference_backend();  // the formulas, in f32, f64 and c128
+const Backend& cpu_backend();        // Highway for rows, oneDNN and our own kernels for matrices
+
+// The device's own: cpu_backend(), or that of the CUDA plugin, which is opened on first use (ops/cuda_plugin.h).
+const Backend& backend_of(Device device);
+
+}  // namespace thimble

@@ -1,0 +1,89 @@
+// Steps that are recorded on a card: their sizes, and the rows that fill them up.
+#include <gtest/gtest.h>
+
+#include "model/gpt_program.h"
+#include "model/random_model.h"
+#include "support/message_of.h"
+
+namespace thimble {
+namespace {
+
+TEST(CardBuckets, LieNearerTogetherWhereRowsAreMany) {
+  for (const auto& [rows, bucket] : {std::pair<std::int64_t, std::int64_t>(1, 1),
+                                     {2, 2},
+                                     {3, 4},
+                                     {5, 8},
+                                     {17, 32},
+                                     {33, 48},
+                                     {48, 48},
+                                     {49, 64},
+                                     {64, 64},
+                                     {65, 96},
+                                     {97, 128},
+                                     {600, 768},
+                                     {769, 1024},
+                                     {4096, 4096}})
+    EXPECT_EQ(card_bucket(rows), bucket) << rows;
+  for (std::int64_t rows = 1; rows < 5000; ++rows) {
+    ASSERT_GE(card_bucket(rows), rows);
+    ASSERT_EQ(card_bucket(card_bucket(rows)), card_bucket(rows)) << "a bucket serves itself";
+  }
+}
+
+// With a smear gate the tokens before the rows follow the rows; without it there are none.
+TEST(FilledUp, RowsKeepTheirTokensAndOthersBelongToNoSlot) {
+  for (const char* preset : {"golf-plus", "golf", "microgpt"}) {
+    SCOPED_TRACE(preset);
+    const ModelConfig config = small_config(preset);
+    const std::vector<DecodeRow> decoded = {
+        {.token = 7, .position = 0, .slot = 2, .wants_logits = false},
+        {.token = 9, .previous = 3, .before_previous = 4, .position = 5, .slot = 0},
+        {.token = 11, .previous = 9, .before_previous = 3, .position = 6, .slot = 0}};
+    const Rows rows = decode_rows(config, 3, decoded), filled = filled_up(rows, 8, 4);
+    ASSERT_EQ(filled.count(), 8);
+    const std::size_t halves = config.smear_gate ? 2 : 1;
+    for (const auto* each : {&filled.token, &filled.bucket, &filled.embedded_position})
+      EXPECT_EQ(each->size(), 8 * halves);
+    for (std::size_t n = 0; n < decoded.size(); ++n) {
+      EXPECT_EQ(filled.token[n], decoded[n].token);
+      EXPECT_EQ(filled.bucket[n], rows.bucket[n]);
+      EXPECT_EQ(filled.position[n], decoded[n].position);
+      EXPECT_EQ(filled.slot[n], decoded[n].slot);
+      ASSERT_EQ(filled.previous[n] >= 0, rows.previous[n] >= 0);
+      if (filled.previous[n] < 0) continue;
+      const auto before = static_cast<std::size_t>(filled.previous[n]),
+                 was = static_cast<std::size_t>(rows.previous[n]);
+      EXPECT_EQ(filled.token[before], decoded[n].previous);
+      EXPECT_EQ(filled.bucket[before], rows.bucket[was]);
+      EXPECT_EQ(filled.embedded_position[before], rows.embedded_position[was]);
+    }
+    for (std::size_t n = decoded.size(); n < 8; ++n) {
+      EXPECT_EQ(filled.slot[n], -1);
+      EXPECT_EQ(filled.position[n], 0);
+      EXPECT_EQ(filled.previous[n], -1);
+    }
+    EXPECT_EQ(filled.gather, (std::vector<std::int32_t>{1, 2, 0, 0}));
+  }
+}
+
+TEST(FilledUp, MoreRowsThanTheStepTakesAreRefused) {
+  const ModelConfig config = small_config("golf");
+  const Rows rows = decode_rows(config, 1, std::vector<DecodeRow>(3));
+  EXPECT_NE(message_of([&] { filled_up(rows, 2, 3); }).find("3 rows are more than 2"), std::string::npos);
+}
+
+TEST(ProgramCache, MakesEachProgramOnce) {
+  EXPECT_EQ(row_bucket(1), 1);
+  EXPECT_EQ(row_bucket(5), 8);
+  EXPECT_EQ(row_bucket(64), 64);
+  ProgramCache<int> cache;
+  int made = 0;
+  const auto make = [&] { return std::make_unique<int>(++made); };
+  const ProgramKey key{.rows = 8, .gathered = 1, .mode = Mode::decoding};
+  EXPECT_EQ(cache.get(key, make), 1);
+  EXPECT_EQ(cache.get(key, make), 1);
+  EXPECT_EQ(cache.get({.rows = 8, .gathered = 1, .mode = Mode::decoding, .phase = 1}, make), 2);
+}
+
+}  // namespace
+}  // namespace thimble
