@@ -45,7 +45,7 @@ class StepTimer {
       : card_(card),
         context_(card),
         model_(config.model, context_, DType::bf16),
-        optimizer_(model_.params(), config.train, context_),
+        optimizer_(model_.params(), config.optimizer, context_),
         step_(context_, cuda_plugin().step, model_, optimizer_, config.train, capture) {
     initialise(model_.params(), 1, model_.weights());
     model_.weights_changed();

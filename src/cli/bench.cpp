@@ -194,7 +194,7 @@ int run_bench_train(const Arguments& arguments, Console& console) {
             .set("fraction_of_peak", bench.fraction_of_peak())
             .set("samples", samples)
             .set("peak_samples", peaks)
-            .set("muon_seconds", request.config.train.uses_muon() ? bench.optimizer_seconds : 0.0)
+            .set("muon_seconds", request.config.optimizer.uses_muon() ? bench.optimizer_seconds : 0.0)
             .set("optimizer_seconds", bench.optimizer_seconds));
     return exit_code(verdict, console);
   }

@@ -93,7 +93,8 @@ TrainWatch::~TrainWatch() = default;
 void TrainWatch::attach(TrainRequest& request) {
   request.samples = arguments_.integer("samples", {.least = 0, .most = kMostSamples});
   if (!arguments_.flag("tensorboard")) return;
-  tensorboard_ = std::make_unique<TensorBoardWriter>(disk_, run_, request.config.train, seconds_since_1970);
+  tensorboard_ =
+      std::make_unique<TensorBoardWriter>(disk_, run_, request.config.optimizer, seconds_since_1970);
   request.observer = tensorboard_.get();
 }
 
@@ -147,15 +148,15 @@ std::string settings_text(const DryRun& run) {
 }
 
 std::string groups_text(const DryRun& run) {
-  const TrainConfig& train = run.config.train;
+  const OptimizerConfig& optimizer = run.config.optimizer;
   Table table({"group", "parameters", "optimizer", "rate"});
   for (int i = 0; i < kParamGroups; ++i) {
     const auto group = static_cast<ParamGroup>(i);
     const std::int64_t count = run.summary.by_group[static_cast<std::size_t>(i)];
     if (count == 0) continue;
-    const bool muon = group == ParamGroup::matrix && train.uses_muon();
+    const bool muon = group == ParamGroup::matrix && optimizer.uses_muon();
     table.row({std::string(group_name(group)), with_commas(count), muon ? "Muon" : "Adam",
-               fmt::format("{}", train.rate(group))});
+               fmt::format("{}", optimizer.rate(group))});
   }
   table.row(
       {"total", with_commas(run.summary.parameters), fmt::format("{} tensors", run.summary.tensors), ""});

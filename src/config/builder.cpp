@@ -178,7 +178,7 @@ bool loops(const Config& c) {
   return c.model.loop_count > 0;
 }
 bool has_muon(const Config& c) {
-  return c.train.uses_muon();
+  return c.optimizer.uses_muon();
 }
 bool falls_at_the_end(const Config& c) {
   return c.train.schedule == ScheduleKind::golf || c.train.schedule == ScheduleKind::wsd;

@@ -33,6 +33,7 @@ std::int64_t default_span(std::int64_t batch_tokens, std::int64_t context) {
 }
 
 void check_run_values(const Config& config) {
+  check_values(config, ConfigPart::optimizer);
   check_values(config, ConfigPart::training);
   check_values(config, ConfigPart::pack);
 }
@@ -47,7 +48,7 @@ std::int64_t micro_batch_rows(const Config& config) {
   return std::clamp<std::int64_t>(wanted, 1, rows);
 }
 
-double TrainConfig::rate(ParamGroup group) const {
+double OptimizerConfig::rate(ParamGroup group) const {
   const double own = group == ParamGroup::embedding ? embed_lr
                      : group == ParamGroup::head    ? head_lr
                      : group == ParamGroup::matrix  ? matrix_lr
@@ -170,8 +171,10 @@ void validate(const Config& config) {
   check_batch(config);
   const TrainConfig& t = config.train;
   check(t.steps > 0 || t.max_seconds > 0, "nothing says when to stop: set steps or max_seconds");
-  check(!config.model.tie_embeddings || t.head_lr == 0, Hint{"drop head_lr, or set tie_embeddings = false"},
-        "head_lr ({}) has nothing to train: tie_embeddings makes the head part of the embedding", t.head_lr);
+  check(!config.model.tie_embeddings || config.optimizer.head_lr == 0,
+        Hint{"drop head_lr, or set tie_embeddings = false"},
+        "head_lr ({}) has nothing to train: tie_embeddings makes the head part of the embedding",
+        config.optimizer.head_lr);
   check(t.swa_start == 0 || t.ema_decay == 0, "swa_start ({}) and ema_decay ({}) are both set: name one",
         t.swa_start, t.ema_decay);
   check(t.qat_bits == 0 || t.qat_bits == 8 || t.qat_bits == 6 || t.qat_bits == 5,

@@ -1,8 +1,9 @@
-// Every knob: what the model is (ModelConfig), how it is trained (TrainConfig) and how it is packed (PackConfig).
+// Every knob: what the model is (ModelConfig), what updates its weights (OptimizerConfig), how a run goes (TrainConfig)
+// and how the result is packed (PackConfig).
 //
 // The members are the keys of TOML files, of --set and, with dashes, of flags; keys.h is the table
-// that says so. A key of PackConfig is its member behind `pack_`. Zero in a size means "derive it": resolve() puts the number in its place. The initialisers
-// below are the defaults: a plain llama.
+// that says so. A key of PackConfig is its member behind `pack_`. Zero in a size means "derive it": resolve()
+// puts the number in its place. The initialisers below are the defaults: a plain llama.
 //
 //   ConfigBuilder settings;                      // builder.h
 //   settings.preset("golf");
@@ -81,20 +82,18 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 };
 
-enum class ScheduleKind { linear, cosine, wsd, golf };
-enum class ComputeDType { automatic, f32, bf16, f16 };
+// The four optimizer groups (parameter-golf 1.4).
+enum class ParamGroup { embedding, head, matrix, scalar };
+inline constexpr int kParamGroups = 4;
+
 enum class MuonDType { bf16, f32 };
 enum class MuonCoefficients {
   jordan,
   polar
 };  // of Newton-Schulz: one triple, or one a round (Polar Express)
-enum class LossOn { assistant, all };
 
-// The four optimizer groups (parameter-golf 1.4).
-enum class ParamGroup { embedding, head, matrix, scalar };
-inline constexpr int kParamGroups = 4;
-
-struct TrainConfig {
+// What updates the weights: learning rates, and the settings of each rule (optim/update_rule.h).
+struct OptimizerConfig {
   double lr = 1e-3;      // of every group that has no rate of its own
   double embed_lr = 0;   // 0: lr
   double head_lr = 0;    // 0: lr
@@ -114,6 +113,16 @@ struct TrainConfig {
   bool muon_row_norm = false;
   double clip = 0;  // 0: off
 
+  double rate(ParamGroup group) const;  // the group's own, or lr
+  bool uses_muon() const { return muon_steps > 0; }
+  bool operator==(const OptimizerConfig&) const = default;
+};
+
+enum class ScheduleKind { linear, cosine, wsd, golf };
+enum class ComputeDType { automatic, f32, bf16, f16 };
+enum class LossOn { assistant, all };
+
+struct TrainConfig {
   ScheduleKind schedule = ScheduleKind::cosine;
   std::int64_t warmup_steps = 0;
   std::int64_t prime_steps = 0;
@@ -144,8 +153,6 @@ struct TrainConfig {
   std::int64_t keep = 2;
   LossOn loss_on = LossOn::assistant;
 
-  double rate(ParamGroup group) const;  // the group's own, or lr
-  bool uses_muon() const { return muon_steps > 0; }
   bool operator==(const TrainConfig&) const = default;
 };
 
@@ -165,6 +172,7 @@ struct PackConfig {
 
 struct Config {
   ModelConfig model = {};
+  OptimizerConfig optimizer = {};
   TrainConfig train = {};
   PackConfig pack = {};
 

@@ -35,6 +35,11 @@ struct PlaceOf<ModelConfig> {
   static constexpr auto member = &Config::model;
 };
 template <>
+struct PlaceOf<OptimizerConfig> {
+  static constexpr ConfigPart part = ConfigPart::optimizer;
+  static constexpr auto member = &Config::optimizer;
+};
+template <>
 struct PlaceOf<TrainConfig> {
   static constexpr ConfigPart part = ConfigPart::training;
   static constexpr auto member = &Config::train;
@@ -197,26 +202,26 @@ std::vector<Key> model_keys() {
 }
 
 std::vector<Key> optimizer_keys() {
-  using T = TrainConfig;
+  using O = OptimizerConfig;
   return {
-      row<&T::lr>("lr", "learning rate of every group without its own", 0, kMaxRate),
-      row<&T::embed_lr>("embed_lr", "learning rate of embeddings (0: lr)", 0, kMaxRate),
-      row<&T::head_lr>("head_lr", "learning rate of an untied head (0: lr)", 0, kMaxRate),
-      row<&T::matrix_lr>("matrix_lr", "learning rate of the blocks' matrices (0: lr)", 0, kMaxRate),
-      row<&T::scalar_lr>("scalar_lr", "learning rate of vectors and scalars (0: lr)", 0, kMaxRate),
-      row<&T::beta1>("beta1", "Adam's decay of the mean", 0, 0.9999999),
-      row<&T::beta2>("beta2", "Adam's decay of the square", 0, 0.9999999),
-      row<&T::adam_eps>("adam_eps", "Adam's epsilon", 0, 1),
-      row<&T::weight_decay>("weight_decay", "of what Adam trains", 0, 100),
-      row<&T::muon_weight_decay>("muon_weight_decay", "of what Muon trains", 0, 100),
-      row<&T::muon_momentum>("muon_momentum", "Muon's momentum", 0, 0.9999999),
-      row<&T::muon_momentum_start>("muon_momentum_start", "where the momentum starts", 0, 0.9999999),
-      row<&T::muon_momentum_steps>("muon_momentum_steps", "steps it takes to grow", 0, kMaxSteps),
-      row<&T::muon_steps>("muon_steps", "Newton-Schulz iterations (0: Adam trains the matrices too)", 0, 20),
-      choice<&T::muon_dtype>("muon_dtype", "what Newton-Schulz computes in"),
-      choice<&T::muon_coefficients>("muon_coefficients", "of Newton-Schulz; polar: Polar Express"),
-      row<&T::muon_row_norm>("muon_row_norm", "rows of the momentum to length 1 first (MuonEq-R)"),
-      row<&T::clip>("clip", "largest norm of the gradient (0: off)", 0, 1e9),
+      row<&O::lr>("lr", "learning rate of every group without its own", 0, kMaxRate),
+      row<&O::embed_lr>("embed_lr", "learning rate of embeddings (0: lr)", 0, kMaxRate),
+      row<&O::head_lr>("head_lr", "learning rate of an untied head (0: lr)", 0, kMaxRate),
+      row<&O::matrix_lr>("matrix_lr", "learning rate of the blocks' matrices (0: lr)", 0, kMaxRate),
+      row<&O::scalar_lr>("scalar_lr", "learning rate of vectors and scalars (0: lr)", 0, kMaxRate),
+      row<&O::beta1>("beta1", "Adam's decay of the mean", 0, 0.9999999),
+      row<&O::beta2>("beta2", "Adam's decay of the square", 0, 0.9999999),
+      row<&O::adam_eps>("adam_eps", "Adam's epsilon", 0, 1),
+      row<&O::weight_decay>("weight_decay", "of what Adam trains", 0, 100),
+      row<&O::muon_weight_decay>("muon_weight_decay", "of what Muon trains", 0, 100),
+      row<&O::muon_momentum>("muon_momentum", "Muon's momentum", 0, 0.9999999),
+      row<&O::muon_momentum_start>("muon_momentum_start", "where the momentum starts", 0, 0.9999999),
+      row<&O::muon_momentum_steps>("muon_momentum_steps", "steps it takes to grow", 0, kMaxSteps),
+      row<&O::muon_steps>("muon_steps", "Newton-Schulz iterations (0: Adam trains the matrices too)", 0, 20),
+      choice<&O::muon_dtype>("muon_dtype", "what Newton-Schulz computes in"),
+      choice<&O::muon_coefficients>("muon_coefficients", "of Newton-Schulz; polar: Polar Express"),
+      row<&O::muon_row_norm>("muon_row_norm", "rows of the momentum to length 1 first (MuonEq-R)"),
+      row<&O::clip>("clip", "largest norm of the gradient (0: off)", 0, 1e9),
   };
 }
 

@@ -76,6 +76,7 @@ std::int64_t tensors_of(const ParamTable& table, ParamGroup group) {
 std::vector<std::string> mlx_lines(const GolfSettings& golf, const GolfData& data, const ParamTable& table,
                                    DType compute) {
   const ModelConfig& model = golf.config.model;
+  const OptimizerConfig& optimizer = golf.config.optimizer;
   const TrainConfig& train = golf.config.train;
   return {
       fmt::format("run_id:{}", golf.run_id),
@@ -98,8 +99,8 @@ std::vector<std::string> mlx_lines(const GolfSettings& golf, const GolfData& dat
           "optimizer:muon+adam muon_matrix_params:{} scalar_params:{} embed_lr:{} matrix_lr:{} scalar_lr:{} "
           "muon_momentum:{} muon_steps:{}",
           tensors_of(table, ParamGroup::matrix), tensors_of(table, ParamGroup::scalar),
-          python(train.rate(ParamGroup::embedding)), python(train.rate(ParamGroup::matrix)),
-          python(train.rate(ParamGroup::scalar)), python(train.muon_momentum), train.muon_steps),
+          python(optimizer.rate(ParamGroup::embedding)), python(optimizer.rate(ParamGroup::matrix)),
+          python(optimizer.rate(ParamGroup::scalar)), python(optimizer.muon_momentum), optimizer.muon_steps),
       tokenizer_line(golf),
       fmt::format("compute_dtype:{} compile:True", compute == DType::bf16  ? "bfloat16"
                                                    : compute == DType::f16 ? "float16"
@@ -111,6 +112,7 @@ std::vector<std::string> mlx_lines(const GolfSettings& golf, const GolfData& dat
 std::vector<std::string> torch_lines(const GolfSettings& golf, const GolfData& data,
                                      const ParamTable& table) {
   const ModelConfig& model = golf.config.model;
+  const OptimizerConfig& optimizer = golf.config.optimizer;
   const TrainConfig& train = golf.config.train;
   return {
       tokenizer_line(golf),
@@ -121,9 +123,9 @@ std::vector<std::string> torch_lines(const GolfSettings& golf, const GolfData& d
       "sdp_backends:cudnn=False flash=False mem_efficient=False math=False thimble=True",
       fmt::format("attention_mode:gqa num_heads:{} num_kv_heads:{}", model.heads, model.kv_heads),
       fmt::format("tie_embeddings:{} embed_lr:{} head_lr:{} matrix_lr:{} scalar_lr:{}",
-                  python(model.tie_embeddings), python(train.rate(ParamGroup::embedding)),
-                  python(model.tie_embeddings ? 0.0 : train.rate(ParamGroup::head)),
-                  python(train.rate(ParamGroup::matrix)), python(train.rate(ParamGroup::scalar))),
+                  python(model.tie_embeddings), python(optimizer.rate(ParamGroup::embedding)),
+                  python(model.tie_embeddings ? 0.0 : optimizer.rate(ParamGroup::head)),
+                  python(optimizer.rate(ParamGroup::matrix)), python(optimizer.rate(ParamGroup::scalar))),
       fmt::format(
           "train_batch_tokens:{} train_seq_len:{} iterations:{} warmup_steps:{} max_wallclock_seconds:{:.3f}",
           golf.train_batch_tokens, model.context, train.steps, train.prime_steps, golf.max_wallclock_seconds),

@@ -84,7 +84,7 @@ class Dial {
     const TrainConfig& train = settings_.current().train;
     const std::int64_t rows = train.batch_size > 0 ? train.batch_size * model().context : train.batch_tokens;
     batch_ratio_ = static_cast<double>(rows) / static_cast<double>(preset_.train.batch_tokens);
-    const bool muon = train.uses_muon();
+    const bool muon = settings_.current().optimizer.uses_muon();
     derive_rate("embed_lr", ParamGroup::embedding, 0.5);
     if (!model().tie_embeddings) derive_rate("head_lr", ParamGroup::head, 0.5);
     derive_rate("matrix_lr", ParamGroup::matrix, muon ? 0 : 1);
@@ -95,15 +95,15 @@ class Dial {
   void derive_rate(std::string_view key, ParamGroup group, double width_power) {
     const bool follows_lr = std::get<double>(find_key(key)->get(settings_.current())) == 0;
     if (settings_.given(key) || (follows_lr && settings_.given("lr"))) {
-      lines_.push_back(fmt::format("{} = {}: given", key, settings_.current().train.rate(group)));
+      lines_.push_back(fmt::format("{} = {}: given", key, settings_.current().optimizer.rate(group)));
       return;
     }
-    const double from = preset_.train.rate(group);
+    const double from = preset_.optimizer.rate(group);
     const double width = static_cast<double>(preset_.model.dim) / static_cast<double>(model().dim);
     const double factor = std::sqrt(batch_ratio_) * std::pow(width, width_power);
     // What is printed is what is set; and the preset's own rate stays as exact as it was.
     const double rate = factor == 1 ? from : three_digits(from * factor);
-    if (rate != settings_.current().train.rate(group)) settings_.derive(key, rate);
+    if (rate != settings_.current().optimizer.rate(group)) settings_.derive(key, rate);
     std::string why = fmt::format("{} x sqrt(batch x {:.3g})", from, batch_ratio_);
     if (width_power == 0.5) why += fmt::format(" x sqrt({}/{})", preset_.model.dim, model().dim);
     if (width_power == 1) why += fmt::format(" x {}/{}", preset_.model.dim, model().dim);

@@ -87,8 +87,8 @@ void DeviceStep::upload_matrices() {
                      .count = counts[b],
                      .matrices = place,
                      .rounds = muon.rounds(),
-                     .dtype = config_.muon_dtype == MuonDType::bf16 ? DType::bf16 : DType::f32,
-                     .row_norm = config_.muon_row_norm});
+                     .dtype = optimizer_.config().muon_dtype == MuonDType::bf16 ? DType::bf16 : DType::f32,
+                     .row_norm = optimizer_.config().muon_row_norm});
     place += counts[b];
   }
 }
@@ -188,8 +188,8 @@ void DeviceStep::set_rates(const Batch& batch, StepState& state) const {
   const MuonStep muon = optimizer_.muon_step(batch.step, batch.multiplier);
   state.muon = {.momentum = muon.momentum,
                 .rate = muon.rate,
-                .shrink = static_cast<float>(1 - muon.rate * config_.muon_weight_decay)};
-  state.clip = config_.clip;
+                .shrink = static_cast<float>(1 - muon.rate * optimizer_.config().muon_weight_decay)};
+  state.clip = optimizer_.config().clip;
 }
 
 void DeviceStep::stage(const Batch& batch, std::byte* place) {

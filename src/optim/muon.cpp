@@ -22,7 +22,7 @@ constexpr NewtonSchulzCoefficients kPolarExpress[] = {
     {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
     {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}};
 
-std::vector<NewtonSchulzCoefficients> rounds_of(const TrainConfig& config) {
+std::vector<NewtonSchulzCoefficients> rounds_of(const OptimizerConfig& config) {
   std::vector<NewtonSchulzCoefficients> rounds(static_cast<std::size_t>(config.muon_steps));
   if (config.muon_coefficients == MuonCoefficients::polar)
     for (std::size_t i = 0; i < rounds.size(); ++i)
@@ -30,14 +30,14 @@ std::vector<NewtonSchulzCoefficients> rounds_of(const TrainConfig& config) {
   return rounds;
 }
 
-DType dtype_of(const TrainConfig& config) {
+DType dtype_of(const OptimizerConfig& config) {
   const bool multiplies_bf16 = compute_dtype(ComputeDType::automatic, Device::cpu) == DType::bf16;
   return config.muon_dtype == MuonDType::bf16 && multiplies_bf16 ? DType::bf16 : DType::f32;
 }
 
 }  // namespace
 
-Muon::Muon(const ParamTable& params, const TrainConfig& config)
+Muon::Muon(const ParamTable& params, const OptimizerConfig& config)
     : config_(config), rounds_(rounds_of(config)), dtype_(dtype_of(config)) {
   for (const Param& param : params.all()) {
     if (!trains(param, config)) continue;

@@ -34,9 +34,9 @@ struct MuonStep {
 class Muon {
  public:
   // Trains the parameters for which `trains` says so.
-  Muon(const ParamTable& params, const TrainConfig& config);
+  Muon(const ParamTable& params, const OptimizerConfig& config);
 
-  static bool trains(const Param& param, const TrainConfig& config) {
+  static bool trains(const Param& param, const OptimizerConfig& config) {
     return config.uses_muon() && param.group == ParamGroup::matrix;
   }
 
@@ -74,7 +74,7 @@ class Muon {
     return updates_.data() + static_cast<std::int64_t>(index) * batch.stride();
   }
 
-  TrainConfig config_;
+  OptimizerConfig config_;
   std::vector<NewtonSchulzCoefficients> rounds_;
   DType dtype_;  // of Newton-Schulz
   std::vector<Batch> batches_;

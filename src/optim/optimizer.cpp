@@ -17,7 +17,7 @@ constexpr std::string_view kLessOptimizer = "lower dim, layers or vocab_size";
 
 }  // namespace
 
-Optimizer::Optimizer(const ParamTable& params, const TrainConfig& config, const Context& context)
+Optimizer::Optimizer(const ParamTable& params, const OptimizerConfig& config, const Context& context)
     : params_(params),
       config_(config),
       first_(context.runtime(), params.block_size(), "the optimizer", kLessOptimizer),

@@ -22,7 +22,7 @@ namespace thimble {
 
 class Optimizer {
  public:
-  Optimizer(const ParamTable& params, const TrainConfig& config, const Context& context = Context());
+  Optimizer(const ParamTable& params, const OptimizerConfig& config, const Context& context = Context());
 
   // One update. `step` counts from 0; `multiplier` is the schedule's. Returns the gradient's norm before
   // clipping; where it is not finite nothing is updated. `sizes`: also how far each group moved, with the same bits.
@@ -38,6 +38,7 @@ class Optimizer {
   // What Muon does to its matrices in a step; clipping comes on top.
   MuonStep muon_step(std::int64_t step, double multiplier) const;
   const Muon& muon() const { return muon_; }
+  const OptimizerConfig& config() const { return config_; }
 
   // State, laid out like the weights: the first moment (Adam) or momentum (Muon), and the second moment (Adam
   // alone).
@@ -56,7 +57,7 @@ class Optimizer {
   std::int64_t lay_out_second_moments();  // returns their size
 
   const ParamTable& params_;
-  TrainConfig config_;
+  OptimizerConfig config_;
   std::vector<std::int64_t> second_offset_;  // by position in params.all(); -1: none
   FloatArena first_, second_;
   Muon muon_;

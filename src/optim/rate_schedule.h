@@ -23,6 +23,6 @@ double rate_multiplier(const TrainConfig& config, std::int64_t step, double elap
 bool has_begun(double start, const TrainConfig& config, std::int64_t step, double elapsed_seconds);
 
 // Muon's momentum warms up on a line from muon_momentum_start to muon_momentum over muon_momentum_steps.
-double muon_momentum_at(const TrainConfig& config, std::int64_t step);
+double muon_momentum_at(const OptimizerConfig& config, std::int64_t step);
 
 }  // namespace thimble

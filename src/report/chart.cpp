@@ -34,7 +34,7 @@ double x_of(const RunData& run, XAxis axis, std::int64_t step, double elapsed) {
 double figure_of(const RunData& run, Metric metric, const StepFigures& figures) {
   switch (metric) {
     case Metric::lr:
-      return run.config ? run.config->train.rate(ParamGroup::matrix) * figures.multiplier : NAN;
+      return run.config ? run.config->optimizer.rate(ParamGroup::matrix) * figures.multiplier : NAN;
     case Metric::tokens_per_second:
       return figures.seconds > 0 && run.config ? run.tokens_at(1) / figures.seconds : NAN;
     case Metric::grad_norm:

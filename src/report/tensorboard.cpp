@@ -70,7 +70,7 @@ std::string scalars_event(double wall_time, std::int64_t step,
   return stamp(wall_time, step) + bytes_field(5, summary);
 }
 
-TensorBoardWriter::TensorBoardWriter(FileOps& ops, std::filesystem::path run, const TrainConfig& config,
+TensorBoardWriter::TensorBoardWriter(FileOps& ops, std::filesystem::path run, const OptimizerConfig& config,
                                      std::function<double()> now)
     : ops_(ops), run_(std::move(run)), matrix_rate_(config.rate(ParamGroup::matrix)), now_(std::move(now)) {}
 

@@ -35,7 +35,7 @@ std::string scalars_event(double wall_time, std::int64_t step,
 class TensorBoardWriter : public TrainObserver {
  public:
   // `now`: seconds since 1970; tests bring their own.
-  TensorBoardWriter(FileOps& ops, std::filesystem::path run, const TrainConfig& config,
+  TensorBoardWriter(FileOps& ops, std::filesystem::path run, const OptimizerConfig& config,
                     std::function<double()> now);
   ~TensorBoardWriter() override;
   TensorBoardWriter(const TensorBoardWriter&) = delete;

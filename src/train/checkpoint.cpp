@@ -194,7 +194,7 @@ bool is_free(const Key& key) {
 
 // Which state a run keeps depends on these being on or off.
 bool changes_state(const Key& key, const Config& before, const Config& after) {
-  if (key.name == "muon_steps") return before.train.uses_muon() != after.train.uses_muon();
+  if (key.name == "muon_steps") return before.optimizer.uses_muon() != after.optimizer.uses_muon();
   if (key.name == "swa_start") return (before.train.swa_start > 0) != (after.train.swa_start > 0);
   if (key.name == "ema_decay") return (before.train.ema_decay > 0) != (after.train.ema_decay > 0);
   return key.of_model() && key.name != "dropout";

@@ -63,7 +63,7 @@ class Trainer {
         context_(around.request.device, around.log),
         config_(around.config),
         model_(config_.model, context_, compute_dtype(config_.train.dtype, context_.device())),
-        optimizer_(model_.params(), config_.train, context_),
+        optimizer_(model_.params(), config_.optimizer, context_),
         averaging_(config_.train, model_.params().block_size()),
         loader_(around.data.train, loader_settings(config_, around.request.source, ranks_), config_.model),
         bytes_(*around.request.tokenizer, static_cast<TokenId>(config_.model.vocab_size)),
@@ -287,8 +287,8 @@ class Trainer {
     if (!report.result.updated && !report.result.skipped)
       return diverge(state_.step + 1,
                      fmt::format("loss {}, gradient norm {}", report.result.loss, report.result.grad_norm));
-    report.clipped =
-        report.result.updated && config_.train.clip > 0 && report.result.grad_norm > config_.train.clip;
+    report.clipped = report.result.updated && config_.optimizer.clip > 0 &&
+                     report.result.grad_norm > config_.optimizer.clip;
     advance(report, started);
     const bool wanted = config_.train.val_every > 0 && state_.step % config_.train.val_every == 0;
     close_step(wanted || done() || out_of_time());

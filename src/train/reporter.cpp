@@ -52,7 +52,7 @@ std::int64_t resident_bytes() {
 
 Reporter::Reporter(const Config& config, const Log& log, ProgressOutput progress, MetricsFile& metrics,
                    RunHistory history)
-    : config_(config.train),
+    : config_(config),
       log_(log),
       metrics_(metrics),
       history_(std::move(history)),
@@ -88,7 +88,7 @@ void Reporter::step(const StepReport& report) {
 void Reporter::show(const StepReport& report) {
   if (!progress_.enabled || progress_.seconds() < noted_ + kSecondsBetweenNotes) return;
   noted_ = progress_.seconds();
-  bar_.expect(expected_steps(config_, report));
+  bar_.expect(expected_steps(config_.train, report));
   bar_.update(static_cast<std::uint64_t>(report.step), notes(report));
 }
 
@@ -115,7 +115,7 @@ std::vector<std::string> Reporter::notes(const StepReport& report) const {
   notes.push_back(fmt::format("{} tokens/s", with_unit(tokens_per_second())));
   notes.push_back(sparkline(history_.losses().points(), kSparkWidth));
   if (val_loss_) notes.push_back(fmt::format("val {:.4f}", *val_loss_));
-  notes.push_back(fmt::format("lr {:.3g}", config_.rate(ParamGroup::matrix) * report.multiplier));
+  notes.push_back(fmt::format("lr {:.3g}", config_.optimizer.rate(ParamGroup::matrix) * report.multiplier));
   notes.push_back(fmt::format("|g| {:.3g}", report.result.grad_norm));
   if (report.result.loss_scale > 0) notes.push_back(fmt::format("scale {}", report.result.loss_scale));
   if (peak_tokens_per_second_ > 0)
@@ -153,7 +153,7 @@ void Reporter::warn(std::string_view line) {
 
 namespace {
 
-std::string muon(const TrainConfig& config) {
+std::string muon(const OptimizerConfig& config) {
   return config.muon_weight_decay > 0 ? fmt::format("Muon (weight decay {})", config.muon_weight_decay)
                                       : "Muon";
 }
@@ -175,7 +175,7 @@ std::string loop(const Config& config) {
 std::string recipe(const Config& whole) {
   const TrainConfig& config = whole.train;
   std::vector<std::string> parts;
-  if (config.uses_muon()) parts.push_back(muon(config));
+  if (whole.optimizer.uses_muon()) parts.push_back(muon(whole.optimizer));
   if (config.qat_bits > 0)
     parts.push_back(fmt::format("int{} QAT{}", config.qat_bits, from(config.qat_start)));
   if (config.swa_start > 0)

@@ -63,7 +63,7 @@ class Reporter {
   void write_step(const StepReport& report);
   void show(const StepReport& report);
 
-  const TrainConfig& config_;
+  const Config& config_;
   const Log& log_;
   MetricsFile& metrics_;
   RunHistory history_;

@@ -26,15 +26,15 @@ double forward_flops(const ModelConfig& c, const ParamTable& table) {
   return 2.0 * static_cast<double>(elements) + static_cast<double>(c.passes()) * attention;
 }
 
-std::int64_t optimizer_bytes(const TrainConfig& train, const ParamTable& table) {
-  const std::int64_t by_muon = train.uses_muon() ? table.count(ParamGroup::matrix) : 0;
-  const bool averages = train.swa_start > 0 || train.ema_decay > 0;
+std::int64_t optimizer_bytes(const Config& config, const ParamTable& table) {
+  const std::int64_t by_muon = config.optimizer.uses_muon() ? table.count(ParamGroup::matrix) : 0;
+  const bool averages = config.train.swa_start > 0 || config.train.ema_decay > 0;
   return 8 * (table.count() - by_muon) + 4 * by_muon + (averages ? 4 * table.count() : 0);
 }
 
 // Updates of all matrices of one shape together, and the factors of one product (optim/muon.h).
-std::int64_t update_bytes(const TrainConfig& train, const ParamTable& table) {
-  if (!train.uses_muon()) return 0;
+std::int64_t update_bytes(const OptimizerConfig& optimizer, const ParamTable& table) {
+  if (!optimizer.uses_muon()) return 0;
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> elements;
   std::int64_t updates = 0, scratch = 0;
   for (const Param& param : table.all()) {
@@ -95,8 +95,8 @@ Summary summarise(const Config& config, Device device) {
   s.training_flops_per_token = 3 * s.forward_flops_per_token;
   s.weight_bytes = table.block_size() * 4;
   s.gradient_bytes = table.block_size() * 4;
-  s.optimizer_bytes = optimizer_bytes(config.train, table);
-  s.update_bytes = update_bytes(config.train, table);
+  s.optimizer_bytes = optimizer_bytes(config, table);
+  s.update_bytes = update_bytes(config.optimizer, table);
   s.micro_batch_rows = micro_batch_rows(config);
   const DType dtype = planned_dtype(config.train, device);
   if (device == Device::cpu) {  // a card's own memory holds no process, and validation waits for what is free

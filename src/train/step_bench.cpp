@@ -40,7 +40,7 @@ class Bench {
       : request_(request),
         rows_(micro_batch_rows(request.config)),
         model_(request.config.model, context_, request.dtype),
-        optimizer_(model_.params(), request.config.train, context_),
+        optimizer_(model_.params(), request.config.optimizer, context_),
         gradients_(model_.params().block_size(), "the gradients", "lower dim, layers or vocab_size") {
     initialise(model_.params(), static_cast<std::uint64_t>(request.config.train.seed), model_.weights());
     model_.weights_changed();

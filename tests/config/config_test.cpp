@@ -58,6 +58,7 @@ TEST(KeyTable, EveryKeyChangesItsOwnMemberAndNoOther) {
       EXPECT_TRUE(other.get(config) == (&other == &key ? value : other.get(Config{})))
           << key.name << " changed " << other.name;
     EXPECT_EQ(config.model != ModelConfig{}, key.part == ConfigPart::model) << key.name;
+    EXPECT_EQ(config.optimizer != OptimizerConfig{}, key.part == ConfigPart::optimizer) << key.name;
     EXPECT_EQ(config.train != TrainConfig{}, key.part == ConfigPart::training) << key.name;
     EXPECT_EQ(config.pack != PackConfig{}, key.part == ConfigPart::pack) << key.name;
   }
@@ -370,7 +371,8 @@ TEST(Resolved, DerivesWhatIsZero) {
 
 TEST(Resolved, SpansAreAnEighthOfTheBatchWhenThatIsWholeRows) {
   const auto span = [](std::int64_t batch_tokens) {
-    return resolved(Config{{.context = 64}, {.batch_tokens = batch_tokens}}).train.span_tokens;
+    return resolved(Config{.model = {.context = 64}, .train = {.batch_tokens = batch_tokens}})
+        .train.span_tokens;
   };
   EXPECT_EQ(span(64 * 16), 128);
   EXPECT_EQ(span(64 * 12), 64 * 12);
@@ -378,11 +380,11 @@ TEST(Resolved, SpansAreAnEighthOfTheBatchWhenThatIsWholeRows) {
 }
 
 TEST(Rates, FallBackToTheCommonOne) {
-  const TrainConfig train{.lr = 0.04, .embed_lr = 0.05};
-  EXPECT_EQ(train.rate(ParamGroup::embedding), 0.05);
-  EXPECT_EQ(train.rate(ParamGroup::matrix), 0.04);
-  EXPECT_EQ(train.rate(ParamGroup::scalar), 0.04);
-  EXPECT_EQ(train.rate(ParamGroup::head), 0.04);
+  const OptimizerConfig optimizer{.lr = 0.04, .embed_lr = 0.05};
+  EXPECT_EQ(optimizer.rate(ParamGroup::embedding), 0.05);
+  EXPECT_EQ(optimizer.rate(ParamGroup::matrix), 0.04);
+  EXPECT_EQ(optimizer.rate(ParamGroup::scalar), 0.04);
+  EXPECT_EQ(optimizer.rate(ParamGroup::head), 0.04);
 }
 
 // The resolved config is what a run and a checkpoint keep: reading it must be exact.
@@ -390,7 +392,7 @@ TEST(Toml, ReadingWhatWasPrintedGivesTheSameConfigAndBytes) {
   Config config = resolved(Config{});
   config.model.norm_eps = 1.1920929e-07;
   config.model.rope_base = 1.0 / 3 + 10;
-  config.train.lr = 3e-4;
+  config.optimizer.lr = 3e-4;
   config.train.seed = 9007199254740991;
   const std::string text = to_toml(config);
   const Config back = config_from_toml(text, "config.toml");

@@ -61,19 +61,19 @@ TEST(Presets, GolfHasTheConstantsOfTheScript) {
   EXPECT_EQ(static_cast<float>(golf.model.norm_eps), std::numeric_limits<float>::epsilon());
   EXPECT_EQ(golf.model.rope_direction, -1);
   EXPECT_EQ(golf.model.mlp_hidden, 1024);
-  EXPECT_EQ(golf.train.rate(ParamGroup::embedding), 0.05);
-  EXPECT_EQ(golf.train.rate(ParamGroup::matrix), 0.04);
-  EXPECT_EQ(golf.train.rate(ParamGroup::scalar), 0.04);
+  EXPECT_EQ(golf.optimizer.rate(ParamGroup::embedding), 0.05);
+  EXPECT_EQ(golf.optimizer.rate(ParamGroup::matrix), 0.04);
+  EXPECT_EQ(golf.optimizer.rate(ParamGroup::scalar), 0.04);
   EXPECT_EQ(golf.train.span_tokens, 65536);
   EXPECT_EQ(golf.train.seed, 1337);
-  EXPECT_EQ(golf.train.clip, 0);
-  EXPECT_EQ(golf.train.weight_decay, 0);
+  EXPECT_EQ(golf.optimizer.clip, 0);
+  EXPECT_EQ(golf.optimizer.weight_decay, 0);
 
   const Config mlx = preset_config("golf-mlx");
   EXPECT_EQ(mlx.model.norm_eps, 1e-6);
   EXPECT_EQ(mlx.model.rope_direction, 1);
   EXPECT_EQ(mlx.train.span_tokens, 8192);
-  EXPECT_EQ(mlx.train.muon_dtype, MuonDType::f32);
+  EXPECT_EQ(mlx.optimizer.muon_dtype, MuonDType::f32);
 }
 
 TEST(Presets, ExportHasNothingThatLlamaCppCannotExpress) {
@@ -136,9 +136,9 @@ TEST(Depth, KeepsWhatWasGivenAndDerivesFromIt) {
   EXPECT_EQ(config.model.heads, 4);
   EXPECT_EQ(config.model.mlp_hidden, 512);
   EXPECT_EQ(config.train.batch_tokens, 65536);
-  EXPECT_EQ(config.train.rate(ParamGroup::matrix), 0.01);
+  EXPECT_EQ(config.optimizer.rate(ParamGroup::matrix), 0.01);
   // The preset's own embedding rate: 1/8 of the batch, half the width.
-  EXPECT_NEAR(config.train.rate(ParamGroup::embedding), 0.05 * std::sqrt(1.0 / 8) * std::sqrt(2.0), 1e-4);
+  EXPECT_NEAR(config.optimizer.rate(ParamGroup::embedding), 0.05 * std::sqrt(1.0 / 8) * std::sqrt(2.0), 1e-4);
   EXPECT_EQ(lines[1], "dim = 256: given");
 }
 

@@ -32,7 +32,7 @@ Trained train(const std::shared_ptr<DeviceRuntime>& card, DeviceCommunicator* ca
   Model model(config.model, context);
   initialise(model.params(), 1, model.weights());
   model.weights_changed();
-  Optimizer optimizer(model.params(), config.train, context);
+  Optimizer optimizer(model.params(), config.optimizer, context);
   DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train, true, cards);
   Trained trained;
   constexpr std::array<std::uint64_t, 2> kSeeds = {1, 2};

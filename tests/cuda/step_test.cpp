@@ -58,7 +58,7 @@ std::vector<double> losses_on_cpu(const Config& config, int steps) {
   const Context context;
   Model model(config.model, context);
   initialise(model.params(), 1, model.weights());
-  Optimizer optimizer(model.params(), config.train, context);
+  Optimizer optimizer(model.params(), config.optimizer, context);
   std::vector<float> gradients(model.weights().size());
   std::vector<double> losses;
   for (int step = 0; step < steps; ++step) {
@@ -85,7 +85,7 @@ Trained train_on_card(const std::shared_ptr<DeviceRuntime>& card, const Config& 
   Model model(config.model, context, dtype);
   initialise(model.params(), 1, model.weights());
   model.weights_changed();
-  Optimizer optimizer(model.params(), config.train, context);
+  Optimizer optimizer(model.params(), config.optimizer, context);
   DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train, capture);
   Trained trained;
   const auto take = [&](const StepOutcome& outcome) {
@@ -171,7 +171,7 @@ TEST(DeviceStep, AnotherKindOfStepTakesThePlaceOfTheLast) {
   Model model(config.model, context, DType::bf16);
   initialise(model.params(), 1, model.weights());
   model.weights_changed();
-  Optimizer optimizer(model.params(), config.train, context);
+  Optimizer optimizer(model.params(), config.optimizer, context);
   DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train);
   for (const int bits : {0, 0, 8, 8, 0}) {
     const std::vector<Rows> batch = batch_of(config, 0);

@@ -66,7 +66,7 @@ TEST(LoopOnCuda, ComesInTheMidstOfCapturedSteps) {
   const auto losses = [&](bool capture) {
     const Context context(card.runtime);
     Model model = random_model(config.model, context);
-    Optimizer optimizer(model.params(), config.train, context);
+    Optimizer optimizer(model.params(), config.optimizer, context);
     DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train, capture);
     const std::vector<Rows> batch = {switch_rows(config.model)};
     const std::vector<std::uint64_t> seeds = {1};

@@ -49,8 +49,8 @@ TEST(EveryVariable, HasTheDefaultThatTheTableSays) {
       SCOPED_TRACE(std::string(row.name));
       if (row.key.empty() || row.initial(script) == kUnknown) continue;
       Config config = golf.config;
-      if (row.key == "matrix_lr") config.train.matrix_lr = config.train.rate(ParamGroup::matrix);
-      if (row.key == "scalar_lr") config.train.scalar_lr = config.train.rate(ParamGroup::scalar);
+      if (row.key == "matrix_lr") config.optimizer.matrix_lr = config.optimizer.rate(ParamGroup::matrix);
+      if (row.key == "scalar_lr") config.optimizer.scalar_lr = config.optimizer.rate(ParamGroup::scalar);
       const std::string now = value_text(find_key(row.key)->get(config));
       if (row.type == VariableType::flag)
         EXPECT_EQ(now, "true");
@@ -59,7 +59,7 @@ TEST(EveryVariable, HasTheDefaultThatTheTableSays) {
     }
     EXPECT_EQ(golf.config.train.max_seconds, 600);
     EXPECT_EQ(golf.config.model.mlp_hidden, 1024);
-    EXPECT_EQ(golf.config.train.rate(ParamGroup::embedding), 0.05);
+    EXPECT_EQ(golf.config.optimizer.rate(ParamGroup::embedding), 0.05);
     EXPECT_EQ(golf.config.model.embed_init_std, 0.005);
     EXPECT_EQ(ParamTable(golf.config.model).count(), 17'059'912);
   }
@@ -96,7 +96,7 @@ TEST(GolfSettings, TheTwoScriptsDiffer) {
 
 TEST(GolfSettings, NumbersAreReadAsPythonReadsThem) {
   EXPECT_EQ(settings({{"ITERATIONS", " 20_001 "}}).config.train.steps, 20001);
-  EXPECT_EQ(settings({{"ADAM_EPS", "1e-7"}}).config.train.adam_eps, 1e-7);
+  EXPECT_EQ(settings({{"ADAM_EPS", "1e-7"}}).config.optimizer.adam_eps, 1e-7);
   EXPECT_EQ(refusal({{"ITERATIONS", "1e3"}}), "ITERATIONS is '1e3', expected an integer");
   EXPECT_EQ(refusal({{"ITERATIONS", ""}}), "ITERATIONS is '', expected an integer");
   EXPECT_EQ(refusal({{"MATRIX_LR", "fast"}}).substr(0, 11), "MATRIX_LR: ");
@@ -111,8 +111,8 @@ TEST(GolfSettings, VariablesThatFollowEachOther) {
   EXPECT_EQ(settings({{"MAX_WALLCLOCK_SECONDS", "0"}}).config.train.max_seconds, 0);
   EXPECT_EQ(settings({{"MAX_WALLCLOCK_SECONDS", "-1"}}).config.train.max_seconds, 0);
   const GolfSettings untied = settings({{"TIE_EMBEDDINGS", "0"}}, GolfScript::torch);
-  EXPECT_EQ(untied.config.train.rate(ParamGroup::embedding), 0.6);
-  EXPECT_EQ(untied.config.train.rate(ParamGroup::head), 0.008);
+  EXPECT_EQ(untied.config.optimizer.rate(ParamGroup::embedding), 0.6);
+  EXPECT_EQ(untied.config.optimizer.rate(ParamGroup::head), 0.008);
   EXPECT_EQ(untied.config.model.embed_init_std, 1);
 }
 

@@ -115,7 +115,7 @@ struct Trained {
   Context context;
   Config config;
   Model model{config.model, context};
-  Optimizer optimizer{model.params(), config.train, context};
+  Optimizer optimizer{model.params(), config.optimizer, context};
   std::vector<double> losses;
 
   explicit Trained(bool muon = false) : config(tiny_golf(muon)) {

@@ -58,7 +58,7 @@ void expect_same_training(std::string_view name) {
   Model model(config.model, context);
   read_state_dict(file, model.params(), "init.", model.weights(),
                   [](std::string_view tensor) { return !tensor.starts_with("init."); });
-  Optimizer optimizer(model.params(), config.train);
+  Optimizer optimizer(model.params(), config.optimizer);
 
   const auto inputs = integers(file, "inputs"), targets = integers(file, "targets");
   std::vector<float> losses(static_cast<std::size_t>(file.at("losses").count()));

@@ -126,7 +126,7 @@ TEST(MuonOnRanks, UpdatesAreThoseOfOneRankToTheBit) {
   const Config config = tiny("golf", {"muon_weight_decay=0.1", "clip=0.5"});
   const auto trained = [&](Communicator* ranks) {
     Made made(config);
-    Optimizer optimizer(made.model.params(), config.train);
+    Optimizer optimizer(made.model.params(), config.optimizer);
     if (ranks) optimizer.share_over(*ranks);
     std::vector<float> gradients(made.model.weights().size());
     for (int step = 0; step < 3; ++step) {
@@ -144,7 +144,7 @@ TEST(MuonOnRanks, UpdatesAreThoseOfOneRankToTheBit) {
 TEST(MuonOnRanks, TheMatricesAreDealtOneByOne) {
   const Config config = tiny("golf");
   Made made(config);
-  Optimizer optimizer(made.model.params(), config.train);
+  Optimizer optimizer(made.model.params(), config.optimizer);
   std::map<int, int> matrices;
   for (const Muon::Batch& batch : optimizer.muon().batches())
     for (std::size_t i = 0; i < batch.params.size(); ++i) ++matrices[Muon::owner(batch, i, 4)];

@@ -31,8 +31,8 @@ std::vector<float> normals(std::int64_t count, unsigned seed) {
 }
 
 // The definition, one matrix at a time.
-void plain_muon(const Param& param, const TrainConfig& config, const MuonStep& step, float* w, const float* g,
-                float* m) {
+void plain_muon(const Param& param, const OptimizerConfig& config, const MuonStep& step, float* w,
+                const float* g, float* m) {
   std::vector<float> u(static_cast<std::size_t>(param.count()));
   for (std::size_t i = 0; i < u.size(); ++i) {
     m[i] = step.momentum * m[i] + step.grad_scale * g[i];
@@ -54,7 +54,7 @@ TEST(Muon, BatchesOfOneShapeAreTheDefinitionMatrixByMatrix) {
   for (const char* rows : {"muon_row_norm=false", "muon_row_norm=true"}) {
     const Config config = small_config({rows});
     const ParamTable params(config.model);
-    Muon muon(params, config.train);
+    Muon muon(params, config.optimizer);
     auto weights = normals(params.block_size(), 1), momenta = normals(params.block_size(), 2);
     auto expected_weights = weights, expected_momenta = momenta;
     const auto gradients = normals(params.block_size(), 3);
@@ -63,9 +63,9 @@ TEST(Muon, BatchesOfOneShapeAreTheDefinitionMatrixByMatrix) {
     muon.update(context, step, weights, gradients, momenta, nullptr);
     int matrices = 0;
     for (const Param& param : params.all()) {
-      if (!Muon::trains(param, config.train)) continue;
+      if (!Muon::trains(param, config.optimizer)) continue;
       ++matrices;
-      plain_muon(param, config.train, step, expected_weights.data() + param.offset,
+      plain_muon(param, config.optimizer, step, expected_weights.data() + param.offset,
                  gradients.data() + param.offset, expected_momenta.data() + param.offset);
     }
     EXPECT_EQ(matrices, 3 * 6);
@@ -80,7 +80,7 @@ TEST(Muon, BatchesOfOneShapeAreTheDefinitionMatrixByMatrix) {
 TEST(Muon, PolarExpressIsItsPolynomialsRoundByRound) {
   Config config =
       small_config({"muon_coefficients=polar", "muon_steps=6"});  // one more than there are coefficients
-  config.train.muon_weight_decay = 0;
+  config.optimizer.muon_weight_decay = 0;
   constexpr double k[6][3] = {{8.156554524902461, -22.48329292557795, 15.878769915207462},
                               {4.042929935166739, -2.808917465908714, 0.5000178451051316},
                               {3.8916678022926607, -2.772484153217685, 0.5060648178503393},
@@ -102,7 +102,7 @@ TEST(Muon, PolarExpressIsItsPolynomialsRoundByRound) {
     norm += values[i] * values[i];
   }
   const Context context;
-  Muon(params, config.train)
+  Muon(params, config.optimizer)
       .update(context, {.momentum = 0, .rate = 1, .grad_scale = 1}, weights, gradients, momenta, nullptr);
   for (std::size_t i = 0; i < values.size(); ++i) {
     double x = values[i] / std::sqrt(norm);
@@ -119,7 +119,7 @@ TEST(Muon, InBf16IsAboutTheSame) {
     const ParamTable params(config.model);
     auto weights = normals(params.block_size(), 1), momenta = normals(params.block_size(), 2);
     const Context context;
-    Muon(params, config.train)
+    Muon(params, config.optimizer)
         .update(context, {.momentum = 0.9f, .rate = 0.05f, .grad_scale = 1}, weights,
                 normals(params.block_size(), 3), momenta, nullptr);
     return weights;
@@ -135,7 +135,7 @@ TEST(Muon, IsTheSameBitsForAnyThreadsAndWithSizes) {
   const Context context;
   const auto updated = [&](int threads, UpdateSizes* sizes) {
     set_threads(threads);
-    Optimizer optimizer(params, config.train);
+    Optimizer optimizer(params, config.optimizer);
     auto weights = normals(params.block_size(), 1), copy = gradients;
     optimizer.update(context, 0, 1, weights, copy, sizes);
     return weights;
@@ -165,7 +165,7 @@ TEST(Optimizer, ClipsTheGlobalNorm) {
   const Config config = small_config({"muon_steps=0", "clip=0.5", "weight_decay=0"});
   const ParamTable params(config.model);
   const Context context;
-  Optimizer optimizer(params, config.train);
+  Optimizer optimizer(params, config.optimizer);
   std::vector<float> weights(static_cast<std::size_t>(params.block_size())), gradients = weights;
   const Param& first = params.all().front();
   const auto at = static_cast<std::size_t>(first.offset);

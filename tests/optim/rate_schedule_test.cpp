@@ -106,11 +106,11 @@ TEST(Schedule, AStartIsAStepOrAFractionOfTheStepsOrOfTheTime) {
 }
 
 TEST(Schedule, MuonsMomentumWarmsUp) {
-  TrainConfig train;
-  EXPECT_DOUBLE_EQ(muon_momentum_at(train, 0), 0.85);
-  EXPECT_DOUBLE_EQ(muon_momentum_at(train, 250), 0.90);
-  EXPECT_DOUBLE_EQ(muon_momentum_at(train, 500), 0.95);
-  EXPECT_DOUBLE_EQ(muon_momentum_at(train, 5000), 0.95);
+  OptimizerConfig optimizer;
+  EXPECT_DOUBLE_EQ(muon_momentum_at(optimizer, 0), 0.85);
+  EXPECT_DOUBLE_EQ(muon_momentum_at(optimizer, 250), 0.90);
+  EXPECT_DOUBLE_EQ(muon_momentum_at(optimizer, 500), 0.95);
+  EXPECT_DOUBLE_EQ(muon_momentum_at(optimizer, 5000), 0.95);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ TEST(ReportFaults, LeaveTheOldOrTheNewReportWhole) {
 TEST(TensorBoardFaults, LeaveTheRecordsBefore) {
   const TempFolder folder;
   const auto write = [&](FileOps& ops) {
-    TensorBoardWriter writer(ops, folder.path(), small_config({}).train, [] { return 1000.0; });
+    TensorBoardWriter writer(ops, folder.path(), small_config({}).optimizer, [] { return 1000.0; });
     StepReport report;
     for (report.step = 1; report.step <= 3; ++report.step) writer.step(report);
   };

@@ -170,7 +170,7 @@ TEST(Curve, IsOverStepsTokensOrSeconds) {
   EXPECT_EQ(curve_of(run, Metric::val_loss, XAxis::seconds).front(), (CurvePoint{5, 2.4}));
   EXPECT_EQ(curve_of(run, Metric::tokens_per_second, XAxis::steps).front().y, 128);
   EXPECT_DOUBLE_EQ(curve_of(run, Metric::lr, XAxis::steps)[49 - 10].y,
-                   run.config->train.rate(ParamGroup::matrix) * 0.6);
+                   run.config->optimizer.rate(ParamGroup::matrix) * 0.6);
 }
 
 TEST(Curve, SmoothingKeepsAConstantAndItsBeginning) {

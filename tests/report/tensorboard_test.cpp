@@ -57,7 +57,7 @@ TEST(TensorBoardWriter, MakesItsFileWithTheFirstEvent) {
   const TempFolder folder;
   PosixFileOps ops;
   {
-    TensorBoardWriter writer(ops, folder.path(), small_config({}).train, [] { return 1000.0; });
+    TensorBoardWriter writer(ops, folder.path(), small_config({}).optimizer, [] { return 1000.0; });
     EXPECT_TRUE(event_files(folder).empty());
     StepReport report;
     report.step = 1;

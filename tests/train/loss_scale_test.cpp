@@ -13,7 +13,7 @@ class LossScaleInCheckpoints : public TinyRun {
     const Config settings = config({"dtype=" + dtype});
     const Context context;
     Model model(settings.model, context);
-    Optimizer optimizer(model.params(), settings.train);
+    Optimizer optimizer(model.params(), settings.optimizer);
     Averaging averaging(settings.train, model.params().block_size());
     optimizer.loss_scale() = scale;
     PosixFileOps ops;

@@ -170,7 +170,7 @@ TEST_F(TinyRun, ProgramsOfAPhaseThatIsOverMakeRoom) {
   Model model(whole.model, context);
   initialise(model.params(), 1, model.weights());
   model.set_loop(false);
-  Optimizer optimizer(model.params(), whole.train, context);
+  Optimizer optimizer(model.params(), whole.optimizer, context);
   std::vector<std::int32_t> tokens(200);
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i);
   const TokenSet set(tokens, TokenMarks{});
@@ -284,8 +284,8 @@ TEST_F(Init, AnotherTokenizerIsRefused) {
 TEST_F(Init, ARunStartsFromTheWeightsOfAnother) {
   const ModelFile model = trained();
   TrainRequest tuned = request("tuned", {"lr=0", "steps=2"});
-  tuned.config.train.lr = 1e-12;
-  tuned.config.train.matrix_lr = 1e-12;
+  tuned.config.optimizer.lr = 1e-12;
+  tuned.config.optimizer.matrix_lr = 1e-12;
   tuned.initial_weights = initial_weights(model, tuned.config.model);
   run(tuned);
   const ModelFile after = open_model(folder_ / "tuned");
@@ -296,7 +296,7 @@ TEST_F(Init, ARunStartsFromTheWeightsOfAnother) {
 TEST_F(Init, WhereTrainingMadeItWorseTheStartIsTheBest) {
   const ModelFile model = trained();
   TrainRequest tuned = request("tuned", {"steps=6", "val_every=3", "keep=1"});
-  tuned.config.train.lr = tuned.config.train.matrix_lr = 10;
+  tuned.config.optimizer.lr = tuned.config.optimizer.matrix_lr = 10;
   tuned.initial_weights = initial_weights(model, tuned.config.model);
   const TrainResult result = run(tuned);
   EXPECT_EQ(result.best_step, 0);

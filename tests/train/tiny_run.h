@@ -99,7 +99,7 @@ struct OpenedCheckpoint {
         file(SafetensorsFile::open(this->path)),
         head(read_checkpoint_head(file)),
         model(head.config.model, context),
-        optimizer(model.params(), head.config.train),
+        optimizer(model.params(), head.config.optimizer),
         averaging(head.config.train, model.params().block_size()) {
     restore_checkpoint(file, head.state, {model, optimizer, averaging});
   }
