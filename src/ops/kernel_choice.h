@@ -12,7 +12,7 @@
 
 namespace thimble {
 
-// Hands the level to Highway and oneDNN. Runs once, before main; the op table calls it again, to throw what is wrong with
+// Hands the level to Highway and oneDNN. Runs once, before main; the CPU backend calls it again, to throw what is wrong with
 // THIMBLE_CPU.
 void apply_cpu_level();
 

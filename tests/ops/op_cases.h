@@ -1,5 +1,5 @@
 // What every op is tested on: its cases (inputs, attributes, gradients of the outputs) and the facts of its
-// header that the op table does not hold.
+// header that definitions do not hold.
 //
 // Numbers are doubles that an f32 holds exactly, so f32, f64 and c128 see the same inputs; cases_in rounds them
 // for bf16.
