@@ -23,6 +23,8 @@
 #include "ops/residual.h"
 #include "ops/rope.h"
 #include "ops/table.h"
+#include "optim/adam.h"
+#include "optim/muon.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
 
@@ -331,44 +333,46 @@ void time_steps(Bench& bench) {
                  size, 0);
 
   bench.card().upload(on_card, &state, sizeof state);
+  const auto on_card_copy = [&](const void* from, std::size_t bytes) {
+    std::byte* const to = place(static_cast<std::int64_t>(bytes));
+    bench.card().upload(to, from, static_cast<std::int64_t>(bytes));
+    bench.card().synchronise();
+    return to;
+  };
+  RuleCall call{.state = on_card, .memory = {weights, gradients, {first, second}}};
   std::vector<AdamChunk> chunks;
   for (std::int64_t begin = 0; begin < count; begin += kAdamChunk)
-    chunks.push_back({begin, begin, static_cast<std::int32_t>(std::min(kAdamChunk, count - begin)), 0});
-  const auto chunk_bytes = static_cast<std::int64_t>(chunks.size() * sizeof(AdamChunk));
-  auto* const chunks_on_card = reinterpret_cast<AdamChunk*>(place(chunk_bytes));
-  bench.card().upload(chunks_on_card, chunks.data(), chunk_bytes);
-  bench.card().synchronise();
-  bench.add_line("Adam", bench.microseconds([&] {
-    step.adam(bench.context(), on_card, chunks_on_card, std::ssize(chunks), weights, gradients, first,
-              second);
-  }),
+    chunks.push_back(
+        {begin, begin, begin, static_cast<std::int32_t>(std::min(kAdamChunk, count - begin)), 0});
+  const AdamSettings adam_settings{};
+  call.settings = on_card_copy(&adam_settings, sizeof adam_settings);
+  call.item_bytes = static_cast<std::int64_t>(chunks.size() * sizeof(AdamChunk));
+  call.items = on_card_copy(chunks.data(), chunks.size() * sizeof(AdamChunk));
+  bench.add_line("Adam", bench.microseconds([&] { step.find("adam")->update(bench.context(), call); }),
                  7 * size, 0);
 
   struct Matrices {
     std::int64_t rows, cols, count;
   };
-  const std::vector<NewtonSchulzCoefficients> rounds(kNewtonSchulzSteps);
+  const MuonSettings muon_settings{};
+  call.settings = on_card_copy(&muon_settings, sizeof muon_settings);
   for (const Matrices& m : {Matrices{kWidth, kWidth, 2 * kLayers}, Matrices{kWidth / 2, kWidth, 2 * kLayers},
                             Matrices{kHidden, kWidth, kLayers}, Matrices{kWidth, kHidden, kLayers}}) {
-    std::vector<MuonMatrix> offsets;
-    for (std::int64_t i = 0; i < m.count; ++i) offsets.push_back({i * m.rows * m.cols, 0});
-    const auto bytes = static_cast<std::int64_t>(offsets.size() * sizeof(MuonMatrix));
-    auto* const matrices = reinterpret_cast<MuonMatrix*>(place(bytes));
-    bench.card().upload(matrices, offsets.data(), bytes);
-    bench.card().synchronise();
-    const MuonBatch batch{.rows = m.rows,
-                          .cols = m.cols,
-                          .count = m.count,
-                          .matrices = matrices,
-                          .rounds = rounds,
-                          .dtype = DType::bf16,
-                          .row_norm = false};
-    std::byte* const scratch = place(step.muon_scratch_bytes(batch));
+    std::vector<MuonMatrix> matrices;
+    for (std::int64_t i = 0; i < m.count; ++i)
+      matrices.push_back({i * m.rows * m.cols, i * m.rows * m.cols, 0});
+    const MuonPlan plan{.batches = {{.rows = m.rows, .cols = m.cols, .first = 0, .count = m.count}},
+                        .rounds = std::vector<NewtonSchulzCoefficients>(kNewtonSchulzSteps),
+                        .dtype = DType::bf16};
+    const RuleKernels& muon = *step.find("muon");
+    call.item_bytes = static_cast<std::int64_t>(matrices.size() * sizeof(MuonMatrix));
+    call.items = on_card_copy(matrices.data(), matrices.size() * sizeof(MuonMatrix));
+    call.plan = &plan;
+    call.scratch = place(muon.scratch_bytes(call));
     const auto small = static_cast<double>(std::min(m.rows, m.cols)),
                large = static_cast<double>(std::max(m.rows, m.cols)), all = static_cast<double>(m.count);
-    bench.add_line(fmt::format("Muon, {} of {} x {}", m.count, m.rows, m.cols), bench.microseconds([&] {
-      step.muon(bench.context(), on_card, batch, weights, gradients, first, scratch);
-    }),
+    bench.add_line(fmt::format("Muon, {} of {} x {}", m.count, m.rows, m.cols),
+                   bench.microseconds([&] { muon.update(bench.context(), call); }),
                    5 * 4 * all * small * large,
                    all * kNewtonSchulzSteps * (4 * small * small * large + 2 * small * small * small));
   }

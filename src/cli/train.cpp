@@ -154,8 +154,8 @@ std::string groups_text(const DryRun& run) {
     const auto group = static_cast<ParamGroup>(i);
     const std::int64_t count = run.summary.by_group[static_cast<std::size_t>(i)];
     if (count == 0) continue;
-    const bool muon = group == ParamGroup::matrix && optimizer.uses_muon();
-    table.row({std::string(group_name(group)), with_commas(count), muon ? "Muon" : "Adam",
+    table.row({std::string(group_name(group)), with_commas(count),
+               joined(run.summary.rules_by_group[static_cast<std::size_t>(i)], " and "),
                fmt::format("{}", optimizer.rate(group))});
   }
   table.row(

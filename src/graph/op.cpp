@@ -151,12 +151,12 @@ double bytes_of(std::span<const Tensor> tensors) {
 }  // namespace
 
 FusedKernel Backend::fused(std::span<const OpDefinition* const> ops, bool backward) const {
-  for (const FusedRun& run : fused_runs) {
-    const auto names = std::ranges::count_if(run.ops, [](std::string_view name) { return !name.empty(); });
+  for (const FusedRun* run : fused_runs) {
+    const auto names = std::ranges::count_if(run->ops, [](std::string_view name) { return !name.empty(); });
     const auto same = [](const OpDefinition* op, std::string_view name) { return op->name == name; };
-    if (run.backward == backward &&
-        std::ranges::equal(ops, std::span(run.ops).first(static_cast<std::size_t>(names)), same))
-      return run.kernel;
+    if (run->backward == backward &&
+        std::ranges::equal(ops, std::span(run->ops).first(static_cast<std::size_t>(names)), same))
+      return run->kernel;
   }
   return nullptr;
 }

@@ -149,7 +149,7 @@ struct FusedRun {
 struct Backend {
   std::string_view name;
   const Kernels* (*find)(const OpDefinition& op) = nullptr;  // nullptr: it has none
-  std::span<const FusedRun> fused_runs = {};
+  std::span<const FusedRun* const> fused_runs = {};
 
   FusedKernel fused(std::span<const OpDefinition* const> ops, bool backward) const;  // nullptr: none
   std::int64_t scratch_bytes(const OpDefinition& op, std::span<const Shape> in,

@@ -25,14 +25,15 @@ struct PluginOp {
 };
 
 // Raised whenever the meaning of what crosses the border changes; changes of its layout are seen by themselves.
-inline constexpr std::uint32_t kCudaAbi = 4;
+inline constexpr std::uint32_t kCudaAbi = 5;
 
 // What both sides must agree on, byte for byte: sizes of everything that crosses the border.
 constexpr std::uint64_t cuda_layout() {
   std::uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
-  for (const std::size_t size : {sizeof(Tensor), sizeof(OpCall), sizeof(Attributes), sizeof(Context),
-                                 sizeof(Kernels), sizeof(StepState), sizeof(LossScale), sizeof(AdamChunk),
-                                 sizeof(MuonBatch), sizeof(DeviceFacts), sizeof(PluginOp), sizeof(FusedRun)})
+  for (const std::size_t size :
+       {sizeof(Tensor), sizeof(OpCall), sizeof(Attributes), sizeof(Context), sizeof(Kernels),
+        sizeof(StepState), sizeof(LossScale), sizeof(RuleCall), sizeof(RuleKernels), sizeof(DeviceFacts),
+        sizeof(PluginOp), sizeof(FusedRun)})
     hash = (hash ^ size) * 0x100000001B3u;
   return hash;
 }
@@ -44,7 +45,7 @@ struct CudaPlugin {
   // A runtime on a card; throws with a hint if there is no driver or no card.
   std::shared_ptr<DeviceRuntime> (*open)(int card);
   std::span<const PluginOp* const> ops;
-  std::span<const FusedRun> fused_runs;
+  std::span<const FusedRun* const> fused_runs;
   StepKernels step;
 };
 

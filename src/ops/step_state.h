@@ -1,49 +1,63 @@
-// What an optimizer step on a device reads and writes, in the device's memory: a recorded step takes everything that
-// changes from step to step from here.
+// What an optimizer step on a device shares with its kernels, which are no ops of a tape: the state of a step, the scale
+// of the loss, and what the kernels of an update rule are called with.
 //
-// The host uploads the whole struct before the step (outputs zero) and downloads it after. A gradient norm that is not
-// finite skips the update: moments and weights stay as they are, and `finite` says so.
-//
-// What outlives a step is not in here: the scale of the loss (loss_scale.h), where there is one, has its own place in the
-// device's memory, and the step itself sets what the next one is scaled by.
+// All of StepState lies in the device's memory, so that a recorded step can be launched again: the host uploads it
+// before the step (outputs zero) and downloads it afterwards. A gradient norm that is not finite skips the update:
+// states and weights stay as they are, and `finite` says so.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-
-#include "ops/loss_scale.h"
-#include "tensor/tensor.h"
+#include <string_view>
 
 namespace thimble {
 
 class Context;
 
-// Adam for one group of parameters, with everything that can be computed once (see optim/adam.h).
-struct StepGroup {
-  float beta1 = 0, rest1 = 0;  // rest = 1 - beta
-  float beta2 = 0, rest2 = 0;
-  float rate = 0;     // -lr / (1 - beta1^t)
-  float unbias2 = 0;  // 1 / (1 - beta2^t)
-  float shrink = 1;   // 1 - lr decay
-  float eps = 0;
+// The scale of the loss in f16 training, as PyTorch's GradScaler keeps it.
+//
+// f16 holds numbers from 6e-8 to 65504, and most gradients of activations are smaller. So the loss is multiplied by a
+// power of two, and with it every gradient; they are divided by it again before they are used (norm, clipping, update).
+// A step whose gradients are not all finite was scaled too far: it changes nothing, and the scale is halved. After
+// kGrowthSteps good steps in a row it is doubled.
+//
+// Products with a power of two are exact: as long as nothing overflows or underflows the scale changes no bit.
+inline constexpr float kFirstLossScale = 65536;
+inline constexpr std::int32_t kGrowthSteps = 2000;
+// Gradients that overflow even so are not the scale's fault: the run has diverged.
+inline constexpr float kLeastLossScale = 0x1p-13f;
+inline constexpr float kMostLossScale = 0x1p100f;  // f32 holds the scaled gradients
+
+// It outlives a step, so it has a place of its own in the device's memory, where the step itself changes it.
+struct LossScale {
+  float scale = kFirstLossScale;
+  std::int32_t good_steps = 0;  // in a row, since the scale was changed
+
+  bool operator==(const LossScale&) const = default;
 };
 
-// Muon for its matrices (optim/muon.h).
-struct MuonRates {
-  float momentum = 0;
-  float rate = 0;
-  float shrink = 1;  // 1 - rate decay, for matrices that decay
-};
+// What the next step is scaled by.
+constexpr LossScale next_loss_scale(LossScale now, bool finite) {
+  if (!finite) return {now.scale * 0.5f, 0};
+  if (now.good_steps + 1 < kGrowthSteps) return {now.scale, now.good_steps + 1};
+  return {now.scale < kMostLossScale ? now.scale * 2 : now.scale, 0};
+}
 
-inline constexpr int kStepGroups = 16;
+// Whether a state read from a file is one that steps can lead to.
+constexpr bool is_loss_scale(float scale, float good_steps) {
+  if (!(scale >= kLeastLossScale && scale <= kMostLossScale)) return false;
+  while (scale > 1) scale *= 0.5f;
+  while (scale < 1) scale *= 2;
+  return scale == 1 && good_steps >= 0 && good_steps < kGrowthSteps &&
+         static_cast<float>(static_cast<std::int32_t>(good_steps)) == good_steps;
+}
+
 inline constexpr double kClipEps = 1e-6;  // as torch.nn.utils.clip_grad_norm_
 
 struct StepState {
-  // From the host.
-  StepGroup groups[kStepGroups];
-  MuonRates muon;
-  double clip = 0;  // largest norm of the gradient; 0: no limit
+  double clip = 0;  // from the host: the largest norm of the gradient; 0: no limit
 
   // From the device.
   double loss = 0;          // sum over rows of weight nats, over all micro-batches
@@ -54,36 +68,54 @@ struct StepState {
   float loss_scale = 0;     // of the next step; 0: the loss is not scaled
 };
 
-// A run of parameters that one block of threads updates: no longer than kAdamChunk.
-inline constexpr std::int64_t kAdamChunk = 4096;
-struct AdamChunk {
-  std::int64_t offset = 0;  // in weights, gradients and first moments
-  std::int64_t second = 0;  // in second moments
-  std::int32_t count = 0;
-  std::int32_t group = 0;
+// The blocks that a rule updates parameters in, on the host or on a device.
+inline constexpr std::size_t kMostStates = 3;
+struct RuleMemory {
+  float* weights = nullptr;                     // laid out as the params table says
+  const float* gradients = nullptr;             // likewise
+  std::array<float*, kMostStates> states = {};  // in the order of RuleDefinition::states
 };
 
-// Of a round of Newton-Schulz (optim/newton_schulz.h).
-struct NewtonSchulzCoefficients {
-  double a = 3.4445, b = -4.7750, c = 2.0315;
+// What a rule's kernels are called with. Only `plan` is in the host's memory.
+struct RuleCall {
+  const StepState* state = nullptr;
+  const std::byte* settings = nullptr;  // of this step: rates and the like, in a struct of the rule's own
+  const std::byte* items =
+      nullptr;  // the parts of parameters that this rank updates, in structs of the rule's own
+  std::int64_t item_bytes = 0;
+  const void* plan = nullptr;  // what the kernels must know to be launched; the rule's own
+  RuleMemory memory;
+  std::byte* scratch = nullptr;
+
+  template <class T>
+  const T* settings_as() const {
+    return reinterpret_cast<const T*>(settings);
+  }
+  template <class T>
+  const T* items_as() const {
+    return reinterpret_cast<const T*>(items);
+  }
+  template <class T>
+  std::int64_t count_of() const {
+    return item_bytes / static_cast<std::int64_t>(sizeof(T));
+  }
+  template <class T>
+  const T& plan_as() const {
+    return *static_cast<const T*>(plan);
+  }
 };
 
-// Matrices of one shape, which Muon updates together. Each is contiguous.
-struct MuonMatrix {
-  std::int64_t offset = 0;  // in weights, gradients and momenta
-  std::int32_t decays = 0;
-};
-struct MuonBatch {
-  std::int64_t rows = 0, cols = 0, count = 0;
-  const MuonMatrix* matrices = nullptr;  // [count], the device's
-  std::span<const NewtonSchulzCoefficients> rounds;
-  DType dtype = DType::f32;  // of Newton-Schulz: f32 or bf16
-  bool row_norm = false;
+// An update rule (optim/update_rule.h) on a device. Everything is queued; nothing changes unless the norm was finite.
+struct RuleKernels {
+  std::string_view rule;                                     // RuleDefinition::name
+  std::size_t settings_bytes = 0;                            // RuleDefinition::settings_bytes
+  std::int64_t (*scratch_bytes)(const RuleCall&) = nullptr;  // reads items and plan alone; nullptr: none
+  void (*update)(const Context&, const RuleCall&) = nullptr;
 };
 
 // Step kernels of a device. All pointers are the device's; all are queued.
 struct StepKernels {
-  // Bytes of scratch that sums over `count` values want.
+  // Bytes of scratch that sums over `count` values need.
   std::int64_t (*sum_scratch_bytes)(std::int64_t count);
   // *total += sum of values[i] weights[i], in f64 over fixed blocks.
   void (*add_weighted_sum)(const Context&, const float* values, const float* weights, std::int64_t count,
@@ -94,13 +126,13 @@ struct StepKernels {
   // it is taken out of loss and norms, and becomes that of the next step. nullptr: nothing was scaled.
   void (*finish_norm)(const Context&, const float* gradients, std::int64_t count, StepState* state,
                       LossScale* scale, std::byte* scratch);
-  // Adam on all chunks, unless the norm was not finite.
-  void (*adam)(const Context&, const StepState* state, const AdamChunk* chunks, std::int64_t chunk_count,
-               float* weights, const float* gradients, float* first, float* second);
-  // Muon on a batch, unless the norm was not finite.
-  std::int64_t (*muon_scratch_bytes)(const MuonBatch& batch);
-  void (*muon)(const Context&, const StepState* state, const MuonBatch& batch, float* weights,
-               const float* gradients, float* momenta, std::byte* scratch);
+  std::span<const RuleKernels* const> rules = {};
+
+  const RuleKernels* find(std::string_view rule) const {  // nullptr: the device cannot update by this rule
+    for (const RuleKernels* kernels : rules)
+      if (kernels->rule == rule) return kernels;
+    return nullptr;
+  }
 };
 
 }  // namespace thimble

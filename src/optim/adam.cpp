@@ -1,9 +1,12 @@
 #include "optim/adam.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/parallel.h"
+#include "optim/update_rule.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "optim/adam.cpp"
@@ -78,6 +81,93 @@ void adam(const AdamStep& step, std::span<float> p, std::span<const float> g, st
 }
 
 }  // namespace cpu
+
+AdamGroup adam_group(const AdamStep& step) {
+  const double beta1 = step.beta1, beta2 = step.beta2, t = static_cast<double>(step.t);
+  return {.beta1 = step.beta1,
+          .rest1 = static_cast<float>(1 - beta1),
+          .beta2 = step.beta2,
+          .rest2 = static_cast<float>(1 - beta2),
+          .rate = static_cast<float>(-step.lr / (1 - std::pow(beta1, t))),
+          .unbias2 = static_cast<float>(1 / (1 - std::pow(beta2, t))),
+          .shrink = static_cast<float>(1 - static_cast<double>(step.lr) * step.decay),
+          .eps = step.eps};
+}
+
+namespace {
+
+class Adam final : public UpdateRule {
+ public:
+  Adam(std::vector<RuleParam> params, const OptimizerConfig& config)
+      : params_(std::move(params)), config_(config) {}
+
+  void update(const Context&, const RuleStep& step, const RuleMemory& memory, UpdateSizes* sizes,
+              Communicator*) override {
+    for (const RuleParam& param : params_) {
+      const std::span<float> weights = param.weights(memory);
+      if (sizes) before_.assign(weights.begin(), weights.end());
+      cpu::adam(step_of(*param.param, step), weights, param.gradients(memory), param.state(memory, 0),
+                param.state(memory, 1));
+      if (sizes) sizes->add(param.param->group, before_, weights);
+    }
+  }
+
+  // Every rank updates all: it is cheaper than to send the results.
+  DeviceShare device_share(int, int) const override {
+    std::vector<AdamChunk> chunks;
+    for (const RuleParam& param : params_)
+      for (std::int64_t begin = 0; begin < param.param->count(); begin += kAdamChunk)
+        chunks.push_back(
+            {.offset = param.param->offset + begin,
+             .m = param.states[0] + begin,
+             .v = param.states[1] + begin,
+             .count = static_cast<std::int32_t>(std::min(kAdamChunk, param.param->count() - begin)),
+             .group = group_of(*param.param)});
+    const auto bytes = std::as_bytes(std::span(chunks));
+    return {.items = {bytes.begin(), bytes.end()}, .plan = nullptr};
+  }
+
+  void stage(const RuleStep& step, std::byte* place) const override {
+    AdamSettings settings;
+    for (const RuleParam& param : params_)
+      settings.groups[group_of(*param.param)] = adam_group(step_of(*param.param, step));
+    std::memcpy(place, &settings, sizeof(settings));
+  }
+
+ private:
+  static int group_of(const Param& param) {
+    return static_cast<int>(param.group) * 2 + (param.decays ? 1 : 0);
+  }
+
+  AdamStep step_of(const Param& param, const RuleStep& step) const {
+    return {.lr = static_cast<float>(config_.rate(param.group) * step.multiplier),
+            .beta1 = static_cast<float>(config_.beta1),
+            .beta2 = static_cast<float>(config_.beta2),
+            .eps = static_cast<float>(config_.adam_eps),
+            .decay = param.decays ? static_cast<float>(config_.weight_decay) : 0.0f,
+            .grad_scale = step.grad_scale,
+            .t = step.step + 1};
+  }
+
+  std::vector<RuleParam> params_;
+  OptimizerConfig config_;
+  std::vector<float> before_;  // one parameter, where sizes are asked for
+};
+
+constexpr std::string_view kKeys[] = {"beta1", "beta2", "adam_eps", "weight_decay"};
+
+}  // namespace
+
+constinit const RuleDefinition rule::kAdam = {
+    .name = "adam",
+    .title = "Adam",
+    .states = {"m", "v"},
+    .keys = kKeys,
+    .trains = [](const Param&, const OptimizerConfig&) { return true; },
+    .make = [](std::vector<RuleParam> params, const OptimizerConfig& config) -> std::unique_ptr<UpdateRule> {
+      return std::make_unique<Adam>(std::move(params), config);
+    },
+    .settings_bytes = sizeof(AdamSettings)};
 
 }  // namespace thimble
 #endif

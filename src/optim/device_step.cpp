@@ -14,25 +14,6 @@ namespace {
 constexpr std::string_view kLessModel = "lower dim, layers or vocab_size";
 constexpr std::string_view kLessRows = "lower batch_tokens";
 
-// Parameters of one group and one decay share a StepGroup.
-int step_group_of(const Param& param) {
-  return static_cast<int>(param.group) * 2 + (param.decays ? 1 : 0);
-}
-static_assert(kParamGroups * 2 <= kStepGroups);
-
-std::vector<AdamChunk> chunks_of(const ParamTable& params, const Optimizer& optimizer) {
-  std::vector<AdamChunk> chunks;
-  for (const Param& param : params.all()) {
-    if (optimizer.trained_by_muon(param)) continue;
-    for (std::int64_t begin = 0; begin < param.count(); begin += kAdamChunk)
-      chunks.push_back({.offset = param.offset + begin,
-                        .second = optimizer.second_offset(param) + begin,
-                        .count = static_cast<std::int32_t>(std::min(kAdamChunk, param.count() - begin)),
-                        .group = step_group_of(param)});
-  }
-  return chunks;
-}
-
 }  // namespace
 
 DeviceStep::DeviceStep(const Context& context, const StepKernels& kernels, Model& model, Optimizer& optimizer,
@@ -46,51 +27,37 @@ DeviceStep::DeviceStep(const Context& context, const StepKernels& kernels, Model
       capture_(capture),
       cards_(cards),
       gradients_(context.runtime(), model.params().block_size(), "the gradients", kLessModel) {
-  upload_chunks();
-  upload_matrices();
+  for (const Optimizer::ActiveRule& active : optimizer_.rules()) add_rule(active);
   if (scaled()) loss_scale_ = Arena(context_.runtime(), sizeof(LossScale), "the loss scale", kLessModel);
   send_loss_scale();
 }
 
-void DeviceStep::upload_chunks() {
-  const std::vector<AdamChunk> chunks = chunks_of(model_.params(), optimizer_);
-  chunk_count_ = static_cast<std::int64_t>(chunks.size());
-  const auto bytes = static_cast<std::int64_t>(chunks.size() * sizeof(AdamChunk));
-  chunks_ = Arena(context_.runtime(), bytes, "the optimizer", kLessModel);
-  runtime_.upload(chunks_.at(0), chunks.data(), bytes);
-  runtime_.synchronise();
-}
-
-void DeviceStep::upload_matrices() {
-  const Muon& muon = optimizer_.muon();
-  const int own = cards_ ? cards_->rank() : 0;
-  std::vector<MuonMatrix> matrices;
-  std::vector<std::int64_t> counts;  // of a batch: this rank's
-  for (const Muon::Batch& batch : muon.batches()) {
-    const std::size_t before = matrices.size();
-    for (std::size_t i = 0; i < batch.params.size(); ++i)
-      if (Muon::owner(batch, i, ranks()) == own)
-        matrices.push_back({batch.params[i]->offset, batch.params[i]->decays ? 1 : 0});
-    counts.push_back(static_cast<std::int64_t>(matrices.size() - before));
+void DeviceStep::add_rule(const Optimizer::ActiveRule& active) {
+  const RuleDefinition& definition = *active.definition;
+  const RuleKernels* kernels = kernels_.find(definition.name);
+  check(kernels, "[step] the update rule '{}' has no kernels for this device", definition.name);
+  check(kernels->settings_bytes == definition.settings_bytes,
+        Hint{"build the binary and the plugin together"},
+        "[step] the rule '{}' takes {} bytes of settings, its kernels {}", definition.name,
+        definition.settings_bytes, kernels->settings_bytes);
+  Rule rule{.definition = &definition,
+            .rule = active.rule.get(),
+            .kernels = kernels,
+            .share = active.rule->device_share(cards_ ? cards_->rank() : 0, ranks()),
+            .items = {},
+            .call = {}};
+  const auto bytes = static_cast<std::int64_t>(rule.share.items.size());
+  if (bytes > 0) {  // else other ranks own all of the rule's parameters
+    rule.items = Arena(context_.runtime(), bytes, "the optimizer", kLessModel);
+    runtime_.upload(rule.items.at(0), rule.share.items.data(), bytes);
+    runtime_.synchronise();
   }
-  if (matrices.empty()) return;
-  const auto bytes = static_cast<std::int64_t>(matrices.size() * sizeof(MuonMatrix));
-  matrices_ = Arena(context_.runtime(), bytes, "the optimizer", kLessModel);
-  runtime_.upload(matrices_.at(0), matrices.data(), bytes);
-  runtime_.synchronise();
-  const auto* place = reinterpret_cast<const MuonMatrix*>(matrices_.at(0));
-  for (std::size_t b = 0; b < counts.size(); ++b) {
-    const Muon::Batch& batch = muon.batches()[b];
-    if (counts[b] == 0) continue;
-    muon_.push_back({.rows = batch.rows,
-                     .cols = batch.cols,
-                     .count = counts[b],
-                     .matrices = place,
-                     .rounds = muon.rounds(),
-                     .dtype = optimizer_.config().muon_dtype == MuonDType::bf16 ? DType::bf16 : DType::f32,
-                     .row_norm = optimizer_.config().muon_row_norm});
-    place += counts[b];
-  }
+  rule.call = {.state = nullptr,
+               .items = rule.items.at(0),
+               .item_bytes = bytes,
+               .plan = rule.share.plan.get(),
+               .memory = optimizer_.memory(definition, nullptr, gradients_.on_device(), runtime_.device())};
+  rules_.push_back(std::move(rule));
 }
 
 // Memory that the device still works in must not go first.
@@ -162,13 +129,17 @@ void DeviceStep::lay_out(const Batch& batch, const Key& key) {
   model_.keep_training_programs(key.rows, batch.options);  // those before make room
   std::int64_t offset = align_up(sizeof(StepState)),
                scratch = kernels_.sum_scratch_bytes(model_.params().block_size());
+  for (Rule& rule : rules_) {
+    rule.settings = offset;
+    offset += align_up(static_cast<std::int64_t>(rule.definition->settings_bytes));
+    if (rule.kernels->scratch_bytes) scratch = std::max(scratch, rule.kernels->scratch_bytes(rule.call));
+  }
   for (const Rows& rows : batch.micro_batches) {
     BoundProgram& program = model_.training_program(rows.count(), batch.options);
     parts_.push_back({&program, offset});
     offset += program.input_bytes();
     scratch = std::max(scratch, kernels_.sum_scratch_bytes(rows.count()));
   }
-  for (const MuonBatch& matrices : muon_) scratch = std::max(scratch, kernels_.muon_scratch_bytes(matrices));
   block_ = Arena(context_.runtime(), offset, "the tokens of a step", kLessRows);
   scratch_ = Arena(context_.runtime(), scratch, "the sums of a step", kLessRows);
   for (Flight& flight : flights_) {
@@ -180,22 +151,11 @@ void DeviceStep::lay_out(const Batch& batch, const Key& key) {
   key_ = key;
 }
 
-void DeviceStep::set_rates(const Batch& batch, StepState& state) const {
-  for (const Param& param : model_.params().all())
-    if (!optimizer_.trained_by_muon(param))
-      state.groups[step_group_of(param)] =
-          step_group(optimizer_.adam_step(param, batch.step, batch.multiplier));
-  const MuonStep muon = optimizer_.muon_step(batch.step, batch.multiplier);
-  state.muon = {.momentum = muon.momentum,
-                .rate = muon.rate,
-                .shrink = static_cast<float>(1 - muon.rate * optimizer_.config().muon_weight_decay)};
-  state.clip = optimizer_.config().clip;
-}
-
 void DeviceStep::stage(const Batch& batch, std::byte* place) {
-  StepState state;
-  set_rates(batch, state);
+  const StepState state{.clip = optimizer_.config().clip};
   std::memcpy(place, &state, sizeof(state));
+  for (const Rule& rule : rules_)
+    rule.rule->stage({.step = batch.step, .multiplier = batch.multiplier}, place + rule.settings);
   for (std::size_t i = 0; i < parts_.size(); ++i)
     parts_[i].program->stage(batch.micro_batches[i], batch.dropout_seeds[i], place + parts_[i].offset);
 }
@@ -224,13 +184,18 @@ void DeviceStep::queue_work() {
   }
   kernels_.finish_norm(context_, gradients_.on_device(), model_.params().block_size(), device_state(),
                        device_scale(), scratch_.at(0));
-  kernels_.adam(context_, device_state(), reinterpret_cast<const AdamChunk*>(chunks_.at(0)), chunk_count_,
-                model_.device_weights(), gradients_.on_device(), optimizer_.first_moments().on_device(),
-                optimizer_.second_moments().on_device());
-  for (const MuonBatch& matrices : muon_)
-    kernels_.muon(context_, device_state(), matrices, model_.device_weights(), gradients_.on_device(),
-                  optimizer_.first_moments().on_device(), scratch_.at(0));
-  if (cards_) gather_matrices(model_.device_weights());
+  for (const Rule& rule : rules_) {
+    RuleCall call = rule.call;
+    call.state = device_state();
+    call.settings = block_.at(rule.settings);
+    call.memory.weights = model_.device_weights();
+    call.scratch = scratch_.at(0);
+    rule.kernels->update(context_, call);
+  }
+  if (!cards_) return;
+  gather_owned([&](const Rule&, const RuleParam& param) {
+    return std::vector{model_.device_weights() + param.param->offset};
+  });
 }
 
 // The last micro-batch: a bucket leaves when its last gradient is queued.
@@ -248,20 +213,26 @@ void DeviceStep::run_and_sum(BoundProgram& bound) {
   cards_->join();
 }
 
-void DeviceStep::gather_matrices(float* block) {
+template <class Blocks>
+void DeviceStep::gather_owned(Blocks blocks) {
   std::vector<OwnedFloats> parts;
-  for (const Muon::Batch& batch : optimizer_.muon().batches())
-    for (std::size_t i = 0; i < batch.params.size(); ++i)
-      parts.push_back(
-          {Muon::owner(batch, i, ranks()),
-           {block + batch.params[i]->offset, static_cast<std::size_t>(batch.params[i]->count())}});
+  for (const Rule& rule : rules_)
+    for (const OwnedParam& owned : rule.rule->owned(ranks()))
+      for (float* values : blocks(rule, *owned.param))
+        parts.push_back({owned.rank, {values, static_cast<std::size_t>(owned.param->param->count())}});
   if (parts.empty()) return;
   cards_->gather(parts);
   cards_->join();
 }
 
-void DeviceStep::gather_momenta() {
-  if (cards_) gather_matrices(optimizer_.first_moments().on_device());
+void DeviceStep::gather_states() {
+  if (!cards_) return;
+  gather_owned([&](const Rule& rule, const RuleParam& param) {
+    std::vector<float*> states;
+    for (std::size_t i = 0; i < rule.definition->state_count(); ++i)
+      states.push_back(param.state(rule.call.memory, i).data());
+    return states;
+  });
 }
 
 void DeviceStep::fetch_loss_scale() {

@@ -4,17 +4,18 @@
 // first step of a shape is queued kernel by kernel and makes all plans; the second is captured, and from then on a step
 // is one launch. What changes from step to step (tokens, targets, row weights, seeds, rates) is uploaded before it:
 //
-//   staging (pinned, two of them)  ->  device: [StepState][micro-batch 0][micro-batch 1]...  ->  each program's inputs
+//   staging (pinned, two of them)  ->  device: [StepState][settings of each rule][micro-batch 0][micro-batch 1]...
+//                                      ->  each program's inputs
 //
 // A gradient whose norm is not finite changes nothing: the outcome says so, some steps later.
 //
-// Where the config's dtype is f16 the loss is scaled (ops/loss_scale.h). The scale lives in the device's memory and is
-// changed there, step by step; fetch_loss_scale() brings it to the optimizer, as moments are fetched. A step that is
+// Where the config's dtype is f16 the loss is scaled (ops/step_state.h). The scale lives in the device's memory and is
+// changed there, step by step; fetch_loss_scale() brings it to the optimizer, as states are fetched. A step that is
 // skipped still is a step: of the schedule, and of Adam's count.
 //
-// Several ranks (`cards`): each sums its gradients with the others' bucket by bucket, as backward finishes them. Muon's
-// matrices are shared out; a rank updates its own and sends the new weights to all. Their momenta are then the owner's
-// alone, until gather_momenta(). The loss is this rank's.
+// Several ranks (`cards`): each sums its gradients with the others' bucket by bucket, as backward finishes them. A rule
+// may share its parameters out (UpdateRule::owned): a rank updates its own and sends the new weights to all. Their states
+// are then the owner's alone, until gather_states(). The loss is this rank's.
 #pragma once
 
 #include <array>
@@ -61,7 +62,7 @@ class DeviceStep {
 
   bool captured() const { return graph_ != nullptr; }
 
-  void gather_momenta();  // queued; of several ranks, all call it
+  void gather_states();  // queued; of several ranks, all call it
 
   // From the device to the optimizer, and back; they wait. Nothing where the loss is not scaled.
   void fetch_loss_scale();
@@ -85,14 +86,25 @@ class DeviceStep {
     std::int64_t step = 0;
   };
 
-  void upload_chunks();
-  void upload_matrices();
+  // A rule of the optimizer, with its kernels and what they work on.
+  struct Rule {
+    const RuleDefinition* definition;
+    const UpdateRule* rule;
+    const RuleKernels* kernels;
+    DeviceShare share;
+    Arena items;
+    std::int64_t settings = 0;  // its place in block_
+    RuleCall call;              // all but settings and scratch
+  };
+
+  void add_rule(const Optimizer::ActiveRule& active);
   void lay_out(const Batch& batch, const Key& key);
   void stage(const Batch& batch, std::byte* place);
-  void set_rates(const Batch& batch, StepState& state) const;
   void queue_work();
   void run_and_sum(BoundProgram& bound);
-  void gather_matrices(float* block);  // of Muon: everyone gets what each rank updated
+  // Everyone gets what each rank updated. blocks(rule, parameter): where its values lie, one place for each block.
+  template <class Blocks>
+  void gather_owned(Blocks blocks);
   int ranks() const { return cards_ ? cards_->size() : 1; }
   void land();
   StepState* device_state() const { return reinterpret_cast<StepState*>(block_.at(0)); }
@@ -110,9 +122,8 @@ class DeviceStep {
   bool capture_;
   DeviceCommunicator* cards_;  // nullptr: one rank
   FloatArena gradients_;
-  Arena chunks_, matrices_, scratch_, loss_scale_;
-  std::int64_t chunk_count_ = 0;
-  std::vector<MuonBatch> muon_;  // matrices_ holds what they point to
+  Arena scratch_, loss_scale_;
+  std::vector<Rule> rules_;
 
   std::optional<Key> key_;
   struct Part {

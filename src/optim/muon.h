@@ -8,79 +8,55 @@
 // Jordan's coefficients in every round, or with Polar Express's, which differ from round to round. Matrices of one
 // shape are one batch: their momenta and updates run in one parallel pass, and their u lie one behind the other.
 //
-// Several ranks share the matrices out, the n-th of all batches to rank n mod ranks: each makes its own u orthogonal, and
-// all u are gathered (parameter-golf 1.4). Momenta and weights are everyone's, so what a rank holds does not depend on
-// how many there are.
+// mu warms up on a line from muon_momentum_start to muon_momentum over muon_momentum_steps.
+//
+// Several ranks share the matrices out, the n-th of all batches to rank n mod ranks (parameter-golf 1.4). On the CPU each
+// rank makes its own u orthogonal, and all u are gathered: momenta and weights are everyone's, so what a rank holds does
+// not depend on how many there are. On a device the owner updates its matrices and sends the new weights to all.
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "config/config.h"
-#include "dist/communicator.h"
-#include "model/params.h"
 #include "optim/newton_schulz.h"
-#include "optim/update_size.h"
-#include "tensor/arena.h"
-#include "tensor/device.h"
+#include "tensor/tensor.h"
 
 namespace thimble {
 
-struct MuonStep {
-  float momentum = 0.95f, rate = 0, grad_scale = 1;
+struct RuleDefinition;
+namespace rule {
+extern const RuleDefinition kMuon;  // trains the matrices of blocks where muon_steps is not 0
+}  // namespace rule
+
+// mu at a step, counted from 0.
+double muon_momentum_at(const OptimizerConfig& config, std::int64_t step);
+
+// On a device: what changes with every step.
+struct MuonSettings {
+  float momentum = 0;
+  float rate = 0;
+  float shrink = 1;  // 1 - rate decay, for matrices that decay
 };
 
-class Muon {
- public:
-  // Trains the parameters for which `trains` says so.
-  Muon(const ParamTable& params, const OptimizerConfig& config);
+// An item: a matrix, contiguous.
+struct MuonMatrix {
+  std::int64_t offset = 0;  // in weights and gradients
+  std::int64_t m = 0;       // in the momenta
+  std::int32_t decays = 0;
+};
 
-  static bool trains(const Param& param, const OptimizerConfig& config) {
-    return config.uses_muon() && param.group == ParamGroup::matrix;
-  }
+// Matrices of one shape, which are updated together.
+struct MuonBatch {
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t first = 0, count = 0;  // among the items
+};
 
-  // Matrices of one shape, in the table's order.
-  struct Batch {
-    std::int64_t rows, cols;
-    std::vector<const Param*> params;
-    std::size_t first = 0;  // how many matrices the batches before it have
-    std::int64_t stride() const { return align_up(rows * cols, 16); }  // from one u to the next
-  };
-  const std::vector<Batch>& batches() const { return batches_; }
-  const std::vector<NewtonSchulzCoefficients>& rounds() const { return rounds_; }
-
-  // On the CPU. All blocks are laid out as the table says. `sizes` may be null.
-  void update(const Context& context, const MuonStep& step, std::span<float> weights,
-              std::span<const float> gradients, std::span<float> momenta, UpdateSizes* sizes,
-              Communicator* ranks = nullptr);
-
-  // Whose matrix is number `index` of a batch.
-  static int owner(const Batch& batch, std::size_t index, int ranks) {
-    return static_cast<int>((batch.first + index) % static_cast<std::size_t>(ranks));
-  }
-
- private:
-  // body(param, its u, first, last) for pieces of the elements of matrices [begin, end) of the batch, in parallel.
-  template <class Body>
-  void for_pieces(const Batch& batch, std::size_t begin, std::size_t end, Body body);
-  void add_momentum(const Batch& batch, const MuonStep& step, std::span<const float> gradients,
-                    std::span<float> momenta);
-  void normalise_rows(const Batch& batch);
-  void make_orthogonal(const Context& context, const Batch& batch, Communicator* ranks);
-  void apply(const Batch& batch, std::size_t begin, std::size_t end, const MuonStep& step,
-             std::span<float> weights);
-  float* update_of(const Batch& batch, std::size_t index) {
-    return updates_.data() + static_cast<std::int64_t>(index) * batch.stride();
-  }
-
-  OptimizerConfig config_;
-  std::vector<NewtonSchulzCoefficients> rounds_;
-  DType dtype_;  // of Newton-Schulz
-  std::vector<Batch> batches_;
-  std::vector<float> updates_;  // u of a batch
-  std::vector<float> scratch_;  // of Newton-Schulz
-  std::vector<float> before_;   // one matrix, where sizes are asked for
+struct MuonPlan {
+  std::vector<MuonBatch> batches;
+  std::vector<NewtonSchulzCoefficients> rounds;
+  DType dtype = DType::f32;  // of Newton-Schulz: f32 or bf16
+  bool row_norm = false;
 };
 
 }  // namespace thimble

@@ -11,11 +11,15 @@
 #include <cstdint>
 #include <span>
 
-#include "ops/step_state.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
 namespace thimble {
+
+// Of one round.
+struct NewtonSchulzCoefficients {
+  double a = 3.4445, b = -4.7750, c = 2.0315;
+};
 
 inline constexpr double kNewtonSchulzEps = 1e-7;
 inline constexpr int kNewtonSchulzSteps = 5;

@@ -74,11 +74,4 @@ bool has_begun(double start, const TrainConfig& config, std::int64_t step, doubl
   return start < 1 ? progress(config, step, 0, elapsed_seconds) >= start : static_cast<double>(step) >= start;
 }
 
-double muon_momentum_at(const OptimizerConfig& config, std::int64_t step) {
-  if (config.muon_momentum_steps <= 0) return config.muon_momentum;
-  const double share =
-      std::min(1.0, static_cast<double>(step) / static_cast<double>(config.muon_momentum_steps));
-  return (1 - share) * config.muon_momentum_start + share * config.muon_momentum;
-}
-
 }  // namespace thimble

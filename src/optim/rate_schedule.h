@@ -22,7 +22,4 @@ double rate_multiplier(const TrainConfig& config, std::int64_t step, double elap
 // A setting that is a step or, below 1, a fraction of the run, be that of its steps or of its time: has it come?
 bool has_begun(double start, const TrainConfig& config, std::int64_t step, double elapsed_seconds);
 
-// Muon's momentum warms up on a line from muon_momentum_start to muon_momentum over muon_momentum_steps.
-double muon_momentum_at(const OptimizerConfig& config, std::int64_t step);
-
 }  // namespace thimble

@@ -79,8 +79,12 @@ std::string text_of(const SafetensorsFile& file, std::string_view name) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-std::string moment_name(char moment, const Param& param) {
-  return fmt::format("optim.{}.{}", moment, param.name);
+// What the rule of a parameter keeps for it, in the rule's order: visit(tensor name, values).
+template <class Visit>
+void for_states(Optimizer& optimizer, const Param& param, Visit visit) {
+  const RuleDefinition& rule = optimizer.rule_of(param);
+  for (const std::string_view state : std::span(rule.states).first(rule.state_count()))
+    visit(fmt::format("optim.{}.{}", state, param.name), optimizer.state(state, param));
 }
 
 constexpr std::string_view kRawPrefix = "optim.raw.";
@@ -116,12 +120,10 @@ void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Con
   add_state_dict(writer, params, "",
                  trained.averaging.available() ? trained.averaging.average() : trained.model.weights());
   if (trained.averaging.on()) add_state_dict(writer, params, kRawPrefix, trained.model.weights());
-  for (const Param& param : params.all()) {
-    writer.add(moment_name('m', param), DType::f32, param.dims,
-               std::as_bytes(trained.optimizer.first_moment(param)));
-    const auto second = trained.optimizer.second_moment(param);
-    if (!second.empty()) writer.add(moment_name('v', param), DType::f32, param.dims, std::as_bytes(second));
-  }
+  for (const Param& param : params.all())
+    for_states(trained.optimizer, param, [&](const std::string& name, std::span<const float> values) {
+      writer.add(name, DType::f32, param.dims, std::as_bytes(values));
+    });
   const LossScale& scale = trained.optimizer.loss_scale();
   const std::array<float, 2> scale_values = {scale.scale, static_cast<float>(scale.good_steps)};
   if (config.train.dtype == ComputeDType::f16)
@@ -166,11 +168,9 @@ void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, co
     read_state_dict(file, params, "", trained.model.weights(), other);
   }
   trained.model.weights_changed();
-  for (const Param& param : params.all()) {
-    file.read_f32(moment_name('m', param), trained.optimizer.first_moment(param));
-    const auto second = trained.optimizer.second_moment(param);
-    if (!second.empty()) file.read_f32(moment_name('v', param), second);
-  }
+  for (const Param& param : params.all())
+    for_states(trained.optimizer, param,
+               [&](const std::string& name, std::span<float> values) { file.read_f32(name, values); });
   read_loss_scale(file, trained.optimizer.loss_scale());
 }
 
@@ -192,11 +192,22 @@ bool is_free(const Key& key) {
   return std::ranges::find(kKeys, key.name) != std::end(kKeys);
 }
 
-// Which state a run keeps depends on these being on or off.
+// Whether another value of this key alone changes what is kept for some parameter.
+bool changes_rules(const Key& key, const Config& before, const KeyValue& after) {
+  if (key.part != ConfigPart::optimizer) return false;
+  Config changed = before;
+  key.put(changed, after);
+  const ParamTable table(before.model);
+  return std::ranges::any_of(table.all(), [&](const Param& param) {
+    return &rule_of(param, before.optimizer) != &rule_of(param, changed.optimizer);
+  });
+}
+
+// Which state a run keeps depends on these: which rule trains a parameter, and whether averages are on.
 bool changes_state(const Key& key, const Config& before, const Config& after) {
-  if (key.name == "muon_steps") return before.optimizer.uses_muon() != after.optimizer.uses_muon();
   if (key.name == "swa_start") return (before.train.swa_start > 0) != (after.train.swa_start > 0);
   if (key.name == "ema_decay") return (before.train.ema_decay > 0) != (after.train.ema_decay > 0);
+  if (changes_rules(key, before, key.get(after))) return true;
   return key.of_model() && key.name != "dropout";
 }
 

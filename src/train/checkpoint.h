@@ -3,9 +3,9 @@
 //
 //   NAME                   the weights, f32, under the names of params.h; with SWA or EMA on, the averaged ones
 //   optim.raw.NAME         then these are the weights that training goes on from
-//   optim.m.NAME           Adam's first moment, or Muon's momentum
-//   optim.v.NAME           Adam's second moment (not for what Muon trains)
-//   optim.loss_scale       f32 [2], where training computes in f16: the scale, and its good steps (ops/loss_scale.h)
+//   optim.STATE.NAME       what the update rule of a parameter keeps for it (RuleDefinition::states): m is Adam's mean or
+//                          Muon's momentum, v Adam's mean square
+//   optim.loss_scale       f32 [2], where training computes in f16: the scale, and its good steps (ops/step_state.h)
 //   thimble.tokenizer      U8: the content of the tokenizer's file
 //   thimble.train_state    U8: a JSON object, TrainState below
 //   thimble.digest         U8: digests of everything before it (safetensors.h)
@@ -84,7 +84,7 @@ void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, co
 //
 //   freely       how long and how often: steps, max_seconds, val_every, keep, ...
 //   with force   every other setting of training: the run is no longer the one that its first steps began
-//   never        the model (dropout excepted), and what the saved state is made for: Muon or Adam, SWA or EMA
+//   never        the model (dropout excepted), and what the saved state is made for: a parameter's update rule, SWA or EMA
 // Refuses what may not change, naming all of it; returns a line for each setting that does: "lr: 0.01 -> 0.02".
 std::vector<std::string> check_changes(const Config& before, const Config& after, bool force);
 

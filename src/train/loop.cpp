@@ -63,7 +63,7 @@ class Trainer {
         context_(around.request.device, around.log),
         config_(around.config),
         model_(config_.model, context_, compute_dtype(config_.train.dtype, context_.device())),
-        optimizer_(model_.params(), config_.optimizer, context_),
+        optimizer_(model_.params(), config_.optimizer, context_, around.request.rules),
         averaging_(config_.train, model_.params().block_size()),
         loader_(around.data.train, loader_settings(config_, around.request.source, ranks_), config_.model),
         bytes_(*around.request.tokenizer, static_cast<TokenId>(config_.model.vocab_size)),

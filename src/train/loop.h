@@ -16,6 +16,7 @@
 #include "base/signals.h"
 #include "config/config.h"
 #include "dist/communicator.h"
+#include "optim/update_rule.h"
 #include "tensor/device.h"
 #include "tokenizer/tokenizer.h"
 #include "train/diagnosis.h"
@@ -42,6 +43,7 @@ struct TrainRequest {
   std::int64_t samples = 0;     // texts said at each validation, for the report
   TrainObserver* observer = nullptr;            // may be null
   std::function<double()> clock = seconds_now;  // that steps are timed by: tests bring their own
+  RuleList rules = update_rules();              // likewise
 };
 
 struct TrainResult {

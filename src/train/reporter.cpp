@@ -153,11 +153,6 @@ void Reporter::warn(std::string_view line) {
 
 namespace {
 
-std::string muon(const OptimizerConfig& config) {
-  return config.muon_weight_decay > 0 ? fmt::format("Muon (weight decay {})", config.muon_weight_decay)
-                                      : "Muon";
-}
-
 // A setting that is a step or, below 1, a fraction of the run.
 std::string from(double start) {
   if (start == 0) return "";
@@ -175,7 +170,8 @@ std::string loop(const Config& config) {
 std::string recipe(const Config& whole) {
   const TrainConfig& config = whole.train;
   std::vector<std::string> parts;
-  if (whole.optimizer.uses_muon()) parts.push_back(muon(whole.optimizer));
+  for (const RuleParams& by : params_by_rule(ParamTable(whole.model), whole.optimizer))
+    if (by.rule->summary) parts.push_back(by.rule->summary(whole.optimizer));
   if (config.qat_bits > 0)
     parts.push_back(fmt::format("int{} QAT{}", config.qat_bits, from(config.qat_start)));
   if (config.swa_start > 0)

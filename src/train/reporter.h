@@ -12,7 +12,7 @@
 #include "base/progress.h"
 #include "config/config.h"
 #include "eval/score.h"
-#include "optim/update_size.h"
+#include "optim/update_rule.h"
 #include "train/metrics.h"
 #include "train/step_runner.h"
 

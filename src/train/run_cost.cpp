@@ -1,7 +1,6 @@
 #include "train/run_cost.h"
 
 #include <algorithm>
-#include <map>
 
 #include "base/error.h"
 #include "base/machine.h"
@@ -10,7 +9,7 @@
 #include "model/params.h"
 #include "ops/cpu/gemm.h"
 #include "ops/table.h"
-#include "optim/newton_schulz.h"
+#include "optim/update_rule.h"
 
 namespace thimble {
 
@@ -26,23 +25,8 @@ double forward_flops(const ModelConfig& c, const ParamTable& table) {
   return 2.0 * static_cast<double>(elements) + static_cast<double>(c.passes()) * attention;
 }
 
-std::int64_t optimizer_bytes(const Config& config, const ParamTable& table) {
-  const std::int64_t by_muon = config.optimizer.uses_muon() ? table.count(ParamGroup::matrix) : 0;
-  const bool averages = config.train.swa_start > 0 || config.train.ema_decay > 0;
-  return 8 * (table.count() - by_muon) + 4 * by_muon + (averages ? 4 * table.count() : 0);
-}
-
-// Updates of all matrices of one shape together, and the factors of one product (optim/muon.h).
-std::int64_t update_bytes(const OptimizerConfig& optimizer, const ParamTable& table) {
-  if (!optimizer.uses_muon()) return 0;
-  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> elements;
-  std::int64_t updates = 0, scratch = 0;
-  for (const Param& param : table.all()) {
-    if (param.group != ParamGroup::matrix) continue;
-    updates = std::max(updates, elements[{param.rows, param.cols}] += param.count());
-    scratch = std::max(scratch, newton_schulz_scratch(param.rows, param.cols));
-  }
-  return 4 * (updates + scratch);
+std::int64_t average_bytes(const TrainConfig& train, const ParamTable& table) {
+  return train.swa_start > 0 || train.ema_decay > 0 ? 4 * table.count() : 0;
 }
 
 MemoryPlan scoring_plan(const ModelConfig& config, std::int64_t rows, DType dtype) {
@@ -91,12 +75,18 @@ Summary summarise(const Config& config, Device device) {
   s.parameters = table.count();
   for (int group = 0; group < kParamGroups; ++group)
     s.by_group[static_cast<std::size_t>(group)] = table.count(static_cast<ParamGroup>(group));
+  for (const RuleParams& by : params_by_rule(table, config.optimizer))
+    for (const Param* param : by.params) {
+      std::vector<std::string>& titles = s.rules_by_group[static_cast<std::size_t>(param->group)];
+      if (std::ranges::find(titles, by.rule->title) == titles.end()) titles.emplace_back(by.rule->title);
+    }
   s.forward_flops_per_token = forward_flops(config.model, table);
   s.training_flops_per_token = 3 * s.forward_flops_per_token;
   s.weight_bytes = table.block_size() * 4;
   s.gradient_bytes = table.block_size() * 4;
-  s.optimizer_bytes = optimizer_bytes(config, table);
-  s.update_bytes = update_bytes(config.optimizer, table);
+  const OptimizerCost optimizer = optimizer_cost(table, config.optimizer);
+  s.optimizer_bytes = optimizer.state_bytes + average_bytes(config.train, table);
+  s.update_bytes = optimizer.workspace_bytes;
   s.micro_batch_rows = micro_batch_rows(config);
   const DType dtype = planned_dtype(config.train, device);
   if (device == Device::cpu) {  // a card's own memory holds no process, and validation waits for what is free

@@ -6,15 +6,17 @@
 //             on average
 //   training  3 x forward: backward computes two products where forward computes one
 //
-// Memory: weights and gradients 4 bytes an element, Adam 8 and Muon 4 of what each trains, averages 4.
+// Memory: weights and gradients 4 bytes an element, each state of an update rule 4 of what it trains, averages 4.
 // Activations are the memory plan (plan.h) of one micro-batch, with their gradients, after reuse. Beside them: what
-// Muon works in, the programs that validation scores with, and the process. On the CPU the sum is what the system counts
-// at the peak (VmHWM) to 10 %, pages of mapped data not counted: tests/e2e/memory_test.cpp.
+// update rules work in, the programs that validation scores with, and the process. On the CPU the sum is what the system
+// counts at the peak (VmHWM) to 10 %, pages of mapped data not counted: tests/e2e/memory_test.cpp.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "config/config.h"
 #include "graph/memory_plan.h"
@@ -26,6 +28,7 @@ struct Summary {
   std::int64_t tensors = 0;
   std::int64_t parameters = 0;
   std::array<std::int64_t, kParamGroups> by_group{};
+  std::array<std::vector<std::string>, kParamGroups> rules_by_group{};  // "Adam": what updates them
 
   double forward_flops_per_token = 0;
   double training_flops_per_token = 0;
@@ -33,7 +36,7 @@ struct Summary {
   std::int64_t weight_bytes = 0;
   std::int64_t gradient_bytes = 0;
   std::int64_t optimizer_bytes = 0;   // averages included
-  std::int64_t update_bytes = 0;      // Muon's
+  std::int64_t update_bytes = 0;      // what update rules work in
   std::int64_t validation_bytes = 0;  // programs that score some 8192 tokens, the golden output and samples
   std::int64_t process_bytes = 0;     // about, with what matrix products pack into
   MemoryPlan plan;                    // of a micro-batch

@@ -197,10 +197,9 @@ class CardStep final : public StepRunner {
   void fetch() override {
     // As in run(): who does not come is named here.
     if (parts_.ranks.size() > 1) parts_.ranks.barrier("fetching the weights");
-    step_.gather_momenta();
+    step_.gather_states();
     parts_.model.fetch_weights();
-    parts_.optimizer.first_moments().fetch();
-    parts_.optimizer.second_moments().fetch();
+    parts_.optimizer.fetch_states();
     step_.fetch_loss_scale();
   }
 
@@ -208,8 +207,7 @@ class CardStep final : public StepRunner {
 
   void send() override {
     parts_.model.weights_changed();
-    parts_.optimizer.first_moments().send();
-    parts_.optimizer.second_moments().send();
+    parts_.optimizer.send_states();
     step_.send_loss_scale();
   }
 

@@ -145,24 +145,30 @@ TEST_F(StepKernelsOnCuda, AdamUpdatesEachChunkWithItsGroupAndNothingElse) {
   const AdamStep steps[2] = {{.lr = 0.01f, .decay = 0.1f, .grad_scale = 0.5f, .t = 3},
                              {.lr = 0.3f, .beta1 = 0.8f, .beta2 = 0.9f, .grad_scale = 0.5f, .t = 3}};
   const std::vector<AdamChunk> chunks = {
-      {0, 0, static_cast<std::int32_t>(kAdamChunk), 1},
-      {kAdamChunk, kAdamChunk, 77, 1},
-      {first_count + gap, first_count, static_cast<std::int32_t>(second_count), 4}};
+      {0, 0, 0, static_cast<std::int32_t>(kAdamChunk), 1},
+      {kAdamChunk, kAdamChunk, kAdamChunk, 77, 1},
+      {first_count + gap, first_count + gap, first_count, static_cast<std::int32_t>(second_count), 4}};
   const std::vector<float> p = numbers(total, 1), g = numbers(total, 2), m = numbers(total, 3, 0.1f);
   std::vector<float> v = numbers(first_count + second_count, 4, 0.1f);
   for (float& value : v) value *= value;
 
   for (const std::int32_t finite : {1, 0}) {
     StepState state;
-    state.groups[1] = step_group(steps[0]);
-    state.groups[4] = step_group(steps[1]);
     state.grad_scale = 0.5f;
     state.finite = finite;
+    AdamSettings rates;
+    rates.groups[1] = adam_group(steps[0]);
+    rates.groups[4] = adam_group(steps[1]);
     OnCard<StepState> states(runtime_, {state});
-    OnCard<AdamChunk> on_card(runtime_, chunks);
+    OnCard<AdamSettings> settings(runtime_, {rates});
+    OnCard<AdamChunk> items(runtime_, chunks);
     OnCard<float> weights(runtime_, p), gradients(runtime_, g), first(runtime_, m), second(runtime_, v);
-    kernels().adam(*context_, states.data(), on_card.data(), static_cast<std::int64_t>(chunks.size()),
-                   weights.data(), gradients.data(), first.data(), second.data());
+    kernels().find("adam")->update(
+        *context_, {.state = states.data(),
+                    .settings = reinterpret_cast<const std::byte*>(settings.data()),
+                    .items = reinterpret_cast<const std::byte*>(items.data()),
+                    .item_bytes = static_cast<std::int64_t>(chunks.size() * sizeof(AdamChunk)),
+                    .memory = {weights.data(), gradients.data(), {first.data(), second.data()}}});
 
     std::vector<float> expected = p, expected_m = m, expected_v = v;
     const auto update = [&](int which, std::int64_t offset, std::int64_t second_offset, std::int64_t count) {

@@ -10,6 +10,9 @@
 #include "config/builder.h"
 #include "dist/recording.h"
 #include "dist/thread_transport.h"
+#include "optim/adam.h"
+#include "optim/muon.h"
+#include "optim/states_of.h"
 
 namespace thimble {
 namespace {
@@ -43,49 +46,62 @@ void finish_norm(const Context&, const float* gradients, std::int64_t count, Ste
   state->loss_scale = scale->scale;
 }
 
-void adam(const Context&, const StepState* state, const AdamChunk* chunks, std::int64_t chunk_count,
-          float* weights, const float* gradients, float* first, float* second) {
-  if (!state->finite) return;
-  for (std::int64_t c = 0; c < chunk_count; ++c)
-    for (std::int64_t i = 0; i < chunks[c].count; ++i) {
-      const StepGroup& k = state->groups[chunks[c].group];
-      const float g = gradients[chunks[c].offset + i] * state->grad_scale;
-      float &m = first[chunks[c].offset + i], &v = second[chunks[c].second + i];
+void adam(const Context&, const RuleCall& call) {
+  if (!call.state->finite) return;
+  const auto chunks =
+      std::span(call.items_as<AdamChunk>(), static_cast<std::size_t>(call.count_of<AdamChunk>()));
+  for (const AdamChunk& chunk : chunks)
+    for (std::int64_t i = 0; i < chunk.count; ++i) {
+      const AdamGroup& k = call.settings_as<AdamSettings>()->groups[chunk.group];
+      const float g = call.memory.gradients[chunk.offset + i] * call.state->grad_scale;
+      float &m = call.memory.states[0][chunk.m + i], &v = call.memory.states[1][chunk.v + i];
       m = k.beta1 * m + k.rest1 * g;
       v = k.beta2 * v + k.rest2 * g * g;
-      float& w = weights[chunks[c].offset + i];
+      float& w = call.memory.weights[chunk.offset + i];
       w = w * k.shrink + k.rate * (m / (std::sqrt(v * k.unbias2) + k.eps));
     }
 }
 
-std::int64_t muon_scratch_bytes(const MuonBatch& batch) {
-  return batch.rows * batch.cols * static_cast<std::int64_t>(sizeof(float));
+std::int64_t muon_scratch_bytes(const RuleCall& call) {
+  std::int64_t most = 0;
+  for (const MuonBatch& batch : call.plan_as<MuonPlan>().batches)
+    most = std::max(most, batch.rows * batch.cols * static_cast<std::int64_t>(sizeof(float)));
+  return most;
 }
 
-void muon(const Context&, const StepState* state, const MuonBatch& batch, float* weights,
-          const float* gradients, float* momenta, std::byte* scratch) {
-  if (!state->finite) return;
-  const std::int64_t size = batch.rows * batch.cols;
-  auto* u = reinterpret_cast<float*>(scratch);
-  const double shape = std::max(1.0, static_cast<double>(batch.rows) / static_cast<double>(batch.cols));
-  for (const MuonMatrix& matrix : std::span(batch.matrices, static_cast<std::size_t>(batch.count))) {
-    for (std::int64_t i = 0; i < size; ++i) {
-      const float g = gradients[matrix.offset + i] * state->grad_scale;
-      float& m = momenta[matrix.offset + i];
-      m = state->muon.momentum * m + g;
-      u[i] = g + state->muon.momentum * m;
-    }
-    ref::newton_schulz(make_tensor(u, batch.rows, batch.cols), static_cast<int>(batch.rounds.size()));
-    const float keep = matrix.decays ? state->muon.shrink : 1.0f;
-    for (std::int64_t i = 0; i < size; ++i) {
-      float& w = weights[matrix.offset + i];
-      w = w * keep - state->muon.rate * static_cast<float>(std::sqrt(shape)) * u[i];
+void muon(const Context&, const RuleCall& call) {
+  if (!call.state->finite) return;
+  const auto& settings = *call.settings_as<MuonSettings>();
+  const auto& plan = call.plan_as<MuonPlan>();
+  for (const MuonBatch& batch : plan.batches) {
+    const std::int64_t size = batch.rows * batch.cols;
+    auto* u = reinterpret_cast<float*>(call.scratch);
+    const double shape = std::max(1.0, static_cast<double>(batch.rows) / static_cast<double>(batch.cols));
+    for (const MuonMatrix& matrix :
+         std::span(call.items_as<MuonMatrix>() + batch.first, static_cast<std::size_t>(batch.count))) {
+      for (std::int64_t i = 0; i < size; ++i) {
+        const float g = call.memory.gradients[matrix.offset + i] * call.state->grad_scale;
+        float& m = call.memory.states[0][matrix.m + i];
+        m = settings.momentum * m + g;
+        u[i] = g + settings.momentum * m;
+      }
+      ref::newton_schulz(make_tensor(u, batch.rows, batch.cols), static_cast<int>(plan.rounds.size()));
+      const float keep = matrix.decays ? settings.shrink : 1.0f;
+      for (std::int64_t i = 0; i < size; ++i) {
+        float& w = call.memory.weights[matrix.offset + i];
+        w = w * keep - settings.rate * static_cast<float>(std::sqrt(shape)) * u[i];
+      }
     }
   }
 }
 
-constexpr StepKernels kKernels = {
-    sum_scratch_bytes, add_weighted_sum, scale_rows, finish_norm, adam, muon_scratch_bytes, muon};
+constexpr RuleKernels kAdamKernels = {.rule = "adam", .settings_bytes = sizeof(AdamSettings), .update = adam};
+constexpr RuleKernels kMuonKernels = {.rule = "muon",
+                                      .settings_bytes = sizeof(MuonSettings),
+                                      .scratch_bytes = muon_scratch_bytes,
+                                      .update = muon};
+constexpr const RuleKernels* kRules[] = {&kAdamKernels, &kMuonKernels};
+constexpr StepKernels kKernels = {sum_scratch_bytes, add_weighted_sum, scale_rows, finish_norm, kRules};
 constexpr std::array<std::uint64_t, 2> kSeeds = {1, 2};
 
 Config tiny_golf(bool muon) {
@@ -123,6 +139,7 @@ struct Trained {
     model.weights_changed();
   }
   std::vector<float> weights() const { return {model.weights().begin(), model.weights().end()}; }
+  std::vector<float> states() { return states_of(optimizer, model.params()); }
 };
 
 void train_with_optimizer(Trained& run, int steps) {
@@ -212,11 +229,10 @@ TEST(QueuedStep, AnOverflowIsSkippedAndTheScaleHalves) {
     Trained run(muon);
     train_scaled(run, 0, 3);
     const std::vector<float> weights = run.weights();
-    const auto first = run.optimizer.first_moments().all();
-    const std::vector<float> momenta(first.begin(), first.end());
+    const std::vector<float> states = run.states();
     train_scaled(run, 3, 4, 3);
     EXPECT_EQ(run.weights(), weights);
-    EXPECT_TRUE(std::ranges::equal(first, momenta));
+    EXPECT_EQ(run.states(), states);
     EXPECT_EQ(run.optimizer.loss_scale(), (LossScale{kFirstLossScale / 2, 0}));
     train_scaled(run, 4, 6);
     EXPECT_NE(run.weights(), weights);
@@ -282,7 +298,7 @@ class HostCards final : public DeviceCommunicator {
 TEST(QueuedStep, TwoRanksWithHalfOfTheRowsEachAreOneRankWithAll) {
   for (const bool muon : {false, true}) {
     Trained expected(muon);
-    std::vector<float> momenta;
+    std::vector<float> states;
     const auto step_with = [](Trained& run, DeviceStep& device, int step, std::span<const Rows> rows) {
       device.queue({.step = step,
                     .multiplier = 0.5,
@@ -296,8 +312,7 @@ TEST(QueuedStep, TwoRanksWithHalfOfTheRowsEachAreOneRankWithAll) {
                         false);
       for (int step = 0; step < 4; ++step)
         step_with(expected, device, step, batch_of(expected.config, 3 * step));
-      momenta.assign(expected.optimizer.first_moments().all().begin(),
-                     expected.optimizer.first_moments().all().end());
+      states = expected.states();
     }
     on_threads(2, [&](Communicator& ranks) {
       HostCards cards(ranks);
@@ -308,13 +323,31 @@ TEST(QueuedStep, TwoRanksWithHalfOfTheRowsEachAreOneRankWithAll) {
         ASSERT_EQ(all.size(), 2u);
         step_with(run, device, step, std::span(all).subspan(static_cast<std::size_t>(ranks.rank()), 1));
       }
-      device.gather_momenta();
+      device.gather_states();
       const std::vector<float> a = expected.weights(), b = run.weights();
       for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 3e-5f) << "weight " << i;
-      for (std::size_t i = 0; i < momenta.size(); ++i)
-        ASSERT_NEAR(momenta[i], run.optimizer.first_moments().all()[i], 1e-5f) << "momentum " << i;
+      const std::vector<float> found = run.states();
+      for (std::size_t i = 0; i < states.size(); ++i)
+        ASSERT_NEAR(states[i], found[i], 1e-5f) << "state " << i;
     });
   }
+}
+
+TEST(QueuedStep, ARuleWithoutKernelsForTheDeviceIsRefusedByName) {
+  Trained run(true);
+  StepKernels adam_alone = kKernels;
+  adam_alone.rules = std::span(kRules).first(1);
+  try {
+    DeviceStep device(run.context, adam_alone, run.model, run.optimizer, run.config.train, false);
+    FAIL() << "Muon trains the matrices";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("'muon'"), std::string::npos) << error.what();
+  }
+  static constexpr RuleKernels kNarrow = {.rule = "muon", .settings_bytes = 4, .update = muon};
+  static constexpr const RuleKernels* kOther[] = {&kAdamKernels, &kNarrow};
+  StepKernels narrow = kKernels;
+  narrow.rules = kOther;
+  EXPECT_THROW(DeviceStep(run.context, narrow, run.model, run.optimizer, run.config.train, false), Error);
 }
 
 // What NCCL will see on each of four cards: the same calls, the sums before the update, the owners' weights behind it.
@@ -337,10 +370,11 @@ TEST(QueuedStep, EveryCardIsAskedForTheSameInTheSameOrder) {
   EXPECT_EQ(calls[0], calls[2]);
   const Trained one(true);
   std::string weights = "gather";
-  for (const Muon::Batch& batch : one.optimizer.muon().batches())
-    for (std::size_t i = 0; i < batch.params.size(); ++i)
-      weights += fmt::format(" {}:{}+{}", Muon::owner(batch, i, 4), batch.params[i]->offset,
-                             batch.params[i]->count());
+  for (const Optimizer::ActiveRule& active : one.optimizer.rules())
+    for (const OwnedParam& owned : active.rule->owned(4))
+      weights +=
+          fmt::format(" {}:{}+{}", owned.rank, owned.param->param->offset, owned.param->param->count());
+  EXPECT_GT(weights.size(), 6u) << "Muon's matrices";
   ASSERT_EQ(calls[0].size(), 4u);
   EXPECT_EQ(calls[0][0].substr(0, 4), "sum ");  // one bucket holds them all
   EXPECT_EQ(calls[0][1], "join");

@@ -146,8 +146,8 @@ TEST(MuonOnRanks, TheMatricesAreDealtOneByOne) {
   Made made(config);
   Optimizer optimizer(made.model.params(), config.optimizer);
   std::map<int, int> matrices;
-  for (const Muon::Batch& batch : optimizer.muon().batches())
-    for (std::size_t i = 0; i < batch.params.size(); ++i) ++matrices[Muon::owner(batch, i, 4)];
+  for (const Optimizer::ActiveRule& active : optimizer.rules())
+    for (const OwnedParam& owned : active.rule->owned(4)) ++matrices[owned.rank];
   ASSERT_EQ(matrices.size(), 4u);
   for (const auto& [rank, count] : matrices) EXPECT_NEAR(count, matrices[0], 1) << rank;
 }

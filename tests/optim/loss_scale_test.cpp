@@ -1,4 +1,4 @@
-#include "ops/loss_scale.h"
+#include "ops/step_state.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,6 @@
 // attention: which kernels take a call (attention.h), and those in plain arithmetic; exclusive_attention.
 #include "ops/cuda/attention.h"
 
-#include "ops/cuda/kernels.h"
 #include "ops/attention.h"
 
 namespace thimble::cuda {
@@ -343,8 +342,6 @@ void fill_delta(cudaStream_t stream, const Attention& op, float* delta) {
   });
 }
 
-}  // namespace
-
 void attention_forward(const Context& context, const OpCall& call) {
   const Attention op(call);
   if (op.q.rows == 0) return;
@@ -365,8 +362,6 @@ void attention_backward(const Context& context, const OpCall& call) {
 
 // exclusive_attention: a warp has a row's kv head and the query heads that share it, one after the other, and sums dv in
 // their order.
-namespace {
-
 __device__ float dot(const View& a, std::int64_t a_column, const View& b, std::int64_t b_column,
                      std::int64_t row, int size, int lane) {
   float sum = 0;
@@ -379,8 +374,6 @@ __device__ float length_of(const View& v, std::int64_t column, std::int64_t row,
   const float length = sqrtf(dot(v, column, v, column, row, size, lane));
   return length < static_cast<float>(kSmallestValueNorm) ? static_cast<float>(kSmallestValueNorm) : length;
 }
-
-}  // namespace
 
 void exclusive_attention_forward(const Context& context, const OpCall& call) {
   const ExclusiveAttention op(call);
@@ -437,5 +430,20 @@ void exclusive_attention_backward(const Context& context, const OpCall& call) {
                  }
                });
 }
+
+std::int64_t attention_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  return attention_fact_bytes(in[0].rows, attributes.as<AttentionAttributes>().heads);
+}
+
+}  // namespace
+
+extern const PluginOp kAttention = {"attention",
+                                    {.forward = attention_forward,
+                                     .backward = attention_backward,
+                                     .rows = kRowTypes,
+                                     .scratch_bytes = attention_scratch_bytes}};
+extern const PluginOp kExclusiveAttention = {
+    "exclusive_attention",
+    {.forward = exclusive_attention_forward, .backward = exclusive_attention_backward, .rows = kRowTypes}};
 
 }  // namespace thimble::cuda

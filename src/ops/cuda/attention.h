@@ -60,6 +60,14 @@ struct AttentionGradients {
         add_dv(op.add_dv) {}
 };
 
+// Backward keeps two floats of every row and head; a head's rows fill whole tiles.
+inline std::int64_t attention_fact_rows(std::int64_t rows) {
+  return (rows + 63) / 64 * 64;
+}
+inline std::int64_t attention_fact_bytes(std::int64_t rows, std::int64_t heads) {
+  return attention_fact_rows(rows) * heads * 2 * kFloatBytes;
+}
+
 void wgmma_attention_forward(cudaStream_t stream, const Attention& op);
 void wgmma_attention_backward(cudaStream_t stream, const Attention& op, float2* facts);
 void mma_attention_forward(cudaStream_t stream, const Attention& op);

@@ -1,7 +1,6 @@
 // Attention backward on Hopper: two kernels. Scores are made twice, which is cheaper than adding dq up in memory in a fixed
 // order: 7 products instead of 5, but no f32 sums of dq read and written for every tile of keys.
 #include "ops/cuda/attention_wgmma.cuh"
-#include "ops/cuda/scratch.h"
 
 namespace thimble::cuda {
 

@@ -8,12 +8,16 @@
 #include "ops/attention.h"
 
 #include "ops/cuda/attention.h"
-#include "ops/cuda/kernels.h"
-#include "ops/cuda/scratch.h"
 
 namespace thimble::cuda {
 
 namespace {
+
+// Cached attention of few rows cuts a long context into parts of so many keys.
+constexpr std::int64_t kCachedPart = 512;
+std::int64_t cached_attention_parts(std::int64_t rows, std::int64_t context) {
+  return rows <= kFewRows && context > 2 * kCachedPart ? (context + kCachedPart - 1) / kCachedPart : 1;
+}
 
 constexpr int kWarps = 16, kAtOnce = 4;        // keys on their way for a group of lanes
 constexpr float kLowest = -1e30f;              // a score of nothing: finite, so that differences are
@@ -320,8 +324,6 @@ void attend_plainly(const Context& context, const CachedAttention& op) {
   launched("cached_attention");
 }
 
-}  // namespace
-
 void cached_attention_forward(const Context& context, const OpCall& call) {
   const CachedAttention op(call);
   if (op.q.rows == 0) return;
@@ -361,5 +363,19 @@ void cached_attention_forward(const Context& context, const OpCall& call) {
       return attend_plainly(context, op);
   }
 }
+
+std::int64_t cached_attention_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  // Of every part the highest score, the sum and the results.
+  const auto at = attributes.as<CachedAttentionAttributes>();
+  const std::int64_t N = in[0].rows, C = in[0].cols, parts = cached_attention_parts(N, at.context);
+  return parts > 1 ? N * parts * (C + 2 * at.heads) * kFloatBytes : 0;
+}
+
+}  // namespace
+
+extern const PluginOp kCachedAttention = {"cached_attention",
+                                          {.forward = cached_attention_forward,
+                                           .rows = kRowTypes,
+                                           .scratch_bytes = cached_attention_scratch_bytes}};
 
 }  // namespace thimble::cuda

@@ -3,7 +3,6 @@
 
 #include <cuda_fp16.h>
 
-#include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
 
 namespace thimble::cuda {
@@ -27,8 +26,6 @@ void cast(const Context& context, const Tensor& from, const Tensor& to, bool add
     cast_rows<1>(stream_of(context), from, to, add);
 }
 
-}  // namespace
-
 void cast_forward(const Context& context, const OpCall& call) {
   const Cast op(call);
   cast(context, op.x, op.y, false);
@@ -41,8 +38,6 @@ void cast_backward(const Context& context, const OpCall& call) {
 
 // fake_quant is the quantiser's rule (ops/quantise.cpp), a block of threads for each row, to the bit: products and sums
 // are rounded one by one, as the host does.
-namespace {
-
 // The int8 clip is a quantile so high that it lies between the two largest magnitudes of any row up to this width.
 constexpr float kClipQuantile = 0.9999984f;
 constexpr std::int64_t kWidestRow = 300000;
@@ -114,8 +109,6 @@ __global__ void __launch_bounds__(kThreads) quantise_rows(View w, View y, std::i
   }
 }
 
-}  // namespace
-
 void fake_quant_forward(const Context& context, const OpCall& call) {
   const FakeQuant op(call);
   if (op.w.cols > kWidestRow) refuse("[fake_quant] a row has at most 300000 columns", op.w.cols);
@@ -137,5 +130,15 @@ void fake_quant_backward(const Context& context, const OpCall& call) {
                      put(dw, row, c, g, add);
                    });
 }
+
+}  // namespace
+
+extern const PluginOp kCast = {
+    "cast", {.forward = cast_forward, .backward = cast_backward, .rows = kRowTypes, .wide_gradients = true}};
+extern const PluginOp kFakeQuant = {"fake_quant",
+                                    {.forward = fake_quant_forward,
+                                     .backward = fake_quant_backward,
+                                     .rows = dtypes({DType::f32}),
+                                     .wide_gradients = true}};
 
 }  // namespace thimble::cuda

@@ -4,10 +4,31 @@
 // row; the partial rows are then added in order.
 #pragma once
 
+#include <algorithm>
+
 #include "ops/cuda/rows.cuh"
-#include "ops/cuda/scratch.h"
 
 namespace thimble::cuda {
+
+// Blocks of rows, at places that depend on their number alone.
+struct SumBlocks {
+  static constexpr std::int64_t kMost = 528,
+                                kFewestRows = 16;  // four blocks for each of an H200's 132 multiprocessors
+
+  explicit SumBlocks(std::int64_t rows)
+      : rows_each(std::max(kFewestRows, (rows + kMost - 1) / kMost)),
+        count((rows + rows_each - 1) / rows_each) {}
+
+  std::int64_t rows_each, count;
+};
+
+// Bytes of scratch for `sums` sums of `cols` columns over at most `rows` rows, and one row of totals. (Fewer rows may make
+// more blocks.)
+inline std::int64_t column_sum_bytes(std::int64_t rows, std::int64_t cols, int sums) {
+  const std::int64_t most =
+      std::min(SumBlocks::kMost, (rows + SumBlocks::kFewestRows - 1) / SumBlocks::kFewestRows);
+  return (most + 1) * sums * cols * kFloatBytes;
+}
 
 inline constexpr int kPartialLanes = 32;  // partial rows that are added side by side
 

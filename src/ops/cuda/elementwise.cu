@@ -1,8 +1,7 @@
 // activation and dropout: every element by itself.
 #include "base/rng.h"
-#include "ops/elementwise.h"
-#include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
+#include "ops/elementwise.h"
 
 namespace thimble::cuda {
 
@@ -92,8 +91,6 @@ void activation_gradients(cudaStream_t stream, const Activation& op) {
                    });
 }
 
-}  // namespace
-
 // For swiglu the second half starts at column F: it is aligned if F is a multiple of the vector, which y and dy show.
 void activation_forward(const Context& context, const OpCall& call) {
   const Activation op(call);
@@ -111,8 +108,6 @@ void activation_backward(const Context& context, const OpCall& call) {
   else
     activation_gradients<1>(stream_of(context), op);
 }
-
-namespace {
 
 // to <- from m / (1 - p), forward and backward alike. The seed is read here, from memory: a recorded step draws anew.
 template <int V>
@@ -150,8 +145,6 @@ void drop(const Context& context, const Tensor& from, const Tensor& to, const Dr
     drop<1>(stream_of(context), from, to, op.seed, op.at, add);
 }
 
-}  // namespace
-
 void dropout_forward(const Context& context, const OpCall& call) {
   const Dropout op(call);
   drop(context, op.x, op.y, op, false);
@@ -161,5 +154,16 @@ void dropout_backward(const Context& context, const OpCall& call) {
   const Dropout op(call);
   if (op.dx) drop(context, op.dy, op.dx, op, op.add_dx);
 }
+
+}  // namespace
+
+extern const PluginOp kActivation = {"activation",
+                                     {.forward = activation_forward,
+                                      .backward = activation_backward,
+                                      .rows = kRowTypes,
+                                      .wide_gradients = true}};
+extern const PluginOp kDropout = {
+    "dropout",
+    {.forward = dropout_forward, .backward = dropout_backward, .rows = kRowTypes, .wide_gradients = true}};
 
 }  // namespace thimble::cuda

@@ -2,12 +2,16 @@
 #include "ops/embedding.h"
 
 #include "ops/cuda/column_sums.cuh"
-#include "ops/cuda/kernels.h"
-#include "ops/cuda/scratch.h"
 
 namespace thimble::cuda {
 
 namespace {
+
+// Embedding's backward cuts the sorted rows into chunks.
+constexpr std::int64_t kEmbeddingChunk = 32;
+std::int64_t embedding_chunks(std::int64_t rows) {
+  return (rows + kEmbeddingChunk - 1) / kEmbeddingChunk;
+}
 
 template <int V>
 void embedding(cudaStream_t stream, const Embedding& op) {
@@ -109,8 +113,6 @@ void embedding_gradients(cudaStream_t stream, const Embedding& op, void* scratch
   });
 }
 
-}  // namespace
-
 void embedding_forward(const Context& context, const OpCall& call) {
   const Embedding op(call);
   if (vectorised(op.table, {op.y}))
@@ -127,8 +129,6 @@ void embedding_backward(const Context& context, const OpCall& call) {
   else
     embedding_gradients<1>(stream_of(context), op, call.scratch.data);
 }
-
-namespace {
 
 template <int V>
 void gather(cudaStream_t stream, const Gather& op) {
@@ -160,8 +160,6 @@ void gather_gradients(cudaStream_t stream, const Gather& op) {
                    });
 }
 
-}  // namespace
-
 void gather_forward(const Context& context, const OpCall& call) {
   const Gather op(call);
   if (vectorised(op.x, {op.y}))
@@ -178,8 +176,6 @@ void gather_backward(const Context& context, const OpCall& call) {
   else
     gather_gradients<1>(stream_of(context), op);
 }
-
-namespace {
 
 __device__ float sigmoid(float x) {
   return 1 / (1 + expf(-x));
@@ -241,8 +237,6 @@ void smear_gradients(cudaStream_t stream, const Smear& op, void* scratch) {
                           });
 }
 
-}  // namespace
-
 void smear_forward(const Context& context, const OpCall& call) {
   const Smear op(call);
   if (vectorised(op.x, {op.gate, op.y}))
@@ -258,5 +252,31 @@ void smear_backward(const Context& context, const OpCall& call) {
   else
     smear_gradients<1>(stream_of(context), op, call.scratch.data);
 }
+
+std::int64_t embedding_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  return embedding_chunks(in[1].rows) * 2 * in[0].cols * kFloatBytes;
+}
+
+std::int64_t smear_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  return column_sum_bytes(in[0].rows, in[0].cols, 1);
+}
+
+}  // namespace
+
+extern const PluginOp kEmbedding = {"embedding",
+                                    {.forward = embedding_forward,
+                                     .backward = embedding_backward,
+                                     .rows = kRowTypes,
+                                     .wide_gradients = true,
+                                     .scratch_bytes = embedding_scratch_bytes}};
+extern const PluginOp kGather = {
+    "gather",
+    {.forward = gather_forward, .backward = gather_backward, .rows = kRowTypes, .wide_gradients = true}};
+extern const PluginOp kSmear = {"smear",
+                                {.forward = smear_forward,
+                                 .backward = smear_backward,
+                                 .rows = kRowTypes,
+                                 .wide_gradients = true,
+                                 .scratch_bytes = smear_scratch_bytes}};
 
 }  // namespace thimble::cuda

@@ -7,13 +7,16 @@
 #include "ops/head_loss.h"
 
 #include "ops/cuda/gemm.h"
-#include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
-#include "ops/cuda/scratch.h"
 
 namespace thimble::cuda {
 
 namespace {
+
+// The head's logits: at a stride that keeps every row aligned.
+std::int64_t head_loss_stride(std::int64_t vocabulary) {
+  return (vocabulary + 15) / 16 * 16;
+}
 
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kPackColumns = kWarp * kVector;
@@ -234,8 +237,6 @@ void loss_in_chunks(const Context& context, const HeadLoss& op, bool gradients) 
   }
 }
 
-}  // namespace
-
 void head_loss_forward(const Context& context, const OpCall& call) {
   loss_in_chunks(context, HeadLoss(call), false);
 }
@@ -243,8 +244,6 @@ void head_loss_forward(const Context& context, const OpCall& call) {
 void head_loss_backward(const Context& context, const OpCall& call) {
   loss_in_chunks(context, HeadLoss(call), true);
 }
-
-namespace {
 
 template <int V>
 void softcap(cudaStream_t stream, const Softcap& op) {
@@ -278,8 +277,6 @@ void softcap_gradients(cudaStream_t stream, const Softcap& op) {
                    });
 }
 
-}  // namespace
-
 void softcap_forward(const Context& context, const OpCall& call) {
   const Softcap op(call);
   if (vectorised(op.x, {op.y}))
@@ -296,5 +293,23 @@ void softcap_backward(const Context& context, const OpCall& call) {
   else
     softcap_gradients<1>(stream_of(context), op);
 }
+
+std::int64_t head_loss_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  // Logits in f32; beside 16 bits their gradients behind them.
+  const std::int64_t rows =
+      std::min<std::int64_t>(attributes.as<HeadLossAttributes>().chunk_rows, in[0].rows);
+  return rows * head_loss_stride(in[1].rows) * (in[0].dtype != DType::f32 ? kFloatBytes + 2 : kFloatBytes);
+}
+
+}  // namespace
+
+extern const PluginOp kHeadLoss = {"head_loss",
+                                   {.forward = head_loss_forward,
+                                    .backward = head_loss_backward,
+                                    .rows = kRowTypes,
+                                    .scratch_bytes = head_loss_scratch_bytes}};
+extern const PluginOp kSoftcap = {
+    "softcap",
+    {.forward = softcap_forward, .backward = softcap_backward, .rows = kRowTypes, .wide_gradients = true}};
 
 }  // namespace thimble::cuda

@@ -3,13 +3,16 @@
 
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/gemm.h"
-#include "ops/cuda/kernels.h"
 #include "ops/cuda/mma.cuh"
-#include "ops/cuda/scratch.h"
 
 namespace thimble::cuda {
 
 namespace {
+
+// Rows whose products a linear with a bias keeps in f32 at a time.
+std::int64_t linear_bias_rows(std::int64_t rows) {
+  return std::min<std::int64_t>(rows, 4096);
+}
 
 // A product of few rows, for decoding: y = x w^T + b in bf16 or f16.
 //
@@ -155,8 +158,6 @@ void bias_gradient(cudaStream_t stream, const Linear& op, void* scratch) {
                         });
 }
 
-}  // namespace
-
 void linear_forward(const Context& context, const OpCall& call) {
   const Linear op(call);
   if (op.at.invariant && takes_linear_rows(op)) return linear_rows(context, op);
@@ -174,5 +175,19 @@ void linear_backward(const Context& context, const OpCall& call) {
   else
     bias_gradient<1>(stream_of(context), op, call.scratch.data);
 }
+
+std::int64_t linear_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  const std::int64_t N = in[0].rows, O = in[1].rows;
+  const bool bias = in.size() > 2 && in[2].rows > 0;
+  return bias ? std::max(linear_bias_rows(N) * O * kFloatBytes, column_sum_bytes(N, O, 1)) : 0;
+}
+
+}  // namespace
+
+extern const PluginOp kLinear = {"linear",
+                                 {.forward = linear_forward,
+                                  .backward = linear_backward,
+                                  .rows = kRowTypes,
+                                  .scratch_bytes = linear_scratch_bytes}};
 
 }  // namespace thimble::cuda

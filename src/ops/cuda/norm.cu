@@ -1,7 +1,6 @@
 // rmsnorm and layernorm: a warp for every row. rmsnorm keeps rows of bf16 in registers where they fit
 // (row_registers.cuh); other rows are read again for every step.
 #include "ops/cuda/column_sums.cuh"
-#include "ops/cuda/kernels.h"
 #include "ops/cuda/row_registers.cuh"
 #include "ops/norm.h"
 
@@ -129,8 +128,6 @@ void rmsnorm_gradients_in_registers(cudaStream_t stream, const RmsNorm& op, void
   for_rows_with_sums<P, 1>("rmsnorm backward", stream, op.x.rows, cols, scratch, {{View(op.dw)}}, body);
 }
 
-}  // namespace
-
 void rmsnorm_forward(const Context& context, const OpCall& call) {
   const RmsNorm op(call);
   const auto in_registers = [&](auto packs) { rmsnorm_in_registers<packs()>(stream_of(context), op); };
@@ -152,8 +149,6 @@ void rmsnorm_backward(const Context& context, const OpCall& call) {
   else
     rmsnorm_gradients<1>(stream_of(context), op, call.scratch.data);
 }
-
-namespace {
 
 template <int V>
 void layernorm(cudaStream_t stream, const LayerNorm& op) {
@@ -245,8 +240,6 @@ void layernorm_gradients(cudaStream_t stream, const LayerNorm& op, void* scratch
   if (op.dw || op.db) layernorm_gradient_vectors<V>(stream, op, scratch);
 }
 
-}  // namespace
-
 void layernorm_forward(const Context& context, const OpCall& call) {
   const LayerNorm op(call);
   if (vectorised(op.x, {op.w, op.b, op.y}))
@@ -262,5 +255,28 @@ void layernorm_backward(const Context& context, const OpCall& call) {
   else
     layernorm_gradients<1>(stream_of(context), op, call.scratch.data);
 }
+
+std::int64_t rmsnorm_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  return column_sum_bytes(in[0].rows, in[0].cols, 1);
+}
+
+std::int64_t layernorm_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  return column_sum_bytes(in[0].rows, in[0].cols, 2);
+}
+
+}  // namespace
+
+extern const PluginOp kRmsNorm = {"rmsnorm",
+                                  {.forward = rmsnorm_forward,
+                                   .backward = rmsnorm_backward,
+                                   .rows = kRowTypes,
+                                   .wide_gradients = true,
+                                   .scratch_bytes = rmsnorm_scratch_bytes}};
+extern const PluginOp kLayerNorm = {"layernorm",
+                                    {.forward = layernorm_forward,
+                                     .backward = layernorm_backward,
+                                     .rows = kRowTypes,
+                                     .wide_gradients = true,
+                                     .scratch_bytes = layernorm_scratch_bytes}};
 
 }  // namespace thimble::cuda

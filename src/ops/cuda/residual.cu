@@ -1,7 +1,6 @@
 // add_scaled, residual_mix and gated_skip: element by element; backward finds the gradients of their vectors in the same
 // pass over memory.
 #include "ops/cuda/column_sums.cuh"
-#include "ops/cuda/kernels.h"
 #include "ops/cuda/row_registers.cuh"
 #include "ops/residual.h"
 
@@ -158,8 +157,6 @@ void residual_mix_gradients(cudaStream_t stream, const ResidualMix& op, void* sc
                               {{View(first), View(second)}}, body);
 }
 
-}  // namespace
-
 void add_scaled_forward(const Context& context, const OpCall& call) {
   const AddScaled op(call);
   if (vectorised(op.x, {op.branch, op.scale, op.y}))
@@ -196,8 +193,6 @@ void residual_mix_backward(const Context& context, const OpCall& call) {
   else
     residual_mix_gradients<1>(stream_of(context), op, call.scratch.data);
 }
-
-namespace {
 
 // sigmoid(gate), and 1 minus it without the cancellation.
 struct Share {
@@ -260,8 +255,6 @@ void gated_skip_gradients(cudaStream_t stream, const GatedSkip& op, void* scratc
                               {{View(op.dw), View(op.dgate)}}, body);
 }
 
-}  // namespace
-
 void gated_skip_forward(const Context& context, const OpCall& call) {
   const GatedSkip op(call);
   if (vectorised(op.x, {op.skip, op.w, op.gate, op.y}))
@@ -277,5 +270,38 @@ void gated_skip_backward(const Context& context, const OpCall& call) {
   else
     gated_skip_gradients<1>(stream_of(context), op, call.scratch.data);
 }
+
+std::int64_t add_scaled_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  return column_sum_bytes(in[0].rows, in[0].cols, 1);
+}
+
+std::int64_t residual_mix_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  return column_sum_bytes(in[0].rows, in[0].cols, 2);
+}
+
+std::int64_t gated_skip_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  return column_sum_bytes(in[0].rows, in[0].cols, 2);
+}
+
+}  // namespace
+
+extern const PluginOp kAddScaled = {"add_scaled",
+                                    {.forward = add_scaled_forward,
+                                     .backward = add_scaled_backward,
+                                     .rows = kRowTypes,
+                                     .wide_gradients = true,
+                                     .scratch_bytes = add_scaled_scratch_bytes}};
+extern const PluginOp kResidualMix = {"residual_mix",
+                                      {.forward = residual_mix_forward,
+                                       .backward = residual_mix_backward,
+                                       .rows = kRowTypes,
+                                       .wide_gradients = true,
+                                       .scratch_bytes = residual_mix_scratch_bytes}};
+extern const PluginOp kGatedSkip = {"gated_skip",
+                                    {.forward = gated_skip_forward,
+                                     .backward = gated_skip_backward,
+                                     .rows = kRowTypes,
+                                     .wide_gradients = true,
+                                     .scratch_bytes = gated_skip_scratch_bytes}};
 
 }  // namespace thimble::cuda

@@ -1,12 +1,12 @@
 // Sums on the residual stream and the norm behind them, in one pass over memory: residual_norm (s = x + scale (.) branch and
 // its norm), and residual_mix and rmsnorm as a fused call. Rows stay in registers where they fit (row_registers.cuh).
-#include "ops/cuda/fused.h"
-#include "ops/cuda/kernels.h"
 #include "ops/cuda/row_registers.cuh"
-#include "ops/residual.h"
 #include "ops/norm.h"
+#include "ops/residual.h"
 
 namespace thimble::cuda {
+
+extern const PluginOp kAddScaled, kResidualMix, kRmsNorm;  // for rows that do not fit into registers
 
 namespace {
 
@@ -194,8 +194,6 @@ void residual_norm_gradient_rows(cudaStream_t stream, const ResidualNorm& op, vo
   for_rows_with_sums<P, kSums>("residual_norm backward", stream, op.s.rows, cols, scratch, gradients, body);
 }
 
-}  // namespace
-
 void residual_norm_forward(const Context& context, const OpCall& call) {
   const ResidualNorm op(call);
   const auto in_registers = [&](auto packs) { residual_norm_in_registers<packs()>(stream_of(context), op); };
@@ -231,8 +229,6 @@ void residual_norm_backward(const Context& context, const OpCall& call) {
 //
 // Backward computes y again from x and x0, to the same bits, and never writes its gradient. (With the sum's gradients in
 // the same kernel there are too few registers: twice as slow.)
-namespace {
-
 // Eight values of one row of the mix, or the one that all columns share.
 __device__ void load_mix(const View& mix, int which, int column, float (&m)[kVector]) {
   if (mix.cols > 1) return unpack(fetch(mix, which, column, false), false, m);
@@ -365,8 +361,6 @@ void mix_and_norm_gradients(cudaStream_t stream, const RmsNorm& norm, const Resi
       {{View(dmix ? dmix.row_range(0, 1) : dmix), View(dmix ? dmix.row_range(1, 1) : dmix)}}, body);
 }
 
-}  // namespace
-
 void mix_norm_forward(const Context& context, std::span<const OpCall* const> calls) {
   const ResidualMix mix(*calls[0]);
   const RmsNorm norm(*calls[1]);
@@ -374,8 +368,8 @@ void mix_norm_forward(const Context& context, std::span<const OpCall* const> cal
     mix_and_norm<packs(), false>(stream_of(context), AddScaled(OpCall{}), mix, norm);
   };
   if (!norm.w && with_packs({mix.x, mix.x0, mix.y, norm.y}, {mix.mix}, in_registers)) return;
-  residual_mix_forward(context, *calls[0]);
-  rmsnorm_forward(context, *calls[1]);
+  kResidualMix.kernels.forward(context, *calls[0]);
+  kRmsNorm.kernels.forward(context, *calls[1]);
 }
 
 void mix_norm_backward(const Context& context, std::span<const OpCall* const> calls) {
@@ -387,8 +381,8 @@ void mix_norm_backward(const Context& context, std::span<const OpCall* const> ca
   if (!norm.w && mix.dx && mix.dx0 && vectorised(mix.dx, {mix.dx0}) &&
       with_packs({mix.x, mix.x0, norm.dy, norm.dx}, {mix.mix}, in_registers))
     return;
-  rmsnorm_backward(context, *calls[0]);
-  residual_mix_backward(context, *calls[1]);
+  kRmsNorm.kernels.backward(context, *calls[0]);
+  kResidualMix.kernels.backward(context, *calls[1]);
 }
 
 // A sum that is x0, too, has to be there before it is mixed.
@@ -402,8 +396,28 @@ void sum_mix_norm_forward(const Context& context, std::span<const OpCall* const>
   if (mix.x.data != mix.x0.data && !norm.w &&
       with_packs({sum.x, sum.branch, mix.x, mix.x0, mix.y, norm.y}, {mix.mix, sum.scale}, in_registers))
     return;
-  add_scaled_forward(context, *calls[0]);
+  kAddScaled.kernels.forward(context, *calls[0]);
   mix_norm_forward(context, calls.subspan(1));
 }
+
+std::int64_t residual_norm_scratch_bytes(std::span<const Shape> in, const Attributes&) {
+  // A mean a row, then the sums.
+  return in[0].rows * kFloatBytes + column_sum_bytes(in[0].rows, in[0].cols, 2);
+}
+
+}  // namespace
+
+extern const PluginOp kResidualNorm = {"residual_norm",
+                                       {.forward = residual_norm_forward,
+                                        .backward = residual_norm_backward,
+                                        .rows = kRowTypes,
+                                        .wide_gradients = true,
+                                        .scratch_bytes = residual_norm_scratch_bytes}};
+
+extern const FusedRun kMixNorm = {.ops = {"residual_mix", "rmsnorm"}, .kernel = mix_norm_forward};
+extern const FusedRun kMixNormBackward = {
+    .ops = {"rmsnorm", "residual_mix"}, .backward = true, .kernel = mix_norm_backward};
+extern const FusedRun kSumMixNorm = {.ops = {"add_scaled", "residual_mix", "rmsnorm"},
+                                     .kernel = sum_mix_norm_forward};
 
 }  // namespace thimble::cuda

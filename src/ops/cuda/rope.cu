@@ -5,7 +5,6 @@
 #include "ops/rope.h"
 
 #include "ops/cuda/column_sums.cuh"
-#include "ops/cuda/kernels.h"
 
 namespace thimble::cuda {
 
@@ -366,8 +365,6 @@ void rope_plain_gradients(const Context& context, const Rope& op, void* scratch)
                           });
 }
 
-}  // namespace
-
 void rope_forward(const Context& context, const OpCall& call) {
   const Rope op(call);
   const Heads heads(op);
@@ -404,5 +401,22 @@ void rope_backward(const Context& context, const OpCall& call) {
   if (op.dgain) add_partial_rows<1>("rope gain", stream, gains, blocks, heads.count, {{View(op.dgain)}});
   if (op.dw) add_partial_rows<1>("rope weight", stream, weights, blocks, heads.size, {{View(op.dw)}});
 }
+
+std::int64_t rope_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  // Partial sums of gains and weights; plain: a dot product a head, then either sums.
+  const std::int64_t N = in[0].rows, heads = attributes.as<RopeAttributes>().heads, D = in[0].cols / heads;
+  return std::max(
+      (std::min(SumBlocks::kMost, N) + 1) * (heads + D) * kFloatBytes,
+      N * heads * kFloatBytes + std::max(column_sum_bytes(N, heads, 1), column_sum_bytes(N * heads, D, 1)));
+}
+
+}  // namespace
+
+extern const PluginOp kRope = {"rope",
+                               {.forward = rope_forward,
+                                .backward = rope_backward,
+                                .rows = kRowTypes,
+                                .wide_gradients = true,
+                                .scratch_bytes = rope_scratch_bytes}};
 
 }  // namespace thimble::cuda

@@ -13,14 +13,22 @@
 #include <initializer_list>
 #include <type_traits>
 
-#include "ops/cuda/runtime.h"
 #include "graph/op.h"
+#include "ops/cuda/runtime.h"
+#include "ops/cuda_plugin.h"
 
 namespace thimble::cuda {
 
 inline constexpr int kWarp = 32;
 inline constexpr int kThreads = 256;
 inline constexpr int kVector = 8;
+inline constexpr auto kFloatBytes = static_cast<std::int64_t>(sizeof(float));
+
+// What most kernels take rows in.
+inline constexpr DTypes kRowTypes = dtypes({DType::f32, DType::bf16, DType::f16});
+
+// Calls of up to so many rows decode: each row is computed in an order of its own. Larger ones read prompts.
+inline constexpr std::int64_t kFewRows = 64;
 
 struct View {
   void* data = nullptr;

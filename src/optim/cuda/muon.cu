@@ -1,14 +1,15 @@
-// Muon on a batch of matrices of one shape: momentum, Newton-Schulz, the update. What it computes is told in
-// optim/muon.h; every kernel takes all matrices of the batch in one launch.
+// Muon on batches of matrices of one shape: momentum, Newton-Schulz, the update. The formulas are in optim/muon.h; every
+// kernel takes all matrices of a batch in one launch.
 //
 // A round of Newton-Schulz is three batched products and nothing else, since a product can be scaled and added to what is
 // there:  A = X X^T,  P = c A A + b A,  X = P X + a X.  With X^T in memory (more rows than columns) A = X X^T reads it
 // the other way round, and P X becomes X^T P.
+#include <algorithm>
+
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/gemm.h"
-#include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
-#include "optim/newton_schulz.h"
+#include "optim/muon.h"
 
 namespace thimble::cuda {
 
@@ -42,11 +43,11 @@ struct Room {
   double* squares = nullptr;  // [count, kNormBlocks]
   std::int64_t bytes = 0;
 
-  Room(const MuonBatch& batch, std::byte* scratch) {
+  Room(const MuonBatch& batch, DType dtype, std::byte* scratch) {
     const std::int64_t small = batch.rows < batch.cols ? batch.rows : batch.cols;
     update = make_stack(batch.rows, batch.cols, batch.count, DType::f32);
-    x = next = make_stack(batch.rows, batch.cols, batch.count, batch.dtype);
-    a = p = make_stack(small, small, batch.count, batch.dtype);
+    x = next = make_stack(batch.rows, batch.cols, batch.count, dtype);
+    a = p = make_stack(small, small, batch.count, dtype);
     for (Stack* stack : {&update, &x, &next, &a, &p}) {
       if (scratch) stack->first.data = scratch + bytes;
       bytes += stack->bytes();
@@ -82,14 +83,14 @@ struct Elements {
 };
 
 __global__ void __launch_bounds__(kThreads)
-    add_momentum(const StepState* state, const MuonMatrix* matrices, std::int64_t size,
-                 const float* gradients, float* momenta, Elements update) {
+    add_momentum(const StepState* state, const MuonSettings* settings, const MuonMatrix* matrices,
+                 std::int64_t size, const float* gradients, float* momenta, Elements update) {
   if (!state->finite) return;
-  const float scale = state->grad_scale, momentum = state->muon.momentum;
-  const std::int64_t offset = matrices[blockIdx.y].offset;
+  const float scale = state->grad_scale, momentum = settings->momentum;
+  const MuonMatrix matrix = matrices[blockIdx.y];
   for_my_elements(size, [&](std::int64_t i) {
-    const float g = scale * gradients[offset + i], m = momentum * momenta[offset + i] + g;
-    momenta[offset + i] = m;
+    const float g = scale * gradients[matrix.offset + i], m = momentum * momenta[matrix.m + i] + g;
+    momenta[matrix.m + i] = m;
     update.store(i, g + momentum * m);
   });
 }
@@ -113,11 +114,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    apply(const StepState* state, const MuonMatrix* matrices, std::int64_t size, float shape, Elements x,
-          float* weights) {
+    apply(const StepState* state, const MuonSettings* settings, const MuonMatrix* matrices, std::int64_t size,
+          float shape, Elements x, float* weights) {
   if (!state->finite) return;
   const MuonMatrix matrix = matrices[blockIdx.y];
-  const float keep = matrix.decays ? state->muon.shrink : 1.0f, stride = state->muon.rate * shape;
+  const float keep = matrix.decays ? settings->shrink : 1.0f, stride = settings->rate * shape;
   float* w = weights + matrix.offset;
   for_my_elements(size, [&](std::int64_t i) { w[i] = w[i] * keep - stride * x.load(i); });
 }
@@ -155,9 +156,10 @@ void multiply(const Context& context, const Stack& a, bool a_transposed, const S
 }
 
 // Afterwards room.x holds the result.
-void newton_schulz(const Context& context, const MuonBatch& batch, Room& room) {
+void newton_schulz(const Context& context, const MuonBatch& batch,
+                   const std::vector<NewtonSchulzCoefficients>& rounds, Room& room) {
   const bool tall = batch.rows > batch.cols;
-  for (const NewtonSchulzCoefficients& k : batch.rounds) {
+  for (const NewtonSchulzCoefficients& k : rounds) {
     const auto a = static_cast<float>(k.a), b = static_cast<float>(k.b), c = static_cast<float>(k.c);
     multiply(context, room.x, tall, room.x, !tall, room.a);
     multiply(context, room.a, false, room.a, false, room.p, c, &room.a, b);
@@ -171,35 +173,49 @@ void newton_schulz(const Context& context, const MuonBatch& batch, Room& room) {
   }
 }
 
-}  // namespace
-
-std::int64_t muon_scratch_bytes(const MuonBatch& batch) {
-  return Room(batch, nullptr).bytes;
-}
-
-void muon(const Context& context, const StepState* state, const MuonBatch& batch, float* weights,
-          const float* gradients, float* momenta, std::byte* scratch) {
-  if (batch.count == 0) return;
+void update_batch(const Context& context, const RuleCall& call, const MuonBatch& batch) {
   if (batch.count > 65535) refuse("Muon takes at most 65535 matrices of one shape", batch.count);
-  Room room(batch, scratch);
+  const MuonPlan& plan = call.plan_as<MuonPlan>();
+  const auto* const settings = call.settings_as<MuonSettings>();
+  const auto* const matrices = call.items_as<MuonMatrix>() + batch.first;
+  Room room(batch, plan.dtype, call.scratch);
   const std::int64_t size = batch.rows * batch.cols;
   const cudaStream_t stream = stream_of(context);
   const dim3 grid = grid_of(batch), norm_grid(kNormBlocks, grid.y);
 
-  add_momentum<<<grid, kThreads, 0, stream>>>(state, batch.matrices, size, gradients, momenta,
-                                              Elements(room.update));
+  add_momentum<<<grid, kThreads, 0, stream>>>(call.state, settings, matrices, size, call.memory.gradients,
+                                              call.memory.states[0], Elements(room.update));
   launched("muon momentum");
-  if (batch.row_norm) normalise_rows(stream, batch, room.update);
+  if (plan.row_norm) normalise_rows(stream, batch, room.update);
   sum_squares<<<norm_grid, kThreads, 0, stream>>>(Elements(room.update), size, room.squares);
   launched("muon norm");
   normalise<<<grid, kThreads, 0, stream>>>(Elements(room.update), room.squares, size, Elements(room.x));
   launched("muon scaling");
-  newton_schulz(context, batch, room);
+  newton_schulz(context, batch, plan.rounds, room);
   const double shape =
       batch.rows > batch.cols ? static_cast<double>(batch.rows) / static_cast<double>(batch.cols) : 1.0;
-  apply<<<grid, kThreads, 0, stream>>>(state, batch.matrices, size, static_cast<float>(sqrt(shape)),
-                                       Elements(room.x), weights);
+  apply<<<grid, kThreads, 0, stream>>>(call.state, settings, matrices, size, static_cast<float>(sqrt(shape)),
+                                       Elements(room.x), call.memory.weights);
   launched("muon update");
 }
+
+// Batches are updated one after the other, in the same scratch.
+std::int64_t muon_scratch_bytes(const RuleCall& call) {
+  const MuonPlan& plan = call.plan_as<MuonPlan>();
+  std::int64_t bytes = 0;
+  for (const MuonBatch& batch : plan.batches) bytes = std::max(bytes, Room(batch, plan.dtype, nullptr).bytes);
+  return bytes;
+}
+
+void muon(const Context& context, const RuleCall& call) {
+  for (const MuonBatch& batch : call.plan_as<MuonPlan>().batches) update_batch(context, call, batch);
+}
+
+}  // namespace
+
+extern const RuleKernels kMuon = {.rule = "muon",
+                                  .settings_bytes = sizeof(MuonSettings),
+                                  .scratch_bytes = muon_scratch_bytes,
+                                  .update = muon};
 
 }  // namespace thimble::cuda

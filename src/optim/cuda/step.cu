@@ -1,7 +1,6 @@
-// The pieces of an optimizer step that are no tape ops: sums in f64, the gradient's norm and clipping, the scale of the
-// loss, Adam. Muon is in muon.cu.
+// The pieces of an optimizer step that are neither tape ops nor an update rule: sums in f64, the gradient's norm and
+// clipping, the scale of the loss.
 #include "ops/cuda/column_sums.cuh"
-#include "ops/cuda/kernels.h"
 #include "ops/cuda/rows.cuh"
 
 namespace thimble::cuda {
@@ -55,24 +54,6 @@ __global__ void __launch_bounds__(kThreads)
   state->loss_scale = loss_scale->scale;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    adam_chunks(const StepState* state, const AdamChunk* chunks, float* weights, const float* gradients,
-                float* first, float* second) {
-  if (!state->finite) return;
-  const AdamChunk chunk = chunks[blockIdx.x];
-  const StepGroup k = state->groups[chunk.group];
-  const float scale = state->grad_scale;
-  for (int i = threadIdx.x; i < chunk.count; i += kThreads) {
-    const float g = gradients[chunk.offset + i] * scale;
-    const float m = k.beta1 * first[chunk.offset + i] + k.rest1 * g;
-    const float v = k.beta2 * second[chunk.second + i] + k.rest2 * (g * g);
-    weights[chunk.offset + i] =
-        weights[chunk.offset + i] * k.shrink + k.rate * (m / (sqrtf(v * k.unbias2) + k.eps));
-    first[chunk.offset + i] = m;
-    second[chunk.second + i] = v;
-  }
-}
-
 std::int64_t sum_scratch_bytes(std::int64_t count) {
   return sum_blocks(count) * static_cast<std::int64_t>(sizeof(double));
 }
@@ -113,18 +94,8 @@ void finish_norm(const Context& context, const float* gradients, std::int64_t co
   launched("gradient norm");
 }
 
-void adam(const Context& context, const StepState* state, const AdamChunk* chunks, std::int64_t chunk_count,
-          float* weights, const float* gradients, float* first, float* second) {
-  if (chunk_count == 0) return;
-  adam_chunks<<<blocks_for(chunk_count, 1), kThreads, 0, stream_of(context)>>>(state, chunks, weights,
-                                                                               gradients, first, second);
-  launched("adam");
-}
-
 }  // namespace
 
-StepKernels step_kernels() {
-  return {sum_scratch_bytes, add_weighted_sum, scale_rows, finish_norm, adam, muon_scratch_bytes, muon};
-}
+extern const StepKernels kStep = {sum_scratch_bytes, add_weighted_sum, scale_rows, finish_norm};
 
 }  // namespace thimble::cuda

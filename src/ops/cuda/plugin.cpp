@@ -1,10 +1,17 @@
-// The plugin's one symbol.
-#include "ops/cuda/fused.h"
-#include "ops/cuda/kernels.h"
-#include "ops/cuda/runtime.h"
+// The plugin's one symbol, and the lists of what it hands out. Each entry stands below its kernels, in a .cu of this
+// folder or of optim/cuda.
 #include "ops/cuda_plugin.h"
 
+#include "ops/cuda/runtime.h"
+
 namespace thimble::cuda {
+
+extern const PluginOp kEmbedding, kSmear, kRmsNorm, kLayerNorm, kLinear, kRope, kAttention,
+    kExclusiveAttention, kCachedAttention, kActivation, kAddScaled, kResidualMix, kResidualNorm, kGatedSkip,
+    kDropout, kGather, kSoftcap, kHeadLoss, kCast, kFakeQuant;
+extern const FusedRun kMixNorm, kMixNormBackward, kSumMixNorm;
+extern const RuleKernels kAdam, kMuon;
+extern const StepKernels kStep;  // without rules
 
 namespace {
 
@@ -15,12 +22,14 @@ constexpr const PluginOp* kOps[] = {
     &kResidualNorm,    &kGatedSkip,  &kDropout,   &kGather,
     &kSoftcap,         &kHeadLoss,   &kCast,      &kFakeQuant,
 };
+constexpr const FusedRun* kFusedRuns[] = {&kMixNormBackward, &kMixNorm, &kSumMixNorm};
+constexpr const RuleKernels* kRules[] = {&kAdam, &kMuon};
 
-constexpr FusedRun kFusedRuns[] = {
-    {.ops = {"rmsnorm", "residual_mix"}, .backward = true, .kernel = mix_norm_backward},
-    {.ops = {"residual_mix", "rmsnorm"}, .kernel = mix_norm_forward},
-    {.ops = {"add_scaled", "residual_mix", "rmsnorm"}, .kernel = sum_mix_norm_forward},
-};
+StepKernels step_kernels() {
+  StepKernels kernels = kStep;
+  kernels.rules = kRules;
+  return kernels;
+}
 
 }  // namespace
 
