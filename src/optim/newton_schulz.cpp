@@ -8,7 +8,6 @@
 #include "base/parallel.h"
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/row_blocks.h"
-#include "ops/cpu/thread_scratch.h"
 #include "ops/sums.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ops/attention.h"
-#include "ops/cpu/thread_scratch.h"
+#include "ops/cpu/row_blocks.h"
 
 namespace thimble::cpu {
 

@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "ops/cpu/bf16_tiles.h"
-#include "ops/cpu/thread_scratch.h"
+#include "ops/cpu/row_blocks.h"
 
 namespace thimble::cpu {
 

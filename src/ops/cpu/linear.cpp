@@ -5,7 +5,6 @@
 #include "ops/cpu/linear_rows.h"
 #include "ops/cpu/row_blocks.h"
 #include "ops/cpu/stored.h"
-#include "ops/cpu/thread_scratch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/linear.cpp"

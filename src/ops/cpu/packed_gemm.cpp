@@ -6,7 +6,7 @@
 
 #include "base/machine.h"
 #include "base/parallel.h"
-#include "ops/cpu/thread_scratch.h"
+#include "ops/cpu/row_blocks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/packed_gemm.cpp"

@@ -1,12 +1,15 @@
-// Sums over rows with the same bits for any number of threads.
+// How a call is shared out among threads: tasks of rows, sums over rows, and scratch for each thread.
 //
-// Rows are cut into at most 64 blocks, at places that depend on their number alone. Each block sums into its
-// own partial row; the partial rows are then added in order.
+// Sums over rows have the same bits for any number of threads. Rows are cut into at most 64 blocks, at
+// places that depend on their number alone. Each block sums into its own partial row; the partial rows
+// are then added in order.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -78,5 +81,49 @@ inline void add_total(const float* total, std::int64_t width, float* gradient, s
 inline std::int64_t rows_per_task(std::int64_t width) {
   return std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, width));
 }
+
+// A call's scratch cut into equal parts, one for each thread.
+class ThreadScratch {
+ public:
+  // What to plan for, with as many threads as there are now.
+  static std::int64_t bytes(std::int64_t bytes_each) {
+    return align_up(bytes_each, kAlignment) * max_threads();
+  }
+
+  ThreadScratch(const Tensor& scratch, std::int64_t bytes_each, std::string_view op)
+      : data_(static_cast<std::byte*>(scratch.data)), bytes_each_(align_up(bytes_each, kAlignment)) {
+    check(scratch.cols >= bytes(bytes_each), "[{}] scratch was planned for fewer than {} threads", op,
+          max_threads());
+  }
+
+  // Of memory that was planned with bytes(bytes_each).
+  ThreadScratch(std::byte* memory, std::int64_t bytes_each)
+      : data_(memory), bytes_each_(align_up(bytes_each, kAlignment)) {}
+
+  // The calling thread's part, aligned to kAlignment.
+  std::byte* mine() const { return data_ + thread_index() * bytes_each_; }
+
+ private:
+  std::byte* data_;
+  std::int64_t bytes_each_;
+};
+
+// Hands out aligned pieces of one part. Without memory it only measures: a struct that takes its pieces in its
+// constructor says by the same lines how many bytes it needs.
+class ScratchCutter {
+ public:
+  explicit ScratchCutter(std::byte* begin = nullptr) : begin_(begin) {}
+
+  template <class T>
+  void take(T*& piece, std::int64_t count) {
+    piece = begin_ ? reinterpret_cast<T*>(begin_ + bytes_) : nullptr;
+    bytes_ += align_up(count * static_cast<std::int64_t>(sizeof(T)), kAlignment);
+  }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* begin_;
+  std::int64_t bytes_ = 0;
+};
 
 }  // namespace thimble::cpu

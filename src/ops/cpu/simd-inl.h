@@ -23,8 +23,22 @@
 #include <limits>
 #include <utility>
 
-#include "ops/cpu/rounding.h"
+#include "base/machine.h"
 #include "tensor/tensor.h"
+
+#ifndef THIMBLE_OPS_CPU_SIMD_INL_H_ONCE
+#define THIMBLE_OPS_CPU_SIMD_INL_H_ONCE
+namespace thimble::cpu {
+
+// Whether the processor rounds f32 to bf16 in one instruction (AVX-512 BF16). Inline: asked for
+// every row.
+inline bool rounds_bf16_in_hardware() {
+  static const bool rounds = cpu_features().avx512_bf16;
+  return rounds;
+}
+
+}  // namespace thimble::cpu
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace thimble::cpu {
