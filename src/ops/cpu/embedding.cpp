@@ -3,7 +3,7 @@
 #include "ops/cpu/gather.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/row_blocks.h"
-#include "ops/cpu/stored.h"
+#include "ops/cpu/linear.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/embedding.cpp"

@@ -6,7 +6,7 @@
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/kernels.h"
 #include "ops/cpu/row_blocks.h"
-#include "ops/cpu/stored.h"
+#include "ops/cpu/linear.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/head_loss.cpp"

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/bf16_tiles.h"
-#include "ops/cpu/linear_rows.h"
+#include "ops/cpu/linear.h"
 #include "ops/cpu/packed_gemm.h"
 
 namespace thimble {
@@ -119,11 +119,11 @@ std::vector<KernelChoice> kernel_choices() {
     choices.push_back({"gradients of weights", "our own, bf16 panels", has_pairs});
   else
     choices.push_back({"gradients of weights", products, pairs ? "AMX is faster than our own" : no_pairs});
-  if (cpu::multiplies_rows_in_pairs())
+  if (cpu::supports_linear_rows_bf16())
     choices.push_back({"rows that are decoded", "our own, bf16 rows", has_pairs});
-  else if (cpu::multiplies_sixteen_lanes())
+  else if (cpu::supports_linear_rows_avx512())
     choices.push_back({"rows that are decoded", "our own, sixteen lanes", no_pairs});
-  else if (cpu::multiplies_eight_lanes())
+  else if (cpu::supports_linear_rows_avx2())
     choices.push_back({"rows that are decoded", "our own, eight lanes", no_pairs});
   else
     choices.push_back({"rows that are decoded", highway, no_pairs});

@@ -38,10 +38,6 @@ std::int64_t layernorm_scratch_bytes(std::span<const Shape> in, const Attributes
   return row_sum_bytes(N, 2 * C);
 }
 
-std::int64_t linear_call_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
-  return linear_scratch_bytes(in[0], in[1], attributes.as<LinearAttributes>());
-}
-
 std::int64_t rope_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
   const std::int64_t N = in[0].rows, C = in[0].cols;
   const auto heads = attributes.as<RopeAttributes>().heads;
@@ -105,11 +101,6 @@ constinit const Kernels kLayerNorm = {.forward = layernorm_forward,
                                       .rows = kRows,
                                       .wide_gradients = true,
                                       .scratch_bytes = layernorm_scratch_bytes};
-constinit const Kernels kLinear = {.forward = linear_forward,
-                                   .backward = linear_backward,
-                                   .rows = kRows,
-                                   .stored = kStored,
-                                   .scratch_bytes = linear_call_scratch_bytes};
 constinit const Kernels kRope = {.forward = rope_forward,
                                  .backward = rope_backward,
                                  .rows = kRows,

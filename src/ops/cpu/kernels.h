@@ -6,9 +6,6 @@
 
 namespace thimble::cpu {
 
-// Forward or backward, with as many threads as there are now.
-std::int64_t linear_scratch_bytes(const Shape& x, const Shape& w, const LinearAttributes& at);
-
 void embedding_forward(const Context&, const OpCall&);
 void embedding_backward(const Context&, const OpCall&);
 void smear_forward(const Context&, const OpCall&);
@@ -17,8 +14,6 @@ void rmsnorm_forward(const Context&, const OpCall&);
 void rmsnorm_backward(const Context&, const OpCall&);
 void layernorm_forward(const Context&, const OpCall&);
 void layernorm_backward(const Context&, const OpCall&);
-void linear_forward(const Context&, const OpCall&);
-void linear_backward(const Context&, const OpCall&);
 void rope_forward(const Context&, const OpCall&);
 void rope_backward(const Context&, const OpCall&);
 void attention_forward(const Context&, const OpCall&);

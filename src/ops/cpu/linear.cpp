@@ -1,10 +1,9 @@
-#include "ops/linear.h"
+// linear: training and prompts multiply through Gemm, inference by the row kernels (linear.h), which
+// use a stored matrix as it lies.
+#include "ops/cpu/linear.h"
 
 #include "ops/cpu/gemm.h"
-#include "ops/cpu/kernels.h"
-#include "ops/cpu/linear_rows.h"
 #include "ops/cpu/row_blocks.h"
-#include "ops/cpu/stored.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/linear.cpp"
@@ -23,6 +22,33 @@ void add_rows(const Tensor& dy, std::int64_t begin, std::int64_t end, float* sum
   }
 }
 
+template <class T>
+HWY_INLINE void unpack_values(const T* from, const float* scales, bool one_scale, Row to,
+                              std::int64_t count) {
+  for_lanes(count, [&](auto at) HWY_ATTR {
+    const V32 value = at.load(from);
+    at.store(scales ? hn::Mul(value, all(scales[one_scale ? 0 : at.i / kScaledColumns])) : value, to);
+  });
+}
+
+void unpack_any_row(const Tensor& w, const Tensor& scales, std::int64_t row, const Tensor& to,
+                    std::int64_t to_row) {
+  const float* scale = scales ? scales.row<float>(row) : nullptr;
+  const auto unpack = [&](const auto* from) HWY_ATTR {
+    unpack_values(from, scale, one_scale_a_row(scales), Row(to, to_row), w.cols);
+  };
+  switch (w.dtype) {
+    case DType::i8:
+      return unpack(w.row<std::int8_t>(row));
+    case DType::f16:
+      return unpack(w.row<f16>(row));
+    case DType::bf16:
+      return unpack(w.row<bf16>(row));
+    default:
+      return unpack(w.row<float>(row));
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace thimble::cpu
 HWY_AFTER_NAMESPACE();
@@ -31,6 +57,32 @@ HWY_AFTER_NAMESPACE();
 namespace thimble::cpu {
 
 HWY_EXPORT(add_rows);
+HWY_EXPORT(unpack_any_row);
+
+namespace {
+
+struct UnpackedMatrix {
+  Arena memory;
+};
+
+}  // namespace
+
+void unpack_row(const Tensor& w, const Tensor& scales, std::int64_t row, const Tensor& to,
+                std::int64_t to_row) {
+  HWY_DYNAMIC_DISPATCH(unpack_any_row)(w, scales, row, to, to_row);
+}
+
+Tensor unpacked(const Context& context, const Tensor& w, const Tensor& scales, DType dtype) {
+  if (w.dtype == dtype) return w;
+  Arena& memory = context.state<UnpackedMatrix>().memory;
+  const std::int64_t bytes = w.count() * dtype_bytes(dtype);
+  if (memory.bytes() < bytes) memory = Arena(bytes, "an unpacked matrix", "lower dim or vocab_size");
+  const Tensor plain{memory.at(0), w.rows, w.cols, w.cols, dtype, Device::cpu};
+  parallel_for(w.rows, rows_per_task(w.cols), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) unpack_row(w, scales, row, plain, row);
+  });
+  return plain;
+}
 
 namespace {
 
@@ -49,12 +101,12 @@ struct RowsMath {
 
 RowsMath rows_math(const Linear& op) {
   const DType x = op.x.dtype, w = op.w.dtype;
-  if (x == DType::bf16 && (w == DType::bf16 || w == DType::i8) && multiplies_rows_in_pairs())
-    return {linear_rows_in_pairs, DType::bf16};
-  if (multiplies_sixteen_lanes()) return {linear_rows_in_lanes, DType::f32};
+  if (x == DType::bf16 && (w == DType::bf16 || w == DType::i8) && supports_linear_rows_bf16())
+    return {linear_rows_bf16, DType::bf16};
+  if (supports_linear_rows_avx512()) return {linear_rows_avx512, DType::f32};
   const bool blocks = op.scales && !one_scale_a_row(op.scales);
-  if (multiplies_eight_lanes())
-    return {linear_rows_in_eight_lanes, DType::f32, blocks ? kRowsWorthATileOfBlocks : kRowsWorthATile};
+  if (supports_linear_rows_avx2())
+    return {linear_rows_avx2, DType::f32, blocks ? kRowsWorthATileOfBlocks : kRowsWorthATile};
   return {linear_rows_portable, DType::f32};
 }
 
@@ -107,15 +159,6 @@ void invariant_linear(const Linear& op, const Tensor& scratch) {
   });
 }
 
-}  // namespace
-
-std::int64_t linear_scratch_bytes(const Shape& x, const Shape& w, const LinearAttributes& at) {
-  const std::int64_t tile = at.invariant && w.dtype != DType::f32 && x.rows >= kRowsWorthATileOfBlocks
-                                ? ThreadScratch::bytes(tile_bytes(w.cols, DType::f32))
-                                : 0;
-  return std::max(tile, row_sum_bytes(x.rows, w.rows));
-}
-
 void linear_forward(const Context& context, const OpCall& call) {
   const Linear op(call);
   if (op.at.invariant) return invariant_linear(op, call.scratch);
@@ -136,6 +179,23 @@ void linear_backward(const Context& context, const OpCall& call) {
       },
       [&](const float* total) { add_total(total, op.dy.cols, op.db.row<float>(0), op.dy.cols); });
 }
+
+std::int64_t linear_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  const Shape &x = in[0], &w = in[1];
+  const bool invariant = attributes.as<LinearAttributes>().invariant;
+  const std::int64_t tile = invariant && w.dtype != DType::f32 && x.rows >= kRowsWorthATileOfBlocks
+                                ? ThreadScratch::bytes(tile_bytes(w.cols, DType::f32))
+                                : 0;
+  return std::max(tile, row_sum_bytes(x.rows, w.rows));
+}
+
+}  // namespace
+
+constinit const Kernels kLinear = {.forward = linear_forward,
+                                   .backward = linear_backward,
+                                   .rows = dtypes({DType::f32, DType::bf16}),
+                                   .stored = kStoredDTypes,
+                                   .scratch_bytes = linear_scratch_bytes};
 
 }  // namespace thimble::cpu
 #endif

@@ -1,4 +1,4 @@
-// The loops that linear_rows_in_lanes and linear_rows_in_pairs share: R rows times 16 / R outputs, a vector of sums each.
+// The loops that linear_rows_avx512 and linear_rows_bf16 share: R rows times 16 / R outputs, a vector of sums each.
 //
 // Included once by either, which defines THIMBLE_ROWS (the target of its functions) before. Math says what a vector of
 // columns is and how it is multiplied.
@@ -6,8 +6,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "ops/cpu/linear_rows.h"
-#include "ops/linear.h"
+#include "ops/cpu/linear.h"
 
 // By force: the compiler's patience ends before the last of so many kernels, and a call for each vector halves the speed.
 #define THIMBLE_ROWS_INLINE THIMBLE_ROWS inline __attribute__((always_inline))

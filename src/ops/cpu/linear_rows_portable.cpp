@@ -1,5 +1,4 @@
-#include "ops/cpu/linear_rows.h"
-#include "ops/linear.h"
+#include "ops/cpu/linear.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/linear_rows_portable.cpp"

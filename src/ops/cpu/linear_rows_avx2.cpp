@@ -4,12 +4,11 @@
 
 #include "base/error.h"
 #include "base/machine.h"
-#include "ops/cpu/linear_rows.h"
-#include "ops/linear.h"
+#include "ops/cpu/linear.h"
 
 namespace thimble::cpu {
 
-bool multiplies_eight_lanes() {
+bool supports_linear_rows_avx2() {
   const CpuFeatures features = cpu_features();
   return features.avx2 && features.fma && features.f16c;
 }
@@ -189,7 +188,7 @@ void multiply(const LinearRows& rows) {
 
 }  // namespace eight_lanes
 
-void linear_rows_in_eight_lanes(const LinearRows& rows) {
+void linear_rows_avx2(const LinearRows& rows) {
   rows.x.dtype == DType::bf16 ? eight_lanes::multiply<bf16>(rows) : eight_lanes::multiply<float>(rows);
 }
 
@@ -199,7 +198,7 @@ void linear_rows_in_eight_lanes(const LinearRows& rows) {
 
 namespace thimble::cpu {
 
-void linear_rows_in_eight_lanes(const LinearRows&) {
+void linear_rows_avx2(const LinearRows&) {
   fail("[linear] was not built for AVX2");
 }
 

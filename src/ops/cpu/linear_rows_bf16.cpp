@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "ops/cpu/bf16_tiles.h"
-#include "ops/cpu/linear_rows.h"
+#include "ops/cpu/linear.h"
 
 #if defined(__x86_64__)
 
@@ -101,11 +101,11 @@ struct Pairs {
 
 }  // namespace
 
-bool multiplies_rows_in_pairs() {
+bool supports_linear_rows_bf16() {
   return multiplies_bf16_pairs() && cpu_features().avx512vbmi;
 }
 
-void linear_rows_in_pairs(const LinearRows& rows) {
+void linear_rows_bf16(const LinearRows& rows) {
   const bool blocks = rows.scales && !one_scale_a_row(rows.scales);
   if (rows.w.dtype == DType::i8)
     return blocks ? all_rows<Pairs<std::int8_t, true>>(rows) : all_rows<Pairs<std::int8_t, false>>(rows);
@@ -118,11 +118,11 @@ void linear_rows_in_pairs(const LinearRows& rows) {
 
 namespace thimble::cpu {
 
-bool multiplies_rows_in_pairs() {
+bool supports_linear_rows_bf16() {
   return false;
 }
 
-void linear_rows_in_pairs(const LinearRows&) {
+void linear_rows_bf16(const LinearRows&) {
   fail("[linear] was not built for AVX-512 BF16");
 }
 

@@ -1,11 +1,11 @@
 #include "base/error.h"
 #include "base/machine.h"
 #include "ops/cpu/bf16_tiles.h"
-#include "ops/cpu/linear_rows.h"
+#include "ops/cpu/linear.h"
 
 namespace thimble::cpu {
 
-bool multiplies_sixteen_lanes() {
+bool supports_linear_rows_avx512() {
   const CpuFeatures features = cpu_features();
   return features.avx512f && features.avx512bw && features.avx512dq && features.avx512vl && features.f16c;
 }
@@ -88,7 +88,7 @@ void multiply(const LinearRows& rows) {
 
 }  // namespace
 
-void linear_rows_in_lanes(const LinearRows& rows) {
+void linear_rows_avx512(const LinearRows& rows) {
   rows.x.dtype == DType::bf16 ? multiply<bf16>(rows) : multiply<float>(rows);
 }
 
@@ -98,7 +98,7 @@ void linear_rows_in_lanes(const LinearRows& rows) {
 
 namespace thimble::cpu {
 
-void linear_rows_in_lanes(const LinearRows&) {
+void linear_rows_avx512(const LinearRows&) {
   fail("[linear] was not built for AVX-512");
 }
 
