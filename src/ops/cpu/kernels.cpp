@@ -28,16 +28,6 @@ std::int64_t smear_scratch_bytes(std::span<const Shape> in, const Attributes&) {
   return row_bytes(C) + row_sum_bytes(N, C);
 }
 
-std::int64_t rmsnorm_scratch_bytes(std::span<const Shape> in, const Attributes&) {
-  const std::int64_t N = in[0].rows, C = in[0].cols;
-  return row_sum_bytes(N, C);
-}
-
-std::int64_t layernorm_scratch_bytes(std::span<const Shape> in, const Attributes&) {
-  const std::int64_t N = in[0].rows, C = in[0].cols;
-  return row_sum_bytes(N, 2 * C);
-}
-
 std::int64_t rope_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
   const std::int64_t N = in[0].rows, C = in[0].cols;
   const auto heads = attributes.as<RopeAttributes>().heads;
@@ -91,16 +81,6 @@ constinit const Kernels kSmear = {.forward = smear_forward,
                                   .rows = kRows,
                                   .wide_gradients = true,
                                   .scratch_bytes = smear_scratch_bytes};
-constinit const Kernels kRmsNorm = {.forward = rmsnorm_forward,
-                                    .backward = rmsnorm_backward,
-                                    .rows = kRows,
-                                    .wide_gradients = true,
-                                    .scratch_bytes = rmsnorm_scratch_bytes};
-constinit const Kernels kLayerNorm = {.forward = layernorm_forward,
-                                      .backward = layernorm_backward,
-                                      .rows = kRows,
-                                      .wide_gradients = true,
-                                      .scratch_bytes = layernorm_scratch_bytes};
 constinit const Kernels kRope = {.forward = rope_forward,
                                  .backward = rope_backward,
                                  .rows = kRows,
