@@ -44,26 +44,6 @@ std::int64_t cached_attention_scratch_bytes(std::span<const Shape> in, const Att
       cached_attention_thread_bytes(C / attributes.as<CachedAttentionAttributes>().heads));
 }
 
-std::int64_t add_scaled_scratch_bytes(std::span<const Shape> in, const Attributes&) {
-  const std::int64_t N = in[0].rows, C = in[0].cols;
-  return row_sum_bytes(N, C);
-}
-
-std::int64_t residual_mix_scratch_bytes(std::span<const Shape> in, const Attributes&) {
-  const std::int64_t N = in[0].rows, C = in[0].cols;
-  return row_sum_bytes(N, 2 * C);
-}
-
-std::int64_t residual_norm_scratch_bytes(std::span<const Shape> in, const Attributes&) {
-  const std::int64_t N = in[0].rows, C = in[0].cols;
-  return row_sum_bytes(N, 2 * C);
-}
-
-std::int64_t gated_skip_scratch_bytes(std::span<const Shape> in, const Attributes&) {
-  const std::int64_t N = in[0].rows, C = in[0].cols;
-  return 2 * row_bytes(C) + row_sum_bytes(N, 2 * C);
-}
-
 std::int64_t head_loss_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
   const std::int64_t N = in[0].rows;
   const std::int64_t rows = std::min<std::int64_t>(attributes.as<HeadLossAttributes>().chunk_rows, N);
@@ -98,26 +78,6 @@ constinit const Kernels kCachedAttention = {
     .forward = cached_attention_forward, .rows = kRows, .scratch_bytes = cached_attention_scratch_bytes};
 constinit const Kernels kActivation = {
     .forward = activation_forward, .backward = activation_backward, .rows = kRows, .wide_gradients = true};
-constinit const Kernels kAddScaled = {.forward = add_scaled_forward,
-                                      .backward = add_scaled_backward,
-                                      .rows = kRows,
-                                      .wide_gradients = true,
-                                      .scratch_bytes = add_scaled_scratch_bytes};
-constinit const Kernels kResidualMix = {.forward = residual_mix_forward,
-                                        .backward = residual_mix_backward,
-                                        .rows = kRows,
-                                        .wide_gradients = true,
-                                        .scratch_bytes = residual_mix_scratch_bytes};
-constinit const Kernels kResidualNorm = {.forward = residual_norm_forward,
-                                         .backward = residual_norm_backward,
-                                         .rows = kRows,
-                                         .wide_gradients = true,
-                                         .scratch_bytes = residual_norm_scratch_bytes};
-constinit const Kernels kGatedSkip = {.forward = gated_skip_forward,
-                                      .backward = gated_skip_backward,
-                                      .rows = kRows,
-                                      .wide_gradients = true,
-                                      .scratch_bytes = gated_skip_scratch_bytes};
 constinit const Kernels kDropout = {
     .forward = dropout_forward, .backward = dropout_backward, .rows = kRows, .wide_gradients = true};
 constinit const Kernels kGather = {
