@@ -76,10 +76,6 @@ constinit const Kernels kExclusiveAttention = {.forward = exclusive_attention_fo
                                                .wide_gradients = true};
 constinit const Kernels kCachedAttention = {
     .forward = cached_attention_forward, .rows = kRows, .scratch_bytes = cached_attention_scratch_bytes};
-constinit const Kernels kActivation = {
-    .forward = activation_forward, .backward = activation_backward, .rows = kRows, .wide_gradients = true};
-constinit const Kernels kDropout = {
-    .forward = dropout_forward, .backward = dropout_backward, .rows = kRows, .wide_gradients = true};
 constinit const Kernels kGather = {
     .forward = gather_forward, .backward = gather_backward, .rows = kRows, .wide_gradients = true};
 constinit const Kernels kSoftcap = {
