@@ -23,11 +23,6 @@ constexpr DTypes kRows = dtypes({DType::f32, DType::bf16});
 constexpr DTypes kStorage = dtypes({DType::f32, DType::bf16, DType::f16});
 constexpr DTypes kStored = dtypes({DType::bf16, DType::f16, DType::i8});
 
-std::int64_t smear_scratch_bytes(std::span<const Shape> in, const Attributes&) {
-  const std::int64_t N = in[0].rows, C = in[0].cols;
-  return row_bytes(C) + row_sum_bytes(N, C);
-}
-
 std::int64_t rope_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
   const std::int64_t N = in[0].rows, C = in[0].cols;
   const auto heads = attributes.as<RopeAttributes>().heads;
@@ -52,15 +47,6 @@ std::int64_t head_loss_scratch_bytes(std::span<const Shape> in, const Attributes
 
 }  // namespace
 
-constinit const Kernels kEmbedding = {.forward = embedding_forward,
-                                      .backward = embedding_backward,
-                                      .rows = kRows | kStored,
-                                      .wide_gradients = true};
-constinit const Kernels kSmear = {.forward = smear_forward,
-                                  .backward = smear_backward,
-                                  .rows = kRows,
-                                  .wide_gradients = true,
-                                  .scratch_bytes = smear_scratch_bytes};
 constinit const Kernels kRope = {.forward = rope_forward,
                                  .backward = rope_backward,
                                  .rows = kRows,
@@ -76,8 +62,6 @@ constinit const Kernels kExclusiveAttention = {.forward = exclusive_attention_fo
                                                .wide_gradients = true};
 constinit const Kernels kCachedAttention = {
     .forward = cached_attention_forward, .rows = kRows, .scratch_bytes = cached_attention_scratch_bytes};
-constinit const Kernels kGather = {
-    .forward = gather_forward, .backward = gather_backward, .rows = kRows, .wide_gradients = true};
 constinit const Kernels kSoftcap = {
     .forward = softcap_forward, .backward = softcap_backward, .rows = kRows, .wide_gradients = true};
 constinit const Kernels kHeadLoss = {.forward = head_loss_forward,

@@ -6,10 +6,6 @@
 
 namespace thimble::cpu {
 
-void embedding_forward(const Context&, const OpCall&);
-void embedding_backward(const Context&, const OpCall&);
-void smear_forward(const Context&, const OpCall&);
-void smear_backward(const Context&, const OpCall&);
 void rope_forward(const Context&, const OpCall&);
 void rope_backward(const Context&, const OpCall&);
 void attention_forward(const Context&, const OpCall&);
@@ -17,8 +13,6 @@ void attention_backward(const Context&, const OpCall&);
 void exclusive_attention_forward(const Context&, const OpCall&);
 void exclusive_attention_backward(const Context&, const OpCall&);
 void cached_attention_forward(const Context&, const OpCall&);
-void gather_forward(const Context&, const OpCall&);
-void gather_backward(const Context&, const OpCall&);
 void softcap_forward(const Context&, const OpCall&);
 void softcap_backward(const Context&, const OpCall&);
 void head_loss_forward(const Context&, const OpCall&);
