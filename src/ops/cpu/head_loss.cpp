@@ -1,12 +1,13 @@
+// The end of the model. head_loss: the logits of a chunk of rows, their loss and their gradients, and the products around
+// them. softcap: capped logits that are kept.
 #include "ops/head_loss.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/gemm.h"
-#include "ops/cpu/kernels.h"
-#include "ops/cpu/row_blocks.h"
 #include "ops/cpu/linear.h"
+#include "ops/cpu/row_blocks.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/head_loss.cpp"
@@ -81,6 +82,27 @@ void head_loss_rows(const HeadLoss& op, const Tensor& logits, const Tensor& dz, 
   }
 }
 
+void softcap_rows(const Softcap& op, std::int64_t begin, std::int64_t end) {
+  const V32 cap = all(op.cap), inverse = all(1 / op.cap);
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.x, n), Row(op.y, n)}, [&](auto x, auto y) HWY_ATTR {
+      for_lanes(op.x.cols, [&](auto at) HWY_ATTR {
+        at.store(hn::Mul(cap, tanh_lanes(hn::Mul(at.load(x), inverse))), y);
+      });
+    });
+}
+
+void softcap_backward_rows(const Softcap& op, std::int64_t begin, std::int64_t end) {
+  const V32 inverse = all(1 / op.cap);
+  for (std::int64_t n = begin; n < end; ++n)
+    with_rows({Row(op.y, n), Row(op.dy, n), Row(op.dx, n)}, [&](auto y, auto dy, auto dx) HWY_ATTR {
+      for_lanes(op.dy.cols, [&](auto at) HWY_ATTR {
+        const V32 t = hn::Mul(at.load(y), inverse);
+        put(at, hn::Mul(at.load(dy), hn::Sub(all(1), hn::Mul(t, t))), dx, op.add_dx);
+      });
+    });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace thimble::cpu
 HWY_AFTER_NAMESPACE();
@@ -89,6 +111,8 @@ HWY_AFTER_NAMESPACE();
 namespace thimble::cpu {
 
 HWY_EXPORT(head_loss_rows);
+HWY_EXPORT(softcap_rows);
+HWY_EXPORT(softcap_backward_rows);
 
 namespace {
 
@@ -118,8 +142,6 @@ void run_head_loss(const Context& context, const HeadLoss& op, bool gradients) {
   }
 }
 
-}  // namespace
-
 void head_loss_forward(const Context& context, const OpCall& call) {
   run_head_loss(context, HeadLoss(call), false);
 }
@@ -127,6 +149,38 @@ void head_loss_forward(const Context& context, const OpCall& call) {
 void head_loss_backward(const Context& context, const OpCall& call) {
   run_head_loss(context, HeadLoss(call), true);
 }
+
+void softcap_forward(const Context&, const OpCall& call) {
+  const Softcap op(call);
+  parallel_for(op.x.rows, rows_per_task(op.x.cols), [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(softcap_rows)(op, begin, end);
+  });
+}
+
+void softcap_backward(const Context&, const OpCall& call) {
+  const Softcap op(call);
+  parallel_for(op.dy.rows, rows_per_task(op.dy.cols), [&](std::int64_t begin, std::int64_t end) {
+    HWY_DYNAMIC_DISPATCH(softcap_backward_rows)(op, begin, end);
+  });
+}
+
+std::int64_t head_loss_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  const std::int64_t N = in[0].rows;
+  const std::int64_t rows = std::min<std::int64_t>(attributes.as<HeadLossAttributes>().chunk_rows, N);
+  return rows * in[1].rows * static_cast<std::int64_t>(sizeof(float));
+}
+
+}  // namespace
+
+constinit const Kernels kHeadLoss = {.forward = head_loss_forward,
+                                     .backward = head_loss_backward,
+                                     .rows = dtypes({DType::f32, DType::bf16}),
+                                     .stored = kStoredDTypes,
+                                     .scratch_bytes = head_loss_scratch_bytes};
+constinit const Kernels kSoftcap = {.forward = softcap_forward,
+                                    .backward = softcap_backward,
+                                    .rows = dtypes({DType::f32, DType::bf16}),
+                                    .wide_gradients = true};
 
 }  // namespace thimble::cpu
 #endif

@@ -39,12 +39,6 @@ std::int64_t cached_attention_scratch_bytes(std::span<const Shape> in, const Att
       cached_attention_thread_bytes(C / attributes.as<CachedAttentionAttributes>().heads));
 }
 
-std::int64_t head_loss_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
-  const std::int64_t N = in[0].rows;
-  const std::int64_t rows = std::min<std::int64_t>(attributes.as<HeadLossAttributes>().chunk_rows, N);
-  return rows * in[1].rows * static_cast<std::int64_t>(sizeof(float));
-}
-
 }  // namespace
 
 constinit const Kernels kRope = {.forward = rope_forward,
@@ -62,13 +56,6 @@ constinit const Kernels kExclusiveAttention = {.forward = exclusive_attention_fo
                                                .wide_gradients = true};
 constinit const Kernels kCachedAttention = {
     .forward = cached_attention_forward, .rows = kRows, .scratch_bytes = cached_attention_scratch_bytes};
-constinit const Kernels kSoftcap = {
-    .forward = softcap_forward, .backward = softcap_backward, .rows = kRows, .wide_gradients = true};
-constinit const Kernels kHeadLoss = {.forward = head_loss_forward,
-                                     .backward = head_loss_backward,
-                                     .rows = kRows,
-                                     .stored = kStored,
-                                     .scratch_bytes = head_loss_scratch_bytes};
 constinit const Kernels kCast = {
     .forward = cast_forward, .backward = cast_backward, .rows = kStorage, .wide_gradients = true};
 constinit const Kernels kFakeQuant = {
