@@ -1,8 +1,11 @@
+// cast and fake_quant: compute copies of parameters.
 #include "ops/cast.h"
 
-#include "ops/cpu/cast.h"
-#include "ops/cpu/kernels.h"
+#include <optional>
+#include <vector>
+
 #include "ops/cpu/row_blocks.h"
+#include "ops/quantise.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/cast.cpp"
@@ -21,6 +24,49 @@ void cast_rows(const Tensor& from, const Tensor& to, bool add, std::int64_t begi
   }
 }
 
+HWY_INLINE void meet(V32& largest, V32& second, V32 magnitude) {
+  second = hn::Max(second, hn::Min(largest, magnitude));
+  largest = hn::Max(largest, magnitude);
+}
+
+// False where the row is not finite.
+bool largest_two(const float* w, std::int64_t count, float& largest, float& second) {
+  V32 first = hn::Zero(F32()), next = first, apart = first;
+  for_lanes(count, [&](auto at) HWY_ATTR {
+    const V32 value = at.load(w);
+    apart = hn::Add(apart, hn::Sub(value, value));  // NaN for infinities, too
+    meet(first, next, hn::Abs(value));
+  });
+  float firsts[hn::MaxLanes(F32())], nexts[hn::MaxLanes(F32())];
+  hn::StoreU(first, F32(), firsts);
+  hn::StoreU(next, F32(), nexts);
+  largest = second = 0;
+  for (std::size_t i = 0; i < hn::Lanes(F32()); ++i)
+    for (const float magnitude : {firsts[i], nexts[i]}) {
+      second = std::max(second, std::min(largest, magnitude));
+      largest = std::max(largest, magnitude);
+    }
+  return sum_of_lanes(apart) == 0;
+}
+
+template <class Y>
+HWY_INLINE void round_row(const Rounding& by, const float* w, std::int64_t count, Y* y) {
+  const V32 magic = all(12582912.0f);  // as in quantise.cpp: half to even
+  for_lanes(count, [&](auto at) HWY_ATTR {
+    const V32 clipped = hn::Min(hn::Max(at.load(w), all(-by.clip)), all(by.clip));
+    const V32 steps = hn::Sub(hn::Add(hn::Div(clipped, all(by.scale)), magic), magic);
+    const V32 q = hn::Min(hn::Max(steps, all(by.lowest)), all(by.highest));
+    at.store(hn::Mul(all(by.stored), q), y);
+  });
+}
+
+void round_any_row(const Rounding& by, const Tensor& w, const Tensor& y, std::int64_t row) {
+  if (y.dtype == DType::bf16)
+    round_row(by, w.row<float>(row), w.cols, y.row<bf16>(row));
+  else
+    round_row(by, w.row<float>(row), w.cols, y.row<float>(row));
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace thimble::cpu
 HWY_AFTER_NAMESPACE();
@@ -29,6 +75,8 @@ HWY_AFTER_NAMESPACE();
 namespace thimble::cpu {
 
 HWY_EXPORT(cast_rows);
+HWY_EXPORT(largest_two);
+HWY_EXPORT(round_any_row);
 
 namespace {
 
@@ -54,8 +102,7 @@ void cast_f16_rows(const Tensor& from, const Tensor& to, bool add, std::int64_t 
       store(to, n, c, add ? widened(to, n, c) + widened(from, n, c) : widened(from, n, c));
 }
 
-}  // namespace
-
+// to = from, or to += from, in f32 and rounded once.
 void cast_into(const Tensor& from, const Tensor& to, bool add) {
   const bool f16_storage = from.dtype == DType::f16 || to.dtype == DType::f16;
   parallel_for(from.rows, rows_per_task(from.cols), [&](std::int64_t begin, std::int64_t end) {
@@ -75,6 +122,56 @@ void cast_backward(const Context&, const OpCall& call) {
   const Cast op(call);
   cast_into(op.dy, op.dx, op.add_dx);
 }
+
+// Any row, by the packer's quantiser.
+void quantise_and_back(const FakeQuant& op, std::int64_t o, std::vector<std::int8_t>& q) {
+  q.resize(static_cast<std::size_t>(op.w.cols));
+  const float scale = quantise_row({op.w.row<float>(o), q.size()}, op.at.bits, q);
+  const auto value = [&](std::size_t i) { return scale * static_cast<float>(q[i]); };
+  if (op.y.dtype == DType::bf16)
+    for (std::size_t i = 0; i < q.size(); ++i) op.y.row<bf16>(o)[i] = to_bf16(value(i));
+  else if (op.y.dtype == DType::f16)
+    for (std::size_t i = 0; i < q.size(); ++i) op.y.row<f16>(o)[i] = to_f16(value(i));
+  else
+    for (std::size_t i = 0; i < q.size(); ++i) op.y.row<float>(o)[i] = value(i);
+}
+
+// The same bits as the quantiser, whose loops are not compiled for vectors: it is left with the rules, and with rows
+// that are not finite, very long, all zeros or f16, which nothing is trained in here.
+void fake_quant_forward(const Context&, const OpCall& call) {
+  const FakeQuant op(call);
+  const auto width = static_cast<std::size_t>(op.w.cols);
+  parallel_for(op.w.rows, rows_per_task(op.w.cols), [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::int8_t> q;
+    for (std::int64_t o = begin; o < end; ++o) {
+      float largest = 0, second = 0;
+      std::optional<Rounding> by;
+      if (op.y.dtype != DType::f16 &&
+          HWY_DYNAMIC_DISPATCH(largest_two)(op.w.row<float>(o), op.w.cols, largest, second))
+        by = rounding_by_largest(op.at.bits, width, largest, second);
+      if (by && by->scale > 0)
+        HWY_DYNAMIC_DISPATCH(round_any_row)(*by, op.w, op.y, o);
+      else
+        quantise_and_back(op, o, q);
+    }
+  });
+}
+
+void fake_quant_backward(const Context&, const OpCall& call) {
+  const FakeQuant op(call);
+  cast_into(op.dy, op.dw, op.add_dw);
+}
+
+}  // namespace
+
+constinit const Kernels kCast = {.forward = cast_forward,
+                                 .backward = cast_backward,
+                                 .rows = dtypes({DType::f32, DType::bf16, DType::f16}),
+                                 .wide_gradients = true};
+constinit const Kernels kFakeQuant = {.forward = fake_quant_forward,
+                                      .backward = fake_quant_backward,
+                                      .rows = dtypes({DType::f32}),
+                                      .wide_gradients = true};
 
 }  // namespace thimble::cpu
 #endif

@@ -56,9 +56,5 @@ constinit const Kernels kExclusiveAttention = {.forward = exclusive_attention_fo
                                                .wide_gradients = true};
 constinit const Kernels kCachedAttention = {
     .forward = cached_attention_forward, .rows = kRows, .scratch_bytes = cached_attention_scratch_bytes};
-constinit const Kernels kCast = {
-    .forward = cast_forward, .backward = cast_backward, .rows = kStorage, .wide_gradients = true};
-constinit const Kernels kFakeQuant = {
-    .forward = fake_quant_forward, .backward = fake_quant_backward, .rows = kF32, .wide_gradients = true};
 
 }  // namespace thimble::cpu

@@ -13,9 +13,5 @@ void attention_backward(const Context&, const OpCall&);
 void exclusive_attention_forward(const Context&, const OpCall&);
 void exclusive_attention_backward(const Context&, const OpCall&);
 void cached_attention_forward(const Context&, const OpCall&);
-void cast_forward(const Context&, const OpCall&);
-void cast_backward(const Context&, const OpCall&);
-void fake_quant_forward(const Context&, const OpCall&);
-void fake_quant_backward(const Context&, const OpCall&);
 
 }  // namespace thimble::cpu
