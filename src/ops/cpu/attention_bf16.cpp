@@ -1,11 +1,19 @@
-#include "ops/cpu/attention_bf16.h"
-
+// Attention in bf16 by AVX-512 BF16, its products by AMX where the processor has it. Scores are
+// transposed, [keys, queries], so that a query is a lane and nothing is ever summed across lanes.
+// Every product is tiles of bf16 into f32 (bf16_tiles.h, amx_tiles.h):
+//
+//   forward   S^T = K Q^T     Y^T += V^T P^T
+//   backward  S^T = K Q^T     dP^T = V dY^T     dV += P^T dY     dK += dS^T Q     dQ^T += K^T dS^T
+//
+// P and dS are rounded to bf16 before they are multiplied again.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
 
 #include "base/error.h"
 #include "ops/cpu/amx_tiles.h"
+#include "ops/cpu/attention.h"
 
 namespace thimble::cpu {
 
@@ -48,6 +56,32 @@ struct ForwardTiles {
   }
 };
 
+// One thread's tiles: of a window of keys, and of one tile of queries under one head.
+struct BackwardTiles {
+  bf16 *keys, *values;              // [window, D]
+  std::uint32_t* keys_t;            // K^T of every tile: [D, kTile] of bf16
+  float *dk, *dv;                   // [window, D]
+  std::uint32_t *queries_t, *dy_t;  // Q^T and dY^T in pairs [D / 2, kTile]
+  std::uint32_t *queries, *dy;      // Q and dY in pairs [kTile / 2, D]
+  float *minus_lse, *delta;         // [kTile]; minus_lse: times log2(e)
+  float* dq_t;                      // [D, kTile]
+  float *scores, *dweights;         // S^T and dP^T [kTile, kTile]
+  bf16 *weights, *dscores;          // P^T and dS^T [kTile, kTile]
+  std::uint32_t* dscore_pairs;      // dS^T in pairs [kTile / 2, kTile]
+
+  BackwardTiles(ScratchCutter& cutter, std::int64_t window, std::int64_t D) {
+    for (bf16** rows : {&keys, &values}) cutter.take(*rows, window * D);
+    cutter.take(keys_t, window / 2 * D);
+    for (float** rows : {&dk, &dv}) cutter.take(*rows, window * D);
+    for (std::uint32_t** tile : {&queries_t, &dy_t, &queries, &dy}) cutter.take(*tile, kTile / 2 * D);
+    for (float** row : {&minus_lse, &delta}) cutter.take(*row, kTile);
+    cutter.take(dq_t, D * kTile);
+    for (float** tile : {&scores, &dweights}) cutter.take(*tile, kTile * kTile);
+    for (bf16** tile : {&weights, &dscores}) cutter.take(*tile, kTile * kTile);
+    cutter.take(dscore_pairs, kTile / 2 * kTile);
+  }
+};
+
 }  // namespace
 
 std::int64_t attention_bf16_forward_bytes(std::int64_t head_size, std::int64_t group) {
@@ -56,10 +90,20 @@ std::int64_t attention_bf16_forward_bytes(std::int64_t head_size, std::int64_t g
   return cutter.bytes();
 }
 
+std::int64_t attention_bf16_backward_bytes(std::int64_t rows, std::int64_t head_size) {
+  ScratchCutter cutter;
+  BackwardTiles(cutter, window_rows(rows), head_size);
+  return cutter.bytes();
+}
+
 #if defined(__x86_64__)
 
 namespace {
 
+using pairs::Into;
+using pairs::kLanes;
+
+constexpr std::int64_t kHalf = kTile / 2;  // queries or keys that a diagonal tile is cut into
 constexpr int kVectors = kTile / pairs::kLanes;
 
 // Bit n of the mask: query n of the diagonal tile sees key m.
@@ -187,9 +231,192 @@ THIMBLE_BF16_PAIRS void attention_bf16_block(const Attention& op, std::int64_t k
   for (std::int64_t i = 0; i < count; ++i) finish(op, t.tiles[i], rows_of(t.tiles[i].block));
 }
 
+namespace {
+
+THIMBLE_BF16_PAIRS float dot(const bf16* a, const bf16* b, std::int64_t count) {
+  __m512 sum = _mm512_setzero_ps();
+  for (std::int64_t i = 0; i < count; i += 32) {
+    const auto mask = static_cast<__mmask32>(count - i >= 32 ? ~0u : (1u << (count - i)) - 1);
+    sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_maskz_loadu_epi16(mask, a + i),
+                           (__m512bh)_mm512_maskz_loadu_epi16(mask, b + i));
+  }
+  return _mm512_reduce_add_ps(sum);
+}
+
+// Queries past the end have weight 2^-infinity = 0 everywhere.
+THIMBLE_BF16_PAIRS void load_queries(const Attention& op, const BackwardTiles& t, std::int64_t block,
+                                     std::int64_t rows, std::int64_t head) {
+  const std::int64_t D = op.head_size();
+  const bf16* q = op.q.row<bf16>(block) + head * D;
+  const bf16* dy = op.dy.row<bf16>(block) + head * D;
+  pairs::transpose_words(q, op.q.stride * 2, rows, D / 2, t.queries_t, kTile);
+  pairs::transpose_words(dy, op.dy.stride * 2, rows, D / 2, t.dy_t, kTile);
+  pairs::interleave_rows(q, op.q.stride, rows, D, t.queries, kTile / 2);
+  pairs::interleave_rows(dy, op.dy.stride, rows, D, t.dy, kTile / 2);
+  std::fill_n(t.minus_lse, kTile, -std::numeric_limits<float>::infinity());
+  std::fill_n(t.delta, kTile, 0.0f);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    t.minus_lse[r] = -std::numbers::log2e_v<float> * op.lse.row<float>(block + r)[head];
+    t.delta[r] = dot(dy + r * op.dy.stride, op.y.row<bf16>(block + r) + head * D, D);
+  }
+}
+
+// Weights p = 2^(scores scale - lse) and ds = p (dp - delta) of one key and 16 queries; 0 where the mask is.
+struct Gradients {
+  __m512 p, ds;
+};
+THIMBLE_BF16_PAIRS inline Gradients gradients_of(const BackwardTiles& t, __m512 factor, std::int64_t m,
+                                                 std::int64_t n, __mmask16 seen) {
+  const __m512 score = _mm512_loadu_ps(t.scores + m * kTile + n);
+  const __m512 p = _mm512_maskz_mov_ps(
+      seen, pairs::power_of_two(_mm512_fmadd_ps(score, factor, _mm512_loadu_ps(t.minus_lse + n))));
+  const __m512 dp = _mm512_loadu_ps(t.dweights + m * kTile + n);
+  return {p, _mm512_maskz_mul_ps(seen, p, _mm512_sub_ps(dp, _mm512_loadu_ps(t.delta + n)))};
+}
+
+// From scores and dweights: weights and dscores, row by row and in pairs. Two keys and 32 queries at a time fill
+// whole vectors of bf16.
+template <bool diagonal>
+THIMBLE_BF16_PAIRS void scores_backward(const BackwardTiles& t, std::int64_t keys, float scale) {
+  const __m512 factor = _mm512_set1_ps(scale * std::numbers::log2e_v<float>);
+  for (std::int64_t m = 0; m < keys; m += 2)
+    for (std::int64_t n = 0; n < kTile; n += 2 * kLanes) {
+      __m512i ds[2];
+#pragma GCC unroll 2
+      for (std::int64_t i = 0; i < 2; ++i) {
+        // Key m is seen by queries m, m + 1 ... of the diagonal tile.
+        const std::uint64_t seen = !diagonal      ? ~std::uint64_t{0}
+                                   : m + i < keys ? ~std::uint64_t{0} << (m + i) >> n
+                                                  : 0;
+        const Gradients left = gradients_of(t, factor, m + i, n, static_cast<__mmask16>(seen));
+        const Gradients right =
+            gradients_of(t, factor, m + i, n + kLanes, static_cast<__mmask16>(seen >> kLanes));
+        ds[i] = (__m512i)_mm512_cvtne2ps_pbh(right.ds, left.ds);
+        _mm512_storeu_si512(t.weights + (m + i) * kTile + n, (__m512i)_mm512_cvtne2ps_pbh(right.p, left.p));
+        _mm512_storeu_si512(t.dscores + (m + i) * kTile + n, ds[i]);
+      }
+      std::uint32_t* pair = t.dscore_pairs + m / 2 * kTile + n;
+      const pairs::Words words = pairs::interleave(ds[0], ds[1]);
+      _mm512_storeu_si512(pair, words.low);
+      _mm512_storeu_si512(pair + kLanes, words.high);
+    }
+}
+
+// The loaded queries against the tile of keys that begins `place` rows into the window. Each function takes a part
+// of them: queries [from, from + width) and the first keys of the tile, or keys [from, ...) and the queries from
+// there on.
+struct TilePass {
+  const Attention& op;
+  const BackwardTiles& t;
+  std::int64_t place, D = op.head_size();
+
+  THIMBLE_BF16_PAIRS void scores(std::int64_t from, std::int64_t width, std::int64_t keys) const {
+    tiles::fastest_product<Into::store>(keys, width, D / 2, t.keys + place * D, D, t.queries_t + from, kTile,
+                                        t.scores + from, kTile);
+    tiles::fastest_product<Into::store>(keys, width, D / 2, t.values + place * D, D, t.dy_t + from, kTile,
+                                        t.dweights + from, kTile);
+  }
+
+  THIMBLE_BF16_PAIRS void keys_and_values(std::int64_t from, std::int64_t keys, std::int64_t queries) const {
+    const std::int64_t tile = from * kTile + from, pair = from / 2 * D, row = (place + from) * D;
+    tiles::fastest_product<Into::add>(keys, D, queries / 2, t.weights + tile, kTile, t.dy + pair, D,
+                                      t.dv + row, D);
+    tiles::fastest_product<Into::add>(keys, D, queries / 2, t.dscores + tile, kTile, t.queries + pair, D,
+                                      t.dk + row, D);
+  }
+
+  THIMBLE_BF16_PAIRS void queries(std::int64_t from, std::int64_t width, std::int64_t keys) const {
+    if (!op.dq) return;
+    const auto product = place == 0 ? tiles::fastest_product<Into::store> : tiles::fastest_product<Into::add>;
+    product(D, width, (keys + 1) / 2, reinterpret_cast<const bf16*>(t.keys_t + place / 2 * D), kTile,
+            t.dscore_pairs + from, kTile, t.dq_t + from, kTile, nullptr);
+  }
+};
+
+THIMBLE_BF16_PAIRS void tile_backward(const Attention& op, const BackwardTiles& t, std::int64_t place) {
+  const TilePass pass{op, t, place};
+  pass.scores(0, kTile, kTile);
+  scores_backward<false>(t, kTile, op.at.scale);
+  pass.keys_and_values(0, kTile, kTile);
+  pass.queries(0, kTile, kTile);
+}
+
+// On the diagonal a half of the queries sees no key beyond its own end, and a half of the keys no query before its
+// beginning. The last tile of a document may be shorter.
+THIMBLE_BF16_PAIRS void diagonal_backward(const Attention& op, const BackwardTiles& t, std::int64_t place,
+                                          std::int64_t rows) {
+  const TilePass pass{op, t, place};
+  const std::int64_t width = rows <= kHalf ? kHalf : kTile;
+  for (std::int64_t from = 0; from < rows; from += kHalf)
+    pass.scores(from, kHalf, std::min(rows, from + kHalf));
+  scores_backward<true>(t, rows, op.at.scale);
+  for (std::int64_t from = 0; from < rows; from += kHalf) {
+    pass.keys_and_values(from, std::min(rows - from, kHalf), width - from);
+    pass.queries(from, kHalf, std::min(rows, from + kHalf));
+  }
+}
+
+THIMBLE_BF16_PAIRS void load_keys(const Attention& op, const BackwardTiles& t, std::int64_t kv_head,
+                                  std::int64_t begin, std::int64_t end) {
+  const std::int64_t D = op.head_size();
+  const bf16* k = op.k.row<bf16>(begin) + kv_head * D;
+  pairs::copy_rows(k, op.k.stride, end - begin, D, t.keys);
+  pairs::copy_rows(op.v.row<bf16>(begin) + kv_head * D, op.v.stride, end - begin, D, t.values);
+  for (std::int64_t place = 0; place < end - begin; place += kTile) {
+    // dq_t is not in use yet: it has room for the pairs.
+    auto* key_pairs = reinterpret_cast<std::uint32_t*>(t.dq_t);
+    pairs::interleave_rows(k + place * op.k.stride, op.k.stride, std::min(kTile, end - begin - place), D,
+                           key_pairs, kTile / 2);
+    pairs::transpose_words(key_pairs, D * 4, kTile / 2, D, t.keys_t + place / 2 * D, kTile / 2);
+  }
+  std::fill_n(t.dk, (end - begin) * D, 0.0f);
+  std::fill_n(t.dv, (end - begin) * D, 0.0f);
+}
+
+// The keys [begin, end) of a document under one kv head: queries pass by in the outer loop, dk and dv are
+// collected for the whole window.
+THIMBLE_BF16_PAIRS void window_backward(const Attention& op, const BackwardTiles& t, std::int64_t kv_head,
+                                        Document document, std::int64_t begin, std::int64_t end) {
+  const std::int64_t D = op.head_size(), G = op.group();
+  float scales[kTile];
+  std::fill_n(scales, kTile, op.at.scale);
+  load_keys(op, t, kv_head, begin, end);
+  for (std::int64_t block = begin; block < document.end; block += kTile)
+    for (std::int64_t head = kv_head * G; head < (kv_head + 1) * G; ++head) {
+      const std::int64_t rows = std::min(kTile, document.end - block);
+      load_queries(op, t, block, rows, head);
+      for (std::int64_t key = begin; key < std::min(end, block); key += kTile)
+        tile_backward(op, t, key - begin);
+      if (block < end) diagonal_backward(op, t, block - begin, rows);
+      if (op.dq)
+        pairs::put_transposed(t.dq_t, kTile, D, rows, scales, op.dq.row<bf16>(block) + head * D, op.dq.stride,
+                              op.add_dq || begin > document.begin);
+    }
+  if (op.dk)
+    pairs::put_rows(t.dk, D, end - begin, op.at.scale, op.dk.row<bf16>(begin) + kv_head * D, op.dk.stride,
+                    op.add_dk);
+  if (op.dv)
+    pairs::put_rows(t.dv, D, end - begin, 1, op.dv.row<bf16>(begin) + kv_head * D, op.dv.stride, op.add_dv);
+}
+
+}  // namespace
+
+void attention_bf16_backward_document(const Attention& op, std::int64_t kv_head, Document document,
+                                      std::byte* scratch) {
+  const tiles::Scope scope(tiles::multiplies_bf16_tiles());
+  ScratchCutter cutter(scratch);
+  const BackwardTiles t(cutter, window_rows(op.q.rows), op.head_size());
+  for (std::int64_t begin = document.begin; begin < document.end; begin += kWindow)
+    window_backward(op, t, kv_head, document, begin, std::min(begin + kWindow, document.end));
+}
+
 #else
 
 void attention_bf16_block(const Attention&, std::int64_t, Document, std::int64_t, std::byte*) {
+  fail("[attention] was not built for AVX-512 BF16");
+}
+
+void attention_bf16_backward_document(const Attention&, std::int64_t, Document, std::byte*) {
   fail("[attention] was not built for AVX-512 BF16");
 }
 

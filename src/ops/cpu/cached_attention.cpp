@@ -1,13 +1,9 @@
-#include "ops/attention.h"
-
-#include <algorithm>
+// cached_attention by Highway, and the choice of kernels for each call. Keys and values are appended
+// first; each query then sees what its slot holds.
 #include <cmath>
 #include <cstring>
 
-#include "ops/cpu/attention_tiles.h"
-#include "ops/cpu/bf16_tiles.h"
-#include "ops/cpu/cached_attention_bf16.h"
-#include "ops/cpu/kernels.h"
+#include "ops/cpu/attention.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/cached_attention.cpp"
@@ -293,8 +289,6 @@ void append_rows(const CachedAttention& op) {
   }
 }
 
-}  // namespace
-
 std::int64_t cached_attention_thread_bytes(std::int64_t head_size) {
   return std::max(head_size * static_cast<std::int64_t>(sizeof(float)),
                   cached_attention_bf16_bytes(head_size));
@@ -314,6 +308,18 @@ void cached_attention_forward(const Context&, const OpCall& call) {
     HWY_DYNAMIC_DISPATCH(attend_cached)(op, run, reinterpret_cast<float*>(scratch.mine()));
   });
 }
+
+std::int64_t cached_attention_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  const std::int64_t C = in[0].cols;
+  return ThreadScratch::bytes(
+      cached_attention_thread_bytes(C / attributes.as<CachedAttentionAttributes>().heads));
+}
+
+}  // namespace
+
+constinit const Kernels kCachedAttention = {.forward = cached_attention_forward,
+                                            .rows = dtypes({DType::f32, DType::bf16}),
+                                            .scratch_bytes = cached_attention_scratch_bytes};
 
 }  // namespace thimble::cpu
 #endif

@@ -1,12 +1,17 @@
-#include "ops/cpu/cached_attention_bf16.h"
-
+// cached_attention in bf16 by AVX-512 BF16. A few queries of one slot and all heads that share a kv
+// head ("lines") pass over its blocks of keys together: a block is transposed once for all of them
+// (bf16_tiles.h).
+//
+//   S [lines, keys] = Q K^T     Y [lines, D] += P V      P is rounded to bf16, as in attention_bf16.cpp
+//
+// Blocks start at position 0, and a line's sums depend on nothing but its own query and position:
+// batch-invariant.
 #include <algorithm>
 #include <limits>
 #include <numbers>
 
 #include "base/error.h"
-#include "ops/cpu/bf16_tiles.h"
-#include "ops/cpu/row_blocks.h"
+#include "ops/cpu/attention.h"
 
 namespace thimble::cpu {
 

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "ops/cpu/kernels.h"
 #include "ops/cpu/row_blocks.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -146,6 +145,8 @@ namespace thimble::cpu {
 HWY_EXPORT(rope_rows);
 HWY_EXPORT(rope_backward_rows);
 
+namespace {
+
 void rope_forward(const Context&, const OpCall& call) {
   const Rope op(call);
   parallel_for(op.x.rows, rows_per_task(op.x.cols), [&](std::int64_t begin, std::int64_t end) {
@@ -167,6 +168,20 @@ void rope_backward(const Context&, const OpCall& call) {
         if (op.dw) add_total(total + H, D, op.dw.row<float>(0), D);
       });
 }
+
+std::int64_t rope_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
+  const std::int64_t N = in[0].rows, C = in[0].cols;
+  const auto heads = attributes.as<RopeAttributes>().heads;
+  return row_sum_bytes(N, heads + 2 * C / heads);
+}
+
+}  // namespace
+
+constinit const Kernels kRope = {.forward = rope_forward,
+                                 .backward = rope_backward,
+                                 .rows = dtypes({DType::f32, DType::bf16}),
+                                 .wide_gradients = true,
+                                 .scratch_bytes = rope_scratch_bytes};
 
 }  // namespace thimble::cpu
 #endif
