@@ -20,7 +20,7 @@
 #include "data/text_files.h"
 #include "formats/model_file.h"
 #include "model/model.h"
-#include "ops/gemm_peak.h"
+#include "ops/cpu/gemm.h"
 #include "qa/speed.h"
 #include "train/step_bench.h"
 

@@ -14,6 +14,7 @@
 #endif
 
 #include "dist/plugins.h"
+#include "ops/cpu/gemm.h"
 #include "ops/kernel_choice.h"
 
 namespace thimble {
@@ -45,7 +46,7 @@ std::optional<std::string> sentencepiece_version() {
 
 std::vector<Library> libraries() {
   return {
-      {"oneDNN", onednn_version()},
+      {"oneDNN", cpu::onednn_version()},
       {"Highway", highway_version()},
       {"OpenMP", _OPENMP >= 202011   ? "5.1"
                  : _OPENMP >= 201811 ? "5.0"

@@ -29,7 +29,6 @@ struct KernelChoice {
 };
 std::vector<KernelChoice> kernel_choices();
 
-std::string onednn_version();   // the one that runs: "2.6.3"
 std::string highway_version();  // the one that was built with
 
 }  // namespace thimble

@@ -18,7 +18,7 @@
 #include "base/progress.h"
 #include "base/signals.h"
 #include "model/model.h"
-#include "ops/gemm_peak.h"
+#include "ops/cpu/gemm.h"
 #include "tensor/device.h"
 #include "tokenizer/tokenizer.h"
 

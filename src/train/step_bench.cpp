@@ -8,7 +8,7 @@
 #include "base/rng.h"
 #include "model/model.h"
 #include "model/params.h"
-#include "ops/gemm_peak.h"
+#include "ops/cpu/gemm.h"
 #include "optim/optimizer.h"
 
 namespace thimble {

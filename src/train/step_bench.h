@@ -9,7 +9,7 @@
 #include "base/signals.h"
 #include "config/config.h"
 #include "graph/program.h"
-#include "ops/gemm_peak.h"
+#include "ops/cpu/gemm.h"
 
 namespace thimble {
 

@@ -5,7 +5,6 @@
 #include "base/machine.h"
 #include "base/parallel.h"
 #include "ops/attention.h"
-#include "ops/cpu/bf16_outer.h"
 #include "ops/cpu/gemm.h"
 #include "ops/fill.h"
 #include "ops/op_harness.h"

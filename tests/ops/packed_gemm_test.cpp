@@ -1,6 +1,6 @@
 // Products on packed f32 panels, at the sizes where tiles and blocks end. (The generic tests see them through linear and
 // head_loss, at the CPU levels that choose them.)
-#include "ops/cpu/packed_gemm.h"
+#include "ops/cpu/gemm.h"
 
 #include <array>
 #include <limits>

@@ -1,8 +1,14 @@
-#include "ops/cpu/bf16_outer.h"
-
+// c += a^T b for bf16 a [R, M], b [R, N] with many rows R, and f32 c [M, N]: the gradient of a weight
+// matrix.
+//
+// oneDNN 2.6 reaches 0.86 of its own peak here, because it transposes a. Nothing needs to be
+// transposed: with rows in pairs (bf16_tiles.h) a word of a is a broadcast and a vector of b is a
+// load, so both are only copied, 4096 rows at a time, into panels that are read from first to last.
+// Same bits for any number of threads.
 #include "base/error.h"
 #include "base/parallel.h"
 #include "ops/cpu/bf16_tiles.h"
+#include "ops/cpu/gemm.h"
 #include "ops/cpu/row_blocks.h"
 
 namespace thimble::cpu {

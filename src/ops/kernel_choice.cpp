@@ -2,13 +2,12 @@
 
 #include <fmt/format.h>
 #include <hwy/highway.h>
-#include <oneapi/dnnl/dnnl.h>
 
 #include "base/error.h"
 #include "ops/cpu/amx_tiles.h"
 #include "ops/cpu/bf16_tiles.h"
+#include "ops/cpu/gemm.h"
 #include "ops/cpu/linear.h"
-#include "ops/cpu/packed_gemm.h"
 
 namespace thimble {
 
@@ -29,39 +28,6 @@ std::int64_t highway_targets() {
   return supported & HWY_TARGETS;
 }
 
-dnnl_cpu_isa_t onednn_cap(CpuLevel level) {
-  switch (level) {
-    case CpuLevel::scalar:
-      return dnnl_cpu_isa_sse41;
-    case CpuLevel::avx2:
-      return dnnl_cpu_isa_avx2;
-    case CpuLevel::avx512:
-      return dnnl_cpu_isa_avx512_core;
-    case CpuLevel::avx512_bf16:
-      return dnnl_cpu_isa_avx512_core_bf16;
-    case CpuLevel::amx:
-      break;
-  }
-  return dnnl_cpu_isa_all;
-}
-
-CpuLevel onednn_level() {
-  switch (dnnl_get_effective_cpu_isa()) {
-    case dnnl_cpu_isa_avx512_core_amx:
-      return CpuLevel::amx;
-    case dnnl_cpu_isa_avx512_core_bf16:
-      return CpuLevel::avx512_bf16;
-    case dnnl_cpu_isa_avx512_core_vnni:
-    case dnnl_cpu_isa_avx512_core:
-      return CpuLevel::avx512;
-    case dnnl_cpu_isa_avx2_vnni:
-    case dnnl_cpu_isa_avx2:
-      return CpuLevel::avx2;
-    default:
-      return CpuLevel::scalar;
-  }
-}
-
 // Highway chooses at its first call and oneDNN at its first primitive, so both are told before main begins.
 const bool applied = [] {
   try {
@@ -69,7 +35,7 @@ const bool applied = [] {
     if (level == CpuLevel::scalar) hwy::DisableTargets(kAboveScalar);
     if (level == CpuLevel::avx2) hwy::DisableTargets(kAboveAvx2);
     // Without a cap oneDNN follows the machine: it knows more instruction sets than we have levels.
-    if (level < detected_cpu_level() || level == CpuLevel::scalar) dnnl_set_max_cpu_isa(onednn_cap(level));
+    if (level < detected_cpu_level() || level == CpuLevel::scalar) cpu::cap_onednn(level);
   } catch (const Error&) {
     return false;  // THIMBLE_CPU is wrong: apply_cpu_level() throws it where it can be caught
   }
@@ -87,12 +53,7 @@ DispatchLevels dispatch_levels() {
   const CpuLevel highway = best == HWY_SCALAR  ? CpuLevel::scalar
                            : best & kAboveAvx2 ? CpuLevel::avx512
                                                : CpuLevel::avx2;
-  return {cpu_level(), highway, onednn_level()};
-}
-
-std::string onednn_version() {
-  const dnnl_version_t* version = dnnl_version();
-  return fmt::format("{}.{}.{}", version->major, version->minor, version->patch);
+  return {cpu_level(), highway, cpu::onednn_level()};
 }
 
 std::string highway_version() {
@@ -108,7 +69,7 @@ std::vector<KernelChoice> kernel_choices() {
   const std::string highway = fmt::format("Highway, {}", hwy::TargetName(targets & -targets));
   const std::string products =
       packed ? "our own, f32 panels"
-             : fmt::format("oneDNN, {} by {}", dtype.dtype, cpu_level_name(onednn_level()));
+             : fmt::format("oneDNN, {} by {}", dtype.dtype, cpu_level_name(cpu::onednn_level()));
   const std::string has_pairs = "the CPU multiplies pairs of bf16 (AVX-512 BF16)",
                     no_pairs = "the CPU does not multiply pairs of bf16 (AVX-512 BF16)";
   std::vector<KernelChoice> choices;
