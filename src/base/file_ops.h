@@ -141,7 +141,7 @@ class InterruptibleFileOps final : public FileOps {
 
 // A disk that keeps nothing: for ranks that train but do not write. What is there can be read.
 
-class NowhereFileOps final : public FileOps {
+class DiscardingFileOps final : public FileOps {
  public:
   PathKind kind(const Path& path) override { return disk_.kind(path); }
   FileHandle open_for_writing(const Path& path) override { return {-1, path}; }

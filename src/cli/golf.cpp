@@ -36,7 +36,7 @@ Variables variables_from(const Arguments& arguments) {
 int golf_on_rank(const Arguments& arguments, Console& console, const std::shared_ptr<Communicator>& ranks) {
   const Interrupt interrupt;
   GolfSettings golf;
-  together(*ranks, "reading the settings", [&] {
+  on_all_ranks(*ranks, "reading the settings", [&] {
     as_usage([&] {
       golf = golf_settings({.script = arguments.text("like") == "torch" ? GolfScript::torch : GolfScript::mlx,
                             .plus = arguments.flag("plus"),
@@ -47,7 +47,7 @@ int golf_on_rank(const Arguments& arguments, Console& console, const std::shared
   share_text(*ranks, golf.run_id, "RUN_ID");
   golf.ranks = ranks->size();
   std::shared_ptr<DeviceRuntime> device;
-  together(*ranks, "opening the device", [&] {
+  on_all_ranks(*ranks, "opening the device", [&] {
     check(golf.grad_accum_steps % golf.ranks == 0, Hint{"1, 2, 4 or 8 ranks share its 8 spans"},
           "{} ranks cannot share {} spans of a step equally", golf.ranks, golf.grad_accum_steps);
     device = device_from(arguments, console.log(), ranks->local_rank());
@@ -58,7 +58,7 @@ int golf_on_rank(const Arguments& arguments, Console& console, const std::shared
              .interrupt = interrupt,
              .device = device,
              .ranks = ranks,
-             .cards = join_cards(*ranks, device),
+             .gpus = join_cards(*ranks, device),
              .force = arguments.flag("force"),
              .code_bytes = static_cast<std::uint64_t>(arguments.integer("code-bytes", {.least = 0}))});
   if (!ranks->first()) return 0;

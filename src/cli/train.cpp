@@ -305,7 +305,7 @@ int run_and_print(TrainRequest request, const Arguments& arguments, Console& con
                   const Interrupt& interrupt) {
   const SaveSignal save_now;
   std::optional<TrainWatch> watch;  // of the first rank
-  together(*request.ranks, "looking on", [&] {
+  on_all_ranks(*request.ranks, "looking on", [&] {
     if (!request.ranks->first()) return;
     watch.emplace(arguments, request.run, console);
     watch->attach(request);
@@ -347,8 +347,8 @@ TrainRequest resume_request(const Arguments& arguments, Console& console,
 int resume(const Arguments& arguments, Console& console, const std::shared_ptr<Communicator>& ranks) {
   const Interrupt interrupt;
   TrainRequest request;
-  together(*ranks, "reading the run", [&] { request = resume_request(arguments, console, ranks); });
-  request.cards = join_cards(*ranks, request.device);
+  on_all_ranks(*ranks, "reading the run", [&] { request = resume_request(arguments, console, ranks); });
+  request.gpus = join_cards(*ranks, request.device);
   return run_and_print(std::move(request), arguments, console, interrupt);
 }
 
@@ -433,7 +433,7 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
   const Interrupt interrupt;
   std::optional<Beginning> begin;
   DataSettings source;
-  together(*ranks, "reading the settings", [&] {
+  on_all_ranks(*ranks, "reading the settings", [&] {
     begin.emplace(arguments);
     begin->warn(console.log());
     source = data_from(arguments, begin->preset());
@@ -441,13 +441,13 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
   const auto tokenizer =
       tokenizer_on_all(*ranks, arguments, source, begin->init ? &*begin->init : nullptr, console, interrupt);
   TrainRequest request;
-  together(*ranks, "settling the run",
-           [&] { request = new_request(arguments, console, *begin, source, tokenizer, ranks); });
+  on_all_ranks(*ranks, "settling the run",
+               [&] { request = new_request(arguments, console, *begin, source, tokenizer, ranks); });
   std::string run =
       request.run.string();  // of the first rank: the others may see its folder as taken already
   share_text(*ranks, run, "the run's folder");
   request.run = run;
-  request.cards = join_cards(*ranks, request.device);
+  request.gpus = join_cards(*ranks, request.device);
   return run_and_print(std::move(request), arguments, console, interrupt);
 }
 

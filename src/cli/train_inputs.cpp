@@ -48,11 +48,11 @@ bool is_chat(const Arguments& arguments, const std::string& preset) {
 }
 
 // What is to be learned, if --tokenizer says so.
-std::optional<TokenizerWish> wish_from(const Arguments& arguments) {
-  std::optional<TokenizerWish> wish;
+std::optional<TokenizerSpec> spec_from(const Arguments& arguments) {
+  std::optional<TokenizerSpec> spec;
   if (arguments.given("tokenizer"))
-    as_usage([&] { wish = TokenizerWish::parse(arguments.text("tokenizer")); });
-  return wish;
+    as_usage([&] { spec = TokenizerSpec::parse(arguments.text("tokenizer")); });
+  return spec;
 }
 
 // The one that is named, or the data's, or the model's, or bytes.
@@ -146,20 +146,20 @@ DataSettings data_from(const Arguments& arguments, const std::string& preset) {
 std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments, const DataSettings& data,
                                                 const ModelFile* init, Console& console,
                                                 const Interrupt& interrupt) {
-  const std::optional<TokenizerWish> wish = wish_from(arguments);
-  if (!wish) return tokenizer_there(arguments, data, init);
+  const std::optional<TokenizerSpec> spec = spec_from(arguments);
+  if (!spec) return tokenizer_there(arguments, data, init);
   check(!is_data_folder(data.data), Hint{"name the text, or leave out --tokenizer"},
         "{} holds tokens already: a tokenizer is learned from text", data.data.string());
-  auto learned = learn_tokenizer(*wish, data, console.progress(), interrupt);
-  if (learned->vocab_size() < wish->vocab_size)
+  auto learned = learn_tokenizer(*spec, data, console.progress(), interrupt);
+  if (learned->vocab_size() < spec->vocab_size)
     console.log().warning("the text gave only {} tokens of the {} asked for", learned->vocab_size(),
-                          wish->vocab_size);
+                          spec->vocab_size);
   return learned;
 }
 
 std::optional<std::int64_t> vocabulary_from(const Arguments& arguments, const std::string& preset,
                                             const ModelFile* init) {
-  if (const auto wish = wish_from(arguments)) return wish->vocab_size;
+  if (const auto spec = spec_from(arguments)) return spec->vocab_size;
   if (!arguments.given("tokenizer") && !arguments.given("data")) return std::nullopt;
   DataSettings data{.kind = is_chat(arguments, preset) ? DataKind::chat : DataKind::text};
   if (arguments.given("data")) data = data_from(arguments, preset);
@@ -191,14 +191,14 @@ std::shared_ptr<const Tokenizer> tokenizer_on_all(Communicator& ranks, const Arg
                                                   Console& console, const Interrupt& interrupt) {
   std::shared_ptr<const Tokenizer> tokenizer;
   bool learned = false;
-  together(
+  on_all_ranks(
       ranks, "rank 0 makes the tokenizer",
       [&] {
         if (arguments.given("tokenizer"))
-          as_usage([&] { learned = TokenizerWish::parse(arguments.text("tokenizer")).has_value(); });
+          as_usage([&] { learned = TokenizerSpec::parse(arguments.text("tokenizer")).has_value(); });
         if (!learned || ranks.first()) tokenizer = tokenizer_from(arguments, data, init, console, interrupt);
       },
-      Patience::endless);
+      Wait::forever);
   if (!learned || ranks.size() == 1) return tokenizer;
   std::string content = ranks.first() ? tokenizer->serialized() : "";
   share_text(ranks, content, "the tokenizer");

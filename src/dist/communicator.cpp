@@ -79,22 +79,22 @@ std::vector<std::string> unpacked(const std::string& text) {
 
 }  // namespace
 
-void share_text(Communicator& ranks, std::string& text, const std::string& what, Patience patience) {
+void share_text(Communicator& ranks, std::string& text, const std::string& what, Wait wait) {
   std::uint64_t size = text.size();
-  ranks.broadcast(std::as_writable_bytes(std::span(&size, 1)), 0, what, patience);
+  ranks.broadcast(std::as_writable_bytes(std::span(&size, 1)), 0, what, wait);
   check(size <= kLongestText, "[ranks] {} has {} bytes", what, size);
   text.resize(size);
   if (size > 0) ranks.broadcast(bytes_of(text), 0, what);
 }
 
 std::vector<std::string> gather_texts(Communicator& ranks, std::string text, const std::string& what,
-                                      Patience patience) {
+                                      Wait wait) {
   std::vector<std::uint64_t> sizes(static_cast<std::size_t>(ranks.size()), text.size());
   std::vector<OwnedBytes> parts;
   for (int rank = 0; rank < ranks.size(); ++rank)
     parts.push_back(
         {rank, std::as_writable_bytes(std::span(sizes).subspan(static_cast<std::size_t>(rank), 1))});
-  ranks.all_gather(parts, what, patience);
+  ranks.all_gather(parts, what, wait);
   std::vector<std::string> texts;
   for (const std::uint64_t size : sizes) {
     check(size <= kLongestText, "[ranks] {} has {} bytes", what, size);
@@ -106,11 +106,11 @@ std::vector<std::string> gather_texts(Communicator& ranks, std::string text, con
   return texts;
 }
 
-void together(Communicator& ranks, const std::string& what, const std::function<void()>& action,
-              Patience patience) {
+void on_all_ranks(Communicator& ranks, const std::string& what, const std::function<void()>& action,
+                  Wait wait) {
   if (ranks.size() == 1) return action();
   const Outcome own = outcome_of(action);
-  const std::vector<std::string> all = gather_texts(ranks, own.packed(), what, patience);
+  const std::vector<std::string> all = gather_texts(ranks, own.packed(), what, wait);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
     if (!ranks.first()) throw FailedTogether{nullptr};
@@ -153,7 +153,7 @@ int on_ranks(Communicator& ranks, const std::function<int()>& body) {
   if (ranks.size() == 1) return body();
   try {
     const int code = body();
-    ranks.barrier("the end", Patience::endless);  // the first may have more to do
+    ranks.barrier("the end", Wait::forever);  // the first may have more to do
     return ranks.first() ? code : 0;
   } catch (const FailedTogether& failed) {
     if (failed.error) std::rethrow_exception(failed.error);
@@ -183,12 +183,12 @@ class Alone final : public Communicator {
   int local_rank() const override { return 0; }
   int local_size() const override { return 1; }
   double timeout_seconds() const override { return 0; }
-  void broadcast(std::span<std::byte>, int, const std::string&, Patience) override {}
-  void all_gather(std::span<const OwnedBytes>, const std::string&, Patience) override {}
+  void broadcast(std::span<std::byte>, int, const std::string&, Wait) override {}
+  void all_gather(std::span<const OwnedBytes>, const std::string&, Wait) override {}
   std::unique_ptr<PendingSum> start_sum(std::vector<std::span<float>>, const std::string&) override {
     return std::make_unique<NothingPending>();
   }
-  void barrier(const std::string&, Patience) override {}
+  void barrier(const std::string&, Wait) override {}
   [[noreturn]] void abort(const std::string& message) noexcept override {
     std::fprintf(stderr, "%s\n", message.c_str());
     std::_Exit(1);
@@ -197,7 +197,7 @@ class Alone final : public Communicator {
 
 }  // namespace
 
-std::shared_ptr<Communicator> alone() {
+std::shared_ptr<Communicator> single_rank() {
   return std::make_shared<Alone>();
 }
 

@@ -11,7 +11,7 @@
 //                1's the second: the same bits whatever comes first, and on every rank
 //   barrier      nobody goes on before everyone is here
 //
-// One process alone is the trivial case (alone()). Between processes it is MPI (mpi/, a plugin).
+// One process alone is the trivial case (single_rank()). Between processes it is MPI (mpi/, a plugin).
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ class PendingSum {
 };
 
 // How long a rank waits for another: no longer than the watchdog allows, or as long as it takes (rank 0 builds data).
-enum class Patience { watched, endless };
+enum class Wait { watched, forever };
 
 class Communicator {
  public:
@@ -58,20 +58,20 @@ class Communicator {
   virtual double timeout_seconds() const = 0;  // how long one waits for another
 
   virtual void broadcast(std::span<std::byte> bytes, int root, const std::string& what,
-                         Patience patience = Patience::watched) = 0;
+                         Wait wait = Wait::watched) = 0;
   // The same list of owners and sizes on every rank.
   virtual void all_gather(std::span<const OwnedBytes> parts, const std::string& what,
-                          Patience patience = Patience::watched) = 0;
+                          Wait wait = Wait::watched) = 0;
   virtual std::unique_ptr<PendingSum> start_sum(std::vector<std::span<float>> pieces,
                                                 const std::string& what) = 0;
-  virtual void barrier(const std::string& what, Patience patience = Patience::watched) = 0;
+  virtual void barrier(const std::string& what, Wait wait = Wait::watched) = 0;
 
   // Says it on stderr and ends the processes of all ranks, this one with code 1: for what one rank alone knows.
   [[noreturn]] virtual void abort(const std::string& message) noexcept = 0;
 };
 
 // A communicator with one rank.
-std::shared_ptr<Communicator> alone();
+std::shared_ptr<Communicator> single_rank();
 
 // Sums between the cards of all ranks: NCCL, a plugin (nccl/).
 //
@@ -113,12 +113,11 @@ struct NcclPlugin {
 
 // What ranks tell each other besides floats: texts, small records, and that something went wrong.
 // The first rank's text, on all ranks.
-void share_text(Communicator& ranks, std::string& text, const std::string& what,
-                Patience patience = Patience::watched);
+void share_text(Communicator& ranks, std::string& text, const std::string& what, Wait wait = Wait::watched);
 
 // Everyone's text, by rank.
 std::vector<std::string> gather_texts(Communicator& ranks, std::string text, const std::string& what,
-                                      Patience patience = Patience::watched);
+                                      Wait wait = Wait::watched);
 
 // Everyone's record of plain numbers, by rank.
 template <class Record>
@@ -142,8 +141,8 @@ struct FailedTogether {
 
 // Runs the action on every rank, then asks everyone how it went. The action holds no collective. With one rank it is
 // just run.
-void together(Communicator& ranks, const std::string& what, const std::function<void()>& action,
-              Patience patience = Patience::watched);
+void on_all_ranks(Communicator& ranks, const std::string& what, const std::function<void()>& action,
+                  Wait wait = Wait::watched);
 
 // What all ranks must agree on, by name. A difference is a FailedTogether that names the first rank that differs from
 // rank 0, the name, and for texts of many lines the line.

@@ -148,32 +148,32 @@ class MessageCommunicator final : public Communicator {
   int local_size() const override { return local_size_; }
   double timeout_seconds() const override { return settings_.timeout_seconds; }
 
-  void broadcast(std::span<std::byte> bytes, int root, const std::string& what, Patience patience) override {
+  void broadcast(std::span<std::byte> bytes, int root, const std::string& what, Wait wait) override {
     check(root >= 0 && root < size_, "[ranks] a broadcast from rank {} of {}", root, size_);
-    queue(what, patience, [this, bytes, root](Exchange& exchange) {
+    queue(what, wait, [this, bytes, root](Exchange& exchange) {
       if (rank_ != root) return exchange.receive(root, bytes);
       for (int to = 0; to < size_; ++to)
         if (to != rank_) exchange.send(to, bytes);
     }).get();
   }
 
-  void all_gather(std::span<const OwnedBytes> parts, const std::string& what, Patience patience) override {
-    queue(what, patience, [this, parts](Exchange& exchange) { gather(parts, exchange); }).get();
+  void all_gather(std::span<const OwnedBytes> parts, const std::string& what, Wait wait) override {
+    queue(what, wait, [this, parts](Exchange& exchange) { gather(parts, exchange); }).get();
   }
 
   std::unique_ptr<PendingSum> start_sum(std::vector<std::span<float>> pieces,
                                         const std::string& what) override {
     return std::make_unique<Pending>(
-        queue(what, Patience::watched,
+        queue(what, Wait::watched,
               [this, pieces = std::move(pieces)](Exchange& exchange) { sum(pieces, exchange); }));
   }
 
-  void barrier(const std::string& what, Patience patience) override {
+  void barrier(const std::string& what, Wait wait) override {
     std::vector<std::byte> here(static_cast<std::size_t>(size_));
     std::vector<OwnedBytes> parts;
     for (int rank = 0; rank < size_; ++rank)
       parts.push_back({rank, std::span(here).subspan(static_cast<std::size_t>(rank), 1)});
-    all_gather(parts, what, patience);
+    all_gather(parts, what, wait);
   }
 
   [[noreturn]] void abort(const std::string& message) noexcept override {
@@ -184,13 +184,13 @@ class MessageCommunicator final : public Communicator {
  private:
   struct Task {
     std::string what;
-    Patience patience;
+    Wait wait;
     std::function<void(Exchange&)> body;
     std::promise<void> done;
   };
 
-  std::future<void> queue(const std::string& what, Patience patience, std::function<void(Exchange&)> body) {
-    Task task{what, patience, std::move(body), {}};
+  std::future<void> queue(const std::string& what, Wait wait, std::function<void(Exchange&)> body) {
+    Task task{what, wait, std::move(body), {}};
     std::future<void> done = task.done.get_future();
     {
       const std::lock_guard lock(mutex_);
@@ -237,7 +237,7 @@ class MessageCommunicator final : public Communicator {
     Exchange exchange(*transport_, task.what);
     try {
       std::optional<Watchdog::Watch> watch;
-      if (task.patience == Patience::watched)
+      if (task.wait == Wait::watched)
         watch.emplace(*watchdog_, [&exchange, this] { return exchange.describe(settings_.timeout_seconds); });
       task.body(exchange);
       exchange.wait();

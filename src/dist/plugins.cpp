@@ -127,7 +127,7 @@ bool asked_for_nccl() {
 }  // namespace
 
 std::shared_ptr<Communicator> join_ranks(const Launch& launch, double timeout_seconds) {
-  if (!launch.several()) return alone();
+  if (!launch.several()) return single_rank();
   const MpiPlugin* plugin = nullptr;
   try {
     plugin = &load<MpiPlugin>(mpi_name());
@@ -152,14 +152,14 @@ std::shared_ptr<DeviceCommunicator> join_cards(Communicator& ranks,
   if (runtime->device() != Device::cuda || (ranks.size() == 1 && !asked_for_nccl())) return nullptr;
   const NcclPlugin* plugin = nullptr;
   std::string id;
-  together(ranks, "opening NCCL", [&] {
+  on_all_ranks(ranks, "opening NCCL", [&] {
     plugin = &load<NcclPlugin>(nccl_name());
     if (ranks.first()) id = plugin->make_id();
   });
   share_text(ranks, id, "the id of NCCL");
   std::shared_ptr<DeviceCommunicator> cards;
-  together(ranks, "joining the cards",
-           [&] { cards = plugin->join(id, ranks.rank(), ranks.size(), runtime); });
+  on_all_ranks(ranks, "joining the cards",
+               [&] { cards = plugin->join(id, ranks.rank(), ranks.size(), runtime); });
   return cards;
 }
 

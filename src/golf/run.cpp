@@ -81,7 +81,7 @@ std::string preamble(const GolfSettings& golf) {
                      build_type(), compiler(), rule);
 }
 
-TrainRequest training(const GolfSettings& golf, const GolfSurroundings& around,
+TrainRequest training(const GolfSettings& golf, const GolfContext& context,
                       std::shared_ptr<const Tokenizer> tokenizer, TrainObserver* observer) {
   const bool mlx = golf.script == GolfScript::mlx;
   DataSettings source{.data = fs::absolute(golf.data), .order = mlx ? ReadOrder::golf_mlx : ReadOrder::golf};
@@ -90,13 +90,13 @@ TrainRequest training(const GolfSettings& golf, const GolfSurroundings& around,
           .tokenizer = std::move(tokenizer),
           .source = source,
           .run = golf.run_folder(),
-          .device = around.device,
-          .ranks = around.ranks,
-          .cards = around.cards,
-          .force = around.force,
+          .device = context.device,
+          .ranks = context.ranks,
+          .gpus = context.gpus,
+          .force = context.force,
           .validate_first = golf.config.train.val_every > 0,
           .observer = observer,
-          .clock = around.clock};
+          .clock = context.clock};
 }
 
 // The loop's own news are not theirs; its warnings are for people. Epochs have a line in the log.
@@ -108,45 +108,45 @@ Log only_warnings(const Log& log) {
 
 }  // namespace
 
-GolfResult run_golf(const GolfSettings& golf, const GolfSurroundings& around) {
+GolfResult run_golf(const GolfSettings& golf, const GolfContext& context) {
   std::shared_ptr<const Tokenizer> tokenizer;
-  together(*around.ranks, "opening the data", [&] {
+  on_all_ranks(*context.ranks, "opening the data", [&] {
     tokenizer = open_golf_tokenizer(golf);
     open_golf_folder(golf);
   });
-  if (!around.ranks->first())
-    return {.training = train(training(golf, around, tokenizer, nullptr), Log::nowhere(),
-                              ProgressOutput::nowhere(), around.interrupt),
+  if (!context.ranks->first())
+    return {.training = train(training(golf, context, tokenizer, nullptr), Log::nowhere(),
+                              ProgressOutput::nowhere(), context.interrupt),
             .roundtrip = {}};
-  for (const std::string& note : golf.notes) around.log.info("{}", note);
-  for (const std::string& warning : golf.warnings) around.log.warning("{}", warning);
+  for (const std::string& note : golf.notes) context.log.info("{}", note);
+  for (const std::string& warning : golf.warnings) context.log.warning("{}", warning);
   const DataFolder folder = open_golf_folder(golf);
   check_tokenizer(folder, *tokenizer, golf.tokenizer);
   const TokenSet val =
       open_split(folder, DataSplit::val, TokenMarks::of(*tokenizer, folder.kind(), LossOn::assistant));
   const GolfData data = describe_data(golf, folder, val);
   PosixFileOps ops;
-  check_outputs(ops, golf, around.force);
+  check_outputs(ops, golf, context.force);
   if (golf.script == GolfScript::torch && data.published_shards && data.train_shards < *data.published_shards)
-    around.log.warning("{} has {} of {} training shards: epochs come sooner", data.name, data.train_shards,
-                       *data.published_shards);
+    context.log.warning("{} has {} of {} training shards: epochs come sooner", data.name, data.train_shards,
+                        *data.published_shards);
 
   make_folders(ops, golf.out);
-  GolfLog log(ops, golf.log_file(), around.print);
+  GolfLog log(ops, golf.log_file(), context.print);
   log.file_only(preamble(golf));
-  const DType compute = compute_dtype(golf.config.train.dtype, around.device->device());
+  const DType compute = compute_dtype(golf.config.train.dtype, context.device->device());
   for (const std::string& line : opening_lines(golf, data, ParamTable(golf.config.model), compute))
     log.line(line);
 
   GolfLines lines(golf, data, log);
   GolfResult result;
-  result.training = train(training(golf, around, tokenizer, &lines), only_warnings(around.log),
-                          ProgressOutput::nowhere(), around.interrupt);
+  result.training = train(training(golf, context, tokenizer, &lines), only_warnings(context.log),
+                          ProgressOutput::nowhere(), context.interrupt);
   const std::string& status = result.training.status;
   if (status == "interrupted" || status == "diverged") return result;
   if (status == "wallclock") log.line(lines.stopping_early(result.training.steps));
   result.roundtrip = finish_golf({.golf = golf,
-                                  .around = around,
+                                  .context = context,
                                   .tokenizer = *tokenizer,
                                   .val = val,
                                   .checkpoint = result.training.checkpoint,
@@ -186,7 +186,7 @@ class Finish {
 
   // train_gpt.py's outputs have one name for all runs, and are replaced; the others were found to be free.
   Existing existing() const {
-    return parts_.around.force || golf_.script == GolfScript::torch ? Existing::replace : Existing::refuse;
+    return parts_.context.force || golf_.script == GolfScript::torch ? Existing::replace : Existing::refuse;
   }
 
   void write_raw() {
@@ -196,8 +196,8 @@ class Finish {
     write_file(parts_.ops, golf_.raw_model(), bytes, existing());
     parts_.log.line(raw_model_line(golf_, bytes.size()));
     if (!torch) return;
-    parts_.log.line(fmt::format("Code size: {} bytes", parts_.around.code_bytes));
-    parts_.log.line(fmt::format("Total submission size: {} bytes", bytes.size() + parts_.around.code_bytes));
+    parts_.log.line(fmt::format("Code size: {} bytes", parts_.context.code_bytes));
+    parts_.log.line(fmt::format("Total submission size: {} bytes", bytes.size() + parts_.context.code_bytes));
   }
 
   void write_int8() {
@@ -211,7 +211,7 @@ class Finish {
     parts_.log.line(int8_line(golf_, bytes.size(), state.size(), stats));
     if (torch)
       parts_.log.line(
-          fmt::format("Total submission size int8+zlib: {} bytes", bytes.size() + parts_.around.code_bytes));
+          fmt::format("Total submission size int8+zlib: {} bytes", bytes.size() + parts_.context.code_bytes));
   }
 
   Score validate_int8() {
@@ -220,7 +220,7 @@ class Finish {
 
   // Two lines, and what they say.
   Score validate(const ModelFile& file, std::string_view name, std::int64_t stride) {
-    const Context context(parts_.around.device, parts_.around.log);
+    const Context context(parts_.context.device, parts_.context.log);
     Model model = make_model(file, context, parts_.compute);
     const ByteTable bytes(parts_.tokenizer, static_cast<TokenId>(file.config.model.vocab_size));
     const bool shown = stride == 0;  // val_progress counts windows that do not overlap
@@ -234,7 +234,7 @@ class Finish {
                                        [&](std::int64_t tokens) {
                                          if (shown) parts_.lines.validating(tokens);
                                        }},
-                                  ProgressOutput::nowhere(), &parts_.around.interrupt);
+                                  ProgressOutput::nowhere(), &parts_.context.interrupt);
     parts_.log.line(fmt::format("final_{}_roundtrip {} eval_time:{:.0f}ms", name, score_text(score),
                                 1000 * (seconds_now() - started)));
     parts_.log.line(fmt::format("final_{}_roundtrip_exact {}", name, exact_score_text(score)));
@@ -246,11 +246,11 @@ class Finish {
     constexpr std::int64_t kTokens = 131072;
     const auto bos = parts_.tokenizer.special().bos;
     check(bos.has_value(), "pack_gptq: the tokenizer has no bos token for samples to begin with");
-    const Context context(parts_.around.device, parts_.around.log);
+    const Context context(parts_.context.device, parts_.context.log);
     Model model = make_model(model_, context, parts_.compute);
     const Grid samples =
-        sampled_windows(model, *bos, kTokens, 0, ProgressOutput::nowhere(), &parts_.around.interrupt);
-    const Interrupt* interrupt = &parts_.around.interrupt;
+        sampled_windows(model, *bos, kTokens, 0, ProgressOutput::nowhere(), &parts_.context.interrupt);
+    const Interrupt* interrupt = &parts_.context.interrupt;
     const ProgressOutput nowhere;
     return GptqFactors(calibrate(model, samples, nowhere, interrupt), nowhere, interrupt);
   }
@@ -261,11 +261,11 @@ class Finish {
     PackRequest request{.options = pack_options(pack)};
     const GptqFactors factors = pack.gptq ? factors_from_samples() : GptqFactors();
     if (pack.gptq) request.options.gptq = &factors;
-    request.code_bytes = parts_.around.code_bytes;
+    request.code_bytes = parts_.context.code_bytes;
     const PackResult packed =
-        pack_model(model_, request, ProgressOutput::nowhere(), &parts_.around.interrupt);
+        pack_model(model_, request, ProgressOutput::nowhere(), &parts_.context.interrupt);
     write_file(parts_.ops, golf_.artifact(), packed.bytes,
-               parts_.around.force ? Existing::replace : Existing::refuse);
+               parts_.context.force ? Existing::replace : Existing::refuse);
     parts_.log.line(fmt::format("saved_checkpoint:{} bytes:{}", parts_.checkpoint.string(),
                                 fs::file_size(parts_.checkpoint)));
     parts_.log.line(

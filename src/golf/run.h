@@ -23,13 +23,13 @@
 
 namespace thimble {
 
-struct GolfSurroundings {
+struct GolfContext {
   GolfLog::Print print;  // the console's lines
   const Log& log;        // what is not part of theirs: notes and warnings
   const Interrupt& interrupt;
   std::shared_ptr<DeviceRuntime> device = cpu_runtime();
-  std::shared_ptr<Communicator> ranks = alone();  // the first alone logs and writes
-  std::shared_ptr<DeviceCommunicator> cards = {};
+  std::shared_ptr<Communicator> ranks = single_rank();  // the first alone logs and writes
+  std::shared_ptr<DeviceCommunicator> gpus = {};
   bool force = false;            // outputs of the same RUN_ID are replaced
   std::uint64_t code_bytes = 0;  // for train_gpt.py's "Code size"
   std::function<double()> clock = seconds_now;
@@ -40,12 +40,12 @@ struct GolfResult {
   std::optional<Score> roundtrip;  // of the int8 file; not there if training was interrupted or diverged
 };
 
-GolfResult run_golf(const GolfSettings& golf, const GolfSurroundings& around);
+GolfResult run_golf(const GolfSettings& golf, const GolfContext& context);
 
 // The end of a golf run: files, and what they score when they are read back.
 struct GolfFinish {
   const GolfSettings& golf;
-  const GolfSurroundings& around;
+  const GolfContext& context;
   const Tokenizer& tokenizer;
   const TokenSet& val;
   std::filesystem::path checkpoint;  // the last one

@@ -104,7 +104,7 @@ void read_loss_scale(const SafetensorsFile& file, LossScale& scale) {
 }  // namespace
 
 void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Config& config,
-                      const TrainState& state, const Tokenizer& tokenizer, const Trained& trained,
+                      const TrainState& state, const Tokenizer& tokenizer, const TrainedModel& trained,
                       const CheckpointRecord& record) {
   const std::string tokenizer_file = tokenizer.serialized(), train_state = to_json(state);
   const ParamTable& params = trained.model.params();
@@ -154,7 +154,7 @@ CheckpointHead read_checkpoint_head(const SafetensorsFile& file) {
           load_tokenizer_bytes(text_of(file, kTokenizerTensor), file.name(), special)};
 }
 
-void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, const Trained& trained) {
+void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, const TrainedModel& trained) {
   const ParamTable& params = trained.model.params();
   const auto other = [](std::string_view name) {
     return name.starts_with(kOptimizerPrefix) || name.starts_with(kThimblePrefix);

@@ -59,7 +59,7 @@ struct TrainState {
 using CheckpointRecord = std::vector<std::pair<std::string, std::string>>;
 
 // What changes with every step.
-struct Trained {
+struct TrainedModel {
   Model& model;
   Optimizer& optimizer;
   Averaging& averaging;
@@ -73,12 +73,12 @@ struct CheckpointHead {
 };
 
 void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Config& config,
-                      const TrainState& state, const Tokenizer& tokenizer, const Trained& trained,
+                      const TrainState& state, const Tokenizer& tokenizer, const TrainedModel& trained,
                       const CheckpointRecord& record = {});
 
 // Checks all digests: a file that was cut or changed is an Error.
 CheckpointHead read_checkpoint_head(const SafetensorsFile& file);
-void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, const Trained& trained);
+void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, const TrainedModel& trained);
 
 // What may change when a run goes on.
 //

@@ -68,7 +68,7 @@ class Trainer {
         loader_(around.data.train, loader_settings(config_, around.request.source, ranks_), config_.model),
         bytes_(*around.request.tokenizer, static_cast<TokenId>(config_.model.vocab_size)),
         steps_(make_step_runner(
-            {config_, context_, model_, optimizer_, loader_, bytes_, ranks_, around.request.cards.get()})) {
+            {config_, context_, model_, optimizer_, loader_, bytes_, ranks_, around.request.gpus.get()})) {
     state_.data_digest = around.data.digest();
     if (around.data.kind == DataKind::chat) state_.layout = kRolesLayout;
     around.request.resume ? restore() : begin();
@@ -349,7 +349,7 @@ class Trainer {
     const bool improved = with_validation && validate();
     if (result_.status == "diverged") return;
     const std::int64_t made = state_.step - call_.first_step;
-    const Wishes asked = wishes();
+    const StopRequest asked = wishes();
     if (state_.validation_due || (asked.stop && !done()))
       result_.status = "interrupted";
     else if (done())
@@ -365,7 +365,7 @@ class Trainer {
     if (improved || due || asked.save || !result_.status.empty()) save(improved);
   }
 
-  Wishes wishes() const { return wishes_of_all(ranks_, around_.interrupt, around_.save_now); }
+  StopRequest wishes() const { return stop_request_of_all(ranks_, around_.interrupt, around_.save_now); }
 
   void diverge(std::int64_t step, const std::string& what) {
     result_.status = "diverged";
@@ -527,15 +527,15 @@ TrainResult train(const TrainRequest& request, const Log& log, const ProgressOut
                   const Interrupt& interrupt, const SaveSignal* save_now, FileOps* disk) {
   Communicator& ranks = *request.ranks;
   PosixFileOps posix;
-  NowhereFileOps nowhere;
+  DiscardingFileOps nowhere;
   FileOps& ops = !ranks.first() ? static_cast<FileOps&>(nowhere) : disk ? *disk : posix;
   const Log silent = Log::nowhere();
   const Log& own_log = ranks.first() ? log : silent;
   const ProgressOutput own_progress = ranks.first() ? progress : ProgressOutput::nowhere();
   RunFolder folder(ops, request.run);
-  std::optional<NewFolder> start;
+  std::optional<StartGuard> start;
   std::optional<MetricsFile> metrics;
-  together(ranks, "opening the run", [&] {
+  on_all_ranks(ranks, "opening the run", [&] {
     if (ranks.first()) start.emplace(request.run, interrupt);
     folder.create();
     metrics.emplace(ops, folder.metrics());  // from here on the folder is ours alone
@@ -545,7 +545,7 @@ TrainResult train(const TrainRequest& request, const Log& log, const ProgressOut
   const TrainData data = open_on_all(request, folder, ops, own_log, own_progress, interrupt);
   const Config config = settled_on_all(request);
   std::optional<Trainer> trainer;
-  together(ranks, "making the model", [&] {
+  on_all_ranks(ranks, "making the model", [&] {
     trainer.emplace(Surroundings{.request = request,
                                  .config = config,
                                  .data = data,
@@ -558,7 +558,7 @@ TrainResult train(const TrainRequest& request, const Log& log, const ProgressOut
                                  .metrics = *metrics});
   });
   trainer->compare();
-  together(ranks, "taking the run's folder", [&] { trainer->take_folder(); });
+  on_all_ranks(ranks, "taking the run's folder", [&] { trainer->take_folder(); });
   if (start) start->keep();
   return run_or_end_all(*trainer, ranks);
 }

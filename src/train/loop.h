@@ -33,10 +33,11 @@ struct TrainRequest {
       true;  // resuming: false goes on with the shards in the run's folder, if there are any
   std::filesystem::path run;
   std::shared_ptr<DeviceRuntime> device = cpu_runtime();
-  std::shared_ptr<Communicator> ranks = alone();   // that train this model together: each makes this call
-  std::shared_ptr<DeviceCommunicator> cards = {};  // theirs, where they train on cards
-  std::vector<float> initial_weights = {};         // laid out as the params table says; empty: from the seed
-  bool resume = false;                             // from run/last.safetensors
+  std::shared_ptr<Communicator> ranks =
+      single_rank();                              // that train this model together: each makes this call
+  std::shared_ptr<DeviceCommunicator> gpus = {};  // theirs, where they train on GPUs
+  std::vector<float> initial_weights = {};        // laid out as the params table says; empty: from the seed
+  bool resume = false;                            // from run/last.safetensors
   bool force = false;           // a new run replaces one that is there; a resumed one may change its settings
   std::int64_t stop_after = 0;  // updates of this call; 0: until the end
   bool validate_first = true;   // before the first step, too

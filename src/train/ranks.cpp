@@ -47,11 +47,11 @@ double longest(Communicator& ranks, double seconds) {
   return ranks.size() == 1 ? seconds : std::ranges::max(gather_records(ranks, seconds, "the time of a step"));
 }
 
-Wishes wishes_of_all(Communicator& ranks, const Interrupt& interrupt, const SaveSignal* save_now) {
-  const Wishes own{.stop = interrupt.asked(), .save = save_now && save_now->taken()};
+StopRequest stop_request_of_all(Communicator& ranks, const Interrupt& interrupt, const SaveSignal* save_now) {
+  const StopRequest own{.stop = interrupt.asked(), .save = save_now && save_now->taken()};
   if (ranks.size() == 1) return own;
-  Wishes all;
-  for (const Wishes& one : gather_records(ranks, own, "the end of a step")) {
+  StopRequest all;
+  for (const StopRequest& one : gather_records(ranks, own, "the end of a step")) {
     all.stop = all.stop || one.stop;
     all.save = all.save || one.save;
   }

@@ -28,10 +28,10 @@ std::int64_t smallest(Communicator& ranks, std::int64_t number, const std::strin
 double longest(Communicator& ranks, double seconds);
 
 // What anybody was asked for since the last call.
-struct Wishes {
+struct StopRequest {
   bool stop = false, save = false;
 };
-Wishes wishes_of_all(Communicator& ranks, const Interrupt& interrupt, const SaveSignal* save_now);
+StopRequest stop_request_of_all(Communicator& ranks, const Interrupt& interrupt, const SaveSignal* save_now);
 
 // The scores of all ranks' shares as one; nothing if anybody was interrupted.
 std::optional<Score> score_of_all(Communicator& ranks, const std::optional<Score>& own);

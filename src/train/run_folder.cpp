@@ -118,6 +118,28 @@ fs::path RunFolder::publish(std::int64_t step, bool is_best, std::int64_t keep,
 
 namespace {
 
+// In the order of RunStatus.
+constexpr std::string_view kStatusNames[] = {"completed", "wallclock",   "early_stop",
+                                             "stopped",   "interrupted", "diverged"};
+
+}  // namespace
+
+std::string_view name_of(RunStatus status) {
+  return kStatusNames[static_cast<std::size_t>(status)];
+}
+
+std::optional<RunStatus> run_status_from(std::string_view name) {
+  const auto* const found = std::ranges::find(kStatusNames, name);
+  if (found == std::end(kStatusNames)) return std::nullopt;
+  return static_cast<RunStatus>(found - std::begin(kStatusNames));
+}
+
+bool is_finished(RunStatus status) {
+  return status == RunStatus::completed || status == RunStatus::wallclock || status == RunStatus::early_stop;
+}
+
+namespace {
+
 constexpr std::uint64_t kMaxRecordBytes = 1 << 24;
 
 std::string host_name() {
@@ -163,14 +185,14 @@ Json run_record(const std::filesystem::path& path, const RunCall& call) {
                  .set("finished", call.finished)
                  .set("first_step", call.first_step)
                  .set("last_step", call.last_step)
-                 .set("status", call.status)
+                 .set("status", std::string(name_of(call.status)))
                  .set("seconds", call.seconds)
                  .set("tokens_per_second", call.tokens_per_second)
                  .set("host", machine_record())
                  .set("version", version())
                  .set("build", build_type())
                  .set("compiler", compiler()));
-  return Json::object().set("status", call.status).set("steps", call.last_step).set("calls", calls);
+  return Json::object().set("status", std::string(name_of(call.status))).set("steps", call.last_step).set("calls", calls);
 }
 
 std::string machine_note(const std::filesystem::path& path) {

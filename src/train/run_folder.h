@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -55,12 +56,27 @@ class RunFolder {
   std::filesystem::path path_;
 };
 
+// How a call of `train` ended. Files and people know it by its name.
+enum class RunStatus {
+  completed,    // made all steps
+  wallclock,    // used up max_seconds
+  early_stop,   // ran out of patience
+  stopped,      // after stop_after steps
+  interrupted,  // by a signal; what it was doing is saved
+  diverged,     // a loss, gradient or weight is not finite
+};
+std::string_view name_of(RunStatus status);
+// Nothing for a name that is none of them: files may come from other versions.
+std::optional<RunStatus> run_status_from(std::string_view name);
+// It came to an end of its own: there is nothing to resume.
+bool is_finished(RunStatus status);
+
 // run.json: when, where and with what a run was made, one entry per call of `train`. All that must not be in a
 // checkpoint, because it differs between equal runs.
 struct RunCall {
   std::string started, finished;  // UTC, as 2026-11-15T14:30:00Z
   std::int64_t first_step = 0, last_step = 0;
-  std::string status;
+  RunStatus status = RunStatus::completed;
   double seconds = 0;  // of steps
   double tokens_per_second = 0;
 };
@@ -77,16 +93,16 @@ Json run_record(const std::filesystem::path& path, const RunCall& call);
 // A start that fails takes away the folder that it made. One that was interrupted leaves it: half the data may have
 // been built, and the next start goes on from there. Of two starts that both found none, the one that has locked the
 // folder has made it; the other must leave it alone.
-class NewFolder {
+class StartGuard {
  public:
-  NewFolder(std::filesystem::path path, const Interrupt& interrupt)
+  StartGuard(std::filesystem::path path, const Interrupt& interrupt)
       : path_(std::move(path)), interrupt_(interrupt), is_new_(!std::filesystem::exists(path_)) {}
-  ~NewFolder() {
+  ~StartGuard() {
     std::error_code ignored;
     if (ours_ && !interrupt_.asked()) std::filesystem::remove_all(path_, ignored);
   }
-  NewFolder(const NewFolder&) = delete;
-  NewFolder& operator=(const NewFolder&) = delete;
+  StartGuard(const StartGuard&) = delete;
+  StartGuard& operator=(const StartGuard&) = delete;
 
   void locked() { ours_ = is_new_; }  // nobody else is in it
   void keep() { ours_ = false; }      // the start went well

@@ -30,8 +30,8 @@ Config settled_on_all(const TrainRequest& request) {
   check(request.resume || request.config.model.loop_on,
         Hint{"loop_start says when; loop_count = 0 is no loop at all"},
         "loop_on = false describes a model that has not come to its loop yet: training sets it");
-  together(*request.ranks, "settling the micro-batch",
-           [&] { config = settled(request.config, *request.device, *request.ranks); });
+  on_all_ranks(*request.ranks, "settling the micro-batch",
+               [&] { config = settled(request.config, *request.device, *request.ranks); });
   config.train.micro_batch = smallest(*request.ranks, config.train.micro_batch, "the micro-batch");
   return config;
 }
@@ -47,13 +47,13 @@ TrainData open_on_all(const TrainRequest& request, const RunFolder& folder, File
                                 : request.source_was_named ? BuiltData::must_match
                                                            : BuiltData::is_the_data};
   std::optional<TrainData> data;
-  together(
+  on_all_ranks(
       ranks, "rank 0 opens the data",
       [&] {
         if (ranks.first()) data = open_train_data(open, ops, log, progress, interrupt);
       },
-      Patience::endless);
-  together(ranks, "opening the data", [&] {
+      Wait::forever);
+  on_all_ranks(ranks, "opening the data", [&] {
     if (ranks.first()) return;
     open.built = BuiltData::is_the_data;
     check(is_data_folder(request.source.data) || is_data_folder(folder.data()),

@@ -35,26 +35,26 @@ class HostStep final : public StepRunner {
     if (parts.ranks.size() > 1) parts_.optimizer.share_over(parts.ranks);
   }
 
-  StepResult run(const StepWish& wish) override {
+  StepResult run(const StepRequest& request) override {
     const double started = seconds_now();
     const Batch batch = parts_.loader.next();
     StepResult result{.tokens = batch.tokens,
                       .targets = batch.targets,
                       .input_seconds = seconds_now() - started,
                       .warning = batch.warning};
-    make_room(batch, {.qat_bits = wish.qat_bits, .loop_on = parts_.model.config().loop_on});
+    make_room(batch, {.qat_bits = request.qat_bits, .loop_on = parts_.model.config().loop_on});
     std::ranges::fill(gradients_.all(), 0.0f);
     for (std::size_t i = 0; i < batch.micro_batches.size(); ++i) {
       const bool last = i + 1 == batch.micro_batches.size();
-      result.loss +=
-          add_gradients(batch.micro_batches[i], wish.step, i, wish.qat_bits, last && parts_.ranks.size() > 1);
+      result.loss += add_gradients(batch.micro_batches[i], request.step, i, request.qat_bits,
+                                   last && parts_.ranks.size() > 1);
       result.bytes += bytes_of_targets(batch.micro_batches[i], parts_.bytes);
     }
-    add_up(parts_.ranks, wish.step, result);
+    add_up(parts_.ranks, request.step, result);
     result.grad_norm = result.loss;
     if (!std::isfinite(result.loss)) return result;
-    result.grad_norm = parts_.optimizer.update(parts_.context, wish.step, wish.multiplier,
-                                               parts_.model.weights(), gradients_.all(), wish.sizes);
+    result.grad_norm = parts_.optimizer.update(parts_.context, request.step, request.multiplier,
+                                               parts_.model.weights(), gradients_.all(), request.sizes);
     result.updated = std::isfinite(result.grad_norm);
     parts_.model.weights_changed();
     return result;
@@ -140,20 +140,20 @@ void add_up(Communicator& ranks, std::int64_t step, StepResult& result) {
 }
 
 std::unique_ptr<StepRunner> make_step_runner(const StepParts& parts) {
-  if (parts.context.device() == Device::cuda) return make_card_step(parts);
+  if (parts.context.device() == Device::cuda) return make_gpu_step(parts);
   return std::make_unique<HostStep>(parts);
 }
 
 namespace {
 
-class CardStep final : public StepRunner {
+class GpuStep final : public StepRunner {
  public:
-  explicit CardStep(const StepParts& parts)
+  explicit GpuStep(const StepParts& parts)
       : parts_(parts),
         step_(parts.context, cuda_plugin().step, parts.model, parts.optimizer, parts.config.train, true,
-              parts.cards) {}
+              parts.gpus) {}
 
-  StepResult run(const StepWish& wish) override {
+  StepResult run(const StepRequest& request) override {
     const double started = seconds_now();
     const Batch batch = parts_.loader.next();
     StepResult result{.tokens = batch.tokens,
@@ -162,25 +162,25 @@ class CardStep final : public StepRunner {
                       .warning = batch.warning};
     std::vector<std::uint64_t> seeds;
     while (seeds.size() < batch.micro_batches.size())
-      seeds.push_back(dropout_seed(parts_.config.train, parts_.ranks, wish.step, seeds.size()));
-    // A rank that does not come is named here; the cards alone would only wait.
-    if (parts_.ranks.size() > 1) parts_.ranks.barrier(fmt::format("the cards, step {}", wish.step + 1));
+      seeds.push_back(dropout_seed(parts_.config.train, parts_.ranks, request.step, seeds.size()));
+    // A rank that does not arrive is named here; the GPUs alone would wait for it without end.
+    if (parts_.ranks.size() > 1) parts_.ranks.barrier(fmt::format("the cards, step {}", request.step + 1));
     step_.queue(
-        {.step = wish.step,
-         .multiplier = wish.multiplier,
-         .options = {.qat_bits = wish.qat_bits, .recompute = parts_.config.train.checkpoint_activations},
+        {.step = request.step,
+         .multiplier = request.multiplier,
+         .options = {.qat_bits = request.qat_bits, .recompute = parts_.config.train.checkpoint_activations},
          .micro_batches = batch.micro_batches,
          .dropout_seeds = seeds});
-    for (const Rows& rows : batch.micro_batches)  // while the card works
+    for (const Rows& rows : batch.micro_batches)  // while the GPU works
       result.bytes += bytes_of_targets(rows, parts_.bytes);
-    const StepOutcome outcome = landed(wish.step);
-    if (parts_.cards) parts_.cards->check_errors();
+    const StepOutcome outcome = landed(request.step);
+    if (parts_.gpus) parts_.gpus->check_errors();
     result.loss = outcome.loss;
     result.grad_norm = outcome.norm;
     result.updated = outcome.updated;
     result.loss_scale = outcome.loss_scale;
     result.skipped = !outcome.updated && outcome.loss_scale >= static_cast<double>(kLeastLossScale);
-    add_up(parts_.ranks, wish.step, result);
+    add_up(parts_.ranks, request.step, result);
     return result;
   }
 
@@ -212,13 +212,13 @@ class CardStep final : public StepRunner {
   }
 
  private:
-  // Of several ranks no wait is endless, not even one for a card that waits for another.
+  // Of several ranks no wait is endless, not even one for a GPU that waits for another.
   StepOutcome landed(std::int64_t step) {
     if (parts_.ranks.size() == 1) return step_.oldest();
     const double started = seconds_now();
     while (true) {
       if (const std::optional<StepOutcome> outcome = step_.finished()) return *outcome;
-      if (parts_.cards) parts_.cards->check_errors();
+      if (parts_.gpus) parts_.gpus->check_errors();
       if (seconds_now() - started > parts_.ranks.timeout_seconds())
         fail(Hint{"a card or a link between them hangs; the last checkpoint is good: go on with --resume"},
              "waited {:g} s for the cards in step {}", parts_.ranks.timeout_seconds(), step + 1);
@@ -232,8 +232,8 @@ class CardStep final : public StepRunner {
 
 }  // namespace
 
-std::unique_ptr<StepRunner> make_card_step(const StepParts& parts) {
-  return std::make_unique<CardStep>(parts);
+std::unique_ptr<StepRunner> make_gpu_step(const StepParts& parts) {
+  return std::make_unique<GpuStep>(parts);
 }
 
 }  // namespace thimble

@@ -16,7 +16,7 @@
 
 namespace thimble {
 
-struct StepWish {
+struct StepRequest {
   std::int64_t step = 0;  // counts from 0; seeds dropout
   double multiplier = 1;  // of the learning rates
   int qat_bits = 0;
@@ -44,14 +44,14 @@ struct StepParts {
   BatchLoader& loader;
   const ByteTable& bytes;
   Communicator& ranks;
-  DeviceCommunicator* cards = nullptr;  // of several ranks on cards
+  DeviceCommunicator* gpus = nullptr;  // of several ranks on GPUs
 };
 
 class StepRunner {
  public:
   virtual ~StepRunner() = default;
 
-  virtual StepResult run(const StepWish& wish) = 0;
+  virtual StepResult run(const StepRequest& request) = 0;
   // Forward and backward of one micro-batch of each size, without update; its data is not consumed. What is made on
   // first use (programs, plans, pages of memory) is there afterwards.
   virtual void prime(int qat_bits) = 0;
@@ -74,7 +74,7 @@ void add_up(Communicator& ranks, std::int64_t step, StepResult& result);
 // For the device of the context.
 std::unique_ptr<StepRunner> make_step_runner(const StepParts& parts);
 
-// Steps on a card: weights, gradients and moments live in its memory (optim/device_step.h).
-std::unique_ptr<StepRunner> make_card_step(const StepParts& parts);
+// Steps on a GPU: weights, gradients and moments live in its memory (optim/device_step.h).
+std::unique_ptr<StepRunner> make_gpu_step(const StepParts& parts);
 
 }  // namespace thimble

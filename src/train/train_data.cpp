@@ -208,15 +208,15 @@ class ContentsFile {
   fs::path path_;
 };
 
-std::unique_ptr<Tokenizer> learn(const TokenizerWish& wish, bool chat, TextSource& source,
+std::unique_ptr<Tokenizer> learn(const TokenizerSpec& spec, bool chat, TextSource& source,
                                  const ProgressOutput& progress, const Interrupt& interrupt) {
   std::vector<std::string> special = special_tokens_for(chat);
-  if (wish.kind == TokenizerKind::bpe)
+  if (spec.kind == TokenizerKind::bpe)
     return make_bpe_tokenizer(
-        train_bpe(source, {.vocab_size = wish.vocab_size, .special_tokens = special}, progress, &interrupt)
+        train_bpe(source, {.vocab_size = spec.vocab_size, .special_tokens = special}, progress, &interrupt)
             .spec);
   special.erase(special.begin());  // it has a bos of its own
-  const SentencePieceOptions options{.vocab_size = wish.vocab_size,
+  const SentencePieceOptions options{.vocab_size = spec.vocab_size,
                                      .normalization = chat ? "identity" : "nmt_nfkc",
                                      .control_tokens = special,
                                      .threads = max_threads()};
@@ -225,7 +225,7 @@ std::unique_ptr<Tokenizer> learn(const TokenizerWish& wish, bool chat, TextSourc
 
 }  // namespace
 
-std::optional<TokenizerWish> TokenizerWish::parse(std::string_view text) {
+std::optional<TokenizerSpec> TokenizerSpec::parse(std::string_view text) {
   const std::size_t colon = text.find(':');
   if (colon == std::string_view::npos) return std::nullopt;
   const std::string_view kind = text.substr(0, colon), size = text.substr(colon + 1);
@@ -234,10 +234,10 @@ std::optional<TokenizerWish> TokenizerWish::parse(std::string_view text) {
   const auto vocab_size = number_in<TokenId>(size);
   check(vocab_size && *vocab_size > 0 && *vocab_size <= kMaxVocabulary,
         "--tokenizer {}:N takes a number of tokens, found '{}'", kind, size);
-  return TokenizerWish{kind == "bpe" ? TokenizerKind::bpe : TokenizerKind::sentencepiece, *vocab_size};
+  return TokenizerSpec{kind == "bpe" ? TokenizerKind::bpe : TokenizerKind::sentencepiece, *vocab_size};
 }
 
-std::unique_ptr<Tokenizer> learn_tokenizer(const TokenizerWish& wish, const DataSettings& data,
+std::unique_ptr<Tokenizer> learn_tokenizer(const TokenizerSpec& spec, const DataSettings& data,
                                            const ProgressOutput& progress, const Interrupt& interrupt) {
   const bool chat = data.kind == DataKind::chat;
   const DataSource source = find_source(data.data.string());
@@ -245,11 +245,11 @@ std::unique_ptr<Tokenizer> learn_tokenizer(const TokenizerWish& wish, const Data
       source.files, [&](const fs::path& file) { return form_of(file, chat) == FileForm::text; });
   if (plain) {
     TextSource text(source.files, {});
-    return learn(wish, chat, text, progress, interrupt);
+    return learn(spec, chat, text, progress, interrupt);
   }
   const ContentsFile contents(source, data.kind, interrupt);
   TextSource text({contents.path()}, {});
-  return learn(wish, chat, text, progress, interrupt);
+  return learn(spec, chat, text, progress, interrupt);
 }
 
 }  // namespace thimble

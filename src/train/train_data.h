@@ -67,17 +67,17 @@ TrainData open_train_data(const OpenDataRequest& request, FileOps& ops, const Lo
                           const ProgressOutput& progress, const Interrupt& interrupt);
 
 // A tokenizer made for the data at hand: `--tokenizer bpe:4096` or `sentencepiece:1024`.
-struct TokenizerWish {
+struct TokenizerSpec {
   TokenizerKind kind;
   TokenId vocab_size;
 
   // Nothing if the text is not of the form KIND:N. A number that no vocabulary can have is an Error.
-  static std::optional<TokenizerWish> parse(std::string_view text);
+  static std::optional<TokenizerSpec> parse(std::string_view text);
 };
 
 // Learned from the training inputs: of JSON from its texts or contents, not from its punctuation. Chats bring the
 // role tokens.
-std::unique_ptr<Tokenizer> learn_tokenizer(const TokenizerWish& wish, const DataSettings& data,
+std::unique_ptr<Tokenizer> learn_tokenizer(const TokenizerSpec& spec, const DataSettings& data,
                                            const ProgressOutput& progress, const Interrupt& interrupt);
 
 }  // namespace thimble

@@ -38,7 +38,7 @@ std::optional<Score> score_or_nothing(Model& model, const Communicator& ranks, c
 
 }  // namespace
 
-std::optional<Score> validation_score(const Trained& trained, Communicator& ranks, const TokenSet& val,
+std::optional<Score> validation_score(const TrainedModel& trained, Communicator& ranks, const TokenSet& val,
                                       const ByteTable& bytes, std::int64_t val_tokens,
                                       const Interrupt& interrupt,
                                       const std::function<void(std::int64_t tokens)>& on_scored) {
@@ -82,7 +82,7 @@ double nats_of(std::span<const float> logits, TokenId id) {
   return largest + std::log(sum) - double{logits[static_cast<std::size_t>(id)]};
 }
 
-GoldenOutput golden_output(const Trained& trained, const Tokenizer& tokenizer) {
+GoldenOutput golden_output(const TrainedModel& trained, const Tokenizer& tokenizer) {
   GoldenOutput golden;
   {
     const AverageInPlace average(trained.averaging, trained.model.weights());
@@ -185,8 +185,8 @@ std::vector<SaidText> say(Model& model, const Tokenizer& tokenizer, const TokenS
 
 }  // namespace
 
-std::vector<SaidText> say_samples(const Trained& trained, const Tokenizer& tokenizer, const TokenSet* val,
-                                  const SampleSettings& settings) {
+std::vector<SaidText> say_samples(const TrainedModel& trained, const Tokenizer& tokenizer,
+                                  const TokenSet* val, const SampleSettings& settings) {
   if (settings.count == 0) return {};
   std::vector<SaidText> texts;
   {

@@ -21,7 +21,7 @@ namespace thimble {
 
 // Nothing if it was interrupted. The raw weights are back in their place afterwards, bit for bit.
 // Of several ranks each scores a share; all get the sum, or nothing if anybody was interrupted.
-std::optional<Score> validation_score(const Trained& trained, Communicator& ranks, const TokenSet& val,
+std::optional<Score> validation_score(const TrainedModel& trained, Communicator& ranks, const TokenSet& val,
                                       const ByteTable& bytes, std::int64_t val_tokens,
                                       const Interrupt& interrupt,
                                       const std::function<void(std::int64_t tokens)>& on_scored = {});
@@ -63,7 +63,7 @@ struct GoldenOutput {
 
 // Of the weights that are saved as the model: the averaged ones where there are any. The raw weights are back in their
 // place afterwards, bit for bit.
-GoldenOutput golden_output(const Trained& trained, const Tokenizer& tokenizer);
+GoldenOutput golden_output(const TrainedModel& trained, const Tokenizer& tokenizer);
 
 // Into the metadata of a checkpoint, under kGoldenKey ("17 4 260 ...") and kGoldenNatsKey; nothing for an empty one.
 void append_golden(const GoldenOutput& golden, CheckpointRecord& record);
@@ -92,7 +92,7 @@ inline constexpr std::int64_t kSampleTokens = 64;  // prompt included, or the co
 // Of the weights that are validated: the averaged ones where there are any. The raw weights are back in their place
 // afterwards, bit for bit. `val`: where chats take their questions from; may be null. Fewer texts than asked for where
 // there are fewer questions, none where logits are not finite.
-std::vector<SaidText> say_samples(const Trained& trained, const Tokenizer& tokenizer, const TokenSet* val,
-                                  const SampleSettings& settings);
+std::vector<SaidText> say_samples(const TrainedModel& trained, const Tokenizer& tokenizer,
+                                  const TokenSet* val, const SampleSettings& settings);
 
 }  // namespace thimble

@@ -58,7 +58,7 @@ TEST(Nccl, OneRankOnOneCardIsThePlainPathToTheBit) {
   const DeviceChoice card = find_card();
   if (!card.runtime) GTEST_SKIP() << card.reason;
   if (const PluginState state = nccl_state(); !state.available) GTEST_SKIP() << state.text;
-  const std::shared_ptr<Communicator> ranks = alone();
+  const std::shared_ptr<Communicator> ranks = single_rank();
   EXPECT_EQ(join_cards(*ranks, card.runtime), nullptr) << "one rank has nobody to sum with, unless asked";
   ASSERT_EQ(setenv("THIMBLE_NCCL", "1", 1), 0);
   const std::shared_ptr<DeviceCommunicator> cards = join_cards(*ranks, card.runtime);
@@ -72,7 +72,7 @@ TEST(Nccl, OneRankOnOneCardIsThePlainPathToTheBit) {
 }
 
 TEST(Nccl, OnTheCpuThereIsNothingToJoin) {
-  const std::shared_ptr<Communicator> ranks = alone();
+  const std::shared_ptr<Communicator> ranks = single_rank();
   EXPECT_EQ(join_cards(*ranks, cpu_runtime()), nullptr);
 }
 

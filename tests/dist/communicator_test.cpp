@@ -115,7 +115,7 @@ std::string said(int size, const std::function<void(Communicator&)>& body) {
 TEST(Together, WhatFailsOnOneRankFailsOnAllAndTheFirstSaysIt) {
   const auto failing_on = [](int which) {
     return [which](Communicator& ranks) {
-      together(ranks, "test", [&] { check(ranks.rank() != which, Hint{"mend it"}, "it broke"); });
+      on_all_ranks(ranks, "test", [&] { check(ranks.rank() != which, Hint{"mend it"}, "it broke"); });
     };
   };
   EXPECT_EQ(said(3, failing_on(-1)), "");
@@ -126,7 +126,7 @@ TEST(Together, WhatFailsOnOneRankFailsOnAllAndTheFirstSaysIt) {
 TEST(Together, AnErrorWithoutWordsIsAnError) {
   EXPECT_EQ(said(3,
                  [](Communicator& ranks) {
-                   together(ranks, "test", [&] {
+                   on_all_ranks(ranks, "test", [&] {
                      if (ranks.rank() == 2) throw Error("");
                    });
                  }),

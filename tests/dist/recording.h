@@ -20,10 +20,10 @@ class RecordingCommunicator final : public Communicator {
   int local_rank() const override { return rank_; }
   int local_size() const override { return size_; }
   double timeout_seconds() const override { return 1; }
-  void broadcast(std::span<std::byte> bytes, int root, const std::string& what, Patience) override {
+  void broadcast(std::span<std::byte> bytes, int root, const std::string& what, Wait) override {
     calls.push_back(fmt::format("broadcast {} from {}: {}", bytes.size(), root, what));
   }
-  void all_gather(std::span<const OwnedBytes> parts, const std::string& what, Patience) override {
+  void all_gather(std::span<const OwnedBytes> parts, const std::string& what, Wait) override {
     std::string owners;
     for (const OwnedBytes& part : parts) owners += fmt::format(" {}:{}", part.rank, part.bytes.size());
     calls.push_back(fmt::format("gather{}: {}", owners, what));
@@ -35,7 +35,7 @@ class RecordingCommunicator final : public Communicator {
     calls.push_back(fmt::format("sum {}: {}", count, what));
     return std::make_unique<Pending>(calls, what);
   }
-  void barrier(const std::string& what, Patience) override { calls.push_back("barrier: " + what); }
+  void barrier(const std::string& what, Wait) override { calls.push_back("barrier: " + what); }
   [[noreturn]] void abort(const std::string&) noexcept override { std::abort(); }
 
   std::vector<std::string> calls;

@@ -49,13 +49,13 @@ class GolfRun : public testing::Test {
     const fs::path before = fs::current_path();
     fs::current_path(folder_.path());  // train_gpt.py writes there
     const auto back = std::shared_ptr<void>(nullptr, [&](void*) { fs::current_path(before); });
-    GolfSurroundings around{.print = [this](std::string_view line) { lines_.emplace_back(line); },
-                            .log = log,
-                            .interrupt = interrupt,
-                            .force = force_,
-                            .code_bytes = 1000};
-    if (clock_) around.clock = clock_;
-    return run_golf(settings(), around);
+    GolfContext context{.print = [this](std::string_view line) { lines_.emplace_back(line); },
+                        .log = log,
+                        .interrupt = interrupt,
+                        .force = force_,
+                        .code_bytes = 1000};
+    if (clock_) context.clock = clock_;
+    return run_golf(settings(), context);
   }
   std::string refusal() {
     return message_of([&] { run(); });

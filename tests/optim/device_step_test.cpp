@@ -282,7 +282,7 @@ class HostCards final : public DeviceCommunicator {
   void gather(std::span<const OwnedFloats> parts) override {
     std::vector<OwnedBytes> bytes;
     for (const OwnedFloats& part : parts) bytes.push_back({part.rank, std::as_writable_bytes(part.values)});
-    ranks_.all_gather(bytes, "test", Patience::watched);
+    ranks_.all_gather(bytes, "test", Wait::watched);
   }
   void join() override {
     for (const auto& sum : pending_) sum->wait();

@@ -131,26 +131,26 @@ TEST(MicroBatch, ShrinksUntilItFitsAndSaysWhenNothingDoes) {
   }
 }
 
-TEST(NewFolder, IsTakenAwayAgainByTheStartThatLockedIt) {
+TEST(StartGuard, IsTakenAwayAgainByTheStartThatLockedIt) {
   const TempFolder folder;
   const Interrupt interrupt;
   {
-    NewFolder start(folder / "run", interrupt);
+    StartGuard start(folder / "run", interrupt);
     std::filesystem::create_directory(folder / "run");
     start.locked();
   }
   EXPECT_FALSE(std::filesystem::exists(folder / "run"));
   std::filesystem::create_directory(folder / "run");
-  { NewFolder(folder / "run", interrupt).locked(); }
+  { StartGuard(folder / "run", interrupt).locked(); }
   EXPECT_TRUE(std::filesystem::exists(folder / "run")) << "it was there before";
 }
 
 // Two starts look, both find nothing: the one that comes too late for the lock must not take the other's run away.
-TEST(NewFolder, OfAStartThatWasFasterIsLeftAlone) {
+TEST(StartGuard, OfAStartThatWasFasterIsLeftAlone) {
   TempFolder folder;
   const Interrupt interrupt;
   {
-    const NewFolder late(folder / "run", interrupt);
+    const StartGuard late(folder / "run", interrupt);
     folder.write("run/metrics.jsonl", "the other's");
   }
   EXPECT_TRUE(std::filesystem::exists(folder / "run" / "metrics.jsonl"));
@@ -174,9 +174,9 @@ TEST_F(TinyRun, ProgramsOfAPhaseThatIsOverMakeRoom) {
   std::vector<std::int32_t> tokens(200);
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i);
   const TokenSet set(tokens, TokenMarks{});
-  BatchLoader loader(set, loader_settings(whole, {}, *alone()), whole.model);
+  BatchLoader loader(set, loader_settings(whole, {}, *single_rank()), whole.model);
   const ByteTable bytes(*load_tokenizer("bytes"), static_cast<TokenId>(whole.model.vocab_size));
-  const std::shared_ptr<Communicator> ranks = alone();
+  const std::shared_ptr<Communicator> ranks = single_rank();
   const auto steps = make_step_runner({whole, context, model, optimizer, loader, bytes, *ranks});
   steps->run({.step = 0});
   EXPECT_EQ(model.programs(), 2u);
@@ -304,24 +304,24 @@ TEST_F(Init, WhereTrainingMadeItWorseTheStartIsTheBest) {
   EXPECT_EQ(open_model(folder_ / "tuned").weights, model.weights) << "a run folder is its best checkpoint";
 }
 
-TEST(TokenizerWish, IsAKindAndANumber) {
-  const auto wish = TokenizerWish::parse("bpe:512");
-  ASSERT_TRUE(wish);
-  EXPECT_EQ(wish->kind, TokenizerKind::bpe);
-  EXPECT_EQ(wish->vocab_size, 512);
-  EXPECT_EQ(TokenizerWish::parse("sentencepiece:1024")->kind, TokenizerKind::sentencepiece);
+TEST(TokenizerSpec, IsAKindAndANumber) {
+  const auto spec = TokenizerSpec::parse("bpe:512");
+  ASSERT_TRUE(spec);
+  EXPECT_EQ(spec->kind, TokenizerKind::bpe);
+  EXPECT_EQ(spec->vocab_size, 512);
+  EXPECT_EQ(TokenizerSpec::parse("sentencepiece:1024")->kind, TokenizerKind::sentencepiece);
   for (const char* other : {"bytes", "bytes:chat", "C:/tokenizer.json", "tokenizer.json"})
-    EXPECT_FALSE(TokenizerWish::parse(other)) << other;
+    EXPECT_FALSE(TokenizerSpec::parse(other)) << other;
   for (const char* wrong : {"bpe:", "bpe:0", "bpe:-3", "bpe:many", "sentencepiece:99999999"})
-    EXPECT_THROW(TokenizerWish::parse(wrong), Error) << wrong;
+    EXPECT_THROW(TokenizerSpec::parse(wrong), Error) << wrong;
 }
 
 class Learned : public TinyRun {};
 
 TEST_F(Learned, ChatsTeachTheirContentsNotTheirPunctuation) {
   const Interrupt interrupt;
-  const auto learn = [&](const char* wish, const char* file, DataKind kind) {
-    return learn_tokenizer(*TokenizerWish::parse(wish), {.data = folder_ / file, .kind = kind},
+  const auto learn = [&](const char* spec, const char* file, DataKind kind) {
+    return learn_tokenizer(*TokenizerSpec::parse(spec), {.data = folder_ / file, .kind = kind},
                            ProgressOutput::nowhere(), interrupt);
   };
   const auto chats = learn("bpe:280", "chats.jsonl", DataKind::chat);
