@@ -62,10 +62,10 @@ int golf_on_rank(const Arguments& arguments, Console& console, const std::shared
              .force = arguments.flag("force"),
              .code_bytes = static_cast<std::uint64_t>(arguments.integer("code-bytes", {.least = 0}))});
   if (!ranks->first()) return 0;
-  if (result.training.status == "interrupted")
+  if (result.training.status == RunStatus::interrupted)
     console.log().warning("interrupted at step {}: go on with `thimble train --resume {}`",
                           result.training.steps, golf.run_folder().string());
-  if (result.training.status == "diverged")
+  if (result.training.status == RunStatus::diverged)
     console.log().warning("the run diverged at step {}: nothing was exported", result.training.steps);
   return exit_code(result.training);
 }

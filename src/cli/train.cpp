@@ -244,8 +244,10 @@ Json as_json(const DryRun& run) {
 }
 
 Json as_json(const TrainResult& result, const std::filesystem::path& report) {
-  Json json =
-      Json::object().set("status", result.status).set("steps", result.steps).set("tokens", result.tokens);
+  Json json = Json::object()
+                  .set("status", std::string(name_of(result.status)))
+                  .set("steps", result.steps)
+                  .set("tokens", result.tokens);
   json.set("epochs", result.epochs).set("train_loss", result.train_loss);
   if (result.validated) {
     json.set("val_loss", result.val_loss);
@@ -262,7 +264,7 @@ Json as_json(const TrainResult& result, const std::filesystem::path& report) {
 
 // What happened, in a line.
 std::string as_line(const TrainResult& result) {
-  std::string line = fmt::format("{} at step {}", result.status, result.steps);
+  std::string line = fmt::format("{} at step {}", name_of(result.status), result.steps);
   if (result.seconds > 0) line += fmt::format(": train {:.4f}", result.train_loss);
   if (result.validated) line += fmt::format(", val {:.4f} nats", result.val_loss);
   if (result.val_bpb > 0) line += fmt::format(", {:.4f} bits per byte", result.val_bpb);
@@ -285,9 +287,7 @@ void print_result(const TrainResult& result, const std::filesystem::path& report
 // A preset that says how its models are packed announces it: nobody has to know it by heart.
 void print_next(const TrainRequest& request, const TrainResult& result, Console& console) {
   const PackConfig& pack = request.config.pack;
-  const bool ended =
-      result.status == "completed" || result.status == "wallclock" || result.status == "early_stop";
-  if (console.json() || !ended || pack.bits == 0) return;
+  if (console.json() || !is_finished(result.status) || pack.bits == 0) return;
   const DataSettings& source = request.source;
   const std::string run = (request.run / "").parent_path().string();  // without a slash behind it
   const std::filesystem::path data = !is_data_folder(source.data) ? request.run / "data"
@@ -473,8 +473,8 @@ int run_train(const Arguments& arguments, Console& console) {
 }  // namespace
 
 int exit_code(const TrainResult& result) {
-  if (result.status == "interrupted") return 130;
-  return result.status == "diverged" ? 1 : 0;
+  if (result.status == RunStatus::interrupted) return 130;
+  return result.status == RunStatus::diverged ? 1 : 0;
 }
 
 Command train_command() {

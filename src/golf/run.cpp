@@ -142,9 +142,9 @@ GolfResult run_golf(const GolfSettings& golf, const GolfContext& context) {
   GolfResult result;
   result.training = train(training(golf, context, tokenizer, &lines), only_warnings(context.log),
                           ProgressOutput::nowhere(), context.interrupt);
-  const std::string& status = result.training.status;
-  if (status == "interrupted" || status == "diverged") return result;
-  if (status == "wallclock") log.line(lines.stopping_early(result.training.steps));
+  const RunStatus status = result.training.status;
+  if (status == RunStatus::interrupted || status == RunStatus::diverged) return result;
+  if (status == RunStatus::wallclock) log.line(lines.stopping_early(result.training.steps));
   result.roundtrip = finish_golf({.golf = golf,
                                   .context = context,
                                   .tokenizer = *tokenizer,

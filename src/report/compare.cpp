@@ -219,8 +219,8 @@ void add_warnings(Comparison& comparison) {
   std::set<std::int64_t> steps;
   for (const ComparedRun& run : comparison.runs) {
     steps.insert(run.steps);
-    if (run.status != "completed" && run.status != "wallclock" && run.status != "early_stop")
-      comparison.warnings.push_back(fmt::format("{} has not come to its end: {}", run.name, run.status));
+    if (!run.status.status || !is_finished(*run.status.status))
+      comparison.warnings.push_back(fmt::format("{} has not come to its end: {}", run.name, run.status.name));
   }
   if (steps.size() > 1)
     comparison.warnings.push_back(fmt::format("the runs did not make the same number of steps: from {} to {}",
@@ -357,7 +357,7 @@ Json run_json(const Comparison& comparison, const ComparedRun& run) {
   return Json::object()
       .set("name", run.name)
       .set("group", comparison.groups[run.group].name)
-      .set("status", run.status)
+      .set("status", run.status.name)
       .set("seed", run.seed)
       .set("steps", run.steps)
       .set("val_bpb", number(run.val_bpb))

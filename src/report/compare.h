@@ -46,7 +46,8 @@ struct WelchTest {
 std::optional<WelchTest> welch_test(std::span<const double> a, std::span<const double> b);
 
 struct ComparedRun {
-  std::string name, status;
+  std::string name;
+  RecordedStatus status;
   std::size_t group = 0;
   std::int64_t seed = 0, steps = 0, parameters = 0;
   double val_bpb = 0, val_loss = 0, train_loss = 0;  // at the end; NaN: not known

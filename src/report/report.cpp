@@ -112,12 +112,12 @@ std::string started_text(const std::string& stamp) {
 }
 
 std::string head(const RunData& run, const ReportOptions& options) {
-  const std::string status = options.running ? "training" : run.status();
-  const bool bad = status == "diverged" || status == "interrupted";
+  const RecordedStatus ended = options.running ? RecordedStatus{.name = "training"} : run.status();
+  const bool bad = ended.status == RunStatus::diverged || ended.status == RunStatus::interrupted;
   std::string out = fmt::format(
       "<div class=\"title\"><h1>{}</h1><span class=\"status{}\">{}</span><span id=\"live\" class=\"muted\" "
       "role=\"status\"></span></div>\n",
-      escaped(run.name()), bad ? " bad" : "", escaped(status));
+      escaped(run.name()), bad ? " bad" : "", escaped(ended.name));
   const Json* call = last_call(run);
   if (call)
     out += fmt::format("<p class=\"muted\">{}, thimble {}</p>\n",

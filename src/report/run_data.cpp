@@ -116,9 +116,10 @@ std::string RunData::name() const {
   return folder.filename().string();
 }
 
-std::string RunData::status() const {
-  const std::string status = text_at(record, "status");
-  return status.empty() ? "unfinished" : status;
+RecordedStatus RunData::status() const {
+  const std::string name = text_at(record, "status");
+  if (name.empty()) return {};
+  return {.name = name, .status = run_status_from(name)};
 }
 
 double RunData::tokens_at(std::int64_t step) const {

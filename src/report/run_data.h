@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "config/config.h"
 #include "train/metrics.h"
+#include "train/run_folder.h"
 
 namespace thimble {
 
@@ -105,6 +106,12 @@ struct StartFacts {
   std::uint64_t documents = 0, tokens = 0, bytes = 0, val_tokens = 0;  // 0: not known
 };
 
+// How the last call that ended did, as run.json says it.
+struct RecordedStatus {
+  std::string name = "unfinished";       // to be shown, whatever the file says
+  std::optional<RunStatus> status = {};  // nothing: no call has ended yet, or the name is of another version
+};
+
 struct RunData {
   std::filesystem::path folder;
   std::optional<Config> config = {};
@@ -117,8 +124,8 @@ struct RunData {
   Json record = {};                               // run.json; null: the first call has not ended
   std::vector<std::pair<std::string, std::uint64_t>> files = {};  // name and bytes of models and artifacts
 
-  std::string name() const;    // of the folder
-  std::string status() const;  // of the last call that ended: "completed", ...; "unfinished" before that
+  std::string name() const;  // of the folder
+  RecordedStatus status() const;
   double tokens_at(std::int64_t step) const;
   double seconds() const { return steps.empty() ? 0 : steps.back().elapsed; }
   double tokens_per_second() const;  // over all steps; 0: not known

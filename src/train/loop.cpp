@@ -97,7 +97,7 @@ class Trainer {
     try {
       return run_steps();
     } catch (const Error&) {
-      const bool is_over = !result_.status.empty() && saved_step_ == state_.step;
+      const bool is_over = status_ && saved_step_ == state_.step;
       if (saved_step_ >= 0 && !is_over)
         around_.log.warning(
             "failed at step {}; what was saved at step {} is whole: thimble train --resume {}", state_.step,
@@ -121,7 +121,7 @@ class Trainer {
       if (around_.progress.enabled && context_.device() == Device::cpu) measure_peak();
       prime();
       first_validation();
-      while (result_.status.empty()) step();
+      while (!status_) step();
       finish(seconds_now() - started);
     }
     return result_;
@@ -239,11 +239,11 @@ class Trainer {
   // Step 0 is validated, too; and what was interrupted is done again, so that the run goes on as if nothing had
   // happened.
   void first_validation() {
-    if (!result_.status.empty()) return;
+    if (status_) return;
     if (state_.validation_due) return close_step(true);
     if (!begins_with_validation()) return;
     const bool best = validate();
-    if (state_.validation_due) result_.status = "interrupted";  // --resume begins with it
+    if (state_.validation_due) status_ = RunStatus::interrupted;  // --resume begins with it
     if (best || state_.validation_due) save(best);
   }
 
@@ -261,7 +261,7 @@ class Trainer {
 
   void prime() {
     const bool loop_on = model_.config().loop_on;
-    for (std::int64_t i = 0; i < config_.train.prime_steps && result_.status.empty(); ++i) {
+    for (std::int64_t i = 0; i < config_.train.prime_steps && !status_; ++i) {
       model_.set_loop(loop_on || i % 2 == 1);  // what comes later is made ready, too
       steps_->prime(qat_bits());
       model_.set_loop(loop_on);
@@ -347,28 +347,28 @@ class Trainer {
   // What follows an update: validation, the end of the run, a checkpoint.
   void close_step(bool with_validation) {
     const bool improved = with_validation && validate();
-    if (result_.status == "diverged") return;
+    if (status_ == RunStatus::diverged) return;
     const std::int64_t made = state_.step - call_.first_step;
     const StopRequest asked = wishes();
     if (state_.validation_due || (asked.stop && !done()))
-      result_.status = "interrupted";
+      status_ = RunStatus::interrupted;
     else if (done())
-      result_.status = "completed";
+      status_ = RunStatus::completed;
     else if (out_of_time())
-      result_.status = "wallclock";
+      status_ = RunStatus::wallclock;
     else if (with_validation && out_of_patience(config_.train, state_))
-      result_.status = "early_stop";
+      status_ = RunStatus::early_stop;
     else if (around_.request.stop_after > 0 && made >= around_.request.stop_after)
-      result_.status = "stopped";
+      status_ = RunStatus::stopped;
     const std::int64_t every = config_.train.checkpoint_every;
     const bool due = every > 0 ? state_.step % every == 0 : with_validation;
-    if (improved || due || asked.save || !result_.status.empty()) save(improved);
+    if (improved || due || asked.save || status_) save(improved);
   }
 
   StopRequest wishes() const { return stop_request_of_all(ranks_, around_.interrupt, around_.save_now); }
 
   void diverge(std::int64_t step, const std::string& what) {
-    result_.status = "diverged";
+    status_ = RunStatus::diverged;
     const bool saved = std::filesystem::exists(around_.folder.last());
     report_->warn(fmt::format("step {}: {}: not finite. {}", step, what,
                               saved ? "The last good checkpoint stays." : "There is no checkpoint yet."));
@@ -450,6 +450,7 @@ class Trainer {
   void finish(double wall_seconds) {
     const RunHistory& history = report_->history();
     const auto unique = static_cast<double>(loader_.tokens_per_epoch());
+    result_.status = *status_;
     result_.steps = state_.step;
     result_.tokens = state_.tokens;
     result_.train_loss = history.smoothed_loss();
@@ -459,11 +460,11 @@ class Trainer {
     result_.epochs = static_cast<double>(state_.tokens) / unique;
     result_.seconds = report_->seconds();
     result_.tokens_per_second = report_->tokens_per_second();
-    if (result_.status == "diverged" && std::filesystem::exists(around_.folder.last()))
+    if (status_ == RunStatus::diverged && std::filesystem::exists(around_.folder.last()))
       result_.checkpoint = around_.folder.last();
-    if (result_.status != "interrupted" && result_.status != "stopped")
+    if (status_ != RunStatus::interrupted && status_ != RunStatus::stopped)
       result_.diagnosis = diagnose({.history = history,
-                                    .diverged = result_.status == "diverged",
+                                    .diverged = status_ == RunStatus::diverged,
                                     .parameters = model_.params().count(),
                                     .unique_tokens = loader_.tokens_per_epoch(),
                                     .tokens_seen = state_.tokens,
@@ -475,7 +476,7 @@ class Trainer {
                                                                context_.device(), cpu_features())});
     call_.finished = utc_now();
     call_.last_step = state_.step;
-    call_.status = result_.status;
+    call_.status = *status_;
     call_.seconds = result_.seconds;
     call_.tokens_per_second = result_.tokens_per_second;
     const auto record = around_.folder.path() / "run.json";
@@ -499,6 +500,7 @@ class Trainer {
   RunHistory history_;
   Reporter* report_ = nullptr;
   TrainResult result_;
+  std::optional<RunStatus> status_;   // nothing: it goes on
   std::int64_t validated_step_ = -1;  // in this call
   std::int64_t saved_step_ = -1;      // of the run's newest checkpoint; -1: none
   std::string val_set_;               // what validation scores: told apart from other sets

@@ -21,6 +21,7 @@
 #include "tokenizer/tokenizer.h"
 #include "train/diagnosis.h"
 #include "train/reporter.h"
+#include "train/run_folder.h"
 #include "train/train_data.h"
 
 namespace thimble {
@@ -48,7 +49,7 @@ struct TrainRequest {
 };
 
 struct TrainResult {
-  std::string status;  // completed, wallclock, early_stop, stopped, interrupted, diverged
+  RunStatus status = RunStatus::completed;
   std::int64_t steps = 0, tokens = 0;
   double train_loss = 0;             // mean of the last steps
   double val_loss = 0, val_bpb = 0;  // of the last validation of this call
@@ -63,7 +64,7 @@ struct TrainResult {
   std::optional<Diagnosis> diagnosis;
 };
 
-// Interrupted: finishes the step, saves, and returns with status "interrupted". `save_now` may be null; `disk` is the
+// Interrupted: finishes the step, saves, and returns with RunStatus::interrupted. `save_now` may be null; `disk` is the
 // real one unless a test brings its own.
 //
 // Of several ranks all return the same; the first alone writes, logs and reports. What fails on one while they start is

@@ -118,20 +118,26 @@ fs::path RunFolder::publish(std::int64_t step, bool is_best, std::int64_t keep,
 
 namespace {
 
-// In the order of RunStatus.
-constexpr std::string_view kStatusNames[] = {"completed", "wallclock",   "early_stop",
-                                             "stopped",   "interrupted", "diverged"};
+struct StatusName {
+  RunStatus status;
+  std::string_view name;
+};
+constexpr StatusName kStatusNames[] = {
+    {RunStatus::completed, "completed"},     {RunStatus::wallclock, "wallclock"},
+    {RunStatus::early_stop, "early_stop"},   {RunStatus::stopped, "stopped"},
+    {RunStatus::interrupted, "interrupted"}, {RunStatus::diverged, "diverged"},
+};
 
 }  // namespace
 
 std::string_view name_of(RunStatus status) {
-  return kStatusNames[static_cast<std::size_t>(status)];
+  return std::ranges::find(kStatusNames, status, &StatusName::status)->name;
 }
 
 std::optional<RunStatus> run_status_from(std::string_view name) {
-  const auto* const found = std::ranges::find(kStatusNames, name);
+  const auto* const found = std::ranges::find(kStatusNames, name, &StatusName::name);
   if (found == std::end(kStatusNames)) return std::nullopt;
-  return static_cast<RunStatus>(found - std::begin(kStatusNames));
+  return found->status;
 }
 
 bool is_finished(RunStatus status) {
@@ -192,7 +198,10 @@ Json run_record(const std::filesystem::path& path, const RunCall& call) {
                  .set("version", version())
                  .set("build", build_type())
                  .set("compiler", compiler()));
-  return Json::object().set("status", std::string(name_of(call.status))).set("steps", call.last_step).set("calls", calls);
+  return Json::object()
+      .set("status", std::string(name_of(call.status)))
+      .set("steps", call.last_step)
+      .set("calls", calls);
 }
 
 std::string machine_note(const std::filesystem::path& path) {

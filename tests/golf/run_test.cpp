@@ -206,7 +206,7 @@ TEST_F(GolfRun, AtTheWallclockCapItWarmsDownStopsAndValidates) {
   double now = 100;
   clock_ = [&now] { return now += 0.5; };  // asked twice a step: each takes half a second
   const GolfResult result = run();
-  EXPECT_EQ(result.training.status, "wallclock");
+  EXPECT_EQ(result.training.status, RunStatus::wallclock);
   EXPECT_EQ(result.training.steps, 10);
   EXPECT_TRUE(std::regex_match(
       lines_[place("step:10/1000 train_loss")],

@@ -22,7 +22,7 @@ TEST(RunData, IsReadFromTheFolder) {
   const TempFolder folder;
   const RunData run = read_run(write_run(folder, {}));
   EXPECT_EQ(run.name(), "run");
-  EXPECT_EQ(run.status(), "completed");
+  EXPECT_EQ(run.status().name, "completed");
   ASSERT_EQ(run.steps.size(), 40u);
   EXPECT_EQ(run.steps.back().elapsed, 20);
   EXPECT_EQ(run.tokens_at(40), 40 * 64);
@@ -31,6 +31,16 @@ TEST(RunData, IsReadFromTheFolder) {
   EXPECT_EQ(run.best_validation()->step, 40);
   EXPECT_EQ(run.samples.front().texts.front().text, "Once upon a time");
   EXPECT_EQ(run.start->parameters, 12345);
+}
+
+TEST(RunData, AStatusOfAnotherVersionIsShownAsItIs) {
+  const TempFolder folder;
+  const auto path = write_run(folder, {});
+  EXPECT_EQ(read_run(path).status().status, RunStatus::completed);
+  folder.write("run/run.json", R"({"status":"paused","steps":40,"calls":[]})");
+  const RunData run = read_run(path);
+  EXPECT_EQ(run.status().name, "paused");
+  EXPECT_FALSE(run.status().status);
 }
 
 TEST(RunData, AFolderWithoutARunIsAnError) {
@@ -45,7 +55,7 @@ TEST(RunFollower, TakesWhatIsNewAndWaitsForTheEndOfALine) {
   const auto path = write_run(folder, {.steps = 3, .ended = false});
   RunFollower follower(path);
   EXPECT_EQ(follower.refresh().steps.size(), 3u);
-  EXPECT_EQ(follower.data().status(), "unfinished");
+  EXPECT_EQ(follower.data().status().name, "unfinished");
   const std::string line = step_line(4, 1);
   std::ofstream(path / "metrics.jsonl", std::ios::app) << line.substr(0, 20);
   EXPECT_EQ(follower.refresh().steps.size(), 3u);

@@ -90,7 +90,7 @@ TEST_F(Failures, AFullDiskIsAClearErrorAndTheRunGoesOnOnceThereIsRoom) {
       EXPECT_NO_THROW(open_model(folder_ / "full" / "last.safetensors"));
       next = again(next);
     }
-    EXPECT_EQ(run(next).status, "completed");
+    EXPECT_EQ(run(next).status, RunStatus::completed);
     EXPECT_EQ(last("straight"), last("full")) << budget;
   }
   EXPECT_GE(failed, 5);

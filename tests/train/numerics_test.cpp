@@ -34,7 +34,7 @@ TEST_F(Numerics, ALossThatIsNotANumberNamesTheStepAndKeepsTheLastCheckpoint) {
   checkpoint.write();
   const std::string before = last("run");
   const Told told = run_and_listen(resumed("run"));
-  EXPECT_EQ(told.result.status, "diverged");
+  EXPECT_EQ(told.result.status, RunStatus::diverged);
   EXPECT_EQ(told.result.steps, 2);
   EXPECT_NE(told.warnings.find("step 3: loss nan, gradient norm nan: not finite."), std::string::npos)
       << told.warnings;
@@ -45,7 +45,7 @@ TEST_F(Numerics, WithoutACheckpointItSaysSo) {
   const Told told =
       run_and_listen(request("run", {"lr=100", "matrix_lr=100", "weight_decay=100", "muon_weight_decay=100",
                                      "warmup_steps=0", "val_every=0"}));
-  EXPECT_EQ(told.result.status, "diverged");
+  EXPECT_EQ(told.result.status, RunStatus::diverged);
   EXPECT_NE(told.warnings.find("not finite. There is no checkpoint yet."), std::string::npos)
       << told.warnings;
   EXPECT_TRUE(told.result.checkpoint.empty());
@@ -67,7 +67,7 @@ TEST_F(Numerics, ALearningRateOfZeroChangesNoWeight) {
   const TrainResult result = run(
       request("run", {"lr=0", "matrix_lr=0", "embed_lr=0", "head_lr=0", "scalar_lr=0", "checkpoint_every=1",
                       "keep=9", "steps=4", "weight_decay=0.1", "muon_weight_decay=0.1", "ema_decay=0"}));
-  EXPECT_EQ(result.status, "completed");
+  EXPECT_EQ(result.status, RunStatus::completed);
   const auto weights = [&](int step) {
     OpenedCheckpoint opened(folder_ / "run" / "checkpoints" / fmt::format("step-{:08}.safetensors", step));
     const auto all = opened.model.weights();
@@ -81,8 +81,10 @@ TEST_F(Numerics, ALearningRateOfTenEndsOneWayOrTheOther) {
     const std::string name = optimizer;
     const Told told = run_and_listen(request(name, {"lr=10", "matrix_lr=10", "warmup_steps=0", "clip=0",
                                                     optimizer, "checkpoint_every=1", "steps=12"}));
-    EXPECT_TRUE(told.result.status == "completed" || told.result.status == "diverged") << told.result.status;
-    EXPECT_EQ(told.result.status == "diverged", told.warnings.find("not finite") != std::string::npos);
+    EXPECT_TRUE(told.result.status == RunStatus::completed || told.result.status == RunStatus::diverged)
+        << name_of(told.result.status);
+    EXPECT_EQ(told.result.status == RunStatus::diverged,
+              told.warnings.find("not finite") != std::string::npos);
     ASSERT_FALSE(told.result.checkpoint.empty());
     expect_finite(told.result.checkpoint);
   }
@@ -90,9 +92,9 @@ TEST_F(Numerics, ALearningRateOfTenEndsOneWayOrTheOther) {
 
 TEST_F(Numerics, OneTokenOfContextTrainsAndResumes) {
   const std::vector<std::string> settings = {"context=1", "batch_tokens=16", "micro_batch=16", "steps=8"};
-  EXPECT_EQ(run(request("straight", settings)).status, "completed");
-  EXPECT_EQ(run_until(request("resumed", settings), 3).status, "stopped");
-  EXPECT_EQ(run(resumed("resumed", settings)).status, "completed");
+  EXPECT_EQ(run(request("straight", settings)).status, RunStatus::completed);
+  EXPECT_EQ(run_until(request("resumed", settings), 3).status, RunStatus::stopped);
+  EXPECT_EQ(run(resumed("resumed", settings)).status, RunStatus::completed);
   EXPECT_EQ(last("straight"), last("resumed"));
 }
 
@@ -116,14 +118,14 @@ TEST_F(Numerics, AStepWithoutTargetsIsAnErrorThatSaysWhatHelps) {
   TrainRequest all =
       chat_request("all", {"context=16", "batch_tokens=32", "micro_batch=2", "loss_on=all", "steps=3"});
   all.source.order = ReadOrder::sequential;
-  EXPECT_EQ(run(all).status, "completed");
+  EXPECT_EQ(run(all).status, RunStatus::completed);
 }
 
 TEST_F(Numerics, DocumentsWithoutTextAreCountedAndLeftOut) {
   folder_.write("text.txt",
                 "<|endoftext|>\n<|endoftext|>\n" + sample_text() + "<|endoftext|>\n<|endoftext|>\n");
   const TrainResult result = run(request("run", {"steps=4"}));
-  EXPECT_EQ(result.status, "completed");
+  EXPECT_EQ(result.status, RunStatus::completed);
   EXPECT_TRUE(std::isfinite(result.val_loss));
 }
 

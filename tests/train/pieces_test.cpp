@@ -7,7 +7,6 @@
 #include "tokenizer/tokenizer_json.h"
 #include "train/initial_weights.h"
 #include "train/run_cost.h"
-#include "train/run_folder.h"
 #include "train/step_runner.h"
 #include "train/tiny_run.h"
 #include "train/train_data.h"
@@ -131,31 +130,6 @@ TEST(MicroBatch, ShrinksUntilItFitsAndSaysWhenNothingDoes) {
   }
 }
 
-TEST(StartGuard, IsTakenAwayAgainByTheStartThatLockedIt) {
-  const TempFolder folder;
-  const Interrupt interrupt;
-  {
-    StartGuard start(folder / "run", interrupt);
-    std::filesystem::create_directory(folder / "run");
-    start.locked();
-  }
-  EXPECT_FALSE(std::filesystem::exists(folder / "run"));
-  std::filesystem::create_directory(folder / "run");
-  { StartGuard(folder / "run", interrupt).locked(); }
-  EXPECT_TRUE(std::filesystem::exists(folder / "run")) << "it was there before";
-}
-
-// Two starts look, both find nothing: the one that comes too late for the lock must not take the other's run away.
-TEST(StartGuard, OfAStartThatWasFasterIsLeftAlone) {
-  TempFolder folder;
-  const Interrupt interrupt;
-  {
-    const StartGuard late(folder / "run", interrupt);
-    folder.write("run/metrics.jsonl", "the other's");
-  }
-  EXPECT_TRUE(std::filesystem::exists(folder / "run" / "metrics.jsonl"));
-}
-
 TEST(SaveSignal, IsTakenOnce) {
   const SaveSignal signal;
   EXPECT_FALSE(signal.taken());
@@ -185,31 +159,6 @@ TEST_F(TinyRun, ProgramsOfAPhaseThatIsOverMakeRoom) {
   model.set_loop(true);
   steps->run({.step = 2, .qat_bits = 6});
   EXPECT_EQ(model.programs(), 2u) << "those without the loop are gone";
-}
-
-TEST_F(TinyRun, CheckpointsAreInTheOrderOfStepsOfAnyNumberOfDigits) {
-  PosixFileOps ops;
-  RunFolder folder(ops, folder_ / "run");
-  folder.create();
-  const auto write = [&](const std::filesystem::path& path) {
-    write_file(ops, path, "x", Existing::replace);
-  };
-  const auto names = [&] {
-    std::vector<std::string> all;
-    for (const auto& entry : std::filesystem::directory_iterator(folder_ / "run" / "checkpoints"))
-      all.push_back(entry.path().filename().string());
-    std::ranges::sort(all);
-    return all;
-  };
-  using Names = std::vector<std::string>;
-  for (std::int64_t step : {99999998, 99999999, 100000000}) folder.publish(step, false, 2, write);
-  EXPECT_EQ(names(), (Names{"step-100000000.safetensors", "step-99999999.safetensors"}));
-  std::filesystem::remove(folder.last());
-  EXPECT_EQ(folder.newest().filename(), "step-100000000.safetensors");
-  folder.tidy(100000000);
-  EXPECT_EQ(names().size(), 2u) << "neither is later";
-  folder.tidy(99999999);
-  EXPECT_EQ(names(), (Names{"step-99999999.safetensors"}));
 }
 
 class Init : public TinyRun {

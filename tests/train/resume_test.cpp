@@ -24,9 +24,9 @@ class ResumeWith : public TinyRun, public testing::WithParamInterface<Feature> {
 TEST_P(ResumeWith, FortyStepsEqualSeventeenAndResumeToFortyByteForByte) {
   std::vector<std::string> settings = GetParam().settings;
   settings.push_back("steps=40");
-  EXPECT_EQ(run(request("straight", settings)).status, "completed");
-  EXPECT_EQ(run_until(request("resumed", settings), 17).status, "stopped");
-  EXPECT_EQ(run(resumed("resumed", settings)).status, "completed");
+  EXPECT_EQ(run(request("straight", settings)).status, RunStatus::completed);
+  EXPECT_EQ(run_until(request("resumed", settings), 17).status, RunStatus::stopped);
+  EXPECT_EQ(run(resumed("resumed", settings)).status, RunStatus::completed);
   EXPECT_EQ(last("straight"), last("resumed"));
 }
 
@@ -51,11 +51,11 @@ TEST_F(Resume, ACheckpointSaysWhetherTheLoopHasCome) {
   const auto loops = [&] {
     return read_checkpoint_head(SafetensorsFile::open(folder_ / "run/last.safetensors")).config.model.loop_on;
   };
-  EXPECT_EQ(run_until(request("run", settings), 10).status, "stopped");
+  EXPECT_EQ(run_until(request("run", settings), 10).status, RunStatus::stopped);
   EXPECT_FALSE(loops()) << "step 11 is the first that loops";
-  EXPECT_EQ(run_until(resumed("run", settings), 1).status, "stopped");
+  EXPECT_EQ(run_until(resumed("run", settings), 1).status, RunStatus::stopped);
   EXPECT_TRUE(loops());
-  EXPECT_EQ(run(resumed("run", settings)).status, "completed");
+  EXPECT_EQ(run(resumed("run", settings)).status, RunStatus::completed);
   EXPECT_TRUE(loops());
   std::vector<std::string> wrong = settings;
   wrong.push_back("loop_on=false");
@@ -115,7 +115,7 @@ TEST_F(Resume, AnInterruptedValidationIsDoneAgain) {
   state.best_step = -1;
   state.best_val_loss = state.patience_loss = 0;
   checkpoint.write();
-  EXPECT_EQ(run(resumed("resumed")).status, "completed");
+  EXPECT_EQ(run(resumed("resumed")).status, RunStatus::completed);
   EXPECT_EQ(last("straight"), last("resumed"));
   // A call that was killed behind it had written it down already.
   const std::string metrics = folder_.read("resumed/metrics.jsonl"),
@@ -135,10 +135,10 @@ TEST_F(Resume, InterruptedBeforeTheFirstStepItBeginsWithTheValidation) {
     std::raise(SIGINT);
     const TrainResult result =
         train(of_shards(request("resumed")), Log::nowhere(), ProgressOutput::nowhere(), interrupt);
-    EXPECT_EQ(result.status, "interrupted");
+    EXPECT_EQ(result.status, RunStatus::interrupted);
     EXPECT_EQ(result.steps, 0);
   }
-  EXPECT_EQ(run(of_shards(resumed("resumed"))).status, "completed");
+  EXPECT_EQ(run(of_shards(resumed("resumed"))).status, RunStatus::completed);
   EXPECT_EQ(last("straight"), last("resumed"));
   EXPECT_NE(folder_.read("resumed/metrics.jsonl").find(R"("event":"validation","step":0)"),
             std::string::npos);
@@ -155,10 +155,10 @@ TEST_F(Resume, InterruptedWhilePrimingItBeginsWithTheValidation) {
     std::raise(SIGINT);
     const TrainResult result = train(of_shards(request("resumed", {"prime_steps=2"})), Log::nowhere(),
                                      ProgressOutput::nowhere(), interrupt);
-    EXPECT_EQ(result.status, "interrupted");
+    EXPECT_EQ(result.status, RunStatus::interrupted);
     EXPECT_EQ(result.steps, 0);
   }
-  EXPECT_EQ(run(of_shards(resumed("resumed", {"prime_steps=2"}))).status, "completed");
+  EXPECT_EQ(run(of_shards(resumed("resumed", {"prime_steps=2"}))).status, RunStatus::completed);
   EXPECT_EQ(last("straight"), last("resumed"));
   EXPECT_NE(folder_.read("resumed/metrics.jsonl").find(R"("event":"validation","step":0)"),
             std::string::npos);
@@ -168,7 +168,7 @@ TEST_F(Resume, KilledBeforeTheFirstCheckpointGotItsNameItGoesOnFromThere) {
   run(request("straight"));
   run_until(request("resumed"), 3);
   std::filesystem::remove(folder_ / "resumed" / "last.safetensors");
-  EXPECT_EQ(run(resumed("resumed")).status, "completed");
+  EXPECT_EQ(run(resumed("resumed")).status, RunStatus::completed);
   EXPECT_EQ(last("straight"), last("resumed"));
 }
 
@@ -201,9 +201,9 @@ TEST_F(Resume, OtherDataIsRefusedAndTheRunsOwnIsNotTouched) {
   named.source_was_named = true;
   EXPECT_THROW(run(named), Error);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "data.named"));
-  EXPECT_EQ(run_until(resumed("run"), 4).status, "stopped");
+  EXPECT_EQ(run_until(resumed("run"), 4).status, RunStatus::stopped);
   folder_.write("text.txt", sample_text());
-  EXPECT_EQ(run(named).status, "completed");
+  EXPECT_EQ(run(named).status, RunStatus::completed);
   EXPECT_EQ(last("straight"), last("run"));
 }
 
@@ -211,7 +211,7 @@ TEST_F(Resume, GoesOnWithoutTheTextItWasMadeFrom) {
   run(request("straight"));
   run_until(request("run"), 3);
   std::filesystem::remove(folder_ / "text.txt");
-  EXPECT_EQ(run(resumed("run")).status, "completed");
+  EXPECT_EQ(run(resumed("run")).status, RunStatus::completed);
   EXPECT_EQ(last("straight"), last("run"));
 }
 
@@ -234,7 +234,7 @@ TEST_F(Resume, ALargerNumberOfStepsSaysWhatItDoesToTheRate) {
   run(request("run"));
   std::string said;
   const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { said += std::string(line) + "\n"; });
-  EXPECT_EQ(run(resumed("run", {"steps=40"}), log).status, "completed");
+  EXPECT_EQ(run(resumed("run", {"steps=40"}), log).status, RunStatus::completed);
   EXPECT_NE(said.find("steps: 20 -> 40"), std::string::npos) << said;
   EXPECT_NE(said.find("the schedule keeps its shape and now ends at 40 steps"), std::string::npos) << said;
 }
@@ -300,7 +300,7 @@ TEST_F(Resume, ForceGoesOnWithOtherSettings) {
   TrainRequest changed = resumed("run", {"lr=0.05"});
   EXPECT_THROW(run(changed), Error);
   changed.force = true;
-  EXPECT_EQ(run(changed).status, "completed");
+  EXPECT_EQ(run(changed).status, RunStatus::completed);
 }
 
 }  // namespace

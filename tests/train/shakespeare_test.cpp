@@ -20,7 +20,7 @@ TEST_F(FullTierShakespeare, FourLayersOf128LearnTo180NatsInTwoThousandSteps) {
   shakespeare.config = builder.resolve();
   shakespeare.source.data = *text;
   const TrainResult result = run(shakespeare);
-  EXPECT_EQ(result.status, "completed");
+  EXPECT_EQ(result.status, RunStatus::completed);
   EXPECT_LE(result.val_loss, 1.80);
 }
 

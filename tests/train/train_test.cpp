@@ -31,7 +31,7 @@ TEST_F(Training, MicroBatchesOnlyCutTheWorkUp) {
 
 TEST_F(Training, LeavesARunThatEveryToolCanUse) {
   const TrainResult result = run(request("run"));
-  EXPECT_EQ(result.status, "completed");
+  EXPECT_EQ(result.status, RunStatus::completed);
   EXPECT_EQ(result.steps, 20);
   EXPECT_EQ(result.tokens, 20 * 64);
   EXPECT_LT(result.val_bpb, 8);
@@ -124,7 +124,7 @@ TEST_F(Training, AnExistingRunIsNotOverwritten) {
   EXPECT_THROW(run(request("run")), Error);
   TrainRequest again = request("run");
   again.force = true;
-  EXPECT_EQ(run(again).status, "completed");
+  EXPECT_EQ(run(again).status, RunStatus::completed);
 }
 
 TEST_F(Training, ARunThatIsUnderWayIsLeftAlone) {
@@ -187,7 +187,7 @@ TEST_F(Training, AStartThatFailedDoesNotBlockTheFolder) {
   failed.create();
   failed.write_text("config.toml", "left by a start that ran out of memory");
   { const MetricsFile metrics(ops, failed.metrics()); }
-  EXPECT_EQ(run(request("run")).status, "completed");
+  EXPECT_EQ(run(request("run")).status, RunStatus::completed);
 }
 
 TEST_F(Training, WeightsThatAreNotFiniteEndTheRunAsDiverged) {
@@ -196,7 +196,7 @@ TEST_F(Training, WeightsThatAreNotFiniteEndTheRunAsDiverged) {
   checkpoint.model.weights()[5] = NAN;
   checkpoint.write();
   const TrainResult result = run(resumed("run"));
-  EXPECT_EQ(result.status, "diverged");
+  EXPECT_EQ(result.status, RunStatus::diverged);
   ASSERT_TRUE(result.diagnosis);
   EXPECT_EQ(result.diagnosis->limit, Limit::optimisation);
 }
@@ -206,7 +206,7 @@ TEST_F(Training, DivergenceKeepsTheLastGoodCheckpoint) {
   const TrainResult result =
       run(request("run", {"lr=100", "matrix_lr=100", "weight_decay=100", "muon_weight_decay=100",
                           "warmup_steps=0", "checkpoint_every=1"}));
-  EXPECT_EQ(result.status, "diverged");
+  EXPECT_EQ(result.status, RunStatus::diverged);
   EXPECT_LT(result.steps, 20);
   OpenedCheckpoint good(result.checkpoint);
   EXPECT_GT(good.head.state.step, 0);
@@ -216,20 +216,20 @@ TEST_F(Training, DivergenceKeepsTheLastGoodCheckpoint) {
 TEST_F(Training, EarlyStopWaitsForPatienceAndTheLeastSteps) {
   // With min_delta so large no validation counts as better.
   const TrainResult early = run(request("early", {"steps=100", "val_every=2", "patience=3", "min_delta=50"}));
-  EXPECT_EQ(early.status, "early_stop");
+  EXPECT_EQ(early.status, RunStatus::early_stop);
   EXPECT_EQ(early.steps, 8) << "the first is the best, three more are not";
   const TrainResult later =
       run(request("later", {"steps=100", "val_every=2", "patience=3", "min_delta=50", "min_steps=15"}));
   EXPECT_EQ(later.steps, 16);
   EXPECT_THROW(run(resumed("early", {"steps=100", "val_every=2", "patience=3", "min_delta=50"})), Error);
   EXPECT_EQ(run(resumed("early", {"steps=100", "val_every=2", "patience=0", "min_delta=50"})).status,
-            "completed");
+            RunStatus::completed);
 }
 
 TEST_F(Training, TimeAloneCanEndARun) {
   const TrainResult result =
       run(request("run", {"steps=0", "max_seconds=1", "val_every=0", "schedule=linear"}));
-  EXPECT_EQ(result.status, "wallclock");
+  EXPECT_EQ(result.status, RunStatus::wallclock);
   EXPECT_GT(result.steps, 0);
   EXPECT_GE(result.seconds, 0.2);
   double least = 1;
@@ -319,7 +319,7 @@ TEST_F(Training, OverfitsAKilobyteOfText) {
 
 TEST_F(Training, LearnsChatsAndOnlyTheAnswers) {
   const TrainResult result = run(chat_request("run", {"context=64", "batch_tokens=256", "steps=30"}));
-  EXPECT_EQ(result.status, "completed");
+  EXPECT_EQ(result.status, RunStatus::completed);
   EXPECT_LT(result.tokens, 30 * 256) << "padding is not counted";
   EXPECT_EQ(open_model(folder_ / "run").layout, kRolesLayout);
   for (const Json& event : events_of(folder_ / "run" / "metrics.jsonl")) {
