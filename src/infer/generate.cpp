@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "base/error.h"
+#include "model/rows.h"
 
 namespace thimble {
 
@@ -44,6 +46,24 @@ std::vector<Sample> generate(Batcher& batcher, Request request, const std::funct
     throw;
   }
   return samples;
+}
+
+void generate_tokens(Model& model, std::vector<TokenId> prompt, const ChooseNext& next) {
+  check(!prompt.empty() && std::ssize(prompt) <= model.config().context,
+        "[generate] a prompt of {} tokens for a context of {}", prompt.size(), model.config().context);
+  KvCache cache = model.make_cache(1);
+  std::vector<TokenId>& tokens = prompt;
+  for (std::size_t at = 0; at < tokens.size() && std::cmp_less(at, model.config().context); ++at) {
+    const DecodeRow row{.token = tokens[at],
+                        .previous = at > 0 ? tokens[at - 1] : -1,
+                        .before_previous = at > 1 ? tokens[at - 2] : -1,
+                        .position = static_cast<std::int32_t>(at)};
+    const Tensor logits = model.decode(decode_rows(model.config(), 1, std::span(&row, 1)), cache);
+    if (at + 1 < tokens.size()) continue;
+    const std::optional<TokenId> id = next({logits.row<float>(0), static_cast<std::size_t>(logits.cols)});
+    if (!id) return;
+    tokens.push_back(*id);
+  }
 }
 
 }  // namespace thimble

@@ -7,6 +7,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,5 +32,12 @@ struct Sample {
 std::vector<Sample> generate(Batcher& batcher, Request request,
                              const std::function<void(const Event&)>& show = {},
                              const Interrupt* interrupt = nullptr);
+
+// One sequence of one model, for callers that choose each token by a rule of their own, or look at its logits.
+//
+// Reads the prompt and then each token that `next` chooses from the logits behind the one before, until it chooses none
+// or the context is full. Every call of the model has one row, so one program and a cache of one slot serve all prompts.
+using ChooseNext = std::function<std::optional<TokenId>(std::span<const float> logits)>;
+void generate_tokens(Model& model, std::vector<TokenId> prompt, const ChooseNext& next);
 
 }  // namespace thimble

@@ -17,7 +17,7 @@
 #include "formats/artifact.h"
 #include "formats/export.h"
 #include "formats/safetensors.h"
-#include "infer/request.h"
+#include "infer/generate.h"
 #include "model/model.h"
 #include "model/rows.h"
 #include "qa/checks.h"
@@ -157,17 +157,14 @@ std::vector<float> scored(Model& model, const std::vector<std::int32_t>& tokens)
 
 // One after the other through the cache, all logits.
 std::vector<float> decoded(Model& model, const std::vector<std::int32_t>& tokens) {
-  KvCache cache = model.make_cache(1);
-  std::vector<float> logits;
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    const DecodeRow row{.token = tokens[i],
-                        .previous = i > 0 ? tokens[i - 1] : -1,
-                        .before_previous = i > 1 ? tokens[i - 2] : -1,
-                        .position = static_cast<std::int32_t>(i)};
-    const Tensor out = model.decode(decode_rows(model.config(), 1, std::span(&row, 1)), cache);
-    logits.insert(logits.end(), out.row<float>(0), out.row<float>(0) + out.cols);
-  }
-  return logits;
+  std::vector<float> all;
+  std::size_t read = 0;
+  generate_tokens(model, {tokens.front()}, [&](std::span<const float> logits) -> std::optional<TokenId> {
+    all.insert(all.end(), logits.begin(), logits.end());
+    if (++read == tokens.size()) return std::nullopt;
+    return tokens[read];
+  });
+  return all;
 }
 
 std::optional<double> recorded(const Subject& subject, std::string_view key) {
@@ -210,24 +207,29 @@ GateOutcome golden_gate(Subject& subject) {
   const GoldenOutput golden = golden_from(*ids, *nats, tokenizer->vocab_size());
   if (golden.ids.empty() || std::cmp_greater(golden.ids.size(), subject.file.config.model.context))
     return failed("a golden output of {} tokens", golden.ids.size());
-  std::vector<std::int32_t> row = {bos_of(*tokenizer)};
-  row.insert(row.end(), golden.ids.begin(), golden.ids.end() - 1);
   // As it was trained, where this machine can: then not even rounding is left between then and now.
   const bool bf16 = subject.file.config.train.dtype == ComputeDType::bf16;
-  const std::vector<float> logits = scored(bf16 ? subject.usual() : subject.exact(), row);
-  const auto V = static_cast<std::size_t>(subject.file.config.model.vocab_size);
+  const auto allowed = static_cast<std::size_t>(tokenizer->vocab_size());
   GoldenOutput now;
-  for (std::size_t i = 0; i < golden.ids.size(); ++i) {
-    const auto here = std::span(logits).subspan(i * V, V);
-    const auto choices = here.first(static_cast<std::size_t>(tokenizer->vocab_size()));
-    if (stats_of(here).not_finite > 0)
-      return failed("the logits of token {} of {} are not finite", i + 1, golden.ids.size());
-    if (!is_as_likely(choices, golden.ids[i]))
-      return failed("token {} of {} is {}, when it was saved the model said {}", i + 1, golden.ids.size(),
-                    likeliest_id(choices), golden.ids[i]);
-    now.ids.push_back(golden.ids[i]);
-    now.nats += nats_of(here, golden.ids[i]);
-  }
+  std::optional<GateOutcome> failure;
+  // What was recorded is read, not what is the likeliest now: one near tie must not change all that follows.
+  const auto next = [&](std::span<const float> logits) -> std::optional<TokenId> {
+    const std::size_t at = now.ids.size();
+    const TokenId id = golden.ids[at];
+    const auto choices = logits.first(allowed);
+    if (stats_of(logits).not_finite > 0) {
+      failure = failed("the logits of token {} of {} are not finite", at + 1, golden.ids.size());
+    } else if (!is_as_likely(choices, id)) {
+      failure = failed("token {} of {} is {}, when it was saved the model said {}", at + 1, golden.ids.size(),
+                       likeliest_id(choices), id);
+    } else {
+      now.ids.push_back(id);
+      now.nats += nats_of(logits, id);
+    }
+    return failure || now.ids.size() == golden.ids.size() ? std::nullopt : std::optional(id);
+  };
+  generate_tokens(bf16 ? subject.usual() : subject.exact(), {bos_of(*tokenizer)}, next);
+  if (failure) return *failure;
   const std::string figures = fmt::format("{} tokens of {:.4f} nats, {:.4f} when it was saved",
                                           now.ids.size(), now.mean_nats(), golden.mean_nats());
   const bool same =

@@ -111,5 +111,28 @@ TEST_P(TransformersGreedy, IsReproduced) {
 
 INSTANTIATE_TEST_SUITE_P(Generate, TransformersGreedy, testing::Values("llama_tied", "qwen2"));
 
+TEST_F(Generate, TokensChosenByARuleAreThoseOfTheBatcher) {
+  Request request = text_request(*tokenizer_, "hello");
+  request.sampling = {.temperature = 1, .seed = 3};
+  request.max_tokens = 20;
+  request.stop_ids = {};
+  std::vector<TokenId> ids;
+  Sampler sampler(request.sampling, tokenizer_->vocab_size());
+  generate_tokens(*model_, request.prompt, [&](std::span<const float> logits) -> std::optional<TokenId> {
+    ids.push_back(sampler.sample(logits));
+    return ids.size() < 20 ? std::optional(ids.back()) : std::nullopt;
+  });
+  EXPECT_EQ(ids, ids_of(generate(batcher_, request).at(0).tokens));
+}
+
+TEST_F(Generate, TokensChosenByARuleFillTheContextAndNoMore) {
+  std::size_t chosen = 0;
+  const auto next = [&](std::span<const float>) { return ++chosen, std::optional<TokenId>(65); };
+  generate_tokens(*model_, {66, 67}, next);
+  EXPECT_EQ(chosen, 96u - 2 + 1) << "the last needs no place";
+  EXPECT_THROW(generate_tokens(*model_, {}, next), Error);
+  EXPECT_THROW(generate_tokens(*model_, std::vector<TokenId>(97, 65), next), Error);
+}
+
 }  // namespace
 }  // namespace thimble
