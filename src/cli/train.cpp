@@ -32,9 +32,9 @@
 #include "report/tensorboard.h"
 #include "train/checkpoint.h"
 #include "train/initial_weights.h"
-#include "train/loop.h"
 #include "train/run_cost.h"
 #include "train/run_folder.h"
+#include "train/train.h"
 
 namespace thimble {
 

@@ -1,4 +1,4 @@
-// A golf run, from the first line of its log to the last: training as train/loop.h does it, then what the scripts do at
+// A golf run, from the first line of its log to the last: training as train/train.h does it, then what the scripts do at
 // the end. The raw model and the int8+zlib file are written, the latter is read back from the disk, dequantised and
 // validated again; beside them stand our own checkpoint (in OUT_DIR/RUN_ID) and artifact (OUT_DIR/RUN_ID.thimble).
 #pragma once
@@ -19,7 +19,7 @@
 #include "golf/log.h"
 #include "tensor/device.h"
 #include "tokenizer/tokenizer.h"
-#include "train/loop.h"
+#include "train/train.h"
 
 namespace thimble {
 

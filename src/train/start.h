@@ -1,8 +1,8 @@
 // What ranks settle before a run's model is made: how it computes, and that all have its data.
 #pragma once
 
-#include "train/loop.h"
 #include "train/run_folder.h"
+#include "train/train.h"
 #include "train/train_data.h"
 
 namespace thimble {

@@ -10,7 +10,7 @@
 #include "config/builder.h"
 #include "support/temp_folder.h"
 #include "train/checkpoint.h"
-#include "train/loop.h"
+#include "train/train.h"
 
 namespace thimble {
 

@@ -1,4 +1,4 @@
-#include "train/loop.h"
+#include "train/train.h"
 
 #include <fmt/format.h>
 

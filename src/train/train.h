@@ -1,4 +1,4 @@
-// The training loop: from a config and data to a run folder that every other command can open.
+// Training: from a config and data to a run folder that every other command can open.
 #pragma once
 
 #include <cstdint>
