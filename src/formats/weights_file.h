@@ -86,7 +86,7 @@ void write_model(FileOps& ops, const std::filesystem::path& path, Existing exist
 // What a model did when it was saved, in the metadata of our safetensors files: `thimble qa` holds it to that.
 // Checkpoints of a run have these (train/checkpoint.h), and a copy for inference keeps them where it keeps every bit of
 // the weights.
-inline constexpr std::string_view kGoldenKey = "thimble.golden";  // train/golden.h
+inline constexpr std::string_view kGoldenKey = "thimble.golden";  // train/validation.h
 inline constexpr std::string_view kGoldenNatsKey = "thimble.golden_nats";
 inline constexpr std::string_view kValLossKey = "thimble.val_loss";      // nats per token
 inline constexpr std::string_view kValBpbKey = "thimble.val_bpb";        // bits per byte

@@ -16,7 +16,14 @@
 #include "config/toml.h"
 #include "formats/model_file.h"
 #include "formats/weights_file.h"
+#include "ops/sums.h"
 #include "optim/rate_schedule.h"
+#include "train/initial_weights.h"
+#include "train/metrics.h"
+#include "train/ranks.h"
+#include "train/run_folder.h"
+#include "train/step_runner.h"
+#include "train/train.h"
 #include "train/validation.h"
 
 namespace thimble {
@@ -268,6 +275,116 @@ std::string schedule_note(const TrainConfig& before, const TrainConfig& after, c
       "where it was "
       "to be {:.3g}",
       end, is, was);
+}
+
+void RunCheckpoints::begin(TrainState& state) {
+  const std::vector<float>& given = run_.request.initial_weights;
+  Model& model = trained_.model;
+  if (given.empty()) {
+    initialise(model.params(), static_cast<std::uint64_t>(run_.config.train.seed), model.weights());
+  } else {
+    check(given.size() == model.weights().size(), "[train] {} initial weights for {} parameters",
+          given.size(), model.weights().size());
+    check_finite(model.params(), given);
+    std::ranges::copy(given, model.weights().begin());
+  }
+  model.weights_changed();
+  trained_.averaging.begin(model.weights());
+  state.averaged = trained_.averaging.count();
+  state.began_trained = !given.empty();
+}
+
+void RunCheckpoints::restore(TrainState& state) {
+  const SafetensorsFile file = SafetensorsFile::open(run_.folder.newest());
+  const CheckpointHead head = read_checkpoint_head(file);
+  for (const std::string& change : check_changes(head.config, run_.config, run_.request.force))
+    run_.log.info("{}", change);
+  check(head.state.data_digest == state.data_digest,
+        Hint{"give the same --data and --val-data as before; --init starts a new run on other data"},
+        "the data is not that of the run in {}", run_.folder.path().string());
+  refuse_if_complete(head.state);
+  restore_checkpoint(file, head.state, trained_);
+  trained_.model.set_loop(head.config.model.loop_on);  // as it was: a validation that is due comes first
+  steps_.send();
+  state = head.state;
+  saved_step_ = state.step;
+  run_.log.info("{}", resume_note(run_.config.train, state));
+  note_machine();
+  note_schedule(head.config.train, state);
+}
+
+// No run will go on here: what a killed writer left goes now.
+void RunCheckpoints::refuse_if_complete(const TrainState& state) {
+  try {
+    check_unfinished(run_.config.train, state, run_.folder.path().string());
+  } catch (const Error&) {
+    run_.folder.tidy(state.step);
+    throw;
+  }
+}
+
+void RunCheckpoints::note_machine() const {
+  if (trained_.model.device() != Device::cpu) return;
+  const std::string note = machine_note(run_.folder.path() / "run.json");
+  if (!note.empty()) run_.log.info("{}", note);
+}
+
+void RunCheckpoints::note_schedule(const TrainConfig& before, TrainState& state) {
+  const TrainConfig& now = run_.config.train;
+  const std::string note = schedule_note(before, now, state);
+  if (note.empty()) return;
+  run_.log.info("{}", note);
+  const double multiplier = rate_multiplier(now, state.step, state.elapsed_seconds, state.untimed_steps);
+  if (trained_.averaging.begin_anew(multiplier)) run_.log.info("the average of the weights begins anew");
+  state.averaged = trained_.averaging.count();
+}
+
+void RunCheckpoints::take_folder(const TrainState& state) {
+  if (run_.request.resume) {
+    run_.folder.tidy(state.step);
+    run_.metrics.keep_until(state.step, !state.validation_due);
+  } else {
+    run_.folder.clear();
+    run_.metrics.keep_until(-1);
+  }
+}
+
+void RunCheckpoints::write_settings() {
+  run_.folder.write_text("config.toml", to_toml(run_.config));
+  run_.folder.write_text("data.json", run_.request.source.to_json());
+  run_.folder.write_text(run_.tokenizer().file_name(), run_.tokenizer().serialized());
+}
+
+bool RunCheckpoints::save(const TrainState& state, bool best, Validator& validator) {
+  const Model& model = trained_.model;
+  steps_.fetch();
+  check_same_weights(run_.ranks(), model.weights(), state.step);  // first: then all diverge, or none
+  // A finite gradient can still push a weight over the edge.
+  if (!std::isfinite(cpu::sum_of_squares(model.weights()))) return false;
+  if (!run_.ranks().first()) return true;
+  run_.metrics.flush();
+  newest_ =
+      run_.folder.publish(state.step, best, run_.config.train.keep, [&](const std::filesystem::path& path) {
+        Config now = run_.config;
+        now.model.loop_on = model.config().loop_on;
+        write_checkpoint(run_.ops, path, now, state, run_.tokenizer(), trained_,
+                         validator.record(state.step));
+      });
+  saved_step_ = state.step;
+  return true;
+}
+
+bool RunCheckpoints::any() const {
+  return std::filesystem::exists(run_.folder.last());
+}
+
+std::filesystem::path RunCheckpoints::newest(bool diverged) const {
+  return diverged && any() ? run_.folder.last() : newest_;
+}
+
+std::string RunCheckpoints::rescue_note(std::int64_t failed_step) const {
+  return fmt::format("failed at step {}; what was saved at step {} is whole: thimble train --resume {}",
+                     failed_step, saved_step_, shell_word(run_.folder.path().string()));
 }
 
 }  // namespace thimble

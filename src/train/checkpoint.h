@@ -11,8 +11,9 @@
 //   thimble.digest         U8: digests of everything before it (safetensors.h)
 //
 // Metadata: thimble.config (the resolved config as TOML), thimble.layout (chats), thimble.step, thimble.version, and
-// what `thimble qa` holds the model to: thimble.golden and thimble.golden_nats (golden.h) and, if this very step was validated, thimble.val_loss,
-// thimble.val_bpb, thimble.val_set and thimble.val_tokens (which tokens those are of, and how many).
+// what `thimble qa` holds the model to: thimble.golden and thimble.golden_nats (validation.h) and, if this very step
+// was validated, thimble.val_loss, thimble.val_bpb, thimble.val_set and thimble.val_tokens (which tokens those are of,
+// and how many).
 // No time, host or speed: equal runs give equal bytes.
 #pragma once
 
@@ -97,5 +98,47 @@ std::string resume_note(const TrainConfig& train, const TrainState& state);
 // Schedules are functions of the step and of the end. With another end they keep their shape, so the rate of the next
 // step may jump: a sentence that says so; empty if the end is the same.
 std::string schedule_note(const TrainConfig& before, const TrainConfig& after, const TrainState& state);
+
+struct RunContext;
+class StepRunner;
+class Validator;
+
+// The checkpoints of one run: where it begins or goes on from, and what it leaves in its folder.
+class RunCheckpoints {
+ public:
+  RunCheckpoints(const RunContext& run, const TrainedModel& trained, StepRunner& steps)
+      : run_(run), trained_(trained), steps_(steps) {}
+
+  // A new run: weights from the seed or from the request, and the first average.
+  void begin(TrainState& state);
+  // A run that goes on: the newest checkpoint of its folder. Settings that may not change, other data and a run that is
+  // complete are Errors; what did change is logged.
+  void restore(TrainState& state);
+
+  // Takes out of the folder what is no part of the run: an older run, or what came after the checkpoint.
+  void take_folder(const TrainState& state);
+  void write_settings();  // config.toml, data.json and the tokenizer's file
+
+  // Writes a checkpoint, `best` also under that name, with the record of the validator. False, and nothing is written,
+  // where a weight is not finite. All ranks call it; the first writes.
+  bool save(const TrainState& state, bool best, Validator& validator);
+
+  std::int64_t saved_step() const { return saved_step_; }  // of the newest checkpoint; -1: none
+  bool any() const;                                        // the run has a checkpoint
+  // The one to name at the end: the last that this call wrote, or for a run that diverged the last of the run.
+  std::filesystem::path newest(bool diverged) const;
+  std::string rescue_note(std::int64_t failed_step) const;  // how to go on after a failure
+
+ private:
+  void refuse_if_complete(const TrainState& state);
+  void note_machine() const;
+  void note_schedule(const TrainConfig& before, TrainState& state);
+
+  const RunContext& run_;
+  TrainedModel trained_;
+  StepRunner& steps_;
+  std::int64_t saved_step_ = -1;
+  std::filesystem::path newest_;  // that this call wrote
+};
 
 }  // namespace thimble

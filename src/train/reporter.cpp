@@ -9,14 +9,23 @@
 #include <utility>
 #include <vector>
 
+#include "base/machine.h"
 #include "base/table.h"
 #include "base/text.h"
+#include "data/describe.h"
+#include "data/loader.h"
+#include "model/model.h"
 #include "train/run_cost.h"
+#include "train/run_folder.h"
+#include "train/step_bench.h"
+#include "train/train.h"
 
 namespace thimble {
 
 namespace {
 
+constexpr std::int64_t kPeakRows = 2048;  // of the products that are timed at the start
+constexpr int kPeakRepeats = 3;
 constexpr std::size_t kSparkWidth = 12;
 constexpr double kSecondsBetweenNotes =
     0.05;  // they cost more than a tiny model's step; the line shows ten a second
@@ -51,19 +60,78 @@ std::int64_t resident_bytes() {
 }
 
 Reporter::Reporter(const Config& config, const Log& log, ProgressOutput progress, MetricsFile& metrics,
-                   RunHistory history)
+                   RunHistory history, TrainObserver* observer)
     : config_(config),
       log_(log),
       metrics_(metrics),
       history_(std::move(history)),
+      observer_(observer),
+      started_(utc_now()),
       progress_(std::move(progress)),
       bar_(progress_, "training", "steps", static_cast<std::uint64_t>(config.train.steps)) {
   bar_.start_at(static_cast<std::uint64_t>(history_.steps()));
   if (!history_.validations().empty()) val_loss_ = history_.validations().back().loss;
 }
 
+namespace {
+
+// Of the tokens that are read: a rest that fills no row is not.
+std::uint64_t bytes_per_epoch(const TrainData& data, const BatchLoader& loader) {
+  const double share =
+      static_cast<double>(loader.tokens_per_epoch()) / static_cast<double>(data.train.size());
+  return static_cast<std::uint64_t>(std::llround(static_cast<double>(data.bytes) * share));
+}
+
+// Padding is not seen. 0: the time decides.
+std::uint64_t tokens_to_see(const TrainConfig& config, const BatchLoader& loader) {
+  if (config.max_seconds > 0) return 0;
+  const double places = static_cast<double>(config.steps) * static_cast<double>(config.batch_tokens);
+  return static_cast<std::uint64_t>(std::round(places * (1 - loader.padding())));
+}
+
+}  // namespace
+
+void Reporter::start(const RunContext& run, const BatchLoader& loader, std::int64_t parameters) {
+  const DataFacts facts{.documents = run.data.documents,
+                        .tokens = loader.tokens_per_epoch(),
+                        .bytes = bytes_per_epoch(run.data, loader),
+                        .tokens_to_see = tokens_to_see(config_.train, loader),
+                        .parameters = static_cast<std::uint64_t>(parameters)};
+  log_.info("{}\n{}", run.folder.path().string(), data_table(facts));
+  if (const std::string with = recipe(config_); !with.empty()) log_.info("with {}", with);
+  const std::string notice =
+      dtype_notice(run.request.config.train.dtype, run.request.device->device(), cpu_features());
+  if (!notice.empty()) log_.info("{}", notice);
+  if (const std::string warning = data_warning(facts); !warning.empty()) log_.warning("{}", warning);
+  if (!run.data.val)
+    log_.warning("there is no validation data: no checkpoint is the best{}",
+                 config_.train.patience > 0 ? ", and patience never ends the run" : "");
+  // For the report: what only the loop knows of the data.
+  metrics_.add(Json::object()
+                   .set("event", "start")
+                   .set("step", 0)
+                   .set("parameters", facts.parameters)
+                   .set("train_documents", facts.documents)
+                   .set("train_tokens", facts.tokens)
+                   .set("train_bytes", facts.bytes)
+                   .set("val_tokens", run.data.val ? run.data.val->size() : 0));
+}
+
+// What the matrix products of this model reach here with nothing around them.
+void Reporter::measure_peak(const Context& context, DType dtype) {
+  if (!progress_.enabled || context.device() != Device::cpu) return;
+  const std::int64_t rows = std::min(kPeakRows, config_.train.micro_batch * config_.model.context);
+  const auto shapes = products_of(config_.model);
+  const double seconds = cpu::seconds_of_products(context, shapes, rows, dtype, kPeakRepeats);
+  set_peak(summarise(config_).training_flops_per_token, flops_of_products(shapes, rows) / seconds);
+}
+
 void Reporter::set_peak(double flops_per_token, double peak_flops_per_second) {
   peak_tokens_per_second_ = peak_flops_per_second / flops_per_token;
+}
+
+void Reporter::primed(std::int64_t step, std::int64_t of) {
+  if (observer_) observer_->primed(step, of);
 }
 
 void Reporter::step(const StepReport& report) {
@@ -83,6 +151,7 @@ void Reporter::step(const StepReport& report) {
                      report.result.loss_scale));
   if (!report.result.warning.empty() && !std::exchange(warned_of_wrap_, true)) warn(report.result.warning);
   show(report);
+  if (observer_) observer_->step(report);
 }
 
 void Reporter::show(const StepReport& report) {
@@ -125,6 +194,10 @@ std::vector<std::string> Reporter::notes(const StepReport& report) const {
   return notes;
 }
 
+void Reporter::validating(std::int64_t tokens_scored) {
+  if (observer_) observer_->validating(tokens_scored);
+}
+
 void Reporter::validation(const ValidationReport& report) {
   const Score& score = report.score;
   history_.add_validation(report.step, score.loss());
@@ -139,6 +212,40 @@ void Reporter::validation(const ValidationReport& report) {
             history_.steps() == 0 ? "     -" : fmt::format("{:.4f}", history_.smoothed_loss()), score.loss(),
             score.bytes > 0 ? fmt::format("  {:.4f} bits per byte", score.bits_per_byte()) : "",
             report.weights == "raw" ? "" : "  " + report.weights, report.best ? "  best" : "");
+  if (observer_) observer_->validation(report);
+}
+
+void Reporter::sample(std::int64_t step, const std::string& prompt, const std::string& text) {
+  Json event = Json::object().set("event", "sample").set("step", step);
+  if (!prompt.empty()) event.set("prompt", prompt);
+  metrics_.add(event.set("text", text));
+}
+
+void Reporter::finish(const RunContext& run, const RunEnd& end, TrainResult& result) {
+  result.train_loss = history_.smoothed_loss();
+  result.seconds = seconds_;
+  result.tokens_per_second = tokens_per_second();
+  if (result.status != RunStatus::interrupted && result.status != RunStatus::stopped)
+    result.diagnosis = diagnose({.history = history_,
+                                 .diverged = result.status == RunStatus::diverged,
+                                 .parameters = end.parameters,
+                                 .unique_tokens = end.unique_tokens,
+                                 .tokens_seen = result.tokens,
+                                 .train_loss = result.train_loss,
+                                 .dropout = config_.model.dropout > 0,
+                                 .wall_seconds = end.wall_seconds,
+                                 .step_seconds = result.seconds,
+                                 .fallback = dtype_fallback(run.request.config.train.dtype,
+                                                            run.request.device->device(), cpu_features())});
+  Json record = run_record(run.folder.path() / "run.json", {.started = started_,
+                                                            .finished = utc_now(),
+                                                            .first_step = end.first_step,
+                                                            .last_step = result.steps,
+                                                            .status = result.status,
+                                                            .seconds = result.seconds,
+                                                            .tokens_per_second = result.tokens_per_second});
+  if (result.diagnosis) record.set("diagnosis", result.diagnosis->to_json());
+  run.folder.write_text("run.json", record.dump(2) + "\n");
 }
 
 void Reporter::note(std::string_view line) {

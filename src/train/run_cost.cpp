@@ -35,17 +35,27 @@ MemoryPlan scoring_plan(const ModelConfig& config, std::int64_t rows, DType dtyp
   return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.nats}}), cpu_backend());
 }
 
+// The program of one row that the golden output and the samples are generated with, and its cache (infer/generate.h).
+std::int64_t generation_bytes(const ModelConfig& config, DType dtype) {
+  const GptGraph graph =
+      record_gpt(config, ParamTable(config),
+                 {.mode = Mode::decoding, .rows = 1, .gathered = 1, .slots = 1, .dtype = dtype});
+  const MemoryPlan plan =
+      plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.logits}}), cpu_backend());
+  const std::int64_t cached = 2 * config.passes() * config.context * config.kv_width();
+  return plan.arena_bytes + cached * dtype_bytes(dtype);
+}
+
 // Validation scores about 8192 tokens at a time (eval/score.h); what is left for the last time makes a second
-// program, half as large on average. The golden output of a checkpoint takes 32 rows, the texts that are said 64.
+// program, half as large on average.
 std::int64_t validation_bytes(const Config& config, DType dtype) {
-  constexpr std::int64_t kTokens = 8192, kGolden = 32, kSaid = 64;
+  constexpr std::int64_t kTokens = 8192;
   const std::int64_t T = config.model.context, wanted = config.train.val_tokens;
   const std::int64_t most = std::max<std::int64_t>(1, kTokens / T) * T;
-  std::int64_t small = scoring_plan(config.model, std::min(kGolden, T), dtype).arena_bytes;
-  if (T > kGolden) small += scoring_plan(config.model, std::min(kSaid, T), dtype).arena_bytes;
+  const std::int64_t generation = generation_bytes(config.model, dtype);
   if (wanted > 0 && wanted <= most)
-    return small + scoring_plan(config.model, (wanted + T - 1) / T * T, dtype).arena_bytes;
-  return small + scoring_plan(config.model, most, dtype).arena_bytes * 3 / 2;
+    return generation + scoring_plan(config.model, (wanted + T - 1) / T * T, dtype).arena_bytes;
+  return generation + scoring_plan(config.model, most, dtype).arena_bytes * 3 / 2;
 }
 
 // What matrix products pack their factors into: once, for the largest of them.
@@ -89,7 +99,7 @@ Summary summarise(const Config& config, Device device) {
   s.update_bytes = optimizer.workspace_bytes;
   s.micro_batch_rows = micro_batch_rows(config);
   const DType dtype = planned_dtype(config.train, device);
-  if (device == Device::cpu) {  // a card's own memory holds no process, and validation waits for what is free
+  if (device == Device::cpu) {  // a GPU's own memory holds no process, and validation waits for what is free
     s.validation_bytes = validation_bytes(config, dtype);
     s.process_bytes = kProcessBytes + product_bytes(table, s.micro_batch_rows * config.model.context, dtype);
   }
@@ -120,14 +130,14 @@ namespace {
 
 constexpr double kUsable = 0.85;  // of what is available: validation, checkpoints and others need some, too
 
-// A card is busy with many rows only: products and everything between them run fastest with so many tokens at a time
+// A GPU is busy with many rows only: products and everything between them run fastest with so many tokens at a time
 // (bench/cuda_step.cpp).
-constexpr std::int64_t kCardTokens = 262144;
+constexpr std::int64_t kGpuTokens = 262144;
 
 std::int64_t wanted_rows(const Config& config, Device device) {
   if (device == Device::cpu) return micro_batch_rows(config);
   const std::int64_t all = std::max<std::int64_t>(1, config.train.batch_tokens / config.model.context);
-  return std::clamp<std::int64_t>(kCardTokens / config.model.context, 1, all);
+  return std::clamp<std::int64_t>(kGpuTokens / config.model.context, 1, all);
 }
 
 Summary summary_of(const Config& config, std::int64_t rows, Device device) {

@@ -34,15 +34,15 @@ struct TrainRequest {
       true;  // resuming: false goes on with the shards in the run's folder, if there are any
   std::filesystem::path run;
   std::shared_ptr<DeviceRuntime> device = cpu_runtime();
-  std::shared_ptr<Communicator> ranks =
-      single_rank();                              // that train this model together: each makes this call
+  // All that train this model together: each makes this call.
+  std::shared_ptr<Communicator> ranks = single_rank();
   std::shared_ptr<DeviceCommunicator> gpus = {};  // theirs, where they train on GPUs
   std::vector<float> initial_weights = {};        // laid out as the params table says; empty: from the seed
   bool resume = false;                            // from run/last.safetensors
   bool force = false;           // a new run replaces one that is there; a resumed one may change its settings
   std::int64_t stop_after = 0;  // updates of this call; 0: until the end
   bool validate_first = true;   // before the first step, too
-  std::int64_t samples = 0;     // texts said at each validation, for the report
+  std::int64_t samples = 0;     // texts generated at each validation, for the report
   TrainObserver* observer = nullptr;            // may be null
   std::function<double()> clock = seconds_now;  // that steps are timed by: tests bring their own
   RuleList rules = update_rules();              // likewise
@@ -71,5 +71,23 @@ struct TrainResult {
 // a FailedTogether on all (dist/communicator.h); what fails on one in the midst of training ends all processes.
 TrainResult train(const TrainRequest& request, const Log& log, const ProgressOutput& progress,
                   const Interrupt& interrupt, const SaveSignal* save_now = nullptr, FileOps* disk = nullptr);
+
+// What a call of train() was given and has opened, shared by the parts of a run. On all ranks but the first, log, progress
+// and ops discard what they are given.
+struct RunContext {
+  const TrainRequest& request;
+  const Config& config;  // the request's, with what was left to the machine
+  const TrainData& data;
+  const Log& log;
+  const ProgressOutput& progress;
+  FileOps& ops;
+  RunFolder& folder;
+  MetricsFile& metrics;
+  const Interrupt& interrupt;
+  const SaveSignal* save_now;  // may be null
+
+  Communicator& ranks() const { return *request.ranks; }
+  const Tokenizer& tokenizer() const { return *request.tokenizer; }
+};
 
 }  // namespace thimble

@@ -4,76 +4,57 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <exception>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "infer/request.h"
+#include "formats/weights_file.h"
+#include "infer/generate.h"
 #include "infer/sampler.h"
-#include "model/rows.h"
+#include "model/model.h"
 #include "tokenizer/chat_layout.h"
 #include "train/ranks.h"
 
 namespace thimble {
 
-namespace {
-
-std::optional<Score> score_or_nothing(Model& model, const Communicator& ranks, const TokenSet& val,
-                                      const ByteTable& bytes, std::int64_t val_tokens,
-                                      const Interrupt& interrupt,
-                                      const std::function<void(std::int64_t)>& on_scored) {
-  try {
-    return score_set(model, bytes, val,
-                     {.val_tokens = val_tokens,
-                      .isolate = model.config().isolate,
-                      .may_diverge = true,
-                      .rank = ranks.rank(),
-                      .ranks = ranks.size(),
-                      .on_scored = on_scored},
-                     ProgressOutput::nowhere(), &interrupt);
-  } catch (const Interrupted&) {
-    return std::nullopt;
-  }
-}
-
-}  // namespace
-
-std::optional<Score> validation_score(const TrainedModel& trained, Communicator& ranks, const TokenSet& val,
-                                      const ByteTable& bytes, std::int64_t val_tokens,
-                                      const Interrupt& interrupt,
-                                      const std::function<void(std::int64_t tokens)>& on_scored) {
-  std::optional<Score> score;
+void with_averaged_weights(Model& model, const Averaging& averaging, const std::function<void()>& action) {
+  if (!averaging.available()) return action();
+  std::exception_ptr thrown;
   {
-    const AverageInPlace average(trained.averaging, trained.model.weights());
-    trained.model.weights_changed();
-    score = score_or_nothing(trained.model, ranks, val, bytes, val_tokens, interrupt, on_scored);
+    const AverageInPlace average(averaging, model.weights());
+    try {
+      model.weights_changed();
+      action();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
   }
-  trained.model.weights_changed();
-  return score_of_all(ranks, score);
+  try {
+    model.weights_changed();
+  } catch (...) {
+    if (!thrown) throw;  // else the device is lost, and what was thrown first says why
+  }
+  if (thrown) std::rethrow_exception(thrown);
 }
 
-namespace {
-
-// Scores a row of fixed length again and again instead of decoding: that runs on a card too, and takes one program.
-GoldenOutput greedy(Model& model, TokenId bos, TokenId allowed) {
-  const std::int64_t T = std::min(kGoldenTokens, model.config().context);
-  const auto V = static_cast<std::size_t>(model.config().vocab_size);
-  std::vector<std::int32_t> row(static_cast<std::size_t>(T), bos);
-  GoldenOutput golden;
-  for (std::size_t at = 0; at < row.size(); ++at) {
-    const std::vector<float> logits = model.score(grid_rows(model.config(), T, row), true).logits;
-    const auto here = std::span(logits).subspan(at * V, V);
-    if (!std::ranges::all_of(here, [](float logit) { return std::isfinite(logit); })) return {};
-    const auto choices = here.first(static_cast<std::size_t>(allowed));
-    const auto id = static_cast<TokenId>(std::ranges::max_element(choices) - choices.begin());
-    golden.ids.push_back(id);
-    golden.nats += nats_of(here, id);
-    if (at + 1 < row.size()) row[at + 1] = id;
+bool note_validation(const TrainConfig& config, double loss, TrainState& state) {
+  if (state.step == 0 && !state.began_trained) return false;  // an untrained model is nobody's best
+  const bool first = state.best_step < 0;
+  if (first || loss < state.patience_loss - config.min_delta) {
+    state.patience_loss = loss;
+    state.stale_validations = 0;
+  } else {
+    ++state.stale_validations;
   }
-  return golden;
+  if (!first && loss >= state.best_val_loss) return false;
+  state.best_val_loss = loss;
+  state.best_step = state.step;
+  return true;
 }
 
-}  // namespace
+bool out_of_patience(const TrainConfig& config, const TrainState& state) {
+  return config.patience > 0 && state.stale_validations >= config.patience && state.step >= config.min_steps;
+}
 
 double nats_of(std::span<const float> logits, TokenId id) {
   const double largest = *std::ranges::max_element(logits);
@@ -82,14 +63,29 @@ double nats_of(std::span<const float> logits, TokenId id) {
   return largest + std::log(sum) - double{logits[static_cast<std::size_t>(id)]};
 }
 
-GoldenOutput golden_output(const TrainedModel& trained, const Tokenizer& tokenizer) {
+namespace {
+
+bool all_finite(std::span<const float> logits) {
+  return std::ranges::all_of(logits, [](float logit) { return std::isfinite(logit); });
+}
+
+}  // namespace
+
+GoldenOutput golden_output(Model& model, const Tokenizer& tokenizer) {
+  const auto wanted = static_cast<std::size_t>(std::min(kGoldenTokens, model.config().context));
+  const auto allowed = static_cast<std::size_t>(tokenizer.vocab_size());
   GoldenOutput golden;
-  {
-    const AverageInPlace average(trained.averaging, trained.model.weights());
-    if (trained.averaging.available()) trained.model.weights_changed();
-    golden = greedy(trained.model, bos_of(tokenizer), tokenizer.vocab_size());
-  }
-  if (trained.averaging.available()) trained.model.weights_changed();
+  generate_tokens(model, {bos_of(tokenizer)}, [&](std::span<const float> logits) -> std::optional<TokenId> {
+    if (!all_finite(logits)) {
+      golden = {};
+      return std::nullopt;
+    }
+    const auto choices = logits.first(allowed);
+    const auto id = static_cast<TokenId>(std::ranges::max_element(choices) - choices.begin());
+    golden.ids.push_back(id);
+    golden.nats += nats_of(logits, id);
+    return golden.ids.size() < wanted ? std::optional(id) : std::nullopt;
+  });
   return golden;
 }
 
@@ -143,59 +139,120 @@ std::vector<Ids> questions_in(const TokenSet& val, const ChatTokens& marks, std:
   return questions;
 }
 
-// Scores a row of fixed length again and again instead of decoding: that runs on a card too, and takes one program.
-std::optional<Ids> continued(Model& model, const Ids& prompt, Sampler sampler, const Ids& ends) {
-  const std::int64_t T = std::min(kSampleTokens, model.config().context);
-  const auto V = static_cast<std::size_t>(model.config().vocab_size);
-  std::vector<std::int32_t> row(static_cast<std::size_t>(T), prompt.front());
-  std::ranges::copy(prompt, row.begin());
-  Ids said;
-  for (std::size_t at = prompt.size(); at < row.size(); ++at) {
-    const std::vector<float> logits = model.score(grid_rows(model.config(), T, row), true).logits;
-    const auto here = std::span(logits).subspan((at - 1) * V, V);
-    if (!std::ranges::all_of(here, [](float logit) { return std::isfinite(logit); })) return std::nullopt;
-    const TokenId id = sampler.sample(here);
-    if (std::ranges::count(ends, id) > 0) break;
-    said.push_back(id);
-    row[at] = id;
-  }
+// At most `longest` tokens with the prompt. Nothing where logits are not finite.
+std::optional<Ids> sampled(Model& model, const Ids& prompt, std::size_t longest, Sampler sampler,
+                           const Ids& ends) {
+  std::optional<Ids> said(std::in_place);
+  if (prompt.size() >= longest) return said;
+  generate_tokens(model, prompt, [&](std::span<const float> logits) -> std::optional<TokenId> {
+    if (!all_finite(logits)) {
+      said.reset();
+      return std::nullopt;
+    }
+    const TokenId id = sampler.sample(logits);
+    if (std::ranges::count(ends, id) > 0) return std::nullopt;
+    said->push_back(id);
+    return prompt.size() + said->size() < longest ? std::optional(id) : std::nullopt;
+  });
   return said;
-}
-
-std::vector<SaidText> say(Model& model, const Tokenizer& tokenizer, const TokenSet* val,
-                          const SampleSettings& settings) {
-  const std::int64_t T = std::min(kSampleTokens, model.config().context);
-  const bool chats = val && val->marks().answers_only;
-  const std::vector<Ids> prompts =
-      chats ? questions_in(*val, *val->marks().answers_only, settings.count, T - kLeastAnswer)
-            : std::vector<Ids>(static_cast<std::size_t>(settings.count), Ids{bos_of(tokenizer)});
-  const Ids ends = end_ids(tokenizer);
-  std::vector<SaidText> texts;
-  for (const Ids& prompt : prompts) {
-    const SamplingOptions options{.temperature = chats ? 0 : kTemperature,
-                                  .seed = settings.seed + texts.size()};
-    const auto said = continued(model, prompt, Sampler(options, tokenizer.vocab_size()), ends);
-    if (!said) return {};
-    const auto question = std::span(prompt).subspan(1);  // without bos
-    texts.push_back({.prompt = tokenizer.decode(question, {.keep_special = true}),
-                     .text = tokenizer.decode(*said, {.keep_special = true})});
-  }
-  return texts;
 }
 
 }  // namespace
 
-std::vector<SaidText> say_samples(const TrainedModel& trained, const Tokenizer& tokenizer,
-                                  const TokenSet* val, const SampleSettings& settings) {
-  if (settings.count == 0) return {};
-  std::vector<SaidText> texts;
-  {
-    const AverageInPlace average(trained.averaging, trained.model.weights());
-    if (trained.averaging.available()) trained.model.weights_changed();
-    texts = say(trained.model, tokenizer, val, settings);
+std::vector<TextSample> generate_samples(Model& model, const Tokenizer& tokenizer, const TokenSet* val,
+                                         const SampleSettings& settings) {
+  const std::int64_t T = std::min(kSampleTokens, model.config().context);
+  const bool chats = val && val->marks().answers_only;
+  const std::vector<Ids> prompts =
+      settings.count == 0 ? std::vector<Ids>()
+      : chats             ? questions_in(*val, *val->marks().answers_only, settings.count, T - kLeastAnswer)
+              : std::vector<Ids>(static_cast<std::size_t>(settings.count), Ids{bos_of(tokenizer)});
+  const Ids ends = end_ids(tokenizer);
+  std::vector<TextSample> samples;
+  for (const Ids& prompt : prompts) {
+    const SamplingOptions options{.temperature = chats ? 0 : kTemperature,
+                                  .seed = settings.seed + samples.size()};
+    const auto said =
+        sampled(model, prompt, static_cast<std::size_t>(T), Sampler(options, tokenizer.vocab_size()), ends);
+    if (!said) return {};
+    const auto question = std::span(prompt).subspan(1);  // without bos
+    samples.push_back({.prompt = tokenizer.decode(question, {.keep_special = true}),
+                       .text = tokenizer.decode(*said, {.keep_special = true})});
   }
-  if (trained.averaging.available()) trained.model.weights_changed();
-  return texts;
+  return samples;
+}
+
+Validator::Validator(const ValidationParts& parts) : parts_(parts) {}
+
+Validation Validator::validate(TrainState& state, bool last, Reporter& reporter) {
+  using enum Validation::Outcome;
+  Validation result;
+  state.validation_due = true;
+  with_averaged_weights(parts_.model, parts_.averaging, [&] {
+    const std::optional<Score> score = score_all(reporter);
+    if (!score) return;
+    state.validation_due = false;
+    result = {.outcome = not_finite, .loss = score->loss()};
+    if (!std::isfinite(result.loss)) return;
+    score_ = score;
+    scored_step_ = state.step;
+    const bool is_best = note_validation(parts_.config.train, result.loss, state);
+    result.outcome = is_best ? best : worse;
+    reporter.validation({.step = state.step,
+                         .score = *score,
+                         .best = is_best,
+                         .last = last,
+                         .weights = std::string(parts_.averaging.kind())});
+    if (!parts_.ranks.first()) return;  // it alone writes
+    report_samples(state.step, reporter);
+    remember_golden(state.step);
+  });
+  return result;
+}
+
+// Every rank scores a share; all get the sum, or nothing if anybody was interrupted.
+std::optional<Score> Validator::score_all(Reporter& reporter) {
+  std::optional<Score> own;
+  try {
+    own = score_set(parts_.model, parts_.bytes, *parts_.val,
+                    {.val_tokens = parts_.config.train.val_tokens,
+                     .isolate = parts_.model.config().isolate,
+                     .may_diverge = true,
+                     .rank = parts_.ranks.rank(),
+                     .ranks = parts_.ranks.size(),
+                     .on_scored = [&](std::int64_t tokens) { reporter.validating(tokens); }},
+                    ProgressOutput::nowhere(), &parts_.interrupt);
+  } catch (const Interrupted&) {
+    own.reset();
+  }
+  return score_of_all(parts_.ranks, own);
+}
+
+void Validator::report_samples(std::int64_t step, Reporter& reporter) {
+  const SampleSettings settings{.count = parts_.samples,
+                                .seed = static_cast<std::uint64_t>(parts_.config.train.seed)};
+  for (const TextSample& sample : generate_samples(parts_.model, parts_.tokenizer, parts_.val, settings))
+    reporter.sample(step, sample.prompt, sample.text);
+}
+
+void Validator::remember_golden(std::int64_t step) {
+  golden_ = golden_output(parts_.model, parts_.tokenizer);
+  golden_step_ = step;
+}
+
+CheckpointRecord Validator::record(std::int64_t step) {
+  if (golden_step_ != step)
+    with_averaged_weights(parts_.model, parts_.averaging, [&] { remember_golden(step); });
+  CheckpointRecord record;
+  append_golden(golden_, record);
+  if (scored_step_ != step) return record;
+  record.emplace_back(kValLossKey, fmt::format("{}", score_->loss()));
+  if (score_->bits_per_byte() > 0)
+    record.emplace_back(kValBpbKey, fmt::format("{}", score_->bits_per_byte()));
+  if (val_set_.empty()) val_set_ = parts_.val->fingerprint();
+  record.emplace_back(kValSetKey, val_set_);
+  record.emplace_back(kValTokensKey, fmt::format("{}", parts_.config.train.val_tokens));
+  return record;
 }
 
 }  // namespace thimble

@@ -1,4 +1,4 @@
-// The small rooms of the loop, each by itself.
+// The small parts of training, each by itself.
 #include <algorithm>
 #include <csignal>
 
@@ -10,51 +10,9 @@
 #include "train/step_runner.h"
 #include "train/tiny_run.h"
 #include "train/train_data.h"
-#include "train/validation.h"
 
 namespace thimble {
 namespace {
-
-TEST(Patience, OfAModelThatWasTrainedStep0Counts) {
-  const TrainConfig config;
-  TrainState state;
-  state.began_trained = true;
-  EXPECT_TRUE(note_validation(config, 2, state));
-  EXPECT_EQ(state.best_step, 0);
-  state.step = 10;
-  EXPECT_FALSE(note_validation(config, 3, state));
-  EXPECT_EQ(state.best_step, 0);
-  EXPECT_EQ(state.stale_validations, 1);
-}
-
-TEST(Patience, CountsValidationsThatAreNotBetterByTheLeastDifference) {
-  TrainConfig config;
-  config.patience = 2;
-  config.min_delta = 0.1;
-  TrainState state;
-  EXPECT_FALSE(note_validation(config, 9, state)) << "step 0 is nobody's best";
-  const auto validate = [&](double loss) {
-    state.step += 10;
-    return note_validation(config, loss, state);
-  };
-  EXPECT_TRUE(validate(5));
-  EXPECT_TRUE(validate(4.95)) << "better, though not by enough";
-  EXPECT_EQ(state.stale_validations, 1);
-  EXPECT_FALSE(out_of_patience(config, state));
-  EXPECT_TRUE(validate(4.8)) << "0.2 below the last that counted";
-  EXPECT_EQ(state.stale_validations, 0);
-  EXPECT_FALSE(validate(4.9));
-  EXPECT_FALSE(validate(4.85));
-  EXPECT_TRUE(out_of_patience(config, state));
-  config.min_steps = 51;
-  EXPECT_FALSE(out_of_patience(config, state));
-  config.min_steps = 50;
-  EXPECT_TRUE(out_of_patience(config, state));
-  config.patience = 0;
-  EXPECT_FALSE(out_of_patience(config, state)) << "off";
-  EXPECT_EQ(state.best_step, 30);
-  EXPECT_EQ(state.best_val_loss, 4.8);
-}
 
 Config large() {
   ConfigBuilder builder;
@@ -72,7 +30,7 @@ TEST(MicroBatch, IsAboutEightThousandTokensInEqualPieces) {
   EXPECT_EQ(with_micro_batch(odd, 0).train.micro_batch, 6) << "6 and 5, not 8 and 3: only 1 divides 11";
 }
 
-TEST(MicroBatch, OfACardIsLarger) {
+TEST(MicroBatch, OfAGpuIsLarger) {
   EXPECT_EQ(with_micro_batch(large(), 0, Device::cuda).train.micro_batch, 96);
   Config larger = large();
   larger.train.batch_tokens = larger.train.span_tokens = 387 * 1024;
