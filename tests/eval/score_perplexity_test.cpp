@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "eval/small_model.h"
 
-namespace thimble::perplexity_test {
+namespace thimble::score_perplexity_test {
 namespace {
 
 struct Fixture {
@@ -124,4 +124,4 @@ TEST(Perplexity, ScoresAtMostSoManyInWholeChunks) {
 }
 
 }  // namespace
-}  // namespace thimble::perplexity_test
+}  // namespace thimble::score_perplexity_test

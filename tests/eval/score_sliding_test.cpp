@@ -7,7 +7,7 @@
 #include "eval/score.h"
 #include "eval/small_model.h"
 
-namespace thimble::sliding_test {
+namespace thimble::score_sliding_test {
 namespace {
 
 constexpr std::int64_t kContext = 80;
@@ -166,4 +166,4 @@ TEST(Sliding, AStrideLongerThanTheContextIsRefused) {
 }
 
 }  // namespace
-}  // namespace thimble::sliding_test
+}  // namespace thimble::score_sliding_test

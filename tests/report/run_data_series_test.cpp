@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace thimble::bounded_series_test {
+namespace thimble::run_data_series_test {
 namespace {
 
 struct Number {
@@ -56,4 +56,4 @@ TEST(BoundedSeries, KeepsTheLatestWhereMergingDropsIt) {
 }
 
 }  // namespace
-}  // namespace thimble::bounded_series_test
+}  // namespace thimble::run_data_series_test

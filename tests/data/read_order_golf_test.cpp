@@ -10,7 +10,7 @@
 #include "data/loader.h"
 #include "shard_files.h"
 
-namespace thimble::golf_order_test {
+namespace thimble::read_order_golf_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -195,4 +195,4 @@ TEST_F(GolfOrder, SpansThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace thimble::golf_order_test
+}  // namespace thimble::read_order_golf_test

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "eval/small_model.h"
 
-namespace thimble::calibrate_test {
+namespace thimble::eval_data_calibration_test {
 namespace {
 
 constexpr std::int64_t kVocabulary = 60, kContext = 16;
@@ -107,4 +107,4 @@ TEST(SampledWindows, AreAsManyAsAreWanted) {
 }
 
 }  // namespace
-}  // namespace thimble::calibrate_test
+}  // namespace thimble::eval_data_calibration_test

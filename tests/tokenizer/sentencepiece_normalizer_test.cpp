@@ -5,7 +5,7 @@
 #include "data/text_files.h"
 #include "support/temp_folder.h"
 
-namespace thimble::standard_normalizer_test {
+namespace thimble::sentencepiece_normalizer_test {
 namespace {
 
 std::string trained(const std::string& normalization) {
@@ -38,4 +38,4 @@ TEST(StandardNormalizer, IsInNothingElse) {
 }
 
 }  // namespace
-}  // namespace thimble::standard_normalizer_test
+}  // namespace thimble::sentencepiece_normalizer_test

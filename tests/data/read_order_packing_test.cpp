@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 
-namespace thimble::packing_test {
+namespace thimble::read_order_packing_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -87,4 +87,4 @@ TEST(Packing, EveryTokenIsPackedOnceWithLittlePadding) {
 }
 
 }  // namespace
-}  // namespace thimble::packing_test
+}  // namespace thimble::read_order_packing_test
