@@ -9,35 +9,13 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace thimble {
 
 namespace {
 
 constexpr std::size_t kSmallObject = 16;
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
-struct Utf8Step {
-  std::size_t bytes;  // to consume
-  bool valid;
-};
-
-// The length of the character at the start of the text, or of the broken piece that one U+FFFD stands for
-// (the "maximal subpart" of the Unicode standard, which is what browsers and Python replace).
-Utf8Step utf8_step(std::string_view text) {
-  auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return {1, true};
-  const std::size_t length = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
-  if (length == 0) return {1, false};
-  // The second byte's range shuts out overlong forms, surrogates and what lies beyond U+10FFFF.
-  const unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
-  const unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
-  if (text.size() < 2 || byte(1) < low || byte(1) > high) return {1, false};
-  for (std::size_t i = 2; i < length; ++i)
-    if (i >= text.size() || (byte(i) & 0xC0) != 0x80) return {i, false};
-  return {length, true};
-}
 
 void append_escaped(std::string& out, std::string_view character) {
   const char c = character[0];
@@ -98,9 +76,10 @@ void append_line(std::string& out, int indent, int level) {
 template <class Use>
 void for_each_character(std::string_view text, Use use) {
   while (!text.empty()) {
-    const Utf8Step step = utf8_step(text);
-    use(text.substr(0, step.bytes), step.valid);
-    text.remove_prefix(step.bytes);
+    const Utf8Char character = decode_utf8(text.data(), text.data() + text.size());
+    const std::size_t bytes = character.valid ? character.bytes : broken_utf8(text).bytes;
+    use(text.substr(0, bytes), character.valid);
+    text.remove_prefix(bytes);
   }
 }
 
@@ -111,7 +90,7 @@ std::string clipped(std::string_view text, std::size_t bytes) {
     if (valid && character != "\"" && character != "\\")
       append_escaped(out, character);
     else
-      out += valid ? character : kReplacement;
+      out += valid ? character : kReplacementCharacter;
   });
   if (text.size() > bytes) out += "...";
   return out;
@@ -349,7 +328,7 @@ void append_json_string(std::string& out, std::string_view text) {
     if (valid)
       append_escaped(out, character);
     else
-      out += kReplacement;
+      out += kReplacementCharacter;
   });
   out += '"';
 }

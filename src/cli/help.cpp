@@ -12,6 +12,7 @@
 #include "base/machine.h"
 #include "base/table.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/option.h"
@@ -185,17 +186,6 @@ constexpr std::array kFiles = {
     Entry{"libthimble_cuda.so", "the CUDA plugin, beside the binary or in its ../lib; opened on first use"},
 };
 
-// One code point of UTF-8 text; what is broken counts as Latin-1.
-char32_t next_character(std::string_view& text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const std::size_t length = byte(0) < 0xC0 ? 1 : byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : 4;
-  char32_t character = length == 1 ? byte(0) : byte(0) & (0xFFu >> (length + 1));
-  for (std::size_t i = 1; i < std::min(length, text.size()); ++i)
-    character = character << 6 | (byte(i) & 0x3Fu);
-  text.remove_prefix(std::min(length, text.size()));
-  return character;
-}
-
 // Text as roff takes it: a minus that can be copied, quotes that stay straight, no line that is a request.
 std::string escaped(std::string_view text) {
   static constexpr std::array kNames = {Entry{"\\", "\\e"},  Entry{"-", "\\-"},   Entry{"'", "\\(aq"},
@@ -204,15 +194,16 @@ std::string escaped(std::string_view text) {
   std::string out = text.starts_with('.') ? "\\&" : "";
   while (!text.empty()) {
     const std::string_view here = text.substr(0, 1);
-    const char32_t character = next_character(text);
+    const Utf8Char next = decode_utf8(text.data(), text.data() + text.size());
+    text.remove_prefix(next.bytes);
     const auto named =
         std::find_if(kNames.begin(), kNames.end(), [&](const Entry& e) { return e.first == here; });
     if (named != kNames.end())
       out += named->second;
-    else if (character < 0x80)
-      out += static_cast<char>(character);
+    else if (next.code < 0x80)
+      out += static_cast<char>(next.code);
     else
-      out += fmt::format("\\[u{:04X}]", static_cast<unsigned>(character));
+      out += fmt::format("\\[u{:04X}]", static_cast<unsigned>(next.code));
   }
   return out;
 }

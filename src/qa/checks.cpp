@@ -8,8 +8,8 @@
 #include "base/json.h"
 #include "base/rng.h"
 #include "base/table.h"
+#include "base/utf8.h"
 #include "qa/model_facts.h"
-#include "tokenizer/unicode.h"
 
 namespace thimble {
 
@@ -62,15 +62,6 @@ std::string shown(const std::string& text) {
   std::string out;
   append_json_string(out, text);
   return shortened(out, kShownBytes);
-}
-
-bool is_valid_utf8(std::string_view text) {
-  for (const char *at = text.data(), *end = at + text.size(); at < end;) {
-    const Utf8Char character = decode_utf8(at, end);
-    if (!character.valid) return false;
-    at += character.bytes;
-  }
-  return true;
 }
 
 std::string plain_text(Rng& random) {
@@ -130,7 +121,7 @@ class Checker {
       return;
     }
     const std::string text = tokenizer_.decode(std::span(&id, 1));
-    if (text.empty() || !is_valid_utf8(text)) return;  // bytes are tried in texts
+    if (text.empty() || !is_utf8(text)) return;  // bytes are tried in texts
     const std::string expected = result_.exact ? text : through(text), back = through(expected);
     check(back == expected, "token {}, {}, comes back from the tokenizer as {}", id, shown(text),
           shown(back));

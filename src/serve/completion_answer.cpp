@@ -7,10 +7,10 @@
 
 #include "base/clock.h"
 #include "base/machine.h"
+#include "base/utf8.h"
 #include "http/access.h"
 #include "serve/fields.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/unicode.h"
 
 namespace thimble {
 

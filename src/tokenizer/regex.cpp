@@ -6,7 +6,7 @@
 #include <array>
 
 #include "base/error.h"
-#include "tokenizer/unicode.h"
+#include "base/utf8.h"
 
 namespace thimble {
 

@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
+
 namespace thimble {
 
 using CharClass = std::uint8_t;
@@ -29,22 +31,6 @@ inline constexpr CharClass kNewline = 128;  // CR LF
 inline constexpr CharClass kLetters = kUpper | kLower | kCaseless;
 inline constexpr CharClass kSpaces = kBlank | kNewline;
 inline constexpr CharClass kPunctuation = kOther | kMark;  // [^\s\p{L}\p{N}]
-
-struct Utf8Char {
-  char32_t code = 0;  // the byte itself when not valid
-  std::uint32_t bytes = 1;
-  bool valid = false;
-};
-
-// The character at the start of [at, end), which is not empty. Overlong forms and surrogates are not valid.
-Utf8Char decode_utf8(const char* at, const char* end);
-void append_utf8(std::string& out, char32_t code);
-
-// Characters from beginning to end, no byte that is not part of one.
-bool is_utf8(std::string_view text);
-
-// The first byte beyond ASCII, or `end`.
-const char* skip_ascii(const char* at, const char* end);
 
 CharClass class_of(char32_t code);
 

@@ -5,11 +5,11 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "formats/gguf_tokenizer.h"
 #include "targets.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/unicode.h"
 
 namespace thimble {
 

@@ -7,11 +7,11 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "targets.h"
 #include "tokenizer/bpe_train.h"
 #include "tokenizer/pretokenize.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/unicode.h"
 
 namespace thimble {
 namespace {

@@ -1,10 +1,10 @@
 // Requests come, go and are cancelled at random; each gets what it would get alone.
 #include <random>
 
+#include "base/utf8.h"
 #include "eval/small_model.h"
 #include "infer/plain_sample.h"
 #include "infer/run_requests.h"
-#include "tokenizer/unicode.h"
 
 namespace thimble::batcher_fuzz_test {
 namespace {

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <set>
 
+#include "base/utf8.h"
 #include "infer/chat_context.h"
 #include "infer/generate.h"
 #include "serve/test_server.h"
-#include "tokenizer/unicode.h"
 
 namespace thimble {
 namespace {
