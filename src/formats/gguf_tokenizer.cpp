@@ -13,7 +13,6 @@
 #include "base/json.h"
 #include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/chat_layout.h"
-#include "tokenizer/chat_template.h"
 #include "tokenizer/pretokenize.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/tokenizer_json.h"

@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/weights_file.h"
-#include "tokenizer/chat_template.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble {
 

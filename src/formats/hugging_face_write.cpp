@@ -15,7 +15,7 @@
 #include "formats/model_file.h"
 #include "formats/weights_file.h"
 #include "tokenizer/bpe_tokenizer.h"
-#include "tokenizer/chat_template.h"
+#include "tokenizer/chat_layout.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/tokenizer_json.h"
 

@@ -11,7 +11,7 @@
 #include "model/stored_weights.h"
 #include "serve/fields.h"
 #include "serve/service.h"
-#include "tokenizer/chat_template.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble {
 

@@ -8,8 +8,7 @@
 //   llama3   bos, then for each turn <|start_header_id|> role <|end_header_id|> "\n\n" content <|eot_id|>
 //
 // A model file keeps the layout as a short text: its name, "+bos" where chatml begins with bos, and ":TEXT" for
-// the system prompt of conversations that bring none. chat_template.h reads it from a Jinja template and writes
-// one.
+// the system prompt of conversations that bring none.
 //
 // Contents are encoded as plain text: "<end_turn>" typed by a user is ten characters.
 #pragma once
@@ -109,5 +108,21 @@ class ChatLayout {
   TokenId open_ = -1, close_header_ = -1, end_ = -1;  // of the others; end_: of all
   std::vector<TokenId> start_, newline_, answer_start_;
 };
+
+// Layouts as others write them down: Jinja templates, in tokenizer_config.json and in GGUF files.
+//
+//   model.layout = layout_of_template(template_text);       // "chatml:You are a helpful assistant."
+//   std::string jinja = jinja_template(layout.text());      // renders to the very ids of layout.prompt()
+//
+// Templates are recognised by the marks they print, as llama.cpp does it; they are not run. Tools, and what Llama
+// 3.1 puts before a system prompt (dates), are left out.
+
+// A ChatLayoutText as text. A template that is none of ours gets the name it goes by ("gemma") or "unknown", which
+// ChatLayout refuses.
+std::string layout_of_template(std::string_view jinja);
+
+// Takes `messages`, `bos_token` and `add_generation_prompt`, as Transformers and llama.cpp give them. On one line:
+// nothing depends on how blank lines are treated.
+std::string jinja_template(const ChatLayoutText& layout);
 
 }  // namespace thimble

@@ -47,7 +47,7 @@ Trained train(const std::shared_ptr<DeviceRuntime>& card, DeviceCommunicator* ca
     step.queue({.step = i, .multiplier = 1, .options = {}, .micro_batches = batch, .dropout_seeds = kSeeds});
     trained.losses.push_back(step.oldest().loss);
   }
-  step.gather_momenta();
+  step.gather_states();
   trained.captured = step.captured();
   model.fetch_weights();
   trained.weights.assign(model.weights().begin(), model.weights().end());

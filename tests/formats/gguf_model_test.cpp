@@ -8,7 +8,7 @@
 #include "support/message_of.h"
 #include "support/simulated_disk.h"
 #include "support/temp_folder.h"
-#include "tokenizer/chat_template.h"
+#include "tokenizer/chat_layout.h"
 
 namespace thimble::gguf_model_test {
 namespace {

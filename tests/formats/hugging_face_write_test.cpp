@@ -15,7 +15,7 @@
 #include "support/message_of.h"
 #include "support/temp_folder.h"
 #include "tokenizer/bpe_tokenizer.h"
-#include "tokenizer/chat_template.h"
+#include "tokenizer/chat_layout.h"
 #include "tokenizer/sentencepiece.h"
 #include "tokenizer/tokenizer_json.h"
 

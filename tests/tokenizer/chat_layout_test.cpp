@@ -10,7 +10,6 @@
 #include "support/message_of.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
-#include "tokenizer/chat_template.h"
 #include "tokenizer/shared_tokenizers.h"
 #include "tokenizer/tokenizer_json.h"
 
