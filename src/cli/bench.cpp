@@ -156,9 +156,8 @@ std::string profile_text(const StepBench& bench, double copied_per_second) {
     const bool multiplies = time.work.flops > 0;
     const double rate = (multiplies ? time.work.flops : time.work.bytes) / time.seconds;
     const double ceiling = multiplies ? bench.peak_flops : copied_per_second;
-    table.row({std::string(key.first), std::string(phase_name(key.second)),
-               with_commas(time.calls), fmt::format("{:.1f} %", 100 * time.seconds / all),
-               fmt::format("{:.1f}", 1e3 * time.seconds),
+    table.row({std::string(key.first), std::string(phase_name(key.second)), with_commas(time.calls),
+               fmt::format("{:.1f} %", 100 * time.seconds / all), fmt::format("{:.1f}", 1e3 * time.seconds),
                fmt::format("{:.1f} {}", rate / 1e9, multiplies ? "GFLOP/s" : "GB/s"),
                fmt::format("{:.2f}", rate / ceiling)});
   }
@@ -239,6 +238,30 @@ namespace {
 
 constexpr int kPeakRepeats = 3;
 
+Argument model_argument() {
+  return {.name = "MODEL",
+          .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder",
+          .count = Count::optional};
+}
+
+SpeedRequest request_from(const Arguments& arguments, const ModelConfig& config) {
+  return {.tokens = tokens_from(arguments, config),
+          .depth = depth_from(arguments, config),
+          .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
+}
+
+// What a measurement of a model's own calls begins with.
+Json as_json(const Speed& speed, const Verdict& verdict, const ModelFile& file, const Model& model,
+             const Context& context) {
+  return as_json(speed)
+      .set("passed", verdict.passed)
+      .set("model", file.path.string())
+      .set("architecture", file.architecture)
+      .set("parameters", model.params().count())
+      .set("device", device_name(context))
+      .set("dtype", dtype_name(model.dtype()));
+}
+
 // What the model's own products reach with nothing around them.
 double peak_flops(const Model& model, const Context& context, std::int64_t rows) {
   const std::vector<ProductShape> shapes = products_of(model.config());
@@ -252,9 +275,7 @@ double peak_flops(const Model& model, const Context& context, std::int64_t rows)
 int run_bench_prefill(const Arguments& arguments, Console& console) {
   ModelFile file = bench_model(arguments);
   const Context context(device_from(arguments, console.log()));
-  const SpeedRequest request{.tokens = tokens_from(arguments, file.config.model),
-                             .depth = depth_from(arguments, file.config.model),
-                             .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
+  const SpeedRequest request = request_from(arguments, file.config.model);
   Model model = model_for(file, context, dtype_from(arguments, context.device(), console.log()), request);
   const Interrupt interrupt;
   const Speed speed = prefill_speed(model, request, console.progress(), &interrupt);
@@ -263,13 +284,7 @@ int run_bench_prefill(const Arguments& arguments, Console& console) {
   const double peak = peak_flops(model, context, request.tokens);
   const Verdict verdict = verdict_of(arguments, speed.mean());
   if (console.json())
-    console.print_json(as_json(speed)
-                           .set("passed", verdict.passed)
-                           .set("model", file.path.string())
-                           .set("architecture", file.architecture)
-                           .set("parameters", model.params().count())
-                           .set("device", device_name(context))
-                           .set("dtype", dtype_name(model.dtype()))
+    console.print_json(as_json(speed, verdict, file, model, context)
                            .set("gflops", flops / 1e9)
                            .set("gemm_peak_gflops", peak / 1e9)
                            .set("fraction_of_peak", flops / peak));
@@ -292,9 +307,7 @@ Command bench_prefill_command() {
   return {
       .name = "bench prefill",
       .summary = "how fast a prompt is read here, beside what the machine's matrix products reach",
-      .arguments = {{.name = "MODEL",
-                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder",
-                     .count = Count::optional}},
+      .arguments = {model_argument()},
       .options = with_bench_options(options, "5", "repeats, after a warm-up; mean and deviation are shown"),
       .examples = {"thimble bench prefill runs/book",
                    "thimble bench prefill --preset llama --max-tokens 256"},
@@ -336,10 +349,8 @@ Ceiling ceiling_of(const Model& model, const Context& context, const SpeedReques
 int run_bench_decode(const Arguments& arguments, Console& console) {
   ModelFile file = bench_model(arguments);
   const Context context(device_from(arguments, console.log()));
-  const SpeedRequest request{.tokens = tokens_from(arguments, file.config.model),
-                             .depth = depth_from(arguments, file.config.model),
-                             .streams = arguments.integer("streams", {.least = 1, .most = kMostStreams}),
-                             .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
+  SpeedRequest request = request_from(arguments, file.config.model);
+  request.streams = arguments.integer("streams", {.least = 1, .most = kMostStreams});
   Model model = model_for(file, context, dtype_from(arguments, context.device(), console.log()), request);
   const Interrupt interrupt;
   const Speed speed = decode_speed(model, request, console.progress(), &interrupt);
@@ -348,13 +359,7 @@ int run_bench_decode(const Arguments& arguments, Console& console) {
   const Verdict verdict = verdict_of(arguments, speed.mean());
   if (console.json())
     console.print_json(
-        as_json(speed)
-            .set("passed", verdict.passed)
-            .set("model", file.path.string())
-            .set("architecture", file.architecture)
-            .set("parameters", model.params().count())
-            .set("device", device_name(context))
-            .set("dtype", dtype_name(model.dtype()))
+        as_json(speed, verdict, file, model, context)
             .set("streams", request.streams)
             .set("bytes_per_token", ceiling.bytes_per_call / static_cast<double>(request.streams))
             .set("read_gigabytes_per_second", ceiling.bytes_per_second / 1e9)
@@ -382,9 +387,7 @@ Command bench_decode_command() {
   return {
       .name = "bench decode",
       .summary = "how fast tokens are generated here, beside what the machine's memory allows",
-      .arguments = {{.name = "MODEL",
-                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder",
-                     .count = Count::optional}},
+      .arguments = {model_argument()},
       .options = with_bench_options(options, "5", "repeats, after a warm-up; mean and deviation are shown"),
       .examples = {"thimble bench decode runs/book --min-tps 100",
                    "thimble bench decode --preset llama --streams 8"},

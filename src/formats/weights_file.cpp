@@ -19,24 +19,28 @@ namespace thimble {
 
 namespace {
 
-std::vector<std::string> problems_of(const TensorFiles& files, std::span<const WeightSource> sources,
-                                     const std::function<bool(std::string_view)>& ignore) {
+// Are these the tensors of the model, in their shapes and nothing else? `find`: a tensor's entry by its name, or nullptr.
+void check_tensors(const std::string& name, std::span<const SafetensorsFile> files,
+                   const std::function<const SafetensorsEntry*(std::string_view)>& find,
+                   std::span<const WeightSource> sources,
+                   const std::function<bool(std::string_view)>& ignore) {
   std::vector<std::string> problems;
   std::set<std::string, std::less<>> known;
   for (const WeightSource& source : sources) {
     if (source.name.empty() || !known.insert(source.name).second) continue;
-    const SafetensorsEntry* entry = files.find(source.name);
+    const SafetensorsEntry* entry = find(source.name);
     if (!entry)
       problems.push_back(fmt::format("{} is missing", source.name));
     else if (entry->dims != source.dims)
       problems.push_back(fmt::format("{} is [{}], expected [{}]", source.name, joined(entry->dims, ", "),
                                      joined(source.dims, ", ")));
   }
-  for (const SafetensorsFile& file : files.files())
+  for (const SafetensorsFile& file : files)
     for (const SafetensorsEntry& entry : file.entries())
-      if (!known.contains(entry.name) && !ignore(entry.name))
+      if (!known.contains(entry.name) && !(ignore && ignore(entry.name)))
         problems.push_back(fmt::format("{} is not part of the model", entry.name));
-  return problems;
+  check(problems.empty(), Hint{"the weights and the config do not belong together"}, "{}: {}", name,
+        listed(problems));
 }
 
 void copy_out(std::span<const float> from, const WeightSource& source, const Param& param,
@@ -87,9 +91,8 @@ std::vector<float> read_weights(const TensorFiles& files, const ParamTable& tabl
   const auto params = table.all();
   check(sources.size() == params.size(), "[weights] {} sources for {} tensors", sources.size(),
         params.size());
-  const std::vector<std::string> problems = problems_of(files, sources, ignore);
-  check(problems.empty(), Hint{"the weights and the config do not belong together"}, "{}: {}", files.name(),
-        listed(problems));
+  check_tensors(
+      files.name(), files.files(), [&](std::string_view name) { return files.find(name); }, sources, ignore);
   std::vector<float> block(index_of(table.block_size())), whole;
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (sources[i].name.empty()) continue;
@@ -150,24 +153,9 @@ void read_state_dict(const SafetensorsFile& file, const ParamTable& table, std::
                      std::span<float> block, const std::function<bool(std::string_view name)>& ignore) {
   check(static_cast<std::int64_t>(block.size()) == table.block_size(),
         "[state dict] a block of {} for a table of {}", block.size(), table.block_size());
-  std::vector<std::string> problems;
-  std::set<std::string, std::less<>> known;
-  for (const Param& param : table.all()) {
-    const std::string name = fmt::format("{}{}", prefix, param.name);
-    known.insert(name);
-    const SafetensorsEntry* entry = file.find(name);
-    if (!entry) {
-      problems.push_back(fmt::format("{} is missing", name));
-    } else if (entry->dims != param.dims) {
-      problems.push_back(fmt::format("{} is [{}], expected [{}]", name, joined(entry->dims, ", "),
-                                     joined(param.dims, ", ")));
-    }
-  }
-  for (const SafetensorsEntry& entry : file.entries())
-    if (!known.contains(entry.name) && !(ignore && ignore(entry.name)))
-      problems.push_back(fmt::format("{} is not part of the model", entry.name));
-  check(problems.empty(), Hint{"the weights and the config do not belong together"}, "{}: {}", file.name(),
-        listed(problems));
+  check_tensors(
+      file.name(), {&file, 1}, [&](std::string_view name) { return file.find(name); },
+      sources_by_name(table, prefix), ignore);
   for (const Param& param : table.all())
     file.read_f32(fmt::format("{}{}", prefix, param.name), param.in(block));
 }

@@ -110,6 +110,25 @@ int warm_ups(const Model& model) {
   return model.device() == Device::cpu ? 1 : 2;
 }
 
+using TextsWork = std::function<void(Texts&)>;
+
+Speed speed_of(std::string_view name, Model& model, const SpeedRequest& request,
+               const ProgressOutput& progress, const Interrupt* interrupt, const TextsWork& warm_up,
+               const TextsWork& work) {
+  check_request(model, request);
+  Texts texts(model, request.streams);
+  const auto prepare = [&] {
+    texts.clear();
+    if (request.depth > 0) texts.read(request.depth);
+  };
+  for (int i = 0; i < warm_ups(model); ++i) {
+    prepare();
+    warm_up(texts);
+  }
+  return measure(name_of(name, request), static_cast<double>(request.tokens * request.streams),
+                 request.repeats, progress, interrupt, prepare, [&] { work(texts); });
+}
+
 }  // namespace
 
 double Speed::mean() const {
@@ -125,36 +144,17 @@ double Speed::deviation() const {
 
 Speed prefill_speed(Model& model, const SpeedRequest& request, const ProgressOutput& progress,
                     const Interrupt* interrupt) {
-  check_request(model, request);
-  Texts texts(model, request.streams);
-  const auto prepare = [&] {
-    texts.clear();
-    if (request.depth > 0) texts.read(request.depth);
-  };
-  for (int i = 0; i < warm_ups(model); ++i) {
-    prepare();
-    texts.read(request.tokens);
-  }
-  return measure(name_of("pp", request), static_cast<double>(request.tokens * request.streams),
-                 request.repeats, progress, interrupt, prepare, [&] { texts.read(request.tokens); });
+  const auto read = [&](Texts& texts) { texts.read(request.tokens); };
+  return speed_of("pp", model, request, progress, interrupt, read, read);
 }
 
 Speed decode_speed(Model& model, const SpeedRequest& request, const ProgressOutput& progress,
                    const Interrupt* interrupt) {
-  check_request(model, request);
-  Texts texts(model, request.streams);
-  const auto prepare = [&] {
-    texts.clear();
-    if (request.depth > 0) texts.read(request.depth);
-  };
-  for (int i = 0; i < warm_ups(model); ++i) {
-    prepare();
-    texts.step(1);
-  }
-  return measure(name_of("tg", request), static_cast<double>(request.tokens * request.streams),
-                 request.repeats, progress, interrupt, prepare, [&] {
-                   for (std::int64_t i = 0; i < request.tokens; ++i) texts.step(1);
-                 });
+  return speed_of(
+      "tg", model, request, progress, interrupt, [](Texts& texts) { texts.step(1); },
+      [&](Texts& texts) {
+        for (std::int64_t i = 0; i < request.tokens; ++i) texts.step(1);
+      });
 }
 
 double prefill_flops(const ModelConfig& config, std::int64_t tokens, std::int64_t depth) {
