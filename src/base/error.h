@@ -21,10 +21,19 @@ struct Hint {
   std::string text;
 };
 
+// The field of a request that is wrong, by its name: a server answers with it. The message begins with the same name.
+//
+//   check(k >= 0, Field{"top_k"}, "top_k must be >= 0, got {}", k);
+struct Field {
+  std::string_view name;
+  Hint hint = {};
+};
+
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message, Hint hint = {},
                  std::source_location where = std::source_location::current());
+  Error(const std::string& message, Field field, std::source_location where);
   Error(const Error&) = default;
   Error(Error&&) = default;
   Error& operator=(const Error&) = default;
@@ -33,9 +42,10 @@ class Error : public std::runtime_error {
 
   const std::string& hint() const { return hint_; }
   const std::source_location& where() const { return where_; }
+  const std::string& field() const { return field_; }  // empty: the error is about no field of a request
 
  private:
-  std::string hint_;
+  std::string hint_, field_;
   std::source_location where_;
 };
 
@@ -63,15 +73,22 @@ struct FormatHere {
 // What fail and check share, in one place: there are a thousand calls of them.
 [[noreturn]] void throw_error(fmt::string_view format, fmt::format_args args, Hint hint,
                               const std::source_location& where);
+[[noreturn]] void throw_error(fmt::string_view format, fmt::format_args args, Field field,
+                              const std::source_location& where);
 
 template <class... Args>
 [[noreturn]] void fail(FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
-  throw_error(message.format, fmt::make_format_args(args...), {}, message.where);
+  throw_error(message.format, fmt::make_format_args(args...), Hint{}, message.where);
 }
 
 template <class... Args>
 [[noreturn]] void fail(Hint hint, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
   throw_error(message.format, fmt::make_format_args(args...), std::move(hint), message.where);
+}
+
+template <class... Args>
+[[noreturn]] void fail(Field field, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
+  throw_error(message.format, fmt::make_format_args(args...), std::move(field), message.where);
 }
 
 template <class... Args>
@@ -85,6 +102,12 @@ template <class... Args>
 void check(bool ok, Hint hint, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
   if (!ok) [[unlikely]]
     fail<Args...>(std::move(hint), message, std::forward<Args>(args)...);
+}
+
+template <class... Args>
+void check(bool ok, Field field, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
+  if (!ok) [[unlikely]]
+    fail<Args...>(std::move(field), message, std::forward<Args>(args)...);
 }
 
 }  // namespace thimble

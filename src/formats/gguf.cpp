@@ -8,8 +8,8 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "formats/safetensors.h"
-#include "tokenizer/unicode.h"
 
 namespace thimble {
 
@@ -63,7 +63,7 @@ class Reader {
   }
 
   [[noreturn]] void refuse(const std::string& message, std::source_location where) const {
-    throw Error(fmt::format("{}: {}{}{}", file_, place_, place_.empty() ? "" : ": ", message), {}, where);
+    throw Error(fmt::format("{}: {}{}{}", file_, place_, place_.empty() ? "" : ": ", message), Hint{}, where);
   }
 
   std::span<const std::byte> bytes_;

@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "tokenizer/unicode.h"
+#include "base/utf8.h"
 
 namespace thimble {
 
@@ -55,14 +55,15 @@ constexpr int kMostSamples = 1000;
 
 void check_stop_strings(const Request& request, const Tokenizer* tokenizer) {
   const auto& strings = request.stop_strings;
-  check(strings.empty() || tokenizer != nullptr, "stop: this model has no tokenizer, and so no text");
-  check(strings.size() <= kMostStopStrings, "stop: at most {} strings, got {}", kMostStopStrings,
-        strings.size());
+  check(strings.empty() || tokenizer != nullptr, Field{"stop"},
+        "stop: this model has no tokenizer, and so no text");
+  check(strings.size() <= kMostStopStrings, Field{"stop"}, "stop: at most {} strings, got {}",
+        kMostStopStrings, strings.size());
   for (const std::string& string : strings) {
-    check(!string.empty(), "stop: a string must not be empty");
-    check(string.size() <= kLongestStopString, "stop: a string has at most {} bytes, got {}",
+    check(!string.empty(), Field{"stop"}, "stop: a string must not be empty");
+    check(string.size() <= kLongestStopString, Field{"stop"}, "stop: a string has at most {} bytes, got {}",
           kLongestStopString, string.size());
-    check(is_utf8(string), "stop: a string must be valid UTF-8");
+    check(is_utf8(string), Field{"stop"}, "stop: a string must be valid UTF-8");
   }
 }
 
@@ -70,18 +71,18 @@ void check_stop_strings(const Request& request, const Tokenizer* tokenizer) {
 
 void check_request(const Request& request, const ModelConfig& config, const Tokenizer* tokenizer) {
   const auto size = static_cast<std::int64_t>(request.prompt.size());
-  check(size > 0, Hint{"give a prompt"}, "prompt must not be empty");
+  check(size > 0, Field{"prompt", Hint{"give a prompt"}}, "prompt must not be empty");
   check(size <= config.context, Hint{"shorten the prompt"},
         "the prompt has {} tokens, the model's context is {}", size, config.context);
   for (const TokenId id : request.prompt)
-    check(id >= 0 && id < config.vocab_size, "prompt: the vocabulary has {} tokens, got id {}",
-          config.vocab_size, id);
+    check(id >= 0 && id < config.vocab_size, Field{"prompt"},
+          "prompt: the vocabulary has {} tokens, got id {}", config.vocab_size, id);
   check_sampling(request.sampling, config.vocab_size);
-  check(request.samples >= 1 && request.samples <= kMostSamples, "n must be between 1 and {}, got {}",
-        kMostSamples, request.samples);
-  check(request.max_tokens >= 0, "max_tokens must be >= 0, got {}", request.max_tokens);
-  check(request.min_tokens >= 0, "min_tokens must be >= 0, got {}", request.min_tokens);
-  check(request.logprobs >= kNoLogprobs && request.logprobs <= kMostTopLogprobs,
+  check(request.samples >= 1 && request.samples <= kMostSamples, Field{"n"},
+        "n must be between 1 and {}, got {}", kMostSamples, request.samples);
+  check(request.max_tokens >= 0, Field{"max_tokens"}, "max_tokens must be >= 0, got {}", request.max_tokens);
+  check(request.min_tokens >= 0, Field{"min_tokens"}, "min_tokens must be >= 0, got {}", request.min_tokens);
+  check(request.logprobs >= kNoLogprobs && request.logprobs <= kMostTopLogprobs, Field{"logprobs"},
         "logprobs must be between 0 and {}, got {}", kMostTopLogprobs, request.logprobs);
   for (const TokenId id : request.stop_ids)
     check(id >= 0 && id < config.vocab_size, "stop ids: the vocabulary has {} tokens, got id {}",

@@ -55,7 +55,7 @@ struct Request {
               // space before the first word. True after bos alone and in chats
 };
 
-// Throws an Error that names the field: "max_tokens must be >= 0, got -1". May be called by any thread.
+// Throws an Error with its field(): "max_tokens must be >= 0, got -1". May be called by any thread.
 // `tokenizer`: nullptr where the batcher has none.
 void check_request(const Request& request, const ModelConfig& config, const Tokenizer* tokenizer);
 

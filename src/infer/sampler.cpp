@@ -17,23 +17,25 @@ constexpr float kMostBias = 100, kLargest = 1000, kLeastRepetition = 0.01f;
 constexpr std::size_t kFirstSelected = 64;  // candidates sorted at first when looking for top-p
 
 void check_range(std::string_view name, float value, float least, float most) {
-  check(value >= least, "{} must be >= {}, got {}", name, least, value);
-  check(value <= most, "{} must be <= {}, got {}", name, most, value);
+  check(value >= least, Field{name}, "{} must be >= {}, got {}", name, least, value);
+  check(value <= most, Field{name}, "{} must be <= {}, got {}", name, most, value);
 }
 
 }  // namespace
 
 void check_sampling(const SamplingOptions& options, std::int64_t vocab_size) {
   check_range("temperature", options.temperature, 0, kLargest);
-  check(options.top_k >= 0, "top_k must be >= 0, got {}", options.top_k);
+  check(options.top_k >= 0, Field{"top_k"}, "top_k must be >= 0, got {}", options.top_k);
   check_range("top_p", options.top_p, 0, 1);
   check_range("min_p", options.min_p, 0, 1);
   check_range("repetition_penalty", options.repetition_penalty, kLeastRepetition, kLargest);
-  check(options.repeat_last_n >= -1, "repeat_last_n must be >= -1, got {}", options.repeat_last_n);
+  check(options.repeat_last_n >= -1, Field{"repeat_last_n"}, "repeat_last_n must be >= -1, got {}",
+        options.repeat_last_n);
   check_range("frequency_penalty", options.frequency_penalty, -kLargest, kLargest);
   check_range("presence_penalty", options.presence_penalty, -kLargest, kLargest);
   const auto check_id = [&](std::string_view name, TokenId id) {
-    check(id >= 0 && id < vocab_size, "{}: the vocabulary has {} tokens, got id {}", name, vocab_size, id);
+    check(id >= 0 && id < vocab_size, Field{name}, "{}: the vocabulary has {} tokens, got id {}", name,
+          vocab_size, id);
   };
   for (const auto& [id, bias] : options.logit_bias) {
     check_id("logit_bias", id);

@@ -43,8 +43,8 @@ struct SamplingOptions {
   std::uint64_t seed = 0;
 };
 
-// Throws an Error that names the field, as a user would: "temperature must be >= 0, got -0.5". Ids must be below
-// `vocab_size`.
+// Throws an Error with its field(), which the message names first: "temperature must be >= 0, got -0.5". Ids must be
+// below `vocab_size`.
 void check_sampling(const SamplingOptions& options, std::int64_t vocab_size);
 
 class Sampler {

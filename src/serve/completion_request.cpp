@@ -88,7 +88,6 @@ Request read_request(Fields& fields, const ServedModel& model, CompletionRequest
   return request;
 }
 
-// Errors of the library name the field first.
 void check_all(const CompletionRequest& asked, const Fields& fields, const ServedModel& model) {
   for (const Request& request : asked.prompts) {
     const auto size = static_cast<std::int64_t>(request.prompt.size());
@@ -99,7 +98,7 @@ void check_all(const CompletionRequest& asked, const Fields& fields, const Serve
     try {
       check_request(request, model.config, model.tokenizer);
     } catch (const Error& error) {
-      throw bad_field(fields.named_in(error.what()), error.what());
+      throw fields.refusal(error);
     }
   }
 }
@@ -380,6 +379,7 @@ float read_repetition(Fields& fields, float absent) {
   if (ours && theirs && *ours != *theirs)
     throw bad_field("repeat_penalty",
                     fmt::format("repeat_penalty and repetition_penalty differ: {} and {}", *ours, *theirs));
+  if (ours) fields.sent_as("repetition_penalty", "repeat_penalty");
   if (ours) return as_float(*ours);
   return theirs ? as_float(*theirs) : absent;
 }

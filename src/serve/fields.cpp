@@ -79,9 +79,18 @@ void Fields::wrong_type(std::string_view name, std::string_view expected, const 
                               found.is_number() ? found.dump() : std::string(kind_of(found))));
 }
 
-std::string Fields::named_in(std::string_view message) const {
-  const std::string_view word = message.substr(0, message.find_first_of(" :["));
-  return std::ranges::count(known_, word) > 0 ? full_name(word) : "";
+void Fields::sent_as(std::string_view library_name, std::string_view name) {
+  names_sent_[library_name] = name;
+}
+
+ApiError Fields::refusal(const Error& error) const {
+  const std::string_view field = error.field();
+  std::string message = error.what();
+  const auto renamed = names_sent_.find(field);
+  if (renamed == names_sent_.end())
+    return bad_field(std::ranges::count(known_, field) > 0 ? full_name(field) : "", message);
+  message.replace(0, field.size(), renamed->second);  // which the message begins with
+  return bad_field(full_name(renamed->second), message);
 }
 
 void Fields::finish(std::span<const std::string_view> unsupported) const {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -20,6 +21,9 @@
 #include "base/json.h"
 
 namespace thimble {
+
+class ApiError;
+class Error;
 
 class Fields {
  public:
@@ -38,8 +42,10 @@ class Fields {
 
   // "messages[0].role"
   std::string full_name(std::string_view name) const { return prefix_ + std::string(name); }
-  // The name under which a message of the library speaks of a field: "top_p must be <= 1, got 2" -> "top_p".
-  std::string named_in(std::string_view message) const;
+  // The client sent `name` for what the library calls `library_name`.
+  void sent_as(std::string_view library_name, std::string_view name);
+  // An error of the library, about the field as the client calls it. About no field, if the request has none of that name.
+  ApiError refusal(const Error& error) const;
 
   // Every field must have been read by now. `unsupported`: those that others know and this server does not.
   void finish(std::span<const std::string_view> unsupported = {}) const;
@@ -50,6 +56,7 @@ class Fields {
   const Json& object_;
   std::string prefix_;
   std::vector<std::string_view> known_;
+  std::map<std::string_view, std::string_view> names_sent_;  // by the library's
 };
 
 // "a string", "null", ...: for errors.

@@ -19,6 +19,24 @@ TEST(Error, SaysWhatWasExpectedAndFoundAndWhatToDo) {
   EXPECT_NO_THROW(check(true, "never"));
 }
 
+TEST(Error, SaysWhichFieldOfARequestIsWrong) {
+  const auto about = [](const auto& f) -> std::pair<std::string, std::string> {
+    try {
+      f();
+    } catch (const Error& error) {
+      return {error.field(), error.hint()};
+    }
+    return {};
+  };
+  using Said = std::pair<std::string, std::string>;
+  EXPECT_EQ(about([] { check(false, Field{"top_k"}, "top_k must be >= {}", 0); }), (Said{"top_k", ""}));
+  EXPECT_EQ(about([] {
+              fail(Field{"prompt", Hint{"give one"}}, "prompt is empty");
+            }),
+            (Said{"prompt", "give one"}));
+  EXPECT_EQ(about([] { fail("nothing there"); }), (Said{}));
+}
+
 TEST(Log, WritesLinesAtOrAboveItsLevel) {
   std::string lines;
   const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { lines += std::string(line) + ";"; });

@@ -150,7 +150,7 @@ std::vector<Malformed> bad_fields() {
       {"NegativeTopK", chat_field(R"("top_k":-2)"), 400, "top_k must be >= 0, got -2"},
       {"FractionalTopK", chat_field(R"("top_k":1.5)"), 400, "top_k must be an integer, got 1.5"},
       {"NegativeMinP", chat_field(R"("min_p":-1)"), 400, "min_p"},
-      {"ZeroRepetition", chat_field(R"("repeat_penalty":0)"), 400, "repetition_penalty"},
+      {"ZeroRepetition", chat_field(R"("repeat_penalty":0)"), 400, "repeat_penalty must be >= 0.01"},
       {"HugePenalty", chat_field(R"("frequency_penalty":1e300)"), 400, "frequency_penalty must be <="},
       {"ZeroSamples", chat_field(R"("n":0)"), 400, "n must be between 1 and 128, got 0"},
       {"ManySamples", chat_field(R"("n":1000000)"), 400, "n must be"},
@@ -244,6 +244,8 @@ TEST(MalformedTable, NameTheFieldInParam) {
   };
   EXPECT_EQ(param(chat_field(R"("temperature":-0.5)")), Json("temperature"));
   EXPECT_EQ(param(chat_field(R"("stop":"")")), Json("stop"));
+  EXPECT_EQ(param(chat_field(R"("repeat_penalty":0)")), Json("repeat_penalty"));
+  EXPECT_EQ(param(chat_field(R"("repetition_penalty":0)")), Json("repetition_penalty"));
   EXPECT_EQ(param(message(R"({"role":"wizard","content":"hi"})")), Json("messages[0].role"));
   EXPECT_EQ(param(http_text("GET", "/nothing", "")), Json());
 }
