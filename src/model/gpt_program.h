@@ -8,11 +8,12 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <variant>
 #include <vector>
 
 #include "config/config.h"
-#include "model/gpt.h"
 #include "graph/program.h"
+#include "model/gpt.h"
 #include "model/rows.h"
 #include "tensor/arena.h"
 #include "tensor/tensor.h"
@@ -66,13 +67,26 @@ class BoundProgram {
   PinnedBuffer staging_;  // not on the CPU
 };
 
-// Programs, made once for each {row bucket, mode} and kept.
+// Programs, made once for each key and kept.
+
+// What a program is for, with all that its tape and its schedule depend on beside the config.
+struct ForTraining {
+  int qat_bits = 0;
+  bool recompute = false;
+  auto operator<=>(const ForTraining&) const = default;
+};
+struct ForScoring {
+  bool logits = false;
+  auto operator<=>(const ForScoring&) const = default;
+};
+struct ForDecoding {
+  std::int64_t gathered = 0, slots = 1;  // gathered: rows whose logits come; 0: all
+  auto operator<=>(const ForDecoding&) const = default;
+};
 
 struct ProgramKey {
-  std::int64_t rows = 0, gathered = 0;
-  Mode mode = Mode::training;
-  int phase =
-      0;  // tells apart what else a tape depends on: fake quantisation, recompute, the number of slots
+  std::int64_t rows = 0;
+  std::variant<ForTraining, ForScoring, ForDecoding> purpose = {};
   bool loop_on = true;
   auto operator<=>(const ProgramKey&) const = default;
 };

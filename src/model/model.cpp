@@ -56,9 +56,25 @@ int head_chunk(const ModelConfig& config, Device device) {
   return static_cast<int>(std::max(kCpuRows, kLogits / config.vocab_size));
 }
 
-// What tells programs of training apart, beside their rows.
-int training_phase(const GradientOptions& options) {
-  return options.qat_bits * 2 + (options.recompute ? 1 : 0);
+ForTraining training_purpose(const GradientOptions& options) {
+  return {.qat_bits = options.qat_bits, .recompute = options.recompute};
+}
+
+GptOptions gpt_options(const ProgramKey& key) {
+  GptOptions options{.rows = key.rows};
+  if (const auto* training = std::get_if<ForTraining>(&key.purpose)) {
+    options.mode = Mode::training;
+    options.qat_bits = training->qat_bits;
+  } else if (const auto* scoring = std::get_if<ForScoring>(&key.purpose)) {
+    options.mode = Mode::scoring;
+    options.logits = scoring->logits;
+  } else {
+    const auto& decoding = std::get<ForDecoding>(key.purpose);
+    options.mode = Mode::decoding;
+    options.gathered = decoding.gathered;
+    options.slots = decoding.slots;
+  }
+  return options;
 }
 
 }  // namespace
@@ -115,14 +131,17 @@ Tensor Model::on_device(float* data, std::int64_t rows, std::int64_t cols) const
   return {data, rows, cols, cols, DType::f32, context_->device()};
 }
 
-BoundProgram& Model::program_for(ProgramKey key, GptOptions options, bool recompute) {
+BoundProgram& Model::program_for(ProgramKey key) {
   key.loop_on = config_.loop_on;
+  GptOptions options = gpt_options(key);
   options.dtype = dtype_;
   options.head_chunk = head_chunk(config_, context_->device());
   options.stored = stored_.get();
   return programs_->get(key, [&] {
     GptGraph graph = record_gpt(config_, params_, options);
-    ScheduleOptions schedule{.training = options.mode == Mode::training, .recompute = recompute, .keep = {}};
+    const auto* training = std::get_if<ForTraining>(&key.purpose);
+    ScheduleOptions schedule{
+        .training = training != nullptr, .recompute = training && training->recompute, .keep = {}};
     if (graph.nats) schedule.keep.push_back(graph.nats);
     if (graph.logits) schedule.keep.push_back(graph.logits);
     auto made = std::make_unique<BoundProgram>(std::move(graph), schedule, *context_);
@@ -171,15 +190,14 @@ void Model::run(BoundProgram& bound) {
 
 BoundProgram& Model::training_program(std::int64_t rows, const GradientOptions& options) {
   check(!stored_, "[model] weights that are stored for inference cannot be trained");
-  return program_for({.rows = rows, .gathered = 0, .mode = Mode::training, .phase = training_phase(options)},
-                     {.mode = Mode::training, .rows = rows, .qat_bits = options.qat_bits}, options.recompute);
+  return program_for({.rows = rows, .purpose = training_purpose(options)});
 }
 
 void Model::keep_training_programs(std::span<const std::int64_t> rows, const GradientOptions& options) {
   programs_->drop_if([&](const ProgramKey& key, const BoundProgram&) {
-    return key.mode == Mode::training &&
-           (key.phase != training_phase(options) || key.loop_on != config_.loop_on ||
-            std::ranges::find(rows, key.rows) == rows.end());
+    const auto* training = std::get_if<ForTraining>(&key.purpose);
+    return training && (*training != training_purpose(options) || key.loop_on != config_.loop_on ||
+                        std::ranges::find(rows, key.rows) == rows.end());
   });
 }
 
@@ -215,8 +233,7 @@ void Model::add_gradients_of_device(BoundProgram& bound, std::span<float> gradie
 }
 
 BoundProgram& Model::scoring_program(std::int64_t rows, bool logits) {
-  return program_for({.rows = rows, .gathered = 0, .mode = Mode::scoring, .phase = logits ? 1 : 0},
-                     {.mode = Mode::scoring, .rows = rows, .logits = logits}, false);
+  return program_for({.rows = rows, .purpose = ForScoring{.logits = logits}});
 }
 
 void Model::queue_score(const Rows& rows) {
@@ -266,10 +283,8 @@ Tensor Model::decode(const Rows& rows, KvCache& cache) {
 
 // Logits of at most `gathered` rows; 0: of all.
 BoundProgram& Model::decoding_program(std::int64_t rows, std::int64_t gathered, const KvCache& cache) {
-  const std::int64_t slots = cache.slots();
-  BoundProgram& bound = program_for(
-      {.rows = rows, .gathered = gathered, .mode = Mode::decoding, .phase = static_cast<int>(slots)},
-      {.mode = Mode::decoding, .rows = rows, .gathered = gathered, .slots = slots}, false);
+  BoundProgram& bound =
+      program_for({.rows = rows, .purpose = ForDecoding{.gathered = gathered, .slots = cache.slots()}});
   bind_cache(bound, cache);
   return bound;
 }

@@ -126,7 +126,7 @@ class Model {
  private:
   std::span<float> float_weights() const;
   void fill_turns_table();
-  BoundProgram& program_for(ProgramKey key, GptOptions options, bool recompute);
+  BoundProgram& program_for(ProgramKey key);
   void bind_parameters(BoundProgram& bound);
   void bind_cache(BoundProgram& bound, const KvCache& cache);
   void prepare(BoundProgram& bound);

@@ -79,10 +79,15 @@ TEST(ProgramCache, MakesEachProgramOnce) {
   ProgramCache<int> cache;
   int made = 0;
   const auto make = [&] { return std::make_unique<int>(++made); };
-  const ProgramKey key{.rows = 8, .gathered = 1, .mode = Mode::decoding};
+  const ProgramKey key{.rows = 8, .purpose = ForDecoding{.gathered = 1}};
   EXPECT_EQ(cache.get(key, make), 1);
   EXPECT_EQ(cache.get(key, make), 1);
-  EXPECT_EQ(cache.get({.rows = 8, .gathered = 1, .mode = Mode::decoding, .phase = 1}, make), 2);
+  EXPECT_EQ(cache.get({.rows = 8, .purpose = ForDecoding{.gathered = 1, .slots = 2}}, make), 2);
+  // Programs for different purposes are different programs, however alike their numbers.
+  EXPECT_EQ(cache.get({.rows = 8, .purpose = ForTraining{.qat_bits = 1}}, make), 3);
+  EXPECT_EQ(cache.get({.rows = 8, .purpose = ForTraining{.qat_bits = 1, .recompute = true}}, make), 4);
+  EXPECT_EQ(cache.get({.rows = 8, .purpose = ForScoring{.logits = true}}, make), 5);
+  EXPECT_EQ(cache.size(), 5u);
 }
 
 }  // namespace
