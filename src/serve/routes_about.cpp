@@ -82,9 +82,7 @@ Json token_text(const Tokenizer& tokenizer, std::optional<TokenId> id) {
   return id ? Json(tokenizer.token_text(*id)) : Json();
 }
 
-}  // namespace
-
-void Service::page(Exchange& exchange) {
+void send_page(Exchange& exchange) {
   const std::string nonce = new_id("");
   exchange.reply.add_header("Content-Security-Policy", page_policy(nonce));
   exchange.reply.add_header("Referrer-Policy", "no-referrer");
@@ -92,27 +90,30 @@ void Service::page(Exchange& exchange) {
   exchange.reply.send({.content_type = "text/html; charset=utf-8", .body = page_with(nonce)});
 }
 
-void Service::health(Exchange& exchange) {
+void send_health(Exchange& exchange) {
   exchange.send_json(Json::object().set("status", "ok"));
 }
 
-void Service::models(Exchange& exchange) {
-  const Json model = model_json(model_, engine_.model());
+void send_models(Exchange& exchange) {
+  const Json model = model_json(exchange.service.model(), exchange.service.engine().model());
   exchange.send_json(Json::object().set("object", "list").set("data", Json::array({model})));
 }
 
-void Service::model(Exchange& exchange) {
+void send_model(Exchange& exchange) {
   const std::string name = percent_decoded(exchange.request.path.substr(exchange.route.size() - 1));
-  if (name != model_.name)
+  const ServedModel& served = exchange.service.model();
+  if (name != served.name)
     throw ApiError(404, error_type_of(404),
                    fmt::format("there is no model '{}' here, only '{}'", name.substr(0, kLongestModelShown),
-                               model_.name))
+                               served.name))
         .about("model");
-  exchange.send_json(model_json(model_, engine_.model()));
+  exchange.send_json(model_json(served, exchange.service.engine().model()));
 }
 
-void Service::props(Exchange& exchange) {
-  const SamplingOptions& defaults = model_.defaults;
+void send_props(Exchange& exchange) {
+  const ServedModel& served = exchange.service.model();
+  const Engine& engine = exchange.service.engine();
+  const SamplingOptions& defaults = served.defaults;
   const Json params = Json::object()
                           .set("temperature", shortest(defaults.temperature))
                           .set("top_k", defaults.top_k)
@@ -122,25 +123,43 @@ void Service::props(Exchange& exchange) {
                           .set("repeat_last_n", defaults.repeat_last_n)
                           .set("frequency_penalty", shortest(defaults.frequency_penalty))
                           .set("presence_penalty", shortest(defaults.presence_penalty));
-  const Tokenizer& tokenizer = *model_.tokenizer;
+  const Tokenizer& tokenizer = *served.tokenizer;
   exchange.send_json(
       Json::object()
           .set("default_generation_settings",
-               Json::object().set("n_ctx", model_.config.context).set("params", params))
-          .set("total_slots", engine_.slots())
-          .set("queue", engine_.queue())
-          .set("model_alias", model_.name)
-          .set("chat_template", model_.layout ? Json(jinja_template(model_.layout->text())) : Json())
-          .set("chat_layout", model_.layout ? Json(model_.layout->text().name) : Json())
+               Json::object().set("n_ctx", served.config.context).set("params", params))
+          .set("total_slots", engine.slots())
+          .set("queue", engine.queue())
+          .set("model_alias", served.name)
+          .set("chat_template", served.layout ? Json(jinja_template(served.layout->text())) : Json())
+          .set("chat_layout", served.layout ? Json(served.layout->text().name) : Json())
           .set("bos_token", token_text(tokenizer, tokenizer.special().bos))
           .set("eos_token", token_text(tokenizer, tokenizer.special().eos))
           .set("vocab_size", tokenizer.vocab_size())
           .set("build_info", fmt::format("thimble {}", version())));
 }
 
-void Service::metrics(Exchange& exchange) {
+void send_metrics(Exchange& exchange) {
+  Service& service = exchange.service;
   exchange.reply.send({.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                       .body = metrics_.text(engine_, connections())});
+                       .body = service.metrics().text(service.engine(), service.connections())});
+}
+
+constexpr Route kAboutRoutes[] = {
+    {"GET", "/", send_page, true},
+    {"GET", "/health", send_health, true},
+    {"GET", "/v1/health", send_health, true},
+    {"GET", "/v1/models", send_models},
+    {"GET", "/v1/models/*", send_model},
+    {"GET", "/models", send_models},
+    {"GET", "/props", send_props},
+    {"GET", "/metrics", send_metrics},
+};
+
+}  // namespace
+
+std::span<const Route> about_routes() {
+  return kAboutRoutes;
 }
 
 }  // namespace thimble

@@ -61,10 +61,8 @@ Conversation read_messages(Fields& fields) {
   return turns;
 }
 
-}  // namespace
-
 // An Accept header that leaves no room for JSON is 406.
-void Service::check_accepts_json(const HttpRequest& request) const {
+void check_accepts_json(const HttpRequest& request) {
   const std::string* accept = request.header("accept");
   if (!accept) return;
   const auto allows = [&](std::string_view type) { return accept->find(type) != std::string::npos; };
@@ -72,7 +70,7 @@ void Service::check_accepts_json(const HttpRequest& request) const {
     throw ApiError(406, error_type_of(406), "Accept must allow application/json");
 }
 
-void Service::microgpt_generate(Exchange& exchange) {
+void microgpt_generate(Exchange& exchange) {
   check_accepts_json(exchange.request);
   const Json body = parse_body(exchange.request.body);
   Fields fields(body);
@@ -81,15 +79,15 @@ void Service::microgpt_generate(Exchange& exchange) {
   if (samples < 1) throw refusal("num_samples must be >= 1");
   fields.finish();
   request.samples = static_cast<int>(std::min(samples, kMostSamples));
-  const Request start = text_request(*model_.tokenizer, "");
+  const Request start = text_request(*exchange.service.model().tokenizer, "");
   request.prompt = start.prompt;
   request.stop_ids = start.stop_ids;
   request.starts_text = true;
 
   std::vector<std::string> texts(static_cast<std::size_t>(request.samples));
   Usage usage;
-  Job job = submit({request});
-  follow(exchange, job, [&](const JobEvent& event) {
+  Job job = exchange.service.engine().submit({request});
+  exchange.follow(job, [&](const JobEvent& event) {
     if (event.event.error) throw ApiError(500, error_type_of(500), event.event.error->what());
     texts[static_cast<std::size_t>(event.event.sample)] += event.event.text;
     if (!event.event.finish) return;
@@ -98,36 +96,48 @@ void Service::microgpt_generate(Exchange& exchange) {
   });
   Json list = Json::array();
   for (const std::string& text : texts) list.push(std::string(without_blanks(text)));
-  metrics_.count_answer(usage);
+  exchange.service.metrics().count_answer(usage);
   exchange.send_json(Json::object().set("samples", list));
   exchange.log.set("completion_tokens", usage.generated_tokens);
 }
 
-void Service::microgpt_chat(Exchange& exchange) {
+void microgpt_chat(Exchange& exchange) {
   check_accepts_json(exchange.request);
   const Json body = parse_body(exchange.request.body);
-  if (!model_.layout) throw refusal("model was not trained with chat tokens");
+  const ServedModel& model = exchange.service.model();
+  if (!model.layout) throw refusal("model was not trained with chat tokens");
   Fields fields(body);
   const Request asked = read_request(fields);
   const Conversation turns = read_messages(fields);
   fields.finish();
-  const ChatRequest fitted = chat_request(*model_.layout, turns, model_.config.context, asked);
-  if (options_.log_prompts) exchange.log.set("prompt", turns.back().content);
+  const ChatRequest fitted = chat_request(*model.layout, turns, model.config.context, asked);
+  if (exchange.service.options().log_prompts) exchange.log.set("prompt", turns.back().content);
 
   std::string text;
   Usage usage;
-  Job job = submit({fitted.request});
-  follow(exchange, job, [&](const JobEvent& event) {
+  Job job = exchange.service.engine().submit({fitted.request});
+  exchange.follow(job, [&](const JobEvent& event) {
     if (event.event.error) throw ApiError(500, error_type_of(500), event.event.error->what());
     text += event.event.text;
     if (event.event.finish) usage = event.event.usage;
   });
-  metrics_.count_answer(usage);
+  exchange.service.metrics().count_answer(usage);
   exchange.send_json(Json::object()
                          .set("role", "assistant")
                          .set("content", std::string(without_blanks(text)))
                          .set("tokens_dropped", fitted.tokens_dropped));
   exchange.log.set("prompt_tokens", usage.prompt_tokens).set("completion_tokens", usage.generated_tokens);
+}
+
+constexpr Route kMicrogptRoutes[] = {
+    {"POST", "/microgpt/v1/generate", microgpt_generate},
+    {"POST", "/microgpt/v1/chat", microgpt_chat},
+};
+
+}  // namespace
+
+std::span<const Route> microgpt_routes() {
+  return kMicrogptRoutes;
 }
 
 }  // namespace thimble

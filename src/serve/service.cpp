@@ -90,6 +90,8 @@ std::string Metrics::text(const Engine& engine, int connections) const {
 
 namespace {
 
+constexpr double kLookAround = 0.02;  // seconds between two looks at whether the client is still there
+constexpr double kSilence = 10;       // seconds after which a stream says that it is alive
 constexpr std::size_t kLongestPathShown = 200;
 constexpr const char* kKeyIsMissing = "the API key is missing or wrong; send Authorization: Bearer KEY";
 
@@ -120,6 +122,18 @@ std::string time_text() {
 
 }  // namespace
 
+// The table of each file of routes.
+std::span<const Route> about_routes();
+std::span<const Route> completion_routes();
+std::span<const Route> microgpt_routes();
+
+std::vector<Route> all_routes() {
+  std::vector<Route> routes;
+  for (const auto table : {about_routes, completion_routes, microgpt_routes})
+    routes.insert(routes.end(), table().begin(), table().end());
+  return routes;
+}
+
 Service::Service(const ServedModel& model, Engine& engine, ServiceOptions options)
     : model_(model),
       engine_(engine),
@@ -127,33 +141,10 @@ Service::Service(const ServedModel& model, Engine& engine, ServiceOptions option
       keys_(options_.api_keys),
       rate_limit_(options_.requests_per_second) {}
 
-const std::vector<Service::Route>& Service::routes() {
-  static const std::vector<Route> kRoutes = {
-      {"GET", "/", &Service::page, true},
-      {"GET", "/health", &Service::health, true},
-      {"GET", "/v1/health", &Service::health, true},
-      {"GET", "/v1/models", &Service::models},
-      {"GET", "/v1/models/*", &Service::model},
-      {"GET", "/models", &Service::models},
-      {"GET", "/props", &Service::props},
-      {"GET", "/metrics", &Service::metrics},
-      {"POST", "/v1/chat/completions", &Service::chat_completions},
-      {"POST", "/chat/completions", &Service::chat_completions},
-      {"POST", "/v1/completions", &Service::text_completions},
-      {"POST", "/completions", &Service::text_completions},
-      {"POST", "/tokenize", &Service::tokenize},
-      {"POST", "/detokenize", &Service::detokenize},
-      {"POST", "/apply-template", &Service::apply_template},
-      {"POST", "/microgpt/v1/generate", &Service::microgpt_generate},
-      {"POST", "/microgpt/v1/chat", &Service::microgpt_chat},
-  };
-  return kRoutes;
-}
-
-const Service::Route& Service::find_route(const HttpRequest& request) const {
+const Route& Service::find_route(const HttpRequest& request) const {
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
   const Route* other_method = nullptr;
-  for (const Route& route : routes()) {
+  for (const Route& route : options_.routes) {
     if (!matches(route.path, request.path)) continue;
     if (route.method == method) return route;
     other_method = &route;
@@ -194,7 +185,7 @@ bool Service::set_cross_origin(const HttpRequest& request, HttpReply& reply) con
 }
 
 void Service::handle(const HttpRequest& request, HttpReply& reply) {
-  Exchange exchange{request, reply, seconds_now()};
+  Exchange exchange{*this, request, reply, seconds_now()};
   try {
     dispatch(exchange);
   } catch (const ApiError& error) {
@@ -210,13 +201,32 @@ void Service::handle(const HttpRequest& request, HttpReply& reply) {
   finish(exchange);
 }
 
+void Exchange::follow(Job& job, const std::function<void(JobEvent)>& on_event,
+                      const std::function<void()>& idle) {
+  const double limit = service.options().request_seconds;
+  double heard = seconds_now();
+  while (!job.done()) {
+    std::vector<JobEvent> events = job.wait(kLookAround);
+    const double now = seconds_now();
+    if (reply.gone()) throw ApiError(499, error_type_of(499), "the client closed the connection");
+    if (now - started > limit)
+      throw ApiError(504, error_type_of(504), fmt::format("the answer took more than {} seconds", limit));
+    for (JobEvent& event : events) on_event(std::move(event));
+    if (!events.empty()) heard = now;
+    if (now - heard > kSilence && idle) {
+      idle();
+      heard = now;
+    }
+  }
+}
+
 void Service::check_head(const HttpHead& head) const {
   const bool has_body = head.chunked || head.content_length > 0;
   if (has_body && !keys_.admits(head.request)) throw HttpProblem(401, kKeyIsMissing);
 }
 
 void Service::refuse(const HttpProblem& problem, const HttpRequest& request, HttpReply& reply) {
-  Exchange exchange{request, reply, seconds_now()};
+  Exchange exchange{*this, request, reply, seconds_now()};
   set_cross_origin(request, reply);
   if (request.path.starts_with("/microgpt/")) exchange.errors = ErrorShape::microgpt;
   ApiError error(problem.status(), error_type_of(problem.status()), problem.what());
@@ -234,7 +244,7 @@ void Service::dispatch(Exchange& exchange) {
   const Route& route = find_route(request);
   exchange.route = route.path;
   check_access(route, request);
-  (this->*route.handler)(exchange);
+  route.handler(exchange);
 }
 
 void Service::send_error(Exchange& exchange, const ApiError& error) const {
@@ -250,8 +260,9 @@ void Service::send_error(Exchange& exchange, const ApiError& error) const {
   if (error.status() == 401) exchange.reply.add_header("WWW-Authenticate", "Bearer");
   if (error.status() == 405) {
     const auto found = std::ranges::find_if(
-        routes(), [&](const Route& route) { return matches(route.path, exchange.request.path); });
-    if (found != routes().end()) exchange.reply.add_header("Allow", std::string(found->method) + ", OPTIONS");
+        options_.routes, [&](const Route& route) { return matches(route.path, exchange.request.path); });
+    if (found != options_.routes.end())
+      exchange.reply.add_header("Allow", std::string(found->method) + ", OPTIONS");
   }
   exchange.send_json(body, error.status());
 }

@@ -1,4 +1,11 @@
 // What the server answers: every route, every check before it, one place where errors become JSON.
+//
+// A route is a function and a row of the table of its file:
+//
+//   void send_health(Exchange& exchange) { exchange.send_json(Json::object().set("status", "ok")); }
+//   ... {"GET", "/health", send_health} ...
+//
+// all_routes() joins the tables of the routes_*.cpp files.
 #pragma once
 
 #include <array>
@@ -49,12 +56,43 @@ class Metrics {
   double prompt_seconds_ = 0, decode_seconds_ = 0;
 };
 
+class Service;
+enum class ErrorShape { openai, microgpt };
+
+// One request on its way through the service, with what is worth logging about it.
+struct Exchange {
+  Service& service;
+  const HttpRequest& request;
+  HttpReply& reply;
+  double started;                    // seconds_now()
+  std::string_view route = "other";  // of the table
+  ErrorShape errors = ErrorShape::openai;
+  Json log = Json::object();  // more for the access log
+
+  void send_json(const Json& json, int status = 200) {
+    reply.send({.status = status, .body = json.dump() + "\n"});
+  }
+  // Every event of the job, until it is done. Throws when the client is gone (499) or the time is over (504).
+  // `idle`: called when there was no news for a while.
+  void follow(Job& job, const std::function<void(JobEvent)>& on_event,
+              const std::function<void()>& idle = {});
+};
+
+struct Route {
+  std::string_view method, path;  // a path that ends in * stands for all that begin so and go on
+  void (*handler)(Exchange&);
+  bool open = false;  // to everybody, key or not, and never rate-limited
+};
+
+std::vector<Route> all_routes();
+
 struct ServiceOptions {
   std::vector<std::string> api_keys = {};
   double requests_per_second = 0;  // of one client; 0: no limit
   double request_seconds = 600;    // that an answer may take, waiting included
   bool log_prompts = false;
   std::function<void(const std::string& line)> access_log = {};  // JSON; by any thread
+  std::vector<Route> routes = all_routes();
 };
 
 class Service {
@@ -67,16 +105,18 @@ class Service {
   void refuse(const HttpProblem& problem, const HttpRequest& request, HttpReply& reply);
   void check_head(const HttpHead& head) const;  // throws HttpProblem: nobody without a key sends a body
 
+  // What routes answer with.
+  const ServedModel& model() const { return model_; }
+  Engine& engine() { return engine_; }
+  const ServiceOptions& options() const { return options_; }
+  Metrics& metrics() { return metrics_; }
+
   std::function<int()> connections = [] { return 0; };  // for /metrics
   // Can nobody but this machine reach it? Then what comes under a foreign name is refused (DNS rebinding) while no key
   // is needed.
   std::function<bool()> local_only = [] { return true; };
 
  private:
-  struct Exchange;
-  struct Route;
-
-  static const std::vector<Route>& routes();
   const Route& find_route(const HttpRequest& request) const;
   void check_access(const Route& route, const HttpRequest& request);
   bool set_cross_origin(const HttpRequest& request, HttpReply& reply) const;
@@ -84,57 +124,12 @@ class Service {
   void send_error(Exchange& exchange, const class ApiError& error) const;
   void finish(Exchange& exchange);
 
-  void page(Exchange& exchange);
-  void health(Exchange& exchange);
-  void models(Exchange& exchange);
-  void model(Exchange& exchange);
-  void props(Exchange& exchange);
-  void metrics(Exchange& exchange);
-  void chat_completions(Exchange& exchange);
-  void text_completions(Exchange& exchange);
-  void tokenize(Exchange& exchange);
-  void detokenize(Exchange& exchange);
-  void apply_template(Exchange& exchange);
-  void microgpt_generate(Exchange& exchange);
-  void microgpt_chat(Exchange& exchange);
-
-  void complete(Exchange& exchange, const CompletionRequest& asked);
-  void stream(Exchange& exchange, const CompletionRequest& asked, class CompletionAnswer& answer, Job& job);
-  Job submit(std::vector<Request> requests);
-  // Every event of the job, until it is done. Throws when the client is gone (499) or the time is over (504).
-  // `idle`: called when there was no news for a while.
-  void follow(Exchange& exchange, Job& job, const std::function<void(JobEvent)>& on_event,
-              const std::function<void()>& idle = {});
-  void check_accepts_json(const HttpRequest& request) const;
-
   const ServedModel& model_;
   Engine& engine_;
   ServiceOptions options_;
   ApiKeys keys_;
   RateLimit rate_limit_;
   Metrics metrics_;
-};
-
-// One request on its way through the service, with what is worth logging about it.
-enum class ErrorShape { openai, microgpt };
-
-struct Service::Exchange {
-  const HttpRequest& request;
-  HttpReply& reply;
-  double started;                    // seconds_now()
-  std::string_view route = "other";  // of the table
-  ErrorShape errors = ErrorShape::openai;
-  Json log = Json::object();  // more for the access log
-
-  void send_json(const Json& json, int status = 200) {
-    reply.send({.status = status, .body = json.dump() + "\n"});
-  }
-};
-
-struct Service::Route {
-  std::string_view method, path;  // a path that ends in * stands for all that begin so and go on
-  void (Service::*handler)(Exchange&);
-  bool open = false;  // to everybody, key or not, and never rate-limited
 };
 
 // `thimble serve`, without the command line: a model behind HTTP.

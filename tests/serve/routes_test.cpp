@@ -1,10 +1,44 @@
 // The smaller routes, who may ask them, and what is written down about it.
 #include <gtest/gtest.h>
 
+#include "base/files.h"
 #include "serve/test_server.h"
+#include "support/run_binary.h"
 
 namespace thimble {
 namespace {
+
+TEST(Routes, AllAnswerAndAreDocumented) {
+  TestServer server;
+  const std::string page = read_file(source_folder() / "docs/serving.md", 1 << 20);
+  for (const Route& route : all_routes()) {
+    std::string path(route.path), documented(route.path);
+    if (path.ends_with('*')) path.replace(path.size() - 1, 1, "small");
+    if (documented.ends_with('*')) documented.replace(documented.size() - 1, 1, "NAME");
+    const HttpAnswer answer =
+        route.method == "GET" ? get(server.port(), path) : post(server.port(), path, "{}");
+    EXPECT_TRUE(answer.status == 200 || answer.status == 400) << route.path << ": " << answer.status;
+    const bool named = page.find(documented + "`") != std::string::npos;
+    EXPECT_TRUE(named) << "docs/serving.md does not name the route " << documented;
+  }
+}
+
+void send_toy(Exchange& exchange) {
+  exchange.send_json(Json::object().set("model", exchange.service.model().name));
+}
+
+TEST(Routes, OneMoreIsOneRow) {
+  TestServerOptions options;
+  options.server.service.api_keys = {"secret"};
+  options.server.service.routes.push_back({"GET", "/toy", send_toy});
+  TestServer server(options);
+  EXPECT_EQ(get(server.port(), "/toy").status, 401);
+  EXPECT_EQ(get(server.port(), "/toy", "Authorization: Bearer secret\r\n").json(),
+            Json::object().set("model", "small"));
+  EXPECT_EQ(post(server.port(), "/toy", "", "Authorization: Bearer secret\r\n").status, 405);
+  const std::string metrics = get(server.port(), "/metrics", "Authorization: Bearer secret\r\n").body;
+  EXPECT_NE(metrics.find(R"(thimble_requests_total{route="/toy",status="200"} 1)"), std::string::npos);
+}
 
 TEST(Routes, SayWhatTheServerIs) {
   TestServer server;
