@@ -47,25 +47,30 @@ std::string as_text(const ExportReport& report, const Output& output) {
   return text;
 }
 
-void check_usage(const Arguments& arguments) {
-  const std::string& format = arguments.text("format");
+std::vector<std::string_view> names_of(bool ExportFormat::*having = nullptr) {
+  std::vector<std::string_view> names;
+  for (const ExportFormat& format : export_formats())
+    if (!having || format.*having) names.push_back(format.name);
+  return names;
+}
+
+void check_usage(const Arguments& arguments, const ExportFormat& format) {
   for (const char* option : {"architecture", "drop-softcap"})
-    if (arguments.given(option) && format != "gguf")
-      throw UsageError(fmt::format("--{} is for --format gguf, not {}", option, format));
+    if (arguments.given(option) && !format.folds)
+      throw UsageError(fmt::format("--{} is for --format {}, not {}", option,
+                                   joined(names_of(&ExportFormat::folds), " or "), format.name));
   if (arguments.flag("half") && arguments.given("type"))
     throw UsageError("--half is --type f16: name one of them");
   if (!arguments.given("type")) return;
   std::vector<std::string_view> types;
-  for (const ExportFormat& known : export_formats())
-    if (known.name == format)
-      for (const GgufType type : known.types) types.push_back(info_of(type).option);
+  for (const GgufType type : format.types) types.push_back(info_of(type).option);
   if (std::ranges::count(types, arguments.text("type")) == 0)
-    throw UsageError(fmt::format("--format {} has no type {}", format, arguments.text("type")),
+    throw UsageError(fmt::format("--format {} has no type {}", format.name, arguments.text("type")),
                      Hint{fmt::format("it has {}", joined(types, ", "))});
 }
 
-ExportRequest request_from(const Arguments& arguments, const Output& output) {
-  check_usage(arguments);
+ExportRequest request_from(const Arguments& arguments, const ExportFormat& format, const Output& output) {
+  check_usage(arguments, format);
   ExportRequest request{.path = output.path, .existing = output.existing};
   if (arguments.given("type")) request.type = gguf_type_of(arguments.text("type"));
   if (arguments.flag("half")) request.type = GgufType::f16;
@@ -78,13 +83,13 @@ int run_export(const Arguments& arguments, Console& console) {
   PosixFileOps disk;
   const Interrupt interrupt;
   InterruptibleFileOps ops(disk, interrupt);
-  const Output output =
-      output_from(arguments, ops, arguments.text("format") == "hf" ? Writes::folder : Writes::file);
-  ExportRequest request = request_from(arguments, output);
+  const ExportFormat& format = export_format(arguments.text("format"));
+  const Output output = output_from(arguments, ops, format.folder ? Writes::folder : Writes::file);
+  ExportRequest request = request_from(arguments, format, output);
   request.interrupt = &interrupt;
   const ModelFile model = open_model(arguments.path("MODEL"));
   make_folders(ops, folder_of(output.path));
-  const ExportReport report = export_model(ops, model, arguments.text("format"), request);
+  const ExportReport report = export_model(ops, model, format, request);
   if (console.json())
     console.print_json(as_json(report, output));
   else
@@ -92,43 +97,45 @@ int run_export(const Arguments& arguments, Console& console) {
   return 0;
 }
 
-std::vector<std::string_view> format_names() {
-  std::vector<std::string_view> names;
-  for (const ExportFormat& format : export_formats()) names.push_back(format.name);
-  return names;
+// "gguf: one file for llama.cpp; hf: ..."
+std::string_view formats_in_words() {
+  static const std::string words = [] {
+    std::vector<std::string> formats;
+    for (const ExportFormat& format : export_formats())
+      formats.push_back(fmt::format("{}: {}", format.name, format.what));
+    return joined(formats, "; ");
+  }();  // an Option keeps views
+  return words;
 }
 
 }  // namespace
 
 Command export_command() {
-  return {.name = "export",
-          .summary = "write a model for other programs, and check it by reading it back",
-          .arguments = {{.name = "MODEL",
-                         .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
-          .options =
-              {{.name = "format",
-                .help = "gguf: one file for llama.cpp; hf: a Hugging Face folder; safetensors: one file of "
-                        "ours, for inference alone",
-                .choices = format_names(),
-                .required = true},
-               {.name = "type",
-                .help = "of matrices; without it f16 in a GGUF, else f32",
-                .choices = {"f32", "f16", "bf16", "q8_0", "q4_0"}},
-               {.name = "half", .help = "the same as --type f16"},
-               {.name = "architecture",
-                .help = "gguf: llama.cpp's architecture; without it the model's own, else what it folds into",
-                .choices = {"llama", "qwen2", "qwen3", "apertus", "talkie"}},
-               {.name = "drop-softcap",
-                .help = "gguf: leave logit_softcap out: greedy text stays, probabilities change"},
-               output_option("what to write"),
-               common::force(),
-               common::threads(),
-               common::json(),
-               common::quiet()},
-          .examples = {"thimble export runs/chat-1 --format gguf -o chat.gguf",
-                       "thimble export runs/chat-1 --format gguf --type q8_0 -o chat-q8.gguf",
-                       "thimble export runs/chat-1 --format hf --type bf16 -o chat-hf"},
-          .run = run_export};
+  return {
+      .name = "export",
+      .summary = "write a model for other programs, and check it by reading it back",
+      .arguments = {{.name = "MODEL",
+                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .options = {{.name = "format", .help = formats_in_words(), .choices = names_of(), .required = true},
+                  {.name = "type",
+                   .help = "of matrices; without it f16 in a GGUF, else f32",
+                   .choices = {"f32", "f16", "bf16", "q8_0", "q4_0"}},
+                  {.name = "half", .help = "the same as --type f16"},
+                  {.name = "architecture",
+                   .help =
+                       "gguf: llama.cpp's architecture; without it the model's own, else what it folds into",
+                   .choices = {"llama", "qwen2", "qwen3", "apertus", "talkie"}},
+                  {.name = "drop-softcap",
+                   .help = "gguf: leave logit_softcap out: greedy text stays, probabilities change"},
+                  output_option("what to write"),
+                  common::force(),
+                  common::threads(),
+                  common::json(),
+                  common::quiet()},
+      .examples = {"thimble export runs/chat-1 --format gguf -o chat.gguf",
+                   "thimble export runs/chat-1 --format gguf --type q8_0 -o chat-q8.gguf",
+                   "thimble export runs/chat-1 --format hf --type bf16 -o chat-hf"},
+      .run = run_export};
 }
 
 }  // namespace thimble

@@ -7,17 +7,10 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
-#include <utility>
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "base/text.h"
-#include "formats/fold.h"
-#include "formats/gguf_model.h"
-#include "formats/gguf_tokenizer.h"
-#include "formats/hugging_face_write.h"
 #include "formats/model_file.h"
-#include "formats/weights_file.h"
 #include "model/rows.h"
 
 namespace thimble {
@@ -43,12 +36,6 @@ std::vector<float> logits_of(const ModelFile& file, std::int64_t row_length) {
   Model model = make_model(file, context);
   const auto tokens = random_tokens(file.config.model, kComparedRows * row_length);
   return model.score(grid_rows(file.config.model, row_length, tokens), true).logits;
-}
-
-const ExportFormat& format_with_name(std::string_view name) {
-  for (const ExportFormat& format : export_formats())
-    if (format.name == name) return format;
-  fail("there is no format '{}' to export to", name);
 }
 
 void round_values(std::span<float> values, GgufType type, const std::string& name) {
@@ -89,19 +76,32 @@ double difference_on_disk(const ModelFile& expected, const std::filesystem::path
 
 }  // namespace
 
+// Each is defined in the file that writes it.
+ExportFormat gguf_export();
+ExportFormat hugging_face_export();
+ExportFormat safetensors_export();
+
 std::span<const ExportFormat> export_formats() {
-  using enum GgufType;
-  static const std::vector<ExportFormat> formats = {
-      {"gguf", "one file for llama.cpp", {f16, f32, bf16, q8_0, q4_0}, export_gguf},
-      {"hf", "a Hugging Face folder", {f32, bf16, f16}, export_hugging_face, true},
-      {"safetensors", "one file of ours, for inference alone", {f32, bf16, f16}, export_safetensors, true},
-  };  // made once, never changed
+  static const std::vector<ExportFormat> formats = {gguf_export(), hugging_face_export(),
+                                                    safetensors_export()};  // made once, never changed
   return formats;
+}
+
+const ExportFormat& export_format(std::string_view name) {
+  for (const ExportFormat& format : export_formats())
+    if (format.name == name) return format;
+  fail("there is no format '{}' to export to", name);
+}
+
+DType float_dtype(GgufType type) {
+  check(type == GgufType::f32 || type == GgufType::bf16 || type == GgufType::f16,
+        "safetensors hold f32, bf16 and f16, not {}", info_of(type).option);
+  return type == GgufType::f32 ? DType::f32 : type == GgufType::bf16 ? DType::bf16 : DType::f16;
 }
 
 ExportReport export_model(FileOps& ops, const ModelFile& model, std::string_view format,
                           const ExportRequest& request) {
-  return export_model(ops, model, format_with_name(format), request);
+  return export_model(ops, model, export_format(format), request);
 }
 
 ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportFormat& format,
@@ -125,6 +125,7 @@ ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportForm
   };
   ExportReport report = format.write(ops, model, request);
   check(difference.has_value(), "[export] the format '{}' wrote without an inspection", format.name);
+  report.format = format.name;
   report.difference = *difference;
   report.tolerance = tolerance;
   return report;
@@ -168,98 +169,6 @@ std::string tokenizer_difference(const ModelFile& first, const ModelFile& second
     return "what is read back encodes a text differently";
   if (a->adds_bos() == b->adds_bos()) return "";
   return fmt::format("what is read back puts {} bos before a text", b->adds_bos() ? "a" : "no");
-}
-
-namespace {
-
-// A cap can be dropped; and a llama that goes through layers again is one that has more of them.
-ModelConfig without_cap_and_loop(ModelConfig config) {
-  config.logit_softcap = 0;
-  config.loop_first = config.loop_last = config.loop_count = 0;
-  return config;
-}
-
-// A llama, qwen2 or qwen3; one with a cap without it, if that was asked for.
-ExportedModel plain_model(const ModelFile& model, std::string_view architecture, bool drop_softcap) {
-  const double cap = model.config.model.logit_softcap;
-  if (cap == 0 && model.config.model.loop_count == 0) return exported_model(model);
-  check(cap == 0 || drop_softcap,
-        Hint{"--drop-softcap leaves it out: greedy text stays, probabilities change"},
-        "llama.cpp's {} has no logit_softcap (here {}); nothing else keeps this model from being one",
-        architecture, cap);
-  FoldedModel plain = unrolled_model(model);
-  plain.model.config.model.logit_softcap = 0;
-  if (cap > 0) plain.steps.push_back(softcap_dropped(cap));
-  ExportedModel exported = exported_model(plain.model);
-  for (const FoldStep& step : plain.steps) exported.folded.push_back(step.line());
-  return exported;
-}
-
-}  // namespace
-
-ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
-  const std::string_view own = gguf_architecture(without_cap_and_loop(model.config.model)),
-                         wanted = request.architecture;
-  const bool plain = !own.empty() && (wanted.empty() || wanted == own);
-  check(plain || wanted.empty() || is_folded_architecture(wanted), "expected a {}, found {}", wanted,
-        own.empty() ? "none of llama, qwen2 and qwen3" : fmt::format("a {}", own));
-  const ExportedModel exported =
-      plain ? plain_model(model, own, request.drop_softcap)
-            : exported_model(fold_model(model, {request.architecture, request.drop_softcap}));
-  ExportReport report{.format = "gguf", .architecture = exported.architecture, .type = *request.type};
-  const GgufSettings tokenizer = gguf_tokenizer_settings(model, report.notes);
-  const GgufReport written =
-      write_gguf(ops, request.path, request.existing, exported, tokenizer, *request.type, request.inspect);
-  report.tensors = written.tensors;
-  report.bytes = written.bytes;
-  report.folded = exported.folded;
-  if (!written.fallbacks.empty())
-    report.notes.push_back(fmt::format("rows of {} are no whole blocks of {}: F16 instead",
-                                       joined(written.fallbacks, ", "), info_of(*request.type).name));
-  return report;
-}
-
-namespace {
-
-DType dtype_of_type(GgufType type) {
-  check(type == GgufType::f32 || type == GgufType::bf16 || type == GgufType::f16,
-        "safetensors hold f32, bf16 and f16, not {}", info_of(type).option);
-  return type == GgufType::f32 ? DType::f32 : type == GgufType::bf16 ? DType::bf16 : DType::f16;
-}
-
-// Transformers has no loops, but layers enough; nothing else may stand in the way.
-std::optional<FoldedModel> without_loop(const ModelFile& model) {
-  ModelConfig plain = model.config.model;
-  if (std::exchange(plain.loop_count, 0) == 0) return std::nullopt;
-  check_for_hugging_face(plain);
-  return unrolled_model(model);
-}
-
-}  // namespace
-
-ExportReport export_hugging_face(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
-  const std::optional<FoldedModel> unrolled = without_loop(model);
-  const HuggingFaceReport written =
-      write_hugging_face(ops, request.path, request.existing, unrolled ? unrolled->model : model,
-                         dtype_of_type(*request.type), request.inspect);
-  ExportReport report{.format = "hf",
-                      .architecture = written.architecture,
-                      .type = *request.type,
-                      .tensors = written.tensors,
-                      .bytes = written.bytes,
-                      .notes = written.notes};
-  if (unrolled)
-    for (const FoldStep& step : unrolled->steps) report.folded.push_back(step.line());
-  return report;
-}
-
-ExportReport export_safetensors(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
-  write_model(ops, request.path, request.existing, model, dtype_of_type(*request.type), request.inspect);
-  return {.format = "safetensors",
-          .architecture = std::string(architecture_of(model.config.model)),
-          .type = *request.type,
-          .tensors = ParamTable(model.config.model).all().size(),
-          .bytes = std::filesystem::file_size(request.path)};
 }
 
 }  // namespace thimble

@@ -2,7 +2,7 @@
 //
 //   const ExportReport report = export_model(ops, file, "gguf", {.path = "model.gguf"});
 //
-// A format is a row of the table. Whatever it writes, open_model() must read: the logits of what was read back are
+// A format is one definition, in the file that writes it, and its line in export_formats(). Whatever it writes, open_model() must read: the logits of what was read back are
 // compared with the source's before the output has its name, and so are the ids of a text; one that differs by more than
 // its type explains never gets it. So what was there before is replaced by a good export or not at all.
 #pragma once
@@ -33,7 +33,7 @@ struct ExportRequest {
 };
 
 struct ExportReport {
-  std::string format;        // "gguf"
+  std::string format = {};   // its name; export_model() fills it in
   std::string architecture;  // in the words of whoever reads it: "qwen2"
   GgufType type;
   std::size_t tensors = 0;
@@ -51,9 +51,14 @@ struct ExportFormat {
   // Writes all but the difference. request.type is one of `types`.
   ExportReport (*write)(FileOps& ops, const ModelFile& model, const ExportRequest& request);
   bool rounds_vectors = false;  // the type is of all tensors, not of matrices alone
+  bool folder = false;          // what it writes is a folder, not a file
+  bool folds = false;           // it knows ExportRequest::architecture and drop_softcap
 };
 
 std::span<const ExportFormat> export_formats();
+const ExportFormat& export_format(std::string_view name);
+
+DType float_dtype(GgufType type);  // f32, bf16, f16; others are an Error
 
 ExportReport export_model(FileOps& ops, const ModelFile& model, std::string_view format,
                           const ExportRequest& request);
@@ -74,12 +79,5 @@ double tolerated_difference(const ModelFile& model, GgufType type, bool rounds_v
 // What is wrong with the second's tokenizer: it is not there, gives a text other ids than the first's, or differs in whether
 // bos stands before one. Empty: nothing.
 std::string tokenizer_difference(const ModelFile& first, const ModelFile& second);
-
-// Every model that llama.cpp can run, as a GGUF: llama, qwen2 and qwen3 as they are, golf models folded (fold.h).
-ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportRequest& request);
-
-// The formats hf and safetensors of `thimble export`: a Hugging Face folder, and one file of ours for inference alone.
-ExportReport export_hugging_face(FileOps& ops, const ModelFile& model, const ExportRequest& request);
-ExportReport export_safetensors(FileOps& ops, const ModelFile& model, const ExportRequest& request);
 
 }  // namespace thimble

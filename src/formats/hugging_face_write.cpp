@@ -11,6 +11,8 @@
 #include "base/json.h"
 #include "base/table.h"
 #include "base/text.h"
+#include "formats/export.h"
+#include "formats/fold.h"
 #include "formats/hugging_face.h"
 #include "formats/model_file.h"
 #include "formats/weights_file.h"
@@ -503,6 +505,43 @@ std::optional<std::string> sentencepiece_as_json(const Tokenizer& tokenizer, std
   append_pad_tokens(spec, rows);
   const std::string text = write_tokenizer_json(spec);
   return settings.charsmap.empty() ? text : with_charsmap(text, settings.charsmap);
+}
+
+namespace {
+
+// Transformers has no loops, but layers enough; nothing else may stand in the way.
+std::optional<FoldedModel> without_loop(const ModelFile& model) {
+  ModelConfig plain = model.config.model;
+  if (std::exchange(plain.loop_count, 0) == 0) return std::nullopt;
+  check_for_hugging_face(plain);
+  return unrolled_model(model);
+}
+
+ExportReport export_hugging_face(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
+  const std::optional<FoldedModel> unrolled = without_loop(model);
+  const HuggingFaceReport written =
+      write_hugging_face(ops, request.path, request.existing, unrolled ? unrolled->model : model,
+                         float_dtype(*request.type), request.inspect);
+  ExportReport report{.architecture = written.architecture,
+                      .type = *request.type,
+                      .tensors = written.tensors,
+                      .bytes = written.bytes,
+                      .notes = written.notes};
+  if (unrolled)
+    for (const FoldStep& step : unrolled->steps) report.folded.push_back(step.line());
+  return report;
+}
+
+}  // namespace
+
+ExportFormat hugging_face_export() {
+  using enum GgufType;
+  return {.name = "hf",
+          .what = "a Hugging Face folder",
+          .types = {f32, bf16, f16},
+          .write = export_hugging_face,
+          .rounds_vectors = true,
+          .folder = true};
 }
 
 }  // namespace thimble

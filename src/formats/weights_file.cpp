@@ -11,6 +11,7 @@
 #include "base/machine.h"
 #include "base/text.h"
 #include "config/toml.h"
+#include "formats/export.h"
 #include "formats/safetensors.h"
 #include "model/params.h"
 #include "tensor/tensor.h"
@@ -196,6 +197,27 @@ void write_model(FileOps& ops, const std::filesystem::path& path, Existing exist
   // Read as a tokenizer, so that the file holds one that works, with the ids that count.
   if (const auto tokenizer = open_tokenizer(model)) add_tokenizer(writer, model, *tokenizer);
   writer.write(ops, path, existing, WithDigest::yes, inspect);
+}
+
+namespace {
+
+ExportReport export_safetensors(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
+  write_model(ops, request.path, request.existing, model, float_dtype(*request.type), request.inspect);
+  return {.architecture = std::string(architecture_of(model.config.model)),
+          .type = *request.type,
+          .tensors = ParamTable(model.config.model).all().size(),
+          .bytes = std::filesystem::file_size(request.path)};
+}
+
+}  // namespace
+
+ExportFormat safetensors_export() {
+  using enum GgufType;
+  return {.name = "safetensors",
+          .what = "one file of ours, for inference alone",
+          .types = {f32, bf16, f16},
+          .write = export_safetensors,
+          .rounds_vectors = true};
 }
 
 }  // namespace thimble

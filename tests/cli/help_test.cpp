@@ -6,7 +6,10 @@
 #include <set>
 #include <sstream>
 
+#include "base/files.h"
 #include "cli/commands.h"
+#include "config/builder.h"
+#include "formats/export.h"
 #include "support/run_binary.h"
 
 namespace thimble {
@@ -83,6 +86,40 @@ TEST(ManPage, NamesEveryVariableThatTheSourceReads) {
     }
   }
   EXPECT_GE(found, 8u);
+}
+
+std::string one_line(const std::string& text) {
+  std::string out;
+  std::istringstream words(text);
+  for (std::string word; words >> word;) out += word + " ";
+  return out;
+}
+
+// What is added as one row shows up everywhere by itself, but for the page that explains it.
+TEST(ManPage, HelpAndDocumentsNameEveryExportFormat) {
+  const std::vector<Command> commands = all_commands();
+  const std::string page = one_line(man_page(commands)),
+                    help = one_line(command_help(*find_command(commands, {"export"}).command)),
+                    document = read_file(source_folder() / "docs/formats.md", 1 << 20);
+  for (const ExportFormat& format : export_formats()) {
+    const std::string said = fmt::format("{}: {}", format.name, format.what);
+    EXPECT_NE(help.find(said), help.npos) << said;
+    EXPECT_NE(page.find(as_roff(said)), page.npos) << said;
+    EXPECT_NE(document.find(fmt::format("`--format {}`", format.name)), document.npos)
+        << "docs/formats.md does not name --format " << format.name;
+    for (const GgufType type : format.types)
+      EXPECT_NE(help.find(info_of(type).option), help.npos) << format.name << " " << info_of(type).option;
+  }
+}
+
+TEST(ManPage, AndHelpNameEveryPreset) {
+  const std::vector<Command> commands = all_commands();
+  const std::string page = one_line(man_page(commands)),
+                    help = one_line(command_help(*find_command(commands, {"train"}).command));
+  for (const Preset& preset : all_presets()) {
+    EXPECT_NE(help.find(preset.name), help.npos) << preset.name;
+    EXPECT_NE(page.find(as_roff(preset.name)), page.npos) << preset.name;
+  }
 }
 
 }  // namespace

@@ -79,7 +79,7 @@ TEST(AddsBos, OfPiecesAsTheFileSays) {
 ExportReport write_without_bos(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
   ModelFile other = model;
   other.tokenizer->adds_bos = false;
-  return export_safetensors(ops, other, request);
+  return export_format("safetensors").write(ops, other, request);
 }
 
 TEST(AddsBos, AnExportThatForgetsItIsNotWritten) {

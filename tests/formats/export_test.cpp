@@ -99,7 +99,7 @@ TEST(ExportModel, ALoopIsWrittenOutLayerByLayer) {
 ExportReport write_another(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
   ModelFile other = model;
   other.weights[5] += 1;
-  return export_gguf(ops, other, request);
+  return export_format("gguf").write(ops, other, request);
 }
 
 ExportReport write_nonsense(FileOps& ops, const ModelFile&, const ExportRequest& request) {
@@ -125,14 +125,14 @@ ExportReport write_other_tokens(FileOps& ops, const ModelFile& model, const Expo
   const auto tokenizer = make_bytes_tokenizer({"<bos>"});
   other.tokenizer->content = tokenizer->serialized();
   other.layout.clear();
-  return export_gguf(ops, other, request);
+  return export_format("gguf").write(ops, other, request);
 }
 
 ExportReport write_no_tokens(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
   ModelFile other = model;
   other.tokenizer.reset();
   other.layout.clear();
-  return export_gguf(ops, other, request);
+  return export_format("gguf").write(ops, other, request);
 }
 
 TEST(ExportModel, WhatEncodesSomethingElseIsNotWritten) {
@@ -238,7 +238,7 @@ TEST(ExportModel, FormatsAndTypesThatAreNoneAreNamed) {
   PosixFileOps ops;
   EXPECT_EQ(message_of([&] { export_model(ops, small_export("llama"), "onnx", {.path = folder / "m"}); }),
             "there is no format 'onnx' to export to");
-  const ExportFormat narrow{"narrow", "", {GgufType::f16}, export_gguf};
+  const ExportFormat narrow{"narrow", "", {GgufType::f16}, export_format("gguf").write};
   EXPECT_EQ(message_of([&] {
               export_model(ops, small_export("llama"), narrow,
                            {.path = folder / "m", .type = GgufType::q8_0});
