@@ -106,8 +106,8 @@ Json settings_of(const BuildRequest& request, const std::vector<DataSource>& sou
 std::string fingerprint_of(const Manifest& head) {
   Json files = Json::array();
   for (const ManifestSource& source : head.sources) {
-    const FileForm form = form_of(source.path, head.kind == DataKind::chat);
-    files.push(Json::array({source.digest, static_cast<int>(form)}));
+    const FileForm& form = form_of(source.path, head.kind == DataKind::chat);
+    files.push(Json::array({source.digest, form.id}));
   }
   Json weights = Json::array();
   for (const Json& input : head.settings.at("inputs").as_array())

@@ -56,7 +56,15 @@ std::string ending_of(const fs::path& file) {
   return ending == ".zst" || ending == ".gz" ? last_ending(file.stem()) : ending;
 }
 
+const FileForm* form_by_ending(const fs::path& file, std::span<const FileForm> forms) {
+  const std::string ending = ending_of(file);
+  for (const FileForm& form : forms)
+    if (std::ranges::count(form.endings, ending) > 0) return &form;
+  return nullptr;
+}
+
 void refuse_foreign(const fs::path& file) {
+  if (form_by_ending(file, file_forms())) return;
   const std::string ending = ending_of(file);
   check(ending != ".parquet",
         Hint{fmt::format("convert it first: duckdb -c \"COPY (SELECT * FROM '{}') TO '{}' (FORMAT json)\"",
@@ -86,13 +94,6 @@ DataSource find_source(std::string_view input) {
   source.files = text_files(paths);
   for (const fs::path& file : source.files) refuse_foreign(file);
   return source;
-}
-
-FileForm form_of(const fs::path& file, bool chat) {
-  const std::string ending = ending_of(file);
-  if (ending == ".json") return FileForm::json_array;
-  if (chat || ending == ".jsonl" || ending == ".ndjson") return FileForm::json_lines;
-  return FileForm::text;
 }
 
 namespace {
@@ -221,67 +222,120 @@ std::string_view last_word(std::string_view text) {
   return text.substr(start);
 }
 
+namespace {
+
+// Texts, in pieces.
+class TextRecords final : public FileRecords {
+ public:
+  TextRecords(const fs::path& file, DocumentSplit split)
+      : file_(file), text_({file}, {.split = split, .max_piece_bytes = kMaxTextPieceBytes}) {}
+  std::uint64_t stored_bytes_read() const override { return text_.stored_bytes_read(); }
+
+  std::optional<Record> next() override {
+    const auto piece = text_.next();
+    if (!piece) return std::nullopt;
+    Record record{.raw = std::string(piece->text),
+                  .file = &file_,
+                  .line = piece->line,
+                  .starts = piece->starts,
+                  .ends = piece->ends};
+    if (record.line == 1 && record.starts) check_is_text(record.raw, file_);
+    if (!record.starts && record.raw.starts_with(' ')) record.context = context_;
+    context_ = record.ends ? std::string_view() : last_word(record.raw);
+    record.in_code = !record.starts && in_code_;
+    in_code_ = !record.ends && ends_in_code(record.raw, record.in_code);
+    return record;
+  }
+
+ private:
+  const fs::path& file_;
+  TextSource text_;
+  std::string context_;   // of the next piece,
+  bool in_code_ = false;  // and where it begins
+};
+
+// A JSON value per line.
+class LineRecords final : public FileRecords {
+ public:
+  explicit LineRecords(const fs::path& file)
+      : file_(file), text_({file}, {.split = DocumentSplit::line, .max_piece_bytes = kMaxJsonBytes}) {}
+  std::uint64_t stored_bytes_read() const override { return text_.stored_bytes_read(); }
+
+  std::optional<Record> next() override {
+    const auto line = text_.next();
+    if (!line) return std::nullopt;
+    check(line->starts && line->ends, "{}:{}: the line is longer than {} bytes", file_.string(), line->line,
+          kMaxJsonBytes);
+    return Record{.raw = std::string(line->text), .json = true, .file = &file_, .line = line->line};
+  }
+
+ private:
+  const fs::path& file_;
+  TextSource text_;
+};
+
+class ArrayRecords final : public FileRecords {
+ public:
+  explicit ArrayRecords(const fs::path& file)
+      : file_(file), stream_(open_byte_stream(file)), elements_(*stream_, file.string(), kMaxJsonBytes) {}
+  std::uint64_t stored_bytes_read() const override { return stream_->stored_bytes_read(); }
+
+  std::optional<Record> next() override {
+    const auto element = elements_.next();
+    if (!element) return std::nullopt;
+    return Record{.raw = std::string(element->text), .json = true, .file = &file_, .line = element->line};
+  }
+
+ private:
+  const fs::path& file_;
+  std::unique_ptr<ByteStream> stream_;
+  JsonElements elements_;
+};
+
+std::unique_ptr<FileRecords> open_text(const fs::path& file, DocumentSplit split) {
+  return std::make_unique<TextRecords>(file, split);
+}
+std::unique_ptr<FileRecords> open_lines(const fs::path& file, DocumentSplit) {
+  return std::make_unique<LineRecords>(file);
+}
+std::unique_ptr<FileRecords> open_array(const fs::path& file, DocumentSplit) {
+  return std::make_unique<ArrayRecords>(file);
+}
+
+constexpr std::string_view kLineEndings[] = {".jsonl", ".ndjson"};
+constexpr std::string_view kArrayEndings[] = {".json"};
+constexpr FileForm kFileForms[] = {
+    {.name = "text", .id = 0, .endings = {}, .json = false, .open = open_text},
+    {.name = "JSON lines", .id = 1, .endings = kLineEndings, .json = true, .open = open_lines},
+    {.name = "a JSON array", .id = 2, .endings = kArrayEndings, .json = true, .open = open_array},
+};
+
+}  // namespace
+
+std::span<const FileForm> file_forms() {
+  return kFileForms;
+}
+
+const FileForm& form_of(const fs::path& file, bool chat, std::span<const FileForm> forms) {
+  if (const FileForm* form = form_by_ending(file, forms)) return *form;
+  return forms[chat ? 1 : 0];
+}
+
 RecordReader::RecordReader(const DataSource& source, DocumentSplit split, bool chat,
-                           std::optional<std::uint64_t> cut_at)
-    : files_(source.files), split_(split), chat_(chat), cut_at_(cut_at) {}
+                           std::optional<std::uint64_t> cut_at, std::span<const FileForm> forms)
+    : files_(source.files), split_(split), chat_(chat), cut_at_(cut_at), forms_(forms) {}
 
 std::uint64_t RecordReader::stored_bytes_read() const {
-  return finished_bytes_ + (text_ ? text_->stored_bytes_read() : stream_ ? stream_->stored_bytes_read() : 0);
+  return finished_bytes_ + (records_ ? records_->stored_bytes_read() : 0);
 }
 
 bool RecordReader::open_next_file() {
   finished_bytes_ = stored_bytes_read();
-  text_.reset();
-  elements_.reset();
-  stream_.reset();
-  context_.clear();
+  records_.reset();
   if (next_file_ == files_.size()) return false;
-  const std::filesystem::path& file = files_[next_file_++];
-  form_ = form_of(file, chat_);
-  if (form_ == FileForm::json_array) {
-    stream_ = open_byte_stream(file);
-    elements_ = std::make_unique<JsonElements>(*stream_, file.string(), kMaxJsonBytes);
-  } else {
-    const bool lines = form_ == FileForm::json_lines;
-    text_ = std::make_unique<TextSource>(
-        std::vector{file}, TextSourceOptions{.split = lines ? DocumentSplit::line : split_,
-                                             .max_piece_bytes = lines ? kMaxJsonBytes : kMaxTextPieceBytes});
-  }
+  const fs::path& file = files_[next_file_++];
+  records_ = form_of(file, chat_, forms_).open(file, split_);
   return true;
-}
-
-std::optional<Record> RecordReader::next_text() {
-  const auto document = text_->next();
-  if (!document) return std::nullopt;
-  const std::filesystem::path& file = files_[next_file_ - 1];
-  Record record{.raw = std::string(document->text),
-                .file = &file,
-                .line = document->line,
-                .starts = document->starts,
-                .ends = document->ends};
-  if (form_ == FileForm::json_lines) {
-    record.json = true;
-    check(record.starts && record.ends, "{}:{}: the line is longer than {} bytes", file.string(), record.line,
-          kMaxJsonBytes);
-    return record;
-  }
-  if (record.line == 1 && record.starts) check_is_text(record.raw, file);
-  if (!record.starts && record.raw.starts_with(' ')) record.context = context_;
-  context_ = record.ends ? std::string_view() : last_word(record.raw);
-  record.in_code = !record.starts && in_code_;
-  in_code_ = !record.ends && ends_in_code(record.raw, record.in_code);
-  return record;
-}
-
-std::optional<Record> RecordReader::next_in_file() {
-  if (text_) return next_text();
-  if (!elements_) return std::nullopt;
-  const auto element = elements_->next();
-  if (!element) return std::nullopt;
-  return Record{.raw = std::string(element->text),
-                .json = true,
-                .file = &files_[next_file_ - 1],
-                .line = element->line};
 }
 
 // The part of the record before cut_at_; what lies behind it waits as a document of its own.
@@ -306,7 +360,7 @@ std::optional<Record> RecordReader::cut_in_two(Record& record) {
 std::optional<Record> RecordReader::next() {
   if (waiting_) return std::exchange(waiting_, std::nullopt);
   while (true) {
-    auto record = next_in_file();
+    auto record = records_ ? records_->next() : std::nullopt;
     if (!record) {
       if (!open_next_file()) return std::nullopt;
       continue;

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,12 +33,6 @@ struct DataSource {
 
 // Finds the files. Nothing there, and files of a kind that cannot be read, are errors.
 DataSource find_source(std::string_view input);
-
-enum class FileForm { text, json_lines, json_array };
-
-// By the name, without .zst or .gz: .jsonl and .ndjson, .json, everything else. `chat`: whatever is no .json is
-// taken for JSON lines.
-FileForm form_of(const std::filesystem::path& file, bool chat);
 
 // The elements of one big JSON array, read one at a time: Alpaca's files are such arrays. A file that does not
 // begin with '[' is taken for values one after the other, as in JSON lines. Elements are cut out, not checked:
@@ -89,34 +84,53 @@ inline constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
 // The word that ends a text: at most 32 ASCII letters and digits. Empty when there is none.
 std::string_view last_word(std::string_view text);
 
+// The records of one file.
+class FileRecords {
+ public:
+  virtual ~FileRecords() = default;
+  virtual std::optional<Record> next() = 0;
+  virtual std::uint64_t stored_bytes_read() const = 0;
+};
+
+// A kind of file that is read here: how it is known, and how it comes apart into records. A new one is a class and
+// its line in file_forms().
+struct FileForm {
+  std::string_view name;
+  int id;                                     // stands in the digests of built data: never changes
+  std::span<const std::string_view> endings;  // ".jsonl"; of a name without .zst or .gz, in small letters
+  bool json;                                  // records are JSON values, not stretches of text
+  std::unique_ptr<FileRecords> (*open)(const std::filesystem::path& file, DocumentSplit split);
+};
+
+// Text first, then JSON lines: what no ending tells is text, or, of chats, JSON lines.
+std::span<const FileForm> file_forms();
+
+const FileForm& form_of(const std::filesystem::path& file, bool chat,
+                        std::span<const FileForm> forms = file_forms());
+
 class RecordReader {
  public:
   // `cut_at`: the text is one document and a new one begins at this byte (or before it, where its character
   // does).
   RecordReader(const DataSource& source, DocumentSplit split, bool chat,
-               std::optional<std::uint64_t> cut_at = std::nullopt);
+               std::optional<std::uint64_t> cut_at = std::nullopt,
+               std::span<const FileForm> forms = file_forms());
 
   std::optional<Record> next();
   std::uint64_t stored_bytes_read() const;  // of all files
 
  private:
   bool open_next_file();
-  std::optional<Record> next_in_file();
-  std::optional<Record> next_text();
   std::optional<Record> cut_in_two(Record& record);
 
   const std::vector<std::filesystem::path>& files_;
   DocumentSplit split_;
   bool chat_;
   std::optional<std::uint64_t> cut_at_;
+  std::span<const FileForm> forms_;
   std::size_t next_file_ = 0;
-  FileForm form_ = FileForm::text;
   std::uint64_t finished_bytes_ = 0;
-  std::unique_ptr<TextSource> text_;    // of the current file, text or lines
-  std::unique_ptr<ByteStream> stream_;  // of the current file, a JSON array
-  std::unique_ptr<JsonElements> elements_;
-  std::string context_;   // of the next piece,
-  bool in_code_ = false;  // and where it begins
+  std::unique_ptr<FileRecords> records_;  // of the current file
   std::uint64_t text_bytes_ = 0;
   std::optional<Record> waiting_;  // the second half of a record that was cut
 };

@@ -53,10 +53,56 @@ TEST(Sources, AreFilesFoldersAndPatternsWithWeights) {
 
 TEST(Sources, TheEndingTellsTheFormInCapitalsToo) {
   for (const char* name : {"a.jsonl", "a.JSONL", "a.jsonl.gz", "a.jsonl.GZ", "a.Jsonl.Zst", "a.ndjson.zst"})
-    EXPECT_EQ(form_of(name, false), FileForm::json_lines) << name;
-  EXPECT_EQ(form_of("a.JSON.GZ", false), FileForm::json_array);
+    EXPECT_EQ(form_of(name, false).name, "JSON lines") << name;
+  EXPECT_EQ(form_of("a.JSON.GZ", false).name, "a JSON array");
+  EXPECT_EQ(form_of("a.json", true).name, "a JSON array");
+  EXPECT_EQ(form_of("a.txt", true).name, "JSON lines");
   for (const char* name : {"a.txt.GZ", "jsonl.GZ", "a.gz", "jsonl"})
-    EXPECT_EQ(form_of(name, false), FileForm::text) << name;
+    EXPECT_EQ(form_of(name, false).name, "text") << name;
+}
+
+TEST(Sources, FormsKeepTheNumbersThatStandInDigests) {
+  int id = 0;
+  for (const FileForm& form : file_forms()) EXPECT_EQ(form.id, id++) << form.name;
+}
+
+// A toy form: "a,b,c" is three texts.
+class CommaRecords final : public FileRecords {
+ public:
+  explicit CommaRecords(const std::filesystem::path& file) : file_(file), text_(read_text_file(file)) {}
+  std::uint64_t stored_bytes_read() const override { return at_; }
+  std::optional<Record> next() override {
+    if (at_ >= text_.size()) return std::nullopt;
+    const std::size_t end = std::min(text_.find(',', at_), text_.size());
+    const std::size_t begin = std::exchange(at_, end + 1);
+    return Record{.raw = text_.substr(begin, end - begin), .file = &file_};
+  }
+
+ private:
+  const std::filesystem::path& file_;
+  std::string text_;
+  std::size_t at_ = 0;
+};
+
+TEST(Records, OneMoreFormIsOneDefinition) {
+  const TempFolder folder;
+  folder.write("a.commas", "one,two");
+  folder.write("b.txt", "three,four");
+  constexpr std::string_view kEndings[] = {".commas"};
+  std::vector<FileForm> forms(file_forms().begin(), file_forms().end());
+  forms.push_back(
+      {.name = "commas",
+       .id = 99,
+       .endings = kEndings,
+       .json = false,
+       .open = [](const std::filesystem::path& file, DocumentSplit) -> std::unique_ptr<FileRecords> {
+         return std::make_unique<CommaRecords>(file);
+       }});
+  const DataSource source = find_source(folder.path().string());
+  RecordReader reader(source, DocumentSplit::line, false, std::nullopt, forms);
+  std::vector<std::string> found;
+  while (auto record = reader.next()) found.push_back(read_document(*record, {.kind = DataKind::text}).text);
+  EXPECT_EQ(found, (std::vector<std::string>{"one", "two", "three,four"}));
 }
 
 TEST(Sources, ThatCannotBeReadAreRefused) {
