@@ -93,12 +93,6 @@ const ExportFormat& export_format(std::string_view name) {
   fail("there is no format '{}' to export to", name);
 }
 
-DType float_dtype(GgufType type) {
-  check(type == GgufType::f32 || type == GgufType::bf16 || type == GgufType::f16,
-        "safetensors hold f32, bf16 and f16, not {}", info_of(type).option);
-  return type == GgufType::f32 ? DType::f32 : type == GgufType::bf16 ? DType::bf16 : DType::f16;
-}
-
 ExportReport export_model(FileOps& ops, const ModelFile& model, std::string_view format,
                           const ExportRequest& request) {
   return export_model(ops, model, export_format(format), request);

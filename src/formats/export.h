@@ -58,8 +58,6 @@ struct ExportFormat {
 std::span<const ExportFormat> export_formats();
 const ExportFormat& export_format(std::string_view name);
 
-DType float_dtype(GgufType type);  // f32, bf16, f16; others are an Error
-
 ExportReport export_model(FileOps& ops, const ModelFile& model, std::string_view format,
                           const ExportRequest& request);
 ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportFormat& format,

@@ -214,4 +214,10 @@ GgufBlocks gguf_blocks(GgufType type, std::span<const std::byte> bytes) {
   return blocks;
 }
 
+DType float_dtype(GgufType type) {
+  check(type == GgufType::f32 || type == GgufType::bf16 || type == GgufType::f16,
+        "safetensors hold f32, bf16 and f16, not {}", info_of(type).option);
+  return type == GgufType::f32 ? DType::f32 : type == GgufType::bf16 ? DType::bf16 : DType::f16;
+}
+
 }  // namespace thimble

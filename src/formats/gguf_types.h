@@ -18,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tensor/tensor.h"
+
 namespace thimble {
 
 enum class GgufType : std::uint32_t { f32 = 0, f16 = 1, q4_0 = 2, q8_0 = 8, bf16 = 30 };
@@ -52,5 +54,7 @@ constexpr bool has_blocks(GgufType type) {
   return type == GgufType::q8_0 || type == GgufType::q4_0;
 }
 GgufBlocks gguf_blocks(GgufType type, std::span<const std::byte> bytes);
+
+DType float_dtype(GgufType type);  // f32, bf16, f16; others are an Error
 
 }  // namespace thimble
