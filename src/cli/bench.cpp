@@ -238,12 +238,6 @@ namespace {
 
 constexpr int kPeakRepeats = 3;
 
-Argument model_argument() {
-  return {.name = "MODEL",
-          .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder",
-          .count = Count::optional};
-}
-
 SpeedRequest request_from(const Arguments& arguments, const ModelConfig& config) {
   return {.tokens = tokens_from(arguments, config),
           .depth = depth_from(arguments, config),
@@ -307,7 +301,7 @@ Command bench_prefill_command() {
   return {
       .name = "bench prefill",
       .summary = "how fast a prompt is read here, beside what the machine's matrix products reach",
-      .arguments = {model_argument()},
+      .arguments = {model_argument(Count::optional)},
       .options = with_bench_options(options, "5", "repeats, after a warm-up; mean and deviation are shown"),
       .examples = {"thimble bench prefill runs/book",
                    "thimble bench prefill --preset llama --max-tokens 256"},
@@ -387,7 +381,7 @@ Command bench_decode_command() {
   return {
       .name = "bench decode",
       .summary = "how fast tokens are generated here, beside what the machine's memory allows",
-      .arguments = {model_argument()},
+      .arguments = {model_argument(Count::optional)},
       .options = with_bench_options(options, "5", "repeats, after a warm-up; mean and deviation are shown"),
       .examples = {"thimble bench decode runs/book --min-tps 100",
                    "thimble bench decode --preset llama --streams 8"},

@@ -324,8 +324,7 @@ Command chat_command() {
   return {
       .name = "chat",
       .summary = "talk to a model that was trained on chats",
-      .arguments = {{.name = "MODEL",
-                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .arguments = {model_argument()},
       .options = with_sampling_options(
           {{.name = "system", .value = "TEXT", .help = "a system prompt: said before the conversation"},
            {.name = "max-tokens", .value = "N", .help = "tokens of an answer, at most (default: what fits)"},

@@ -205,8 +205,7 @@ Command eval_command() {
   return {
       .name = "eval",
       .summary = "measure a model: bits per byte, perplexity, exact answers, multiple choice",
-      .arguments = {{.name = "MODEL",
-                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .arguments = {model_argument()},
       .options =
           {{.name = "data",
             .value = "X",

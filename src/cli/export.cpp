@@ -114,8 +114,7 @@ Command export_command() {
   return {
       .name = "export",
       .summary = "write a model for other programs, and check it by reading it back",
-      .arguments = {{.name = "MODEL",
-                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .arguments = {model_argument()},
       .options = {{.name = "format", .help = formats_in_words(), .choices = names_of(), .required = true},
                   {.name = "type",
                    .help = "of matrices; without it f16 in a GGUF, else f32",

@@ -408,8 +408,7 @@ int run_inspect(const Arguments& arguments, Console& console) {
 Command inspect_command() {
   return {.name = "inspect",
           .summary = "what is inside a model",
-          .arguments = {{.name = "MODEL",
-                         .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+          .arguments = {model_argument()},
           .options = {common::json(), common::quiet()},
           .examples = {"thimble inspect model.safetensors", "thimble inspect runs/chat-1 --json"},
           .run = run_inspect};

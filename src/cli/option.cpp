@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/parse.h"
+#include "formats/model_file.h"
 #include "model/model.h"
 #include "ops/cuda_plugin.h"
 
@@ -92,6 +93,10 @@ std::string usage_of(const Command& command) {
       line += option.letter ? fmt::format(" -{} {}", option.letter, value_of(option))
                             : fmt::format(" --{} {}", option.name, value_of(option));
   return line + " [options]";
+}
+
+Argument model_argument(Count count) {
+  return {.name = "MODEL", .help = model_kinds_in_words(), .count = count};
 }
 
 Option output_option(std::string_view help) {

@@ -88,6 +88,8 @@ std::string described(const Option& option);  // its help, then (required), (may
 std::string usage_of(const Argument& argument);  // "[FILE]..."
 std::string usage_of(const Command& command);    // "thimble pack MODEL -o FILE [options]"
 
+Argument model_argument(Count count = Count::one);  // MODEL, of any kind
+
 // Where a command writes: -o FILE and --force.
 struct Output {
   std::filesystem::path path;

@@ -319,8 +319,7 @@ Command pack_command() {
   return {
       .name = "pack",
       .summary = "squeeze a model into one small file",
-      .arguments = {{.name = "MODEL",
-                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .arguments = {model_argument()},
       .options =
           {{.name = "bits",
             .help = "of a quantised weight (default: an artifact's own rule, the preset's pack_bits, or 8; "

@@ -71,8 +71,7 @@ Command qa_command() {
   return {
       .name = "qa",
       .summary = "check that a model is whole, finite, and says what it said when it was trained",
-      .arguments = {{.name = "MODEL",
-                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .arguments = {model_argument()},
       .options =
           {{.name = "data",
             .value = "X",

@@ -120,8 +120,7 @@ Command serve_command() {
   return {
       .name = "serve",
       .summary = "a model behind HTTP: OpenAI's routes, and a page to talk to it",
-      .arguments = {{.name = "MODEL",
-                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .arguments = {model_argument()},
       .options = with_sampling_options(
           {{.name = "host", .value = "ADDRESS", .initial = "127.0.0.1", .help = "where to listen"},
            {.name = "port", .value = "N", .initial = "8080", .help = "0: any that is free; it is printed"},

@@ -44,8 +44,7 @@ Command trace_command() {
   return {
       .name = "trace",
       .summary = "logits, loss and gradients of a model for given tokens",
-      .arguments = {{.name = "MODEL",
-                     .help = "run folder, checkpoint, artifact, GGUF or Hugging Face folder"}},
+      .arguments = {model_argument()},
       .options = {{.name = "tokens",
                    .value = "FILE",
                    .help = "safetensors with input, and target and doc_start if there are any",

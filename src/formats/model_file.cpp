@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/text.h"
 #include "config/toml.h"
 #include "formats/artifact.h"
 #include "formats/gguf_import.h"
@@ -95,14 +96,39 @@ ModelFile open_checkpoint(const fs::path& path) {
   return out;
 }
 
-ModelFile open_folder(const fs::path& folder) {
+fs::path checkpoint_in(const fs::path& folder) {
   for (const char* name : {"best.safetensors", "last.safetensors"})
-    if (fs::is_regular_file(folder / name)) return open_checkpoint(folder / name);
-  check(is_hugging_face_folder(folder),
-        Hint{"a run folder holds best.safetensors or last.safetensors, a Hugging Face folder config.json"},
-        "{} holds no model", folder.string());
+    if (fs::is_regular_file(folder / name)) return folder / name;
+  return {};
+}
+
+bool is_run_folder(const fs::path& folder) {
+  return !checkpoint_in(folder).empty();
+}
+
+ModelFile open_run(const fs::path& folder, WeightsAs) {
+  return open_checkpoint(checkpoint_in(folder));
+}
+
+ModelFile open_checkpoint_as(const fs::path& path, WeightsAs) {
+  return open_checkpoint(path);
+}
+
+ModelFile open_artifact_model(const fs::path& path, WeightsAs as) {
+  return open_artifact(path, as).model;
+}
+
+ModelFile open_hugging_face_folder(const fs::path& folder, WeightsAs) {
   return open_hugging_face(folder);
 }
+
+constexpr ModelKind kModelKinds[] = {
+    {.what = "run folder", .is_folder = is_run_folder, .open = open_run},
+    {.what = "checkpoint", .open = open_checkpoint_as},
+    {.what = "artifact", .is_file = is_artifact, .ending = ".thimble", .open = open_artifact_model},
+    {.what = "GGUF", .is_file = is_gguf, .open = open_gguf},
+    {.what = "Hugging Face folder", .is_folder = is_hugging_face_folder, .open = open_hugging_face_folder},
+};
 
 std::string first_bytes(const fs::path& path, std::size_t count) {
   const InputFile file(path);
@@ -111,21 +137,45 @@ std::string first_bytes(const fs::path& path, std::size_t count) {
   return bytes;
 }
 
-ModelFile open_any(const fs::path& path, WeightsAs as) {
-  if (fs::is_directory(path)) return open_folder(path);
-  check(!is_zip(first_bytes(path, 4)) && path.extension() != ".ptz",
+ModelFile open_folder(const fs::path& folder, WeightsAs as, std::span<const ModelKind> kinds) {
+  for (const ModelKind& kind : kinds)
+    if (kind.is_folder && kind.is_folder(folder)) return kind.open(folder, as);
+  fail(Hint{"a run folder holds best.safetensors or last.safetensors, a Hugging Face folder config.json"},
+       "{} holds no model", folder.string());
+}
+
+ModelFile open_any(const fs::path& path, WeightsAs as, std::span<const ModelKind> kinds) {
+  if (fs::is_directory(path)) return open_folder(path, as, kinds);
+  const std::string first = first_bytes(path, 8);
+  check(!is_zip(first) && path.extension() != ".ptz",
         Hint{"bare weights come in by `thimble import FILE --preset golf-mlx --set ... -o OUT`"},
         "{} does not say what model it holds", path.string());
-  if (is_gguf(first_bytes(path, 4))) return open_gguf(path, as);
-  if (path.extension() == ".thimble" || is_artifact(first_bytes(path, 8)))
-    return open_artifact(path, as).model;
+  for (const ModelKind& kind : kinds)
+    if (kind.is_file && kind.is_file(first)) return kind.open(path, as);
+  for (const ModelKind& kind : kinds)
+    if (!kind.ending.empty() && path.extension() == kind.ending) return kind.open(path, as);
   return open_checkpoint(path);
 }
 
 }  // namespace
 
-ModelFile open_model(const fs::path& path, WeightsAs as) {
-  ModelFile file = open_any(path, as);
+std::span<const ModelKind> model_kinds() {
+  return kModelKinds;
+}
+
+std::string_view model_kinds_in_words() {
+  static const std::string words = [] {
+    std::vector<std::string_view> kinds;
+    for (const ModelKind& kind : model_kinds()) kinds.push_back(kind.what);
+    const std::string_view last = kinds.back();
+    kinds.pop_back();
+    return fmt::format("{} or {}", joined(kinds, ", "), last);
+  }();  // options keep views
+  return words;
+}
+
+ModelFile open_model(const fs::path& path, WeightsAs as, std::span<const ModelKind> kinds) {
+  ModelFile file = open_any(path, as, kinds);
   if (as == WeightsAs::floats || file.stored) return file;
   const ParamTable table(file.config.model);
   file.stored = std::make_shared<StoredWeights>(stored_exactly(table, file.weights));

@@ -8,8 +8,7 @@
 //
 //   ModelFile file = open_model("golf.thimble", WeightsAs::stored);   // make_model(file, ...) multiplies the integers
 //
-// Kinds: a run folder (its best, else its last checkpoint), a checkpoint, an artifact (artifact.h), a GGUF
-// (gguf_import.h), a Hugging Face folder.
+// A kind of MODEL is a row of model_kinds(). Of a run folder it is the best checkpoint, else the last.
 //
 // A checkpoint is a safetensors file. Its weights carry the params table's names; tensors `optim.*` and
 // `thimble.*` are no weights; metadata holds the strings named below.
@@ -19,6 +18,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -85,7 +85,22 @@ enum class WeightsAs : std::uint8_t {
   floats,  // ModelFile::weights
   stored,  // ModelFile::stored: integers of an artifact stay integers, floats have no more bits than they need
 };
-ModelFile open_model(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats);
+
+// A kind of MODEL: how it is known, and who opens it. A new one is the file that reads it and its row.
+struct ModelKind {
+  std::string_view what;  // "GGUF", for help
+  bool (*is_folder)(const std::filesystem::path& folder) = nullptr;
+  bool (*is_file)(std::string_view first_bytes) =
+      nullptr;                   // by its content: 8 bytes, or all if there are fewer
+  std::string_view ending = {};  // ".thimble": of files that nobody knows by their content
+  ModelFile (*open)(const std::filesystem::path& path, WeightsAs as);
+};
+std::span<const ModelKind> model_kinds();
+std::string_view model_kinds_in_words();  // "run folder, checkpoint, artifact, GGUF or Hugging Face folder"
+
+// A file that no kind knows is taken for a checkpoint, whose reader says what is wrong with it.
+ModelFile open_model(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats,
+                     std::span<const ModelKind> kinds = model_kinds());
 
 // A file of weights that says nothing of its model, as other programs write it: safetensors, .npz (npz.h) or the int8
 // file of the golf scripts (int8_state.h). The config comes from elsewhere. Names are `prefix` + those of the table;

@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "config/builder.h"
 #include "formats/export.h"
+#include "formats/model_file.h"
 #include "support/run_binary.h"
 
 namespace thimble {
@@ -110,6 +111,16 @@ TEST(ManPage, HelpAndDocumentsNameEveryExportFormat) {
     for (const GgufType type : format.types)
       EXPECT_NE(help.find(info_of(type).option), help.npos) << format.name << " " << info_of(type).option;
   }
+}
+
+TEST(ManPage, HelpSaysWhatAModelCanBe) {
+  EXPECT_EQ(model_kinds_in_words(), "run folder, checkpoint, artifact, GGUF or Hugging Face folder");
+  const std::string written = "Hugging Face folder";  // the words are model_argument()'s alone
+  for (const Command& command : all_commands())
+    for (const Argument& argument : command.arguments)
+      if (argument.name == "MODEL" && argument.help.find(written) != argument.help.npos) {
+        EXPECT_EQ(argument.help, model_kinds_in_words()) << command.name;
+      }
 }
 
 TEST(ManPage, AndHelpNameEveryPreset) {

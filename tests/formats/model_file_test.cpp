@@ -227,5 +227,27 @@ TEST(StateDict, NeedsAConfigAndMayHaveAPrefix) {
   EXPECT_TRUE(contains(message, "grad.tok_emb.weight is not part of the model")) << message;
 }
 
+ModelFile open_toy(const std::filesystem::path& path, WeightsAs) {
+  ModelFile file;
+  file.path = path;
+  file.format = "toy";
+  return file;
+}
+
+bool is_toy(std::string_view first_bytes) {
+  return first_bytes.starts_with("TOY!");
+}
+
+TEST(ModelKinds, OneMoreIsOneRow) {
+  const TempFolder folder;
+  folder.write("model", "TOY!");
+  folder.write("model.toy", "");
+  std::vector<ModelKind> kinds(model_kinds().begin(), model_kinds().end());
+  kinds.push_back({.what = "toy", .is_file = is_toy, .ending = ".toy", .open = open_toy});
+  EXPECT_EQ(open_model(folder / "model", WeightsAs::floats, kinds).format, "toy");
+  EXPECT_EQ(open_model(folder / "model.toy", WeightsAs::floats, kinds).format, "toy");
+  EXPECT_NE(message_of([&] { open_model(folder / "model"); }), "");
+}
+
 }  // namespace
 }  // namespace thimble::model_file_test
