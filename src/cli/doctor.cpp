@@ -26,8 +26,8 @@
 #include "cli/option.h"
 #include "cli/parse.h"
 #include "dist/plugins.h"
-#include "ops/cuda_plugin.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cuda_plugin.h"
 #include "ops/kernel_choice.h"
 
 namespace thimble {
