@@ -1,4 +1,4 @@
-// Attention on the card: forward and backward at the sizes that models are trained with, beside what the card's library
+// Attention on the GPU: forward and backward at the sizes that models are trained with, beside what the GPU's library
 // reaches in a large product of matrices. FLOPs are those of the causal half: 2 products forward, 5 backward.
 #include <fmt/format.h>
 
@@ -21,13 +21,13 @@ namespace {
 constexpr int kWarmUp = 3, kCalls = 10, kRepeats = 7;
 constexpr std::int64_t kWidth = 512;  // of all query heads together: the golf baseline's
 
-// Tensors on the card.
+// Tensors on the GPU.
 class Memory {
  public:
-  explicit Memory(std::shared_ptr<DeviceRuntime> card) : card_(std::move(card)) {}
+  explicit Memory(std::shared_ptr<DeviceRuntime> gpu) : gpu_(std::move(gpu)) {}
 
   Tensor empty(std::int64_t rows, std::int64_t cols, DType dtype) {
-    blocks_.emplace_back(card_, rows * cols * dtype_bytes(dtype), "a measurement", "--");
+    blocks_.emplace_back(gpu_, rows * cols * dtype_bytes(dtype), "a measurement", "--");
     return {blocks_.back().at(0), rows, cols, cols, dtype, Device::cuda};
   }
   Tensor random(std::int64_t rows, std::int64_t cols) {
@@ -45,22 +45,22 @@ class Memory {
 
  private:
   Tensor filled(const Tensor& to, const void* from) {
-    card_->upload(to.data, from, to.shape().bytes());
-    card_->synchronise();
+    gpu_->upload(to.data, from, to.shape().bytes());
+    gpu_->synchronise();
     return to;
   }
 
-  std::shared_ptr<DeviceRuntime> card_;
+  std::shared_ptr<DeviceRuntime> gpu_;
   std::vector<Arena> blocks_;
 };
 
 // The median of some repeats, each of several calls in a row.
 template <class Call>
-double microseconds(const std::shared_ptr<DeviceRuntime>& card, Call call) {
+double microseconds(const std::shared_ptr<DeviceRuntime>& gpu, Call call) {
   for (int i = 0; i < kWarmUp; ++i) call();
   std::vector<double> times;
   for (int repeat = 0; repeat < kRepeats; ++repeat) {
-    const auto before = card->make_event(), after = card->make_event();
+    const auto before = gpu->make_event(), after = gpu->make_event();
     before->record();
     for (int i = 0; i < kCalls; ++i) call();
     after->record();
@@ -75,17 +75,17 @@ const Kernels& cuda_kernels(const OpDefinition* op) {
 }
 
 // TFLOP/s of [8192, 8192] times its like.
-double product_peak(const std::shared_ptr<DeviceRuntime>& card) {
+double product_peak(const std::shared_ptr<DeviceRuntime>& gpu) {
   constexpr std::int64_t kSide = 8192;
-  const Context context(card);
-  Memory memory(card);
+  const Context context(gpu);
+  Memory memory(gpu);
   const Tensor in[] = {memory.random(kSide, kSide), memory.random(kSide, kSide)};
   const Tensor out[] = {memory.empty(kSide, kSide, DType::bf16)};
   OpCall call;
   call.in = in;
   call.out = out;
   call.attributes = LinearAttributes{};
-  const double us = microseconds(card, [&] { cuda_kernels(&op::kLinear).forward(context, call); });
+  const double us = microseconds(gpu, [&] { cuda_kernels(&op::kLinear).forward(context, call); });
   return 2.0 * kSide * kSide * kSide / us * 1e-6;
 }
 
@@ -93,9 +93,9 @@ struct Size {
   std::int64_t rows, context, head_size;
 };
 
-void measure(const std::shared_ptr<DeviceRuntime>& card, const Size& size, double peak, Table& table) {
-  const Context context(card);
-  Memory memory(card);
+void measure(const std::shared_ptr<DeviceRuntime>& gpu, const Size& size, double peak, Table& table) {
+  const Context context(gpu);
+  Memory memory(gpu);
   const std::int64_t heads = kWidth / size.head_size, kv_heads = heads / 2;
   const std::int64_t kv_width = kv_heads * size.head_size;
   const AttentionAttributes attributes{static_cast<std::int32_t>(heads), static_cast<std::int32_t>(kv_heads),
@@ -114,11 +114,11 @@ void measure(const std::shared_ptr<DeviceRuntime>& card, const Size& size, doubl
   call.in = in;
   call.out = out;
   call.attributes = attributes;
-  const double forward = microseconds(card, [&] { cuda_kernels(&op::kAttention).forward(context, call); });
+  const double forward = microseconds(gpu, [&] { cuda_kernels(&op::kAttention).forward(context, call); });
   call.d_out = d_out;
   call.d_in = d_in;
   call.scratch = memory.empty(1, cuda_backend().scratch_bytes(op::kAttention, shapes, attributes), DType::u8);
-  const double backward = microseconds(card, [&] { cuda_kernels(&op::kAttention).backward(context, call); });
+  const double backward = microseconds(gpu, [&] { cuda_kernels(&op::kAttention).backward(context, call); });
   const double product =
       2.0 * static_cast<double>(size.rows * kWidth) * (static_cast<double>(size.context) + 1) / 2;
   const auto rate = [&](double products, double us) { return products * product / us * 1e-6; };
@@ -130,16 +130,16 @@ void measure(const std::shared_ptr<DeviceRuntime>& card, const Size& size, doubl
 }
 
 void run() {
-  const auto card = open_cuda();
-  const double peak = product_peak(card);
+  const auto gpu = open_cuda();
+  const double peak = product_peak(gpu);
   Table table({"rows", "T", "D", "forward, us", "backward, us", "both, us", "forward, TFLOP/s",
                "backward, TFLOP/s", "of a product's"});
   for (const std::int64_t head_size : {64, 128, 32})
     for (const std::int64_t context : {1024, 2048})
       for (const std::int64_t rows : {8192, 32768, 65536})
-        measure(card, {rows, context, head_size}, peak, table);
+        measure(gpu, {rows, context, head_size}, peak, table);
   fmt::print("{}, bf16, {} columns of queries, half as many of keys; 8192 x 8192 x 8192: {:.0f} TFLOP/s\n{}",
-             card->facts().name, kWidth, peak, table.text());
+             gpu->facts().name, kWidth, peak, table.text());
 }
 
 }  // namespace

@@ -40,8 +40,8 @@ constexpr std::int64_t kMemory = std::int64_t{8} << 30, kCopied = std::int64_t{2
 // Tensors one behind the other in one block, which is cut up anew for every case.
 class Memory {
  public:
-  explicit Memory(const std::shared_ptr<DeviceRuntime>& card)
-      : card_(card), arena_(card, kMemory, "the tensors of a kernel", "run it with fewer rows") {}
+  explicit Memory(const std::shared_ptr<DeviceRuntime>& gpu)
+      : gpu_(gpu), arena_(gpu, kMemory, "the tensors of a kernel", "run it with fewer rows") {}
 
   Tensor floats(std::int64_t rows, std::int64_t cols, DType dtype, float deviation = 1) {
     const Tensor t = place(rows, cols, dtype);
@@ -52,16 +52,16 @@ class Memory {
     const auto* from = dtype == DType::bf16 ? static_cast<const void*>(halves.data()) : values.data();
     for (std::int64_t done = 0; done < rows * cols; done += std::ssize(values)) {
       const std::int64_t count = std::min<std::int64_t>(std::ssize(values), rows * cols - done);
-      card_->upload(static_cast<std::byte*>(t.data) + done * dtype_bytes(dtype), from,
+      gpu_->upload(static_cast<std::byte*>(t.data) + done * dtype_bytes(dtype), from,
                     count * dtype_bytes(dtype));
     }
-    card_->synchronise();
+    gpu_->synchronise();
     return t;
   }
   Tensor integers(const std::vector<std::int32_t>& values) {
     const Tensor t = place(std::ssize(values), 1, DType::i32);
-    card_->upload(t.data, values.data(), t.shape().bytes());
-    card_->synchronise();
+    gpu_->upload(t.data, values.data(), t.shape().bytes());
+    gpu_->synchronise();
     return t;
   }
   Tensor place(std::int64_t rows, std::int64_t cols, DType dtype) {
@@ -75,20 +75,20 @@ class Memory {
   void clear() { used_ = 0; }
 
  private:
-  std::shared_ptr<DeviceRuntime> card_;
+  std::shared_ptr<DeviceRuntime> gpu_;
   Arena arena_;
   std::int64_t used_ = 0;
 };
 
 class Bench {
  public:
-  explicit Bench(std::int64_t rows) : rows_(rows), card_(open_cuda()), context_(card_), memory_(card_) {
+  explicit Bench(std::int64_t rows) : rows_(rows), gpu_(open_cuda()), context_(gpu_), memory_(gpu_) {
     cuda_plugin();
     measure_copy();
     measure_product();
   }
 
-  DeviceRuntime& card() const { return *card_; }
+  DeviceRuntime& gpu() const { return *gpu_; }
   double copy_bandwidth() const { return copy_bandwidth_; }
   double product_peak() const { return product_peak_; }
   const Table& table() const { return table_; }
@@ -151,7 +151,7 @@ class Bench {
     body();
     std::vector<double> times;
     for (int repeat = 0; repeat < kRepeats; ++repeat) {
-      const auto before = card_->make_event(), after = card_->make_event();
+      const auto before = gpu_->make_event(), after = gpu_->make_event();
       before->record();
       for (int call = 0; call < kCalls; ++call) body();
       after->record();
@@ -164,7 +164,7 @@ class Bench {
  private:
   void measure_copy() {
     const Tensor from = memory_.place(1, kCopied, DType::u8), to = memory_.place(1, kCopied, DType::u8);
-    copy_bandwidth_ = 2.0 * kCopied / microseconds([&] { card_->copy(to.data, from.data, kCopied); }) * 1e6;
+    copy_bandwidth_ = 2.0 * kCopied / microseconds([&] { gpu_->copy(to.data, from.data, kCopied); }) * 1e6;
     memory_.clear();
   }
 
@@ -189,7 +189,7 @@ class Bench {
   }
 
   std::int64_t rows_;
-  std::shared_ptr<DeviceRuntime> card_;
+  std::shared_ptr<DeviceRuntime> gpu_;
   Context context_;
   Memory memory_;
   double copy_bandwidth_ = 0, product_peak_ = 0;
@@ -324,30 +324,30 @@ void time_steps(Bench& bench) {
   StepState state;
   state.grad_scale = 1;
   state.finite = 1;
-  auto* const on_card = reinterpret_cast<StepState*>(place(sizeof state));
+  auto* const on_gpu = reinterpret_cast<StepState*>(place(sizeof state));
   std::byte* const sums = place(step.sum_scratch_bytes(count));
   const auto size = static_cast<double>(count * std::int64_t{sizeof(float)});
   bench.add_line("the gradient's norm", bench.microseconds([&] {
-    step.finish_norm(bench.context(), gradients, count, on_card, nullptr, sums);
+    step.finish_norm(bench.context(), gradients, count, on_gpu, nullptr, sums);
   }),
                  size, 0);
 
-  bench.card().upload(on_card, &state, sizeof state);
-  const auto on_card_copy = [&](const void* from, std::size_t bytes) {
+  bench.gpu().upload(on_gpu, &state, sizeof state);
+  const auto on_gpu_copy = [&](const void* from, std::size_t bytes) {
     std::byte* const to = place(static_cast<std::int64_t>(bytes));
-    bench.card().upload(to, from, static_cast<std::int64_t>(bytes));
-    bench.card().synchronise();
+    bench.gpu().upload(to, from, static_cast<std::int64_t>(bytes));
+    bench.gpu().synchronise();
     return to;
   };
-  RuleCall call{.state = on_card, .memory = {weights, gradients, {first, second}}};
+  RuleCall call{.state = on_gpu, .memory = {weights, gradients, {first, second}}};
   std::vector<AdamChunk> chunks;
   for (std::int64_t begin = 0; begin < count; begin += kAdamChunk)
     chunks.push_back(
         {begin, begin, begin, static_cast<std::int32_t>(std::min(kAdamChunk, count - begin)), 0});
   const AdamSettings adam_settings{};
-  call.settings = on_card_copy(&adam_settings, sizeof adam_settings);
+  call.settings = on_gpu_copy(&adam_settings, sizeof adam_settings);
   call.item_bytes = static_cast<std::int64_t>(chunks.size() * sizeof(AdamChunk));
-  call.items = on_card_copy(chunks.data(), chunks.size() * sizeof(AdamChunk));
+  call.items = on_gpu_copy(chunks.data(), chunks.size() * sizeof(AdamChunk));
   bench.add_line("Adam", bench.microseconds([&] { step.find("adam")->update(bench.context(), call); }),
                  7 * size, 0);
 
@@ -355,7 +355,7 @@ void time_steps(Bench& bench) {
     std::int64_t rows, cols, count;
   };
   const MuonSettings muon_settings{};
-  call.settings = on_card_copy(&muon_settings, sizeof muon_settings);
+  call.settings = on_gpu_copy(&muon_settings, sizeof muon_settings);
   for (const Matrices& m : {Matrices{kWidth, kWidth, 2 * kLayers}, Matrices{kWidth / 2, kWidth, 2 * kLayers},
                             Matrices{kHidden, kWidth, kLayers}, Matrices{kWidth, kHidden, kLayers}}) {
     std::vector<MuonMatrix> matrices;
@@ -366,7 +366,7 @@ void time_steps(Bench& bench) {
                         .dtype = DType::bf16};
     const RuleKernels& muon = *step.find("muon");
     call.item_bytes = static_cast<std::int64_t>(matrices.size() * sizeof(MuonMatrix));
-    call.items = on_card_copy(matrices.data(), matrices.size() * sizeof(MuonMatrix));
+    call.items = on_gpu_copy(matrices.data(), matrices.size() * sizeof(MuonMatrix));
     call.plan = &plan;
     call.scratch = place(muon.scratch_bytes(call));
     const auto small = static_cast<double>(std::min(m.rows, m.cols)),
@@ -405,7 +405,7 @@ void run(std::int64_t rows) {
   time_steps(bench);
   time_others(bench);
   fmt::print("{}, {} rows, bf16: a copy moves {:.0f} GB/s, a product of {} cubed does {:.0f} TFLOP/s\n{}",
-             bench.card().facts().name, with_commas(rows), bench.copy_bandwidth() / 1e9, kProductSide,
+             bench.gpu().facts().name, with_commas(rows), bench.copy_bandwidth() / 1e9, kProductSide,
              bench.product_peak() / 1e12, bench.table().text());
 }
 

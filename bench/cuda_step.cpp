@@ -1,4 +1,4 @@
-// How fast an optimizer step is on one card: the shapes of the design's table with Muon and Adam as the preset has them,
+// How fast an optimizer step is on one GPU: the shapes of the design's table with Muon and Adam as the preset has them,
 // in micro-batches of several sizes, each as one launch; what Muon costs; what capturing the step saves.
 //
 //   cuda_step_bench [TOKENS A STEP [TOKENS A MICRO-BATCH]...]      (all: every shape, 32 to 128 thousand tokens)
@@ -40,10 +40,10 @@ const std::vector<StepShape>& shapes() {
 
 class StepTimer {
  public:
-  StepTimer(const std::shared_ptr<DeviceRuntime>& card, const Config& config, std::int64_t tokens,
+  StepTimer(const std::shared_ptr<DeviceRuntime>& gpu, const Config& config, std::int64_t tokens,
             std::int64_t micro_batch, bool capture)
-      : card_(card),
-        context_(card),
+      : gpu_(gpu),
+        context_(gpu),
         model_(config.model, context_, DType::bf16),
         optimizer_(model_.params(), config.optimizer, context_),
         step_(context_, cuda_plugin().step, model_, optimizer_, config.train, capture) {
@@ -68,7 +68,7 @@ class StepTimer {
 
  private:
   double timed(int steps) {
-    const auto before = card_->make_event(), after = card_->make_event();
+    const auto before = gpu_->make_event(), after = gpu_->make_event();
     before->record();
     run(steps);
     after->record();
@@ -83,7 +83,7 @@ class StepTimer {
     while (step_.on_their_way() > 0) step_.oldest();
   }
 
-  std::shared_ptr<DeviceRuntime> card_;
+  std::shared_ptr<DeviceRuntime> gpu_;
   Context context_;
   Model model_;
   Optimizer optimizer_;
@@ -102,16 +102,16 @@ Config config_of(const StepShape& shape, bool muon) {
   return settings.resolve();
 }
 
-double median_milliseconds(const std::shared_ptr<DeviceRuntime>& card, const StepShape& shape,
+double median_milliseconds(const std::shared_ptr<DeviceRuntime>& gpu, const StepShape& shape,
                            std::int64_t micro_batch, bool muon, bool capture) {
-  StepTimer timer(card, config_of(shape, muon), shape.tokens, micro_batch, capture);
+  StepTimer timer(gpu, config_of(shape, muon), shape.tokens, micro_batch, capture);
   std::vector<double> times;
   for (int i = 0; i < kRepeats; ++i) times.push_back(timer.milliseconds());
   return median(times);
 }
 
 void run(std::span<const std::int64_t> asked) {
-  const auto card = open_cuda();
+  const auto gpu = open_cuda();
   const std::vector<std::int64_t> usual = {32768, 65536, 131072};
   const std::span<const std::int64_t> sizes = asked.size() > 1 ? asked.subspan(1) : usual;
   Table table({"shape", "tokens a step", "micro-batch", "ms", "tokens/s", "ms per 65,536", "PyTorch / ours"});
@@ -119,19 +119,19 @@ void run(std::span<const std::int64_t> asked) {
     if (!asked.empty() && shape.tokens != asked[0]) continue;
     for (const std::int64_t size : sizes) {
       if (size > shape.tokens) continue;
-      const double ms = median_milliseconds(card, shape, size, true, true);
+      const double ms = median_milliseconds(gpu, shape, size, true, true);
       const auto tokens = static_cast<double>(shape.tokens);
       table.row({shape.name, with_commas(shape.tokens), with_commas(size), fmt::format("{:.2f}", ms),
                  with_unit(1e3 * tokens / ms), fmt::format("{:.2f}", ms * 65536 / tokens),
                  fmt::format("{:.2f}", shape.torch_milliseconds / ms)});
     }
   }
-  fmt::print("{}, bf16, captured\n{}", card->facts().name, table.text());
+  fmt::print("{}, bf16, captured\n{}", gpu->facts().name, table.text());
   if (!asked.empty()) return;
 
   const StepShape& first = shapes().front();
   const auto time = [&](bool muon, bool capture) {
-    return median_milliseconds(card, first, first.tokens, muon, capture);
+    return median_milliseconds(gpu, first, first.tokens, muon, capture);
   };
   const double all = time(true, true);
   fmt::print(

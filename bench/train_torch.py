@@ -7,7 +7,7 @@
 Prints one JSON line: tokens_per_second, gflops, ms (of the median step), versions. FLOPs are counted as thimble
 counts them: matrix products, attention's causal half, backward twice forward; what the optimizer multiplies takes time
 and counts nothing. Runs with PyTorch 1.13 (Debian's python3-torch) and with 2.x, which brings torch.compile, fused
-attention and rms_norm. On a card the golf preset is trained as the published script does it: torch.compile (with
+attention and rms_norm. On a GPU the golf preset is trained as the published script does it: torch.compile (with
 --compile), flash attention, fused Adam, Muon whose Newton-Schulz is compiled and runs in bf16, gradients accumulated
 over micro-batches (--micro-batch-tokens, 65,536 there).
 """
@@ -47,7 +47,7 @@ def arguments():
     parser.add_argument('--threads', type=int, default=0, help='0: what PyTorch takes')
     parser.add_argument('--compile', action='store_true', help='torch.compile, where there is one')
     parser.add_argument('--batch-tokens', type=int, default=65536, help='of a step')
-    parser.add_argument('--micro-batch-tokens', type=int, default=0, help='0: 8192 on the CPU, 65536 on a card')
+    parser.add_argument('--micro-batch-tokens', type=int, default=0, help='0: 8192 on the CPU, 65536 on a GPU')
     parser.add_argument('--warmup', type=int, default=1, help='steps before those that count')
     parser.add_argument('--short-warmup', action='store_true', help='of one micro-batch each')
     parser.add_argument('--steps', type=int, default=3, help='steps measured')
@@ -274,7 +274,7 @@ class Run:
         return loss
 
     def measure(self):
-        """Milliseconds of every step. On a card the host runs ahead; events mark where steps end."""
+        """Milliseconds of every step. On a GPU the host runs ahead; events mark where steps end."""
         args = self.args
         for _ in range(args.warmup):
             loss = self.step(1 if args.short_warmup else self.micro_batches)
@@ -304,7 +304,7 @@ def versions(args):
         if 'MKL-DNN' in line or 'oneDNN' in line:
             found['onednn'] = line.split(' v')[-1].split(' ')[0]
     if args.device == 'cuda':
-        found.update(cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version(), card=torch.cuda.get_device_name())
+        found.update(cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version(), gpu=torch.cuda.get_device_name())
     return found
 
 

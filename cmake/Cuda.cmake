@@ -2,7 +2,7 @@
 # without it nothing changes.
 
 set(THIMBLE_CUDA "AUTO" CACHE STRING "The CUDA plugin: AUTO (where nvcc is found), ON or OFF")
-# Hopper's own machine code, and PTX that the driver compiles for every card from Ampere on.
+# Hopper's own machine code, and PTX that the driver compiles for every GPU from Ampere on.
 set(THIMBLE_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING "What the plugin is compiled for")
 
 function(thimble_find_cuda found)

@@ -1,4 +1,4 @@
-# The plugins between processes and between cards, modules beside the binary, which opens them on demand:
+# The plugins between processes and between GPUs, modules beside the binary, which opens them on demand:
 # libthimble_mpi.so where MPI is found, libthimble_nccl.so where CUDA and NCCL are. Without them nothing changes.
 
 set(THIMBLE_MPI "AUTO" CACHE STRING "The MPI plugin: AUTO (where MPI is found), ON or OFF")

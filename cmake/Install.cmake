@@ -89,7 +89,7 @@ macro(thimble_package)
   set(CPACK_DEBIAN_THIMBLE_PACKAGE_SECTION science)
   set(CPACK_DEBIAN_THIMBLE_PACKAGE_SHLIBDEPS ON)
   set(CPACK_COMPONENT_THIMBLE_DESCRIPTION
-      "thimble trains small GPT models on a CPU (or, with its plugin, a CUDA card),
+      "thimble trains small GPT models on a CPU (or, with its plugin, a CUDA GPU),
 measures them in bits per byte, packs them into small files, chats, serves
 OpenAI's routes, and writes and reads GGUF and Hugging Face folders.")
   set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libthimble-dev)

@@ -261,7 +261,7 @@ double peak_flops(const Model& model, const Context& context, std::int64_t rows)
   const std::vector<ProductShape> shapes = products_of(model.config());
   if (context.device() == Device::cuda)  // forward alone: a third of the work
     return flops_of_products(shapes, rows) / 3 /
-           card_seconds_of_products(context, shapes, rows, model.dtype(), kPeakRepeats);
+           gpu_seconds_of_products(context, shapes, rows, model.dtype(), kPeakRepeats);
   return flops_of_products(shapes, rows) /
          cpu::seconds_of_products(context, shapes, rows, model.dtype(), kPeakRepeats);
 }
@@ -328,15 +328,15 @@ Ceiling ceiling_of(const Model& model, const Context& context, const SpeedReques
                    const Interrupt& interrupt) {
   const double positions = static_cast<double>(request.depth) + static_cast<double>(request.tokens) / 2;
   const auto streams = static_cast<double>(request.streams);
-  const bool card = context.device() != Device::cpu;
-  const StoredWeights* stored = card ? nullptr : model.stored_weights();  // a card's are expanded
+  const bool gpu = context.device() != Device::cpu;
+  const StoredWeights* stored = gpu ? nullptr : model.stored_weights();  // a GPU's are expanded
   // Weights that stay as they are stored are read as such; what slots remember has the rows' dtype.
   const double bytes = stored
                            ? static_cast<double>(stored->bytes()) + cached_bytes(model, streams * positions)
                            : bytes_per_token(model.config(), model.dtype(), streams * positions);
   const auto whole = static_cast<std::int64_t>(bytes);
   const double bandwidth =
-      card ? card_bandwidth(context, whole) : read_bandwidth(whole, kBandwidthSeconds, &interrupt);
+      gpu ? gpu_bandwidth(context, whole) : read_bandwidth(whole, kBandwidthSeconds, &interrupt);
   return {bandwidth, bytes, streams * bandwidth / bytes};
 }
 

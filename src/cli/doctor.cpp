@@ -168,12 +168,12 @@ Json as_json(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
   report.set("threads", max_threads());
   report.set("training_dtype", Json::object().set("dtype", dtype.dtype).set("reason", dtype.reason));
   report.set("kernels", kernels);
-  const DeviceChoice card = choose_device();
-  const bool cuda = card.runtime->device() == Device::cuda;
+  const DeviceChoice gpu = choose_device();
+  const bool cuda = gpu.runtime->device() == Device::cuda;
   report.set("cuda", Json::object()
                          .set("available", cuda)
-                         .set("reason", cuda ? Json(nullptr) : Json(card.reason))
-                         .set("name", cuda ? Json(card.runtime->facts().name) : Json(nullptr)));
+                         .set("reason", cuda ? Json(nullptr) : Json(gpu.reason))
+                         .set("name", cuda ? Json(gpu.runtime->facts().name) : Json(nullptr)));
   for (const auto& [name, state] : {std::pair{"mpi", mpi_state()}, std::pair{"nccl", nccl_state()}})
     report.set(name, Json::object()
                          .set("available", state.available)
@@ -228,7 +228,7 @@ std::string disk_text(const Disk& disk) {
                      in_bytes(static_cast<double>(disk.total_bytes)), disk.folder);
 }
 
-std::string card_text(const DeviceChoice& choice) {
+std::string gpu_text(const DeviceChoice& choice) {
   if (choice.runtime->device() != Device::cuda) return choice.reason;
   const DeviceFacts facts = choice.runtime->facts();
   return fmt::format("{} ({}.{}), {}, {} available; {}", facts.name, facts.compute_major, facts.compute_minor,
@@ -269,7 +269,7 @@ std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& 
   table.row({"disk", disk_text(disk)});
   table.row({"libraries", library_text()});
   table.row({"training", fmt::format("{}: {}", dtype.dtype, dtype.reason)});
-  table.row({"cuda", card_text(choose_device())});
+  table.row({"cuda", gpu_text(choose_device())});
   table.row({"mpi", mpi_state().text});
   table.row({"nccl", nccl_state().text});
   if (copy)

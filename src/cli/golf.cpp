@@ -58,7 +58,7 @@ int golf_on_rank(const Arguments& arguments, Console& console, const std::shared
              .interrupt = interrupt,
              .device = device,
              .ranks = ranks,
-             .gpus = join_cards(*ranks, device),
+             .gpus = join_gpus(*ranks, device),
              .force = arguments.flag("force"),
              .code_bytes = static_cast<std::uint64_t>(arguments.integer("code-bytes", {.least = 0}))});
   if (!ranks->first()) return 0;

@@ -168,10 +168,10 @@ constexpr std::array kEnvironment = {
     Entry{"OMP_WAIT_POLICY, GOMP_SPINCOUNT",
           "how long idle threads spin; unset, thimble chooses a short time"},
     Entry{"THIMBLE_API_KEY", "a key that clients of thimble serve must send, as --api-key"},
-    Entry{"CUDA_VISIBLE_DEVICES", "which cards there are; of one alone every rank takes that one"},
+    Entry{"CUDA_VISIBLE_DEVICES", "which GPUs there are; of one alone every rank takes that one"},
     Entry{"THIMBLE_CUDA_PLUGIN, THIMBLE_MPI_PLUGIN, THIMBLE_NCCL_PLUGIN",
           "the file of a plugin, instead of looking for it"},
-    Entry{"THIMBLE_NCCL", "1: sum between cards with NCCL even where there is one rank alone"},
+    Entry{"THIMBLE_NCCL", "1: sum between GPUs with NCCL even where there is one rank alone"},
     Entry{"THIMBLE_CPU",
           "the highest CPU level to use: scalar, avx2, avx512, avx512_bf16 or amx; unset, what the CPU has"},
     Entry{"XDG_STATE_HOME, HOME", "where the history of thimble chat is kept"},
@@ -272,7 +272,7 @@ std::string man_page(std::span<const Command> commands) {
       ".B thimble\n\\fICOMMAND\\fR \\fB\\-\\-help\\fR | \\fB\\-\\-help\\fR | \\fB\\-\\-version\\fR\n"
       ".SH DESCRIPTION\n";
   text += escaped(
-      "thimble trains GPT models on a CPU or a CUDA card, measures them in bits per byte, packs them into "
+      "thimble trains GPT models on a CPU or a CUDA GPU, measures them in bits per byte, packs them into "
       "small files, "
       "generates, chats and serves, and writes and reads GGUF and Hugging Face folders.");
   text += "\n.PP\n" +

@@ -117,11 +117,11 @@ Output output_from(const Arguments& arguments, FileOps& ops, Writes writes) {
 
 namespace {
 
-// A launcher that gives every rank a card of its own hides the others from it: what is left has number 0.
-int visible_number(int card) {
+// A launcher that gives every rank a GPU of its own hides the others from it: what is left has number 0.
+int visible_number(int gpu) {
   const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
-  const std::string_view cards = text ? text : "";
-  return !cards.empty() && cards.find(',') == cards.npos ? 0 : card;
+  const std::string_view gpus = text ? text : "";
+  return !gpus.empty() && gpus.find(',') == gpus.npos ? 0 : gpu;
 }
 
 }  // namespace
@@ -132,11 +132,11 @@ Option device_option() {
   return option;
 }
 
-std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log& log, int card) {
+std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log& log, int gpu) {
   const std::string& device = arguments.text("device");
   if (device == "cpu") return cpu_runtime();
-  if (device == "cuda") return open_cuda(visible_number(card));
-  DeviceChoice choice = choose_device(visible_number(card));
+  if (device == "cuda") return open_cuda(visible_number(gpu));
+  DeviceChoice choice = choose_device(visible_number(gpu));
   if (choice.runtime->device() == Device::cuda)
     log.info("computing on {}", choice.reason);
   else

@@ -104,11 +104,11 @@ enum class Writes { file, folder };
 // there is something to write: make_folders(ops, folder_of(output.path)).
 Output output_from(const Arguments& arguments, FileOps& ops, Writes writes = Writes::file);
 
-// --device cpu|cuda|auto, for commands whose every part runs on a card. A card that is asked for and cannot be had is
+// --device cpu|cuda|auto, for commands whose every part runs on a GPU. A GPU that is asked for and cannot be had is
 // an error; auto takes one where there is one, and says what it took.
 Option device_option();
-// Of several cards the one with this number: the local rank's.
-std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log& log, int card = 0);
+// Of several GPUs the one with this number: the local rank's.
+std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log& log, int gpu = 0);
 
 // --dtype: what is computed in there.
 DType dtype_from(const Arguments& arguments, Device device, const Log& log);

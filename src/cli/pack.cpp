@@ -209,7 +209,7 @@ struct Yardstick {
   std::shared_ptr<DeviceRuntime> device;
 };
 
-// Nothing without --data. Opened before the work begins: a wrong name or a missing card must not cost minutes.
+// Nothing without --data. Opened before the work begins: a wrong name or a missing GPU must not cost minutes.
 std::optional<Yardstick> open_yardstick(const ModelFile& model, const Arguments& arguments,
                                         const Console& console, const Interrupt& interrupt) {
   if (!arguments.given("data")) return std::nullopt;

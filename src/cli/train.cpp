@@ -348,7 +348,7 @@ int resume(const Arguments& arguments, Console& console, const std::shared_ptr<C
   const Interrupt interrupt;
   TrainRequest request;
   on_all_ranks(*ranks, "reading the run", [&] { request = resume_request(arguments, console, ranks); });
-  request.gpus = join_cards(*ranks, request.device);
+  request.gpus = join_gpus(*ranks, request.device);
   return run_and_print(std::move(request), arguments, console, interrupt);
 }
 
@@ -447,7 +447,7 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
       request.run.string();  // of the first rank: the others may see its folder as taken already
   share_text(*ranks, run, "the run's folder");
   request.run = run;
-  request.gpus = join_cards(*ranks, request.device);
+  request.gpus = join_gpus(*ranks, request.device);
   return run_and_print(std::move(request), arguments, console, interrupt);
 }
 

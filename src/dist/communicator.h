@@ -73,7 +73,7 @@ class Communicator {
 // A communicator with one rank.
 std::shared_ptr<Communicator> single_rank();
 
-// Sums between the cards of all ranks: NCCL, a plugin (nccl/).
+// Sums between the GPUs of all ranks: NCCL, a plugin (nccl/).
 //
 // Work is queued, like everything on a device: sum() and gather() see what was queued before them and run beside what
 // is queued after them; join() makes the device's queue wait for them. All three may be recorded (begin_capture). All

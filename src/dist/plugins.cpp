@@ -144,11 +144,11 @@ std::shared_ptr<Communicator> join_ranks(const Launch& launch, double timeout_se
   return ranks;
 }
 
-std::shared_ptr<DeviceCommunicator> join_cards(Communicator& ranks,
+std::shared_ptr<DeviceCommunicator> join_gpus(Communicator& ranks,
                                                const std::shared_ptr<DeviceRuntime>& runtime) {
   // With --device auto a rank may have fallen back to the CPU: the others would wait for it in vain.
   check_same(ranks, {{"device", runtime->device() == Device::cuda ? "cuda" : "cpu"}},
-             "every rank needs a card of its own; --device cuda says why one has none");
+             "every rank needs a GPU of its own; --device cuda says why one has none");
   if (runtime->device() != Device::cuda || (ranks.size() == 1 && !asked_for_nccl())) return nullptr;
   const NcclPlugin* plugin = nullptr;
   std::string id;
@@ -157,10 +157,10 @@ std::shared_ptr<DeviceCommunicator> join_cards(Communicator& ranks,
     if (ranks.first()) id = plugin->make_id();
   });
   share_text(ranks, id, "the id of NCCL");
-  std::shared_ptr<DeviceCommunicator> cards;
-  on_all_ranks(ranks, "joining the cards",
-               [&] { cards = plugin->join(id, ranks.rank(), ranks.size(), runtime); });
-  return cards;
+  std::shared_ptr<DeviceCommunicator> gpus;
+  on_all_ranks(ranks, "joining the GPUs",
+               [&] { gpus = plugin->join(id, ranks.rank(), ranks.size(), runtime); });
+  return gpus;
 }
 
 PluginState mpi_state() {

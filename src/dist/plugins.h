@@ -39,9 +39,9 @@ struct MpiPlugin {
 // plugin to join them is an Error, and so is one that MPI does not know of.
 std::shared_ptr<Communicator> join_ranks(const Launch& launch, double timeout_seconds);
 
-// The cards of all ranks, for more than one of them. nullptr: nothing to sum between. THIMBLE_NCCL=1 asks for it with one
+// The GPUs of all ranks, for more than one of them. nullptr: nothing to sum between. THIMBLE_NCCL=1 asks for it with one
 // rank, too.
-std::shared_ptr<DeviceCommunicator> join_cards(Communicator& ranks,
+std::shared_ptr<DeviceCommunicator> join_gpus(Communicator& ranks,
                                                const std::shared_ptr<DeviceRuntime>& runtime);
 
 // For `thimble doctor`: the library's name and version, or why there is none.

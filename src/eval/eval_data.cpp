@@ -143,7 +143,7 @@ std::int64_t windows_for(std::int64_t tokens, std::int64_t T) {
   return std::max<std::int64_t>(1, tokens / T);
 }
 
-// Rows of a tensor in host memory; those of a card are copied.
+// Rows of a tensor in host memory; those of a GPU are copied.
 class HostRows {
  public:
   explicit HostRows(std::shared_ptr<DeviceRuntime> runtime) : runtime_(std::move(runtime)) {}

@@ -34,7 +34,7 @@ std::vector<Conversation> read_conversations(const std::filesystem::path& path, 
 //   const Grid text = calibration_windows(train_set, model.config(), 131072);      // or sampled_windows(...)
 //   const InputMoments moments = calibrate(model, text, progress, &interrupt);
 //
-// On a card the rows are copied back and summed on the host.
+// On a GPU the rows are copied back and summed on the host.
 // Rows of the model's context, about `tokens` in all, spread evenly over the set; fewer where it has fewer.
 Grid calibration_windows(const TokenSet& set, const ModelConfig& config, std::int64_t tokens);
 

@@ -138,7 +138,7 @@ WindowScorer::WindowScorer(Model& model, std::int64_t T, std::int64_t tokens_at_
         model.config().context);
   std::int64_t tokens = tokens_at_a_time;
   if (tokens == 0) tokens = model.scored_at_once();
-  if (tokens_at_a_time == 0 && model.device() == Device::cpu)  // a card's plan knows of them
+  if (tokens_at_a_time == 0 && model.device() == Device::cpu)  // a GPU's plan knows of them
     tokens = std::min(tokens, std::max<std::int64_t>(1, kMostLogits / model.config().vocab_size));
   most_rows_ = static_cast<std::size_t>(std::max<std::int64_t>(1, tokens / T));
   shared_ = static_cast<std::size_t>(std::min(T, tokens));

@@ -76,7 +76,7 @@ class WindowScorer {
   // nats: one for each input; 0 where there is no target. Windows come in the order in which they were added.
   using Sink = std::function<void(const Window& window, std::span<const float> nats)>;
 
-  // tokens_at_a_time 0: about 8192, fewer where the vocabulary is so large that their logits would not fit; on a card
+  // tokens_at_a_time 0: about 8192, fewer where the vocabulary is so large that their logits would not fit; on a GPU
   // up to 65,536, as its memory allows.
   WindowScorer(Model& model, std::int64_t T, std::int64_t tokens_at_a_time, Sink sink);
 
@@ -96,7 +96,7 @@ class WindowScorer {
   std::size_t T_, most_rows_;
   std::size_t shared_ = 0;  // windows share a row up to so many tokens; a longer one has a row of its own
   Sink sink_;
-  std::vector<Waiting> waiting_, computing_;  // a card computes some while others are gathered
+  std::vector<Waiting> waiting_, computing_;  // a GPU computes some while others are gathered
   std::size_t computing_length_ = 0;          // of their rows
   std::vector<std::size_t> used_;             // tokens in each row that was begun
 };

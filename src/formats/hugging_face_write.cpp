@@ -104,7 +104,7 @@ std::vector<std::int64_t> ids_without_token(const Tokenizer& tokenizer, std::int
   return ids;
 }
 
-constexpr std::string_view kCard = R"(---
+constexpr std::string_view kModelCard = R"(---
 library_name: transformers
 pipeline_tag: text-generation
 tags:
@@ -132,7 +132,7 @@ constexpr std::string_view kTextInputs = R"(inputs = tokenizer("Once", return_te
 std::string model_card(const fs::path& folder, const ModelFile& model, std::string_view architecture,
                        DType dtype, bool chats) {
   const ModelConfig& c = model.config.model;
-  return fmt::format(kCard, folder.filename().string(), architecture, with_commas(ParamTable(c).count()),
+  return fmt::format(kModelCard, folder.filename().string(), architecture, with_commas(ParamTable(c).count()),
                      c.layers, c.dim, c.heads, c.kv_heads, with_commas(c.vocab_size), with_commas(c.context),
                      torch_name(dtype), chats ? kChatInputs : kTextInputs);
 }

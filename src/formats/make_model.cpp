@@ -9,7 +9,7 @@ namespace thimble {
 Model make_model(const ModelFile& file, const Context& context, DType dtype) {
   const ModelConfig& config = file.config.model;
   if (file.stored) {
-    const auto stored_as = context.device() == Device::cpu ? stored_for_rows : stored_for_card;
+    const auto stored_as = context.device() == Device::cpu ? stored_for_rows : stored_for_gpu;
     return {config, context, dtype, stored_as(ParamTable(config), file.stored, dtype)};
   }
   Model model(config, context, dtype);

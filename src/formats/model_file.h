@@ -111,7 +111,7 @@ ModelFile open_state_dict(const std::filesystem::path& path, const Config& confi
 std::vector<float> float_weights(const ModelFile& file);
 
 // A model that runs: with a copy of the weights in f32, or with those that are stored. On the CPU that takes no memory but
-// in bf16 for what is no integer; on a card every matrix is expanded to `dtype` when it is sent there.
+// in bf16 for what is no integer; on a GPU every matrix is expanded to `dtype` when it is sent there.
 Model make_model(const ModelFile& file, const Context& context, DType dtype = DType::f32);
 
 // For openers: every tensor of the file, as it lies there.

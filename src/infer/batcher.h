@@ -13,7 +13,7 @@
 // with its prompt, or a copy of that prefix if the slot is in use. A prompt that others are just reading is waited for.
 //
 // What a sample says depends on its request alone: not on the others, not on the slot, not on what was cached. On the
-// CPU that holds to the bit, because decoding is batch-invariant (ops/attention.h); on a card to rounding, and to
+// CPU that holds to the bit, because decoding is batch-invariant (ops/attention.h); on a GPU to rounding, and to
 // the bit while no call has more than 64 rows (model/model.h).
 //
 // One thread calls submit, cancel and step (it is the one that enters OpenMP). A server's other threads leave requests

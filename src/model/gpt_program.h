@@ -97,9 +97,9 @@ constexpr std::int64_t row_bucket(std::int64_t rows) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
 }
 
-// On a card every step is computed for all rows of its bucket, so that it can be recorded: buckets lie nearer together,
+// On a GPU every step is computed for all rows of its bucket, so that it can be recorded: buckets lie nearer together,
 // 1, 2, 4, ..., 32, 48, 64, 96, 128, ...
-constexpr std::int64_t card_bucket(std::int64_t rows) {
+constexpr std::int64_t gpu_bucket(std::int64_t rows) {
   const std::int64_t above = row_bucket(rows), between = above / 4 * 3;
   return above >= 64 && rows <= between ? between : above;
 }
@@ -148,7 +148,7 @@ class KvCache {
   Arena arena_;
 };
 
-// A step of decoding on a card: a program for a bucket of rows, fed and read through pinned memory.
+// A step of decoding on a GPU: a program for a bucket of rows, fed and read through pinned memory.
 //
 // Every step is computed for as many rows as the program was recorded with; rows that fill it up belong to no slot
 // (rows.h). So all steps of a bucket have the same shapes and addresses, and tokens, slots and positions lie in memory.

@@ -49,7 +49,7 @@ std::int64_t turned_columns(const ModelConfig& config) {
   return config.position == PositionKind::rope ? config.rope_dims : 2;
 }
 
-// A card needs many rows to be busy: as many as 256 MiB of logits hold. On the CPU a chunk should stay in the cache.
+// A GPU needs many rows to be busy: as many as 256 MiB of logits hold. On the CPU a chunk should stay in the cache.
 int head_chunk(const ModelConfig& config, Device device) {
   constexpr std::int64_t kCpuRows = 1024, kLogits = std::int64_t{64} << 20;
   if (device == Device::cpu) return kCpuRows;
@@ -278,7 +278,7 @@ KvCache Model::make_cache(std::int64_t slots) const {
 
 Tensor Model::decode(const Rows& rows, KvCache& cache) {
   check(!rows.gather.empty(), "[model] decoding needs at least one row whose logits are wanted");
-  return device() == Device::cpu ? decode_on_cpu(rows, cache) : decode_on_card(rows, cache);
+  return device() == Device::cpu ? decode_on_cpu(rows, cache) : decode_on_gpu(rows, cache);
 }
 
 // Logits of at most `gathered` rows; 0: of all.
@@ -300,8 +300,8 @@ Tensor Model::decode_on_cpu(const Rows& rows, KvCache& cache) {
   return bound.program().tensor(bound.graph().logits);
 }
 
-Tensor Model::decode_on_card(const Rows& rows, KvCache& cache) {
-  const std::int64_t bucket = card_bucket(rows.count()), wanted = std::ssize(rows.gather);
+Tensor Model::decode_on_gpu(const Rows& rows, KvCache& cache) {
+  const std::int64_t bucket = gpu_bucket(rows.count()), wanted = std::ssize(rows.gather);
   const std::int64_t gathered = wanted == rows.count() ? 0 : std::min(bucket, row_bucket(wanted));
   BoundProgram& bound = decoding_program(bucket, gathered, cache);
   prepare(bound);
@@ -315,7 +315,7 @@ Tensor Model::decode_on_card(const Rows& rows, KvCache& cache) {
   return logits.row_range(0, wanted);
 }
 
-// Each holds memory of the card: what was not used for longest goes.
+// Each holds memory of the GPU: what was not used for longest goes.
 void Model::drop_recorded() {
   if (recorded_.size() <= kMostRecorded) return;
   const auto oldest =
@@ -331,13 +331,13 @@ std::int64_t Model::decoded_at_once() const {
   return device() == Device::cpu ? kFew : std::clamp(kLogits / config_.vocab_size, kFew, kMany);
 }
 
-// On a card, of the sizes that keep it busy the first whose memory is there, with as much left for others.
+// On a GPU, of the sizes that keep it busy the first whose memory is there, with as much left for others.
 std::int64_t Model::scored_at_once() {
   constexpr std::int64_t kMost = 65536, kLeast = 8192;
   if (scored_at_once_ > 0) return scored_at_once_;
-  const bool card = device() != Device::cpu;
-  const std::int64_t available = card ? context_->runtime()->available_bytes() : 0;
-  std::int64_t rows = card ? kMost : kLeast;
+  const bool gpu = device() != Device::cpu;
+  const std::int64_t available = gpu ? context_->runtime()->available_bytes() : 0;
+  std::int64_t rows = gpu ? kMost : kLeast;
   while (rows > kLeast && scoring_plan(rows).arena_bytes > available / 2) rows /= 2;
   return scored_at_once_ = rows;
 }

@@ -41,16 +41,16 @@ struct GradientOptions {
   const Program::AfterStep* after_step = nullptr;  // hears of every step of the program
 };
 
-// What forward and backward of `rows` rows take, beside weights and optimizer. A card's plan needs its plugin.
+// What forward and backward of `rows` rows take, beside weights and optimizer. A GPU's plan needs its plugin.
 MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options,
                          DType dtype = DType::f32, Device device = Device::cpu);
 
 class Model {
  public:
   // The config is resolved; weights start at 0. They are f32; `dtype` is what programs compute in and keep
-  // activations in, f32 or bf16; on a card f16, too.
+  // activations in, f32 or bf16; on a GPU f16, too.
   Model(const ModelConfig& config, const Context& context, DType dtype = DType::f32);
-  // For scoring and decoding, with the weights as they are stored; on a card they must be stored_for_card(), and lie
+  // For scoring and decoding, with the weights as they are stored; on a GPU they must be stored_for_gpu(), and lie
   // there in one copy.
   Model(const ModelConfig& config, const Context& context, DType dtype,
         std::shared_ptr<const StoredWeights> weights);
@@ -93,7 +93,7 @@ class Model {
     std::vector<float> logits;  // [N, V], only if asked for
   };
   Scores score(const Rows& rows, bool logits = false);
-  // The same in two parts, so that a card computes while the next rows are made. One that nobody asks for is
+  // The same in two parts, so that a GPU computes while the next rows are made. One that nobody asks for is
   // dropped by the next.
   void queue_score(const Rows& rows);
   std::vector<float> queued_nats();  // waits for them
@@ -109,7 +109,7 @@ class Model {
   // One step for rows of slots: appends to the cache, returns the logits of the rows that want them, [M, V], in host
   // memory. Valid until the next call. Any thread may decode, one at a time: it has threads of its own.
   //
-  // On the CPU a row has the same bits whatever rows share the call. On a card that holds in bf16 for calls of up to 64
+  // On the CPU a row has the same bits whatever rows share the call. On a GPU that holds in bf16 for calls of up to 64
   // rows, where all widths that a linear reads (dim, heads x head size, ffn) are multiples of 8. Others are multiplied
   // by cuBLASLt, whose order of sums depends on their number, so that logits of the same token differ by rounding. The
   // same calls give the same bits on both.
@@ -119,7 +119,7 @@ class Model {
   std::int64_t decoded_at_once() const;
   std::int64_t scored_at_once();
 
-  // Programs that are kept, each with its memory. On a card so many of decoding, each for a number of rows.
+  // Programs that are kept, each with its memory. On a GPU so many of decoding, each for a number of rows.
   std::size_t programs() const { return programs_->size(); }
   static constexpr std::size_t kMostRecorded = 32;
 
@@ -134,7 +134,7 @@ class Model {
   BoundProgram& scoring_program(std::int64_t rows, bool logits);
   BoundProgram& decoding_program(std::int64_t rows, std::int64_t gathered, const KvCache& cache);
   MemoryPlan scoring_plan(std::int64_t rows) const;
-  Tensor decode_on_card(const Rows& rows, KvCache& cache);
+  Tensor decode_on_gpu(const Rows& rows, KvCache& cache);
   Tensor decode_on_cpu(const Rows& rows, KvCache& cache);
   void drop_recorded();
   Tensor stored_on_device(Tensor tensor) const;
@@ -146,14 +146,14 @@ class Model {
   const Context* context_;
   DType dtype_;
   std::shared_ptr<const StoredWeights> stored_;
-  Arena stored_block_;          // their image on a card
+  Arena stored_block_;          // their image on a GPU
   FloatArena weights_, turns_;  // no weights where they are stored
   std::unique_ptr<ProgramCache<BoundProgram>> programs_;
   struct Recorded {
     std::unique_ptr<RecordedDecode> decode;
     std::uint64_t used = 0;  // the last of all steps that took it
   };
-  std::map<const BoundProgram*, Recorded> recorded_;  // on a card
+  std::map<const BoundProgram*, Recorded> recorded_;  // on a GPU
   std::uint64_t decoded_ = 0;
   int threads_;                       // as many as when it was made, whoever decodes
   std::unique_ptr<ThreadPool> pool_;  // of decoding, made when it is first needed

@@ -222,7 +222,7 @@ std::shared_ptr<const StoredWeights> stored_for_rows(const ParamTable& table,
   });
 }
 
-std::shared_ptr<const StoredWeights> stored_for_card(const ParamTable& table,
+std::shared_ptr<const StoredWeights> stored_for_gpu(const ParamTable& table,
                                                      std::shared_ptr<const StoredWeights> weights,
                                                      DType dtype) {
   const WeightFormat format = dtype == DType::bf16  ? WeightFormat::bf16

@@ -69,8 +69,8 @@ std::shared_ptr<const StoredWeights> stored_for_rows(const ParamTable& table,
                                                      std::shared_ptr<const StoredWeights> weights,
                                                      DType dtype);
 
-// What a card multiplies with: every matrix in `dtype`, f32, bf16 or f16. Integers are expanded, others rounded.
-std::shared_ptr<const StoredWeights> stored_for_card(const ParamTable& table,
+// What a GPU multiplies with: every matrix in `dtype`, f32, bf16 or f16. Integers are expanded, others rounded.
+std::shared_ptr<const StoredWeights> stored_for_gpu(const ParamTable& table,
                                                      std::shared_ptr<const StoredWeights> weights,
                                                      DType dtype);
 

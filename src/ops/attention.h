@@ -99,13 +99,13 @@ inline constexpr double kSmallestValueNorm = 1e-12;
 // cached attention: inference. Each row appends its k and v to its slot, then attends to all the slot holds so far.
 //
 //   q [N, H D]   k, v [N, K D]   slot [N] i32   position [N] i32 < context
-//   slot -1 (on a card): a row that fills a step up to its recorded size; nothing is appended, y is 0
+//   slot -1 (on a GPU): a row that fills a step up to its recorded size; nothing is appended, y is 0
 //   k_cache, v_cache [slots * context, K D], in the dtype of k and v: slot s holds rows s * context ...; written here:
 //   state, not inputs
 //   y[n, h] = sum over m in [0, position[n]] of softmax_m(scale q[n, h] . k_cache[slot, m]) v_cache[slot, m]
 //
 // Rows of one slot must come in order of position (a prompt's block); rows of different slots in any order. All rows
-// are appended before any attends. Batch-invariant: a row gives the same bits whatever rows share the call. A card holds
+// are appended before any attends. Batch-invariant: a row gives the same bits whatever rows share the call. A GPU holds
 // to it for up to 64 rows, with H D and K D multiples of 8.
 
 struct CachedAttentionAttributes {

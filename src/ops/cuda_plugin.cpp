@@ -59,13 +59,13 @@ const Backend& cuda_backend() {
   return backend;
 }
 
-std::shared_ptr<DeviceRuntime> open_cuda(int card) {
-  return cuda_plugin().open(card);
+std::shared_ptr<DeviceRuntime> open_cuda(int gpu) {
+  return cuda_plugin().open(gpu);
 }
 
-DeviceChoice choose_device(int card) {
+DeviceChoice choose_device(int gpu) {
   try {
-    std::shared_ptr<DeviceRuntime> runtime = open_cuda(card);
+    std::shared_ptr<DeviceRuntime> runtime = open_cuda(gpu);
     const std::string name = runtime->facts().name;
     return {std::move(runtime), name};
   } catch (const Error& error) {

@@ -42,8 +42,8 @@ struct CudaPlugin {
   std::uint32_t abi;
   std::uint64_t layout;
   const char* version;  // of thimble
-  // A runtime on a card; throws with a hint if there is no driver or no card.
-  std::shared_ptr<DeviceRuntime> (*open)(int card);
+  // A runtime on a GPU; throws with a hint if there is no driver or no GPU.
+  std::shared_ptr<DeviceRuntime> (*open)(int gpu);
   std::span<const PluginOp* const> ops;
   std::span<const FusedRun* const> fused_runs;
   StepKernels step;
@@ -61,14 +61,14 @@ const Backend& cuda_backend();
 // The same for one file; what cuda_plugin() does with each candidate.
 const CudaPlugin& load_cuda_plugin(const std::filesystem::path& file);
 
-// A card, ready for work. Errors as cuda_plugin(), or no driver, or no card.
-std::shared_ptr<DeviceRuntime> open_cuda(int card = 0);
+// A GPU, ready for work. Errors as cuda_plugin(), or no driver, or no GPU.
+std::shared_ptr<DeviceRuntime> open_cuda(int gpu = 0);
 
-// `auto`: the card if there is one, else the CPU, and why.
+// `auto`: the GPU if there is one, else the CPU, and why.
 struct DeviceChoice {
   std::shared_ptr<DeviceRuntime> runtime;
   std::string reason;  // "NVIDIA H200", "no CUDA plugin beside the binary"
 };
-DeviceChoice choose_device(int card = 0);
+DeviceChoice choose_device(int gpu = 0);
 
 }  // namespace thimble

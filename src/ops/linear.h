@@ -9,7 +9,7 @@
 //
 // Grouped weights (q;k;v or gate;up stored one below the other) are one linear whose output is read by
 // columns. `invariant`: inference. A row gives the same bits whatever rows share the call, and a stored w is used as
-// it lies; slower for many rows (a card holds to it in bf16 for up to 64 rows whose I is a multiple of 8, and takes no
+// it lies; slower for many rows (a GPU holds to it in bf16 for up to 64 rows whose I is a multiple of 8, and takes no
 // stored w). Without it a stored w is unpacked for the call, into memory of its size.
 #pragma once
 

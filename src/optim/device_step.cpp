@@ -17,7 +17,7 @@ constexpr std::string_view kLessRows = "lower batch_tokens";
 }  // namespace
 
 DeviceStep::DeviceStep(const Context& context, const StepKernels& kernels, Model& model, Optimizer& optimizer,
-                       const TrainConfig& config, bool capture, DeviceCommunicator* cards)
+                       const TrainConfig& config, bool capture, DeviceCommunicator* gpus)
     : context_(context),
       runtime_(*context.runtime()),
       kernels_(kernels),
@@ -25,7 +25,7 @@ DeviceStep::DeviceStep(const Context& context, const StepKernels& kernels, Model
       optimizer_(optimizer),
       config_(config),
       capture_(capture),
-      cards_(cards),
+      gpus_(gpus),
       gradients_(context.runtime(), model.params().block_size(), "the gradients", kLessModel) {
   for (const Optimizer::ActiveRule& active : optimizer_.rules()) add_rule(active);
   if (scaled()) loss_scale_ = Arena(context_.runtime(), sizeof(LossScale), "the loss scale", kLessModel);
@@ -43,7 +43,7 @@ void DeviceStep::add_rule(const Optimizer::ActiveRule& active) {
   Rule rule{.definition = &definition,
             .rule = active.rule.get(),
             .kernels = kernels,
-            .share = active.rule->device_share(cards_ ? cards_->rank() : 0, ranks()),
+            .share = active.rule->device_share(gpus_ ? gpus_->rank() : 0, ranks()),
             .items = {},
             .call = {}};
   const auto bytes = static_cast<std::int64_t>(rule.share.items.size());
@@ -174,7 +174,7 @@ void DeviceStep::queue_work() {
       bound.program().prepare();
       prepared.push_back(&bound);
     }
-    if (cards_ && &part == &parts_.back())
+    if (gpus_ && &part == &parts_.back())
       run_and_sum(bound);
     else
       bound.program().run();
@@ -192,7 +192,7 @@ void DeviceStep::queue_work() {
     call.scratch = scratch_.at(0);
     rule.kernels->update(context_, call);
   }
-  if (!cards_) return;
+  if (!gpus_) return;
   gather_owned([&](const Rule&, const RuleParam& param) {
     return std::vector{model_.device_weights() + param.param->offset};
   });
@@ -207,10 +207,10 @@ void DeviceStep::run_and_sum(BoundProgram& bound) {
       std::vector<std::span<float>> pieces;
       for (const GradientRange& range : buckets[next].ranges)
         pieces.emplace_back(gradients_.on_device() + range.offset, static_cast<std::size_t>(range.count));
-      cards_->sum(pieces);
+      gpus_->sum(pieces);
     }
   });
-  cards_->join();
+  gpus_->join();
 }
 
 template <class Blocks>
@@ -221,12 +221,12 @@ void DeviceStep::gather_owned(Blocks blocks) {
       for (float* values : blocks(rule, *owned.param))
         parts.push_back({owned.rank, {values, static_cast<std::size_t>(owned.param->param->count())}});
   if (parts.empty()) return;
-  cards_->gather(parts);
-  cards_->join();
+  gpus_->gather(parts);
+  gpus_->join();
 }
 
 void DeviceStep::gather_states() {
-  if (!cards_) return;
+  if (!gpus_) return;
   gather_owned([&](const Rule& rule, const RuleParam& param) {
     std::vector<float*> states;
     for (std::size_t i = 0; i < rule.definition->state_count(); ++i)

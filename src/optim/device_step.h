@@ -13,7 +13,7 @@
 // changed there, step by step; fetch_loss_scale() brings it to the optimizer, as states are fetched. A step that is
 // skipped still is a step: of the schedule, and of Adam's count.
 //
-// Several ranks (`cards`): each sums its gradients with the others' bucket by bucket, as backward finishes them. A rule
+// Several ranks (`gpus`): each sums its gradients with the others' bucket by bucket, as backward finishes them. A rule
 // may share its parameters out (UpdateRule::owned): a rank updates its own and sends the new weights to all. Their states
 // are then the owner's alone, until gather_states(). The loss is this rank's.
 #pragma once
@@ -43,7 +43,7 @@ struct StepOutcome {
 class DeviceStep {
  public:
   DeviceStep(const Context& context, const StepKernels& kernels, Model& model, Optimizer& optimizer,
-             const TrainConfig& config, bool capture = true, DeviceCommunicator* cards = nullptr);
+             const TrainConfig& config, bool capture = true, DeviceCommunicator* gpus = nullptr);
   ~DeviceStep();
 
   struct Batch {
@@ -105,7 +105,7 @@ class DeviceStep {
   // Everyone gets what each rank updated. blocks(rule, parameter): where its values lie, one place for each block.
   template <class Blocks>
   void gather_owned(Blocks blocks);
-  int ranks() const { return cards_ ? cards_->size() : 1; }
+  int ranks() const { return gpus_ ? gpus_->size() : 1; }
   void land();
   StepState* device_state() const { return reinterpret_cast<StepState*>(block_.at(0)); }
   bool scaled() const { return config_.dtype == ComputeDType::f16; }
@@ -120,7 +120,7 @@ class DeviceStep {
   Optimizer& optimizer_;
   TrainConfig config_;
   bool capture_;
-  DeviceCommunicator* cards_;  // nullptr: one rank
+  DeviceCommunicator* gpus_;  // nullptr: one rank
   FloatArena gradients_;
   Arena scratch_, loss_scale_;
   std::vector<Rule> rules_;

@@ -105,7 +105,7 @@ void check_request(const Model& model, const SpeedRequest& request) {
         model.config().context);
 }
 
-// A card records the second call of a size.
+// A GPU records the second call of a size.
 int warm_ups(const Model& model) {
   return model.device() == Device::cpu ? 1 : 2;
 }
@@ -240,8 +240,8 @@ double seconds_of_product(const Context& context, const ProductShape& shape, std
 
 }  // namespace
 
-double card_bandwidth(const Context& context, std::int64_t buffer_bytes) {
-  check(context.device() == Device::cuda, "[bench] a card's memory is measured on a card");
+double gpu_bandwidth(const Context& context, std::int64_t buffer_bytes) {
+  check(context.device() == Device::cuda, "[bench] a GPU's memory is measured on a GPU");
   const std::int64_t half = std::max<std::int64_t>(align_up(buffer_bytes / 2, 256), 256);
   const Arena arena(context.runtime(), 2 * half, "the benchmark's buffer", "measure a smaller model");
   const double seconds = best_seconds(context, kPasses, kCopies,
@@ -249,7 +249,7 @@ double card_bandwidth(const Context& context, std::int64_t buffer_bytes) {
   return 2 * static_cast<double>(half) / seconds;
 }
 
-double card_seconds_of_products(const Context& context, std::span<const ProductShape> shapes, std::int64_t N,
+double gpu_seconds_of_products(const Context& context, std::span<const ProductShape> shapes, std::int64_t N,
                                 DType dtype, int repeats) {
   double seconds = 0;
   for (const ProductShape& shape : shapes)

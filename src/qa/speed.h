@@ -5,7 +5,7 @@
 //   @ d256  either of them behind 256 tokens that are in the cache already and not timed
 //
 // A call has as many rows as the batcher's: on the CPU 512, llama-bench's ubatch. One warm-up (the whole prompt; one
-// token), on a card two, of which the second is recorded; then every repeat by itself: rate = tokens / seconds, mean and
+// token), on a GPU two, of which the second is recorded; then every repeat by itself: rate = tokens / seconds, mean and
 // sample deviation (n - 1). Neither tokenizing nor sampling is timed.
 #pragma once
 
@@ -66,14 +66,14 @@ struct TokenizerSpeed {
 TokenizerSpeed tokenizer_speed(const Tokenizer& tokenizer, std::string_view text, std::int64_t repeats,
                                const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
 
-// What a card allows, measured through the engine's own runtime and kernels: the ceilings of decoding and of reading
+// What a GPU allows, measured through the engine's own runtime and kernels: the ceilings of decoding and of reading
 // prompts.
 // Bytes read and written per second by copies from one half of a buffer of that size into the other: one that fits the
-// card's cache is copied at its speed, as a model of that size would be read. The best of some passes.
-double card_bandwidth(const Context& context, std::int64_t buffer_bytes);
+// GPU's cache is copied at its speed, as a model of that size would be read. The best of some passes.
+double gpu_bandwidth(const Context& context, std::int64_t buffer_bytes);
 
 // Seconds of the forward products alone for N rows, each shape at its best of `repeats`.
-double card_seconds_of_products(const Context& context, std::span<const ProductShape> shapes, std::int64_t N,
+double gpu_seconds_of_products(const Context& context, std::span<const ProductShape> shapes, std::int64_t N,
                                 DType dtype, int repeats);
 
 // How fast this machine reads memory: the ceiling of decoding, which reads every weight for every token.

@@ -164,7 +164,7 @@ class GpuStep final : public StepRunner {
     while (seeds.size() < batch.micro_batches.size())
       seeds.push_back(dropout_seed(parts_.config.train, parts_.ranks, request.step, seeds.size()));
     // A rank that does not arrive is named here; the GPUs alone would wait for it without end.
-    if (parts_.ranks.size() > 1) parts_.ranks.barrier(fmt::format("the cards, step {}", request.step + 1));
+    if (parts_.ranks.size() > 1) parts_.ranks.barrier(fmt::format("the GPUs, step {}", request.step + 1));
     step_.queue(
         {.step = request.step,
          .multiplier = request.multiplier,
@@ -220,8 +220,8 @@ class GpuStep final : public StepRunner {
       if (const std::optional<StepOutcome> outcome = step_.finished()) return *outcome;
       if (parts_.gpus) parts_.gpus->check_errors();
       if (seconds_now() - started > parts_.ranks.timeout_seconds())
-        fail(Hint{"a card or a link between them hangs; the last checkpoint is good: go on with --resume"},
-             "waited {:g} s for the cards in step {}", parts_.ranks.timeout_seconds(), step + 1);
+        fail(Hint{"a GPU or a link between them hangs; the last checkpoint is good: go on with --resume"},
+             "waited {:g} s for the GPUs in step {}", parts_.ranks.timeout_seconds(), step + 1);
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }

@@ -41,9 +41,9 @@ std::vector<OpCase> long_cases(double sign = 1) {
 }
 
 TEST(AttentionOnCuda, LongDocumentsMatchTheReference) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  const Context context(card.runtime);
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  const Context context(gpu.runtime);
   const OpDefinition& def = op::kAttention;
   for (const OpCase& op_case : long_cases()) {
     SCOPED_TRACE(op_case.name);
@@ -59,11 +59,11 @@ TEST(AttentionOnCuda, LongDocumentsMatchTheReference) {
   }
 }
 
-// Scores of the other sign are not for Hopper's own kernels: those that other cards take are tested on it, too.
+// Scores of the other sign are not for Hopper's own kernels: those that other GPUs take are tested on it, too.
 TEST(AttentionOnCuda, ThePortableKernelsMatchTheReference) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  const Context context(card.runtime);
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  const Context context(gpu.runtime);
   const OpDefinition& def = op::kAttention;
   for (const OpCase& op_case : long_cases(-1)) {
     SCOPED_TRACE(op_case.name);
@@ -76,9 +76,9 @@ TEST(AttentionOnCuda, ThePortableKernelsMatchTheReference) {
 
 // The lengths that models are trained with.
 TEST(AttentionOnCuda, WholeContextsMatchTheReference) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  const Context context(card.runtime);
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  const Context context(gpu.runtime);
   const OpDefinition& def = op::kAttention;
   for (const OpCase& op_case : cases_of({HeadSize{1024, 2, 1, 64, 100'000}, HeadSize{2100, 1, 1, 64, 100'000},
                                          HeadSize{1024, 1, 1, 128, 100'000},
@@ -96,9 +96,9 @@ TEST(AttentionOnCuda, WholeContextsMatchTheReference) {
 
 // A gradient does not depend on which others are asked for.
 TEST(AttentionOnCuda, GradientsStandAlone) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  const Context context(card.runtime);
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  const Context context(gpu.runtime);
   const OpDefinition& def = op::kAttention;
   for (const OpCase& op_case : cases_of({HeadSize{200, 4, 2, 64, 70}, HeadSize{150, 2, 1, 128, 70}})) {
     Conditions cuda = {.backend = cuda_backend(), .dtype = DType::bf16};

@@ -1,4 +1,4 @@
-// What matrices are multiplied with on a card, brought back: the same as on the CPU.
+// What matrices are multiplied with on a GPU, brought back: the same as on the CPU.
 #include "eval/eval_data.h"
 
 #include <cmath>
@@ -10,19 +10,19 @@ namespace thimble {
 namespace {
 
 TEST(CalibrateOnCuda, SeesWhatTheCpuSees) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  const Context on_card(card.runtime), on_cpu;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  const Context on_gpu(gpu.runtime), on_cpu;
   std::vector<std::int32_t> tokens(2000);
   for (std::size_t i = 0; i < tokens.size(); ++i)
     tokens[i] = i % 23 == 0 ? 1 : static_cast<std::int32_t>(2 + i * i % 50);
   const TokenSet set(tokens, {.bos = 1});
   for (const auto& [dtype, tolerance] : {std::pair{DType::f32, 1e-4}, {DType::bf16, 0.1}}) {
     SCOPED_TRACE(dtype_name(dtype));
-    const auto card_model = small_model(on_card, 60, 32, "golf-plus", dtype);
+    const auto gpu_model = small_model(on_gpu, 60, 32, "golf-plus", dtype);
     const auto cpu_model = small_model(on_cpu, 60, 32, "golf-plus", DType::f32);
     const Grid windows = calibration_windows(set, cpu_model->config(), 40 * 32);
-    const InputMoments found = calibrate(*card_model, windows, ProgressOutput::nowhere());
+    const InputMoments found = calibrate(*gpu_model, windows, ProgressOutput::nowhere());
     const InputMoments expected = calibrate(*cpu_model, windows, ProgressOutput::nowhere());
     ASSERT_EQ(found.all().size(), expected.all().size());
     for (const auto& [offset, moment] : expected.all()) {

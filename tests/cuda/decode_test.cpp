@@ -1,4 +1,4 @@
-// Decoding on a card: what it says is what the CPU says, what is decoded is what is scored, and company changes nothing
+// Decoding on a GPU: what it says is what the CPU says, what is decoded is what is scored, and company changes nothing
 // that was promised (model/model.h).
 #include <algorithm>
 #include <cmath>
@@ -31,9 +31,9 @@ std::vector<TokenId> random_prompt(std::mt19937& random, std::int64_t vocab_size
 class DecodingOnCuda : public testing::TestWithParam<std::string_view> {
  protected:
   void SetUp() override {
-    const auto card = find_card();
-    if (!card.runtime) GTEST_SKIP() << card.reason;
-    card_ = std::make_unique<Context>(card.runtime);
+    const auto gpu = find_gpu();
+    if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+    gpu_ = std::make_unique<Context>(gpu.runtime);
   }
 
   std::unique_ptr<Model> model_on(const Context& context, DType dtype) const {
@@ -46,14 +46,14 @@ class DecodingOnCuda : public testing::TestWithParam<std::string_view> {
             .logprobs = 3};
   }
 
-  std::unique_ptr<Context> card_;
+  std::unique_ptr<Context> gpu_;
   std::unique_ptr<Tokenizer> tokenizer_ = load_tokenizer("bytes");
   std::mt19937 random_{41};
 };
 
 TEST_P(DecodingOnCuda, SixtyFourGreedyTokensInF32AreTheCpus) {
   const Context cpu;
-  const auto here = model_on(cpu, DType::f32), there = model_on(*card_, DType::f32);
+  const auto here = model_on(cpu, DType::f32), there = model_on(*gpu_, DType::f32);
   for (const std::size_t length : {1u, 70u, 130u}) {
     Request greedy = request(length, 0);
     greedy.max_tokens = 64;
@@ -67,7 +67,7 @@ TEST_P(DecodingOnCuda, SixtyFourGreedyTokensInF32AreTheCpus) {
 TEST_P(DecodingOnCuda, WhatIsDecodedIsWhatIsScored) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     SCOPED_TRACE(dtype_name(dtype));
-    const auto model = model_on(*card_, dtype);
+    const auto model = model_on(*gpu_, dtype);
     Request greedy = request(130, 0);
     greedy.score_prompt = true;
     Batcher batcher(*model, tokenizer_.get());
@@ -93,7 +93,7 @@ TEST_P(DecodingOnCuda, WhatIsDecodedIsWhatIsScored) {
 TEST_P(DecodingOnCuda, AmongEightOthersARequestGetsTheBitsItGetsAlone) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     SCOPED_TRACE(dtype_name(dtype));
-    const auto model = model_on(*card_, dtype);
+    const auto model = model_on(*gpu_, dtype);
     std::vector<Request> requests;
     for (std::uint64_t seed = 0; seed < 9; ++seed) requests.push_back(request(1 + seed, 1, seed));
     for (Request& each : requests) each.max_tokens = 40;
@@ -108,7 +108,7 @@ TEST_P(DecodingOnCuda, AmongEightOthersARequestGetsTheBitsItGetsAlone) {
 
 // Prompts of all lengths: cuBLASLt reads those of more than 64 rows, so that what follows may differ by rounding.
 TEST_P(DecodingOnCuda, AmongLongPromptsARequestHasItsLogProbabilities) {
-  const auto model = model_on(*card_, DType::bf16);
+  const auto model = model_on(*gpu_, DType::bf16);
   std::vector<Request> requests;
   for (const std::size_t length : {1u, 150u, 64u, 17u, 3u, 90u, 65u, 128u})
     requests.push_back(request(length, 1, length));
@@ -126,7 +126,7 @@ TEST_P(DecodingOnCuda, AmongLongPromptsARequestHasItsLogProbabilities) {
 }
 
 TEST_P(DecodingOnCuda, AReusedPrefixIsAsGoodAsAReadOne) {
-  const auto model = model_on(*card_, DType::f32);
+  const auto model = model_on(*gpu_, DType::f32);
   Request first = request(100, 1, 1), second = request(50, 1, 2);
   first.max_tokens = second.max_tokens = 20;
   second.prompt.insert(second.prompt.begin(), first.prompt.begin(), first.prompt.begin() + 75);
@@ -149,9 +149,9 @@ INSTANTIATE_TEST_SUITE_P(, DecodingOnCuda, testing::ValuesIn(preset_names()), []
 
 // Each number of rows has a program with memory of its own: the latest few stay, and one that went comes back the same.
 TEST(RecordedOnCuda, AFewProgramsStay) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  const Context context(card.runtime);
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  const Context context(gpu.runtime);
   const auto model = small_model(context, 256, kContext, "golf", DType::bf16);
   KvCache cache = model->make_cache(1);
   const auto logits_of = [&](std::int32_t rows, std::int32_t wanted) {
@@ -287,9 +287,9 @@ class LongCaches : public testing::TestWithParam<LongCache> {};
 
 // Few rows, each by itself; many, where prompts are tiles.
 TEST_P(LongCaches, AreAttendedToAsOnTheCpu) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  const Context cpu, cuda(card.runtime);
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  const Context cpu, cuda(gpu.runtime);
   for (const auto& [prompt, rows] : {std::pair<std::int64_t, std::int64_t>(40, 43), {300, 330}}) {
     const CacheCall call = make_call(GetParam(), prompt, rows);
     const std::vector<float> expected = attended(cpu, GetParam(), call, prompt + 2, DType::f32);

@@ -1,4 +1,4 @@
-// The card under test, or why there is none.
+// The GPU under test, or why there is none.
 #pragma once
 
 #include <dlfcn.h>
@@ -8,11 +8,11 @@
 
 namespace thimble {
 
-// A test that needs a card begins with: const auto card = find_card(); if (!card.runtime) GTEST_SKIP() << card.reason;
+// A test that needs a GPU begins with: const auto gpu = find_gpu(); if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
 //
 // Looks for the driver first: every test is a process of its own, and opening the plugin without a driver took 0.25 s of
 // each. That it opens is Plugin's to test.
-inline DeviceChoice find_card() {
+inline DeviceChoice find_gpu() {
   if (void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) {
     dlclose(driver);
   } else {

@@ -1,4 +1,4 @@
-// Evaluation on a card: the figures of the CPU, whatever the weights are stored as.
+// Evaluation on a GPU: the figures of the CPU, whatever the weights are stored as.
 #include "base/rng.h"
 #include "cuda/device.h"
 #include "eval/score.h"
@@ -32,9 +32,9 @@ struct Texts {
 };
 
 TEST(EvalOnCuda, HasTheFiguresOfTheCpu) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  const Context cpu, cuda(card.runtime);
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  const Context cpu, cuda(gpu.runtime);
   const Texts texts;
   for (const char* preset : {"golf-plus", "microgpt", "qwen3"}) {
     SCOPED_TRACE(preset);
@@ -55,9 +55,9 @@ TEST(EvalOnCuda, HasTheFiguresOfTheCpu) {
 }
 
 TEST(EvalOnCuda, ScoresManyTokensAtATime) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  const Context cuda(card.runtime);
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  const Context cuda(gpu.runtime);
   const Texts texts;
   const auto model = small_model(cuda, texts.tokenizer->vocab_size(), kContext, "golf", DType::bf16);
   EXPECT_GT(model->scored_at_once(), 8192);
@@ -67,9 +67,9 @@ TEST(EvalOnCuda, ScoresManyTokensAtATime) {
 
 // Integers, f16 and bf16 are expanded when they are sent; what is computed is what f32 masters of the same values give.
 TEST(EvalOnCuda, StoredWeightsAreExpanded) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  const Context cpu, cuda(card.runtime);
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  const Context cpu, cuda(gpu.runtime);
   const Texts texts;
   const auto floats = small_model(cpu, texts.tokenizer->vocab_size(), kContext, "golf");
   const ModelConfig config = floats->config();
@@ -94,8 +94,8 @@ TEST(EvalOnCuda, StoredWeightsAreExpanded) {
     Model masters(config, cuda);
     stored->unpack(table, masters.weights());
     masters.weights_changed();
-    Model expanded(config, cuda, DType::f32, stored_for_card(table, stored, DType::f32)),
-        narrow(config, cuda, DType::bf16, stored_for_card(table, stored, DType::bf16));
+    Model expanded(config, cuda, DType::f32, stored_for_gpu(table, stored, DType::f32)),
+        narrow(config, cuda, DType::bf16, stored_for_gpu(table, stored, DType::bf16));
     const ScoreOptions options{.context = kContext, .stride = kContext};
     const double expected = texts.loss(masters, options);
     EXPECT_EQ(texts.loss(expanded, options), expected);

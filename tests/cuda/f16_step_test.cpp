@@ -1,4 +1,4 @@
-// Training in f16 on a card: the losses of f32, overflows that are skipped, and a scale that a resumed run goes on with.
+// Training in f16 on a GPU: the losses of f32, overflows that are skipped, and a scale that a resumed run goes on with.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -50,9 +50,9 @@ struct TrainingRun {
   Optimizer optimizer;
   std::vector<StepOutcome> outcomes;
 
-  TrainingRun(const std::shared_ptr<DeviceRuntime>& card, const Config& with)
+  TrainingRun(const std::shared_ptr<DeviceRuntime>& gpu, const Config& with)
       : config(with),
-        context(card),
+        context(gpu),
         model(config.model, context, config.train.dtype == ComputeDType::f16 ? DType::f16 : DType::f32),
         optimizer(model.params(), config.optimizer, context) {
     initialise(model.params(), 1, model.weights());
@@ -101,10 +101,10 @@ struct TrainingRun {
 };
 
 TEST(F16Steps, HaveNearlyTheLossesOfF32) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   for (const char* muon : {"muon_steps=0", "muon_steps=5"}) {
-    TrainingRun expected(card.runtime, small_golf(muon, "dtype=f32")), found(card.runtime, small_golf(muon));
+    TrainingRun expected(gpu.runtime, small_golf(muon, "dtype=f32")), found(gpu.runtime, small_golf(muon));
     expected.steps(0, 30);
     found.steps(0, 30);
     ASSERT_EQ(found.outcomes.size(), 30u);
@@ -119,9 +119,9 @@ TEST(F16Steps, HaveNearlyTheLossesOfF32) {
 }
 
 TEST(F16Steps, CapturedOrNotTheBitsAreTheSame) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  TrainingRun captured(card.runtime, small_golf()), queued(card.runtime, small_golf());
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  TrainingRun captured(gpu.runtime, small_golf()), queued(gpu.runtime, small_golf());
   captured.steps(0, 8);
   queued.steps(0, 8, -1, false);
   EXPECT_EQ(captured.weights(), queued.weights());
@@ -129,9 +129,9 @@ TEST(F16Steps, CapturedOrNotTheBitsAreTheSame) {
 }
 
 TEST(F16Steps, AnOverflowIsSkippedAndTheScaleHalves) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  TrainingRun before(card.runtime, small_golf()), poisoned(card.runtime, small_golf());
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  TrainingRun before(gpu.runtime, small_golf()), poisoned(gpu.runtime, small_golf());
   before.steps(0, 5);
   poisoned.steps(0, 6, 5);
   EXPECT_FALSE(poisoned.outcomes.back().updated);
@@ -145,9 +145,9 @@ TEST(F16Steps, AnOverflowIsSkippedAndTheScaleHalves) {
 
 // 2^30 / 128 targets is far beyond f16: the gradients themselves overflow, and no input is at fault.
 TEST(F16Steps, AScaleThatIsTooLargeIsHalvedUntilItFits) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  TrainingRun run(card.runtime, small_golf());
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  TrainingRun run(gpu.runtime, small_golf());
   run.optimizer.loss_scale() = {0x1p30f, 0};
   run.steps(0, 24);
   EXPECT_GE(run.skipped(), 7);  // 2^23 / 128 = 65536
@@ -158,11 +158,11 @@ TEST(F16Steps, AScaleThatIsTooLargeIsHalvedUntilItFits) {
 }
 
 TEST(F16Steps, AResumedRunIsTheSameToTheBit) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   for (const std::int64_t poisoned : {-1, 3}) {
-    TrainingRun straight(card.runtime, small_golf()), first(card.runtime, small_golf()),
-        second(card.runtime, small_golf());
+    TrainingRun straight(gpu.runtime, small_golf()), first(gpu.runtime, small_golf()),
+        second(gpu.runtime, small_golf());
     straight.optimizer.loss_scale().good_steps = first.optimizer.loss_scale().good_steps = kGrowthSteps - 7;
     straight.steps(0, 12, poisoned);
     first.steps(0, 5, poisoned);

@@ -18,11 +18,11 @@ struct Case {
   bool sum = false;        // x is an add_scaled's
 };
 
-// The tensors of residual_mix followed by rmsnorm, perhaps after an add_scaled, one set in the card's memory.
+// The tensors of residual_mix followed by rmsnorm, perhaps after an add_scaled, one set in the GPU's memory.
 class MixAndNorm {
  public:
-  MixAndNorm(const std::shared_ptr<DeviceRuntime>& card, const Case& shape)
-      : card_(card), context_(card), arena_(card, kBytes, "a test", "test less"), shape_(shape) {
+  MixAndNorm(const std::shared_ptr<DeviceRuntime>& gpu, const Case& shape)
+      : gpu_(gpu), context_(gpu), arena_(gpu, kBytes, "a test", "test less"), shape_(shape) {
     x = filled(DType::bf16, shape.rows, shape.cols, 1);
     x0 = shape.one_value ? x : filled(DType::bf16, shape.rows, shape.cols, 2);
     mix = filled(DType::f32, 2, shape.mix_cols, 3);
@@ -55,8 +55,8 @@ class MixAndNorm {
 
   std::vector<float> fetch(const Tensor& t) const {
     std::vector<std::byte> bytes(static_cast<std::size_t>(t.shape().bytes()));
-    card_->download(bytes.data(), t.data, t.shape().bytes());
-    card_->synchronise();
+    gpu_->download(bytes.data(), t.data, t.shape().bytes());
+    gpu_->synchronise();
     std::vector<float> values(static_cast<std::size_t>(t.count()));
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] = t.dtype == DType::bf16 ? to_f32(reinterpret_cast<const bf16*>(bytes.data())[i])
@@ -133,12 +133,12 @@ class MixAndNorm {
     std::vector<bf16> halves(values.size());
     for (std::size_t i = 0; i < values.size(); ++i) halves[i] = to_bf16(values[i]);
     const void* from = dtype == DType::bf16 ? static_cast<const void*>(halves.data()) : values.data();
-    card_->upload(t.data, from, t.shape().bytes());
-    card_->synchronise();
+    gpu_->upload(t.data, from, t.shape().bytes());
+    gpu_->synchronise();
     return t;
   }
 
-  std::shared_ptr<DeviceRuntime> card_;
+  std::shared_ptr<DeviceRuntime> gpu_;
   Context context_;
   Arena arena_;
   std::int64_t used_ = 0;
@@ -171,10 +171,10 @@ void expect_near(const std::vector<float>& expected, const std::vector<float>& f
 }
 
 TEST(FusedOnCuda, ForwardHasTheSameBits) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   for (const Case& shape : kCases) {
-    MixAndNorm apart(card.runtime, shape), together(card.runtime, shape);
+    MixAndNorm apart(gpu.runtime, shape), together(gpu.runtime, shape);
     apart.forward(false);
     together.forward(true);
     EXPECT_EQ(apart.fetch(apart.x), together.fetch(together.x)) << shape.cols;
@@ -186,11 +186,11 @@ TEST(FusedOnCuda, ForwardHasTheSameBits) {
 
 // Apart, the gradient of y is rounded to bf16 on its way: 2^-8 of it.
 TEST(FusedOnCuda, BackwardAgrees) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   for (const Case& shape : kCases) {
     SCOPED_TRACE(shape.cols);
-    MixAndNorm apart(card.runtime, shape), together(card.runtime, shape), again(card.runtime, shape);
+    MixAndNorm apart(gpu.runtime, shape), together(gpu.runtime, shape), again(gpu.runtime, shape);
     for (MixAndNorm* set : {&apart, &together, &again}) {
       set->forward(false);
       set->backward(set != &apart);

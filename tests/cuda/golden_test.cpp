@@ -1,4 +1,4 @@
-// The golf models on a card, against what PyTorch computed.
+// The golf models on a GPU, against what PyTorch computed.
 #include "cuda/device.h"
 #include "model/golden_model.h"
 
@@ -8,15 +8,15 @@ namespace {
 class GolfOnCuda : public testing::TestWithParam<const char*> {};
 
 TEST_P(GolfOnCuda, LossLogitsAndGradients) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  expect_golden(open_golf(GetParam()), Context(card.runtime), DType::f32, kF32Bounds);
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  expect_golden(open_golf(GetParam()), Context(gpu.runtime), DType::f32, kF32Bounds);
 }
 
 TEST_P(GolfOnCuda, LossLogitsAndGradientsInBf16) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
-  expect_golden(open_golf(GetParam()), Context(card.runtime), DType::bf16, kBf16Bounds);
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+  expect_golden(open_golf(GetParam()), Context(gpu.runtime), DType::bf16, kBf16Bounds);
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, GolfOnCuda,

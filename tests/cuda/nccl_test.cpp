@@ -1,4 +1,4 @@
-// NCCL with one rank on one card: sums and gathers that change nothing, in the same place of the same graph.
+// NCCL with one rank on one GPU: sums and gathers that change nothing, in the same place of the same graph.
 #include <cstdlib>
 
 #include "base/error.h"
@@ -26,14 +26,14 @@ struct Trained {
   bool captured = false;
 };
 
-Trained train(const std::shared_ptr<DeviceRuntime>& card, DeviceCommunicator* cards) {
+Trained train(const std::shared_ptr<DeviceRuntime>& gpu, DeviceCommunicator* gpus) {
   const Config config = small_golf();
-  const Context context(card);
+  const Context context(gpu);
   Model model(config.model, context);
   initialise(model.params(), 1, model.weights());
   model.weights_changed();
   Optimizer optimizer(model.params(), config.optimizer, context);
-  DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train, true, cards);
+  DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train, true, gpus);
   Trained trained;
   constexpr std::array<std::uint64_t, 2> kSeeds = {1, 2};
   for (int i = 0; i < 12; ++i) {
@@ -54,18 +54,18 @@ Trained train(const std::shared_ptr<DeviceRuntime>& card, DeviceCommunicator* ca
   return trained;
 }
 
-TEST(Nccl, OneRankOnOneCardIsThePlainPathToTheBit) {
-  const DeviceChoice card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+TEST(Nccl, OneRankOnOneGpuIsThePlainPathToTheBit) {
+  const DeviceChoice gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   if (const PluginState state = nccl_state(); !state.available) GTEST_SKIP() << state.text;
   const std::shared_ptr<Communicator> ranks = single_rank();
-  EXPECT_EQ(join_cards(*ranks, card.runtime), nullptr) << "one rank has nobody to sum with, unless asked";
+  EXPECT_EQ(join_gpus(*ranks, gpu.runtime), nullptr) << "one rank has nobody to sum with, unless asked";
   ASSERT_EQ(setenv("THIMBLE_NCCL", "1", 1), 0);
-  const std::shared_ptr<DeviceCommunicator> cards = join_cards(*ranks, card.runtime);
+  const std::shared_ptr<DeviceCommunicator> gpus = join_gpus(*ranks, gpu.runtime);
   unsetenv("THIMBLE_NCCL");
-  ASSERT_NE(cards, nullptr);
-  const Trained plain = train(card.runtime, nullptr), summed = train(card.runtime, cards.get());
-  cards->check_errors();
+  ASSERT_NE(gpus, nullptr);
+  const Trained plain = train(gpu.runtime, nullptr), summed = train(gpu.runtime, gpus.get());
+  gpus->check_errors();
   EXPECT_TRUE(summed.captured);
   EXPECT_EQ(plain.losses, summed.losses);
   EXPECT_EQ(plain.weights, summed.weights);
@@ -73,7 +73,7 @@ TEST(Nccl, OneRankOnOneCardIsThePlainPathToTheBit) {
 
 TEST(Nccl, OnTheCpuThereIsNothingToJoin) {
   const std::shared_ptr<Communicator> ranks = single_rank();
-  EXPECT_EQ(join_cards(*ranks, cpu_runtime()), nullptr);
+  EXPECT_EQ(join_gpus(*ranks, cpu_runtime()), nullptr);
 }
 
 }  // namespace

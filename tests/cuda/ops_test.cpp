@@ -12,12 +12,12 @@ Conditions cuda_in(DType dtype) {
   return {.backend = cuda_backend(), .dtype = dtype};
 }
 
-// One card and one context for all tests: what one call leaves behind must not show in another.
-const Context* card_context(std::string& reason) {
-  static const DeviceChoice card = find_card();
+// One GPU and one context for all tests: what one call leaves behind must not show in another.
+const Context* gpu_context(std::string& reason) {
+  static const DeviceChoice gpu = find_gpu();
   static const std::unique_ptr<Context> context =
-      card.runtime ? std::make_unique<Context>(card.runtime) : nullptr;
-  reason = card.reason;
+      gpu.runtime ? std::make_unique<Context>(gpu.runtime) : nullptr;
+  reason = gpu.reason;
   return context.get();
 }
 
@@ -25,7 +25,7 @@ class EveryOpOnCuda : public EveryOp {
  protected:
   void SetUp() override {
     std::string reason;
-    context_ = card_context(reason);
+    context_ = gpu_context(reason);
     if (!context_) GTEST_SKIP() << reason;
     if (!cuda_backend().find(def())) GTEST_SKIP() << def().name << " has no CUDA kernel yet";
   }

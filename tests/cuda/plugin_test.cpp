@@ -1,4 +1,4 @@
-// Opening the plugin, and everything that can be missing. These run without a card, too.
+// Opening the plugin, and everything that can be missing. These run without a GPU, too.
 #include "base/error.h"
 #include "cuda/device.h"
 #include "support/temp_folder.h"
@@ -26,10 +26,10 @@ TEST(CudaPlugin, AnotherLibraryIsRefused) {
   EXPECT_EQ(why_not("libm.so.6"), "libm.so.6 is no CUDA plugin of thimble: it has no thimble_cuda_plugin");
 }
 
-TEST(CudaPlugin, WithoutACardTheReasonIsTold) {
+TEST(CudaPlugin, ReportsTheReasonWithoutAGpu) {
   const DeviceChoice choice = choose_device();
-  if (choice.runtime->device() == Device::cuda) GTEST_SKIP() << "there is a card: " << choice.reason;
-  // No plugin, no driver or no card: which it is depends on the machine.
+  if (choice.runtime->device() == Device::cuda) GTEST_SKIP() << "there is a GPU: " << choice.reason;
+  // No plugin, no driver or no GPU: which it is depends on the machine.
   const auto starts = [&](std::string_view text) { return choice.reason.starts_with(text); };
   EXPECT_TRUE(starts("there is no CUDA plugin") || starts("there is no NVIDIA driver") ||
               starts("there is an NVIDIA driver") || starts("the CUDA plugin cannot be loaded"))

@@ -1,4 +1,4 @@
-// The card as a DeviceRuntime: memory, copies, events, graphs.
+// The GPU as a DeviceRuntime: memory, copies, events, graphs.
 #include <numeric>
 
 #include "base/error.h"
@@ -11,9 +11,9 @@ namespace {
 class CudaRuntimeTest : public testing::Test {
  protected:
   void SetUp() override {
-    const DeviceChoice card = find_card();
-    if (!card.runtime) GTEST_SKIP() << card.reason;
-    runtime_ = card.runtime;
+    const DeviceChoice gpu = find_gpu();
+    if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+    runtime_ = gpu.runtime;
   }
 
   std::shared_ptr<DeviceRuntime> runtime_;
@@ -26,7 +26,7 @@ TEST_F(CudaRuntimeTest, SaysWhatItIs) {
   EXPECT_GT(facts.multiprocessors, 0);
   EXPECT_GT(facts.available_bytes, 0);
   EXPECT_LE(facts.available_bytes, facts.memory_bytes);
-  RecordProperty("card", facts.name + ", " + facts.versions);
+  RecordProperty("gpu", facts.name + ", " + facts.versions);
 }
 
 TEST_F(CudaRuntimeTest, CopiesArriveAndArenasStartAtZero) {

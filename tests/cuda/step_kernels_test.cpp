@@ -21,9 +21,9 @@ std::vector<float> numbers(std::int64_t count, std::uint64_t stream, float devia
 
 // A vector in the device's memory.
 template <class T>
-class OnCard {
+class OnGpu {
  public:
-  OnCard(std::shared_ptr<DeviceRuntime> runtime, std::vector<T> values)
+  OnGpu(std::shared_ptr<DeviceRuntime> runtime, std::vector<T> values)
       : runtime_(runtime), values_(std::move(values)), arena_(runtime, bytes(), "a test", "test less") {
     runtime_->upload(data(), values_.data(), bytes());
   }
@@ -45,9 +45,9 @@ class OnCard {
 class StepKernelsOnCuda : public testing::Test {
  protected:
   void SetUp() override {
-    const DeviceChoice card = find_card();
-    if (!card.runtime) GTEST_SKIP() << card.reason;
-    runtime_ = card.runtime;
+    const DeviceChoice gpu = find_gpu();
+    if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+    runtime_ = gpu.runtime;
     context_ = std::make_unique<Context>(runtime_);
   }
 
@@ -57,12 +57,12 @@ class StepKernelsOnCuda : public testing::Test {
   }
   StepState norm_of(const std::vector<float>& gradients, double clip) const {
     const auto count = static_cast<std::int64_t>(gradients.size());
-    OnCard<float> on_card(runtime_, gradients);
+    OnGpu<float> on_gpu(runtime_, gradients);
     StepState state;
     state.clip = clip;
-    OnCard<StepState> states(runtime_, {state});
+    OnGpu<StepState> states(runtime_, {state});
     const Arena sums = scratch(count);
-    kernels().finish_norm(*context_, on_card.data(), count, states.data(), nullptr, sums.at(0));
+    kernels().finish_norm(*context_, on_gpu.data(), count, states.data(), nullptr, sums.at(0));
     return states.fetch()[0];
   }
 
@@ -73,8 +73,8 @@ class StepKernelsOnCuda : public testing::Test {
 TEST_F(StepKernelsOnCuda, WeightedSumsAreAddedInF64AndTheSameTwice) {
   for (const std::int64_t count : {1, 31, 1000, 65537, 3000001}) {
     const std::vector<float> values = numbers(count, 1), weights = numbers(count, 2);
-    OnCard<float> a(runtime_, values), b(runtime_, weights);
-    OnCard<double> totals(runtime_, {0.5, 0.5});
+    OnGpu<float> a(runtime_, values), b(runtime_, weights);
+    OnGpu<double> totals(runtime_, {0.5, 0.5});
     const Arena sums = scratch(count);
     for (int i = 0; i < 2; ++i)
       kernels().add_weighted_sum(*context_, a.data(), b.data(), count, totals.data() + i, sums.at(0));
@@ -110,8 +110,8 @@ TEST_F(StepKernelsOnCuda, TheLossScaleComesOutOfEveryFigureAgain) {
   for (float& gradient : scaled) gradient *= 1024;
   const StepState plain = norm_of(gradients, 2);
 
-  OnCard<LossScale> scales(runtime_, {{1024, kGrowthSteps - 1}});
-  OnCard<float> rows(runtime_, weights);
+  OnGpu<LossScale> scales(runtime_, {{1024, kGrowthSteps - 1}});
+  OnGpu<float> rows(runtime_, weights);
   kernels().scale_rows(*context_, scales.data(), rows.data(), count);
   for (float& weight : weights) weight *= 1024;
   EXPECT_EQ(rows.fetch(), weights);
@@ -119,10 +119,10 @@ TEST_F(StepKernelsOnCuda, TheLossScaleComesOutOfEveryFigureAgain) {
   StepState state;
   state.clip = 2;
   state.loss = 3 * 1024;
-  OnCard<StepState> states(runtime_, {state});
-  OnCard<float> on_card(runtime_, scaled);
+  OnGpu<StepState> states(runtime_, {state});
+  OnGpu<float> on_gpu(runtime_, scaled);
   const Arena sums = scratch(count);
-  kernels().finish_norm(*context_, on_card.data(), count, states.data(), scales.data(), sums.at(0));
+  kernels().finish_norm(*context_, on_gpu.data(), count, states.data(), scales.data(), sums.at(0));
   const StepState found = states.fetch()[0];
   EXPECT_EQ(found.loss, 3);
   EXPECT_EQ(found.norm, plain.norm);
@@ -132,7 +132,7 @@ TEST_F(StepKernelsOnCuda, TheLossScaleComesOutOfEveryFigureAgain) {
   EXPECT_EQ(scales.fetch()[0], (LossScale{2048, 0}));
 
   scaled[17] = std::numeric_limits<float>::infinity();
-  OnCard<float> broken(runtime_, scaled);
+  OnGpu<float> broken(runtime_, scaled);
   kernels().finish_norm(*context_, broken.data(), count, states.data(), scales.data(), sums.at(0));
   EXPECT_EQ(states.fetch()[0].finite, 0);
   EXPECT_EQ(scales.fetch()[0], (LossScale{1024, 0}));
@@ -159,10 +159,10 @@ TEST_F(StepKernelsOnCuda, AdamUpdatesEachChunkWithItsGroupAndNothingElse) {
     AdamSettings rates;
     rates.groups[1] = adam_group(steps[0]);
     rates.groups[4] = adam_group(steps[1]);
-    OnCard<StepState> states(runtime_, {state});
-    OnCard<AdamSettings> settings(runtime_, {rates});
-    OnCard<AdamChunk> items(runtime_, chunks);
-    OnCard<float> weights(runtime_, p), gradients(runtime_, g), first(runtime_, m), second(runtime_, v);
+    OnGpu<StepState> states(runtime_, {state});
+    OnGpu<AdamSettings> settings(runtime_, {rates});
+    OnGpu<AdamChunk> items(runtime_, chunks);
+    OnGpu<float> weights(runtime_, p), gradients(runtime_, g), first(runtime_, m), second(runtime_, v);
     kernels().find("adam")->update(
         *context_, {.state = states.data(),
                     .settings = reinterpret_cast<const std::byte*>(settings.data()),

@@ -1,4 +1,4 @@
-// Whole optimizer steps on a card: the same losses as on the CPU, the same bits captured or not, nothing updated by a
+// Whole optimizer steps on a GPU: the same losses as on the CPU, the same bits captured or not, nothing updated by a
 // gradient that is not finite.
 #include "optim/device_step.h"
 
@@ -79,9 +79,9 @@ struct Trained {
   StepOutcome last;
 };
 
-Trained train_on_card(const std::shared_ptr<DeviceRuntime>& card, const Config& config, DType dtype,
+Trained train_on_gpu(const std::shared_ptr<DeviceRuntime>& gpu, const Config& config, DType dtype,
                       int steps, bool capture, int poisoned = -1) {
-  const Context context(card);
+  const Context context(gpu);
   Model model(config.model, context, dtype);
   initialise(model.params(), 1, model.weights());
   model.weights_changed();
@@ -108,11 +108,11 @@ Trained train_on_card(const std::shared_ptr<DeviceRuntime>& card, const Config& 
 }
 
 TEST(DeviceStep, FiftyAdamStepsHaveTheLossesOfTheCpu) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Config config = small_golf();
   const auto expected = losses_on_cpu(config, 50);
-  const Trained trained = train_on_card(card.runtime, config, DType::f32, 50, true);
+  const Trained trained = train_on_gpu(gpu.runtime, config, DType::f32, 50, true);
   ASSERT_EQ(trained.losses.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i)
     EXPECT_NEAR(trained.losses[i] / expected[i], 1, 1e-4) << i;
@@ -120,8 +120,8 @@ TEST(DeviceStep, FiftyAdamStepsHaveTheLossesOfTheCpu) {
 }
 
 TEST(DeviceStep, MuonStepsHaveTheLossesOfTheCpu) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const std::vector<std::string> others[] = {
       {}, {"muon_row_norm=true"}, {"muon_coefficients=polar"}, {"mlp_hidden=40"}};
   for (const auto& other : others) {
@@ -129,7 +129,7 @@ TEST(DeviceStep, MuonStepsHaveTheLossesOfTheCpu) {
     settings.insert(settings.end(), other.begin(), other.end());
     const Config config = small_golf(settings);
     const auto expected = losses_on_cpu(config, 30);
-    const Trained trained = train_on_card(card.runtime, config, DType::f32, 30, true);
+    const Trained trained = train_on_gpu(gpu.runtime, config, DType::f32, 30, true);
     for (std::size_t i = 0; i < expected.size(); ++i)
       EXPECT_NEAR(trained.losses[i] / expected[i], 1, 1e-3) << i;
     EXPECT_LT(expected.back(), 0.8 * expected.front());
@@ -138,23 +138,23 @@ TEST(DeviceStep, MuonStepsHaveTheLossesOfTheCpu) {
 
 // In bf16 a program runs some steps as one kernel, in memory planned for that.
 TEST(DeviceStep, Bf16StepsHaveNearlyTheLossesOfTheCpu) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Config config = small_golf();
   const auto expected = losses_on_cpu(config, 30);
-  const Trained trained = train_on_card(card.runtime, config, DType::bf16, 30, true);
+  const Trained trained = train_on_gpu(gpu.runtime, config, DType::bf16, 30, true);
   ASSERT_EQ(trained.losses.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i)
     EXPECT_NEAR(trained.losses[i] / expected[i], 1, 0.05) << i;
 }
 
 TEST(DeviceStep, CapturedOrNotTheBitsAreTheSame) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   for (const Config& config : {small_golf(), small_golf({"muon_dtype=bf16"})})
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      const Trained captured = train_on_card(card.runtime, config, dtype, 8, true);
-      const Trained queued = train_on_card(card.runtime, config, dtype, 8, false);
+      const Trained captured = train_on_gpu(gpu.runtime, config, dtype, 8, true);
+      const Trained queued = train_on_gpu(gpu.runtime, config, dtype, 8, false);
       EXPECT_TRUE(captured.captured);
       EXPECT_FALSE(queued.captured);
       EXPECT_EQ(captured.losses, queued.losses);
@@ -164,10 +164,10 @@ TEST(DeviceStep, CapturedOrNotTheBitsAreTheSame) {
 
 // Fake quantisation begins in the middle of a run: what the steps before needed makes room.
 TEST(DeviceStep, AnotherKindOfStepTakesThePlaceOfTheLast) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Config config = small_golf();
-  const Context context(card.runtime);
+  const Context context(gpu.runtime);
   Model model(config.model, context, DType::bf16);
   initialise(model.params(), 1, model.weights());
   model.weights_changed();
@@ -186,11 +186,11 @@ TEST(DeviceStep, AnotherKindOfStepTakesThePlaceOfTheLast) {
 }
 
 TEST(DeviceStep, AGradientThatIsNotFiniteChangesNothing) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   for (const Config& config : {small_golf(), small_muon()}) {
-    const Trained before = train_on_card(card.runtime, config, DType::f32, 5, true);
-    const Trained poisoned = train_on_card(card.runtime, config, DType::f32, 6, true, 5);
+    const Trained before = train_on_gpu(gpu.runtime, config, DType::f32, 5, true);
+    const Trained poisoned = train_on_gpu(gpu.runtime, config, DType::f32, 6, true, 5);
     EXPECT_FALSE(std::isfinite(poisoned.last.norm));
     EXPECT_EQ(before.weights, poisoned.weights);
   }

@@ -1,4 +1,4 @@
-// Every switch of the golf family on a card: its loss and gradients are the CPU's, and steps that come to a loop in the
+// Every switch of the golf family on a GPU: its loss and gradients are the CPU's, and steps that come to a loop in the
 // midst of training go on from captured ones.
 #include "model/switches.h"
 
@@ -36,11 +36,11 @@ double apart(const Gradient& a, const Gradient& b) {
 class GolfSwitchOnCuda : public testing::TestWithParam<Switch> {};
 
 TEST_P(GolfSwitchOnCuda, LossAndGradientsAreTheCpus) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const ModelConfig config = GetParam().config();
   const Gradient expected = gradient_of(config, Context(), DType::f32);
-  const Context context(card.runtime);
+  const Context context(gpu.runtime);
   const Gradient wide = gradient_of(config, context, DType::f32),
                  narrow = gradient_of(config, context, DType::bf16);
   EXPECT_NEAR(wide.loss / expected.loss, 1, 1e-5);
@@ -54,8 +54,8 @@ INSTANTIATE_TEST_SUITE_P(Model, GolfSwitchOnCuda, testing::ValuesIn(golf_switche
 
 // Captured steps are of one kind of program: the other needs its own.
 TEST(LoopOnCuda, ComesInTheMidstOfCapturedSteps) {
-  const auto card = find_card();
-  if (!card.runtime) GTEST_SKIP() << card.reason;
+  const auto gpu = find_gpu();
+  if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   ConfigBuilder settings;
   settings.preset("golf");
   for (const char* setting :
@@ -64,7 +64,7 @@ TEST(LoopOnCuda, ComesInTheMidstOfCapturedSteps) {
     settings.set(setting);
   const Config config = settings.resolve();
   const auto losses = [&](bool capture) {
-    const Context context(card.runtime);
+    const Context context(gpu.runtime);
     Model model = random_model(config.model, context);
     Optimizer optimizer(model.params(), config.optimizer, context);
     DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train, capture);

@@ -51,9 +51,9 @@ class RecordingCommunicator final : public Communicator {
   int rank_, size_;
 };
 
-class RecordingCards final : public DeviceCommunicator {
+class RecordingGpus final : public DeviceCommunicator {
  public:
-  RecordingCards(int rank, int size, const float* weights) : rank_(rank), size_(size), weights_(weights) {}
+  RecordingGpus(int rank, int size, const float* weights) : rank_(rank), size_(size), weights_(weights) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }

@@ -1,4 +1,4 @@
-// --device, as a machine without CUDA answers it: a card that is asked for and cannot be had is an error before anything is
+// --device, as a machine without CUDA answers it: a GPU that is asked for and cannot be had is an error before anything is
 // computed, and auto says what it took.
 #include "base/json.h"
 #include "support/run_binary.h"
@@ -21,7 +21,7 @@ std::vector<std::string> tiny(std::vector<std::string> arguments, const std::str
 
 class Commands : public testing::TestWithParam<std::vector<std::string>> {};
 
-TEST_P(Commands, RefuseACardThatCannotBeHad) {
+TEST_P(Commands, RefuseAGpuThatIsNotThere) {
   const RunResult run = without_plugin(tiny(GetParam(), "cuda"));
   EXPECT_EQ(run.exit_code, 1) << run;
   EXPECT_EQ(run.out, "");
@@ -29,7 +29,7 @@ TEST_P(Commands, RefuseACardThatCannotBeHad) {
       << run;
 }
 
-TEST_P(Commands, TakeTheCpuWhereThereIsNoCardAndSaySo) {
+TEST_P(Commands, UseTheCpuWithoutAGpuAndSaySo) {
   const RunResult run = without_plugin(tiny(GetParam(), "auto"));
   EXPECT_EQ(run.exit_code, 0) << run;
   EXPECT_NE(run.err.find("computing on the CPU: the CUDA plugin cannot be loaded"), std::string::npos) << run;

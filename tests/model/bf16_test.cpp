@@ -60,7 +60,7 @@ TEST(DtypeFallback, IsAProcessorsThatChoseForItselfAlone) {
   EXPECT_NE(dtype_fallback(ComputeDType::automatic, Device::cpu, plain).find("computed in f32"),
             std::string::npos);
   EXPECT_EQ(dtype_fallback(ComputeDType::f32, Device::cpu, plain), "") << "it was asked for";
-  EXPECT_EQ(dtype_fallback(ComputeDType::automatic, Device::cuda, plain), "") << "a card has bf16";
+  EXPECT_EQ(dtype_fallback(ComputeDType::automatic, Device::cuda, plain), "") << "a GPU has bf16";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Steps that are recorded on a card: their sizes, and the rows that fill them up.
+// Steps that are recorded on a GPU: their sizes, and the rows that fill them up.
 #include <gtest/gtest.h>
 
 #include "model/gpt_program.h"
@@ -8,7 +8,7 @@
 namespace thimble {
 namespace {
 
-TEST(CardBuckets, LieNearerTogetherWhereRowsAreMany) {
+TEST(GpuBuckets, LieNearerTogetherWhereRowsAreMany) {
   for (const auto& [rows, bucket] : {std::pair<std::int64_t, std::int64_t>(1, 1),
                                      {2, 2},
                                      {3, 4},
@@ -23,10 +23,10 @@ TEST(CardBuckets, LieNearerTogetherWhereRowsAreMany) {
                                      {600, 768},
                                      {769, 1024},
                                      {4096, 4096}})
-    EXPECT_EQ(card_bucket(rows), bucket) << rows;
+    EXPECT_EQ(gpu_bucket(rows), bucket) << rows;
   for (std::int64_t rows = 1; rows < 5000; ++rows) {
-    ASSERT_GE(card_bucket(rows), rows);
-    ASSERT_EQ(card_bucket(card_bucket(rows)), card_bucket(rows)) << "a bucket serves itself";
+    ASSERT_GE(gpu_bucket(rows), rows);
+    ASSERT_EQ(gpu_bucket(gpu_bucket(rows)), gpu_bucket(rows)) << "a bucket serves itself";
   }
 }
 

@@ -242,8 +242,8 @@ TEST(StoredWeights, CannotBeTrainedOrReadAsFloats) {
   EXPECT_NE(message_of([&] { model.training_program(4, {}); }).find("cannot be trained"), std::string::npos);
 }
 
-// Whatever they were, every matrix is in what a card computes in, with the values it had, rounded once.
-TEST(StoredForCard, MatricesAreExpandedToWhatIsComputedIn) {
+// Whatever they were, every matrix is in what a GPU computes in, with the values it had, rounded once.
+TEST(StoredForGpu, MatricesAreExpandedToWhatIsComputedIn) {
   const ModelConfig config = small_config("golf-plus");
   const ParamTable table(config);
   const auto mixed = mixed_weights(table);
@@ -251,7 +251,7 @@ TEST(StoredForCard, MatricesAreExpandedToWhatIsComputedIn) {
   mixed->unpack(table, expected);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     SCOPED_TRACE(dtype_name(dtype));
-    const auto expanded = stored_for_card(table, mixed, dtype);
+    const auto expanded = stored_for_gpu(table, mixed, dtype);
     expanded->unpack(table, found);
     for (const Param& param : table.all()) {
       const StoredWeights::Stored tensor = expanded->tensor(param);
@@ -263,7 +263,7 @@ TEST(StoredForCard, MatricesAreExpandedToWhatIsComputedIn) {
                   tensor.values.dtype == DType::bf16 ? to_f32(to_bf16(value)) : value);
       }
     }
-    EXPECT_EQ(stored_for_card(table, expanded, dtype), expanded) << "nothing is left to do";
+    EXPECT_EQ(stored_for_gpu(table, expanded, dtype), expanded) << "nothing is left to do";
   }
 }
 

@@ -177,7 +177,7 @@ TEST(FrontDoor, TakesBf16RowsWithVectorsInF32) {
   }
 }
 
-// f16 is computed in on cards: shapes take it, the CPU's kernels do not.
+// f16 is computed in on GPUs: shapes take it, the CPU's kernels do not.
 TEST(FrontDoor, TheCpuRefusesF16Rows) {
   for (const OpDefinition& def : every_op()) {
     if (&def == &op::kCast || &def == &op::kFakeQuant) continue;

@@ -270,10 +270,10 @@ TEST(QueuedStep, MoreRowsThanAProgramHasRoomForAreRefused) {
   EXPECT_THROW(narrow.stage(rows, 0, place.data()), Error);
 }
 
-// Cards that talk through the host, for tests.
-class HostCards final : public DeviceCommunicator {
+// GPUs that communicate through the host, for tests.
+class HostGpus final : public DeviceCommunicator {
  public:
-  explicit HostCards(Communicator& ranks) : ranks_(ranks) {}
+  explicit HostGpus(Communicator& ranks) : ranks_(ranks) {}
   int rank() const override { return ranks_.rank(); }
   int size() const override { return ranks_.size(); }
   void sum(std::span<const std::span<float>> pieces) override {
@@ -315,9 +315,9 @@ TEST(QueuedStep, TwoRanksWithHalfOfTheRowsEachAreOneRankWithAll) {
       states = expected.states();
     }
     on_threads(2, [&](Communicator& ranks) {
-      HostCards cards(ranks);
+      HostGpus gpus(ranks);
       Trained run(muon);
-      DeviceStep device(run.context, kKernels, run.model, run.optimizer, run.config.train, false, &cards);
+      DeviceStep device(run.context, kKernels, run.model, run.optimizer, run.config.train, false, &gpus);
       for (int step = 0; step < 4; ++step) {
         const std::vector<Rows> all = batch_of(run.config, 3 * step);
         ASSERT_EQ(all.size(), 2u);
@@ -350,13 +350,13 @@ TEST(QueuedStep, ARuleWithoutKernelsForTheDeviceIsRefusedByName) {
   EXPECT_THROW(DeviceStep(run.context, narrow, run.model, run.optimizer, run.config.train, false), Error);
 }
 
-// What NCCL will see on each of four cards: the same calls, the sums before the update, the owners' weights behind it.
-TEST(QueuedStep, EveryCardIsAskedForTheSameInTheSameOrder) {
+// What NCCL will see on each of four GPUs: the same calls, the sums before the update, the owners' weights behind it.
+TEST(QueuedStep, EveryGpuIsAskedForTheSameInTheSameOrder) {
   std::vector<std::vector<std::string>> calls;
   for (const int rank : {0, 2, 3}) {
     Trained run(true);
-    RecordingCards cards(rank, 4, run.model.device_weights());
-    DeviceStep device(run.context, kKernels, run.model, run.optimizer, run.config.train, false, &cards);
+    RecordingGpus gpus(rank, 4, run.model.device_weights());
+    DeviceStep device(run.context, kKernels, run.model, run.optimizer, run.config.train, false, &gpus);
     const std::vector<Rows> batch = batch_of(run.config, rank);  // of other tokens
     device.queue({.step = 0,
                   .multiplier = 0.5,
@@ -364,7 +364,7 @@ TEST(QueuedStep, EveryCardIsAskedForTheSameInTheSameOrder) {
                   .micro_batches = batch,
                   .dropout_seeds = std::span(kSeeds).first(batch.size())});
     device.oldest();
-    calls.push_back(cards.calls);
+    calls.push_back(gpus.calls);
   }
   EXPECT_EQ(calls[0], calls[1]);
   EXPECT_EQ(calls[0], calls[2]);

@@ -198,7 +198,7 @@ TEST(InputMoments, AreTheSumOfProductsForEveryTypeAndAnyNumberOfCalls) {
   for (float& value : x) value = to_f32(to_bf16(value));
   std::vector<bf16> narrow(x.size());
   std::ranges::transform(x, narrow.begin(), [](float value) { return to_bf16(value); });
-  std::vector<f16> half(x.size());  // which what a card computes in f16 is
+  std::vector<f16> half(x.size());  // which what a GPU computes in f16 is
   std::ranges::transform(x, half.begin(), [](float value) { return to_f16(value); });
   InputMoments whole, parts;
   whole.add({0, 4, width}, make_tensor(x.data(), rows, width));

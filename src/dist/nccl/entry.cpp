@@ -1,4 +1,4 @@
-// Sums between cards by NCCL, and the plugin's one symbol.
+// Sums between GPUs by NCCL, and the plugin's one symbol.
 //
 // NCCL's work has a queue of its own: it begins when what was queued before it has run, and runs beside what comes after.
 // Both are expressed by events, which a recording keeps as edges of its graph.

@@ -41,8 +41,8 @@ extern "C" __attribute__((visibility("default"))) const thimble::CudaPlugin* thi
       .abi = kCudaAbi,
       .layout = cuda_layout(),
       .version = THIMBLE_VERSION,
-      .open = [](int card) -> std::shared_ptr<DeviceRuntime> {
-        return std::make_shared<cuda::CudaRuntime>(card);
+      .open = [](int gpu) -> std::shared_ptr<DeviceRuntime> {
+        return std::make_shared<cuda::CudaRuntime>(gpu);
       },
       .ops = cuda::kOps,
       .fused_runs = cuda::kFusedRuns,

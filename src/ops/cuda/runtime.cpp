@@ -10,10 +10,10 @@ namespace thimble::cuda {
 
 void fail_call(const char* call, const char* why, const Here& where) {
   const char* slash = std::strrchr(where.file_name(), '/');
-  // docs/reliability.md, "On a card"
+  // docs/reliability.md, "On a GPU"
   const bool gave_up = std::strcmp(why, cudaGetErrorString(cudaErrorLaunchFailure)) == 0;
   Hint hint;
-  if (gave_up) hint.text = "seen where other programs use the same card; the kernel's log may say why (Xid)";
+  if (gave_up) hint.text = "seen where other programs use the same GPU; the kernel's log may say why (Xid)";
   fail(hint, "[cuda] {} failed: {} ({}:{})", call, why, slash ? slash + 1 : where.file_name(), where.line());
 }
 
@@ -23,19 +23,19 @@ void refuse(const char* what, std::int64_t found) {
 
 namespace {
 
-// Why there is no card to work on, before anything else is tried.
-void check_card(int card) {
+// Why there is no GPU to work on, before anything else is tried.
+void check_gpu(int gpu) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorInsufficientDriver || status == cudaErrorSystemDriverMismatch)
     fail(Hint{"install NVIDIA's driver (580 or newer for CUDA 13), or use --device cpu"},
          "there is no NVIDIA driver that fits: {}", cudaGetErrorString(status));
   if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0))
-    fail(Hint{"see that nvidia-smi lists a card and CUDA_VISIBLE_DEVICES does not hide it, or use --device "
+    fail(Hint{"see that nvidia-smi lists a GPU and CUDA_VISIBLE_DEVICES does not hide it, or use --device "
               "cpu"},
-         "there is an NVIDIA driver, but no card that this process may use");
+         "there is an NVIDIA driver, but no GPU that this process may use");
   checked(status, "cudaGetDeviceCount");
-  check(card >= 0 && card < count, "there is no card {}: this process sees {}", card, count);
+  check(gpu >= 0 && gpu < count, "there is no GPU {}: this process sees {}", gpu, count);
 }
 
 Stream make_stream() {
@@ -97,10 +97,10 @@ class CudaGraph final : public DeviceGraph {
 
 }  // namespace
 
-CudaRuntime::CudaRuntime(int card) : card_(card) {
-  check_card(card);
-  checked(cudaSetDevice(card), "cudaSetDevice");
-  checked(cudaGetDeviceProperties(&properties_, card), "cudaGetDeviceProperties");
+CudaRuntime::CudaRuntime(int gpu) : gpu_(gpu) {
+  check_gpu(gpu);
+  checked(cudaSetDevice(gpu), "cudaSetDevice");
+  checked(cudaGetDeviceProperties(&properties_, gpu), "cudaGetDeviceProperties");
   check(properties_.major >= 8, Hint{"use --device cpu"},
         "{} has compute capability {}.{}; thimble needs 8.0 or newer", properties_.name, properties_.major,
         properties_.minor);
@@ -136,7 +136,7 @@ DeviceFacts CudaRuntime::facts() const {
 }
 
 std::byte* CudaRuntime::allocate(std::int64_t bytes) {
-  checked(cudaSetDevice(card_), "cudaSetDevice");  // of this thread: another may have made the runtime
+  checked(cudaSetDevice(gpu_), "cudaSetDevice");  // of this thread: another may have made the runtime
   void* block = nullptr;
   const cudaError_t status = cudaMalloc(&block, static_cast<std::size_t>(bytes));
   if (status == cudaErrorMemoryAllocation) {
@@ -200,7 +200,7 @@ std::unique_ptr<DeviceEvent> CudaRuntime::make_event() {
 }
 
 void CudaRuntime::begin_capture() {
-  checked(cudaSetDevice(card_), "cudaSetDevice");
+  checked(cudaSetDevice(gpu_), "cudaSetDevice");
   checked(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
 }
 

@@ -57,7 +57,7 @@ using Blas = Handle<cublasLtHandle_t, cublasLtDestroy>;
 
 class CudaRuntime final : public DeviceRuntime, public std::enable_shared_from_this<CudaRuntime> {
  public:
-  explicit CudaRuntime(int card);
+  explicit CudaRuntime(int gpu);
   ~CudaRuntime() override;
 
   Device device() const override { return Device::cuda; }
@@ -90,7 +90,7 @@ class CudaRuntime final : public DeviceRuntime, public std::enable_shared_from_t
   static constexpr std::size_t kWorkspaceBytes = 32u << 20;  // what cuBLAS recommends for Hopper
 
  private:
-  int card_;
+  int gpu_;
   cudaDeviceProp properties_ = {};
   Stream stream_;
   Blas blas_;
