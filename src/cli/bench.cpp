@@ -273,7 +273,7 @@ int run_bench_prefill(const Arguments& arguments, Console& console) {
   Model model = model_for(file, context, dtype_from(arguments, context.device(), console.log()), request);
   const Interrupt interrupt;
   const Speed speed = prefill_speed(model, request, console.progress(), &interrupt);
-  const double flops = speed.mean() * prefill_flops(model.config(), request.tokens, request.depth) /
+  const double flops = speed.mean() * prefill_flops(model, request.tokens, request.depth) /
                        static_cast<double>(request.tokens);
   const double peak = peak_flops(model, context, request.tokens);
   const Verdict verdict = verdict_of(arguments, speed.mean());
@@ -321,7 +321,7 @@ struct Ceiling {
 double cached_bytes(const Model& model, double positions) {
   const ModelConfig& config = model.config();
   return 2 * positions *
-         static_cast<double>(config.passes() * config.kv_width() * dtype_bytes(model.dtype()));
+         static_cast<double>(config.passes(model.loop_on()) * config.kv_width() * dtype_bytes(model.dtype()));
 }
 
 Ceiling ceiling_of(const Model& model, const Context& context, const SpeedRequest& request,
@@ -333,7 +333,7 @@ Ceiling ceiling_of(const Model& model, const Context& context, const SpeedReques
   // Weights that stay as they are stored are read as such; what slots remember has the rows' dtype.
   const double bytes = stored
                            ? static_cast<double>(stored->bytes()) + cached_bytes(model, streams * positions)
-                           : bytes_per_token(model.config(), model.dtype(), streams * positions);
+                           : bytes_per_token(model, streams * positions);
   const auto whole = static_cast<std::int64_t>(bytes);
   const double bandwidth =
       gpu ? gpu_bandwidth(context, whole) : read_bandwidth(whole, kBandwidthSeconds, &interrupt);

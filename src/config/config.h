@@ -58,7 +58,6 @@ struct ModelConfig {
   std::int64_t loop_first = 0;      // of the layers that a loop goes through once more, loop_count times
   std::int64_t loop_last = 0;
   std::int64_t loop_count = 0;  // 0: no loop
-  bool loop_on = true;          // false: training has not come to the loop yet
   std::int64_t bigram_buckets = 0;
   std::int64_t bigram_dim = 0;
   bool smear_gate = false;
@@ -74,9 +73,9 @@ struct ModelConfig {
   bool gated_mlp() const { return mlp == MlpKind::swiglu; }
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
-  // Blocks one behind the other where a loop's count each time; and those that a token passes now.
+  // Blocks that a token passes: with the layer loop, and as a run has it before the loop begins.
   std::int64_t unrolled() const { return layers + loop_count * (loop_last - loop_first + 1); }
-  std::int64_t passes() const { return loop_on ? unrolled() : layers; }
+  std::int64_t passes(bool loop_on) const { return loop_on ? unrolled() : layers; }
   // U-Net: of P passes, pass P/2 + i adds skip i, the output of pass P/2 - 1 - i (parameter-golf 1.2, 2.17).
   std::int64_t skips() const { return unet_skips ? unrolled() / 2 : 0; }
   bool operator==(const ModelConfig&) const = default;
@@ -170,11 +169,19 @@ struct PackConfig {
   bool operator==(const PackConfig&) const = default;
 };
 
+// What a run itself changes. A checkpoint records it with the config; it is no setting.
+struct RunState {
+  bool loop_on = true;  // false: training has not reached loop_start yet
+
+  bool operator==(const RunState&) const = default;
+};
+
 struct Config {
   ModelConfig model = {};
   OptimizerConfig optimizer = {};
   TrainConfig train = {};
   PackConfig pack = {};
+  RunState state = {};
 
   bool operator==(const Config&) const = default;
 };

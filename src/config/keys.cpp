@@ -49,6 +49,11 @@ struct PlaceOf<PackConfig> {
   static constexpr ConfigPart part = ConfigPart::pack;
   static constexpr auto member = &Config::pack;
 };
+template <>
+struct PlaceOf<RunState> {
+  static constexpr ConfigPart part = ConfigPart::state;
+  static constexpr auto member = &Config::state;
+};
 template <auto Member>
 using Place = PlaceOf<typename Owner<decltype(Member)>::type>;
 
@@ -187,7 +192,7 @@ std::vector<Key> model_keys() {
       row<&M::loop_first>("loop_first", "first layer of a loop", 0, kMaxLayers),
       row<&M::loop_last>("loop_last", "its last layer", 0, kMaxLayers),
       row<&M::loop_count>("loop_count", "how many more times it is gone through (0: no loop)", 0, kMaxLayers),
-      row<&M::loop_on>("loop_on", "false: this model has not come to its loop yet (training sets it)"),
+      row<&RunState::loop_on>("loop_on", "false: this model has not come to its loop yet (training sets it)"),
       row<&M::bigram_buckets>("bigram_buckets", "rows of the bigram hash table (0: none)", 0, kMaxVocabulary),
       row<&M::bigram_dim>("bigram_dim", "width of the bigram hash table", 0, kMaxDim),
       row<&M::smear_gate>("smear_gate", "learned blend with the previous token's embedding"),

@@ -19,7 +19,7 @@ using KeyValue = std::variant<std::int64_t, double, bool, std::string>;
 enum class KeyType { integer, number, flag, choice };
 
 // Which struct of Config holds a key: its section of the table.
-enum class ConfigPart { model, optimizer, training, pack };
+enum class ConfigPart { model, optimizer, training, pack, state };
 
 struct Key {
   std::string_view name;  // "rope_base"

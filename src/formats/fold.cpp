@@ -31,6 +31,7 @@ void fold_to_talkie(FoldWeights& model, FoldReport& report) {
 void put_back(const FoldWeights& weights, FoldedModel& folded) {
   folded.model.weights = weights.block();
   folded.model.config.model = weights.config;
+  folded.model.config.state = {};
   folded.model.architecture = folded.architecture;
 }
 
@@ -73,7 +74,8 @@ FoldedModel unrolled_model(const ModelFile& source) {
   return unrolled;
 }
 
-FoldWeights::FoldWeights(const ModelFile& source) : config(source.config.model) {
+FoldWeights::FoldWeights(const ModelFile& source)
+    : config(source.config.model), loop_on(source.config.state.loop_on) {
   const ParamTable table(config);
   check(std::cmp_equal(source.weights.size(), table.block_size()), "[fold] {} weights for a block of {}",
         source.weights.size(), table.block_size());
@@ -217,7 +219,7 @@ void fold_layer_scale(FoldWeights& model, FoldReport& report) {
 void unroll_loop(FoldWeights& model, FoldReport& report) {
   ModelConfig& c = model.config;
   if (c.loop_count == 0) return;
-  const std::vector<int> order = layer_order(c);
+  const std::vector<int> order = layer_order(c, model.loop_on);
   for (const RoleRow& row : all_roles()) {
     if (!row.in_block() || !dims_of(c, row.role)) continue;
     std::vector<Values> layers;
@@ -229,7 +231,6 @@ void unroll_loop(FoldWeights& model, FoldReport& report) {
                     fmt::format("{} layers, one for each pass", order.size()), kExact});
   c.layers = std::ssize(order);
   c.loop_first = c.loop_last = c.loop_count = 0;
-  c.loop_on = true;
 }
 
 // leaky_relu2(z) = relu2(z) + relu2(-z) / 4

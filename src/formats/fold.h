@@ -72,6 +72,7 @@ class FoldWeights {
   explicit FoldWeights(const ModelFile& source);
 
   ModelConfig config;
+  bool loop_on;  // of the source
 
   Values& at(Role role, int layer = -1);  // must be there
   void put(Role role, int layer, Values values) { tensors_[{role, layer}] = std::move(values); }

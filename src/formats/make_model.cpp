@@ -10,9 +10,12 @@ Model make_model(const ModelFile& file, const Context& context, DType dtype) {
   const ModelConfig& config = file.config.model;
   if (file.stored) {
     const auto stored_as = context.device() == Device::cpu ? stored_for_rows : stored_for_gpu;
-    return {config, context, dtype, stored_as(ParamTable(config), file.stored, dtype)};
+    Model model(config, context, dtype, stored_as(ParamTable(config), file.stored, dtype));
+    model.set_loop(file.config.state.loop_on);
+    return model;
   }
   Model model(config, context, dtype);
+  model.set_loop(file.config.state.loop_on);
   std::ranges::copy(file.weights, model.weights().begin());
   model.weights_changed();
   return model;

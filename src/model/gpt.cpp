@@ -41,7 +41,7 @@ ActivationKind activation_of(MlpKind mlp) {
 class Gpt {
  public:
   Gpt(const ModelConfig& config, const ParamTable& params, const GptOptions& options)
-      : c_(config), p_(params), o_(options), order_(layer_order(config)), t_(g_.tape) {
+      : c_(config), p_(params), o_(options), order_(layer_order(config, options.loop_on)), t_(g_.tape) {
     g_.tape = Tape(options.dtype);
   }
 

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "graph/tape.h"
 #include "model/params.h"
 #include "model/stored_weights.h"
-#include "graph/tape.h"
 
 namespace thimble {
 
@@ -21,6 +21,7 @@ struct GptOptions {
   std::int64_t rows = 0;      // N
   std::int64_t gathered = 0;  // decoding: rows whose logits are computed at most; 0: all
   std::int64_t slots = 0;     // decoding
+  bool loop_on = true;        // the layer loop, if the model has one
   int qat_bits = 0;           // training: matrices are fake-quantised
   bool logits = false;        // scoring: keep the logits as well as the nats (tracing)
   DType dtype = DType::f32;

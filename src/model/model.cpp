@@ -61,7 +61,7 @@ ForTraining training_purpose(const GradientOptions& options) {
 }
 
 GptOptions gpt_options(const ProgramKey& key) {
-  GptOptions options{.rows = key.rows};
+  GptOptions options{.rows = key.rows, .loop_on = key.loop_on};
   if (const auto* training = std::get_if<ForTraining>(&key.purpose)) {
     options.mode = Mode::training;
     options.qat_bits = training->qat_bits;
@@ -132,7 +132,7 @@ Tensor Model::on_device(float* data, std::int64_t rows, std::int64_t cols) const
 }
 
 BoundProgram& Model::program_for(ProgramKey key) {
-  key.loop_on = config_.loop_on;
+  key.loop_on = loop_on_;
   GptOptions options = gpt_options(key);
   options.dtype = dtype_;
   options.head_chunk = head_chunk(config_, context_->device());
@@ -196,7 +196,7 @@ BoundProgram& Model::training_program(std::int64_t rows, const GradientOptions& 
 void Model::keep_training_programs(std::span<const std::int64_t> rows, const GradientOptions& options) {
   programs_->drop_if([&](const ProgramKey& key, const BoundProgram&) {
     const auto* training = std::get_if<ForTraining>(&key.purpose);
-    return training && (*training != training_purpose(options) || key.loop_on != config_.loop_on ||
+    return training && (*training != training_purpose(options) || key.loop_on != loop_on_ ||
                         std::ranges::find(rows, key.rows) == rows.end());
   });
 }
@@ -273,7 +273,7 @@ void Model::watch_products(const Rows& rows, const SeeProduct& see) {
 }
 
 KvCache Model::make_cache(std::int64_t slots) const {
-  return {config_, slots, dtype_, context_->runtime()};
+  return {config_, slots, dtype_, context_->runtime(), loop_on_};
 }
 
 Tensor Model::decode(const Rows& rows, KvCache& cache) {
@@ -346,6 +346,7 @@ MemoryPlan Model::scoring_plan(std::int64_t rows) const {
   const GptGraph graph = record_gpt(config_, params_,
                                     {.mode = Mode::scoring,
                                      .rows = rows,
+                                     .loop_on = loop_on_,
                                      .dtype = dtype_,
                                      .head_chunk = head_chunk(config_, device()),
                                      .stored = stored_.get()});
@@ -355,9 +356,10 @@ MemoryPlan Model::scoring_plan(std::int64_t rows) const {
 }
 
 MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options,
-                         DType dtype, Device device) {
+                         DType dtype, Device device, bool loop_on) {
   const ParamTable params(config);
-  GptOptions recorded{.mode = Mode::training, .rows = rows, .qat_bits = options.qat_bits, .dtype = dtype};
+  GptOptions recorded{
+      .mode = Mode::training, .rows = rows, .loop_on = loop_on, .qat_bits = options.qat_bits, .dtype = dtype};
   recorded.head_chunk = head_chunk(config, device);
   const GptGraph graph = record_gpt(config, params, recorded);
   const Backend& backend = backend_of(device);

@@ -14,6 +14,7 @@
 #include "config/config.h"
 #include "model/gpt.h"
 #include "model/gpt_program.h"
+#include "model/kv_cache.h"
 #include "model/params.h"
 #include "model/rows.h"
 #include "model/stored_weights.h"
@@ -43,7 +44,7 @@ struct GradientOptions {
 
 // What forward and backward of `rows` rows take, beside weights and optimizer. A GPU's plan needs its plugin.
 MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options,
-                         DType dtype = DType::f32, Device device = Device::cpu);
+                         DType dtype = DType::f32, Device device = Device::cpu, bool loop_on = true);
 
 class Model {
  public:
@@ -75,7 +76,8 @@ class Model {
   float* device_weights() const { return weights_.on_device(); }
   void device_weights_changed() { ++version_; }
   // Training comes to the loop at a step of its own. A cache is of the kind it was made for.
-  void set_loop(bool on) { config_.loop_on = on; }
+  void set_loop(bool on) { loop_on_ = on; }
+  bool loop_on() const { return loop_on_; }
   void set_profile(Profile* profile) { profile_ = profile; }  // nullptr: none; outlives its use here
 
   // Adds the gradient of the loss, sum over rows of weight * nats, to `gradients` (laid out like the
@@ -142,6 +144,7 @@ class Model {
   Tensor on_device(float* data, std::int64_t rows, std::int64_t cols) const;
 
   ModelConfig config_;
+  bool loop_on_ = true;
   ParamTable params_;
   const Context* context_;
   DType dtype_;

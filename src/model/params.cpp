@@ -347,8 +347,8 @@ Init init_of(const ModelConfig& c, Role role, std::int64_t rows, std::int64_t co
   }
 }
 
-std::vector<int> layer_order(const ModelConfig& config) {
-  const std::int64_t again = config.loop_on ? config.loop_count : 0;
+std::vector<int> layer_order(const ModelConfig& config, bool loop_on) {
+  const std::int64_t again = loop_on ? config.loop_count : 0;
   std::vector<int> order;
   for (std::int64_t layer = 0, rounds = again; layer < config.layers; ++layer) {
     order.push_back(static_cast<int>(layer));
@@ -359,9 +359,9 @@ std::vector<int> layer_order(const ModelConfig& config) {
   return order;
 }
 
-std::int64_t multiplied_elements(const ModelConfig& config, const ParamTable& params) {
+std::int64_t multiplied_elements(const ModelConfig& config, const ParamTable& params, bool loop_on) {
   std::int64_t elements = params.bigram_proj().count();
-  for (const int layer : layer_order(config))
+  for (const int layer : layer_order(config, loop_on))
     for (const ParamView& view :
          {params.qkv(layer), params.attn_proj(layer), params.mlp_in(layer), params.mlp_proj(layer)})
       elements += view.count();

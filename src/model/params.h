@@ -213,9 +213,9 @@ Init init_of(const ModelConfig& config, Role role, std::int64_t rows, std::int64
 //
 // Weights and constants are those of the layer, whichever pass it is. Skips pair the passes of the two halves, and the
 // KV cache has a place for each.
-std::vector<int> layer_order(const ModelConfig& config);
+std::vector<int> layer_order(const ModelConfig& config, bool loop_on);
 
 // Elements of the matrices that a token is multiplied with, a looped layer's each time; without the head's.
-std::int64_t multiplied_elements(const ModelConfig& config, const ParamTable& params);
+std::int64_t multiplied_elements(const ModelConfig& config, const ParamTable& params, bool loop_on);
 
 }  // namespace thimble

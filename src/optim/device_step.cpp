@@ -72,7 +72,7 @@ DeviceStep::~DeviceStep() {
 void DeviceStep::queue(const Batch& batch) {
   check(batch.micro_batches.size() == batch.dropout_seeds.size(), "[step] {} seeds for {} micro-batches",
         batch.dropout_seeds.size(), batch.micro_batches.size());
-  Key key{{}, batch.options.qat_bits, batch.options.recompute, model_.config().loop_on};
+  Key key{{}, batch.options.qat_bits, batch.options.recompute, model_.loop_on()};
   for (const Rows& rows : batch.micro_batches) key.rows.push_back(rows.count());
   if (key != key_) lay_out(batch, key);
 

@@ -157,20 +157,23 @@ Speed decode_speed(Model& model, const SpeedRequest& request, const ProgressOutp
       });
 }
 
-double prefill_flops(const ModelConfig& config, std::int64_t tokens, std::int64_t depth) {
-  const ParamTable params(config);
+double prefill_flops(const Model& model, std::int64_t tokens, std::int64_t depth) {
+  const ModelConfig& config = model.config();
+  const ParamTable& params = model.params();
   const auto N = static_cast<double>(tokens), before = static_cast<double>(depth);
   const double seen = N * (before + (N + 1) / 2);  // pairs of a row and what it attends to
-  return 2 * N * static_cast<double>(multiplied_elements(config, params)) +
-         4 * seen * static_cast<double>(config.passes() * config.q_width()) +
+  return 2 * N * static_cast<double>(multiplied_elements(config, params, model.loop_on())) +
+         4 * seen * static_cast<double>(config.passes(model.loop_on()) * config.q_width()) +
          2 * static_cast<double>(params.head().count());
 }
 
-double bytes_per_token(const ModelConfig& config, DType dtype, double positions) {
-  const ParamTable params(config);
+double bytes_per_token(const Model& model, double positions) {
+  const ModelConfig& config = model.config();
+  const ParamTable& params = model.params();
   const double weights = static_cast<double>(params.count(ParamGroup::matrix) + params.head().count());
-  const double cached = 2 * positions * static_cast<double>(config.passes() * config.kv_width());
-  return (weights + cached) * static_cast<double>(dtype_bytes(dtype));
+  const double cached =
+      2 * positions * static_cast<double>(config.passes(model.loop_on()) * config.kv_width());
+  return (weights + cached) * static_cast<double>(dtype_bytes(model.dtype()));
 }
 
 std::unique_ptr<Tokenizer> learned_from(std::string_view text, TokenId vocab_size,
@@ -250,7 +253,7 @@ double gpu_bandwidth(const Context& context, std::int64_t buffer_bytes) {
 }
 
 double gpu_seconds_of_products(const Context& context, std::span<const ProductShape> shapes, std::int64_t N,
-                                DType dtype, int repeats) {
+                               DType dtype, int repeats) {
   double seconds = 0;
   for (const ProductShape& shape : shapes)
     seconds += shape.count * seconds_of_product(context, shape, N, dtype, repeats);

@@ -46,10 +46,10 @@ Speed decode_speed(Model& model, const SpeedRequest& request, const ProgressOutp
                    const Interrupt* interrupt = nullptr);
 
 // Of reading a prompt: the products of every row, attention's causal half, and the head of the last row.
-double prefill_flops(const ModelConfig& config, std::int64_t tokens, std::int64_t depth);
+double prefill_flops(const Model& model, std::int64_t tokens, std::int64_t depth);
 
 // What one token's decoding reads: every matrix once, and `positions` keys and values.
-double bytes_per_token(const ModelConfig& config, DType dtype, double positions);
+double bytes_per_token(const Model& model, double positions);
 
 // For those who bring no tokenizer: one that is learned from a text, byte-level BPE.
 std::unique_ptr<Tokenizer> learned_from(std::string_view text, TokenId vocab_size,
@@ -74,7 +74,7 @@ double gpu_bandwidth(const Context& context, std::int64_t buffer_bytes);
 
 // Seconds of the forward products alone for N rows, each shape at its best of `repeats`.
 double gpu_seconds_of_products(const Context& context, std::span<const ProductShape> shapes, std::int64_t N,
-                                DType dtype, int repeats);
+                               DType dtype, int repeats);
 
 // How fast this machine reads memory: the ceiling of decoding, which reads every weight for every token.
 // Bytes per second with all threads, over a buffer of that size: one that fits the caches is read at their speed, as a

@@ -224,7 +224,7 @@ std::vector<std::string> check_changes(const Config& before, const Config& after
   std::vector<std::string> never, forced, all;
   for (const Key& key : all_keys()) {
     const KeyValue from = key.get(before), to = key.get(after);
-    if (from == to || key.name == "loop_on") continue;  // which the run itself moves on
+    if (from == to || key.part == ConfigPart::state) continue;
     const std::string change = fmt::format("{}: {} -> {}", key.name, value_text(from), value_text(to));
     all.push_back(change);
     if (changes_state(key, before, after))
@@ -304,7 +304,7 @@ void RunCheckpoints::restore(TrainState& state) {
         "the data is not that of the run in {}", run_.folder.path().string());
   refuse_if_complete(head.state);
   restore_checkpoint(file, head.state, trained_);
-  trained_.model.set_loop(head.config.model.loop_on);  // as it was: a validation that is due comes first
+  trained_.model.set_loop(head.config.state.loop_on);  // as it was: a validation that is due comes first
   steps_.send();
   state = head.state;
   saved_step_ = state.step;
@@ -366,7 +366,7 @@ bool RunCheckpoints::save(const TrainState& state, bool best, Validator& validat
   newest_ =
       run_.folder.publish(state.step, best, run_.config.train.keep, [&](const std::filesystem::path& path) {
         Config now = run_.config;
-        now.model.loop_on = model.config().loop_on;
+        now.state.loop_on = model.loop_on();
         write_checkpoint(run_.ops, path, now, state, run_.tokenizer(), trained_,
                          validator.record(state.step));
       });

@@ -13,7 +13,7 @@ namespace {
 
 // Settings that do not change what the weights mean.
 bool may_differ(const Key& key) {
-  static constexpr std::string_view kKeys[] = {"context", "dropout",  "isolate",       "loop_on",
+  static constexpr std::string_view kKeys[] = {"context", "dropout",  "isolate",
                                                "init",    "init_std", "embed_init_std"};
   return std::ranges::find(kKeys, key.name) != std::end(kKeys);
 }
@@ -24,7 +24,7 @@ void take_model_settings(const ModelFile& from, bool preset_was_named, ConfigBui
   settings.derive("vocab_size", from.config.model.vocab_size);
   if (!preset_was_named) {
     for (const Key& key : all_keys())
-      if (key.of_model() && key.name != "loop_on") settings.derive(key.name, key.get(from.config));
+      if (key.of_model()) settings.derive(key.name, key.get(from.config));
     return;
   }
   std::vector<std::string> problems;

@@ -19,30 +19,33 @@ namespace {
 // kernels that oneDNN generates.
 constexpr std::int64_t kProcessBytes = std::int64_t{32} << 20;
 
-double forward_flops(const ModelConfig& c, const ParamTable& table) {
-  const std::int64_t elements = multiplied_elements(c, table) + table.head().count();
+double forward_flops(const ModelConfig& c, const ParamTable& table, bool loop_on) {
+  const std::int64_t elements = multiplied_elements(c, table, loop_on) + table.head().count();
   const double attention = 2.0 * static_cast<double>(c.q_width()) * static_cast<double>(c.context + 1);
-  return 2.0 * static_cast<double>(elements) + static_cast<double>(c.passes()) * attention;
+  return 2.0 * static_cast<double>(elements) + static_cast<double>(c.passes(loop_on)) * attention;
 }
 
 std::int64_t average_bytes(const TrainConfig& train, const ParamTable& table) {
   return train.swa_start > 0 || train.ema_decay > 0 ? 4 * table.count() : 0;
 }
 
-MemoryPlan scoring_plan(const ModelConfig& config, std::int64_t rows, DType dtype) {
+MemoryPlan scoring_plan(const Config& config, std::int64_t rows, DType dtype) {
   const GptGraph graph =
-      record_gpt(config, ParamTable(config), {.mode = Mode::scoring, .rows = rows, .dtype = dtype});
+      record_gpt(config.model, ParamTable(config.model),
+                 {.mode = Mode::scoring, .rows = rows, .loop_on = config.state.loop_on, .dtype = dtype});
   return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.nats}}), cpu_backend());
 }
 
 // The program of one row that the golden output and the samples are generated with, and its cache (infer/generate.h).
-std::int64_t generation_bytes(const ModelConfig& config, DType dtype) {
-  const GptGraph graph =
-      record_gpt(config, ParamTable(config),
-                 {.mode = Mode::decoding, .rows = 1, .gathered = 1, .slots = 1, .dtype = dtype});
+std::int64_t generation_bytes(const Config& config, DType dtype) {
+  const ModelConfig& model = config.model;
+  const bool loop_on = config.state.loop_on;
+  const GptGraph graph = record_gpt(
+      model, ParamTable(model),
+      {.mode = Mode::decoding, .rows = 1, .gathered = 1, .slots = 1, .loop_on = loop_on, .dtype = dtype});
   const MemoryPlan plan =
       plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.logits}}), cpu_backend());
-  const std::int64_t cached = 2 * config.passes() * config.context * config.kv_width();
+  const std::int64_t cached = 2 * model.passes(loop_on) * model.context * model.kv_width();
   return plan.arena_bytes + cached * dtype_bytes(dtype);
 }
 
@@ -52,10 +55,10 @@ std::int64_t validation_bytes(const Config& config, DType dtype) {
   constexpr std::int64_t kTokens = 8192;
   const std::int64_t T = config.model.context, wanted = config.train.val_tokens;
   const std::int64_t most = std::max<std::int64_t>(1, kTokens / T) * T;
-  const std::int64_t generation = generation_bytes(config.model, dtype);
+  const std::int64_t generation = generation_bytes(config, dtype);
   if (wanted > 0 && wanted <= most)
-    return generation + scoring_plan(config.model, (wanted + T - 1) / T * T, dtype).arena_bytes;
-  return generation + scoring_plan(config.model, most, dtype).arena_bytes * 3 / 2;
+    return generation + scoring_plan(config, (wanted + T - 1) / T * T, dtype).arena_bytes;
+  return generation + scoring_plan(config, most, dtype).arena_bytes * 3 / 2;
 }
 
 // What matrix products pack their factors into: once, for the largest of them.
@@ -90,7 +93,7 @@ Summary summarise(const Config& config, Device device) {
       std::vector<std::string>& titles = s.rules_by_group[static_cast<std::size_t>(param->group)];
       if (std::ranges::find(titles, by.rule->title) == titles.end()) titles.emplace_back(by.rule->title);
     }
-  s.forward_flops_per_token = forward_flops(config.model, table);
+  s.forward_flops_per_token = forward_flops(config.model, table, config.state.loop_on);
   s.training_flops_per_token = 3 * s.forward_flops_per_token;
   s.weight_bytes = table.block_size() * 4;
   s.gradient_bytes = table.block_size() * 4;
@@ -106,7 +109,7 @@ Summary summarise(const Config& config, Device device) {
   s.plan = training_plan(
       config.model, s.micro_batch_rows * config.model.context,
       {.qat_bits = static_cast<int>(config.train.qat_bits), .recompute = config.train.checkpoint_activations},
-      dtype, device);
+      dtype, device, config.state.loop_on);
   s.tokens_per_step = config.train.batch_tokens;
   s.training_tokens = static_cast<double>(config.train.steps) * static_cast<double>(s.tokens_per_step);
   return s;
@@ -158,7 +161,7 @@ std::int64_t needed_bytes(const Config& config, std::int64_t rows, std::int64_t 
   if (config.model.loop_count == 0 || config.train.loop_start == 0 || config.train.prime_steps < 2)
     return needed;
   Config before = config;
-  before.model.loop_on = false;
+  before.state.loop_on = false;
   return needed + arena_bytes(before, rows, device) + arena_bytes(before, left, device);
 }
 

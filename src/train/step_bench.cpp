@@ -19,7 +19,7 @@ std::vector<ProductShape> products_of(const ModelConfig& config) {
   const auto add = [&](const ParamView& view) {
     if (view) ++counts[{view.rows, view.cols}];
   };
-  for (const int layer : layer_order(config))
+  for (const int layer : layer_order(config, true))
     for (const ParamView& view :
          {params.qkv(layer), params.attn_proj(layer), params.mlp_in(layer), params.mlp_proj(layer)})
       add(view);

@@ -42,7 +42,7 @@ class HostStep final : public StepRunner {
                       .targets = batch.targets,
                       .input_seconds = seconds_now() - started,
                       .warning = batch.warning};
-    make_room(batch, {.qat_bits = request.qat_bits, .loop_on = parts_.model.config().loop_on});
+    make_room(batch, {.qat_bits = request.qat_bits, .loop_on = parts_.model.loop_on()});
     std::ranges::fill(gradients_.all(), 0.0f);
     for (std::size_t i = 0; i < batch.micro_batches.size(); ++i) {
       const bool last = i + 1 == batch.micro_batches.size();

@@ -50,7 +50,7 @@ Config settled(const Config& config, const DeviceRuntime& device, const Communic
   result.train.dtype = dtype == DType::bf16  ? ComputeDType::bf16
                        : dtype == DType::f16 ? ComputeDType::f16
                                              : ComputeDType::f32;
-  result.model.loop_on = true;  // what the run comes to; checkpoints say whether it has
+  result.state.loop_on = true;  // what the run comes to; checkpoints say whether it has
   return result;
 }
 
@@ -58,7 +58,7 @@ Config settled(const Config& config, const DeviceRuntime& device, const Communic
 // it anywhere. Every rank asks its own machine; the smallest micro-batch fits all.
 Config settled_on_all(const TrainRequest& request) {
   Config config;
-  check(request.resume || request.config.model.loop_on,
+  check(request.resume || request.config.state.loop_on,
         Hint{"loop_start says when; loop_count = 0 is no loop at all"},
         "loop_on = false describes a model that has not come to its loop yet: training sets it");
   on_all_ranks(*request.ranks, "settling the micro-batch",

@@ -77,7 +77,7 @@ TrainResult Trainer::run() {
 
 // What is made on first use is made before the time counts, that of the layer loop included.
 void Trainer::prime() {
-  const bool loop_on = model_.config().loop_on;
+  const bool loop_on = model_.loop_on();
   for (std::int64_t i = 0; i < config_.train.prime_steps && !status_; ++i) {
     model_.set_loop(loop_on || i % 2 == 1);
     steps_->prime(qat_bits());
@@ -217,7 +217,7 @@ bool Trainer::layer_loop_has_begun() const {
 // Between two steps, and on all ranks at the same: they share steps and time.
 void Trainer::enable_layer_loop() {
   const ModelConfig& m = config_.model;
-  if (model_.config().loop_on || !layer_loop_has_begun()) return;
+  if (model_.loop_on() || !layer_loop_has_begun()) return;
   model_.set_loop(true);
   reporter_->note(fmt::format("step {}: from here on layers {} to {} are gone through {} times",
                               state_.step + 1, m.loop_first, m.loop_last, m.loop_count + 1));

@@ -102,6 +102,7 @@ TEST(Artifact, KeepsEverySwitch) {
     const PackResult packed = pack(model, request_of(8));
     const Artifact artifact = read_artifact(bytes_of(packed.bytes), "a");
     EXPECT_EQ(artifact.model.config.model, model.config.model);
+    EXPECT_EQ(artifact.model.config.state, model.config.state);
     const ParamTable table(model.config.model);
     const Param* gates = table.find("skip_gates");
     ASSERT_NE(gates, nullptr);

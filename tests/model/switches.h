@@ -27,7 +27,6 @@ inline std::vector<Switch> golf_switches() {
           {"parallel_layernorm", {"parallel_from=1", "norm=layer", "bias=true"}},
           {"loop", {"loop_first=1", "loop_last=2", "loop_count=2"}},
           {"loop_of_one_at_the_end", {"layers=3", "loop_first=2", "loop_last=2", "loop_count=1"}},
-          {"loop_off", {"loop_first=1", "loop_last=2", "loop_count=2", "loop_on=false"}},
           {"all",
            {"mlp=leaky_relu2", "exclusive_attention=true", "rope_dims=4", "layer_scale=true",
             "skip_gates=true", "parallel_from=2", "loop_first=1", "loop_last=2", "loop_count=1",

@@ -199,8 +199,8 @@ TEST(LayerOrder, IsThatOfTheRecords) {
   const auto order = [](std::int64_t first, std::int64_t last, std::int64_t count) {
     ModelConfig config;
     config.layers = 11, config.loop_first = first, config.loop_last = last, config.loop_count = count;
-    EXPECT_EQ(std::ssize(layer_order(config)), config.passes());
-    return layer_order(config);
+    EXPECT_EQ(std::ssize(layer_order(config, true)), config.passes(true));
+    return layer_order(config, true);
   };
   EXPECT_EQ(order(4, 5, 2), (std::vector{0, 1, 2, 3, 4, 5, 4, 5, 4, 5, 6, 7, 8, 9, 10}));
   EXPECT_EQ(order(3, 5, 2), (std::vector{0, 1, 2, 3, 4, 5, 3, 4, 5, 3, 4, 5, 6, 7, 8, 9, 10}));
@@ -232,7 +232,7 @@ TEST(Loop, ComputesWhatTheLayersWrittenOutDo) {
   for (const char* gates : {"skip_gates=false", "skip_gates=true"}) {
     Model looped =
         random_model(small_config("golf", {"loop_first=1", "loop_last=2", "loop_count=2", gates}), context);
-    Model written_out = unrolled(looped, layer_order(looped.config()), context);
+    Model written_out = unrolled(looped, layer_order(looped.config(), true), context);
     EXPECT_EQ(logits_of(looped), logits_of(written_out));
   }
 }

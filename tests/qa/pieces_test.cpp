@@ -142,14 +142,15 @@ TEST(Speed, MeanAndSampleDeviation) {
 
 TEST(Speed, WorkIsCountedOnce) {
   const Context context;
-  const ModelConfig config = small_model(context, 50, 64)->config();
-  const ParamTable params(config);
+  const auto model = small_model(context, 50, 64);
+  const Model bf16(model->config(), context, DType::bf16);
+  const ParamTable& params = model->params();
   const double matrices = static_cast<double>(params.count(ParamGroup::matrix));
   const double head = 50 * 32;
-  EXPECT_EQ(bytes_per_token(config, DType::f32, 0), 4 * (matrices + head));
-  EXPECT_EQ(bytes_per_token(config, DType::bf16, 10), 2 * (matrices + head + 10 * 2 * 2 * 16));
+  EXPECT_EQ(bytes_per_token(*model, 0), 4 * (matrices + head));
+  EXPECT_EQ(bytes_per_token(bf16, 10), 2 * (matrices + head + 10 * 2 * 2 * 16));
   // Two tokens: the first sees itself, the second both; a pair costs 4 operations for each number of q.
-  EXPECT_EQ(prefill_flops(config, 2, 0), 2 * 2 * matrices + 4 * 3 * 2 * 32 + 2 * head);
+  EXPECT_EQ(prefill_flops(*model, 2, 0), 2 * 2 * matrices + 4 * 3 * 2 * 32 + 2 * head);
 }
 
 TEST(ReadBandwidth, IsMeasured) {

@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_F(Resume, ACheckpointSaysWhetherTheLoopHasCome) {
   const std::vector<std::string> settings = {"loop_last=1", "loop_count=1", "loop_start=10", "prime_steps=3"};
   const auto loops = [&] {
-    return read_checkpoint_head(SafetensorsFile::open(folder_ / "run/last.safetensors")).config.model.loop_on;
+    return read_checkpoint_head(SafetensorsFile::open(folder_ / "run/last.safetensors")).config.state.loop_on;
   };
   EXPECT_EQ(run_until(request("run", settings), 10).status, RunStatus::stopped);
   EXPECT_FALSE(loops()) << "step 11 is the first that loops";
