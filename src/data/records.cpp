@@ -316,6 +316,10 @@ std::span<const FileForm> file_forms() {
   return kFileForms;
 }
 
+const FileForm& text_form() {
+  return kFileForms[0];
+}
+
 const FileForm& form_of(const fs::path& file, bool chat, std::span<const FileForm> forms) {
   if (const FileForm* form = form_by_ending(file, forms)) return *form;
   return forms[chat ? 1 : 0];

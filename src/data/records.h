@@ -104,6 +104,7 @@ struct FileForm {
 
 // Text first, then JSON lines: what no ending tells is text, or, of chats, JSON lines.
 std::span<const FileForm> file_forms();
+const FileForm& text_form();
 
 const FileForm& form_of(const std::filesystem::path& file, bool chat,
                         std::span<const FileForm> forms = file_forms());

@@ -242,7 +242,7 @@ std::unique_ptr<Tokenizer> learn_tokenizer(const TokenizerSpec& spec, const Data
   const bool chat = data.kind == DataKind::chat;
   const DataSource source = find_source(data.data.string());
   const bool plain = std::ranges::all_of(
-      source.files, [&](const fs::path& file) { return !form_of(file, chat).json; });
+      source.files, [&](const fs::path& file) { return &form_of(file, chat) == &text_form(); });
   if (plain) {
     TextSource text(source.files, {});
     return learn(spec, chat, text, progress, interrupt);
