@@ -43,10 +43,6 @@ function(thimble_tests name)
   add_executable(${name}_tests ${sources})
   target_link_libraries(${name}_tests PRIVATE ${ARG_DEPENDS} ${ARG_LIBS} thimble_test_support GTest::gtest_main)
   target_precompile_headers(${name}_tests REUSE_FROM thimble_test_support)
-  # Most of what a test file costs are the headers that its neighbours include, too: 14 at a time take half the time. Every
-  # .cpp looks like a header then, and g++ 12 sees uninitialised variants that are none in functions this large.
-  set_target_properties(${name}_tests PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 14)
-  target_compile_options(${name}_tests PRIVATE -Wno-subobject-linkage -Wno-maybe-uninitialized)
   set(label "")
   if(ARG_THREADS)
     set(label LABELS threads)
