@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# A model that answers, from your own conversations.
+# Trains a chat model on your own conversations.
 #
-#   examples/chat.sh [CHATS.jsonl] [--small]     OpenAI's, ShareGPT's or Alpaca's form; without a file, the built-in chats
+#   examples/chat.sh [CHATS.jsonl] [--small]
 #
-# THIMBLE names the binary (default: thimble), OUT the folder (default: chat-example).
+# Formats: OpenAI, ShareGPT, Alpaca. Default: generated chats.
+#
+# THIMBLE: the binary (default: thimble). OUT: the output folder (default: chat-example).
 set -euo pipefail
 thimble="${THIMBLE:-thimble}" out="${OUT:-chat-example}" chats="" size=30M
 settings=(--tokenizer bpe:1024)
@@ -22,5 +24,5 @@ if [[ -z $chats ]]; then
 fi
 "$thimble" train --preset chat --data "$chats" "${settings[@]}" -o "$out/run" --force
 
-# A question a line; on a terminal, `thimble chat` alone is a conversation.
+# Reads one question per line. At a terminal, `thimble chat` is interactive.
 echo "What colour is the cat?" | "$thimble" chat "$out/run" --max-tokens 40

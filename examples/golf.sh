@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Parameter golf: the best model that fits into 16,000,000 bytes.
+# Parameter golf: trains the best model that fits into 16,000,000 bytes.
 #
-#   examples/golf.sh [TEXT...] [--small]         without a text, the built-in tales
+#   examples/golf.sh [TEXT...] [--small]         default: generated tales
 #
-# THIMBLE names the binary (default: thimble), OUT the folder (default: golf-example).
+# THIMBLE: the binary (default: thimble). OUT: the output folder (default: golf-example).
 set -euo pipefail
 thimble="${THIMBLE:-thimble}" out="${OUT:-golf-example}" texts=() size=50M vocabulary=1024
 settings=(--max-seconds 600)
@@ -26,6 +26,6 @@ fi
 "$thimble" data build "${texts[@]}" --tokenizer "$out/tokenizer.json" -o "$out/shards" --force
 "$thimble" train --preset golf-plus --data "$out/shards" "${settings[@]}" -o "$out/run" --force
 
-# int6, pruned, compressed, measured before and after; an error if it does not fit.
+# int6, pruned, compressed, measured before and after. Fails if the result does not fit.
 "$thimble" pack "$out/run" --data "$out/shards" --val-tokens 2000 --budget 16000000 -o "$out/golf.thimble" --force
 "$thimble" inspect "$out/golf.thimble"

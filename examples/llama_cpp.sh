@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# From here into llama.cpp: train, export as GGUF, run it there.
+# Trains a model, exports it as GGUF and runs it in llama.cpp.
 #
-#   examples/llama_cpp.sh [TEXT.txt] [--small]   without a text, the built-in tales
+#   examples/llama_cpp.sh [TEXT.txt] [--small]   default: generated tales
 #
-# THIMBLE names the binary (default: thimble), OUT the folder (default: llama-example).
+# THIMBLE: the binary (default: thimble). OUT: the output folder (default: llama-example).
 set -euo pipefail
 thimble="${THIMBLE:-thimble}" out="${OUT:-llama-example}" text="" size=10M settings=(--depth 6 --steps 1000)
 for word in "$@"; do
@@ -24,12 +24,12 @@ fi
 "$thimble" export "$out/run" --format gguf --type f16 -o "$out/model.gguf" --force
 "$thimble" qa "$out/model.gguf"
 
-# The same greedy words from both.
+# Both programs print the same greedy completion.
 "$thimble" generate "$out/model.gguf" "Once" --greedy --max-tokens 24
 if command -v llama-completion >/dev/null; then
   llama-completion -m "$out/model.gguf" -p "Once" --temp 0 -n 24 -no-cnv
 elif command -v llama-cli >/dev/null; then
   llama-cli -m "$out/model.gguf" -p "Once" --temp 0 -n 24 -no-cnv </dev/null
 else
-  echo "llama.cpp is not here. Where it is: llama-cli -m $out/model.gguf -p Once --temp 0 -n 24 -no-cnv"
+  echo "llama.cpp is not installed. To run the model with it: llama-cli -m $out/model.gguf -p Once --temp 0 -n 24 -no-cnv"
 fi

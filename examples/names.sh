@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A generator of names: it learns how names are spelled, and writes new ones.
+# Trains a generator of names: it learns how names are spelled and writes new ones.
 #
-#   examples/names.sh [NAMES.txt] [--small]      one name a line; without a file, names made up of syllables
+#   examples/names.sh [NAMES.txt] [--small]      one name per line; default: names made of syllables
 #
-# THIMBLE names the binary (default: thimble), OUT the folder (default: names-example).
+# THIMBLE: the binary (default: thimble). OUT: the output folder (default: names-example).
 set -euo pipefail
 thimble="${THIMBLE:-thimble}" out="${OUT:-names-example}" names="" steps=2000
 for word in "$@"; do
@@ -20,10 +20,10 @@ if [[ -z $names ]]; then
   done >"$names"
 fi
 
-# A document a name: the model learns where one ends. Without control characters: lines may end in CR LF.
+# One document per name, so the model learns where names end. Removes control characters such as CR.
 tr -d '\000-\011\013-\037\177' <"$names" | sed 's/["\\]//g; s/.*/{"text": "&"}/' >"$out/names.jsonl"
 "$thimble" train --preset microgpt --data "$out/names.jsonl" --tokenizer bytes --context 32 --warmup-steps 20 \
   --steps "$steps" --val-every "$steps" -o "$out/run" --force
 
-# Names of the list among them are found by heart, the others are new.
+# Some of the names are from the list, others are new.
 "$thimble" generate "$out/run" --samples 20 --max-tokens 20 --temperature 0.8

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A writer in somebody's manner: Shakespeare's, if you bring the text.
+# Trains a model that writes in the style of a text, for example Shakespeare's works.
 #
 #   examples/shakespeare.sh TEXT.txt [--small]
 #
-# THIMBLE names the binary (default: thimble), OUT the folder (default: shakespeare-example).
+# THIMBLE: the binary (default: thimble). OUT: the output folder (default: shakespeare-example).
 set -euo pipefail
 thimble="${THIMBLE:-thimble}" out="${OUT:-shakespeare-example}" text="" settings=(--depth 6 --steps 3000)
 for word in "$@"; do
@@ -14,8 +14,8 @@ if [[ -z $text ]]; then
   exit 2
 fi
 
-# Letters are enough of a vocabulary for one author. The best checkpoint is kept: a megabyte is learned by heart soon.
+# Bytes are enough for one author. The best checkpoint is kept, as it overfits soon.
 "$thimble" train --preset quick --data "$text" --tokenizer bytes "${settings[@]}" -o "$out/run" --force
 "$thimble" eval "$out/run" --data "$text" --val-tokens 2000
-# After --: a text may begin with dashes.
+# The prompt follows -- because a text may begin with dashes.
 "$thimble" generate "$out/run" --max-tokens 200 --temperature 0.8 -- "$(head -c 40 "$text" | tr -d '\n')"

@@ -1,4 +1,4 @@
-// Loads a model of any kind and continues a text:   embed MODEL PROMPT [TOKENS]
+// Loads a model of any format and continues a text:   embed MODEL PROMPT [TOKENS]
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -19,7 +19,7 @@ void continue_text(const char* path, const char* prompt, int tokens) {
   Batcher batcher(model, tokenizer.get());
   Request request = text_request(*tokenizer, prompt);
   request.max_tokens = tokens;
-  request.sampling.temperature = 0;  // the likeliest token, always
+  request.sampling.temperature = 0;  // greedy
   std::printf("%s", prompt);
   generate(batcher, request, [](const Event& event) { std::printf("%s", event.text.c_str()); });
   std::printf("\n");
