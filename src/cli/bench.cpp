@@ -28,8 +28,10 @@ namespace thimble {
 
 std::vector<Option> with_bench_options(std::vector<Option> own, std::string_view iterations,
                                        std::string_view iterations_help) {
-  own.push_back({.name = "iterations", .value = "N", .initial = iterations, .help = iterations_help});
-  own.push_back({.name = "min-tps", .value = "F", .initial = "0", .help = "fail below so many tokens/s"});
+  own.push_back(
+      {.name = "iterations", .value = "N", .initial = std::string(iterations), .help = iterations_help});
+  own.push_back(
+      {.name = "min-tps", .value = "F", .initial = "0", .help = "fail below this many tokens per second"});
   for (const Option& option : {common::threads(), common::json(), common::quiet()}) own.push_back(option);
   return own;
 }
@@ -41,14 +43,14 @@ Verdict verdict_of(const Arguments& arguments, double tokens_per_second) {
 
 int exit_code(const Verdict& verdict, Console& console) {
   if (verdict.passed) return 0;
-  console.log().warning("slower than the {} tokens/s asked for", verdict.least);
+  console.log().warning("slower than --min-tps {}", verdict.least);
   return 1;
 }
 
 std::vector<Option> model_options() {
   return {
-      {.name = "preset", .help = "random weights of this shape, instead of MODEL", .choices = preset_names()},
-      {.name = "set", .value = "KEY=VALUE", .help = "one setting, on top of the preset", .repeated = true}};
+      {.name = "preset", .help = "random weights of this shape instead of MODEL", .choices = preset_names()},
+      {.name = "set", .value = "KEY=VALUE", .help = "one setting; overrides the preset", .repeated = true}};
 }
 
 ModelFile bench_model(const Arguments& arguments) {
@@ -56,8 +58,8 @@ ModelFile bench_model(const Arguments& arguments) {
   if (model == preset)
     throw UsageError(fmt::format("expected MODEL or --preset, found {}", model ? "both" : "neither"));
   if (model) {
-    if (arguments.given("set")) throw UsageError("--set is for --preset: a MODEL has its settings");
-    return open_model(arguments.path("MODEL"), WeightsAs::stored);  // as `generate` and `serve` use it
+    if (arguments.given("set")) throw UsageError("--set cannot be combined with MODEL, only with --preset");
+    return open_model(arguments.path("MODEL"), WeightsAs::stored);  // as in `generate` and `serve`
   }
   ConfigBuilder settings;
   settings.preset(arguments.text("preset"));
@@ -86,9 +88,9 @@ std::int64_t tokens_from(const Arguments& arguments, const ModelConfig& config) 
 Model model_for(ModelFile& file, const Context& context, DType dtype, const SpeedRequest& request) {
   ModelConfig& config = file.config.model;
   const std::int64_t needed = request.tokens + request.depth;
-  const bool any_length = config.position != PositionKind::learned;  // those have a row for each position
+  const bool any_length = config.position != PositionKind::learned;  // learned positions have a row each
   if (any_length && needed < config.context) config.context = needed;
-  if (context.device() != Device::cpu && !file.stored)  // one copy there, not one in f32 and others beside it
+  if (context.device() != Device::cpu && !file.stored)  // avoids an extra f32 copy on the device
     file.stored = std::make_shared<StoredWeights>(stored_exactly(ParamTable(config), file.weights));
   return make_model(file, context, dtype);
 }
@@ -129,7 +131,7 @@ Config measured_config(const Arguments& arguments) {
     if (arguments.given("preset")) throw UsageError("expected MODEL or --preset, found both");
     const std::string& model = arguments.text("MODEL");
     settings.toml(to_toml(open_model(model).config), model);
-    settings.set("micro_batch=0");  // that of its own batches
+    settings.set("micro_batch=0");  // the recorded value was chosen for another batch size
   } else {
     settings.preset(arguments.text("preset"));
   }
@@ -144,14 +146,15 @@ std::string_view phase_name(Phase phase) {
   return phase == Phase::forward ? "forward" : phase == Phase::backward ? "backward" : "recompute";
 }
 
-// One line an op: what limits it is products where it has any, else memory.
+// One line per op. The ceiling is the FLOP rate of matrix products, or the memory bandwidth for an
+// op without matrix products.
 std::string profile_text(const StepBench& bench, double copied_per_second) {
   std::vector<std::pair<Profile::Key, OpTime>> times(bench.profile.times().begin(),
                                                      bench.profile.times().end());
   std::ranges::sort(times, std::greater{}, [](const auto& entry) { return entry.second.seconds; });
   double all = 0;
   for (const auto& [key, time] : times) all += time.seconds;
-  Table table({"op", "phase", "calls", "share", "ms", "rate", "of its ceiling"});
+  Table table({"op", "phase", "calls", "share", "ms", "rate", "of ceiling"});
   for (const auto& [key, time] : times) {
     const bool multiplies = time.work.flops > 0;
     const double rate = (multiplies ? time.work.flops : time.work.bytes) / time.seconds;
@@ -201,15 +204,15 @@ int run_bench_train(const Arguments& arguments, Console& console) {
     const CopyBandwidth copy =
         measure_copy_bandwidth(kCopiedBytes, kCopySeconds, console.progress(), interrupt);
     console.print(profile_text(bench, copy.gigabytes_per_second * 1e9));
-    console.print(fmt::format("copy {:.1f} GB/s (64 MiB), products {:.0f} GFLOP/s\n\n",
+    console.print(fmt::format("ceilings: copy {:.1f} GB/s (64 MiB), matrix products {:.0f} GFLOP/s\n\n",
                               copy.gigabytes_per_second, bench.peak_flops / 1e9));
   }
-  console.print(fmt::format(
-      "{} tokens/s, {:.0f} GFLOP/s of {:.0f} that the products alone reach: {:.3f} ({}, {} tokens "
-      "in {}, {} of it the optimizer)\n",
-      with_unit(bench.tokens_per_second()), bench.flops_per_second() / 1e9, bench.peak_flops / 1e9,
-      bench.fraction_of_peak(), dtype_name(request.dtype), with_commas(bench.tokens),
-      in_seconds(bench.seconds), in_seconds(bench.optimizer_seconds)));
+  console.print(
+      fmt::format("{} tokens/s; {:.0f} GFLOP/s, matrix products alone {:.0f}: {:.3f} ({}, {} tokens "
+                  "in {}, optimizer {})\n",
+                  with_unit(bench.tokens_per_second()), bench.flops_per_second() / 1e9,
+                  bench.peak_flops / 1e9, bench.fraction_of_peak(), dtype_name(request.dtype),
+                  with_commas(bench.tokens), in_seconds(bench.seconds), in_seconds(bench.optimizer_seconds)));
   return exit_code(verdict, console);
 }
 
@@ -218,17 +221,17 @@ int run_bench_train(const Arguments& arguments, Console& console) {
 Command bench_train_command() {
   const std::vector<std::string_view> presets = preset_names();
   return {.name = "bench train",
-          .summary = "how fast a model trains here, beside what the machine's matrix products reach",
+          .summary = "measure training speed and the ceiling set by matrix products",
           .arguments = {{.name = "MODEL",
-                         .help = "shape and optimizer of this model, instead of a preset's",
+                         .help = "model whose shape and optimizer are used instead of a preset",
                          .count = Count::optional}},
           .options = with_bench_options(
-              {{.name = "preset", .initial = "golf", .help = "model and optimizer", .choices = presets},
-               {.name = "config", .value = "FILE", .help = "TOML file of settings, on top of the preset"},
-               {.name = "set", .value = "KEY=VALUE", .help = "one setting, on top of both", .repeated = true},
-               {.name = "batch-tokens", .value = "N", .initial = "65536", .help = "tokens of one step"},
-               {.name = "profile", .help = "time of every op, and the part of its ceiling that it reaches"}},
-              "3", "steps measured; the median counts"),
+              {{.name = "preset", .initial = "golf", .help = "shape and optimizer", .choices = presets},
+               {.name = "config", .value = "FILE", .help = "TOML file of settings; overrides the preset"},
+               {.name = "set", .value = "KEY=VALUE", .help = "one setting; overrides both", .repeated = true},
+               {.name = "batch-tokens", .value = "N", .initial = "65536", .help = "tokens per step"},
+               {.name = "profile", .help = "print the time of every op as a fraction of its ceiling"}},
+              "3", "steps to measure; the median is reported"),
           .examples = {"thimble bench train --preset golf --profile",
                        "thimble bench train --preset llama --set dtype=f32 --batch-tokens 8192"},
           .run = run_bench_train};
@@ -244,7 +247,7 @@ SpeedRequest request_from(const Arguments& arguments, const ModelConfig& config)
           .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
 }
 
-// What a measurement of a model's own calls begins with.
+// The fields that `bench prefill` and `bench decode` share.
 Json as_json(const Speed& speed, const Verdict& verdict, const ModelFile& file, const Model& model,
              const Context& context) {
   return as_json(speed)
@@ -256,10 +259,10 @@ Json as_json(const Speed& speed, const Verdict& verdict, const ModelFile& file, 
       .set("dtype", dtype_name(model.dtype()));
 }
 
-// What the model's own products reach with nothing around them.
+// FLOP rate of the model's matrix products alone.
 double peak_flops(const Model& model, const Context& context, std::int64_t rows) {
   const std::vector<ProductShape> shapes = products_of(model.config());
-  if (context.device() == Device::cuda)  // forward alone: a third of the work
+  if (context.device() == Device::cuda)  // forward only: a third of the work
     return flops_of_products(shapes, rows) / 3 /
            gpu_seconds_of_products(context, shapes, rows, model.dtype(), kPeakRepeats);
   return flops_of_products(shapes, rows) /
@@ -283,10 +286,10 @@ int run_bench_prefill(const Arguments& arguments, Console& console) {
                            .set("gemm_peak_gflops", peak / 1e9)
                            .set("fraction_of_peak", flops / peak));
   else
-    console.print(fmt::format(
-        "{} ({} parameters, {}); {:.0f} GFLOP/s of {:.0f} that the products alone reach: {:.3f}\n",
-        as_text(speed), with_unit(static_cast<double>(model.params().count())), computed_in(model, context),
-        flops / 1e9, peak / 1e9, flops / peak));
+    console.print(
+        fmt::format("{} ({} parameters, {}); {:.0f} GFLOP/s, matrix products alone {:.0f}: {:.3f}\n",
+                    as_text(speed), with_unit(static_cast<double>(model.params().count())),
+                    computed_in(model, context), flops / 1e9, peak / 1e9, flops / peak));
   return exit_code(verdict, console);
 }
 
@@ -294,18 +297,20 @@ int run_bench_prefill(const Arguments& arguments, Console& console) {
 
 Command bench_prefill_command() {
   std::vector<Option> options = model_options();
-  options.push_back({.name = "max-tokens", .value = "N", .initial = "512", .help = "tokens of the prompt"});
-  options.push_back({.name = "depth", .value = "N", .initial = "0", .help = "tokens in the cache before it"});
+  options.push_back(
+      {.name = "max-tokens", .value = "N", .initial = "512", .help = "length of the prompt, in tokens"});
+  options.push_back(
+      {.name = "depth", .value = "N", .initial = "0", .help = "tokens already in the KV cache"});
   options.push_back(device_option());
   options.push_back(common::dtype());
-  return {
-      .name = "bench prefill",
-      .summary = "how fast a prompt is read here, beside what the machine's matrix products reach",
-      .arguments = {model_argument(Count::optional)},
-      .options = with_bench_options(options, "5", "repeats, after a warm-up; mean and deviation are shown"),
-      .examples = {"thimble bench prefill runs/book",
-                   "thimble bench prefill --preset llama --max-tokens 256"},
-      .run = run_bench_prefill};
+  return {.name = "bench prefill",
+          .summary = "measure prompt processing and the ceiling set by matrix products",
+          .arguments = {model_argument(Count::optional)},
+          .options = with_bench_options(
+              options, "5", "repetitions after a warm-up; mean and standard deviation are reported"),
+          .examples = {"thimble bench prefill runs/book",
+                       "thimble bench prefill --preset llama --max-tokens 256"},
+          .run = run_bench_prefill};
 }
 
 namespace {
@@ -313,7 +318,7 @@ namespace {
 constexpr std::int64_t kMostStreams = 1024;
 constexpr double kBandwidthSeconds = 0.5;
 
-// Every token reads all weights, so memory bounds them; streams share what is read.
+// Decoding a token reads all weights, so memory bandwidth limits it; streams share each read.
 struct Ceiling {
   double bytes_per_second, bytes_per_call, tokens_per_second;
 };
@@ -329,14 +334,14 @@ Ceiling ceiling_of(const Model& model, const Context& context, const SpeedReques
   const double positions = static_cast<double>(request.depth) + static_cast<double>(request.tokens) / 2;
   const auto streams = static_cast<double>(request.streams);
   const bool gpu = context.device() != Device::cpu;
-  const StoredWeights* stored = gpu ? nullptr : model.stored_weights();  // a GPU's are expanded
-  // Weights that stay as they are stored are read as such; what slots remember has the rows' dtype.
+  const StoredWeights* stored = gpu ? nullptr : model.stored_weights();  // a GPU expands quantized weights
+  // Quantized weights are read as stored; the KV cache has the dtype of the computation.
   const double bytes = stored
                            ? static_cast<double>(stored->bytes()) + cached_bytes(model, streams * positions)
                            : bytes_per_token(model, streams * positions);
-  const auto whole = static_cast<std::int64_t>(bytes);
+  const auto bytes_read = static_cast<std::int64_t>(bytes);
   const double bandwidth =
-      gpu ? gpu_bandwidth(context, whole) : read_bandwidth(whole, kBandwidthSeconds, &interrupt);
+      gpu ? gpu_bandwidth(context, bytes_read) : read_bandwidth(bytes_read, kBandwidthSeconds, &interrupt);
   return {bandwidth, bytes, streams * bandwidth / bytes};
 }
 
@@ -361,7 +366,7 @@ int run_bench_decode(const Arguments& arguments, Console& console) {
             .set("fraction_of_ceiling", fraction));
   else
     console.print(
-        fmt::format("{}{} ({} parameters, {}); memory, read at {:.1f} GB/s, allows {:.0f}: {:.3f}\n",
+        fmt::format("{}{} ({} parameters, {}); memory ceiling at {:.1f} GB/s {:.0f} tokens/s: {:.3f}\n",
                     as_text(speed), request.streams > 1 ? fmt::format(" in {} streams", request.streams) : "",
                     with_unit(static_cast<double>(model.params().count())), computed_in(model, context),
                     ceiling.bytes_per_second / 1e9, ceiling.tokens_per_second, fraction));
@@ -372,20 +377,22 @@ int run_bench_decode(const Arguments& arguments, Console& console) {
 
 Command bench_decode_command() {
   std::vector<Option> options = model_options();
-  options.push_back({.name = "max-tokens", .value = "N", .initial = "128", .help = "tokens of each stream"});
   options.push_back(
-      {.name = "depth", .value = "N", .initial = "0", .help = "tokens in the cache before them"});
-  options.push_back({.name = "streams", .value = "N", .initial = "1", .help = "sequences decoded together"});
+      {.name = "max-tokens", .value = "N", .initial = "128", .help = "tokens to generate per stream"});
+  options.push_back(
+      {.name = "depth", .value = "N", .initial = "0", .help = "tokens already in the KV cache"});
+  options.push_back(
+      {.name = "streams", .value = "N", .initial = "1", .help = "sequences decoded in one batch"});
   options.push_back(device_option());
   options.push_back(common::dtype());
-  return {
-      .name = "bench decode",
-      .summary = "how fast tokens are generated here, beside what the machine's memory allows",
-      .arguments = {model_argument(Count::optional)},
-      .options = with_bench_options(options, "5", "repeats, after a warm-up; mean and deviation are shown"),
-      .examples = {"thimble bench decode runs/book --min-tps 100",
-                   "thimble bench decode --preset llama --streams 8"},
-      .run = run_bench_decode};
+  return {.name = "bench decode",
+          .summary = "measure decoding and the ceiling set by memory bandwidth",
+          .arguments = {model_argument(Count::optional)},
+          .options = with_bench_options(
+              options, "5", "repetitions after a warm-up; mean and standard deviation are reported"),
+          .examples = {"thimble bench decode runs/book --min-tps 100",
+                       "thimble bench decode --preset llama --streams 8"},
+          .run = run_bench_decode};
 }
 
 namespace {
@@ -405,14 +412,14 @@ std::string text_from(const Arguments& arguments) {
   return text;
 }
 
-// A MODEL, a tokenizer by itself, or one that is learned from the text.
+// The tokenizer of MODEL, a tokenizer file, or one trained on the text.
 std::unique_ptr<Tokenizer> tokenizer_from(const Arguments& arguments, const std::string& text,
                                           Console& console, const Interrupt& interrupt) {
   if (!arguments.given("MODEL")) {
     ConfigBuilder settings;
     settings.preset(arguments.text("preset"));
     const auto vocab_size = static_cast<TokenId>(settings.resolve().model.vocab_size);
-    return learned_from(text.substr(0, kLearnedBytes), vocab_size, console.progress(), interrupt);
+    return tokenizer_trained_on(text.substr(0, kLearnedBytes), vocab_size, console.progress(), interrupt);
   }
   if (arguments.given("preset")) throw UsageError("expected MODEL or --preset, found both");
   const std::filesystem::path path = arguments.path("MODEL");
@@ -450,32 +457,35 @@ int run_bench_tokenize(const Arguments& arguments, Console& console) {
                            .set("threads", 1)
                            .set("usable_threads", max_threads()));
   else
-    console.print(fmt::format("{}, {:.2f} MB/s in one thread of {} ({}, {} tokens, {:.2f} bytes each)\n",
-                              as_text(result.speed), result.bytes_per_second() / 1e6, max_threads(),
-                              name_of(tokenizer->kind()), tokenizer->vocab_size(), bytes_per_token));
+    console.print(
+        fmt::format("{}, {:.2f} MB/s on one of {} threads ({}, {} tokens, {:.2f} bytes per token)\n",
+                    as_text(result.speed), result.bytes_per_second() / 1e6, max_threads(),
+                    name_of(tokenizer->kind()), tokenizer->vocab_size(), bytes_per_token));
   return exit_code(verdict, console);
 }
 
 }  // namespace
 
 Command bench_tokenize_command() {
-  return {
-      .name = "bench tokenize",
-      .summary = "how fast text is encoded here, by one thread",
-      .arguments = {{.name = "MODEL",
-                     .help = "a model with a tokenizer, a tokenizer's file, or bytes",
-                     .count = Count::optional}},
-      .options = with_bench_options(
-          {{.name = "preset",
-            .initial = "golf",
-            .help = "without MODEL: a BPE as large as the vocabulary of this preset, learned from the text",
-            .choices = preset_names()},
-           {.name = "data", .value = "FILE", .help = "text to encode (default: 4 MiB of the built-in tales)"},
-           {.name = "max-tokens", .value = "N", .help = "only so much of the text as gives N tokens"}},
-          "5", "repeats, after a warm-up; mean and deviation are shown"),
-      .examples = {"thimble bench tokenize runs/book",
-                   "thimble bench tokenize tokenizer.json --data book.txt"},
-      .run = run_bench_tokenize};
+  return {.name = "bench tokenize",
+          .summary = "measure tokenization on one thread",
+          .arguments = {{.name = "MODEL",
+                         .help = "a model, a tokenizer file, or bytes",
+                         .count = Count::optional}},
+          .options = with_bench_options(
+              {{.name = "preset",
+                .initial = "golf",
+                .help = "without MODEL: train a BPE with the vocabulary size of this preset on the text",
+                .choices = preset_names()},
+               {.name = "data",
+                .value = "FILE",
+                .help = "text to encode",
+                .shown_default = "4 MiB of the built-in tales"},
+               {.name = "max-tokens", .value = "N", .help = "use the first N tokens of the text"}},
+              "5", "repetitions after a warm-up; mean and standard deviation are reported"),
+          .examples = {"thimble bench tokenize runs/book",
+                       "thimble bench tokenize tokenizer.json --data book.txt"},
+          .run = run_bench_tokenize};
 }
 
 }  // namespace thimble

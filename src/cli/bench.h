@@ -1,4 +1,4 @@
-// What `thimble bench train|prefill|decode|tokenize` have in common.
+// Shared by `thimble bench train`, `prefill`, `decode` and `tokenize`.
 #pragma once
 
 #include <string>
@@ -14,11 +14,11 @@ class Arguments;
 class Console;
 class Json;
 
-// Behind a command's own: --iterations, --min-tps, threads, json, quiet.
+// Returns `own` followed by --iterations, --min-tps, --threads, --json and --quiet.
 std::vector<Option> with_bench_options(std::vector<Option> own, std::string_view iterations,
                                        std::string_view iterations_help);
 
-// --min-tps, applied exactly: the exit code. Says on stderr what was too slow.
+// The result of --min-tps. exit_code() prints a warning if the minimum was not reached.
 struct Verdict {
   double least;
   bool passed;
@@ -26,16 +26,16 @@ struct Verdict {
 Verdict verdict_of(const Arguments& arguments, double tokens_per_second);
 int exit_code(const Verdict& verdict, Console& console);
 
-// MODEL, --preset and --set: a model that exists, or one of random weights.
+// MODEL selects an existing model; --preset and --set create one with random weights.
 std::vector<Option> model_options();
 ModelFile bench_model(const Arguments& arguments);
 
-// --depth: so much of the context that a token is left.
+// --depth, at most context - 1.
 std::int64_t depth_from(const Arguments& arguments, const ModelConfig& config);
-// --max-tokens; its default is as much of it as the context holds behind the depth.
+// --max-tokens; the default is reduced to what fits in the context after --depth.
 std::int64_t tokens_from(const Arguments& arguments, const ModelConfig& config);
 
-// A model with no more context than the test takes, as llama-bench makes it: the cache of a long one is large.
+// Creates the model with its context limited to what the benchmark needs, as llama-bench does.
 Model model_for(ModelFile& file, const Context& context, DType dtype, const SpeedRequest& request);
 
 std::string device_name(const Context& context);                      // "cpu", "NVIDIA H200"

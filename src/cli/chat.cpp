@@ -1,4 +1,4 @@
-// thimble chat: reads messages and commands, shows answers as they come.
+// thimble chat: reads messages and commands, and streams answers.
 
 #include <unistd.h>
 
@@ -27,15 +27,16 @@ namespace {
 class ChatRepl {
  public:
   struct Style {
-    bool interactive = false;  // somebody sits there: prompts, notices, errors do not end it
+    bool interactive = false;  // at a terminal: prints a prompt and notices, and continues after errors
     std::string_view prompt = {};
   };
 
-  // All outlive it. `interrupt`: of a task if interactive, else of the program.
+  // The arguments must outlive the object. `interrupt` has task scope if interactive, else program
+  // scope.
   ChatRepl(ChatSession& session, LineEditor& lines, Interrupt& interrupt, const Console& console, Style style)
       : session_(session), lines_(lines), interrupt_(interrupt), console_(console), style_(style) {}
 
-  int run();  // the exit code. With --json the object is printed however it ends
+  int run();  // returns the exit code; with --json prints the object even after an error
 
  private:
   struct Entry {
@@ -48,7 +49,7 @@ class ChatRepl {
   void handle(const Message& message);
   void answer(const std::function<Reply(const ChatSession::Show&)>& ask);
   void say(std::string_view notice) const { console_.log().info("{}", notice); }
-  void tell(std::string_view text) const;  // what was asked for, also under --quiet
+  void tell(std::string_view text) const;  // output of a command, printed even with --quiet
   void save_to(const std::string& path, bool replace);
 
   void clear(const std::string&);
@@ -88,10 +89,10 @@ Json as_json(const Reply& reply) {
 
 struct Loaded {
   Conversation conversation;
-  bool more = false;  // the file holds others behind it
+  bool more = false;  // the file contains more conversations
 };
 
-// Of one file by its name, which is no pattern and has no weight behind it.
+// `path` is the name of one file: no pattern, no weight suffix.
 Loaded load_conversation(const std::string& path) {
   const DataSource source{.name = path, .files = {path}};
   RecordReader reader(source, DocumentSplit::line, true);
@@ -99,21 +100,20 @@ Loaded load_conversation(const std::string& path) {
   check(record.has_value(), "{} is empty", path);
   Document document = read_document(*record, {.kind = DataKind::chat});
   if (!document.problem.empty()) fail(Hint{document.hint}, "{}", document.problem);
-  check(!document.turns.empty(), "{} does not begin with a conversation that has an answer", path);
+  check(!document.turns.empty(), "{} does not start with a conversation that contains an answer", path);
   return {std::move(document.turns), reader.next().has_value()};
 }
 
 std::span<const ChatRepl::Entry> ChatRepl::table() {
   static constexpr std::array<Entry, 9> kTable = {{
-      {"clear", "", "forget the conversation, but not the system prompt", &ChatRepl::clear},
-      {"help", "", "show this", &ChatRepl::help},
-      {"load", "FILE", "go on with a conversation that was saved", &ChatRepl::load},
-      {"quit", "", "end; so do Ctrl-D, and Ctrl-C twice", &ChatRepl::quit},
-      {"retry", "", "another answer to the last question", &ChatRepl::retry},
-      {"save", "FILE", "write the conversation as a line of JSON, to go on with or to train on",
-       &ChatRepl::save},
-      {"save!", "FILE", "the same, over a file that is there", &ChatRepl::save_over},
-      {"stats", "", "tokens and speed of the last answer, and how full the context is", &ChatRepl::stats},
+      {"clear", "", "start a new conversation; keeps the system prompt", &ChatRepl::clear},
+      {"help", "", "show this help", &ChatRepl::help},
+      {"load", "FILE", "continue a saved conversation", &ChatRepl::load},
+      {"quit", "", "quit; Ctrl-D or Ctrl-C twice do the same", &ChatRepl::quit},
+      {"retry", "", "generate another answer to the last question", &ChatRepl::retry},
+      {"save", "FILE", "save the conversation as one line of JSON, for /load or training", &ChatRepl::save},
+      {"save!", "FILE", "like /save, but overwrite an existing file", &ChatRepl::save_over},
+      {"stats", "", "show tokens and speed of the last answer, and context usage", &ChatRepl::stats},
       {"system", "[TEXT]", "set the system prompt (-: none), or show it", &ChatRepl::system},
   }};
   return kTable;
@@ -127,7 +127,7 @@ int ChatRepl::run() {
   int code = kExitDone;
   try {
     code = talk();
-  } catch (const std::exception&) {  // BrokenPipe is none: nobody reads any more
+  } catch (const std::exception&) {  // not BrokenPipe: then stdout is closed
     print_replies();
     throw;
   }
@@ -143,11 +143,11 @@ int ChatRepl::talk() {
     if (message.end == LineEnd::closed) break;
     if (message.end == LineEnd::interrupted) {
       if (!style_.interactive || ++interruptions > 1) return kExitInterrupted;
-      say("Ctrl-C again, or Ctrl-D, quits");
+      say("press Ctrl-C again or Ctrl-D to quit");
       continue;
     }
     interruptions = 0;
-    if (without_blanks(message.text).empty()) continue;
+    if (trim(message.text).empty()) continue;
     lines_.remember(message.as_typed());
     try {
       handle(message);
@@ -181,8 +181,8 @@ void ChatRepl::handle(const Message& message) {
     return (this->*entry.run)(command->argument);
   }
   const std::string_view best = nearest(command->name, names);
-  fail(Hint{best.empty() ? "/help lists the commands; a message that begins with / is written //"
-                         : fmt::format("did you mean /{}? A message that begins with / is written //", best)},
+  fail(Hint{best.empty() ? "/help lists the commands; type // to start a message with /"
+                         : fmt::format("did you mean /{}? Type // to start a message with /", best)},
        "unknown command /{}", command->name);
 }
 
@@ -194,16 +194,16 @@ void ChatRepl::answer(const std::function<Reply(const ChatSession::Show&)>& ask)
     console_.print_foreign(piece);
     line_open = !piece.ends_with('\n');
   });
-  // Every answer ends its line, also one that has no word.
+  // End the line even after an empty answer.
   if (!console_.json() && (line_open || !style_.interactive)) console_.print("\n");
   if (console_.json()) replies_.push(as_json(reply));
   if (reply.tokens_dropped > 0)
-    say(fmt::format("({} tokens of the conversation did not fit the context of {} and were left out)",
+    say(fmt::format("({} tokens of the conversation were dropped to fit the context of {})",
                     reply.tokens_dropped, session_.context()));
   if (reply.finish == FinishReason::cancelled) say("(stopped)");
   if (reply.finish == FinishReason::length)
-    say(fmt::format("(cut after {} tokens)", reply.usage.generated_tokens));
-  if (!reply.kept) say("(no answer; the conversation is as it was)");
+    say(fmt::format("(stopped after {} tokens)", reply.usage.generated_tokens));
+  if (!reply.kept) say("(no answer; the conversation is unchanged)");
   last_ = reply;
   ++answers_;
   generated_ += reply.usage.generated_tokens;
@@ -214,7 +214,7 @@ void ChatRepl::tell(std::string_view text) const {
   if (style_.interactive)
     console_.print_foreign(fmt::format("{}\n", text));
   else
-    console_.tell(text);  // stdout is for answers
+    console_.tell(text);  // only answers go to stdout
 }
 
 void ChatRepl::retry(const std::string&) {
@@ -223,25 +223,25 @@ void ChatRepl::retry(const std::string&) {
 
 void ChatRepl::clear(const std::string&) {
   session_.clear();
-  say("(a new conversation)");
+  say("(new conversation)");
 }
 
 void ChatRepl::help(const std::string&) {
   std::string text;
   for (const Entry& entry : table())
     text += fmt::format("  {:<15} {}\n", fmt::format("/{} {}", entry.name, entry.argument), entry.help);
-  text += "  A line that ends with \\ goes on in the next; \"\"\" begins and ends a block of lines.\n";
+  text += "  \\ at the end of a line continues it; \"\"\" starts and ends a block of lines.\n";
   text += "  Ctrl-C stops an answer.";
   tell(text);
 }
 
 void ChatRepl::save_to(const std::string& path, bool replace) {
   const Conversation conversation = session_.conversation();
-  check(!session_.history().empty(), "there is nothing to save yet");
+  check(!session_.history().empty(), "the conversation is empty");
   PosixFileOps ops;
   const PathKind kind = ops.kind(path);
-  if (!replace && kind == PathKind::file) fail(Hint{"/save! writes over it"}, "{} exists already", path);
-  // A folder or a device is refused either way, and said to be one.
+  if (!replace && kind == PathKind::file) fail(Hint{"/save! overwrites it"}, "{} already exists", path);
+  // Existing::refuse rejects a folder or a device with a specific message.
   write_file(ops, path, conversation_json(conversation).dump() + "\n",
              replace || kind == PathKind::other ? Existing::replace : Existing::refuse);
   say(fmt::format("(saved {} turns to {})", conversation.size(), path));
@@ -251,8 +251,7 @@ void ChatRepl::load(const std::string& path) {
   Loaded loaded = load_conversation(path);
   const std::size_t turns = loaded.conversation.size();
   session_.replace(std::move(loaded.conversation));
-  say(fmt::format("({} turns{})", turns,
-                  loaded.more ? ", the first of several conversations in this file" : ""));
+  say(fmt::format("({} turns{})", turns, loaded.more ? "; the file contains more conversations" : ""));
 }
 
 void ChatRepl::stats(const std::string&) {
@@ -262,11 +261,11 @@ void ChatRepl::stats(const std::string&) {
     const Usage& usage = last_->usage;
     text += fmt::format("last answer: {} tokens, {:.1f} tokens/s, seed {}\n", usage.generated_tokens,
                         per_second(usage.generated_tokens - 1, usage.decode_seconds), last_->seed);
-    text += fmt::format("its prompt: {} tokens, {} of them read before, first token after {:.0f} ms\n",
+    text += fmt::format("prompt: {} tokens, {} of them cached, first token after {:.0f} ms\n",
                         usage.prompt_tokens, usage.cached_tokens, 1000 * usage.seconds_to_first_token());
   }
-  text += fmt::format("in all: {} answers, {} tokens, {} tokens of history left out", answers_, generated_,
-                      dropped_);
+  text += fmt::format("total: {} answers, {} tokens generated, {} tokens of history dropped", answers_,
+                      generated_, dropped_);
   tell(text);
 }
 
@@ -285,10 +284,10 @@ ChatOptions chat_options(const Arguments& arguments) {
   return options;
 }
 
-// Whoever is at the prompt may resize the window without end. Two threads in libedit's handler at once end the program,
-// so OpenMP's are made here and take no signals; a pool's never do.
+// Resizing the window sends SIGWINCH. libedit's handler crashes if two threads run it concurrently,
+// so OpenMP's threads are created here with signals blocked. ThreadPool threads always block them.
 void make_threads_without_signals() {
-  const SignalsHeld held;
+  const SignalMaskScope held;
   parallel_for(max_threads(), 1, [](std::int64_t, std::int64_t) {});
 }
 
@@ -296,7 +295,7 @@ int run_chat(const Arguments& arguments, Console& console) {
   make_threads_without_signals();
   const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
   const auto tokenizer = open_tokenizer(file);
-  check(tokenizer != nullptr, "{} has no tokenizer: nobody can talk to it", file.path.string());
+  check(tokenizer != nullptr, "{} has no tokenizer, which chat needs", file.path.string());
   const ChatLayout layout = open_chat_layout(file, *tokenizer, arguments.text("layout"));
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
@@ -313,7 +312,7 @@ int run_chat(const Arguments& arguments, Console& console) {
   if (const auto folder = state_folder(); !arguments.flag("no-history") && !folder.empty())
     editor.history = folder / "chat_history";
   const auto lines = make_line_editor(editor, interrupt);
-  console.log().info("{}: {} layout, context of {} tokens; /help lists commands", file.path.string(),
+  console.log().info("{}: {} layout, context of {} tokens; type /help for commands", file.path.string(),
                      layout.text().name, model.config().context);
   return ChatRepl(session, *lines, interrupt, console, {.interactive = true, .prompt = "> "}).run();
 }
@@ -321,26 +320,28 @@ int run_chat(const Arguments& arguments, Console& console) {
 }  // namespace
 
 Command chat_command() {
-  return {
-      .name = "chat",
-      .summary = "talk to a model that was trained on chats",
-      .arguments = {model_argument()},
-      .options = with_sampling_options(
-          {{.name = "system", .value = "TEXT", .help = "a system prompt: said before the conversation"},
-           {.name = "max-tokens", .value = "N", .help = "tokens of an answer, at most (default: what fits)"},
-           {.name = "stop", .value = "TEXT", .help = "ends an answer before this text", .repeated = true},
-           {.name = "tidy", .help = "drop punctuation with which an answer begins"},
-           {.name = "layout",
-            .help = "how conversations become tokens, where the model's file does not say it",
-            .choices = {"roles", "chatml", "llama3"}},
-           {.name = "no-history", .help = "do not keep what is typed for the next time"},
-           device_option(),
-           common::dtype(),
-           common::threads(),
-           common::json(),
-           common::quiet()}),
-      .examples = {"thimble chat runs/chat", "echo \"How are you?\" | thimble chat runs/chat --greedy"},
-      .run = run_chat};
+  return {.name = "chat",
+          .summary = "chat with a model that was trained on chats",
+          .arguments = {model_argument()},
+          .options = with_sampling_options(
+              {{.name = "system", .value = "TEXT", .help = "system prompt"},
+               {.name = "max-tokens",
+                .value = "N",
+                .help = "maximum length of an answer, in tokens",
+                .shown_default = "up to the context"},
+               {.name = "stop", .value = "TEXT", .help = "end the answer before this text", .repeated = true},
+               {.name = "tidy", .help = "drop punctuation at the start of an answer"},
+               {.name = "layout",
+                .help = "chat layout, if the model does not contain one",
+                .choices = {"roles", "chatml", "llama3"}},
+               {.name = "no-history", .help = "do not save the input history"},
+               device_option(),
+               common::dtype(),
+               common::threads(),
+               common::json(),
+               common::quiet()}),
+          .examples = {"thimble chat runs/chat", "echo \"How are you?\" | thimble chat runs/chat --greedy"},
+          .run = run_chat};
 }
 
 }  // namespace thimble

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -12,7 +14,8 @@
 
 namespace thimble {
 
-// Each is defined in the .cpp of its first word: bench_train_command in bench.cpp.
+// Each command is defined in the .cpp named after its first word: bench_train_command() in
+// bench.cpp.
 Command train_command();
 Command golf_command();
 Command eval_command();
@@ -44,37 +47,21 @@ Command completions_command();
 Command man_command();
 
 std::vector<Command> all_commands() {
-  return {
-      train_command(),
-      golf_command(),
-      eval_command(),
-      generate_command(),
-      chat_command(),
-      serve_command(),
-      bench_train_command(),
-      bench_prefill_command(),
-      bench_decode_command(),
-      bench_tokenize_command(),
-      tokenizer_train_command(),
-      tokenizer_encode_command(),
-      tokenizer_decode_command(),
-      tokenizer_info_command(),
-      data_build_command(),
-      data_info_command(),
-      data_sample_command(),
-      pack_command(),
-      export_command(),
-      import_command(),
-      plot_command(),
-      compare_command(),
-      inspect_command(),
-      qa_command(),
-      trace_command(),
-      diff_command(),
-      doctor_command(),
-      completions_command(),
-      man_command(),
+  std::vector<Command> commands;
+  const auto add = [&](std::string_view task, std::vector<Command> group) {
+    for (Command& command : group) commands.emplace_back(std::move(command)).task = task;
   };
+  add("train", {train_command(), golf_command(), plot_command(), compare_command()});
+  add("use a model", {generate_command(), chat_command(), serve_command()});
+  add("measure", {eval_command(), qa_command(), bench_train_command(), bench_prefill_command(),
+                  bench_decode_command(), bench_tokenize_command()});
+  add("pack and convert", {pack_command(), export_command(), import_command()});
+  add("prepare data",
+      {data_build_command(), data_info_command(), data_sample_command(), tokenizer_train_command(),
+       tokenizer_encode_command(), tokenizer_decode_command(), tokenizer_info_command()});
+  add("inspect", {inspect_command(), trace_command(), diff_command()});
+  add("installation", {doctor_command(), completions_command(), man_command()});
+  return commands;
 }
 
 namespace {

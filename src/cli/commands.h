@@ -1,4 +1,4 @@
-// The list of commands, and finding the one that was typed.
+// The list of commands, and the lookup of a command by the words typed.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@
 
 namespace thimble {
 
-// A declaration and a line per command in commands.cpp; its .cpp is named after its first word.
+// To add a command, add a .cpp named after its first word and two lines in commands.cpp.
 std::vector<Command> all_commands();
 
 struct CommandMatch {
-  const Command* command = nullptr;  // null: the words name a group ("tokenizer") and nothing in it
-  std::size_t words = 0;             // how many words its name took
+  const Command* command = nullptr;  // null: the words are a group, such as "tokenizer"
+  std::size_t words = 0;             // number of words in its name
 };
 
-// Throws UsageError with the nearest name if there is no such command. `words` is not empty.
+// Throws UsageError with the nearest name if there is no such command. `words` must not be empty.
 CommandMatch find_command(std::span<const Command> commands, const std::vector<std::string>& words);
 
 // Exit codes; kExitInterrupted is in base/signals.h.
@@ -26,7 +26,7 @@ inline constexpr int kExitDone = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 
-// The binary: finds the command, runs it, turns what it throws into messages and exit codes.
+// main() of the binary: runs the command and turns exceptions into messages and exit codes.
 int run_thimble(int argc, char** argv);
 
 }  // namespace thimble

@@ -16,14 +16,15 @@ namespace thimble {
 
 namespace {
 
-// A word that may stand at the cursor, and what it means.
+// A word that can be completed, and its description.
 struct Offer {
   std::string word;
   std::string_view meaning;
 };
 using Offers = std::vector<Offer>;
 
-// The first words of all names are group ""; the second words of "tokenizer train", "tokenizer info" are "tokenizer".
+// Group "" has the first words of all names; group "tokenizer" has the second words of "tokenizer
+// train" and so on.
 std::map<std::string, Offers> names_by_group(std::span<const Command> commands) {
   std::map<std::string, Offers> groups;
   for (const Command& command : commands) {
@@ -32,14 +33,14 @@ std::map<std::string, Offers> names_by_group(std::span<const Command> commands) 
     if (space == command.name.npos) {
       groups[""].push_back({word, command.summary});
     } else {
-      if (!groups.contains(word)) groups[""].push_back({word, "a group of commands"});
+      if (!groups.contains(word)) groups[""].push_back({word, "group of commands"});
       groups[word].push_back({std::string(command.name.substr(space + 1)), command.summary});
     }
     for (std::string_view alias : command.aliases)
       groups[""].push_back({std::string(alias), command.summary});
   }
   groups[""].push_back({"--version", "print the version"});
-  for (auto& [group, offers] : groups) offers.push_back({"--help", "show what there is"});
+  for (auto& [group, offers] : groups) offers.push_back({"--help", "show help"});
   return groups;
 }
 
@@ -75,7 +76,8 @@ std::string in_quotes(std::string_view text) {
   return out + "'";
 }
 
-// For bash and zsh: one `case` over what stands before the cursor, a branch for every place. No offers: file names.
+// For bash and zsh: one `case` over the words before the cursor. A branch without offers completes
+// file names.
 using Branch = std::string (*)(const std::string& pattern, const Offers& offers);
 
 std::string branches(std::span<const Command> commands, Branch branch) {
@@ -116,7 +118,7 @@ complete -o default -F _thimble thimble
 )sh";
 }
 
-// _describe takes "word:meaning".
+// _describe expects "word:meaning".
 std::string zsh_branch(const std::string& pattern, const Offers& offers) {
   std::string text = fmt::format("    {}) offered=(", pattern);
   for (const Offer& offer : offers) {
@@ -135,7 +137,7 @@ _thimble() {
   case "${(j: :)words[2,CURRENT-1]} " in
 )sh" + branches(commands, zsh_branch) +
          R"sh(  esac
-  # Flags where one was begun; elsewhere words, and file names.
+  # Flags after a dash, else words and file names.
   local -a plain=(${offered:#--*})
   if [[ ${words[CURRENT]} == -* ]]; then
     _describe -o 'option' offered
@@ -155,7 +157,7 @@ std::string fish_line(std::string_view condition, std::string_view rest, std::st
   return text + "\n";
 }
 
-// How fish writes an option: -x takes one of the words, -r any value or file.
+// In fish, -x takes one of the given words, -r any value or file.
 std::string fish_option(const Option& option) {
   std::string text = fmt::format("-l {}", option.name);
   if (option.letter) text += fmt::format(" -s {}", option.letter);
@@ -204,11 +206,12 @@ int run_completions(const Arguments& arguments, Console& console) {
 }  // namespace
 
 Command completions_command() {
-  return {.name = "completions",
-          .summary = "print the completion script of a shell",
-          .arguments = {{.name = "SHELL", .help = "whose script", .choices = {"bash", "zsh", "fish"}}},
-          .examples = {"eval \"$(thimble completions bash)\"", "thimble completions fish | source"},
-          .run = run_completions};
+  return {
+      .name = "completions",
+      .summary = "print the completion script of a shell",
+      .arguments = {{.name = "SHELL", .help = "shell to complete in", .choices = {"bash", "zsh", "fish"}}},
+      .examples = {"eval \"$(thimble completions bash)\"", "thimble completions fish | source"},
+      .run = run_completions};
 }
 
 }  // namespace thimble

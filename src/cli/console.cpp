@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// Lines speak of files and of what stands in them.
+// Log lines quote file names and file contents, so they are escaped.
 Log log_of(LogLevel least) {
   return {least, [plain = Log::to_stderr(least)](LogLevel level, std::string_view line) {
             const std::string text = safe_for(STDERR_FILENO, line);
@@ -34,7 +34,7 @@ Console::Console(bool json, bool quiet)
     : json_(json), quiet_(quiet), log_(log_of(quiet ? LogLevel::warning : LogLevel::info)) {}
 
 void Console::print(std::string_view text) const {
-  // A buffer would be flushed at exit, when nobody looks at errors any more.
+  // Unbuffered: errors when flushing at exit would be lost.
   const int trouble = write_all(STDOUT_FILENO, text);
   if (trouble == EPIPE) throw BrokenPipe{};
   check(trouble == 0, "cannot write the result to stdout: {}", std::strerror(trouble));
@@ -75,25 +75,25 @@ std::string safe_for(int file_descriptor, std::string_view text) {
 }
 
 bool wants_colour(int file_descriptor) {
-  const char* refused = std::getenv("NO_COLOR");
+  const char* no_colour = std::getenv("NO_COLOR");
   const char* terminal = std::getenv("TERM");
-  return isatty(file_descriptor) == 1 && (!refused || !*refused) &&
+  return isatty(file_descriptor) == 1 && (!no_colour || !*no_colour) &&
          !(terminal && std::strcmp(terminal, "dumb") == 0);
 }
 
 std::size_t page_width(std::size_t otherwise) {
   if (const char* columns = std::getenv("COLUMNS"))
-    if (const auto width = number_in<std::size_t>(columns); width && *width > 0) return *width;
+    if (const auto width = parse_number<std::size_t>(columns); width && *width > 0) return *width;
   return terminal_width(STDOUT_FILENO).value_or(otherwise);
 }
 
 void keep_standard_streams_open() {
   for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) != -1 || errno != EBADF) continue;
-    // Opened the wrong way round, so that reading or writing still fails as on a closed one. The lowest free
-    // descriptor is the one that is missing.
+    // Opened in the wrong direction, so that reads and writes still fail. open() returns the lowest
+    // free descriptor.
     if (open("/dev/null", descriptor == STDIN_FILENO ? O_WRONLY : O_RDONLY) != descriptor)
-      fail("standard stream {} is closed and /dev/null cannot take its place: {}", descriptor,
+      fail("standard stream {} is closed, and /dev/null cannot be opened instead: {}", descriptor,
            std::strerror(errno));
   }
 }

@@ -1,4 +1,5 @@
-// Where a command prints: results to stdout, where a failed write is an error; everything else to stderr.
+// Output of commands: results to stdout, where a failed write is an error; everything else to
+// stderr.
 #pragma once
 
 #include <string>
@@ -11,39 +12,40 @@ namespace thimble {
 
 class Json;
 
-// Whoever read our output has stopped (`thimble ... | head`): no reason to complain.
+// Thrown when the reader of stdout has closed it (`thimble ... | head`). Not an error.
 struct BrokenPipe {};
 
 class Console {
  public:
   Console(bool json, bool quiet);
 
-  bool json() const { return json_; }               // --json: print one object, by print_json
-  void print(std::string_view text) const;          // to stdout, at once; throws Error or BrokenPipe
-  void print_foreign(std::string_view text) const;  // what we did not write: terminal_safe where there is one
-  void print_json(const Json& object) const;        // indented, with a closing newline
-  void tell(std::string_view text) const;           // a line to stderr, also under --quiet: it was asked for
-  const Log& log() const { return log_; }           // stderr; only warnings under --quiet
-  ProgressOutput progress() const;                  // stderr; nothing under --quiet
+  bool json() const { return json_; }       // --json: print one object with print_json()
+  void print(std::string_view text) const;  // to stdout, unbuffered; throws Error or BrokenPipe
+  void print_foreign(
+      std::string_view text) const;           // text from a model or a file: escaped if stdout is a terminal
+  void print_json(const Json& object) const;  // indented, with a closing newline
+  void tell(std::string_view text) const;     // a line to stderr, even with --quiet
+  const Log& log() const { return log_; }     // to stderr; only warnings with --quiet
+  ProgressOutput progress() const;            // to stderr; nothing with --quiet
 
  private:
   bool json_, quiet_;
   Log log_;
 };
 
-// Text that a model wrote, for a terminal: control characters but line ends and tabs become U+FFFD, so that nobody is
-// sent escape sequences. `text` holds whole characters.
+// Replaces control characters other than newline and tab with U+FFFD, so that text from a model or
+// a file cannot send escape sequences to the terminal. `text` must not end inside a character.
 std::string terminal_safe(std::string_view text);
-std::string safe_for(int file_descriptor, std::string_view text);  // that, if it is one; else as it is
+std::string safe_for(int file_descriptor, std::string_view text);  // terminal_safe() if it is a terminal
 
-// May this stream be coloured? A terminal, not a dumb one, and NO_COLOR unset.
+// Whether to print colors: to a terminal, if TERM is not "dumb" and NO_COLOR is unset.
 bool wants_colour(int file_descriptor);
 
-// How wide a page or table for stdout may be: COLUMNS, else what the terminal says, else `otherwise` (0: no limit).
+// Width of text on stdout: $COLUMNS, else the terminal's width, else `otherwise`. 0 is unlimited.
 std::size_t page_width(std::size_t otherwise);
 
-// Makes sure that descriptors 0 to 2 exist: otherwise the next file opened (a checkpoint, say) would become
-// stdout and results would be written into it.
+// Opens descriptors 0 to 2 if they are closed. Otherwise the next file to be opened, such as a
+// checkpoint, would become stdout and results would be written into it.
 void keep_standard_streams_open();
 
 }  // namespace thimble

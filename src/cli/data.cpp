@@ -31,8 +31,7 @@ void choose_validation(const Arguments& arguments, BuildRequest& request) {
   request.val_inputs = arguments.list("val-data");
   const int given =
       arguments.given("val-docs") + arguments.given("val-fraction") + !request.val_inputs.empty();
-  if (given > 1)
-    throw UsageError("--val-docs, --val-fraction and --val-data choose validation: expected one of them");
+  if (given > 1) throw UsageError("expected one of --val-docs, --val-fraction and --val-data, found several");
   if (arguments.given("val-docs"))
     request.val_documents = static_cast<std::uint64_t>(arguments.integer("val-docs", {.least = 0}));
   else if (request.val_inputs.empty())
@@ -50,9 +49,9 @@ BuildRequest request_from(const Arguments& arguments) {
                   .text_field = arguments.text("text-field"),
                   .strip_markdown = arguments.flag("strip-markdown")};
   const bool limited = arguments.given("context") || arguments.flag("skip-long");
-  if (limited && !arguments.flag("chat")) throw UsageError("--context and --skip-long are for --chat");
+  if (limited && !arguments.flag("chat")) throw UsageError("--context and --skip-long need --chat");
   if (arguments.flag("skip-long") && !arguments.given("context"))
-    throw UsageError("--skip-long needs to know what is long: add --context N");
+    throw UsageError("--skip-long needs --context N");
   if (arguments.given("context"))
     request.limits.context = static_cast<std::uint64_t>(arguments.integer("context", {.least = 4}));
   request.limits.skip_long = arguments.flag("skip-long");
@@ -87,16 +86,16 @@ Json as_json(const BuildResult& built, const std::filesystem::path& folder) {
       .set("seconds", built.seconds);
 }
 
-// In words, what was left out or cut.
+// The documents that were dropped or cut, as a table.
 std::string dropped_text(const Manifest& manifest) {
   constexpr std::pair<std::string_view, std::string_view> kWords[] = {
       {"bad", "bad records"},
       {"empty", "empty documents"},
       {"without_answer", "conversations without an answer"},
-      {"turns_after_last_answer", "conversations cut behind their last answer"},
+      {"turns_after_last_answer", "conversations cut after their last answer"},
       {"duplicates", "duplicates"},
-      {"in_validation", "training documents that are in validation too"},
-      {"too_long", "conversations too long"},
+      {"in_validation", "training documents that are also in validation"},
+      {"too_long", "conversations longer than the context"},
       {"truncated", "conversations cut to the context"}};
   Table table;
   for (const auto& [reason, words] : kWords)
@@ -113,7 +112,7 @@ std::string as_text(const BuildResult& built, const std::filesystem::path& folde
     table.row({name, count(split->documents), count(split->tokens), count(split->bytes),
                fmt::format("{:.3f}", ratio(split->bytes, split->tokens)), count(split->shards.size())});
   std::string text = table.text(page_width(0));
-  if (const std::string dropped = dropped_text(m); !dropped.empty()) text += "\nleft out or cut\n" + dropped;
+  if (const std::string dropped = dropped_text(m); !dropped.empty()) text += "\ndropped or cut\n" + dropped;
   const double bytes = static_cast<double>(m.train.bytes + m.val.bytes);
   text += fmt::format("\n{}: {} of text", folder.string(), in_bytes(bytes));
   if (built.seconds > 0)
@@ -121,12 +120,12 @@ std::string as_text(const BuildResult& built, const std::filesystem::path& folde
   return text + "\n";
 }
 
-BuildResult build_or_say_how_to_go_on(const BuildRequest& request, const Console& console,
-                                      const Interrupt& interrupt) {
+BuildResult build_with_resume_hint(const BuildRequest& request, const Console& console,
+                                   const Interrupt& interrupt) {
   try {
     return build_dataset(request, console.log(), console.progress(), &interrupt);
   } catch (const Interrupted&) {
-    console.log().info("the same command goes on with the shards that are done");
+    console.log().info("run the same command again to continue");
     throw;
   }
 }
@@ -134,9 +133,9 @@ BuildResult build_or_say_how_to_go_on(const BuildRequest& request, const Console
 int run_data_build(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
   const BuildRequest request = request_from(arguments);
-  const BuildResult built = build_or_say_how_to_go_on(request, console, interrupt);
+  const BuildResult built = build_with_resume_hint(request, console, interrupt);
   if (built.manifest.val.tokens == 0)
-    console.log().warning("there is no validation data: every document is for training");
+    console.log().warning("no validation data: all documents are used for training");
   if (console.json())
     console.print_json(as_json(built, request.folder));
   else
@@ -149,44 +148,48 @@ int run_data_build(const Arguments& arguments, Console& console) {
 Command data_build_command() {
   return {
       .name = "data build",
-      .summary = "turn texts or chats into shards of tokens to train on",
-      .arguments = {{.name = "INPUTS",
-                     .help =
-                         "files (.txt, .jsonl, .json, also .zst, .gz), folders and patterns; FILE:2.5 mixes "
-                         "them by weight",
-                     .count = Count::many}},
+      .summary = "build tokenized shards from texts or chats",
+      .arguments =
+          {{.name = "INPUTS",
+            .help =
+                "files (.txt, .jsonl, .json, also .zst and .gz), folders and glob patterns; FILE:2.5 gives "
+                "a file a weight",
+            .count = Count::many}},
       .options =
-          {{.name = "output", .letter = 'o', .value = "DIR", .help = "the folder to build", .required = true},
+          {{.name = "output", .letter = 'o', .value = "DIR", .help = "folder to write", .required = true},
            {.name = "tokenizer",
             .letter = 't',
             .value = "T",
-            .help = "tokenizer.json, tokenizer.model, a folder with one, \"bytes\" or \"bytes:chat\"",
+            .help = "tokenizer.json, tokenizer.model, a folder that contains one, bytes or bytes:chat",
             .required = true},
-           {.name = "name", .value = "NAME", .initial = "data", .help = "shards are NAME_train_000000.bin"},
+           {.name = "name",
+            .value = "NAME",
+            .initial = "data",
+            .help = "prefix of shard files: NAME_train_000000.bin"},
            {.name = "documents",
             .initial = "endoftext",
-            .help = "what a document of a text is",
+            .help = "unit that is a document in a text file",
             .choices = {"line", "blank-line", "file", "endoftext"}},
            {.name = "text-field",
             .value = "KEY",
             .initial = "text",
-            .help = "where .jsonl and .json hold the text"},
-           {.name = "chat", .help = "the inputs are conversations, one a line or one big JSON array"},
+            .help = "key of the text in .jsonl and .json files"},
+           {.name = "chat", .help = "read the inputs as conversations: one per line, or a JSON array"},
            {.name = "val-fraction",
             .value = "F",
-            .initial = kDefaultFraction,
-            .help = "of documents for validation, chosen by their content"},
-           {.name = "val-docs", .value = "N", .help = "the last N documents for validation instead"},
+            .initial = std::string(kDefaultFraction),
+            .help = "fraction of documents for validation, selected by a hash of their content"},
+           {.name = "val-docs", .value = "N", .help = "use the last N documents for validation"},
            {.name = "val-data",
             .value = "INPUT",
-            .help = "inputs of their own for validation instead",
+            .help = "use these inputs for validation",
             .repeated = true},
-           {.name = "dedup", .help = "drop documents that occurred before"},
-           {.name = "strip-markdown", .help = "keep the text, drop the marks"},
-           {.name = "skip-bad", .help = "leave out records that cannot be read, and count them"},
-           {.name = "context", .value = "N", .help = "cut conversations to N tokens (with --chat)"},
-           {.name = "skip-long", .help = "leave out longer conversations instead of cutting them"},
-           {.name = "shard-tokens", .value = "N", .initial = "10000000", .help = "tokens of a shard"},
+           {.name = "dedup", .help = "drop duplicate documents"},
+           {.name = "strip-markdown", .help = "remove Markdown markup"},
+           {.name = "skip-bad", .help = "skip and count records that cannot be read"},
+           {.name = "context", .value = "N", .help = "with --chat: cut conversations to N tokens"},
+           {.name = "skip-long", .help = "with --context: drop longer conversations instead of cutting them"},
+           {.name = "shard-tokens", .value = "N", .initial = "10000000", .help = "tokens per shard"},
            common::threads(),
            common::force(),
            common::json(),
@@ -293,33 +296,35 @@ int run_data_info(const Arguments& arguments, Console& console) {
 }  // namespace
 
 Command data_info_command() {
-  return {.name = "data info",
-          .summary = "what a data set, a shard, a text or a file of chats holds",
-          .arguments = {{.name = "X", .help = "a folder of shards, a shard, or anything `data build` reads"}},
-          .options = {{.name = "tokenizer",
-                       .letter = 't',
-                       .value = "T",
-                       .help = "counts the tokens of a text, decodes a shard without a manifest"},
-                      {.name = "documents",
-                       .initial = "endoftext",
-                       .help = "what a document of a text is",
-                       .choices = {"line", "blank-line", "file", "endoftext"}},
-                      {.name = "text-field",
-                       .value = "KEY",
-                       .initial = "text",
-                       .help = "where .jsonl and .json hold the text"},
-                      common::threads(),
-                      common::json(),
-                      common::quiet()},
-          .examples = {"thimble data info data/books", "thimble data info chats.jsonl --json"},
-          .run = run_data_info};
+  return {
+      .name = "data info",
+      .summary = "describe a data set, a shard, a text or a file of chats",
+      .arguments = {{.name = "X", .help = "a folder of shards, a shard, or an input of `data build`"}},
+      .options = {{.name = "tokenizer",
+                   .letter = 't',
+                   .value = "T",
+                   .help =
+                       "tokenizer to count the tokens of a text, or to decode a shard without a manifest"},
+                  {.name = "documents",
+                   .initial = "endoftext",
+                   .help = "unit that is a document in a text file",
+                   .choices = {"line", "blank-line", "file", "endoftext"}},
+                  {.name = "text-field",
+                   .value = "KEY",
+                   .initial = "text",
+                   .help = "key of the text in .jsonl and .json files"},
+                  common::threads(),
+                  common::json(),
+                  common::quiet()},
+      .examples = {"thimble data info data/books", "thimble data info chats.jsonl --json"},
+      .run = run_data_info};
 }
 
 namespace {
 
 constexpr std::string_view kDefaultSize = "2M";
 
-// "500k", "2M", "1G": as data is sold, in thousands.
+// Parses "500k", "2M" or "1G", in powers of 1000.
 std::uint64_t bytes_in(std::string_view text) {
   std::uint64_t unit = 1;
   std::string_view digits = text;
@@ -329,7 +334,7 @@ std::uint64_t bytes_in(std::string_view text) {
       if (digits.back() == kUnits[i]) unit = size;
     if (unit > 1) digits.remove_suffix(1);
   }
-  const auto count = number_in<std::uint64_t>(digits);
+  const auto count = parse_number<std::uint64_t>(digits);
   constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
   if (!count || *count == 0 || *count > kMost / unit)
     throw UsageError(fmt::format("--size: expected bytes such as 500k, 2M or 1G, found '{}'", text));
@@ -356,7 +361,7 @@ int run_data_sample(const Arguments& arguments, Console& console) {
   make_folders(ops, folder_of(output.path));
   AtomicFile file(ops, output.path, output.existing);
   const sample::CorpusSize size = write_corpus(options, [&](std::string_view text) {
-    interrupt.throw_if_asked();
+    interrupt.throw_if_interrupted();
     file.write(text);
   });
   file.commit();
@@ -380,28 +385,30 @@ int run_data_sample(const Arguments& arguments, Console& console) {
 }  // namespace
 
 Command data_sample_command() {
-  return {
-      .name = "data sample",
-      .summary = "write the built-in corpus: tales or chats of a small world",
-      .options = {{.name = "kind",
-                   .initial = "chat",
-                   .help = "questions with answers as JSON lines, or text",
-                   .choices = {"chat", "tales"}},
-                  {.name = "split",
-                   .initial = "train",
-                   .help = "heldout: combinations that never occur in train",
-                   .choices = {"train", "heldout"}},
-                  {.name = "size", .value = "BYTES", .help = "about how much: 500k, 2M, 1G (default: 2M)"},
-                  {.name = "count", .value = "N", .help = "or how many chats or tales"},
-                  output_option("file to write"),
-                  common::seed(),
-                  common::force(),
-                  common::json(),
-                  common::quiet()},
-      .examples = {"thimble data sample --kind chat -o chats.jsonl",
-                   "thimble data sample --split heldout --count 1000 -o questions.jsonl",
-                   "thimble data sample --kind tales --size 10M -o tales.txt"},
-      .run = run_data_sample};
+  return {.name = "data sample",
+          .summary = "write a synthetic corpus of tales or chats",
+          .options = {{.name = "kind",
+                       .initial = "chat",
+                       .help = "chat: questions and answers in JSONL; tales: text",
+                       .choices = {"chat", "tales"}},
+                      {.name = "split",
+                       .initial = "train",
+                       .help = "heldout has combinations that never occur in train",
+                       .choices = {"train", "heldout"}},
+                      {.name = "size",
+                       .value = "BYTES",
+                       .help = "approximate size, such as 500k, 2M or 1G",
+                       .shown_default = "2M"},
+                      {.name = "count", .value = "N", .help = "number of chats or tales, instead of --size"},
+                      output_option("file to write"),
+                      common::seed(),
+                      common::force(),
+                      common::json(),
+                      common::quiet()},
+          .examples = {"thimble data sample --kind chat -o chats.jsonl",
+                       "thimble data sample --split heldout --count 1000 -o questions.jsonl",
+                       "thimble data sample --kind tales --size 10M -o tales.txt"},
+          .run = run_data_sample};
 }
 
 }  // namespace thimble

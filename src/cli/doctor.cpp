@@ -34,13 +34,13 @@ namespace thimble {
 
 namespace {
 
-// The libraries that thimble is made with, and their versions.
+// A library that thimble links to.
 struct Library {
   std::string name;
-  std::optional<std::string> version;  // the one that runs, wherever a library can tell; absent: it cannot
+  std::optional<std::string> version;  // version at run time; nullopt: the library cannot report it
 };
 
-// What a build may have and this one has not.
+// An optional part that this build lacks.
 struct MissingLibrary {
   std::string name, reason;
 };
@@ -57,7 +57,7 @@ std::string pcre2_version() {
   return version.substr(0, version.find(' '));
 }
 
-// The library itself cannot tell; CMake has read it where it found the library.
+// The library has no version function; CMake reads the version at configure time.
 std::optional<std::string> sentencepiece_version() {
 #ifdef THIMBLE_SENTENCEPIECE_VERSION
   return THIMBLE_SENTENCEPIECE_VERSION;
@@ -96,21 +96,21 @@ std::vector<MissingLibrary> missing_libraries() {
 constexpr std::int64_t kMeasuredBytes = 256 << 20;
 constexpr double kMeasuredSeconds = 3;
 
-std::string because(const Machine& machine) {
+std::string limit_text(const Machine& machine) {
   if (machine.container_cpus > 0 && machine.container_cpus < machine.affinity_cpus)
     return "limited by the container";
   if (machine.affinity_cpus < machine.logical_cpus) return "limited by the process's affinity";
   return "";
 }
 
-// Where runs and files of the current folder would go.
+// The file system of the current folder.
 struct Disk {
-  std::string folder;  // empty: there is none
+  std::string folder;  // empty: unknown
   std::uint64_t total_bytes = 0, available_bytes = 0;
 };
 
 Disk disk_here() {
-  std::error_code problem;  // the folder may be gone
+  std::error_code problem;  // the folder may have been deleted
   const std::filesystem::path folder = std::filesystem::current_path(problem);
   const std::filesystem::space_info space = std::filesystem::space(folder, problem);
   if (problem) return {};
@@ -206,11 +206,12 @@ std::string feature_text(const CpuFeatures& features, bool present) {
   return text.empty() ? "-" : text.substr(1);
 }
 
-// "avx512_bf16", or "avx2 by THIMBLE_CPU; the CPU has avx512_bf16".
+// "avx512_bf16", or "avx2 (THIMBLE_CPU); the CPU supports avx512_bf16".
 std::string level_text() {
   const CpuLevel level = cpu_level(), detected = detected_cpu_level();
   if (level == detected) return std::string(cpu_level_name(level));
-  return fmt::format("{} by THIMBLE_CPU; the CPU has {}", cpu_level_name(level), cpu_level_name(detected));
+  return fmt::format("{} (THIMBLE_CPU); the CPU supports {}", cpu_level_name(level),
+                     cpu_level_name(detected));
 }
 
 std::string memory_text(const Machine& machine) {
@@ -223,7 +224,7 @@ std::string memory_text(const Machine& machine) {
 }
 
 std::string disk_text(const Disk& disk) {
-  if (disk.folder.empty()) return "unknown: the current folder is gone";
+  if (disk.folder.empty()) return "unknown: the current folder does not exist";
   return fmt::format("{} available of {} in {}", in_bytes(static_cast<double>(disk.available_bytes)),
                      in_bytes(static_cast<double>(disk.total_bytes)), disk.folder);
 }
@@ -239,12 +240,12 @@ std::string gpu_text(const DeviceChoice& choice) {
 std::string library_text() {
   std::string text;
   for (const auto& [name, version] : libraries())
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, version.value_or("of unknown version"));
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, version.value_or("(unknown version)"));
   return text;
 }
 
 std::string kernels_text() {
-  Table table({"work", "kernel", "why"});
+  Table table({"operation", "kernel", "reason"});
   for (const KernelChoice& choice : kernel_choices())
     table.row({std::string(choice.work), choice.kernel, choice.reason});
   return table.text(page_width(0));
@@ -252,7 +253,7 @@ std::string kernels_text() {
 
 std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& copy) {
   std::string cpus = fmt::format("{} logical, {} usable", machine.logical_cpus, machine.usable_cpus());
-  if (const std::string reason = because(machine); !reason.empty()) cpus += " (" + reason + ")";
+  if (const std::string reason = limit_text(machine); !reason.empty()) cpus += " (" + reason + ")";
   const Disk disk = disk_here();
   const DtypeChoice dtype = training_dtype(machine.features);
 
@@ -260,7 +261,7 @@ std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& 
   table.row({"thimble", fmt::format("{} ({}, {})", version(), build_type(), compiler())});
   table.row({"cpu", machine.cpu_model});
   table.row({"cpus", cpus});
-  table.row({"threads", fmt::format("{} will be used", max_threads())});
+  table.row({"threads", fmt::format("{} used by default", max_threads())});
   table.row({"level", level_text()});
   table.row({"features", feature_text(machine.features, true)});
   table.row({"missing", feature_text(machine.features, false)});
@@ -273,7 +274,7 @@ std::string as_text(const Machine& machine, const std::optional<CopyBandwidth>& 
   table.row({"mpi", mpi_state().text});
   table.row({"nccl", nccl_state().text});
   if (copy)
-    table.row({"copy", fmt::format("{:.1f} GB/s read + written (median of {} copies of {}, {} threads)",
+    table.row({"copy", fmt::format("{:.1f} GB/s, read and write (median of {} copies of {}, {} threads)",
                                    copy->gigabytes_per_second, copy->repeats,
                                    in_bytes(static_cast<double>(copy->buffer_bytes)), copy->threads)});
   return table.text(page_width(0)) + "\n" + kernels_text();
@@ -298,8 +299,8 @@ int run_doctor(const Arguments& arguments, Console& console) {
 
 Command doctor_command() {
   return {.name = "doctor",
-          .summary = "what this machine offers, and what thimble will use of it",
-          .options = {{.name = "measure", .help = "also measure how fast memory is copied (3 seconds)"},
+          .summary = "show CPU, memory, GPU and libraries, and which kernels are used",
+          .options = {{.name = "measure", .help = "also measure memory copy bandwidth for 3 seconds"},
                       common::threads(),
                       common::json(),
                       common::quiet()},

@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kWrongShown = 5;
 constexpr std::size_t kShownBytes = 400;  // of a turn
 
-// What every way of measuring needs.
+// Arguments of every kind of evaluation.
 struct Measured {
   const Arguments& arguments;
   Console& console;
@@ -72,7 +72,7 @@ void bits_per_byte(const Measured& m) {
   m.console.print(
       fmt::format("{}, context {}{}{})\n", as_text(score), options.context,
                   options.stride < options.context ? fmt::format(", stride {}", options.stride) : "",
-                  options.isolate ? "" : ", as golf scores"));
+                  options.isolate ? "" : ", one stream as in parameter-golf"));
 }
 
 void llama_perplexity(const Measured& m) {
@@ -94,19 +94,19 @@ void llama_perplexity(const Measured& m) {
                                     .set("chunks", result.chunks)
                                     .set("dtype", dtype_name(m.model.dtype()))
                                     .set("seconds", seconds_now() - started));
-  m.console.print(fmt::format("PPL = {:.4f} +/- {:.5f}\n{}, the second halves of {} chunks of {})\n",
+  m.console.print(fmt::format("PPL = {:.4f} +/- {:.5f}\n{}, second halves of {} chunks of {})\n",
                               result.value(), result.standard_error(), as_text(result.score),
                               with_commas(result.chunks), result.context));
 }
 
-// As it was said, the model's answer last.
+// The conversation, with the model's answer at the end.
 std::string as_text(const Answered& answered) {
-  const auto said = [](const std::string& content) { return shortened(content, kShownBytes); };
+  const auto shown = [](const std::string& content) { return shortened(content, kShownBytes); };
   std::string text;
   for (const Turn& turn : std::span(answered.conversation).first(answered.conversation.size() - 1))
-    text += fmt::format("  {}{}\n", turn.role == ChatRole::assistant ? "> " : "", said(turn.content));
-  text += fmt::format("  > {}\n", said(answered.found));
-  if (!answered.right) text += fmt::format("    expected: {}\n", said(answered.conversation.back().content));
+    text += fmt::format("  {}{}\n", turn.role == ChatRole::assistant ? "> " : "", shown(turn.content));
+  text += fmt::format("  > {}\n", shown(answered.found));
+  if (!answered.right) text += fmt::format("    expected: {}\n", shown(answered.conversation.back().content));
   return text + "\n";
 }
 
@@ -118,7 +118,7 @@ void print(const ExactScore& score, Console& console) {
                                   .set("total", score.total)
                                   .set("too_long", score.too_long));
   for (const Answered& answered : score.first) console.print_foreign(as_text(answered));
-  if (!score.wrong.empty()) console.print("some that were wrong:\n\n");
+  if (!score.wrong.empty()) console.print("some wrong answers:\n\n");
   for (const Answered& answered : score.wrong) console.print_foreign(as_text(answered));
   if (score.too_long > 0)
     console.print(fmt::format("{} questions are longer than the context\n", with_commas(score.too_long)));
@@ -159,7 +159,7 @@ void multiple_choice(const Measured& m) {
                                     .set("dtype", dtype_name(m.model.dtype())));
   if (score.cut > 0)
     m.console.print(
-        fmt::format("{} endings lost the beginning of their context to fit\n", with_commas(score.cut)));
+        fmt::format("{} prompts were cut at the start to fit the context\n", with_commas(score.cut)));
   m.console.print(fmt::format(
       "acc {:.2f} % +/- {:.2f}, acc_norm {:.2f} % +/- {:.2f} of {} questions (chance {:.2f} %)\n", 100 * acc,
       100 * acc_error, 100 * acc_norm, 100 * acc_norm_error, with_commas(score.total), 100 * score.chance));
@@ -168,22 +168,23 @@ void multiple_choice(const Measured& m) {
 void check_together(const Arguments& arguments) {
   const bool exact = arguments.flag("exact"), choice = arguments.flag("multiple-choice");
   const bool llama = arguments.text("protocol") == "llama.cpp";
-  if (exact && choice) throw UsageError("--exact and --multiple-choice are two ways to ask: give one");
+  if (exact && choice) throw UsageError("--exact and --multiple-choice cannot be combined");
   const auto only = [&](std::string_view name, bool allowed, std::string_view what) {
-    if (arguments.given(name) && !allowed) throw UsageError(fmt::format("--{} is for {}", name, what));
+    if (arguments.given(name) && !allowed)
+      throw UsageError(fmt::format("--{} applies only to {}", name, what));
   };
   only("limit", exact || choice, "--exact and --multiple-choice");
   only("show", exact, "--exact");
   for (std::string_view name : {"context", "val-tokens", "protocol"})
     only(name, !exact && !choice, "bits per byte");
-  only("stride", !exact && !choice && !llama, "bits per byte by sliding windows");
+  only("stride", !exact && !choice && !llama, "bits per byte with sliding windows");
 }
 
 int run_eval(const Arguments& arguments, Console& console) {
   check_together(arguments);
   const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
   const auto tokenizer = open_tokenizer(file);
-  check(tokenizer != nullptr, "{} has no tokenizer: its tokens mean nothing", file.path.string());
+  check(tokenizer != nullptr, "{} has no tokenizer, which eval needs", file.path.string());
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
   const Interrupt interrupt;
@@ -204,40 +205,43 @@ int run_eval(const Arguments& arguments, Console& console) {
 Command eval_command() {
   return {
       .name = "eval",
-      .summary = "measure a model: bits per byte, perplexity, exact answers, multiple choice",
+      .summary = "measure bits per byte, perplexity, exact answers or multiple choice",
       .arguments = {model_argument()},
       .options =
           {{.name = "data",
             .value = "X",
-            .help = "text, chats or questions as JSON lines, or a folder of shards (its validation split)",
+            .help = "text, chats or questions in JSONL, or a folder of shards (its validation split)",
             .required = true},
-           {.name = "context", .value = "N", .initial = "0", .help = "window of tokens; 0: the model's"},
+           {.name = "context",
+            .value = "N",
+            .initial = "0",
+            .help = "window size in tokens; 0: the context of the model"},
            {.name = "stride",
             .value = "N",
             .initial = "0",
-            .help = "tokens from one window to the next, each scored once; 0: the context"},
+            .help = "tokens between window starts; each token is scored once; 0: the context"},
            {.name = "val-tokens",
             .value = "N",
             .initial = "0",
-            .help = "score at most so many (of llama.cpp's chunks whole ones); 0: all"},
+            .help = "maximum number of tokens to score; 0: all"},
            {.name = "protocol",
             .initial = "auto",
-            .help = "each document by itself, one stream as golf's scripts read it, or llama-perplexity's "
-                    "chunks; auto: as it was trained",
+            .help = "documents: each on its own; golf: one stream, as parameter-golf; llama.cpp: chunks, as "
+                    "llama-perplexity; auto: as in training",
             .choices = {"auto", "documents", "golf", "llama.cpp"}},
-           {.name = "exact", .help = "ask, and count the last answers that are right to the letter"},
+           {.name = "exact", .help = "count final answers that match exactly"},
            {.name = "multiple-choice",
-            .help = "count the right endings found likeliest: HellaSwag (cleaned as lm-eval does), ARC, PIQA "
-                    "and alike, their prompts as they are"},
-           {.name = "limit", .value = "N", .initial = "0", .help = "ask at most so many; 0: all"},
+            .help = "score multiple-choice questions such as HellaSwag (cleaned as in lm-eval), ARC or PIQA, "
+                    "zero-shot"},
+           {.name = "limit", .value = "N", .initial = "0", .help = "maximum number of questions; 0: all"},
            {.name = "show",
             .value = "N",
             .initial = "0",
-            .help = "print the first N answers; 0: some of the wrong ones"},
+            .help = "print the first N answers; 0: print some wrong answers"},
            device_option(),
            {.name = "dtype",
             .initial = "auto",
-            .help = "what to compute in; auto: as training does here",
+            .help = "number format of the computation; auto: as in training",
             .choices = {"auto", "f32", "bf16", "f16"}},
            common::threads(),
            common::json(),

@@ -42,8 +42,8 @@ std::string as_text(const ExportReport& report, const Output& output) {
                                  with_commas(static_cast<long long>(report.bytes)));
   for (const std::string& line : report.folded) text += fmt::format("folded: {}\n", line);
   for (const std::string& line : report.notes) text += fmt::format("note: {}\n", line);
-  text += fmt::format("read back: logits differ by {:.2g} (at most {:.2g})\n", report.difference,
-                      report.tolerance);
+  text +=
+      fmt::format("verified: logits differ by {:.2g} (limit {:.2g})\n", report.difference, report.tolerance);
   return text;
 }
 
@@ -57,10 +57,10 @@ std::vector<std::string_view> names_of(bool ExportFormat::*having = nullptr) {
 void check_usage(const Arguments& arguments, const ExportFormat& format) {
   for (const char* option : {"architecture", "drop-softcap"})
     if (arguments.given(option) && !format.folds)
-      throw UsageError(fmt::format("--{} is for --format {}, not {}", option,
+      throw UsageError(fmt::format("--{} applies to --format {}, not {}", option,
                                    joined(names_of(&ExportFormat::folds), " or "), format.name));
   if (arguments.flag("half") && arguments.given("type"))
-    throw UsageError("--half is --type f16: name one of them");
+    throw UsageError("--half and --type cannot be combined");
   if (!arguments.given("type")) return;
   std::vector<std::string_view> types;
   for (const GgufType type : format.types) types.push_back(info_of(type).option);
@@ -104,37 +104,37 @@ std::string_view formats_in_words() {
     for (const ExportFormat& format : export_formats())
       formats.push_back(fmt::format("{}: {}", format.name, format.what));
     return joined(formats, "; ");
-  }();  // an Option keeps views
+  }();  // static, because Option keeps a view
   return words;
 }
 
 }  // namespace
 
 Command export_command() {
-  return {
-      .name = "export",
-      .summary = "write a model for other programs, and check it by reading it back",
-      .arguments = {model_argument()},
-      .options = {{.name = "format", .help = formats_in_words(), .choices = names_of(), .required = true},
-                  {.name = "type",
-                   .help = "of matrices; without it f16 in a GGUF, else f32",
-                   .choices = {"f32", "f16", "bf16", "q8_0", "q4_0"}},
-                  {.name = "half", .help = "the same as --type f16"},
-                  {.name = "architecture",
-                   .help =
-                       "gguf: llama.cpp's architecture; without it the model's own, else what it folds into",
-                   .choices = {"llama", "qwen2", "qwen3", "apertus", "talkie"}},
-                  {.name = "drop-softcap",
-                   .help = "gguf: leave logit_softcap out: greedy text stays, probabilities change"},
-                  output_option("what to write"),
-                  common::force(),
-                  common::threads(),
-                  common::json(),
-                  common::quiet()},
-      .examples = {"thimble export runs/chat-1 --format gguf -o chat.gguf",
-                   "thimble export runs/chat-1 --format gguf --type q8_0 -o chat-q8.gguf",
-                   "thimble export runs/chat-1 --format hf --type bf16 -o chat-hf"},
-      .run = run_export};
+  return {.name = "export",
+          .summary = "export a model to other programs, and verify the result",
+          .arguments = {model_argument()},
+          .options = {{.name = "format", .help = formats_in_words(), .choices = names_of(), .required = true},
+                      {.name = "type",
+                       .help = "number format of matrices",
+                       .choices = {"f32", "f16", "bf16", "q8_0", "q4_0"},
+                       .shown_default = "f16 in GGUF, else f32"},
+                      {.name = "half", .help = "same as --type f16"},
+                      {.name = "architecture",
+                       .help = "for gguf: architecture in llama.cpp",
+                       .choices = {"llama", "qwen2", "qwen3", "apertus", "talkie"},
+                       .shown_default = "the model's own, or one that it can be converted to"},
+                      {.name = "drop-softcap",
+                       .help = "for gguf: drop logit_softcap; changes probabilities, but not greedy text"},
+                      output_option("file or folder to write"),
+                      common::force(),
+                      common::threads(),
+                      common::json(),
+                      common::quiet()},
+          .examples = {"thimble export runs/chat-1 --format gguf -o chat.gguf",
+                       "thimble export runs/chat-1 --format gguf --type q8_0 -o chat-q8.gguf",
+                       "thimble export runs/chat-1 --format hf --type bf16 -o chat-hf"},
+          .run = run_export};
 }
 
 }  // namespace thimble

@@ -20,7 +20,7 @@ namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kMostSlots = 64;  // samples computed at a time
+constexpr std::int64_t kMostSlots = 64;  // samples generated concurrently
 constexpr std::uint64_t kLongestPrompt = 64 << 20;
 
 std::string prompt_from(const Arguments& arguments) {
@@ -28,7 +28,7 @@ std::string prompt_from(const Arguments& arguments) {
   if (file && arguments.given("PROMPT")) throw UsageError("expected PROMPT or --prompt-file, found both");
   if (!file && arguments.text("PROMPT") != "-") return arguments.text("PROMPT");
   std::string prompt = read_text_file(file ? arguments.text("prompt-file") : "-", kLongestPrompt);
-  // An editor's, not the author's.
+  // Editors add a byte-order mark and a final newline, which are not part of the prompt.
   if (prompt.starts_with(kByteOrderMark)) prompt.erase(0, kByteOrderMark.size());
   if (prompt.ends_with('\n')) prompt.pop_back();
   if (prompt.ends_with('\r')) prompt.pop_back();
@@ -37,8 +37,8 @@ std::string prompt_from(const Arguments& arguments) {
 
 std::pair<TokenId, float> bias_from(std::string_view text) {
   const std::size_t equals = std::min(text.find('='), text.size());
-  const auto id = number_in<TokenId>(text.substr(0, equals));
-  const auto bias = number_in<float>(text.substr(std::min(equals + 1, text.size())));
+  const auto id = parse_number<TokenId>(text.substr(0, equals));
+  const auto bias = parse_number<float>(text.substr(std::min(equals + 1, text.size())));
   if (!id || !bias) throw UsageError(fmt::format("--logit-bias expects ID=F, found '{}'", text));
   return {*id, *bias};
 }
@@ -53,8 +53,7 @@ Request request_from(const Arguments& arguments, const Tokenizer& tokenizer, con
   request.min_tokens = arguments.integer("min-tokens", {.least = 0});
   request.stop_strings = arguments.list("stop");
   if (arguments.given("logprobs"))
-    request.logprobs =
-        static_cast<int>(arguments.integer("logprobs", {.least = 0, .most = kMostTopLogprobs}));
+    request.logprobs = static_cast<int>(arguments.integer("logprobs", {.least = 0, .most = kMaxTopLogprobs}));
   if (arguments.flag("ignore-eos")) std::swap(request.sampling.suppressed, request.stop_ids);
   return request;
 }
@@ -88,7 +87,7 @@ struct Stats {
   std::int64_t prompt_tokens = 0, generated_tokens = 0;
   double first_token_seconds = 0, decode_seconds = 0;  // until the first token; from there to the end
 
-  // The first token comes with the prompt.
+  // Processing the prompt yields the first token.
   double prompt_rate() const { return rate(prompt_tokens, first_token_seconds); }
   double decode_rate() const { return rate(generated_tokens - 1, decode_seconds); }
 
@@ -129,7 +128,7 @@ void print_all(const std::vector<Sample>& samples, const std::string& prompt, co
 }
 
 int run_generate(const Arguments& arguments, Console& console) {
-  if (arguments.given("logprobs") && !console.json()) throw UsageError("--logprobs is for --json");
+  if (arguments.given("logprobs") && !console.json()) throw UsageError("--logprobs needs --json");
   std::string prompt = prompt_from(arguments);
   const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
   const auto tokenizer = open_tokenizer(file);
@@ -172,31 +171,39 @@ int run_generate(const Arguments& arguments, Console& console) {
 Command generate_command() {
   return {.name = "generate",
           .aliases = {"run"},
-          .summary = "continue a prompt",
+          .summary = "generate text from a prompt",
           .arguments = {model_argument(),
                         {.name = "PROMPT",
-                         .help = "text to continue; -: standard input; none: from the start",
+                         .help = "text to continue; -: read standard input (default: empty)",
                          .count = Count::optional}},
           .options = with_sampling_options(
-              {{.name = "prompt-file", .value = "FILE", .help = "the prompt, without its last line end"},
+              {{.name = "prompt-file",
+                .value = "FILE",
+                .help = "file that contains the prompt; a final newline is removed"},
                {.name = "samples",
                 .letter = 'n',
                 .value = "N",
                 .initial = "1",
-                .help = "how many; seeds count up"},
-               {.name = "max-tokens", .value = "N", .initial = "256", .help = "tokens of each, at most"},
-               {.name = "min-tokens", .value = "N", .initial = "0", .help = "the text does not end before"},
-               {.name = "stop", .value = "TEXT", .help = "ends before this text", .repeated = true},
-               {.name = "ignore-eos", .help = "the text never ends by itself"},
+                .help = "number of samples; the seed of sample i is SEED + i"},
+               {.name = "max-tokens",
+                .value = "N",
+                .initial = "256",
+                .help = "maximum length of a sample, in tokens"},
+               {.name = "min-tokens",
+                .value = "N",
+                .initial = "0",
+                .help = "minimum length of a sample, in tokens"},
+               {.name = "stop", .value = "TEXT", .help = "end the sample before this text", .repeated = true},
+               {.name = "ignore-eos", .help = "do not stop at the end-of-text token"},
                {.name = "logit-bias",
                 .value = "ID=F",
-                .help = "added to the logit of a token, -100 to 100",
+                .help = "add F (-100 to 100) to the logit of token ID",
                 .repeated = true},
                {.name = "logprobs",
                 .value = "N",
-                .help = "with --json: log-probabilities of the tokens and of the N likeliest"},
-               {.name = "no-display-prompt", .help = "print only what was generated"},
-               {.name = "stats", .help = "say how fast it was, on stderr; with --json, there"},
+                .help = "with --json: print log-probabilities of each token and of the N most probable ones"},
+               {.name = "no-display-prompt", .help = "do not print the prompt"},
+               {.name = "stats", .help = "print the speed to stderr, or into the JSON"},
                device_option(),
                common::dtype(),
                common::threads(),

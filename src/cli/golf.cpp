@@ -17,7 +17,7 @@ namespace thimble {
 
 namespace {
 
-// The process's variables; the flags that stand for some of them on top.
+// The environment of the process, overridden by flags.
 Variables variables_from(const Arguments& arguments) {
   Variables variables;
   for (char** entry = environ; *entry; ++entry) {
@@ -48,8 +48,9 @@ int golf_on_rank(const Arguments& arguments, Console& console, const std::shared
   golf.ranks = ranks->size();
   std::shared_ptr<DeviceRuntime> device;
   on_all_ranks(*ranks, "opening the device", [&] {
-    check(golf.grad_accum_steps % golf.ranks == 0, Hint{"1, 2, 4 or 8 ranks share its 8 spans"},
-          "{} ranks cannot share {} spans of a step equally", golf.ranks, golf.grad_accum_steps);
+    check(golf.grad_accum_steps % golf.ranks == 0, Hint{"use 1, 2, 4 or 8 ranks"},
+          "the {1} micro-steps of a step cannot be divided among {0} ranks", golf.ranks,
+          golf.grad_accum_steps);
     device = device_from(arguments, console.log(), ranks->local_rank());
   });
   const GolfResult result = run_golf(
@@ -63,7 +64,7 @@ int golf_on_rank(const Arguments& arguments, Console& console, const std::shared
              .code_bytes = static_cast<std::uint64_t>(arguments.integer("code-bytes", {.least = 0}))});
   if (!ranks->first()) return 0;
   if (result.training.status == RunStatus::interrupted)
-    console.log().warning("interrupted at step {}: go on with `thimble train --resume {}`",
+    console.log().warning("interrupted at step {}; continue with `thimble train --resume {}`",
                           result.training.steps, golf.run_folder().string());
   if (result.training.status == RunStatus::diverged)
     console.log().warning("the run diverged at step {}: nothing was exported", result.training.steps);
@@ -88,40 +89,44 @@ int run_golf_command(const Arguments& arguments, Console& console) {
 Command golf_command() {
   Command command = {
       .name = "golf",
-      .summary = "drop-in for train_gpt_mlx.py and train_gpt.py: their environment, their log",
-      .options =
-          {{.name = "like",
-            .initial = "mlx",
-            .help = "whose defaults, reading order and log lines: train_gpt_mlx.py's or train_gpt.py's",
-            .choices = {"mlx", "torch"}},
-           {.name = "plus", .help = "with the record techniques of the preset golf-plus"},
-           {.name = "list-env", .help = "print the environment variables that are read, and stop"},
-           {.name = "data", .value = "DIR", .help = "instead of DATA_PATH: folder of the shards"},
-           {.name = "tokenizer", .value = "FILE", .help = "instead of TOKENIZER_PATH: SentencePiece .model"},
-           {.name = "run-id", .value = "NAME", .help = "instead of RUN_ID: names log and outputs"},
-           {.name = "output",
-            .letter = 'o',
-            .value = "DIR",
-            .help = "instead of OUT_DIR: folder of log and outputs"},
-           {.name = "code-bytes",
-            .value = "N",
-            .initial = "0",
-            .help = "like torch: bytes of the program that is submitted with the model"},
-           {.name = "set",
-            .value = "KEY=VALUE",
-            .help = "one setting, on top of the environment",
-            .repeated = true},
-           device_option(),
-           rank_timeout_option(),
-           common::force(),
-           common::threads(),
-           common::quiet()},
+      .summary = "drop-in replacement for parameter-golf's train_gpt_mlx.py and train_gpt.py",
+      .options = {{.name = "like",
+                   .initial = "mlx",
+                   .help = "script to imitate: train_gpt_mlx.py or train_gpt.py",
+                   .choices = {"mlx", "torch"}},
+                  {.name = "plus", .help = "use the record techniques of the preset golf-plus"},
+                  {.name = "list-env", .help = "print the environment variables, then exit"},
+                  {.name = "data", .value = "DIR", .help = "folder of shards; overrides DATA_PATH"},
+                  {.name = "tokenizer",
+                   .value = "FILE",
+                   .help = "SentencePiece .model file; overrides TOKENIZER_PATH"},
+                  {.name = "run-id",
+                   .value = "NAME",
+                   .help = "name of the log and outputs; overrides RUN_ID"},
+                  {.name = "output",
+                   .letter = 'o',
+                   .value = "DIR",
+                   .help = "folder of the log and outputs; overrides OUT_DIR"},
+                  {.name = "code-bytes",
+                   .value = "N",
+                   .initial = "0",
+                   .help = "with --like torch: size of the submitted code, in bytes"},
+                  {.name = "set",
+                   .value = "KEY=VALUE",
+                   .help = "one setting; overrides the environment",
+                   .repeated = true},
+                  device_option(),
+                  rank_timeout_option(),
+                  common::force(),
+                  common::threads(),
+                  common::quiet()},
+      .notes = "Settings come from the environment variables of the script, then from options.",
       .examples = {"thimble golf --list-env",
                    "RUN_ID=mlx_smoke ITERATIONS=200 TRAIN_BATCH_TOKENS=8192 VAL_LOSS_EVERY=0 thimble golf",
                    "NUM_LAYERS=11 thimble golf --like torch --max-seconds 600",
                    "thimble golf --plus --steps 500"},
       .run = run_golf_command};
-  for (const Option& option : setting_options()) command.options.push_back(option);
+  for (const Option& option : setting_options("golf")) command.options.push_back(option);
   return command;
 }
 

@@ -1,4 +1,4 @@
-// The texts of --help, made from the table.
+// The texts of --help and the documentation that are generated from the command table.
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,20 @@ namespace thimble {
 inline constexpr std::size_t kHelpColumns = 100;
 
 struct HelpStyle {
-  bool bold = false;  // headings stand out (a terminal)
-  std::size_t columns =
-      kHelpColumns;  // of the terminal: lines are broken before it, between 40 and kHelpColumns
+  bool bold = false;                   // print headings in bold (terminal escape sequences)
+  bool all = false;                    // include advanced options (--help-all)
+  std::size_t columns = kHelpColumns;  // width of the terminal, clamped to 40..kHelpColumns
 };
 
 std::string overview(std::span<const Command> commands, HelpStyle style = {});
 std::string group_help(std::string_view group, std::span<const Command> commands, HelpStyle style = {});
 std::string command_help(const Command& command, HelpStyle style = {});
 
-// thimble(1), made from the table: roff with the man macros, ASCII only: for man, groff and mandoc alike. Of all commands, or of some.
+// thimble(1) for the given commands, as ASCII roff with the man macros, for man, groff and mandoc.
 std::string man_page(std::span<const Command> commands);
+
+// Pages of docs/reference that are generated: "commands", "config", "environment", "golf".
+std::span<const std::string_view> reference_pages();
+std::string reference_page(std::string_view page);  // Markdown
 
 }  // namespace thimble

@@ -18,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A bare state dict is whatever these say; everything else knows by itself what it is.
-bool says_what_it_is(const Arguments& arguments) {
+// Whether options describe the model, which a bare state dict needs.
+bool describes_model(const Arguments& arguments) {
   return arguments.given("preset") || arguments.given("config") || arguments.given("set") ||
          arguments.given("prefix");
 }
@@ -34,21 +34,22 @@ Config state_dict_config(const Arguments& arguments) {
 
 ModelFile open_source(const Arguments& arguments) {
   const fs::path source = arguments.path("SOURCE");
-  if (!says_what_it_is(arguments)) return open_model(source);
+  if (!describes_model(arguments)) return open_model(source);
   if (fs::is_directory(source))
     throw UsageError(
-        fmt::format("--preset, --config, --set and --prefix are for bare state dicts, {} is a folder",
+        fmt::format("--preset, --config, --set and --prefix apply only to bare weights, but {} is a folder",
                     source.string()),
-        Hint{"a Hugging Face folder says itself what model it holds"});
+        Hint{"remove them: a Hugging Face folder describes its model"});
   if (source.extension() == ".gguf")
     throw UsageError(
-        fmt::format("--preset, --config, --set and --prefix are for bare state dicts, {} is a GGUF",
-                    source.string()),
-        Hint{"a GGUF says itself what model it holds"});
+        fmt::format(
+            "--preset, --config, --set and --prefix apply only to bare weights, but {} is a GGUF file",
+            source.string()),
+        Hint{"remove them: a GGUF file describes its model"});
   return open_state_dict(source, state_dict_config(arguments), arguments.text("prefix"));
 }
 
-// What a user should know, a sentence each.
+// Returns notes for the user.
 std::vector<std::string> attach_tokenizer(ModelFile& model, const fs::path& path) {
   const auto tokenizer = load_tokenizer(path);
   model.tokenizer = TokenizerFile{
@@ -59,7 +60,8 @@ std::vector<std::string> attach_tokenizer(ModelFile& model, const fs::path& path
     return {};
   } catch (const Error& error) {
     model.layout.clear();
-    return {fmt::format("its chat layout went with its tokenizer: {}", error.what())};
+    return {fmt::format("the chat layout was dropped because it does not match the new tokenizer: {}",
+                        error.what())};
   }
 }
 
@@ -102,28 +104,29 @@ Command import_command() {
   const std::vector<std::string_view> presets = preset_names();
   return {
       .name = "import",
-      .summary = "make a model file of a Hugging Face folder or of bare weights",
+      .summary = "convert a Hugging Face folder, a GGUF file or bare weights to a model file",
       .arguments = {{.name = "SOURCE",
-                     .help =
-                         "Hugging Face folder, GGUF, or weights as safetensors, .npz or golf's .int8.ptz"}},
-      .options = {{.name = "preset", .help = "bare weights: what model they are of", .choices = presets},
-                  {.name = "config", .value = "FILE", .help = "bare weights: the same as a TOML file"},
-                  {.name = "set",
-                   .value = "KEY=VALUE",
-                   .help = "bare weights: one setting, on top of both",
-                   .repeated = true},
-                  {.name = "prefix",
-                   .value = "S",
-                   .help = "bare weights: what stands before each name; other tensors are passed over"},
-                  {.name = "tokenizer",
-                   .value = "FILE",
-                   .help = "tokenizer to put in, instead of the source's own"},
-                  {.name = "half", .help = "store the weights as f16"},
-                  output_option("safetensors file to write"),
-                  common::force(),
-                  common::threads(),
-                  common::json(),
-                  common::quiet()},
+                     .help = "Hugging Face folder, GGUF file, or bare weights: .safetensors, .npz or "
+                             "parameter-golf's .int8.ptz"}},
+      .options =
+          {{.name = "preset", .help = "for bare weights: the model they belong to", .choices = presets},
+           {.name = "config",
+            .value = "FILE",
+            .help = "for bare weights: TOML file of the model; overrides the preset"},
+           {.name = "set",
+            .value = "KEY=VALUE",
+            .help = "for bare weights: one setting; overrides both",
+            .repeated = true},
+           {.name = "prefix",
+            .value = "S",
+            .help = "for bare weights: prefix of tensor names; tensors without it are ignored"},
+           {.name = "tokenizer", .value = "FILE", .help = "tokenizer to use instead of the one in SOURCE"},
+           {.name = "half", .help = "store the weights as f16"},
+           output_option("safetensors file to write"),
+           common::force(),
+           common::threads(),
+           common::json(),
+           common::quiet()},
       .examples = {"thimble import Qwen2.5-0.5B -o qwen.safetensors",
                    "thimble import weights.safetensors --preset golf --set layers=11 -o golf.safetensors"},
       .run = run_import};

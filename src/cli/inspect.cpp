@@ -1,4 +1,4 @@
-// thimble inspect: the page that it shows to people, then JSON and the command.
+// thimble inspect: facts and statistics of a model, as text or JSON.
 
 #include <fmt/format.h>
 
@@ -20,8 +20,8 @@ namespace thimble {
 
 namespace {
 
-constexpr std::size_t kDots = 4;         // what shortened() adds
-constexpr std::size_t kLabelWidth = 14;  // of the facts at the top: the longest label and two blanks
+constexpr std::size_t kDots = 4;         // length of the ellipsis of shortened()
+constexpr std::size_t kLabelWidth = 14;  // longest label plus two spaces
 
 std::string bytes_text(std::uint64_t bytes) {
   return in_bytes(static_cast<double>(bytes));
@@ -39,11 +39,11 @@ std::string tokenizer_text(const ModelFacts& facts) {
   std::string text =
       fmt::format("{}, {} tokens", facts.tokenizer->kind, with_commas(facts.tokenizer->vocab_size));
   if (facts.training && facts.training->bytes_per_token)
-    text += fmt::format(", {:.2f} bytes each in training", *facts.training->bytes_per_token);
+    text += fmt::format(", {:.2f} bytes per token in training", *facts.training->bytes_per_token);
   return text;
 }
 
-// A tokenizer is foreign text: what would move the cursor is escaped.
+// Escapes control characters in the names of tokens, which come from a file.
 std::string printable(const std::string& name) {
   std::string quoted = quoted_name(name);
   return quoted == fmt::format("\"{}\"", name) ? name : quoted;
@@ -78,7 +78,7 @@ std::string curve_text(std::span<const double> values, std::size_t width) {
   return sparkline(values, std::clamp<std::size_t>(width - std::min(width, ends.size()), 8, 60)) + ends;
 }
 
-// Words put together into lines that fit, the second and later ones under the first.
+// Wraps text to `width`; further lines are indented to the column of the first.
 std::string wrapped(const std::string& text, std::size_t width) {
   std::string out;
   std::size_t column = 0;
@@ -96,7 +96,7 @@ std::string wrapped(const std::string& text, std::size_t width) {
   return out;
 }
 
-ModelConfig plain_llama_of_the_sizes(const ModelConfig& c) {
+ModelConfig plain_llama_with_sizes_of(const ModelConfig& c) {
   ModelConfig plain;
   plain.vocab_size = c.vocab_size;
   plain.context = c.context;
@@ -110,9 +110,9 @@ ModelConfig plain_llama_of_the_sizes(const ModelConfig& c) {
   return plain;
 }
 
-// What makes it more than that, as TOML and --set spell it. JSON has every setting.
+// The settings that differ from a plain llama, as in TOML. JSON has every setting.
 std::string settings_text(const Config& config) {
-  const Config plain{.model = plain_llama_of_the_sizes(config.model)};
+  const Config plain{.model = plain_llama_with_sizes_of(config.model)};
   std::vector<std::string> settings;
   for (const Key& key : all_keys()) {
     if (!key.of_model() || key.get(config) == key.get(plain)) continue;
@@ -122,7 +122,7 @@ std::string settings_text(const Config& config) {
   return settings.empty() ? "a plain llama" : joined(settings, " ");
 }
 
-// In quotes, whatever it holds.
+// As a JSON string.
 std::string on_one_line(const std::string& text) {
   std::string line;
   append_json_string(line, text);
@@ -156,13 +156,13 @@ std::string facts_text(const ModelFile& file, const ModelFacts& facts, std::size
     fact("validation", curve_text(losses, room));
   }
   if (facts.training && !facts.training->golden.empty())
-    fact("says", shortened(on_one_line(facts.training->golden_text), room - kDots));
+    fact("sample", shortened(on_one_line(facts.training->golden_text), room - kDots));
   return page;
 }
 
-// How much of the table fits. A page that is narrow loses columns first, then the length of names.
+// Levels of detail of the table. A narrow page first drops columns, then shortens names.
 struct Detail {
-  int columns;  // those of this rank and below
+  int columns;  // shows columns up to this rank
   std::size_t bins;
   bool short_names;
 };
@@ -240,24 +240,25 @@ std::string weights_text(const ModelFacts& facts, std::size_t width) {
   }
   for (const WeightGroup& group : facts.weights)
     if (group.stats.not_finite > 0)
-      text += fmt::format("{}: {} values are not finite\n", group.name, with_commas(group.stats.not_finite));
+      text +=
+          fmt::format("{}: {} values are NaN or infinite\n", group.name, with_commas(group.stats.not_finite));
   return text;
 }
 
 std::string others_text(const ModelFacts& facts) {
   if (facts.others.empty()) return "";
-  Table table({"beside the weights", "n", "bytes"});
+  Table table({"other tensors", "n", "bytes"});
   for (const OtherTensors& other : facts.others)
     table.row({other.name, fmt::format("{}", other.tensors), bytes_text(other.bytes)});
   return "\n" + table.text();
 }
 
-// No line is wider than `width` columns, unless a name alone is.
+// Lines have at most `width` columns, except for names that are longer.
 std::string inspect_page(const ModelFile& file, const ModelFacts& facts, std::size_t width) {
   return facts_text(file, facts, width) + "\n" + weights_text(facts, width) + others_text(facts);
 }
 
-constexpr std::size_t kPlainWidth = 120;  // where there is no terminal
+constexpr std::size_t kPlainWidth = 120;  // without a terminal
 
 template <class T>
 Json or_null(const std::optional<T>& value) {
@@ -272,7 +273,7 @@ Json settings_json(const Config& config, bool of_model) {
   return object;
 }
 
-// In Transformers' words, whatever the model's own.
+// With the key names of Transformers.
 Json metadata_json(const ModelConfig& c) {
   const bool rope = c.position == PositionKind::rope, layer = c.norm == NormKind::layer;
   return Json::object()
@@ -343,7 +344,7 @@ Json stats_json(const TensorStats& stats) {
       .set("histogram", histogram);
 }
 
-// As they lie in the file; the numbers of those that are one of our tensors.
+// The tensors of the file in file order, with statistics if they are parameters of the model.
 Json tensors_json(const ModelFile& file) {
   const ParamTable table(file.config.model);
   Json tensors = Json::array();
@@ -407,7 +408,7 @@ int run_inspect(const Arguments& arguments, Console& console) {
 
 Command inspect_command() {
   return {.name = "inspect",
-          .summary = "what is inside a model",
+          .summary = "show settings, tensors, tokenizer and training history of a model",
           .arguments = {model_argument()},
           .options = {common::json(), common::quiet()},
           .examples = {"thimble inspect model.safetensors", "thimble inspect runs/chat-1 --json"},

@@ -20,14 +20,16 @@ namespace thimble {
 namespace {
 
 constexpr int kKeptLines = 1000;
-constexpr const char* kInvisible = "\1";  // stands around what takes no place on the screen
-// A terminal that knows "bracketed paste" puts these around what was pasted, so that a line end in it is text.
-constexpr std::string_view kAskForPasteMarks = "\x1b[?2004h";
-constexpr std::string_view kNoPasteMarks = "\x1b[?2004l";
+constexpr const char* kInvisible = "\1";  // encloses escape sequences in the prompt, which have no width
+// A terminal with "bracketed paste" puts these around pasted text, so that a newline in it does not
+// send the message.
+constexpr std::string_view kPasteMarksOn = "\x1b[?2004h";
+constexpr std::string_view kPasteMarksOff = "\x1b[?2004l";
 constexpr const char* kPasteBegins = "\x1b[200~";
 constexpr std::wstring_view kPasteEnds = L"\x1b[201~";
 
-// libedit thinks in the characters of the locale. Where that is not UTF-8, the terminal most likely is all the same.
+// libedit uses the locale's character set. If that is not UTF-8, use UTF-8 all the same, because
+// the terminal most likely does.
 void use_utf8() {
   std::setlocale(LC_CTYPE, "");
   if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
@@ -38,7 +40,7 @@ bool is_smart_terminal() {
   return terminal && *terminal && std::strcmp(terminal, "dumb") != 0;
 }
 
-// Bound to kPasteBegins: reads to its end, line ends and all, into the line.
+// Bound to kPasteBegins: reads pasted text, including newlines, into the current line.
 unsigned char insert_paste(EditLine* editor, int) {
   std::wstring text;
   for (wchar_t c = 0; !text.ends_with(kPasteEnds);) {
@@ -46,11 +48,12 @@ unsigned char insert_paste(EditLine* editor, int) {
     text += c == L'\r' ? L'\n' : c;
   }
   text.resize(text.size() - kPasteEnds.size());
-  while (text.ends_with(L'\n')) text.pop_back();  // the line is sent by the key, not by the clipboard
+  while (text.ends_with(L'\n')) text.pop_back();  // only the Return key sends the message
   return el_winsertstr(editor, text.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
 }
 
-// libedit shows what is invisible together with the character behind it: the last one must be visible.
+// libedit shows an invisible part together with the character after it, so the prompt must end
+// visibly.
 std::string coloured(std::string_view prompt) {
   const std::size_t word = std::min(prompt.find_last_not_of(' ') + 1, prompt.size());
   return fmt::format("{0}\x1b[1;32m{0}{1}{0}\x1b[0m{0}{2}", kInvisible, prompt.substr(0, word),
@@ -62,28 +65,28 @@ void show(std::string_view text) {
   std::fflush(stdout);
 }
 
-// Nobody who ends us at the prompt is left with a terminal that marks what is pasted. (libedit, whose handler comes
-// first, puts the rest right and hands the signal on.)
-void end_marks_and_die(int signal) {
-  std::ignore = write(STDOUT_FILENO, kNoPasteMarks.data(), kNoPasteMarks.size());
-  raise(signal);  // the default by now (SA_RESETHAND)
+// Resets the terminal when a signal ends the program at the prompt. libedit's handler runs first,
+// restores the other settings and raises the signal again.
+void reset_and_raise(int signal) {
+  std::ignore = write(STDOUT_FILENO, kPasteMarksOff.data(), kPasteMarksOff.size());
+  raise(signal);  // the default action, because of SA_RESETHAND
 }
 
-// Asks for marks as long as it lives.
+// Turns bracketed paste on for its lifetime.
 class PasteMarks {
  public:
   explicit PasteMarks(bool known) : known_(known) {
     if (!known_) return;
     sigaction(SIGTERM, nullptr, &before_);
     struct sigaction action {};
-    action.sa_handler = end_marks_and_die;
+    action.sa_handler = reset_and_raise;
     action.sa_flags = static_cast<int>(SA_RESETHAND);
     if (before_.sa_handler == SIG_DFL) sigaction(SIGTERM, &action, nullptr);
-    show(kAskForPasteMarks);
+    show(kPasteMarksOn);
   }
   ~PasteMarks() {
     if (!known_) return;
-    show(kNoPasteMarks);
+    show(kPasteMarksOff);
     sigaction(SIGTERM, &before_, nullptr);
   }
   PasteMarks(const PasteMarks&) = delete;
@@ -116,8 +119,8 @@ class LibeditLines : public LineEditor {
     el_set(editor, EL_PROMPT_ESC, &LibeditLines::prompt_of, kInvisible[0]);
     el_set(editor, EL_EDITOR, "emacs");
     el_set(editor, EL_HIST, ::history, history_.get());
-    el_set(editor, EL_SIGNAL, 1);  // the terminal is put right before a signal stops us, and after it
-    // Wide, because the copies that el_set would make are never freed.
+    el_set(editor, EL_SIGNAL, 1);  // restore the terminal when a signal stops or continues the process
+    // The wide version, because libedit never frees the copies that el_set makes.
     el_wset(editor, EL_ADDFN, L"insert-paste", L"insert pasted text", insert_paste);
     el_set(editor, EL_BIND, kPasteBegins, "insert-paste", nullptr);
     // Ctrl-D that was pressed during an answer reaches the editor as this character.
@@ -137,10 +140,11 @@ class LibeditLines : public LineEditor {
     const char* text = nullptr;
     bool interrupted = false;
     {
-      const PasteMarks marks(knows_paste_marks_);
+      const PasteMarks marks(has_paste_marks_);
       errno = 0;
       text = el_gets(editor_.get(), &length);
-      // libedit passes a signal on to the whole process: another thread may be about to take it, and nobody was asked yet.
+      // libedit raises the signal again for the process. If another thread handles it, the handler
+      // may not have run yet, and asked() is still false.
       interrupted = !text && (interrupt_.asked() || (length < 0 && errno == EINTR));
     }
     if (interrupted) {
@@ -175,7 +179,7 @@ class LibeditLines : public LineEditor {
   std::unique_ptr<History, Deleter> history_;
   std::unique_ptr<EditLine, Deleter> editor_;
   std::string prompt_;
-  bool knows_paste_marks_ = is_smart_terminal();
+  bool has_paste_marks_ = is_smart_terminal();
 };
 
 }  // namespace

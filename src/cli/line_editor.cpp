@@ -38,7 +38,7 @@ void replace_history(const fs::path& path, std::span<const std::string> lines) {
     PosixFileOps ops;
     write_file(ops, path, content, Existing::replace);
     fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
-  } catch (const std::exception&) {  // it stays long
+  } catch (const std::exception&) {  // the file stays long
   }
 }
 
@@ -65,7 +65,7 @@ std::vector<std::string> read_line_history(const fs::path& path, std::size_t mos
     try {
       lines.push_back(
           parse_json(std::string_view(content).substr(begin, end - begin), "history").as_string());
-    } catch (const Error&) {  // not ours
+    } catch (const Error&) {  // not a history line
     }
     begin = end + 1;
   }
@@ -88,7 +88,7 @@ void append_line_history(const fs::path& path, std::string_view line) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (file < 0) return;
   const std::string text = as_line(line);
-  // What a full disk leaves of it is no JSON, and is skipped when read.
+  // A line cut off by a full disk is not valid JSON and is skipped when read.
   if (fchmod(file, 0600) == 0) std::ignore = write(file, text.data(), text.size());
   close(file);
 }
@@ -108,7 +108,8 @@ class PlainLines : public LineEditor {
       if (const std::size_t end = waiting_.find('\n', searched_); end != std::string::npos)
         return take(end, end + 1);
       searched_ = waiting_.size();
-      check(waiting_.size() <= kLongestLine, "a line of more than {} bytes", kLongestLine);
+      check(waiting_.size() <= kLongestLine, "expected lines of at most {} bytes, found a longer one",
+            kLongestLine);
       std::array<char, 65536> block;
       const ssize_t count = ::read(STDIN_FILENO, block.data(), block.size());
       if (count > 0)
@@ -124,7 +125,8 @@ class PlainLines : public LineEditor {
 
  private:
   static void show(std::string_view prompt) {
-    if (write(STDOUT_FILENO, prompt.data(), prompt.size()) < 0) return;  // a prompt is no result
+    if (write(STDOUT_FILENO, prompt.data(), prompt.size()) < 0)
+      return;  // a prompt that cannot be written is not an error
   }
 
   Line take(std::size_t end, std::size_t next) {
@@ -138,7 +140,7 @@ class PlainLines : public LineEditor {
   bool shows_prompt_;
   const Interrupt& interrupt_;
   std::string waiting_;
-  std::size_t searched_ = 0;  // bytes of it that hold no end of a line
+  std::size_t searched_ = 0;  // bytes that contain no newline
 };
 
 }  // namespace
@@ -163,10 +165,10 @@ std::string continuation_of(std::string_view prompt) {
   return std::string(prompt.empty() ? 0 : prompt.size() - 1, '.') + (prompt.empty() ? "" : " ");
 }
 
-// The block that `text` has begun, its quotes taken away.
+// Reads the rest of the block that `text` starts, and removes the quotes.
 Message read_block(LineEditor& lines, std::string text, std::string_view prompt) {
   text.erase(0, kQuotes.size());
-  if (text.empty()) {  // the quotes stand alone: the line end behind them is no part of the block
+  if (text.empty()) {  // quotes alone on a line: the newline is not part of the block
     Line line = lines.read(prompt);
     if (line.end != LineEnd::line) return {line.end};
     text = std::move(line.text);
@@ -204,7 +206,7 @@ std::optional<ChatCommand> parse_chat_command(std::string_view text) {
   if (text.size() < 2 || text[0] != '/' || text[1] == '/' || text.find('\n') != text.npos)
     return std::nullopt;
   const std::size_t blank = std::min(text.find_first_of(kBlanks), text.size());
-  return ChatCommand{std::string(text.substr(1, blank - 1)), std::string(without_blanks(text.substr(blank)))};
+  return ChatCommand{std::string(text.substr(1, blank - 1)), std::string(trim(text.substr(blank)))};
 }
 
 std::string_view unescaped_message(std::string_view text) {

@@ -1,4 +1,4 @@
-// Lines that somebody types: with libedit on a terminal, where it was there at build time; else as they come.
+// Reads lines from the user. On a terminal it uses libedit, if that was found at build time.
 //
 //   auto lines = make_line_editor({.history = state_folder() / "chat_history"}, &interrupt);
 //   while (const auto line = lines->read("> "); line.end == LineEnd::line) ...
@@ -16,14 +16,14 @@
 namespace thimble {
 
 enum class LineEnd {
-  line,         // here is one
-  interrupted,  // Ctrl-C: the line is void
+  line,
+  interrupted,  // Ctrl-C: discard the line
   closed        // Ctrl-D, or the end of the file
 };
 
 struct Line {
   LineEnd end = LineEnd::closed;
-  std::string text = {};  // without its end; pasted text may hold more
+  std::string text = {};  // without the final newline; pasted text may contain more lines
 };
 
 class LineEditor {
@@ -31,62 +31,63 @@ class LineEditor {
   virtual ~LineEditor() = default;
 
   virtual Line read(std::string_view prompt) = 0;
-  virtual void remember(std::string_view) {}  // for the arrow keys, now and next time
+  virtual void remember(std::string_view) {}  // add to the history
 };
 
-// From standard input, whatever it is. `interrupt` outlives it: a read that is interrupted is over once it says
-// asked().
+// Reads standard input. A read interrupted by a signal ends if interrupt.asked() is true, otherwise
+// it is retried. `interrupt` must outlive the object.
 std::unique_ptr<LineEditor> make_plain_lines(bool shows_prompt, const Interrupt& interrupt);
 
 struct EditorOptions {
-  std::filesystem::path history = {};  // empty: forgotten at the end
-  bool colour = false;                 // of the prompt
+  std::filesystem::path history = {};  // empty: not saved
+  bool colour = false;                 // print the prompt in color
 };
 
 // For a terminal on standard input and output.
 std::unique_ptr<LineEditor> make_line_editor(const EditorOptions& options, const Interrupt& interrupt);
 
-// Line editing by libedit: keys, history, pasted text. Compiled where libedit is there (CMakeLists.txt).
-// nullptr: libedit cannot use this terminal.
+// Line editing with libedit: keys, history, pasted text. Compiled if libedit was found
+// (CMakeLists.txt). Returns nullptr if libedit cannot use this terminal.
 std::unique_ptr<LineEditor> make_libedit_lines(const EditorOptions& options, const Interrupt& interrupt);
 
-// What was typed before, in a file: one JSON string per line, oldest first.
-// $XDG_STATE_HOME/thimble, else ~/.local/state/thimble. Empty: nobody is at home.
+// $XDG_STATE_HOME/thimble, or ~/.local/state/thimble; empty if neither variable is set. The history
+// is a file of JSON strings, one per line, oldest first.
 std::filesystem::path state_folder();
 
-// The newest `most` of them; a file that holds more is cut to them. A comfort: lines that cannot be read are left out,
-// and without a file there are none.
+// Returns the newest `most` lines and truncates a longer file to them. Skips lines that cannot be
+// read; returns none if the file cannot be read.
 std::vector<std::string> read_line_history(const std::filesystem::path& path, std::size_t most);
 
-// One line more, in one write: several chats at once keep each other's. Folder and file are their owner's alone. What
-// cannot be written is not kept.
+// Appends a line in one write, so that concurrent chats do not overwrite each other. The file and
+// its folder are readable by the owner only. Errors are ignored.
 void append_line_history(const std::filesystem::path& path, std::string_view line);
 
-// What somebody types into a chat: messages of one line or many, and commands.
+// Chat input: messages of one or more lines, and commands.
 //
-//   first line \            ends with a backslash: goes on
-//   """ or """text          begins a block that a line ending with """ closes
+//   first line \            a backslash continues the message on the next line
+//   """ or """text          starts a block that ends with a line ending in """
 //   /save FILE              a command
-//   //etc                   a message that begins with a slash
+//   //etc                   a message that starts with a slash
 struct Message {
   LineEnd end = LineEnd::closed;
   std::string text = {};
-  bool quoted = false;  // stood between """: neither a command nor to be unescaped
+  bool quoted = false;  // was between """: not a command, not to be unescaped
 
   std::string as_typed() const { return quoted ? "\"\"\"" + text + "\"\"\"" : text; }
 };
 
-// Lines until the message is whole. An unfinished one at the end of the file is taken as it is.
+// Reads lines until the message is complete or the input ends.
 Message read_message(LineEditor& lines, std::string_view prompt);
 
 struct ChatCommand {
   std::string name;      // "save"
-  std::string argument;  // what follows it, blanks around it taken away
+  std::string argument;  // the rest of the line, trimmed
 };
 
-// Nothing: it is a message.
+// Returns nullopt if the text is a message.
 std::optional<ChatCommand> parse_chat_command(std::string_view text);
-// A message without the slash that only said that it is one. Many lines are no command and need no such slash.
+// Removes the first of two leading slashes. A message of several lines is never a command and is
+// unchanged.
 std::string_view unescaped_message(std::string_view text);
 
 }  // namespace thimble

@@ -30,24 +30,23 @@ namespace {
 
 // Makes idle OpenMP threads spin for a short time before they sleep.
 //
-// By default libgomp spins for milliseconds. That is right on an otherwise idle machine. With a browser, a second run or
-// parallel tests beside it, every small parallel loop then waits for a time slice (docs/benchmarks.md has figures). A short
-// spin is as fast in the first case and harmless in the second.
+// By default libgomp spins for milliseconds. If other programs compete for the cores, every small
+// parallel loop then waits for a time slice. A short spin is as fast on an idle machine.
 //
-// libgomp reads its settings when it is loaded, long before main, so the process starts again. Returns if they are set
-// already, by the user or by the first start.
+// libgomp reads its settings when it is loaded, before main(), so the process must execute itself
+// again. Returns if the settings are present already, from the user or from the first execution.
 void restart_with_short_spin(char** argv) {
-  prctl(PR_SET_NAME, program_invocation_short_name);  // after the restart ps and pkill would know it as "exe"
+  prctl(PR_SET_NAME, program_invocation_short_name);  // otherwise ps and pkill show "exe" after the restart
   constexpr const char* kVariable = "GOMP_SPINCOUNT";
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv(kVariable)) return;
   if (setenv(kVariable, "1000", 0) != 0) return;
-  execv("/proc/self/exe", argv);  // where that fails, we go on as we are
+  execv("/proc/self/exe", argv);  // continue without it if that fails
 }
 
 using Words = std::vector<std::string>;
 
-HelpStyle help_style(int descriptor) {
-  return {.bold = wants_colour(descriptor), .columns = page_width(kHelpColumns)};
+HelpStyle help_style(int descriptor, bool all = false) {
+  return {.bold = wants_colour(descriptor), .all = all, .columns = page_width(kHelpColumns)};
 }
 
 void apply_threads(const Arguments& arguments) {
@@ -55,14 +54,15 @@ void apply_threads(const Arguments& arguments) {
   if (arguments.given("threads"))
     set_threads(static_cast<int>(arguments.integer("threads", {.least = 1, .most = 4096})));
   else if (!std::getenv("OMP_NUM_THREADS"))
-    // OpenMP itself knows neither a container's limit nor that other ranks share the machine.
+    // OpenMP considers neither container limits nor other ranks on this machine.
     set_threads(
         threads_of_rank(read_launch(), usable_cpus(), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))));
 }
 
 int run_command(const Command& command, const Words& words, char** argv) {
-  if (asks_for_help(words)) {
-    Console(false, false).print(command_help(command, help_style(STDOUT_FILENO)));
+  if (const HelpRequest help = help_request(words); help != HelpRequest::none) {
+    const HelpStyle style = help_style(STDOUT_FILENO, help == HelpRequest::all);
+    Console(false, false).print(command_help(command, style));
     return kExitDone;
   }
   const Arguments arguments = parse(command, words);
@@ -71,19 +71,19 @@ int run_command(const Command& command, const Words& words, char** argv) {
   apply_threads(arguments);
   Console console(arguments.takes("json") && arguments.flag("json"),
                   arguments.takes("quiet") && arguments.flag("quiet"));
-  cpu_level();  // a wrong THIMBLE_CPU is an error of every command
+  cpu_level();  // every command reports an invalid THIMBLE_CPU
   if (computes && detected_cpu_level() == CpuLevel::scalar)
-    console.log().info("this CPU has no AVX2: computing without vector instructions, which is slow");
+    console.log().info("this CPU has no AVX2; computing without vector instructions is slow");
   return command.run(arguments, console);
 }
 
 int print_version(const Words& words) {
-  if (words.size() > 1) throw UsageError(fmt::format("--version stands alone, found '{}'", words[1]));
+  if (words.size() > 1) throw UsageError(fmt::format("--version takes no arguments, found '{}'", words[1]));
   Console(false, false).print(fmt::format("thimble {}\n", version()));
   return kExitDone;
 }
 
-// `topic` becomes the name of the command once it is known: usage errors point at its --help.
+// Sets `topic` to the name of the command, for the --help that usage errors refer to.
 int dispatch(Words words, char** argv, std::string& topic) {
   if (!words.empty() && words[0] == "help") {  // "help train" is "train --help"
     words.erase(words.begin());
@@ -107,7 +107,8 @@ int dispatch(Words words, char** argv, std::string& topic) {
   const Words rest(words.begin() + static_cast<std::ptrdiff_t>(match.words), words.end());
   if (!match.command) {
     topic = words[0] + " ";
-    if (!asks_for_help(rest)) throw UsageError(fmt::format("'{}' needs a subcommand", words[0]));
+    if (help_request(rest) == HelpRequest::none)
+      throw UsageError(fmt::format("'{}' needs a subcommand", words[0]));
     Console(false, false).print(group_help(words[0], commands, help_style(STDOUT_FILENO)));
     return kExitDone;
   }
@@ -117,7 +118,7 @@ int dispatch(Words words, char** argv, std::string& topic) {
 
 void report(std::string_view message) {
   constexpr std::string_view kStart = "error:";
-  std::string text = safe_for(STDERR_FILENO, message);  // it may quote what stands in a file
+  std::string text = safe_for(STDERR_FILENO, message);  // it may quote the contents of a file
   if (wants_colour(STDERR_FILENO) && text.starts_with(kStart))
     text.replace(0, kStart.size(), "\x1b[1;31merror:\x1b[0m");
   write_to_stderr(text + "\n");
@@ -129,7 +130,7 @@ int run_thimble(int argc, char** argv) {
   std::string topic;
   try {
     keep_standard_streams_open();
-    std::signal(SIGPIPE, SIG_IGN);  // a write then fails with EPIPE: also what the server wants
+    std::signal(SIGPIPE, SIG_IGN);  // writes fail with EPIPE instead, which the server needs as well
     return dispatch(Words(argv + 1, argv + argc), argv, topic);
   } catch (const BrokenPipe&) {
     return kExitDone;
@@ -137,20 +138,20 @@ int run_thimble(int argc, char** argv) {
     report("interrupted");
     return kExitInterrupted;
   } catch (const UsageError& error) {
-    let_first_rank_speak();
+    let_first_rank_report();
     report(describe(error));
     report(fmt::format("run 'thimble {}--help'", topic));
     return kExitUsage;
   } catch (const Error& error) {
-    let_first_rank_speak();
+    let_first_rank_report();
     report(describe(error));
   } catch (const std::filesystem::filesystem_error& error) {
-    let_first_rank_speak();
-    report(describe(FileError("look at", error.path1(), error.code().value())));
+    let_first_rank_report();
+    report(describe(FileError("access", error.path1(), error.code().value())));
   } catch (const std::bad_alloc&) {
-    report("error: out of memory\nhint: make the model, the batch or the context smaller");
+    report("error: out of memory\nhint: use a smaller model, batch or context");
   } catch (const std::logic_error& error) {
-    report(fmt::format("error: {}\nhint: this is a bug in thimble, not in what you typed", error.what()));
+    report(fmt::format("error: {}\nhint: this is a bug in thimble; please report it", error.what()));
   } catch (const std::exception& error) {
     report(fmt::format("error: {}", error.what()));
   }

@@ -21,31 +21,35 @@ Option json() {
   return {.name = "json", .help = "print the result as one JSON object", .common = true};
 }
 Option quiet() {
-  return {.name = "quiet", .letter = 'q', .help = "no progress, only warnings and errors", .common = true};
+  return {.name = "quiet", .letter = 'q', .help = "print only warnings and errors", .common = true};
 }
 Option force() {
-  return {.name = "force", .letter = 'f', .help = "overwrite outputs that exist", .common = true};
+  return {.name = "force", .letter = 'f', .help = "overwrite existing output", .common = true};
 }
 Option threads() {
-  return {
-      .name = "threads", .value = "N", .help = "CPU threads (default: all that may be used)", .common = true};
+  return {.name = "threads",
+          .value = "N",
+          .help = "number of CPU threads",
+          .common = true,
+          .shown_default = "all available"};
 }
 Option device() {
   return {.name = "device",
           .initial = "auto",
-          .help = "where to compute",
+          .help = "device to compute on",
           .choices = {"auto", "cpu", "cuda"},
           .common = true};
 }
 Option dtype() {
   return {.name = "dtype",
           .initial = "auto",
-          .help = "number format of weights and activations in the computation; f16 on cuda alone",
+          .help = "number format of the computation; f16 needs CUDA",
           .choices = {"auto", "f32", "bf16", "f16"},
           .common = true};
 }
 Option seed() {
-  return {.name = "seed", .value = "N", .initial = "1337", .help = "of every random number", .common = true};
+  return {
+      .name = "seed", .value = "N", .initial = "1337", .help = "seed of all random numbers", .common = true};
 }
 
 }  // namespace common
@@ -53,7 +57,9 @@ Option seed() {
 std::vector<Option> options_of(const Command& command) {
   std::vector<Option> options = command.options;
   std::stable_partition(options.begin(), options.end(), [](const Option& option) { return !option.common; });
-  options.push_back({.name = "help", .letter = 'h', .help = "show this text", .common = true});
+  if (std::ranges::any_of(options, &Option::advanced))
+    options.push_back({.name = "help-all", .help = "show all options", .common = true});
+  options.push_back({.name = "help", .letter = 'h', .help = "show this help", .common = true});
   return options;
 }
 
@@ -66,7 +72,8 @@ std::string described(const Option& option) {
   std::string text(option.help);
   if (option.required) text += " (required)";
   if (option.repeated) text += " (may be repeated)";
-  if (!option.initial.empty()) text += fmt::format(" (default: {})", option.initial);
+  const std::string& initial = option.shown_default.empty() ? option.initial : option.shown_default;
+  if (!initial.empty()) text += fmt::format(" (default: {})", initial);
   return text;
 }
 
@@ -96,7 +103,7 @@ std::string usage_of(const Command& command) {
 }
 
 Argument model_argument(Count count) {
-  return {.name = "MODEL", .help = model_kinds_in_words(), .count = count};
+  return {.name = "MODEL", .help = model_kinds_text(), .count = count};
 }
 
 Option output_option(std::string_view help) {
@@ -108,16 +115,17 @@ Output output_from(const Arguments& arguments, FileOps& ops, Writes writes) {
   Output output{arguments.path("output"), force ? Existing::replace : Existing::refuse};
   if (!output.path.has_filename()) output.path = output.path.parent_path();  // "folder/"
   const PathKind kind = ops.kind(output.path);
-  check(writes == Writes::folder || kind != PathKind::folder, Hint{"name a file with -o"},
+  check(writes == Writes::folder || kind != PathKind::folder, Hint{"pass the name of a file with -o"},
         "cannot write {}: it is a folder", output.path.string());
   if (!force && kind != PathKind::nothing)
-    fail(Hint{"name another file with -o, or pass --force"}, "{} exists already", output.path.string());
+    fail(Hint{"choose another name with -o, or pass --force to overwrite it"}, "{} already exists",
+         output.path.string());
   return output;
 }
 
 namespace {
 
-// A launcher that gives every rank a GPU of its own hides the others from it: what is left has number 0.
+// A launcher may make a single GPU visible to each rank; that GPU has index 0.
 int visible_number(int gpu) {
   const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
   const std::string_view gpus = text ? text : "";
@@ -138,26 +146,26 @@ std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log
   if (device == "cuda") return open_cuda(visible_number(gpu));
   DeviceChoice choice = choose_device(visible_number(gpu));
   if (choice.runtime->device() == Device::cuda)
-    log.info("computing on {}", choice.reason);
+    log.info("device: {}", choice.reason);
   else
-    log.info("computing on the CPU: {}", choice.reason);
+    log.info("device: CPU ({})", choice.reason);
   return choice.runtime;
 }
 
 DType dtype_from(const Arguments& arguments, Device device, const Log& log) {
   const std::string& name = arguments.text("dtype");
-  const ComputeDType wanted = name == "auto"  ? ComputeDType::automatic
-                              : name == "f32" ? ComputeDType::f32
-                              : name == "f16" ? ComputeDType::f16
-                                              : ComputeDType::bf16;
-  const std::string notice = dtype_notice(wanted, device, cpu_features());
+  const ComputeDType requested = name == "auto"  ? ComputeDType::automatic
+                                 : name == "f32" ? ComputeDType::f32
+                                 : name == "f16" ? ComputeDType::f16
+                                                 : ComputeDType::bf16;
+  const std::string notice = dtype_notice(requested, device, cpu_features());
   if (!notice.empty()) log.info("{}", notice);
-  return compute_dtype(wanted, device);
+  return compute_dtype(requested, device);
 }
 
 namespace {
 
-constexpr double kLargest = 1000;  // of numbers that have no limit of their own
+constexpr double kLargest = 1000;  // of values without a natural limit
 
 float number(const Arguments& arguments, std::string_view name, Range<double> range) {
   return static_cast<float>(arguments.number(name, range));
@@ -167,27 +175,39 @@ float number(const Arguments& arguments, std::string_view name, Range<double> ra
 
 std::vector<Option> with_sampling_options(std::vector<Option> own) {
   std::vector<Option> options = {
-      {.name = "temperature", .value = "F", .initial = "0.8", .help = "0: always the likeliest"},
-      {.name = "greedy", .help = "the same as --temperature 0"},
-      {.name = "top-k", .value = "N", .initial = "0", .help = "only the N likeliest; 0: all"},
-      {.name = "top-p", .value = "F", .initial = "1", .help = "only the likeliest that together reach F"},
+      {.name = "temperature",
+       .value = "F",
+       .initial = "0.8",
+       .help = "sampling temperature; 0: always the most probable token"},
+      {.name = "greedy", .help = "same as --temperature 0"},
+      {.name = "top-k",
+       .value = "N",
+       .initial = "0",
+       .help = "sample from the N most probable tokens; 0: from all"},
+      {.name = "top-p",
+       .value = "F",
+       .initial = "1",
+       .help = "sample from the smallest set of tokens with total probability F"},
       {.name = "min-p",
        .value = "F",
        .initial = "0",
-       .help = "only those at least F times as likely as the likeliest"},
+       .help = "drop tokens less than F times as probable as the most probable one"},
       {.name = "repeat-penalty",
        .value = "F",
        .initial = "1",
-       .help = "makes what was said lately less likely; 1: off"},
-      {.name = "repeat-last-n", .value = "N", .initial = "64", .help = "how many tokens are lately; -1: all"},
+       .help = "factor by which recent tokens become less probable; 1: off"},
+      {.name = "repeat-last-n",
+       .value = "N",
+       .initial = "64",
+       .help = "number of recent tokens to which --repeat-penalty applies; -1: all"},
       {.name = "frequency-penalty",
        .value = "F",
        .initial = "0",
-       .help = "taken off a token's logit each time it was generated"},
+       .help = "subtract F from a token's logit for each time it was generated"},
       {.name = "presence-penalty",
        .value = "F",
        .initial = "0",
-       .help = "taken off a token's logit once it was generated"},
+       .help = "subtract F from a token's logit once it was generated"},
       common::seed()};
   options.insert(options.end(), own.begin(), own.end());
   return options;

@@ -1,12 +1,12 @@
-// The one table. A Command says everything about itself here; parsing, --help, "did you mean" and shell
-// completions are all derived from it, so they cannot disagree.
+// The command table. Parsing, --help, "did you mean" hints, the man page, the reference
+// documentation and shell completions are derived from Command.
 //
 //   Command hello_command() {
 //     return {.name = "hello",
-//             .summary = "greet somebody",
-//             .arguments = {{.name = "NAME", .help = "whom to greet"}},
-//             .options = {{.name = "times", .letter = 'n', .value = "N", .initial = "1", .help = "how
-//             often"},
+//             .summary = "greet a person",
+//             .arguments = {{.name = "NAME", .help = "person to greet"}},
+//             .options = {{.name = "times", .letter = 'n', .value = "N", .initial = "1",
+//                          .help = "number of repetitions"},
 //                         common::json()},
 //             .examples = {"thimble hello world -n 3"},
 //             .run = run_hello};
@@ -29,22 +29,25 @@ namespace thimble {
 class Arguments;
 class Console;
 
-// Without a value name or choices it is a flag.
+// An option without a value name and without choices is a flag.
 struct Option {
-  std::string_view name;          // "top-k" is spelled --top-k
-  char letter = 0;                // 'o' is also spelled -o
-  std::string_view value = {};    // what the help calls the value: "N", "FILE"
-  std::string_view initial = {};  // the default, as it would be typed; empty: none
-  std::string_view help = {};
-  std::vector<std::string_view> choices = {};  // the only values allowed
+  std::string_view name;                       // "top-k" is spelled --top-k
+  char letter = 0;                             // 'o' is also spelled -o
+  std::string_view value = {};                 // placeholder of the value in help: "N", "FILE"
+  std::string initial = {};                    // default, as it would be typed; empty: none
+  std::string_view help = {};                  // noun phrase or imperative, without default and full stop
+  std::vector<std::string_view> choices = {};  // the allowed values; empty: any
   bool required = false;
-  bool repeated = false;  // may be given many times: a list
-  bool common = false;    // means the same in every command; the help shows these last
+  bool repeated = false;           // may be given more than once: the value is a list
+  bool common = false;             // has the same meaning in every command; help lists these last
+  std::string_view group = {};     // heading in help; empty: "options"
+  bool advanced = false;           // listed by --help-all only
+  std::string shown_default = {};  // shown in help instead of `initial`: a computed default
 
   bool is_flag() const { return value.empty() && choices.empty(); }
 };
 
-enum class Count { one, optional, many, any };  // many: at least one; any: also none
+enum class Count { one, optional, many, any };  // many: one or more; any: zero or more
 
 struct Argument {
   std::string_view name;  // "MODEL"
@@ -61,12 +64,14 @@ struct Command {
   std::vector<std::string_view> aliases = {};
   std::string_view summary = {};  // one line, no full stop
   std::vector<Argument> arguments = {};
-  std::vector<Option> options = {};  // --help is everybody's and not listed
+  std::vector<Option> options = {};  // without --help, which every command has
+  std::string_view notes = {};       // a paragraph below the options
   std::vector<std::string_view> examples = {};
+  std::string_view task = {};                        // heading in `thimble --help`; set by all_commands()
   int (*run)(const Arguments&, Console&) = nullptr;  // returns the exit code
 };
 
-// Options that mean the same wherever they appear. A command lists those it takes.
+// Options with the same meaning in every command. A command lists those it accepts.
 namespace common {
 
 Option json();
@@ -79,18 +84,18 @@ Option seed();
 
 }  // namespace common
 
-// Every option of a command, --help included, in the order the help shows them.
+// All options of a command, including --help, in the order in which help lists them.
 std::vector<Option> options_of(const Command& command);
 
-// The table put into words: what --help, the man page and the completions say alike.
-std::string value_of(const Option& option);   // "N", "gguf|hf"; nothing for a flag
-std::string described(const Option& option);  // its help, then (required), (may be repeated), (default: ...)
+// Parts of the help text, shared by --help, the man page, the reference and the completions.
+std::string value_of(const Option& option);      // "N" or "gguf|hf"; empty for a flag
+std::string described(const Option& option);     // help, (required), (may be repeated), (default: ...)
 std::string usage_of(const Argument& argument);  // "[FILE]..."
 std::string usage_of(const Command& command);    // "thimble pack MODEL -o FILE [options]"
 
-Argument model_argument(Count count = Count::one);  // MODEL, of any kind
+Argument model_argument(Count count = Count::one);  // MODEL: every kind of model
 
-// Where a command writes: -o FILE and --force.
+// The output of a command: -o FILE and --force.
 struct Output {
   std::filesystem::path path;
   Existing existing = Existing::refuse;
@@ -100,25 +105,26 @@ Option output_option(std::string_view help);  // -o, required
 
 enum class Writes { file, folder };
 
-// Refuses a file that exists now, and a folder in the place of a file, before any work is done; writing it checks again. The folders above are made when
-// there is something to write: make_folders(ops, folder_of(output.path)).
+// Throws before any work is done if the output exists (unless --force was given), or if it is a
+// folder and a file is expected. Writing checks again. Parent folders are created by the writer:
+// make_folders(ops, folder_of(output.path)).
 Output output_from(const Arguments& arguments, FileOps& ops, Writes writes = Writes::file);
 
-// --device cpu|cuda|auto, for commands whose every part runs on a GPU. A GPU that is asked for and cannot be had is
-// an error; auto takes one where there is one, and says what it took.
+// --device cpu|cuda|auto. `cuda` fails without a usable GPU; `auto` uses a GPU if one is usable,
+// and logs its choice.
 Option device_option();
-// Of several GPUs the one with this number: the local rank's.
+// `gpu` is the index of the GPU to use, the local rank.
 std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log& log, int gpu = 0);
 
-// --dtype: what is computed in there.
+// --dtype: the number format of the computation.
 DType dtype_from(const Arguments& arguments, Device device, const Log& log);
 
-// How tokens are chosen: the flags that `generate` and `chat` share.
+// Sampling flags, shared by `generate` and `chat`; --seed is one of them.
 //
 //   .options = with_sampling_options({{.name = "samples", ...}, common::json()})
 //   ...
 //   request.sampling = sampling_from(arguments);
-// Those flags, --seed among them, in front of a command's own.
+// Returns the sampling flags followed by the command's own.
 std::vector<Option> with_sampling_options(std::vector<Option> own);
 
 SamplingOptions sampling_from(const Arguments& arguments);

@@ -1,4 +1,4 @@
-// thimble pack: the account that it prints, as JSON or as tables, then the command.
+// thimble pack: the report, as JSON or tables, and the command.
 
 #include <fmt/format.h>
 
@@ -24,7 +24,7 @@ namespace thimble {
 
 namespace {
 
-// Bits per byte before and after, measured in the same way.
+// Bits per byte before and after packing.
 struct PackMeasurement {
   ScoreOptions options;
   DType dtype = DType::f32;
@@ -33,7 +33,7 @@ struct PackMeasurement {
 
 struct PackAccount {
   const PackReport& report;
-  std::string trained_with = {};   // empty: nobody knows
+  std::string trained_with = {};   // empty: unknown
   std::string calibrated_on = {};  // empty: no GPTQ
   std::optional<PackMeasurement> measured = {};
   const SearchResult* search = nullptr;
@@ -44,11 +44,11 @@ std::string commas(std::uint64_t value) {
 }
 
 std::string verdict(std::uint64_t bytes, std::uint64_t budget) {
-  return bytes <= budget ? fmt::format("fits, {} to spare", commas(budget - bytes))
-                         : fmt::format("{} too many", commas(bytes - budget));
+  return bytes <= budget ? fmt::format("fits, {} bytes left", commas(budget - bytes))
+                         : fmt::format("{} bytes over", commas(bytes - budget));
 }
 
-// What stands for no bytes, such as empty answers, still has a loss.
+// Targets without bytes, such as empty answers, have a loss but no bits per byte.
 std::vector<std::string> as_row(const PackMeasurement& measured) {
   const Score &before = measured.before, &after = measured.after;
   const bool bytes = after.bytes > 0;
@@ -57,10 +57,10 @@ std::vector<std::string> as_row(const PackMeasurement& measured) {
                       bytes ? before.bits_per_byte() : before.loss(),
                       bytes ? after.bits_per_byte() : after.loss(), with_commas(after.tokens),
                       measured.options.context, measured.options.stride,
-                      measured.options.isolate ? "documents by themselves" : "as golf scores")};
+                      measured.options.isolate ? "per document" : "one stream")};
 }
 
-// "own place", "search" or a number of deviations.
+// "standard", or a number of standard deviations.
 std::string clip_text(const QuantiseRule& rule) {
   return rule.clip == Clip::deviation ? fmt::format("{:.4g} std", rule.deviations) : "standard";
 }
@@ -81,7 +81,7 @@ Json search_json(const SearchResult& search) {
   return tries;
 }
 
-// What was packed, and of the rest what would have fitted.
+// The candidates that were packed, or that were predicted to fit.
 std::string search_text(const SearchResult& search, std::uint64_t budget) {
   Table table({"bits", "clip", "pruned", "predicted", "bytes", "bits per byte", ""});
   for (std::size_t i = 0; i < search.tries.size(); ++i) {
@@ -164,7 +164,7 @@ std::string as_text(const PackAccount& account) {
   Table facts;
   if (!account.trained_with.empty()) facts.row({"trained with", account.trained_with});
   if (!account.calibrated_on.empty()) facts.row({"calibrated on", account.calibrated_on});
-  facts.row({"file", fmt::format("{} bytes, {:.2f} bits per weight, {} of {} tensors quantised ({})",
+  facts.row({"file", fmt::format("{} bytes, {:.2f} bits per weight, {} of {} tensors quantized ({})",
                                  commas(report.bytes), report.bits_per_weight(), report.quantised_tensors(),
                                  report.tensors.size(), report.rule)});
   facts.row(
@@ -173,19 +173,20 @@ std::string as_text(const PackAccount& account) {
            "{} bytes, {:+.1f} %", commas(report.predicted_bytes),
            100 * (static_cast<double>(report.predicted_bytes) / static_cast<double>(report.bytes) - 1))});
   facts.row({"before compression",
-             fmt::format("{} bytes, {:.2f} times smaller than {}", commas(report.payload_bytes),
+             fmt::format("{} bytes, {:.2f} times smaller than {} bytes of f32", commas(report.payload_bytes),
                          report.ratio(), commas(report.float_bytes))});
   if (report.quantised_tensors() == 0)
     facts.row(
-        {"note", "no tensor is large enough for these bits; --bits 6 takes smaller ones than --bits 8"});
+        {"note",
+         "no tensor is large enough to be quantized; --bits 6 quantizes smaller tensors than --bits 8"});
   if (report.pruned > 0) facts.row({"pruned", fmt::format("{} weights", with_commas(report.pruned))});
-  facts.row({"golf's rule", fmt::format("code {} + model {} = {} of {}: {}", commas(report.code_bytes),
-                                        commas(model), commas(report.golf_bytes()), commas(report.budget),
-                                        verdict(report.golf_bytes(), report.budget))});
   facts.row(
-      {"self-contained", fmt::format("with the tokenizer's {}: {} of {}: {}", commas(report.tokenizer_bytes),
-                                     commas(report.self_contained_bytes()), commas(report.budget),
-                                     verdict(report.self_contained_bytes(), report.budget))});
+      {"parameter-golf size", fmt::format("code {} + model {} = {} of {}: {}", commas(report.code_bytes),
+                                          commas(model), commas(report.golf_bytes()), commas(report.budget),
+                                          verdict(report.golf_bytes(), report.budget))});
+  facts.row({"self-contained", fmt::format("plus tokenizer {} = {} of {}: {}", commas(report.tokenizer_bytes),
+                                           commas(report.self_contained_bytes()), commas(report.budget),
+                                           verdict(report.self_contained_bytes(), report.budget))});
   if (account.measured) facts.row(as_row(*account.measured));
   const std::string searched = account.search ? search_text(*account.search, report.budget) + "\n" : "";
   return searched + groups.text(page_width(0)) + "\n" + facts.text(page_width(0));
@@ -202,38 +203,40 @@ ScoreOptions score_options(const Arguments& arguments, const Config& config) {
   return options;
 }
 
-// What is scored, and where.
-struct Yardstick {
+// The data to measure on, and the device.
+struct Baseline {
   ByteTable bytes;
   TokenSet set;
   std::shared_ptr<DeviceRuntime> device;
 };
 
-// Nothing without --data. Opened before the work begins: a wrong name or a missing GPU must not cost minutes.
-std::optional<Yardstick> open_yardstick(const ModelFile& model, const Arguments& arguments,
-                                        const Console& console, const Interrupt& interrupt) {
+// nullopt without --data. Called first, so that a wrong name or a missing GPU is reported before
+// minutes of work.
+std::optional<Baseline> open_baseline(const ModelFile& model, const Arguments& arguments,
+                                      const Console& console, const Interrupt& interrupt) {
   if (!arguments.given("data")) return std::nullopt;
   const auto tokenizer = open_tokenizer(model);
-  check(tokenizer != nullptr, "{} has no tokenizer: bits per byte need one", model.path.string());
-  return Yardstick{ByteTable(*tokenizer, static_cast<TokenId>(model.config.model.vocab_size)),
-                   open_eval_set(arguments.path("data"), *tokenizer, console.progress(), &interrupt),
-                   device_from(arguments, console.log())};
+  check(tokenizer != nullptr, "{} has no tokenizer, which is needed to measure bits per byte",
+        model.path.string());
+  return Baseline{ByteTable(*tokenizer, static_cast<TokenId>(model.config.model.vocab_size)),
+                  open_eval_set(arguments.path("data"), *tokenizer, console.progress(), &interrupt),
+                  device_from(arguments, console.log())};
 }
 
-// Scores models on the yardstick, all of them alike.
+// Measures models in the same way.
 class Scorer {
  public:
-  Scorer(const Yardstick& yardstick, const ScoreOptions& options, const Arguments& arguments, const Log& log,
+  Scorer(const Baseline& baseline, const ScoreOptions& options, const Arguments& arguments, const Log& log,
          const Interrupt& interrupt)
-      : yardstick_(yardstick),
+      : baseline_(baseline),
         options_(options),
         interrupt_(interrupt),
-        context_(yardstick.device),
+        context_(baseline.device),
         dtype_(dtype_from(arguments, context_.device(), log)) {}
 
   Score score(const ModelFile& file, const ProgressOutput& progress) const {
     Model model = make_model(file, context_, dtype_);
-    return score_set(model, yardstick_.bytes, yardstick_.set, options_, progress, &interrupt_);
+    return score_set(model, baseline_.bytes, baseline_.set, options_, progress, &interrupt_);
   }
   PackMeasurement measure(const ModelFile& before, const ModelFile& after,
                           const ProgressOutput& progress) const {
@@ -244,14 +247,14 @@ class Scorer {
   }
 
  private:
-  const Yardstick& yardstick_;
+  const Baseline& baseline_;
   ScoreOptions options_;
   const Interrupt& interrupt_;
   Context context_;
   DType dtype_;
 };
 
-// Only checkpoints of a run say how they were trained.
+// Only checkpoints of a run record how they were trained.
 std::string trained_with(const ModelFile& model) {
   return model.step ? recipe(model.config) : "";
 }
@@ -259,10 +262,10 @@ std::string trained_with(const ModelFile& model) {
 void check_fits(const PackReport& report, const PackRequest& request, bool allow_over) {
   constexpr int kFewestBits = 5;
   check(report.fits() || allow_over,
-        Hint{fmt::format("{}{}a larger --budget, or --allow-over",
+        Hint{fmt::format("try {}{}a larger --budget, or --allow-over",
                          request.options.rule.bits > kFewestBits ? "fewer --bits, " : "",
                          request.fit ? "" : "--prune 0.03, --fit (zeroes the cheapest weights), ")},
-        "nothing was written: code and artifact take {} bytes, the budget is {}",
+        "nothing was written: code and artifact have {} bytes, but the budget is {}",
         with_commas(static_cast<long long>(report.self_contained_bytes())),
         with_commas(static_cast<long long>(report.budget)));
 }
@@ -284,9 +287,9 @@ int run_pack(const Arguments& arguments, Console& console) {
   follow_preset(arguments, model, flags);
   const ScoreOptions scored = score_options(arguments, model.config);
   const Interrupt interrupt;
-  const auto yardstick = open_yardstick(model, arguments, console, interrupt);
+  const auto baseline = open_baseline(model, arguments, console, interrupt);
   std::optional<Scorer> scorer;
-  if (yardstick) scorer.emplace(*yardstick, scored, arguments, console.log(), interrupt);
+  if (baseline) scorer.emplace(*baseline, scored, arguments, console.log(), interrupt);
   Calibration calibration;
   if (flags.gptq) {
     calibration = calibration_from(arguments, model, console, interrupt);
@@ -318,74 +321,83 @@ int run_pack(const Arguments& arguments, Console& console) {
 Command pack_command() {
   return {
       .name = "pack",
-      .summary = "squeeze a model into one small file",
+      .summary = "quantize and compress a model into one file",
       .arguments = {model_argument()},
       .options =
           {{.name = "bits",
-            .help = "of a quantised weight (default: an artifact's own rule, the preset's pack_bits, or 8; "
-                    "with --gptq 6)",
-            .choices = {"8", "6", "5"}},
+            .help = "bits per quantized weight",
+            .choices = {"8", "6", "5"},
+            .shown_default = "pack_bits of the preset, or 8; 6 with --gptq; unchanged for an artifact"},
            {.name = "clip",
-            .help =
-                "where rows are clipped: the rule's own place (default without --gptq), or the best of five",
-            .choices = {"standard", "search"}},
+            .help = "how rows are clipped: at a fixed percentile, or at the best of five candidates",
+            .choices = {"standard", "search"},
+            .shown_default = "standard without --gptq"},
            {.name = "clip-std",
             .value = "K",
-            .help = "clip rows at K standard deviations (default with --gptq: 12.85)"},
+            .help = "clip each row at K standard deviations",
+            .shown_default = "12.85 with --gptq"},
            {.name = "embed-bits",
-            .help = "of embedding and head (default with --gptq: 8)",
-            .choices = {"8", "6", "5"}},
+            .help = "bits per weight of the embedding and head",
+            .choices = {"8", "6", "5"},
+            .shown_default = "8 with --gptq"},
            {.name = "embed-clip-std",
             .value = "K",
-            .help = "clip their rows at K standard deviations (default with --gptq: 20)"},
+            .help = "clip the rows of embedding and head at K standard deviations",
+            .shown_default = "20 with --gptq"},
            {.name = "gptq",
-            .help = "round columns one after another, each making up for the errors before it, on text that "
-                    "the model "
-                    "reads"},
-           {.name = "no-gptq", .help = "not, whatever the preset says"},
+            .help = "quantize with GPTQ, which compensates rounding errors on calibration text"},
+           {.name = "no-gptq", .help = "do not use GPTQ, even if the preset does"},
            {.name = "calibrate",
-            .help = "what it reads: the training split of --data (default where there is one), or its own "
-                    "samples",
-            .choices = {"data", "samples"}},
+            .help = "calibration text of GPTQ: the training split of --data, or samples of the model",
+            .choices = {"data", "samples"},
+            .shown_default = "data if --data has a training split"},
            {.name = "calibration-data",
             .value = "FILE",
-            .help = "or this: text, chats or shards (their training split)"},
-           {.name = "calibration-tokens", .value = "N", .initial = "131072", .help = "how much of it"},
+            .help = "calibration text of GPTQ: text, chats or shards (their training split)"},
+           {.name = "calibration-tokens",
+            .value = "N",
+            .initial = "131072",
+            .help = "number of calibration tokens"},
            {.name = "search",
-            .help = "try bits, clips and pruning, and keep what fits and scores best on --data"},
+            .help = "search bits, clipping and pruning for the best result on --data that fits the budget"},
            {.name = "keep",
             .value = "NAME",
-            .help = "tensors with this in their name stay f16",
+            .help = "store tensors whose name contains NAME as f16",
             .repeated = true},
            {.name = "prune",
             .value = "F",
-            .help = "zero the smallest fraction of each matrix (default: the preset's pack_prune, or 0)"},
+            .help = "set this fraction of each matrix, the smallest weights, to zero",
+            .shown_default = "pack_prune of the preset, or 0"},
            {.name = "codec",
-            .help = "zstd at level 22, zlib at 9, or our range coder, smallest and slower to read (default: "
-                    "an artifact's own, range where the preset has pack_range, or zstd)",
-            .choices = {"zstd", "zlib", "range"}},
+            .help = "compression: zstd (level 22), zlib (level 9), or range, a range coder: smallest, slower "
+                    "to read",
+            .choices = {"zstd", "zlib", "range"},
+            .shown_default = "zstd, or as in the preset or artifact"},
            {.name = "budget",
             .value = "N",
             .initial = "16000000",
-            .help = "bytes of code and file; over it nothing is written"},
+            .help = "maximum size of code and file, in bytes; a larger file is not written"},
            {.name = "code-bytes",
             .value = "N",
             .initial = "0",
-            .help = "bytes of code to count with the file"},
-           {.name = "fit", .help = "zero the cheapest weights until it fits the budget"},
-           {.name = "allow-over", .help = "write it even if it does not fit"},
+            .help = "bytes of code to count toward the budget"},
+           {.name = "fit", .help = "set the least important weights to zero until the file fits the budget"},
+           {.name = "allow-over", .help = "write the file even if it exceeds the budget"},
            {.name = "data",
             .value = "FILE",
-            .help = "text, chats or shards: measure bits per byte before and after"},
+            .help = "text, chats or shards to measure bits per byte on, before and after"},
            {.name = "stride",
             .value = "N",
-            .help = "tokens from one window of it to the next (default: the preset's pack_stride, or the "
-                    "context)"},
-           {.name = "val-tokens", .value = "N", .initial = "0", .help = "score at most so many; 0: all"},
+            .help = "tokens between evaluation windows",
+            .shown_default = "pack_stride of the preset, or the context"},
+           {.name = "val-tokens",
+            .value = "N",
+            .initial = "0",
+            .help = "maximum number of tokens to score; 0: all"},
            device_option(),
            {.name = "dtype",
             .initial = "auto",
-            .help = "what to measure in; auto: as training does here",
+            .help = "number format of the measurement; auto: as in training",
             .choices = {"auto", "f32", "bf16", "f16"}},
            output_option("artifact to write, such as model.thimble"),
            common::force(),

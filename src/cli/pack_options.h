@@ -1,4 +1,4 @@
-// What `thimble pack` was asked to do: its flags, and for what was not said the preset that the model was trained by.
+// Turns the flags of `thimble pack` and the pack settings of the model's preset into a PackRequest.
 #pragma once
 
 #include "formats/pack_model.h"
@@ -15,14 +15,14 @@ struct PackFlags {
   bool gptq = false;
 };
 
-// Throws UsageError for flags that do not go together.
+// Throws UsageError for flags that cannot be combined.
 PackFlags pack_flags(const Arguments& arguments);
 
-// What was not asked for is as the preset wants it, or as an artifact has it; for names that --keep got wrong there is
-// an Error.
+// Fills in options that were not given, from the preset or from the artifact to be repacked.
+// Throws an Error if no tensor matches a name in --keep.
 void follow_preset(const Arguments& arguments, const ModelFile& model, PackFlags& flags);
 
-// How the model's inputs came to be known, for the account: "131,072 tokens of shards".
+// Calibration for GPTQ; `source` describes it in the report: "131,072 tokens of shards".
 struct Calibration {
   GptqFactors factors;
   std::string source;

@@ -54,13 +54,13 @@ std::string expected(std::string_view kind, Range<T> range) {
 void check_choice(const std::string& label, const std::vector<std::string_view>& choices,
                   const std::string& value) {
   if (choices.empty() || std::find(choices.begin(), choices.end(), value) != choices.end()) return;
-  throw UsageError(fmt::format("{} takes {}, found '{}'", label, listed(choices), value),
+  throw UsageError(fmt::format("{} expects {}, found '{}'", label, listed(choices), value),
                    did_you_mean("", value, choices));
 }
 
 }  // namespace
 
-// One pass over the words. Reads front to back; `at_` is the word being looked at.
+// Reads the words from front to back; `at_` is the index of the current one.
 class Parser {
  public:
   Parser(const Command& command, const std::vector<std::string>& words)
@@ -114,7 +114,7 @@ class Parser {
     std::vector<std::string>& values = result_.slots_.at(std::string(option.name)).values;
     if (option.is_flag()) {
       if (value) throw UsageError(fmt::format("{} takes no value, found '{}'", label, *value));
-      values.assign(1, "");  // saying yes twice is still yes
+      values.assign(1, "");  // repeating a flag is allowed
       return;
     }
     if (!value) value = next_word(option);
@@ -126,13 +126,14 @@ class Parser {
 
   const std::string& next_word(const Option& option) {
     const std::string label = spelled(option);
-    const std::string wanted = option.choices.empty() ? std::string(option.value) : listed(option.choices);
+    const std::string expected_value =
+        option.choices.empty() ? std::string(option.value) : listed(option.choices);
     if (at_ + 1 >= words_.size())
       throw UsageError(
-          fmt::format("{} needs a value ({}), found the end of the command line", label, wanted));
+          fmt::format("{} needs a value ({}), found the end of the command line", label, expected_value));
     const std::string& word = words_[at_ + 1];
     if (looks_like_option(word))
-      throw UsageError(fmt::format("{} needs a value ({}), found '{}'", label, wanted, word),
+      throw UsageError(fmt::format("{} needs a value ({}), found '{}'", label, expected_value, word),
                        Hint{fmt::format("if that is the value, write {}={}", label, word)});
     ++at_;
     return word;
@@ -140,7 +141,8 @@ class Parser {
 
   void take_argument(const std::string& word) {
     if (argument_ >= command_.arguments.size())
-      throw UsageError(fmt::format("'{}' takes {}, found one more: '{}'", command_.name, how_many(), word));
+      throw UsageError(
+          fmt::format("'{}' expects {}, found an extra argument: '{}'", command_.name, how_many(), word));
     const Argument& argument = command_.arguments[argument_];
     check_choice(std::string(argument.name), argument.choices, word);
     result_.slots_.at(std::string(argument.name)).values.push_back(word);
@@ -175,8 +177,8 @@ class Parser {
   const Command& command_;
   const std::vector<Option> options_;
   const std::vector<std::string>& words_;
-  std::size_t at_ = 0;        // the word being read
-  std::size_t argument_ = 0;  // the argument that the next plain word fills
+  std::size_t at_ = 0;        // current word
+  std::size_t argument_ = 0;  // next argument to fill
   Arguments result_;
 };
 
@@ -184,10 +186,12 @@ Arguments parse(const Command& command, const std::vector<std::string>& words) {
   return Parser(command, words).run();
 }
 
-bool asks_for_help(const std::vector<std::string>& words) {
+HelpRequest help_request(const std::vector<std::string>& words) {
   const auto end = std::find(words.begin(), words.end(), "--");
-  return std::any_of(words.begin(), end,
-                     [](const std::string& word) { return word == "--help" || word == "-h"; });
+  if (std::find(words.begin(), end, "--help-all") != end) return HelpRequest::all;
+  const bool usual = std::any_of(words.begin(), end,
+                                 [](const std::string& word) { return word == "--help" || word == "-h"; });
+  return usual ? HelpRequest::usual : HelpRequest::none;
 }
 
 Arguments::Arguments(const Command& command) {
@@ -203,7 +207,7 @@ const Arguments::Slot& Arguments::slot(std::string_view name) const {
   return found->second;
 }
 
-std::string Arguments::spoken() const {
+std::string Arguments::given_text() const {
   std::string text;
   for (const auto& [name, slot] : slots_)
     for (const std::string& value : slot.values) text += fmt::format("{} {}\n", slot.label, value);
@@ -228,19 +232,19 @@ const std::string& Arguments::value(std::string_view name) const {
 
 std::int64_t Arguments::integer(std::string_view name, Range<std::int64_t> range) const {
   const std::string& text = value(name);
-  const auto number = number_in<std::int64_t>(text);
+  const auto number = parse_number<std::int64_t>(text);
   if (!number || *number < range.least || *number > range.most)
     throw UsageError(
-        fmt::format("{} takes {}, found '{}'", slot(name).label, expected("a whole number", range), text));
+        fmt::format("{} expects {}, found '{}'", slot(name).label, expected("a whole number", range), text));
   return *number;
 }
 
 double Arguments::number(std::string_view name, Range<double> range) const {
   const std::string& text = value(name);
-  const auto number = number_in<double>(text);
+  const auto number = parse_number<double>(text);
   if (!number || !std::isfinite(*number) || *number < range.least || *number > range.most)
     throw UsageError(
-        fmt::format("{} takes {}, found '{}'", slot(name).label, expected("a number", range), text));
+        fmt::format("{} expects {}, found '{}'", slot(name).label, expected("a number", range), text));
   return *number;
 }
 

@@ -1,8 +1,8 @@
-// From the words of a command line to Arguments, as a Command's table says. Everything wrong is a UsageError
-// that says what was expected and what was found.
+// Parses the words of a command line according to the table of a Command. Errors are UsageErrors
+// that state what was expected and what was found.
 //
-//   --key value   --key=value   -k value   -kvalue   --flag   FILE   -3 (a value)   - (stdin)   -- ends
-//   options
+//   --key value   --key=value   -k value   -kvalue   --flag   FILE
+//   -3 (a value)   - (stdin)   -- (ends the options)
 #pragma once
 
 #include <cstdint>
@@ -23,29 +23,30 @@ struct Range {
   T most = std::numeric_limits<T>::max();
 };
 
-// What was given, with defaults filled in. Options are asked for by name ("top-k"), arguments by theirs
-// ("MODEL"). Asking for a name that the command does not declare is a bug and throws std::logic_error.
+// Values of options and arguments by name ("top-k", "MODEL"), including defaults. A name that the
+// command does not declare is a bug and throws std::logic_error.
 class Arguments {
  public:
   explicit Arguments(const Command& command);
 
   bool takes(std::string_view name) const { return slots_.contains(name); }
-  bool given(std::string_view name) const;  // on the command line, not by default
+  bool given(std::string_view name) const;  // on the command line
   bool flag(std::string_view name) const { return given(name); }
 
-  // The value, else the default, else "" (text, path) or a bug (integer, number: ask given() first).
+  // The value or the default. Without either, text() and path() return "", integer() and number()
+  // throw std::logic_error.
   const std::string& text(std::string_view name) const;
   std::filesystem::path path(std::string_view name) const { return text(name); }
   std::int64_t integer(std::string_view name, Range<std::int64_t> range = {}) const;
   double number(std::string_view name, Range<double> range = {}) const;
   const std::vector<std::string>& list(std::string_view name) const;
 
-  std::string spoken() const;  // everything that was given, a line each: "--steps 20"
+  std::string given_text() const;  // all values that were given, one line each: "--steps 20"
 
  private:
   friend class Parser;
   struct Slot {
-    std::string label;  // how messages call it: "--top-k" or "MODEL"
+    std::string label;  // name in messages: "--top-k" or "MODEL"
     std::string initial;
     std::vector<std::string> values;
   };
@@ -55,10 +56,12 @@ class Arguments {
   std::map<std::string, Slot, std::less<>> slots_;
 };
 
-// `words`: what follows the command's name.
+// `words` are those after the name of the command.
 Arguments parse(const Command& command, const std::vector<std::string>& words);
 
-// Is there a --help or -h among the words, before any "--"? Then nothing else matters, not even errors.
-bool asks_for_help(const std::vector<std::string>& words);
+// Whether --help, -h or --help-all is among the words before "--". If it is, errors in other words
+// are ignored.
+enum class HelpRequest { none, usual, all };
+HelpRequest help_request(const std::vector<std::string>& words);
 
 }  // namespace thimble

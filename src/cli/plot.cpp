@@ -26,34 +26,34 @@ std::vector<std::string_view> metric_names() {
   return names;
 }
 
-// The one that was asked for; else bits per byte, where there are any, which compare across tokenizers.
-Metric metric_from(const Arguments& arguments, const std::vector<Metric>& there) {
+// --metric, else bits per byte, which are comparable across tokenizers, else the first available.
+Metric metric_from(const Arguments& arguments, const std::vector<Metric>& available) {
   if (arguments.given("metric")) {
     const Metric metric = *metric_named(arguments.text("metric"));
-    check(std::ranges::count(there, metric) > 0, "no run has a figure of {}", arguments.text("metric"));
+    check(std::ranges::count(available, metric) > 0, "no run has values of {}", arguments.text("metric"));
     return metric;
   }
-  return std::ranges::count(there, Metric::val_bpb) > 0 ? Metric::val_bpb : there.front();
+  return std::ranges::count(available, Metric::val_bpb) > 0 ? Metric::val_bpb : available.front();
 }
 
-void write_picture(const Output& output, std::span<const RunData> runs, const std::vector<Metric>& there,
+void write_picture(const Output& output, std::span<const RunData> runs, const std::vector<Metric>& available,
                    const Arguments& arguments, const PlotOptions& options, FileOps& ops) {
   const std::string kind = output.path.extension().string();
   std::string text;
   if (kind == ".svg") {
-    text = chart_svg(overlay(runs, metric_from(arguments, there), options), {});
+    text = chart_svg(overlay(runs, metric_from(arguments, available), options), {});
   } else if (arguments.given("metric")) {
-    const std::vector<Metric> one = {metric_from(arguments, there)};
+    const std::vector<Metric> one = {metric_from(arguments, available)};
     text = plot_html(runs, one, options);
   } else {
-    text = plot_html(runs, there, options);
+    text = plot_html(runs, available, options);
   }
   make_folders(ops, folder_of(output.path));
   write_file(ops, output.path, text, output.existing);
 }
 
 std::string in_terminal(const Chart& chart) {
-  Chart plain = chart;  // a terminal has no faint lines
+  Chart plain = chart;  // a terminal cannot show faint lines
   std::erase_if(plain.series, [](const ChartSeries& series) { return series.faint; });
   for (ChartSeries& series : plain.series) series.name = terminal_safe(series.name);
   return text_plot(plain, {.width = page_width(kPlainPlotWidth), .colour = wants_colour(STDOUT_FILENO)});
@@ -74,13 +74,13 @@ Json as_json(const Chart& chart, std::string_view metric, const std::filesystem:
       .set("curves", curves);
 }
 
-// Nothing where it cannot be written: the plot is what was asked for.
+// Returns an empty path if the report cannot be written; that does not make `plot` fail.
 std::filesystem::path report_of(const RunData& run, const PlotOptions& options, FileOps& ops,
                                 const Console& console) {
   try {
     return write_report(ops, run, {.smoothing = options.smoothing});
   } catch (const std::exception& error) {
-    console.log().warning("no report: {}", error.what());
+    console.log().warning("cannot write the report: {}", error.what());
     return {};
   }
 }
@@ -94,16 +94,17 @@ int run_plot(const Arguments& arguments, Console& console) {
     output = output_from(arguments, ops);
     const std::string kind = output.path.extension().string();
     if (kind != ".html" && kind != ".svg")
-      throw UsageError(fmt::format("-o {} ends neither in .html nor in .svg", output.path.string()));
+      throw UsageError(
+          fmt::format("-o expects a file that ends in .html or .svg, found {}", output.path.string()));
   }
   std::vector<RunData> runs;
   for (const std::string& run : arguments.list("RUN")) runs.push_back(read_run(run));
-  const std::vector<Metric> there = metrics_of(runs);
-  check(!there.empty(), "there is nothing to draw: no step was made yet");
-  const Metric metric = metric_from(arguments, there);
+  const std::vector<Metric> available = metrics_of(runs);
+  check(!available.empty(), "the runs have no metrics yet: no step was completed");
+  const Metric metric = metric_from(arguments, available);
   const Chart chart = overlay(runs, metric, options);
   if (arguments.given("output"))
-    write_picture(output, runs, there, arguments, options, ops);
+    write_picture(output, runs, available, arguments, options, ops);
   else if (!console.json())
     console.print(in_terminal(chart));
   if (!arguments.given("output") && runs.size() == 1)
@@ -121,24 +122,26 @@ int run_plot(const Arguments& arguments, Console& console) {
 Command plot_command() {
   return {
       .name = "plot",
-      .summary = "draw runs: curves over each other, or the report of one",
-      .arguments = {{.name = "RUN", .help = "folders of runs", .count = Count::many}},
+      .summary = "plot one or more runs in the terminal, as SVG or HTML",
+      .arguments = {{.name = "RUN", .help = "run folders", .count = Count::many}},
       .options =
           {{.name = "output",
             .letter = 'o',
             .value = "FILE",
             .help =
-                "FILE.html or FILE.svg (default: a plot in the terminal, and of one run its report.html)"},
+                "FILE.html or FILE.svg instead of the terminal; for one run, report.html is written as well"},
            {.name = "metric",
-            .help = "what to draw (default: val_bpb if there is any, else loss; in FILE.html all)",
-            .choices = metric_names()},
+            .help = "metric to plot",
+            .choices = metric_names(),
+            .shown_default = "val_bpb, or loss; all in FILE.html"},
            {.name = "x",
             .initial = "steps",
-            .help = "against what",
+            .help = "horizontal axis",
             .choices = {"steps", "tokens", "seconds"}},
            {.name = "smooth",
             .value = "F",
-            .help = "smoothing of loss, speed and gradient, from 0 (none) to below 1 (default: what suits)"},
+            .help = "smoothing of noisy curves, from 0 (none) to below 1",
+            .shown_default = "by the number of points"},
            common::force(),
            common::json(),
            common::quiet()},
@@ -165,9 +168,9 @@ int run_compare(const Arguments& arguments, Console& console) {
 
 Command compare_command() {
   return {.name = "compare",
-          .summary = "runs side by side: settings, results, means over seeds, a t-test",
+          .summary = "compare runs: settings, results, means over seeds, and a t-test",
           .arguments = {{.name = "RUN",
-                         .help = "folders of runs; those that differ only in the seed are a group",
+                         .help = "run folders; runs that differ only in the seed form a group",
                          .count = Count::many}},
           .options = {common::json(), common::quiet()},
           .examples = {"thimble compare runs/a runs/b", "thimble compare runs/low-* runs/high-* --json"},

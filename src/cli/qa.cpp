@@ -39,7 +39,7 @@ std::string as_text(const QaReport& report) {
                       report.count(GateStatus::passed), report.count(GateStatus::failed),
                       report.count(GateStatus::skipped));
   if (report.executed() < report.required)
-    text += fmt::format("{} gates were executed, {} are required\n", report.executed(), report.required);
+    text += fmt::format("{} checks ran, {} are required\n", report.executed(), report.required);
   return text;
 }
 
@@ -49,7 +49,7 @@ int run_qa(const Arguments& arguments, Console& console) {
                     .skipped = arguments.list("skip"),
                     .require = arguments.integer("require", {.least = 0}),
                     .device = device_from(arguments, console.log())};
-  if (arguments.given("min-tps")) request.least_tokens_per_second = arguments.number("min-tps", {.least = 0});
+  if (arguments.given("min-tps")) request.min_tokens_per_second = arguments.number("min-tps", {.least = 0});
   const Interrupt interrupt;
   const QaReport report = run_gates(request, console.progress(), &interrupt);
   if (console.json())
@@ -70,19 +70,19 @@ std::vector<std::string_view> gate_names() {
 Command qa_command() {
   return {
       .name = "qa",
-      .summary = "check that a model is whole, finite, and says what it said when it was trained",
+      .summary = "check that a model is complete, finite, and still produces its recorded output",
       .arguments = {model_argument()},
       .options =
           {{.name = "data",
             .value = "X",
             .help =
-                "bits per byte of this text, chat file or folder of shards must not be worse than recorded"},
-           {.name = "min-tps", .value = "F", .help = "it must decode at least so many tokens a second"},
-           {.name = "skip", .help = "leave this gate out", .choices = gate_names(), .repeated = true},
+                "text, chat file or folder of shards on which bits per byte must not be worse than recorded"},
+           {.name = "min-tps", .value = "F", .help = "minimum decoding speed, in tokens per second"},
+           {.name = "skip", .help = "skip this check", .choices = gate_names(), .repeated = true},
            {.name = "require",
             .value = "N",
             .initial = "1",
-            .help = "fail if fewer gates were executed: skipped is not passed"},
+            .help = "fail if fewer checks ran; skipped checks do not count"},
            device_option(),
            common::threads(),
            common::json(),

@@ -22,12 +22,13 @@ namespace {
 constexpr std::uint64_t kLongestKeyFile = 1 << 20;
 constexpr const char* kKeyVariable = "THIMBLE_API_KEY";
 
-// A key in a command line can be seen by everybody on the machine; the other two ways cannot.
+// Other users of the machine can see a key in a command line, but not one in the environment or a
+// file.
 std::vector<std::string> keys_from(const Arguments& arguments) {
   std::vector<std::string> keys = arguments.list("api-key");
   if (arguments.given("api-key-file")) {
     const std::vector<std::string> more = keys_in(read_file(arguments.path("api-key-file"), kLongestKeyFile));
-    check(!more.empty(), "{} holds no key", arguments.text("api-key-file"));
+    check(!more.empty(), "{} contains no key", arguments.text("api-key-file"));
     keys.insert(keys.end(), more.begin(), more.end());
   }
   if (const char* key = std::getenv(kKeyVariable); key && *key) keys.emplace_back(key);
@@ -42,11 +43,11 @@ void warn_of_open_key_file(const Arguments& arguments, const Log& log) {
   const perms open =
       std::filesystem::status(arguments.path("api-key-file")).permissions() & perms::others_read;
   if (open != perms::none)
-    log.warning("{} can be read by everybody on this machine; chmod 600 keeps its keys secret",
+    log.warning("{} is readable by all users of this machine; run chmod 600 on it",
                 arguments.text("api-key-file"));
 }
 
-// "." and "runs/chat/" have names, too.
+// Also for paths such as "." and "runs/chat/".
 std::string name_of_model(const std::filesystem::path& path) {
   const std::filesystem::path whole = std::filesystem::absolute(path).lexically_normal();
   return (whole.has_filename() ? whole : whole.parent_path()).filename().string();
@@ -93,21 +94,21 @@ int run_serve(const Arguments& arguments, Console& console) {
   ServerOptions options = server_options(arguments);
   const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
   const auto tokenizer = open_tokenizer(file);
-  check(tokenizer != nullptr, "{} has no tokenizer: nobody can talk to it", file.path.string());
+  check(tokenizer != nullptr, "{} has no tokenizer, which serve needs", file.path.string());
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
   ServedModel served = served_from(arguments, file, *tokenizer);
 
   const Log& log = console.log();
-  // JSON escapes most control characters, but not those that begin a sequence in one (U+009B).
+  // JSON does not escape C1 control characters such as U+009B, which starts a terminal escape
+  // sequence.
   options.service.access_log = [&log](const std::string& line) { log.info("{}", terminal_safe(line)); };
   warn_of_open_key_file(arguments, log);
   const bool keys = !options.service.api_keys.empty();
   const Interrupt interrupt;
   Server server(model, std::move(served), options);
   if (!server.loopback() && !keys)
-    log.warning("{} can be reached from other machines and asks for no key; pass --api-key-file",
-                server.address());
+    log.warning("{} is reachable from other machines without a key; pass --api-key-file", server.address());
   console.print(fmt::format("listening on http://{}\n", server.address()));
   server.run([&] { return interrupt.asked(); });
   log.info("stopped");
@@ -119,45 +120,60 @@ int run_serve(const Arguments& arguments, Console& console) {
 Command serve_command() {
   return {
       .name = "serve",
-      .summary = "a model behind HTTP: OpenAI's routes, and a page to talk to it",
+      .summary = "serve a model over HTTP: an OpenAI-style API and a web page",
       .arguments = {model_argument()},
       .options = with_sampling_options(
-          {{.name = "host", .value = "ADDRESS", .initial = "127.0.0.1", .help = "where to listen"},
-           {.name = "port", .value = "N", .initial = "8080", .help = "0: any that is free; it is printed"},
+          {{.name = "host", .value = "ADDRESS", .initial = "127.0.0.1", .help = "address to listen on"},
+           {.name = "port", .value = "N", .initial = "8080", .help = "port to listen on; 0: any free port"},
            {.name = "slots",
             .value = "N",
             .initial = "8",
-            .help = "answers computed at a time, as one batch"},
+            .help = "answers generated concurrently, as one batch"},
            {.name = "queue",
             .value = "N",
             .initial = "64",
-            .help = "answers that may wait; more are told 503"},
+            .help = "answers that may wait for a slot; further requests get status 503"},
            {.name = "api-key",
             .value = "KEY",
-            .help = "clients must send it; THIMBLE_API_KEY does the same",
+            .help = "key that clients must send; or set THIMBLE_API_KEY",
             .repeated = true},
-           {.name = "api-key-file", .value = "FILE", .help = "keys, one a line"},
+           {.name = "api-key-file", .value = "FILE", .help = "file of keys, one per line"},
            {.name = "rate-limit",
             .value = "F",
             .initial = "0",
-            .help = "requests a second of one client; 0: any"},
-           {.name = "alias", .value = "NAME", .help = "what the model is called (default: its file's name)"},
+            .help = "requests per second per client; 0: no limit"},
+           {.name = "alias",
+            .value = "NAME",
+            .help = "name of the model in the API",
+            .shown_default = "its file name"},
            {.name = "layout",
-            .help = "how conversations become tokens, where the model's file does not say it",
+            .help = "chat layout, if the model does not contain one",
             .choices = {"roles", "chatml", "llama3"}},
            {.name = "timeout",
             .value = "SECONDS",
             .initial = "600",
-            .help = "for an answer, waiting included"},
-           {.name = "header-timeout", .value = "SECONDS", .initial = "10", .help = "for a request's headers"},
-           {.name = "body-timeout", .value = "SECONDS", .initial = "30", .help = "for a request's body"},
+            .help = "maximum time for an answer, including the wait for a slot"},
+           {.name = "header-timeout",
+            .value = "SECONDS",
+            .initial = "10",
+            .help = "maximum time to receive the headers of a request"},
+           {.name = "body-timeout",
+            .value = "SECONDS",
+            .initial = "30",
+            .help = "maximum time to receive the body of a request"},
            {.name = "drain-timeout",
             .value = "SECONDS",
             .initial = "30",
-            .help = "for answers at hand when it is stopped"},
-           {.name = "max-body", .value = "BYTES", .initial = "4194304", .help = "of a request"},
-           {.name = "max-connections", .value = "N", .initial = "512", .help = "at a time"},
-           {.name = "log-prompts", .help = "put what is asked into the access log"},
+            .help = "time to finish running answers on shutdown"},
+           {.name = "max-body",
+            .value = "BYTES",
+            .initial = "4194304",
+            .help = "maximum size of a request body"},
+           {.name = "max-connections",
+            .value = "N",
+            .initial = "512",
+            .help = "maximum number of open connections"},
+           {.name = "log-prompts", .help = "include prompts in the access log"},
            device_option(),
            common::dtype(),
            common::threads(),

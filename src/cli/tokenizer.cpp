@@ -22,15 +22,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// OUT names the file, or the folder that gets it under its usual name.
+// OUT is the file, or a folder for a file with the usual name.
 fs::path output_file(const Arguments& arguments) {
   const fs::path out = arguments.path("output");
   const bool pieces = arguments.text("kind") == "sentencepiece";
   if (out.extension() == ".json" || out.extension() == ".model") {
-    const fs::path wanted = pieces ? ".model" : ".json";
-    if (out.extension() != wanted)
-      throw UsageError(fmt::format("a {} tokenizer is a {} file, found '{}'", arguments.text("kind"),
-                                   wanted.string(), out.string()));
+    const fs::path expected = pieces ? ".model" : ".json";
+    if (out.extension() != expected)
+      throw UsageError(fmt::format("a {} tokenizer is saved as a {} file, found '{}'", arguments.text("kind"),
+                                   expected.string(), out.string()));
     return out;
   }
   return out / (pieces ? "tokenizer.model" : "tokenizer.json");
@@ -55,7 +55,7 @@ std::unique_ptr<Tokenizer> trained(const Arguments& arguments, TextSource& sourc
     SentencePieceOptions options{
         .vocab_size = vocab_size, .normalization = arguments.text("normalization"), .threads = max_threads()};
     options.control_tokens = special_tokens(arguments);
-    options.control_tokens.erase(options.control_tokens.begin());  // it has a bos of its own
+    options.control_tokens.erase(options.control_tokens.begin());  // SentencePiece adds its own bos
     if (!arguments.given("normalization") && arguments.flag("chat")) options.normalization = "identity";
     console.log().info("training SentencePiece on {} files", source.files().size());
     return load_sentencepiece(train_sentencepiece(source, options, &interrupt), "the trained model");
@@ -74,7 +74,8 @@ int run_tokenizer_train(const Arguments& arguments, Console& console) {
   const auto start = std::chrono::steady_clock::now();
   const fs::path output = output_file(arguments);
   if (fs::exists(output) && !arguments.flag("force"))
-    fail(Hint{"name another place with -o, or pass --force"}, "{} exists already", output.string());
+    fail(Hint{"choose another name with -o, or pass --force to overwrite it"}, "{} already exists",
+         output.string());
   const auto& files = arguments.list("FILES");
   TextSource source({files.begin(), files.end()}, source_options(arguments));
   const auto tokenizer = trained(arguments, source, console, interrupt);
@@ -86,8 +87,8 @@ int run_tokenizer_train(const Arguments& arguments, Console& console) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   if (tokenizer->vocab_size() < arguments.integer("vocab-size"))
-    console.log().warning("the text gave only {} tokens of the {} asked for", tokenizer->vocab_size(),
-                          arguments.text("vocab-size"));
+    console.log().warning("the text yields a vocabulary of {} tokens, fewer than the requested {}",
+                          tokenizer->vocab_size(), arguments.text("vocab-size"));
   if (console.json())
     console.print_json(Json::object()
                            .set("kind", name_of(tokenizer->kind()))
@@ -108,47 +109,50 @@ int run_tokenizer_train(const Arguments& arguments, Console& console) {
 Command tokenizer_train_command() {
   return {
       .name = "tokenizer train",
-      .summary = "learn a tokenizer from text",
+      .summary = "train a tokenizer on text",
       .arguments = {{.name = "FILES",
-                     .help = "text files (also .zst, .gz) and folders of them",
+                     .help = "text files (also .zst and .gz) and folders",
                      .count = Count::many}},
-      .options =
-          {{.name = "output",
-            .letter = 'o',
-            .value = "OUT",
-            .help = "tokenizer.json, tokenizer.model, or a folder",
-            .required = true},
-           {.name = "kind",
-            .initial = "bpe",
-            .help = "byte-level BPE, or SentencePiece with parameter-golf's settings",
-            .choices = {"bpe", "sentencepiece"}},
-           {.name = "vocab-size", .value = "N", .initial = "4096", .help = "tokens, special ones included"},
-           {.name = "chat", .help = "add <user> <assistant> <end_turn> <system> after <bos>"},
-           {.name = "special", .value = "TOKEN", .help = "another special token", .repeated = true},
-           {.name = "pattern",
-            .initial = "qwen2",
-            .help = "how text is cut into words (bpe)",
-            .choices = {"qwen2", "gpt2", "llama3", "o200k"}},
-           {.name = "min-frequency",
-            .value = "N",
-            .initial = "2",
-            .help = "pairs seen less often are not merged (bpe)"},
-           {.name = "ties",
-            .initial = "huggingface",
-            .help = "which of two equally frequent pairs comes first (bpe)",
-            .choices = {"huggingface", "greater"}},
-           {.name = "normalization",
-            .initial = "nmt_nfkc",
-            .help = "of text (sentencepiece; with --chat: identity)",
-            .choices = {"nmt_nfkc", "identity"}},
-           {.name = "documents",
-            .initial = "endoftext",
-            .help = "what a document is; words never cross its ends",
-            .choices = {"line", "blank-line", "file", "endoftext"}},
-           common::threads(),
-           common::force(),
-           common::json(),
-           common::quiet()},
+      .options = {{.name = "output",
+                   .letter = 'o',
+                   .value = "OUT",
+                   .help = "file to write: tokenizer.json, tokenizer.model, or a folder",
+                   .required = true},
+                  {.name = "kind",
+                   .initial = "bpe",
+                   .help = "byte-level BPE, or SentencePiece with the settings of parameter-golf",
+                   .choices = {"bpe", "sentencepiece"}},
+                  {.name = "vocab-size",
+                   .value = "N",
+                   .initial = "4096",
+                   .help = "vocabulary size, including special tokens"},
+                  {.name = "chat",
+                   .help = "add the special tokens <user>, <assistant>, <end_turn> and <system>"},
+                  {.name = "special", .value = "TOKEN", .help = "another special token", .repeated = true},
+                  {.name = "pattern",
+                   .initial = "qwen2",
+                   .help = "for bpe: pattern that splits text into words",
+                   .choices = {"qwen2", "gpt2", "llama3", "o200k"}},
+                  {.name = "min-frequency",
+                   .value = "N",
+                   .initial = "2",
+                   .help = "for bpe: do not merge pairs that occur less often"},
+                  {.name = "ties",
+                   .initial = "huggingface",
+                   .help = "for bpe: order of equally frequent pairs",
+                   .choices = {"huggingface", "greater"}},
+                  {.name = "normalization",
+                   .initial = "nmt_nfkc",
+                   .help = "for sentencepiece: Unicode normalization; identity with --chat",
+                   .choices = {"nmt_nfkc", "identity"}},
+                  {.name = "documents",
+                   .initial = "endoftext",
+                   .help = "unit that is a document; tokens never cross documents",
+                   .choices = {"line", "blank-line", "file", "endoftext"}},
+                  common::threads(),
+                  common::force(),
+                  common::json(),
+                  common::quiet()},
       .examples = {"thimble tokenizer train --vocab-size 8192 books/ -o tokenizer.json",
                    "thimble tokenizer train --chat chats.txt -o runs/chat"},
       .run = run_tokenizer_train};
@@ -188,22 +192,20 @@ int run_tokenizer_encode(const Arguments& arguments, Console& console) {
 
 Command tokenizer_encode_command() {
   return {.name = "tokenizer encode",
-          .summary = "text to token ids, one line of ids per line of text",
+          .summary = "encode text, one line of token ids per line of text",
           .arguments = {{.name = "TOKENIZER",
-                         .help = "tokenizer.json, tokenizer.model, a folder with one, or \"bytes\""},
+                         .help = "tokenizer.json, tokenizer.model, a folder that contains one, or bytes"},
                         {.name = "FILE",
-                         .help = "the text (also .zst, .gz); default: standard input",
+                         .help = "text file (also .zst and .gz); default: standard input",
                          .count = Count::optional}},
-          .options = {{.name = "text",
-                       .letter = 't',
-                       .value = "TEXT",
-                       .help = "this text instead of a file, as one"},
-                      {.name = "whole", .help = "take the file as one text, line ends and all"},
-                      {.name = "parse-special", .help = "special strings in the text become their ids"},
-                      {.name = "add-special", .help = "add what the tokenizer puts around a text (<bos>)"},
-                      common::threads(),
-                      common::json(),
-                      common::quiet()},
+          .options =
+              {{.name = "text", .letter = 't', .value = "TEXT", .help = "encode this text instead of a file"},
+               {.name = "whole", .help = "encode the whole file as one text, including newlines"},
+               {.name = "parse-special", .help = "encode special tokens that occur in the text"},
+               {.name = "add-special", .help = "add the special tokens around a text, such as <bos>"},
+               common::threads(),
+               common::json(),
+               common::quiet()},
           .examples = {"thimble tokenizer encode tokenizer.json --text \"Hello, world\"",
                        "thimble tokenizer encode tokenizer.json book.txt > ids.txt"},
           .run = run_tokenizer_encode};
@@ -239,24 +241,26 @@ int run_tokenizer_decode(const Arguments& arguments, Console& console) {
 }  // namespace
 
 Command tokenizer_decode_command() {
-  return {
-      .name = "tokenizer decode",
-      .summary = "token ids to text, one line of text per line of ids",
-      .arguments =
-          {{.name = "TOKENIZER", .help = "tokenizer.json, tokenizer.model, a folder with one, or \"bytes\""},
-           {.name = "FILE", .help = "lines of ids; default: standard input", .count = Count::optional}},
-      .options = {{.name = "text", .letter = 't', .value = "IDS", .help = "these ids instead of a file"},
-                  {.name = "whole", .help = "no line end after each text"},
-                  {.name = "keep-special", .help = "show special tokens as their text"},
-                  common::json(),
-                  common::quiet()},
-      .examples = {"thimble tokenizer decode tokenizer.json --text \"15496 995\""},
-      .run = run_tokenizer_decode};
+  return {.name = "tokenizer decode",
+          .summary = "decode token ids, one line of text per line of ids",
+          .arguments = {{.name = "TOKENIZER",
+                         .help = "tokenizer.json, tokenizer.model, a folder that contains one, or bytes"},
+                        {.name = "FILE",
+                         .help = "file of ids; default: standard input",
+                         .count = Count::optional}},
+          .options =
+              {{.name = "text", .letter = 't', .value = "IDS", .help = "decode these ids instead of a file"},
+               {.name = "whole", .help = "do not print a newline after each text"},
+               {.name = "keep-special", .help = "print special tokens"},
+               common::json(),
+               common::quiet()},
+          .examples = {"thimble tokenizer decode tokenizer.json --text \"15496 995\""},
+          .run = run_tokenizer_decode};
 }
 
 namespace {
 
-constexpr std::uint64_t kPieceBytes = 1 << 20;  // long documents are measured by all threads
+constexpr std::uint64_t kPieceBytes = 1 << 20;  // splits long documents among threads
 
 Json id_json(const std::optional<TokenId>& id) {
   return id ? Json(*id) : Json();
@@ -328,11 +332,11 @@ int run_tokenizer_info(const Arguments& arguments, Console& console) {
 
 Command tokenizer_info_command() {
   return {.name = "tokenizer info",
-          .summary = "what a tokenizer is, and how well it fits a text",
+          .summary = "describe a tokenizer, and measure it on a text",
           .arguments = {{.name = "TOKENIZER",
-                         .help = "tokenizer.json, tokenizer.model, a folder with one, or \"bytes\""},
+                         .help = "tokenizer.json, tokenizer.model, a folder that contains one, or bytes"},
                         {.name = "FILE",
-                         .help = "a text, or a folder of texts, to measure it on",
+                         .help = "text file or folder to measure it on",
                          .count = Count::optional}},
           .options = {common::threads(), common::json(), common::quiet()},
           .examples = {"thimble tokenizer info tokenizer.json book.txt"},

@@ -1,4 +1,4 @@
-// thimble train: its watchers (dashboard, TensorBoard's event file, the report at the end), --dry-run, the command.
+// thimble train: dashboard, TensorBoard and report; --dry-run; new and resumed runs.
 
 #include <fmt/format.h>
 
@@ -42,15 +42,15 @@ namespace {
 
 class TrainWatch {
  public:
-  // The dashboard listens from here on, or the command fails before anything was done.
+  // Starts the dashboard, so that a port in use fails before any work is done.
   TrainWatch(const Arguments& arguments, std::filesystem::path run, Console& console);
   ~TrainWatch();
   TrainWatch(const TrainWatch&) = delete;
   TrainWatch& operator=(const TrainWatch&) = delete;
 
   void attach(TrainRequest& request);
-  // After training, however it ended: writes the report and returns its path. One that cannot be written is a warning:
-  // the run is worth more. Empty then.
+  // Call this when training has ended, for any reason. Writes the report and returns its path. If
+  // that fails, logs a warning and returns an empty path, because the model is already saved.
   std::filesystem::path finish();
 
  private:
@@ -66,18 +66,6 @@ constexpr std::int64_t kMostSamples = 16;
 
 double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
-// --samples, --tensorboard, --dashboard
-std::vector<Option> watch_options() {
-  return {{.name = "samples",
-           .value = "N",
-           .initial = "2",
-           .help = "texts that the model says at each validation, for the report; 0: none"},
-          {.name = "tensorboard", .help = "also write an event file for TensorBoard into RUN"},
-          {.name = "dashboard",
-           .value = "PORT",
-           .help = "show the report while training, at http://127.0.0.1:PORT; 0: any free port"}};
 }
 
 TrainWatch::TrainWatch(const Arguments& arguments, std::filesystem::path run, Console& console)
@@ -102,21 +90,21 @@ std::filesystem::path TrainWatch::finish() {
   std::filesystem::path report;
   try {
     report = write_report(disk_, run_);
-  } catch (const std::exception& error) {  // whatever it is: the training is done and kept
-    console_.log().warning("no report: {}", error.what());
+  } catch (const std::exception& error) {  // the trained model is saved already
+    console_.log().warning("cannot write the report: {}", error.what());
   }
   if (dashboard_) dashboard_->end();
   return report;
 }
 
-// What `train --dry-run` prints: the resolved settings and what they cost.
+// The output of `train --dry-run`: the resolved settings and their cost.
 struct DryRun {
-  const ConfigBuilder& settings;  // where each key came from
+  const ConfigBuilder& settings;  // the origin of each key
   Config config;                  // resolved
   Summary summary;
   std::vector<std::string> derivations;  // of --depth
-  Device device = Device::cpu;           // where the memory is planned
-  std::int64_t available_bytes = 0;      // there; 0: not known
+  Device device = Device::cpu;           // whose memory is planned
+  std::int64_t available_bytes = 0;      // of that device; 0: unknown
 };
 
 std::string origin_text(const ConfigBuilder& settings, const Key& key, bool changed) {
@@ -138,7 +126,7 @@ std::string origin_text(const ConfigBuilder& settings, const Key& key, bool chan
 }
 
 std::string settings_text(const DryRun& run) {
-  Table table({"setting", "value", "from"});
+  Table table({"setting", "value", "origin"});
   for (const Key& key : all_keys()) {
     const KeyValue value = key.get(run.config);
     const bool changed = value != key.get(run.settings.current());
@@ -168,14 +156,15 @@ std::string costs_text(const DryRun& run) {
   Table table;
   table.row({"FLOPs per token", fmt::format("{} forward, {} training", with_unit(s.forward_flops_per_token),
                                             with_unit(s.training_flops_per_token))});
-  std::string tokens = fmt::format("{} a step", with_commas(s.tokens_per_step));
-  if (s.training_tokens > 0) tokens += fmt::format(", at most {} in all", with_unit(s.training_tokens));
+  std::string tokens = fmt::format("{} per step", with_commas(s.tokens_per_step));
+  if (s.training_tokens > 0) tokens += fmt::format(", at most {} in total", with_unit(s.training_tokens));
   table.row({"tokens", tokens});
-  table.row({"rows at a time", fmt::format("{} of {} tokens", s.micro_batch_rows, run.config.model.context)});
+  table.row(
+      {"micro-batch", fmt::format("{} rows of {} tokens", s.micro_batch_rows, run.config.model.context)});
   return table.text(page_width(0));
 }
 
-// At the peak of a run on the CPU.
+// Peak memory of the run.
 std::string memory_text(const Summary& s) {
   const MemoryPlan& plan = s.plan;
   const std::int64_t unshared =
@@ -186,12 +175,12 @@ std::string memory_text(const Summary& s) {
       table.row({std::string(what), fmt::format("{:.1f}", static_cast<double>(bytes) / (1 << 20))});
   };
   row("parameters", s.weight_bytes);
-  row("gradients of parameters", s.gradient_bytes);
+  row("parameter gradients", s.gradient_bytes);
   row("optimizer", s.optimizer_bytes);
-  row("its update", s.update_bytes);
+  row("optimizer scratch", s.update_bytes);
   row("prepared weights", plan.prepared_bytes);
   row("activations", plan.activation_bytes);
-  row("gradients of activations", plan.gradient_bytes);
+  row("activation gradients", plan.gradient_bytes);
   row("scratch", plan.scratch_bytes);
   row("saved by reuse", plan.arena_bytes - unshared);
   row("validation", s.validation_bytes);
@@ -207,7 +196,7 @@ std::string as_text(const DryRun& run) {
   text +=
       settings_text(run) + "\n" + groups_text(run) + "\n" + costs_text(run) + "\n" + memory_text(run.summary);
   if (run.device == Device::cuda)
-    text += fmt::format("the GPU has {} free\n", in_bytes(static_cast<double>(run.available_bytes)));
+    text += fmt::format("free GPU memory: {}\n", in_bytes(static_cast<double>(run.available_bytes)));
   return text;
 }
 
@@ -262,7 +251,7 @@ Json as_json(const TrainResult& result, const std::filesystem::path& report) {
   return json;
 }
 
-// What happened, in a line.
+// One line that describes the result.
 std::string as_line(const TrainResult& result) {
   std::string line = fmt::format("{} at step {}", name_of(result.status), result.steps);
   if (result.seconds > 0) line += fmt::format(": train {:.4f}", result.train_loss);
@@ -284,28 +273,28 @@ void print_result(const TrainResult& result, const std::filesystem::path& report
   if (!report.empty()) console.log().info("report: {}", report.string());
 }
 
-// A preset that says how its models are packed announces it: nobody has to know it by heart.
+// If the preset has packing settings, prints the `thimble pack` command to run next.
 void print_next(const TrainRequest& request, const TrainResult& result, Console& console) {
   const PackConfig& pack = request.config.pack;
   if (console.json() || !is_finished(result.status) || pack.bits == 0) return;
   const DataSettings& source = request.source;
-  const std::string run = (request.run / "").parent_path().string();  // without a slash behind it
+  const std::string run = (request.run / "").parent_path().string();  // without a trailing slash
   const std::filesystem::path data = !is_data_folder(source.data) ? request.run / "data"
                                      : source.val_data.empty()    ? source.data
                                                                   : source.val_data;
-  std::string steps = fmt::format("{} bits", pack.bits);
-  if (pack.prune > 0) steps += fmt::format(", {:g} % pruned", 100 * pack.prune);
-  if (pack.stride > 0) steps += fmt::format(", bits per byte at stride {}", pack.stride);
+  std::string settings = fmt::format("{} bits", pack.bits);
+  if (pack.prune > 0) settings += fmt::format(", {:g} % pruned", 100 * pack.prune);
+  if (pack.stride > 0) settings += fmt::format(", bits per byte at stride {}", pack.stride);
   const std::string measured = result.validated ? fmt::format(" --data {}", shell_word(data.string())) : "";
-  console.print(fmt::format("next, {}:\n  thimble pack {}{} -o {}\n", steps, shell_word(run), measured,
-                            shell_word(run + ".thimble")));
+  console.print(fmt::format("next step ({}):\n  thimble pack {}{} -o {}\n", settings, shell_word(run),
+                            measured, shell_word(run + ".thimble")));
 }
 
 int run_and_print(TrainRequest request, const Arguments& arguments, Console& console,
                   const Interrupt& interrupt) {
   const SaveSignal save_now;
-  std::optional<TrainWatch> watch;  // of the first rank
-  on_all_ranks(*request.ranks, "looking on", [&] {
+  std::optional<TrainWatch> watch;  // on rank 0
+  on_all_ranks(*request.ranks, "starting the dashboard", [&] {
     if (!request.ranks->first()) return;
     watch.emplace(arguments, request.run, console);
     watch->attach(request);
@@ -323,8 +312,9 @@ TrainRequest resume_request(const Arguments& arguments, Console& console,
   for (std::string_view name : {"preset", "config", "depth", "output", "tokenizer", "val-fraction", "order",
                                 "chat", "init", "dry-run"})
     if (arguments.given(name))
-      throw UsageError(fmt::format("--{} cannot be changed by --resume", name),
-                       Hint{"a run keeps its settings; --set and flags change those of training"});
+      throw UsageError(
+          fmt::format("--{} cannot be combined with --resume", name),
+          Hint{"a run keeps its model and data; --set and options can change training settings"});
   PosixFileOps disk;
   CheckpointHead head = read_checkpoint_head(SafetensorsFile::open(RunFolder(disk, run).newest()));
   constexpr std::uint64_t kMaxSettingsBytes = 1 << 20;
@@ -359,7 +349,7 @@ int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& deriv
   const std::int64_t available = available_memory(runtime);
   try {
     config = with_micro_batch(config, available, device);
-  } catch (const Error& error) {  // what does not fit here may fit elsewhere: the table says what it takes
+  } catch (const Error& error) {  // print the plan even if this machine lacks the memory
     console.log().warning("{}", error.what());
     config = with_micro_batch(config, 0, device);
   }
@@ -371,29 +361,29 @@ int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& deriv
   return 0;
 }
 
-// The embedding has a row for every token; of a model that was given, it may have more.
-void settle_vocabulary(std::int64_t tokens, bool of_init, ConfigBuilder& settings) {
+// The embedding needs a row for every token; that of an --init model may have more.
+void set_vocabulary(std::int64_t tokens, bool of_init, ConfigBuilder& settings) {
   const std::int64_t rows = settings.current().model.vocab_size;
   if (of_init) {
-    check(tokens <= rows, Hint{"leave out --tokenizer: the model brings its own"},
-          "the tokenizer has {} tokens, the model's embedding {} rows", tokens, rows);
+    check(tokens <= rows, Hint{"remove --tokenizer: the model has one"},
+          "the tokenizer has {} tokens, but the model's embedding has only {} rows", tokens, rows);
     return;
   }
-  check(!settings.given("vocab_size") || rows == tokens, Hint{"leave out vocab_size: the tokenizer decides"},
-        "vocab_size is {}, the tokenizer has {} tokens", rows, tokens);
+  check(!settings.given("vocab_size") || rows == tokens,
+        Hint{"remove vocab_size: the tokenizer determines it"},
+        "vocab_size is {}, but the tokenizer has {} tokens", rows, tokens);
   settings.derive("vocab_size", tokens);
 }
 
-// What a new run begins with, before its data and tokenizer are there.
-struct Beginning {
+// The settings and initial model of a new run; data and tokenizer follow.
+struct Start {
   ConfigBuilder settings;
   std::vector<std::string> derivations;
   std::optional<ModelFile> init;
 
-  explicit Beginning(const Arguments& arguments) : settings(settings_from(arguments)) {
+  explicit Start(const Arguments& arguments) : settings(settings_from(arguments)) {
     if (arguments.given("depth") && arguments.given("init"))
-      throw UsageError("--depth makes another model than the one that --init brings",
-                       Hint{"leave out one of them"});
+      throw UsageError("--depth and --init both determine the model", Hint{"remove one of them"});
     if (arguments.given("depth"))
       derivations = apply_depth(settings, arguments.integer("depth", {.least = 1, .most = kMaxDepth}));
     if (!arguments.given("init")) return;
@@ -406,11 +396,11 @@ struct Beginning {
   }
 };
 
-TrainRequest new_request(const Arguments& arguments, Console& console, Beginning& begin,
+TrainRequest new_request(const Arguments& arguments, Console& console, Start& begin,
                          const DataSettings& source, const std::shared_ptr<const Tokenizer>& tokenizer,
                          const std::shared_ptr<Communicator>& ranks) {
-  settle_vocabulary(tokenizer->vocab_size(), begin.init.has_value(), begin.settings);
-  // Packed rows are made of documents.
+  set_vocabulary(tokenizer->vocab_size(), begin.init.has_value(), begin.settings);
+  // A packed row contains several documents.
   if (source.order == ReadOrder::packed) begin.settings.derive("isolate", true);
   TrainRequest request{
       .config = begin.settings.resolve(),
@@ -425,13 +415,13 @@ TrainRequest new_request(const Arguments& arguments, Console& console, Beginning
     check_same_tokens(*begin.init, *tokenizer);
     request.initial_weights = initial_weights(*begin.init, request.config.model);
   }
-  begin.init.reset();  // its copy of the weights is not needed while training
+  begin.init.reset();  // free its copy of the weights
   return request;
 }
 
 int start(const Arguments& arguments, Console& console, const std::shared_ptr<Communicator>& ranks) {
   const Interrupt interrupt;
-  std::optional<Beginning> begin;
+  std::optional<Start> begin;
   DataSettings source;
   on_all_ranks(*ranks, "reading the settings", [&] {
     begin.emplace(arguments);
@@ -441,10 +431,9 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
   const auto tokenizer =
       tokenizer_on_all(*ranks, arguments, source, begin->init ? &*begin->init : nullptr, console, interrupt);
   TrainRequest request;
-  on_all_ranks(*ranks, "settling the run",
+  on_all_ranks(*ranks, "preparing the run",
                [&] { request = new_request(arguments, console, *begin, source, tokenizer, ranks); });
-  std::string run =
-      request.run.string();  // of the first rank: the others may see its folder as taken already
+  std::string run = request.run.string();  // of rank 0: other ranks may have found another free name
   share_text(*ranks, run, "the run's folder");
   request.run = run;
   request.gpus = join_gpus(*ranks, request.device);
@@ -453,12 +442,12 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
 
 int run_train(const Arguments& arguments, Console& console) {
   if (arguments.flag("dry-run") && !arguments.given("resume")) {
-    if (read_launch().rank > 0) return 0;  // the first says it for all
-    Beginning begin(arguments);
+    if (read_launch().rank > 0) return 0;  // rank 0 prints the plan
+    Start begin(arguments);
     begin.warn(console.log());
     const ModelFile* const init = begin.init ? &*begin.init : nullptr;
     if (const auto tokens = vocabulary_from(arguments, begin.preset(), init))
-      settle_vocabulary(*tokens, init != nullptr, begin.settings);
+      set_vocabulary(*tokens, init != nullptr, begin.settings);
     return dry_run(begin.settings, begin.derivations, *device_from(arguments, console.log()), console);
   }
   const std::shared_ptr<Communicator> ranks = ranks_from(arguments);
@@ -478,48 +467,24 @@ int exit_code(const TrainResult& result) {
 }
 
 Command train_command() {
-  const std::vector<std::string_view> presets = preset_names();
+  static constexpr BasicSetting kBasic[] = {{"context", "model"},        {"steps", "training"},
+                                            {"max_seconds", "training"}, {"batch_tokens", "training"},
+                                            {"lr", "training"},          {"val_every", "training"}};
+  // The options of a group. Advanced ones are listed only by --help-all.
+  const auto in_group = [](std::string_view group, std::vector<Option> options, bool advanced = false) {
+    for (Option& option : options) {
+      option.group = group;
+      option.advanced = advanced;
+      option.common = false;
+    }
+    return options;
+  };
   Command command = {
       .name = "train",
-      .summary = "train a model",
-      .options =
-          {{.name = "preset",
-            .help = "settings to start from (default: quick, or none with --config)",
-            .choices = presets},
-           {.name = "config", .value = "FILE", .help = "TOML file of settings, on top of the preset"},
-           {.name = "set", .value = "KEY=VALUE", .help = "one setting, on top of both", .repeated = true},
-           {.name = "depth",
-            .value = "N",
-            .help = "layers; width, batch and learning rates follow the preset's proportions"},
-           {.name = "data",
-            .value = "X",
-            .help = "what to train on: text, chats, or a folder of `data build`"},
-           {.name = "val-data", .value = "X", .help = "what to validate on (default: a part of --data)"},
-           {.name = "val-fraction", .value = "F", .initial = "0.1", .help = "how much of --data that is"},
-           {.name = "chat", .help = "--data holds conversations, whatever it looks like"},
-           {.name = "order",
-            .help = "how rows are read (default: shuffled; chats packed; golf presets as published)",
-            .choices = {"shuffled", "sequential", "golf", "golf-mlx", "packed"}},
-           {.name = "tokenizer",
-            .value = "T",
-            .help = "a file, a folder, bytes, bpe:N or sentencepiece:N (default: the data's, else bytes)"},
-           {.name = "output",
-            .letter = 'o',
-            .value = "RUN",
-            .help = "folder of the run (default: runs/PRESET-N)"},
-           {.name = "resume", .value = "RUN", .help = "go on with a run"},
-           {.name = "init", .value = "MODEL", .help = "start from the weights of any model"},
-           {.name = "stop-after",
-            .value = "N",
-            .initial = "0",
-            .help = "save and stop after N steps; 0: at the end"},
-           {.name = "dry-run", .help = "print the resolved settings and what they cost, and stop"},
-           device_option(),
-           rank_timeout_option(),
-           common::force(),
-           common::threads(),
-           common::json(),
-           common::quiet()},
+      .summary = "train a model from scratch, fine-tune one, or resume a run",
+      .notes =
+          "Defaults are those of the preset quick. --dry-run prints every setting, where it comes from, "
+          "and the compute and memory that the run needs.",
       .examples = {"thimble train --data book.txt -o runs/book",
                    "thimble train --data chats.jsonl --preset chat --tokenizer bpe:1024 -o runs/chat",
                    "thimble train --resume runs/book --steps 5000",
@@ -529,8 +494,78 @@ Command train_command() {
                    "thimble train --preset llama --depth 6 --dry-run",
                    "thimble train --preset golf --set layers=11 --logit-softcap 0 --dry-run"},
       .run = run_train};
-  for (const Option& option : watch_options()) command.options.push_back(option);
-  for (const Option& option : setting_options()) command.options.push_back(option);
+  const auto add = [&](const std::vector<Option>& options) {
+    command.options.insert(command.options.end(), options.begin(), options.end());
+  };
+  add(in_group(
+      "data",
+      {{.name = "data",
+        .value = "PATH",
+        .help = "training data: a text file, a folder, chats in JSONL, or the output of "
+                "`thimble data build`"},
+       {.name = "val-data", .value = "PATH", .help = "validation data", .shown_default = "a part of --data"},
+       {.name = "tokenizer",
+        .value = "T",
+        .help = "a file, a folder, `bytes`, or one to train: bpe:N or sentencepiece:N",
+        .shown_default = "the data's, or bytes"},
+       {.name = "chat", .help = "read --data as conversations"}}));
+  add(in_group("data",
+               {{.name = "val-fraction",
+                 .value = "F",
+                 .initial = "0.1",
+                 .help = "fraction of --data used for validation"},
+                {.name = "order",
+                 .help = "order in which training rows are read",
+                 .choices = {"shuffled", "sequential", "golf", "golf-mlx", "packed"},
+                 .shown_default = "shuffled; packed for chats; as published for golf presets"}},
+               true));
+  add(in_group(
+      "model",
+      {{.name = "preset",
+        .help = "settings to start from",
+        .choices = preset_names(),
+        .shown_default = "quick, or none with --config"},
+       {.name = "depth",
+        .value = "N",
+        .help = "number of layers; width, batch size and learning rates are scaled to match"},
+       {.name = "init", .value = "MODEL", .help = "start from the weights of a model (fine-tuning)"}}));
+  add(in_group("model",
+               {{.name = "config", .value = "FILE", .help = "TOML file of settings; overrides the preset"},
+                {.name = "set",
+                 .value = "KEY=VALUE",
+                 .help = "one setting; overrides preset and file",
+                 .repeated = true}},
+               true));
+  add(in_group(
+      "training",
+      {{.name = "resume", .value = "RUN", .help = "continue a run"}, device_option(), common::threads()}));
+  add(in_group("training",
+               {{.name = "stop-after",
+                 .value = "N",
+                 .initial = "0",
+                 .help = "save and stop after N steps; 0: train to the end"},
+                rank_timeout_option()},
+               true));
+  add(in_group("output", {{.name = "output",
+                           .letter = 'o',
+                           .value = "RUN",
+                           .help = "run folder",
+                           .shown_default = "runs/PRESET-N"},
+                          common::force(),
+                          {.name = "dry-run", .help = "print the settings and their cost, then exit"},
+                          {.name = "dashboard",
+                           .value = "PORT",
+                           .help = "serve the live report at http://127.0.0.1:PORT; 0: any free port"},
+                          common::json(),
+                          common::quiet()}));
+  add(in_group("output",
+               {{.name = "samples",
+                 .value = "N",
+                 .initial = "2",
+                 .help = "texts generated at each validation for the report; 0: none"},
+                {.name = "tensorboard", .help = "also write a TensorBoard event file to RUN"}},
+               true));
+  add(setting_options(kDefaultPreset, kBasic));
   return command;
 }
 

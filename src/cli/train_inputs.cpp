@@ -19,13 +19,11 @@ namespace thimble {
 
 namespace {
 
-constexpr std::string_view kDefaultPreset = "quick";
-
 std::filesystem::path absolute_path(const Arguments& arguments, std::string_view name) {
   return arguments.given(name) ? std::filesystem::absolute(arguments.path(name)) : std::filesystem::path();
 }
 
-// Short documents are packed; the golf presets read as the published programs do.
+// Chats are packed into rows; the golf presets read in the order of the published programs.
 ReadOrder default_order(DataKind kind, const std::string& preset) {
   if (kind == DataKind::chat) return ReadOrder::packed;
   if (preset == "golf-mlx") return ReadOrder::golf_mlx;
@@ -33,12 +31,12 @@ ReadOrder default_order(DataKind kind, const std::string& preset) {
   return golf ? ReadOrder::golf : ReadOrder::shuffled;
 }
 
-// What no preset turns on needs no value: to say it is to want it.
+// No preset sets this key to true, so its flag takes no value.
 bool is_only_turned_on(const Key& key) {
   return key.name == "checkpoint_activations";
 }
 
-// With the role tokens, where there are roles.
+// Includes the role tokens for chats.
 std::unique_ptr<Tokenizer> bytes_for(DataKind kind) {
   return load_tokenizer(kind == DataKind::chat ? "bytes:chat" : "bytes");
 }
@@ -47,7 +45,7 @@ bool is_chat(const Arguments& arguments, const std::string& preset) {
   return arguments.flag("chat") || preset == "chat";
 }
 
-// What is to be learned, if --tokenizer says so.
+// The tokenizer to train, if --tokenizer has the form KIND:SIZE.
 std::optional<TokenizerSpec> spec_from(const Arguments& arguments) {
   std::optional<TokenizerSpec> spec;
   if (arguments.given("tokenizer"))
@@ -55,9 +53,9 @@ std::optional<TokenizerSpec> spec_from(const Arguments& arguments) {
   return spec;
 }
 
-// The one that is named, or the data's, or the model's, or bytes.
-std::shared_ptr<const Tokenizer> tokenizer_there(const Arguments& arguments, const DataSettings& data,
-                                                 const ModelFile* init) {
+// The existing tokenizer: of --tokenizer, else of the data, else of the model, else bytes.
+std::shared_ptr<const Tokenizer> existing_tokenizer(const Arguments& arguments, const DataSettings& data,
+                                                    const ModelFile* init) {
   if (arguments.given("tokenizer") && arguments.text("tokenizer") != "bytes")
     return load_tokenizer(arguments.path("tokenizer"));
   if (arguments.given("tokenizer")) return bytes_for(data.kind);
@@ -77,11 +75,22 @@ void as_usage(const std::function<void()>& action) {
   }
 }
 
-std::vector<Option> setting_options() {
+std::vector<Option> setting_options(std::string_view preset, std::span<const BasicSetting> basic) {
+  ConfigBuilder defaults;
+  defaults.preset(preset);
   std::vector<Option> options;
   for (const Key& key : all_keys()) {
     if (!is_flag(key)) continue;
-    Option option{.name = key.dashed, .help = key.help, .choices = key.choices};
+    Option option{.name = key.dashed,
+                  .help = key.help,
+                  .choices = key.choices,
+                  .group = key.group,
+                  .advanced = true,
+                  .shown_default = value_text(key.get(defaults.current()))};
+    if (const auto found = std::ranges::find(basic, key.name, &BasicSetting::key); found != basic.end()) {
+      option.group = found->group;
+      option.advanced = false;
+    }
     if (key.type == KeyType::flag && !is_only_turned_on(key)) option.choices = {"true", "false"};
     if (key.type == KeyType::integer) option.value = "N";
     if (key.type == KeyType::number) option.value = "F";
@@ -117,7 +126,7 @@ ConfigBuilder settings_from(const Arguments& arguments) {
 }
 
 Config changed_by(const Arguments& arguments, Config config) {
-  ConfigBuilder changes;  // remembers what was said; the rest stays as it is
+  ConfigBuilder changes;  // records which keys were given
   put_settings(arguments, changes);
   const bool other_batch = changes.given("batch_tokens") || changes.given("batch_size");
   if (other_batch) config.train.batch_tokens = config.train.span_tokens = config.train.micro_batch = 0;
@@ -128,7 +137,7 @@ Config changed_by(const Arguments& arguments, Config config) {
 
 DataSettings data_from(const Arguments& arguments, const std::string& preset) {
   if (!arguments.given("data"))
-    throw UsageError("--data is missing", Hint{"name a text file: thimble train --data FILE.txt"});
+    throw UsageError("--data is missing", Hint{"pass a text file: thimble train --data FILE.txt"});
   DataSettings data{.data = absolute_path(arguments, "data"),
                     .val_data = absolute_path(arguments, "val-data"),
                     .val_fraction = arguments.number("val-fraction", {.least = 0.001, .most = 0.9})};
@@ -147,13 +156,13 @@ std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments, cons
                                                 const ModelFile* init, Console& console,
                                                 const Interrupt& interrupt) {
   const std::optional<TokenizerSpec> spec = spec_from(arguments);
-  if (!spec) return tokenizer_there(arguments, data, init);
-  check(!is_data_folder(data.data), Hint{"name the text, or leave out --tokenizer"},
-        "{} holds tokens already: a tokenizer is learned from text", data.data.string());
+  if (!spec) return existing_tokenizer(arguments, data, init);
+  check(!is_data_folder(data.data), Hint{"pass the text itself with --data, or remove --tokenizer"},
+        "{} contains tokens; a tokenizer is trained on text", data.data.string());
   auto learned = learn_tokenizer(*spec, data, console.progress(), interrupt);
   if (learned->vocab_size() < spec->vocab_size)
-    console.log().warning("the text gave only {} tokens of the {} asked for", learned->vocab_size(),
-                          spec->vocab_size);
+    console.log().warning("the text yields a vocabulary of {} tokens, fewer than the requested {}",
+                          learned->vocab_size(), spec->vocab_size);
   return learned;
 }
 
@@ -163,14 +172,14 @@ std::optional<std::int64_t> vocabulary_from(const Arguments& arguments, const st
   if (!arguments.given("tokenizer") && !arguments.given("data")) return std::nullopt;
   DataSettings data{.kind = is_chat(arguments, preset) ? DataKind::chat : DataKind::text};
   if (arguments.given("data")) data = data_from(arguments, preset);
-  return tokenizer_there(arguments, data, init)->vocab_size();
+  return existing_tokenizer(arguments, data, init)->vocab_size();
 }
 
 Option rank_timeout_option() {
   return {.name = "rank-timeout",
           .value = "SECONDS",
           .initial = "600",
-          .help = "of several ranks (mpirun): how long one waits for another before all end"};
+          .help = "with several ranks (mpirun): seconds to wait for another rank before aborting"};
 }
 
 std::shared_ptr<Communicator> ranks_from(const Arguments& arguments) {
@@ -178,11 +187,12 @@ std::shared_ptr<Communicator> ranks_from(const Arguments& arguments) {
 }
 
 void check_same_command(Communicator& ranks, const Arguments& arguments) {
-  check_same(ranks, {{"version of thimble", std::string(version())}, {"command line", arguments.spoken()}},
-             "all ranks need the same binary and the same words");
+  check_same(ranks,
+             {{"version of thimble", std::string(version())}, {"command line", arguments.given_text()}},
+             "start all ranks with the same binary and the same command line");
 }
 
-void let_first_rank_speak() {
+void let_first_rank_report() {
   if (read_launch().rank > 0) std::this_thread::sleep_for(std::chrono::seconds(5));
 }
 
@@ -192,7 +202,7 @@ std::shared_ptr<const Tokenizer> tokenizer_on_all(Communicator& ranks, const Arg
   std::shared_ptr<const Tokenizer> tokenizer;
   bool learned = false;
   on_all_ranks(
-      ranks, "rank 0 makes the tokenizer",
+      ranks, "training the tokenizer on rank 0",
       [&] {
         if (arguments.given("tokenizer"))
           as_usage([&] { learned = TokenizerSpec::parse(arguments.text("tokenizer")).has_value(); });

@@ -1,8 +1,10 @@
-// What the words after `thimble train` ask for: settings, data and tokenizer.
+// Turns the arguments of `thimble train` into settings, data and a tokenizer.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <span>
+#include <string_view>
 
 #include "base/signals.h"
 #include "cli/console.h"
@@ -17,60 +19,69 @@ namespace thimble {
 
 struct TrainResult;
 
-class Arguments;
+inline constexpr std::string_view kDefaultPreset = "quick";
 
-// What is wrong with a setting on the command line is wrong usage.
+// Runs `action` and turns an Error into a UsageError, for settings given on the command line.
 void as_usage(const std::function<void()>& action);
 
-// --init names a model; the setting of that name is spoken as --set init=...
+// The key `init` has no flag, because --init names a model; use --set init=...
 inline bool is_flag(const Key& key) {
   return key.name != "init";
 }
 
 ConfigBuilder settings_from(const Arguments& arguments);
 
-// --set alone.
+// Applies --set only.
 void put_assignments(const Arguments& arguments, ConfigBuilder& settings);
 
-// --set and a flag for every key, and what was said with them.
-std::vector<Option> setting_options();
+// A setting whose flag is listed by --help, not only by --help-all, and its heading there.
+struct BasicSetting {
+  std::string_view key, group;
+};
+
+// Returns a flag for every key. Help shows the defaults of `preset`; flags not in `basic` are
+// advanced.
+std::vector<Option> setting_options(std::string_view preset, std::span<const BasicSetting> basic = {});
+// Applies --set and the flags.
 void put_settings(const Arguments& arguments, ConfigBuilder& settings);
 
-// On top of a config that is resolved already, as --resume does: --set and the flags.
+// Applies --set and the flags to a resolved config, for --resume.
 Config changed_by(const Arguments& arguments, Config config);
 
 DataSettings data_from(const Arguments& arguments, const std::string& preset);
 
-// --tokenizer, else that of the shards, else that of the model of --init (may be null), else bytes.
+// The tokenizer given by --tokenizer, else that of the shards, else that of the --init model (null
+// without --init), else the bytes tokenizer.
 std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments, const DataSettings& data,
                                                 const ModelFile* init, Console& console,
                                                 const Interrupt& interrupt);
 
-// How many tokens it will have, before anything is learned; nothing where neither it nor the data are named.
+// The vocabulary size of that tokenizer, which may not be trained yet. Returns nullopt if neither a
+// tokenizer nor data are given.
 std::optional<std::int64_t> vocabulary_from(const Arguments& arguments, const std::string& preset,
                                             const ModelFile* init);
 
-// Commands that several ranks run together: `mpirun -n 4 thimble train ...`.
-// --rank-timeout: how long a rank waits for another.
+// --rank-timeout, for commands that several ranks run together: `mpirun -n 4 thimble train ...`.
 Option rank_timeout_option();
 
-// The ranks that mpirun or srun started, joined; one where this process was started by itself. What fails here fails
-// before ranks can talk: the first one says it, the others some seconds later, if they still can.
+// Joins the ranks that mpirun or srun started; a process started alone is a single rank. If joining
+// fails, rank 0 reports the error at once and the other ranks after a few seconds.
 std::shared_ptr<Communicator> ranks_from(const Arguments& arguments);
 
-// Ranks that were told different things do not get far: said at once, and by name.
+// Throws on every rank if the ranks were started with different versions or command lines.
 void check_same_command(Communicator& ranks, const Arguments& arguments);
 
-// What is said before ranks have met is said by the first, who ends the others; a rank that alone has something to say
-// speaks some seconds later.
-void let_first_rank_speak();
+// For errors that occur before the ranks are connected: ranks other than 0 sleep for 5 seconds
+// here, so that an error common to all ranks is normally printed once, by rank 0, which ends the
+// job.
+void let_first_rank_report();
 
-// As tokenizer_from; a tokenizer that is learned is learned by the first rank, for all.
+// Like tokenizer_from(); rank 0 trains a new tokenizer and shares it.
 std::shared_ptr<const Tokenizer> tokenizer_on_all(Communicator& ranks, const Arguments& arguments,
                                                   const DataSettings& data, const ModelFile* init,
                                                   Console& console, const Interrupt& interrupt);
 
-// What `train` and `golf` end with.
+// The exit code of `train` and `golf`.
 int exit_code(const TrainResult& result);
 
 }  // namespace thimble
