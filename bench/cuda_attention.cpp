@@ -1,5 +1,5 @@
-// Attention on the GPU: forward and backward at the sizes that models are trained with, beside what the GPU's library
-// reaches in a large product of matrices. FLOPs are those of the causal half: 2 products forward, 5 backward.
+// Attention on the GPU: forward and backward at the sizes of real models, compared with a large
+// matrix product of cuBLASLt. FLOPs count the causal half: 2 products forward, 5 backward.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -54,7 +54,7 @@ class Memory {
   std::vector<Arena> blocks_;
 };
 
-// The median of some repeats, each of several calls in a row.
+// The median over kRepeats of the time per call.
 template <class Call>
 double microseconds(const std::shared_ptr<DeviceRuntime>& gpu, Call call) {
   for (int i = 0; i < kWarmUp; ++i) call();
@@ -74,7 +74,7 @@ const Kernels& cuda_kernels(const OpDefinition* op) {
   return *cuda_backend().find(*op);
 }
 
-// TFLOP/s of [8192, 8192] times its like.
+// TFLOP/s of an [8192, 8192] x [8192, 8192] product.
 double product_peak(const std::shared_ptr<DeviceRuntime>& gpu) {
   constexpr std::int64_t kSide = 8192;
   const Context context(gpu);

@@ -1,8 +1,8 @@
-// Every kernel of training at its shape in the golf model: time, bytes, operations, and what part that is of a plain
-// copy's bandwidth or of a large product's speed, from the same run. Bytes are those that the op's contract asks for, each
-// once, so a fraction above 1 is a cache's doing, and one far below it a kernel's.
+// Times every training kernel at its shape in the golf model: bytes, operations, and the fraction
+// of a plain copy's bandwidth or of a large product's speed in the same run. Bytes are those of the
+// op's contract, each counted once: a fraction above 1 means that a cache helps.
 //
-//   cuda_kernels_bench [ROWS]      (32,768)
+//   cuda_kernels_bench [ROWS]      (default 32,768)
 #include <fmt/format.h>
 
 #include <charconv>
@@ -19,6 +19,7 @@
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/head_loss.h"
+#include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/residual.h"
 #include "ops/rope.h"
@@ -37,7 +38,7 @@ constexpr int kCalls = 20, kRepeats = 5;
 constexpr std::int64_t kMemory = std::int64_t{8} << 30, kCopied = std::int64_t{256} << 20,
                        kProductSide = 8192;
 
-// Tensors one behind the other in one block, which is cut up anew for every case.
+// Allocates tensors one after the other in one block; clear() frees them for the next case.
 class Memory {
  public:
   explicit Memory(const std::shared_ptr<DeviceRuntime>& gpu)
@@ -53,7 +54,7 @@ class Memory {
     for (std::int64_t done = 0; done < rows * cols; done += std::ssize(values)) {
       const std::int64_t count = std::min<std::int64_t>(std::ssize(values), rows * cols - done);
       gpu_->upload(static_cast<std::byte*>(t.data) + done * dtype_bytes(dtype), from,
-                    count * dtype_bytes(dtype));
+                   count * dtype_bytes(dtype));
     }
     gpu_->synchronise();
     return t;
@@ -107,7 +108,7 @@ class Bench {
                 flops > 0 ? fmt::format("{:.2f}", speed / product_peak_) : ""});
   }
 
-  // Forward and backward of an op, each a line. `f32_gradient`: the input whose gradient is f32 and added to.
+  // Times forward and backward. `f32_gradient`: the input with an f32 gradient that is added to.
   void time(const char* name, const OpDefinition* op, std::vector<Tensor> in, const Attributes& attributes,
             int f32_gradient = -1) {
     const OpDefinition& def = *op;
@@ -124,9 +125,8 @@ class Bench {
         1, std::max<std::int64_t>(1, cuda_backend().scratch_bytes(def, shapes, attributes)), DType::u8);
     line(name, def, call, kernels.forward, call);
     for (std::size_t i = 0; i < in.size(); ++i) {
-      const bool wanted = in[i] && (inputs_that_are(def, is::differentiable) >> i & 1u) != 0;
-      const bool parameter = (inputs_that_are(def, is::parameter) >> i & 1u) != 0,
-                 wide = static_cast<int>(i) == f32_gradient;
+      const bool wanted = in[i] && def.input_is(i, is::differentiable);
+      const bool parameter = def.input_is(i, is::parameter), wide = static_cast<int>(i) == f32_gradient;
       d_in.push_back(wanted
                          ? memory_.place(in[i].rows, in[i].cols, parameter || wide ? DType::f32 : in[i].dtype)
                          : Tensor{});
@@ -134,11 +134,11 @@ class Bench {
     }
     call.d_out = d_out;
     call.d_in = d_in;
-    std::vector<Tensor> read_in = in, read_out = out;  // what backward reads of them
+    std::vector<Tensor> read_in = in, read_out = out;  // those that backward reads
     for (std::size_t i = 0; i < in.size(); ++i)
-      if ((def.saved_inputs >> i & 1u) == 0) read_in[i] = {};
+      if (!def.input_is(i, is::saved)) read_in[i] = {};
     for (std::size_t i = 0; i < out.size(); ++i)
-      if (!def.loss && (def.saved_outputs >> i & 1u) == 0) read_out[i] = {};
+      if (!def.loss && !def.saves_output(i)) read_out[i] = {};
     OpCall moved = call;
     moved.in = read_in;
     moved.out = read_out;
@@ -179,11 +179,11 @@ class Bench {
     memory_.clear();
   }
 
-  // Bytes are those of the tensors in `moved`.
+  // Bytes are counted over the tensors in `moved`.
   void line(const std::string& name, const OpDefinition& def, const OpCall& call, Kernel kernel,
             const OpCall& moved) {
     double flops = work_of(def, call).flops;
-    if (&def == &op::kAttention)  // row n of a context sees n + 1 rows; as in graph/op.h
+    if (&def == &op::kAttention)  // row n of a context attends to n + 1 rows; as in graph/op.h
       flops = static_cast<double>(rows_ * (kContext + 1) * kWidth) * (call.d_in.empty() ? 2 : 4);
     add_line(name, microseconds([&] { kernel(context_, call); }), work_of(def, moved).bytes, flops);
   }
@@ -242,7 +242,7 @@ void time_rows(Bench& bench) {
              ActivationAttributes{ActivationKind::relu2});
 }
 
-// residual_mix and the norm behind it, which programs run as one kernel, and with the sum before them.
+// residual_mix and the norm after it, fused as in programs; also with the sum before it.
 void time_fused(Bench& bench) {
   const Tensor x = bench.wide(kWidth), x0 = bench.wide(kWidth), mix = bench.vector(kWidth, 2),
                y = bench.wide(kWidth), h = bench.wide(kWidth), rstd = bench.vector(1, bench.rows()),
@@ -284,7 +284,7 @@ void time_fused(Bench& bench) {
   bench.memory().clear();
 }
 
-// What the golf model does not use.
+// Ops that the golf model does not use.
 void time_others(Bench& bench) {
   std::vector<std::int32_t> previous, rows;
   for (std::int64_t n = 0; n < bench.rows(); ++n) {
@@ -306,7 +306,7 @@ void time_others(Bench& bench) {
              ExclusiveAttributes{kHeads, kKvHeads});
 }
 
-// Once a step, whatever its rows: copies of the weights, the gradient's norm, Adam (as if it trained all), Muon.
+// Work per step, independent of rows: weight copies, gradient norm, Adam (on all weights), Muon.
 void time_steps(Bench& bench) {
   const Tensor matrix = bench.vector(kWidth, kHidden);
   bench.time("cast of a matrix", &op::kCast, {matrix}, CastAttributes{DType::bf16});
@@ -404,7 +404,7 @@ void run(std::int64_t rows) {
   time_ends(bench);
   time_steps(bench);
   time_others(bench);
-  fmt::print("{}, {} rows, bf16: a copy moves {:.0f} GB/s, a product of {} cubed does {:.0f} TFLOP/s\n{}",
+  fmt::print("{}, {} rows, bf16: a copy reaches {:.0f} GB/s, a product of {} cubed {:.0f} TFLOP/s\n{}",
              bench.gpu().facts().name, with_commas(rows), bench.copy_bandwidth() / 1e9, kProductSide,
              bench.product_peak() / 1e12, bench.table().text());
 }
@@ -412,8 +412,8 @@ void run(std::int64_t rows) {
 std::int64_t rows_of(std::string_view text) {
   std::int64_t rows = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rows);
-  check(error == std::errc{} && end == text.data() + text.size() && rows > 0, "'{}' is no number of rows",
-        text);
+  check(error == std::errc{} && end == text.data() + text.size() && rows > 0,
+        "expected a number of rows, found '{}'", text);
   return rows;
 }
 

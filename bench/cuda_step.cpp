@@ -1,7 +1,10 @@
-// How fast an optimizer step is on one GPU: the shapes of the design's table with Muon and Adam as the preset has them,
-// in micro-batches of several sizes, each as one launch; what Muon costs; what capturing the step saves.
+// Speed of an optimizer step on one GPU, with Muon and Adam as in the preset, in micro-batches of
+// several sizes, each step as one launch. Also measures what Muon costs and what capturing the step
+// saves.
 //
-//   cuda_step_bench [TOKENS A STEP [TOKENS A MICRO-BATCH]...]      (all: every shape, 32 to 128 thousand tokens)
+//   cuda_step_bench [TOKENS PER STEP [TOKENS PER MICRO-BATCH]...]
+//
+// Default: every shape, micro-batches of 32,768 to 131,072 tokens.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -20,7 +23,7 @@ namespace thimble {
 namespace {
 
 constexpr int kWarmUp = 3, kRepeats = 3;
-constexpr double kMilliseconds = 250;  // of each repeat, at least
+constexpr double kMilliseconds = 250;  // least duration of a repeat
 
 struct StepShape {
   const char* name;
@@ -80,7 +83,7 @@ class StepTimer {
     for (int i = 0; i < steps; ++i)
       step_.queue(
           {.step = i, .multiplier = 1e-3, .options = {}, .micro_batches = batch_, .dropout_seeds = seeds_});
-    while (step_.on_their_way() > 0) step_.oldest();
+    while (step_.steps_in_flight() > 0) step_.oldest();
   }
 
   std::shared_ptr<DeviceRuntime> gpu_;
@@ -110,13 +113,13 @@ double median_milliseconds(const std::shared_ptr<DeviceRuntime>& gpu, const Step
   return median(times);
 }
 
-void run(std::span<const std::int64_t> asked) {
+void run(std::span<const std::int64_t> requested) {
   const auto gpu = open_cuda();
   const std::vector<std::int64_t> usual = {32768, 65536, 131072};
-  const std::span<const std::int64_t> sizes = asked.size() > 1 ? asked.subspan(1) : usual;
+  const std::span<const std::int64_t> sizes = requested.size() > 1 ? requested.subspan(1) : usual;
   Table table({"shape", "tokens a step", "micro-batch", "ms", "tokens/s", "ms per 65,536", "PyTorch / ours"});
   for (const StepShape& shape : shapes()) {
-    if (!asked.empty() && shape.tokens != asked[0]) continue;
+    if (!requested.empty() && shape.tokens != requested[0]) continue;
     for (const std::int64_t size : sizes) {
       if (size > shape.tokens) continue;
       const double ms = median_milliseconds(gpu, shape, size, true, true);
@@ -127,7 +130,7 @@ void run(std::span<const std::int64_t> asked) {
     }
   }
   fmt::print("{}, bf16, captured\n{}", gpu->facts().name, table.text());
-  if (!asked.empty()) return;
+  if (!requested.empty()) return;
 
   const StepShape& first = shapes().front();
   const auto time = [&](bool muon, bool capture) {
@@ -145,7 +148,7 @@ std::vector<std::int64_t> numbers(std::span<char*> arguments) {
     std::int64_t value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     check(error == std::errc{} && end == text.data() + text.size() && value > 0,
-          "'{}' is no number of tokens", text);
+          "expected a number of tokens, found '{}'", text);
     values.push_back(value);
   }
   return values;

@@ -1,12 +1,14 @@
-// Generation speed of one model in every storage beside the machine's own limit, all from one run:
+// Generation speed of one model in every weight format, next to the memory bandwidth:
 //
-//   decode_bench [--only STORAGE] [--rows f32|bf16] [--repeats N] [--profile yes] [--clock wall|cpu]
+//   decode_bench [--only STORAGE] [--rows f32|bf16] [--repeats N] [--profile yes]
+//                [--clock wall|cpu]
 //
-// The model: a llama of 22 M weights (9 x 512, 8 heads over 4, F = 1024, V = 1024). prefill: a prompt of 512 tokens in
-// one block. decode: 256 tokens behind it, for 1 stream and for 8. What a token must read is every weight once (8
-// streams share them) and what its slot remembers; GB/s of that beside a plain read of 44 MB by the same threads,
-// measured in turns. Figures are medians. Where the machine is busy, --clock cpu counts processor time instead: for one
-// thread (OMP_NUM_THREADS=1), whose idle neighbours would count, too.
+// The model is a Llama of 22 M weights (9 x 512, 8 heads over 4, F = 1024, V = 1024). prefill: a
+// prompt of 512 tokens in one block. decode: 256 tokens after it, for 1 stream and for 8. A
+// decoding step reads every weight once, shared by all streams, and the KV cache of each stream.
+// GB/s of that is compared with a plain read of 44 MB by the same threads, measured in turns.
+// Figures are medians. On a busy machine, --clock cpu measures processor time instead; use it with
+// one thread (OMP_NUM_THREADS=1), because idle threads would count too.
 #include <fmt/format.h>
 
 #include <atomic>
@@ -57,7 +59,7 @@ Options parse(int argc, char** argv) {
     else if (name == "--clock" && (value == "wall" || value == "cpu"))
       options.cpu_clock = value == "cpu";
     else
-      fail("there is no option {} {}; usage: {}", name, value, kUsage);
+      fail("unknown option {} {}; usage: {}", name, value, kUsage);
   }
   return options;
 }
@@ -75,11 +77,11 @@ ModelConfig llama_22m() {
 
 struct Storage22m {
   const char* name;
-  DType rows;  // what is computed in
+  DType rows;  // dtype of computation
   std::shared_ptr<const StoredWeights> weights;
 };
 
-// One model in every storage, as a file of it is used: floats are rounded to what is computed in.
+// The model in every weight format, as loaded from a file: floats are rounded to `rows`.
 std::vector<Storage22m> storages(const ModelConfig& config, DType rows) {
   const ParamTable table(config);
   std::vector<float> floats(static_cast<std::size_t>(table.block_size()));
@@ -109,7 +111,7 @@ std::vector<Storage22m> storages(const ModelConfig& config, DType rows) {
       store_tensor(table.all()[i], tensors[i], stored->tensor(table.all()[i]));
     return stored;
   };
-  const auto blocks = [&] {  // any numbers: they are no faster or slower for it
+  const auto blocks = [&] {  // the values do not affect the speed
     auto stored = std::make_shared<StoredWeights>(table, std::vector(count, WeightFormat::int8_blocks));
     for (const Param& param : table.all()) {
       const StoredWeights::Stored place = stored->tensor(param);
@@ -147,7 +149,7 @@ class Clock {
   clockid_t clock_;
 };
 
-// Streams that hold the same number of tokens and go on in step.
+// Streams that contain the same number of tokens and advance together.
 class Streams {
  public:
   Streams(Model& model, std::int64_t count)
@@ -170,7 +172,7 @@ class Streams {
     ++position_;
   }
 
-  void back_to_the_prompt() { position_ = kPrompt; }
+  void rewind_to_prompt() { position_ = kPrompt; }
 
  private:
   DecodeRow row(std::int64_t slot, std::int64_t t) const {
@@ -189,7 +191,7 @@ class Streams {
   std::int64_t count_, position_ = 0;
 };
 
-// Bytes a second that all threads read from a working set of 44 MB.
+// Bandwidth of all threads reading a working set of 44 MB.
 class Read {
  public:
   Read() : memory_(kBytes, "the bandwidth", "a smaller machine"), pool_(max_threads()) {
@@ -223,20 +225,20 @@ class Read {
 
   Arena memory_;
   ThreadPool pool_;
-  std::atomic<std::uint64_t> sum_ = 0;  // or nothing would be read
+  std::atomic<std::uint64_t> sum_ = 0;  // keeps the reads from being optimised away
 };
 
 std::string text_of(const Profile& profile) {
   Table table({"op", "calls", "ms", "us a call", "GB/s"});
   for (const auto& [key, time] : profile.times())
-    table.row({std::string(key.first->name), fmt::format("{}", time.calls),
+    table.row({std::string(key.first), fmt::format("{}", time.calls),
                fmt::format("{:.1f}", 1e3 * time.seconds),
                fmt::format("{:.1f}", 1e6 * time.seconds / static_cast<double>(time.calls)),
                fmt::format("{:.1f}", time.work.bytes / time.seconds / 1e9)});
   return table.text();
 }
 
-// What one step of `streams` reads at the middle of a run.
+// Bytes that one step of `streams` reads, at the middle of a run.
 double bytes_per_step(const ModelConfig& config, const StoredWeights& weights, DType rows,
                       std::int64_t streams) {
   const double per_position = static_cast<double>(2 * config.layers * config.kv_width() * dtype_bytes(rows));
@@ -265,7 +267,7 @@ void run(const Options& options) {
         prefill.push_back(clock.seconds_of([&] { streams.prefill(); }));
         if (options.profile && repeat == 0)
           fmt::print("{} {}, prefill\n{}\n", storage.name, count, text_of(std::exchange(profile, {})));
-        streams.back_to_the_prompt();
+        streams.rewind_to_prompt();
         decode.push_back(clock.seconds_of([&] {
           for (std::int64_t t = 0; t < kTokens; ++t) streams.step();
         }));

@@ -1,12 +1,12 @@
-// llama.cpp (by node-llama-cpp, where the interop tests install it) reading and writing tokens on the CPU; prints one
-// JSON object.
+// Runs llama.cpp through node-llama-cpp (installed by the interop tests) on a prompt and generates
+// tokens on the CPU; prints one JSON object.
 //
 //   node bench/decode_peer.mjs MODEL.gguf PROMPT_TOKENS NEW_TOKENS THREADS[,THREADS...] [FOLDER]
 //
-// For every number of threads, with and without flash attention: the prompt in one batch, then tokens one by one,
-// greedily. {settings: [{threads, flash, prefill, decode}], system, versions}, tokens per second. Choosing a token and
-// handing it to JavaScript is in the figure. FOLDER: what has the node_modules, where they are not those of the interop
-// tests.
+// For each number of threads, with and without flash attention: the prompt in one batch, then
+// tokens one by one, greedily. Prints {settings: [{threads, flash, prefill, decode}], system,
+// versions} in tokens per second. Sampling and passing tokens to JavaScript are included. FOLDER:
+// contains node_modules (default: tests/interop).
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { pathToFileURL } from 'node:url';
@@ -21,12 +21,12 @@ const now = () => Number(process.hrtime.bigint()) / 1e9;
 
 const llama = await getLlama({ gpu: false, build: 'never', maxThreads: 0, logLevel: LlamaLogLevel.error });
 const model = await llama.loadModel({ modelPath: path, gpuLayers: 0, useMmap: false });
-const room = prompt_count + new_count + 8;
+const context_size = prompt_count + new_count + 8;
 const token = (i) => 16 + (i * 37) % 512;
 
 async function measure(threads, flash) {
   const context = await model.createContext({
-    contextSize: room, batchSize: Math.max(prompt_count, 32), sequences: 1, threads, flashAttention: flash,
+    contextSize: context_size, batchSize: Math.max(prompt_count, 32), sequences: 1, threads, flashAttention: flash,
   });
   try {
     const sequence = context.getSequence();
@@ -35,13 +35,13 @@ async function measure(threads, flash) {
     await sequence.clearHistory();
     const started = now();
     await sequence.evaluateWithoutGeneratingNewTokens(prompt);
-    const read = now();
+    const prompt_done = now();
     let first = 0, count = 0;
     for await (const _ of sequence.evaluate([token(prompt_count)], { temperature: 0, yieldEogToken: true })) {
       if (count++ === 0) first = now();
       if (count === new_count) break;
     }
-    return { threads, flash, prefill: prompt_count / (read - started), decode: (count - 1) / (now() - first) };
+    return { threads, flash, prefill: prompt_count / (prompt_done - started), decode: (count - 1) / (now() - first) };
   } finally {
     await context.dispose();
   }
@@ -51,7 +51,7 @@ const settings = [];
 for (const threads of threads_list.split(',').map(Number))
   for (const flash of [false, true]) settings.push(await measure(threads, flash));
 await model.dispose();
-// The package does not export its manifest.
+// The package does not export its package.json.
 const { version } = JSON.parse(readFileSync(new URL('node_modules/node-llama-cpp/package.json', root)));
 console.log(JSON.stringify({
   settings, system: llama.systemInfo, versions: { 'node-llama-cpp': version, 'llama.cpp': llama.llamaCppRelease.release, node: process.versions.node },

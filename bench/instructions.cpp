@@ -1,15 +1,16 @@
-// How many instructions the main kernels take: a measure that does not depend on what else the machine does.
+// Counts the instructions of the main kernels, which do not depend on the load of the machine.
 //
 //   instructions_bench [--only NAME]
 //
-// Virtual machines have no counters and valgrind knows no AVX-512, so they are counted one by one: a child works, its
-// parent lets it make single steps (ptrace) and looks where it stands. What runs between the entry of a kernel of the op
-// table and its return belongs to that op. One thread; some fifty thousand steps a second.
+// Virtual machines have no performance counters and valgrind does not support AVX-512, so a parent
+// process single-steps a child (ptrace) and counts its instructions. Instructions between the entry
+// of a kernel of the op table and its return are attributed to that op. One thread; about fifty
+// thousand steps per second.
 //
-// training: forward and backward of 64 rows through one block of 128 (2 heads over 1, T = 64) and its head. decoding: one
-// token of a block of 256 (4 heads over 2) behind 32 others. FLOPs or bytes for each instruction say how much one does;
-// small as the sizes are, a good part is what surrounds the loops. The table is that of docs/benchmarks.md;
-// `bench/instructions` compares the two.
+// training: forward and backward of 64 rows through one block of 128 (2 heads over 1, T = 64) and
+// its head. decoding: one token of a block of 256 (4 heads over 2) after 32 others. FLOPs or bytes
+// per instruction show the efficiency; at these small sizes, much of the count is outside the inner
+// loops. The table is the one in docs/benchmarks.md; `bench/instructions` compares the two.
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
@@ -21,7 +22,6 @@
 #include <csignal>
 #include <cstring>
 #include <functional>
-#include <optional>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -37,27 +37,27 @@ namespace thimble {
 
 namespace {
 
-constexpr std::size_t kPlaces = 2 * kOps + 1;  // forward and backward of each op, and what is around them
-constexpr std::size_t kAround = 2 * kOps;
+// Two counters per op, forward and backward, and one for everything else.
+constexpr std::size_t kMaxOps = 64, kOutside = 2 * kMaxOps, kCounters = kOutside + 1;
 
-// Memory of both: the child says when its steps count, the parent writes what it counted.
+// Memory shared by both: the child sets `counting`, the parent counts.
 struct Shared {
   volatile bool counting;
-  std::uint64_t instructions[kPlaces];
+  std::uint64_t instructions[kCounters];
 };
 
-Shared& share() {
+Shared& map_shared() {
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  check(memory != MAP_FAILED, "no memory to share");
+  check(memory != MAP_FAILED, "cannot map shared memory");
   return *new (memory) Shared{};
 }
 
 std::unordered_map<std::uint64_t, std::size_t> kernel_entries() {
   std::unordered_map<std::uint64_t, std::size_t> entries;
-  for (const OpDefinition* op : all_ops()) {
-    const OpDefinition& def = *op;
-    const Kernels& kernels = *cpu_backend().find(def);
-    const auto at = 2 * static_cast<std::size_t>(&def);
+  check(all_ops().size() <= kMaxOps, "expected at most {} ops, found {}", kMaxOps, all_ops().size());
+  for (std::size_t i = 0; i < all_ops().size(); ++i) {
+    const Kernels& kernels = *cpu_backend().find(*all_ops()[i]);
+    const std::size_t at = 2 * i;
     entries[reinterpret_cast<std::uint64_t>(kernels.forward)] = at;
     entries[reinterpret_cast<std::uint64_t>(kernels.backward)] = at + 1;
   }
@@ -65,11 +65,11 @@ std::unordered_map<std::uint64_t, std::size_t> kernel_entries() {
   return entries;
 }
 
-// The parent: steps the child while it counts, lets it run while it does not. The child's exit code.
+// The parent: single-steps the child while it counts. Returns the exit code of the child.
 int step_child(pid_t child, Shared& shared) {
   const auto entries = kernel_entries();
-  std::size_t place = kAround;
-  std::uint64_t stack = 0;  // of the kernel that runs, when it was entered
+  std::size_t counter = kOutside;
+  std::uint64_t stack = 0;  // stack pointer at the entry of the running kernel
   int status = 0;
   while (waitpid(child, &status, 0) == child && WIFSTOPPED(status)) {
     const int signal = WSTOPSIG(status) == SIGTRAP ? 0 : WSTOPSIG(status);
@@ -79,17 +79,17 @@ int step_child(pid_t child, Shared& shared) {
     }
     user_regs_struct registers{};
     ptrace(PTRACE_GETREGS, child, nullptr, &registers);
-    if (place != kAround && registers.rsp > stack) place = kAround;
-    if (place == kAround)
+    if (counter != kOutside && registers.rsp > stack) counter = kOutside;
+    if (counter == kOutside)
       if (const auto entered = entries.find(registers.rip); entered != entries.end())
-        place = entered->second, stack = registers.rsp;
-    ++shared.instructions[place];
+        counter = entered->second, stack = registers.rsp;
+    ++shared.instructions[counter];
     ptrace(PTRACE_SINGLESTEP, child, nullptr, 0);
   }
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
-// The child's side: what `work` takes, by place.
+// The child: instructions of `work`, by counter.
 std::vector<std::uint64_t> count(Shared& shared, const std::function<void()>& work) {
   std::ranges::fill(shared.instructions, std::uint64_t{0});
   shared.counting = true;
@@ -110,20 +110,21 @@ class Report {
  public:
   explicit Report(Shared& shared) : shared_(shared) {}
 
-  // `profile` says how much each op has to do in it. `only`: one op alone, where the others are as in another part.
+  // `profile` has the work of each op. `only`: report only this op; the others do not differ.
   void ops(const std::string& part, const std::function<void()>& work, const Profile& profile,
-           std::optional<Op> only = {}) {
+           std::string_view only = {}) {
     const std::vector<std::uint64_t> counted = count(shared_, work);
     for (const auto& [key, time] : profile.times()) {
-      if (only && key.first != *only) continue;
-      const std::size_t at = 2 * static_cast<std::size_t>(key.first) + (key.second == Phase::backward);
-      row(part, fmt::format("{}{}", key.first->name, at % 2 == 1 ? ", backward" : ""), counted[at], time.work,
+      if (!only.empty() && key.first != only) continue;
+      const auto op = std::ranges::find(all_ops(), key.first, &OpDefinition::name) - all_ops().begin();
+      const std::size_t at = 2 * static_cast<std::size_t>(op) + (key.second == Phase::backward);
+      row(part, fmt::format("{}{}", key.first, at % 2 == 1 ? ", backward" : ""), counted[at], time.work,
           time.calls);
     }
-    if (!only) row(part, "around the ops", counted[kAround], {}, 0);
+    if (only.empty()) row(part, "around the ops", counted[kOutside], {}, 0);
   }
 
-  void whole(const std::string& part, const std::string& name, const std::function<void()>& work,
+  void total(const std::string& part, const std::string& name, const std::function<void()>& work,
              const Work& amount) {
     const std::vector<std::uint64_t> counted = count(shared_, work);
     std::uint64_t sum = 0;
@@ -166,7 +167,7 @@ void count_training(const char* preset, DType dtype, const Context& context, Rep
   const Rows rows = grid_rows(config, config.context, tokens, targets);
   std::vector<float> gradients(model.weights().size());
   const auto work = [&] { model.add_gradients(rows, gradients, {}); };
-  work();  // makes programs and plans
+  work();  // records programs and plans
   Profile profile;
   model.set_profile(&profile);
   work();
@@ -199,7 +200,7 @@ void count_decoding(WeightFormat format, const char* name, DType dtype, const Co
   const bool floats = format == WeightFormat::bf16;
   report.ops(
       fmt::format("decode, {}", name), [&] { decode(kBehind); }, profile,
-      floats ? std::nullopt : std::optional(&op::kLinear));
+      floats ? "" : "linear");
 }
 
 void count_adam(Report& report) {
@@ -207,7 +208,7 @@ void count_adam(Report& report) {
   std::vector<float> p(kWeights, 1), g = p, m = p, v = p;
   const auto work = [&] { cpu::adam({.lr = 1e-3f}, p, g, m, v); };
   work();
-  report.whole("optimizer", "adam, 16,384 weights", work, {.flops = 0, .bytes = 7.0 * 4 * kWeights});
+  report.total("optimizer", "adam, 16,384 weights", work, {.flops = 0, .bytes = 7.0 * 4 * kWeights});
 }
 
 void work_in_child(Shared& shared, const std::string& only) {
@@ -215,21 +216,21 @@ void work_in_child(Shared& shared, const std::string& only) {
   const Context context;
   const DType dtype = compute_dtype(ComputeDType::automatic, Device::cpu);
   Report report(shared);
-  const auto wanted = [&](std::string_view name) { return name.find(only) != name.npos; };
-  if (wanted("golf")) count_training("golf", dtype, context, report);
-  if (wanted("llama")) count_training("llama", dtype, context, report);
-  if (wanted("decode bf16")) count_decoding(WeightFormat::bf16, "bf16", dtype, context, report);
-  if (wanted("decode int8")) count_decoding(WeightFormat::int8_rows, "int8", dtype, context, report);
-  if (wanted("decode Q8_0")) count_decoding(WeightFormat::int8_blocks, "Q8_0", dtype, context, report);
-  if (wanted("adam")) count_adam(report);
+  const auto selected = [&](std::string_view name) { return name.find(only) != name.npos; };
+  if (selected("golf")) count_training("golf", dtype, context, report);
+  if (selected("llama")) count_training("llama", dtype, context, report);
+  if (selected("decode bf16")) count_decoding(WeightFormat::bf16, "bf16", dtype, context, report);
+  if (selected("decode int8")) count_decoding(WeightFormat::int8_rows, "int8", dtype, context, report);
+  if (selected("decode Q8_0")) count_decoding(WeightFormat::int8_blocks, "Q8_0", dtype, context, report);
+  if (selected("adam")) count_adam(report);
   fmt::print("{}", report.text());
   std::fflush(stdout);
 }
 
 int run(const std::string& only) {
-  Shared& shared = share();
+  Shared& shared = map_shared();
   const pid_t child = fork();  // before anything has started a thread
-  check(child >= 0, "cannot start a child");
+  check(child >= 0, "cannot start a child process");
   if (child > 0) return step_child(child, shared);
   check(ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) == 0, Hint{"allow ptrace, e.g. --cap-add=SYS_PTRACE"},
         "this process may not be traced");

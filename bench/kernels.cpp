@@ -1,11 +1,12 @@
-// Every kernel's speed beside the machine's own ceiling, all from one run:
+// The speed of every CPU kernel next to the machine's ceiling, measured in the same run:
 //
 //   kernels_bench [--dtype bf16|f32] [--only NAME] [--repeats N] [--clock wall|cpu]
 //
-// Ops that move memory: GB/s of the bytes that the formula must touch, each tensor once, beside a copy of as many
-// bytes; for a working set that the caches hold and for one that they do not. Products: GFLOP/s beside bare GEMMs
-// of the same size. Figures are medians; ours and the ceiling take turns, so that a busy machine slows both. Where
-// it is very busy, --clock cpu counts processor time per thread instead (of the ops that move memory).
+// Ops that move memory: GB/s of the bytes that the formula must touch, each tensor once, compared
+// with a copy of as many bytes, for a working set that fits into the caches and for one that does
+// not. Products: GFLOP/s compared with bare GEMMs of the same size. Figures are medians; ours and
+// the ceiling take turns, so a busy machine slows both. On a very busy machine, --clock cpu
+// measures processor time per thread instead (memory ops only).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -65,7 +66,7 @@ Options parse(int argc, char** argv) {
     else if (name == "--repeats" && std::atoi(argv[i + 1]) > 0)
       options.repeats = std::atoi(argv[i + 1]);
     else
-      fail("there is no option {} {}; usage: {}", name, value, kUsage);
+      fail("unknown option {} {}; usage: {}", name, value, kUsage);
   }
   return options;
 }
@@ -81,7 +82,7 @@ struct Input {
 
 struct Case {
   std::string name;
-  Op op;
+  const OpDefinition* op;
   std::vector<Input> in;
   Attributes attributes = {};
 };
@@ -103,7 +104,7 @@ std::vector<Case> row_cases(std::int64_t N, DType dtype) {
   const Input rows{{N, kWidth, dtype}}, vector{{1, kWidth}}, hidden{{N, kHidden, dtype}};
   const Input queries{{N, kHeads * kHeadSize, dtype}}, turns{{kContext, kHeadSize}};
   const Input positions = integers(each_row(N, [](auto n) { return n % kContext; }));
-  // Every row of a table as long as the batch, once, in no order (N is a power of two): its bytes are counted once.
+  // Visits each row of a table as long as the batch once, scattered (N is a power of two).
   const std::vector<std::int32_t> tokens = each_row(N, [&](auto n) { return n * 40503 % N; });
   std::vector<std::int32_t> order(tokens.size());
   sort_rows(tokens, N, order);
@@ -160,7 +161,8 @@ std::vector<Case> product_cases(std::int64_t N, DType dtype) {
   };
 }
 
-// A case bound to memory. Backward has what the table saves; gradients are written, those of parameters added to.
+// A case bound to memory. Backward has the tensors that the op saves. Gradients are written; those
+// of parameters are added to.
 class BoundCase {
  public:
   explicit BoundCase(const Case& c) : def_(*c.op) {
@@ -175,20 +177,21 @@ class BoundCase {
         .in = in_, .out = out_, .d_out = {}, .d_in = {}, .attributes = c.attributes, .scratch = scratch};
     if (!kernels().backward) return;
     saved_in_ = in_, saved_out_ = out_;
+    std::uint32_t added = 0;  // bit i: add to the gradient of input i
     for (std::size_t i = 0; i < in_.size(); ++i) {
-      if (!(def_.saved_inputs >> i & 1u)) saved_in_[i].data = nullptr;
+      if (!def_.input_is(i, is::saved)) saved_in_[i].data = nullptr;
       Shape shape = shapes[i];
-      if (inputs_that_are(def_, is::parameter) >> i & 1u) shape.dtype = statistic_dtype(shape.dtype);
-      d_in_.push_back(inputs_that_are(def_, is::differentiable) >> i & 1u ? reserved(shape) : Tensor{});
+      const bool parameter = def_.input_is(i, is::parameter);
+      if (parameter) shape.dtype = statistic_dtype(shape.dtype), added |= 1u << i;
+      d_in_.push_back(def_.input_is(i, is::differentiable) ? reserved(shape) : Tensor{});
     }
     for (std::size_t i = 0; i < out_.size(); ++i) {
-      if (!(def_.saved_outputs >> i & 1u) && !def_.loss) saved_out_[i].data = nullptr;
-      // Statistics have the rows' count and no gradient.
+      if (!def_.saves_output(i) && !def_.loss) saved_out_[i].data = nullptr;
+      // Statistics have one or few columns and no gradient.
       const bool graded = !def_.loss && outputs[i].cols > kHeads;
       d_out_.push_back(graded ? filled({outputs[i]}) : Tensor{});
     }
-    backward_ = {saved_in_,    saved_out_, d_out_, d_in_, inputs_that_are(def_, is::parameter),
-                 c.attributes, scratch};
+    backward_ = {saved_in_, saved_out_, d_out_, d_in_, added, c.attributes, scratch};
   }
 
   const Kernels& kernels() const { return *cpu_backend().find(def_); }
@@ -256,7 +259,7 @@ struct Pair {
   double ours, ceiling;  // seconds
 };
 
-// Ours and the ceiling, in turns. Short work is repeated within a turn: what is measured is its steady state.
+// Measures ours and the ceiling in turns. Short work is repeated within a turn.
 Pair measure(const std::function<void()>& ours, const std::function<void()>& ceiling,
              const Options& options) {
   constexpr double kTurn = 1e-3;
@@ -274,7 +277,7 @@ Pair measure(const std::function<void()>& ours, const std::function<void()>& cei
   return {median(our_seconds), median(ceiling_seconds)};
 }
 
-// A copy that reads and writes `bytes` altogether, threads sharing it out as kernels do.
+// A copy that reads and writes `bytes` in total, divided among threads as in kernels.
 class Copy {
  public:
   explicit Copy(double bytes)
@@ -328,7 +331,7 @@ void bench_rows(const Options& options, std::int64_t N, Report& report) {
   }
 }
 
-// What is no op of the tape: the optimizer's passes over runs of f32.
+// The optimizer's passes over f32 ranges, which are not ops of the tape.
 void bench_optimizer(const Options& options, std::int64_t count, Report& report) {
   std::vector<float> p(static_cast<std::size_t>(count), 1), g = p, m = p, v = p;
   const auto against_copy = [&](const std::string& name, double bytes, const std::function<void()>& work) {

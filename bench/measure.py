@@ -1,7 +1,9 @@
-"""What the benches beside a peer share: where programs are, how repetitions are taken, the row that each prints.
+"""Shared code of the benches that compare with a peer: paths, repetitions, the rows that they
+print.
 
-A bench is a script that measures some rows and prints them: as a table, or with --json for bench/all to collect.
-Repetitions of ours and of the peer take turns, so that a busy minute slows both; medians count, and the spread is shown.
+A bench is a script that measures some rows and prints them as a table, or as JSON (--json) for
+bench/all to collect. Ours and the peer are repeated in turns, so a busy minute slows both. Medians
+are compared, and the spread is printed.
 """
 import argparse
 import json
@@ -14,11 +16,11 @@ from pathlib import Path
 from typing import List, Optional
 
 ROOT = Path(__file__).resolve().parent.parent
-TOO_LONG = 900  # seconds of one command: the machine is not idle
+TIMEOUT_SECONDS = 900  # of one command; on an idle machine none takes as long
 
 
 class Skipped(Exception):
-    """Why a row, or the peer of one, cannot be measured here: a sentence."""
+    """The reason why a row or its peer cannot be measured here."""
 
 
 @dataclass
@@ -30,10 +32,10 @@ class Row:
     ceiling: List[float] = field(default_factory=list)
     peer_name: str = ''
     ceiling_name: str = ''
-    against: str = 'peer'  # what `must` and `goal` speak of: peer | ceiling | limit (of our own figure)
+    against: str = 'peer'  # what `must` and `goal` refer to: peer | ceiling | limit (a bound on our own figure)
     must: Optional[float] = None
     goal: Optional[float] = None
-    must_fraction: Optional[float] = None  # of the ceiling, where it counts beside what `against` says
+    must_fraction: Optional[float] = None  # a second target: the fraction of the ceiling
     goal_fraction: Optional[float] = None
     less_is_better: bool = False
     skipped: str = ''  # why there is no figure
@@ -52,7 +54,8 @@ class Row:
         return other / ours if self.less_is_better else ours / other
 
     def verdict(self):
-        """What has been reached: '', 'no', 'must' or 'goal'; the least, where the row has two targets."""
+        """The target that was reached: '', 'no', 'must' or 'goal'; the lower one if the row has two
+        targets."""
         sign = -1 if self.against == 'limit' else 1
         if self.against == 'limit':
             value = -statistics.median(self.ours) if self.ours else None
@@ -63,13 +66,13 @@ class Row:
         if not targets or any(one[0] is None for one in targets):
             return ''
 
-        def misses(place):
-            return any(one[place] is not None and one[0] < one[place] * one[3] for one in targets)
+        def misses(index):
+            return any(one[index] is not None and one[0] < one[index] * one[3] for one in targets)
 
         return 'no' if misses(1) else 'must' if misses(2) else 'goal'
 
     def as_json(self):
-        """The row as --json prints it: what was measured, and what follows from it."""
+        """The row as --json prints it, with derived values."""
         return {**asdict(self), 'ratio': self.ratio(), 'fraction': self.fraction()}
 
     @classmethod
@@ -94,7 +97,7 @@ HEADER = ['work', 'ours', 'peer', 'ceiling', 'ratio', 'fraction', 'must', 'goal'
 
 
 def cells(row):
-    def wanted(value, fraction):
+    def target(value, fraction):
         words = []
         if value is not None:
             words.append({'peer': f'{value:g}x', 'ceiling': f'{value:g}', 'limit': f'{value:g} {row.unit}'}[row.against])
@@ -102,7 +105,7 @@ def cells(row):
             words.append(f'{fraction:g} of the ceiling')
         return ', '.join(words)
 
-    targets = [wanted(row.must, row.must_fraction), wanted(row.goal, row.goal_fraction)]
+    targets = [target(row.must, row.must_fraction), target(row.goal, row.goal_fraction)]
     if row.skipped and not row.ours:
         return [row.work, 'skipped: ' + row.skipped, '', '', '', '', *targets, '']
     ratio, fraction = row.ratio(), row.fraction()
@@ -129,10 +132,10 @@ def as_markdown(rows):
 
 def parser_of(description):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--bin', type=Path, default=ROOT / 'build/release/bin', help='folder of our programs')
-    parser.add_argument('--threads', type=int, default=len(os.sched_getaffinity(0)), help='of ours and of the peers')
-    parser.add_argument('--repeats', type=int, default=3, help='repetitions of each side, taking turns')
-    parser.add_argument('--quick', action='store_true', help='tiny sizes: to see that it runs, not to compare')
+    parser.add_argument('--bin', type=Path, default=ROOT / 'build/release/bin', help="folder of thimble's programs")
+    parser.add_argument('--threads', type=int, default=len(os.sched_getaffinity(0)), help='threads of ours and of the peers')
+    parser.add_argument('--repeats', type=int, default=3, help='repetitions of ours and of the peer, in turns')
+    parser.add_argument('--quick', action='store_true', help='tiny sizes, to test that it runs')
     parser.add_argument('--json', action='store_true', help='print {rows, versions} for bench/all')
     return parser
 
@@ -145,16 +148,16 @@ def program(args, name):
 
 
 def run(command, env=None, cwd=None):
-    """stdout of a command; where it fails, the line of stderr that says why."""
+    """stdout of a command. If it fails, Skipped has the relevant line of stderr."""
     try:
-        done = subprocess.run([str(word) for word in command], env={**os.environ, **(env or {})}, cwd=cwd, timeout=TOO_LONG,
+        done = subprocess.run([str(word) for word in command], env={**os.environ, **(env or {})}, cwd=cwd, timeout=TIMEOUT_SECONDS,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     except subprocess.TimeoutExpired:
-        raise Skipped(f'{Path(str(command[0])).name} took more than {TOO_LONG} seconds')
+        raise Skipped(f'{Path(str(command[0])).name} took more than {TIMEOUT_SECONDS} seconds')
     if done.returncode != 0:
-        said = [line for line in done.stderr.strip().splitlines() if line.strip()] or ['it said nothing']
-        first = next((line for line in said if 'error' in line.lower()), said[-1])
-        raise Skipped(f'{Path(str(command[0])).name} ended with {done.returncode}: {first}')
+        lines = [line for line in done.stderr.strip().splitlines() if line.strip()] or ['no message']
+        first = next((line for line in lines if 'error' in line.lower()), lines[-1])
+        raise Skipped(f'{Path(str(command[0])).name} ended with exit code {done.returncode}: {first}')
     return done.stdout
 
 
@@ -164,7 +167,7 @@ def run_json(command, env=None, cwd=None):
 
 
 def thimble(args, *words):
-    """One JSON object from a command of ours."""
+    """The JSON object that a thimble command prints."""
     return run_json([program(args, 'thimble'), *words, '--json', '--quiet'])
 
 
@@ -172,7 +175,7 @@ LEVELS = ['scalar', 'avx2', 'avx512', 'avx512_bf16', 'amx']  # of THIMBLE_CPU
 
 
 def cpu_level(args):
-    """The level that our kernels run at, and whether THIMBLE_CPU lowers it."""
+    """The CPU level that our kernels run at, and whether THIMBLE_CPU lowers it."""
     cpu = run_json([program(args, 'thimble'), 'doctor', '--json'])['cpu']
     if 'level' in cpu:
         return cpu['level']['effective'], cpu['level']['effective'] != cpu['level']['detected']
@@ -187,7 +190,7 @@ def progress(text):
 
 
 def finish(args, rows, versions):
-    if args.quick:  # tiny sizes reach nothing
+    if args.quick:  # targets do not apply to tiny sizes
         for row in rows:
             row.must = row.goal = row.must_fraction = row.goal_fraction = None
     if args.json:

@@ -1,6 +1,7 @@
-// What a sum over ranks costs, and the line through it:  T(n) = 2 (R - 1) alpha + 2 (R - 1) / R n beta, n in bytes.
+// The cost of a sum over ranks, and a linear model of it, with n in bytes:
+//   T(n) = 2 (R - 1) alpha + 2 (R - 1) / R n beta
 //
-//   mpirun -n 2 build/bin/ranks_bench            a table, alpha and beta, and how far the line is from the table
+//   mpirun -n 2 build/bin/ranks_bench            a table, alpha, beta, and the model's errors
 //   bench/two_hosts.sh 1gbit 1ms -n 2 build/bin/ranks_bench
 #include <fmt/format.h>
 
@@ -23,21 +24,21 @@ struct Point {
   double bytes, seconds;
 };
 
-// Of one sum in a row of them, the fastest row: whatever else runs here only ever adds.
-double seconds_of_sum(Communicator& ranks, std::size_t floats, int in_a_row) {
+// Seconds per sum in the fastest of several batches: other load only adds time.
+double seconds_of_sum(Communicator& ranks, std::size_t floats, int batch) {
   constexpr int kRows = 9;
   std::vector<float> values(floats);
   double fastest = 1e9;
   for (int i = 0; i < kRows; ++i) {
     ranks.barrier("bench");
     const double started = seconds_now();
-    for (int k = 0; k < in_a_row; ++k) ranks.start_sum({values}, "bench")->wait();
-    fastest = std::min(fastest, (seconds_now() - started) / in_a_row);
+    for (int k = 0; k < batch; ++k) ranks.start_sum({values}, "bench")->wait();
+    fastest = std::min(fastest, (seconds_now() - started) / batch);
   }
   return fastest;
 }
 
-// The line a + b x with the smallest relative errors.
+// The line a + b x with the smallest squared relative errors.
 Point fit(const std::vector<Point>& points) {
   double w = 0, x = 0, y = 0, xx = 0, xy = 0;
   for (const Point& p : points) {
@@ -56,11 +57,11 @@ int run() {
   set_threads(1);
   const auto ranks = join_ranks(read_launch(), 120);
   if (ranks->size() == 1) {
-    std::puts("one rank sums with nobody: start it with mpirun -n 2");
+    std::puts("a sum needs at least two ranks: start this program with mpirun -n 2");
     return 2;
   }
   std::vector<Point> points;
-  constexpr double kLongest = 0.2;  // seconds: nobody waits for a slow cable
+  constexpr double kLongest = 0.2;  // seconds; larger sums are skipped on slow connections
   for (std::size_t floats = 256; floats <= (std::size_t{1} << 22); floats *= 4) {
     double seconds = seconds_of_sum(*ranks, floats, floats > (1 << 18) ? 3 : 20);
     ranks->broadcast(std::as_writable_bytes(std::span(&seconds, 1)), 0, "bench");

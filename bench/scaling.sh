@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The figures of docs/scaling.md: training on 1 and 2 ranks, between processes and between two hosts of which the cable is
-# limited (bench/two_hosts.sh), and what a sum over ranks costs. Everything is measured in rounds, one of each at a time,
-# and told as the median.
+# The figures of docs/lab/2026-11-several-ranks.md: training on 1 and 2 ranks, as processes on one
+# host and on two simulated hosts with a limited connection (bench/two_hosts.sh), and the cost of a
+# sum over ranks.
+# Measures in rounds, one run of each variant per round, and prints medians.
 #
 #   cmake --build build --target thimble thimble_mpi ranks_bench
 #   bench/scaling.sh build/bin 5 > scaling.txt        (root, for two hosts)
@@ -17,13 +18,13 @@ export OMP_WAIT_POLICY=passive LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}"
 root=()
 ((EUID != 0)) || root=(--allow-run-as-root)
 
-# A text of 2 MB that is worth learning a little.
+# A text of 2 MB in which there is something to learn.
 for i in $(seq 1 40000); do echo "line $((i * i % 9973)): the cat sat on mat $((i % 37)) of $((i % 11))."; done >"$work/text.txt"
 "$bin/thimble" data build "$work/text.txt" --tokenizer bytes -o "$work/shards" --quiet >/dev/null
 words=(train --data "$work/shards" --preset quick --set dtype=f32 --set muon_dtype=f32 --batch-tokens 4096
   --steps 6 --val-every 0 --force --quiet --json)
 
-# measure NAME COMMAND...: tokens per second of one run, appended to the variant's file.
+# measure NAME COMMAND...: appends the tokens per second of one run to the variant's file.
 measure() {
   local name="$1"
   shift

@@ -1,7 +1,8 @@
-"""Who a soaked process has to live with: readers, streamers, droppers, the rude, and those who look at a dashboard.
+"""Clients of a soak test: they ask, stream, disconnect, stall, send bad requests and watch a
+dashboard.
 
-Each client is a thread that repeats one act, at a steady pace, until told to end. What came of it is counted; what should
-not have happened is kept as a sentence.
+Each client is a thread that repeats one action at a steady pace until told to end. Outcomes are
+counted; anything that should not happen is recorded as a sentence.
 """
 import collections
 import http.client
@@ -12,9 +13,9 @@ import time
 
 QUESTIONS = ['Tilda has eight pears. Will has one pear. Who has fewer pears?', 'Who are you?', 'What colour is the boat?',
              'Once there was a cat. What was there?']
-TIMEOUT = 60  # seconds of one act: the machine may be busy
+TIMEOUT = 60  # seconds per action; the machine may be busy
 
-# What must never work, and how it is refused.
+# Requests that must be refused, and the expected status.
 BAD = [('POST', '/v1/chat/completions', b'{"messages":', 400), ('POST', '/v1/completions', b'{"prompt":"a","wish":1}', 400),
        ('GET', '/v1/chat/completions', None, 405), ('GET', '/nothing', None, 404), ('GET', '/../../etc/passwd', None, 404),
        ('GET', '/%2e%2e/%2e%2e/etc/passwd', None, 404), ('POST', '/v1/completions', b'{"prompt":"a","max_tokens":-1}', 400),
@@ -22,7 +23,7 @@ BAD = [('POST', '/v1/chat/completions', b'{"messages":', 400), ('POST', '/v1/com
 
 
 class Tally:
-    """What all clients saw, by any thread."""
+    """The outcomes of all clients; thread-safe."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -41,7 +42,7 @@ class Tally:
                 self.problems.append(sentence)
 
     def same_answer(self, question, text):
-        """A greedy answer is the same all day."""
+        """Checks that a greedy answer never changes."""
         with self.lock:
             first = self.answers.setdefault(question, text)
         if first != text:
@@ -53,23 +54,23 @@ class Tally:
 
 
 class Clients:
-    """Runs acts until end(); an act that fails is a problem, not the end."""
+    """Repeats actions until end(). An action that fails is recorded as a problem."""
 
     def __init__(self, port, tally):
         self.port, self.tally = port, tally
         self.ending = threading.Event()
         self.threads = []
 
-    def start(self, act, pause):
-        """`act(self, turn)`, with `pause` seconds between two."""
+    def start(self, action, pause):
+        """Calls `action(self, turn)` with `pause` seconds between calls."""
         def repeat():
             turn = 0
             while not self.ending.wait(pause):
                 try:
-                    act(self, turn)
+                    action(self, turn)
                 except (OSError, http.client.HTTPException, ValueError, KeyError, IndexError) as error:
                     if not self.ending.is_set():
-                        self.tally.problem(f'{act.__name__}: {type(error).__name__}: {error}')
+                        self.tally.problem(f'{action.__name__}: {type(error).__name__}: {error}')
                 turn += 1
         self.threads.append(threading.Thread(target=repeat, daemon=True))
         self.threads[-1].start()
@@ -79,7 +80,7 @@ class Clients:
         for thread in self.threads:
             thread.join(TIMEOUT)
 
-    def ask(self, method, path, body=None):
+    def request(self, method, path, body=None):
         connection = http.client.HTTPConnection('127.0.0.1', self.port, timeout=TIMEOUT)
         connection.request(method, path, body)
         return connection, connection.getresponse()
@@ -90,8 +91,8 @@ def chat_body(turn, **more):
                        'max_tokens': 48, **more})
 
 
-def reads(clients, turn):
-    connection, answer = clients.ask('POST', '/v1/chat/completions', chat_body(turn))
+def ask(clients, turn):
+    connection, answer = clients.request('POST', '/v1/chat/completions', chat_body(turn))
     body = json.loads(answer.read())
     connection.close()
     clients.tally.count('answers')
@@ -99,8 +100,8 @@ def reads(clients, turn):
     clients.tally.same_answer(QUESTIONS[turn % len(QUESTIONS)], body['choices'][0]['message']['content'])
 
 
-def streams(clients, turn):
-    connection, answer = clients.ask('POST', '/v1/chat/completions',
+def stream(clients, turn):
+    connection, answer = clients.request('POST', '/v1/chat/completions',
                                      chat_body(turn, stream=True, stream_options={'include_usage': True}))
     events = [line[6:] for line in answer.read().decode().splitlines() if line.startswith('data: ')]
     connection.close()
@@ -113,8 +114,8 @@ def streams(clients, turn):
     clients.tally.same_answer(QUESTIONS[turn % len(QUESTIONS)], text)
 
 
-def drops(clients, turn):
-    """Leaves in the middle: before the answer begins, or after its first piece."""
+def disconnect(clients, turn):
+    """Disconnects before the answer begins or after its first piece."""
     connection, body = socket.create_connection(('127.0.0.1', clients.port), TIMEOUT), chat_body(turn, stream=True).encode()
     connection.sendall(b'POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n' % len(body) + body)
     if turn % 2:
@@ -123,9 +124,9 @@ def drops(clients, turn):
     clients.tally.count('dropped')
 
 
-def is_rude(clients, turn):
+def send_bad_request(clients, turn):
     method, path, body, expected = BAD[turn % len(BAD)]
-    connection, answer = clients.ask(method, path, body)
+    connection, answer = clients.request(method, path, body)
     text = answer.read()
     connection.close()
     clients.tally.count('bad requests')
@@ -133,8 +134,8 @@ def is_rude(clients, turn):
         clients.tally.problem(f'{method} {path} was answered {answer.status}, expected {expected}')
 
 
-def stalls(clients, turn):
-    """Half a request, a while of nothing, gone."""
+def stall(clients, turn):
+    """Sends half a request, waits and disconnects."""
     connection = socket.create_connection(('127.0.0.1', clients.port), TIMEOUT)
     connection.sendall([b'POST /v1/comp', b'POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{', b'\x16\x03\x01\x02'][turn % 3])
     time.sleep(2)
@@ -142,8 +143,8 @@ def stalls(clients, turn):
     clients.tally.count('stalled')
 
 
-def looks(clients, turn):
-    connection, answer = clients.ask('GET', '/')
+def load_page(clients, turn):
+    connection, answer = clients.request('GET', '/')
     page = answer.read()
     connection.close()
     if answer.status != 200 or b'</html>' not in page:
@@ -151,9 +152,10 @@ def looks(clients, turn):
     clients.tally.count('pages')
 
 
-def watches(clients, turn):
-    """The events of a dashboard for half a minute, as a browser tab that is closed again."""
-    connection, answer = clients.ask('GET', '/events')
+def watch_events(clients, turn):
+    """Reads the events of a dashboard for half a minute, like a browser tab that is closed
+    again."""
+    connection, answer = clients.request('GET', '/events')
     until = time.monotonic() + 30
     while time.monotonic() < until and not clients.ending.is_set():
         line = answer.readline()
@@ -163,8 +165,8 @@ def watches(clients, turn):
     connection.close()
 
 
-def sleeps(clients, turn):
-    """Asks for events and reads none of them."""
+def ignore_events(clients, turn):
+    """Requests events and reads none of them."""
     connection = socket.create_connection(('127.0.0.1', clients.port), TIMEOUT)
     connection.sendall(b'GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n')
     clients.ending.wait(20)

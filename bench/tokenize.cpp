@@ -1,11 +1,13 @@
-// Tokenizing speed, ours beside Hugging Face's tokenizers (npm, the real Rust library) and SentencePiece, all
-// from one run on one machine:
+// Tokenization speed next to Hugging Face's tokenizers (the Rust library, through npm) and
+// SentencePiece, measured in one run on one machine:
 //
-//   tokenize_bench TOKENIZER TEXT [--model SP.model] [--peer bench/tokenize_peer.mjs] [--train-vocab N] [--work WORK]
+//   tokenize_bench TOKENIZER TEXT [--model SP.model] [--peer bench/tokenize_peer.mjs]
+//                  [--train-vocab N] [--work WORK]
 //
-// Every figure is the best of several passes over the lines of TEXT: the machine may be busy with other
-// things. "data build" is the whole command, from the file to shards that are safe on the disk. For bench/tokenize_vs_hf,
-// which takes turns with the peer itself, --work encode or --work train does just that and prints a JSON object.
+// Figures are the best of several passes over the lines of TEXT, because the machine may be busy.
+// "data build" is the complete command, from the file to shards that are synced to disk. --work
+// encode or --work train does only that and prints a JSON object, for bench/tokenize_vs_hf, which
+// takes turns with the peer.
 #include <fmt/format.h>
 
 #include <array>
@@ -30,7 +32,7 @@ namespace thimble {
 namespace {
 
 constexpr int kPasses = 5;
-constexpr std::size_t kEncodeBytes = 4'000'000;  // of the text: the peers are slow
+constexpr std::size_t kEncodeBytes = 4'000'000;  // the peers are slow
 
 struct Options {
   std::string tokenizer, text, model, peer, work;
@@ -50,7 +52,7 @@ Options parse(int argc, char** argv) {
     if (name == "--train-vocab") options.train_vocab = std::stoi(argv[i + 1]);
   }
   check(options.work.empty() || options.work == "encode" || options.work == "train",
-        "--work is encode or train, found {}", options.work);
+        "--work expects encode or train, found '{}'", options.work);
   check(options.work != "train" || options.train_vocab > 0, "--work train needs --train-vocab");
   return options;
 }
@@ -75,7 +77,7 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-// Output of a command; the peer prints one JSON object as its last line.
+// Runs a command; the last line that the peer prints is one JSON object.
 Json run_peer(const std::string& command) {
   std::string out;
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "r"), pclose);
@@ -84,7 +86,7 @@ Json run_peer(const std::string& command) {
   while (const std::size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe.get()))
     out.append(buffer.data(), count);
   const std::size_t start = out.rfind('{');
-  check(start != out.npos, "the peer said nothing: {}", command);
+  check(start != out.npos, "the peer printed no result: {}", command);
   return parse_json(std::string_view(out).substr(start), "peer");
 }
 
@@ -98,7 +100,7 @@ double encode_rate(const Tokenizer& tokenizer, const std::vector<std::string_vie
   return static_cast<double>(bytes) / seconds / 1e6;
 }
 
-// From the file as it lies on the disk; bytes of text per second.
+// Megabytes of text per second, from the file on disk.
 double build_rate(const Options& options, const std::shared_ptr<const Tokenizer>& tokenizer, int threads) {
   set_threads(threads);
   const auto folder =
@@ -125,7 +127,7 @@ double seconds_of_training(const Options& options) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// One kind of work, as JSON.
+// Measures one kind of work and prints JSON.
 void run_alone(const Options& options) {
   Json report = Json::object();
   if (options.work == "train") {
@@ -172,14 +174,14 @@ void run(const Options& options) {
   }
   set_threads(1);
   std::vector<TokenId> all;
-  const double whole = best_seconds([&] {
+  const double seconds_encode = best_seconds([&] {
     all.clear();
     tokenizer->encode(sample, all, {});
   });
-  row("thimble encode, one text", 1, static_cast<double>(sample.size()) / whole / 1e6, peer_rate[1]);
+  row("thimble encode, one text", 1, static_cast<double>(sample.size()) / seconds_encode / 1e6, peer_rate[1]);
   std::size_t decoded = 0;
-  const double back = best_seconds([&] { decoded = tokenizer->decode(all).size(); });
-  row("thimble decode", 1, static_cast<double>(decoded) / back / 1e6, 0);
+  const double seconds_decode = best_seconds([&] { decoded = tokenizer->decode(all).size(); });
+  row("thimble decode", 1, static_cast<double>(decoded) / seconds_decode / 1e6, 0);
   if (!options.model.empty()) {
     std::size_t tokens = 0;
     row("SentencePiece encode", 1, encode_rate(*load_tokenizer(options.model), lines, bytes, 1, tokens), 0);

@@ -1,9 +1,9 @@
-// Hugging Face's tokenizers (the Rust library, through its npm package) on the same work; prints one JSON object.
+// The work of tokenize_bench with Hugging Face's tokenizers (Rust, through npm); prints JSON.
 //
 //   RAYON_NUM_THREADS=1 node bench/tokenize_peer.mjs encode tokenizer.json text.txt 4000000
 //   node bench/tokenize_peer.mjs train text.txt
 //
-// The package is found where the interop tests install it.
+// The interop tests install the package.
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 
@@ -13,9 +13,9 @@ const { Tokenizer } = require('tokenizers');
 const passes = 3;
 const now = () => Number(process.hrtime.bigint()) / 1e9;
 
-async function encode(tokenizer_file, text_file, bytes_wanted) {
+async function encode(tokenizer_file, text_file, byte_limit) {
   const tokenizer = Tokenizer.fromFile(tokenizer_file);
-  const lines = readFileSync(text_file).subarray(0, Number(bytes_wanted)).toString('utf8').split('\n').filter((line) => line.length > 0);
+  const lines = readFileSync(text_file).subarray(0, Number(byte_limit)).toString('utf8').split('\n').filter((line) => line.length > 0);
   const bytes = lines.reduce((sum, line) => sum + Buffer.byteLength(line), 0);
   let best = Infinity;
   for (let pass = 0; pass < passes; ++pass) {
@@ -26,7 +26,7 @@ async function encode(tokenizer_file, text_file, bytes_wanted) {
   return { megabytes_per_second: bytes / best / 1e6 };
 }
 
-// The binding trains with the library's default settings: 30,000 tokens.
+// The binding always trains with the library's default of 30,000 tokens.
 function train(text_file) {
   const pattern = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
   const tokenizer = Tokenizer.fromString(JSON.stringify({

@@ -1,15 +1,17 @@
 #!/usr/bin/python3
-"""A peer for `thimble bench train`: the same models in PyTorch, whole optimizer steps on random tokens.
+"""The peer of `thimble bench train`: the same models in PyTorch, complete optimizer steps on random
+tokens.
 
     bench/train_torch.py --preset golf|llama [--layers N --dim N ...] [--dtype f32|bf16] [--device cpu|cuda]
                          [--threads N] [--compile] [--batch-tokens N] [--micro-batch-tokens N] [--steps N]
 
-Prints one JSON line: tokens_per_second, gflops, ms (of the median step), versions. FLOPs are counted as thimble
-counts them: matrix products, attention's causal half, backward twice forward; what the optimizer multiplies takes time
-and counts nothing. Runs with PyTorch 1.13 (Debian's python3-torch) and with 2.x, which brings torch.compile, fused
-attention and rms_norm. On a GPU the golf preset is trained as the published script does it: torch.compile (with
---compile), flash attention, fused Adam, Muon whose Newton-Schulz is compiled and runs in bf16, gradients accumulated
-over micro-batches (--micro-batch-tokens, 65,536 there).
+Prints one JSON line: tokens_per_second, gflops, ms (of the median step), versions. FLOPs are
+counted as in thimble: matrix products, the causal half of attention, backward as twice forward. The
+optimizer's products take time but are not counted. Runs with PyTorch 1.13 (Debian's python3-torch)
+and with 2.x, which has torch.compile, fused attention and rms_norm. On a GPU the golf preset is
+trained as in the published script: torch.compile (with --compile), flash attention, fused Adam,
+Muon with a compiled Newton-Schulz in bf16, and gradients accumulated over micro-batches
+(--micro-batch-tokens, default 65,536).
 """
 import argparse
 import contextlib
@@ -24,9 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-HAS_RMS_NORM = hasattr(F, 'rms_norm')  # 2.4
-HAS_FUSED_ATTENTION = hasattr(F, 'scaled_dot_product_attention')  # 2.0
-HAS_GROUPS = HAS_FUSED_ATTENTION and 'enable_gqa' in (F.scaled_dot_product_attention.__doc__ or '')  # 2.5
+HAS_RMS_NORM = hasattr(F, 'rms_norm')  # since 2.4
+HAS_FUSED_ATTENTION = hasattr(F, 'scaled_dot_product_attention')  # since 2.0
+HAS_GROUPS = HAS_FUSED_ATTENTION and 'enable_gqa' in (F.scaled_dot_product_attention.__doc__ or '')  # since 2.5
 HAS_COMPILE = hasattr(torch, 'compile')
 
 PRESETS = {
@@ -41,16 +43,16 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('--preset', choices=sorted(PRESETS), default='golf')
     for name in ['layers', 'dim', 'heads', 'kv-heads', 'mlp-hidden', 'vocab', 'context']:
-        parser.add_argument('--' + name, type=int, help="instead of the preset's")
+        parser.add_argument('--' + name, type=int, help="overrides the preset")
     parser.add_argument('--dtype', choices=['f32', 'bf16'], default='bf16', help='bf16: autocast, weights stay f32')
     parser.add_argument('--device', choices=['cpu', 'cuda'], default='cpu')
-    parser.add_argument('--threads', type=int, default=0, help='0: what PyTorch takes')
-    parser.add_argument('--compile', action='store_true', help='torch.compile, where there is one')
-    parser.add_argument('--batch-tokens', type=int, default=65536, help='of a step')
+    parser.add_argument('--threads', type=int, default=0, help="0: PyTorch's default")
+    parser.add_argument('--compile', action='store_true', help='use torch.compile if available')
+    parser.add_argument('--batch-tokens', type=int, default=65536, help='tokens per step')
     parser.add_argument('--micro-batch-tokens', type=int, default=0, help='0: 8192 on the CPU, 65536 on a GPU')
-    parser.add_argument('--warmup', type=int, default=1, help='steps before those that count')
-    parser.add_argument('--short-warmup', action='store_true', help='of one micro-batch each')
-    parser.add_argument('--steps', type=int, default=3, help='steps measured')
+    parser.add_argument('--warmup', type=int, default=1, help='steps before the measured ones')
+    parser.add_argument('--short-warmup', action='store_true', help='warmup steps of one micro-batch each')
+    parser.add_argument('--steps', type=int, default=3, help='measured steps')
     return parser.parse_args()
 
 
@@ -84,7 +86,7 @@ def rope(x, cos, sin):
 
 
 def attention(q, k, v, causal_mask):
-    """[B, heads, T, D]; key heads are shared by neighbouring query heads."""
+    """Shapes [B, heads, T, D]; neighbouring query heads share a key head."""
     if HAS_GROUPS:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     group = q.size(1) // k.size(1)
@@ -128,7 +130,7 @@ class Block(nn.Module):
         y = attention(q, k, v, mask).transpose(1, 2).reshape(B, T, s.dim)
         return F.linear(y, self.proj.to(h.dtype))
 
-    def think(self, h):
+    def mlp(self, h):
         h = F.linear(h, self.fc.to(h.dtype))
         if self.shape.mlp == 'relu2':
             h = torch.relu(h).square()
@@ -141,11 +143,11 @@ class Block(nn.Module):
         eps = self.shape.eps
         if not self.shape.golf:
             x = x + self.attend(rms_norm(x, eps, self.attn_norm.to(x.dtype)), tables)
-            return x + self.think(rms_norm(x, eps, self.mlp_norm.to(x.dtype)))
+            return x + self.mlp(rms_norm(x, eps, self.mlp_norm.to(x.dtype)))
         mix = self.resid_mix.to(x.dtype)
         x = mix[0] * x + mix[1] * x0
         x = x + self.attn_scale.to(x.dtype) * self.attend(rms_norm(x, eps), tables)
-        return x + self.mlp_scale.to(x.dtype) * self.think(rms_norm(x, eps))
+        return x + self.mlp_scale.to(x.dtype) * self.mlp(rms_norm(x, eps))
 
 
 class Gpt(nn.Module):
@@ -185,7 +187,7 @@ class Gpt(nn.Module):
 
 
 def newton_schulz(u, steps=5):
-    """Muon's orthogonalised update, in bf16."""
+    """Orthogonalises Muon's update, in bf16."""
     x = u.bfloat16()
     x = x / (x.norm() + 1e-7)
     tall = x.size(0) > x.size(1)
@@ -215,15 +217,16 @@ def optimizers(model, shape, args):
         return [torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, **extra)]
     matrices = [p for name, p in model.blocks.named_parameters() if p.ndim == 2 and 'resid_mix' not in name]
     chosen = {id(p) for p in matrices}
-    rest = [p for p in model.parameters() if id(p) not in chosen and p is not model.embedding]
+    others = [p for p in model.parameters() if id(p) not in chosen and p is not model.embedding]
     orthogonalise = torch.compile(newton_schulz, dynamic=False) if args.compile and HAS_COMPILE else newton_schulz
     return [Muon(matrices, 0.04, orthogonalise),
-            torch.optim.Adam([{'params': [model.embedding], 'lr': 0.05}, {'params': rest, 'lr': 0.04}],
+            torch.optim.Adam([{'params': [model.embedding], 'lr': 0.05}, {'params': others, 'lr': 0.04}],
                              betas=(0.9, 0.95), **extra)]
 
 
 def training_flops_per_token(model, shape):
-    """Three times forward: 2 x every matrix element a row meets, and q.k and p.v over half of the context."""
+    """Three times forward: 2 per matrix element and row, and q.k and p.v over half of the
+    context."""
     elements = shape.vocab * shape.dim + sum(
         p.numel() for name, p in model.blocks.named_parameters() if p.ndim == 2 and 'resid_mix' not in name)
     return 3 * (2 * elements + shape.layers * 2 * shape.dim * (shape.context + 1))
@@ -239,11 +242,11 @@ class Run:
         self.model = Gpt(self.shape, self.dtype, args.device).to(args.device)
         if args.device == 'cuda':
             torch.backends.cuda.matmul.allow_tf32 = True
-            if args.dtype == 'bf16':  # flash attention or nothing
+            if args.dtype == 'bf16':  # flash attention only
                 for other in ['cudnn', 'mem_efficient', 'math']:
                     getattr(torch.backends.cuda, f'enable_{other}_sdp', lambda _: None)(False)
         if self.shape.golf and args.device == 'cuda' and args.dtype == 'bf16':
-            self.model.embedding.data = self.model.embedding.data.bfloat16()  # as the published script keeps it
+            self.model.embedding.data = self.model.embedding.data.bfloat16()  # as in the published script
         self.optimizers = optimizers(self.model, self.shape, args)
         self.flops_per_token = training_flops_per_token(self.model, self.shape)
         self.forward = self.model
@@ -274,7 +277,8 @@ class Run:
         return loss
 
     def measure(self):
-        """Milliseconds of every step. On a GPU the host runs ahead; events mark where steps end."""
+        """Milliseconds of every step. On a GPU the host runs ahead, so events mark the ends of
+        steps."""
         args = self.args
         for _ in range(args.warmup):
             loss = self.step(1 if args.short_warmup else self.micro_batches)

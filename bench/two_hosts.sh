@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Two hosts on one machine: two network namespaces joined by a cable of limited bandwidth and latency, and mpirun between
-# them. Takes root and iproute2; takes everything away again when it ends.
+# Simulates two hosts on one machine: two network namespaces joined by a connection of limited
+# bandwidth and latency, with mpirun between them. Needs root and iproute2. Removes everything when
+# it ends.
 #
-#   bench/two_hosts.sh RATE DELAY MPIRUN-WORDS...
+#   bench/two_hosts.sh RATE DELAY MPIRUN-ARGUMENTS...
 #   bench/two_hosts.sh 1gbit 0.1ms -n 2 build/bin/thimble train --data book.txt -o runs/book
 #
-# RATE and DELAY are tc's (each way; the delay in ms). "none" leaves the cable as fast as the machine makes it. A kernel
-# without netem has no delay of its own: then bench/cable.py carries the frames.
+# RATE and DELAY are as in tc (each way; the delay in ms). "none": not limited. If the kernel has no
+# netem, bench/cable.py adds the delay.
 set -euo pipefail
 
 rate="${1:?rate, as tc spells it: 1gbit, 100mbit, none}"
@@ -29,7 +30,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# place SIDE: the interface of that name becomes the host's cable.
+# place SIDE INTERFACE NUMBER: makes the interface the cable of that host.
 place() {
   ip link set "$2" netns "$name$1"
   ip -n "$name$1" link set lo up
@@ -70,7 +71,7 @@ for side in a b; do
   fi
 done
 
-# What mpirun uses in the place of ssh: HOST COMMAND... It is another host, so it has another name.
+# mpirun runs this instead of ssh: HOST COMMAND... The other host needs its own host name.
 cat >"$work/agent" <<EOF
 #!/bin/sh
 shift

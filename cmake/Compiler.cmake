@@ -1,20 +1,21 @@
-# How every target is compiled: warnings are errors, sanitizers by choice.
+# Compiler options of every target: warnings are errors, sanitizers on request.
 
 add_compile_options(-Wall -Wextra -Werror -Wno-psabi -fdiagnostics-color=auto)
 add_compile_definitions($<$<CONFIG:Debug>:THIMBLE_DEBUG>)
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 
 if(THIMBLE_SANITIZE)
-  # Lines are all that a report shows. -O2 and whole types take twice the time to compile, and these run everything.
+  # Reports only need line numbers. -O2 and full debug information would double the build time.
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -DNDEBUG")
 endif()
 if(THIMBLE_SANITIZE STREQUAL "address")
-  # g++ 12 sees uninitialised variables that are none in instrumented code.
+  # In instrumented code, g++ 12 reports uninitialised variables wrongly.
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
                       -Wno-maybe-uninitialized)
   add_link_options(-fsanitize=address,undefined)
 elseif(THIMBLE_SANITIZE STREQUAL "thread")
-  # OpenMP's runtime is not instrumented: parallel_for runs on a pool of our own in this build (base/parallel.cpp).
+  # OpenMP's runtime is not instrumented, so parallel_for uses its own pool here
+  # (base/parallel.cpp).
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)
 elseif(NOT THIMBLE_SANITIZE STREQUAL "")

@@ -1,9 +1,9 @@
-# The CUDA plugin, libthimble_cuda.so: a module beside the binary, which opens it on first use. Built where nvcc is found;
-# without it nothing changes.
+# The CUDA plugin, libthimble_cuda.so: a module next to the binary, which opens it on first use. It
+# is built if nvcc is found.
 
 set(THIMBLE_CUDA "AUTO" CACHE STRING "The CUDA plugin: AUTO (where nvcc is found), ON or OFF")
-# Hopper's own machine code, and PTX that the driver compiles for every GPU from Ampere on.
-set(THIMBLE_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING "What the plugin is compiled for")
+# Machine code for Hopper, and PTX that the driver compiles for every GPU since Ampere.
+set(THIMBLE_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING "Architectures that the plugin is compiled for")
 
 function(thimble_find_cuda found)
   set(${found} FALSE PARENT_SCOPE)
@@ -25,34 +25,34 @@ function(thimble_find_cuda found)
   endif()
 endfunction()
 
-# A macro: a language is enabled for the whole project.
+# A macro, because a language has to be enabled in the scope of the project.
 macro(thimble_cuda_plugin)
   thimble_find_cuda(THIMBLE_HAS_CUDA)
   if(THIMBLE_HAS_CUDA)
     set(CMAKE_CUDA_ARCHITECTURES "${THIMBLE_CUDA_ARCHITECTURES}")
     set(CMAKE_CUDA_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
     enable_language(CUDA)
-    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")  # CMake 3.25 does not know that nvcc 13 does
+    set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")  # CMake 3.25 has no entry for nvcc 13
     thimble_add_cuda_plugin()
   else()
-    message(STATUS "No CUDA plugin: THIMBLE_CUDA is ${THIMBLE_CUDA}, CUDA 13 with nvcc was not found or not looked for")
+    message(STATUS "No CUDA plugin: THIMBLE_CUDA is ${THIMBLE_CUDA}, and CUDA 13 with nvcc was not found or not searched")
   endif()
 endmacro()
 
 function(thimble_add_cuda_plugin)
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cu" "${PROJECT_SOURCE_DIR}/src/ops/cuda/*.cpp"
        "${PROJECT_SOURCE_DIR}/src/optim/cuda/*.cu")
-  # Not our static libraries: their objects are not made for a shared one.
+  # Does not link our static libraries, because they are not position-independent (-fPIC).
   add_library(thimble_cuda MODULE ${sources} "${PROJECT_SOURCE_DIR}/src/base/error.cpp" "${PROJECT_SOURCE_DIR}/src/tensor/tensor.cpp")
   target_include_directories(thimble_cuda PRIVATE "${PROJECT_SOURCE_DIR}/src")
   target_link_libraries(thimble_cuda PRIVATE CUDA::cudart_static CUDA::cublasLt fmt::fmt)
   target_link_options(thimble_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
   target_compile_definitions(thimble_cuda PRIVATE "THIMBLE_VERSION=\"${PROJECT_VERSION}\"")
-  if(THIMBLE_CUDA_ARCHITECTURES MATCHES "90a")  # else kernels of wgmma have no body (wgmma.cuh) and must not be chosen
+  if(THIMBLE_CUDA_ARCHITECTURES MATCHES "90a")  # else the wgmma kernels are empty (wgmma.cuh) and must not be chosen
     target_compile_definitions(thimble_cuda PRIVATE THIMBLE_SM90A)
   endif()
-  # The directory's options are g++'s; nvcc hands on what follows -Xcompiler. FMT_USE_CONSTEXPR: fmt 9 takes it away from
-  # nvcc, which needs it.
+  # The directory's options are for g++; nvcc passes on what follows -Xcompiler. fmt 9 disables
+  # FMT_USE_CONSTEXPR for nvcc, which needs it.
   set_target_properties(
     thimble_cuda
     PROPERTIES COMPILE_OPTIONS "" CXX_VISIBILITY_PRESET hidden

@@ -1,12 +1,12 @@
-# The plugins between processes and between GPUs, modules beside the binary, which opens them on demand:
-# libthimble_mpi.so where MPI is found, libthimble_nccl.so where CUDA and NCCL are. Without them nothing changes.
+# The plugins for communication between processes and GPUs: modules next to the binary, which opens
+# them on demand. libthimble_mpi.so needs MPI, libthimble_nccl.so needs CUDA and NCCL.
 
 set(THIMBLE_MPI "AUTO" CACHE STRING "The MPI plugin: AUTO (where MPI is found), ON or OFF")
 set(THIMBLE_NCCL "AUTO" CACHE STRING "The NCCL plugin: AUTO (where CUDA 13 and NCCL are found), ON or OFF")
 
 function(thimble_dist_plugin name)
   file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/dist/${name}/*.cpp")
-  # Not our static libraries: their objects are not made for a shared one.
+  # Does not link our static libraries, because they are not position-independent (-fPIC).
   add_library(thimble_${name} MODULE ${sources} "${PROJECT_SOURCE_DIR}/src/base/error.cpp")
   target_include_directories(thimble_${name} PRIVATE "${PROJECT_SOURCE_DIR}/src")
   target_link_libraries(thimble_${name} PRIVATE fmt::fmt ${ARGN})
@@ -35,7 +35,7 @@ function(thimble_mpi_plugin)
   endif()
 endfunction()
 
-# After thimble_cuda_plugin, which looks for CUDA.
+# Call it after thimble_cuda_plugin, which searches for CUDA.
 function(thimble_nccl_plugin)
   if(THIMBLE_NCCL STREQUAL "OFF")
     return()

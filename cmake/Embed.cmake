@@ -1,10 +1,12 @@
-# Files inside the binary, without tools: a generated .cpp with their text.
+# Embeds text files in the binary: generates a .cpp file with their contents.
 #
 # thimble_embed(TARGET FUNCTION FILES...) defines, in TARGET,
-#   std::span<const std::pair<std::string_view, std::string_view>> thimble::FUNCTION();   file name, content
-# Text only: a file may not contain )embedded" .
+#   std::span<const std::pair<std::string_view, std::string_view>> thimble::FUNCTION();
+# which returns pairs of file name and content.
+# A file must be text and must not contain )embedded" .
 #
-# Run as a script (cmake -P) at build time it writes that .cpp, so that editing a file rebuilds it alone.
+# At build time this file runs as a script (cmake -P) that writes the .cpp, so that editing an
+# embedded file recompiles only that .cpp.
 
 if(CMAKE_SCRIPT_MODE_FILE)
   set(entries "")

@@ -1,42 +1,49 @@
-# The folder is the unit: every .cpp below src/NAME is the library thimble_NAME, every *_test.cpp below tests/NAME is
-# the test program NAME_tests. Adding a file needs no line here.
+# Folders are the units of the build: the .cpp files below src/NAME make the library thimble_NAME,
+# and the files ending in _test.cpp below tests/NAME make the test program NAME_tests. New files
+# need no line here.
 
-# thimble_library(NAME [PUBLIC folders...] [PRIVATE folders...] [PUBLIC_LIBS foreign libraries...] [LIBS foreign libraries...])
+# thimble_library(NAME [PUBLIC folders...] [PRIVATE folders...] [PUBLIC_LIBS external libraries...]
+#                 [LIBS external libraries...])
 #
-# Each library has an include root of its own, a folder that holds nothing but a link to src/NAME. So a header is found
-# only by those who link its library.
+# Each library has its own include root, a folder that only contains a link to src/NAME, so a header
+# can only be included by targets that link its library.
 function(thimble_library name)
   cmake_parse_arguments(ARG "" "" "PUBLIC;PRIVATE;PUBLIC_LIBS;LIBS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cpp")
-  list(FILTER sources EXCLUDE REGEX "/(cuda|mpi|nccl)/")  # the plugins'
+  list(FILTER sources EXCLUDE REGEX "/(cuda|mpi|nccl)/")  # the plugins
   add_library(thimble_${name} STATIC ${sources})
   set(root "${PROJECT_BINARY_DIR}/layers/${name}")
   file(MAKE_DIRECTORY "${root}")
   file(CREATE_LINK "${PROJECT_SOURCE_DIR}/src/${name}" "${root}/${name}" SYMBOLIC)
   target_include_directories(thimble_${name} PUBLIC "$<BUILD_INTERFACE:${root}>" "$<INSTALL_INTERFACE:include/thimble>")
-  target_compile_features(thimble_${name} PUBLIC cxx_std_20)  # of those who use it, too
+  target_compile_features(thimble_${name} PUBLIC cxx_std_20)  # also for targets that link it
   list(TRANSFORM ARG_PUBLIC PREPEND thimble_)
   list(TRANSFORM ARG_PRIVATE PREPEND thimble_)
   target_link_libraries(thimble_${name} PUBLIC ${ARG_PUBLIC} ${ARG_PUBLIC_LIBS} PRIVATE ${ARG_PRIVATE} ${ARG_LIBS})
   thimble_harden(thimble_${name})
-  if(NOT name STREQUAL "base")  # which makes it
+  if(NOT name STREQUAL "base")  # which creates the precompiled header
     target_precompile_headers(thimble_${name} REUSE_FROM thimble_base)
   endif()
   set_property(GLOBAL APPEND PROPERTY THIMBLE_LIBRARIES thimble_${name})
 endfunction()
 
-# thimble_tests(NAME [THREADS] [CPU_LEVELS [PATTERNS...]] [DEPENDS folders...] [LIBS foreign libraries...])
+# thimble_tests(NAME [THREADS] [CPU_LEVELS [PATTERNS...]] [DEPENDS folders...]
+#               [LIBS external libraries...])
 #
-# THREADS: threads of our own are what it tests. Label "threads", target tests_with_threads: run by ThreadSanitizer, too.
-# CPU_LEVELS: what it tests depends on the CPU level (THIMBLE_CPU): all of it, or what patterns of GoogleTest name. Adding a
-# test to the set is adding its name there.
-# Several tests run at a time, each with all threads: waiting threads must not spin (OMP_WAIT_POLICY).
-# Tests with FullTier in their name are long: ctest label "full", left out by a plain ./test.
+# THREADS: the code under test starts threads. Adds the label "threads" and makes the program part
+# of the target tests_with_threads, which ./test runs under ThreadSanitizer.
+#
+# CPU_LEVELS: all tests, or those that match GoogleTest PATTERNS, depend on the CPU level
+# (THIMBLE_CPU), so ./test runs them at several levels.
+#
+# Several tests run at the same time, each with all threads, so waiting threads must not spin
+# (OMP_WAIT_POLICY). Tests with FullTier in their name are long: they have the ctest label "full",
+# which a plain ./test excludes.
 function(thimble_tests name)
   cmake_parse_arguments(ARG "THREADS" "" "CPU_LEVELS;DEPENDS;LIBS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${name}/*_test.cpp")
   if(NOT sources)
-    message(STATUS "tests/${name} holds no *_test.cpp yet")
+    message(STATUS "tests/${name} contains no *_test.cpp")
     return()
   endif()
   list(TRANSFORM ARG_DEPENDS PREPEND thimble_)
@@ -48,7 +55,7 @@ function(thimble_tests name)
     set(label LABELS threads)
     add_dependencies(tests_with_threads ${name}_tests)
   endif()
-  # Both limits are for what hangs: a busy machine may take ten times as long as an idle one.
+  # Both limits are for tests that hang: a busy machine may take ten times as long as an idle one.
   set(discovery DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120)
   gtest_discover_tests(${name}_tests TEST_FILTER "-*FullTier*" ${discovery} PROPERTIES TIMEOUT 900 ${label}
                        ENVIRONMENT OMP_WAIT_POLICY=passive)
@@ -60,8 +67,9 @@ function(thimble_tests name)
   thimble_cpu_level_tests(${name}_tests ${ARG_CPU_LEVELS})
 endfunction()
 
-# thimble_cpu_level_tests(PROGRAM PATTERNS...): for each pattern a test with the label "cpu_levels". It runs all that the
-# pattern matches in one process, in half the time of a process for each, and writes GoogleTest's report for ./test to count.
+# thimble_cpu_level_tests(PROGRAM PATTERNS...): adds a test with the label "cpu_levels" per pattern.
+# It runs all matching cases in one process, which takes half the time of a process per case, and
+# writes GoogleTest's report, which ./test counts.
 function(thimble_cpu_level_tests program)
   foreach(pattern IN LISTS ARGN)
     string(MAKE_C_IDENTIFIER "${program} ${pattern}" report)

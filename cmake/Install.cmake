@@ -1,17 +1,18 @@
-# What `cmake --install` and `cpack` put where.
+# What `cmake --install` and `cpack` install.
 #
-#   cmake --install BUILD --prefix P      the binary, the plugins that were built, man page, completions, documents;
-#                                         libraries and headers for find_package(thimble)
-#   cpack -G TGZ                          a folder that runs wherever it is unpacked: shared libraries included
-#   cpack -G DEB                          thimble and libthimble-dev, which depend on Debian's libraries
+#   cmake --install BUILD --prefix P      the binary, the plugins that were built, man page,
+#                                         completions, documents; libraries and headers for
+#                                         find_package(thimble)
+#   cpack -G TGZ                          a relocatable folder that includes shared libraries
+#   cpack -G DEB                          thimble and libthimble-dev, depending on Debian packages
 #
-# Components: thimble, cuda (with NCCL), mpi, development, bundle (the shared libraries: in the tarball alone).
+# Components: thimble, cuda (with NCCL), mpi, development, bundle (shared libraries, tarball only).
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-# Man page and completions are what the binary says of itself, so they are made when they are installed: in a folder of each
-# destination, since two installations may run at the same time.
+# The binary prints its man page and completions, so they are generated during installation. Each
+# destination has its own temporary folder, because two installations may run at the same time.
 function(thimble_install_texts)
   foreach(text IN ITEMS "man>man/man1/thimble.1" "completions bash>bash-completion/completions/thimble"
                         "completions zsh>zsh/site-functions/_thimble" "completions fish>fish/vendor_completions.d/thimble.fish")
@@ -27,15 +28,16 @@ function(thimble_install_texts)
       file(REMOVE_RECURSE \"\${folder}\")"
             COMPONENT thimble)
   endforeach()
-  install(FILES README.md LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT thimble)
+  install(FILES README.md CHANGELOG.md CONTRIBUTING.md LICENSE DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT thimble)
   install(DIRECTORY docs examples DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT thimble USE_SOURCE_PERMISSIONS)
+  install(FILES records/README.md DESTINATION "${CMAKE_INSTALL_DOCDIR}/records" COMPONENT thimble)
   install(FILES packaging/thimble.service DESTINATION "${CMAKE_INSTALL_DOCDIR}/examples" COMPONENT thimble)
 endfunction()
 
 # thimble::base ... thimble::serve, and thimble::thimble, which is all of them.
 function(thimble_install_libraries)
   get_property(libraries GLOBAL PROPERTY THIMBLE_LIBRARIES)
-  list(REMOVE_ITEM libraries thimble_cli)  # the commands themselves
+  list(REMOVE_ITEM libraries thimble_cli)  # contains only the commands
   foreach(library IN LISTS libraries)
     string(REPLACE thimble_ "" name ${library})
     set_target_properties(${library} PROPERTIES EXPORT_NAME ${name})
@@ -54,7 +56,7 @@ function(thimble_install_libraries)
 endfunction()
 
 function(thimble_install_programs)
-  # Beside the binary as thimble_travels has it, then where the tarball has its libraries.
+  # The binary's own folder as in thimble_install_slim, then the tarball's folder of libraries.
   set_target_properties(thimble PROPERTIES INSTALL_RPATH "$ORIGIN;$ORIGIN/../lib")
   install(TARGETS thimble RUNTIME_DEPENDENCY_SET bundle RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT thimble)
   foreach(plugin IN ITEMS thimble_cuda:cuda thimble_nccl:cuda thimble_mpi:mpi)  # into lib: the binary looks in ../lib
@@ -68,7 +70,7 @@ function(thimble_install_programs)
           POST_EXCLUDE_REGEXES "/(ld-linux.*|libc|libm|libmvec|libdl|librt|libpthread|libresolv|libstdc\\+\\+|libgcc_s)\\.so")
 endfunction()
 
-# A macro: cpack reads the variables of the folder that includes CPack.
+# A macro, because cpack reads the variables of the scope that includes CPack.
 macro(thimble_package)
   set(CPACK_PACKAGE_NAME thimble)
   set(CPACK_PACKAGE_VENDOR "thimble contributors")

@@ -1,4 +1,5 @@
-# Sourced by ./quickstart and ./test: which Debian packages thimble needs, and how they get there.
+# Sourced by ./quickstart and ./test: the Debian packages that thimble needs, and their
+# installation.
 # shellcheck shell=bash disable=SC2034
 
 product_packages=(
@@ -9,11 +10,11 @@ product_packages=(
   libedit-dev
 )
 test_packages=(libgtest-dev libbenchmark-dev nodejs npm chromium zsh fish mandoc mmdebstrap libopenmpi-dev openmpi-bin iproute2)
-# For tests/fuzz alone, and left to whoever wants it: without them ./test skips the fuzzers and says so.
+# Optional, for tests/fuzz only: without them ./test skips the fuzzers and prints a note.
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 
-# Prints the newest clang++ that can link a fuzzer; fails if there is none. Before 18, __builtin_cpu_supports does not
-# know all that we ask for.
+# Prints the newest clang++ that can link a fuzzer; fails if there is none. Before version 18,
+# __builtin_cpu_supports lacks some of the features that thimble tests for.
 fuzz_compiler() {
   local name version
   for name in clang++-{24..18} clang++; do
@@ -28,8 +29,8 @@ fuzz_compiler() {
   return 1
 }
 
-# Those of the given packages that are not installed, one per line. A package that another one provides counts
-# as installed: nodejs from elsewhere than Debian brings npm along.
+# Prints the given packages that are not installed, one per line. A package provided by another one
+# counts as installed: Node.js packages from outside Debian include npm.
 missing_packages() {
   local installed package
   # "name, provided (= 1), provided" per installed package -> one bare name per line
@@ -40,12 +41,11 @@ missing_packages() {
   done
 }
 
-# Installs what is missing as root or by sudo without a password; otherwise says the one line to type and exits
-# with 2.
+# Installs missing packages as root or by sudo -n, or prints the command and exits with 2.
 install_packages() {
   local missing as_root=()
   if ! command -v dpkg-query >/dev/null; then
-    echo "This is not Debian or Ubuntu; going on in the hope that these are there: $*" >&2
+    echo "warning: this is not Debian or Ubuntu; continuing without installing packages. Needed: $*" >&2
     return
   fi
   mapfile -t missing < <(missing_packages "$@")
@@ -53,7 +53,7 @@ install_packages() {
 
   if ((EUID != 0)); then
     if ! sudo -n true 2>/dev/null; then
-      echo "These packages are missing, and installing them takes root. Please run:" >&2
+      echo "Some packages are missing, and installing them needs root. Run:" >&2
       echo "  sudo apt-get install --no-install-recommends ${missing[*]}" >&2
       exit 2
     fi

@@ -1,4 +1,5 @@
-# find_package(thimble): thimble::thimble is everything; thimble::formats, thimble::infer and so on are its folders.
+# find_package(thimble): thimble::thimble is everything; thimble::formats, thimble::infer and so on
+# are its folders.
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
 find_dependency(OpenMP COMPONENTS CXX)

@@ -1,5 +1,5 @@
-# Run by cpack on the files that were put together, before they become a package. Debian's own wishes: no search path inside
-# the binary, compressed man page and changelog, a copyright file instead of a licence's text.
+# Run by cpack on the staged files before they become a package. Debian's rules: no search path in
+# the binary, compressed man page and changelog, a copyright file instead of a license text.
 if(NOT CPACK_GENERATOR STREQUAL "DEB")
   return()
 endif()
@@ -23,7 +23,7 @@ foreach(pair IN ITEMS "thimble:thimble" "development:libthimble-dev")
   if(CMAKE_MATCH_2 STREQUAL "thimble")
     compress("${root}/share/man/man1/thimble.1")
     file(RPATH_REMOVE FILE "${root}/bin/thimble")
-    if(EXISTS "${root}/share/zsh/site-functions")  # Debian's zsh looks elsewhere
+    if(EXISTS "${root}/share/zsh/site-functions")  # Debian's zsh reads another folder
       file(MAKE_DIRECTORY "${root}/share/zsh/vendor-completions")
       file(RENAME "${root}/share/zsh/site-functions/_thimble" "${root}/share/zsh/vendor-completions/_thimble")
       file(REMOVE_RECURSE "${root}/share/zsh/site-functions")

@@ -1,8 +1,8 @@
-# Read by cpack once for each generator: what goes into which kind of package.
+# Read by cpack once per generator: selects the components of each kind of package.
 if(CPACK_GENERATOR STREQUAL "DEB")
   set(CPACK_COMPONENTS_ALL thimble development)
   set(CPACK_PACKAGING_INSTALL_PREFIX "/usr")
-else()  # one archive with all that it takes to run; but Open MPI, which must be the one whose mpirun starts it
+else()  # One archive with all dependencies except Open MPI, which must match the mpirun that is used.
   set(CPACK_COMPONENTS_ALL thimble cuda mpi bundle)
   set(CPACK_ARCHIVE_COMPONENT_INSTALL ON)
   set(CPACK_COMPONENT_INCLUDE_TOPLEVEL_DIRECTORY ON)

@@ -8,7 +8,7 @@
 
 namespace thimble {
 
-// Seconds of the steady clock: for what something took.
+// Seconds of the steady clock, for measuring durations.
 inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -19,8 +19,8 @@ inline std::int64_t unix_time() {
       .count();
 }
 
-// The middle of some measurements: one slow repeat does not move it.
-// The upper of the two for an even number; not empty.
+// The median, which a single slow repeat does not affect. For an even number of values, the upper
+// of the two middle ones. `values` must not be empty.
 inline double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);

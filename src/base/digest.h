@@ -1,4 +1,5 @@
-// XXH3 digests: not for secrets, but a flipped bit in a checkpoint does not pass.
+// XXH3-128 digests. They detect corrupted data, such as a flipped bit in a checkpoint, and are not
+// cryptographic.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,7 @@ struct Digest {
 Digest digest_of(std::span<const std::byte> bytes);
 Digest digest_of(std::string_view text);
 
-// The same digest, of data that comes in pieces.
+// Computes the same digest from data that arrives in pieces.
 class Digester {
  public:
   Digester();

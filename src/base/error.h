@@ -1,9 +1,9 @@
-// Errors are sentences: what was expected, what was found, and a hint at what to do.
+// Error messages are sentences: what was expected, what was found, and a hint at what to do.
 //
 //   check(w.cols == x.cols, "[linear] weight has {} columns, input rows have {}", w.cols, x.cols);
-//   fail(Hint{"name another folder with -o, or pass --force"}, "{} exists already", path);
+//   fail(Hint{"name another folder with -o, or pass --force"}, "{} already exists", path);
 //
-// The library throws; only cli/ and the HTTP wrapper catch.
+// The library throws. Only cli/ and the HTTP server catch.
 #pragma once
 
 #include <fmt/core.h>
@@ -21,7 +21,8 @@ struct Hint {
   std::string text;
 };
 
-// The field of a request that is wrong, by its name: a server answers with it. The message begins with the same name.
+// The request field that is invalid, for the server to report in its response. The message must
+// start with the same name.
 //
 //   check(k >= 0, Field{"top_k"}, "top_k must be >= 0, got {}", k);
 struct Field {
@@ -42,23 +43,23 @@ class Error : public std::runtime_error {
 
   const std::string& hint() const { return hint_; }
   const std::source_location& where() const { return where_; }
-  const std::string& field() const { return field_; }  // empty: the error is about no field of a request
+  const std::string& field() const { return field_; }  // empty: not about a request field
 
  private:
   std::string hint_, field_;
   std::source_location where_;
 };
 
-// The command line itself is wrong: exit code 2 instead of 1.
+// An invalid command line: exit code 2 instead of 1.
 class UsageError : public Error {
  public:
   using Error::Error;
 };
 
-// "error: ...", then "hint: ..." if there is one, then where it was thrown (debug builds only).
+// "error: ...", then "hint: ..." if there is a hint. Debug builds append the source location.
 std::string describe(const Error& error);
 
-// A format string that remembers the line it was written on.
+// A format string together with the source location of the call.
 template <class... Args>
 struct FormatHere {
   fmt::format_string<Args...> format;
@@ -70,7 +71,7 @@ struct FormatHere {
       : format(text), where(here) {}
 };
 
-// What fail and check share, in one place: there are a thousand calls of them.
+// Out of line, because fail and check are called in about a thousand places.
 [[noreturn]] void throw_error(fmt::string_view format, fmt::format_args args, Hint hint,
                               const std::source_location& where);
 [[noreturn]] void throw_error(fmt::string_view format, fmt::format_args args, Field field,
@@ -97,7 +98,7 @@ void check(bool ok, FormatHere<std::type_identity_t<Args>...> message, Args&&...
     fail<Args...>(message, std::forward<Args>(args)...);
 }
 
-// The hint is formatted only by those who pass one: keep it a literal on hot paths.
+// The caller builds the hint even when `ok` is true: use a literal on hot paths.
 template <class... Args>
 void check(bool ok, Hint hint, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) {
   if (!ok) [[unlikely]]

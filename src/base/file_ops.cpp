@@ -13,7 +13,7 @@ namespace thimble {
 
 namespace {
 
-// A signal may cut any of these short before it did anything: then it is simply called again.
+// Repeats a system call that a signal interrupted before it did anything.
 template <class Call>
 auto retry(Call call) {
   auto result = call();
@@ -35,13 +35,13 @@ Hint hint_for(int code, const std::filesystem::path& path) {
       return {"free some space or choose another folder"};
     case EACCES:
     case EPERM:
-      return {fmt::format("check who may use {}, or choose another folder", folder)};
+      return {fmt::format("check the permissions of {}, or choose another folder", folder)};
     case EROFS:
       return {fmt::format("{} is on a read-only file system: choose another folder", folder)};
     case ENOENT:
-      return {fmt::format("check the spelling; the folder {} must exist", folder)};
+      return {fmt::format("check the spelling and that the folder {} exists", folder)};
     case ENOTDIR:
-      return {fmt::format("a part of {} is a file, not a folder", folder)};
+      return {fmt::format("one part of the path {} is a file, not a folder", folder)};
     case EFBIG:
       return {"the file system or the limit on file sizes (ulimit -f) does not allow files this big"};
     case EMFILE:
@@ -74,14 +74,14 @@ PathKind PosixFileOps::kind(const Path& path) {
   struct stat status;
   if (::lstat(path.c_str(), &status) != 0) {
     if (errno == ENOENT) return PathKind::nothing;
-    throw FileError("look at", path, errno);
+    throw FileError("access", path, errno);
   }
   if (S_ISREG(status.st_mode)) return PathKind::file;
   return S_ISDIR(status.st_mode) ? PathKind::folder : PathKind::other;
 }
 
 FileHandle PosixFileOps::open_for_writing(const Path& path) {
-  // O_NONBLOCK: a named pipe without a reader is an error, not a wait without end.
+  // O_NONBLOCK: opening a named pipe without a reader fails instead of blocking forever.
   const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   return {checked(retry([&] { return ::open(path.c_str(), flags, 0666); }), "write", path), path};
 }
@@ -97,10 +97,10 @@ bool PosixFileOps::try_lock(const FileHandle& file) noexcept {
 
 NameState PosixFileOps::name_state(const FileHandle& file) {
   struct stat opened, named;
-  checked(::fstat(file.id, &opened), "look at", file.path);
+  checked(::fstat(file.id, &opened), "access", file.path);
   if (::lstat(file.path.c_str(), &named) != 0) {
     if (errno == ENOENT) return NameState::moved;
-    throw FileError("look at", file.path, errno);
+    throw FileError("access", file.path, errno);
   }
   if (opened.st_dev != named.st_dev || opened.st_ino != named.st_ino) return NameState::moved;
   return S_ISREG(opened.st_mode) && opened.st_nlink == 1 ? NameState::only : NameState::shared;
@@ -127,7 +127,7 @@ void PosixFileOps::sync(const FileHandle& file) {
 }
 
 void PosixFileOps::close(const FileHandle& file) noexcept {
-  ::close(file.id);  // never again after EINTR: Linux has closed it already
+  ::close(file.id);  // not retried after EINTR: Linux has already closed the descriptor
 }
 
 void PosixFileOps::rename(const Path& from, const Path& to) {
@@ -153,7 +153,8 @@ void PosixFileOps::sync_folder(const Path& path) {
   const int result = retry([&] { return ::fsync(folder.id); });
   const int code = errno;
   close(folder);
-  // Some file systems do not know how to flush a folder, and say so; there is nothing more to do there.
+  // Some file systems cannot flush a folder and report one of these errors. Nothing more can be
+  // done.
   if (result != 0 && code != EINVAL && code != EOPNOTSUPP) throw FileError("flush the folder", path, code);
 }
 

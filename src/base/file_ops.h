@@ -1,5 +1,5 @@
-// The operations through which every file is written, so that tests can put a simulated disk in the place of
-// the real one: one that fills up, breaks, or loses power after any of them.
+// The file operations that all writing goes through. Tests replace them with a simulated disk that
+// becomes full, fails, or loses power after any operation.
 #pragma once
 
 #include <cstddef>
@@ -28,19 +28,19 @@ class FileError : public Error {
 
 struct FileHandle {
   int id = -1;
-  std::filesystem::path path;  // as it was opened: for messages, and for name_state
+  std::filesystem::path path;  // the path it was opened with; used in messages and by name_state
 };
 
-enum class PathKind { nothing, file, folder, other };  // a symbolic link is other, whatever it leads to
+enum class PathKind { nothing, file, folder, other };  // symbolic links are `other`
 
-// What the path of an open file says today.
+// What the path of an open file refers to now.
 enum class NameState {
-  moved,   // the path names another file, or none
-  shared,  // it names this file, which has further names (or is not a regular file)
-  only,    // it names this file, and is its only name
+  moved,   // another file, or none
+  shared,  // this file, which also has other names (or is not a regular file)
+  only,    // this file, which has no other name
 };
 
-// Every method that is not noexcept throws a FileError when it fails.
+// Every method that is not noexcept throws a FileError on failure.
 class FileOps {
  public:
   using Path = std::filesystem::path;
@@ -49,31 +49,32 @@ class FileOps {
 
   virtual PathKind kind(const Path& path) = 0;
 
-  // Opens the file, or creates it. What is in it stays; writing starts at byte 0. A symbolic link is not
-  // followed.
+  // Opens the file, or creates it. Existing contents are kept; writing starts at byte 0. Does not
+  // follow symbolic links.
   virtual FileHandle open_for_writing(const Path& path) = 0;
   virtual FileHandle open_for_reading(const Path& path) = 0;
-  // Takes the lock of a file until it is closed; false when another handle has it, here or in another
-  // process. A file system that has no locks grants every one: writing there unlocked beats not writing at
-  // all.
+  // Takes an exclusive lock that lasts until the file is closed. Returns false if another handle
+  // holds it, in this process or another. On a file system without locks it returns true, because
+  // writing without a lock is better than not writing.
   virtual bool try_lock(const FileHandle& file) noexcept = 0;
   virtual NameState name_state(const FileHandle& file) = 0;
-  // Cuts (or fills with zeros) to this size; writing goes on at the end.
+  // Truncates or zero-extends the file to this size. Writing continues at its end.
   virtual void truncate(const FileHandle& file, std::uint64_t bytes) = 0;
-  // How many bytes were written: at least 1, perhaps fewer than asked.
+  // Returns the number of bytes written: at least 1, possibly fewer than requested.
   virtual std::size_t write(const FileHandle& file, std::span<const std::byte> bytes) = 0;
-  // How many bytes were read, from where the last read ended: 0 at the end of the file.
+  // Reads from where the last read ended. Returns the number of bytes read, 0 at the end of the
+  // file.
   virtual std::size_t read(const FileHandle& file, std::span<std::byte> bytes) = 0;
   virtual void sync(const FileHandle& file) = 0;
-  // Says nothing of errors: what must be on the disk has been synced before.
+  // Ignores errors: data that must be on the disk has been synced before.
   virtual void close(const FileHandle& file) noexcept = 0;
 
   virtual void rename(const Path& from, const Path& to) = 0;      // replaces `to`
-  virtual void exchange(const Path& a, const Path& b);            // in one step; ENOTSUP where that cannot be
-  virtual void link(const Path& existing, const Path& name) = 0;  // EEXIST when the name is taken
+  virtual void exchange(const Path& a, const Path& b);            // atomic, or ENOTSUP
+  virtual void link(const Path& existing, const Path& name) = 0;  // EEXIST if `name` exists
   virtual void remove(const Path& path) = 0;                      // a file, or an empty folder
   virtual void sync_folder(const Path& path) = 0;
-  virtual void make_folder(const Path& path) = 0;  // EEXIST when it is there
+  virtual void make_folder(const Path& path) = 0;  // EEXIST if it exists
 };
 
 class PosixFileOps final : public FileOps {
@@ -96,10 +97,11 @@ class PosixFileOps final : public FileOps {
   void make_folder(const Path& path) override;
 };
 
-// The folder that holds the path; "." for a bare name.
+// The folder that contains the path; "." for a bare name.
 std::filesystem::path folder_of(const std::filesystem::path& path);
 
-// Files whose writing Ctrl-C ends: the next piece of bytes throws Interrupted, and what was half written goes.
+// Makes writing interruptible: after Ctrl-C the next write throws Interrupted, and the caller
+// discards the incomplete file.
 //
 //   const Interrupt interrupt;
 //   PosixFileOps disk;
@@ -107,15 +109,15 @@ std::filesystem::path folder_of(const std::filesystem::path& path);
 //   write_model(ops, path, Existing::refuse, model, DType::f32);
 class InterruptibleFileOps final : public FileOps {
  public:
-  // Both must outlive this.
+  // `ops` and `interrupt` must outlive this object.
   InterruptibleFileOps(FileOps& ops, const Interrupt& interrupt) : ops_(ops), interrupt_(interrupt) {}
 
   std::size_t write(const FileHandle& file, std::span<const std::byte> bytes) override {
-    interrupt_.throw_if_asked();
+    interrupt_.throw_if_interrupted();
     return ops_.write(file, bytes);
   }
 
-  // Everything else is quick, or must not end halfway.
+  // Not interruptible: these are quick, or must not stop halfway.
   PathKind kind(const Path& path) override { return ops_.kind(path); }
   FileHandle open_for_writing(const Path& path) override { return ops_.open_for_writing(path); }
   FileHandle open_for_reading(const Path& path) override { return ops_.open_for_reading(path); }
@@ -139,8 +141,7 @@ class InterruptibleFileOps final : public FileOps {
   const Interrupt& interrupt_;
 };
 
-// A disk that keeps nothing: for ranks that train but do not write. What is there can be read.
-
+// Discards everything written, for ranks that train but do not write. Reading uses the real disk.
 class DiscardingFileOps final : public FileOps {
  public:
   PathKind kind(const Path& path) override { return disk_.kind(path); }

@@ -15,16 +15,17 @@ namespace thimble {
 
 namespace {
 
-// Fixed, not random: what a killed process leaves is found and used again, instead of piling up.
+// The name is fixed, not random, so that a file left by a killed process is reused and leftovers do
+// not accumulate.
 std::filesystem::path temporary_beside(const std::filesystem::path& target, std::string_view ending) {
   return folder_of(target) / fmt::format(".{}{}", target.filename().string(), ending);
 }
 
 [[noreturn]] void fail_exists(const std::filesystem::path& target) {
-  fail(Hint{"choose another name, or pass --force to overwrite it"}, "{} exists already", target.string());
+  fail(Hint{"choose another name, or pass --force to overwrite it"}, "{} already exists", target.string());
 }
 
-// What link() says where hard links do not exist, or not between these two places.
+// Whether link() failed because hard links are not available here or between these two paths.
 bool means_no_hard_links(int code) {
   return code == EPERM || code == EMLINK || code == EXDEV || code == ENOTSUP || code == ENOSYS;
 }
@@ -40,7 +41,7 @@ void remove_if_there(FileOps& ops, const std::filesystem::path& path) {
 void remove_quietly(FileOps& ops, const std::filesystem::path& path) noexcept {
   try {
     ops.remove(path);
-  } catch (...) {  // an error is on its way up already, and what stays behind is used again
+  } catch (...) {  // an error is already being thrown, and the next writer reuses a leftover file
   }
 }
 
@@ -75,7 +76,7 @@ AtomicFile::AtomicFile(FileOps& ops, std::filesystem::path target, Existing exis
       target_(std::move(target)),
       temporary_(temporary_beside(target_, ".tmp")),
       existing_(existing) {
-  check(target_.has_filename(), "cannot write {}: it names no file", target_.string());
+  check(target_.has_filename(), "cannot write {}: it does not name a file", target_.string());
   try {
     naming(target_, [&] {
       check_target();
@@ -96,7 +97,7 @@ void AtomicFile::check_target() {
   if (kind == PathKind::nothing) return;
   check(kind != PathKind::folder, "cannot write {}: it is a folder", target_.string());
   if (existing_ == Existing::refuse) fail_exists(target_);
-  // Renaming over /dev/null would take it away from everyone.
+  // Renaming over a device such as /dev/null would remove it for every user.
   check(kind == PathKind::file, Hint{"remove it, or choose another name"},
         "cannot write {}: it is a symbolic link or a device, not a regular file", target_.string());
 }
@@ -107,16 +108,16 @@ void AtomicFile::claim_temporary() {
     const FileHandle file = ops_.open_for_writing(temporary_);
     if (!ops_.try_lock(file)) {
       ops_.close(file);
-      fail(Hint{"wait until it is done, or choose another name"}, "{} is being written by someone else",
+      fail(Hint{"wait until it is done, or choose another name"}, "{} is being written by another writer",
            target_.string());
     }
     file_ = file;
-    // Between opening and locking, the writer before us may have given this very file its final name: cutting
-    // it now would destroy what was published.
+    // Between open and lock, the previous writer may have renamed this very file to its final name.
+    // Truncating it now would destroy the published file.
     const NameState state = ops_.name_state(file);
     if (state == NameState::only) return ops_.truncate(file, 0);
-    // Killed between link and remove, a writer leaves the published file under both names: cut the name, not
-    // the file.
+    // A writer killed between link and remove leaves the published file under both names. Remove
+    // the temporary name and keep the file.
     if (state == NameState::shared) ops_.remove(temporary_);
     ops_.close(file);
     file_.reset();
@@ -125,7 +126,7 @@ void AtomicFile::claim_temporary() {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  check(file_.has_value(), "{} is written after its commit", target_.string());
+  check(file_.has_value(), "cannot write to {} after its commit", target_.string());
   naming(target_, [&] {
     while (!bytes.empty()) {
       const std::size_t written = ops_.write(*file_, bytes);
@@ -149,7 +150,7 @@ void AtomicFile::commit() {
   discard();
 }
 
-// A rename would replace a target that appeared since the first check; a link does not.
+// A rename would replace a target that was created since the first check; a link does not.
 void AtomicFile::publish_new() {
   try {
     ops_.link(temporary_, target_);
@@ -162,7 +163,7 @@ void AtomicFile::publish_new() {
   ops_.remove(temporary_);
 }
 
-// The lock goes last: while the temporary name is ours, nobody else may take it.
+// The lock is released last, so that no other writer takes the temporary name before it is removed.
 void AtomicFile::discard() noexcept {
   if (!file_) return;
   if (!published_) remove_quietly(ops_, temporary_);
@@ -195,7 +196,7 @@ void publish_link(FileOps& ops, const std::filesystem::path& existing, const std
     }
     try {
       ops.rename(temporary, name);
-      // Where the name was this file's already, rename does nothing and keeps both.
+      // If `name` already was a link to this file, rename does nothing and keeps both names.
       remove_if_there(ops, temporary);
     } catch (...) {
       remove_quietly(ops, temporary);
@@ -209,14 +210,14 @@ namespace {
 
 void make_missing(FileOps& ops, const std::filesystem::path& path) {
   const PathKind kind = ops.kind(path);
-  check(kind != PathKind::file, "cannot make the folder {}: a file has that name", path.string());
+  check(kind != PathKind::file, "cannot make the folder {}: a file with that name exists", path.string());
   if (kind != PathKind::nothing) return;
   const std::filesystem::path parent = folder_of(path);
   make_missing(ops, parent);
   try {
     ops.make_folder(path);
   } catch (const FileError& error) {
-    if (error.code() != EEXIST) throw;  // someone else made it meanwhile
+    if (error.code() != EEXIST) throw;  // created by another process in the meantime
   }
   ops.sync_folder(parent);
 }
@@ -281,7 +282,7 @@ std::size_t InputFile::read_some_at(std::uint64_t offset, std::span<std::byte> b
 }
 
 void InputFile::read_at(std::uint64_t offset, std::span<std::byte> bytes) const {
-  // Tested against the size first: the offset may come from a damaged file and be anything.
+  // The offset may come from a damaged file, so compare it with the size first.
   const std::uint64_t there = offset <= size_ ? size_ - offset : 0;
   const std::size_t got = bytes.size() <= there ? read_some_at(offset, bytes) : there;
   check(got == bytes.size(), Hint{"the file is cut short or damaged: copy or download it again"},
@@ -297,7 +298,7 @@ std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes
   check_size(file.size());
   std::string text(file.size(), '\0');
   text.resize(file.read_some_at(0, std::as_writable_bytes(std::span(text))));
-  // Files below /proc claim to be empty: what counts is what can be read.
+  // Files in /proc report size 0, so read until the end.
   constexpr std::size_t kMoreBytes = 1 << 12;
   std::vector<std::byte> more(kMoreBytes);
   while (const std::size_t got = file.read_some_at(text.size(), more)) {
@@ -329,7 +330,7 @@ AtomicFolder::AtomicFolder(FileOps& ops, fs::path target, Existing existing,
       temporary_(beside(target_, "new")),
       old_(beside(target_, "old")) {
   naming(target_, [&] {
-    put_back_old();
+    restore_old();
     check_target(existing, ours);
     claim_temporary();
   });
@@ -340,10 +341,10 @@ void AtomicFolder::check_target(Existing existing, const std::function<bool(cons
   replaces_ = kind != PathKind::nothing;
   if (!replaces_) return;
   check(existing == Existing::replace, Hint{"name another folder with -o, or pass --force"},
-        "{} exists already", target_.string());
+        "{} already exists", target_.string());
   check(kind == PathKind::folder && (fs::is_empty(target_) || ours(target_)),
-        Hint{"only a folder that holds nothing but what would be written is replaced: name another with -o"},
-        "{} is something else already", target_.string());
+        Hint{"name another folder with -o: only an empty folder or an earlier output is replaced"},
+        "{} exists and is not an earlier output", target_.string());
 }
 
 AtomicFolder::~AtomicFolder() {
@@ -354,7 +355,7 @@ AtomicFolder::~AtomicFolder() {
 void AtomicFolder::remove_temporary() noexcept {
   try {
     remove_all(ops_, temporary_);
-  } catch (...) {  // what stays is cleared by the next writer
+  } catch (...) {  // the next writer removes a leftover folder
   }
 }
 
@@ -362,12 +363,12 @@ FileHandle AtomicFolder::locked(const fs::path& path) {
   const FileHandle folder = ops_.open_for_reading(path);
   if (ops_.try_lock(folder)) return folder;
   ops_.close(folder);
-  fail(Hint{"wait until it is done, or choose another name"}, "{} is being written by someone else",
+  fail(Hint{"wait until it is done, or choose another name"}, "{} is being written by another writer",
        target_.string());
 }
 
-// A kill may have come while the target had its other name.
-void AtomicFolder::put_back_old() {
+// A process killed while it replaced the target leaves it under the name old_.
+void AtomicFolder::restore_old() {
   if (ops_.kind(old_) != PathKind::folder || ops_.kind(target_) != PathKind::nothing) return;
   const FileHandle folder = locked(old_);
   try {
@@ -379,14 +380,15 @@ void AtomicFolder::put_back_old() {
   ops_.close(folder);
 }
 
-// The name is fixed: what a killed process left is cleared, instead of piling up.
+// The name is fixed: leftovers of a killed process are removed and do not accumulate.
 void AtomicFolder::claim_temporary() {
   constexpr int kAttempts = 16;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     make_folders(ops_, temporary_);
     const FileHandle folder = locked(temporary_);
     try {
-      // Between opening and locking, the writer before us may have given this very folder its final name.
+      // Between open and lock, the previous writer may have renamed this very folder to its final
+      // name.
       if (ops_.name_state(folder) != NameState::moved) {
         for (const fs::directory_entry& entry : fs::directory_iterator(temporary_))
           remove_all(ops_, entry.path());
@@ -402,8 +404,8 @@ void AtomicFolder::claim_temporary() {
   fail("cannot write {}: its temporary folder {} keeps changing", target_.string(), temporary_.string());
 }
 
-// Afterwards the new folder has the target's name, and the old one the temporary name.
-void AtomicFolder::change_places() {
+// Afterwards the new folder has the target's name and the old one has the temporary name.
+void AtomicFolder::swap_folders() {
   try {
     return ops_.exchange(temporary_, target_);
   } catch (const FileError& error) {
@@ -420,11 +422,11 @@ void AtomicFolder::change_places() {
   ops_.rename(old_, temporary_);
 }
 
-// What is replaced is locked until it is gone: nobody else takes it for a leftover.
+// The old folder stays locked until it is removed, so that no other writer treats it as a leftover.
 void AtomicFolder::replace() {
   const FileHandle old_lock = locked(target_);
   try {
-    change_places();
+    swap_folders();
     committed_ = true;
     ops_.sync_folder(folder_of(target_));
   } catch (...) {
@@ -443,7 +445,7 @@ void AtomicFolder::publish() {
   ops_.sync_folder(temporary_);
   if (replaces_) return replace();
   check(ops_.kind(target_) == PathKind::nothing, Hint{"name another folder with -o, or pass --force"},
-        "{} has appeared meanwhile", target_.string());
+        "{} was created while its contents were being written", target_.string());
   ops_.rename(temporary_, target_);
   committed_ = true;
   ops_.sync_folder(folder_of(target_));

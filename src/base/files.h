@@ -1,8 +1,8 @@
-// Files, whole or not at all.
+// Atomic file writing and bounded reading.
 //
-// Whatever is written here appears under its name complete and on the disk, or the name keeps what it had:
-// after a full disk, a kill or a loss of power at any moment. Reading is bounded: the caller says how much it
-// is ready for.
+// A write either replaces the file completely, flushed to disk, or leaves it unchanged, even if the
+// disk fills up, the process is killed or power fails at any moment. Functions that read a complete
+// file take a maximum size.
 #pragma once
 
 #include <unistd.h>
@@ -26,20 +26,20 @@ namespace thimble {
 
 enum class Existing { refuse, replace };
 
-// Sees what was written, complete, under its temporary name. What it throws keeps that from ever having its own.
+// Called with the temporary path of the complete file. If it throws, the file is never published.
 using Inspector = std::function<void(const std::filesystem::path& written)>;
 
-// A file in the making. It grows under a temporary name beside the target; commit() flushes it and gives it
-// the target's name. Destroyed without commit(), it leaves nothing.
+// Writes a file under a temporary name beside the target. commit() flushes it and renames it to the
+// target. Destroyed without commit(), it removes the temporary file.
 //
 //   AtomicFile file(ops, "runs/a/model.safetensors", Existing::refuse);
 //   file.write(header);
 //   file.write(tensor_bytes);
 //   file.commit();
 //
-// Existing::refuse: a target that exists is an error, at once and again at commit() should it have appeared
-// meanwhile. Two writers of one target: the second gets an error. The target must not be a folder, a device
-// or a symbolic link. Writes are not buffered: many small ones are slow.
+// Existing::refuse: an existing target is an error, checked in the constructor and again in
+// commit(). A second writer of the same target gets an error. The target must not be a folder, a
+// device or a symbolic link. Writes are unbuffered, so many small ones are slow.
 class AtomicFile {
  public:
   AtomicFile(FileOps& ops, std::filesystem::path target, Existing existing);
@@ -50,7 +50,7 @@ class AtomicFile {
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   std::uint64_t bytes_written() const { return bytes_written_; }
-  const std::filesystem::path& temporary() const { return temporary_; }  // where it is until commit()
+  const std::filesystem::path& temporary() const { return temporary_; }  // path until commit()
   void commit();
 
  private:
@@ -63,12 +63,13 @@ class AtomicFile {
   std::filesystem::path target_;
   std::filesystem::path temporary_;
   Existing existing_;
-  std::optional<FileHandle> file_;  // open and locked, until commit() is done
-  bool published_ = false;          // the temporary name is no longer ours
+  std::optional<FileHandle> file_;  // open and locked until commit() returns
+  bool published_ = false;          // the temporary name no longer belongs to this writer
   std::uint64_t bytes_written_ = 0;
 };
 
-// Errors of act() speak of the file or folder that the user named, not of what it is made of.
+// Runs act(). A FileError that it throws is rethrown with the path that the user named instead of a
+// temporary one.
 template <class Do>
 void naming(const std::filesystem::path& target, Do act, std::string_view action = "write") {
   try {
@@ -82,17 +83,18 @@ void write_file(FileOps& ops, const std::filesystem::path& path, std::span<const
                 Existing existing);
 void write_file(FileOps& ops, const std::filesystem::path& path, std::string_view text, Existing existing);
 
-// Gives a finished file a second name, in one step, in place of what had that name. Costs no space: a hard
-// link, or a copy where the file system has none.
+// Atomically gives a finished file a second name, replacing any file of that name. Uses a hard
+// link, which needs no space, or a copy where the file system has no hard links.
 void publish_link(FileOps& ops, const std::filesystem::path& existing, const std::filesystem::path& name);
 
-// Makes the folder and those above it, as far as they are missing, and flushes them.
+// Creates the folder and its missing parents, and flushes them.
 void make_folders(FileOps& ops, const std::filesystem::path& path);
 
-// Takes away a file, or a folder with all that is in it; nothing there is fine, too. Links are not followed.
+// Removes a file, or a folder with its contents. A missing path is not an error. Does not follow
+// links.
 void remove_all(FileOps& ops, const std::filesystem::path& path);
 
-// A file opened for reading at any place. Its size is that at opening.
+// A file opened for reading at any offset. size() is the size when it was opened.
 class InputFile {
  public:
   explicit InputFile(std::filesystem::path path);
@@ -103,9 +105,10 @@ class InputFile {
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }
 
-  // Fills all of `bytes`; a file too short for that is an error that says what was expected and found.
+  // Fills all of `bytes`. Throws an Error with the expected and the found size if the file is too
+  // short.
   void read_at(std::uint64_t offset, std::span<std::byte> bytes) const;
-  // As much as there is, up to bytes.size().
+  // Reads up to bytes.size() bytes, fewer at the end of the file. Returns the number read.
   std::size_t read_some_at(std::uint64_t offset, std::span<std::byte> bytes) const;
 
  private:
@@ -114,10 +117,10 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-// The whole file. One larger than max_bytes is an error.
+// Reads the complete file. Throws an Error if it is larger than max_bytes.
 std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
-// A folder of our own for as long as this lives.
+// A new temporary folder that is removed, with its contents, by the destructor.
 class TemporaryFolder {
  public:
   TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "thimble-XXXXXX").string()) {
@@ -137,45 +140,45 @@ class TemporaryFolder {
   std::string path_;
 };
 
-// A folder of files, whole or not at all: it grows under a temporary name beside the target; commit() gives it the
-// target's name. Destroyed without commit(), it leaves nothing; what a killed process left is used again.
+// Writes a folder of files atomically, under a temporary name beside the target. commit() renames
+// it to the target. Destroyed without commit(), it removes the temporary folder. A temporary folder
+// left by a killed process is reused.
 //
 //   AtomicFolder folder(ops, "models/tale", Existing::refuse, is_replaceable);
 //   write_file(ops, folder.path() / "config.json", text, Existing::refuse);
 //   folder.commit();
-
 class AtomicFolder {
  public:
-  // Existing::replace takes away an empty folder, or one for which `ours` says that it is of the same kind: nothing
-  // else, for it may be somebody's home. Two writers of one target: the second gets an error.
+  // Existing::replace replaces only an empty folder or one that `ours` accepts, because any other
+  // folder may contain the user's own data. A second writer of the same target gets an error.
   AtomicFolder(FileOps& ops, std::filesystem::path target, Existing existing,
                const std::function<bool(const std::filesystem::path&)>& ours);
   ~AtomicFolder();
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
 
-  const std::filesystem::path& path() const { return temporary_; }  // where to write
+  const std::filesystem::path& path() const { return temporary_; }  // write the files here
   void commit();
 
  private:
   FileHandle locked(const std::filesystem::path& path);
-  void put_back_old();
+  void restore_old();
   void check_target(Existing existing, const std::function<bool(const std::filesystem::path&)>& ours);
   void claim_temporary();
-  void change_places();
+  void swap_folders();
   void publish();
   void replace();
   void remove_temporary() noexcept;
 
   FileOps& ops_;
   std::filesystem::path target_, temporary_;
-  std::filesystem::path
-      old_;               // the target's name while it is replaced, where a file system cannot exchange two
-  FileHandle lock_ = {};  // of the folder in the making
+  // The target's temporary name during replacement, on file systems that cannot exchange two names.
+  std::filesystem::path old_;
+  FileHandle lock_ = {};  // of the temporary folder
   bool replaces_ = false, committed_ = false;
 };
 
-// Numbers in files, lowest byte first.
+// Numbers in files, little-endian.
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -185,7 +188,7 @@ void append_number(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
 
-// Reads front to back; what is not there is an Error that names the file.
+// Reads bytes from front to back. Throws an Error with the name of the file if too few are left.
 class ByteReader {
  public:
   ByteReader(std::span<const std::byte> bytes, std::string name) : bytes_(bytes), name_(std::move(name)) {}

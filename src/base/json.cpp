@@ -45,7 +45,8 @@ void append_escaped(std::string& out, std::string_view character) {
       break;
   }
   const auto byte = static_cast<unsigned char>(character.back());
-  // Controls, those of two bytes too: U+009B at a terminal is the beginning of an escape sequence.
+  // Escape control characters, including the two-byte ones: U+009B starts an escape sequence in a
+  // terminal.
   const bool control = character.size() == 1 ? byte < 0x20 || byte == 0x7F : c == '\xC2' && byte < 0xA0;
   if (control)
     out += fmt::format("\\u{:04x}", byte);
@@ -62,7 +63,7 @@ void append_double(std::string& out, double value) {
   const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value).ptr;
   const std::string_view text(digits.data(), end);
   out += text;
-  // "3" would be read back as an integer.
+  // Without ".0", "3" would be parsed as an integer.
   if (text.find_first_of(".e") == text.npos) out += ".0";
 }
 
@@ -72,7 +73,7 @@ void append_line(std::string& out, int indent, int level) {
   out.append(static_cast<std::size_t>(indent) * static_cast<std::size_t>(level), ' ');
 }
 
-// Calls use(character, valid) for each character of the text, or each broken piece.
+// Calls use(character, valid) for each character of the text and for each invalid byte sequence.
 template <class Use>
 void for_each_character(std::string_view text, Use use) {
   while (!text.empty()) {
@@ -83,7 +84,7 @@ void for_each_character(std::string_view text, Use use) {
   }
 }
 
-// At most `bytes` of the text, valid UTF-8, on one line: fit to stand in a message.
+// The first `bytes` bytes of the text as valid UTF-8 on one line, for use in a message.
 std::string clipped(std::string_view text, std::size_t bytes) {
   std::string out;
   for_each_character(text.substr(0, bytes), [&](std::string_view character, bool valid) {
@@ -98,7 +99,7 @@ std::string clipped(std::string_view text, std::size_t bytes) {
 
 }  // namespace
 
-// Here because only here Json is complete.
+// Defined here because Json must be a complete type.
 JsonObject::JsonObject() = default;
 JsonObject::JsonObject(JsonObject&&) noexcept = default;
 JsonObject& JsonObject::operator=(JsonObject&&) noexcept = default;
@@ -121,7 +122,7 @@ Json& Json::operator=(Json&&) noexcept = default;
 Json::~Json() = default;
 Json::Json(double value) noexcept : value_(value) {}
 Json::Json(std::string value) noexcept : value_(std::move(value)) {}
-// Never without a value, so visit() does not throw.
+// A Scalar always has a value, so visit() does not throw.
 Json::Json(Scalar value) noexcept {  // NOLINT(bugprone-exception-escape)
   std::visit([this](auto scalar) { value_ = scalar; }, value);
 }
@@ -144,22 +145,22 @@ std::size_t JsonObject::position(std::string_view key) const {
 }
 
 void JsonObject::set(std::string key, Json value) {
-  const std::size_t place = position(key);
-  if (place < size()) {
-    members_[place].second = std::move(value);
+  const std::size_t found_at = position(key);
+  if (found_at < size()) {
+    members_[found_at].second = std::move(value);
     return;
   }
   if (!index_ && size() == kSmallObject) {
     index_ = std::make_unique<Index>();
     for (std::size_t i = 0; i < size(); ++i) index_->emplace(members_[i].first, i);
   }
-  if (index_) index_->emplace(key, place);
+  if (index_) index_->emplace(key, found_at);
   members_.emplace_back(std::move(key), std::move(value));
 }
 
 const Json* JsonObject::find(std::string_view key) const {
-  const std::size_t place = position(key);
-  return place < size() ? &members_[place].second : nullptr;
+  const std::size_t found_at = position(key);
+  return found_at < size() ? &members_[found_at].second : nullptr;
 }
 
 Json Json::object() {
@@ -185,8 +186,8 @@ bool Json::is_number() const {
 std::string Json::describe() const {
   constexpr std::size_t kShown = 40;
   if (is_null()) return "null";
-  if (is_array()) return fmt::format("an array of {}", size());
-  if (is_object()) return fmt::format("an object of {}", size());
+  if (is_array()) return fmt::format("an array of size {}", size());
+  if (is_object()) return fmt::format("an object of size {}", size());
   if (is_string()) return fmt::format("the string \"{}\"", clipped(std::get<std::string>(value_), kShown));
   return dump();
 }
@@ -335,8 +336,8 @@ void append_json_string(std::string& out, std::string_view text) {
 
 namespace {
 
-// Walks the text for nlohmann's lexer and remembers how far it came: its callbacks are not told where they
-// are.
+// Iterates over the text for nlohmann's lexer and records the position, which its callbacks do not
+// receive.
 class Cursor {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -359,7 +360,7 @@ class Cursor {
   const char** reached_;
 };
 
-// What nlohmann's parser calls: adds the rules it does not have, and passes the rest on to the visitor.
+// Callbacks for nlohmann's parser: adds the missing checks and forwards the events to the visitor.
 class StrictSax {
  public:
   StrictSax(std::string_view text, std::string_view name, JsonVisitor& visitor, JsonLimits limits)
@@ -370,7 +371,7 @@ class StrictSax {
     const Cursor begin(text_.data(), &reached_);
     const Cursor end(text_.data() + text_.size(), &reached_);
     nlohmann::json::sax_parse(begin, end, this);
-    // To nlohmann a zero byte is the end of the text, whatever follows it.
+    // nlohmann treats a zero byte as the end of the text and ignores everything after it.
     if (reached_[-1] == '\0') fail_here("a zero byte");
   }
 
@@ -386,7 +387,7 @@ class StrictSax {
   }
   bool number_float(double value, const std::string&) { return visitor_.number(value), true; }
   bool string(std::string& value) { return visitor_.string(std::move(value)), true; }
-  bool binary(nlohmann::json::binary_t&) { return false; }  // not in JSON
+  bool binary(nlohmann::json::binary_t&) { return false; }  // cannot occur in JSON text
 
   bool start_object(std::size_t) {
     enter();
@@ -416,12 +417,12 @@ class StrictSax {
   }
 
   bool parse_error(std::size_t bytes_read, const std::string&, const nlohmann::json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error ...": we say where
-    // ourselves.
+    // Strip the prefix of "[json.exception.parse_error.101] parse error at line 1, column 2: syntax
+    // error ...": fail_at adds the position.
     std::string_view what = error.what();
     what.remove_prefix(std::min(what.size(), what.find("] ") + 2));
-    if (const auto place = what.find(": "); what.starts_with("parse error at") && place != what.npos)
-      what.remove_prefix(place + 2);
+    if (const auto found_at = what.find(": "); what.starts_with("parse error at") && found_at != what.npos)
+      what.remove_prefix(found_at + 2);
     fail_at(bytes_read, clipped(what, 200));
   }
 
@@ -436,7 +437,7 @@ class StrictSax {
     fail_at(static_cast<std::size_t>(reached_ - text_.data()), what);
   }
 
-  // The byte read last is the one that is wrong.
+  // The last byte read is the invalid one.
   [[noreturn]] void fail_at(std::size_t bytes_read, const std::string& what) {
     const std::string_view before =
         text_.substr(0, bytes_read == 0 ? 0 : std::min(bytes_read - 1, text_.size()));
@@ -450,7 +451,7 @@ class StrictSax {
   JsonVisitor& visitor_;
   JsonLimits limits_;
   const char* reached_;
-  std::vector<std::set<std::string>> keys_;  // of each open object; an array's stays empty
+  std::vector<std::set<std::string>> keys_;  // one set per open object; empty for arrays
 };
 
 class Builder : public JsonVisitor {
@@ -472,7 +473,7 @@ class Builder : public JsonVisitor {
  private:
   struct Open {
     Json value;
-    std::string key;  // of the member that comes next
+    std::string key;  // of the next member
   };
 
   void add(Json value) {

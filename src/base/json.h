@@ -1,14 +1,16 @@
-// JSON: a value, a strict reader and a writer that never fails.
+// JSON: a value, a strict parser, and a writer that never fails.
 //
 //   Json config = parse_json(read_file(path, kMaxConfigBytes), path.string());
 //   int64_t layers = config.at("layers").as_int();
-//   std::string line = Json::object().set("step", 100).set("loss", 2.5).dump();   // {"step":100,"loss":2.5}
+//   std::string line = Json::object().set("step", 100).set("loss", 2.5).dump();
+//   // line is {"step":100,"loss":2.5}
 //
-// The reader refuses duplicate keys, text after the value, bad UTF-8, numbers that no double can hold, and
-// nesting beyond a limit. Every error starts with name:line:column (both from 1; columns count bytes).
+// The parser rejects duplicate keys, text after the value, invalid UTF-8, numbers outside the range
+// of a double, and nesting beyond a limit. Every error starts with name:line:column (counted from
+// 1; columns count bytes).
 //
-// The writer replaces bad UTF-8 by U+FFFD and numbers that are not finite by null. Equal values give equal
-// bytes.
+// The writer replaces invalid UTF-8 with U+FFFD and non-finite numbers with null. Equal values give
+// equal bytes.
 #pragma once
 
 #include <concepts>
@@ -26,7 +28,7 @@ namespace thimble {
 
 class Json;
 
-// Members in the order in which they were set. Lookup is linear in small objects, logarithmic in big ones.
+// Members in insertion order. Lookup is linear in small objects and logarithmic in large ones.
 class JsonObject {
  public:
   using Member = std::pair<std::string, Json>;
@@ -40,20 +42,20 @@ class JsonObject {
   JsonObject& operator=(JsonObject&&) noexcept;
   ~JsonObject();
 
-  void set(std::string key, Json value);  // a key that is there keeps its place and gets the new value
+  void set(std::string key, Json value);  // an existing key keeps its position
   const Json* find(std::string_view key) const;
   std::size_t size() const;
   Iterator begin() const;
   Iterator end() const;
 
  private:
-  using Index =
-      std::map<std::string, std::size_t, std::less<>>;  // a tree: nobody can choose keys that collide
+  // A tree, not a hash table, so that hostile keys cannot collide.
+  using Index = std::map<std::string, std::size_t, std::less<>>;
 
-  std::size_t position(std::string_view key) const;  // size() when it is not there
+  std::size_t position(std::string_view key) const;  // size() if absent
 
   std::vector<Member> members_;
-  std::unique_ptr<Index> index_;  // only in big objects
+  std::unique_ptr<Index> index_;  // null in small objects
 };
 
 class Json {
@@ -61,7 +63,8 @@ class Json {
   using Array = std::vector<Json>;
   using Object = JsonObject;
 
-  // Whatever unfolds the variant stands in json.cpp: everybody builds objects, and inline it is most of their code.
+  // Everything that touches the variant is defined in json.cpp: if inlined, it would make up most
+  // of the code of every file that builds objects.
   Json() noexcept;
   Json(const Json& other);
   Json(Json&& other) noexcept;
@@ -94,26 +97,27 @@ class Json {
   bool is_array() const { return holds<Array>(); }
   bool is_object() const { return holds<Object>(); }
 
-  // Each throws an Error that names what was expected and what was found. 1.0 is a number, not an integer.
+  // If the value has another type, these throw an Error with the expected and the found type. 1.0
+  // is a number, not an integer.
   bool as_bool() const;
   std::int64_t as_int() const;
   std::uint64_t as_uint() const;
-  double as_double() const;  // integers too
+  double as_double() const;  // accepts integers
   const std::string& as_string() const;
   const Array& as_array() const;
   const Object& as_object() const;
 
-  const Json* find(std::string_view key) const;  // nullptr when absent, or when this is no object
-  const Json& at(std::string_view key) const;    // throws an Error that names the key
+  const Json* find(std::string_view key) const;  // nullptr if absent or if this is not an object
+  const Json& at(std::string_view key) const;    // throws an Error that names the key if absent
 
   Json& set(std::string key, Json value);  // this must be an object
   Json& push(Json value);                  // this must be an array
-  std::size_t size() const;                // of an array or object; 0 for the rest
+  std::size_t size() const;                // of an array or object; 0 for other types
 
-  // Members in any order; 1 and 1.0 differ.
+  // The order of members does not matter. 1 and 1.0 are different values.
   bool operator==(const Json& other) const;
 
-  // indent 0: one line without spaces. Else: one value per line, `indent` spaces per level.
+  // indent 0: one line without spaces. Otherwise one value per line with `indent` spaces per level.
   std::string dump(int indent = 0) const;
 
  private:
@@ -129,23 +133,23 @@ class Json {
   std::string describe() const;
   void write(std::string& out, int indent, int level) const;
 
-  // Whatever fits std::int64_t is stored as one, so that equal integers are equal values.
+  // Integers that fit std::int64_t are stored as such, so that equal integers compare equal.
   std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::string, Array, Object> value_;
 };
 
-// Appends the text as a JSON string with its quotes: for writers of files too big for a Json.
+// Appends the text as a quoted JSON string, for writers of files too large for a Json.
 void append_json_string(std::string& out, std::string_view text);
 
 struct JsonLimits {
-  int max_depth = 64;            // arrays and objects inside each other
-  std::uint64_t first_line = 1;  // of the text, in the file it comes from: for errors
+  int max_depth = 64;            // nesting depth of arrays and objects
+  std::uint64_t first_line = 1;  // line number of the text's first line in its file, for errors
 };
 
-// `name` says where the text came from, for errors. Integers beyond 64 bits become doubles:
-// tokenizer_config.json files in the wild hold 1000000000000000019884624838656.
+// `name` is the source of the text, for error messages. Integers beyond 64 bits become doubles,
+// because published tokenizer_config.json files contain 1000000000000000019884624838656.
 Json parse_json(std::string_view text, std::string_view name, JsonLimits limits = {});
 
-// What visit_json calls, in the order of the text. To stop, throw.
+// Callbacks of visit_json, called in text order. Throw from one to stop.
 class JsonVisitor {
  public:
   virtual ~JsonVisitor() = default;
@@ -163,7 +167,8 @@ class JsonVisitor {
   virtual void end_array() {}
 };
 
-// As strict as parse_json, without building the value. Calls made before an error was found stay made.
+// As strict as parse_json, but builds no value. Callbacks may have been called before an error is
+// found.
 void visit_json(std::string_view text, std::string_view name, JsonVisitor& visitor, JsonLimits limits = {});
 
 }  // namespace thimble

@@ -10,7 +10,7 @@ namespace thimble {
 Log Log::to_stderr(LogLevel least) {
   return {least, [](LogLevel level, std::string_view line) {
             const char* prefix = level == LogLevel::warning ? "warning: " : "";
-            // One call, so that lines of several threads do not mix.
+            // One write per line, so that lines of several threads do not mix.
             write_to_stderr(fmt::format("{}{}\n", prefix, line));
           }};
 }
@@ -21,7 +21,7 @@ void Log::write(LogLevel level, std::string_view line) const {
 
 namespace {
 
-// Somebody made the stream non-blocking (ssh and some terminals do): until there is room.
+// ssh and some terminals make stderr non-blocking: wait until it can be written again.
 void wait_until_writable(int descriptor) {
   pollfd stream{descriptor, POLLOUT, 0};
   poll(&stream, 1, -1);

@@ -1,5 +1,5 @@
-// Leveled logging. Lines go to a sink (stderr in the binary, a string in tests): the library itself never
-// prints.
+// Leveled logging to a sink: stderr in the binary, a string in tests. The library never prints
+// directly.
 #pragma once
 
 #include <fmt/core.h>
@@ -21,7 +21,7 @@ class Log {
  public:
   using Sink = std::function<void(LogLevel, std::string_view line)>;
 
-  Log(LogLevel least, Sink sink) : least_(least), sink_(std::move(sink)) {}
+  Log(LogLevel least, Sink sink) : lowest_level_(least), sink_(std::move(sink)) {}
 
   static Log to_stderr(LogLevel least);
   static Log nowhere() { return {LogLevel::silent, {}}; }
@@ -39,25 +39,24 @@ class Log {
     if (wants(LogLevel::warning)) write(LogLevel::warning, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  bool wants(LogLevel level) const { return level >= least_ && least_ != LogLevel::silent; }
+  bool wants(LogLevel level) const { return level >= lowest_level_ && lowest_level_ != LogLevel::silent; }
 
  private:
   void write(LogLevel level, std::string_view line) const;
 
-  LogLevel least_;
+  LogLevel lowest_level_;
   Sink sink_;
 };
 
-// Text to standard streams, past stdio's buffers: what was written is out, and what could not be is known at once.
-// All of it, however long that takes. 0, or the errno of what went wrong.
+// Writes all of the text to a descriptor without stdio's buffering, blocking as long as necessary.
+// Returns 0 or the errno of the failure.
 int write_all(int descriptor, std::string_view text);
 
-// To stderr. Where nobody listens any more (it is closed, its disk is full, the reader of its pipe has left) it is
-// lost, and nothing else is: what is spoken of goes on.
+// Writes to stderr. If that fails (closed stream, full disk, broken pipe), the text is lost and the
+// program continues.
 void write_to_stderr(std::string_view text);
 
-// How wide is the terminal?
-// Nothing where the descriptor is no terminal, or the terminal does not say.
+// The width in columns, or nullopt if the descriptor is not a terminal or its width is unknown.
 inline std::optional<std::size_t> terminal_width(int descriptor) {
   winsize size{};
   if (isatty(descriptor) != 1 || ioctl(descriptor, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)

@@ -37,7 +37,7 @@ std::optional<std::string> first_line(const fs::path& path) {
   return line;
 }
 
-// The number that `text` begins with; nothing for "max".
+// The number at the start of `text`, or nullopt ("max").
 std::optional<std::int64_t> leading_number(std::string_view text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -49,7 +49,7 @@ std::optional<std::int64_t> number_in_file(const fs::path& path) {
   return line ? leading_number(*line) : std::nullopt;
 }
 
-// The value behind "key : value" or "key: value" lines, as /proc writes them; "" if there is none.
+// The value of a "key : value" or "key: value" line, the format of /proc; "" if the key is absent.
 std::string field(const fs::path& path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -77,8 +77,9 @@ int count_cpu_list(std::string_view list) {
   return std::max(1, count);
 }
 
-// Every folder that limits this process in the hierarchy of `controller`, innermost first. Version 2 has one
-// hierarchy for all controllers ("0::/path"), version 1 one for each ("4:memory:/path").
+// The control group folders that limit this process for `controller`, innermost first. Version 2
+// has one hierarchy for all controllers ("0::/path"), version 1 one per controller
+// ("4:memory:/path").
 std::vector<fs::path> control_groups(const fs::path& root, std::string_view controller) {
   std::vector<fs::path> folders;
   std::ifstream file(root / "proc/self/cgroup");
@@ -119,7 +120,7 @@ std::int64_t container_memory(const fs::path& root, std::int64_t memory) {
   for (const fs::path& folder : control_groups(root, "memory"))
     for (const char* name : {"memory.max", "memory.limit_in_bytes"}) {
       const auto limit = number_in_file(folder / name);
-      // Version 1 says "no limit" by a number near 2^63.
+      // Version 1 expresses "no limit" as a number near 2^63.
       if (limit && *limit > 0 && *limit < memory) least = least == 0 ? *limit : std::min(least, *limit);
     }
   return least;
@@ -235,11 +236,11 @@ CpuLevel level_of_environment() {
   }
   const bool known =
       std::ranges::any_of(kLevels, [&](CpuLevel level) { return cpu_level_name(level) == wanted; });
-  fail(Hint{"the levels of this machine are: " + available}, "{} is \"{}\", which {}", kLevelVariable, wanted,
-       known ? "this CPU does not support" : "is not a CPU level");
+  fail(Hint{"use one of the levels of this machine: " + available}, "{} is \"{}\", which {}", kLevelVariable,
+       wanted, known ? "this CPU does not support" : "is not a CPU level");
 }
 
-// The level of a CpuLevelScope; -1: none.
+// The level set by a CpuLevelScope, or -1.
 std::atomic<int> scoped_level = -1;
 
 }  // namespace
@@ -313,7 +314,7 @@ CopyBandwidth measure_copy_bandwidth(std::int64_t buffer_bytes, double seconds,
                                      const ProgressOutput& progress, const Interrupt& interrupt) {
   const auto from = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(buffer_bytes));
   const auto to = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(buffer_bytes));
-  // One piece per thread: pieces this large make memcpy bypass the caches, as a copy of that size should.
+  // One piece per thread: for pieces this large memcpy bypasses the caches, as a large copy should.
   const int threads = max_threads();
   const std::int64_t piece = (buffer_bytes + threads - 1) / threads;
   const auto seconds_of = [&](auto&& work) {
@@ -325,7 +326,8 @@ CopyBandwidth measure_copy_bandwidth(std::int64_t buffer_bytes, double seconds,
   };
   const auto copy = [&](std::size_t begin, std::size_t size) { std::memcpy(&to[begin], &from[begin], size); };
 
-  // The pages come into being here, near the thread that will use them; the next copy says how many fit.
+  // The first touch allocates each page near the thread that will use it. The copy after it
+  // determines the number of repeats.
   seconds_of([&](std::size_t begin, std::size_t size) {
     std::memset(&from[begin], 1, size);
     std::memset(&to[begin], 2, size);
@@ -335,7 +337,7 @@ CopyBandwidth measure_copy_bandwidth(std::int64_t buffer_bytes, double seconds,
   ProgressBar bar(progress, "copying", "bytes", static_cast<std::uint64_t>(2 * repeats * buffer_bytes));
   std::vector<double> times;
   for (int i = 0; i < repeats; ++i) {
-    interrupt.throw_if_asked();
+    interrupt.throw_if_interrupted();
     times.push_back(seconds_of(copy));
     bar.advance(static_cast<std::uint64_t>(2 * buffer_bytes));
   }

@@ -1,4 +1,4 @@
-// What this machine offers: CPU, caches, memory, and how much of them this process may use.
+// The CPU, caches and memory of this machine, and how much of them this process may use.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ class Interrupt;
 
 // The instruction sets that kernels are written for. Each level includes those before it.
 //
-//   scalar       no vector instructions of ours
+//   scalar       no explicit vector instructions
 //   avx2         AVX2, FMA and F16C
 //   avx512       AVX-512 F, BW, DQ and VL
 //   avx512_bf16  products of bf16 pairs
@@ -29,12 +29,12 @@ std::string_view cpu_level_name(CpuLevel level);
 // The highest level that both the processor and the operating system support.
 CpuLevel detected_cpu_level();
 
-// The level in effect: the detected one, or what THIMBLE_CPU caps it to. Throws if the variable names no level, or one
-// that this machine does not have.
+// The level in effect: the detected one, or the lower one set by THIMBLE_CPU. Throws if the
+// variable is not a level name or names a level that this machine does not support.
 CpuLevel cpu_level();
 
-// Replaces the level in effect for as long as it lives, so that tests can run a kernel at several levels in one process.
-// oneDNN is not affected: it takes its level once per process.
+// Overrides the level in effect during its lifetime, so that tests can run a kernel at several
+// levels in one process. oneDNN is not affected: it reads its level once per process.
 class CpuLevelScope {
  public:
   explicit CpuLevelScope(CpuLevel level);
@@ -60,7 +60,7 @@ struct FeatureName {
 
 std::span<const FeatureName> feature_names();
 
-// What the processor and the operating system support, up to the level in effect.
+// The features supported by both the processor and the operating system, up to the level in effect.
 CpuFeatures cpu_features();
 
 struct Cache {
@@ -74,23 +74,23 @@ struct Machine {
   std::string cpu_model = {};
   CpuFeatures features = {};
   int logical_cpus = 0;
-  int affinity_cpus = 0;           // those this process may run on
-  int container_cpus = 0;          // the control group's limit, rounded up; 0: none
-  std::vector<Cache> caches = {};  // as the first CPU sees them
+  int affinity_cpus = 0;           // CPUs this process may run on
+  int container_cpus = 0;          // the control group's limit, rounded up; 0: no limit
+  std::vector<Cache> caches = {};  // of the first CPU
   std::int64_t memory_bytes = 0;
   std::int64_t available_bytes = 0;
-  std::int64_t container_memory_bytes = 0;  // the control group's limit; 0: none
+  std::int64_t container_memory_bytes = 0;  // the control group's limit; 0: no limit
 
   int usable_cpus() const;
 };
 
-// `root`: where /proc and /sys are found (tests bring their own).
+// `root` contains proc/ and sys/; tests pass their own.
 Machine probe_machine(const std::filesystem::path& root = "/");
 
-// Machine::usable_cpus without looking at the rest: every start of the binary pays for it.
+// Returns Machine::usable_cpus without probing anything else: every start of the binary needs it.
 int usable_cpus(const std::filesystem::path& root = "/");
 
-// What training computes in unless told otherwise, and why.
+// The default dtype for training, with the reason.
 struct DtypeChoice {
   std::string_view dtype;  // "bf16" or "f32"
   std::string_view reason;
@@ -104,11 +104,11 @@ struct CopyBandwidth {
   int threads = 0;
 };
 
-// Copies a buffer with all threads for about `seconds`. Throws Interrupted when asked to stop.
+// Copies a buffer with all threads for about `seconds`. Throws Interrupted if interrupted.
 CopyBandwidth measure_copy_bandwidth(std::int64_t buffer_bytes, double seconds,
                                      const ProgressOutput& progress, const Interrupt& interrupt);
 
-// What was built, and how.
+// Build information.
 
 std::string_view version();     // "0.1.0", from CMakeLists.txt
 std::string_view build_type();  // "Release", with the sanitizer if there is one

@@ -13,13 +13,13 @@ namespace thimble {
 
 namespace {
 
-// What this thread is: inside a task, and whose loops it runs.
+// The pool whose loops this thread runs, and whether it is inside a task.
 struct ThisThread {
   ThreadPool* pool = nullptr;
   bool in_task = false;
   int index = 0;
 };
-thread_local ThisThread this_thread_facts;
+thread_local ThisThread thread_state;
 
 void pause() {
 #if defined(__x86_64__)
@@ -29,7 +29,8 @@ void pause() {
 #endif
 }
 
-// Until `done` or about that long; false: it took longer. A clock is asked rarely: it costs as much as some pauses.
+// Spins until `done` or for about `longest`; returns false on a timeout. The clock is read once per
+// kPauses pauses because reading it costs as much as several of them.
 template <class Done>
 bool spin(std::chrono::microseconds longest, Done done) {
   constexpr int kPauses = 32;
@@ -43,39 +44,41 @@ bool spin(std::chrono::microseconds longest, Done done) {
   return done();
 }
 
-// Longer than from one token to the next, shorter than anybody would notice of a processor.
-constexpr std::chrono::microseconds kLookForWork{100};
+// How long an idle thread spins: longer than the gap between two tokens, short enough that the CPU
+// time does not matter.
+constexpr std::chrono::microseconds kSpinTime{100};
 
 }  // namespace
 
 #if defined(__SANITIZE_THREAD__)
-// ThreadSanitizer does not see what OpenMP's threads wait for: in its builds all loops run on pools, one for each
-// number of threads that was asked for (a forked process, which has the caller alone, could not end one).
+// ThreadSanitizer does not understand OpenMP's synchronization, so in its builds all loops run on
+// pools, one for each requested number of threads. A pool is kept until the calling thread ends: a
+// forked process, which has only the calling thread, could not join its workers.
 ThreadPool* ThreadPool::current() {
-  if (this_thread_facts.pool || this_thread_facts.in_task) return this_thread_facts.pool;
+  if (thread_state.pool || thread_state.in_task) return thread_state.pool;
   thread_local std::map<int, ThreadPool> teams;
   const int threads = omp_get_max_threads();
   return &teams.try_emplace(threads, threads).first->second;
 }
 #else
 ThreadPool* ThreadPool::current() {
-  return this_thread_facts.pool;
+  return thread_state.pool;
 }
 #endif
 
 bool ThreadPool::in_task() {
-  return this_thread_facts.in_task;
+  return thread_state.in_task;
 }
 
 int ThreadPool::thread_index() {
-  return this_thread_facts.index;
+  return thread_state.index;
 }
 
 ThreadPool::ThreadPool(int threads) {
-  check(threads >= 1, "[threads] a pool of {} threads", threads);
+  check(threads >= 1, "[threads] a pool needs at least 1 thread, got {}", threads);
   workers_.reserve(static_cast<std::size_t>(threads) - 1);
-  const SignalsHeld held;
-  for (int index = 1; index < threads; ++index) workers_.emplace_back([this, index] { serve(index); });
+  const SignalMaskScope held;
+  for (int index = 1; index < threads; ++index) workers_.emplace_back([this, index] { worker_loop(index); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -94,28 +97,29 @@ void ThreadPool::run(std::int64_t count, Call call, const void* body) {
   next_.store(0, std::memory_order_relaxed);
   gate_.store(0, std::memory_order_release);
   jobs_.fetch_add(1, std::memory_order_release);
-  jobs_.notify_all();  // a look at a counter, unless somebody sleeps
-  take_tasks(0);
+  jobs_.notify_all();  // no system call unless a worker sleeps
+  run_tasks(0);
   gate_.fetch_or(kShut, std::memory_order_acquire);
   wait_for_workers();
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-void ThreadPool::take_tasks(int index) {
-  const ThisThread outside = std::exchange(this_thread_facts, {.in_task = true, .index = index});
+void ThreadPool::run_tasks(int index) {
+  const ThisThread outside = std::exchange(thread_state, {.in_task = true, .index = index});
   for (std::int64_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) try {
       call_(body_, i);
     } catch (...) {
       const std::lock_guard lock(error_mutex_);
       if (!error_) error_ = std::current_exception();
     }
-  this_thread_facts = outside;
+  thread_state = outside;
 }
 
-// Those inside are in the middle of their last task. Where the system has put one aside, it needs our processor.
+// Workers inside are running their last task. If the system has descheduled one, it needs this
+// processor: yield.
 void ThreadPool::wait_for_workers() {
   const auto none_inside = [&] { return gate_.load(std::memory_order_acquire) == kShut; };
-  while (!spin(kLookForWork, none_inside)) std::this_thread::yield();
+  while (!spin(kSpinTime, none_inside)) std::this_thread::yield();
 }
 
 bool ThreadPool::enter() {
@@ -130,23 +134,23 @@ void ThreadPool::leave() {
   gate_.fetch_sub(1, std::memory_order_release);
 }
 
-void ThreadPool::serve(int index) {
+void ThreadPool::worker_loop(int index) {
   std::uint32_t seen = 0;
   while (true) {
     const auto another = [&] { return jobs_.load(std::memory_order_acquire) != seen; };
-    if (!spin(kLookForWork, another)) jobs_.wait(seen, std::memory_order_acquire);
+    if (!spin(kSpinTime, another)) jobs_.wait(seen, std::memory_order_acquire);
     seen = jobs_.load(std::memory_order_acquire);
     if (closing_) return;
     if (!enter()) continue;
-    take_tasks(index);
+    run_tasks(index);
     leave();
   }
 }
 
-PoolScope::PoolScope(ThreadPool& pool) : before_(std::exchange(this_thread_facts.pool, &pool)) {}
+PoolScope::PoolScope(ThreadPool& pool) : before_(std::exchange(thread_state.pool, &pool)) {}
 
 PoolScope::~PoolScope() {
-  this_thread_facts.pool = before_;
+  thread_state.pool = before_;
 }
 
 }  // namespace thimble

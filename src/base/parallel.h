@@ -1,11 +1,13 @@
-// A few threads for work of microseconds: what decoding one token is made of.
+// Thread pools and parallel loops. A pool runs loops of a few microseconds, such as those of
+// decoding one token.
 //
-//   ThreadPool pool(4);                 // the caller and three others
-//   const PoolScope scope(pool);        // parallel_for of this thread runs on it now (base/parallel.h)
+//   ThreadPool pool(4);                 // the calling thread and three workers
+//   const PoolScope scope(pool);        // parallel_for in this thread now uses the pool
 //
-// OpenMP's team ends every loop with a barrier: one thread that the system has put aside holds up all. Here tasks are
-// taken one by one by whoever is there, and a thread that comes late finds nothing to do and nobody waiting for it.
-// Idle threads look for work for a short while, then sleep. Any thread may own a pool; it serves one thread at a time.
+// An OpenMP loop ends with a barrier that all threads must reach, so one descheduled thread delays
+// the loop. The threads of a pool take tasks one at a time, so a thread that arrives late finds no
+// task left and delays no other. Idle threads spin for a short time, then sleep. Any thread may own
+// a pool; a pool runs one loop at a time.
 #pragma once
 
 #include <omp.h>
@@ -24,46 +26,46 @@ namespace thimble {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // the caller counts as one
+  explicit ThreadPool(int threads);  // including the caller
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // task(i) once for every i in [0, count), on any thread, in any order; comes back when all are done. The first
-  // exception is thrown again here, after the other tasks.
+  // Calls task(i) once for every i in [0, count), on any thread and in any order, and returns when
+  // all are done. The first exception is rethrown after the other tasks.
   template <class Task>
   void run(std::int64_t count, const Task& task) {
     run(
         count, [](const void* body, std::int64_t i) { (*static_cast<const Task*>(body))(i); }, &task);
   }
 
-  static ThreadPool* current();  // the pool that this thread's scope names; nullptr: none
-  static bool in_task();         // called from a task of any pool: what it runs is serial
-  static int thread_index();     // of a task's thread, 0 the pool's caller; 0 outside
+  static ThreadPool* current();  // of the innermost PoolScope of this thread, or nullptr
+  static bool in_task();         // whether this thread is inside a task: its loops are serial
+  static int thread_index();     // of this thread in the pool; 0 for the caller and outside of tasks
 
  private:
   friend class PoolScope;
   using Call = void (*)(const void* body, std::int64_t i);
 
   void run(std::int64_t count, Call call, const void* body);
-  void take_tasks(int index);
-  void serve(int index);
-  bool enter();  // false: there is nothing to do now
+  void run_tasks(int index);
+  void worker_loop(int index);
+  bool enter();  // false: no job to work on
   void leave();
   void wait_for_workers();
 
-  // The job: written while the gate is shut and nobody is inside.
+  // The current job: written only while the gate is shut and no worker is inside.
   Call call_ = nullptr;
   const void* body_ = nullptr;
   std::int64_t count_ = 0;
 
   static constexpr std::size_t kLine = 64;
-  alignas(kLine) std::atomic<std::int64_t> next_{0};   // the first task that nobody has taken
-  alignas(kLine) std::atomic<std::uint32_t> jobs_{0};  // counts them: what idle threads watch
-  alignas(kLine) std::atomic<std::uint32_t> gate_{
-      kShut};  // how many workers are inside; kShut: no more may enter
+  alignas(kLine) std::atomic<std::int64_t> next_{0};   // the first task not taken yet
+  alignas(kLine) std::atomic<std::uint32_t> jobs_{0};  // job count, which idle threads watch
+  // The number of workers inside; with kShut set, no more may enter.
+  alignas(kLine) std::atomic<std::uint32_t> gate_{kShut};
   static constexpr std::uint32_t kShut = 1u << 31;
 
   std::atomic<bool> closing_{false};
@@ -72,7 +74,7 @@ class ThreadPool {
   std::vector<std::thread> workers_;
 };
 
-// While it lives, loops of this thread run on the pool.
+// During its lifetime, parallel loops of this thread run on the pool.
 class PoolScope {
  public:
   explicit PoolScope(ThreadPool& pool);
@@ -84,11 +86,12 @@ class PoolScope {
   ThreadPool* before_;
 };
 
-// Parallel loops over OpenMP, or over the pool that a PoolScope names (base/parallel.h). Only one thread of the
-// program may enter them without a pool (a second would make a second team).
+// Parallel loops on OpenMP threads, or on the pool of a PoolScope. Without a pool, only one thread
+// of the program may run them, because a second one would create a second OpenMP team.
 //
-// Work is cut into chunks of `grain` items at fixed places: what a chunk computes cannot depend on the number
-// of threads. Builds under ThreadSanitizer use no OpenMP, because its runtime is not instrumented.
+// Work is cut into chunks of `grain` items at fixed positions, so results cannot depend on the
+// number of threads. Builds with ThreadSanitizer do not use OpenMP, whose runtime is not
+// instrumented.
 
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kParallel = false;
@@ -101,7 +104,7 @@ inline int max_threads() {
   if (const ThreadPool* pool = ThreadPool::current()) return pool->threads();
   return kParallel ? omp_get_max_threads() : 1;
 }
-// Which thread of the team runs: 0 outside of parallel loops.
+// Index of the running thread in its team; 0 outside of parallel loops.
 inline int thread_index() {
   if (ThreadPool::in_task()) return ThreadPool::thread_index();
   return kParallel ? omp_get_thread_num() : 0;
@@ -110,7 +113,7 @@ inline void set_threads(int threads) {
   omp_set_num_threads(threads);
 }
 
-// body(begin, end) over chunks of [0, count). The first exception of any chunk is thrown again in the caller.
+// Calls body(begin, end) for chunks of [0, count). The first exception is rethrown in the caller.
 template <class Body>
 void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
   if (count <= 0) return;
@@ -136,8 +139,8 @@ void parallel_for(std::int64_t count, std::int64_t grain, Body&& body) {
   if (error) std::rethrow_exception(error);
 }
 
-// body(i) for [0, count), each handed to the next free thread: for tasks of uneven size. What a task computes
-// must not depend on which thread takes it.
+// Calls body(i) for i in [0, count), each on the next free thread, for tasks of uneven size. The
+// result of a task must not depend on the thread that runs it.
 template <class Body>
 void parallel_tasks(std::int64_t count, Body&& body) {
   if (ThreadPool* pool = ThreadPool::current(); pool && count > 1) return pool->run(count, body);
@@ -158,9 +161,8 @@ void parallel_tasks(std::int64_t count, Body&& body) {
   if (error) std::rethrow_exception(error);
 }
 
-// Work on many items of uneven size, cut into tasks that are worth a thread's while.
-
-// body(i) for [0, count) in parallel; size(i) in bytes decides how many items make a task.
+// Calls body(i) for i in [0, count) in parallel, for many small items: consecutive items are
+// grouped into tasks of at least 64 KiB, where size(i) is the number of bytes of item i.
 template <class Size, class Body>
 void parallel_items(std::size_t count, const Size& size, const Body& body) {
   constexpr std::size_t kTaskBytes = 1 << 16;

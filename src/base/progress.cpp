@@ -11,7 +11,7 @@ namespace thimble {
 
 namespace {
 
-constexpr double kQuietSeconds = 1;        // work shorter than this shows nothing
+constexpr double kQuietSeconds = 1;        // nothing is shown for shorter work
 constexpr double kTerminalInterval = 0.1;  // redraws
 constexpr double kPlainInterval = 10;      // lines in a log file
 
@@ -87,7 +87,8 @@ std::string ProgressBar::line(double elapsed) const {
   }
   if (!output_.terminal || total_ == 0) return title_ + text;
 
-  // The bar takes what the words leave: a narrow terminal loses the bar first, never the figures.
+  // The bar uses the width that the text leaves free. A narrow terminal shows the numbers without a
+  // bar.
   const int room = output_.width - 1 - static_cast<int>(display_width(title_) + display_width(text)) - 3;
   if (room < 8) return title_ + text;
   return fmt::format("{} |{}|{}", title_, bar(done / total, std::min(room, 40)), text);

@@ -1,7 +1,7 @@
-// A progress bar with rate and ETA, for anything over two seconds.
+// A progress bar with rate and ETA, for long operations.
 //
-// On a terminal: one line, redrawn at most ten times a second, removed when done. Elsewhere: a plain line now
-// and then (every ten seconds). Nothing is shown in the first second, so quick work stays silent.
+// On a terminal it is one line, redrawn at most ten times a second and removed when done. Elsewhere
+// it is a plain line every ten seconds. Nothing is shown during the first second.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,8 @@
 
 namespace thimble {
 
-// Where progress is drawn and what time it is: stderr and the steady clock in the binary, fakes in tests.
+// The output and the clock of progress bars: stderr and the steady clock in the binary, fakes in
+// tests.
 struct ProgressOutput {
   bool enabled = false;
   bool terminal = false;
@@ -21,24 +22,25 @@ struct ProgressOutput {
   std::function<void(std::string_view)> write;
   std::function<double()> seconds;
 
-  static ProgressOutput to_stderr();  // looks whether stderr is a terminal, and how wide
+  static ProgressOutput to_stderr();  // detects whether stderr is a terminal, and its width
   static ProgressOutput nowhere() { return {}; }
 };
 
 class ProgressBar {
  public:
-  // unit: what is counted ("tokens"); "bytes" prints as MiB. total 0: unknown, no bar and no ETA.
+  // unit: what is counted ("tokens"); "bytes" is shown in MiB. total 0: unknown, so no bar and no
+  // ETA.
   ProgressBar(ProgressOutput output, std::string title, std::string unit, std::uint64_t total);
   ~ProgressBar();  // removes the line
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Work that was done before, by another process: it counts, but not for the rate.
+  // Sets the work done by an earlier process. It counts as progress but not for the rate.
   void start_at(std::uint64_t done) { done_ = before_ = done; }
-  void expect(std::uint64_t total) { total_ = total; }  // where that is known only on the way
+  void expect(std::uint64_t total) { total_ = total; }  // for totals that become known during the work
   void advance(std::uint64_t amount) { update(done_ + amount); }
-  void clear();  // before something else is printed; the next update draws the line again
-  // notes: "loss 3.21", shown at the end of the line; on a terminal as many of them, in order, as fit.
+  void clear();  // call before printing anything else; the next update draws the line again
+  // notes: shown at the end of the line ("loss 3.21"), in order; on a terminal, as many as fit.
   void update(std::uint64_t done, std::vector<std::string> notes = {});
 
  private:

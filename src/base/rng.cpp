@@ -10,15 +10,17 @@ namespace thimble {
 
 namespace {
 
-// Box-Muller: two uniform words give two independent normals. Computed in double: log near 1 needs the bits.
+// Box-Muller: two uniform words give two independent normals. Computed in double, because the
+// logarithm near 1 needs the precision.
 std::array<float, 2> normal_pair(std::uint32_t a, std::uint32_t b) {
-  const double u = (static_cast<double>(a) + 0.5) * 0x1p-32;  // (0, 1): the logarithm stays finite
+  const double u = (static_cast<double>(a) + 0.5) * 0x1p-32;  // (0, 1): the logarithm is finite
   const double angle = 2 * std::numbers::pi * (static_cast<double>(b) * 0x1p-32);
   const double radius = std::sqrt(-2 * std::log(u));
   return {static_cast<float>(radius * std::cos(angle)), static_cast<float>(radius * std::sin(angle))};
 }
 
-// Calls fill(block, four values) for every block of four, in parallel; the last may be short.
+// Sets the values to make(block) for every block of four values, in parallel. The last block may be
+// shorter.
 template <class Make>
 void fill_blocks(std::span<float> values, Make make) {
   constexpr std::int64_t kBlocksPerTask = 4096;
@@ -36,7 +38,8 @@ void fill_blocks(std::span<float> values, Make make) {
 }  // namespace
 
 std::uint64_t Rng::below(std::uint64_t bound) {
-  // Reject the draws of the last, incomplete run of `bound` values: modulo alone would favour small results.
+  // Reject draws below 2^64 mod bound, so that the number of accepted values is a multiple of
+  // `bound`. Without this, the modulo would favor small results.
   const std::uint64_t incomplete = (0 - bound) % bound;
   std::uint64_t draw = next_u64();
   while (draw < incomplete) draw = next_u64();

@@ -1,17 +1,17 @@
-// Counter-based random numbers: Philox4x32-10 (Salmon et al., SC'11, "Parallel random numbers: as easy as 1,
-// 2, 3").
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., SC'11, "Parallel random numbers: as
+// easy as 1, 2, 3").
 //
-// A draw is a pure function of (seed, stream, index), so tensors fill in parallel with the same bits for any
-// number of threads, dropout needs no stored mask, and saving the state of a generator is saving two numbers.
+// A draw is a pure function of (seed, stream, index). Tensors are therefore filled in parallel with
+// the same bits for any number of threads, dropout needs no stored mask, and the state of a
+// generator is two numbers.
 #pragma once
-
 #include <array>
 #include <cstdint>
 #include <span>
 
 namespace thimble {
 
-// The block function: 128 bits of counter and 64 of key in, 128 random bits out.
+// The block function: 128 bits of counter and 64 bits of key give 128 random bits.
 constexpr std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
                                               std::array<std::uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
@@ -36,14 +36,15 @@ constexpr float uniform_from_bits(std::uint32_t bits) {
   return static_cast<float>(bits >> 8) * 0x1p-24f;
 }
 
-// A sequential generator: its whole state is {seed, drawn}. Setting `drawn` jumps anywhere at once.
+// A sequential generator. Its state is {seed, drawn}; setting `drawn` jumps to any position in
+// constant time.
 class Rng {
  public:
   explicit Rng(std::uint64_t seed, std::uint64_t drawn = 0, std::uint64_t stream = 0)
       : seed_(seed), stream_(stream), drawn_(drawn) {}
 
   std::uint64_t seed() const { return seed_; }
-  std::uint64_t drawn() const { return drawn_; }  // 32-bit words taken so far
+  std::uint64_t drawn() const { return drawn_; }  // number of 32-bit words taken
   void jump_to(std::uint64_t drawn) { drawn_ = drawn; }
 
   std::uint32_t next_u32() {
@@ -63,7 +64,7 @@ class Rng {
   std::uint64_t seed_, stream_, drawn_;
 };
 
-// values[i] depends on (seed, stream, i) alone.
+// values[i] depends only on (seed, stream, i).
 void fill_uniform(std::span<float> values, float low, float high, std::uint64_t seed, std::uint64_t stream);
 void fill_normal(std::span<float> values, float mean, float deviation, std::uint64_t seed,
                  std::uint64_t stream);

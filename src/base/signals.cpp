@@ -9,7 +9,7 @@ namespace thimble {
 
 namespace {
 
-// A signal handler can reach nothing but static storage: the one exception to "no globals".
+// A signal handler can access only static storage.
 volatile std::sig_atomic_t signals_seen = 0;
 volatile std::sig_atomic_t second_exits = 1;
 constexpr std::array kSignals = {SIGINT, SIGTERM, SIGHUP};
@@ -47,7 +47,7 @@ void Interrupt::forget() {
   signals_seen = 0;
 }
 
-void Interrupt::throw_if_asked() const {
+void Interrupt::throw_if_interrupted() const {
   if (asked()) throw Interrupted();
 }
 
@@ -66,7 +66,7 @@ SaveSignal::SaveSignal() {
   save_asked = 0;
   struct sigaction action {};
   action.sa_handler = on_save_signal;
-  action.sa_flags = SA_RESTART;  // reads and writes under way go on
+  action.sa_flags = SA_RESTART;  // do not interrupt system calls
   sigaction(SIGUSR1, &action, &before_save);
 }
 

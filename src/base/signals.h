@@ -1,15 +1,19 @@
-// Ctrl-C: the first SIGINT, SIGTERM or SIGHUP asks, a second one stops at once (exit code 130), unless it is a SIGHUP: of a
-// line that was lost both the shell and the kernel tell.
+// Ctrl-C: the first SIGINT, SIGTERM or SIGHUP requests a stop. A second SIGINT or SIGTERM exits
+// immediately with code 130. A second SIGHUP does not, because after a lost connection both the
+// shell and the kernel send one.
 //
-//   Interrupt interrupt;                    // installs the handlers; restores the old ones when it goes
+//   Interrupt interrupt;     // installs the handlers; the destructor restores the old ones
 //   while (work_left && !interrupt.asked()) step();
 //
-// Where a program outlives what Ctrl-C stops, as a chat does its answers: Interrupt::Scope::task. Then SIGINT asks, as
-// often as it comes, and forget() makes it new; the others stay what they were.
+// Interrupt::Scope::task is for programs that continue after Ctrl-C, such as a chat, where it stops
+// only the current answer. It handles SIGINT alone, which may arrive any number of times; forget()
+// clears the request.
 //
-// A signal that is ignored stays so: whoever started us in the background of a script wants it that way.
+// Signals that are already ignored stay ignored: shell scripts start background jobs with SIGINT
+// ignored.
 //
-// Long loops of the library take a `const Interrupt*` (nullptr: not interruptible) and call throw_if_asked.
+// Long loops in the library take a `const Interrupt*` (nullptr: not interruptible) and call
+// throw_if_interrupted.
 #pragma once
 
 #include <csignal>
@@ -20,7 +24,7 @@ namespace thimble {
 
 inline constexpr int kExitInterrupted = 130;
 
-// Thrown by throw_if_asked after everything worth saving was saved; the binary exits with 130.
+// Thrown by throw_if_interrupted. The binary exits with code 130.
 class Interrupted : public Error {
  public:
   Interrupted() : Error("interrupted") {}
@@ -36,33 +40,34 @@ class Interrupt {
 
   bool asked() const;
   void forget();
-  void throw_if_asked() const;
+  void throw_if_interrupted() const;
 };
 
-// Threads that are made while it lives take no signals but their own faults: those go to the thread that makes them.
+// Threads created during its lifetime block all signals except those raised by faults, so the
+// creating thread receives the others.
 //
-//   const SignalsHeld held;
+//   const SignalMaskScope held;
 //   workers.emplace_back(...);
-class SignalsHeld {
+class SignalMaskScope {
  public:
-  SignalsHeld() {
+  SignalMaskScope() {
     sigset_t held;
     sigfillset(&held);
-    // What a thread itself does wrong stays its own.
+    // A thread must receive the signals that its own faults raise.
     for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&held, fault);
     pthread_sigmask(SIG_SETMASK, &held, &before_);
   }
-  ~SignalsHeld() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsHeld(const SignalsHeld&) = delete;
-  SignalsHeld& operator=(const SignalsHeld&) = delete;
+  ~SignalMaskScope() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalMaskScope(const SignalMaskScope&) = delete;
+  SignalMaskScope& operator=(const SignalMaskScope&) = delete;
 
  private:
   sigset_t before_{};
 };
 
-// SIGUSR1: "save now". The loop finishes its step, writes a checkpoint and goes on.
+// SIGUSR1: "save now". The training loop finishes its step, writes a checkpoint and continues.
 //
-//   SaveSignal save;                 // installs the handler; the old one comes back when it goes
+//   SaveSignal save;                 // installs the handler; the destructor restores the old one
 //   if (save.taken()) checkpoint();  // once per signal
 
 class SaveSignal {
@@ -72,7 +77,7 @@ class SaveSignal {
   SaveSignal(const SaveSignal&) = delete;
   SaveSignal& operator=(const SaveSignal&) = delete;
 
-  bool taken() const;  // was there a signal since the last call?
+  bool taken() const;  // whether a signal arrived since the last call
 };
 
 }  // namespace thimble

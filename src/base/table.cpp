@@ -25,7 +25,7 @@ std::string shortened(std::string text, std::size_t most_bytes) {
 
 namespace {
 
-// "-1,234", "17.1 M", "65.1 MiB", "98%": a number and at most a short unit.
+// "-1,234", "17.1 M", "65.1 MiB", "98%": a number with an optional short unit.
 bool looks_numeric(std::string_view cell) {
   constexpr std::string_view kNumber = "+-.,0123456789";
   constexpr std::size_t kLongestUnit = 4;
@@ -41,7 +41,7 @@ std::string padded(std::string_view cell, std::size_t width, bool right) {
   return right ? fill + std::string(cell) : std::string(cell) + fill;
 }
 
-// The words of a cell in lines of at most `width` columns; a longer word has a line of its own.
+// The words of a cell in lines of at most `width` columns. A longer word gets its own line.
 std::vector<std::string> broken(std::string_view cell, std::size_t width) {
   std::vector<std::string> lines(1);
   while (!cell.empty()) {
@@ -60,7 +60,6 @@ using Line = std::vector<std::string>;
 
 constexpr std::size_t kGap = 2;  // between columns
 
-// How wide each column is.
 std::vector<std::size_t> widths_of(const std::vector<Line>& lines) {
   std::vector<std::size_t> width;
   for (const Line& line : lines) {
@@ -70,7 +69,8 @@ std::vector<std::size_t> widths_of(const std::vector<Line>& lines) {
   return width;
 }
 
-// Every line with columns of words no wider than `cap`: what does not fit stands on lines of its own below.
+// Wraps the text columns of every line at `cap` columns; the rest of a cell goes to additional
+// lines below.
 std::vector<Line> narrowed(const std::vector<Line>& lines, const std::vector<bool>& numeric,
                            std::size_t cap) {
   std::vector<Line> out;
@@ -85,10 +85,11 @@ std::vector<Line> narrowed(const std::vector<Line>& lines, const std::vector<boo
   return out;
 }
 
-// The widest that columns of words may be for lines of `width`; nothing else gets narrower.
+// The largest width of text columns for which lines fit in `width`. Numeric columns are never
+// narrowed.
 std::size_t cap_for(const std::vector<std::size_t>& widths, const std::vector<bool>& numeric,
                     std::size_t width) {
-  constexpr std::size_t kNarrowest = 12;  // narrower columns of words help nobody
+  constexpr std::size_t kNarrowest = 12;  // narrower text columns are hard to read
   std::size_t cap = std::max(kNarrowest, *std::max_element(widths.begin(), widths.end()));
   const auto total = [&] {
     std::size_t sum = kGap * (widths.size() - 1);
@@ -145,7 +146,7 @@ std::string three_digits(double value) {
 
 std::string scaled(double value, double base, std::span<const char* const> units) {
   std::size_t unit = 0;
-  // 999.5 would print as "1000": move on to the next unit a little early.
+  // 999.5 would print as "1000": switch to the next unit slightly early.
   while (unit + 1 < units.size() && std::abs(value) >= base * 0.9995) value /= base, ++unit;
   if (unit == 0 && value == std::floor(value)) return fmt::format("{:.0f}{}", value, units[unit]);
   return three_digits(value) + units[unit];

@@ -1,4 +1,4 @@
-// Aligned tables and spark-lines: people look before they read.
+// Aligned tables, number formatting and sparklines for terminal output.
 #pragma once
 
 #include <span>
@@ -8,7 +8,8 @@
 
 namespace thimble {
 
-// Columns as wide as their widest cell. Cells that look like numbers are aligned right, the rest left.
+// Columns are as wide as their widest cell. Numeric columns are right-aligned, all others
+// left-aligned.
 //
 //   Table table({"tensor", "rows", "columns"});
 //   table.row({"tok_emb.weight", "1024", "512"});
@@ -18,8 +19,8 @@ class Table {
   explicit Table(std::vector<std::string> headings = {}) : headings_(std::move(headings)) {}
 
   void row(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  // Ends with a newline unless empty. Where lines would be longer than `width` (0: no limit), words are broken onto
-  // further lines.
+  // Ends with a newline unless empty. If lines would be longer than `width` (0: no limit), text
+  // columns are wrapped at words.
   std::string text(std::size_t width = 0) const;
 
  private:
@@ -27,11 +28,11 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// How many terminal columns a UTF-8 text takes (one per code point, none for combining marks' continuation
-// bytes).
+// The number of terminal columns of a UTF-8 text, counting one per code point.
 std::size_t display_width(std::string_view text);
 
-// At most so many bytes, cut between characters, with " ..." behind where something was cut.
+// The text cut to at most `most_bytes` bytes at a character boundary, with " ..." appended if it
+// was cut.
 std::string shortened(std::string text, std::size_t most_bytes);
 
 // 1234567 -> "1,234,567"
@@ -46,8 +47,8 @@ std::string in_bytes(double bytes);
 // 75 -> "1m 15s", 0.0123 -> "12.3 ms"
 std::string in_seconds(double seconds);
 
-// One character of eight heights per value, scaled to the finite values' own range; more values than `width`
-// are averaged in equal buckets. Non-finite values show as '!'.
+// One bar of eight heights per value, scaled to the range of the finite values. More than `width`
+// values are averaged in equal buckets. Non-finite values are shown as '!'.
 std::string sparkline(std::span<const double> values, std::size_t width = 40);
 
 }  // namespace thimble

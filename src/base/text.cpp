@@ -54,13 +54,14 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates) {
-  // A third of the letters may be wrong: "tempreture" is close to temperature, "foo" is close to nothing.
+  // Up to a third of the letters may differ: "tempreture" matches temperature, "foo" matches
+  // nothing.
   const std::size_t allowed = std::max<std::size_t>(1, word.size() / 3);
   std::string_view best;
   std::size_t best_distance = allowed + 1;
   for (std::string_view candidate : candidates) {
-    // Each letter that one has more than the other is an edit. Words come from files and requests: for one of a
-    // megabyte no distance is worked out.
+    // The difference in length is a lower bound of the distance. Skipping by it matters because
+    // words come from files and requests and may be a megabyte long.
     const std::size_t common = std::min(word.size(), candidate.size());
     if (std::max(word.size(), candidate.size()) - common >= best_distance) continue;
     const std::size_t distance = edit_distance(word, candidate);

@@ -1,5 +1,5 @@
-// Blanks around a text (those of C: spaces, tabs, line and page ends), ASCII letters whose case does not matter, and words
-// for a shell.
+// Text utilities: trimming, ASCII case, shell quoting, joining, number parsing, and "did you mean"
+// suggestions.
 #pragma once
 
 #include <fmt/format.h>
@@ -18,13 +18,13 @@ namespace thimble {
 
 inline constexpr std::string_view kBlanks = " \t\r\n\v\f";
 
-inline std::string_view without_blanks_behind(std::string_view text) {
+inline std::string_view trim_right(std::string_view text) {
   return text.substr(0, text.find_last_not_of(kBlanks) + 1);  // npos + 1 is 0
 }
 
-inline std::string_view without_blanks(std::string_view text) {
+inline std::string_view trim(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
-  return without_blanks_behind(text);
+  return trim_right(text);
 }
 
 inline bool is_ascii_alnum(char c) {
@@ -38,7 +38,7 @@ inline std::string lower_case(std::string_view text) {
   return lower;
 }
 
-// As a shell reads it as one word.
+// The word quoted so that a shell reads it as one word.
 inline std::string shell_word(std::string_view word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./,:@%";
@@ -48,41 +48,43 @@ inline std::string shell_word(std::string_view word) {
   return text + "'";
 }
 
-// Parts with something between them: "a, b, c". (fmt::join does the same, and every file that calls it compiles fmt's
-// formatters anew, a second each.)
+// Joins parts with a separator: "a, b, c". Used instead of fmt::join, which adds about a second of
+// compile time to every file that calls it.
 std::string joined(std::span<const std::string> parts, std::string_view between);
 std::string joined(std::span<const std::string_view> parts, std::string_view between);
 std::string joined(std::span<const std::int32_t> numbers, std::string_view between);
 std::string joined(std::span<const std::int64_t> numbers, std::string_view between);
 
-// A number as a whole text: "12", "1e-3". Anything else, also a rest behind it or one too large, is none.
+// Parses a text that is entirely a number: "12", "1e-3". Returns nullopt for anything else,
+// including trailing characters and numbers out of range.
 template <class T>
-std::optional<T> number_in(std::string_view text) {
+std::optional<T> parse_number(std::string_view text) {
   T value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return value;
 }
 
-// "Did you mean ...?": the candidate that a mistyped word was probably meant to be.
+// "Did you mean ...?" suggestions.
 
-// Insertions, deletions, substitutions and swaps of neighbours that turn one word into the other.
+// The number of insertions, deletions, substitutions and swaps of adjacent letters that turn one
+// word into the other.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-// The nearest candidate, or the only one that begins with `word`; empty if none is near enough to be worth
-// suggesting.
+// The nearest candidate; if none is close enough, the only one that starts with `word`; otherwise
+// empty.
 std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates);
 
-// Everything wrong with a file in one sentence: "a is missing; b is [3], expected [4]".
+// Joins all problems of a file into one sentence: "a is missing; b is [3], expected [4]".
 
-// Enough for every tensor of a real model that went wrong; a hostile header may name millions.
-inline constexpr std::size_t kMostProblems = 200;
+// Enough for every tensor of a real model; a hostile header may contain millions.
+inline constexpr std::size_t kMaxProblems = 200;
 
 inline std::string listed(std::vector<std::string> problems) {
   const std::size_t count = problems.size();
-  if (count > kMostProblems) {
-    problems.resize(kMostProblems);
-    problems.push_back(fmt::format("and {} more", count - kMostProblems));
+  if (count > kMaxProblems) {
+    problems.resize(kMaxProblems);
+    problems.push_back(fmt::format("and {} more", count - kMaxProblems));
   }
   return joined(problems, "; ");
 }

@@ -24,7 +24,7 @@ const Key& known_key(std::string_view name, std::string_view where) {
   return *key;
 }
 
-// The other way to say what `name` says; empty: there is none.
+// The key that excludes `name`, or empty.
 std::string_view rival_of(std::string_view name) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kRivals = {
       {{"batch_tokens", "batch_size"}, {"swa_start", "ema_decay"}}};
@@ -46,8 +46,7 @@ KeyValue zero_of(const Key& key) {
 }  // namespace
 
 void ConfigBuilder::preset(std::string_view name) {
-  check(preset_.empty() || preset_ == name, "the preset is '{}' already, found '{}' as another", preset_,
-        name);
+  check(preset_.empty() || preset_ == name, "expected one preset, found '{}' and '{}'", preset_, name);
   if (preset_ == name) return;
   const Preset& found = find_preset(name);
   preset_ = name;
@@ -65,7 +64,7 @@ void ConfigBuilder::toml(std::string_view text, std::string_view name) {
 
 void ConfigBuilder::set(std::string_view assignment) {
   const std::size_t equals = assignment.find('=');
-  check(equals != std::string_view::npos && equals > 0, "--set takes key=value, found '{}'", assignment);
+  check(equals != std::string_view::npos && equals > 0, "--set expects key=value, found '{}'", assignment);
   const Key& key = known_key(assignment.substr(0, equals), "--set: ");
   put(key, value_from_text(key, assignment.substr(equals + 1), "--set: "), Layer::command, "--set: ");
 }
@@ -90,8 +89,8 @@ void ConfigBuilder::read(std::string_view text, std::string_view name, Layer lay
   for (const Setting& setting : settings) {
     if (setting.key != "preset") continue;
     const auto* base = std::get_if<std::string>(&setting.value);
-    if (!base) fail("{}:{}: preset takes a name in quotes", name, setting.line);
-    // A preset may build on another; its own name is the one that counts.
+    if (!base) fail("{}:{}: preset expects a name in quotes", name, setting.line);
+    // A preset may extend another; preset_name() remains the name of the outer one.
     if (layer == Layer::preset)
       read(find_preset(*base).text, find_preset(*base).file, layer);
     else
@@ -118,7 +117,7 @@ void ConfigBuilder::take_back_rival(const Key& key, Layer layer, std::string_vie
   if (is_zero(rival.get(config_))) return;
   const auto origin = origin_.find(rival.name);
   check(origin == origin_.end() || origin->second != layer || layer == Layer::preset,
-        "{}{} and {} are both set: name one", where, key.name, rival.name);
+        "{}{} and {} cannot both be set", where, key.name, rival.name);
   rival.put(config_, zero_of(rival));
 }
 
@@ -143,7 +142,7 @@ std::vector<Preset> read_presets() {
 }  // namespace
 
 std::span<const Preset> all_presets() {
-  static const std::vector<Preset> presets = read_presets();  // made once, never changed
+  static const std::vector<Preset> presets = read_presets();  // immutable
   return presets;
 }
 
@@ -158,7 +157,7 @@ const Preset& find_preset(std::string_view name) {
     if (preset.name == name) return preset;
   const std::vector<std::string_view> names = preset_names();
   const std::string_view best = nearest(name, names);
-  fail(Hint{best.empty() ? fmt::format("there are {}", joined(names, ", "))
+  fail(Hint{best.empty() ? fmt::format("choose one of {}", joined(names, ", "))
                          : fmt::format("did you mean {}?", best)},
        "unknown preset '{}'", name.substr(0, 80));
 }
@@ -212,7 +211,7 @@ std::vector<std::string> idle_settings(const ConfigBuilder& settings) {
   std::vector<std::string> lines;
   for (const Need& need : kNeeds)
     if (settings.origin(need.key) == ConfigBuilder::Layer::command && !need.met(settings.current()))
-      lines.push_back(fmt::format("{} changes nothing: {}", need.key, need.otherwise));
+      lines.push_back(fmt::format("{} has no effect: {}", need.key, need.otherwise));
   return lines;
 }
 

@@ -8,8 +8,8 @@ namespace thimble {
 namespace {
 
 constexpr std::int64_t kDefaultRows = 16;
-constexpr std::int64_t kSwigluMultiple = 64;  // of mlp_hidden: whole tiles for the GEMM
-constexpr std::int64_t kGolfSpans = 8;  // pieces in which the golf loader reads a step (parameter-golf 1.6)
+constexpr std::int64_t kSwigluMultiple = 64;  // mlp_hidden is a multiple of it, for full GEMM tiles
+constexpr std::int64_t kGolfSpans = 8;        // parameter-golf reads a step in 8 spans
 
 std::int64_t default_mlp_hidden(const ModelConfig& config) {
   switch (config.mlp) {
@@ -22,7 +22,8 @@ std::int64_t default_mlp_hidden(const ModelConfig& config) {
     case MlpKind::swiglu:
       break;
   }
-  // Three matrices instead of two: 8/3 keeps the parameters of a plain MLP of 4 dim.
+  // swiglu has three matrices; a width of 8/3 dim gives it the parameters of a two-matrix MLP of 4
+  // dim.
   const std::int64_t tiles = (8 * config.dim + 3 * kSwigluMultiple - 1) / (3 * kSwigluMultiple);
   return tiles * kSwigluMultiple;
 }
@@ -43,9 +44,9 @@ void check_run_values(const Config& config) {
 std::int64_t micro_batch_rows(const Config& config) {
   constexpr std::int64_t kTokens = 8192;
   const std::int64_t rows = std::max<std::int64_t>(1, config.train.batch_tokens / config.model.context);
-  const std::int64_t wanted =
+  const std::int64_t preferred =
       config.train.micro_batch > 0 ? config.train.micro_batch : kTokens / config.model.context;
-  return std::clamp<std::int64_t>(wanted, 1, rows);
+  return std::clamp<std::int64_t>(preferred, 1, rows);
 }
 
 double OptimizerConfig::rate(ParamGroup group) const {
@@ -59,7 +60,7 @@ double OptimizerConfig::rate(ParamGroup group) const {
 ModelConfig resolved(ModelConfig config) {
   check_values({.model = config}, ConfigPart::model);
   if (config.head_dim == 0) {
-    check(config.dim % config.heads == 0, Hint{"or set head_dim, which frees heads x head_dim from dim"},
+    check(config.dim % config.heads == 0, Hint{"change one of them, or set head_dim"},
           "dim ({}) must be divisible by heads ({})", config.dim, config.heads);
     config.head_dim = config.dim / config.heads;
   }
@@ -78,7 +79,7 @@ Config resolved(Config config) {
   config.model = resolved(config.model);
   TrainConfig& train = config.train;
   if (train.batch_size > 0) {
-    check(train.batch_tokens == 0, "batch_tokens ({}) and batch_size ({}) are both set: name one",
+    check(train.batch_tokens == 0, "batch_tokens ({}) and batch_size ({}) cannot both be set",
           train.batch_tokens, train.batch_size);
     train.batch_tokens = train.batch_size * config.model.context;
     train.batch_size = 0;
@@ -91,12 +92,12 @@ Config resolved(Config config) {
 
 namespace {
 
-constexpr std::int64_t kMaxRopeTable = std::int64_t{1} << 27;  // elements: 512 MiB
-constexpr std::int64_t kMaxPasses = 1 << 10;                   // as layers
+constexpr std::int64_t kMaxRopeTable = std::int64_t{1} << 27;  // elements, 512 MiB
+constexpr std::int64_t kMaxPasses = 1 << 10;                   // the same limit as for layers
 
 void check_attention(const ModelConfig& c) {
   check(c.head_dim > 0 && c.kv_heads > 0 && c.mlp_hidden > 0,
-        "head_dim, kv_heads and mlp_hidden must be known here, found {}, {} and {}", c.head_dim, c.kv_heads,
+        "head_dim, kv_heads and mlp_hidden must be positive, found {}, {} and {}", c.head_dim, c.kv_heads,
         c.mlp_hidden);
   check(c.heads % c.kv_heads == 0, "heads ({}) must be divisible by kv_heads ({})", c.heads, c.kv_heads);
   check(c.rope_direction != 0, "rope_direction must be 1 or -1, found 0");
@@ -115,23 +116,22 @@ void check_extras(const ModelConfig& c) {
   check(!c.layer_scale || c.norm != NormKind::layer,
         "layer_scale needs norm = rms or rms_weight, found layer");
   check(!c.unet_skips || c.layers >= 2, "unet_skips needs at least 2 layers, found {}", c.layers);
-  check(!c.skip_gates || c.unet_skips, "skip_gates needs unet_skips: there is nothing to gate");
+  check(!c.skip_gates || c.unet_skips, "skip_gates needs unet_skips = true");
   check(c.parallel_from < c.layers, "parallel_from ({}) must be below layers ({}), or -1 for none",
         c.parallel_from, c.layers);
   if (c.loop_count > 0) {
     check(c.loop_first <= c.loop_last && c.loop_last < c.layers,
-          "loop_first ({}) and loop_last ({}) must be layers in order, below {}", c.loop_first, c.loop_last,
-          c.layers);
-    check(c.unrolled() <= kMaxPasses,
-          "with its loop the model has {} blocks one behind the other, the most is {}", c.unrolled(),
-          kMaxPasses);
+          "loop_first ({}) must not exceed loop_last ({}), which must be below layers ({})", c.loop_first,
+          c.loop_last, c.layers);
+    check(c.unrolled() <= kMaxPasses, "the layer loop unrolls to {} blocks, expected at most {}",
+          c.unrolled(), kMaxPasses);
   }
   check(c.bigram_buckets != 1, "bigram_buckets must be at least 2 (one is for the first token), found 1");
   check((c.bigram_buckets > 0) == (c.bigram_dim > 0), Hint{"set both, such as 4096 and 128, or neither"},
-        "bigram_buckets ({}) and bigram_dim ({}) need each other", c.bigram_buckets, c.bigram_dim);
+        "bigram_buckets ({}) and bigram_dim ({}) must be set together", c.bigram_buckets, c.bigram_dim);
 }
 
-// The keys' own ranges keep each product below 2^62.
+// The ranges of the keys keep each product below 2^62.
 void check_size(const ModelConfig& c) {
   const std::int64_t attention = 2 * c.dim * c.q_width() + 2 * c.dim * c.kv_width();
   const std::int64_t mlp = (c.gated_mlp() ? 3 : 2) * c.dim * c.mlp_hidden;
@@ -139,16 +139,16 @@ void check_size(const ModelConfig& c) {
                               (c.position == PositionKind::learned ? c.context * c.dim : 0) +
                               c.bigram_buckets * c.bigram_dim + c.dim * c.bigram_dim;
   const std::int64_t parameters = tables + c.layers * (attention + mlp);
-  check(parameters <= kMaxParameters, Hint{"make vocab_size, layers, dim or mlp_hidden smaller"},
-        "the model would have {} parameters, the most is {}", parameters, kMaxParameters);
+  check(parameters <= kMaxParameters, Hint{"reduce vocab_size, layers, dim or mlp_hidden"},
+        "the model would have {} parameters, expected at most {}", parameters, kMaxParameters);
 }
 
 void check_batch(const Config& config) {
   const TrainConfig& t = config.train;
   const std::int64_t context = config.model.context;
   check(t.batch_size == 0 && t.span_tokens > 0,
-        "batch_tokens and span_tokens must be known here, found {} and {}", t.batch_tokens, t.span_tokens);
-  check(t.batch_tokens % context == 0, Hint{"a step is made of whole rows"},
+        "batch_tokens and span_tokens must be resolved, found {} and {}", t.batch_tokens, t.span_tokens);
+  check(t.batch_tokens % context == 0, Hint{"a step consists of complete rows of context tokens"},
         "batch_tokens ({}) must be divisible by context ({})", t.batch_tokens, context);
   check(t.span_tokens % context == 0, "span_tokens ({}) must be divisible by context ({})", t.span_tokens,
         context);
@@ -170,17 +170,17 @@ void validate(const Config& config) {
   validate(config.model);
   check_batch(config);
   const TrainConfig& t = config.train;
-  check(t.steps > 0 || t.max_seconds > 0, "nothing says when to stop: set steps or max_seconds");
+  check(t.steps > 0 || t.max_seconds > 0, "steps and max_seconds are both 0: set one of them");
   check(!config.model.tie_embeddings || config.optimizer.head_lr == 0,
-        Hint{"drop head_lr, or set tie_embeddings = false"},
-        "head_lr ({}) has nothing to train: tie_embeddings makes the head part of the embedding",
+        Hint{"remove head_lr, or set tie_embeddings = false"},
+        "head_lr ({}) has no effect with tie_embeddings, which makes the head part of the embedding",
         config.optimizer.head_lr);
-  check(t.swa_start == 0 || t.ema_decay == 0, "swa_start ({}) and ema_decay ({}) are both set: name one",
+  check(t.swa_start == 0 || t.ema_decay == 0, "swa_start ({}) and ema_decay ({}) cannot both be set",
         t.swa_start, t.ema_decay);
   check(t.qat_bits == 0 || t.qat_bits == 8 || t.qat_bits == 6 || t.qat_bits == 5,
         "qat_bits must be 0 (off), 8, 6 or 5, found {}", t.qat_bits);
   const auto check_pack_bits = [](const char* key, std::int64_t bits) {
-    check(bits == 0 || bits == 8 || bits == 6 || bits == 5, "{} must be 0 (pack's own), 8, 6 or 5, found {}",
+    check(bits == 0 || bits == 8 || bits == 6 || bits == 5, "{} must be 0 (default), 8, 6 or 5, found {}",
           key, bits);
   };
   check_pack_bits("pack_bits", config.pack.bits);

@@ -1,9 +1,9 @@
-// Every knob: what the model is (ModelConfig), what updates its weights (OptimizerConfig), how a run goes (TrainConfig)
-// and how the result is packed (PackConfig).
+// All settings: of the model (ModelConfig), the optimizer (OptimizerConfig), the run (TrainConfig)
+// and the packing of its result (PackConfig).
 //
-// The members are the keys of TOML files, of --set and, with dashes, of flags; keys.h is the table
-// that says so. A key of PackConfig is its member behind `pack_`. Zero in a size means "derive it": resolve()
-// puts the number in its place. The initialisers below are the defaults: a plain llama.
+// Each member is a key of TOML files, of --set and, with dashes, a flag; the table in keys.cpp
+// gives the meaning of each key. Keys of PackConfig have the prefix `pack_`. A size of zero means
+// "derived": resolved() replaces it. The default values describe a plain llama.
 //
 //   ConfigBuilder settings;                      // builder.h
 //   settings.preset("golf");
@@ -15,8 +15,8 @@
 
 namespace thimble {
 
-enum class MlpKind { relu, relu2, leaky_relu2, gelu, swiglu };  // the nonlinearity between its two matrices
-enum class NormKind { rms, rms_weight, layer };  // layer: with weight, and with bias where `bias` is on
+enum class MlpKind { relu, relu2, leaky_relu2, gelu, swiglu };  // activation
+enum class NormKind { rms, rms_weight, layer };  // layer: LayerNorm; has biases if `bias` is set
 enum class PositionKind { rope, learned, none };
 enum class GainKind { none, shared, head };
 enum class MixKind { none, scalar, channel };
@@ -30,7 +30,7 @@ struct ModelConfig {
   std::int64_t heads = 4;
   std::int64_t kv_heads = 0;    // 0: heads
   std::int64_t head_dim = 0;    // 0: dim / heads
-  std::int64_t mlp_hidden = 0;  // 0: relu2 2 dim, relu and gelu 4 dim, swiglu 8/3 dim up to a multiple of 64
+  std::int64_t mlp_hidden = 0;  // 0: 2 dim (relu2), 4 dim (relu, gelu), 8/3 dim rounded up to 64 (swiglu)
   MlpKind mlp = MlpKind::swiglu;
 
   NormKind norm = NormKind::rms_weight;
@@ -44,7 +44,7 @@ struct ModelConfig {
   std::int64_t rope_dims = 0;  // 0: head_dim
   std::int64_t rope_direction = 1;
 
-  bool qk_norm = false;  // has weights where norm = rms_weight
+  bool qk_norm = false;  // has weights if norm = rms_weight
   GainKind q_gain = GainKind::none;
   double q_gain_init = 1.5;
   bool qkv_bias = false;
@@ -55,7 +55,7 @@ struct ModelConfig {
   bool unet_skips = false;
   bool skip_gates = false;
   std::int64_t parallel_from = -1;  // -1: no layer
-  std::int64_t loop_first = 0;      // of the layers that a loop goes through once more, loop_count times
+  std::int64_t loop_first = 0;      // layers of the loop, which is repeated loop_count times
   std::int64_t loop_last = 0;
   std::int64_t loop_count = 0;  // 0: no loop
   std::int64_t bigram_buckets = 0;
@@ -64,7 +64,7 @@ struct ModelConfig {
   bool tie_embeddings = true;
   double logit_softcap = 0;
   double dropout = 0;
-  bool isolate = true;  // documents in a row do not see each other, when it is trained and when it is scored
+  bool isolate = true;  // no attention between documents in a row, in training and evaluation
 
   InitKind init = InitKind::normal;
   double init_std = 0.02;
@@ -73,15 +73,15 @@ struct ModelConfig {
   bool gated_mlp() const { return mlp == MlpKind::swiglu; }
   std::int64_t q_width() const { return heads * head_dim; }
   std::int64_t kv_width() const { return kv_heads * head_dim; }
-  // Blocks that a token passes: with the layer loop, and as a run has it before the loop begins.
+  // Number of blocks that a token passes through, with the layer loop and while it is off.
   std::int64_t unrolled() const { return layers + loop_count * (loop_last - loop_first + 1); }
   std::int64_t passes(bool loop_on) const { return loop_on ? unrolled() : layers; }
-  // U-Net: of P passes, pass P/2 + i adds skip i, the output of pass P/2 - 1 - i (parameter-golf 1.2, 2.17).
+  // U-Net: of P passes, pass P/2 + i adds skip i, the output of pass P/2 - 1 - i.
   std::int64_t skips() const { return unet_skips ? unrolled() / 2 : 0; }
   bool operator==(const ModelConfig&) const = default;
 };
 
-// The four optimizer groups (parameter-golf 1.4).
+// Groups of parameters with their own learning rates, as in parameter-golf.
 enum class ParamGroup { embedding, head, matrix, scalar };
 inline constexpr int kParamGroups = 4;
 
@@ -89,11 +89,11 @@ enum class MuonDType { bf16, f32 };
 enum class MuonCoefficients {
   jordan,
   polar
-};  // of Newton-Schulz: one triple, or one a round (Polar Express)
+};  // jordan: the same in every iteration; polar: Polar Express, one set per iteration
 
-// What updates the weights: learning rates, and the settings of each rule (optim/update_rule.h).
+// Learning rates, and the settings of each update rule (optim/update_rule.h).
 struct OptimizerConfig {
-  double lr = 1e-3;      // of every group that has no rate of its own
+  double lr = 1e-3;      // for groups whose own rate is 0
   double embed_lr = 0;   // 0: lr
   double head_lr = 0;    // 0: lr
   double matrix_lr = 0;  // 0: lr
@@ -101,18 +101,18 @@ struct OptimizerConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double adam_eps = 1e-8;
-  double weight_decay = 0;       // of what Adam trains
-  double muon_weight_decay = 0;  // of what Muon trains
+  double weight_decay = 0;       // of parameters trained by Adam
+  double muon_weight_decay = 0;  // of matrices trained by Muon
   double muon_momentum = 0.95;
   double muon_momentum_start = 0.85;
   std::int64_t muon_momentum_steps = 500;
-  std::int64_t muon_steps = 0;  // Newton-Schulz iterations; 0: no Muon, Adam trains the matrices too
+  std::int64_t muon_steps = 0;  // Newton-Schulz iterations; 0: Adam trains the matrices
   MuonDType muon_dtype = MuonDType::bf16;
   MuonCoefficients muon_coefficients = MuonCoefficients::jordan;
   bool muon_row_norm = false;
   double clip = 0;  // 0: off
 
-  double rate(ParamGroup group) const;  // the group's own, or lr
+  double rate(ParamGroup group) const;  // the rate of the group, or lr
   bool uses_muon() const { return muon_steps > 0; }
   bool operator==(const OptimizerConfig&) const = default;
 };
@@ -125,24 +125,24 @@ struct TrainConfig {
   ScheduleKind schedule = ScheduleKind::cosine;
   std::int64_t warmup_steps = 0;
   std::int64_t prime_steps = 0;
-  double warmdown = 0;  // below 1: fraction of the run; else steps
-  double min_lr = 0;    // fraction of each group's rate
+  double warmdown = 0;  // steps; below 1: fraction of the run
+  double min_lr = 0;    // fraction of the peak rate
   std::int64_t steps = 1000;
   double max_seconds = 0;         // 0: no limit
   std::int64_t batch_tokens = 0;  // 0: batch_size * context, or 16 rows
-  std::int64_t batch_size = 0;    // rows; becomes batch_tokens
-  std::int64_t span_tokens = 0;   // 0: batch_tokens / 8 where that is whole rows, else batch_tokens
-  std::int64_t micro_batch = 0;   // rows computed at a time; 0: chosen to fit memory
+  std::int64_t batch_size = 0;    // rows; resolved() converts it to batch_tokens
+  std::int64_t span_tokens = 0;   // 0: batch_tokens / 8 if that is a number of rows, else batch_tokens
+  std::int64_t micro_batch = 0;   // rows computed at a time; 0: as many as fit
   ComputeDType dtype = ComputeDType::automatic;
   std::int64_t seed = 1337;
-  bool checkpoint_activations = false;  // blocks are computed again in backward: the same bits, less memory
+  bool checkpoint_activations = false;  // recompute blocks in backward; same bits
 
-  double swa_start = 0;  // averages while the rate is below this fraction of its peak; 0: off
+  double swa_start = 0;  // average while the rate is below this fraction of its peak; 0: off
   std::int64_t swa_every = 50;
   double ema_decay = 0;  // 0: off
   std::int64_t qat_bits = 0;
-  double qat_start = 0;   // below 1: fraction of the run; else step
-  double loop_start = 0;  // the same
+  double qat_start = 0;   // step; below 1: fraction of the run
+  double loop_start = 0;  // step; below 1: fraction of the run
   std::int64_t patience = 0;
   double min_delta = 0;
   std::int64_t min_steps = 0;
@@ -155,7 +155,7 @@ struct TrainConfig {
   bool operator==(const TrainConfig&) const = default;
 };
 
-// What `thimble pack` does with the result unless told otherwise; 0: its own default.
+// Defaults for `thimble pack` on models of this run. 0: the default of `pack`.
 struct PackConfig {
   std::int64_t bits = 0;
   double prune = 0;
@@ -169,7 +169,7 @@ struct PackConfig {
   bool operator==(const PackConfig&) const = default;
 };
 
-// What a run itself changes. A checkpoint records it with the config; it is no setting.
+// State that training changes. Checkpoints store it with the config, but it is not a setting.
 struct RunState {
   bool loop_on = true;  // false: training has not reached loop_start yet
 
@@ -186,16 +186,17 @@ struct Config {
   bool operator==(const Config&) const = default;
 };
 
-// Fills in what is zero and derived, then validates. Resolving twice changes nothing.
+// Replaces zeros that mean "derived", then validates. Idempotent.
 ModelConfig resolved(ModelConfig config);
 Config resolved(Config config);
 
-// Everything that can be wrong with a resolved config, also a hostile one out of a checkpoint: each key's
-// range and how keys go together. After it, products of sizes fit 64 bits and parameters are bounded.
+// Checks the range of every key and the constraints between keys of a resolved config, which may
+// come from a hostile file. Afterwards products of sizes fit 64 bits and the parameter count is
+// bounded.
 void validate(const ModelConfig& config);
 void validate(const Config& config);
 
-// Rows computed at a time: micro_batch, or as many as make about 8192 tokens; at most the batch.
+// micro_batch, or the number of rows with about 8192 tokens; at most the batch.
 std::int64_t micro_batch_rows(const Config& config);
 
 inline constexpr std::int64_t kMaxParameters = std::int64_t{1} << 34;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <concepts>
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -13,7 +14,8 @@ namespace thimble {
 
 namespace {
 
-// Sizes are bounded one by one so that their products fit 64 bits: a config may come out of a hostile file.
+// Each size is bounded so that products of sizes fit 64 bits: a config may come from a hostile
+// file.
 constexpr double kMaxVocabulary = 1 << 22, kMaxContext = 1 << 20, kMaxLayers = 1 << 10, kMaxDim = 1 << 16;
 constexpr double kMaxHeads = 1 << 10, kMaxHeadDim = 1 << 10, kMaxHidden = 1 << 18;
 constexpr double kMaxSteps = 1e12, kMaxTokens = 1e12, kMaxBatch = 1 << 30, kMaxSeed = 9007199254740991.0;
@@ -28,7 +30,7 @@ struct Owner<Value Class::*> {
 };
 
 template <class Part>
-struct PlaceOf;  // of a struct in Config
+struct PlaceOf;  // where Config stores a part
 template <>
 struct PlaceOf<ModelConfig> {
   static constexpr ConfigPart part = ConfigPart::model;
@@ -68,7 +70,7 @@ std::string with_dashes(std::string_view name) {
   return text;
 }
 
-// One row of the table from a member: integers, numbers and flags are stored as they are.
+// One row of the table for a member of type integer, number or flag.
 template <auto Member>
 Key row(std::string_view name, std::string_view help, double least = 0, double most = 0) {
   using Value = typename Owner<decltype(Member)>::value;
@@ -159,145 +161,183 @@ Key choice(std::string_view name, std::string_view help) {
 std::vector<Key> model_keys() {
   using M = ModelConfig;
   return {
-      row<&M::vocab_size>("vocab_size", "rows of the embedding: the tokenizer's size", 1, kMaxVocabulary),
+      row<&M::vocab_size>("vocab_size", "rows of the embedding; set by the tokenizer", 1, kMaxVocabulary),
       row<&M::context>("context", "longest sequence, in tokens", 1, kMaxContext),
-      row<&M::layers>("layers", "blocks", 1, kMaxLayers),
+      row<&M::layers>("layers", "number of transformer blocks", 1, kMaxLayers),
       row<&M::dim>("dim", "width of the residual stream", 1, kMaxDim),
-      row<&M::heads>("heads", "query heads", 1, kMaxHeads),
-      row<&M::kv_heads>("kv_heads", "key and value heads (0: as many as heads)", 0, kMaxHeads),
-      row<&M::head_dim>("head_dim", "size of a head (0: dim / heads)", 0, kMaxHeadDim),
-      row<&M::mlp_hidden>("mlp_hidden", "width inside the MLP (0: by the activation)", 0, kMaxHidden),
+      row<&M::heads>("heads", "number of query heads", 1, kMaxHeads),
+      row<&M::kv_heads>("kv_heads", "number of key and value heads; 0: same as heads", 0, kMaxHeads),
+      row<&M::head_dim>("head_dim", "size of each head; 0: dim / heads", 0, kMaxHeadDim),
+      row<&M::mlp_hidden>("mlp_hidden",
+                          "hidden width of the MLP; 0: 2 x dim for relu2, 8/3 x dim for swiglu, else 4 x dim",
+                          0, kMaxHidden),
       choice<&M::mlp>("mlp", "activation of the MLP"),
-      choice<&M::norm>("norm", "rms: no weight; rms_weight: llama's; layer: LayerNorm"),
-      row<&M::norm_eps>("norm_eps", "added to the mean square before its root", 1e-12, 1),
-      row<&M::embed_norm>("embed_norm", "a norm right after the embedding"),
-      row<&M::final_norm>("final_norm", "a norm before the head"),
-      row<&M::layer_scale>("layer_scale", "norm outputs of layer l times 1/sqrt(l + 1)"),
-      choice<&M::position>("position", "how a token knows its place"),
+      choice<&M::norm>("norm", "rms: RMSNorm without weights; rms_weight: with weights; layer: LayerNorm"),
+      row<&M::norm_eps>("norm_eps", "epsilon of the norms", 1e-12, 1),
+      row<&M::embed_norm>("embed_norm", "normalize the embedding output"),
+      row<&M::final_norm>("final_norm", "normalize the input of the output head"),
+      row<&M::layer_scale>("layer_scale", "scale the norm outputs of layer l by 1/sqrt(l + 1)"),
+      choice<&M::position>("position", "position encoding"),
       row<&M::rope_base>("rope_base", "base of the RoPE wavelengths", 1, 1e12),
-      row<&M::rope_dims>("rope_dims", "columns of a head that RoPE turns (0: all)", 0, kMaxHeadDim),
-      row<&M::rope_direction>("rope_direction", "1 turns as llama does, -1 as the golf files", -1, 1),
-      row<&M::qk_norm>("qk_norm", "a norm over each head of q and k"),
-      choice<&M::q_gain>("q_gain", "learned factor on q, one a layer or one a head"),
-      row<&M::q_gain_init>("q_gain_init", "where q_gain starts", -1000, 1000),
-      row<&M::qkv_bias>("qkv_bias", "biases on q, k and v"),
-      row<&M::bias>("bias", "biases on every linear of a block, and on LayerNorm"),
-      row<&M::exclusive_attention>("exclusive_attention", "takes a token's own value out of its result"),
-      row<&M::branch_scale>("branch_scale", "learned factor per channel on what attention and MLP add"),
-      choice<&M::residual_mix>("residual_mix", "learned mix of the stream with the embedding, per block"),
-      row<&M::unet_skips>("unet_skips", "the second half's blocks add the first half's outputs"),
-      row<&M::skip_gates>("skip_gates", "a learned gate per channel between a skip and the stream"),
-      row<&M::parallel_from>("parallel_from", "from this layer on attention and MLP read alike (-1: none)",
+      row<&M::rope_dims>("rope_dims", "dimensions of each head that RoPE rotates; 0: all", 0, kMaxHeadDim),
+      row<&M::rope_direction>("rope_direction",
+                              "sign of the RoPE rotation: 1 as in llama, -1 as in parameter-golf", -1, 1),
+      row<&M::qk_norm>("qk_norm", "normalize each head of q and k"),
+      choice<&M::q_gain>("q_gain", "learned gain on q: none, one per layer (shared) or one per head"),
+      row<&M::q_gain_init>("q_gain_init", "initial value of q_gain", -1000, 1000),
+      row<&M::qkv_bias>("qkv_bias", "add biases to q, k and v"),
+      row<&M::bias>("bias", "add biases to every linear layer of a block and to LayerNorm"),
+      row<&M::exclusive_attention>(
+          "exclusive_attention",
+          "subtract from the attention output its component along the token's own value"),
+      row<&M::branch_scale>("branch_scale", "learned scale per channel on the outputs of attention and MLP"),
+      choice<&M::residual_mix>("residual_mix",
+                               "learned mix of the residual stream with the embedding in each block"),
+      row<&M::unet_skips>("unet_skips", "add the outputs of the first half of the blocks to the second half"),
+      row<&M::skip_gates>("skip_gates", "learned gate per channel on each U-Net skip"),
+      row<&M::parallel_from>("parallel_from", "first layer whose attention and MLP run in parallel; -1: none",
                              -1, kMaxLayers),
-      row<&M::loop_first>("loop_first", "first layer of a loop", 0, kMaxLayers),
-      row<&M::loop_last>("loop_last", "its last layer", 0, kMaxLayers),
-      row<&M::loop_count>("loop_count", "how many more times it is gone through (0: no loop)", 0, kMaxLayers),
-      row<&RunState::loop_on>("loop_on", "false: this model has not come to its loop yet (training sets it)"),
-      row<&M::bigram_buckets>("bigram_buckets", "rows of the bigram hash table (0: none)", 0, kMaxVocabulary),
+      row<&M::loop_first>("loop_first", "first layer of the layer loop", 0, kMaxLayers),
+      row<&M::loop_last>("loop_last", "last layer of the layer loop", 0, kMaxLayers),
+      row<&M::loop_count>("loop_count", "extra passes through the layer loop; 0: no loop", 0, kMaxLayers),
+      row<&RunState::loop_on>("loop_on", "whether training has reached loop_start; set by training"),
+      row<&M::bigram_buckets>("bigram_buckets", "rows of the bigram hash table; 0: no table", 0,
+                              kMaxVocabulary),
       row<&M::bigram_dim>("bigram_dim", "width of the bigram hash table", 0, kMaxDim),
-      row<&M::smear_gate>("smear_gate", "learned blend with the previous token's embedding"),
-      row<&M::tie_embeddings>("tie_embeddings", "the head is the embedding"),
-      row<&M::logit_softcap>("logit_softcap", "logits become cap tanh(logit / cap) (0: off)", 0, 1e6),
+      row<&M::smear_gate>("smear_gate", "learned blend of each embedding with the previous token's"),
+      row<&M::tie_embeddings>("tie_embeddings", "use the embedding as the output head"),
+      row<&M::logit_softcap>("logit_softcap", "cap logits at this size: cap x tanh(logit / cap); 0: off", 0,
+                             1e6),
       row<&M::dropout>("dropout", "fraction of branch outputs dropped in training", 0, 0.99),
-      row<&M::isolate>("isolate", "documents that share a row do not see each other"),
-      choice<&M::init>("init", "golf: uniform, projections zero; orthogonal: golf-plus; normal: GPT-2"),
-      row<&M::init_std>("init_std", "of matrices, where init = normal", 0, kMaxStd),
-      row<&M::embed_init_std>("embed_init_std", "of embeddings", 0, kMaxStd),
+      row<&M::isolate>("isolate", "mask attention between documents in the same row"),
+      choice<&M::init>("init",
+                       "initial weights: golf (uniform, projections zero), orthogonal, or normal (as GPT-2)"),
+      row<&M::init_std>("init_std", "standard deviation of the matrices with init = normal", 0, kMaxStd),
+      row<&M::embed_init_std>("embed_init_std", "standard deviation of the embeddings", 0, kMaxStd),
   };
 }
 
 std::vector<Key> optimizer_keys() {
   using O = OptimizerConfig;
   return {
-      row<&O::lr>("lr", "learning rate of every group without its own", 0, kMaxRate),
-      row<&O::embed_lr>("embed_lr", "learning rate of embeddings (0: lr)", 0, kMaxRate),
-      row<&O::head_lr>("head_lr", "learning rate of an untied head (0: lr)", 0, kMaxRate),
-      row<&O::matrix_lr>("matrix_lr", "learning rate of the blocks' matrices (0: lr)", 0, kMaxRate),
-      row<&O::scalar_lr>("scalar_lr", "learning rate of vectors and scalars (0: lr)", 0, kMaxRate),
-      row<&O::beta1>("beta1", "Adam's decay of the mean", 0, 0.9999999),
-      row<&O::beta2>("beta2", "Adam's decay of the square", 0, 0.9999999),
-      row<&O::adam_eps>("adam_eps", "Adam's epsilon", 0, 1),
-      row<&O::weight_decay>("weight_decay", "of what Adam trains", 0, 100),
-      row<&O::muon_weight_decay>("muon_weight_decay", "of what Muon trains", 0, 100),
-      row<&O::muon_momentum>("muon_momentum", "Muon's momentum", 0, 0.9999999),
-      row<&O::muon_momentum_start>("muon_momentum_start", "where the momentum starts", 0, 0.9999999),
-      row<&O::muon_momentum_steps>("muon_momentum_steps", "steps it takes to grow", 0, kMaxSteps),
-      row<&O::muon_steps>("muon_steps", "Newton-Schulz iterations (0: Adam trains the matrices too)", 0, 20),
-      choice<&O::muon_dtype>("muon_dtype", "what Newton-Schulz computes in"),
-      choice<&O::muon_coefficients>("muon_coefficients", "of Newton-Schulz; polar: Polar Express"),
-      row<&O::muon_row_norm>("muon_row_norm", "rows of the momentum to length 1 first (MuonEq-R)"),
-      row<&O::clip>("clip", "largest norm of the gradient (0: off)", 0, 1e9),
+      row<&O::lr>("lr", "learning rate of every group whose own rate is 0", 0, kMaxRate),
+      row<&O::embed_lr>("embed_lr", "learning rate of embeddings; 0: lr", 0, kMaxRate),
+      row<&O::head_lr>("head_lr", "learning rate of an untied output head; 0: lr", 0, kMaxRate),
+      row<&O::matrix_lr>("matrix_lr", "learning rate of the matrices in blocks; 0: lr", 0, kMaxRate),
+      row<&O::scalar_lr>("scalar_lr", "learning rate of vectors and scalars; 0: lr", 0, kMaxRate),
+      row<&O::beta1>("beta1", "decay of Adam's first moment", 0, 0.9999999),
+      row<&O::beta2>("beta2", "decay of Adam's second moment", 0, 0.9999999),
+      row<&O::adam_eps>("adam_eps", "epsilon of Adam", 0, 1),
+      row<&O::weight_decay>("weight_decay", "weight decay of parameters trained by Adam", 0, 100),
+      row<&O::muon_weight_decay>("muon_weight_decay", "weight decay of matrices trained by Muon", 0, 100),
+      row<&O::muon_momentum>("muon_momentum", "momentum of Muon after its warm-up", 0, 0.9999999),
+      row<&O::muon_momentum_start>("muon_momentum_start", "momentum of Muon at step 0", 0, 0.9999999),
+      row<&O::muon_momentum_steps>("muon_momentum_steps", "steps of momentum warm-up", 0, kMaxSteps),
+      row<&O::muon_steps>("muon_steps", "Newton-Schulz iterations of Muon; 0: train matrices with Adam", 0,
+                          20),
+      choice<&O::muon_dtype>("muon_dtype", "number format of the Newton-Schulz iterations"),
+      choice<&O::muon_coefficients>("muon_coefficients",
+                                    "Newton-Schulz coefficients: jordan, or polar (Polar Express)"),
+      row<&O::muon_row_norm>("muon_row_norm",
+                             "normalize rows of the momentum before Newton-Schulz (MuonEq-R)"),
+      row<&O::clip>("clip", "largest gradient norm; 0: no clipping", 0, 1e9),
   };
 }
 
-std::vector<Key> run_keys() {
+std::vector<Key> schedule_keys() {
   using T = TrainConfig;
   return {
-      choice<&T::schedule>("schedule", "how the learning rate goes; golf: flat, then down to 0 at the end"),
-      row<&T::warmup_steps>("warmup_steps", "steps in which the learning rate grows", 0, kMaxSteps),
-      row<&T::prime_steps>("prime_steps", "forward and backward without update, before step 1", 0, 1e6),
-      row<&T::warmdown>("warmdown", "the last steps (below 1: fraction) in which it falls", 0, kMaxSteps),
-      row<&T::min_lr>("min_lr", "what it does not fall below, as a fraction", 0, 1),
-      row<&T::steps>("steps", "optimizer steps (0: until max_seconds)", 0, kMaxSteps),
-      row<&T::max_seconds>("max_seconds", "training time (0: no limit)", 0, 1e9),
-      row<&T::batch_tokens>("batch_tokens", "tokens in a step", 0, kMaxBatch),
-      row<&T::batch_size>("batch_size", "rows of `context` tokens in a step, instead of batch_tokens", 0,
+      row<&T::steps>("steps", "optimizer steps; 0: until max_seconds", 0, kMaxSteps),
+      row<&T::max_seconds>("max_seconds", "longest training time, in seconds; 0: no limit", 0, 1e9),
+      choice<&T::schedule>("schedule",
+                           "learning-rate schedule; golf: constant, then linear to 0 over warmdown"),
+      row<&T::warmup_steps>("warmup_steps", "steps over which the learning rate rises", 0, kMaxSteps),
+      row<&T::prime_steps>("prime_steps", "forward and backward passes without an update before step 1", 0,
+                           1e6),
+      row<&T::warmdown>("warmdown",
+                        "final steps over which the learning rate falls; below 1: fraction of the run", 0,
+                        kMaxSteps),
+      row<&T::min_lr>("min_lr", "lowest learning rate, as a fraction of the peak", 0, 1),
+      row<&T::loop_start>("loop_start", "step at which the layer loop starts; below 1: fraction of the run",
+                          0, kMaxSteps),
+      row<&T::batch_tokens>("batch_tokens", "tokens per step; 0: from batch_size, or 16 rows", 0, kMaxBatch),
+      row<&T::batch_size>("batch_size", "rows of `context` tokens per step, instead of batch_tokens", 0,
                           kMaxBatch),
-      row<&T::span_tokens>("span_tokens", "tokens read in one piece (0: by the batch)", 0, kMaxBatch),
-      row<&T::micro_batch>("micro_batch", "rows computed at a time (0: what fits)", 0, kMaxBatch),
+      row<&T::span_tokens>("span_tokens", "consecutive tokens read at a time; 0: derived from the batch", 0,
+                           kMaxBatch),
+      row<&T::micro_batch>("micro_batch", "rows computed at a time; 0: as many as fit into memory", 0,
+                           kMaxBatch),
       row<&T::checkpoint_activations>("checkpoint_activations",
-                                      "compute blocks again in backward: less memory, more time"),
-      choice<&T::dtype>("dtype", "what the model computes in (f16: on CUDA alone, with a scaled loss)"),
-      row<&T::seed>("seed", "of every random number", 0, kMaxSeed),
-      row<&T::swa_start>("swa_start", "average weights while the rate is below this fraction (0: off)", 0, 1),
-      row<&T::swa_every>("swa_every", "steps from one averaged state to the next", 1, kMaxSteps),
-      row<&T::ema_decay>("ema_decay", "moving average of the weights (0: off)", 0, 0.9999999),
-      row<&T::qat_bits>("qat_bits", "train as if quantised: 8, 6 or 5 bits (0: off)", 0, 8),
-      row<&T::qat_start>("qat_start", "step (below 1: fraction) from which on", 0, kMaxSteps),
-      row<&T::loop_start>("loop_start", "step (below 1: fraction) from which the loop is on", 0, kMaxSteps),
-      row<&T::patience>("patience", "validations without a better one before stopping (0: off)", 0, 1e9),
-      row<&T::min_delta>("min_delta", "nats that count as better", 0, 1e6),
-      row<&T::min_steps>("min_steps", "steps before patience may stop the run", 0, kMaxSteps),
-      row<&T::val_every>("val_every", "steps from one validation to the next (0: only at the end)", 0,
-                         kMaxSteps),
-      row<&T::val_tokens>("val_tokens", "validation tokens to use (0: all)", 0, kMaxTokens),
-      row<&T::checkpoint_every>("checkpoint_every",
-                                "steps from one checkpoint to the next (0: at validations)", 0, kMaxSteps),
-      row<&T::keep>("keep", "checkpoints kept", 1, 1e6),
-      choice<&T::loss_on>("loss_on", "chats: which tokens are trained on"),
+                                      "recompute blocks in the backward pass: less memory, more time"),
+      choice<&T::dtype>("dtype", "number format of the computation; f16 needs CUDA"),
+      choice<&T::loss_on>("loss_on", "tokens of a chat that are trained on: the assistant's or all"),
+      row<&T::seed>("seed", "seed of all random numbers", 0, kMaxSeed),
   };
 }
 
-std::vector<Key> pack_keys() {
+std::vector<Key> validation_keys() {
+  using T = TrainConfig;
+  return {
+      row<&T::val_every>("val_every", "steps between validations; 0: only at the end", 0, kMaxSteps),
+      row<&T::val_tokens>("val_tokens", "validation tokens to use; 0: all", 0, kMaxTokens),
+      row<&T::patience>("patience", "stop after this many validations without improvement; 0: off", 0, 1e9),
+      row<&T::min_delta>("min_delta", "smallest improvement that counts for patience, in nats", 0, 1e6),
+      row<&T::min_steps>("min_steps", "steps before patience may stop the run", 0, kMaxSteps),
+      row<&T::checkpoint_every>("checkpoint_every", "steps between checkpoints; 0: at every validation", 0,
+                                kMaxSteps),
+      row<&T::keep>("keep", "number of checkpoints to keep", 1, 1e6),
+  };
+}
+
+std::vector<Key> averaging_keys() {
+  using T = TrainConfig;
+  return {
+      row<&T::swa_start>("swa_start",
+                         "average weights while the learning rate is below this fraction of its peak; 0: off",
+                         0, 1),
+      row<&T::swa_every>("swa_every", "steps between averaged states", 1, kMaxSteps),
+      row<&T::ema_decay>("ema_decay", "decay of an exponential moving average of the weights; 0: off", 0,
+                         0.9999999),
+  };
+}
+
+std::vector<Key> packing_keys() {
+  using T = TrainConfig;
   using P = PackConfig;
   return {
-      row<&P::bits>("pack_bits", "for `thimble pack`: bits of a weight, 8, 6 or 5 (0: 8)", 0, 8),
-      row<&P::prune>("pack_prune", "for `thimble pack`: fraction of each matrix to zero", 0, 0.99),
-      row<&P::gptq>("pack_gptq", "for `thimble pack`: columns make up for each other's rounding"),
-      row<&P::range>("pack_range", "for `thimble pack`: our range coder, not zstd"),
+      row<&T::qat_bits>("qat_bits", "quantization-aware training at 8, 6 or 5 bits; 0: off", 0, 8),
+      row<&T::qat_start>("qat_start", "step at which it starts; below 1: fraction of the run", 0, kMaxSteps),
+      row<&P::bits>("pack_bits", "pack: bits per weight, 8, 6 or 5; 0: 8", 0, 8),
+      row<&P::prune>("pack_prune", "pack: fraction of each matrix set to zero", 0, 0.99),
+      row<&P::gptq>("pack_gptq", "pack: quantize with GPTQ"),
+      row<&P::range>("pack_range", "pack: compress with the range coder instead of zstd"),
       row<&P::clip_std>("pack_clip_std",
-                        "for `thimble pack`: clip rows at so many deviations (0: pack's own place)", 0, 1000),
+                        "pack: clip each row at this many standard deviations; 0: clip at a percentile", 0,
+                        1000),
       row<&P::embed_bits>("pack_embed_bits",
-                          "for `thimble pack`: bits of embedding and head, 8, 6 or 5 (0: pack's own)", 0, 8),
-      row<&P::embed_clip_std>("pack_embed_clip_std",
-                              "for `thimble pack`: the same as pack_clip_std, of embedding and head", 0,
+                          "pack: bits of the embedding and head, 8, 6 or 5; 0: pack's default", 0, 8),
+      row<&P::embed_clip_std>("pack_embed_clip_std", "pack: pack_clip_std of the embedding and head", 0,
                               1000),
-      row<&P::stride>("pack_stride", "for `thimble pack --data`: stride of its windows (0: context)", 0,
+      row<&P::stride>("pack_stride", "pack: stride of the evaluation windows, in tokens; 0: context", 0,
                       kMaxContext),
   };
 }
 
 std::vector<Key> build_keys() {
+  const std::pair<std::string_view, std::vector<Key>> groups[] = {
+      {"model", model_keys()},           {"optimizer", optimizer_keys()}, {"schedule", schedule_keys()},
+      {"validation", validation_keys()}, {"averaging", averaging_keys()}, {"packing", packing_keys()},
+  };
   std::vector<Key> keys;
-  for (auto part : {model_keys(), optimizer_keys(), run_keys(), pack_keys()})
-    keys.insert(keys.end(), part.begin(), part.end());
+  for (const auto& [group, rows] : groups)
+    for (const Key& row : rows) keys.emplace_back(row).group = group;
   return keys;
 }
 
 }  // namespace
 
 std::span<const Key> all_keys() {
-  static const std::vector<Key> keys = build_keys();  // made once, never changed
+  static const std::vector<Key> keys = build_keys();  // immutable
   return keys;
 }
 
@@ -338,11 +378,11 @@ std::string expected(const Key& key) {
 
 [[noreturn]] void refuse(const Key& key, std::string_view found, std::string_view where) {
   const std::string_view best = nearest(found, key.choices);
-  fail(best.empty() ? Hint{} : Hint{fmt::format("did you mean {}?", best)}, "{}{} takes {}, found '{}'",
+  fail(best.empty() ? Hint{} : Hint{fmt::format("did you mean {}?", best)}, "{}{} expects {}, found '{}'",
        where, key.name, expected(key), found.substr(0, 80));
 }
 
-// nullopt: the value is of another kind. Whole numbers are numbers too.
+// nullopt if the value has another type. An integer is accepted as a number.
 std::optional<KeyValue> in_type_of(const Key& key, const KeyValue& value) {
   switch (key.type) {
     case KeyType::integer:
@@ -374,7 +414,7 @@ KeyValue checked_value(const Key& key, const KeyValue& value, std::string_view w
   const double number = whole ? static_cast<double>(*whole) : *real;
   check(!(number < 0 && key.least == 0), "{}{} must not be negative, found {}", where, key.name,
         value_text(value));
-  // Written so that NaN is refused.
+  // The comparison is false for NaN.
   if (!(number >= key.least && number <= key.most)) refuse(key, value_text(value), where);
   return *typed;
 }
@@ -386,12 +426,12 @@ void check_values(const Config& config, ConfigPart part) {
 
 KeyValue value_from_text(const Key& key, std::string_view text, std::string_view where) {
   KeyValue value = std::string(text);
-  std::string digits(text);  // 524_288 is how TOML may write 524288
+  std::string digits(text);  // TOML allows underscores in numbers
   std::erase(digits, '_');
-  const bool wants_number = key.type == KeyType::integer || key.type == KeyType::number;
-  if (const auto whole = number_in<std::int64_t>(digits); wants_number && whole)
+  const bool numeric = key.type == KeyType::integer || key.type == KeyType::number;
+  if (const auto whole = parse_number<std::int64_t>(digits); numeric && whole)
     value = *whole;
-  else if (const auto real = number_in<double>(digits); key.type == KeyType::number && real)
+  else if (const auto real = parse_number<double>(digits); key.type == KeyType::number && real)
     value = *real;
   else if (key.type == KeyType::flag && (text == "true" || text == "false"))
     value = text == "true";
@@ -402,7 +442,8 @@ std::string value_text(const KeyValue& value) {
   if (const auto* whole = std::get_if<std::int64_t>(&value)) return fmt::format("{}", *whole);
   if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
   if (const auto* text = std::get_if<std::string>(&value)) return *text;
-  // fmt prints the shortest digits that read back as the same double; "30" alone would be a whole number.
+  // fmt prints the shortest digits that round-trip. Add ".0", else "30" would be read as an
+  // integer.
   std::string text = fmt::format("{}", std::get<double>(value));
   if (text.find_first_of(".en") == std::string::npos) text += ".0";
   return text;

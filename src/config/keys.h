@@ -1,5 +1,6 @@
-// The table of keys: one row each, from which come TOML reading and printing, --set, flags, their help and
-// "did you mean". A key's default is what a fresh Config holds.
+// The table of config keys. TOML reading and printing, --set, flags, their help and the "did you
+// mean" hints are derived from it. The default of a key is its value in a default-constructed
+// Config.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +14,12 @@
 
 namespace thimble {
 
-// What a key holds. Choices are spelled out.
+// The value of a key; a choice is stored by name.
 using KeyValue = std::variant<std::int64_t, double, bool, std::string>;
 
 enum class KeyType { integer, number, flag, choice };
 
-// Which struct of Config holds a key: its section of the table.
+// The struct of Config that stores a key.
 enum class ConfigPart { model, optimizer, training, pack, state };
 
 struct Key {
@@ -26,32 +27,35 @@ struct Key {
   std::string dashed;     // "rope-base", as a flag is spelled
   KeyType type;
   ConfigPart part;
+  std::string_view group = {};  // heading in help and documentation: "model", "schedule", ...
   std::string_view help;
   double least = 0, most = 0;                  // integer and number; integers below 2^53 are exact
   std::vector<std::string_view> choices = {};  // in the order of the enum
   KeyValue (*get)(const Config&) = nullptr;
-  void (*put)(Config&, const KeyValue&) = nullptr;  // of the right alternative, unchecked
+  void (*put)(Config&, const KeyValue&) = nullptr;  // the value must have the type of the key
 
-  bool of_model() const { return part == ConfigPart::model; }  // else of how it is trained or packed
+  bool of_model() const { return part == ConfigPart::model; }
 };
 
 std::span<const Key> all_keys();
 const Key* find_key(std::string_view name);
 
-// "did you mean rope_base?"; empty if nothing is near. Dashes count as underscores.
+// "did you mean rope_base?", or empty if no key has a similar name. Dashes and underscores are
+// interchangeable.
 std::string nearest_key_hint(std::string_view name);
 
-// The value in the key's own type, or an Error that says what the key takes. `where` starts the message:
-// "run/config.toml:3: ", "--set: " or nothing.
+// Returns the value converted to the type of the key. Throws an Error that lists what the key
+// accepts; `where` is the prefix of its message, such as "run/config.toml:3: " or "--set: ".
 KeyValue checked_value(const Key& key, const KeyValue& value, std::string_view where);
 
-// The same for all keys of a part.
+// Checks the values of all keys of a part.
 void check_values(const Config& config, ConfigPart part);
 
-// The same from text, as typed after --set key=.
+// Like checked_value(), from text as typed after `--set key=`.
 KeyValue value_from_text(const Key& key, std::string_view text, std::string_view where);
 
-// "30.0", "true", "relu2": as value_from_text reads it. TOML puts quotes around choices.
+// "30.0", "true" or "relu2": the form that value_from_text() reads. TOML puts quotes around
+// choices.
 std::string value_text(const KeyValue& value);
 
 }  // namespace thimble

@@ -14,11 +14,11 @@ namespace thimble {
 
 namespace {
 
-constexpr std::size_t kShown = 80;  // bytes of a foreign text in a message
+constexpr std::size_t kShown = 80;  // bytes of file content quoted in a message
 
 [[noreturn]] void fail_not_one_value(std::string_view key, std::string_view found, std::string_view name,
                                      std::uint32_t line) {
-  fail(Hint{"settings are plain lines: key = value"}, "{}:{}: {} holds {}, expected one value", name, line,
+  fail(Hint{"write settings as lines: key = value"}, "{}:{}: {} is {}, expected one value", name, line,
        key.substr(0, kShown), found);
 }
 
@@ -30,8 +30,8 @@ KeyValue value_of(const toml::node& node, std::string_view key, std::string_view
   fail_not_one_value(key, node.is_table() ? "a table" : "a date", name, node.source().begin.line);
 }
 
-// Where the first of these characters stands that is not inside of quotes; the line's size if there is none.
-std::size_t find_unquoted(std::string_view line, std::string_view wanted) {
+// Index of the first of `characters` outside quotes, or the size of the line.
+std::size_t find_unquoted(std::string_view line, std::string_view characters) {
   char quote = '\0';
   for (std::size_t i = 0; i < line.size(); ++i) {
     const char c = line[i];
@@ -41,7 +41,7 @@ std::size_t find_unquoted(std::string_view line, std::string_view wanted) {
       quote = c == quote ? '\0' : quote;
     else if (c == '"' || c == '\'')
       quote = c;
-    else if (wanted.find(c) != wanted.npos)
+    else if (characters.find(c) != characters.npos)
       return i;
   }
   return line.size();
@@ -49,20 +49,21 @@ std::size_t find_unquoted(std::string_view line, std::string_view wanted) {
 
 void refuse_key_of_parts(std::string_view key, std::string_view name, std::uint32_t line) {
   const std::size_t dot = find_unquoted(key, ".");
-  if (dot < key.size()) fail_not_one_value(without_blanks(key.substr(0, dot)), "a table", name, line);
+  if (dot < key.size()) fail_not_one_value(trim(key.substr(0, dot)), "a table", name, line);
 }
 
 void refuse_value_of_words(std::string_view key, std::string_view value, std::string_view name,
                            std::uint32_t line) {
-  const std::string_view words = without_blanks(value);
+  const std::string_view words = trim(value);
   const bool quoted = words.starts_with('"') || words.starts_with('\'');
   if (!quoted && words.find_first_of(" \t") != words.npos)
-    fail_not_one_value(without_blanks(key), "several words", name, line);
+    fail_not_one_value(trim(key), "several words", name, line);
 }
 
-// toml++ 3 stumbles over some broken tables and lists, over dates that end behind a blank, over some characters beyond
-// ASCII, and over a key of so many parts (a.b.c) that the tables in each other fill the stack. A setting has none of
-// that, so it is refused before, and the characters, which comments may hold, are hidden from it.
+// toml++ 3 fails on some malformed tables and lists, on dates followed by a space, on some
+// non-ASCII characters, and overflows the stack on keys with very many parts (a.b.c). Settings need
+// none of these, so they are rejected before parsing; non-ASCII characters, which comments may
+// contain, are replaced.
 std::string plain_lines(std::string_view toml, std::string_view name) {
   std::uint32_t number = 1;
   for (std::string_view rest = toml; !rest.empty(); ++number) {
@@ -109,7 +110,7 @@ std::vector<Setting> parse_settings(std::string_view toml, std::string_view name
   toml::table table;
   try {
     table = toml::parse(plain_lines(toml, name), name);
-  } catch (const toml::parse_error& error) {  // a foreign exception, translated where it enters
+  } catch (const toml::parse_error& error) {  // translate the exception of the library
     fail("{}:{}: {}", name, error.source().begin.line, error.description().substr(0, 200));
   }
   std::vector<Setting> settings;
@@ -129,7 +130,6 @@ std::string to_toml(const ModelConfig& config) {
 }
 
 Config config_from_toml(std::string_view toml, std::string_view name) {
-  // As we write it.
   check(std::ranges::all_of(toml, [](char c) { return static_cast<unsigned char>(c) < 0x80; }),
         "{}: expected plain ASCII", name);
   ConfigBuilder settings;

@@ -1,5 +1,5 @@
-// Configs as TOML text: how presets, --config files, RUN/config.toml and the `config` string in a
-// checkpoint's metadata are written. Settings are plain `key = value` lines; there are no tables.
+// Configs as TOML text: presets, --config files, RUN/config.toml and the `config` string in the
+// metadata of a checkpoint. Settings are `key = value` lines without tables.
 #pragma once
 
 #include <string>
@@ -18,17 +18,18 @@ struct Setting {
   std::uint32_t line;
 };
 
-// In the order of the lines; keys are not looked up yet. `name` starts every error: "config.toml:3: ...".
+// Returns the settings in the order of their lines; keys are not checked. `name` is the prefix of
+// error messages: "config.toml:3: ...".
 std::vector<Setting> parse_settings(std::string_view toml, std::string_view name);
 
-// Every key. Equal configs give equal bytes, and reading them gives the same config.
+// Contains every key. Equal configs give equal text, and reading it gives the same config.
 std::string to_toml(const Config& config);
-std::string to_toml(const ModelConfig& config);  // the model's keys alone
+std::string to_toml(const ModelConfig& config);  // only keys of the model
 
-// What to_toml wrote, resolved and validated: the text may come from anywhere.
+// Reads the text of to_toml(), resolves and validates it. The text may come from a hostile file.
 Config config_from_toml(std::string_view toml, std::string_view name);
 
-// For printing only: an object with every key.
+// An object with every key, for printing.
 Json to_json(const Config& config);
 
 }  // namespace thimble

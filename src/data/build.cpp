@@ -16,13 +16,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What an earlier build wrote is no input, although its folder may lie below one.
+// Finds the files of an input, without files of an earlier build if its folder is inside the input.
 DataSource find_input(const std::string& input, const BuildRequest& request) {
   DataSource source = find_source(input);
   std::erase_if(source.files, [&](const fs::path& file) {
     return BuildFolder::writes(request.folder, request.name, *request.tokenizer, file);
   });
-  check(!source.files.empty(), "{} holds no files but those of the data set", source.name);
+  check(!source.files.empty(), "{} contains no files except those of the data set", source.name);
   return source;
 }
 
@@ -38,7 +38,7 @@ Digest digest_of_file(const InputFile& file, const Interrupt* interrupt) {
   std::vector<std::byte> buffer(kReadBytes);
   Digester digester;
   for (std::uint64_t at = 0;;) {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     const std::size_t count = file.read_some_at(at, buffer);
     if (count == 0) return digester.result();
     digester.add(std::span(buffer).first(count));
@@ -57,14 +57,14 @@ std::vector<ManifestSource> sources_with_digests(const std::vector<DataSource>& 
   return described;
 }
 
-// A manifest that lists a million files would be too long to be read again.
+// Replaces long file lists by one entry, to keep the manifest below kMaxManifestBytes.
 std::vector<ManifestSource> listed_sources(const std::vector<DataSource>& sources,
                                            std::span<const ManifestSource> files) {
   std::vector<ManifestSource> list;
   for (const DataSource& source : sources) {
     const auto own = files.first(source.files.size());
     files = files.subspan(own.size());
-    if (own.size() <= kMostListedFiles) {
+    if (own.size() <= kMaxListedFiles) {
       list.insert(list.end(), own.begin(), own.end());
       continue;
     }
@@ -102,7 +102,8 @@ Json settings_of(const BuildRequest& request, const std::vector<DataSource>& sou
       .set("shard_tokens", request.shard_tokens);
 }
 
-// Of everything that the output depends on. Where the files lie is no part of that, but how their names end is.
+// Digest of everything that the output depends on. It includes the form of each file, which depends
+// on its name, but not its location.
 std::string fingerprint_of(const Manifest& head) {
   Json files = Json::array();
   for (const ManifestSource& source : head.sources) {
@@ -125,23 +126,24 @@ std::string fingerprint_of(const Manifest& head) {
 }
 
 void check_request(const BuildRequest& request) {
-  check(!request.inputs.empty(), "no inputs were given");
-  check(request.tokenizer != nullptr, "no tokenizer was given");
+  check(!request.inputs.empty(), "no inputs given");
+  check(request.tokenizer != nullptr, "no tokenizer given");
   check(!request.name.empty() && request.name[0] != '.' &&
             request.name.find_first_of("/\\") == std::string::npos,
-        "expected a name for the shards without '/' and no '.' in front, found '{}'", request.name);
+        "expected a shard name without slashes and without a leading '.', found '{}'", request.name);
   check(request.val_fraction >= 0 && request.val_fraction < 1,
-        "the fraction of validation documents must be at least 0 and below 1, found {}",
+        "expected a fraction of validation documents of at least 0 and below 1, found {}",
         request.val_fraction);
   const int rules = (request.val_documents > 0) + (request.val_fraction > 0) + !request.val_inputs.empty();
-  check(rules <= 1, "validation is chosen by number, by fraction or by inputs of its own: only one of them");
-  check(request.shard_tokens > 0 && request.shard_tokens <= kMaxShardTokens, "a shard holds 1 to {} tokens",
-        kMaxShardTokens);
+  check(rules <= 1,
+        "expected at most one of: number of validation documents, validation fraction, validation inputs");
+  check(request.shard_tokens > 0 && request.shard_tokens <= kMaxShardTokens,
+        "expected 1 to {} tokens per shard", kMaxShardTokens);
   check(request.read.kind == DataKind::chat || (request.limits.context == 0 && !request.limits.skip_long),
-        "only conversations are limited to a context");
+        "a context limit applies only to conversations");
 }
 
-// The second reading: encode, and deal out to the two splits.
+// The second pass: encodes the records and distributes them to the two splits.
 class Builder {
  public:
   Builder(const BuildRequest& request, const std::vector<DataSource>& sources, const Survey& survey,
@@ -165,15 +167,15 @@ class Builder {
     }
   }
 
-  // What the survey left can still be too long, or of too small a weight.
+  // Documents that passed the survey can still be dropped: too long, or excluded by the weight.
   void check_something_was_written(const std::string& name) {
     if (train_.counts().tokens > 0) return;
     folder_.discard(name);
     const std::uint64_t too_long = train_.counts().too_long;
-    check(too_long == 0, Hint{"a larger --context keeps more"},
-          "nothing is left to train on: {} conversations are too long", too_long);
+    check(too_long == 0, Hint{"pass a larger --context"},
+          "no training data is left: {} conversations are too long", too_long);
     fail(Hint{"give the sources larger weights"},
-         "nothing is left to train on: the weights keep no document");
+         "no training data is left: the weights exclude all documents");
   }
 
   void finish(Manifest& manifest) {
@@ -185,11 +187,11 @@ class Builder {
   }
 
  private:
-  // A validation document is written once, whatever the weight of its source.
+  // A validation document is written once, regardless of the weight of its source.
   SplitWriter* split_of(const MixedRecord& record) {
     switch (survey_.fates[record.document]) {
       case Fate::train:
-        return mixture_.counts(record) ? &train_ : nullptr;
+        return mixture_.includes(record) ? &train_ : nullptr;
       case Fate::val:
         return record.pass == 0 ? &val_ : nullptr;
       case Fate::dropped:
@@ -199,20 +201,20 @@ class Builder {
   }
 
   void write(std::vector<MixedRecord>& batch, const Interrupt* interrupt) {
-    if (interrupt) interrupt->throw_if_asked();
-    std::vector<bool> wanted(batch.size());
+    if (interrupt) interrupt->throw_if_interrupted();
+    std::vector<bool> selected(batch.size());
     for (std::size_t i = 0; i < batch.size(); ++i) {
       const SplitWriter* split = split_of(batch[i]);
-      wanted[i] = split && split->wants(batch[i].number);
+      selected[i] = split && split->needs(batch[i].number);
     }
-    const std::vector<EncodedRecord> encoded = encoder_.encode(batch, wanted);
+    const std::vector<EncodedRecord> encoded = encoder_.encode(batch, selected);
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      if (!wanted[i]) continue;
+      if (!selected[i]) continue;
       if (!split_of(batch[i])->add(batch[i].number, batch[i].record.starts, encoded[i])) continue;
       journal_.train = train_.state();
       journal_.val = val_.state();
       folder_.save(journal_);
-      if (interrupt) interrupt->throw_if_asked();
+      if (interrupt) interrupt->throw_if_interrupted();
     }
   }
 
@@ -238,15 +240,16 @@ void check_something_is_left(const Survey& survey) {
   std::string reasons;
   for (const auto& [reason, documents] : dropped_in(survey))
     if (documents > 0) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : ", ", reason, documents);
-  fail(Hint{std::move(reasons)}, "{} documents were read, none is left to train on", survey.fates.size());
+  fail(Hint{std::move(reasons)}, "{} documents were read, but none is left for training",
+       survey.fates.size());
 }
 
 void report(const Survey& survey, const Log& log) {
   if (survey.bad > 0)
-    log.warning("{} bad records were left out; the first: {}",
-                with_commas(static_cast<long long>(survey.bad)), survey.first_problem);
+    log.warning("skipped {} invalid records; the first: {}", with_commas(static_cast<long long>(survey.bad)),
+                survey.first_problem);
   if (survey.cut_at)
-    log.info("the text is one document: validation begins at byte {}",
+    log.info("the input is a single document; validation begins at byte {}",
              with_commas(static_cast<long long>(*survey.cut_at)));
 }
 
@@ -280,7 +283,7 @@ BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& 
   if (found.finished) return {std::move(*found.finished), true, false, 0};
   result.resumed = found.resumed;
   if (found.resumed)
-    log.info("going on with an unfinished build: {} shards are done",
+    log.info("resuming an unfinished build: {} shards are finished",
              found.journal.train.shards.size() + found.journal.val.shards.size());
   const Survey survey = survey_sources(sources, request.read,
                                        {.val_documents = request.val_documents,
@@ -293,7 +296,7 @@ BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& 
   check_something_is_left(survey);
   manifest.dropped = dropped_in(survey);
 
-  folder.remove_stale(found);  // only now: the inputs turned out to be readable
+  folder.remove_stale(found);  // only after the survey, which shows that the inputs are readable
   Builder builder(request, sources, survey, encoder, folder, ops, found.journal);
   folder.save(found.journal);
   builder.run(progress, interrupt);

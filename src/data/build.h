@@ -1,11 +1,13 @@
-// From any text or chats to a data set: shards, manifest.json and the tokenizer, in one folder.
+// Builds a data set from texts or chats: one folder with shards, manifest.json and the tokenizer.
 //
-//   const BuildResult built = build_dataset({.inputs = {"books/"}, .tokenizer = tokenizer, .folder = "data/books"},
-//                                           log, progress, &interrupt);
+//   const BuildResult built = build_dataset(
+//       {.inputs = {"books/"}, .tokenizer = tokenizer, .folder = "data/books"},
+//       log, progress, &interrupt);
 //
-// All threads encode; the output depends on the inputs and the settings alone. A build that was stopped, by
-// whatever means, goes on when it is asked for again, and ends with the same bytes. The manifest is written
-// last: a folder that has one is complete. Memory stays small, however large the inputs are.
+// Encoding uses all threads; the output depends only on the inputs and the settings. Calling
+// build_dataset() again after an interrupted or crashed build resumes it and produces the same
+// bytes. The manifest is written last, so a folder that has one is complete. Memory use does not
+// grow with the size of the inputs, except for two bits per document.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +27,18 @@
 
 namespace thimble {
 
-// When the folder holds a data set, or an unfinished one of other inputs or settings.
+// What to do if the folder contains a data set or an unfinished build of other inputs or settings.
 enum class IfBuilt {
   refuse,   // an error
-  reuse,    // the same inputs and settings: it is taken as it is. Else replace
-  replace,  // it goes
+  reuse,    // return an existing data set of the same inputs and settings, otherwise rebuild
+  replace,  // delete the existing data set and rebuild
 };
 
 struct BuildRequest {
-  std::vector<std::string> inputs = {};      // see data/records.h
-  std::vector<std::string> val_inputs = {};  // all for validation; then the next two must be 0
-  std::uint64_t val_documents = 0;           // the last ones
-  double val_fraction = 0;                   // of documents, by their content (see data/survey.h)
+  std::vector<std::string> inputs = {};      // paths, see data/records.h
+  std::vector<std::string> val_inputs = {};  // if not empty, the next two must be 0
+  std::uint64_t val_documents = 0;           // use the last N documents for validation
+  double val_fraction = 0;                   // chosen by content (see data/survey.h)
   std::shared_ptr<const Tokenizer> tokenizer = {};
   std::filesystem::path folder = {};
   std::string name = "data";  // shards are NAME_train_000000.bin
@@ -50,14 +52,14 @@ struct BuildRequest {
 
 struct BuildResult {
   Manifest manifest;
-  bool reused = false;   // it was there already
-  bool resumed = false;  // an unfinished build went on
+  bool reused = false;   // the folder already contained this data set
+  bool resumed = false;  // continued an unfinished build
   double seconds = 0;
 };
 
 BuildResult build_dataset(const BuildRequest& request, const Log& log, const ProgressOutput& progress,
                           const Interrupt* interrupt = nullptr);
-// The same, on a disk that may break.
+// The same with a caller-supplied file system, which tests use to inject faults.
 BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& log,
                           const ProgressOutput& progress, const Interrupt* interrupt);
 

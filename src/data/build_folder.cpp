@@ -93,9 +93,9 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kJournalFile = ".build.json";
 constexpr std::string_view kLockFile = ".lock";
-constexpr const char* kAnewOrElsewhere = "name another folder with -o, or pass --force to build it anew";
+constexpr const char* kRebuildHint = "pass another folder with -o, or pass --force to rebuild";
 
-// "data_train_000012.bin", of this data set.
+// Whether the file name is "NAME_train_000012.bin" or "NAME_val_000012.bin" for this data set name.
 bool is_shard_of(std::string_view name, const std::string& file) {
   for (const std::string_view split : {"train", "val"}) {
     const std::string start = fmt::format("{}_{}_", name, split);
@@ -129,7 +129,7 @@ BuildJournal BuildJournal::parse(std::string_view text, std::string_view where) 
     return {json.at("name").as_string(), json.at("fingerprint").as_string(),
             SplitState::parse(json.at("train")), SplitState::parse(json.at("val"))};
   } catch (const Error& error) {
-    fail(Hint{"start over with --force"}, "{}: {}", where, error.what());
+    fail(Hint{"pass --force to rebuild"}, "{}: {}", where, error.what());
   }
 }
 
@@ -144,7 +144,7 @@ BuildFolder::BuildFolder(FileOps& ops, fs::path path) : ops_(ops), path_(std::mo
     throw;
   }
   if (!mine) ops_.close(file);
-  check(mine, Hint{"wait until it is done, or name another folder"}, "another build is going on in {}",
+  check(mine, Hint{"wait until it has finished, or pass another folder"}, "another build is running in {}",
         path_.string());
   lock_ = file;
 }
@@ -152,10 +152,11 @@ BuildFolder::BuildFolder(FileOps& ops, fs::path path) : ops_(ops), path_(std::mo
 BuildFolder::~BuildFolder() {
   try {
     ops_.remove(path_ / kLockFile);
-  } catch (...) {  // the next build takes it over
+  } catch (...) {
+    // A remaining lock file is harmless: the next build locks and removes it.
   }
   ops_.close(*lock_);
-  std::error_code not_empty;  // then it stays
+  std::error_code not_empty;  // the folder stays if it is not empty
   fs::remove(path_, not_empty);
 }
 
@@ -166,8 +167,8 @@ std::optional<Manifest> BuildFolder::read_manifest(bool replace) const {
   try {
     return Manifest::parse(text, file.string());
   } catch (const Error& error) {
-    check(!is_foreign_manifest(text), Hint{"name another folder with -o"}, "{}", error.what());
-    check(replace, Hint{kAnewOrElsewhere}, "{}", error.what());
+    check(!is_foreign_manifest(text), Hint{"pass another folder with -o"}, "{}", error.what());
+    check(replace, Hint{kRebuildHint}, "{}", error.what());
     return std::nullopt;
   }
 }
@@ -178,14 +179,14 @@ std::optional<BuildJournal> BuildFolder::read_journal() const {
   return BuildJournal::parse(read_file(file, kMaxManifestBytes), file.string());
 }
 
-bool BuildFolder::shards_are_there(const BuildJournal& journal) const {
+bool BuildFolder::shards_exist(const BuildJournal& journal) const {
   for (const auto& [split, state] : {std::pair{"train", &journal.train}, std::pair{"val", &journal.val}})
     for (std::size_t i = 0; i < state->shards.size(); ++i) {
       const ManifestShard& shard = state->shards[i];
       if (shard.file != shard_name(journal.name, split, i)) return false;
       try {
         if (MappedShard(path_ / shard.file).tokens() != shard.tokens) return false;
-      } catch (const Error&) {  // gone, or damaged
+      } catch (const Error&) {  // missing or damaged
         return false;
       }
     }
@@ -198,7 +199,7 @@ bool BuildFolder::has_shards(std::string_view name) const {
   return false;
 }
 
-void BuildFolder::remove_if_there(const fs::path& path) {
+void BuildFolder::remove_if_exists(const fs::path& path) {
   if (ops_.kind(path) != PathKind::nothing) ops_.remove(path);
 }
 
@@ -228,20 +229,20 @@ BuildFolder::Found BuildFolder::open(const std::string& name, const std::string&
   }
   const bool same = journal && journal->name == name && journal->fingerprint == fingerprint;
   if (manifest) {
-    const bool wanted = same || (if_built == IfBuilt::reuse && fingerprint_in(*manifest) == fingerprint);
-    if (wanted && if_built != IfBuilt::replace) {
-      remove_if_there(path_ / kJournalFile);
+    const bool usable = same || (if_built == IfBuilt::reuse && fingerprint_in(*manifest) == fingerprint);
+    if (usable && if_built != IfBuilt::replace) {
+      remove_if_exists(path_ / kJournalFile);
       return {.finished = std::move(manifest)};
     }
-    check(replace, Hint{kAnewOrElsewhere}, "{} holds a data set already", path_.string());
-  } else if (same && if_built != IfBuilt::replace && shards_are_there(*journal)) {
+    check(replace, Hint{kRebuildHint}, "{} already contains a data set", path_.string());
+  } else if (same && if_built != IfBuilt::replace && shards_exist(*journal)) {
     return {.journal = std::move(*journal), .resumed = true};
   }
   if (journal) {
-    check(replace, Hint{kAnewOrElsewhere}, "{} holds an unfinished build of {}", path_.string(),
-          same ? "which shards are missing" : "other inputs or settings");
+    check(replace, Hint{kRebuildHint}, "{} contains an unfinished build {}", path_.string(),
+          same ? "whose shards are incomplete" : "with other inputs or settings");
   }
-  check(replace || !has_shards(name), Hint{kAnewOrElsewhere}, "{} holds shards named {} already",
+  check(replace || !has_shards(name), Hint{kRebuildHint}, "{} already contains shards named {}",
         path_.string(), name);
   Found found{.journal = {.name = name, .fingerprint = fingerprint, .train = {}, .val = {}}};
   found.stale = {name};
@@ -252,7 +253,8 @@ BuildFolder::Found BuildFolder::open(const std::string& name, const std::string&
 
 void BuildFolder::remove_stale(const Found& found) {
   if (found.stale.empty()) return;
-  remove_if_there(path_ / kManifestFile);  // first: from now on nobody takes the folder for complete
+  // The manifest is removed first: without it the folder counts as incomplete.
+  remove_if_exists(path_ / kManifestFile);
   for (const std::string& name : found.stale) remove_shards(name);
 }
 
@@ -261,14 +263,14 @@ void BuildFolder::save(const BuildJournal& journal) {
 }
 
 void BuildFolder::discard(std::string_view name) {
-  remove_if_there(path_ / kJournalFile);
+  remove_if_exists(path_ / kJournalFile);
   remove_shards(name);
 }
 
 void BuildFolder::finish(const Tokenizer& tokenizer, const Manifest& manifest) {
   write_file(ops_, path_ / tokenizer.file_name(), tokenizer.serialized(), Existing::replace);
   write_file(ops_, path_ / kManifestFile, manifest.text(), Existing::replace);
-  remove_if_there(path_ / kJournalFile);
+  remove_if_exists(path_ / kJournalFile);
 }
 
 }  // namespace thimble

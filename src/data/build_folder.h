@@ -1,7 +1,7 @@
-// The folder that a data set is built in, and what it says about a build that is not finished.
+// The folder that a data set is built in, and the state file of an unfinished build.
 //
-// .build.json says which build is going on here and how far it came; it is there from before the first shard
-// until after the manifest. A lock keeps a second build out.
+// .build.json identifies the build and records its progress. It exists from before the first shard
+// until after the manifest. A lock file prevents concurrent builds.
 #pragma once
 
 #include <cstdint>
@@ -21,20 +21,21 @@
 
 namespace thimble {
 
-// One split of a data set in the making: tokens in, shards out. A shard takes as many tokens as fit; documents
-// go on in the next one.
+// One split of a data set under construction: receives tokens, writes shards. Every shard but the
+// last is full, so a document may continue in the next shard.
 //
-// Finished shards are on the disk and stay. What is not finished is lost with the process, so the state says
-// where to start again: the record with which the unfinished shard begins, how many of its tokens are in the
-// shards before, and all counts before that record.
+// Finished shards are on disk and are kept when a build is interrupted; the tokens of the
+// unfinished shard are lost. SplitState therefore contains what is needed to restart: the record in
+// which the unfinished shard begins, how many of its tokens are in earlier shards, and the counts
+// before it.
 struct SplitCounts {
   std::uint64_t documents = 0, tokens = 0, bytes = 0;
-  std::uint64_t too_long = 0, truncated = 0;  // conversations left out, and cut
+  std::uint64_t too_long = 0, truncated = 0;  // conversations dropped, and shortened
 };
 
 struct SplitState {
   std::vector<ManifestShard> shards;            // finished
-  std::uint64_t record = 0, tokens_before = 0;  // where the next one begins
+  std::uint64_t record = 0, tokens_before = 0;  // where the next shard begins
   SplitCounts counts;                           // before that record
 
   Json to_json() const;
@@ -51,14 +52,15 @@ class SplitWriter {
   SplitWriter(FileOps& ops, Place place, std::int64_t vocab_size, std::uint64_t shard_tokens,
               SplitState state);
 
-  // Are its tokens still needed?
-  bool wants(std::uint64_t record) const { return record >= restart_.record; }
-  // Records in order, those that it wants. True: at least one shard was finished, and state() is new.
+  // Whether the tokens of this record are still missing from the finished shards.
+  bool needs(std::uint64_t record) const { return record >= restart_.record; }
+  // Records must be added in order, and only if needs() is true. Returns true if at least one shard
+  // was finished, so that state() has changed.
   bool add(std::uint64_t record, bool starts_document, const EncodedRecord& encoded);
   const SplitState& state() const { return restart_; }
-  const SplitCounts& counts() const { return counts_; }  // of all that was added
+  const SplitCounts& counts() const { return counts_; }  // of everything added
 
-  ManifestSplit finish();  // writes the shard that is not full
+  ManifestSplit finish();  // writes the last shard, which may be partly filled
 
  private:
   void write_shard();
@@ -82,7 +84,7 @@ struct BuildJournal {
 
 class BuildFolder {
  public:
-  // Makes the folder and locks it; one that stays empty goes again. A second build at the same time is an error.
+  // Creates and locks the folder. Throws if it is locked. The destructor removes an empty folder.
   BuildFolder(FileOps& ops, std::filesystem::path path);
   ~BuildFolder();
   BuildFolder(const BuildFolder&) = delete;
@@ -91,13 +93,14 @@ class BuildFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path scratch() const { return path_ / ".digests"; }
 
-  // Is this one of the files that a build of this name writes into this folder?
+  // Whether a build with this name would write `file` into `folder`.
   static bool writes(const std::filesystem::path& folder, std::string_view name, const Tokenizer& tokenizer,
                      const std::filesystem::path& file);
 
-  // What is here for this build: the manifest of a finished one (if `reuse`, or if it was stopped at the very
-  // end), or a journal to go on with. The journal is empty when it starts afresh; what another build left is
-  // then to be removed, or an error (`refuse`).
+  // Looks for earlier results of this build. `finished` is the manifest of a complete build; it is
+  // set with `reuse`, or if the build was interrupted after writing the manifest. Otherwise
+  // `journal` is the state to resume from, empty for a new build. `stale` lists files of other
+  // builds; with `refuse` they are an error.
   struct Found {
     std::optional<Manifest> finished = std::nullopt;
     BuildJournal journal = {};
@@ -108,19 +111,20 @@ class BuildFolder {
   void remove_stale(const Found& found);
 
   void save(const BuildJournal& journal);
-  // The tokenizer, then the manifest, then the journal goes.
+  // Writes the tokenizer, then the manifest, then removes the journal.
   void finish(const Tokenizer& tokenizer, const Manifest& manifest);
-  // Nothing can become of this build: what it wrote goes.
+  // Removes everything this build wrote. Called when the build has nothing to train on.
   void discard(std::string_view name);
 
  private:
-  // None, too, where a damaged one is to be replaced. What something else wrote is never taken for that.
+  // Returns nullopt if there is no manifest, or a damaged one and `replace` is set. A manifest.json
+  // written by another program is always an error.
   std::optional<Manifest> read_manifest(bool replace) const;
   std::optional<BuildJournal> read_journal() const;
-  bool shards_are_there(const BuildJournal& journal) const;
+  bool shards_exist(const BuildJournal& journal) const;
   bool has_shards(std::string_view name) const;
   void remove_shards(std::string_view name);
-  void remove_if_there(const std::filesystem::path& path);
+  void remove_if_exists(const std::filesystem::path& path);
 
   FileOps& ops_;
   std::filesystem::path path_;

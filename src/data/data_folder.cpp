@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxTokenizerBytes = std::uint64_t{256} << 20;
 
-// The data set's name in "NAME_train_000000.bin"; empty when the file is no shard of this split.
+// The data set's name in "NAME_train_000000.bin". Empty if the file is not a shard of this split.
 std::string shard_prefix(const std::string& file, DataSplit split) {
   const std::string middle = fmt::format("_{}_", name_of(split));
   const std::size_t at = file.rfind(middle);
@@ -33,7 +33,7 @@ std::vector<fs::path> find_shards(const fs::path& folder, DataSplit split, std::
     files.push_back(entry.path());
     names.insert(name);
   }
-  std::ranges::sort(files);  // by their bytes, as Python sorts them
+  std::ranges::sort(files);  // by bytes, the same order as Python's sorted()
   return files;
 }
 
@@ -45,7 +45,7 @@ const Json* named(const Json& manifest, std::string_view list, std::string_view 
   return nullptr;
 }
 
-// data/manifest.json of the published layout: which tokenizer, and how many training shards at most.
+// Reads the tokenizer and the maximum number of training shards from a published manifest.json.
 void read_published_manifest(DataFolder& folder) {
   const fs::path absolute = fs::weakly_canonical(folder.path);
   const fs::path file = absolute.parent_path().parent_path() / kManifestFile;
@@ -58,7 +58,7 @@ void read_published_manifest(DataFolder& folder) {
   const Json* tokenizer = tokenizer_name && tokenizer_name->is_string()
                               ? named(manifest, "tokenizers", tokenizer_name->as_string())
                               : nullptr;
-  for (const std::string_view key : {"path", "model_path"})  // the latter has the last word
+  for (const std::string_view key : {"path", "model_path"})  // model_path takes precedence
     if (const Json* path = tokenizer ? tokenizer->find(key) : nullptr;
         path && path->is_string() && !path->as_string().empty())
       folder.published_tokenizer = fs::path(path->as_string()).filename().string();
@@ -67,8 +67,8 @@ void read_published_manifest(DataFolder& folder) {
   if (!files_train || !files_train->is_uint()) return;
   folder.published_train_files = files_train->as_uint();
   check(folder.train.size() <= files_train->as_uint(),
-        Hint{"shards of another data set lie in the folder, or the manifest is stale"},
-        "{} has more train shards than expected: found {}, {} says {}", folder.name, folder.train.size(),
+        Hint{"remove shards of other data sets from the folder, or update the manifest"},
+        "{} has more train shards than expected: found {}, {} lists {}", folder.name, folder.train.size(),
         file.string(), files_train->as_uint());
 }
 
@@ -77,7 +77,7 @@ std::vector<fs::path> listed_shards(const fs::path& folder, const ManifestSplit&
   for (const ManifestShard& shard : split.shards) {
     files.push_back(folder / shard.file);
     check(fs::is_regular_file(files.back()), Hint{"build or copy the data again"},
-          "{} is missing, which the manifest lists", files.back().string());
+          "{} is listed in the manifest but missing", files.back().string());
   }
   return files;
 }
@@ -111,18 +111,18 @@ DataFolder open_data_folder(const fs::path& path) {
   std::set<std::string> names;
   folder.train = find_shards(path, DataSplit::train, names);
   folder.val = find_shards(path, DataSplit::val, names);
-  check(!names.empty(), Hint{"make some with `thimble data build`"},
+  check(!names.empty(), Hint{"create shards with `thimble data build`"},
         "No files found for pattern: {} or *_val_*.bin", (path / "*_train_*.bin").string());
-  check(names.size() == 1, Hint{"keep each in a folder of its own"},
-        "{} holds shards of several data sets: {} and {}", path.string(), *names.begin(), *names.rbegin());
+  check(names.size() == 1, Hint{"move each data set to a separate folder"},
+        "{} contains shards of several data sets: {} and {}", path.string(), *names.begin(), *names.rbegin());
   folder.name = *names.begin();
   read_published_manifest(folder);
   return folder;
 }
 
 std::unique_ptr<Tokenizer> load_tokenizer_of(const DataFolder& folder) {
-  check(folder.manifest.has_value(), Hint{"name it with --tokenizer"},
-        "{} does not bring the tokenizer it was made with", folder.path.string());
+  check(folder.manifest.has_value(), Hint{"pass its tokenizer with --tokenizer"},
+        "{} does not contain a tokenizer", folder.path.string());
   const fs::path file = folder.path / folder.manifest->tokenizer.file;
   auto tokenizer = load_tokenizer_bytes(read_file(file, kMaxTokenizerBytes), file.string(),
                                         folder.manifest->tokenizer.special());
@@ -143,8 +143,8 @@ void check_tokenizer(const DataFolder& folder, const Tokenizer& tokenizer, const
   }
   const std::string name = tokenizer_file.filename().string();
   check(folder.published_tokenizer.empty() || name.empty() || name == folder.published_tokenizer,
-        Hint{"its manifest.json says so"}, "{} expects tokenizer {}, got {}", folder.name,
-        folder.published_tokenizer, name);
+        Hint{"pass the tokenizer that its manifest.json names"}, "{} expects tokenizer {}, got {}",
+        folder.name, folder.published_tokenizer, name);
 }
 
 TokenSet open_split(const DataFolder& folder, DataSplit split, TokenMarks marks) {
@@ -157,7 +157,7 @@ TokenSet open_split(const DataFolder& folder, DataSplit split, TokenMarks marks)
     if (!folder.manifest) continue;
     const ManifestSplit& listed = split == DataSplit::train ? folder.manifest->train : folder.manifest->val;
     check(shards.back().tokens() == listed.shards[i].tokens, Hint{"build or copy the data again"},
-          "{} has {} tokens, the manifest says {}", files[i].string(), shards.back().tokens(),
+          "{} has {} tokens, but the manifest lists {}", files[i].string(), shards.back().tokens(),
           listed.shards[i].tokens);
   }
   return {std::move(shards), marks};
@@ -169,7 +169,7 @@ void verify_shards(const DataFolder& folder) {
     for (const ManifestShard& listed : split->shards) {
       const MappedShard shard(folder.path / listed.file);
       check(shard.digest().hex() == listed.digest, Hint{"build or copy the data again"},
-            "{} was changed: its digest is {}, the manifest says {}", shard.path().string(),
+            "{} was modified: its digest is {}, but the manifest lists {}", shard.path().string(),
             shard.digest().hex(), listed.digest);
     }
   }

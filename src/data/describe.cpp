@@ -30,7 +30,7 @@ std::string first_document_in(const MappedShard& shard, const Tokenizer& tokeniz
   return tokenizer.decode(ids, {.keep_special = true});
 }
 
-// A folder of shards, with our manifest or without.
+// A folder of shards, with or without thimble's manifest.
 DataDescription describe_folder(const fs::path& path, const DescribeOptions& options) {
   const DataFolder folder = open_data_folder(path);
   DataDescription description;
@@ -73,7 +73,7 @@ std::uint64_t count_tokens(const DataSource& source, const ReadOptions& read, co
   ProgressBar bar(progress, "encoding", "bytes", mixture.stored_bytes());
   std::uint64_t tokens = 0;
   for (auto batch = mixture.next_batch(); !batch.empty(); batch = mixture.next_batch()) {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     for (const EncodedRecord& record : encoder.encode(batch, std::vector<bool>(batch.size(), true)))
       tokens += record.tokens();
     bar.update(mixture.stored_bytes_read());
@@ -135,7 +135,7 @@ DataDescription describe_data(const std::string& input, const DescribeOptions& o
 
 namespace {
 
-constexpr double kWantedTokensPerParameter = 10;
+constexpr double kMinTokensPerParameter = 10;
 
 double ratio(std::uint64_t a, std::uint64_t b) {
   return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 0;
@@ -148,11 +148,11 @@ std::string counted(std::uint64_t value) {
 }  // namespace
 
 double DataFacts::epochs() const {
-  return ratio(tokens_to_see, tokens);
+  return ratio(planned_tokens, tokens);
 }
 
 double DataFacts::tokens_per_parameter() const {
-  return ratio(tokens_to_see, parameters);
+  return ratio(planned_tokens, parameters);
 }
 
 std::string data_table(const DataFacts& facts) {
@@ -161,30 +161,31 @@ std::string data_table(const DataFacts& facts) {
   table.row({"tokens", counted(facts.tokens)});
   if (facts.bytes > 0)
     table.row({"bytes per token", fmt::format("{:.2f}", ratio(facts.bytes, facts.tokens))});
-  if (facts.tokens_to_see > 0) table.row({"tokens to be seen", counted(facts.tokens_to_see)});
+  if (facts.planned_tokens > 0) table.row({"planned tokens", counted(facts.planned_tokens)});
   table.row({"parameters", counted(facts.parameters)});
-  if (facts.tokens_to_see == 0) return table.text();
+  if (facts.planned_tokens == 0) return table.text();
   table.row({"tokens per parameter", fmt::format("{:.2f}", facts.tokens_per_parameter())});
   table.row({"epochs", fmt::format("{:.2f}", facts.epochs())});
   return table.text();
 }
 
 std::string data_warning(const DataFacts& facts) {
-  const std::uint64_t seen = facts.tokens_to_see > 0 ? facts.tokens_to_see : facts.tokens;
+  const std::uint64_t seen = facts.planned_tokens > 0 ? facts.planned_tokens : facts.tokens;
   const double different = ratio(std::min(facts.tokens, seen), facts.parameters);
-  if (different >= kWantedTokensPerParameter) return {};
-  const double wanted = kWantedTokensPerParameter * static_cast<double>(facts.parameters);
-  const bool scarce = static_cast<double>(facts.tokens) < wanted;
+  if (different >= kMinTokensPerParameter) return {};
+  const double required = kMinTokensPerParameter * static_cast<double>(facts.parameters);
+  const bool too_little_data = static_cast<double>(facts.tokens) < required;
   return fmt::format(
-      "the model will see {:.2g} different tokens per parameter; with fewer than {} it tends to learn its "
-      "text by heart. {}",
-      different, kWantedTokensPerParameter,
-      scarce ? fmt::format(
-                   "Give it more text (about {} tokens), make it smaller (about {} parameters), or start "
-                   "from a trained model with --init.",
-                   with_unit(wanted), with_unit(static_cast<double>(facts.tokens) / 10))
-             : fmt::format("There is text enough: train longer (about {} tokens), or make the model smaller.",
-                           with_unit(wanted)));
+      "this run trains on {:.2g} distinct tokens per parameter; with fewer than {} a model tends to "
+      "memorize its training text. {}",
+      different, kMinTokensPerParameter,
+      too_little_data
+          ? fmt::format(
+                "Use more text (about {} tokens), use a smaller model (about {} parameters), or start "
+                "from a trained model with --init.",
+                with_unit(required), with_unit(static_cast<double>(facts.tokens) / 10))
+          : fmt::format("The data is sufficient: train longer (about {} tokens) or use a smaller model.",
+                        with_unit(required)));
 }
 
 }  // namespace thimble

@@ -1,4 +1,4 @@
-// What a data set, a shard or a source of text or chats holds: for `thimble data info`.
+// Describes a data set, a shard, or a source of text or chats, for `thimble data info`.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 namespace thimble {
 
 struct DescribeOptions {
-  std::shared_ptr<const Tokenizer> tokenizer = {};  // to count the tokens of a source, to decode a shard
-  ReadOptions read = {};                            // of sources; the kind is found out
+  std::shared_ptr<const Tokenizer> tokenizer = {};  // to count and decode tokens
+  ReadOptions read = {};                            // for sources; `kind` is detected
 };
 
 struct SplitDescription {
-  std::string name;  // "train", "val"; of a source or a single shard ""
+  std::string name;  // "train", "val"; "" for a source or a single shard
   std::uint64_t shards = 0;
   std::optional<std::uint64_t> documents, tokens, bytes;  // where known
 };
@@ -31,30 +31,30 @@ struct DataDescription {
   std::optional<Manifest> manifest;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::vector<SplitDescription> splits;
-  std::uint64_t bad = 0, without_answer = 0, with_turns_cut = 0, empty = 0;  // of a source
+  std::uint64_t bad = 0, without_answer = 0, with_turns_cut = 0, empty = 0;  // for sources only
   std::string first_problem;
-  std::string first_document;  // its beginning, decoded; empty when there is no tokenizer
+  std::string first_document;  // beginning of the first document as text; empty without a tokenizer
 };
 
 DataDescription describe_data(const std::string& input, const DescribeOptions& options,
                               const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
 
-// What a run is about to learn from, said before it starts.
+// The size of the data and of the planned training run, printed before training starts.
 struct DataFacts {
-  std::uint64_t documents = 0;      // 0: not known
-  std::uint64_t tokens = 0;         // of the training split
-  std::uint64_t bytes = 0;          // of the text they stand for; 0: not known
-  std::uint64_t tokens_to_see = 0;  // steps * batch_tokens; 0: the time decides
+  std::uint64_t documents = 0;       // 0: not known
+  std::uint64_t tokens = 0;          // of the training split
+  std::uint64_t bytes = 0;           // of the text before tokenization; 0: not known
+  std::uint64_t planned_tokens = 0;  // steps * batch_tokens; 0: limited by time, not by steps
   std::uint64_t parameters = 0;
 
   double epochs() const;
   double tokens_per_parameter() const;
 };
 
-// One table: documents, tokens, bytes per token, tokens to be seen, parameters, tokens per parameter, epochs.
+// A table of documents, tokens, planned tokens, parameters and the ratios between them.
 std::string data_table(const DataFacts& facts);
 
-// Below 10 different tokens per parameter: a sentence on what is short and what to do. Else empty.
+// Advice if the run has fewer than 10 distinct tokens per parameter, otherwise empty.
 std::string data_warning(const DataFacts& facts);
 
 }  // namespace thimble

@@ -16,7 +16,7 @@ struct RoleName {
   std::string_view name;
   ChatRole role;
 };
-// "human" and "gpt" are ShareGPT's words.
+// "human" and "gpt" are used by ShareGPT.
 constexpr std::array<RoleName, 5> kRoleNames = {{{"system", ChatRole::system},
                                                  {"user", ChatRole::user},
                                                  {"human", ChatRole::user},
@@ -32,11 +32,11 @@ ChatRole role_with_name(const std::string& name) {
 
 const std::string& text_at(const Json& object, std::string_view key) {
   const Json& value = object.at(key);
-  check(value.is_string(), "expected a text as \"{}\"", key);
+  check(value.is_string(), "expected \"{}\" to be a string", key);
   return value.as_string();
 }
 
-// ShareGPT's words are allowed in every form, and the other way round: files mix them.
+// Role names of ShareGPT and OpenAI are accepted in every form, because some files mix them.
 Turn parse_turn(const Json& turn) {
   const bool share_gpt = turn.find("from") != nullptr;
   return {role_with_name(text_at(turn, share_gpt ? "from" : "role")),
@@ -68,7 +68,7 @@ Conversation parse_alpaca(const Json& example) {
     conversation.push_back({ChatRole::system, system->as_string()});
   if (const Json* history = example.find("history"); history && !history->is_null())
     for (const Json& round : history->as_array()) {
-      check(round.size() == 2, "expected pairs of a question and an answer as \"history\"");
+      check(round.size() == 2, "expected \"history\" to contain pairs of a question and an answer");
       conversation.push_back({ChatRole::user, round.as_array()[0].as_string()});
       conversation.push_back({ChatRole::assistant, round.as_array()[1].as_string()});
     }
@@ -91,8 +91,8 @@ Conversation parse_conversation(const Json& json) {
   if (json.is_array()) return parse_turns(json);
   if (const Json* turns = turns_in(json)) return parse_turns(*turns);
   check(json.find("instruction") != nullptr,
-        Hint{"text is built without --chat; a chat is a list of {role, content}, or an object with "
-             "\"messages\", \"conversations\", or \"instruction\" and \"output\""},
+        Hint{"pass a list of {role, content}, or an object with \"messages\", \"conversations\", or "
+             "\"instruction\" and \"output\"; for text, remove --chat"},
         "expected a chat");
   return parse_alpaca(json);
 }
@@ -115,13 +115,12 @@ std::size_t cut_to_last_answer(Conversation& conversation) {
 namespace {
 
 std::string text_in(const Json& json, const std::string& field) {
-  check(json.is_object(), Hint{"a chat is built with --chat"}, "expected an object with the key \"{}\"",
-        field);
+  check(json.is_object(), Hint{"pass --chat to read chats"}, "expected an object with the key \"{}\"", field);
   const Json* value = json.find(field);
   check(value != nullptr,
-        Hint{"`thimble data build --text-field KEY` takes another; chats are read with --chat"},
+        Hint{"pass another key with `thimble data build --text-field KEY`, or pass --chat to read chats"},
         "the key \"{}\" is missing", field);
-  check(value->is_string(), "expected a text as \"{}\"", field);
+  check(value->is_string(), "expected \"{}\" to be a string", field);
   return value->as_string();
 }
 
@@ -151,7 +150,8 @@ std::uint64_t Document::content_bytes() const {
 Digest Document::digest() const {
   if (turns.empty()) return digest_of(text);
   Digester digester;
-  for (const Turn& turn : turns)  // the length keeps "a" + "bc" and "ab" + "c" apart
+  // With the length, "a" + "bc" and "ab" + "c" have different digests.
+  for (const Turn& turn : turns)
     digester.add(fmt::format("{} {} {}", name_of(turn.role), turn.content.size(), turn.content));
   return digester.result();
 }
@@ -175,15 +175,15 @@ Document read_document(Record& record, const ReadOptions& options) {
 }
 
 DataKind detect_kind(const DataSource& source) {
-  constexpr int kRecordsLookedAt = 100;
+  constexpr int kMaxRecordsRead = 100;
   RecordReader reader(source, DocumentSplit::line, false);
-  for (int i = 0; i < kRecordsLookedAt; ++i) {
+  for (int i = 0; i < kMaxRecordsRead; ++i) {
     const auto record = reader.next();
     if (!record || !record->json) break;
     try {
       const Json json = parse_json(record->raw, record->file->string());
       return looks_like_conversation(json) ? DataKind::chat : DataKind::text;
-    } catch (const Error&) {  // bad JSON: whoever reads it all will say so
+    } catch (const Error&) {  // invalid JSON is reported when the source is read completely
     }
   }
   return DataKind::text;
@@ -210,7 +210,7 @@ bool is_fence(std::string_view line) {
   return text.starts_with("```") || text.starts_with("~~~");
 }
 
-// "---", "***", "===", "|---|:--:|": nothing but marks, at least three.
+// A line of marks only, at least three: "---", "***", "===", "|---|:--:|".
 bool is_rule(std::string_view line) {
   const std::string_view text = trimmed(line);
   const bool marks = text.find_first_not_of("-*_=|: ") == text.npos;
@@ -218,8 +218,8 @@ bool is_rule(std::string_view line) {
                       text, [](char c) { return c == '-' || c == '*' || c == '_' || c == '='; }) >= 3;
 }
 
-// "## ", "> ", "- ": taken off the front, with the indentation kept.
-std::string_view without_marks_before(std::string_view line, std::string& out) {
+// Removes heading, quote and bullet marks ("## ", "> ", "- ") and appends the indentation to `out`.
+std::string_view remove_line_marks(std::string_view line, std::string& out) {
   while (true) {
     std::size_t at = 0;
     while (at < line.size() && is_space(line[at])) ++at;
@@ -238,11 +238,11 @@ std::string_view without_marks_before(std::string_view line, std::string& out) {
 
 struct Link {
   std::string_view text;
-  std::size_t end = 0;  // behind it; 0: this is none
+  std::size_t end = 0;  // index after the link; 0: not a link
 };
 
-// "[text](address)" at the start. Longer ones are none, nor are those with more brackets inside: looking for their end
-// from every bracket of a line would take for ever.
+// Parses "[text](address)" at the start of `line`. The limits on length and nesting bound the time,
+// because every '[' of a line is tried.
 Link link_at(std::string_view line) {
   constexpr std::size_t kMaxLinkBytes = 2000, kMaxNesting = 16;
   line = line.substr(0, kMaxLinkBytes);
@@ -256,7 +256,8 @@ Link link_at(std::string_view line) {
   return end == line.npos ? Link{} : Link{line.substr(1, close - 1), end + 1};
 }
 
-// The length of a run of emphasis marks ("**", "_", "`", "~~") that is one: not "2 * 3", not "snake_case".
+// Length of a run of emphasis marks ("**", "_", "`", "~~") at `at`, or 0 if the marks are literal,
+// as in "2 * 3" and "snake_case".
 std::size_t emphasis_at(std::string_view line, std::size_t at) {
   const char mark = line[at];
   if (mark != '*' && mark != '_' && mark != '`' && mark != '~') return 0;
@@ -342,7 +343,7 @@ std::string strip_markdown(std::string_view text, bool in_code) {
     } else if (trimmed(line).starts_with('|') && trimmed(line).size() > 1) {
       append_table_row(line, out);
     } else {
-      append_plain(without_marks_before(line, out), out);
+      append_plain(remove_line_marks(line, out), out);
     }
     if (newline) out += '\n';
   }

@@ -1,4 +1,4 @@
-// A record with its content understood: a text or a conversation, cleaned, or a reason why it is neither.
+// A parsed record: a cleaned text or conversation, or the reason why it could not be read.
 #pragma once
 
 #include <cstddef>
@@ -14,58 +14,61 @@ namespace thimble {
 
 class Json;
 
-// A conversation, and the JSON forms in which people keep them:
+// The accepted JSON forms of a conversation:
 //
 //   [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
 //   {"messages": [{"role": .., "content": ..}, ..]}
 //   {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]}
-//   {"instruction": "Add.", "input": "1 2", "output": "3"}                                  (Alpaca)
-// Is it in one of those forms, whatever may be wrong inside?
+//   {"instruction": "Add.", "input": "1 2", "output": "3"}                                (Alpaca)
+//
+// Whether `json` has the outer shape of one of these forms; its contents may be invalid.
 bool looks_like_conversation(const Json& json);
 
-// Unknown roles, and contents that are missing or not text, are errors that say which turn.
+// Throws for unknown roles and missing or invalid contents. The message contains the turn.
 Conversation parse_conversation(const Json& json);
 
-// The second of the forms above.
+// Returns the {"messages": ...} form.
 Json conversation_json(const Conversation& conversation);
 
-// Takes away the turns behind the assistant's last: nobody answers them. Says how many went; without an
-// assistant those are all.
+// Removes the turns after the last assistant turn, because they have no answer to learn from, and
+// returns how many were removed. Without an assistant turn all turns are removed.
 std::size_t cut_to_last_answer(Conversation& conversation);
 
 struct ReadOptions {
   DataKind kind = DataKind::text;
-  DocumentSplit split = DocumentSplit::end_of_text;  // of texts that are not JSON
-  std::string text_field = "text";                   // of JSON, unless it is a chat
+  DocumentSplit split = DocumentSplit::end_of_text;  // how to split files that are not JSON
+  std::string text_field = "text";                   // key of the text in JSON records
   bool strip_markdown = false;
 };
 
 struct Document {
   std::string text = {};     // kind text
-  Conversation turns = {};   // kind chat; up to the last answer, so empty when there is none
-  std::size_t cut = 0;       // turns behind the last answer, taken away
-  std::string problem = {};  // not empty: why the record is bad, with its file and line
+  Conversation turns = {};   // kind chat; ends with the last answer, so empty without one
+  std::size_t cut = 0;       // number of turns removed after the last answer
+  std::string problem = {};  // not empty: why the record is invalid, with file and line
   std::string hint = {};
 
   std::uint64_t content_bytes() const;
-  Digest digest() const;  // of the content; a conversation's depends on who says what
-  // There is a text, or an answer.
+  Digest digest() const;  // of the content; for conversations the roles are included
+  // Whether there is a text, or a conversation with an answer.
   bool has_content() const { return !text.empty() || !turns.empty(); }
 };
 
-// Takes the record's text away. Never throws for bad content: that is a Document with a problem.
+// Moves the text out of `record`. Invalid content does not throw but sets `problem`.
 Document read_document(Record& record, const ReadOptions& options);
 
-// What the first record of a source that can be read looks like: a chat in one of its forms, or text.
+// Returns the kind of the first valid JSON value among the first 100 records, or text if there is
+// none.
 DataKind detect_kind(const DataSource& source);
 
-// Markdown as plain text, line by line: what stays is what a reader reads aloud.
+// Converts Markdown to plain text, line by line:
 //
 //   # A *fine* [book](http://..)   ->   A fine book
 //
-// Taken away: heading and quote marks, bullets, rules, emphasis, fences and backticks (what they hold stays),
-// the addresses of links and images, table borders. Numbers of lists stay: they are text.
-// A long text comes in pieces: `in_code` says that this one begins between two fences.
+// Removed: heading and quote marks, bullets, rules, emphasis, code fences and backticks (their
+// content stays), the addresses of links and images, table borders. List numbers stay. For a text
+// given in pieces, `in_code` is true if the piece begins inside a fenced code block;
+// ends_in_code() returns the value for the next piece.
 std::string strip_markdown(std::string_view text, bool in_code = false);
 bool ends_in_code(std::string_view text, bool in_code = false);
 

@@ -13,14 +13,14 @@ namespace thimble {
 
 namespace {
 
-constexpr std::size_t kUnitBytes = 1 << 18;  // of a long text: enough units for all threads
+constexpr std::size_t kUnitBytes = 1 << 18;  // small enough to occupy all threads
 
 bool is_ascii_letter(char c) {
   return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
-// Does any token reach across a place where safe_cut() cuts?
-bool tokens_respect_words(const Tokenizer& tokenizer) {
+// Whether no token of the vocabulary crosses a place where safe_cut() cuts.
+bool cuts_are_safe(const Tokenizer& tokenizer) {
   std::string text;
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     text.clear();
@@ -37,8 +37,8 @@ bool tokens_respect_words(const Tokenizer& tokenizer) {
 // A stretch of text that one thread encodes.
 struct BatchEncoder::Unit {
   std::size_t record = 0;
-  std::string_view text, context;  // context: the word before it, if it goes on where another unit ended
-  bool starts = false;             // its document
+  std::string_view text, context;  // context: the last word of the previous unit of the same text
+  bool starts = false;             // a document starts here
 };
 
 std::uint64_t EncodedRecord::tokens() const {
@@ -53,7 +53,7 @@ BatchEncoder::BatchEncoder(const Tokenizer& tokenizer, ReadOptions read, EncodeL
       limits_(limits),
       bos_(bos_of(tokenizer)),
       byte_table_(tokenizer, tokenizer.vocab_size()),
-      cuttable_(tokens_respect_words(tokenizer)) {
+      cuttable_(cuts_are_safe(tokenizer)) {
   if (read_.kind == DataKind::chat) ChatTokens::of(tokenizer);
 }
 
@@ -83,9 +83,10 @@ void BatchEncoder::encode_text(const Unit& unit, std::vector<TokenId>& ids, std:
     tokenizer_.encode(unit.context, before);
     tokenizer_.encode(std::string(unit.context) + std::string(unit.text), ids);
   }
-  // Where a token reaches across the cut, the word before it cannot be taken off alone.
-  const bool comes_off = !before.empty() && std::ranges::mismatch(before, ids).in1 == before.end();
-  if (!comes_off) {
+  // If a token crosses the cut, the tokens of the context word are not separable: encode without
+  // it.
+  const bool separable = !before.empty() && std::ranges::mismatch(before, ids).in1 == before.end();
+  if (!separable) {
     ids.clear();
     if (unit.starts) ids.push_back(bos_);
     tokenizer_.encode(unit.text, ids);
@@ -98,14 +99,14 @@ void BatchEncoder::encode_text(const Unit& unit, std::vector<TokenId>& ids, std:
 }
 
 void BatchEncoder::encode_chat(const Document& document, EncodedRecord& out) const {
-  if (document.turns.empty()) return;  // bad, or nobody answers
+  if (document.turns.empty()) return;  // invalid, or without an answer
   std::vector<TokenId> ids = ChatLayout::roles(tokenizer_).conversation(document.turns);
   const bool count_text = tokenizer_.kind() != TokenizerKind::sentencepiece;
   out.bytes = count_text ? document.content_bytes() : byte_table_.total(ids);
   if (limits_.context > 0 && ids.size() > limits_.context) {
     ids.resize(limits_.context);
     const auto answer = std::ranges::find(ids, ChatTokens::of(tokenizer_).assistant);
-    // Nothing of an answer is left to learn from.
+    // With fewer than two tokens from <assistant> on, there are no targets.
     out.too_long = limits_.skip_long || ids.end() - answer < 2;
     out.truncated = !out.too_long;
     out.bytes = out.too_long ? 0 : byte_table_.total(ids);
@@ -115,14 +116,14 @@ void BatchEncoder::encode_chat(const Document& document, EncodedRecord& out) con
 }
 
 std::vector<EncodedRecord> BatchEncoder::encode(std::span<MixedRecord> records,
-                                                const std::vector<bool>& wanted) const {
+                                                const std::vector<bool>& selected) const {
   std::vector<Document> documents(records.size());
   std::vector<EncodedRecord> encoded(records.size());
   const bool chat = read_.kind == DataKind::chat;
   parallel_items(
       records.size(), [&](std::size_t i) { return records[i].record.raw.size(); },
       [&](std::size_t i) {
-        if (!wanted[i]) return;
+        if (!selected[i]) return;
         documents[i] = read_document(records[i].record, read_);
         if (chat) encode_chat(documents[i], encoded[i]);
       });
@@ -147,7 +148,7 @@ namespace {
 constexpr std::size_t kReadBytes = 1 << 18;
 constexpr std::size_t kEncodedBytes = 4 << 20;
 
-// Copies of texts that wait to be encoded together.
+// Collects copies of texts and encodes them together.
 class TextBatch {
  public:
   void add(std::string_view text) {
@@ -181,7 +182,7 @@ void for_each_line(ByteStream& stream, const std::function<void(std::string_view
   std::string buffer;
   while (true) {
     const std::size_t size = buffer.size();
-    check(size <= kMaxLineBytes, "a line is longer than {} bytes", kMaxLineBytes);
+    check(size <= kMaxLineBytes, "a line is longer than the limit of {} bytes", kMaxLineBytes);
     buffer.resize(size + kReadBytes);
     const std::size_t count = stream.read({buffer.data() + size, kReadBytes});
     buffer.resize(size + count);
@@ -199,7 +200,7 @@ void encode_lines(const Tokenizer& tokenizer, ByteStream& text, EncodeOptions op
                   const std::function<void(const std::vector<TokenId>&)>& use, const Interrupt* interrupt) {
   TextBatch batch;
   auto flush = [&] {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     for (const std::vector<TokenId>& ids : batch.encode(tokenizer, options)) use(ids);
   };
   for_each_line(text, [&](std::string_view line) {
@@ -219,7 +220,8 @@ std::vector<TokenId> parse_ids(std::string_view line, const Tokenizer& tokenizer
     const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
     check(error == std::errc() && stop == word.data() + word.size(), "expected token ids, found '{}'",
           word.substr(0, 40));
-    check(tokenizer.contains(id), "{} is no token id; this vocabulary has {}", id, tokenizer.vocab_size());
+    check(tokenizer.contains(id), "{} is not a token id; the vocabulary has {} tokens", id,
+          tokenizer.vocab_size());
     ids.push_back(id);
     at = end;
   }
@@ -241,7 +243,7 @@ TextMeasure measure_text(const Tokenizer& tokenizer, TextSource& source, const P
   TextMeasure measure;
   TextBatch batch;
   auto flush = [&] {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     measure.bytes += batch.bytes();
     for (const std::vector<TokenId>& ids : batch.encode(tokenizer, {})) measure.tokens += ids.size();
     bar.update(source.stored_bytes_read());

@@ -1,8 +1,8 @@
-// Records to tokens, by all threads. What comes out depends on the records alone.
+// Encodes records into tokens on all threads. The result depends only on the records.
 //
-// Long texts are cut where no token can reach across: before a space between a letter or digit and a letter,
-// with the word before the cut encoded once more and taken off again, because some tokenizers treat the start
-// of a text in a special way.
+// Long texts are cut where no token of the vocabulary can cross: before a space between a letter or
+// digit and a letter. Some tokenizers treat the start of a text differently, so each later part is
+// encoded together with the word before the cut, and the tokens of that word are then removed.
 #pragma once
 
 #include <cstdint>
@@ -21,27 +21,28 @@
 namespace thimble {
 
 struct EncodeLimits {
-  std::uint64_t context = 0;  // tokens of a conversation; 0: any number
-  bool skip_long = false;     // longer ones are left out; else cut to `context`
+  std::uint64_t context = 0;  // maximum tokens of a conversation; 0: unlimited
+  bool skip_long = false;     // drop longer conversations instead of truncating them
 };
 
 struct EncodedRecord {
-  // Of the record, with bos where its document starts; in several parts where it was cut. Empty: left out.
+  // Tokens of the record, with bos if a document starts here. Several parts if the text was cut;
+  // empty if the record was dropped.
   std::vector<std::vector<TokenId>> parts;
-  std::uint64_t bytes = 0;  // of the text that the tokens stand for (DESIGN 8.4)
-  bool too_long = false;    // a conversation that was left out
-  bool truncated = false;   // a conversation that was cut
+  std::uint64_t bytes = 0;  // length of the text that was encoded
+  bool too_long = false;    // conversation was dropped
+  bool truncated = false;   // conversation was truncated
 
   std::uint64_t tokens() const;
 };
 
 class BatchEncoder {
  public:
-  // A tokenizer without bos, or without role tokens where chats are encoded, is an error.
+  // Throws if the tokenizer has no bos, or for chats no role tokens.
   BatchEncoder(const Tokenizer& tokenizer, ReadOptions read, EncodeLimits limits);
 
-  // Those records for which wanted[i] is set; their texts are taken away.
-  std::vector<EncodedRecord> encode(std::span<MixedRecord> records, const std::vector<bool>& wanted) const;
+  // Encodes the records with selected[i] set and moves their texts out.
+  std::vector<EncodedRecord> encode(std::span<MixedRecord> records, const std::vector<bool>& selected) const;
 
  private:
   struct Unit;
@@ -58,22 +59,22 @@ class BatchEncoder {
   bool cuttable_;
 };
 
-// Whole files through a tokenizer: what the commands do.
+// For commands that encode text outside a data set.
 
 class Interrupt;
 
-// A longer line is an error: it would have to fit in memory several times.
+// A longer line is an error: encoding a line takes several times its size in memory.
 inline constexpr std::size_t kMaxLineBytes = 256 << 20;
 
-// use(line) for each line without its line end; the last one may lack it.
+// Calls use(line) for each line, without its line end. The last line may lack one.
 void for_each_line(ByteStream& stream, const std::function<void(std::string_view)>& use);
 
-// use(ids) for each line of the text, in order; lines are encoded in parallel.
+// Calls use(ids) for each line of the text, in order. Lines are encoded in parallel.
 void encode_lines(const Tokenizer& tokenizer, ByteStream& text, EncodeOptions options,
                   const std::function<void(const std::vector<TokenId>&)>& use,
                   const Interrupt* interrupt = nullptr);
 
-// Ids separated by spaces or commas. Errors say which number is wrong.
+// Parses ids separated by spaces or commas; brackets are ignored. Errors contain the invalid word.
 std::vector<TokenId> parse_ids(std::string_view line, const Tokenizer& tokenizer);
 std::string format_ids(const std::vector<TokenId>& ids);
 

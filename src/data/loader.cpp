@@ -24,23 +24,24 @@ BatchLoader::BatchLoader(const TokenSet& set, const LoaderSettings& settings, co
       reader_(make_row_reader(set, settings_.rows)),
       isolate_(settings_.isolate.value_or(!is_golf(settings_.rows.order))) {
   check(isolate_ || settings_.rows.order != ReadOrder::packed,
-        Hint{"leave out isolate = false, or read with --order shuffled"},
-        "packed rows always isolate documents");
-  check(settings_.micro_batch >= 0, "micro_batch is {}", settings_.micro_batch);
-  deal_groups();
+        Hint{"remove isolate = false, or pass --order shuffled"},
+        "isolate = false is not supported with packed rows");
+  check(settings_.micro_batch >= 0, "expected micro_batch to be 0 or more, found {}", settings_.micro_batch);
+  assign_rows();
 }
 
 BatchLoader::~BatchLoader() {
   stop_thread();
 }
 
-void BatchLoader::deal_groups() {
+void BatchLoader::assign_rows() {
   const std::int64_t rank = settings_.rank, ranks = settings_.ranks;
-  check(ranks > 0 && rank >= 0 && rank < ranks, "rank {} of {}", rank, ranks);
+  check(ranks > 0 && rank >= 0 && rank < ranks, "expected a rank from 0 to ranks - 1, found rank {} of {}",
+        rank, ranks);
   const std::vector<std::int64_t> groups = reader_->groups();
   check(static_cast<std::int64_t>(groups.size()) % ranks == 0,
         Hint{"change batch_tokens, span_tokens or the number of ranks"},
-        "a step has {} {}, which {} ranks cannot share equally", groups.size(),
+        "a step has {} {}, which is not a multiple of the {} ranks", groups.size(),
         is_golf(settings_.rows.order) ? "spans" : "rows", ranks);
   std::int64_t row = 0;
   for (std::size_t group = 0; group < groups.size(); ++group)
@@ -55,9 +56,10 @@ Batch BatchLoader::read(ReadPosition begin) const {
   reader_->read_step(batch.end, step);
   batch.targets = step.targets();
   check(batch.targets > 0,
-        Hint{"a larger --batch-tokens reaches the next answer; --loss-on all learns from every token"},
-        "no target tokens in this step, which begins at row {} of epoch {}: there is nothing to learn from",
-        begin.next, begin.epoch + 1);
+        Hint{"pass a larger --batch-tokens to reach the next answer, or --loss-on all to learn from every "
+             "token"},
+        "the step that begins at position {} of epoch {} contains no target tokens", begin.next,
+        begin.epoch + 1);
   batch.tokens = step.tokens;
   if (!isolate_) std::ranges::fill(step.doc_start, 0);
   cut_rows(step, batch);
@@ -67,12 +69,12 @@ Batch BatchLoader::read(ReadPosition begin) const {
 
 void BatchLoader::cut_rows(const Grid& step, Batch& batch) const {
   const auto T = static_cast<std::size_t>(settings_.rows.T);
-  const std::size_t most =
+  const std::size_t rows_per_batch =
       settings_.micro_batch > 0 ? static_cast<std::size_t>(settings_.micro_batch) : own_rows_.size();
   const float weight = 1.0f / static_cast<float>(batch.targets);
-  for (std::size_t begin = 0; begin < own_rows_.size(); begin += most) {
+  for (std::size_t begin = 0; begin < own_rows_.size(); begin += rows_per_batch) {
     Grid part;
-    for (std::size_t i = begin; i < std::min(begin + most, own_rows_.size()); ++i) {
+    for (std::size_t i = begin; i < std::min(begin + rows_per_batch, own_rows_.size()); ++i) {
       const std::size_t at = static_cast<std::size_t>(own_rows_[i]) * T;
       const auto append = [&](const auto& from, auto& to) {
         to.insert(to.end(), from.begin() + static_cast<std::ptrdiff_t>(at),
@@ -88,19 +90,21 @@ void BatchLoader::cut_rows(const Grid& step, Batch& batch) const {
   }
 }
 
-// A position at the very start of a later epoch has not read from it yet.
+// An end position of {epoch, 0} means that nothing of that epoch has been read yet.
 std::string BatchLoader::wrap_warning(const ReadPosition& begin, const ReadPosition& end) const {
   const std::uint64_t last_read = end.next > 0 ? end.epoch : end.epoch - 1;
   const bool starts = begin.next == 0 && begin.epoch > 0;
   if (last_read == begin.epoch && !starts) return {};
   const std::uint64_t unique = tokens_per_epoch(), seen = unique * last_read;
-  return fmt::format("epoch {} begins: the data has {} tokens, {} were seen by now", last_read + 1,
+  return fmt::format("epoch {} begins: the data has {} tokens, {} have been processed so far", last_read + 1,
                      with_commas(static_cast<long long>(unique)), with_commas(static_cast<long long>(seen)));
 }
 
 void BatchLoader::seek(ReadPosition position) {
-  check(position.next < reader_->units_per_epoch(), Hint{"the data is not that of the checkpoint"},
-        "the checkpoint goes on at {} of an epoch that has {}", position.next, reader_->units_per_epoch());
+  check(position.next < reader_->units_per_epoch(),
+        Hint{"resume with the data that the checkpoint was trained on"},
+        "the checkpoint's data position is {}, but an epoch of this data has {}", position.next,
+        reader_->units_per_epoch());
   stop_thread();
   position_ = position;
 }
@@ -145,7 +149,7 @@ void BatchLoader::start_thread() {
   });
 }
 
-// Whatever it has prepared is forgotten.
+// Stops the thread and discards the batch it has prepared.
 void BatchLoader::stop_thread() {
   if (!thread_.joinable()) return;
   {

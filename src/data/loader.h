@@ -1,15 +1,15 @@
-// The loader: one call of next() is the data of one optimizer step, ready for the model.
+// The loader: each call of next() returns the data of one optimizer step, ready for the model.
 //
-//   BatchLoader loader(set, {.rows = {.order = ReadOrder::shuffled, .T = 512, .step_rows = 64, .seed = 1},
+//   BatchLoader loader(set, {.rows = {.order = ReadOrder::shuffled, .T = 512, .step_rows = 64},
 //                            .micro_batch = 8}, config);
 //   loader.seek(checkpoint.position);
 //   Batch batch = loader.next();
-//   for (const Rows& rows : batch.micro_batches) model.add_gradients(rows, ..);  // weights 1 / batch.targets
+//   for (const Rows& rows : batch.micro_batches) model.add_gradients(rows, ..);
 //   checkpoint.position = loader.position();
 //
-// What a step reads depends on the data, the settings of rows and the position alone: not on micro_batch and
-// not on the number of ranks. A thread prepares the next step meanwhile (it never enters a parallel loop);
-// position() is that of the batch last handed out, so a resumed run reads on exactly where it stopped.
+// The contents of a step depend only on the data, `rows` and the position, not on micro_batch or
+// the number of ranks. A background thread prepares the next step; it runs no parallel loops.
+// position() is the end of the batch returned last, so a resumed run continues there.
 #pragma once
 
 #include <condition_variable>
@@ -30,8 +30,8 @@ namespace thimble {
 
 struct LoaderSettings {
   RowSettings rows;
-  std::int64_t micro_batch = 0;  // rows computed at a time; 0: all of the rank's
-  // Documents from each other; unset: as the order does (golf does not).
+  std::int64_t micro_batch = 0;  // rows per micro-batch; 0: all rows of this rank
+  // Keep documents from attending to each other; unset: true except for the golf orders.
   std::optional<bool> isolate = std::nullopt;
   std::int64_t rank = 0, ranks = 1;
   bool prefetch = true;
@@ -39,32 +39,32 @@ struct LoaderSettings {
 
 struct Batch {
   std::vector<Rows> micro_batches;  // this rank's rows; every weight is 1 / targets
-  std::int64_t targets = 0;         // of the step, all ranks
-  std::int64_t tokens = 0;          // the same: inputs, padding not counted
-  ReadPosition begin, end;          // end: where the next step begins
-  std::string warning;              // a sentence when the data begins again, else empty
+  std::int64_t targets = 0;         // scored targets of the step, over all ranks
+  std::int64_t tokens = 0;          // inputs of the step without padding, over all ranks
+  ReadPosition begin, end;          // `end` is where the next step begins
+  std::string warning;              // set when a new epoch begins, otherwise empty
 };
 
 class BatchLoader {
  public:
-  // `set` must outlive the loader. Settings that do not fit together are errors.
+  // `set` must outlive the loader. Throws if the settings are inconsistent.
   BatchLoader(const TokenSet& set, const LoaderSettings& settings, const ModelConfig& config);
   ~BatchLoader();
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  // What goes wrong in the thread is thrown here.
+  // Rethrows errors of the background thread.
   Batch next();
 
-  const ReadPosition& position() const { return position_; }  // of the batch that next() gives
-  void seek(ReadPosition position);                           // one that this data cannot have is an error
+  const ReadPosition& position() const { return position_; }  // where next() reads
+  void seek(ReadPosition position);                           // throws if outside this data
 
   std::uint64_t tokens_per_epoch() const { return reader_->tokens_per_epoch(); }
-  double padding() const { return reader_->padding(); }  // fraction of all places that hold nothing
+  double padding() const { return reader_->padding(); }  // fraction of row positions
 
  private:
   Batch read(ReadPosition begin) const;
-  void deal_groups();
+  void assign_rows();
   void cut_rows(const Grid& step, Batch& batch) const;
   std::string wrap_warning(const ReadPosition& begin, const ReadPosition& end) const;
   void start_thread();
@@ -73,11 +73,11 @@ class BatchLoader {
   const LoaderSettings settings_;
   const ModelConfig config_;
   const std::unique_ptr<const RowReader> reader_;
-  std::vector<std::int64_t> own_rows_;  // of a step: this rank's
+  std::vector<std::int64_t> own_rows_;  // indices of this rank's rows in a step
   bool isolate_;
   ReadPosition position_;
 
-  // The thread's, and what it shares with next().
+  // The background thread and what it shares with next().
   std::thread thread_;
   std::mutex mutex_;
   std::condition_variable changed_;

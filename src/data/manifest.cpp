@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kFormat = "thimble-data";
 constexpr std::int64_t kVersion = 1;
 
-// An object of the file, whose members must be exactly those that are named.
+// A JSON object that must have exactly the given keys.
 class Fields {
  public:
   Fields(const Json& object, std::string where, std::initializer_list<std::string_view> keys)
@@ -52,12 +52,12 @@ class Fields {
     check(good, "{}: expected 32 hexadecimal digits, found '{}'", path(key), hex);
     return hex;
   }
-  // A name in the manifest's own folder.
+  // A plain file name, without a folder.
   std::string file(std::string_view key) const {
     const std::string& name = text(key);
     const bool good = !name.empty() && name != "." && name != ".." &&
                       name.find_first_of(std::string_view("/\\\0", 3)) == std::string::npos;
-    check(good, "{}: expected the name of a file in the same folder, found '{}'", path(key), name);
+    check(good, "{}: expected a file name without a folder, found '{}'", path(key), name);
     return name;
   }
   std::string path(std::string_view key) const { return fmt::format("{}: {}", where_, key); }
@@ -84,7 +84,7 @@ ManifestTokenizer parse_tokenizer(const Json& json, std::string where) {
   const auto is_id = [&](std::int64_t id) { return id >= -1 && id < tokenizer.vocab_size; };
   check(tokenizer.vocab_size > 0 && tokenizer.vocab_size <= INT32_MAX, "{}: expected 1 to {}, found {}",
         fields.path("vocab_size"), INT32_MAX, tokenizer.vocab_size);
-  check(is_id(tokenizer.bos) && is_id(tokenizer.eos), "{}: outside of the vocabulary of {}",
+  check(is_id(tokenizer.bos) && is_id(tokenizer.eos), "{}: expected -1 or an id below the vocabulary size {}",
         fields.path("bos or eos"), tokenizer.vocab_size);
   return tokenizer;
 }
@@ -99,9 +99,9 @@ ManifestSplit parse_split(const Json& json, const std::string& where) {
                        {"file", "tokens", "digest"});
     split.shards.push_back({shard.file("file"), shard.count("tokens"), shard.digest("digest")});
     const ManifestShard& added = split.shards.back();
-    check(added.tokens <= kMaxShardTokens, "{}: a shard holds at most {} tokens", shard.path("tokens"),
+    check(added.tokens <= kMaxShardTokens, "{}: expected at most {} tokens per shard", shard.path("tokens"),
           kMaxShardTokens);
-    check(names.insert(added.file).second, "{}: '{}' is named twice", shard.path("file"), added.file);
+    check(names.insert(added.file).second, "{}: duplicate shard '{}'", shard.path("file"), added.file);
     tokens += added.tokens;
   }
   check(tokens == split.tokens, "{}: expected {}, the sum of its shards, found {}", fields.path("tokens"),
@@ -180,16 +180,17 @@ bool is_foreign_manifest(std::string_view text) {
 
 Manifest Manifest::parse(std::string_view text, std::string_view where) {
   const Json json = parse_json(text, where);
-  check(has_our_format(json), Hint{"`thimble data build` writes such a file"},
+  check(has_our_format(json), Hint{"create the data set with `thimble data build`"},
         "{}: expected \"format\": \"{}\"", where, kFormat);
-  check(json.at("version") == Json(kVersion), Hint{"it was written by a newer version of thimble"},
+  check(json.at("version") == Json(kVersion),
+        Hint{"the file was written by another version of thimble: update thimble or rebuild the data"},
         "{}: expected version {}", where, kVersion);
   const std::string name(where);
   const Fields fields(
       json, name,
       {"format", "version", "name", "kind", "tokenizer", "settings", "sources", "train", "val", "dropped"});
   Manifest manifest;
-  manifest.name = fields.file("name");  // shards are called after it
+  manifest.name = fields.file("name");  // also the prefix of shard names
   const std::string& kind = fields.text("kind");
   check(kind == "text" || kind == "chat", "{}: expected text or chat, found '{}'", fields.path("kind"), kind);
   manifest.kind = kind == "text" ? DataKind::text : DataKind::chat;

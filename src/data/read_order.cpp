@@ -17,10 +17,10 @@
 namespace thimble {
 
 Packing::Packing(const TokenSet& set, std::int64_t T, LongDocuments long_documents) : T_(T) {
-  check(T > 0 && T <= INT32_MAX, "rows of {} tokens", T);
+  check(T > 0 && T <= INT32_MAX, "expected rows of 1 or more tokens, found {}", T);
   cut_documents(set, long_documents);
-  check(!pieces_.empty(), "there are no documents, or only empty ones");
-  check(pieces_.size() <= UINT32_MAX, "{} documents are more than can be packed", pieces_.size());
+  check(!pieces_.empty(), "there are no documents to pack, or all are empty");
+  check(pieces_.size() <= UINT32_MAX, "cannot pack {} documents: too many", pieces_.size());
 
   std::vector<std::uint32_t> longest_first(pieces_.size());
   std::iota(longest_first.begin(), longest_first.end(), 0);
@@ -28,7 +28,7 @@ Packing::Packing(const TokenSet& set, std::int64_t T, LongDocuments long_documen
                            [&](std::uint32_t i) { return pieces_[i].length; });
   const std::vector<std::uint32_t> row_of = fit_pieces(longest_first);
 
-  // Pieces row after row, in the order of the data within a row: a counting sort.
+  // A counting sort by row; pieces within a row stay in the order of the data.
   for (const std::uint32_t row : row_of) ++row_begin_[row + 1];
   std::partial_sum(row_begin_.begin(), row_begin_.end(), row_begin_.begin());
   std::vector<std::uint64_t> next(row_begin_.begin(), row_begin_.end() - 1);
@@ -51,7 +51,7 @@ void Packing::cut_documents(const TokenSet& set, LongDocuments long_documents) {
   }
 }
 
-// The row of each piece; row_begin_ gets its size.
+// Returns the row of each piece and resizes row_begin_ for the number of rows.
 std::vector<std::uint32_t> Packing::fit_pieces(std::span<const std::uint32_t> longest_first) {
   std::vector<std::uint32_t> row_of(pieces_.size());
   std::map<std::uint32_t, std::vector<std::uint32_t>> rows_with_room;
@@ -77,7 +77,7 @@ std::vector<std::uint32_t> Packing::fit_pieces(std::span<const std::uint32_t> lo
 }
 
 std::span<const Piece> Packing::row(std::uint64_t i) const {
-  check(i < rows(), "row {} of {}", i, rows());
+  check(i < rows(), "cannot read row {} of {}", i, rows());
   return std::span(pieces_).subspan(row_begin_[i], row_begin_[i + 1] - row_begin_[i]);
 }
 
@@ -90,7 +90,7 @@ namespace {
 // In the order of the enum.
 constexpr std::array<std::string_view, 5> kNames = {"sequential", "shuffled", "golf", "golf-mlx", "packed"};
 
-constexpr int kRounds = 4;  // Luby and Rackoff: four make a strong pseudo-random permutation
+constexpr int kRounds = 4;  // Luby and Rackoff: 4 rounds give a strong pseudo-random permutation
 
 std::uint64_t feistel(std::uint64_t value, int half_bits, std::uint64_t seed, std::uint64_t epoch) {
   const std::uint64_t mask = (std::uint64_t{1} << half_bits) - 1;
@@ -113,14 +113,14 @@ ReadOrder read_order_named(std::string_view name) {
     if (kNames[i] == name) return static_cast<ReadOrder>(i);
   const std::string_view meant = nearest(name, kNames);
   fail(Hint{meant.empty() ? "" : fmt::format("did you mean {}?", meant)},
-       "expected a reading order (sequential, shuffled, golf, golf-mlx or packed), found '{}'", name);
+       "expected a read order (sequential, shuffled, golf, golf-mlx or packed), found '{}'", name);
 }
 
 std::uint64_t permuted(std::uint64_t i, std::uint64_t count, std::uint64_t seed, std::uint64_t epoch) {
-  check(i < count, "[order] element {} of {}", i, count);
+  check(i < count, "[order] cannot permute element {} of {}", i, count);
   const int half_bits = (std::bit_width(count - 1) + 1) / 2;
-  // At most three of four values lie outside, so a walk is short; it cannot miss, because every cycle through
-  // an element inside comes back inside.
+  // At least a quarter of the values are in range, so few rounds are needed. The loop ends because
+  // the permutation's cycle through i returns to i, which is in range.
   std::uint64_t value = i;
   do value = feistel(value, half_bits, seed, epoch);
   while (value >= count);
@@ -129,7 +129,7 @@ std::uint64_t permuted(std::uint64_t i, std::uint64_t count, std::uint64_t seed,
 
 namespace {
 
-// Orders that visit numbered rows, each once an epoch.
+// Base of the orders that visit numbered rows, each once per epoch.
 class NumberedRows : public RowReader {
  public:
   NumberedRows(const TokenSet& set, const RowSettings& settings) : set_(set), settings_(settings) {}
@@ -155,13 +155,13 @@ class NumberedRows : public RowReader {
   RowSettings settings_;
 };
 
-// Windows of T; a rest at the end of the set is not read.
+// Windows of T. A remainder at the end of the set that is shorter than T is not read.
 class WindowRows final : public NumberedRows {
  public:
   WindowRows(const TokenSet& set, const RowSettings& settings)
       : NumberedRows(set, settings), T_(static_cast<std::uint64_t>(settings.T)) {
-    check(units_per_epoch() > 0, Hint{"give more text, or a smaller context"},
-          "the data has {} tokens, one row of context {} needs as many as that", set.size(), T_);
+    check(units_per_epoch() > 0, Hint{"add more text, or use a smaller context"},
+          "the data has {} tokens, fewer than one row of context {}", set.size(), T_);
   }
   std::uint64_t units_per_epoch() const override { return set_.size() / T_; }
   std::uint64_t tokens_per_epoch() const override { return units_per_epoch() * T_; }
@@ -188,9 +188,9 @@ class PackedRows final : public NumberedRows {
     for (const Piece& piece : packing_.row(row)) {
       const std::size_t start = grid.input.size();
       set_.append(piece.begin, piece.length, AfterLast::bos, grid);
-      grid.doc_start[start] = 1;  // a piece of a long document begins without bos
+      grid.doc_start[start] = 1;  // a later piece of a long document does not begin with bos
     }
-    // Each place of the padding is a document of its own, so that nothing is spent on its attention.
+    // Each padding token is a separate document, so that attention spends no time on it.
     grid.input.resize(end, set_.marks().bos);
     grid.target.resize(end, -1);
     grid.doc_start.resize(end, 1);
@@ -199,14 +199,16 @@ class PackedRows final : public NumberedRows {
   Packing packing_;
 };
 
-// The set as a ring, from which every span takes its inputs and one token more.
+// The set as a ring: every span takes n inputs and one more token.
 class GolfRows final : public RowReader {
  public:
   GolfRows(const TokenSet& set, const RowSettings& settings) : set_(set), T_(settings.T) {
     const std::int64_t step = settings.step_rows * T_;
     const std::int64_t span = settings.span_tokens > 0 ? settings.span_tokens : step;
     check(span % T_ == 0 && step % span == 0,
-          "span_tokens {} must be whole rows of {} and divide the {} tokens of a step", span, T_, step);
+          "expected span_tokens to be a multiple of the context and to divide the step, found span {}, "
+          "context {}, step {} tokens",
+          span, T_, step);
     const std::int64_t sub_batch = settings.order == ReadOrder::golf_mlx
                                        ? std::max(settings.sub_batch_tokens / T_, std::int64_t{1})
                                        : span / T_;
@@ -238,7 +240,8 @@ class GolfRows final : public RowReader {
 }  // namespace
 
 std::unique_ptr<RowReader> make_row_reader(const TokenSet& set, const RowSettings& settings) {
-  check(settings.T > 0 && settings.step_rows > 0, "steps of {} rows of {} tokens", settings.step_rows,
+  check(settings.T > 0 && settings.step_rows > 0,
+        "expected at least 1 row of 1 token per step, found {} rows of {} tokens", settings.step_rows,
         settings.T);
   switch (settings.order) {
     case ReadOrder::sequential:
@@ -250,7 +253,7 @@ std::unique_ptr<RowReader> make_row_reader(const TokenSet& set, const RowSetting
     case ReadOrder::golf_mlx:
       return std::make_unique<GolfRows>(set, settings);
   }
-  fail("unknown reading order");
+  fail("unknown read order");
 }
 
 }  // namespace thimble

@@ -18,18 +18,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kMaxWeight = 1000;  // times that a source is read
+constexpr double kMaxWeight = 1000;  // maximum number of passes over a source
 
 struct Weighted {
   std::string name;
   double weight;
 };
 
-// "FILE:2.5". A file that is really called so wins.
+// Splits "FILE:2.5" into name and weight. If a file with the full name exists, it has no weight.
 std::optional<Weighted> split_weight(std::string_view input) {
   const auto colon = input.rfind(':');
   if (colon == input.npos || colon == 0 || fs::exists(fs::path(input))) return std::nullopt;
-  const auto weight = number_in<double>(input.substr(colon + 1));
+  const auto weight = parse_number<double>(input.substr(colon + 1));
   if (!weight) return std::nullopt;
   check(std::isfinite(*weight) && *weight > 0 && *weight <= kMaxWeight,
         "the weight in '{}' must be above 0 and at most {}", input, kMaxWeight);
@@ -50,7 +50,7 @@ std::string last_ending(const fs::path& file) {
   return lower_case(file.extension().string());
 }
 
-// The ending that tells the form: ".jsonl" of "a.jsonl.zst".
+// The extension that determines the form: ".jsonl" for "a.jsonl.zst".
 std::string ending_of(const fs::path& file) {
   const std::string ending = last_ending(file);
   return ending == ".zst" || ending == ".gz" ? last_ending(file.stem()) : ending;
@@ -63,23 +63,23 @@ const FileForm* form_by_ending(const fs::path& file, std::span<const FileForm> f
   return nullptr;
 }
 
-void refuse_foreign(const fs::path& file) {
+void refuse_unsupported(const fs::path& file) {
   if (form_by_ending(file, file_forms())) return;
   const std::string ending = ending_of(file);
   check(ending != ".parquet",
         Hint{fmt::format("convert it first: duckdb -c \"COPY (SELECT * FROM '{}') TO '{}' (FORMAT json)\"",
                          file.string(), fs::path(file).replace_extension(".jsonl").string())},
-        "{} is a parquet file, which is not read here; expected text, .jsonl or .json", file.string());
+        "expected text, .jsonl or .json, found a parquet file: {}", file.string());
   for (const std::string_view other : {".bz2", ".xz", ".zip", ".tar", ".7z"})
-    check(ending != other, Hint{"unpack it, or pack it as .zst or .gz"},
-          "{} is an archive of a kind that is not read here", file.string());
+    check(ending != other, Hint{"unpack it, or recompress it as .zst or .gz"},
+          "{} is an archive of an unsupported type", file.string());
 }
 
 }  // namespace
 
 DataSource find_source(std::string_view input) {
-  check(input != "-", Hint{"write it to a file first: inputs are read twice"},
-        "standard input cannot be a source of data");
+  check(input != "-", Hint{"write it to a file first, because inputs are read twice"},
+        "standard input is not supported as a data source");
   DataSource source{.name = std::string(input)};
   if (const auto weighted = split_weight(input)) {
     source.name = weighted->name;
@@ -92,7 +92,7 @@ DataSource find_source(std::string_view input) {
     check(!paths.empty(), "no file matches {}", source.name);
   }
   source.files = text_files(paths);
-  for (const fs::path& file : source.files) refuse_foreign(file);
+  for (const fs::path& file : source.files) refuse_unsupported(file);
   return source;
 }
 
@@ -136,7 +136,7 @@ std::size_t JsonElements::quoted_end(std::size_t open) {
     if (buffer_[at] == '"') return at + 1;
     if (buffer_[at] == '\\') ++at;
   }
-  return buffer_.size();  // cut short: the parser will say so
+  return buffer_.size();  // incomplete: the parser reports it
 }
 
 std::size_t JsonElements::element_end() {
@@ -160,7 +160,7 @@ std::size_t JsonElements::element_end() {
 
 std::optional<JsonElements::Element> JsonElements::next() {
   if (ended_) return std::nullopt;
-  if (begin_ >= GrowingReads::kMostBytes) {  // seldom: moving the rest to the front takes its time
+  if (begin_ >= GrowingReads::kMostBytes) {  // rarely, because erasing moves all later bytes
     buffer_.erase(0, begin_);
     begin_ = 0;
   }
@@ -175,7 +175,7 @@ std::optional<JsonElements::Element> JsonElements::next() {
   if (array_) {
     if (c == ']') {
       ++begin_;
-      if (skip_space() != '\0') fail_here("nothing behind the array", "more");
+      if (skip_space() != '\0') fail_here("the end of the file after the array", "more data");
       ended_ = true;
       return std::nullopt;
     }
@@ -184,7 +184,7 @@ std::optional<JsonElements::Element> JsonElements::next() {
       if (c != ',') fail_here("',' or ']' in the array", fmt::format("'{}'", c));
       ++begin_;
       c = skip_space();
-      if (c == '\0' || c == ']') fail_here("another element behind ','", "none");
+      if (c == '\0' || c == ']') fail_here("another element after ','", "none");
     }
   } else if (c == '\0') {
     ended_ = true;
@@ -201,7 +201,8 @@ std::optional<JsonElements::Element> JsonElements::next() {
 
 namespace {
 
-constexpr std::size_t kLookedAtBytes = 4096;  // of a text, for signs that it is none
+// A file with a zero byte among its first bytes is not text.
+constexpr std::size_t kInspectedBytes = 4096;
 constexpr std::size_t kContextBytes = 32;
 
 bool is_blank(std::string_view text) {
@@ -209,9 +210,9 @@ bool is_blank(std::string_view text) {
 }
 
 void check_is_text(std::string_view text, const std::filesystem::path& file) {
-  check(text.substr(0, kLookedAtBytes).find('\0') == text.npos,
-        Hint{"expected UTF-8 text, .jsonl or .json, plain or as .zst or .gz; convert it first"},
-        "{} is not a text: it holds zero bytes", file.string());
+  check(text.substr(0, kInspectedBytes).find('\0') == text.npos,
+        Hint{"convert it to UTF-8 text, .jsonl or .json, plain or compressed as .zst or .gz"},
+        "{} is not a text file: it contains zero bytes", file.string());
 }
 
 }  // namespace
@@ -224,7 +225,7 @@ std::string_view last_word(std::string_view text) {
 
 namespace {
 
-// Texts, in pieces.
+// Reads texts in pieces.
 class TextRecords final : public FileRecords {
  public:
   TextRecords(const fs::path& file, DocumentSplit split)
@@ -250,11 +251,11 @@ class TextRecords final : public FileRecords {
  private:
   const fs::path& file_;
   TextSource text_;
-  std::string context_;   // of the next piece,
-  bool in_code_ = false;  // and where it begins
+  std::string context_;   // for the next piece
+  bool in_code_ = false;  // whether the next piece begins inside a code fence
 };
 
-// A JSON value per line.
+// Reads one JSON value per line.
 class LineRecords final : public FileRecords {
  public:
   explicit LineRecords(const fs::path& file)
@@ -342,8 +343,8 @@ bool RecordReader::open_next_file() {
   return true;
 }
 
-// The part of the record before cut_at_; what lies behind it waits as a document of its own.
-std::optional<Record> RecordReader::cut_in_two(Record& record) {
+// Returns the part of the record before cut_at_. The part after it goes to waiting_.
+std::optional<Record> RecordReader::split_at_cut(Record& record) {
   std::size_t at = *cut_at_ - text_bytes_;
   while (at > 0 && (static_cast<unsigned char>(record.raw[at]) & 0xC0) == 0x80) --at;
   cut_at_.reset();
@@ -371,7 +372,7 @@ std::optional<Record> RecordReader::next() {
     }
     if (record->json && is_blank(record->raw)) continue;
     const std::uint64_t end = text_bytes_ + record->raw.size();
-    if (cut_at_ && *cut_at_ < end) record = cut_in_two(*record);
+    if (cut_at_ && *cut_at_ < end) record = split_at_cut(*record);
     text_bytes_ = end;
     return record;
   }

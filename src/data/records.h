@@ -1,6 +1,5 @@
-// The raw documents of some files, one after the other, before anybody looks inside: stretches of text, lines
-// of .jsonl files, elements of a JSON array. Cutting them out is quick and done by one thread; what is inside is
-// found out by all (data/document.h).
+// Splits input files into records: pieces of text, lines of .jsonl files, or elements of a JSON
+// array. Splitting is fast and runs on one thread; all threads parse (data/document.h).
 #pragma once
 
 #include <cstdint>
@@ -16,30 +15,30 @@
 
 namespace thimble {
 
-// What `data build` is given to read: files, folders and patterns, each with a weight.
+// One input of `data build`: a file, folder or pattern, with an optional weight.
 //
-//   books/            a folder, with everything below it, in the order of names
+//   books/            a folder, recursively, sorted by name
 //   'chats/*.jsonl'   a pattern
-//   wiki.txt.zst:2.5  a weight: every document twice, and every second one a third time
+//   wiki.txt.zst:2.5  a weight: every document twice, and half of the documents a third time
 //
-// Sources without weights are read one after the other. As soon as one has a weight, all are mixed in
-// proportion.
+// Sources without weights are read one after the other. If any source has a weight, all are
+// interleaved in proportion.
 struct DataSource {
-  std::string name;  // as it was given, without the weight
+  std::string name;  // the input without the weight
   std::vector<std::filesystem::path> files = {};
   double weight = 1;
-  bool weighted = false;  // somebody said so
+  bool weighted = false;  // a weight was given
 };
 
-// Finds the files. Nothing there, and files of a kind that cannot be read, are errors.
+// Finds the files of an input. Throws if there are none, or if a file has an unsupported type.
 DataSource find_source(std::string_view input);
 
-// The elements of one big JSON array, read one at a time: Alpaca's files are such arrays. A file that does not
-// begin with '[' is taken for values one after the other, as in JSON lines. Elements are cut out, not checked:
-// whoever parses them does that.
+// Reads the elements of one large JSON array, such as Alpaca's files, one at a time. A file that
+// does not begin with '[' is read as a sequence of values, as in JSON lines. The elements are
+// located but not validated; the caller parses them.
 class JsonElements {
  public:
-  // `name` is for errors; `max_bytes`: a longer element is one.
+  // `name` is used in error messages. An element longer than `max_bytes` is an error.
   JsonElements(ByteStream& stream, std::string name, std::size_t max_bytes);
 
   struct Element {
@@ -49,10 +48,10 @@ class JsonElements {
   std::optional<Element> next();
 
  private:
-  bool more(std::size_t at);                 // is there a byte at this place? Reads on if need be.
-  char skip_space();                         // to the next byte that is none; '\0' at the end
-  std::size_t element_end();                 // of the one that begins at begin_
-  std::size_t quoted_end(std::size_t open);  // behind the closing quote
+  bool more(std::size_t at);                 // whether byte `at` exists; reads more input if needed
+  char skip_space();                         // returns the byte after white space, '\0' at the end
+  std::size_t element_end();                 // end of the element that begins at begin_
+  std::size_t quoted_end(std::size_t open);  // position after the closing quote
   [[noreturn]] void fail_here(std::string_view expected, std::string_view found) const;
 
   ByteStream& stream_;
@@ -68,20 +67,20 @@ class JsonElements {
 struct Record {
   std::string raw;  // text, or one JSON value
   bool json = false;
-  const std::filesystem::path* file = nullptr;  // of the reader, who lives longer
-  std::uint64_t line = 1;                       // of the file, where it begins
-  // A long text comes in pieces. `context` is the last word of the piece before, where they were cut at a place
-  // that every tokenizer cuts at; the piece then begins with a space.
+  const std::filesystem::path* file = nullptr;  // owned by the RecordReader
+  std::uint64_t line = 1;                       // line in the file where it begins
+  // Long texts are split into pieces. `context` is the last word of the previous piece if the cut
+  // is one that no token crosses; the piece then begins with a space.
   bool starts = true, ends = true;
   std::string context = {};
-  bool in_code = false;  // the piece begins between two fences of Markdown
+  bool in_code = false;  // the piece begins inside a fenced Markdown code block
 };
 
-// Pieces of texts; JSON values must fit in memory several times.
+// Maximum size of a piece of text. A JSON value is not split and must fit in memory several times.
 inline constexpr std::size_t kMaxTextPieceBytes = std::size_t{4} << 20;
 inline constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
 
-// The word that ends a text: at most 32 ASCII letters and digits. Empty when there is none.
+// The last word of a text: at most 32 ASCII letters and digits. Empty if there is none.
 std::string_view last_word(std::string_view text);
 
 // The records of one file.
@@ -92,17 +91,18 @@ class FileRecords {
   virtual std::uint64_t stored_bytes_read() const = 0;
 };
 
-// A kind of file that is read here: how it is known, and how it comes apart into records. A new one is a class and
-// its line in file_forms().
+// A supported file type: how it is recognized and split into records. To add one, write a
+// FileRecords class and add a line to file_forms().
 struct FileForm {
   std::string_view name;
-  int id;                                     // stands in the digests of built data: never changes
-  std::span<const std::string_view> endings;  // ".jsonl"; of a name without .zst or .gz, in small letters
-  bool json;                                  // records are JSON values, not stretches of text
+  int id;                                     // part of the digest of built data: must never change
+  std::span<const std::string_view> endings;  // lower case, without .zst or .gz, e.g. ".jsonl"
+  bool json;                                  // records are JSON values, not pieces of text
   std::unique_ptr<FileRecords> (*open)(const std::filesystem::path& file, DocumentSplit split);
 };
 
-// Text first, then JSON lines: what no ending tells is text, or, of chats, JSON lines.
+// The first form is text, the second JSON lines. For an unknown ending form_of() returns text, or
+// JSON lines if `chat` is set.
 std::span<const FileForm> file_forms();
 const FileForm& text_form();
 
@@ -111,18 +111,18 @@ const FileForm& form_of(const std::filesystem::path& file, bool chat,
 
 class RecordReader {
  public:
-  // `cut_at`: the text is one document and a new one begins at this byte (or before it, where its character
-  // does).
+  // `cut_at` splits an input of one document in two: the second begins at this byte, or at the
+  // start of the UTF-8 character that contains it.
   RecordReader(const DataSource& source, DocumentSplit split, bool chat,
                std::optional<std::uint64_t> cut_at = std::nullopt,
                std::span<const FileForm> forms = file_forms());
 
   std::optional<Record> next();
-  std::uint64_t stored_bytes_read() const;  // of all files
+  std::uint64_t stored_bytes_read() const;  // over all files
 
  private:
   bool open_next_file();
-  std::optional<Record> cut_in_two(Record& record);
+  std::optional<Record> split_at_cut(Record& record);
 
   const std::vector<std::filesystem::path>& files_;
   DocumentSplit split_;
@@ -133,7 +133,7 @@ class RecordReader {
   std::uint64_t finished_bytes_ = 0;
   std::unique_ptr<FileRecords> records_;  // of the current file
   std::uint64_t text_bytes_ = 0;
-  std::optional<Record> waiting_;  // the second half of a record that was cut
+  std::optional<Record> waiting_;  // the second part of a record that was cut
 };
 
 }  // namespace thimble

@@ -19,7 +19,8 @@ namespace thimble {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the file's bytes are used as they are");
+static_assert(std::endian::native == std::endian::little,
+              "shards are little-endian and are not byte-swapped");
 
 constexpr std::int64_t kMaxU16Vocabulary = 65536;
 
@@ -38,7 +39,7 @@ ShardFormat format_in(const Header& header, const std::filesystem::path& path) {
     const Magic magic = magic_of(format);
     if (header[0] == magic.number && header[1] == magic.version) return format;
   }
-  fail(Hint{"shards begin with 20240520, 1 (uint16) or 20240801, 7 (uint32)"},
+  fail(Hint{"expected a header that begins with 20240520, 1 (uint16) or 20240801, 7 (uint32)"},
        "Unexpected shard header for {}: it begins with {}, {}", path.string(), header[0], header[1]);
 }
 
@@ -51,7 +52,7 @@ void widen(const std::byte* from, std::span<std::int32_t> to) {
   }
 }
 
-// The whole file, read-only. Returned empty when there are fewer bytes than a header.
+// Maps the complete file read-only. Returns an empty span if it is shorter than a header.
 std::span<const std::byte> map_file(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) throw FileError("open", path, errno);
@@ -88,14 +89,13 @@ ShardWriter::ShardWriter(std::int64_t vocab_size, std::uint64_t expected_tokens)
 }
 
 void ShardWriter::add(std::span<const std::int32_t> added) {
-  check(added.size() <= kMaxShardTokens - tokens(), "a shard holds at most {} tokens", kMaxShardTokens);
+  check(added.size() <= kMaxShardTokens - tokens(), "a shard can contain at most {} tokens", kMaxShardTokens);
   const std::size_t width = token_bytes(format_);
   std::size_t at = bytes_.size();
   bytes_.resize(at + added.size() * width);
   for (const std::int32_t token : added) {
-    check(token >= 0 && token < vocab_size_, "token {} is outside of the vocabulary of {}", token,
-          vocab_size_);
-    std::memcpy(bytes_.data() + at, &token, width);  // little-endian: the low bytes come first
+    check(token >= 0 && token < vocab_size_, "token {} is outside the vocabulary of {}", token, vocab_size_);
+    std::memcpy(bytes_.data() + at, &token, width);  // little-endian: copies the low bytes
     at += width;
   }
 }
@@ -114,7 +114,7 @@ Digest ShardWriter::write(FileOps& ops, const std::filesystem::path& path, Exist
 
 MappedShard::MappedShard(std::filesystem::path path) : path_(std::move(path)) {
   const std::span<const std::byte> file = map_file(path_);
-  check(!file.empty(), Hint{"this is no shard, or it is cut short"},
+  check(!file.empty(), Hint{"check that the file is a shard and was copied completely"},
         "Unexpected shard header for {}: the file is shorter than its header of {} bytes", path_.string(),
         kShardHeaderBytes);
   bytes_ = file.data();
@@ -123,10 +123,10 @@ MappedShard::MappedShard(std::filesystem::path path) : path_(std::move(path)) {
     Header header;
     std::memcpy(header.data(), bytes_, sizeof(header));
     format_ = format_in(header, path_);
-    check(header[2] >= 0, "Unexpected shard header for {}: it counts {} tokens", path_.string(), header[2]);
+    check(header[2] >= 0, "Unexpected shard header for {}: its token count is {}", path_.string(), header[2]);
     tokens_ = static_cast<std::uint64_t>(header[2]);
     const std::uint64_t expected = kShardHeaderBytes + tokens_ * token_bytes(format_);
-    check(size_ == expected, Hint{"the file is cut short or was changed: write or download it again"},
+    check(size_ == expected, Hint{"build, copy or download the file again"},
           "Shard size mismatch for {}: expected {} bytes, found {}", path_.string(), expected, size_);
   } catch (...) {
     ::munmap(const_cast<std::byte*>(bytes_), size_);
@@ -161,8 +161,8 @@ std::int32_t MappedShard::at(std::uint64_t i) const {
 }
 
 void MappedShard::copy(std::uint64_t begin, std::span<std::int32_t> out) const {
-  check(begin <= tokens_ && out.size() <= tokens_ - begin, "tokens {} to {} of a shard with {}", begin,
-        begin + out.size(), tokens_);
+  check(begin <= tokens_ && out.size() <= tokens_ - begin, "cannot read tokens {} to {} of a shard with {}",
+        begin, begin + out.size(), tokens_);
   const std::byte* from = bytes_ + kShardHeaderBytes + begin * token_bytes(format_);
   if (format_ == ShardFormat::u16)
     widen<std::uint16_t>(from, out);

@@ -1,9 +1,10 @@
-// Shards: files of tokens, in the format of the published golf data and of llm.c.
+// Shards: token files in the format of the published golf data and of llm.c.
 //
-//   256 int32 of header: 20240520, 1, number of tokens, zeros; then as many uint16 (vocabulary up to 65,536)
-//                        20240801, 7, number of tokens, zeros; then as many uint32 (larger ones)
+//   header of 256 int32                           tokens
+//   20240520, 1, number of tokens, zeros          uint16, for vocabularies up to 65,536
+//   20240801, 7, number of tokens, zeros          uint32, for larger vocabularies
 //
-// All little-endian; the file's size must match exactly.
+// All values are little-endian. The file size must match the header exactly.
 #pragma once
 
 #include <cstddef>
@@ -33,31 +34,32 @@ inline constexpr std::uint64_t kDefaultShardTokens = 10'000'000;
 // "fineweb", "train", 3 -> "fineweb_train_000003.bin"
 std::string shard_name(std::string_view dataset, std::string_view split, std::uint64_t index);
 
-// Collects tokens in memory, because the header must count them, and writes the file as a whole.
+// Collects tokens in memory and then writes the complete file, because its header contains their
+// number.
 //
 //   ShardWriter writer(vocab_size, kDefaultShardTokens);
 //   writer.add(ids);
 //   Digest digest = writer.write(ops, "data/fineweb_train_000000.bin", Existing::refuse);
 class ShardWriter {
  public:
-  // Room for `expected_tokens` is reserved; more is fine.
+  // Reserves memory for `expected_tokens`; adding more is allowed.
   explicit ShardWriter(std::int64_t vocab_size, std::uint64_t expected_tokens = 0);
 
-  // A token outside of the vocabulary is an error.
+  // Throws if a token is outside the vocabulary.
   void add(std::span<const std::int32_t> tokens);
   std::uint64_t tokens() const { return (bytes_.size() - kShardHeaderBytes) / token_bytes(format_); }
 
-  // The digest is that of the whole file. The writer is empty again, ready for the next shard.
+  // Returns the digest of the file. The writer is empty afterwards and ready for the next shard.
   Digest write(FileOps& ops, const std::filesystem::path& path, Existing existing);
 
  private:
   std::int64_t vocab_size_;
   ShardFormat format_;
-  std::vector<std::byte> bytes_;  // the file, its header still to be filled in
+  std::vector<std::byte> bytes_;  // the file; the header is filled in by write()
 };
 
-// A shard mapped into memory, after its header and its size were found right. Cheap to move. The file must
-// not be cut while it is open.
+// A shard mapped into memory. The constructor checks its header and size. Cheap to move. The file
+// must not be truncated while it is mapped.
 class MappedShard {
  public:
   explicit MappedShard(std::filesystem::path path);
@@ -70,10 +72,10 @@ class MappedShard {
   std::uint64_t tokens() const { return tokens_; }
 
   std::int32_t at(std::uint64_t i) const;
-  // Tokens [begin, begin + out.size()), which must be inside.
+  // Copies tokens [begin, begin + out.size()), which must be inside the shard.
   void copy(std::uint64_t begin, std::span<std::int32_t> out) const;
 
-  Digest digest() const;  // of the whole file: reads all of it
+  Digest digest() const;  // of the complete file: reads all of it
 
  private:
   std::filesystem::path path_;

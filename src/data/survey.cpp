@@ -11,7 +11,7 @@ namespace thimble {
 
 namespace {
 
-// What is kept of a record when the threads are done with it.
+// The result of examining one record.
 struct Finding {
   Digest digest = {};
   std::uint64_t bytes = 0;  // of content
@@ -72,7 +72,7 @@ class Surveyor {
   void note_problem(Finding& finding) {
     if (!options_.skip_bad)
       throw Error(finding.problem, Hint{(finding.hint.empty() ? "" : finding.hint + "; ") +
-                                        "`thimble data build --skip-bad` leaves such records out"});
+                                        "pass --skip-bad to `thimble data build` to skip such records"});
     if (survey_.bad++ == 0) survey_.first_problem = finding.problem;
     bad_ = true;
   }
@@ -105,17 +105,17 @@ class Surveyor {
       return set_from(fates.size() - last);
     }
     if (options_.val_documents > 0) {
-      check(options_.val_documents < kept, Hint{"ask for fewer with --val-docs"},
-            "{} validation documents were asked for, the sources hold {} documents", options_.val_documents,
-            kept);
+      check(options_.val_documents < kept, Hint{"pass a smaller --val-docs"},
+            "{} validation documents requested, but the sources contain only {} documents",
+            options_.val_documents, kept);
       return set_last(options_.val_documents);
     }
     if (options_.val_fraction <= 0 || kept == 0) return;
     if (fates.count(Fate::val) > 0 && fates.count(Fate::train) > 0) return;
-    // So few documents that all fell on one side.
+    // With few documents, all of them can be assigned to the same split.
     if (kept > 1) {
-      const double wanted = std::round(options_.val_fraction * static_cast<double>(kept));
-      set_last(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1, kept - 1));
+      const double count = std::round(options_.val_fraction * static_cast<double>(kept));
+      set_last(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(count), 1, kept - 1));
     } else if (fates.size() == 1 && cuttable_) {
       cut_the_only_document();
     } else {
@@ -124,7 +124,7 @@ class Surveyor {
     }
   }
 
-  // What is kept, from this document on.
+  // Assigns documents that are not dropped: before index `first` to training, then to validation.
   void set_from(std::uint64_t first) {
     for (std::uint64_t i = 0; i < survey_.fates.size(); ++i)
       if (survey_.fates[i] != Fate::dropped) survey_.fates.set(i, i < first ? Fate::train : Fate::val);
@@ -137,7 +137,7 @@ class Surveyor {
     set_from(first);
   }
 
-  // The digests know nothing of the two halves, but what is only there once has no duplicates.
+  // The digests do not cover the two halves, but a single document has no duplicates.
   void cut_the_only_document() {
     survey_.cut_at =
         static_cast<std::uint64_t>(static_cast<double>(raw_bytes_) * (1 - options_.val_fraction));
@@ -151,11 +151,11 @@ class Surveyor {
   SurveyOptions options_;
   std::optional<DigestFile>& digests_;
   Survey survey_;
-  std::optional<Digest> document_;  // that is being read: the digest of its pieces so far
-  std::uint64_t bytes_ = 0;         // of its content
+  std::optional<Digest> document_;  // of the current document: chained over its pieces so far
+  std::uint64_t bytes_ = 0;         // content size of the current document
   bool bad_ = false;
-  std::uint64_t raw_bytes_ = 0;  // of all
-  bool cuttable_ = false;        // the last one: it is plain text
+  std::uint64_t raw_bytes_ = 0;  // of all documents
+  bool cuttable_ = false;        // the last record was text, not JSON
 };
 
 }  // namespace
@@ -186,7 +186,7 @@ Survey survey_sources(std::span<const DataSource> sources, const ReadOptions& re
   if (!scratch.empty()) digests.emplace(ops, scratch);
   Surveyor surveyor(read, options, sources.size(), digests);
   for (auto batch = mixture.next_batch(); !batch.empty(); batch = mixture.next_batch()) {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     std::vector<Finding> findings(batch.size());
     std::vector<std::uint64_t> raw_bytes(batch.size());
     for (std::size_t i = 0; i < batch.size(); ++i) raw_bytes[i] = batch[i].record.raw.size();
@@ -202,32 +202,32 @@ Survey survey_sources(std::span<const DataSource> sources, const ReadOptions& re
 namespace {
 
 constexpr std::size_t kDigestsAtOnce = 1 << 16;
-constexpr std::uint64_t kPartDocuments = 1 << 20;  // that a table is meant for
+constexpr std::uint64_t kPartDocuments = 1 << 20;  // documents per part
 
-// A set of digests with open addressing: sixteen bytes a place, half of them free. Two of the 128 bits are ours:
-// "taken", and the side.
+// A hash set of digests with open addressing: 16 bytes per slot, two slots per expected digest. Two
+// of the 128 bits of a digest are replaced by the flag "taken" and the split.
 class DigestTable {
  public:
-  explicit DigestTable(std::uint64_t documents) : places_(2 * documents + 2) {}
+  explicit DigestTable(std::uint64_t documents) : slots_(2 * documents + 2) {}
 
   void clear() {
-    std::ranges::fill(places_, Digest{});
+    std::ranges::fill(slots_, Digest{});
     taken_ = 0;
   }
 
-  // The side under which it is known, or nothing.
+  // The split under which the digest was added, or nullopt.
   std::optional<Fate> find(const Digest& digest) const {
-    const Digest& place = places_[place_of(digest)];
-    if (place == Digest{}) return std::nullopt;
-    return place.low & kVal ? Fate::val : Fate::train;
+    const Digest& slot = slots_[slot_of(digest)];
+    if (slot == Digest{}) return std::nullopt;
+    return slot.low & kVal ? Fate::val : Fate::train;
   }
 
   void add(const Digest& digest, Fate side) {
-    if (taken_ * 10 > places_.size() * 8) grow();
-    Digest& place = places_[place_of(digest)];
-    if (place == Digest{}) ++taken_;
-    place = marked(digest);
-    if (side == Fate::val) place.low |= kVal;
+    if (taken_ * 10 > slots_.size() * 8) grow();
+    Digest& slot = slots_[slot_of(digest)];
+    if (slot == Digest{}) ++taken_;
+    slot = marked(digest);
+    if (side == Fate::val) slot.low |= kVal;
   }
 
  private:
@@ -235,22 +235,22 @@ class DigestTable {
 
   static Digest marked(const Digest& digest) { return {digest.high, (digest.low & ~kVal) | kTaken}; }
 
-  std::size_t place_of(const Digest& digest) const {
-    const Digest wanted = marked(digest);
-    for (std::size_t at = wanted.high % places_.size();; at = (at + 1) % places_.size()) {
-      const Digest& place = places_[at];
-      if (place == Digest{} || marked(place) == wanted) return at;
+  std::size_t slot_of(const Digest& digest) const {
+    const Digest key = marked(digest);
+    for (std::size_t at = key.high % slots_.size();; at = (at + 1) % slots_.size()) {
+      const Digest& slot = slots_[at];
+      if (slot == Digest{} || marked(slot) == key) return at;
     }
   }
 
   void grow() {
-    std::vector<Digest> old(2 * places_.size());
-    old.swap(places_);
+    std::vector<Digest> old(2 * slots_.size());
+    old.swap(slots_);
     for (const Digest& digest : old)
-      if (!(digest == Digest{})) places_[place_of(digest)] = digest;
+      if (!(digest == Digest{})) slots_[slot_of(digest)] = digest;
   }
 
-  std::vector<Digest> places_;
+  std::vector<Digest> slots_;
   std::size_t taken_ = 0;
 };
 
@@ -265,7 +265,7 @@ DigestFile::~DigestFile() {
   file_.reset();
   try {
     ops_.remove(path_);
-  } catch (...) {  // it has no name yet, or will be replaced the next time
+  } catch (...) {  // the file is not committed; the next build replaces a leftover
   }
 }
 
@@ -307,7 +307,7 @@ DuplicateCounts drop_duplicates(const DigestFile& digests, bool dedup, Fates& fa
         if (digest.low / 4 % parts == part && fates[document] == side) act(document, digest);
       });
     };
-    // Validation comes first: of two equal documents it keeps its own.
+    // Validation first: if two documents are equal, the validation copy stays.
     each(Fate::val, [&](std::uint64_t document, const Digest& digest) {
       if (dedup && table.find(digest)) {
         fates.set(document, Fate::dropped);
@@ -335,7 +335,8 @@ namespace {
 
 constexpr std::size_t kBatchBytes = std::size_t{4} << 20;
 constexpr std::size_t kBatchRecords = 1 << 15;
-constexpr std::uint64_t kWeightSeed = 0x7E16;  // any number, but always the same
+// Selects the documents of a fractional weight. Arbitrary, but it must never change.
+constexpr std::uint64_t kWeightSeed = 0x7E16;
 
 std::uint64_t stored_size(const DataSource& source) {
   std::uint64_t bytes = 0;
@@ -375,7 +376,7 @@ void Mixture::reopen(std::size_t lane) {
                                                        options_.kind == DataKind::chat, cut_at_);
 }
 
-// The one that lags behind most; of equals the first. Compared as fractions, without rounding.
+// The lane that is furthest behind, or the first of equals. Compares fractions without rounding.
 std::size_t Mixture::next_lane() const {
   std::size_t best = lanes_.size();
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
@@ -427,7 +428,7 @@ std::vector<MixedRecord> Mixture::next_batch() {
   return batch;
 }
 
-bool Mixture::counts(const MixedRecord& record) const {
+bool Mixture::includes(const MixedRecord& record) const {
   const double weight = sources_[record.source].weight;
   const double part = weight - static_cast<double>(record.pass);
   if (part >= 1) return true;

@@ -1,9 +1,11 @@
-// The first reading of all sources: it counts the documents and settles the fate of each, before the second
-// reading encodes them. Memory holds two bits per document; the digests lie in a scratch file.
+// The first pass over all sources: counts the documents and assigns each to a split, before the
+// second pass encodes them. It needs two bits of memory per document; digests are in a scratch
+// file.
 //
-// Validation documents are chosen by content: those whose digest falls below a fraction of all digests. A
-// document keeps its side when others are added or taken away, and two equal ones are on the same side. Or they
-// are chosen by place: the last ones. Then training documents equal to one of them are dropped.
+// Validation documents are chosen either by content or by position. By content, they are those
+// whose digest is below a threshold: a document stays in its split when others are added or
+// removed, and equal documents are in the same split. By position, they are the last documents, and
+// training documents equal to one of them are dropped.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +29,7 @@ namespace thimble {
 
 enum class Fate { train, val, dropped };
 
-// One of three for each document.
+// The fate of every document, in two bits each.
 class Fates {
  public:
   void add(Fate fate);
@@ -42,7 +44,7 @@ class Fates {
 };
 
 struct SurveyOptions {
-  // One of them: the last documents; those of the last sources; or by content.
+  // At most one is set: the last documents, the last sources, or a fraction by content.
   std::uint64_t val_documents = 0;
   std::size_t val_sources = 0;
   double val_fraction = 0;
@@ -52,22 +54,22 @@ struct SurveyOptions {
 
 struct Survey {
   Fates fates;
-  std::vector<std::uint64_t> source_documents;  // of each source, dropped ones too
-  std::uint64_t content_bytes = 0;              // of documents that are not bad
+  std::vector<std::uint64_t> source_documents;  // per source, including dropped documents
+  std::uint64_t content_bytes = 0;              // of valid documents
   std::uint64_t bad = 0, empty = 0, without_answer = 0, duplicates = 0, in_validation = 0;
-  std::uint64_t with_turns_cut = 0;          // conversations that lost turns behind their last answer
-  std::string first_problem;                 // of the bad ones
-  std::optional<std::uint64_t> cut_at = {};  // of a text of one document: validation begins at this byte
+  std::uint64_t with_turns_cut = 0;          // conversations with turns after their last answer
+  std::string first_problem;                 // the first error message of the bad documents
+  std::optional<std::uint64_t> cut_at = {};  // one document only: validation begins at this byte
 };
 
-// `scratch` is a file to be made and removed; without one equal documents are not looked for. A bad record is an
-// error unless options.skip_bad.
+// `scratch` is a file that is created and removed; if empty, equal documents are not detected. An
+// invalid record is an error unless options.skip_bad is set.
 Survey survey_sources(std::span<const DataSource> sources, const ReadOptions& read,
                       const SurveyOptions& options, FileOps& ops, const std::filesystem::path& scratch,
                       const ProgressOutput& progress, const Interrupt* interrupt);
 
-// Finding equal documents among any number: their digests lie in a file, and memory holds a million at a time.
-// The digests of documents 0, 1, 2, ... The file is gone with the object.
+// Stores the digests of documents 0, 1, 2, ... in a file, so that finding equal documents needs
+// only about a million digests in memory at a time. The destructor removes the file.
 class DigestFile {
  public:
   DigestFile(FileOps& ops, std::filesystem::path path);
@@ -76,7 +78,7 @@ class DigestFile {
   DigestFile& operator=(const DigestFile&) = delete;
 
   void add(const Digest& digest);
-  void close();  // no more come; now they can be read
+  void close();  // call after the last add() and before for_each()
   std::uint64_t size() const { return size_; }
   void for_each(const std::function<void(std::uint64_t document, const Digest& digest)>& use) const;
 
@@ -92,49 +94,50 @@ class DigestFile {
 
 struct DuplicateCounts {
   std::uint64_t in_validation = 0;  // training documents equal to a validation document
-  std::uint64_t duplicates = 0;     // equal to an earlier one on the same side
+  std::uint64_t duplicates = 0;     // equal to an earlier document of the same split
 };
 
-// Drops the first kind always, the second if `dedup`.
+// Always drops documents counted in in_validation; drops duplicates only if `dedup` is set.
 DuplicateCounts drop_duplicates(const DigestFile& digests, bool dedup, Fates& fates);
 
 // All sources as one stream of records, in batches for the threads.
 //
-// The order depends on the sources, their weights and their numbers of documents alone, so that a second
-// reading gives every document its number again. A source of weight 2.5 is read three times, and in the third
-// reading every second document counts (Mixture::counts). Mixed sources advance in proportion and end together.
+// The order depends only on the sources, their weights and their numbers of documents, so a second
+// pass gives every document the same number. A source of weight 2.5 is read three times, and the
+// third pass uses about every second document (Mixture::includes). Interleaved sources advance in
+// proportion and end together.
 struct MixedRecord {
   Record record;
   std::uint64_t number = 0;    // of the record, in the order of this stream
   std::uint64_t document = 0;  // of its document, in the order of the sources
-  std::uint64_t pass = 0;      // how often its source was read before
+  std::uint64_t pass = 0;      // number of earlier complete passes over the source
   std::size_t source = 0;
 };
 
 class Mixture {
  public:
-  // One source after the other, each once, whatever its weight. The sources must outlive the mixture.
+  // Reads each source once, in order, without weights. The sources must outlive the mixture.
   Mixture(std::span<const DataSource> sources, const ReadOptions& options);
-  // By weight. `documents`: of each source. `cut_at`: see RecordReader.
+  // Reads by weight. `documents` is the count for each source; see RecordReader for `cut_at`.
   Mixture(std::span<const DataSource> sources, const ReadOptions& options,
           std::span<const std::uint64_t> documents, std::optional<std::uint64_t> cut_at);
 
-  // A few megabytes of records; empty at the end.
+  // Returns a few megabytes of records; empty at the end.
   std::vector<MixedRecord> next_batch();
 
-  // Is this reading of a training document one that its source's weight asks for?
-  bool counts(const MixedRecord& record) const;
+  // Whether the source's weight includes this training document in this pass.
+  bool includes(const MixedRecord& record) const;
 
-  std::uint64_t stored_bytes() const;  // to be read in all
+  std::uint64_t stored_bytes() const;  // total size of all passes
   std::uint64_t stored_bytes_read() const;
 
  private:
   struct Lane {
     std::unique_ptr<RecordReader> reader;
-    std::uint64_t first_document = 0, documents = 0;  // in the order of the sources; how many
+    std::uint64_t first_document = 0, documents = 0;  // index of the first document; count
     std::uint64_t passes = 1, pass = 0;
-    std::uint64_t begun = 0;                                  // documents, in all passes
-    std::uint64_t stored_bytes = 0, stored_bytes_before = 0;  // of one pass; of finished passes
+    std::uint64_t begun = 0;                                  // documents started, over all passes
+    std::uint64_t stored_bytes = 0, stored_bytes_before = 0;  // of one pass; of completed passes
     bool ended = false;
   };
   std::optional<MixedRecord> next();
@@ -146,7 +149,7 @@ class Mixture {
   std::optional<std::uint64_t> cut_at_;
   bool mixed_ = false;
   std::vector<Lane> lanes_;
-  std::vector<std::optional<Record>> ahead_;  // the next record of each lane, if it was looked at
+  std::vector<std::optional<Record>> ahead_;  // the next record of each lane, if already read
   std::size_t current_ = 0;
   std::uint64_t number_ = 0, documents_ = 0;
 };

@@ -44,7 +44,7 @@ class PlainStream final : public ByteStream {
   StoredFile file_;
 };
 
-// Standard input: what comes through a pipe cannot be looked at before it is read, so it is taken as plain.
+// Standard input, as plain bytes: a pipe cannot be inspected before it is read.
 class StandardInput final : public ByteStream {
  public:
   std::size_t read(std::span<char> buffer) override {
@@ -61,7 +61,7 @@ class StandardInput final : public ByteStream {
   std::uint64_t bytes_ = 0;
 };
 
-// What both decompressors share: a buffer of stored bytes that is filled when it is empty.
+// Common part of both decompressors: a buffer of compressed bytes that is refilled when empty.
 class PackedStream : public ByteStream {
  public:
   explicit PackedStream(const std::filesystem::path& path) : file_(path), stored_(1 << 17) {}
@@ -75,7 +75,7 @@ class PackedStream : public ByteStream {
         ended_ = end_ == 0;
       }
       if (begin_ == end_ && ended_) {
-        check(complete(), "{} is cut short: the archive does not end", file_.name());
+        check(complete(), "{} is truncated: the compressed data ends too early", file_.name());
         return 0;
       }
       if (const std::size_t made = unpack(buffer)) return made;
@@ -83,7 +83,7 @@ class PackedStream : public ByteStream {
   }
 
  protected:
-  // Moves begin_, returns how many bytes it wrote.
+  // Decompresses from begin_, advances it, and returns how many bytes it wrote.
   virtual std::size_t unpack(std::span<char> buffer) = 0;
   virtual bool complete() const = 0;
   std::string name() const { return file_.name(); }
@@ -97,7 +97,7 @@ class PackedStream : public ByteStream {
 class ZstdStream final : public PackedStream {
  public:
   explicit ZstdStream(const std::filesystem::path& path) : PackedStream(path), context_(ZSTD_createDCtx()) {
-    check(context_ != nullptr, "out of memory for {}", path.string());
+    check(context_ != nullptr, "out of memory while opening {}", path.string());
   }
 
  private:
@@ -105,7 +105,7 @@ class ZstdStream final : public PackedStream {
     ZSTD_inBuffer in{stored_.data() + begin_, end_ - begin_, 0};
     ZSTD_outBuffer out{buffer.data(), buffer.size(), 0};
     const std::size_t result = ZSTD_decompressStream(context_.get(), &out, &in);
-    check(!ZSTD_isError(result), "{} is not a sound zstd file: {}", name(), ZSTD_getErrorName(result));
+    check(!ZSTD_isError(result), "{} is not a valid zstd file: {}", name(), ZSTD_getErrorName(result));
     begin_ += in.pos;
     complete_ = result == 0;
     return out.pos;
@@ -123,16 +123,16 @@ class GzipStream final : public PackedStream {
  public:
   explicit GzipStream(const std::filesystem::path& path) : PackedStream(path) {
     constexpr int kGzip = 16 + MAX_WBITS;
-    check(inflateInit2(&state_, kGzip) == Z_OK, "out of memory for {}", path.string());
+    check(inflateInit2(&state_, kGzip) == Z_OK, "out of memory while opening {}", path.string());
   }
   ~GzipStream() override { inflateEnd(&state_); }
 
  private:
   std::size_t unpack(std::span<char> buffer) override {
-    if (complete_) {  // another member follows, or zeros that fill up a block: gzip passes over those, too
+    if (complete_) {  // another member or zero padding follows; gzip skips the zeros
       while (begin_ < end_ && stored_[begin_] == 0) ++begin_;
       if (begin_ == end_) return 0;
-      check(inflateReset(&state_) == Z_OK, "{} cannot be read on", name());
+      check(inflateReset(&state_) == Z_OK, "{}: cannot reset the gzip decoder", name());
       complete_ = false;
     }
     state_.next_in = reinterpret_cast<Bytef*>(stored_.data() + begin_);
@@ -142,7 +142,7 @@ class GzipStream final : public PackedStream {
     const uInt room = state_.avail_out;
     const int result = inflate(&state_, Z_NO_FLUSH);
     check(result == Z_OK || result == Z_STREAM_END || result == Z_BUF_ERROR,
-          "{} is not a sound gzip file: {}", name(), state_.msg ? state_.msg : "damaged");
+          "{} is not a valid gzip file: {}", name(), state_.msg ? state_.msg : "damaged");
     begin_ = end_ - state_.avail_in;
     complete_ = result == Z_STREAM_END;
     return room - state_.avail_out;
@@ -180,7 +180,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kEndOfText = "<|endoftext|>";
-constexpr std::size_t kSeparatorBytes = kEndOfText.size() + 1;  // at most, of one whose end is still to come
+constexpr std::size_t kSeparatorBytes = kEndOfText.size() + 1;  // may be incomplete
 constexpr std::array<std::string_view, 4> kSplitNames = {"line", "blank-line", "file", "endoftext"};
 
 bool is_hidden(const fs::path& path) {
@@ -220,12 +220,12 @@ std::vector<fs::path> text_files(const std::vector<fs::path>& inputs) {
     if (fs::is_directory(input)) {
       const std::size_t before = files.size();
       add_folder(input, files);
-      check(files.size() > before, "the folder {} holds no files", input.string());
+      check(files.size() > before, "the folder {} contains no files", input.string());
     } else {
       files.push_back(input);
     }
   }
-  check(!files.empty(), "no text files were given");
+  check(!files.empty(), "no text files given");
   return files;
 }
 
@@ -234,13 +234,13 @@ std::string read_text_file(const fs::path& path, std::uint64_t max_bytes) {
   GrowingReads reads;
   std::string text;
   while (reads.append(*stream, text))
-    check(text.size() <= max_bytes, "{} holds more than {} bytes", path.string(), max_bytes);
+    check(text.size() <= max_bytes, "{} is larger than {} bytes", path.string(), max_bytes);
   return text;
 }
 
 TextSource::TextSource(const std::vector<fs::path>& inputs, TextSourceOptions options)
     : files_(text_files(inputs)), options_(options) {
-  std::error_code ignored;  // a pipe has no size; it is read all the same
+  std::error_code ignored;  // a pipe has no size
   for (const fs::path& file : files_)
     if (const auto size = fs::file_size(file, ignored); !ignored) stored_bytes_ += size;
 }
@@ -265,7 +265,7 @@ bool TextSource::open_next_file() {
   return true;
 }
 
-// Reads on in the current file, or finds its end.
+// Reads more of the current file, or sets file_ended_.
 void TextSource::fill() {
   buffer_.erase(0, begin_);
   searched_ -= begin_;
@@ -298,14 +298,16 @@ std::optional<TextSource::Cut> TextSource::find_cut(std::size_t from) const {
       if (end == buffer_.npos) return std::nullopt;
       const std::size_t next = end + kEndOfText.size();
       const std::string_view behind = std::string_view(buffer_).substr(next, 2);
-      if ((behind.empty() || behind == "\r") && !file_ended_) return std::nullopt;  // more may come
+      if ((behind.empty() || behind == "\r") && !file_ended_)
+        return std::nullopt;  // undecided until more is read
       return Cut{end, next + (behind.starts_with('\n') ? 1 : behind == "\r\n" ? 2 : 0)};
     }
   }
   return std::nullopt;
 }
 
-// The document reaches to here, at least: what is not cut off and cannot be the start of a separator.
+// The current document contains at least the bytes before this index: they are not cut off and
+// cannot be the start of a separator.
 std::size_t TextSource::known_end(const std::optional<Cut>& cut) const {
   if (cut) return cut->text_end;
   return file_ended_ ? buffer_.size() : buffer_.size() - std::min(buffer_.size(), kSeparatorBytes);
@@ -320,7 +322,7 @@ void TextSource::skip_empty_lines() {
   }
 }
 
-std::optional<TextDocument> TextSource::hand_out(std::size_t text_end, std::size_t next, bool whole) {
+std::optional<TextDocument> TextSource::take_document(std::size_t text_end, std::size_t next, bool whole) {
   const std::string_view text = std::string_view(buffer_).substr(begin_, text_end - begin_);
   const std::uint64_t line = line_;
   line_ += static_cast<std::uint64_t>(std::count(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_),
@@ -342,15 +344,15 @@ std::optional<TextDocument> TextSource::next() {
       const std::size_t limit = begin_ + options_.max_piece_bytes;
       std::size_t end = safe_cut(buffer_, begin_, limit);
       if (end == 0) end = character_boundary(buffer_, limit);
-      document = hand_out(end, end, false);
+      document = take_document(end, end, false);
     } else if (cut) {
-      document = hand_out(cut->text_end, cut->next, true);
+      document = take_document(cut->text_end, cut->next, true);
     } else if (!file_ended_) {
-      // What could be the start of a separator is searched again with what comes behind it.
+      // The last bytes may begin a separator, so they are searched again after fill().
       searched_ = std::max(begin_, known_end(cut));
       fill();
     } else if (begin_ < buffer_.size()) {
-      document = hand_out(buffer_.size(), buffer_.size(), true);
+      document = take_document(buffer_.size(), buffer_.size(), true);
     } else if (!open_next_file()) {
       return std::nullopt;
     }

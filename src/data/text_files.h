@@ -1,5 +1,4 @@
-// The plain bytes of a file, whether it is stored as it is, as zstd or as gzip. The content decides, not the
-// name.
+// Reads plain, zstd and gzip files as bytes. The format is detected by content, not by file name.
 #pragma once
 
 #include <cstddef>
@@ -16,81 +15,79 @@
 
 namespace thimble {
 
-// What some programs write before a text in UTF-8. It is no part of the text.
+// Some programs write this before a UTF-8 text. It is not part of the text.
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
 
-  // How many bytes were read into the buffer; 0 at the end. A damaged or cut archive is an Error that names
-  // the file.
+  // Returns how many bytes were read into the buffer; 0 at the end. A damaged or truncated archive
+  // is an Error that contains the file name.
   virtual std::size_t read(std::span<char> buffer) = 0;
-  // Of the file, as it is stored: for progress.
+  // Bytes of the file as stored (compressed), for progress.
   virtual std::uint64_t stored_bytes_read() const = 0;
 };
 
 // "-" is standard input.
 std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path);
 
-// Reads a stream in steps that begin small and double: a short file does not cost a buffer for a long one.
+// Reads a stream in steps that start small and double: short files need no large buffer.
 class GrowingReads {
  public:
   static constexpr std::size_t kFirstBytes = 1 << 14, kMostBytes = 1 << 20;
 
-  // Appends what comes next; false at the end.
+  // Appends the next bytes to `text`; returns false at the end.
   bool append(ByteStream& stream, std::string& text);
 
  private:
   std::size_t bytes_ = kFirstBytes;
 };
 
-// Text files as a stream of documents: plain, .zst or .gz, folders with everything below them. Memory holds
-// one document, however large the files are.
+// Text files as a stream of documents. Reads plain, .zst and .gz files, and folders recursively.
+// Only one document or piece is in memory at a time.
 
 enum class DocumentSplit {
-  line,         // each line is one; the line end is not part of it
-  blank_line,   // stretches without an empty line; the line end before one is not part of them
-  file,         // a whole file
-  end_of_text,  // what stands between "<|endoftext|>" and the next; the line end after it belongs to it
+  line,         // each line, without its line end
+  blank_line,   // separated by empty lines; the line end before the empty line is not included
+  file,         // each file
+  end_of_text,  // separated by "<|endoftext|>"; a line end directly after the separator is removed
 };
 std::string_view name_of(DocumentSplit split);
 std::optional<DocumentSplit> document_split_with_name(std::string_view name);
 
 struct TextSourceOptions {
   DocumentSplit split = DocumentSplit::end_of_text;
-  bool keep_line_end = false;  // of lines: Hugging Face's trainer sees them
-  // A longer document is handed out in pieces (TextDocument::starts tells), so that nothing has to fit in
-  // memory. Where it is cut depends on the document alone.
+  bool keep_line_end = false;  // for lines: Hugging Face's trainer includes it
+  // Longer documents are returned in pieces (see TextDocument::starts) to bound memory use. The
+  // cuts depend only on the document.
   std::uint64_t max_piece_bytes = 64 << 20;
 };
 
 class TextSource final : public TextStream {
  public:
-  // Folders are walked in the order of names; hidden files are left out. No file at all is an error.
+  // Folders are walked in name order; hidden files are skipped. Throws if there are no files.
   TextSource(const std::vector<std::filesystem::path>& inputs, TextSourceOptions options);
 
-  // The next document that is not empty, or the next piece of one; nothing at the end.
+  // The next non-empty document or piece of one; nullopt at the end.
   std::optional<TextDocument> next() override;
 
   const std::vector<std::filesystem::path>& files() const { return files_; }
   std::size_t file_count() const override { return files_.size(); }
-  std::uint64_t stored_bytes() const override {
-    return stored_bytes_;
-  }  // of all files, as they lie on the disk
+  std::uint64_t stored_bytes() const override { return stored_bytes_; }  // stored size of all files
   std::uint64_t stored_bytes_read() const override;
-  std::uint64_t text_bytes() const override { return text_bytes_; }  // handed out so far
+  std::uint64_t text_bytes() const override { return text_bytes_; }  // returned so far
 
  private:
   struct Cut {
-    std::size_t text_end, next;  // the document's end, and where the next one begins
+    std::size_t text_end, next;  // end of the document, start of the next one
   };
   std::optional<Cut> find_cut(std::size_t from) const;
   std::size_t known_end(const std::optional<Cut>& cut) const;
   void skip_empty_lines();
   void fill();
   bool open_next_file();
-  std::optional<TextDocument> hand_out(std::size_t text_end, std::size_t next, bool whole);
+  std::optional<TextDocument> take_document(std::size_t text_end, std::size_t next, bool whole);
 
   std::vector<std::filesystem::path> files_;
   TextSourceOptions options_;
@@ -100,16 +97,16 @@ class TextSource final : public TextStream {
   GrowingReads reads_;                  // of stream_
   bool file_ended_ = true;
   std::string buffer_;
-  std::size_t begin_ = 0;     // of what has not been handed out
-  std::size_t searched_ = 0;  // no cut starts before it
-  bool inside_ = false;       // a piece of the current document has been handed out
-  std::uint64_t line_ = 1;    // where begin_ is
+  std::size_t begin_ = 0;     // of the data not returned yet
+  std::size_t searched_ = 0;  // no separator starts before this index
+  bool inside_ = false;       // a piece of the current document has been returned
+  std::uint64_t line_ = 1;    // line number of begin_
 };
 
-// Everything below a folder that is a file and not hidden, sorted; a file is itself.
+// Replaces each folder by the regular, non-hidden files below it, sorted.
 std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem::path>& inputs);
 
-// A whole file, unpacked. More than `max_bytes` is an error.
+// Reads and decompresses a complete file. More than `max_bytes` is an error.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes = 1 << 30);
 
 }  // namespace thimble

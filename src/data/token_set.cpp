@@ -11,12 +11,11 @@ namespace thimble {
 namespace {
 
 constexpr std::size_t kBlockTokens = 1 << 16;  // copied at a time
-constexpr std::size_t kLookBackTokens = 256;   // the same, when walking backwards
+constexpr std::size_t kLookBackTokens = 256;   // copied at a time when searching backward
 constexpr std::uint64_t kFingerprintWholeTokens = 1 << 24;
 constexpr std::uint64_t kFingerprintBlocks = 64;
 
-// Clears the targets that the assistant does not say. `in_answer`: whether it speaks when the first of them
-// comes.
+// Sets targets outside answers to -1. `in_answer`: whether the first target is inside one.
 void keep_answers(const ChatTokens& chat, bool in_answer, std::span<std::int32_t> targets) {
   for (std::int32_t& target : targets) {
     const std::int32_t token = target;
@@ -44,12 +43,12 @@ TokenSet::TokenSet(std::vector<MappedShard> shards, TokenMarks marks)
     starts_.push_back(size_);
     size_ += shard.tokens();
   }
-  check(size_ > 0, "there are no tokens in {} shards", shards_.size());
+  check(size_ > 0, "the {} shards contain no tokens", shards_.size());
 }
 
 TokenSet::TokenSet(std::vector<std::int32_t> tokens, TokenMarks marks)
     : memory_(std::move(tokens)), size_(memory_.size()), marks_(marks) {
-  check(size_ > 0, "there are no tokens");
+  check(size_ > 0, "the token set is empty");
 }
 
 TokenSet TokenSet::open(std::span<const std::filesystem::path> files, TokenMarks marks) {
@@ -65,13 +64,13 @@ std::int32_t TokenSet::at(std::uint64_t i) const {
 }
 
 void TokenSet::copy(std::uint64_t begin, std::span<std::int32_t> out) const {
-  check(begin <= size_ && out.size() <= size_ - begin, "tokens {} to {} of {}", begin, begin + out.size(),
-        size_);
+  check(begin <= size_ && out.size() <= size_ - begin, "cannot read tokens {} to {} of {}", begin,
+        begin + out.size(), size_);
   if (shards_.empty()) {
     std::copy_n(memory_.begin() + static_cast<std::ptrdiff_t>(begin), out.size(), out.begin());
     return;
   }
-  // The last shard that starts at or before `begin`; of empty ones beside it, the one that is not.
+  // The last shard that starts at or before `begin`. Empty ones with this start precede it.
   auto shard = static_cast<std::size_t>(std::ranges::upper_bound(starts_, begin) - starts_.begin()) - 1;
   while (!out.empty()) {
     const std::uint64_t inside = begin - starts_[shard];
@@ -96,7 +95,7 @@ void TokenSet::for_blocks(std::uint64_t begin, std::uint64_t end, Body&& body) c
   }
 }
 
-// Whether the token behind token i is said by the assistant: the nearest mark at or before i tells.
+// Whether the token after i is inside an answer: the last role token, bos or <end_turn> decides.
 bool TokenSet::in_answer_after(std::uint64_t i) const {
   const ChatTokens& chat = *marks_.answers_only;
   std::vector<std::int32_t> block(kLookBackTokens);
@@ -115,9 +114,9 @@ bool TokenSet::in_answer_after(std::uint64_t i) const {
 void TokenSet::append(std::uint64_t begin, std::uint64_t count, AfterLast after_last, Grid& grid) const {
   if (count == 0) return;
   const bool ring = after_last == AfterLast::first_token;
-  check(begin < size_ && (ring || count <= size_ - begin), "tokens {} to {} of {}", begin, begin + count,
-        size_);
-  // Inputs and the one token that is only a target.
+  check(begin < size_ && (ring || count <= size_ - begin), "cannot read tokens {} to {} of {}", begin,
+        begin + count, size_);
+  // The inputs, and one more token that is only a target.
   std::vector<std::int32_t> tokens(count + 1, marks_.bos);
   std::span<std::int32_t> rest(tokens);
   for (std::uint64_t from = begin; !rest.empty(); from = 0) {
@@ -168,7 +167,7 @@ std::string TokenSet::fingerprint() const {
   } else {
     for (std::uint64_t i = 0; i < kFingerprintBlocks; ++i) {
       const std::uint64_t begin =
-          i * (size_ - kBlockTokens) / (kFingerprintBlocks - 1);  // up to the very end
+          i * (size_ - kBlockTokens) / (kFingerprintBlocks - 1);  // the last block ends at size_
       add(begin, begin + kBlockTokens);
     }
   }

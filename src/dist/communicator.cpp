@@ -20,7 +20,8 @@ std::span<std::byte> bytes_of(std::string& text) {
   return std::as_writable_bytes(std::span(text));
 }
 
-// How an action went, in words that another rank can use. Nothing thrown, nothing packed: well.
+// The outcome of an action, in a form that can be sent to other ranks. packed() is empty if the
+// action succeeded.
 struct Outcome {
   std::string error, hint;
   std::exception_ptr thrown;
@@ -48,7 +49,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// "steps = 20 there, steps = 30 here", or the texts themselves.
+// The first line that differs: "steps = 20 there, steps = 30 on rank 0".
 std::string difference(const std::string& there, const std::string& here) {
   const std::vector<std::string> theirs = lines_of(there), ours = lines_of(here);
   for (std::size_t i = 0; i < std::max(theirs.size(), ours.size()); ++i) {
@@ -56,7 +57,7 @@ std::string difference(const std::string& there, const std::string& here) {
                       b = i < ours.size() ? ours[i] : "nothing";
     if (a != b) return fmt::format("{} there, {} on rank 0", a, b);
   }
-  return "they differ";
+  return "the values differ";
 }
 
 using Facts = std::vector<std::pair<std::string, std::string>>;
@@ -82,7 +83,7 @@ std::vector<std::string> unpacked(const std::string& text) {
 void share_text(Communicator& ranks, std::string& text, const std::string& what, Wait wait) {
   std::uint64_t size = text.size();
   ranks.broadcast(std::as_writable_bytes(std::span(&size, 1)), 0, what, wait);
-  check(size <= kLongestText, "[ranks] {} has {} bytes", what, size);
+  check(size <= kLongestText, "[ranks] {} is too long: {} bytes", what, size);
   text.resize(size);
   if (size > 0) ranks.broadcast(bytes_of(text), 0, what);
 }
@@ -97,7 +98,7 @@ std::vector<std::string> gather_texts(Communicator& ranks, std::string text, con
   ranks.all_gather(parts, what, wait);
   std::vector<std::string> texts;
   for (const std::uint64_t size : sizes) {
-    check(size <= kLongestText, "[ranks] {} has {} bytes", what, size);
+    check(size <= kLongestText, "[ranks] {} is too long: {} bytes", what, size);
     texts.emplace_back(size, '\0');
   }
   texts[static_cast<std::size_t>(ranks.rank())] = std::move(text);
@@ -113,10 +114,10 @@ void on_all_ranks(Communicator& ranks, const std::string& what, const std::funct
   const std::vector<std::string> all = gather_texts(ranks, own.packed(), what, wait);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
-    if (!ranks.first()) throw FailedTogether{nullptr};
-    if (rank == 0) throw FailedTogether{own.thrown};
+    if (!ranks.first()) throw CollectiveFailure{nullptr};
+    if (rank == 0) throw CollectiveFailure{own.thrown};
     const std::size_t border = all[rank].find('\0');
-    throw FailedTogether{std::make_exception_ptr(Error(
+    throw CollectiveFailure{std::make_exception_ptr(Error(
         fmt::format("rank {}: {}", rank, all[rank].substr(0, border)), Hint{all[rank].substr(border + 1)}))};
   }
 }
@@ -131,9 +132,9 @@ void check_same(Communicator& ranks, const Facts& facts, const std::string& hint
     for (std::size_t i = 0; i < facts.size(); ++i) {
       const std::string there = i < other.size() ? other[i] : "", here = i < first.size() ? first[i] : "";
       if (there == here) continue;
-      if (!ranks.first()) throw FailedTogether{nullptr};
-      throw FailedTogether{
-          std::make_exception_ptr(Error(fmt::format("rank {} has another {} than rank 0: {}", rank,
+      if (!ranks.first()) throw CollectiveFailure{nullptr};
+      throw CollectiveFailure{
+          std::make_exception_ptr(Error(fmt::format("rank {} differs from rank 0 in its {}: {}", rank,
                                                     facts[i].first, difference(there, here)),
                                         Hint{hint}))};
     }
@@ -146,16 +147,16 @@ void abort_all(Communicator& ranks, const Error& error) noexcept {
   if (!ranks.first() && text.starts_with(kStart))
     text.replace(0, kStart.size(), fmt::format("error: rank {}:", ranks.rank()));
   ranks.abort(text);
-  std::terminate();  // g++ 12 does not see that the call above is the last
+  std::terminate();  // g++ 12 does not recognize that abort() does not return
 }
 
 int on_ranks(Communicator& ranks, const std::function<int()>& body) {
   if (ranks.size() == 1) return body();
   try {
     const int code = body();
-    ranks.barrier("the end", Wait::forever);  // the first may have more to do
+    ranks.barrier("shutdown", Wait::forever);  // rank 0 may still be working
     return ranks.first() ? code : 0;
-  } catch (const FailedTogether& failed) {
+  } catch (const CollectiveFailure& failed) {
     if (failed.error) std::rethrow_exception(failed.error);
     return 0;
   } catch (const Error& error) {
@@ -163,11 +164,11 @@ int on_ranks(Communicator& ranks, const std::function<int()>& body) {
   } catch (const std::exception& error) {
     abort_all(ranks, Error(error.what()));
   } catch (...) {
-    abort_all(ranks, Error("nobody reads the output any more"));
+    abort_all(ranks, Error("the output was closed"));
   }
 }
 
-// One process alone: nothing to exchange.
+// The communicator of a single process, which exchanges nothing.
 
 namespace {
 
@@ -176,7 +177,7 @@ class NothingPending final : public PendingSum {
   void wait() override {}
 };
 
-class Alone final : public Communicator {
+class SingleRank final : public Communicator {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
@@ -198,7 +199,7 @@ class Alone final : public Communicator {
 }  // namespace
 
 std::shared_ptr<Communicator> single_rank() {
-  return std::make_shared<Alone>();
+  return std::make_shared<SingleRank>();
 }
 
 }  // namespace thimble

@@ -23,7 +23,7 @@ namespace {
 
 constexpr int kTag = 1;
 
-// One collective as it runs on the thread: its messages, and for whom it still waits.
+// One collective on the communication thread: its messages, and the peers it still waits for.
 class Exchange {
  public:
   Exchange(Transport& transport, std::string what) : transport_(transport), what_(std::move(what)) {}
@@ -39,12 +39,12 @@ class Exchange {
     });
   }
 
-  // Until everything that was started is done. Looks often at first, then sleeps longer and longer.
+  // Waits until all started messages are done. Polls frequently at first, then with growing sleeps.
   void wait() {
     using namespace std::chrono_literals;
     auto pause = 20us;
-    for (int looks = 0; !all_done(); ++looks) {
-      if (looks < kQuickLooks) {
+    for (int polls = 0; !all_done(); ++polls) {
+      if (polls < kQuickPolls) {
         std::this_thread::yield();
       } else {
         std::this_thread::sleep_for(pause);
@@ -53,7 +53,8 @@ class Exchange {
     }
   }
 
-  // "rank 1 waited 60 s for ranks 0 and 2 in 'gradients 1 of 3, step 7'". Called by the watchdog's thread.
+  // "rank 1 waited 60 s for ranks 0 and 2 in 'gradients 1 of 3, step 7'". Called on the watchdog's
+  // thread.
   std::string describe(double seconds) {
     const std::lock_guard lock(mutex_);
     std::vector<int> peers;
@@ -68,7 +69,7 @@ class Exchange {
   }
 
  private:
-  static constexpr int kQuickLooks = 50;
+  static constexpr int kQuickPolls = 50;
   struct Open {
     int peer;
     Transport::Message message;
@@ -97,7 +98,7 @@ class Exchange {
 
   Transport& transport_;
   std::string what_;
-  std::mutex mutex_;  // the watchdog reads what the thread changes
+  std::mutex mutex_;  // the watchdog reads open_ while the communication thread changes it
   std::vector<Open> open_;
 };
 
@@ -116,7 +117,7 @@ class MessageCommunicator final : public Communicator {
       : settings_(settings) {
     std::promise<void> opened;
     std::future<void> is_open = opened.get_future();
-    thread_ = std::thread([this, make = std::move(make), &opened] { serve(make, opened); });
+    thread_ = std::thread([this, make = std::move(make), &opened] { communication_thread(make, opened); });
     try {
       is_open.get();
     } catch (...) {
@@ -126,13 +127,14 @@ class MessageCommunicator final : public Communicator {
     watchdog_.emplace(
         settings.timeout_seconds + rank_ * settings.stagger_seconds, [this](const std::string& message) {
           transport_->abort(
-              fmt::format("error: {}\nhint: that rank hangs, died or is slow; --rank-timeout sets how long "
-                          "is waited. The last checkpoint is good: go on with --resume",
+              fmt::format("error: {}\nhint: that rank hangs, has died or is slow: raise --rank-timeout, "
+                          "or continue from the last checkpoint with --resume",
                           message));
         });
   }
 
-  // After an orderly end all ranks come here; after an error they do not, and abort() was called.
+  // Every rank runs this after a normal end. After an error none does, because abort() ends the
+  // process.
   ~MessageCommunicator() override {
     {
       const std::lock_guard lock(mutex_);
@@ -149,7 +151,7 @@ class MessageCommunicator final : public Communicator {
   double timeout_seconds() const override { return settings_.timeout_seconds; }
 
   void broadcast(std::span<std::byte> bytes, int root, const std::string& what, Wait wait) override {
-    check(root >= 0 && root < size_, "[ranks] a broadcast from rank {} of {}", root, size_);
+    check(root >= 0 && root < size_, "[ranks] a broadcast from rank {}, but there are {} ranks", root, size_);
     queue(what, wait, [this, bytes, root](Exchange& exchange) {
       if (rank_ != root) return exchange.receive(root, bytes);
       for (int to = 0; to < size_; ++to)
@@ -178,7 +180,7 @@ class MessageCommunicator final : public Communicator {
 
   [[noreturn]] void abort(const std::string& message) noexcept override {
     transport_->abort(message);
-    std::terminate();  // g++ 12 does not see that the call above is the last
+    std::terminate();  // g++ 12 does not recognize that abort() does not return
   }
 
  private:
@@ -200,7 +202,8 @@ class MessageCommunicator final : public Communicator {
     return done;
   }
 
-  void serve(const std::function<std::unique_ptr<Transport>()>& make, std::promise<void>& opened) {
+  void communication_thread(const std::function<std::unique_ptr<Transport>()>& make,
+                            std::promise<void>& opened) {
     try {
       transport_ = make();
       rank_ = transport_->rank();
@@ -215,7 +218,7 @@ class MessageCommunicator final : public Communicator {
     while (std::optional<Task> task = next()) run(*task);
     try {
       const Watchdog::Watch watch(*watchdog_, [this] {
-        return fmt::format("rank {} waited {:g} s for the others in 'the end'", rank_,
+        return fmt::format("rank {} waited {:g} s for the other ranks in 'shutdown'", rank_,
                            settings_.timeout_seconds);
       });
       transport_->close();
@@ -250,7 +253,8 @@ class MessageCommunicator final : public Communicator {
 
   void gather(std::span<const OwnedBytes> parts, Exchange& exchange) const {
     for (const OwnedBytes& part : parts) {
-      check(part.rank >= 0 && part.rank < size_, "[ranks] a part of rank {} of {}", part.rank, size_);
+      check(part.rank >= 0 && part.rank < size_, "[ranks] a part of rank {}, but there are {} ranks",
+            part.rank, size_);
       if (part.rank != rank_) {
         exchange.receive(part.rank, part.bytes);
         continue;
@@ -278,7 +282,7 @@ class MessageCommunicator final : public Communicator {
     }
   }
 
-  // The chunk that a rank adds up.
+  // The chunk that a rank sums.
   std::span<float> chunk(int rank) {
     const std::size_t count = packed_.size(), ranks = static_cast<std::size_t>(size_),
                       r = static_cast<std::size_t>(rank);
@@ -315,16 +319,16 @@ class MessageCommunicator final : public Communicator {
   }
 
   WaitSettings settings_;
-  std::unique_ptr<Transport> transport_;  // the thread's
+  std::unique_ptr<Transport> transport_;  // used only by the communication thread
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
-  std::vector<float> packed_, received_;  // the thread's
+  std::vector<float> packed_, received_;  // used only by the communication thread
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> tasks_;
   bool closing_ = false;
   std::thread thread_;
-  std::optional<Watchdog> watchdog_;  // goes first: it looks at the others
+  std::optional<Watchdog> watchdog_;  // destroyed first, because it reads the other members
 };
 
 }  // namespace
@@ -335,7 +339,7 @@ std::shared_ptr<Communicator> make_message_communicator(std::function<std::uniqu
 }
 
 Watchdog::Watchdog(double seconds, std::function<void(const std::string&)> on_stuck)
-    : most_(seconds), on_stuck_(std::move(on_stuck)), thread_([this] { look(); }) {}
+    : timeout_(seconds), on_stuck_(std::move(on_stuck)), thread_([this] { check_loop(); }) {}
 
 Watchdog::~Watchdog() {
   {
@@ -346,13 +350,14 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-// It looks a few times in the span that it allows; nobody has to wake it for a wait that ends in time. Looks are counted,
-// not seconds: a process that was stopped itself, and goes on, has not waited for anybody.
-void Watchdog::look() {
+// Checks the current wait kChecks times per timeout, so a wait that ends in time does not have to
+// wake it. Counting checks instead of seconds ignores the time during which this process itself was
+// suspended.
+void Watchdog::check_loop() {
   std::unique_lock lock(mutex_);
   while (!closing_) {
-    changed_.wait_for(lock, most_ / kLooks);
-    if (!describe_ || ++looks_ <= kLooks) continue;  // the first may come at once
+    changed_.wait_for(lock, timeout_ / kChecks);
+    if (!describe_ || ++checks_ <= kChecks) continue;  // the first check may follow immediately
     const std::string message = describe_();
     describe_ = {};
     lock.unlock();
@@ -364,7 +369,7 @@ void Watchdog::look() {
 Watchdog::Watch::Watch(Watchdog& dog, std::function<std::string()> describe) : dog_(dog) {
   const std::lock_guard lock(dog_.mutex_);
   dog_.describe_ = std::move(describe);
-  dog_.looks_ = 0;
+  dog_.checks_ = 0;
 }
 
 Watchdog::Watch::~Watch() {

@@ -1,15 +1,18 @@
-// Collectives made of messages, with results that depend on nothing but the values and the number of ranks.
+// Collectives built on point-to-point messages. Their results depend only on the values and the
+// number of ranks.
 //
-// A sum over R ranks: everyone cuts its floats into R chunks and sends chunk j to rank j, which adds what it gets in the
-// order of ranks, 0 first, and sends the sum to all. 2 (R - 1) messages a rank and 2 (R - 1) / R of the floats each way:
-// as few as any algorithm needs. MPI's own Allreduce is not used, because its order of summands may differ from call to
-// call (it depends on sizes, on the machine and on who comes first).
+// A sum over R ranks: every rank cuts its floats into R chunks and sends chunk j to rank j, which
+// adds the chunks in the order of ranks and sends the sum to all. This takes 2 (R - 1) messages per
+// rank and transfers 2 (R - 1) / R of the floats in each direction, the minimum for any algorithm.
+// MPI_Allreduce is not used because its order of summands may change from call to call, with the
+// sizes, the machine and the order of arrival.
 //
-// A thread of its own sends and receives, one collective after the other in the order of the calls; the caller goes on
-// computing while its sums are on their way. Waiting is looking and sleeping, not spinning: more ranks than cores still
-// leave the cores to those who compute.
+// A communication thread runs the collectives one after the other in call order, so that the caller
+// can compute while its sums are in progress. It waits by polling with sleeps instead of spinning,
+// so that with more ranks than cores the cores stay free for computation.
 //
-// No call waits for another rank longer than it was told to: the watchdog then names both and ends all (Transport::abort).
+// If a call waits for another rank longer than its timeout, the watchdog reports both ranks and
+// ends all ranks (Transport::abort).
 #pragma once
 
 #include <chrono>
@@ -27,11 +30,11 @@
 
 namespace thimble {
 
-// Messages between two ranks: all that a plugin for processes has to bring. What is made of them (sums in a fixed
-// order, gathering, the watchdog) is message_communicator.h's.
+// Point-to-point messages between ranks: all that a plugin has to implement. The collectives and
+// the watchdog are built on it here.
 //
-// A transport is made, used and closed by one thread; only abort() may come from another. Sends and receives are
-// started and asked after, never waited for: whoever waits decides how.
+// A transport is created, used and closed by one thread; only abort() may be called from another.
+// Sends and receives are non-blocking: they are started and then polled with done().
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -41,31 +44,33 @@ class Transport {
   virtual int local_rank() const = 0;
   virtual int local_size() const = 0;
 
-  // The memory stays as it is until the message is done. Messages between two ranks with one tag arrive in order; a
-  // message of another size than the memory for it is an Error.
+  // The memory must stay valid and unchanged until the message is done. Messages between two ranks
+  // with the same tag arrive in order. A message of a different size than the receiver's memory is
+  // an Error.
   using Message = std::uint64_t;
   virtual Message send(int to, int tag, std::span<const std::byte> bytes) = 0;
   virtual Message receive(int from, int tag, std::span<std::byte> bytes) = 0;
-  virtual bool done(Message message) = 0;  // asked until it is true, then no more
+  virtual bool done(Message message) = 0;  // poll until it returns true, then do not call it again
 
-  virtual void close() = 0;  // all ranks, when nothing is on its way
+  virtual void close() = 0;  // called by all ranks when no message is in progress
   [[noreturn]] virtual void abort(const std::string& message) noexcept = 0;
 };
 
-// No message is longer: MPI counts in int.
+// The maximum size of a message: MPI counts bytes in an int.
 inline constexpr std::size_t kLongestMessage = std::size_t{1} << 30;
 
 struct WaitSettings {
   double timeout_seconds = 600;
-  // Rank r speaks this much later than rank r - 1, so that one speaks for all who wait.
+  // Rank r reports a timeout this much later than rank r - 1, so that only one waiting rank reports
+  // it.
   double stagger_seconds = 0.25;
 };
 
-// `make` is called by the communicator's own thread; what it throws is thrown here.
+// `make` is called on the communicator's own thread. Its exceptions are rethrown to the caller.
 std::shared_ptr<Communicator> make_message_communicator(std::function<std::unique_ptr<Transport>()> make,
                                                         const WaitSettings& settings);
 
-// A thread that looks after a wait: one that takes too long is told by name, once.
+// A thread that monitors waits and reports one that takes too long, once.
 //
 //   Watchdog watchdog(60, [](const std::string& message) { ... });
 //   {
@@ -74,13 +79,14 @@ std::shared_ptr<Communicator> make_message_communicator(std::function<std::uniqu
 //   }
 class Watchdog {
  public:
-  // on_stuck is called by the watchdog's thread.
+  // on_stuck is called on the watchdog's thread.
   Watchdog(double seconds, std::function<void(const std::string& message)> on_stuck);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // While it lives, the wait counts. `describe` is called by the watchdog's thread. One at a time.
+  // Monitors the wait during its lifetime. `describe` is called on the watchdog's thread. Only one
+  // Watch may exist at a time.
   class Watch {
    public:
     Watch(Watchdog& dog, std::function<std::string()> describe);
@@ -93,15 +99,15 @@ class Watchdog {
   };
 
  private:
-  void look();
+  void check_loop();
 
-  const std::chrono::duration<double> most_;
+  const std::chrono::duration<double> timeout_;
   std::function<void(const std::string&)> on_stuck_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::function<std::string()> describe_;  // empty: nobody waits
-  static constexpr int kLooks = 8;
-  int looks_ = 0;  // since the wait began
+  std::function<std::string()> describe_;  // empty: no wait to monitor
+  static constexpr int kChecks = 8;
+  int checks_ = 0;  // since the wait began
   bool closing_ = false;
   std::thread thread_;
 };

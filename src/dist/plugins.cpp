@@ -20,7 +20,7 @@ namespace {
 
 using Variable = std::function<const char*(const char*)>;
 
-// What is not a number of ours counts as not set.
+// The variable as a number; `otherwise` if it is not set or not a non-negative number.
 int number(const Variable& variable, const char* name, int otherwise) {
   const char* text = variable(name);
   if (!text) return otherwise;
@@ -30,7 +30,8 @@ int number(const Variable& variable, const char* name, int otherwise) {
   return problem == std::errc() && stop == end && value >= 0 ? value : otherwise;
 }
 
-// "4(x2),3": four on each of two machines, three on another. Of machines that are not alike the first counts.
+// "4(x2),3": four tasks on each of two machines, three on a third. Returns the first number, even
+// if the machines differ.
 int tasks_here(const char* text) {
   int value = 0;
   if (text) std::from_chars(text, text + std::strlen(text), value);
@@ -53,14 +54,15 @@ Launch read_launch(const Variable& variable) {
                     .size = number(variable, "OMPI_COMM_WORLD_SIZE", 1),
                     .local_rank = number(variable, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
                     .local_size = number(variable, "OMPI_COMM_WORLD_LOCAL_SIZE", 1)});
-  // Of the step, not of the job: a batch script that runs one thimble has SLURM_NTASKS, too.
+  // The variables of the step, not of the job: a batch script that runs one thimble process also
+  // has SLURM_NTASKS.
   if (variable("SLURM_STEP_NUM_TASKS"))
     return checked({.by = "srun",
                     .rank = number(variable, "SLURM_PROCID", 0),
                     .size = number(variable, "SLURM_STEP_NUM_TASKS", 1),
                     .local_rank = number(variable, "SLURM_LOCALID", 0),
                     .local_size = tasks_here(variable("SLURM_STEP_TASKS_PER_NODE"))});
-  // Hydra: MPICH's and Intel's mpirun.
+  // Hydra: the mpirun of MPICH and Intel MPI.
   if (variable("PMI_SIZE"))
     return checked({.by = "mpirun",
                     .rank = number(variable, "PMI_RANK", 0),
@@ -104,9 +106,9 @@ const Plugin& load(const PluginName& name) {
   const std::filesystem::path file = find_plugin(name);
   const Plugin& plugin = *static_cast<const Plugin*>(open_plugin(name, file));
   check(plugin.abi == kDistAbi && plugin.version == version(),
-        Hint{"build the binary and the plugin together"},
-        "{} is of another build: version {}, interface {}; the binary is {}, {}", file.string(),
-        plugin.abi == kDistAbi ? plugin.version : "?", plugin.abi, version(), kDistAbi);
+        Hint{"rebuild the binary and the plugin together"},
+        "{} is from a different build: it has version {} and interface {}, the binary has {} and {}",
+        file.string(), plugin.abi == kDistAbi ? plugin.version : "?", plugin.abi, version(), kDistAbi);
   return plugin;
 }
 
@@ -119,7 +121,7 @@ PluginState state_of(const PluginName& name) {
   }
 }
 
-bool asked_for_nccl() {
+bool nccl_requested() {
   const char* text = std::getenv("THIMBLE_NCCL");
   return text && std::string_view(text) == "1";
 }
@@ -137,19 +139,20 @@ std::shared_ptr<Communicator> join_ranks(const Launch& launch, double timeout_se
                 Hint{error.hint()});
   }
   auto ranks = make_message_communicator(plugin->open, {.timeout_seconds = timeout_seconds});
-  check(
-      ranks->size() == launch.size,
-      Hint{launch.by == "srun" ? "try srun --mpi=pmix" : "use the mpirun of the MPI that it was built with"},
-      "{} started {} ranks, {} sees {}", launch.by, launch.size, plugin->library(), ranks->size());
+  check(ranks->size() == launch.size,
+        Hint{launch.by == "srun" ? "try srun --mpi=pmix"
+                                 : "use the mpirun of the MPI that thimble was built with"},
+        "{} started {} ranks, but {} reports {}", launch.by, launch.size, plugin->library(), ranks->size());
   return ranks;
 }
 
 std::shared_ptr<DeviceCommunicator> join_gpus(Communicator& ranks,
-                                               const std::shared_ptr<DeviceRuntime>& runtime) {
-  // With --device auto a rank may have fallen back to the CPU: the others would wait for it in vain.
+                                              const std::shared_ptr<DeviceRuntime>& runtime) {
+  // With --device auto, one rank may fall back to the CPU, and the others would wait for it
+  // forever.
   check_same(ranks, {{"device", runtime->device() == Device::cuda ? "cuda" : "cpu"}},
-             "every rank needs a GPU of its own; --device cuda says why one has none");
-  if (runtime->device() != Device::cuda || (ranks.size() == 1 && !asked_for_nccl())) return nullptr;
+             "every rank needs its own GPU; pass --device cuda to see why one is not available");
+  if (runtime->device() != Device::cuda || (ranks.size() == 1 && !nccl_requested())) return nullptr;
   const NcclPlugin* plugin = nullptr;
   std::string id;
   on_all_ranks(ranks, "opening NCCL", [&] {

@@ -21,7 +21,8 @@ Document checked_document(Record& record, const ReadOptions& options) {
   return document;
 }
 
-// Every document behind a bos. Encoded as `data build` does it, in pieces: one may be of any length.
+// Encodes every document with a leading bos. Documents may have any length, so they are encoded in
+// pieces, as in `data build`.
 std::vector<std::int32_t> encode_texts(const DataSource& source, const Tokenizer& tokenizer,
                                        const ProgressOutput& progress, const Interrupt* interrupt) {
   const ReadOptions options;
@@ -30,9 +31,9 @@ std::vector<std::int32_t> encode_texts(const DataSource& source, const Tokenizer
   ProgressBar bar(progress, "reading", "bytes", mixture.stored_bytes());
   std::vector<std::int32_t> tokens;
   for (auto batch = mixture.next_batch(); !batch.empty(); batch = mixture.next_batch()) {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     bar.update(mixture.stored_bytes_read());
-    for (MixedRecord& mixed : batch) {  // the encoder would leave bad ones out
+    for (MixedRecord& mixed : batch) {  // throws for a bad record, which the encoder would skip
       mixed.record.raw = checked_document(mixed.record, options).text;
       mixed.record.json = false;
     }
@@ -43,14 +44,14 @@ std::vector<std::int32_t> encode_texts(const DataSource& source, const Tokenizer
   return tokens;
 }
 
-// All texts of a source, one behind the other.
+// All texts of a source, concatenated.
 std::string read_texts(const DataSource& source, const ProgressOutput& progress, const Interrupt* interrupt) {
   const ReadOptions options{.split = DocumentSplit::file};
   Mixture mixture({&source, 1}, options);
   ProgressBar bar(progress, "reading", "bytes", mixture.stored_bytes());
   std::string text;
   for (auto batch = mixture.next_batch(); !batch.empty(); batch = mixture.next_batch()) {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     bar.update(mixture.stored_bytes_read());
     for (MixedRecord& mixed : batch) text += checked_document(mixed.record, options).text;
   }
@@ -67,7 +68,7 @@ std::vector<Conversation> read_chats(const DataSource& source, std::uint64_t lim
     Document document = checked_document(*record, options);
     if (!document.turns.empty()) conversations.push_back(std::move(document.turns));
   }
-  check(!conversations.empty(), "{} holds no conversation with an answer", source.name);
+  check(!conversations.empty(), "{} contains no conversation with an answer", source.name);
   return conversations;
 }
 
@@ -104,7 +105,8 @@ TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& token
 std::vector<std::int32_t> read_stream(const std::filesystem::path& path, const Tokenizer& tokenizer,
                                       const ProgressOutput& progress, const Interrupt* interrupt) {
   const auto check_kind = [&](DataKind kind) {
-    check(kind == DataKind::text, Hint{"name a text"}, "{} holds conversations", path.string());
+    check(kind == DataKind::text, Hint{"pass a text file"}, "{} contains conversations, expected text",
+          path.string());
   };
   std::vector<std::int32_t> tokens;
   if (is_data_folder(path)) {
@@ -124,26 +126,26 @@ std::vector<std::int32_t> read_stream(const std::filesystem::path& path, const T
 }
 
 std::vector<Conversation> read_conversations(const std::filesystem::path& path, std::uint64_t limit) {
-  check(!is_data_folder(path), Hint{"name the chats themselves, as JSON lines"},
-        "{} holds tokens: the words of the answers are needed", path.string());
+  check(!is_data_folder(path), Hint{"pass the chats as JSON lines"},
+        "{} is a folder of shards, expected conversations as text", path.string());
   const DataSource source = find_source(path.string());
   check(detect_kind(source) == DataKind::chat,
-        Hint{"each line is one: {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, ...]}"},
-        "{} holds no conversations", path.string());
+        Hint{"write one per line: {\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, ...]}"},
+        "{} contains no conversations", path.string());
   return read_chats(source, limit);
 }
 
 namespace {
 
-constexpr std::int64_t kSampledAtOnce = 16;  // each has a slot of the cache
-constexpr std::int64_t kSampledByOne = 512;  // request: it may ask for 1000
-constexpr float kTemperature = 0.8f;         // parameter-golf 2.12
+constexpr std::int64_t kSamplingSlots = 16;       // samples generated in one batch, one cache slot each
+constexpr std::int64_t kSamplesPerRequest = 512;  // the batcher accepts at most 1000
+constexpr float kTemperature = 0.8f;              // as in the parameter-golf records
 
 std::int64_t windows_for(std::int64_t tokens, std::int64_t T) {
   return std::max<std::int64_t>(1, tokens / T);
 }
 
-// Rows of a tensor in host memory; those of a GPU are copied.
+// Returns tensors in host memory; tensors on a GPU are copied.
 class HostRows {
  public:
   explicit HostRows(std::shared_ptr<DeviceRuntime> runtime) : runtime_(std::move(runtime)) {}
@@ -169,8 +171,8 @@ class HostRows {
 
 Grid calibration_windows(const TokenSet& set, const ModelConfig& config, std::int64_t tokens) {
   const auto T = static_cast<std::uint64_t>(config.context);
-  const auto wanted = static_cast<std::uint64_t>(windows_for(tokens, config.context));
-  const std::uint64_t count = std::clamp<std::uint64_t>(set.size() / T, 1, wanted);
+  const auto most = static_cast<std::uint64_t>(windows_for(tokens, config.context));
+  const std::uint64_t count = std::clamp<std::uint64_t>(set.size() / T, 1, most);
   Grid grid;
   for (std::uint64_t i = 0; i < count; ++i)
     set.append_window(set.size() / count * i, config.context, config.isolate, grid);
@@ -181,19 +183,19 @@ Grid sampled_windows(Model& model, TokenId bos, std::int64_t tokens, std::uint64
                      const ProgressOutput& progress, const Interrupt* interrupt) {
   const std::int64_t T = model.config().context, count = windows_for(tokens, T);
   ProgressBar bar(progress, "sampling", "tokens", static_cast<std::uint64_t>(count * T));
-  Batcher batcher(model, nullptr, {.slots = std::min(count, kSampledAtOnce)});
+  Batcher batcher(model, nullptr, {.slots = std::min(count, kSamplingSlots)});
   Grid grid;
-  for (std::int64_t done = 0; done < count; done += kSampledByOne) {
-    // No ids stop it: a text that has ended is followed by the next.
+  for (std::int64_t done = 0; done < count; done += kSamplesPerRequest) {
+    // No stop ids: when a text ends, the model continues with the next one.
     Request request{
         .prompt = {bos},
         .sampling = {.temperature = kTemperature, .seed = seed + static_cast<std::uint64_t>(done)},
-        .samples = static_cast<int>(std::min(kSampledByOne, count - done)),
+        .samples = static_cast<int>(std::min(kSamplesPerRequest, count - done)),
         .max_tokens = T - 1};
     const std::vector<Sample> samples = generate(
         batcher, std::move(request), [&](const Event& event) { bar.advance(event.tokens.size()); },
         interrupt);
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     for (const Sample& sample : samples) {
       grid.input.push_back(bos);
       for (const TokenScore& token : sample.tokens) grid.input.push_back(token.id);
@@ -215,19 +217,19 @@ InputMoments calibrate(Model& model, const Grid& windows, const ProgressOutput& 
                        const Interrupt* interrupt) {
   const auto T = static_cast<std::size_t>(model.config().context);
   const std::size_t rows = windows.input.size() / T;
-  check(rows > 0, "[calibrate] there is no text");
-  const auto at_once = std::max<std::size_t>(1, static_cast<std::size_t>(model.scored_at_once()) / T);
+  check(rows > 0, "[calibrate] expected at least one window of text, found none");
+  const auto batch_rows = std::max<std::size_t>(1, static_cast<std::size_t>(model.max_score_rows()) / T);
   ProgressBar bar(progress, "calibrating", "tokens", windows.input.size());
   InputMoments moments;
   HostRows host(model.runtime());
-  for (std::size_t begin = 0; begin < rows; begin += at_once) {
-    if (interrupt) interrupt->throw_if_asked();
-    const std::size_t from = begin * T, count = std::min(at_once, rows - begin) * T;
+  for (std::size_t begin = 0; begin < rows; begin += batch_rows) {
+    if (interrupt) interrupt->throw_if_interrupted();
+    const std::size_t from = begin * T, count = std::min(batch_rows, rows - begin) * T;
     const Rows batch = grid_rows(
         model.config(), static_cast<std::int64_t>(T), std::span(windows.input).subspan(from, count),
         std::span(windows.target).subspan(from, count), std::span(windows.doc_start).subspan(from, count));
-    model.watch_products(batch,
-                         [&](const ParamView& weight, const Tensor& x) { moments.add(weight, host.of(x)); });
+    model.observe_products(
+        batch, [&](const ParamView& weight, const Tensor& x) { moments.add(weight, host.of(x)); });
     bar.advance(count);
   }
   return moments;

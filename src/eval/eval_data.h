@@ -1,4 +1,5 @@
-// What `--data X` means to somebody who measures: a text, chats, or a folder of shards.
+// Data for measurements, where `--data X` is a text, chats or a folder of shards, and calibration
+// data for GPTQ.
 #pragma once
 
 #include <cstdint>
@@ -15,33 +16,37 @@
 
 namespace thimble {
 
-// The tokens to be scored: of shards the validation split, made with this tokenizer; else all of the file or
-// folder, whose kind its first record tells. Of chats only the answers count.
+// The tokens to be scored. For a folder of shards: its validation split, which must have been made
+// with this tokenizer. For other paths: the complete file or folder; its first record determines
+// the kind. For chats only the answers are targets.
 TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer,
                        const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
 
-// A text as llama.cpp's tools read it: all of it as one, without the line end behind it, and no bos in front. Of shards
-// the validation split.
+// Reads a text as llama.cpp's tools do: in one piece, without the last line end and without a
+// leading bos. For shards: the validation split.
 std::vector<std::int32_t> read_stream(const std::filesystem::path& path, const Tokenizer& tokenizer,
                                       const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
 
-// The conversations of a file, at most `limit` (0: all), each up to its last answer; those without one are
-// left out. A file of something else is an error.
+// The conversations of a file, at most `limit` (0: all), each up to its last answer. Conversations
+// without an answer are skipped. Throws Error if the file does not contain conversations.
 std::vector<Conversation> read_conversations(const std::filesystem::path& path, std::uint64_t limit);
 
-// Text for a model to read while its matrices are watched: what GPTQ takes H from (pack/gptq.h).
+// Calibration for GPTQ: runs a model on a text and accumulates the second moments of the inputs of
+// every matrix, from which GPTQ computes H (pack/gptq.h).
 //
-//   const Grid text = calibration_windows(train_set, model.config(), 131072);      // or sampled_windows(...)
+//   const Grid text = calibration_windows(train_set, model.config(), 131072);
 //   const InputMoments moments = calibrate(model, text, progress, &interrupt);
-//
-// On a GPU the rows are copied back and summed on the host.
-// Rows of the model's context, about `tokens` in all, spread evenly over the set; fewer where it has fewer.
+
+// Windows of the model's context, about `tokens` tokens in total, spread evenly over the set; fewer
+// if the set is smaller.
 Grid calibration_windows(const TokenSet& set, const ModelConfig& config, std::int64_t tokens);
 
-// The same made by the model itself, from bos on at temperature 0.8: no text is needed.
+// Windows of text that the model generates from bos at temperature 0.8, for use without training
+// data.
 Grid sampled_windows(Model& model, TokenId bos, std::int64_t tokens, std::uint64_t seed,
                      const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
 
+// With a GPU model, the inputs are copied to the host and summed there.
 InputMoments calibrate(Model& model, const Grid& windows, const ProgressOutput& progress,
                        const Interrupt* interrupt = nullptr);
 

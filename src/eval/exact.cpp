@@ -13,11 +13,11 @@ namespace thimble {
 
 namespace {
 
-// found: nothing where there was no room to answer.
+// `found`: nullopt if the prompt left no room for an answer.
 void compare(const Conversation& conversation, std::optional<std::string> found, const ExactOptions& options,
              ExactScore& score) {
   const std::string& expected = conversation.back().content;
-  const bool right = found && without_blanks_behind(*found) == without_blanks_behind(expected);
+  const bool right = found && trim_right(*found) == trim_right(expected);
   score.right += right;
   ++score.total;
   const Answered answered{conversation, std::move(found).value_or(""), right};
@@ -25,7 +25,7 @@ void compare(const Conversation& conversation, std::optional<std::string> found,
   if (!right && score.wrong.size() < options.keep_wrong) score.wrong.push_back(answered);
 }
 
-// Answers of all conversations, each as long as the context allows; empty where the prompt alone fills it.
+// Generates the answers of all conversations. An answer is limited only by the context.
 class Answers {
  public:
   Answers(Model& model, const ChatLayout& layout, std::int64_t slots)
@@ -35,10 +35,10 @@ class Answers {
         context_(model.config().context),
         batcher_(model, &layout.tokenizer(), {.slots = slots}) {}
 
-  // False: the prompt leaves no room.
+  // Returns false if the prompt fills the context.
   bool ask(std::size_t index, const Conversation& conversation) {
     check(!conversation.empty() && conversation.back().role == ChatRole::assistant,
-          "a conversation without an answer at its end");
+          "a conversation does not end with an answer");
     const std::span<const Turn> before(conversation.data(), conversation.size() - 1);
     Request request{.prompt = layout_.prompt(before),
                     .sampling = {.temperature = 0, .suppressed = never_},
@@ -64,7 +64,7 @@ class Answers {
 
  private:
   const ChatLayout& layout_;
-  std::vector<TokenId> ends_, never_;  // of answers, as in a chat
+  std::vector<TokenId> ends_, never_;  // stop ids and suppressed ids, as in `thimble chat`
   std::int64_t context_;
   Batcher batcher_;
   std::map<RequestId, std::size_t> asked_;
@@ -87,7 +87,7 @@ ExactScore score_answers(Model& model, const ChatLayout& layout, std::span<const
   while (answers.busy()) {
     complete += answers.advance(found);
     bar.update(complete);
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
   }
   for (std::size_t i = 0; i < conversations.size(); ++i)
     compare(conversations[i], asked[i] ? std::optional(layout.tokenizer().decode(found[i])) : std::nullopt,

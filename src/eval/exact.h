@@ -1,4 +1,4 @@
-// Exact answers: of how many conversations does a model give the last answer, to the letter?
+// Exact answers: counts the conversations whose last answer the model reproduces exactly.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,28 @@
 namespace thimble {
 
 struct ExactOptions {
-  std::int64_t slots = 32;     // conversations computed together
-  std::size_t keep_first = 0;  // answers to be shown, right or wrong
-  std::size_t keep_wrong = 5;  // and wrong ones
+  std::int64_t slots = 32;     // conversations in one batch
+  std::size_t keep_first = 0;  // number of answers to return in `first`
+  std::size_t keep_wrong = 5;  // number of wrong answers to return in `wrong`
 };
 
 struct Answered {
-  Conversation conversation;  // with the answer that was expected
-  std::string found;
+  Conversation conversation;  // including the expected answer
+  std::string found;          // the model's answer
   bool right = false;
 };
 
 struct ExactScore {
   std::int64_t right = 0, total = 0;
-  std::int64_t too_long = 0;           // of the wrong ones: the prompt leaves no room in the context
-  std::vector<Answered> first, wrong;  // as many as were asked for
+  std::int64_t too_long = 0;           // wrong because the prompt fills the context
+  std::vector<Answered> first, wrong;  // limited by keep_first and keep_wrong
 
   double rate() const { return total > 0 ? static_cast<double>(right) / static_cast<double>(total) : 0; }
 };
 
-// Each conversation ends with the assistant's turn, which is expected; the prompt is all before it. Answers
-// are greedy and compared without the blanks at their ends. None at all is an error.
+// Each conversation must end with an assistant turn, the expected answer; the prompt is everything
+// before it. Answers are generated greedily and compared without trailing whitespace. Throws Error
+// if there are no conversations.
 ExactScore score_answers(Model& model, const ChatLayout& layout, std::span<const Conversation> conversations,
                          const ExactOptions& options, const ProgressOutput& progress,
                          const Interrupt* interrupt = nullptr);

@@ -16,10 +16,11 @@ namespace thimble {
 
 namespace {
 
-// Questions turned into windows, and the nats of each ending gathered again.
-class Choosing {
+// Turns questions into windows and collects the nats of each ending.
+class ChoiceScorer {
  public:
-  Choosing(Model& model, const Tokenizer& tokenizer, const ProgressOutput& progress, std::size_t questions)
+  ChoiceScorer(Model& model, const Tokenizer& tokenizer, const ProgressOutput& progress,
+               std::size_t questions)
       : tokenizer_(tokenizer),
         adds_bos_(tokenizer.adds_bos()),
         context_(static_cast<std::size_t>(model.config().context)),
@@ -27,21 +28,21 @@ class Choosing {
         scorer_(model, model.config().context, 0,
                 [this](const Window& window, std::span<const float> nats) { gather(window, nats); }) {}
 
-  void ask(const ChoiceQuestion& question) {
+  void add(const ChoiceQuestion& question) {
     check(question.endings.size() >= 2 && question.right < question.endings.size(),
-          "[multiple choice] {} endings, of which number {} is right", question.endings.size(),
-          question.right);
+          "[multiple choice] expected two or more endings and a valid index, found {} endings and index {}",
+          question.endings.size(), question.right);
     scores_.emplace_back();
-    const std::string_view before = without_blanks(question.context);
-    // Behind no context at all an ending's first token still has to be predicted from something.
+    const std::string_view before = trim(question.context);
+    // Without a context, the first token of an ending needs at least a bos before it.
     const bool bos = adds_bos_ || before.empty();
     const std::vector<TokenId> prompt = tokens_of(before, bos);
     for (const std::string& text : question.endings) {
-      const std::string_view ending = without_blanks(text);
+      const std::string_view ending = trim(text);
       const std::string_view space = before.empty() ? "" : " ";
       scores_.back().push_back({.characters = static_cast<std::int64_t>(display_width(ending))});
-      if (!add(tokens_of(fmt::format("{}{}{}", before, space, ending), bos), prompt))
-        fail("{}: the tokenizer leaves nothing of ending {}", question.where, scores_.back().size() - 1);
+      if (!add_ending(tokens_of(fmt::format("{}{}{}", before, space, ending), bos), prompt))
+        fail("{}: the tokenizer encodes ending {} as no tokens", question.where, scores_.back().size() - 1);
     }
   }
 
@@ -58,11 +59,11 @@ class Choosing {
     return tokens;
   }
 
-  // Scores what comes behind the prompt; where the ending changes how the prompt's last word is cut, a little more.
-  // False: nothing comes there.
-  bool add(std::vector<TokenId> tokens, std::span<const TokenId> prompt) {
+  // Scores the tokens after their common prefix with the prompt. If the ending changes the tokens
+  // of the prompt's last word, these are scored too. Returns false if there are no tokens to score.
+  bool add_ending(std::vector<TokenId> tokens, std::span<const TokenId> prompt) {
     auto common = static_cast<std::size_t>(std::ranges::mismatch(tokens, prompt).in1 - tokens.begin());
-    common = std::max<std::size_t>(common, 1);  // the first token has nothing to be predicted from
+    common = std::max<std::size_t>(common, 1);  // the first token cannot be predicted
     if (common >= tokens.size()) return false;
     if (tokens.size() > context_ + 1) {
       const std::size_t cut = tokens.size() - context_ - 1;
@@ -94,7 +95,7 @@ class Choosing {
   bool adds_bos_;
   std::size_t context_;
   std::vector<std::vector<EndingScore>> scores_;
-  std::vector<Place> places_;  // of each window
+  std::vector<Place> places_;  // by window tag
   ProgressBar bar_;
   WindowScorer scorer_;
 };
@@ -117,17 +118,17 @@ std::vector<std::vector<EndingScore>> score_endings(Model& model, const Tokenize
                                                     std::span<const ChoiceQuestion> questions,
                                                     const ProgressOutput& progress,
                                                     const Interrupt* interrupt) {
-  Choosing choosing(model, tokenizer, progress, questions.size());
+  ChoiceScorer scorer(model, tokenizer, progress, questions.size());
   for (const ChoiceQuestion& question : questions) {
-    if (interrupt) interrupt->throw_if_asked();
-    choosing.ask(question);
+    if (interrupt) interrupt->throw_if_interrupted();
+    scorer.add(question);
   }
-  return choosing.finish();
+  return scorer.finish();
 }
 
 ChoiceScore score_choices(Model& model, const Tokenizer& tokenizer, std::span<const ChoiceQuestion> questions,
                           const ProgressOutput& progress, const Interrupt* interrupt) {
-  check(!questions.empty(), "there are no questions to ask");
+  check(!questions.empty(), "there are no questions to score");
   const auto scores = score_endings(model, tokenizer, questions, progress, interrupt);
   ChoiceScore result;
   for (std::size_t i = 0; i < questions.size(); ++i) {
@@ -148,7 +149,7 @@ constexpr std::array<std::string_view, 3> kEndingsNames = {"endings", "choices",
 constexpr std::array<std::string_view, 4> kLabelNames = {"label", "gold", "answer", "answerKey"};
 
 Hint expected() {
-  return {R"(each line is one: {"ctx": "A man sits", "endings": ["down.", "up."], "label": 0})"};
+  return {R"(write one question per line: {"ctx": "A man sits", "endings": ["down.", "up."], "label": 0})"};
 }
 
 const Json* first_of(const Json& json, std::span<const std::string_view> names) {
@@ -158,7 +159,7 @@ const Json* first_of(const Json& json, std::span<const std::string_view> names) 
 }
 
 std::string text_of(const Json& json, std::string_view what, std::string_view where) {
-  check(json.is_string(), expected(), "{}: the {} is no text", where, what);
+  check(json.is_string(), expected(), "{}: the {} is not a string", where, what);
   return json.as_string();
 }
 
@@ -166,7 +167,7 @@ bool is_hellaswag(const Json& json) {
   return json.find("activity_label") && json.find("ctx_a") && json.find("ctx_b");
 }
 
-// Python's str.capitalize(), as far as English goes: the first letter large, all others small.
+// Like Python's str.capitalize(), but only for ASCII letters.
 std::string capitalized(std::string_view text) {
   std::string lower = lower_case(text);
   if (!lower.empty() && lower[0] >= 'a' && lower[0] <= 'z')
@@ -180,9 +181,10 @@ std::string replaced(std::string text, std::string_view what, std::string_view b
   return text;
 }
 
-// preprocess() of lm-evaluation-harness: brackets are left over from the pages that the texts come from.
+// preprocess() of lm-evaluation-harness: removes bracketed markup, an artifact of the WikiHow
+// source.
 std::string without_marks(std::string_view text) {
-  std::string clean = replaced(std::string(without_blanks(text)), " [title]", ". ");
+  std::string clean = replaced(std::string(trim(text)), " [title]", ". ");
   for (std::size_t open = 0; (open = clean.find('[', open)) != clean.npos;) {
     const std::size_t close = clean.find_first_of("]\n", open);
     if (close != clean.npos && clean[close] == ']')
@@ -209,7 +211,7 @@ std::string context_of(const Json& json, std::string_view where) {
   if (const Json* context = first_of(json, kContextNames)) return text_of(*context, "context", where);
   const Json* a = json.find("ctx_a");
   check(a != nullptr, expected(),
-        "{}: there is no context: expected ctx, context, question, query, prompt or goal", where);
+        "{}: no context found, expected ctx, context, question, query, prompt or goal", where);
   std::string context = text_of(*a, "ctx_a", where);
   const Json* b = json.find("ctx_b");
   const std::string second = b ? text_of(*b, "ctx_b", where) : "";
@@ -218,13 +220,13 @@ std::string context_of(const Json& json, std::string_view where) {
 }
 
 std::vector<std::string> texts_of(const Json& json, std::string_view what, std::string_view where) {
-  check(json.is_array(), expected(), "{}: the {} are no list", where, what);
+  check(json.is_array(), expected(), "{}: the {} are not a list", where, what);
   std::vector<std::string> texts;
   for (const Json& item : json.as_array()) texts.push_back(text_of(item, what, where));
   return texts;
 }
 
-// The endings and, where they have names, these.
+// The endings and their labels, if they have any.
 struct Endings {
   std::vector<std::string> texts, labels = {};
 };
@@ -233,7 +235,7 @@ Endings named_endings(const Json& list, std::string_view where) {
   Endings endings;
   for (const Json& item : list.as_array()) {
     const Json *text = item.find("text"), *label = item.find("label");
-    check(text && label, expected(), "{}: ending {} has no text or no label", where, endings.texts.size());
+    check(text && label, expected(), "{}: ending {} lacks text or label", where, endings.texts.size());
     endings.texts.push_back(text_of(*text, "ending", where));
     endings.labels.push_back(text_of(*label, "label", where));
   }
@@ -252,19 +254,19 @@ Endings endings_of(const Json& json, std::string_view where) {
     endings.texts = texts_of(list->at("text"), "endings", where);
     if (const Json* labels = list->find("label")) {
       endings.labels = texts_of(*labels, "labels", where);
-      check(endings.labels.size() == endings.texts.size(), expected(), "{}: {} labels for {} endings", where,
-            endings.labels.size(), endings.texts.size());
+      check(endings.labels.size() == endings.texts.size(), expected(), "{}: found {} labels for {} endings",
+            where, endings.labels.size(), endings.texts.size());
     }
     return endings;
   }
   for (int i = 1; const Json* solution = json.find(fmt::format("sol{}", i)); ++i)
     endings.texts.push_back(text_of(*solution, "ending", where));
-  check(!endings.texts.empty(), expected(), "{}: there are no endings: expected endings, choices or options",
+  check(!endings.texts.empty(), expected(), "{}: no endings found, expected endings, choices or options",
         where);
   return endings;
 }
 
-// Which ending a label names; nothing: none.
+// The index of the ending that a label refers to; nullopt if the label is not valid.
 std::optional<std::uint64_t> index_of(const Json& label, const Endings& endings) {
   if (label.is_uint()) return label.as_uint();
   if (!label.is_string()) return std::nullopt;
@@ -272,7 +274,7 @@ std::optional<std::uint64_t> index_of(const Json& label, const Endings& endings)
   const auto named = std::ranges::find(endings.labels, text);
   if (named != endings.labels.end()) return static_cast<std::uint64_t>(named - endings.labels.begin());
   if (text.size() == 1 && text[0] >= 'A' && text[0] <= 'Z') return static_cast<std::uint64_t>(text[0] - 'A');
-  return number_in<std::uint64_t>(text);
+  return parse_number<std::uint64_t>(text);
 }
 
 Json json_of(const Record& record, const std::string& name) {
@@ -286,20 +288,19 @@ Json json_of(const Record& record, const std::string& name) {
 }  // namespace
 
 ChoiceQuestion choice_question(const Json& json, std::string_view where) {
-  check(json.is_object(), expected(), "{}: expected a question, found no JSON object", where);
+  check(json.is_object(), expected(), "{}: expected a question as a JSON object", where);
   ChoiceQuestion question{.context = context_of(json, where), .endings = {}, .where = std::string(where)};
   Endings endings = endings_of(json, where);
   if (is_hellaswag(json))
     for (std::string& text : endings.texts) text = without_marks(text);
-  check(endings.texts.size() >= 2, expected(), "{}: there is nothing to choose: {} endings", where,
+  check(endings.texts.size() >= 2, expected(), "{}: expected at least two endings, found {}", where,
         endings.texts.size());
   for (std::size_t i = 0; i < endings.texts.size(); ++i)
-    check(!without_blanks(endings.texts[i]).empty(), "{}: ending {} is empty", where, i);
+    check(!trim(endings.texts[i]).empty(), "{}: ending {} is empty", where, i);
   const Json* label = first_of(json, kLabelNames);
-  check(label != nullptr, expected(),
-        "{}: nothing says which ending is right: expected label, gold, answer or answerKey", where);
+  check(label != nullptr, expected(), "{}: no label found, expected label, gold, answer or answerKey", where);
   const auto right = index_of(*label, endings);
-  check(right && *right < endings.texts.size(), "{}: label {} names none of {} endings, which count from 0",
+  check(right && *right < endings.texts.size(), "{}: label {} is none of the {} endings, counted from 0",
         where, label->dump(), endings.texts.size());
   question.right = static_cast<std::size_t>(*right);
   question.endings = std::move(endings.texts);
@@ -307,10 +308,10 @@ ChoiceQuestion choice_question(const Json& json, std::string_view where) {
 }
 
 std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& path, std::uint64_t limit) {
-  check(!is_data_folder(path), expected(), "{} holds tokens: the words of the questions are needed",
+  check(!is_data_folder(path), expected(), "{} is a folder of shards, expected questions as text",
         path.string());
   const DataSource source = find_source(path.string());
-  RecordReader reader(source, DocumentSplit::end_of_text, true);  // whatever is no .json holds JSON lines
+  RecordReader reader(source, DocumentSplit::end_of_text, true);  // reads all but .json files as JSON lines
   std::vector<ChoiceQuestion> questions;
   while (limit == 0 || questions.size() < limit) {
     const auto record = reader.next();
@@ -318,7 +319,7 @@ std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& p
     const std::string name = record->file->string();
     questions.push_back(choice_question(json_of(*record, name), fmt::format("{}:{}", name, record->line)));
   }
-  check(!questions.empty(), expected(), "{} holds no questions", path.string());
+  check(!questions.empty(), expected(), "{} contains no questions", path.string());
   return questions;
 }
 

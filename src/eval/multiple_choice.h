@@ -1,13 +1,16 @@
-// Multiple choice, as HellaSwag asks: which of several endings does a model find likeliest?
+// Multiple-choice tasks such as HellaSwag: which of several endings does the model consider most
+// likely?
 //
-// Each line of the file is a question: a context, endings, and which is right. Each ending is scored behind the
-// context and a space, with bos before it where the tokenizer puts one before a text, as in lm-evaluation-harness and
-// llama.cpp. acc takes the ending with the largest sum of log probabilities; acc_norm divides each sum by the ending's
-// length in characters first. Of equal ones the first counts.
+// Each line of the file is a question: a context, endings, and the index of the right ending. An
+// ending is scored after the context and a space, with a leading bos if the tokenizer adds one, as
+// in lm-evaluation-harness and llama.cpp. acc chooses the ending with the largest sum of log
+// probabilities; acc_norm first divides each sum by the ending's length in characters. Ties go to
+// the first ending.
 //
-// Prompts are taken as they are: no "Question: ... Answer:" is put around them. Only HellaSwag's own file, known by its
-// activity_label, ctx_a and ctx_b, is cleaned as lm-evaluation-harness does: "activity_label: ctx_a Ctx_b", " [title]"
-// as ". ", without what else stands in brackets, each two blanks as one. Blanks around contexts and endings never count.
+// Prompts are not wrapped in "Question: ... Answer:". Only HellaSwag's original file, recognized by
+// activity_label, ctx_a and ctx_b, is preprocessed as in lm-evaluation-harness: the context is
+// "activity_label: ctx_a Ctx_b", " [title]" becomes ". ", other bracketed text is removed, and
+// double spaces become single ones. Whitespace around contexts and endings is always removed.
 #pragma once
 
 #include <cstdint>
@@ -27,27 +30,30 @@ struct ChoiceQuestion {
   std::string context;
   std::vector<std::string> endings;  // at least two
   std::size_t right = 0;
-  std::string where = "a question";  // for messages: "file.jsonl:3"
+  std::string where = "a question";  // for error messages: "file.jsonl:3"
 };
 
-// One question out of its JSON; `where` starts every error ("file.jsonl:3"). The names it may go by:
+// Parses a question from JSON; `where` starts every error message ("file.jsonl:3"). Accepted
+// fields:
 //
-//   context   HellaSwag's activity_label, ctx_a and ctx_b; else ctx, context, question (or its stem), query, prompt,
-//             goal, question_stem; else ctx_a and ctx_b
-//   endings   endings, choices, options, the question's choices: texts; or ARC's {"text": [..], "label": [..]} or
-//             [{"text": "..", "label": "A"}, ..]; or sol1, sol2, ...
-//   label     label, gold, answer, answerKey: a number from 0, also as text, or a letter from A, or one of ARC's labels
+//   context   HellaSwag's activity_label, ctx_a and ctx_b; else ctx, context, question (or its
+//             stem), query, prompt, goal, question_stem; else ctx_a and ctx_b
+//   endings   endings, choices, options or question.choices: a list of texts, or ARC's forms
+//             {"text": [..], "label": [..]} and [{"text": "..", "label": "A"}, ..]; or sol1, sol2,
+//             ...
+//   label     label, gold, answer, answerKey: a number from 0 (or its text), a letter from A, or
+//             one of ARC's labels
 ChoiceQuestion choice_question(const Json& json, std::string_view where);
 
-// All of a file of JSON lines (or a JSON array), at most `limit` (0: all). A line that is no question is an error that
-// names it.
+// Reads a file of JSON lines (or a JSON array), at most `limit` questions (0: all). Throws an Error
+// that names the line if it is not a question.
 std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& path, std::uint64_t limit);
 
 struct ChoiceScore {
   std::int64_t total = 0;
   std::int64_t right = 0, right_normalised = 0;
-  std::int64_t cut = 0;  // endings
-  double chance = 0;     // what guessing gives
+  std::int64_t cut = 0;  // endings scored with a truncated context
+  double chance = 0;     // expected accuracy of guessing
 
   double accuracy() const { return rate(right); }
   double normalised_accuracy() const { return rate(right_normalised); }
@@ -60,18 +66,18 @@ struct ChoiceScore {
 };
 
 struct EndingScore {
-  double nats = 0;              // of its tokens, behind the context
-  std::int64_t characters = 0;  // what acc_norm divides them by
-  bool cut = false;             // the context lost its beginning, so that both fit the model's
+  double nats = 0;              // of the ending's tokens, given the context
+  std::int64_t characters = 0;  // divisor of acc_norm
+  bool cut = false;             // the start of the context was removed to fit into the model's context
 };
 
-// Of every question its endings.
+// The scores of every question's endings.
 std::vector<std::vector<EndingScore>> score_endings(Model& model, const Tokenizer& tokenizer,
                                                     std::span<const ChoiceQuestion> questions,
                                                     const ProgressOutput& progress,
                                                     const Interrupt* interrupt = nullptr);
 
-// The ending that is taken: the least nats, or the least per character.
+// The index of the chosen ending: fewest nats, or with `normalised` fewest nats per character.
 std::size_t chosen(std::span<const EndingScore> endings, bool normalised);
 
 ChoiceScore score_choices(Model& model, const Tokenizer& tokenizer, std::span<const ChoiceQuestion> questions,

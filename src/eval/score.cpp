@@ -13,8 +13,9 @@ namespace thimble {
 
 namespace {
 
-// Where each stretch that is read by itself begins, and behind the last its end.
-std::vector<std::uint64_t> stretches(const TokenSet& set, std::uint64_t T, bool isolate) {
+// The boundaries of the parts that are scored separately: the start of each part, and the end of
+// the last one.
+std::vector<std::uint64_t> part_borders(const TokenSet& set, std::uint64_t T, bool isolate) {
   std::vector<std::uint64_t> borders;
   if (isolate) {
     borders = set.document_starts();
@@ -26,7 +27,7 @@ std::vector<std::uint64_t> stretches(const TokenSet& set, std::uint64_t T, bool 
   return borders;
 }
 
-// Leaves the first `most` targets; returns how many there are.
+// Keeps only the first `most` targets; returns how many are kept.
 std::int64_t limit_targets(std::int64_t most, std::vector<std::int32_t>& targets) {
   std::int64_t count = 0;
   for (std::int32_t& target : targets)
@@ -45,7 +46,7 @@ class Scoring {
         stride_(options.stride > 0 ? options.stride : T_),
         left_(options.val_tokens > 0 ? options.val_tokens : std::numeric_limits<std::int64_t>::max()),
         limited_(options.val_tokens > 0),
-        borders_(stretches(set, static_cast<std::uint64_t>(T_), options.isolate)),
+        borders_(part_borders(set, static_cast<std::uint64_t>(T_), options.isolate)),
         rank_(static_cast<std::uint64_t>(options.rank)),
         ranks_(static_cast<std::uint64_t>(options.ranks)),
         interrupt_(interrupt),
@@ -54,7 +55,7 @@ class Scoring {
              std::min(borders_.back(), limited_ ? static_cast<std::uint64_t>(left_) : borders_.back())),
         scorer_(model, T_, options.tokens_at_a_time,
                 [this](const Window& window, std::span<const float> nats) { count(window, nats); }) {
-    check(stride_ <= T_, "stride {} is more than the context of {}: tokens between windows would be left out",
+    check(stride_ <= T_, "stride {} exceeds the context of {}: tokens between windows would not be scored",
           stride_, T_);
   }
 
@@ -62,7 +63,7 @@ class Scoring {
     for (std::size_t i = 0; i + 1 < borders_.size() && left_ > 0; ++i)
       read(borders_[i], borders_[i + 1] - borders_[i]);
     scorer_.finish();
-    check(score_.tokens > 0 || ranks_ > 1, "there is nothing to score");
+    check(score_.tokens > 0 || ranks_ > 1, "the data contains no tokens to score");
     return score_;
   }
 
@@ -71,7 +72,7 @@ class Scoring {
     if (length == 0) return;
     const SlidingWindows windows(length, static_cast<std::uint64_t>(T_), static_cast<std::uint64_t>(stride_));
     for (std::uint64_t i = 0; i < windows.count() && left_ > 0; ++i) {
-      if (interrupt_) interrupt_->throw_if_asked();
+      if (interrupt_) interrupt_->throw_if_interrupted();
       const SlidingWindows::Span span = windows.at(i);
       Grid grid;
       set_.append(begin + span.begin, span.count, AfterLast::bos, grid);
@@ -114,7 +115,8 @@ double Score::bits_per_byte() const {
 }
 
 void check_finite(const Score& score) {
-  check(std::isfinite(score.nats), Hint{"the checkpoint is damaged, or its training diverged"},
+  check(std::isfinite(score.nats),
+        Hint{"use another checkpoint: this one is damaged or its training diverged"},
         "the model's output is not finite");
 }
 
@@ -127,18 +129,18 @@ Score score_set(Model& model, const ByteTable& bytes, const TokenSet& set, const
 
 namespace {
 
-constexpr std::int64_t kMostLogits = std::int64_t{1} << 28;  // at a time: 1 GiB of f32
+constexpr std::int64_t kMostLogits = std::int64_t{1} << 28;  // per batch: 1 GiB of f32
 constexpr std::size_t kShortestRow = 64;
 
 }  // namespace
 
 WindowScorer::WindowScorer(Model& model, std::int64_t T, std::int64_t tokens_at_a_time, Sink sink)
     : model_(model), T_(static_cast<std::size_t>(T)), sink_(std::move(sink)) {
-  check(T > 0 && T <= model.config().context, "context {} is more than the model's {}", T,
+  check(T > 0 && T <= model.config().context, "context {} exceeds the model's context of {}", T,
         model.config().context);
   std::int64_t tokens = tokens_at_a_time;
-  if (tokens == 0) tokens = model.scored_at_once();
-  if (tokens_at_a_time == 0 && model.device() == Device::cpu)  // a GPU's plan knows of them
+  if (tokens == 0) tokens = model.max_score_rows();
+  if (tokens_at_a_time == 0 && model.device() == Device::cpu)  // for a GPU, max_score_rows() includes logits
     tokens = std::min(tokens, std::max<std::int64_t>(1, kMostLogits / model.config().vocab_size));
   most_rows_ = static_cast<std::size_t>(std::max<std::int64_t>(1, tokens / T));
   shared_ = static_cast<std::size_t>(std::min(T, tokens));
@@ -147,7 +149,8 @@ WindowScorer::WindowScorer(Model& model, std::int64_t T, std::int64_t tokens_at_
 void WindowScorer::add(Window window) {
   const std::size_t count = window.input.size();
   check(count > 0 && count <= T_ && window.target.size() == count,
-        "[score] a window of {} tokens and {} targets for rows of {}", count, window.target.size(), T_);
+        "[score] a window of {} tokens and {} targets does not fit rows of {}", count, window.target.size(),
+        T_);
   const auto has_room = [&] {
     return std::ranges::find_if(used_, [&](std::size_t used) { return used + count <= shared_; });
   };
@@ -167,9 +170,10 @@ void WindowScorer::finish() {
 }
 
 void WindowScorer::compute() {
-  // No longer than the longest row needs; powers of two, because every length is a program of its own.
+  // The shortest power of two that fits the longest row. Powers of two, because every length needs
+  // a separate program.
   const std::size_t T = std::min(T_, std::max(kShortestRow, std::bit_ceil(std::ranges::max(used_))));
-  // Where nothing lies, every place is a document of its own that is not scored.
+  // Every unused position is a separate document that is not scored.
   std::vector<std::int32_t> input(used_.size() * T, 0), target(input.size(), -1);
   std::vector<std::uint8_t> starts(input.size(), 1);
   for (const Waiting& waiting : waiting_) {
@@ -185,7 +189,7 @@ void WindowScorer::compute() {
   computing_ = std::exchange(waiting_, {});
   computing_length_ = T;
   used_.clear();
-  if (model_.device() == Device::cpu) collect();  // it has been computed
+  if (model_.device() == Device::cpu) collect();  // already computed
 }
 
 void WindowScorer::collect() {
@@ -198,7 +202,7 @@ void WindowScorer::collect() {
 
 namespace {
 
-constexpr std::int64_t kUsualContext = 512;  // of llama-perplexity
+constexpr std::int64_t kUsualContext = 512;  // llama-perplexity's default
 
 }  // namespace
 
@@ -217,19 +221,19 @@ Perplexity perplexity(Model& model, const Tokenizer& tokenizer, std::vector<std:
                       const Interrupt* interrupt) {
   const std::int64_t context =
       options.context > 0 ? options.context : std::min(kUsualContext, model.config().context);
-  check(context >= 4, "chunks of {} tokens leave nothing to score: expected at least 4", context);
+  check(context >= 4, "chunks of {} tokens are too short to score, expected at least 4", context);
   const auto bos = tokenizer.adds_bos() ? tokenizer.special().bos : std::nullopt;
   if (bos) tokens.insert(tokens.begin(), *bos);
   const auto T = static_cast<std::size_t>(context);
-  check(tokens.size() >= 2 * T, Hint{"a longer text, or a smaller --context"},
-        "llama.cpp's perplexity needs two chunks of {} tokens, the text has {}", context, tokens.size());
+  check(tokens.size() >= 2 * T, Hint{"use a longer text or a smaller --context"},
+        "llama.cpp's perplexity needs two chunks of {} tokens, but the text has {}", context, tokens.size());
 
   const ByteTable bytes(tokenizer, static_cast<TokenId>(model.config().vocab_size));
   Perplexity result{.score = {}, .chunks = static_cast<std::int64_t>(tokens.size() / T), .context = context};
   if (options.val_tokens > 0) {
     const std::int64_t each = context - 1 - context / 2;
-    check(options.val_tokens >= each, Hint{"a smaller --context scores fewer"},
-          "every chunk of {} tokens scores {}: there is none for {} tokens", context, each,
+    check(options.val_tokens >= each, Hint{"use a smaller --context or a larger --val-tokens"},
+          "each chunk of {} tokens scores {} tokens, more than the limit of {}", context, each,
           options.val_tokens);
     result.chunks = std::min(result.chunks, options.val_tokens / each);
   }
@@ -246,7 +250,7 @@ Perplexity perplexity(Model& model, const Tokenizer& tokenizer, std::vector<std:
                         bar.update(window.tag, {fmt::format("ppl {:.4f}", result.value())});
                       });
   for (std::size_t chunk = 0; std::cmp_less(chunk, result.chunks); ++chunk) {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(chunk * T);
     Window window{{begin, begin + context}, std::vector<std::int32_t>(T, -1), chunk + 1};
     for (std::size_t i = T / 2; i + 1 < T; ++i) window.target[i] = window.input[i + 1];

@@ -1,16 +1,16 @@
-// Bits per byte: how well a model predicts a set of tokens. bpb = nats / ln 2 / bytes (DESIGN 8.4).
+// Bits per byte (bpb): how well a model predicts a set of tokens. bpb = nats / ln 2 / bytes.
 //
-// Two ways to read the set, both by sliding windows:
+// The set is read with sliding windows, in one of two ways:
 //
-//   isolated       document by document; none sees another. Every target of the set counts: of a text all tokens but
-//                  the first bos, and the bos behind the last. Of chats only what the assistant says is a target: its
-//                  bytes are those of its contents, and <end_turn> has nats and no bytes.
-//   not isolated   as the parameter-golf scripts do (research: 1.7): one stream from its first token on, the target of
-//                  a token is the next one whatever it is, and the tail that does not fill a window is left out. (A set
-//                  shorter than a window is one.)
+//   isolated       document by document, without context from other documents. All targets are
+//                  scored. In text, the targets are all tokens except the first bos, plus the bos
+//                  after the last token. In chats, only the assistant's turns are targets: their
+//                  bytes are those of the contents; <end_turn> adds nats but no bytes.
+//   not isolated   as in the parameter-golf scripts: one stream, the target of a token is always
+//                  the next token, and a tail that does not fill a window is dropped (unless the
+//                  set is shorter than one window)
 //
-// Sums are f64, in the order of the tokens. They do not depend on how much is computed at a time
-// together: tests hold bits per byte to 1e-6.
+// Sums are f64, in token order. Bits per byte do not depend on the batch size; tests allow 1e-6.
 #pragma once
 
 #include <algorithm>
@@ -40,81 +40,84 @@ struct Score {
 struct ScoreOptions {
   std::int64_t context = 0;     // 0: the model's
   std::int64_t stride = 0;      // 0: context
-  std::int64_t val_tokens = 0;  // score at most the first so many; 0: all
-  bool isolate = true;       // documents from each other; a model knows how it was trained: config().isolate
-  bool may_diverge = false;  // a sum that is not finite is the caller's news, not an error: training's
-  int rank = 0, ranks = 1;   // score every ranks-th window alone; nothing of one's own is then no error
-  std::int64_t tokens_at_a_time = 0;                        // computed together; 0: what suits the device
-  std::function<void(std::int64_t tokens)> on_scored = {};  // hears how many there are by now, often
+  std::int64_t val_tokens = 0;  // score only the first val_tokens targets; 0: all
+  bool isolate = true;          // isolate documents; config().isolate is the setting used in training
+  bool may_diverge = false;     // return a non-finite sum instead of throwing; for validation in training
+  int rank = 0, ranks = 1;      // score only every ranks-th window; a rank may have none
+  std::int64_t tokens_at_a_time = 0;                        // batch size; 0: chosen for the device
+  std::function<void(std::int64_t tokens)> on_scored = {};  // called often with the tokens scored so far
 };
 
-// A model with NaN in it has no score.
+// Throws Error if the sum is NaN or infinite.
 void check_finite(const Score& score);
 
-// To compare chat models, open the set with LossOn::assistant whatever was trained. Nothing to score is an error.
+// To compare chat models, open the set with LossOn::assistant, whatever loss_on they were trained
+// with. Throws Error if there is nothing to score.
 Score score_set(Model& model, const ByteTable& bytes, const TokenSet& set, const ScoreOptions& options,
                 const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
 
-// Many short or long sequences scored together: rows of T tokens are filled with them, side by side, and computed
-// a batch at a time.
+// Scores many sequences of any length up to T: packs them into rows of T tokens and computes the
+// rows in batches.
 //
-//   WindowScorer scorer(model, T, 0, [&](const Window& window, std::span<const float> nats) { ... });
+//   WindowScorer scorer(model, T, 0, [&](const Window& window, std::span<const float> nats) {..});
 //   for (...) scorer.add({.input = .., .target = .., .tag = ..});
 //   scorer.finish();
 //
-// Windows do not see each other: attention, positions, smear gate and bigram hash restart with each. What one scores
-// does not depend on what shares its batch: on the CPU it came out the same to the bit, f32 and bf16, for every batch
-// that was tried. Promised is 1e-6, because which kernel a library takes for a product may depend on the number of rows.
+// Windows are isolated from each other: attention, positions, smear gate and bigram hash restart
+// with each window. A window's score does not depend on the other windows in its batch up to 1e-6,
+// because a library may choose different kernels for different numbers of rows. On the CPU, all
+// measured scores were bit-identical, in f32 and bf16.
 struct Window {
   std::vector<std::int32_t> input;   // at most T
-  std::vector<std::int32_t> target;  // as many; -1: not scored
-  std::uint64_t tag = 0;             // the caller's own
+  std::vector<std::int32_t> target;  // same size; -1: not scored
+  std::uint64_t tag = 0;             // for the caller's use
 };
 
 class WindowScorer {
  public:
-  // nats: one for each input; 0 where there is no target. Windows come in the order in which they were added.
+  // Called for each window in the order of add(). nats: one value per input; 0 if it has no target.
   using Sink = std::function<void(const Window& window, std::span<const float> nats)>;
 
-  // tokens_at_a_time 0: about 8192, fewer where the vocabulary is so large that their logits would not fit; on a GPU
-  // up to 65,536, as its memory allows.
+  // tokens_at_a_time 0: on the CPU 8192 or, for large vocabularies, as many as have 1 GiB of
+  // logits; on a GPU up to 65,536, depending on free memory.
   WindowScorer(Model& model, std::int64_t T, std::int64_t tokens_at_a_time, Sink sink);
 
-  void add(Window window);  // computes what is waiting when there is no room for another
-  void finish();            // computes the rest
+  void add(Window window);  // computes the waiting windows if there is no room for this one
+  void finish();            // computes the remaining windows
 
  private:
   struct Waiting {
     Window window;
-    std::size_t row, begin;  // its place: input `begin` of the row
+    std::size_t row, begin;  // position: input `begin` of the row
   };
 
   void compute();
-  void collect();  // what was computed, into the sink
+  void collect();  // passes computed windows to the sink
 
   Model& model_;
   std::size_t T_, most_rows_;
-  std::size_t shared_ = 0;  // windows share a row up to so many tokens; a longer one has a row of its own
+  std::size_t shared_ = 0;  // rows are filled up to this length; a longer window has a row to itself
   Sink sink_;
-  std::vector<Waiting> waiting_, computing_;  // a GPU computes some while others are gathered
-  std::size_t computing_length_ = 0;          // of their rows
-  std::vector<std::size_t> used_;             // tokens in each row that was begun
+  std::vector<Waiting> waiting_, computing_;  // a GPU computes one batch while the next is collected
+  std::size_t computing_length_ = 0;          // row length of the batch being computed
+  std::vector<std::size_t> used_;             // tokens in each started row
 };
 
-// Sliding windows over a stream of tokens: every token is scored exactly once, with the most context it may have.
+// Sliding windows over a stream of tokens: every token is scored exactly once, with as much context
+// as possible.
 //
 //   length 10, T 4, stride 2     inputs   0 1 2 3            scores 0 1 2 3
 //                                             2 3 4 5        scores 4 5
 //                                                 4 5 6 7    scores 6 7 ...
 //
-// The first window scores all it reads, every later one its last `stride` tokens, whose context is at least
-// T - stride. Windows begin at 0, stride, 2 stride, ... as long as they have something left to score
-// (parameter-golf 2.10, the corrected set). With stride = T they do not overlap.
+// The first window scores all of its tokens, every later one its last `stride` tokens, each with at
+// least T - stride tokens of context. Windows begin at 0, stride, 2 stride, ... until every token
+// is scored, like parameter-golf's corrected evaluation. With stride = T they do not overlap.
 class SlidingWindows {
  public:
   struct Span {
     std::uint64_t begin, count;  // inputs
-    std::uint64_t scored_from;   // of them: those before are context alone
+    std::uint64_t scored_from;   // inputs before this one are context only
   };
 
   // length > 0, 1 <= stride <= T.
@@ -131,33 +134,35 @@ class SlidingWindows {
   std::uint64_t length_, T_, stride_;
 };
 
-// Perplexity as llama-perplexity computes it, so that figures compare with llama.cpp's own.
+// Perplexity computed like llama-perplexity, for comparison with llama.cpp's figures.
 //
-// The tokens are cut into chunks of n_ctx, one after the other; what does not fill one is left out. The first token of
-// each chunk is overwritten by bos, where the tokenizer adds one, and only the second half is scored: the targets n_ctx / 2 + 1 .. n_ctx - 1 of
-// the chunk, each with at least n_ctx / 2 tokens before it.
+// The tokens are cut into consecutive chunks of n_ctx; a last incomplete chunk is dropped. If the
+// tokenizer adds a bos, it replaces the first token of each chunk. Only the second half is scored:
+// the targets n_ctx / 2 + 1 .. n_ctx - 1 of the chunk, each with at least n_ctx / 2 tokens before
+// it.
 //
 //   PPL = exp(mean nats) +- PPL sqrt((mean of squares - square of mean) / (tokens - 1))
 //
-// It says nothing about bytes and leaves half of the text out: bits per byte of the same tokens are given beside it,
-// but compare only with figures made in this way.
+// Perplexity does not account for bytes and skips half of the text. Bits per byte of the scored
+// tokens are reported as well, but are comparable only with figures computed in the same way.
 struct PerplexityOptions {
-  std::int64_t context = 0;           // n_ctx; 0: llama.cpp's 512, or the model's context where that is less
-  std::int64_t val_tokens = 0;        // score at most so many, in whole chunks; 0: all
-  std::int64_t tokens_at_a_time = 0;  // computed together; 0: what suits the device
+  std::int64_t context = 0;           // n_ctx; 0: llama.cpp's 512, or the model's context if smaller
+  std::int64_t val_tokens = 0;        // maximum number of scored tokens, in complete chunks; 0: all
+  std::int64_t tokens_at_a_time = 0;  // batch size; 0: chosen for the device
 };
 
 struct Perplexity {
-  Score score;  // of the tokens that are scored
+  Score score;  // of the scored tokens
   double squared_nats = 0;
   std::int64_t chunks = 0, context = 0;
 
   double value() const;           // PPL
-  double standard_error() const;  // of it
+  double standard_error() const;  // of value()
 };
 
-// tokens: a whole text, without bos in front; where the tokenizer adds one (adds_bos()) it is put there and over each
-// chunk's first token. Fewer than two chunks are an error, as they are there.
+// tokens: a complete text without a leading bos. If the tokenizer adds one (adds_bos()), it is
+// inserted at the start and replaces each chunk's first token. Throws Error for fewer than two
+// chunks, as llama-perplexity does.
 Perplexity perplexity(Model& model, const Tokenizer& tokenizer, std::vector<std::int32_t> tokens,
                       const PerplexityOptions& options, const ProgressOutput& progress,
                       const Interrupt* interrupt = nullptr);

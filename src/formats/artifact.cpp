@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kMagic = "thimble";
 constexpr std::uint8_t kVersion = 1;
-constexpr std::uint64_t kMostContent = 64 << 20, kMostExpansion = 256;
+constexpr std::uint64_t kMaxContentBytes = 64 << 20, kMaxExpansion = 256;
 
 std::uint64_t read_u64(std::span<const std::byte> bytes) {
   std::uint64_t value = 0;
@@ -40,25 +40,28 @@ std::string_view text_of(std::span<const std::byte> bytes) {
 }
 
 void check_header(std::span<const std::byte> bytes, std::string_view name) {
-  check(is_artifact(text_of(bytes.first(std::min<std::size_t>(bytes.size(), 8)))), "{} is no artifact", name);
+  check(is_artifact(text_of(bytes.first(std::min<std::size_t>(bytes.size(), 8)))),
+        "{} is not a .thimble artifact", name);
   const auto version = std::to_integer<std::uint8_t>(bytes[kMagic.size()]);
-  check(version == kVersion, Hint{"a newer thimble may have written it"},
-        "{}: the artifact has format version {}, this build reads version {}", name, version, kVersion);
-  check(bytes.size() >= kArtifactHeaderBytes, "{} is cut short: it has {} bytes", name, bytes.size());
+  check(version == kVersion, Hint{"a newer version of thimble may have written it; update thimble"},
+        "{}: expected artifact format version {}, found version {}", name, kVersion, version);
+  check(bytes.size() >= kArtifactHeaderBytes, "{} is truncated: it has {} bytes", name, bytes.size());
   const auto expected = bytes.subspan(8, sizeof(DigestBytes));
   const DigestBytes found = digest_bytes(digest_of(bytes.subspan(kArtifactHeaderBytes)));
   check(std::ranges::equal(found, expected), Hint{"copy it again, or pack the model again"},
-        "{}: its bytes are not those that were written", name);
+        "{}: the checksum does not match: the file is damaged", name);
 }
 
 ArtifactPart read_part(std::span<const std::byte>& bytes, std::string_view name) {
-  check(bytes.size() >= kPartHeaderBytes, "{} ends inside a part's header", name);
+  check(bytes.size() >= kPartHeaderBytes, "{} is truncated inside the header of a part", name);
   const auto codec = std::to_integer<std::uint8_t>(bytes[0]);
   check(codec >= 1 && codec <= 3, "{}: expected codec 1, 2 or 3, found {}", name, codec);
   const std::uint64_t raw = read_u64(bytes.subspan(1)), stored = read_u64(bytes.subspan(9));
   bytes = bytes.subspan(kPartHeaderBytes);
-  check(stored <= bytes.size(), "{}: a part claims {} bytes, {} are left", name, stored, bytes.size());
-  check((raw == 0) == (stored == 0), "{}: a part claims {} bytes of content in {} bytes", name, raw, stored);
+  check(stored <= bytes.size(), "{}: a part declares {} compressed bytes, only {} remain in the file", name,
+        stored, bytes.size());
+  check((raw == 0) == (stored == 0), "{}: a part declares {} uncompressed and {} compressed bytes", name, raw,
+        stored);
   const ArtifactPart part{static_cast<Codec>(codec), raw, bytes.first(stored)};
   bytes = bytes.subspan(stored);
   return part;
@@ -67,7 +70,7 @@ ArtifactPart read_part(std::span<const std::byte>& bytes, std::string_view name)
 }  // namespace
 
 bool is_artifact(std::string_view first_bytes) {
-  // No printable character: a text that begins with the word is none.
+  // Requires the byte after the magic not to be printable: a text file may begin with "thimble".
   return first_bytes.size() > kMagic.size() && first_bytes.starts_with(kMagic) &&
          static_cast<unsigned char>(first_bytes[kMagic.size()]) < ' ';
 }
@@ -80,13 +83,13 @@ std::vector<std::byte> ArtifactPart::content(Prefix prefix) const {
 
 std::vector<ArtifactPart> read_parts(std::span<const std::byte> bytes, std::string_view name) {
   check_header(bytes, name);
-  std::uint64_t room = kMostContent + kMostExpansion * bytes.size();
+  std::uint64_t room = kMaxContentBytes + kMaxExpansion * bytes.size();
   std::vector<ArtifactPart> parts;
   for (auto rest = bytes.subspan(kArtifactHeaderBytes); !rest.empty();) {
     parts.push_back(read_part(rest, name));
     check(parts.back().raw_bytes <= room,
-          "{}: its parts claim to hold more than {} bytes and {} times the file", name, kMostContent,
-          kMostExpansion);
+          "{}: the parts declare more than {} bytes plus {} times the file size", name, kMaxContentBytes,
+          kMaxExpansion);
     room -= parts.back().raw_bytes;
   }
   return parts;
@@ -108,8 +111,8 @@ std::string with_artifact_header(std::string_view parts) {
 
 namespace {
 
-constexpr std::uint64_t kMostFileBytes = std::uint64_t{1} << 33;
-constexpr std::uint64_t kMostMetadata = 1 << 24;
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 33;
+constexpr std::uint64_t kMaxMetadataBytes = 1 << 24;
 
 class Metadata {
  public:
@@ -128,13 +131,13 @@ class Metadata {
     check(value, "{}: expected metadata {}, found none", name_, key);
     return *value;
   }
-  // nullopt: it is not there.
-  std::optional<std::int64_t> count(std::string_view key, std::int64_t most) const {
+  // Returns nullopt if the key is absent.
+  std::optional<std::int64_t> count(std::string_view key, std::int64_t max) const {
     const std::string* text = find(key);
     if (!text) return std::nullopt;
-    const auto value = number_in<std::int64_t>(*text);
-    check(value && *value >= 0 && *value <= most, "{}: metadata {} is '{}', expected a whole number up to {}",
-          name_, key, text->substr(0, 40), most);
+    const auto value = parse_number<std::int64_t>(*text);
+    check(value && *value >= 0 && *value <= max, "{}: metadata {} is '{}', expected a whole number up to {}",
+          name_, key, text->substr(0, 40), max);
     return value;
   }
   std::vector<std::pair<std::string, std::string>> take() { return std::move(pairs_); }
@@ -155,7 +158,7 @@ std::string tokenizer_content(const ArtifactPart& part, const Metadata& metadata
   const std::string table = standard_normalizer_table(*normalizer);
   check(digest_of(table).hex() == metadata.at(kNormalizerDigestKey),
         Hint{"use the version of libsentencepiece that the file was packed with"},
-        "{}: its tokenizer refers to another normaliser {} than this libsentencepiece has", name,
+        "{}: the tokenizer needs a version of normalizer {} that this libsentencepiece does not have", name,
         *normalizer);
   return text_in(part, table);
 }
@@ -174,7 +177,7 @@ std::optional<TokenizerFile> read_tokenizer(const ArtifactPart& part, const Meta
                        .adds_bos = adds_bos ? std::optional(*adds_bos == 1) : std::nullopt};
 }
 
-// One letter a tensor, in the order of the groups.
+// Reads one letter per tensor, in the order of the groups.
 void read_storage(const Metadata& metadata, std::span<const TensorGroup> groups, const std::string& name,
                   std::vector<PackedTensor>& tensors) {
   const std::string &storages = metadata.at(kStorageKey), &types = metadata.at(kRestoredKey);
@@ -186,7 +189,7 @@ void read_storage(const Metadata& metadata, std::span<const TensorGroup> groups,
     for (const std::size_t i : group.tensors) {
       const auto storage = storage_of_letter(storages[at]);
       const auto restored = dtype_of_letter(types[at++]);
-      check(storage && restored, "{}: group {} has a storage that this build does not know", name,
+      check(storage && restored, "{}: group {} uses a storage type that this build does not support", name,
             group.name);
       tensors[i].storage = *storage;
       tensors[i].restored = *restored;
@@ -200,11 +203,11 @@ void check_sizes(std::span<const ArtifactPart> parts, const ParamTable& table,
         parts.size());
   for (std::size_t i = 0; i < groups.size(); ++i)
     check(parts[i].raw_bytes == group_size(table, groups[i], tensors),
-          "{}: expected {} bytes of {}, found {}", name, group_size(table, groups[i], tensors),
+          "{}: expected {} bytes for {}, found {}", name, group_size(table, groups[i], tensors),
           groups[i].name, parts[i].raw_bytes);
 }
 
-// Group after group: beside what is kept, one of them is in memory.
+// Decodes one group at a time, so that at most one is in memory in addition to the result.
 std::shared_ptr<const StoredWeights> read_stored(std::span<const ArtifactPart> parts, const ParamTable& table,
                                                  std::span<const TensorGroup> groups,
                                                  std::vector<PackedTensor> tensors) {
@@ -233,14 +236,16 @@ void list_tensors(const ParamTable& table, Artifact& artifact) {
 
 Artifact read_contents(std::span<const ArtifactPart> parts, const std::string& name, WeightsAs as) {
   check(parts.size() >= 2, "{}: expected metadata and tokenizer, found {} parts", name, parts.size());
-  check(parts[0].raw_bytes <= kMostMetadata, "{}: its metadata claims {} bytes", name, parts[0].raw_bytes);
+  check(parts[0].raw_bytes <= kMaxMetadataBytes, "{}: the metadata is too large: {} bytes", name,
+        parts[0].raw_bytes);
   Metadata metadata(text_in(parts[0]), name);
   Artifact out;
   out.rule = metadata.at(kRuleKey);
   out.model.config = config_from_toml(metadata.at(kConfigKey), fmt::format("{}: {}", name, kConfigKey));
   const ModelConfig& config = out.model.config.model;
-  check(std::cmp_less_equal(config.layers, metadata.at(kStorageKey).size()), "{}: {} layers, but {} tensors",
-        name, config.layers, metadata.at(kStorageKey).size());
+  check(std::cmp_less_equal(config.layers, metadata.at(kStorageKey).size()),
+        "{}: expected at least one tensor for each of {} layers, found {} tensors", name, config.layers,
+        metadata.at(kStorageKey).size());
   out.model.path = name;
   out.model.format = "thimble";
   out.model.architecture = architecture_of(config);
@@ -273,21 +278,21 @@ Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name
 }
 
 Artifact open_artifact(const std::filesystem::path& path, WeightsAs as) {
-  const std::string bytes = read_file(path, kMostFileBytes);
+  const std::string bytes = read_file(path, kMaxFileBytes);
   return read_artifact(std::as_bytes(std::span(bytes)), path.string(), as);
 }
 
 Codec artifact_codec(const std::filesystem::path& path) {
-  const std::string bytes = read_file(path, kMostFileBytes);
+  const std::string bytes = read_file(path, kMaxFileBytes);
   const auto parts = read_parts(std::as_bytes(std::span(bytes)), path.string());
-  check(!parts.empty(), "{}: it has no parts", path.string());
+  check(!parts.empty(), "{}: the artifact has no parts", path.string());
   const bool ranged = std::ranges::find(parts, Codec::range, &ArtifactPart::codec) != parts.end();
   return ranged ? Codec::range : parts.back().codec;
 }
 
 namespace {
 
-// Returns how many bytes it added.
+// Returns the number of bytes appended.
 std::uint64_t append_compressed(std::string_view content, Codec codec, std::string_view prefix,
                                 std::string& bytes) {
   const std::size_t before = bytes.size();
@@ -309,9 +314,9 @@ void set_storage(const ModelConfig& config, std::span<const PackedTensor> tensor
   metadata.set(std::string(kRestoredKey), types);
 }
 
-// Returns the table that its bytes may refer to; empty: none.
+// Returns the table that the compressed tokenizer refers to, or an empty string.
 std::string set_tokenizer(const ModelFile& model, Json& metadata) {
-  // Read as a tokenizer, so that the file holds one that works, with the ids that count.
+  // Opening the tokenizer verifies that it works and resolves the special ids.
   const auto tokenizer = open_tokenizer(model);
   if (!tokenizer) return {};
   const SpecialIds& special = tokenizer->special();

@@ -1,30 +1,32 @@
-// The artifact, `.thimble`: a packed model with all that it needs, in as few bytes as possible.
+// The artifact format, `.thimble`: a packed model with its config and tokenizer in one small file.
 //
-// The complete layout; every number is little-endian:
+// Complete layout; all numbers are little-endian:
 //
 //   bytes 0 to 6    "thimble"
 //   byte  7         the version of the format: 1
-//   bytes 8 to 23   XXH3-128 of everything behind them, high half first, as `xxhsum -H2` prints it
-//   then parts, to the end of the file, each of them:
+//   bytes 8 to 23   XXH3-128 of all bytes that follow, high half first, as printed by `xxhsum -H2`
+//   then parts, to the end of the file, each with this layout:
 //     byte  0         codec: 1 zstd, 2 zlib, 3 range (pack/range_codec.h)
-//     bytes 1 to 8    R: the size of the content
-//     bytes 9 to 16   S: its size in the file
+//     bytes 1 to 8    R: the uncompressed size
+//     bytes 9 to 16   S: the compressed size
 //     S bytes         the content, compressed; S = 0 if R = 0
 //
 //   part 0      metadata: a JSON object of strings, with the keys of model_file.h and these:
-//                 thimble.rule        the quantiser: "int8_clean_per_row_v1"
-//                 thimble.storage     a letter a tensor: 4 F32, 2 F16, 8 I8, 6 I6, 5 I5, 1 I8 of one scale
-//                 thimble.restored    a letter a tensor: f f32, b bf16, h f16
-//                 thimble.normalizer  "nmt_nfkc": part 1 refers to libsentencepiece's own table of that name
-//                 thimble.normalizer_digest   of that table
-//   part 1      the tokenizer's file, always zstd; empty: none. Of a SentencePiece model with a standard
-//               normaliser compressed with the library's table as prefix (tokenizer/sentencepiece.h):
-//               next to nothing of it remains
-//   part 2 ...  the weights, a part for each group of tensors (pack/packed_tensor.h), in the order of the
-//               groups' names; so is the order of letters above, by layer within a group
+//                 thimble.rule        the quantizer: "int8_clean_per_row_v1"
+//                 thimble.storage     one letter per tensor: 4 F32, 2 F16, 8 I8, 6 I6, 5 I5,
+//                                     1 I8 with a single scale
+//                 thimble.restored    one letter per tensor: f f32, b bf16, h f16
+//                 thimble.normalizer  for example "nmt_nfkc": the table of libsentencepiece that
+//                                     serves as compression prefix of part 1
+//                 thimble.normalizer_digest   XXH3-128 of that table
+//   part 1      the tokenizer's file, always zstd; empty if there is none. A SentencePiece model
+//               with a standard normalizer is compressed with the library's own table as prefix
+//               (tokenizer/sentencepiece.h), which removes nearly all of the table from the file
+//   part 2 ...  the weights, one part per group of tensors (pack/packed_tensor.h), sorted by group
+//               name. The letters above are in the same order, by layer within a group.
 //
-// Names and shapes of tensors follow from the config. Nothing is allocated on the word of a file: what all
-// parts hold is at most 64 MiB and 256 times the file.
+// Names and shapes of tensors follow from the config. To bound allocations for untrusted files, the
+// uncompressed size of all parts is limited to 64 MiB plus 256 times the file size.
 #pragma once
 
 #include <cstddef>
@@ -46,19 +48,20 @@ namespace thimble {
 struct Artifact {
   ModelFile model;
   std::string rule;                   // thimble.rule
-  std::vector<PackedTensor> tensors;  // in the table's order; WeightsAs::stored: none
+  std::vector<PackedTensor> tensors;  // in the order of the ParamTable; empty for WeightsAs::stored
 };
 
-bool is_artifact(std::string_view first_bytes);  // the first 8 are enough
+bool is_artifact(std::string_view first_bytes);  // needs the first 8 bytes
 
 Artifact read_artifact(std::span<const std::byte> bytes, const std::string& name,
                        WeightsAs as = WeightsAs::floats);
 Artifact open_artifact(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats);
 
-// What codes its weights; range where it codes any of them.
+// The codec of the weights; range if any part uses it.
 Codec artifact_codec(const std::filesystem::path& path);
 
-// Everything but the weights: written first, so that its size is known while the weights are made to fit.
+// Everything except the weights. It is written first because fitting the weights to a byte budget
+// requires its size.
 struct ArtifactHead {
   std::string bytes;                  // parts 0 and 1
   std::uint64_t tokenizer_bytes = 0;  // part 1
@@ -68,10 +71,10 @@ ArtifactHead artifact_head(const ModelFile& model, std::span<const PackedTensor>
 
 std::uint64_t artifact_bytes(const ArtifactHead& head, std::span<const CodedGroup> groups);
 
-// The whole file. The same arguments give the same bytes.
+// Returns the complete file. Equal arguments give equal bytes.
 std::string write_artifact(const ArtifactHead& head, std::span<const CodedGroup> groups);
 
-// Metadata of an artifact, beside the keys of model_file.h, and its letters (artifact.h).
+// Metadata keys of an artifact, in addition to those of model_file.h, and its letters (see above).
 inline constexpr std::string_view kRuleKey = "thimble.rule";
 inline constexpr std::string_view kStorageKey = "thimble.storage";
 inline constexpr std::string_view kRestoredKey = "thimble.restored";
@@ -99,7 +102,7 @@ constexpr std::optional<DType> dtype_of_letter(char letter) {
   return std::nullopt;
 }
 
-// The frame of an artifact (artifact.h): magic, version, digest and parts, whatever is in them.
+// The container of an artifact: magic, version, digest and parts, independent of their content.
 struct ArtifactPart {
   Codec codec = Codec::zstd;
   std::uint64_t raw_bytes = 0;
@@ -110,13 +113,13 @@ struct ArtifactPart {
 
 inline constexpr std::uint64_t kPartHeaderBytes = 17, kArtifactHeaderBytes = 24;
 
-// Checks magic, version, digest and every size; what the parts hold together is bounded as artifact.h says.
-// Messages begin with `name`.
+// Checks magic, version, digest and every size, including the bound on the total uncompressed size.
+// Error messages begin with `name`.
 std::vector<ArtifactPart> read_parts(std::span<const std::byte> bytes, std::string_view name);
 
 void append_part(const ArtifactPart& part, std::string& bytes);
 
-// Puts the header before the parts.
+// Prepends the header to the parts.
 std::string with_artifact_header(std::string_view parts);
 
 }  // namespace thimble

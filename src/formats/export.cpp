@@ -17,10 +17,11 @@ namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kComparedTokens = 64;  // of each row
+constexpr std::int64_t kComparedTokens = 64;  // per row
 constexpr std::int64_t kComparedRows = 2;
 constexpr std::uint64_t kTokenSeed = 20240520;
-// Latin letters and single blanks: what no normaliser changes that a format may leave out.
+// Latin letters and single blanks: text that no normalizer changes, because some formats do not
+// store the normalizer.
 constexpr std::string_view kComparedText = "The quick brown fox jumps over 12 lazy dogs, said McGee";
 
 std::vector<std::int32_t> random_tokens(const ModelConfig& config, std::int64_t count) {
@@ -48,7 +49,7 @@ void round_values(std::span<float> values, GgufType type, const std::string& nam
   decode_gguf(type, bytes, values);
 }
 
-// The model with every matrix as the type stores it, or every tensor.
+// The model with every matrix (or, with `vectors`, every tensor) rounded to the type.
 ModelFile rounded(const ModelFile& source, GgufType type, bool vectors) {
   ModelFile model = source;
   const ParamTable table(model.config.model);
@@ -66,31 +67,31 @@ ModelFile without_softcap(const ModelFile& model) {
   return capless;
 }
 
-// What the file says is compared, not what was meant to be written.
+// Compares with the file as read back from disk.
 double difference_on_disk(const ModelFile& expected, const std::filesystem::path& path) {
   const ModelFile written = open_model(path);
   const std::string wrong = tokenizer_difference(expected, written);
-  check(wrong.empty(), "it would not be what {} is, and was not written: {}", expected.path.string(), wrong);
+  check(wrong.empty(), "the export does not match {} and was not written: {}", expected.path.string(), wrong);
   return logit_difference(expected, written);
 }
 
 }  // namespace
 
-// Each is defined in the file that writes it.
+// Each is defined in the file that writes the format.
 ExportFormat gguf_export();
 ExportFormat hugging_face_export();
 ExportFormat safetensors_export();
 
 std::span<const ExportFormat> export_formats() {
   static const std::vector<ExportFormat> formats = {gguf_export(), hugging_face_export(),
-                                                    safetensors_export()};  // made once, never changed
+                                                    safetensors_export()};
   return formats;
 }
 
 const ExportFormat& export_format(std::string_view name) {
   for (const ExportFormat& format : export_formats())
     if (format.name == name) return format;
-  fail("there is no format '{}' to export to", name);
+  fail("unknown export format '{}'", name);
 }
 
 ExportReport export_model(FileOps& ops, const ModelFile& model, std::string_view format,
@@ -101,7 +102,8 @@ ExportReport export_model(FileOps& ops, const ModelFile& model, std::string_view
 ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportFormat& format,
                           ExportRequest request) {
   const GgufType type = request.type.value_or(format.types.front());
-  check(std::ranges::count(format.types, type) > 0, "{} has no type {}", format.name, info_of(type).option);
+  check(std::ranges::count(format.types, type) > 0, "export format {} does not support type {}", format.name,
+        info_of(type).option);
   request.type = type;
   std::optional<double> difference;
   double tolerance = 0;
@@ -111,14 +113,14 @@ ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportForm
   };
   request.inspect = [&](const std::filesystem::path& written) {
     request.drop_softcap ? compare(without_softcap(model), written) : compare(model, written);
-    if (request.interrupt) request.interrupt->throw_if_asked();
+    if (request.interrupt) request.interrupt->throw_if_interrupted();
     check(*difference <= tolerance,
-          "{} would not compute what {} does: its logits differ by {:.2g}, {} explains {:.2g}; it was not "
-          "written",
+          "{} does not reproduce {} and was not written: the logits differ by {:.2g}, but rounding to {} "
+          "explains at most {:.2g}",
           request.path.string(), model.path.string(), *difference, info_of(type).name, tolerance);
   };
   ExportReport report = format.write(ops, model, request);
-  check(difference.has_value(), "[export] the format '{}' wrote without an inspection", format.name);
+  check(difference.has_value(), "[export] the format '{}' did not call inspect", format.name);
   report.format = format.name;
   report.difference = *difference;
   report.tolerance = tolerance;
@@ -126,9 +128,9 @@ ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportForm
 }
 
 double logit_difference(const ModelFile& first, const ModelFile& second) {
-  check(first.config.model.vocab_size == second.config.model.vocab_size, "{} has {} tokens, {} has {}",
-        first.path.string(), first.config.model.vocab_size, second.path.string(),
-        second.config.model.vocab_size);
+  check(first.config.model.vocab_size == second.config.model.vocab_size,
+        "expected two models with the same vocabulary size: {} has {} tokens, {} has {}", first.path.string(),
+        first.config.model.vocab_size, second.path.string(), second.config.model.vocab_size);
   const std::int64_t row_length =
       std::min({kComparedTokens, first.config.model.context, second.config.model.context});
   const std::vector<float> a = logits_of(first, row_length), b = logits_of(second, row_length);
@@ -144,25 +146,26 @@ double logit_difference(const ModelFile& first, const ModelFile& second) {
       deviations += deviation * deviation;
     }
   }
-  // A model whose logits are all the same, as a golf model is before its first step, allows no difference.
+  // If all logits of a row are equal, as in a golf model before its first step, no difference is
+  // allowed.
   if (deviations == 0) return differences == 0 ? 0 : std::numeric_limits<double>::infinity();
   return std::sqrt(differences / deviations);
 }
 
 double tolerated_difference(const ModelFile& model, GgufType type, bool rounds_vectors) {
   if (type == GgufType::f32) return kExactDifference;
-  // What folding makes of the rounding stays within twice.
+  // The factor 2 allows for the effect of folding on rounding.
   return kExactDifference + 2 * logit_difference(model, rounded(model, type, rounds_vectors));
 }
 
 std::string tokenizer_difference(const ModelFile& first, const ModelFile& second) {
   const auto a = open_tokenizer(first), b = open_tokenizer(second);
   if (!a && !b) return "";
-  if (!a || !b) return "the tokenizer did not come back";
+  if (!a || !b) return "only one of the two models has a tokenizer";
   if (a->encode(kComparedText) != b->encode(kComparedText))
-    return "what is read back encodes a text differently";
+    return "the exported tokenizer encodes a text differently";
   if (a->adds_bos() == b->adds_bos()) return "";
-  return fmt::format("what is read back puts {} bos before a text", b->adds_bos() ? "a" : "no");
+  return fmt::format("the exported tokenizer puts {} bos before a text", b->adds_bos() ? "a" : "no");
 }
 
 }  // namespace thimble

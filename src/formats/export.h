@@ -1,10 +1,12 @@
-// A model out into the world: written, read back, and compared with what it came from.
+// Exports a model to other formats. Every export is written, read back and compared with its
+// source.
 //
 //   const ExportReport report = export_model(ops, file, "gguf", {.path = "model.gguf"});
 //
-// A format is one definition, in the file that writes it, and its line in export_formats(). Whatever it writes, open_model() must read: the logits of what was read back are
-// compared with the source's before the output has its name, and so are the ids of a text; one that differs by more than
-// its type explains never gets it. So what was there before is replaced by a good export or not at all.
+// A format is one ExportFormat, defined in the file that writes it and listed in export_formats().
+// open_model() must be able to read what it writes: before the output is renamed to its final name,
+// its logits and the token ids of a text are compared with the source's. If the difference exceeds
+// what rounding to the type explains, the export fails, and an existing file is not replaced.
 #pragma once
 
 #include <cstdint>
@@ -25,34 +27,34 @@ namespace thimble {
 struct ExportRequest {
   std::filesystem::path path;
   Existing existing = Existing::refuse;
-  std::optional<GgufType> type = {};     // of matrices; absent: the format's own choice
-  std::string architecture = {};         // of a GGUF; empty: chosen
-  bool drop_softcap = false;             // of golf models: the logits before the cap are what is exported
-  const Interrupt* interrupt = nullptr;  // asked once more before the output has its name
-  Inspector inspect = {};  // export_model()'s: a format calls it before it gives the output its name
+  std::optional<GgufType> type = {};     // of matrices; nullopt: the format's default
+  std::string architecture = {};         // of a GGUF; empty: chosen automatically
+  bool drop_softcap = false;             // export a golf model without its softcap: logits before the cap
+  const Interrupt* interrupt = nullptr;  // checked once more before the output is renamed
+  Inspector inspect = {};  // set by export_model(); a format calls it before it renames its output
 };
 
 struct ExportReport {
-  std::string format = {};   // its name; export_model() fills it in
-  std::string architecture;  // in the words of whoever reads it: "qwen2"
+  std::string format = {};   // name of the format; set by export_model()
+  std::string architecture;  // as named by the target program: "qwen2"
   GgufType type;
   std::size_t tensors = 0;
   std::uint64_t bytes = 0;
-  std::vector<std::string> folded = {};  // switches that went into weights, a sentence each
-  std::vector<std::string> notes = {};   // what else a user should know, a sentence each
-  // Of logits, as measured, and the most that the type explains (below); export_model() fills them in.
+  std::vector<std::string> folded = {};  // switches folded into weights, one sentence each
+  std::vector<std::string> notes = {};   // other remarks for the user, one sentence each
+  // Measured logit_difference() and tolerated_difference(); set by export_model().
   double difference = 0, tolerance = 0;
 };
 
 struct ExportFormat {
   std::string_view name;
   std::string_view what;        // for help: "one file for llama.cpp"
-  std::vector<GgufType> types;  // that it knows; the first is its own choice
-  // Writes all but the difference. request.type is one of `types`.
+  std::vector<GgufType> types;  // supported types; the first is the default
+  // Fills in everything except difference and tolerance. request.type is one of `types`.
   ExportReport (*write)(FileOps& ops, const ModelFile& model, const ExportRequest& request);
-  bool rounds_vectors = false;  // the type is of all tensors, not of matrices alone
-  bool folder = false;          // what it writes is a folder, not a file
-  bool folds = false;           // it knows ExportRequest::architecture and drop_softcap
+  bool rounds_vectors = false;  // the type applies to all tensors, not only to matrices
+  bool folder = false;          // the output is a folder, not a file
+  bool folds = false;           // supports ExportRequest::architecture and drop_softcap
 };
 
 std::span<const ExportFormat> export_formats();
@@ -63,19 +65,20 @@ ExportReport export_model(FileOps& ops, const ModelFile& model, std::string_view
 ExportReport export_model(FileOps& ops, const ModelFile& model, const ExportFormat& format,
                           ExportRequest request);
 
-// How far the logits of two models of one vocabulary are from each other, over a few rows of random tokens: the root of
-// the mean square difference, relative to the deviation of the first's logits from their mean in each row. NaN anywhere
-// gives NaN.
+// Distance between the logits of two models with the same vocabulary, over a few rows of random
+// tokens: the root mean square difference, relative to the standard deviation of the first model's
+// logits around the mean of each row. A NaN anywhere gives NaN.
 double logit_difference(const ModelFile& first, const ModelFile& second);
 
-// f32 holds weights exactly: what remains is the order of sums, and what folding rounds.
+// f32 stores weights exactly; the remaining difference is summation order and rounding in folds.
 inline constexpr double kExactDifference = 1e-4;
 
-// The most that rounding weights to this type explains: twice what it does to this model, and kExactDifference.
+// The largest difference that rounding weights to this type explains: twice the measured effect of
+// rounding on this model, plus kExactDifference.
 double tolerated_difference(const ModelFile& model, GgufType type, bool rounds_vectors);
 
-// What is wrong with the second's tokenizer: it is not there, gives a text other ids than the first's, or differs in whether
-// bos stands before one. Empty: nothing.
+// Describes how the second model's tokenizer differs from the first's: it is missing, gives other
+// ids for a text, or differs in whether it prepends bos. Empty if they agree.
 std::string tokenizer_difference(const ModelFile& first, const ModelFile& second);
 
 }  // namespace thimble

@@ -28,7 +28,7 @@ void fold_to_talkie(FoldWeights& model, FoldReport& report) {
   double_gate(model, report);
 }
 
-void put_back(const FoldWeights& weights, FoldedModel& folded) {
+void store_folded(const FoldWeights& weights, FoldedModel& folded) {
   folded.model.weights = weights.block();
   folded.model.config.model = weights.config;
   folded.model.config.state = {};
@@ -43,7 +43,7 @@ std::string FoldStep::line() const {
 
 FoldStep softcap_dropped(double cap) {
   return {fmt::format("logit_softcap = {}", cap), "dropped",
-          "greedy text is unchanged, probabilities are not: large logits are no longer held back"};
+          "greedy text is unchanged, probabilities change because large logits are no longer capped"};
 }
 
 FoldedModel fold_model(const ModelFile& source, const FoldOptions& options) {
@@ -60,7 +60,7 @@ FoldedModel fold_model(const ModelFile& source, const FoldOptions& options) {
     fold_to_apertus(model, folded.steps);
   else
     fold_to_talkie(model, folded.steps);
-  put_back(model, folded);
+  store_folded(model, folded);
   return folded;
 }
 
@@ -70,14 +70,14 @@ FoldedModel unrolled_model(const ModelFile& source) {
   FoldWeights model(source);
   unroll_loop(model, unrolled.steps);
   unrolled.architecture = architecture_of(model.config);
-  put_back(model, unrolled);
+  store_folded(model, unrolled);
   return unrolled;
 }
 
 FoldWeights::FoldWeights(const ModelFile& source)
     : config(source.config.model), loop_on(source.config.state.loop_on) {
   const ParamTable table(config);
-  check(std::cmp_equal(source.weights.size(), table.block_size()), "[fold] {} weights for a block of {}",
+  check(std::cmp_equal(source.weights.size(), table.block_size()), "[fold] found {} weights, expected {}",
         source.weights.size(), table.block_size());
   for (const Param& param : table.all()) {
     const auto values = param.in(std::span(source.weights));
@@ -108,8 +108,8 @@ std::vector<float> FoldWeights::block() const {
     std::ranges::transform(found->second, block.begin() + param.offset,
                            [](double value) { return static_cast<float>(value); });
   }
-  check(tensors_.size() == table.all().size(), "[fold] {} tensors, the folded model has {}", tensors_.size(),
-        table.all().size());
+  check(tensors_.size() == table.all().size(), "[fold] found {} tensors, the folded model has {}",
+        tensors_.size(), table.all().size());
   return block;
 }
 
@@ -118,8 +118,8 @@ void scale(FoldWeights::Values& values, double factor) {
 }
 
 void scale_rows(FoldWeights::Values& matrix, std::span<const double> factors) {
-  check(!factors.empty() && matrix.size() % factors.size() == 0, "[fold] {} values in {} rows", matrix.size(),
-        factors.size());
+  check(!factors.empty() && matrix.size() % factors.size() == 0,
+        "[fold] {} values cannot be split into {} rows", matrix.size(), factors.size());
   const std::size_t columns = matrix.size() / factors.size();
   for (std::size_t i = 0; i < matrix.size(); ++i) matrix[i] *= factors[i / columns];
 }
@@ -131,8 +131,8 @@ using Values = FoldWeights::Values;
 constexpr const char* kExact = "exact";
 constexpr const char* kRounded = "exact, rounded once to f32";
 
-// What reads the norm of the stream in a layer.
-std::vector<Role> readers(const ModelConfig& config) {
+// The matrices of a layer that read the normalized residual stream.
+std::vector<Role> stream_readers(const ModelConfig& config) {
   using enum Role;
   std::vector<Role> roles = {query, key, value};
   if (config.gated_mlp())
@@ -142,11 +142,11 @@ std::vector<Role> readers(const ModelConfig& config) {
   return roles;
 }
 
-void scale_readers(FoldWeights& model, int layer, double factor) {
-  for (const Role role : readers(model.config)) scale(model.at(role, layer), factor);
+void scale_stream_readers(FoldWeights& model, int layer, double factor) {
+  for (const Role role : stream_readers(model.config)) scale(model.at(role, layer), factor);
 }
 
-// Each row of x as rmsnorm has it. eps is the engine's: a float.
+// Normalizes each row of x as rmsnorm does. eps is a float, as in the engine.
 void norm_rows(Values& x, std::size_t columns, float eps) {
   for (std::size_t begin = 0; begin < x.size(); begin += columns) {
     double squares = 0;
@@ -165,7 +165,7 @@ void append_scaled(Values& values, std::span<const double> more, double factor) 
   for (const double value : more) values.push_back(factor * value);
 }
 
-// [C, F] -> [C, 2F]: every row, and behind it the row times factor.
+// [C, F] -> [C, 2F]: every row is followed by a copy of itself times factor.
 Values widened_columns(const Values& matrix, std::size_t columns, double factor) {
   Values wide;
   wide.reserve(2 * matrix.size());
@@ -195,7 +195,8 @@ void fold_branch_scale(FoldWeights& model, FoldReport& report) {
   report.push_back({"branch_scale", "rows of attn.proj and mlp.proj", kRounded});
 }
 
-// Turning (a, -b) by theta is (a, b) turned by -theta, with its second half negated; in q . k that sign meets itself.
+// Rotating (a, -b) by theta equals rotating (a, b) by -theta and negating its second half. The two
+// negations cancel in q . k.
 void fold_rope_direction(FoldWeights& model, FoldReport& report) {
   const ModelConfig& c = model.config;
   if (c.position != PositionKind::rope || c.rope_direction == 1) return;
@@ -210,12 +211,12 @@ void fold_rope_direction(FoldWeights& model, FoldReport& report) {
 void fold_layer_scale(FoldWeights& model, FoldReport& report) {
   if (!model.config.layer_scale) return;
   for (int layer = 0; layer < model.layers(); ++layer)
-    scale_readers(model, layer, static_cast<double>(1.0f / std::sqrt(static_cast<float>(layer + 1))));
+    scale_stream_readers(model, layer, static_cast<double>(1.0f / std::sqrt(static_cast<float>(layer + 1))));
   model.config.layer_scale = false;
   report.push_back({"layer_scale", "q, k, v and the MLP's first matrix", kRounded});
 }
 
-// A layer's constants are those of its place: expects layer_scale off.
+// Requires layer_scale to be off: its factor depends on the layer's index, which unrolling changes.
 void unroll_loop(FoldWeights& model, FoldReport& report) {
   ModelConfig& c = model.config;
   if (c.loop_count == 0) return;
@@ -246,15 +247,14 @@ void widen_leaky_relu2(FoldWeights& model, FoldReport& report) {
   }
   c.mlp = MlpKind::relu2;
   c.mlp_hidden *= 2;
-  report.push_back(
-      {"mlp = leaky_relu2", "relu2 of z and of -z, a quarter of it: mlp_hidden doubled", kExact});
+  report.push_back({"mlp = leaky_relu2", "relu2(z) + relu2(-z) / 4: mlp_hidden doubled", kExact});
 }
 
 void untie_head(FoldWeights& model, FoldReport& report) {
   if (!model.config.tie_embeddings) return;
   model.put(Role::head, -1, model.at(Role::token_embedding));
   model.config.tie_embeddings = false;
-  report.push_back({"tie_embeddings", "the head is written beside the embedding", kExact});
+  report.push_back({"tie_embeddings", "the head is stored as a copy of the embedding", kExact});
 }
 
 void fold_embed_norm(FoldWeights& model, FoldReport& report) {
@@ -292,8 +292,10 @@ void fold_shared_gain(FoldWeights& model, FoldReport& report) {
   report.push_back({"q_gain = shared", "weight of q's norm", kRounded});
 }
 
-// Every reader of the stream norms it, so a stream z = x / P does as well: P(0) = a(0) + b(0), P(l) = a(l) P(l-1), where
-// layer l mixes a x + b x0. Branches shrink by P, the embedding comes in with b / P; a negative P turns what reads z.
+// Layer l mixes a x + b x0. Every reader of the stream normalizes it, so the scaled stream z = x /
+// P works as well, with P(0) = a(0) + b(0) and P(l) = a(l) P(l-1). Branch outputs are divided by P,
+// the embedding is mixed in with b / P, and a negative P flips the sign of the matrices that read
+// z.
 void fold_scalar_mix(FoldWeights& model, FoldReport& report) {
   ModelConfig& c = model.config;
   if (c.residual_mix == MixKind::none) {
@@ -305,11 +307,11 @@ void fold_scalar_mix(FoldWeights& model, FoldReport& report) {
   for (int layer = 0; layer < model.layers(); ++layer) {
     Values& mix = model.at(Role::resid_mix, layer);
     product = layer == 0 ? mix[0] + mix[1] : product * mix[0];
-    check(std::isnormal(product), Hint{"the stream cannot be scaled back: this model stays here"},
+    check(std::isnormal(product), Hint{"export it with --format safetensors, which keeps all switches"},
           "residual_mix scales the stream by {} in layer {}", product, layer);
     mix = {1, layer == 0 ? 0 : mix[1] / product};
     for (const Role role : {Role::attn_proj, Role::mlp_proj}) scale(model.at(role, layer), 1 / product);
-    if (product < 0) scale_readers(model, layer, -1);
+    if (product < 0) scale_stream_readers(model, layer, -1);
     largest = std::max(largest, c.norm_eps / 2 * std::abs(1 - product * product));
   }
   if (product < 0) scale(model.at(Role::head), -1);
@@ -327,11 +329,11 @@ void spread_gain(FoldWeights& model, FoldReport& report) {
     model.put(Role::q_gain, layer, Values(static_cast<std::size_t>(c.heads), gain));
   }
   c.q_gain = GainKind::head;
-  if (shared) report.push_back({"q_gain = shared", "the same gain for every head", kExact});
+  if (shared) report.push_back({"q_gain = shared", "the same gain in every head", kExact});
 }
 
-// silu(a z) z / a -> relu(z)^2 as a grows: off by at most 0.483 / a^2. Powers of two cost no bit; 1/16 each for up and
-// down keeps their numbers, and the products between them, well inside f16.
+// silu(a z) z / a -> relu(z)^2 as a grows; the error is at most 0.483 / a^2. Powers of two are
+// exact. The factors of 1/16 on up and down keep the weights and their products well within f16.
 void double_gate(FoldWeights& model, FoldReport& report) {
   constexpr double kGate = 256, kUp = 1.0 / 16, kDown = 1 / (kGate * kUp), kWorst = 0.483 / (kGate * kGate);
   ModelConfig& c = model.config;
@@ -394,7 +396,7 @@ std::span<const NamedRole> roles_of(std::string_view architecture) {
 }
 
 std::vector<float> values_of(const FoldedModel& folded, const ParamTable& table, const FoldedTensor& tensor) {
-  // The last layer has no successor to mix for.
+  // The last layer has no successor that mixes in the embedding.
   if (tensor.output_scale && tensor.layer == folded.model.config.model.layers) return {0};
   const ParamView view = table.view(tensor.role, std::max(tensor.layer, 0));
   const auto first = folded.model.weights.begin() + view.offset;
@@ -427,8 +429,8 @@ std::vector<FoldedTensor> folded_tensors(std::string_view architecture, const Mo
     const bool scale = named.role == resid_mix;
     for (const Param& param : table.all()) {
       if (param.role != named.role) continue;
-      std::vector<std::int64_t> dims = param.dims;         // not its rows: a matrix may have one, too
-      if (named.role == q_gain) dims = {config.heads, 1};  // a row of one number for each head
+      std::vector<std::int64_t> dims = param.dims;         // not param.rows: a matrix may have one row
+      if (named.role == q_gain) dims = {config.heads, 1};  // one row of one value per head
       if (scale) dims = {1};
       tensors.push_back({.name = fmt::format(fmt::runtime(named.name), param.layer),
                          .dims = std::move(dims),
@@ -442,7 +444,7 @@ std::vector<FoldedTensor> folded_tensors(std::string_view architecture, const Mo
 
 GgufSettings folded_settings(std::string_view architecture) {
   if (architecture == kTalkie) return {{"talkie.logit_scale", 1.0f}};
-  // softplus(alpha_p) = 1, softplus(alpha_n) = 0 and beta = 0 leave x^2 where x > 0, and 0 elsewhere.
+  // softplus(alpha_p) = 1, softplus(alpha_n) = 0 and beta = 0 give x^2 for x > 0, and 0 elsewhere.
   return {{"xielu.alpha_p", 0.5413248546f},
           {"xielu.alpha_n", -100.0f},
           {"xielu.beta", 0.0f},
@@ -463,39 +465,39 @@ ExportedModel exported_model(const FoldedModel& folded) {
   return model;
 }
 
-// What llama.cpp's architectures cannot express, and which of them can express a model.
+// The limits of llama.cpp's architectures, and the choice of one for a model.
 
 namespace {
 
-// Of the two architectures alike: both are RMS-normed, have norms over q and k, RoPE over whole heads, no biases.
-std::vector<std::string> reasons_of_both(const ModelConfig& c, bool drop_softcap) {
+// Limits common to both architectures: RMS norms, norms on q and k, RoPE on full heads, no biases.
+std::vector<std::string> common_reasons(const ModelConfig& c, bool drop_softcap) {
   std::vector<std::string> reasons;
   const auto refuse = [&](bool wrong, std::string reason) {
     if (wrong) reasons.push_back(std::move(reason));
   };
   refuse(c.unet_skips, "unet_skips: no architecture adds an early layer to a late one");
-  refuse(c.parallel_from >= 0,
-         "parallel_from: attention always comes before the MLP, which reads what it added");
+  refuse(c.parallel_from >= 0, "parallel_from: the MLP always runs after attention and reads its output");
   refuse(c.residual_mix == MixKind::channel,
-         "residual_mix = channel: it turns the stream before the norm (scalar folds)");
+         "residual_mix = channel: per-channel factors change the norm's direction (scalar can be folded)");
   refuse(c.logit_softcap > 0 && !drop_softcap,
          fmt::format("logit_softcap = {}: no architecture without post-norms has one", c.logit_softcap));
   refuse(c.bigram_buckets > 0, "bigram_buckets: there are no bigram embeddings");
-  refuse(c.smear_gate, "smear_gate: there is no gate to the token before");
-  refuse(c.exclusive_attention, "exclusive_attention: attention's result is used as it is");
-  refuse(c.norm == NormKind::layer, "norm = layer: norms are RMS norms");
-  refuse(!c.final_norm, "final_norm = false: the head always reads a norm");
-  refuse(!c.qk_norm, "qk_norm = false: q and k always pass a norm");
-  refuse(c.position != PositionKind::rope, "position: only rope is there");
+  refuse(c.smear_gate, "smear_gate: there is no gate to the previous token");
+  refuse(c.exclusive_attention, "exclusive_attention: the result of attention is always used unchanged");
+  refuse(c.norm == NormKind::layer, "norm = layer: only RMS norms are supported");
+  refuse(!c.final_norm, "final_norm = false: there is always a norm before the head");
+  refuse(!c.qk_norm, "qk_norm = false: q and k are always normalized");
+  refuse(c.position != PositionKind::rope, "position: only rope is supported");
   refuse(c.position == PositionKind::rope && c.rope_dims != c.head_dim,
-         fmt::format("rope_dims = {}: whole heads are turned (head_dim = {})", c.rope_dims, c.head_dim));
-  refuse(c.bias || c.qkv_bias, "bias, qkv_bias: projections have none");
+         fmt::format("rope_dims = {}: all dimensions of a head are rotated (head_dim = {})", c.rope_dims,
+                     c.head_dim));
+  refuse(c.bias || c.qkv_bias, "bias, qkv_bias: projections have no biases");
   refuse(c.mlp == MlpKind::relu || c.mlp == MlpKind::gelu,
          "mlp: only relu2, leaky_relu2 and swiglu can be expressed");
   return reasons;
 }
 
-std::vector<std::string> reasons_of_apertus(const ModelConfig& c) {
+std::vector<std::string> apertus_reasons(const ModelConfig& c) {
   std::vector<std::string> reasons;
   if (c.q_gain == GainKind::head) reasons.push_back("q_gain = head: all heads of a layer share a gain");
   if (c.residual_mix == MixKind::scalar)
@@ -504,19 +506,21 @@ std::vector<std::string> reasons_of_apertus(const ModelConfig& c) {
   return reasons;
 }
 
-std::vector<std::string> reasons_of_talkie(const ModelConfig& c) {
+std::vector<std::string> talkie_reasons(const ModelConfig& c) {
   std::vector<std::string> reasons;
   if (c.norm == NormKind::rms_weight)
     reasons.push_back("norm = rms_weight: the norms of q and k have no weight");
-  if (!c.embed_norm) reasons.push_back("embed_norm = false: the embedding always passes a norm");
+  if (!c.embed_norm) reasons.push_back("embed_norm = false: the embedding is always normalized");
   return reasons;
 }
 
 Hint hint_for(const ModelConfig& config, const FoldOptions& options) {
   const char* cap = config.logit_softcap > 0 && !options.drop_softcap
-                        ? "; --drop-softcap leaves the softcap out: greedy text stays, probabilities change"
+                        ? ", or pass --drop-softcap: without the softcap, greedy text is unchanged, but "
+                          "probabilities change"
                         : "";
-  return Hint{fmt::format("train with --preset export, which has only what llama.cpp can express{}", cap)};
+  return Hint{
+      fmt::format("train with --preset export, which uses only features that llama.cpp supports{}", cap)};
 }
 
 }  // namespace
@@ -525,9 +529,8 @@ std::vector<std::string> reasons_against(std::string_view architecture, const Mo
                                          bool drop_softcap) {
   check(architecture == kApertus || architecture == kTalkie, "[fold] expected apertus or talkie, found '{}'",
         architecture);
-  std::vector<std::string> reasons = reasons_of_both(config, drop_softcap);
-  for (std::string& reason :
-       architecture == kApertus ? reasons_of_apertus(config) : reasons_of_talkie(config))
+  std::vector<std::string> reasons = common_reasons(config, drop_softcap);
+  for (std::string& reason : architecture == kApertus ? apertus_reasons(config) : talkie_reasons(config))
     reasons.push_back(std::move(reason));
   return reasons;
 }
@@ -541,10 +544,10 @@ std::string folded_architecture(const ModelConfig& config, const FoldOptions& op
   }
   for (const std::string_view architecture : {kApertus, kTalkie})
     if (reasons_against(architecture, config, options.drop_softcap).empty()) return std::string(architecture);
-  std::vector<std::string> reasons = reasons_of_both(config, options.drop_softcap);
-  if (const auto own = reasons_of_apertus(config); !own.empty())
+  std::vector<std::string> reasons = common_reasons(config, options.drop_softcap);
+  if (const auto own = apertus_reasons(config); !own.empty())
     reasons.push_back(fmt::format("as apertus: {}", joined(own, ", ")));
-  if (const auto own = reasons_of_talkie(config); !own.empty())
+  if (const auto own = talkie_reasons(config); !own.empty())
     reasons.push_back(fmt::format("as talkie: {}", joined(own, ", ")));
   fail(hint_for(config, options), "no architecture of llama.cpp can express this model: {}", listed(reasons));
 }

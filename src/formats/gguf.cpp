@@ -17,18 +17,18 @@ namespace {
 
 constexpr std::string_view kGgufMagic = "GGUF";
 constexpr std::string_view kAlignmentKey = "general.alignment";
-constexpr std::uint64_t kLeastKeyBytes = 8 + 1 + 4 + 1;  // a name of one byte, a type, a value of one
-constexpr std::uint64_t kLeastTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;  // one dimension
-constexpr std::uint64_t kMostAlignment = 1 << 20;
+constexpr std::uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;             // key of one byte, type, value of one byte
+constexpr std::uint64_t kMinTensorBytes = 8 + 1 + 4 + 8 + 4 + 8;  // one dimension
+constexpr std::uint64_t kMaxAlignment = 1 << 20;
 
-// Takes values from front to back; what does not fit is an Error that says what was being read.
+// Reads values from front to back. If a value does not fit, the Error names what was being read.
 class Reader {
  public:
   Reader(std::span<const std::byte> bytes, const std::string& file) : bytes_(bytes), file_(file) {}
 
   std::uint64_t at() const { return at_; }
   std::uint64_t left() const { return bytes_.size() - at_; }
-  void now_in(std::string place) { place_ = std::move(place); }
+  void set_location(std::string location) { location_ = std::move(location); }
 
   template <class... Args>
   void expect(bool ok, FormatHere<std::type_identity_t<Args>...> message, Args&&... args) const {
@@ -48,32 +48,34 @@ class Reader {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
-  // A number of things, each of which takes at least so many bytes of the file.
-  std::uint64_t take_count(std::uint64_t least_bytes, std::string_view what) {
+  // Reads an element count and checks it against the bytes left; each element takes at least
+  // min_bytes.
+  std::uint64_t take_count(std::uint64_t min_bytes, std::string_view what) {
     const auto count = take<std::uint64_t>(what);
-    expect(count <= left() / least_bytes, "expected room for {} {}, found {} bytes", count, what, left());
+    expect(count <= left() / min_bytes, "expected room for {} {}, found {} bytes", count, what, left());
     return count;
   }
 
  private:
   std::span<const std::byte> take_bytes(std::uint64_t count, std::string_view what) {
-    expect(count <= left(), "expected {} bytes of {}, found {}", count, what, left());
+    expect(count <= left(), "expected {} bytes for {}, found {}", count, what, left());
     at_ += count;
     return bytes_.subspan(at_ - count, count);
   }
 
   [[noreturn]] void refuse(const std::string& message, std::source_location where) const {
-    throw Error(fmt::format("{}: {}{}{}", file_, place_, place_.empty() ? "" : ": ", message), Hint{}, where);
+    throw Error(fmt::format("{}: {}{}{}", file_, location_, location_.empty() ? "" : ": ", message), Hint{},
+                where);
   }
 
   std::span<const std::byte> bytes_;
   const std::string& file_;
-  std::string place_;
+  std::string location_;
   std::uint64_t at_ = 0;
 };
 
 template <class T>
-constexpr std::uint64_t least_bytes() {
+constexpr std::uint64_t min_bytes() {
   if constexpr (std::is_same_v<T, std::string>) return sizeof(std::uint64_t);
   return std::is_same_v<T, bool> ? 1 : sizeof(T);
 }
@@ -96,7 +98,7 @@ GgufValue take_array(Reader& reader) {
   reader.expect(type != kGgufArray, "arrays inside arrays are not supported");
   GgufValue value;
   const bool known = with_gguf_scalar(type, [&]<class T>() {
-    const std::uint64_t count = reader.take_count(least_bytes<T>(), "elements");
+    const std::uint64_t count = reader.take_count(min_bytes<T>(), "elements");
     std::vector<T> values;
     values.reserve(count);
     for (std::uint64_t i = 0; i < count; ++i) values.push_back(take_scalar<T>(reader));
@@ -126,8 +128,8 @@ std::uint64_t alignment_of(const GgufValue* value, const std::string& file) {
   if (!value) return kGgufAlignment;
   const auto* bytes = std::get_if<std::uint32_t>(value);
   check(bytes, "{}: expected {} as u32, found another type", file, kAlignmentKey);
-  check(std::has_single_bit(*bytes) && *bytes <= kMostAlignment,
-        "{}: expected {} to be a power of two up to {}, found {}", file, kAlignmentKey, kMostAlignment,
+  check(std::has_single_bit(*bytes) && *bytes <= kMaxAlignment,
+        "{}: expected {} to be a power of two up to {}, found {}", file, kAlignmentKey, kMaxAlignment,
         *bytes);
   return *bytes;
 }
@@ -136,7 +138,7 @@ std::uint64_t padded(std::uint64_t bytes, std::uint64_t alignment) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-// In the file's order, the first runs fastest; given back in ours.
+// Read in the file's order (first contiguous), returned in thimble's (last contiguous).
 std::vector<std::int64_t> take_dims(Reader& reader) {
   const auto count = reader.take<std::uint32_t>("a number of dimensions");
   reader.expect(count >= 1 && count <= kMaxGgufDims, "expected 1 to {} dimensions, found {}", kMaxGgufDims,
@@ -146,8 +148,9 @@ std::vector<std::int64_t> take_dims(Reader& reader) {
   for (std::int64_t& dim : dims) {
     dim = reader.take<std::int64_t>("a dimension");
     reader.expect(dim >= 1, "expected dimensions of at least 1, found {}", dim);
-    // 2^60 leaves room for 4 bytes each.
-    reader.expect(dim <= (std::int64_t{1} << 60) / elements, "its dimensions make more than 2^60 numbers");
+    // 2^60 elements of 4 bytes do not overflow 64 bits.
+    reader.expect(dim <= (std::int64_t{1} << 60) / elements,
+                  "the dimensions multiply to more than 2^60 numbers");
     elements *= dim;
   }
   std::ranges::reverse(dims);
@@ -166,35 +169,38 @@ GgufType take_type(Reader& reader) {
 GgufEntry take_entry(Reader& reader) {
   GgufEntry entry{};
   entry.name = take_name(reader, "a tensor's name");
-  reader.now_in(fmt::format("tensor {}", quoted_name(entry.name)));
+  reader.set_location(fmt::format("tensor {}", quoted_name(entry.name)));
   reader.expect(entry.name.size() <= kMaxGgufName, "expected a name of at most {} bytes, found {}",
                 kMaxGgufName, entry.name.size());
   entry.dims = take_dims(reader);
   entry.type = take_type(reader);
-  reader.expect(fits_blocks(entry.type, entry.dims.back()), "rows of {} are no whole blocks of {}",
-                entry.dims.back(), info_of(entry.type).name);
+  reader.expect(fits_blocks(entry.type, entry.dims.back()),
+                "a row of {} numbers is not a multiple of the block size of {}", entry.dims.back(),
+                info_of(entry.type).name);
   entry.bytes = gguf_bytes(entry.type, entry.count());
   entry.begin = reader.take<std::uint64_t>("an offset");
   return entry;
 }
 
-// Tensors follow each other as they are listed, each at the next multiple of the alignment, as ggml demands.
+// ggml requires tensors in the listed order, each at the next multiple of the alignment.
 void check_layout(const std::vector<GgufEntry>& entries, std::uint64_t alignment, std::uint64_t data_bytes,
                   const std::string& file) {
   std::uint64_t expected = 0, end = 0;
   for (const GgufEntry& entry : entries) {
-    check(entry.begin % alignment == 0, "{}: tensor {} begins at byte {} of the data, no multiple of {}",
-          file, quoted_name(entry.name), entry.begin, alignment);
+    check(entry.begin % alignment == 0,
+          "{}: tensor {} begins at byte {} of the data, which is not a multiple of {}", file,
+          quoted_name(entry.name), entry.begin, alignment);
     check(entry.begin == expected, "{}: tensor {} begins at byte {} of the data, expected {}", file,
           quoted_name(entry.name), entry.begin, expected);
     check(entry.bytes <= data_bytes && entry.begin <= data_bytes - entry.bytes,
-          Hint{"the file is cut short: copy it again"}, "{}: tensor {} needs {} bytes of data, found {}",
-          file, quoted_name(entry.name), entry.begin + entry.bytes, data_bytes);
+          Hint{"the file is truncated: download or copy it again"},
+          "{}: tensor {} needs {} bytes of data, found {}", file, quoted_name(entry.name),
+          entry.begin + entry.bytes, data_bytes);
     end = entry.begin + entry.bytes;
     expected = padded(end, alignment);
   }
-  check(data_bytes <= expected, "{}: expected {} bytes of data, found {}: the last belong to no tensor", file,
-        end, data_bytes);
+  check(data_bytes <= expected, "{}: expected {} bytes of data, found {}: the last bytes belong to no tensor",
+        file, end, data_bytes);
 }
 
 }  // namespace
@@ -207,8 +213,9 @@ GgufFile GgufFile::open(const std::filesystem::path& path) {
   const InputFile input(path);
   GgufFile file;
   file.name_ = path.string();
-  file.memory_ = Arena(static_cast<std::int64_t>(input.size()), file.name_,
-                       "the file is read as a whole: close other programs, or use a larger machine");
+  file.memory_ =
+      Arena(static_cast<std::int64_t>(input.size()), file.name_,
+            "the complete file is read into memory: close other programs, or use a machine with more memory");
   const std::span bytes(file.memory_.at(0), input.size());
   input.read_at(0, bytes);
   file.parse(bytes);
@@ -224,29 +231,29 @@ GgufFile GgufFile::view(std::span<const std::byte> bytes, std::string name) {
 
 void GgufFile::parse(std::span<const std::byte> bytes) {
   Reader reader(bytes, name_);
-  const auto magic = reader.take<std::array<char, 4>>("the word GGUF");
+  const auto magic = reader.take<std::array<char, 4>>("the magic GGUF");
   reader.expect(std::string_view(magic.data(), magic.size()) == kGgufMagic,
-                "expected the word GGUF at its start, found {}", quoted_name({magic.data(), magic.size()}));
+                "expected the magic GGUF at the start, found {}", quoted_name({magic.data(), magic.size()}));
   const auto version = reader.take<std::uint32_t>("a version");
-  reader.expect((version & 0xFFFF) != 0, "its numbers are big-endian, which is not supported");
-  reader.expect(version == 2 || version == 3, "expected version 2 or 3 of the format, found {}", version);
-  const std::uint64_t tensors = reader.take_count(kLeastTensorBytes, "tensors");
-  const std::uint64_t keys = reader.take_count(kLeastKeyBytes, "keys");
+  reader.expect((version & 0xFFFF) != 0, "big-endian files are not supported");
+  reader.expect(version == 2 || version == 3, "expected format version 2 or 3, found {}", version);
+  const std::uint64_t tensors = reader.take_count(kMinTensorBytes, "tensors");
+  const std::uint64_t keys = reader.take_count(kMinKeyBytes, "keys");
 
   for (std::uint64_t i = 0; i < keys; ++i) {
-    reader.now_in(fmt::format("key {}", i));
+    reader.set_location(fmt::format("key {}", i));
     std::string key = take_name(reader, "a key");
-    reader.now_in(fmt::format("key {}", quoted_name(key)));
-    reader.expect(keys_.try_emplace(key, settings_.size()).second, "it is there twice");
+    reader.set_location(fmt::format("key {}", quoted_name(key)));
+    reader.expect(keys_.try_emplace(key, settings_.size()).second, "duplicate key");
     settings_.emplace_back(std::move(key), take_value(reader));
   }
-  reader.now_in("");
+  reader.set_location("");
   const std::uint64_t alignment = alignment_of(find_setting(kAlignmentKey), name_);
 
   for (std::uint64_t i = 0; i < tensors; ++i) {
-    reader.now_in(fmt::format("tensor {}", i));
+    reader.set_location(fmt::format("tensor {}", i));
     GgufEntry entry = take_entry(reader);
-    reader.expect(tensors_.try_emplace(entry.name, entries_.size()).second, "it is there twice");
+    reader.expect(tensors_.try_emplace(entry.name, entries_.size()).second, "duplicate tensor");
     entries_.push_back(std::move(entry));
   }
   const std::uint64_t data_at = std::min<std::uint64_t>(padded(reader.at(), alignment), bytes.size());
@@ -266,7 +273,7 @@ const GgufEntry* GgufFile::find(std::string_view tensor) const {
 
 const GgufEntry& GgufFile::at(std::string_view tensor) const {
   const GgufEntry* entry = find(tensor);
-  check(entry != nullptr, "{}: expected a tensor {}, found none among {}", name_, quoted_name(tensor),
+  check(entry != nullptr, "{}: expected a tensor {}, not found among {} tensors", name_, quoted_name(tensor),
         entries_.size());
   return *entry;
 }
@@ -279,14 +286,14 @@ std::span<const std::byte> GgufFile::bytes(std::string_view tensor) const {
 void GgufFile::read_f32(std::string_view tensor, std::span<float> values) const {
   const GgufEntry& entry = at(tensor);
   check(std::cmp_equal(entry.count(), values.size()),
-        "{}: tensor {}: expected {} numbers, found {} of shape {}", name_, quoted_name(tensor), values.size(),
-        entry.count(), dims_text(entry.dims));
+        "{}: tensor {}: expected {} numbers, found {} with shape {}", name_, quoted_name(tensor),
+        values.size(), entry.count(), dims_text(entry.dims));
   decode_gguf(entry.type, bytes(tensor), values);
 }
 
 namespace {
 
-constexpr std::size_t kPiece = 1 << 18;  // numbers: a megabyte at a time, whole blocks of every type
+constexpr std::size_t kPiece = 1 << 18;  // numbers: 1 MiB of f32, a multiple of every block size
 
 template <class T>
 void append(std::string& out, T value) {
@@ -311,9 +318,9 @@ void append(std::string& out, const std::vector<T>& values) {
 
 void append(std::string& out, const GgufValue& value) {
   std::visit(
-      [&]<class T>(const T& held) {
+      [&]<class T>(const T& stored) {
         append(out, gguf_value_type<T>());
-        append(out, held);
+        append(out, stored);
       },
       value);
 }
@@ -325,8 +332,8 @@ std::uint64_t padded(std::uint64_t bytes) {
 }  // namespace
 
 void GgufWriter::set(std::string key, GgufValue value) {
-  check(!key.empty(), "a key of a GGUF must have a name");
-  check(keys_.insert(key).second, "the key {} is set already", quoted_name(key));
+  check(!key.empty(), "the name of a GGUF key must not be empty");
+  check(keys_.insert(key).second, "the key {} is already set", quoted_name(key));
   settings_.emplace_back(std::move(key), std::move(value));
 }
 
@@ -337,11 +344,12 @@ void GgufWriter::add(std::string name, GgufType type, std::vector<std::int64_t> 
   check(!dims.empty() && dims.size() <= kMaxGgufDims, "tensor {}: expected 1 to {} dimensions, found {}",
         quoted_name(name), kMaxGgufDims, dims.size());
   GgufEntry entry{std::move(name), type, std::move(dims), data_bytes_, 0};
-  check(std::cmp_equal(entry.count(), values.size()), "tensor {}: the shape {} has {} numbers, {} are given",
+  check(std::cmp_equal(entry.count(), values.size()), "tensor {}: shape {} needs {} numbers, found {}",
         quoted_name(entry.name), dims_text(entry.dims), entry.count(), values.size());
-  check(fits_blocks(type, entry.dims.back()), "tensor {}: rows of {} are no whole blocks of {}",
-        quoted_name(entry.name), entry.dims.back(), info_of(type).name);
-  check(names_.insert(entry.name).second, "tensor {}: it is added already", quoted_name(entry.name));
+  check(fits_blocks(type, entry.dims.back()),
+        "tensor {}: a row of {} numbers is not a multiple of the block size of {}", quoted_name(entry.name),
+        entry.dims.back(), info_of(type).name);
+  check(names_.insert(entry.name).second, "tensor {}: already added", quoted_name(entry.name));
   entry.bytes = gguf_bytes(type, entry.count());
   data_bytes_ += padded(entry.bytes);
   items_.push_back({std::move(entry), values});
@@ -367,7 +375,7 @@ std::string GgufWriter::header() const {
   return out;
 }
 
-void GgufWriter::pass_on(const Sink& sink) const {
+void GgufWriter::emit_data(const Sink& sink) const {
   std::vector<std::byte> piece;
   for (const Item& item : items_) {
     for (std::size_t begin = 0; begin < item.values.size(); begin += kPiece) {
@@ -394,14 +402,14 @@ void GgufWriter::write(FileOps& ops, const std::filesystem::path& path, Existing
                        const Inspector& inspect) const {
   AtomicFile file(ops, path, existing);
   file.write(header());
-  pass_on([&](std::span<const std::byte> piece) { file.write(piece); });
+  emit_data([&](std::span<const std::byte> piece) { file.write(piece); });
   if (inspect) inspect(file.temporary());
   file.commit();
 }
 
 std::string GgufWriter::to_bytes() const {
   std::string out = header();
-  pass_on([&](std::span<const std::byte> piece) {
+  emit_data([&](std::span<const std::byte> piece) {
     out.append(reinterpret_cast<const char*>(piece.data()), piece.size());
   });
   return out;

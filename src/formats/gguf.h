@@ -1,17 +1,19 @@
-// GGUF, the container of llama.cpp: typed keys and values, then tensors. Version 3 is written, 2 and 3 are read.
+// GGUF, the container format of llama.cpp: typed keys and values, then tensors. Writes version 3,
+// reads versions 2 and 3.
 //
-// The complete layout; every number is little-endian:
+// Complete layout; all numbers are little-endian:
 //
 //   4 bytes "GGUF", u32 version, i64 number of tensors, i64 number of keys
-//   keys     each: string, u32 type of value, value
-//   tensors  each: string, u32 number of dims, i64 dims (the first runs fastest), u32 type, u64 offset
+//   keys     each: string, u32 type of the value, value
+//   tensors  each: string, u32 number of dims, i64 dims (the first is contiguous), u32 type, u64
+//            offset
 //   zeros    up to a multiple of the alignment: general.alignment, or 32
-//   data     each tensor at its offset, a multiple of the alignment, and zeros behind it up to the next
+//   data     each tensor at its offset, a multiple of the alignment, zero-padded up to the next
 //
 //   string   u64 length, then bytes         array   u32 type of elements, u64 count, then elements
 //
-// Dims here are as everywhere in thimble, the last runs fastest: [rows, columns]. Only the file has them the
-// other way round; the numbers lie in the same order.
+// This API lists dims as everywhere in thimble, the contiguous one last: [rows, columns]. The file
+// lists them in reverse; the order of the elements is the same.
 #pragma once
 
 #include <array>
@@ -35,7 +37,7 @@
 
 namespace thimble {
 
-// Scalars, then arrays of them, in the order of the format's numbers.
+// Scalars, then arrays, in the order of the type numbers of the format.
 using GgufValue =
     std::variant<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t, std::uint32_t, std::int32_t, float,
                  bool, std::string, std::uint64_t, std::int64_t, double, std::vector<std::uint8_t>,
@@ -46,23 +48,23 @@ using GgufValue =
 using GgufSettings = std::vector<std::pair<std::string, GgufValue>>;  // in the file's order
 
 inline constexpr std::uint64_t kGgufAlignment = 32;
-inline constexpr std::size_t kMaxGgufName = 63;  // of a tensor: ggml has room for 64 with the closing zero
+inline constexpr std::size_t kMaxGgufName = 63;  // ggml allows 64 bytes with the terminating zero
 inline constexpr std::size_t kMaxGgufDims = 4;
 
 struct GgufEntry {
   std::string name;
   GgufType type;
   std::vector<std::int64_t> dims;
-  std::uint64_t begin = 0, bytes = 0;  // in the data
+  std::uint64_t begin = 0, bytes = 0;  // within the data
 
   std::int64_t count() const;  // elements
 };
 
-// A file that was read and checked in full; whatever is asked of it afterwards is in bounds.
+// A parsed file. Parsing checks all sizes and offsets, so every accessor stays in bounds.
 class GgufFile {
  public:
   static GgufFile open(const std::filesystem::path& path);
-  // A file that is in memory already. The bytes are not copied: they must stay where they are.
+  // Parses a file in memory. The bytes are not copied: they must outlive the GgufFile.
   static GgufFile view(std::span<const std::byte> bytes, std::string name);
 
   const std::string& name() const { return name_; }  // for messages
@@ -71,9 +73,9 @@ class GgufFile {
 
   const std::vector<GgufEntry>& entries() const { return entries_; }  // in the file's order
   const GgufEntry* find(std::string_view tensor) const;               // nullptr when absent
-  const GgufEntry& at(std::string_view tensor) const;                 // an Error when absent
+  const GgufEntry& at(std::string_view tensor) const;                 // throws an Error when absent
   std::span<const std::byte> bytes(std::string_view tensor) const;
-  void read_f32(std::string_view tensor, std::span<float> values) const;  // from every type
+  void read_f32(std::string_view tensor, std::span<float> values) const;  // converts from any type
 
  private:
   void parse(std::span<const std::byte> bytes);
@@ -83,10 +85,10 @@ class GgufFile {
   std::map<std::string, std::size_t, std::less<>> keys_, tensors_;
   std::vector<GgufEntry> entries_;
   Arena memory_;
-  std::span<const std::byte> data_;  // in memory_, or in what was passed to view()
+  std::span<const std::byte> data_;  // points into memory_, or into the bytes passed to view()
 };
 
-// Says first what there is, then writes it in one go. The same calls give the same bytes.
+// Collects keys and tensors, then writes the file. The same calls give the same bytes.
 //
 //   GgufWriter writer;
 //   writer.set("general.architecture", std::string("llama"));
@@ -95,14 +97,15 @@ class GgufFile {
 class GgufWriter {
  public:
   void set(std::string key, GgufValue value);
-  // The values must stay where they are until they are written. Numbers that the type cannot hold are an Error.
+  // `values` must stay valid until they are written. Throws an Error if the type cannot represent
+  // them.
   void add(std::string name, GgufType type, std::vector<std::int64_t> dims, std::span<const float> values);
 
-  std::uint64_t bytes() const;  // of the whole file
-  // Complete under its name, or not there at all.
+  std::uint64_t bytes() const;  // of the complete file
+  // Atomic: `path` becomes the complete file or is left unchanged.
   void write(FileOps& ops, const std::filesystem::path& path, Existing existing,
              const Inspector& inspect = {}) const;
-  std::string to_bytes() const;  // the same in memory
+  std::string to_bytes() const;  // the same file in memory
 
  private:
   struct Item {
@@ -111,7 +114,7 @@ class GgufWriter {
   };
   using Sink = std::function<void(std::span<const std::byte>)>;
   std::string header() const;
-  void pass_on(const Sink& sink) const;
+  void emit_data(const Sink& sink) const;
 
   GgufSettings settings_;
   std::vector<Item> items_;
@@ -119,13 +122,14 @@ class GgufWriter {
   std::uint64_t data_bytes_ = 0;
 };
 
-// The format's numbers for the types of values.
+// Type numbers of values.
 inline constexpr std::uint32_t kGgufString = 8, kGgufArray = 9;
 
 inline constexpr std::array<std::string_view, 13> kGgufValueTypes = {
     "u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "string", "array", "u64", "i64", "f64"};
 
-// The same with the type as an argument: calls visit.operator()<T>() for the T of a scalar's number.
+// Calls visit.operator()<T>() with the C++ type of scalar type number `type`. Returns false if the
+// number is not a scalar type.
 template <class Visit>
 bool with_gguf_scalar(std::uint32_t type, Visit&& visit) {
   switch (type) {

@@ -22,20 +22,21 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kArchitectures = {"llama", "qwen2", "qwen3", kApertus, kTalkie};
 
-// Bookkeeping. tokenizer.huggingface.json repeats what the other keys say.
-constexpr std::string_view kHarmlessKeys[] = {"general.", "quantize.imatrix.", "tokenizer.huggingface.",
-                                              "tokenizer.chat_template"};  // and those for other purposes
+// Metadata that does not affect the model. tokenizer.huggingface.json repeats the other keys.
+constexpr std::string_view kHarmlessKeys[] = {
+    "general.", "quantize.imatrix.", "tokenizer.huggingface.",
+    "tokenizer.chat_template"};  // and its variants for other purposes
 
-// One tensor of ours in the file.
+// One parameter of the model and its tensor in the file.
 struct Source {
   std::string name;
   std::vector<std::int64_t> dims;
-  std::int64_t offset = 0, count = 0;  // in the block
-  bool turned = false;                 // rows of heads, in llama's order
-  bool optional = false;               // absent: zeros
+  std::int64_t offset = 0, count = 0;  // in the block of weights
+  bool rotated = false;                // rows of heads, in llama's order for RoPE
+  bool optional = false;               // zeros if absent
 };
 
-// 0 until it is resolved: the heads share the width.
+// head_dim is 0 until the config is resolved; the default is dim / heads.
 std::int64_t head_dim_of(const ModelConfig& config) {
   return config.head_dim > 0 ? config.head_dim : config.dim / std::max<std::int64_t>(config.heads, 1);
 }
@@ -43,8 +44,8 @@ std::int64_t head_dim_of(const ModelConfig& config) {
 class Importer {
  public:
   explicit Importer(const GgufFile& file)
-      : file_(file), questions_(file), architecture_(questions_.text("general.architecture").value_or("")) {
-    questions_.throw_problems();
+      : file_(file), keys_(file), architecture_(keys_.text("general.architecture").value_or("")) {
+    keys_.throw_problems();
     check(std::ranges::count(kArchitectures, architecture_) > 0,
           "{}: expected general.architecture {}, found {}", file.name(), joined(kArchitectures, ", "),
           quoted_name(architecture_));
@@ -55,16 +56,16 @@ class Importer {
     out.path = file_.name();
     out.format = "gguf";
     out.architecture = architecture_;
-    GgufTokenizer tokenizer = read_gguf_tokenizer(questions_, file_.name());
+    GgufTokenizer tokenizer = read_gguf_tokenizer(keys_, file_.name());
     out.config = resolved(Config{read_config(), {}});
-    // What was folded is put together from several tensors: floats.
+    // Folded models are assembled from several tensors, so their weights are always floats.
     if (as == WeightsAs::stored && !is_folded_architecture(architecture_))
       out.stored = read_stored(out.config.model);
     else
       out.weights = read_weights(out.config.model);
     out.tokenizer = std::move(tokenizer.file);
     out.layout = std::move(tokenizer.layout);
-    if (out.tokenizer) open_tokenizer(out);  // one that is larger than the embedding is an error
+    if (out.tokenizer) open_tokenizer(out);  // throws if it is larger than the embedding
     for (const GgufEntry& entry : file_.entries())
       out.tensors.push_back({entry.name, std::string(info_of(entry.type).name), entry.dims, entry.bytes});
     for (const auto& [key, value] : file_.settings())
@@ -79,7 +80,7 @@ class Importer {
   void read_sizes(ModelConfig& config);
   void read_switches(ModelConfig& config);
   void expect_folded_settings();
-  void refuse_what_changes_the_model(const ModelConfig& config);
+  void reject_unsupported_settings(const ModelConfig& config);
 
   std::vector<Source> sources(const ModelConfig& config, const ParamTable& table) const;
   std::vector<Source> folded_sources(const ModelConfig& config, const ParamTable& table) const;
@@ -89,33 +90,33 @@ class Importer {
   void read_output_scales(const ModelConfig& config, const ParamTable& table, std::span<float> block) const;
 
   const GgufFile& file_;
-  GgufQuestions questions_;
+  GgufKeyReader keys_;
   std::string architecture_;
 };
 
 void Importer::read_sizes(ModelConfig& config) {
-  config.context = questions_.required_count(key("context_length"));
-  config.dim = questions_.required_count(key("embedding_length"));
-  config.layers = questions_.required_count(key("block_count"));
-  config.mlp_hidden = questions_.required_count(key("feed_forward_length"));
-  config.heads = questions_.required_count(key("attention.head_count"));
-  config.kv_heads = questions_.count(key("attention.head_count_kv")).value_or(config.heads);
-  config.norm_eps = questions_.required_number(key("attention.layer_norm_rms_epsilon"));
-  config.rope_base = questions_.number(key("rope.freq_base")).value_or(10000);
-  config.head_dim = questions_.count(key("attention.key_length")).value_or(0);
-  const auto value_length = questions_.count(key("attention.value_length"));
+  config.context = keys_.required_count(key("context_length"));
+  config.dim = keys_.required_count(key("embedding_length"));
+  config.layers = keys_.required_count(key("block_count"));
+  config.mlp_hidden = keys_.required_count(key("feed_forward_length"));
+  config.heads = keys_.required_count(key("attention.head_count"));
+  config.kv_heads = keys_.count(key("attention.head_count_kv")).value_or(config.heads);
+  config.norm_eps = keys_.required_number(key("attention.layer_norm_rms_epsilon"));
+  config.rope_base = keys_.number(key("rope.freq_base")).value_or(10000);
+  config.head_dim = keys_.count(key("attention.key_length")).value_or(0);
+  const auto value_length = keys_.count(key("attention.value_length"));
   if (value_length && *value_length != head_dim_of(config))
-    questions_.problem(fmt::format("{} is {}, but keys have {}", key("attention.value_length"), *value_length,
-                                   head_dim_of(config)));
+    keys_.problem(fmt::format("{} is {}, expected the same as the key length, {}",
+                              key("attention.value_length"), *value_length, head_dim_of(config)));
   const GgufEntry* embedding = file_.find("token_embd.weight");
   if (!embedding || embedding->dims.size() != 2)
-    questions_.problem("token_embd.weight is missing or no matrix");
+    keys_.problem("token_embd.weight is missing or not a matrix");
   else
     config.vocab_size = embedding->dims[0];
-  // The table below has a row for each tensor of each layer: it may not be larger than the file makes it.
+  // The ParamTable has rows for every layer: bound its size by that of the file.
   if (std::cmp_greater(config.layers, file_.entries().size()))
-    questions_.problem(fmt::format("{} is {}, but there are {} tensors", key("block_count"), config.layers,
-                                   file_.entries().size()));
+    keys_.problem(fmt::format("{} is {}, but there are {} tensors", key("block_count"), config.layers,
+                              file_.entries().size()));
 }
 
 void Importer::read_switches(ModelConfig& config) {
@@ -130,24 +131,24 @@ void Importer::read_switches(ModelConfig& config) {
 
 void Importer::expect_folded_settings() {
   for (const auto& [name, expected] : folded_settings(architecture_)) {
-    const GgufValue* found = questions_.take(name);
+    const GgufValue* found = keys_.take(name);
     if (!found || *found != expected)
-      questions_.problem(fmt::format("{} is {}, expected {}", name,
-                                     found ? gguf_value_text(*found) : "missing", gguf_value_text(expected)));
+      keys_.problem(fmt::format("{} is {}, expected {}", name, found ? gguf_value_text(*found) : "missing",
+                                gguf_value_text(expected)));
   }
 }
 
-// Keys that are fine as long as they say what a model without them does.
-void Importer::refuse_what_changes_the_model(const ModelConfig& config) {
+// Rejects keys whose values change what the model computes in a way that thimble does not support.
+void Importer::reject_unsupported_settings(const ModelConfig& config) {
   const auto expect_count = [&](std::string_view name, std::int64_t expected) {
-    const auto found = questions_.count(key(name));
+    const auto found = keys_.count(key(name));
     if (found && *found != expected)
-      questions_.problem(fmt::format("{} = {} is not supported, expected {}", key(name), *found, expected));
+      keys_.problem(fmt::format("{} = {} is not supported, expected {}", key(name), *found, expected));
   };
   const auto expect_text = [&](std::string_view name, std::string_view expected) {
-    const auto found = questions_.text(key(name));
+    const auto found = keys_.text(key(name));
     if (found && *found != expected)
-      questions_.problem(
+      keys_.problem(
           fmt::format("{} = {} is not supported, expected \"{}\"", key(name), quoted_name(*found), expected));
   };
   expect_count("vocab_size", config.vocab_size);
@@ -156,19 +157,19 @@ void Importer::refuse_what_changes_the_model(const ModelConfig& config) {
   expect_count("expert_used_count", 0);
   expect_count("attention.sliding_window", 0);
   expect_text("rope.scaling.type", "none");
-  if (const auto factor = questions_.number(key("rope.scaling.factor")); factor && *factor != 1)
-    questions_.problem(
-        fmt::format("{} = {} is not supported, expected 1", key("rope.scaling.factor"), *factor));
-  if (!questions_.flag(key("attention.causal")).value_or(true))
-    questions_.problem(key("attention.causal") + " = false is not supported");
-  const auto type = questions_.text("general.type");
+  if (const auto factor = keys_.number(key("rope.scaling.factor")); factor && *factor != 1)
+    keys_.problem(fmt::format("{} = {} is not supported, expected 1", key("rope.scaling.factor"), *factor));
+  if (!keys_.flag(key("attention.causal")).value_or(true))
+    keys_.problem(key("attention.causal") + " = false is not supported");
+  const auto type = keys_.text("general.type");
   if (type && *type != "model")
-    questions_.problem(fmt::format("general.type = {} is not supported", quoted_name(*type)));
-  const auto parts = questions_.count("split.count");
+    keys_.problem(fmt::format("general.type = {} is not supported", quoted_name(*type)));
+  const auto parts = keys_.count("split.count");
   if (parts && *parts > 1)
-    questions_.problem(fmt::format("it is one of {} parts (split.count): join them", *parts));
-  questions_.take("split.no");
-  questions_.take("split.tensors.count");
+    keys_.problem(fmt::format(
+        "the file is one of {} parts (split.count): merge them with llama-gguf-split first", *parts));
+  keys_.take("split.no");
+  keys_.take("split.tensors.count");
 }
 
 ModelConfig Importer::read_config() {
@@ -178,9 +179,9 @@ ModelConfig Importer::read_config() {
     expect_folded_settings();
   else
     read_switches(config);
-  refuse_what_changes_the_model(config);
-  questions_.refuse_the_rest(kHarmlessKeys);
-  questions_.throw_problems();
+  reject_unsupported_settings(config);
+  keys_.reject_unread_keys(kHarmlessKeys);
+  keys_.throw_problems();
   try {
     return is_folded_architecture(architecture_) ? folded_config(architecture_, config) : resolved(config);
   } catch (const Error& error) {
@@ -194,7 +195,7 @@ std::vector<Source> Importer::sources(const ModelConfig& config, const ParamTabl
   for (const Param& param : table.all()) {
     const bool bias = param.name.ends_with(".bias");
     out.push_back({gguf_name(param), param.dims, param.offset, param.count(),
-                   architecture_ == "llama" && is_turned(param.role), bias});
+                   architecture_ == "llama" && is_rotated(param.role), bias});
   }
   return out;
 }
@@ -203,7 +204,7 @@ std::vector<Source> Importer::folded_sources(const ModelConfig& config, const Pa
   std::vector<Source> out;
   for (FoldedTensor& tensor : folded_tensors(architecture_, config)) {
     Source source{std::move(tensor.name), std::move(tensor.dims)};
-    if (!tensor.output_scale) {  // those are read apart
+    if (!tensor.output_scale) {  // output scales are read by read_output_scales()
       const ParamView view = table.view(tensor.role, std::max(tensor.layer, 0));
       source.offset = view.offset;
       source.count = view.count();
@@ -227,25 +228,25 @@ void Importer::check_tensors(std::span<const Source> sources, const ModelConfig&
   for (const GgufEntry& entry : file_.entries())
     if (!known.contains(entry.name))
       problems.push_back(fmt::format("{} {}", quoted_name(entry.name),
-                                     entry.name == "rope_freqs.weight"  // as Llama 3.1 and later have it
+                                     entry.name == "rope_freqs.weight"  // in files of Llama 3.1 and later
                                          ? "scales RoPE's wavelengths, which is not supported"
                                          : "is not part of the model"));
-  check(problems.empty(), Hint{"the tensors and the settings do not belong together"}, "{}: {}", file_.name(),
-        listed(problems));
-  check(config.head_dim % 2 == 0, "{}: heads of {} cannot be turned", file_.name(), config.head_dim);
+  check(problems.empty(), Hint{"tensors and settings do not match: convert the model again"}, "{}: {}",
+        file_.name(), listed(problems));
+  check(config.head_dim % 2 == 0, "{}: expected an even head size, found {}", file_.name(), config.head_dim);
 }
 
 std::vector<float> Importer::read_weights(const ModelConfig& config) {
   const ParamTable table(config);
   const std::vector<Source> all = sources(config, table);
-  check_tensors(all, config);  // before memory is taken: now the file is as large as the block
+  check_tensors(all, config);  // before allocating: now the file is as large as the block
   std::vector<float> block(static_cast<std::size_t>(table.block_size()));
   for (const Source& source : all) {
     if (source.count == 0 || !file_.find(source.name)) continue;
     const auto to = std::span(block).subspan(static_cast<std::size_t>(source.offset),
                                              static_cast<std::size_t>(source.count));
     file_.read_f32(source.name, to);
-    if (!source.turned) continue;
+    if (!source.rotated) continue;
     const std::int64_t columns = source.dims.size() == 2 ? source.dims[1] : 1;
     std::ranges::copy(halves_from_neighbours(to, config.head_dim, columns), to.begin());
   }
@@ -262,7 +263,7 @@ WeightFormat format_of_type(GgufType type) {
 
 std::shared_ptr<const StoredWeights> Importer::read_stored(const ModelConfig& config) {
   const ParamTable table(config);
-  const std::vector<Source> all = sources(config, table);  // one for each param, in the table's order
+  const std::vector<Source> all = sources(config, table);  // one per param, in the table's order
   check_tensors(all, config);
   std::vector<WeightFormat> formats;
   for (const Source& source : all) {
@@ -273,10 +274,10 @@ std::shared_ptr<const StoredWeights> Importer::read_stored(const ModelConfig& co
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Source& source = all[i];
     const GgufEntry* entry = file_.find(source.name);
-    if (!entry) continue;  // a bias: the memory is zeros
+    if (!entry) continue;  // an absent bias: the memory is zeroed
     const StoredWeights::Stored to = stored->tensor(table.all()[i]);
     const auto in_order = [&](std::vector<float> values, std::int64_t columns) {
-      return source.turned ? halves_from_neighbours(values, config.head_dim, columns) : values;
+      return source.rotated ? halves_from_neighbours(values, config.head_dim, columns) : values;
     };
     if (to.values.dtype == DType::i8) {
       GgufBlocks blocks = gguf_blocks(entry->type, file_.bytes(source.name));
@@ -293,7 +294,7 @@ std::shared_ptr<const StoredWeights> Importer::read_stored(const ModelConfig& co
   return stored;
 }
 
-// talkie adds a share of the embedding behind a layer; here the next layer mixes it in.
+// talkie adds a share of the embedding after a layer; thimble mixes it in at the start of the next.
 void Importer::read_output_scales(const ModelConfig& config, const ParamTable& table,
                                   std::span<float> block) const {
   const auto mix = [&](std::int64_t layer) {
@@ -307,8 +308,9 @@ void Importer::read_output_scales(const ModelConfig& config, const ParamTable& t
     if (tensor.layer < config.layers)
       mix(tensor.layer)[1] = scale;
     else
-      check(scale == 0, "{}: {} is {}, and behind the last layer thimble mixes nothing in", file_.name(),
-            tensor.name, scale);
+      check(scale == 0,
+            "{}: {} is {}, expected 0: thimble does not mix in the embedding after the last layer",
+            file_.name(), tensor.name, scale);
   }
 }
 
@@ -335,25 +337,27 @@ constexpr bool kIsWhole = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 
 std::optional<std::int64_t> whole_of(const GgufValue& value) {
   return std::visit(
-      []<class T>(const T& held) -> std::optional<std::int64_t> {
+      []<class T>(const T& content) -> std::optional<std::int64_t> {
         if constexpr (kIsWhole<T>) {
-          if (held >= T{0} && std::in_range<std::int64_t>(held)) return static_cast<std::int64_t>(held);
+          if (content >= T{0} && std::in_range<std::int64_t>(content))
+            return static_cast<std::int64_t>(content);
         } else if constexpr (kIsGgufArray<T>) {
           if constexpr (kIsWhole<typename T::value_type>)
-            if (!held.empty() && std::ranges::count(held, held.front()) == std::ssize(held))
-              return whole_of(GgufValue(held.front()));
+            if (!content.empty() && std::ranges::count(content, content.front()) == std::ssize(content))
+              return whole_of(GgufValue(content.front()));
         }
         return std::nullopt;
       },
       value);
 }
 
-// 1e-5 is written as the f32 next to it: the shortest text that means that f32 is what was meant.
-double as_meant(float value) {
-  double meant = value;
+// A file stores 1e-5 as the nearest f32. Returns the double with the shortest decimal text that
+// rounds to that f32, which is most likely the original number.
+double shortest_decimal(float value) {
+  double shortest = value;
   const std::string text = fmt::format("{}", value);
-  std::from_chars(text.data(), text.data() + text.size(), meant);
-  return meant;
+  std::from_chars(text.data(), text.data() + text.size(), shortest);
+  return shortest;
 }
 
 std::string key_problem(std::string_view key, const GgufValue& value, std::string_view expected) {
@@ -362,12 +366,12 @@ std::string key_problem(std::string_view key, const GgufValue& value, std::strin
 
 }  // namespace
 
-const GgufValue* GgufQuestions::take(std::string_view key) {
+const GgufValue* GgufKeyReader::take(std::string_view key) {
   taken_.emplace(key);
   return file_.find_setting(key);
 }
 
-std::optional<std::string> GgufQuestions::text(std::string_view key) {
+std::optional<std::string> GgufKeyReader::text(std::string_view key) {
   const GgufValue* value = take(key);
   if (!value) return std::nullopt;
   if (const auto* found = std::get_if<std::string>(value)) return *found;
@@ -375,7 +379,7 @@ std::optional<std::string> GgufQuestions::text(std::string_view key) {
   return std::nullopt;
 }
 
-std::optional<bool> GgufQuestions::flag(std::string_view key) {
+std::optional<bool> GgufKeyReader::flag(std::string_view key) {
   const GgufValue* value = take(key);
   if (!value) return std::nullopt;
   if (const auto* found = std::get_if<bool>(value)) return *found;
@@ -383,7 +387,7 @@ std::optional<bool> GgufQuestions::flag(std::string_view key) {
   return std::nullopt;
 }
 
-std::optional<std::int64_t> GgufQuestions::count(std::string_view key) {
+std::optional<std::int64_t> GgufKeyReader::count(std::string_view key) {
   const GgufValue* value = take(key);
   if (!value) return std::nullopt;
   const auto found = whole_of(*value);
@@ -391,26 +395,26 @@ std::optional<std::int64_t> GgufQuestions::count(std::string_view key) {
   return found;
 }
 
-std::optional<double> GgufQuestions::number(std::string_view key) {
+std::optional<double> GgufKeyReader::number(std::string_view key) {
   const GgufValue* value = take(key);
   if (!value) return std::nullopt;
-  if (const auto* single = std::get_if<float>(value)) return as_meant(*single);
+  if (const auto* single = std::get_if<float>(value)) return shortest_decimal(*single);
   if (const auto* wide = std::get_if<double>(value)) return *wide;
   problem(key_problem(key, *value, "an f32"));
   return std::nullopt;
 }
 
-std::int64_t GgufQuestions::required_count(std::string_view key) {
+std::int64_t GgufKeyReader::required_count(std::string_view key) {
   if (!file_.find_setting(key)) problem(fmt::format("{} is missing", key));
   return count(key).value_or(0);
 }
 
-double GgufQuestions::required_number(std::string_view key) {
+double GgufKeyReader::required_number(std::string_view key) {
   if (!file_.find_setting(key)) problem(fmt::format("{} is missing", key));
   return number(key).value_or(0);
 }
 
-void GgufQuestions::refuse_the_rest(std::span<const std::string_view> harmless) {
+void GgufKeyReader::reject_unread_keys(std::span<const std::string_view> harmless) {
   for (const auto& [key, value] : file_.settings()) {
     const bool known = taken_.contains(key) || std::ranges::any_of(harmless, [&](std::string_view start) {
                          return key.starts_with(start);
@@ -419,32 +423,33 @@ void GgufQuestions::refuse_the_rest(std::span<const std::string_view> harmless) 
   }
 }
 
-void GgufQuestions::throw_problems() const {
-  check(problems_.empty(), Hint{"only what changes nothing is passed over"}, "{}: {}", file_.name(),
-        listed(problems_));
+void GgufKeyReader::throw_problems() const {
+  check(problems_.empty(),
+        Hint{"thimble rejects settings that it does not support; use a model without them"}, "{}: {}",
+        file_.name(), listed(problems_));
 }
 
 Json gguf_value_json(const GgufValue& value) {
-  constexpr std::size_t kMostShown = 100;
-  const auto one = []<class T>(const T& held) -> Json {
+  constexpr std::size_t kMaxShown = 100;
+  const auto one = []<class T>(const T& content) -> Json {
     if constexpr (std::is_same_v<T, float>)
-      return as_meant(held);
+      return shortest_decimal(content);
     else
-      return held;
+      return content;
   };
   return std::visit(
-      [&]<class T>(const T& held) -> Json {
+      [&]<class T>(const T& content) -> Json {
         if constexpr (kIsGgufArray<T>) {
           using Item = typename T::value_type;
-          if (held.size() > kMostShown)
+          if (content.size() > kMaxShown)
             return Json::object()
                 .set("type", kGgufValueTypes[gguf_value_type<Item>()])
-                .set("count", held.size());
+                .set("count", content.size());
           Json array = Json::array();
-          for (const auto& item : held) array.push(one(static_cast<const Item&>(item)));
+          for (const auto& item : content) array.push(one(static_cast<const Item&>(item)));
           return array;
         } else {
-          return one(held);
+          return one(content);
         }
       },
       value);
@@ -452,14 +457,14 @@ Json gguf_value_json(const GgufValue& value) {
 
 std::string gguf_value_text(const GgufValue& value) {
   return std::visit(
-      []<class T>(const T& held) -> std::string {
+      []<class T>(const T& content) -> std::string {
         if constexpr (std::is_same_v<T, std::string>)
-          return quoted_name(held);
+          return quoted_name(content);
         else if constexpr (kIsGgufArray<T>)
-          return fmt::format("[{} of {}]", held.size(),
+          return fmt::format("[{} of {}]", content.size(),
                              kGgufValueTypes[gguf_value_type<typename T::value_type>()]);
         else
-          return fmt::format("{}", held);
+          return fmt::format("{}", content);
       },
       value);
 }

@@ -1,7 +1,9 @@
-// A GGUF as a MODEL: llama, qwen2, qwen3, and what we fold golf models into, apertus and talkie (fold.h).
+// Reads a GGUF as a model: llama, qwen2, qwen3, and the architectures that golf models are folded
+// into, apertus and talkie (fold.h).
 //
-// Every key is honoured, or known to change nothing, or refused by name: rope scaling, sliding windows, experts. So are
-// tensors that are missing, of another shape, or not part of the model.
+// Every key is either used, known to be harmless, or rejected by name (rope scaling, sliding
+// windows, experts). Tensors that are missing, have the wrong shape or are not part of the model
+// are errors.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +20,27 @@
 
 namespace thimble {
 
-bool is_gguf(std::string_view first_bytes);  // the first 4 are enough
+bool is_gguf(std::string_view first_bytes);  // needs the first 4 bytes
 
-// WeightsAs::stored: integers of Q8_0 and Q4_0 stay integers, F16 and BF16 what they are (model_file.h).
-// ModelFile::metadata holds every value as JSON (gguf_value_json).
+// With WeightsAs::stored, integers of Q8_0 and Q4_0 stay integers, and F16 and BF16 keep their type
+// (model_file.h). ModelFile::metadata has every value as JSON (gguf_value_json).
 ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as = WeightsAs::floats);
 ModelFile read_gguf(const GgufFile& file, WeightsAs as = WeightsAs::floats);
 
-// Asking a GGUF for its settings. Every key is honoured, or known to change nothing, or refused by name: a model that
-// runs but computes something else is worse than none.
-class GgufQuestions {
+// Reads the settings of a GGUF and records which keys were read. Unread keys are rejected: a model
+// that runs but computes something else is worse than an error.
+class GgufKeyReader {
  public:
-  // `file` must outlive this. Problems are gathered: throw_problems() names them all at once.
-  explicit GgufQuestions(const GgufFile& file) : file_(file) {}
+  // `file` must outlive the reader. Problems are collected; throw_problems() lists all of them in
+  // one Error.
+  explicit GgufKeyReader(const GgufFile& file) : file_(file) {}
 
-  // nullptr when absent. What was asked for is taken: it is not refused below.
+  // Returns nullptr when absent. Marks the key as read, so reject_unread_keys() accepts it.
   const GgufValue* take(std::string_view key);
 
   std::optional<std::string> text(std::string_view key);
   std::optional<bool> flag(std::string_view key);
-  // A whole number of any type that is not negative; an array of one number again and again counts as that number.
+  // A non-negative integer of any type. An array that repeats one number counts as that number.
   std::optional<std::int64_t> count(std::string_view key);
   std::optional<double> number(std::string_view key);
   std::int64_t required_count(std::string_view key);
@@ -46,8 +49,8 @@ class GgufQuestions {
   const std::vector<T>* list(std::string_view key, std::string_view what);
 
   void problem(std::string text) { problems_.push_back(std::move(text)); }
-  // Keys that nobody took, except those that begin with one of these.
-  void refuse_the_rest(std::span<const std::string_view> harmless);
+  // Adds a problem for every key that was not read and does not begin with one of these prefixes.
+  void reject_unread_keys(std::span<const std::string_view> harmless);
   void throw_problems() const;
 
  private:
@@ -56,14 +59,15 @@ class GgufQuestions {
   std::vector<std::string> problems_;
 };
 
-// For messages: "10000", "\"llama\"", "[1024 of string]".
+// For error messages: "10000", "\"llama\"", "[1024 of string]".
 std::string gguf_value_text(const GgufValue& value);
 
-// For `inspect`: the value itself; of an array with more than a hundred {"type": "string", "count": 1024}.
+// For `inspect`: the value. An array of more than 100 elements gives its type and size instead:
+// {"type": "string", "count": 1024}.
 Json gguf_value_json(const GgufValue& value);
 
 template <class T>
-const std::vector<T>* GgufQuestions::list(std::string_view key, std::string_view what) {
+const std::vector<T>* GgufKeyReader::list(std::string_view key, std::string_view what) {
   const GgufValue* value = take(key);
   const auto* found = value ? std::get_if<std::vector<T>>(value) : nullptr;
   if (value && !found)

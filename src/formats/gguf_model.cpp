@@ -17,17 +17,17 @@ namespace thimble {
 namespace {
 
 std::uint32_t count_of(std::int64_t value) {
-  return static_cast<std::uint32_t>(value);  // validate() keeps sizes far below
+  return static_cast<std::uint32_t>(value);  // validate() keeps sizes far below 2^32
 }
 
-// Tensors that the architecture's loader does not ask for make it refuse the file.
+// llama.cpp rejects a file with tensors that the architecture's loader does not read.
 bool is_read(std::string_view architecture, Role role) {
   using enum Role;
   if (architecture == "llama") return true;
   return role != attn_proj_bias && role != mlp_gate_bias && role != mlp_up_bias && role != mlp_proj_bias;
 }
 
-// -theta with the second half of every head negated is +theta: q k stays the same.
+// Negating the second half of every head turns -theta into +theta and leaves q . k unchanged.
 void negate_second_halves(std::span<float> values, std::int64_t head_dim, std::int64_t columns) {
   const std::int64_t half = head_dim / 2 * columns, head = head_dim * columns;
   for (std::size_t i = 0; i < values.size(); ++i)
@@ -43,7 +43,7 @@ enum class Direction { to_neighbours, to_halves };
 std::vector<float> reordered(std::span<const float> values, std::int64_t head_dim, std::int64_t columns,
                              Direction direction) {
   check(head_dim > 0 && head_dim % 2 == 0 && std::cmp_equal(values.size() % (head_dim * columns), 0),
-        "[gguf] {} numbers are no heads of {} x {}", values.size(), head_dim, columns);
+        "[gguf] {} numbers cannot be split into heads of {} x {}", values.size(), head_dim, columns);
   std::vector<float> out(values.size());
   const std::int64_t rows = static_cast<std::int64_t>(values.size()) / columns;
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -61,7 +61,7 @@ ExportedTensor exported_tensor(const Param& param, const ModelFile& file, bool n
   const ModelConfig& config = file.config.model;
   const auto values = param.in(std::span(file.weights));
   ExportedTensor tensor{gguf_name(param), param.dims, {values.begin(), values.end()}};
-  if (!is_turned(param.role)) return tensor;
+  if (!is_rotated(param.role)) return tensor;
   const std::int64_t columns = param.dims.size() == 2 ? param.cols : 1;
   if (config.rope_direction < 0) negate_second_halves(tensor.values, config.head_dim, columns);
   if (neighbours) tensor.values = neighbours_from_halves(tensor.values, config.head_dim, columns);
@@ -72,10 +72,10 @@ ExportedTensor exported_tensor(const Param& param, const ModelFile& file, bool n
 
 std::string_view gguf_architecture(ModelConfig config) {
   config.rope_direction = 1;
-  // qwen3's loader takes biases of q, k and v, which Transformers' qwen3 does not have.
+  // qwen3's loader accepts biases of q, k and v; Transformers' qwen3 does not have them.
   if (config.qk_norm && config.qkv_bias && !config.bias) config.qkv_bias = false;
   const std::string_view architecture = architecture_of(config);
-  // qwen2's loader wants square q; llama's takes the same biases with any head size.
+  // qwen2's loader requires a square q; llama's accepts the same biases with any head size.
   if (architecture == "qwen2" && config.q_width() != config.dim) return "llama";
   const bool known = architecture == "llama" || architecture == "qwen2" || architecture == "qwen3";
   return known ? architecture : std::string_view();
@@ -113,13 +113,14 @@ ExportedModel exported_model(const ModelFile& file) {
   for (const Param& param : table.all()) {
     if (is_read(architecture, param.role))
       model.tensors.push_back(exported_tensor(param, file, architecture == "llama"));
-    else if (!is_zero(param, file.weights))  // as those are that an import filled in
+    else if (!is_zero(param, file.weights))  // an import fills absent biases with zeros
       problems.push_back(param.name);
   }
-  check(problems.empty(), Hint{"train without `bias`; `qkv_bias` is fine"},
-        "llama.cpp's {} has no place for these tensors, which are not 0: {}", architecture, listed(problems));
+  check(problems.empty(), Hint{"train without `bias`; `qkv_bias` is supported"},
+        "llama.cpp's {} does not have these tensors, which are not zero: {}", architecture, listed(problems));
   if (config.rope_direction < 0)
-    model.folded.push_back("rope_direction = -1: the second half of every head of q and k is negated; exact");
+    model.folded.push_back(
+        "rope_direction = -1 -> second half of each head's rows of q and k, negated: exact");
   return model;
 }
 
@@ -130,7 +131,7 @@ GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing 
   GgufWriter writer;
   writer.set("general.architecture", model.architecture);
   writer.set("general.type", std::string("model"));
-  std::string name = path.stem().string();  // any bytes; a GGUF's texts are UTF-8
+  std::string name = path.stem().string();  // may be any bytes, but strings in a GGUF are UTF-8
   writer.set("general.name", take_text(name, true));
   writer.set("general.file_type", info_of(type).file_type);
   if (info_of(type).block > 1) writer.set("general.quantization_version", std::uint32_t{2});
@@ -204,27 +205,27 @@ std::string gguf_name(const Param& param) {
   fail("[gguf] llama.cpp has no name for {}", param.name);
 }
 
-bool is_turned(Role role) {
+bool is_rotated(Role role) {
   return role == query || role == key || role == query_bias || role == key_bias;
 }
 
 namespace {
 
-// A cap can be dropped; and a llama that goes through layers again is one that has more of them.
-ModelConfig without_cap_and_loop(ModelConfig config) {
+// Neither a softcap nor a loop prevents an export: the cap can be dropped, and the loop is unrolled
+// into layers.
+ModelConfig without_softcap_and_loop(ModelConfig config) {
   config.logit_softcap = 0;
   config.loop_first = config.loop_last = config.loop_count = 0;
   return config;
 }
 
-// A llama, qwen2 or qwen3; one with a cap without it, if that was asked for.
+// Exports as llama, qwen2 or qwen3. A softcap is dropped if that was requested.
 ExportedModel plain_model(const ModelFile& model, std::string_view architecture, bool drop_softcap) {
   const double cap = model.config.model.logit_softcap;
   if (cap == 0 && model.config.model.loop_count == 0) return exported_model(model);
   check(cap == 0 || drop_softcap,
-        Hint{"--drop-softcap leaves it out: greedy text stays, probabilities change"},
-        "llama.cpp's {} has no logit_softcap (here {}); nothing else keeps this model from being one",
-        architecture, cap);
+        Hint{"pass --drop-softcap to export without it: greedy text is unchanged, probabilities change"},
+        "llama.cpp's {} has no logit_softcap, this model has {}", architecture, cap);
   FoldedModel plain = unrolled_model(model);
   plain.model.config.model.logit_softcap = 0;
   if (cap > 0) plain.steps.push_back(softcap_dropped(cap));
@@ -233,13 +234,14 @@ ExportedModel plain_model(const ModelFile& model, std::string_view architecture,
   return exported;
 }
 
-// Every model that llama.cpp can run: llama, qwen2 and qwen3 as they are, golf models folded (fold.h).
+// Exports every model that llama.cpp can run: llama, qwen2 and qwen3 directly, golf models folded
+// (fold.h).
 ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportRequest& request) {
-  const std::string_view own = gguf_architecture(without_cap_and_loop(model.config.model)),
-                         wanted = request.architecture;
-  const bool plain = !own.empty() && (wanted.empty() || wanted == own);
-  check(plain || wanted.empty() || is_folded_architecture(wanted), "expected a {}, found {}", wanted,
-        own.empty() ? "none of llama, qwen2 and qwen3" : fmt::format("a {}", own));
+  const std::string_view own = gguf_architecture(without_softcap_and_loop(model.config.model)),
+                         requested = request.architecture;
+  const bool plain = !own.empty() && (requested.empty() || requested == own);
+  check(plain || requested.empty() || is_folded_architecture(requested), "expected architecture {}, found {}",
+        requested, own.empty() ? "none of llama, qwen2 and qwen3" : fmt::format("{}", own));
   const ExportedModel exported =
       plain ? plain_model(model, own, request.drop_softcap)
             : exported_model(fold_model(model, {request.architecture, request.drop_softcap}));
@@ -251,8 +253,9 @@ ExportReport export_gguf(FileOps& ops, const ModelFile& model, const ExportReque
   report.bytes = written.bytes;
   report.folded = exported.folded;
   if (!written.fallbacks.empty())
-    report.notes.push_back(fmt::format("rows of {} are no whole blocks of {}: F16 instead",
-                                       joined(written.fallbacks, ", "), info_of(*request.type).name));
+    report.notes.push_back(
+        fmt::format("{}: the row length is not a multiple of the block size of {}, stored as F16",
+                    joined(written.fallbacks, ", "), info_of(*request.type).name));
   return report;
 }
 

@@ -1,10 +1,10 @@
-// A model on its way into a GGUF: what llama.cpp is told of it, by architecture, and what comes back.
+// Conversion of a model to the tensors and keys that llama.cpp expects, by architecture, and back.
 //
-//   ExportedModel model = exported_model(file);              // weights under llama.cpp's names, in its order
+//   ExportedModel model = exported_model(file);  // weights under llama.cpp's names, in its order
 //   write_gguf(ops, path, Existing::refuse, model, tokenizer_settings(...), GgufType::f16);
 //
-// llama, qwen2 and qwen3 are made here: every tensor is one of ours, q and k of llama with their rows in llama.cpp's
-// order. Other makers of an ExportedModel (fold.h) may compute theirs.
+// This file handles llama, qwen2 and qwen3, whose tensors map one to one; only the rows of llama's
+// q and k are reordered. fold.h builds ExportedModels with computed tensors.
 #pragma once
 
 #include <cstdint>
@@ -21,60 +21,64 @@ namespace thimble {
 
 struct ExportedTensor {
   std::string name;                // "blk.0.attn_q.weight"
-  std::vector<std::int64_t> dims;  // [rows, columns], or [size]: the last runs fastest
+  std::vector<std::int64_t> dims;  // [rows, columns], or [size]; the last dim is contiguous
   std::vector<float> values;
-  bool plain = false;  // stays F32 whatever the file's type; vectors do in any case
+  bool plain = false;  // always stored as F32, as vectors are
 };
 
 struct ExportedModel {
   std::string architecture;  // general.architecture: "llama"
-  GgufSettings settings;  // "llama.context_length", ... : all keys that are neither general.* nor tokenizer.*
+  GgufSettings settings;     // "llama.context_length", ...: all keys except general.* and tokenizer.*
   std::vector<ExportedTensor> tensors;
-  std::vector<std::string> folded = {};  // what was folded into weights, in words; empty: nothing was
+  std::vector<std::string> folded = {};  // what was folded into weights, one line each
 };
 
-// llama, qwen2 or qwen3: what llama.cpp reads this model as, tensor by tensor. Empty: none of them.
+// The architecture under which llama.cpp can run this model: llama, qwen2 or qwen3; empty if none.
 std::string_view gguf_architecture(ModelConfig config);
 
-// Refuses what is none of them, and tensors that the architecture has no place for.
+// Throws an Error if no architecture fits, or for nonzero tensors that the architecture does not
+// have.
 ExportedModel exported_model(const ModelFile& file);
 
-// The keys that every architecture with RMS norms and RoPE has, with this name in front: sizes, eps, RoPE.
+// The keys shared by every architecture with RMS norms and RoPE (sizes, eps, RoPE), prefixed with
+// the architecture's name.
 GgufSettings common_settings(const std::string& architecture, const ModelConfig& config);
 
 struct GgufReport {
   std::string architecture;
   std::size_t tensors = 0;
   std::uint64_t bytes = 0;
-  std::vector<std::string> fallbacks = {};  // tensors whose rows do not fit the type's blocks: F16 instead
+  std::vector<std::string> fallbacks = {};  // tensors stored as F16 because rows do not fit blocks
 };
 
-// The file: general.*, the model's own keys, those of the tokenizer (gguf_tokenizer.h), tensors. Matrices get `type`.
+// Writes the file: general.*, the model's keys, the tokenizer's keys (gguf_tokenizer.h) and the
+// tensors. Matrices are stored as `type`.
 GgufReport write_gguf(FileOps& ops, const std::filesystem::path& path, Existing existing,
                       const ExportedModel& model, const GgufSettings& tokenizer, GgufType type,
                       const Inspector& inspect = {});
 
-// llama.cpp rotates pairs of neighbours in `llama`, thimble (and qwen, talkie, apertus) the two halves of a head:
-// row 2i of a head there is row i here, 2i + 1 is i + head_dim / 2.
+// RoPE in llama.cpp's `llama` rotates pairs of adjacent rows; in thimble, qwen, talkie and apertus
+// it rotates the two halves of a head. Row 2i of a head in llama.cpp is row i here, 2i + 1 is i +
+// head_dim / 2.
 std::vector<float> neighbours_from_halves(std::span<const float> values, std::int64_t head_dim,
                                           std::int64_t columns);
 std::vector<float> halves_from_neighbours(std::span<const float> values, std::int64_t head_dim,
                                           std::int64_t columns);
 
-// What llama.cpp calls the tensors of llama, qwen2 and qwen3.
+// llama.cpp's names for the tensors of llama, qwen2 and qwen3.
 struct GgufName {
   Role role;
-  std::string_view name;  // {} is the layer
+  std::string_view name;  // {} is replaced by the layer
 
   std::string of(int layer) const;
 };
 
 std::span<const GgufName> gguf_names();
 
-// The name of one of our tensors; an Error for what these architectures do not have.
+// The name of one parameter. Throws an Error for tensors that these architectures do not have.
 std::string gguf_name(const Param& param);
 
-// Are the rows of this tensor turned by RoPE?
-bool is_turned(Role role);
+// True for tensors whose rows RoPE rotates.
+bool is_rotated(Role role);
 
 }  // namespace thimble

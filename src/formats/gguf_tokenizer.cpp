@@ -21,7 +21,7 @@ namespace thimble {
 
 namespace {
 
-constexpr float kPadScore = -10000;  // below every merge, as llama.cpp's own converter writes it
+constexpr float kPadScore = -10000;  // below every merge, as in llama.cpp's converter
 
 std::string tokenizer_key(std::string_view name) {
   return fmt::format("tokenizer.ggml.{}", name);
@@ -40,18 +40,19 @@ void append_ids(const SpecialIds& special, GgufSettings& settings) {
   const auto append = [&](std::string_view name, const std::optional<TokenId>& id) {
     if (id) settings.emplace_back(tokenizer_key(name), static_cast<std::uint32_t>(*id));
   };
-  // Without these llama.cpp takes 11, or 1 and 2. Where a file has one of the two, it is the border of documents both
-  // ways (DESIGN 8.1).
+  // Without these keys llama.cpp uses 11 (BPE), or 1 and 2 (SentencePiece). If the tokenizer has
+  // only one of bos and eos, that id separates documents and is written as both.
   const auto bos = special.bos ? special.bos : special.eos, eos = special.eos ? special.eos : special.bos;
-  check(bos.has_value(), Hint{"a tokenizer made by `thimble tokenizer train` has one"},
-        "the tokenizer has neither bos nor eos, and llama.cpp would take an ordinary token for them");
+  check(bos.has_value(), Hint{"train a tokenizer with `thimble tokenizer train`, which defines one"},
+        "the tokenizer has neither bos nor eos: llama.cpp would use ordinary tokens instead");
   append("bos_token_id", bos);
   append("eos_token_id", eos);
   append("unknown_token_id", special.unk);
   append("padding_token_id", special.pad);
 }
 
-// eot: llama.cpp knows the ends of a turn that others use by their spelling, but not <end_turn>.
+// eot: llama.cpp recognizes the end-of-turn tokens of other models by their spelling, but not
+// <end_turn>.
 void append_layout(const ModelFile& model, const Tokenizer& tokenizer, GgufSettings& settings,
                    std::vector<std::string>& notes) {
   if (model.layout.empty()) return;
@@ -64,17 +65,18 @@ void append_layout(const ModelFile& model, const Tokenizer& tokenizer, GgufSetti
   }
 }
 
-// Ids that say what a token is for; they change neither ids of a text nor what the model computes.
+// Ids of tokens with special purposes. They affect neither the encoding of text nor the model.
 constexpr std::string_view kHarmlessTokenizerKeys[] = {
     "eot_token_id",     "eom_token_id",     "seperator_token_id", "mask_token_id",    "cls_token_id",
     "prefix_token_id",  "suffix_token_id",  "middle_token_id",    "fim_pre_token_id", "fim_suf_token_id",
     "fim_mid_token_id", "fim_pad_token_id", "fim_rep_token_id",   "fim_sep_token_id", "token_type_count"};
 
-std::optional<TokenId> take_id(GgufQuestions& questions, std::string_view name, std::size_t tokens) {
-  const auto id = questions.count(tokenizer_key(name));
+std::optional<TokenId> take_id(GgufKeyReader& keys, std::string_view name, std::size_t tokens) {
+  const auto id = keys.count(tokenizer_key(name));
   if (!id) return std::nullopt;
   if (std::cmp_less(*id, tokens)) return static_cast<TokenId>(*id);
-  questions.problem(fmt::format("{} is {}, but there are {} tokens", tokenizer_key(name), *id, tokens));
+  keys.problem(
+      fmt::format("{} is {}, expected less than the number of tokens, {}", tokenizer_key(name), *id, tokens));
   return std::nullopt;
 }
 
@@ -83,32 +85,32 @@ std::vector<T> copied(const std::vector<T>* values) {
   return values ? *values : std::vector<T>();
 }
 
-GgufVocabulary take_vocabulary(GgufQuestions& questions, std::string model) {
-  GgufVocabulary vocabulary{.model = std::move(model),
-                            .pre = questions.text(tokenizer_key("pre")).value_or("")};
+GgufVocabulary take_vocabulary(GgufKeyReader& keys, std::string model) {
+  GgufVocabulary vocabulary{.model = std::move(model), .pre = keys.text(tokenizer_key("pre")).value_or("")};
   const bool pieces = vocabulary.model == "llama";
-  vocabulary.tokens = copied(questions.list<std::string>(tokenizer_key("tokens"), "an array of strings"));
-  vocabulary.scores = copied(questions.list<float>(tokenizer_key("scores"), "an array of f32"));
-  vocabulary.types = copied(questions.list<std::int32_t>(tokenizer_key("token_type"), "an array of i32"));
-  vocabulary.merges = copied(questions.list<std::string>(tokenizer_key("merges"), "an array of strings"));
-  vocabulary.special = {.bos = take_id(questions, "bos_token_id", vocabulary.tokens.size()),
-                        .eos = take_id(questions, "eos_token_id", vocabulary.tokens.size()),
-                        .unk = take_id(questions, "unknown_token_id", vocabulary.tokens.size()),
-                        .pad = take_id(questions, "padding_token_id", vocabulary.tokens.size())};
-  if (pieces && !vocabulary.special.bos) vocabulary.special.bos = 1;  // what llama.cpp takes
+  vocabulary.tokens = copied(keys.list<std::string>(tokenizer_key("tokens"), "an array of strings"));
+  vocabulary.scores = copied(keys.list<float>(tokenizer_key("scores"), "an array of f32"));
+  vocabulary.types = copied(keys.list<std::int32_t>(tokenizer_key("token_type"), "an array of i32"));
+  vocabulary.merges = copied(keys.list<std::string>(tokenizer_key("merges"), "an array of strings"));
+  vocabulary.special = {.bos = take_id(keys, "bos_token_id", vocabulary.tokens.size()),
+                        .eos = take_id(keys, "eos_token_id", vocabulary.tokens.size()),
+                        .unk = take_id(keys, "unknown_token_id", vocabulary.tokens.size()),
+                        .pad = take_id(keys, "padding_token_id", vocabulary.tokens.size())};
+  if (pieces && !vocabulary.special.bos) vocabulary.special.bos = 1;  // llama.cpp's default
   if (pieces && !vocabulary.special.eos) vocabulary.special.eos = 2;
-  // Both the same: the border of documents, as append_ids() wrote it. Of a BPE Tokenizer::prefer() says that.
+  // Equal ids mean one document separator, as written by append_ids(). For BPE, Tokenizer::prefer()
+  // handles this.
   if (pieces && vocabulary.special.eos == vocabulary.special.bos) vocabulary.special.eos.reset();
   const bool adds_bos = pieces || vocabulary.pre == "llama-bpe" || vocabulary.pre == "llama3";
-  vocabulary.add_bos = questions.flag(tokenizer_key("add_bos_token")).value_or(adds_bos);
-  vocabulary.add_space_prefix = questions.flag(tokenizer_key("add_space_prefix")).value_or(pieces);
+  vocabulary.add_bos = keys.flag(tokenizer_key("add_bos_token")).value_or(adds_bos);
+  vocabulary.add_space_prefix = keys.flag(tokenizer_key("add_space_prefix")).value_or(pieces);
   if (!pieces && vocabulary.add_space_prefix)
-    questions.problem(tokenizer_key("add_space_prefix") + " of a byte-level BPE is not supported");
-  if (questions.flag(tokenizer_key("add_eos_token")).value_or(false))
-    questions.problem(tokenizer_key("add_eos_token") + " = true is not supported");
-  if (questions.flag(tokenizer_key("add_sep_token")).value_or(false))
-    questions.problem(tokenizer_key("add_sep_token") + " = true is not supported");
-  questions.flag(tokenizer_key("remove_extra_whitespaces"));  // read for other kinds of tokenizers only
+    keys.problem(tokenizer_key("add_space_prefix") + " = true is not supported for byte-level BPE");
+  if (keys.flag(tokenizer_key("add_eos_token")).value_or(false))
+    keys.problem(tokenizer_key("add_eos_token") + " = true is not supported");
+  if (keys.flag(tokenizer_key("add_sep_token")).value_or(false))
+    keys.problem(tokenizer_key("add_sep_token") + " = true is not supported");
+  keys.flag(tokenizer_key("remove_extra_whitespaces"));  // only affects other kinds of tokenizers
   return vocabulary;
 }
 
@@ -117,7 +119,7 @@ GgufVocabulary take_vocabulary(GgufQuestions& questions, std::string model) {
 GgufSettings gguf_tokenizer_settings(const ModelFile& model, std::vector<std::string>& notes) {
   const auto tokenizer = open_tokenizer(model);
   if (!tokenizer) {
-    notes.push_back("the model has no tokenizer: llama.cpp takes and gives ids only");
+    notes.push_back("the model has no tokenizer: llama.cpp reads and writes token ids only");
     return {{tokenizer_key("model"), std::string("no_vocab")}};
   }
   GgufVocabulary vocabulary = gguf_vocabulary_of(*tokenizer);
@@ -125,9 +127,8 @@ GgufSettings gguf_tokenizer_settings(const ModelFile& model, std::vector<std::st
   const bool pieces = vocabulary.model == "llama";
   if (vocabulary.normalises)
     notes.push_back(
-        "llama.cpp does not normalise text as this tokenizer does: ids are the same where that changes "
-        "nothing "
-        "(composed characters, single spaces)");
+        "llama.cpp does not normalize text as this tokenizer does: ids are equal for text that "
+        "normalization leaves unchanged (composed characters, single spaces)");
   GgufSettings settings = {{tokenizer_key("model"), vocabulary.model},
                            {tokenizer_key("pre"), vocabulary.pre},
                            {tokenizer_key("tokens"), std::move(vocabulary.tokens)},
@@ -144,14 +145,14 @@ GgufSettings gguf_tokenizer_settings(const ModelFile& model, std::vector<std::st
   return settings;
 }
 
-GgufTokenizer read_gguf_tokenizer(GgufQuestions& questions, const std::string& name) {
-  const auto model = questions.text(tokenizer_key("model"));
-  for (const std::string_view harmless : kHarmlessTokenizerKeys) questions.take(tokenizer_key(harmless));
+GgufTokenizer read_gguf_tokenizer(GgufKeyReader& keys, const std::string& name) {
+  const auto model = keys.text(tokenizer_key("model"));
+  for (const std::string_view harmless : kHarmlessTokenizerKeys) keys.take(tokenizer_key(harmless));
   GgufTokenizer out;
   if (!model || *model == "no_vocab" || *model == "none") return out;
-  const GgufVocabulary vocabulary = take_vocabulary(questions, *model);
-  if (const auto chat = questions.text("tokenizer.chat_template")) out.layout = layout_of_template(*chat);
-  questions.throw_problems();
+  const GgufVocabulary vocabulary = take_vocabulary(keys, *model);
+  if (const auto chat = keys.text("tokenizer.chat_template")) out.layout = layout_of_template(*chat);
+  keys.throw_problems();
   try {
     const auto tokenizer = tokenizer_from_gguf(vocabulary);
     out.file = TokenizerFile{.name = fmt::format("{}: tokenizer", name),
@@ -171,8 +172,8 @@ struct PreName {
   Pattern pattern;
   bool ignore_merges;
 };
-// The first name of a pattern is the one written. llama-bpe also sets ignore_merges; dbrx is the same pattern
-// without it.
+// For each pattern the first name is the one written. llama-bpe also sets ignore_merges; dbrx is
+// the same pattern without it.
 constexpr std::array<PreName, 7> kPreNames = {{{"gpt-2", Pattern::gpt2, false},
                                                {"qwen2", Pattern::qwen2, false},
                                                {"dbrx", Pattern::llama3, false},
@@ -181,7 +182,7 @@ constexpr std::array<PreName, 7> kPreNames = {{{"gpt-2", Pattern::gpt2, false},
                                                {"llama3", Pattern::llama3, true},
                                                {"gpt-4o", Pattern::o200k, false}}};
 
-// For messages: foreign text, cut and without control characters.
+// For error messages: untrusted text, truncated and with control characters escaped.
 std::string shown(std::string_view text) {
   constexpr std::size_t kShown = 40;
   return Json(text.substr(0, kShown)).dump();
@@ -190,7 +191,7 @@ std::string shown(std::string_view text) {
 const PreName& pre_with_name(std::string_view name) {
   for (const PreName& pre : kPreNames)
     if (pre.name == name) return pre;
-  fail(Hint{"thimble knows gpt-2, qwen2, dbrx, smaug-bpe, llama-bpe and gpt-4o"},
+  fail(Hint{"use a model with gpt-2, qwen2, dbrx, smaug-bpe, llama-bpe or gpt-4o"},
        "the GGUF's tokenizer.ggml.pre is {}, which thimble does not support", shown(name));
 }
 
@@ -213,19 +214,19 @@ void add_merges(BpeSpec& spec, const std::vector<std::string>& merges) {
     ids.emplace(spec.vocab[id], static_cast<TokenId>(id));
   auto id_of = [&](const std::string& token, const std::string& merge) {
     const auto found = ids.find(token);
-    check(found != ids.end(), "the GGUF's merge {} needs the token {}, which is not there", shown(merge),
+    check(found != ids.end(), "the GGUF's merge {} needs the token {}, which is missing", shown(merge),
           shown(token));
     return found->second;
   };
   for (const std::string& merge : merges) {
-    const std::size_t space = merge.find(' ', 1);  // a token may not be a space: it is spelled Ġ
-    check(space != merge.npos, "the GGUF's merge {} is not two tokens with a space between", shown(merge));
+    const std::size_t space = merge.find(' ', 1);  // a token is not empty, and spells a space as Ġ
+    check(space != merge.npos, "the GGUF's merge {} is not two tokens separated by a space", shown(merge));
     const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
     spec.merges.push_back({id_of(left, merge), id_of(right, merge), id_of(left + right, merge)});
   }
 }
 
-// Without the rows of the embedding behind the last token, which were none before the export either (DESIGN 8.5).
+// The number of tokens without trailing unused ones, which were added to fill the embedding's rows.
 std::size_t tokens_in(const GgufVocabulary& vocabulary) {
   std::size_t count = vocabulary.tokens.size();
   if (vocabulary.types.empty()) return count;
@@ -253,7 +254,7 @@ std::unique_ptr<Tokenizer> bpe_from_gguf(const GgufVocabulary& vocabulary) {
   return make_bpe_tokenizer(std::move(spec), vocabulary.special);
 }
 
-// Protocol buffers, as SentencePiece's model files are written.
+// Writes Protocol Buffers, the format of SentencePiece's model files.
 class ProtobufWriter {
  public:
   ProtobufWriter& varint(std::uint32_t field, std::uint64_t value) {
@@ -283,7 +284,7 @@ class ProtobufWriter {
   std::string out_;
 };
 
-// An id that is missing is -1, as SentencePiece's own files say it.
+// A missing id is -1 in SentencePiece's files.
 std::uint64_t id_or_none(const std::optional<TokenId>& id) {
   return static_cast<std::uint64_t>(static_cast<std::int64_t>(id.value_or(-1)));
 }
@@ -341,11 +342,11 @@ void check_types(const GgufVocabulary& vocabulary) {
           "the GGUF has {} tokens and the special id {}", vocabulary.tokens.size(), id.value_or(-1));
 }
 
-// For messages: what the text is cut by.
+// For error messages: how the text is split.
 std::string split_text(const BpeSpec& spec) {
   for (const PreTokenizerStep& step : spec.pre_tokenizer)
     if (const auto* split = std::get_if<Split>(&step)) return fmt::format("\"{}\"", split->pattern.text);
-  return "not by a pattern";
+  return "without a pattern";
 }
 
 bool is_nfc(const std::vector<NormalizerStep>& steps) {
@@ -356,15 +357,15 @@ bool is_nfc(const std::vector<NormalizerStep>& steps) {
 void add_bpe(const BpeTokenizer& tokenizer, GgufVocabulary& vocabulary) {
   const BpeSpec& spec = tokenizer.spec();
   const auto pattern = PreTokenizer(spec.pre_tokenizer).pattern();
-  const bool bytes = tokenizer.kind() == TokenizerKind::bytes;  // without merges every pattern is right
-  check(spec.byte_level(), "llama.cpp runs byte-level BPE only, and this tokenizer's words are not bytes");
+  const bool bytes = tokenizer.kind() == TokenizerKind::bytes;  // without merges any pattern works
+  check(spec.byte_level(), "llama.cpp supports only byte-level BPE, and this tokenizer is not byte-level");
   check(pattern || bytes, Hint{"train the tokenizer with the pattern gpt2, llama3, qwen2 or o200k"},
         "llama.cpp has no name for how this tokenizer splits text: {}", split_text(spec));
   check(spec.normalizer.empty() || (is_nfc(spec.normalizer) && pattern == Pattern::qwen2),
-        "llama.cpp cannot normalise text as this tokenizer does");  // Qwen's NFC is dropped there as well
+        "llama.cpp does not support this tokenizer's normalizer");  // llama.cpp drops Qwen's NFC, too
   const std::vector<TokenId>&before = spec.post_processor.before, &after = spec.post_processor.after;
   check(after.empty() && (before.empty() || (before.size() == 1 && before[0] == tokenizer.special().bos)),
-        "llama.cpp puts bos before a text and nothing else around it; this tokenizer's template differs");
+        "llama.cpp adds only bos before a text; this tokenizer's template adds other tokens");
   vocabulary.model = "gpt2";
   vocabulary.pre = pre_for(pattern.value_or(Pattern::qwen2), spec.ignore_merges).name;
   vocabulary.normalises = !spec.normalizer.empty();
@@ -373,7 +374,7 @@ void add_bpe(const BpeTokenizer& tokenizer, GgufVocabulary& vocabulary) {
     vocabulary.merges.push_back(text(merge.left) + " " + text(merge.right));
 }
 
-// Of a SentencePiece model file.
+// The model type of a SentencePiece model file.
 std::uint64_t model_type_of(std::string_view model) {
   constexpr std::uint32_t kTrainerSpec = 2, kModelType = 3;
   std::uint64_t type = 1;  // unigram
@@ -389,10 +390,10 @@ std::uint64_t model_type_of(std::string_view model) {
 void add_pieces(const std::string& model, GgufVocabulary& vocabulary) {
   constexpr std::uint64_t kBpe = 2;
   check(model_type_of(model) == kBpe,
-        "llama.cpp runs SentencePiece models of type BPE only, and this is another");
+        "llama.cpp supports only SentencePiece models of type BPE, and this one has another type");
   check(std::ranges::count(vocabulary.types, static_cast<std::int32_t>(TokenType::byte)) == 256,
         Hint{"train the tokenizer with byte fallback"},
-        "llama.cpp fails at characters that a SentencePiece model without bytes does not know");
+        "llama.cpp fails on unknown characters if a SentencePiece model has no byte tokens");
   vocabulary.model = "llama";
   vocabulary.pre = "default";
   vocabulary.add_space_prefix = sentencepiece_adds_prefix(model);
@@ -406,7 +407,7 @@ std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufVocabulary& vocabulary)
   check_types(vocabulary);
   if (vocabulary.model == "gpt2") return bpe_from_gguf(vocabulary);
   if (vocabulary.model == "llama") return pieces_from_gguf(vocabulary);
-  fail(Hint{"thimble knows gpt2 and llama"},
+  fail(Hint{"use a model whose tokenizer is gpt2 or llama"},
        "the GGUF's tokenizer.ggml.model is {}, which thimble does not support", shown(vocabulary.model));
 }
 

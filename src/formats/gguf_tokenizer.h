@@ -1,7 +1,7 @@
-// The tokenizer and the chat template of a model as keys of a GGUF, there and back.
+// Conversion between a model's tokenizer and chat template and the keys of a GGUF.
 //
-// llama.cpp takes the number of tokens for the rows of the embedding: an embedding with rows to spare gets tokens
-// <|pad_ID|>, type unused, which no text gives.
+// llama.cpp requires one token per row of the embedding. Extra rows get tokens <|pad_ID|> of type
+// unused, which no text encodes to.
 #pragma once
 
 #include <cstdint>
@@ -17,37 +17,37 @@
 
 namespace thimble {
 
-// All keys tokenizer.*. A model without a tokenizer gets none ("no_vocab"). What llama.cpp will do differently is added
-// to `notes`, a sentence each; what it cannot do is an Error.
+// All keys tokenizer.*; a model without a tokenizer gets "no_vocab". Differences in llama.cpp's
+// behavior are added to `notes`, one sentence each. Throws an Error for unsupported tokenizers.
 GgufSettings gguf_tokenizer_settings(const ModelFile& model, std::vector<std::string>& notes);
 
-// nullopt: the file has none. Takes every key tokenizer.* that is honoured.
+// read_gguf_tokenizer() reads every supported key tokenizer.*; `file` is nullopt if there is none.
 struct GgufTokenizer {
   std::optional<TokenizerFile> file;
-  std::string layout;  // of chats (tokenizer/chat_layout.h); empty: none
+  std::string layout;  // chat layout (tokenizer/chat_layout.h); empty: none
 };
-GgufTokenizer read_gguf_tokenizer(GgufQuestions& questions, const std::string& name);
+GgufTokenizer read_gguf_tokenizer(GgufKeyReader& keys, const std::string& name);
 
-// The vocabulary keys of a GGUF file as data, and the tokenizers they stand for: what llama.cpp reads and
-// writes.
+// The vocabulary keys of a GGUF file as data, and conversion to and from tokenizers.
 
 struct GgufVocabulary {
   std::string model;  // tokenizer.ggml.model: "gpt2" (byte-level BPE) or "llama" (SentencePiece)
   std::string pre;    // tokenizer.ggml.pre: names the split pattern of gpt2
   std::vector<std::string> tokens = {};
   std::vector<float> scores = {};        // llama only
-  std::vector<std::int32_t> types = {};  // TokenType; may be empty: all normal
+  std::vector<std::int32_t> types = {};  // TokenType; empty: all normal
   std::vector<std::string> merges = {};  // gpt2 only: "Ġ t"
   SpecialIds special = {};
   bool add_bos = false;
   bool add_space_prefix = true;  // llama only
-  bool normalises = false;  // the tokenizer changes text before it cuts it, for which a GGUF has no place
+  bool normalises = false;       // the tokenizer normalizes text, which a GGUF cannot express
 };
 
-// Refuses models and patterns that thimble does not have, by name.
+// Throws an Error that names the model or pattern if thimble does not support it.
 std::unique_ptr<Tokenizer> tokenizer_from_gguf(const GgufVocabulary& vocabulary);
 
-// Refuses tokenizers that llama.cpp could not run: other patterns, normalisers, prefix spaces.
+// Throws an Error for tokenizers that llama.cpp cannot run: other patterns, normalizers, prefix
+// spaces.
 GgufVocabulary gguf_vocabulary_of(const Tokenizer& tokenizer);
 
 }  // namespace thimble

@@ -13,7 +13,8 @@ namespace thimble {
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the file's bytes are used as they are");
+static_assert(std::endian::native == std::endian::little,
+              "numbers in the file are little-endian and are not converted");
 
 constexpr std::array<GgufTypeInfo, 5> kTypes = {{
     {GgufType::f32, "F32", "f32", 0, 1, 4},
@@ -23,7 +24,7 @@ constexpr std::array<GgufTypeInfo, 5> kTypes = {{
     {GgufType::q4_0, "Q4_0", "q4_0", 2, kGgufBlock, 18},
 }};
 
-// By id; empty: the format has dropped it.
+// By id; empty: removed from the format.
 constexpr std::array<std::string_view, 40> kNames = {
     "F32",    "F16",   "Q4_0",  "Q4_1",   "",      "",      "Q5_0",    "Q5_1",   "Q8_0",    "Q8_1",
     "Q2_K",   "Q3_K",  "Q4_K",  "Q5_K",   "Q6_K",  "Q8_K",  "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S",
@@ -48,18 +49,21 @@ T loaded(const std::byte* from) {
 
 std::uint16_t half_scale(float d) {
   const f16 half = to_f16(d);
-  check(std::isfinite(to_f32(half)), Hint{"write f32 or bf16"}, "a block's scale {} is too large for f16", d);
+  check(std::isfinite(to_f32(half)), Hint{"export with --type f32 or bf16"},
+        "the scale of a block, {}, is too large for f16", d);
   return half.bits;
 }
 
-// ggml multiplies by the inverse: x / d may round otherwise. A d whose inverse no f32 holds is 0 as an f16.
+// ggml multiplies by the inverse; x / d could round differently. If the inverse overflows f32, d
+// rounds to 0 in f16.
 float inverse(float d) {
   const float inverse = 1.0f / d;
   return std::isfinite(inverse) ? inverse : 0.0f;
 }
 
 void check_finite(Block x) {
-  for (const float value : x) check(std::isfinite(value), Hint{"write f32"}, "{} cannot be quantised", value);
+  for (const float value : x)
+    check(std::isfinite(value), Hint{"export with --type f32"}, "{} cannot be quantized", value);
 }
 
 void encode_q8_0(Block x, std::byte* to) {
@@ -77,14 +81,14 @@ float scale_of_block(const std::byte* from) {
   return to_f32(f16{loaded<std::uint16_t>(from)});
 }
 
-// With d = 1: the integers.
+// With d = 1 this returns the integers.
 void decode_q8_0(const std::byte* from, float d, float* x) {
   for (std::size_t i = 0; i < kBlock; ++i) x[i] = d * static_cast<float>(loaded<std::int8_t>(from + 2 + i));
 }
 
 void encode_q4_0(Block x, std::byte* to) {
   check_finite(x);
-  float largest = 0;  // the first of those of largest magnitude
+  float largest = 0;  // the first value of largest magnitude
   for (const float value : x)
     if (std::abs(value) > std::abs(largest)) largest = value;
   const float d = largest / -8;
@@ -109,7 +113,7 @@ void decode_q4_0(const std::byte* from, float d, float* x) {
 void encode_f16(std::span<const float> values, std::byte* to) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     const f16 half = to_f16(values[i]);
-    check(std::isfinite(to_f32(half)) || !std::isfinite(values[i]), Hint{"write f32 or bf16"},
+    check(std::isfinite(to_f32(half)) || !std::isfinite(values[i]), Hint{"export with --type f32 or bf16"},
           "{} is too large for f16", values[i]);
     store(to + 2 * i, half.bits);
   }
@@ -119,7 +123,7 @@ void check_sizes(GgufType type, std::size_t count, std::size_t bytes) {
   const GgufTypeInfo& info = info_of(type);
   check(count % static_cast<std::size_t>(info.block) == 0 &&
             bytes == gguf_bytes(type, static_cast<std::int64_t>(count)),
-        "[gguf] {} numbers of {} in {} bytes", count, info.name, bytes);
+        "[gguf] {} numbers of type {} do not match {} bytes", count, info.name, bytes);
 }
 
 }  // namespace
@@ -202,7 +206,7 @@ void decode_gguf(GgufType type, std::span<const std::byte> bytes, std::span<floa
 }
 
 GgufBlocks gguf_blocks(GgufType type, std::span<const std::byte> bytes) {
-  check(has_blocks(type), "{} has no blocks", info_of(type).name);
+  check(has_blocks(type), "[gguf] expected a block type, found {}", info_of(type).name);
   const auto block_bytes = static_cast<std::size_t>(info_of(type).bytes);
   const std::size_t count = bytes.size() / block_bytes;
   GgufBlocks blocks{std::vector<float>(count * kBlock), std::vector<float>(count)};
@@ -216,7 +220,7 @@ GgufBlocks gguf_blocks(GgufType type, std::span<const std::byte> bytes) {
 
 DType float_dtype(GgufType type) {
   check(type == GgufType::f32 || type == GgufType::bf16 || type == GgufType::f16,
-        "safetensors hold f32, bf16 and f16, not {}", info_of(type).option);
+        "expected type f32, bf16 or f16 for safetensors, found {}", info_of(type).option);
   return type == GgufType::f32 ? DType::f32 : type == GgufType::bf16 ? DType::bf16 : DType::f16;
 }
 

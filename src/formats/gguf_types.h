@@ -1,14 +1,15 @@
-// How GGUF stores a tensor's numbers. Block types follow ggml's reference quantisers bit for bit.
+// Storage types of GGUF tensors. Block types match ggml's reference quantizers bit for bit.
 //
 //   F32   4 bytes
 //   F16   IEEE half, rounded to nearest even
 //   BF16  the upper half of an f32, rounded to nearest even; subnormal results keep their bits
-//   Q8_0  32 numbers in 34 bytes: f16 d = max|x| / 127, then q = round(x / d) as i8, halves away from zero
-//   Q4_0  32 numbers in 18 bytes: f16 d = m / -8 where m is the x of largest magnitude, sign kept; then
-//         q = min(15, floor(x / d + 8.5)), number i in the low half of byte i, number i + 16 in the high half;
-//         read back as d (q - 8)
+//   Q8_0  32 numbers in 34 bytes: f16 d = max|x| / 127, then q = round(x / d) as i8, halves away
+//         from zero
+//   Q4_0  32 numbers in 18 bytes: f16 d = m / -8 where m is the x of largest magnitude, with its
+//         sign; then q = min(15, floor(x / d + 8.5)), number i in the low half of byte i, number
+//         i + 16 in the high half; the value is d (q - 8)
 //
-// In both, q is computed with d before it is rounded to f16.
+// In both block types, q is computed with d before d is rounded to f16.
 #pragma once
 
 #include <cstddef>
@@ -29,24 +30,25 @@ inline constexpr std::int64_t kGgufBlock = 32;  // numbers in a block of Q8_0 an
 struct GgufTypeInfo {
   GgufType type;
   std::string_view name;      // "Q8_0"
-  std::string_view option;    // "q8_0": as a flag spells it
-  std::uint32_t file_type;    // general.file_type of a file that is mostly of it
-  std::int64_t block, bytes;  // of a block
+  std::string_view option;    // "q8_0": the value of --type
+  std::uint32_t file_type;    // general.file_type of a file whose matrices have this type
+  std::int64_t block, bytes;  // numbers and bytes per block
 };
 
 const GgufTypeInfo& info_of(GgufType type);
-const GgufTypeInfo* find_gguf_type(std::uint32_t id);           // nullptr: one that is not read here
+const GgufTypeInfo* find_gguf_type(std::uint32_t id);           // nullptr if unsupported
 std::optional<GgufType> gguf_type_of(std::string_view option);  // "q8_0"
-std::string_view gguf_type_name(std::uint32_t id);  // also of types not read here; "type 77"'s is empty
+std::string_view gguf_type_name(std::uint32_t id);              // also of unsupported types; "" if unknown
 
 bool fits_blocks(GgufType type, std::int64_t row_length);
 
-// Row after row; sizes must be whole blocks and fit each other.
+// Row-major values. Sizes must match each other and be a multiple of the block size.
 void encode_gguf(GgufType type, std::span<const float> values, std::span<std::byte> bytes);
 void decode_gguf(GgufType type, std::span<const std::byte> bytes, std::span<float> values);
 std::uint64_t gguf_bytes(GgufType type, std::int64_t count);
 
-// Of Q8_0 and Q4_0: the integers, and a scale for every kGgufBlock of them. Value = integer * scale.
+// The contents of Q8_0 and Q4_0: integers, and one scale for each kGgufBlock of them.
+// value = integer * scale
 struct GgufBlocks {
   std::vector<float> integers, scales;
 };
@@ -55,6 +57,6 @@ constexpr bool has_blocks(GgufType type) {
 }
 GgufBlocks gguf_blocks(GgufType type, std::span<const std::byte> bytes);
 
-DType float_dtype(GgufType type);  // f32, bf16, f16; others are an Error
+DType float_dtype(GgufType type);  // f32, bf16 or f16; throws an Error for block types
 
 }  // namespace thimble

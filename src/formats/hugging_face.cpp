@@ -22,18 +22,19 @@ constexpr std::uint64_t kMaxJsonBytes = 64 << 20;
 constexpr std::uint64_t kMaxTokenizerBytes = 256 << 20;
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-// The shards that the index names, each once. A name is a name: no way out of the folder.
+// The distinct shards named in the index. Names with a path are rejected, so that nothing outside
+// the folder is read.
 std::set<std::string> shard_names(const Json& map, const fs::path& folder, std::string_view index) {
   std::set<std::string> names;
   std::vector<std::string> problems;
   for (const auto& [tensor, value] : map.as_object()) {
     const std::string& name = value.as_string();
     check(!name.empty() && fs::path(name).filename() == name && name != "..",
-          "{}: expected the name of a file in this folder for {}, found '{}'", index, tensor, name);
+          "{}: expected a file name without a path for {}, found '{}'", index, tensor, name);
     if (names.insert(name).second && !fs::is_regular_file(folder / name))
       problems.push_back(fmt::format("{} is missing", name));
   }
-  check(problems.empty(), Hint{"download the folder again"}, "{}: {}", folder.string(), listed(problems));
+  check(problems.empty(), Hint{"download the model again"}, "{}: {}", folder.string(), listed(problems));
   return names;
 }
 
@@ -58,11 +59,11 @@ TensorFiles open_tensors(const fs::path& folder) {
     files.add(SafetensorsFile::open(folder / "model.safetensors"));
     return files;
   }
-  check(
-      fs::is_regular_file(folder / kIndex),
-      Hint{fs::exists(folder / "pytorch_model.bin") ? "pickled weights are not read: save them as safetensors"
-                                                    : "download the folder again"},
-      "{} holds neither model.safetensors nor {}", folder.string(), kIndex);
+  check(fs::is_regular_file(folder / kIndex),
+        Hint{fs::exists(folder / "pytorch_model.bin")
+                 ? "pickled weights are not supported: save the model as safetensors"
+                 : "download the model again"},
+        "{} contains neither model.safetensors nor {}", folder.string(), kIndex);
   return open_shards(folder);
 }
 
@@ -89,7 +90,7 @@ WeightSource gpt2_source(const ModelConfig& config, const Param& param, std::str
     return WeightSource{.name = fmt::format("{}{}", prefix, name), .dims = param.dims};
   };
   const auto block = [&](std::string_view name) { return plain(fmt::format("h.{}.{}", param.layer, name)); };
-  const auto turned = [&](std::string_view name, std::int64_t in, std::int64_t out, std::int64_t first = 0) {
+  const auto linear = [&](std::string_view name, std::int64_t in, std::int64_t out, std::int64_t first = 0) {
     WeightSource source = block(name);
     source.dims = {in, out};
     source.transposed = true;
@@ -107,14 +108,14 @@ WeightSource gpt2_source(const ModelConfig& config, const Param& param, std::str
       return plain("wte.weight");
     case position_embedding:
       return plain("wpe.weight");
-    case head:  // stands beside the transformer, not in it
+    case head:  // not prefixed: it is outside the transformer module
       return {.name = "lm_head.weight", .dims = param.dims};
     case query:
-      return turned("attn.c_attn.weight", C, 3 * C);
+      return linear("attn.c_attn.weight", C, 3 * C);
     case key:
-      return turned("attn.c_attn.weight", C, 3 * C, C);
+      return linear("attn.c_attn.weight", C, 3 * C, C);
     case value:
-      return turned("attn.c_attn.weight", C, 3 * C, 2 * C);
+      return linear("attn.c_attn.weight", C, 3 * C, 2 * C);
     case query_bias:
       return part(0);
     case key_bias:
@@ -122,15 +123,15 @@ WeightSource gpt2_source(const ModelConfig& config, const Param& param, std::str
     case value_bias:
       return part(2 * C);
     case attn_proj:
-      return turned("attn.c_proj.weight", C, C);
+      return linear("attn.c_proj.weight", C, C);
     case attn_proj_bias:
       return block("attn.c_proj.bias");
     case mlp_fc:
-      return turned("mlp.c_fc.weight", C, F);
+      return linear("mlp.c_fc.weight", C, F);
     case mlp_fc_bias:
       return block("mlp.c_fc.bias");
     case mlp_proj:
-      return turned("mlp.c_proj.weight", F, C);
+      return linear("mlp.c_proj.weight", F, C);
     case mlp_proj_bias:
       return block("mlp.c_proj.bias");
     case attn_norm:
@@ -146,26 +147,26 @@ WeightSource gpt2_source(const ModelConfig& config, const Param& param, std::str
     case final_norm_bias:
       return plain("ln_f.bias");
     default:
-      fail("[hugging face] GPT-2 has no {}", param.name);
+      fail("[hugging face] GPT-2 has no tensor for {}", param.name);
   }
 }
 
 std::vector<WeightSource> gpt2_sources(const HuggingFaceConfig& config, const ParamTable& table,
                                        const TensorFiles& files) {
-  // Saved from the bare transformer, as the first GPT-2 was, names lack this prefix.
+  // Files saved from the bare transformer, like the original GPT-2, do not have this prefix.
   const char* prefix = files.find("transformer.wte.weight") ? "transformer." : "";
   std::vector<WeightSource> sources;
   for (const Param& param : table.all()) sources.push_back(gpt2_source(config.model, param, prefix));
   return sources;
 }
 
-// Tables and masks that older versions saved though they follow from the config.
+// Tables and masks that older versions saved although they can be computed from the config.
 bool is_buffer(std::string_view name) {
   return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") ||
          name.ends_with(".attn.masked_bias");
 }
 
-// Some files repeat a tied embedding as the head. That is fine as long as it is the same.
+// Some files repeat a tied embedding as the head. This is accepted if the values are equal.
 void check_tied_head(const TensorFiles& files, const ParamTable& table, std::span<const float> weights) {
   const SafetensorsEntry* head = files.find("lm_head.weight");
   if (table.view(Role::head) || !head) return;
@@ -175,7 +176,7 @@ void check_tied_head(const TensorFiles& files, const ParamTable& table, std::spa
   check(std::ranges::equal(values, weights.subspan(static_cast<std::size_t>(embedding.offset),
                                                    static_cast<std::size_t>(embedding.count()))),
         Hint{"set \"tie_word_embeddings\": false in config.json"},
-        "{}: the config ties the head to the embedding, but lm_head.weight is another tensor", files.name());
+        "{}: the config ties the head to the embedding, but lm_head.weight differs from it", files.name());
 }
 
 // "bos_token": "<s>" or {"content": "<s>", ...}
@@ -193,7 +194,7 @@ std::optional<TokenizerFile> read_tokenizer(const fs::path& folder, const Specia
     const Json config = parse_json(read_file(beside, kMaxJsonBytes), beside.string());
     tokenizer.bos_text = named_token(config, "bos_token");
     tokenizer.eos_text = named_token(config, "eos_token");
-    // A tokenizer.json says itself what is put before a text.
+    // tokenizer.json itself defines which tokens are added to a text.
     const Json* adds_bos = config.find("add_bos_token");
     if (path.extension() == ".model" && adds_bos && adds_bos->is_bool())
       tokenizer.adds_bos = adds_bos->as_bool();
@@ -201,7 +202,7 @@ std::optional<TokenizerFile> read_tokenizer(const fs::path& folder, const Specia
   return tokenizer;
 }
 
-// A text, or {"name": .., "template": ..} for each of several purposes: "default" is the one for chats.
+// A string, or a list of {"name": .., "template": ..}, where "default" is the template for chats.
 std::string template_in(const Json& value) {
   if (value.is_string()) return value.as_string();
   if (value.is_array())
@@ -236,7 +237,7 @@ std::vector<TokenId> ends_in(const fs::path& path, const Tokenizer& tokenizer) {
   return ids;
 }
 
-// The folder of a chat model calls the end of a turn its eos. What ends a text stands behind that in
+// In the folder of a chat model, eos is the end of a turn. The end of a text is listed after it in
 // generation_config.json.
 void find_end_of_text(const fs::path& folder, ModelFile& model) {
   const fs::path path = folder / "generation_config.json";
@@ -245,7 +246,7 @@ void find_end_of_text(const fs::path& folder, ModelFile& model) {
   std::vector<TokenId> ends = ends_in(path, *tokenizer);
   try {
     std::erase(ends, ChatLayout(*tokenizer, model.layout).end_id());
-  } catch (const Error&) {  // a foreign layout, whose end nobody knows here
+  } catch (const Error&) {  // an imported layout whose end of turn is unknown
     return;
   }
   if (ends.empty()) return;
@@ -284,10 +285,10 @@ ModelFile open_hugging_face(const fs::path& folder) {
 
 namespace {
 
-constexpr std::size_t kShown = 60;  // bytes of a foreign value in a message
+constexpr std::size_t kShown = 60;  // bytes of a value shown in a message
 
-// Nothing of what the model computes depends on these: bookkeeping, generation defaults, dropout of a
-// training that is over, heads of other tasks, how weights were first drawn.
+// Keys that do not affect the model's output: metadata, generation defaults, training dropout,
+// heads of other tasks, initialization.
 constexpr std::string_view kHarmless[] = {
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -299,12 +300,12 @@ constexpr std::string_view kHarmless[] = {
     "embd_pdrop",
     "gradient_checkpointing",
     "initializer_range",
-    "max_window_layers",  // says where windows start; whether there are any is asked below
-    "n_ctx",              // n_positions again
+    "max_window_layers",  // only used with windows, which are checked below
+    "n_ctx",              // equal to n_positions
     "output_attentions",
     "output_hidden_states",
     "pad_token_id",
-    "pretraining_tp",  // the same products in slices
+    "pretraining_tp",  // computes the same products in slices
     "reorder_and_upcast_attn",
     "resid_pdrop",
     "return_dict",
@@ -321,7 +322,7 @@ constexpr std::string_view kHarmless[] = {
     "use_cache",
 };
 
-// One JSON object whose every key must be taken by somebody. Problems are collected, not thrown.
+// Reads a JSON object and reports keys that were not read. Problems are collected, not thrown.
 class Keys {
  public:
   Keys(const Json& object, std::string prefix, std::vector<std::string>& problems)
@@ -357,7 +358,7 @@ class Keys {
     return initial;
   }
 
-  // Only these values are honoured; absent is the first.
+  // Accepts only these values; an absent key counts as the first.
   void expect(std::string_view key, const std::vector<Json>& allowed) {
     const Json* value = take(key);
     if (!value || std::ranges::find(allowed, *value) != allowed.end()) return;
@@ -374,7 +375,7 @@ class Keys {
           fmt::format("{}{} is {}, expected {}", prefix_, key, value->dump().substr(0, kShown), expected));
   }
 
-  void refuse_the_rest() {
+  void reject_unread_keys() {
     for (const auto& [key, value] : object_.as_object())
       if (!taken_.contains(key) && !value.is_null() && !std::ranges::count(kHarmless, key))
         problems_.push_back(fmt::format("{}{} is not supported", prefix_, key.substr(0, kShown)));
@@ -389,7 +390,7 @@ class Keys {
   std::set<std::string, std::less<>> taken_;
 };
 
-// {"rope_type": "default", "rope_theta": 10000.0}; Transformers 4 says "type" in "rope_scaling".
+// {"rope_type": "default", "rope_theta": 10000.0}; Transformers 4 uses "type" in "rope_scaling".
 std::optional<double> theta_inside(Keys& keys, std::string_view name) {
   const Json* object = keys.take(name);
   if (!object) return std::nullopt;
@@ -403,7 +404,7 @@ std::optional<double> theta_inside(Keys& keys, std::string_view name) {
   inside.expect("partial_rotary_factor", {1.0, 1});
   const bool has_theta = inside.take("rope_theta") != nullptr;
   const double theta = inside.number("rope_theta", 0);
-  inside.refuse_the_rest();
+  inside.reject_unread_keys();
   return has_theta ? std::optional(theta) : std::nullopt;
 }
 
@@ -415,14 +416,14 @@ double rope_theta(Keys& keys) {
     const std::optional<double> other = theta_inside(keys, name);
     if (theta && other && *theta != *other)
       keys.problems().push_back(
-          fmt::format("{}.rope_theta ({}) and rope_theta ({}) disagree", name, *other, *theta));
+          fmt::format("{}.rope_theta ({}) differs from rope_theta ({})", name, *other, *theta));
     if (other) theta = other;
   }
   return theta.value_or(kDefaultTheta);
 }
 
-// Windows that are written down and not in use are harmless.
-void refuse_windows(Keys& keys) {
+// A window that is configured but not in use is accepted.
+void reject_windows(Keys& keys) {
   const bool in_use = keys.flag("use_sliding_window", false);
   const Json* window = keys.take("sliding_window");
   if (in_use && window) keys.problem("sliding_window", window, "null, or use_sliding_window false");
@@ -442,7 +443,8 @@ void read_llama_family(Keys& keys, HuggingFaceConfig& out) {
   c.layers = keys.integer("num_hidden_layers");
   c.dim = keys.integer("hidden_size");
   c.heads = keys.integer("num_attention_heads");
-  // Absent: llama has one per head; Qwen's classes have numbers of their own, which a file always writes.
+  // Defaults when absent: llama has one per head. Qwen's classes have other defaults, but their
+  // files always contain the key.
   c.kv_heads = keys.integer("num_key_value_heads", qwen2 || qwen3 ? std::nullopt : std::optional(c.heads));
   c.head_dim = keys.integer("head_dim", qwen3 ? 128 : 0);
   c.mlp_hidden = keys.integer("intermediate_size");
@@ -455,7 +457,7 @@ void read_llama_family(Keys& keys, HuggingFaceConfig& out) {
   out.mlp_bias = out.model_type == "llama" && keys.flag("mlp_bias", false);
   c.bias = out.attention_bias || out.mlp_bias;
   keys.expect("hidden_act", {"silu", "swish"});
-  refuse_windows(keys);
+  reject_windows(keys);
 }
 
 void read_gpt2(Keys& keys, HuggingFaceConfig& out) {
@@ -472,20 +474,20 @@ void read_gpt2(Keys& keys, HuggingFaceConfig& out) {
   c.mlp = MlpKind::gelu;
   c.bias = out.attention_bias = out.mlp_bias = true;
   c.tie_embeddings = keys.flag("tie_word_embeddings", true);
-  keys.expect("activation_function", {"gelu_new", "gelu_pytorch_tanh"});  // one formula, two names
+  keys.expect("activation_function", {"gelu_new", "gelu_pytorch_tanh"});  // one formula
   keys.expect("scale_attn_weights", {true});
   keys.expect("scale_attn_by_inverse_layer_idx", {false});
   keys.expect("add_cross_attention", {false});
 }
 
-// One id, or a list of which the first is the model's own.
+// An id, or a list whose first entry is the model's own.
 std::optional<TokenId> token_id(Keys& keys, std::string_view key, const ModelConfig& config) {
   const Json* value = keys.take(key);
   if (value && value->is_array() && value->size() > 0) value = &value->as_array().front();
   if (!value) return std::nullopt;
   const bool inside = value->is_int() && value->as_int() >= 0 && value->as_int() < config.vocab_size;
   if (inside) return static_cast<TokenId>(value->as_int());
-  // -1, or an id of a larger vocabulary, as small test models have: it names no token of this model.
+  // Ignores -1 and ids outside the vocabulary, which occur in small test models.
   if (!value->is_int()) keys.problem(key, value, "a token id");
   return std::nullopt;
 }
@@ -513,8 +515,9 @@ HuggingFaceConfig parse_hugging_face_config(std::string_view json, std::string_v
                  .eos = token_id(keys, "eos_token_id", out.model),
                  .unk = {},
                  .pad = {}};
-  keys.refuse_the_rest();
-  check(problems.empty(), Hint{"only what changes nothing is passed over"}, "{}: {}", name, listed(problems));
+  keys.reject_unread_keys();
+  check(problems.empty(), Hint{"thimble rejects settings that it does not support; use a model without them"},
+        "{}: {}", name, listed(problems));
   try {
     out.model = resolved(out.model);
   } catch (const Error& error) {

@@ -27,11 +27,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What the folder says of ids: none of it where there is no tokenizer.
+// Token ids for config.json and generation_config.json; empty without a tokenizer.
 struct EndsOfText {
   std::optional<TokenId> bos, pad;
   std::vector<TokenId> ends = {};
-  std::vector<std::int64_t> silent = {};  // ids that stand for no token
+  std::vector<std::int64_t> suppressed = {};  // ids without a token, which generation must suppress
 
   Json end_ids() const {
     if (ends.size() == 1) return ends.front();
@@ -70,7 +70,7 @@ Json config_json(const ModelConfig& c, std::string_view architecture, DType dtyp
           .set("tie_word_embeddings", c.tie_embeddings)
           .set("attention_dropout", 0.0)
           .set("initializer_range", c.init_std)
-          // Transformers 4, then 5
+          // Transformers 4 reads rope_theta, Transformers 5 rope_parameters.
           .set("rope_theta", c.rope_base)
           .set("rope_parameters", Json::object().set("rope_type", "default").set("rope_theta", c.rope_base))
           .set("torch_dtype", torch_name(dtype))
@@ -90,12 +90,12 @@ Json generation_json(const ModelConfig& config, const EndsOfText& ends) {
   if (ends.bos) generation.set("bos_token_id", *ends.bos);
   if (!ends.ends.empty()) generation.set("eos_token_id", ends.end_ids());
   if (ends.pad) generation.set("pad_token_id", *ends.pad);
-  if (!ends.silent.empty())
-    generation.set("suppress_tokens", Json::array({ends.silent.begin(), ends.silent.end()}));
+  if (!ends.suppressed.empty())
+    generation.set("suppress_tokens", Json::array({ends.suppressed.begin(), ends.suppressed.end()}));
   return generation;
 }
 
-// Holes in the vocabulary, and rows of the embedding behind its end.
+// Unused ids of the vocabulary, and rows of the embedding beyond its end.
 std::vector<std::int64_t> ids_without_token(const Tokenizer& tokenizer, std::int64_t rows) {
   std::vector<std::int64_t> ids;
   for (std::int64_t id = 0; id < rows; ++id)
@@ -112,8 +112,8 @@ tags:
 ---
 # {0}
 
-A small {1} of {2} parameters, trained with thimble: {3} layers of width {4}, {5} heads ({6} for keys and values),
-a vocabulary of {7}, texts of up to {8} tokens. Weights are {9}.
+A small {1} model with {2} parameters, trained with thimble. It has {3} layers of width {4}, {5} attention heads
+({6} for keys and values), a vocabulary of {7} tokens and a context of {8} tokens. Weights are stored as {9}.
 
 ```python
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -142,13 +142,14 @@ bool is_mlp_bias(const Param& param) {
   return param.role == mlp_gate_bias || param.role == mlp_up_bias || param.role == mlp_proj_bias;
 }
 
-// Transformers' qwen3 has biases in its attention alone: ours must be 0 elsewhere, as they are after an import.
+// Transformers' qwen3 has biases only in attention. MLP biases must be 0, as they are after an
+// import.
 void check_biases(const ModelFile& model, const ParamTable& table) {
   for (const Param& param : table.all())
     if (is_mlp_bias(param))
       check(std::ranges::all_of(param.in(std::span(model.weights)), [](float value) { return value == 0; }),
-            Hint{"train without `bias`, as --preset qwen3 does"},
-            "{} is not 0, and Transformers' qwen3 has no biases in its MLP", param.name);
+            Hint{"train without `bias`, for example with --preset qwen3"},
+            "{} is not zero, but Transformers' qwen3 has no biases in its MLP", param.name);
 }
 
 std::size_t write_weights(FileOps& ops, const fs::path& path, const ModelFile& model,
@@ -156,15 +157,15 @@ std::size_t write_weights(FileOps& ops, const fs::path& path, const ModelFile& m
   const ParamTable table(model.config.model);
   const bool drops = architecture == "qwen3" && model.config.model.bias;
   if (drops) check_biases(model, table);
-  const auto wanted = [&](const Param& param) { return !drops || !is_mlp_bias(param); };
+  const auto selected = [&](const Param& param) { return !drops || !is_mlp_bias(param); };
   SafetensorsWriter writer;
-  writer.set_metadata("format", "pt");  // Transformers asks for it
-  add_weights(writer, table, model.weights, dtype, wanted);
+  writer.set_metadata("format", "pt");  // required by Transformers
+  add_weights(writer, table, model.weights, dtype, selected);
   writer.write(ops, path, Existing::refuse, WithDigest::no);
-  return static_cast<std::size_t>(std::ranges::count_if(table.all(), wanted));
+  return static_cast<std::size_t>(std::ranges::count_if(table.all(), selected));
 }
 
-// Files that a folder of this kind has, be it ours or Transformers' own: nothing of a user's.
+// Accepts only files that thimble or Transformers writes, never a user's own files.
 bool is_expected(const fs::directory_entry& entry) {
   constexpr std::string_view kNames[] = {"README.md",
                                          "chat_template.jinja",
@@ -189,8 +190,8 @@ bool is_replaceable(const fs::path& folder) {
 void check_not_the_source(const fs::path& target, const fs::path& source) {
   const fs::path folder = fs::weakly_canonical(target), model = fs::weakly_canonical(source);
   const auto apart = std::mismatch(folder.begin(), folder.end(), model.begin(), model.end());
-  check(apart.first != folder.end(), Hint{"name another folder with -o"},
-        "{} holds the model that is to be exported", target.string());
+  check(apart.first != folder.end(), Hint{"choose another folder with -o"},
+        "{} contains the model to be exported", target.string());
 }
 
 std::uint64_t bytes_in(const fs::path& folder) {
@@ -231,8 +232,7 @@ std::vector<std::string> reasons_against_hugging_face(const ModelConfig& c) {
 void check_for_hugging_face(const ModelConfig& config) {
   const auto reasons = reasons_against_hugging_face(config);
   check(reasons.empty(),
-        Hint{"llama.cpp takes more: --format gguf folds what can be folded. Or train with --preset llama or "
-             "qwen3"},
+        Hint{"export with --format gguf, which supports more models, or train with --preset llama or qwen3"},
         "Transformers' llama, qwen2 and qwen3 cannot express this model: {}", listed(reasons));
 }
 
@@ -256,7 +256,7 @@ HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Exist
     chats = files.chats;
     for (const auto& [name, content] : files.files) put(name, content);
   } else {
-    report.notes.push_back("the model has no tokenizer: neither has the folder");
+    report.notes.push_back("the model has no tokenizer, so the folder has none");
   }
   put("config.json", config_json(config, report.architecture, dtype, ends).dump(2) + "\n");
   put("generation_config.json", generation_json(config, ends).dump(2) + "\n");
@@ -273,8 +273,8 @@ HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Exist
 
 namespace {
 
-// Rows of the embedding that no token has are named, so that every id has a text (DESIGN 8.5). What was trained here
-// begins with bos, whatever its tokenizer's file said (DESIGN 8.1): this one says it.
+// Names the rows of the embedding that have no token, so that every id has a text. Models trained
+// in thimble expect bos before a text; if the tokenizer's file does not add it, this one does.
 std::string complete_tokenizer_json(const Tokenizer& tokenizer, std::int64_t rows) {
   BpeSpec spec = dynamic_cast<const BpeTokenizer&>(tokenizer).spec();
   const bool lacks_bos = tokenizer.adds_bos() && spec.post_processor.before.empty();
@@ -284,7 +284,7 @@ std::string complete_tokenizer_json(const Tokenizer& tokenizer, std::int64_t row
   return write_tokenizer_json(spec);
 }
 
-// bos_token and its like, as texts.
+// bos_token, eos_token etc., as texts.
 Json named_tokens(const Tokenizer& tokenizer, const std::vector<TokenId>& ends) {
   Json map = Json::object();
   const auto add = [&](const char* key, std::optional<TokenId> id) {
@@ -298,7 +298,8 @@ Json named_tokens(const Tokenizer& tokenizer, const std::vector<TokenId>& ends) 
   return map;
 }
 
-// What ends a text: eos, else the bos of the next one; in a chat the end of a turn comes first.
+// The ids that end a text: eos, or else the bos of the next text. In a chat, the end of a turn
+// comes first.
 std::vector<TokenId> ends_of_text(const Tokenizer& tokenizer, const std::optional<ChatLayout>& layout) {
   std::vector<TokenId> ends;
   if (layout) ends.push_back(layout->end_id());
@@ -313,22 +314,23 @@ std::optional<ChatLayout> layout_of(const ModelFile& model, const Tokenizer& tok
   if (model.layout.empty()) return std::nullopt;
   try {
     return ChatLayout(tokenizer, model.layout);
-  } catch (const Error& error) {  // a foreign layout that came in by an import
+  } catch (const Error& error) {  // an imported layout that thimble cannot use
     notes.push_back(fmt::format("no chat template: {}", error.what()));
     return std::nullopt;
   }
 }
 
-// Everything of the folder but tokenizer.json, which knows itself what it is.
+// Settings of tokenizer_config.json, except the class and the files, which depend on the tokenizer.
 Json tokenizer_config(const Json& tokens, const ModelConfig& config,
                       const std::optional<ChatLayout>& layout) {
   Json out = Json::object();
   for (const auto& [key, text] : tokens.as_object()) out.set(key, text);
-  // Said to be absent: Transformers' class for qwen2, which it takes whatever is asked for, would add <|endoftext|>.
+  // Explicitly null: Transformers ignores tokenizer_class for qwen2 and uses its own class, which
+  // would add <|endoftext|>.
   for (const char* key : {"unk_token", "pad_token"})
     if (!tokens.find(key)) out.set(key, Json());
   out.set("model_max_length", config.context).set("clean_up_tokenization_spaces", false);
-  // Without it the class adds token_type_ids, which these models refuse.
+  // Without this key the class adds token_type_ids, which these models reject.
   out.set("model_input_names", Json::array({"input_ids", "attention_mask"}));
   if (layout) out.set("chat_template", jinja_template(layout->text()));
   return out;
@@ -357,7 +359,8 @@ TokenizerFiles hugging_face_tokenizer(const ModelFile& model, const Tokenizer& t
     } else {
       settings.set("tokenizer_class", "LlamaTokenizer");
       out.notes.push_back(
-          "the SentencePiece model is no BPE: only tokenizer.model, which needs libsentencepiece there");
+          "the SentencePiece model is not BPE: only tokenizer.model was written, and Transformers needs "
+          "libsentencepiece to load it");
     }
   }
   out.files.emplace_back("tokenizer_config.json", settings.dump(2) + "\n");
@@ -369,10 +372,10 @@ namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
 
-// What the model file says of itself, beyond its pieces.
+// Settings in a SentencePiece model file, apart from its pieces.
 struct ModelSettings {
   std::uint64_t model_type = 1;  // unigram
-  bool byte_fallback = false, spaces_behind = false;
+  bool byte_fallback = false, whitespace_as_suffix = false;
   std::string_view charsmap = {};
   bool add_dummy_prefix = true, remove_extra_whitespaces = true, escape_whitespaces = true;
 };
@@ -384,7 +387,7 @@ ModelSettings settings_of(std::string_view model) {
     if (field.number == kTrainerSpec)
       for_each_field(field.bytes, [&](const ProtobufField& inner) {
         if (inner.number == 3) s.model_type = inner.varint;
-        if (inner.number == 24) s.spaces_behind = inner.varint != 0;
+        if (inner.number == 24) s.whitespace_as_suffix = inner.varint != 0;
         if (inner.number == 35) s.byte_fallback = inner.varint != 0;
       });
     if (field.number == kNormalizerSpec)
@@ -415,7 +418,7 @@ bool starts_character(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
 }
 
-// Every way to make a piece out of two others, best score first.
+// All ways to join two pieces into a third, best score first.
 std::vector<Merge> merges_of(const Tokenizer& tokenizer, const std::vector<std::string>& vocab,
                              const std::vector<float>& scores) {
   std::unordered_map<std::string_view, TokenId> pieces;
@@ -444,8 +447,8 @@ BpeSpec spec_of(const Tokenizer& tokenizer, const ModelSettings& settings) {
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     spec.vocab.push_back(tokenizer.token_text(id));
     const TokenType type = tokenizer.token_type(id);
-    // A piece of the user's is looked for in the normalised text, so that spaces beside it stay; but not where the
-    // normaliser would put a prefix before the piece itself.
+    // User-defined pieces are matched in the normalized text, which preserves adjacent spaces,
+    // unless the normalizer adds a prefix: it would prefix the piece itself.
     const bool own = type == TokenType::user_defined;
     if (type == TokenType::control || type == TokenType::unknown || own)
       spec.added_tokens.push_back({.id = id,
@@ -471,7 +474,8 @@ BpeSpec spec_of(const Tokenizer& tokenizer, const ModelSettings& settings) {
   return spec;
 }
 
-// The table that SentencePiece calls nmt_nfkc and the like; our own BPE has no such step.
+// Adds a SentencePiece normalizer table such as nmt_nfkc, which write_tokenizer_json() cannot
+// express.
 std::string with_charsmap(const std::string& text, std::string_view charsmap) {
   Json json = parse_json(text, "tokenizer.json");
   Json steps =
@@ -499,7 +503,7 @@ std::optional<std::string> sentencepiece_as_json(const Tokenizer& tokenizer, std
   constexpr std::uint64_t kBpe = 2;
   const std::string model = tokenizer.serialized();
   const ModelSettings settings = settings_of(model);
-  if (settings.model_type != kBpe || settings.spaces_behind || !settings.escape_whitespaces)
+  if (settings.model_type != kBpe || settings.whitespace_as_suffix || !settings.escape_whitespaces)
     return std::nullopt;
   BpeSpec spec = spec_of(tokenizer, settings);
   append_pad_tokens(spec, rows);
@@ -509,7 +513,7 @@ std::optional<std::string> sentencepiece_as_json(const Tokenizer& tokenizer, std
 
 namespace {
 
-// Transformers has no loops, but layers enough; nothing else may stand in the way.
+// Transformers has no layer loops, but a loop can be unrolled. Everything else must be supported.
 std::optional<FoldedModel> without_loop(const ModelFile& model) {
   ModelConfig plain = model.config.model;
   if (std::exchange(plain.loop_count, 0) == 0) return std::nullopt;

@@ -1,12 +1,12 @@
-// A Hugging Face folder of a llama, qwen2 or qwen3, as Transformers 4 and 5 load it:
+// Writes a llama, qwen2 or qwen3 model as a folder that Transformers 4 and 5 can load:
 //
-//   config.json, generation_config.json    sizes, RoPE in the words of both versions; what ends a text
-//   model.safetensors                      weights under Transformers' names, in one type
+//   config.json, generation_config.json    sizes, RoPE for both versions, end-of-text ids
+//   model.safetensors                      weights under Transformers' names, all of one type
 //   tokenizer.json, tokenizer_config.json, special_tokens_map.json       see below
 //   README.md                              a short model card
 //
-// Ids behind the tokenizer's last (an embedding with rows to spare) are named <|pad_ID|>; generation suppresses them and
-// the vocabulary's holes.
+// Ids from the tokenizer's size up to the rows of the embedding are named <|pad_ID|>. Generation
+// suppresses them, and the unused ids of the vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -27,48 +27,52 @@ struct HuggingFaceReport {
   std::string architecture;
   std::size_t tensors = 0;
   std::uint64_t bytes = 0;              // of all files
-  std::vector<std::string> notes = {};  // what the folder lacks, and why
+  std::vector<std::string> notes = {};  // what the folder does not contain, and why
 };
 
-// What keeps a model out of Transformers' llama, qwen2 and qwen3, a sentence each; empty: nothing.
+// The reasons why a model cannot be expressed as Transformers' llama, qwen2 or qwen3; empty if it
+// can.
 std::vector<std::string> reasons_against_hugging_face(const ModelConfig& config);
-void check_for_hugging_face(const ModelConfig& config);  // an Error with all of them
+void check_for_hugging_face(const ModelConfig& config);  // throws an Error with all reasons
 
-// `dtype`: f32, bf16 or f16. The folder is complete under its name, or not there at all; a model that is none of the
-// three is refused with all reasons. Existing::replace takes away a folder of such files and nothing else, and never the
-// one that holds the model itself.
+// `dtype`: f32, bf16 or f16. Atomic: `folder` becomes the complete folder or is left unchanged.
+// Throws an Error with all reasons if the model cannot be expressed. Existing::replace deletes only
+// a folder that contains nothing but these files, and never the folder of the source model.
 HuggingFaceReport write_hugging_face(FileOps& ops, const std::filesystem::path& folder, Existing existing,
                                      const ModelFile& model, DType dtype, const Inspector& inspect = {});
 
 // The tokenizer's files of a Hugging Face folder.
 //
-//   tokenizer.json           of a byte-level BPE its own; of a SentencePiece BPE the same pieces as merges: Transformers
-//                            loads it without libsentencepiece. Normalisers are written as they are (Precompiled).
-//   tokenizer.model          of SentencePiece, as it is: the form that we and llama.cpp's converters read
-//   tokenizer_config.json    tokens with a role, and chat_template
-//   special_tokens_map.json  the same tokens for older readers
+//   tokenizer.json           byte-level BPE: its own file. SentencePiece BPE: the same pieces as
+//                            merges, so that Transformers loads it without libsentencepiece.
+//                            Normalizers are copied (Precompiled).
+//   tokenizer.model          SentencePiece only, unchanged; for thimble and llama.cpp's converters
+//   tokenizer_config.json    special tokens, and chat_template
+//   special_tokens_map.json  the same special tokens for older readers
 //
-// Of a SentencePiece model that is no BPE only tokenizer.model is written: its class is LlamaTokenizer, which needs
-// libsentencepiece there.
+// For a SentencePiece model that is not BPE, tokenizer.json is omitted and the tokenizer class is
+// LlamaTokenizer, for which Transformers needs libsentencepiece.
 struct TokenizerFiles {
   std::vector<std::pair<std::string, std::string>> files = {};  // name and content
-  std::vector<TokenId> ends = {};  // what ends a text: of a chat model its end of turn first
-  bool chats = false;              // there is a chat template
+  std::vector<TokenId> ends = {};  // end-of-text ids; in a chat model the end of turn comes first
+  bool chats = false;              // has a chat template
   std::vector<std::string> notes = {};
 };
 
 TokenizerFiles hugging_face_tokenizer(const ModelFile& model, const Tokenizer& tokenizer);
 
-// A SentencePiece BPE as Hugging Face's tokenizer.json: the same pieces, the order of their scores as merges.
+// Converts a SentencePiece BPE to Hugging Face's tokenizer.json: the same pieces, with merges in
+// the order of their scores.
 //
-// SentencePiece joins the neighbours whose piece has the best score, the leftmost of equals. Hugging Face goes by merges,
-// so the two ways to make one piece out of smaller ones follow each other there; only where both compete in one word
-// ("aa" + "a" and "a" + "aa") can the results differ.
-// With <|pad_ID|> for the ids from the tokenizer's size up to `rows`. nullopt: it is no BPE, or one that joins across
-// spaces in a way the file cannot say.
+// SentencePiece joins the adjacent pair whose piece has the best score, the leftmost if equal.
+// Hugging Face applies merges in order, so the different splits of one piece become successive
+// merges. Results can differ only where two of them compete in one word ("aa" + "a" and "a" +
+// "aa"). Ids from the tokenizer's size up to `rows` are named <|pad_ID|>. Returns nullopt if the
+// model is not BPE, or treats whitespace in a way that tokenizer.json cannot express.
 std::optional<std::string> sentencepiece_as_json(const Tokenizer& tokenizer, std::int64_t rows);
 
-// Names for the ids from the vocabulary's end up to `rows`: added tokens that no text should contain.
+// Names the ids from the vocabulary's end up to `rows`, as added tokens that no text should
+// contain.
 void append_pad_tokens(BpeSpec& spec, std::int64_t rows);
 
 }  // namespace thimble

@@ -26,7 +26,7 @@ constexpr std::uint64_t kMaxFileBytes = std::uint64_t{4} << 30;
 
 using Kind = PickleValue::Kind;
 
-// The pieces of the state that every tensor is looked up in.
+// Looks up the tensors of a state in its dicts.
 class StateReader {
  public:
   StateReader(std::span<const std::byte> bytes, const std::string& name) : name_(name), arrays_(bytes, name) {
@@ -35,7 +35,7 @@ class StateReader {
     pickle.expect(root, Kind::dict, "the state");
     const std::size_t* format = pickle.find(root, "__quant_format__");
     check(format && pickle.text(*format, "__quant_format__") == "int8_clean_per_row_v1",
-          "{} is no int8_clean_per_row_v1 state of the parameter-golf scripts", name);
+          "{} is not an int8_clean_per_row_v1 state of the parameter-golf scripts", name);
     quantized_ = part("quantized");
     scales_ = part("scales");
     dtypes_ = part("dtypes");
@@ -55,7 +55,7 @@ class StateReader {
         if (const std::string_view name = pickle.text(items[i], "a tensor's name"); !table.find(name))
           problems.push_back(fmt::format("{} is not part of the model", name.substr(0, 100)));
     }
-    check(problems.empty(), Hint{"the weights and the config do not belong together"}, "{}: {}", name_,
+    check(problems.empty(), Hint{"pass the config that the weights were trained with"}, "{}: {}", name_,
           listed(problems));
   }
 
@@ -64,7 +64,7 @@ class StateReader {
     PackedTensor out = quantized ? quantised(param, *quantized) : kept(param);
     const auto finite = [](float value) { return std::isfinite(value); };
     check(std::ranges::all_of(out.floats, finite) && std::ranges::all_of(out.scales, finite),
-          "{}: {} holds NaN or infinity", name_, param.name);
+          "{}: {} contains NaN or infinity", name_, param.name);
     return out;
   }
 
@@ -80,8 +80,8 @@ class StateReader {
     const std::size_t* found = arrays_.pickle().find(dict, name);
     if (!found) return DType::f32;
     const std::string_view type = arrays_.pickle().text(*found, name);
-    check(type == "float32" || type == "bfloat16" || type == "float16", "{}: {} was {} before", name_, name,
-          type);
+    check(type == "float32" || type == "bfloat16" || type == "float16",
+          "{}: {}: expected an original type float32, bfloat16 or float16, found {}", name_, name, type);
     return type == "bfloat16" ? DType::bf16 : type == "float16" ? DType::f16 : DType::f32;
   }
 
@@ -94,7 +94,7 @@ class StateReader {
 
   PackedTensor quantised(const Param& param, std::size_t value) {
     const PickledArray q = array(param, value);
-    check(q.element == PickledArray::Element::int8, "{}: {} is not of 8-bit integers", name_, param.name);
+    check(q.element == PickledArray::Element::int8, "{}: {}: expected 8-bit integers", name_, param.name);
     const std::size_t* scale = arrays_.pickle().find(scales_, param.name);
     check(scale, "{}: {} has no scale", name_, param.name);
     const PickledArray scales = arrays_.array(*scale, param.name);
@@ -105,7 +105,7 @@ class StateReader {
     std::ranges::transform(q.bytes, out.q.begin(), [](std::byte b) { return static_cast<std::int8_t>(b); });
     out.scales = scales.floats();
     check(std::cmp_equal(out.scales.size(), scale_count(param, out.storage)),
-          "{}: {} has {} scales, expected {}", name_, param.name, out.scales.size(),
+          "{}: {}: found {} scales, expected {}", name_, param.name, out.scales.size(),
           scale_count(param, out.storage));
     return out;
   }
@@ -125,7 +125,7 @@ class StateReader {
   std::optional<std::size_t> originals_;
 };
 
-std::vector<std::byte> inflated(std::string_view stored, std::uint64_t most, const std::string& name) {
+std::vector<std::byte> inflated(std::string_view stored, std::uint64_t max_bytes, const std::string& name) {
   constexpr std::size_t kPiece = 1 << 20;
   struct Inflate {
     z_stream z{};
@@ -140,12 +140,13 @@ std::vector<std::byte> inflated(std::string_view stored, std::uint64_t most, con
   state.z.avail_in = static_cast<uInt>(stored.size());
   while (result != Z_STREAM_END) {
     const std::size_t made = out.size();
-    check(made < most, "{} unpacks to more than {} bytes, which the model has no need of", name, most);
+    check(made < max_bytes, "{} decompresses to more than {} bytes, the most that this model can need", name,
+          max_bytes);
     out.resize(made + kPiece);
     state.z.next_out = reinterpret_cast<Bytef*>(out.data() + made);
     state.z.avail_out = kPiece;
     result = inflate(&state.z, Z_NO_FLUSH);
-    check(result == Z_OK || result == Z_STREAM_END, "{} is no zlib data, or it is damaged", name);
+    check(result == Z_OK || result == Z_STREAM_END, "{} is not zlib data, or is damaged", name);
     out.erase(out.end() - static_cast<std::ptrdiff_t>(state.z.avail_out), out.end());
   }
   check(state.z.avail_in == 0, "{}: {} bytes follow the zlib data", name, state.z.avail_in);
@@ -169,11 +170,11 @@ std::string int8_ptz(std::string_view state) {
 }
 
 std::vector<PackedTensor> open_int8_ptz(const std::filesystem::path& path, const ParamTable& table) {
-  constexpr std::uint64_t kMostPerTensor = 1 << 16;  // names, types, the zip's padding
+  constexpr std::uint64_t kMaxExtraPerTensor = 1 << 16;  // names, types, padding of the zip
   const std::string stored = read_file(path, kMaxFileBytes - 1);
-  const std::uint64_t most =
-      4 * static_cast<std::uint64_t>(table.count()) + kMostPerTensor * (table.all().size() + 1);
-  const auto bytes = inflated(stored, most, path.string());
+  const std::uint64_t max_bytes =
+      4 * static_cast<std::uint64_t>(table.count()) + kMaxExtraPerTensor * (table.all().size() + 1);
+  const auto bytes = inflated(stored, max_bytes, path.string());
   return read_int8_state(bytes, path.string(), table);
 }
 
@@ -202,10 +203,10 @@ std::vector<PackedTensor> quantise_int8_state(const ParamTable& table, std::span
     const Storage storage = param.count() > kKeptUpTo
                                 ? (param.dims.size() == 2 ? Storage::int8 : Storage::int8_whole)
                                 : (in_f32 ? Storage::f32 : Storage::f16);
-    const DType held = param.role == Role::token_embedding ? DType::bf16 : DType::f32;
-    tensors.push_back(pack_tensor(param, param.in(weights), storage, QuantiseRule{.bits = 8}, held));
+    const DType source_type = param.role == Role::token_embedding ? DType::bf16 : DType::f32;
+    tensors.push_back(pack_tensor(param, param.in(weights), storage, QuantiseRule{.bits = 8}, source_type));
     stats.payload_bytes += static_cast<std::uint64_t>(payload_bytes(param, tensors.back().storage));
-    stats.float_bytes += static_cast<std::uint64_t>(param.count() * dtype_bytes(held));
+    stats.float_bytes += static_cast<std::uint64_t>(param.count() * dtype_bytes(source_type));
   }
   return tensors;
 }
@@ -227,7 +228,7 @@ std::string half_bytes(std::span<const float> values) {
 
 using Dims = std::span<const std::int64_t>;
 
-// How arrays are pickled: the rest of the file is the same for both.
+// Writes arrays in the format of numpy or torch. The other parts of the pickle are common to both.
 class ArrayPickler {
  public:
   explicit ArrayPickler(std::uint8_t protocol) : pickle(protocol) {}
@@ -278,7 +279,7 @@ class NumpyPickler final : public ArrayPickler {
                     [&] { pickle.boolean(true); });
     pickle.reduce();
     pickle.mark();
-    pickle.integer(3);  // the version of a dtype's state
+    pickle.integer(3);  // the version of the dtype's state
     pickle.text(element == StateElement::int8 ? "|" : "<");
     for (int i = 0; i < 3; ++i) pickle.none();
     for (const int rest : {-1, -1, 0}) pickle.integer(rest);
@@ -341,7 +342,7 @@ class TorchPickler final : public ArrayPickler {
   std::vector<std::string> storages_;
 };
 
-// One dict of the state: body(i) writes the value of tensor i.
+// Writes one dict of the state; body(i) writes the value of tensor i.
 void dict_of(ArrayPickler& out, std::string_view key, const ParamTable& table,
              std::span<const PackedTensor> tensors, const std::function<bool(const PackedTensor&)>& which,
              const std::function<void(std::size_t)>& body) {
@@ -412,11 +413,11 @@ void write_state(ArrayPickler& out, const ParamTable& table, std::span<const Pac
 }  // namespace
 
 std::string int8_state(const ParamTable& table, std::span<const PackedTensor> tensors, PickledBy by) {
-  check(tensors.size() == table.all().size(), "[int8 state] {} tensors for a table of {}", tensors.size(),
+  check(tensors.size() == table.all().size(), "[int8 state] found {} tensors, expected {}", tensors.size(),
         table.all().size());
   for (const PackedTensor& tensor : tensors)
     check(tensor.storage != Storage::int6 && tensor.storage != Storage::int5,
-          "[int8 state] holds 8 bits, found a tensor of fewer");
+          "[int8 state] expected tensors of 8 bits, found one of fewer");
   const std::unique_ptr<ArrayPickler> out =
       by == PickledBy::numpy ? std::unique_ptr<ArrayPickler>(std::make_unique<NumpyPickler>())
                              : std::make_unique<TorchPickler>();

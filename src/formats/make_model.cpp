@@ -1,4 +1,5 @@
-// Apart from model_file.cpp: whoever only reads files, the fuzzers above all, links no engine.
+// Separate from model_file.cpp, so that programs that only read files (the fuzzers) need not link
+// the engine.
 #include <algorithm>
 
 #include "formats/model_file.h"

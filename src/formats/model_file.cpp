@@ -54,7 +54,7 @@ std::optional<TokenizerFile> read_tokenizer(const SafetensorsFile& file, const M
                        .adds_bos = adds_bos ? std::optional(*adds_bos == 1) : std::nullopt};
 }
 
-// What a state dict and a checkpoint have in common.
+// Common part of reading a state dict and a checkpoint.
 ModelFile open_weights(SafetensorsFile opened, const fs::path& path, const Config& config,
                        std::string_view prefix) {
   ModelFile out;
@@ -76,10 +76,9 @@ ModelFile open_checkpoint(const fs::path& path) {
   SafetensorsFile file = SafetensorsFile::open(path);
   const std::string* toml = file.find_metadata(kConfigKey);
   if (!toml)
-    fail(Hint{"a file of bare weights comes in by `thimble import FILE --preset P --set ... -o OUT`; of a "
-              "Hugging "
-              "Face model name the folder"},
-         "{} does not say what model it holds: expected metadata {}, found none", path.string(), kConfigKey);
+    fail(Hint{"import a file of weights with `thimble import FILE --preset P --set ... -o OUT`; for a "
+              "Hugging Face model pass its folder"},
+         "{} has no model config: expected metadata {}, found none", path.string(), kConfigKey);
   if (file.find(kDigestTensor)) verify_digest(file);
   const Config config = config_from_toml(*toml, fmt::format("{}: {}", path.string(), kConfigKey));
   const auto step = read_count(file, kStepKey, std::numeric_limits<std::int64_t>::max());
@@ -140,16 +139,17 @@ std::string first_bytes(const fs::path& path, std::size_t count) {
 ModelFile open_folder(const fs::path& folder, WeightsAs as, std::span<const ModelKind> kinds) {
   for (const ModelKind& kind : kinds)
     if (kind.is_folder && kind.is_folder(folder)) return kind.open(folder, as);
-  fail(Hint{"a run folder holds best.safetensors or last.safetensors, a Hugging Face folder config.json"},
-       "{} holds no model", folder.string());
+  fail(Hint{"pass a run folder (with best.safetensors or last.safetensors) or a Hugging Face folder (with "
+            "config.json)"},
+       "{} does not contain a model", folder.string());
 }
 
 ModelFile open_any(const fs::path& path, WeightsAs as, std::span<const ModelKind> kinds) {
   if (fs::is_directory(path)) return open_folder(path, as, kinds);
   const std::string first = first_bytes(path, 8);
   check(!is_zip(first) && path.extension() != ".ptz",
-        Hint{"bare weights come in by `thimble import FILE --preset golf-mlx --set ... -o OUT`"},
-        "{} does not say what model it holds", path.string());
+        Hint{"import weights without a config with `thimble import FILE --preset golf-mlx --set ... -o OUT`"},
+        "{} has no model config", path.string());
   for (const ModelKind& kind : kinds)
     if (kind.is_file && kind.is_file(first)) return kind.open(path, as);
   for (const ModelKind& kind : kinds)
@@ -163,14 +163,14 @@ std::span<const ModelKind> model_kinds() {
   return kModelKinds;
 }
 
-std::string_view model_kinds_in_words() {
+std::string_view model_kinds_text() {
   static const std::string words = [] {
     std::vector<std::string_view> kinds;
     for (const ModelKind& kind : model_kinds()) kinds.push_back(kind.what);
     const std::string_view last = kinds.back();
     kinds.pop_back();
     return fmt::format("{} or {}", joined(kinds, ", "), last);
-  }();  // options keep views
+  }();  // command-line options keep views of this string
   return words;
 }
 
@@ -193,7 +193,7 @@ std::vector<float> float_weights(const ModelFile& file) {
 
 ModelFile open_state_dict(const fs::path& path, const Config& config, std::string_view prefix) {
   if (path.extension() == ".ptz") {
-    check(prefix.empty(), "{} has no names with a prefix", path.string());
+    check(prefix.empty(), "{}: names in an int8 file have no prefix", path.string());
     return open_int8_state(path, config);
   }
   if (is_zip(first_bytes(path, 4))) return open_npz(path, config, prefix);
@@ -210,13 +210,13 @@ std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file) {
   const TokenizerFile& from = *file.tokenizer;
   auto tokenizer = load_tokenizer_bytes(from.content, from.name);
   check(tokenizer->vocab_size() <= file.config.model.vocab_size,
-        Hint{"the tokenizer and the model do not belong together"},
-        "{} has {} tokens, the model's vocabulary {}", from.name, tokenizer->vocab_size(),
+        Hint{"use the tokenizer that the model was trained with"},
+        "{} has {} tokens, the model's vocabulary has {}", from.name, tokenizer->vocab_size(),
         file.config.model.vocab_size);
   const auto chosen = [&](const std::string& text, std::optional<TokenId> id) {
     const auto named = text.empty() ? std::nullopt : tokenizer->id_of(text);
     if (named) return named;
-    return id && tokenizer->contains(*id) ? id : std::nullopt;  // an embedding may have rows to spare
+    return id && tokenizer->contains(*id) ? id : std::nullopt;  // an embedding may have unused rows
   };
   tokenizer->prefer({.bos = chosen(from.bos_text, from.special.bos),
                      .eos = chosen(from.eos_text, from.special.eos),
@@ -232,16 +232,15 @@ std::unique_ptr<Tokenizer> open_tokenizer(const ModelFile& file) {
 ChatLayout open_chat_layout(const ModelFile& file, const Tokenizer& tokenizer, std::string_view name) {
   if (!name.empty()) return {tokenizer, name};
   check(!file.layout.empty(),
-        Hint{"`thimble train --preset chat --data CHATS.jsonl` makes one that was; `thimble generate` "
-             "continues a "
-             "text"},
+        Hint{"train a chat model with `thimble train --preset chat --data CHATS.jsonl`, or continue a text "
+             "with `thimble generate`"},
         "{} was not trained on chats", file.path.string());
   return {tokenizer, file.layout};
 }
 
 namespace {
 
-// Switches that only golf has.
+// True if all switches that only golf models use are off.
 bool is_plain(const ModelConfig& c) {
   return c.q_gain == GainKind::none && !c.layer_scale && !c.exclusive_attention && !c.branch_scale &&
          c.residual_mix == MixKind::none && !c.unet_skips && c.parallel_from < 0 && c.loop_count == 0 &&
@@ -276,7 +275,8 @@ bool is_golf(const ModelConfig& c) {
 
 std::string_view architecture_of(const ModelConfig& config) {
   if (is_llama_like(config)) {
-    // Biases of Transformers' llama and qwen3 come with the output projection's, qwen2's without.
+    // In Transformers' llama and qwen3, q, k, v and the output projection all have biases or none
+    // has; in qwen2, the output projection has none.
     if (config.qkv_bias && !config.bias) return config.qk_norm ? "thimble" : "qwen2";
     return config.qk_norm ? "qwen3" : "llama";
   }

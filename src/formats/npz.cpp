@@ -22,20 +22,20 @@ constexpr std::string_view kSuffix = ".npy";
 constexpr std::size_t kHeaderMultiple = 64;
 constexpr std::uint64_t kMaxArchiveBytes = std::uint64_t{8} << 30;
 
-// The header is a Python dict, always spelled in this way:
+// The header is a Python dict, always in this form:
 // {'descr': '<f4', 'fortran_order': False, 'shape': (512, 512), }
 class HeaderReader {
  public:
   HeaderReader(std::string_view text, std::string what) : text_(text), what_(std::move(what)) {}
 
   void expect(std::string_view word) {
-    check(text_.starts_with(word), "{}: expected {} in its header, found {}", what_, word,
+    check(text_.starts_with(word), "{}: expected {} in the header, found {}", what_, word,
           text_.substr(0, 40));
     text_.remove_prefix(word.size());
   }
   std::string_view until(char end) {
     const std::size_t at = text_.find(end);
-    check(at != text_.npos, "{}: its header has no {}", what_, end);
+    check(at != text_.npos, "{}: expected {} in the header, found none", what_, end);
     const std::string_view part = text_.substr(0, at);
     text_.remove_prefix(at + 1);
     return part;
@@ -52,11 +52,11 @@ std::vector<std::int64_t> parse_shape(std::string_view text, const std::string& 
   std::uint64_t count = 1;
   while (!text.empty()) {
     const std::size_t comma = std::min(text.find(','), text.size());
-    const auto dim = number_in<std::uint32_t>(text.substr(0, comma));
-    check(dim.has_value() && dims.size() < 8, "{}: its shape is ({})", what, text.substr(0, 40));
+    const auto dim = parse_number<std::uint32_t>(text.substr(0, comma));
+    check(dim.has_value() && dims.size() < 8, "{}: invalid shape ({})", what, text.substr(0, 40));
     dims.push_back(*dim);
     check(*dim == 0 || count <= std::numeric_limits<std::uint32_t>::max() / *dim,
-          "{}: its shape is too large", what);
+          "{}: the shape is too large", what);
     count *= *dim;
     text.remove_prefix(std::min(comma + 1, text.size()));
     while (text.starts_with(' ')) text.remove_prefix(1);
@@ -68,7 +68,7 @@ std::string dtype_of(std::string_view descr, const std::string& what) {
   if (descr == "<f4") return "F32";
   if (descr == "<f2") return "F16";
   if (descr == "<V2" || descr == "|V2") return "BF16";
-  fail("{}: its elements are '{}', expected <f4, <f2 or V2 (bfloat16)", what, descr);
+  fail("{}: found elements of type '{}', expected <f4, <f2 or V2 (bfloat16)", what, descr);
 }
 
 void read_values(std::span<const std::byte> bytes, NamedArray& array) {
@@ -86,10 +86,11 @@ void read_values(std::span<const std::byte> bytes, NamedArray& array) {
 NamedArray read_array(std::span<const std::byte> bytes, std::string name, const std::string& what) {
   ByteReader reader(bytes, what);
   check(reader.left() >= kNumpyMagic.size() && reader.text(kNumpyMagic.size()) == kNumpyMagic,
-        "{} is no array of numpy", what);
+        "{} is not a numpy array", what);
   const auto version = reader.number<std::uint8_t>();
   reader.take(1);
-  check(version >= 1 && version <= 3, "{}: version {} of the format is not known", what, version);
+  check(version >= 1 && version <= 3, "{}: format version {} is not supported, expected 1 to 3", what,
+        version);
   const std::uint64_t header_bytes =
       version == 1 ? reader.number<std::uint16_t>() : reader.number<std::uint32_t>();
   HeaderReader header(reader.text(header_bytes), what);
@@ -97,13 +98,13 @@ NamedArray read_array(std::span<const std::byte> bytes, std::string name, const 
   NamedArray array{
       .name = std::move(name), .dims = {}, .values = {}, .dtype = dtype_of(header.until('\''), what)};
   header.expect(", 'fortran_order': ");
-  check(header.until(',') == "False", "{} lies column by column; only C order is read", what);
+  check(header.until(',') == "False", "{} is in Fortran order, expected C order", what);
   header.expect(" 'shape': (");
   array.dims = parse_shape(header.until(')'), what);
   std::uint64_t count = 1;
   for (const std::int64_t dim : array.dims) count *= static_cast<std::uint64_t>(dim);
   const std::uint64_t size = count * (array.dtype == "F32" ? 4 : 2);
-  check(reader.left() == size, "{} has {} bytes of values, its shape [{}] needs {}", what, reader.left(),
+  check(reader.left() == size, "{} has {} bytes of values, shape [{}] needs {}", what, reader.left(),
         joined(array.dims, ", "), size);
   array.values.resize(count);
   read_values(reader.take(size), array);
@@ -131,8 +132,9 @@ std::vector<NamedArray> read_npz(std::span<const std::byte> bytes, const std::st
   std::vector<NamedArray> arrays;
   for (const ZipEntry& entry : zip.entries()) {
     check(!entry.name.ends_with("/data.pkl"), Hint{"save the state dict as safetensors, or as .npz"},
-          "{} is a file of torch.save, of which only the int8 file of train_gpt.py is read", name);
-    check(entry.name.ends_with(kSuffix), "{} holds {}, which is no array", name, entry.name);
+          "{} was written by torch.save, which is only supported for the int8 file of train_gpt.py", name);
+    check(entry.name.ends_with(kSuffix), "{}: {} is not an array, expected a name ending in .npy", name,
+          entry.name);
     std::string array = entry.name.substr(0, entry.name.size() - kSuffix.size());
     arrays.push_back(read_array(zip.read(entry), array, fmt::format("{}: {}", name, array)));
   }
@@ -175,7 +177,7 @@ ModelFile open_npz(const std::filesystem::path& path, const Config& config, std:
   }
   for (const auto& [name, array] : arrays)
     if (!table.find(name)) problems.push_back(fmt::format("{}{} is not part of the model", prefix, name));
-  check(problems.empty(), Hint{"the weights and the config do not belong together"}, "{}: {}", path.string(),
+  check(problems.empty(), Hint{"pass the config that the weights were trained with"}, "{}: {}", path.string(),
         listed(problems));
   out.weights.resize(static_cast<std::size_t>(table.block_size()));
   for (const Param& param : table.all())
@@ -190,8 +192,8 @@ constexpr std::size_t kEndBytes = 22, kLocalBytes = 30;
 constexpr std::uint32_t kZip64 = 0xFFFFFFFF;
 constexpr std::uint16_t kStored = 0, kDeflated = 8, kEncrypted = 1;
 constexpr std::uint16_t kZipVersion = 20;
-constexpr std::uint16_t kFirstOfJanuary1980 = 0x21;  // dates begin there: no time is written
-constexpr std::uint16_t kPaddingField = 0x4246;      // "FB", as torch pads
+constexpr std::uint16_t kFirstOfJanuary1980 = 0x21;  // the zero of zip dates: no time is written
+constexpr std::uint16_t kPaddingField = 0x4246;      // "FB", the padding field that torch writes
 
 std::uint32_t crc_of(std::span<const std::byte> bytes) {
   return static_cast<std::uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
@@ -210,17 +212,17 @@ void inflate_raw(std::span<const std::byte> stored, std::span<std::byte> bytes, 
   check(whole, "{}: the deflated data is damaged", what);
 }
 
-// Where the end record begins: it may be followed by a comment.
+// Returns the start of the end record, which may be followed by a comment.
 std::size_t find_end(std::span<const std::byte> bytes, const std::string& name) {
-  constexpr std::size_t kMostComment = 65535;
-  check(bytes.size() >= kEndBytes, "{} is no zip archive: it has {} bytes", name, bytes.size());
+  constexpr std::size_t kMaxCommentBytes = 65535;
+  check(bytes.size() >= kEndBytes, "{} is not a zip archive: it has {} bytes", name, bytes.size());
   const std::size_t last = bytes.size() - kEndBytes;
-  const std::size_t first = last > kMostComment ? last - kMostComment : 0;
+  const std::size_t first = last > kMaxCommentBytes ? last - kMaxCommentBytes : 0;
   for (std::size_t at = last + 1; at-- > first;) {
     ByteReader reader(bytes.subspan(at), name);
     if (reader.number<std::uint32_t>() == kEndMagic) return at;
   }
-  fail("{} is no zip archive, or it was cut: its directory is missing", name);
+  fail("{} is not a zip archive, or is truncated: its directory is missing", name);
 }
 
 }  // namespace
@@ -235,10 +237,11 @@ ZipFile::ZipFile(std::span<const std::byte> bytes, std::string name) : bytes_(by
   const auto disk = reader.number<std::uint16_t>(), first_disk = reader.number<std::uint16_t>();
   const auto count_here = reader.number<std::uint16_t>(), count = reader.number<std::uint16_t>();
   const auto size = reader.number<std::uint32_t>(), begin = reader.number<std::uint32_t>();
-  check(disk == 0 && first_disk == 0 && count_here == count, "{} is a zip archive of several disks", name_);
-  check(count != 0xFFFF && begin != kZip64 && size != kZip64, "{} is a zip64 archive, which is not read",
+  check(disk == 0 && first_disk == 0 && count_here == count,
+        "{} is a multi-disk zip archive, which is not supported", name_);
+  check(count != 0xFFFF && begin != kZip64 && size != kZip64, "{} is a zip64 archive, which is not supported",
         name_);
-  check(begin <= end && size <= end - begin, "{}: the directory lies outside of the file", name_);
+  check(begin <= end && size <= end - begin, "{}: the directory is outside the file", name_);
   read_directory(begin, std::uint64_t{begin} + size, count);
 }
 
@@ -261,31 +264,33 @@ void ZipFile::read_directory(std::uint64_t begin, std::uint64_t end, std::uint64
     const auto header = reader.number<std::uint32_t>();
     entry.name = reader.text(name_bytes);
     reader.take(std::uint64_t{extra} + comment);
-    check(names.insert(entry.name).second, "{}: {} is there twice", name_, entry.name);
+    check(names.insert(entry.name).second, "{}: duplicate entry {}", name_, entry.name);
     check(!(flags & kEncrypted), "{}: {} is encrypted", name_, entry.name);
     check(method == kStored || method == kDeflated, "{}: {} is compressed by method {}, expected {} or {}",
           name_, entry.name, method, kStored, kDeflated);
     check(entry.bytes != kZip64 && entry.stored_bytes != kZip64 && header != kZip64,
-          "{}: {} is a zip64 entry, which is not read", name_, entry.name);
+          "{}: {} is a zip64 entry, which is not supported", name_, entry.name);
     entry.deflated = method == kDeflated;
-    // 1032 is what deflate can reach: more is a lie, and would be allocated.
+    // Deflate compresses by at most 1032:1. A larger claim is rejected before its size is
+    // allocated.
     check(entry.deflated ? entry.bytes / 1032 <= entry.stored_bytes : entry.bytes == entry.stored_bytes,
-          "{}: {} cannot have {} bytes in {}", name_, entry.name, entry.bytes, entry.stored_bytes);
+          "{}: {}: {} bytes cannot be compressed to {}", name_, entry.name, entry.bytes, entry.stored_bytes);
     locate(entry, header);
     entries_.push_back(std::move(entry));
   }
 }
 
 void ZipFile::locate(ZipEntry& entry, std::uint64_t header) const {
-  check(header <= bytes_.size(), "{}: {} lies outside of the file", name_, entry.name);
+  check(header <= bytes_.size(), "{}: {} is outside the file", name_, entry.name);
   ByteReader reader(bytes_.subspan(header), name_);
   check(reader.number<std::uint32_t>() == kLocalMagic, "{}: the header of {} is damaged", name_, entry.name);
   reader.take(kLocalBytes - 8);
   const auto name_bytes = reader.number<std::uint16_t>(), extra = reader.number<std::uint16_t>();
-  check(reader.text(name_bytes) == entry.name, "{}: {} has another name in its header", name_, entry.name);
+  check(reader.text(name_bytes) == entry.name, "{}: {} has a different name in its local header", name_,
+        entry.name);
   reader.take(extra);
   entry.begin = header + reader.at();
-  check(entry.stored_bytes <= reader.left(), "{}: {} lies outside of the file", name_, entry.name);
+  check(entry.stored_bytes <= reader.left(), "{}: {} is outside the file", name_, entry.name);
 }
 
 const ZipEntry* ZipFile::find(std::string_view name) const {
@@ -300,8 +305,8 @@ std::vector<std::byte> ZipFile::read(const ZipEntry& entry) const {
     inflate_raw(stored, bytes, fmt::format("{}: {}", name_, entry.name));
   else
     std::ranges::copy(stored, bytes.begin());
-  check(crc_of(bytes) == entry.checksum, Hint{"copy the file again"},
-        "{}: {} is damaged: its checksum differs", name_, entry.name);
+  check(crc_of(bytes) == entry.checksum, Hint{"download or copy the file again"},
+        "{}: {} is damaged: the checksum does not match", name_, entry.name);
   return bytes;
 }
 
@@ -312,7 +317,7 @@ void ZipWriter::add(const std::string& name, std::span<const std::byte> bytes) {
   if (data % alignment_ != 0)
     extra = kFieldBytes + (alignment_ - (data + kFieldBytes) % alignment_) % alignment_;
   check(out_.size() + bytes.size() < std::numeric_limits<std::uint32_t>::max(),
-        "[zip] 4 GiB and more are not written");
+        "[zip] expected an archive of less than 4 GiB");
   const Written entry{name, static_cast<std::uint32_t>(out_.size()), static_cast<std::uint32_t>(bytes.size()),
                       crc_of(bytes)};
   append_number(out_, kLocalMagic);
@@ -348,7 +353,7 @@ std::string ZipWriter::finish() && {
   }
   const std::size_t size = out_.size() - begin;
   check(out_.size() < std::numeric_limits<std::uint32_t>::max() && entries_.size() < 0xFFFF,
-        "[zip] 4 GiB and more are not written");
+        "[zip] expected an archive of less than 4 GiB and 65,535 entries");
   append_number(out_, kEndMagic);
   append_number(out_, std::uint32_t{0});
   append_number(out_, static_cast<std::uint16_t>(entries_.size()));

@@ -1,8 +1,8 @@
-// .npz: a zip of arrays, NAME.npy each, as numpy.savez and mlx.savez write them.
+// .npz: a zip of arrays, one NAME.npy each, as written by numpy.savez and mlx.savez.
 //
-// Read are float32, float16 and bfloat16 (which MLX spells "V2") in C order; written is float32. Anything else is an
-// Error that names the array. Nothing in the file is executed: an array of objects, which numpy would unpickle, is
-// refused.
+// Reads float32, float16 and bfloat16 (which MLX writes as "V2") in C order; writes float32.
+// Any other type or order is an Error that names the array. No code is executed: arrays of objects,
+// which numpy would unpickle, are rejected.
 #pragma once
 
 #include <cstddef>
@@ -22,22 +22,23 @@ struct NamedArray {
   std::string name;
   std::vector<std::int64_t> dims;
   std::vector<float> values;
-  std::string dtype;  // in the file: "F32", "F16" or "BF16"
+  std::string dtype;  // as stored: "F32", "F16" or "BF16"
 };
 
 std::vector<NamedArray> read_npz(std::span<const std::byte> bytes, const std::string& name);
 
-// Every tensor of the table, in its order.
+// An .npz of all tensors of the table, in its order.
 std::string npz_of(const ParamTable& table, std::span<const float> weights);
 
-// As open_state_dict does with safetensors (model_file.h).
+// Like open_state_dict (model_file.h), for .npz.
 ModelFile open_npz(const std::filesystem::path& path, const Config& config, std::string_view prefix);
 
-// Zip archives as numpy (.npz) and torch.save write them: entries that are stored, or deflated.
+// Zip archives as written by numpy (.npz) and torch.save: entries stored or deflated.
 //
-// Reading trusts nothing: every offset and size is checked against the file, names are unique, checksums are compared,
-// and what an entry unpacks to is bounded. Archives of several disks, encrypted entries, other methods and archives of
-// 4 GiB and more (zip64) are refused by name.
+// Input is untrusted: every offset and size is checked against the file, names must be unique,
+// checksums are verified, and the unpacked size of an entry is bounded. Multi-disk archives,
+// encrypted entries, other compression methods and archives of 4 GiB and more (zip64) are rejected
+// by name.
 struct ZipEntry {
   std::string name;
   std::uint64_t begin = 0, stored_bytes = 0;  // in the file
@@ -48,13 +49,12 @@ struct ZipEntry {
 
 class ZipFile {
  public:
-  // The bytes are not copied: they must stay where they are. `name` is for messages.
+  // The bytes are not copied: they must outlive the ZipFile. `name` is used in error messages.
   ZipFile(std::span<const std::byte> bytes, std::string name);
 
   const std::vector<ZipEntry>& entries() const { return entries_; }
-  const ZipEntry* find(std::string_view name) const;  // nullptr when absent
-  std::vector<std::byte> read(
-      const ZipEntry& entry) const;  // one that does not match its checksum is an Error
+  const ZipEntry* find(std::string_view name) const;         // nullptr when absent
+  std::vector<std::byte> read(const ZipEntry& entry) const;  // verifies the checksum
 
  private:
   void read_directory(std::uint64_t begin, std::uint64_t end, std::uint64_t count);
@@ -65,10 +65,11 @@ class ZipFile {
   std::vector<ZipEntry> entries_;
 };
 
-// Entries are stored, not deflated: what is in them does not shrink. No time is written: equal content, equal bytes.
+// Writes entries uncompressed, because weights hardly compress. The date is fixed, so equal content
+// gives equal bytes.
 class ZipWriter {
  public:
-  // The data of each entry begins at a multiple of `alignment` (torch maps it: 64).
+  // The data of each entry begins at a multiple of `alignment` (64 for torch, which maps the file).
   explicit ZipWriter(std::uint64_t alignment = 1) : alignment_(alignment) {}
 
   void add(const std::string& name, std::span<const std::byte> bytes);
@@ -85,6 +86,6 @@ class ZipWriter {
   std::vector<Written> entries_;
 };
 
-bool is_zip(std::string_view first_bytes);  // the first 4 are enough
+bool is_zip(std::string_view first_bytes);  // needs the first 4 bytes
 
 }  // namespace thimble

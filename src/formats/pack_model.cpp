@@ -16,21 +16,21 @@ namespace thimble {
 
 namespace {
 
-// What the source says it holds a tensor in; f32 where it does not say.
+// The type of a tensor in the source file; f32 if it is unknown.
 DType source_type(const ModelFile& source, const Param& param) {
   const auto found = std::ranges::find(source.tensors, param.name, &StoredTensor::name);
   if (found == source.tensors.end()) return DType::f32;
   return found->dtype == "BF16" ? DType::bf16 : found->dtype == "F16" ? DType::f16 : DType::f32;
 }
 
-// The source's tensors as another artifact holds them, and their types from before that.
+// The source's original types, and its packed tensors if it is an artifact of the requested rule.
 struct PackSource {
   std::vector<DType> types;
-  std::vector<PackedTensor> packed;  // empty: not by this rule
-  std::string rule;                  // that was asked for
+  std::vector<PackedTensor> packed;  // empty: the source was not packed by this rule
+  std::string rule;                  // the requested rule
 };
 
-PackSource look_at(const ModelFile& source, const ParamTable& table, const PackRequest& request) {
+PackSource read_source_types(const ModelFile& source, const ParamTable& table, const PackRequest& request) {
   PackSource out{.types = {}, .packed = {}, .rule = packing_name(request.options)};
   if (source.format != "thimble") {
     for (const Param& param : table.all()) out.types.push_back(source_type(source, param));
@@ -44,11 +44,11 @@ PackSource look_at(const ModelFile& source, const ParamTable& table, const PackR
   return out;
 }
 
-std::uint64_t bytes_beside_groups(const ArtifactHead& head, const ParamTable& table) {
+std::uint64_t bytes_without_groups(const ArtifactHead& head, const ParamTable& table) {
   return artifact_bytes(head, std::vector<CodedGroup>(tensor_groups(table).size()));
 }
 
-// One bar for each time that all weights are coded.
+// Shows one progress bar for each pass that codes all weights.
 class CodingProgress {
  public:
   CodingProgress(const ProgressOutput& output, const Interrupt* interrupt)
@@ -57,7 +57,7 @@ class CodingProgress {
   OnCoded as(std::string title) {
     title_ = std::move(title);
     return [this](std::uint64_t done, std::uint64_t total) {
-      if (interrupt_) interrupt_->throw_if_asked();
+      if (interrupt_) interrupt_->throw_if_interrupted();
       if (!bar_ || done < done_) bar_.emplace(output_, title_, "bytes", total);
       bar_->update(done_ = done);
     };
@@ -96,14 +96,14 @@ void report_groups(const ParamTable& table, std::span<const CodedGroup> coded, P
   }
 }
 
-// The model that comes out of the bytes, if it is the one that went in.
+// Reads the artifact back and verifies that it contains the model that was packed.
 ModelFile read_back(const std::string& bytes, const ModelFile& source,
                     std::span<const PackedTensor> tensors) {
   Artifact artifact = read_artifact(std::as_bytes(std::span(bytes)), "the packed model");
   const auto content = [](const ModelFile& model) { return model.tokenizer ? model.tokenizer->content : ""; };
   check(std::ranges::equal(artifact.tensors, tensors) && artifact.model.config.model == source.config.model &&
             content(artifact.model) == content(source) && artifact.model.layout == source.layout,
-        Hint{"this is a bug in thimble"}, "the artifact does not read back as the model that was packed");
+        Hint{"report this bug"}, "the artifact differs from the packed model when it is read back");
   return std::move(artifact.model);
 }
 
@@ -124,8 +124,8 @@ double PackReport::bits_per_weight() const {
 PackEstimator::PackEstimator(const ModelFile& source, const PackRequest& request)
     : source_(source), request_(request), table_(source.config.model) {
   const PackOptions& options = request.options;
-  types_ = look_at(source, table_, request).types;
-  std::vector<PackedTensor> tensors;  // of which the head asks for nothing but how they are stored
+  types_ = read_source_types(source, table_, request).types;
+  std::vector<PackedTensor> tensors;  // artifact_head() only reads storage and restored
   for (std::size_t i = 0; i < types_.size(); ++i)
     tensors.push_back({.storage = storage_of(table_.all()[i], options),
                        .restored = types_[i],
@@ -133,7 +133,7 @@ PackEstimator::PackEstimator(const ModelFile& source, const PackRequest& request
                        .q = {},
                        .scales = {}});
   const ArtifactHead head = artifact_head(source, tensors, packing_name(options), options.codec);
-  rest_ = request.code_bytes + bytes_beside_groups(head, table_);
+  rest_bytes_ = request.code_bytes + bytes_without_groups(head, table_);
 }
 
 PackEstimate PackEstimator::estimate(const QuantiseRule& rule, double prune) {
@@ -141,7 +141,7 @@ PackEstimate PackEstimator::estimate(const QuantiseRule& rule, double prune) {
   options.rule = rule;
   options.prune = prune;
   PackEstimate estimate = estimate_packing(table_, source_.weights, types_, options);
-  estimate.bytes += rest_;
+  estimate.bytes += rest_bytes_;
   return estimate;
 }
 
@@ -155,7 +155,7 @@ PackResult pack_model(const ModelFile& source, const PackRequest& request, const
   report.code_bytes = request.code_bytes;
   report.parameters = table.count();
 
-  const PackSource from = look_at(source, table, request);
+  const PackSource from = read_source_types(source, table, request);
   report.rule = from.rule;
   const bool as_packed = request.as_packed && !from.packed.empty();
   PackedWeights packed =
@@ -163,14 +163,14 @@ PackResult pack_model(const ModelFile& source, const PackRequest& request, const
                 : pack_weights(table, source.weights, from.types, options, from.packed, progress, interrupt);
   const ArtifactHead head = artifact_head(source, packed.tensors, report.rule, options.codec);
   report.predicted_bytes =
-      bytes_beside_groups(head, table) +
+      bytes_without_groups(head, table) +
       (options.gptq ? estimate_packing(table, source.weights, from.types, options, interrupt).bytes
                     : predicted_bytes(table, packed.tensors, options.codec));
   CodingProgress coding(progress, interrupt);
   std::vector<CodedGroup> groups = code_weights(table, packed.tensors, options.codec, coding.as("packing"));
   report.pruned = packed.pruned;
   if (request.fit) {
-    const std::uint64_t rest = request.code_bytes + bytes_beside_groups(head, table);
+    const std::uint64_t rest = request.code_bytes + bytes_without_groups(head, table);
     const std::uint64_t room = request.budget > rest ? request.budget - rest : 0;
     report.pruned += prune_to_fit(table, room, packed.tensors, groups, coding.as("fitting"));
   }
@@ -186,9 +186,9 @@ PackResult pack_model(const ModelFile& source, const PackRequest& request, const
 
 namespace {
 
-constexpr int kHalvings = 7;  // of a clip's logarithm: to 3 %
+constexpr int kHalvings = 7;  // bisection steps on the clip's logarithm: to 3 %
 constexpr float kFinest = 4, kCoarsest = 64;
-constexpr double kAim = 0.99;  // of the room: the size model errs by about 1 %
+constexpr double kAimedShare = 0.99;  // fraction of the budget: the size model is off by about 1 %
 
 QuantiseRule rule_with(int bits, float clip) {
   return clip > 0 ? QuantiseRule{.bits = bits, .clip = Clip::deviation, .deviations = clip}
@@ -213,7 +213,7 @@ class Search {
     for (const int bits : space_.bits)
       for (const double prune : space_.prunes) {
         for (const float clip : space_.clips) estimate(rule_with(bits, clip), prune);
-        estimate(rule_with(bits, finest_that_fits(bits, prune)), prune);
+        estimate(rule_with(bits, finest_fitting_clip(bits, prune)), prune);
       }
     measure();
     return finish();
@@ -221,7 +221,7 @@ class Search {
 
  private:
   void estimate(const QuantiseRule& rule, double prune) {
-    if (interrupt_) interrupt_->throw_if_asked();
+    if (interrupt_) interrupt_->throw_if_interrupted();
     add(rule, prune);
     bar_.advance(1);
   }
@@ -241,11 +241,11 @@ class Search {
     return static_cast<double>(predicted) * correction_ <= room * static_cast<double>(request_.budget);
   }
 
-  // Rows clipped nearer are cut finer: the size falls as the clip grows.
-  float finest_that_fits(int bits, double prune) {
+  // A smaller clip gives finer steps and a larger file, so the size decreases as the clip grows.
+  float finest_fitting_clip(int bits, double prune) {
     const auto clip_fits = [&](float clip) {
-      if (interrupt_) interrupt_->throw_if_asked();
-      return fits(estimator_.estimate(rule_with(bits, clip), prune).bytes, kAim);
+      if (interrupt_) interrupt_->throw_if_interrupted();
+      return fits(estimator_.estimate(rule_with(bits, clip), prune).bytes, kAimedShare);
     };
     float fine = kFinest, coarse = kCoarsest;
     if (clip_fits(fine)) return fine;
@@ -256,8 +256,9 @@ class Search {
     return std::round(coarse * 100) / 100;
   }
 
-  // Those that promise to lose least go first. A file that came out over the budget tells by how much the size model errs
-  // with this model: from then on that is counted in, and the finest that fits is looked for again.
+  // Packs and scores the rules with the smallest predicted error first. If a file exceeds the
+  // budget, the ratio of actual to predicted size corrects later predictions, and the finest clip
+  // that fits is searched again.
   void measure() {
     for (std::size_t packs = 0, fitting = 0; packs < 2 * space_.measured && fitting < space_.measured;
          ++packs) {
@@ -274,7 +275,7 @@ class Search {
       correction_ =
           std::max(correction_, static_cast<double>(*t.bytes) / static_cast<double>(t.predicted_bytes));
       const auto [bits, prune] = std::pair(t.rule.bits, t.prune);
-      add(rule_with(bits, finest_that_fits(bits, prune)), prune);
+      add(rule_with(bits, finest_fitting_clip(bits, prune)), prune);
     }
   }
 
@@ -293,8 +294,8 @@ class Search {
 
   SearchResult finish() {
     const auto smallest = std::ranges::min_element(tries_, {}, &SearchTry::predicted_bytes);
-    check(best_.has_value(), Hint{"a larger --budget, or a smaller model"},
-          "no rule fits: the smallest takes about {} bytes, the budget is {}",
+    check(best_.has_value(), Hint{"raise --budget, or train a smaller model"},
+          "no rule fits the budget: the smallest needs about {} bytes, but the budget is {}",
           with_commas(std::llround(static_cast<double>(smallest->predicted_bytes) * correction_)),
           with_commas(static_cast<long long>(request_.budget)));
     const auto rank = [](const SearchTry& t) { return t.score ? 0 : t.bytes ? 1 : 2; };
@@ -316,7 +317,7 @@ class Search {
   const Interrupt* interrupt_;
   PackEstimator estimator_;
   ProgressBar bar_;
-  double correction_ = 1;  // what files took over what the size model said, where that was more
+  double correction_ = 1;  // largest ratio of actual to predicted size, at least 1
   std::vector<SearchTry> tries_;
   std::optional<Best> best_;
 };

@@ -1,4 +1,4 @@
-// From a MODEL to an artifact, with the account of its bytes and of what it lost.
+// Packs a model into an artifact, and reports its size and the quantization error.
 //
 //   PackResult packed = pack_model(open_model("runs/golf"), request, progress, &interrupt);
 //   if (packed.report.fits()) write_file(ops, path, packed.bytes, existing);
@@ -19,10 +19,10 @@ namespace thimble {
 
 struct PackRequest {
   PackOptions options;
-  std::uint64_t budget = 16'000'000;  // of code and file
-  std::uint64_t code_bytes = 0;       // of the program that goes with it, for the account
-  bool fit = false;                   // zero the cheapest weights until it fits
-  bool as_packed = false;             // an artifact keeps its rule and its integers, but for what is pruned
+  std::uint64_t budget = 16'000'000;  // bytes, for code and file
+  std::uint64_t code_bytes = 0;       // size of the program, which counts against the budget
+  bool fit = false;                   // zero the least important weights until it fits
+  bool as_packed = false;  // repacking an artifact: keep its rule and its integers, except pruned ones
 };
 
 struct PackReport {
@@ -36,43 +36,43 @@ struct PackReport {
     Storage storage;
     std::int64_t parameters;
     std::uint64_t bytes;    // in the file
-    double relative_error;  // the largest of its tensors
+    double relative_error;  // maximum over the group's tensors
   };
 
   std::string rule;
   std::uint64_t budget = 0, code_bytes = 0;
-  std::uint64_t bytes = 0;            // of the file: every one of them
-  std::uint64_t predicted_bytes = 0;  // what the size model said before
-  std::uint64_t tokenizer_bytes = 0;  // among them
+  std::uint64_t bytes = 0;            // size of the file
+  std::uint64_t predicted_bytes = 0;  // predicted by the size model
+  std::uint64_t tokenizer_bytes = 0;  // part of `bytes`
   std::int64_t parameters = 0;
-  std::int64_t pruned = 0;          // weights that became zero before quantisation and, to fit, after it
-  std::uint64_t float_bytes = 0;    // of all tensors in the types that the source holds them in
-  std::uint64_t payload_bytes = 0;  // packed, but not compressed
+  std::int64_t pruned = 0;          // weights set to zero, before quantization and by `fit`
+  std::uint64_t float_bytes = 0;    // of all tensors, in the types of the source
+  std::uint64_t payload_bytes = 0;  // packed, before compression
   std::vector<Tensor> tensors;
   std::vector<Group> groups;
 
   std::int64_t quantised_tensors() const;
-  double ratio() const;            // float_bytes over payload_bytes
+  double ratio() const;            // float_bytes / payload_bytes
   double bits_per_weight() const;  // of the file
 
-  // Two accounts. Golf's rule leaves the tokenizer out; the budget is held to the other.
+  // Two ways to count. Golf's rules exclude the tokenizer; the budget includes it.
   std::uint64_t golf_bytes() const { return code_bytes + bytes - tokenizer_bytes; }
   std::uint64_t self_contained_bytes() const { return code_bytes + bytes; }
   bool fits() const { return self_contained_bytes() <= budget; }
 };
 
 struct PackResult {
-  std::string bytes;  // of the file
+  std::string bytes;  // the complete file
   PackReport report;
-  ModelFile loaded;  // what was read back from them, and found to be what was packed
+  ModelFile loaded;  // read back from `bytes` and verified
 };
 
-// How large it would be by other rules, without packing it.
+// Estimates the size under other rules without packing.
 class PackEstimator {
  public:
-  PackEstimator(const ModelFile& source, const PackRequest& request);  // both outlive it
+  PackEstimator(const ModelFile& source, const PackRequest& request);  // both must outlive it
 
-  // Of code and file, as the budget counts.
+  // `bytes` is the size of code and file, as counted by the budget.
   PackEstimate estimate(const QuantiseRule& rule, double prune);
 
  private:
@@ -80,48 +80,50 @@ class PackEstimator {
   const PackRequest& request_;
   ParamTable table_;
   std::vector<DType> types_;
-  std::uint64_t rest_ = 0;  // all but the coded groups
+  std::uint64_t rest_bytes_ = 0;  // everything except the coded groups
 };
 
-// An artifact that is packed again by the same rule keeps its integers: the result is the same to the byte.
+// Packing an artifact again by the same rule keeps its integers: the result is byte-identical.
 PackResult pack_model(const ModelFile& source, const PackRequest& request, const ProgressOutput& progress,
                       const Interrupt* interrupt = nullptr);
 
-// Looks for the rule that loses least and still fits: bits, where rows are clipped, how much is pruned.
+// Searches over bits, clipping and pruning for the best-scoring rule that fits the budget.
 //
-// The size model (pack/pack_weights.h) goes first: it knows what will not fit, and how much each rule loses of the
-// weights. Those that fit and lose least are packed for good, and scored; the best score wins.
+// The size model (pack/pack_weights.h) predicts the size and the weight error of every rule. The
+// rules that are predicted to fit with the smallest error are packed and scored; the lowest score
+// wins.
 //
-//   const SearchResult found = search_packing(model, request, {}, [&](const ModelFile& packed) { return bpb; }, progress);
+//   const SearchResult found = search_packing(
+//       model, request, {}, [&](const ModelFile& packed) { return bpb; }, progress);
 //   found.packed.bytes;  found.tries[found.best].rule;
 struct SearchSpace {
   std::vector<int> bits = {8, 6, 5};
-  // Deviations; 0: the rule's own place. For every number of bits there is also the finest that the size model finds to
-  // fit.
+  // Clipping in standard deviations; 0: the rule's default. For each number of bits, the search
+  // adds the finest clip that is predicted to fit.
   std::vector<float> clips = {0, 8, 10, 12.85f, 16, 20, 26, 32};
   std::vector<double> prunes = {0, 0.03};
-  std::size_t measured = 6;  // how many are packed and scored
+  std::size_t measured = 6;  // number of rules to pack and score
 };
 
 struct SearchTry {
   QuantiseRule rule;
   double prune = 0;
-  std::uint64_t predicted_bytes = 0;        // of code and file, as the budget counts
-  double error = 0;                         // of the weights, relative (pack/pack_weights.h)
-  std::optional<std::uint64_t> bytes = {};  // none: not packed
-  std::optional<double> score = {};         // none: not scored, or it did not fit
+  std::uint64_t predicted_bytes = 0;        // of code and file, as counted by the budget
+  double error = 0;                         // relative error of the weights (pack/pack_weights.h)
+  std::optional<std::uint64_t> bytes = {};  // nullopt: not packed
+  std::optional<double> score = {};         // nullopt: not scored, or over the budget
 };
 
 struct SearchResult {
-  std::vector<SearchTry> tries;  // what was measured first, best first; then the rest by error
-  std::size_t best = 0;          // of tries
+  std::vector<SearchTry> tries;  // scored ones first, best first; then unscored ones by error
+  std::size_t best = 0;          // index into tries
   PackResult packed;
 };
 
 // Lower is better.
 using PackScore = std::function<double(const ModelFile& packed)>;
 
-// Nothing that fits is an Error that says how small it gets.
+// Throws an Error with the smallest predicted size if no rule fits.
 SearchResult search_packing(const ModelFile& source, const PackRequest& request, const SearchSpace& space,
                             const PackScore& score, const ProgressOutput& progress,
                             const Interrupt* interrupt = nullptr);

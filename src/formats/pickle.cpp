@@ -16,9 +16,9 @@ namespace thimble {
 
 using Kind = PickleValue::Kind;
 
-constexpr std::size_t kMostValues = 1 << 20;  // a model has a few dozen for each of its tensors
+constexpr std::size_t kMaxValues = 1 << 20;  // a model needs a few dozen per tensor
 
-// The stack machine that builds the tree.
+// The stack machine that builds the tree of values.
 class PickleMachine {
  public:
   PickleMachine(Pickle& out, std::span<const std::byte> bytes, std::span<const std::string_view> known)
@@ -27,15 +27,14 @@ class PickleMachine {
   void run() {
     while (!stopped_) step(reader_.number<std::uint8_t>());
     check(reader_.left() == 0, "{}: {} bytes follow the end of the pickle", out_.name_, reader_.left());
-    check(stack_.size() == 1 && marks_.empty(), "{}: the pickle ends with {} values", out_.name_,
-          stack_.size());
+    check(stack_.size() == 1 && marks_.empty(), "{}: expected one value at the end of the pickle, found {}",
+          out_.name_, stack_.size());
     out_.root_ = stack_.front();
   }
 
  private:
   void push(PickleValue value) {
-    check(out_.values_.size() < kMostValues, "{} is refused: its pickle has more than {} values", out_.name_,
-          kMostValues);
+    check(out_.values_.size() < kMaxValues, "{}: the pickle has more than {} values", out_.name_, kMaxValues);
     out_.values_.push_back(std::move(value));
     stack_.push_back(out_.values_.size() - 1);
   }
@@ -44,14 +43,14 @@ class PickleMachine {
   void push_bytes(std::uint64_t size) { push({.kind = Kind::bytes, .bytes = reader_.take(size)}); }
 
   std::size_t pop() {
-    check(stack_.size() > (marks_.empty() ? 0 : marks_.back()), "{}: the pickle takes from an empty stack",
+    check(stack_.size() > (marks_.empty() ? 0 : marks_.back()), "{}: the pickle pops from an empty stack",
           out_.name_);
     const std::size_t value = stack_.back();
     stack_.pop_back();
     return value;
   }
   std::vector<std::size_t> pop_to_mark() {
-    check(!marks_.empty(), "{}: the pickle has no mark here", out_.name_);
+    check(!marks_.empty(), "{}: the pickle pops to a mark that is missing", out_.name_);
     const auto begin = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
     std::vector<std::size_t> items(begin, stack_.end());
     stack_.resize(marks_.back());
@@ -60,7 +59,7 @@ class PickleMachine {
   }
   PickleValue& top(Kind kind) {
     check(!stack_.empty() && stack_.size() > (marks_.empty() ? 0 : marks_.back()),
-          "{}: the pickle takes from an empty stack", out_.name_);
+          "{}: the pickle pops from an empty stack", out_.name_);
     PickleValue& value = out_.values_[stack_.back()];
     check(value.kind == kind, "{}: expected a {} in the pickle, found a {}", out_.name_, name_of(kind),
           name_of(value.kind));
@@ -74,7 +73,8 @@ class PickleMachine {
   }
 
   void set_items(const std::vector<std::size_t>& items) {
-    check(items.size() % 2 == 0, "{}: a dict of {} keys and values", out_.name_, items.size());
+    check(items.size() % 2 == 0, "{}: a dict in the pickle has an odd number of keys and values, {}",
+          out_.name_, items.size());
     PickleValue& dict = top(Kind::dict);
     dict.items.insert(dict.items.end(), items.begin(), items.end());
   }
@@ -82,10 +82,9 @@ class PickleMachine {
   void push_global(std::string_view module, std::string_view name) {
     const std::string global = fmt::format("{}.{}", module.substr(0, 100), name.substr(0, 100));
     if (std::ranges::find(known_, global) == known_.end())
-      fail(Hint{"a file of weights has no need of it: do not open it with Python's pickle either unless you "
+      fail(Hint{"a file of weights does not need it: do not open the file with Python's pickle unless you "
                 "trust it"},
-           "{} is refused: its pickle asks for {}, which is not one of {}", out_.name_, global,
-           joined(known_, ", "));
+           "{}: the pickle uses {}, which is not one of {}", out_.name_, global, joined(known_, ", "));
     push({.kind = Kind::global, .global = global});
   }
 
@@ -102,32 +101,32 @@ class PickleMachine {
 
   void reduce() {
     const std::size_t arguments = pop(), global = pop();
-    out_.expect(global, Kind::global, "what is called");
-    out_.expect(arguments, Kind::tuple, "its arguments");
+    out_.expect(global, Kind::global, "the callee");
+    out_.expect(arguments, Kind::tuple, "the arguments");
     push({.kind = Kind::call, .items = {global, arguments}});
   }
 
   void build() {
     const std::size_t state = pop();
     PickleValue& object = top(Kind::call);
-    check(object.items.size() == 2, "{}: an object of the pickle is given two states", out_.name_);
+    check(object.items.size() == 2, "{}: an object in the pickle has two states", out_.name_);
     object.items.push_back(state);
   }
 
-  void put(std::uint32_t place) {
-    check(!stack_.empty(), "{}: the pickle remembers nothing", out_.name_);
-    memo_[place] = stack_.back();
+  void put(std::uint32_t slot) {
+    check(!stack_.empty(), "{}: the pickle stores a memo from an empty stack", out_.name_);
+    memo_[slot] = stack_.back();
   }
-  void get(std::uint32_t place) {
-    const auto found = memo_.find(place);
-    check(found != memo_.end(), "{}: the pickle asks for {}, which it never put", out_.name_, place);
+  void get(std::uint32_t slot) {
+    const auto found = memo_.find(slot);
+    check(found != memo_.end(), "{}: the pickle reads memo {}, which it never stored", out_.name_, slot);
     stack_.push_back(found->second);
   }
 
-  // Two's complement of any length; what does not fit 64 bits is refused.
+  // Two's complement of any length; values that do not fit 64 bits are rejected.
   void long1() {
     const auto bytes = reader_.take(reader_.number<std::uint8_t>());
-    check(bytes.size() <= 8, "{}: an integer of {} bytes", out_.name_, bytes.size());
+    check(bytes.size() <= 8, "{}: an integer has {} bytes, expected at most 8", out_.name_, bytes.size());
     std::uint64_t value = 0;
     for (std::size_t i = 0; i < bytes.size(); ++i)
       value |= std::to_integer<std::uint64_t>(bytes[i]) << (8 * i);
@@ -138,15 +137,15 @@ class PickleMachine {
 
   void step(std::uint8_t instruction) {
     if (!frame(instruction) && !plain(instruction) && !composed(instruction) && !remembered(instruction))
-      fail("{} is refused: instruction 0x{:02x} at {} of its pickle has no place in a file of arrays",
-           out_.name_, instruction, reader_.at() - 1);
+      fail("{}: instruction 0x{:02x} at byte {} of the pickle is not supported", out_.name_, instruction,
+           reader_.at() - 1);
   }
 
   bool frame(std::uint8_t instruction) {
     switch (instruction) {
       case 0x80: {
         const auto protocol = reader_.number<std::uint8_t>();
-        check(protocol >= 2 && protocol <= 5, "{}: pickle protocol {}, expected 2 to 5", out_.name_,
+        check(protocol >= 2 && protocol <= 5, "{}: found pickle protocol {}, expected 2 to 5", out_.name_,
               protocol);
         return true;
       }
@@ -328,7 +327,7 @@ std::span<const std::size_t> Pickle::tuple(std::size_t value, std::size_t size, 
 
 std::span<const std::size_t> Pickle::call(std::size_t value, std::string_view global, std::size_t size,
                                           std::string_view what) const {
-  check(is_call(value, global), "{}: {} is not made by {}", name_, what, global);
+  check(is_call(value, global), "{}: {} is not a call of {}", name_, what, global);
   return tuple(at(value).items[1], size, what);
 }
 
@@ -337,7 +336,7 @@ bool Pickle::is_call(std::size_t value, std::string_view global) const {
 }
 
 const std::size_t* Pickle::find(std::size_t dict, std::string_view key) const {
-  const auto& items = expect(dict, Kind::dict, "what is searched").items;
+  const auto& items = expect(dict, Kind::dict, "the searched value").items;
   for (std::size_t i = 0; i < items.size(); i += 2)
     if (at(items[i]).kind == Kind::text && at(items[i]).text == key) return &items[i + 1];
   return nullptr;
@@ -362,10 +361,11 @@ std::size_t width(Element element) {
   return element == Element::int8 ? 1 : element == Element::f32 ? 4 : 2;
 }
 
-// The sizes agree, or it is an Error.
+// Throws an Error unless the size in bytes matches dims and element type.
 PickledArray checked(PickledArray array, const std::string& name, std::string_view what) {
-  check(array.bytes.size() == array.count() * width(array.element), "{}: {} is [{}] and has {} bytes", name,
-        what, joined(array.dims, ", "), array.bytes.size());
+  check(array.bytes.size() == array.count() * width(array.element),
+        "{}: {} has shape [{}], which does not match its {} bytes", name, what, joined(array.dims, ", "),
+        array.bytes.size());
   return array;
 }
 
@@ -378,7 +378,7 @@ std::size_t PickledArray::count() const {
 }
 
 std::vector<float> PickledArray::floats() const {
-  check(element != Element::int8, "integers where floats are expected");
+  check(element != Element::int8, "expected an array of floats, found integers");
   ByteReader reader(bytes, "an array");
   std::vector<float> values(count());
   for (float& value : values) {
@@ -402,14 +402,14 @@ ArrayPickle::ArrayPickle(std::span<const std::byte> bytes, const std::string& na
   constexpr std::string_view kPickle = "data.pkl";
   zip_.emplace(bytes, name);
   for (const ZipEntry& entry : zip_->entries())
-    check(!entry.deflated, "{}: {} is deflated, which torch.save never does", name, entry.name);
+    check(!entry.deflated, "{}: {} is compressed, which torch.save never does", name, entry.name);
   for (const ZipEntry& entry : zip_->entries())
     if (entry.name.ends_with(kPickle)) {
       folder_ = entry.name.substr(0, entry.name.size() - kPickle.size());
       pickle_.emplace(storages_.emplace_back(zip_->read(entry)), name, kTorchGlobals);
       return;
     }
-  fail("{} is a zip without data.pkl: torch.save did not write it", name);
+  fail("{} is a zip without data.pkl, so it was not written by torch.save", name);
 }
 
 PickledArray ArrayPickle::array(std::size_t value, std::string_view what) {
@@ -421,7 +421,7 @@ std::vector<std::int64_t> ArrayPickle::dims(std::size_t value, std::string_view 
   std::uint64_t count = 1;
   for (const std::size_t item : pickle_->expect(value, Kind::tuple, what).items) {
     const std::int64_t dim = pickle_->integer(item, what);
-    check(dim >= 0 && dims.size() < 8, "{}: the shape of {} is no shape", pickle_->name(), what);
+    check(dim >= 0 && dims.size() < 8, "{}: the shape of {} is not valid", pickle_->name(), what);
     dims.push_back(dim);
     check(dim == 0 || count <= std::numeric_limits<std::uint32_t>::max() / static_cast<std::uint64_t>(dim),
           "{}: {} is too large", pickle_->name(), what);
@@ -434,16 +434,16 @@ PickledArray::Element ArrayPickle::numpy_element(std::size_t dtype, std::string_
   const auto arguments = pickle_->call(dtype, "numpy.dtype", 3, what);
   const std::string_view name = pickle_->text(arguments[0], what);
   const auto& items = pickle_->at(dtype).items;
-  check(items.size() == 3, "{}: the type of {} does not say its byte order", pickle_->name(), what);
+  check(items.size() == 3, "{}: the type of {} has no byte order", pickle_->name(), what);
   const auto& state = pickle_->expect(items[2], Kind::tuple, what).items;
-  check(state.size() >= 2, "{}: the type of {} does not say its byte order", pickle_->name(), what);
+  check(state.size() >= 2, "{}: the type of {} has no byte order", pickle_->name(), what);
   const std::string_view order = pickle_->text(state[1], what);
-  check(order == "<" || order == "|", "{}: {} is of byte order '{}', expected '<'", pickle_->name(), what,
+  check(order == "<" || order == "|", "{}: {} has byte order '{}', expected '<'", pickle_->name(), what,
         order);
   if (name == "i1") return Element::int8;
   if (name == "f2") return Element::f16;
   if (name == "f4") return Element::f32;
-  fail("{}: {} is of type '{}', expected i1, f2 or f4", pickle_->name(), what, name);
+  fail("{}: {} has type '{}', expected i1, f2 or f4", pickle_->name(), what, name);
 }
 
 PickledArray ArrayPickle::numpy_array(std::size_t value, std::string_view what) const {
@@ -455,7 +455,8 @@ PickledArray ArrayPickle::numpy_array(std::size_t value, std::string_view what) 
     array.bytes = pickle_->expect(arguments[0], Kind::bytes, what).bytes;
     array.element = numpy_element(arguments[1], what);
     array.dims = dims(arguments[2], what);
-    check(pickle_->text(arguments[3], what) == "C", "{}: {} lies column by column", pickle_->name(), what);
+    check(pickle_->text(arguments[3], what) == "C", "{}: {} is in Fortran order, expected C order",
+          pickle_->name(), what);
     return checked(std::move(array), pickle_->name(), what);
   }
   const bool newer = pickle_->is_call(value, "numpy._core.multiarray._reconstruct");
@@ -463,11 +464,11 @@ PickledArray ArrayPickle::numpy_array(std::size_t value, std::string_view what) 
                 3, what);
   const auto& items = pickle_->at(value).items;
   check(items.size() == 3, "{}: {} is empty", pickle_->name(), what);
-  const auto state = pickle_->tuple(items[2], 5, what);  // version, shape, dtype, by columns, bytes
+  const auto state = pickle_->tuple(items[2], 5, what);  // version, shape, dtype, Fortran order, bytes
   array.dims = dims(state[1], what);
   array.element = numpy_element(state[2], what);
-  check(pickle_->expect(state[3], Kind::boolean, what).integer == 0, "{}: {} lies column by column",
-        pickle_->name(), what);
+  check(pickle_->expect(state[3], Kind::boolean, what).integer == 0,
+        "{}: {} is in Fortran order, expected C order", pickle_->name(), what);
   array.bytes = pickle_->expect(state[4], Kind::bytes, what).bytes;
   return checked(std::move(array), pickle_->name(), what);
 }
@@ -483,20 +484,22 @@ PickledArray ArrayPickle::torch_array(std::size_t value, std::string_view what) 
                   : type == "torch.HalfStorage"     ? Element::f16
                   : type == "torch.BFloat16Storage" ? Element::bf16
                                                     : Element::f32;
-  check(type.starts_with("torch."), "{}: {} is stored as {}", pickle_->name(), what, type);
+  check(type.starts_with("torch."), "{}: {} has storage type {}, expected one of torch", pickle_->name(),
+        what, type);
   array.dims = dims(arguments[2], what);
-  check(pickle_->integer(arguments[1], what) == 0, "{}: {} is a part of a larger tensor", pickle_->name(),
-        what);
+  check(pickle_->integer(arguments[1], what) == 0,
+        "{}: {} is a view into a larger tensor, expected a contiguous tensor", pickle_->name(), what);
   std::int64_t stride = 1;
   const auto strides = pickle_->tuple(arguments[3], array.dims.size(), what);
   for (std::size_t i = array.dims.size(); i-- > 0; stride *= array.dims[i])
     check(array.dims[i] == 1 || pickle_->integer(strides[i], what) == stride,
-          "{}: {} does not lie row by row", pickle_->name(), what);
+          "{}: {} is not contiguous in row-major order", pickle_->name(), what);
   const std::string entry = fmt::format("{}data/{}", folder_, pickle_->text(storage[2], what));
   const ZipEntry* found = zip_->find(entry);
   check(found, "{}: {} is missing", pickle_->name(), entry);
-  check(found->bytes == array.count() * width(array.element), "{}: {} is [{}] and has {} bytes",
-        pickle_->name(), what, joined(array.dims, ", "), found->bytes);
+  check(found->bytes == array.count() * width(array.element),
+        "{}: {} has shape [{}], which does not match its {} bytes", pickle_->name(), what,
+        joined(array.dims, ", "), found->bytes);
   array.bytes = storages_.emplace_back(zip_->read(*found));
   return checked(std::move(array), pickle_->name(), what);
 }

@@ -1,14 +1,15 @@
-// Python pickles, read as data: nothing is imported, called or executed.
+// Reads Python pickles as data: nothing is imported, called or executed.
 //
-// A pickle is a program for a small stack machine. Here its instructions only build a tree: a "call" is a node that
-// names a global and its arguments, and what it means is for the caller to decide, who lists the globals that it
-// knows. A global that is not on the list, or an instruction that files of arrays have no need of, is an Error that
-// names it. No instruction makes more than one value, and there are at most a million of them.
+// A pickle is a program for a small stack machine. Here its instructions only build a tree: a
+// "call" is a node with a global and its arguments, which the caller interprets. The caller lists
+// the globals it accepts; any other global, or an instruction that files of arrays do not need, is
+// an Error that names it. Each instruction creates at most one value, and at most a million values
+// are allowed.
 //
-// Instructions that are known: PROTO FRAME STOP MARK, NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1,
-// BINUNICODE SHORT_BINUNICODE BINUNICODE8, BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8, EMPTY_TUPLE TUPLE TUPLE1
-// TUPLE2 TUPLE3, EMPTY_DICT SETITEM SETITEMS, GLOBAL STACK_GLOBAL REDUCE BUILD BINPERSID, BINPUT LONG_BINPUT MEMOIZE
-// BINGET LONG_BINGET.
+// Supported instructions: PROTO FRAME STOP MARK, NONE NEWTRUE NEWFALSE BININT BININT1 BININT2
+// LONG1, BINUNICODE SHORT_BINUNICODE BINUNICODE8, BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8,
+// EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3, EMPTY_DICT SETITEM SETITEMS, GLOBAL STACK_GLOBAL REDUCE
+// BUILD BINPERSID, BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGET.
 #pragma once
 
 #include <cstddef>
@@ -34,30 +35,30 @@ struct PickleValue {
   std::string_view text = {};  // text
   std::string global = {};     // global: "numpy.dtype"
   std::span<const std::byte> bytes = {};
-  // tuple: its items; dict: key, value, key, value ...; call: the global, its arguments (a tuple) and, if there was a
-  // BUILD, its state; persistent: the id.
-  std::vector<std::size_t> items = {};  // of Pickle
+  // Indices of other values. tuple: its items; dict: key, value, key, value ...; call: the global,
+  // its arguments (a tuple) and, after a BUILD, its state; persistent: the id.
+  std::vector<std::size_t> items = {};  // indices for Pickle::at()
 };
 
-// Views into the bytes that were read, which must stay.
+// A parsed pickle. Texts and bytes are views of the input, which must outlive it.
 class Pickle {
  public:
   Pickle(std::span<const std::byte> bytes, std::string name, std::span<const std::string_view> known_globals);
 
-  const std::string& name() const { return name_; }  // for messages
+  const std::string& name() const { return name_; }  // for error messages
   std::size_t root() const { return root_; }
   const PickleValue& at(std::size_t value) const { return values_[value]; }
 
-  // Each is an Error where the value is of another kind; `what` names it there.
+  // These throw an Error if the value is of another kind; `what` names the value in the message.
   const PickleValue& expect(std::size_t value, PickleValue::Kind kind, std::string_view what) const;
   std::string_view text(std::size_t value, std::string_view what) const;
   std::int64_t integer(std::size_t value, std::string_view what) const;
   std::span<const std::size_t> tuple(std::size_t value, std::size_t size, std::string_view what) const;
-  // The arguments of a call of that global; `size` of them.
+  // The arguments of a call of `global`, which must have exactly `size` of them.
   std::span<const std::size_t> call(std::size_t value, std::string_view global, std::size_t size,
                                     std::string_view what) const;
   bool is_call(std::size_t value, std::string_view global) const;
-  // The value under a key of a dict; nullptr when absent.
+  // The value for a key of a dict; nullptr when absent.
   const std::size_t* find(std::size_t dict, std::string_view key) const;
 
  private:
@@ -70,7 +71,7 @@ class Pickle {
 
 std::string_view name_of(PickleValue::Kind kind);
 
-// Writes Python pickles of texts, numbers, tuples, dicts and named globals: what files of arrays are made of.
+// Writes Python pickles of texts, numbers, tuples, dicts and named globals, as needed for arrays.
 //
 //   PickleWriter pickle(4);
 //   pickle.begin_dict();
@@ -90,7 +91,7 @@ class PickleWriter {
     } else {
       check(value >= std::numeric_limits<std::int32_t>::min() &&
                 value <= std::numeric_limits<std::int32_t>::max(),
-            "[pickle] {} is beyond 32 bits", value);
+            "[pickle] {} does not fit 32 bits", value);
       out_ += 'J';
       append_number(out_, static_cast<std::int32_t>(value));
     }
@@ -107,7 +108,7 @@ class PickleWriter {
   }
 
   void mark() { out_ += '('; }
-  void tuple() { out_ += 't'; }  // of what follows the mark
+  void tuple() { out_ += 't'; }  // of the values after the mark
   template <class... Parts>
   void tuple_of(const Parts&... parts) {
     mark();
@@ -127,8 +128,8 @@ class PickleWriter {
   void reduce() { out_ += 'R'; }
   void build() { out_ += 'b'; }
   void persistent() { out_ += 'Q'; }
-  void put(std::uint8_t place) { (out_ += 'q') += static_cast<char>(place); }
-  void get(std::uint8_t place) { (out_ += 'h') += static_cast<char>(place); }
+  void put(std::uint8_t slot) { (out_ += 'q') += static_cast<char>(slot); }
+  void get(std::uint8_t slot) { (out_ += 'h') += static_cast<char>(slot); }
 
   std::string finish() && {
     out_ += '.';
@@ -139,18 +140,18 @@ class PickleWriter {
   std::string out_;
 };
 
-// Arrays inside of pickles, as numpy and torch put them there.
+// An array in a pickle, as numpy and torch store it.
 struct PickledArray {
   enum class Element { int8, f16, bf16, f32 };
   Element element = Element::f32;
   std::vector<std::int64_t> dims;
-  std::span<const std::byte> bytes;  // as many as dims and element say, in C order
+  std::span<const std::byte> bytes;  // in C order, size checked against dims and element
 
   std::size_t count() const;
-  std::vector<float> floats() const;  // any element but int8
+  std::vector<float> floats() const;  // any element type except int8
 };
 
-// A pickle of numpy arrays, or what torch.save writes (a zip). `bytes` must stay.
+// A pickle of numpy arrays, or the zip that torch.save writes. `bytes` must outlive it.
 class ArrayPickle {
  public:
   ArrayPickle(std::span<const std::byte> bytes, const std::string& name);
@@ -165,7 +166,7 @@ class ArrayPickle {
   PickledArray::Element numpy_element(std::size_t dtype, std::string_view what) const;
 
   std::optional<ZipFile> zip_;  // torch
-  std::string folder_;          // of the zip: "archive/"
+  std::string folder_;          // folder within the zip: "archive/"
   std::deque<std::vector<std::byte>> storages_;
   std::optional<Pickle> pickle_;
 };

@@ -29,7 +29,7 @@ constexpr std::array<SafetensorsDType, 22> kDTypes = {
      {"F8_E4M3", 8, {}},      {"F8_E8M0", 8, {}},      {"F8_E4M3FNUZ", 8, {}},
      {"F8_E5M2FNUZ", 8, {}}}};
 
-// Reads the header as it comes, so that nothing is kept but the entries themselves.
+// Parses the header as a stream, so that only the entries are stored, not a JSON tree.
 class HeaderVisitor : public JsonVisitor {
  public:
   explicit HeaderVisitor(std::string_view file) : file_(file) {}
@@ -42,26 +42,26 @@ class HeaderVisitor : public JsonVisitor {
   void number(double value) override { unexpected(fmt::format("{}", value)); }
 
   void start_object() override {
-    if (place_ == Place::start) {
-      place_ = Place::root;
-    } else if (place_ == Place::root && key_ == kMetadataKey) {
-      place_ = Place::metadata;
-    } else if (place_ == Place::root) {
+    if (state_ == State::start) {
+      state_ = State::root;
+    } else if (state_ == State::root && key_ == kMetadataKey) {
+      state_ = State::metadata;
+    } else if (state_ == State::root) {
       header_.entries.push_back({.name = std::move(key_), .dtype = {}, .dims = {}});
       fields_seen_ = offsets_seen_ = 0;
-      place_ = Place::tensor;
+      state_ = State::tensor;
     } else {
       unexpected("an object");
     }
   }
 
   void end_object() override {
-    if (place_ == Place::tensor) check_complete();
-    place_ = place_ == Place::root ? Place::start : Place::root;
+    if (state_ == State::tensor) check_complete();
+    state_ = state_ == State::root ? State::start : State::root;
   }
 
   void key(std::string key) override {
-    if (place_ != Place::tensor) {
+    if (state_ != State::tensor) {
       key_ = std::move(key);
       return;
     }
@@ -72,9 +72,9 @@ class HeaderVisitor : public JsonVisitor {
   }
 
   void string(std::string value) override {
-    if (place_ == Place::metadata) {
+    if (state_ == State::metadata) {
       header_.metadata.emplace_back(std::move(key_), std::move(value));
-    } else if (place_ == Place::tensor && field_ == Field::dtype) {
+    } else if (state_ == State::tensor && field_ == Field::dtype) {
       const SafetensorsDType* dtype = find_safetensors_dtype(value);
       if (!dtype) wrong("a dtype like F32 or BF16", quoted_name(value));
       entry().dtype = dtype->name;
@@ -84,30 +84,30 @@ class HeaderVisitor : public JsonVisitor {
   }
 
   void start_array() override {
-    if (place_ == Place::tensor && field_ == Field::shape)
-      place_ = Place::shape;
-    else if (place_ == Place::tensor && field_ == Field::offsets)
-      place_ = Place::offsets;
+    if (state_ == State::tensor && field_ == Field::shape)
+      state_ = State::shape;
+    else if (state_ == State::tensor && field_ == Field::offsets)
+      state_ = State::offsets;
     else
       unexpected("an array");
   }
 
   void end_array() override {
-    if (place_ == Place::offsets && offsets_seen_ != 2)
+    if (state_ == State::offsets && offsets_seen_ != 2)
       wrong("2 data_offsets", std::to_string(offsets_seen_));
-    place_ = Place::tensor;
+    state_ = State::tensor;
   }
 
   void integer(std::int64_t value) override {
-    if ((place_ != Place::shape && place_ != Place::offsets) || value < 0) unexpected(std::to_string(value));
-    if (place_ == Place::shape)
+    if ((state_ != State::shape && state_ != State::offsets) || value < 0) unexpected(std::to_string(value));
+    if (state_ == State::shape)
       entry().dims.push_back(value);
     else if (++offsets_seen_ <= 2)
       (offsets_seen_ == 1 ? entry().begin : entry().end) = static_cast<std::uint64_t>(value);
   }
 
  private:
-  enum class Place { start, root, metadata, tensor, shape, offsets };
+  enum class State { start, root, metadata, tensor, shape, offsets };
   enum class Field { dtype, shape, offsets };
   static constexpr std::array<std::string_view, 3> kFields = {"dtype", "shape", "data_offsets"};
 
@@ -119,25 +119,25 @@ class HeaderVisitor : public JsonVisitor {
   }
 
   std::string subject() const {
-    if (place_ == Place::start) return "the header";
-    if (place_ == Place::metadata) return fmt::format("{} {}", kMetadataKey, quoted_name(key_));
-    if (place_ == Place::root)
+    if (state_ == State::start) return "the header";
+    if (state_ == State::metadata) return fmt::format("{} {}", kMetadataKey, quoted_name(key_));
+    if (state_ == State::root)
       return key_ == kMetadataKey ? key_ : fmt::format("tensor {}", quoted_name(key_));
     return fmt::format("tensor {}", quoted_name(header_.entries.back().name));
   }
 
   std::string_view expected() const {
-    switch (place_) {
-      case Place::start:
-      case Place::root:
+    switch (state_) {
+      case State::start:
+      case State::root:
         return "an object";
-      case Place::metadata:
+      case State::metadata:
         return "a string";
-      case Place::shape:
+      case State::shape:
         return "whole numbers from 0 to 2^63 - 1 in shape";
-      case Place::offsets:
+      case State::offsets:
         return "whole numbers from 0 to 2^63 - 1 in data_offsets";
-      case Place::tensor:
+      case State::tensor:
         break;
     }
     return field_ == Field::dtype   ? "a string as dtype"
@@ -153,23 +153,23 @@ class HeaderVisitor : public JsonVisitor {
 
   std::string_view file_;
   SafetensorsHeader header_;
-  Place place_ = Place::start;
+  State state_ = State::start;
   Field field_ = Field::dtype;
   std::string key_;
-  unsigned fields_seen_ = 0, offsets_seen_ = 0;  // of the tensor that is being read
+  unsigned fields_seen_ = 0, offsets_seen_ = 0;  // of the current tensor
 };
 
-// Messages are made only when they are needed: a header may have a million entries.
+// Messages are formatted only on failure: a header may have a million entries.
 void check_size(const SafetensorsEntry& entry, std::string_view file) {
   if (entry.begin > entry.end)
-    fail("{}: tensor {}: data_offsets [{}, {}] end before they begin", file, quoted_name(entry.name),
-         entry.begin, entry.end);
+    fail("{}: tensor {}: expected data_offsets [BEGIN, END] with BEGIN <= END, found [{}, {}]", file,
+         quoted_name(entry.name), entry.begin, entry.end);
   const auto bytes = safetensors_bytes(*find_safetensors_dtype(entry.dtype), entry.dims);
   if (!bytes)
-    fail("{}: tensor {}: {} of shape {} has no size in bytes: it is too large, or ends inside a byte", file,
+    fail("{}: tensor {}: {} of shape {} is too large, or not a whole number of bytes", file,
          quoted_name(entry.name), entry.dtype, dims_text(entry.dims));
   if (*bytes != entry.bytes())
-    fail("{}: tensor {}: {} of shape {} takes {} bytes, data_offsets [{}, {}] hold {}", file,
+    fail("{}: tensor {}: {} of shape {} needs {} bytes, data_offsets [{}, {}] contain {}", file,
          quoted_name(entry.name), entry.dtype, dims_text(entry.dims), *bytes, entry.begin, entry.end,
          entry.bytes());
 }
@@ -178,7 +178,7 @@ void check_cover(const std::vector<SafetensorsEntry>& entries, std::string_view 
                  std::uint64_t data_bytes) {
   std::vector<std::uint32_t> order(entries.size());
   std::iota(order.begin(), order.end(), 0u);
-  // Equal offsets (empty tensors) keep the header's order: the message does not depend on the sort.
+  // Ties (empty tensors) keep the header's order, so that the message is deterministic.
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
     return std::tuple(entries[a].begin, entries[a].end, a) < std::tuple(entries[b].begin, entries[b].end, b);
   });
@@ -195,11 +195,11 @@ void check_cover(const std::vector<SafetensorsEntry>& entries, std::string_view 
     reached = entry.end;
     previous = &entry;
   }
-  check(reached <= data_bytes, Hint{"the file is cut short: copy or download it again"},
+  check(reached <= data_bytes, Hint{"the file is truncated: copy or download it again"},
         "{}: expected {} bytes of data, found {}: tensor {} is not complete", file, reached, data_bytes,
         previous ? quoted_name(previous->name) : "");
-  check(reached == data_bytes, "{}: expected {} bytes of data, found {}: the last belong to no tensor", file,
-        reached, data_bytes);
+  check(reached == data_bytes, "{}: expected {} bytes of data, found {}: the last bytes belong to no tensor",
+        file, reached, data_bytes);
 }
 
 }  // namespace
@@ -262,7 +262,7 @@ DigestBytes digest_bytes(const Digest& digest) {
 
 void verify_digest(const SafetensorsFile& file) {
   const Hint damaged{
-      "the file was changed or damaged after it was written: copy it again, or use an older one"};
+      "the file was changed or damaged after it was written: copy it again, or use an older file"};
   const auto& entries = file.entries();
   const SafetensorsEntry* own = file.find(kDigestTensor);
   check(own, "{}: expected digests in a tensor {}, found none", file.name(), kDigestTensor);
@@ -276,35 +276,36 @@ void verify_digest(const SafetensorsFile& file) {
     return std::equal(bytes.begin(), bytes.end(),
                       written.begin() + static_cast<std::ptrdiff_t>(i * bytes.size()));
   };
-  check(matches(0, file.header_digest()), damaged,
-        "{}: the header is not the one that was written (digest {})", file.name(),
-        file.header_digest().hex());
+  check(matches(0, file.header_digest()), damaged, "{}: the checksum of the header does not match (found {})",
+        file.name(), file.header_digest().hex());
   for (std::size_t i = 0; i + 1 < entries.size(); ++i) {
     const Digest digest = digest_of(file.bytes(entries[i].name));
     if (!matches(i + 1, digest))
-      fail(damaged, "{}: tensor {}: its bytes are not those that were written (digest {})", file.name(),
+      fail(damaged, "{}: tensor {}: the checksum does not match (found {})", file.name(),
            quoted_name(entries[i].name), digest.hex());
   }
 }
 
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the file's bytes are used as they are");
+static_assert(std::endian::native == std::endian::little,
+              "numbers in the file are little-endian and are not converted");
 
 using LengthBytes = std::array<std::byte, kSafetensorsLengthBytes>;
 
 void check_file_bytes(std::string_view file, std::uint64_t file_bytes) {
-  check(file_bytes >= kSafetensorsLengthBytes, Hint{"this is no safetensors file, or it is cut short"},
+  check(file_bytes >= kSafetensorsLengthBytes,
+        Hint{"check that this is a safetensors file and that it is complete"},
         "{}: expected at least {} bytes, found {}", file, kSafetensorsLengthBytes, file_bytes);
 }
 
 std::uint64_t header_bytes(const LengthBytes& length, std::string_view file, std::uint64_t file_bytes) {
   const auto bytes = std::bit_cast<std::uint64_t>(length);
   const std::uint64_t rest = file_bytes - kSafetensorsLengthBytes;
-  check(bytes <= kMaxSafetensorsHeaderBytes, Hint{"this is probably no safetensors file"},
+  check(bytes <= kMaxSafetensorsHeaderBytes, Hint{"check that this is a safetensors file"},
         "{}: expected a header of at most {} bytes, found a length of {}", file, kMaxSafetensorsHeaderBytes,
         bytes);
-  check(bytes <= rest, Hint{"this is no safetensors file, or it is cut short"},
+  check(bytes <= rest, Hint{"check that this is a safetensors file and that it is complete"},
         "{}: expected a header of {} bytes, found {}", file, bytes, rest);
   return bytes;
 }
@@ -357,8 +358,9 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
     file.take_header(length, header, input.size() - data_at);
   }
   const auto data_bytes = input.size() - data_at;
-  file.memory_ = Arena(static_cast<std::int64_t>(data_bytes), file.name_,
-                       "the file is read as a whole: close other programs, or use a larger machine");
+  file.memory_ =
+      Arena(static_cast<std::int64_t>(data_bytes), file.name_,
+            "the complete file is read into memory: close other programs, or use a machine with more memory");
   const std::span data(file.memory_.at(0), data_bytes);
   input.read_at(data_at, data);
   file.data_ = data;
@@ -408,8 +410,8 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view tensor) const {
 const SafetensorsEntry& SafetensorsFile::at(std::string_view tensor) const {
   const SafetensorsEntry* entry = find(tensor);
   if (!entry)
-    fail(Hint{"`thimble inspect` lists what is in a file"}, "{}: expected a tensor {}, found none among {}",
-         name_, quoted_name(tensor), entries_.size());
+    fail(Hint{"list the tensors with `thimble inspect`"},
+         "{}: expected a tensor {}, not found among {} tensors", name_, quoted_name(tensor), entries_.size());
   return *entry;
 }
 
@@ -471,14 +473,14 @@ namespace {
 
 constexpr std::uint64_t kDataAlignment = 64;
 
-// JSON can hold valid UTF-8 only; what it cannot hold would come back as another name.
+// JSON only represents valid UTF-8. Any other name would be read back differently.
 void check_text(std::string_view what, std::string_view text) {
   std::string quoted;
   append_json_string(quoted, text);
   check(parse_json(quoted, what).as_string() == text, "{} {}: expected valid UTF-8", what, quoted_name(text));
 }
 
-// The largest power of two, up to 64, that divides the size. Nothing is a multiple of everything.
+// The largest power of two, up to 64, that divides the size; 64 for an empty tensor.
 std::uint64_t alignment_class(std::uint64_t bytes) {
   return bytes == 0 ? kDataAlignment : std::min(kDataAlignment, std::uint64_t{1} << std::countr_zero(bytes));
 }
@@ -503,18 +505,18 @@ void append_metadata(std::string& out, const SafetensorsFile::Metadata& metadata
 
 SafetensorsEntry entry_for(std::string name, DType dtype, SafetensorsWriter::Dims dims) {
   check_text("tensor", name);
-  check(name != kMetadataKey && name != kDigestTensor, "tensor {}: the name is taken by the format",
+  check(name != kMetadataKey && name != kDigestTensor, "tensor {}: the name is reserved by the format",
         quoted_name(name));
   const SafetensorsDType* stored = find_safetensors_dtype(dtype);
   check(stored, "tensor {}: expected one of f32, f16, bf16, i32, i64, u8, i8, found {}", quoted_name(name),
         dtype_name(dtype));
   const bool negative = std::any_of(dims.begin(), dims.end(), [](std::int64_t dim) { return dim < 0; });
   const auto bytes = negative ? std::nullopt : safetensors_bytes(*stored, dims);
-  check(bytes.has_value(), "tensor {}: no tensor can have the shape {}", quoted_name(name), dims_text(dims));
+  check(bytes.has_value(), "tensor {}: invalid shape {}", quoted_name(name), dims_text(dims));
   return {.name = std::move(name), .dtype = stored->name, .dims = std::move(dims), .begin = 0, .end = *bytes};
 }
 
-// Writes one tensor and gives its digest back, if one is wanted.
+// Writes one tensor. Returns its digest if one was requested.
 Digest write_tensor(AtomicFile& file, const SafetensorsEntry& entry, const SafetensorsWriter::Source& source,
                     const std::filesystem::path& path, WithDigest digest) {
   Digester digester;
@@ -522,12 +524,12 @@ Digest write_tensor(AtomicFile& file, const SafetensorsEntry& entry, const Safet
   source([&](std::span<const std::byte> piece) {
     written += piece.size();
     if (written > entry.bytes())
-      fail("{}: tensor {}: expected {} bytes, its source gave {} or more", path.string(),
+      fail("{}: tensor {}: expected {} bytes, the source produced {} or more", path.string(),
            quoted_name(entry.name), entry.bytes(), written);
     if (digest == WithDigest::yes) digester.add(piece);
     file.write(piece);
   });
-  check(written == entry.bytes(), "{}: tensor {}: expected {} bytes, its source gave {}", path.string(),
+  check(written == entry.bytes(), "{}: tensor {}: expected {} bytes, the source produced {}", path.string(),
         quoted_name(entry.name), entry.bytes(), written);
   return digester.result();
 }
@@ -535,16 +537,16 @@ Digest write_tensor(AtomicFile& file, const SafetensorsEntry& entry, const Safet
 }  // namespace
 
 struct SafetensorsWriter::Plan {
-  std::vector<std::size_t> order;     // positions in items_, as the data comes
-  std::vector<std::uint64_t> begins;  // of each item, in the order of items_
-  std::uint64_t end = 0;              // of all items
-  std::uint64_t digest_bytes = 0;     // 0: there is no digest
+  std::vector<std::size_t> order;     // indices into items_, in the order of the data
+  std::vector<std::uint64_t> begins;  // offset of each item, in the order of items_
+  std::uint64_t end = 0;              // size of all items
+  std::uint64_t digest_bytes = 0;     // 0: no digests
 };
 
 void SafetensorsWriter::set_metadata(std::string key, std::string value) {
   check_text("metadata key", key);
   check_text("the value of metadata", value);
-  check(keys_.insert(key).second, "metadata {}: it is set already", quoted_name(key));
+  check(keys_.insert(key).second, "metadata {}: already set", quoted_name(key));
   metadata_.emplace_back(std::move(key), std::move(value));
 }
 
@@ -555,13 +557,13 @@ void SafetensorsWriter::add(std::string name, DType dtype, Dims dims, Source sou
 void SafetensorsWriter::add(std::string name, DType dtype, Dims dims, std::span<const std::byte> bytes) {
   SafetensorsEntry entry = entry_for(std::move(name), dtype, std::move(dims));
   if (bytes.size() != entry.bytes())
-    fail("tensor {}: {} of shape {} takes {} bytes, {} are given", quoted_name(entry.name), entry.dtype,
+    fail("tensor {}: {} of shape {} needs {} bytes, found {}", quoted_name(entry.name), entry.dtype,
          dims_text(entry.dims), entry.bytes(), bytes.size());
   add(std::move(entry), [bytes](const Sink& sink) { sink(bytes); });
 }
 
 void SafetensorsWriter::add(SafetensorsEntry entry, Source source) {
-  if (!names_.insert(entry.name).second) fail("tensor {}: it is added already", quoted_name(entry.name));
+  if (!names_.insert(entry.name).second) fail("tensor {}: already added", quoted_name(entry.name));
   items_.push_back({std::move(entry), std::move(source)});
 }
 
@@ -578,14 +580,15 @@ SafetensorsWriter::Plan SafetensorsWriter::plan(WithDigest digest) const {
   for (const std::size_t i : plan.order) {
     plan.begins[i] = plan.end;
     plan.end += items_[i].entry.bytes();
-    // Each has at most 2^60 bytes: the sum is caught before it wraps round.
-    check(plan.end < std::uint64_t{1} << 62, "the tensors need 2^62 bytes or more; no file can hold them");
+    // Each size is at most 2^60 bytes, so the check fails before the sum can overflow.
+    check(plan.end < std::uint64_t{1} << 62,
+          "the tensors need 2^62 bytes or more, which exceeds the maximum file size");
   }
   if (digest == WithDigest::yes) plan.digest_bytes = sizeof(DigestBytes) * (items_.size() + 1);
   return plan;
 }
 
-// Everything before the data, its length in front.
+// Everything before the data, including the length of the header.
 std::string SafetensorsWriter::header(const Plan& plan) const {
   std::string out(kSafetensorsLengthBytes, '\0');
   out += '{';
@@ -615,8 +618,8 @@ std::string SafetensorsWriter::header(const Plan& plan) const {
   out.resize((out.size() + kDataAlignment - 1) / kDataAlignment * kDataAlignment, ' ');
   const std::uint64_t bytes = out.size() - kSafetensorsLengthBytes;
   check(bytes <= kMaxSafetensorsHeaderBytes,
-        "expected a header of at most {} bytes, {} tensors and metadata make {}", kMaxSafetensorsHeaderBytes,
-        items_.size(), bytes);
+        "expected a header of at most {} bytes, {} tensors and the metadata need {}",
+        kMaxSafetensorsHeaderBytes, items_.size(), bytes);
   for (std::size_t i = 0; i < kSafetensorsLengthBytes; ++i) out[i] = static_cast<char>(bytes >> (8 * i));
   return out;
 }

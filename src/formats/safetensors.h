@@ -1,30 +1,31 @@
-// safetensors: tensors by name in one file, readable by everyone.
+// Reads and writes safetensors, a common file format of named tensors.
 //
-// The complete layout; every number is little-endian, elements are row-major:
+// Complete layout; numbers are little-endian, elements are row-major:
 //
 //   1. 8 bytes   N, unsigned: the size of the header. At most 100,000,000, as in the reference
-//   implementation.
+//                implementation.
 //   2. N bytes   the header: one JSON object in UTF-8. It begins with '{' and may end in spaces.
 //        "__metadata__"   optional: an object of strings
 //        every other key  a tensor: {"dtype":"F32","shape":[2,3],"data_offsets":[BEGIN,END]}
-//                         Offsets count from the end of the header. Shape [] is a scalar; a 0 in a shape
-//                         makes an empty tensor.
-//   3. the data  to the end of the file. Each byte belongs to exactly one tensor: no overlaps, no holes.
+//                         Offsets count from the end of the header. Shape [] is a scalar; a 0 in
+//                         a shape makes an empty tensor.
+//   3. the data  to the end of the file. Each byte belongs to exactly one tensor: no overlaps, no
+//                holes.
 //
-// What we write has three properties more:
+// Files written by thimble have three more properties:
 //
-//   4. The header holds "__metadata__" first, then the tensors in the order in which they were added, then
-//      spaces, so that the data begins at a multiple of 64 bytes.
-//   5. The data is ordered by alignment: first the tensors whose size is a multiple of 64 bytes, then of 32,
-//      16, 8, 4, 2, 1; equals in the order in which they were added. So without a byte of padding each tensor
-//      of the first class (nearly every matrix) begins at a multiple of 64, and each other at a multiple of
-//      its element size.
-//   6. "thimble.digest", optional, is the last tensor of the header and of the data: U8 [16 * n], where n
-//      counts the tensors of the header, itself included. Digests are XXH3-128, high half first, as
-//      `xxhsum -H2` prints them:
+//   4. The header contains "__metadata__" first, then the tensors in the order in which they were
+//      added, then spaces, so that the data begins at a multiple of 64 bytes.
+//   5. The data is ordered by alignment: first the tensors whose size is a multiple of 64 bytes,
+//      then of 32, 16, 8, 4, 2, 1; within a class, in the order in which they were added. Without
+//      padding, each tensor of the first class (nearly every matrix) thus begins at a multiple of
+//      64, and any other at a multiple of its element size.
+//   6. "thimble.digest", optional, is the last tensor of the header and of the data: U8 [16 * n],
+//      where n is the number of tensors in the header, including this one. Digests are XXH3-128,
+//      high half first, as printed by `xxhsum -H2`:
 //        bytes  0 to 15   of everything before the data: 1. and 2.
 //        bytes 16 to 31   of the bytes of the header's first tensor
-//        ...              and so on in the header's order, up to the last but one
+//        ...              and so on in the header's order, except for "thimble.digest" itself
 #pragma once
 
 #include <array>
@@ -52,41 +53,41 @@ inline constexpr std::string_view kDigestTensor = "thimble.digest";
 
 struct SafetensorsEntry {
   std::string name;
-  std::string_view dtype;  // as the format spells it: "F32", "BF16", "BOOL", ...
+  std::string_view dtype;  // as in the file: "F32", "BF16", "BOOL", ...
   std::vector<std::int64_t> dims;
-  std::uint64_t begin = 0, end = 0;  // in the data
+  std::uint64_t begin = 0, end = 0;  // within the data
 
   std::uint64_t bytes() const { return end - begin; }
   std::int64_t count() const;  // elements
 };
 
-// A file that was read and checked in full; whatever is asked of it afterwards is in bounds.
+// A parsed file. Parsing checks all sizes and offsets, so every accessor stays in bounds.
 //
 //   const auto file = SafetensorsFile::open("model.safetensors");
 //   std::vector<float> weight(file.at("tok_emb.weight").count());
 //   file.read_f32("tok_emb.weight", weight);
 //
-// Nothing is allocated on the word of a file: memory stays within a few times the header plus one copy of the
-// data.
+// Allocations do not depend on unchecked sizes in the file: memory use is at most a few times the
+// header's size plus one copy of the data.
 class SafetensorsFile {
  public:
   using Metadata = std::vector<std::pair<std::string, std::string>>;  // in the file's order
 
   static SafetensorsFile open(const std::filesystem::path& path);
-  // A file that is in memory already. The bytes are not copied: they must stay where they are.
+  // Parses a file in memory. The bytes are not copied: they must outlive the SafetensorsFile.
   static SafetensorsFile view(std::span<const std::byte> bytes, std::string name);
 
-  const std::string& name() const { return name_; }  // for messages
+  const std::string& name() const { return name_; }  // for error messages
   const Metadata& metadata() const { return metadata_; }
   const std::string* find_metadata(std::string_view key) const;  // nullptr when absent
 
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the header's order
   const SafetensorsEntry* find(std::string_view tensor) const;               // nullptr when absent
-  const SafetensorsEntry& at(std::string_view tensor) const;                 // an Error when absent
+  const SafetensorsEntry& at(std::string_view tensor) const;                 // throws an Error when absent
 
-  // An Error for the dtypes that the format has and we do not: F64, BOOL, I16, ...
+  // Throws an Error for dtypes that thimble does not support: F64, BOOL, I16, ...
   DType dtype(std::string_view tensor) const;
-  // Not aligned, unless the file is: copy, or use the readers below.
+  // May be unaligned: copy the bytes, or use the readers below.
   std::span<const std::byte> bytes(std::string_view tensor) const;
   void read_f32(std::string_view tensor, std::span<float> values) const;         // from F32, F16 or BF16
   void read_i64(std::string_view tensor, std::span<std::int64_t> values) const;  // from I64, I32, I8 or U8
@@ -101,34 +102,34 @@ class SafetensorsFile {
   std::string name_;
   Metadata metadata_;
   std::vector<SafetensorsEntry> entries_;
-  std::vector<std::uint32_t> by_name_;  // positions in entries_
+  std::vector<std::uint32_t> by_name_;  // indices into entries_, sorted by name
   Digest header_digest_;
   Arena memory_;
-  std::span<const std::byte> data_;  // in memory_, or in what was passed to view()
+  std::span<const std::byte> data_;  // points into memory_, or into the bytes passed to view()
 };
 
-// An Error that names the first tensor whose bytes are not those that were written, or the header. A file
-// without digests is an Error too.
+// Throws an Error that names the first tensor (or the header) whose digest does not match. A file
+// without digests is an Error, too.
 void verify_digest(const SafetensorsFile& file);
 
 enum class WithDigest { no, yes };
 
-// Says first what there is, then writes it in one go: the writer, not the caller, knows the order of the
-// data.
+// Collects tensors, then writes the file. The writer decides the order of the data.
 //
 //   SafetensorsWriter writer;
 //   writer.set_metadata("format", "pt");
 //   writer.add("tok_emb.weight", DType::f32, {vocab_size, dim}, std::as_bytes(weights));
-//   writer.add("head.weight", DType::bf16, {vocab_size, dim}, [&](const auto& sink) { ... sink(piece) ... });
+//   writer.add("head.weight", DType::bf16, {vocab_size, dim},
+//              [&](const auto& sink) { ... sink(piece) ... });
 //   writer.write(ops, path, Existing::refuse, WithDigest::yes);
 //
-// The same calls give the same bytes. No tensor is copied: views must stay valid, and sources hand over
-// pieces.
+// The same calls give the same bytes. Tensors are not copied: views must stay valid until write(),
+// and sources produce their bytes piece by piece.
 class SafetensorsWriter {
  public:
   using Sink = std::function<void(std::span<const std::byte>)>;
-  // Called by write(), once each time: passes the tensor's bytes on, front to back, in pieces of any size.
-  // Each piece is one write to the file, so a megabyte is a good one.
+  // Called once per write(). Passes the tensor's bytes to the sink, front to back, in pieces of any
+  // size. Each piece is one write to the file, so about 1 MiB is a good size.
   using Source = std::function<void(const Sink&)>;
   using Dims = std::vector<std::int64_t>;
 
@@ -136,7 +137,7 @@ class SafetensorsWriter {
   void add(std::string name, DType dtype, Dims dims, std::span<const std::byte> bytes);
   void add(std::string name, DType dtype, Dims dims, Source source);
 
-  // Complete under its name, or not there at all.
+  // Atomic: `path` becomes the complete file or is left unchanged.
   void write(FileOps& ops, const std::filesystem::path& path, Existing existing, WithDigest digest,
              const Inspector& inspect = {}) const;
 
@@ -156,7 +157,7 @@ class SafetensorsWriter {
   std::set<std::string, std::less<>> names_, keys_;
 };
 
-// What the reader and the writer of safetensors share: the dtypes, sizes that cannot overflow, the header.
+// Shared by the reader and the writer: dtypes, sizes with overflow checks, the header.
 inline constexpr std::uint64_t kSafetensorsLengthBytes = 8;
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 
@@ -166,16 +167,16 @@ struct SafetensorsDType {
   std::optional<DType> ours;
 };
 
-// Every dtype of the format; nullptr for a name that is none.
+// All dtypes of the format; nullptr for an unknown name.
 const SafetensorsDType* find_safetensors_dtype(std::string_view name);
-// The format's name for one of ours; nullptr for f64 and c128, which stay inside.
+// The format's name of a DType; nullptr for f64 and c128, which are never written.
 const SafetensorsDType* find_safetensors_dtype(DType dtype);
 
-// nullopt: the size has no place in 63 bits, or is no whole number of bytes.
+// Returns nullopt if the size does not fit 63 bits or is not an integral number of bytes.
 std::optional<std::uint64_t> safetensors_bytes(const SafetensorsDType& dtype,
                                                std::span<const std::int64_t> dims);
 
-// For messages: quoted, clipped, on one line.
+// For error messages: quoted, truncated, on one line.
 std::string quoted_name(std::string_view name);
 std::string dims_text(std::span<const std::int64_t> dims);
 
@@ -184,14 +185,15 @@ struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;
 };
 
-// Throws unless the header is well formed and its tensors cover the data exactly. `file` names it in errors.
+// Throws unless the header is well formed and its tensors cover the data exactly. `file` is the
+// name used in errors.
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::string_view file,
                                            std::uint64_t data_bytes);
 
-// One digest as 16 bytes of "thimble.digest".
+// One 16-byte digest of "thimble.digest".
 using DigestBytes = std::array<std::byte, 16>;
 
-// High half first, most significant byte first: the order in which `xxhsum -H2` prints it.
+// High half first, most significant byte first: the order printed by `xxhsum -H2`.
 DigestBytes digest_bytes(const Digest& digest);
 
 }  // namespace thimble

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int32_t kNotScored = -1;
 
-// Of the shape of `input`, as 32 bits; what is negative becomes -1.
+// Reads a tensor of the shape of `input` as 32-bit integers; negative values become -1.
 std::vector<std::int32_t> read_integers(const SafetensorsFile& file, std::string_view name,
                                         const std::vector<std::int64_t>& dims) {
   const SafetensorsEntry& entry = file.at(name);
@@ -27,8 +27,8 @@ std::vector<std::int32_t> read_integers(const SafetensorsFile& file, std::string
   std::vector<std::int32_t> values;
   values.reserve(wide.size());
   for (const std::int64_t value : wide) {
-    check(value <= std::numeric_limits<std::int32_t>::max(), "{}: tensor {} holds {}, which is no token id",
-          file.name(), name, value);
+    check(value <= std::numeric_limits<std::int32_t>::max(),
+          "{}: tensor {} contains {}, which is not a token id", file.name(), name, value);
     values.push_back(value < 0 ? kNotScored : static_cast<std::int32_t>(value));
   }
   return values;
@@ -69,7 +69,8 @@ TraceSummary write_trace(FileOps& ops, const std::filesystem::path& path, Model&
       grid_rows(model.config(), tokens.row_length(), tokens.input, tokens.target, tokens.doc_start);
   TraceSummary summary;
   summary.scored = std::ranges::count_if(rows.target, [](std::int32_t target) { return target >= 0; });
-  check(summary.scored > 0 || !options.gradients, Hint{"rows of one token need a tensor target"},
+  check(summary.scored > 0 || !options.gradients,
+        Hint{"add a tensor `target`: rows of one token have no default targets"},
         "no position is scored, so there is no loss and no gradient");
 
   SafetensorsWriter writer;
@@ -115,7 +116,7 @@ double distance(double x, double y) {
   return std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
 }
 
-// Before they are rounded: above 2^53 neighbours are one double.
+// Compares integers before rounding to double, which would merge neighbors above 2^53.
 double distance(std::int64_t x, std::int64_t y) {
   const auto low = static_cast<std::uint64_t>(std::min(x, y)),
              high = static_cast<std::uint64_t>(std::max(x, y));
@@ -133,7 +134,7 @@ void measure(const std::vector<Number>& a, const std::vector<Number>& b, TensorD
     dot += x * y, aa += x * x, bb += y * y;
   }
   if (squares == 0) return;
-  // Roots first: the product of two tiny sums would underflow.
+  // Take square roots first: the product of two tiny sums would underflow.
   out.cosine = aa > 0 && bb > 0 ? dot / (std::sqrt(aa) * std::sqrt(bb)) : 0;
   out.relative_l2 = bb > 0 ? std::sqrt(squares / bb) : std::numeric_limits<double>::infinity();
 }

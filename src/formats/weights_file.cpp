@@ -20,7 +20,8 @@ namespace thimble {
 
 namespace {
 
-// Are these the tensors of the model, in their shapes and nothing else? `find`: a tensor's entry by its name, or nullptr.
+// Throws an Error unless the files have exactly the model's tensors in their shapes. `find` returns
+// a tensor's entry by name, or nullptr.
 void check_tensors(const std::string& name, std::span<const SafetensorsFile> files,
                    const std::function<const SafetensorsEntry*(std::string_view)>& find,
                    std::span<const WeightSource> sources,
@@ -40,7 +41,7 @@ void check_tensors(const std::string& name, std::span<const SafetensorsFile> fil
     for (const SafetensorsEntry& entry : file.entries())
       if (!known.contains(entry.name) && !(ignore && ignore(entry.name)))
         problems.push_back(fmt::format("{} is not part of the model", entry.name));
-  check(problems.empty(), Hint{"the weights and the config do not belong together"}, "{}: {}", name,
+  check(problems.empty(), Hint{"pass the config that the weights were trained with"}, "{}: {}", name,
         listed(problems));
 }
 
@@ -62,20 +63,20 @@ void copy_out(std::span<const float> from, const WeightSource& source, const Par
 void TensorFiles::add(SafetensorsFile file) {
   files_.push_back(std::move(file));
   for (const SafetensorsEntry& entry : files_.back().entries()) {
-    const auto [place, fresh] = places_.try_emplace(entry.name, Place{files_.size() - 1, &entry});
-    check(fresh, "{}: tensor {} is in {} too", files_.back().name(), entry.name,
-          files_[place->second.file].name());
+    const auto [location, fresh] = locations_.try_emplace(entry.name, Location{files_.size() - 1, &entry});
+    check(fresh, "{}: tensor {} is also in {}", files_.back().name(), entry.name,
+          files_[location->second.file].name());
   }
 }
 
 const SafetensorsEntry* TensorFiles::find(std::string_view tensor) const {
-  const auto found = places_.find(tensor);
-  return found == places_.end() ? nullptr : found->second.entry;
+  const auto found = locations_.find(tensor);
+  return found == locations_.end() ? nullptr : found->second.entry;
 }
 
 void TensorFiles::read_f32(std::string_view tensor, std::span<float> values) const {
-  const auto found = places_.find(tensor);
-  check(found != places_.end(), "{}: expected a tensor {}, found none", name_, tensor);
+  const auto found = locations_.find(tensor);
+  check(found != locations_.end(), "{}: expected a tensor {}, found none", name_, tensor);
   files_[found->second.file].read_f32(tensor, values);
 }
 
@@ -90,39 +91,39 @@ std::vector<float> read_weights(const TensorFiles& files, const ParamTable& tabl
                                 std::span<const WeightSource> sources,
                                 const std::function<bool(std::string_view)>& ignore) {
   const auto params = table.all();
-  check(sources.size() == params.size(), "[weights] {} sources for {} tensors", sources.size(),
+  check(sources.size() == params.size(), "[weights] found {} sources, expected {}", sources.size(),
         params.size());
   check_tensors(
       files.name(), files.files(), [&](std::string_view name) { return files.find(name); }, sources, ignore);
-  std::vector<float> block(index_of(table.block_size())), whole;
+  std::vector<float> block(index_of(table.block_size())), complete;
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (sources[i].name.empty()) continue;
-    whole.resize(index_of(files.find(sources[i].name)->count()));
-    files.read_f32(sources[i].name, whole);
-    copy_out(whole, sources[i], params[i], params[i].in(std::span(block)));
+    complete.resize(index_of(files.find(sources[i].name)->count()));
+    files.read_f32(sources[i].name, complete);
+    copy_out(complete, sources[i], params[i], params[i].in(std::span(block)));
   }
   return block;
 }
 
 namespace {
 
-constexpr std::size_t kConvertedAtOnce = 1 << 19;  // elements: a megabyte at a time
+constexpr std::size_t kConvertedPiece = 1 << 19;  // elements: 1 MiB at a time
 constexpr float kLargestHalf = 65504;
 
 void check_fits_half(std::span<const float> values, const Param& param) {
   const auto too_large = std::ranges::find_if(
       values, [](float value) { return std::isfinite(value) && std::abs(value) > kLargestHalf; });
   if (too_large != values.end())
-    fail(Hint{"write f32 or bf16"}, "{} holds {}, the largest f16 is {}", param.name, *too_large,
-         kLargestHalf);
+    fail(Hint{"export with --type f32 or bf16"}, "{} contains {}, the largest f16 is {}", param.name,
+         *too_large, kLargestHalf);
 }
 
 template <class Half, class Convert>
 SafetensorsWriter::Source converted(std::span<const float> values, Convert convert) {
   return [values, convert](const SafetensorsWriter::Sink& sink) {
     std::vector<Half> piece;
-    for (std::size_t begin = 0; begin < values.size(); begin += kConvertedAtOnce) {
-      const auto part = values.subspan(begin, std::min(kConvertedAtOnce, values.size() - begin));
+    for (std::size_t begin = 0; begin < values.size(); begin += kConvertedPiece) {
+      const auto part = values.subspan(begin, std::min(kConvertedPiece, values.size() - begin));
       piece.resize(part.size());
       std::ranges::transform(part, piece.begin(), convert);
       sink(std::as_bytes(std::span(piece)));
@@ -141,19 +142,19 @@ void add_tensor(SafetensorsWriter& writer, const Param& param, std::span<const f
 }  // namespace
 
 void add_weights(SafetensorsWriter& writer, const ParamTable& table, std::span<const float> block,
-                 DType dtype, const std::function<bool(const Param&)>& wanted) {
+                 DType dtype, const std::function<bool(const Param&)>& selected) {
   check(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
-        "weights are written as f32, bf16 or f16, not {}", dtype_name(dtype));
-  check(std::cmp_equal(block.size(), table.block_size()), "[model] {} weights for a block of {}",
+        "expected dtype f32, bf16 or f16 for weights, found {}", dtype_name(dtype));
+  check(std::cmp_equal(block.size(), table.block_size()), "[model] found {} weights, expected {}",
         block.size(), table.block_size());
   for (const Param& param : table.all())
-    if (!wanted || wanted(param)) add_tensor(writer, param, param.in(block), dtype);
+    if (!selected || selected(param)) add_tensor(writer, param, param.in(block), dtype);
 }
 
 void read_state_dict(const SafetensorsFile& file, const ParamTable& table, std::string_view prefix,
                      std::span<float> block, const std::function<bool(std::string_view name)>& ignore) {
   check(static_cast<std::int64_t>(block.size()) == table.block_size(),
-        "[state dict] a block of {} for a table of {}", block.size(), table.block_size());
+        "[state dict] found a block of {} weights, expected {}", block.size(), table.block_size());
   check_tensors(
       file.name(), {&file, 1}, [&](std::string_view name) { return file.find(name); },
       sources_by_name(table, prefix), ignore);
@@ -188,13 +189,13 @@ void write_model(FileOps& ops, const std::filesystem::path& path, Existing exist
   SafetensorsWriter writer;
   writer.set_metadata(std::string(kConfigKey), to_toml(model.config.model));
   writer.set_metadata(std::string(kVersionKey), std::string(version()));
-  // What is rounded is another model: it need not say what this one said.
+  // The recorded results are valid only for bit-identical weights.
   if (dtype == DType::f32)
     for (const auto& [key, value] : model.metadata)
       if (std::ranges::count(kRecordKeys, key) > 0) writer.set_metadata(key, value);
   if (!model.layout.empty()) writer.set_metadata(std::string(kLayoutKey), model.layout);
   add_weights(writer, table, model.weights, dtype);
-  // Read as a tokenizer, so that the file holds one that works, with the ids that count.
+  // Opening the tokenizer verifies that it works and resolves the special ids.
   if (const auto tokenizer = open_tokenizer(model)) add_tokenizer(writer, model, *tokenizer);
   writer.write(ops, path, existing, WithDigest::yes, inspect);
 }
@@ -214,7 +215,7 @@ ExportReport export_safetensors(FileOps& ops, const ModelFile& model, const Expo
 ExportFormat safetensors_export() {
   using enum GgufType;
   return {.name = "safetensors",
-          .what = "one file of ours, for inference alone",
+          .what = "one thimble file, for inference only",
           .types = {f32, bf16, f16},
           .write = export_safetensors,
           .rounds_vectors = true};

@@ -27,64 +27,67 @@ constexpr GolfVariable kVariables[] = {
      "./data/tokenizers/fineweb_1024_bpe.model", "SentencePiece .model file"},
     {"RUN_ID", text, "", "", "", "names the log and the outputs (default: a random UUID)"},
     {"OUT_DIR", text, "", "logs", "logs", "folder of the log and the outputs"},
-    {"SEED", integer, "seed", "1337", "1337", "of every random number"},
+    {"SEED", integer, "seed", "1337", "1337", "seed of all random numbers"},
 
     {"ITERATIONS", integer, "steps", "20000", "20000", "optimizer steps"},
-    {"MAX_WALLCLOCK_SECONDS", number, "", "600.0", "600.0", "max_seconds: step time; 0 or less: no cap"},
-    {"WARMUP_STEPS", integer, "prime_steps", "20", "20", "steps without update before the first"},
-    {"WARMDOWN_ITERS", integer, "warmdown", "1200", "1200", "last steps, in which the rates fall to 0"},
-    {"VAL_LOSS_EVERY", integer, "val_every", "0", "1000",
-     "steps from one validation to the next; 0: at the end"},
+    {"MAX_WALLCLOCK_SECONDS", number, "", "600.0", "600.0",
+     "max_seconds: time in steps; 0 or less: no limit"},
+    {"WARMUP_STEPS", integer, "prime_steps", "20", "20",
+     "warm-up steps without update before the first step"},
+    {"WARMDOWN_ITERS", integer, "warmdown", "1200", "1200",
+     "number of last steps in which the learning rates fall to 0"},
+    {"VAL_LOSS_EVERY", integer, "val_every", "0", "1000", "steps between validations; 0: only at the end"},
     {"VAL_BATCH_SIZE", integer, "", "524288", "524288",
-     "tokens of a validation batch: counted by val_progress"},
+     "tokens per validation batch, as counted by val_progress"},
     {"VAL_TOKENS", integer, "val_tokens", "0", "0",
-     "ours: validate on the first so many; 0: all of the split"},
-    {"TRAIN_LOG_EVERY", integer, "", "200", "200", "steps from one train line to the next; 0: none"},
-    {"TRAIN_BATCH_TOKENS", integer, "batch_tokens", "524288", "524288", "tokens of an optimizer step"},
+     "thimble only: validate on this many tokens; 0: the complete split"},
+    {"TRAIN_LOG_EVERY", integer, "", "200", "200", "steps between train lines; 0: none"},
+    {"TRAIN_BATCH_TOKENS", integer, "batch_tokens", "524288", "524288", "tokens per optimizer step"},
     {"GRAD_ACCUM_STEPS", integer, "", "8", kUnknown,
-     "span_tokens = TRAIN_BATCH_TOKENS / this (torch: always 8)"},
-    {"TRAIN_SEQ_LEN", integer, "context", "1024", "1024", "tokens of a row"},
-    {"TRAIN_MAX_SEQ_LEN", integer, "", "1024", kUnknown, "the same, where TRAIN_SEQ_LEN is not set"},
-    {"MLX_MAX_MICROBATCH_TOKENS", integer, "", "8192", kUnknown, "tokens read in one piece"},
+     "span_tokens = TRAIN_BATCH_TOKENS / GRAD_ACCUM_STEPS (torch: always 8)"},
+    {"TRAIN_SEQ_LEN", integer, "context", "1024", "1024", "tokens per row"},
+    {"TRAIN_MAX_SEQ_LEN", integer, "", "1024", kUnknown, "used if TRAIN_SEQ_LEN is not set"},
+    {"MLX_MAX_MICROBATCH_TOKENS", integer, "", "8192", kUnknown, "tokens read at a time"},
 
-    {"VOCAB_SIZE", integer, "vocab_size", "1024", "1024", "rows of the embedding: the tokenizer's size"},
+    {"VOCAB_SIZE", integer, "vocab_size", "1024", "1024",
+     "rows of the embedding: must be the tokenizer's size"},
     {"NUM_LAYERS", integer, "layers", "9", "9", "blocks"},
     {"MODEL_DIM", integer, "dim", "512", "512", "width of the residual stream"},
     {"NUM_HEADS", integer, "heads", "8", "8", "query heads"},
     {"NUM_KV_HEADS", integer, "kv_heads", "4", "4", "key and value heads"},
-    {"MLP_MULT", integer, "", "2", "2", "mlp_hidden = this * MODEL_DIM (--plus: 3)"},
-    {"TIE_EMBEDDINGS", flag, "tie_embeddings", "1", "1", "the head is the embedding (mlx: always)"},
-    {"TIED_EMBED_INIT_STD", number, "", "0.005", "0.005", "embed_init_std, where they are tied"},
+    {"MLP_MULT", integer, "", "2", "2", "mlp_hidden = MLP_MULT * MODEL_DIM (default with --plus: 3)"},
+    {"TIE_EMBEDDINGS", flag, "tie_embeddings", "1", "1",
+     "the head shares the embedding's weights (mlx: always)"},
+    {"TIED_EMBED_INIT_STD", number, "", "0.005", "0.005", "embed_init_std with tied embeddings"},
     {"LOGIT_SOFTCAP", number, "logit_softcap", "30.0", "30.0", "logits become cap tanh(logit / cap)"},
     {"ROPE_BASE", number, "rope_base", "10000.0", "10000.0", "base of the RoPE wavelengths"},
-    {"QK_GAIN_INIT", number, "q_gain_init", "1.5", "1.5", "where the gain of q starts"},
+    {"QK_GAIN_INIT", number, "q_gain_init", "1.5", "1.5", "initial gain of q"},
 
     {"BETA1", number, "beta1", "0.9", "0.9", "Adam's decay of the mean"},
     {"BETA2", number, "beta2", "0.95", "0.95", "Adam's decay of the square"},
     {"ADAM_EPS", number, "adam_eps", "1e-8", "1e-8", "Adam's epsilon"},
-    {"TIED_EMBED_LR", number, "", "0.05", "0.05", "embed_lr, where they are tied"},
-    {"EMBED_LR", number, "", kUnknown, "0.6", "embed_lr, where they are not"},
-    {"HEAD_LR", number, "", kUnknown, "0.008", "head_lr, where they are not"},
+    {"TIED_EMBED_LR", number, "", "0.05", "0.05", "embed_lr with tied embeddings"},
+    {"EMBED_LR", number, "", kUnknown, "0.6", "embed_lr with untied embeddings"},
+    {"HEAD_LR", number, "", kUnknown, "0.008", "head_lr with untied embeddings"},
     {"MATRIX_LR", number, "matrix_lr", "0.04", "0.04", "learning rate of the blocks' matrices (Muon)"},
     {"SCALAR_LR", number, "scalar_lr", "0.04", "0.04", "learning rate of vectors and scalars"},
     {"MUON_MOMENTUM", number, "muon_momentum", "0.95", "0.95", "Muon's momentum"},
     {"MUON_BACKEND_STEPS", integer, "muon_steps", "5", "5", "Newton-Schulz iterations"},
-    {"MUON_MOMENTUM_WARMUP_START", number, "muon_momentum_start", "0.85", "0.85",
-     "where the momentum starts"},
-    {"MUON_MOMENTUM_WARMUP_STEPS", integer, "muon_momentum_steps", "500", "500", "steps it takes to grow"},
-    {"GRAD_CLIP_NORM", number, "clip", "0.0", "0.0", "largest norm of the gradient; 0: off"},
+    {"MUON_MOMENTUM_WARMUP_START", number, "muon_momentum_start", "0.85", "0.85", "initial momentum"},
+    {"MUON_MOMENTUM_WARMUP_STEPS", integer, "muon_momentum_steps", "500", "500",
+     "steps until it reaches MUON_MOMENTUM"},
+    {"GRAD_CLIP_NORM", number, "clip", "0.0", "0.0", "maximum gradient norm; 0: off"},
 
     {"CONTROL_TENSOR_NAME_PATTERNS", text, "", kControlPatterns, kControlPatterns,
-     "names that Adam trains instead of Muon; must mean the tensors that they mean there"},
+     "names of matrices that Adam trains instead of Muon; must select the same tensors as the default"},
     {"INT8_KEEP_FLOAT_FP32_NAME_PATTERNS", text, "", "", "",
-     "names of small tensors that the int8 file keeps in f32 (default: the control tensors)"},
+     "names of small tensors that the int8 file stores in f32 (default: the control tensors)"},
 
-    {"LOGIT_CHUNK_TOKENS", integer, "", "0", kUnknown,
-     "nothing: logits never take more memory than they must"},
-    {"MLX_EAGER_EVAL", flag, "", "1", kUnknown, "nothing: there is no lazy graph"},
-    {"RANK", integer, "", kUnknown, "0", "nothing: torchrun's, and there is one process"},
-    {"LOCAL_RANK", integer, "", kUnknown, "0", "nothing: torchrun's, and there is one process"},
-    {"WORLD_SIZE", integer, "", kUnknown, "1", "must be 1: one process reads what 8 would"},
+    {"LOGIT_CHUNK_TOKENS", integer, "", "0", kUnknown, "nothing: logits are always computed in chunks"},
+    {"MLX_EAGER_EVAL", flag, "", "1", kUnknown, "nothing: ops are always evaluated eagerly"},
+    {"RANK", integer, "", kUnknown, "0", "nothing: set by torchrun, but thimble golf is one process"},
+    {"LOCAL_RANK", integer, "", kUnknown, "0", "nothing: set by torchrun, but thimble golf is one process"},
+    {"WORLD_SIZE", integer, "", kUnknown, "1", "must be 1: one process reads the same data as 8 ranks"},
 };
 
 const GolfVariable& variable(std::string_view name) {
@@ -93,8 +96,8 @@ const GolfVariable& variable(std::string_view name) {
   return *found;
 }
 
-// As Python's int() and float(): spaces around, underscores between digits.
-std::string as_python_reads(std::string_view text) {
+// Like Python's int() and float(), accepts surrounding spaces and underscores between digits.
+std::string python_number(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(" \t\n"), end = text.find_last_not_of(" \t\n");
   if (begin == text.npos) return {};
   std::string out;
@@ -109,20 +112,20 @@ std::string as_python_reads(std::string_view text) {
   return out;
 }
 
-// "20000", or what each script has: "0 (torch: 1000)".
+// "20000" or, if the scripts differ, "0 (torch: 1000)".
 std::string default_text(const GolfVariable& row) {
   constexpr std::size_t kMost = 24;
   if (row.mlx == row.torch)
     return row.mlx.size() > kMost ? fmt::format("{}...", row.mlx.substr(0, kMost)) : std::string(row.mlx);
-  if (row.torch == kUnknown) return fmt::format("{} (mlx alone)", row.mlx);
-  if (row.mlx == kUnknown) return fmt::format("{} (torch alone)", row.torch);
+  if (row.torch == kUnknown) return fmt::format("{} (mlx only)", row.mlx);
+  if (row.mlx == kUnknown) return fmt::format("{} (torch only)", row.torch);
   return fmt::format("{} (torch: {})", row.mlx, row.torch);
 }
 
-// One or two slips in a name long enough not to be another by chance; or a family that has no other members.
+// Whether the word differs by one or two typos from a name long enough to rule out coincidence.
 bool looks_like(std::string_view word, std::string_view name) {
-  const std::size_t slips = edit_distance(word, name);
-  return slips == 1 ? word.size() >= 4 : slips == 2 && word.size() >= 8;
+  const std::size_t typos = edit_distance(word, name);
+  return typos == 1 ? word.size() >= 4 : typos == 2 && word.size() >= 8;
 }
 
 }  // namespace
@@ -148,19 +151,19 @@ std::string GolfEnvironment::text(std::string_view name) const {
 }
 
 std::int64_t GolfEnvironment::integer(std::string_view name) const {
-  const auto value = number_in<std::int64_t>(as_python_reads(text(name)));
+  const auto value = parse_number<std::int64_t>(python_number(text(name)));
   check(value.has_value(), "{} is '{}', expected an integer", name, text(name));
   return *value;
 }
 
 double GolfEnvironment::number(std::string_view name) const {
-  const auto value = number_in<double>(as_python_reads(text(name)));
+  const auto value = parse_number<double>(python_number(text(name)));
   check(value.has_value(), "{} is '{}', expected a number", name, text(name));
   return *value;
 }
 
 bool GolfEnvironment::flag(std::string_view name) const {
-  const auto value = number_in<std::int64_t>(as_python_reads(text(name)));
+  const auto value = parse_number<std::int64_t>(python_number(text(name)));
   check(value.has_value(), "{} is '{}', expected 0 or 1", name, text(name));
   return *value != 0;
 }
@@ -180,7 +183,7 @@ void GolfEnvironment::apply(ConfigBuilder& settings) const {
   for (const GolfVariable& row : kVariables) {
     if (row.key.empty() || !is_set(row.name)) continue;
     const Key& key = *find_key(row.key);
-    std::string value = as_python_reads(text(row.name));
+    std::string value = python_number(text(row.name));
     if (row.type == VariableType::integer) value = fmt::format("{}", integer(row.name));
     if (row.type == VariableType::flag) value = flag(row.name) ? "true" : "false";
     settings.derive(row.key, value_from_text(key, value, fmt::format("{}: ", row.name)));
@@ -201,7 +204,7 @@ std::vector<std::string> GolfEnvironment::without_effect() const {
     if (row.does_nothing())
       sentences.push_back(fmt::format("{} does {}", row.name, row.meaning));
     else if (row.initial(script_) == kUnknown)
-      sentences.push_back(fmt::format("{} does nothing: {} does not know it", row.name, name_of(script_)));
+      sentences.push_back(fmt::format("{} does nothing: {} does not read it", row.name, name_of(script_)));
   }
   return sentences;
 }
@@ -213,9 +216,9 @@ std::vector<std::string> GolfEnvironment::suspects() const {
     const auto* const meant =
         std::ranges::find_if(kVariables, [&](const GolfVariable& row) { return looks_like(name, row.name); });
     if (meant != std::end(kVariables))
-      sentences.push_back(fmt::format("{} is set, which nobody reads: did you mean {}?", name, meant->name));
+      sentences.push_back(fmt::format("{} is set but not used: did you mean {}?", name, meant->name));
     else if (name.starts_with("MUON_"))
-      sentences.push_back(fmt::format("{} is set, which nobody reads", name));
+      sentences.push_back(fmt::format("{} is set but not used", name));
   }
   return sentences;
 }
@@ -230,7 +233,7 @@ std::string random_uuid() {
                      c & 0xFFFF, d);
 }
 
-// What train_gpt_mlx.py does otherwise than train_gpt.py, put on another preset.
+// Applies the settings in which preset `of` differs from preset `from`.
 void take_differences(std::string_view of, std::string_view from, ConfigBuilder& settings) {
   ConfigBuilder base, other;
   base.preset(from);
@@ -250,10 +253,10 @@ ConfigBuilder preset_for(const GolfRequest& request) {
 
 void put_model(const GolfEnvironment& environment, const GolfRequest& request, ConfigBuilder& settings) {
   const bool tied = settings.current().model.tie_embeddings;
-  check(tied || request.script == GolfScript::torch, Hint{"--like torch has them"},
+  check(tied || request.script == GolfScript::torch, Hint{"use --like torch for untied embeddings"},
         "train_gpt_mlx.py only supports tied embeddings");
   if (!tied) {
-    settings.derive("embed_init_std", 1.0);  // what nn.Embedding starts from
+    settings.derive("embed_init_std", 1.0);  // nn.Embedding's default
     settings.derive("embed_lr", environment.number("EMBED_LR"));
     settings.derive("head_lr", environment.number("HEAD_LR"));
   } else {
@@ -261,31 +264,32 @@ void put_model(const GolfEnvironment& environment, const GolfRequest& request, C
       settings.derive("embed_init_std", environment.number("TIED_EMBED_INIT_STD"));
     if (environment.is_set("TIED_EMBED_LR")) settings.derive("embed_lr", environment.number("TIED_EMBED_LR"));
   }
-  // A width that follows another is settled when that is known.
-  const std::int64_t times =
+  // Last, because mlp_hidden depends on the final value of dim.
+  const std::int64_t factor =
       environment.is_set("MLP_MULT") || !request.plus ? environment.integer("MLP_MULT") : 3;
-  constexpr std::int64_t kMostTimes = 1024;
-  check(times > 0 && times <= kMostTimes, "MLP_MULT is {}, expected 1 to {}", times, kMostTimes);
-  settings.derive("mlp_hidden", times * settings.current().model.dim);
+  constexpr std::int64_t kMostFactor = 1024;
+  check(factor > 0 && factor <= kMostFactor, "MLP_MULT is {}, expected 1 to {}", factor, kMostFactor);
+  settings.derive("mlp_hidden", factor * settings.current().model.dim);
 }
 
 void check_heads(const ModelConfig& model) {
-  check(model.heads > 0 && model.dim % model.heads == 0, Hint{"MODEL_DIM and NUM_HEADS say so"},
+  check(model.heads > 0 && model.dim % model.heads == 0, Hint{"change MODEL_DIM or NUM_HEADS"},
         "model_dim must be divisible by num_heads: {} / {}", model.dim, model.heads);
-  check(model.kv_heads > 0 && model.heads % model.kv_heads == 0, Hint{"NUM_HEADS and NUM_KV_HEADS say so"},
+  check(model.kv_heads > 0 && model.heads % model.kv_heads == 0, Hint{"change NUM_HEADS or NUM_KV_HEADS"},
         "num_heads must be divisible by num_kv_heads: {} / {}", model.heads, model.kv_heads);
-  check(model.dim / model.heads % 2 == 0, Hint{"MODEL_DIM / NUM_HEADS is the size of a head"},
+  check(model.dim / model.heads % 2 == 0, Hint{"change MODEL_DIM or NUM_HEADS: head_dim is their quotient"},
         "head_dim must be even for RoPE: {}", model.dim / model.heads);
 }
 
-// Whole rows in each of the micro-steps; the MLX script leaves out what is over.
+// Each micro-step reads complete rows. The MLX script rounds down; train_gpt.py requires a
+// multiple.
 void settle_batch(const GolfSettings& golf, Config& config) {
   const std::int64_t T = config.model.context, micro = golf.microbatch_tokens();
   check(micro >= T, Hint{"raise TRAIN_BATCH_TOKENS, or lower GRAD_ACCUM_STEPS or TRAIN_SEQ_LEN"},
         "token budget too small for seq_len={}: TRAIN_BATCH_TOKENS={} in {} micro-steps is {} tokens each", T,
         golf.train_batch_tokens, golf.grad_accum_steps, micro);
   check(golf.script == GolfScript::mlx || micro % T == 0, Hint{"make it a multiple of 8 * TRAIN_SEQ_LEN"},
-        "TRAIN_BATCH_TOKENS={} in {} micro-steps is {} tokens each, which is not whole rows of "
+        "TRAIN_BATCH_TOKENS={} in {} micro-steps is {} tokens each, which is not a multiple of "
         "TRAIN_SEQ_LEN={}",
         golf.train_batch_tokens, golf.grad_accum_steps, micro, T);
   const std::int64_t usable = micro / T * T;
@@ -303,18 +307,19 @@ void settle_validation(const GolfEnvironment& environment, std::int64_t T, GolfS
         golf.val_batch_size, golf.grad_accum_steps, T);
 }
 
-bool holds_any(std::string_view name, std::span<const std::string> patterns) {
+bool contains_any(std::string_view name, std::span<const std::string> patterns) {
   return std::ranges::any_of(patterns, [&](const std::string& part) { return name.find(part) != name.npos; });
 }
 
-// Which tensors Muon trains follows from the model here: patterns that mean others cannot be honoured.
+// In thimble the model determines which tensors Muon trains; patterns that select others are
+// rejected.
 void check_patterns(const ModelConfig& model, std::span<const std::string> patterns) {
   const ParamTable table(model);
   for (const Param& param : table.all()) {
     if (!param.name.starts_with("blocks.") || param.dims.size() != 2) continue;
-    const bool control = holds_any(param.name, patterns);
-    check(control == (param.group != ParamGroup::matrix), Hint{"leave CONTROL_TENSOR_NAME_PATTERNS as it is"},
-          "CONTROL_TENSOR_NAME_PATTERNS would have {} trained by {}, which is not possible here", param.name,
+    const bool control = contains_any(param.name, patterns);
+    check(control == (param.group != ParamGroup::matrix), Hint{"leave CONTROL_TENSOR_NAME_PATTERNS unset"},
+          "CONTROL_TENSOR_NAME_PATTERNS selects {} to be trained by {}, which is not supported", param.name,
           control ? "Adam" : "Muon");
   }
 }
@@ -322,8 +327,8 @@ void check_patterns(const ModelConfig& model, std::span<const std::string> patte
 void check_world(const GolfEnvironment& environment) {
   if (environment.script() != GolfScript::torch) return;
   const std::int64_t ranks = environment.integer("WORLD_SIZE");
-  check(ranks == 1, Hint{"start one: thimble golf without torchrun"},
-        "WORLD_SIZE is {}: thimble golf is one process, which reads the same data as 8 would", ranks);
+  check(ranks == 1, Hint{"start thimble golf without torchrun"},
+        "WORLD_SIZE is {}, expected 1: one thimble golf process reads the same data as 8 ranks", ranks);
 }
 
 void take_outputs(const GolfEnvironment& environment, GolfSettings& golf) {
@@ -335,7 +340,8 @@ void take_outputs(const GolfEnvironment& environment, GolfSettings& golf) {
   golf.run_id = environment.is_set("RUN_ID") ? environment.text("RUN_ID") : random_uuid();
   check(!golf.run_id.empty() && golf.run_id != "." && golf.run_id != ".." &&
             golf.run_id.find('/') == std::string::npos,
-        Hint{"it names a file below OUT_DIR"}, "RUN_ID is '{}', expected a file name", golf.run_id);
+        Hint{"use a plain name: outputs are named OUT_DIR/RUN_ID"}, "RUN_ID is '{}', expected a file name",
+        golf.run_id);
 }
 
 }  // namespace
@@ -362,7 +368,7 @@ GolfSettings golf_settings(const GolfRequest& request) {
       !environment.is_set("TRAIN_SEQ_LEN"))
     settings.derive("context", environment.integer("TRAIN_MAX_SEQ_LEN"));
   golf.max_wallclock_seconds = environment.number("MAX_WALLCLOCK_SECONDS");
-  check(std::isfinite(golf.max_wallclock_seconds), Hint{"0: no cap"},
+  check(std::isfinite(golf.max_wallclock_seconds), Hint{"use 0 for no limit"},
         "MAX_WALLCLOCK_SECONDS is '{}', expected a number of seconds",
         environment.text("MAX_WALLCLOCK_SECONDS"));
   settings.derive("max_seconds", std::max(golf.max_wallclock_seconds, 0.0));
@@ -377,13 +383,13 @@ GolfSettings golf_settings(const GolfRequest& request) {
     golf.sub_batch_tokens = environment.integer("MLX_MAX_MICROBATCH_TOKENS");
   }
   check(golf.grad_accum_steps > 0, "GRAD_ACCUM_STEPS is {}, expected 1 or more", golf.grad_accum_steps);
-  Config wanted = settings.current();
-  golf.train_batch_tokens = wanted.train.batch_size > 0 ? wanted.train.batch_size * wanted.model.context
-                                                        : wanted.train.batch_tokens;
+  Config config = settings.current();
+  golf.train_batch_tokens = config.train.batch_size > 0 ? config.train.batch_size * config.model.context
+                                                        : config.train.batch_tokens;
   golf.train_log_every = environment.integer("TRAIN_LOG_EVERY");
-  settle_batch(golf, wanted);
-  settle_validation(environment, wanted.model.context, golf);
-  golf.config = resolved(wanted);
+  settle_batch(golf, config);
+  settle_validation(environment, config.model.context, golf);
+  golf.config = resolved(config);
 
   const std::vector<std::string> control = environment.list("CONTROL_TENSOR_NAME_PATTERNS");
   check_patterns(golf.config.model, control);

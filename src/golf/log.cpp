@@ -14,7 +14,7 @@ namespace thimble {
 GolfLog::GolfLog(FileOps& ops, const std::filesystem::path& file, Print print)
     : ops_(ops), file_(ops.open_for_writing(file)), print_(std::move(print)) {
   try {
-    ops_.truncate(file_, std::filesystem::file_size(file));  // writing goes on at the end
+    ops_.truncate(file_, std::filesystem::file_size(file));  // sets the position to the end
     print_(file.string());
   } catch (...) {
     ops_.close(file_);
@@ -163,7 +163,7 @@ std::string int8_line(const GolfSettings& golf, std::uint64_t bytes, std::uint64
                      stats.payload_bytes, mlx ? "raw_pickle" : "raw_torch", raw_bytes, stats.ratio());
 }
 
-std::string GolfLines::place(std::int64_t step) const {
+std::string GolfLines::step_label(std::int64_t step) const {
   return fmt::format("step:{}/{}", step, golf_.config.train.steps);
 }
 
@@ -184,13 +184,14 @@ void GolfLines::step(const StepReport& report) {
   const std::int64_t every = golf_.train_log_every;
   if (every <= 0 || (report.step > kFirst && report.step % every != 0)) return;
   std::string line =
-      fmt::format("{} train_loss:{:.4f} {}", place(report.step), report.result.loss, times(report.step));
+      fmt::format("{} train_loss:{:.4f} {}", step_label(report.step), report.result.loss, times(report.step));
   if (golf_.script == GolfScript::mlx)
     line += fmt::format(" tok_s:{:.0f}", static_cast<double>(golf_.train_batch_tokens) / report.seconds);
   log_.line(line);
 }
 
-// Where the next step reads: at the very start of an epoch, nothing of that was read yet.
+// `position` is that of the next step. At the start of an epoch, nothing of that epoch has been
+// read yet.
 void GolfLines::warn_of_epochs(const ReadPosition& position) {
   const std::uint64_t begun = position.next > 0 ? position.epoch + 1 : position.epoch;
   while (epochs_ < begun)
@@ -213,11 +214,11 @@ void GolfLines::validation(const ValidationReport& report) {
   constexpr std::int64_t kShownEvery = 25;
   begin_validation();
   if (golf_.script == GolfScript::mlx && report.step % kShownEvery != 0 && !report.last) return;
-  log_.line(fmt::format("{} {} {}", place(report.step), score_text(report.score), times(report.step)));
+  log_.line(fmt::format("{} {} {}", step_label(report.step), score_text(report.score), times(report.step)));
 }
 
 std::string GolfLines::stopping_early(std::int64_t step) const {
-  return fmt::format("stopping_early: wallclock_cap train_time:{:.0f}ms {}", milliseconds_, place(step));
+  return fmt::format("stopping_early: wallclock_cap train_time:{:.0f}ms {}", milliseconds_, step_label(step));
 }
 
 }  // namespace thimble

@@ -1,4 +1,5 @@
-// The log of a golf run: every line on the console and at the end of OUT_DIR/RUN_ID.txt, as theirs.
+// The log of a golf run: every line is printed and appended to OUT_DIR/RUN_ID.txt, as in the
+// scripts.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +24,14 @@ class GolfLog {
  public:
   using Print = std::function<void(std::string_view line)>;
 
-  // Opens the file, and prints its path first of all. What is in it already stays.
+  // Opens the file for appending and prints its path.
   GolfLog(FileOps& ops, const std::filesystem::path& file, Print print);
   ~GolfLog();
   GolfLog(const GolfLog&) = delete;
   GolfLog& operator=(const GolfLog&) = delete;
 
-  void line(std::string_view text);       // to both
-  void file_only(std::string_view text);  // a disk that is full is an Error
+  void line(std::string_view text);       // to the console and the file
+  void file_only(std::string_view text);  // throws Error if it cannot write, for example on a full disk
 
  private:
   FileOps& ops_;
@@ -38,13 +39,15 @@ class GolfLog {
   Print print_;
 };
 
-// The lines of the log, as train_gpt_mlx.py and train_gpt.py print them: programs that read theirs read these.
-// What the lines at the start say of the data.
+// The log lines have the exact format of train_gpt_mlx.py and train_gpt.py, so programs that parse
+// those logs work unchanged.
+
+// Facts about the data that the opening lines print.
 struct GolfData {
-  std::string name;  // of its folder
+  std::string name;  // name of the data folder
   std::uint64_t train_shards = 0;
-  std::optional<std::uint64_t> published_shards = std::nullopt;  // how many a manifest counts
-  std::int64_t val_tokens = 0;                                   // that are scored
+  std::optional<std::uint64_t> published_shards = std::nullopt;  // number of shards in the manifest
+  std::int64_t val_tokens = 0;                                   // number of scored tokens
 };
 
 std::vector<std::string> opening_lines(const GolfSettings& golf, const GolfData& data,
@@ -57,7 +60,7 @@ std::string raw_model_line(const GolfSettings& golf, std::uint64_t bytes);
 std::string int8_line(const GolfSettings& golf, std::uint64_t bytes, std::uint64_t raw_bytes,
                       const Int8Stats& stats);
 
-// Writes the lines of training as it goes.
+// Writes the log lines during training.
 class GolfLines final : public TrainObserver {
  public:
   GolfLines(const GolfSettings& golf, const GolfData& data, GolfLog& log)
@@ -69,19 +72,19 @@ class GolfLines final : public TrainObserver {
   void validation(const ValidationReport& report) override;
 
   std::string stopping_early(std::int64_t step) const;
-  void begin_validation() { batches_ = 0; }  // of another model
+  void begin_validation() { batches_ = 0; }  // call before validating
 
  private:
-  std::string place(std::int64_t step) const;  // "step:3/20000"
-  std::string times(std::int64_t step) const;  // "train_time:1234ms step_avg:411.33ms"
+  std::string step_label(std::int64_t step) const;  // "step:3/20000"
+  std::string times(std::int64_t step) const;       // "train_time:1234ms step_avg:411.33ms"
   void warn_of_epochs(const ReadPosition& position);
 
   const GolfSettings& golf_;
   const GolfData& data_;
   GolfLog& log_;
-  double milliseconds_ = 0;   // of steps
-  std::int64_t batches_ = 0;  // of the validation that runs
-  std::uint64_t epochs_ = 1;  // that were begun
+  double milliseconds_ = 0;   // time spent in steps
+  std::int64_t batches_ = 0;  // completed batches of the current validation
+  std::uint64_t epochs_ = 1;  // epochs started
 };
 
 }  // namespace thimble

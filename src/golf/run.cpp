@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::shared_ptr<const Tokenizer> open_golf_tokenizer(const GolfSettings& golf) {
-  check(golf.tokenizer.extension() == ".model", Hint{"the published data is made with SentencePiece"},
+  check(golf.tokenizer.extension() == ".model", Hint{"use the .model file of the published data"},
         "TOKENIZER_PATH must point to a SentencePiece .model file: {}", golf.tokenizer_text);
   std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(golf.tokenizer);
   check(tokenizer->vocab_size() == golf.config.model.vocab_size,
@@ -37,7 +37,7 @@ std::shared_ptr<const Tokenizer> open_golf_tokenizer(const GolfSettings& golf) {
 }
 
 DataFolder open_golf_folder(const GolfSettings& golf) {
-  const Hint hint{"DATA_PATH names the folder of the shards"};
+  const Hint hint{"set DATA_PATH to the folder of the shards"};
   check(is_data_folder(golf.data), hint, "No files found for pattern: {}/fineweb_train_*.bin",
         golf.data_text);
   DataFolder folder = open_data_folder(golf.data);
@@ -48,29 +48,29 @@ DataFolder open_golf_folder(const GolfSettings& golf) {
 
 GolfData describe_data(const GolfSettings& golf, const DataFolder& folder, const TokenSet& val) {
   const std::int64_t T = golf.config.model.context;
-  const std::int64_t whole = static_cast<std::int64_t>(val.size() - 1) / T * T;
-  check(whole > 0, Hint{"lower it, or give more data"}, "Validation split is too short for TRAIN_SEQ_LEN={}",
-        T);
+  const std::int64_t usable = static_cast<std::int64_t>(val.size() - 1) / T * T;
+  check(usable > 0, Hint{"lower TRAIN_SEQ_LEN or use more data"},
+        "Validation split is too short for TRAIN_SEQ_LEN={}", T);
   const std::int64_t most = golf.config.train.val_tokens;
   return {.name = fs::weakly_canonical(golf.data).filename().string(),
           .train_shards = folder.train.size(),
           .published_shards = folder.published_train_files,
-          .val_tokens = most > 0 ? std::min(most, whole) : whole};
+          .val_tokens = most > 0 ? std::min(most, usable) : usable};
 }
 
-// What carries the RUN_ID is replaced only by --force; the log grows. train_gpt.py's own outputs have the same names in
-// every run, and are replaced as theirs are.
+// Outputs named by RUN_ID are replaced only with --force; the log is appended to. The outputs of
+// --like torch have the same names in every run and are always replaced, as in train_gpt.py.
 void check_outputs(FileOps& ops, const GolfSettings& golf, bool force) {
   if (force) return;
   std::vector<fs::path> outputs = {golf.artifact()};
   if (golf.script == GolfScript::mlx) outputs.insert(outputs.end(), {golf.raw_model(), golf.int8_model()});
   for (const fs::path& output : outputs)
-    check(!fs::exists(output), Hint{"choose another RUN_ID, or pass --force"}, "{} exists already",
+    check(!fs::exists(output), Hint{"choose another RUN_ID, or pass --force"}, "{} already exists",
           output.string());
   RunFolder(ops, golf.run_folder()).check_free(force);
 }
 
-// What is in the file alone: how to run it again, and with what it ran.
+// The start of the log file, not printed: how to repeat the run, its config and the build.
 std::string preamble(const GolfSettings& golf) {
   const std::string rule(100, '=');
   std::string text =
@@ -99,7 +99,8 @@ TrainRequest training(const GolfSettings& golf, const GolfContext& context,
           .clock = context.clock};
 }
 
-// The loop's own news are not theirs; its warnings are for people. Epochs have a line in the log.
+// Drops the trainer's info lines, which the scripts do not print, and its epoch warnings, for which
+// the golf log has a line. Other warnings are passed on.
 Log only_warnings(const Log& log) {
   return {LogLevel::warning, [&log](LogLevel, std::string_view line) {
             if (!line.starts_with("epoch ")) log.warning("{}", line);
@@ -128,7 +129,7 @@ GolfResult run_golf(const GolfSettings& golf, const GolfContext& context) {
   PosixFileOps ops;
   check_outputs(ops, golf, context.force);
   if (golf.script == GolfScript::torch && data.published_shards && data.train_shards < *data.published_shards)
-    context.log.warning("{} has {} of {} training shards: epochs come sooner", data.name, data.train_shards,
+    context.log.warning("{} has {} of {} training shards: epochs are shorter", data.name, data.train_shards,
                         *data.published_shards);
 
   make_folders(ops, golf.out);
@@ -184,7 +185,7 @@ class Finish {
     return fmt::format("peak memory allocated: {} MiB reserved: {} MiB", mebibytes, mebibytes);
   }
 
-  // train_gpt.py's outputs have one name for all runs, and are replaced; the others were found to be free.
+  // See check_outputs().
   Existing existing() const {
     return parts_.context.force || golf_.script == GolfScript::torch ? Existing::replace : Existing::refuse;
   }
@@ -218,12 +219,12 @@ class Finish {
     return validate(open_int8_state(golf_.int8_model(), model_.config), "int8_zlib", 0);
   }
 
-  // Two lines, and what they say.
+  // Scores the model and writes the two roundtrip lines.
   Score validate(const ModelFile& file, std::string_view name, std::int64_t stride) {
     const Context context(parts_.context.device, parts_.context.log);
     Model model = make_model(file, context, parts_.compute);
     const ByteTable bytes(parts_.tokenizer, static_cast<TokenId>(file.config.model.vocab_size));
-    const bool shown = stride == 0;  // val_progress counts windows that do not overlap
+    const bool shown = stride == 0;  // val_progress counts non-overlapping windows
     const double started = seconds_now();
     parts_.lines.begin_validation();
     const Score score = score_set(model, bytes, parts_.val,
@@ -241,11 +242,12 @@ class Finish {
     return score;
   }
 
-  // The rules close the training data when the time is up: the model's own samples are all there is to calibrate on.
+  // The competition forbids reading training data after the time limit, so GPTQ is calibrated on
+  // samples of the model.
   GptqFactors factors_from_samples() {
     constexpr std::int64_t kTokens = 131072;
     const auto bos = parts_.tokenizer.special().bos;
-    check(bos.has_value(), "pack_gptq: the tokenizer has no bos token for samples to begin with");
+    check(bos.has_value(), "pack_gptq needs a tokenizer with a bos token to start samples, found none");
     const Context context(parts_.context.device, parts_.context.log);
     Model model = make_model(model_, context, parts_.compute);
     const Grid samples =
@@ -255,7 +257,8 @@ class Finish {
     return GptqFactors(calibrate(model, samples, nowhere, interrupt), nowhere, interrupt);
   }
 
-  // Ours: the checkpoint is there already, the artifact is packed as the preset says.
+  // thimble's own outputs: the checkpoint already exists; the artifact is packed with the preset's
+  // settings.
   void write_own() {
     const PackConfig& pack = golf_.config.pack;
     PackRequest request{.options = pack_options(pack)};

@@ -1,6 +1,6 @@
-// A golf run, from the first line of its log to the last: training as train/train.h does it, then what the scripts do at
-// the end. The raw model and the int8+zlib file are written, the latter is read back from the disk, dequantised and
-// validated again; beside them stand our own checkpoint (in OUT_DIR/RUN_ID) and artifact (OUT_DIR/RUN_ID.thimble).
+// A golf run: training with train/train.h, then the final steps of the scripts. These write the raw
+// model and the int8+zlib file, read that file back, dequantize and validate it. A golf run also
+// writes a thimble run folder (OUT_DIR/RUN_ID) and an artifact (OUT_DIR/RUN_ID.thimble).
 #pragma once
 
 #include <cstdint>
@@ -24,38 +24,38 @@
 namespace thimble {
 
 struct GolfContext {
-  GolfLog::Print print;  // the console's lines
-  const Log& log;        // what is not part of theirs: notes and warnings
+  GolfLog::Print print;  // prints a line of the golf log
+  const Log& log;        // for notes and warnings, which are not part of the golf log
   const Interrupt& interrupt;
   std::shared_ptr<DeviceRuntime> device = cpu_runtime();
-  std::shared_ptr<Communicator> ranks = single_rank();  // the first alone logs and writes
+  std::shared_ptr<Communicator> ranks = single_rank();  // only the first rank logs and writes
   std::shared_ptr<DeviceCommunicator> gpus = {};
-  bool force = false;            // outputs of the same RUN_ID are replaced
+  bool force = false;            // replace outputs of the same RUN_ID
   std::uint64_t code_bytes = 0;  // for train_gpt.py's "Code size"
   std::function<double()> clock = seconds_now;
 };
 
 struct GolfResult {
   TrainResult training;
-  std::optional<Score> roundtrip;  // of the int8 file; not there if training was interrupted or diverged
+  std::optional<Score> roundtrip;  // of the int8 file; nullopt if training was interrupted or diverged
 };
 
 GolfResult run_golf(const GolfSettings& golf, const GolfContext& context);
 
-// The end of a golf run: files, and what they score when they are read back.
+// The inputs of finish_golf(), the end of a golf run.
 struct GolfFinish {
   const GolfSettings& golf;
   const GolfContext& context;
   const Tokenizer& tokenizer;
   const TokenSet& val;
-  std::filesystem::path checkpoint;  // the last one
+  std::filesystem::path checkpoint;  // the final checkpoint
   DType compute;
   GolfLines& lines;
   GolfLog& log;
   FileOps& ops;
 };
 
-// What the int8 file scores.
+// Writes all output files. Returns the score of the int8 file.
 Score finish_golf(const GolfFinish& finish);
 
 }  // namespace thimble

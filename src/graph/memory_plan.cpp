@@ -21,7 +21,8 @@ std::int64_t size_of(const Buffer& buffer) {
   return align_up(buffer.shape.bytes());
 }
 
-// Large buffers first, each at the lowest place that no placed neighbour in time covers.
+// Places large buffers first, each at the lowest offset that overlaps no placed buffer live at the
+// same time.
 std::vector<std::int64_t> place_buffers(const std::vector<Buffer>& buffers) {
   std::vector<std::size_t> order(buffers.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -50,7 +51,7 @@ std::vector<std::int64_t> place_buffers(const std::vector<Buffer>& buffers) {
   return offsets;
 }
 
-std::int64_t most_scratch(const Tape& tape, const Schedule& schedule, const Backend& backend) {
+std::int64_t max_scratch(const Tape& tape, const Schedule& schedule, const Backend& backend) {
   std::int64_t most = 0;
   for (const auto* list : {&schedule.prepare, &schedule.steps})
     for (const Step& step : *list) {
@@ -74,7 +75,7 @@ MemoryPlan plan_memory(const Tape& tape, const Schedule& schedule, const Backend
      : buffer.kind == Buffer::Kind::activation ? plan.activation_bytes
                                                : plan.gradient_bytes) += size_of(buffer);
   }
-  plan.scratch_bytes = most_scratch(tape, schedule, backend);
+  plan.scratch_bytes = max_scratch(tape, schedule, backend);
   plan.arena_bytes = plan.scratch_offset + plan.scratch_bytes;
   for (const ValueInfo& value : tape.values())
     if (value.kind == ValueKind::parameter) plan.parameter_bytes += value.shape.bytes();

@@ -8,7 +8,7 @@ namespace thimble {
 
 namespace {
 
-// Beside rows of another dtype (ops/linear.h).
+// Dtypes of stored weights, which may differ from the dtype of the rows (ops/linear.h).
 constexpr DTypes kStored = dtypes({DType::bf16, DType::f16, DType::i8});
 
 class CallCheck {
@@ -33,20 +33,20 @@ class CallCheck {
   bool backward() const { return !call_.d_in.empty() || !call_.d_out.empty(); }
 
   void check_counts() const {
-    check(call_.d_in.size() <= call_.in.size(), "[{}] {} gradients for {} inputs", op_.name,
+    check(call_.d_in.size() <= call_.in.size(), "[{}] got {} gradients for {} inputs", op_.name,
           call_.d_in.size(), call_.in.size());
-    check(call_.d_out.size() <= call_.out.size(), "[{}] {} gradients for {} outputs", op_.name,
+    check(call_.d_out.size() <= call_.out.size(), "[{}] got {} gradients for {} outputs", op_.name,
           call_.d_out.size(), call_.out.size());
   }
 
-  // In backward, what is not saved may be a shape without memory.
+  // In backward, a tensor that is not saved may have a shape and no memory.
   void check_layout(std::string_view what, std::span<const Tensor> tensors) const {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const Tensor& tensor = tensors[i];
-      check(tensor || tensor.rows == 0 || backward(), "[{}] {} {} has a shape, {}, but no memory", op_.name,
+      check(tensor || tensor.rows == 0 || backward(), "[{}] {} {} has the shape {} but no memory", op_.name,
             what, i, tensor.shape().text());
       if (!tensor) continue;
-      check(tensor.stride >= tensor.cols, "[{}] {} {} has rows {} apart, nearer than their {} columns",
+      check(tensor.stride >= tensor.cols, "[{}] {} {} has a row stride of {}, less than its {} columns",
             op_.name, what, i, tensor.stride, tensor.cols);
       check(tensor.device == call_.in[0].device, "[{}] {} {} is on another device than input 0", op_.name,
             what, i);
@@ -104,19 +104,19 @@ class CallCheck {
     const DType full = statistic_dtype(value.dtype);
     const bool full_fits = parameter || kernels_.wide_gradients;
     const bool fits = (gradient.dtype == full && full_fits) || (gradient.dtype == value.dtype && !parameter);
-    check(same_size && fits, "[{}] gradient of {} {} is {}, the {} {}", op_.name, what, i,
+    check(same_size && fits, "[{}] gradient of {} {} is {}, which does not fit the {}, {}", op_.name, what, i,
           gradient.shape().text(), what, value.shape().text());
   }
 
-  // An output's gradient that is written over with itself.
+  // Whether the gradient of input i is the gradient of output 0, in the same memory.
   bool passed_on(std::size_t i) const {
     const Tensor &from = call_.d_out[0], &to = call_.d_in[i];
     return op_.input_is(i, is::passes_gradient) && !call_.adds(i) && to.data == from.data &&
            to.stride == from.stride && to.shape() == from.shape();
   }
 
-  // Two gradients may be one only where the inputs are one: a value added to itself, whose second gradient is
-  // added.
+  // Gradients of two inputs may share memory only if the inputs are the same value, as in x + x,
+  // and the second gradient is added to the first.
   void check_gradient_memory(std::size_t i) const {
     const Tensor& gradient = call_.d_in[i];
     for (std::size_t j = 0; j < call_.in.size(); ++j)
@@ -137,7 +137,7 @@ class CallCheck {
 
   const OpDefinition& op_;
   const Backend& backend_;
-  Kernels kernels_;  // none of them: the backend does not have the op
+  Kernels kernels_;  // empty if the backend does not support the op
   const OpCall& call_;
 };
 

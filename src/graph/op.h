@@ -1,19 +1,24 @@
-// An op: one definition that says all there is to know about it, and calls of it.
+// Ops: an OpDefinition contains everything the engine needs to know about an op; an OpCall is one
+// call of it.
 //
-// The tape, the scheduler, the planner and the generic tests ask definitions; nothing outside of ops/ knows an op by
-// name. ops/table.cpp lists the product's ops; docs/design.md shows how to add one.
+// The tape, the scheduler, the planner and the generic tests use only definitions. Nothing outside
+// of ops/ refers to an op by name. ops/table.cpp lists the ops of the product; docs/design.md shows
+// how to add one.
 //
-// Dimension letters: B batch, T time, N rows, C width, H heads, K kv heads, D head size, F mlp width, V vocabulary.
+// Dimension letters: B batch, T time, N rows, C width, H heads, K kv heads, D head size,
+// F mlp width, V vocabulary.
 //
-// Gradients: every backward kernel writes d_in[i] with `=`, or adds to it where adds(i) says so (parameters: always). A
-// gradient that nobody wants is an empty tensor.
+// Gradients: a backward kernel writes d_in[i] with `=`, or adds to it if adds(i) is true, which it
+// always is for parameters. The gradient of an input is an empty tensor if it is not needed.
 //
-// Dtypes: activations are f32 or bf16, on CUDA also f16 (f64, c128: the reference, for checks). Matrices that are
-// multiplied or looked up (weights, embedding tables) have the dtype of the activations: beside 16 bits they are copies
-// of the f32 masters, made in `prepare`; in inference they may be stored otherwise (ops/linear.h). Vectors (norm weights,
-// biases, scales, gains, gates, rope's table) and statistics (1/rms, logsumexp, losses, row weights) are f32. Arithmetic
-// and sums are f32; a result is rounded once, to nearest even, when it is stored. Gradients of parameters are f32. Those
-// of an activation have its dtype, or are f32 where it has many readers, each tensor of a call by itself
+// Dtypes: activations are f32 or bf16, on CUDA also f16. The reference also supports f64 and c128,
+// for checks. Matrices that are multiplied or looked up (weights, embedding tables) have the dtype
+// of the activations; if that has 16 bits they are copies of the f32 masters, made in `prepare`.
+// For inference they may be stored in other dtypes (ops/linear.h). Vectors (norm weights, biases,
+// scales, gains, gates, rope's table) and statistics (1/rms, logsumexp, losses, row weights) are
+// f32. Arithmetic and sums are f32; a result is rounded once, to nearest even, when it is stored.
+// Gradients of parameters are f32. The gradient of an activation has the activation's dtype, or is
+// f32 if more than two nodes read the activation. The tensors of one call may differ in this
 // (Kernels::wide_gradients).
 #pragma once
 
@@ -31,7 +36,7 @@
 
 namespace thimble {
 
-// The op's own settings: any small plain struct.
+// The settings of an op: any small plain struct.
 class Attributes {
  public:
   Attributes() = default;
@@ -52,11 +57,12 @@ class Attributes {
   std::byte bytes_[kBytes] = {};
 };
 
-// What a kernel sees. Each op's header names the places: `RmsNorm op(call); op.x, op.y, op.dx ...`.
+// The arguments of a kernel. Each op's header names them:
+// `RmsNorm op(call); op.x, op.y, op.dx ...`.
 struct OpCall {
   std::span<const Tensor> in, out;
   std::span<const Tensor> d_out, d_in;  // empty spans in forward
-  std::uint32_t add = 0;                // bit i: d_in[i] is added to
+  std::uint32_t add = 0;                // bit i: add to d_in[i]
   Attributes attributes;
   Tensor scratch;  // u8 [1, Kernels::scratch_bytes], contents undefined
 
@@ -69,11 +75,11 @@ struct OpCall {
 };
 
 using Kernel = void (*)(const Context&, const OpCall&);
-// Shapes of the outputs. It is also the op's front door: it throws on inputs that the op cannot take.
+// Returns the shapes of the outputs, and throws if the op does not accept the inputs.
 using ShapeRule = std::vector<Shape> (*)(std::span<const Shape> in, const Attributes&);
 using ScratchRule = std::int64_t (*)(std::span<const Shape> in, const Attributes&);
 
-// A set of dtypes: bit i is the DType of that number.
+// A set of dtypes: bit i is set if it contains the DType with value i.
 using DTypes = std::uint32_t;
 constexpr DTypes dtypes(std::initializer_list<DType> list) {
   DTypes set = 0;
@@ -81,24 +87,24 @@ constexpr DTypes dtypes(std::initializer_list<DType> list) {
   return set;
 }
 
-// One op on one backend. Stands below its kernels.
+// The kernels of one op on one backend. Each is defined at the end of its kernels' source file.
 struct Kernels {
   Kernel forward = nullptr;
-  Kernel backward = nullptr;    // nullptr: the op is for inference only
-  DTypes rows = 0;              // dtypes of input 0 that they work in
-  DTypes stored = 0;            // dtypes of matrices that forward takes beside rows of another
-  bool wide_gradients = false;  // backward takes and gives f32 gradients beside narrower activations
-  ScratchRule scratch_bytes =
-      nullptr;  // forward or backward, with as many threads as there are now; nullptr: none
+  Kernel backward = nullptr;    // nullptr: the op supports inference only
+  DTypes rows = 0;              // supported dtypes of input 0
+  DTypes stored = 0;            // other dtypes of matrices that forward accepts
+  bool wide_gradients = false;  // backward supports f32 gradients of narrower activations
+  // For forward or backward with the current number of threads; nullptr: needs no scratch.
+  ScratchRule scratch_bytes = nullptr;
 };
 
 // Properties of an input.
 namespace is {
-inline constexpr std::uint8_t differentiable = 1;      // it may have a gradient
-inline constexpr std::uint8_t parameter = 2;           // its gradient is f32, and always added to
-inline constexpr std::uint8_t saved = 4;               // backward reads it
-inline constexpr std::uint8_t needed_in_training = 8;  // optional in inference alone
-inline constexpr std::uint8_t passes_gradient = 16;  // its gradient is output 0's: both may lie in one memory
+inline constexpr std::uint8_t differentiable = 1;      // may have a gradient
+inline constexpr std::uint8_t parameter = 2;           // its gradient is f32 and always added to
+inline constexpr std::uint8_t saved = 4;               // read by backward
+inline constexpr std::uint8_t needed_in_training = 8;  // optional only in inference
+inline constexpr std::uint8_t passes_gradient = 16;    // its gradient equals output 0's
 }  // namespace is
 
 struct OpInput {
@@ -108,25 +114,25 @@ struct OpInput {
 
 struct OpOutput {
   std::string_view name;
-  bool saved = false;         // backward reads it
-  bool must_be_read = false;  // in training: backward needs its gradient
+  bool saved = false;         // read by backward
+  bool must_be_read = false;  // in training, backward needs its gradient
 };
 
-// Constant-initialised: no registration, no order of initialisation.
+// Constant-initialized, so there is no registration and no initialization order.
 struct OpDefinition {
   std::string_view name;
   std::array<OpInput, 8> inputs = {};
   std::array<OpOutput, 3> outputs = {};
   ShapeRule shapes = nullptr;
-  const Kernels* reference =
-      nullptr;                   // scalar loops, the specification; without backward: for inference only
-  const Kernels* cpu = nullptr;  // those of CUDA are the plugin's
-  double (*flops)(const OpCall&) =
-      nullptr;                // of the products of a call, forward or backward; nullptr: it has none
-  int multiplied_input = -1;  // the matrix that the rows of input 0 are multiplied with
-  bool loss =
-      false;  // backward computes the outputs, too, and needs no d_out: forward is skipped in training
-  bool straight_through = false;  // a copy of its input whose gradient is the input's
+  // Scalar loops: the specification. Without backward, the op supports inference only.
+  const Kernels* reference = nullptr;
+  const Kernels* cpu = nullptr;  // CUDA kernels are in the plugin
+  // The FLOPs of the matrix products of a call, forward or backward; nullptr: none.
+  double (*flops)(const OpCall&) = nullptr;
+  int multiplied_input = -1;  // the matrix that the rows of input 0 are multiplied by
+  // Backward also computes the outputs and needs no d_out, so training skips forward.
+  bool loss = false;
+  bool straight_through = false;  // a copy of input 0 whose gradient is passed on unchanged
 
   bool input_is(std::size_t i, std::uint8_t property) const {
     return i < inputs.size() && (inputs[i].properties & property) != 0;
@@ -134,21 +140,22 @@ struct OpDefinition {
   bool saves_output(std::size_t i) const { return i < outputs.size() && outputs[i].saved; }
 };
 
-// Calls in a row as one kernel: what the first makes (in backward: its gradient of input 0) is what the next reads as its
-// input 0 (as its gradient of output 0). In backward nobody else reads it.
+// A kernel for several consecutive calls. In forward, output 0 of each call is input 0 of the next;
+// in backward, the gradient of input 0 of each call is the gradient of output 0 of the next. In
+// backward no other call reads that gradient.
 using FusedKernel = void (*)(const Context&, std::span<const OpCall* const> calls);
-inline constexpr std::size_t kMostFused = 3;
+inline constexpr std::size_t kMaxFused = 3;
 
 struct FusedRun {
-  std::array<std::string_view, kMostFused> ops;  // by name, in the order of the calls; the last may be empty
+  std::array<std::string_view, kMaxFused> ops;  // names in call order; the last may be empty
   bool backward = false;
   FusedKernel kernel = nullptr;
 };
 
-// Where ops run. Immutable; asked when a program is planned and bound, never per call.
+// Where ops run. Immutable. Queried when a program is planned and bound, never per call.
 struct Backend {
   std::string_view name;
-  const Kernels* (*find)(const OpDefinition& op) = nullptr;  // nullptr: it has none
+  const Kernels* (*find)(const OpDefinition& op) = nullptr;  // nullptr: not supported
   std::span<const FusedRun* const> fused_runs = {};
 
   FusedKernel fused(std::span<const OpDefinition* const> ops, bool backward) const;  // nullptr: none
@@ -156,14 +163,17 @@ struct Backend {
                              const Attributes& attributes) const;
 };
 
-// Everything that can be wrong with a call: shapes, dtypes, devices, outputs that overlap inputs, kernels that
-// the backend does not have. Done once, when a schedule is bound to memory; kernels assume it.
+// Checks a call for all errors: shapes, dtypes, devices, outputs that overlap inputs, and kernels
+// that the backend does not have. Runs once, when a schedule is bound to memory; kernels rely on
+// it.
 void validate_call(const OpDefinition& op, const Backend& backend, const OpCall& call);
 
-// The work of one call, for profiles: what the mathematics asks for, not what a kernel happens to do.
+// The work of one call, for profiles. It follows from the mathematical definition of the op, not
+// from what a kernel does.
 //
-// flops: of matrix products, attention's causal half included; 0 for ops that only move memory.
-// bytes: every tensor once: inputs and outputs, in backward their gradients (twice where they are added to).
+// flops: of matrix products, including only the causal half of attention; 0 for ops that only move
+// memory.
+// bytes: every input and output once, in backward also the gradients (twice if they are added to).
 struct Work {
   double flops = 0, bytes = 0;
   Work& operator+=(const Work& other) {
@@ -174,7 +184,8 @@ struct Work {
 };
 Work work_of(const OpDefinition& op, const OpCall& call);
 
-// What stands beside rows of a dtype in full precision: vectors, statistics, gradients of parameters.
+// The full-precision dtype of the vectors, statistics and parameter gradients of an op whose rows
+// have `dtype`.
 constexpr DType statistic_dtype(DType dtype) {
   return dtype == DType::f64 || dtype == DType::c128 ? dtype : DType::f32;
 }

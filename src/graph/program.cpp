@@ -11,8 +11,8 @@ namespace thimble {
 
 namespace {
 
-// Whether a step goes on with what the one before it made. In backward it is where that value was made: all of its
-// gradient is there.
+// Whether `next` uses the result of `step`. In backward, the two must also share the buffer: then
+// `step` has completed the gradient that `next` reads.
 bool follows(const Step& step, const Step& next) {
   const bool backward = step.phase == Phase::backward;
   if (backward != (next.phase == Phase::backward)) return false;
@@ -22,10 +22,10 @@ bool follows(const Step& step, const Step& next) {
          from[0].value == to[0].value && from[0].buffer == to[0].buffer;
 }
 
-// The most steps, from the first of these on, that a backend has one kernel for.
+// The longest run of steps, starting with the first, for which the backend has one kernel.
 FusedSteps longest_fused(const Tape& tape, std::span<const Step> steps, const Backend& backend) {
   std::vector<const OpDefinition*> ops;
-  for (std::size_t i = 0; i < std::min(kMostFused, steps.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(kMaxFused, steps.size()); ++i) {
     if (i > 0 && !follows(steps[i - 1], steps[i])) break;
     ops.push_back(tape.nodes()[static_cast<std::size_t>(steps[i].node)].op);
   }
@@ -48,7 +48,7 @@ std::vector<FusedSteps> fused_of(const Tape& tape, const Schedule& schedule, con
 Schedule schedule_for(const Tape& tape, const ScheduleOptions& options, const Backend& backend) {
   Schedule schedule = make_schedule(tape, options);
   const std::vector<FusedSteps> fused = fused_of(tape, schedule, backend);
-  std::vector<int> until(schedule.steps.size() + 1);  // by step: the last that runs with it
+  std::vector<int> until(schedule.steps.size() + 1);  // by step: the last step it is fused with
   for (std::size_t i = 0; i < until.size(); ++i) until[i] = static_cast<int>(i);
   for (std::size_t i = 0; i < fused.size(); ++i)
     for (std::size_t j = i; j < i + fused[i].count; ++j)
@@ -84,7 +84,7 @@ void Program::bind(Value value, const Tensor& tensor) {
 
 void Program::bind_gradient(Value parameter, const Tensor& tensor) {
   const ValueInfo& info = tape_.info(parameter);
-  check(info.kind == ValueKind::parameter, "[program] '{}' is no parameter", info.name);
+  check(info.kind == ValueKind::parameter, "[program] '{}' is not a parameter", info.name);
   check(tensor.rows == info.shape.rows && tensor.cols == info.shape.cols,
         "[program] the gradient of '{}' must be {}, got {}", info.name, info.shape.text(),
         tensor.shape().text());
@@ -143,7 +143,7 @@ void Program::infer_actual_shapes() {
 Tensor Program::buffer_tensor(int buffer, Value value) const {
   const Buffer& from = schedule_.buffers[static_cast<std::size_t>(buffer)];
   Shape shape = actual_shape(Value{from.value});
-  shape.dtype = from.shape.dtype;  // a gradient may be wider than its value
+  shape.dtype = from.shape.dtype;  // a gradient may have a wider dtype than its value
   const Tensor whole{arena_.at(plan_.offsets[static_cast<std::size_t>(buffer)]),
                      shape.rows,
                      shape.cols,
@@ -167,7 +167,7 @@ Tensor Program::resolve(const Place& place) const {
       check(static_cast<bool>(bound_[value]), "[program] '{}' is not bound", tape_.values()[value].name);
       return bound_[value];
     case Place::Kind::bound_gradient:
-      return bound_gradient_[value];  // not bound: not wanted
+      return bound_gradient_[value];  // not bound: not needed
     case Place::Kind::buffer:
       break;
   }
@@ -210,14 +210,15 @@ void Program::make_calls() {
 
 void Program::execute(const std::vector<Call>& calls, Profile* profile, const AfterStep& after_step) {
   for (std::size_t i = 0, together = 1; i < calls.size(); i += together) {
-    // With a hook installed, ops run unfused: it sees every result, with the values between rounded.
+    // With a hook installed, ops run unfused, because a fused kernel does not store (and round) the
+    // intermediate results.
     const bool watched = hook_ || product_hook_;
     const FusedSteps fused = &calls == &calls_ && !watched ? fused_[i] : FusedSteps{};
     together = fused.count;
     if (product_hook_) report_product(calls[i]);
     const auto started = std::chrono::steady_clock::now();
     if (fused.kernel) {
-      std::array<const OpCall*, kMostFused> ops = {};
+      std::array<const OpCall*, kMaxFused> ops = {};
       for (std::size_t j = 0; j < together; ++j) ops[j] = &calls[i + j].op;
       fused.kernel(context_, std::span(ops).first(together));
     } else {
@@ -247,7 +248,7 @@ void Program::report_product(const Call& call) const {
   const Node& node = node_of(call);
   if (call.step->phase == Phase::backward || node.op->multiplied_input < 0) return;
   Value weight = node.in[static_cast<std::size_t>(node.op->multiplied_input)];
-  while (tape_.info(weight).node >= 0)  // a copy: fake-quantised, cast
+  while (tape_.info(weight).node >= 0)  // a copy in another dtype, or a fake-quantized one
     weight = tape_.nodes()[static_cast<std::size_t>(tape_.info(weight).node)].in[0];
   product_hook_(weight, call.in[0]);
 }

@@ -1,4 +1,4 @@
-// A program: a tape with its schedule, bound to memory and ready to run again and again.
+// A program: a tape and its schedule, bound to memory, which can be run any number of times.
 //
 //   Program program(std::move(tape), {.training = true, .keep = {nats}}, context);
 //   program.bind(tokens, ...);  program.bind(w, ...);  program.bind_gradient(w, ...);
@@ -6,9 +6,9 @@
 //   program.run();
 //   program.tensor(nats);
 //
-// Inputs may be bound with fewer rows than were recorded: everything behind them shrinks with them, so one
-// program serves all numbers of rows up to its own. Parameter gradients are added to; zeroing them once per
-// optimizer step is the caller's part.
+// Inputs may be bound with fewer rows than were recorded. All values computed from them shrink
+// accordingly, so one program handles any number of rows up to the recorded one. run() adds to
+// parameter gradients; the caller must zero them once per optimizer step.
 #pragma once
 
 #include <functional>
@@ -24,17 +24,17 @@
 
 namespace thimble {
 
-// The schedule as a backend runs it, for programs and for plans alike. A GPU runs some steps in a row as one: what
-// the first reads then lives as long as the last writes.
+// The schedule of a tape on a backend, for programs and for memory plans. Where the backend fuses
+// steps, the inputs of the first live until the last has run.
 Schedule schedule_for(const Tape& tape, const ScheduleOptions& options, const Backend& backend);
 
-// Steps from one on that a backend runs as one kernel; or the one by itself.
+// A run of steps that the backend executes as one kernel, or a single step.
 struct FusedSteps {
   FusedKernel kernel = nullptr;
   std::size_t count = 1;
 };
 
-// Where a program's time goes: seconds and work by op and phase.
+// The time and work of a program by op and phase.
 struct OpTime {
   std::int64_t calls = 0;
   double seconds = 0;
@@ -43,7 +43,7 @@ struct OpTime {
 
 class Profile {
  public:
-  using Key = std::pair<std::string_view, Phase>;  // an op's name
+  using Key = std::pair<std::string_view, Phase>;  // the op's name
 
   void add(const OpDefinition& op, Phase phase, double seconds, const Work& work) {
     OpTime& time = times_[{op.name, phase}];
@@ -59,28 +59,32 @@ class Profile {
 
 class Program {
  public:
-  // After each step: what ran, and its output by name. In backward: the node's inputs' gradients.
+  // Called after each step: in forward with each output and its name, in backward with the gradient
+  // of each input and the input's name.
   using Hook = std::function<void(std::string_view name, Phase phase, const Tensor& tensor)>;
 
-  // Runs on the context's device; the backend is one of its own (ops/table.h).
+  // Runs on the context's device; `backend` must be a backend of that device (ops/table.h). Both
+  // must outlive the program.
   Program(Tape tape, ScheduleOptions options, const Context& context, const Backend& backend);
 
   void bind(Value value, const Tensor& tensor);
   void bind_gradient(Value parameter, const Tensor& tensor);
   void prepare(Profile* profile = nullptr);
 
-  // After each step of run(), with its place in the schedule: for whoever wants a gradient as soon as it is whole.
+  // Called after each step of run() with its index in the schedule, so that a gradient can be used
+  // as soon as it is complete.
   using AfterStep = std::function<void(int step)>;
   void run(Profile* profile = nullptr, const AfterStep& after_step = {});
 
-  Tensor tensor(Value kept) const;  // after run(): one of ScheduleOptions::keep
+  Tensor tensor(Value kept) const;  // valid after run(), for a value in ScheduleOptions::keep
   void set_hook(Hook hook) { hook_ = std::move(hook); }
 
-  // Before each product with a parameter: the parameter (not its copy in the compute dtype), and the rows it meets.
+  // Called before each product with a parameter: the parameter (not its copy in the compute dtype),
+  // and the rows it is multiplied by.
   using ProductHook = std::function<void(Value parameter, const Tensor& x)>;
   void set_product_hook(ProductHook hook) { product_hook_ = std::move(hook); }
 
-  // The last step of run() that adds to a parameter's gradient; -1: none does.
+  // The index of the last step of run() that adds to the parameter's gradient, or -1.
   int last_writer(Value parameter) const;
 
   const Tape& tape() const { return tape_; }
@@ -112,11 +116,11 @@ class Program {
   const Context& context_;
   const Backend& backend_;
   Schedule schedule_;
-  std::vector<FusedSteps> fused_;  // by step
+  std::vector<FusedSteps> fused_;  // indexed by step
   MemoryPlan plan_;
   Arena arena_;
-  std::vector<Tensor> bound_, bound_gradient_;  // by value
-  std::vector<Shape> actual_;                   // by value: the shapes of this binding
+  std::vector<Tensor> bound_, bound_gradient_;  // indexed by value
+  std::vector<Shape> actual_;                   // indexed by value: shapes of the current binding
   std::vector<Call> prepare_calls_, calls_;
   bool calls_are_current_ = false;
   Hook hook_;

@@ -9,9 +9,10 @@ namespace thimble {
 
 namespace {
 
-// The gradient of a value that more nodes read, x0 of the golf models above all, is summed in f32: every
-// rounding of a sum in bf16 would cost it 2^-9.
-constexpr int kReadersOfNarrowGradient = 2;
+// If more nodes than this read a value, its gradient is summed in f32, because each rounding of a
+// bf16 sum costs up to 2^-9. The most affected value is x0 of the golf models, which every layer
+// reads.
+constexpr int kMaxReadersOfNarrowGradient = 2;
 
 struct Columns {
   std::int64_t begin, end;
@@ -52,11 +53,11 @@ class Scheduler {
 
   Shape gradient_shape(Value root) const {
     Shape shape = tape_.info(root).shape;
-    if (readers(root) > kReadersOfNarrowGradient) shape.dtype = statistic_dtype(shape.dtype);
+    if (readers(root) > kMaxReadersOfNarrowGradient) shape.dtype = statistic_dtype(shape.dtype);
     return shape;
   }
 
-  // Nodes that add to the value's gradient.
+  // The number of inputs through which nodes add to the value's gradient.
   int readers(Value value) const {
     int count = 0;
     for (const Node& from : tape_.nodes())
@@ -70,7 +71,7 @@ class Scheduler {
     const Value root = tape_.root(value);
     if (tape_.info(root).kind != ValueKind::activation) return {Place::Kind::bound, value.id, -1};
     const int buffer = activation_[at(root.id)];
-    check(buffer >= 0, "[schedule] '{}' is read before it is made", tape_.info(value).name);
+    check(buffer >= 0, "[schedule] '{}' is read before it is computed", tape_.info(value).name);
     schedule_.buffers[at(buffer)].last = now();
     return {Place::Kind::buffer, value.id, buffer};
   }
@@ -100,7 +101,7 @@ class Scheduler {
     for (int n = node_count() - 1; n >= 0; --n) {
       if (node(n).prepare || !(op(n).loss || has_gradient(n))) continue;
       check(op(n).reference && op(n).reference->backward,
-            "[schedule] {} has no backward: it is for inference", op(n).name);
+            "[schedule] {} has no backward: it supports inference only", op(n).name);
       const int segment = node(n).segment;
       if (options_.recompute && segment >= 0 && recomputed.insert(segment).second) recompute(segment);
       add_backward_step(n);
@@ -111,7 +112,8 @@ class Scheduler {
     return std::ranges::any_of(node(n).out, [&](Value value) { return gradient_[at(value.id)] >= 0; });
   }
 
-  // A value that a node takes twice is read if either place is saved: a call then sees that both are one.
+  // If a node takes a value twice, it is read if either input is saved, so that the kernel can
+  // detect that both are the same.
   bool backward_reads(int n, Value value) const {
     for (std::size_t i = 0; i < node(n).in.size(); ++i)
       if (node(n).in[i] == value && op(n).input_is(i, is::saved)) return true;
@@ -146,7 +148,7 @@ class Scheduler {
     check_gradients_of_outputs(n, step);
     for (std::size_t i = 0; i < from.in.size(); ++i) {
       const bool wanted =
-          from.in[i] && op(n).input_is(i, is::differentiable) && tape_.info(from.in[i]).wants_gradient;
+          from.in[i] && op(n).input_is(i, is::differentiable) && tape_.info(from.in[i]).needs_gradient;
       if (wanted && takes_over_gradient(n, i)) gradient_[at(from.in[i].id)] = gradient_[at(from.out[0].id)];
       step.d_in.push_back(wanted ? write_gradient(from.in[i], step.add, i) : Place{});
     }
@@ -158,14 +160,14 @@ class Scheduler {
     if (buffer < 0) return {};
     std::int64_t covered = 0;
     for (const Columns& part : written_[at(value.id)]) covered += part.end - part.begin;
-    check(covered == tape_.info(value).shape.cols,
-          "[schedule] only {} of the {} columns of '{}' are read by anything", covered,
-          tape_.info(value).shape.cols, tape_.info(value).name);
+    check(covered == tape_.info(value).shape.cols, "[schedule] only {} of the {} columns of '{}' are read",
+          covered, tape_.info(value).shape.cols, tape_.info(value).name);
     schedule_.buffers[at(buffer)].last = now();
     return {Place::Kind::buffer, value.id, buffer};
   }
 
-  // The gradient of an output that becomes an input's where it lies: nobody reads it as the output's any more.
+  // Whether input i's gradient can take over the buffer of output 0's gradient, which no later step
+  // reads.
   bool takes_over_gradient(int n, std::size_t i) const {
     const Value from = node(n).in[i];
     const auto same_root = [&](Value other) { return other && tape_.root(other) == from; };
@@ -175,7 +177,8 @@ class Scheduler {
            gradient_shape(from) == schedule_.buffers[at(gradient_[at(node(n).out[0].id)])].shape;
   }
 
-  // Parameters, and what prepare makes of them (straight through), add to the parameter's own gradient.
+  // The gradient of a parameter, or of a `prepare` copy of it (straight through), is added to the
+  // parameter's own.
   Place write_gradient(Value value, std::uint32_t& add, std::size_t i) {
     const Value root = tape_.root(value);
     if (const Value parameter = parameter_behind(root)) {
@@ -189,7 +192,7 @@ class Scheduler {
     } else {
       for (const Columns& other : written)
         check(columns.end <= other.begin || other.end <= columns.begin,
-              "[schedule] '{}' is read by columns that overlap", tape_.info(root).name);
+              "[schedule] '{}' is read by overlapping ranges of columns", tape_.info(root).name);
       written.push_back(columns);
     }
     int& buffer = gradient_[at(root.id)];
@@ -209,7 +212,8 @@ class Scheduler {
     return tape_.info(root).kind == ValueKind::parameter ? root : Value{};
   }
 
-  // Makes again what the segment's backward reads and nothing outside the segment has kept alive.
+  // Recomputes the values that the segment's backward reads, except those that are kept alive by a
+  // reader outside of the segment.
   void recompute(int segment) {
     std::vector<int> nodes;
     for (int n = 0; n < node_count(); ++n)
@@ -247,7 +251,7 @@ class Scheduler {
   void keep_to_the_end() {
     for (Value value : options_.keep) {
       const int buffer = activation_[at(tape_.root(value).id)];
-      check(buffer >= 0, "[schedule] '{}' is to be kept, but nothing makes it", tape_.info(value).name);
+      check(buffer >= 0, "[schedule] '{}' is in `keep`, but no node computes it", tape_.info(value).name);
       schedule_.buffers[at(buffer)].last = now();
       schedule_.kept.push_back(buffer);
     }
@@ -256,9 +260,8 @@ class Scheduler {
   const Tape& tape_;
   const ScheduleOptions& options_;
   Schedule schedule_;
-  std::vector<int> activation_,
-      gradient_;  // the buffer that holds each value, or its gradient, at this point
-  std::vector<std::vector<Columns>> written_;  // which columns of a gradient have been written
+  std::vector<int> activation_, gradient_;     // by value: its buffer and that of its gradient
+  std::vector<std::vector<Columns>> written_;  // by value: columns of its gradient written so far
 };
 
 }  // namespace

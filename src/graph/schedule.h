@@ -1,10 +1,10 @@
-// The schedule: what runs when, which stretch of memory each value lives in and for how long, and which
-// gradients are written with '=' and which with '+='.
+// The schedule: the order of steps, the buffer and lifetime of each value, and whether each
+// gradient is written with '=' or '+='.
 //
-// Training runs every node forward (a loss node waits: its backward computes both), then backward in reverse.
-// With `recompute`, what a segment made for its own use is forgotten after its forward and made again, by the
-// same kernels and so with the same bits, just before its backward: activation checkpointing is only this
-// edit of the list.
+// Training runs every node forward, then backward in reverse order. Loss nodes run only in
+// backward, which also computes the loss. With `recompute`, values that only their own segment uses
+// are dropped after its forward and computed again just before its backward, by the same kernels
+// and therefore with the same bits (activation checkpointing).
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ namespace thimble {
 
 enum class Phase : std::uint8_t { forward, recompute, backward };
 
-// Where a kernel finds a tensor.
+// The location of a tensor for a kernel.
 struct Place {
   enum class Kind : std::uint8_t {
-    absent,          // optional and not given, or a gradient nobody wants
-    shape_only,      // not read in this phase: a kernel sees its shape and no data
-    bound,           // a value from outside
+    absent,          // an optional input that is not given, or a gradient that is not needed
+    shape_only,      // not read in this phase: the kernel gets its shape and no data
+    bound,           // bound from outside
     bound_gradient,  // the gradient of a parameter
     buffer           // columns [column, column + cols) of a planned buffer
   };
@@ -37,11 +37,11 @@ struct Step {
   std::uint32_t add = 0;
 };
 
-// A stretch of memory, live from the step that first writes it to the one that last reads it.
+// A range of memory, live from the step that first writes it to the step that last reads it.
 struct Buffer {
   enum class Kind : std::uint8_t { prepared, activation, gradient };
   Kind kind = Kind::activation;
-  int value = -1;  // never a view
+  int value = -1;  // the root value, never a view
   Shape shape;
   int first = 0, last = 0;
 };

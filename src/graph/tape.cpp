@@ -30,7 +30,7 @@ Value Tape::parameter(std::string name, std::int64_t rows, std::int64_t cols) {
   return add_value({.shape = {rows, cols, statistic_dtype(dtype_)},
                     .kind = ValueKind::parameter,
                     .name = std::move(name),
-                    .wants_gradient = true});
+                    .needs_gradient = true});
 }
 
 Value Tape::state(std::string name, std::int64_t rows, std::int64_t cols) {
@@ -44,9 +44,10 @@ Value Tape::stored(std::string name, const Shape& shape) {
 Value Tape::columns(Value x, std::int64_t begin, std::int64_t count) {
   const ValueInfo& whole = info(x);
   check(begin >= 0 && count > 0 && begin + count <= whole.shape.cols,
-        "[tape] columns {} to {} of '{}', which has {}", begin, begin + count, whole.name, whole.shape.cols);
-  check(whole.kind == ValueKind::activation && whole.parent < 0, "[tape] '{}' cannot be read by columns",
-        whole.name);
+        "[tape] columns {} to {} are outside of '{}', which has {}", begin, begin + count, whole.name,
+        whole.shape.cols);
+  check(whole.kind == ValueKind::activation && whole.parent < 0,
+        "[tape] '{}' cannot be viewed by columns: it is bound from outside or already a view", whole.name);
   ValueInfo part = whole;
   part.shape.cols = count;
   part.parent = x.id;
@@ -58,12 +59,12 @@ Value Tape::columns(Value x, std::int64_t begin, std::int64_t count) {
 std::vector<Value> Tape::record(const OpDefinition& op, std::vector<Value> in, const Attributes& attributes) {
   while (!in.empty() && !in.back()) in.pop_back();
   std::vector<Shape> shapes;
-  bool wants_gradient = false, prepare = !in.empty();
+  bool needs_gradient = false, prepare = !in.empty();
   for (std::size_t i = 0; i < in.size(); ++i) {
     shapes.push_back(in[i] ? info(in[i]).shape : Shape{});
     if (!in[i]) continue;
     const ValueInfo& from = info(in[i]);
-    if (op.input_is(i, is::differentiable)) wants_gradient |= from.wants_gradient;
+    if (op.input_is(i, is::differentiable)) needs_gradient |= from.needs_gradient;
     prepare &= from.kind == ValueKind::parameter ||
                (from.node >= 0 && nodes_[static_cast<std::size_t>(from.node)].prepare);
   }
@@ -81,7 +82,7 @@ std::vector<Value> Tape::record(const OpDefinition& op, std::vector<Value> in, c
          .kind = ValueKind::activation,
          .name = i == 0 ? fmt::format("{}.{}", op.name, index) : fmt::format("{}.{}.{}", op.name, index, i),
          .node = index,
-         .wants_gradient = wants_gradient}));
+         .needs_gradient = needs_gradient}));
   nodes_.push_back(std::move(node));
   return nodes_.back().out;
 }

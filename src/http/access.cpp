@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMostClients = 10000;
 constexpr std::string_view kBearer = "bearer ";
 
-// 127.0.0.1, and whatever else begins with 127: a number, which no name server can turn into another.
+// A numeric address in 127.0.0.0/8. A numeric address cannot be redirected by a name server.
 bool is_loopback_number(std::string_view host) {
   in_addr address{};
   return inet_pton(AF_INET, std::string(host).c_str(), &address) == 1 && ntohl(address.s_addr) >> 24 == 127;
@@ -30,7 +30,7 @@ std::string new_id(std::string_view prefix) {
 }
 
 bool equal_in_constant_time(std::string_view a, std::string_view b) {
-  // The loop's length is that of `b`, which the caller brings: its own, so no secret.
+  // The loop runs over `b`, which comes from the client, so its length is not secret.
   unsigned difference = a.size() == b.size() ? 0 : 1;
   for (std::size_t i = 0; i < b.size(); ++i) {
     const char expected = a.empty() ? '\0' : a[i % a.size()];
@@ -81,8 +81,8 @@ double RateLimit::wait_for(const std::string& client, double now) {
   return 0;
 }
 
-// A bucket that would be full by now says nothing. Should all of them say something, they are forgotten: the limit
-// is a courtesy among clients, memory is not.
+// Drops buckets that would be full by now: a new bucket is identical. If too many remain, drops all
+// of them, because bounded memory is more important than the limit.
 void RateLimit::forget_full_buckets(double now) {
   std::erase_if(buckets_, [&](const auto& entry) {
     return entry.second.tokens + (now - entry.second.seen) * per_second_ >= burst();

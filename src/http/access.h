@@ -1,4 +1,4 @@
-// Who may ask, how often, and from which page.
+// API keys, rate limits, and checks of a request's origin.
 #pragma once
 
 #include <mutex>
@@ -11,10 +11,11 @@
 
 namespace thimble {
 
-// "chatcmpl-3f9a..." with 96 random bits: ids of answers, nonces of pages.
+// "chatcmpl-3f9a..." with 96 random bits, for response ids and page nonces.
 std::string new_id(std::string_view prefix);
 
-// Takes as long whatever the key is; says nothing of how much of it was right.
+// Compares in time that depends only on the size of `b`, so that timing does not reveal how much of
+// a key is correct.
 bool equal_in_constant_time(std::string_view a, std::string_view b);
 
 class ApiKeys {
@@ -29,15 +30,15 @@ class ApiKeys {
   std::vector<std::string> keys_;
 };
 
-// Keys of a file: one a line; blank lines and those that begin with # are none.
+// Parses a file of keys: one per line; blank lines and lines that start with # are ignored.
 std::vector<std::string> keys_in(std::string_view text);
 
-// So many requests a second for each client, and twice as many at once.
+// A token bucket per client: `per_second` requests per second, and bursts of twice that number.
 class RateLimit {
  public:
   explicit RateLimit(double per_second) : per_second_(per_second) {}  // 0: no limit
 
-  // 0: go on; else seconds until the next request will be welcome.
+  // Returns 0 if the request is allowed, otherwise the seconds to wait before the next one.
   double wait_for(const std::string& client, double now);
 
  private:
@@ -52,9 +53,11 @@ class RateLimit {
   std::unordered_map<std::string, Bucket> buckets_;
 };
 
-// A page on this machine: http://localhost:3000, http://127.0.0.1, http://[::1]:8080.
+// Whether a page was served by this machine: http://localhost:3000, http://127.0.0.1,
+// http://[::1]:8080.
 bool is_local_origin(std::string_view origin);
-// "localhost:8080", "127.0.0.1", "[::1]:8080": what a browser calls this machine; also Debian's 127.0.1.1.
+// Whether a Host header names this machine: "localhost:8080", "127.0.0.1", "[::1]:8080", also
+// Debian's 127.0.1.1.
 bool is_local_host(std::string_view host);
 
 }  // namespace thimble

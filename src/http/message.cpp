@@ -31,11 +31,11 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
 }
 
-// The next line, without its CRLF.
+// Removes and returns the next line, without its CRLF.
 std::string_view take_line(std::string_view& rest) {
   const std::size_t end = rest.find('\n');
   if (end == std::string_view::npos || end == 0 || rest[end - 1] != '\r')
-    throw HttpProblem(400, "lines of a request's head must end in CR LF");
+    throw HttpError(400, "lines of a request's head must end in CR LF");
   const std::string_view line = rest.substr(0, end - 1);
   rest.remove_prefix(end + 1);
   return line;
@@ -44,21 +44,21 @@ std::string_view take_line(std::string_view& rest) {
 void parse_first_line(std::string_view line, HttpHead& head) {
   const std::size_t first = line.find(' '), last = line.rfind(' ');
   if (first == std::string_view::npos || first == last)
-    throw HttpProblem(400, "the first line must be METHOD PATH HTTP/1.1");
+    throw HttpError(400, "the first line must be METHOD PATH HTTP/1.1");
   const std::string_view method = line.substr(0, first), target = line.substr(first + 1, last - first - 1),
                          version = line.substr(last + 1);
   if (!is_token(method) || method.size() > kLongestMethod)
-    throw HttpProblem(400, "the method of the request is not a word");
+    throw HttpError(400, "the request method is not a valid token");
   if (version != "HTTP/1.1" && version != "HTTP/1.0")
-    throw HttpProblem(version.starts_with("HTTP/") ? 505 : 400, "the version must be HTTP/1.1 or HTTP/1.0");
-  head.chunks_known = version == "HTTP/1.1";
+    throw HttpError(version.starts_with("HTTP/") ? 505 : 400, "the version must be HTTP/1.1 or HTTP/1.0");
+  head.supports_chunked = version == "HTTP/1.1";
   if (target.size() > kLongestTarget)
-    throw HttpProblem(
+    throw HttpError(
         414, fmt::format("the path must have at most {} bytes, got {}", kLongestTarget, target.size()));
   const bool printable = std::ranges::all_of(target, [](char c) { return c > ' ' && c < 0x7f; });
   const bool everything = target == "*" && method == "OPTIONS";
   if (!printable || (!target.starts_with('/') && !everything))
-    throw HttpProblem(400, "the path must begin with / and hold printable ASCII only");
+    throw HttpError(400, "the path must start with / and contain only printable ASCII");
   const std::size_t question = std::min(target.find('?'), target.size());
   head.request.method = method;
   head.request.path = target.substr(0, question);
@@ -66,24 +66,25 @@ void parse_first_line(std::string_view line, HttpHead& head) {
 }
 
 void parse_header(std::string_view line, HttpHeaders& headers) {
-  if (headers.size() == kMostHeaders)
-    throw HttpProblem(431, fmt::format("a request must have at most {} headers", kMostHeaders));
+  if (headers.size() == kMaxHeaders)
+    throw HttpError(431, fmt::format("a request must have at most {} headers", kMaxHeaders));
   const std::size_t colon = line.find(':');
   if (colon == std::string_view::npos || !is_token(line.substr(0, colon)))
-    throw HttpProblem(400, "a header must be NAME: VALUE");
+    throw HttpError(400, "a header must be NAME: VALUE");
   const std::string_view value = trimmed(line.substr(colon + 1));
   const bool clean = std::ranges::none_of(
       value, [](char c) { return (static_cast<unsigned char>(c) < ' ' && c != '\t') || c == 0x7f; });
-  if (!clean) throw HttpProblem(400, "a header's value must not hold control characters");
+  if (!clean) throw HttpError(400, "a header value must not contain control characters");
   headers.emplace_back(lower_case(line.substr(0, colon)), value);
 }
 
-// nullptr: absent. Twice is a problem: whoever stands before us may have taken the other one.
-const std::string* only(const HttpHeaders& headers, std::string_view name) {
+// The value of a header, or nullptr. A repeated header is an error, because a proxy may have used
+// the other value.
+const std::string* single_header(const HttpHeaders& headers, std::string_view name) {
   const std::string* found = nullptr;
   for (const auto& [key, value] : headers) {
     if (key != name) continue;
-    if (found) throw HttpProblem(400, fmt::format("the header {} must be there once", name));
+    if (found) throw HttpError(400, fmt::format("the header {} must not be repeated", name));
     found = &value;
   }
   return found;
@@ -91,24 +92,24 @@ const std::string* only(const HttpHeaders& headers, std::string_view name) {
 
 void parse_framing(HttpHead& head) {
   const HttpHeaders& headers = head.request.headers;
-  const std::string* length = only(headers, "content-length");
-  const std::string* encoding = only(headers, "transfer-encoding");
+  const std::string* length = single_header(headers, "content-length");
+  const std::string* encoding = single_header(headers, "transfer-encoding");
   if (length && encoding)
-    throw HttpProblem(400, "a request must not have both Content-Length and Transfer-Encoding");
+    throw HttpError(400, "a request must not have both Content-Length and Transfer-Encoding");
   if (length) {
     const bool digits = std::ranges::all_of(*length, [](char c) { return c >= '0' && c <= '9'; });
-    if (!digits || length->empty()) throw HttpProblem(400, "Content-Length must be a number of bytes");
-    if (length->size() > kMostLengthDigits) throw HttpProblem(413, "Content-Length is too large");
+    if (!digits || length->empty()) throw HttpError(400, "Content-Length must be a number of bytes");
+    if (length->size() > kMostLengthDigits) throw HttpError(413, "Content-Length is too large");
     std::from_chars(length->data(), length->data() + length->size(), head.content_length);
   }
   if (!encoding) return;
-  if (!head.chunks_known) throw HttpProblem(400, "Transfer-Encoding takes HTTP/1.1");
+  if (!head.supports_chunked) throw HttpError(400, "Transfer-Encoding requires HTTP/1.1");
   if (lower_case(*encoding) != "chunked")
-    throw HttpProblem(501, "the only Transfer-Encoding known here is chunked");
+    throw HttpError(501, "the only supported Transfer-Encoding is chunked");
   head.chunked = true;
 }
 
-bool lists(const std::string* header, std::string_view word) {
+bool list_contains(const std::string* header, std::string_view word) {
   if (!header) return false;
   for (std::string_view rest = *header; !rest.empty();) {
     const std::size_t comma = std::min(rest.find(','), rest.size());
@@ -140,14 +141,15 @@ HttpHead parse_http_head(std::string_view text) {
   parse_first_line(take_line(text), head);
   for (std::string_view line = take_line(text); !line.empty(); line = take_line(text))
     parse_header(line, head.request.headers);
-  if (!only(head.request.headers, "host") && head.chunks_known)
-    throw HttpProblem(400, "a request must have the header Host");
+  if (!single_header(head.request.headers, "host") && head.supports_chunked)
+    throw HttpError(400, "a request must have the header Host");
   parse_framing(head);
   const std::string* connection = head.request.header("connection");
-  head.keep_alive = head.chunks_known ? !lists(connection, "close") : lists(connection, "keep-alive");
+  head.keep_alive =
+      head.supports_chunked ? !list_contains(connection, "close") : list_contains(connection, "keep-alive");
   if (const std::string* expect = head.request.header("expect")) {
-    if (lower_case(*expect) != "100-continue") throw HttpProblem(417, "Expect must be 100-continue");
-    head.expects_continue = head.chunks_known;
+    if (lower_case(*expect) != "100-continue") throw HttpError(417, "Expect must be 100-continue");
+    head.expects_continue = head.supports_chunked;
   }
   return head;
 }
@@ -156,9 +158,9 @@ std::uint64_t parse_chunk_size(std::string_view line) {
   const std::string_view digits = trimmed(line.substr(0, line.find(';')));
   std::uint64_t size = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), size, 16);
-  if (error == std::errc::result_out_of_range) throw HttpProblem(413, "a chunk of the body is too large");
+  if (error == std::errc::result_out_of_range) throw HttpError(413, "a body chunk is too large");
   if (error != std::errc{} || end != digits.data() + digits.size())
-    throw HttpProblem(400, "a chunk of the body must begin with its size in hexadecimal digits");
+    throw HttpError(400, "a body chunk must start with its size in hexadecimal digits");
   return size;
 }
 

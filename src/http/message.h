@@ -1,4 +1,4 @@
-// What an HTTP handler sees of a request, and how it answers.
+// HTTP requests and responses, and a strict parser of request heads.
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,13 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method = {};  // "GET"
-  std::string path = {};    // "/v1/models": as sent, without the query
+  std::string path = {};    // "/v1/models": as received, without the query
   std::string query = {};
-  HttpHeaders headers = {};  // names in lower case, values without blanks around them
+  HttpHeaders headers = {};  // names in lower case, values trimmed
   std::string body = {};
-  std::string client = {};  // its address, without the port
+  std::string client = {};  // IP address without the port
 
-  // nullptr: absent. Of several the first.
+  // The value of the first header with this name, or nullptr.
   const std::string* header(std::string_view lower_case_name) const;
 };
 
@@ -33,65 +33,69 @@ struct HttpResponse {
   HttpHeaders headers = {};
 };
 
-// "Not Found", ...
+// The reason phrase of a status: "Not Found".
 std::string_view reason_of(int status);
 
-// The way back to one client. Exactly one answer is sent: whole, or as a stream.
+// Sends the response to one request. Exactly one response must be sent, either complete or as a
+// stream.
 //
-// Nothing throws when the client is gone: what is sent then goes nowhere.
+// No method throws if the client has disconnected; the data is then dropped.
 class HttpReply {
  public:
   virtual ~HttpReply() = default;
 
-  // Sent with whatever the answer is: a handler that knows them early sets them here.
+  // Adds a header to the response, whatever its status. Must be called before the response is
+  // started.
   virtual void add_header(std::string name, std::string value) = 0;
   virtual void send(const HttpResponse& response) = 0;
 
   virtual void begin_stream(int status, std::string_view content_type) = 0;
-  virtual void write(std::string_view text) = 0;  // at once
-  virtual void end_stream() = 0;                  // without it the client sees that something is missing
+  virtual void write(std::string_view text) = 0;  // sent immediately
+  virtual void end_stream() = 0;                  // if omitted, the client sees a truncated stream
 
-  // The client has closed its side: nobody waits for the answer.
+  // Whether the client has closed its side of the connection, so that no response is needed.
   virtual bool gone() = 0;
 
-  virtual bool started() const = 0;  // something was sent
-  virtual int status() const = 0;    // that was sent
+  virtual bool started() const = 0;  // whether the response has been started
+  virtual int status() const = 0;    // of the response; 0 if not started
   virtual std::size_t bytes_sent() const = 0;
 };
 
-// The head of an HTTP/1.1 request: its first line and its headers, read strictly.
-//
-// Whatever two programs could understand differently is refused: that is how requests are smuggled past a proxy.
-// A request that HTTP itself forbids, or one beyond a limit.
-class HttpProblem : public std::runtime_error {
+// The parser of HTTP/1.1 request heads (first line and headers) rejects anything that two programs
+// could parse differently, because such differences allow requests to be smuggled past a proxy.
+
+// A request that violates HTTP or exceeds a limit, with the status of the response.
+class HttpError : public std::runtime_error {
  public:
-  HttpProblem(int status, const std::string& message) : std::runtime_error(message), status_(status) {}
+  HttpError(int status, const std::string& message) : std::runtime_error(message), status_(status) {}
   int status() const { return status_; }
 
  private:
   int status_;
 };
 
-inline constexpr std::size_t kMostHeaders = 100;
+inline constexpr std::size_t kMaxHeaders = 100;
 inline constexpr std::size_t kLongestTarget = 8192;
 
 struct HttpHead {
   HttpRequest request;  // without body and client
   std::uint64_t content_length = 0;
   bool chunked = false;
-  bool chunks_known = true;  // to the client: it speaks HTTP/1.1
+  bool supports_chunked = true;  // the client uses HTTP/1.1, so the response may be chunked
   bool keep_alive = true;
   bool expects_continue = false;
 };
 
-// Where the head in `text` ends, its empty line included; npos: not yet. Lines may end in a bare LF here, so that a
-// request that is wrong in this is refused and not waited for.
+// The end of the head in `text`, including its empty line, or npos if the head is incomplete. Also
+// recognizes lines that end in a bare LF, so that the parser rejects such a request instead of
+// waiting for more bytes.
 std::size_t head_end(std::string_view text);
 
-// `text`: all of a head. Throws HttpProblem.
+// Parses a complete head. Throws HttpError.
 HttpHead parse_http_head(std::string_view text);
 
-// The size in the first line of a chunk, without its CRLF; extensions are passed over.
+// Parses the size in the first line of a chunk, given without its CRLF. Chunk extensions are
+// ignored.
 std::uint64_t parse_chunk_size(std::string_view line);
 
 }  // namespace thimble

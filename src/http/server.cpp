@@ -49,7 +49,7 @@ void HttpConnection::serve(const HttpHandler& handler, const HttpRefusal& refusa
   linger();
 }
 
-void HttpConnection::refuse(const HttpProblem& problem, const HttpRefusal& refusal) {
+void HttpConnection::refuse(const HttpError& problem, const HttpRefusal& refusal) {
   keep_alive_ = false;
   refusal(problem, HttpRequest{.client = client_}, *this);
   linger();
@@ -61,7 +61,7 @@ bool HttpConnection::wait_for_request() {
   return wait_until_readable(deadline, true) == Wait::ready && fill(deadline);
 }
 
-// False: the connection ends here.
+// Returns false if the connection must be closed.
 bool HttpConnection::serve_one(const HttpHandler& handler, const HttpRefusal& refusal, const HttpGate& gate) {
   headers_.clear();
   status_ = 0;
@@ -74,11 +74,11 @@ bool HttpConnection::serve_one(const HttpHandler& handler, const HttpRefusal& re
     head = read_head();
     head.request.client = client_;
     head_only_ = head.request.method == "HEAD";
-    chunked_ = head.chunks_known;
+    chunked_ = head.supports_chunked;
     if (gate) gate(head);
     read_body(head, head.request.body);
     keep_alive_ = head.keep_alive;
-  } catch (const HttpProblem& problem) {
+  } catch (const HttpError& problem) {
     refusal(problem, head.request, *this);
     return false;
   }
@@ -91,9 +91,9 @@ HttpHead HttpConnection::read_head() {
   std::size_t end = head_end(buffer_);
   while (end == std::string::npos || end > limits_.head_bytes) {
     if (buffer_.size() > limits_.head_bytes)
-      throw HttpProblem(431,
-                        fmt::format("the head of a request must have at most {} bytes", limits_.head_bytes));
-    if (!fill(deadline)) throw HttpProblem(400, "the request ends within its head");
+      throw HttpError(431,
+                      fmt::format("the head of a request must have at most {} bytes", limits_.head_bytes));
+    if (!fill(deadline)) throw HttpError(400, "the request ended before its head was complete");
     end = head_end(buffer_);
   }
   HttpHead head = parse_http_head(std::string_view(buffer_).substr(0, end));
@@ -104,8 +104,8 @@ HttpHead HttpConnection::read_head() {
 void HttpConnection::read_body(const HttpHead& head, std::string& body) {
   const double deadline = seconds_now() + limits_.body_seconds;
   if (head.content_length > limits_.body_bytes)
-    throw HttpProblem(413, fmt::format("the body must have at most {} bytes, got {}", limits_.body_bytes,
-                                       head.content_length));
+    throw HttpError(413, fmt::format("the body must have at most {} bytes, got {}", limits_.body_bytes,
+                                     head.content_length));
   if (head.expects_continue && buffer_.empty()) send_bytes("HTTP/1.1 100 Continue\r\n\r\n");
   bytes_sent_ = 0;
   if (head.chunked) return read_chunks(body, deadline);
@@ -116,25 +116,25 @@ void HttpConnection::read_body(const HttpHead& head, std::string& body) {
 void HttpConnection::read_chunks(std::string& body, double deadline) {
   while (const std::uint64_t size = parse_chunk_size(read_chunk_line(deadline))) {
     if (size > limits_.body_bytes - body.size())
-      throw HttpProblem(413, fmt::format("the body must have at most {} bytes", limits_.body_bytes));
+      throw HttpError(413, fmt::format("the body must have at most {} bytes", limits_.body_bytes));
     read_at_least(size + 2, deadline);
     take(size, body);
     if (!read_chunk_line(deadline).empty())
-      throw HttpProblem(400, "a chunk of the body must end where its size says");
+      throw HttpError(400, "a body chunk must have the size given in its first line");
   }
   for (std::size_t trailers = 0; !read_chunk_line(deadline).empty(); ++trailers)
-    if (trailers == kMostHeaders) throw HttpProblem(431, "too many lines after the body");
+    if (trailers == kMaxHeaders) throw HttpError(431, "the request has too many lines after its body");
 }
 
 std::string HttpConnection::read_chunk_line(double deadline) {
   std::size_t end = buffer_.find('\n');
   while (end == std::string::npos) {
     if (buffer_.size() > kLongestChunkLine) break;
-    if (!fill(deadline)) throw HttpProblem(400, "the request ends within its body");
+    if (!fill(deadline)) throw HttpError(400, "the request ended before its body was complete");
     end = buffer_.find('\n');
   }
   if (end == std::string::npos || end > kLongestChunkLine || end == 0 || buffer_[end - 1] != '\r')
-    throw HttpProblem(400, "a line between chunks of the body must be short and end in CR LF");
+    throw HttpError(400, "a line between body chunks must be short and end in CR LF");
   std::string line = buffer_.substr(0, end - 1);
   buffer_.erase(0, end + 1);
   return line;
@@ -142,7 +142,7 @@ std::string HttpConnection::read_chunk_line(double deadline) {
 
 void HttpConnection::read_at_least(std::size_t bytes, double deadline) {
   while (buffer_.size() < bytes)
-    if (!fill(deadline)) throw HttpProblem(400, "the request ends within its body");
+    if (!fill(deadline)) throw HttpError(400, "the request ended before its body was complete");
 }
 
 bool HttpConnection::fill(double deadline) {
@@ -151,8 +151,8 @@ bool HttpConnection::fill(double deadline) {
     const ssize_t count = recv(socket_, block.data(), block.size(), 0);
     if (count > 0) {
       buffer_.append(block.data(), static_cast<std::size_t>(count));
-      // Many small pieces must not outlive the deadline either.
-      if (seconds_now() > deadline) throw HttpProblem(408, "the request took too long to arrive");
+      // The deadline also applies to a client that sends many small pieces.
+      if (seconds_now() > deadline) throw HttpError(408, "the request took too long to arrive");
       return true;
     }
     if (count == 0) return false;
@@ -162,14 +162,14 @@ bool HttpConnection::fill(double deadline) {
       return false;
     }
     if (wait_until_readable(deadline, false) == Wait::timeout)
-      throw HttpProblem(408, "the request took too long to arrive");
+      throw HttpError(408, "the request took too long to arrive");
   }
 }
 
-HttpConnection::Wait HttpConnection::wait_until_readable(double deadline, bool heeds_closing) {
+HttpConnection::Wait HttpConnection::wait_until_readable(double deadline, bool stop_on_closing) {
   std::array<pollfd, 2> watched = {pollfd{socket_, POLLIN, 0}, pollfd{closing_, POLLIN, 0}};
   for (;;) {
-    const int count = poll(watched.data(), heeds_closing ? 2 : 1, milliseconds_until(deadline));
+    const int count = poll(watched.data(), stop_on_closing ? 2 : 1, milliseconds_until(deadline));
     if (count > 0 && watched[0].revents) return Wait::ready;
     if (count > 0) return Wait::closing;
     if (count == 0 || errno != EINTR) return Wait::timeout;
@@ -217,7 +217,7 @@ void HttpConnection::begin_stream(int status, std::string_view content_type) {
 }
 
 void HttpConnection::write(std::string_view text) {
-  if (text.empty()) return;  // an empty chunk would be the end
+  if (text.empty()) return;  // an empty chunk would end the stream
   if (chunked_)
     send_bytes(fmt::format("{:x}\r\n{}\r\n", text.size(), text));
   else
@@ -255,7 +255,8 @@ void HttpConnection::send_bytes(std::string_view bytes) {
   }
 }
 
-// A client that still sends would lose our answer to a reset if the socket were closed at once.
+// Closing the socket while the client still sends would cause a reset, which could discard the
+// response.
 void HttpConnection::linger() {
   if (broken_) return;
   shutdown(socket_, SHUT_WR);
@@ -275,7 +276,7 @@ void HttpConnection::linger() {
 namespace {
 
 constexpr int kBacklog = 512;
-constexpr int kMostRefusals = 64;  // connections that are being told that there are too many
+constexpr int kMostRefusals = 64;  // connections beyond the limit that may wait for their status 503
 
 std::string numeric_host(const sockaddr_storage& address, socklen_t size) {
   std::array<char, NI_MAXHOST> host = {};
@@ -303,7 +304,7 @@ HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler handler, Ht
                        HttpGate gate)
     : options_(options), handler_(std::move(handler)), refusal_(std::move(refusal)), gate_(std::move(gate)) {
   closing_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  check(closing_ >= 0, "cannot make an eventfd: {}", std::strerror(errno));
+  check(closing_ >= 0, "cannot create an eventfd: {}", std::strerror(errno));
   try {
     bind_to(options.host, options.port);
   } catch (...) {
@@ -323,19 +324,20 @@ void HttpServer::bind_to(const std::string& host, int port) {
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   addrinfo* found = nullptr;
-  const int trouble = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  check(trouble == 0, "cannot find the address {}: {}", host, gai_strerror(trouble));
+  const int code = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  check(code == 0, "cannot resolve the address {}: {}", host, gai_strerror(code));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, freeaddrinfo);
 
   listener_ = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  check(listener_ >= 0, "cannot make a socket: {}", std::strerror(errno));
+  check(listener_ >= 0, "cannot create a socket: {}", std::strerror(errno));
   const int on = 1;
   setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (bind(listener_, found->ai_addr, found->ai_addrlen) != 0 || listen(listener_, kBacklog) != 0) {
     const int reason = errno;
     ::close(std::exchange(listener_, -1));
-    fail(Hint{reason == EADDRINUSE ? "another program has it; --port 0 takes any that is free" : ""},
-         "cannot listen on {} port {}: {}", host, port, std::strerror(reason));
+    fail(
+        Hint{reason == EADDRINUSE ? "another program uses this port; pass --port 0 to use any free one" : ""},
+        "cannot listen on {} port {}: {}", host, port, std::strerror(reason));
   }
   sockaddr_storage address{};
   socklen_t size = sizeof address;
@@ -354,7 +356,7 @@ void HttpServer::start() {
 
 void HttpServer::stop_accepting() {
   const std::uint64_t one = 1;
-  if (::write(closing_, &one, sizeof one) < 0) return;  // it is readable already
+  if (::write(closing_, &one, sizeof one) < 0) return;  // already readable
 }
 
 void HttpServer::close() {
@@ -365,13 +367,13 @@ void HttpServer::close() {
 }
 
 void HttpServer::accept_loop() {
-  const SignalsHeld held;  // from those who serve, too: Ctrl-C is the main thread's
+  const SignalMaskScope held;  // inherited by connection threads: the main thread handles Ctrl-C
   std::array<pollfd, 2> watched = {pollfd{listener_, POLLIN, 0}, pollfd{closing_, POLLIN, 0}};
   while (watched[1].revents == 0) {
     if (poll(watched.data(), watched.size(), -1) < 0) continue;
     if (watched[0].revents) accept_one();
   }
-  ::close(std::exchange(listener_, -1));  // who comes now is refused by the system, not left waiting
+  ::close(std::exchange(listener_, -1));  // the system refuses further connections
 }
 
 void HttpServer::accept_one() {
@@ -380,7 +382,7 @@ void HttpServer::accept_one() {
   const int socket =
       accept4(listener_, reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (socket < 0) {
-    // Out of descriptors: they come back as clients leave.
+    // Out of descriptors or memory: retry until clients have disconnected.
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     return;
@@ -403,7 +405,7 @@ void HttpServer::accept_one() {
       *done = true;
     });
     workers_.push_back(std::move(worker));
-  } catch (const std::system_error&) {  // no more threads
+  } catch (const std::system_error&) {  // cannot create more threads
     --connections_;
     ::close(socket);
   }
@@ -413,11 +415,14 @@ void HttpServer::serve(int socket, std::string client, bool full) {
   HttpConnection connection(socket, std::move(client), options_.limits, closing_);
   try {
     if (full)
-      connection.refuse({503, fmt::format("more than {} connections", options_.max_connections)}, refusal_);
+      connection.refuse(
+          {503, fmt::format("the server has reached its limit of {} connections", options_.max_connections)},
+          refusal_);
     else
       connection.serve(handler_, refusal_, gate_);
   } catch (const std::exception&) {
-    // The handler answers for its own errors; what comes here is a lack of memory. The client sees a closed connection.
+    // Handlers catch their own errors, so this is out of memory. The client sees a closed
+    // connection.
   }
 }
 

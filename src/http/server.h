@@ -1,11 +1,12 @@
-// A small HTTP/1.1 server: one thread that accepts, one per connection, bounded in all it takes.
+// A small HTTP/1.1 server: one accepting thread and one thread per connection, with limits on
+// memory and time.
 //
 //   HttpServer server({.host = "127.0.0.1", .port = 0}, handler, refusal);
 //   server.start();
 //   ... server.port() ...
-//   server.close();     // no new connections or requests; returns when those at hand are answered
+//   server.close();     // accepts no new requests; returns when all current ones are answered
 //
-// Why not a library: docs/serving.md, "The HTTP layer".
+// docs/design.md, "Generating and serving", explains why no library is used.
 #pragma once
 
 #include <atomic>
@@ -20,38 +21,42 @@
 
 namespace thimble {
 
-// One client's connection: requests in, answers out, each with its limits and deadlines.
+// The limits and deadlines of one connection.
 struct HttpLimits {
   std::size_t head_bytes = 16 << 10;  // first line and headers
   std::size_t body_bytes = 4 << 20;
-  double head_seconds = 10;   // from a request's first byte until its head is whole
-  double body_seconds = 30;   // from there until the body is
-  double idle_seconds = 60;   // until the next request's first byte
-  double write_seconds = 30;  // that a client may take nothing of its answer
-  // Who takes it in sips is given up when a piece took longer than that and what this pace allows.
+  double head_seconds = 10;   // from the first byte of a request until its head is complete
+  double body_seconds = 30;   // from the end of the head until the body is complete
+  double idle_seconds = 60;   // until the first byte of the next request
+  double write_seconds = 30;  // disconnect a client that reads nothing for this long
+  // Disconnect a client if sending a piece takes longer than write_seconds plus the time at this
+  // rate.
   double write_bytes_per_second = 16 << 10;
 };
 
-// May be called by many threads at once.
+// May be called from many threads at once.
 using HttpHandler = std::function<void(const HttpRequest&, HttpReply&)>;
-// Answers a request that was refused before it was whole; it holds what was understood of it.
-using HttpRefusal = std::function<void(const HttpProblem&, const HttpRequest&, HttpReply&)>;
+// Answers a request that was refused before it was complete. The request contains the part that was
+// parsed.
+using HttpRefusal = std::function<void(const HttpError&, const HttpRequest&, HttpReply&)>;
 
-// Looks at a head before its body is taken, and throws HttpProblem where it is not wanted: strangers fill no memory.
+// Called with the head of a request before its body is read. Throws HttpError to refuse it, so that
+// an unauthorized client cannot make the server buffer bodies.
 using HttpGate = std::function<void(const HttpHead&)>;
 
 class HttpConnection : private HttpReply {
  public:
-  // Owns `socket`. `closing`: a descriptor that becomes readable when no further requests are wanted.
+  // Takes ownership of `socket`. `closing`: a descriptor that becomes readable when the server
+  // stops accepting requests.
   HttpConnection(int socket, std::string client, const HttpLimits& limits, int closing);
   ~HttpConnection() override;
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
 
-  // Until the client or the server has enough.
+  // Serves requests until the client disconnects or the server closes the connection.
   void serve(const HttpHandler& handler, const HttpRefusal& refusal, const HttpGate& gate = {});
-  // For one that cannot be served: tells it why.
-  void refuse(const HttpProblem& problem, const HttpRefusal& refusal);
+  // Sends an error response without reading a request, and closes the connection.
+  void refuse(const HttpError& problem, const HttpRefusal& refusal);
 
  private:
   enum class Wait { ready, closing, timeout };
@@ -73,8 +78,8 @@ class HttpConnection : private HttpReply {
   void read_chunks(std::string& body, double deadline);
   std::string read_chunk_line(double deadline);
   void read_at_least(std::size_t bytes, double deadline);
-  bool fill(double deadline);  // more bytes into the buffer; false: the client has closed its side
-  Wait wait_until_readable(double deadline, bool heeds_closing);
+  bool fill(double deadline);  // attempts to get more bytes; false: the client has closed its side
+  Wait wait_until_readable(double deadline, bool stop_on_closing);
   void take(std::size_t bytes, std::string& out);
   void send_bytes(std::string_view bytes);
   std::string head_text(int status, std::string_view content_type, std::string_view framing) const;
@@ -85,9 +90,9 @@ class HttpConnection : private HttpReply {
   std::string client_;
   HttpLimits limits_;
   int closing_;
-  std::string buffer_;  // read, not yet used
+  std::string buffer_;  // received, not yet consumed
 
-  // Of the answer at hand:
+  // State of the current response.
   HttpHeaders headers_;
   int status_ = 0;
   std::size_t bytes_sent_ = 0;
@@ -97,13 +102,13 @@ class HttpConnection : private HttpReply {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";  // a name or an address
   int port = 0;                    // 0: any that is free
-  int max_connections = 512;       // more are told 503
+  int max_connections = 512;       // further connections get status 503
   HttpLimits limits = {};
 };
 
 class HttpServer {
  public:
-  // Binds; an address that cannot be had is an error.
+  // Binds the socket. Throws an Error if the address is not available.
   HttpServer(const HttpServerOptions& options, HttpHandler handler, HttpRefusal refusal, HttpGate gate = {});
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
@@ -111,12 +116,12 @@ class HttpServer {
 
   int port() const { return port_; }
   const std::string& address() const { return address_; }  // "127.0.0.1:8080", "[::1]:8080"
-  bool loopback() const { return loopback_; }              // only this machine can reach it
+  bool loopback() const { return loopback_; }              // reachable only from this machine
 
   void start();
-  // From here on nothing is accepted and connections end with their answer.
+  // Stops accepting connections; existing ones end after their current response.
   void stop_accepting();
-  // The same, and waits until all connections are done.
+  // Calls stop_accepting() and waits until all connections have ended.
   void close();
   int connections() const { return connections_; }
 
@@ -134,12 +139,12 @@ class HttpServer {
   HttpRefusal refusal_;
   HttpGate gate_;
   int listener_ = -1;
-  int closing_ = -1;  // an eventfd: readable once it is time to end
+  int closing_ = -1;  // an eventfd that becomes readable when the server closes
   int port_ = 0;
   std::string address_;
   bool loopback_ = false;
   std::thread acceptor_;
-  std::list<std::unique_ptr<Worker>> workers_;  // of the accepting thread, then of close()
+  std::list<std::unique_ptr<Worker>> workers_;  // owned by the accepting thread, then by close()
   std::atomic<int> connections_ = 0;
 };
 

@@ -12,12 +12,13 @@ std::int64_t Slots::free_count() const {
   return std::ranges::count(slots_, false, &Slot::in_use);
 }
 
-Slots::Prefix Slots::longest_prefix(std::span<const TokenId> wanted) const {
+Slots::Prefix Slots::longest_prefix(std::span<const TokenId> prompt) const {
   Prefix best;
   for (std::int64_t slot = 0; slot < count(); ++slot) {
-    const std::int64_t length = common_prefix(tokens(slot), wanted);
-    const bool handier = length > 0 && length == best.length && at(best.slot).in_use && !at(slot).in_use;
-    if (length > best.length || handier) best = {slot, length};
+    const std::int64_t length = common_prefix(tokens(slot), prompt);
+    const bool free_and_equal =
+        length > 0 && length == best.length && at(best.slot).in_use && !at(slot).in_use;
+    if (length > best.length || free_and_equal) best = {slot, length};
   }
   return best;
 }
@@ -51,8 +52,8 @@ void Slots::release(std::int64_t slot) {
 
 namespace {
 
-constexpr std::int64_t kBlock = 64;  // prompts are read in blocks that end where this divides the position
-constexpr std::int64_t kWorthWaiting = 64;  // tokens that somebody else is just reading
+constexpr std::int64_t kBlock = 64;            // prompt blocks end at multiples of this
+constexpr std::int64_t kMinSharedToWait = 64;  // tokens saved; for fewer, recompute
 
 BatcherOptions checked(const BatcherOptions& options) {
   check(options.slots >= 1, "slots must be >= 1, got {}", options.slots);
@@ -60,7 +61,7 @@ BatcherOptions checked(const BatcherOptions& options) {
   return options;
 }
 
-bool says_something(const Event& event) {
+bool has_content(const Event& event) {
   return event.finish || !event.text.empty() || !event.tokens.empty() || !event.prompt.empty();
 }
 
@@ -72,7 +73,7 @@ Batcher::Batcher(Model& model, const Tokenizer* tokenizer, const BatcherOptions&
       options_(checked(options)),
       cache_(model.make_cache(options.slots)),
       slots_(options.slots) {
-  if (options_.rows_per_step == 0) options_.rows_per_step = model.decoded_at_once();
+  if (options_.rows_per_step == 0) options_.rows_per_step = model.max_decode_rows();
 }
 
 Batcher::~Batcher() = default;
@@ -109,16 +110,17 @@ std::vector<Event> Batcher::step() {
   return events;
 }
 
-// Those who wait for a prefix keep a slot free for themselves: nobody who came later overtakes them.
+// A sequence that waits for another one to process their shared prefix reserves a free slot, so
+// that later requests cannot overtake it.
 void Batcher::admit() {
   std::int64_t kept_free = 0;
   for (auto next = waiting_.begin(); next != waiting_.end() && slots_.free_count() > kept_free;) {
     Sequence& sequence = **next;
-    // The last token is computed in any case, for its logits; a prompt that is scored, all of it.
+    // The last token is always recomputed for its logits; a scored prompt is recomputed completely.
     const std::span<const TokenId> prompt = sequence.request().prompt;
     const auto reusable = sequence.scores_prompt() ? prompt.first(0) : prompt.first(prompt.size() - 1);
     const Slots::Prefix prefix = slots_.longest_prefix(reusable);
-    if (better_wait(sequence, reusable, prefix.length)) {
+    if (should_wait(sequence, reusable, prefix.length)) {
       ++kept_free;
       ++next;
       continue;
@@ -134,23 +136,23 @@ void Batcher::admit() {
   }
 }
 
-bool Batcher::better_wait(const Sequence& sequence, std::span<const TokenId> reusable,
+bool Batcher::should_wait(const Sequence& sequence, std::span<const TokenId> reusable,
                           std::int64_t cached) const {
   return std::ranges::any_of(active_, [&](const std::unique_ptr<Sequence>& other) {
     const std::int64_t shared = common_prefix(other->request().prompt, reusable);
     const bool being_read = slots_.size(other->slot) < shared;
     const std::int64_t gain = shared - cached;
-    return being_read && gain > 0 && (other->id() == sequence.id() || gain >= kWorthWaiting);
+    return being_read && gain > 0 && (other->id() == sequence.id() || gain >= kMinSharedToWait);
   });
 }
 
 void Batcher::plan_rows() {
   rows_.clear();
-  wanted_.clear();
+  logit_rows_.clear();
   const auto missing = [&](const Sequence& sequence) { return sequence.size() - slots_.size(sequence.slot); };
   for (const auto& sequence : active_)
     if (missing(*sequence) == 1) add_rows(*sequence, 1);
-  // At least one block, so that prompts are read even where everybody generates.
+  // At least one block, so that prompts make progress even when all rows are used for generation.
   std::int64_t left = std::max(options_.rows_per_step - static_cast<std::int64_t>(rows_.size()), kBlock);
   for (const auto& sequence : active_) {
     if (missing(*sequence) == 1) continue;
@@ -164,11 +166,11 @@ void Batcher::plan_rows() {
     }
     add_rows(*sequence, count);
   }
-  // The model wants at least one row whose logits are wanted; a block inside of a prompt has none.
-  if (!rows_.empty() && wanted_.empty()) rows_.back().wants_logits = true;
+  // Model::decode requires at least one row with logits; a block inside a prompt has none.
+  if (!rows_.empty() && logit_rows_.empty()) rows_.back().wants_logits = true;
 }
 
-// The next `count` tokens that its slot lacks.
+// Adds rows for the next `count` tokens of the sequence that are not yet in its slot.
 void Batcher::add_rows(Sequence& sequence, std::int64_t count) {
   const std::vector<TokenId>& tokens = sequence.tokens();
   const std::int64_t begin = slots_.size(sequence.slot);
@@ -183,20 +185,20 @@ void Batcher::add_rows(Sequence& sequence, std::int64_t count) {
                      .position = static_cast<std::int32_t>(position),
                      .slot = static_cast<std::int32_t>(sequence.slot),
                      .wants_logits = wants});
-    if (wants) wanted_.emplace_back(&sequence, position);
+    if (wants) logit_rows_.emplace_back(&sequence, position);
   }
 }
 
 void Batcher::take_logits(const Tensor& logits, std::vector<Event>& events) {
-  for (std::size_t i = 0; i < wanted_.size(); ++i) {
-    const auto& [sequence, position] = wanted_[i];
-    if (sequence->ended()) continue;  // it failed within its prompt
+  for (std::size_t i = 0; i < logit_rows_.size(); ++i) {
+    const auto& [sequence, position] = logit_rows_[i];
+    if (sequence->ended()) continue;  // it failed inside its prompt
     const std::span row(logits.row<float>(static_cast<std::int64_t>(i)),
                         static_cast<std::size_t>(logits.cols));
     try {
       if (position + 1 < sequence->size()) {
         sequence->take_prompt_logits(position, row);
-      } else if (Event event = sequence->take_logits(row); says_something(event)) {
+      } else if (Event event = sequence->take_logits(row); has_content(event)) {
         events.push_back(std::move(event));
       }
     } catch (const Error& error) {

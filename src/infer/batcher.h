@@ -1,23 +1,28 @@
-// The batcher: many requests, one model, one call of it for all of them at each step.
+// Continuous batching: each step makes one call of the model for all active requests.
 //
-//   Batcher batcher(model, tokenizer.get(), {.slots = 8});      // all memory of the cache is taken here
+//   Batcher batcher(model, tokenizer.get(), {.slots = 8});      // allocates the whole KV cache
 //   const RequestId id = batcher.submit({.prompt = ids, .stop_ids = end_ids(*tokenizer)});
 //   while (batcher.busy())
 //     for (const Event& event : batcher.step()) show(event);
 //
-// A slot holds one sequence: its tokens, and their keys and values in the cache. Each step gives every sequence that
-// generates its next token, and the rest of the call's rows to prompts, in fixed blocks. Sequences join and leave
-// between steps; whoever finds no slot waits in the order of arrival.
+// A slot stores one sequence: its tokens, and their keys and values in the cache. Each step
+// generates one token for every sequence whose prompt is processed; the remaining rows of the call
+// process prompts, in fixed blocks. Sequences join and leave between steps. If no slot is free,
+// requests queue in order of arrival.
 //
-// A slot remembers its tokens when its sequence ends. A new request continues the slot that shares the longest prefix
-// with its prompt, or a copy of that prefix if the slot is in use. A prompt that others are just reading is waited for.
+// A slot keeps its tokens after its sequence ends (prefix cache). A new request reuses the slot
+// that shares the longest prefix with its prompt, or a copy of that prefix if the slot is in use.
+// If another request is currently processing the same prefix, the new request waits for it, unless
+// that saves fewer than 64 tokens.
 //
-// What a sample says depends on its request alone: not on the others, not on the slot, not on what was cached. On the
-// CPU that holds to the bit, because decoding is batch-invariant (ops/attention.h); on a GPU to rounding, and to
-// the bit while no call has more than 64 rows (model/model.h).
+// The result of a sample depends only on its request, not on other requests, the slot or the cache
+// contents. On the CPU results are bit-identical, because decoding is batch-invariant
+// (ops/attention.h). On a GPU they agree up to rounding, and are bit-identical as long as no call
+// has more than 64 rows (model/model.h).
 //
-// One thread calls submit, cancel and step (it is the one that enters OpenMP). A server's other threads leave requests
-// and cancellations in a queue that this thread empties between steps; check_request() may be called anywhere.
+// Threads: submit, cancel and step must be called by one thread, the one that runs OpenMP loops. A
+// server's other threads pass requests and cancellations through a queue that this thread drains
+// between steps. check_request() may be called by any thread.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +38,10 @@
 
 namespace thimble {
 
-// Slots: which tokens each of them holds, and which one a new prompt should take.
-// How many tokens two texts begin with in common.
+// Length of the common prefix of two token sequences.
 std::int64_t common_prefix(std::span<const TokenId> a, std::span<const TokenId> b);
 
+// The tokens stored in each slot, and the choice of a slot for a new prompt.
 class Slots {
  public:
   explicit Slots(std::int64_t count) : slots_(static_cast<std::size_t>(count)) {}
@@ -44,28 +49,31 @@ class Slots {
   std::int64_t count() const { return static_cast<std::int64_t>(slots_.size()); }
   std::int64_t free_count() const;
 
-  // Where the longest prefix of `wanted` lies, in use or not. length 0: nowhere.
+  // The slot, in use or free, that shares the longest prefix with `prompt`. length is 0 if none
+  // does.
   struct Prefix {
     std::int64_t slot = -1, length = 0;
   };
-  Prefix longest_prefix(std::span<const TokenId> wanted) const;
+  Prefix longest_prefix(std::span<const TokenId> prompt) const;
 
-  // A free slot for a text whose prefix lies at `prefix`: that slot itself if most of what it holds is the prefix,
-  // else the one unused for the longest time. -1: none is free. Marks it as in use and cuts it to the prefix, or
-  // empties it: then the prefix is to be copied, and copied() told.
+  // Takes a free slot for a prompt whose longest cached prefix is `prefix` and marks it as in use.
+  // If slot `prefix.slot` is free and the prefix is at least half of its tokens, returns that slot,
+  // truncated to the prefix. Otherwise empties and returns the least recently used free slot; the
+  // caller then copies the cache entries of the prefix, if any, and calls copied(). Returns -1 if
+  // no slot is free.
   std::int64_t take(Prefix prefix);
   void copied(std::int64_t slot, Prefix prefix);
 
   void append(std::int64_t slot, TokenId token) { at(slot).tokens.push_back(token); }
-  void release(std::int64_t slot);  // the tokens stay
+  void release(std::int64_t slot);  // keeps the tokens for reuse
   const std::vector<TokenId>& tokens(std::int64_t slot) const { return at(slot).tokens; }
   std::int64_t size(std::int64_t slot) const { return static_cast<std::int64_t>(tokens(slot).size()); }
 
  private:
   struct Slot {
-    std::vector<TokenId> tokens;  // computed: their keys and values lie in the cache
+    std::vector<TokenId> tokens;  // whose keys and values are in the cache
     bool in_use = false;
-    std::uint64_t released = 0;  // when, counted in releases
+    std::uint64_t released = 0;  // sequence number of the last release
   };
   std::int64_t oldest_free() const;
   const Slot& at(std::int64_t slot) const { return slots_[static_cast<std::size_t>(slot)]; }
@@ -77,36 +85,40 @@ class Slots {
 
 struct BatcherOptions {
   std::int64_t slots = 1;
-  std::int64_t rows_per_step = 0;  // of prompts and generating sequences together; 0: what suits the device
+  std::int64_t rows_per_step = 0;  // prompt and generated rows; 0: the device's default
 };
 
 class Batcher {
  public:
-  // Both outlive it. Without a tokenizer (nullptr) there are tokens and no text.
+  // `model` and `tokenizer` must outlive the batcher. With `tokenizer` == nullptr, events contain
+  // tokens but no text.
   Batcher(Model& model, const Tokenizer* tokenizer, const BatcherOptions& options = {});
   ~Batcher();
 
-  // Joins at the next step with a free slot. Throws what check_request throws.
+  // Queues the request; it starts at the next step that has a free slot. Throws what check_request
+  // throws.
   RequestId submit(Request request);
 
-  // Frees its slots now. Returns the last events of those samples that had not ended: finish == cancelled, with the
-  // text that was held back. Nothing for a request that is done or was never there.
+  // Frees the request's slots immediately. Returns the last event of each sample that had not
+  // ended: finish == cancelled, with any text held back so far. Returns no events for a finished or
+  // unknown request.
   std::vector<Event> cancel(RequestId id);
 
-  // One call of the model at most; what came of it. Trouble with one sample
-  // (logits that are not finite) is its event's `error`; what is thrown is a failure of the whole.
+  // Makes at most one call of the model and returns the resulting events. An error in one sample
+  // (non-finite logits) is reported in its event's `error`. An exception means that the whole batch
+  // failed.
   std::vector<Event> step();
 
   bool busy() const { return !waiting_.empty() || !active_.empty(); }
-  std::size_t waiting() const { return waiting_.size(); }  // samples without a slot
-  std::size_t active() const { return active_.size(); }    // samples with one
+  std::size_t waiting() const { return waiting_.size(); }  // samples that wait for a slot
+  std::size_t active() const { return active_.size(); }    // samples that have a slot
   std::int64_t slots() const { return slots_.count(); }
   const Model& model() const { return model_; }
   const Tokenizer* tokenizer() const { return tokenizer_; }
 
  private:
   void admit();
-  bool better_wait(const Sequence& sequence, std::span<const TokenId> reusable, std::int64_t cached) const;
+  bool should_wait(const Sequence& sequence, std::span<const TokenId> reusable, std::int64_t cached) const;
   void plan_rows();
   void add_rows(Sequence& sequence, std::int64_t count);
   void take_logits(const Tensor& logits, std::vector<Event>& events);
@@ -119,9 +131,10 @@ class Batcher {
   Slots slots_;
   RequestId last_id_ = 0;
   std::deque<std::unique_ptr<Sequence>> waiting_;
-  std::vector<std::unique_ptr<Sequence>> active_;  // in the order of arrival
+  std::vector<std::unique_ptr<Sequence>> active_;  // in order of arrival
   std::vector<DecodeRow> rows_;
-  std::vector<std::pair<Sequence*, std::int64_t>> wanted_;  // whose logits come, and of which position
+  // Sequence and position of each row of logits.
+  std::vector<std::pair<Sequence*, std::int64_t>> logit_rows_;
 };
 
 }  // namespace thimble

@@ -1,18 +1,22 @@
-// A conversation that fits the context, with room for the answer.
+// Truncates a conversation to the model's context, leaving room for the answer.
 //
 //   const FittedPrompt prompt = fit_prompt(layout, turns, model.config().context);
 //
-// The rules, for a context of C tokens. `least` = min(64, C / 4), at least 1: room that an answer must have.
+// Rules for a context of C tokens, where `least` = max(1, min(64, C / 4)) is the minimum room for
+// an answer:
 //
-//   1. If the whole conversation leaves `least` tokens, nothing is cut and the answer may take all that is left.
-//   2. Else the oldest turns go, whole ones and each question with its answers, until a quarter of the context is
-//      left. A system prompt at the beginning stays, and so does the newest message of the user and what follows it.
-//   3. If not even `least` is left then, the newest message loses its head, characters whole, until it is.
-//   4. The answer gets what is left, at most a quarter of the context.
+//   1. If the complete conversation leaves at least `least` tokens, nothing is cut and the answer
+//      may use all remaining tokens.
+//   2. Otherwise the oldest turns are dropped, each question together with its answers, until a
+//      quarter of the context is free. A leading system prompt, the newest user message and
+//      everything after that message are kept.
+//   3. If fewer than `least` tokens are free then, the beginning of the newest message is cut, at a
+//      character boundary, until `least` tokens are free.
+//   4. The answer may use the free tokens, but at most a quarter of the context.
 //
-// bos, the system prompt and the marks around turns are always there: what a model sees is always a conversation as
-// training laid it out. Where they alone leave no room for one token of the message and `least` for the answer, it is an
-// error.
+// bos, the system prompt and the marks around turns are never cut, so the prompt always has the
+// layout used in training. If they leave no room for one token of the newest message plus `least`
+// tokens for the answer, fit_prompt throws.
 #pragma once
 
 #include <cstdint>
@@ -25,31 +29,33 @@
 namespace thimble {
 
 struct FittedPrompt {
-  std::vector<TokenId> ids;         // ends where the assistant speaks
-  std::int64_t answer_tokens = 0;   // that it may say, at most
-  std::int64_t tokens_dropped = 0;  // of the conversation, to make room
+  std::vector<TokenId> ids;         // ends at the start of the assistant's turn
+  std::int64_t answer_tokens = 0;   // maximum length of the answer
+  std::int64_t tokens_dropped = 0;  // removed from the conversation to make room
 };
 
 FittedPrompt fit_prompt(const ChatLayout& layout, std::span<const Turn> turns, std::int64_t context);
 
 // `least` of the rules above.
-std::int64_t least_answer_tokens(std::int64_t context);
+std::int64_t min_answer_tokens(std::int64_t context);
 
-// The request that answers a conversation: for `thimble chat` and for the server.
+// The request that answers a conversation; used by `thimble chat` and by the server.
 struct ChatRequest {
   Request request;
-  std::int64_t tokens_dropped = 0;  // of the conversation, to make room (chat_context.h)
+  std::int64_t tokens_dropped = 0;  // removed from the conversation to make room
 };
 
-// `asked` brings what the caller chooses: sampling, stop strings, samples, log-probabilities. From the conversation
-// come the prompt and what ends an answer. Answers have at least one token, at most asked.max_tokens and what fits;
-// no special token but the one that ends it can be sampled.
+// `options` supplies what the caller chooses: sampling, stop strings, number of samples,
+// log-probabilities. The prompt and the stop ids come from the conversation and its layout. An
+// answer has at least one token and at most min(options.max_tokens, FittedPrompt::answer_tokens).
+// Special tokens other than stop ids cannot be sampled.
 ChatRequest chat_request(const ChatLayout& layout, std::span<const Turn> turns, std::int64_t context,
-                         Request asked);
+                         Request options);
 
-// The end of a turn, and what else ends a text of this tokenizer.
+// The token that ends a turn, and all other tokens that end a text of this tokenizer.
 std::vector<TokenId> chat_stop_ids(const ChatLayout& layout);
-// Ids that have no place inside an answer: special, unknown and unused ones. Stop ids are not among them.
+// Control, unknown and unused ids, which must not occur inside an answer. Stop ids are not
+// included.
 std::vector<TokenId> chat_suppressed_ids(const ChatLayout& layout);
 
 }  // namespace thimble

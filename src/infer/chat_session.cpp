@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kBlanksAndPunctuation = " \t\r\n!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
-// Lets text through once its first word has begun.
+// Drops text until the first character that is neither a blank nor punctuation.
 class TidyStart {
  public:
   explicit TidyStart(bool tidy) : waits_(tidy) {}
@@ -33,7 +33,7 @@ class TidyStart {
 ChatSession::ChatSession(Batcher& batcher, const ChatLayout& layout, ChatOptions options)
     : batcher_(batcher), layout_(layout), options_(std::move(options)), system_(options_.system) {
   Request asked = options_.asked;
-  asked.prompt = {layout_.end_id()};  // any will do: the rest is what can be wrong already
+  asked.prompt = {layout_.end_id()};  // any valid prompt, to check the other fields
   check_request(asked, batcher_.model().config(), batcher_.tokenizer());
 }
 
@@ -63,7 +63,7 @@ Reply ChatSession::ask(std::string question, const Show& show, const Interrupt* 
   const std::vector<Sample> samples = generate(batcher_, std::move(chat.request), take, interrupt);
   reply.finish = samples[0].finish;
   reply.usage = samples[0].usage;
-  reply.kept = last_kept_ = !without_blanks(reply.text).empty();
+  reply.kept = last_kept_ = !trim(reply.text).empty();
   if (reply.kept) {
     turns.push_back({ChatRole::assistant, reply.text});
     history_ = std::move(turns);

@@ -1,11 +1,12 @@
-// A conversation that grows: questions in, answers out.
+// An interactive conversation with its history.
 //
 //   ChatSession session(batcher, layout, {.asked = {.sampling = {.seed = 7}}});
 //   const Reply reply = session.ask("How many eggs?", show, &interrupt);
 //
-// The history holds whole exchanges only. An answer of which nothing is left (empty, blanks, or stopped before its
-// first word) leaves no trace there, and neither does its question. The n-th answer of a session, retries included, has
-// seed + n: the same questions give the same answers.
+// The history contains complete exchanges only. If an answer is empty (no text, only blanks, or
+// stopped before its first word), neither the answer nor its question is added. Answers are counted
+// from 0, retries included, and answer n uses seed + n, so the same questions give the same
+// answers.
 #pragma once
 
 #include <cstdint>
@@ -21,40 +22,42 @@
 namespace thimble {
 
 struct ChatOptions {
-  Request asked = {};  // see chat_context.h; seed is that of the first answer
-  bool tidy = false;   // drops punctuation and blanks with which an answer begins
+  Request asked = {};  // see chat_request(); sampling.seed is used for the first answer
+  bool tidy = false;   // drop blanks and punctuation at the beginning of answers
   std::string system = {};
 };
 
 struct Reply {
   std::string text;
-  FinishReason finish = FinishReason::stop;  // cancelled: interrupted; the text is what there was
+  FinishReason finish = FinishReason::stop;  // cancelled: interrupted, `text` is incomplete
   Usage usage;
   std::int64_t tokens_dropped = 0;
   std::uint64_t seed = 0;
-  bool kept = true;  // is it in the history?
+  bool kept = true;  // whether it was added to the history
 };
 
 class ChatSession {
  public:
-  // Both outlive it. Throws what check_request throws: better now than at every question.
+  // `batcher` and `layout` must outlive the session. Throws what check_request throws, so that
+  // invalid options are reported before the first question.
   ChatSession(Batcher& batcher, const ChatLayout& layout, ChatOptions options);
 
-  using Show = std::function<void(std::string_view piece)>;  // whole characters, as they come
+  // Called with complete characters as they are generated.
+  using Show = std::function<void(std::string_view piece)>;
   Reply ask(std::string question, const Show& show = {}, const Interrupt* interrupt = nullptr);
-  // The last question again, in place of its answer, which stays where nothing comes of it. Without a question it is an
-  // error.
+  // Asks the last question again and replaces its answer. If the new answer is empty or fails, the
+  // old one is kept. Throws if no question was asked.
   Reply retry(const Show& show = {}, const Interrupt* interrupt = nullptr);
 
-  void clear();                        // forgets all but the system prompt
-  void set_system(std::string text);   // empty: none
-  void replace(Conversation history);  // by one from elsewhere; it ends with an answer or has none
+  void clear();                                             // keeps the system prompt
+  void set_system(std::string text);                        // empty: no system prompt
+  void replace(Conversation history);                       // must end with an answer, or be empty
   const Conversation& history() const { return history_; }  // without the system prompt
   Conversation conversation() const { return with_system(history_); }
   const std::string& system() const { return system_; }
   const ChatLayout& layout() const { return layout_; }
   std::int64_t context() const;
-  std::int64_t context_used() const;  // by the history, if it were all kept
+  std::int64_t context_used() const;  // tokens of the complete, untruncated history
 
  private:
   Conversation with_system(Conversation turns) const;

@@ -29,7 +29,7 @@ void take(const Event& event, Sample& sample) {
 
 std::vector<Sample> generate(Batcher& batcher, Request request, const std::function<void(const Event&)>& show,
                              const Interrupt* interrupt) {
-  check(!batcher.busy(), "[generate] the batcher has other requests");
+  check(!batcher.busy(), "[generate] the batcher already has requests");
   std::vector<Sample> samples(static_cast<std::size_t>(std::max(request.samples, 0)));
   const RequestId id = batcher.submit(std::move(request));
   try {
@@ -42,7 +42,7 @@ std::vector<Sample> generate(Batcher& batcher, Request request, const std::funct
       }
     }
   } catch (...) {
-    batcher.cancel(id);  // the next request finds it free
+    batcher.cancel(id);  // leave the batcher idle for the next request
     throw;
   }
   return samples;

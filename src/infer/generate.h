@@ -1,4 +1,4 @@
-// One request from beginning to end, for callers that have no other.
+// Runs a single request to completion.
 //
 //   Batcher batcher(model, tokenizer.get(), {.slots = 4});
 //   Request request = text_request(*tokenizer, "Once upon a time");
@@ -21,22 +21,25 @@ namespace thimble {
 struct Sample {
   std::string text;  // without the prompt
   std::vector<TokenScore> tokens;
-  std::vector<TokenScore> prompt;  // if it was to be scored: sample 0 has it
+  std::vector<TokenScore> prompt;  // if score_prompt: in sample 0 only
   FinishReason finish = FinishReason::length;
   std::optional<std::string> stop_string;
   Usage usage;
 };
 
-// Runs the batcher until the request is done. `show` sees every event as it comes. When interrupted, returns what was
-// made, finish == cancelled. The error of a sample is thrown. Whatever is thrown, the batcher is free again.
+// Runs the batcher until the request is done. `show` is called with every event. If interrupted,
+// returns the partial samples with finish == cancelled. Throws if a sample fails. The batcher is
+// idle afterwards, also after an exception.
 std::vector<Sample> generate(Batcher& batcher, Request request,
                              const std::function<void(const Event&)>& show = {},
                              const Interrupt* interrupt = nullptr);
 
-// One sequence of one model, for callers that choose each token by a rule of their own, or look at its logits.
+// Generates one sequence without a batcher, for callers that choose each token themselves or
+// inspect the logits.
 //
-// Reads the prompt and then each token that `next` chooses from the logits behind the one before, until it chooses none
-// or the context is full. Every call of the model has one row, so one program and a cache of one slot serve all prompts.
+// Processes the prompt, then repeatedly calls `next` with the logits of the last token and appends
+// the token it returns, until it returns nullopt or the context is full. Every call of the model
+// has one row, so one program and a cache with one slot are sufficient for prompts of any length.
 using ChooseNext = std::function<std::optional<TokenId>(std::span<const float> logits)>;
 void generate_tokens(Model& model, std::vector<TokenId> prompt, const ChooseNext& next);
 

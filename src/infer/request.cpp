@@ -23,7 +23,7 @@ double log_sum_exp(std::span<const float> logits) {
 }  // namespace
 
 void check_finite(std::span<const float> logits) {
-  constexpr std::uint32_t kExponent = 0x7f800000;  // all ones: infinity or no number
+  constexpr std::uint32_t kExponent = 0x7f800000;  // all ones: infinity or NaN
   bool finite = true;
   for (const float logit : logits) finite &= (std::bit_cast<std::uint32_t>(logit) & kExponent) != kExponent;
   check(finite, Hint{"the checkpoint is damaged, or its training diverged"},
@@ -51,18 +51,18 @@ TokenScore score_token(std::span<const float> logits, TokenId id, int top, std::
 
 namespace {
 
-constexpr int kMostSamples = 1000;
+constexpr int kMaxSamples = 1000;
 
 void check_stop_strings(const Request& request, const Tokenizer* tokenizer) {
   const auto& strings = request.stop_strings;
   check(strings.empty() || tokenizer != nullptr, Field{"stop"},
-        "stop: this model has no tokenizer, and so no text");
-  check(strings.size() <= kMostStopStrings, Field{"stop"}, "stop: at most {} strings, got {}",
-        kMostStopStrings, strings.size());
+        "stop: stop strings need a tokenizer, but this model has none");
+  check(strings.size() <= kMaxStopStrings, Field{"stop"}, "stop: at most {} strings, got {}", kMaxStopStrings,
+        strings.size());
   for (const std::string& string : strings) {
     check(!string.empty(), Field{"stop"}, "stop: a string must not be empty");
-    check(string.size() <= kLongestStopString, Field{"stop"}, "stop: a string has at most {} bytes, got {}",
-          kLongestStopString, string.size());
+    check(string.size() <= kMaxStopStringBytes, Field{"stop"}, "stop: a string has at most {} bytes, got {}",
+          kMaxStopStringBytes, string.size());
     check(is_utf8(string), Field{"stop"}, "stop: a string must be valid UTF-8");
   }
 }
@@ -73,17 +73,17 @@ void check_request(const Request& request, const ModelConfig& config, const Toke
   const auto size = static_cast<std::int64_t>(request.prompt.size());
   check(size > 0, Field{"prompt", Hint{"give a prompt"}}, "prompt must not be empty");
   check(size <= config.context, Hint{"shorten the prompt"},
-        "the prompt has {} tokens, the model's context is {}", size, config.context);
+        "the prompt has {} tokens, but the model's context is {}", size, config.context);
   for (const TokenId id : request.prompt)
     check(id >= 0 && id < config.vocab_size, Field{"prompt"},
           "prompt: the vocabulary has {} tokens, got id {}", config.vocab_size, id);
   check_sampling(request.sampling, config.vocab_size);
-  check(request.samples >= 1 && request.samples <= kMostSamples, Field{"n"},
-        "n must be between 1 and {}, got {}", kMostSamples, request.samples);
+  check(request.samples >= 1 && request.samples <= kMaxSamples, Field{"n"},
+        "n must be between 1 and {}, got {}", kMaxSamples, request.samples);
   check(request.max_tokens >= 0, Field{"max_tokens"}, "max_tokens must be >= 0, got {}", request.max_tokens);
   check(request.min_tokens >= 0, Field{"min_tokens"}, "min_tokens must be >= 0, got {}", request.min_tokens);
-  check(request.logprobs >= kNoLogprobs && request.logprobs <= kMostTopLogprobs, Field{"logprobs"},
-        "logprobs must be between 0 and {}, got {}", kMostTopLogprobs, request.logprobs);
+  check(request.logprobs >= kNoLogprobs && request.logprobs <= kMaxTopLogprobs, Field{"logprobs"},
+        "logprobs must be between 0 and {}, got {}", kMaxTopLogprobs, request.logprobs);
   for (const TokenId id : request.stop_ids)
     check(id >= 0 && id < config.vocab_size, "stop ids: the vocabulary has {} tokens, got id {}",
           config.vocab_size, id);
@@ -101,7 +101,7 @@ Request text_request(const Tokenizer& tokenizer, std::string_view prompt) {
   if (bos && (prompt.empty() || tokenizer.adds_bos())) request.prompt.push_back(*bos);
   tokenizer.encode(prompt, request.prompt);
   check(!request.prompt.empty(), Hint{"give a prompt"},
-        "the tokenizer has no bos token, and there is no prompt to begin with");
+        "the tokenizer has no bos token and the prompt is empty");
   request.stop_ids = end_ids(tokenizer);
   request.starts_text = prompt.empty();
   return request;
@@ -109,7 +109,7 @@ Request text_request(const Tokenizer& tokenizer, std::string_view prompt) {
 
 namespace {
 
-// Of thimble, ChatML (Qwen), Llama 3, Gemma, Phi, GPT-2 and their kin.
+// Used by thimble, ChatML (Qwen), Llama 3, Gemma, Phi and GPT-2.
 constexpr std::array<std::string_view, 8> kEnds = {"<end_turn>",      "<|im_end|>",    "<|eot_id|>",
                                                    "<|end_of_text|>", "<end_of_turn>", "<|end|>",
                                                    "<|eom_id|>",      "<|endoftext|>"};
@@ -122,7 +122,8 @@ std::vector<TokenId> end_ids(const Tokenizer& tokenizer) {
   if (const auto end = special.eos ? special.eos : special.bos) ids.push_back(*end);
   for (const std::string_view name : kEnds) {
     const auto id = tokenizer.id_of(name);
-    // Never a bos that happens to bear such a name beside an eos, and never a word of a text.
+    // Skip ordinary tokens that spell such a name, and a bos that has such a name (GPT-2's
+    // <|endoftext|>) when the tokenizer also has an eos.
     if (!id || tokenizer.token_type(*id) != TokenType::control || id == special.bos) continue;
     if (std::ranges::find(ids, *id) == ids.end()) ids.push_back(*id);
   }

@@ -1,4 +1,4 @@
-// What is asked of a batcher, and what it answers.
+// The input of a batcher (Request) and its output (Event).
 #pragma once
 
 #include <cstdint>
@@ -17,88 +17,92 @@
 
 namespace thimble {
 
-// How likely the model finds a token: log-probabilities, natural, of softmax over the whole vocabulary as the model
-// says it, before temperature, penalties and filters.
+// Natural log-probabilities of a token: log-softmax of the raw logits over the full vocabulary,
+// before temperature, penalties and filters.
 struct TokenScore {
   TokenId id = -1;
-  // Only if asked for; NaN: unknown (the first token of a prompt follows nothing).
+  // Set only if log-probabilities were requested. NaN for the first token of a prompt, which has no
+  // predecessor.
   float logprob = 0;
-  std::vector<std::pair<TokenId, float>> top = {};  // the likeliest ids and theirs, best first
+  std::vector<std::pair<TokenId, float>> top = {};  // the most likely ids, descending
 };
 
-// `top`: how many of the likeliest to name, among ids below `allowed`. Logits that are not finite are an error.
+// `top`: number of most likely ids to return, among ids below `allowed`. Throws if a logit is not
+// finite.
 TokenScore score_token(std::span<const float> logits, TokenId id, int top, std::int64_t allowed);
 
-// Throws the error for a model whose output is not finite.
+// Throws if a logit is not finite.
 void check_finite(std::span<const float> logits);
 
 using RequestId = std::uint64_t;
 
 inline constexpr int kNoLogprobs = -1;
-inline constexpr int kMostTopLogprobs = 100;
-inline constexpr std::size_t kMostStopStrings = 64;
-inline constexpr std::size_t kLongestStopString = 4096;  // bytes
+inline constexpr int kMaxTopLogprobs = 100;
+inline constexpr std::size_t kMaxStopStrings = 64;
+inline constexpr std::size_t kMaxStopStringBytes = 4096;  // bytes
 
 struct Request {
-  std::vector<TokenId> prompt;  // bos and all; not empty, at most the context
+  std::vector<TokenId> prompt;  // including bos; 1 to `context` tokens
   SamplingOptions sampling = {};
-  int samples = 1;  // continuations of the one prompt; sample i has seed + i. The prompt is read once
-  std::int64_t max_tokens = 256;  // of each sample; 0: none, the prompt is only read (and scored, if asked)
-  std::int64_t min_tokens = 0;    // stop ids cannot be sampled before; stop strings can still end it
-  std::vector<TokenId> stop_ids = {};          // end a sample and are no part of it: see end_ids
-  std::vector<std::string> stop_strings = {};  // valid UTF-8. The text ends before the first that is complete
-  int logprobs = kNoLogprobs;                  // 0: of the chosen token; N: and of the N likeliest
-  bool score_prompt =
-      false;  // log-probabilities of the prompt's tokens, as `logprobs` says (at least chosen)
-  bool starts_text =
-      false;  // the answer's first token begins a text of its own: SentencePiece then drops the
-              // space before the first word. True after bos alone and in chats
+  int samples = 1;  // continuations of the prompt, which is processed once; sample i uses seed + i
+  std::int64_t max_tokens = 256;               // per sample; 0: only process the prompt
+  std::int64_t min_tokens = 0;                 // no stop id before; stop strings still apply
+  std::vector<TokenId> stop_ids = {};          // end a sample, not part of its text; see end_ids
+  std::vector<std::string> stop_strings = {};  // valid UTF-8; the text ends before the first match
+  int logprobs = kNoLogprobs;                  // 0: chosen token only; N: and the N most likely
+  // Also return log-probabilities of the prompt's tokens; `logprobs` gives the number of
+  // alternatives.
+  bool score_prompt = false;
+  // The first generated token begins a new text (prompt is bos alone, or a chat), so SentencePiece
+  // drops the space before the first word.
+  bool starts_text = false;
 };
 
-// Throws an Error with its field(): "max_tokens must be >= 0, got -1". May be called by any thread.
-// `tokenizer`: nullptr where the batcher has none.
+// Throws an Error whose field() is set: "max_tokens must be >= 0, got -1". May be called by any
+// thread. `tokenizer` is nullptr if the batcher has none.
 void check_request(const Request& request, const ModelConfig& config, const Tokenizer* tokenizer);
 
-// stop: the model ended it, or a stop string did. length: max_tokens, or the context is full.
+// stop: ended by a stop id or a stop string. length: max_tokens reached or context full.
 enum class FinishReason { stop, length, cancelled, error };
 std::string_view name_of(FinishReason reason);  // "stop", ...
 
 struct Usage {
   std::int64_t prompt_tokens = 0;
-  std::int64_t cached_tokens = 0;  // of them: found in a slot and not read again
-  std::int64_t generated_tokens =
-      0;                     // all that were sampled: the one that ended it, and those a stop string cut, too
-  double queue_seconds = 0;  // until a slot was free
-  double prompt_seconds = 0;  // from then until the first token was chosen
-  double decode_seconds = 0;  // from then until the end
+  std::int64_t cached_tokens = 0;  // prompt tokens reused from a slot
+  // All sampled tokens, including the final stop id and tokens removed by a stop string.
+  std::int64_t generated_tokens = 0;
+  double queue_seconds = 0;   // waiting for a slot
+  double prompt_seconds = 0;  // from getting a slot to sampling the first token
+  double decode_seconds = 0;  // from the first token to the last
 
   double seconds_to_first_token() const { return queue_seconds + prompt_seconds; }
 };
 
-// News of one sample. Joined over a sample's events, `text` is its whole text and `tokens` its tokens.
+// Progress of one sample. Concatenating `text` and `tokens` over all events of a sample gives its
+// complete text and tokens.
 struct Event {
   RequestId request = 0;
   int sample = 0;
-  // New: whole characters only, and never a piece of a stop string. May be empty. A character inside of which a sample
-  // is cut (length, cancelled) is left out.
+  // New text since the last event; may be empty. Contains complete characters only and never part
+  // of a stop string. If the sample ends inside a character (length, cancelled), that character is
+  // dropped.
   std::string text = {};
-  // New: those whose text begins in the texts so far. Scores only if asked for.
+  // New tokens: those whose text begins within the text sent so far. Scored only if requested.
   std::vector<TokenScore> tokens = {};
-  std::vector<TokenScore> prompt = {};      // if score_prompt: once, all of it, in sample 0's first event
-  std::optional<FinishReason> finish = {};  // this is the sample's last event; then also:
+  std::vector<TokenScore> prompt = {};      // if score_prompt: complete, in sample 0's first event
+  std::optional<FinishReason> finish = {};  // set in the sample's last event, together with:
   Usage usage = {};
-  std::optional<std::string> stop_string = {};  // the one that ended it
-  std::optional<Error> error = {};              // finish == error: why
+  std::optional<std::string> stop_string = {};  // the one that ended the sample
+  std::optional<Error> error = {};              // set if finish == error
 };
 
-// The request that continues a text: for `thimble generate` and for the server.
-// The prompt, bos in front where the tokenizer adds it (or there is nothing else), continued until the text ends
-// (end_ids below).
+// The request that continues a text; used by `thimble generate` and by the server. Prepends bos if
+// the tokenizer adds it or the prompt is empty, and stops at end_ids().
 Request text_request(const Tokenizer& tokenizer, std::string_view prompt);
 
-// Ids after which nothing follows. They come from the model's tokenizer, never from a list of numbers.
-// eos, or bos where a tokenizer has no eos (DESIGN: the last token of a document is the bos of the next); and the
-// control tokens that end a turn or a text under the names everybody uses: <end_turn>, <|im_end|>, <|eot_id|>, ...
+// Ids that end a text: eos, or bos if the tokenizer has no eos (training data separates documents
+// with bos), and all control tokens with a well-known name for the end of a turn or text, such as
+// <end_turn>, <|im_end|> or <|eot_id|>.
 std::vector<TokenId> end_ids(const Tokenizer& tokenizer);
 
 }  // namespace thimble

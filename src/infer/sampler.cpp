@@ -12,9 +12,9 @@ namespace thimble {
 
 namespace {
 
-constexpr float kOut = -std::numeric_limits<float>::infinity();
-constexpr float kMostBias = 100, kLargest = 1000, kLeastRepetition = 0.01f;
-constexpr std::size_t kFirstSelected = 64;  // candidates sorted at first when looking for top-p
+constexpr float kRemoved = -std::numeric_limits<float>::infinity();
+constexpr float kMaxBias = 100, kLargest = 1000, kMinRepetition = 0.01f;
+constexpr std::size_t kFirstSorted = 64;  // candidates that top-p sorts in its first pass
 
 void check_range(std::string_view name, float value, float least, float most) {
   check(value >= least, Field{name}, "{} must be >= {}, got {}", name, least, value);
@@ -28,7 +28,7 @@ void check_sampling(const SamplingOptions& options, std::int64_t vocab_size) {
   check(options.top_k >= 0, Field{"top_k"}, "top_k must be >= 0, got {}", options.top_k);
   check_range("top_p", options.top_p, 0, 1);
   check_range("min_p", options.min_p, 0, 1);
-  check_range("repetition_penalty", options.repetition_penalty, kLeastRepetition, kLargest);
+  check_range("repetition_penalty", options.repetition_penalty, kMinRepetition, kLargest);
   check(options.repeat_last_n >= -1, Field{"repeat_last_n"}, "repeat_last_n must be >= -1, got {}",
         options.repeat_last_n);
   check_range("frequency_penalty", options.frequency_penalty, -kLargest, kLargest);
@@ -39,7 +39,7 @@ void check_sampling(const SamplingOptions& options, std::int64_t vocab_size) {
   };
   for (const auto& [id, bias] : options.logit_bias) {
     check_id("logit_bias", id);
-    check_range("logit_bias", bias, -kMostBias, kMostBias);
+    check_range("logit_bias", bias, -kMaxBias, kMaxBias);
   }
   for (const TokenId id : options.suppressed) check_id("suppressed", id);
 }
@@ -56,10 +56,10 @@ TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> 
   change_logits();
   for (const std::span<const TokenId> out : {std::span<const TokenId>(options_.suppressed), banned})
     for (const TokenId id : out)
-      if (static_cast<std::size_t>(id) < logits_.size()) logits_[static_cast<std::size_t>(id)] = kOut;
+      if (static_cast<std::size_t>(id) < logits_.size()) logits_[static_cast<std::size_t>(id)] = kRemoved;
 
   const auto best = std::ranges::max_element(logits_);
-  check(best != logits_.end() && *best > kOut, Hint{"suppress fewer ids"}, "every token is suppressed");
+  check(best != logits_.end() && *best > kRemoved, Hint{"suppress fewer ids"}, "every token is suppressed");
   const TokenId id = options_.temperature == 0 ? static_cast<TokenId>(best - logits_.begin()) : draw(*best);
   ++drawn_;
   ++generated_[id];
@@ -84,7 +84,7 @@ void Sampler::change_logits() {
       });
 }
 
-// Each id once.
+// Returns each id once.
 std::vector<TokenId> Sampler::recent() const {
   const std::size_t size = history_.size();
   const std::size_t count =
@@ -99,7 +99,7 @@ std::vector<TokenId> Sampler::recent() const {
 TokenId Sampler::draw(float largest) {
   candidates_.clear();
   for (std::size_t i = 0; i < logits_.size(); ++i)
-    if (logits_[i] > kOut) candidates_.push_back({logits_[i], static_cast<TokenId>(i), 0});
+    if (logits_[i] > kRemoved) candidates_.push_back({logits_[i], static_cast<TokenId>(i), 0});
   keep_top_k();
   for (Candidate& candidate : candidates_)
     candidate.weight =
@@ -107,7 +107,7 @@ TokenId Sampler::draw(float largest) {
   keep_top_p();
   if (options_.min_p > 0)
     std::erase_if(candidates_, [&](const Candidate& candidate) {
-      return candidate.weight < static_cast<double>(options_.min_p);  // the largest is 1
+      return candidate.weight < static_cast<double>(options_.min_p);  // the largest weight is 1
     });
 
   double total = 0;
@@ -131,16 +131,16 @@ void Sampler::keep_top_k() {
   candidates_.resize(k);
 }
 
-// Sorts only as many as it takes to reach top_p, twice as many at every turn.
+// Sorts only as many candidates as needed to reach top_p, doubling the number in each pass.
 void Sampler::keep_top_p() {
   if (options_.top_p >= 1) return;
   double total = 0, reached = 0;
   for (const Candidate& candidate : candidates_) total += candidate.weight;
-  const double wanted = static_cast<double>(options_.top_p) * total;
+  const double target = static_cast<double>(options_.top_p) * total;
   std::size_t kept = 0, sorted = 0;
   while (kept < candidates_.size()) {
     if (kept == sorted) {
-      const std::size_t end = std::min(candidates_.size(), std::max(kFirstSelected, 2 * sorted));
+      const std::size_t end = std::min(candidates_.size(), std::max(kFirstSorted, 2 * sorted));
       const auto from = candidates_.begin() + static_cast<std::ptrdiff_t>(sorted),
                  to = candidates_.begin() + static_cast<std::ptrdiff_t>(end);
       if (to != candidates_.end()) std::nth_element(from, to, candidates_.end(), better);
@@ -148,7 +148,7 @@ void Sampler::keep_top_p() {
       sorted = end;
     }
     reached += candidates_[kept++].weight;
-    if (reached >= wanted) break;
+    if (reached >= target) break;
   }
   candidates_.resize(kept);
 }

@@ -1,22 +1,24 @@
-// Choosing the next token from logits.
+// Chooses the next token from logits.
 //
-// The order of events, for the logits l of one position:
+// Steps, for the logits l of one position:
 //
-//   1. bias         l[i] += bias of i
-//   2. repetition   i among the last `repeat_last_n` tokens, prompt included:  l[i] = l[i] > 0 ? l[i] / r : l[i] * r
-//   3. frequency,   l[i] -= frequency * n[i] + presence * (n[i] > 0),   n[i] how often i was generated so far,
-//      presence     without the prompt
-//   4. out go: ids beyond the tokenizer, suppressed ids, and what the caller bans for this position
-//   5. temperature  0: the largest l, and that is all;  else p = softmax(l / temperature)
-//   6. top-k        only the k largest
-//   7. top-p        only the largest that together reach top_p of what top-k left
-//   8. min-p        only p[i] >= min_p * the largest p
-//   9. a draw from what is left
+//   1. bias         l[i] += bias[i]
+//   2. repetition   l[i] = l[i] > 0 ? l[i] / r : l[i] * r,   for each i among the last
+//                   `repeat_last_n` tokens, prompt included
+//   3. frequency,   l[i] -= frequency * n[i] + presence * (n[i] > 0)
+//      presence     n[i]: count of i among the generated tokens, prompt excluded
+//   4. remove ids beyond the tokenizer, suppressed ids, and ids the caller bans for this position
+//   5. temperature  0: return the id with the largest l;  else p = softmax(l / temperature)
+//   6. top-k        keep the k largest
+//   7. top-p        keep the fewest largest whose sum reaches top_p of the mass that top-k kept
+//   8. min-p        keep p[i] >= min_p * max p
+//   9. sample from the remaining ids in proportion to p
 //
-// Ties go to the smaller id everywhere. The draw for the n-th token is a function of (seed, n): it does not
-// depend on what else is computed, or when.
+// Ties go to the smaller id. The random number for the n-th token is a function of (seed, n),
+// independent of other requests and of timing.
 //
-// 2 is as in llama.cpp and Transformers, 3 as OpenAI and vLLM count, 5 to 8 in the order of Transformers.
+// Step 2 matches llama.cpp and Transformers, step 3 OpenAI and vLLM; steps 5 to 8 use the order of
+// Transformers.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +37,7 @@ struct SamplingOptions {
   float top_p = 1;                  // 1: all
   float min_p = 0;                  // 0: all
   float repetition_penalty = 1;     // 1: none
-  std::int64_t repeat_last_n = 64;  // tokens that count for it; -1: all
+  std::int64_t repeat_last_n = 64;  // number of tokens to which the repetition penalty applies; -1: all
   float frequency_penalty = 0;      // 0: none
   float presence_penalty = 0;       // 0: none
   std::vector<std::pair<TokenId, float>> logit_bias = {};
@@ -43,17 +45,17 @@ struct SamplingOptions {
   std::uint64_t seed = 0;
 };
 
-// Throws an Error with its field(), which the message names first: "temperature must be >= 0, got -0.5". Ids must be
-// below `vocab_size`.
+// Throws an Error whose field() is set and whose message begins with that field: "temperature must
+// be >= 0, got -0.5". Ids must be below `vocab_size`.
 void check_sampling(const SamplingOptions& options, std::int64_t vocab_size);
 
 class Sampler {
  public:
-  // Only ids below `allowed` are ever chosen: rows of the embedding beyond the tokenizer mean nothing.
+  // Only ids below `allowed` are sampled: embedding rows beyond the tokenizer have no meaning.
   Sampler(SamplingOptions options, std::int64_t allowed, std::span<const TokenId> prompt = {});
 
-  // The next token; it counts as generated. `banned`: not here. Logits that are not finite are an error, and so is a
-  // vocabulary of which nothing may be chosen.
+  // Returns the next token and counts it as generated. `banned` ids are excluded for this position
+  // only. Throws if a logit is not finite or if no id is allowed.
   TokenId sample(std::span<const float> logits, std::span<const TokenId> banned = {});
 
  private:
@@ -63,20 +65,20 @@ class Sampler {
     double weight;
   };
 
-  static bool better(const Candidate& a, const Candidate& b);  // larger, or the smaller id
+  static bool better(const Candidate& a, const Candidate& b);  // larger logit; ties: smaller id
 
   void change_logits();
-  std::vector<TokenId> recent() const;  // ids the repetition penalty is for
+  std::vector<TokenId> recent() const;  // ids the repetition penalty applies to
   TokenId draw(float largest);
   void keep_top_k();
   void keep_top_p();
 
   SamplingOptions options_;
   std::size_t allowed_;
-  std::vector<TokenId> history_;  // prompt and generated: for the repetition penalty
+  std::vector<TokenId> history_;  // prompt and generated tokens, for the repetition penalty
   std::unordered_map<TokenId, int> generated_;
   std::uint64_t drawn_ = 0;
-  std::vector<float> logits_;  // of the position at hand, changed
+  std::vector<float> logits_;  // of the current position, after bias and penalties
   std::vector<Candidate> candidates_;
 };
 

@@ -11,7 +11,8 @@ namespace thimble {
 std::string StopStrings::push(std::string_view piece) {
   if (stopped_by_) return {};
   waiting_ += piece;
-  // Whatever begins in text that was shown cannot be complete now: it would have been held back.
+  // A stop string cannot begin in text that was already returned: that text would have been held
+  // back.
   std::size_t first_end = std::string::npos;
   for (const std::string& string : strings_) {
     const std::size_t begin = waiting_.find(string);
@@ -31,7 +32,7 @@ std::string StopStrings::finish() {
   return std::exchange(waiting_, {});
 }
 
-// The longest end of the text with which some stop string begins.
+// Length of the longest suffix of the text that is a proper prefix of a stop string.
 std::size_t StopStrings::held_back() const {
   std::size_t longest = 0;
   const std::string_view text = waiting_;
@@ -112,7 +113,7 @@ void Sequence::choose(std::span<const float> logits, Event& event) {
   tokens_.push_back(next);
   if (decoder_) add_text(decoder_->push(next), event);
   if (stop_strings_.stopped_by()) return end(FinishReason::stop, event);
-  // The last token needs no place in the context: nothing is computed from it.
+  // The last token may exceed the context by one because it is never fed to the model.
   if (usage_.generated_tokens >= request_->max_tokens || size() > config_.context)
     return end(FinishReason::length, event);
   release_tokens(request_->stop_strings.empty(), event);
@@ -135,9 +136,10 @@ void Sequence::release_tokens(bool all, Event& event) {
 }
 
 void Sequence::end(FinishReason reason, Event& event) {
-  // The model ended inside of a character: U+FFFD. We did: its first bytes say nothing.
-  const bool by_itself = reason == FinishReason::stop && !stop_strings_.stopped_by();
-  if (decoder_ && by_itself) add_text(decoder_->finish(), event);
+  // If the model ends the text inside a character, emit U+FFFD. If a limit cut the text there, drop
+  // the incomplete character.
+  const bool ended_by_model = reason == FinishReason::stop && !stop_strings_.stopped_by();
+  if (decoder_ && ended_by_model) add_text(decoder_->finish(), event);
   const bool cut = stop_strings_.stopped_by().has_value();
   if (!cut) event.text += stop_strings_.finish();
   release_tokens(!cut, event);

@@ -1,4 +1,4 @@
-// One sample on its way: its tokens, what chooses the next one, and what of its text may be shown.
+// One sample in progress: its tokens, its sampler, and the text not yet sent.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,18 @@
 
 namespace thimble {
 
-// Ends a text before the first stop string that is complete, however its pieces are cut.
+// Ends a text before the first complete stop string, even if that is split across pieces.
 //
-// "First" is the one whose last byte comes first; of those that end at the same byte, the longest. What could still
-// become a stop string is held back, so no piece of one is ever let through.
+// The first stop string is the one that ends first; among those that end at the same byte, the
+// longest. A suffix of the text that may still become a stop string is held back, so no part of one
+// is ever returned.
 class StopStrings {
  public:
   explicit StopStrings(std::vector<std::string> strings) : strings_(std::move(strings)) {}
 
-  // More text; returns what may be shown now. Nothing after a stop.
+  // Appends text and returns the part that can be shown now; empty after a stop.
   std::string push(std::string_view piece);
-  // The text is over: returns what was held back.
+  // Ends the text and returns the part that was held back.
   std::string finish();
 
   const std::optional<std::string>& stopped_by() const { return stopped_by_; }
@@ -38,24 +39,24 @@ class StopStrings {
 
 class Sequence {
  public:
-  // `tokenizer` may be nullptr: no text then.
+  // If `tokenizer` is nullptr, events contain no text.
   Sequence(RequestId id, int sample, std::shared_ptr<const Request> request, const Tokenizer* tokenizer,
            const ModelConfig& config);
 
   RequestId id() const { return id_; }
   const Request& request() const { return *request_; }
-  // The prompt and what was generated. All but the last are in the slot once the prompt is read.
+  // Prompt and generated tokens. Once the prompt is processed, all but the last are in the slot.
   const std::vector<TokenId>& tokens() const { return tokens_; }
   std::int64_t size() const { return static_cast<std::int64_t>(tokens_.size()); }
 
-  std::int64_t slot = -1;  // the batcher's
+  std::int64_t slot = -1;  // set by the batcher; -1: none
 
-  void started(std::int64_t cached_tokens);  // it has a slot
+  void started(std::int64_t cached_tokens);  // called when a slot was assigned
   bool scores_prompt() const { return request_->score_prompt && sample_ == 0; }
-  // The logits after tokens()[position], inside the prompt: scores the next one of it.
+  // Takes the logits after tokens()[position], inside the prompt, and scores the next prompt token.
   void take_prompt_logits(std::int64_t position, std::span<const float> logits);
-  // The logits after the last token: chooses the next, unless nothing more is wanted. Throws what the sampler throws:
-  // then fail() is to follow.
+  // Takes the logits after the last token and samples the next one, or ends if max_tokens is 0.
+  // Throws what the sampler throws; the caller must then call fail().
   Event take_logits(std::span<const float> logits);
   Event cancel();
   Event fail(const Error& error);
@@ -65,7 +66,7 @@ class Sequence {
  private:
   struct Pending {
     TokenScore score;
-    std::size_t begin;  // where its text begins in the sample's text
+    std::size_t begin;  // byte offset of its text in the sample's text
   };
 
   void read_prompt(Event& event);
@@ -79,7 +80,7 @@ class Sequence {
   int sample_;
   std::shared_ptr<const Request> request_;
   const ModelConfig& config_;
-  std::int64_t allowed_;  // ids that mean something
+  std::int64_t allowed_;  // ids below this can be sampled
   std::vector<TokenId> tokens_;
   Sampler sampler_;
   std::optional<StreamDecoder> decoder_;

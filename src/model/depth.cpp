@@ -13,20 +13,20 @@ namespace thimble {
 
 namespace {
 
-constexpr double kBatchPower = 0.383;  // nanochat's exponent of batch over data
+constexpr double kBatchPower = 0.383;  // nanochat's exponent of the batch size
 constexpr std::int64_t kHiddenMultiple = 64;
 
 double three_digits(double value) {
   return std::stod(fmt::format("{:.3g}", value));
 }
 
-// The preset as it stands, and the settings that are turned.
-class Dial {
+// Derives the settings from the resolved preset.
+class DepthScaler {
  public:
-  Dial(ConfigBuilder& settings, std::int64_t depth)
+  DepthScaler(ConfigBuilder& settings, std::int64_t depth)
       : settings_(settings), preset_(resolved(settings.before_user())), depth_(depth) {}
 
-  std::vector<std::string> turn() {
+  std::vector<std::string> apply() {
     derive_sizes();
     derive_batch();
     derive_rates();
@@ -36,7 +36,7 @@ class Dial {
  private:
   const ModelConfig& model() const { return settings_.current().model; }
 
-  // Sets the key unless the user did; says which either way.
+  // Sets the key unless the user did, and adds a line about it either way.
   void derive(std::string_view key, const KeyValue& value, const std::string& why) {
     if (settings_.given(key)) {
       lines_.push_back(
@@ -52,7 +52,7 @@ class Dial {
     const std::int64_t head_dim = settings_.given("head_dim") ? model().head_dim : from.head_dim;
     const std::int64_t group = from.heads / from.kv_heads, unit = head_dim * group;
     derive("layers", depth_, "the depth");
-    if (from.unet_skips && model().layers < 2) derive("unet_skips", false, "there is nothing to skip");
+    if (from.unet_skips && model().layers < 2) derive("unet_skips", false, "needs at least two layers");
     const double width = static_cast<double>(depth_ * from.dim) / static_cast<double>(from.layers * unit);
     derive(
         "dim", unit * std::max<std::int64_t>(1, std::llround(width)),
@@ -61,10 +61,11 @@ class Dial {
            fmt::format("dim {} / head_dim {}", model().dim, head_dim));
     const bool shared = group > 1 && model().heads % group == 0;
     derive("kv_heads", shared ? model().heads / group : model().heads,
-           shared ? fmt::format("one for {} heads", group) : "one a head");
+           shared ? fmt::format("one per {} heads", group) : "one per head");
     const std::int64_t hidden = model().dim * from.mlp_hidden / from.dim;
     derive("mlp_hidden", (hidden + kHiddenMultiple - 1) / kHiddenMultiple * kHiddenMultiple,
-           fmt::format("dim x {}/{}, up to a multiple of {}", from.mlp_hidden, from.dim, kHiddenMultiple));
+           fmt::format("dim x {}/{}, rounded up to a multiple of {}", from.mlp_hidden, from.dim,
+                       kHiddenMultiple));
   }
 
   void derive_batch() {
@@ -91,7 +92,7 @@ class Dial {
     derive_rate("scalar_lr", ParamGroup::scalar, 0);
   }
 
-  // A rate that follows an lr given by the user goes on following it.
+  // A rate that is derived from an lr given by the user stays derived from it.
   void derive_rate(std::string_view key, ParamGroup group, double width_power) {
     const bool follows_lr = std::get<double>(find_key(key)->get(settings_.current())) == 0;
     if (settings_.given(key) || (follows_lr && settings_.given("lr"))) {
@@ -101,7 +102,8 @@ class Dial {
     const double from = preset_.optimizer.rate(group);
     const double width = static_cast<double>(preset_.model.dim) / static_cast<double>(model().dim);
     const double factor = std::sqrt(batch_ratio_) * std::pow(width, width_power);
-    // What is printed is what is set; and the preset's own rate stays as exact as it was.
+    // Rounded, so that the printed rate is exactly the one used. The preset's own rate is not
+    // rounded.
     const double rate = factor == 1 ? from : three_digits(from * factor);
     if (rate != settings_.current().optimizer.rate(group)) settings_.derive(key, rate);
     std::string why = fmt::format("{} x sqrt(batch x {:.3g})", from, batch_ratio_);
@@ -120,13 +122,13 @@ class Dial {
 }  // namespace
 
 std::vector<std::string> apply_depth(ConfigBuilder& settings, std::int64_t depth) {
-  check(depth >= 1 && depth <= kMaxDepth, "--depth takes a whole number from 1 to {}, found {}", kMaxDepth,
+  check(depth >= 1 && depth <= kMaxDepth, "--depth expects a whole number from 1 to {}, found {}", kMaxDepth,
         depth);
   check(settings.before_user().model.position == PositionKind::rope,
-        Hint{"set layers, dim and heads yourself"},
-        "--depth works for the golf and llama families, which use RoPE; the preset '{}' does not",
+        Hint{"set layers, dim and heads instead"},
+        "--depth works only for presets with RoPE (the golf and llama families), not for '{}'",
         settings.preset_name());
-  return Dial(settings, depth).turn();
+  return DepthScaler(settings, depth).apply();
 }
 
 }  // namespace thimble

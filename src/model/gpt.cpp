@@ -94,7 +94,7 @@ class Gpt {
                             name(pass, "attn_norm"));
     const Value branch = dropout(t_.name(attention(pass, h), name(pass, "attn")));
     const bool parallel = c_.parallel_from >= 0 && layer >= c_.parallel_from;
-    const auto [stream, normed] = parallel ? add_beside(pass, x, branch, h) : add_and_norm(pass, x, branch);
+    const auto [stream, normed] = parallel ? add_parallel(pass, x, branch, h) : add_and_norm(pass, x, branch);
     const Value added = dropout(mlp(pass, normed));
     return t_.name(op::add_scaled(t_, stream, added, param(p_.mlp_scale(layer))), name(pass, "out"));
   }
@@ -110,8 +110,8 @@ class Gpt {
     const int layer = layer_of(pass);
     const std::int64_t wide = c_.q_width(), narrow = c_.kv_width();
     const Value qkv = linear(h, p_.qkv(layer), p_.qkv_bias(layer));
-    Value q = turned(t_.columns(qkv, 0, wide), p_.q_gain(layer), p_.query_norm(layer), c_.heads);
-    Value k = turned(t_.columns(qkv, wide, narrow), {}, p_.key_norm(layer), c_.kv_heads);
+    Value q = rotated(t_.columns(qkv, 0, wide), p_.q_gain(layer), p_.query_norm(layer), c_.heads);
+    Value k = rotated(t_.columns(qkv, wide, narrow), {}, p_.key_norm(layer), c_.kv_heads);
     const Value v = t_.columns(qkv, wide + narrow, narrow);
     Value y = attend(pass, q, k, v);
     if (c_.exclusive_attention) y = op::exclusive_attention(t_, y, v, heads(), kv_heads());
@@ -126,13 +126,13 @@ class Gpt {
                                 kv_heads(), static_cast<int>(c_.context), scale);
   }
 
-  Value turned(Value x, ParamView gain, ParamView weight, std::int64_t count) {
+  Value rotated(Value x, ParamView gain, ParamView weight, std::int64_t count) {
     if (c_.position != PositionKind::rope && !c_.qk_norm && !gain) return x;
     return op::rope(t_, x, g_.position, g_.turns, param(gain), param(weight), static_cast<int>(count),
                     c_.qk_norm, eps());
   }
 
-  // x + scale (.) branch, and its norm.
+  // stream = x + scale (.) branch, and its norm.
   op::Residual add_and_norm(int pass, Value x, Value branch) {
     const int layer = layer_of(pass);
     const Value scale = param(p_.attn_scale(layer));
@@ -147,8 +147,9 @@ class Gpt {
     return out;
   }
 
-  // x + scale (.) branch; the MLP reads the norm of x as it was before, which without weights is attention's own.
-  op::Residual add_beside(int pass, Value x, Value branch, Value normed) {
+  // stream = x + scale (.) branch. The MLP reads the norm of x instead of the stream's; without
+  // norm weights that is the norm that attention already computed.
+  op::Residual add_parallel(int pass, Value x, Value branch, Value normed) {
     const int layer = layer_of(pass);
     if (p_.mlp_norm(layer))
       normed = t_.name(norm(x, p_.mlp_norm(layer), p_.mlp_norm_bias(layer), layer_scale(layer)),
@@ -187,31 +188,31 @@ class Gpt {
     Value values, scales;
   };
 
-  // What is multiplied or looked up lies in its storage, or is a copy in the compute dtype; scales, gains and norms stay
-  // as they are.
+  // A matrix or embedding: the stored weights, or a copy in the compute dtype. Scales, gains and
+  // norm weights are used directly as f32 (param()).
   Matrix matrix(ParamView view, int bits = 0) {
     return o_.stored ? stored_matrix(view) : Matrix{compute_copy(view, bits), {}};
   }
 
   Matrix stored_matrix(ParamView view) {
-    auto [place, fresh] = stored_.try_emplace(view.offset);
-    if (!fresh) return place->second;
+    auto [entry, inserted] = stored_.try_emplace(view.offset);
+    if (!inserted) return entry->second;
     const StoredWeights::Stored stored = o_.stored->view(view);
     const std::string name = name_at(view.offset);
-    place->second.values = t_.stored(name, stored.values.shape());
-    g_.parameters.emplace_back(place->second.values, view);
+    entry->second.values = t_.stored(name, stored.values.shape());
+    g_.parameters.emplace_back(entry->second.values, view);
     if (stored.scales) {
-      place->second.scales = t_.stored(name + ".scales", stored.scales.shape());
-      g_.scales.emplace_back(place->second.scales, view);
+      entry->second.scales = t_.stored(name + ".scales", stored.scales.shape());
+      g_.scales.emplace_back(entry->second.scales, view);
     }
-    return place->second;
+    return entry->second;
   }
 
   Value compute_copy(ParamView view, int bits) {
     const Value master = param(view);
-    auto [place, fresh] = copies_.try_emplace({master.id, bits});
-    if (fresh) place->second = op::compute_copy(t_, master, bits);
-    return place->second;
+    auto [entry, inserted] = copies_.try_emplace({master.id, bits});
+    if (inserted) entry->second = op::compute_copy(t_, master, bits);
+    return entry->second;
   }
 
   Value dropout(Value x) {
@@ -220,18 +221,19 @@ class Gpt {
                : x;
   }
 
-  // A tensor is one value however often it is used: a tied head adds to the embedding's gradient.
+  // A tensor is a single value however often it is used, so a tied head adds to the embedding's
+  // gradient.
   Value param(ParamView view) {
     if (!view) return {};
-    auto [place, fresh] = parameters_.try_emplace(view.offset);
-    if (fresh) {
-      place->second = t_.parameter(name_at(view.offset), view.rows, view.cols);
-      g_.parameters.emplace_back(place->second, view);
+    auto [entry, inserted] = parameters_.try_emplace(view.offset);
+    if (inserted) {
+      entry->second = t_.parameter(name_at(view.offset), view.rows, view.cols);
+      g_.parameters.emplace_back(entry->second, view);
     }
-    return place->second;
+    return entry->second;
   }
 
-  // Of a group (q;k;v) the first tensor's; of one row of a tensor the tensor's.
+  // For a group (q;k;v) the name of its first tensor; for a single row the name of its tensor.
   std::string name_at(std::int64_t offset) const {
     const auto params = p_.all();
     const auto after = std::ranges::upper_bound(params, offset, {}, &Param::offset);
@@ -241,8 +243,8 @@ class Gpt {
   void record_inputs() {
     const bool decoding = o_.mode == Mode::decoding;
     const std::int64_t N = o_.rows, M = decoding && c_.smear_gate ? 2 * N : N;
-    const auto integers = [&](const char* name, std::int64_t rows, bool wanted) {
-      return wanted ? t_.integers(name, rows) : Value{};
+    const auto integers = [&](const char* name, std::int64_t rows, bool used) {
+      return used ? t_.integers(name, rows) : Value{};
     };
     const bool learned = c_.position == PositionKind::learned, bigram = c_.bigram_buckets > 0;
     g_.token = integers("token", M, true);
@@ -259,8 +261,8 @@ class Gpt {
     g_.target = integers("target", N, !decoding);
     g_.dropout_seed = integers("dropout_seed", 2, c_.dropout > 0 && o_.mode == Mode::training);
     if (!decoding) g_.weight = t_.floats("weight", N, 1);
-    // Without RoPE the norm and the gain still go through the rope op, with no columns to turn... which needs
-    // at least a pair: a table of angle 0 turns nothing.
+    // Without RoPE the query norm and gain still use the rope op, which needs at least one column
+    // pair. Its table then contains only the angle 0.
     g_.turns = t_.floats("turns", c_.context, c_.position == PositionKind::rope ? c_.rope_dims : 2);
     for (int pass = 0; decoding && pass < std::ssize(order_); ++pass) {
       g_.k_cache.push_back(t_.state(name(pass, "k_cache"), o_.slots * c_.context, c_.kv_width()));
@@ -270,7 +272,7 @@ class Gpt {
 
   int layer_of(int pass) const { return order_[static_cast<std::size_t>(pass)]; }
 
-  // "blocks.4.attn"; the second time it comes, "blocks.4.pass2.attn".
+  // "blocks.4.attn"; for the second pass of a looped layer "blocks.4.pass2.attn".
   std::string name(int pass, const char* what) const {
     const int layer = layer_of(pass);
     const auto times = std::count(order_.begin(), order_.begin() + pass + 1, layer);

@@ -66,7 +66,7 @@ std::int64_t BoundProgram::size_of_inputs() const {
 
 Tensor BoundProgram::bound(Value value) const {
   const auto input = std::ranges::find(inputs_, value, &Input::value);
-  check(input != inputs_.end(), "[model] this program has no such input");
+  check(input != inputs_.end(), "[model] this program does not have the requested input");
   const DType dtype = program_.tape().info(value).shape.dtype;
   return {block_.at(input->offset), input->rows, 1, 1, dtype, context_.device()};
 }
@@ -80,8 +80,8 @@ std::int64_t BoundProgram::rows_given(const Input& input, const Rows& rows) cons
   const auto given = input.integers                 ? static_cast<std::int64_t>((rows.*input.integers).size())
                      : input.value == graph_.weight ? static_cast<std::int64_t>(rows.weight.size())
                                                     : info.shape.rows;
-  check(given <= info.shape.rows, "[model] {} rows of '{}', the program takes {}", given, info.name,
-        info.shape.rows);
+  check(given <= info.shape.rows, "[model] found {} rows of '{}', the program accepts at most {}", given,
+        info.name, info.shape.rows);
   return given;
 }
 
@@ -99,7 +99,7 @@ void BoundProgram::stage(const Rows& rows, std::uint64_t dropout_seed, std::byte
 void BoundProgram::set_inputs(const Rows& rows, std::uint64_t dropout_seed) {
   for (Input& input : inputs_) bind(input, rows_given(input, rows));
   if (staging_.bytes() == 0) return stage(rows, dropout_seed, block_.at(0));
-  context_.runtime()->synchronise();  // the last copy may still read what is overwritten now
+  context_.runtime()->synchronise();  // the previous copy may still be reading the staging buffer
   stage(rows, dropout_seed, staging_.data());
   context_.runtime()->upload(block_.at(0), staging_.data(), block_.bytes());
 }
@@ -107,8 +107,8 @@ void BoundProgram::set_inputs(const Rows& rows, std::uint64_t dropout_seed) {
 void BoundProgram::stage_inputs(const Rows& rows) {
   for (Input& input : inputs_) {
     const std::int64_t recorded = program_.tape().info(input.value).shape.rows;
-    check(rows_given(input, rows) == recorded, "[model] a recording takes {} rows of '{}'", recorded,
-          program_.tape().info(input.value).name);
+    check(rows_given(input, rows) == recorded, "[model] a captured program needs exactly {} rows of '{}'",
+          recorded, program_.tape().info(input.value).name);
     bind(input, recorded);
   }
   stage(rows, 0, staging_.data());
@@ -141,7 +141,7 @@ Tensor RecordedDecode::step(const Rows& rows) {
     graph_->launch();
   }
   runtime->synchronise();
-  ++steps_;  // only now: a step that failed has planned nothing
+  ++steps_;  // not earlier: a failed first step leaves products without plans
   Tensor logits = program_.program().tensor(program_.graph().logits);
   logits.data = logits_.data();
   logits.device = Device::cpu;

@@ -1,7 +1,8 @@
-// A recorded GPT with the memory of its inputs: rows in, nats or logits out.
+// A recorded GPT with memory for its inputs: rows in, nats or logits out.
 //
-// All inputs of a run lie in one block, in a fixed layout. So rows can be laid out beforehand (stage), in memory that a
-// device copies from, and a run that was captured is fed by one copy. On the CPU the block is written directly.
+// All inputs of a run are in one block with a fixed layout. Rows can therefore be staged in pinned
+// memory while the device is busy, and one copy feeds a captured run. On the CPU the block is
+// written directly.
 #pragma once
 
 #include <bit>
@@ -27,21 +28,23 @@ class BoundProgram {
   Program& program() { return program_; }
   const GptGraph& graph() const { return graph_; }
 
-  // Lays rows out at `place`: input_bytes() bytes of host memory. Rows fewer than recorded leave the rest alone.
+  // Writes rows in the block's layout to `place`, input_bytes() bytes of host memory. If there are
+  // fewer rows than recorded, the remaining bytes are not written.
   std::int64_t input_bytes() const { return block_.bytes(); }
   void stage(const Rows& rows, std::uint64_t dropout_seed, std::byte* place) const;
 
   void set_inputs(const Rows& rows, std::uint64_t dropout_seed = 0);
-  // The same on a device in two parts: as many rows as were recorded are laid out, where the last copy has been read;
-  // and the copy of them, which a recording may hold.
+  // set_inputs() in two parts, for devices. stage_inputs() writes exactly as many rows as were
+  // recorded; the previous copy must have finished. queue_inputs() queues the copy and can be
+  // captured.
   void stage_inputs(const Rows& rows);
   void queue_inputs();
-  void take_staged(const std::byte* place);  // a full block in the device's memory: queued
+  void take_staged(const std::byte* place);  // queues a copy from a full block in device memory
 
   Tensor row_weights() const { return bound(graph_.weight); }
-  std::vector<float> fetch(Value kept) const;  // in host memory; waits
+  std::vector<float> fetch(Value kept) const;  // copies to host memory; waits
 
-  // What was bound or prepared last: whoever runs the program compares, and binds again when it moved.
+  // What was last bound or prepared. The caller compares these and binds again after a change.
   const void* gradients = nullptr;
   const std::byte* cache = nullptr;
   std::uint64_t version = 0;
@@ -49,12 +52,12 @@ class BoundProgram {
  private:
   struct Input {
     Value value;
-    std::vector<std::int32_t> Rows::*integers = nullptr;  // nullptr: the weights, or the seed
-    std::int64_t offset = 0, rows = 0;                    // rows: those bound now
+    std::vector<std::int32_t> Rows::*integers = nullptr;  // nullptr: the row weights or the seed
+    std::int64_t offset = 0, rows = 0;                    // rows: number currently bound
   };
 
   std::vector<Input> lay_out() const;
-  std::int64_t rows_given(const Input& input, const Rows& rows) const;  // no more than were recorded
+  std::int64_t rows_given(const Input& input, const Rows& rows) const;  // throws if more than recorded
   std::int64_t size_of_inputs() const;
   Tensor bound(Value value) const;
   void bind(Input& input, std::int64_t rows);
@@ -64,12 +67,11 @@ class BoundProgram {
   Program program_;
   std::vector<Input> inputs_;
   Arena block_;
-  PinnedBuffer staging_;  // not on the CPU
+  PinnedBuffer staging_;  // empty on the CPU
 };
 
-// Programs, made once for each key and kept.
-
-// What a program is for, with all that its tape and its schedule depend on beside the config.
+// The purpose of a program, with everything besides the config that its tape and schedule depend
+// on.
 struct ForTraining {
   int qat_bits = 0;
   bool recompute = false;
@@ -80,7 +82,7 @@ struct ForScoring {
   auto operator<=>(const ForScoring&) const = default;
 };
 struct ForDecoding {
-  std::int64_t gathered = 0, slots = 1;  // gathered: rows whose logits come; 0: all
+  std::int64_t gathered = 0, slots = 1;  // gathered: rows with logits; 0: all
   auto operator<=>(const ForDecoding&) const = default;
 };
 
@@ -91,19 +93,20 @@ struct ProgramKey {
   auto operator<=>(const ProgramKey&) const = default;
 };
 
-// The number of rows a program is recorded with to serve `rows`: the next power of two, so that few programs
-// serve all.
+// The number of rows to record a program with, to run it on `rows` rows: the next power of two,
+// which keeps the number of programs small.
 constexpr std::int64_t row_bucket(std::int64_t rows) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)));
 }
 
-// On a GPU every step is computed for all rows of its bucket, so that it can be recorded: buckets lie nearer together,
-// 1, 2, 4, ..., 32, 48, 64, 96, 128, ...
+// On a GPU every decoding step computes all rows of its bucket, because it is captured as a CUDA
+// graph. Buckets are therefore closer together: 1, 2, 4, ..., 32, 48, 64, 96, 128, ...
 constexpr std::int64_t gpu_bucket(std::int64_t rows) {
   const std::int64_t above = row_bucket(rows), between = above / 4 * 3;
   return above >= 64 && rows <= between ? between : above;
 }
 
+// Programs by key, each created on first use.
 template <class Entry>
 class ProgramCache {
  public:
@@ -124,22 +127,23 @@ class ProgramCache {
   std::map<ProgramKey, std::unique_ptr<Entry>> entries_;
 };
 
-// A step of decoding on a GPU: a program for a bucket of rows, fed and read through pinned memory.
+// Decoding on a GPU: a program for a bucket of rows, with inputs and logits in pinned memory.
 //
-// Every step is computed for as many rows as the program was recorded with; rows that fill it up belong to no slot
-// (rows.h). So all steps of a bucket have the same shapes and addresses, and tokens, slots and positions lie in memory.
-// The first step runs call by call, which plans its products; the second one is recorded, its copies in and out
-// included; each later one is a single launch.
-
+// Every step computes as many rows as the program was recorded with; padding rows belong to no slot
+// (rows.h). All steps of a bucket thus have the same shapes and addresses, and tokens, slots and
+// positions are read from memory. The first step runs call by call, which plans its matrix
+// products. The second is captured as a CUDA graph, including the copies in and out. Each later one
+// is a single launch.
 class RecordedDecode {
  public:
-  // Both outlive it.
+  // `program` and `context` must outlive this object.
   RecordedDecode(BoundProgram& program, const Context& context) : program_(program), context_(context) {}
 
-  // What is bound has other addresses now: the recording is of no use.
+  // Call after binding new addresses: the captured graph is invalid then.
   void forget() { graph_.reset(), steps_ = 0; }
 
-  // Rows filled up. Logits in host memory, valid until the next step; waits for them.
+  // `rows` must be padded to the bucket. Waits for the logits and returns them in host memory,
+  // valid until the next step.
   Tensor step(const Rows& rows);
 
  private:

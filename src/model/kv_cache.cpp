@@ -13,7 +13,7 @@ KvCache::KvCache(const ModelConfig& config, std::int64_t slots, DType dtype,
       dtype_(dtype),
       runtime_(std::move(runtime)),
       arena_(runtime_, 2 * layers_ * slots_ * context_ * width_ * dtype_bytes(dtype), "the key-value cache",
-             "ask for fewer slots or samples, or a shorter context") {}
+             "use fewer slots or samples, or a shorter context") {}
 
 Tensor KvCache::matrix(std::int64_t index) const {
   const std::int64_t rows = slots_ * context_;

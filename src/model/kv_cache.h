@@ -1,7 +1,8 @@
-// The keys and values of the tokens that each slot holds.
+// KV cache: the keys and values of the tokens of each slot.
 //
-// Every layer has one matrix of keys and one of values, [slots * context, K D]; a layer in a loop has
-// them once per pass. The rows of a slot are contiguous. The memory belongs to the device that decodes.
+// Every layer has one matrix of keys and one of values, [slots * context, K D]; a layer in a loop
+// has one pair per pass. The rows of a slot are contiguous. The memory is on the device that
+// decodes.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ class KvCache {
   Tensor values(std::int64_t layer) const { return matrix(2 * layer + 1); }
   const std::byte* memory() const { return arena_.at(0); }  // identifies the cache
 
-  // Copies the first `count` positions of one slot to another. Queued on a device.
+  // Copies the first `count` positions of one slot to another. On a GPU the copy is queued.
   void copy_prefix(std::int64_t from, std::int64_t to, std::int64_t count);
 
  private:

@@ -13,9 +13,9 @@
 
 namespace thimble {
 
-DType compute_dtype(ComputeDType wanted, Device device) {
+DType compute_dtype(ComputeDType requested, Device device) {
   const bool multiplies_bf16 = device == Device::cuda || training_dtype(cpu_features()).dtype == "bf16";
-  switch (wanted) {
+  switch (requested) {
     case ComputeDType::automatic:
       return multiplies_bf16 ? DType::bf16 : DType::f32;
     case ComputeDType::f32:
@@ -26,30 +26,31 @@ DType compute_dtype(ComputeDType wanted, Device device) {
       break;
   }
   check(device == Device::cuda,
-        Hint{"--dtype bf16 or f32, or --device cuda; files stored in f16 are read all the same"},
-        "f16 is not computed in on the CPU, which has no products of it");
+        Hint{"use --dtype bf16 or f32, or --device cuda; files with f16 weights work with any dtype"},
+        "the CPU cannot compute in f16");
   return DType::f16;
 }
 
-std::string dtype_fallback(ComputeDType wanted, Device device, const CpuFeatures& features) {
+std::string dtype_fallback(ComputeDType requested, Device device, const CpuFeatures& features) {
   const DtypeChoice choice = training_dtype(features);
-  if (wanted != ComputeDType::automatic || device == Device::cuda || choice.dtype == "bf16") return "";
-  return fmt::format("computed in {}: {}", choice.dtype, choice.reason);
+  if (requested != ComputeDType::automatic || device == Device::cuda || choice.dtype == "bf16") return "";
+  return fmt::format("fell back to {}: {}", choice.dtype, choice.reason);
 }
 
-std::string dtype_notice(ComputeDType wanted, Device device, const CpuFeatures& features) {
-  if (wanted != ComputeDType::bf16 || device == Device::cuda || training_dtype(features).dtype == "bf16")
+std::string dtype_notice(ComputeDType requested, Device device, const CpuFeatures& features) {
+  if (requested != ComputeDType::bf16 || device == Device::cuda || training_dtype(features).dtype == "bf16")
     return "";
-  return "computing in bf16, which this CPU does not multiply: --dtype f32 would be faster";
+  return "computing in bf16, for which this CPU has no instructions: --dtype f32 would be faster";
 }
 
 namespace {
 
-std::int64_t turned_columns(const ModelConfig& config) {
+std::int64_t rope_columns(const ModelConfig& config) {
   return config.position == PositionKind::rope ? config.rope_dims : 2;
 }
 
-// A GPU needs many rows to be busy: as many as 256 MiB of logits hold. On the CPU a chunk should stay in the cache.
+// A GPU needs many rows to be fully used: up to 256 MiB of f32 logits. On the CPU a chunk should
+// fit into the cache.
 int head_chunk(const ModelConfig& config, Device device) {
   constexpr std::int64_t kCpuRows = 1024, kLogits = std::int64_t{64} << 20;
   if (device == Device::cpu) return kCpuRows;
@@ -91,13 +92,12 @@ Model::Model(const ModelConfig& config, const Context& context, DType dtype,
       stored_(std::move(weights)),
       weights_(context.runtime(), stored_ ? 0 : params_.block_size(), "the weights",
                "lower dim, layers or vocab_size"),
-      turns_(context.runtime(), config.context * turned_columns(config), "the table of angles",
-             "lower the context"),
+      turns_(context.runtime(), config.context * rope_columns(config), "the RoPE table", "lower the context"),
       programs_(std::make_unique<ProgramCache<BoundProgram>>()),
       threads_(max_threads()) {
   if (stored_ && device() != Device::cpu) {
     stored_block_ =
-        Arena(context.runtime(), stored_->bytes(), "the weights", "a smaller model, or --device cpu");
+        Arena(context.runtime(), stored_->bytes(), "the weights", "use a smaller model or --device cpu");
     context.runtime()->upload(stored_block_.at(0), stored_->block(), stored_->bytes());
     context.runtime()->synchronise();
   }
@@ -105,17 +105,17 @@ Model::Model(const ModelConfig& config, const Context& context, DType dtype,
 }
 
 void Model::fill_turns_table() {
-  const Tensor turns = make_tensor(turns_.all().data(), config_.context, turned_columns(config_));
+  const Tensor turns = make_tensor(turns_.all().data(), config_.context, rope_columns(config_));
   const int direction = config_.position == PositionKind::rope ? static_cast<int>(config_.rope_direction) : 0;
-  fill_turns(turns, config_.rope_base, direction);
-  // Without RoPE nothing turns: cosine 1, sine 0 at every position.
+  fill_rotations(turns, config_.rope_base, direction);
+  // Without RoPE the angle is 0 at every position: cosine 1, sine 0.
   if (direction == 0)
     for (std::int64_t p = 0; p < turns.rows; ++p) turns.row<float>(p)[0] = 1;
   turns_.send();
 }
 
 std::span<float> Model::float_weights() const {
-  check(!stored_, "[model] these weights are stored for inference: there are no floats of them");
+  check(!stored_, "[model] stored weights cannot be accessed as floats");
   return weights_.all();
 }
 
@@ -147,7 +147,7 @@ BoundProgram& Model::program_for(ProgramKey key) {
     auto made = std::make_unique<BoundProgram>(std::move(graph), schedule, *context_);
     bind_parameters(*made);
     made->program().bind(made->graph().turns,
-                         on_device(turns_.on_device(), config_.context, turned_columns(config_)));
+                         on_device(turns_.on_device(), config_.context, rope_columns(config_)));
     return made;
   });
 }
@@ -168,7 +168,8 @@ Tensor Model::stored_on_device(Tensor tensor) const {
   return tensor;
 }
 
-// Compared by its memory: another cache may come to lie where a dead one lay.
+// Compares the cache's memory, not its address: a new KvCache object may have the address of an old
+// one.
 void Model::bind_cache(BoundProgram& bound, const KvCache& cache) {
   if (std::exchange(bound.cache, cache.memory()) == cache.memory()) return;
   for (std::size_t l = 0; l < bound.graph().k_cache.size(); ++l) {
@@ -189,7 +190,7 @@ void Model::run(BoundProgram& bound) {
 }
 
 BoundProgram& Model::training_program(std::int64_t rows, const GradientOptions& options) {
-  check(!stored_, "[model] weights that are stored for inference cannot be trained");
+  check(!stored_, "[model] stored weights are for inference and cannot be trained");
   return program_for({.rows = rows, .purpose = training_purpose(options)});
 }
 
@@ -208,7 +209,7 @@ void Model::bind_gradients(BoundProgram& bound, float* gradients) {
 }
 
 double Model::add_gradients(const Rows& rows, std::span<float> gradients, const GradientOptions& options) {
-  check(gradients.size() == weights().size(), "[model] {} gradients for {} weights", gradients.size(),
+  check(gradients.size() == weights().size(), "[model] found {} gradients for {} weights", gradients.size(),
         weights().size());
   BoundProgram& bound = training_program(rows.count(), options);
   bound.set_inputs(rows, options.dropout_seed);
@@ -229,7 +230,7 @@ void Model::add_gradients_of_device(BoundProgram& bound, std::span<float> gradie
   run(bound);
   block.fetch();
   for (std::size_t i = 0; i < gradients.size(); ++i) gradients[i] += block.all()[i];
-  bound.gradients = nullptr;  // the block goes: another may come to lie at its address
+  bound.gradients = nullptr;  // the block is freed, and a later one may have the same address
 }
 
 BoundProgram& Model::scoring_program(std::int64_t rows, bool logits) {
@@ -243,7 +244,7 @@ void Model::queue_score(const Rows& rows) {
 }
 
 std::vector<float> Model::queued_nats() {
-  check(queued_ != nullptr, "[model] no score is on its way");
+  check(queued_ != nullptr, "[model] no score is queued");
   const BoundProgram& bound = *std::exchange(queued_, nullptr);
   return bound.fetch(bound.graph().nats);
 }
@@ -255,13 +256,13 @@ Model::Scores Model::score(const Rows& rows, bool logits) {
   return {bound.fetch(bound.graph().nats), logits ? bound.fetch(bound.graph().logits) : std::vector<float>{}};
 }
 
-void Model::watch_products(const Rows& rows, const SeeProduct& see) {
+void Model::observe_products(const Rows& rows, const ProductObserver& observer) {
   BoundProgram& bound = scoring_program(rows.count(), false);
   bound.set_inputs(rows);
   bound.program().set_product_hook([&](Value parameter, const Tensor& x) {
     const auto& parameters = bound.graph().parameters;
     const auto found = std::ranges::find(parameters, parameter, &std::pair<Value, ParamView>::first);
-    if (found != parameters.end()) see(found->second, x);
+    if (found != parameters.end()) observer(found->second, x);
   });
   try {
     run(bound);
@@ -277,11 +278,11 @@ KvCache Model::make_cache(std::int64_t slots) const {
 }
 
 Tensor Model::decode(const Rows& rows, KvCache& cache) {
-  check(!rows.gather.empty(), "[model] decoding needs at least one row whose logits are wanted");
+  check(!rows.gather.empty(), "[model] decoding needs at least one row in gather");
   return device() == Device::cpu ? decode_on_cpu(rows, cache) : decode_on_gpu(rows, cache);
 }
 
-// Logits of at most `gathered` rows; 0: of all.
+// `gathered`: maximum number of rows with logits; 0: all rows.
 BoundProgram& Model::decoding_program(std::int64_t rows, std::int64_t gathered, const KvCache& cache) {
   BoundProgram& bound =
       program_for({.rows = rows, .purpose = ForDecoding{.gathered = gathered, .slots = cache.slots()}});
@@ -301,8 +302,8 @@ Tensor Model::decode_on_cpu(const Rows& rows, KvCache& cache) {
 }
 
 Tensor Model::decode_on_gpu(const Rows& rows, KvCache& cache) {
-  const std::int64_t bucket = gpu_bucket(rows.count()), wanted = std::ssize(rows.gather);
-  const std::int64_t gathered = wanted == rows.count() ? 0 : std::min(bucket, row_bucket(wanted));
+  const std::int64_t bucket = gpu_bucket(rows.count()), logit_rows = std::ssize(rows.gather);
+  const std::int64_t gathered = logit_rows == rows.count() ? 0 : std::min(bucket, row_bucket(logit_rows));
   BoundProgram& bound = decoding_program(bucket, gathered, cache);
   prepare(bound);
   Recorded& recorded = recorded_[&bound];
@@ -311,11 +312,11 @@ Tensor Model::decode_on_gpu(const Rows& rows, KvCache& cache) {
     drop_recorded();
     recorded.decode = std::make_unique<RecordedDecode>(bound, *context_);
   }
-  const Tensor logits = recorded.decode->step(filled_up(rows, bucket, std::max(gathered, wanted)));
-  return logits.row_range(0, wanted);
+  const Tensor logits = recorded.decode->step(padded_rows(rows, bucket, std::max(gathered, logit_rows)));
+  return logits.row_range(0, logit_rows);
 }
 
-// Each holds memory of the GPU: what was not used for longest goes.
+// Each recorded program occupies GPU memory, so the least recently used one is dropped.
 void Model::drop_recorded() {
   if (recorded_.size() <= kMostRecorded) return;
   const auto oldest =
@@ -325,21 +326,22 @@ void Model::drop_recorded() {
   programs_->drop_if([&](const ProgramKey&, const BoundProgram& bound) { return &bound == program; });
 }
 
-// All of them may want their logits, which are copied through pinned memory: 256 MiB of it at most, or 512 rows.
-std::int64_t Model::decoded_at_once() const {
+// On a GPU, all rows may have logits, which are copied through pinned memory. The limit is the
+// number of rows whose logits fit into 256 MiB, but at least 512.
+std::int64_t Model::max_decode_rows() const {
   constexpr std::int64_t kFew = 512, kMany = 4096, kLogits = std::int64_t{64} << 20;
   return device() == Device::cpu ? kFew : std::clamp(kLogits / config_.vocab_size, kFew, kMany);
 }
 
-// On a GPU, of the sizes that keep it busy the first whose memory is there, with as much left for others.
-std::int64_t Model::scored_at_once() {
+// On a GPU, the largest size up to 65536 rows whose program needs at most half of the free memory.
+std::int64_t Model::max_score_rows() {
   constexpr std::int64_t kMost = 65536, kLeast = 8192;
-  if (scored_at_once_ > 0) return scored_at_once_;
+  if (max_score_rows_ > 0) return max_score_rows_;
   const bool gpu = device() != Device::cpu;
   const std::int64_t available = gpu ? context_->runtime()->available_bytes() : 0;
   std::int64_t rows = gpu ? kMost : kLeast;
   while (rows > kLeast && scoring_plan(rows).arena_bytes > available / 2) rows /= 2;
-  return scored_at_once_ = rows;
+  return max_score_rows_ = rows;
 }
 
 MemoryPlan Model::scoring_plan(std::int64_t rows) const {

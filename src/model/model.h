@@ -1,4 +1,5 @@
-// What a model computes in: `auto` becomes a dtype, and what a device has no products of is refused.
+// A model in memory: its config, its weights, and the programs that train, score and decode it.
+// Also chooses the dtype a model computes in.
 #pragma once
 
 #include <cstdint>
@@ -23,36 +24,36 @@
 
 namespace thimble {
 
-// automatic: bf16 where the device multiplies it (AVX-512 BF16, AMX, CUDA), else f32, which is faster there. bf16 works on
-// every device. f16 is computed in on CUDA only, by request; elsewhere it is for storage.
-DType compute_dtype(ComputeDType wanted, Device device);
+// automatic: bf16 if the hardware multiplies it (AVX-512 BF16, AMX, CUDA), else f32, which is
+// faster there. bf16 works on every device. f16 is supported on CUDA only; on the CPU it throws
+// Error.
+DType compute_dtype(ComputeDType requested, Device device);
 
-// Why `auto` is not bf16 here. Empty: it is, or something else was asked for.
-std::string dtype_fallback(ComputeDType wanted, Device device, const CpuFeatures& features);
+// Why automatic chose f32 instead of bf16. Empty if it did not, or if a dtype was requested.
+std::string dtype_fallback(ComputeDType requested, Device device, const CpuFeatures& features);
 
-// What to tell whoever asked for a dtype that is slower here than another. Empty: nothing.
-std::string dtype_notice(ComputeDType wanted, Device device, const CpuFeatures& features);
-
-// A model in memory: its config, its weights, and the programs that train, score and decode it.
+// A message if the requested dtype is slower here than another one. Empty otherwise.
+std::string dtype_notice(ComputeDType requested, Device device, const CpuFeatures& features);
 
 struct GradientOptions {
   int qat_bits = 0;
   bool recompute = false;
   std::uint64_t dropout_seed = 0;
-  const Program::AfterStep* after_step = nullptr;  // hears of every step of the program
+  const Program::AfterStep* after_step = nullptr;  // called after every step of the program; may be null
 };
 
-// What forward and backward of `rows` rows take, beside weights and optimizer. A GPU's plan needs its plugin.
+// The memory for forward and backward of `rows` rows, without weights and optimizer. A GPU plan
+// requires the CUDA plugin.
 MemoryPlan training_plan(const ModelConfig& config, std::int64_t rows, const GradientOptions& options,
                          DType dtype = DType::f32, Device device = Device::cpu, bool loop_on = true);
 
 class Model {
  public:
-  // The config is resolved; weights start at 0. They are f32; `dtype` is what programs compute in and keep
-  // activations in, f32 or bf16; on a GPU f16, too.
+  // `config` must be resolved; `context` must outlive the model. Weights are f32 and start at 0.
+  // `dtype` is the dtype of computations and activations: f32 or bf16, on a GPU also f16.
   Model(const ModelConfig& config, const Context& context, DType dtype = DType::f32);
-  // For scoring and decoding, with the weights as they are stored; on a GPU they must be stored_for_gpu(), and lie
-  // there in one copy.
+  // For scoring and decoding with stored weights. On a GPU they must come from stored_for_gpu();
+  // they are copied to the GPU once.
   Model(const ModelConfig& config, const Context& context, DType dtype,
         std::shared_ptr<const StoredWeights> weights);
   ~Model();
@@ -64,64 +65,69 @@ class Model {
   Device device() const { return context_->device(); }
   const std::shared_ptr<DeviceRuntime>& runtime() const { return context_->runtime(); }
 
-  // nullptr: the weights are f32, and below.
+  // nullptr: the weights are f32, in weights().
   const StoredWeights* stored_weights() const { return stored_.get(); }
 
-  // Laid out as params() says, in host memory. After writing there: weights_changed(). Where training changes them on a
-  // device: device_weights_changed(), and fetch_weights() before they are read here.
+  // The f32 weights in host memory, in the layout of params(). Call weights_changed() after writing
+  // them. If training changes them on a device, call device_weights_changed() after each change and
+  // fetch_weights() before reading them here.
   std::span<float> weights() { return float_weights(); }
   std::span<const float> weights() const { return float_weights(); }
   void weights_changed();
   void fetch_weights() { weights_.fetch(); }
   float* device_weights() const { return weights_.on_device(); }
   void device_weights_changed() { ++version_; }
-  // Training comes to the loop at a step of its own. A cache is of the kind it was made for.
+  // Turns the layer loop on or off. A KV cache can be used only with the setting it was made for.
   void set_loop(bool on) { loop_on_ = on; }
   bool loop_on() const { return loop_on_; }
-  void set_profile(Profile* profile) { profile_ = profile; }  // nullptr: none; outlives its use here
+  void set_profile(Profile* profile) { profile_ = profile; }  // nullptr: off; must outlive its use
 
-  // Adds the gradient of the loss, sum over rows of weight * nats, to `gradients` (laid out like the
-  // weights, in host memory); returns it.
+  // Computes the loss, the sum over rows of weight * nats, and adds its gradient to `gradients`
+  // (host memory, laid out like the weights). Returns the loss.
   double add_gradients(const Rows& rows, std::span<float> gradients, const GradientOptions& options);
 
-  // The same as a program, for steps that are queued on a device: `gradients` is the device's.
+  // The same as a program, for steps that are queued on a device; `gradients` is device memory.
   BoundProgram& training_program(std::int64_t rows, const GradientOptions& options);
   void bind_gradients(BoundProgram& bound, float* gradients);
-  // All other programs of training go, and their memory.
+  // Frees all training programs except those for these options and numbers of rows.
   void keep_training_programs(std::span<const std::int64_t> rows, const GradientOptions& options);
 
   struct Scores {
     std::vector<float> nats;    // [N]
-    std::vector<float> logits;  // [N, V], only if asked for
+    std::vector<float> logits;  // [N, V], only if requested
   };
   Scores score(const Rows& rows, bool logits = false);
-  // The same in two parts, so that a GPU computes while the next rows are made. One that nobody asks for is
-  // dropped by the next.
+  // score() in two parts, so that a GPU computes while the host prepares the next rows. Queuing
+  // another score discards one that was not fetched.
   void queue_score(const Rows& rows);
-  std::vector<float> queued_nats();  // waits for them
+  std::vector<float> queued_nats();  // waits for the queued score
 
-  // Scores rows, and shows what every matrix is multiplied with: rows [N, C] in the memory of this model's device, valid
-  // during the call. A matrix that is used twice is seen twice.
-  using SeeProduct = std::function<void(const ParamView& weight, const Tensor& x)>;
-  void watch_products(const Rows& rows, const SeeProduct& see);
+  // Scores rows and calls `observer` for every matrix product with the rows [N, C] that the matrix
+  // is multiplied with. They are in device memory and valid during the call. A matrix that is used
+  // twice causes two calls.
+  using ProductObserver = std::function<void(const ParamView& weight, const Tensor& x)>;
+  void observe_products(const Rows& rows, const ProductObserver& observer);
 
-  // A cache where this model decodes, in what it computes in.
+  // A cache on this model's device, in its compute dtype.
   KvCache make_cache(std::int64_t slots) const;
 
-  // One step for rows of slots: appends to the cache, returns the logits of the rows that want them, [M, V], in host
-  // memory. Valid until the next call. Any thread may decode, one at a time: it has threads of its own.
+  // One decoding step: appends the rows to the cache and returns the logits of the rows in
+  // rows.gather, [M, V], in host memory, valid until the next call. May be called from any thread,
+  // but only from one at a time; it uses its own thread pool.
   //
-  // On the CPU a row has the same bits whatever rows share the call. On a GPU that holds in bf16 for calls of up to 64
-  // rows, where all widths that a linear reads (dim, heads x head size, ffn) are multiples of 8. Others are multiplied
-  // by cuBLASLt, whose order of sums depends on their number, so that logits of the same token differ by rounding. The
-  // same calls give the same bits on both.
+  // On the CPU the other rows of a call do not change the bits of a row's logits. On a GPU this is
+  // guaranteed in bf16 for calls of up to 64 rows if all input widths of linears (dim, heads x head
+  // size, mlp_hidden) are multiples of 8. Other products use cuBLASLt, whose order of sums depends
+  // on the number of rows, so logits may differ by rounding. The same sequence of calls gives the
+  // same bits on both.
   Tensor decode(const Rows& rows, KvCache& cache);
 
-  // As many rows as suit one call: more use the device no better.
-  std::int64_t decoded_at_once() const;
-  std::int64_t scored_at_once();
+  // The largest useful number of rows per call: more rows do not increase the throughput.
+  std::int64_t max_decode_rows() const;
+  std::int64_t max_score_rows();
 
-  // Programs that are kept, each with its memory. On a GPU so many of decoding, each for a number of rows.
+  // Number of cached programs, each with its own memory. On a GPU at most kMostRecorded decoding
+  // programs are kept, each for a different number of rows.
   std::size_t programs() const { return programs_->size(); }
   static constexpr std::size_t kMostRecorded = 32;
 
@@ -149,21 +155,21 @@ class Model {
   const Context* context_;
   DType dtype_;
   std::shared_ptr<const StoredWeights> stored_;
-  Arena stored_block_;          // their image on a GPU
-  FloatArena weights_, turns_;  // no weights where they are stored
+  Arena stored_block_;          // GPU copy of the stored weights
+  FloatArena weights_, turns_;  // weights_ is empty if stored_ is set; turns_: the RoPE table
   std::unique_ptr<ProgramCache<BoundProgram>> programs_;
   struct Recorded {
     std::unique_ptr<RecordedDecode> decode;
-    std::uint64_t used = 0;  // the last of all steps that took it
+    std::uint64_t used = 0;  // value of decoded_ at its last use
   };
-  std::map<const BoundProgram*, Recorded> recorded_;  // on a GPU
-  std::uint64_t decoded_ = 0;
-  int threads_;                       // as many as when it was made, whoever decodes
-  std::unique_ptr<ThreadPool> pool_;  // of decoding, made when it is first needed
-  BoundProgram* queued_ = nullptr;    // a score on its way
-  std::int64_t scored_at_once_ = 0;   // settled when it is first asked for: later there is less memory
+  std::map<const BoundProgram*, Recorded> recorded_;  // GPU only
+  std::uint64_t decoded_ = 0;                         // decoding steps so far
+  int threads_;                                       // of the decoding pool; fixed when the model is created
+  std::unique_ptr<ThreadPool> pool_;                  // for decoding, created on first use
+  BoundProgram* queued_ = nullptr;                    // the queued score
+  std::int64_t max_score_rows_ = 0;                   // computed once, because less memory is available later
   Profile* profile_ = nullptr;
-  std::uint64_t version_ = 1;  // of the weights: programs prepare again when it moves
+  std::uint64_t version_ = 1;  // of the weights; programs prepare again when it changes
 };
 
 }  // namespace thimble

@@ -39,7 +39,7 @@ bool uses_transformers_names(const ModelConfig& config) {
 }
 
 ParamTable::ParamTable(const ModelConfig& config) {
-  validate(config);  // sizes are bounded from here on
+  validate(config);  // bounds all sizes, so the arithmetic below cannot overflow
   const auto rows = all_roles();
   for (std::size_t begin = 0, end; begin < rows.size(); begin = end) {
     std::vector<Role> group = {rows[begin].role};
@@ -92,14 +92,15 @@ ParamView ParamTable::view(Role role, int layer) const {
 }
 
 ParamView ParamTable::joined(std::span<const Role> roles, int layer) const {
-  ParamView whole = view(roles.front(), layer);
-  if (!whole) return {};
-  const bool vectors = facts_of(roles.front()).group == ParamGroup::scalar;  // a matrix may have one row, too
+  ParamView group = view(roles.front(), layer);
+  if (!group) return {};
+  // Decided by the role, not by the shape: a matrix may have one row.
+  const bool vectors = facts_of(roles.front()).group == ParamGroup::scalar;
   for (Role role : roles.subspan(1)) {
     const ParamView part = view(role, layer);
-    (vectors ? whole.cols : whole.rows) += vectors ? part.cols : part.rows;
+    (vectors ? group.cols : group.rows) += vectors ? part.cols : part.rows;
   }
-  return whole;
+  return group;
 }
 
 ParamView ParamTable::head() const {
@@ -125,8 +126,9 @@ ParamView ParamTable::row_of(Role role, int row) const {
 
 namespace {
 
-constexpr double kBigramScale = 0.05;         // parameter-golf 2.1b
-constexpr std::int64_t kOrthogonalSide = 64;  // parameter-golf 2.3: smaller matrices keep the uniform init
+// Both values are those of the parameter-golf records.
+constexpr double kBigramScale = 0.05;
+constexpr std::int64_t kOrthogonalSide = 64;  // smaller matrices keep the uniform init
 
 RoleRow matrix(Role role, std::string_view golf, std::string_view transformers, bool joined = false) {
   return {role, golf, transformers, ParamGroup::matrix, joined, true, false};
@@ -134,11 +136,12 @@ RoleRow matrix(Role role, std::string_view golf, std::string_view transformers, 
 RoleRow table(Role role, std::string_view golf, std::string_view transformers) {
   return {role, golf, transformers, ParamGroup::embedding, false, true, false};
 }
-// Norm weights rest at 1 and biases at 0: pulling the former to 0 is no regularisation, so neither decays.
+// Norm weights and biases do not decay. The neutral value of a norm weight is 1, so decay toward 0
+// would not regularize it.
 RoleRow vector(Role role, std::string_view golf, std::string_view transformers, bool joined = false) {
   return {role, golf, transformers, ParamGroup::scalar, joined, false, true};
 }
-// Golf's own: AdamW of the records decays these like all the rest.
+// Tensors of golf models. The records' AdamW applies weight decay to them too.
 RoleRow control(Role role, std::string_view golf) {
   return {role, golf, "", ParamGroup::scalar, false, true, true};
 }
@@ -195,12 +198,12 @@ Init normal(double deviation) {
   return {Init::Kind::normal, deviation};
 }
 
-// What PyTorch gives a Linear: uniform within 1 / sqrt(fan in).
+// PyTorch's default for Linear: uniform in +-1 / sqrt(fan_in).
 Init uniform(std::int64_t columns) {
   return {Init::Kind::uniform, 1 / std::sqrt(static_cast<double>(columns))};
 }
 
-// A matrix that reads the stream.
+// The init of a matrix that is not an output projection.
 Init init_of_matrix(const ModelConfig& config, std::int64_t rows, std::int64_t cols, double gain) {
   switch (config.init) {
     case InitKind::normal:
@@ -217,7 +220,7 @@ Init init_of_matrix(const ModelConfig& config, std::int64_t rows, std::int64_t c
 }  // namespace
 
 std::span<const RoleRow> all_roles() {
-  static const std::vector<RoleRow> rows = role_table();  // made once, never changed
+  static const std::vector<RoleRow> rows = role_table();
   return rows;
 }
 
@@ -315,7 +318,8 @@ Init init_of(const ModelConfig& c, Role role, std::int64_t rows, std::int64_t co
       return zero_outputs ? constant(0) : normal(c.init_std);
     case attn_proj:
     case mlp_proj:
-      // normal: GPT-2's rule, so that the stream's variance does not grow with depth.
+      // normal: GPT-2's scaling, which keeps the variance of the residual stream independent of
+      // depth.
       return zero_outputs ? constant(0) : normal(c.init_std * depth_scale);
     case bigram_proj:
       return init_of_matrix(c, rows, cols, depth_scale);
@@ -342,7 +346,7 @@ Init init_of(const ModelConfig& c, Role role, std::int64_t rows, std::int64_t co
       return {Init::Kind::first_row, 1};
     case bigram_scale:
       return constant(kBigramScale);
-    default:  // biases, the gates of skips and of smear, the bigram table
+    default:  // biases, skip gates, the smear gate, the bigram embedding
       return constant(0);
   }
 }
@@ -370,7 +374,7 @@ std::int64_t multiplied_elements(const ModelConfig& config, const ParamTable& pa
 
 namespace {
 
-constexpr std::size_t kLanes = 8;  // partial sums: independent additions, and always the same tree
+constexpr std::size_t kLanes = 8;  // independent partial sums, added in a fixed order
 
 double dot(const double* a, const double* b, std::size_t count) {
   double sums[kLanes] = {};
@@ -382,17 +386,17 @@ double dot(const double* a, const double* b, std::size_t count) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-// Takes out of `other` what lies along `unit`.
+// Removes from `other` its component along `unit`.
 void project_out(const double* unit, double* other, std::size_t size) {
   const double along = dot(unit, other, size);
 #pragma omp simd
   for (std::size_t c = 0; c < size; ++c) other[c] -= along * unit[c];
 }
 
-// Modified Gram-Schmidt over `count` vectors of `size` >= count elements. Of normal numbers it makes a
-// uniformly random rotation, as the QR of torch.nn.init.orthogonal_ does.
+// Modified Gram-Schmidt over `count` vectors of `size` >= count elements. Applied to normal random
+// numbers it gives a uniformly random rotation, like the QR in torch.nn.init.orthogonal_.
 void make_orthonormal(std::vector<double>& vectors, std::size_t count, std::size_t size) {
-  constexpr std::size_t kPanel = 16;  // unit vectors that stay in cache while all later ones pass by
+  constexpr std::size_t kPanel = 16;  // unit vectors that stay in cache while later vectors are projected
   for (std::size_t begin = 0; begin < count; begin += kPanel) {
     const std::size_t end = std::min(begin + kPanel, count);
     for (std::size_t i = begin; i < end; ++i) {
@@ -406,20 +410,20 @@ void make_orthonormal(std::vector<double>& vectors, std::size_t count, std::size
   }
 }
 
-// The tensor holds standard normals and becomes orthogonal, times the gain.
+// Turns a tensor of standard normal values into an orthogonal one times the gain.
 void orthogonalise(const Param& param, std::span<float> values) {
   const auto rows = static_cast<std::size_t>(param.rows), cols = static_cast<std::size_t>(param.cols);
   const bool wide = rows <= cols;
   const std::size_t count = std::min(rows, cols), size = std::max(rows, cols);
-  const auto place = [=](std::size_t r, std::size_t c) { return wide ? r * size + c : c * size + r; };
+  const auto index = [=](std::size_t r, std::size_t c) { return wide ? r * size + c : c * size + r; };
 
   std::vector<double> vectors(values.size());
   for (std::size_t r = 0; r < rows; ++r)
-    for (std::size_t c = 0; c < cols; ++c) vectors[place(r, c)] = values[r * cols + c];
+    for (std::size_t c = 0; c < cols; ++c) vectors[index(r, c)] = values[r * cols + c];
   make_orthonormal(vectors, count, size);
   for (std::size_t r = 0; r < rows; ++r)
     for (std::size_t c = 0; c < cols; ++c)
-      values[r * cols + c] = static_cast<float>(param.init.value * vectors[place(r, c)]);
+      values[r * cols + c] = static_cast<float>(param.init.value * vectors[index(r, c)]);
 }
 
 void fill(const Param& param, std::uint64_t seed, std::span<float> values) {
@@ -455,7 +459,8 @@ void initialise(const ParamTable& table, std::uint64_t seed, std::span<float> bl
     fill(param, seed, param.in(block));
     if (param.init.kind == Init::Kind::orthogonal) orthogonal.push_back(&param);
   }
-  // Whole tensors in parallel: each is the same sequence of operations whoever does it.
+  // Parallel over tensors: each tensor is computed by one thread, so the result does not depend on
+  // the number of threads.
   parallel_for(static_cast<std::int64_t>(orthogonal.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
       const Param& param = *orthogonal[static_cast<std::size_t>(i)];

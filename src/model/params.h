@@ -1,15 +1,15 @@
-// Every tensor of a model, enumerated once: name, shape, init, optimizer group, place. Init, loading,
-// saving, optimizers, packers and exporters all walk this table.
+// The table of all tensors of a model: name, shape, init, optimizer group, offset. Initialization,
+// loading, saving, optimizers, packers and exporters all iterate over this table.
 //
-// Names. A model all of whose tensors have a name in Transformers' llama family (llama, qwen2, qwen3) uses
-// those names; any other uses the names of the published golf state dict, extended in the same manner:
-// pos_emb.weight, emb_norm.weight, blocks.0.attn_norm.weight and .bias, blocks.0.attn.c_q.bias,
-// blocks.0.attn.q_norm.weight, blocks.0.mlp.gate.weight and up.weight, final_norm.weight. So the family
-// follows from the config and needs no key.
+// Names: if every tensor of the model has a name in Transformers' llama family (llama, qwen2,
+// qwen3), those names are used. Any other model uses the names of parameter-golf's state dict,
+// extended in the same style: pos_emb.weight, emb_norm.weight, blocks.0.attn_norm.weight and .bias,
+// blocks.0.attn.c_q.bias, blocks.0.attn.q_norm.weight, blocks.0.mlp.gate.weight and up.weight,
+// final_norm.weight. The config alone determines the names; there is no key for it.
 //
-// Storage: one block of f32. All layers of one role lie at a constant stride (Muon takes them as a batch);
-// q, k, v of a layer are the rows of one matrix, gate and up too, and so are their biases. Matrices and
-// vectors start at multiples of 16 elements, 64 bytes, except inside such a group.
+// Storage: one block of f32. The layers of one role have a constant stride (Muon processes them as
+// a batch). q, k and v of a layer form one matrix, as do gate and up; their biases form one vector.
+// Matrices and vectors start at multiples of 16 elements (64 bytes), except inside such a group.
 #pragma once
 
 #include <array>
@@ -25,8 +25,7 @@
 
 namespace thimble {
 
-// In the order of storage. The comment gives the shape in letters (B = bigram_buckets, E = bigram_dim,
-// S = skips).
+// In storage order, with shapes (B = bigram_buckets, E = bigram_dim, S = skips).
 enum class Role : std::uint8_t {
   token_embedding,     // [V, C]
   position_embedding,  // [context, C]
@@ -34,20 +33,20 @@ enum class Role : std::uint8_t {
   bigram_embedding,    // [B, E]
   bigram_proj,         // [C, E]
   query,               // [H D, C]
-  key,                 // [K D, C]   behind query
-  value,               // [K D, C]   behind key
+  key,                 // [K D, C]   after query
+  value,               // [K D, C]   after key
   attn_proj,           // [C, H D]
   mlp_fc,              // [F, C]     ungated MLPs
   mlp_gate,            // [F, C]     swiglu
-  mlp_up,              // [F, C]     behind gate
+  mlp_up,              // [F, C]     after gate
   mlp_proj,            // [C, F]
   query_bias,          // [H D]
-  key_bias,            // [K D]      behind query_bias
-  value_bias,          // [K D]      behind key_bias
+  key_bias,            // [K D]      after query_bias
+  value_bias,          // [K D]      after key_bias
   attn_proj_bias,      // [C]
   mlp_fc_bias,         // [F]
   mlp_gate_bias,       // [F]
-  mlp_up_bias,         // [F]        behind gate_bias
+  mlp_up_bias,         // [F]        after gate_bias
   mlp_proj_bias,       // [C]
   attn_norm,           // [C]
   attn_norm_bias,      // [C]
@@ -76,7 +75,7 @@ struct Init {
     normal,      // standard deviation `value`
     uniform,     // in [-value, value)
     orthogonal,  // orthonormal rows (wide) or columns (tall), times value
-    first_row,   // the first row 1, the rest 0: resid_mix starts as "keep the stream"
+    first_row,   // the first row `value`, all others 0: resid_mix starts as the identity
   };
   Kind kind = Kind::constant;
   double value = 0;
@@ -86,25 +85,25 @@ struct Init {
 
 struct Param {
   std::string name;
-  std::vector<std::int64_t> dims;  // in files: rank 0, 1 or 2
-  std::int64_t rows, cols;         // in the engine: a vector is [1, C]
+  std::vector<std::int64_t> dims;  // shape in files: rank 0, 1 or 2
+  std::int64_t rows, cols;         // shape in memory: a vector is [1, C]
   Role role;
   int layer;  // -1: not in a block
   Init init;
   ParamGroup group;
-  bool decays;   // weight decay applies: not to norm weights and biases
-  bool control;  // a control tensor: packers keep it in f32
+  bool decays;   // weight decay applies (not to norm weights and biases)
+  bool control;  // packers keep it in f32
   std::int64_t offset;
 
   std::int64_t count() const { return rows * cols; }
-  // Its part of a block that is laid out as the table says: of weights, gradients, moments.
+  // This tensor's part of a block in table layout (weights, gradients or optimizer state).
   template <class T>
   std::span<T> in(std::span<T> block) const {
     return block.subspan(static_cast<std::size_t>(offset), static_cast<std::size_t>(count()));
   }
 };
 
-// Where a tensor lies in the block. No rows: the model does not have it.
+// A tensor's position in the block. rows == 0: the model does not have it.
 struct ParamView {
   std::int64_t offset = 0, rows = 0, cols = 0;
 
@@ -122,15 +121,15 @@ class ParamTable {
 
   std::int64_t count() const { return count_; }  // parameters
   std::int64_t count(ParamGroup group) const { return group_counts_[static_cast<std::size_t>(group)]; }
-  std::int64_t block_size() const { return block_size_; }             // elements, gaps included
+  std::int64_t block_size() const { return block_size_; }             // elements, including gaps
   std::int64_t stride(Role role) const { return slot(role).stride; }  // from one layer to the next
 
   ParamView view(Role role, int layer = 0) const;
 
-  // What the forward pass asks for. Groups are one view: one GEMM.
+  // Views for the forward pass. A group is one view, so it takes one GEMM.
   ParamView token_embedding() const { return view(Role::token_embedding); }
   ParamView position_embedding() const { return view(Role::position_embedding); }
-  ParamView head() const;  // the embedding when tied
+  ParamView head() const;  // the token embedding if tied
   ParamView qkv(int layer) const { return joined({Role::query, Role::key, Role::value}, layer); }
   ParamView qkv_bias(int layer) const {
     return joined({Role::query_bias, Role::key_bias, Role::value_bias}, layer);
@@ -138,7 +137,7 @@ class ParamTable {
   ParamView attn_proj(int layer) const { return view(Role::attn_proj, layer); }
   ParamView attn_proj_bias(int layer) const { return view(Role::attn_proj_bias, layer); }
   ParamView mlp_in(int layer) const;       // fc, or gate;up
-  ParamView mlp_in_bias(int layer) const;  // the same
+  ParamView mlp_in_bias(int layer) const;  // of fc, or of gate;up
   ParamView mlp_proj(int layer) const { return view(Role::mlp_proj, layer); }
   ParamView mlp_proj_bias(int layer) const { return view(Role::mlp_proj_bias, layer); }
   ParamView attn_norm(int layer) const { return view(Role::attn_norm, layer); }
@@ -181,20 +180,20 @@ class ParamTable {
   std::int64_t count_ = 0, block_size_ = 0;
 };
 
-// Do the tensors carry Transformers' names (see above)?
+// Whether the tensors have Transformers' names (see above).
 bool uses_transformers_names(const ModelConfig& config);
 
-// Fills the block (block_size() elements) with starting values; gaps become 0. What a tensor gets depends on
-// its name and the seed alone: not on the order, on other tensors or on the number of threads.
+// Fills the block (block_size() elements) with initial values; gaps become 0. A tensor's values
+// depend only on its name, shape, init and the seed, not on other tensors or the number of threads.
 void initialise(const ParamTable& table, std::uint64_t seed, std::span<float> block);
 
-// What the params table knows about each role: its names, its group, its shape and its init.
+// The definition of a role: its names, optimizer group and flags.
 struct RoleRow {
   Role role;
   std::string_view golf_name;          // {} is the layer
   std::string_view transformers_name;  // empty: no such tensor in the llama family
   ParamGroup group = ParamGroup::scalar;
-  bool joined = false;  // stored right behind the role before it
+  bool joined = false;  // stored directly after the previous role
   bool decays = true;
   bool control = true;
 
@@ -203,19 +202,21 @@ struct RoleRow {
 
 std::span<const RoleRow> all_roles();  // in the order of the enum
 
-// Dimensions in files; nullopt: the model does not have it.
+// Shape in files; nullopt if the model does not have this tensor.
 std::optional<std::vector<std::int64_t>> dims_of(const ModelConfig& config, Role role);
 
 Init init_of(const ModelConfig& config, Role role, std::int64_t rows, std::int64_t cols);
 
-// The layers in the order in which a token passes them: 0, 1, 2, ... and, where a loop is on, its layers once more each
-// time before it goes on (parameter-golf 2.17). Loops of 4 to 5, twice, in 8 layers: 0 1 2 3 4 5 4 5 4 5 6 7.
+// The order in which a token passes through the layers: 0, 1, 2, ... With the loop on, the looped
+// layers are repeated loop_count times (parameter-golf's depth recurrence). Example: layers 4 to 5
+// with loop_count 2 in 8 layers give 0 1 2 3 4 5 4 5 4 5 6 7.
 //
-// Weights and constants are those of the layer, whichever pass it is. Skips pair the passes of the two halves, and the
-// KV cache has a place for each.
+// All passes of a layer share its weights and constants. Skips connect passes of the first half
+// with passes of the second half, and the KV cache has separate memory for each pass.
 std::vector<int> layer_order(const ModelConfig& config, bool loop_on);
 
-// Elements of the matrices that a token is multiplied with, a looped layer's each time; without the head's.
+// Elements of the matrices a token is multiplied with, counting each pass of a looped layer,
+// without the head.
 std::int64_t multiplied_elements(const ModelConfig& config, const ParamTable& params, bool loop_on);
 
 }  // namespace thimble

@@ -10,8 +10,8 @@ namespace thimble {
 namespace {
 
 void check_token(const ModelConfig& config, std::int32_t token, std::size_t row, std::string_view what) {
-  check(token >= 0 && token < config.vocab_size, Hint{"the tokenizer and the model do not belong together"},
-        "{} {} at row {} is outside of the vocabulary of {}", what, token, row, config.vocab_size);
+  check(token >= 0 && token < config.vocab_size, Hint{"use the tokenizer that the model was trained with"},
+        "{} {} at row {} is outside the vocabulary of {} tokens", what, token, row, config.vocab_size);
 }
 
 std::int32_t bucket_of(const ModelConfig& config, std::int32_t token, std::int32_t previous) {
@@ -36,7 +36,7 @@ void set_targets(const ModelConfig& config, std::span<const std::int32_t> target
   rows.target.assign(N, -1);
   rows.weight.assign(N, 0.0f);
   if (target.empty()) return;
-  check(target.size() == N, "{} targets for {} rows", target.size(), N);
+  check(target.size() == N, "found {} targets for {} rows", target.size(), N);
   const auto scored = std::ranges::count_if(target, [](std::int32_t t) { return t >= 0; });
   for (std::size_t n = 0; n < N; ++n) {
     if (target[n] < 0) continue;
@@ -51,10 +51,10 @@ void set_targets(const ModelConfig& config, std::span<const std::int32_t> target
 Rows grid_rows(const ModelConfig& config, std::int64_t T, std::span<const std::int32_t> input,
                std::span<const std::int32_t> target, std::span<const std::uint8_t> doc_start) {
   const auto N = static_cast<std::int64_t>(input.size());
-  check(T > 0 && N > 0 && N % T == 0, "{} tokens are not whole rows of {}", N, T);
+  check(T > 0 && N > 0 && N % T == 0, "{} tokens cannot be divided into rows of {} tokens", N, T);
   check(T <= config.context, Hint{"cut the text into shorter rows"},
-        "rows of {} tokens, the model's context is {}", T, config.context);
-  check(doc_start.empty() || doc_start.size() == input.size(), "{} document starts for {} rows",
+        "rows of {} tokens exceed the model's context of {}", T, config.context);
+  check(doc_start.empty() || doc_start.size() == input.size(), "found {} document starts for {} rows",
         doc_start.size(), N);
   Rows rows;
   std::int32_t start = 0;
@@ -81,11 +81,11 @@ Rows decode_rows(const ModelConfig& config, std::int64_t slots, std::span<const 
   for (std::int32_t n = 0; n < N; ++n) {
     const DecodeRow& row = decode[static_cast<std::size_t>(n)];
     check_token(config, row.token, static_cast<std::size_t>(n), "token");
-    check(row.slot >= 0 && row.slot < slots, "slot {} of {}", row.slot, slots);
-    check(row.position >= 0 && row.position < config.context, "position {} in a context of {}", row.position,
-          config.context);
-    check((row.previous < 0) == (row.position == 0), "position {} with previous token {}", row.position,
-          row.previous);
+    check(row.slot >= 0 && row.slot < slots, "slot {} is out of range: there are {} slots", row.slot, slots);
+    check(row.position >= 0 && row.position < config.context, "position {} is outside the context of {}",
+          row.position, config.context);
+    check((row.previous < 0) == (row.position == 0),
+          "position {} has previous token {}: expected -1 at position 0 only", row.position, row.previous);
     rows.token.push_back(row.token);
     rows.bucket.push_back(bucket_of(config, row.token, row.previous));
     rows.embedded_position.push_back(row.position);
@@ -95,7 +95,7 @@ Rows decode_rows(const ModelConfig& config, std::int64_t slots, std::span<const 
     if (row.wants_logits) rows.gather.push_back(n);
   }
   if (!config.smear_gate) return rows;
-  // The smear gate looks at the previous token's embedding, which is made again from its id.
+  // The smear gate reads the previous token's embedding, which is computed again from its id.
   for (const DecodeRow& row : decode) {
     const std::int32_t previous = std::max(row.previous, 0);
     check_token(config, previous, rows.token.size(), "previous token");
@@ -106,10 +106,10 @@ Rows decode_rows(const ModelConfig& config, std::int64_t slots, std::span<const 
   return rows;
 }
 
-Rows filled_up(Rows rows, std::int64_t count, std::int64_t gathered) {
+Rows padded_rows(Rows rows, std::int64_t count, std::int64_t gathered) {
   const std::int64_t N = rows.count();
-  check(count >= N && gathered >= std::ssize(rows.gather), "[model] {} rows are more than {}", N, count);
-  // Of a smear gate's two halves, each gets its own; the second one begins later then.
+  check(count >= N && gathered >= std::ssize(rows.gather), "[model] cannot pad {} rows to {}", N, count);
+  // With a smear gate there are two halves, and both are padded; the second then starts at `count`.
   const auto fill = [&](std::vector<std::int32_t>& each) {
     const bool halves = std::ssize(each) == 2 * N;
     if (halves) each.resize(static_cast<std::size_t>(N + count));

@@ -11,12 +11,12 @@ namespace thimble {
 
 namespace {
 
-// What is multiplied or looked up; the rest is added or scales.
+// Roles used in products or lookups. All other roles are scales, gains, norm weights and biases.
 bool is_matrix(Role role) {
   return role <= Role::mlp_proj;
 }
 
-bool joins_the_one_before(Role role) {
+bool joins_previous_role(Role role) {
   switch (role) {
     case Role::key:
     case Role::value:
@@ -50,7 +50,7 @@ WeightFormat format_of_stored(const StoredWeights::Stored& stored) {
     case DType::f16:
       return WeightFormat::f16;
     case DType::i8:
-      return one_scale_a_row(stored.scales) ? WeightFormat::int8_rows : WeightFormat::int8_blocks;
+      return one_scale_per_row(stored.scales) ? WeightFormat::int8_rows : WeightFormat::int8_blocks;
     default:
       return WeightFormat::f32;
   }
@@ -69,7 +69,7 @@ float value_at(const StoredWeights::Stored& stored, std::int64_t row, std::int64
       return to_f32(stored.values.row<f16>(row)[col]);
     case DType::i8:
       return static_cast<float>(stored.values.row<std::int8_t>(row)[col]) *
-             stored.scales.row<float>(row)[one_scale_a_row(stored.scales) ? 0 : col / kScaledColumns];
+             stored.scales.row<float>(row)[one_scale_per_row(stored.scales) ? 0 : col / kScaledColumns];
     default:
       return stored.values.row<float>(row)[col];
   }
@@ -84,7 +84,7 @@ void put(const Tensor& tensor, std::int64_t row, std::int64_t col, float value) 
     tensor.row<float>(row)[col] = value;
 }
 
-// Of the same values and scales, or of floats of any kind from anything.
+// Either both have the same format, or `to` has a float format.
 void copy_into(const StoredWeights::Stored& from, const StoredWeights::Stored& to) {
   if (format_of_stored(from) == format_of_stored(to)) {
     std::memcpy(to.values.data, from.values.data, static_cast<std::size_t>(to.values.shape().bytes()));
@@ -109,12 +109,12 @@ WeightFormat narrowest_for(std::span<const float> values) {
 
 StoredWeights::StoredWeights(const ParamTable& table, std::span<const WeightFormat> formats) {
   const auto params = table.all();
-  check(formats.size() == params.size(), "[weights] {} formats for {} tensors", formats.size(),
+  check(formats.size() == params.size(), "[weights] found {} formats for {} tensors", formats.size(),
         params.size());
   for (std::size_t i = 0; i < params.size(); ++i) {
     const Param& param = params[i];
     const WeightFormat format = is_matrix(param.role) ? formats[i] : WeightFormat::f32;
-    if (!joins_the_one_before(param.role)) {
+    if (!joins_previous_role(param.role)) {
       const bool vector = !is_matrix(param.role) && param.rows == 1;
       matrices_.push_back({param.offset, param.rows, param.cols, format, vector});
       continue;
@@ -144,19 +144,19 @@ StoredWeights::Stored StoredWeights::tensor(const Param& param) const {
 
 StoredWeights::Stored StoredWeights::view(const ParamView& view) const {
   const auto after = std::ranges::upper_bound(matrices_, view.offset, {}, &Matrix::offset);
-  check(after != matrices_.begin(), "[weights] no tensor lies at {}", view.offset);
+  check(after != matrices_.begin(), "[weights] there is no tensor at offset {}", view.offset);
   const Matrix& matrix = *std::prev(after);
-  if (matrix.vector) {  // or several: a bias of q;k;v
+  if (matrix.vector) {  // one vector or several, such as the biases of q;k;v
     const std::int64_t at = view.offset - matrix.offset;
     check(view.rows == 1 && at + view.cols <= matrix.cols,
-          "[weights] {} floats at {} are no part of one vector", view.cols, view.offset);
+          "[weights] {} floats at offset {} are not inside one vector", view.cols, view.offset);
     float* const data = reinterpret_cast<float*>(arena_.at(matrix.values_at)) + at;
     return {make_tensor(data, 1, view.cols), Tensor{}};
   }
   const std::int64_t first = (view.offset - matrix.offset) / matrix.cols;
   check(view.cols == matrix.cols && view.offset == matrix.offset + first * matrix.cols &&
             first + view.rows <= matrix.rows,
-        "[weights] {} rows of {} at {} are no part of one matrix", view.rows, view.cols, view.offset);
+        "[weights] {} rows of {} at offset {} are not inside one matrix", view.rows, view.cols, view.offset);
   const Tensor values{arena_.at(matrix.values_at),    matrix.rows, matrix.cols, matrix.cols,
                       dtype_of_format(matrix.format), Device::cpu};
   const std::int64_t columns = scale_columns(matrix.format, matrix.cols);
@@ -165,7 +165,7 @@ StoredWeights::Stored StoredWeights::view(const ParamView& view) const {
 }
 
 void StoredWeights::unpack(const ParamTable& table, std::span<float> block) const {
-  check(std::cmp_equal(block.size(), table.block_size()), "[weights] {} floats for a block of {}",
+  check(std::cmp_equal(block.size(), table.block_size()), "[weights] found {} floats for a block of {}",
         block.size(), table.block_size());
   for (const Param& param : table.all()) {
     const Tensor to = make_tensor(block.data() + param.offset, param.rows, param.cols);
@@ -174,14 +174,14 @@ void StoredWeights::unpack(const ParamTable& table, std::span<float> block) cons
 }
 
 void store_floats(std::span<const float> values, const Tensor& to) {
-  check(std::cmp_equal(values.size(), to.count()), "[weights] {} floats for {}", values.size(),
+  check(std::cmp_equal(values.size(), to.count()), "[weights] found {} floats for a tensor {}", values.size(),
         to.shape().text());
   for (std::int64_t i = 0; i < to.count(); ++i)
     put(to, i / to.cols, i % to.cols, values[static_cast<std::size_t>(i)]);
 }
 
 StoredWeights stored_exactly(const ParamTable& table, std::span<const float> block) {
-  check(std::cmp_equal(block.size(), table.block_size()), "[weights] {} floats for a block of {}",
+  check(std::cmp_equal(block.size(), table.block_size()), "[weights] found {} floats for a block of {}",
         block.size(), table.block_size());
   std::vector<WeightFormat> formats;
   for (const Param& param : table.all()) formats.push_back(narrowest_for(param.in(block)));
@@ -192,7 +192,8 @@ StoredWeights stored_exactly(const ParamTable& table, std::span<const float> blo
 
 namespace {
 
-// Matrices as `format_of` a matrix's own wants them; the same weights where that changes nothing.
+// Converts every matrix to format_of(its current format). Returns `weights` itself if nothing
+// changes.
 template <class FormatOf>
 std::shared_ptr<const StoredWeights> stored_as(const ParamTable& table,
                                                std::shared_ptr<const StoredWeights> weights,
@@ -223,8 +224,8 @@ std::shared_ptr<const StoredWeights> stored_for_rows(const ParamTable& table,
 }
 
 std::shared_ptr<const StoredWeights> stored_for_gpu(const ParamTable& table,
-                                                     std::shared_ptr<const StoredWeights> weights,
-                                                     DType dtype) {
+                                                    std::shared_ptr<const StoredWeights> weights,
+                                                    DType dtype) {
   const WeightFormat format = dtype == DType::bf16  ? WeightFormat::bf16
                               : dtype == DType::f16 ? WeightFormat::f16
                                                     : WeightFormat::f32;

@@ -1,11 +1,12 @@
-// Weights as inference keeps them: every matrix in the storage it came in, used without a copy in f32 (ops/linear.h).
+// Weights for inference: every matrix keeps the format of its file and is used without an f32 copy
+// (ops/linear.h).
 //
 //   StoredWeights weights(table, formats);                         // zeros, in one block of memory
 //   for (const Param& param : table.all()) ... weights.tensor(param) ...  // fill them
 //   Model model(config, context, dtype, std::make_shared<StoredWeights>(std::move(weights)));
 //
-// Vectors are f32. Tensors that the forward pass takes as one matrix (q;k;v, gate;up) share a format: where they were
-// given different ones, all are f32.
+// Vectors are f32. Tensors that form one matrix in the forward pass (q;k;v, gate;up) share a
+// format; if different formats are given, all of them are stored as f32.
 #pragma once
 
 #include <cstdint>
@@ -22,29 +23,29 @@ enum class WeightFormat : std::uint8_t {
   f32,
   bf16,
   f16,
-  int8_rows,    // one scale a row: packed artifacts
-  int8_blocks,  // one scale for every 32 columns: Q8_0
+  int8_rows,    // one scale per row: packed artifacts
+  int8_blocks,  // one scale per 32 columns: Q8_0
 };
 
 class StoredWeights {
  public:
-  // One format for each tensor, in the table's order.
+  // `formats`: one per tensor, in table order.
   StoredWeights(const ParamTable& table, std::span<const WeightFormat> formats);
 
   struct Stored {
-    Tensor values, scales;  // scales f32, of integers alone
+    Tensor values, scales;  // scales: f32, only for integer formats
   };
   Stored tensor(const Param& param) const;  // [rows, cols]
   Stored view(const ParamView& view) const;
 
   std::int64_t bytes() const { return arena_.bytes(); }
-  const std::byte* block() const { return arena_.at(0); }  // all of it, to be copied to a device
+  const std::byte* block() const { return arena_.at(0); }  // all bytes(), for copying to a device
 
-  // All of them as floats, laid out as the table says; gaps are left alone.
+  // Converts all weights to floats in table layout. Gaps are not written.
   void unpack(const ParamTable& table, std::span<float> block) const;
 
  private:
-  // Tensors that are one matrix. Elements are counted from the first one's offset in the table.
+  // One or more tensors that form one matrix or vector. `offset` is that of the first tensor.
   struct Matrix {
     std::int64_t offset, rows, cols;
     WeightFormat format;
@@ -57,21 +58,22 @@ class StoredWeights {
   Arena arena_;
 };
 
-// Floats into a place of floats: rounded to what it holds.
+// Copies floats into `to`, rounding them to its dtype (f32, bf16 or f16).
 void store_floats(std::span<const float> values, const Tensor& to);
 
-// Every matrix in the narrowest of bf16, f16 and f32 that holds its values as they are.
+// Stores every matrix in the narrowest of bf16, f16 and f32 that represents its values exactly.
 StoredWeights stored_exactly(const ParamTable& table, std::span<const float> block);
 
-// What rows in `dtype` are multiplied with: for bf16, matrices of other floats are rounded to it, as training's copies
-// are. The same weights where there is nothing to do.
+// The weights for computing in `dtype`. For bf16, matrices in other float formats are rounded to
+// bf16, like the compute copies in training. Returns `weights` itself if nothing changes.
 std::shared_ptr<const StoredWeights> stored_for_rows(const ParamTable& table,
                                                      std::shared_ptr<const StoredWeights> weights,
                                                      DType dtype);
 
-// What a GPU multiplies with: every matrix in `dtype`, f32, bf16 or f16. Integers are expanded, others rounded.
+// The weights for a GPU: every matrix in `dtype` (f32, bf16 or f16). Integers are expanded, floats
+// rounded.
 std::shared_ptr<const StoredWeights> stored_for_gpu(const ParamTable& table,
-                                                     std::shared_ptr<const StoredWeights> weights,
-                                                     DType dtype);
+                                                    std::shared_ptr<const StoredWeights> weights,
+                                                    DType dtype);
 
 }  // namespace thimble

@@ -11,7 +11,7 @@ namespace thimble {
 
 namespace {
 
-// Query columns H D against key columns K D.
+// q has H D columns, k has K D columns.
 void check_heads(std::string_view op, std::int64_t query_cols, std::int64_t key_cols, std::int64_t heads,
                  std::int64_t kv_heads) {
   check(heads > 0 && kv_heads > 0, "[{}] heads ({}) and kv_heads ({}) must be positive", op, heads, kv_heads);
@@ -58,7 +58,8 @@ std::vector<Shape> cached_attention_shapes(std::span<const Shape> in, const Attr
   const Shape& cache = c.rows(5, "k_cache", k.cols);
   c.rows(6, "v_cache", cache.rows, k.cols);
   check(at.context > 0 && cache.rows % at.context == 0,
-        "[cached_attention] {} cache rows are not whole slots of {}", cache.rows, at.context);
+        "[cached_attention] expected cache rows to be a multiple of context, got {} rows for context {}",
+        cache.rows, at.context);
   return {q};
 }
 
@@ -183,7 +184,7 @@ struct ExclusiveAttentionFormula {
   template <class T>
   static T norm(const T* v, std::int64_t count) {
     const T length = std::sqrt(dot(v, v, count));
-    return real_part(length) < kSmallestValueNorm ? T(kSmallestValueNorm) : length;
+    return real_part(length) < kMinValueNorm ? T(kMinValueNorm) : length;
   }
 };
 
@@ -232,11 +233,11 @@ struct CachedAttentionFormula {
   }
 };
 
-// Forward: q k^T and p v. Backward: dp and dv, dq and dk; the scores that kernels compute anew do not count.
+// Products: q k^T and p v forward; dp, dv, dq and dk backward. Recomputed scores are not counted.
 double attention_flops(const OpCall& call) {
   const Attention op(call);
   if (!op.first || op.first.device != Device::cpu) return 0;
-  double pairs = 0;  // (n, m) that attend to each other
+  double pairs = 0;  // (n, m) with n attending to m
   for (std::int64_t n = 0; n < op.first.rows; ++n)
     pairs += static_cast<double>(n - *op.first.row<std::int32_t>(n) + 1);
   return 2.0 * pairs * static_cast<double>(op.q.cols) * (call.backward() ? 4 : 2);

@@ -1,4 +1,4 @@
-// Attention: over a batch (attention), over a cache (cached_attention), and exclusive attention.
+// Attention over a batch (attention), over a KV cache (cached_attention), and exclusive attention.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,27 @@
 
 namespace thimble {
 
-// attention: causal softmax attention among the rows of one document, with grouped queries.
+// attention: causal softmax attention within each document, with grouped queries
 //
-//   q [N, H D]   k, v [N, K D]   H divisible by K: query heads j H/K ... share kv head j
-//   first [N] i32: the row where row n's document (or its row of the batch) starts; never decreases, first[n] <= n
-//   y[n, h] = sum over m in [first[n], n] of softmax_m(scale q[n, h] . k[m, j]) v[m, j]
-//   lse [N, H] cached for backward: log of the softmax's denominator
+//   q      [N, H D]  H is divisible by K       y    [N, H D]
+//   k, v   [N, K D]                            lse  [N, H]  cached for backward
+//   first  [N] i32   first row of row n's document; non-decreasing, first[n] <= n
+//
+//   y[n, h] = sum over m in [first[n], n] of softmax_m(scale q[n, h] . k[m, j]) v[m, j],
+//             with kv head j = h K / H, rounded down
+//   lse     = log of the softmax denominator
 //
 // backward, with p = exp(scale q.k - lse) and delta[n, h] = dy[n, h] . y[n, h]:
 //   dv[m] <- sum over n, h of p dy[n, h]
 //   ds = p (dy[n, h] . v[m] - delta[n, h]) scale
 //   dq[n, h] <- sum over m of ds k[m]        dk[m] <- sum over n, h of ds q[n, h]
 //
-// In bf16, p and ds are rounded before they are multiplied again; sums are f32. dq, dk and dv are rounded once per
-// 1024 rows of their document.
+// In bf16, p and ds are rounded before they are multiplied again, and sums are f32. dq, dk and dv
+// are rounded once per 1024 rows of their document.
 //
-// Works in tiles: scores are never [T, T] for the batch. Sums run in program order: same bits for any number of
-// threads, and for a document wherever it stands. What is not finite stays visible, and may spread to other rows of
-// its document.
+// Kernels work in tiles and never store a [T, T] matrix of scores. Sums run in program order, so
+// the bits depend neither on the number of threads nor on the position of a document in the batch.
+// NaN and infinity propagate, possibly to other rows of the same document.
 
 struct AttentionAttributes {
   std::int32_t heads = 1, kv_heads = 1;
@@ -60,14 +63,15 @@ struct Attention {
   std::int64_t group() const { return at.heads / at.kv_heads; }
 };
 
-// exclusive attention (parameter-golf 2.14): takes out of each head's result what its own value already says.
+// exclusive attention (XSA): removes from each head's result its projection on the row's own value.
 //
 //   z = y - (y . u) u,  u = v / max(|v|, 1e-12),  v of the same row and the head's kv head
 //
-//   y [N, H D]   v [N, K D]   z [N, H D]
+//   y  [N, H D]   v  [N, K D]   z  [N, H D]
 //
 // backward: dy <- dz - (dz . u) u
-//           dv <- -1/|v| * sum over the group's heads of ((dz . u) y + (y . u) dz - 2 (y . u)(dz . u) u)
+//           dv <- -1/|v| * sum over the group's heads of
+//                          ((dz . u) y + (y . u) dz - 2 (y . u)(dz . u) u)
 
 struct ExclusiveAttributes {
   std::int32_t heads = 1, kv_heads = 1;
@@ -94,19 +98,22 @@ struct ExclusiveAttention {
   std::int64_t group() const { return at.heads / at.kv_heads; }
 };
 
-inline constexpr double kSmallestValueNorm = 1e-12;
+inline constexpr double kMinValueNorm = 1e-12;
 
-// cached attention: inference. Each row appends its k and v to its slot, then attends to all the slot holds so far.
+// cached attention, for inference: each row appends its k and v to its slot of the cache, then
+// attends to everything in that slot up to its own position.
 //
-//   q [N, H D]   k, v [N, K D]   slot [N] i32   position [N] i32 < context
-//   slot -1 (on a GPU): a row that fills a step up to its recorded size; nothing is appended, y is 0
-//   k_cache, v_cache [slots * context, K D], in the dtype of k and v: slot s holds rows s * context ...; written here:
-//   state, not inputs
-//   y[n, h] = sum over m in [0, position[n]] of softmax_m(scale q[n, h] . k_cache[slot, m]) v_cache[slot, m]
+//   q     [N, H D]   slot      [N] i32  -1 (GPU only): padding row; nothing is appended, y is 0
+//   k, v  [N, K D]   position  [N] i32  < context
+//   k_cache, v_cache  [slots * context, K D]  in the dtype of k and v; slot s starts at row
+//                     s * context. The op writes to them: they are state, not inputs.
 //
-// Rows of one slot must come in order of position (a prompt's block); rows of different slots in any order. All rows
-// are appended before any attends. Batch-invariant: a row gives the same bits whatever rows share the call. A GPU holds
-// to it for up to 64 rows, with H D and K D multiples of 8.
+//   y[n, h] = sum over m in [0, position[n]] of
+//             softmax_m(scale q[n, h] . k_cache[slot, m]) v_cache[slot, m]
+//
+// Rows of one slot must come in order of position; rows of different slots may come in any order.
+// All rows are appended before any row attends. Batch-invariant: the other rows of a call do not
+// change the bits of a row. On a GPU this holds for up to 64 rows, with H D and K D multiples of 8.
 
 struct CachedAttentionAttributes {
   std::int32_t heads = 1, kv_heads = 1, context = 1;

@@ -12,11 +12,11 @@ namespace thimble {
 
 namespace {
 
-// Storage for the engine's rows; the reference's own dtypes are left as they are.
+// Converts f32, bf16 and f16 rows; f64 and c128 (the reference's dtypes) are kept.
 Shape converted(std::string_view op, Shape shape, DType to) {
   if (shape.dtype == DType::f64 || shape.dtype == DType::c128) return shape;
   check(to == DType::f32 || to == DType::bf16 || to == DType::f16,
-        "[{}] expected f32, bf16 or f16 to make, got {}", op, dtype_name(to));
+        "[{}] expected f32, bf16 or f16 as the result dtype, got {}", op, dtype_name(to));
   shape.dtype = to;
   return shape;
 }
@@ -40,7 +40,7 @@ float rounded_to(DType dtype, float value) {
   return value;
 }
 
-// body(T{}) for the type that a dtype stores.
+// Calls body(T{}) with the type that stores `dtype`.
 template <class Body>
 void by_storage(DType dtype, Body body) {
   switch (dtype) {
@@ -55,11 +55,11 @@ void by_storage(DType dtype, Body body) {
     case DType::c128:
       return body(std::complex<double>{});
     default:
-      fail("[reference] stores no {}", dtype_name(dtype));
+      fail("[reference] expected f32, bf16, f16, f64 or c128, got {}", dtype_name(dtype));
   }
 }
 
-// What a number of one storage type is in another.
+// Converts a number from one storage type to another.
 template <class To, class From>
 To convert(From value) {
   if constexpr (std::is_same_v<From, bf16> || std::is_same_v<From, f16>)
@@ -76,7 +76,7 @@ To convert(From value) {
 
 void cast_forward(const Context&, const OpCall& call) {
   const Cast op(call);
-  const bool check_only = op.y.dtype != op.to;  // f64 and c128: the values of `to` in x's dtype
+  const bool check_only = op.y.dtype != op.to;  // f64 and c128: the values of `to`, in x's dtype
   by_storage(op.x.dtype, [&]<class X>(X) {
     by_storage(op.y.dtype, [&]<class Y>(Y) {
       for (std::int64_t n = 0; n < op.x.rows; ++n)
@@ -173,7 +173,7 @@ Value op::cast(Tape& tape, Value x, DType to) {
 
 Value op::compute_copy(Tape& tape, Value parameter, int bits) {
   check(tape.info(parameter).kind == ValueKind::parameter,
-        "[tape] '{}' is no parameter: only those are copied", tape.info(parameter).name);
+        "[tape] expected a parameter to copy, '{}' is not one", tape.info(parameter).name);
   if (bits > 0) return tape.record(op::kFakeQuant, {parameter}, FakeQuantAttributes{bits, tape.dtype()})[0];
   return tape.info(parameter).shape.dtype == tape.dtype() ? parameter : cast(tape, parameter, tape.dtype());
 }

@@ -10,12 +10,15 @@
 
 namespace thimble {
 
-// cast: y = x in another dtype, rounded to nearest, ties to even (tensor/tensor.h); straight through: dx <- dy.
+// cast: y = x in another dtype, rounded to nearest, ties to even
 //
-//   x [N, C] f32, bf16 or f16   y [N, C] in `to`, one of these
+//   x  [N, C] f32, bf16 or f16   y  [N, C] in `to`: f32, bf16 or f16
 //
-// In a model it runs in `prepare`, once per optimizer step: f32 master weights become bf16 compute copies.
-// Of f64 and c128, in which the reference is checked, y has the values of `to` and keeps x's dtype.
+// backward: dx <- dy   (straight through)
+//
+// In a model it runs in `prepare`, once per optimizer step: f32 master weights become bf16 or f16
+// compute copies. For x in f64 or c128 (used to check the reference), y has the values of `to` but
+// keeps x's dtype.
 
 struct CastAttributes {
   DType to = DType::bf16;
@@ -36,12 +39,14 @@ struct Cast {
         to(c.attributes.as<CastAttributes>().to) {}
 };
 
-// fake quantisation: y = the value w would have after packing (see quantise.h); straight through: dw <- dy.
+// fake_quant: y = the value w would have after packing (ops/quantise.h)
 //
-//   w [O, I] f32, one scale a row   y [O, I] in `to`: f32, bf16 or f16 (rounded as cast does), for the GEMM
+//   w  [O, I] f32, one scale per row   y  [O, I] in `to`: f32, bf16 or f16, rounded as cast does
 //
-// In a model it runs in `prepare`, once per optimizer step, on the master weights. Of f64 and c128 y keeps w's
-// dtype, as in cast.
+// backward: dw <- dy   (straight through)
+//
+// In a model it runs in `prepare`, once per optimizer step, on the master weights. For w in f64 or
+// c128, y keeps w's dtype, as in cast.
 
 struct FakeQuantAttributes {
   std::int32_t bits = 8;
@@ -72,8 +77,8 @@ namespace op {
 extern const OpDefinition kCast, kFakeQuant;
 
 Value cast(Tape& tape, Value x, DType to);
-// The copy of a parameter that ops compute with: fake-quantised (bits > 0), in the tape's dtype. Runs in prepare. The
-// parameter itself, where there is nothing to do.
+// Records the copy of a parameter that ops compute with, fake-quantized if bits > 0, in the tape's
+// dtype. It runs in `prepare`. Returns the parameter itself if no conversion is needed.
 Value compute_copy(Tape& tape, Value parameter, int bits);
 
 }  // namespace op

@@ -25,21 +25,22 @@ PluginName plugin_name() {
 
 const CudaPlugin& load_cuda_plugin(const std::filesystem::path& file) {
   const CudaPlugin& plugin = *static_cast<const CudaPlugin*>(open_plugin(plugin_name(), file));
-  check(plugin.abi == kCudaAbi && plugin.layout == cuda_layout() && plugin.version == version(),
-        Hint{"build the binary and the plugin together"},
-        "{} is of another build: version {}, interface {}.{:x}; the binary is {}, {}.{:x}", file.string(),
-        plugin.abi == kCudaAbi ? plugin.version : "?", plugin.abi, plugin.layout, version(), kCudaAbi,
-        cuda_layout());
+  check(
+      plugin.abi == kCudaAbi && plugin.layout == cuda_layout() && plugin.version == version(),
+      Hint{"build the binary and the plugin together"},
+      "{} is from another build: version {}, interface {}.{:x}; the binary has version {}, interface {}.{:x}",
+      file.string(), plugin.abi == kCudaAbi ? plugin.version : "?", plugin.abi, plugin.layout, version(),
+      kCudaAbi, cuda_layout());
   for (const PluginOp* op : plugin.ops)
     check(std::ranges::any_of(all_ops(), [&](const OpDefinition* known) { return known->name == op->name; }),
           Hint{"build the binary and the plugin together"},
-          "{} is of another build: it has kernels for '{}', an op that the binary does not know",
+          "{} is from another build: it has kernels for '{}', which the binary does not define",
           file.string(), op->name);
   return plugin;
 }
 
 const CudaPlugin& cuda_plugin() {
-  // An open library is the process's, not ours: opening it once is all there is to share.
+  // The process keeps an open library, so opening it once is sufficient.
   static const CudaPlugin& plugin = load_cuda_plugin(find_plugin(plugin_name()));
   return plugin;
 }

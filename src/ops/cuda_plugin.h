@@ -1,7 +1,6 @@
-// The CUDA plugin: libthimble_cuda.so, opened on first use, so that a start without CUDA costs nothing.
+// The CUDA plugin, libthimble_cuda.so. base/plugin.h describes how it is found and opened; the
+// environment variable is THIMBLE_CUDA_PLUGIN. It exports one table, implemented in ops/cuda/.
 //
-// It is looked for where THIMBLE_CUDA_PLUGIN says, else beside the binary, in ../lib, and on the loader's path. What it
-// hands out is one table; everything behind it lives in ops/cuda/. It stays open until the process ends.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +17,17 @@
 
 namespace thimble {
 
-// An op's kernels, for the definition of that name.
+// The kernels of the op with this name.
 struct PluginOp {
   std::string_view name;
   Kernels kernels;
 };
 
-// Raised whenever the meaning of what crosses the border changes; changes of its layout are seen by themselves.
+// Increase it when the meaning of shared data changes. Layout changes are detected by
+// cuda_layout().
 inline constexpr std::uint32_t kCudaAbi = 5;
 
-// What both sides must agree on, byte for byte: sizes of everything that crosses the border.
+// A hash of the sizes of all types shared by the binary and the plugin; both sides must agree.
 constexpr std::uint64_t cuda_layout() {
   std::uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
   for (const std::size_t size :
@@ -42,7 +42,7 @@ struct CudaPlugin {
   std::uint32_t abi;
   std::uint64_t layout;
   const char* version;  // of thimble
-  // A runtime on a GPU; throws with a hint if there is no driver or no GPU.
+  // Opens a GPU; throws with a hint if there is no driver or no GPU.
   std::shared_ptr<DeviceRuntime> (*open)(int gpu);
   std::span<const PluginOp* const> ops;
   std::span<const FusedRun* const> fused_runs;
@@ -52,19 +52,19 @@ struct CudaPlugin {
 // The plugin's one symbol: extern "C" const thimble::CudaPlugin* thimble_cuda_plugin();
 inline constexpr char kCudaPluginEntry[] = "thimble_cuda_plugin";
 
-// Opens the plugin once. Not there, of another build, or not loadable: an Error that says which.
+// Opens the plugin once. Throws if it is missing, from another build, or not loadable.
 const CudaPlugin& cuda_plugin();
 
-// Its kernels, by definition: an op that it does not have is not found.
+// The plugin's kernels. find() returns nullptr for ops without a CUDA kernel.
 const Backend& cuda_backend();
 
-// The same for one file; what cuda_plugin() does with each candidate.
+// Opens and checks one plugin file; cuda_plugin() calls it for the file that it finds.
 const CudaPlugin& load_cuda_plugin(const std::filesystem::path& file);
 
-// A GPU, ready for work. Errors as cuda_plugin(), or no driver, or no GPU.
+// Opens a GPU. Throws like cuda_plugin(), and if there is no driver or no GPU.
 std::shared_ptr<DeviceRuntime> open_cuda(int gpu = 0);
 
-// `auto`: the GPU if there is one, else the CPU, and why.
+// `--device auto`: the GPU if there is one, otherwise the CPU, with the reason for the choice.
 struct DeviceChoice {
   std::shared_ptr<DeviceRuntime> runtime;
   std::string reason;  // "NVIDIA H200", "no CUDA plugin beside the binary"

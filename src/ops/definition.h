@@ -1,6 +1,7 @@
-// What op definitions are written with: checks of shapes, and the reference backend from a formula.
+// Building blocks of op definitions: shape checks, and a reference backend made from a formula.
 //
-// A formula is a struct with `View`, the op's struct of its header, and plain loops over any number type:
+// A formula is a struct with `View`, the struct of the op's header, and plain loops over any number
+// type:
 //
 //   struct RmsNormFormula {
 //     using View = RmsNorm;
@@ -21,7 +22,7 @@
 
 namespace thimble {
 
-// The sentences of the ops' front doors: "[rmsnorm] expected weight of width 512, got 500".
+// Shape checks with uniform messages: "[rmsnorm] expected weight of width 512, got 500".
 class ShapeCheck {
  public:
   ShapeCheck(std::string_view op, std::span<const Shape> in, std::size_t least, std::size_t most)
@@ -32,7 +33,7 @@ class ShapeCheck {
 
   bool has(std::size_t i) const { return i < in_.size() && in_[i].rows > 0; }
 
-  // Rows of activations or a matrix, in the dtype of input 0.
+  // Activation rows or a matrix, in the dtype of input 0.
   const Shape& rows(std::size_t i, std::string_view name) const {
     const Shape& shape = floats(i, name);
     same_dtype(in_[0].dtype, shape, name);
@@ -49,7 +50,7 @@ class ShapeCheck {
     return shape;
   }
 
-  // A matrix in the dtype of the rows, or stored in fewer bits, with scales where those are integers.
+  // A matrix in the dtype of the rows, or stored in fewer bits; i8 matrices need scales.
   const Shape& matrix(std::size_t i, std::string_view name, DType rows, std::size_t scales) const {
     const Shape& shape = present(i, name);
     const bool stored = shape.dtype == DType::bf16 || shape.dtype == DType::f16 || shape.dtype == DType::i8;
@@ -58,7 +59,7 @@ class ShapeCheck {
     check(shape.cols > 0, "[{}] expected {} to have columns, got none", op_, name);
     const bool integers = shape.dtype == DType::i8;
     check(has(scales) == integers, "[{}] expected {} in {} {} scales", op_, name, dtype_name(shape.dtype),
-          integers ? "to come with" : "without");
+          integers ? "with" : "without");
     if (!has(scales)) return shape;
     const Shape& s = floats(scales, "scales");
     check(s.dtype == DType::f32, "[{}] expected scales in f32, got {}", op_, dtype_name(s.dtype));
@@ -71,13 +72,13 @@ class ShapeCheck {
   // A matrix of any float dtype.
   const Shape& floats(std::size_t i, std::string_view name) const {
     const Shape& shape = present(i, name);
-    check(is_float(shape.dtype), "[{}] expected {} to hold floats, got {}", op_, name,
+    check(is_float(shape.dtype), "[{}] expected {} to contain floats, got {}", op_, name,
           dtype_name(shape.dtype));
     check(shape.cols > 0, "[{}] expected {} to have columns, got none", op_, name);
     return shape;
   }
 
-  // In full precision: f32 beside rows of 16 bits.
+  // Full precision: f32 when the rows have 16 bits.
   const Shape& full(std::size_t i, std::string_view name) const {
     const Shape& shape = floats(i, name);
     same_dtype(statistic_dtype(in_[0].dtype), shape, name);
@@ -90,17 +91,16 @@ class ShapeCheck {
     return shape;
   }
 
-  // [1, width] in full precision, or absent where optional.
+  // [1, width] in full precision; optional_vector also accepts an absent input.
   void vector(std::size_t i, std::string_view name, std::int64_t width) const { full(i, name, 1, width); }
   void optional_vector(std::size_t i, std::string_view name, std::int64_t width) const {
     if (has(i)) vector(i, name, width);
   }
 
-  // One i32 a row.
+  // [N, 1] i32.
   const Shape& integers(std::size_t i, std::string_view name) const {
     const Shape& shape = present(i, name);
-    check(shape.dtype == DType::i32, "[{}] expected {} to hold i32, got {}", op_, name,
-          dtype_name(shape.dtype));
+    check(shape.dtype == DType::i32, "[{}] expected {} in i32, got {}", op_, name, dtype_name(shape.dtype));
     check(shape.cols == 1, "[{}] expected {} of width 1, got {}", op_, name, shape.cols);
     return shape;
   }
@@ -124,20 +124,21 @@ class ShapeCheck {
   std::span<const Shape> in_;
 };
 
-// One number a row, in full precision: 1/rms, logsumexp.
+// The shape of per-row statistics such as 1/rms or logsumexp, in full precision.
 inline Shape statistic(const Shape& x, std::int64_t cols = 1) {
   return {x.rows, cols, statistic_dtype(x.dtype)};
 }
 
-// Operations of x w^T.
+// Floating-point operations of x w^T.
 inline double product_flops(const Tensor& x, const Tensor& weight) {
   return 2.0 * static_cast<double>(x.rows) * static_cast<double>(weight.count());
 }
 
-// What a formula needs of a number, for T = float, double and std::complex<double>.
+// Operations that formulas need for T = float, double and std::complex<double>.
 //
-// The complex-step derivative (f(x + ih) has imaginary part h f'(x), with no cancellation) needs analytic formulas;
-// comparisons look at the real part, which is right away from the kink.
+// The complex-step derivative (f(x + ih) has imaginary part h f'(x), with no cancellation) needs
+// analytic formulas. Comparisons use the real part, which is correct except at a kink, such as
+// relu's at 0.
 inline float real_part(float x) {
   return x;
 }
@@ -148,10 +149,10 @@ inline double real_part(std::complex<double> x) {
   return x.real();
 }
 
-// '=' or '+=', as the planner says.
+// Assigns, or adds if the planner requires it.
 template <class T>
-void store(T& place, T value, bool add) {
-  place = add ? place + value : value;
+void store(T& target, T value, bool add) {
+  target = add ? target + value : value;
 }
 
 template <class T>
@@ -159,7 +160,7 @@ T sigmoid(T x) {
   return T(1) / (T(1) + std::exp(-x));
 }
 
-// y[i] for a vector that is absent (1), one shared value, or one value per i.
+// scale[i]. A scale may be absent (1), one shared value, or one value per i.
 template <class T>
 T scale_at(const T* scale, long cols, long i) {
   return scale ? scale[cols == 1 ? 0 : i] : T(1);
@@ -167,7 +168,7 @@ T scale_at(const T* scale, long cols, long i) {
 
 inline constexpr DTypes kReferenceNumbers = dtypes({DType::f32, DType::f64, DType::c128});
 
-// body(T{}) for the number type of the call.
+// Calls body(T{}) with the number type of the call.
 template <class Body>
 void by_number(const OpCall& call, Body body) {
   switch (const DType dtype = call.in[0].dtype) {
@@ -199,7 +200,7 @@ inline constexpr Kernels reference_kernels = {.forward = reference_forward<Formu
                                               .backward = reference_backward<Formula>,
                                               .rows = kReferenceNumbers};
 
-// Of an op without a backward.
+// For ops without backward.
 template <class Formula>
 inline constexpr Kernels inference_kernels = {.forward = reference_forward<Formula>,
                                               .rows = kReferenceNumbers};

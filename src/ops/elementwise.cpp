@@ -16,7 +16,7 @@ std::vector<Shape> activation_shapes(std::span<const Shape> in, const Attributes
   const ShapeCheck c("activation", in, 1, 1);
   Shape x = c.rows(0, "x");
   const auto kind = attributes.as<ActivationAttributes>().kind;
-  check(kind >= ActivationKind::relu && kind <= ActivationKind::swiglu, "[activation] there is no kind {}",
+  check(kind >= ActivationKind::relu && kind <= ActivationKind::swiglu, "[activation] unknown kind {}",
         static_cast<int>(kind));
   if (kind != ActivationKind::swiglu) return {x};
   check(x.cols % 2 == 0, "[activation] swiglu splits its input into two halves, got {} columns", x.cols);
@@ -64,7 +64,7 @@ struct ActivationFormula {
   }
 
  private:
-  // Written so that a NaN, which is neither above nor below zero, comes through.
+  // `<= 0` is false for NaN, which therefore propagates.
   template <class T>
   static T value(ActivationKind kind, T x) {
     const bool negative = real_part(x) <= 0;
@@ -119,8 +119,8 @@ struct DropoutFormula {
  private:
   template <class T>
   static T mask(const Dropout& op, std::int64_t element) {
-    const auto place = static_cast<std::uint64_t>(element);
-    const std::uint32_t word = philox(op.seed_value(), op.at.stream, place / 4)[place % 4];
+    const auto index = static_cast<std::uint64_t>(element);
+    const std::uint32_t word = philox(op.seed_value(), op.at.stream, index / 4)[index % 4];
     return word < dropout_threshold(op.at.p) ? T(0) : T(1) / (T(1) - T(op.at.p));
   }
 };

@@ -1,4 +1,4 @@
-// Element by element: activation, dropout.
+// Element-wise ops: activation, dropout.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace thimble {
 
-// activation: the MLP's nonlinearity, element by element.
+// activation: y = f(x), the nonlinearity of the MLP
 //
 //   relu          max(x, 0)
 //   relu2         max(x, 0)^2
@@ -18,9 +18,10 @@ namespace thimble {
 //   gelu          x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
 //   swiglu        silu(gate) up,  silu(a) = a / (1 + exp(-a))
 //
-//   x [N, F], for swiglu [N, 2F]: gate in its first F columns, then up   y [N, F]
+//   x  [N, F]  swiglu: [N, 2F], F columns of gate, then F columns of up
+//   y  [N, F]
 //
-// backward: dx <- dy f'(x), from x alone (at 0 the derivative of relu is 0). NaN passes through, both ways.
+// backward: dx <- dy f'(x), computed from x; relu'(0) = 0. NaN propagates in both directions.
 
 enum class ActivationKind : std::int32_t { relu, relu2, leaky_relu2, gelu, swiglu };
 
@@ -48,11 +49,13 @@ inline constexpr double kGeluCubic = 0.044715;
 
 // dropout: y = x m / (1 - p),  m[n, c] = 0 with probability p, else 1
 //
-//   x, y [N, C]   seed [2, 1] i32: the step's 64-bit seed, low word first, from a buffer that changes every step
-//
-// m is Philox of (seed, stream, n C + c): nothing is stored, backward draws it again. stream tells the places apart.
+//   x, y  [N, C]
+//   seed  [2, 1] i32  the step's 64-bit seed, low word first, in a buffer that changes every step
 //
 // backward: dx <- dy m / (1 - p)
+//
+// m is Philox of (seed, stream, n C + c). It is not stored; backward generates it again. `stream`
+// is different for each dropout node of a model.
 
 struct DropoutAttributes {
   float p = 0;
@@ -80,7 +83,7 @@ struct Dropout {
   }
 };
 
-// A word below this drops its element.
+// An element is dropped if its random word is below this threshold.
 constexpr std::uint64_t dropout_threshold(float p) {
   return static_cast<std::uint64_t>(static_cast<double>(p) * 0x1p32);
 }

@@ -15,7 +15,7 @@ std::vector<Shape> embedding_shapes(std::span<const Shape> in, const Attributes&
   const auto at = attributes.as<EmbeddingAttributes>();
   const ShapeCheck c("embedding", in, 2, 4);
   const Shape& table = at.stored ? c.matrix(0, "table", at.rows, 3) : c.rows(0, "table");
-  check(at.stored || !c.has(3), "[embedding] expected scales beside a stored table alone");
+  check(at.stored || !c.has(3), "[embedding] expected scales only with a stored table");
   const Shape& index = c.integers(1, "index");
   if (c.has(2)) c.integers(2, "order", index.rows);
   return {{index.rows, table.cols, at.stored ? at.rows : table.dtype}};
@@ -25,7 +25,7 @@ std::vector<Shape> gather_shapes(std::span<const Shape> in, const Attributes&) {
   const ShapeCheck c("gather", in, 2, 2);
   const Shape& x = c.rows(0, "x");
   const Shape& row = c.integers(1, "row");
-  check(row.rows <= x.rows, "[gather] {} rows asked for, x has {}", row.rows, x.rows);
+  check(row.rows <= x.rows, "[gather] {} rows requested, x has {}", row.rows, x.rows);
   return {{row.rows, x.cols, x.dtype}};
 }
 
@@ -34,7 +34,7 @@ std::vector<Shape> smear_shapes(std::span<const Shape> in, const Attributes&) {
   const Shape& x = c.rows(0, "x");
   c.vector(1, "gate", x.cols);
   const Shape& previous = c.integers(2, "previous");
-  check(previous.rows <= x.rows, "[smear] {} rows asked for, x has {}", previous.rows, x.rows);
+  check(previous.rows <= x.rows, "[smear] {} rows requested, x has {}", previous.rows, x.rows);
   return {{previous.rows, x.cols, x.dtype}};
 }
 

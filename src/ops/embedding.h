@@ -1,4 +1,4 @@
-// Rows picked by index: embedding, gather, smear.
+// Ops that select rows by index: embedding, gather, smear.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,15 @@ namespace thimble {
 
 // embedding: y[n] = table[index[n]]
 //
-//   table [V, C]   index [N] i32, 0 <= index < V   y [N, C]
-//   order [N] i32  the rows sorted by index (stable): what backward walks; not needed in inference
-//   `stored`: inference. The table is stored (ops/linear.h), y is in `rows`
+//   table  [V, C]             index  [N] i32, 0 <= index < V        y  [N, C]
+//   order  [N] i32  the rows, stably sorted by index; needed for backward only
 //
-// backward: dtable[v] += sum of dy[n] over the rows with index[n] = v, in the order of `order`: a segment sum, so the
-//           same bits for any number of threads.
+// backward: dtable[v] += sum of dy[n] over the rows with index[n] = v
+//           (a segment sum in the order of `order`: same bits for any thread count)
 //
-// Serves token embeddings, learned positions (index = position) and the bigram hash (index = bigram_bucket).
+// Used for token embeddings, learned positions (index = position) and the bigram hash (index =
+// bigram_bucket). With the attribute `stored` (inference only) the table is a stored matrix
+// (ops/linear.h) and y has the dtype `rows`.
 
 struct EmbeddingAttributes {
   bool stored = false;
@@ -42,20 +43,20 @@ struct Embedding {
         at(c.attributes.as<EmbeddingAttributes>()) {}
 };
 
-// The stable order of rows by index: what the loader ships with every batch. Indices must lie in [0,
-// buckets).
+// The stable order of rows by index, which the loader adds to every batch. Throws if an index is
+// not in [0, buckets).
 void sort_rows(std::span<const std::int32_t> index, std::int64_t buckets, std::span<std::int32_t> order);
 
-// Which row of the bigram table a token takes: ((36313 cur) xor (27191 prev)) mod (buckets - 1), the first
-// token of a document the last row (parameter-golf 2.1b; 32-bit arithmetic that wraps, and a remainder that
-// is never negative).
+// The row of the bigram table for a token: ((36313 cur) xor (27191 prev)) mod (buckets - 1). The
+// first token of a document gets the last row. As in parameter-golf, the arithmetic wraps at 32
+// bits and the remainder is never negative.
 std::int32_t bigram_bucket(std::int32_t token, std::int32_t previous, bool first, std::int32_t buckets);
 
-// gather: y[m] = x[row[m]], so that logits are computed only for the rows that are sampled or scored.
+// gather: y[m] = x[row[m]], so that logits are computed only for rows that are sampled or scored
 //
-//   x [N, C]   row [M] i32, each at most once   y [M, C]
+//   x  [N, C]   row  [M] i32, each row at most once   y  [M, C]
 //
-// backward: dx[row[m]] <- dy[m], the other rows 0
+// backward: dx[row[m]] <- dy[m], dx of all other rows <- 0
 
 struct Gather {
   Tensor x, row, y;
@@ -71,15 +72,17 @@ struct Gather {
         add_dx(c.adds(0)) {}
 };
 
-// smear gate: y[n] = (1 - g) x[n] + g x[previous[n]],  g = sigmoid(gate),  x[-1] = 0: documents do not leak
+// smear gate: y[n] = (1 - g) x[n] + g x[previous[n]],  g = sigmoid(gate),  x[-1] = 0
 //
-//   x [M, C], M >= N   gate [1, C]   previous [N] i32: the row of the token before, -1 at a document's start
-//   y [N, C]           (decoding appends the previous tokens' rows behind the N current ones)
+//   x     [M, C], M >= N   previous  [N] i32  row of the previous token, -1 at a document's start
+//   gate  [1, C]           y         [N, C]
+//
+// When decoding, the rows of the previous tokens are appended after the N current ones (M > N). In
+// training M = N, and previous[n] is n - 1 or -1.
 //
 // backward: dx[m] <- (1 - g) dy[m] + g dy[m + 1] where previous[m + 1] = m
-//                    (training rows: M = N, previous[n] in {n - 1, -1})
 //           dgate += g (1 - g) * sum over n of dy[n] (x[previous[n]] - x[n])
-//                    (fixed blocks: same bits, any threads)
+//                    (fixed blocks: same bits for any thread count)
 
 struct Smear {
   Tensor x, gate, previous, y;

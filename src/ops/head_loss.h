@@ -1,4 +1,4 @@
-// The end of the model: head_loss, and softcap for logits that are kept.
+// Ops of the model's output: head_loss, and softcap for logits that are returned to the caller.
 #pragma once
 
 #include <cstdint>
@@ -10,26 +10,30 @@
 
 namespace thimble {
 
-// head loss: the output layer, the softcap and the cross-entropy in one op, so that logits exist only a chunk of rows
-// at a time.
+// head loss: output layer, softcap and cross-entropy in one op, so that logits exist for only one
+// chunk of rows at a time
 //
-//   z = x w^T,  l = cap tanh(z / cap)  (cap 0: l = z)
+//   x       [N, C]                               weight  [N, 1]  weight of row n in the loss
+//   w       [V, C]                               nats    [N, 1]  unweighted
+//   target  [N] i32, -1: not scored (nats = 0)
+//
+//   z = x w^T,  l = cap tanh(z / cap)            (cap 0: l = z)
 //   nats[n] = log(sum over v of exp(l[n, v])) - l[n, target[n]]
 //
-//   x [N, C]   w [V, C]   target [N] i32, -1: not scored (nats = 0)   nats [N, 1], unweighted
-//   weight [N, 1]: what row n counts in the loss, sum over n of weight[n] nats[n]; the mean over the whole optimizer
-//   step is weight = 1 / (its number of targets)
+// backward: dz = weight (softmax(l) - onehot(target)) (1 - (l / cap)^2)
+//           dx <- dz w        dw += dz^T x
 //
-// Without gradients w may be stored (ops/linear.h), with scales where it is i8: it is unpacked for the call.
+// The loss is the sum over n of weight[n] nats[n]. The mean over an optimizer step has weight = 1 /
+// (number of targets in the step). Backward computes nats too, and training skips forward, so
+// logits are computed once.
 //
-// Logits and nats are f32 whatever x is; dz is rounded to x's dtype before it is multiplied.
-//
-// backward computes nats as well (in training forward is skipped: the logits are made once):
-//   dz = weight (softmax(l) - onehot(target)) (1 - (l / cap)^2)        dx <- dz w        dw += dz^T x
+// Logits and nats are f32 for every dtype of x; dz is rounded to x's dtype before it is multiplied.
+// Without gradients, w may be a stored matrix (ops/linear.h), with scales if it is i8; it is
+// unpacked for the call.
 
 struct HeadLossAttributes {
   float cap = 0;
-  std::int32_t chunk_rows = 1024;  // rows whose logits exist at one time
+  std::int32_t chunk_rows = 1024;  // whose logits exist at the same time
 };
 
 struct HeadLoss {
@@ -53,9 +57,9 @@ struct HeadLoss {
         at(c.attributes.as<HeadLossAttributes>()) {}
 };
 
-// softcap: y = cap tanh(x / cap): logits that cannot run away.
+// softcap: y = cap tanh(x / cap), which bounds logits
 //
-//   x, y [N, V]
+//   x, y  [N, V]
 //
 // backward: dx <- dy (1 - (y / cap)^2)
 

@@ -20,24 +20,24 @@ constexpr std::int64_t kAboveScalar = kAboveAvx2 | HWY_AVX2 | HWY_SSE4 | HWY_SSS
 constexpr std::int64_t kAboveAvx2 = 0, kAboveScalar = 0;
 #endif
 
-// What was compiled, the CPU has and the level allows. The lowest bit is the best target.
+// Targets that are compiled in, supported and allowed by the level. The lowest bit is the best.
 std::int64_t highway_targets() {
   const std::int64_t supported = hwy::SupportedTargets();
-  // Asked alone, Highway 1.0.3 goes back to all that the CPU has, past what is disabled.
+  // Without this call, Highway 1.0.3 returns all targets of the CPU, including disabled ones.
   hwy::GetChosenTarget().Update(supported);
   return supported & HWY_TARGETS;
 }
 
-// Highway chooses at its first call and oneDNN at its first primitive, so both are told before main begins.
+// Highway chooses at its first call and oneDNN at its first primitive, so set both before main().
 const bool applied = [] {
   try {
     const CpuLevel level = cpu_level();
     if (level == CpuLevel::scalar) hwy::DisableTargets(kAboveScalar);
     if (level == CpuLevel::avx2) hwy::DisableTargets(kAboveAvx2);
-    // Without a cap oneDNN follows the machine: it knows more instruction sets than we have levels.
+    // Otherwise let oneDNN choose: it supports more instruction sets than there are levels.
     if (level < detected_cpu_level() || level == CpuLevel::scalar) cpu::cap_onednn(level);
   } catch (const Error&) {
-    return false;  // THIMBLE_CPU is wrong: apply_cpu_level() throws it where it can be caught
+    return false;  // THIMBLE_CPU is invalid: apply_cpu_level() throws it where it can be caught
   }
   return true;
 }();
@@ -64,7 +64,7 @@ std::vector<KernelChoice> kernel_choices() {
   const CpuFeatures features = cpu_features();
   const DtypeChoice dtype = training_dtype(features);
   const bool pairs = cpu::multiplies_bf16_pairs(), tiles = cpu::tiles::multiplies_bf16_tiles();
-  const bool packed = cpu::packed_gemm_pays(dtype.dtype == "bf16" ? DType::bf16 : DType::f32);
+  const bool packed = cpu::uses_packed_gemm(dtype.dtype == "bf16" ? DType::bf16 : DType::f32);
   const std::int64_t targets = highway_targets();
   const std::string highway = fmt::format("Highway, {}", hwy::TargetName(targets & -targets));
   const std::string products =
@@ -81,22 +81,22 @@ std::vector<KernelChoice> kernel_choices() {
   else
     choices.push_back({"gradients of weights", products, pairs ? "AMX is faster than our own" : no_pairs});
   if (cpu::supports_linear_rows_bf16())
-    choices.push_back({"rows that are decoded", "our own, bf16 rows", has_pairs});
+    choices.push_back({"decoding", "our own, bf16 rows", has_pairs});
   else if (cpu::supports_linear_rows_avx512())
-    choices.push_back({"rows that are decoded", "our own, sixteen lanes", no_pairs});
+    choices.push_back({"decoding", "our own, 16 lanes", no_pairs});
   else if (cpu::supports_linear_rows_avx2())
-    choices.push_back({"rows that are decoded", "our own, eight lanes", no_pairs});
+    choices.push_back({"decoding", "our own, 8 lanes", no_pairs});
   else
-    choices.push_back({"rows that are decoded", highway, no_pairs});
+    choices.push_back({"decoding", highway, no_pairs});
   if (tiles)
-    choices.push_back({"attention", "our own, AMX tiles (head sizes that 16 divides)",
+    choices.push_back({"attention", "our own, AMX tiles (head size a multiple of 16)",
                        "the CPU multiplies bf16 tiles (AMX)"});
   else if (pairs)
-    choices.push_back({"attention", "our own, bf16 tiles (head sizes that 16 divides)", has_pairs});
+    choices.push_back({"attention", "our own, bf16 tiles (head size a multiple of 16)", has_pairs});
   else
     choices.push_back({"attention", highway, no_pairs});
   choices.push_back(
-      {"all other ops", highway, "the widest instructions that were compiled and that the CPU has"});
+      {"all other ops", highway, "the widest instructions that are compiled in and supported by the CPU"});
   return choices;
 }
 

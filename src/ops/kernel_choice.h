@@ -1,7 +1,7 @@
 // Which kernels run on this CPU, and why.
 //
-// The CPU level (base/machine.h) has to reach three dispatchers: the kernels of our own that are written for one
-// instruction set, Highway's, and oneDNN's.
+// The CPU level (base/machine.h) has to be applied to three dispatchers: our own kernels for
+// specific instruction sets, Highway, and oneDNN.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@
 
 namespace thimble {
 
-// Hands the level to Highway and oneDNN. Runs once, before main; the CPU backend calls it again, to throw what is wrong with
-// THIMBLE_CPU.
+// Applies the level to Highway and oneDNN. It runs once before main(). The CPU backend calls it
+// again, to throw if THIMBLE_CPU is invalid.
 void apply_cpu_level();
 
-// What each dispatcher works at. Highway has nothing above avx512.
+// The level each dispatcher runs at. Highway has no level above avx512.
 struct DispatchLevels {
   CpuLevel ours, highway, onednn;
 };
@@ -29,6 +29,6 @@ struct KernelChoice {
 };
 std::vector<KernelChoice> kernel_choices();
 
-std::string highway_version();  // the one that was built with
+std::string highway_version();  // the version compiled in
 
 }  // namespace thimble

@@ -1,16 +1,21 @@
 // linear: y = x w^T + b
 //
-//   x [N, I]   w [O, I]   b [1, O] optional   y [N, O]      w may be stored (see above), with scales where it is i8
+//   x  [N, I]  input rows                        b  [1, O]  optional bias
+//   w  [O, I]  weight; in inference it may be    y  [N, O]
+//              stored (see below)
 //
 // backward: dx <- dy w    dw += dy^T x    db += sum over rows of dy
 //
-// Sums are f32, and in bf16 y and dx are rounded once. Products of our own (ops/cpu/gemm.h) have the same bits for any
-// number of threads; those of oneDNN for the same number.
+// I is the input width and O the output width. Sums are f32; in bf16, y and dx are rounded once.
+// Our own products (ops/cpu/gemm.h) give the same bits for any number of threads, oneDNN's only for
+// the same number.
 //
-// Grouped weights (q;k;v or gate;up stored one below the other) are one linear whose output is read by
-// columns. `invariant`: inference. A row gives the same bits whatever rows share the call, and a stored w is used as
-// it lies; slower for many rows (a GPU holds to it in bf16 for up to 64 rows whose I is a multiple of 8, and takes no
-// stored w). Without it a stored w is unpacked for the call, into memory of its size.
+// Grouped weights (q;k;v or gate;up stacked by rows) are one linear; its output is read by columns.
+//
+// `invariant` is for inference: the other rows of a call do not change the bits of a row, and a
+// stored w is read without unpacking. It is slower for many rows. On a GPU it holds for up to 64
+// rows in bf16 with I a multiple of 8, and w may not be stored. Without `invariant`, a stored w is
+// unpacked for the call into memory of its full size.
 #pragma once
 
 #include <cstdint>
@@ -22,22 +27,24 @@
 
 namespace thimble {
 
-// Matrices as inference keeps them: in the dtype of the rows, or as they came out of a file, used without a copy.
+// Stored matrices. In inference, a matrix has the dtype of the rows, or the dtype of the file it
+// was loaded from, which is then used without a copy:
 //
 //   bf16, f16   the values
-//   i8          value[r, c] = w[r, c] * scales[r, g], in f32; scales [rows, 1], one a row, or
-//               [rows, ceil(cols / 32)], one for every 32 columns (Q8_0)
+//   i8          value[r, c] = w[r, c] * scales[r, g], in f32; scales are [rows, 1] (one per row) or
+//               [rows, ceil(cols / 32)] (one per 32 columns, as in Q8_0)
 //
-// A stored matrix means its values: linear, embedding and head_loss of it are those of the matrix of floats, up to the
-// rounding of f32 sums. Products are exact in between: q has 8 bits and a scale that is an f16 has 11.
-inline constexpr std::int64_t kScaledColumns = 32;  // that share a scale where a row has several
+// linear, embedding and head_loss of a stored matrix equal those of the matrix of its values, up to
+// the rounding of f32 sums. The values themselves are exact in f32: an i8 has 8 bits and an f16
+// scale has 11.
+inline constexpr std::int64_t kScaledColumns = 32;  // columns per scale where a row has several
 
 constexpr std::int64_t scales_per_row(std::int64_t cols) {
   return (cols + kScaledColumns - 1) / kScaledColumns;
 }
 
-// One scale serves the whole row. (A row of one block has one, too.)
-inline bool one_scale_a_row(const Tensor& scales) {
+// True if one scale serves the whole row, also for rows of a single 32-column block.
+inline bool one_scale_per_row(const Tensor& scales) {
   return scales.cols == 1;
 }
 

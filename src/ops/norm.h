@@ -1,4 +1,4 @@
-// Norms of rows: rmsnorm, layernorm.
+// Row norms: rmsnorm, layernorm.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace thimble {
 
-// rmsnorm: y = scale * x / sqrt(mean(x^2) + eps) * w        (w absent: weightless)
+// rmsnorm: y = scale * x / sqrt(mean(x^2) + eps) * w        (w absent: no gain)
 //
-//   x  [N, C]  input rows            rstd [N, 1]  cached for backward: 1 / sqrt(mean(x^2) + eps)
-//   w  [1, C]  optional gain         y    [N, C]
-//   scale: a constant, 1/sqrt(layer + 1) where layer_scale is on
+//   x  [N, C]  input rows            rstd  [N, 1]  cached for backward: 1 / sqrt(mean(x^2) + eps)
+//   w  [1, C]  optional gain         y     [N, C]
+//   scale      constant; 1/sqrt(layer + 1) with layer_scale
 //
-// backward: dx <- rstd (g - x_hat mean(g x_hat)),  g = scale dy w,  x_hat = x rstd   ('=' or '+=': the planner says)
-//           dw += sum over rows of scale dy x_hat                           (fixed blocks: same bits, any threads)
+// backward: dx <- rstd (g - x_hat mean(g x_hat)),  g = scale dy w,  x_hat = x rstd
+//           dw += sum over rows of scale dy x_hat   (fixed blocks: same bits for any thread count)
 //
-// Rows are independent and batch-invariant. Arithmetic is f32 for every storage type.
+// Batch-invariant: a row does not depend on the others. Arithmetic is f32 for every storage dtype.
 
 struct RmsNormAttributes {
   float eps = 1e-6f;
@@ -44,10 +44,11 @@ struct RmsNorm {
         at(c.attributes.as<RmsNormAttributes>()) {}
 };
 
-// layernorm: y = (x - mean) / sqrt(var + eps) * w + b        (w, b absent: neither)
+// layernorm: y = (x - mean) / sqrt(var + eps) * w + b        (w or b absent: without it)
 //
-//   x [N, C]   w, b [1, C] optional   y [N, C]
-//   mean, rstd [N, 1] cached for backward; var is the biased variance
+//   x  [N, C]  input rows            mean, rstd  [N, 1]  cached for backward
+//   w  [1, C]  optional gain         y           [N, C]
+//   b  [1, C]  optional bias         var         biased variance
 //
 // backward: dx <- rstd (g - mean(g) - x_hat mean(g x_hat)),  g = dy w,  x_hat = (x - mean) rstd
 //           dw += sum over rows of dy x_hat,  db += sum over rows of dy

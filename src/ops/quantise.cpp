@@ -28,7 +28,7 @@ float largest_magnitude(std::span<const float> row) {
 }
 
 void round_all(std::span<const float> row, const Rounding& by, std::span<std::int8_t> q) {
-  // Adding 1.5 2^23 and taking it away rounds half to even, as nearbyint does, without a call.
+  // Adding and subtracting 1.5 * 2^23 rounds half to even, like nearbyint, without a function call.
   constexpr float kMagic = 12582912.0f;
   for (std::size_t i = 0; i < row.size(); ++i) {
     const float steps = (std::clamp(row[i], -by.clip, by.clip) / by.scale + kMagic) - kMagic;
@@ -41,7 +41,7 @@ Rounding int8_rounding(float clip) {
   return {clip, scale, -127, 127, to_f32(to_f16(scale))};
 }
 
-// With the scale that is stored.
+// Rounding with the f16 scale that is stored.
 Rounding rounding_by(float scale, float lowest, float highest) {
   scale = to_f32(to_f16(scale));
   return {kNoClip, scale, lowest, highest, scale};
@@ -72,7 +72,7 @@ float quantise_searched(std::span<const float> row, float highest, std::span<std
   std::vector<std::int8_t> tried(row.size());
   float best_scale = 0;
   double least = std::numeric_limits<double>::infinity();
-  for (const double quantile : kSearchedQuantiles) {  // the widest first: it wins a draw
+  for (const double quantile : kSearchedQuantiles) {  // the widest comes first and wins ties
     const float clip = quantile_of_magnitudes(row, quantile);
     const float scale = quantise_by(rounding_by(clip / highest, -highest, highest), row, tried);
     const double error = squared_error(row, scale, tried);
@@ -109,9 +109,9 @@ struct Neighbours {
   float low, high;
 };
 
-// |values| number `place` and the one after it, counted from the smallest.
-Neighbours neighbours_in_order(std::span<const float> values, std::size_t place) {
-  if (place + 2 == values.size()) {  // a quantile near 1 of a row of weights: no need to sort
+// The |values| at `index` and `index + 1` of ascending order.
+Neighbours neighbours_in_order(std::span<const float> values, std::size_t index) {
+  if (index + 2 == values.size()) {  // a quantile near 1 of a row of weights: no sort needed
     Neighbours most{0, 0};
     for (float value : values) {
       most.low = std::max(most.low, std::min(most.high, std::abs(value)));
@@ -121,24 +121,24 @@ Neighbours neighbours_in_order(std::span<const float> values, std::size_t place)
   }
   std::vector<float> magnitudes(values.size());
   std::ranges::transform(values, magnitudes.begin(), [](float value) { return std::abs(value); });
-  const auto middle = magnitudes.begin() + static_cast<std::ptrdiff_t>(place);
+  const auto middle = magnitudes.begin() + static_cast<std::ptrdiff_t>(index);
   std::ranges::nth_element(magnitudes, middle);
   return {*middle, *std::min_element(middle + 1, magnitudes.end())};
 }
 
-// The place of a quantile among sorted values, f32, too: torch.quantile to the bit.
-struct Place {
+// The position of a quantile among sorted values. f32, to match torch.quantile bit for bit.
+struct QuantilePosition {
   std::size_t below;
-  float share;  // of the way to the next
+  float share;  // fraction of the distance to the next value
 };
 
-Place place_of(double fraction, std::size_t count) {
-  const float place = static_cast<float>(fraction) * static_cast<float>(count - 1);
-  const auto below = static_cast<std::size_t>(place);
-  return {below, place - static_cast<float>(below)};
+QuantilePosition quantile_position(double fraction, std::size_t count) {
+  const float index = static_cast<float>(fraction) * static_cast<float>(count - 1);
+  const auto below = static_cast<std::size_t>(index);
+  return {below, index - static_cast<float>(below)};
 }
 
-// From the nearer end, as torch.quantile does.
+// Interpolates from the nearer end, as torch.quantile does.
 float between(float low, float high, float share) {
   return share < 0.5f ? low + share * (high - low) : high - (high - low) * (1 - share);
 }
@@ -149,7 +149,7 @@ float quantile_of_magnitudes(std::span<const float> values, double fraction) {
   if (values.empty()) return 0;
   for (float value : values)
     if (std::isnan(value)) return std::abs(value);
-  const auto [below, share] = place_of(fraction, values.size());
+  const auto [below, share] = quantile_position(fraction, values.size());
   if (below + 1 == values.size()) return largest_magnitude(values);
   const auto [low, high] = neighbours_in_order(values, below);
   return between(low, high, share);
@@ -157,14 +157,14 @@ float quantile_of_magnitudes(std::span<const float> values, double fraction) {
 
 std::optional<Rounding> rounding_by_largest(int bits, std::size_t count, float largest, float second) {
   if (bits != 8) return narrow_rounding(largest, highest_level(bits));
-  const auto [below, share] = place_of(kInt8ClipQuantile, count);
+  const auto [below, share] = quantile_position(kInt8ClipQuantile, count);
   if (below + 1 == count) return int8_rounding(largest);
   if (below + 2 == count) return int8_rounding(between(second, largest, share));
   return std::nullopt;
 }
 
 float quantise_row(std::span<const float> row, const QuantiseRule& rule, std::span<std::int8_t> q) {
-  check(q.size() == row.size(), "[quantise] {} values into a row of {}", row.size(), q.size());
+  check(q.size() == row.size(), "[quantise] expected {} outputs for the row, got {}", row.size(), q.size());
   const float highest = highest_level(rule.bits);
   if (!all_finite(row)) {
     std::ranges::fill(q, std::int8_t{0});
@@ -183,8 +183,9 @@ float quantise_row(std::span<const float> row, const QuantiseRule& rule, std::sp
   return quantise_by(by, row, q);
 }
 
-float quantise_whole(std::span<const float> values, std::span<std::int8_t> q) {
-  check(q.size() == values.size(), "[quantise] {} values into a tensor of {}", values.size(), q.size());
+float quantise_tensor(std::span<const float> values, std::span<std::int8_t> q) {
+  check(q.size() == values.size(), "[quantise] expected {} outputs for the tensor, got {}", values.size(),
+        q.size());
   if (!all_finite(values)) {
     std::ranges::fill(q, std::int8_t{0});
     return std::numeric_limits<float>::quiet_NaN();

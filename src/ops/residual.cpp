@@ -11,7 +11,7 @@ namespace thimble {
 
 namespace {
 
-// A scale of one value, or one per channel.
+// Checks that a scale has one value, or one per channel.
 void check_scale(std::string_view op, const ShapeCheck& in, std::size_t i, std::int64_t rows,
                  std::int64_t width) {
   const Shape& shape = in.full(i, "scale");
@@ -244,7 +244,7 @@ Value op::residual_mix(Tape& tape, Value x, Value x0, Value mix) {
 }
 
 op::Residual op::residual_norm(Tape& tape, Value x, Value branch, Value scale, Value weight, float eps,
-                           float norm_scale) {
+                               float norm_scale) {
   const auto out =
       tape.record(op::kResidualNorm, {x, branch, scale, weight}, ResidualNormAttributes{eps, norm_scale});
   return {out[0], out[1]};

@@ -10,21 +10,33 @@
 
 namespace thimble {
 
-// The residual stream, three ops:
+// add_scaled: y = x + factor * scale (.) branch               (scale absent: 1)
 //
-// add_scaled:     y = x + factor * scale (.) branch             scale absent (1), [1, 1] or [1, C]
-//   x, branch, y [N, C]; factor is a constant. Branches, U-Net skips, the bigram embedding, learned positions.
-//   backward: dx <- dy   dbranch <- factor scale (.) dy   dscale += factor * sum over rows of dy (.) branch
-//   dx may be dy's own memory, which says the same: kernels then see no dx.
+//   x, branch, y  [N, C]   scale  [1, 1] or [1, C]   factor  constant
 //
-// residual_mix:   y = mix[0] (.) x + mix[1] (.) x0               mix [2, 1] or [2, C]
-//   backward: dx <- mix[0] (.) dy   dx0 <- mix[1] (.) dy
-//             dmix[0] += sum over rows of dy (.) x   dmix[1] += sum over rows of dy (.) x0
+// backward: dx <- dy   dbranch <- factor scale (.) dy
+//           dscale += factor * sum over rows of dy (.) branch
+//           dx may share dy's memory, which makes dx <- dy a no-op; kernels then get no dx.
 //
-// residual_norm:  s = x + scale (.) branch,  h = norm_scale * s / sqrt(mean(s^2) + eps) * w
-//   add_scaled and rmsnorm in one pass over memory: s [N, C] the stream, h [N, C] what the next linear reads,
-//   rstd [N, 1] cached.
-//   backward: the gradient of s is ds (of its later readers) plus the norm's backward of dh; from there as add_scaled.
+// Used for branches, U-Net skips, the bigram embedding and learned positions.
+//
+// residual_mix: y = mix[0] (.) x + mix[1] (.) x0
+//
+//   x, x0, y  [N, C]   mix  [2, 1] or [2, C]
+//
+// backward: dx <- mix[0] (.) dy   dx0 <- mix[1] (.) dy
+//           dmix[0] += sum over rows of dy (.) x   dmix[1] += sum over rows of dy (.) x0
+//
+// residual_norm: s = x + scale (.) branch,  h = norm_scale * s / sqrt(mean(s^2) + eps) * w
+//
+//   x, branch  [N, C]                            s     [N, C]  the residual stream
+//   scale      [1, 1] or [1, C], optional        h     [N, C]  input of the next linear
+//   w          [1, C], optional gain             rstd  [N, 1]  cached for backward
+//
+// backward: the gradient of s is ds (from later readers of s) plus the norm's backward of dh;
+//           dx, dbranch and dscale follow from it as in add_scaled
+//
+// Equals add_scaled followed by rmsnorm, in one pass over memory.
 
 struct AddScaledAttributes {
   float factor = 1;
@@ -100,14 +112,16 @@ struct ResidualNorm {
 
 // gated skip: y = g (.) x + (1 - g) (.) w (.) skip,  g = sigmoid(gate)
 //
-//   x     [N, C]  the stream           w, gate  [1, C]
-//   skip  [N, C]  an earlier layer's   y        [N, C]
-//
-// A gate of 0 takes half of each; add_scaled is the skip without one. x and skip may be one value.
+//   x     [N, C]  the residual stream       w, gate  [1, C]
+//   skip  [N, C]  an earlier layer's value  y        [N, C]
 //
 // backward: dx <- g (.) dy   dskip <- (1 - g) (.) w (.) dy
 //           dw += (1 - g) (.) sum over rows of dy (.) skip
-//           dgate += g (1 - g) (.) sum over rows of dy (.) (x - w (.) skip)     (fixed blocks: same bits, any threads)
+//           dgate += g (1 - g) (.) sum over rows of dy (.) (x - w (.) skip)
+//           (fixed blocks: same bits for any thread count)
+//
+// A gate of 0 weighs x and w (.) skip equally. x and skip may be the same value. For a skip without
+// a gate, use add_scaled.
 
 struct GatedSkip {
   Tensor x, skip, w, gate, y;

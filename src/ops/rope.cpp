@@ -19,9 +19,10 @@ std::vector<Shape> rope_shapes(std::span<const Shape> in, const Attributes& attr
         at.heads);
   const std::int64_t size = x.cols / at.heads;
   c.integers(1, "position", x.rows);
-  const Shape& turns = c.full(2, "turns");
-  check(turns.cols % 2 == 0 && turns.cols <= size,
-        "[rope] {} columns to turn: expected an even number, at most the head size {}", turns.cols, size);
+  const Shape& rotations = c.full(2, "rotations");
+  check(rotations.cols % 2 == 0 && rotations.cols <= size,
+        "[rope] {} columns to rotate: expected an even number, at most the head size {}", rotations.cols,
+        size);
   if (c.has(3)) {
     const Shape& gain = c.full(3, "gain");
     check(gain.rows == 1 && (gain.cols == 1 || gain.cols == at.heads),
@@ -49,9 +50,9 @@ struct RopeFormula {
           rstd = T(1) / std::sqrt(squares / T(D) + T(op.at.eps));
         }
         if (op.at.norm || h == 0) op.rstd.row<T>(n)[h] = rstd;
-        const std::vector<T> turned = turn(op, n, normed(op, x, rstd), 1);
+        const std::vector<T> rotated = rotate(op, n, normed(op, x, rstd), 1);
         for (std::int64_t d = 0; d < D; ++d)
-          op.y.row<T>(n)[h * D + d] = gain_of<T>(op, h) * turned[static_cast<std::size_t>(d)];
+          op.y.row<T>(n)[h * D + d] = gain_of<T>(op, h) * rotated[static_cast<std::size_t>(d)];
       }
   }
 
@@ -63,14 +64,14 @@ struct RopeFormula {
         const T* x = op.x.row<T>(n) + h * D;
         const T* dy = op.dy.row<T>(n) + h * D;
         const T rstd = op.at.norm ? op.rstd.row<T>(n)[h] : T(1);
-        const std::vector<T> turned = turn(op, n, normed(op, x, rstd), 1);
+        const std::vector<T> rotated = rotate(op, n, normed(op, x, rstd), 1);
         std::vector<T> u(static_cast<std::size_t>(D));
         T dgain = 0;
         for (std::size_t d = 0; d < u.size(); ++d)
-          u[d] = dy[d] * gain_of<T>(op, h), dgain += dy[d] * turned[d];
+          u[d] = dy[d] * gain_of<T>(op, h), dgain += dy[d] * rotated[d];
         if (op.dgain) op.dgain.row<T>(0)[op.dgain.cols == 1 ? 0 : h] += dgain;
 
-        u = turn(op, n, u, -1);
+        u = rotate(op, n, u, -1);
         T mean = 0;
         for (std::size_t d = 0; d < u.size(); ++d) {
           if (op.dw) op.dw.row<T>(0)[d] += u[d] * x[d] * rstd;
@@ -96,14 +97,14 @@ struct RopeFormula {
     return y;
   }
 
-  // direction -1 undoes direction +1.
+  // direction -1 reverses direction +1.
   template <class T>
-  static std::vector<T> turn(const Rope& op, std::int64_t n, const std::vector<T>& x, int direction) {
-    const auto half = static_cast<std::size_t>(op.turns.cols / 2);
-    const T* turns = op.turns.row<T>(*op.position.row<std::int32_t>(n));
+  static std::vector<T> rotate(const Rope& op, std::int64_t n, const std::vector<T>& x, int direction) {
+    const auto half = static_cast<std::size_t>(op.rotations.cols / 2);
+    const T* rotations = op.rotations.row<T>(*op.position.row<std::int32_t>(n));
     std::vector<T> y = x;
     for (std::size_t i = 0; i < half; ++i) {
-      const T cosine = turns[i], sine = T(direction) * turns[i + half];
+      const T cosine = rotations[i], sine = T(direction) * rotations[i + half];
       y[i] = x[i] * cosine - x[i + half] * sine;
       y[i + half] = x[i] * sine + x[i + half] * cosine;
     }
@@ -113,14 +114,14 @@ struct RopeFormula {
 
 }  // namespace
 
-void fill_turns(const Tensor& turns, double base, int direction) {
-  const std::int64_t pairs = turns.cols / 2;
-  for (std::int64_t p = 0; p < turns.rows; ++p)
+void fill_rotations(const Tensor& rotations, double base, int direction) {
+  const std::int64_t pairs = rotations.cols / 2;
+  for (std::int64_t p = 0; p < rotations.rows; ++p)
     for (std::int64_t i = 0; i < pairs; ++i) {
       const double angle =
           static_cast<double>(p) * std::pow(base, -static_cast<double>(i) / static_cast<double>(pairs));
-      turns.row<float>(p)[i] = static_cast<float>(std::cos(angle));
-      turns.row<float>(p)[i + pairs] = static_cast<float>(direction * std::sin(angle));
+      rotations.row<float>(p)[i] = static_cast<float>(std::cos(angle));
+      rotations.row<float>(p)[i + pairs] = static_cast<float>(direction * std::sin(angle));
     }
 }
 
@@ -136,9 +137,9 @@ constinit const OpDefinition op::kRope = {
     .reference = &reference_kernels<RopeFormula>,
     .cpu = &cpu::kRope};
 
-Value op::rope(Tape& tape, Value x, Value position, Value turns, Value gain, Value weight, int heads,
+Value op::rope(Tape& tape, Value x, Value position, Value rotations, Value gain, Value weight, int heads,
                bool norm, float eps) {
-  return tape.record(op::kRope, {x, position, turns, gain, weight}, RopeAttributes{heads, norm, eps})[0];
+  return tape.record(op::kRope, {x, position, rotations, gain, weight}, RopeAttributes{heads, norm, eps})[0];
 }
 
 }  // namespace thimble

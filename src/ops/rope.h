@@ -1,17 +1,19 @@
-// rope: what happens to q and to k between projection and attention, head by head:
+// rope: norm, rotation and gain of each head of q or k, between projection and attention
 //
-//   x_hat = x / sqrt(mean(x^2) + eps) * w       (norm off: x_hat = x;  w absent: weightless)
-//   pairs (i, i + R/2), i < R/2, turn by the angle of their row's position; the columns from R on stay
+//   x     [N, H D]                          position  [N] i32  row of `rotations`
+//   w     [1, D]  optional norm gain        gain      [1, 1] or [1, H], optional
+//   y     [N, H D]                          rstd      [N, H]  cached for backward ([N, 1]: no norm)
+//   rotations  [P, R]  R <= D; row p is cos(p a_i) for i < R/2, then sin(p a_i) (fill_rotations)
+//
+//   x_hat = x / sqrt(mean(x^2) + eps) * w     (norm off: x_hat = x;  w absent: no gain)
+//   pairs (i, i + R/2), i < R/2, are rotated; columns from R on are copied:
 //     y_i       = x_hat_i cos - x_hat_{i+R/2} sin
 //     y_{i+R/2} = x_hat_i sin + x_hat_{i+R/2} cos
-//   y *= gain                                   (absent: 1;  [1, 1] shared or [1, H] per head)
+//   y *= gain                                 (absent: 1)
 //
-//   x [N, H D]   position [N] i32   w [1, D], gain [1, 1 or H] optional   y [N, H D]
-//   turns [P, R]: row p = cos(p a_i) for i < R/2, then sin(p a_i) (see fill_turns)
-//   rstd [N, H] cached for backward (width 1 when the norm is off)
-//
-// backward: with u = dy gain turned back:  dx <- norm's backward of u (see rmsnorm);  dw += sum of u x rstd
-//           dgain[h] += sum over rows of dy . (y / gain), written without the division: dy . turned(x_hat)
+// backward: dx <- norm backward (see rmsnorm) of u,  u = gain dy rotated back
+//           dw += sum over rows of u x rstd
+//           dgain[h] += sum over rows of dy . rotated(x_hat)
 #pragma once
 
 #include <cstdint>
@@ -30,7 +32,7 @@ struct RopeAttributes {
 };
 
 struct Rope {
-  Tensor x, position, turns, gain, w, y, rstd;
+  Tensor x, position, rotations, gain, w, y, rstd;
   Tensor dy, dx, dgain, dw;
   bool add_dx;
   RopeAttributes at;
@@ -38,7 +40,7 @@ struct Rope {
   explicit Rope(const OpCall& c)
       : x(c.input(0)),
         position(c.input(1)),
-        turns(c.input(2)),
+        rotations(c.input(2)),
         gain(c.input(3)),
         w(c.input(4)),
         y(c.output(0)),
@@ -51,9 +53,9 @@ struct Rope {
         at(c.attributes.as<RopeAttributes>()) {}
 };
 
-// turns[p] for every position p: angles p base^(-2i/R). direction +1 turns as llama does, -1 as the golf
-// files do (parameter-golf 1.2): the sign goes into the sines.
-void fill_turns(const Tensor& turns, double base, int direction);
+// Fills rotations[p] for every position p with the angles p base^(-2i/R). direction +1 rotates as
+// llama does, -1 as parameter-golf does; the sign is applied to the sines.
+void fill_rotations(const Tensor& rotations, double base, int direction);
 
 namespace cpu {
 extern const Kernels kRope;
@@ -63,8 +65,8 @@ namespace op {
 
 extern const OpDefinition kRope;
 
-Value rope(Tape& tape, Value x, Value position, Value turns, Value gain, Value weight, int heads, bool norm,
-           float eps);
+Value rope(Tape& tape, Value x, Value position, Value rotations, Value gain, Value weight, int heads,
+           bool norm, float eps);
 
 }  // namespace op
 

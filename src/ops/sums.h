@@ -1,5 +1,5 @@
-// Sums over long runs of f32, in f64, over fixed blocks: the same bits for any number of threads. Gradient
-// norms, loss sums.
+// Sums of long f32 arrays, for gradient norms and losses. They run in f64 over fixed blocks: same
+// bits for any number of threads.
 #pragma once
 
 #include <span>

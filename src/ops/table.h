@@ -1,4 +1,4 @@
-// The ops of the product, and the backends that run them.
+// The list of ops, and the backends that run them.
 #pragma once
 
 #include <span>
@@ -7,13 +7,14 @@
 
 namespace thimble {
 
-// In a fixed order: tests seed their data by position.
+// In a fixed order, because tests seed their data by index.
 std::span<const OpDefinition* const> all_ops();
 
 const Backend& reference_backend();  // the formulas, in f32, f64 and c128
-const Backend& cpu_backend();        // Highway for rows, oneDNN and our own kernels for matrices
+const Backend& cpu_backend();        // Highway for rows; oneDNN and our own kernels for matrices
 
-// The device's own: cpu_backend(), or that of the CUDA plugin, which is opened on first use (ops/cuda_plugin.h).
+// cpu_backend(), or the backend of the CUDA plugin, which is opened on first use
+// (ops/cuda_plugin.h).
 const Backend& backend_of(Device device);
 
 }  // namespace thimble

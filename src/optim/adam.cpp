@@ -72,7 +72,7 @@ HWY_EXPORT(adam_run);
 void adam(const AdamStep& step, std::span<float> p, std::span<const float> g, std::span<float> m,
           std::span<float> v) {
   check(g.size() == p.size() && m.size() == p.size() && v.size() == p.size(),
-        "[adam] {} parameters, {} gradients, {} and {} moments", p.size(), g.size(), m.size(), v.size());
+        "[adam] got {} parameters, {} gradients, {} and {} moments", p.size(), g.size(), m.size(), v.size());
   constexpr std::int64_t kPerTask = 16384;
   parallel_for(static_cast<std::int64_t>(p.size()), kPerTask, [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(adam_run)
@@ -112,7 +112,7 @@ class Adam final : public UpdateRule {
     }
   }
 
-  // Every rank updates all: it is cheaper than to send the results.
+  // Every rank updates all parameters, which is cheaper than sending the results.
   DeviceShare device_share(int, int) const override {
     std::vector<AdamChunk> chunks;
     for (const RuleParam& param : params_)
@@ -151,7 +151,7 @@ class Adam final : public UpdateRule {
 
   std::vector<RuleParam> params_;
   OptimizerConfig config_;
-  std::vector<float> before_;  // one parameter, where sizes are asked for
+  std::vector<float> before_;  // copy of one parameter, if sizes are requested
 };
 
 constexpr std::string_view kKeys[] = {"beta1", "beta2", "adam_eps", "weight_decay"};

@@ -1,9 +1,9 @@
-// Adam / AdamW: one pass over a run of parameters.
+// Adam / AdamW, computed in one pass over the parameters.
 //
 //   m = beta1 m + (1 - beta1) g      v = beta2 v + (1 - beta2) g^2
 //   p = p (1 - lr decay) - lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
 //
-// t counts from 1. decay 0: Adam. g is multiplied by grad_scale first (clipping). Elements are independent.
+// t counts from 1. decay 0 is Adam. g is first multiplied by grad_scale (clipping).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace thimble {
 
 struct RuleDefinition;
 namespace rule {
-extern const RuleDefinition kAdam;  // trains what no other rule does
+extern const RuleDefinition kAdam;  // trains the parameters that no other rule trains
 }  // namespace rule
 
 struct AdamStep {
@@ -32,7 +32,7 @@ void adam(const AdamStep& step, std::span<float> p, std::span<const float> g, st
           std::span<float> v);
 }  // namespace cpu
 
-// On a device: a step of one group of parameters, with everything that can be computed once.
+// For devices: the constants of one step for one group of parameters.
 struct AdamGroup {
   float beta1 = 0, rest1 = 0;  // rest = 1 - beta
   float beta2 = 0, rest2 = 0;
@@ -43,16 +43,16 @@ struct AdamGroup {
 };
 AdamGroup adam_group(const AdamStep& step);
 
-// Its settings: parameters of one group and one decay share an AdamGroup.
+// The settings of a step. Parameters of the same group with the same decay share an AdamGroup.
 struct AdamSettings {
   AdamGroup groups[2 * kParamGroups];
 };
 
-// An item: a run of parameters that one block of threads updates, no longer than kAdamChunk.
+// An item: at most kAdamChunk consecutive values of a parameter, updated by one thread block.
 inline constexpr std::int64_t kAdamChunk = 4096;
 struct AdamChunk {
-  std::int64_t offset = 0;    // in weights and gradients
-  std::int64_t m = 0, v = 0;  // in the blocks of the states
+  std::int64_t offset = 0;    // in the weights and gradients
+  std::int64_t m = 0, v = 0;  // in the state blocks
   std::int32_t count = 0;
   std::int32_t group = 0;
 };

@@ -14,7 +14,7 @@ constexpr std::int64_t kAveragedPerTask = 16384;
 
 // average += share (weights - average)
 void move_towards(std::span<float> average, std::span<const float> weights, double share) {
-  check(average.size() == weights.size(), "[averaging] {} weights for an average of {}", weights.size(),
+  check(average.size() == weights.size(), "[averaging] got {} weights for an average of {}", weights.size(),
         average.size());
   const auto by = static_cast<float>(share);
   parallel_for(static_cast<std::int64_t>(average.size()), kAveragedPerTask,
@@ -41,14 +41,14 @@ void Averaging::begin(std::span<const float> weights) {
   count_ = 1;
 }
 
-bool Averaging::begin_anew(double multiplier) {
+bool Averaging::restart_averaging(double multiplier) {
   if (config_.ema_decay > 0 || multiplier < config_.swa_start) return false;
   return std::exchange(count_, 0) > 0;
 }
 
 bool Averaging::counts(std::int64_t step, double multiplier) const {
   if (config_.ema_decay > 0) return true;
-  // The rate is below the threshold while it warms up, too: those weights are not worth keeping.
+  // During warm-up the rate is also below the threshold, but those weights are not worth averaging.
   const bool falling = step > config_.warmup_steps && multiplier < config_.swa_start;
   return falling && step % config_.swa_every == 0;
 }
@@ -57,7 +57,8 @@ void Averaging::add(std::int64_t step, double multiplier, std::span<const float>
   if (!counts(step, multiplier)) return;
   if (config_.ema_decay > 0) return move_towards(average(), weights, 1 - config_.ema_decay);
   ++count_;
-  // The first is copied: the block may hold anything, and x + (w - x) need not be w.
+  // The first weights are copied: the block may contain an old average, and x + (w - x) may
+  // differ from w.
   if (count_ == 1)
     std::ranges::copy(weights, average().begin());
   else

@@ -1,10 +1,12 @@
-// Averages of the weights along the way: often better than the weights themselves (parameter-golf 2.5).
+// Averages of the weights over a run, which often score better than the final weights.
 //
-//   SWA   while the rate falls and is below swa_start of its peak, every swa_every steps: the mean of the weights
-//   EMA   after every update: average = decay average + (1 - decay) weights, from the first weights on
+//   SWA   the mean of the weights at every swa_every-th step, while the rate is falling and below
+//         swa_start of its peak
+//   EMA   after every update: average = decay average + (1 - decay) weights, starting from the
+//         initial weights
 //
-// Averages are f32 and are their own state: what a checkpoint keeps of them is the average and, for SWA, of how many.
-// While there is an average it is what is validated, saved as the model and shipped; training goes on from the raw
+// Averages are f32. A checkpoint keeps the average and the number of weights in it. Once an average
+// exists, validation, checkpoints and exports use it as the model; training continues from the raw
 // weights.
 #pragma once
 
@@ -22,31 +24,32 @@ class Averaging {
   Averaging(const TrainConfig& config, std::int64_t block_size);
 
   bool on() const { return config_.swa_start > 0 || config_.ema_decay > 0; }
-  // "swa", "ema", or "raw" while there is no average (yet).
+  // "swa", "ema", or "raw" while there is no average.
   std::string_view kind() const;
   bool available() const { return count_ > 0; }
 
-  void begin(std::span<const float> weights);  // of a new run
-  // Of a run whose end was put off: where the next rate is above what SWA averages at, weights from when it was below
-  // are dropped. True if there were any.
-  bool begin_anew(double multiplier);
-  // After update number `step` (from 1), made with the rate times `multiplier`: does it count, and then it is added.
+  void begin(std::span<const float> weights);  // starts a new run
+  // For a resumed run whose end was postponed: if the next rate multiplier is not below
+  // swa_start, drops the SWA average. Returns whether there was one.
+  bool restart_averaging(double multiplier);
+  // Whether update number `step` (from 1), made with this rate multiplier, belongs in the average.
+  // add() adds it if so.
   bool counts(std::int64_t step, double multiplier) const;
   void add(std::int64_t step, double multiplier, std::span<const float> weights);
 
-  // State. The block is laid out like the weights.
+  // State for checkpoints. average() has the layout of the weights.
   std::span<float> average() const { return average_.all(); }
-  std::int64_t count() const { return count_; }  // states in the average; EMA: 1
+  std::int64_t count() const { return count_; }  // number of weights in the average; EMA: 1
   void restore_count(std::int64_t count) { count_ = count; }
 
  private:
   TrainConfig config_;
-  FloatArena average_;  // nothing where averaging is off
+  FloatArena average_;  // empty if averaging is off
   std::int64_t count_ = 0;
 };
 
-// The averages in the place of the raw weights, for as long as this lives. Swapping costs no memory, and brings
-// back the same bits.
+// Swaps the average and the raw weights during its lifetime. Swapping needs no memory and restores
+// the same bits.
 class AverageInPlace {
  public:
   AverageInPlace(const Averaging& averaging, std::span<float> weights);
@@ -55,7 +58,7 @@ class AverageInPlace {
   AverageInPlace& operator=(const AverageInPlace&) = delete;
 
  private:
-  std::span<float> average_, weights_;  // empty: there is no average
+  std::span<float> average_, weights_;  // empty: no average
 };
 
 }  // namespace thimble

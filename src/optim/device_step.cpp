@@ -37,8 +37,8 @@ void DeviceStep::add_rule(const Optimizer::ActiveRule& active) {
   const RuleKernels* kernels = kernels_.find(definition.name);
   check(kernels, "[step] the update rule '{}' has no kernels for this device", definition.name);
   check(kernels->settings_bytes == definition.settings_bytes,
-        Hint{"build the binary and the plugin together"},
-        "[step] the rule '{}' takes {} bytes of settings, its kernels {}", definition.name,
+        Hint{"rebuild the binary and the plugin together"},
+        "[step] the rule '{}' has {} bytes of settings, its kernels expect {}", definition.name,
         definition.settings_bytes, kernels->settings_bytes);
   Rule rule{.definition = &definition,
             .rule = active.rule.get(),
@@ -47,7 +47,7 @@ void DeviceStep::add_rule(const Optimizer::ActiveRule& active) {
             .items = {},
             .call = {}};
   const auto bytes = static_cast<std::int64_t>(rule.share.items.size());
-  if (bytes > 0) {  // else other ranks own all of the rule's parameters
+  if (bytes > 0) {  // otherwise other ranks own all of the rule's parameters
     rule.items = Arena(context_.runtime(), bytes, "the optimizer", kLessModel);
     runtime_.upload(rule.items.at(0), rule.share.items.data(), bytes);
     runtime_.synchronise();
@@ -60,35 +60,35 @@ void DeviceStep::add_rule(const Optimizer::ActiveRule& active) {
   rules_.push_back(std::move(rule));
 }
 
-// Memory that the device still works in must not go first.
+// Waits, so that no memory is freed while the device uses it.
 DeviceStep::~DeviceStep() {
   try {
     runtime_.synchronise();
   } catch (const Error&) {
-    // What broke it has been told already.
+    // The error has already been reported.
   }
 }
 
 void DeviceStep::queue(const Batch& batch) {
-  check(batch.micro_batches.size() == batch.dropout_seeds.size(), "[step] {} seeds for {} micro-batches",
+  check(batch.micro_batches.size() == batch.dropout_seeds.size(), "[step] got {} seeds for {} micro-batches",
         batch.dropout_seeds.size(), batch.micro_batches.size());
   Key key{{}, batch.options.qat_bits, batch.options.recompute, model_.loop_on()};
   for (const Rows& rows : batch.micro_batches) key.rows.push_back(rows.count());
   if (key != key_) lay_out(batch, key);
 
-  if (in_flight_.size() == kAhead) land();
+  if (in_flight_.size() == kAhead) complete_oldest();
   Flight& flight = flights_[next_flight_];
   next_flight_ = (next_flight_ + 1) % kAhead;
   stage(batch, flight.staging.data());
   runtime_.upload(block_.at(0), flight.staging.data(), block_.bytes());
   if (graph_) {
     graph_->launch();
-  } else if (warm_ && capture_) {
+  } else if (has_run_ && capture_) {
     graph_ = capture(runtime_, [&] { queue_work(); });
     graph_->launch();
   } else {
     queue_work();
-    warm_ = true;
+    has_run_ = true;
   }
   runtime_.download(flight.outcome.data(), device_state(), sizeof(StepState));
   flight.done->record();
@@ -98,20 +98,20 @@ void DeviceStep::queue(const Batch& batch) {
 }
 
 StepOutcome DeviceStep::oldest() {
-  check(on_their_way() > 0, "[step] no step is on its way");
-  if (outcomes_.empty()) land();
+  check(steps_in_flight() > 0, "[step] no step is in flight");
+  if (outcomes_.empty()) complete_oldest();
   const StepOutcome outcome = outcomes_.front();
   outcomes_.pop_front();
   return outcome;
 }
 
 std::optional<StepOutcome> DeviceStep::finished() {
-  while (!in_flight_.empty() && in_flight_.front()->done->done()) land();
+  while (!in_flight_.empty() && in_flight_.front()->done->done()) complete_oldest();
   if (outcomes_.empty()) return {};
   return oldest();
 }
 
-void DeviceStep::land() {
+void DeviceStep::complete_oldest() {
   const Flight& flight = *in_flight_.front();
   flight.done->wait();
   const StepState& state = flight.outcome.as<StepState>()[0];
@@ -121,12 +121,12 @@ void DeviceStep::land() {
 }
 
 void DeviceStep::lay_out(const Batch& batch, const Key& key) {
-  while (!in_flight_.empty()) land();
-  key_.reset();  // until all is there: memory may not be had
+  while (!in_flight_.empty()) complete_oldest();
+  key_.reset();  // stays empty if an allocation below fails
   graph_.reset();
-  warm_ = false;
+  has_run_ = false;
   parts_.clear();
-  model_.keep_training_programs(key.rows, batch.options);  // those before make room
+  model_.keep_training_programs(key.rows, batch.options);  // frees the others first
   std::int64_t offset = align_up(sizeof(StepState)),
                scratch = kernels_.sum_scratch_bytes(model_.params().block_size());
   for (Rule& rule : rules_) {
@@ -140,7 +140,7 @@ void DeviceStep::lay_out(const Batch& batch, const Key& key) {
     offset += program.input_bytes();
     scratch = std::max(scratch, kernels_.sum_scratch_bytes(rows.count()));
   }
-  block_ = Arena(context_.runtime(), offset, "the tokens of a step", kLessRows);
+  block_ = Arena(context_.runtime(), offset, "the inputs of a step", kLessRows);
   scratch_ = Arena(context_.runtime(), scratch, "the sums of a step", kLessRows);
   for (Flight& flight : flights_) {
     flight.staging = PinnedBuffer(context_.runtime(), offset);
@@ -151,13 +151,13 @@ void DeviceStep::lay_out(const Batch& batch, const Key& key) {
   key_ = key;
 }
 
-void DeviceStep::stage(const Batch& batch, std::byte* place) {
+void DeviceStep::stage(const Batch& batch, std::byte* staging) {
   const StepState state{.clip = optimizer_.config().clip};
-  std::memcpy(place, &state, sizeof(state));
+  std::memcpy(staging, &state, sizeof(state));
   for (const Rule& rule : rules_)
-    rule.rule->stage({.step = batch.step, .multiplier = batch.multiplier}, place + rule.settings);
+    rule.rule->stage({.step = batch.step, .multiplier = batch.multiplier}, staging + rule.settings);
   for (std::size_t i = 0; i < parts_.size(); ++i)
-    parts_[i].program->stage(batch.micro_batches[i], batch.dropout_seeds[i], place + parts_[i].offset);
+    parts_[i].program->stage(batch.micro_batches[i], batch.dropout_seeds[i], staging + parts_[i].offset);
 }
 
 void DeviceStep::queue_work() {
@@ -166,7 +166,7 @@ void DeviceStep::queue_work() {
   std::vector<BoundProgram*> prepared;
   for (const Part& part : parts_) {
     BoundProgram& bound = *part.program;
-    model_.bind_gradients(bound, gradients_.on_device());  // the model's own calls may have bound others
+    model_.bind_gradients(bound, gradients_.on_device());  // the model's own calls bind others
     bound.take_staged(block_.at(part.offset));
     const Tensor weight = bound.row_weights();
     if (scaled()) kernels_.scale_rows(context_, device_scale(), weight.row<float>(0), weight.rows);
@@ -198,7 +198,7 @@ void DeviceStep::queue_work() {
   });
 }
 
-// The last micro-batch: a bucket leaves when its last gradient is queued.
+// Runs the last micro-batch. A bucket is summed as soon as the step that completes it is queued.
 void DeviceStep::run_and_sum(BoundProgram& bound) {
   const std::vector<GradientBucket> buckets = gradient_buckets(bound);
   std::size_t next = 0;

@@ -15,7 +15,7 @@ struct Finished {
   GradientRange range;
 };
 
-// Every parameter that gets a gradient, in the order in which it is whole.
+// The ranges of all parameters that get a gradient, in the order in which backward completes them.
 std::vector<Finished> finished_order(BoundProgram& program) {
   std::vector<Finished> all;
   for (const auto& [value, view] : program.graph().parameters) {
@@ -53,8 +53,8 @@ std::vector<GradientBucket> gradient_buckets(BoundProgram& program, std::int64_t
 }
 
 const Program::AfterStep& GradientSums::begin(BoundProgram& program, const std::string& step) {
-  check(pending_.empty(), "[buckets] sums are on their way already");
-  buckets_ = gradient_buckets(program);  // other steps where the program is another: of other rows or bits
+  check(pending_.empty(), "[buckets] begin() was called before wait()");
+  buckets_ = gradient_buckets(program);  // the steps depend on the program
   step_ = step;
   next_ = 0;
   return after_step_;
@@ -72,7 +72,7 @@ void GradientSums::finished(int step) {
 }
 
 void GradientSums::wait() {
-  check(next_ == buckets_.size(), "[buckets] {} of {} were started", next_, buckets_.size());
+  check(next_ == buckets_.size(), "[buckets] only {} of {} sums were started", next_, buckets_.size());
   for (const auto& sum : pending_) sum->wait();
   pending_.clear();
 }

@@ -17,9 +17,9 @@ namespace thimble {
 namespace {
 
 constexpr std::int64_t kPerTask = 16384;
-constexpr double kShortestRow = 1e-7;
+constexpr double kMinRowNorm = 1e-7;
 
-// Polar Express for five rounds; further rounds repeat the last (parameter-golf 2.20).
+// Coefficients of Polar Express for five rounds; further rounds repeat the last.
 constexpr NewtonSchulzCoefficients kPolarExpress[] = {
     {8.156554524902461, -22.48329292557795, 15.878769915207462},
     {4.042929935166739, -2.808917465908714, 0.5000178451051316},
@@ -40,11 +40,11 @@ DType dtype_of(const OptimizerConfig& config) {
   return config.muon_dtype == MuonDType::bf16 && multiplies_bf16 ? DType::bf16 : DType::f32;
 }
 
-// Matrices of one shape, in the table's order.
+// Matrices of one shape, in the order of the parameter table.
 struct Batch {
   std::int64_t rows, cols;
   std::vector<RuleParam> params = {};
-  std::size_t first = 0;  // how many matrices the batches before it have
+  std::size_t first = 0;  // number of matrices in the batches before it
 
   std::int64_t stride() const { return align_up(rows * cols, 16); }  // from one u to the next
   int owner(std::size_t index, int ranks) const {
@@ -71,7 +71,8 @@ class Muon final : public UpdateRule {
             .shrink = static_cast<float>(1 - rate * config_.muon_weight_decay)};
   }
 
-  // body(param, its u, first, last) for pieces of the elements of matrices [begin, end) of the batch, in parallel.
+  // Calls body(param, its u, first, last) in parallel for ranges of the elements of matrices
+  // [begin, end) of the batch.
   template <class Body>
   void for_pieces(const Batch& batch, std::size_t begin, std::size_t end, Body body);
   void add_momentum(const Batch& batch, float momentum, float grad_scale, const RuleMemory& memory);
@@ -89,7 +90,7 @@ class Muon final : public UpdateRule {
   std::vector<Batch> batches_;
   std::vector<float> updates_;  // u of a batch
   std::vector<float> scratch_;  // of Newton-Schulz
-  std::vector<float> before_;   // one matrix, where sizes are asked for
+  std::vector<float> before_;   // copy of one matrix, if sizes are requested
 };
 
 struct Workspace {
@@ -199,7 +200,7 @@ void Muon::normalise_rows(const Batch& batch) {
           double squares = 0;
           for (std::int64_t i = 0; i < batch.cols; ++i)
             squares += static_cast<double>(u[i]) * static_cast<double>(u[i]);
-          const auto inverse = static_cast<float>(1 / std::max(std::sqrt(squares), kShortestRow));
+          const auto inverse = static_cast<float>(1 / std::max(std::sqrt(squares), kMinRowNorm));
           for (std::int64_t i = 0; i < batch.cols; ++i) u[i] *= inverse;
         }
       });
@@ -238,9 +239,9 @@ DeviceShare Muon::device_share(int rank, int ranks) const {
   return {.items = {bytes.begin(), bytes.end()}, .plan = std::make_shared<const MuonPlan>(std::move(plan))};
 }
 
-void Muon::stage(const RuleStep& step, std::byte* place) const {
+void Muon::stage(const RuleStep& step, std::byte* settings_bytes) const {
   const MuonSettings settings = settings_of(step);
-  std::memcpy(place, &settings, sizeof(settings));
+  std::memcpy(settings_bytes, &settings, sizeof(settings));
 }
 
 std::vector<OwnedParam> Muon::owned(int ranks) const {

@@ -1,18 +1,20 @@
-// Muon: momentum made orthogonal, for the matrices of blocks (parameter-golf 1.4, 2.6, 2.20).
+// Muon: orthogonalized momentum, for the matrices of blocks.
 //
-//   m = mu m + g,  u = g + mu m                             (Nesterov; g already times the clipping's factor)
+//   m = mu m + g,  u = g + mu m                             (Nesterov; g is already clipped)
 //   each row of u divided by its length, at least 1e-7      (muon_row_norm: MuonEq-R)
 //   W = W (1 - lr decay) - lr sqrt(max(1, r/c)) NS(u)       W [r, c]
 //
-// NS is Newton-Schulz (optim/newton_schulz.h), in bf16 where that is asked for and the processor multiplies it, with
-// Jordan's coefficients in every round, or with Polar Express's, which differ from round to round. Matrices of one
-// shape are one batch: their momenta and updates run in one parallel pass, and their u lie one behind the other.
+// NS is Newton-Schulz (optim/newton_schulz.h). It runs in bf16 if configured and if the processor
+// multiplies bf16, with Jordan's coefficients in every round or with those of Polar Express, which
+// differ from round to round. Matrices of one shape form a batch: one parallel pass updates their
+// momenta and computes their u, which are stored consecutively.
 //
-// mu warms up on a line from muon_momentum_start to muon_momentum over muon_momentum_steps.
+// mu increases linearly from muon_momentum_start to muon_momentum over muon_momentum_steps.
 //
-// Several ranks share the matrices out, the n-th of all batches to rank n mod ranks (parameter-golf 1.4). On the CPU each
-// rank makes its own u orthogonal, and all u are gathered: momenta and weights are everyone's, so what a rank holds does
-// not depend on how many there are. On a device the owner updates its matrices and sends the new weights to all.
+// Several ranks divide the matrices: the n-th matrix over all batches belongs to rank n mod ranks.
+// On the CPU each rank orthogonalizes its own u, and all u are gathered; momenta and weights are
+// the same on all ranks, so a checkpoint does not depend on the number of ranks. On a device, the
+// owner updates its matrices and sends the new weights to all ranks.
 #pragma once
 
 #include <cstdint>
@@ -26,30 +28,30 @@ namespace thimble {
 
 struct RuleDefinition;
 namespace rule {
-extern const RuleDefinition kMuon;  // trains the matrices of blocks where muon_steps is not 0
+extern const RuleDefinition kMuon;  // trains the matrices of blocks unless muon_steps is 0
 }  // namespace rule
 
-// mu at a step, counted from 0.
+// mu at a step. Steps count from 0.
 double muon_momentum_at(const OptimizerConfig& config, std::int64_t step);
 
-// On a device: what changes with every step.
+// For devices: the values that change with every step.
 struct MuonSettings {
   float momentum = 0;
   float rate = 0;
-  float shrink = 1;  // 1 - rate decay, for matrices that decay
+  float shrink = 1;  // 1 - rate decay, for matrices with weight decay
 };
 
-// An item: a matrix, contiguous.
+// An item: a contiguous matrix.
 struct MuonMatrix {
-  std::int64_t offset = 0;  // in weights and gradients
+  std::int64_t offset = 0;  // in the weights and gradients
   std::int64_t m = 0;       // in the momenta
   std::int32_t decays = 0;
 };
 
-// Matrices of one shape, which are updated together.
+// Matrices of one shape, updated together.
 struct MuonBatch {
   std::int64_t rows = 0, cols = 0;
-  std::int64_t first = 0, count = 0;  // among the items
+  std::int64_t first = 0, count = 0;  // index range of its items
 };
 
 struct MuonPlan {

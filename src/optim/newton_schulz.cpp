@@ -20,7 +20,7 @@ HWY_BEFORE_NAMESPACE();
 namespace thimble::cpu {
 namespace HWY_NAMESPACE {
 
-// to = factor from, in to's dtype.
+// to = factor * from, in to's dtype.
 void scale_rows(const Tensor& from, const Tensor& to, float factor, std::int64_t begin, std::int64_t end) {
   for (std::int64_t r = begin; r < end; ++r) {
     const Row in(from, r), out(to, r);
@@ -28,8 +28,8 @@ void scale_rows(const Tensor& from, const Tensor& to, float factor, std::int64_t
   }
 }
 
-// p = k.a I + k.b a + k.c a2, in p's dtype. The diagonal takes the term a X of the round: the product needs no
-// second pass over X.
+// p = k.a I + k.b a + k.c a2, in p's dtype. The diagonal contains the a X term of the round, so the
+// product p X needs no second pass over X.
 void polynomial_rows(const Tensor& a, const Tensor& a2, const Tensor& p, const NewtonSchulzCoefficients& k,
                      std::int64_t begin, std::int64_t end) {
   const V32 b = all(static_cast<float>(k.b)), c = all(static_cast<float>(k.c));
@@ -37,7 +37,7 @@ void polynomial_rows(const Tensor& a, const Tensor& a2, const Tensor& p, const N
     const Row first(a, r), second(a2, r), out(p, r);
     const auto of_both = [&](auto at)
                              HWY_ATTR { return hn::MulAdd(b, at.load(first), hn::Mul(c, at.load(second))); };
-    // First, because p may be a2.
+    // Computed first, because p may be a2.
     const PartOfVector diagonal(r, 1);
     const V32 on_diagonal = hn::Add(all(static_cast<float>(k.a)), of_both(diagonal));
     for_lanes(a.cols, [&](auto at) HWY_ATTR { at.store(of_both(at), out); });
@@ -115,7 +115,8 @@ HWY_EXPORT(polynomial_rows);
 
 namespace {
 
-// a = X X^T and the polynomial p of a round in the dtype of products, a^2 in f32, X before and after the round.
+// Scratch of a round: a = X X^T and the polynomial p in the dtype of the products, a^2 in f32, and
+// X before and after.
 struct Matrices {
   Tensor a, a2, p, x, next;
 
@@ -125,7 +126,7 @@ struct Matrices {
     a2 = take(cutter, small, small, DType::f32);
     p = dtype == DType::f32 ? a2 : take(cutter, small, small, dtype);
     x = take(cutter, rows, cols, dtype);
-    if (dtype == DType::f32) return;  // the matrix itself is the other one
+    if (dtype == DType::f32) return;  // in f32 the matrix itself is the other X
     next = take(cutter, rows, cols, dtype);
   }
 
@@ -159,7 +160,8 @@ void newton_schulz(const Context& context, const Tensor& matrix, std::span<float
 
   const std::span<const float> values(matrix.row<float>(0), static_cast<std::size_t>(matrix.count()));
   scale(matrix, m.x, static_cast<float>(1 / (std::sqrt(sum_of_squares(values)) + kNewtonSchulzEps)));
-  // Transposing never happens: with X^T in memory, A = X X^T reads it the other way round, and P X becomes X^T P.
+  // Nothing is transposed in memory: if X^T is stored, A = X X^T is computed with swapped transpose
+  // flags, and P X as X^T P.
   const bool tall = rows > cols;
   for (const NewtonSchulzCoefficients& k : rounds) {
     tall ? gemm.run(transposed(m.x), {m.x}, m.a, false) : gemm.run({m.x}, transposed(m.x), m.a, false);

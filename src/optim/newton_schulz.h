@@ -1,11 +1,13 @@
-// Newton-Schulz: the nearest (semi-)orthogonal matrix, roughly, in five rounds. What Muon does to its momentum.
+// Newton-Schulz: approximates the nearest (semi-)orthogonal matrix in a few rounds. Muon applies it
+// to its momentum.
 //
 //   X = G / (|G|_F + 1e-7), transposed if it has more rows than columns
 //   repeat: A = X X^T;  B = b A + c A^2;  X = a X + B X          a, b, c = 3.4445, -4.7750, 2.0315
 //   transposed back
 //
-// G [rows, cols], contiguous f32, is replaced by X. Coefficients may differ from round to round. The cpu version
-// multiplies in f32, or in bf16: factors rounded to it, sums in f32. scratch: as newton_schulz_scratch says.
+// G [rows, cols], contiguous f32, is replaced by X. Coefficients may differ from round to round.
+// The CPU version multiplies in f32, or in bf16 with sums in f32. scratch must have
+// newton_schulz_scratch() floats.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +18,7 @@
 
 namespace thimble {
 
-// Of one round.
+// The coefficients of one round.
 struct NewtonSchulzCoefficients {
   double a = 3.4445, b = -4.7750, c = 2.0315;
 };

@@ -8,7 +8,7 @@ namespace thimble {
 
 namespace {
 
-// min_lr at shape 0, 1 at shape 1.
+// Maps shape 0 to min_lr and shape 1 to 1.
 double above_minimum(const TrainConfig& config, double shape) {
   return config.min_lr + (1 - config.min_lr) * shape;
 }
@@ -30,7 +30,7 @@ double warmdown_by_time(const TrainConfig& config, std::int64_t timed_steps, dou
   return part_left(std::max(config.max_seconds - elapsed, 0.0), length);
 }
 
-// Of the way from the end of the warm-up to the end of the run: 0 to 1.
+// The completed fraction of the run after its warm-up, from 0 to 1.
 double progress(const TrainConfig& config, std::int64_t step, std::int64_t warmup, double elapsed) {
   double done = 0;
   if (config.steps > 0)

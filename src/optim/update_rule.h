@@ -1,11 +1,13 @@
-// An update rule: one definition that says all there is to know about how parameters are updated.
+// Update rules: a RuleDefinition contains everything the program needs to know about how a
+// parameter is updated.
 //
-// optim/update_rule.cpp lists the product's rules; a parameter belongs to the first one that trains it. The optimizer,
-// checkpoints, the queued step of a device and the account of memory ask definitions; nothing outside of a rule's own
-// files knows it by name. docs/design.md shows how to add one.
+// optim/update_rule.cpp lists the rules of the product; a parameter belongs to the first one that
+// trains it. The optimizer, checkpoints, DeviceStep and the memory estimate use only definitions;
+// nothing outside of a rule's own files refers to it by name. docs/design.md shows how to add one.
 //
-// A rule on a device is three things: items, uploaded once (which parts of which parameters this rank updates), settings,
-// uploaded before each step (rates), and the kernels of that name (RuleKernels), which read both.
+// On a device, a rule consists of items, uploaded once (the parts of parameters that this rank
+// updates), settings, uploaded before each step (rates), and the kernels of the same name
+// (RuleKernels), which read both.
 #pragma once
 
 #include <array>
@@ -25,8 +27,8 @@
 
 namespace thimble {
 
-// How far an update moved the weights of each group: |change| / |weights|. About 1e-3 is healthy; far more is a rate
-// too high, far less a rate too low.
+// How far an update moved the weights of a group: |change| / |weights|. About 1e-3 is healthy. Much
+// more means that the rate is too high, much less that it is too low.
 struct UpdateSize {
   double change_squares = 0, weight_squares = 0;
 
@@ -43,10 +45,10 @@ class UpdateSizes {
   std::array<UpdateSize, kParamGroups> sizes_{};
 };
 
-// A parameter that a rule trains, and where its states lie in their blocks.
+// A parameter that a rule trains, with the offsets of its states in their blocks.
 struct RuleParam {
   const Param* param;
-  std::array<std::int64_t, kMostStates> states = {};
+  std::array<std::int64_t, kMaxStates> states = {};
 
   std::span<float> weights(const RuleMemory& memory) const { return part(memory.weights, param->offset); }
   std::span<const float> gradients(const RuleMemory& memory) const {
@@ -64,53 +66,54 @@ struct RuleParam {
 
 struct RuleStep {
   std::int64_t step = 0;  // counted from 0
-  double multiplier = 1;  // the schedule's, of the learning rates
-  float grad_scale =
-      1;  // what clipping multiplies gradients by; on a device its kernels read it from StepState
+  double multiplier = 1;  // of the learning rates, from the schedule
+  // The clipping factor of gradients. Kernels on a device read it from StepState instead.
+  float grad_scale = 1;
 };
 
-// What a rank updates on its device. The items are uploaded; the plan stays here and must outlive the calls.
+// What this rank updates on its device. Items are uploaded; the plan stays in host memory and must
+// outlive the calls.
 struct DeviceShare {
   std::vector<std::byte> items;
   std::shared_ptr<const void> plan;
 };
 
-// A parameter whose update one rank makes for all; its new weights and states are gathered afterwards.
+// A parameter that one rank updates for all; its new weights and states are gathered afterwards.
 struct OwnedParam {
   int rank;
   const RuleParam* param;
 };
 
-// A rule at work on its parameters.
+// A rule applied to its parameters.
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
 
-  // One update in host memory. `sizes` may be null; asking for them changes no bit. `ranks` is null unless several ranks
-  // make this call, each with the same memory.
+  // Makes one update in host memory. `sizes` may be null and does not change the result. `ranks` is
+  // null unless several ranks make this call, each with the same memory.
   virtual void update(const Context& context, const RuleStep& step, const RuleMemory& memory,
                       UpdateSizes* sizes, Communicator* ranks) = 0;
 
   // For rules with kernels on a device.
   virtual DeviceShare device_share(int rank, int ranks) const;
-  virtual void stage(const RuleStep& step,
-                     std::byte* settings) const;  // RuleDefinition::settings_bytes of them
+  virtual void stage(const RuleStep& step, std::byte* settings) const;  // writes settings_bytes
   // In the order in which they are gathered. Empty: every rank updates all parameters.
   virtual std::vector<OwnedParam> owned(int ranks) const;
 };
 
-// Constant-initialised: no registration, no order of initialisation.
+// Constant-initialized, so there is no registration and no initialization order.
 struct RuleDefinition {
-  std::string_view name;   // "muon": its kernels on a device go by it
-  std::string_view title;  // "Muon": for people
-  // Values kept for every element of a parameter, as checkpoints name them: optim.STATE.PARAM. Rules may share a name.
-  std::array<std::string_view, kMostStates> states = {};
-  std::span<const std::string_view> keys = {};  // of the config, that this rule alone reads
+  std::string_view name;   // "muon": also the name of its kernels on a device
+  std::string_view title;  // "Muon": for messages
+  // Values kept per element of a parameter. Checkpoints name them optim.STATE.PARAM. Rules may use
+  // the same name.
+  std::array<std::string_view, kMaxStates> states = {};
+  std::span<const std::string_view> keys = {};  // config keys that only this rule reads
   bool (*trains)(const Param&, const OptimizerConfig&) = nullptr;
   std::unique_ptr<UpdateRule> (*make)(std::vector<RuleParam>, const OptimizerConfig&) = nullptr;
-  // Of update(), beyond the states; nullptr: next to nothing.
+  // The memory of update() beyond the states; nullptr: negligible.
   std::int64_t (*workspace_bytes)(std::span<const Param* const>, const OptimizerConfig&) = nullptr;
-  // What a run's first lines say of it; nullptr: nothing.
+  // The rule's part of the lines printed at the start of a run; nullptr: none.
   std::string (*summary)(const OptimizerConfig&) = nullptr;
   std::size_t settings_bytes = 0;  // on a device
 
@@ -120,7 +123,7 @@ struct RuleDefinition {
 using RuleList = std::span<const RuleDefinition* const>;
 RuleList update_rules();
 
-// The first of the list that trains it. One that no rule trains is an Error.
+// The first rule of the list that trains the parameter. Throws an Error if there is none.
 const RuleDefinition& rule_of(const Param& param, const OptimizerConfig& config,
                               RuleList rules = update_rules());
 
@@ -132,7 +135,7 @@ struct RuleParams {
 std::vector<RuleParams> params_by_rule(const ParamTable& params, const OptimizerConfig& config,
                                        RuleList rules = update_rules());
 
-// Bytes in host memory, without making anything.
+// Bytes in host memory, computed without allocating them.
 struct OptimizerCost {
   std::int64_t state_bytes = 0, workspace_bytes = 0;
 };

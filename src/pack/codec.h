@@ -1,8 +1,9 @@
-// The compressors behind the artifact: zstd at level 22, zlib at level 9, and our own range coder (range_codec.h), which
-// here takes everything for plain bytes: for rows of integers call it by its own name.
+// The compressors of artifacts: zstd at level 22, zlib at level 9, and thimble's range coder. Here
+// the range coder treats its input as plain bytes; for rows of integers call range_codec.h
+// directly.
 //
-// The same bytes give the same result for one version of the library. Reading is bounded: whoever asks knows
-// how long the result is, and anything else is an Error.
+// Output is deterministic for a given version of the library. Decompression is bounded: the caller
+// passes the exact size of the result, and anything else is an Error.
 #pragma once
 
 #include <cstddef>
@@ -18,14 +19,14 @@ enum class Codec : std::uint8_t { zstd = 1, zlib = 2, range = 3 };
 
 std::string_view name_of(Codec codec);  // "zstd", "zlib", "range"
 
-// zstd alone: bytes that writer and reader both have, to which what is compressed may refer.
+// zstd only: bytes known to both writer and reader, which the compressed data may refer to.
 using Prefix = std::span<const std::byte>;
 
-// `on_progress` hears of every piece that was taken in, by its size; it may throw to stop.
+// Calls `on_progress` with the size of every piece of input consumed; it may throw to stop.
 std::vector<std::byte> compress(std::span<const std::byte> bytes, Codec codec,
                                 const std::function<void(std::size_t)>& on_progress = {}, Prefix prefix = {});
 
-// Fills all of `bytes` from all of `stored`.
+// Decompresses all of `stored`; the result must fill `bytes` exactly.
 void decompress(std::span<const std::byte> stored, Codec codec, std::span<std::byte> bytes,
                 Prefix prefix = {});
 

@@ -14,7 +14,7 @@ namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kRowsAtATime = 4096;  // of which sums are f32
+constexpr std::int64_t kRowsPerProduct = 4096;  // rows per f32 product
 
 void to_floats(const Tensor& x, std::span<float> out) {
   parallel_for(x.rows, 64, [&](std::int64_t begin, std::int64_t end) {
@@ -42,14 +42,15 @@ InputMoments::InputMoments(InputMoments&&) noexcept = default;
 void InputMoments::add(const ParamView& weight, const Tensor& x) {
   const bool floats = x.dtype == DType::f32 || x.dtype == DType::bf16 || x.dtype == DType::f16;
   check(x.device == Device::cpu && floats && x.cols == weight.cols,
-        "[calibrate] a weight of {} columns met {}", weight.cols, x.shape().text());
+        "[calibrate] expected floats in host memory with {} columns, found {}", weight.cols,
+        x.shape().text());
   const std::int64_t C = x.cols;
   Moment& moment = moments_[weight.offset];
   moment.weight = weight;
   moment.sums.resize(index_of(C * C));
   product_.resize(index_of(C * C));
-  for (std::int64_t begin = 0; begin < x.rows; begin += kRowsAtATime) {
-    const std::int64_t rows = std::min(kRowsAtATime, x.rows - begin);
+  for (std::int64_t begin = 0; begin < x.rows; begin += kRowsPerProduct) {
+    const std::int64_t rows = std::min(kRowsPerProduct, x.rows - begin);
     input_.resize(index_of(rows * C));
     to_floats(x.row_range(begin, rows), input_);
     const Tensor input = make_tensor(input_.data(), rows, C);
@@ -62,24 +63,23 @@ void InputMoments::add(const ParamView& weight, const Tensor& x) {
   moment.rows += x.rows;
   double trace = 0;
   for (std::int64_t c = 0; c < C; ++c) trace += moment.sums[index_of(c * C + c)];
-  check(std::isfinite(trace), Hint{"the checkpoint is damaged, or its training diverged"},
-        "what the model computes on the calibration text is not finite");
+  check(std::isfinite(trace), Hint{"use another checkpoint: this one is damaged, or its training diverged"},
+        "the model computes non-finite values on the calibration text");
 }
 
 std::int64_t InputMoments::rows() const {
-  std::int64_t most = 0;
-  for (const auto& [offset, moment] : moments_) most = std::max(most, moment.rows);
-  return most;
+  std::int64_t max_rows = 0;
+  for (const auto& [offset, moment] : moments_) max_rows = std::max(max_rows, moment.rows);
+  return max_rows;
 }
 
 namespace {
 
 constexpr std::size_t kBlock = 128;       // columns
-constexpr std::size_t kRowsTogether = 8;  // that use a row of U while it is in the cache
+constexpr std::size_t kRowsPerBlock = 8;  // rows that share each row of U while it is in the cache
 
 double dot(const double* a, const double* b, std::size_t count) {
-  constexpr std::size_t kLanes =
-      8;  // fixed places, so that a compiler may use vectors and the sum stays the same
+  constexpr std::size_t kLanes = 8;  // a fixed order of summation that compilers can vectorize
   double sums[kLanes] = {};
   std::size_t i = 0;
   for (; i + kLanes <= count; i += kLanes)
@@ -92,7 +92,7 @@ void subtract_scaled(double factor, const double* from, std::size_t count, doubl
   for (std::size_t k = 0; k < count; ++k) to[k] -= factor * from[k];
 }
 
-// H as GPTQ takes it, dead columns and damping seen to.
+// H with dead columns replaced and damping added.
 std::vector<double> damped(const InputMoments::Moment& moment, double damping) {
   const auto C = static_cast<std::size_t>(moment.width());
   std::vector<double> h(moment.sums);
@@ -107,27 +107,29 @@ std::vector<double> damped(const InputMoments::Moment& moment, double damping) {
   return h;
 }
 
-// a = L L^T, in place, row by row; what is above the diagonal is left alone.
+// Computes L with a = L L^T in place, row by row. Elements above the diagonal are not changed.
 void cholesky(std::span<double> a, std::size_t n, const Interrupt* interrupt) {
   for (std::size_t i = 0; i < n; ++i) {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     double* row = a.data() + i * n;
     for (std::size_t j = 0; j < i; ++j) {
       const double* other = a.data() + j * n;
       row[j] = (row[j] - dot(row, other, j)) / other[j];
     }
     const double rest = row[i] - dot(row, row, i);
-    check(rest > 0, Hint{"more --calibration-tokens"},
-          "[gptq] the inputs of a matrix of {} columns span too few directions", n);
+    check(rest > 0, Hint{"raise --calibration-tokens"},
+          "[gptq] too little calibration data: the inputs of a matrix with {} columns are linearly dependent",
+          n);
     row[i] = std::sqrt(rest);
   }
 }
 
-// The inverse of the lower triangular l, row by row: row i of it is (e_i - sum over k < i of l[i,k] inverse[k]) / l[i,i].
+// Inverse of the lower triangular l, row by row: row i is (e_i - sum over k < i of l[i,k]
+// inverse[k]) / l[i,i].
 std::vector<double> inverse_of_lower(std::span<const double> l, std::size_t n, const Interrupt* interrupt) {
   std::vector<double> inverse(n * n);
   for (std::size_t i = 0; i < n; ++i) {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     double* row = inverse.data() + i * n;
     for (std::size_t k = 0; k < i; ++k) subtract_scaled(l[i * n + k], inverse.data() + k * n, k + 1, row);
     row[i] = 1;
@@ -136,7 +138,7 @@ std::vector<double> inverse_of_lower(std::span<const double> l, std::size_t n, c
   return inverse;
 }
 
-// Some rows of a matrix, in the factor's order of columns.
+// Some rows of a matrix, with columns in the factor's order.
 class RowBlock {
  public:
   RowBlock(const GptqFactor& factor, std::span<const float> scales, int highest)
@@ -166,7 +168,7 @@ class RowBlock {
   }
 
  private:
-  std::size_t column(std::size_t place) const { return static_cast<std::size_t>(factor_.order[place]); }
+  std::size_t column(std::size_t position) const { return static_cast<std::size_t>(factor_.order[position]); }
   const double* upper(std::size_t j) const { return factor_.upper.data() + j * width_; }
 
   void round_block(std::size_t r, std::size_t begin, std::size_t end, std::span<std::int8_t> q) {
@@ -195,7 +197,7 @@ class RowBlock {
 
 GptqFactor gptq_factor(const InputMoments::Moment& moment, double damping, const Interrupt* interrupt) {
   const auto C = static_cast<std::size_t>(moment.width());
-  check(moment.rows > 0 && moment.sums.size() == C * C, "[gptq] {} sums of {} rows for {} columns",
+  check(moment.rows > 0 && moment.sums.size() == C * C, "[gptq] {} sums over {} rows do not match {} columns",
         moment.sums.size(), moment.rows, C);
   const std::vector<double> h = damped(moment, damping);
   GptqFactor out{.weight = moment.weight, .order = std::vector<std::int32_t>(C), .upper = {}};
@@ -204,15 +206,16 @@ GptqFactor gptq_factor(const InputMoments::Moment& moment, double damping, const
     const auto at = static_cast<std::size_t>(c);
     return h[at * C + at];
   });
-  // From the last column to the first: H = R R^T with R upper triangular, so that H^-1 = U^T U with U = R^-1. One
-  // factorisation and one inverse, where inverting H and factoring the result would be three.
-  std::vector<double> turned(C * C);
+  // In reversed column order, H = R R^T with R upper triangular, so H^-1 = U^T U with U = R^-1.
+  // This takes one factorization and one inverse; inverting H and factoring the result would take
+  // three.
+  std::vector<double> reversed(C * C);
   const auto from = [&](std::size_t i) { return static_cast<std::size_t>(out.order[C - 1 - i]); };
   for (std::size_t i = 0; i < C; ++i)
-    for (std::size_t j = 0; j <= i; ++j) turned[i * C + j] = h[from(i) * C + from(j)];
-  cholesky(turned, C, interrupt);
-  out.upper = inverse_of_lower(turned, C, interrupt);
-  std::ranges::reverse(out.upper);  // both ways: lower becomes upper
+    for (std::size_t j = 0; j <= i; ++j) reversed[i * C + j] = h[from(i) * C + from(j)];
+  cholesky(reversed, C, interrupt);
+  out.upper = inverse_of_lower(reversed, C, interrupt);
+  std::ranges::reverse(out.upper);  // reversed in both dimensions: lower becomes upper
   return out;
 }
 
@@ -233,7 +236,7 @@ GptqFactors::GptqFactors(InputMoments moments, const ProgressOutput& progress, c
     *made[i] = gptq_factor(*taken[i], kGptqDamping, interrupt);
     const std::lock_guard lock(drawing);
     bar.advance(taken[i]->sums.size());
-    taken[i]->sums = {};  // as large as the factor
+    taken[i]->sums = {};  // free it early: it is as large as the factor
   });
 }
 
@@ -242,10 +245,10 @@ void gptq_rows(const GptqFactor& factor, std::span<const float> values, std::spa
   const std::size_t width = factor.order.size();
   check(values.size() == scales.size() * width && q.size() == values.size() &&
             (pruned.empty() || pruned.size() == values.size()),
-        "[gptq] {} values, {} codes and {} marks for {} rows of {}", values.size(), q.size(), pruned.size(),
-        scales.size(), width);
+        "[gptq] {} values, {} codes and {} pruning marks do not match {} rows of {}", values.size(), q.size(),
+        pruned.size(), scales.size(), width);
   parallel_for(
-      static_cast<std::int64_t>(scales.size()), kRowsTogether, [&](std::int64_t first, std::int64_t last) {
+      static_cast<std::int64_t>(scales.size()), kRowsPerBlock, [&](std::int64_t first, std::int64_t last) {
         const auto begin = static_cast<std::size_t>(first), count = static_cast<std::size_t>(last - first);
         RowBlock rows(factor, scales.subspan(begin, count), highest);
         rows.load(values.subspan(begin * width, count * width),

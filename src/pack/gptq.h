@@ -1,15 +1,17 @@
-// GPTQ: columns are rounded one after another, and those that are still to come make up for the error (Frantar et al.
-// 2022; parameter-golf 2.12). What is kept small is not |W - Q| but |X W^T - X Q^T|, on inputs X that were seen.
+// GPTQ (Frantar et al. 2022): rounds the columns of a matrix one after another, and adjusts the
+// columns not yet rounded to compensate for the error. It minimizes |X W^T - X Q^T| on sampled
+// inputs X rather than |W - Q|.
 //
-//   H       X^T X averaged over rows (InputMoments below); a diagonal element of 0 becomes 1; then 0.01 of the mean of the
-//           diagonal is added to all of it
-//   order   columns by descending diagonal of H: what is multiplied with most is rounded first
+//   H       X^T X averaged over rows (InputMoments below); diagonal elements of 0 become 1; then
+//           0.01 times the mean of the diagonal is added to the diagonal
+//   order   columns by descending diagonal of H: columns with the largest inputs are rounded first
 //   U       upper triangular, U^T U = H^-1 (both in that order)
-//   rows    for column j:  q = round(w[j] / s) in [-h, h],  e = (w[j] - q s) / U[j,j],  w[k] -= e U[j,k] for k > j
-//           in blocks of 128 columns: what lies behind a block is touched once for the whole of it
+//   rows    for column j:  q = round(w[j] / s) in [-h, h],  e = (w[j] - q s) / U[j,j],
+//           w[k] -= e U[j,k] for k > j
+//           in blocks of 128 columns: columns after a block are updated once per block
 //
-// All of it is f64: the solve costs seconds, and its codes are those of the formula. Rows do not depend on each other,
-// so neither on the number of threads.
+// All computation is in f64; it takes seconds. Rows are independent, so the result does not depend
+// on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -26,35 +28,39 @@
 
 namespace thimble {
 
-// What the matrices of a model are multiplied with, as GPTQ wants to know it: H = X^T X, averaged over rows.
-//
-//   InputMoments moments;
-//   model.watch_products(rows, [&](const ParamView& weight, const Tensor& x) { moments.add(weight, x); });
-//
-// Matrices that are one product share one H: q, k and v of a layer, gate and up. A tied embedding's is that of the
-// head, the rows behind the final norm. Products are f32 for each call of add(), sums over calls f64: the same rows in
-// the same calls give the same bits for the same number of threads.
 namespace cpu {
 class Gemm;
 }  // namespace cpu
 
-// Of things with a `weight` by its offset the one that covers a tensor; nullptr: none does.
-template <class Thing>
-const Thing* covering(const std::map<std::int64_t, Thing>& by_offset, const Param& param) {
+// Finds the item whose `weight` covers the tensor, in a map keyed by offset; nullptr if none does.
+template <class Item>
+const Item* covering(const std::map<std::int64_t, Item>& by_offset, const Param& param) {
   const auto after = by_offset.upper_bound(param.offset);
   if (after == by_offset.begin()) return nullptr;
-  const Thing& thing = std::prev(after)->second;
-  const bool inside = param.offset + param.count() <= thing.weight.offset + thing.weight.count();
-  return inside && param.cols == thing.weight.cols ? &thing : nullptr;
+  const Item& item = std::prev(after)->second;
+  const bool inside = param.offset + param.count() <= item.weight.offset + item.weight.count();
+  return inside && param.cols == item.weight.cols ? &item : nullptr;
 }
 
+// Collects the inputs of a model's matrices as H = X^T X, averaged over rows.
+//
+//   InputMoments moments;
+//   model.observe_products(rows, [&](const ParamView& weight, const Tensor& x) {
+//     moments.add(weight, x);
+//   });
+//
+// Matrices computed as one product share one H: q, k and v of a layer, gate and up. A tied
+// embedding uses the H of the head, whose inputs are the rows after the final norm. Products are
+// f32 within a call of add(), sums over calls are f64: the same calls give the same bits for a
+// given number of threads.
 class InputMoments {
  public:
   InputMoments();
   ~InputMoments();
   InputMoments(InputMoments&&) noexcept;
 
-  // x [N, C] in host memory, f32 or bf16; weight [O, C]. Values that are not finite are an Error.
+  // x [N, C] in host memory, f32, bf16 or f16; weight [O, C]. Throws an Error for non-finite
+  // values.
   void add(const ParamView& weight, const Tensor& x);
 
   struct Moment {
@@ -64,10 +70,10 @@ class InputMoments {
 
     std::int64_t width() const { return weight.cols; }
   };
-  // nullptr: nothing was multiplied with it, as with tables that are only looked up.
+  // nullptr if the tensor was not part of any product, for example an embedding table.
   const Moment* of(const Param& param) const { return covering(moments_, param); }
 
-  std::int64_t rows() const;  // of the one with the most
+  std::int64_t rows() const;  // maximum over the moments
   std::map<std::int64_t, Moment>& all() { return moments_; }
   const std::map<std::int64_t, Moment>& all() const { return moments_; }
 
@@ -79,7 +85,7 @@ class InputMoments {
 
 struct GptqFactor {
   ParamView weight;
-  std::vector<std::int32_t> order;  // place -> column
+  std::vector<std::int32_t> order;  // position in U -> column
   std::vector<double> upper;        // [C, C]: U
 
   std::int64_t width() const { return weight.cols; }
@@ -89,25 +95,25 @@ inline constexpr double kGptqDamping = 0.01;
 GptqFactor gptq_factor(const InputMoments::Moment& moment, double damping = kGptqDamping,
                        const Interrupt* interrupt = nullptr);
 
-// A factor for each product that was seen.
+// One factor per product.
 class GptqFactors {
  public:
   GptqFactors() = default;
   explicit GptqFactors(InputMoments moments, const ProgressOutput& progress = ProgressOutput::nowhere(),
-                       const Interrupt* interrupt = nullptr);  // in parallel
+                       const Interrupt* interrupt = nullptr);  // computed in parallel
 
-  const GptqFactor* of(const Param& param) const {
-    return covering(factors_, param);
-  }                                            // nullptr: it was not seen
-  std::int64_t rows() const { return rows_; }  // that H was made from
+  // Returns nullptr if there is none.
+  const GptqFactor* of(const Param& param) const { return covering(factors_, param); }
+  std::int64_t rows() const { return rows_; }  // number of rows that H was averaged over
 
  private:
   std::map<std::int64_t, GptqFactor> factors_;  // by the weight's offset
   std::int64_t rows_ = 0;
 };
 
-// Codes of values [R, C] with a scale for each row (0: all codes are 0), in [-highest, highest]. Where `pruned` is not 0
-// the code is 0, and the others make up for that, too; empty: nowhere.
+// Computes the codes of values [R, C], in [-highest, highest], given one scale per row (0: all
+// codes are 0). Where `pruned` is not 0, codes are 0 and the other codes compensate for that. An
+// empty `pruned` means no pruning.
 void gptq_rows(const GptqFactor& factor, std::span<const float> values, std::span<const float> scales,
                int highest, std::span<const std::uint8_t> pruned, std::span<std::int8_t> q);
 

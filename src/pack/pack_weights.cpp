@@ -52,9 +52,9 @@ std::vector<std::uint8_t> zeros_in(std::span<const float> values) {
   return marks;
 }
 
-// The tensor has been rounded weight by weight: its scales are right, its codes are made anew.
-void round_together(const Param& param, std::span<const float> values, std::span<const std::uint8_t> pruned,
-                    const PackOptions& options, PackedTensor& tensor) {
+// Replaces the codes of a tensor that was rounded to nearest by those of GPTQ; keeps its scales.
+void round_with_gptq(const Param& param, std::span<const float> values, std::span<const std::uint8_t> pruned,
+                     const PackOptions& options, PackedTensor& tensor) {
   const bool rows = is_quantised(tensor.storage) && tensor.storage != Storage::int8_whole;
   const GptqFactor* factor = rows ? options.gptq->of(param) : nullptr;
   if (!factor) return;
@@ -71,7 +71,7 @@ PackOptions pack_options(const PackConfig& preset) {
     if (clip > 0) made = {made.bits, Clip::deviation, static_cast<float>(clip)};
     return made;
   };
-  const auto given_or = [](auto given, auto otherwise) { return given > 0 ? given : otherwise; };
+  const auto given_or = [](auto value, auto otherwise) { return value > 0 ? value : otherwise; };
   PackOptions options;
   options.prune = preset.prune;
   if (preset.range) options.codec = Codec::range;
@@ -118,17 +118,17 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
                            std::span<const PackedTensor> before, const ProgressOutput& progress,
                            const Interrupt* interrupt) {
   const auto params = table.all();
-  check(std::cmp_equal(weights.size(), table.block_size()), "[pack] {} weights for a block of {}",
+  check(std::cmp_equal(weights.size(), table.block_size()), "[pack] found {} weights, expected {}",
         weights.size(), table.block_size());
   check(restored.size() == params.size() && (before.empty() || before.size() == params.size()),
-        "[pack] {} types and {} packed tensors for {} tensors", restored.size(), before.size(),
+        "[pack] {} types and {} packed tensors do not match {} tensors", restored.size(), before.size(),
         params.size());
   PackedWeights out{.tensors = std::vector<PackedTensor>(params.size()), .pruned = 0};
   std::atomic<std::int64_t> pruned = 0;
-  std::vector<std::vector<std::uint8_t>> marks(params.size());  // of what is pruned, for GPTQ
+  std::vector<std::vector<std::uint8_t>> marks(params.size());  // pruned weights, for GPTQ
   std::vector<std::uint8_t> kept(params.size());
   parallel_tasks(static_cast<std::int64_t>(params.size()), [&](std::int64_t task) {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     const std::size_t i = index_of(task);
     const Param& param = params[i];
     const auto own = param.in(weights);
@@ -142,11 +142,11 @@ PackedWeights pack_weights(const ParamTable& table, std::span<const float> weigh
     if (zeroed > 0 && options.gptq) marks[i] = zeros_in(values);
     pruned += zeroed;
   });
-  // One after another: their rows are what is computed in parallel.
+  // Tensors run one after another, because GPTQ parallelizes over the rows of each.
   ProgressBar bar(progress, "rounding", "weights", static_cast<std::uint64_t>(table.count()));
   for (std::size_t i = 0; options.gptq && i < params.size(); ++i) {
-    if (interrupt) interrupt->throw_if_asked();
-    if (!kept[i]) round_together(params[i], params[i].in(weights), marks[i], options, out.tensors[i]);
+    if (interrupt) interrupt->throw_if_interrupted();
+    if (!kept[i]) round_with_gptq(params[i], params[i].in(weights), marks[i], options, out.tensors[i]);
     bar.advance(static_cast<std::uint64_t>(params[i].count()));
   }
   out.pruned = pruned;
@@ -157,7 +157,7 @@ PackedWeights prune_packed(const ParamTable& table, std::vector<PackedTensor> te
   const auto params = table.all();
   PackedWeights out{.tensors = std::move(tensors), .pruned = 0};
   if (fraction == 0) return out;
-  QuantiseRule rule{.bits = 8};  // of all but what may have its own
+  QuantiseRule rule{.bits = 8};  // default bits: those of tensors without a separate rule
   for (std::size_t i = 0; i < params.size(); ++i)
     if (params[i].role != Role::token_embedding && params[i].role != Role::head)
       rule.bits = std::min(rule.bits, bits_of(out.tensors[i].storage));
@@ -208,8 +208,7 @@ std::vector<CodedGroup> code_weights(const ParamTable& table, std::span<const Pa
     const TensorGroup& group = groups[index_of(task)];
     const std::vector<std::byte> raw = group_bytes(table, group, tensors);
     const std::uint64_t integers = plane_sizes(table, group, tensors).front();
-    const Codec own =
-        codec == Codec::range && integers == 0 ? Codec::zstd : codec;  // it is made for integers
+    const Codec own = codec == Codec::range && integers == 0 ? Codec::zstd : codec;  // range is for integers
     const RangeLayout layout{integers, static_cast<std::uint32_t>(table.all()[group.tensors.front()].cols)};
     coded[index_of(task)] = {
         group.name, own, raw.size(),
@@ -236,15 +235,16 @@ Counts counts_of(std::span<const std::byte> bytes) {
   return counts;
 }
 
-// What a compressor spends on a part beside the entropy: its frame and its tables.
+// A compressor's overhead per part for its frame and tables, in bytes.
 constexpr double kOverhead = 24;
 
-// The range coder knows rows and columns. That is worth nothing where all are alike, as in fresh weights, and an eighth
-// of an embedding; so some blocks of rows are coded, spread over all, and stand for the rest. Few integers are no trouble.
-constexpr std::size_t kBlockRows = 16, kAllCoded = 1 << 18;
+// The range coder models rows and columns. This gains nothing on untrained weights, whose rows are
+// all alike, and up to 13 % on trained ones. The gain is estimated by coding blocks of rows spread
+// over the group; small groups are coded completely.
+constexpr std::size_t kSampledRows = 16, kMaxCodedCompletely = 1 << 18;
 
-double sample_over_entropy(std::span<const std::byte> integers, std::uint32_t width, std::size_t one_in) {
-  const std::size_t block = kBlockRows * width;
+double sampled_range_ratio(std::span<const std::byte> integers, std::uint32_t width, std::size_t one_in) {
+  const std::size_t block = kSampledRows * width;
   std::vector<std::byte> sample;
   for (std::size_t at = one_in / 2 * block; at < integers.size(); at += one_in * block) {
     const auto rows = integers.subspan(at, std::min(block, integers.size() - at));
@@ -255,20 +255,21 @@ double sample_over_entropy(std::span<const std::byte> integers, std::uint32_t wi
   return entropy > 0 ? static_cast<double>(coded.size()) / entropy : 1;
 }
 
-// What an integer costs for learning was found to fall with the root of how many there are: from a sixteenth of them to a
-// quarter by twice as much as from there to all.
-double range_over_entropy(std::span<const std::byte> integers, std::uint32_t width) {
+// Measured: the learning cost per integer is inversely proportional to the square root of their
+// number, so it drops twice as much from a sample of 1/16 to one of 1/4 as from 1/4 to all rows.
+double range_ratio_of(std::span<const std::byte> integers, std::uint32_t width) {
   constexpr std::size_t kMore = 4, kLess = 16;
-  if (integers.size() <= std::max(kAllCoded, kLess * kBlockRows * width))
-    return sample_over_entropy(integers, width, 1);
-  const double more = sample_over_entropy(integers, width, kMore),
-               less = sample_over_entropy(integers, width, kLess);
-  return std::max(more - (less - more) / 2, 0.01);  // a few bytes in all may say anything
+  if (integers.size() <= std::max(kMaxCodedCompletely, kLess * kSampledRows * width))
+    return sampled_range_ratio(integers, width, 1);
+  const double more = sampled_range_ratio(integers, width, kMore),
+               less = sampled_range_ratio(integers, width, kLess);
+  return std::max(more - (less - more) / 2, 0.01);  // tiny samples may give any value
 }
 
-// Of each group's integers: what the range coder makes of them, over their entropy. 0: not its business.
-std::vector<double> ranges_over_entropy(const ParamTable& table, std::span<const PackedTensor> tensors,
-                                        Codec codec) {
+// For each group, the range-coded size of its integers over their entropy; 0 if it has none or
+// another codec is used.
+std::vector<double> range_ratios(const ParamTable& table, std::span<const PackedTensor> tensors,
+                                 Codec codec) {
   const std::vector<TensorGroup> groups = tensor_groups(table);
   std::vector<double> ratios(groups.size());
   if (codec != Codec::range) return ratios;
@@ -277,12 +278,12 @@ std::vector<double> ranges_over_entropy(const ParamTable& table, std::span<const
     const std::vector<std::byte> bytes = group_bytes(table, groups[i], tensors);
     const std::uint64_t integers = plane_sizes(table, groups[i], tensors).front();
     const auto width = static_cast<std::uint32_t>(table.all()[groups[i].tensors.front()].cols);
-    if (integers > 0) ratios[i] = range_over_entropy(std::span(bytes).first(integers), width);
+    if (integers > 0) ratios[i] = range_ratio_of(std::span(bytes).first(integers), width);
   });
   return ratios;
 }
 
-// zstd has one table for so many bytes, whatever they are: planes of small tensors share it.
+// zstd uses one entropy table per 128 KiB block, which planes of small tensors share.
 std::vector<std::uint64_t> zstd_blocks(std::uint64_t bytes) {
   constexpr std::uint64_t kBlock = 128 << 10;
   std::vector<std::uint64_t> sizes(bytes / kBlock, kBlock);
@@ -290,12 +291,12 @@ std::vector<std::uint64_t> zstd_blocks(std::uint64_t bytes) {
   return sizes;
 }
 
-// `of_integers`: see above.
+// `range_ratio` is the group's value of range_ratios().
 double group_bytes_predicted(const ParamTable& table, const TensorGroup& group,
-                             std::span<const PackedTensor> tensors, double of_integers) {
-  const bool ranged = of_integers > 0;
+                             std::span<const PackedTensor> tensors, double range_ratio) {
+  const bool ranged = range_ratio > 0;
   const std::vector<std::byte> bytes = group_bytes(table, group, tensors);
-  double predicted = kOverhead, factor = ranged ? of_integers : 1;
+  double predicted = kOverhead, factor = ranged ? range_ratio : 1;
   auto rest = std::span(bytes);
   for (const std::uint64_t part : ranged ? plane_sizes(table, group, tensors) : zstd_blocks(bytes.size())) {
     predicted += factor * entropy_bytes(counts_of(rest.first(part)));
@@ -306,24 +307,25 @@ double group_bytes_predicted(const ParamTable& table, const TensorGroup& group,
 }
 
 std::uint64_t predicted_bytes(const ParamTable& table, std::span<const PackedTensor> tensors,
-                              std::span<const double> of_integers) {
+                              std::span<const double> range_ratio) {
   const std::vector<TensorGroup> groups = tensor_groups(table);
   std::vector<double> bytes(groups.size());
   parallel_tasks(static_cast<std::int64_t>(groups.size()), [&](std::int64_t task) {
     const auto i = static_cast<std::size_t>(task);
-    bytes[i] = group_bytes_predicted(table, groups[i], tensors, of_integers[i]);
+    bytes[i] = group_bytes_predicted(table, groups[i], tensors, range_ratio[i]);
   });
   double sum = 0;
   for (const double own : bytes) sum += own;
   return static_cast<std::uint64_t>(sum);
 }
 
-// GPTQ's codes spread wider than those of weights rounded by themselves, by up to a tenth of a bit where steps are
-// coarse. Rows do not depend on each other: one in 16 is solved, and stands for those behind it.
+// GPTQ's codes have a wider distribution than weights rounded to nearest, by up to 0.1 bits for
+// coarse steps. Rows are independent, so GPTQ is run on one row in 16, and its codes are used for
+// the next 15 rows as well.
 constexpr std::size_t kSolvedOneIn = 16;
 
-void solve_some_rows(const Param& param, std::span<const float> weights, const PackOptions& options,
-                     PackedTensor& tensor) {
+void solve_sampled_rows(const Param& param, std::span<const float> weights, const PackOptions& options,
+                        PackedTensor& tensor) {
   const bool rows = is_quantised(tensor.storage) && tensor.storage != Storage::int8_whole;
   const GptqFactor* factor = rows ? options.gptq->of(param) : nullptr;
   if (!factor) return;
@@ -350,7 +352,7 @@ void solve_some_rows(const Param& param, std::span<const float> weights, const P
 }  // namespace
 
 std::uint64_t predicted_bytes(const ParamTable& table, std::span<const PackedTensor> tensors, Codec codec) {
-  return predicted_bytes(table, tensors, ranges_over_entropy(table, tensors, codec));
+  return predicted_bytes(table, tensors, range_ratios(table, tensors, codec));
 }
 
 PackEstimate estimate_packing(const ParamTable& table, std::span<const float> weights,
@@ -377,13 +379,13 @@ PackEstimate estimate_packing(const ParamTable& table, std::span<const float> we
     lost += errors[i];
     all += squares[i];
   }
-  // Before rows stand for others: a coder that sees a row 16 times knows it.
-  const std::vector<double> of_integers = ranges_over_entropy(table, packed.tensors, options.codec);
+  // Computed before rows are repeated, because an adaptive coder would exploit the repetition.
+  const std::vector<double> range_ratio = range_ratios(table, packed.tensors, options.codec);
   for (std::size_t i = 0; options.gptq && i < params.size(); ++i) {
-    if (interrupt) interrupt->throw_if_asked();
-    solve_some_rows(params[i], weights, options, packed.tensors[i]);
+    if (interrupt) interrupt->throw_if_interrupted();
+    solve_sampled_rows(params[i], weights, options, packed.tensors[i]);
   }
-  return {predicted_bytes(table, packed.tensors, of_integers), all > 0 ? std::sqrt(lost / all) : 0};
+  return {predicted_bytes(table, packed.tensors, range_ratio), all > 0 ? std::sqrt(lost / all) : 0};
 }
 
 }  // namespace thimble

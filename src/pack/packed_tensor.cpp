@@ -27,7 +27,7 @@ void check_finite(const Param& param, std::span<const float> values) {
   const auto bad = std::ranges::find_if(values, [](float value) { return !std::isfinite(value); });
   if (bad == values.end()) return;
   const std::int64_t at = bad - values.begin();
-  fail(Hint{"the training diverged: take an earlier checkpoint"}, "{} holds {} in row {}, column {}",
+  fail(Hint{"the training diverged: use an earlier checkpoint"}, "{} contains {} in row {}, column {}",
        param.name, *bad, at / param.cols, at % param.cols);
 }
 
@@ -41,8 +41,8 @@ void quantise_rows(const Param& param, std::span<const float> values, QuantiseRu
     const std::size_t begin = index_of(row) * width;
     const float scale =
         quantise_row(values.subspan(begin, width), rule, std::span(out.q).subspan(begin, width));
-    check(std::isfinite(scale), Hint{"name the tensor with --keep: it is stored as floats then"},
-          "row {} of {} is too large to be quantised: its scale is beyond f16", row, param.name);
+    check(std::isfinite(scale), Hint{"store the tensor as floats with --keep"},
+          "row {} of {} is too large to be quantized: its scale does not fit f16", row, param.name);
     out.scales.push_back(scale);
   }
 }
@@ -71,20 +71,21 @@ std::int64_t payload_bytes(const Param& param, Storage storage) {
 
 PackedTensor pack_tensor(const Param& param, std::span<const float> values, Storage storage,
                          const QuantiseRule& rule, DType restored) {
-  check(std::cmp_equal(values.size(), param.count()), "[pack] {} values for {}, which has {}", values.size(),
-        param.name, param.count());
+  check(std::cmp_equal(values.size(), param.count()), "[pack] found {} values for {}, expected {}",
+        values.size(), param.name, param.count());
   check_finite(param, values);
   if (storage == Storage::f16 && !fits_half(values)) storage = Storage::f32;
   PackedTensor out{.storage = storage, .restored = restored, .floats = {}, .q = {}, .scales = {}};
   if (!is_quantised(storage)) {
     out.floats.resize(values.size());
-    const DType held = storage == Storage::f16 ? DType::f16 : DType::f32;
-    std::ranges::transform(values, out.floats.begin(), [&](float value) { return rounded_to(value, held); });
+    const DType stored_type = storage == Storage::f16 ? DType::f16 : DType::f32;
+    std::ranges::transform(values, out.floats.begin(),
+                           [&](float value) { return rounded_to(value, stored_type); });
     return out;
   }
   out.q.resize(values.size());
   if (storage == Storage::int8_whole)
-    out.scales.push_back(quantise_whole(values, out.q));
+    out.scales.push_back(quantise_tensor(values, out.q));
   else
     quantise_rows(param, values, {bits_of(storage), rule.clip, rule.deviations}, out);
   return out;
@@ -124,11 +125,11 @@ WeightFormat stored_format(const PackedTensor& tensor) {
   return scaled_rows ? WeightFormat::int8_rows : WeightFormat::f32;
 }
 
-void store_tensor(const Param& param, const PackedTensor& tensor, const StoredWeights::Stored& place) {
-  const Tensor& to = place.values;
+void store_tensor(const Param& param, const PackedTensor& tensor, const StoredWeights::Stored& target) {
+  const Tensor& to = target.values;
   if (to.dtype == DType::i8) {
     std::ranges::copy(tensor.q, to.row<std::int8_t>(0));
-    std::ranges::copy(tensor.scales, place.scales.row<float>(0));
+    std::ranges::copy(tensor.scales, target.scales.row<float>(0));
     return;
   }
   std::vector<float> values(static_cast<std::size_t>(param.count()));
@@ -152,9 +153,9 @@ std::int64_t element_count(const Param& param, Storage) {
   return param.count();
 }
 
-// The floats of a group, by how they lie in the file.
+// One kind of floats of a group, in the order of the file.
 struct Section {
-  std::size_t width;  // bytes a number
+  std::size_t width;  // bytes per number
   std::vector<float> PackedTensor::*member;
   bool (*holds)(Storage);
   std::int64_t (*count)(const Param&, Storage);
@@ -181,14 +182,14 @@ void append_planes(std::span<const float> values, std::size_t width, Bytes& byte
       bytes.push_back(static_cast<std::byte>(bits_of(value, width) >> (8 * plane)));
 }
 
-// bytes: width * count of them
+// bytes: width * number of values
 void read_planes(std::span<const std::byte> bytes, std::size_t width, std::span<float> values) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     std::uint32_t bits = 0;
     for (std::size_t plane = 0; plane < width; ++plane)
       bits |= std::to_integer<std::uint32_t>(bytes[plane * values.size() + i]) << (8 * plane);
     values[i] = value_of(bits, width);
-    check(std::isfinite(values[i]), "a scale or a weight is {}, which no packer writes", values[i]);
+    check(std::isfinite(values[i]), "expected finite scales and weights, found {}", values[i]);
   }
 }
 
@@ -247,8 +248,8 @@ std::vector<std::uint64_t> plane_sizes(const ParamTable& table, const TensorGrou
 
 void read_group(const ParamTable& table, const TensorGroup& group, std::span<const std::byte> bytes,
                 std::span<PackedTensor> tensors) {
-  check(bytes.size() == group_size(table, group, tensors), "[pack] {} bytes for group {} of {}", bytes.size(),
-        group.name, group_size(table, group, tensors));
+  check(bytes.size() == group_size(table, group, tensors), "[pack] found {} bytes for group {}, expected {}",
+        bytes.size(), group.name, group_size(table, group, tensors));
   for (const std::size_t i : group.tensors) {
     if (!is_quantised(tensors[i].storage)) continue;
     tensors[i].q.resize(index_of(table.all()[i].count()));

@@ -62,7 +62,7 @@ void CheapestFirst::zero(std::int64_t count, std::span<PackedTensor> tensors) co
 
 namespace {
 
-constexpr int kMostRounds = 16;
+constexpr int kMaxRounds = 16;
 
 struct Attempt {
   std::int64_t count;
@@ -72,19 +72,19 @@ struct Attempt {
   double bytes() const { return static_cast<double>(coded_bytes(groups)); }
 };
 
-// One that is too large and how many weights it gave up.
+// The result of an attempt that did not fit.
 struct TooLarge {
   std::int64_t count;
   double bytes;
 };
 
-// Where the straight line between the two meets the room.
-std::int64_t on_the_line(const TooLarge& large, const Attempt& fitting, double room) {
+// The count at which a straight line between the two attempts reaches the allowed size.
+std::int64_t interpolated_count(const TooLarge& large, const Attempt& fitting, double room) {
   const double share = (large.bytes - room) / (large.bytes - fitting.bytes());
   return large.count + static_cast<std::int64_t>(share * static_cast<double>(fitting.count - large.count));
 }
 
-// Groups without integers are never range-coded.
+// Groups without integers are never range-coded, so any range-coded group decides.
 Codec codec_of(std::span<const CodedGroup> groups) {
   const bool range = std::ranges::any_of(groups, [](const CodedGroup& g) { return g.codec == Codec::range; });
   return range ? Codec::range : groups.front().codec;
@@ -92,10 +92,10 @@ Codec codec_of(std::span<const CodedGroup> groups) {
 
 }  // namespace
 
-std::int64_t prune_to_fit(const ParamTable& table, std::uint64_t most_bytes,
+std::int64_t prune_to_fit(const ParamTable& table, std::uint64_t max_bytes,
                           std::vector<PackedTensor>& tensors, std::vector<CodedGroup>& groups,
                           const OnCoded& on_coded) {
-  if (coded_bytes(groups) <= most_bytes) return 0;
+  if (coded_bytes(groups) <= max_bytes) return 0;
   const CheapestFirst cheapest(tensors);
   const Codec codec = codec_of(groups);
   const auto attempt = [&](std::int64_t count) {
@@ -104,18 +104,18 @@ std::int64_t prune_to_fit(const ParamTable& table, std::uint64_t most_bytes,
     out.groups = code_weights(table, out.tensors, codec, on_coded);
     return out;
   };
-  const auto room = static_cast<double>(most_bytes);
-  const std::int64_t near_enough = std::max<std::int64_t>(1, cheapest.count() / 250);
+  const auto room = static_cast<double>(max_bytes);
+  const std::int64_t tolerance = std::max<std::int64_t>(1, cheapest.count() / 250);
   TooLarge large{0, static_cast<double>(coded_bytes(groups))};
   Attempt best = attempt(cheapest.count());
-  // The size falls with the count along a curve that is nearly straight: the line finds the place in a few
-  // rounds, the middle where it creeps up from one side.
-  int same_side = 0;  // rounds in a row that fitted, or that did not (negative)
-  for (int round = 0; round < kMostRounds && best.bytes() <= room; ++round) {
+  // The size is a nearly linear function of the count. Interpolation converges in a few rounds;
+  // bisection takes over when it approaches from one side only.
+  int same_side = 0;  // consecutive rounds that fitted (positive) or did not (negative)
+  for (int round = 0; round < kMaxRounds && best.bytes() <= room; ++round) {
     const std::int64_t gap = best.count - large.count;
-    if (gap <= near_enough) break;
-    const bool creeps = std::abs(same_side) >= 2;
-    const std::int64_t count = creeps ? large.count + gap / 2 : on_the_line(large, best, room);
+    if (gap <= tolerance) break;
+    const bool one_sided = std::abs(same_side) >= 2;
+    const std::int64_t count = one_sided ? large.count + gap / 2 : interpolated_count(large, best, room);
     Attempt next = attempt(std::clamp(count, large.count + 1, best.count - 1));
     const bool fits = next.bytes() <= room;
     same_side = fits ? std::max(same_side, 0) + 1 : std::min(same_side, 0) - 1;

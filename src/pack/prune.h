@@ -1,9 +1,9 @@
-// Pruning: weights become zero, which costs little and compresses well.
+// Pruning: sets weights to zero, which costs little accuracy and compresses well.
 //
-//   before quantisation   the smallest fraction of each matrix (parameter-golf 2.7)
-//   after it              of all q = +-1 the cheapest, as many as it takes (2.7, "selective pruning"):
-//                         zeroing one changes a weight by its scale, so the rows with the smallest scales
-//                         come first
+//   before quantization   the smallest fraction of each matrix
+//   after quantization    the cheapest of all q = +-1, as many as needed ("selective pruning"):
+//                         zeroing one changes a weight by its scale, so rows with the smallest
+//                         scales come first
 #pragma once
 
 #include <cstdint>
@@ -15,34 +15,33 @@
 
 namespace thimble {
 
-// Zeroes every value with a magnitude below quantile(|values|, fraction). Returns how many that were not zero
-// before.
+// Zeroes every value with a magnitude below quantile(|values|, fraction). Returns how many of them
+// were not zero before.
 std::int64_t prune_smallest(std::span<float> values, double fraction);
 
-// The order in which the +-1 of quantised tensors are given up.
+// The order in which the +-1 of quantized tensors are zeroed.
 class CheapestFirst {
  public:
   explicit CheapestFirst(std::span<const PackedTensor> tensors);
 
   std::int64_t count() const { return count_; }
-  // Zeroes the `count` cheapest in `tensors`, which are those of the constructor or a copy of them.
+  // Zeroes the `count` cheapest in `tensors`, which are those passed to the constructor or a copy.
   void zero(std::int64_t count, std::span<PackedTensor> tensors) const;
 
  private:
   struct Row {
     float scale;
     std::size_t tensor, row;
-    std::int64_t ones;  // q that are 1 or -1
+    std::int64_t ones;  // number of q that are 1 or -1
   };
-  std::vector<Row> rows_;  // by scale, then as they lie
+  std::vector<Row> rows_;  // by scale, then in file order
   std::int64_t count_ = 0;
 };
 
-// Weights given up until the rest fits.
-// Zeroes the cheapest weights (prune.h) until the groups, which are the tensors' own, take at most
-// `most_bytes`: no more of them than needed, to a 250th of all candidates. If even all of them are not
-// enough, all are zeroed. Returns how many.
-std::int64_t prune_to_fit(const ParamTable& table, std::uint64_t most_bytes,
+// Zeroes the cheapest weights until `groups`, the coded `tensors`, take at most `max_bytes`.
+// Zeroes no more than needed, to within 1/250 of all candidates. If zeroing all of them is not
+// enough, all are zeroed. Updates both vectors and returns the number of zeroed weights.
+std::int64_t prune_to_fit(const ParamTable& table, std::uint64_t max_bytes,
                           std::vector<PackedTensor>& tensors, std::vector<CodedGroup>& groups,
                           const OnCoded& on_coded = {});
 

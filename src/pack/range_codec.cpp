@@ -11,33 +11,33 @@ namespace thimble {
 namespace {
 
 constexpr std::size_t kHeaderBytes = 20;
-constexpr std::uint32_t kWidest = 1 << 24;
+constexpr std::uint32_t kMaxWidth = 1 << 24;
 constexpr std::size_t kCodedPiece = 1 << 18;
 
-constexpr std::size_t kNodes = 264;  // decisions of one magnitude
-constexpr std::size_t kLevels = 64;  // of a running mean
+constexpr std::size_t kNodes = 264;  // decisions per magnitude
+constexpr std::size_t kLevels = 64;  // quantization levels of a running mean
 constexpr std::size_t kCoarse = kLevels / 2;
 
-// How fast means forget: a step in 2^n. Rows are shorter lived than columns are tall, yet have more to say.
+// Step size of the running means: 1/2^n.
 constexpr int kColumnRate = 5, kRowRate = 6;
 
-// About 4 levels for a doubling. `mean`: a magnitude in 256ths.
+// About 4 levels per factor of two. `mean` is a magnitude in 256ths.
 std::size_t level_of(std::uint32_t mean) {
   const auto bits = static_cast<std::size_t>(std::bit_width(mean | 15u));  // 4 to 16
   return std::min(kLevels - 1, (bits - 4) * 4 + ((mean | 15u) >> (bits - 3) & 3));
 }
 
-void follow(std::uint32_t& mean, std::uint32_t magnitude, int rate) {
+void update_mean(std::uint32_t& mean, std::uint32_t magnitude, int rate) {
   const auto now = static_cast<std::int32_t>(mean), target = static_cast<std::int32_t>(magnitude << 8);
   mean = static_cast<std::uint32_t>(now + ((target - now) >> rate));
 }
 
-// Rows of integers, one after another, tensor after tensor of a group.
+// Models rows of integers, row after row, for all tensors of a group.
 class RowModel {
  public:
   explicit RowModel(std::uint32_t width)
       : columns_(width, 256),
-        leans_(width),
+        sign_means_(width),
         magnitude_({kLevels * kNodes, kCoarse * kCoarse * kNodes}, kNodes) {}
 
   template <class Coder>
@@ -56,12 +56,12 @@ class RowModel {
     return magnitude_.code(coder, {bases_[0] + node, bases_[1] + node}, node, bit);
   }
 
-  // How many bits it has, in unary; then the bits below the first.
+  // Codes the number of bits in unary, then the bits below the highest.
   template <class Coder>
   std::uint32_t code_magnitude(Coder& coder, std::uint32_t magnitude) {
-    const auto wanted = static_cast<std::size_t>(std::bit_width(magnitude));
+    const auto bit_count = static_cast<std::size_t>(std::bit_width(magnitude));
     std::size_t bits = 0;
-    while (bits < 8 && decide(coder, bits, bits < wanted)) ++bits;
+    while (bits < 8 && decide(coder, bits, bits < bit_count)) ++bits;
     if (bits <= 1) return static_cast<std::uint32_t>(bits);
     std::uint32_t found = 1;
     for (std::size_t left = bits - 1; left-- > 0;) {
@@ -72,32 +72,33 @@ class RowModel {
     return found;
   }
 
-  // By what the column leans to: those of an embedding have means of their own.
+  // The context of the sign is the column's running mean of signs, which differs between the
+  // columns of an embedding.
   template <class Coder>
   bool code_sign(Coder& coder, bool negative) {
-    BitCounter& counter = signs_[static_cast<std::size_t>(std::clamp(leans_[column_] / 16 + 8, 0, 15))];
+    BitCounter& counter = signs_[static_cast<std::size_t>(std::clamp(sign_means_[column_] / 16 + 8, 0, 15))];
     const int bit = coder.code(negative, std::clamp<std::uint32_t>(counter.probability(), 1, 65535));
     counter.update(bit);
     return bit != 0;
   }
 
   void learn(std::uint32_t magnitude, bool negative) {
-    follow(columns_[column_], magnitude, kColumnRate);
-    follow(row_, magnitude, kRowRate);
+    update_mean(columns_[column_], magnitude, kColumnRate);
+    update_mean(row_, magnitude, kRowRate);
     const int sign = magnitude == 0 ? 0 : negative ? -1 : 1;
-    leans_[column_] += (sign * 128 - leans_[column_]) / 32;
+    sign_means_[column_] += (sign * 128 - sign_means_[column_]) / 32;
     if (++column_ == columns_.size()) column_ = 0;
   }
 
-  std::vector<std::uint32_t> columns_;  // running means of magnitudes, in 256ths
-  std::vector<std::int32_t> leans_;     // of signs, in 128ths
+  std::vector<std::uint32_t> columns_;    // running means of magnitudes, in 256ths
+  std::vector<std::int32_t> sign_means_;  // running means of signs, in 128ths
   std::uint32_t row_ = 256, column_ = 0;
   std::array<std::size_t, 2> bases_{};
   BitMixer<2> magnitude_;
   std::array<BitCounter, 16> signs_;
 };
 
-// Whatever comes behind the integers: scales and floats, by their planes.
+// Models the bytes after the integers: planes of scales and floats.
 class ByteModel {
  public:
   template <class Coder>
@@ -114,7 +115,7 @@ class ByteModel {
   std::uint32_t previous_ = 0;
 };
 
-// Encodes `bytes`, or fills them.
+// Encodes `bytes`, or decodes into it.
 template <class Coder>
 void code_all(Coder& coder, const RangeLayout& layout, std::span<std::byte> bytes,
               const std::function<void(std::size_t)>& on_progress) {
@@ -145,8 +146,9 @@ std::uint64_t get(std::span<const std::byte> bytes) {
 
 std::vector<std::byte> range_compress(std::span<const std::byte> bytes, const RangeLayout& layout,
                                       const std::function<void(std::size_t)>& on_progress) {
-  check(layout.integers <= bytes.size() && layout.width >= 1 && layout.width <= kWidest,
-        "[range] {} integers in rows of {} among {} bytes", layout.integers, layout.width, bytes.size());
+  check(layout.integers <= bytes.size() && layout.width >= 1 && layout.width <= kMaxWidth,
+        "[range] {} integers in rows of {} do not match {} bytes", layout.integers, layout.width,
+        bytes.size());
   std::vector<std::byte> out;
   put(bytes.size(), 8, out);
   put(layout.integers, 8, out);
@@ -160,13 +162,14 @@ std::vector<std::byte> range_compress(std::span<const std::byte> bytes, const Ra
 }
 
 void range_decompress(std::span<const std::byte> stored, std::span<std::byte> bytes) {
-  check(stored.size() >= kHeaderBytes, "the range-coded data is damaged: it has {} bytes", stored.size());
+  check(stored.size() >= kHeaderBytes, "the range-coded data is truncated: it has {} bytes", stored.size());
   const std::uint64_t size = get(stored.first(8)), integers = get(stored.subspan(8, 8));
   const auto width = static_cast<std::uint32_t>(get(stored.subspan(16, 4)));
   check(size == bytes.size(), "the range-coded data is damaged: expected {} bytes, found {}", bytes.size(),
         size);
-  check(integers <= size && width >= 1 && width <= kWidest,
-        "the range-coded data is damaged: {} integers in rows of {} among {} bytes", integers, width, size);
+  check(integers <= size && width >= 1 && width <= kMaxWidth,
+        "the range-coded data is damaged: {} integers in rows of {} do not match {} bytes", integers, width,
+        size);
   RangeDecoder decoder(stored.subspan(kHeaderBytes));
   code_all(decoder, {integers, width}, bytes, {});
   decoder.check_ended();

@@ -1,23 +1,27 @@
-// Our own entropy coder: an adaptive binary range coder for rows of quantised weights.
+// thimble's entropy coder: an adaptive binary range coder for rows of quantized weights.
 //
-// zstd comes down to how often each integer occurs. More is known of a weight: its column and its row have magnitudes of
-// their own, and some columns lean to one sign. Every integer is a few binary decisions (how many bits its magnitude has,
-// those bits, its sign). Two contexts have counted what happened before, the column's running mean by itself and together
-// with the row's; a mixer, which learns on the way whom to believe, makes one probability of both, and a carry-less range
-// coder spends as many bits as it says.
+// zstd only exploits how often each integer occurs. The rows and columns of a weight matrix also
+// differ in their magnitudes, and some columns prefer one sign. Every integer is coded as a few
+// binary decisions: the number of bits of its magnitude, those bits, and the sign. Decisions on the
+// magnitude have two contexts, the running mean of the column alone and that of column and row
+// together. A mixer combines both into one probability and learns their weights. The sign is
+// predicted from the column's running mean of signs. The output is that of a carry-less range
+// coder.
 //
-// Measured on a trained model (3.0 M weights, Muon), against zstd-22: 6 bits clipped at 12.85 deviations 3.9 % smaller, 5
-// bits 5.6 %, 6 bits by the largest of a row 2.3 %, 8 bits 1.5 %. More contexts (neighbours, the row by itself, none at
-// all) change less than 0.1 %; signs are worth 0.5 %.
+// Measured on a trained model (3.0 M weights, Muon) against zstd-22: 3.9 % smaller at 6 bits
+// clipped at 12.85 deviations, 5.6 % at 5 bits, 2.3 % at 6 bits scaled by each row's maximum, 1.5 %
+// at 8 bits. More contexts (neighbors, the row alone, none) change less than 0.1 %; modeling signs
+// gains 0.5 %.
 //
-// What is coded, all numbers little-endian:
+// Format, all numbers little-endian:
 //
-//   bytes 0 to 7    R: how many bytes come out
-//   bytes 8 to 15   I: so many of them, from the first on, are integers; the rest is coded as plain bytes
-//   bytes 16 to 19  W: columns of a row of integers, 1 to 2^24
-//   the rest        the coder's bytes
+//   bytes 0 to 7    R: the uncompressed size
+//   bytes 8 to 15   I: the first I bytes are integers, the others are coded as plain bytes
+//   bytes 16 to 19  W: columns per row of integers, 1 to 2^24
+//   then            the coder's output
 //
-// Integers alone: the same bytes on every machine. Reading is bounded by R, which whoever asks knows.
+// All arithmetic is on integers, so the output is the same on every machine. Decompression is
+// bounded by R, which the caller must know.
 #pragma once
 
 #include <algorithm>
@@ -40,15 +44,17 @@ struct RangeLayout {
 std::vector<std::byte> range_compress(std::span<const std::byte> bytes, const RangeLayout& layout,
                                       const std::function<void(std::size_t)>& on_progress = {});
 
-// Fills all of `bytes` from all of `stored`; anything that range_compress did not write so is an Error, or other bytes.
+// Decompresses all of `stored`; the result must fill `bytes` exactly. Damaged input throws an Error
+// or gives wrong bytes; there is no checksum.
 void range_decompress(std::span<const std::byte> stored, std::span<std::byte> bytes);
 
-// A carry-less range coder for binary decisions (as in lpaq): an interval of 32 bits is cut where the probability says,
-// and its leading bytes go out as soon as both ends agree on them.
+// A carry-less range coder for binary decisions (as in lpaq). It splits a 32-bit interval in
+// proportion to the probability, and writes the leading bytes as soon as both ends agree on them.
 //
-//   RangeEncoder out;  out.code(bit, p);  ...  out.finish();       p: of a 1, in 65536ths, from 1 to 65535
-//   RangeDecoder in(bytes);  bit = in.code(0, p);                  the same p, the same bits
-// Where the interval [low, high] is cut.
+//   RangeEncoder out;  out.code(bit, p);  ...  out.finish();   p: of a 1, in 65536ths, 1 to 65535
+//   RangeDecoder in(bytes);  bit = in.code(0, p);              the same p gives the same bits
+//
+// cut_of() returns the point where the interval [low, high] is split.
 constexpr std::uint32_t cut_of(std::uint32_t low, std::uint32_t high, std::uint32_t p) {
   return low + static_cast<std::uint32_t>((std::uint64_t{high - low} * p) >> 16);
 }
@@ -66,7 +72,7 @@ class RangeEncoder {
     return bit;
   }
 
-  // The four bytes that a decoder has read ahead by then.
+  // Flushes four bytes, which the decoder reads ahead.
   std::vector<std::byte> finish() {
     for (int shift = 24; shift >= 0; shift -= 8) bytes_.push_back(static_cast<std::byte>(low_ >> shift));
     return std::move(bytes_);
@@ -96,13 +102,13 @@ class RangeDecoder {
   }
 
   void check_ended() const {
-    check(at_ == bytes_.size(), "the range-coded data is damaged: {} of its {} bytes are not used",
+    check(at_ == bytes_.size(), "the range-coded data is damaged: {} of {} bytes are unused",
           bytes_.size() - at_, bytes_.size());
   }
 
  private:
   std::uint32_t next() {
-    check(at_ < bytes_.size(), "the range-coded data is damaged: it ends too early");
+    check(at_ < bytes_.size(), "the range-coded data is truncated");
     return std::to_integer<std::uint32_t>(bytes_[at_++]);
   }
 
@@ -111,12 +117,14 @@ class RangeDecoder {
   std::uint32_t low_ = 0, high_ = 0xffffffffu, code_ = 0;
 };
 
-// Probabilities of binary decisions, learned on the way: what contexts have counted, mixed in the logistic domain (as
-// the PAQ compressors do). Integers alone, so that reader and writer agree on every machine.
+// Adaptive probabilities of binary decisions: counters per context, mixed in the logistic domain as
+// in the PAQ compressors. Uses integers only, so that encoder and decoder agree on every machine.
 //
 //   BitMixer<2> mixer(sizes, selectors);
 //   bit = mixer.code(coder, {slot of each context}, selector, bit);
-// 65536 / (1 + exp(-x / 256)), x in [-2047, 2047]: straight lines between 33 points.
+//
+// squash(): 65536 / (1 + exp(-x / 256)) for x in [-2047, 2047], linearly interpolated between 33
+// points.
 constexpr std::int32_t squash(std::int32_t x) {
   constexpr std::array<std::int32_t, 33> kPoints = {
       22,    36,    60,    98,    162,   267,   439,   720,   1179,  1921,  3108,
@@ -128,7 +136,7 @@ constexpr std::int32_t squash(std::int32_t x) {
   return (kPoints[at] * (128 - share) + kPoints[at + 1] * share) >> 7;
 }
 
-// The inverse, by the upper 12 bits of a probability of 16.
+// The inverse of squash, indexed by the upper 12 of 16 bits of a probability.
 constexpr std::array<std::int16_t, 4096> make_stretch() {
   std::array<std::int16_t, 4096> table{};
   std::size_t next = 0;
@@ -140,7 +148,7 @@ constexpr std::array<std::int16_t, 4096> make_stretch() {
 }
 inline constexpr std::array<std::int16_t, 4096> kStretch = make_stretch();
 
-// 2^16 / (n + 1.5): how far the n-th observation moves a probability.
+// 2^16 / (n + 1.5): the step size of the n-th observation.
 constexpr std::array<std::int32_t, 1024> make_steps() {
   std::array<std::int32_t, 1024> table{};
   for (std::int32_t n = 0; n < 1024; ++n) table[static_cast<std::size_t>(n)] = (1 << 17) / (2 * n + 3);
@@ -148,7 +156,8 @@ constexpr std::array<std::int32_t, 1024> make_steps() {
 }
 inline constexpr std::array<std::int32_t, 1024> kSteps = make_steps();
 
-// How likely a 1 is in one context: quick to learn at first, slower the more it has seen.
+// The probability of a 1 in one context. It adapts fast at first, and more slowly after more
+// observations.
 class BitCounter {
  public:
   std::uint32_t probability() const { return state_ >> 16; }  // in 65536ths
@@ -157,18 +166,18 @@ class BitCounter {
     const auto p = static_cast<std::int32_t>(state_ >> 10);  // 22 bits
     const std::int32_t target = bit ? (1 << 22) - 1 : 0;
     const auto moved = static_cast<std::int32_t>(p + ((std::int64_t{target - p} * kSteps[seen]) >> 16));
-    state_ = static_cast<std::uint32_t>(moved) << 10 | std::min(seen + 1, kSlowest);
+    state_ = static_cast<std::uint32_t>(moved) << 10 | std::min(seen + 1, kMaxSeen);
   }
 
  private:
-  static constexpr std::uint32_t kSlowest = 1023;
+  static constexpr std::uint32_t kMaxSeen = 1023;
   std::uint32_t state_ = 1u << 31;  // 22 bits of probability, 10 of count
 };
 
 template <std::size_t N>
 class BitMixer {
  public:
-  // How many slots each context has, and how many sets of weights there are to select from.
+  // `slots` is the number of slots of each context, `selectors` the number of weight sets.
   BitMixer(const std::array<std::size_t, N>& slots, std::size_t selectors) : weights_(selectors) {
     for (std::size_t i = 0; i < N; ++i) counters_[i].resize(slots[i]);
     for (auto& weights : weights_) weights.fill(static_cast<std::int32_t>(65536 * 2 / (N + 2)));
@@ -186,7 +195,7 @@ class BitMixer {
     const std::int32_t p = std::clamp(
         squash(static_cast<std::int32_t>(std::clamp<std::int64_t>(sum >> 16, -2047, 2047))), 1, 65535);
     bit = coder.code(bit, static_cast<std::uint32_t>(p));
-    const std::int32_t error = ((bit ? 65535 : 0) - p) >> kSlowness;
+    const std::int32_t error = ((bit ? 65535 : 0) - p) >> kRateShift;
     for (std::size_t i = 0; i < N; ++i) {
       weights[i] += (inputs[i] * error + (1 << 9)) >> 10;
       counters_[i][slot[i]].update(bit);
@@ -195,7 +204,7 @@ class BitMixer {
   }
 
  private:
-  static constexpr int kSlowness = 5;  // of learning whom to believe
+  static constexpr int kRateShift = 5;  // right shift of the error: the mixer's learning rate
   std::array<std::vector<BitCounter>, N> counters_;
   std::vector<std::array<std::int32_t, N>> weights_;
 };

@@ -15,7 +15,7 @@ namespace thimble {
 
 namespace {
 
-constexpr double kRounding = 0.05;  // of the logits' deviation
+constexpr double kRounding = 0.05;  // fraction of the logits' standard deviation
 
 double row_difference(std::span<const float> a, std::span<const float> b) {
   double difference = 0, largest = 1;
@@ -30,7 +30,8 @@ double row_difference(std::span<const float> a, std::span<const float> b) {
 }  // namespace
 
 LogitComparison compare_logits(std::span<const float> a, std::span<const float> b, std::size_t V) {
-  check(a.size() == b.size() && a.size() % V == 0, "[qa] {} logits and {}", a.size(), b.size());
+  check(a.size() == b.size() && a.size() % V == 0, "[qa] cannot compare {} logits with {}", a.size(),
+        b.size());
   LogitComparison result;
   for (std::size_t row = 0; row < a.size() / V; ++row) {
     const double difference = row_difference(a.subspan(row * V, V), b.subspan(row * V, V));
@@ -55,7 +56,8 @@ constexpr int kRandomTexts = 500;
 constexpr std::uint64_t kLongestText = 40;  // characters
 constexpr std::size_t kShownBytes = 60;
 
-// What normalisers like to change: compatibility forms, a decomposed letter, capitals, runs of blanks, line ends.
+// Text that normalizers change: a ligature, a decomposed letter, capitals, repeated spaces, line
+// ends.
 constexpr std::string_view kProbe = "\uFB01 e\u0301 ABC  x\n\ny\t\u00A0z ";
 
 std::string shown(const std::string& text) {
@@ -85,7 +87,7 @@ std::string any_text(Rng& random) {
 class Checker {
  public:
   explicit Checker(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
-    result_.exact = through(std::string(kProbe)) == kProbe;
+    result_.exact = round_trip(std::string(kProbe)) == kProbe;
   }
 
   RoundTrip run() {
@@ -99,16 +101,16 @@ class Checker {
   }
 
  private:
-  std::string through(const std::string& text) const { return tokenizer_.decode(tokenizer_.encode(text)); }
+  std::string round_trip(const std::string& text) const { return tokenizer_.decode(tokenizer_.encode(text)); }
 
   void expect_same(const std::string& text) {
-    const std::string back = through(text);
-    check(back == text, "the text {} comes back from the tokenizer as {}", shown(text), shown(back));
+    const std::string back = round_trip(text);
+    check(back == text, "encoding and decoding changes the text {} to {}", shown(text), shown(back));
     ++result_.texts;
   }
 
-  // What normalising leaves of a text must at least be left alone the second time.
-  void check_text(const std::string& text) { expect_same(result_.exact ? text : through(text)); }
+  // If the tokenizer normalizes, its output must at least be unchanged by a second round trip.
+  void check_text(const std::string& text) { expect_same(result_.exact ? text : round_trip(text)); }
 
   void check_id(TokenId id) {
     ++result_.ids;
@@ -117,13 +119,13 @@ class Checker {
     if (type == TokenType::control) {
       const std::string name = tokenizer_.token_text(id);
       check(std::ranges::count(tokenizer_.encode(name), id) == 0,
-            "the text {} gives the control token {}: anybody could type it", shown(name), id);
+            "the text {} is encoded as the control token {}, so users could type it", shown(name), id);
       return;
     }
     const std::string text = tokenizer_.decode(std::span(&id, 1));
-    if (text.empty() || !is_utf8(text)) return;  // bytes are tried in texts
-    const std::string expected = result_.exact ? text : through(text), back = through(expected);
-    check(back == expected, "token {}, {}, comes back from the tokenizer as {}", id, shown(text),
+    if (text.empty() || !is_utf8(text)) return;  // byte tokens are covered by the random texts
+    const std::string expected = result_.exact ? text : round_trip(text), back = round_trip(expected);
+    check(back == expected, "encoding and decoding changes the text of token {}, {}, to {}", id, shown(text),
           shown(back));
   }
 

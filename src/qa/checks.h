@@ -1,4 +1,4 @@
-// Are logits the same, as far as rounding allows?
+// Comparisons used by the gates: logits up to rounding, and round trips through a tokenizer.
 #pragma once
 
 #include <cstddef>
@@ -11,29 +11,31 @@
 namespace thimble {
 
 struct LogitComparison {
-  double largest = 0;         // difference, as a part of the row's largest logit (of 1, where that is less)
-  std::size_t worst_row = 0;  // where
+  double largest = 0;         // largest difference, relative to the row's largest logit (at least 1)
+  std::size_t worst_row = 0;  // row of the largest difference
 
-  bool equal() const { return largest <= 1e-3; }  // f32 sums in another order, over many layers; NaN is not
+  // The tolerance covers f32 sums in a different order over many layers.
+  bool equal() const { return largest <= 1e-3; }
 };
-// Rows of V. NaN or infinity on either side makes `largest` infinite.
+// Compares rows of V logits. NaN or infinity on either side makes `largest` infinite.
 LogitComparison compare_logits(std::span<const float> a, std::span<const float> b, std::size_t V);
 
-TokenId likeliest_id(std::span<const float> logits);  // the first of equals
+TokenId likeliest_id(std::span<const float> logits);  // ties: the first
 
-// Could rounding (bf16 here, f32 there) have made this id the likeliest? Its logit must be at most 5 % of the
-// logits' deviation below the largest; where one is not finite, none is.
+// Whether rounding (bf16 instead of f32, for example) could make this id the most likely one: its
+// logit must be within 5 % of the logits' standard deviation of the largest logit. False if any
+// logit is not finite.
 bool is_as_likely(std::span<const float> logits, TokenId id);
 
-// Does text come back through a tokenizer?
+// The result of check_round_trip().
 struct RoundTrip {
-  bool exact =
-      false;  // any text at all; else the tokenizer normalises, and what it made of a text comes back
-  std::int64_t ids = 0, texts = 0;  // that were tried
+  bool exact = false;               // false: the tokenizer normalizes text
+  std::int64_t ids = 0, texts = 0;  // number of ids and texts tested
 };
 
-// Every id's text, and random texts: plain words must come back to the letter; anything else too, unless the tokenizer
-// normalises. No text may give a control token. The first that breaks this is an Error that shows it.
+// Encodes and decodes the text of every id, and random texts. Plain words must be unchanged. Other
+// texts must be unchanged too or, if the tokenizer normalizes, unchanged by a second round trip. No
+// text may be encoded as a control token. Throws an Error that shows the first violation.
 RoundTrip check_round_trip(const Tokenizer& tokenizer);
 
 }  // namespace thimble

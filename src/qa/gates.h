@@ -1,10 +1,10 @@
-// Gates: what must be true of a model before it is given to anybody. Each is one small function in a table.
+// Gates: checks that a model must pass before release. Each gate is one function in a table.
 //
 //   const QaReport report = run_gates({.model = "runs/chat-1"}, progress, &interrupt);
-//   report.passed()          nothing failed, and enough was looked at
+//   report.passed()          no gate failed, and at least `require` gates were executed
 //
-// A gate is passed, failed or skipped, always with a reason in words. Skipped is not passed: `require` says how many
-// must have been executed.
+// The result of a gate is passed, failed or skipped, with a sentence that gives the reason. Skipped
+// gates do not count as executed.
 #pragma once
 
 #include <cstdint>
@@ -34,22 +34,22 @@ struct GateOutcome {
 
 struct QaRequest {
   std::filesystem::path model;
-  std::filesystem::path data = {};                        // to measure bits per byte on; empty: none
-  std::optional<double> least_tokens_per_second = {};     // of decoding
-  std::vector<std::string> skipped = {};                  // names of gates
-  std::int64_t require = 1;                               // gates that must have been executed
-  std::shared_ptr<DeviceRuntime> device = cpu_runtime();  // what gates compute on
+  std::filesystem::path data = {};                        // for bits per byte; empty: none
+  std::optional<double> min_tokens_per_second = {};       // minimum decoding speed
+  std::vector<std::string> skipped = {};                  // names of gates to skip
+  std::int64_t require = 1;                               // minimum number of executed gates
+  std::shared_ptr<DeviceRuntime> device = cpu_runtime();  // computes the gates
 };
 
 class Subject;
 
 struct Gate {
   std::string_view name;
-  std::string_view what;  // for help: "every byte is the one that was written"
-  // What it throws is why it failed.
+  std::string_view what;  // for the help text: "all digests match"
+  // An exception counts as failed; its message is the detail.
   GateOutcome (*run)(Subject& subject);
 };
-std::span<const Gate> all_gates();  // in the order in which they run
+std::span<const Gate> all_gates();  // in execution order
 
 struct GateResult {
   std::string_view name;
@@ -67,12 +67,12 @@ struct QaReport {
   bool passed() const { return count(GateStatus::failed) == 0 && executed() >= required; }
 };
 
-// A name in `skipped` that is no gate is an Error. A model that cannot be opened fails the first gate and leaves
-// nothing to the others.
+// Throws Error for an unknown name in `skipped`. If the model cannot be opened, the first gate
+// fails and all others are skipped.
 QaReport run_gates(const QaRequest& request, const ProgressOutput& progress,
                    const Interrupt* interrupt = nullptr);
 
-// The model that gates look at, opened once.
+// The model under test, opened once for all gates.
 class Subject {
  public:
   Subject(const QaRequest& request, const ProgressOutput& progress, const Interrupt* interrupt)
@@ -87,19 +87,19 @@ class Subject {
   const Interrupt* interrupt;
   ModelFile file;
 
-  // nullptr: it has none. Throws for one that does not belong to the model.
+  // nullptr if the model has none. Throws Error if the tokenizer does not match the model.
   const Tokenizer* tokenizer();
-  // In f32, so that rounding cannot hide anything.
-  Model& exact();
-  // In what training and evaluation compute in here.
-  Model& usual();
+  // Computes in f32, for comparisons that rounding must not affect.
+  Model& f32_model();
+  // Computes in the default dtype of this machine, like training and evaluation.
+  Model& default_model();
 
   const std::string* find_metadata(std::string_view key) const { return thimble::find_metadata(file, key); }
 
  private:
   Context context_;
   std::unique_ptr<Tokenizer> tokenizer_;
-  std::optional<Model> exact_, usual_;
+  std::optional<Model> f32_model_, default_model_;
 };
 
 template <class... Args>
@@ -115,24 +115,25 @@ GateOutcome skipped(fmt::format_string<Args...> detail, Args&&... args) {
   return {GateStatus::skipped, fmt::format(detail, std::forward<Args>(args)...)};
 }
 
-// What a file holds ...
+// The content of the file:
 GateOutcome integrity_gate(Subject& subject);
 GateOutcome metadata_gate(Subject& subject);
 GateOutcome tokenizer_gate(Subject& subject);
 GateOutcome tensors_gate(Subject& subject);
 GateOutcome chat_gate(Subject& subject);
-// ... what it computes ...
+// The output of the model:
 GateOutcome logits_gate(Subject& subject);
 GateOutcome decode_gate(Subject& subject);
 GateOutcome golden_gate(Subject& subject);
 GateOutcome bpb_gate(Subject& subject);
 GateOutcome throughput_gate(Subject& subject);
-// ... and what becomes of it elsewhere.
+// The model after export:
 GateOutcome export_gate(Subject& subject);
 
-// The verdicts of two of them by themselves, for what no file can be made to do: logits of rows of V, computed in two
-// ways, and a file that was written as the subject.
-GateOutcome decode_verdict(std::span<const float> at_once, std::span<const float> one_by_one, std::size_t V);
+// The comparisons of decode_gate and export_gate, separate so that tests can make them fail:
+// decode_verdict compares logits of rows of V computed in two ways, export_verdict compares the
+// exported file at `path` with the subject.
+GateOutcome decode_verdict(std::span<const float> scored, std::span<const float> decoded, std::size_t V);
 GateOutcome export_verdict(std::string_view format, Subject& subject, const std::filesystem::path& path);
 
 }  // namespace thimble

@@ -94,12 +94,12 @@ std::string kind_of_other(std::string_view name) {
 }
 
 void add_dtype(const std::string& dtype, std::string& list) {
-  const auto known = [](std::string_view name) { return fmt::format(", {},", name); };  // BF16 is no F16
+  const auto known = [](std::string_view name) { return fmt::format(", {},", name); };  // BF16 contains F16
   if (known(list).find(known(dtype)) != std::string::npos) return;
   list += (list.empty() ? "" : ", ") + dtype;
 }
 
-// In the order in which they are met.
+// Finds the entry by name, or appends one.
 template <class Entry>
 Entry& entry_with(const std::string& name, std::vector<Entry>& list) {
   const auto found = std::ranges::find(list, name, &Entry::name);
@@ -145,10 +145,11 @@ std::optional<TokenizerFacts> tokenizer_facts(const Tokenizer* tokenizer) {
 
 std::optional<double> number_at(const ModelFile& file, std::string_view key) {
   const std::string* text = find_metadata(file, key);
-  return text ? number_in<double>(*text) : std::nullopt;
+  return text ? parse_number<double>(*text) : std::nullopt;
 }
 
-// RUN, RUN/best.safetensors and RUN/checkpoints/step-00000100.safetensors belong to the same metrics.
+// Finds the same metrics.jsonl for RUN, RUN/best.safetensors and
+// RUN/checkpoints/step-00000100.safetensors.
 std::optional<fs::path> metrics_of(const fs::path& model) {
   const fs::path folder = fs::is_directory(model) ? model : model.parent_path();
   for (const fs::path& candidate : {folder / "metrics.jsonl", folder / ".." / "metrics.jsonl"})
@@ -180,7 +181,7 @@ std::optional<TrainingFacts> training_facts(const ModelFile& file, const Tokeniz
     facts.golden_text = tokenizer->decode(facts.golden, {.keep_special = true});
   }
   const SafetensorsFile checkpoint = SafetensorsFile::open(file.path);
-  // Somebody who wrote the file again may have left the digests out: then its state is nothing to go on.
+  // A file rewritten by another tool may lack digests, so its training state cannot be verified.
   if (checkpoint.find(kTrainStateTensor) && checkpoint.find(kDigestTensor)) {
     const TrainState state = read_checkpoint_head(checkpoint).state;
     facts.tokens = state.tokens;
@@ -191,7 +192,7 @@ std::optional<TrainingFacts> training_facts(const ModelFile& file, const Tokeniz
   }
   try {
     if (const auto metrics = metrics_of(path)) add_history(*metrics, facts);
-  } catch (const Error&) {  // a run that is being trained right now may have half a line there
+  } catch (const Error&) {  // the last line may be incomplete while the run is being trained
   }
   return facts;
 }

@@ -1,5 +1,5 @@
-// What `thimble inspect` tells of a model: its tensors by role with their numbers, its tokenizer, its training. What a
-// file does not say is absent here; nothing is filled in.
+// The facts that `thimble inspect` shows about a model: tensors by role with statistics, tokenizer,
+// training. Facts that the file does not contain are absent.
 #pragma once
 
 #include <array>
@@ -15,38 +15,39 @@
 
 namespace thimble {
 
-// What a tensor's numbers look like: the figures and the shape of their distribution.
 inline constexpr std::size_t kHistogramBins = 24;
 
-// Of the finite values; 0 where there are none.
+// Statistics of the values of one or more tensors. Mean, deviation, minimum, maximum and histogram
+// cover the finite values and are 0 if there are none.
 struct TensorStats {
   std::int64_t count = 0;
   std::int64_t zeros = 0;
   std::int64_t not_finite = 0;  // NaN or infinite
   double mean = 0, deviation = 0, least = 0, most = 0;
-  // How many lie in each of equal parts of [mean - 3 deviations, mean + 3 deviations]; those beyond count in the
-  // outermost.
+  // Counts over equal bins of [mean - 3 deviations, mean + 3 deviations]; values outside count in
+  // the outermost bins.
   std::array<double, kHistogramBins> histogram{};
 
   bool all_zero() const { return count > 0 && zeros == count; }
 };
 
 TensorStats stats_of(std::span<const float> values);
-// Of many tensors as one.
+// Of several tensors together.
 TensorStats stats_of(std::span<const std::span<const float>> parts);
 
-// All tensors of one role: one a layer, or one in all.
+// All tensors of one role: one per layer, or a single one.
 struct WeightGroup {
   std::string name;  // "blocks.*.attn.c_q.weight"
-  std::string
-      dtype;  // as the file stores it; "F32, F16" where layers differ; empty: the file has it under other names
-  std::vector<std::int64_t> dims;  // of one
+  // As stored in the file; "F32, F16" if layers differ; empty if the file stores the role
+  // differently.
+  std::string dtype;
+  std::vector<std::int64_t> dims;  // of one tensor
   std::int64_t tensors = 0, parameters = 0;
-  std::uint64_t bytes = 0;  // in the file; 0: not known
-  TensorStats stats;        // of all of them together
+  std::uint64_t bytes = 0;  // in the file; 0: unknown
+  TensorStats stats;        // of all tensors together
 };
 
-// What is no weight: optimizer state, tokenizer, digests.
+// Tensors that are not weights: optimizer state, tokenizer, digests.
 struct OtherTensors {
   std::string name;  // "optim.m.*"
   std::int64_t tensors = 0;
@@ -65,31 +66,32 @@ struct TrainingFacts {
   std::int64_t step = 0;
   std::optional<std::int64_t> tokens, best_step;
   std::optional<double> best_val_loss;      // of the run so far
-  std::optional<double> val_loss, val_bpb;  // of this very checkpoint
-  std::vector<TokenId> golden;              // what it says greedily,
-  std::string golden_text;                  // and how that reads
-  // From the run folder's metrics.jsonl, where there is one:
-  std::vector<double> losses;  // means over equally many steps
+  std::optional<double> val_loss, val_bpb;  // of this checkpoint
+  std::vector<TokenId> golden;              // the golden output
+  std::string golden_text;                  // the golden output, decoded
+  // From the run folder's metrics.jsonl, if there is one:
+  std::vector<double> losses;  // means over equal numbers of steps
   std::vector<std::pair<std::int64_t, double>> validations;
   std::optional<double> train_loss, seconds, bytes_per_token;
 };
 
 struct ModelFacts {
   std::int64_t parameters = 0;
-  std::uint64_t file_bytes = 0;  // of all files that were read
+  std::uint64_t file_bytes = 0;  // of all files of the model
   std::vector<WeightGroup> weights;
   std::vector<OtherTensors> others;
   std::optional<TokenizerFacts> tokenizer;
   std::optional<TrainingFacts> training;
 };
 
-// `path`: what the user named; a run's history lies beside its checkpoints.
+// `path`: the MODEL argument, which locates the metrics.jsonl of a run folder.
 ModelFacts facts_of(const ModelFile& file, const std::filesystem::path& path);
 
-// Which of our tensors a file's tensor is; nullptr: none of them, or a part of several.
+// The parameter that a tensor of the file corresponds to; nullptr if none, or if it is part of
+// several.
 const Param* param_of(const ModelFile& file, const ParamTable& table, std::string_view stored_name);
 
-const std::string* find_metadata(const ModelFile& file, std::string_view key);  // nullptr: not there
+const std::string* find_metadata(const ModelFile& file, std::string_view key);  // nullptr: not found
 
 // The weights of one tensor.
 std::span<const float> values_of(const ModelFile& file, const Param& param);

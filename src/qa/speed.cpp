@@ -27,25 +27,26 @@ namespace thimble {
 
 namespace {
 
-// Random texts in the slots of a cache. Starting over costs nothing: positions decide what a row sees.
-class Texts {
+// Random tokens in the slots of a KV cache. The cache needs no clearing: a row attends only to
+// positions before its own.
+class RandomStreams {
  public:
-  Texts(Model& model, std::int64_t streams)
+  RandomStreams(Model& model, std::int64_t streams)
       : model_(model), cache_(model.make_cache(streams)), streams_(streams) {}
 
   void clear() { texts_.assign(static_cast<std::size_t>(streams_), {}); }
 
-  // `count` more tokens of every stream, as many rows at a time as a call takes.
+  // Processes `count` more tokens of every stream, in as few calls as possible.
   void read(std::int64_t count) {
     for (std::int64_t done = 0; done < count;) {
       const std::int64_t rows =
-          std::min(count - done, std::max<std::int64_t>(model_.decoded_at_once() / streams_, 1));
+          std::min(count - done, std::max<std::int64_t>(model_.max_decode_rows() / streams_, 1));
       step(rows);
       done += rows;
     }
   }
 
-  // The next `rows` tokens of every stream in one call; logits of the last.
+  // Processes the next `rows` tokens of every stream in one call, with logits of the last.
   void step(std::int64_t rows) {
     std::vector<DecodeRow> batch;
     for (std::int64_t slot = 0; slot < streams_; ++slot)
@@ -80,14 +81,14 @@ std::string name_of(std::string_view test, const SpeedRequest& request) {
   return name;
 }
 
-// `work` is timed, `before` it is not.
+// Times `work`; `before` runs before each repeat and is not timed.
 Speed measure(std::string name, double tokens, std::int64_t repeats, const ProgressOutput& progress,
               const Interrupt* interrupt, const std::function<void()>& before,
               const std::function<void()>& work) {
   Speed speed{std::move(name), {}};
   ProgressBar bar(progress, speed.name, "repeats", static_cast<std::uint64_t>(repeats));
   for (std::int64_t i = 0; i < repeats; ++i) {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     before();
     const double start = seconds_now();
     work();
@@ -99,34 +100,33 @@ Speed measure(std::string name, double tokens, std::int64_t repeats, const Progr
 
 void check_request(const Model& model, const SpeedRequest& request) {
   check(request.tokens > 0 && request.depth >= 0 && request.streams > 0 && request.repeats > 0,
-        "[bench] nothing to measure");
-  check(request.tokens + request.depth <= model.config().context, Hint{"ask for fewer with --max-tokens"},
-        "{} tokens are more than the model's context of {}", request.tokens + request.depth,
-        model.config().context);
+        "[bench] expected positive numbers of tokens, streams and repeats");
+  check(request.tokens + request.depth <= model.config().context, Hint{"pass a smaller --max-tokens"},
+        "{} tokens exceed the model's context of {}", request.tokens + request.depth, model.config().context);
 }
 
-// A GPU records the second call of a size.
+// On a GPU the second call of each size is captured, which takes longer.
 int warm_ups(const Model& model) {
   return model.device() == Device::cpu ? 1 : 2;
 }
 
-using TextsWork = std::function<void(Texts&)>;
+using StreamsWork = std::function<void(RandomStreams&)>;
 
 Speed speed_of(std::string_view name, Model& model, const SpeedRequest& request,
-               const ProgressOutput& progress, const Interrupt* interrupt, const TextsWork& warm_up,
-               const TextsWork& work) {
+               const ProgressOutput& progress, const Interrupt* interrupt, const StreamsWork& warm_up,
+               const StreamsWork& work) {
   check_request(model, request);
-  Texts texts(model, request.streams);
+  RandomStreams streams(model, request.streams);
   const auto prepare = [&] {
-    texts.clear();
-    if (request.depth > 0) texts.read(request.depth);
+    streams.clear();
+    if (request.depth > 0) streams.read(request.depth);
   };
   for (int i = 0; i < warm_ups(model); ++i) {
     prepare();
-    warm_up(texts);
+    warm_up(streams);
   }
   return measure(name_of(name, request), static_cast<double>(request.tokens * request.streams),
-                 request.repeats, progress, interrupt, prepare, [&] { work(texts); });
+                 request.repeats, progress, interrupt, prepare, [&] { work(streams); });
 }
 
 }  // namespace
@@ -144,16 +144,16 @@ double Speed::deviation() const {
 
 Speed prefill_speed(Model& model, const SpeedRequest& request, const ProgressOutput& progress,
                     const Interrupt* interrupt) {
-  const auto read = [&](Texts& texts) { texts.read(request.tokens); };
+  const auto read = [&](RandomStreams& streams) { streams.read(request.tokens); };
   return speed_of("pp", model, request, progress, interrupt, read, read);
 }
 
 Speed decode_speed(Model& model, const SpeedRequest& request, const ProgressOutput& progress,
                    const Interrupt* interrupt) {
   return speed_of(
-      "tg", model, request, progress, interrupt, [](Texts& texts) { texts.step(1); },
-      [&](Texts& texts) {
-        for (std::int64_t i = 0; i < request.tokens; ++i) texts.step(1);
+      "tg", model, request, progress, interrupt, [](RandomStreams& streams) { streams.step(1); },
+      [&](RandomStreams& streams) {
+        for (std::int64_t i = 0; i < request.tokens; ++i) streams.step(1);
       });
 }
 
@@ -161,9 +161,9 @@ double prefill_flops(const Model& model, std::int64_t tokens, std::int64_t depth
   const ModelConfig& config = model.config();
   const ParamTable& params = model.params();
   const auto N = static_cast<double>(tokens), before = static_cast<double>(depth);
-  const double seen = N * (before + (N + 1) / 2);  // pairs of a row and what it attends to
+  const double pairs = N * (before + (N + 1) / 2);  // pairs of a query and a key
   return 2 * N * static_cast<double>(multiplied_elements(config, params, model.loop_on())) +
-         4 * seen * static_cast<double>(config.passes(model.loop_on()) * config.q_width()) +
+         4 * pairs * static_cast<double>(config.passes(model.loop_on()) * config.q_width()) +
          2 * static_cast<double>(params.head().count());
 }
 
@@ -176,8 +176,8 @@ double bytes_per_token(const Model& model, double positions) {
   return (weights + cached) * static_cast<double>(dtype_bytes(model.dtype()));
 }
 
-std::unique_ptr<Tokenizer> learned_from(std::string_view text, TokenId vocab_size,
-                                        const ProgressOutput& progress, const Interrupt& interrupt) {
+std::unique_ptr<Tokenizer> tokenizer_trained_on(std::string_view text, TokenId vocab_size,
+                                                const ProgressOutput& progress, const Interrupt& interrupt) {
   const TemporaryFolder folder;
   PosixFileOps ops;
   DataSettings data;
@@ -192,7 +192,7 @@ double TokenizerSpeed::bytes_per_second() const {
 
 TokenizerSpeed tokenizer_speed(const Tokenizer& tokenizer, std::string_view text, std::int64_t repeats,
                                const ProgressOutput& progress, const Interrupt* interrupt) {
-  check(!text.empty(), "[bench] nothing to encode");
+  check(!text.empty(), "[bench] expected a text to encode, found an empty one");
   TokenizerSpeed result;
   std::vector<TokenId> ids = tokenizer.encode(text);  // warm-up
   result.tokens = static_cast<std::int64_t>(ids.size());
@@ -207,11 +207,11 @@ namespace {
 
 constexpr int kCopies = 20, kPasses = 5, kProducts = 10;
 
-// Of one call: `calls` are queued between two events, so that none waits for the host.
+// Seconds per call: `calls` calls are queued between two events, so that none waits for the host.
 double best_seconds(const Context& context, int repeats, int calls, const std::function<void()>& work) {
   const auto before = context.runtime()->make_event(), after = context.runtime()->make_event();
   double best = std::numeric_limits<double>::infinity();
-  work();  // plans are made, clocks rise
+  work();  // warm-up: creates plans and raises the clock rate
   for (int i = 0; i < repeats; ++i) {
     before->record();
     for (int call = 0; call < calls; ++call) work();
@@ -244,7 +244,7 @@ double seconds_of_product(const Context& context, const ProductShape& shape, std
 }  // namespace
 
 double gpu_bandwidth(const Context& context, std::int64_t buffer_bytes) {
-  check(context.device() == Device::cuda, "[bench] a GPU's memory is measured on a GPU");
+  check(context.device() == Device::cuda, "[bench] expected a CUDA device");
   const std::int64_t half = std::max<std::int64_t>(align_up(buffer_bytes / 2, 256), 256);
   const Arena arena(context.runtime(), 2 * half, "the benchmark's buffer", "measure a smaller model");
   const double seconds = best_seconds(context, kPasses, kCopies,
@@ -263,13 +263,13 @@ double gpu_seconds_of_products(const Context& context, std::span<const ProductSh
 namespace {
 
 constexpr int kLeastPasses = 3;
-constexpr std::int64_t kAtOnce = 256;  // bytes: a multiple of four of the widest vectors
+constexpr std::int64_t kBlockBytes = 256;  // four of the widest vectors
 
 using Vector16 = std::uint64_t __attribute__((vector_size(16)));
 using Vector32 = std::uint64_t __attribute__((vector_size(32)));
 using Vector64 = std::uint64_t __attribute__((vector_size(64)));
 
-// Four sums of vectors: a sum of single numbers reads a cache at less than half its speed.
+// Four vector sums: a scalar sum reads a cache at less than half of its speed.
 template <class Vector>
 __attribute__((always_inline)) inline std::uint64_t sum_of_vectors(const std::byte* at,
                                                                    const std::byte* end) {
@@ -299,7 +299,7 @@ __attribute__((target("avx512f"))) std::uint64_t sum_of_64(const std::byte* at, 
   return sum_of_vectors<Vector64>(at, end);
 }
 
-// The vectors of the kernels that the ceiling is for.
+// Uses the same vector width as the kernels whose limit is measured.
 Sum widest_sum() {
   return cpu_level() >= CpuLevel::avx512 ? sum_of_64 : cpu_level() >= CpuLevel::avx2 ? sum_of_32 : sum_of_16;
 }
@@ -312,28 +312,29 @@ Sum widest_sum() {
 }  // namespace
 
 double read_bandwidth(std::int64_t buffer_bytes, double seconds, const Interrupt* interrupt) {
-  const std::int64_t count = std::max<std::int64_t>((buffer_bytes + kAtOnce - 1) / kAtOnce, 1);
+  const std::int64_t count = std::max<std::int64_t>((buffer_bytes + kBlockBytes - 1) / kBlockBytes, 1);
   const std::int64_t piece = (count + max_threads() - 1) / max_threads();
-  const Arena buffer(count * kAtOnce, "a buffer to read", "measure a smaller model");
-  std::memset(buffer.at(0), 1,
-              static_cast<std::size_t>(buffer.bytes()));  // or all would be one page of zeros
+  const Arena buffer(count * kBlockBytes, "a buffer to read", "measure a smaller model");
+  // Without writing, all pages would be mapped to the same zero page.
+  std::memset(buffer.at(0), 1, static_cast<std::size_t>(buffer.bytes()));
   const Sum sum = widest_sum();
-  std::atomic<std::uint64_t> total = 0;  // keeps the compiler from leaving the reading out
+  std::atomic<std::uint64_t> total = 0;  // keeps the compiler from removing the loads
   const auto pass = [&] {
     const double start = seconds_now();
     parallel_for(count, piece, [&](std::int64_t begin, std::int64_t end) {
-      total += sum(buffer.at(begin * kAtOnce), buffer.at(begin * kAtOnce) + (end - begin) * kAtOnce);
+      total +=
+          sum(buffer.at(begin * kBlockBytes), buffer.at(begin * kBlockBytes) + (end - begin) * kBlockBytes);
     });
     return seconds_now() - start;
   };
-  pass();  // caches fill, clocks rise
+  pass();  // warm-up: fills caches and raises the clock rate
   double best = pass();
   const double start = seconds_now();
   for (int i = 1; i < kLeastPasses || seconds_now() - start < seconds; ++i) {
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     best = std::min(best, pass());
   }
-  return static_cast<double>(kAtOnce * count) / best;
+  return static_cast<double>(kBlockBytes * count) / best;
 }
 
 }  // namespace thimble

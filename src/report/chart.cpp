@@ -21,7 +21,7 @@ constexpr std::array kMetrics = {
     MetricInfo{Metric::val_loss, "val_loss", "validation loss, nats per token", true},
     MetricInfo{Metric::lr, "lr", "learning rate of the matrices"},
     MetricInfo{Metric::tokens_per_second, "tokens_per_second", "tokens per second"},
-    MetricInfo{Metric::grad_norm, "grad_norm", "norm of the gradient"},
+    MetricInfo{Metric::grad_norm, "grad_norm", "gradient norm"},
 };
 
 constexpr std::array<std::string_view, 3> kAxes = {"steps", "tokens", "seconds"};
@@ -101,7 +101,7 @@ Curve extremes_of(const RunData& run, Metric metric, XAxis axis) {
 }
 
 Curve smoothed(const Curve& curve, double factor) {
-  check(factor >= 0 && factor < 1, "[curve] smoothing by {}, expected 0 to below 1", factor);
+  check(factor >= 0 && factor < 1, "[curve] the smoothing factor must be in [0, 1), got {}", factor);
   Curve result = curve;
   double mean = 0, weight = 0;
   for (CurvePoint& point : result) {
@@ -137,9 +137,9 @@ Curve thinned(const Curve& curve, std::size_t buckets) {
 
 namespace {
 
-constexpr int kStretch = 1000;    // the inner picture's own width
-constexpr int kLabelsBelow = 22;  // pixels for the labels of x
-constexpr int kLabelsLeft = 46;   // and of y
+constexpr int kStretch = 1000;    // viewBox width of the nested <svg>
+constexpr int kLabelsBelow = 22;  // pixels for the x labels
+constexpr int kLabelsLeft = 46;   // and for the y labels
 constexpr int kPixelsPerTick = 44;
 constexpr std::array<std::string_view, kChartDashes> kDashes = {"", "6 4", "2 3", "9 3 2 3"};
 
@@ -154,7 +154,7 @@ Axes axes_of(const Chart& chart) {
       xs.push_back(point.x);
       ys.push_back(point.y);
     }
-  return {scale_around(xs, {.from_zero = true, .air = false}),
+  return {scale_around(xs, {.from_zero = true, .margin = false}),
           scale_around(ys, {.logarithmic = chart.logarithmic, .from_zero = chart.from_zero})};
 }
 
@@ -163,7 +163,7 @@ std::string dash_attribute(int style) {
   return dash.empty() ? "" : fmt::format(" stroke-dasharray=\"{}\"", dash);
 }
 
-enum class Values { with, without };  // for a script to show
+enum class Values { with, without };  // data-x and data-y attributes, for the page's script
 
 std::string path_of(const ChartSeries& series, const Axes& axes, int height, Values values) {
   std::string line, dots, xs, ys;
@@ -191,7 +191,7 @@ std::string x_labels(const Axes& axes, int height) {
   std::string out;
   for (std::size_t i = 0; i < ticks.size(); ++i) {
     const double percent = 100 * axes.x.place_of(ticks[i]);
-    // Labels at the edges stay inside.
+    // Keep labels at the edges inside the chart.
     const std::string_view anchor = percent < 4 ? "start" : percent > 96 ? "end" : "middle";
     out += fmt::format("<line class=\"grid\" x1=\"{0:.2f}%\" x2=\"{0:.2f}%\" y1=\"0\" y2=\"{1}\"/>", percent,
                        height);
@@ -222,7 +222,7 @@ std::vector<double> y_ticks(const Axes& axes, int height) {
   return axes.y.ticks(std::max(2, height / kPixelsPerTick + 1));
 }
 
-// Grid, labels of x, curves: everything right of the labels of y.
+// Grid, x labels and curves: everything to the right of the y labels.
 std::string area(const Chart& chart, const Axes& axes, int height, Values values) {
   std::string out = y_grid(y_ticks(axes, height), axes, height) + x_labels(axes, height);
   out += fmt::format(
@@ -248,7 +248,7 @@ std::string legend_html(const Chart& chart) {
   return out + "</ul>\n";
 }
 
-// What somebody hears who cannot see the picture.
+// The text for screen readers.
 std::string description(const Chart& chart) {
   std::string text = chart.title;
   for (const ChartSeries& series : chart.series)
@@ -258,7 +258,7 @@ std::string description(const Chart& chart) {
   return text;
 }
 
-// Without the page around it a picture brings its own colours: those of web/page.html.
+// A standalone SVG file defines its own colors, which are those of web/page.html.
 constexpr std::string_view kSvgStyle = R"(
   svg { --paper: #fbfaf8; --ink: #23211e; --muted: #67625b; --line: #e2ded6;
         --s0: #0b62a8; --s1: #d9540b; --s2: #00a567; --s3: #6e1d47; --s4: #4c3f13; --s5: #928ba1; }
@@ -283,7 +283,8 @@ struct Legend {
   int height = 0;
 };
 
-// From left to right, on as many lines as it takes; widths are guessed from the number of characters.
+// Entries from left to right, wrapped onto further lines. Text widths are estimated from the number
+// of characters.
 Legend legend_svg(const Chart& chart, int width) {
   constexpr int kLine = 20, kCharacter = 7, kSwatch = 34, kGap = 18;
   Legend legend;
@@ -309,7 +310,7 @@ std::string chart_html(const Chart& chart, int height) {
   const Axes axes = axes_of(chart);
   const int outer = height + kLabelsBelow;
   std::string out = fmt::format("<figure class=\"chart\"><figcaption><span>{}</span>", escaped(chart.title));
-  if (!chart.now.empty()) out += fmt::format(" <b>{}</b>", escaped(chart.now));
+  if (!chart.latest.empty()) out += fmt::format(" <b>{}</b>", escaped(chart.latest));
   out += "</figcaption>\n";
   if (chart.legend) out += legend_html(chart);
   out += fmt::format(
@@ -354,8 +355,8 @@ std::string chart_svg(const Chart& chart, SvgSize size) {
 namespace {
 
 constexpr double kLogFromRatio = 3;
-constexpr double kAir = 0.04;
-constexpr double kEqual = 1e-9;  // relative: what differs by less is rounding, not a range
+constexpr double kMargin = 0.04;
+constexpr double kEqual = 1e-9;  // relative; smaller differences are treated as rounding
 constexpr double kSmallest = std::numeric_limits<double>::min(),
                  kLargest = std::numeric_limits<double>::max();
 
@@ -372,7 +373,8 @@ std::vector<double> linear_ticks(double low, double high, int most) {
   std::vector<double> ticks;
   if (!std::isnormal(step)) return ticks;
   const double first = std::ceil(low / step - 1e-9);
-  for (int i = 0; i <= most; ++i) {  // counted: a step below an ulp of `low` would get nowhere
+  // A counted loop, because adding a step below an ulp of `low` makes no progress.
+  for (int i = 0; i <= most; ++i) {
     const double tick = (first + i) * step;
     if (!(tick <= high + 1e-9 * step) || (!ticks.empty() && tick <= ticks.back())) break;
     ticks.push_back(tick);
@@ -380,7 +382,7 @@ std::vector<double> linear_ticks(double low, double high, int most) {
   return ticks;
 }
 
-// Powers of ten, with more and more between them until there are enough.
+// Powers of ten, and as many values between them as fit.
 std::vector<double> log_ticks(double low, double high, int most) {
   static const std::array<std::vector<double>, 4> kBetween = {{{1}, {1, 3}, {1, 2, 5}, {1, 1.5, 2, 3, 5, 7}}};
   std::vector<double> best;
@@ -401,7 +403,7 @@ std::vector<double> log_ticks(double low, double high, int most) {
 }  // namespace
 
 double Scale::place_of(double value) const {
-  // Halves and logarithms of their own: neither difference nor ratio may overflow.
+  // Halving the values and subtracting logarithms avoid overflow of the difference and the ratio.
   if (!logarithmic) return (value / 2 - low / 2) / (high / 2 - low / 2);
   return (std::log(value) - std::log(low)) / (std::log(high) - std::log(low));
 }
@@ -410,25 +412,25 @@ std::vector<double> Scale::ticks(int most) const {
   return logarithmic ? log_ticks(low, high, most) : linear_ticks(low, high, most);
 }
 
-Scale scale_around(const std::vector<double>& values, ScaleWish wish) {
+Scale scale_around(const std::vector<double>& values, ScaleOptions options) {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   for (const double value : values)
     if (std::isfinite(value)) low = std::min(low, value), high = std::max(high, value);
   if (low > high) return {};
-  if (wish.logarithmic && low >= kSmallest && high / kLogFromRatio > low) {
-    const double air = wish.air ? std::pow(high, kAir) / std::pow(low, kAir) : 1;
-    return {std::max(low / air, kSmallest), std::min(high * air, kLargest), true};
+  if (options.logarithmic && low >= kSmallest && high / kLogFromRatio > low) {
+    const double margin = options.margin ? std::pow(high, kMargin) / std::pow(low, kMargin) : 1;
+    return {std::max(low / margin, kSmallest), std::min(high * margin, kLargest), true};
   }
-  if (wish.from_zero) low = std::min(low, 0.0), high = std::max(high, 0.0);
+  if (options.from_zero) low = std::min(low, 0.0), high = std::max(high, 0.0);
   const double largest = std::max(std::abs(low), std::abs(high));
   if (high - low <= kEqual * largest) {
     const double room = largest == 0 ? 1 : std::max(largest * 0.1, kSmallest);
-    return {low == 0 || wish.from_zero ? low : std::max(low - room, -kLargest),
+    return {low == 0 || options.from_zero ? low : std::max(low - room, -kLargest),
             std::min(high + room, kLargest)};
   }
-  const double air = wish.air ? kAir * high - kAir * low : 0;
-  return {wish.from_zero && low == 0 ? 0 : std::max(low - air, -kLargest),
-          wish.from_zero && high == 0 ? 0 : std::min(high + air, kLargest)};
+  const double margin = options.margin ? kMargin * high - kMargin * low : 0;
+  return {options.from_zero && low == 0 ? 0 : std::max(low - margin, -kLargest),
+          options.from_zero && high == 0 ? 0 : std::min(high + margin, kLargest)};
 }
 
 std::string tick_text(double value, double step) {

@@ -1,10 +1,11 @@
-// A chart as SVG: curves over a grid with labelled axes.
+// Draws charts as SVG: curves over a grid with labeled axes.
 //
-// One drawing serves two frames. Inside it, x is given in percent and curves lie in an inner picture that is stretched,
-// so that a page can make it as wide as there is room while texts and lines keep their size.
+// There are two outputs. In both, x positions are percentages and the curves are in a nested <svg>
+// that is stretched to the available width, so that text and line widths keep their size when the
+// page is resized.
 //
-//   chart_html   for a page: a <figure> with title, legend and the values for web/page.html's script to show
-//   chart_svg    a file of its own, light or dark as its reader wishes
+//   chart_html   a <figure> with title, legend and the values that web/page.html's script shows
+//   chart_svg    a standalone file that follows the viewer's light or dark color scheme
 #pragma once
 
 #include <cstdint>
@@ -18,19 +19,19 @@
 
 namespace thimble {
 
-// Curves of a run: figures over steps, tokens or seconds, smoothed and thinned for drawing.
+// Curves of a run: a metric over steps, tokens or seconds, smoothed and thinned for drawing.
 enum class Metric { loss, val_loss, val_bpb, lr, tokens_per_second, grad_norm };
 enum class XAxis { steps, tokens, seconds };
 
 struct MetricInfo {
   Metric metric;
-  std::string_view name;   // as typed: "val_bpb"
-  std::string_view title;  // "validation, bits per byte"
-  bool sparse = false;     // a few measured points, not one a step: never smoothed, drawn with dots
+  std::string_view name;   // as used on the command line: "val_bpb"
+  std::string_view title;  // shown above the chart: "validation, bits per byte"
+  bool sparse = false;     // few points, not one per step; never smoothed, drawn with dots
 };
 std::span<const MetricInfo> all_metrics();
 const MetricInfo& info_of(Metric metric);
-bool is_noisy(Metric metric);  // worth smoothing: loss, speed, norm of the gradient
+bool is_noisy(Metric metric);  // worth smoothing: loss, speed, gradient norm
 std::optional<Metric> metric_named(std::string_view name);
 
 std::string_view name_of(XAxis axis);
@@ -38,40 +39,42 @@ std::optional<XAxis> x_axis_named(std::string_view name);
 
 struct CurvePoint {
   double x = 0, y = 0;
-  std::int64_t steps = 1;  // that it is the mean of
+  std::int64_t steps = 1;  // number of steps this point is the mean of
   bool operator==(const CurvePoint&) const = default;
 };
 using Curve = std::vector<CurvePoint>;
 
-// Points that are not finite are left out.
+// Omits non-finite points.
 Curve curve_of(const RunData& run, Metric metric, XAxis axis);
-// As far as single steps went: where a point of the run stands for several, its lowest and its highest.
+// Like curve_of, but a point that combines several steps gives two points, their minimum and
+// maximum.
 Curve extremes_of(const RunData& run, Metric metric, XAxis axis);
 
-// Exponential mean: m = factor * m + (1 - factor) * y, divided by what the weights add up to, so that the beginning is
-// not pulled towards zero. 0: as it was. A point that stands for n steps counts as n equal ones.
+// Exponential moving average m = factor * m + (1 - factor) * y, divided by the sum of the weights
+// so that the beginning is not biased toward zero. A factor of 0 changes nothing. A point that
+// combines n steps counts as n equal points.
 Curve smoothed(const Curve& curve, double factor);
-// As much as suits a curve of so many steps: the mean reaches over a thirtieth of it, over at most 50 steps.
+// The default factor for a curve: averages over 1/30 of its steps, at most 50 steps.
 double suitable_smoothing(const Curve& curve);
 
-// At most 2 * `buckets` points; what is left of each bucket is its lowest and its highest point, so that no spike is
-// lost. First and last point stay.
+// Reduces the curve to at most 2 * `buckets` points: the minimum and maximum of each bucket, so
+// that no spike is lost, and the first and the last point.
 Curve thinned(const Curve& curve, std::size_t buckets);
 
-inline constexpr int kChartColours = 6, kChartDashes = 4;  // together: so many curves can be told apart
+inline constexpr int kChartColours = 6, kChartDashes = 4;  // product: distinct styles
 
 struct ChartSeries {
   std::string name;
   Curve curve;
-  int style = 0;       // colour style % 6, dashes style / 6
-  bool faint = false;  // in the background: what was smoothed
+  int style = 0;       // color: style % 6, dashes: style / 6
+  bool faint = false;  // drawn in the background: the unsmoothed curve
   bool dots = false;   // a mark at each point
 };
 
 struct Chart {
   std::string title;
   std::string x_label;
-  std::string now = {};  // the latest figure, shown beside the title; empty: none
+  std::string latest = {};  // latest value, shown beside the title; empty: none
   std::vector<ChartSeries> series = {};
   bool logarithmic = false, from_zero = false;  // y
   bool legend = false;
@@ -84,27 +87,29 @@ struct SvgSize {
 };
 std::string chart_svg(const Chart& chart, SvgSize size);
 
-// An axis: which values lie where, and which of them get a label.
+// An axis: maps values to positions and chooses the labeled values.
 struct Scale {
-  double low = 0, high = 1;  // low < high; both above 0 where it is logarithmic
+  double low = 0, high = 1;  // low < high; both above 0 if logarithmic
   bool logarithmic = false;
 
   double place_of(double value) const;  // 0 at low, 1 at high
 
-  // Round values, few enough: between 2 and `most` of them where the range allows it.
+  // Round values for labels: between 2 and `most` of them if the range allows it.
   std::vector<double> ticks(int most) const;
 };
 
-// Around all values, with a little air. `from_zero`: zero is on it. Logarithmic only where that is asked for, all
-// values are above 0 and the largest is more than three times the smallest. No finite value at all: 0 to 1.
-struct ScaleWish {
-  bool logarithmic = false, from_zero = false, air = true;
+// A scale that covers all values. `margin` adds 4 % of the range at both ends, `from_zero` includes
+// zero. The scale is logarithmic if requested, all values are above 0 and the largest is more than
+// three times the smallest. Without finite values it is 0 to 1.
+struct ScaleOptions {
+  bool logarithmic = false, from_zero = false, margin = true;
 };
-Scale scale_around(const std::vector<double>& values, ScaleWish wish);
+Scale scale_around(const std::vector<double>& values, ScaleOptions options);
 
-// "0.25", "1,500" as "1.5k", "2M", "5e-05": `step` is the distance to the next label, which says how many digits matter.
+// Formats a label: "0.25", "1.5k", "2M", "5e-05". `step` is the distance to the next label and
+// determines the number of digits.
 std::string tick_text(double value, double step);
-// All at once, with as many digits as tell neighbours apart.
+// Formats all labels with enough digits to distinguish adjacent ones.
 std::vector<std::string> tick_texts(const std::vector<double>& ticks);
 
 }  // namespace thimble

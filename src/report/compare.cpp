@@ -20,10 +20,10 @@ namespace {
 
 constexpr double kConfidence = 0.95;
 
-// The continued fraction of the incomplete beta function (Abramowitz and Stegun 26.5.8), from its front by Lentz's
-// method: converges fast for x < (a + 1) / (a + b + 2).
+// The continued fraction of the incomplete beta function (Abramowitz and Stegun 26.5.8), evaluated
+// forward with Lentz's method. Converges fast for x < (a + 1) / (a + b + 2).
 double beta_fraction(double a, double b, double x) {
-  constexpr int kMostTerms = 10'000;
+  constexpr int kMaxTerms = 10'000;
   constexpr double kTiny = 1e-300, kEnough = 1e-16;
   double c = 1, d = 1 - (a + b) * x / (a + 1);
   d = 1 / (std::abs(d) < kTiny ? kTiny : d);
@@ -36,7 +36,7 @@ double beta_fraction(double a, double b, double x) {
     fraction *= c * d;
     return c * d;
   };
-  for (int m = 1; m <= kMostTerms; ++m) {
+  for (int m = 1; m <= kMaxTerms; ++m) {
     take(m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)));
     if (std::abs(take(-(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))) - 1) < kEnough) break;
   }
@@ -57,7 +57,8 @@ SampleMoments moments_of(std::span<const double> values) {
 }
 
 double incomplete_beta(double a, double b, double x) {
-  check(a > 0 && b > 0 && x >= 0 && x <= 1, "[statistics] incomplete beta of a {}, b {}, x {}", a, b, x);
+  check(a > 0 && b > 0 && x >= 0 && x <= 1, "[statistics] incomplete beta of a {}, b {}, x {} is undefined",
+        a, b, x);
   if (x == 0 || x == 1) return x;
   const double front =
       std::exp(std::lgamma(a + b) - std::lgamma(a) - std::lgamma(b) + a * std::log(x) + b * std::log1p(-x));
@@ -91,7 +92,7 @@ std::optional<WelchTest> welch_test(std::span<const double> a, std::span<const d
   const double ea = ma.deviation * ma.deviation / na, eb = mb.deviation * mb.deviation / nb;
   WelchTest test{.difference = mb.mean - ma.mean};
   test.low = test.high = test.difference;
-  if (ea + eb == 0) {  // seeds that change nothing: any difference is one
+  if (ea + eb == 0) {  // no variation between seeds: any difference is significant
     test.degrees = 1;
     test.t =
         test.difference == 0 ? 0 : std::copysign(std::numeric_limits<double>::infinity(), test.difference);
@@ -111,17 +112,17 @@ std::optional<WelchTest> welch_test(std::span<const double> a, std::span<const d
 namespace {
 
 constexpr double kNotMeasured = NAN;
-constexpr std::array<std::string_view, 5> kNoDifference = {"seed", "micro_batch", "keep", "checkpoint_every",
-                                                           "checkpoint_activations"};
+constexpr std::array<std::string_view, 5> kIgnoredSettings = {"seed", "micro_batch", "keep",
+                                                              "checkpoint_every", "checkpoint_activations"};
 
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
-// Of the model and of training, and where the data came from.
+// Settings of the model, of training and of the data.
 Settings settings_of(const RunData& run) {
   Settings settings;
   if (run.config)
     for (const Key& key : all_keys())
-      if (std::ranges::find(kNoDifference, key.name) == kNoDifference.end())
+      if (std::ranges::find(kIgnoredSettings, key.name) == kIgnoredSettings.end())
         settings.emplace_back(key.name, value_text(key.get(*run.config)));
   if (run.data.is_object())
     for (const auto& [key, value] : run.data.as_object())
@@ -150,7 +151,7 @@ ComparedRun compared(const RunData& run, std::string name, std::size_t group) {
   return result;
 }
 
-// One of each seed: the same run twice says nothing about luck.
+// One value per seed: a repeated run adds no information about the variation between seeds.
 std::vector<double> figures(const Comparison& comparison, const RunGroup& group,
                             double ComparedRun::*figure) {
   std::vector<double> values;
@@ -212,7 +213,7 @@ void add_warnings(Comparison& comparison) {
       const auto [earlier, is_new] = by_seed.emplace(run.seed, run.name);
       if (!is_new)
         comparison.warnings.push_back(
-            fmt::format("{} and {} have the same settings and the same seed: as seeds they count once",
+            fmt::format("{} and {} have the same settings and the same seed: they count as one seed",
                         earlier->second, run.name));
     }
   }
@@ -220,10 +221,10 @@ void add_warnings(Comparison& comparison) {
   for (const ComparedRun& run : comparison.runs) {
     steps.insert(run.steps);
     if (!run.status.status || !is_finished(*run.status.status))
-      comparison.warnings.push_back(fmt::format("{} has not come to its end: {}", run.name, run.status.name));
+      comparison.warnings.push_back(fmt::format("{} has not finished: {}", run.name, run.status.name));
   }
   if (steps.size() > 1)
-    comparison.warnings.push_back(fmt::format("the runs did not make the same number of steps: from {} to {}",
+    comparison.warnings.push_back(fmt::format("the runs have different numbers of steps: from {} to {}",
                                               with_commas(*steps.begin()), with_commas(*steps.rbegin())));
 }
 
@@ -251,7 +252,7 @@ Comparison compare_runs(std::span<const RunData> runs) {
   return comparison;
 }
 
-// A comparison for people and for programs.
+// Output as text and as JSON.
 
 namespace {
 
@@ -271,7 +272,7 @@ std::string mean_text(const SampleMoments& moments) {
 
 std::string settings_table(const Comparison& comparison, std::size_t width) {
   if (comparison.differences.empty())
-    return comparison.runs.size() > 1 ? "settings: all alike but for the seed\n" : "";
+    return comparison.runs.size() > 1 ? "settings: identical except for the seed\n" : "";
   std::vector<std::string> headings = {"setting"};
   for (const RunGroup& group : comparison.groups) headings.push_back(group.name);
   Table table(headings);
@@ -294,7 +295,8 @@ std::vector<std::string> size_cells(const ComparedRun& run) {
           bytes_or_dash(run.artifact_bytes)};
 }
 
-// Results, sizes or both. Figures cannot be broken onto further lines: where both do not fit they are two tables.
+// Results, sizes or both. Numbers cannot be wrapped, so if both do not fit the width, prints two
+// tables.
 std::string runs_table(const Comparison& comparison, std::size_t width, bool results, bool sizes) {
   const auto joined = [&](std::vector<std::string> line, const std::vector<std::string>& first,
                           const std::vector<std::string>& second) {
@@ -328,7 +330,7 @@ std::string p_text(double p) {
 
 std::string tests_text(const Comparison& comparison) {
   if (comparison.tests.empty()) return "";
-  std::string out = "\nagainst A\n";
+  std::string out = "\ncompared with A\n";
   for (const GroupTest& test : comparison.tests) {
     out += fmt::format("  {}: {} {:+.4f}", comparison.groups[test.group].name,
                        test.figure == "val_bpb" ? "val bpb" : "val loss", test.difference);
@@ -337,7 +339,7 @@ std::string tests_text(const Comparison& comparison) {
           " (95 % interval {:+.4f} to {:+.4f}), {} (Welch's t {:.3g}, {:.3g} degrees of freedom)\n",
           test.welch->low, test.welch->high, p_text(test.welch->p), test.welch->t, test.welch->degrees);
     else
-      out += ": whether that is luck takes at least two seeds of both\n";
+      out += ": a significance test needs at least two seeds in both groups\n";
   }
   return out;
 }

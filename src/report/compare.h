@@ -1,7 +1,8 @@
-// Runs side by side: which settings differ, what came of it, and whether that was luck.
+// Compares runs: which settings differ, the results, and whether differences are significant.
 //
-// Runs whose settings differ in nothing but the seed (and in what cannot change the result: micro_batch, keep,
-// checkpoint_every, checkpoint_activations) are a group; runs of it with the same seed count once. Groups are compared with the first one by Welch's t-test.
+// Runs form a group if they differ only in the seed and in settings that cannot change the result
+// (micro_batch, keep, checkpoint_every, checkpoint_activations). Within a group, runs with the same
+// seed count once. Each group is compared with the first one by Welch's t-test.
 #pragma once
 
 #include <cstddef>
@@ -17,32 +18,36 @@
 
 namespace thimble {
 
-// Is one group of runs better than another, or was it luck? Means, deviations and Welch's t-test.
+// Welch's t-test: is the difference between two groups of runs significant?
 //
-//   t  = (mean b - mean a) / sqrt(va / na + vb / nb)                    v: variance of a sample, n - 1 below
-//   df = (va / na + vb / nb)^2 / ((va / na)^2 / (na - 1) + (vb / nb)^2 / (nb - 1))       Welch-Satterthwaite
-//   p  = P(|T| >= |t|) = I_x(df / 2, 1 / 2),  x = df / (df + t^2)       I: regularised incomplete beta function
+//   t  = (mean b - mean a) / sqrt(va / na + vb / nb)
+//   df = (va / na + vb / nb)^2 / ((va / na)^2 / (na - 1) + (vb / nb)^2 / (nb - 1))
+//   p  = P(|T| >= |t|) = I_x(df / 2, 1 / 2),  x = df / (df + t^2)
+//
+// v is the sample variance (divided by n - 1), df follows Welch-Satterthwaite, I is the regularized
+// incomplete beta function.
 struct SampleMoments {
   std::size_t n = 0;
   double mean = 0;
-  double deviation = 0;  // of the sample; 0 for fewer than two
+  double deviation = 0;  // sample standard deviation; 0 for n < 2
 };
 SampleMoments moments_of(std::span<const double> values);
 
-// I_x(a, b), a and b above 0, x in [0, 1]: to about 1e-12.
+// I_x(a, b) for a, b > 0 and x in [0, 1]; accurate to about 1e-12.
 double incomplete_beta(double a, double b, double x);
 
-double student_t_two_sided(double t, double degrees);           // P(|T| >= |t|)
-double student_t_quantile(double probability, double degrees);  // t with P(T <= t) = probability; in (0, 1)
+double student_t_two_sided(double t, double degrees);  // P(|T| >= |t|)
+// The t with P(T <= t) = probability, for a probability in (0, 1).
+double student_t_quantile(double probability, double degrees);
 
 struct WelchTest {
   double difference = 0;      // mean of b minus mean of a
   double low = 0, high = 0;   // 95 % confidence interval of the difference
-  double t = 0, degrees = 0;  // infinite and 1 where neither group varies but they differ
+  double t = 0, degrees = 0;  // infinity and 1 if both variances are 0 but the means differ
   double p = 1;               // two-sided
 };
 
-// Nothing where a group has fewer than two values.
+// Returns nullopt if a group has fewer than two values.
 std::optional<WelchTest> welch_test(std::span<const double> a, std::span<const double> b);
 
 struct ComparedRun {
@@ -50,28 +55,28 @@ struct ComparedRun {
   RecordedStatus status;
   std::size_t group = 0;
   std::int64_t seed = 0, steps = 0, parameters = 0;
-  double val_bpb = 0, val_loss = 0, train_loss = 0;  // at the end; NaN: not known
+  double val_bpb = 0, val_loss = 0, train_loss = 0;  // final values; NaN: unknown
   double tokens_per_second = 0;
-  std::uint64_t checkpoint_bytes = 0, artifact_bytes = 0;  // 0: there is none
+  std::uint64_t checkpoint_bytes = 0, artifact_bytes = 0;  // 0: no such file
 };
 
 struct RunGroup {
   std::string name;  // "A", "B", ...
   std::vector<std::size_t> runs = {};
-  std::size_t seeds = 0;  // that differ
+  std::size_t seeds = 0;  // number of distinct seeds
   SampleMoments val_bpb = {}, val_loss = {}, train_loss = {},
-                tokens_per_second = {};  // of the seeds that have the figure
+                tokens_per_second = {};  // over the seeds that have the metric
 };
 
 struct SettingDifference {
   std::string key;
-  std::vector<std::string> values = {};  // of each group
+  std::vector<std::string> values = {};  // one per group
 };
 
 struct GroupTest {
-  std::size_t group = 0;           // against the first
-  std::string figure;              // "val_bpb", or "val_loss" where there are no bytes
-  std::optional<WelchTest> welch;  // nothing: a group has fewer than two seeds
+  std::size_t group = 0;           // compared with the first group
+  std::string figure;              // "val_bpb", or "val_loss" if there are no bits per byte
+  std::optional<WelchTest> welch;  // nullopt: a group has fewer than two seeds
   double difference = 0;           // of the means
 };
 
@@ -83,7 +88,7 @@ struct Comparison {
   std::vector<std::string> warnings;
 };
 
-// At least one run.
+// Needs at least one run.
 Comparison compare_runs(std::span<const RunData> runs);
 
 // Tables no wider than `width` columns; 0: no limit.

@@ -16,8 +16,8 @@ namespace thimble {
 
 namespace {
 
-constexpr double kSecondsBetween = 1;  // two looks at the folder
-constexpr int kMostViewers = 32;
+constexpr double kRefreshSeconds = 1;  // minimum time between two reads of the folder
+constexpr int kMaxViewers = 32;
 
 std::string policy(std::string_view nonce) {
   return fmt::format(
@@ -34,19 +34,19 @@ void refuse(int status, std::string_view why, HttpReply& reply) {
 }  // namespace
 
 Dashboard::Dashboard(std::filesystem::path run, int port) : run_(run), follower_(std::move(run)) {
-  HttpServerOptions options{.host = "127.0.0.1", .port = port, .max_connections = kMostViewers};
+  HttpServerOptions options{.host = "127.0.0.1", .port = port, .max_connections = kMaxViewers};
   options.limits.body_bytes = 0;
-  // Who does not read, or reads slowly though he is on this machine, is let go: at the end nobody waits for him.
+  // Disconnect slow readers early: all clients are local, and a stalled one would delay shutdown.
   options.limits.write_seconds = 2;
   options.limits.write_bytes_per_second = 1 << 20;
   try {
     server_ = std::make_unique<HttpServer>(
         options, [this](const HttpRequest& request, HttpReply& reply) { answer(request, reply); },
-        [](const HttpProblem& problem, const HttpRequest&, HttpReply& reply) {
+        [](const HttpError& problem, const HttpRequest&, HttpReply& reply) {
           refuse(problem.status(), problem.what(), reply);
         });
   } catch (const Error& error) {
-    fail(Hint{"--dashboard 0 takes any port that is free"}, "no dashboard: {}", error.what());
+    fail(Hint{"pass --dashboard 0 to use any free port"}, "cannot start the dashboard: {}", error.what());
   }
   server_->start();
 }
@@ -75,32 +75,33 @@ void Dashboard::end() {
 
 void Dashboard::answer(const HttpRequest& request, HttpReply& reply) {
   const std::string* host = request.header("host");
-  // A foreign name that leads here is somebody else's page asking (DNS rebinding).
-  if (!host || !is_local_host(*host)) return refuse(403, "only this machine may look", reply);
+  // A non-local Host header means that another site's page makes the request (DNS rebinding).
+  if (!host || !is_local_host(*host)) return refuse(403, "the dashboard accepts local requests only", reply);
   if (request.method != "GET" && request.method != "HEAD")
-    return refuse(405, "there is nothing to change here", reply);
+    return refuse(405, "the dashboard is read-only", reply);
   reply.add_header("Cache-Control", "no-store");
   reply.add_header("Referrer-Policy", "no-referrer");
   reply.add_header("X-Content-Type-Options", "nosniff");
   if (request.path == "/") return send_page(reply);
   if (request.path == "/events" && request.method == "GET") return send_events(reply);
-  refuse(404, "the page is at /", reply);
+  refuse(404, "not found; the dashboard is at /", reply);
 }
 
 std::shared_ptr<const Dashboard::View> Dashboard::view() {
   const std::lock_guard lock(mutex_);
-  if (latest_ && seconds_now() < drawn_at_ + kSecondsBetween) return latest_;
+  if (latest_ && seconds_now() < drawn_at_ + kRefreshSeconds) return latest_;
   View next{.title = "thimble", .ended = ended_};
   try {
     const RunData& run = follower_.refresh();
     next.sections = report_sections(run, {.running = !ended_});
     next.title = fmt::format("{} - thimble", run.name());
-  } catch (const std::exception&) {  // a file in the middle of being written: the next look will do
+  } catch (const std::exception&) {  // a file is being written; the next read will succeed
     if (latest_) next.sections = latest_->sections;
     if (next.sections.empty()) next.sections = report_sections({.folder = run_}, {.running = !ended_});
   }
   latest_ = std::make_shared<const View>(std::move(next));
-  // After the work: a page that takes seconds is not drawn anew for each who waited for it.
+  // Set after rendering, so that clients that waited for a slow page share it instead of rendering
+  // it again.
   drawn_at_ = seconds_now();
   return latest_;
 }
@@ -131,10 +132,10 @@ void Dashboard::send_events(HttpReply& reply) {
           "data: {}\n\n",
           Json::object().set("title", now->title).set("sections", sections).set("ended", ended).dump()));
     else
-      reply.write(":\n\n");  // is anybody there?
+      reply.write(":\n\n");  // keep-alive comment; detects closed connections
     std::unique_lock lock(mutex_);
     if (!ended)
-      change_.wait_for(lock, std::chrono::duration<double>(kSecondsBetween), [this] { return ended_; });
+      change_.wait_for(lock, std::chrono::duration<double>(kRefreshSeconds), [this] { return ended_; });
   }
   reply.end_stream();
 }

@@ -1,10 +1,12 @@
-// `thimble train --dashboard PORT`: the report of a run while it is trained, for browsers on this machine.
+// `thimble train --dashboard PORT`: the live report of a training run, for browsers on this
+// machine.
 //
-// Training knows nothing of it. The dashboard has threads of its own and reads the run's folder, so that no browser,
-// slow or many, can make the loop wait. It answers two questions and takes no orders:
+// The dashboard reads the run's folder in its own threads and is independent of the training loop,
+// so slow or numerous browsers cannot delay training. It is read-only and has two routes:
 //
 //   GET /         the page
-//   GET /events   server-sent events: {"title", "sections": {id: html that changed}, "ended"}, at most one a second
+//   GET /events   server-sent events, at most one per second:
+//                 {"title", "sections": {id: html that changed}, "ended"}
 #pragma once
 
 #include <condition_variable>
@@ -23,7 +25,8 @@ class HttpReply;
 
 class Dashboard {
  public:
-  // Listens on 127.0.0.1 from here on; a port that cannot be had is an error. 0: any that is free.
+  // Starts listening on 127.0.0.1. Port 0 selects any free port. Throws if the port is not
+  // available.
   Dashboard(std::filesystem::path run, int port);
   ~Dashboard();
   Dashboard(const Dashboard&) = delete;
@@ -32,11 +35,11 @@ class Dashboard {
   int port() const;
   std::string address() const;  // "http://127.0.0.1:6006"
 
-  // Training is over: everybody who looks is told so, and the server closes.
+  // Tells all connected browsers that training has ended and closes the server.
   void end();
 
  private:
-  struct View {  // what the browsers see
+  struct View {  // the page as sent to browsers
     std::string title;
     Sections sections = {};
     bool ended = false;
@@ -45,16 +48,16 @@ class Dashboard {
   void answer(const HttpRequest& request, HttpReply& reply);
   void send_page(HttpReply& reply);
   void send_events(HttpReply& reply);
-  std::shared_ptr<const View> view();  // drawn at most a second ago
+  std::shared_ptr<const View> view();  // rendered at most one second ago
 
   std::filesystem::path run_;
   std::mutex mutex_;
-  RunFollower follower_;                // under the mutex, like all below
+  RunFollower follower_;                // this and the following members are guarded by mutex_
   std::shared_ptr<const View> latest_;  // may be null
-  double drawn_at_ = 0;                 // seconds_now() when the latest was done
+  double drawn_at_ = 0;                 // seconds_now() when latest_ was completed
   bool ended_ = false;
-  std::condition_variable change_;      // ended_ was set
-  std::unique_ptr<HttpServer> server_;  // last: its threads use the rest
+  std::condition_variable change_;      // signals that ended_ was set
+  std::unique_ptr<HttpServer> server_;  // last member, because its threads use the others
 };
 
 }  // namespace thimble

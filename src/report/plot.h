@@ -1,4 +1,4 @@
-// Several runs in one picture.
+// Plots of one or several runs.
 #pragma once
 
 #include <optional>
@@ -11,35 +11,36 @@
 
 namespace thimble {
 
-inline constexpr std::size_t kMostPlottedRuns = kChartColours * kChartDashes;
+inline constexpr std::size_t kMaxPlottedRuns = kChartColours * kChartDashes;
 
 struct PlotOptions {
   XAxis x = XAxis::steps;
-  std::optional<double> smoothing = {};  // of what there is one of a step; nothing: what suits each curve
+  std::optional<double> smoothing = {};  // for per-step metrics; nullopt: automatic per curve
 };
 
-// Names that tell the runs apart: of their folders, with as much of what is above them as it takes.
+// Unique names for the runs: the folder name, with as many parent folders as needed.
 std::vector<std::string> run_names(std::span<const RunData> runs);
 
-// A curve for each run that has the figure; of a single run also what was smoothed, in the background.
+// One curve per run that has the metric. For a single run, also the unsmoothed curve in the
+// background.
 Chart overlay(std::span<const RunData> runs, Metric metric, const PlotOptions& options);
 
-// The figures that at least one run has, in the order of all_metrics().
+// The metrics that at least one run has, in the order of all_metrics().
 std::vector<Metric> metrics_of(std::span<const RunData> runs);
 
-// A page with a chart for each of the metrics.
+// A page with one chart per metric.
 std::string plot_html(std::span<const RunData> runs, std::span<const Metric> metrics,
                       const PlotOptions& options);
 
-// Curves in a terminal: braille dots, eight to a character. Where several curves cannot be told apart by colour they
-// are drawn as letters.
+// Plots in a terminal use braille characters, eight dots each. Without color, several curves are
+// drawn with letters instead.
 struct TextPlotOptions {
-  std::size_t width = 80, height = 14;  // characters; no line is wider, if 24 are given at least
+  std::size_t width = 80, height = 14;  // characters; lines are not wider if width >= 24
   bool colour = false;                  // escape sequences may be used
 };
 
-// Title, the plot with its axes, and a legend where there is more than one curve. Names are shown as they are: foreign
-// ones are the caller's to clean.
+// Title, plot with axes, and a legend if there is more than one curve. Names are printed unchanged;
+// the caller must sanitize untrusted ones.
 std::string text_plot(const Chart& chart, const TextPlotOptions& options);
 
 }  // namespace thimble

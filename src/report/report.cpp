@@ -31,9 +31,9 @@ std::string page_html(const Page& page) {
 
 namespace {
 
-constexpr int kWideChart = 250, kChart = 170;  // pixels high
-constexpr std::size_t kBuckets = 240;          // of a curve, two points each
-constexpr std::size_t kSampleSteps = 8;        // of which texts are shown
+constexpr int kWideChart = 250, kChart = 170;  // pixels
+constexpr std::size_t kBuckets = 240;          // per curve, two points each
+constexpr std::size_t kSampleSteps = 8;        // number of steps whose samples are shown
 
 std::string text_of(const Json& object, std::string_view key) {
   const Json* value = object.find(key);
@@ -68,8 +68,8 @@ std::string tiles(const RunData& run) {
     const std::int64_t step = run.steps.back().step;
     const double tokens = run.tokens_at(step);
     out += tile("training loss", fmt::format("{:.4f}", run.final_train_loss()), "last 50 steps");
-    const std::int64_t wanted = run.config ? run.config->train.steps : 0;
-    out += tile("steps", with_commas(step), wanted > 0 ? fmt::format("of {}", with_commas(wanted)) : "");
+    const std::int64_t planned = run.config ? run.config->train.steps : 0;
+    out += tile("steps", with_commas(step), planned > 0 ? fmt::format("of {}", with_commas(planned)) : "");
     const double unique = run.start ? static_cast<double>(run.start->tokens) : 0;
     out += tile("tokens", with_unit(tokens), unique > 0 ? fmt::format("{:.2f} epochs", tokens / unique) : "");
     out += tile(
@@ -86,7 +86,7 @@ std::string tiles(const RunData& run) {
   return out.empty() ? "" : "<dl class=\"tiles\">\n" + out + "</dl>\n";
 }
 
-// How far it is: by steps, or by time where that decides.
+// Progress by steps or by max_seconds, whichever is greater.
 std::string progress(const RunData& run) {
   if (!run.config || run.steps.empty()) return "";
   const TrainConfig& train = run.config->train;
@@ -129,13 +129,12 @@ std::string head(const RunData& run, const ReportOptions& options) {
 std::string limits(const RunData& run) {
   const Json* diagnosis = run.record.find("diagnosis");
   if (!diagnosis) return "";
-  std::string out =
-      fmt::format("<div><h2>What limits this run: {}</h2>\n<ul>", escaped(text_of(*diagnosis, "limit")));
+  std::string out = fmt::format("<div><h2>Bottleneck: {}</h2>\n<ul>", escaped(text_of(*diagnosis, "limit")));
   if (const Json* evidence = diagnosis->find("evidence"); evidence && evidence->is_array())
     for (const Json& line : evidence->as_array())
       if (line.is_string()) out += fmt::format("<li>{}</li>", escaped(line.as_string()));
   return out +
-         fmt::format("</ul>\n<p>What would help: {}.</p></div>\n", escaped(text_of(*diagnosis, "advice")));
+         fmt::format("</ul>\n<p>Recommendation: {}.</p></div>\n", escaped(text_of(*diagnosis, "advice")));
 }
 
 // "0.5131", "14.2 k"
@@ -147,7 +146,7 @@ Chart chart_of(const RunData& run, Metric metric, std::optional<double> smoothin
   const MetricInfo& info = info_of(metric);
   Chart chart{.title = std::string(info.title), .x_label = "step"};
   const Curve curve = curve_of(run, metric, XAxis::steps);
-  if (!curve.empty()) chart.now = figure_text(curve.back().y);
+  if (!curve.empty()) chart.latest = figure_text(curve.back().y);
   const bool noisy = is_noisy(metric);
   if (noisy)
     chart.series.push_back({.name = "each step",
@@ -168,7 +167,7 @@ Chart loss_chart(const RunData& run, std::optional<double> smoothing) {
   const Curve means = curve_of(run, Metric::loss, XAxis::steps);
   const Curve smooth = smoothed(means, smoothing.value_or(suitable_smoothing(means)));
   Chart chart{.title = "loss, nats per token", .x_label = "step", .logarithmic = true, .legend = true};
-  if (!smooth.empty()) chart.now = fmt::format("{:.4f}", smooth.back().y);
+  if (!smooth.empty()) chart.latest = fmt::format("{:.4f}", smooth.back().y);
   chart.series = {{.name = "each step", .curve = thinned(raw, kBuckets), .faint = true},
                   {.name = "smoothed", .curve = thinned(smooth, kBuckets)}};
   Curve validation = curve_of(run, Metric::val_loss, XAxis::steps);
@@ -179,7 +178,7 @@ Chart loss_chart(const RunData& run, std::optional<double> smoothing) {
 }
 
 std::string charts(const RunData& run, const ReportOptions& options) {
-  if (run.steps.empty() && run.validations.empty()) return "<p class=\"muted\">No step was made yet.</p>";
+  if (run.steps.empty() && run.validations.empty()) return "<p class=\"muted\">No steps yet.</p>";
   std::string out = chart_html(loss_chart(run, options.smoothing), kWideChart);
   out.replace(out.find("class=\"chart\""), 13, "class=\"chart wide\"");
   for (const Metric metric : {Metric::val_bpb, Metric::lr, Metric::tokens_per_second, Metric::grad_norm}) {
@@ -189,7 +188,7 @@ std::string charts(const RunData& run, const ReportOptions& options) {
   return "<div class=\"charts\">\n" + out + "</div>\n";
 }
 
-// The first, the last and some between them.
+// The first, the last and evenly spaced ones between them.
 std::vector<SampledStep> chosen_samples(const RunData& run) {
   if (run.samples.size() <= kSampleSteps) return run.samples;
   std::vector<SampledStep> chosen;
@@ -206,19 +205,21 @@ std::string samples(const RunData& run) {
       if (point.step == sample.step && std::isfinite(point.bits_per_byte))
         heading = fmt::format("step {}, {:.3f} bits per byte", with_commas(sample.step), point.bits_per_byte);
     out += fmt::format("<div><h3>{}</h3>", heading);
-    for (const SampledStep::Said& said : sample.texts)
-      out += fmt::format("<p class=\"said\"><span class=\"prompt\">{}</span>{}</p>", escaped(said.prompt),
-                         escaped(said.text.empty() ? "(nothing)" : said.text));
+    for (const SampledStep::Text& sample_text : sample.texts)
+      out +=
+          fmt::format("<p class=\"said\"><span class=\"prompt\">{}</span>{}</p>", escaped(sample_text.prompt),
+                      escaped(sample_text.text.empty() ? "(empty)" : sample_text.text));
     out += "</div>\n";
   }
-  return out.empty() ? "" : "<h2>What it said</h2>\n<div class=\"samples\">\n" + out + "</div>\n";
+  return out.empty() ? "" : "<h2>Samples</h2>\n<div class=\"samples\">\n" + out + "</div>\n";
 }
 
 std::string data_table_of(const RunData& run) {
   std::string rows;
-  if (const std::string data = text_of(run.data, "data"); !data.empty()) rows += table_row("read from", data);
+  if (const std::string data = text_of(run.data, "data"); !data.empty())
+    rows += table_row("training data", data);
   if (const std::string val = text_of(run.data, "val_data"); !val.empty())
-    rows += table_row("validated on", val);
+    rows += table_row("validation data", val);
   if (const std::string order = text_of(run.data, "order"); !order.empty()) rows += table_row("order", order);
   if (run.start) {
     const StartFacts& start = *run.start;
@@ -248,7 +249,7 @@ std::string machine_table_of(const RunData& run) {
   rows += table_row("memory", in_bytes(number_of(*host, "memory_bytes")));
   if (run.config) {
     for (const Key& key : all_keys())
-      if (key.name == "dtype") rows += table_row("computed in", value_text(key.get(*run.config)));
+      if (key.name == "dtype") rows += table_row("compute dtype", value_text(key.get(*run.config)));
   }
   rows += table_row("thimble", fmt::format("{}, {}, {}", text_of(*call, "version"), text_of(*call, "build"),
                                            text_of(*call, "compiler")));
@@ -264,7 +265,7 @@ std::string files_table_of(const RunData& run) {
 
 enum class Shown { changed, all };
 
-// Changed: not as in a fresh config.
+// `changed` lists only settings that differ from the default config.
 std::string settings_list(const Config& config, Shown shown) {
   const Config fresh;
   std::string out = "<dl class=\"settings\">\n";
@@ -282,8 +283,8 @@ std::string settings_list(const Config& config, Shown shown) {
 std::string settings(const RunData& run) {
   if (!run.config) return "";
   return fmt::format(
-      "<h2>Settings</h2>\n{}<details><summary>All of them, also those as in a fresh "
-      "config</summary>\n{}</details>\n",
+      "<h2>Settings</h2>\n{}<details><summary>All settings, including "
+      "defaults</summary>\n{}</details>\n",
       settings_list(*run.config, Shown::changed), settings_list(*run.config, Shown::all));
 }
 
@@ -298,8 +299,8 @@ Sections report_sections(const RunData& run, const ReportOptions& options) {
           {"facts", facts.empty() ? "" : "<div class=\"facts\">\n" + facts + "</div>\n"},
           {"settings", settings(run)},
           {"foot",
-           fmt::format("<footer>Made by thimble {} from metrics.jsonl, config.toml and run.json of the run's "
-                       "folder.</footer>",
+           fmt::format("<footer>Generated by thimble {} from metrics.jsonl, config.toml and run.json in the "
+                       "run's folder.</footer>",
                        version())}};
 }
 
@@ -321,7 +322,7 @@ std::filesystem::path write_report(FileOps& ops, const std::filesystem::path& ru
 
 namespace {
 
-// As our JSON writer would keep it.
+// Replaces invalid UTF-8 in the same way as the JSON writer.
 std::string valid_utf8(std::string_view text) {
   return parse_json(Json(text).dump(), "text").as_string();
 }

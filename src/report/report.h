@@ -1,4 +1,4 @@
-// RUN/report.html: a run to look at. Curves, what it said, what limits it, its data, machine and settings.
+// RUN/report.html: curves, samples, bottleneck, data, machine and settings of a run.
 #pragma once
 
 #include <filesystem>
@@ -13,40 +13,40 @@
 
 namespace thimble {
 
-// The page that reports, plots and the dashboard share: web/page.html with something in it.
-// HTML, by the id of its section. Sections are what the dashboard exchanges when they change.
+// HTML of each section, with its id. The dashboard sends the sections that changed.
 using Sections = std::vector<std::pair<std::string, std::string>>;
 
+// web/page.html filled with sections; used by reports, plots and the dashboard.
 struct Page {
-  std::string title;  // not escaped yet
+  std::string title;  // not escaped
   Sections sections;
-  bool live = false;  // listens to the server that sent it
-  std::string nonce =
-      {};  // of script and style; empty: one made of the content, which nothing inside can know
+  bool live = false;  // the page updates itself from /events
+  // CSP nonce of script and style. If empty, a digest of the content, which the content itself
+  // cannot contain.
+  std::string nonce = {};
 };
 
 std::string page_html(const Page& page);
 
 struct ReportOptions {
-  std::optional<double> smoothing = {};  // of what there is one of a step; nothing: what suits
-  bool running = false;                  // training goes on: shows how far it is
+  std::optional<double> smoothing = {};  // for per-step metrics; nullopt: automatic
+  bool running = false;                  // training is in progress: show the progress
 };
 
 Sections report_sections(const RunData& run, const ReportOptions& options = {});
 std::string report_html(const RunData& run, const ReportOptions& options = {});
 
-// Writes RUN/report.html, in place of an older one, and returns its path.
+// Writes RUN/report.html, replacing an existing one, and returns its path.
 std::filesystem::path write_report(FileOps& ops, const std::filesystem::path& run,
                                    const ReportOptions& options = {});
 std::filesystem::path write_report(FileOps& ops, const RunData& run, const ReportOptions& options = {});
 
-// Text into HTML and SVG. Samples, prompts and file names come from anywhere: whatever goes into a page goes through
-// escaped().
-// Safe between tags and within quotes, of HTML and of XML. Bytes that are no UTF-8 and control characters but tab and
-// line end become U+FFFD.
+// Escapes text for HTML and XML, both between tags and inside quoted attributes. Samples, prompts
+// and file names are untrusted, so all text in a page must be escaped. Invalid UTF-8 and control
+// characters other than tab and newline become U+FFFD.
 std::string escaped(std::string_view text);
 
-// Replaces each @name@ of `text` by its value, in one pass: what a value holds is never replaced.
+// Replaces each @name@ in `text` with its value, in one pass: values are not expanded again.
 std::string filled(std::string_view text,
                    const std::vector<std::pair<std::string_view, std::string_view>>& values);
 

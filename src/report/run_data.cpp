@@ -17,10 +17,10 @@ namespace {
 
 constexpr std::uint64_t kMaxSettingsBytes = 1 << 24;
 constexpr std::size_t kLastSteps = 50;
-constexpr std::size_t kMostSampledSteps = 64, kMostTexts = 16;  // of each
+constexpr std::size_t kMaxSampledSteps = 64, kMaxTextsPerStep = 16;
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-// Figures that were not finite are null in a file.
+// Non-finite values are stored as null.
 double number_at(const Json& event, std::string_view key) {
   const Json* value = event.find(key);
   return value && value->is_number() ? value->as_double() : kUnknown;
@@ -46,7 +46,7 @@ std::optional<Config> config_in(const fs::path& path) {
   return config_from_toml(read_file(path, kMaxSettingsBytes), path.string());
 }
 
-// Models of the run, and what was packed or exported beside them: RUN/*.thimble, RUN.thimble.
+// Checkpoints of the run, and artifacts and exports: RUN/*.thimble, RUN/*.gguf, RUN.thimble.
 std::vector<std::pair<std::string, std::uint64_t>> models_of(const fs::path& folder) {
   std::vector<std::pair<std::string, std::uint64_t>> files;
   std::error_code error;
@@ -78,9 +78,9 @@ StepFigures figures_in(const Json& event) {
           .seconds = number_at(event, "seconds")};
 }
 
-// Each figure of two by itself.
+// Applies `choose` to each pair of values.
 template <class Choose>
-StepFigures of_both(const StepFigures& a, const StepFigures& b, Choose choose) {
+StepFigures combine(const StepFigures& a, const StepFigures& b, Choose choose) {
   return {.loss = choose(a.loss, b.loss),
           .grad_norm = choose(a.grad_norm, b.grad_norm),
           .multiplier = choose(a.multiplier, b.multiplier),
@@ -93,14 +93,14 @@ StepPoint merged(const StepPoint& a, const StepPoint& b) {
   const auto m = static_cast<double>(a.steps), n = static_cast<double>(b.steps);
   return {.step = b.step,
           .steps = a.steps + b.steps,
-          .mean = of_both(a.mean, b.mean,
+          .mean = combine(a.mean, b.mean,
                           [&](double x, double y) {
                             if (std::isnan(x) || std::isnan(y)) return std::isnan(x) ? y : x;
                             return x + (y - x) * (n / (m + n));
                           }),
-          // Of a number and none they take the number.
-          .low = of_both(a.low, b.low, [](double x, double y) { return std::fmin(x, y); }),
-          .high = of_both(a.high, b.high, [](double x, double y) { return std::fmax(x, y); }),
+          // fmin and fmax ignore a NaN operand.
+          .low = combine(a.low, b.low, [](double x, double y) { return std::fmin(x, y); }),
+          .high = combine(a.high, b.high, [](double x, double y) { return std::fmax(x, y); }),
           .elapsed = b.elapsed};
 }
 
@@ -142,11 +142,11 @@ const ValidationPoint* RunData::best_validation() const {
   return best;
 }
 
-RunFollower::Told::Told(std::size_t most_points)
-    : steps(most_points), validations(most_points), samples(kMostSampledSteps) {}
+RunFollower::MetricsState::MetricsState(std::size_t most_points)
+    : steps(most_points), validations(most_points), samples(kMaxSampledSteps) {}
 
 RunFollower::RunFollower(fs::path folder, std::size_t most_points)
-    : most_points_(most_points), told_(most_points) {
+    : most_points_(most_points), state_(most_points) {
   if (!folder.has_filename()) folder = folder.parent_path();  // "runs/a/"
   data_.folder = std::move(folder);
 }
@@ -157,12 +157,12 @@ const RunData& RunFollower::refresh() {
   data_.config = config_in(folder / "config.toml");
   data_.data = json_in(folder / "data.json");
   read_metrics();
-  data_.start = told_.start;
-  data_.steps = told_.steps.points();
-  data_.last_losses = told_.last_losses;
-  data_.validations = told_.validations.points();
-  data_.samples = told_.samples.points();
-  if (!told_.latest_sample.texts.empty()) data_.samples.push_back(told_.latest_sample);
+  data_.start = state_.start;
+  data_.steps = state_.steps.points();
+  data_.last_losses = state_.last_losses;
+  data_.validations = state_.validations.points();
+  data_.samples = state_.samples.points();
+  if (!state_.latest_sample.texts.empty()) data_.samples.push_back(state_.latest_sample);
   data_.record = json_in(folder / "run.json");
   data_.files = models_of(folder);
   return data_;
@@ -173,20 +173,20 @@ void RunFollower::read_metrics() {
   std::error_code error;
   const std::uint64_t size = fs::file_size(path, error);
   if (error) return;
-  if (size < told_.place.offset) told_ = Told(most_points_);
+  if (size < state_.place.offset) state_ = MetricsState(most_points_);
   const auto take_all = [&] {
-    for (MetricsReader reader(path, told_.place); reader.next();) told_.take(reader);
+    for (MetricsReader reader(path, state_.place); reader.next();) state_.take(reader);
   };
-  if (told_.place.offset == 0) return take_all();
+  if (state_.place.offset == 0) return take_all();
   try {
     take_all();
-  } catch (const Error&) {  // what came behind does not go on from there: the past was rewritten
-    told_ = Told(most_points_);
+  } catch (const Error&) {  // the file was rewritten, so reading cannot continue at the old position
+    state_ = MetricsState(most_points_);
     take_all();
   }
 }
 
-void RunFollower::Told::take(const MetricsReader& reader) {
+void RunFollower::MetricsState::take(const MetricsReader& reader) {
   if (const StepLine* line = reader.step_line()) {
     take_step(line->step, figures_in(*line));
   } else {
@@ -206,8 +206,8 @@ void RunFollower::Told::take(const MetricsReader& reader) {
   place = reader.place();
 }
 
-void RunFollower::Told::take_step(std::int64_t number, const StepFigures& figures) {
-  check(number > step, "metrics.jsonl: step {} comes after step {}", number, step);
+void RunFollower::MetricsState::take_step(std::int64_t number, const StepFigures& figures) {
+  check(number > step, "metrics.jsonl: step {} follows step {}, expected increasing steps", number, step);
   step = number;
   if (std::isfinite(figures.seconds)) elapsed += figures.seconds;
   steps.add({.step = number, .mean = figures, .low = figures, .high = figures, .elapsed = elapsed});
@@ -215,7 +215,7 @@ void RunFollower::Told::take_step(std::int64_t number, const StepFigures& figure
   last_losses.push_back(figures.loss);
 }
 
-void RunFollower::Told::take_validation(const Json& event) {
+void RunFollower::MetricsState::take_validation(const Json& event) {
   const Json* best = event.find("best");
   validations.add({.step = event.at("step").as_int(),
                    .loss = number_at(event, "val_loss"),
@@ -224,19 +224,19 @@ void RunFollower::Told::take_validation(const Json& event) {
                    .elapsed = elapsed});
 }
 
-void RunFollower::Told::take_sample(const Json& event) {
+void RunFollower::MetricsState::take_sample(const Json& event) {
   const std::int64_t number = event.at("step").as_int();
   if (latest_sample.step != number) {
     if (!latest_sample.texts.empty()) samples.add(std::move(latest_sample));
     latest_sample = {.step = number, .texts = {}};
   }
-  if (latest_sample.texts.size() < kMostTexts)
+  if (latest_sample.texts.size() < kMaxTextsPerStep)
     latest_sample.texts.push_back({.prompt = text_at(event, "prompt"), .text = text_at(event, "text")});
 }
 
 RunData read_run(const fs::path& folder) {
-  check(fs::exists(folder / "metrics.jsonl"), Hint{"a run is a folder that `thimble train -o RUN` made"},
-        "{} holds no run: there is no metrics.jsonl", folder.string());
+  check(fs::exists(folder / "metrics.jsonl"), Hint{"pass a folder created by `thimble train -o RUN`"},
+        "{} is not a run: it contains no metrics.jsonl", folder.string());
   RunFollower follower(folder);
   return follower.refresh();
 }

@@ -1,5 +1,5 @@
-// A run as its folder tells it: what reports, plots and comparisons are made of. Any run will do: one that ended, one
-// that was killed, one that another process is training just now.
+// Reads the data of a run from its folder, for reports, plots and comparisons. Works for finished
+// and killed runs and for runs that another process is training.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +18,19 @@
 
 namespace thimble {
 
-// A list that stays short however much is added to it: each of its points stands for `span` added ones in a row. When
-// there is no room left, neighbours become one and the span doubles: so no part of a run gets coarser than another.
+// A list of points with bounded size. Each stored point combines `span` consecutive added points.
+// When the list is full, adjacent points are merged and the span doubles, so the resolution is
+// the same over the complete run.
 //
-//   merged(a, b)   one point for two in a row, b the later; a function beside Point
+//   merged(a, b)   combines two consecutive points, b the later; a free function next to Point
 //
-// The latest point is there as it was added, too, unless the last of the others has its step.
+// points() also contains the latest point unmerged, unless the last stored point has the same step.
 template <class Point>
 class BoundedSeries {
  public:
-  // `most`: an even number of points, the latest not counted.
+  // `most`: maximum number of stored points, even; the latest point is not counted.
   explicit BoundedSeries(std::size_t most) : most_(most) {
-    check(most >= 2 && most % 2 == 0, "[bounded series] room for {} points, expected an even number", most);
+    check(most >= 2 && most % 2 == 0, "[bounded series] the capacity must be even, got {}", most);
   }
 
   void add(Point point) {
@@ -61,96 +62,97 @@ class BoundedSeries {
   std::vector<Point> points_;
   std::optional<Point> latest_;
   std::size_t most_;
-  std::size_t span_ = 1, in_last_ = 0;  // in_last_: added ones that the last point stands for
+  std::size_t span_ = 1, in_last_ = 0;  // in_last_: added points in the last stored point
 };
 
-// NaN where the file has no number.
+// Metrics of a step. NaN if the file contains no number.
 struct StepFigures {
   double loss = 0, grad_norm = 0;
   double multiplier = 1;  // of the learning rates
   double seconds = 0;
 };
 
-// A step, or several in a row of a run that has many.
+// One step, or several consecutive steps of a long run.
 struct StepPoint {
-  std::int64_t step = 0;   // the last of them
-  std::int64_t steps = 1;  // that it stands for
+  std::int64_t step = 0;   // the last one
+  std::int64_t steps = 1;  // number of steps
   StepFigures mean, low, high;
-  double elapsed = 0;  // seconds of steps until here, these included
+  double elapsed = 0;  // total seconds of all steps up to and including these
 };
 
 struct ValidationPoint {
   std::int64_t step = 0;
-  double loss = 0, bits_per_byte = 0;  // NaN: not known
+  double loss = 0, bits_per_byte = 0;  // NaN: unknown
   bool best = false;
-  double elapsed = 0;  // seconds of steps
+  double elapsed = 0;  // total seconds of the steps before it
 };
 
 struct SampledStep {
-  struct Said {
+  struct Text {
     std::string prompt, text;
   };
   std::int64_t step = 0;
-  std::vector<Said> texts;
+  std::vector<Text> texts;
 };
 
-// For a BoundedSeries: means, the lowest and the highest of steps; the lower of two validations, so that the best
-// stays; the earlier of two steps' texts.
+// Merge functions for BoundedSeries. Steps: mean, minimum and maximum. Validations: the one with
+// the lower loss, to keep the best. Samples: the earlier one.
 StepPoint merged(const StepPoint& a, const StepPoint& b);
 ValidationPoint merged(const ValidationPoint& a, const ValidationPoint& b);
 SampledStep merged(const SampledStep& a, const SampledStep& b);
 
-// What the loop said of the data before its first step.
+// The sizes of model and data that the training loop logs before its first step.
 struct StartFacts {
   std::int64_t parameters = 0;
-  std::uint64_t documents = 0, tokens = 0, bytes = 0, val_tokens = 0;  // 0: not known
+  std::uint64_t documents = 0, tokens = 0, bytes = 0, val_tokens = 0;  // 0: unknown
 };
 
-// How the last call that ended did, as run.json says it.
+// Status of the last completed call of `thimble train`, from run.json.
 struct RecordedStatus {
-  std::string name = "unfinished";       // to be shown, whatever the file says
-  std::optional<RunStatus> status = {};  // nothing: no call has ended yet, or the name is of another version
+  std::string name = "unfinished";       // for display, even if it is not a known status
+  std::optional<RunStatus> status = {};  // nullopt: no call has completed, or the name is unknown
 };
 
 struct RunData {
   std::filesystem::path folder;
   std::optional<Config> config = {};
   std::optional<StartFacts> start = {};
-  std::vector<StepPoint> steps = {};              // all of them, or evenly merged; the last one is there
-  std::vector<double> last_losses = {};           // of the last 50 steps, each
-  std::vector<ValidationPoint> validations = {};  // all, or evenly the lowest; the last one is there
-  std::vector<SampledStep> samples = {};          // all, or evenly some; the last one is there
-  Json data = {};                                 // data.json; null: there is none
-  Json record = {};                               // run.json; null: the first call has not ended
-  std::vector<std::pair<std::string, std::uint64_t>> files = {};  // name and bytes of models and artifacts
+  std::vector<StepPoint> steps = {};              // all, or evenly merged; includes the last step
+  std::vector<double> last_losses = {};           // of each of the last 50 steps
+  std::vector<ValidationPoint> validations = {};  // all, or the best of each interval
+  std::vector<SampledStep> samples = {};          // all, or evenly spaced ones; includes the last
+  Json data = {};                                 // data.json; null: no such file
+  Json record = {};                               // run.json; null: no completed call
+  std::vector<std::pair<std::string, std::uint64_t>> files =
+      {};  // name and size of checkpoints, artifacts and exports
 
   std::string name() const;  // of the folder
   RecordedStatus status() const;
   double tokens_at(std::int64_t step) const;
   double seconds() const { return steps.empty() ? 0 : steps.back().elapsed; }
-  double tokens_per_second() const;  // over all steps; 0: not known
-  double final_train_loss() const;   // of last_losses; NaN without any
+  double tokens_per_second() const;  // over all steps; 0: unknown
+  double final_train_loss() const;   // mean of last_losses; NaN if empty
   const ValidationPoint* best_validation() const;
 };
 
-// Follows a folder that may grow meanwhile. metrics.jsonl is read once: refresh() takes only what is new, and starts
-// over where a resumed run has dropped lines. What is kept does not grow with the run: neither a page that is drawn
-// every second for days nor the report of millions of steps needs more than a picture can show.
+// Reads a run's folder repeatedly while training continues. refresh() reads only the new part of
+// metrics.jsonl, or the complete file again if a resumed run has removed lines. Memory is bounded:
+// it does not grow with the number of steps.
 class RunFollower {
  public:
   static constexpr std::size_t kMostPoints = 5000;
 
-  // `most_points`: of steps and of validations, each; an even number.
+  // `most_points`: maximum number of step points and of validation points; must be even.
   explicit RunFollower(std::filesystem::path folder, std::size_t most_points = kMostPoints);
 
-  // A folder without a run yet is empty data; files that no run of ours could hold are an Error.
+  // Returns empty data if the folder does not contain a run yet. Throws if a file is invalid.
   const RunData& refresh();
   const RunData& data() const { return data_; }
 
  private:
-  // All that metrics.jsonl told so far.
-  struct Told {
-    explicit Told(std::size_t most_points);
+  // Everything read from metrics.jsonl so far.
+  struct MetricsState {
+    explicit MetricsState(std::size_t most_points);
 
     MetricsReader::Place place;
     std::optional<StartFacts> start;
@@ -158,8 +160,8 @@ class RunFollower {
     std::vector<double> last_losses;
     BoundedSeries<ValidationPoint> validations;
     BoundedSeries<SampledStep> samples;
-    SampledStep latest_sample;  // to which more texts may come
-    std::int64_t step = -1;     // the last that was made
+    SampledStep latest_sample;  // not in `samples` yet, because more texts of its step may follow
+    std::int64_t step = -1;     // last step read
     double elapsed = 0;
 
     void take(const MetricsReader& reader);
@@ -171,11 +173,11 @@ class RunFollower {
   void read_metrics();
 
   std::size_t most_points_;
-  Told told_;
+  MetricsState state_;
   RunData data_;
 };
 
-// A folder without metrics.jsonl is an Error.
+// Throws if the folder contains no metrics.jsonl.
 RunData read_run(const std::filesystem::path& folder);
 
 }  // namespace thimble

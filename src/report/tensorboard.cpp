@@ -101,7 +101,7 @@ void TensorBoardWriter::add(std::int64_t step,
 
 void TensorBoardWriter::open(std::int64_t step) {
   const double now = now_();
-  // Later files sort behind earlier ones: that is the order in which TensorBoard reads them.
+  // File names must sort by time, because TensorBoard reads the files in name order.
   file_ = ops_.open_for_writing(
       run_ / fmt::format("events.out.tfevents.{:010.0f}.{}.{}", now, host_name(), getpid()));
   ops_.truncate(*file_, 0);

@@ -1,13 +1,16 @@
-// TensorBoard's event files: what `thimble train --tensorboard` writes beside metrics.jsonl, and `tensorboard --logdir`
-// reads.
+// Writes TensorBoard event files for `thimble train --tensorboard`, in the run's folder.
 //
-//   record   u64 length, u32 masked CRC-32C of the length, the bytes, u32 masked CRC-32C of the bytes; little-endian
-//   bytes    a protobuf message Event { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5;
-//            SessionLog session_log = 7; },  Summary { repeated Value value = 1; },
-//            Value { string tag = 1; float simple_value = 2; },  SessionLog { SessionStatus status = 1; } (1: START)
+//   record   u64 length, u32 masked CRC-32C of the length, the bytes, u32 masked CRC-32C of the
+//            bytes; little-endian
+//   bytes    a protobuf message:
+//            Event { double wall_time = 1; int64 step = 2; string file_version = 3;
+//                    Summary summary = 5; SessionLog session_log = 7; }
+//            Summary { repeated Value value = 1; }
+//            Value { string tag = 1; float simple_value = 2; }
+//            SessionLog { SessionStatus status = 1; }   (1: START)
 //
-// The first record holds file_version "brain.Event:2". A run that goes on writes a second file that begins with START:
-// the reader drops what the first one said of later steps.
+// The first record contains file_version "brain.Event:2". A resumed run writes a second file that
+// begins with START; TensorBoard then discards later steps of the first file.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +28,17 @@
 
 namespace thimble {
 
-std::string event_record(std::string_view event);  // framed
+std::string event_record(std::string_view event);  // adds length and checksums
 std::string file_version_event(double wall_time);
 std::string session_start_event(double wall_time, std::int64_t step);
 std::string scalars_event(double wall_time, std::int64_t step,
                           const std::vector<std::pair<std::string_view, double>>& scalars);
 
-// Follows a run; the file is made with the first event, when the run has its folder.
+// Writes the events of a run. The file is created with the first event, when the run's folder
+// exists.
 class TensorBoardWriter : public TrainObserver {
  public:
-  // `now`: seconds since 1970; tests bring their own.
+  // `now` returns seconds since 1970; tests pass a fake clock.
   TensorBoardWriter(FileOps& ops, std::filesystem::path run, const OptimizerConfig& config,
                     std::function<double()> now);
   ~TensorBoardWriter() override;
@@ -59,7 +63,8 @@ class TensorBoardWriter : public TrainObserver {
 // CRC-32C (Castagnoli; RFC 3720, appendix B.4): the checksum of TensorFlow's record files.
 std::uint32_t crc32c(std::string_view bytes);
 
-// As record files store it: rotated and shifted, so that a checksum of data that holds checksums stays a good one.
+// The form stored in record files: rotated and offset, because the CRC of data that contains CRCs
+// is weak.
 std::uint32_t masked_crc32c(std::string_view bytes);
 
 }  // namespace thimble

@@ -43,27 +43,28 @@ std::size_t characters_in(std::string_view text) {
       std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
-// Moves the place behind the token; returns where it stood.
-std::size_t pass(const Tokenizer& tokenizer, TokenId id, TextPlace& place) {
+// Advances `position` past the token and returns the token's text offset.
+std::size_t advance(const Tokenizer& tokenizer, TokenId id, TextPosition& position) {
   const bool control = tokenizer.token_type(id) == TokenType::control;
   std::string added;
-  if (place.prompt_tokens > 0 && control)
+  if (position.prompt_tokens > 0 && control)
     added = tokenizer.token_text(id);
   else
-    tokenizer.append_token(id, place.starts_text, added);
-  const bool ends_prompt = place.prompt_tokens == 1;  // and with it what it began and did not finish
-  place.prompt_tokens -= std::min<std::size_t>(place.prompt_tokens, 1);
-  place.starts_text = place.starts_text && control;
-  // Its first byte goes on with the character that waits, or shows that this one is broken: U+FFFD in the text.
-  std::string begun = place.waiting + added.substr(0, 1);
+    tokenizer.append_token(id, position.starts_text, added);
+  const bool ends_prompt = position.prompt_tokens == 1;  // then flush an incomplete character
+  position.prompt_tokens -= std::min<std::size_t>(position.prompt_tokens, 1);
+  position.starts_text = position.starts_text && control;
+  // The token's first byte either continues the incomplete character, or shows that this character
+  // is invalid, which becomes U+FFFD in the text.
+  std::string begun = position.waiting + added.substr(0, 1);
   const std::size_t characters = characters_in(take_text(begun, true));
-  const std::size_t offset = place.offset + std::max<std::size_t>(characters, 1) - 1;
-  place.waiting += added;
-  place.offset += characters_in(take_text(place.waiting, ends_prompt));
+  const std::size_t offset = position.offset + std::max<std::size_t>(characters, 1) - 1;
+  position.waiting += added;
+  position.offset += characters_in(take_text(position.waiting, ends_prompt));
   return offset;
 }
 
-// The likeliest, and the one that was chosen.
+// The most likely tokens and the chosen one.
 Json text_top(const Tokenizer& tokenizer, const TokenScore& score) {
   if (std::isnan(score.logprob)) return {};
   Json top = Json::object();
@@ -88,13 +89,13 @@ Json chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> score
   return Json::object().set("content", content).set("refusal", nullptr);
 }
 
-Json text_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores, TextPlace& place) {
+Json text_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores, TextPosition& position) {
   Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array();
   for (const TokenScore& score : scores) {
     tokens.push(text_token(tokenizer, score.id));
     logprobs.push(static_cast<double>(score.logprob));
     tops.push(text_top(tokenizer, score));
-    offsets.push(pass(tokenizer, score.id, place));
+    offsets.push(advance(tokenizer, score.id, position));
   }
   return Json::object()
       .set("tokens", tokens)
@@ -111,28 +112,29 @@ double rate(std::int64_t tokens, double seconds) {
 
 }  // namespace
 
-CompletionAnswer::CompletionAnswer(const CompletionRequest& asked, const ServedModel& model)
-    : asked_(asked),
+CompletionAnswer::CompletionAnswer(const CompletionRequest& request, const ServedModel& model)
+    : request_(request),
       model_(model),
-      id_(new_id(asked.dialect == Dialect::chat ? "chatcmpl-" : "cmpl-")),
+      id_(new_id(request.dialect == Dialect::chat ? "chatcmpl-" : "cmpl-")),
       created_(unix_time()),
-      choices_(asked.prompts.size() * static_cast<std::size_t>(asked.samples)),
-      prompt_scores_(asked.prompts.size()) {
-  for (std::size_t i = 0; i < choices_.size(); ++i) choices_[i].place = first_place(prompt_of(i));
+      choices_(request.prompts.size() * static_cast<std::size_t>(request.samples)),
+      prompt_scores_(request.prompts.size()) {
+  for (std::size_t i = 0; i < choices_.size(); ++i) choices_[i].position = first_position(prompt_of(i));
 }
 
-TextPlace CompletionAnswer::first_place(std::size_t prompt) const {
-  const Request& request = asked_.prompts[prompt];
-  if (asked_.echoed.empty()) return {.starts_text = request.starts_text};
-  return {.starts_text = true, .prompt_tokens = request.prompt.size() - asked_.unshown[prompt]};
+TextPosition CompletionAnswer::first_position(std::size_t prompt) const {
+  const Request& request = request_.prompts[prompt];
+  if (request_.echoed.empty()) return {.starts_text = request.starts_text};
+  return {.starts_text = true,
+          .prompt_tokens = request.prompt.size() - request_.hidden_prompt_tokens[prompt]};
 }
 
 std::size_t CompletionAnswer::index_of(const JobEvent& event) const {
-  return event.request * static_cast<std::size_t>(asked_.samples) +
+  return event.request * static_cast<std::size_t>(request_.samples) +
          static_cast<std::size_t>(event.event.sample);
 }
 
-CompletionAnswer::Choice& CompletionAnswer::note(const JobEvent& event) {
+CompletionAnswer::Choice& CompletionAnswer::record(const JobEvent& event) {
   if (event.event.error) throw ApiError(500, "server_error", event.event.error->what());
   Choice& choice = choices_[index_of(event)];
   if (!event.event.prompt.empty()) prompt_scores_[event.request] = event.event.prompt;
@@ -144,28 +146,29 @@ CompletionAnswer::Choice& CompletionAnswer::note(const JobEvent& event) {
 }
 
 void CompletionAnswer::add(JobEvent event) {
-  Choice& choice = note(event);
+  Choice& choice = record(event);
   choice.text += event.event.text;
   std::ranges::move(event.event.tokens, std::back_inserter(choice.tokens));
 }
 
 std::vector<Json> CompletionAnswer::chunks(JobEvent event) {
   std::vector<Json> chunks;
-  note(event);
-  held_.push_back(std::move(event));
-  std::vector<JobEvent> held = std::exchange(held_, {});
-  for (JobEvent& next : held) {
+  record(event);
+  pending_.push_back(std::move(event));
+  std::vector<JobEvent> pending = std::exchange(pending_, {});
+  for (JobEvent& next : pending) {
     if (must_wait(next))
-      held_.push_back(std::move(next));
+      pending_.push_back(std::move(next));
     else
       stream_event(next, chunks);
   }
   return chunks;
 }
 
-// A choice begins with its prompt, which sample 0 scores for all.
+// With echo, a choice starts with the scored prompt. Only sample 0 scores it, so events that arrive
+// before those scores must wait.
 bool CompletionAnswer::must_wait(const JobEvent& event) const {
-  const bool echoes_scores = !asked_.echoed.empty() && asked_.logprobs;
+  const bool echoes_scores = !request_.echoed.empty() && request_.logprobs;
   return echoes_scores && !prompt_scores_[event.request];
 }
 
@@ -173,46 +176,49 @@ void CompletionAnswer::stream_event(const JobEvent& event, std::vector<Json>& ou
   const std::size_t index = index_of(event);
   Choice& choice = choices_[index];
   if (!choice.begun) begin_choice(index, out);
-  if (!event.event.text.empty() || (asked_.logprobs && !event.event.tokens.empty()))
-    out.push_back(chunk(piece(index, event.event.text, logprobs(event.event.tokens, choice.place))));
+  if (!event.event.text.empty() || (request_.logprobs && !event.event.tokens.empty()))
+    out.push_back(chunk(piece(index, event.event.text, logprobs(event.event.tokens, choice.position))));
   if (!event.event.finish) return;
   Json last = Json::object().set("index", index);
-  if (asked_.dialect == Dialect::chat)
+  if (request_.dialect == Dialect::chat)
     last.set("delta", Json::object());
   else
     last.set("text", "");
   last.set("logprobs", nullptr).set("finish_reason", name_of(*event.event.finish));
   Json ending = chunk(last);
-  if (asked_.dialect == Dialect::chat) ending.set("tokens_dropped", asked_.tokens_dropped);
-  if (finished() && !asked_.include_usage) ending.set("timings", timings());
+  if (request_.dialect == Dialect::chat) ending.set("tokens_dropped", request_.tokens_dropped);
+  if (finished() && !request_.include_usage) ending.set("timings", timings());
   out.push_back(std::move(ending));
 }
 
 void CompletionAnswer::begin_choice(std::size_t index, std::vector<Json>& out) {
   Choice& choice = choices_[index];
   choice.begun = true;
-  if (asked_.dialect == Dialect::chat) {
+  if (request_.dialect == Dialect::chat) {
     out.push_back(chunk(Json::object()
                             .set("index", index)
                             .set("delta", Json::object().set("role", "assistant").set("content", ""))
                             .set("logprobs", nullptr)
                             .set("finish_reason", nullptr)));
-  } else if (!asked_.echoed.empty()) {
+  } else if (!request_.echoed.empty()) {
     const std::size_t prompt = prompt_of(index);
-    out.push_back(chunk(piece(index, asked_.echoed[prompt], logprobs(shown_prompt(prompt), choice.place))));
+    out.push_back(
+        chunk(piece(index, request_.echoed[prompt], logprobs(visible_prompt(prompt), choice.position))));
   }
 }
 
-std::vector<TokenScore> CompletionAnswer::shown_prompt(std::size_t prompt) const {
+std::vector<TokenScore> CompletionAnswer::visible_prompt(std::size_t prompt) const {
   if (!prompt_scores_[prompt]) return {};
   const std::vector<TokenScore>& all = *prompt_scores_[prompt];
-  return {all.begin() + static_cast<std::ptrdiff_t>(std::min(asked_.unshown[prompt], all.size())), all.end()};
+  return {
+      all.begin() + static_cast<std::ptrdiff_t>(std::min(request_.hidden_prompt_tokens[prompt], all.size())),
+      all.end()};
 }
 
-Json CompletionAnswer::logprobs(std::span<const TokenScore> scores, TextPlace& place) const {
-  if (!asked_.logprobs) return {};
-  return asked_.dialect == Dialect::chat ? chat_logprobs(*model_.tokenizer, scores)
-                                         : text_logprobs(*model_.tokenizer, scores, place);
+Json CompletionAnswer::logprobs(std::span<const TokenScore> scores, TextPosition& position) const {
+  if (!request_.logprobs) return {};
+  return request_.dialect == Dialect::chat ? chat_logprobs(*model_.tokenizer, scores)
+                                           : text_logprobs(*model_.tokenizer, scores, position);
 }
 
 Json CompletionAnswer::frame(std::string_view object) const {
@@ -225,16 +231,17 @@ Json CompletionAnswer::frame(std::string_view object) const {
 }
 
 Json CompletionAnswer::chunk(Json choice) const {
-  Json json = frame(asked_.dialect == Dialect::chat ? "chat.completion.chunk" : "text_completion");
+  Json json = frame(request_.dialect == Dialect::chat ? "chat.completion.chunk" : "text_completion");
   json.set("choices", Json::array({std::move(choice)}));
-  // OpenAI's clients expect it in every chunk, and only then.
-  if (asked_.include_usage) json.set("usage", nullptr);
+  // OpenAI's API sends "usage": null in every chunk if include_usage is set, and no field
+  // otherwise.
+  if (request_.include_usage) json.set("usage", nullptr);
   return json;
 }
 
 Json CompletionAnswer::piece(std::size_t index, std::string_view text, Json logprobs) const {
   Json choice = Json::object().set("index", index);
-  if (asked_.dialect == Dialect::chat)
+  if (request_.dialect == Dialect::chat)
     choice.set("delta", Json::object().set("content", text));
   else
     choice.set("text", text);
@@ -242,36 +249,36 @@ Json CompletionAnswer::piece(std::size_t index, std::string_view text, Json logp
 }
 
 Json CompletionAnswer::usage_chunk() const {
-  return frame(asked_.dialect == Dialect::chat ? "chat.completion.chunk" : "text_completion")
+  return frame(request_.dialect == Dialect::chat ? "chat.completion.chunk" : "text_completion")
       .set("choices", Json::array())
       .set("usage", usage())
       .set("timings", timings());
 }
 
-Json CompletionAnswer::whole_choice(std::size_t index) const {
+Json CompletionAnswer::complete_choice(std::size_t index) const {
   const Choice& choice = choices_[index];
   const std::size_t prompt = prompt_of(index);
   Json json = Json::object().set("index", index);
-  TextPlace place = first_place(prompt);
-  if (asked_.dialect == Dialect::chat) {
+  TextPosition position = first_position(prompt);
+  if (request_.dialect == Dialect::chat) {
     json.set("message",
              Json::object().set("role", "assistant").set("content", choice.text).set("refusal", nullptr));
-    json.set("logprobs", logprobs(choice.tokens, place));
+    json.set("logprobs", logprobs(choice.tokens, position));
   } else {
-    std::vector<TokenScore> scores = shown_prompt(prompt);
+    std::vector<TokenScore> scores = visible_prompt(prompt);
     scores.insert(scores.end(), choice.tokens.begin(), choice.tokens.end());
-    json.set("text", asked_.echoed.empty() ? choice.text : asked_.echoed[prompt] + choice.text);
-    json.set("logprobs", logprobs(scores, place));
+    json.set("text", request_.echoed.empty() ? choice.text : request_.echoed[prompt] + choice.text);
+    json.set("logprobs", logprobs(scores, position));
   }
   return json.set("finish_reason", name_of(choice.finish.value_or(FinishReason::length)));
 }
 
-Json CompletionAnswer::whole() const {
+Json CompletionAnswer::complete_response() const {
   Json choices = Json::array();
-  for (std::size_t i = 0; i < choices_.size(); ++i) choices.push(whole_choice(i));
-  Json json = frame(asked_.dialect == Dialect::chat ? "chat.completion" : "text_completion");
+  for (std::size_t i = 0; i < choices_.size(); ++i) choices.push(complete_choice(i));
+  Json json = frame(request_.dialect == Dialect::chat ? "chat.completion" : "text_completion");
   json.set("choices", choices).set("usage", usage()).set("timings", timings());
-  if (asked_.dialect == Dialect::chat) json.set("tokens_dropped", asked_.tokens_dropped);
+  if (request_.dialect == Dialect::chat) json.set("tokens_dropped", request_.tokens_dropped);
   return json;
 }
 
@@ -281,7 +288,7 @@ bool CompletionAnswer::finished() const {
 
 std::int64_t CompletionAnswer::prompt_tokens() const {
   std::int64_t tokens = 0;
-  for (const Request& request : asked_.prompts) tokens += static_cast<std::int64_t>(request.prompt.size());
+  for (const Request& request : request_.prompts) tokens += static_cast<std::int64_t>(request.prompt.size());
   return tokens;
 }
 
@@ -289,12 +296,12 @@ std::int64_t CompletionAnswer::generated_tokens() const {
   return totals().generated_tokens;
 }
 
-// Prompts and samples together; times are those of the slowest.
+// Sums over prompts and samples. Each time is the maximum over the samples.
 Usage CompletionAnswer::totals() const {
   Usage all{.prompt_tokens = prompt_tokens()};
   for (std::size_t i = 0; i < choices_.size(); ++i) {
     const Usage& one = choices_[i].usage;
-    if (i % static_cast<std::size_t>(asked_.samples) == 0) all.cached_tokens += one.cached_tokens;
+    if (i % static_cast<std::size_t>(request_.samples) == 0) all.cached_tokens += one.cached_tokens;
     all.generated_tokens += one.generated_tokens;
     all.queue_seconds = std::max(all.queue_seconds, one.queue_seconds);
     all.prompt_seconds = std::max(all.prompt_seconds, one.prompt_seconds);
@@ -320,7 +327,8 @@ Json CompletionAnswer::usage() const {
       .set("prompt_tokens_details", Json::object().set("cached_tokens", all.cached_tokens));
 }
 
-// llama.cpp's names. The first token of a sample comes with the prompt.
+// Field names of llama.cpp. The first token of each sample is computed with the prompt, so it does
+// not count as decoded.
 Json CompletionAnswer::timings() const {
   const Usage all = totals();
   const std::int64_t read = all.prompt_tokens - all.cached_tokens;

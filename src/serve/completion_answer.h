@@ -1,4 +1,4 @@
-// From the engine's events to the JSON that OpenAI's clients expect: whole, or chunk by chunk.
+// Converts the engine's events to the JSON of OpenAI's API, as one response or as stream chunks.
 #pragma once
 
 #include <cstdint>
@@ -16,38 +16,40 @@
 
 namespace thimble {
 
-// Tokens and their log-probabilities as JSON, in the two forms of OpenAI's API.
-// Of chats: {"content": [{token, logprob, bytes, top_logprobs: [...]}], "refusal": null}
+// Log-probabilities of chats: {"content": [{token, logprob, bytes, top_logprobs: [...]}],
+// "refusal": null}
 Json chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores);
 
-// Of texts: {tokens, token_logprobs, top_logprobs, text_offset}. Pieces of characters are spelled "bytes:\xe2\x80".
+// Log-probabilities of text completions: {tokens, token_logprobs, top_logprobs, text_offset}. A
+// token that is not valid UTF-8 is written as "bytes:\xe2\x80".
 //
-// Offsets count characters from the beginning of a choice's text; a token that begins inside of one has its offset.
-// `place` is where the first token stands, and afterwards where the next one will.
-struct TextPlace {
+// text_offset counts characters from the beginning of the choice's text. A token that begins inside
+// a character has the offset of that character. `position` is the position of the first token; on
+// return, that of the next one.
+struct TextPosition {
   std::size_t offset = 0;
-  bool starts_text = false;       // SentencePiece drops a space there
-  std::size_t prompt_tokens = 0;  // that are still to come: of the prompt the text shows special tokens, too
-  std::string waiting = {};       // bytes of a character that is not whole yet
+  bool starts_text = false;       // SentencePiece drops a space at the next token
+  std::size_t prompt_tokens = 0;  // prompt tokens left; in a prompt, special tokens are visible
+  std::string waiting = {};       // bytes of an incomplete character
 };
-Json text_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores, TextPlace& place);
+Json text_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores, TextPosition& position);
 
 class CompletionAnswer {
  public:
-  // Both outlive it.
-  CompletionAnswer(const CompletionRequest& asked, const ServedModel& model);
+  // `request` and `model` must outlive the object.
+  CompletionAnswer(const CompletionRequest& request, const ServedModel& model);
 
   const std::string& id() const { return id_; }
 
-  // Throws the sample's error, if the event has one, as an ApiError of status 500.
+  // Adds an event. If it contains an error, throws that as an ApiError with status 500.
   void add(JobEvent event);
-  Json whole() const;
+  Json complete_response() const;
 
-  // The same for streams: the chunks that come of an event.
+  // For streams: adds an event and returns the chunks to send.
   std::vector<Json> chunks(JobEvent event);
   Json usage_chunk() const;
 
-  // Over all that was added.
+  // Totals over all events added so far.
   Json usage() const;
   std::int64_t prompt_tokens() const;
   std::int64_t generated_tokens() const;
@@ -61,33 +63,35 @@ class CompletionAnswer {
     std::vector<TokenScore> tokens;
     std::optional<FinishReason> finish;
     Usage usage;
-    bool begun = false;  // of a stream
-    TextPlace place;     // of a stream: where its next token stands
+    bool begun = false;     // of a stream: its first chunk was produced
+    TextPosition position;  // of a stream: position of its next token
   };
 
   std::size_t index_of(const JobEvent& event) const;
-  std::size_t prompt_of(std::size_t index) const { return index / static_cast<std::size_t>(asked_.samples); }
-  Choice& note(const JobEvent& event);
+  std::size_t prompt_of(std::size_t index) const {
+    return index / static_cast<std::size_t>(request_.samples);
+  }
+  Choice& record(const JobEvent& event);
   void stream_event(const JobEvent& event, std::vector<Json>& chunks);
   void begin_choice(std::size_t index, std::vector<Json>& chunks);
   bool must_wait(const JobEvent& event) const;
-  std::vector<TokenScore> shown_prompt(std::size_t prompt) const;
-  TextPlace first_place(std::size_t prompt) const;
-  Json logprobs(std::span<const TokenScore> scores, TextPlace& place) const;
+  std::vector<TokenScore> visible_prompt(std::size_t prompt) const;
+  TextPosition first_position(std::size_t prompt) const;
+  Json logprobs(std::span<const TokenScore> scores, TextPosition& position) const;
   Json frame(std::string_view object) const;
   Json chunk(Json choice) const;
   Json piece(std::size_t index, std::string_view text, Json logprobs) const;
-  Json whole_choice(std::size_t index) const;
+  Json complete_choice(std::size_t index) const;
   Json timings() const;
   bool finished() const;
 
-  const CompletionRequest& asked_;
+  const CompletionRequest& request_;
   const ServedModel& model_;
   std::string id_;
   std::int64_t created_;
   std::vector<Choice> choices_;
   std::vector<std::optional<std::vector<TokenScore>>> prompt_scores_;  // of each prompt, once known
-  std::vector<JobEvent> held_;  // of a stream: until the prompt's scores are known
+  std::vector<JobEvent> pending_;  // of a stream: events that wait for the prompt's scores
 };
 
 }  // namespace thimble

@@ -30,7 +30,7 @@ constexpr std::array<std::string_view, 24> kUnsupported = {"tools",           "t
                                                            "chat_template",   "chat_template_kwargs",
                                                            "best_of",         "prompt_cache_key"};
 
-// Fields of OpenAI's whose default changes nothing: naming it is no wish.
+// OpenAI fields that are unsupported but may be sent with their default value.
 void accept_defaults(Fields& fields) {
   fields.string("model");
   fields.string("user");
@@ -47,13 +47,13 @@ void accept_defaults(Fields& fields) {
   harmless("suffix", "");
 }
 
-void read_stream_options(Fields& fields, CompletionRequest& asked) {
-  asked.stream = fields.boolean("stream").value_or(false);
+void read_stream_options(Fields& fields, CompletionRequest& completion) {
+  completion.stream = fields.boolean("stream").value_or(false);
   const Json* options = fields.find("stream_options");
   if (!options) return;
-  if (!asked.stream) throw bad_field("stream_options", "stream_options takes stream: true");
+  if (!completion.stream) throw bad_field("stream_options", "stream_options requires stream: true");
   Fields inner(*options, "stream_options.");
-  asked.include_usage = inner.boolean("include_usage").value_or(false);
+  completion.include_usage = inner.boolean("include_usage").value_or(false);
   inner.finish();
 }
 
@@ -71,55 +71,55 @@ std::optional<std::int64_t> read_max_tokens(Fields& fields, std::int64_t least) 
 
 int read_samples(Fields& fields) {
   const std::int64_t samples = fields.integer("n").value_or(1);
-  if (samples < 1 || samples > kMostChoices)
-    throw bad_field("n", fmt::format("n must be between 1 and {}, got {}", kMostChoices, samples));
+  if (samples < 1 || samples > kMaxChoices)
+    throw bad_field("n", fmt::format("n must be between 1 and {}, got {}", kMaxChoices, samples));
   return static_cast<int>(samples);
 }
 
-// What both dialects have in common.
-Request read_request(Fields& fields, const ServedModel& model, CompletionRequest& asked) {
+// Reads the fields shared by chat and text completions.
+Request read_request(Fields& fields, const ServedModel& model, CompletionRequest& completion) {
   accept_defaults(fields);
-  read_stream_options(fields, asked);
+  read_stream_options(fields, completion);
   Request request;
   request.sampling = read_sampling(fields, model);
   request.stop_strings = read_stops(fields);
-  request.samples = asked.samples = read_samples(fields);
+  request.samples = completion.samples = read_samples(fields);
   request.min_tokens = fields.integer("min_tokens").value_or(0);
   return request;
 }
 
-void check_all(const CompletionRequest& asked, const Fields& fields, const ServedModel& model) {
-  for (const Request& request : asked.prompts) {
+void check_all(const CompletionRequest& completion, const Fields& fields, const ServedModel& model) {
+  for (const Request& request : completion.prompts) {
     const auto size = static_cast<std::int64_t>(request.prompt.size());
     if (size > model.config.context)
       throw context_exceeded(
-          fmt::format("the prompt has {} tokens, the model's context is {}", size, model.config.context),
+          fmt::format("the prompt has {} tokens, but the model's context is {}", size, model.config.context),
           size, model.config.context);
     try {
       check_request(request, model.config, model.tokenizer);
     } catch (const Error& error) {
-      throw fields.refusal(error);
+      throw fields.to_api_error(error);
     }
   }
 }
 
-void read_chat_logprobs(Fields& fields, Request& request, CompletionRequest& asked) {
-  asked.logprobs = fields.boolean("logprobs").value_or(false);
+void read_chat_logprobs(Fields& fields, Request& request, CompletionRequest& completion) {
+  completion.logprobs = fields.boolean("logprobs").value_or(false);
   const auto top = fields.integer("top_logprobs");
-  if (top && !asked.logprobs) throw bad_field("top_logprobs", "top_logprobs takes logprobs: true");
-  if (top && (*top < 0 || *top > kMostTopLogprobs))
+  if (top && !completion.logprobs) throw bad_field("top_logprobs", "top_logprobs requires logprobs: true");
+  if (top && (*top < 0 || *top > kMaxTopLogprobs))
     throw bad_field("top_logprobs",
-                    fmt::format("top_logprobs must be between 0 and {}, got {}", kMostTopLogprobs, *top));
-  if (asked.logprobs) request.logprobs = static_cast<int>(top.value_or(0));
+                    fmt::format("top_logprobs must be between 0 and {}, got {}", kMaxTopLogprobs, *top));
+  if (completion.logprobs) request.logprobs = static_cast<int>(top.value_or(0));
 }
 
-void read_text_logprobs(Fields& fields, Request& request, CompletionRequest& asked) {
+void read_text_logprobs(Fields& fields, Request& request, CompletionRequest& completion) {
   const auto top = fields.integer("logprobs");
   if (!top) return;
-  if (*top < 0 || *top > kMostTopLogprobs)
+  if (*top < 0 || *top > kMaxTopLogprobs)
     throw bad_field("logprobs",
-                    fmt::format("logprobs must be between 0 and {}, got {}", kMostTopLogprobs, *top));
-  asked.logprobs = true;
+                    fmt::format("logprobs must be between 0 and {}, got {}", kMaxTopLogprobs, *top));
+  completion.logprobs = true;
   request.logprobs = static_cast<int>(*top);
 }
 
@@ -130,7 +130,7 @@ bool read_truncation(Fields& fields) {
   return truncation == "auto";
 }
 
-// ignore_eos: the answer goes on to its limit.
+// ignore_eos: the answer is generated up to max_tokens.
 void never_stop(Request& request) {
   std::vector<TokenId>& suppressed = request.sampling.suppressed;
   suppressed.insert(suppressed.end(), request.stop_ids.begin(), request.stop_ids.end());
@@ -139,9 +139,9 @@ void never_stop(Request& request) {
 
 struct Prompt {
   std::vector<TokenId> ids;
-  std::string text;         // as it is echoed
-  std::size_t unshown = 0;  // bos
-  bool from_start = false;  // the answer's first token begins the text
+  std::string text;                      // for echo
+  std::size_t hidden_prompt_tokens = 0;  // leading tokens without text (bos)
+  bool from_start = false;               // the first generated token begins the text
 };
 
 Prompt text_prompt(const std::string& text, const Tokenizer& tokenizer) {
@@ -157,7 +157,7 @@ Prompt token_prompt(const Json::Array& tokens, std::string_view name, const Toke
     const bool fits = token.is_int() && token.as_int() >= 0 && token.as_int() < tokenizer.vocab_size();
     if (!fits)
       throw bad_field(std::string(name),
-                      fmt::format("{} must hold token ids below {}, got {}", name, tokenizer.vocab_size(),
+                      fmt::format("{} must contain token ids below {}, got {}", name, tokenizer.vocab_size(),
                                   token.is_number() ? token.dump() : std::string(kind_of(token))));
     prompt.ids.push_back(static_cast<TokenId>(token.as_int()));
   }
@@ -165,20 +165,21 @@ Prompt token_prompt(const Json::Array& tokens, std::string_view name, const Toke
   return prompt;
 }
 
-// A string, tokens, or an array of either.
+// Reads "prompt": a string, an array of token ids, or an array of either.
 std::vector<Prompt> read_prompts(Fields& fields, const Tokenizer& tokenizer) {
   const Json* given = fields.find("prompt");
   if (!given) return {text_prompt("", tokenizer)};
   if (given->is_string()) return {text_prompt(given->as_string(), tokenizer)};
   if (!given->is_array())
-    throw bad_field("prompt", fmt::format("prompt must be a string, tokens, or an array of either, got {}",
-                                          kind_of(*given)));
+    throw bad_field(
+        "prompt", fmt::format("prompt must be a string, an array of token ids, or an array of either, got {}",
+                              kind_of(*given)));
   const Json::Array& items = given->as_array();
   if (items.empty()) throw bad_field("prompt", "prompt must not be empty");
   if (items.front().is_number()) return {token_prompt(items, "prompt", tokenizer)};
-  if (items.size() > kMostChoices)
+  if (items.size() > kMaxChoices)
     throw bad_field("prompt",
-                    fmt::format("prompt must hold at most {} prompts, got {}", kMostChoices, items.size()));
+                    fmt::format("prompt must contain at most {} prompts, got {}", kMaxChoices, items.size()));
   std::vector<Prompt> prompts;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const std::string name = fmt::format("prompt[{}]", i);
@@ -187,7 +188,7 @@ std::vector<Prompt> read_prompts(Fields& fields, const Tokenizer& tokenizer) {
     else if (items[i].is_array() && items[i].size() > 0)
       prompts.push_back(token_prompt(items[i].as_array(), name, tokenizer));
     else
-      throw bad_field(name, fmt::format("{} must be a string or tokens, got {}", name,
+      throw bad_field(name, fmt::format("{} must be a string or an array of token ids, got {}", name,
                                         items[i].is_array() ? "an empty array" : kind_of(items[i])));
   }
   return prompts;
@@ -203,17 +204,17 @@ ApiError context_exceeded(const std::string& message, std::int64_t prompt_tokens
 
 CompletionRequest parse_chat_completion(const Json& body, const ServedModel& model) {
   Fields fields(body);
-  CompletionRequest asked{.dialect = Dialect::chat};
+  CompletionRequest completion{.dialect = Dialect::chat};
   const Conversation turns = parse_messages(fields);
-  Request request = read_request(fields, model, asked);
+  Request request = read_request(fields, model, completion);
   request.max_tokens = read_max_tokens(fields, 1).value_or(std::numeric_limits<std::int64_t>::max());
-  read_chat_logprobs(fields, request, asked);
+  read_chat_logprobs(fields, request, completion);
   const bool may_drop = read_truncation(fields);
   const bool endless = fields.boolean("ignore_eos").value_or(false);
   fields.finish(kUnsupported);
   if (!model.layout)
     throw ApiError(400, "invalid_request_error",
-                   "this model was not trained to chat; /v1/completions continues texts");
+                   "this model was not trained to chat; use /v1/completions to continue a text");
   const auto size = static_cast<std::int64_t>(model.layout->prompt(turns).size());
   ChatRequest fitted;
   try {
@@ -226,49 +227,49 @@ CompletionRequest parse_chat_completion(const Json& body, const ServedModel& mod
                                        "context of {} for an answer",
                                        size, model.config.context),
                            size, model.config.context);
-  asked.tokens_dropped = fitted.tokens_dropped;
+  completion.tokens_dropped = fitted.tokens_dropped;
   if (endless) never_stop(fitted.request);
-  asked.prompts = {std::move(fitted.request)};
-  asked.unshown = {0};
-  asked.log_text = turns.back().content;
-  check_all(asked, fields, model);
-  return asked;
+  completion.prompts = {std::move(fitted.request)};
+  completion.hidden_prompt_tokens = {0};
+  completion.log_text = turns.back().content;
+  check_all(completion, fields, model);
+  return completion;
 }
 
 CompletionRequest parse_text_completion(const Json& body, const ServedModel& model) {
   Fields fields(body);
-  CompletionRequest asked{.dialect = Dialect::text};
+  CompletionRequest completion{.dialect = Dialect::text};
   std::vector<Prompt> prompts = read_prompts(fields, *model.tokenizer);
-  Request request = read_request(fields, model, asked);
+  Request request = read_request(fields, model, completion);
   request.max_tokens = read_max_tokens(fields, 0).value_or(kDefaultTextTokens);
-  read_text_logprobs(fields, request, asked);
+  read_text_logprobs(fields, request, completion);
   const bool echo = fields.boolean("echo").value_or(false);
-  if (const auto best_of = fields.integer("best_of"); best_of && *best_of != asked.samples)
-    throw bad_field("best_of", "best_of is not supported by this server, unless it equals n");
+  if (const auto best_of = fields.integer("best_of"); best_of && *best_of != completion.samples)
+    throw bad_field("best_of", "best_of must equal n: this server does not support other values");
   const bool endless = fields.boolean("ignore_eos").value_or(false);
   fields.finish(kUnsupported);
-  if (prompts.size() * static_cast<std::size_t>(asked.samples) > kMostChoices)
-    throw bad_field("n", fmt::format("prompts times n must be at most {}, got {}", kMostChoices,
-                                     prompts.size() * static_cast<std::size_t>(asked.samples)));
-  request.score_prompt = echo && asked.logprobs;
+  if (prompts.size() * static_cast<std::size_t>(completion.samples) > kMaxChoices)
+    throw bad_field("n", fmt::format("the number of prompts times n must be at most {}, got {}", kMaxChoices,
+                                     prompts.size() * static_cast<std::size_t>(completion.samples)));
+  request.score_prompt = echo && completion.logprobs;
   for (Prompt& prompt : prompts) {
-    Request& one = asked.prompts.emplace_back(request);
+    Request& one = completion.prompts.emplace_back(request);
     one.prompt = std::move(prompt.ids);
     one.starts_text = prompt.from_start;
     one.stop_ids = text_request(*model.tokenizer, "").stop_ids;
     if (endless) never_stop(one);
-    if (echo) asked.echoed.push_back(prompt.text);
-    asked.unshown.push_back(prompt.unshown);
-    asked.log_text += prompt.text;
+    if (echo) completion.echoed.push_back(prompt.text);
+    completion.hidden_prompt_tokens.push_back(prompt.hidden_prompt_tokens);
+    completion.log_text += prompt.text;
   }
-  check_all(asked, fields, model);
-  return asked;
+  check_all(completion, fields, model);
+  return completion;
 }
 
 namespace {
 
-constexpr std::size_t kMostMessages = 10000;
-constexpr std::size_t kLongestRoleShown = 40;
+constexpr std::size_t kMaxMessages = 10000;
+constexpr std::size_t kMaxRoleShown = 40;
 
 ChatRole parse_role(Fields& message) {
   const std::string name = message.full_name("role");
@@ -278,14 +279,15 @@ ChatRole parse_role(Fields& message) {
   if (*role == "user") return ChatRole::user;
   if (*role == "assistant") return ChatRole::assistant;
   throw bad_field(name, fmt::format("{} must be system, user or assistant, got '{}'", name,
-                                    role->substr(0, kLongestRoleShown)));
+                                    role->substr(0, kMaxRoleShown)));
 }
 
 std::string parse_part(const Json& json, const std::string& name) {
   Fields part(json, name + ".");
   const auto type = part.string("type");
   if (type != "text")
-    throw bad_field(name + ".type", fmt::format("{}.type must be 'text': nothing else is supported", name));
+    throw bad_field(name + ".type",
+                    fmt::format("{}.type must be 'text'; other types are not supported", name));
   const auto text = part.string("text");
   if (!text) throw bad_field(name + ".text", fmt::format("{}.text is required", name));
   part.finish();
@@ -312,9 +314,9 @@ Conversation parse_messages(Fields& fields) {
   if (!messages.is_array())
     throw bad_field("messages", fmt::format("messages must be an array, got {}", kind_of(messages)));
   if (messages.size() == 0) throw bad_field("messages", "messages must not be empty");
-  if (messages.size() > kMostMessages)
-    throw bad_field("messages",
-                    fmt::format("messages must hold at most {}, got {}", kMostMessages, messages.size()));
+  if (messages.size() > kMaxMessages)
+    throw bad_field("messages", fmt::format("messages must contain at most {} messages, got {}", kMaxMessages,
+                                            messages.size()));
   Conversation turns;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     Fields message(messages.as_array()[i], fmt::format("messages[{}].", i));
@@ -329,13 +331,14 @@ Conversation parse_messages(Fields& fields) {
     turns.push_back({role, std::move(content)});
   }
   if (turns.back().role == ChatRole::assistant)
-    throw bad_field("messages", "messages must not end with the assistant's: its answer is what comes next");
+    throw bad_field("messages",
+                    "messages must not end with an assistant message: the server generates the next one");
   return turns;
 }
 
 namespace {
 
-// Far beyond what check_sampling allows, and still a float.
+// Clamps to a range that fits a float and is far beyond what check_sampling allows.
 float as_float(double value) {
   return static_cast<float>(std::clamp(value, -1e30, 1e30));
 }
@@ -362,18 +365,18 @@ std::vector<std::pair<TokenId, float>> read_bias(Fields& fields) {
     throw bad_field("logit_bias",
                     fmt::format("logit_bias must be an object of token ids, got {}", kind_of(*given)));
   for (const auto& [key, value] : given->as_object()) {
-    const auto id = number_in<TokenId>(key);
+    const auto id = parse_number<TokenId>(key);
     if (!id)
       throw bad_field("logit_bias",
-                      fmt::format("logit_bias must name token ids, got '{}'", key.substr(0, 40)));
+                      fmt::format("logit_bias keys must be token ids, got '{}'", key.substr(0, 40)));
     if (!value.is_number())
-      throw bad_field("logit_bias", fmt::format("logit_bias must hold numbers, got {}", kind_of(value)));
+      throw bad_field("logit_bias", fmt::format("logit_bias values must be numbers, got {}", kind_of(value)));
     biases.emplace_back(*id, as_float(value.as_double()));
   }
   return biases;
 }
 
-// llama.cpp and vLLM call it differently.
+// llama.cpp names it repeat_penalty, vLLM repetition_penalty.
 float read_repetition(Fields& fields, float absent) {
   const auto ours = fields.number("repeat_penalty"), theirs = fields.number("repetition_penalty");
   if (ours && theirs && *ours != *theirs)
@@ -393,7 +396,7 @@ SamplingOptions read_sampling(Fields& fields, const ServedModel& model) {
   options.top_p = number(fields, "top_p", defaults.top_p);
   options.min_p = number(fields, "min_p", defaults.min_p);
   options.top_k = fields.integer("top_k").value_or(defaults.top_k);
-  if (options.top_k == -1) options.top_k = 0;  // vLLM's "all"
+  if (options.top_k == -1) options.top_k = 0;  // vLLM's value for "no limit"
   options.repetition_penalty = read_repetition(fields, defaults.repetition_penalty);
   options.repeat_last_n = fields.integer("repeat_last_n").value_or(defaults.repeat_last_n);
   options.frequency_penalty = number(fields, "frequency_penalty", defaults.frequency_penalty);
@@ -413,7 +416,7 @@ std::vector<std::string> read_stops(Fields& fields) {
   std::vector<std::string> stops;
   for (const Json& item : given->as_array()) {
     if (!item.is_string())
-      throw bad_field("stop", fmt::format("stop must hold strings, got {}", kind_of(item)));
+      throw bad_field("stop", fmt::format("stop must contain strings, got {}", kind_of(item)));
     stops.push_back(item.as_string());
   }
   return stops;

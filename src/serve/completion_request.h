@@ -1,4 +1,4 @@
-// The bodies of /v1/chat/completions and /v1/completions, understood and checked.
+// Parses and validates the bodies of /v1/chat/completions and /v1/completions.
 #pragma once
 
 #include <cstdint>
@@ -17,56 +17,56 @@ namespace thimble {
 
 class Fields;
 
-// What the routes know of the model: everything but how to run it. Any thread may read it.
+// What the routes need about the model, except how to run it. Read-only, so any thread may use it.
 struct ServedModel {
-  std::string name;  // what clients see
+  std::string name;  // as shown to clients
   ModelConfig config;
   const Tokenizer* tokenizer = nullptr;
-  std::optional<ChatLayout> layout = {};   // absent: it was not taught to chat
-  SamplingOptions defaults = {};           // where a request says nothing
-  std::optional<std::uint64_t> seed = {};  // the same; absent: a new one for each request
+  std::optional<ChatLayout> layout = {};   // absent: not a chat model
+  SamplingOptions defaults = {};           // for fields a request does not set
+  std::optional<std::uint64_t> seed = {};  // default seed; absent: random per request
   std::int64_t created = 0;                // Unix time
 };
 
 enum class Dialect { chat, text };
 
-inline constexpr int kMostChoices = 128;                // of one HTTP request
-inline constexpr std::int64_t kDefaultTextTokens = 16;  // OpenAI's
+inline constexpr int kMaxChoices = 128;                 // per HTTP request
+inline constexpr std::int64_t kDefaultTextTokens = 16;  // OpenAI's default
 
 struct CompletionRequest {
   Dialect dialect = Dialect::text;
   bool stream = false;
-  bool include_usage = false;  // of a stream: in a chunk of its own at the end
+  bool include_usage = false;  // of a stream: send usage in a final chunk
   bool logprobs = false;
   int samples = 1;  // of each prompt
 
-  // One per prompt; the first three lists go together.
+  // One element per prompt in each of the next three lists.
   std::vector<Request> prompts = {};
-  std::vector<std::string> echoed = {};   // what is repeated before the answer; empty list: nothing
-  std::vector<std::size_t> unshown = {};  // tokens at the prompt's start that are no part of its text (bos)
-  std::int64_t tokens_dropped = 0;        // of a conversation, to make room
+  std::vector<std::string> echoed = {};                // text repeated before the answer; empty list: no echo
+  std::vector<std::size_t> hidden_prompt_tokens = {};  // leading tokens that are not part of the text (bos)
+  std::int64_t tokens_dropped = 0;                     // removed from a conversation to make room
 
   std::string log_text = {};  // the prompt, for --log-prompts
 };
 
-// Both throw ApiError, status 400, naming the field.
+// Both throw an ApiError with status 400 that names the field.
 CompletionRequest parse_chat_completion(const Json& body, const ServedModel& model);
 CompletionRequest parse_text_completion(const Json& body, const ServedModel& model);
 
-// 400, as llama.cpp has it.
 class ApiError;
+// The error llama.cpp's server returns for a prompt that is too long: status 400.
 ApiError context_exceeded(const std::string& message, std::int64_t prompt_tokens, std::int64_t context);
 
-// A conversation, as OpenAI's clients send it.
-// Reads "messages": roles system, developer (the same), user and assistant; contents are strings or arrays of text
-// parts. The last message is not the assistant's. Throws ApiError, naming the field.
+// Reads "messages" as in OpenAI's API. Roles are system, developer (same as system), user and
+// assistant; a content is a string or an array of text parts. The last message must not be from the
+// assistant. Throws an ApiError that names the field.
 Conversation parse_messages(Fields& fields);
 
-// How a request wants its tokens chosen: the names of OpenAI, llama.cpp and vLLM.
-// What is absent comes from `model`.
+// Reads the sampling fields, with the names of OpenAI, llama.cpp and vLLM. Absent fields take their
+// values from `model`.
 SamplingOptions read_sampling(Fields& fields, const ServedModel& model);
 
-// "stop": a string or an array of them.
+// Reads "stop": a string or an array of strings.
 std::vector<std::string> read_stops(Fields& fields);
 
 }  // namespace thimble

@@ -51,12 +51,12 @@ Job Engine::submit(std::vector<Request> requests) {
     const std::lock_guard lock(mutex_);
     if (closed_) throw Overloaded("the server is shutting down");
     if (in_flight_ >= options_.slots + options_.queue)
-      throw Overloaded(fmt::format("all {} slots are in use and {} requests wait", options_.slots,
+      throw Overloaded(fmt::format("all {} slots are in use and {} requests are waiting", options_.slots,
                                    in_flight_ - options_.slots));
     in_flight_ += samples;
     submissions_.push_back({mailbox, std::move(requests)});
   }
-  orders_.notify_one();
+  wakeup_.notify_one();
   return {*this, std::move(mailbox), samples};
 }
 
@@ -65,7 +65,7 @@ void Engine::abandon(std::shared_ptr<Job::Mailbox> mailbox) {
     const std::lock_guard lock(mutex_);
     abandoned_.push_back(std::move(mailbox));
   }
-  orders_.notify_one();
+  wakeup_.notify_one();
 }
 
 void Engine::close() {
@@ -76,14 +76,15 @@ void Engine::close() {
 EngineStats Engine::stats() const {
   const std::lock_guard lock(mutex_);
   EngineStats stats = stats_;
-  stats.waiting = std::max<std::int64_t>(in_flight_ - stats.active, 0);  // active is of the last step
+  // Clamped because `active` is from the last step.
+  stats.waiting = std::max<std::int64_t>(in_flight_ - stats.active, 0);
   return stats;
 }
 
 void Engine::run(const std::function<bool()>& stop) {
   try {
     while (!stop()) {
-      take_orders(!batcher_.busy());
+      process_queue(!batcher_.busy());
       if (!batcher_.busy()) continue;
       const auto busy = static_cast<std::int64_t>(batcher_.active() + batcher_.waiting());
       deliver(batcher_.step());
@@ -91,23 +92,23 @@ void Engine::run(const std::function<bool()>& stop) {
     }
   } catch (const std::exception& error) {
     close();
-    take_orders(false);
+    process_queue(false);
     fail_all(Error(error.what()));
     throw;
   }
   close();
-  take_orders(false);
+  process_queue(false);
   fail_all(Error("the server is shutting down"));
 }
 
-// True: there were some.
-bool Engine::take_orders(bool may_wait) {
+// Starts queued requests and cancels abandoned ones. Returns whether there were any.
+bool Engine::process_queue(bool may_wait) {
   std::vector<Submission> submissions;
   std::vector<std::shared_ptr<Job::Mailbox>> abandoned;
   {
     std::unique_lock lock(mutex_);
-    const auto ordered = [&] { return !submissions_.empty() || !abandoned_.empty(); };
-    if (may_wait) orders_.wait_for(lock, kIdleWait, ordered);
+    const auto has_work = [&] { return !submissions_.empty() || !abandoned_.empty(); };
+    if (may_wait) wakeup_.wait_for(lock, kIdleWait, has_work);
     submissions.swap(submissions_);
     abandoned.swap(abandoned_);
   }
@@ -140,7 +141,8 @@ void Engine::deliver(std::vector<Event> events) {
     Running& running = found->second;
     const auto mailbox = running.mailbox;
     const bool ended = event.finish.has_value();
-    // Counted before it is told: who has an answer may ask the next question.
+    // Decremented before the event is delivered, so that a client that received its answer can
+    // submit the next request without being rejected.
     if (ended) --in_flight_;
     {
       const std::lock_guard lock(mailbox->mutex);

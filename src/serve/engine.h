@@ -1,12 +1,12 @@
-// The one thread that computes, and how the others reach it.
+// Runs the batcher on one decode thread and gives other threads a queue to submit requests.
 //
 //   Engine engine(model, tokenizer, {.slots = 8, .queue = 64});
 //   decode thread:  engine.run([&] { return stop; });
 //   any other:      Job job = engine.submit({request});
 //                   while (!job.done()) for (const JobEvent& event : job.wait(0.1)) show(event);
 //
-// Requests and cancellations wait in a list that the decode thread empties between two steps: a slot is free one step
-// after its job was dropped.
+// The decode thread processes queued requests and cancellations between steps, so the slot of a
+// destroyed job is free after at most one step.
 #pragma once
 
 #include <atomic>
@@ -22,24 +22,24 @@
 
 namespace thimble {
 
-// News of one sample of one of a job's requests.
+// An event of one sample of one of a job's requests.
 struct JobEvent {
-  std::size_t request = 0;  // its place in the job
+  std::size_t request = 0;  // index in the job
   Event event;
 };
 
 class Engine;
 
-// Somebody's interest in an answer. When it goes before the answer is whole, the rest is not computed.
+// A handle for submitted requests. Destroying it before they are done cancels them.
 class Job {
  public:
   Job(Job&&) noexcept = default;
   Job& operator=(Job&&) = delete;
   ~Job();
 
-  // What came since the last call; nothing when the time is over before something does.
+  // Waits for events and returns those that arrived since the last call; empty after a timeout.
   std::vector<JobEvent> wait(double seconds);
-  bool done() const { return left_ == 0; }  // of what wait() returned, all samples have ended
+  bool done() const { return left_ == 0; }  // wait() has returned the last event of every sample
 
  private:
   friend class Engine;
@@ -48,7 +48,7 @@ class Job {
 
   Engine* engine_;
   std::shared_ptr<Mailbox> mailbox_;
-  int left_;
+  int left_;  // samples whose last event wait() has not returned
 };
 
 struct EngineOptions {
@@ -56,15 +56,15 @@ struct EngineOptions {
   std::int64_t queue = 64;  // samples that may wait for a slot
 };
 
-// What was done so far, and what is going on.
+// Counters and the current load.
 struct EngineStats {
   std::int64_t steps = 0;
-  std::int64_t busy_slot_steps = 0;  // summed over the steps
+  std::int64_t busy_slot_steps = 0;  // slots in use, summed over the steps
   std::int64_t active = 0;           // samples that have a slot
   std::int64_t waiting = 0;          // samples that wait for one
 };
 
-// The queue is full, or the server is about to end.
+// Thrown if the queue is full or the server is shutting down.
 class Overloaded : public Error {
  public:
   using Error::Error;
@@ -72,18 +72,19 @@ class Overloaded : public Error {
 
 class Engine {
  public:
-  // Both outlive it.
+  // `model` and `tokenizer` must outlive the engine.
   Engine(Model& model, const Tokenizer* tokenizer, const EngineOptions& options);
   ~Engine();
 
-  // By any thread. Throws Overloaded, or what check_request throws.
+  // May be called by any thread. Throws Overloaded, or what check_request throws.
   Job submit(std::vector<Request> requests);
 
-  // Computes until `stop` says so, which is asked between steps and every few milliseconds. Then whatever is left is
-  // cancelled. A failure of the whole is thrown; jobs hear of it first.
+  // Runs the decode loop until `stop` returns true, then cancels all remaining requests. `stop` is
+  // called between steps and at least every 50 ms while idle. If the batcher throws, all jobs
+  // receive the error and run() rethrows it.
   void run(const std::function<bool()>& stop);
 
-  // Nobody is accepted from here on; what was accepted goes on.
+  // Rejects new requests from now on; accepted requests continue.
   void close();
   bool idle() const { return in_flight_ == 0; }
 
@@ -105,7 +106,7 @@ class Engine {
   };
 
   void abandon(std::shared_ptr<Job::Mailbox> mailbox);
-  bool take_orders(bool may_wait);
+  bool process_queue(bool may_wait);
   void start(Submission submission);
   void cancel(const Job::Mailbox& mailbox);
   void deliver(std::vector<Event> events);
@@ -113,11 +114,11 @@ class Engine {
   void publish_stats(std::int64_t steps, std::int64_t busy_slots);
 
   EngineOptions options_;
-  Batcher batcher_;                                 // the decode thread's
-  std::unordered_map<RequestId, Running> running_;  // the decode thread's
+  Batcher batcher_;                                 // used by the decode thread only
+  std::unordered_map<RequestId, Running> running_;  // used by the decode thread only
 
   mutable std::mutex mutex_;
-  std::condition_variable orders_;
+  std::condition_variable wakeup_;
   std::vector<Submission> submissions_;
   std::vector<std::shared_ptr<Job::Mailbox>> abandoned_;
   bool closed_ = false;

@@ -12,8 +12,8 @@ namespace thimble {
 
 namespace {
 
-constexpr int kMostDepth = 32;
-constexpr std::size_t kLongestNameShown = 64;
+constexpr int kMaxDepth = 32;
+constexpr std::size_t kMaxNameShown = 64;
 
 }  // namespace
 
@@ -52,7 +52,7 @@ std::optional<std::int64_t> Fields::integer(std::string_view name) {
   const Json* value = find(name);
   if (!value) return std::nullopt;
   if (value->is_int()) return value->as_int();
-  // Some clients write 16.0.
+  // Some clients write integers as 16.0.
   constexpr double kExact = 1LL << 53;
   const double number = value->is_number() ? value->as_double() : NAN;
   if (!(std::abs(number) <= kExact) || number != std::floor(number)) wrong_type(name, "an integer", *value);
@@ -83,13 +83,13 @@ void Fields::sent_as(std::string_view library_name, std::string_view name) {
   names_sent_[library_name] = name;
 }
 
-ApiError Fields::refusal(const Error& error) const {
+ApiError Fields::to_api_error(const Error& error) const {
   const std::string_view field = error.field();
   std::string message = error.what();
   const auto renamed = names_sent_.find(field);
   if (renamed == names_sent_.end())
     return bad_field(std::ranges::count(known_, field) > 0 ? full_name(field) : "", message);
-  message.replace(0, field.size(), renamed->second);  // which the message begins with
+  message.replace(0, field.size(), renamed->second);  // the message begins with the field name
   return bad_field(full_name(renamed->second), message);
 }
 
@@ -99,7 +99,7 @@ void Fields::finish(std::span<const std::string_view> unsupported) const {
     if (std::ranges::count(unsupported, name) > 0)
       throw bad_field(full_name(name), fmt::format("{} is not supported by this server", full_name(name)));
     const std::string_view meant = nearest(name, known_);
-    const std::string shown = full_name(name.substr(0, kLongestNameShown));
+    const std::string shown = full_name(name.substr(0, kMaxNameShown));
     throw bad_field(shown, meant.empty() ? fmt::format("unknown field '{}'", shown)
                                          : fmt::format("unknown field '{}'; did you mean '{}'?", shown,
                                                        full_name(meant)));
@@ -116,9 +116,9 @@ std::string_view kind_of(const Json& value) {
 
 Json parse_body(std::string_view text) {
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos)
-    throw ApiError(400, "invalid_request_error", "the body must be a JSON object, got nothing");
+    throw ApiError(400, "invalid_request_error", "the body must be a JSON object, got an empty body");
   try {
-    return parse_json(text, "body", {.max_depth = kMostDepth});
+    return parse_json(text, "body", {.max_depth = kMaxDepth});
   } catch (const Error& error) {
     throw ApiError(400, "invalid_request_error", error.what());
   }

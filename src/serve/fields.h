@@ -1,11 +1,12 @@
-// The fields of a request's JSON object, each read once and by name; what nobody read is an error.
+// Reads the fields of a request's JSON object by name. finish() rejects fields that were not read.
 //
 //   Fields fields(body);
 //   const double temperature = fields.number("temperature").value_or(0.8);
 //   ...
-//   fields.finish({"tools", "response_format"});     // "tools is not supported here", "unknown field 'temprature'"
+//   fields.finish({"tools"});   // throws "unknown field 'temprature'; did you mean 'temperature'?"
 //
-// null counts as absent, as OpenAI has it. Errors are ApiErrors of status 400 that name the field.
+// null counts as absent, as in OpenAI's API. Errors are ApiErrors with status 400 that name the
+// field.
 #pragma once
 
 #include <cstdint>
@@ -27,11 +28,12 @@ class Error;
 
 class Fields {
  public:
-  // `object` outlives it. `prefix`: what its fields' names begin with in errors, "messages[0]."
+  // `object` must outlive the Fields. `prefix` is prepended to field names in errors, such as
+  // "messages[0]."
   explicit Fields(const Json& object, std::string prefix = "");
 
-  bool has(std::string_view name) const;  // and is not null
-  // nullptr: absent or null.
+  bool has(std::string_view name) const;  // present and not null
+  // Returns nullptr if the field is absent or null.
   const Json* find(std::string_view name);
   const Json& required(std::string_view name);
 
@@ -42,12 +44,14 @@ class Fields {
 
   // "messages[0].role"
   std::string full_name(std::string_view name) const { return prefix_ + std::string(name); }
-  // The client sent `name` for what the library calls `library_name`.
+  // Records that the client sent `name` for the field that the library calls `library_name`.
   void sent_as(std::string_view library_name, std::string_view name);
-  // An error of the library, about the field as the client calls it. About no field, if the request has none of that name.
-  ApiError refusal(const Error& error) const;
+  // Converts a library error to an ApiError that uses the client's field name, or names no field if
+  // the error's field is not part of the request.
+  ApiError to_api_error(const Error& error) const;
 
-  // Every field must have been read by now. `unsupported`: those that others know and this server does not.
+  // Throws if a field was not read. `unsupported`: fields of other servers that this one does not
+  // support; they get a different message.
   void finish(std::span<const std::string_view> unsupported = {}) const;
 
  private:
@@ -56,22 +60,22 @@ class Fields {
   const Json& object_;
   std::string prefix_;
   std::vector<std::string_view> known_;
-  std::map<std::string_view, std::string_view> names_sent_;  // by the library's
+  std::map<std::string_view, std::string_view> names_sent_;  // keyed by the library's name
 };
 
-// "a string", "null", ...: for errors.
+// "a string", "null", ...; for error messages.
 std::string_view kind_of(const Json& value);
 
-// The body of a request: an object, strictly.
+// Parses the body of a request as JSON. Throws an ApiError with status 400.
 Json parse_body(std::string_view text);
 
-// Errors as OpenAI's clients know them.
+// An error response in the format of OpenAI's API.
 class ApiError : public std::runtime_error {
  public:
   ApiError(int status, std::string_view type, const std::string& message)
       : std::runtime_error(message), status_(status), type_(type) {}
 
-  // The field that is wrong: "messages[0].role".
+  // Sets the invalid field: "messages[0].role".
   ApiError&& about(std::string field) && {
     field_ = std::move(field);
     return std::move(*this);
@@ -80,7 +84,7 @@ class ApiError : public std::runtime_error {
     retry_after_ = seconds;
     return std::move(*this);
   }
-  // More for the error's object.
+  // Adds a key to the error object.
   ApiError&& with(std::string key, Json value) && {
     more_.set(std::move(key), std::move(value));
     return std::move(*this);
@@ -88,7 +92,7 @@ class ApiError : public std::runtime_error {
 
   int status() const { return status_; }
   const std::string& field() const { return field_; }
-  int retry_after() const { return retry_after_; }  // seconds; 0: no use
+  int retry_after() const { return retry_after_; }  // seconds; 0: do not retry
   Json body() const;  // {"error":{"message":...,"type":...,"param":...,"code":...}}
 
  private:
@@ -98,10 +102,10 @@ class ApiError : public std::runtime_error {
   Json more_ = Json::object();
 };
 
-// 400 about a field; `message` begins with its name.
+// Status 400 for an invalid field; `message` begins with the field's name.
 ApiError bad_field(std::string field, const std::string& message);
 
-// The type that goes with a status where nothing more is known: 404 -> "not_found_error".
+// The default error type of a status: 404 -> "not_found_error".
 std::string_view error_type_of(int status);
 
 }  // namespace thimble

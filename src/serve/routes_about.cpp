@@ -1,4 +1,4 @@
-// Routes that say what the server is: the page, health, models, properties, metrics.
+// Routes that describe the server: the page, health, models, properties, metrics.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -20,9 +20,10 @@ std::span<const std::pair<std::string_view, std::string_view>> embedded_web();
 
 namespace {
 
-constexpr std::size_t kLongestModelShown = 200;
+constexpr std::size_t kMaxModelShown = 200;
 
-// The page brings its own script and style, known by a nonce, and asks nobody but this server.
+// The page contains its script and style, both allowed by a nonce, and connects only to this
+// server.
 std::string page_policy(std::string_view nonce) {
   return fmt::format(
       "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; img-src data:; connect-src 'self'; "
@@ -40,10 +41,10 @@ std::string page_with(std::string_view nonce) {
 
 // 0.8, not 0.800000011920929.
 Json shortest(float value) {
-  return number_in<double>(fmt::format("{}", value)).value_or(value);
+  return parse_number<double>(fmt::format("{}", value)).value_or(value);
 }
 
-// In memory.
+// Size of the weights in memory.
 std::int64_t weight_bytes(const Model& model) {
   if (const StoredWeights* stored = model.stored_weights()) return stored->bytes();
   return model.params().block_size() * static_cast<std::int64_t>(sizeof(float));
@@ -64,7 +65,7 @@ Json model_json(const ServedModel& served, const Model& model) {
       .set("meta", meta);
 }
 
-// "chat%20model" -> "chat model". What is no escape stays as it is.
+// "chat%20model" -> "chat model". Invalid escapes are kept unchanged.
 std::string percent_decoded(std::string_view text) {
   std::string decoded;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -104,8 +105,8 @@ void send_model(Exchange& exchange) {
   const ServedModel& served = exchange.service.model();
   if (name != served.name)
     throw ApiError(404, error_type_of(404),
-                   fmt::format("there is no model '{}' here, only '{}'", name.substr(0, kLongestModelShown),
-                               served.name))
+                   fmt::format("model '{}' not found; this server serves '{}'",
+                               name.substr(0, kMaxModelShown), served.name))
         .about("model");
   exchange.send_json(model_json(served, exchange.service.engine().model()));
 }

@@ -17,7 +17,7 @@ std::string sse(const Json& json) {
   return fmt::format("data: {}\n\n", json.dump());
 }
 
-void stream(Exchange& exchange, const CompletionRequest& asked, CompletionAnswer& answer, Job& job) {
+void stream(Exchange& exchange, const CompletionRequest& completion, CompletionAnswer& answer, Job& job) {
   const auto begin = [&] {
     if (exchange.reply.started()) return;
     exchange.reply.add_header("Cache-Control", "no-cache");
@@ -29,29 +29,29 @@ void stream(Exchange& exchange, const CompletionRequest& asked, CompletionAnswer
     begin();
     exchange.reply.write(text);
   };
-  const auto alive = [&] {
+  const auto keep_alive = [&] {
     begin();
     exchange.reply.write(":\n\n");
   };
-  exchange.follow(job, on_event, alive);
+  exchange.follow(job, on_event, keep_alive);
   exchange.service.metrics().count_answer(answer.totals());
-  if (asked.include_usage) exchange.reply.write(sse(answer.usage_chunk()));
+  if (completion.include_usage) exchange.reply.write(sse(answer.usage_chunk()));
   exchange.reply.write("data: [DONE]\n\n");
   exchange.reply.end_stream();
 }
 
-void complete(Exchange& exchange, const CompletionRequest& asked) {
+void complete(Exchange& exchange, const CompletionRequest& completion) {
   Service& service = exchange.service;
-  CompletionAnswer answer(asked, service.model());
-  exchange.log.set("id", answer.id()).set("stream", asked.stream);
-  if (service.options().log_prompts) exchange.log.set("prompt", asked.log_text);
-  Job job = service.engine().submit(asked.prompts);
-  if (asked.stream) {
-    stream(exchange, asked, answer, job);
+  CompletionAnswer answer(completion, service.model());
+  exchange.log.set("id", answer.id()).set("stream", completion.stream);
+  if (service.options().log_prompts) exchange.log.set("prompt", completion.log_text);
+  Job job = service.engine().submit(completion.prompts);
+  if (completion.stream) {
+    stream(exchange, completion, answer, job);
   } else {
     exchange.follow(job, [&](JobEvent event) { answer.add(std::move(event)); });
     service.metrics().count_answer(answer.totals());
-    exchange.send_json(answer.whole());
+    exchange.send_json(answer.complete_response());
   }
   exchange.log.set("prompt_tokens", answer.prompt_tokens())
       .set("completion_tokens", answer.generated_tokens())
@@ -67,9 +67,9 @@ void text_completions(Exchange& exchange) {
   complete(exchange, parse_text_completion(parse_body(exchange.request.body), exchange.service.model()));
 }
 
-// /tokenize, /detokenize, /apply-template: as llama.cpp has them.
+// /tokenize, /detokenize and /apply-template are compatible with llama.cpp's server.
 
-// A piece that is no text by itself is an array of bytes.
+// The text of a token, or an array of bytes if it is not valid UTF-8.
 Json piece_of(const Tokenizer& tokenizer, TokenId id) {
   const std::string bytes = bytes_of_token(tokenizer, id);
   if (is_utf8(bytes)) return bytes;

@@ -1,9 +1,11 @@
-// The two routes of microgpt's own server, with its defaults, limits and error texts.
+// The two routes of microgpt's HTTP server, with its defaults, limits and error messages.
 //
-//   POST /microgpt/v1/generate  {num_samples 1, temperature 0.8, seed 42, max_tokens}  -> {"samples": [...]}
-//   POST /microgpt/v1/chat      {messages, temperature, seed, max_tokens}  -> {"role", "content", "tokens_dropped"}
+//   POST /microgpt/v1/generate  {num_samples 1, temperature 0.8, seed 42, max_tokens}
+//                               -> {"samples": [...]}
+//   POST /microgpt/v1/chat      {messages, temperature, seed, max_tokens}
+//                               -> {"role", "content", "tokens_dropped"}
 //
-// Errors are {"error": TEXT}. Sample i has seed + i; texts come without blanks around them.
+// Errors are {"error": TEXT}. Sample i uses seed + i. Leading and trailing blanks are stripped.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,30 +22,30 @@ namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kMostSamples = 50;  // more are not an error
+constexpr std::int64_t kMaxSamples = 50;  // larger values are clamped, not rejected
 constexpr double kTemperature = 0.8;
 constexpr std::int64_t kSeed = 42;
 
-ApiError refusal(const std::string& message) {
+ApiError bad_request(const std::string& message) {
   return {400, error_type_of(400), message};
 }
 
 Request read_request(Fields& fields) {
   Request request;
   const double temperature = fields.number("temperature").value_or(kTemperature);
-  if (temperature < 0) throw refusal(fmt::format("temperature must be >= 0, got {}", temperature));
+  if (temperature < 0) throw bad_request(fmt::format("temperature must be >= 0, got {}", temperature));
   request.sampling.temperature = static_cast<float>(std::min(temperature, 1e30));
   request.sampling.seed = static_cast<std::uint64_t>(fields.integer("seed").value_or(kSeed));
   request.max_tokens = fields.integer("max_tokens").value_or(std::numeric_limits<std::int64_t>::max());
-  if (request.max_tokens < 1) throw refusal("max_tokens must be >= 1 when specified");
+  if (request.max_tokens < 1) throw bad_request("max_tokens must be >= 1 when specified");
   return request;
 }
 
 Conversation read_messages(Fields& fields) {
   const Json& messages = fields.required("messages");
   if (!messages.is_array())
-    throw refusal(fmt::format("messages must be an array, got {}", kind_of(messages)));
-  if (messages.size() == 0) throw refusal("messages must not be empty");
+    throw bad_request(fmt::format("messages must be an array, got {}", kind_of(messages)));
+  if (messages.size() == 0) throw bad_request("messages must not be empty");
   Conversation turns;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     Fields message(messages.as_array()[i], fmt::format("messages[{}].", i));
@@ -52,16 +54,15 @@ Conversation read_messages(Fields& fields) {
     const std::string role = *message.string("role");
     const std::string content = *message.string("content");
     if (role != "user" && role != "assistant")
-      throw refusal(fmt::format("messages[{}]: unknown role \"{}\"", i, role.substr(0, 40)));
-    if (without_blanks(content).empty())
-      throw refusal(fmt::format("messages[{}]: content must not be empty", i));
+      throw bad_request(fmt::format("messages[{}]: unknown role \"{}\"", i, role.substr(0, 40)));
+    if (trim(content).empty()) throw bad_request(fmt::format("messages[{}]: content must not be empty", i));
     message.finish();
     turns.push_back({role == "user" ? ChatRole::user : ChatRole::assistant, content});
   }
   return turns;
 }
 
-// An Accept header that leaves no room for JSON is 406.
+// An Accept header that excludes JSON is answered with 406.
 void check_accepts_json(const HttpRequest& request) {
   const std::string* accept = request.header("accept");
   if (!accept) return;
@@ -76,9 +77,9 @@ void microgpt_generate(Exchange& exchange) {
   Fields fields(body);
   Request request = read_request(fields);
   const std::int64_t samples = fields.integer("num_samples").value_or(1);
-  if (samples < 1) throw refusal("num_samples must be >= 1");
+  if (samples < 1) throw bad_request("num_samples must be >= 1");
   fields.finish();
-  request.samples = static_cast<int>(std::min(samples, kMostSamples));
+  request.samples = static_cast<int>(std::min(samples, kMaxSamples));
   const Request start = text_request(*exchange.service.model().tokenizer, "");
   request.prompt = start.prompt;
   request.stop_ids = start.stop_ids;
@@ -95,7 +96,7 @@ void microgpt_generate(Exchange& exchange) {
     usage.prompt_tokens = event.event.usage.prompt_tokens;
   });
   Json list = Json::array();
-  for (const std::string& text : texts) list.push(std::string(without_blanks(text)));
+  for (const std::string& text : texts) list.push(std::string(trim(text)));
   exchange.service.metrics().count_answer(usage);
   exchange.send_json(Json::object().set("samples", list));
   exchange.log.set("completion_tokens", usage.generated_tokens);
@@ -105,12 +106,12 @@ void microgpt_chat(Exchange& exchange) {
   check_accepts_json(exchange.request);
   const Json body = parse_body(exchange.request.body);
   const ServedModel& model = exchange.service.model();
-  if (!model.layout) throw refusal("model was not trained with chat tokens");
+  if (!model.layout) throw bad_request("model was not trained with chat tokens");
   Fields fields(body);
-  const Request asked = read_request(fields);
+  const Request options = read_request(fields);
   const Conversation turns = read_messages(fields);
   fields.finish();
-  const ChatRequest fitted = chat_request(*model.layout, turns, model.config.context, asked);
+  const ChatRequest fitted = chat_request(*model.layout, turns, model.config.context, options);
   if (exchange.service.options().log_prompts) exchange.log.set("prompt", turns.back().content);
 
   std::string text;
@@ -124,7 +125,7 @@ void microgpt_chat(Exchange& exchange) {
   exchange.service.metrics().count_answer(usage);
   exchange.send_json(Json::object()
                          .set("role", "assistant")
-                         .set("content", std::string(without_blanks(text)))
+                         .set("content", std::string(trim(text)))
                          .set("tokens_dropped", fitted.tokens_dropped));
   exchange.log.set("prompt_tokens", usage.prompt_tokens).set("completion_tokens", usage.generated_tokens);
 }

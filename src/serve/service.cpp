@@ -62,7 +62,7 @@ void Metrics::count_answer(const Usage& usage) {
 
 std::string Metrics::text(const Engine& engine, int connections) const {
   const EngineStats stats = engine.stats();
-  const double busy =
+  const double mean_busy =
       stats.steps ? static_cast<double>(stats.busy_slot_steps) / static_cast<double>(stats.steps) : 0;
   std::string out;
   const std::lock_guard lock(mutex_);
@@ -70,29 +70,31 @@ std::string Metrics::text(const Engine& engine, int connections) const {
   for (const auto& [key, count] : requests_)
     out += fmt::format("thimble_requests_total{{route=\"{}\",status=\"{}\"}} {}\n", key.first, key.second,
                        count);
-  write_value(out, "thimble_prompt_tokens_total", "counter", "Tokens of prompts", prompt_tokens_);
-  write_value(out, "thimble_prompt_tokens_cached_total", "counter", "of them found in a slot",
+  write_value(out, "thimble_prompt_tokens_total", "counter", "Prompt tokens", prompt_tokens_);
+  write_value(out, "thimble_prompt_tokens_cached_total", "counter", "Prompt tokens reused from a slot",
               cached_tokens_);
-  write_value(out, "thimble_tokens_predicted_total", "counter", "Tokens generated", generated_tokens_);
-  write_value(out, "thimble_prompt_seconds_total", "counter", "Time spent on prompts", prompt_seconds_);
-  write_value(out, "thimble_tokens_predicted_seconds_total", "counter", "Time spent on answers",
+  write_value(out, "thimble_tokens_predicted_total", "counter", "Generated tokens", generated_tokens_);
+  write_value(out, "thimble_prompt_seconds_total", "counter", "Seconds spent processing prompts",
+              prompt_seconds_);
+  write_value(out, "thimble_tokens_predicted_seconds_total", "counter", "Seconds spent generating answers",
               decode_seconds_);
   write_value(out, "thimble_requests_processing", "gauge", "Samples that have a slot", stats.active);
   write_value(out, "thimble_requests_deferred", "gauge", "Samples that wait for a slot", stats.waiting);
   write_value(out, "thimble_slots", "gauge", "Slots", engine.slots());
   write_value(out, "thimble_connections", "gauge", "Open connections", connections);
   write_value(out, "thimble_decode_steps_total", "counter", "Calls of the model", stats.steps);
-  write_value(out, "thimble_busy_slots_per_decode", "gauge", "Mean samples of a call of the model", busy);
-  first_token_.write(out, "thimble_time_to_first_token_seconds", "From a request until its first token");
-  duration_.write(out, "thimble_request_duration_seconds", "From a request until its answer was sent");
+  write_value(out, "thimble_busy_slots_per_decode", "gauge",
+              "Mean number of busy slots per call of the model", mean_busy);
+  first_token_.write(out, "thimble_time_to_first_token_seconds", "Seconds from a request to its first token");
+  duration_.write(out, "thimble_request_duration_seconds", "Seconds from a request to the end of its answer");
   return out;
 }
 
 namespace {
 
-constexpr double kLookAround = 0.02;  // seconds between two looks at whether the client is still there
-constexpr double kSilence = 10;       // seconds after which a stream says that it is alive
-constexpr std::size_t kLongestPathShown = 200;
+constexpr double kPollSeconds = 0.02;     // seconds between checks for a disconnected client
+constexpr double kKeepAliveSeconds = 10;  // a silent stream sends a comment this often
+constexpr std::size_t kMaxPathShown = 200;
 constexpr const char* kKeyIsMissing = "the API key is missing or wrong; send Authorization: Bearer KEY";
 
 bool is_local_name(const HttpRequest& request) {
@@ -100,7 +102,7 @@ bool is_local_name(const HttpRequest& request) {
   return !host || is_local_host(*host);
 }
 
-// The page that asks was served by this very server, whatever it is called.
+// Whether the requesting page was served by this server, under any host name.
 bool is_same_origin(const HttpRequest& request, std::string_view origin) {
   const std::string* host = request.header("host");
   return host && (origin == "http://" + *host || origin == "https://" + *host);
@@ -122,7 +124,7 @@ std::string time_text() {
 
 }  // namespace
 
-// The table of each file of routes.
+// Route tables of the routes_*.cpp files.
 std::span<const Route> about_routes();
 std::span<const Route> completion_routes();
 std::span<const Route> microgpt_routes();
@@ -149,25 +151,26 @@ const Route& Service::find_route(const HttpRequest& request) const {
     if (route.method == method) return route;
     other_method = &route;
   }
-  const std::string path = request.path.substr(0, kLongestPathShown);
+  const std::string path = request.path.substr(0, kMaxPathShown);
   if (other_method)
     throw ApiError(405, error_type_of(405),
-                   fmt::format("{} takes {}, got {}", path, other_method->method, request.method));
-  throw ApiError(404, error_type_of(404), fmt::format("there is nothing at {}", path));
+                   fmt::format("{} expects {}, got {}", path, other_method->method, request.method));
+  throw ApiError(404, error_type_of(404), fmt::format("there is no route {}", path));
 }
 
 void Service::check_access(const Route& route, const HttpRequest& request) {
   if (local_only() && !keys_.needed() && !is_local_name(request))
-    throw ApiError(403, error_type_of(403), "this server is for this machine: ask it as localhost");
+    throw ApiError(403, error_type_of(403), "this server accepts local requests only; use http://localhost");
   if (route.open) return;
   if (!keys_.admits(request)) throw ApiError(401, error_type_of(401), kKeyIsMissing);
   if (const double wait = rate_limit_.wait_for(request.client, seconds_now()); wait > 0)
-    throw ApiError(429, error_type_of(429),
-                   fmt::format("more than {} requests a second", options_.requests_per_second))
+    throw ApiError(
+        429, error_type_of(429),
+        fmt::format("rate limit exceeded: more than {} requests per second", options_.requests_per_second))
         .retry_after(static_cast<int>(std::ceil(wait)));
 }
 
-// False: a foreign page asks.
+// Adds the CORS headers. Returns false if the request comes from a page of another site.
 bool Service::set_cross_origin(const HttpRequest& request, HttpReply& reply) const {
   const std::string* origin = request.header("origin");
   if (!origin) return true;
@@ -177,8 +180,8 @@ bool Service::set_cross_origin(const HttpRequest& request, HttpReply& reply) con
   reply.add_header("Access-Control-Expose-Headers", "Retry-After");
   if (request.method == "OPTIONS") {
     reply.add_header("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-    const std::string* wanted = request.header("access-control-request-headers");
-    reply.add_header("Access-Control-Allow-Headers", wanted ? *wanted : "Authorization, Content-Type");
+    const std::string* requested = request.header("access-control-request-headers");
+    reply.add_header("Access-Control-Allow-Headers", requested ? *requested : "Authorization, Content-Type");
     reply.add_header("Access-Control-Max-Age", "3600");
   }
   return true;
@@ -195,8 +198,7 @@ void Service::handle(const HttpRequest& request, HttpReply& reply) {
   } catch (const Error& error) {
     send_error(exchange, ApiError(400, error_type_of(400), error.what()));
   } catch (const std::exception& error) {
-    send_error(exchange,
-               ApiError(500, error_type_of(500), fmt::format("a failure inside: {}", error.what())));
+    send_error(exchange, ApiError(500, error_type_of(500), fmt::format("internal error: {}", error.what())));
   }
   finish(exchange);
 }
@@ -204,28 +206,28 @@ void Service::handle(const HttpRequest& request, HttpReply& reply) {
 void Exchange::follow(Job& job, const std::function<void(JobEvent)>& on_event,
                       const std::function<void()>& idle) {
   const double limit = service.options().request_seconds;
-  double heard = seconds_now();
+  double last_event = seconds_now();
   while (!job.done()) {
-    std::vector<JobEvent> events = job.wait(kLookAround);
+    std::vector<JobEvent> events = job.wait(kPollSeconds);
     const double now = seconds_now();
     if (reply.gone()) throw ApiError(499, error_type_of(499), "the client closed the connection");
     if (now - started > limit)
       throw ApiError(504, error_type_of(504), fmt::format("the answer took more than {} seconds", limit));
     for (JobEvent& event : events) on_event(std::move(event));
-    if (!events.empty()) heard = now;
-    if (now - heard > kSilence && idle) {
+    if (!events.empty()) last_event = now;
+    if (now - last_event > kKeepAliveSeconds && idle) {
       idle();
-      heard = now;
+      last_event = now;
     }
   }
 }
 
 void Service::check_head(const HttpHead& head) const {
   const bool has_body = head.chunked || head.content_length > 0;
-  if (has_body && !keys_.admits(head.request)) throw HttpProblem(401, kKeyIsMissing);
+  if (has_body && !keys_.admits(head.request)) throw HttpError(401, kKeyIsMissing);
 }
 
-void Service::refuse(const HttpProblem& problem, const HttpRequest& request, HttpReply& reply) {
+void Service::refuse(const HttpError& problem, const HttpRequest& request, HttpReply& reply) {
   Exchange exchange{*this, request, reply, seconds_now()};
   set_cross_origin(request, reply);
   if (request.path.starts_with("/microgpt/")) exchange.errors = ErrorShape::microgpt;
@@ -237,9 +239,10 @@ void Service::refuse(const HttpProblem& problem, const HttpRequest& request, Htt
 void Service::dispatch(Exchange& exchange) {
   const HttpRequest& request = exchange.request;
   exchange.reply.add_header("X-Content-Type-Options", "nosniff");
-  const bool welcome = set_cross_origin(request, exchange.reply);
+  const bool origin_allowed = set_cross_origin(request, exchange.reply);
   if (request.path.starts_with("/microgpt/")) exchange.errors = ErrorShape::microgpt;
-  if (!welcome) throw ApiError(403, error_type_of(403), "pages of other sites may not ask this server");
+  if (!origin_allowed)
+    throw ApiError(403, error_type_of(403), "requests from pages of other sites are not allowed");
   if (request.method == "OPTIONS") return exchange.reply.send({.status = 204});
   const Route& route = find_route(request);
   exchange.route = route.path;
@@ -251,7 +254,7 @@ void Service::send_error(Exchange& exchange, const ApiError& error) const {
   exchange.log.set("error", error.what());
   const Json body =
       exchange.errors == ErrorShape::microgpt ? Json::object().set("error", error.what()) : error.body();
-  if (exchange.reply.started()) {  // a stream: its last event says what went wrong
+  if (exchange.reply.started()) {  // the stream has begun: send the error as its last event
     exchange.reply.write(fmt::format("data: {}\n\n", body.dump()));
     exchange.reply.end_stream();
     return;
@@ -275,7 +278,7 @@ void Service::finish(Exchange& exchange) {
                   .set("time", time_text())
                   .set("client", exchange.request.client)
                   .set("method", exchange.request.method)
-                  .set("path", exchange.request.path.substr(0, kLongestPathShown))
+                  .set("path", exchange.request.path.substr(0, kMaxPathShown))
                   .set("status", exchange.reply.status())
                   .set("bytes", exchange.reply.bytes_sent())
                   .set("seconds", std::round(seconds * 1e6) / 1e6);
@@ -291,7 +294,7 @@ Server::Server(Model& model, ServedModel served, ServerOptions options)
       http_(std::make_unique<HttpServer>(
           options_.http,
           [this](const HttpRequest& request, HttpReply& reply) { service_.handle(request, reply); },
-          [this](const HttpProblem& problem, const HttpRequest& request, HttpReply& reply) {
+          [this](const HttpError& problem, const HttpRequest& request, HttpReply& reply) {
             service_.refuse(problem, request, reply);
           },
           [this](const HttpHead& head) { service_.check_head(head); })) {
@@ -303,17 +306,17 @@ Server::Server(Model& model, ServedModel served, ServerOptions options)
 Server::~Server() = default;
 
 void Server::run(const std::function<bool()>& stop) {
-  double last_moment = std::numeric_limits<double>::infinity();
+  double drain_deadline = std::numeric_limits<double>::infinity();
   bool draining = false;
   try {
     engine_.run([&] {
       if (!draining && stop()) {
         draining = true;
-        last_moment = seconds_now() + options_.drain_seconds;
+        drain_deadline = seconds_now() + options_.drain_seconds;
         engine_.close();
         http_->stop_accepting();
       }
-      return draining && (engine_.idle() || seconds_now() > last_moment);
+      return draining && (engine_.idle() || seconds_now() > drain_deadline);
     });
   } catch (...) {
     http_->close();

@@ -1,11 +1,13 @@
-// What the server answers: every route, every check before it, one place where errors become JSON.
+// Routing, access checks and error handling of the HTTP API.
 //
-// A route is a function and a row of the table of its file:
+// A route is a handler function and an entry in the table of its file:
 //
-//   void send_health(Exchange& exchange) { exchange.send_json(Json::object().set("status", "ok")); }
+//   void send_health(Exchange& exchange) {
+//     exchange.send_json(Json::object().set("status", "ok"));
+//   }
 //   ... {"GET", "/health", send_health} ...
 //
-// all_routes() joins the tables of the routes_*.cpp files.
+// all_routes() concatenates the tables of the routes_*.cpp files.
 #pragma once
 
 #include <array>
@@ -30,14 +32,15 @@
 
 namespace thimble {
 
-// Counters for Prometheus. Any thread may count.
+// Counters for Prometheus. Thread-safe.
 class Metrics {
  public:
-  // `route` comes from the table of routes, never from a client: the number of series is bounded.
+  // `route` must be a path of the route table, not a client's path, so that the number of time
+  // series is bounded.
   void count_request(std::string_view route, int status, double seconds);
   void count_answer(const Usage& usage);
 
-  // The text format, version 0.0.4.
+  // Returns the metrics in Prometheus text format 0.0.4.
   std::string text(const Engine& engine, int connections) const;
 
  private:
@@ -59,61 +62,62 @@ class Metrics {
 class Service;
 enum class ErrorShape { openai, microgpt };
 
-// One request on its way through the service, with what is worth logging about it.
+// One request, its reply, and extra fields for the access log.
 struct Exchange {
   Service& service;
   const HttpRequest& request;
   HttpReply& reply;
   double started;                    // seconds_now()
-  std::string_view route = "other";  // of the table
+  std::string_view route = "other";  // path in the route table
   ErrorShape errors = ErrorShape::openai;
-  Json log = Json::object();  // more for the access log
+  Json log = Json::object();  // extra fields for the access log
 
   void send_json(const Json& json, int status = 200) {
     reply.send({.status = status, .body = json.dump() + "\n"});
   }
-  // Every event of the job, until it is done. Throws when the client is gone (499) or the time is over (504).
-  // `idle`: called when there was no news for a while.
+  // Calls `on_event` with every event until the job is done. Throws if the client disconnects (499)
+  // or request_seconds is exceeded (504). `idle` is called after 10 s without an event.
   void follow(Job& job, const std::function<void(JobEvent)>& on_event,
               const std::function<void()>& idle = {});
 };
 
 struct Route {
-  std::string_view method, path;  // a path that ends in * stands for all that begin so and go on
+  std::string_view method, path;  // a trailing * matches any non-empty suffix
   void (*handler)(Exchange&);
-  bool open = false;  // to everybody, key or not, and never rate-limited
+  bool open = false;  // needs no API key and is never rate-limited
 };
 
 std::vector<Route> all_routes();
 
 struct ServiceOptions {
   std::vector<std::string> api_keys = {};
-  double requests_per_second = 0;  // of one client; 0: no limit
-  double request_seconds = 600;    // that an answer may take, waiting included
+  double requests_per_second = 0;  // per client; 0: no limit
+  double request_seconds = 600;    // maximum duration of an answer, queueing included
   bool log_prompts = false;
-  std::function<void(const std::string& line)> access_log = {};  // JSON; by any thread
+  std::function<void(const std::string& line)> access_log =
+      {};  // one JSON object per call; called by any thread
   std::vector<Route> routes = all_routes();
 };
 
 class Service {
  public:
-  // All of them outlive it.
+  // `model` and `engine` must outlive the service.
   Service(const ServedModel& model, Engine& engine, ServiceOptions options);
 
-  // By any thread.
+  // May be called by any thread.
   void handle(const HttpRequest& request, HttpReply& reply);
-  void refuse(const HttpProblem& problem, const HttpRequest& request, HttpReply& reply);
-  void check_head(const HttpHead& head) const;  // throws HttpProblem: nobody without a key sends a body
+  void refuse(const HttpError& problem, const HttpRequest& request, HttpReply& reply);
+  void check_head(const HttpHead& head) const;  // throws HttpError for a body without a valid key
 
-  // What routes answer with.
+  // Accessors for the routes.
   const ServedModel& model() const { return model_; }
   Engine& engine() { return engine_; }
   const ServiceOptions& options() const { return options_; }
   Metrics& metrics() { return metrics_; }
 
   std::function<int()> connections = [] { return 0; };  // for /metrics
-  // Can nobody but this machine reach it? Then what comes under a foreign name is refused (DNS rebinding) while no key
-  // is needed.
+  // Whether the server listens on loopback only. If so, and no API key is configured, requests with
+  // a non-local Host header are rejected (protection against DNS rebinding).
   std::function<bool()> local_only = [] { return true; };
 
  private:
@@ -132,21 +136,21 @@ class Service {
   Metrics metrics_;
 };
 
-// `thimble serve`, without the command line: a model behind HTTP.
+// Serves a model over HTTP; used by `thimble serve`.
 //
 //   Server server(model, served_model, options);
 //   announce(server.address());
-//   server.run([&] { return interrupt.asked(); });     // on the thread that may compute; returns when it has drained
+//   server.run([&] { return interrupt.asked(); });   // on the decode thread; returns once drained
 struct ServerOptions {
   EngineOptions engine = {};
   HttpServerOptions http = {};
   ServiceOptions service = {};
-  double drain_seconds = 30;  // for answers at hand, once the server is told to stop
+  double drain_seconds = 30;  // time to finish running answers after a stop
 };
 
 class Server {
  public:
-  // Listens from here on. `model` outlives it.
+  // Starts listening. `model` must outlive the server.
   Server(Model& model, ServedModel served, ServerOptions options);
   ~Server();
 
@@ -154,8 +158,8 @@ class Server {
   const std::string& address() const { return http_->address(); }
   bool loopback() const { return http_->loopback(); }
 
-  // Computes on this thread until `stop` says so. Then nobody new is served, answers at hand are finished within
-  // drain_seconds, and it returns. A failure of the whole is thrown.
+  // Runs the decode loop on this thread until `stop` returns true. Then rejects new requests,
+  // finishes running answers within drain_seconds, and returns. Throws if the engine fails.
   void run(const std::function<bool()>& stop);
 
   const Engine& engine() const { return engine_; }

@@ -1,4 +1,4 @@
-// Arena: one block of memory, cut up by a plan made beforehand.
+// Arena: one block of memory, divided according to a plan computed beforehand.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace thimble {
 
-// Offsets handed out by planners are multiples of this: a cache line, and a full AVX-512 vector.
+// Planned offsets are multiples of this: a cache line, and one AVX-512 vector.
 inline constexpr std::int64_t kAlignment = 64;
 
 constexpr std::int64_t align_up(std::int64_t bytes, std::int64_t alignment = kAlignment) {
@@ -22,12 +22,14 @@ constexpr std::int64_t align_up(std::int64_t bytes, std::int64_t alignment = kAl
 class Arena {
  public:
   Arena() = default;
-  // Zeroed memory. Memory that cannot be had is an Error that says how much, for what, and what lowers it.
-  Arena(std::int64_t bytes, std::string_view what_for, std::string_view what_lowers_it)
-      : Arena(cpu_runtime(), bytes, what_for, what_lowers_it) {}
-  // The same on a device: its addresses are the device's, not to be read here.
-  Arena(std::shared_ptr<DeviceRuntime> runtime, std::int64_t bytes, std::string_view what_for,
-        std::string_view what_lowers_it);
+  // Zeroed memory. If the allocation fails, throws an Error with the size and the purpose
+  // ("training"). Its hint is `remedy`, which tells the user what to lower.
+  Arena(std::int64_t bytes, std::string_view purpose, std::string_view remedy)
+      : Arena(cpu_runtime(), bytes, purpose, remedy) {}
+  // The same on a device. The addresses are device addresses and must not be dereferenced on the
+  // host.
+  Arena(std::shared_ptr<DeviceRuntime> runtime, std::int64_t bytes, std::string_view purpose,
+        std::string_view remedy);
 
   std::byte* at(std::int64_t offset) const { return block_.get() + offset; }
   std::int64_t bytes() const { return bytes_; }
@@ -42,19 +44,19 @@ class Arena {
   std::int64_t bytes_ = 0;
 };
 
-// An arena of f32: weights, gradients, moments. On a device they have an image in host memory, as old as the last
-// fetch(); on the CPU the two are one.
+// An arena of f32 values: weights, gradients, moments. For a device it also keeps a copy in host
+// memory, which is as recent as the last fetch(). On the CPU there is only one copy.
 class FloatArena {
  public:
-  FloatArena(std::int64_t count, std::string_view what_for, std::string_view what_lowers_it)
-      : FloatArena(cpu_runtime(), count, what_for, what_lowers_it) {}
-  FloatArena(std::shared_ptr<DeviceRuntime> runtime, std::int64_t count, std::string_view what_for,
-             std::string_view what_lowers_it);
+  FloatArena(std::int64_t count, std::string_view purpose, std::string_view remedy)
+      : FloatArena(cpu_runtime(), count, purpose, remedy) {}
+  FloatArena(std::shared_ptr<DeviceRuntime> runtime, std::int64_t count, std::string_view purpose,
+             std::string_view remedy);
 
-  std::span<float> all() const { return floats_; }  // readable and writable here
+  std::span<float> all() const { return floats_; }  // host memory
   float* on_device() const { return reinterpret_cast<float*>(arena_.at(0)); }
-  void fetch();  // device to host; waits
-  void send();   // host to device; waits
+  void fetch();  // copies device to host and waits
+  void send();   // copies host to device and waits
 
  private:
   std::shared_ptr<DeviceRuntime> runtime_;

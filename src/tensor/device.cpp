@@ -45,8 +45,8 @@ class CpuRuntime final : public DeviceRuntime {
     void* block = mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (block == MAP_FAILED) return nullptr;
-    madvise(block, static_cast<std::size_t>(bytes),
-            MADV_HUGEPAGE);  // advice: fewer TLB misses where it is granted
+    // Only a hint. Huge pages mean fewer TLB misses.
+    madvise(block, static_cast<std::size_t>(bytes), MADV_HUGEPAGE);
     return static_cast<std::byte*>(block);
   }
   void release(std::byte* block, std::int64_t bytes) noexcept override {
@@ -71,24 +71,25 @@ class CpuRuntime final : public DeviceRuntime {
 
   std::byte* allocate_pinned(std::int64_t bytes) override {
     std::byte* block = bytes > 0 ? allocate(bytes) : nullptr;
-    check(block != nullptr || bytes == 0, "[device] the system does not give {} bytes of staging memory",
-          bytes);
+    check(block != nullptr || bytes == 0, "[device] cannot allocate {} bytes of staging memory", bytes);
     return block;
   }
   void release_pinned(std::byte* block, std::int64_t bytes) noexcept override { release(block, bytes); }
 
   std::unique_ptr<DeviceEvent> make_event() override { return std::make_unique<CpuEvent>(); }
 
-  void begin_capture() override { fail("[device] the CPU records no graphs: run the program itself"); }
+  void begin_capture() override {
+    fail("[device] the CPU does not support graph capture: run the program directly");
+  }
   std::unique_ptr<DeviceGraph> end_capture() override {
-    fail("[device] the CPU records no graphs: run the program itself");
+    fail("[device] the CPU does not support graph capture: run the program directly");
   }
 };
 
 }  // namespace
 
 std::shared_ptr<DeviceRuntime> cpu_runtime() {
-  static const auto runtime = std::make_shared<CpuRuntime>();  // without state: one serves all
+  static const auto runtime = std::make_shared<CpuRuntime>();  // stateless: one instance serves all
   return runtime;
 }
 
@@ -100,7 +101,7 @@ std::unique_ptr<DeviceGraph> capture(DeviceRuntime& runtime, const std::function
     try {
       runtime.end_capture();
     } catch (const Error&) {
-      // A broken recording cannot become a graph; what broke it is told.
+      // An incomplete recording cannot become a graph. The first error is the one to report.
     }
     throw;
   }

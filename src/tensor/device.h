@@ -1,15 +1,16 @@
-// A device as the engine sees it: blocks of memory, one queue of work in order, and recordings of that queue.
+// The device abstraction: blocks of memory, one ordered queue of work, and recordings of that
+// queue.
 //
-// Work is queued and runs later: upload, download, copy, zero and kernels come back at once, and see what was queued
-// before them. synchronise() waits for all of it; an event for what was queued before it. On the CPU everything has
-// happened when a call returns.
+// upload, download, copy, zero and kernels are queued: the call returns immediately, and the work
+// runs after everything queued before it. synchronise() waits for the whole queue, an event for the
+// work queued before it was recorded. On the CPU, work is complete when the call returns.
 //
-//   PinnedBuffer staging(runtime, bytes);      // host memory that a device copies from without waiting
+//   PinnedBuffer staging(runtime, bytes);      // host memory that the device copies asynchronously
 //   runtime->upload(block, staging.data(), bytes);
 //   runtime->begin_capture();  ... queue a step ...  graph = runtime->end_capture();
 //   graph->launch();                           // the same step again, in one call
 //
-// The CUDA runtime comes from the plugin (ops/cuda_plugin.h); without it there is the CPU.
+// The CUDA runtime comes from a plugin (ops/cuda_plugin.h). Without it, only the CPU is available.
 #pragma once
 
 #include <cstddef>
@@ -37,17 +38,18 @@ struct DeviceFacts {
   bool bf16 = false;  // multiplies bf16 in hardware
 };
 
-// A place in the queue.
+// A position in the queue.
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
   virtual void record() = 0;
-  virtual bool done() const = 0;  // everything queued before record() has run
-  virtual void wait() const = 0;  // until it is done
-  virtual double milliseconds_since(const DeviceEvent& earlier) const = 0;  // both done
+  virtual bool done() const = 0;  // whether everything queued before record() has run
+  virtual void wait() const = 0;  // blocks until done()
+  virtual double milliseconds_since(const DeviceEvent& earlier) const = 0;  // both must be done()
 };
 
-// Recorded work. Addresses and sizes are those of the recording; what changes from launch to launch lies in memory.
+// Recorded work. Addresses and sizes are fixed at recording; values that change between launches
+// must be read from memory.
 class DeviceGraph {
  public:
   virtual ~DeviceGraph() = default;
@@ -61,35 +63,39 @@ class DeviceRuntime {
   virtual Device device() const = 0;
   virtual DeviceFacts facts() const = 0;
 
-  // A block of zeros, aligned to 256 bytes; nullptr if it cannot be had. For Arena, which says so in a sentence.
+  // Allocates zeroed memory aligned to 256 bytes; returns nullptr on failure. Use Arena, which
+  // throws an Error instead.
   virtual std::byte* allocate(std::int64_t bytes) = 0;
   virtual void release(std::byte* block, std::int64_t bytes) noexcept = 0;
   virtual std::int64_t available_bytes() const = 0;  // 0: unknown
 
-  // Queued. Host memory must stay as it is until the copy has run; pinned memory makes it asynchronous.
+  // These calls are queued. Host memory must not change until the copy has run; only pinned memory
+  // makes a copy asynchronous.
   virtual void upload(void* device, const void* host, std::int64_t bytes) = 0;
   virtual void download(void* host, const void* device, std::int64_t bytes) = 0;
   virtual void copy(void* to, const void* from, std::int64_t bytes) = 0;
   virtual void zero(void* device, std::int64_t bytes) = 0;
   virtual void synchronise() = 0;
 
-  virtual std::byte* allocate_pinned(std::int64_t bytes) = 0;  // throws
+  virtual std::byte* allocate_pinned(std::int64_t bytes) = 0;  // throws on failure
   virtual void release_pinned(std::byte* block, std::int64_t bytes) noexcept = 0;
 
   virtual std::unique_ptr<DeviceEvent> make_event() = 0;
 
-  // Between the two, work is recorded instead of run: no allocation, no synchronise().
+  // Between these two calls work is recorded and not run. Allocation and synchronise() are not
+  // allowed.
   virtual void begin_capture() = 0;
   virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
 
-  // The queue as its own library knows it (a cudaStream_t), for another library that queues there: NCCL. nullptr: none.
+  // The underlying queue (a cudaStream_t) for other libraries that queue work, such as NCCL;
+  // nullptr on the CPU.
   virtual void* native_queue() const { return nullptr; }
 };
 
-// Host memory as a device; it has no graphs.
+// Host memory as a device. It does not support graphs.
 std::shared_ptr<DeviceRuntime> cpu_runtime();
 
-// Host memory that a device reads and writes on its own. Zeroed.
+// Zeroed host memory that a device reads and writes directly.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
@@ -113,8 +119,7 @@ class PinnedBuffer {
   std::int64_t bytes_ = 0;
 };
 
-// Context: what a kernel may use besides its tensors. Passed everywhere; there are no globals.
-
+// What a kernel may use besides its tensors. Passed explicitly instead of through globals.
 class Context {
  public:
   explicit Context(std::shared_ptr<DeviceRuntime> runtime = cpu_runtime(), Log log = Log::nowhere())
@@ -124,8 +129,8 @@ class Context {
   const std::shared_ptr<DeviceRuntime>& runtime() const { return runtime_; }
   const Log& log() const { return log_; }
 
-  // What a backend keeps between calls (cached GEMM primitives, handles): one T per Context, made on first
-  // use.
+  // State that a backend keeps between calls (cached GEMM primitives, handles): one T per Context,
+  // created on first use.
   template <class T>
   T& state() const {
     std::shared_ptr<void>& slot = states_[std::type_index(typeid(T))];
@@ -134,12 +139,13 @@ class Context {
   }
 
  private:
-  std::shared_ptr<DeviceRuntime> runtime_;  // first in, last out: states hold what it made
+  std::shared_ptr<DeviceRuntime> runtime_;  // first, so that states are destroyed before it
   Log log_;
   mutable std::unordered_map<std::type_index, std::shared_ptr<void>> states_;
 };
 
-// What `work` queues, recorded. Where it throws, the recording is ended and dropped, so that the queue runs again.
+// Records the work that `work` queues. If `work` throws, the recording is ended and dropped, so
+// that the queue is usable again.
 std::unique_ptr<DeviceGraph> capture(DeviceRuntime& runtime, const std::function<void()>& work);
 
 }  // namespace thimble

@@ -42,7 +42,7 @@ std::string Shape::text() const {
 
 Tensor Tensor::columns(std::int64_t begin, std::int64_t count) const {
   check(begin >= 0 && count >= 0 && begin + count <= cols,
-        "[tensor] columns {} to {} of a tensor with {} columns", begin, begin + count, cols);
+        "[tensor] columns {} to {} are outside of a tensor with {} columns", begin, begin + count, cols);
   Tensor part = *this;
   part.data = static_cast<std::byte*>(data) + begin * dtype_bytes(dtype);
   part.cols = count;
@@ -50,8 +50,8 @@ Tensor Tensor::columns(std::int64_t begin, std::int64_t count) const {
 }
 
 Tensor Tensor::row_range(std::int64_t begin, std::int64_t count) const {
-  check(begin >= 0 && count >= 0 && begin + count <= rows, "[tensor] rows {} to {} of a tensor with {} rows",
-        begin, begin + count, rows);
+  check(begin >= 0 && count >= 0 && begin + count <= rows,
+        "[tensor] rows {} to {} are outside of a tensor with {} rows", begin, begin + count, rows);
   Tensor part = *this;
   part.data = static_cast<std::byte*>(data) + begin * stride * dtype_bytes(dtype);
   part.rows = count;
@@ -68,7 +68,8 @@ bool overlap(const Tensor& a, const Tensor& b) {
   if (a.end_bytes() <= b.begin_bytes() || b.end_bytes() <= a.begin_bytes()) return false;
   const std::int64_t pitch = a.stride * dtype_bytes(a.dtype);
   if (pitch != b.stride * dtype_bytes(b.dtype) || a.rows <= 1 || b.rows <= 1) return true;
-  // Same pitch: compare the byte columns, seen from a's first element, modulo the pitch.
+  // Equal pitch: compare the byte ranges of the columns, relative to a's first element, modulo the
+  // pitch.
   const std::int64_t distance = (b.begin_bytes() - a.begin_bytes()) % pitch;
   const std::int64_t offset = distance < 0 ? distance + pitch : distance;
   return offset < a.cols * dtype_bytes(a.dtype) || offset + b.cols * dtype_bytes(b.dtype) > pitch;

@@ -1,4 +1,7 @@
-// bf16 and f16 storage. Arithmetic is f32; conversion to storage rounds to nearest, ties to even.
+// Storage types (bf16, f16), element types, and Tensor, a view of rows.
+//
+// bf16 and f16 are for storage. Arithmetic is f32; conversion to storage rounds to nearest, ties to
+// even.
 //
 //   bf16  1 sign  8 exponent  7 mantissa   the upper half of an f32
 //   f16   1 sign  5 exponent 10 mantissa   IEEE binary16, with subnormals
@@ -30,7 +33,7 @@ constexpr float to_f32(bf16 value) {
 
 constexpr bf16 to_bf16(float value) {
   const std::uint32_t u = std::bit_cast<std::uint32_t>(value);
-  // Rounding could carry a NaN's mantissa over into infinity or the sign: NaN only has its quiet bit set.
+  // Rounding could turn a NaN into infinity or change its sign, so only set the quiet bit.
   if ((u & 0x7FFFFFFFu) > 0x7F800000u) return {static_cast<std::uint16_t>((u >> 16) | 0x0040u)};
   return {static_cast<std::uint16_t>((u + 0x7FFFu + ((u >> 16) & 1u)) >> 16)};
 }
@@ -53,7 +56,8 @@ constexpr f16 to_f16(float value) {
   if (magnitude >= 0x477FF000u)
     return {static_cast<std::uint16_t>(sign | 0x7C00u)};  // >= 65520 rounds to infinity
   if (magnitude < 0x38800000u) {
-    // Below 2^-14: adding 0.5 makes the FPU align the mantissa to steps of 2^-24 and round it (ties to even).
+    // Below 2^-14: adding 0.5 makes the FPU align the mantissa to steps of 2^-24 and round it, ties
+    // to even.
     const float aligned = std::bit_cast<float>(magnitude) + 0.5f;
     return {static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(aligned) - 0x3F000000u))};
   }
@@ -61,9 +65,8 @@ constexpr f16 to_f16(float value) {
   return {static_cast<std::uint16_t>(sign | ((rounded - ((127u - 15u) << 23)) >> 13))};
 }
 
-// The element types of tensors.
-
-// f64 and c128 exist for the reference: double-precision checks and the complex-step derivative.
+// Element types. f64 and c128 are used only by the reference, for double-precision checks and
+// complex-step derivatives.
 enum class DType : std::uint8_t { f32, bf16, f16, f64, c128, i32, i64, i8, u8 };
 
 std::string_view dtype_name(DType dtype);
@@ -85,11 +88,11 @@ constexpr DType dtype_of() {
   if constexpr (std::is_same_v<T, std::uint8_t>) return DType::u8;
 }
 
-// Tensor: a typed view of a matrix of rows. It owns nothing.
+// Tensor: a typed, non-owning view of a matrix.
 //
-// Everything in the engine is rows: activations are [N, C], weights [out, in], a vector is one row, a list of
-// N integers is [N, 1]. Heads are a way of reading columns. The row stride lets q, k and v be columns of one
-// buffer.
+// All data is organized as rows: activations are [N, C], weights [out, in], a vector is one row, a
+// list of N integers is [N, 1]. Attention heads are ranges of columns. The row stride lets q, k and
+// v be column ranges of one buffer.
 
 enum class Device : std::uint8_t { cpu, cuda };
 
@@ -104,7 +107,7 @@ struct Shape {
 };
 
 struct Tensor {
-  void* data = nullptr;  // nullptr: an optional input that is absent, a gradient nobody wants
+  void* data = nullptr;  // nullptr: an absent optional input, or a gradient that is not needed
   std::int64_t rows = 0, cols = 0;
   std::int64_t stride = 0;  // elements from one row to the next, >= cols
   DType dtype = DType::f32;
@@ -120,11 +123,11 @@ struct Tensor {
     return static_cast<T*>(data) + r * stride;
   }
 
-  // Views of a part.
+  // Views of a range of columns or rows.
   Tensor columns(std::int64_t begin, std::int64_t count) const;
   Tensor row_range(std::int64_t begin, std::int64_t count) const;
 
-  // The first byte that the view can touch, and one past the last.
+  // The first byte of the view, and one past the last.
   const std::byte* begin_bytes() const { return static_cast<const std::byte*>(data); }
   const std::byte* end_bytes() const;
 };
@@ -134,13 +137,12 @@ Tensor make_tensor(T* data, std::int64_t rows, std::int64_t cols, std::int64_t s
   return {data, rows, cols, stride ? stride : cols, dtype_of<T>(), Device::cpu};
 }
 
-// Whether two views share an element. Interleaved columns of one buffer (same stride, disjoint columns) do
-// not.
+// Whether two views share an element. Disjoint columns of one buffer (equal stride) do not.
 bool overlap(const Tensor& a, const Tensor& b);
 
 void fill_zero(const Tensor& tensor);
 
-// Our sizes are signed, as differences of them are; a vector's index is not.
+// Sizes are signed so that their differences are signed; indices of std::vector are unsigned.
 
 constexpr std::size_t index_of(std::int64_t value) {
   return static_cast<std::size_t>(value);

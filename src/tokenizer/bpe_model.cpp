@@ -11,9 +11,10 @@ namespace thimble {
 
 namespace {
 
-constexpr std::size_t kCacheEntries = 1 << 16;  // 4 MiB per thread that encodes
+constexpr std::size_t kCacheEntries = 1 << 16;  // 4 MiB per encoding thread
 constexpr std::uint32_t kNoRank = std::numeric_limits<std::uint32_t>::max();
-constexpr std::size_t kShortWord = 48;  // below it scanning for the best pair beats a heap
+// Up to this length, a linear scan for the best pair is faster than a heap.
+constexpr std::size_t kShortWord = 48;
 
 constexpr std::size_t kKeyBytes = 24;
 
@@ -24,8 +25,8 @@ T load(const char* at) {
   return value;
 }
 
-// A word of 1 to 24 bytes as three numbers. Loads overlap instead of reading past its end; together with the
-// length no two words share them.
+// A word of 1 to 24 bytes as three numbers. Loads overlap so that they do not read past its end.
+// Together with the length, the key is unique.
 std::array<std::uint64_t, 3> word_key(std::string_view word) {
   const char* const p = word.data();
   const std::size_t n = word.size();
@@ -69,7 +70,7 @@ BpeModel::BpeModel(const BpeSpec& spec)
   }
   if (!spec.unk_token.empty()) {
     const auto unk = id_of(spec.unk_token);
-    check(unk.has_value(), "the unknown token \"{}\" is not in the vocabulary", spec.unk_token);
+    check(unk.has_value(), "unk_token \"{}\" is not in the vocabulary", spec.unk_token);
     unk_ = *unk;
   }
   find_byte_ids();
@@ -105,7 +106,7 @@ void BpeModel::encode_word(std::string_view word, BpeScratch& scratch, std::vect
   const auto key = word_key(word);
   BpeScratch::Entry& entry = scratch.cache_[cache_slot(key, word.size())];
   if (entry.bytes == word.size() && entry.word == key) {
-    for (std::size_t i = 0; i < entry.count; ++i) ids.push_back(entry.ids[i]);  // one, mostly
+    for (std::size_t i = 0; i < entry.count; ++i) ids.push_back(entry.ids[i]);  // usually one
     return;
   }
   const std::size_t before = ids.size();
@@ -122,9 +123,10 @@ void BpeModel::encode_uncached(std::string_view word, BpeScratch& scratch, std::
   if (ignore_merges_)
     if (const auto found = word_ids_.find(word); found != word_ids_.end())
       return ids.push_back(found->second);
-  if (merges_.size() == 0 && byte_level_) return start_symbols(word, ids);  // no merges: a word of any length
-  check(word.size() <= kMaxWordBytes, Hint{"text without any break is rarely text: is this a binary file?"},
-        "a word of {} bytes cannot be encoded; the longest has {}", word.size(), kMaxWordBytes);
+  // Without merges a word may have any length.
+  if (merges_.size() == 0 && byte_level_) return start_symbols(word, ids);
+  check(word.size() <= kMaxWordBytes, Hint{"check that the input is text and not a binary file"},
+        "cannot encode a word of {} bytes: the limit is {}", word.size(), kMaxWordBytes);
   scratch.ids_.clear();
   start_symbols(word, scratch.ids_);
   if (scratch.ids_.size() <= kShortWord)
@@ -139,9 +141,9 @@ void BpeModel::start_symbols(std::string_view word, std::vector<TokenId>& ids) c
   for (const char c : word) {
     const auto byte = static_cast<unsigned char>(c);
     const TokenId id = byte_ids_[byte] >= 0 ? byte_ids_[byte] : unk_;
-    // Hugging Face would drop the byte without a word.
-    check(id >= 0, Hint{"train the tokenizer again with thimble, which always knows all 256 bytes"},
-          "this vocabulary has no token for the byte 0x{:02X}, so the text cannot be encoded", byte);
+    // Hugging Face's implementation drops such a byte silently.
+    check(id >= 0, Hint{"retrain the tokenizer with thimble, which always includes all 256 bytes"},
+          "cannot encode the text: the vocabulary has no token for the byte 0x{:02X}", byte);
     if (id == unk_ && fuse_unk_ && !ids.empty() && ids.back() == unk_) continue;
     ids.push_back(id);
   }
@@ -164,7 +166,8 @@ void BpeModel::start_characters(std::string_view word, std::vector<TokenId>& ids
       for (const char b : character) ids.push_back(byte_ids_[static_cast<unsigned char>(b)]);
       continue;
     }
-    check(unk_ >= 0, "this vocabulary has no token for U+{:04X}, no byte fallback and no unknown token",
+    check(unk_ >= 0,
+          "cannot encode U+{:04X}: the vocabulary has no token for it, no byte fallback and no unk token",
           static_cast<std::uint32_t>(c.code));
     if (fuse_unk_ && !ids.empty() && ids.back() == unk_) continue;
     ids.push_back(unk_);
@@ -224,7 +227,7 @@ void BpeModel::merge_long(BpeScratch& scratch) const {
     const BpeScratch::Candidate top = heap.back();
     heap.pop_back();
     BpeScratch::Symbol& left = symbols[top.at];
-    // Stale: one of the two has been merged since.
+    // Stale entry: one of the two symbols has been merged since it was pushed.
     if (left.id != top.left || left.next == kNone || symbols[left.next].id != top.right) continue;
     left.id = merges_.find(pair_key(top.left, top.right))->result;
     BpeScratch::Symbol& right = symbols[left.next];
@@ -236,7 +239,7 @@ void BpeModel::merge_long(BpeScratch& scratch) const {
   }
   scratch.ids_.clear();
   for (std::uint32_t i = 0; i != kNone; i = symbols[i].next) scratch.ids_.push_back(symbols[i].id);
-  if (symbols.capacity() > (1 << 16)) {  // one giant word must not keep its memory
+  if (symbols.capacity() > (1 << 16)) {  // release the memory of an unusually long word
     symbols = {};
     heap = {};
   }

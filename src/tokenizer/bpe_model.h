@@ -1,5 +1,5 @@
-// Byte-pair encoding of one word: start from bytes (or characters), and as long as a pair of neighbours has a
-// merge, join the one of lowest rank, leftmost first.
+// Byte-pair encoding of one word: start from bytes (or characters); while any adjacent pair has a
+// merge, apply the merge of lowest rank, leftmost first.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace thimble {
 
-// Pairs of token ids -> a value, in one flat array: the lookup that encoding consists of.
+// A flat hash table keyed by pairs of token ids, used in the inner loop of encoding.
 constexpr std::uint64_t pair_key(TokenId left, TokenId right) {
   return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
 }
@@ -26,7 +26,7 @@ constexpr std::uint64_t mixed(std::uint64_t key) {
   return key ^ key >> 32;
 }
 
-// Open addressing, at most half full. Ids are never negative, so a key of all ones is free.
+// Open addressing, at most half full. Ids are not negative, so a key of all ones marks a free slot.
 template <class Value>
 class PairTable {
  public:
@@ -42,7 +42,7 @@ class PairTable {
     }
   }
 
-  // The value of this key, made empty if it was not there. Valid until the next call.
+  // The value of this key, default-constructed if new. The reference is valid until the next call.
   Value& operator[](std::uint64_t key) {
     if ((size_ + 1) * 2 > slots_.size()) grow();
     Slot& slot = slot_of(key);
@@ -87,7 +87,7 @@ class PairTable {
   std::size_t mask_ = 0, size_ = 0;
 };
 
-// What one thread needs while it encodes: scratch space and the cache of words. Bounded, whatever is encoded.
+// Per-thread state of encoding: scratch space and a word cache of bounded size.
 class BpeScratch {
  public:
   BpeScratch();
@@ -120,19 +120,19 @@ class BpeScratch {
 
 class BpeModel {
  public:
-  explicit BpeModel(const BpeSpec& spec);  // throws on merges and bytes that do not fit the vocabulary
+  explicit BpeModel(const BpeSpec& spec);  // throws if merges or bytes are not in the vocabulary
 
-  // A single word may not be longer: it has to be in memory with a heap of its pairs.
+  // A longer word is an error: the word and a heap of its pairs must fit in memory.
   static constexpr std::size_t kMaxWordBytes = 16 << 20;
 
-  // Appends the ids of a word that is not empty.
+  // Appends the ids of a non-empty word.
   void encode_word(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& ids) const;
 
-  // The bytes that the token stands for (of a byte-level vocabulary: decoded).
+  // The bytes that the token encodes; decoded for a byte-level vocabulary.
   std::string_view token_bytes(TokenId id) const { return bytes_[static_cast<std::size_t>(id)]; }
-  // By the spelling of the file.
+  // Finds a token by its spelling in the tokenizer file.
   std::optional<TokenId> id_of(std::string_view token) const;
-  // The id of a single byte: <0x0A> under byte fallback; -1: none.
+  // The id of a single byte, such as <0x0A> with byte fallback; -1 if there is none.
   TokenId byte_id(unsigned char byte) const { return byte_ids_[byte]; }
 
  private:
@@ -152,8 +152,8 @@ class BpeModel {
   bool byte_level_, byte_fallback_, fuse_unk_, ignore_merges_;
   TokenId unk_ = -1;
   std::vector<std::string> bytes_;
-  std::vector<std::string> texts_;  // only where they differ from bytes_: byte-level vocabularies
-  std::unordered_map<std::string_view, TokenId> ids_;       // by the file's spelling
+  std::vector<std::string> texts_;  // byte-level vocabularies only, where spelling and bytes differ
+  std::unordered_map<std::string_view, TokenId> ids_;       // by spelling in the file
   std::unordered_map<std::string_view, TokenId> word_ids_;  // by bytes; filled when ignore_merges
   std::array<TokenId, 256> byte_ids_;
   PairTable<MergeValue> merges_;

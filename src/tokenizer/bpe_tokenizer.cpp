@@ -14,7 +14,7 @@ unsigned first_byte(const AddedToken& token) {
   return static_cast<unsigned char>(token.content[0]);
 }
 
-// The last character before `end`.
+// The character that ends at `end`.
 Utf8Char character_before(std::string_view text, std::size_t end) {
   std::size_t start = end - 1;
   while (start > 0 && end - start < 4 && (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80) --start;
@@ -26,7 +26,7 @@ Utf8Char character_after(std::string_view text, std::size_t at) {
   return decode_utf8(text.data() + at, text.data() + text.size());
 }
 
-bool stands_alone(std::string_view text, std::size_t begin, std::size_t end) {
+bool is_separate_word(std::string_view text, std::size_t begin, std::size_t end) {
   auto in_word = [](const Utf8Char& c) { return c.valid && is_word_character(c.code); };
   return !(begin > 0 && in_word(character_before(text, begin))) &&
          !(end < text.size() && in_word(character_after(text, end)));
@@ -51,7 +51,7 @@ AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std
   for (std::size_t b = 1; b < first_.size(); ++b) first_[b] += first_[b - 1];
 }
 
-// Where a token could start, at or after `at`.
+// The first position at or after `at` where an added token can start.
 std::size_t AddedTokenFinder::next_start(std::string_view text, std::size_t at) const {
   const unsigned only = first_byte(tokens_.front());
   if (only == first_byte(tokens_.back()))
@@ -85,7 +85,7 @@ std::vector<TextSegment> AddedTokenFinder::split(std::string_view text, bool tru
     std::size_t begin = at, end = at + token->content.size();
     at = end;
     if (token->special && !trusted) continue;
-    if (token->single_word && !stands_alone(text, begin, end)) continue;
+    if (token->single_word && !is_separate_word(text, begin, end)) continue;
     if (token->lstrip)
       while (begin > done && is_space(character_before(text, begin)))
         begin -= character_before(text, begin).bytes;
@@ -182,7 +182,7 @@ void BpeTokenizer::encode(std::string_view text, std::vector<TokenId>& ids, Enco
     ids.push_back(*special_.bos);
   if (options.add_special) ids.insert(ids.end(), before.begin(), before.end());
   std::unique_ptr<BpeScratch> scratch = pool_.take();
-  if (raw_finder_.empty() || (!options.trusted && !raw_finder_.finds_without_trust())) {
+  if (raw_finder_.empty() || (!options.trusted && !raw_finder_.searches_untrusted_text())) {
     encode_segment(text, *scratch, options.trusted, ids);
   } else {
     for (const TextSegment& segment : raw_finder_.split(text, options.trusted)) {
@@ -201,7 +201,7 @@ void BpeTokenizer::encode_segment(std::string_view text, BpeScratch& scratch, bo
                                   std::vector<TokenId>& ids) const {
   std::string buffer;
   const std::string_view normalized = normalizer_.apply(text, buffer);
-  if (normalized_finder_.empty() || (!trusted && !normalized_finder_.finds_without_trust()))
+  if (normalized_finder_.empty() || (!trusted && !normalized_finder_.searches_untrusted_text()))
     return encode_normalized(normalized, scratch, ids);
   for (const TextSegment& segment : normalized_finder_.split(normalized, trusted)) {
     if (segment.id >= 0)

@@ -1,4 +1,4 @@
-// The tokenizer of a BpeSpec: added tokens, normaliser, words, merges; and all of it backwards.
+// The tokenizer of a BpeSpec: added tokens, normalizer, pre-tokenizer, merges, and decoding.
 #pragma once
 
 #include <array>
@@ -15,9 +15,8 @@
 
 namespace thimble {
 
-// Added tokens: strings that are one token wherever they stand, found before anything else happens to the
-// text.
-// A stretch of a text: one added token, or (id -1) what lies between.
+// Added tokens are strings that always become one token. They are found before the text is
+// processed further. A segment is one added token, or (id -1) the text between two of them.
 struct TextSegment {
   TokenId id = -1;
   std::string_view text;
@@ -28,18 +27,21 @@ class AddedTokenFinder {
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
 
   bool empty() const { return tokens_.empty(); }
-  bool finds_without_trust() const { return plain_ > 0; }
+  // Whether any of the tokens is also found in untrusted text.
+  bool searches_untrusted_text() const { return plain_ > 0; }
 
-  // The text cut at every added token: leftmost first, longest of those. Special ones only if trusted.
+  // Splits at every added token: leftmost first, then longest. Special tokens are found only if
+  // `trusted`.
   std::vector<TextSegment> split(std::string_view text, bool trusted) const;
 
  private:
   std::size_t next_start(std::string_view text, std::size_t at) const;
   const AddedToken* longest_at(std::string_view text, std::size_t at) const;
 
-  std::vector<AddedToken> tokens_;          // by first byte, longest first
-  std::array<std::uint32_t, 257> first_{};  // tokens_[first_[b]] .. tokens_[first_[b + 1]] start with byte b
-  std::size_t plain_ = 0;                   // not special
+  std::vector<AddedToken> tokens_;  // sorted by first byte, then longest first
+  // Tokens that start with byte b are tokens_[first_[b]] up to tokens_[first_[b + 1]], exclusive.
+  std::array<std::uint32_t, 257> first_{};
+  std::size_t plain_ = 0;  // number of tokens that are not special
 };
 
 class BpeTokenizer final : public Tokenizer {
@@ -61,7 +63,8 @@ class BpeTokenizer final : public Tokenizer {
   const BpeSpec& spec() const { return spec_; }
 
  private:
-  // Many threads encode with one tokenizer; each borrows a scratch, and words stay cached from call to call.
+  // Any number of threads may encode with one tokenizer. Each call borrows a BpeScratch, so that
+  // the word cache is kept between calls.
   class ScratchPool {
    public:
     std::unique_ptr<BpeScratch> take();

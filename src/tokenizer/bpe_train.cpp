@@ -12,7 +12,7 @@ namespace thimble {
 
 namespace {
 
-// Words are short: eight bytes a step, nothing clever.
+// Words are short, so a simple loop over 8 bytes at a time is sufficient.
 std::uint64_t hash_of(std::string_view word) {
   std::uint64_t hash = word.size() * 0x9E3779B97F4A7C15u;
   auto mix = [&](std::uint64_t piece) {
@@ -89,7 +89,7 @@ namespace {
 constexpr std::size_t kBatchBytes = 32 << 20;
 constexpr std::size_t kChunkBytes = 256 << 10;
 
-// Views into `text`, each about a chunk long, cut where no word is.
+// Appends views into `text` of about kChunkBytes each, cut between words.
 void cut_into_chunks(std::string_view text, std::vector<std::string_view>& chunks) {
   while (text.size() > kChunkBytes * 2) {
     const std::size_t cut = safe_cut(text, 0, kChunkBytes);
@@ -100,7 +100,7 @@ void cut_into_chunks(std::string_view text, std::vector<std::string_view>& chunk
   if (!text.empty()) chunks.push_back(text);
 }
 
-// Small documents lie one after the other in one buffer; `ends` says where each stops.
+// Small documents concatenated in one buffer; `ends` contains the end of each.
 struct Batch {
   std::string text;
   std::vector<std::size_t> ends;
@@ -122,7 +122,7 @@ struct Batch {
 
 void count_batch(const Batch& batch, Pattern pattern, std::vector<WordCounts>& counts) {
   const std::vector<std::string_view> chunks = batch.chunks();
-  // Documents may be lines: a few hundred at once, so that threads do not meet at every one.
+  // Chunks can be as short as a line, so each task takes many: about 512 tasks in total.
   const auto grain = std::max<std::int64_t>(1, static_cast<std::int64_t>(chunks.size()) / 512);
   parallel_for(static_cast<std::int64_t>(chunks.size()), grain, [&](std::int64_t begin, std::int64_t end) {
     WordCounts& mine = counts[static_cast<std::size_t>(thread_index())];
@@ -134,19 +134,19 @@ void count_batch(const Batch& batch, Pattern pattern, std::vector<WordCounts>& c
 void check_size(const BpeTrainOptions& options) {
   const std::size_t least = options.special_tokens.size() + 256;
   check(static_cast<std::size_t>(options.vocab_size) >= least && options.vocab_size > 0,
-        Hint{fmt::format("ask for at least {}", least)},
-        "a vocabulary of {} cannot hold {} special tokens and the 256 bytes", options.vocab_size,
+        Hint{fmt::format("pass a vocabulary size of at least {}", least)},
+        "a vocabulary of {} is too small for {} special tokens and the 256 bytes", options.vocab_size,
         options.special_tokens.size());
-  check(options.vocab_size <= 1 << 22, "a vocabulary of {} is too large; at most {}", options.vocab_size,
+  check(options.vocab_size <= 1 << 22, "a vocabulary of {} is too large: the limit is {}", options.vocab_size,
         1 << 22);
 }
 
-// Special tokens, then the bytes.
+// A spec with the special tokens and the bytes.
 BpeSpec starting_spec(const BpeTrainOptions& options) {
   BpeSpec spec;
   for (const std::string& token : options.special_tokens) {
     check(!token.empty() && std::find(spec.vocab.begin(), spec.vocab.end(), token) == spec.vocab.end(),
-          "the special token \"{}\" is empty or given twice", token);
+          "the special token \"{}\" is empty or a duplicate", token);
     spec.added_tokens.push_back({.id = static_cast<TokenId>(spec.vocab.size()), .content = token});
     spec.vocab.push_back(token);
   }
@@ -179,7 +179,7 @@ WordCounts count_words(TextStream& source, Pattern pattern, const ProgressOutput
     count_batch(batch, pattern, counts);
     batch.clear();
     bar.update(source.stored_bytes_read());
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
     if (!document) break;
   }
   for (std::size_t i = 1; i < counts.size(); ++i) counts[0].add(counts[i]);
@@ -197,7 +197,7 @@ BpeSpec learn_merges(const WordCounts& words, const BpeTrainOptions& options, co
   while (spec.vocab.size() < static_cast<std::size_t>(options.vocab_size) && learner.step(spec)) {
     if (++done % 64 != 0) continue;
     bar.update(done);
-    if (interrupt) interrupt->throw_if_asked();
+    if (interrupt) interrupt->throw_if_interrupted();
   }
   learner.finish(spec);
   return spec;
@@ -208,7 +208,7 @@ BpeTrainResult train_bpe(TextStream& source, const BpeTrainOptions& options, con
   check_size(options);
   BpeTrainResult result;
   const WordCounts words = count_words(source, options.pattern, progress, interrupt);
-  check(words.size() > 0, "there is no text to train on: {} files, all empty", source.file_count());
+  check(words.size() > 0, "there is no text to train on: all {} files are empty", source.file_count());
   result.text_bytes = source.text_bytes();
   result.distinct_words = words.size();
   result.spec = learn_merges(words, options, progress, interrupt);
@@ -235,8 +235,8 @@ MergeLearner::MergeLearner(const std::vector<WordCounts::Word>& words, const Bpe
     bytes_[id] = byte_level_bytes(spec.vocab[id]).value();
     byte_ids[static_cast<unsigned char>(bytes_[id][0])] = static_cast<TokenId>(id);
   }
-  // A merge that spells a special token gets that token's id in Hugging Face's trainer, which would let text
-  // become control. Special tokens are not in this map: such a merge is skipped (see token_for).
+  // If a merge spells a special token, Hugging Face's trainer gives it that token's id, so that
+  // text could produce a control token. Here they are mapped to -1, and step() skips such a merge.
   for (std::size_t id = spec.added_tokens.size(); id < bytes_.size(); ++id)
     ids_.emplace(bytes_[id], static_cast<TokenId>(id));
   for (std::size_t id = 0; id < spec.added_tokens.size(); ++id) ids_.emplace(spec.vocab[id], -1);
@@ -262,14 +262,14 @@ void MergeLearner::count_initial_pairs() {
   for (const Fresh& fresh : fresh_) {
     PairState& state = pairs_[fresh.pair];
     state.pending = -1;
-    heap_.push_back({fresh.pair, state.count, fresh.places});
+    heap_.push_back({fresh.pair, state.count, fresh.words});
   }
   fresh_.clear();
   std::make_heap(heap_.begin(), heap_.end(),
-                 [this](const auto& a, const auto& b) { return comes_later(a, b); });
+                 [this](const auto& a, const auto& b) { return has_lower_priority(a, b); });
 }
 
-bool MergeLearner::comes_later(const Candidate& a, const Candidate& b) const {
+bool MergeLearner::has_lower_priority(const Candidate& a, const Candidate& b) const {
   if (a.count != b.count) return a.count < b.count;
   if (ties_ == Ties::smaller_ids) return a.pair > b.pair;
   auto text = [&](TokenId id) -> const std::string& { return bytes_[static_cast<std::size_t>(id)]; };
@@ -280,12 +280,12 @@ bool MergeLearner::comes_later(const Candidate& a, const Candidate& b) const {
 void MergeLearner::push(Candidate candidate) {
   heap_.push_back(candidate);
   std::push_heap(heap_.begin(), heap_.end(),
-                 [this](const auto& a, const auto& b) { return comes_later(a, b); });
+                 [this](const auto& a, const auto& b) { return has_lower_priority(a, b); });
 }
 
 MergeLearner::Candidate MergeLearner::pop() {
   std::pop_heap(heap_.begin(), heap_.end(),
-                [this](const auto& a, const auto& b) { return comes_later(a, b); });
+                [this](const auto& a, const auto& b) { return has_lower_priority(a, b); });
   const Candidate top = heap_.back();
   heap_.pop_back();
   return top;
@@ -314,13 +314,13 @@ bool MergeLearner::step(BpeSpec& spec) {
     const TokenId result = token_for(spec, left, right);
     if (result < 0) continue;
     spec.merges.push_back({left, right, result});
-    const std::vector<std::uint32_t> places = std::exchange(places_[top.places], {});
-    free_places_.push_back(top.places);
-    for (const std::uint32_t word : places) merge_in_word(word, left, right, result);
+    const std::vector<std::uint32_t> words = std::exchange(word_lists_[top.words], {});
+    free_word_lists_.push_back(top.words);
+    for (const std::uint32_t word : words) merge_in_word(word, left, right, result);
     for (const Fresh& fresh : fresh_) {
       PairState& state = pairs_[fresh.pair];
       state.pending = -1;
-      if (state.count > 0) push({fresh.pair, state.count, fresh.places});
+      if (state.count > 0) push({fresh.pair, state.count, fresh.words});
     }
     fresh_.clear();
     return true;
@@ -335,17 +335,17 @@ void MergeLearner::change(TokenId left, TokenId right, std::int64_t amount, std:
   if (amount < 0) return;
   if (state.pending < 0) {
     state.pending = static_cast<std::int32_t>(fresh_.size());
-    std::uint32_t list = static_cast<std::uint32_t>(places_.size());
-    if (free_places_.empty()) {
-      places_.emplace_back();
+    std::uint32_t list = static_cast<std::uint32_t>(word_lists_.size());
+    if (free_word_lists_.empty()) {
+      word_lists_.emplace_back();
     } else {
-      list = free_places_.back();
-      free_places_.pop_back();
+      list = free_word_lists_.back();
+      free_word_lists_.pop_back();
     }
     fresh_.push_back({key, list});
   }
-  auto& list = places_[fresh_[static_cast<std::size_t>(state.pending)].places];
-  if (list.empty() || list.back() != word) list.push_back(word);  // words come in order: no other doubles
+  auto& list = word_lists_[fresh_[static_cast<std::size_t>(state.pending)].words];
+  if (list.empty() || list.back() != word) list.push_back(word);  // words are visited in order
 }
 
 void MergeLearner::merge_in_word(std::uint32_t word, TokenId left, TokenId right, TokenId result) {

@@ -1,8 +1,8 @@
-// Training of byte-level BPE: count the words, then join the most frequent pair of neighbours until the
+// Training of byte-level BPE: count the words, then merge the most frequent adjacent pair until the
 // vocabulary is full.
 //
-// All 256 bytes are in the vocabulary from the start, so every input can be encoded. The order of merges is
-// that of Hugging Face's trainer, merge for merge; the number of threads changes nothing.
+// All 256 bytes are in the vocabulary from the start, so every input can be encoded. Merges and
+// their order equal those of Hugging Face's trainer, for any number of threads.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ namespace thimble {
 
 class Interrupt;
 
-// How often each distinct word occurs. All words lie in one buffer: memory grows with distinct words only.
+// Counts how often each distinct word occurs. All words are in one buffer; memory use grows only
+// with the number of distinct words.
 class WordCounts {
  public:
   WordCounts();
@@ -34,7 +35,7 @@ class WordCounts {
     std::string_view text;
     std::uint64_t count;
   };
-  // In the order of their bytes: the same whoever counted what.
+  // Sorted by bytes, so the result does not depend on the order of counting.
   std::vector<Word> sorted() const;
 
  private:
@@ -51,10 +52,10 @@ class WordCounts {
   std::size_t size_ = 0;
 };
 
-// Which of two equally frequent pairs comes first.
+// Which of two equally frequent pairs is merged first.
 enum class Ties {
-  smaller_ids,    // as Hugging Face: the pair whose ids are smaller
-  greater_bytes,  // as Sennrich's script and its descendants: the pair whose bytes are greater
+  smaller_ids,    // as Hugging Face: the pair with the smaller ids
+  greater_bytes,  // as Sennrich's subword-nmt: the pair with the greater bytes
 };
 
 struct BpeTrainOptions {
@@ -71,46 +72,46 @@ struct BpeTrainResult {
   std::uint64_t distinct_words = 0;
 };
 
-// Throws when the vocabulary cannot hold alphabet and special tokens, and when there is no text. A corpus
-// with too few pairs gives a smaller vocabulary than asked for.
+// Throws if vocab_size is too small for the bytes and special tokens, or if there is no text. If
+// the corpus has too few pairs, the vocabulary is smaller than requested.
 BpeTrainResult train_bpe(TextStream& source, const BpeTrainOptions& options, const ProgressOutput& progress,
                          const Interrupt* interrupt = nullptr);
 
-// The two halves of it.
+// The two parts of train_bpe().
 WordCounts count_words(TextStream& source, Pattern pattern, const ProgressOutput& progress,
                        const Interrupt* interrupt = nullptr);
 BpeSpec learn_merges(const WordCounts& words, const BpeTrainOptions& options, const ProgressOutput& progress,
                      const Interrupt* interrupt = nullptr);
 
-// The loop at the heart of BPE training, one merge a step.
+// The inner loop of BPE training: each step adds one merge.
 //
-// It follows Hugging Face's trainer to the letter, also where two paths lead to the same token ("a"+"bc"
-// after "ab"+"c"): such a merge adds no token, and the counts of pairs that were merged before are not
-// forgotten.
+// It reproduces Hugging Face's trainer exactly, including the case of two paths to the same token
+// ("a"+"bc" after "ab"+"c"): the second merge adds no token, and counts of pairs merged earlier are
+// kept.
 class MergeLearner {
  public:
-  // `spec` holds special tokens and bytes.
+  // `spec` contains the special tokens and the bytes.
   MergeLearner(const std::vector<WordCounts::Word>& words, const BpeSpec& spec,
                const BpeTrainOptions& options);
 
-  // Appends one merge to spec.merges, and its token to spec.vocab if it is new. False: no pair is left that
-  // is frequent enough.
+  // Appends one merge to spec.merges, and its token to spec.vocab if it is new. Returns false if no
+  // remaining pair is frequent enough.
   bool step(BpeSpec& spec);
 
-  // A pair that was merged twice keeps its later rank.
+  // Removes duplicate merges: a pair that was merged twice keeps its later rank.
   static void finish(BpeSpec& spec);
 
  private:
   struct PairState {
     std::int64_t count = 0;
-    std::int32_t pending = -1;  // place in fresh_, while a step runs
+    std::int32_t pending = -1;  // index in fresh_ during a step
   };
   struct Candidate {
     std::uint64_t pair;
     std::int64_t count;
-    std::uint32_t places;  // in places_
+    std::uint32_t words;  // index in word_lists_
   };
-  // A word's symbols lie in symbols_[start, start + length); merging shortens it in place.
+  // The symbols of a word are symbols_[start, start + length); merging shortens the range in place.
   struct WordState {
     std::uint64_t start;
     std::uint32_t length;
@@ -122,7 +123,7 @@ class MergeLearner {
   void change(TokenId left, TokenId right, std::int64_t amount, std::uint32_t word);
   void push(Candidate candidate);
   Candidate pop();
-  bool comes_later(const Candidate& a, const Candidate& b) const;
+  bool has_lower_priority(const Candidate& a, const Candidate& b) const;
   TokenId token_for(BpeSpec& spec, TokenId left, TokenId right);
 
   std::uint64_t min_frequency_;
@@ -130,16 +131,16 @@ class MergeLearner {
   std::vector<TokenId> symbols_;
   std::vector<WordState> words_;
   std::vector<std::string> bytes_;                // of each token
-  std::unordered_map<std::string, TokenId> ids_;  // of tokens made of bytes
+  std::unordered_map<std::string, TokenId> ids_;  // of tokens that consist of bytes
   PairTable<PairState> pairs_;
-  std::vector<std::vector<std::uint32_t>> places_;  // lists of words; freed once their pair is merged
-  std::vector<std::uint32_t> free_places_;
+  std::vector<std::vector<std::uint32_t>> word_lists_;  // the words of each pair
+  std::vector<std::uint32_t> free_word_lists_;
   std::vector<Candidate> heap_;
   struct Fresh {
     std::uint64_t pair;
-    std::uint32_t places;
+    std::uint32_t words;
   };
-  std::vector<Fresh> fresh_;  // pairs that this step brought about
+  std::vector<Fresh> fresh_;  // pairs whose count increased in this step
 };
 
 }  // namespace thimble

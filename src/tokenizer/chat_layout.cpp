@@ -22,7 +22,8 @@ constexpr std::array<NamedToken, 5> kTokens = {{{"<bos>", &ChatTokens::bos},
                                                 {"<system>", &ChatTokens::system}}};
 
 std::optional<TokenId> find(const Tokenizer& tokenizer, std::string_view name) {
-  if (name == "<bos>" && tokenizer.special().bos) return tokenizer.special().bos;  // SentencePiece says <s>
+  if (name == "<bos>" && tokenizer.special().bos)
+    return tokenizer.special().bos;  // SentencePiece calls it <s>
   return special_with_name(tokenizer, name);
 }
 
@@ -30,8 +31,8 @@ std::optional<TokenId> find(const Tokenizer& tokenizer, std::string_view name) {
 
 TokenId bos_of(const Tokenizer& tokenizer) {
   const auto bos = tokenizer.special().bos;
-  check(bos.has_value(), Hint{"train a tokenizer with `thimble tokenizer train`, or use --tokenizer bytes"},
-        "the tokenizer has no bos token, with which documents begin");
+  check(bos.has_value(), Hint{"train a tokenizer with `thimble tokenizer train`, or pass --tokenizer bytes"},
+        "the tokenizer has no bos token, which must begin every document");
   return *bos;
 }
 
@@ -45,8 +46,9 @@ ChatTokens ChatTokens::of(const Tokenizer& tokenizer) {
   ChatTokens tokens;
   for (const NamedToken& token : kTokens) {
     const auto id = find(tokenizer, token.name);
-    check(id.has_value(), Hint{"train one with `thimble tokenizer train --chat`, or use bytes:chat"},
-          "the tokenizer has no special token {}, which chats need", token.name);
+    check(id.has_value(),
+          Hint{"train a tokenizer with `thimble tokenizer train --chat`, or pass --tokenizer bytes:chat"},
+          "the tokenizer has no special token {}, which is required for chats", token.name);
     tokens.*token.id = *id;
   }
   return tokens;
@@ -122,20 +124,20 @@ ChatLayout::ChatLayout(const Tokenizer& tokenizer, std::string_view text)
     answer_start_.push_back(close_header_);
     tokenizer.encode("\n\n", answer_start_);
   } else {
-    fail(Hint{"`thimble generate` continues a text without any layout"},
-         "chats laid out as '{}' are not supported: expected roles, chatml or llama3", text_.name);
+    fail(Hint{"use `thimble generate`, which needs no chat layout"},
+         "expected the chat layout roles, chatml or llama3, found '{}'", text_.name);
   }
 }
 
 TokenId ChatLayout::special(std::string_view name) const {
   const auto id = special_with_name(*tokenizer_, name);
-  check(id.has_value(), "the tokenizer has no special token {}, which the chat layout {} needs", name,
+  check(id.has_value(), "the tokenizer has no special token {}, which the chat layout {} requires", name,
         text_.name);
   return *id;
 }
 
-// The text behind a special token is encoded in one piece, as whoever renders a template and encodes it does:
-// "\n" and a content that begins with a newline may be one token.
+// The text after a special token is encoded in one call, the same as encoding a rendered template:
+// "\n" and a content that begins with a newline may become one token.
 void ChatLayout::append_turn(const Turn& turn, std::vector<TokenId>& ids) const {
   switch (kind_) {
     case Kind::roles:
@@ -153,7 +155,7 @@ void ChatLayout::append_turn(const Turn& turn, std::vector<TokenId>& ids) const 
       ids.push_back(open_);
       tokenizer_->encode(name_of(turn.role), ids);
       ids.push_back(close_header_);
-      tokenizer_->encode(fmt::format("\n\n{}", without_blanks(turn.content)), ids);
+      tokenizer_->encode(fmt::format("\n\n{}", trim(turn.content)), ids);
       ids.push_back(end_);
       return;
   }
@@ -190,12 +192,12 @@ std::vector<TokenId> ChatLayout::prompt(std::span<const Turn> turns) const {
 
 namespace {
 
-// The first row of which all marks occur tells. Marks of variants stand before what they vary.
-struct Recognised {
+// The first entry whose markers all occur in the template decides, so variants come first.
+struct KnownTemplate {
   std::string_view name;
   std::array<std::string_view, 2> marks;
 };
-constexpr std::array<Recognised, 21> kTemplates = {{
+constexpr std::array<KnownTemplate, 21> kTemplates = {{
     {"phi4", {"<|im_start|>", "<|im_sep|>"}},
     {"chatml", {"<|im_start|>", "<|im_end|>"}},
     {"llama3", {"<|start_header_id|>", "<|eot_id|>"}},
@@ -220,16 +222,16 @@ constexpr std::array<Recognised, 21> kTemplates = {{
 }};
 
 std::string_view name_of_template(std::string_view jinja) {
-  for (const Recognised& known : kTemplates)
+  for (const KnownTemplate& known : kTemplates)
     if (jinja.find(known.marks[0]) != jinja.npos && jinja.find(known.marks[1]) != jinja.npos)
       return known.name;
   return "unknown";
 }
 
-// A string literal of Jinja behind its first quote, escapes undone.
+// The content of a Jinja string literal after its opening quote, with escapes resolved.
 struct Literal {
   std::string text;
-  bool closed = false;  // by its second quote
+  bool closed = false;  // has a closing quote
 };
 
 Literal literal_in(std::string_view jinja, char quote) {
@@ -250,23 +252,24 @@ bool is_quote(char c) {
   return c == '\'' || c == '"';
 }
 
-// '<|im_start|>system\nYou are a helpful assistant.<|im_end|>' in one literal: what is said when nobody gives
-// a system prompt. One that closes before is put together from pieces, and nobody's default; but LLaMA-Factory's
-// {% set system_message = 'You are a helpful assistant.' %} is one of those.
+// The system prompt used if the conversation has none. Searches '<|im_start|>system\nYou are a
+// helpful assistant.<|im_end|>' in a single literal; a literal that ends earlier is concatenated
+// with other text and is not a default. Also searches LLaMA-Factory's {% set system_message = 'You
+// are a helpful assistant.' %}.
 std::string default_system(std::string_view jinja) {
   constexpr std::string_view kBegin = "<|im_start|>system\\n", kEnd = "<|im_end|>",
                              kSet = "set system_message = ";
   for (std::size_t at = jinja.find(kBegin); at != jinja.npos; at = jinja.find(kBegin, at + 1)) {
     const std::string_view behind = jinja.substr(at + kBegin.size());
     if (at == 0 || !is_quote(jinja[at - 1]) || behind.find(kEnd) == behind.npos) continue;
-    const Literal said = literal_in(behind.substr(0, behind.find(kEnd)), jinja[at - 1]);
-    if (!said.closed && !said.text.empty()) return said.text;
+    const Literal literal = literal_in(behind.substr(0, behind.find(kEnd)), jinja[at - 1]);
+    if (!literal.closed && !literal.text.empty()) return literal.text;
   }
   for (std::size_t at = jinja.find(kSet); at != jinja.npos; at = jinja.find(kSet, at + 1)) {
     const std::string_view behind = jinja.substr(at + kSet.size());
     if (behind.empty() || !is_quote(behind.front())) continue;
-    const Literal said = literal_in(behind.substr(1), behind.front());
-    if (said.closed) return said.text;
+    const Literal literal = literal_in(behind.substr(1), behind.front());
+    if (literal.closed) return literal.text;
   }
   return "";
 }
@@ -284,7 +287,7 @@ std::string jinja_literal(std::string_view text) {
   return out + "'";
 }
 
-// `before`, what one message prints, and what makes the assistant speak.
+// Builds a template from a prefix, the expression for one message, and the start of an answer.
 std::string joined(std::string_view before, std::string_view message, std::string_view answer) {
   return fmt::format(
       "{}{{% for message in messages %}}"
@@ -315,7 +318,7 @@ std::string jinja_template(const ChatLayoutText& layout) {
         "'<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' + message['content'] | trim + "
         "'<|eot_id|>'",
         "'<|start_header_id|>assistant<|end_header_id|>\\n\\n'");
-  check(layout.name == "chatml", "there is no template for the chat layout '{}'", layout.name);
+  check(layout.name == "chatml", "the chat layout '{}' has no Jinja template", layout.name);
   std::string before = layout.bos ? std::string(kBos) : "";
   if (!layout.default_system.empty())
     before +=

@@ -1,16 +1,17 @@
-// How a conversation becomes tokens: the one place, for training, scoring, chat, the server and export.
+// Converts conversations to tokens, for training, scoring, chat, the server and export.
 //
-//   const ChatLayout layout(*tokenizer, model.layout);      // "roles", "chatml", "llama3", ...
-//   std::vector<TokenId> ids = layout.prompt(turns);        // ends where the assistant speaks
+//   const ChatLayout layout(*tokenizer, model.layout);  // "roles", "chatml", "llama3", ...
+//   std::vector<TokenId> ids = layout.prompt(turns);    // ends where the assistant's answer begins
 //
-//   roles    <bos>, then for each turn <role> content <end_turn>            what we train (DESIGN 8.1)
-//   chatml   for each turn <|im_start|> "role\n" content <|im_end|> "\n"
-//   llama3   bos, then for each turn <|start_header_id|> role <|end_header_id|> "\n\n" content <|eot_id|>
+//   roles    (thimble's own) <bos>, then for each turn: <role> content <end_turn>
+//   chatml   for each turn: <|im_start|> "role\n" content <|im_end|> "\n"
+//   llama3   bos, then for each turn:
+//            <|start_header_id|> role <|end_header_id|> "\n\n" content <|eot_id|>
 //
-// A model file keeps the layout as a short text: its name, "+bos" where chatml begins with bos, and ":TEXT" for
-// the system prompt of conversations that bring none.
+// A model file stores the layout as a short text: its name, then "+bos" if chatml begins with bos,
+// then ":TEXT" with the system prompt used for conversations without one.
 //
-// Contents are encoded as plain text: "<end_turn>" typed by a user is ten characters.
+// Contents are encoded as plain text: "<end_turn>" typed by a user becomes ten characters.
 #pragma once
 
 #include <array>
@@ -25,7 +26,7 @@
 
 namespace thimble {
 
-// Who said what, in order. Its JSON forms are in data/document.h, its tokens in chat_layout.h.
+// A conversation: turns in order. data/document.h has its JSON forms.
 enum class ChatRole { system, user, assistant };
 
 constexpr std::string_view name_of(ChatRole role) {
@@ -40,19 +41,20 @@ struct Turn {
 };
 using Conversation = std::vector<Turn>;
 
-// The special tokens of our own chats (DESIGN 8.1): what tells answers from questions in a row of ids.
-// With which documents and conversations begin. A tokenizer without one is an error.
+// The token that begins documents and conversations. Throws if the tokenizer has none.
 TokenId bos_of(const Tokenizer& tokenizer);
 
-// An id that no text can produce. An ordinary token that reads so could come from a text: it is none.
+// The id of a control token, which no text can produce. Returns nullopt for an ordinary token with
+// the same spelling, because a text can produce that one.
 std::optional<TokenId> special_with_name(const Tokenizer& tokenizer, std::string_view name);
 
+// The special tokens of the roles layout, which separate questions from answers.
 struct ChatTokens {
   TokenId bos = -1, user = -1, assistant = -1, end_turn = -1, system = -1;
 
-  // A tokenizer without all five is an error with the hint how to get one.
+  // Throws if the tokenizer lacks one of the five; the hint shows how to train one that has them.
   static ChatTokens of(const Tokenizer& tokenizer);
-  static bool in(const Tokenizer& tokenizer);  // has it all five?
+  static bool in(const Tokenizer& tokenizer);  // whether it has all five
 
   TokenId id_of(ChatRole role) const;
   bool is_role(TokenId id) const { return id == user || id == assistant || id == system; }
@@ -60,10 +62,10 @@ struct ChatTokens {
 
 inline constexpr std::string_view kRolesLayout = "roles";
 
-// The text above, taken apart.
+// The layout text of a model file, parsed.
 struct ChatLayoutText {
   std::string name;
-  bool bos = false;  // of chatml; the others always begin with it
+  bool bos = false;  // for chatml only; the other layouts always begin with bos
   std::string default_system = {};
 
   static ChatLayoutText parse(std::string_view text);
@@ -73,27 +75,27 @@ struct ChatLayoutText {
 
 class ChatLayout {
  public:
-  // A layout that is none of the three is an error that names it, so is a tokenizer without the tokens it takes.
-  // The tokenizer must outlive the layout.
+  // Throws if the layout is unknown, or if the tokenizer lacks a token of the layout. The tokenizer
+  // must outlive the layout.
   ChatLayout(const Tokenizer& tokenizer, std::string_view text);
   static ChatLayout roles(const Tokenizer& tokenizer) { return {tokenizer, kRolesLayout}; }
 
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ChatLayoutText& text() const { return text_; }
 
-  // Whole turns, as training sees them.
+  // Complete turns, as used in training.
   std::vector<TokenId> conversation(std::span<const Turn> turns) const;
-  // Up to where the turn of the assistant's that is to be written begins.
+  // The conversation, followed by the beginning of the assistant turn to be generated.
   std::vector<TokenId> prompt(std::span<const Turn> turns) const;
 
-  // What those two are made of: start, turns, answer_start.
-  std::span<const TokenId> start() const { return start_; }  // bos, or nothing
+  // The parts of those two: start, turns, answer_start.
+  std::span<const TokenId> start() const { return start_; }  // bos, or empty
   std::vector<TokenId> turn(const Turn& turn) const;
   std::span<const TokenId> answer_start() const { return answer_start_; }
-  // With the system prompt that this layout gives to conversations without one.
+  // The turns, preceded by the layout's default system prompt if they have none.
   Conversation completed(std::span<const Turn> turns) const;
 
-  TokenId end_id() const { return end_; }  // the last of a turn: the assistant is done
+  TokenId end_id() const { return end_; }  // ends every turn; generation stops at it
 
  private:
   enum class Kind { roles, chatml, llama3 };
@@ -104,25 +106,25 @@ class ChatLayout {
   const Tokenizer* tokenizer_;
   ChatLayoutText text_;
   Kind kind_;
-  ChatTokens roles_ = {};                             // of roles
-  TokenId open_ = -1, close_header_ = -1, end_ = -1;  // of the others; end_: of all
+  ChatTokens roles_ = {};                             // for Kind::roles
+  TokenId open_ = -1, close_header_ = -1, end_ = -1;  // for the others; end_: for all
   std::vector<TokenId> start_, newline_, answer_start_;
 };
 
-// Layouts as others write them down: Jinja templates, in tokenizer_config.json and in GGUF files.
+// Conversion from and to Jinja chat templates, as in tokenizer_config.json and GGUF files.
 //
-//   model.layout = layout_of_template(template_text);       // "chatml:You are a helpful assistant."
-//   std::string jinja = jinja_template(layout.text());      // renders to the very ids of layout.prompt()
+//   model.layout = layout_of_template(template_text);   // "chatml:You are a helpful assistant."
+//   std::string jinja = jinja_template(layout.text());  // renders to the ids of layout.prompt()
 //
-// Templates are recognised by the marks they print, as llama.cpp does it; they are not run. Tools, and what Llama
-// 3.1 puts before a system prompt (dates), are left out.
+// Templates are recognized by the markers they contain, as in llama.cpp; they are not executed.
+// Tools, and the dates that Llama 3.1 adds before a system prompt, are not supported.
 
-// A ChatLayoutText as text. A template that is none of ours gets the name it goes by ("gemma") or "unknown", which
-// ChatLayout refuses.
+// Returns a ChatLayoutText as text. For an unsupported template this is its common name ("gemma")
+// or "unknown", which the constructor of ChatLayout rejects.
 std::string layout_of_template(std::string_view jinja);
 
-// Takes `messages`, `bos_token` and `add_generation_prompt`, as Transformers and llama.cpp give them. On one line:
-// nothing depends on how blank lines are treated.
+// The template uses `messages`, `bos_token` and `add_generation_prompt`, as Transformers and
+// llama.cpp define them. It is a single line, so the treatment of blank lines does not matter.
 std::string jinja_template(const ChatLayoutText& layout);
 
 }  // namespace thimble

@@ -19,7 +19,7 @@ utf8proc_option_t options_of(UnicodeForm form) {
   return static_cast<utf8proc_option_t>(options);
 }
 
-// `text` is valid UTF-8.
+// `text` must be valid UTF-8.
 void append_normalized(std::string_view text, utf8proc_option_t options, std::string& out) {
   std::vector<utf8proc_int32_t> codes(text.size() * 4 + 16);
   auto decompose = [&] {
@@ -33,13 +33,13 @@ void append_normalized(std::string_view text, utf8proc_option_t options, std::st
     count = decompose();
   }
   if (count >= 0) count = utf8proc_normalize_utf32(codes.data(), count, options);
-  check(count >= 0, "normalising {} bytes failed: {}", text.size(), utf8proc_errmsg(count));
+  check(count >= 0, "normalizing {} bytes failed: {}", text.size(), utf8proc_errmsg(count));
   for (utf8proc_ssize_t i = 0; i < count; ++i)
     append_utf8(out, static_cast<char32_t>(codes[static_cast<std::size_t>(i)]));
 }
 
-// Nothing joins across the front of an ASCII character: so only stretches beyond ASCII are looked at, each
-// with the one character before it that its marks may join.
+// ASCII characters never combine with the character before them. Only runs of non-ASCII text are
+// normalized, each with the preceding ASCII character, because marks may combine with it.
 void append_form(std::string_view text, UnicodeForm form, std::string& out) {
   const utf8proc_option_t options = options_of(form);
   const char* const end = text.data() + text.size();
@@ -62,7 +62,7 @@ void append_form(std::string_view text, UnicodeForm form, std::string& out) {
       append_normalized({start, static_cast<std::size_t>(p - start)}, options, out);
       done = p;
     }
-    while (p < end && !decode_utf8(p, end).valid) ++p;  // copied as they are
+    while (p < end && !decode_utf8(p, end).valid) ++p;  // copied unchanged
   }
   copy_until(end);
 }
@@ -74,7 +74,7 @@ void append_lowercase(std::string_view text, std::string& out) {
     if (!c.valid)
       out += *p;
     else if (c.code == 0x130)
-      out += "i\xCC\x87";  // the one letter whose small form is two characters
+      out += "i\xCC\x87";  // the only letter whose lower case has two characters
     else
       append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c.code))));
     p += c.bytes;
@@ -164,14 +164,14 @@ TokenDecoder::TokenDecoder(const std::vector<DecoderStep>& steps) {
     Step prepared{step, nullptr, fused};
     if (std::holds_alternative<FuseDecoder>(step)) fused = true;
     if (const auto* replace = std::get_if<Replace>(&step)) {
-      check(!fused, "the decoder has a Replace after Fuse, which thimble does not support");
+      check(!fused, "the decoder has a Replace after Fuse, which is not supported");
       if (replace->pattern.regex) prepared.regex = std::make_shared<Regex>(replace->pattern.text);
     }
     if (const auto* s = std::get_if<StripDecoder>(&step)) {
-      check(!s->content.empty(), "the decoder has a Strip of nothing; expected one character");
+      check(!s->content.empty(), "the decoder has a Strip with empty content; expected one character");
       check(!fused || s->stop == 0,
-            "the decoder strips the end of the whole text (Strip after Fuse with stop {}), "
-            "which thimble does not support",
+            "the decoder strips the end of the text (Strip after Fuse with stop {}), which is not "
+            "supported",
             s->stop);
     }
     steps_.push_back(std::move(prepared));

@@ -1,4 +1,4 @@
-// Normalizers of tokenizer.json: a list of steps over UTF-8. Bytes that are no UTF-8 pass unchanged.
+// Normalizers of tokenizer.json: a list of steps over UTF-8. Invalid bytes are kept unchanged.
 #pragma once
 
 #include <memory>
@@ -15,38 +15,38 @@ class Normalizer {
  public:
   explicit Normalizer(const std::vector<NormalizerStep>& steps);
 
-  // The text itself, or `buffer` filled with what became of it.
+  // Returns the normalized text: `text` if nothing changed, otherwise a view of `buffer`.
   std::string_view apply(std::string_view text, std::string& buffer) const;
 
  private:
   struct Step {
     NormalizerStep step;
-    std::shared_ptr<const Regex> regex;  // of a Replace by regular expression
+    std::shared_ptr<const Regex> regex;  // for a Replace with a regular expression
   };
   static void run(const Step& step, std::string_view text, std::string& out);
 
   std::vector<Step> steps_;
 };
 
-// Every match becomes `content`. `regex` may be null: then `literal` is looked for.
+// Replaces every match by `content`. If `regex` is null, `literal` is searched instead.
 std::string replace_all(std::string_view text, const Regex* regex, std::string_view literal,
                         std::string_view content);
 
-// Decoders of tokenizer.json that are not byte-level: what a token adds to the text.
-// The steps, worked out token by token, so that a stream of tokens needs no memory of its past. A Strip after
-// Fuse (that is, of the whole text) concerns the first token only; at the end of a text it is refused.
+// Decoders of tokenizer.json that are not byte-level. They are applied token by token, so that
+// streaming needs no state about earlier tokens. A Strip after Fuse refers to the start of the text
+// and is applied to the first token only. A Strip at the end of the text is an error.
 class TokenDecoder {
  public:
   explicit TokenDecoder(const std::vector<DecoderStep>& steps);
 
-  // `token` as the vocabulary spells it.
+  // Appends the text of `token`, which is spelled as in the vocabulary.
   void append(std::string_view token, bool first, std::string& text) const;
 
  private:
   struct Step {
     DecoderStep step;
     std::shared_ptr<const Regex> regex;
-    bool first_only = false;  // comes after Fuse
+    bool first_only = false;  // the step comes after Fuse
   };
   std::vector<Step> steps_;
 };

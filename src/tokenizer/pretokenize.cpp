@@ -55,16 +55,16 @@ std::optional<Pattern> pattern_with_regex(std::string_view regex) {
 
 namespace {
 
-// A stretch of the text: what the pattern matched, or what lies between.
-struct Stretch {
+// A range of the text: a match of the pattern, or the text between two matches.
+struct TextRange {
   std::size_t begin, end;
   bool match;
 };
 
-// Calls matches(use) and fills the gaps, so that the stretches make up the text.
+// Calls matches(use) and fills the gaps, so that the ranges cover the text.
 template <class Matches>
-std::vector<Stretch> stretches_of(std::size_t size, Matches&& matches) {
-  std::vector<Stretch> out;
+std::vector<TextRange> find_ranges(std::size_t size, Matches&& matches) {
+  std::vector<TextRange> out;
   std::size_t done = 0;
   matches([&](std::size_t begin, std::size_t end) {
     if (begin > done) out.push_back({done, begin, false});
@@ -75,17 +75,17 @@ std::vector<Stretch> stretches_of(std::size_t size, Matches&& matches) {
   return out;
 }
 
-// What becomes a piece of its own, for each of the five behaviours of Hugging Face's Split.
-std::vector<Stretch> pieces_of(std::vector<Stretch> stretches, SplitBehaviour behaviour) {
-  std::vector<Stretch> out;
+// Applies one of the five behaviors of Hugging Face's Split.
+std::vector<TextRange> pieces_of(std::vector<TextRange> ranges, SplitBehaviour behaviour) {
+  std::vector<TextRange> out;
   switch (behaviour) {
     case SplitBehaviour::isolated:
-      return stretches;
+      return ranges;
     case SplitBehaviour::removed:
-      std::erase_if(stretches, [](const Stretch& s) { return s.match; });
-      return stretches;
+      std::erase_if(ranges, [](const TextRange& s) { return s.match; });
+      return ranges;
     case SplitBehaviour::contiguous:
-      for (const Stretch& s : stretches) {
+      for (const TextRange& s : ranges) {
         if (!out.empty() && out.back().match == s.match)
           out.back().end = s.end;
         else
@@ -93,18 +93,18 @@ std::vector<Stretch> pieces_of(std::vector<Stretch> stretches, SplitBehaviour be
       }
       return out;
     case SplitBehaviour::merged_with_previous:
-      for (std::size_t i = 0; i < stretches.size(); ++i) {
-        const Stretch& s = stretches[i];
-        if (s.match && i > 0 && !stretches[i - 1].match)
+      for (std::size_t i = 0; i < ranges.size(); ++i) {
+        const TextRange& s = ranges[i];
+        if (s.match && i > 0 && !ranges[i - 1].match)
           out.back().end = s.end;
         else
           out.push_back(s);
       }
       return out;
     case SplitBehaviour::merged_with_next:
-      for (std::size_t i = stretches.size(); i-- > 0;) {
-        const Stretch& s = stretches[i];
-        if (s.match && i + 1 < stretches.size() && !stretches[i + 1].match)
+      for (std::size_t i = ranges.size(); i-- > 0;) {
+        const TextRange& s = ranges[i];
+        if (s.match && i + 1 < ranges.size() && !ranges[i + 1].match)
           out.back().begin = s.begin;
         else
           out.push_back(s);
@@ -112,7 +112,7 @@ std::vector<Stretch> pieces_of(std::vector<Stretch> stretches, SplitBehaviour be
       std::reverse(out.begin(), out.end());
       return out;
   }
-  return stretches;
+  return ranges;
 }
 
 template <class Use>
@@ -137,8 +137,8 @@ void for_each_literal(std::string_view text, std::string_view literal, Use&& use
     use(at, at + literal.size());
 }
 
-void push_pieces(std::string_view text, const std::vector<Stretch>& stretches, auto& views) {
-  for (const Stretch& s : stretches)
+void push_pieces(std::string_view text, const std::vector<TextRange>& ranges, auto& views) {
+  for (const TextRange& s : ranges)
     if (s.end > s.begin) views.push_back(text.substr(s.begin, s.end - s.begin));
 }
 
@@ -148,8 +148,7 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
   for (const PreTokenizerStep& step : steps) {
     Step prepared{step, nullptr, std::nullopt};
     if (const auto* split = std::get_if<Split>(&step); split && split->pattern.regex) {
-      // The scanners leave no gaps, so every behaviour but isolated has its own meaning: leave those to
-      // PCRE2.
+      // A scanner has no gaps between words and covers only `isolated`; others use PCRE2.
       if (split->behaviour == SplitBehaviour::isolated)
         prepared.pattern = pattern_with_regex(split->pattern.text);
       if (!prepared.pattern) prepared.regex = std::make_shared<Regex>(split->pattern.text);
@@ -158,7 +157,7 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
       prepared.pattern = Pattern::gpt2;
     steps_.push_back(std::move(prepared));
   }
-  // One scanner, and nothing else that would change its words: words can be used as they are found.
+  // If one scanner does all of the splitting, its words can be used directly.
   auto splits = [](const Step& s) {
     const auto* bytes = std::get_if<ByteLevel>(&s.step);
     return !bytes || bytes->use_regex || bytes->add_prefix_space;
@@ -182,19 +181,19 @@ void PreTokenizer::run(const Step& step, std::string_view piece, Pieces& out) {
   if (const auto* digits = std::get_if<Digits>(&step.step)) {
     return push_pieces(
         piece,
-        stretches_of(piece.size(), [&](auto use) { for_each_digit_run(piece, digits->individual, use); }),
+        find_ranges(piece.size(), [&](auto use) { for_each_digit_run(piece, digits->individual, use); }),
         out.views);
   }
   const auto& split = std::get<Split>(step.step);
-  auto stretches = stretches_of(piece.size(), [&](auto use) {
+  auto ranges = find_ranges(piece.size(), [&](auto use) {
     if (step.regex)
       step.regex->for_each_match(piece, use);
     else
       for_each_literal(piece, split.pattern.text, use);
   });
   if (split.invert)
-    for (Stretch& s : stretches) s.match = !s.match;
-  push_pieces(piece, pieces_of(std::move(stretches), split.behaviour), out.views);
+    for (TextRange& s : ranges) s.match = !s.match;
+  push_pieces(piece, pieces_of(std::move(ranges), split.behaviour), out.views);
 }
 
 PreTokenizer::Pieces PreTokenizer::split(std::string_view text) const {

@@ -1,4 +1,4 @@
-// From a normalised text to the words that merges do not cross: the pre-tokenizer of tokenizer.json.
+// The pre-tokenizer of tokenizer.json: splits normalized text into words that merges do not cross.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace thimble {
 
-// The four split patterns in wide use, each as a hand-written scanner: some twenty times as fast as the
-// regular expression it stands for, and tested to be equal to it.
+// The four split patterns in wide use. Each has a hand-written scanner that is about twenty times
+// as fast as its regular expression and is tested to be equivalent to it.
 enum class Pattern { gpt2, llama3, qwen2, o200k };
 
 std::string_view pattern_name(Pattern pattern);
@@ -25,7 +25,7 @@ std::optional<Pattern> pattern_with_regex(std::string_view regex);
 
 namespace detail {
 
-// The scanners look at characters by position; past the end there is a character of no class.
+// Character access for the scanners. Past the end there is a character without any class.
 struct Scan {
   const char* end;
 
@@ -52,7 +52,8 @@ struct Scan {
   char byte(const char* p) const { return p < end ? *p : '\0'; }
 };
 
-// 's 't 're 've 'm 'll 'd at `p`, or p itself. Without case, U+017F (long s) is an s.
+// The end of 's 't 're 've 'm 'll 'd at `p`, or `p` if there is none. With any_case, U+017F counts
+// as an s.
 template <bool any_case>
 const char* contraction_end(const Scan& scan, const char* p) {
   if (scan.byte(p) != '\'') return p;
@@ -68,8 +69,8 @@ const char* contraction_end(const Scan& scan, const char* p) {
   return p;
 }
 
-// \s+(?!\S)|\s+ at a white space: all of the run at the end of the text, else all but its last character,
-// which belongs to what follows.
+// \s+(?!\S)|\s+ at a white space: the complete run at the end of the text, otherwise all but its
+// last character, which belongs to the next word.
 inline const char* spaces_end(const Scan& scan, const char* p) {
   const char* last = p;
   const char* q = p;
@@ -82,7 +83,7 @@ inline const char* spaces_end(const Scan& scan, const char* p) {
   return q == scan.end || last == p ? q : last;
 }
 
-// \s*[\r\n]+|\s+(?!\S)|\s+ at a white space: up to the last line end of the run, if there is one.
+// \s*[\r\n]+|\s+(?!\S)|\s+ at a white space: up to the last line end of the run, if it has one.
 inline const char* lines_end(const Scan& scan, const char* p) {
   const char* newline_end = nullptr;
   for (const char* q = p; q < scan.end;) {
@@ -109,7 +110,7 @@ struct Gpt2Words {
   }
 };
 
-// The shape that cl100k began: Llama 3 takes digits by three, Qwen2 one by one.
+// The pattern introduced by cl100k: Llama 3 groups up to three digits, Qwen2 takes one.
 template <int digits>
 struct Cl100kWords {
   static const char* word_end(const Scan& scan, const char* p) {
@@ -131,8 +132,8 @@ struct O200kWords {
   static constexpr CharClass kHead = kUpper | kCaseless | kMark;
   static constexpr CharClass kTail = kLower | kCaseless | kMark;
 
-  // [head]*[tail]+ at p, or p: when no small letter follows the head, the head gives back what a tail can
-  // take.
+  // The end of [head]*[tail]+ at p, or p if it does not match. If no lower-case letter follows the
+  // head, the match backtracks to the last character that can also be a tail.
   static const char* head_then_tail(const Scan& scan, const char* p) {
     const char* after_last_shared = p;
     const char* q = p;
@@ -145,7 +146,7 @@ struct O200kWords {
     return c.cls & kLower ? scan.run(q, kTail) : after_last_shared;
   }
 
-  // Letters with an optional character before them, or p.
+  // The end of a letter run with an optional leading character, or p if there is none.
   static const char* letters_end(const Scan& scan, const char* p) {
     const ClassedChar c = scan.at(p);
     const bool may_lead = !(c.cls & (kNewline | kLetters | kNumber));
@@ -184,7 +185,7 @@ void scan_words(std::string_view text, Use& use) {
 
 }  // namespace detail
 
-// use(word) for each word; the words follow each other without gaps and make up the text.
+// Calls use(word) for each word. The words cover the text without gaps.
 template <class Use>
 void for_each_word(Pattern pattern, std::string_view text, Use&& use) {
   switch (pattern) {
@@ -203,7 +204,7 @@ class PreTokenizer {
  public:
   explicit PreTokenizer(const std::vector<PreTokenizerStep>& steps);
 
-  // use(word) for each word that is not empty. Words are valid during the call only.
+  // Calls use(word) for each non-empty word. A word is valid only during the call.
   template <class Use>
   void for_each(std::string_view text, Use&& use) const {
     if (pattern_) return for_each_word(*pattern_, text, use);
@@ -212,18 +213,18 @@ class PreTokenizer {
       if (!piece.empty()) use(piece);
   }
 
-  // The hand-written scanner that does all the work, where there is one.
+  // Set if one hand-written scanner does all of the splitting.
   std::optional<Pattern> pattern() const { return pattern_; }
 
  private:
   struct Step {
     PreTokenizerStep step;
-    std::shared_ptr<const Regex> regex;  // of a Split without a scanner
-    std::optional<Pattern> pattern;      // of a Split or ByteLevel with one
+    std::shared_ptr<const Regex> regex;  // for a Split without a scanner
+    std::optional<Pattern> pattern;      // for a Split or ByteLevel with a scanner
   };
   struct Pieces {
     std::vector<std::string_view> views;
-    std::vector<std::unique_ptr<std::string>> owned;  // texts that a prefix space was put before
+    std::vector<std::unique_ptr<std::string>> owned;  // copies with a prefix space added
   };
 
   Pieces split(std::string_view text) const;

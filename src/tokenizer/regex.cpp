@@ -12,12 +12,13 @@ namespace thimble {
 
 namespace {
 
-// PCRE2's \s takes U+180E too, which has not been white space since Unicode 6.3; Hugging Face's does not.
+// Unlike Hugging Face's, PCRE2's \s matches U+180E, which is not white space since Unicode 6.3.
 constexpr std::string_view kSpaceSet =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
 constexpr std::size_t kJitStackBytes = 8 << 20;
-constexpr std::uint32_t kMatchLimit = 50'000'000;  // backtracking steps: a hostile pattern ends with an error
+// Backtracking steps per match, so that a hostile pattern ends with an error.
+constexpr std::uint32_t kMatchLimit = 50'000'000;
 
 std::string with_unicode_spaces(std::string_view pattern) {
   std::string out;
@@ -80,9 +81,9 @@ Regex::Regex(std::string_view pattern) : code_(std::make_unique<Code>()) {
   code_->pattern = pattern;
   code_->compiled.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                                       PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr));
-  check(code_->compiled != nullptr, "the regular expression \"{}\" cannot be used: {}",
-        shortened_pattern(pattern), code_->compiled ? "" : message_of(error));
-  pcre2_jit_compile(code_->compiled.get(), PCRE2_JIT_COMPLETE);  // without it, it is only slower
+  check(code_->compiled != nullptr, "invalid regular expression \"{}\": {}", shortened_pattern(pattern),
+        code_->compiled ? "" : message_of(error));
+  pcre2_jit_compile(code_->compiled.get(), PCRE2_JIT_COMPLETE);  // on failure matching is slower
 }
 
 Regex::~Regex() = default;
@@ -105,7 +106,7 @@ void Regex::Code::match_valid(std::string_view text, std::size_t offset,
     int result = match(0);
     if (result == PCRE2_ERROR_JIT_STACKLIMIT) result = match(PCRE2_NO_JIT);
     if (result == PCRE2_ERROR_NOMATCH) return;
-    check(result > 0, "the regular expression \"{}\" gave up on a text of {} bytes: {}",
+    check(result > 0, "the regular expression \"{}\" failed on a text of {} bytes: {}",
           shortened_pattern(pattern), text.size(), message_of(result));
     const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(data.get());
     const std::size_t begin = bounds[0], end = bounds[1];

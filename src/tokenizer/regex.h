@@ -1,4 +1,4 @@
-// Regular expressions as tokenizer.json files mean them: Unicode classes, leftmost match, on UTF-8.
+// Regular expressions as in tokenizer.json: Unicode classes, leftmost match, on UTF-8.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ class Regex {
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
-  // use(begin, end) for each match from left to right, none of them overlapping, empty ones too. Bytes that
-  // are no UTF-8 never match. May be called by many threads.
+  // Calls use(begin, end) for each match from left to right. Matches do not overlap and may be
+  // empty. Bytes that are not valid UTF-8 never match. Thread-safe.
   void for_each_match(std::string_view text, const std::function<void(std::size_t, std::size_t)>& use) const;
 
   static std::string escape(std::string_view literal);

@@ -12,17 +12,18 @@
 
 #include "base/error.h"
 #include "base/signals.h"
-#include "tokenizer/text_stream.h"
 #include "tokenizer/bpe_tokenizer.h"
+#include "tokenizer/text_stream.h"
 
 namespace thimble {
 
 namespace {
 
 constexpr std::string_view kSpace = "\xE2\x96\x81";  // U+2581
-constexpr std::size_t kMaxTextBytes = 256 << 20;     // the library needs some fifty bytes per byte of text
+// The library needs about 50 bytes of memory per byte of text.
+constexpr std::size_t kMaxTextBytes = 256 << 20;
 
-// What decoding needs to know of the normaliser; the library does not tell.
+// The normalizer settings that decoding needs and the library does not expose.
 struct NormalizerSettings {
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
@@ -41,17 +42,17 @@ NormalizerSettings read_normalizer_settings(std::string_view model) {
   return settings;
 }
 
-// Of the normaliser, and of its opposite, which the library loads as well.
-bool charsmaps_are_sound(std::string_view model) {
+// Checks the tables of the normalizer and the denormalizer; the library loads both.
+bool charsmaps_are_valid(std::string_view model) {
   constexpr std::uint32_t kNormalizerSpec = 3, kDenormalizerSpec = 5, kPrecompiledCharsmap = 2;
-  bool sound = true;
+  bool valid = true;
   for_each_field(model, [&](const ProtobufField& field) {
     if (!field.is_message(kNormalizerSpec) && !field.is_message(kDenormalizerSpec)) return;
     for_each_field(field.bytes, [&](const ProtobufField& inner) {
-      if (inner.number == kPrecompiledCharsmap) sound = sound && charsmap_is_sound(inner.bytes);
+      if (inner.number == kPrecompiledCharsmap) valid = valid && charsmap_is_valid(inner.bytes);
     });
   });
-  return sound;
+  return valid;
 }
 
 std::vector<AddedToken> control_tokens(const sentencepiece::SentencePieceProcessor& processor) {
@@ -66,14 +67,15 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceTokenizer(std::string model, std::string_view name)
       : model_(std::move(model)), settings_(read_normalizer_settings(model_)) {
     const std::string problem = load();
-    check(problem.empty(), "{} is neither a tokenizer.json nor a SentencePiece model: {}", name, problem);
+    check(problem.empty(), "{} is not a tokenizer.json or SentencePiece model: {}", name, problem);
     check(processor_.GetPieceSize() > 0, "{}: the SentencePiece model has no pieces", name);
-    // The library knows more of protocol buffers than the reader above. A file where that matters was not written by it.
+    // The library's protobuf parser supports more than ours. A mismatch means that SentencePiece
+    // did not write the file.
     types_ = sentencepiece_types(model_);
     const auto readable = std::ssize(types_);
     check(readable == processor_.GetPieceSize(),
-          "{}: expected the {} pieces that SentencePiece finds in the model, found {}", name,
-          processor_.GetPieceSize(), readable);
+          "{}: expected {} pieces, as loaded by SentencePiece, found {}", name, processor_.GetPieceSize(),
+          readable);
     finder_.emplace(control_tokens(processor_));
     auto id = [](int value) { return value < 0 ? std::nullopt : std::optional<TokenId>(value); };
     special_ = {id(processor_.bos_id()), id(processor_.eos_id()), id(processor_.unk_id()),
@@ -102,7 +104,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       case TokenType::unused:
         return;
       case TokenType::unknown:
-        text += " \xE2\x81\x87 ";  // as the library prints it
+        text += " \xE2\x81\x87 ";  // as the library decodes it
         return;
       case TokenType::byte:
         text += static_cast<char>(byte_value(id));
@@ -111,7 +113,7 @@ class SentencePieceTokenizer final : public Tokenizer {
         break;
     }
     std::string_view piece = processor_.IdToPiece(id);
-    // The library takes the space that the normaliser puts, or keeps, before the first word back.
+    // Like the library, remove the space that the normalizer adds or keeps before the first word.
     if (first && (settings_.add_dummy_prefix || settings_.remove_extra_whitespaces) &&
         piece.starts_with(kSpace))
       piece.remove_prefix(kSpace.size());
@@ -131,14 +133,14 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (processor_.IsUnknown(id)) return TokenType::unknown;
     if (processor_.IsUnused(id)) return TokenType::unused;
     if (processor_.IsByte(id)) return TokenType::byte;
-    // The library does not tell the strings that are one piece wherever they stand from other pieces.
+    // The library does not distinguish user-defined pieces from normal ones.
     const bool own = types_[static_cast<std::size_t>(id)] == TokenType::user_defined;
     return own ? TokenType::user_defined : TokenType::normal;
   }
 
   std::optional<TokenId> id_of(std::string_view token_text) const override {
     const int id = processor_.PieceToId(token_text);
-    // The library answers "unknown" for what it does not know.
+    // The library returns the unknown id for strings that are not in the vocabulary.
     if (id < 0 || processor_.IdToPiece(id) != token_text) return std::nullopt;
     return id;
   }
@@ -153,21 +155,21 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   std::string load() {
-    if (!charsmaps_are_sound(model_)) return "its table of normalised characters is damaged";
+    if (!charsmaps_are_valid(model_)) return "its table of normalized characters is damaged";
     try {
       const auto status = processor_.LoadFromSerializedProto(model_);
       return status.ok() ? "" : status.ToString();
-    } catch (const std::exception& error) {  // of its trie: "zero-length key"
+    } catch (const std::exception& error) {  // thrown by its trie: "zero-length key"
       return error.what();
     }
   }
 
   void encode_plain(std::string_view text, std::vector<TokenId>& ids) const {
-    check(text.size() <= kMaxTextBytes, Hint{"cut it into documents"},
-          "a text of {} bytes is too long for SentencePiece; at most {}", text.size(), kMaxTextBytes);
+    check(text.size() <= kMaxTextBytes, Hint{"split the text into documents"},
+          "a text of {} bytes is too long for SentencePiece: the limit is {}", text.size(), kMaxTextBytes);
     std::vector<int> found;
     const auto status = processor_.Encode(text, &found);
-    check(status.ok(), "SentencePiece cannot encode this text: {}", status.ToString());
+    check(status.ok(), "SentencePiece failed to encode the text: {}", status.ToString());
     ids.insert(ids.end(), found.begin(), found.end());
   }
 
@@ -205,7 +207,7 @@ std::vector<TokenType> sentencepiece_types(std::string_view model) {
     if (!field.is_message(kPieces)) return;
     types.push_back(TokenType::normal);
     for_each_field(field.bytes, [&](const ProtobufField& inner) {
-      const bool known = inner.varint >= 1 && inner.varint <= 6;  // the library takes others for normal, too
+      const bool known = inner.varint >= 1 && inner.varint <= 6;  // others count as normal
       if (inner.number == kType && known) types.back() = static_cast<TokenType>(inner.varint);
     });
   });
@@ -238,7 +240,7 @@ std::uint32_t unit_at(std::string_view bytes, std::size_t index) {
   return unit;
 }
 
-// The fields of a unit, as darts-clone packs them.
+// Accessors for the fields of a unit of darts-clone.
 bool is_value(std::uint32_t unit) {
   return (unit >> 31) != 0;
 }
@@ -251,7 +253,7 @@ std::size_t offset_of(std::uint32_t unit) {
 
 }  // namespace
 
-bool charsmap_is_sound(std::string_view table) {
+bool charsmap_is_valid(std::string_view table) {
   if (table.empty()) return true;
   if (table.size() < kUnitBytes) return false;
   const std::size_t trie_bytes = unit_at(table, 0);
@@ -262,8 +264,9 @@ bool charsmap_is_sound(std::string_view table) {
   const std::size_t units = trie_bytes / kUnitBytes;
   for (std::size_t i = 0; i < units; ++i) {
     const std::uint32_t unit = unit_at(trie, i);
-    if (i > 0 && is_value(unit)) continue;             // no step leads into one, and all begin at the first
-    const std::size_t children = i ^ offset_of(unit);  // one of them for each byte: children ^ byte
+    if (i > 0 && is_value(unit))
+      continue;  // no transition leads to a value unit; every walk begins at unit 0
+    const std::size_t children = i ^ offset_of(unit);  // the child for a byte is children ^ byte
     if ((children | 0xff) >= units) return false;
     if (has_leaf(unit) && (unit_at(trie, children) & 0x7fffffffu) >= texts.size()) return false;
   }
@@ -315,9 +318,9 @@ std::optional<std::string> standard_normalizer_in(std::string_view model) {
   return std::string(found.name);
 }
 
-// The library's headers do not show its tables; every model it trains has one inside.
+// The library does not expose its tables, but every model it trains contains one.
 std::string standard_normalizer_table(std::string_view name) {
-  check(is_standard(name), "there is no standard normaliser '{}'", name.substr(0, 40));
+  check(is_standard(name), "unknown standard normalizer '{}'", name.substr(0, 40));
   const std::unordered_map<std::string, std::string> settings = {
       {"model_type", "char"},
       {"vocab_size", "6"},
@@ -327,18 +330,19 @@ std::string standard_normalizer_table(std::string_view name) {
   OneSentence sentence;
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(settings, &sentence, &model);
-  check(status.ok(), "libsentencepiece does not give its normaliser {}: {}", name, status.ToString());
+  check(status.ok(), "cannot get the normalizer {} from libsentencepiece: {}", name, status.ToString());
   return std::string(normalizer_of(model).table);
 }
 
 namespace {
 
-// The trainer drops longer sentences without a word: ours are cut instead, at spaces.
+// The trainer drops longer sentences silently, so they are cut at spaces first.
 constexpr std::size_t kMaxSentenceBytes = 1 << 16;
-// On long words it crashes: it took those of 32,768 characters, and none of 40,000.
+// The trainer crashes on long words: 32,768 characters worked, 40,000 did not.
 constexpr std::size_t kMaxWordBytes = 1 << 14;
 
-// Is there a space between two characters? A normaliser drops those at the ends and beside control characters.
+// Whether there is a space between two visible characters. Normalizers drop spaces at the ends and
+// beside control characters.
 bool has_inner_space(std::string_view text, std::string_view spaces) {
   const auto is_shown = [](char c) { return static_cast<unsigned char>(c) > ' ' && c != 0x7F; };
   for (std::size_t at = text.find_first_of(spaces, 1); at < text.size() - 1;
@@ -361,7 +365,7 @@ class Sentences final : public sentencepiece::SentenceIterator {
 
   void Next() override {
     while (rest_.empty()) {
-      if (interrupt_) interrupt_->throw_if_asked();
+      if (interrupt_) interrupt_->throw_if_interrupted();
       const auto document = source_.next();
       if (!document) return finish();
       document_ = document->text;
@@ -390,8 +394,8 @@ class Sentences final : public sentencepiece::SentenceIterator {
     return character_boundary(rest_, kMaxSentenceBytes);
   }
 
-  // A text without a space would make the trainer end the program: it must count one, because a space is always to have
-  // a token.
+  // The trainer terminates the process if the text has no space, because a token for the space is
+  // required. For such a text, add a sentence with one.
   void finish() {
     done_ = spaced_ || !any_;
     if (done_) return;
@@ -418,17 +422,18 @@ std::string joined(const std::vector<std::string>& tokens) {
 std::string train_sentencepiece(TextStream& source, const SentencePieceOptions& options,
                                 const Interrupt* interrupt) {
   const std::size_t least = 4 + 256 + options.control_tokens.size();
-  check(std::cmp_greater(options.vocab_size, least), Hint{fmt::format("ask for more than {}", least)},
-        "a vocabulary of {} cannot hold 4 special tokens, 256 bytes and {} control tokens",
+  check(std::cmp_greater(options.vocab_size, least),
+        Hint{fmt::format("pass a vocabulary size above {}", least)},
+        "a vocabulary of {} is too small for 4 special tokens, 256 bytes and {} control tokens",
         options.vocab_size, options.control_tokens.size());
   check(options.normalization == "nmt_nfkc" || options.normalization == "identity",
-        "the normalization must be nmt_nfkc or identity, found \"{}\"", options.normalization);
+        "expected the normalization nmt_nfkc or identity, found \"{}\"", options.normalization);
   const bool identity = options.normalization == "identity";
   std::unordered_map<std::string, std::string> settings = {
       {"model_type", "bpe"},
       {"vocab_size", std::to_string(options.vocab_size)},
       {"hard_vocab_limit", "false"},
-      {"required_chars", "\xE2\x96\x81"},  // a space without a token would be three bytes
+      {"required_chars", "\xE2\x96\x81"},  // otherwise a space counts as three bytes
       {"character_coverage", fmt::format("{}", options.character_coverage)},
       {"byte_fallback", "true"},
       {"split_digits", "true"},
@@ -446,10 +451,10 @@ std::string train_sentencepiece(TextStream& source, const SentencePieceOptions& 
   if (!options.control_tokens.empty()) settings["control_symbols"] = joined(options.control_tokens);
 
   Sentences sentences(source, identity ? " " : " \t\r\n", interrupt);
-  check(sentences.any(), "there is no text to train on: {} files, all empty", source.file_count());
+  check(sentences.any(), "there is no text to train on: all {} files are empty", source.file_count());
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(settings, &sentences, &model);
-  check(status.ok(), "SentencePiece could not train: {}", status.ToString());
+  check(status.ok(), "SentencePiece training failed: {}", status.ToString());
   return model;
 }
 

@@ -17,48 +17,50 @@ class TextStream;
 
 std::unique_ptr<Tokenizer> load_sentencepiece(std::string model, std::string_view name);
 
-// What a model file says beyond the interface of Tokenizer: the score and the type of each piece, and whether
-// a space is put before every text.
+// Values of a model file that the Tokenizer interface does not expose: the score and type of each
+// piece, and whether a space is added before every text.
 std::vector<float> sentencepiece_scores(std::string_view model);
 std::vector<TokenType> sentencepiece_types(std::string_view model);
 bool sentencepiece_adds_prefix(std::string_view model);
-bool sentencepiece_normalises(std::string_view model);  // changes characters, or takes spaces away
+bool sentencepiece_normalises(std::string_view model);  // changes characters or removes spaces
 
 struct SentencePieceOptions {
   TokenId vocab_size = 1024;
-  std::string normalization = "nmt_nfkc";  // or "identity": keeps newlines and runs of spaces
+  std::string normalization = "nmt_nfkc";  // "identity" keeps newlines and runs of spaces
   double character_coverage = 0.999;
-  std::vector<std::string> control_tokens = {};  // after pad 0, bos 1, eos 2, unk 3
+  std::vector<std::string> control_tokens = {};  // get ids after pad 0, bos 1, eos 2, unk 3
   int threads = 1;
 };
 
-// Trains with the settings of parameter-golf: BPE, byte fallback, split digits, no dummy prefix. The library
-// keeps all text in memory. Returns the content of the model file.
+// Trains with the settings of parameter-golf: BPE, byte fallback, split digits, no dummy prefix.
+// The library keeps the complete text in memory. Returns the content of the model file.
 std::string train_sentencepiece(TextStream& source, const SentencePieceOptions& options,
                                 const Interrupt* interrupt = nullptr);
 
-// SentencePiece's table of normalised characters: u32 size of a trie, the trie (a darts-clone double array), the texts
-// that it leads to. The library walks it without looking where it goes, so we look once, before it is handed over.
-// Whether every step from every unit stays inside, and every text that is named ends inside. An empty table is sound.
-bool charsmap_is_sound(std::string_view table);
+// Validates SentencePiece's table of normalized characters: the u32 size of a trie, the trie (a
+// darts-clone double array), and the texts its values point to. The library does no bounds checks,
+// so this must be called before loading. In a valid table, every transition from every unit stays
+// inside the trie and every text ends inside the table. An empty table is valid.
+bool charsmap_is_valid(std::string_view table);
 
-// A SentencePiece model carries its normaliser as a table of some 240 kB. The standard ones are in
-// libsentencepiece anyway: a file that counts its bytes names the table, and stores how the model's own
-// differs from it (not at all, or by what another version of Unicode added).
-// The name of the standard normaliser in a SentencePiece model; nullopt: it has none, or this is no such
-// model.
+// A SentencePiece model contains its normalizer as a table of about 240 kB. libsentencepiece has
+// the standard tables built in, so a size-limited file can store the name of the table and its
+// differences from it: none, unless the tables are of different Unicode versions.
+//
+// Returns the name of the standard normalizer in a SentencePiece model, or nullopt if it has none
+// or is not such a model.
 std::optional<std::string> standard_normalizer_in(std::string_view model);
 
-// The library's own table of that name. A name that it does not know is an Error.
+// The library's built-in table of that name. Throws for an unknown name.
 std::string standard_normalizer_table(std::string_view name);
 
-// Just enough of protocol buffers to look inside a SentencePiece model. Stops at the first thing that makes
-// no sense: libsentencepiece is the one that judges the file.
+// A minimal parser of protocol buffers for SentencePiece models. It stops silently at the first
+// malformed field; libsentencepiece validates the file.
 struct ProtobufField {
   std::uint32_t number = 0;
   std::uint32_t wire = 0;    // 0 varint, 1 eight bytes, 2 string or message, 5 four bytes
-  std::uint64_t varint = 0;  // of a number
-  std::string_view bytes;    // of the rest
+  std::uint64_t varint = 0;  // for wire 0
+  std::string_view bytes;    // for the other wire types
 
   bool is_message(std::uint32_t with_number) const { return number == with_number && wire == 2; }
   bool is_float(std::uint32_t with_number) const { return number == with_number && wire == 5; }

@@ -56,7 +56,7 @@ void Tokenizer::prefer(const SpecialIds& ids) {
   for (const auto member : {&SpecialIds::bos, &SpecialIds::eos, &SpecialIds::unk, &SpecialIds::pad}) {
     if (!(ids.*member)) continue;
     check_id(*(ids.*member));
-    // bos ends a text where there is no eos: an eos that is the bos says no more than that (DESIGN 8.1).
+    // Some files use bos as eos when there is no separate eos. That adds no information.
     if (member == &SpecialIds::eos && ids.eos == special_.bos && !special_.eos) continue;
     special_.*member = ids.*member;
   }
@@ -65,7 +65,7 @@ void Tokenizer::prefer(const SpecialIds& ids) {
 bool Tokenizer::adds_bos() const {
   if (texts_begin_with_bos_) return *texts_begin_with_bos_ && special_.bos.has_value();
   if (!special_.bos) return false;
-  // Asked with a token's own text: a vocabulary of notes or bases need not have any letter.
+  // Encodes the text of one of its own tokens, because a vocabulary may contain no letters at all.
   for (TokenId id = 0; id < vocab_size(); ++id) {
     if (token_type(id) != TokenType::normal && token_type(id) != TokenType::byte) continue;
     std::string text;
@@ -77,12 +77,12 @@ bool Tokenizer::adds_bos() const {
 }
 
 void Tokenizer::check_id(TokenId id) const {
-  check(contains(id), "{} is no token id; this vocabulary has {}", id, vocab_size());
+  check(contains(id), "{} is not a token id; the vocabulary has {} tokens", id, vocab_size());
 }
 
 std::vector<std::vector<TokenId>> encode_all(const Tokenizer& tokenizer,
                                              std::span<const std::string_view> texts, EncodeOptions options) {
-  constexpr std::int64_t kTextsAtOnce = 16;  // enough that borrowing a scratch costs nothing
+  constexpr std::int64_t kTextsAtOnce = 16;  // makes the cost of borrowing a scratch negligible
   std::vector<std::vector<TokenId>> ids(texts.size());
   parallel_for(static_cast<std::int64_t>(texts.size()), kTextsAtOnce,
                [&](std::int64_t begin, std::int64_t end) {
@@ -114,12 +114,12 @@ bool is_text(TokenType type) {
 }  // namespace
 
 ByteTable::ByteTable(const Tokenizer& tokenizer, TokenId model_vocab) {
-  check(model_vocab >= tokenizer.vocab_size(), "the model has {} tokens, its tokenizer {}", model_vocab,
-        tokenizer.vocab_size());
+  check(model_vocab >= tokenizer.vocab_size(), "the model has {} tokens, fewer than the {} of its tokenizer",
+        model_vocab, tokenizer.vocab_size());
   const bool pieces = tokenizer.kind() == TokenizerKind::sentencepiece;
   check(!pieces || tokenizer.id_of(kPieceSpace).has_value(),
-        Hint{"train the tokenizer again with a space among its required characters"},
-        "this SentencePiece model has no token for a lone space, so its bytes cannot be counted");
+        Hint{"retrain the tokenizer with a space in required_chars"},
+        "cannot count bytes: the SentencePiece model has no token for a single space");
   const auto size = static_cast<std::size_t>(model_vocab);
   bytes_.resize(size);
   leading_space_.resize(size);
@@ -171,7 +171,7 @@ std::string StreamDecoder::finish() {
   return take_text(waiting_, true);
 }
 
-// The bytes tokenizer is byte-level BPE without merges: the file it is saved as means the same to everybody.
+// The bytes tokenizer is byte-level BPE without merges, so other programs can load its file.
 
 std::unique_ptr<Tokenizer> make_bytes_tokenizer(const std::vector<std::string>& special_tokens) {
   BpeSpec spec;
@@ -232,7 +232,7 @@ bool looks_like_json(std::string_view content) {
 
 fs::path file_in_folder(const fs::path& folder) {
   fs::path file = tokenizer_file_in(folder);
-  check(!file.empty(), "{} holds neither tokenizer.json nor tokenizer.model", folder.string());
+  check(!file.empty(), "{} contains neither tokenizer.json nor tokenizer.model", folder.string());
   return file;
 }
 

@@ -11,7 +11,7 @@ namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kMaxId = (1 << 22) - 1;  // the largest vocabularies in use have some 260,000
+constexpr std::int64_t kMaxId = (1 << 22) - 1;  // the largest in use have about 260,000
 
 std::string shortened(std::string_view text) {
   constexpr std::size_t kShown = 60;
@@ -24,8 +24,7 @@ struct VocabEntry {
 };
 using TextPair = std::pair<std::string, std::string>;
 
-// Takes vocabulary and merges as they come, since they are a hundred thousand lines, and builds a Json of
-// everything else.
+// Collects vocabulary and merges, which can have 100,000 entries, and builds a Json of the others.
 class FileVisitor : public JsonVisitor {
  public:
   Json root;
@@ -72,7 +71,7 @@ class FileVisitor : public JsonVisitor {
     const auto space = text.find(' ');
     check(
         space != text.npos && text.find(' ', space + 1) == text.npos && space > 0 && space + 1 < text.size(),
-        "the merge \"{}\" is not two tokens with a space between", shortened(text));
+        "expected a merge of two tokens separated by a space, found \"{}\"", shortened(text));
     return {text.substr(0, space), text.substr(space + 1)};
   }
 
@@ -80,7 +79,8 @@ class FileVisitor : public JsonVisitor {
     Place next = Place::elsewhere;
     const bool in_model = open_.size() == 2 && open_[0].key == "model";
     if (in_model && open_[1].key == "vocab") {
-      check(value.is_object(), "the vocabulary is not an object of tokens and ids; only BPE is supported");
+      check(value.is_object(),
+            "expected the vocabulary to be an object of tokens and ids, because only BPE is supported");
       next = Place::vocab;
       has_vocab = true;
     }
@@ -89,11 +89,11 @@ class FileVisitor : public JsonVisitor {
       has_merges = true;
     }
     if (place() == Place::merges) {
-      check(value.is_array(), "a merge must be a string or a pair of strings");
+      check(value.is_array(), "expected a merge to be a string or a pair of strings");
       next = Place::merge;
       merge_.clear();
     } else {
-      check(place() == Place::elsewhere, "{} holds something that is neither a string nor a number",
+      check(place() == Place::elsewhere, "{} contains a value that is neither a string nor a number",
             in_vocab() ? "the vocabulary" : "a merge");
     }
     open_.push_back({std::move(value), {}, next});
@@ -104,7 +104,7 @@ class FileVisitor : public JsonVisitor {
     Json value = std::move(open_.back().value);
     open_.pop_back();
     if (left == Place::merge) {
-      check(merge_.size() == 2, "a merge has {} tokens; expected 2", merge_.size());
+      check(merge_.size() == 2, "expected 2 tokens in a merge, found {}", merge_.size());
       merges.emplace_back(std::move(merge_[0]), std::move(merge_[1]));
     } else {
       add(std::move(value));
@@ -112,7 +112,7 @@ class FileVisitor : public JsonVisitor {
   }
 
   void add(Json value) {
-    check(place() == Place::elsewhere, "{} holds {}", in_vocab() ? "the vocabulary" : "the list of merges",
+    check(place() == Place::elsewhere, "{} contains {}", in_vocab() ? "the vocabulary" : "the list of merges",
           shortened(value.dump()));
     if (open_.empty())
       root = std::move(value);
@@ -132,25 +132,25 @@ const Json& member(const Json& json, std::string_view key) {
   return found ? *found : null;
 }
 
-// Absent, null, "" and false all mean: not used.
+// A feature is unused if its value is absent, null, "", false or 0.
 bool is_unused(const Json& value) {
   return value.is_null() || (value.is_string() && value.as_string().empty()) ||
          (value.is_bool() && !value.as_bool()) || (value.is_number() && value.as_double() == 0);
 }
 
-void refuse_what_is_not_honoured(const Json& root, const Json& model) {
-  const Json& type =
-      member(model, "type");  // absent in files of the first years, which are BPE if they have merges
-  check(type.is_null() || type.as_string() == "BPE", "the model is of type \"{}\"; only BPE is supported",
+void refuse_unsupported_features(const Json& root, const Json& model) {
+  // Absent in old files, which are BPE if they have merges.
+  const Json& type = member(model, "type");
+  check(type.is_null() || type.as_string() == "BPE", "expected a model of type \"BPE\", found \"{}\"",
         type.is_string() ? type.as_string() : "?");
   for (const std::string_view key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"})
-    check(is_unused(member(model, key)), "the model uses {} = {}, which thimble does not support", key,
+    check(is_unused(member(model, key)), "the model uses {} = {}, which is not supported", key,
           member(model, key).dump());
   check(is_unused(member(root, "truncation")), Hint{"set \"truncation\" to null"},
-        "the file truncates every text (truncation), which thimble does not support");
+        "the file uses \"truncation\", which is not supported");
   const Json& padding = member(root, "padding");
   check(is_unused(padding) || !member(padding, "strategy").is_object(), Hint{"set \"padding\" to null"},
-        "the file pads every text to a fixed length (padding), which thimble does not support");
+        "the file uses \"padding\" to a fixed length, which is not supported");
 }
 
 bool flag(const Json& json, std::string_view key) {
@@ -158,15 +158,15 @@ bool flag(const Json& json, std::string_view key) {
   return !value.is_null() && value.as_bool();
 }
 
-// Where a vocabulary of this many entries may put its ids: holes are allowed, deserts are not.
+// Stores a token at its id. Unused ids in between are allowed up to kMaxId.
 void place_token(std::vector<std::string>& vocab, std::string text, std::int64_t id) {
-  check(id >= 0 && id <= kMaxId, "the token \"{}\" has the id {}; expected 0 to {}", shortened(text), id,
+  check(id >= 0 && id <= kMaxId, "the token \"{}\" has the id {}, expected 0 to {}", shortened(text), id,
         kMaxId);
   const auto at = static_cast<std::size_t>(id);
   if (at >= vocab.size()) vocab.resize(at + 1);
-  check(vocab[at].empty() || vocab[at] == text, "the id {} belongs to two tokens, \"{}\" and \"{}\"", id,
+  check(vocab[at].empty() || vocab[at] == text, "two tokens have the id {}: \"{}\" and \"{}\"", id,
         shortened(vocab[at]), shortened(text));
-  check(!text.empty(), "the id {} has an empty token", id);
+  check(!text.empty(), "the token with the id {} is empty", id);
   vocab[at] = std::move(text);
 }
 
@@ -178,7 +178,7 @@ void place_added_tokens(BpeSpec& spec, const std::unordered_map<std::string_view
   for (const AddedToken& token : spec.added_tokens) {
     const auto found = ids.find(token.content);
     check(found == ids.end() || found->second == token.id,
-          "the added token \"{}\" has the id {}, but {} in the vocabulary", shortened(token.content),
+          "the added token \"{}\" has the id {}, but in the vocabulary it has {}", shortened(token.content),
           token.id, found == ids.end() ? -1 : found->second);
   }
   for (const AddedToken& token : spec.added_tokens) place_token(spec.vocab, token.content, token.id);
@@ -189,7 +189,7 @@ bool is_pad_token(const AddedToken& token) {
   return token.content.starts_with(text) && token.content.find_first_not_of('_', text.size()) == text.npos;
 }
 
-// Names that an export gave to rows of the embedding without a token: still no tokens.
+// Drops the names that an export gave to embedding rows without a token.
 void drop_pad_tokens(BpeSpec& spec) {
   std::erase_if(spec.added_tokens, [&](const AddedToken& token) {
     const bool pad = is_pad_token(token);
@@ -204,7 +204,7 @@ void resolve_merges(BpeSpec& spec, const std::vector<TextPair>& merges,
   auto id_of = [&](std::size_t rank, const std::string& text) {
     const auto found = ids.find(text);
     check(found != ids.end(),
-          "merge {} (\"{}\" + \"{}\") needs the token \"{}\", which is not in the vocabulary", rank,
+          "merge {} (\"{}\" + \"{}\") refers to the token \"{}\", which is not in the vocabulary", rank,
           shortened(merges[rank].first), shortened(merges[rank].second), shortened(text));
     return found->second;
   };
@@ -219,26 +219,22 @@ void check_template(const BpeSpec& spec) {
   for (const auto* ids : {&spec.post_processor.before, &spec.post_processor.after})
     for (const TokenId id : *ids)
       check(static_cast<std::size_t>(id) < spec.vocab.size(),
-            "the template uses the id {}; the vocabulary ends at {}", id, spec.vocab.size());
+            "the template uses the id {}, but the vocabulary has {} entries", id, spec.vocab.size());
 }
 
 void check_decoder(const BpeSpec& spec) {
   const bool bytes = std::any_of(spec.decoder.begin(), spec.decoder.end(), [](const DecoderStep& step) {
     return std::holds_alternative<ByteLevelDecoder>(step);
   });
-  check(
-      !bytes || (spec.decoder.size() == 1 && spec.byte_level()),
-      "the decoder uses ByteLevel together with other steps or another pre-tokenizer, which thimble does not "
-      "support");
-  check(bytes || !spec.byte_level(),
-        "the pre-tokenizer is ByteLevel and the decoder is not: text would not come "
-        "back");
+  check(!bytes || (spec.decoder.size() == 1 && spec.byte_level()),
+        "the decoder uses ByteLevel with other steps or another pre-tokenizer, which is not supported");
+  check(bytes || !spec.byte_level(), "expected a ByteLevel decoder for the ByteLevel pre-tokenizer");
 }
 
 BpeSpec build(FileVisitor file) {
   check(file.root.is_object(), "expected an object");
   const Json& model = member(file.root, "model");
-  refuse_what_is_not_honoured(file.root, model);
+  refuse_unsupported_features(file.root, model);
   check(file.has_vocab && file.has_merges, "no \"{}\" in \"model\"", file.has_vocab ? "merges" : "vocab");
   check(!file.vocab.empty(), "the vocabulary is empty");
 
@@ -255,7 +251,7 @@ BpeSpec build(FileVisitor file) {
 
   place_vocabulary(spec, std::move(file.vocab));
   std::unordered_map<std::string_view, TokenId> ids;
-  const std::vector<std::string> model_vocab = spec.vocab;  // the map's views must not move
+  const std::vector<std::string> model_vocab = spec.vocab;  // owns the strings in the map
   ids.reserve(model_vocab.size());
   for (std::size_t id = 0; id < model_vocab.size(); ++id)
     if (!model_vocab[id].empty()) ids.emplace(model_vocab[id], static_cast<TokenId>(id));
@@ -275,7 +271,7 @@ void append_line(std::string& out, std::string_view key, const Json& value) {
 
 std::string pad_token_text(std::int64_t id, const std::unordered_set<std::string>& known) {
   std::string text = fmt::format("<|pad_{}|>", id);
-  while (known.contains(text)) text += '_';  // nobody takes two tokens of one text
+  while (known.contains(text)) text += '_';  // token texts must be unique
   return text;
 }
 
@@ -292,7 +288,7 @@ BpeSpec parse_tokenizer_json(std::string_view text, std::string_view name) {
   }
 }
 
-// One token and one merge a line: a difference between two tokenizers can be read.
+// Writes one token or merge per line, so that two tokenizers can be compared with diff.
 std::string write_tokenizer_json(const BpeSpec& spec) {
   std::string out = "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n";
   append_line(out, "added_tokens", to_json(spec.added_tokens));
@@ -340,7 +336,7 @@ const std::string& type_of(const Json& json) {
 }
 
 [[noreturn]] void refuse(std::string_view what, const std::string& type, std::string_view known) {
-  fail(Hint{fmt::format("thimble knows {}", known)}, "the {} \"{}\" is not supported", what, type);
+  fail(Hint{fmt::format("use one of {}", known)}, "the {} \"{}\" is not supported", what, type);
 }
 
 bool flag(const Json& json, std::string_view key, bool absent) {
@@ -348,13 +344,14 @@ bool flag(const Json& json, std::string_view key, bool absent) {
   return !value || value->is_null() ? absent : value->as_bool();
 }
 
-// A Sequence is its steps, one after the other; anything else is one step.
+// A Sequence is replaced by its steps, even if nested; anything else is one step.
 template <class Step, class ReadOne>
 std::vector<Step> read_steps(const Json& json, std::string_view members, ReadOne&& read_one) {
   std::vector<Step> steps;
   if (json.is_null()) return steps;
   auto add = [&](auto&& self, const Json& item, int depth) -> void {
-    check(depth < 8 && steps.size() < kMaxSteps, "a Sequence of more than {} steps", kMaxSteps);
+    check(depth < 8 && steps.size() < kMaxSteps,
+          "expected at most {} steps in a Sequence, nested less than 8 deep", kMaxSteps);
     if (type_of(item) != "Sequence") return steps.push_back(read_one(item));
     for (const Json& member : item.at(members).as_array()) self(self, member, depth + 1);
   };
@@ -365,7 +362,7 @@ std::vector<Step> read_steps(const Json& json, std::string_view members, ReadOne
 TextPattern read_pattern(const Json& json) {
   if (const Json* text = json.find("String")) return {text->as_string(), false};
   if (const Json* regex = json.find("Regex")) return {regex->as_string(), true};
-  fail("a pattern must be {{\"String\": ...}} or {{\"Regex\": ...}}, found {}", json.dump());
+  fail("expected a pattern {{\"String\": ...}} or {{\"Regex\": ...}}, found {}", json.dump());
 }
 
 Json pattern_json(const TextPattern& pattern) {
@@ -416,7 +413,7 @@ PreTokenizerStep read_pre_tokenizer_step(const Json& json) {
 
 std::uint32_t read_count(const Json& json) {
   const std::uint64_t count = json.as_uint();
-  check(count <= 1024, "a Strip of {} characters; at most 1024 make sense", count);
+  check(count <= 1024, "expected a Strip of at most 1024 characters, found {}", count);
   return static_cast<std::uint32_t>(count);
 }
 
@@ -434,7 +431,7 @@ DecoderStep read_decoder_step(const Json& json) {
 
 TokenId read_id(const Json& json) {
   const std::uint64_t id = json.as_uint();
-  check(id <= 0x7FFFFFFF, "{} is no token id", id);
+  check(id <= 0x7FFFFFFF, "{} is not a token id", id);
   return static_cast<TokenId>(id);
 }
 
@@ -443,7 +440,7 @@ Template read_template(const Json& json) {
   bool after = false;
   for (const Json& part : json.at("single").as_array()) {
     if (part.find("Sequence")) {
-      check(!after, "the template of a single text holds the text twice");
+      check(!after, "the template \"single\" contains the text twice");
       after = true;
       continue;
     }
@@ -451,7 +448,7 @@ Template read_template(const Json& json) {
     for (const Json& id : json.at("special_tokens").at(name).at("ids").as_array())
       (after ? result.after : result.before).push_back(read_id(id));
   }
-  check(after, "the template of a single text does not hold the text");
+  check(after, "the template \"single\" does not contain the text");
   return result;
 }
 
@@ -479,8 +476,7 @@ std::vector<PreTokenizerStep> read_pre_tokenizer(const Json& json) {
   auto steps = read_steps<PreTokenizerStep>(json, "pretokenizers", read_pre_tokenizer_step);
   for (std::size_t i = 0; i + 1 < steps.size(); ++i)
     check(!std::holds_alternative<ByteLevel>(steps[i]),
-          "the pre-tokenizer has a step after ByteLevel, which "
-          "thimble does not support");
+          "the pre-tokenizer has a step after ByteLevel, which is not supported");
   return steps;
 }
 
@@ -494,7 +490,7 @@ Template read_post_processor(const Json& json) {
   auto read_one = [&](const Json& item) {
     const std::string& type = type_of(item);
     if (type == "TemplateProcessing") {
-      check(!seen, "the post-processor has two templates; thimble supports one");
+      check(!seen, "the post-processor has two templates, but only one is supported");
       seen = true;
       result = read_template(item);
     } else if (type != "ByteLevel") {  // ByteLevel changes offsets only

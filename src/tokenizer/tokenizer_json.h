@@ -1,4 +1,7 @@
-// For std::visit: one lambda for each type of a variant.
+// Reads and writes Hugging Face's tokenizer.json. A feature that thimble does not implement is an
+// error that names it: a tokenizer that produces other ids than in training would break the model.
+//
+// ByType is a helper for std::visit with one lambda for each type of a variant:
 //
 //   std::visit(ByType{[](int n) { ... }, [](const std::string& text) { ... }}, value);
 #pragma once
@@ -24,11 +27,9 @@ struct ByType : Functions... {
 template <class... Functions>
 ByType(Functions...) -> ByType<Functions...>;
 
-// Hugging Face's tokenizer.json, read and written. What thimble cannot honour is refused by name: a tokenizer
-// that gives other ids than its model was trained with is worse than none.
+// BpeSpec is the content of a tokenizer.json that thimble supports. Reading, writing and training
+// use it; BpeTokenizer executes it.
 
-// A tokenizer.json as data: what Hugging Face's file can say and thimble honours. Reading, writing and
-// training meet here; BpeTokenizer makes it run.
 // A literal or a regular expression.
 struct TextPattern {
   std::string text;
@@ -59,7 +60,7 @@ struct ByteLevel {
   bool add_prefix_space = false;
   bool use_regex = true;  // GPT-2's pattern
 };
-using PreTokenizerStep = std::variant<Split, Digits, ByteLevel>;  // ByteLevel only as the last
+using PreTokenizerStep = std::variant<Split, Digits, ByteLevel>;  // ByteLevel only as the last step
 
 struct ByteLevelDecoder {};
 struct ByteFallbackDecoder {};
@@ -76,7 +77,7 @@ struct AddedToken {
   bool single_word = false, lstrip = false, rstrip = false, normalized = false, special = true;
 };
 
-// Ids around a text, as TemplateProcessing says for a single sequence.
+// Ids added around a text: the "single" template of TemplateProcessing.
 struct Template {
   std::vector<TokenId> before, after;
 };
@@ -86,7 +87,7 @@ struct Merge {
 };
 
 struct BpeSpec {
-  std::vector<std::string> vocab;  // by id, spelled as in the file; empty: a hole
+  std::vector<std::string> vocab;  // by id, spelled as in the file; empty: unused id
   std::vector<Merge> merges;       // by rank
   std::vector<AddedToken> added_tokens;
   std::vector<NormalizerStep> normalizer;
@@ -101,27 +102,28 @@ struct BpeSpec {
   }
 };
 
-// `known`: special ids from elsewhere. `source`: the file's own text, which serialized() then gives back.
+// `known`: special ids that replace those in the spec. `source`: the original file, which
+// serialized() returns if it is not empty.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeSpec spec, const SpecialIds& known = {},
                                               std::string source = {});
 
-// Special tokens first, then the 256 bytes. Saved as a tokenizer.json without merges.
+// Special tokens followed by the 256 bytes. It is saved as a tokenizer.json without merges.
 std::unique_ptr<Tokenizer> make_bytes_tokenizer(const std::vector<std::string>& special_tokens);
 
-// Is it what make_bytes_tokenizer makes?
+// Whether make_bytes_tokenizer() would produce this spec.
 bool is_bytes_spec(const BpeSpec& spec);
 
-// `name` is the file, for messages.
+// `name` is the file name for messages.
 BpeSpec parse_tokenizer_json(std::string_view text, std::string_view name);
 
 std::string write_tokenizer_json(const BpeSpec& spec);
 
-// What exports call a row of the embedding without a token (DESIGN 8.5): <|pad_ID|>, with _ behind it as long as a token
-// has that text. Reading a tokenizer.json drops such tokens.
+// The name that exports give to an embedding row without a token: <|pad_ID|>, followed by "_" until
+// it is not in `known`. parse_tokenizer_json() drops such tokens.
 std::string pad_token_text(std::int64_t id, const std::unordered_set<std::string>& known);
 
-// The steps of a tokenizer.json, between Json and BpeSpec: all of the file but vocabulary and merges.
-// Each takes null for "none" and a Sequence for many. Unknown types are refused by name.
+// The steps of a tokenizer.json: everything except vocabulary and merges. The readers accept null
+// (no steps), a single step or a Sequence. An unknown type is an error that names it.
 std::vector<NormalizerStep> read_normalizer(const Json& json);
 std::vector<PreTokenizerStep> read_pre_tokenizer(const Json& json);
 std::vector<DecoderStep> read_decoder(const Json& json);
@@ -132,7 +134,7 @@ Json to_json(const std::vector<NormalizerStep>& steps);
 Json to_json(const std::vector<PreTokenizerStep>& steps);
 Json to_json(const std::vector<DecoderStep>& steps);
 Json to_json(const std::vector<AddedToken>& tokens);
-// `text_of` spells ids.
+// `vocab` provides the spelling of ids.
 Json to_json(const Template& post_processor, const std::vector<std::string>& vocab);
 
 }  // namespace thimble

@@ -52,14 +52,14 @@ CharClass look_up_class(char32_t code) {
   return class_from_category(utf8proc_category(static_cast<utf8proc_int32_t>(code)));
 }
 
-// Hangul letters join into syllables by rule, not by table.
+// Hangul letters are combined into syllables by rule, not by table.
 bool is_hangul_letter(char32_t code) {
   return (code >= 0x1100 && code <= 0x11FF) || (code >= 0xA960 && code <= 0xA97F) ||
          (code >= 0xD7B0 && code <= 0xD7FF);
 }
 
-// Whatever joins a character before it is a mark (or Hangul), so a character that is no mark and has no
-// canonical decomposition stays as it is.
+// A character that combines with the one before it is a mark or Hangul. Any other character without
+// a canonical decomposition is unchanged by NFC.
 bool look_up_inert(char32_t code) {
   if (code < 0x300) return true;
   const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code));
@@ -68,8 +68,8 @@ bool look_up_inert(char32_t code) {
          !is_hangul_letter(code);
 }
 
-// Two levels: most of the 4352 pages are equal to another. Filling it takes some milliseconds, so that is
-// done on first use.
+// A two-level table, because most of the 4352 pages are identical. Building it takes a few
+// milliseconds, so that happens on first use.
 class CharTable {
  public:
   CharTable() {

@@ -1,8 +1,8 @@
-// What the pre-tokenizers need to know of a character, and nothing more.
+// The character properties that the pre-tokenizers need.
 //
-// A class is one bit, so that a set of classes is a mask and a run is one test per character. Text may hold
-// any bytes: each byte that is not part of a valid character counts as a character of its own, of class
-// kOther.
+// A class is one bit, so a set of classes is a mask and scanning a run takes one test per
+// character. Text may contain any bytes: each byte that is not part of a valid character is one
+// character of class kOther.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace thimble {
 
 using CharClass = std::uint8_t;
 
-inline constexpr CharClass kOther = 1;      // punctuation, symbols, controls, unassigned, broken bytes
+inline constexpr CharClass kOther = 1;      // punctuation, symbols, controls, invalid bytes, ...
 inline constexpr CharClass kMark = 2;       // \p{M}
 inline constexpr CharClass kUpper = 4;      // \p{Lu} \p{Lt}
 inline constexpr CharClass kLower = 8;      // \p{Ll}
@@ -37,7 +37,7 @@ CharClass class_of(char32_t code);
 // \w: letters, marks, digits and connectors.
 bool is_word_character(char32_t code);
 
-// Nothing that NFC does can change this character or join it to its neighbours.
+// Whether NFC can neither change this character nor combine it with an adjacent one.
 bool is_inert_under_nfc(char32_t code);
 
 namespace detail {
@@ -64,7 +64,7 @@ struct ClassedChar {
   std::uint32_t bytes;
 };
 
-// Class and length of the character at `at`; most text is ASCII and takes the short way.
+// Class and length of the character at `at`, with a fast path for ASCII.
 inline ClassedChar classed_char(const char* at, const char* end) {
   const auto byte = static_cast<unsigned char>(*at);
   if (byte < 0x80) [[likely]]
@@ -73,27 +73,27 @@ inline ClassedChar classed_char(const char* at, const char* end) {
   return {character.valid ? class_of(character.code) : kOther, character.bytes};
 }
 
-// GPT-2's way to write any bytes as printable characters: printable Latin-1 stands for itself, the other
-// bytes for U+0100 and on ("Ġ" is a space).
-// The character that stands for a byte.
+// GPT-2's encoding of bytes as printable characters: printable Latin-1 characters represent
+// themselves, the others are mapped to U+0100 and up ("Ġ" is a space). Returns the character for a
+// byte.
 char32_t byte_level_char(unsigned char byte);
 std::string byte_level_text(std::string_view bytes);
-// The bytes that the text stands for; nothing when it holds a character that stands for none.
+// Decodes to bytes; nullopt if a character does not represent a byte.
 std::optional<std::string> byte_level_bytes(std::string_view text);
 
-// The 256 bytes in the order of their characters: the alphabet's order in every byte-level vocabulary.
+// The 256 bytes ordered by their characters, as in every byte-level vocabulary.
 std::array<unsigned char, 256> byte_level_alphabet();
 
-// "<0x0A>", the spelling of bytes in vocabularies with byte fallback, and back.
+// "<0x0A>", the spelling of bytes in vocabularies with byte fallback, and its inverse.
 std::string byte_token(unsigned char byte);
 std::optional<unsigned char> byte_of_token(std::string_view token);
 
-// Where a text can be cut so that every known pattern gives the same words on both sides: before a space
-// between a letter or digit and a letter, all ASCII. Looks back from `at`; 0 if there is no such place after
-// `from`.
+// Finds a place where every supported split pattern has a word boundary: before a space between a
+// letter or digit and a letter, all ASCII. Searches backward from `at`; returns 0 if there is no
+// such place after `from`.
 std::size_t safe_cut(std::string_view text, std::size_t from, std::size_t at);
 
-// The end of the last whole character at or before `at`, which is inside of the text.
+// The end of the last complete character at or before `at`, which must be inside the text.
 std::size_t character_boundary(std::string_view text, std::size_t at);
 
 }  // namespace thimble

@@ -63,7 +63,7 @@ TrainState state_from_json(const std::string& text, std::string_view name) {
   state.averaged = json.at("averaged").as_int();
   state.validation_due = json.at("validation_due").as_bool();
   state.elapsed_seconds = json.at("elapsed_seconds").as_double();
-  // Checkpoints of before that have a time counted all their steps.
+  // Older checkpoints lack untimed_steps; those with elapsed_seconds timed every step.
   const Json* untimed = json.find("untimed_steps");
   state.untimed_steps = untimed ? untimed->as_int() : state.elapsed_seconds > 0 ? 0 : state.step;
   if (const Json* began = json.find("began_trained")) state.began_trained = began->as_bool();
@@ -86,7 +86,7 @@ std::string text_of(const SafetensorsFile& file, std::string_view name) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// What the rule of a parameter keeps for it, in the rule's order: visit(tensor name, values).
+// Calls visit(tensor name, values) for each optimizer state of a parameter, in the rule's order.
 template <class Visit>
 void for_states(Optimizer& optimizer, const Param& param, Visit visit) {
   const RuleDefinition& rule = optimizer.rule_of(param);
@@ -97,7 +97,7 @@ void for_states(Optimizer& optimizer, const Param& param, Visit visit) {
 constexpr std::string_view kRawPrefix = "optim.raw.";
 constexpr std::string_view kLossScaleTensor = "optim.loss_scale";
 
-// A run that goes on in f16 with --force, and was trained otherwise, begins with the first scale.
+// A run that switches to f16 with --force has no stored scale and starts from the initial one.
 void read_loss_scale(const SafetensorsFile& file, LossScale& scale) {
   if (!file.find(kLossScaleTensor)) return;
   std::array<float, 2> values = {};
@@ -144,7 +144,7 @@ namespace {
 
 std::optional<TokenId> id_in_metadata(const SafetensorsFile& file, std::string_view key) {
   const std::string* text = file.find_metadata(key);
-  return text ? number_in<TokenId>(*text) : std::nullopt;
+  return text ? parse_number<TokenId>(*text) : std::nullopt;
 }
 
 }  // namespace
@@ -152,8 +152,8 @@ std::optional<TokenId> id_in_metadata(const SafetensorsFile& file, std::string_v
 CheckpointHead read_checkpoint_head(const SafetensorsFile& file) {
   verify_digest(file);
   const std::string* config = file.find_metadata(kConfigKey);
-  check(config && file.find(kTrainStateTensor), Hint{"--init starts a new run from other weights"},
-        "{} is no checkpoint of a training run", file.name());
+  check(config && file.find(kTrainStateTensor), Hint{"use --init to start a new run from these weights"},
+        "{} is not a training checkpoint", file.name());
   const SpecialIds special{
       .bos = id_in_metadata(file, kBosKey), .eos = id_in_metadata(file, kEosKey), .unk = {}, .pad = {}};
   return {config_from_toml(*config, file.name()),
@@ -199,7 +199,7 @@ bool is_free(const Key& key) {
   return std::ranges::find(kKeys, key.name) != std::end(kKeys);
 }
 
-// Whether another value of this key alone changes what is kept for some parameter.
+// Whether changing this key alone assigns a different update rule to some parameter.
 bool changes_rules(const Key& key, const Config& before, const KeyValue& after) {
   if (key.part != ConfigPart::optimizer) return false;
   Config changed = before;
@@ -210,7 +210,7 @@ bool changes_rules(const Key& key, const Config& before, const KeyValue& after) 
   });
 }
 
-// Which state a run keeps depends on these: which rule trains a parameter, and whether averages are on.
+// Whether the change makes the saved state unusable: a different model, update rule or averaging.
 bool changes_state(const Key& key, const Config& before, const Config& after) {
   if (key.name == "swa_start") return (before.train.swa_start > 0) != (after.train.swa_start > 0);
   if (key.name == "ema_decay") return (before.train.ema_decay > 0) != (after.train.ema_decay > 0);
@@ -232,28 +232,28 @@ std::vector<std::string> check_changes(const Config& before, const Config& after
     else if (!is_free(key))
       forced.push_back(change);
   }
-  check(never.empty(), Hint{"--init starts a new run from these weights"},
-        "a run cannot go on with another model or optimizer: {}", joined(never, ", "));
+  check(never.empty(), Hint{"use --init to start a new run from these weights"},
+        "cannot resume with a different model or optimizer: {}", joined(never, ", "));
   check(force || forced.empty(),
-        Hint{"--force goes on all the same; --init starts a new run from these weights"},
-        "the run was begun with other settings: {}", joined(forced, ", "));
+        Hint{"use --force to resume anyway, or --init to start a new run from these weights"},
+        "the run was started with different settings: {}", joined(forced, ", "));
   return all;
 }
 
 void check_unfinished(const TrainConfig& train, const TrainState& state, const std::string& name) {
   if (state.validation_due) return;
-  check(train.steps == 0 || state.step < train.steps, Hint{"ask for more with --steps"},
+  check(train.steps == 0 || state.step < train.steps, Hint{"pass a larger --steps"},
         "{} is complete: {} of {} steps", name, state.step, train.steps);
   check(train.max_seconds == 0 || state.elapsed_seconds < train.max_seconds,
-        Hint{"ask for more with --max-seconds"}, "{} is complete: its {} are used up", name,
+        Hint{"pass a larger --max-seconds"}, "{} is complete: its time limit of {} is used up", name,
         in_seconds(train.max_seconds));
-  check(!out_of_patience(train, state), Hint{"--patience 0 goes on all the same"},
-        "{} is complete: {} validations in a row were not better", name, state.stale_validations);
+  check(!out_of_patience(train, state), Hint{"pass --patience 0 to continue anyway"},
+        "{} is complete: {} validations in a row did not improve", name, state.stale_validations);
 }
 
 std::string resume_note(const TrainConfig& train, const TrainState& state) {
   if (train.steps > 0) return fmt::format("resuming at step {} of {}", state.step, train.steps);
-  return fmt::format("resuming at step {}: {} of {} are left", state.step,
+  return fmt::format("resuming at step {}: {} of {} left", state.step,
                      in_seconds(std::max(train.max_seconds - state.elapsed_seconds, 0.0)),
                      in_seconds(train.max_seconds));
 }
@@ -269,12 +269,10 @@ std::string schedule_note(const TrainConfig& before, const TrainConfig& after, c
   if (after.max_seconds > 0) ends.push_back(fmt::format("{} s", after.max_seconds));
   const std::string end = joined(ends, " or ");
   if (std::abs(was - is) < 1e-12)
-    return fmt::format("the schedule now ends at {}; the learning rate goes on as it was", end);
+    return fmt::format("the schedule now ends at {}; the learning rate of the next step is unchanged", end);
   return fmt::format(
-      "the schedule keeps its shape and now ends at {}: the learning rate goes on at {:.3g} of its peak, "
-      "where it was "
-      "to be {:.3g}",
-      end, is, was);
+      "the schedule now ends at {}: the learning rate continues at {:.3g} of its peak instead of {:.3g}", end,
+      is, was);
 }
 
 void RunCheckpoints::begin(TrainState& state) {
@@ -283,7 +281,7 @@ void RunCheckpoints::begin(TrainState& state) {
   if (given.empty()) {
     initialise(model.params(), static_cast<std::uint64_t>(run_.config.train.seed), model.weights());
   } else {
-    check(given.size() == model.weights().size(), "[train] {} initial weights for {} parameters",
+    check(given.size() == model.weights().size(), "[train] found {} initial weights for {} parameters",
           given.size(), model.weights().size());
     check_finite(model.params(), given);
     std::ranges::copy(given, model.weights().begin());
@@ -300,11 +298,12 @@ void RunCheckpoints::restore(TrainState& state) {
   for (const std::string& change : check_changes(head.config, run_.config, run_.request.force))
     run_.log.info("{}", change);
   check(head.state.data_digest == state.data_digest,
-        Hint{"give the same --data and --val-data as before; --init starts a new run on other data"},
-        "the data is not that of the run in {}", run_.folder.path().string());
+        Hint{"pass the same --data and --val-data as before, or use --init to start a new run"},
+        "the data differs from the data of the run in {}", run_.folder.path().string());
   refuse_if_complete(head.state);
   restore_checkpoint(file, head.state, trained_);
-  trained_.model.set_loop(head.config.state.loop_on);  // as it was: a validation that is due comes first
+  // The saved state of the layer loop, not that of the next step: a pending validation runs first.
+  trained_.model.set_loop(head.config.state.loop_on);
   steps_.send();
   state = head.state;
   saved_step_ = state.step;
@@ -313,7 +312,7 @@ void RunCheckpoints::restore(TrainState& state) {
   note_schedule(head.config.train, state);
 }
 
-// No run will go on here: what a killed writer left goes now.
+// If the run is complete, training will not tidy the folder later, so do it before throwing.
 void RunCheckpoints::refuse_if_complete(const TrainState& state) {
   try {
     check_unfinished(run_.config.train, state, run_.folder.path().string());
@@ -335,11 +334,12 @@ void RunCheckpoints::note_schedule(const TrainConfig& before, TrainState& state)
   if (note.empty()) return;
   run_.log.info("{}", note);
   const double multiplier = rate_multiplier(now, state.step, state.elapsed_seconds, state.untimed_steps);
-  if (trained_.averaging.begin_anew(multiplier)) run_.log.info("the average of the weights begins anew");
+  if (trained_.averaging.restart_averaging(multiplier))
+    run_.log.info("restarting the average of the weights");
   state.averaged = trained_.averaging.count();
 }
 
-void RunCheckpoints::take_folder(const TrainState& state) {
+void RunCheckpoints::prepare_folder(const TrainState& state) {
   if (run_.request.resume) {
     run_.folder.tidy(state.step);
     run_.metrics.keep_until(state.step, !state.validation_due);
@@ -358,8 +358,9 @@ void RunCheckpoints::write_settings() {
 bool RunCheckpoints::save(const TrainState& state, bool best, Validator& validator) {
   const Model& model = trained_.model;
   steps_.fetch();
-  check_same_weights(run_.ranks(), model.weights(), state.step);  // first: then all diverge, or none
-  // A finite gradient can still push a weight over the edge.
+  // Compared first, so that all ranks return the same value below.
+  check_same_weights(run_.ranks(), model.weights(), state.step);
+  // A weight can overflow although every gradient was finite.
   if (!std::isfinite(cpu::sum_of_squares(model.weights()))) return false;
   if (!run_.ranks().first()) return true;
   run_.metrics.flush();
@@ -383,8 +384,9 @@ std::filesystem::path RunCheckpoints::newest(bool diverged) const {
 }
 
 std::string RunCheckpoints::rescue_note(std::int64_t failed_step) const {
-  return fmt::format("failed at step {}; what was saved at step {} is whole: thimble train --resume {}",
-                     failed_step, saved_step_, shell_word(run_.folder.path().string()));
+  return fmt::format(
+      "failed at step {}; resume from the checkpoint of step {} with thimble train --resume {}", failed_step,
+      saved_step_, shell_word(run_.folder.path().string()));
 }
 
 }  // namespace thimble

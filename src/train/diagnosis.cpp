@@ -13,12 +13,12 @@ namespace thimble {
 namespace {
 
 constexpr std::int64_t kFewestSteps = 20;
-constexpr double kSlowInput = 0.1, kVerySlowInput = 0.3;  // of the time of steps
-constexpr double kMuchBesides = 0.5;                      // of all time
-constexpr double kManyEpochs = 4, kVeryManyEpochs = 16;   // repeating text is worth less and less after four
-constexpr double kFewTokensPerParameter = 20;             // Chinchilla's
+constexpr double kSlowInput = 0.1, kVerySlowInput = 0.3;  // fraction of the time spent in steps
+constexpr double kMuchOverhead = 0.5;                     // fraction of wall time spent outside of steps
+constexpr double kManyEpochs = 4, kVeryManyEpochs = 16;   // repeated text helps less after about 4 epochs
+constexpr double kFewTokensPerParameter = 20;             // the Chinchilla ratio
 constexpr double kGapNats = 0.1, kGapShare = 0.05, kWideGapShare = 0.15;
-constexpr double kBelowNats = 0.3, kBelowShare = 0.15;  // validation that much better than training
+constexpr double kBelowNats = 0.3, kBelowShare = 0.15;  // validation loss this far below training loss
 constexpr double kFallNats = 0.01, kFallShare = 0.01, kSteepFallShare = 0.05;
 constexpr double kManySpikes = 0.005, kOftenClipped = 0.5, kGradientGrowth = 3;
 
@@ -36,7 +36,7 @@ class Signs {
     all_.push_back({limit, strength, std::move(evidence)});
   }
   bool empty() const { return all_.empty(); }
-  // Strongest first; among equals as they came.
+  // Strongest first; equal strengths in the order of add().
   std::vector<Sign> sorted() const {
     std::vector<Sign> signs;
     for (Strength strength : {Strength::strong, Strength::slight})
@@ -57,27 +57,27 @@ double mean(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// Fifth number i (0 to 4) of a series.
+// The i-th fifth (0 to 4) of a series.
 std::span<const double> fifth(const std::vector<double>& points, std::size_t i) {
   const std::size_t begin = i * points.size() / 5, end = (i + 1) * points.size() / 5;
   return std::span(points).subspan(begin, end - begin);
 }
 
-void look_at_infrastructure(const RunFacts& facts, Signs& signs) {
+void check_infrastructure(const RunFacts& facts, Signs& signs) {
   const RunHistory& history = facts.history;
   const double waiting = history.seconds() > 0 ? history.input_seconds() / history.seconds() : 0;
   if (waiting > kSlowInput)
     signs.add(Limit::infrastructure, strong_if(waiting > kVerySlowInput),
-              fmt::format("{:.0f} % of the steps' time went into waiting for data", 100 * waiting));
-  const double besides = facts.wall_seconds > 0 ? 1 - facts.step_seconds / facts.wall_seconds : 0;
-  if (besides > kMuchBesides)
+              fmt::format("steps spent {:.0f} % of their time waiting for data", 100 * waiting));
+  const double overhead = facts.wall_seconds > 0 ? 1 - facts.step_seconds / facts.wall_seconds : 0;
+  if (overhead > kMuchOverhead)
     signs.add(Limit::infrastructure, Strength::slight,
-              fmt::format("validation and checkpoints took {:.0f} % of {}", 100 * besides,
+              fmt::format("validation and checkpoints took {:.0f} % of {}", 100 * overhead,
                           in_seconds(facts.wall_seconds)));
   if (!facts.fallback.empty()) signs.add(Limit::infrastructure, Strength::slight, facts.fallback);
 }
 
-void look_at_data(const RunFacts& facts, Signs& signs) {
+void check_data(const RunFacts& facts, Signs& signs) {
   const auto validations = facts.history.validations();
   const auto unique = static_cast<double>(facts.unique_tokens);
   const double epochs = unique > 0 ? static_cast<double>(facts.tokens_seen) / unique : 0;
@@ -85,32 +85,33 @@ void look_at_data(const RunFacts& facts, Signs& signs) {
     const double val = validations.back().loss, gap = val - facts.train_loss;
     if (gap > kGapNats && gap > kGapShare * val)
       signs.add(Limit::data, strong_if(gap > kWideGapShare * val),
-                fmt::format("training, at {:.4f}, is {:.4f} nats below validation, at {:.4f}",
+                fmt::format("training loss {:.4f} is {:.4f} nats below validation loss {:.4f}",
                             facts.train_loss, gap, val));
-    // The mean of a loss that falls quickly lags behind, and dropout makes training alone harder.
+    // A smoothed loss that falls quickly lags behind, so compare with the lowest of the last 10
+    // losses. Dropout raises the training loss only, so the check is skipped with dropout.
     const double lowest = facts.history.lowest_latest_loss(), below = lowest - val;
     if (!facts.dropout && below > kBelowNats && below > kBelowShare * lowest)
       signs.add(Limit::data, Strength::strong,
-                fmt::format(
-                    "validation, at {:.4f}, is {:.4f} nats below training: is it part of the training text?",
-                    val, below));
-    // Step 0 is no achievement.
+                fmt::format("validation loss {:.4f} is {:.4f} nats below training loss: check that the "
+                            "validation text is not part of the training text",
+                            val, below));
+    // The validation at step 0 does not count as a best one.
     const auto trained = validations.subspan(validations.front().step == 0 ? 1 : 0);
     const auto best = std::ranges::min_element(trained, {}, &RunHistory::Validation::loss);
     if (trained.end() - best > 2 && val > best->loss + kFallNats)
       signs.add(Limit::data, Strength::strong,
-                fmt::format("validation was best at step {} and is {:.4f} nats worse since", best->step,
+                fmt::format("validation was best at step {} and is {:.4f} nats worse now", best->step,
                             val - best->loss));
   }
   if (epochs > kManyEpochs)
     signs.add(Limit::data, strong_if(epochs > kVeryManyEpochs),
               fmt::format("{:.1f} epochs over {} tokens", epochs, with_unit(unique)));
   const double per_parameter = facts.parameters > 0 ? unique / static_cast<double>(facts.parameters) : 0;
-  // Before the first epoch ends there was more to read: not the data's fault.
+  // Before the first epoch ends, the amount of data cannot be the limit.
   if (epochs >= 1 && per_parameter < kFewTokensPerParameter)
     signs.add(Limit::data, Strength::slight,
-              fmt::format("{:.2g} different tokens per parameter, where about {:.0f} are enough",
-                          per_parameter, kFewTokensPerParameter));
+              fmt::format("{:.2g} unique tokens per parameter, about {:.0f} are recommended", per_parameter,
+                          kFewTokensPerParameter));
 }
 
 bool ended_worse_than_it_began(const RunHistory& history) {
@@ -119,14 +120,14 @@ bool ended_worse_than_it_began(const RunHistory& history) {
          validations.back().loss > validations.front().loss;
 }
 
-void look_at_optimisation(const RunFacts& facts, Signs& signs) {
+void check_optimisation(const RunFacts& facts, Signs& signs) {
   const RunHistory& history = facts.history;
   const auto steps = static_cast<double>(history.steps());
   if (facts.diverged)
     signs.add(Limit::optimisation, Strength::strong, "the loss or the gradient was not finite");
   if (ended_worse_than_it_began(history))
     signs.add(Limit::optimisation, Strength::strong,
-              fmt::format("validation, at {:.4f}, is worse than before the first step, at {:.4f}",
+              fmt::format("validation loss {:.4f} is worse than before the first step, {:.4f}",
                           history.validations().back().loss, history.validations().front().loss));
   const double spikes = static_cast<double>(history.spikes());
   if (spikes > std::max(1.0, kManySpikes * steps))
@@ -136,7 +137,7 @@ void look_at_optimisation(const RunFacts& facts, Signs& signs) {
   const double early = mean(fifth(norms, 1)), late = mean(fifth(norms, 4));
   if (late > kGradientGrowth * early)
     signs.add(Limit::optimisation, Strength::slight,
-              fmt::format("the gradient's norm grew from {:.3g} to {:.3g}", early, late));
+              fmt::format("the gradient norm grew from {:.3g} to {:.3g}", early, late));
   const double clipped = static_cast<double>(history.clipped()) / steps;
   if (clipped > kOftenClipped)
     signs.add(Limit::optimisation, Strength::slight,
@@ -152,25 +153,25 @@ void look_at_optimisation(const RunFacts& facts, Signs& signs) {
 std::string advice_for(Limit limit, const RunFacts& facts) {
   switch (limit) {
     case Limit::infrastructure:
-      return "a faster disk, fewer validations, or another device";
+      return "a faster disk, fewer validations, or a different device";
     case Limit::data:
       return "more text, a smaller model, or dropout";
     case Limit::optimisation:
       break;
   }
   if (facts.diverged || facts.history.spikes() > 0 || ended_worse_than_it_began(facts.history))
-    return "a lower learning rate, a longer warm-up, or clip";
-  return "more steps, a larger model, or another learning rate";
+    return "a lower learning rate, a longer warm-up, or gradient clipping (clip)";
+  return "more steps, a larger model, or a different learning rate";
 }
 
-std::vector<Sign> look(const RunFacts& facts) {
+std::vector<Sign> find_signs(const RunFacts& facts) {
   Signs signs;
-  look_at_infrastructure(facts, signs);
-  look_at_data(facts, signs);
-  look_at_optimisation(facts, signs);
+  check_infrastructure(facts, signs);
+  check_data(facts, signs);
+  check_optimisation(facts, signs);
   if (signs.empty())
     signs.add(Limit::optimisation, Strength::slight,
-              fmt::format("the loss has levelled off at {:.4f}", facts.train_loss));
+              fmt::format("the loss has leveled off at {:.4f}", facts.train_loss));
   return signs.sorted();
 }
 
@@ -194,7 +195,7 @@ std::optional<Diagnosis> diagnose(const RunFacts& facts) {
   if (facts.history.steps() < kFewestSteps) {
     diagnosis.evidence = {"the loss or the gradient was not finite"};
   } else {
-    const std::vector<Sign> signs = look(facts);
+    const std::vector<Sign> signs = find_signs(facts);
     diagnosis.limit = facts.diverged ? Limit::optimisation : signs.front().limit;
     for (const Sign& sign : signs)
       if (sign.limit == diagnosis.limit) diagnosis.evidence.push_back(sign.evidence);
@@ -206,7 +207,7 @@ std::optional<Diagnosis> diagnose(const RunFacts& facts) {
 std::string Diagnosis::text() const {
   std::string text = fmt::format("what limits this run: {}\n", name_of(limit));
   for (const std::string& line : evidence) text += fmt::format("  {}\n", line);
-  return text + fmt::format("  what would help: {}\n", advice);
+  return text + fmt::format("  what may help: {}\n", advice);
 }
 
 Json Diagnosis::to_json() const {

@@ -1,13 +1,13 @@
-// What limits a run, in one of three classes, with the evidence. Look at the class before turning any knob.
+// Classifies what limits a run and lists the evidence.
 //
-//   infrastructure   the machine: waiting for data, time outside of steps, a fallback
-//   data             too little of it for this model: many epochs, few tokens per parameter, training far below
-//                    validation, a best step long gone
-//   optimisation     the loss diverged, spiked or was still falling; the gradient grew or was clipped; or, with none of
-//                    that, it has levelled off
+//   infrastructure   the machine: waiting for data, time spent outside of steps, a dtype fallback
+//   data             too little data for this model: many epochs, few tokens per parameter,
+//                    training loss far below validation loss, or no better validation for long
+//   optimisation     the loss diverged, spiked or was still falling; the gradient grew or was
+//                    clipped; or, without any of these, the loss has leveled off
 //
-// A sign is strong or slight. The class with the strongest sign is named; among equals in the order above, because
-// what is cheap to rule out comes first. Every figure is one of the run's own.
+// Each sign is strong or slight. The class with the strongest sign wins; ties are resolved in the
+// order above, cheapest to rule out first. All figures are measured in the run itself.
 #pragma once
 
 #include <cstdint>
@@ -31,21 +31,21 @@ struct RunFacts {
   std::uint64_t unique_tokens = 0;  // of the training set
   std::int64_t tokens_seen = 0;
   double train_loss = 0;                      // smoothed
-  bool dropout = false;                       // in training, so that its loss is not the model's
+  bool dropout = false;                       // the training loss includes dropout noise
   double wall_seconds = 0, step_seconds = 0;  // of this call, from its first step on
-  std::string fallback = {};                  // what had to be done without; empty: nothing
+  std::string fallback = {};                  // a dtype fallback as a sentence; empty: none
 };
 
 struct Diagnosis {
   Limit limit = Limit::optimisation;
-  std::vector<std::string> evidence;  // strongest first, of the named class alone
+  std::vector<std::string> evidence;  // for `limit` only, strongest first
   std::string advice;
 
-  std::string text() const;  // lines for people
+  std::string text() const;  // several lines, human-readable
   Json to_json() const;
 };
 
-// Nothing for a run too short to tell anything.
+// Returns nullopt if the run has fewer than 20 steps and did not diverge.
 std::optional<Diagnosis> diagnose(const RunFacts& facts);
 
 }  // namespace thimble

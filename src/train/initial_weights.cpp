@@ -11,7 +11,7 @@ namespace thimble {
 
 namespace {
 
-// Settings that do not change what the weights mean.
+// Settings that do not affect the meaning of the weights.
 bool may_differ(const Key& key) {
   static constexpr std::string_view kKeys[] = {"context", "dropout",  "isolate",
                                                "init",    "init_std", "embed_init_std"};
@@ -28,15 +28,15 @@ void take_model_settings(const ModelFile& from, bool preset_was_named, ConfigBui
     return;
   }
   std::vector<std::string> problems;
-  const Config wanted{.model = resolved(settings.current().model)};
+  const Config expected{.model = resolved(settings.current().model)};
   for (const Key& key : all_keys()) {
-    const KeyValue theirs = key.get(from.config), ours = key.get(wanted);
+    const KeyValue theirs = key.get(from.config), ours = key.get(expected);
     if (key.of_model() && !settings.given(key.name) && theirs != ours && !may_differ(key))
       problems.push_back(
-          fmt::format("{} is {}, the preset's {}", key.name, value_text(theirs), value_text(ours)));
+          fmt::format("{} is {}, the preset has {}", key.name, value_text(theirs), value_text(ours)));
   }
-  check(problems.empty(), Hint{"leave out --preset: the model brings its own settings"},
-        "{} is another model: {}", from.path.string(), listed(problems));
+  check(problems.empty(), Hint{"leave out --preset: the settings are taken from the model"},
+        "{} does not match the preset: {}", from.path.string(), listed(problems));
 }
 
 std::vector<float> initial_weights(const ModelFile& from, const ModelConfig& config) {
@@ -53,8 +53,8 @@ std::vector<float> initial_weights(const ModelFile& from, const ModelConfig& con
   for (const Param& param : theirs.all())
     if (!ours.find(param.name))
       problems.push_back(fmt::format("{} is not part of the new model", param.name));
-  check(problems.empty(), Hint{"leave out what changes the model's shape"}, "{} does not fit: {}",
-        from.path.string(), listed(problems));
+  check(problems.empty(), Hint{"leave out the settings that change the model's shape"},
+        "{} does not fit the new model: {}", from.path.string(), listed(problems));
 
   std::vector<float> weights(static_cast<std::size_t>(ours.block_size()));
   for (const Param& param : ours.all())
@@ -77,17 +77,19 @@ void check_same_tokens(const ModelFile& from, const Tokenizer& tokenizer) {
     ++different;
     first = id;
   }
-  check(different == 0, Hint{"leave out --tokenizer, or build the data with the model's own"},
-        "{} was trained with another tokenizer: {} tokens differ, the first is {}, {} there and {} here",
-        from.path.string(), different, first, Json(bytes_of_token(*theirs, first)).dump(),
-        Json(bytes_of_token(tokenizer, first)).dump());
+  check(
+      different == 0, Hint{"leave out --tokenizer, or build the data with the model's tokenizer"},
+      "{} was trained with a different tokenizer: {} tokens differ; the first is id {}, {} in the model and "
+      "{} in the tokenizer",
+      from.path.string(), different, first, Json(bytes_of_token(*theirs, first)).dump(),
+      Json(bytes_of_token(tokenizer, first)).dump());
 }
 
 void check_finite(const ParamTable& params, std::span<const float> weights) {
   for (const Param& param : params.all()) {
     check(std::ranges::all_of(param.in(weights), [](float value) { return std::isfinite(value); }),
-          Hint{"the model is damaged, or its training diverged: start from another"},
-          "the weights to start from are not finite: {} holds NaN or infinity", param.name);
+          Hint{"start from another model: this one is damaged or its training diverged"},
+          "the initial weights are not finite: {} contains NaN or infinity", param.name);
   }
 }
 

@@ -1,4 +1,4 @@
-// --init: the weights of another model as the start of a new run.
+// --init: starts a new run from the weights of another model.
 #pragma once
 
 #include <span>
@@ -10,18 +10,19 @@
 
 namespace thimble {
 
-// The model's own settings, where the user gave none. Where the user named a preset, that must be of the same model:
-// all settings that differ are listed in one Error.
+// Copies the model's settings into `settings` where the user gave none. If the user named a preset,
+// its model settings must match; all differences are listed in one Error.
 void take_model_settings(const ModelFile& from, bool preset_was_named, ConfigBuilder& settings);
 
-// Laid out for `config`. Tensors that are missing, left over or of another shape are listed, all in one Error.
+// Returns the weights in the layout of `config`. One Error lists all tensors that are missing,
+// unexpected or of a different shape.
 std::vector<float> initial_weights(const ModelFile& from, const ModelConfig& config);
 
-// A row of the embedding means the token that it was trained with: an id that is text for both must be the same text.
-// What one of the two lacks, and special tokens, may differ.
+// An embedding row belongs to the token it was trained with, so an id that is a text token in both
+// tokenizers must have the same bytes. Special tokens and ids that only one of them has may differ.
 void check_same_tokens(const ModelFile& from, const Tokenizer& tokenizer);
 
-// NaN and infinity are an Error that names the parameter.
+// Throws an Error that names the parameter if a weight is NaN or infinite.
 void check_finite(const ParamTable& params, std::span<const float> weights);
 
 }  // namespace thimble

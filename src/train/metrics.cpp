@@ -20,7 +20,7 @@ bool is_of_validation(const MetricsReader& reader) {
   return event == "validation" || event == "sample";
 }
 
-// How many bytes of the file are whole lines of steps up to `last_step`.
+// The size of the leading part of the file that consists of complete lines up to `last_step`.
 std::uint64_t kept_bytes(const std::filesystem::path& path, std::int64_t last_step, bool validated) {
   std::uint64_t kept = 0;
   for (MetricsReader reader(path); reader.next(); kept = reader.place().offset) {
@@ -28,7 +28,7 @@ std::uint64_t kept_bytes(const std::filesystem::path& path, std::int64_t last_st
       if (reader.step() > last_step) break;
       if (!validated && reader.step() == last_step && is_of_validation(reader)) break;
     } catch (const Error&) {
-      break;  // not a line of ours, or one that was cut: everything from here on goes
+      break;  // not an event, or truncated: drop everything from here on
     }
   }
   return kept;
@@ -40,7 +40,7 @@ MetricsFile::MetricsFile(FileOps& ops, std::filesystem::path path)
     : ops_(ops), path_(std::move(path)), file_(ops.open_for_writing(path_)) {
   if (ops.try_lock(file_)) return;
   ops.close(file_);
-  fail(Hint{"wait for it, or train into another folder with -o"}, "another thimble is training in {}",
+  fail(Hint{"wait until it ends, or choose another folder with -o"}, "another process is training in {}",
        folder_of(path_).string());
 }
 
@@ -70,7 +70,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// from_chars takes more than JSON does: "inf", ".5", "1.", "01".
+// from_chars also accepts text that is not a JSON number: "inf", ".5", "1.", "01".
 bool is_json_number(std::string_view text) {
   if (text.starts_with('-')) text.remove_prefix(1);
   if (text.empty() || !is_digit(text[0])) return false;
@@ -79,19 +79,19 @@ bool is_json_number(std::string_view text) {
   return point == text.npos || (point + 1 < text.size() && is_digit(text[point + 1]));
 }
 
-// Walks a text that must be just so; once it is not, nothing is taken any more.
-class Walk {
+// Parses a text of fixed layout. After the first mismatch all further calls do nothing.
+class FixedLayoutParser {
  public:
-  explicit Walk(std::string_view rest) : rest_(rest) {}
+  explicit FixedLayoutParser(std::string_view rest) : rest_(rest) {}
 
   bool has(std::string_view text) const { return good_ && rest_.starts_with(text); }
-  Walk& over(std::string_view text) {
+  FixedLayoutParser& skip(std::string_view text) {
     good_ = has(text);
     if (good_) rest_.remove_prefix(text.size());
     return *this;
   }
   template <class Number>
-  Walk& take(Number& value) {
+  FixedLayoutParser& take(Number& value) {
     if (!good_) return *this;
     const char* begin = rest_.data();
     const auto [end, error] = std::from_chars(begin, begin + rest_.size(), value);
@@ -100,11 +100,11 @@ class Walk {
     if (good_) rest_.remove_prefix(size);
     return *this;
   }
-  Walk& take(bool& value) {
+  FixedLayoutParser& take(bool& value) {
     value = has("true");
-    return over(value ? "true" : "false");
+    return skip(value ? "true" : "false");
   }
-  bool is_over() const { return good_ && rest_.empty(); }
+  bool at_end() const { return good_ && rest_.empty(); }
 
  private:
   std::string_view rest_;
@@ -116,19 +116,19 @@ class Walk {
 std::optional<StepLine> step_in(std::string_view line) {
   StepLine step;
   double unused = 0;
-  Walk walk(line);
-  walk.over(R"({"event":"step","step":)").take(step.step);
-  walk.over(R"(,"loss":)").take(step.loss);
-  walk.over(R"(,"targets":)").take(step.targets);
-  walk.over(R"(,"bytes":)").take(step.bytes);
-  walk.over(R"(,"lr_multiplier":)").take(step.multiplier);
-  walk.over(R"(,"grad_norm":)").take(step.grad_norm);
-  walk.over(R"(,"clipped":)").take(step.clipped);
-  walk.over(R"(,"seconds":)").take(step.seconds);
-  walk.over(R"(,"input_seconds":)").take(step.input_seconds);
+  FixedLayoutParser parser(line);
+  parser.skip(R"({"event":"step","step":)").take(step.step);
+  parser.skip(R"(,"loss":)").take(step.loss);
+  parser.skip(R"(,"targets":)").take(step.targets);
+  parser.skip(R"(,"bytes":)").take(step.bytes);
+  parser.skip(R"(,"lr_multiplier":)").take(step.multiplier);
+  parser.skip(R"(,"grad_norm":)").take(step.grad_norm);
+  parser.skip(R"(,"clipped":)").take(step.clipped);
+  parser.skip(R"(,"seconds":)").take(step.seconds);
+  parser.skip(R"(,"input_seconds":)").take(step.input_seconds);
   for (const std::string_view more : {R"(,"qat_bits":)", R"(,"loss_scale":)"})
-    if (walk.has(more)) walk.over(more).take(unused);
-  if (!walk.over("}").is_over()) return std::nullopt;
+    if (parser.has(more)) parser.skip(more).take(unused);
+  if (!parser.skip("}").at_end()) return std::nullopt;
   return step;
 }
 
@@ -147,7 +147,7 @@ void MetricsReader::read_more() {
 }
 
 bool MetricsReader::next() {
-  if (endless_) return false;
+  if (oversized_) return false;
   line_start_ += std::exchange(line_size_, 0);
   step_line_.reset();
   for (std::size_t from = line_start_;;) {
@@ -156,7 +156,7 @@ bool MetricsReader::next() {
       break;
     }
     if (buffer_.size() - line_start_ > kMostLineBytes) {
-      endless_ = true;
+      oversized_ = true;
       return true;
     }
     from = buffer_.size() - line_start_;  // read_more moves the line to the front
@@ -171,7 +171,7 @@ bool MetricsReader::next() {
 }
 
 Json MetricsReader::event() const {
-  check(!endless_, "{}:{}: a line of more than {} bytes is none that training wrote", file_.path().string(),
+  check(!oversized_, "{}:{}: expected lines of at most {} bytes, found a longer one", file_.path().string(),
         place_.lines + 1, kMostLineBytes);
   return parse_json(std::string_view(buffer_).substr(line_start_, line_size_ - 1), file_.path().string(),
                     {.first_line = place_.lines});
@@ -185,7 +185,7 @@ namespace {
 
 constexpr std::size_t kMostPoints = 512;
 constexpr std::size_t kSmoothedSteps = 50;
-constexpr double kSpikeDeviations = 6, kSpikeNats = 0.25;  // a spike is above both
+constexpr double kSpikeDeviations = 6, kSpikeNats = 0.25;  // a spike exceeds the mean by both
 
 }  // namespace
 

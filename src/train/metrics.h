@@ -1,5 +1,5 @@
-// metrics.jsonl: one object a line for every event of a run. It is also the run's lock: whoever has it open
-// trains there alone.
+// metrics.jsonl: one JSON object per line for every event of a run. The file also serves as the
+// run's lock: only the process that has it open may train in the folder.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,18 @@ namespace thimble {
 
 class MetricsFile {
  public:
-  // A process that has it open already is an Error. What the file holds stays until keep_until().
+  // Throws Error if another process has the file open. The content is kept until keep_until().
   MetricsFile(FileOps& ops, std::filesystem::path path);
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
 
-  // Keeps the lines up to and including `step` (-1: none) and drops the rest: what happened after the
-  // checkpoint will happen again. A line that a kill cut short goes too. `validated` false: so does what was said of
-  // that step's validation, which is still to come.
+  // Keeps the lines up to and including `step` (-1: none). Later lines are removed, because a
+  // resumed run repeats those steps. An incomplete last line is removed too. With `validated`
+  // false, the validation events of `step` are also removed: that validation is repeated.
   void keep_until(std::int64_t step, bool validated = true);
   void add(const Json& event);  // {"event": "step", "step": 12, ...}
-  void flush();                 // to the disk: a checkpoint's own past must not be lost
+  void flush();                 // fsync, so that no event before a checkpoint is lost
 
  private:
   FileOps& ops_;
@@ -39,12 +39,7 @@ class MetricsFile {
   FileHandle file_;
 };
 
-// metrics.jsonl, read: whole lines one after the other, in bounded memory however many millions there are.
-//
-//   MetricsReader reader(run / "metrics.jsonl");
-//   while (reader.next())
-//     if (const StepLine* step = reader.step_line()) ... else reader.event() ...
-// A step as the reporter writes it: nearly every line of a file.
+// A "step" event as the reporter writes it: nearly every line of a file.
 struct StepLine {
   std::int64_t step = 0;
   double loss = 0;
@@ -55,10 +50,15 @@ struct StepLine {
   double seconds = 0, input_seconds = 0;
 };
 
-// Takes a tenth of parse_json's time, which is what a run of millions of steps is made of. Nothing where the line is not
-// laid out just so: it may still be a step, and parse_json says what it is.
+// Ten times faster than parse_json, which matters for runs of millions of steps. Returns nullopt if
+// the line does not have exactly the reporter's layout; parse_json may still read it as a step.
 std::optional<StepLine> step_in(std::string_view line);
 
+// Reads the complete lines of metrics.jsonl one by one, in bounded memory.
+//
+//   MetricsReader reader(run / "metrics.jsonl");
+//   while (reader.next())
+//     if (const StepLine* step = reader.step_line()) ... else reader.event() ...
 class MetricsReader {
  public:
   struct Place {
@@ -67,34 +67,32 @@ class MetricsReader {
   };
 
   explicit MetricsReader(const std::filesystem::path& path) : MetricsReader(path, Place{}) {}
-  MetricsReader(const std::filesystem::path& path, Place from);  // `from`: a place() of before
+  MetricsReader(const std::filesystem::path& path, Place from);  // `from`: an earlier place()
 
-  // False: there is no further line, or none that is whole yet.
+  // Returns false if there is no further complete line (yet).
   bool next();
   const StepLine* step_line() const { return step_line_ ? &*step_line_ : nullptr; }
-  Json event() const;         // the line as JSON; an Error, with the line's number, where it is none
-  std::int64_t step() const;  // that the line belongs to; the same Error
-  Place place() const { return place_; }  // behind the line
+  Json event() const;         // the line as JSON; throws an Error with the line number if it is not JSON
+  std::int64_t step() const;  // the line's step; same Error
+  Place place() const { return place_; }  // just after the line
 
  private:
   void read_more();
 
   InputFile file_;
-  std::string buffer_;  // of the file, from `line_start_` on not yet handed out
+  std::string buffer_;  // bytes read from the file; the current line starts at `line_start_`
   std::size_t line_start_ = 0, line_size_ = 0;
-  std::uint64_t read_to_ = 0;  // of the file
+  std::uint64_t read_to_ = 0;  // file offset of the end of `buffer_`
   Place place_;
   std::optional<StepLine> step_line_;
-  bool endless_ = false;  // longer than any line of ours
+  bool oversized_ = false;  // the line exceeds the size limit
 };
 
-// What has happened so far, in bounded memory: for the live line, the spark-line and the closing diagnosis. After a
-// resume it is rebuilt from metrics.jsonl, so that a run that was stopped reports as one that was not.
-// Any number of values as at most 512 means of equally many.
+// Compresses any number of values into at most 512 means of equally many values each.
 class Series {
  public:
   void add(double value);
-  std::vector<double> points() const;  // the last may be the mean of fewer
+  std::vector<double> points() const;  // the last one may be a mean of fewer values
 
  private:
   std::vector<double> full_;
@@ -105,13 +103,16 @@ class Series {
 struct StepRecord {
   double loss = 0;
   std::int64_t targets = 0;
-  std::uint64_t bytes = 0;  // of text, that the targets stand for
+  std::uint64_t bytes = 0;  // bytes of text in the targets
   double grad_norm = 0;
   double seconds = 0, input_seconds = 0;
   bool clipped = false;
-  bool skipped = false;  // its gradient overflowed: it taught nothing, and its figures may not be numbers
+  bool skipped = false;  // the gradient overflowed: no update was made, and loss or norm may be NaN
 };
 
+// Statistics of the run so far, in bounded memory, for the live line, its sparkline and the final
+// diagnosis. On resume it is rebuilt from metrics.jsonl, so interruptions do not change the
+// reports.
 class RunHistory {
  public:
   void add(const StepRecord& record);
@@ -119,12 +120,12 @@ class RunHistory {
 
   std::int64_t steps() const { return steps_; }
   double smoothed_loss() const;           // mean over the last 50 steps; 0 before the first
-  double lowest_latest_loss() const;      // of the last 10; 0 before the first
-  double smoothed_bits_per_byte() const;  // of the same; 0 where there are no bytes
-  double bytes_per_token() const;         // of them; 0 before the first
+  double lowest_latest_loss() const;      // minimum of the last 10 steps; 0 before the first
+  double smoothed_bits_per_byte() const;  // over the last 50 steps; 0 if they have no bytes
+  double bytes_per_token() const;         // over the last 50 steps; 0 before the first
   const Series& losses() const { return losses_; }
   const Series& grad_norms() const { return grad_norms_; }
-  std::int64_t spikes() const { return spikes_; }  // losses far above the 50 before them
+  std::int64_t spikes() const { return spikes_; }  // losses far above the mean of the previous 50
   std::int64_t clipped() const { return clipped_; }
   std::int64_t skipped() const { return skipped_; }
   double seconds() const { return seconds_; }
@@ -146,7 +147,7 @@ class RunHistory {
   std::vector<Validation> validations_;
 };
 
-// From a metrics.jsonl that metrics.h wrote; nothing that came after `last_step`.
+// Reads a metrics.jsonl up to and including `last_step`.
 RunHistory read_history(const std::filesystem::path& metrics,
                         std::int64_t last_step = std::numeric_limits<std::int64_t>::max());
 

@@ -28,15 +28,15 @@ void check_same_start(Communicator& ranks, const RankFacts& facts, std::span<con
               {"tokenizer", facts.tokenizer_digest},
               {"data", facts.data_digest},
               {"step", fmt::format("{}", facts.step)},
-              {"start (the weights)", digest_hex(weights)}},
+              {"weights at the start", digest_hex(weights)}},
              "all ranks need the same binary, flags, files and run folder");
 }
 
 void check_same_weights(Communicator& ranks, std::span<const float> weights, std::int64_t step) {
   if (ranks.size() == 1) return;
   check_same(ranks, {{fmt::format("model at step {}", step), digest_hex(weights)}},
-             "processors that round differently, or faulty memory: train on machines of one kind. The last "
-             "checkpoint is good");
+             "train on machines of one kind: processors that round differently or faulty memory cause this; "
+             "the last checkpoint is valid");
 }
 
 std::int64_t smallest(Communicator& ranks, std::int64_t number, const std::string& what) {
@@ -72,7 +72,7 @@ std::optional<Score> score_of_all(Communicator& ranks, const std::optional<Score
     sum.tokens += one.score.tokens;
     sum.bytes += one.score.bytes;
   }
-  check(sum.tokens > 0, "there is nothing to score");
+  check(sum.tokens > 0, "the validation set contains no tokens to score");
   return sum;
 }
 

@@ -24,11 +24,12 @@ namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kPeakRows = 2048;  // of the products that are timed at the start
+constexpr std::int64_t kPeakRows = 2048;  // rows of the matrix products timed by measure_peak()
 constexpr int kPeakRepeats = 3;
 constexpr std::size_t kSparkWidth = 12;
-constexpr double kSecondsBetweenNotes =
-    0.05;  // they cost more than a tiny model's step; the line shows ten a second
+// Making the notes takes longer than a step of a tiny model, and the live line is drawn only ten
+// times a second.
+constexpr double kSecondsBetweenNotes = 0.05;
 
 Json ratios(const UpdateSizes& sizes) {
   Json json = Json::object();
@@ -39,7 +40,8 @@ Json ratios(const UpdateSizes& sizes) {
   return json;
 }
 
-// How many steps there will be: those asked for, or what the time allows at the pace so far.
+// The expected number of steps: `steps`, or fewer if max_seconds ends the run first at the speed so
+// far.
 std::uint64_t expected_steps(const TrainConfig& config, const StepReport& report) {
   auto steps = static_cast<double>(config.steps);
   if (config.max_seconds > 0 && report.elapsed_seconds > 0) {
@@ -75,18 +77,18 @@ Reporter::Reporter(const Config& config, const Log& log, ProgressOutput progress
 
 namespace {
 
-// Of the tokens that are read: a rest that fills no row is not.
+// Bytes of the tokens read per epoch. A remainder that does not fill a row is not read.
 std::uint64_t bytes_per_epoch(const TrainData& data, const BatchLoader& loader) {
   const double share =
       static_cast<double>(loader.tokens_per_epoch()) / static_cast<double>(data.train.size());
   return static_cast<std::uint64_t>(std::llround(static_cast<double>(data.bytes) * share));
 }
 
-// Padding is not seen. 0: the time decides.
-std::uint64_t tokens_to_see(const TrainConfig& config, const BatchLoader& loader) {
+// Does not count padding. 0: limited by time, not by steps.
+std::uint64_t planned_tokens(const TrainConfig& config, const BatchLoader& loader) {
   if (config.max_seconds > 0) return 0;
-  const double places = static_cast<double>(config.steps) * static_cast<double>(config.batch_tokens);
-  return static_cast<std::uint64_t>(std::round(places * (1 - loader.padding())));
+  const double positions = static_cast<double>(config.steps) * static_cast<double>(config.batch_tokens);
+  return static_cast<std::uint64_t>(std::round(positions * (1 - loader.padding())));
 }
 
 }  // namespace
@@ -95,7 +97,7 @@ void Reporter::start(const RunContext& run, const BatchLoader& loader, std::int6
   const DataFacts facts{.documents = run.data.documents,
                         .tokens = loader.tokens_per_epoch(),
                         .bytes = bytes_per_epoch(run.data, loader),
-                        .tokens_to_see = tokens_to_see(config_.train, loader),
+                        .planned_tokens = planned_tokens(config_.train, loader),
                         .parameters = static_cast<std::uint64_t>(parameters)};
   log_.info("{}\n{}", run.folder.path().string(), data_table(facts));
   if (const std::string with = recipe(config_); !with.empty()) log_.info("with {}", with);
@@ -104,9 +106,9 @@ void Reporter::start(const RunContext& run, const BatchLoader& loader, std::int6
   if (!notice.empty()) log_.info("{}", notice);
   if (const std::string warning = data_warning(facts); !warning.empty()) log_.warning("{}", warning);
   if (!run.data.val)
-    log_.warning("there is no validation data: no checkpoint is the best{}",
-                 config_.train.patience > 0 ? ", and patience never ends the run" : "");
-  // For the report: what only the loop knows of the data.
+    log_.warning("no validation data: best.safetensors is not written{}",
+                 config_.train.patience > 0 ? " and patience has no effect" : "");
+  // The report reads these figures from the start event.
   metrics_.add(Json::object()
                    .set("event", "start")
                    .set("step", 0)
@@ -117,7 +119,7 @@ void Reporter::start(const RunContext& run, const BatchLoader& loader, std::int6
                    .set("val_tokens", run.data.val ? run.data.val->size() : 0));
 }
 
-// What the matrix products of this model reach here with nothing around them.
+// Times only the matrix products of this model, without the rest of a training step.
 void Reporter::measure_peak(const Context& context, DType dtype) {
   if (!progress_.enabled || context.device() != Device::cpu) return;
   const std::int64_t rows = std::min(kPeakRows, config_.train.micro_batch * config_.model.context);
@@ -161,7 +163,7 @@ void Reporter::show(const StepReport& report) {
   bar_.update(static_cast<std::uint64_t>(report.step), notes(report));
 }
 
-// JSON has no infinity: what is not a number is left out.
+// JSON has no infinity or NaN, so non-finite figures are omitted.
 void Reporter::write_step(const StepReport& report) {
   Json event = Json::object().set("event", "step").set("step", report.step);
   if (std::isfinite(report.result.loss)) event.set("loss", report.result.loss);
@@ -260,32 +262,32 @@ void Reporter::warn(std::string_view line) {
 
 namespace {
 
-// A setting that is a step or, below 1, a fraction of the run.
+// `start` is a step or, below 1, a fraction of the run.
 std::string from(double start) {
   if (start == 0) return "";
-  return start < 1 ? fmt::format(" from {} of the run on", start) : fmt::format(" from step {}", start);
+  return start < 1 ? fmt::format(" after {} of the run", start) : fmt::format(" from step {}", start);
 }
 
 std::string loop(const Config& config) {
   const ModelConfig& m = config.model;
-  return fmt::format("layers {} to {} gone through {} times{}", m.loop_first, m.loop_last, m.loop_count + 1,
+  return fmt::format("layers {} to {} run {} times{}", m.loop_first, m.loop_last, m.loop_count + 1,
                      from(config.train.loop_start));
 }
 
 }  // namespace
 
-std::string recipe(const Config& whole) {
-  const TrainConfig& config = whole.train;
+std::string recipe(const Config& all) {
+  const TrainConfig& config = all.train;
   std::vector<std::string> parts;
-  for (const RuleParams& by : params_by_rule(ParamTable(whole.model), whole.optimizer))
-    if (by.rule->summary) parts.push_back(by.rule->summary(whole.optimizer));
+  for (const RuleParams& by : params_by_rule(ParamTable(all.model), all.optimizer))
+    if (by.rule->summary) parts.push_back(by.rule->summary(all.optimizer));
   if (config.qat_bits > 0)
     parts.push_back(fmt::format("int{} QAT{}", config.qat_bits, from(config.qat_start)));
   if (config.swa_start > 0)
     parts.push_back(
         fmt::format("SWA below {} of the rate every {} steps", config.swa_start, config.swa_every));
   if (config.ema_decay > 0) parts.push_back(fmt::format("EMA {}", config.ema_decay));
-  if (whole.model.loop_count > 0) parts.push_back(loop(whole));
+  if (all.model.loop_count > 0) parts.push_back(loop(all));
   return joined(parts, ", ");
 }
 

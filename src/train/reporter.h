@@ -1,7 +1,7 @@
-// What people and programs see of a run: the table before its start, the live line, a row per validation, metrics.jsonl,
-// the diagnosis at its end and run.json. An observer hears of the same events.
+// All output of a run: the data table at the start, the live line, a row per validation,
+// metrics.jsonl, the final diagnosis and run.json. An observer receives the same events.
 //
-// Every figure is measured. What is not known is left out, never guessed.
+// Every figure is measured; unknown figures are omitted.
 #pragma once
 
 #include <cstdint>
@@ -25,31 +25,31 @@ class Context;
 struct RunContext;
 struct TrainResult;
 
-// One update, as it went.
+// The report of one step.
 struct StepReport {
-  std::int64_t step = 0;  // updates made, this one included
+  std::int64_t step = 0;  // updates made, including this one
   StepResult result;
   bool clipped = false;
   double multiplier = 1;  // of the learning rates
-  int qat_bits = 0;       // of weights as the step saw them; 0: all of them
+  int qat_bits = 0;       // bits of the fake-quantized weights; 0: QAT off
   double seconds = 0;
-  double elapsed_seconds = 0;        // of steps since the run began; 0: not counted
-  std::int64_t untimed_steps = 0;    // that are not in it
-  ReadPosition position;             // where the next step reads
-  std::optional<UpdateSizes> sizes;  // on some steps
+  double elapsed_seconds = 0;        // time spent in steps since the run began; 0: not counted
+  std::int64_t untimed_steps = 0;    // steps not included in elapsed_seconds
+  ReadPosition position;             // of the next step
+  std::optional<UpdateSizes> sizes;  // measured every 25th step, on the CPU only
 };
 
 struct ValidationReport {
   std::int64_t step = 0;
   Score score;
   bool best = false;
-  bool last = false;    // the run is over
-  std::string weights;  // which were scored: "raw", "swa" or "ema"
+  bool last = false;    // final validation of the run
+  std::string weights;  // which weights were scored: "raw", "swa" or "ema"
 };
 
-// Somebody who follows a run as it goes: `thimble golf` writes its log from here.
+// Receives the events of a run; `thimble golf` writes its log from here.
 //
-// Called in the loop's own thread, between steps. What it throws ends the run.
+// Called on the training thread, between steps. An exception it throws ends the run.
 class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
@@ -60,7 +60,7 @@ class TrainObserver {
   virtual void validation(const ValidationReport& /*report*/) {}
 };
 
-// What only the trainer knows of a run at its end.
+// Facts that the trainer passes to Reporter::finish().
 struct RunEnd {
   std::int64_t first_step = 0;  // of this call
   std::int64_t parameters = 0;
@@ -70,15 +70,16 @@ struct RunEnd {
 
 class Reporter {
  public:
-  // `history`: of the steps before, where a run goes on. `observer` may be null.
+  // `history`: on resume, that of the earlier steps. `observer` may be null.
   Reporter(const Config& config, const Log& log, ProgressOutput progress, MetricsFile& metrics,
            RunHistory history, TrainObserver* observer = nullptr);
 
-  // A new run, before its first step: the table of its data, what it does beyond plain training, and the start event.
+  // New run, before its first step: prints the data table and the recipe, writes the start event.
   void start(const RunContext& run, const BatchLoader& loader, std::int64_t parameters);
 
-  // For the share that training reaches of what the machine's products reach alone. Not known: it is not shown.
-  void measure_peak(const Context& context, DType dtype);  // where the live line will show it
+  // The live line shows training speed as a percentage of the machine's matrix product peak, once
+  // the peak is known. measure_peak() measures it if the live line is on and the device is the CPU.
+  void measure_peak(const Context& context, DType dtype);
   void set_peak(double flops_per_token, double peak_flops_per_second);
 
   void primed(std::int64_t step, std::int64_t of);
@@ -87,15 +88,15 @@ class Reporter {
   void validation(const ValidationReport& report);
   void sample(std::int64_t step, const std::string& prompt, const std::string& text);
 
-  // The end of a call: what limits the run, into the result with the other figures of the history, and run.json.
+  // End of a call: fills in `result` from the history, adds the diagnosis and writes run.json.
   void finish(const RunContext& run, const RunEnd& end, TrainResult& result);
 
-  void note(std::string_view line);  // above the live line
-  void warn(std::string_view line);  // the same
+  void note(std::string_view line);  // prints above the live line
+  void warn(std::string_view line);  // prints above the live line
 
   const RunHistory& history() const { return history_; }
-  std::int64_t tokens() const { return tokens_; }  // of this call
-  double seconds() const { return seconds_; }      // the same: of steps
+  std::int64_t tokens() const { return tokens_; }  // in this call
+  double seconds() const { return seconds_; }      // spent in steps, in this call
   double tokens_per_second() const { return seconds_ > 0 ? static_cast<double>(tokens_) / seconds_ : 0; }
 
  private:
@@ -108,22 +109,22 @@ class Reporter {
   MetricsFile& metrics_;
   RunHistory history_;
   TrainObserver* observer_;
-  std::string started_;  // when this call was, UTC
+  std::string started_;  // start of this call, UTC
   ProgressOutput progress_;
   ProgressBar bar_;
-  double noted_ = 0;  // when the live line got its last notes
+  double noted_ = 0;  // time of the live line's last update
   std::int64_t tokens_ = 0;
   double seconds_ = 0;
-  double peak_tokens_per_second_ = 0;  // 0: not known
+  double peak_tokens_per_second_ = 0;  // 0: unknown
   std::optional<double> val_loss_;
-  bool warned_of_wrap_ = false;  // the data began again: said once
+  bool warned_of_wrap_ = false;  // warn only once that the data has wrapped around
 };
 
-// Memory of this process that is in use now; 0: not known.
+// Resident memory of this process; 0: unknown.
 std::int64_t resident_bytes();
 
-// What a run does beyond plain training, in a line: so that nobody has to wonder whether a technique was on.
-// "Muon (weight decay 0.04), int8 QAT, SWA below 0.5 of the rate every 50 steps"; empty: nothing of the kind.
+// The techniques that are on, in one line: "Muon (weight decay 0.04), int8 QAT, SWA below 0.5 of
+// the rate every 50 steps". Empty for plain training.
 std::string recipe(const Config& config);
 
 }  // namespace thimble

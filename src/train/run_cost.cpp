@@ -15,8 +15,8 @@ namespace thimble {
 
 namespace {
 
-// Of a run with next to no model, as the system counts it: code and tables of the libraries, their threads' stacks, the
-// kernels that oneDNN generates.
+// Resident memory of a run with a tiny model: code and tables of the libraries, thread stacks, and
+// the kernels that oneDNN generates.
 constexpr std::int64_t kProcessBytes = std::int64_t{32} << 20;
 
 double forward_flops(const ModelConfig& c, const ParamTable& table, bool loop_on) {
@@ -36,7 +36,8 @@ MemoryPlan scoring_plan(const Config& config, std::int64_t rows, DType dtype) {
   return plan_memory(graph.tape, make_schedule(graph.tape, {.keep = {graph.nats}}), cpu_backend());
 }
 
-// The program of one row that the golden output and the samples are generated with, and its cache (infer/generate.h).
+// The one-row program that generates the golden output and the samples, and its KV cache
+// (infer/generate.h).
 std::int64_t generation_bytes(const Config& config, DType dtype) {
   const ModelConfig& model = config.model;
   const bool loop_on = config.state.loop_on;
@@ -49,19 +50,19 @@ std::int64_t generation_bytes(const Config& config, DType dtype) {
   return plan.arena_bytes + cached * dtype_bytes(dtype);
 }
 
-// Validation scores about 8192 tokens at a time (eval/score.h); what is left for the last time makes a second
+// Validation scores about 8192 tokens at a time (eval/score.h). A smaller last batch needs a second
 // program, half as large on average.
 std::int64_t validation_bytes(const Config& config, DType dtype) {
   constexpr std::int64_t kTokens = 8192;
-  const std::int64_t T = config.model.context, wanted = config.train.val_tokens;
+  const std::int64_t T = config.model.context, val_tokens = config.train.val_tokens;
   const std::int64_t most = std::max<std::int64_t>(1, kTokens / T) * T;
   const std::int64_t generation = generation_bytes(config, dtype);
-  if (wanted > 0 && wanted <= most)
-    return generation + scoring_plan(config, (wanted + T - 1) / T * T, dtype).arena_bytes;
+  if (val_tokens > 0 && val_tokens <= most)
+    return generation + scoring_plan(config, (val_tokens + T - 1) / T * T, dtype).arena_bytes;
   return generation + scoring_plan(config, most, dtype).arena_bytes * 3 / 2;
 }
 
-// What matrix products pack their factors into: once, for the largest of them.
+// The buffer in which matrix products pack their operands; sized for the largest product.
 std::int64_t product_bytes(const ParamTable& table, std::int64_t rows, DType dtype) {
   std::int64_t largest = 0;
   const auto take = [&](const ParamView& weight, std::int64_t rows_at_a_time) {
@@ -74,7 +75,7 @@ std::int64_t product_bytes(const ParamTable& table, std::int64_t rows, DType dty
   return largest;
 }
 
-// What activations are kept in. A config may be planned for another machine, so f16 is not refused here.
+// The dtype of activations. A config may be planned for another machine, so f16 is always accepted.
 DType planned_dtype(const TrainConfig& config, Device device) {
   return config.dtype == ComputeDType::f16 ? DType::f16 : compute_dtype(config.dtype, device);
 }
@@ -102,7 +103,8 @@ Summary summarise(const Config& config, Device device) {
   s.update_bytes = optimizer.workspace_bytes;
   s.micro_batch_rows = micro_batch_rows(config);
   const DType dtype = planned_dtype(config.train, device);
-  if (device == Device::cpu) {  // a GPU's own memory holds no process, and validation waits for what is free
+  // GPU memory does not contain the process. Validation adapts to the memory that is left.
+  if (device == Device::cpu) {
     s.validation_bytes = validation_bytes(config, dtype);
     s.process_bytes = kProcessBytes + product_bytes(table, s.micro_batch_rows * config.model.context, dtype);
   }
@@ -131,13 +133,13 @@ std::string_view group_name(ParamGroup group) {
 
 namespace {
 
-constexpr double kUsable = 0.85;  // of what is available: validation, checkpoints and others need some, too
+constexpr double kUsable = 0.85;  // fraction of available memory; validation and checkpoints need some too
 
-// A GPU is busy with many rows only: products and everything between them run fastest with so many tokens at a time
+// A GPU reaches its best throughput at about this many tokens per micro-batch
 // (bench/cuda_step.cpp).
 constexpr std::int64_t kGpuTokens = 262144;
 
-std::int64_t wanted_rows(const Config& config, Device device) {
+std::int64_t preferred_rows(const Config& config, Device device) {
   if (device == Device::cpu) return micro_batch_rows(config);
   const std::int64_t all = std::max<std::int64_t>(1, config.train.batch_tokens / config.model.context);
   return std::clamp<std::int64_t>(kGpuTokens / config.model.context, 1, all);
@@ -153,8 +155,8 @@ std::int64_t arena_bytes(const Config& config, std::int64_t rows, Device device)
   return rows == 0 ? 0 : summary_of(config, rows, device).plan.arena_bytes;
 }
 
-// What is left of a step for the last micro-batch has a program of its own, which stays beside the other. Priming makes
-// those of a loop ready while those of the time before it are there.
+// A smaller last micro-batch needs a second program, which stays in memory next to the first. With
+// a layer loop, priming creates the programs with the loop while those without it still exist.
 std::int64_t needed_bytes(const Config& config, std::int64_t rows, std::int64_t all, Device device) {
   const std::int64_t left = all % rows;
   std::int64_t needed = summary_of(config, rows, device).total_bytes() + arena_bytes(config, left, device);
@@ -165,7 +167,8 @@ std::int64_t needed_bytes(const Config& config, std::int64_t rows, std::int64_t 
   return needed + arena_bytes(before, rows, device) + arena_bytes(before, left, device);
 }
 
-// The most rows that divide a step and need no second program, unless they are half of `most` or fewer.
+// The largest divisor of `all` up to `most`, which needs no second program; `most` itself if that
+// divisor is not more than half of `most`.
 std::int64_t even_rows(std::int64_t all, std::int64_t most) {
   for (std::int64_t rows = most; 2 * rows > most; --rows)
     if (all % rows == 0) return rows;
@@ -181,8 +184,8 @@ Config with_micro_batch(Config config, std::int64_t available_bytes, Device devi
     return config;
   }
   const std::int64_t all = std::max<std::int64_t>(1, config.train.batch_tokens / config.model.context);
-  const std::int64_t wanted = wanted_rows(config, device);
-  std::int64_t pieces = (all + wanted - 1) / wanted;
+  const std::int64_t preferred = preferred_rows(config, device);
+  std::int64_t pieces = (all + preferred - 1) / preferred;
   const auto usable = static_cast<std::int64_t>(kUsable * static_cast<double>(available_bytes));
   while (true) {
     const std::int64_t fewer = even_rows(all, (all + pieces - 1) / pieces);
@@ -191,7 +194,7 @@ Config with_micro_batch(Config config, std::int64_t available_bytes, Device devi
       return config;
     }
     check(fewer > 1, Hint{"lower context, dim, layers or vocab_size"},
-          "training one row at a time needs {}, {} of {}memory is available",
+          "training with a micro-batch of one row needs {}, but only {} of {}memory is available",
           in_bytes(static_cast<double>(needed_bytes(config, 1, all, device))),
           in_bytes(static_cast<double>(available_bytes)), device == Device::cuda ? "the GPU's " : "");
     pieces = std::min(all, 2 * pieces);

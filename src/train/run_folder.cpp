@@ -32,7 +32,8 @@ std::vector<fs::path> files_in(const fs::path& folder) {
   return files;
 }
 
-// Checkpoints in the order of their steps, which have eight digits or more.
+// Checkpoints sorted by step. Step numbers have at least eight digits, so comes_before compares the
+// length first.
 std::vector<fs::path> step_files(const fs::path& folder) {
   std::vector<fs::path> files = files_in(folder);
   std::erase_if(files, [](const fs::path& path) {
@@ -43,7 +44,7 @@ std::vector<fs::path> step_files(const fs::path& folder) {
   return files;
 }
 
-bool is_debris(const fs::path& path) {
+bool is_temporary(const fs::path& path) {
   const std::string name = path.filename().string();
   return name.starts_with(".") && (name.ends_with(".tmp") || name.ends_with(".link"));
 }
@@ -63,8 +64,8 @@ void RunFolder::create() {
 
 void RunFolder::check_free(bool replace) const {
   check(replace || (step_files(checkpoints()).empty() && !fs::exists(last())),
-        Hint{"go on with --resume, name another folder with -o, or start over with --force"},
-        "{} holds a run already", path_.string());
+        Hint{"continue it with --resume, choose another folder with -o, or replace it with --force"},
+        "{} already contains a run", path_.string());
 }
 
 fs::path RunFolder::newest() const {
@@ -78,11 +79,11 @@ void RunFolder::clear() {
   for (const fs::path& file : files_in(path_))
     if (file.filename().string().starts_with("events.out.tfevents.")) ops_.remove(file);
   for (const fs::path& file : step_files(checkpoints())) ops_.remove(file);
-  remove_debris();
+  remove_temporary_files();
 }
 
 void RunFolder::tidy(std::int64_t step) {
-  remove_debris();
+  remove_temporary_files();
   for (const fs::path& file : step_files(checkpoints()))
     if (comes_before(step_file(step), file)) ops_.remove(file);
 }
@@ -95,18 +96,18 @@ void RunFolder::write_text(std::string_view name, std::string_view text) {
   write_file(ops_, path_ / name, text, Existing::replace);
 }
 
-void RunFolder::remove_debris() {
+void RunFolder::remove_temporary_files() {
   for (const fs::path& folder : {path_, checkpoints()})
     for (const fs::path& file : files_in(folder))
-      if (is_debris(file)) ops_.remove(file);
+      if (is_temporary(file)) ops_.remove(file);
 }
 
 fs::path RunFolder::publish(std::int64_t step, bool is_best, std::int64_t keep,
                             const std::function<void(const fs::path&)>& write) {
   const fs::path path = step_file(step);
   write(path);
-  // best first: a kill between the two leaves a run that resumes from the older `last` and publishes both
-  // again.
+  // `best` first: after a kill between the two, the run resumes from the older `last` and publishes
+  // both again.
   if (is_best) publish_link(ops_, path, best());
   publish_link(ops_, path, last());
   const std::vector<fs::path> files = step_files(checkpoints());
@@ -157,7 +158,7 @@ Json earlier_calls(const std::filesystem::path& path) {
   try {
     return parse_json(read_file(path, kMaxRecordBytes), path.string()).at("calls");
   } catch (const Error&) {
-    return Json::array();  // none, or one that a kill or a hand damaged: not worth a run
+    return Json::array();  // missing or damaged; not a reason to fail the run
   }
 }
 
@@ -217,7 +218,7 @@ std::string machine_note(const std::filesystem::path& path) {
   const std::string now = text(max_threads(), cpu_level_name(cpu_level()));
   if (before == now) return "";
   return fmt::format(
-      "this run was trained with {}, and goes on with {}: the last bits of its results will differ", before,
+      "this run was trained with {} and resumes with {}: the last bits of its results will differ", before,
       now);
 }
 

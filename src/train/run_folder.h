@@ -1,6 +1,6 @@
-// A run's folder: config.toml, data.json, data/ (shards that were made for the run), the tokenizer, metrics.jsonl,
-// run.json, checkpoints/step-00001000.safetensors, and the names last.safetensors and best.safetensors, which are
-// links to two of those.
+// A run folder contains config.toml, data.json, data/ (shards built for the run), the tokenizer,
+// metrics.jsonl, run.json, checkpoints/step-00001000.safetensors, and the links last.safetensors
+// and best.safetensors to two of the checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -21,58 +21,59 @@ class RunFolder {
  public:
   RunFolder(FileOps& ops, std::filesystem::path path) : ops_(ops), path_(std::move(path)) {}
 
-  // runs/PRESET-N with the first N that is free.
+  // runs/PRESET-N with the smallest unused N.
   static std::filesystem::path next_free(std::string_view preset);
 
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path last() const { return path_ / "last.safetensors"; }
   std::filesystem::path best() const { return path_ / "best.safetensors"; }
-  // The checkpoint to go on from: `last` or, where a kill came before it got its name, the newest there is.
+  // The checkpoint to resume from: `last` or, if the process was killed before that link was made,
+  // the newest step file.
   std::filesystem::path newest() const;
   std::filesystem::path data() const { return path_ / "data"; }
   std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
 
-  // Makes the folder, so that its metrics file can be opened and locked.
+  // Creates the folder, so that its metrics file can be opened and locked.
   void create();
-  // A new run: the folder must not hold one already, unless `replace`.
+  // New run: throws Error if the folder already contains a run, unless `replace`.
   void check_free(bool replace) const;
-  // A new run: takes away what an older one left.
+  // New run: deletes the files of an older run.
   void clear();
-  // An old run: takes away what a killed process left half-written, and checkpoints later than `step`.
+  // Resumed run: deletes files that a killed process left incomplete, and checkpoints after `step`.
   void tidy(std::int64_t step);
   void write_text(std::string_view name, std::string_view text);
 
-  // write(path) makes the file; then `last`, and if it is the best so far `best`, point to it. The newest
-  // `keep` step files stay, this one always.
+  // Calls write(path) to create the step file, then points `last` (and `best` if is_best) to it.
+  // Keeps the newest `keep` step files, and always this one.
   std::filesystem::path publish(std::int64_t step, bool is_best, std::int64_t keep,
                                 const std::function<void(const std::filesystem::path&)>& write);
 
  private:
   std::filesystem::path step_file(std::int64_t step) const;
-  void remove_debris();
+  void remove_temporary_files();
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
 
   FileOps& ops_;
   std::filesystem::path path_;
 };
 
-// How a call of `train` ended. Files and people know it by its name.
+// How a call of `train` ended. name_of() gives the name used in files and output.
 enum class RunStatus {
   completed,    // made all steps
   wallclock,    // used up max_seconds
   early_stop,   // ran out of patience
   stopped,      // after stop_after steps
-  interrupted,  // by a signal; what it was doing is saved
+  interrupted,  // by a signal, after saving
   diverged,     // a loss, gradient or weight is not finite
 };
 std::string_view name_of(RunStatus status);
-// Nothing for a name that is none of them: files may come from other versions.
+// Returns nullopt for an unknown name: files may come from other versions.
 std::optional<RunStatus> run_status_from(std::string_view name);
-// It came to an end of its own: there is nothing to resume.
+// True for completed, wallclock and early_stop: the run reached its end.
 bool is_finished(RunStatus status);
 
-// run.json: when, where and with what a run was made, one entry per call of `train`. All that must not be in a
-// checkpoint, because it differs between equal runs.
+// run.json: when, where and with which build a run was trained, one entry per call of `train`. This
+// is not stored in checkpoints because it differs between otherwise equal runs.
 struct RunCall {
   std::string started, finished;  // UTC, as 2026-11-15T14:30:00Z
   std::int64_t first_step = 0, last_step = 0;
@@ -83,16 +84,17 @@ struct RunCall {
 
 std::string utc_now();
 
-// What differs between this machine and the one of the last call in `path`, where it changes the last bits of results:
-// threads and the CPU level. Empty: nothing, or there is no such record.
+// Compares this machine with that of the last call recorded in `path`. Returns a sentence if the
+// number of threads or the CPU level differs, because both change the last bits of results;
+// otherwise, or without a record, an empty string.
 std::string machine_note(const std::filesystem::path& path);
 
-// The record of earlier calls in `path`, if there is one that can be read, and of this one behind them.
+// The earlier calls recorded in `path`, if it is readable, followed by this call.
 Json run_record(const std::filesystem::path& path, const RunCall& call);
 
-// A start that fails takes away the folder that it made. One that was interrupted leaves it: half the data may have
-// been built, and the next start goes on from there. Of two starts that both found none, the one that has locked the
-// folder has made it; the other must leave it alone.
+// Removes a new run folder if the start fails. After an interrupt the folder is kept: part of the
+// data may have been built already, and the next start continues with it. If two processes start in
+// the same new folder, it belongs to the one that holds the lock.
 class StartGuard {
  public:
   StartGuard(std::filesystem::path path, const Interrupt& interrupt)
@@ -104,8 +106,8 @@ class StartGuard {
   StartGuard(const StartGuard&) = delete;
   StartGuard& operator=(const StartGuard&) = delete;
 
-  void locked() { ours_ = is_new_; }  // nobody else is in it
-  void keep() { ours_ = false; }      // the start went well
+  void locked() { ours_ = is_new_; }  // this process holds the lock
+  void keep() { ours_ = false; }      // the start succeeded
 
  private:
   std::filesystem::path path_;

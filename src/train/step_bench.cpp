@@ -53,13 +53,13 @@ class Bench {
     const auto shapes = products_of(request_.config.model);
     ProgressBar bar(progress, "measuring", "steps", static_cast<std::uint64_t>(request_.steps) + 1);
     Profile warm_up;
-    step(warm_up, true);  // makes programs and plans; its profile tells the work
+    step(warm_up, true);  // creates programs and plans; the FLOP count comes from its profile
     for (const auto& [key, time] : warm_up.times())
       if (key.second != Phase::recompute) result_.flops += time.work.flops;
     std::vector<double>&seconds = result_.all_seconds, &peak = result_.all_peaks;
     std::vector<double> optimizer;
     for (std::int64_t i = 0; i < request_.steps; ++i) {
-      interrupt.throw_if_asked();
+      interrupt.throw_if_interrupted();
       bar.update(static_cast<std::uint64_t>(i) + 1);
       peak.push_back(flops_of_products(shapes, rows()) /
                      cpu::seconds_of_products(context_, shapes, rows(), request_.dtype, kProductRepeats));
@@ -106,7 +106,7 @@ class Bench {
   }
 
   const StepBenchRequest& request_;
-  std::int64_t rows_;  // of the grid, in a micro-batch
+  std::int64_t rows_;  // sequences of `context` tokens per micro-batch
   Context context_;
   Model model_;
   Optimizer optimizer_;

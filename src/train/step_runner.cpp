@@ -22,8 +22,8 @@ namespace thimble {
 
 namespace {
 
-constexpr std::uint64_t kDropoutStream = 0xD20;    // keeps dropout's seeds apart from the weights' streams
-constexpr std::uint64_t kMostMicroBatches = 4096;  // seeds of a step, so that no two steps share one
+constexpr std::uint64_t kDropoutStream = 0xD20;    // different from the streams of weight initialization
+constexpr std::uint64_t kMostMicroBatches = 4096;  // seeds reserved per step, so that steps never share one
 
 // Weights, gradients and moments in host memory.
 class HostStep final : public StepRunner {
@@ -50,7 +50,7 @@ class HostStep final : public StepRunner {
                                    last && parts_.ranks.size() > 1);
       result.bytes += bytes_of_targets(batch.micro_batches[i], parts_.bytes);
     }
-    add_up(parts_.ranks, request.step, result);
+    sum_over_ranks(parts_.ranks, request.step, result);
     result.grad_norm = result.loss;
     if (!std::isfinite(result.loss)) return result;
     result.grad_norm = parts_.optimizer.update(parts_.context, request.step, request.multiplier,
@@ -70,14 +70,15 @@ class HostStep final : public StepRunner {
   }
 
  private:
-  // What programs depend on that changes with the steps.
+  // The settings that programs depend on and that change during a run.
   struct Phase {
     int qat_bits = 0;
     bool loop_on = true;
     bool operator==(const Phase&) const = default;
   };
 
-  // No step comes back to the programs of a phase that is over, and each holds all activations.
+  // Frees the programs of the previous phase: they are never used again, and each one holds memory
+  // for all activations.
   void make_room(const Batch& batch, Phase phase) {
     const std::array rows = {batch.micro_batches.front().count(), batch.micro_batches.back().count()};
     if (phase_ && *phase_ != phase)
@@ -86,12 +87,12 @@ class HostStep final : public StepRunner {
     phase_ = phase;
   }
 
-  // `whole`: with these rows a gradient is whole, and its sum over ranks can begin.
-  double add_gradients(const Rows& rows, std::int64_t step, std::size_t index, int qat_bits, bool whole) {
+  // `sum_ranks`: this is the last micro-batch, so the sum of the gradients over ranks can start.
+  double add_gradients(const Rows& rows, std::int64_t step, std::size_t index, int qat_bits, bool sum_ranks) {
     GradientOptions options{.qat_bits = qat_bits,
                             .recompute = parts_.config.train.checkpoint_activations,
                             .dropout_seed = dropout_seed(parts_.config.train, parts_.ranks, step, index)};
-    if (!whole) return parts_.model.add_gradients(rows, gradients_.all(), options);
+    if (!sum_ranks) return parts_.model.add_gradients(rows, gradients_.all(), options);
     BoundProgram& program = parts_.model.training_program(rows.count(), options);
     options.after_step = &sums_.begin(program, fmt::format("step {}", step + 1));
     const double loss = parts_.model.add_gradients(rows, gradients_.all(), options);
@@ -123,7 +124,7 @@ std::uint64_t bytes_of_targets(const Rows& rows, const ByteTable& bytes) {
   return sum;
 }
 
-void add_up(Communicator& ranks, std::int64_t step, StepResult& result) {
+void sum_over_ranks(Communicator& ranks, std::int64_t step, StepResult& result) {
   if (ranks.size() == 1) return;
   struct Share {
     double loss;
@@ -163,7 +164,7 @@ class GpuStep final : public StepRunner {
     std::vector<std::uint64_t> seeds;
     while (seeds.size() < batch.micro_batches.size())
       seeds.push_back(dropout_seed(parts_.config.train, parts_.ranks, request.step, seeds.size()));
-    // A rank that does not arrive is named here; the GPUs alone would wait for it without end.
+    // This barrier times out and names the missing rank; NCCL alone would wait forever.
     if (parts_.ranks.size() > 1) parts_.ranks.barrier(fmt::format("the GPUs, step {}", request.step + 1));
     step_.queue(
         {.step = request.step,
@@ -173,14 +174,14 @@ class GpuStep final : public StepRunner {
          .dropout_seeds = seeds});
     for (const Rows& rows : batch.micro_batches)  // while the GPU works
       result.bytes += bytes_of_targets(rows, parts_.bytes);
-    const StepOutcome outcome = landed(request.step);
+    const StepOutcome outcome = wait_for_outcome(request.step);
     if (parts_.gpus) parts_.gpus->check_errors();
     result.loss = outcome.loss;
     result.grad_norm = outcome.norm;
     result.updated = outcome.updated;
     result.loss_scale = outcome.loss_scale;
-    result.skipped = !outcome.updated && outcome.loss_scale >= static_cast<double>(kLeastLossScale);
-    add_up(parts_.ranks, request.step, result);
+    result.skipped = !outcome.updated && outcome.loss_scale >= static_cast<double>(kMinLossScale);
+    sum_over_ranks(parts_.ranks, request.step, result);
     return result;
   }
 
@@ -195,7 +196,7 @@ class GpuStep final : public StepRunner {
   }
 
   void fetch() override {
-    // As in run(): who does not come is named here.
+    // As in run(): names a missing rank.
     if (parts_.ranks.size() > 1) parts_.ranks.barrier("fetching the weights");
     step_.gather_states();
     parts_.model.fetch_weights();
@@ -212,15 +213,16 @@ class GpuStep final : public StepRunner {
   }
 
  private:
-  // Of several ranks no wait is endless, not even one for a GPU that waits for another.
-  StepOutcome landed(std::int64_t step) {
+  // Waits for the step's result. With several ranks the wait has a timeout, in case a GPU hangs
+  // while waiting for another one.
+  StepOutcome wait_for_outcome(std::int64_t step) {
     if (parts_.ranks.size() == 1) return step_.oldest();
     const double started = seconds_now();
     while (true) {
       if (const std::optional<StepOutcome> outcome = step_.finished()) return *outcome;
       if (parts_.gpus) parts_.gpus->check_errors();
       if (seconds_now() - started > parts_.ranks.timeout_seconds())
-        fail(Hint{"a GPU or a link between them hangs; the last checkpoint is good: go on with --resume"},
+        fail(Hint{"resume from the last checkpoint with --resume; a GPU or a link between GPUs hangs"},
              "waited {:g} s for the GPUs in step {}", parts_.ranks.timeout_seconds(), step + 1);
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }

@@ -1,7 +1,8 @@
-// One optimizer step, from the next batch to the update: forward and backward, micro-batch after micro-batch, then the
-// optimizer.
+// One optimizer step: reads a batch, runs forward and backward for each micro-batch, then updates
+// the weights.
 //
-// The loss is the sum over the step's targets divided by their number, whatever the micro-batches.
+// The loss is the sum over the step's targets divided by their number. It does not depend on how
+// the step is split into micro-batches.
 #pragma once
 
 #include <cstdint>
@@ -20,22 +21,22 @@ struct StepRequest {
   std::int64_t step = 0;  // counts from 0; seeds dropout
   double multiplier = 1;  // of the learning rates
   int qat_bits = 0;
-  UpdateSizes* sizes = nullptr;  // filled in where it is wanted
+  UpdateSizes* sizes = nullptr;  // filled in unless null
 };
 
 struct StepResult {
   double loss = 0;                       // nats per target
   double grad_norm = 0;                  // before clipping
-  bool updated = false;                  // not where loss or norm is not finite
-  bool skipped = false;                  // not updated, since the loss was scaled too far: training goes on
-  double loss_scale = 0;                 // of the next step; 0: the loss is not scaled
-  std::int64_t tokens = 0, targets = 0;  // read, and learned from
-  std::uint64_t bytes = 0;               // of text, that the targets stand for
-  double input_seconds = 0;              // spent waiting for the data
-  std::string warning = {};              // of the loader
+  bool updated = false;                  // false if loss or norm is not finite
+  bool skipped = false;                  // no update because the loss scale was too high; training continues
+  double loss_scale = 0;                 // of the next step; 0: no loss scaling
+  std::int64_t tokens = 0, targets = 0;  // tokens read, and those with a loss
+  std::uint64_t bytes = 0;               // bytes of text in the targets
+  double input_seconds = 0;              // spent waiting for data
+  std::string warning = {};              // from the loader
 };
 
-// What a step works on.
+// The objects a step works on; all must outlive the runner.
 struct StepParts {
   const Config& config;
   const Context& context;
@@ -44,7 +45,7 @@ struct StepParts {
   BatchLoader& loader;
   const ByteTable& bytes;
   Communicator& ranks;
-  DeviceCommunicator* gpus = nullptr;  // of several ranks on GPUs
+  DeviceCommunicator* gpus = nullptr;  // multi-GPU training only
 };
 
 class StepRunner {
@@ -52,29 +53,31 @@ class StepRunner {
   virtual ~StepRunner() = default;
 
   virtual StepResult run(const StepRequest& request) = 0;
-  // Forward and backward of one micro-batch of each size, without update; its data is not consumed. What is made on
-  // first use (programs, plans, pages of memory) is there afterwards.
+  // Warms up everything that is created on first use (programs, plans, memory pages): runs forward
+  // and backward of one micro-batch of each size, without an update and without consuming data.
   virtual void prime(int qat_bits) = 0;
 
-  // Weights and moments from where steps change them into host memory, and back: before they are read there, and after
-  // they were written.
+  // fetch() copies weights and optimizer state from the device into host memory; call it before
+  // reading them there. send() copies them back after they were changed. Both do nothing on the
+  // CPU.
   virtual void fetch() {}
-  virtual void fetch_weights() {}  // those alone, which every rank has
+  virtual void fetch_weights() {}  // weights only; needs no communication between ranks
   virtual void send() {}
 };
 
-// What the runners of all devices share.
-// Micro-batches are counted over all ranks: no two of a step drop the same.
+// Shared by the runners of all devices.
+
+// Every micro-batch of a step has a different seed, across all ranks.
 std::uint64_t dropout_seed(const TrainConfig& config, const Communicator& ranks, std::int64_t step,
                            std::size_t micro_batch);
 std::uint64_t bytes_of_targets(const Rows& rows, const ByteTable& bytes);
-// This rank's loss and bytes become those of all.
-void add_up(Communicator& ranks, std::int64_t step, StepResult& result);
+// Replaces the loss and bytes of this rank with their sums over all ranks.
+void sum_over_ranks(Communicator& ranks, std::int64_t step, StepResult& result);
 
-// For the device of the context.
+// Chooses the runner by the context's device.
 std::unique_ptr<StepRunner> make_step_runner(const StepParts& parts);
 
-// Steps on a GPU: weights, gradients and moments live in its memory (optim/device_step.h).
+// Steps on a GPU: weights, gradients and optimizer state are in its memory (optim/device_step.h).
 std::unique_ptr<StepRunner> make_gpu_step(const StepParts& parts);
 
 }  // namespace thimble

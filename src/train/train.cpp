@@ -13,7 +13,7 @@ namespace thimble {
 
 namespace {
 
-// Rank 0 opens the data first: it may have to make it. Then the others do, who find it made.
+// Rank 0 opens the data first, because it may have to build it. Then the other ranks open it.
 TrainData open_on_all(const TrainRequest& request, const RunFolder& folder, FileOps& ops, const Log& log,
                       const ProgressOutput& progress, const Interrupt& interrupt) {
   Communicator& ranks = *request.ranks;
@@ -34,40 +34,42 @@ TrainData open_on_all(const TrainRequest& request, const RunFolder& folder, File
   on_all_ranks(ranks, "opening the data", [&] {
     if (ranks.first()) return;
     open.built = BuiltData::is_the_data;
-    check(is_data_folder(request.source.data) || is_data_folder(folder.data()),
-          Hint{"the run's folder must lie on a disk that all machines share; or give --data shards"},
-          "{} is not there", folder.data().string());
+    check(
+        is_data_folder(request.source.data) || is_data_folder(folder.data()),
+        Hint{"put the run's folder on a disk that all machines share, or pass a folder of shards as --data"},
+        "{} does not exist on this rank", folder.data().string());
     data = open_train_data(open, ops, log, progress, interrupt);
   });
   return std::move(*data);
 }
 
 Config settled(const Config& config, const DeviceRuntime& device, const Communicator& ranks) {
-  // Ranks of one machine share its memory; a GPU is one rank's alone.
+  // Ranks on one machine share its memory; a GPU belongs to one rank.
   const std::int64_t sharing = device.device() == Device::cpu ? ranks.local_size() : 1;
   Config result = with_micro_batch(config, available_memory(device) / sharing, device.device());
   const DType dtype = compute_dtype(config.train.dtype, device.device());
   result.train.dtype = dtype == DType::bf16  ? ComputeDType::bf16
                        : dtype == DType::f16 ? ComputeDType::f16
                                              : ComputeDType::f32;
-  result.state.loop_on = true;  // what the run comes to; checkpoints say whether it has
+  result.state.loop_on = true;  // the state at the end; each checkpoint stores its current state
   return result;
 }
 
-// The request's config with what was left to the machine (dtype, micro-batch) written down, so that the run goes on with
-// it anywhere. Every rank asks its own machine; the smallest micro-batch fits all.
+// The request's config with the automatic settings (dtype, micro-batch) filled in, so that a run
+// resumed on another machine uses the same values. Each rank computes the micro-batch that fits its
+// machine; all use the smallest.
 Config settled_on_all(const TrainRequest& request) {
   Config config;
   check(request.resume || request.config.state.loop_on,
-        Hint{"loop_start says when; loop_count = 0 is no loop at all"},
-        "loop_on = false describes a model that has not come to its loop yet: training sets it");
-  on_all_ranks(*request.ranks, "settling the micro-batch",
+        Hint{"use loop_start to delay the layer loop, or loop_count = 0 to disable it"},
+        "loop_on cannot be set to false: training sets it");
+  on_all_ranks(*request.ranks, "choosing the micro-batch",
                [&] { config = settled(request.config, *request.device, *request.ranks); });
   config.train.micro_batch = smallest(*request.ranks, config.train.micro_batch, "the micro-batch");
   return config;
 }
 
-// What must be alike on all ranks before the first step.
+// Checks that all ranks start from the same state.
 void compare_ranks(const RunContext& run, const Trainer& trainer) {
   check_same_start(run.ranks(),
                    {.config = to_toml(run.config),
@@ -78,19 +80,20 @@ void compare_ranks(const RunContext& run, const Trainer& trainer) {
                    trainer.model().weights());
 }
 
-// What one rank alone knows is said by it, before anything it holds goes away that the others still wait for.
+// An error that only this rank has is reported here and ends all processes. This must happen before
+// the trainer is destroyed, because other ranks may be waiting for this one.
 TrainResult run_or_end_all(Trainer& trainer, Communicator& ranks) {
   if (ranks.size() == 1) return trainer.run();
   try {
     return trainer.run();
-  } catch (const FailedTogether&) {
-    throw;  // all know of it already
+  } catch (const CollectiveFailure&) {
+    throw;  // all ranks have it
   } catch (const Error& error) {
     abort_all(ranks, error);
   } catch (const std::exception& error) {
     abort_all(ranks, Error(error.what()));
   } catch (...) {
-    abort_all(ranks, Error("nobody reads the output any more"));  // as on_ranks
+    abort_all(ranks, Error("the output was closed"));  // as in on_ranks
   }
 }
 
@@ -111,7 +114,7 @@ TrainResult train(const TrainRequest& request, const Log& log, const ProgressOut
   on_all_ranks(ranks, "opening the run", [&] {
     if (ranks.first()) start.emplace(request.run, interrupt);
     folder.create();
-    metrics.emplace(ops, folder.metrics());  // from here on the folder is ours alone
+    metrics.emplace(ops, folder.metrics());  // locks the folder
     if (start) start->locked();
     if (!request.resume && ranks.first()) folder.check_free(request.force);
   });
@@ -128,9 +131,9 @@ TrainResult train(const TrainRequest& request, const Log& log, const ProgressOut
                        .interrupt = interrupt,
                        .save_now = save_now};
   std::optional<Trainer> trainer;
-  on_all_ranks(ranks, "making the model", [&] { trainer.emplace(run); });
+  on_all_ranks(ranks, "creating the model", [&] { trainer.emplace(run); });
   compare_ranks(run, *trainer);
-  on_all_ranks(ranks, "taking the run's folder", [&] { trainer->take_folder(); });
+  on_all_ranks(ranks, "preparing the run's folder", [&] { trainer->prepare_folder(); });
   if (start) start->keep();
   return run_or_end_all(*trainer, ranks);
 }

@@ -1,4 +1,4 @@
-// Training: from a config and data to a run folder that every other command can open.
+// Training: takes a config and data, and writes a run folder that every other command can open.
 #pragma once
 
 #include <cstdint>
@@ -30,22 +30,22 @@ struct TrainRequest {
   Config config;  // resolved; vocab_size is at least the tokenizer's
   std::shared_ptr<const Tokenizer> tokenizer;
   DataSettings source;
-  bool source_was_named =
-      true;  // resuming: false goes on with the shards in the run's folder, if there are any
+  // On resume, false: use the shards in the run's folder, if there are any.
+  bool source_was_named = true;
   std::filesystem::path run;
   std::shared_ptr<DeviceRuntime> device = cpu_runtime();
-  // All that train this model together: each makes this call.
+  // Every rank that trains this model calls train().
   std::shared_ptr<Communicator> ranks = single_rank();
-  std::shared_ptr<DeviceCommunicator> gpus = {};  // theirs, where they train on GPUs
-  std::vector<float> initial_weights = {};        // laid out as the params table says; empty: from the seed
+  std::shared_ptr<DeviceCommunicator> gpus = {};  // for ranks that train on GPUs
+  std::vector<float> initial_weights = {};        // in ParamTable layout; empty: from the seed
   bool resume = false;                            // from run/last.safetensors
-  bool force = false;           // a new run replaces one that is there; a resumed one may change its settings
-  std::int64_t stop_after = 0;  // updates of this call; 0: until the end
-  bool validate_first = true;   // before the first step, too
-  std::int64_t samples = 0;     // texts generated at each validation, for the report
-  TrainObserver* observer = nullptr;            // may be null
-  std::function<double()> clock = seconds_now;  // that steps are timed by: tests bring their own
-  RuleList rules = update_rules();              // likewise
+  bool force = false;                 // new run: replace an existing one; resume: allow changed settings
+  std::int64_t stop_after = 0;        // steps of this call; 0: run to the end
+  bool validate_first = true;         // also validate before the first step
+  std::int64_t samples = 0;           // texts generated at each validation, for the report
+  TrainObserver* observer = nullptr;  // may be null
+  std::function<double()> clock = seconds_now;  // times the steps; tests replace it
+  RuleList rules = update_rules();              // tests replace it
 };
 
 struct TrainResult {
@@ -58,25 +58,26 @@ struct TrainResult {
   double best_val_loss = 0;
   std::int64_t best_step = -1;
   double epochs = 0;
-  double seconds = 0;  // of steps, in this call
+  double seconds = 0;  // spent in steps, in this call
   double tokens_per_second = 0;
   std::filesystem::path checkpoint;
   std::optional<Diagnosis> diagnosis;
 };
 
-// Interrupted: finishes the step, saves, and returns with RunStatus::interrupted. `save_now` may be null; `disk` is the
-// real one unless a test brings its own.
+// When interrupted, finishes the step, saves, and returns RunStatus::interrupted. `save_now` may be
+// null. `disk` null: the real file system.
 //
-// Of several ranks all return the same; the first alone writes, logs and reports. What fails on one while they start is
-// a FailedTogether on all (dist/communicator.h); what fails on one in the midst of training ends all processes.
+// All ranks return the same result; only rank 0 writes, logs and reports. An error on one rank
+// during start-up throws CollectiveFailure on all ranks (dist/communicator.h); during training it
+// ends all processes.
 TrainResult train(const TrainRequest& request, const Log& log, const ProgressOutput& progress,
                   const Interrupt& interrupt, const SaveSignal* save_now = nullptr, FileOps* disk = nullptr);
 
-// What a call of train() was given and has opened, shared by the parts of a run. On all ranks but the first, log, progress
-// and ops discard what they are given.
+// The inputs and open files of one call of train(), shared by the parts of a run. On all ranks but
+// the first, log, progress and ops discard their output.
 struct RunContext {
   const TrainRequest& request;
-  const Config& config;  // the request's, with what was left to the machine
+  const Config& config;  // the request's, with dtype and micro-batch filled in
   const TrainData& data;
   const Log& log;
   const ProgressOutput& progress;

@@ -73,13 +73,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Text or chats to shards in `folder`.
+// Builds shards from text or chats in `folder`.
 Manifest build_in(const fs::path& folder, const OpenDataRequest& request, FileOps& ops, const Log& log,
                   const ProgressOutput& progress, const Interrupt& interrupt) {
   const DataSettings& settings = request.settings;
   check(!is_data_folder(settings.val_data),
-        Hint{"name the text of both, or build shards of both with `thimble data build`"},
-        "{} is text, but {} holds tokens", settings.data.string(), settings.val_data.string());
+        Hint{"pass text for both, or build shards of both with `thimble data build`"},
+        "--data {} is text, but --val-data {} is a folder of shards", settings.data.string(),
+        settings.val_data.string());
   BuildRequest build{.inputs = {settings.data.string()},
                      .tokenizer = request.tokenizer,
                      .folder = folder,
@@ -92,7 +93,8 @@ Manifest build_in(const fs::path& folder, const OpenDataRequest& request, FileOp
   return build_dataset(build, ops, log, progress, &interrupt).manifest;
 }
 
-// The run's own shards stay as they are until it is known that the others are the same.
+// Builds shards of the named data in a second folder and compares them with the run's shards, which
+// are not touched.
 void check_match(const DataFolder& built, const OpenDataRequest& request, FileOps& ops, const Log& log,
                  const ProgressOutput& progress, const Interrupt& interrupt) {
   fs::path other = built.path;
@@ -100,25 +102,25 @@ void check_match(const DataFolder& built, const OpenDataRequest& request, FileOp
   const Manifest named = build_in(other, request, ops, log, progress, interrupt);
   remove_all(ops, other);
   check(built.manifest && named.train == built.manifest->train && named.val == built.manifest->val,
-        Hint{"leave out --data: the run has its own copy; --init starts a new run on other data"},
-        "{} is not the data of the run", request.settings.data.string());
+        Hint{"leave out --data to use the run's own copy, or use --init to start a new run on other data"},
+        "{} differs from the data of the run", request.settings.data.string());
 }
 
-// A run goes on with what was moved or removed since.
-void check_is_there(const fs::path& data) {
+// Adds a hint for resumed runs: their data may have been moved since.
+void check_exists(const fs::path& data) {
   try {
     find_source(data.string());
   } catch (const Error& error) {
-    fail(Hint{"say with --data where the run's data is now"}, "{}", error.what());
+    fail(Hint{"pass the new path of the run's data with --data"}, "{}", error.what());
   }
 }
 
-// The folder with the shards, made if need be.
+// The folder with the shards; builds them if necessary.
 DataFolder folder_for(const OpenDataRequest& request, FileOps& ops, const Log& log,
                       const ProgressOutput& progress, const Interrupt& interrupt) {
   if (is_data_folder(request.settings.data)) return open_data_folder(request.settings.data);
   if (request.built == BuiltData::is_remade || !is_data_folder(request.build_in)) {
-    if (request.built != BuiltData::is_remade) check_is_there(request.settings.data);
+    if (request.built != BuiltData::is_remade) check_exists(request.settings.data);
     build_in(request.build_in, request, ops, log, progress, interrupt);
     return open_data_folder(request.build_in);
   }
@@ -147,19 +149,19 @@ TrainData open_train_data(const OpenDataRequest& request, FileOps& ops, const Lo
   std::optional<DataFolder> other;
   if (is_data_folder(request.settings.data) && !request.settings.val_data.empty()) {
     check(is_data_folder(request.settings.val_data),
-          Hint{"`thimble data build` makes tokens of it, with the same tokenizer"},
-          "{} holds tokens, so --val-data must be a folder of tokens, too: {} is none",
+          Hint{"build shards of it with `thimble data build` and the same tokenizer"},
+          "--data {} is a folder of shards, so --val-data must be one too, but {} is not",
           request.settings.data.string(), request.settings.val_data.string());
     other = open_data_folder(request.settings.val_data);
     check_tokenizer(*other, *request.tokenizer);
     validation = &*other;
   }
-  // Of chats the answers are scored, whatever is learned from: so figures of different runs compare.
+  // Chats are always validated on the answers, whatever loss_on is, so that runs are comparable.
   if (!validation->files(DataSplit::val).empty())
     data.val = open_split(*validation, DataSplit::val,
                           TokenMarks::of(*request.tokenizer, validation->kind(), LossOn::assistant));
   check(data.val || request.settings.val_data.empty(),
-        Hint{"leave out --val-data: a part of --data is taken"}, "{} holds nothing to validate on",
+        Hint{"leave out --val-data to validate on a part of --data"}, "{} contains no validation split",
         request.settings.val_data.string());
   if (folder.manifest) {
     data.documents = folder.manifest->train.documents;
@@ -175,7 +177,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kBufferBytes = 1 << 20;
 constexpr std::string_view kEndOfText = "<|endoftext|>\n";
 
-// The contents of JSON records, as a text file that is gone when this goes.
+// The contents of JSON records in a temporary text file, deleted by the destructor.
 class ContentsFile {
  public:
   ContentsFile(const DataSource& source, DataKind kind, const Interrupt& interrupt)
@@ -188,7 +190,7 @@ class ContentsFile {
       buffer.clear();
     };
     while (auto record = reader.next()) {
-      interrupt.throw_if_asked();
+      interrupt.throw_if_interrupted();
       const Document document = read_document(*record, {.kind = kind});
       check(document.problem.empty(), Hint{document.hint}, "{}", document.problem);
       buffer += document.text;
@@ -215,7 +217,7 @@ std::unique_ptr<Tokenizer> learn(const TokenizerSpec& spec, bool chat, TextSourc
     return make_bpe_tokenizer(
         train_bpe(source, {.vocab_size = spec.vocab_size, .special_tokens = special}, progress, &interrupt)
             .spec);
-  special.erase(special.begin());  // it has a bos of its own
+  special.erase(special.begin());  // SentencePiece adds its own bos
   const SentencePieceOptions options{.vocab_size = spec.vocab_size,
                                      .normalization = chat ? "identity" : "nmt_nfkc",
                                      .control_tokens = special,
@@ -231,9 +233,9 @@ std::optional<TokenizerSpec> TokenizerSpec::parse(std::string_view text) {
   const std::string_view kind = text.substr(0, colon), size = text.substr(colon + 1);
   if (kind != "bpe" && kind != "sentencepiece") return std::nullopt;
   constexpr TokenId kMaxVocabulary = 1 << 22;
-  const auto vocab_size = number_in<TokenId>(size);
+  const auto vocab_size = parse_number<TokenId>(size);
   check(vocab_size && *vocab_size > 0 && *vocab_size <= kMaxVocabulary,
-        "--tokenizer {}:N takes a number of tokens, found '{}'", kind, size);
+        "--tokenizer {}:N expects a number of tokens, found '{}'", kind, size);
   return TokenizerSpec{kind == "bpe" ? TokenizerKind::bpe : TokenizerKind::sentencepiece, *vocab_size};
 }
 

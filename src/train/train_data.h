@@ -1,4 +1,4 @@
-// A run's data, opened: shards as they are, or text and chats turned into shards first.
+// Opens the data of a run: shards are used directly, text and chats are first turned into shards.
 #pragma once
 
 #include <filesystem>
@@ -23,12 +23,12 @@ class Communicator;
 struct Config;
 struct LoaderSettings;
 
-// Which data a run reads and how, kept in RUN/data.json so that `train --resume RUN` needs no other word.
+// Which data a run reads and how. Stored in RUN/data.json, so `train --resume RUN` needs no --data.
 struct DataSettings {
   std::filesystem::path data = {};      // text, chats, or a folder of shards
-  std::filesystem::path val_data = {};  // empty: a part of `data`
-  double val_fraction = 0.1;            // how much of it, where it is no folder of shards
-  DataKind kind = DataKind::text;       // the same
+  std::filesystem::path val_data = {};  // empty: validate on a part of `data`
+  double val_fraction = 0.1;            // size of that part; ignored for a folder of shards
+  DataKind kind = DataKind::text;       // ignored for a folder of shards
   ReadOrder order = ReadOrder::shuffled;
   std::int64_t sub_batch_tokens = 8192;  // golf-mlx: MLX_MAX_MICROBATCH_TOKENS
 
@@ -36,47 +36,47 @@ struct DataSettings {
   static DataSettings from_json(const std::string& text, std::string_view name);
 };
 
-// How a loader hands out the rows of a run that is settled.
+// The loader's settings; `config` must have micro_batch filled in.
 LoaderSettings loader_settings(const Config& config, const DataSettings& source, const Communicator& ranks);
 
 struct TrainData {
   TokenSet train;
-  std::optional<TokenSet> val;             // a folder of shards need not have any
-  std::uint64_t documents = 0, bytes = 0;  // of the training split; 0: not known
+  std::optional<TokenSet> val;             // nullopt if a folder of shards has no validation split
+  std::uint64_t documents = 0, bytes = 0;  // of the training split; 0: unknown
   DataKind kind = DataKind::text;
 
   std::string digest() const;  // of all tokens
 };
 
-// What lies in the folder that shards of text are made in.
+// How to treat shards that already exist in `build_in`.
 enum class BuiltData {
-  is_remade,    // unless it comes from the same inputs and settings: a new run
-  is_the_data,  // whatever became of its sources: a run goes on
-  must_match,   // the same, and the sources that were named must give the same shards
+  is_remade,    // new run: rebuild, unless they come from the same inputs and settings
+  is_the_data,  // resume: use them, even if their sources have changed or are gone
+  must_match,   // resume with --data: use them, but check that --data gives the same shards
 };
 
 struct OpenDataRequest {
   const DataSettings& settings;
   std::shared_ptr<const Tokenizer> tokenizer;
   LossOn loss_on = LossOn::assistant;
-  std::filesystem::path build_in;  // where shards are made of text
+  std::filesystem::path build_in;  // folder for shards built from text
   BuiltData built = BuiltData::is_remade;
 };
 
 TrainData open_train_data(const OpenDataRequest& request, FileOps& ops, const Log& log,
                           const ProgressOutput& progress, const Interrupt& interrupt);
 
-// A tokenizer made for the data at hand: `--tokenizer bpe:4096` or `sentencepiece:1024`.
+// A tokenizer to be trained on the data: `--tokenizer bpe:4096` or `sentencepiece:1024`.
 struct TokenizerSpec {
   TokenizerKind kind;
   TokenId vocab_size;
 
-  // Nothing if the text is not of the form KIND:N. A number that no vocabulary can have is an Error.
+  // Returns nullopt if the text is not of the form KIND:N. Throws Error if N is out of range.
   static std::optional<TokenizerSpec> parse(std::string_view text);
 };
 
-// Learned from the training inputs: of JSON from its texts or contents, not from its punctuation. Chats bring the
-// role tokens.
+// Trains the tokenizer on the training inputs. From JSON records it uses the text or message
+// contents, not the JSON syntax. Chat tokenizers include the role tokens.
 std::unique_ptr<Tokenizer> learn_tokenizer(const TokenizerSpec& spec, const DataSettings& data,
                                            const ProgressOutput& progress, const Interrupt& interrupt);
 

@@ -13,7 +13,7 @@ namespace thimble {
 
 namespace {
 
-constexpr std::int64_t kSizesEvery = 25;  // steps from one measurement of the updates to the next
+constexpr std::int64_t kSizesEvery = 25;  // steps between two measurements of the update sizes
 
 }  // namespace
 
@@ -50,9 +50,9 @@ Trainer::Trainer(const RunContext& run)
   first_step_ = state_.step;
 }
 
-void Trainer::take_folder() {
+void Trainer::prepare_folder() {
   const bool first = run_.ranks().first(), resumes = run_.request.resume;
-  if (first) checkpoints_.take_folder(state_);
+  if (first) checkpoints_.prepare_folder(state_);
   reporter_.emplace(config_, run_.log, run_.progress, run_.metrics,
                     first && resumes ? read_history(run_.folder.metrics()) : RunHistory(),
                     run_.request.observer);
@@ -75,7 +75,8 @@ TrainResult Trainer::run() {
   }
 }
 
-// What is made on first use is made before the time counts, that of the layer loop included.
+// Creates everything that is created on first use, with and without the layer loop, before the
+// clock starts.
 void Trainer::prime() {
   const bool loop_on = model_.loop_on();
   for (std::int64_t i = 0; i < config_.train.prime_steps && !status_; ++i) {
@@ -89,14 +90,13 @@ void Trainer::prime() {
   }
 }
 
-// Step 0 is validated, too; and a validation that was interrupted is done again, so that the run goes on as if nothing
-// had happened.
+// Validates step 0, or repeats a validation that was interrupted before the resume.
 void Trainer::first_validation() {
   if (status_) return;
   if (state_.validation_due) return close_step(true);
   if (!begins_with_validation()) return;
   const bool best = validate();
-  if (state_.validation_due) status_ = RunStatus::interrupted;  // --resume begins with it
+  if (state_.validation_due) status_ = RunStatus::interrupted;  // --resume starts with this validation
   if (best || state_.validation_due) save(best);
 }
 
@@ -106,7 +106,7 @@ void Trainer::step() {
   StepReport report;
   report.multiplier = multiplier();
   report.qat_bits = qat_bits();
-  // A GPU does not measure its updates.
+  // Update sizes are measured on the CPU only.
   if ((state_.step + 1) % kSizesEvery == 0 && context_.device() == Device::cpu) report.sizes.emplace();
   report.result = steps_->run({.step = state_.step,
                                .multiplier = report.multiplier,
@@ -123,7 +123,7 @@ void Trainer::step() {
   close_step(validation_due || made_all_steps() || is_out_of_time());
 }
 
-// The update is made: the average, the counters and the reports follow it.
+// After the update: adds the weights to the average, counts the step and reports it.
 void Trainer::count_step(StepReport& report, double started) {
   ++state_.step;
   if (averaging_.counts(state_.step, report.multiplier)) steps_->fetch_weights();
@@ -145,7 +145,7 @@ void Trainer::count_step(StepReport& report, double started) {
   reporter_->step(report);
 }
 
-// What follows an update: a validation, the end of the run, a checkpoint.
+// After the report: validates, checks whether the run ends here, and saves a checkpoint.
 void Trainer::close_step(bool with_validation) {
   const bool improved = with_validation && validate();
   if (status_) return;  // diverged
@@ -173,7 +173,7 @@ void Trainer::diverge(std::int64_t step, const std::string& what) {
   status_ = RunStatus::diverged;
   reporter_->warn(
       fmt::format("step {}: {}: not finite. {}", step, what,
-                  checkpoints_.any() ? "The last good checkpoint stays." : "There is no checkpoint yet."));
+                  checkpoints_.any() ? "The last good checkpoint is kept." : "There is no checkpoint yet."));
 }
 
 TrainResult Trainer::finish(double wall_seconds) {
@@ -214,13 +214,14 @@ bool Trainer::layer_loop_has_begun() const {
          has_begun(config_.train.loop_start, config_.train, state_.step, state_.elapsed_seconds);
 }
 
-// Between two steps, and on all ranks at the same: they share steps and time.
+// Runs between two steps. All ranks do it before the same step, because they share the step and the
+// elapsed time.
 void Trainer::enable_layer_loop() {
   const ModelConfig& m = config_.model;
   if (model_.loop_on() || !layer_loop_has_begun()) return;
   model_.set_loop(true);
-  reporter_->note(fmt::format("step {}: from here on layers {} to {} are gone through {} times",
-                              state_.step + 1, m.loop_first, m.loop_last, m.loop_count + 1));
+  reporter_->note(fmt::format("step {}: layers {} to {} now run {} times", state_.step + 1, m.loop_first,
+                              m.loop_last, m.loop_count + 1));
 }
 
 bool Trainer::begins_with_validation() const {

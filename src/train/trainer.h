@@ -1,7 +1,8 @@
-// A run of training: the order of its events.
+// The training loop: the order of events in a run.
 //
-// What happens at an event is the business of a part, which has its state: StepRunner makes a step, Validator scores
-// the model and generates samples, RunCheckpoints begins, restores and saves, Reporter tells people and files of it.
+// Each event is handled by a part with its own state: StepRunner makes a step, Validator scores the
+// model and generates samples, RunCheckpoints initializes, restores and saves, Reporter writes
+// output.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ namespace thimble {
 
 class Trainer {
  public:
-  // The model at its start, or as the newest checkpoint has it. Nothing is written yet.
+  // Initializes the model or restores it from the newest checkpoint. Writes nothing yet.
   explicit Trainer(const RunContext& run);
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -32,15 +33,15 @@ class Trainer {
   const TrainState& state() const { return state_; }
   const Model& model() const { return model_; }
 
-  // The run's folder is changed only when all ranks are ready to go, and by the first alone: the others would read the
-  // metrics while it cuts them.
-  void take_folder();
+  // Prepares the run's folder. Call it only when all ranks are ready to start; only rank 0 reads
+  // and changes the folder, so no other rank reads metrics.jsonl while it is being truncated.
+  void prepare_folder();
 
-  // To the end of the run, or of this call.
+  // Trains until the end of the run or of this call.
   TrainResult run();
 
  private:
-  // The events, in their order.
+  // The events, in order.
   void prime();
   void first_validation();
   void step();
@@ -51,7 +52,7 @@ class Trainer {
   void diverge(std::int64_t step, const std::string& what);
   TrainResult finish(double wall_seconds);
 
-  // Which phase the run is in: all are functions of the settings, the step and the time.
+  // The phase of the run. All of these depend only on the settings, the step and the elapsed time.
   double multiplier() const;  // of the learning rates
   int qat_bits() const;
   bool layer_loop_has_begun() const;
@@ -59,7 +60,7 @@ class Trainer {
   bool begins_with_validation() const;
   bool made_all_steps() const;
   bool is_out_of_time() const;
-  std::optional<RunStatus> status_now(bool validated, bool asked_to_stop) const;  // nothing: it goes on
+  std::optional<RunStatus> status_now(bool validated, bool asked_to_stop) const;  // nullopt: continue
   StopRequest stop_request() const;
 
   const RunContext& run_;
@@ -73,10 +74,10 @@ class Trainer {
   std::unique_ptr<StepRunner> steps_;
   RunCheckpoints checkpoints_;
   Validator validator_;
-  std::optional<Reporter> reporter_;  // from take_folder() on
+  std::optional<Reporter> reporter_;  // set by prepare_folder()
   TrainState state_;
   std::int64_t first_step_ = 0;      // of this call
-  std::optional<RunStatus> status_;  // nothing: it goes on
+  std::optional<RunStatus> status_;  // nullopt while training
 };
 
 }  // namespace thimble

@@ -32,13 +32,13 @@ void with_averaged_weights(Model& model, const Averaging& averaging, const std::
   try {
     model.weights_changed();
   } catch (...) {
-    if (!thrown) throw;  // else the device is lost, and what was thrown first says why
+    if (!thrown) throw;  // otherwise the device has failed, and the first exception has the cause
   }
   if (thrown) std::rethrow_exception(thrown);
 }
 
-bool note_validation(const TrainConfig& config, double loss, TrainState& state) {
-  if (state.step == 0 && !state.began_trained) return false;  // an untrained model is nobody's best
+bool record_validation(const TrainConfig& config, double loss, TrainState& state) {
+  if (state.step == 0 && !state.began_trained) return false;  // an untrained model is never the best
   const bool first = state.best_step < 0;
   if (first || loss < state.patience_loss - config.min_delta) {
     state.patience_loss = loss;
@@ -72,7 +72,7 @@ bool all_finite(std::span<const float> logits) {
 }  // namespace
 
 GoldenOutput golden_output(Model& model, const Tokenizer& tokenizer) {
-  const auto wanted = static_cast<std::size_t>(std::min(kGoldenTokens, model.config().context));
+  const auto length = static_cast<std::size_t>(std::min(kGoldenTokens, model.config().context));
   const auto allowed = static_cast<std::size_t>(tokenizer.vocab_size());
   GoldenOutput golden;
   generate_tokens(model, {bos_of(tokenizer)}, [&](std::span<const float> logits) -> std::optional<TokenId> {
@@ -84,7 +84,7 @@ GoldenOutput golden_output(Model& model, const Tokenizer& tokenizer) {
     const auto id = static_cast<TokenId>(std::ranges::max_element(choices) - choices.begin());
     golden.ids.push_back(id);
     golden.nats += nats_of(logits, id);
-    return golden.ids.size() < wanted ? std::optional(id) : std::nullopt;
+    return golden.ids.size() < length ? std::optional(id) : std::nullopt;
   });
   return golden;
 }
@@ -99,14 +99,14 @@ GoldenOutput golden_from(std::string_view ids, std::string_view nats, TokenId vo
   GoldenOutput golden;
   for (std::size_t begin = 0; begin < ids.size();) {
     const std::size_t end = std::min(ids.find(' ', begin), ids.size());
-    const auto id = number_in<TokenId>(ids.substr(begin, end - begin));
+    const auto id = parse_number<TokenId>(ids.substr(begin, end - begin));
     check(id && *id >= 0 && *id < vocab_size && golden.ids.size() < static_cast<std::size_t>(kGoldenTokens),
-          "the golden output holds '{}', expected at most {} ids below {}",
+          "the golden output contains '{}', expected at most {} ids below {}",
           ids.substr(begin, std::min<std::size_t>(end - begin, 40)), kGoldenTokens, vocab_size);
     golden.ids.push_back(*id);
     begin = end + 1;
   }
-  const auto sum = number_in<double>(nats);
+  const auto sum = parse_number<double>(nats);
   check(sum && std::isfinite(*sum) && *sum >= 0, "the golden output has '{}' nats, expected a number",
         nats.substr(0, 40));
   golden.nats = *sum;
@@ -115,46 +115,47 @@ GoldenOutput golden_from(std::string_view ids, std::string_view nats, TokenId vo
 
 namespace {
 
-constexpr std::uint64_t kTokensToLookAt = 1 << 14;  // of the validation set, for questions
-constexpr std::int64_t kLeastAnswer = 16;           // tokens that must fit behind a question
+constexpr std::uint64_t kTokensToSearch = 1 << 14;  // of the validation set, for questions
+constexpr std::int64_t kLeastAnswer = 16;           // tokens that must fit after a question
 constexpr float kTemperature = 0.8f;
 
 using Ids = std::vector<TokenId>;
 
-// From bos to <assistant>: the beginnings of conversations that leave room for an answer.
+// The first tokens of conversations, from bos to <assistant>, at most `longest` tokens each.
 std::vector<Ids> questions_in(const TokenSet& val, const ChatTokens& marks, std::int64_t count,
                               std::int64_t longest) {
   std::vector<Ids> questions;
-  Ids at_hand;
-  for (std::uint64_t i = 0; i < std::min(val.size(), kTokensToLookAt); ++i) {
+  Ids question;
+  for (std::uint64_t i = 0; i < std::min(val.size(), kTokensToSearch); ++i) {
     const TokenId id = val.at(i);
-    if (id == marks.bos) at_hand.clear();
-    if (id != marks.bos && at_hand.empty()) continue;
-    at_hand.push_back(id);
+    if (id == marks.bos) question.clear();
+    if (id != marks.bos && question.empty()) continue;
+    question.push_back(id);
     if (id != marks.assistant) continue;
-    if (static_cast<std::int64_t>(at_hand.size()) <= longest) questions.push_back(at_hand);
+    if (static_cast<std::int64_t>(question.size()) <= longest) questions.push_back(question);
     if (static_cast<std::int64_t>(questions.size()) == count) break;
-    at_hand.clear();
+    question.clear();
   }
   return questions;
 }
 
-// At most `longest` tokens with the prompt. Nothing where logits are not finite.
+// Generates until prompt and answer have `longest` tokens. Returns nullopt if logits are not
+// finite.
 std::optional<Ids> sampled(Model& model, const Ids& prompt, std::size_t longest, Sampler sampler,
                            const Ids& ends) {
-  std::optional<Ids> said(std::in_place);
-  if (prompt.size() >= longest) return said;
+  std::optional<Ids> answer(std::in_place);
+  if (prompt.size() >= longest) return answer;
   generate_tokens(model, prompt, [&](std::span<const float> logits) -> std::optional<TokenId> {
     if (!all_finite(logits)) {
-      said.reset();
+      answer.reset();
       return std::nullopt;
     }
     const TokenId id = sampler.sample(logits);
     if (std::ranges::count(ends, id) > 0) return std::nullopt;
-    said->push_back(id);
-    return prompt.size() + said->size() < longest ? std::optional(id) : std::nullopt;
+    answer->push_back(id);
+    return prompt.size() + answer->size() < longest ? std::optional(id) : std::nullopt;
   });
-  return said;
+  return answer;
 }
 
 }  // namespace
@@ -172,12 +173,12 @@ std::vector<TextSample> generate_samples(Model& model, const Tokenizer& tokenize
   for (const Ids& prompt : prompts) {
     const SamplingOptions options{.temperature = chats ? 0 : kTemperature,
                                   .seed = settings.seed + samples.size()};
-    const auto said =
+    const auto answer =
         sampled(model, prompt, static_cast<std::size_t>(T), Sampler(options, tokenizer.vocab_size()), ends);
-    if (!said) return {};
+    if (!answer) return {};
     const auto question = std::span(prompt).subspan(1);  // without bos
     samples.push_back({.prompt = tokenizer.decode(question, {.keep_special = true}),
-                       .text = tokenizer.decode(*said, {.keep_special = true})});
+                       .text = tokenizer.decode(*answer, {.keep_special = true})});
   }
   return samples;
 }
@@ -196,21 +197,21 @@ Validation Validator::validate(TrainState& state, bool last, Reporter& reporter)
     if (!std::isfinite(result.loss)) return;
     score_ = score;
     scored_step_ = state.step;
-    const bool is_best = note_validation(parts_.config.train, result.loss, state);
+    const bool is_best = record_validation(parts_.config.train, result.loss, state);
     result.outcome = is_best ? best : worse;
     reporter.validation({.step = state.step,
                          .score = *score,
                          .best = is_best,
                          .last = last,
                          .weights = std::string(parts_.averaging.kind())});
-    if (!parts_.ranks.first()) return;  // it alone writes
+    if (!parts_.ranks.first()) return;  // only rank 0 writes
     report_samples(state.step, reporter);
     remember_golden(state.step);
   });
   return result;
 }
 
-// Every rank scores a share; all get the sum, or nothing if anybody was interrupted.
+// Each rank scores a share. All ranks get the sum, or nullopt if any of them was interrupted.
 std::optional<Score> Validator::score_all(Reporter& reporter) {
   std::optional<Score> own;
   try {

@@ -1,7 +1,7 @@
-// The validation of a run: the score, what it means for the run, the samples and the golden output.
+// Validation of a run: the score, best-so-far and patience, the samples and the golden output.
 //
-// All of it is computed with the averaged weights where there are any (optim/averaging.h), else with the raw ones. The
-// averaged weights take the place of the raw ones once for each validation.
+// All of it uses the averaged weights if there are any (optim/averaging.h), else the raw weights.
+// The averages are swapped in once per validation.
 #pragma once
 
 #include <cstdint>
@@ -23,48 +23,47 @@
 
 namespace thimble {
 
-// Runs the action with the averaged weights in the place of the raw ones, in host memory and on the device; with the
-// raw ones where there is no average. The raw weights are back afterwards, bit for bit, also where the action throws.
-// Where a device trains, its weights have been fetched before (Model::fetch_weights).
+// Runs the action with the averaged weights swapped in, in host memory and on the device; without
+// an average it runs with the raw weights. Afterwards the raw weights are restored bit for bit,
+// even if the action throws. On a GPU, call Model::fetch_weights first.
 void with_averaged_weights(Model& model, const Averaging& averaging, const std::function<void()>& action);
 
-// What a validation means for the run: is it the best so far, and is it time to give up?
-//
-// Best is the lowest loss. Patience counts validations in a row that did not beat the last good one by min_delta; from
-// min_steps on, `patience` of them stop the run (0: never).
-// Takes the validation of state.step into the state; true if it is the best.
-bool note_validation(const TrainConfig& config, double loss, TrainState& state);
+// The best validation is the one with the lowest loss. Patience counts consecutive validations that
+// did not beat the last good one by min_delta; from min_steps on, `patience` of them stop the run
+// (0: never). record_validation records the validation of state.step in the state; returns true if
+// it is the best.
+bool record_validation(const TrainConfig& config, double loss, TrainState& state);
 bool out_of_patience(const TrainConfig& config, const TrainState& state);
 
-// The golden output: what a model says greedily after bos. It is written into every checkpoint, so that whoever holds
-// the file later (`thimble qa`) can see that it still says the same, whatever program or machine computes it.
-inline constexpr std::int64_t kGoldenTokens = 32;  // or the context, where that is less
+// The golden output: the tokens a model generates greedily after bos. It is stored in every
+// checkpoint, so that `thimble qa` can later check that the file still gives the same output.
+inline constexpr std::int64_t kGoldenTokens = 32;  // or the context length if that is less
 
 struct GoldenOutput {
   std::vector<TokenId> ids;  // empty: logits were not finite
-  double nats = 0;           // of all of them, each after those before it
+  double nats = 0;           // of the complete sequence
 
   double mean_nats() const { return ids.empty() ? 0 : nats / static_cast<double>(ids.size()); }
 };
 
-// Of the weights that the model has now.
+// Uses the model's current weights.
 GoldenOutput golden_output(Model& model, const Tokenizer& tokenizer);
 
-// Into the metadata of a checkpoint, under kGoldenKey ("17 4 260 ...") and kGoldenNatsKey; nothing for an empty one.
+// Appends kGoldenKey ("17 4 260 ...") and kGoldenNatsKey; does nothing for an empty golden output.
 void append_golden(const GoldenOutput& golden, CheckpointRecord& record);
-// An Error for texts that are no such thing, or hold ids outside the vocabulary.
+// Parses both values; throws Error if they are malformed or contain ids outside the vocabulary.
 GoldenOutput golden_from(std::string_view ids, std::string_view nats, TokenId vocab_size);
 
 // -log p of an id, over all logits.
 double nats_of(std::span<const float> logits, TokenId id);
 
-// A short text that the model makes at a validation, kept in metrics.jsonl for the report.
+// A short text generated at a validation, stored in metrics.jsonl for the report.
 //
-// Texts begin at bos and are drawn with a seed that stays the same, so that two steps differ by the weights alone. Of
-// chats, the first questions of the validation set are answered greedily.
+// Texts start at bos and are sampled with a fixed seed, so samples of two steps differ only because
+// of the weights. For chats, the first questions of the validation set are answered greedily.
 struct TextSample {
-  std::string prompt;  // special tokens are spelled out; empty: bos alone
-  std::string text;    // bytes that are no UTF-8 are possible: it is what the tokens stand for
+  std::string prompt;  // special tokens are spelled out; empty: bos only
+  std::string text;    // decoded tokens; may be invalid UTF-8
 };
 
 struct SampleSettings {
@@ -72,47 +71,48 @@ struct SampleSettings {
   std::uint64_t seed = 0;
 };
 
-inline constexpr std::int64_t kSampleTokens = 64;  // prompt included, or the context where that is less
+inline constexpr std::int64_t kSampleTokens = 64;  // prompt included; or the context length if less
 
-// Of the weights that the model has now. `val`: where chats take their questions from; may be null. Fewer texts than
-// asked for where there are fewer questions, none where logits are not finite.
+// Uses the model's current weights. `val` supplies the questions for chats and may be null. Returns
+// fewer texts than requested if there are fewer questions, and none if logits are not finite.
 std::vector<TextSample> generate_samples(Model& model, const Tokenizer& tokenizer, const TokenSet* val,
                                          const SampleSettings& settings);
 
-// What validations of a run work with.
+// The inputs of a Validator; all references must outlive it.
 struct ValidationParts {
   const Config& config;
   Model& model;
   const Averaging& averaging;
   const Tokenizer& tokenizer;
   const ByteTable& bytes;
-  const TokenSet* val = nullptr;  // nullptr: there is nothing to validate on
-  Communicator& ranks;            // each scores a share
+  const TokenSet* val = nullptr;  // nullptr: no validation data
+  Communicator& ranks;            // each rank scores a share
   const Interrupt& interrupt;
-  std::int64_t samples = 0;  // texts of each validation; the first rank generates them
+  std::int64_t samples = 0;  // texts per validation, generated on rank 0
 };
 
 struct Validation {
   enum class Outcome { interrupted, not_finite, worse, best };
   Outcome outcome = Outcome::interrupted;
-  double loss = 0;  // where it was not interrupted
+  double loss = 0;  // unset if interrupted
 };
 
-// Validates the model of a run, and remembers of the last time what its checkpoint records.
+// Validates the model of a run and stores the last results for the next checkpoint.
 class Validator {
  public:
   explicit Validator(const ValidationParts& parts);
 
   bool has_data() const { return parts_.val != nullptr; }
 
-  // Scores the model of state.step on all ranks, notes in the state what that means, and reports score and samples. On
-  // all ranks the outcome is the same. Interrupted: the validation stays due. `last`: the run is over.
+  // Scores the model on all ranks, updates the state, and reports the score and samples. The
+  // outcome is the same on all ranks. If interrupted, state.validation_due stays set. `last`: final
+  // validation.
   Validation validate(TrainState& state, bool last, Reporter& reporter);
 
-  // Of the last validation of this call whose loss is finite.
+  // The last finite score of this call.
   const std::optional<Score>& score() const { return score_; }
 
-  // What a checkpoint of this step says of the model: its golden output and, if the step was validated, the score.
+  // Checkpoint metadata for this step: the golden output and, if the step was validated, the score.
   CheckpointRecord record(std::int64_t step);
 
  private:
@@ -125,7 +125,7 @@ class Validator {
   std::int64_t scored_step_ = -1;
   GoldenOutput golden_;
   std::int64_t golden_step_ = -1;
-  std::string val_set_;  // what is scored: told apart from other sets
+  std::string val_set_;  // fingerprint of the validation tokens; computed on first use
 };
 
 }  // namespace thimble

@@ -3,13 +3,13 @@
 namespace thimble {
 namespace {
 
-// Known answers: `printf TEXT | xxhsum -H2`.
-TEST(Digest, GivesTheKnownAnswers) {
+// Expected values: `printf TEXT | xxhsum -H2`.
+TEST(Digest, MatchesXxhsum) {
   EXPECT_EQ(digest_of(std::string_view{}).hex(), "99aa06d3014798d86001c324468d497f");
   EXPECT_EQ(digest_of("thimble").hex(), "8185d8699743bce235cec13556e6ac60");
 }
 
-TEST(Digest, PiecesGiveTheDigestOfTheWhole) {
+TEST(Digest, IncrementalDigestEqualsTheDigestOfTheWholeText) {
   std::string text;
   for (int i = 0; i < 5000; ++i) text += static_cast<char>(i * 37);
   for (std::size_t piece : {1u, 7u, 64u, 255u, 1024u, 4999u}) {
@@ -20,7 +20,7 @@ TEST(Digest, PiecesGiveTheDigestOfTheWhole) {
   }
 }
 
-TEST(Digest, OneFlippedBitChangesIt) {
+TEST(Digest, ChangesWhenOneBitIsFlipped) {
   std::string text(300, 'x');
   const Digest before = digest_of(text);
   for (std::size_t i = 0; i < text.size(); ++i) {

@@ -5,10 +5,10 @@
 namespace thimble {
 namespace {
 
-TEST(Error, SaysWhatWasExpectedAndFoundAndWhatToDo) {
+TEST(Error, DescribesTheProblemAndTheHint) {
   try {
     check(false, Hint{"drop --set dim=512"}, "weight has {} columns, input rows have {}", 500, 512);
-    FAIL() << "check let it pass";
+    FAIL() << "check() did not throw";
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "weight has 500 columns, input rows have 512");
     const std::string text = describe(error);
@@ -19,8 +19,8 @@ TEST(Error, SaysWhatWasExpectedAndFoundAndWhatToDo) {
   EXPECT_NO_THROW(check(true, "never"));
 }
 
-TEST(Error, SaysWhichFieldOfARequestIsWrong) {
-  const auto about = [](const auto& f) -> std::pair<std::string, std::string> {
+TEST(Error, NamesTheInvalidFieldOfARequest) {
+  const auto field_and_hint = [](const auto& f) -> std::pair<std::string, std::string> {
     try {
       f();
     } catch (const Error& error) {
@@ -28,13 +28,14 @@ TEST(Error, SaysWhichFieldOfARequestIsWrong) {
     }
     return {};
   };
-  using Said = std::pair<std::string, std::string>;
-  EXPECT_EQ(about([] { check(false, Field{"top_k"}, "top_k must be >= {}", 0); }), (Said{"top_k", ""}));
-  EXPECT_EQ(about([] {
+  using FieldAndHint = std::pair<std::string, std::string>;
+  EXPECT_EQ(field_and_hint([] { check(false, Field{"top_k"}, "top_k must be >= {}", 0); }),
+            (FieldAndHint{"top_k", ""}));
+  EXPECT_EQ(field_and_hint([] {
               fail(Field{"prompt", Hint{"give one"}}, "prompt is empty");
             }),
-            (Said{"prompt", "give one"}));
-  EXPECT_EQ(about([] { fail("nothing there"); }), (Said{}));
+            (FieldAndHint{"prompt", "give one"}));
+  EXPECT_EQ(field_and_hint([] { fail("nothing there"); }), (FieldAndHint{}));
 }
 
 TEST(Log, WritesLinesAtOrAboveItsLevel) {

@@ -1,4 +1,4 @@
-// The harness that every writer is tested with must catch writers that are not careful enough.
+// The harness that all writers are tested with must detect writers that are not careful enough.
 #include "support/every_fault.h"
 
 #include <gtest/gtest-spi.h>
@@ -18,8 +18,8 @@ class EveryFaultFinds : public testing::Test {
  protected:
   EveryFaultFinds() { folder_.write("model", "an older one"); }
 
-  // What the harness says of a writer.
-  std::string said_of(const std::function<void(FileOps& ops)>& write) const {
+  // The failures that the harness reports for a writer.
+  std::string failures_of(const std::function<void(FileOps& ops)>& write) const {
     testing::TestPartResultArray failures;
     {
       const testing::ScopedFakeTestPartResultReporter reporter(
@@ -31,11 +31,12 @@ class EveryFaultFinds : public testing::Test {
     return text;
   }
   bool finds(const std::string& what, const std::function<void(FileOps& ops)>& write) const {
-    const std::string said = said_of(write);
-    return said.find(what) != said.npos;
+    const std::string failures_text = failures_of(write);
+    return failures_text.find(what) != failures_text.npos;
   }
 
-  // Writes beside the file and renames: all that can be forgotten is left to the caller.
+  // Writes a temporary file beside the target and renames it. Each step that may be forgotten can
+  // be switched off.
   static void put(FileOps& ops, const fs::path& path, bool syncs, bool syncs_folder, bool cleans) {
     const fs::path temporary = folder_of(path) / ".model.tmp";
     const FileHandle file = ops.open_for_writing(temporary);
@@ -61,16 +62,17 @@ class EveryFaultFinds : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(EveryFaultFinds, NothingWrongWithAnAtomicFile) {
-  EXPECT_EQ(
-      said_of([&](FileOps& ops) { write_file(ops, folder_ / "model", "a newer one", Existing::replace); }),
-      "");
+TEST_F(EveryFaultFinds, NoFaultInAtomicFile) {
+  EXPECT_EQ(failures_of(
+                [&](FileOps& ops) { write_file(ops, folder_ / "model", "a newer one", Existing::replace); }),
+            "");
   const fs::path model = folder_ / "model";
-  EXPECT_EQ(said_of([&](FileOps& ops) { naming(model, [&] { put(ops, model, true, true, true); }); }), "");
+  EXPECT_EQ(failures_of([&](FileOps& ops) { naming(model, [&] { put(ops, model, true, true, true); }); }),
+            "");
 }
 
-TEST_F(EveryFaultFinds, AFileThatIsWrittenInPlace) {
-  EXPECT_TRUE(finds("that nobody writes", [&](FileOps& ops) {
+TEST_F(EveryFaultFinds, AFileWrittenInPlace) {
+  EXPECT_TRUE(finds("has unexpected contents", [&](FileOps& ops) {
     const FileHandle file = ops.open_for_writing(folder_ / "model");
     try {
       ops.truncate(file, 0);
@@ -83,22 +85,21 @@ TEST_F(EveryFaultFinds, AFileThatIsWrittenInPlace) {
   }));
 }
 
-TEST_F(EveryFaultFinds, ANameThatIsGivenBeforeTheBytesAreSafe) {
-  EXPECT_TRUE(
-      finds("that nobody writes", [&](FileOps& ops) { put(ops, folder_ / "model", false, true, true); }));
+TEST_F(EveryFaultFinds, ARenameBeforeTheDataIsSynced) {
+  EXPECT_TRUE(finds("has unexpected contents",
+                    [&](FileOps& ops) { put(ops, folder_ / "model", false, true, true); }));
 }
 
-TEST_F(EveryFaultFinds, AFolderThatIsNotFlushed) {
-  EXPECT_TRUE(
-      finds("was not safe yet", [&](FileOps& ops) { put(ops, folder_ / "model", true, false, true); }));
+TEST_F(EveryFaultFinds, AFolderThatIsNotSynced) {
+  EXPECT_TRUE(finds("was not synced", [&](FileOps& ops) { put(ops, folder_ / "model", true, false, true); }));
 }
 
-TEST_F(EveryFaultFinds, ATemporaryFileThatStays) {
+TEST_F(EveryFaultFinds, ALeftoverTemporaryFile) {
   EXPECT_TRUE(
       finds("was left behind", [&](FileOps& ops) { put(ops, folder_ / "model", true, true, false); }));
 }
 
-TEST_F(EveryFaultFinds, AHandleThatStaysOpen) {
+TEST_F(EveryFaultFinds, AHandleThatIsNotClosed) {
   EXPECT_TRUE(finds("open_handles", [&](FileOps& ops) {
     write_file(ops, folder_ / "model", "a newer one", Existing::replace);
     const FileHandle file = ops.open_for_reading(folder_ / "model");
@@ -107,7 +108,7 @@ TEST_F(EveryFaultFinds, AHandleThatStaysOpen) {
   }));
 }
 
-TEST_F(EveryFaultFinds, AnErrorWithoutTheName) {
+TEST_F(EveryFaultFinds, AnErrorThatDoesNotNameTheFile) {
   EXPECT_TRUE(finds("something went wrong", [&](FileOps& ops) {
     try {
       write_file(ops, folder_ / "model", "a newer one", Existing::replace);
@@ -117,8 +118,8 @@ TEST_F(EveryFaultFinds, AnErrorWithoutTheName) {
   }));
 }
 
-TEST_F(EveryFaultFinds, AWriterThatGoesRoundTheLayer) {
-  EXPECT_THROW(said_of([&](FileOps& ops) {
+TEST_F(EveryFaultFinds, AWriterThatBypassesFileOps) {
+  EXPECT_THROW(failures_of([&](FileOps& ops) {
                  std::ofstream(folder_ / "other") << "a newer one";
                  ops.rename(folder_ / "other", folder_ / "model");
                }),

@@ -1,5 +1,5 @@
-// Whole or not at all: every operation of every way of writing is made to fail, and the power is cut after
-// each.
+// Atomicity of all ways to write a file: every operation is made to fail, and the power is cut
+// after each.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,16 +17,16 @@ constexpr std::string_view kTarget = "/run/model";
 constexpr std::string_view kOld = "OLDEST";
 constexpr std::string_view kNew = "newer!!";
 
-// One way of writing kNew under the name kTarget.
-struct Way {
+// One method of writing kNew to kTarget.
+struct WriteCase {
   std::string name;
   std::function<void(SimulatedDisk&)> prepare;
   std::function<void(SimulatedDisk&)> act;
   bool refuses = false;
 };
 
-void PrintTo(const Way& way, std::ostream* out) {
-  *out << way.name;
+void PrintTo(const WriteCase& write_case, std::ostream* out) {
+  *out << write_case.name;
 }
 
 void write_new(SimulatedDisk& disk) {
@@ -51,7 +51,7 @@ void put_old_link(SimulatedDisk& disk) {
   disk.put_link("/run/steps/1", kTarget);
 }
 
-std::vector<Way> every_way() {
+std::vector<WriteCase> all_write_cases() {
   return {
       {"NewFile", [](SimulatedDisk&) {}, write_over},
       {"NewFileRefusing", [](SimulatedDisk&) {}, write_new, true},
@@ -67,7 +67,7 @@ std::vector<Way> every_way() {
       {"DebrisBeside",
        [](SimulatedDisk& disk) {
          put_old(disk);
-         disk.put("/run/.model.tmp", "debris of somebody");
+         disk.put("/run/.model.tmp", "debris");
        },
        write_over},
       {"DebrisThatIsTheTargetToo",
@@ -104,7 +104,7 @@ bool is_temporary(const std::string& path) {
   return path.starts_with("/run/.");
 }
 
-class EveryWay : public testing::TestWithParam<Way> {
+class EveryWay : public testing::TestWithParam<WriteCase> {
  protected:
   void SetUp() override {
     before.put_folder("/run");
@@ -116,7 +116,7 @@ class EveryWay : public testing::TestWithParam<Way> {
     after = clean.files();
   }
 
-  // Under its name is what was there or what was to come, and nothing else on the disk has changed.
+  // The target has its old or its new content, and nothing else on the disk has changed.
   void expect_old_or_new(const SimulatedDisk& disk) const {
     const auto content = disk.content(kTarget);
     EXPECT_TRUE(content == old || content == kNew) << (content ? *content : "nothing");
@@ -126,7 +126,7 @@ class EveryWay : public testing::TestWithParam<Way> {
       }
   }
 
-  // Whatever is left, the next attempt succeeds and cleans up.
+  // From any state left by a fault, the next attempt succeeds and cleans up.
   void expect_works_next_time(SimulatedDisk disk) const {
     if (!(GetParam().refuses && disk.content(kTarget))) {
       ASSERT_NO_THROW(GetParam().act(disk));
@@ -143,15 +143,15 @@ class EveryWay : public testing::TestWithParam<Way> {
   SimulatedDisk::Files after;
 };
 
-INSTANTIATE_TEST_SUITE_P(AtomicFile, EveryWay, testing::ValuesIn(every_way()),
-                         [](const auto& way) { return way.param.name; });
+INSTANTIATE_TEST_SUITE_P(AtomicFile, EveryWay, testing::ValuesIn(all_write_cases()),
+                         [](const auto& write_case) { return write_case.param.name; });
 
-TEST_P(EveryWay, LeavesTheNewFileAndNothingElse) {
+TEST_P(EveryWay, LeavesOnlyTheNewFile) {
   EXPECT_EQ(after.at(std::string(kTarget)), kNew);
   for (const auto& [path, text] : after) EXPECT_FALSE(is_temporary(path)) << path;
 }
 
-TEST_P(EveryWay, PowerLossAnywhereLeavesOldOrNewWhole) {
+TEST_P(EveryWay, PowerLossAtAnyPointLeavesTheOldOrTheNewFile) {
   for (int done = 0; done <= operations; ++done) {
     SimulatedDisk disk = before;
     disk.lose_power_after(done);
@@ -176,7 +176,7 @@ TEST_P(EveryWay, PowerLossAnywhereLeavesOldOrNewWhole) {
   }
 }
 
-TEST_P(EveryWay, AnyFailureLeavesOldOrNewWholeAndNoDebris) {
+TEST_P(EveryWay, AnyFailureLeavesTheOldOrTheNewFileAndNoDebris) {
   for (const int code : {EIO, ENOSPC})
     for (const std::size_t limit : {0, 1, 3})
       for (int failing = 1;; ++failing) {
@@ -195,7 +195,8 @@ TEST_P(EveryWay, AnyFailureLeavesOldOrNewWholeAndNoDebris) {
         const std::string& operation = disk.log()[static_cast<std::size_t>(failing) - 1];
         SCOPED_TRACE(operation);
         expect_old_or_new(disk);
-        // Once the name is given, only flushing the folder and removing the spare name can still fail.
+        // After publication, only syncing the folder and removing the temporary name can still
+        // fail.
         const bool late = operation.starts_with("sync_folder") || operation.starts_with("remove");
         if (failed && !late) {
           EXPECT_EQ(disk.content(kTarget), old);
@@ -211,7 +212,7 @@ TEST_P(EveryWay, AnyFailureLeavesOldOrNewWholeAndNoDebris) {
       }
 }
 
-TEST_P(EveryWay, ADiskThatDiesForGoodLeavesOldOrNewWhole) {
+TEST_P(EveryWay, PermanentDiskFailureLeavesTheOldOrTheNewFile) {
   for (int failing = 1; failing <= operations; ++failing) {
     SimulatedDisk disk = before;
     disk.fail_from(failing, EIO);
@@ -225,39 +226,40 @@ TEST_P(EveryWay, ADiskThatDiesForGoodLeavesOldOrNewWhole) {
   }
 }
 
-TEST_P(EveryWay, AnotherWriterInBetweenMixesNothing) {
+TEST_P(EveryWay, ConcurrentWriterDoesNotMixContents) {
   constexpr std::string_view kOther = "other";
   for (const Existing existing : {Existing::replace, Existing::refuse})
     for (int between = 1; between <= operations; ++between) {
       SimulatedDisk disk = before;
-      bool we = false, they = false;
+      bool ours_succeeded = false, theirs_succeeded = false;
       disk.before(between, [&](SimulatedDisk& same) {
         try {
           write_file(same, kTarget, kOther, existing);
-          they = true;
+          theirs_succeeded = true;
         } catch (const Error&) {
         }
       });
       try {
         GetParam().act(disk);
-        we = true;
+        ours_succeeded = true;
       } catch (const Error&) {
       }
       SCOPED_TRACE(fmt::format("before operation {}", between));
       const auto content = disk.content(kTarget);
-      EXPECT_TRUE((we && content == kNew) || (they && content == kOther) || content == old)
+      EXPECT_TRUE((ours_succeeded && content == kNew) || (theirs_succeeded && content == kOther) ||
+                  content == old)
           << content.value_or("nothing");
       if (!old) {
-        EXPECT_TRUE(we || they);
+        EXPECT_TRUE(ours_succeeded || theirs_succeeded);
       }
-      EXPECT_FALSE(GetParam().refuses && existing == Existing::refuse && we && they);
+      EXPECT_FALSE(GetParam().refuses && existing == Existing::refuse && ours_succeeded && theirs_succeeded);
       for (const auto& [path, text] : disk.files()) EXPECT_FALSE(is_temporary(path)) << path;
       EXPECT_EQ(disk.open_handles(), 0u);
       if (HasFailure()) return;
     }
 }
 
-TEST(AtomicFileFaults, AWriterWhoStartsInBetweenAndFinishesLaterIsNotHarmed) {
+TEST(AtomicFileFaults, DoesNotDisturbAWriterThatStartsDuringTheWriteAndFinishesLater) {
   for (const bool commits : {true, false})
     for (int between = 1;; ++between) {
       SimulatedDisk disk;
@@ -268,7 +270,7 @@ TEST(AtomicFileFaults, AWriterWhoStartsInBetweenAndFinishesLaterIsNotHarmed) {
         try {
           theirs = std::make_unique<AtomicFile>(same, kTarget, Existing::replace);
           theirs->write("the");
-        } catch (const Error&) {  // refused: that is fine
+        } catch (const Error&) {  // refused, which is acceptable
         }
       });
       try {
@@ -288,7 +290,7 @@ TEST(AtomicFileFaults, AWriterWhoStartsInBetweenAndFinishesLaterIsNotHarmed) {
     }
 }
 
-TEST(PublishLinkFaults, FallsBackToACopyWhereThereAreNoHardLinks) {
+TEST(PublishLinkFaults, FallsBackToACopyWithoutHardLinks) {
   for (const int code : {EPERM, EMLINK, EXDEV, ENOTSUP}) {
     SimulatedDisk disk;
     disk.put_folder("/run");
@@ -301,7 +303,7 @@ TEST(PublishLinkFaults, FallsBackToACopyWhereThereAreNoHardLinks) {
   }
 }
 
-TEST(MakeFoldersFaults, PowerLossAfterItLosesNothing) {
+TEST(MakeFoldersFaults, CreatedFoldersSurviveAPowerLoss) {
   SimulatedDisk disk;
   disk.put_folder("/run");
   make_folders(disk, "/run/a/b");

@@ -13,9 +13,9 @@ namespace {
 
 using namespace std::string_view_literals;
 
-constexpr std::int64_t kLeast = std::numeric_limits<std::int64_t>::min();
-constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-constexpr std::uint64_t kMostUnsigned = std::numeric_limits<std::uint64_t>::max();
+constexpr std::int64_t kMinInt = std::numeric_limits<std::int64_t>::min();
+constexpr std::int64_t kMaxInt = std::numeric_limits<std::int64_t>::max();
+constexpr std::uint64_t kMaxUnsigned = std::numeric_limits<std::uint64_t>::max();
 
 template <class Act>
 std::string error_of(Act act) {
@@ -44,15 +44,15 @@ Json sample() {
       .set("nothing", nullptr)
       .set("yes", true)
       .set("no", false)
-      .set("least", kLeast)
-      .set("most", kMostUnsigned)
+      .set("least", kMinInt)
+      .set("most", kMaxUnsigned)
       .set("tiny", 5e-324)
       .set("text", "a\"b\\c\n\x01 \xC3\xA9 \xF0\x9F\x98\x80")
       .set("list", Json::array({1, 2.5, "three", Json::array(), Json::object()}))
       .set("inner", Json::object().set("", 0).set("deep", Json::array({Json::array({Json::array()})})));
 }
 
-TEST(Json, WritesWhatItReads) {
+TEST(Json, RoundTripsThroughText) {
   for (const int indent : {0, 1, 2, 8}) {
     const std::string text = sample().dump(indent);
     const Json back = parse_json(text, "sample");
@@ -67,7 +67,7 @@ TEST(Json, LayoutIsFixed) {
   EXPECT_EQ(json.dump(2), "{\n  \"b\": [\n    1,\n    \"x\"\n  ],\n  \"a\": {},\n  \"c\": 1.0\n}");
 }
 
-TEST(Json, MembersKeepTheirOrderAndAreReplacedInPlace) {
+TEST(Json, MembersKeepInsertionOrderWhenReplaced) {
   Json json = Json::object();
   for (int i = 99; i >= 0; --i) json.set(fmt::format("key {}", i), i);
   json.set("key 50", "new").set("key 98", "new");
@@ -82,7 +82,7 @@ TEST(Json, MembersKeepTheirOrderAndAreReplacedInPlace) {
   EXPECT_EQ(json.find("key 100"), nullptr);
 }
 
-TEST(Json, CopiesOfBigObjectsAreIndependent) {
+TEST(Json, CopiesOfLargeObjectsAreIndependent) {
   Json json = Json::object();
   for (int i = 0; i < 40; ++i) json.set(std::to_string(i), i);
   Json copy = json;
@@ -95,7 +95,7 @@ TEST(Json, CopiesOfBigObjectsAreIndependent) {
   EXPECT_EQ(json, copy);
 }
 
-TEST(Json, EqualityIgnoresTheOrderOfMembersOnly) {
+TEST(Json, EqualityIgnoresOnlyTheOrderOfMembers) {
   EXPECT_EQ(parse_json(R"({"a":1,"b":[1,2]})", "x"), parse_json(R"({"b":[1,2],"a":1})", "x"));
   EXPECT_NE(parse_json("[1,2]", "x"), parse_json("[2,1]", "x"));
   EXPECT_NE(parse_json("1", "x"), parse_json("1.0", "x"));
@@ -105,18 +105,21 @@ TEST(Json, EqualityIgnoresTheOrderOfMembersOnly) {
   EXPECT_EQ(Json(std::uint64_t{5}), Json(5));
 }
 
-TEST(Json, WrongTypesNameExpectedAndFound) {
+TEST(Json, TypeErrorsNameTheExpectedAndTheFoundType) {
   EXPECT_EQ(error_of([] { Json("12").as_int(); }),
             "expected an integer of at most 64 bits, found the string \"12\"");
   EXPECT_EQ(error_of([] { Json(1.5).as_int(); }), "expected an integer of at most 64 bits, found 1.5");
-  EXPECT_EQ(error_of([] { Json(kMostUnsigned).as_int(); }),
+  EXPECT_EQ(error_of([] { Json(kMaxUnsigned).as_int(); }),
             "expected an integer of at most 64 bits, found 18446744073709551615");
   EXPECT_EQ(error_of([] { Json(-1).as_uint(); }), "expected an integer of at least 0, found -1");
   EXPECT_EQ(error_of([] { Json(nullptr).as_double(); }), "expected a number, found null");
   EXPECT_EQ(error_of([] { Json(1).as_bool(); }), "expected true or false, found 1");
   EXPECT_EQ(error_of([] { Json(true).as_string(); }), "expected a string, found true");
-  EXPECT_EQ(error_of([] { Json::object().as_array(); }), "expected an array, found an object of 0");
-  EXPECT_EQ(error_of([] { Json::array({1, 2}).as_object(); }), "expected an object, found an array of 2");
+  EXPECT_EQ(error_of([] { Json::object().as_array(); }), "expected an array, found an object of size 0");
+  EXPECT_EQ(error_of([] {
+              Json::array({1, 2}).as_object();
+            }),
+            "expected an object, found an array of size 2");
   EXPECT_EQ(error_of([] { Json::object().at("dim"); }), "the key \"dim\" is missing");
   EXPECT_EQ(error_of([] { Json(3).at("dim"); }), "expected an object with the key \"dim\", found 3");
   EXPECT_TRUE(contains(error_of([] { Json(3).set("dim", 1); }), "\"dim\""));
@@ -124,18 +127,18 @@ TEST(Json, WrongTypesNameExpectedAndFound) {
   EXPECT_LT(error_of([] { Json(std::string(1'000'000, 'x')).as_int(); }).size(), 200u);
 }
 
-TEST(Json, NumbersConvertWhereNothingIsLost) {
+TEST(Json, ConvertsBetweenNumberTypes) {
   EXPECT_EQ(Json(7).as_uint(), 7u);
   EXPECT_EQ(Json(7).as_double(), 7.0);
-  EXPECT_EQ(Json(kMostUnsigned).as_uint(), kMostUnsigned);
-  EXPECT_EQ(Json(kMostUnsigned).as_double(), 18446744073709551616.0);
-  EXPECT_TRUE(Json(kMostUnsigned).is_uint());
-  EXPECT_FALSE(Json(kMostUnsigned).is_int());
+  EXPECT_EQ(Json(kMaxUnsigned).as_uint(), kMaxUnsigned);
+  EXPECT_EQ(Json(kMaxUnsigned).as_double(), 18446744073709551616.0);
+  EXPECT_TRUE(Json(kMaxUnsigned).is_uint());
+  EXPECT_FALSE(Json(kMaxUnsigned).is_int());
   EXPECT_FALSE(Json(-1).is_uint());
   EXPECT_TRUE(Json(0.5f).is_number());
 }
 
-TEST(Json, EveryDoubleComesBackWithTheSameBits) {
+TEST(Json, DoublesRoundTripExactly) {
   std::vector<double> values = {0.0,
                                 -0.0,
                                 1.0,
@@ -159,33 +162,33 @@ TEST(Json, EveryDoubleComesBackWithTheSameBits) {
   }
 }
 
-TEST(Json, ControlsAreWrittenAsNumbersAndNothingElseIs) {
+TEST(Json, EscapesOnlyControlCharactersNumerically) {
   EXPECT_EQ(Json("a\x1B\x7F\xC2\x80\xC2\x9B\xC2\x9F").dump(), R"("a\u001b\u007f\u0080\u009b\u009f")");
   EXPECT_EQ(Json("\xC2\xA0\xC3\x9B\xE2\x80\x9B").dump(), "\"\xC2\xA0\xC3\x9B\xE2\x80\x9B\"");
 }
 
-TEST(Json, NotFiniteIsWrittenAsNull) {
+TEST(Json, WritesNonFiniteNumbersAsNull) {
   EXPECT_EQ(Json::array({NAN, INFINITY, -INFINITY}).dump(), "[null,null,null]");
 }
 
-TEST(Json, IntegersAtTheEdges) {
-  EXPECT_EQ(parse_json("-9223372036854775808", "x").as_int(), kLeast);
-  EXPECT_EQ(parse_json("9223372036854775807", "x").as_int(), kMost);
+TEST(Json, ParsesIntegersAtTheLimitsOf64Bits) {
+  EXPECT_EQ(parse_json("-9223372036854775808", "x").as_int(), kMinInt);
+  EXPECT_EQ(parse_json("9223372036854775807", "x").as_int(), kMaxInt);
   EXPECT_EQ(parse_json("9223372036854775808", "x").as_uint(), std::uint64_t{1} << 63);
-  EXPECT_EQ(parse_json("18446744073709551615", "x").as_uint(), kMostUnsigned);
-  // Beyond 64 bits: found in real tokenizer_config.json files.
+  EXPECT_EQ(parse_json("18446744073709551615", "x").as_uint(), kMaxUnsigned);
+  // Beyond 64 bits: occurs in published tokenizer_config.json files.
   const Json huge = parse_json("1000000000000000019884624838656", "x");
   EXPECT_EQ(huge.as_double(), 1e30);
   EXPECT_TRUE(contains(error_of([&] { huge.as_int(); }), "found 1e+30"));
 }
 
-TEST(Json, NumbersOutOfRangeAreErrors) {
+TEST(Json, RefusesNumbersOutOfRange) {
   EXPECT_TRUE(starts_with(error_in("[1,\n 1e999]"), "x.json:2:")) << error_in("[1,\n 1e999]");
   EXPECT_TRUE(contains(error_in("-1e400"), "number overflow")) << error_in("-1e400");
   EXPECT_TRUE(contains(error_in(std::string(400, '9')), "number overflow"));
 }
 
-TEST(Json, BadNumbersAndLiteralsAreErrors) {
+TEST(Json, RefusesInvalidNumbersAndLiterals) {
   for (const char* text :
        {"01",    "+1",      "1.",       ".5",  "1e",  "-",    "0x10",       "NaN",   "Infinity",
         "nul",   "True",    "'a'",      "1 2", "{}x", "[1,]", "{\"a\":1,}", "{a:1}", "{\"a\"}",
@@ -195,14 +198,14 @@ TEST(Json, BadNumbersAndLiteralsAreErrors) {
     EXPECT_TRUE(starts_with(error_in(text), "x.json:1:")) << text;
 }
 
-TEST(Json, DuplicateKeysAreRefusedInEveryObject) {
+TEST(Json, RefusesDuplicateKeysInEveryObject) {
   EXPECT_EQ(error_in("{\"a\": 1,\n  \"a\": 1}"), "x.json:2:5: the key \"a\" appears twice in one object");
   EXPECT_TRUE(contains(error_in(R"([{"b":{"c":1,"\u0063":2}}])"), "the key \"c\" appears twice"));
   EXPECT_TRUE(contains(error_in(R"({"a":{"x":1},"b":{"x":1},"a":0})"), "\"a\" appears twice"));
   EXPECT_EQ(error_in(R"({"a":{"a":{"a":1}},"b":[{"a":1},{"a":1}]})"), "no error");
 }
 
-TEST(Json, DepthIsBounded) {
+TEST(Json, LimitsNestingDepth) {
   auto nested = [](int depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_EQ(error_in(nested(64)), "no error");
   EXPECT_EQ(error_in(nested(65)), "x.json:1:65: nested deeper than 64 levels");
@@ -212,7 +215,7 @@ TEST(Json, DepthIsBounded) {
       << "a stack overflow, or slow";
 }
 
-TEST(Json, ErrorsSayLineAndColumn) {
+TEST(Json, ErrorsContainLineAndColumn) {
   EXPECT_TRUE(starts_with(error_in("{\n  \"a\": 1,\n  b: 2\n}"), "x.json:3:3: "))
       << error_in("{\n  \"a\": 1,\n  b: 2\n}");
   EXPECT_TRUE(starts_with(error_in("[1, 2"), "x.json:1:6: ")) << error_in("[1, 2");
@@ -221,24 +224,24 @@ TEST(Json, ErrorsSayLineAndColumn) {
   EXPECT_FALSE(contains(error_in("["), "json.exception")) << error_in("[");
 }
 
-TEST(Json, MessagesStayShortAndPrintable) {
+TEST(Json, ErrorMessagesAreShortAndPrintable) {
   EXPECT_LT(error_in("\"" + std::string(1'000'000, 'x')).size(), 1'000u);
   EXPECT_FALSE(contains(error_in("\"\xFF"), "\xFF"));
   EXPECT_FALSE(contains(error_in("\"\x1b[31m"), "\x1b"));
 }
 
-TEST(Json, CutAnywhereIsAnError) {
+TEST(Json, RefusesTextTruncatedAnywhere) {
   for (const int indent : {0, 2}) {
     const std::string text = sample().dump(indent);
     for (std::size_t bytes = 0; bytes < text.size(); ++bytes) {
-      // A copy of exactly this size, so that the address sanitizer sees a read beyond it.
+      // A copy of exactly this size, so that AddressSanitizer detects a read beyond the end.
       const std::vector<char> cut(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bytes));
       EXPECT_TRUE(starts_with(error_in({cut.data(), cut.size()}), "x.json:")) << bytes;
     }
   }
 }
 
-TEST(Json, AnyByteChangedIsAnErrorOrAnotherValueButNoCrash) {
+TEST(Json, NeverCrashesOnAChangedByte) {
   const std::string text = sample().dump();
   const std::string_view bytes = "\0\x01\n \"\\/{}[]:,-+.09eEntfuxd\x7F\x80\xC3\xED\xF0\xFF"sv;
   for (std::size_t at = 0; at < text.size(); ++at)
@@ -250,7 +253,7 @@ TEST(Json, AnyByteChangedIsAnErrorOrAnotherValueButNoCrash) {
     }
 }
 
-TEST(Json, BadUtf8IsRefusedByTheReader) {
+TEST(Json, ParserRefusesInvalidUtf8) {
   for (const char* bytes :
        {"\xFF", "\x80", "\xC3", "\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80",
         "\xF8\x88\x80\x80\x80", "\\ud800", "\\udc00", "\\ud800\\u0041", "\\u12", "\\x"}) {
@@ -262,7 +265,7 @@ TEST(Json, BadUtf8IsRefusedByTheReader) {
             std::string("\xF0\x9F\x98\x80\xC3\xA9\0", 7));
 }
 
-TEST(Json, BadUtf8IsReplacedByTheWriter) {
+TEST(Json, WriterReplacesInvalidUtf8) {
   auto written = [](std::string_view text) { return parse_json(Json(text).dump(), "written").as_string(); };
   const std::string mark = "\xEF\xBF\xBD";
   EXPECT_EQ(written("a\xFFz"), "a" + mark + "z");
@@ -270,13 +273,13 @@ TEST(Json, BadUtf8IsReplacedByTheWriter) {
   EXPECT_EQ(written("\xC3("), mark + "(");
   EXPECT_EQ(written("\xC0\x80"), mark + mark);
   EXPECT_EQ(written("\xED\xA0\x80"), mark + mark + mark);  // a surrogate
-  EXPECT_EQ(written("\xF0\x9F\x98z"), mark + "z");         // one mark for a character cut short
+  EXPECT_EQ(written("\xF0\x9F\x98z"), mark + "z");         // a truncated character
   EXPECT_EQ(written("\xF4\x90\x80\x80"), mark + mark + mark + mark);
   EXPECT_EQ(written("\xE2\x82\xAC \xF0\x9F\x98\x80 \x7F"), "\xE2\x82\xAC \xF0\x9F\x98\x80 \x7F");
   EXPECT_EQ(Json::object().set("\xFF", 1).dump(), "{\"" + mark + "\":1}");
 }
 
-TEST(Json, EveryPairOfBytesIsWrittenAsReadableText) {
+TEST(Json, WritesAnyPairOfBytesAsValidJson) {
   for (int first = 0; first < 256; ++first)
     for (int second = 0; second < 256; ++second) {
       const std::string text = {static_cast<char>(first), static_cast<char>(second), 'x'};
@@ -307,7 +310,7 @@ class Recorder : public JsonVisitor {
   std::string events;
 };
 
-TEST(JsonVisitor, SeesEverythingInOrder) {
+TEST(JsonVisitor, ReceivesAllEventsInOrder) {
   Recorder recorder;
   visit_json(R"({"a":[null,true,-3,9223372036854775808,2.5,"s"],"b":{}})", "x", recorder);
   EXPECT_EQ(recorder.events, "{ a: [ null true -3 big:9223372036854775808 number:2.5 s ] b: { } } ");

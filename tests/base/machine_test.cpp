@@ -13,7 +13,7 @@
 namespace thimble {
 namespace {
 
-TEST(Machine, FeaturesAgreeWithTheKernel) {
+TEST(Machine, FeaturesMatchProcCpuinfo) {
   const CpuLevelScope no_cap(detected_cpu_level());
   std::ifstream file("/proc/cpuinfo");
   std::string line;
@@ -28,7 +28,7 @@ TEST(Machine, FeaturesAgreeWithTheKernel) {
         << feature.name;
 }
 
-TEST(Machine, ThisOneIsPlausible) {
+TEST(Machine, ThisMachineHasPlausibleValues) {
   const Machine machine = probe_machine();
   EXPECT_GE(machine.logical_cpus, 1);
   EXPECT_GE(machine.usable_cpus(), 1);
@@ -38,7 +38,7 @@ TEST(Machine, ThisOneIsPlausible) {
   EXPECT_LE(machine.available_bytes, machine.memory_bytes);
 }
 
-TEST(MachineElsewhere, AnEmptyRootIsNoReasonToFail) {
+TEST(MachineElsewhere, EmptyRootGivesDefaults) {
   const TempFolder root;
   const Machine machine = probe_machine(root.path());
   EXPECT_EQ(machine.cpu_model, "unknown");
@@ -67,7 +67,7 @@ TEST(MachineElsewhere, ReadsModelMemoryAndCaches) {
   EXPECT_EQ(machine.caches[0].shared_by, 7);
 }
 
-TEST(MachineElsewhere, TheTightestControlGroupLimits) {
+TEST(MachineElsewhere, UsesTheTightestControlGroupLimit) {
   const TempFolder root;
   root.write("proc/meminfo", "MemTotal: 1000 kB\n");
   root.write("proc/self/cgroup", "0::/outer/inner\n");
@@ -77,11 +77,11 @@ TEST(MachineElsewhere, TheTightestControlGroupLimits) {
   root.write("sys/fs/cgroup/outer/inner/memory.max", "max\n");
   root.write("sys/fs/cgroup/outer/memory.max", "500000\n");
   const Machine machine = probe_machine(root.path());
-  EXPECT_EQ(machine.container_cpus, 2);  // one and a half: the second is worth having
+  EXPECT_EQ(machine.container_cpus, 2);  // a quota of 1.5 CPUs is rounded up
   EXPECT_EQ(machine.container_memory_bytes, 500000);
 }
 
-TEST(MachineElsewhere, OldControlGroupsLimitToo) {
+TEST(MachineElsewhere, SupportsVersion1ControlGroups) {
   const TempFolder root;
   root.write("proc/meminfo", "MemTotal: 1000 kB\n");
   root.write("proc/self/cgroup", "4:memory:/box\n2:cpu,cpuacct:/box\n0::/\n");
@@ -93,20 +93,20 @@ TEST(MachineElsewhere, OldControlGroupsLimitToo) {
   EXPECT_EQ(machine.container_memory_bytes, 0);
 }
 
-TEST(Machine, ContainerLimitsBoundTheThreads) {
+TEST(Machine, ContainerLimitReducesUsableCpus) {
   EXPECT_EQ((Machine{.affinity_cpus = 8, .container_cpus = 0}.usable_cpus()), 8);
   EXPECT_EQ((Machine{.affinity_cpus = 8, .container_cpus = 3}.usable_cpus()), 3);
   EXPECT_EQ((Machine{.affinity_cpus = 2, .container_cpus = 3}.usable_cpus()), 2);
 }
 
-TEST(CpuLevel, CapsTheFeaturesAndTheDtype) {
+TEST(CpuLevel, LimitsFeaturesAndDtype) {
   {
     const CpuLevelScope scope(CpuLevel::scalar);
     for (const FeatureName& feature : feature_names())
       EXPECT_FALSE(cpu_features().*feature.present) << feature.name;
   }
   const CpuLevel detected = detected_cpu_level();
-  if (detected < CpuLevel::avx2) GTEST_SKIP() << "this CPU has one level";
+  if (detected < CpuLevel::avx2) GTEST_SKIP() << "this CPU has only one level";
   const CpuLevelScope scope(CpuLevel::avx2);
   EXPECT_EQ(cpu_level(), CpuLevel::avx2);
   EXPECT_TRUE(cpu_features().avx2);
@@ -119,7 +119,7 @@ TEST(CpuLevel, CapsTheFeaturesAndTheDtype) {
   EXPECT_EQ(cpu_level(), CpuLevel::avx2);
 }
 
-TEST(TrainingDtype, IsBf16OnlyWhereTheHardwareMultipliesIt) {
+TEST(TrainingDtype, IsBf16OnlyWithHardwareSupport) {
   EXPECT_EQ(training_dtype({}).dtype, "f32");
   EXPECT_EQ(training_dtype({.avx512f = true}).dtype, "f32");
   EXPECT_EQ(training_dtype({.avx512_bf16 = true}).dtype, "bf16");

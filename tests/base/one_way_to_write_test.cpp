@@ -1,4 +1,5 @@
-// Every file of the product is written through base/file_ops.h: what is tested there then holds everywhere.
+// All files of the product are written through base/file_ops.h, so what its tests show holds
+// everywhere.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -11,16 +12,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Places that may, each with its reason.
+// Exceptions, each with its reason.
 const std::set<std::string> kAllowed = {
-    "base/file_ops.cpp",        // this is the way
-    "base/files.h",             // temporary folders, gone with the process that made it
-    "cli/console.cpp",          // /dev/null in the place of a stream that is closed
-    "cli/line_editor.cpp",      // several processes append at once: O_APPEND. A line that was cut is skipped
-    "train/run_folder.h",       // takes away what a failed start made
+    "base/file_ops.cpp",    // the implementation
+    "base/files.h",         // temporary folders, removed by the process that made them
+    "cli/console.cpp",      // opens /dev/null in place of a closed stream
+    "cli/line_editor.cpp",  // O_APPEND by several processes; truncated lines are skipped
+    "train/run_folder.h",   // removes the output of a failed start
 };
 
-TEST(OneWayToWrite, NothingGoesRoundTheLayerOfFiles) {
+TEST(OneWayToWrite, AllFilesAreWrittenThroughFileOps) {
   int seen = 0;
   for (const auto& entry : fs::recursive_directory_iterator(source_folder() / "src")) {
     const std::string extension = entry.path().extension().string();

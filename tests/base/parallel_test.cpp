@@ -13,14 +13,14 @@ TEST(ParallelFor, VisitsEveryItemOnceForAnyGrain) {
     for (std::int64_t grain : {1, 3, 64, 5000}) {
       std::vector<std::atomic<int>> visits(static_cast<std::size_t>(count));
       parallel_for(count, grain, [&](std::int64_t begin, std::int64_t end) {
-        EXPECT_EQ(begin % grain, 0) << "chunks are cut at fixed places";
+        EXPECT_EQ(begin % grain, 0) << "chunks start at multiples of grain";
         for (std::int64_t i = begin; i < end; ++i) ++visits[static_cast<std::size_t>(i)];
       });
       for (auto& seen : visits) EXPECT_EQ(seen, 1);
     }
 }
 
-TEST(ParallelFor, AnExceptionReachesTheCaller) {
+TEST(ParallelFor, RethrowsExceptionsInTheCaller) {
   EXPECT_THROW(
       parallel_for(100, 1,
                    [](std::int64_t begin, std::int64_t) { check(begin != 42, "item {} is bad", begin); }),

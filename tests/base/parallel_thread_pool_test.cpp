@@ -23,8 +23,9 @@ TEST(ThreadPool, RunsEveryTaskOnceForAnyNumberOfThreads) {
   }
 }
 
-// What one job wrote the next one reads, and the caller in between, without any other order between them.
-TEST(ThreadPool, AJobSeesWhatTheOneBeforeItWrote) {
+// A job, and the caller between jobs, must see the writes of the job before without further
+// synchronisation.
+TEST(ThreadPool, JobsSeeTheWritesOfEarlierJobs) {
   ThreadPool pool(3);
   std::vector<std::int64_t> values(48, 0);
   for (int job = 1; job <= 2000; ++job) {
@@ -37,26 +38,26 @@ TEST(ThreadPool, AJobSeesWhatTheOneBeforeItWrote) {
   }
 }
 
-TEST(ThreadPool, WakesThreadsThatWentToSleep) {
+TEST(ThreadPool, WakesSleepingThreads) {
   ThreadPool pool(4);
   for (int repeat = 0; repeat < 5 && !HasFailure(); ++repeat) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than they look for work
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than idle threads spin
     std::atomic<int> inside = 0, most = 0;
     std::atomic<bool> gave_up = false;
     pool.run(4, [&](std::int64_t) {
       const int now = ++inside;
       for (int before = most; before < now && !most.compare_exchange_weak(before, now);) continue;
-      // Nobody leaves before there were two, or it took far too long.
+      // Wait until two threads are inside, or far too long.
       for (int i = 0; i < 30000 && most < 2 && !gave_up; ++i)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       gave_up = most < 2;
       --inside;
     });
-    EXPECT_GE(most, 2) << "the caller was alone";
+    EXPECT_GE(most, 2) << "only the caller ran tasks";
   }
 }
 
-TEST(ThreadPool, TheFirstExceptionReachesTheCallerAfterAllOtherTasks) {
+TEST(ThreadPool, RethrowsTheFirstExceptionAfterAllTasks) {
   for (const int threads : {2, 4}) {
     ThreadPool pool(threads);
     for (int repeat = 0; repeat < 50; ++repeat) {
@@ -67,13 +68,13 @@ TEST(ThreadPool, TheFirstExceptionReachesTheCallerAfterAllOtherTasks) {
       };
       EXPECT_THROW(pool.run(40, task), Error);
       EXPECT_EQ(done, 36);
-      EXPECT_NO_THROW(pool.run(3, task)) << "the exception is gone with its job";
+      EXPECT_NO_THROW(pool.run(3, task)) << "the exception must not affect the next job";
       EXPECT_EQ(done, 39);
     }
   }
 }
 
-TEST(ThreadPool, ALoopInsideATaskIsSerial) {
+TEST(ThreadPool, NestedLoopsAreSerial) {
   ThreadPool pool(3);
   const PoolScope scope(pool);
   std::vector<std::atomic<int>> visits(60);
@@ -91,7 +92,7 @@ TEST(ThreadPool, ALoopInsideATaskIsSerial) {
   EXPECT_FALSE(ThreadPool::in_task());
 }
 
-TEST(ThreadPool, AScopeSendsLoopsToThePoolAndEndsWithItself) {
+TEST(ThreadPool, LoopsUseThePoolOfTheInnermostScope) {
   const int outside = max_threads();
   {
     ThreadPool large(5), small(2);
@@ -102,7 +103,7 @@ TEST(ThreadPool, AScopeSendsLoopsToThePoolAndEndsWithItself) {
       EXPECT_EQ(max_threads(), 2);
     }
     EXPECT_EQ(max_threads(), 5);
-    // An index is one thread's alone while a task runs.
+    // While a task runs, no other thread has its index.
     std::vector<std::atomic<int>> busy(5);
     parallel_tasks(500, [&](std::int64_t) {
       const auto mine = static_cast<std::size_t>(thread_index());
@@ -115,8 +116,8 @@ TEST(ThreadPool, AScopeSendsLoopsToThePoolAndEndsWithItself) {
   EXPECT_EQ(max_threads(), outside);
 }
 
-// As a server decodes: threads that own a pool each, beside each other.
-TEST(ThreadPool, TwoThreadsUseTwoPools) {
+// Like a server that decodes: several threads with one pool each.
+TEST(ThreadPool, SeveralThreadsUseTheirOwnPools) {
   const auto sums = [] {
     ThreadPool pool(3);
     const PoolScope scope(pool);
@@ -133,29 +134,31 @@ TEST(ThreadPool, TwoThreadsUseTwoPools) {
   one.join(), other.join();
 }
 
-// Two threads in a handler at once are more than many a handler was written for.
-TEST(ThreadPool, ItsThreadsTakeNoSignals) {
+// Signal handlers run on the main thread only, so pool threads must block signals.
+TEST(ThreadPool, WorkersBlockSignals) {
   ThreadPool pool(3);
-  std::atomic<int> own = 0, taken = 0;
+  std::atomic<int> worker_tasks = 0, unblocked = 0;
   pool.run(3, [&](std::int64_t) {
-    if (ThreadPool::thread_index() == 0) {  // waits for another to take one
-      for (int i = 0; i < 30000 && own == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (ThreadPool::thread_index() == 0) {  // waits until a worker has run a task
+      for (int i = 0; i < 30000 && worker_tasks == 0; ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return;
     }
-    sigset_t held;
-    pthread_sigmask(SIG_BLOCK, nullptr, &held);
-    for (const int signal : {SIGINT, SIGTERM, SIGCONT, SIGWINCH}) taken += sigismember(&held, signal) != 1;
-    ++own;
+    sigset_t blocked;
+    pthread_sigmask(SIG_BLOCK, nullptr, &blocked);
+    for (const int signal : {SIGINT, SIGTERM, SIGCONT, SIGWINCH})
+      unblocked += sigismember(&blocked, signal) != 1;
+    ++worker_tasks;
   });
-  EXPECT_GT(own, 0);
-  EXPECT_EQ(taken, 0);
+  EXPECT_GT(worker_tasks, 0);
+  EXPECT_EQ(unblocked, 0);
   sigset_t ours;
   pthread_sigmask(SIG_BLOCK, nullptr, &ours);
   EXPECT_EQ(sigismember(&ours, SIGWINCH), 0);
 }
 
-// A pool made by one thread, used by another.
-TEST(ThreadPool, ServesAThreadThatDidNotMakeIt) {
+// A pool created by one thread and used by another.
+TEST(ThreadPool, WorksFromAThreadThatDidNotCreateIt) {
   ThreadPool pool(2);
   std::atomic<int> done = 0;
   std::thread other([&] {

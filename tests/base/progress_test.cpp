@@ -18,7 +18,7 @@ struct Screen {
   }
 };
 
-TEST(ProgressBar, QuickWorkStaysSilent) {
+TEST(ProgressBar, ShowsNothingForQuickWork) {
   Screen screen;
   {
     ProgressBar bar(screen.output(true), "packing", "bytes", 100);
@@ -28,7 +28,7 @@ TEST(ProgressBar, QuickWorkStaysSilent) {
   EXPECT_EQ(screen.written, "");
 }
 
-TEST(ProgressBar, OnATerminalOneLineWithRateAndEtaIsRedrawnAndRemoved) {
+TEST(ProgressBar, RedrawsAndRemovesOneLineOnATerminal) {
   Screen screen;
   {
     ProgressBar bar(screen.output(true), "training", "tokens", 1000);
@@ -40,13 +40,13 @@ TEST(ProgressBar, OnATerminalOneLineWithRateAndEtaIsRedrawnAndRemoved) {
     const std::size_t drawn = screen.written.size();
     screen.now += 0.05;
     bar.update(510);
-    EXPECT_EQ(screen.written.size(), drawn) << "at most ten redraws a second";
+    EXPECT_EQ(screen.written.size(), drawn) << "at most ten redraws per second";
   }
   EXPECT_TRUE(screen.written.ends_with("\r\x1b[K"));
   EXPECT_EQ(screen.written.find('\n'), std::string::npos);
 }
 
-TEST(ProgressBar, NeverWiderThanTheTerminal) {
+TEST(ProgressBar, IsNeverWiderThanTheTerminal) {
   for (int width = 45; width < 120; ++width) {
     Screen screen;
     ProgressBar bar(screen.output(true, width), "training", "tokens", 3);
@@ -57,7 +57,7 @@ TEST(ProgressBar, NeverWiderThanTheTerminal) {
   }
 }
 
-TEST(ProgressBar, NotesThatDoNotFitATerminalAreLeftOut) {
+TEST(ProgressBar, OmitsNotesThatDoNotFitTheTerminal) {
   const std::vector<std::string> notes = {"loss 2.3104", "1.832 bpb", "lr 0.0120", "memory 412 MiB"};
   for (int width = 45; width < 140; ++width) {
     Screen screen;
@@ -71,7 +71,7 @@ TEST(ProgressBar, NotesThatDoNotFitATerminalAreLeftOut) {
   }
 }
 
-TEST(ProgressBar, WhatWasDoneBeforeDoesNotCountForTheRate) {
+TEST(ProgressBar, EarlierWorkDoesNotCountForTheRate) {
   Screen screen;
   ProgressBar bar(screen.output(true), "training", "steps", 1000);
   bar.start_at(900);
@@ -81,7 +81,7 @@ TEST(ProgressBar, WhatWasDoneBeforeDoesNotCountForTheRate) {
   EXPECT_NE(screen.written.find(" 96%  5 steps/s  ETA 8.00 s"), std::string::npos) << screen.written;
 }
 
-TEST(ProgressBar, ElsewhereAPlainLineNowAndThen) {
+TEST(ProgressBar, PrintsPlainLinesWithoutATerminal) {
   Screen screen;
   ProgressBar bar(screen.output(false), "reading", "bytes", 0);
   for (int second = 0; second < 25; ++second) {

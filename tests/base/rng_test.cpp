@@ -8,8 +8,8 @@
 namespace thimble {
 namespace {
 
-// Known answers of the authors' Random123 library, kat_vectors: philox4x32 with 10 rounds.
-TEST(Philox, GivesTheKnownAnswers) {
+// Known answers from the authors' Random123 library (kat_vectors): philox4x32 with 10 rounds.
+TEST(Philox, MatchesRandom123) {
   using Four = std::array<std::uint32_t, 4>;
   EXPECT_EQ(philox(Four{0, 0, 0, 0}, {0, 0}), (Four{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(philox(Four{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),
@@ -18,7 +18,7 @@ TEST(Philox, GivesTheKnownAnswers) {
             (Four{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
 }
 
-TEST(Rng, StateIsTwoNumbersAndJumpingIsExact) {
+TEST(Rng, JumpingGivesTheSameWords) {
   Rng straight(42);
   std::vector<std::uint32_t> words(1000);
   for (auto& word : words) word = straight.next_u32();
@@ -34,7 +34,7 @@ TEST(Rng, SeedsAndStreamsDiffer) {
   EXPECT_NE(Rng(1, 0, 0).next_u64(), Rng(1, 0, 1).next_u64());
 }
 
-TEST(Rng, BelowIsInRangeAndEven) {
+TEST(Rng, BelowIsInRangeAndUniform) {
   Rng rng(7);
   std::map<std::uint64_t, int> count;
   constexpr int kDraws = 60000, kSides = 6;
@@ -42,12 +42,12 @@ TEST(Rng, BelowIsInRangeAndEven) {
   ASSERT_EQ(count.size(), std::size_t{kSides});
   double chi_square = 0;
   for (auto [side, seen] : count) chi_square += std::pow(seen - kDraws / kSides, 2) / (kDraws / kSides);
-  EXPECT_LT(chi_square, 20.5) << "0.1 % point of chi square with 5 degrees of freedom";
+  EXPECT_LT(chi_square, 20.5) << "0.1 % quantile of chi square with 5 degrees of freedom";
   EXPECT_EQ(rng.below(1), 0u);
   EXPECT_LT(rng.below(~std::uint64_t{0}), ~std::uint64_t{0});
 }
 
-TEST(Rng, UniformAndNormalHaveTheirMoments) {
+TEST(Rng, UniformAndNormalHaveTheExpectedMoments) {
   std::vector<float> values(1 << 18);
   const double n = static_cast<double>(values.size());
   const auto moment = [&](int power) {
@@ -65,7 +65,7 @@ TEST(Rng, UniformAndNormalHaveTheirMoments) {
   for (float v : values) ASSERT_TRUE(v >= -1 && v < 1);
 }
 
-TEST(Rng, FillsAreTheSameForAnyNumberOfThreadsAndAnyLength) {
+TEST(Rng, FillsDoNotDependOnThreadsOrLength) {
   const int threads = max_threads();
   std::vector<float> one(100003), two(100003), shorter(50001);
   set_threads(1);

@@ -5,17 +5,17 @@
 namespace thimble {
 namespace {
 
-TEST(Interrupt, TheFirstSignalAsks) {
+TEST(Interrupt, FirstSignalRequestsAStop) {
   Interrupt interrupt;
   EXPECT_FALSE(interrupt.asked());
-  EXPECT_NO_THROW(interrupt.throw_if_asked());
+  EXPECT_NO_THROW(interrupt.throw_if_interrupted());
   std::raise(SIGINT);
   EXPECT_TRUE(interrupt.asked());
-  EXPECT_THROW(interrupt.throw_if_asked(), Interrupted);
+  EXPECT_THROW(interrupt.throw_if_interrupted(), Interrupted);
 }
 
-TEST(Interrupt, WhatWasIgnoredStaysIgnored) {
-  std::signal(SIGINT, SIG_IGN);  // as a shell does for what it starts in the background
+TEST(Interrupt, IgnoredSignalsStayIgnored) {
+  std::signal(SIGINT, SIG_IGN);  // as a shell does for background jobs
   {
     Interrupt interrupt;
     std::raise(SIGINT);
@@ -26,8 +26,8 @@ TEST(Interrupt, WhatWasIgnoredStaysIgnored) {
   EXPECT_EQ(std::signal(SIGINT, SIG_DFL), SIG_IGN);
 }
 
-TEST(Interrupt, ALostLineAsksAsOftenAsItLikes) {
-  const auto before = std::signal(SIGHUP, SIG_DFL);  // who runs tests may ignore it
+TEST(Interrupt, RepeatedSighupDoesNotExit) {
+  const auto before = std::signal(SIGHUP, SIG_DFL);  // the caller of the tests may ignore it
   {
     Interrupt interrupt;
     std::raise(SIGHUP);
@@ -37,7 +37,7 @@ TEST(Interrupt, ALostLineAsksAsOftenAsItLikes) {
   std::signal(SIGHUP, before);
 }
 
-TEST(InterruptDeathTest, TheSecondStopsAtOnce) {
+TEST(InterruptDeathTest, SecondSignalExitsImmediately) {
   EXPECT_EXIT(
       {
         Interrupt interrupt;
@@ -47,7 +47,7 @@ TEST(InterruptDeathTest, TheSecondStopsAtOnce) {
       testing::ExitedWithCode(130), "");
 }
 
-TEST(Interrupt, OfATaskMayBeAskedAgainAndAgain) {
+TEST(Interrupt, TaskScopeCanBeInterruptedRepeatedly) {
   Interrupt interrupt(Interrupt::Scope::task);
   std::raise(SIGINT);
   std::raise(SIGINT);
@@ -58,7 +58,7 @@ TEST(Interrupt, OfATaskMayBeAskedAgainAndAgain) {
   EXPECT_TRUE(interrupt.asked());
 }
 
-TEST(InterruptDeathTest, OfATaskLeavesSigtermAlone) {
+TEST(InterruptDeathTest, TaskScopeDoesNotHandleSigterm) {
   EXPECT_EXIT(
       {
         Interrupt interrupt(Interrupt::Scope::task);

@@ -16,7 +16,7 @@ TEST(Table, AlignsTextLeftAndNumbersRight) {
   EXPECT_EQ(Table().text(), "");
 }
 
-TEST(Table, SentencesThatStartWithANumberAreText) {
+TEST(Table, TreatsSentencesThatStartWithANumberAsText) {
   Table table;
   table.row({"tokens", "524,288 a step"});
   table.row({"weights", "65.1 MiB"});
@@ -35,7 +35,7 @@ TEST(Table, CountsCharactersNotBytes) {
   EXPECT_EQ(table.text(), "Größe   x\nLaenge  y\n");
 }
 
-TEST(Table, BreaksWordsWhereTheTerminalIsNarrow) {
+TEST(Table, WrapsTextOnANarrowTerminal) {
   Table table({"gate", "why", "ms"});
   table.row({"tensors", "every number is finite and none is dead", "12"});
   table.row({"tokenizer", "short", "3"});
@@ -47,14 +47,14 @@ TEST(Table, BreaksWordsWhereTheTerminalIsNarrow) {
             "           finite and none is\n"
             "           dead\n"
             "tokenizer  short                3\n");
-  // Numbers are never broken, and a column of words keeps twelve columns.
+  // Numbers are never wrapped, and text columns keep at least twelve columns.
   EXPECT_EQ(table.text(1), table.text(12));
   Table numbers;
   numbers.row({"1234567", "1234567"});
   EXPECT_EQ(numbers.text(8), numbers.text());
 }
 
-TEST(Table, FormatsAmountsForPeople) {
+TEST(Table, FormatsAmountsWithUnits) {
   EXPECT_EQ(with_commas(0), "0");
   EXPECT_EQ(with_commas(999), "999");
   EXPECT_EQ(with_commas(16000000), "16,000,000");
@@ -71,7 +71,7 @@ TEST(Table, FormatsAmountsForPeople) {
   EXPECT_EQ(in_seconds(INFINITY), "?");
 }
 
-TEST(Sparkline, ShowsTheShapeAndMarksWhatIsNotANumber) {
+TEST(Sparkline, ShowsTheShapeAndMarksNonFiniteValues) {
   const double rising[] = {0, 1, 2, 3, 4, 5, 6, 7};
   EXPECT_EQ(sparkline(rising), "▁▂▃▄▅▆▇█");
   const double broken[] = {1, NAN, 0};
@@ -85,7 +85,7 @@ TEST(Sparkline, ShowsTheShapeAndMarksWhatIsNotANumber) {
 TEST(Shortened, CutsBetweenCharacters) {
   EXPECT_EQ(shortened("abc", 3), "abc");
   EXPECT_EQ(shortened("abcd", 3), "abc ...");
-  EXPECT_EQ(shortened("caf\xC3\xA9s", 4), "caf ...") << "half of a character is none";
+  EXPECT_EQ(shortened("caf\xC3\xA9s", 4), "caf ...") << "an incomplete character is dropped";
   EXPECT_EQ(shortened("caf\xC3\xA9s", 5), "caf\xC3\xA9 ...");
   EXPECT_EQ(shortened("", 0), "");
 }

@@ -1,10 +1,11 @@
-// The tools of the other tests can be trusted.
+// Tests of the test tools.
 #include <gtest/gtest.h>
 
 #include <cerrno>
 
 #include "base/files.h"
 #include "support/golden.h"
+#include "support/run_binary.h"
 #include "support/simulated_disk.h"
 #include "support/temp_folder.h"
 
@@ -24,7 +25,7 @@ SimulatedDisk disk_with(std::string_view content) {
   return disk;
 }
 
-// What may be found under the path after a loss of power; "nothing" for no file.
+// All possible contents of the path after a power loss; "nothing" if the file does not exist.
 Contents found(const SimulatedDisk& disk, const char* path) {
   Contents contents;
   for (const SimulatedDisk& state : disk.after_power_loss())
@@ -32,7 +33,7 @@ Contents found(const SimulatedDisk& disk, const char* path) {
   return contents;
 }
 
-TEST(SimulatedDisk, UnsyncedBytesMayBeAnything) {
+TEST(SimulatedDisk, UnsyncedBytesMayBeLostOrGarbage) {
   SimulatedDisk disk = disk_with("xy");
   const FileHandle file = disk.open_for_writing("/d/a");
   EXPECT_EQ(found(disk, "/d/a"), Contents{"xy"});
@@ -56,7 +57,7 @@ TEST(SimulatedDisk, ASyncedFileMayLackItsName) {
   EXPECT_EQ(found(disk, "/d/b"), (Contents{"new"}));
 }
 
-TEST(SimulatedDisk, UnsyncedRenamesHappenOrNot) {
+TEST(SimulatedDisk, UnsyncedRenamesMayBeLost) {
   SimulatedDisk disk = disk_with("A");
   disk.put("/d/b", "B");
   disk.rename("/d/a", "/d/b");
@@ -68,7 +69,7 @@ TEST(SimulatedDisk, UnsyncedRenamesHappenOrNot) {
   EXPECT_EQ(disk.after_power_loss().size(), 1u);
 }
 
-TEST(SimulatedDisk, LinkAndRemoveHappenIndependently) {
+TEST(SimulatedDisk, LinkAndRemoveMayBeLostIndependently) {
   SimulatedDisk disk = disk_with("A");
   disk.link("/d/a", "/d/b");
   disk.remove("/d/a");
@@ -87,7 +88,7 @@ TEST(SimulatedDisk, AFileIsLostWithItsFolder) {
   EXPECT_EQ(found(disk, "/d/new/a"), (Contents{"", "nothing"}));
 }
 
-TEST(SimulatedDisk, FailsLimitsAndStopsAsTold) {
+TEST(SimulatedDisk, FailsLimitsWritesAndLosesPowerAsConfigured) {
   SimulatedDisk disk = disk_with("");
   disk.fail_at(2, ENOSPC);
   disk.limit_writes(2);
@@ -102,7 +103,8 @@ TEST(SimulatedDisk, FailsLimitsAndStopsAsTold) {
   EXPECT_EQ(disk.log(), (std::vector<std::string>{"write /d/a", "write /d/a", "write /d/a", "sync /d/a"}));
 }
 
-// Writers that forget one step: the disk must catch each, or the tests of the real one prove nothing.
+// Writers that omit one step. The simulated disk must catch each, or the tests of real writers
+// prove nothing.
 TEST(SimulatedDisk, CatchesCarelessWriters) {
   auto careless = [](bool sync_file, bool sync_folder) {
     SimulatedDisk disk = disk_with("old");
@@ -119,7 +121,7 @@ TEST(SimulatedDisk, CatchesCarelessWriters) {
   EXPECT_TRUE(careless(false, true).contains("###"));
 }
 
-TEST(TempFolder, ListsWhatIsLeftAndGoesAway) {
+TEST(TempFolder, ListsFilesAndRemovesItself) {
   std::filesystem::path path;
   {
     const TempFolder folder;
@@ -133,7 +135,7 @@ TEST(TempFolder, ListsWhatIsLeftAndGoesAway) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
-TEST(Golden, FirstDifferenceIsReadable) {
+TEST(Golden, FirstDifferenceShowsBothLines) {
   EXPECT_EQ(first_difference("a\nb\n", "a\nb\n"), "");
   EXPECT_EQ(first_difference("one\ntwo \nthree\n", "one\ntwo\nthree\n"),
             "line 2 differs (byte 7)\n  expected: \"two \\n\"\n  found:    \"two\\n\"");
@@ -143,7 +145,7 @@ TEST(Golden, FirstDifferenceIsReadable) {
             "line 1 differs (byte 0)\n  expected: (the text ends here)\n  found:    \"x\"");
 }
 
-TEST(Golden, ComparesAndUpdates) {
+TEST(Golden, ComparesAndUpdatesFiles) {
   const TempFolder folder;
   const auto path = folder / "inner/text.txt";
   const auto missing = matches_golden_file("text\n", path, false);
@@ -155,12 +157,24 @@ TEST(Golden, ComparesAndUpdates) {
   EXPECT_EQ(folder.files(), std::vector<std::string>{"inner/text.txt"});
 }
 
-TEST(SharedPath, IsThereOrSaysWhatIsMissing) {
+TEST(Golden, SharedFilesAreAddedOnlyIfTheyExist) {
   EXPECT_FALSE(shared_path("no/such/thing"));
-  EXPECT_EQ(shared_missing("no/such/thing"), "../shared/no/such/thing is not on this machine");
-  if (const auto fixtures = shared_path("fixtures")) {
-    EXPECT_TRUE(std::filesystem::is_directory(*fixtures));
-  }
+  const auto files = golden_and_shared({"README.md", "golf/variables.txt"}, {"no/such/thing"});
+  ASSERT_EQ(files, (std::vector{golden_path("README.md"), golden_path("golf/variables.txt")}));
+  for (const auto& file : files) EXPECT_TRUE(std::filesystem::is_regular_file(file)) << file;
+  EXPECT_EQ(name_of_file(files[1]), "golden_golf_variables_txt");
+  EXPECT_EQ(name_of_file(source_folder().parent_path() / "shared/a-b/c.model"), "shared_a_b_c_model");
+}
+
+// The only test that is skipped if ../shared does not exist (support/golden.h).
+TEST(SharedFiles, AreReadToo) {
+  const auto fixtures = shared_path("fixtures");
+  if (!fixtures)
+    GTEST_SKIP() << "an extra: ../shared does not exist, so no published tokenizer or corpus is tested "
+                    "in addition to tests/golden";
+  for (const char* part : {"tokenizers", "sentencepiece", "shards", "bpe-train"})
+    EXPECT_TRUE(std::filesystem::is_directory(*fixtures / part)) << part;
+  EXPECT_TRUE(shared_path("corpora"));
 }
 
 }  // namespace

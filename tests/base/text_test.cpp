@@ -16,7 +16,7 @@ TEST(EditDistance, CountsEditsAndSwaps) {
   EXPECT_EQ(edit_distance("abc", ""), 3u);
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3u);
   EXPECT_EQ(edit_distance("train", "trian"), 1u);
-  EXPECT_EQ(edit_distance("ca", "abc"), 3u);  // optimal string alignment: a swapped pair is not edited again
+  EXPECT_EQ(edit_distance("ca", "abc"), 3u);  // swapped letters are not edited again
 }
 
 TEST(EditDistance, IsSymmetric) {
@@ -25,7 +25,7 @@ TEST(EditDistance, IsSymmetric) {
       EXPECT_EQ(edit_distance(a, b), edit_distance(b, a));
 }
 
-TEST(Nearest, FindsTyposAndUniqueBeginnings) {
+TEST(Nearest, FindsTyposAndUniquePrefixes) {
   const std::vector<std::string_view> names = {"temperature", "top-k", "top-p", "seed", "json"};
   EXPECT_EQ(nearest("tempreture", names), "temperature");
   EXPECT_EQ(nearest("jsno", names), "json");
@@ -33,16 +33,16 @@ TEST(Nearest, FindsTyposAndUniqueBeginnings) {
   EXPECT_EQ(nearest("topk", names), "top-k");
 }
 
-TEST(Nearest, StaysSilentWhenNothingIsNear) {
+TEST(Nearest, SuggestsNothingWithoutACloseCandidate) {
   const std::vector<std::string_view> names = {"temperature", "top-kind", "top-past", "seed", "k"};
   EXPECT_EQ(nearest("device", names), "");
-  EXPECT_EQ(nearest("top-", names), "");  // two begin so
+  EXPECT_EQ(nearest("top-", names), "");  // two candidates start with it
   EXPECT_EQ(nearest("x", names), "");     // any letter is one edit away from "k"
   EXPECT_EQ(nearest("", names), "");
 }
 
-// Lengths alone rule most candidates out; that must change nothing.
-TEST(Nearest, IsWhatAllDistancesSay) {
+// The shortcut by length must not change the result.
+TEST(Nearest, MatchesASearchOverAllDistances) {
   Rng rng(7);
   const auto word = [&](std::uint64_t longest) {
     std::string letters;
@@ -62,12 +62,12 @@ TEST(Nearest, IsWhatAllDistancesSay) {
       expected = name;
       least = distance;
     }
-    if (expected.empty()) continue;  // beginnings are another test's
+    if (expected.empty()) continue;  // the match by prefix is tested elsewhere
     EXPECT_EQ(nearest(asked, std::vector<std::string_view>(names.begin(), names.end())), expected) << asked;
   }
 }
 
-TEST(Nearest, AWordAsLongAsAFileIsNearNothing) {
+TEST(Nearest, VeryLongWordsMatchNothing) {
   const std::vector<std::string_view> names(1000, "temperature");
   EXPECT_EQ(nearest(std::string(std::size_t{1} << 24, 't'), names), "");
 }

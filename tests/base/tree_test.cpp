@@ -1,4 +1,4 @@
-// The source tree itself: who includes whom, and how full its files are.
+// Checks of the source tree: includes between folders, and file sizes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,9 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 
 struct SourceFile {
-  fs::path path;  // from src/ on: "ops/cuda/norm.cu"
+  fs::path path;  // relative to src/: "ops/cuda/norm.cu"
   std::size_t lines = 0;
-  std::vector<std::string> folders_included = {};  // "base" of #include "base/text.h"
+  std::vector<std::string> folders_included = {};  // "base" for #include "base/text.h"
 
   bool is_header() const { return path.extension() == ".h" || path.extension() == ".cuh"; }
   std::string folder() const { return path.begin()->string(); }
@@ -46,7 +46,7 @@ std::vector<SourceFile> source_files(const fs::path& root) {
   return files;
 }
 
-// Of each folder those that its thimble_library() line names as PUBLIC or PRIVATE.
+// For each folder, the folders that its thimble_library() line names as PUBLIC or PRIVATE.
 std::map<std::string, std::set<std::string>> allowed_folders(const std::string& cmake) {
   std::map<std::string, std::set<std::string>> allowed;
   constexpr std::string_view kCall = "\nthimble_library(";
@@ -56,21 +56,22 @@ std::map<std::string, std::set<std::string>> allowed_folders(const std::string& 
     std::string name, word;
     words >> name;
     auto& folders = allowed[name];
-    for (bool of_ours = false; words >> word;) {
+    for (bool in_libraries = false; words >> word;) {
       if (word == "PUBLIC" || word == "PRIVATE")
-        of_ours = true;
+        in_libraries = true;
       else if (word == "PUBLIC_LIBS" || word == "LIBS")
-        of_ours = false;
-      else if (of_ours)
+        in_libraries = false;
+      else if (in_libraries)
         folders.insert(word);
     }
   }
   return allowed;
 }
 
-// Files that include a folder which the line of their own does not name. The build finds most of them by itself, because
-// each library has an include root of its own. It does not find a folder that comes by way of another one's PUBLIC, and
-// nothing in the plugins, which are compiled with src/ as their root: they keep to what their folder may include.
+// Files that include a folder which their thimble_library() line does not name. The build finds
+// most of these, because each library has its own include root. It finds neither folders that are
+// available through another library's PUBLIC nor any in the plugins, which are compiled with src/
+// as their include root.
 std::vector<std::string> stray_includes(const fs::path& source, const std::string& cmake) {
   const auto allowed = allowed_folders(cmake);
   std::vector<std::string> strays;
@@ -86,13 +87,13 @@ std::vector<std::string> stray_includes(const fs::path& source, const std::strin
 
 struct TreeCounts {
   std::size_t files = 0, lines = 0, small_headers = 0;
-  std::vector<SourceFile> smallest = {};  // first
+  std::vector<SourceFile> smallest = {};  // smallest first
   SourceFile largest = {};
 
   std::size_t mean() const { return files == 0 ? 0 : lines / files; }
 };
 
-constexpr std::size_t kLeastMean = 160, kMostSmallHeaders = 40, kSmallHeader = 30, kMostLines = 800;
+constexpr std::size_t kMinMeanLines = 160, kMaxSmallHeaders = 40, kSmallHeaderLines = 30, kMaxLines = 800;
 
 TreeCounts count(const fs::path& root) {
   TreeCounts counts;
@@ -101,33 +102,33 @@ TreeCounts count(const fs::path& root) {
   counts.files = counts.smallest.size();
   for (const SourceFile& file : counts.smallest) {
     counts.lines += file.lines;
-    if (file.is_header() && file.lines < kSmallHeader) ++counts.small_headers;
+    if (file.is_header() && file.lines < kSmallHeaderLines) ++counts.small_headers;
   }
   if (counts.files > 0) counts.largest = counts.smallest.back();
   return counts;
 }
 
-// What is wrong with the tree, and what to do about it; empty: nothing.
-std::string trouble_with(const TreeCounts& counts) {
-  std::string trouble;
-  if (counts.mean() < kLeastMean)
-    trouble +=
-        fmt::format("files have {} lines on average, expected {} or more; ", counts.mean(), kLeastMean);
-  if (counts.small_headers > kMostSmallHeaders)
-    trouble += fmt::format("{} headers have less than {} lines, expected {} at most; ", counts.small_headers,
-                           kSmallHeader, kMostSmallHeaders);
-  if (!trouble.empty()) {
-    trouble += "merge files whose concept is larger than the file. The smallest are:";
+// The problems of the tree and what to do about them; empty if there are none.
+std::string problems_of(const TreeCounts& counts) {
+  std::string problems;
+  if (counts.mean() < kMinMeanLines)
+    problems +=
+        fmt::format("files have {} lines on average, expected {} or more; ", counts.mean(), kMinMeanLines);
+  if (counts.small_headers > kMaxSmallHeaders)
+    problems += fmt::format("{} headers have less than {} lines, expected {} at most; ", counts.small_headers,
+                            kSmallHeaderLines, kMaxSmallHeaders);
+  if (!problems.empty()) {
+    problems += "merge files whose concept is larger than the file. The smallest are:";
     for (std::size_t i = 0; i < std::min<std::size_t>(counts.files, 20); ++i)
-      trouble += fmt::format("\n  {:>3} src/{}", counts.smallest[i].lines, counts.smallest[i].path.string());
+      problems += fmt::format("\n  {:>3} src/{}", counts.smallest[i].lines, counts.smallest[i].path.string());
   }
-  if (counts.largest.lines > kMostLines)
-    trouble += fmt::format("\nsrc/{} has {} lines, expected {} at most: divide it",
-                           counts.largest.path.string(), counts.largest.lines, kMostLines);
-  return trouble;
+  if (counts.largest.lines > kMaxLines)
+    problems += fmt::format("\nsrc/{} has {} lines, expected {} at most: divide it",
+                            counts.largest.path.string(), counts.largest.lines, kMaxLines);
+  return problems;
 }
 
-TEST(Tree, EveryFolderIncludesOnlyWhatItsLibraryNames) {
+TEST(Tree, FoldersIncludeOnlyTheirDeclaredDependencies) {
   const std::string cmake = read_file(source_folder() / "CMakeLists.txt", 1 << 20);
   ASSERT_GE(allowed_folders(cmake).size(), 20u);
   for (const std::string& stray : stray_includes(source_folder() / "src", cmake))
@@ -135,7 +136,7 @@ TEST(Tree, EveryFolderIncludesOnlyWhatItsLibraryNames) {
                   << ", which the thimble_library() line of its folder in CMakeLists.txt does not name";
 }
 
-TEST(Tree, StrayIncludesAreFoundInPluginsToo) {
+TEST(Tree, FindsUndeclaredIncludesInPlugins) {
   TempFolder folder;
   folder.write("base/a.h", "#include <string>\n");
   folder.write("ops/b.h", "#include \"base/a.h\"\n");
@@ -148,27 +149,27 @@ TEST(Tree, StrayIncludesAreFoundInPluginsToo) {
             (std::vector<std::string>{"model/d.cpp includes ops/", "ops/cuda/c.cu includes train/"}));
 }
 
-TEST(Tree, IsMadeOfFullFiles) {
+TEST(Tree, FilesAreNeitherTooSmallNorTooLarge) {
   const TreeCounts counts = count(source_folder() / "src");
-  const std::string said = fmt::format(
+  const std::string summary = fmt::format(
       "{} files, {} lines, {} lines per file, {} headers under {} lines, the largest file is {} ({})",
-      counts.files, counts.lines, counts.mean(), counts.small_headers, kSmallHeader,
+      counts.files, counts.lines, counts.mean(), counts.small_headers, kSmallHeaderLines,
       counts.largest.path.string(), counts.largest.lines);
-  std::printf("src: %s\n", said.c_str());
+  std::printf("src: %s\n", summary.c_str());
   EXPECT_GT(counts.files, 100u);
-  const std::string trouble = trouble_with(counts);
-  EXPECT_TRUE(trouble.empty()) << trouble;
+  const std::string problems = problems_of(counts);
+  EXPECT_TRUE(problems.empty()) << problems;
 }
 
-TEST(Tree, SaysWhichFilesToMerge) {
+TEST(Tree, NamesTheFilesToMerge) {
   TempFolder folder;
   folder.write("a/small.h", "one\ntwo\n");
   folder.write("a/large.cpp", std::string(900, '\n'));
   TreeCounts counts = count(folder.path());
-  EXPECT_EQ(trouble_with(counts), "\nsrc/a/large.cpp has 900 lines, expected 800 at most: divide it");
+  EXPECT_EQ(problems_of(counts), "\nsrc/a/large.cpp has 900 lines, expected 800 at most: divide it");
   counts.small_headers = 41;
-  EXPECT_NE(trouble_with(counts).find("41 headers have less than 30 lines"), std::string::npos);
-  EXPECT_NE(trouble_with(counts).find("\n    2 src/a/small.h"), std::string::npos);
+  EXPECT_NE(problems_of(counts).find("41 headers have less than 30 lines"), std::string::npos);
+  EXPECT_NE(problems_of(counts).find("\n    2 src/a/small.h"), std::string::npos);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What the words of `thimble bench` ask for.
+// Arguments of `thimble bench`.
 #include "cli/bench.h"
 
 #include "base/error.h"
@@ -20,14 +20,14 @@ TEST(Bench, DepthAndTokensShareTheContext) {
     return tokens_from(bench_decode(words), config);
   };
   EXPECT_EQ(tokens({}), 128);
-  EXPECT_EQ(tokens({"--depth", "200"}), 56) << "the default is what fits";
+  EXPECT_EQ(tokens({"--depth", "200"}), 56) << "the default is reduced to what fits";
   EXPECT_EQ(tokens({"--depth", "200", "--max-tokens", "56"}), 56);
   EXPECT_THROW(tokens({"--depth", "200", "--max-tokens", "57"}), UsageError);
   EXPECT_THROW(tokens({"--depth", "256"}), UsageError);
   EXPECT_THROW(tokens({"--depth", "9223372036854775807"}), UsageError);
 }
 
-TEST(Bench, ASettingThatIsNoneIsWrongUsage) {
+TEST(Bench, AnUnknownSettingIsAUsageError) {
   EXPECT_THROW(bench_model(bench_decode({"--preset", "quick", "--set", "nonsense=1"})), UsageError);
 }
 

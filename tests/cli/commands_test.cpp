@@ -30,7 +30,7 @@ TEST(FindCommand, TakesOneWordTwoWordsAndAliases) {
   EXPECT_EQ(find_command(commands, {"run"}).command, &commands[2]);
 }
 
-TEST(FindCommand, AGroupAloneIsNoCommandButKnown) {
+TEST(FindCommand, AGroupNameMatchesNoCommand) {
   const auto commands = sample_commands();
   EXPECT_EQ(find_command(commands, {"tokenizer"}).command, nullptr);
   EXPECT_EQ(find_command(commands, {"tokenizer", "--help"}).command, nullptr);
@@ -52,7 +52,7 @@ TEST(FindCommand, SuggestsTheNearestName) {
   EXPECT_EQ(hint({"frobnicate"}), "unknown command 'frobnicate' / ");
 }
 
-TEST(Help, IsAWordAsWell) {
+TEST(Help, CanBeAWord) {
   const auto printed = [](const std::vector<std::string>& words) {
     testing::internal::CaptureStdout();
     const int code = run_here(words);
@@ -65,7 +65,7 @@ TEST(Help, IsAWordAsWell) {
   EXPECT_EQ(printed({"help"}).substr(0, 2), "0 ");
 }
 
-// What the frame relies on, checked for every command of the binary: a new one is tested the day it is added.
+// Invariants that parsing and help rely on, for every command of the binary.
 TEST(EveryCommand, HasACoherentTable) {
   std::set<std::string_view> names;
   for (const Command& command : all_commands()) {
@@ -73,6 +73,7 @@ TEST(EveryCommand, HasACoherentTable) {
     EXPECT_TRUE(names.insert(command.name).second);
     for (std::string_view alias : command.aliases) EXPECT_TRUE(names.insert(alias).second) << alias;
     EXPECT_FALSE(command.summary.empty());
+    EXPECT_FALSE(command.task.empty());
     EXPECT_FALSE(command.summary.ends_with('.'));
     ASSERT_NE(command.run, nullptr);
 
@@ -83,6 +84,7 @@ TEST(EveryCommand, HasACoherentTable) {
       EXPECT_TRUE(spelled.insert(option.name).second);
       EXPECT_TRUE(!option.letter || letters.insert(option.letter).second);
       EXPECT_FALSE(option.help.empty());
+      EXPECT_FALSE(option.help.ends_with('.'));
       EXPECT_TRUE(option.choices.empty() || option.initial.empty() ||
                   std::count(option.choices.begin(), option.choices.end(), option.initial));
       EXPECT_FALSE(option.required && !option.initial.empty());
@@ -105,10 +107,10 @@ std::string longest_line(const std::string& text) {
   return longest;
 }
 
-TEST(Help, MentionsEverythingWithinTheTerminal) {
+TEST(Help, MentionsEverythingWithinTheTerminalWidth) {
   for (const std::size_t columns : {40u, 60u, 79u, 100u, 200u})
     for (const Command& command : all_commands()) {
-      const std::string text = command_help(command, {.columns = columns});
+      const std::string text = command_help(command, {.all = true, .columns = columns});
       for (const Option& option : options_of(command)) {
         EXPECT_NE(text.find(fmt::format("--{}", option.name)), text.npos) << text;
         for (std::string_view choice : option.choices) EXPECT_NE(text.find(choice), text.npos) << text;
@@ -122,8 +124,7 @@ TEST(Help, MentionsEverythingWithinTheTerminal) {
   EXPECT_LE(display_width(longest_line(group_help("tokenizer", all_commands(), {.columns = 40}))), 40u);
 }
 
-// A terminal of ten columns is not taken at its word.
-TEST(Help, KeepsFortyColumns) {
+TEST(Help, IsNeverNarrowerThanFortyColumns) {
   EXPECT_EQ(overview(all_commands(), {.columns = 10}), overview(all_commands(), {.columns = 40}));
 }
 
@@ -162,13 +163,44 @@ TEST(Help, IsAlignedAndWrapped) {
       "  -o, --out DIR  word word word word word word word word word word word word word word word word\n"
       "                 word word word (required)\n"
       "      --json     print the result as one JSON object\n"
-      "  -h, --help     show this text\n"
+      "  -h, --help     show this help\n"
       "\n"
       "examples\n"
       "  thimble data build a.txt -o shards\n");
 }
 
-TEST(Help, OverviewListsEveryCommandAndAGroupItsOwn) {
+TEST(Help, ListsAdvancedOptionsWithHelpAllOnly) {
+  const Command command = {
+      .name = "x",
+      .summary = "y",
+      .options = {{.name = "rare", .help = "seldom used", .group = "data", .advanced = true},
+                  {.name = "steps", .value = "N", .initial = "5", .help = "how many", .group = "training"},
+                  {.name = "text", .help = "input", .group = "data"},
+                  common::json()},
+      .notes = "A note."};
+  EXPECT_EQ(command_help(command),
+            "x: y\n\nusage\n  thimble x [options]\n"
+            "\ntraining\n      --steps N  how many (default: 5)\n"
+            "\ndata\n      --text  input\n"
+            "\ngeneral\n      --json      print the result as one JSON object\n"
+            "      --help-all  show all options\n  -h, --help      show this help\n"
+            "\n1 more options: thimble x --help-all\n\nA note.\n");
+  const std::string all = command_help(command, {.all = true});
+  EXPECT_NE(all.find("\ndata\n      --rare  seldom used\n      --text  input\n"), all.npos) << all;
+  EXPECT_EQ(all.find("more options"), all.npos);
+}
+
+// The options that people use; --help-all lists the others, more than a hundred.
+TEST(Help, OfTrainListsAboutTwentyOptions) {
+  const std::vector<Command> commands = all_commands();
+  const Command& train = *find_command(commands, {"train"}).command;
+  const auto basic = std::ranges::count_if(train.options, [](const Option& o) { return !o.advanced; });
+  EXPECT_GE(basic, 18);
+  EXPECT_LE(basic, 25);
+  EXPECT_GT(train.options.size(), 100u);
+}
+
+TEST(Help, OverviewListsAllCommandsAndAGroupItsCommands) {
   const auto commands = sample_commands();
   const std::string all = overview(commands);
   for (const Command& command : commands) EXPECT_NE(all.find(command.summary), all.npos);
@@ -177,8 +209,7 @@ TEST(Help, OverviewListsEveryCommandAndAGroupItsOwn) {
   EXPECT_EQ(group.find("makes shards"), group.npos);
 }
 
-// Whatever multiplies matrices can be told where.
-TEST(Commands, ThatComputeTakeADevice) {
+TEST(Commands, ThatComputeHaveADeviceOption) {
   const std::set<std::string_view> computing = {"train", "golf",         "eval",         "generate",
                                                 "chat",  "serve",        "pack",         "qa",
                                                 "trace", "bench decode", "bench prefill"};

@@ -15,8 +15,8 @@
 namespace thimble {
 namespace {
 
-// stdout is a pipe that refuses what it has no room for, and whose reader comes late.
-TEST(Console, WaitsForAReaderWhereStdoutDoesNotBlock) {
+// stdout is a non-blocking pipe with a slow reader.
+TEST(Console, WaitsForTheReaderOfANonBlockingStdout) {
   std::array<int, 2> ends{};
   ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
   ASSERT_EQ(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
@@ -29,11 +29,11 @@ TEST(Console, WaitsForAReaderWhereStdoutDoesNotBlock) {
     for (ssize_t count; (count = read(ends[0], block.data(), block.size())) > 0;)
       received.append(block.data(), static_cast<std::size_t>(count));
   });
-  const std::string text(1 << 20, 'x');  // much more than a pipe holds
+  const std::string text(1 << 20, 'x');  // larger than the buffer of a pipe
   std::string trouble;
   {
     const Redirected redirected(STDOUT_FILENO, ends[1]);
-    close(ends[1]);  // the last end that is written to is stdout
+    close(ends[1]);  // stdout is now the only writing end
     try {
       Console(false, false).print(text);
     } catch (const std::exception& error) {
@@ -46,8 +46,8 @@ TEST(Console, WaitsForAReaderWhereStdoutDoesNotBlock) {
   EXPECT_EQ(received.size(), text.size());
 }
 
-// A log on a full disk, a terminal that was closed: nobody reads it, and nothing else may come of that.
-TEST(Console, GoesOnWhereNobodyReadsStderr) {
+// For example a log on a full disk, or a closed terminal.
+TEST(Console, IgnoresAStderrThatCannotBeWritten) {
   std::fflush(stderr);
   const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
   ASSERT_GE(full, 0);
@@ -60,7 +60,7 @@ TEST(Console, GoesOnWhereNobodyReadsStderr) {
       console.log().info("a line");
       console.tell("another");
       console.progress().write("a bar");
-      code = run_here({"nonsense"});  // its error cannot be told
+      code = run_here({"nonsense"});  // its error message is lost
     } catch (const std::exception& error) {
       trouble = error.what();
     }
@@ -70,7 +70,7 @@ TEST(Console, GoesOnWhereNobodyReadsStderr) {
   EXPECT_EQ(code, kExitUsage);
 }
 
-// What a stream shows at a terminal while `run` runs.
+// The output of a stream to a terminal while `run` runs.
 std::string shown_at_terminal(int stream, const std::function<void()>& run) {
   int terminal = -1, end = -1;
   EXPECT_EQ(openpty(&terminal, &end, nullptr, nullptr, nullptr), 0);
@@ -88,8 +88,8 @@ std::string shown_at_terminal(int stream, const std::function<void()>& run) {
   return shown;
 }
 
-// What a file holds is text at a terminal, whatever command shows it, and where an error quotes it.
-TEST(Console, SendsNoSequencesOfAFileToATerminal) {
+// Every command, and every error message, escapes text from files.
+TEST(Console, EscapesControlCharactersFromFiles) {
   const TempFolder folder;
   const std::string hostile = "a\x1b]0;mine\x07z", safe = "a\uFFFD]0;mine\uFFFDz";
   const std::string file = folder.write("a.txt", hostile).string();
@@ -110,14 +110,13 @@ TEST(Console, SendsNoSequencesOfAFileToATerminal) {
   EXPECT_EQ(log, "warning: " + safe + "\r\n");
 }
 
-// Where the file system itself is asked and refuses, that is said as all trouble with files is.
-TEST(Errors, OfTheFileSystemAreSentences) {
-  const std::string endless(5000, 'x');  // longer than any name may be
+TEST(Errors, OfStdFilesystemHaveTheUsualForm) {
+  const std::string endless(5000, 'x');  // longer than a file name may be
   testing::internal::CaptureStderr();
   const int code = run_here({"inspect", endless});
   const std::string error = testing::internal::GetCapturedStderr();
   EXPECT_EQ(code, kExitFailed);
-  EXPECT_EQ(error, "error: cannot look at " + endless + ": File name too long\n");
+  EXPECT_EQ(error, "error: cannot access " + endless + ": File name too long\n");
 }
 
 }  // namespace

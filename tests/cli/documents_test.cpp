@@ -1,5 +1,9 @@
-// Documents say what is there: every flag that they name exists for the command that it is named with, every link leads
-// somewhere. (That their commands work is tests/e2e/docs_test.cpp; that no flag is left out is the man page's nature.)
+// Checks the documents: flags exist for the command that they are used with, links and images lead
+// somewhere, prose lines are at most 100 columns wide, and words that docs and comments should not
+// use do not occur. (tests/e2e/docs_test.cpp runs the commands, tests/cli/help_test.cpp checks that
+// docs/reference is current.)
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <fstream>
@@ -7,6 +11,8 @@
 #include <set>
 #include <sstream>
 
+#include "base/table.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "support/run_binary.h"
 
@@ -22,9 +28,11 @@ std::string content_of(const fs::path& path) {
 }
 
 std::vector<fs::path> documents() {
-  std::vector<fs::path> found = {source_folder() / "README.md", source_folder() / "CONTRIBUTING.md"};
+  std::vector<fs::path> found;
+  for (const char* file : {"README.md", "CONTRIBUTING.md", "CHANGELOG.md", "records/README.md"})
+    found.push_back(source_folder() / file);
   for (const char* folder : {"docs", "examples"})
-    for (const auto& entry : fs::directory_iterator(source_folder() / folder))
+    for (const auto& entry : fs::recursive_directory_iterator(source_folder() / folder))
       if (entry.path().extension() == ".md" || entry.path().extension() == ".sh")
         found.push_back(entry.path());
   return found;
@@ -36,7 +44,7 @@ bool has_option(const Command& command, std::string_view name) {
                      [&](const Option& option) { return option.name == name; });
 }
 
-// "--top-k=5," -> "top-k"; nothing for words that are no long option.
+// "--top-k=5," -> "top-k"; nullopt if the word is not a long option.
 std::optional<std::string> flag_in(std::string_view word) {
   if (!word.starts_with("--") || word.size() < 3 || !std::isalpha(static_cast<unsigned char>(word[2])))
     return std::nullopt;
@@ -46,13 +54,14 @@ std::optional<std::string> flag_in(std::string_view word) {
   return std::string(word.substr(2, end - 2));
 }
 
-// What one line of a shell or a piece of inline code names: commands of thimble, and flags that those do not have.
+// The thimble commands in a line of shell or inline code, and errors such as flags that those do
+// not have.
 struct Mentions {
   std::vector<std::string> commands;
   std::vector<std::string> wrong;
 };
 
-// Words up to the next space, "quoted ones" whole.
+// Splits at spaces; "a quoted part" is one word.
 std::vector<std::string> words_of(std::string_view line) {
   std::vector<std::string> words;
   std::string word;
@@ -109,7 +118,8 @@ TEST(DocumentedFlags, AreFoundInCommandLines) {
   EXPECT_TRUE(mentions_in("thimble train --data x | head --lines 3").wrong.empty());
 }
 
-// A flag by itself, in inline code: of a command that the line names, else of any, else of a script of ours.
+// Whether a flag in inline code exists: in a command of the same line, else in any command or
+// script.
 bool is_known(const std::string& flag, const std::vector<std::string>& named) {
   static const std::vector<Command> commands = all_commands();
   static const std::string scripts = content_of(source_folder() / "test") +
@@ -124,7 +134,7 @@ bool is_known(const std::string& flag, const std::vector<std::string>& named) {
   });
 }
 
-// The pieces between backticks.
+// The parts between backticks.
 std::vector<std::string> code_spans(const std::string& line) {
   std::vector<std::string> spans;
   for (std::size_t begin = line.find('`'); begin != line.npos;) {
@@ -178,7 +188,7 @@ TEST_P(EveryDocument, NamesFlagsThatExist) {
   }
 }
 
-// As GitHub makes them: lower case, punctuation gone, hyphens for spaces.
+// The anchor that GitHub generates: lower case, without punctuation, hyphens for spaces.
 std::string anchor_of(std::string_view heading) {
   std::string anchor;
   for (const char c : heading) {
@@ -204,7 +214,7 @@ std::set<std::string> anchors_of(const fs::path& document) {
   return anchors;
 }
 
-// Without what stands between backticks: code is full of brackets.
+// Removes code between backticks, whose brackets are not links.
 std::string without_code(const std::string& text) {
   std::string out;
   bool code = false;
@@ -229,7 +239,7 @@ std::vector<std::string> links_in(const std::string& document) {
 }
 
 std::string broken_link(const fs::path& document, const std::string& link) {
-  if (link.find("://") != link.npos || link.starts_with("mailto:")) return "";  // the world's, not ours
+  if (link.find("://") != link.npos || link.starts_with("mailto:")) return "";  // external
   const std::size_t hash = std::min(link.find('#'), link.size());
   const fs::path target = hash == 0 ? document : document.parent_path() / link.substr(0, hash);
   if (!fs::exists(target)) return link + ": there is no " + target.string();
@@ -255,11 +265,110 @@ TEST(Links, ThatLeadNowhereAreFound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Repository, EveryDocument, testing::ValuesIn(documents()), [](const auto& info) {
-  std::string name = info.param.filename().string();
+  std::string name = fs::relative(info.param, source_folder()).string();
   std::replace_if(
       name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
-  return info.param.parent_path().filename().string() == "examples" ? "examples_" + name : name;
+  return name;
 });
+
+constexpr std::size_t kProseColumns = 100;
+
+// Whether a line of Markdown is prose: not code, not a table, not a single long link or command.
+bool is_prose(std::string_view line, bool in_block) {
+  return !in_block && !line.starts_with("|") && !line.starts_with("<!--") && !line.starts_with("![");
+}
+
+TEST_P(EveryDocument, WrapsProseAt100Columns) {
+  if (GetParam().extension() != ".md" || GetParam().parent_path().filename() == "reference") return;
+  std::istringstream lines(content_of(GetParam()));
+  bool in_block = false;
+  int number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (line.starts_with("```")) in_block = !in_block;
+    if (is_prose(line, in_block)) {
+      EXPECT_LE(display_width(line), kProseColumns) << GetParam().filename() << ":" << number;
+    }
+  }
+}
+
+// Words of an older, private vocabulary, and the standard term.
+struct Discouraged {
+  std::string_view words, instead;
+};
+constexpr Discouraged kDiscouraged[] = {
+    {"card", "GPU"},
+    {"cards", "GPUs"},
+    {"whoever", "the subject: a client, a caller, a user"},
+    {"somebody", "the subject: a client, a caller, a user"},
+    {"what is not there", "Limitations"},
+    {"yardstick", "baseline"},
+    {"surroundings", "context"},
+};
+
+bool is_word_character(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+}
+
+// The first discouraged words in `text`, "" if there are none. "Model card" is a term of Hugging
+// Face.
+std::string discouraged_in(std::string_view text) {
+  const std::string lower = lower_case(text);
+  for (const auto& [words, instead] : kDiscouraged)
+    for (std::size_t at = lower.find(words); at != lower.npos; at = lower.find(words, at + 1)) {
+      const std::size_t end = at + words.size();
+      const bool whole = (at == 0 || !is_word_character(lower[at - 1])) &&
+                         (end == lower.size() || !is_word_character(lower[end]));
+      const bool model_card = at >= 6 && lower.substr(at - 6, 6) == "model ";
+      if (whole && !model_card) return fmt::format("'{}': write {}", words, instead);
+    }
+  return "";
+}
+
+TEST(Prose, DiscouragedWordsAreFound) {
+  EXPECT_NE(discouraged_in("Runs on one Card."), "");
+  EXPECT_EQ(discouraged_in("A model card, a wildcard and discards"), "");
+  EXPECT_NE(discouraged_in("// somebody waits"), "");
+}
+
+TEST_P(EveryDocument, UsesTheStandardTerms) {
+  std::istringstream lines(content_of(GetParam()));
+  int number = 0;
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_EQ(discouraged_in(line), "") << GetParam().filename() << ":" << ++number;
+}
+
+// The comment of a line of source, or "".
+std::string_view comment_in(std::string_view line) {
+  const std::size_t text = line.find_first_not_of(' ');
+  if (text != line.npos && line.substr(text).starts_with("//")) return line.substr(text);
+  const std::size_t behind_code = line.find("  // ");
+  return behind_code == line.npos ? std::string_view() : line.substr(behind_code + 2);
+}
+
+TEST(Prose, CommentsAreReadable) {
+  int wide = 0;
+  for (const char* folder : {"src", "tests", "bench", "examples"})
+    for (const auto& entry : fs::recursive_directory_iterator(source_folder() / folder)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension != ".cpp" && extension != ".h" && extension != ".cu" && extension != ".cuh") continue;
+      if (entry.path().filename() == "documents_test.cpp") continue;  // quotes the words
+      std::istringstream lines(content_of(entry.path()));
+      int number = 0;
+      for (std::string line; std::getline(lines, line);) {
+        ++number;
+        const std::string_view comment = comment_in(line);
+        if (comment.empty()) continue;
+        EXPECT_EQ(discouraged_in(comment), "") << entry.path() << ":" << number;
+        const bool whole_line = comment.data() == line.data() + line.find_first_not_of(' ');
+        if (!whole_line || display_width(line) <= kProseColumns) continue;
+        ADD_FAILURE() << entry.path() << ":" << number << ": a comment of " << display_width(line)
+                      << " columns";
+        ++wide;
+      }
+    }
+  EXPECT_EQ(wide, 0);
+}
 
 }  // namespace
 }  // namespace thimble

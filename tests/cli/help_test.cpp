@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -38,8 +39,9 @@ TEST(ManPage, HasEveryCommandAndEveryFlagOfIt) {
   }
 }
 
-// Requests begin lines, backslashes begin escapes: neither may come out of a help text.
-TEST(ManPage, TextsStayTexts) {
+// In roff a request starts a line and an escape starts with a backslash. A help text must produce
+// neither.
+TEST(ManPage, EscapesHelpTexts) {
   const std::vector<Command> commands = {
       {.name = "x",
        .summary = ".so /etc/passwd",
@@ -58,9 +60,9 @@ std::set<std::string> variables_read(const fs::path& file) {
   std::set<std::string> names;
   for (std::size_t at = text.find("getenv("); at != text.npos; at = text.find("getenv(", at + 1)) {
     std::size_t begin = at + 7;
-    if (text[begin] != '"') {  // kVariable: where it is defined
+    if (text[begin] != '"') {  // a constant: find its definition
       const std::string constant = text.substr(begin, text.find(')', begin) - begin);
-      if (constant.starts_with("name.variable")) continue;  // of a plugin: found where it is named, below
+      if (constant.starts_with("name.variable")) continue;  // of a plugin; see below
       const std::size_t defined = std::min(text.find(constant + " = \""), text.find(constant + "[] = \""));
       EXPECT_NE(defined, text.npos) << file << ": " << constant;
       if (defined == text.npos) continue;
@@ -89,6 +91,12 @@ TEST(ManPage, NamesEveryVariableThatTheSourceReads) {
   EXPECT_GE(found, 8u);
 }
 
+std::string anchor_words(std::string_view name) {
+  std::string words(name);
+  std::ranges::replace(words, ' ', '-');
+  return words;
+}
+
 std::string one_line(const std::string& text) {
   std::string out;
   std::istringstream words(text);
@@ -96,30 +104,29 @@ std::string one_line(const std::string& text) {
   return out;
 }
 
-// What is added as one row shows up everywhere by itself, but for the page that explains it.
 TEST(ManPage, HelpAndDocumentsNameEveryExportFormat) {
   const std::vector<Command> commands = all_commands();
   const std::string page = one_line(man_page(commands)),
                     help = one_line(command_help(*find_command(commands, {"export"}).command)),
-                    document = read_file(source_folder() / "docs/formats.md", 1 << 20);
+                    document = read_file(source_folder() / "docs/reference/file-formats.md", 1 << 20);
   for (const ExportFormat& format : export_formats()) {
     const std::string said = fmt::format("{}: {}", format.name, format.what);
     EXPECT_NE(help.find(said), help.npos) << said;
     EXPECT_NE(page.find(as_roff(said)), page.npos) << said;
     EXPECT_NE(document.find(fmt::format("`--format {}`", format.name)), document.npos)
-        << "docs/formats.md does not name --format " << format.name;
+        << "docs/reference/file-formats.md does not name --format " << format.name;
     for (const GgufType type : format.types)
       EXPECT_NE(help.find(info_of(type).option), help.npos) << format.name << " " << info_of(type).option;
   }
 }
 
-TEST(ManPage, HelpSaysWhatAModelCanBe) {
-  EXPECT_EQ(model_kinds_in_words(), "run folder, checkpoint, artifact, GGUF or Hugging Face folder");
-  const std::string written = "Hugging Face folder";  // the words are model_argument()'s alone
+TEST(ManPage, DescribesModelArgumentsAlike) {
+  EXPECT_EQ(model_kinds_text(), "run folder, checkpoint, artifact, GGUF or Hugging Face folder");
+  const std::string written = "Hugging Face folder";
   for (const Command& command : all_commands())
     for (const Argument& argument : command.arguments)
       if (argument.name == "MODEL" && argument.help.find(written) != argument.help.npos) {
-        EXPECT_EQ(argument.help, model_kinds_in_words()) << command.name;
+        EXPECT_EQ(argument.help, model_kinds_text()) << command.name;
       }
 }
 
@@ -131,6 +138,29 @@ TEST(ManPage, AndHelpNameEveryPreset) {
     EXPECT_NE(help.find(preset.name), help.npos) << preset.name;
     EXPECT_NE(page.find(as_roff(preset.name)), page.npos) << preset.name;
   }
+}
+
+// docs/reference is generated; `thimble man --markdown PAGE > docs/reference/PAGE.md` brings a page
+// up to date.
+TEST(ReferencePages, AreCurrent) {
+  for (const std::string_view page : reference_pages()) {
+    const fs::path file = source_folder() / "docs/reference" / fmt::format("{}.md", page);
+    EXPECT_EQ(read_file(file, 1 << 20), reference_page(page))
+        << "out of date: thimble man --markdown " << page << " > docs/reference/" << page << ".md";
+  }
+}
+
+TEST(ReferencePages, NameEveryCommandOptionAndKey) {
+  const std::string commands = reference_page("commands"), config = reference_page("config");
+  for (const Command& command : all_commands()) {
+    EXPECT_NE(commands.find(fmt::format("## thimble {}\n", command.name)), commands.npos) << command.name;
+    EXPECT_NE(commands.find(fmt::format("](#thimble-{})", anchor_words(command.name))), commands.npos);
+    for (const Option& option : options_of(command))
+      EXPECT_TRUE(option.advanced || commands.find(fmt::format("`--{}", option.name)) != commands.npos)
+          << command.name << " --" << option.name;
+  }
+  for (const Key& key : all_keys())
+    EXPECT_NE(config.find(fmt::format("| `{}` |", key.name)), config.npos) << key.name;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What is typed into a chat, without a terminal.
+// Chat input without a terminal.
 #include "cli/line_editor.h"
 
 #include <cstdlib>
@@ -11,7 +11,7 @@
 namespace thimble {
 namespace {
 
-// Lines that were typed before; then Ctrl-C or the end.
+// A LineEditor that returns given lines, then Ctrl-C or the end of input.
 class Typed : public LineEditor {
  public:
   explicit Typed(std::deque<std::string> lines, LineEnd end = LineEnd::closed)
@@ -46,15 +46,15 @@ TEST(ChatInput, ALineIsAMessage) {
   EXPECT_EQ(messages({"one", "", "two \"quoted\""}), (Texts{"one", "", "two \"quoted\""}));
 }
 
-TEST(ChatInput, ABackslashAtTheEndGoesOn) {
+TEST(ChatInput, ABackslashContinuesTheMessage) {
   EXPECT_EQ(messages({"a\\", "b\\", "c", "d"}), (Texts{"a\nb\nc", "d"}));
-  EXPECT_EQ(messages({"a\\"}), Texts{"a\n"}) << "the end of the file ends a message, too";
+  EXPECT_EQ(messages({"a\\"}), Texts{"a\n"}) << "the end of the input ends the message";
   Typed typed({"a\\", "b"});
   read_message(typed, "> ");
   EXPECT_EQ(typed.prompts, (Texts{"> ", ". "}));
 }
 
-TEST(ChatInput, ThreeQuotesBeginAndEndABlock) {
+TEST(ChatInput, ThreeQuotesStartAndEndABlock) {
   EXPECT_EQ(messages({"\"\"\"", "a", "", "b\\", "\"\"\"", "c"}), (Texts{"a\n\nb\\", "c"}));
   EXPECT_EQ(messages({"\"\"\"a", "b\"\"\""}), Texts{"a\nb"});
   EXPECT_EQ(messages({"\"\"\"a\"\"\""}), Texts{"a"});
@@ -62,14 +62,14 @@ TEST(ChatInput, ThreeQuotesBeginAndEndABlock) {
   EXPECT_EQ(messages({"\"\"\"", "\"\"\""}), Texts{""});
 }
 
-TEST(ChatInput, WhatStandsInQuotesIsNoCommand) {
+TEST(ChatInput, AQuotedBlockIsNotACommand) {
   for (const std::deque<std::string>& lines :
        {std::deque<std::string>{"\"\"\"/quit\"\"\""}, {"\"\"\"", "/quit"}}) {
     Typed typed(lines);
     const Message message = read_message(typed, "> ");
     EXPECT_EQ(message.text, "/quit");
     EXPECT_TRUE(message.quoted);
-    Typed again({message.as_typed()});  // by the arrow keys
+    Typed again({message.as_typed()});  // as recalled with the arrow keys
     EXPECT_EQ(read_message(again, "> ").text, "/quit");
   }
   Typed plain({"/quit"});
@@ -78,14 +78,14 @@ TEST(ChatInput, WhatStandsInQuotesIsNoCommand) {
   EXPECT_EQ(message.as_typed(), "/quit");
 }
 
-TEST(ChatInput, AnInterruptedMessageIsVoid) {
+TEST(ChatInput, AnInterruptedMessageIsDiscarded) {
   for (const std::deque<std::string>& lines : {std::deque<std::string>{}, {"a\\"}, {"\"\"\"a"}, {"\"\"\""}}) {
     Typed typed(lines, LineEnd::interrupted);
     EXPECT_EQ(read_message(typed, "> ").end, LineEnd::interrupted);
   }
 }
 
-TEST(ChatInput, CommandsBeginWithOneSlash) {
+TEST(ChatInput, CommandsStartWithOneSlash) {
   const auto parsed = [](std::string_view text) {
     const auto command = parse_chat_command(text);
     return command ? command->name + "|" + command->argument : "message";
@@ -98,16 +98,16 @@ TEST(ChatInput, CommandsBeginWithOneSlash) {
   EXPECT_EQ(parsed("/pasted\ntext"), "message");
   EXPECT_EQ(unescaped_message("//etc"), "/etc");
   EXPECT_EQ(unescaped_message("etc"), "etc");
-  EXPECT_EQ(unescaped_message("// a comment\nint x;"), "// a comment\nint x;") << "pasted code is as it was";
+  EXPECT_EQ(unescaped_message("// a comment\nint x;"), "// a comment\nint x;") << "pasted code is unchanged";
 }
 
-TEST(ChatInput, NoModelSendsEscapeSequences) {
+TEST(ChatInput, EscapeSequencesFromModelsAreReplaced) {
   EXPECT_EQ(terminal_safe("a\tb\nGrüße 😀"), "a\tb\nGrüße 😀");
   EXPECT_EQ(terminal_safe("\x1b[2J\x07\r\x7f"), "\uFFFD[2J\uFFFD\uFFFD\uFFFD");
   EXPECT_EQ(terminal_safe("\xC2\x9B"
                           "1m \xC2\xA0"),
             "\uFFFD1m \xC2\xA0")
-      << "U+009B begins a sequence, too";
+      << "U+009B starts an escape sequence as well";
 }
 
 constexpr auto kOwnerReadsAndWrites =
@@ -117,7 +117,7 @@ std::filesystem::perms permissions(const std::filesystem::path& path) {
   return std::filesystem::status(path).permissions();
 }
 
-TEST(LineHistory, ComesBackAsItWas) {
+TEST(LineHistory, RoundTrips) {
   const TempFolder folder;
   const Texts lines = {"one", "two\nlines", "\"\\ Grüße 😀"};
   const auto path = folder / "deep/down/history";
@@ -127,17 +127,17 @@ TEST(LineHistory, ComesBackAsItWas) {
   EXPECT_EQ(permissions(path), kOwnerReadsAndWrites);
 }
 
-TEST(LineHistory, OfManyLinesTheNewestStay) {
+TEST(LineHistory, KeepsTheNewestLines) {
   const TempFolder folder;
   const auto path = folder.write("history", "\"a\"\n\"b\"\n\"c\"\n");
   EXPECT_EQ(read_line_history(path, 2), (Texts{"b", "c"}));
   EXPECT_EQ(folder.read("history"), "\"b\"\n\"c\"\n");
   EXPECT_EQ(permissions(path), kOwnerReadsAndWrites);
-  append_line_history(path, "d");  // by another chat, that has not read it
+  append_line_history(path, "d");  // by a concurrent chat
   EXPECT_EQ(read_line_history(path, 9), (Texts{"b", "c", "d"}));
 }
 
-TEST(LineHistory, IsNoReasonToComplain) {
+TEST(LineHistory, ErrorsAreIgnored) {
   const TempFolder folder;
   EXPECT_TRUE(read_line_history({}, 9).empty());
   EXPECT_TRUE(read_line_history(folder / "nothing", 9).empty());
@@ -147,7 +147,7 @@ TEST(LineHistory, IsNoReasonToComplain) {
   append_line_history(folder.path(), "x");
 }
 
-TEST(LineHistory, LiesWhereStateBelongs) {
+TEST(LineHistory, IsInTheStateFolder) {
   const auto with = [](const char* state, const char* home) {
     const char* old_home = std::getenv("HOME");
     const std::optional<std::string> kept = old_home ? std::optional<std::string>(old_home) : std::nullopt;
@@ -160,7 +160,7 @@ TEST(LineHistory, LiesWhereStateBelongs) {
   };
   EXPECT_EQ(with("/s", "/h"), "/s/thimble");
   EXPECT_EQ(with(nullptr, "/h"), "/h/.local/state/thimble");
-  EXPECT_EQ(with("relative", "/h"), "/h/.local/state/thimble") << "the specification says so";
+  EXPECT_EQ(with("relative", "/h"), "/h/.local/state/thimble") << "a relative XDG_STATE_HOME must be ignored";
   EXPECT_EQ(with("", ""), "");
 }
 

@@ -37,16 +37,16 @@ TEST(Parse, EverySpellingOfAnOptionGivesTheSameValue) {
   }
 }
 
-TEST(Parse, WhatWasSpokenIsTheSameForEverySpellingAndNothingElse) {
-  const std::string spoken = parse(sample_command(), {"m", "-n7", "--stop=a", "--stop", "b"}).spoken();
-  EXPECT_EQ(spoken,
-            parse(sample_command(), {"--stop", "a", "--stop", "b", "--max-tokens", "7", "m"}).spoken());
-  EXPECT_NE(spoken, parse(sample_command(), {"m", "-n7", "--stop=a", "--stop", "c"}).spoken());
-  EXPECT_NE(spoken.find("--max-tokens 7\n"), spoken.npos);
-  EXPECT_EQ(spoken.find("temperature"), spoken.npos);
+TEST(Parse, GivenTextIsTheSameForEverySpelling) {
+  const std::string given = parse(sample_command(), {"m", "-n7", "--stop=a", "--stop", "b"}).given_text();
+  EXPECT_EQ(given,
+            parse(sample_command(), {"--stop", "a", "--stop", "b", "--max-tokens", "7", "m"}).given_text());
+  EXPECT_NE(given, parse(sample_command(), {"m", "-n7", "--stop=a", "--stop", "c"}).given_text());
+  EXPECT_NE(given.find("--max-tokens 7\n"), given.npos);
+  EXPECT_EQ(given.find("temperature"), given.npos);
 }
 
-TEST(Parse, DefaultsAreFilledInButNotGiven) {
+TEST(Parse, DefaultsAreFilledInButDoNotCountAsGiven) {
   const Arguments arguments = parse(sample_command(), {"m"});
   EXPECT_EQ(arguments.number("temperature"), 1.0);
   EXPECT_EQ(arguments.integer("max-tokens"), 100);
@@ -88,7 +88,7 @@ TEST(Parse, ListsOfArgumentsKeepTheirOrder) {
   EXPECT_EQ(arguments.path("out"), std::filesystem::path("dir"));
 }
 
-TEST(Parse, AskingForWhatIsNotDeclaredIsABug) {
+TEST(Parse, UndeclaredNamesThrowLogicErrors) {
   const Arguments arguments = parse(sample_command(), {"m"});
   EXPECT_THROW(arguments.text("tempreture"), std::logic_error);
   EXPECT_THROW(arguments.integer("top-k"), std::logic_error);  // no default, not given
@@ -105,7 +105,7 @@ void expect_usage_errors(const Command& command, const std::vector<Wrong>& cases
     SCOPED_TRACE(wrong.message);
     try {
       parse(command, wrong.words);
-      ADD_FAILURE() << "was accepted";
+      ADD_FAILURE() << "no error";
     } catch (const UsageError& error) {
       EXPECT_EQ(error.what(), wrong.message);
       EXPECT_EQ(error.hint(), wrong.hint);
@@ -113,7 +113,7 @@ void expect_usage_errors(const Command& command, const std::vector<Wrong>& cases
   }
 }
 
-TEST(Parse, WrongUsageSaysWhatWasExpectedAndFound) {
+TEST(Parse, UsageErrorsStateWhatWasExpectedAndFound) {
   expect_usage_errors(
       sample_command(),
       {{{"m", "--tempreture", "1"},
@@ -129,11 +129,11 @@ TEST(Parse, WrongUsageSaysWhatWasExpectedAndFound) {
        {{"m", "--device"},
         "--device needs a value (auto, cpu or cuda), found the end of the command line",
         ""},
-       {{"m", "--device", "cpuu"}, "--device takes auto, cpu or cuda, found 'cpuu'", "did you mean cpu?"},
+       {{"m", "--device", "cpuu"}, "--device expects auto, cpu or cuda, found 'cpuu'", "did you mean cpu?"},
        {{"m", "-n", "1", "--max-tokens=2"}, "--max-tokens is given twice, as '1' and as '2'", ""},
        {{"m", "--greedy=yes"}, "--greedy takes no value, found 'yes'", ""},
        {{"m", "-gx"}, "--greedy takes no value, found 'x'", ""},
-       {{"m", "p", "q"}, "'generate' takes 2 arguments (MODEL PROMPT), found one more: 'q'", ""},
+       {{"m", "p", "q"}, "'generate' expects 2 arguments (MODEL PROMPT), found an extra argument: 'q'", ""},
        {{}, "'generate' needs MODEL: the model", ""}});
   expect_usage_errors(build_command(), {{{"-o", "dir"}, "'data build' needs INPUTS: text files", ""},
                                         {{"a"}, "'data build' needs -o or --out DIR: where to", ""}});
@@ -169,17 +169,18 @@ TEST(Parse, NumbersAreCheckedForFormAndRange) {
     return "accepted";
   };
   EXPECT_EQ(message([&] { integer("0", {.least = 1}); }),
-            "--top-k takes a whole number of at least 1, found '0'");
-  EXPECT_EQ(message([&] { integer("many"); }), "--top-k takes a whole number, found 'many'");
+            "--top-k expects a whole number of at least 1, found '0'");
+  EXPECT_EQ(message([&] { integer("many"); }), "--top-k expects a whole number, found 'many'");
   EXPECT_EQ(message([&] { number("2", {.least = 0, .most = 1}); }),
-            "--temperature takes a number from 0 to 1, found '2'");
+            "--temperature expects a number from 0 to 1, found '2'");
 }
 
-TEST(Parse, HelpIsSeenAnywhereBeforeTheTwoDashes) {
-  EXPECT_TRUE(asks_for_help({"m", "--nonsense", "--help"}));
-  EXPECT_TRUE(asks_for_help({"-h"}));
-  EXPECT_FALSE(asks_for_help({"m", "--", "--help"}));
-  EXPECT_FALSE(asks_for_help({"help"}));
+TEST(Parse, HelpIsFoundAnywhereBeforeTwoDashes) {
+  EXPECT_EQ(help_request({"m", "--nonsense", "--help"}), HelpRequest::usual);
+  EXPECT_EQ(help_request({"-h"}), HelpRequest::usual);
+  EXPECT_EQ(help_request({"--help-all", "--help"}), HelpRequest::all);
+  EXPECT_EQ(help_request({"m", "--", "--help"}), HelpRequest::none);
+  EXPECT_EQ(help_request({"help"}), HelpRequest::none);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A standard stream that leads elsewhere for a while, and a thimble in this process that speaks into it.
+// Redirects a standard stream, to test commands in this process.
 #pragma once
 
 #include <unistd.h>
@@ -24,7 +24,8 @@ class Redirected {
   int stream_, before_;
 };
 
-// The exit code. Commands that take --threads start themselves anew where OpenMP was not told how to wait: it is told.
+// Runs a command and returns its exit code. OMP_WAIT_POLICY is set, because commands with --threads
+// restart the process without it.
 inline int run_here(std::vector<std::string> words) {
   setenv("GOMP_SPINCOUNT", "1000", 0);
   words.insert(words.begin(), "thimble");

@@ -21,14 +21,14 @@ std::int64_t parameters_of(std::string_view name) {
   return ParamTable(preset_config(name).model).count();
 }
 
-TEST(Presets, AreThoseOfTheDesign) {
+TEST(Presets, HaveTheExpectedNames) {
   std::vector<std::string> names;
   for (const Preset& preset : all_presets()) names.push_back(preset.name);
   EXPECT_EQ(names, (std::vector<std::string>{"chat", "export", "golf", "golf-best", "golf-mlx", "golf-plus",
                                              "llama", "microgpt", "quick", "qwen2", "qwen3"}));
 }
 
-TEST(Presets, EveryOneResolvesSaysWhatItIsAndSurvivesItsOwnToml) {
+TEST(Presets, ResolveHaveASummaryAndRoundTripAsToml) {
   for (const Preset& preset : all_presets()) {
     SCOPED_TRACE(preset.name);
     EXPECT_TRUE(preset.text.starts_with("# "));
@@ -38,7 +38,7 @@ TEST(Presets, EveryOneResolvesSaysWhatItIsAndSurvivesItsOwnToml) {
   }
 }
 
-TEST(Presets, AWrongNameGetsTheNearest) {
+TEST(Presets, AnUnknownNameSuggestsTheNearest) {
   try {
     find_preset("golf-plsu");
     FAIL();
@@ -48,7 +48,7 @@ TEST(Presets, AWrongNameGetsTheNearest) {
   }
 }
 
-// parameter-golf 1.1 and section 5; microgpt A1: 2 V E + T E + 12 L E^2.
+// Counts published by parameter-golf; microgpt: 2 V E + T E + 12 L E^2.
 TEST(Presets, HaveThePublishedParameterCounts) {
   EXPECT_EQ(parameters_of("golf"), 17059912);
   EXPECT_EQ(parameters_of("golf-mlx"), 17059912);
@@ -76,7 +76,7 @@ TEST(Presets, GolfHasTheConstantsOfTheScript) {
   EXPECT_EQ(mlx.optimizer.muon_dtype, MuonDType::f32);
 }
 
-TEST(Presets, ExportHasNothingThatLlamaCppCannotExpress) {
+TEST(Presets, ExportUsesOnlyFeaturesOfLlamaCpp) {
   const ModelConfig model = preset_config("export").model;
   EXPECT_NE(model.residual_mix, MixKind::channel);
   EXPECT_FALSE(model.unet_skips);
@@ -86,14 +86,14 @@ TEST(Presets, ExportHasNothingThatLlamaCppCannotExpress) {
   EXPECT_EQ(model.rope_dims, model.head_dim);
 }
 
-TEST(Presets, LlamasCarryTransformersNamesAndGolfsTheirOwn) {
+TEST(Presets, LlamaModelsUseTransformersNamesAndGolfModelsTheirOwn) {
   for (const char* name : {"llama", "qwen2", "qwen3", "quick", "chat"})
     EXPECT_TRUE(uses_transformers_names(preset_config(name).model)) << name;
   for (const char* name : {"golf", "golf-best", "golf-mlx", "golf-plus", "export", "microgpt"})
     EXPECT_FALSE(uses_transformers_names(preset_config(name).model)) << name;
 }
 
-TEST(Depth, OfThePresetItselfChangesNothing) {
+TEST(Depth, OfThePresetChangesNothing) {
   for (const char* name :
        {"golf", "golf-best", "golf-mlx", "golf-plus", "export", "llama", "qwen2", "qwen3", "quick", "chat"}) {
     ConfigBuilder settings;
@@ -123,7 +123,7 @@ TEST(Depth, EveryDepthIsAValidModelThatGrows) {
   }
 }
 
-TEST(Depth, KeepsWhatWasGivenAndDerivesFromIt) {
+TEST(Depth, KeepsGivenValuesAndDerivesOthersFromThem) {
   ConfigBuilder settings;
   settings.preset("golf");
   settings.set("dim=256");
@@ -137,18 +137,18 @@ TEST(Depth, KeepsWhatWasGivenAndDerivesFromIt) {
   EXPECT_EQ(config.model.mlp_hidden, 512);
   EXPECT_EQ(config.train.batch_tokens, 65536);
   EXPECT_EQ(config.optimizer.rate(ParamGroup::matrix), 0.01);
-  // The preset's own embedding rate: 1/8 of the batch, half the width.
+  // From the preset's embedding rate, with 1/8 of the batch and half the width.
   EXPECT_NEAR(config.optimizer.rate(ParamGroup::embedding), 0.05 * std::sqrt(1.0 / 8) * std::sqrt(2.0), 1e-4);
   EXPECT_EQ(lines[1], "dim = 256: given");
 }
 
-TEST(Depth, IsRefusedWherePositionsAreLearned) {
+TEST(Depth, IsRejectedWithLearnedPositions) {
   ConfigBuilder settings;
   settings.preset("microgpt");
   EXPECT_THROW(apply_depth(settings, 4), Error);
 }
 
-// parameter-golf section 4: "baseline ~131 MFLOP/token (6N + causal attention)".
+// Published for the baseline: about 131 MFLOP per token (6 N + causal attention).
 TEST(Summary, CountsTheFlopsOfGolf) {
   const Summary s = summarise(preset_config("golf"));
   EXPECT_EQ(s.forward_flops_per_token, 2.0 * (9 * 1835008 + 524288) + 9.0 * 2 * 512 * 1025);

@@ -1,4 +1,4 @@
-// Attention on the tensor cores: head sizes and lengths that the generic cases leave out.
+// Attention on the tensor cores: head sizes and lengths that the generic cases do not cover.
 #include "cuda/device.h"
 #include "ops/attention_cases.h"
 #include "ops/op_harness.h"
@@ -7,14 +7,14 @@
 namespace thimble {
 namespace {
 
-// What both bf16 and f16 hold: bf16's digits are fewer, and numbers of this size are f16's, too.
+// Rounds to values that are exact in both bf16 and f16.
 Values in_bf16(Values values) {
   for (double& number : values.numbers) number = to_f32(to_f16(to_f32(to_bf16(static_cast<float>(number)))));
   return values;
 }
 
-// Documents that end inside tiles, span several, and are tiles; rows that do not fill the last tile; every number of
-// query heads to a kv head that blocks are cut for.
+// Documents that end inside tiles, span several, or fill a tile; rows that do not fill the last
+// tile; several ratios of query heads to kv heads.
 std::vector<OpCase> cases_of(const std::vector<HeadSize>& sizes, double sign = 1) {
   Fill fill(&op::kAttention);
   std::vector<OpCase> cases;
@@ -49,8 +49,9 @@ TEST(AttentionOnCuda, LongDocumentsMatchTheReference) {
     SCOPED_TRACE(op_case.name);
     const Results reference = run_op(def, op_case, kReference);
     for (const DType dtype : {DType::bf16, DType::f16, DType::f32})
-      for (const std::int64_t gap : {0, 8, 3}) {  // 3: not at 16-byte addresses, so in plain arithmetic
-        SCOPED_TRACE(fmt::format("{}, rows {} apart", dtype_name(dtype), gap));
+      // A gap of 3 is not 16-byte aligned, which selects plain arithmetic.
+      for (const std::int64_t gap : {0, 8, 3}) {
+        SCOPED_TRACE(fmt::format("{}, gap {}", dtype_name(dtype), gap));
         const Conditions cuda = {.backend = cuda_backend(), .dtype = dtype, .layout = {gap, 0}};
         const Results found = run_op(def, op_case, cuda, context);
         expect_close(def, op_case, dtype, reference, found);
@@ -59,7 +60,7 @@ TEST(AttentionOnCuda, LongDocumentsMatchTheReference) {
   }
 }
 
-// Scores of the other sign are not for Hopper's own kernels: those that other GPUs take are tested on it, too.
+// Hopper's own kernels need a positive scale: a negative one selects the portable kernels.
 TEST(AttentionOnCuda, ThePortableKernelsMatchTheReference) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
@@ -74,8 +75,8 @@ TEST(AttentionOnCuda, ThePortableKernelsMatchTheReference) {
   }
 }
 
-// The lengths that models are trained with.
-TEST(AttentionOnCuda, WholeContextsMatchTheReference) {
+// The context lengths of training.
+TEST(AttentionOnCuda, CompleteContextsMatchTheReference) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Context context(gpu.runtime);
@@ -94,8 +95,8 @@ TEST(AttentionOnCuda, WholeContextsMatchTheReference) {
   }
 }
 
-// A gradient does not depend on which others are asked for.
-TEST(AttentionOnCuda, GradientsStandAlone) {
+// A gradient does not depend on which other gradients are requested.
+TEST(AttentionOnCuda, EachGradientIsIndependentOfTheOthers) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Context context(gpu.runtime);
@@ -104,8 +105,8 @@ TEST(AttentionOnCuda, GradientsStandAlone) {
     Conditions cuda = {.backend = cuda_backend(), .dtype = DType::bf16};
     const Results all = gradients(run_op(def, op_case, cuda, context));
     for (std::size_t input = 0; input < 3; ++input) {
-      SCOPED_TRACE(fmt::format("{}, input {} alone", op_case.name, input));
-      cuda.wanted = 1u << input;
+      SCOPED_TRACE(fmt::format("{}, only input {}", op_case.name, input));
+      cuda.requested = 1u << input;
       const Results alone = gradients(run_op(def, op_case, cuda, context));
       ASSERT_EQ(alone.size(), 1u);
       EXPECT_EQ(alone[0].name, gradient_name(input));

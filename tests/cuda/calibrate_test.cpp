@@ -1,4 +1,4 @@
-// What matrices are multiplied with on a GPU, brought back: the same as on the CPU.
+// The input moments of matrices computed on a GPU match those of the CPU.
 #include "eval/eval_data.h"
 
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace thimble {
 namespace {
 
-TEST(CalibrateOnCuda, SeesWhatTheCpuSees) {
+TEST(CalibrateOnCuda, MatchesTheMomentsOfTheCpu) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Context on_gpu(gpu.runtime), on_cpu;

@@ -1,5 +1,5 @@
-// Decoding on a GPU: what it says is what the CPU says, what is decoded is what is scored, and company changes nothing
-// that was promised (model/model.h).
+// Decoding on a GPU: results match the CPU, decoded log-probabilities match scored ones, and other
+// requests do not change what model/model.h guarantees for a request.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -18,8 +18,8 @@ namespace thimble::decode_test {
 namespace {
 
 constexpr std::int64_t kContext = 200;
-constexpr double kSameF32 = 5e-5;   // of a row's largest logit: f32 sums in another order
-constexpr double kSameBf16 = 0.04;  // the same in 8 bits of mantissa, through all layers
+constexpr double kSameF32 = 5e-5;   // relative to a row's maximum logit: f32 sums in another order
+constexpr double kSameBf16 = 0.04;  // the same with bf16, through all layers
 
 std::vector<TokenId> random_prompt(std::mt19937& random, std::int64_t vocab_size, std::size_t length) {
   std::vector<TokenId> prompt(length);
@@ -51,20 +51,21 @@ class DecodingOnCuda : public testing::TestWithParam<std::string_view> {
   std::mt19937 random_{41};
 };
 
-TEST_P(DecodingOnCuda, SixtyFourGreedyTokensInF32AreTheCpus) {
+TEST_P(DecodingOnCuda, SixtyFourGreedyTokensInF32MatchTheCpu) {
   const Context cpu;
-  const auto here = model_on(cpu, DType::f32), there = model_on(*gpu_, DType::f32);
+  const auto cpu_model = model_on(cpu, DType::f32), gpu_model = model_on(*gpu_, DType::f32);
   for (const std::size_t length : {1u, 70u, 130u}) {
     Request greedy = request(length, 0);
     greedy.max_tokens = 64;
-    Batcher batcher(*there, tokenizer_.get());
-    const Sample expected = plain_sample(*here, *tokenizer_, greedy), found = generate(batcher, greedy).at(0);
+    Batcher batcher(*gpu_model, tokenizer_.get());
+    const Sample expected = plain_sample(*cpu_model, *tokenizer_, greedy),
+                 found = generate(batcher, greedy).at(0);
     EXPECT_EQ(ids_of(found.tokens), ids_of(expected.tokens)) << length;
   }
 }
 
-// Log-probabilities of a prompt and of what follows, by decoding and by scoring it in one piece.
-TEST_P(DecodingOnCuda, WhatIsDecodedIsWhatIsScored) {
+// Log-probabilities of a prompt and its completion: decoded, and scored as a complete sequence.
+TEST_P(DecodingOnCuda, DecodedLogProbabilitiesMatchScoring) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     SCOPED_TRACE(dtype_name(dtype));
     const auto model = model_on(*gpu_, dtype);
@@ -89,8 +90,8 @@ TEST_P(DecodingOnCuda, WhatIsDecodedIsWhatIsScored) {
   }
 }
 
-// Prompts of one token: every call has at most as many rows as there are requests.
-TEST_P(DecodingOnCuda, AmongEightOthersARequestGetsTheBitsItGetsAlone) {
+// Prompts are short, so no call has more rows than the batch-invariant kernels accept.
+TEST_P(DecodingOnCuda, ARequestHasTheSameBitsAloneAndAmongEightOthers) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     SCOPED_TRACE(dtype_name(dtype));
     const auto model = model_on(*gpu_, dtype);
@@ -106,8 +107,9 @@ TEST_P(DecodingOnCuda, AmongEightOthersARequestGetsTheBitsItGetsAlone) {
   }
 }
 
-// Prompts of all lengths: cuBLASLt reads those of more than 64 rows, so that what follows may differ by rounding.
-TEST_P(DecodingOnCuda, AmongLongPromptsARequestHasItsLogProbabilities) {
+// Prompts of various lengths. cuBLASLt computes prompts of more than 64 rows, so results may differ
+// by rounding.
+TEST_P(DecodingOnCuda, LogProbabilitiesMatchAmongLongPrompts) {
   const auto model = model_on(*gpu_, DType::bf16);
   std::vector<Request> requests;
   for (const std::size_t length : {1u, 150u, 64u, 17u, 3u, 90u, 65u, 128u})
@@ -125,7 +127,7 @@ TEST_P(DecodingOnCuda, AmongLongPromptsARequestHasItsLogProbabilities) {
   }
 }
 
-TEST_P(DecodingOnCuda, AReusedPrefixIsAsGoodAsAReadOne) {
+TEST_P(DecodingOnCuda, AReusedPrefixGivesTheSameTokens) {
   const auto model = model_on(*gpu_, DType::f32);
   Request first = request(100, 1, 1), second = request(50, 1, 2);
   first.max_tokens = second.max_tokens = 20;
@@ -147,46 +149,47 @@ INSTANTIATE_TEST_SUITE_P(, DecodingOnCuda, testing::ValuesIn(preset_names()), []
   return name;
 });
 
-// Each number of rows has a program with memory of its own: the latest few stay, and one that went comes back the same.
-TEST(RecordedOnCuda, AFewProgramsStay) {
+// Each number of rows has its own program and memory. Only the most recent programs are kept, and a
+// program that is created again gives the same result.
+TEST(RecordedOnCuda, KeepsOnlyTheMostRecentPrograms) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Context context(gpu.runtime);
   const auto model = small_model(context, 256, kContext, "golf", DType::bf16);
   KvCache cache = model->make_cache(1);
-  const auto logits_of = [&](std::int32_t rows, std::int32_t wanted) {
-    std::vector<DecodeRow> asked;
+  const auto logits_of = [&](std::int32_t rows, std::int32_t num_logits) {
+    std::vector<DecodeRow> inputs;
     for (std::int32_t i = 0; i < rows; ++i)
-      asked.push_back({.token = i % 100,
-                       .previous = i > 0 ? (i - 1) % 100 : -1,
-                       .before_previous = i > 1 ? (i - 2) % 100 : -1,
-                       .position = i,
-                       .slot = 0,
-                       .wants_logits = i >= rows - wanted});
-    const Tensor logits = model->decode(decode_rows(model->config(), 1, asked), cache);
+      inputs.push_back({.token = i % 100,
+                        .previous = i > 0 ? (i - 1) % 100 : -1,
+                        .before_previous = i > 1 ? (i - 2) % 100 : -1,
+                        .position = i,
+                        .slot = 0,
+                        .wants_logits = i >= rows - num_logits});
+    const Tensor logits = model->decode(decode_rows(model->config(), 1, inputs), cache);
     return std::vector<float>(logits.row<float>(0), logits.row<float>(0) + logits.count());
   };
   const std::vector<float> first = logits_of(2, 1);
   std::size_t most = 0, calls = 1;
   for (const std::int32_t rows : {2, 4, 8, 16, 32, 48, 64, 96, 128, 192})
-    for (std::int32_t wanted = 1; wanted < rows; wanted *= 2, ++calls) {
-      logits_of(rows, wanted);
+    for (std::int32_t num_logits = 1; num_logits < rows; num_logits *= 2, ++calls) {
+      logits_of(rows, num_logits);
       most = std::max(most, model->programs());
     }
-  EXPECT_GT(calls, Model::kMostRecorded + 5) << "too few to drop any";
+  EXPECT_GT(calls, Model::kMostRecorded + 5) << "too few calls to evict a program";
   EXPECT_EQ(most, Model::kMostRecorded);
   EXPECT_EQ(logits_of(2, 1), first);
 }
 
-// Caches that are cut into parts, heads of every size that has a kernel of its own, prompts among rows that generate,
-// and a row that belongs to no slot: against the CPU.
+// Comparison with the CPU for caches that are split into parts, all head sizes with a specialised
+// kernel, prompts among decoding rows, and padding rows.
 struct LongCache {
   std::int64_t heads, kv_heads, size, context;
 };
 
 constexpr std::int64_t kSlots = 3;
 
-// One call. Numbers can be held by bf16, so that both dtypes are given the same.
+// One call. Numbers are exact in bf16, so both dtypes get the same inputs.
 struct CacheCall {
   std::vector<std::int32_t> slot, position;
   std::vector<float> q, k, v, keys, values;
@@ -199,7 +202,7 @@ std::vector<float> short_numbers(std::mt19937& random, std::int64_t count) {
   return values;
 }
 
-// `prompt` rows of slot 0, one at the very end of slot 1, one at the beginning of slot 2, and the rest of no slot.
+// `prompt` rows of slot 0, the last row of slot 1, the first row of slot 2, and padding rows.
 CacheCall make_call(const LongCache& shape, std::int64_t prompt, std::int64_t rows) {
   std::mt19937 random(3);
   const std::int64_t T = shape.context, kv = shape.kv_heads * shape.size;
@@ -220,10 +223,10 @@ CacheCall make_call(const LongCache& shape, std::int64_t prompt, std::int64_t ro
   return call;
 }
 
-// Host memory of a dtype, as a device holds it.
-class Sent {
+// Uploads host arrays as device tensors of a dtype.
+class Uploader {
  public:
-  explicit Sent(const Context& context) : context_(context) {}
+  explicit Uploader(const Context& context) : context_(context) {}
 
   Tensor operator()(const std::vector<float>& host, std::int64_t rows, std::int64_t cols, DType dtype) {
     if (dtype == DType::f32) return send(host.data(), rows, cols, dtype);
@@ -251,16 +254,16 @@ class Sent {
 std::vector<float> attended(const Context& context, const LongCache& shape, const CacheCall& call,
                             std::int64_t rows, DType dtype) {
   const auto [H, K, D, T] = shape;
-  Sent sent(context);
+  Uploader upload(context);
   const std::vector<float> before(static_cast<std::size_t>(rows * H * D), 7);
-  const std::vector<Tensor> in = {sent(call.q, rows, H * D, dtype),
-                                  sent(call.k, rows, K * D, dtype),
-                                  sent(call.v, rows, K * D, dtype),
-                                  sent(call.slot, rows),
-                                  sent(call.position, rows),
-                                  sent(call.keys, kSlots * T, K * D, dtype),
-                                  sent(call.values, kSlots * T, K * D, dtype)};
-  const std::vector<Tensor> out = {sent(before, rows, H * D, dtype)};
+  const std::vector<Tensor> in = {upload(call.q, rows, H * D, dtype),
+                                  upload(call.k, rows, K * D, dtype),
+                                  upload(call.v, rows, K * D, dtype),
+                                  upload(call.slot, rows),
+                                  upload(call.position, rows),
+                                  upload(call.keys, kSlots * T, K * D, dtype),
+                                  upload(call.values, kSlots * T, K * D, dtype)};
+  const std::vector<Tensor> out = {upload(before, rows, H * D, dtype)};
   const Attributes attributes = CachedAttentionAttributes{
       static_cast<std::int32_t>(H), static_cast<std::int32_t>(K), static_cast<std::int32_t>(T), 0.3f};
   const OpDefinition& def = op::kCachedAttention;
@@ -285,8 +288,8 @@ std::vector<float> attended(const Context& context, const LongCache& shape, cons
 
 class LongCaches : public testing::TestWithParam<LongCache> {};
 
-// Few rows, each by itself; many, where prompts are tiles.
-TEST_P(LongCaches, AreAttendedToAsOnTheCpu) {
+// Few rows, computed individually; and many rows, where prompts form tiles.
+TEST_P(LongCaches, MatchTheCpu) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Context cpu, cuda(gpu.runtime);
@@ -298,8 +301,7 @@ TEST_P(LongCaches, AreAttendedToAsOnTheCpu) {
       const std::vector<float> found = attended(cuda, GetParam(), call, rows, dtype);
       for (std::size_t i = 0; i < expected.size(); ++i)
         ASSERT_NEAR(found[i], expected[i], dtype == DType::f32 ? 2e-5 : 0.02) << i;
-      for (std::size_t i = expected.size(); i < found.size(); ++i)
-        ASSERT_EQ(found[i], 0) << "a row of no slot";
+      for (std::size_t i = expected.size(); i < found.size(); ++i) ASSERT_EQ(found[i], 0) << "padding row";
     }
   }
 }

@@ -1,4 +1,4 @@
-// The GPU under test, or why there is none.
+// Finds the GPU for a test, or the reason why there is none.
 #pragma once
 
 #include <dlfcn.h>
@@ -8,10 +8,11 @@
 
 namespace thimble {
 
-// A test that needs a GPU begins with: const auto gpu = find_gpu(); if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
+// A test that needs a GPU starts with: const auto gpu = find_gpu(); if (!gpu.runtime) GTEST_SKIP()
+// << gpu.reason;
 //
-// Looks for the driver first: every test is a process of its own, and opening the plugin without a driver took 0.25 s of
-// each. That it opens is Plugin's to test.
+// Looks for the driver first: every test is a separate process, and opening the plugin without a
+// driver took 0.25 s each. plugin_test.cpp tests the plugin itself.
 inline DeviceChoice find_gpu() {
   if (void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL)) {
     dlclose(driver);

@@ -1,4 +1,4 @@
-// Evaluation on a GPU: the figures of the CPU, whatever the weights are stored as.
+// Evaluation on a GPU gives the CPU's results, for every storage format of the weights.
 #include "base/rng.h"
 #include "cuda/device.h"
 #include "eval/score.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kContext = 96;
 
-// Texts of many lengths, some longer than the context.
+// Texts of various lengths, some longer than the context.
 struct Texts {
   std::unique_ptr<Tokenizer> tokenizer = load_tokenizer("bytes");
   std::vector<std::int32_t> tokens;
@@ -31,7 +31,7 @@ struct Texts {
   }
 };
 
-TEST(EvalOnCuda, HasTheFiguresOfTheCpu) {
+TEST(EvalOnCuda, MatchesTheLossesOfTheCpu) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Context cpu, cuda(gpu.runtime);
@@ -41,31 +41,31 @@ TEST(EvalOnCuda, HasTheFiguresOfTheCpu) {
     const auto model = [&](const Context& context, DType dtype) {
       return small_model(context, texts.tokenizer->vocab_size(), kContext, preset, dtype);
     };
-    const auto here = model(cpu, DType::f32), there = model(cuda, DType::f32),
+    const auto cpu_model = model(cpu, DType::f32), gpu_model = model(cuda, DType::f32),
                narrow = model(cuda, DType::bf16);
     for (const ScoreOptions& options :
          {ScoreOptions{.context = kContext, .stride = kContext},
           ScoreOptions{.context = kContext, .stride = 16},
           ScoreOptions{.context = kContext, .stride = kContext, .isolate = false}}) {
-      const double expected = texts.loss(*here, options);
-      EXPECT_NEAR(texts.loss(*there, options) / expected, 1, 1e-5);
+      const double expected = texts.loss(*cpu_model, options);
+      EXPECT_NEAR(texts.loss(*gpu_model, options) / expected, 1, 1e-5);
       EXPECT_NEAR(texts.loss(*narrow, options) / expected, 1, 5e-3);
     }
   }
 }
 
-TEST(EvalOnCuda, ScoresManyTokensAtATime) {
+TEST(EvalOnCuda, BatchSizeDoesNotChangeTheLoss) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Context cuda(gpu.runtime);
   const Texts texts;
   const auto model = small_model(cuda, texts.tokenizer->vocab_size(), kContext, "golf", DType::bf16);
-  EXPECT_GT(model->scored_at_once(), 8192);
+  EXPECT_GT(model->max_score_rows(), 8192);
   EXPECT_NEAR(texts.loss(*model, {.context = kContext, .stride = 8}),
               texts.loss(*model, {.context = kContext, .stride = 8, .tokens_at_a_time = 1000}), 1e-3);
 }
 
-// Integers, f16 and bf16 are expanded when they are sent; what is computed is what f32 masters of the same values give.
+// Integers, f16 and bf16 are expanded on upload; results equal those of f32 masters.
 TEST(EvalOnCuda, StoredWeightsAreExpanded) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;

@@ -1,4 +1,5 @@
-// Training in f16 on a GPU: the losses of f32, overflows that are skipped, and a scale that a resumed run goes on with.
+// Training in f16 on a GPU: losses match f32, steps with overflows are skipped, and a resumed run
+// continues with its loss scale.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,10 +15,10 @@ namespace thimble::f16_step_test {
 namespace {
 
 constexpr std::int64_t kRows = 4, kVocabulary = 97;
-// Where runs begin: of 128 targets each weighs much, and the norm of a small embedding has steep gradients.
+// A small initial scale: each of 128 targets has a large weight, and gradients are large.
 constexpr LossScale kBegin = {1024, 0};
 
-// Heads of 32: attention on the tensor cores.
+// Head size 32 uses attention on the tensor cores.
 Config small_golf(const char* muon = "muon_steps=5", const char* dtype = "dtype=f16") {
   ConfigBuilder settings;
   settings.preset("golf");
@@ -28,7 +29,7 @@ Config small_golf(const char* muon = "muon_steps=5", const char* dtype = "dtype=
   return settings.resolve();
 }
 
-// Tokens that follow a rule, so that there is something to learn.
+// Token sequences that follow a rule, so that the model can learn something.
 Rows batch_of(const Config& config, std::int64_t step) {
   Rng random(7, 0, static_cast<std::uint64_t>(step));
   std::vector<std::int32_t> input, target;
@@ -60,7 +61,7 @@ struct TrainingRun {
     optimizer.loss_scale() = kBegin;
   }
 
-  // Afterwards all is in host memory.
+  // On return, weights, states and loss scale are in host memory.
   void steps(std::int64_t first, std::int64_t last, std::int64_t poisoned = -1, bool capture = true) {
     DeviceStep step(context, cuda_plugin().step, model, optimizer, config.train, capture);
     const std::array<std::uint64_t, 1> seeds = {1};
@@ -74,14 +75,14 @@ struct TrainingRun {
                   .dropout_seeds = seeds});
       while (const auto outcome = step.finished()) outcomes.push_back(*outcome);
     }
-    while (step.on_their_way() > 0) outcomes.push_back(step.oldest());
+    while (step.steps_in_flight() > 0) outcomes.push_back(step.oldest());
     model.fetch_weights();
     optimizer.fetch_states();
     step.fetch_loss_scale();
   }
 
-  // As a checkpoint would.
-  void take_over(TrainingRun& other) {
+  // Copies the state of another run, as resuming from a checkpoint does.
+  void copy_state_of(TrainingRun& other) {
     std::ranges::copy(other.model.weights(), model.weights().begin());
     for_each_state(
         optimizer, model.params(), [&](const Param& param, std::string_view name, std::span<float> values) {
@@ -100,7 +101,7 @@ struct TrainingRun {
   }
 };
 
-TEST(F16Steps, HaveNearlyTheLossesOfF32) {
+TEST(F16Steps, LossesMatchF32) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   for (const char* muon : {"muon_steps=0", "muon_steps=5"}) {
@@ -112,13 +113,13 @@ TEST(F16Steps, HaveNearlyTheLossesOfF32) {
     for (std::size_t i = 0; i < 30; ++i)
       EXPECT_NEAR(found.outcomes[i].loss / expected.outcomes[i].loss, 1, 0.03) << i;
     EXPECT_NEAR(found.outcomes[0].norm / expected.outcomes[0].norm, 1, 0.02)
-        << "the scale is out of it again";
+        << "the norm must not include the loss scale";
     EXPECT_LT(expected.outcomes.back().loss, 0.9 * expected.outcomes.front().loss);
     EXPECT_EQ(found.optimizer.loss_scale(), (LossScale{kBegin.scale, 30}));
   }
 }
 
-TEST(F16Steps, CapturedOrNotTheBitsAreTheSame) {
+TEST(F16Steps, CapturedStepsHaveTheSameBits) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   TrainingRun captured(gpu.runtime, small_golf()), queued(gpu.runtime, small_golf());
@@ -143,7 +144,7 @@ TEST(F16Steps, AnOverflowIsSkippedAndTheScaleHalves) {
   EXPECT_EQ(poisoned.optimizer.loss_scale(), (LossScale{kBegin.scale / 2, 3}));
 }
 
-// 2^30 / 128 targets is far beyond f16: the gradients themselves overflow, and no input is at fault.
+// 2^30 / 128 targets is far beyond f16: the gradients themselves overflow; the inputs are valid.
 TEST(F16Steps, AScaleThatIsTooLargeIsHalvedUntilItFits) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
@@ -157,22 +158,23 @@ TEST(F16Steps, AScaleThatIsTooLargeIsHalvedUntilItFits) {
   for (const float moment : run.states()) ASSERT_TRUE(std::isfinite(moment));
 }
 
-TEST(F16Steps, AResumedRunIsTheSameToTheBit) {
+TEST(F16Steps, AResumedRunHasTheSameBits) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   for (const std::int64_t poisoned : {-1, 3}) {
-    TrainingRun straight(gpu.runtime, small_golf()), first(gpu.runtime, small_golf()),
+    TrainingRun uninterrupted(gpu.runtime, small_golf()), first(gpu.runtime, small_golf()),
         second(gpu.runtime, small_golf());
-    straight.optimizer.loss_scale().good_steps = first.optimizer.loss_scale().good_steps = kGrowthSteps - 7;
-    straight.steps(0, 12, poisoned);
+    uninterrupted.optimizer.loss_scale().good_steps = first.optimizer.loss_scale().good_steps =
+        kGrowthSteps - 7;
+    uninterrupted.steps(0, 12, poisoned);
     first.steps(0, 5, poisoned);
-    second.take_over(first);
+    second.copy_state_of(first);
     second.steps(5, 12, poisoned);
-    EXPECT_EQ(straight.weights(), second.weights());
-    EXPECT_EQ(straight.optimizer.loss_scale(), second.optimizer.loss_scale());
+    EXPECT_EQ(uninterrupted.weights(), second.weights());
+    EXPECT_EQ(uninterrupted.optimizer.loss_scale(), second.optimizer.loss_scale());
     EXPECT_EQ(second.optimizer.loss_scale(),
               poisoned < 0 ? (LossScale{2 * kBegin.scale, 5}) : (LossScale{kBegin.scale / 2, 8}));
-    EXPECT_EQ(straight.states(), second.states());
+    EXPECT_EQ(uninterrupted.states(), second.states());
   }
 }
 

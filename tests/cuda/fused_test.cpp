@@ -1,4 +1,4 @@
-// Calls as one kernel against the same calls one after the other.
+// Fused runs compared with separate calls.
 #include <cmath>
 
 #include "base/rng.h"
@@ -14,11 +14,11 @@ namespace {
 
 struct Case {
   std::int64_t rows, cols, mix_cols;
-  bool one_value = false;  // x and x0 are one, as in the first layer
-  bool sum = false;        // x is an add_scaled's
+  bool one_value = false;  // x and x0 are the same value, as in the first layer
+  bool sum = false;        // x is the result of an add_scaled
 };
 
-// The tensors of residual_mix followed by rmsnorm, perhaps after an add_scaled, one set in the GPU's memory.
+// The tensors of residual_mix followed by rmsnorm, optionally after an add_scaled, in GPU memory.
 class MixAndNorm {
  public:
   MixAndNorm(const std::shared_ptr<DeviceRuntime>& gpu, const Case& shape)
@@ -30,7 +30,7 @@ class MixAndNorm {
     h = filled(DType::bf16, shape.rows, shape.cols, 5);
     rstd = filled(DType::f32, shape.rows, 1, 6);
     dh = filled(DType::bf16, shape.rows, shape.cols, 7);
-    dy = filled(DType::bf16, shape.rows, shape.cols, 8);  // what others have added already
+    dy = filled(DType::bf16, shape.rows, shape.cols, 8);  // with contributions of other ops
     dx0 = filled(DType::f32, shape.rows, shape.cols, 9);
     dx = shape.one_value ? dx0 : filled(DType::bf16, shape.rows, shape.cols, 10);
     dmix = filled(DType::f32, 2, shape.mix_cols, 11);
@@ -74,7 +74,7 @@ class MixAndNorm {
     std::span<const Tensor> in, out, d_out, d_in;
   };
 
-  // What others have added already is added to: y's gradient, x0's, and those of vectors.
+  // Adds to gradients that have earlier contributions: those of y, x0 and the vectors.
   OpCall call_of(const Part& part) const {
     OpCall made{.in = part.in,
                 .out = part.out,
@@ -174,30 +174,30 @@ TEST(FusedOnCuda, ForwardHasTheSameBits) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   for (const Case& shape : kCases) {
-    MixAndNorm apart(gpu.runtime, shape), together(gpu.runtime, shape);
-    apart.forward(false);
+    MixAndNorm separate(gpu.runtime, shape), together(gpu.runtime, shape);
+    separate.forward(false);
     together.forward(true);
-    EXPECT_EQ(apart.fetch(apart.x), together.fetch(together.x)) << shape.cols;
-    EXPECT_EQ(apart.fetch(apart.y), together.fetch(together.y)) << shape.cols;
-    EXPECT_EQ(apart.fetch(apart.h), together.fetch(together.h)) << shape.cols;
-    EXPECT_EQ(apart.fetch(apart.rstd), together.fetch(together.rstd)) << shape.cols;
+    EXPECT_EQ(separate.fetch(separate.x), together.fetch(together.x)) << shape.cols;
+    EXPECT_EQ(separate.fetch(separate.y), together.fetch(together.y)) << shape.cols;
+    EXPECT_EQ(separate.fetch(separate.h), together.fetch(together.h)) << shape.cols;
+    EXPECT_EQ(separate.fetch(separate.rstd), together.fetch(together.rstd)) << shape.cols;
   }
 }
 
-// Apart, the gradient of y is rounded to bf16 on its way: 2^-8 of it.
-TEST(FusedOnCuda, BackwardAgrees) {
+// In separate calls, the gradient of y is rounded to bf16 in between: 2^-8 of it.
+TEST(FusedOnCuda, BackwardMatchesSeparateCalls) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   for (const Case& shape : kCases) {
     SCOPED_TRACE(shape.cols);
-    MixAndNorm apart(gpu.runtime, shape), together(gpu.runtime, shape), again(gpu.runtime, shape);
-    for (MixAndNorm* set : {&apart, &together, &again}) {
+    MixAndNorm separate(gpu.runtime, shape), together(gpu.runtime, shape), again(gpu.runtime, shape);
+    for (MixAndNorm* set : {&separate, &together, &again}) {
       set->forward(false);
-      set->backward(set != &apart);
+      set->backward(set != &separate);
     }
-    expect_near(apart.fetch(apart.dx), together.fetch(together.dx), 0x1p-7);
-    expect_near(apart.fetch(apart.dx0), together.fetch(together.dx0), 0x1p-7);
-    expect_near(apart.fetch(apart.dmix), together.fetch(together.dmix), 0x1p-6);
+    expect_near(separate.fetch(separate.dx), together.fetch(together.dx), 0x1p-7);
+    expect_near(separate.fetch(separate.dx0), together.fetch(together.dx0), 0x1p-7);
+    expect_near(separate.fetch(separate.dmix), together.fetch(together.dmix), 0x1p-6);
     EXPECT_EQ(together.fetch(together.dx0), again.fetch(again.dx0));
     EXPECT_EQ(together.fetch(together.dmix), again.fetch(again.dmix));
   }

@@ -1,4 +1,4 @@
-// The golf models on a GPU, against what PyTorch computed.
+// The golf models on a GPU, compared with golden results from PyTorch.
 #include "cuda/device.h"
 #include "model/golden_model.h"
 

@@ -1,4 +1,5 @@
-// NCCL with one rank on one GPU: sums and gathers that change nothing, in the same place of the same graph.
+// NCCL with one rank on one GPU: its sums and gathers change nothing, and run at the same point of
+// the same graph.
 #include <cstdlib>
 
 #include "base/error.h"
@@ -54,12 +55,13 @@ Trained train(const std::shared_ptr<DeviceRuntime>& gpu, DeviceCommunicator* gpu
   return trained;
 }
 
-TEST(Nccl, OneRankOnOneGpuIsThePlainPathToTheBit) {
+TEST(Nccl, OneRankOnOneGpuHasTheSameBitsAsWithoutNccl) {
   const DeviceChoice gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   if (const PluginState state = nccl_state(); !state.available) GTEST_SKIP() << state.text;
   const std::shared_ptr<Communicator> ranks = single_rank();
-  EXPECT_EQ(join_gpus(*ranks, gpu.runtime), nullptr) << "one rank has nobody to sum with, unless asked";
+  EXPECT_EQ(join_gpus(*ranks, gpu.runtime), nullptr)
+      << "a single rank must not use NCCL unless THIMBLE_NCCL is set";
   ASSERT_EQ(setenv("THIMBLE_NCCL", "1", 1), 0);
   const std::shared_ptr<DeviceCommunicator> gpus = join_gpus(*ranks, gpu.runtime);
   unsetenv("THIMBLE_NCCL");
@@ -71,7 +73,7 @@ TEST(Nccl, OneRankOnOneGpuIsThePlainPathToTheBit) {
   EXPECT_EQ(plain.weights, summed.weights);
 }
 
-TEST(Nccl, OnTheCpuThereIsNothingToJoin) {
+TEST(Nccl, TheCpuHasNoDeviceCommunicator) {
   const std::shared_ptr<Communicator> ranks = single_rank();
   EXPECT_EQ(join_gpus(*ranks, cpu_runtime()), nullptr);
 }

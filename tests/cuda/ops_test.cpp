@@ -1,4 +1,4 @@
-// Every op of the table that has CUDA kernels, against the reference: the generic cases of tests/ops, in f32, bf16 and f16.
+// Every op with CUDA kernels, compared with the reference on the cases of tests/ops.
 #include <set>
 
 #include "cuda/device.h"
@@ -12,7 +12,7 @@ Conditions cuda_in(DType dtype) {
   return {.backend = cuda_backend(), .dtype = dtype};
 }
 
-// One GPU and one context for all tests: what one call leaves behind must not show in another.
+// One GPU and context for all tests: state kept from one call must not affect another.
 const Context* gpu_context(std::string& reason) {
   static const DeviceChoice gpu = find_gpu();
   static const std::unique_ptr<Context> context =
@@ -36,7 +36,7 @@ class EveryOpOnCuda : public EveryOp {
     return run_op(def(), op_case, conditions, context());
   }
 
-  // body(conditions, op_case) for every dtype that there are kernels of.
+  // Calls body(conditions, op_case) for every dtype that has kernels.
   template <class Body>
   void for_cuda_cases(Body body) const {
     for (const Conditions& cuda : {cuda_in(DType::f32), cuda_in(DType::bf16), cuda_in(DType::f16)}) {
@@ -64,12 +64,12 @@ TEST_P(EveryOpOnCuda, SameBitsTwice) {
   });
 }
 
-// Rows apart, at addresses that no vector is aligned to, and at ones that all are.
+// Strided rows, at unaligned and at aligned addresses.
 TEST_P(EveryOpOnCuda, WritesNothingOutsideItsTensors) {
   for_cuda_cases([&](Conditions cuda, const OpCase& op_case) {
     const Results reference = run_op(def(), op_case, kReference);
     for (const Layout layout : {Layout{0, 0}, Layout{3, 0}, Layout{0, 1}, Layout{5, 1}, Layout{8, 0}}) {
-      SCOPED_TRACE(fmt::format("rows {} apart, shifted by {}", layout.gap, layout.shift));
+      SCOPED_TRACE(fmt::format("gap {} between rows, shifted by {}", layout.gap, layout.shift));
       cuda.layout = layout;
       BoundOp op(def(), op_case, cuda);
       op.forward(context());
@@ -83,8 +83,8 @@ TEST_P(EveryOpOnCuda, WritesNothingOutsideItsTensors) {
   });
 }
 
-// One tensor with its rows apart among packed ones: a kernel or a plan that takes one stride for another shows.
-TEST_P(EveryOpOnCuda, EveryTensorHasItsOwnStride) {
+// One strided tensor among packed ones reveals kernels that use the stride of another tensor.
+TEST_P(EveryOpOnCuda, UsesTheStrideOfEachTensor) {
   for_cuda_cases([&](Conditions cuda, const OpCase& op_case) {
     if (op_case.large) return;
     const Results reference = run_op(def(), op_case, kReference);
@@ -98,7 +98,7 @@ TEST_P(EveryOpOnCuda, EveryTensorHasItsOwnStride) {
   });
 }
 
-TEST_P(EveryOpOnCuda, BackwardReadsOnlyWhatTheTableSaves) {
+TEST_P(EveryOpOnCuda, BackwardReadsOnlySavedTensors) {
   for_cuda_cases([&](Conditions cuda, const OpCase& op_case) {
     if (!has_backward(def(), op_case)) return;
     const Results expected = gradients(run(op_case, cuda));
@@ -107,7 +107,7 @@ TEST_P(EveryOpOnCuda, BackwardReadsOnlyWhatTheTableSaves) {
   });
 }
 
-TEST_P(EveryOpOnCuda, AddsWhereThePlannerSaysSo) {
+TEST_P(EveryOpOnCuda, AddsToGradientsAsRequested) {
   for_cuda_cases([&](Conditions cuda, const OpCase& op_case) {
     if (!has_backward(def(), op_case)) return;
     const Results fresh = gradients(run(op_case, cuda));
@@ -122,14 +122,14 @@ TEST_P(EveryOpOnCuda, AddsWhereThePlannerSaysSo) {
         const std::vector<double> earlier = earlier_contents(op_case.in[i], i);
         for (std::size_t e = 0; e < earlier.size(); ++e) expected[e] += earlier[e];
       }
-      EXPECT_LE(error_of(expected, found[r].numbers, op_case.least_scale),
+      EXPECT_LE(error_of(expected, found[r].numbers, op_case.min_scale),
                 tolerance_of(&def(), cuda.dtype).gradient + adds_tolerance(cuda.dtype))
           << fresh[r].name;
     }
   });
 }
 
-TEST_P(EveryOpOnCuda, GradientsNobodyWantsChangeNothing) {
+TEST_P(EveryOpOnCuda, OmittingGradientsDoesNotChangeTheOthers) {
   for_cuda_cases([&](const Conditions& cuda, const OpCase& op_case) {
     if (!has_backward(def(), op_case)) return;
     const Results all = run(op_case, cuda);
@@ -140,16 +140,16 @@ TEST_P(EveryOpOnCuda, GradientsNobodyWantsChangeNothing) {
       std::erase_if(only, [&](const Result& result) {
         return result.name.starts_with("gradient") && result.name != gradient_name(i);
       });
-      Conditions asking = cuda;
-      asking.wanted = 1u << i;
-      expect_same_bits(only, run(op_case, asking));
+      Conditions partial = cuda;
+      partial.requested = 1u << i;
+      expect_same_bits(only, run(op_case, partial));
     }
   });
 }
 
 TEST_P(EveryOpOnCuda, GradientsMayBeWiderThanTheRows) {
   if (!kernels().wide_gradients || !has_kernels(def(), cuda_backend(), DType::bf16))
-    GTEST_SKIP() << def().name << " takes gradients in the dtype of its rows alone";
+    GTEST_SKIP() << def().name << " takes gradients only in the dtype of its rows";
   for_cuda_cases([&](Conditions mixed, const OpCase& op_case) {
     if (mixed.dtype == DType::f32 || !has_backward(def(), op_case)) return;
     mixed.wide_d_out = facts().graded_outputs;
@@ -158,8 +158,8 @@ TEST_P(EveryOpOnCuda, GradientsMayBeWiderThanTheRows) {
   });
 }
 
-// A NaN in an input comes out wherever the formula carries it, so that a step with one is seen and skipped.
-TEST_P(EveryOpOnCuda, NanStaysVisible) {
+// A NaN in an input propagates wherever the formula propagates it, so that its step is skipped.
+TEST_P(EveryOpOnCuda, NanPropagates) {
   for_cuda_cases([&](const Conditions& cuda, OpCase op_case) {
     if (op_case.large) return;
     for (Values& values : op_case.in) {

@@ -19,7 +19,7 @@ class CudaRuntimeTest : public testing::Test {
   std::shared_ptr<DeviceRuntime> runtime_;
 };
 
-TEST_F(CudaRuntimeTest, SaysWhatItIs) {
+TEST_F(CudaRuntimeTest, ReportsFacts) {
   const DeviceFacts facts = runtime_->facts();
   EXPECT_FALSE(facts.name.empty());
   EXPECT_GE(facts.compute_major, 8);
@@ -29,7 +29,7 @@ TEST_F(CudaRuntimeTest, SaysWhatItIs) {
   RecordProperty("gpu", facts.name + ", " + facts.versions);
 }
 
-TEST_F(CudaRuntimeTest, CopiesArriveAndArenasStartAtZero) {
+TEST_F(CudaRuntimeTest, CopiesAreCorrectAndArenasAreZeroed) {
   constexpr std::int64_t kCount = 100003, kBytes = kCount * 4;
   const Arena a(runtime_, kBytes, "a test", "test less"), b(runtime_, kBytes, "a test", "test less");
   PinnedBuffer out(runtime_, kBytes), back(runtime_, kBytes);
@@ -46,17 +46,17 @@ TEST_F(CudaRuntimeTest, CopiesArriveAndArenasStartAtZero) {
   EXPECT_TRUE(std::ranges::equal(out.as<std::int32_t>(), back.as<std::int32_t>()));
 }
 
-TEST_F(CudaRuntimeTest, TooMuchMemoryIsASentence) {
+TEST_F(CudaRuntimeTest, ReportsOutOfMemory) {
   try {
-    const Arena arena(runtime_, std::int64_t{1} << 50, "this test", "ask for less");
-    ADD_FAILURE() << "a petabyte was given";
+    const Arena arena(runtime_, std::int64_t{1} << 50, "this test", "request less");
+    ADD_FAILURE() << "a petabyte was allocated";
   } catch (const Error& error) {
     EXPECT_TRUE(std::string_view(error.what()).starts_with("this test needs")) << error.what();
-    EXPECT_EQ(error.hint(), "ask for less");
+    EXPECT_EQ(error.hint(), "request less");
   }
 }
 
-TEST_F(CudaRuntimeTest, AGraphDoesItsWorkAtEveryLaunch) {
+TEST_F(CudaRuntimeTest, AGraphRunsAtEveryLaunch) {
   constexpr std::int64_t kBytes = 4096;
   const Arena from(runtime_, kBytes, "a test", "test less"), to(runtime_, kBytes, "a test", "test less");
   PinnedBuffer host(runtime_, kBytes), back(runtime_, kBytes);
@@ -74,7 +74,7 @@ TEST_F(CudaRuntimeTest, AGraphDoesItsWorkAtEveryLaunch) {
   }
 }
 
-TEST_F(CudaRuntimeTest, EventsTellWhatHasRun) {
+TEST_F(CudaRuntimeTest, EventsReportCompletedWork) {
   const auto before = runtime_->make_event(), after = runtime_->make_event();
   const Arena block(runtime_, 64 << 20, "a test", "test less");
   before->record();

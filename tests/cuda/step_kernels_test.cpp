@@ -1,4 +1,4 @@
-// Sums, clipping and Adam as the device computes them, against the reference.
+// Sums, clipping and Adam on the device, compared with the reference.
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -19,7 +19,7 @@ std::vector<float> numbers(std::int64_t count, std::uint64_t stream, float devia
   return values;
 }
 
-// A vector in the device's memory.
+// A vector in device memory.
 template <class T>
 class OnGpu {
  public:
@@ -70,7 +70,7 @@ class StepKernelsOnCuda : public testing::Test {
   std::unique_ptr<Context> context_;
 };
 
-TEST_F(StepKernelsOnCuda, WeightedSumsAreAddedInF64AndTheSameTwice) {
+TEST_F(StepKernelsOnCuda, WeightedSumsAreF64AndDeterministic) {
   for (const std::int64_t count : {1, 31, 1000, 65537, 3000001}) {
     const std::vector<float> values = numbers(count, 1), weights = numbers(count, 2);
     OnGpu<float> a(runtime_, values), b(runtime_, weights);
@@ -85,7 +85,7 @@ TEST_F(StepKernelsOnCuda, WeightedSumsAreAddedInF64AndTheSameTwice) {
   }
 }
 
-TEST_F(StepKernelsOnCuda, TheNormClipsAndSeesWhatIsNotFinite) {
+TEST_F(StepKernelsOnCuda, NormClipsAndDetectsNonFiniteGradients) {
   for (const std::int64_t count : {1, 5000, 1000003}) {
     std::vector<float> gradients = numbers(count, 3);
     const double norm = std::sqrt(ref::sum_of_squares(gradients));
@@ -104,7 +104,7 @@ TEST_F(StepKernelsOnCuda, TheNormClipsAndSeesWhatIsNotFinite) {
   }
 }
 
-TEST_F(StepKernelsOnCuda, TheLossScaleComesOutOfEveryFigureAgain) {
+TEST_F(StepKernelsOnCuda, ResultsDoNotIncludeTheLossScale) {
   const std::int64_t count = 5000;
   std::vector<float> gradients = numbers(count, 3), scaled = gradients, weights = numbers(count, 4);
   for (float& gradient : scaled) gradient *= 1024;
@@ -138,8 +138,8 @@ TEST_F(StepKernelsOnCuda, TheLossScaleComesOutOfEveryFigureAgain) {
   EXPECT_EQ(scales.fetch()[0], (LossScale{1024, 0}));
 }
 
-TEST_F(StepKernelsOnCuda, AdamUpdatesEachChunkWithItsGroupAndNothingElse) {
-  // Two parameters of different groups, with a gap between them that belongs to nobody.
+TEST_F(StepKernelsOnCuda, AdamUpdatesOnlyItsChunksWithTheirGroups) {
+  // Two parameters of different groups, with an unused gap between them.
   const std::int64_t first_count = kAdamChunk + 77, gap = 19, second_count = 300;
   const std::int64_t total = first_count + gap + second_count;
   const AdamStep steps[2] = {{.lr = 0.01f, .decay = 0.1f, .grad_scale = 0.5f, .t = 3},

@@ -1,5 +1,5 @@
-// Whole optimizer steps on a GPU: the same losses as on the CPU, the same bits captured or not, nothing updated by a
-// gradient that is not finite.
+// Complete optimizer steps on a GPU: the same losses as on the CPU, the same bits with and without
+// capture, and no update by a non-finite gradient.
 #include "optim/device_step.h"
 
 #include <cmath>
@@ -25,13 +25,13 @@ Config small_golf(const std::vector<std::string>& more = {"muon_steps=0"}) {
   return settings.resolve();
 }
 
-// Muon with all that it can do, in f32.
+// Muon with all options, in f32.
 Config small_muon() {
   return small_golf({"muon_dtype=f32", "muon_weight_decay=0.04", "matrix_lr=0.02", "muon_momentum_start=0.85",
                      "muon_momentum_steps=10"});
 }
 
-// Two micro-batches of tokens that follow a rule, so that there is something to learn.
+// Two micro-batches of tokens that follow a rule, so that the model can learn something.
 std::vector<Rows> batch_of(const Config& config, std::int64_t step) {
   std::vector<Rows> batch;
   Rng random(7, 0, static_cast<std::uint64_t>(step));
@@ -79,8 +79,8 @@ struct Trained {
   StepOutcome last;
 };
 
-Trained train_on_gpu(const std::shared_ptr<DeviceRuntime>& gpu, const Config& config, DType dtype,
-                      int steps, bool capture, int poisoned = -1) {
+Trained train_on_gpu(const std::shared_ptr<DeviceRuntime>& gpu, const Config& config, DType dtype, int steps,
+                     bool capture, int poisoned = -1) {
   const Context context(gpu);
   Model model(config.model, context, dtype);
   initialise(model.params(), 1, model.weights());
@@ -100,14 +100,14 @@ Trained train_on_gpu(const std::shared_ptr<DeviceRuntime>& gpu, const Config& co
     step.queue({.step = i, .multiplier = 1, .options = {}, .micro_batches = batch, .dropout_seeds = kSeeds});
     while (const auto outcome = step.finished()) take(*outcome);
   }
-  while (step.on_their_way() > 0) take(step.oldest());
+  while (step.steps_in_flight() > 0) take(step.oldest());
   trained.captured = step.captured();
   model.fetch_weights();
   trained.weights.assign(model.weights().begin(), model.weights().end());
   return trained;
 }
 
-TEST(DeviceStep, FiftyAdamStepsHaveTheLossesOfTheCpu) {
+TEST(DeviceStep, FiftyAdamStepsMatchTheLossesOfTheCpu) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Config config = small_golf();
@@ -116,10 +116,11 @@ TEST(DeviceStep, FiftyAdamStepsHaveTheLossesOfTheCpu) {
   ASSERT_EQ(trained.losses.size(), expected.size());
   for (std::size_t i = 0; i < expected.size(); ++i)
     EXPECT_NEAR(trained.losses[i] / expected[i], 1, 1e-4) << i;
-  EXPECT_LT(expected.back(), 0.5 * expected.front());  // it learned: the comparison means something
+  // The model learned, so the comparison is meaningful.
+  EXPECT_LT(expected.back(), 0.5 * expected.front());
 }
 
-TEST(DeviceStep, MuonStepsHaveTheLossesOfTheCpu) {
+TEST(DeviceStep, MuonStepsMatchTheLossesOfTheCpu) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const std::vector<std::string> others[] = {
@@ -136,8 +137,8 @@ TEST(DeviceStep, MuonStepsHaveTheLossesOfTheCpu) {
   }
 }
 
-// In bf16 a program runs some steps as one kernel, in memory planned for that.
-TEST(DeviceStep, Bf16StepsHaveNearlyTheLossesOfTheCpu) {
+// In bf16, a program fuses some calls and plans memory accordingly.
+TEST(DeviceStep, Bf16StepsMatchTheLossesOfTheCpu) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Config config = small_golf();
@@ -148,7 +149,7 @@ TEST(DeviceStep, Bf16StepsHaveNearlyTheLossesOfTheCpu) {
     EXPECT_NEAR(trained.losses[i] / expected[i], 1, 0.05) << i;
 }
 
-TEST(DeviceStep, CapturedOrNotTheBitsAreTheSame) {
+TEST(DeviceStep, CapturedStepsHaveTheSameBits) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   for (const Config& config : {small_golf(), small_golf({"muon_dtype=bf16"})})
@@ -162,8 +163,8 @@ TEST(DeviceStep, CapturedOrNotTheBitsAreTheSame) {
     }
 }
 
-// Fake quantisation begins in the middle of a run: what the steps before needed makes room.
-TEST(DeviceStep, AnotherKindOfStepTakesThePlaceOfTheLast) {
+// When fake quantisation starts during a run, the program of the previous kind of step is released.
+TEST(DeviceStep, AnotherKindOfStepReplacesThePrevious) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const Config config = small_golf();
@@ -185,7 +186,7 @@ TEST(DeviceStep, AnotherKindOfStepTakesThePlaceOfTheLast) {
   }
 }
 
-TEST(DeviceStep, AGradientThatIsNotFiniteChangesNothing) {
+TEST(DeviceStep, ANonFiniteGradientChangesNothing) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   for (const Config& config : {small_golf(), small_muon()}) {

@@ -1,5 +1,5 @@
-// Every switch of the golf family on a GPU: its loss and gradients are the CPU's, and steps that come to a loop in the
-// midst of training go on from captured ones.
+// Every switch of the golf family on a GPU: loss and gradients match the CPU, and the layer loop
+// can start between captured steps.
 #include "model/switches.h"
 
 #include <cmath>
@@ -24,7 +24,7 @@ Gradient gradient_of(const ModelConfig& config, const Context& context, DType dt
   return gradient;
 }
 
-double apart(const Gradient& a, const Gradient& b) {
+double relative_difference(const Gradient& a, const Gradient& b) {
   double difference = 0, length = 0;
   for (std::size_t i = 0; i < a.values.size(); ++i) {
     difference += std::pow(double{a.values[i]} - double{b.values[i]}, 2);
@@ -35,7 +35,7 @@ double apart(const Gradient& a, const Gradient& b) {
 
 class GolfSwitchOnCuda : public testing::TestWithParam<Switch> {};
 
-TEST_P(GolfSwitchOnCuda, LossAndGradientsAreTheCpus) {
+TEST_P(GolfSwitchOnCuda, LossAndGradientsMatchTheCpu) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   const ModelConfig config = GetParam().config();
@@ -44,16 +44,17 @@ TEST_P(GolfSwitchOnCuda, LossAndGradientsAreTheCpus) {
   const Gradient wide = gradient_of(config, context, DType::f32),
                  narrow = gradient_of(config, context, DType::bf16);
   EXPECT_NEAR(wide.loss / expected.loss, 1, 1e-5);
-  EXPECT_LT(apart(wide, expected), 1e-4);
+  EXPECT_LT(relative_difference(wide, expected), 1e-4);
   EXPECT_NEAR(narrow.loss / expected.loss, 1, 0.01);
-  EXPECT_LT(apart(narrow, expected), 0.15);  // as on the CPU: bf16_test.cpp's cosine of 0.99
+  EXPECT_LT(relative_difference(narrow, expected),
+            0.15);  // as the cosine of 0.99 in bf16_test.cpp
 }
 
 INSTANTIATE_TEST_SUITE_P(Model, GolfSwitchOnCuda, testing::ValuesIn(golf_switches()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Captured steps are of one kind of program: the other needs its own.
-TEST(LoopOnCuda, ComesInTheMidstOfCapturedSteps) {
+// A captured step belongs to one program; the loop needs another.
+TEST(LoopOnCuda, StartsBetweenCapturedSteps) {
   const auto gpu = find_gpu();
   if (!gpu.runtime) GTEST_SKIP() << gpu.reason;
   ConfigBuilder settings;
@@ -81,7 +82,7 @@ TEST(LoopOnCuda, ComesInTheMidstOfCapturedSteps) {
   };
   const std::vector<double> captured = losses(true);
   EXPECT_EQ(captured, losses(false));
-  EXPECT_GT(std::abs(captured[6] - captured[5]), 1e-3) << "the loop changes what is computed";
+  EXPECT_GT(std::abs(captured[6] - captured[5]), 1e-3) << "the loop must change the loss";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// `data build` as a function: what comes out, whatever happens on the way.
+// build_dataset(): its output, errors, and resuming after a kill.
 #include "data/build.h"
 
 #include <sys/wait.h>
@@ -54,7 +54,7 @@ std::vector<TokenId> tokens_of(const fs::path& folder, const ManifestSplit& spli
   return all;
 }
 
-// The documents back as text, each after its bos.
+// The documents decoded to text, split at bos.
 std::vector<std::string> decoded(const Tokenizer& tokenizer, const fs::path& folder,
                                  const ManifestSplit& split) {
   std::vector<std::string> texts;
@@ -86,7 +86,7 @@ std::uint64_t dropped(const BuildResult& built, std::string_view reason) {
   return 0;
 }
 
-TEST(Build, DocumentsComeBackByteForByte) {
+TEST(Build, DocumentsDecodeToTheInput) {
   TempFolder folder;
   const std::string text = folder.write("a.txt", tales(100)).string();
   for (const std::shared_ptr<const Tokenizer>& tokenizer :
@@ -109,7 +109,7 @@ TEST(Build, DocumentsComeBackByteForByte) {
   }
 }
 
-TEST(Build, ThreadsDoNotShow) {
+TEST(Build, OutputDoesNotDependOnThreads) {
   TempFolder folder;
   const std::string text = folder.write("a.txt", tales(3000)).string();
   const auto tokenizer = trained_bpe();
@@ -128,8 +128,8 @@ TEST(Build, ThreadsDoNotShow) {
   EXPECT_EQ(contents(folder / "out1"), contents(folder / "out3"));
 }
 
-// One document of several megabytes is cut for the threads and for memory; the tokens are those of the whole.
-TEST(Build, LongTextsAreEncodedAsIfWhole) {
+// A document of several megabytes is cut into pieces. The tokens must be those of the uncut text.
+TEST(Build, PiecesOfLongTextsHaveTheTokensOfTheCompleteText) {
   TempFolder folder;
   std::string text;
   for (int i = 0; text.size() < kMaxTextPieceBytes + (1 << 19); ++i)
@@ -138,7 +138,7 @@ TEST(Build, LongTextsAreEncodedAsIfWhole) {
   TextSource source({folder.write("t.txt", tales(200))}, {.split = DocumentSplit::line});
   tokenizers.push_back(load_sentencepiece(train_sentencepiece(source, {.vocab_size = 350}), "test"));
   for (const auto& tokenizer : tokenizers) {
-    if (tokenizer->kind() == TokenizerKind::sentencepiece) text.resize(600'000);  // it is slow
+    if (tokenizer->kind() == TokenizerKind::sentencepiece) text.resize(600'000);  // slow
     const std::string file = folder.write("a.txt", text).string();
     const fs::path out = folder / std::string(name_of(tokenizer->kind()));
     const BuildResult built = build({.inputs = {file}, .tokenizer = tokenizer, .folder = out});
@@ -150,7 +150,7 @@ TEST(Build, LongTextsAreEncodedAsIfWhole) {
   }
 }
 
-TEST(Build, NoTextIsLostWhereATokenReachesAcrossTheCut) {
+TEST(Build, TokenAcrossACutLosesNoText) {
   TempFolder folder;
   TextSource source({folder.write("tales.txt", tales(3))}, {});
   BpeSpec spec = train_bpe(source, {.vocab_size = 257}, ProgressOutput::nowhere()).spec;
@@ -174,28 +174,38 @@ TEST(Build, NoTextIsLostWhereATokenReachesAcrossTheCut) {
   EXPECT_EQ(encoded.bytes, 5u);
 }
 
-TEST(Build, GivesThePublishedShardOfTinyShakespeare) {
-  const auto corpus = shared_path("corpora/tinyshakespeare.txt");
-  const auto shard = shared_path("fixtures/shards/tiny_shakespeare_val.bin");
-  if (!corpus || !shard) GTEST_SKIP() << shared_missing("corpora/tinyshakespeare.txt");
-  const std::string json = read_text_file(*shared_path("fixtures/tokenizers/gpt2/tokenizer.json.zst"));
-  auto tokenizer = load_tokenizer_bytes(json, "gpt2");
+// Encodes a text in which "<|endoftext|>" separates documents, which makes that token the bos.
+std::string shard_of(const fs::path& tokenizer_file, const std::string& text) {
+  auto tokenizer = load_tokenizer_bytes(read_text_file(tokenizer_file), tokenizer_file.string());
   SpecialIds ids;
   ids.bos = tokenizer->id_of("<|endoftext|>");
   tokenizer->prefer(ids);
-  // llm.c begins a document behind every empty line, which belongs to the one before.
+  TempFolder folder;
+  build({.inputs = {folder.write("a.txt", text).string()},
+         .tokenizer = std::move(tokenizer),
+         .folder = folder / "out",
+         .shard_tokens = 32768});
+  return contents(folder / "out").at("data_train_000000.bin");
+}
+
+// The tokens of the golden shard are those of Hugging Face's library.
+TEST(Build, ReproducesShardsOfOtherPrograms) {
+  EXPECT_TRUE(
+      shard_of(golden_path("tokenizers/gpt2.json"), read_text_file(golden_path("corpus/tales.txt.gz"))) ==
+      read_file(golden_path("shards/tales_gpt2.bin"), 1 << 24));
+
+  const auto corpus = shared_path("corpora/tinyshakespeare.txt");
+  const auto shard = shared_path("fixtures/shards/tiny_shakespeare_val.bin");
+  if (!corpus || !shard) return;
+  // llm.c begins a document after every empty line, which belongs to the previous document.
   std::string text = read_file(*corpus, 1 << 24);
   for (std::size_t at = 0; (at = text.find("\n\n", at)) != text.npos; at += 15)
     text.insert(at + 2, "<|endoftext|>");
-  TempFolder folder;
-  const BuildResult built = build({.inputs = {folder.write("a.txt", text).string()},
-                                   .tokenizer = std::move(tokenizer),
-                                   .folder = folder / "out",
-                                   .shard_tokens = 32768});
-  EXPECT_EQ(contents(folder / "out").at("data_train_000000.bin"), read_file(*shard, 1 << 24));
+  EXPECT_TRUE(shard_of(*shared_path("fixtures/tokenizers/gpt2/tokenizer.json.zst"), text) ==
+              read_file(*shard, 1 << 24));
 }
 
-TEST(Build, ChatsAreCutCountedAndLimited) {
+TEST(Build, ChatsAreTrimmedCountedAndLimited) {
   TempFolder folder;
   const auto turn = [](std::string_view role, std::size_t length) {
     return fmt::format(R"({{"role": "{}", "content": "{}"}})", role, std::string(length, 'x'));
@@ -213,7 +223,7 @@ TEST(Build, ChatsAreCutCountedAndLimited) {
   EXPECT_EQ(all.manifest.train.documents, 4u);
   EXPECT_EQ(all.manifest.train.bytes, 7u + 7 + 64 + 113);
   EXPECT_EQ(all.manifest.train.tokens,
-            all.manifest.train.bytes + 4 + 9 * 2);  // bos; role and end of nine turns
+            all.manifest.train.bytes + 4 + 9 * 2);  // bos; role and <end_turn> of 9 turns
   EXPECT_EQ(dropped(all, "without_answer"), 1u);
   EXPECT_EQ(dropped(all, "turns_after_last_answer"), 1u);
 
@@ -233,12 +243,12 @@ TEST(Build, ChatsAreCutCountedAndLimited) {
   EXPECT_EQ(dropped(skipped, "too_long"), 1u);
   EXPECT_EQ(skipped.manifest.train.bytes, all.manifest.train.bytes - 113);
 
-  request.folder = folder / "short";  // no room for an answer: nothing to learn, even when cut
+  request.folder = folder / "short";  // no room for an answer: dropped instead of truncated
   request.limits = {.context = 20};
   EXPECT_EQ(dropped(build(request), "too_long"), 2u);
 }
 
-TEST(Build, WithoutATokenToTrainOnIsAnErrorAndLeavesNothing) {
+TEST(Build, EmptyTrainingSplitIsAnErrorAndLeavesNoFiles) {
   TempFolder folder;
   const std::string chats =
       folder.write("c.jsonl", R"([{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}])")
@@ -259,12 +269,12 @@ TEST(Build, WithoutATokenToTrainOnIsAnErrorAndLeavesNothing) {
                          .folder = folder / "out",
                          .read = {.split = DocumentSplit::line}};
   too_light.val_documents = 10;
-  too_light.shard_tokens = 8;  // validation is written by then
+  too_light.shard_tokens = 8;  // a validation shard has been written before the error
   EXPECT_THROW(build(too_light), Error);
   EXPECT_EQ(folder.files(), files);
 }
 
-TEST(Build, WeightsRepeatAndMix) {
+TEST(Build, WeightsRepeatAndInterleaveSources) {
   TempFolder folder;
   std::string a, b;
   for (int i = 0; i < 200; ++i) a += fmt::format("a{}\n", i);
@@ -288,13 +298,14 @@ TEST(Build, WeightsRepeatAndMix) {
   EXPECT_NEAR(static_cast<double>(of_b), 90 * 2.25, 20);
   for (const auto& [text, count] : times) EXPECT_LE(count, text[0] == 'a' ? 1 : 3) << text;
   for (int i = 0; i < 90; ++i) EXPECT_GE(times[fmt::format("b{}", i)], 2);
-  EXPECT_NEAR(static_cast<double>(of_b_early), static_cast<double>(of_b) / 2, 15);  // mixed, not appended
-  // Validation is written once, whatever the weight, and is not in training.
+  EXPECT_NEAR(static_cast<double>(of_b_early), static_cast<double>(of_b) / 2,
+              15);  // interleaved
+  // Validation is written once, regardless of the weight, and is not in training.
   EXPECT_EQ(decoded(*tokenizer, folder / "out", built.manifest.val).size(), 10u);
   for (int i = 90; i < 100; ++i) EXPECT_FALSE(times.contains(fmt::format("b{}", i)));
 }
 
-TEST(Build, ATextOfOneDocumentIsCut) {
+TEST(Build, SingleDocumentIsCutForValidation) {
   TempFolder folder;
   const std::string text = std::string(900, 'a') + std::string(100, 'b');
   const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer("bytes");
@@ -306,7 +317,7 @@ TEST(Build, ATextOfOneDocumentIsCut) {
   EXPECT_EQ(decoded(*tokenizer, folder / "out", built.manifest.val), (std::vector{std::string(100, 'b')}));
 }
 
-TEST(Build, RefusesReusesOrReplacesWhatIsThere) {
+TEST(Build, RefusesReusesOrReplacesAnExistingDataSet) {
   TempFolder folder;
   BuildRequest request{.inputs = {folder.write("a.txt", tales(50)).string()},
                        .val_fraction = 0.1,
@@ -321,18 +332,18 @@ TEST(Build, RefusesReusesOrReplacesWhatIsThere) {
   EXPECT_EQ(contents(request.folder), before);
   request.shard_tokens = 100000;
   EXPECT_FALSE(build(request).reused);
-  EXPECT_LT(contents(request.folder).size(), before.size());  // no shard of the old one is left
+  EXPECT_LT(contents(request.folder).size(), before.size());  // old shards are removed
   folder.write("a.txt", tales(51));
   request.name = "other";
   EXPECT_FALSE(build(request).reused);
   EXPECT_FALSE(contents(request.folder).contains("data_train_000000.bin"));
-  // Shards that nobody vouches for are not touched.
+  // Shards without a manifest or journal are not touched.
   fs::remove(request.folder / kManifestFile);
   request.if_built = IfBuilt::refuse;
   EXPECT_THROW(build(request), Error);
 }
 
-TEST(Build, ADamagedManifestIsReplacedAndAForeignOneIsNot) {
+TEST(Build, DamagedManifestIsReplacedButNotAForeignOne) {
   TempFolder folder;
   BuildRequest request{.inputs = {folder.write("a.txt", tales(50)).string()},
                        .val_fraction = 0.1,
@@ -340,7 +351,7 @@ TEST(Build, ADamagedManifestIsReplacedAndAForeignOneIsNot) {
                        .folder = folder / "out"};
   build(request);
   folder.write("out/notes.txt", "not ours");
-  folder.write("out/other_train_000000.bin", "of whom?");  // the manifest that could tell is damaged
+  folder.write("out/other_train_000000.bin", "unknown");  // the damaged manifest may have listed it
   const auto before = contents(request.folder);
   const std::string whole = before.at(std::string(kManifestFile));
   const std::string cut = whole.substr(0, whole.size() / 2);
@@ -359,7 +370,7 @@ TEST(Build, ADamagedManifestIsReplacedAndAForeignOneIsNot) {
   EXPECT_EQ(folder.read("out/manifest.json"), foreign);
 }
 
-TEST(Build, ErrorsLeaveNothingBehind) {
+TEST(Build, ErrorsLeaveNoFiles) {
   TempFolder folder;
   BuildRequest request{.inputs = {folder.write("a.jsonl", "{\"text\": \"x\"}\n{]\n").string()},
                        .tokenizer = load_tokenizer("bytes"),
@@ -371,7 +382,7 @@ TEST(Build, ErrorsLeaveNothingBehind) {
   EXPECT_FALSE(fs::exists(request.folder));
 }
 
-TEST(Build, WhatIsToBeReplacedStaysUntilTheInputsWereRead) {
+TEST(Build, OldDataIsKeptIfNewInputsAreInvalid) {
   TempFolder folder;
   BuildRequest request{.inputs = {folder.write("a.jsonl", "{\"text\": \"x\"}\n").string()},
                        .tokenizer = load_tokenizer("bytes"),
@@ -386,7 +397,7 @@ TEST(Build, WhatIsToBeReplacedStaysUntilTheInputsWereRead) {
   }
 }
 
-TEST(Build, TheSameBytesUnderAnotherEndingAreOtherData) {
+TEST(Build, FileExtensionIsPartOfTheFingerprint) {
   TempFolder folder;
   BuildRequest request{.inputs = {folder.write("a.txt", "{\"text\": \"x\"}\n").string()},
                        .tokenizer = load_tokenizer("bytes"),
@@ -404,7 +415,7 @@ TEST(Build, TheSameBytesUnderAnotherEndingAreOtherData) {
             (std::vector<std::string>{"x"}));
 }
 
-TEST(Build, ItsOwnOutputIsNoInput) {
+TEST(Build, OutputFilesAreNotInputs) {
   TempFolder folder;
   folder.write("a.txt", tales(10));
   BuildRequest request{.inputs = {folder.path().string()},
@@ -413,7 +424,7 @@ TEST(Build, ItsOwnOutputIsNoInput) {
                        .if_built = IfBuilt::replace};
   const Manifest first = build(request).manifest;
   EXPECT_EQ(build(request).manifest, first);
-  request.folder = folder.path();  // beside its inputs
+  request.folder = folder.path();  // the same folder as its inputs
   fs::remove_all(folder / "out");
   EXPECT_EQ(build(request).manifest.train, first.train);
   EXPECT_EQ(build(request).manifest.sources.size(), 1u);
@@ -421,10 +432,10 @@ TEST(Build, ItsOwnOutputIsNoInput) {
   EXPECT_THROW(build(request), Error);
 }
 
-TEST(Build, TheManifestDoesNotListFilesWithoutEnd) {
+TEST(Build, ManifestSummarizesInputsOfManyFiles) {
   TempFolder folder;
   std::uint64_t bytes = 0;
-  for (std::size_t i = 0; i <= kMostListedFiles; ++i) {
+  for (std::size_t i = 0; i <= kMaxListedFiles; ++i) {
     const std::string text = "text number " + std::to_string(i);
     folder.write("many/" + std::to_string(i) + ".txt", text);
     bytes += text.size();
@@ -435,19 +446,19 @@ TEST(Build, TheManifestDoesNotListFilesWithoutEnd) {
                              .folder = folder / "out",
                              .if_built = IfBuilt::reuse};
   const Manifest manifest = build(request).manifest;
-  EXPECT_EQ(manifest.train.documents, kMostListedFiles + 1 + 3) << "three tales are three documents";
+  EXPECT_EQ(manifest.train.documents, kMaxListedFiles + 1 + 3) << "three tales are three documents";
   ASSERT_EQ(manifest.sources.size(), 2u);
   EXPECT_EQ(manifest.sources[0].path, many);
   EXPECT_EQ(manifest.sources[0].bytes, bytes);
   EXPECT_EQ(manifest.sources[1].path, one);
   EXPECT_TRUE(build(request).reused);
-  folder.write("many/7.txt", "text number 8");  // as long as before
+  folder.write("many/7.txt", "text number 8");  // the same length as before
   const BuildResult again = build(request);
   EXPECT_FALSE(again.reused);
   EXPECT_NE(again.manifest.sources[0].digest, manifest.sources[0].digest);
 }
 
-TEST(Build, SaysWhyNothingIsLeft) {
+TEST(Build, ErrorListsWhyAllDocumentsWereDropped) {
   TempFolder folder;
   const std::string chats = R"([{"role": "user", "content": "q"}])"
                             "\n{]\n";
@@ -463,7 +474,7 @@ TEST(Build, SaysWhyNothingIsLeft) {
   }
 }
 
-TEST(Build, ADeviceIsNoInput) {
+TEST(Build, DeviceFileIsRefusedAsInput) {
   TempFolder folder;
   try {
     build({.inputs = {"/dev/null"}, .tokenizer = load_tokenizer("bytes"), .folder = folder / "out"});
@@ -473,7 +484,7 @@ TEST(Build, ADeviceIsNoInput) {
   }
 }
 
-// The real disk, until the process is killed in the middle of the n-th operation.
+// Operates on the real disk and kills the process in the middle of the n-th operation.
 class DeadlyOps final : public FileOps {
  public:
   explicit DeadlyOps(int operations) : left_(operations) {}
@@ -492,7 +503,7 @@ class DeadlyOps final : public FileOps {
   std::size_t read(const FileHandle& file, std::span<std::byte> bytes) override {
     return real_.read(file, bytes);
   }
-  void sync(const FileHandle&) override {}  // a kill loses nothing that was written
+  void sync(const FileHandle&) override {}  // a killed process loses no written data
   void close(const FileHandle& file) noexcept override { real_.close(file); }
   void rename(const Path& from, const Path& to) override { step(), real_.rename(from, to); }
   void link(const Path& existing, const Path& name) override { step(), real_.link(existing, name); }
@@ -510,12 +521,12 @@ class DeadlyOps final : public FileOps {
   int left_, used_ = 0;
 };
 
-// Forks: a child that is killed in the middle of its build.
+// Runs a build in a forked child that is killed in the middle.
 void build_until_killed(const BuildRequest& request, int operations) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    set_threads(1);  // a forked process has no threads of OpenMP's
+    set_threads(1);  // OpenMP's threads do not exist in a forked process
     DeadlyOps ops(operations);
     build_dataset(request, ops, Log::nowhere(), ProgressOutput::nowhere(), nullptr);
     ::_exit(0);
@@ -525,7 +536,7 @@ void build_until_killed(const BuildRequest& request, int operations) {
   ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << operations;
 }
 
-TEST(Build, KilledAnywhereAndResumedEndsTheSame) {
+TEST(Build, ResumedAfterAKillGivesTheSameFiles) {
   TempFolder folder;
   const std::string text = folder.write("a.txt", tales(120)).string();
   BuildRequest request{.inputs = {text + ":1.5"},
@@ -545,7 +556,7 @@ TEST(Build, KilledAnywhereAndResumedEndsTheSame) {
     request.folder = folder / fmt::format("out{}", operations);
     build_until_killed(request, operations);
     if (operations < counting.used() / 2)
-      build_until_killed(request, 6);  // and once more, early in the second attempt
+      build_until_killed(request, 6);  // killed again, early in the second attempt
     DeadlyOps immortal(-1);
     const BuildResult built =
         build_dataset(request, immortal, Log::nowhere(), ProgressOutput::nowhere(), nullptr);
@@ -556,7 +567,7 @@ TEST(Build, KilledAnywhereAndResumedEndsTheSame) {
   EXPECT_GT(resumed, 5);
 }
 
-TEST(Build, DamagedShardsOfAnUnfinishedBuildAreMadeAgain) {
+TEST(Build, DamagedShardsOfAnUnfinishedBuildAreRebuilt) {
   TempFolder folder;
   BuildRequest request{.inputs = {folder.write("a.txt", tales(100)).string()},
                        .val_fraction = 0.2,
@@ -577,7 +588,7 @@ TEST(Build, DamagedShardsOfAnUnfinishedBuildAreMadeAgain) {
   tokens_of(request.folder, built.manifest.train);
 }
 
-TEST(Build, OtherSettingsDoNotGoOnWithAnUnfinishedBuild) {
+TEST(Build, UnfinishedBuildIsNotResumedWithOtherSettings) {
   TempFolder folder;
   BuildRequest request{.inputs = {folder.write("a.txt", tales(100)).string()},
                        .val_fraction = 0.2,

@@ -19,7 +19,7 @@ void expect_error(const std::string& part, Action&& action) {
   EXPECT_NE(found.find(part), std::string::npos) << found;
 }
 
-// A folder as `data build` leaves it: three shards, a tokenizer, the manifest.
+// A folder as written by `data build`: three shards, a tokenizer, the manifest.
 struct BuiltFolder {
   BuiltFolder() {
     write_shards(folder, counting(30), {20, 10});
@@ -44,7 +44,7 @@ struct BuiltFolder {
   Manifest manifest;
 };
 
-TEST(DataFolder, OpensWhatWasBuilt) {
+TEST(DataFolder, OpensABuiltDataSet) {
   const BuiltFolder built;
   EXPECT_TRUE(is_data_folder(built.folder.path()));
   const DataFolder folder = open_data_folder(built.folder.path());
@@ -57,7 +57,7 @@ TEST(DataFolder, OpensWhatWasBuilt) {
   EXPECT_EQ(tokenizer->special().bos, 0);
 }
 
-TEST(DataFolder, AnotherTokenizerIsRefused) {
+TEST(DataFolder, DifferentTokenizerIsRefused) {
   const BuiltFolder built;
   const DataFolder folder = open_data_folder(built.folder.path());
   EXPECT_NO_THROW(check_tokenizer(folder, *built.tokenizer));
@@ -66,25 +66,26 @@ TEST(DataFolder, AnotherTokenizerIsRefused) {
   expect_error("made with another tokenizer", [&] { load_tokenizer_of(folder); });
 }
 
-TEST(DataFolder, WhatTheManifestSaysMustBeThere) {
+TEST(DataFolder, ListedShardsMustExistAndMatch) {
   BuiltFolder built;
   built.manifest.train.shards[1].tokens = 11;
   built.manifest.train.tokens = 31;
   built.save();
   const DataFolder folder = open_data_folder(built.folder.path());
-  expect_error("has 10 tokens, the manifest says 11", [&] { open_split(folder, DataSplit::train, {}); });
+  expect_error("has 10 tokens, but the manifest lists 11", [&] { open_split(folder, DataSplit::train, {}); });
   std::filesystem::remove(built.folder / "fineweb_val_000000.bin");
-  expect_error("fineweb_val_000000.bin is missing", [&] { open_data_folder(built.folder.path()); });
+  expect_error("fineweb_val_000000.bin is listed in the manifest but missing",
+               [&] { open_data_folder(built.folder.path()); });
 }
 
-TEST(DataFolder, AFlippedBitIsFound) {
+TEST(DataFolder, VerifyDetectsAFlippedBit) {
   const BuiltFolder built;
   const DataFolder folder = open_data_folder(built.folder.path());
   EXPECT_NO_THROW(verify_shards(folder));
   std::string bytes = built.folder.read("fineweb_train_000001.bin");
   bytes.back() ^= 1;
   built.folder.write("fineweb_train_000001.bin", bytes);
-  expect_error("fineweb_train_000001.bin was changed", [&] { verify_shards(folder); });
+  expect_error("fineweb_train_000001.bin was modified", [&] { verify_shards(folder); });
 }
 
 // The published layout: data/datasets/NAME with data/manifest.json.
@@ -126,11 +127,11 @@ TEST_F(PublishedFolder, NeedsNoManifest) {
   EXPECT_EQ(tokens, counting(100)) << "sorted by name";
   expect_error("No files found for pattern: " + (path() / "fineweb_val_*.bin").string(),
                [&] { open_split(folder, DataSplit::val, {}); });
-  expect_error("does not bring the tokenizer", [&] { load_tokenizer_of(folder); });
+  expect_error("does not contain a tokenizer", [&] { load_tokenizer_of(folder); });
 }
 
-TEST_F(PublishedFolder, TheManifestTwoLevelsUpIsUnderstood) {
-  write_manifest("80");  // a part of them is fine
+TEST_F(PublishedFolder, ReadsTheManifestTwoLevelsUp) {
+  write_manifest("80");  // fewer shards than listed are allowed
   const DataFolder folder = open_data_folder(path());
   EXPECT_EQ(folder.name, "fineweb10B_sp1024");
   EXPECT_EQ(folder.published_tokenizer, "fineweb_1024_bpe.model");
@@ -146,7 +147,7 @@ TEST_F(PublishedFolder, TheManifestTwoLevelsUpIsUnderstood) {
   EXPECT_THROW(open_data_folder(path()), Error);
 }
 
-TEST(DataFolder, OtherFoldersAreNot) {
+TEST(DataFolder, FoldersWithoutShardsAreRefused) {
   TempFolder folder;
   EXPECT_FALSE(is_data_folder(folder.path()));
   EXPECT_FALSE(is_data_folder(folder.write("a_train_b.txt", "text")));

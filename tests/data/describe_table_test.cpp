@@ -5,25 +5,25 @@
 namespace thimble {
 namespace {
 
-TEST(DataTable, SaysWhatARunWillLearnFrom) {
+TEST(DataTable, ListsDataAndPlannedTokens) {
   const DataFacts facts{.documents = 1000,
                         .tokens = 200'000,
                         .bytes = 700'000,
-                        .tokens_to_see = 1'000'000,
+                        .planned_tokens = 1'000'000,
                         .parameters = 100'000};
   EXPECT_EQ(data_table(facts),
             "documents                 1,000\n"
             "tokens                  200,000\n"
             "bytes per token            3.50\n"
-            "tokens to be seen     1,000,000\n"
+            "planned tokens        1,000,000\n"
             "parameters              100,000\n"
             "tokens per parameter      10.00\n"
             "epochs                     5.00\n");
 }
 
-TEST(DataTable, LeavesOutWhatNobodyKnows) {
+TEST(DataTable, OmitsUnknownCounts) {
   const std::string text =
-      data_table({.documents = 0, .tokens = 1, .bytes = 0, .tokens_to_see = 1, .parameters = 1});
+      data_table({.documents = 0, .tokens = 1, .bytes = 0, .planned_tokens = 1, .parameters = 1});
   EXPECT_EQ(text.find("documents"), std::string::npos);
   EXPECT_EQ(text.find("bytes"), std::string::npos);
 }
@@ -31,7 +31,7 @@ TEST(DataTable, LeavesOutWhatNobodyKnows) {
 TEST(DataTable, WarnsBelowTenTokensPerParameter) {
   const auto warning = [](std::uint64_t tokens, std::uint64_t seen) {
     return data_warning(
-        {.documents = 1, .tokens = tokens, .bytes = 1, .tokens_to_see = seen, .parameters = 1000});
+        {.documents = 1, .tokens = tokens, .bytes = 1, .planned_tokens = seen, .parameters = 1000});
   };
   EXPECT_EQ(warning(10'000, 10'000), "");
   EXPECT_EQ(warning(10'000, 1'000'000), "");

@@ -1,4 +1,4 @@
-// What `data info` counts.
+// The counts of `data info`.
 #include "data/describe.h"
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 namespace thimble {
 namespace {
 
-TEST(Describe, CountsOnlyWhatABuildWouldKeep) {
+TEST(Describe, CountsOnlyDocumentsThatABuildKeeps) {
   TempFolder folder;
   const std::string user = R"({"role": "user", "content": "what"})",
                     answer = R"({"role": "assistant", "content": "that"})";
@@ -25,7 +25,7 @@ TEST(Describe, CountsOnlyWhatABuildWouldKeep) {
   ASSERT_EQ(found.splits.size(), 1u);
   EXPECT_EQ(found.splits[0].documents, 2u);
   EXPECT_EQ(found.splits[0].bytes, 16u);
-  EXPECT_EQ(found.splits[0].tokens, 16u + 2 * (1 + 2 * 2));  // bos; role and end of two turns
+  EXPECT_EQ(found.splits[0].tokens, 16u + 2 * (1 + 2 * 2));  // bos; role and <end_turn> of 2 turns
   EXPECT_EQ(found.first_document, "user: what\nassistant: that\n");
 }
 

@@ -20,7 +20,7 @@ std::string problem(std::string_view text) {
   return "none";
 }
 
-TEST(Chat, IsReadInFourForms) {
+TEST(Chat, ParsesAllFourJsonForms) {
   const Conversation expected = {{ChatRole::user, "Hi"}, {ChatRole::assistant, "Hello."}};
   EXPECT_EQ(parsed(R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}])"),
             expected);
@@ -33,28 +33,28 @@ TEST(Chat, IsReadInFourForms) {
   EXPECT_EQ(parsed(R"({"instruction": "Hi", "input": "", "output": "Hello."})"), expected);
 }
 
-TEST(Chat, AlpacaPutsTheInputBehindTheInstruction) {
+TEST(Chat, AlpacaAppendsInputToInstruction) {
   EXPECT_EQ(
       parsed(R"({"instruction": "Add.", "input": "1 2", "output": "3", "system": "Be brief."})"),
       (Conversation{
           {ChatRole::system, "Be brief."}, {ChatRole::user, "Add.\n\n1 2"}, {ChatRole::assistant, "3"}}));
 }
 
-TEST(Chat, AlpacaMayHaveAHistory) {
+TEST(Chat, AlpacaHistoryBecomesEarlierTurns) {
   EXPECT_EQ(parsed(R"({"instruction": "c", "output": "d", "history": [["a", "b"]]})"),
             (Conversation{{ChatRole::user, "a"},
                           {ChatRole::assistant, "b"},
                           {ChatRole::user, "c"},
                           {ChatRole::assistant, "d"}}));
   EXPECT_EQ(problem(R"({"instruction": "c", "output": "d", "history": [["a"]]})"),
-            "expected pairs of a question and an answer as \"history\"");
+            "expected \"history\" to contain pairs of a question and an answer");
 }
 
-TEST(Chat, SaysWhichTurnIsWrong) {
+TEST(Chat, ErrorsContainTheTurnNumber) {
   EXPECT_EQ(problem(R"([{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}])"),
             "turn 2: unknown role \"tool\", expected system, user or assistant");
   EXPECT_EQ(problem(R"([{"role": "user"}])"), "turn 1: the key \"content\" is missing");
-  EXPECT_EQ(problem(R"([{"role": "user", "content": null}])"), "turn 1: expected a text as \"content\"");
+  EXPECT_EQ(problem(R"([{"role": "user", "content": null}])"), "turn 1: expected \"content\" to be a string");
   EXPECT_EQ(problem(R"([{"content": "a"}])"), "turn 1: the key \"role\" is missing");
   EXPECT_EQ(problem(R"({"conversations": [{"from": "gpt"}]})"), "turn 1: the key \"value\" is missing");
   EXPECT_EQ(problem(R"({"instruction": "a"})"), "the key \"output\" is missing");
@@ -62,7 +62,7 @@ TEST(Chat, SaysWhichTurnIsWrong) {
   EXPECT_EQ(problem(R"("text")"), "expected a chat");
 }
 
-TEST(Chat, EndsWithTheLastAnswer) {
+TEST(Chat, TurnsAfterTheLastAnswerAreRemoved) {
   const auto cut = [](Conversation turns) {
     const std::size_t went = cut_to_last_answer(turns);
     return std::pair(went, turns.size());
@@ -74,7 +74,7 @@ TEST(Chat, EndsWithTheLastAnswer) {
   EXPECT_EQ(cut({}), std::pair(std::size_t{0}, std::size_t{0}));
 }
 
-TEST(Chat, IsWrittenAsItIsRead) {
+TEST(Chat, RoundTripsThroughJson) {
   const Conversation turns = {
       {ChatRole::system, "S"}, {ChatRole::user, "\"U\"\n"}, {ChatRole::assistant, "A"}};
   EXPECT_EQ(parse_conversation(conversation_json(turns)), turns);

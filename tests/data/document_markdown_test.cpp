@@ -5,7 +5,7 @@
 namespace thimble {
 namespace {
 
-TEST(StripMarkdown, KeepsWhatIsReadAloud) {
+TEST(StripMarkdown, RemovesMarkupAndKeepsText) {
   EXPECT_EQ(strip_markdown("# A *fine* [book](http://a.b/c)\n"), "A fine book\n");
   EXPECT_EQ(strip_markdown("**bold**, __bold__, _it_ and ~~gone~~"), "bold, bold, it and gone");
   EXPECT_EQ(strip_markdown("> quoted\n> > twice\n"), "quoted\ntwice\n");
@@ -15,16 +15,16 @@ TEST(StripMarkdown, KeepsWhatIsReadAloud) {
   EXPECT_EQ(strip_markdown("above\n\n---\n\nbelow\n"), "above\n\n\nbelow\n");
 }
 
-TEST(StripMarkdown, KeepsCodeAndDropsItsFence) {
+TEST(StripMarkdown, KeepsCodeAndRemovesFences) {
   EXPECT_EQ(strip_markdown("x\n```python\n# not a *heading*\n  a = b[0](c)\n```\ny\n"),
             "x\n# not a *heading*\n  a = b[0](c)\ny\n");
 }
 
-TEST(StripMarkdown, MakesRowsOfTables) {
+TEST(StripMarkdown, TableRowsBecomeLines) {
   EXPECT_EQ(strip_markdown("| a | **b** |\n|---|:-:|\n| 1 | 2 |\n"), "a b\n1 2\n");
 }
 
-TEST(StripMarkdown, LeavesPlainTextAlone) {
+TEST(StripMarkdown, PlainTextIsUnchanged) {
   for (const std::string text :
        {"", "\n", "plain\n\ntext", "2 * 3 * 4", "snake_case_name", "a - b", "#hashtag", "[1] and (2)",
         "it's 5 > 3", "na\xC3\xAFve\n", "x ~ y", "f(x)[i]", "[unclosed", "C# and C++"})
@@ -32,7 +32,7 @@ TEST(StripMarkdown, LeavesPlainTextAlone) {
   EXPECT_EQ(strip_markdown("\\*not emphasis\\*"), "*not emphasis*");
 }
 
-TEST(StripMarkdown, IsQuickOnBracketsWithoutEnd) {
+TEST(StripMarkdown, UnclosedBracketsTakeLinearTime) {
   std::string brackets(1 << 20, '[');
   EXPECT_EQ(strip_markdown(brackets), brackets);
   std::string links;

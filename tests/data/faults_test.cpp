@@ -1,4 +1,4 @@
-// `data build`, on a disk that breaks at every operation.
+// `data build` on a disk that fails at every operation.
 #include "data/build.h"
 #include "support/every_fault.h"
 #include "support/temp_folder.h"
@@ -20,7 +20,7 @@ class BuildFaults : public testing::Test {
     return {.folder = output_.path(),
             .write = [this](FileOps& ops) { build(ops); },
             .again =
-                [this](FileOps& ops) {  // a fault that was no error may have let it come to its end
+                [this](FileOps& ops) {  // after a tolerated fault, the first build may be complete
                   BuildRequest request = request_;
                   if (request.if_built == IfBuilt::refuse) request.if_built = IfBuilt::reuse;
                   build_dataset(request, ops, Log::nowhere(), ProgressOutput::nowhere(), nullptr);
@@ -42,12 +42,12 @@ class BuildFaults : public testing::Test {
                            .shard_tokens = 150};
 };
 
-// Shards, journal, digests, tokenizer, manifest.
-TEST_F(BuildFaults, ABuildGoesOnAfterAnyOfThem) {
+// The faults hit shards, journal, digests, tokenizer and manifest.
+TEST_F(BuildFaults, BuildResumesAfterAnyFault) {
   expect_survives_every_fault(writing(3));
 }
 
-TEST_F(BuildFaults, ABuildInPlaceOfAnotherToo) {
+TEST_F(BuildFaults, ReplacingBuildResumesAfterAnyFault) {
   request_.if_built = IfBuilt::replace;
   PosixFileOps ops;
   build(ops);
@@ -55,7 +55,7 @@ TEST_F(BuildFaults, ABuildInPlaceOfAnotherToo) {
   expect_survives_every_fault(writing(7));
 }
 
-TEST_F(BuildFaults, AShardIsWholeOrNotThere) {
+TEST_F(BuildFaults, ShardIsCompleteOrAbsent) {
   expect_survives_every_fault({.folder = output_.path(),
                                .write =
                                    [&](FileOps& ops) {

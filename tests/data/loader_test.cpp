@@ -41,7 +41,7 @@ Tokens targets_of(const Batch& batch) {
   return tokens;
 }
 
-// Short and long documents, so that every order has something to do.
+// Short and long documents, so that cutting and packing are both exercised.
 Tokens some_documents(std::uint64_t seed, int count) {
   Rng rng(seed);
   Tokens tokens;
@@ -57,7 +57,7 @@ const std::vector<ReadOrder> kOrders = {ReadOrder::sequential, ReadOrder::shuffl
                                         ReadOrder::golf_mlx, ReadOrder::packed};
 
 TEST(BatchLoader, ReadsWindowsAndWraps) {
-  const TokenSet set(counting(14), {.bos = kBos});  // three windows of 4, and a rest that is not read
+  const TokenSet set(counting(14), {.bos = kBos});  // three windows of 4 and a remainder
   BatchLoader loader(set, settings_of(ReadOrder::sequential, 2), config_of_context(kT));
   const Batch first = loader.next();
   EXPECT_EQ(inputs_of(first), counting(8));
@@ -72,7 +72,7 @@ TEST(BatchLoader, ReadsWindowsAndWraps) {
 
 class EveryWindow : public testing::TestWithParam<std::uint64_t> {};
 
-TEST_P(EveryWindow, IsVisitedOnceAnEpoch) {
+TEST_P(EveryWindow, IsVisitedOncePerEpoch) {
   const std::uint64_t windows = GetParam();
   Tokens tokens(windows * kT + 3, 1);
   for (std::uint64_t w = 0; w < windows; ++w) tokens[w * kT] = static_cast<std::int32_t>(w);
@@ -95,7 +95,7 @@ TEST_P(EveryWindow, IsVisitedOnceAnEpoch) {
 INSTANTIATE_TEST_SUITE_P(AwkwardCounts, EveryWindow,
                          testing::Values(1, 2, 3, 4, 5, 15, 16, 17, 64, 65, 996, 997, 998, 1994, 2991));
 
-TEST(BatchLoader, SeekingGivesTheSameBatches) {
+TEST(BatchLoader, SeekAndPrefetchGiveTheSameBatches) {
   const TokenSet set(some_documents(3, 101), {.bos = kBos});
   for (const ReadOrder order : kOrders) {
     LoaderSettings settings = settings_of(order, 6);
@@ -103,8 +103,8 @@ TEST(BatchLoader, SeekingGivesTheSameBatches) {
     BatchLoader straight(set, settings, config_of_context(kT));
     BatchLoader jumping(set, settings, config_of_context(kT));
     settings.prefetch = false;
-    BatchLoader unhurried(set, settings, config_of_context(kT));
-    jumping.next();  // something to forget
+    BatchLoader without_prefetch(set, settings, config_of_context(kT));
+    jumping.next();  // fills the prefetch, which seek() must discard
     for (int step = 0; step < 100; ++step) {
       const ReadPosition position = straight.position();
       const Batch expected = straight.next();
@@ -116,19 +116,19 @@ TEST(BatchLoader, SeekingGivesTheSameBatches) {
       ASSERT_EQ(inputs_of(batch), inputs_of(expected)) << name_of(order) << ", step " << step;
       ASSERT_EQ(targets_of(batch), targets_of(expected));
       ASSERT_EQ(batch.warning, expected.warning);
-      ASSERT_EQ(inputs_of(unhurried.next()), inputs_of(expected));
+      ASSERT_EQ(inputs_of(without_prefetch.next()), inputs_of(expected));
     }
   }
 }
 
-TEST(BatchLoader, APositionOfOtherDataIsRefused) {
+TEST(BatchLoader, PositionOutsideTheDataIsRefused) {
   const TokenSet set(counting(40), {.bos = kBos});
   BatchLoader loader(set, settings_of(ReadOrder::shuffled, 2), config_of_context(kT));
   EXPECT_THROW(loader.seek({0, 10}), Error);
   loader.seek({5, 9});
 }
 
-TEST(BatchLoader, TheDataDoesNotDependOnMicroBatchesOrRanks) {
+TEST(BatchLoader, DataDoesNotDependOnMicroBatchesOrRanks) {
   const TokenSet set(some_documents(5, 200), {.bos = kBos});
   for (const ReadOrder order : kOrders) {
     LoaderSettings settings = settings_of(order, 12);
@@ -147,7 +147,7 @@ TEST(BatchLoader, TheDataDoesNotDependOnMicroBatchesOrRanks) {
       ASSERT_EQ(expected.micro_batches.size(), 1u);
       ASSERT_EQ(pieces.micro_batches.size(), 3u);
       ASSERT_EQ(inputs_of(pieces), inputs_of(expected));
-      // Each rank's inputs with their targets, as a bag.
+      // Pairs of input and target, ignoring their order.
       std::multiset<std::pair<std::int32_t, std::int32_t>> all, shared;
       const auto add = [](const Batch& batch, auto& pairs) {
         const Tokens x = inputs_of(batch), y = targets_of(batch);
@@ -156,7 +156,7 @@ TEST(BatchLoader, TheDataDoesNotDependOnMicroBatchesOrRanks) {
       add(expected, all);
       for (auto& rank : ranks) {
         const Batch part = rank->next();
-        ASSERT_EQ(part.targets, expected.targets) << "of the whole step";
+        ASSERT_EQ(part.targets, expected.targets) << "counted over the complete step";
         ASSERT_EQ(part.tokens, expected.tokens);
         add(part, shared);
       }
@@ -181,20 +181,20 @@ TEST(BatchLoader, WeightsOfAStepAddUpToOne) {
   double weights = 0;
   for (const Rows& rows : batch.micro_batches) {
     weights = std::accumulate(rows.weight.begin(), rows.weight.end(), weights);
-    EXPECT_EQ(rows.token_order.size(), rows.token.size()) << "the sorted index is shipped";
+    EXPECT_EQ(rows.token_order.size(), rows.token.size()) << "token_order has an entry for every row";
     for (std::size_t n = 0; n < rows.target.size(); ++n) EXPECT_EQ(rows.weight[n] > 0, rows.target[n] >= 0);
   }
   EXPECT_NEAR(weights, 1, 1e-6);
 }
 
-TEST(BatchLoader, PackedRowsHoldEveryDocumentOnceIsolated) {
+TEST(BatchLoader, PackedRowsContainEveryDocumentOnceAndIsolated) {
   const Tokens tokens = some_documents(9, 400);
   const TokenSet set(tokens, {.bos = kBos});
   LoaderSettings settings = settings_of(ReadOrder::packed, 1);
   settings.rows.T = 8;  // some documents are longer
   BatchLoader loader(set, settings, config_of_context(8));
 
-  // What every token is followed by; contents are all different.
+  // The token after each token; all contents are distinct.
   std::map<std::int32_t, std::int32_t> successor;
   for (std::size_t i = 0; i < tokens.size(); ++i)
     if (tokens[i] != kBos) successor[tokens[i]] = i + 1 < tokens.size() ? tokens[i + 1] : kBos;
@@ -216,7 +216,7 @@ TEST(BatchLoader, PackedRowsHoldEveryDocumentOnceIsolated) {
         } else {
           seen.insert(token);
           EXPECT_EQ(rows.target[n], successor.at(token));
-          // Isolation: the row before holds the token before it, in the same document or piece.
+          // Isolation: the previous row contains the previous token of the same document or piece.
           if (rows.previous[n] >= 0) {
             const auto before = static_cast<std::size_t>(rows.previous[n]);
             EXPECT_EQ(before + 1, n);
@@ -233,7 +233,7 @@ TEST(BatchLoader, PackedRowsHoldEveryDocumentOnceIsolated) {
   EXPECT_LT(loader.padding(), 0.05);
 }
 
-TEST(BatchLoader, PackedRowsComeInAnotherOrderEachEpoch) {
+TEST(BatchLoader, PackedRowsAreShuffledEveryEpoch) {
   const TokenSet set(some_documents(9, 400), {.bos = kBos});
   BatchLoader loader(set, settings_of(ReadOrder::packed, 1), config_of_context(kT));
   std::vector<Tokens> epochs(2);
@@ -261,7 +261,7 @@ TEST(BatchLoader, DocumentsAreIsolatedAtBos) {
   EXPECT_THROW(BatchLoader(set, settings, config_of_context(kT)), Error);
 }
 
-TEST(BatchLoader, WarnsAtEveryWrap) {
+TEST(BatchLoader, WarnsWhenAnEpochBegins) {
   const TokenSet set(counting(12), {.bos = kBos});  // three windows
   for (const ReadOrder order : {ReadOrder::sequential, ReadOrder::golf}) {
     BatchLoader loader(set, settings_of(order, 1), config_of_context(kT));
@@ -270,23 +270,23 @@ TEST(BatchLoader, WarnsAtEveryWrap) {
       const Batch batch = loader.next();
       if (!batch.warning.empty()) warned.push_back(step);
       if (step == 3 && order == ReadOrder::sequential) {
-        EXPECT_EQ(batch.warning, "epoch 2 begins: the data has 12 tokens, 12 were seen by now");
+        EXPECT_EQ(batch.warning, "epoch 2 begins: the data has 12 tokens, 12 have been processed so far");
       }
     }
-    // golf takes 5 tokens a step: the third step goes round, and so on.
+    // golf takes 5 tokens a step, so the third step wraps around, and then every second one.
     EXPECT_EQ(warned, order == ReadOrder::sequential ? (std::vector<int>{3, 6}) : (std::vector<int>{2, 4}));
   }
 }
 
-TEST(BatchLoader, ErrorsOfTheThreadComeOutOfNext) {
+TEST(BatchLoader, NextRethrowsErrorsOfTheThread) {
   Tokens tokens = counting(12);
   tokens[9] = 60000;  // outside of the vocabulary, in the third window
   const TokenSet set(tokens, {.bos = kBos});
   BatchLoader loader(set, settings_of(ReadOrder::sequential, 1), config_of_context(kT));
   loader.next();
-  loader.next();  // targets of this one are good too
+  loader.next();  // the targets of this window are valid, too
   EXPECT_THROW(loader.next(), Error);
-  EXPECT_THROW(loader.next(), Error) << "still";
+  EXPECT_THROW(loader.next(), Error) << "the error persists until seek()";
   EXPECT_EQ(loader.position(), (ReadPosition{0, 2}));
   loader.seek({0, 0});
   EXPECT_EQ(inputs_of(loader.next()), counting(4));
@@ -306,7 +306,7 @@ TEST(BatchLoader, ATextShorterThanARowIsRefused) {
   EXPECT_NO_THROW(BatchLoader(set, settings_of(ReadOrder::packed, 1), config_of_context(kT)).next());
 }
 
-TEST(BatchLoader, StopsAtAnyMoment) {
+TEST(BatchLoader, CanBeDestroyedWhilePrefetching) {
   const TokenSet set(some_documents(2, 1000), {.bos = kBos});
   for (int i = 0; i < 50; ++i) {
     BatchLoader loader(set, settings_of(ReadOrder::shuffled, 100), config_of_context(kT));

@@ -35,14 +35,14 @@ std::string error_of(const std::string& text) {
   return "no error";
 }
 
-TEST(Manifest, SurvivesTheFile) {
+TEST(Manifest, RoundTripsThroughText) {
   const Manifest manifest = sample_manifest();
   EXPECT_EQ(Manifest::parse(manifest.text(), "manifest.json"), manifest);
   EXPECT_EQ(Manifest().tokenizer.special().bos, std::nullopt);
   EXPECT_EQ(manifest.tokenizer.special().bos, 0);
 }
 
-TEST(Manifest, SaysWhichTokenizerItWasMadeWith) {
+TEST(Manifest, ContainsTheTokenizer) {
   const auto tokenizer = load_tokenizer("bytes:chat");
   const ManifestTokenizer entry = ManifestTokenizer::of(*tokenizer);
   EXPECT_EQ(entry.kind, "bytes");
@@ -52,7 +52,7 @@ TEST(Manifest, SaysWhichTokenizerItWasMadeWith) {
   EXPECT_EQ(entry.file, "tokenizer.json");
 }
 
-TEST(Manifest, DamageIsHarmlessOrAnError) {
+TEST(Manifest, RandomDamageParsesOrThrowsError) {
   const std::string good = sample_manifest().text();
   Rng rng(5);
   int errors = 0;
@@ -72,17 +72,17 @@ TEST(Manifest, DamageIsHarmlessOrAnError) {
     errors += error_of(text) != "no error";  // any other exception fails the test
   }
   EXPECT_GT(errors, 2000);
-  EXPECT_LT(errors, 3000) << "names and spaces may change";
+  EXPECT_LT(errors, 3000) << "damage to names and spaces is not detected";
 }
 
-// Each is one edit away from a good file.
+// Each case is one edit of a valid file.
 struct Damage {
   std::string from, to, error;
 };
 
 class DamagedManifest : public testing::TestWithParam<Damage> {};
 
-TEST_P(DamagedManifest, IsRefusedByName) {
+TEST_P(DamagedManifest, ErrorContainsFileAndField) {
   std::string text = sample_manifest().to_json().dump();
   const std::size_t at = text.find(GetParam().from);
   ASSERT_NE(at, std::string::npos) << text;
@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{"\"tokens\":20", "\"tokens\":20.0", "tokens"},
         Damage{"novels_train_000001.bin", "../novels.bin", "train.shards[1]: file"},
         Damage{"novels_train_000001.bin", "..", "file"}, Damage{"novels_train_000001.bin", "", "file"},
-        Damage{"novels_train_000001.bin", "novels_train_000000.bin", "twice"},
+        Damage{"novels_train_000001.bin", "novels_train_000000.bin", "duplicate"},
         Damage{"\"file\":\"tokenizer.json\"", "\"file\":\"/etc/passwd\"", "tokenizer: file"},
         Damage{"\"vocab_size\":4096", "\"vocab_size\":0", "vocab_size"},
         Damage{"\"bos\":0", "\"bos\":4096", "bos"}, Damage{"\"eos\":-1", "\"eos\":-2", "eos"},

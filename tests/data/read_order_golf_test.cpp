@@ -1,5 +1,4 @@
-// The golf reading orders against slow copies of what the published scripts do, written from their
-// description (parameter-golf 1.6 and 1.10).
+// Compares the golf read orders with slow reimplementations of the published scripts' loaders.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +16,7 @@ using Tokens = std::vector<std::int32_t>;
 
 constexpr int kSteps = 100;
 
-// Sorted shards, read one token at a time, from the first again after the last.
+// Sorted shards, read one token at a time, wrapping around to the first shard.
 class SlowStream {
  public:
   explicit SlowStream(std::vector<Tokens> shards) : shards_(std::move(shards)) {}
@@ -49,7 +48,7 @@ struct Pairs {
   }
 };
 
-// train_gpt.py: 8 / world micro-steps, each takes world spans of n + 1 contiguous tokens; rank r has one.
+// train_gpt.py: 8 / world micro-steps of `world` spans of n + 1 contiguous tokens, one per rank.
 Pairs slow_golf_step(SlowStream& stream, std::int64_t span, int spans, int world, int rank) {
   Pairs pairs;
   for (int micro = 0; micro < spans / world; ++micro) {
@@ -60,7 +59,7 @@ Pairs slow_golf_step(SlowStream& stream, std::int64_t span, int spans, int world
   return pairs;
 }
 
-// train_gpt_mlx.py: 8 micro-batches, each cut into sub-batches of at most max_tokens, in whole rows.
+// train_gpt_mlx.py: 8 micro-batches, cut into sub-batches of complete rows of at most max_tokens.
 Pairs slow_mlx_step(SlowStream& stream, std::int64_t T, std::int64_t micro_tokens, int micros,
                     std::int64_t max_tokens) {
   Pairs pairs;
@@ -85,7 +84,7 @@ Pairs pairs_of(const Batch& batch) {
   return pairs;
 }
 
-// Shards of odd sizes, the whole smaller than two steps, so that a hundred steps wrap many times.
+// Shards of odd sizes that together are smaller than two steps, so that 100 steps wrap many times.
 class GolfOrder : public testing::Test {
  protected:
   static constexpr std::int64_t kT = 8;
@@ -106,7 +105,7 @@ class GolfOrder : public testing::Test {
     settings.rows.T = kT;
     settings.rows.step_rows = rows;
     settings.rows.span_tokens = span;
-    settings.micro_batch = 3;  // divides nothing here
+    settings.micro_batch = 3;  // not a divisor of any row count here
     return settings;
   }
 
@@ -115,7 +114,7 @@ class GolfOrder : public testing::Test {
   TokenSet set_;
 };
 
-TEST_F(GolfOrder, TheFirstHundredBatchesAreThoseOfTrainGpt) {
+TEST_F(GolfOrder, FirstHundredBatchesMatchTrainGpt) {
   for (const int world : {1, 2, 4, 8}) {
     for (int rank = 0; rank < world; ++rank) {
       SlowStream stream = slow();
@@ -133,11 +132,11 @@ TEST_F(GolfOrder, TheFirstHundredBatchesAreThoseOfTrainGpt) {
   }
 }
 
-TEST_F(GolfOrder, TheFirstHundredBatchesAreThoseOfTrainGptMlx) {
+TEST_F(GolfOrder, FirstHundredBatchesMatchTrainGptMlx) {
   struct Case {
     std::int64_t micro_rows, max_tokens;
   };
-  // Sub-batches that divide the micro-batch, that leave a rest, of less than a row, larger than all of it.
+  // Sub-batch sizes: a divisor of the micro-batch, no divisor, below a row, above the micro-batch.
   for (const Case c : {Case{4, 2 * kT}, Case{5, 2 * kT + 3}, Case{3, kT - 1}, Case{6, 8192}}) {
     SlowStream stream = slow();
     LoaderSettings ours = settings(ReadOrder::golf_mlx, 8 * c.micro_rows, c.micro_rows * kT);
@@ -149,7 +148,7 @@ TEST_F(GolfOrder, TheFirstHundredBatchesAreThoseOfTrainGptMlx) {
   }
 }
 
-TEST_F(GolfOrder, OneRankSeesWhatEightSee) {
+TEST_F(GolfOrder, BatchesDoNotDependOnTheNumberOfRanks) {
   const auto rows_of = [&](int world) {
     std::vector<Pairs> rows;
     for (int rank = 0; rank < world; ++rank) {
@@ -172,12 +171,12 @@ TEST_F(GolfOrder, OneRankSeesWhatEightSee) {
   EXPECT_EQ(rows_of(1), rows_of(2));
 }
 
-TEST_F(GolfOrder, RowsCrossDocumentsUnlessToldOtherwise) {
+TEST_F(GolfOrder, RowsCrossDocumentsUnlessIsolated) {
   LoaderSettings ours = settings(ReadOrder::golf, 2, 0);
   ours.micro_batch = 0;
   const Rows crossing = BatchLoader(set_, ours, config_of_context(kT)).next().micro_batches.at(0);
   ASSERT_EQ(crossing.token[8], 9);
-  ASSERT_EQ(crossing.position[8], 0) << "a row starts there anyway";
+  ASSERT_EQ(crossing.position[8], 0) << "every row starts at position 0";
   LoaderSettings wide = ours;
   wide.rows.T = 16;
   wide.rows.step_rows = 1;
@@ -186,7 +185,7 @@ TEST_F(GolfOrder, RowsCrossDocumentsUnlessToldOtherwise) {
   EXPECT_EQ(BatchLoader(set_, wide, config_of_context(16)).next().micro_batches.at(0).position[8], 0);
 }
 
-TEST_F(GolfOrder, SpansThatDoNotFitAreRefused) {
+TEST_F(GolfOrder, InvalidSpansAreRefused) {
   EXPECT_THROW(BatchLoader(set_, settings(ReadOrder::golf, 32, 4 * kT + 1), config_of_context(kT)), Error);
   EXPECT_THROW(BatchLoader(set_, settings(ReadOrder::golf, 32, 5 * kT), config_of_context(kT)), Error);
   LoaderSettings ours = settings(ReadOrder::golf, 32, 4 * kT);

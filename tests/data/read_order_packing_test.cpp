@@ -12,7 +12,7 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-// Documents of these lengths, bos (0) included.
+// Documents of these lengths, including bos (0).
 Tokens documents(std::initializer_list<std::size_t> lengths) {
   Tokens tokens;
   for (const std::size_t length : lengths) {
@@ -37,7 +37,7 @@ std::vector<Piece> all_pieces(const Packing& packing) {
   return pieces;
 }
 
-TEST(Packing, FillsRowsWithWholeDocuments) {
+TEST(Packing, FillsRowsWithCompleteDocuments) {
   const TokenSet set(documents({3, 5, 7, 2, 7}), {});
   const Packing packing(set, 8, LongDocuments::cut);
   EXPECT_EQ(all_pieces(packing), (std::vector<Piece>{{0, 3}, {3, 5}, {8, 7}, {15, 2}, {17, 7}}));
@@ -58,14 +58,14 @@ TEST(Packing, LongDocumentsAreCutOrTruncated) {
   EXPECT_EQ(truncated.tokens(), 19u);
 }
 
-TEST(Packing, EmptyDocumentsAreLeftOut) {
+TEST(Packing, EmptyDocumentsAreSkipped) {
   EXPECT_EQ(all_pieces(Packing(TokenSet(Tokens{0, 0, 5, 0}, {}), 8, LongDocuments::cut)),
             (std::vector<Piece>{{1, 2}}));
   EXPECT_THROW(Packing(TokenSet(Tokens{0, 0}, {}), 8, LongDocuments::cut), Error);
 }
 
 TEST(Packing, EveryTokenIsPackedOnceWithLittlePadding) {
-  // Lengths as chats have them: mostly short, a few longer than a row.
+  // Typical lengths of chats: mostly short, a few longer than a row.
   Rng rng(11);
   Tokens tokens;
   for (int document = 0; document < 5000; ++document) {

@@ -9,7 +9,7 @@
 namespace thimble {
 namespace {
 
-TEST(Permuted, VisitsEveryWindowOnceAnEpochForAwkwardCounts) {
+TEST(Permuted, VisitsEveryIndexOncePerEpoch) {
   for (std::uint64_t count : {1u, 2u, 3u, 4u, 5u, 16u, 17u, 997u, 4096u}) {
     std::set<std::uint64_t> seen;
     for (std::uint64_t i = 0; i < count; ++i) seen.insert(permuted(i, count, 42, 0));
@@ -19,17 +19,17 @@ TEST(Permuted, VisitsEveryWindowOnceAnEpochForAwkwardCounts) {
   EXPECT_THROW(permuted(3, 3, 1, 0), Error);
 }
 
-TEST(Permuted, SeedsAndEpochsGiveOtherOrders) {
+TEST(Permuted, SeedsAndEpochsGiveDifferentOrders) {
   int same_epoch = 0, same_seed = 0;
   for (std::uint64_t i = 0; i < 997; ++i) {
     same_epoch += permuted(i, 997, 1, 0) == permuted(i, 997, 1, 1);
     same_seed += permuted(i, 997, 1, 0) == permuted(i, 997, 2, 0);
   }
-  EXPECT_LT(same_epoch, 10) << "one in 997 agrees by chance";
+  EXPECT_LT(same_epoch, 10) << "about 1 in 997 is expected to agree by chance";
   EXPECT_LT(same_seed, 10);
 }
 
-TEST(ReadOrder, NamesGoBothWays) {
+TEST(ReadOrder, NamesRoundTrip) {
   for (const ReadOrder order :
        {ReadOrder::sequential, ReadOrder::shuffled, ReadOrder::golf, ReadOrder::golf_mlx, ReadOrder::packed})
     EXPECT_EQ(read_order_named(name_of(order)), order);

@@ -1,4 +1,4 @@
-// Reading: which files, which records in them, and what is said about bad ones.
+// Finding input files, splitting them into records, and errors in records.
 #include "data/records.h"
 
 #include "base/error.h"
@@ -34,7 +34,7 @@ std::vector<std::pair<std::string, std::uint64_t>> raw_lines(const std::vector<R
 }
 using RawLines = std::vector<std::pair<std::string, std::uint64_t>>;
 
-TEST(Sources, AreFilesFoldersAndPatternsWithWeights) {
+TEST(Sources, AcceptFilesFoldersPatternsAndWeights) {
   TempFolder folder;
   folder.write("a.txt", "a");
   folder.write("b.txt", "b");
@@ -51,7 +51,7 @@ TEST(Sources, AreFilesFoldersAndPatternsWithWeights) {
   EXPECT_EQ(find_source((folder / "*.txt:0.5").string()).weight, 0.5);
 }
 
-TEST(Sources, TheEndingTellsTheFormInCapitalsToo) {
+TEST(Sources, ExtensionDeterminesTheFormIgnoringCase) {
   for (const char* name : {"a.jsonl", "a.JSONL", "a.jsonl.gz", "a.jsonl.GZ", "a.Jsonl.Zst", "a.ndjson.zst"})
     EXPECT_EQ(form_of(name, false).name, "JSON lines") << name;
   EXPECT_EQ(form_of("a.JSON.GZ", false).name, "a JSON array");
@@ -61,12 +61,12 @@ TEST(Sources, TheEndingTellsTheFormInCapitalsToo) {
     EXPECT_EQ(form_of(name, false).name, "text") << name;
 }
 
-TEST(Sources, FormsKeepTheNumbersThatStandInDigests) {
+TEST(Sources, FormIdsAreFixed) {
   int id = 0;
   for (const FileForm& form : file_forms()) EXPECT_EQ(form.id, id++) << form.name;
 }
 
-// A toy form: "a,b,c" is three texts.
+// A test form: "a,b,c" contains three texts.
 class CommaRecords final : public FileRecords {
  public:
   explicit CommaRecords(const std::filesystem::path& file) : file_(file), text_(read_text_file(file)) {}
@@ -84,7 +84,7 @@ class CommaRecords final : public FileRecords {
   std::size_t at_ = 0;
 };
 
-TEST(Records, OneMoreFormIsOneDefinition) {
+TEST(Records, SupportAnAdditionalForm) {
   const TempFolder folder;
   folder.write("a.commas", "one,two");
   folder.write("b.txt", "three,four");
@@ -105,11 +105,11 @@ TEST(Records, OneMoreFormIsOneDefinition) {
   EXPECT_EQ(found, (std::vector<std::string>{"one", "two", "three,four"}));
 }
 
-TEST(Sources, ThatCannotBeReadAreRefused) {
+TEST(Sources, OfUnsupportedTypesAreRefused) {
   TempFolder folder;
   const std::string parquet = folder.write("a.parquet", "PAR1").string();
   const std::string refused = error_of([&] { find_source(parquet); });
-  EXPECT_NE(refused.find("is a parquet file"), std::string::npos) << refused;
+  EXPECT_NE(refused.find("found a parquet file"), std::string::npos) << refused;
   EXPECT_NE(refused.find("a.jsonl' (FORMAT json)"), std::string::npos) << refused;
   EXPECT_NE(error_of([&] { find_source(folder.write("b.zip", "x").string()); }).find("unpack it"),
             std::string::npos);
@@ -120,10 +120,10 @@ TEST(Sources, ThatCannotBeReadAreRefused) {
   EXPECT_NE(error_of([&] { find_source("-"); }).find("standard input"), std::string::npos);
   EXPECT_NE(error_of([&] { find_source(parquet + ":0"); }).find("must be above 0"), std::string::npos);
   const auto binary = folder.write("c.txt", std::string("MZ\0\1", 4));
-  EXPECT_NE(error_of([&] { records(binary); }).find("is not a text"), std::string::npos);
+  EXPECT_NE(error_of([&] { records(binary); }).find("is not a text file"), std::string::npos);
 }
 
-TEST(Records, OfTextKnowTheirLines) {
+TEST(Records, OfTextHaveLineNumbers) {
   TempFolder folder;
   const auto file = folder.write("a.txt", "one\n\ntwo\r\nthree");
   EXPECT_EQ(raw_lines(records(file)), (RawLines{{"one", 1}, {"two", 3}, {"three", 4}}));
@@ -132,7 +132,7 @@ TEST(Records, OfTextKnowTheirLines) {
             (RawLines{{"one\n1", 1}, {"two\n", 3}, {"three\n", 5}}));
 }
 
-TEST(Records, OfJsonLinesAreLines) {
+TEST(Records, OfJsonLinesAreNonBlankLines) {
   TempFolder folder;
   const auto file = folder.write("a.jsonl", "{\"text\": \"x\"}\n\n  \n[1,\t2]\n");
   const auto found = records(file);
@@ -141,7 +141,7 @@ TEST(Records, OfJsonLinesAreLines) {
   EXPECT_TRUE(records(folder.write("chat.txt", "[]\n"), true)[0].json);
 }
 
-TEST(Records, OfAnArrayAreItsElements) {
+TEST(Records, OfAJsonArrayAreItsElements) {
   TempFolder folder;
   const auto file = folder.write(
       "a.json", "\xEF\xBB\xBF [\n {\"a\": \"]}\\\"[\"},\n[1, [2]], \"x,y\" , 17,null\n,\n{} ]\n");
@@ -154,7 +154,7 @@ TEST(Records, OfAnArrayAreItsElements) {
             (RawLines{{"{\"a\": 1}", 1}, {"{\"a\": 2}", 2}}));
 }
 
-TEST(Records, OfABrokenArrayAreAnErrorWithTheLine) {
+TEST(Records, OfABrokenArrayGiveAnErrorWithTheLine) {
   TempFolder folder;
   const auto message = [&](std::string_view content) {
     const auto file = folder.write("a.json", content);
@@ -163,12 +163,13 @@ TEST(Records, OfABrokenArrayAreAnErrorWithTheLine) {
   };
   EXPECT_EQ(message("[1,\n2"), "a.json:2: expected the array's ']', found the end of the file / ");
   EXPECT_EQ(message("[1\n2]"), "a.json:2: expected ',' or ']' in the array, found '2' / ");
-  EXPECT_EQ(message("[1,\n]"), "a.json:2: expected another element behind ',', found none / ");
-  EXPECT_EQ(message("[1]\n\n[2]"), "a.json:3: expected nothing behind the array, found more / ");
+  EXPECT_EQ(message("[1,\n]"), "a.json:2: expected another element after ',', found none / ");
+  EXPECT_EQ(message("[1]\n\n[2]"),
+            "a.json:3: expected the end of the file after the array, found more data / ");
 }
 
-// Larger than any buffer: what is handed out must not depend on where reads end.
-TEST(Records, OfALongArrayAreAllThere) {
+// Larger than any buffer: the elements must not depend on where reads end.
+TEST(Records, OfALongArrayAreComplete) {
   TempFolder folder;
   std::string array = "[";
   RawLines expected;
@@ -180,7 +181,7 @@ TEST(Records, OfALongArrayAreAllThere) {
   EXPECT_EQ(raw_lines(records(folder.write("a.json", array + "]"))), expected);
 }
 
-TEST(Records, LongTextsComeInPiecesWithTheWordBefore) {
+TEST(Records, PiecesOfALongTextHaveTheWordBeforeAsContext) {
   TempFolder folder;
   std::string text;
   while (text.size() < 2 * kMaxTextPieceBytes) text += "some words of text, ";
@@ -199,7 +200,7 @@ TEST(Records, LongTextsComeInPiecesWithTheWordBefore) {
   EXPECT_EQ(joined, text);
 }
 
-TEST(Records, PiecesOfALongMarkdownKnowWhetherTheyBeginInCode) {
+TEST(Records, PiecesOfMarkdownTrackCodeFences) {
   TempFolder folder;
   std::string text = "*prose* before\n```\n";
   while (text.size() < kMaxTextPieceBytes + 1000) text += "int *a, *b; of some code\n";
@@ -213,14 +214,15 @@ TEST(Records, PiecesOfALongMarkdownKnowWhetherTheyBeginInCode) {
     for (; auto record = reader.next(); ++pieces)
       joined += read_document(*record, {.strip_markdown = true}).text;
     EXPECT_EQ(pieces, cut_at ? 4 : 3);
-    EXPECT_TRUE(joined == strip_markdown(text)) << "pieces are stripped as the whole is";
+    EXPECT_TRUE(joined == strip_markdown(text))
+        << "stripping pieces gives the same as stripping the complete text";
   }
 }
 
-TEST(Records, ATextIsCutInTwoBetweenCharacters) {
+TEST(Records, CutAtAByteMovesToACharacterBoundary) {
   TempFolder folder;
   const DataSource source = find_source(folder.write("a.txt", "ab\nc\xC3\xA9g\n").string());
-  RecordReader reader(source, DocumentSplit::file, false, 5);  // inside of the e with its accent
+  RecordReader reader(source, DocumentSplit::file, false, 5);  // inside of the two-byte character
   const auto head = reader.next(), tail = reader.next();
   EXPECT_EQ(head->raw, "ab\nc");
   EXPECT_EQ(tail->raw, "\xC3\xA9g\n");
@@ -236,20 +238,21 @@ std::string problem_of(const TempFolder& folder, std::string_view name, std::str
   return problem.empty() ? "none" : problem.substr(problem.find(name));
 }
 
-TEST(Documents, SayInWhichLineTheyAreBad) {
+TEST(Documents, ErrorsContainFileAndLine) {
   TempFolder folder;
   const ReadOptions text, chat{.kind = DataKind::chat};
   EXPECT_EQ(problem_of(folder, "a.jsonl", "{}\n\n{\"text\": }\n", text).substr(0, 13), "a.jsonl:3:10:");
   EXPECT_EQ(problem_of(folder, "a.jsonl", "{}\n{\"txt\": \"\"}\n", text),
             "a.jsonl:2: the key \"text\" is missing");
-  EXPECT_EQ(problem_of(folder, "a.jsonl", "{\"text\": 5}\n", text), "a.jsonl:1: expected a text as \"text\"");
+  EXPECT_EQ(problem_of(folder, "a.jsonl", "{\"text\": 5}\n", text),
+            "a.jsonl:1: expected \"text\" to be a string");
   EXPECT_EQ(problem_of(folder, "a.json", "[{},\n {\n \"text\": x}]", text).substr(0, 12), "a.json:3:10:");
   EXPECT_EQ(problem_of(folder, "c.jsonl", "\n[{\"role\": \"cat\", \"content\": \"\"}]", chat),
             "c.jsonl:2: turn 1: unknown role \"cat\", expected system, user or assistant");
   EXPECT_EQ(problem_of(folder, "d.jsonl", "{\"body\": \"x\"}", {.text_field = "body"}), "none");
 }
 
-TEST(Documents, AreToldApartByContent) {
+TEST(Documents, DigestDependsOnRolesAndTurnBoundaries) {
   const auto digest = [](Conversation turns) { return Document{.turns = std::move(turns)}.digest(); };
   const Digest one = digest({{ChatRole::user, "a"}, {ChatRole::assistant, "bc"}});
   EXPECT_EQ(one, digest({{ChatRole::user, "a"}, {ChatRole::assistant, "bc"}}));
@@ -257,7 +260,7 @@ TEST(Documents, AreToldApartByContent) {
   EXPECT_FALSE(one == digest({{ChatRole::system, "a"}, {ChatRole::assistant, "bc"}}));
 }
 
-TEST(Documents, ShowWhetherTheyAreChats) {
+TEST(Documents, KindIsDetected) {
   TempFolder folder;
   const auto kind = [&](std::string_view name, std::string_view content) {
     return detect_kind(find_source(folder.write(name, content).string()));
@@ -267,7 +270,7 @@ TEST(Documents, ShowWhetherTheyAreChats) {
   EXPECT_EQ(kind("b.jsonl", "{\"messages\": []}"), DataKind::chat);
   EXPECT_EQ(kind("c.json", "[{\"instruction\": \"a\", \"output\": \"b\"}]"), DataKind::chat);
   EXPECT_EQ(kind("d.jsonl", ""), DataKind::text);
-  // What is wrong inside a chat is for its reader to say, and a bad line says nothing.
+  // Errors inside a chat do not affect detection, and invalid lines are skipped.
   EXPECT_EQ(kind("e.jsonl", "[{\"role\": \"tool\", \"content\": \"x\"}]"), DataKind::chat);
   EXPECT_EQ(kind("f.jsonl", "{]\n\n[{\"role\": \"user\"}]"), DataKind::chat);
   EXPECT_EQ(kind("g.jsonl", "{]\n{\"text\": \"x\"}\n{\"messages\": []}"), DataKind::text);

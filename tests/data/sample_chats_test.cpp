@@ -20,14 +20,14 @@ std::vector<Chat> chats(Split split, std::uint64_t seed, std::uint64_t count) {
   return made;
 }
 
-TEST(SampleChats, AreAFunctionOfSplitSeedAndIndex) {
+TEST(SampleChats, DependOnlyOnSplitSeedAndIndex) {
   for (std::uint64_t i : {0u, 1u, 77u, 1'000'000u}) {
     EXPECT_EQ(make_chat(Split::train, 5, i).json(), make_chat(Split::train, 5, i).json());
     EXPECT_NE(make_chat(Split::train, 5, i).json(), make_chat(Split::train, 6, i).json());
   }
 }
 
-TEST(SampleChats, AreConversationsAsTheReaderTakesThem) {
+TEST(SampleChats, ParseAsConversations) {
   for (const Chat& chat : chats(Split::train, 1, 200)) {
     const Conversation turns = parse_conversation(parse_json(chat.json(), "chat"));
     ASSERT_EQ(turns.size(), 2 * chat.exchanges.size());
@@ -39,7 +39,7 @@ TEST(SampleChats, AreConversationsAsTheReaderTakesThem) {
   }
 }
 
-TEST(SampleChats, NoFactOfTheHeldOutSplitIsToldInTraining) {
+TEST(SampleChats, HeldOutFactsAreNotInTraining) {
   std::set<std::string> trained;
   for (std::uint64_t seed : {1u, 2u})
     for (const Chat& chat : chats(Split::train, seed, kTraining))
@@ -54,7 +54,7 @@ TEST(SampleChats, NoFactOfTheHeldOutSplitIsToldInTraining) {
   }
 }
 
-// The same, out of the sentences: what a chat says about itself could be wrong.
+// Extracts combinations from the sentences, to check the splits without relying on Chat::facts.
 std::set<std::string> combinations_in(const std::string& text) {
   static const std::regex kPatterns[] = {
       std::regex(R"([Tt]he (\w+) (\w+) (?:belongs to|stays with|lies beside|waits for) (\w+))"),
@@ -76,7 +76,7 @@ std::set<std::string> combinations_in(const std::string& text) {
   return found;
 }
 
-TEST(SampleChats, NoCombinationOfWordsOfTheHeldOutSplitIsWrittenInTraining) {
+TEST(SampleChats, HeldOutWordCombinationsAreNotInTraining) {
   std::set<std::string> trained, held_out;
   for (const Chat& chat : chats(Split::train, 1, 2'000)) trained.merge(combinations_in(chat.json()));
   for (const Chat& chat : chats(Split::heldout, 1, 400)) held_out.merge(combinations_in(chat.json()));
@@ -85,7 +85,7 @@ TEST(SampleChats, NoCombinationOfWordsOfTheHeldOutSplitIsWrittenInTraining) {
   for (const std::string& words : held_out) EXPECT_FALSE(trained.contains(words)) << words;
 }
 
-TEST(SampleChats, AThousandHeldOutQuestionsDifferAndNoAnswerIsCommon) {
+TEST(SampleChats, HeldOutPromptsVaryAndNoAnswerIsCommon) {
   std::set<std::string> prompts;
   std::map<std::string, int> answers;
   int total = 0;
@@ -98,8 +98,8 @@ TEST(SampleChats, AThousandHeldOutQuestionsDifferAndNoAnswerIsCommon) {
   for (const auto& [answer, count] : answers) EXPECT_LT(count, total / 10) << answer;
 }
 
-TEST(SampleChats, AskInSeveralWaysAboutEverything) {
-  std::map<std::string, int> begins;  // the first two words of questions
+TEST(SampleChats, QuestionsHaveManyForms) {
+  std::map<std::string, int> begins;  // first two words of each question
   int turns = 0;
   for (const Chat& chat : chats(Split::train, 1, 5'000)) {
     turns += chat.exchanges.size() > 1;
@@ -113,7 +113,7 @@ TEST(SampleChats, AskInSeveralWaysAboutEverything) {
   for (const char* kind : {"Who has", "What does", "Where is", "How many", "Count from", "Which is",
                            "What is", "Who is", "Do you", "What colour", "Where are", "What do"})
     EXPECT_GT(begins[kind], 20) << kind;
-  EXPECT_GT(turns, 1'000) << "conversations of several turns";
+  EXPECT_GT(turns, 1'000) << "conversations with more than one exchange";
 }
 
 TEST(SampleChats, AreShort) {

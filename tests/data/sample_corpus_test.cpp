@@ -17,7 +17,7 @@ std::string corpus(const CorpusOptions& options, CorpusSize* size = nullptr) {
   return text;
 }
 
-TEST(SampleCorpus, HasTheSizeAskedFor) {
+TEST(SampleCorpus, HasTheRequestedSize) {
   CorpusSize size;
   const std::string chats = corpus({.count = 300}, &size);
   EXPECT_EQ(size.documents, 300u);
@@ -30,7 +30,7 @@ TEST(SampleCorpus, HasTheSizeAskedFor) {
   EXPECT_THROW(corpus({}), Error);
 }
 
-TEST(SampleCorpus, ALongerOneBeginsWithTheShorterOne) {
+TEST(SampleCorpus, LongerCorpusBeginsWithTheShorterOne) {
   for (CorpusKind kind : {CorpusKind::chat, CorpusKind::tales})
     for (Split split : {Split::train, Split::heldout}) {
       const std::string small = corpus({.kind = kind, .split = split, .seed = 3, .count = 50});
@@ -38,14 +38,14 @@ TEST(SampleCorpus, ALongerOneBeginsWithTheShorterOne) {
     }
 }
 
-TEST(SampleCorpus, TalesEndWithTheMarkThatReadersSplitAt) {
+TEST(SampleCorpus, TalesEndWithEndOfText) {
   const std::string tales = corpus({.kind = CorpusKind::tales, .count = 3});
   std::size_t ends = 0;
   for (std::size_t at = 0; (at = tales.find("\n<|endoftext|>\n", at)) != std::string::npos; ++at) ++ends;
   EXPECT_EQ(ends, 3u);
 }
 
-TEST(SampleCorpus, NoHeldOutQuestionComesTwice) {
+TEST(SampleCorpus, HeldOutPromptsAreUnique) {
   const std::string chats = corpus({.split = Split::heldout, .count = 3'000});
   std::set<std::string_view> lines;
   for (std::string_view rest = chats; !rest.empty(); rest.remove_prefix(rest.find('\n') + 1))
@@ -53,7 +53,7 @@ TEST(SampleCorpus, NoHeldOutQuestionComesTwice) {
   EXPECT_EQ(lines.size(), 3'000u);
 }
 
-TEST(SampleTales, TellWhatTheirSplitMayTell) {
+TEST(SampleTales, TellOnlyFactsOfTheirSplit) {
   for (std::uint64_t i = 0; i < 500; ++i)
     for (Split split : {Split::train, Split::heldout}) {
       const Tale tale = make_tale(split, 9, i);
@@ -63,8 +63,8 @@ TEST(SampleTales, TellWhatTheirSplitMayTell) {
     }
 }
 
-// Whoever measures today and compares with last year's figure needs the same questions.
-TEST(SampleCorpus, IsTheSameEverywhereAndForever) {
+// The corpus must never change, so that exact-match results stay comparable between versions.
+TEST(SampleCorpus, ContentMatchesFixedDigests) {
   const auto digest = [](CorpusKind kind, Split split) {
     return digest_of(corpus({.kind = kind, .split = split, .seed = 1337, .count = 1'000})).hex();
   };

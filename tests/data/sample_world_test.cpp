@@ -7,7 +7,7 @@
 namespace thimble::sample {
 namespace {
 
-TEST(SampleWorld, SpeaksEnglish) {
+TEST(SampleWorld, FormatsWordsAsEnglish) {
   EXPECT_EQ(with_article("red ball"), "a red ball");
   EXPECT_EQ(with_article("apple"), "an apple");
   EXPECT_EQ(counted(1, "apple"), "one apple");
@@ -22,8 +22,8 @@ TEST(SampleWorld, SpeaksEnglish) {
   EXPECT_EQ(listed(std::vector<std::string>{"a", "b", "c"}), "a, b and c");
 }
 
-// A word of two lists would make two facts look the same.
-TEST(SampleWorld, NoWordMeansTwoThings) {
+// A word in two lists would give two different facts the same spelling.
+TEST(SampleWorld, WordListsAreDisjoint) {
   std::multiset<std::string_view> words;
   for (const Person& person : kPeople) words.insert(person.name);
   for (const Animal& animal : kAnimals) words.insert(animal.name);

@@ -1,4 +1,4 @@
-// Shards for tests: tokens that can be told apart, cut into files of odd sizes.
+// Shards for tests: distinct tokens, cut into files of odd sizes.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ inline std::vector<std::int32_t> counting(std::size_t count, std::int32_t first 
   return tokens;
 }
 
-// Files of these sizes that together hold `tokens`, named as the published ones are.
+// Writes files of these sizes that together contain `tokens`, named like the published ones.
 inline std::vector<std::filesystem::path> write_shards(const TempFolder& folder,
                                                        std::span<const std::int32_t> tokens,
                                                        std::initializer_list<std::size_t> sizes,

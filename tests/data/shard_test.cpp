@@ -27,7 +27,7 @@ std::string error_of(const std::filesystem::path& path) {
   return "no error";
 }
 
-TEST(Shard, IsThePublishedFormat) {
+TEST(Shard, WritesThePublishedFormat) {
   TempFolder folder;
   PosixFileOps ops;
   ShardWriter writer(1024);
@@ -38,7 +38,7 @@ TEST(Shard, IsThePublishedFormat) {
   const std::string expected = header_bytes({20240520, 1, 3}) + std::string("\x01\x00\xff\x03\x02\x01", 6);
   EXPECT_EQ(folder.read("a.bin"), expected);
   EXPECT_EQ(digest, digest_of(expected));
-  EXPECT_EQ(writer.tokens(), 0u) << "ready for the next shard";
+  EXPECT_EQ(writer.tokens(), 0u) << "the writer is empty after write()";
 }
 
 TEST(Shard, LargeVocabulariesUseFourBytes) {
@@ -56,13 +56,15 @@ TEST(Shard, LargeVocabulariesUseFourBytes) {
   EXPECT_EQ(shard.at(1), 7);
 }
 
-TEST(Shard, PublishedFilesAreReadAndWrittenBackByteForByte) {
-  for (const std::string name :
-       {"fineweb_train_000000.bin", "fineweb_val_000000.bin", "tiny_shakespeare_val.bin"}) {
-    const auto file = shared_path("fixtures/shards/" + name);
-    if (!file) GTEST_SKIP() << shared_missing("fixtures/shards");
-    const std::string bytes = read_file(*file, 1 << 20);
-    const MappedShard shard(*file);
+TEST(Shard, PublishedFilesRoundTripByteForByte) {
+  // The golden files were written by a Python script.
+  for (const auto& file : golden_and_shared(
+           {"shards/fineweb_train_000000.bin", "shards/fineweb_val_000000.bin", "shards/tales_gpt2.bin"},
+           {"fixtures/shards/fineweb_train_000000.bin", "fixtures/shards/fineweb_val_000000.bin",
+            "fixtures/shards/tiny_shakespeare_val.bin"})) {
+    const std::string name = file.filename().string();
+    const std::string bytes = read_file(file, 1 << 20);
+    const MappedShard shard(file);
     ASSERT_EQ(bytes.size(), kShardHeaderBytes + 2 * shard.tokens()) << name;
     EXPECT_EQ(shard.digest(), digest_of(bytes));
     std::vector<std::int32_t> tokens(shard.tokens());
@@ -77,7 +79,7 @@ TEST(Shard, PublishedFilesAreReadAndWrittenBackByteForByte) {
   }
 }
 
-TEST(Shard, CopiesAnyPartAndRefusesTheRest) {
+TEST(Shard, CopiesRangesAndChecksBounds) {
   TempFolder folder;
   const auto tokens = counting(100);
   MappedShard shard(write_shards(folder, tokens, {100})[0]);
@@ -91,7 +93,7 @@ TEST(Shard, CopiesAnyPartAndRefusesTheRest) {
   EXPECT_EQ(moved.at(99), 100);
 }
 
-TEST(Shard, ErrorsAreNamedAsTheGolfLoaderNamesThem) {
+TEST(Shard, ErrorsHaveTheTextOfTheGolfLoader) {
   TempFolder folder;
   const auto error = [&](const std::string& bytes) { return error_of(folder.write("a.bin", bytes)); };
   const std::string path = (folder / "a.bin").string();
@@ -119,7 +121,7 @@ TEST(Shard, TokensOutsideOfTheVocabularyAreRefused) {
   EXPECT_THROW(writer.add(std::vector<std::int32_t>{-1}), Error);
 }
 
-TEST(Shard, AppearsWholeOrNotAtAll) {
+TEST(Shard, FailedWriteLeavesNoFile) {
   SimulatedDisk disk;
   disk.put_folder("/data");
   ShardWriter writer(100);
@@ -129,7 +131,7 @@ TEST(Shard, AppearsWholeOrNotAtAll) {
   EXPECT_EQ(disk.content("/data/a.bin"), std::nullopt);
 }
 
-TEST(Shard, NamesAreThoseOfThePublishedFiles) {
+TEST(Shard, FileNamesFollowThePublishedPattern) {
   EXPECT_EQ(shard_name("fineweb", "train", 12), "fineweb_train_000012.bin");
 }
 

@@ -1,4 +1,4 @@
-// Which documents are kept, and on which side.
+// Which documents are kept, and in which split.
 #include "data/survey.h"
 
 #include "base/error.h"
@@ -31,7 +31,7 @@ class SurveyTest : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(SurveyTest, TheLastDocumentsAreForValidationAndLeaveTraining) {
+TEST_F(SurveyTest, LastDocumentsBecomeValidationAndTheirCopiesAreDropped) {
   folder_.write("a.txt", "one\ntwo\nthree\ntwo\nfour\none\ntwo\n");
   const Surveyed last = survey({"a.txt"}, {.val_documents = 2});
   EXPECT_EQ(last.fates, "--t-tvv");
@@ -39,17 +39,17 @@ TEST_F(SurveyTest, TheLastDocumentsAreForValidationAndLeaveTraining) {
   EXPECT_EQ(last.survey.duplicates, 0u);
   EXPECT_EQ(last.survey.source_documents, (std::vector<std::uint64_t>{7}));
   EXPECT_THROW(survey({"a.txt"}, {.val_documents = 7}), Error);
-  EXPECT_EQ(folder_.files(), (std::vector<std::string>{"a.txt"}));  // the scratch file is gone
+  EXPECT_EQ(folder_.files(), (std::vector<std::string>{"a.txt"}));  // the scratch file is removed
 }
 
-TEST_F(SurveyTest, SourcesOfTheirOwnAreForValidation) {
+TEST_F(SurveyTest, SeparateSourcesBecomeValidation) {
   folder_.write("a.txt", "one\ntwo\n");
   folder_.write("b.txt", "two\nthree\nthree\n");
   EXPECT_EQ(survey({"a.txt", "b.txt"}, {.val_sources = 1}).fates, "t-vvv");
   EXPECT_EQ(survey({"a.txt", "b.txt"}, {.val_sources = 1, .dedup = true}).fates, "t-vv-");
 }
 
-TEST_F(SurveyTest, DuplicatesGoAndTheFirstStays) {
+TEST_F(SurveyTest, DedupKeepsTheFirstOfEqualDocuments) {
   folder_.write("a.txt", "one\ntwo\none\nthree\ntwo\none\n");
   EXPECT_EQ(survey({"a.txt"}, {}).fates, "tttttt");
   const Surveyed once = survey({"a.txt"}, {.dedup = true});
@@ -57,7 +57,7 @@ TEST_F(SurveyTest, DuplicatesGoAndTheFirstStays) {
   EXPECT_EQ(once.survey.duplicates, 3u);
 }
 
-TEST_F(SurveyTest, ByContentADocumentKeepsItsSide) {
+TEST_F(SurveyTest, ChoiceByContentDoesNotDependOnOtherDocuments) {
   std::string some, more;
   for (int i = 0; i < 2000; ++i) more += fmt::format("line {}\n", i);
   for (int i = 0; i < 2000; i += 7) some += fmt::format("line {}\n", i);
@@ -71,7 +71,7 @@ TEST_F(SurveyTest, ByContentADocumentKeepsItsSide) {
   EXPECT_EQ(survey({"some.txt"}, {.val_fraction = 0.1}).fates, expected + expected);
 }
 
-TEST_F(SurveyTest, FewDocumentsStillGiveValidation) {
+TEST_F(SurveyTest, FewDocumentsStillHaveAValidationSplit) {
   folder_.write("a.txt", "one\ntwo\nthree\n");
   EXPECT_EQ(survey({"a.txt"}, {.val_fraction = 0.001}).fates, "ttv");
   folder_.write("b.txt", "0123456789");
@@ -83,13 +83,14 @@ TEST_F(SurveyTest, FewDocumentsStillGiveValidation) {
   EXPECT_EQ(survey({"c.jsonl"}, {.val_fraction = 0.999}).fates, "t");
 }
 
-TEST_F(SurveyTest, BadRecordsAreErrorsOrCounted) {
+TEST_F(SurveyTest, BadRecordsAreErrorsUnlessSkipped) {
   folder_.write("a.jsonl", "{\"text\": \"x\"}\n{\"text\": 1}\n{\"text\": \"\"}\n{\"text\": \"y\"}\n{\n");
   try {
     survey({"a.jsonl"}, {});
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("a.jsonl:2: expected a text"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("a.jsonl:2: expected \"text\" to be a string"),
+              std::string::npos);
     EXPECT_NE(error.hint().find("--skip-bad"), std::string::npos);
   }
   const Surveyed skipped = survey({"a.jsonl"}, {.val_documents = 1, .skip_bad = true});
@@ -99,19 +100,19 @@ TEST_F(SurveyTest, BadRecordsAreErrorsOrCounted) {
   EXPECT_NE(skipped.survey.first_problem.find("a.jsonl:2:"), std::string::npos);
 }
 
-TEST_F(SurveyTest, ConversationsWithoutAnswersGo) {
+TEST_F(SurveyTest, ConversationsWithoutAnswersAreDropped) {
   const std::string user = R"({"role": "user", "content": "q"})",
                     answer = R"({"role": "assistant", "content": "a"})";
   folder_.write("a.jsonl", fmt::format("[{0}]\n[{0},{1}]\n[{0},{1},{0}]\n[]\n", user, answer));
   const Surveyed chats = survey({"a.jsonl"}, {.dedup = true}, {.kind = DataKind::chat});
-  EXPECT_EQ(chats.fates, "-t--");  // the third equals the second, once it is cut
+  EXPECT_EQ(chats.fates, "-t--");  // after trimming, the third equals the second
   EXPECT_EQ(chats.survey.without_answer, 2u);
   EXPECT_EQ(chats.survey.with_turns_cut, 1u);
   EXPECT_EQ(chats.survey.duplicates, 1u);
 }
 
-// Long texts that share all pieces but one, at either end, differ.
-TEST_F(SurveyTest, LongTextsAreEqualOnlyAsAWhole) {
+// Long texts are read in pieces. Texts that differ in only one piece must not be equal.
+TEST_F(SurveyTest, LongTextsAreComparedCompletely) {
   std::string text;
   while (text.size() < kMaxTextPieceBytes + 1000) text += "some words of text, ";
   folder_.write("a.txt", text + "x");
@@ -124,7 +125,7 @@ TEST_F(SurveyTest, LongTextsAreEqualOnlyAsAWhole) {
       "tt-t");
 }
 
-TEST(Duplicates, AreFoundAmongMoreThanOneTableHolds) {
+TEST(Duplicates, AreFoundAcrossSeveralTables) {
   TempFolder folder;
   PosixFileOps ops;
   DigestFile digests(ops, folder / "digests");
@@ -142,7 +143,7 @@ TEST(Duplicates, AreFoundAmongMoreThanOneTableHolds) {
   EXPECT_EQ(fates.count(Fate::train), kDistinct - 10);
   EXPECT_EQ(fates[kDistinct - 1], Fate::train);
   EXPECT_EQ(fates[kDistinct], Fate::dropped);
-  EXPECT_EQ(fates[kDocuments - kDistinct - 1], Fate::dropped);  // the twin of the last one
+  EXPECT_EQ(fates[kDocuments - kDistinct - 1], Fate::dropped);  // equal to the last document
 }
 
 }  // namespace

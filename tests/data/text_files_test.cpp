@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "data/encode.h"
 #include "support/temp_folder.h"
+#include "tokenizer/golden_tokenizers.h"
 #include "tokenizer/pretokenize.h"
-#include "tokenizer/shared_tokenizers.h"
 
 namespace thimble {
 
@@ -50,7 +50,7 @@ std::string gzip(const std::string& text) {
 
 }  // namespace
 
-TEST(TextSource, CutsDocumentsInFourWays) {
+TEST(TextSource, SplitsDocumentsInFourWays) {
   TempFolder folder;
   const auto file = folder.write("a.txt", "one\ntwo\r\n\n\nthree\n<|endoftext|>\nfour<|endoftext|>five\n");
   EXPECT_EQ(documents({file}, {.split = DocumentSplit::line}),
@@ -65,7 +65,7 @@ TEST(TextSource, CutsDocumentsInFourWays) {
   EXPECT_EQ(documents({file}, {.split = DocumentSplit::file}).size(), 1u);
 }
 
-TEST(TextSource, EmptyLinesAroundDocumentsBelongToNone) {
+TEST(TextSource, EmptyLinesAroundDocumentsAreDropped) {
   TempFolder folder;
   const auto file = folder.write("a.txt", "\r\n\na\r\nA\r\n\r\n\r\nb\n\n\n\n\nc\n");
   TextSource source({file}, {.split = DocumentSplit::blank_line});
@@ -75,14 +75,14 @@ TEST(TextSource, EmptyLinesAroundDocumentsBelongToNone) {
             (std::vector<std::pair<std::string, std::uint64_t>>{{"a\r\nA", 3}, {"b", 7}, {"c\n", 12}}));
 }
 
-TEST(TextSource, AMarkerTakesItsLineEndAndMayEndTheFile) {
+TEST(TextSource, EndOfTextIncludesItsLineEndAndMayEndTheFile) {
   TempFolder folder;
   const auto file = folder.write("a.txt", "a<|endoftext|>\r\nb<|endoftext|>\rc<|endoftext|>\nd<|endoftext|>");
   EXPECT_EQ(documents({file}, {}), (Documents{"a", "b", "\rc", "d"}));
   EXPECT_EQ(documents({folder.write("b.txt", "e<|endoftext|>\r")}, {}), (Documents{"e", "\r"}));
 }
 
-TEST(TextSource, AByteOrderMarkIsNoText) {
+TEST(TextSource, ByteOrderMarkIsSkipped) {
   TempFolder folder;
   const auto a = folder.write("a.txt", "\xEF\xBB\xBFone"), b = folder.write("b.txt", "\xEF\xBB\xBF");
   for (const auto split :
@@ -98,7 +98,7 @@ TEST(TextSource, DocumentsEndWithTheirFile) {
     EXPECT_EQ(documents({a, b}, {.split = split}), (Documents{"no line end", "next"}));
 }
 
-TEST(TextSource, WalksFoldersInOrderAndLeavesHiddenFilesOut) {
+TEST(TextSource, WalksFoldersInOrderAndSkipsHiddenFiles) {
   TempFolder folder;
   folder.write("b.txt", "b");
   folder.write("a/z.txt", "az");
@@ -109,7 +109,7 @@ TEST(TextSource, WalksFoldersInOrderAndLeavesHiddenFilesOut) {
   EXPECT_THROW(documents({folder / "nothing"}, {}), Error);
 }
 
-TEST(TextSource, ReadsZstdAndGzipWhateverTheirNames) {
+TEST(TextSource, DetectsZstdAndGzipByContent) {
   TempFolder folder;
   std::string text;
   for (int i = 0; i < 200'000; ++i) text += std::to_string(i) + (i % 7 == 0 ? "\n" : " ");
@@ -118,13 +118,13 @@ TEST(TextSource, ReadsZstdAndGzipWhateverTheirNames) {
   EXPECT_EQ(documents({folder.write("a.txt", zstd(text))}, {.split = DocumentSplit::line}), expected);
   EXPECT_EQ(documents({folder.write("a.bin", gzip(text))}, {.split = DocumentSplit::line}), expected);
   EXPECT_EQ(read_text_file(folder.write("two.gz", gzip("ab") + gzip("cd"))), "abcd");
-  const std::string zeros(300'000, '\0');  // of a tape's block, and more than is read at a time
+  const std::string zeros(300'000, '\0');  // padding as on tapes; longer than one read
   EXPECT_EQ(read_text_file(folder.write("filled.gz", gzip("ab") + zeros)), "ab");
   EXPECT_THROW(read_text_file(folder.write("rest.gz", gzip("ab") + zeros + "more")), Error);
   EXPECT_EQ(read_text_file(folder.write("two.zst", zstd("ab") + zstd("cd"))), "abcd");
 }
 
-TEST(TextSource, ACutOrDamagedArchiveIsAnError) {
+TEST(TextSource, TruncatedOrDamagedArchiveIsAnError) {
   TempFolder folder;
   const std::string text(100'000, 'x');
   for (std::string packed : {zstd(text), gzip(text)}) {
@@ -136,7 +136,7 @@ TEST(TextSource, ACutOrDamagedArchiveIsAnError) {
   EXPECT_THROW(read_text_file(folder.write("bad.gz", damaged)), Error);
 }
 
-TEST(TextSource, ALongDocumentComesInPiecesThatMakeItUp) {
+TEST(TextSource, PiecesOfALongDocumentAddUpToIt) {
   TempFolder folder;
   std::string text;
   for (int i = 0; i < 100'000; ++i) text += fmt::format("word{} of ", i);
@@ -153,7 +153,7 @@ TEST(TextSource, ALongDocumentComesInPiecesThatMakeItUp) {
   EXPECT_EQ(starts, 1);
 }
 
-TEST(TextSource, EqualDocumentsComeInEqualPiecesWhereverTheyLie) {
+TEST(TextSource, EqualDocumentsAreCutIntoEqualPieces) {
   TempFolder folder;
   for (const std::size_t length : {999'999u, 1'000'000u, 1'000'001u, 1'000'012u, 1'200'000u}) {
     std::string text;
@@ -177,9 +177,9 @@ TEST(TextSource, EqualDocumentsComeInEqualPiecesWhereverTheyLie) {
   }
 }
 
-TEST(TextSource, AMarkerAcrossTwoReadsIsFound) {
+TEST(TextSource, EndOfTextAcrossTwoReadsIsFound) {
   TempFolder folder;
-  for (const std::size_t reads : {1u, 3u}) {  // the second takes twice as much as the first
+  for (const std::size_t reads : {1u, 3u}) {  // the second read is twice as long as the first
     for (const std::size_t missing : {1u, 5u, 13u, 14u, 15u}) {
       const std::size_t before = reads * GrowingReads::kFirstBytes - missing;
       for (const char* line_end : {"\n", "\r\n"}) {
@@ -210,10 +210,10 @@ TEST(TextSource, ReadsInStepsThatDouble) {
   }
 }
 
-TEST(TextSource, SafeCutsChangeNoWord) {
-  constexpr std::string_view kFile = "corpora/udhr2_all_utf8.txt.zst";
-  if (!shared_path(kFile)) GTEST_SKIP() << shared_missing(kFile);
-  const std::string text = shared_text(kFile).substr(0, 400'000);
+TEST(TextSource, SafeCutsDoNotChangeWords) {
+  std::string text = golden_text("corpus/scripts.txt") + golden_text("corpus/tales.txt.gz");
+  if (const auto languages = shared_path("corpora/udhr2_all_utf8.txt.zst"))
+    text += read_text_file(*languages).substr(0, 400'000);
   for (const Pattern pattern : {Pattern::gpt2, Pattern::llama3, Pattern::qwen2, Pattern::o200k}) {
     std::vector<std::string_view> whole, pieces;
     for_each_word(pattern, text, [&](std::string_view word) { whole.push_back(word); });

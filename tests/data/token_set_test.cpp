@@ -10,12 +10,12 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-// <bos> 0, <user> 1, <assistant> 2, <end_turn> 3, <system> 4 (DESIGN 8.1)
+// <bos> 0, <user> 1, <assistant> 2, <end_turn> 3, <system> 4
 TokenMarks chat_marks() {
   return TokenMarks::of(*load_tokenizer("bytes:chat"), DataKind::chat, LossOn::assistant);
 }
 
-TEST(TokenSet, ShardsAreOneArray) {
+TEST(TokenSet, ReadsAcrossShardBoundaries) {
   TempFolder folder;
   const auto tokens = counting(1000);
   const TokenSet set = TokenSet::open(write_shards(folder, tokens, {0, 1, 0, 0, 996, 3, 0}), {});
@@ -33,7 +33,7 @@ TEST(TokenSet, ShardsAreOneArray) {
   EXPECT_THROW(TokenSet::open(write_shards(folder, tokens, {0}, "val"), {}), Error);
 }
 
-TEST(TokenSet, TheTargetOfTheLastTokenIsBosOrTheFirstOne) {
+TEST(TokenSet, LastTargetIsBosOrTheFirstToken) {
   const TokenSet set(Tokens{0, 5, 6, 0, 7}, {});
   Grid grid;
   set.append(2, 3, AfterLast::bos, grid);
@@ -49,7 +49,7 @@ TEST(TokenSet, TheTargetOfTheLastTokenIsBosOrTheFirstOne) {
   EXPECT_EQ(ring.tokens, 12);
 }
 
-TEST(TokenSet, WindowsAreFilledUpWithWhatIsNotScored) {
+TEST(TokenSet, WindowsArePaddedWithUnscoredTokens) {
   const TokenSet set(Tokens{0, 5, 6, 0, 7}, {});
   Grid grid;
   set.append_window(3, 4, true, grid);
@@ -62,34 +62,34 @@ TEST(TokenSet, WindowsAreFilledUpWithWhatIsNotScored) {
   EXPECT_EQ(grid.doc_start, (std::vector<std::uint8_t>{1, 0, 1, 1, 0, 0}));
 }
 
-// The role tokens are 0 to 4, so that contents begin at 10.
+// The role tokens are 0 to 4; contents begin at 10.
 const Tokens kChat = {0, 4,  10, 3,         // system
                       1, 11, 12, 3,         // user
                       2, 13, 14, 3,         // assistant
                       1, 15, 3,             // user
                       2, 16, 3,             // assistant
-                      0, 1,  17, 3, 2, 3};  // the next conversation: an empty answer
+                      0, 1,  17, 3, 2, 3};  // the next conversation, with an empty answer
 
-TEST(TokenSet, LearnsFromAnswersAndTheirEnds) {
+TEST(TokenSet, TargetsAreAnswersAndTheirEndTokens) {
   const TokenSet set(kChat, chat_marks());
   Grid grid;
   set.append(0, set.size(), AfterLast::bos, grid);
   EXPECT_EQ(grid.input, kChat);
   Tokens learned;
   for (std::size_t i = 0; i < grid.target.size(); ++i)
-    if (grid.target[i] >= 0) learned.push_back(static_cast<std::int32_t>(i) + 1);  // the token's own place
+    if (grid.target[i] >= 0) learned.push_back(static_cast<std::int32_t>(i) + 1);  // target index
   EXPECT_EQ(learned, (Tokens{9, 10, 11, 16, 17, 23}));
 }
 
-TEST(TokenSet, AnAnswerEndsWithItsDocument) {
-  const TokenSet set(Tokens{0, 2, 13, 0, 2, 14, 1, 15, 3}, chat_marks());  // two answers without <end_turn>
+TEST(TokenSet, AnswerEndsAtBos) {
+  const TokenSet set(Tokens{0, 2, 13, 0, 2, 14, 1, 15, 3}, chat_marks());  // no <end_turn>
   Grid grid;
   set.append(0, set.size(), AfterLast::bos, grid);
   EXPECT_EQ(grid.target, (Tokens{-1, 13, -1, -1, 14, -1, -1, -1, -1}));
 }
 
-TEST(TokenSet, TargetsDoNotDependOnWhereReadingBegins) {
-  // An answer far longer than what is looked back at in one go.
+TEST(TokenSet, TargetsDoNotDependOnTheStartOfTheRange) {
+  // Contains an answer longer than the block size of the backward search.
   Tokens tokens = kChat;
   tokens.insert(tokens.end(), {0, 1, 18, 3, 2});
   tokens.insert(tokens.end(), 1000, 19);
@@ -107,7 +107,7 @@ TEST(TokenSet, TargetsDoNotDependOnWhereReadingBegins) {
   }
 }
 
-TEST(TokenSet, LossOnAllLearnsFromEverything) {
+TEST(TokenSet, LossOnAllScoresEveryToken) {
   const auto tokenizer = load_tokenizer("bytes:chat");
   const TokenSet set(kChat, TokenMarks::of(*tokenizer, DataKind::chat, LossOn::all));
   Grid grid;
@@ -116,13 +116,13 @@ TEST(TokenSet, LossOnAllLearnsFromEverything) {
   EXPECT_THROW(TokenMarks::of(*load_tokenizer("bytes"), DataKind::chat, LossOn::assistant), Error);
 }
 
-TEST(TokenSet, FindsDocuments) {
+TEST(TokenSet, FindsDocumentStarts) {
   EXPECT_EQ(TokenSet(kChat, chat_marks()).document_starts(), (std::vector<std::uint64_t>{0, 18}));
   EXPECT_EQ(TokenSet(Tokens{5, 0, 0, 6}, {}).document_starts(), (std::vector<std::uint64_t>{0, 1, 2}));
   EXPECT_EQ(TokenSet(Tokens(200'000, 7), {}).document_starts(), (std::vector<std::uint64_t>{0}));
 }
 
-TEST(TokenSet, TheFingerprintKnowsTheTokensNotTheFiles) {
+TEST(TokenSet, FingerprintDependsOnTokensAndNotOnFiles) {
   TempFolder folder;
   auto tokens = counting(1000);
   const std::string fingerprint = TokenSet(tokens, {}).fingerprint();

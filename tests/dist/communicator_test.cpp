@@ -17,7 +17,7 @@ std::vector<float> values_of(int rank, std::size_t count) {
   return values;
 }
 
-// What the contract says: rank 0's value first, then rank 1's, ...
+// The sum required by the contract: rank 0's value first, then rank 1's, ...
 std::vector<float> sum_in_order(int size, std::size_t count) {
   std::vector<float> sum = values_of(0, count);
   for (int rank = 1; rank < size; ++rank) {
@@ -27,12 +27,12 @@ std::vector<float> sum_in_order(int size, std::size_t count) {
   return sum;
 }
 
-TEST(Communicator, SumsInTheOrderOfRanksToTheBit) {
+TEST(Communicator, SumsInRankOrderBitForBit) {
   for (const int size : {1, 2, 3, 4, 7})
     for (const std::size_t count : {std::size_t{1}, std::size_t{5}, std::size_t{1000}}) {
       const std::vector<float> expected = sum_in_order(size, count);
       on_threads(size, [&](Communicator& ranks) {
-        // Whoever comes last must not matter.
+        // The order of arrival must not matter.
         std::this_thread::sleep_for(std::chrono::microseconds((ranks.rank() * 37 + 11) % 50 * 100));
         std::vector<float> values = values_of(ranks.rank(), count);
         ranks.start_sum({values}, "test")->wait();
@@ -41,7 +41,7 @@ TEST(Communicator, SumsInTheOrderOfRanksToTheBit) {
     }
 }
 
-TEST(Communicator, ASumOfPiecesIsTheSumOfEachAndLeavesTheRestAlone) {
+TEST(Communicator, SumsOnlyTheGivenPieces) {
   on_threads(3, [&](Communicator& ranks) {
     std::vector<float> values = values_of(ranks.rank(), 100);
     const std::vector<float> before = values, whole = sum_in_order(3, 100);
@@ -54,14 +54,14 @@ TEST(Communicator, ASumOfPiecesIsTheSumOfEachAndLeavesTheRestAlone) {
   });
 }
 
-TEST(Communicator, SumsRunWhileTheCallerGoesOn) {
+TEST(Communicator, SumsRunInTheBackground) {
   std::atomic<bool> second_may_come = false;
   on_threads(2, [&](Communicator& ranks) {
     std::vector<float> a = {1}, b = {2};
     if (ranks.rank() == 1)
       while (!second_may_come) std::this_thread::yield();
     const auto first = ranks.start_sum({a}, "a"), second = ranks.start_sum({b}, "b");
-    second_may_come = true;  // rank 0 is here although rank 1 has not begun
+    second_may_come = true;  // rank 0 gets here although rank 1 has not started
     second->wait();
     first->wait();
     EXPECT_EQ(a[0], 2);
@@ -69,7 +69,7 @@ TEST(Communicator, SumsRunWhileTheCallerGoesOn) {
   });
 }
 
-TEST(Communicator, GathersWhatEachRankOwns) {
+TEST(Communicator, GathersThePartsOfAllRanks) {
   on_threads(3, [](Communicator& ranks) {
     std::vector<int> values = {-1, -1, -1, -1, -1};
     const std::vector<int> owner = {0, 1, 2, 0, 2};
@@ -95,65 +95,65 @@ TEST(Communicator, BroadcastsTextsAndRecords) {
   });
 }
 
-// What the first rank would say; the others must know and be silent.
-std::string said(int size, const std::function<void(Communicator&)>& body) {
+// The error reported by rank 0. The other ranks must know of it and report nothing.
+std::string reported_error(int size, const std::function<void(Communicator&)>& body) {
   std::string text;
   std::atomic<int> failed = 0;
   on_threads(size, [&](Communicator& ranks) {
     try {
       body(ranks);
-    } catch (const FailedTogether& together) {
+    } catch (const CollectiveFailure& failure) {
       ++failed;
-      EXPECT_EQ(together.error != nullptr, ranks.first());
-      if (ranks.first()) text = message_of([&] { std::rethrow_exception(together.error); });
+      EXPECT_EQ(failure.error != nullptr, ranks.first());
+      if (ranks.first()) text = message_of([&] { std::rethrow_exception(failure.error); });
     }
   });
   EXPECT_TRUE(failed == 0 || failed == size) << failed << " of " << size;
   return text;
 }
 
-TEST(Together, WhatFailsOnOneRankFailsOnAllAndTheFirstSaysIt) {
+TEST(Together, FailureOnOneRankFailsAllAndRankZeroReportsIt) {
   const auto failing_on = [](int which) {
     return [which](Communicator& ranks) {
       on_all_ranks(ranks, "test", [&] { check(ranks.rank() != which, Hint{"mend it"}, "it broke"); });
     };
   };
-  EXPECT_EQ(said(3, failing_on(-1)), "");
-  EXPECT_EQ(said(3, failing_on(0)), "it broke");
-  EXPECT_EQ(said(3, failing_on(2)), "rank 2: it broke");
+  EXPECT_EQ(reported_error(3, failing_on(-1)), "");
+  EXPECT_EQ(reported_error(3, failing_on(0)), "it broke");
+  EXPECT_EQ(reported_error(3, failing_on(2)), "rank 2: it broke");
 }
 
-TEST(Together, AnErrorWithoutWordsIsAnError) {
-  EXPECT_EQ(said(3,
-                 [](Communicator& ranks) {
-                   on_all_ranks(ranks, "test", [&] {
-                     if (ranks.rank() == 2) throw Error("");
-                   });
-                 }),
+TEST(Together, ReportsAnErrorWithAnEmptyMessage) {
+  EXPECT_EQ(reported_error(3,
+                           [](Communicator& ranks) {
+                             on_all_ranks(ranks, "test", [&] {
+                               if (ranks.rank() == 2) throw Error("");
+                             });
+                           }),
             "rank 2: unknown error");
 }
 
-TEST(Together, NamesTheRankAndTheLineThatDiffer) {
-  EXPECT_EQ(said(3,
-                 [](Communicator& ranks) {
-                   const std::string config =
-                       ranks.rank() == 2 ? "dim = 32\nlayers = 3\n" : "dim = 32\nlayers = 2\n";
-                   check_same(ranks, {{"version", "1"}, {"config", config}}, "same flags");
-                 }),
-            "rank 2 has another config than rank 0: layers = 3 there, layers = 2 on rank 0");
-  EXPECT_EQ(said(2, [](Communicator& ranks) { check_same(ranks, {{"version", "1"}}, ""); }), "");
+TEST(Together, NamesTheRankAndTheLineThatDiffers) {
+  EXPECT_EQ(reported_error(3,
+                           [](Communicator& ranks) {
+                             const std::string config =
+                                 ranks.rank() == 2 ? "dim = 32\nlayers = 3\n" : "dim = 32\nlayers = 2\n";
+                             check_same(ranks, {{"version", "1"}, {"config", config}}, "same flags");
+                           }),
+            "rank 2 differs from rank 0 in its config: layers = 3 there, layers = 2 on rank 0");
+  EXPECT_EQ(reported_error(2, [](Communicator& ranks) { check_same(ranks, {{"version", "1"}}, ""); }), "");
 }
 
-// The thread of a watchdog that barked never comes back, so the ranks of this test are left where they are.
-TEST(WatchdogOfRanks, NamesWhoWaitsForWhomAndInWhat) {
+// The watchdog's thread never returns from abort(), so the ranks of this test are not joined.
+TEST(WatchdogOfRanks, NamesBothRanksAndTheCall) {
   const auto box = std::make_shared<Mailbox>();
   std::thread([box] {
     const auto ranks = make_message_communicator(
         [box] { return std::make_unique<ThreadTransport>(*box, 0, 3); }, {.timeout_seconds = 1});
-    // Rank 2 answers, rank 1 never comes.
+    // Rank 2 answers, rank 1 does not.
     {
       const std::lock_guard lock(box->mutex);
-      box->letters[{2, 0, 1}].push_back(std::vector<std::byte>(1));
+      box->messages[{2, 0, 1}].push_back(std::vector<std::byte>(1));
     }
     ranks->barrier("a barrier");
   }).detach();

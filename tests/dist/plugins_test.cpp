@@ -12,7 +12,7 @@ Launch launched(const std::map<std::string, std::string>& variables) {
   });
 }
 
-TEST(Launch, KnowsMpirunAndSrunAndNobody) {
+TEST(Launch, RecognisesMpirunAndSrun) {
   const Launch mpirun = launched({{"OMPI_COMM_WORLD_SIZE", "4"},
                                   {"OMPI_COMM_WORLD_RANK", "3"},
                                   {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
@@ -37,21 +37,21 @@ TEST(Launch, KnowsMpirunAndSrunAndNobody) {
   EXPECT_FALSE(launched({{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}}).several());
 }
 
-TEST(Launch, ABatchScriptOfManyTasksThatRunsOneThimbleIsAlone) {
+TEST(Launch, BatchScriptVariablesDoNotMeanSeveralRanks) {
   EXPECT_FALSE(launched({{"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}}).several());
 }
 
-TEST(Launch, NonsenseIsNobody) {
+TEST(Launch, InvalidVariablesMeanASingleRank) {
   for (const char* size : {"", "-3", "four", "4x", "99999999999999999999"})
     EXPECT_FALSE(launched({{"OMPI_COMM_WORLD_SIZE", size}}).several()) << size;
   EXPECT_FALSE(launched({{"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_RANK", "2"}}).several());
 }
 
-TEST(Launch, RanksOfAMachineShareItsProcessors) {
+TEST(Launch, RanksOnOneMachineDivideItsProcessors) {
   const Launch alone, two{.by = "mpirun", .rank = 1, .size = 2, .local_rank = 1, .local_size = 2};
   EXPECT_EQ(threads_of_rank(alone, 8, 8), 8);
   EXPECT_EQ(threads_of_rank(two, 8, 8), 4);
-  EXPECT_EQ(threads_of_rank(two, 4, 8), 4);  // bound: the launcher has divided them
+  EXPECT_EQ(threads_of_rank(two, 4, 8), 4);  // bound: the launcher has divided the CPUs
   EXPECT_EQ(threads_of_rank(two, 1, 1), 1);
   const Launch many{.by = "mpirun", .rank = 0, .size = 4, .local_rank = 0, .local_size = 4};
   EXPECT_EQ(threads_of_rank(many, 2, 2), 1);

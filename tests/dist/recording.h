@@ -1,4 +1,5 @@
-// Communicators that do nothing and remember what they were asked for: the order of calls is a contract between ranks.
+// Communicators that only record their calls, for tests of the order of calls, which must be the
+// same on all ranks.
 #pragma once
 
 #include <fmt/format.h>
@@ -75,7 +76,7 @@ class RecordingGpus final : public DeviceCommunicator {
 
  private:
   int rank_, size_;
-  const float* weights_;  // places are told from here
+  const float* weights_;  // base address for recorded offsets
 };
 
 }  // namespace thimble

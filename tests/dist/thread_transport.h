@@ -1,4 +1,4 @@
-// Ranks as threads of one process, for tests: messages go through a shared mailbox.
+// Ranks as threads of one process, for tests. Messages go through a shared mailbox.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +18,8 @@ namespace thimble {
 
 struct Mailbox {
   std::mutex mutex;
-  std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> letters;  // from, to, tag
+  // By source, destination and tag.
+  std::map<std::tuple<int, int, int>, std::deque<std::vector<std::byte>>> messages;
   std::vector<std::string> aborted;
   std::condition_variable changed;
   int closed = 0;
@@ -35,7 +36,7 @@ class ThreadTransport final : public Transport {
 
   Message send(int to, int tag, std::span<const std::byte> bytes) override {
     const std::lock_guard lock(box_.mutex);
-    box_.letters[{rank_, to, tag}].emplace_back(bytes.begin(), bytes.end());
+    box_.messages[{rank_, to, tag}].emplace_back(bytes.begin(), bytes.end());
     open_[++last_] = {};
     return last_;
   }
@@ -45,24 +46,24 @@ class ThreadTransport final : public Transport {
   }
   bool done(Message message) override {
     Receive& receive = open_.at(message);
-    // In order: an earlier receive of the same pair takes its letter first.
+    // In order: an earlier receive of the same pair gets its message first.
     for (auto& [earlier, other] : open_)
       if (earlier < message && !other.done && !receive.done && other.key == receive.key && !done(earlier))
         return false;
     if (!receive.done) {
       const std::lock_guard lock(box_.mutex);
-      auto& letters = box_.letters[receive.key];
-      if (letters.empty()) return false;
-      check(letters.front().size() == receive.bytes.size(), "a message of {} bytes, expected {}",
-            letters.front().size(), receive.bytes.size());
-      std::memcpy(receive.bytes.data(), letters.front().data(), receive.bytes.size());
-      letters.pop_front();
+      auto& messages = box_.messages[receive.key];
+      if (messages.empty()) return false;
+      check(messages.front().size() == receive.bytes.size(), "got a message of {} bytes, expected {}",
+            messages.front().size(), receive.bytes.size());
+      std::memcpy(receive.bytes.data(), messages.front().data(), receive.bytes.size());
+      messages.pop_front();
       receive.done = true;
     }
     return true;
   }
   void close() override {}
-  // A thread cannot end the others; the test sees what was said.
+  // A thread cannot end the others, so the message is recorded for the test.
   [[noreturn]] void abort(const std::string& message) noexcept override {
     {
       const std::lock_guard lock(box_.mutex);
@@ -76,7 +77,7 @@ class ThreadTransport final : public Transport {
   struct Receive {
     std::tuple<int, int, int> key;
     std::span<std::byte> bytes;
-    bool done = true;  // of a send: the letter is in the box
+    bool done = true;  // true for sends: the message is in the mailbox
   };
 
   Mailbox& box_;
@@ -85,7 +86,7 @@ class ThreadTransport final : public Transport {
   std::map<Message, Receive> open_;
 };
 
-// body(communicator) on every rank, each in a thread.
+// Calls body(communicator) on every rank, each on its own thread.
 inline void on_threads(int size, const std::function<void(Communicator&)>& body,
                        const WaitSettings& settings = {}) {
   Mailbox box;

@@ -1,4 +1,4 @@
-// bench/ablation: that runs add up to a table, a plot and a record. Figures are not looked at.
+// bench/ablation: the table, plot and record made from runs. Figures are not checked.
 #include <gtest/gtest.h>
 
 #include <sstream>
@@ -17,7 +17,7 @@ class Ablation : public testing::Test {
       GTEST_SKIP() << "python3 is not installed";
   }
 
-  // With the results and runs of this test's folder.
+  // Uses the results and runs in this test's folder.
   RunResult ablation(const std::vector<std::string>& more) const {
     std::vector<std::string> arguments = {"python3",   (source_folder() / "bench" / "ablation").string(),
                                           "--bin",     binary_path().parent_path().string(),
@@ -32,7 +32,7 @@ class Ablation : public testing::Test {
         {.arguments = arguments, .environment = {{"OMP_WAIT_POLICY", "passive"}}, .timeout_seconds = 300});
   }
 
-  // Two variants and three seeds of a model that trains in a blink.
+  // Trains two variants with three seeds on a tiny model.
   RunResult train(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> arguments = {"--data",         (folder_ / "data").string(),
                                           "--variants",     "golf,leaky",
@@ -47,7 +47,7 @@ class Ablation : public testing::Test {
 
   void build_data() const {
     std::string text;
-    for (int i = 0; i < 400; ++i) text += "line " + std::to_string(i * i) + " of a text that says little.\n";
+    for (int i = 0; i < 400; ++i) text += "line " + std::to_string(i * i) + " of a sample text.\n";
     folder_.write("text.txt", text);
     const RunResult built =
         run_binary({.arguments = {"data", "build", (folder_ / "text.txt").string(), "-t", "bytes", "-o",
@@ -62,7 +62,7 @@ class Ablation : public testing::Test {
     return results;
   }
 
-  // As the script writes them; none of them was ever run.
+  // A result line as written by the script, without a run.
   static std::string line(const std::string& variant, int seed, double bpb, const std::string& for_all = "") {
     return Json::object()
                .set("variant", variant)
@@ -82,7 +82,7 @@ class Ablation : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(Ablation, RunsAddUpToATableAPlotAndARecord) {
+TEST_F(Ablation, MakesATableAPlotAndARecord) {
   build_data();
   const RunResult first = train();
   ASSERT_EQ(first.exit_code, 0) << first;
@@ -96,7 +96,7 @@ TEST_F(Ablation, RunsAddUpToATableAPlotAndARecord) {
 
   const RunResult again = train({"--plot", (folder_ / "plot.svg").string()});
   EXPECT_EQ(again.out, first.out);
-  EXPECT_EQ(again.err, "") << "what is there is not run again";
+  EXPECT_EQ(again.err, "") << "existing results must not be run again";
   EXPECT_TRUE(folder_.read("plot.svg").starts_with("<svg "));
   EXPECT_NE(folder_.read("plot.svg").find(">leaky</text>"), std::string::npos);
 
@@ -118,25 +118,25 @@ TEST_F(Ablation, RunsAddUpToATableAPlotAndARecord) {
   EXPECT_NE(folder_.read("records/claim/log.txt").find("seed 3"), std::string::npos);
 }
 
-TEST_F(Ablation, GoesOnBehindALineThatWasCut) {
+TEST_F(Ablation, ReplacesAnIncompleteLastLine) {
   build_data();
   const std::vector<std::string> one = {"--variants", "golf", "--seeds", "1", "--no-pack"};
   ASSERT_EQ(train(one).exit_code, 0);
-  const std::string whole = folder_.read("results.jsonl");
-  folder_.write("results.jsonl", line("leaky", 7, 3.5) + whole.substr(0, whole.size() / 2));
+  const std::string complete = folder_.read("results.jsonl");
+  folder_.write("results.jsonl", line("leaky", 7, 3.5) + complete.substr(0, complete.size() / 2));
   const RunResult again = train(one);
   ASSERT_EQ(again.exit_code, 0) << again;
-  EXPECT_NE(again.err.find("its last line was cut"), std::string::npos) << again;
+  EXPECT_NE(again.err.find("the last line is incomplete"), std::string::npos) << again;
   ASSERT_EQ(lines().size(), 2u) << folder_.read("results.jsonl");
-  EXPECT_EQ(lines().at(1).at("val_bpb").as_double(), parse_json(whole, "line").at("val_bpb").as_double());
+  EXPECT_EQ(lines().at(1).at("val_bpb").as_double(), parse_json(complete, "line").at("val_bpb").as_double());
 
-  folder_.write("results.jsonl", "no JSON\n" + whole);
+  folder_.write("results.jsonl", "no JSON\n" + complete);
   const RunResult damaged = ablation({});
   EXPECT_EQ(damaged.exit_code, 1) << damaged;
-  EXPECT_NE(damaged.err.find("results.jsonl:1 is not the line of a run"), std::string::npos) << damaged;
+  EXPECT_NE(damaged.err.find("results.jsonl:1 is not a result line"), std::string::npos) << damaged;
 }
 
-TEST_F(Ablation, AnotherProtocolDoesNotTouchTheRunsOfTheFirst) {
+TEST_F(Ablation, KeepsTheRunsOfProtocolsApart) {
   build_data();
   const std::vector<std::string> one = {"--variants", "golf", "--seeds", "1", "--no-pack"};
   ASSERT_EQ(train(one).exit_code, 0);
@@ -145,7 +145,7 @@ TEST_F(Ablation, AnotherProtocolDoesNotTouchTheRunsOfTheFirst) {
   ASSERT_EQ(train(other).exit_code, 0);
   ASSERT_EQ(lines().size(), 2u);
   EXPECT_NE(lines().at(0).at("run").as_string(), lines().at(1).at("run").as_string());
-  // Packed now, it is the first protocol's run that is packed.
+  // Packing later uses the run of the first protocol.
   ASSERT_EQ(train({"--variants", "golf", "--seeds", "1"}).exit_code, 0);
   EXPECT_EQ(lines().at(0).at("unpacked_bpb").as_double(), lines().at(0).at("val_bpb").as_double());
 }
@@ -158,9 +158,9 @@ TEST_F(Ablation, PacksARunWhileTheNextOneTrains) {
   for (const Json& result : lines()) EXPECT_GT(result.at("packed_bpb").as_double(), 0) << both;
 }
 
-TEST_F(Ablation, ARecordHasOneProtocolAndCountsASeedOnce) {
+TEST_F(Ablation, ARecordNeedsOneProtocolAndCountsEachSeedOnce) {
   const std::string golf = line("golf", 1, 3.5) + line("golf", 2, 3.6), leaky = line("leaky", 1, 3.4);
-  folder_.write("results.jsonl", golf + leaky + golf);  // two files with the same lines, put together
+  folder_.write("results.jsonl", golf + leaky + golf);  // as after joining two files with the same lines
   folder_.write("runs/leaky/config.toml", "");
   const std::vector<std::string> claim = {"--variants", "leaky", "--record", "claim"};
   const RunResult twice = ablation(claim);
@@ -174,8 +174,8 @@ TEST_F(Ablation, ARecordHasOneProtocolAndCountsASeedOnce) {
   EXPECT_NE(mixed.err.find("mixes protocols"), std::string::npos) << mixed;
 }
 
-// golf-plus packs by a stride of 64, which gives every model fewer bits.
-TEST_F(Ablation, MarksWhatWasScoredOtherwiseWhenPacked) {
+// golf-plus packs with a stride of 64, which improves the score of every model.
+TEST_F(Ablation, MarksPackedScoresThatAreNotComparable) {
   const auto packed = [](std::string result, const std::string& figures) {
     return result.insert(result.rfind('}'), ", " + figures);
   };
@@ -189,7 +189,7 @@ TEST_F(Ablation, MarksWhatWasScoredOtherwiseWhenPacked) {
   EXPECT_NE(folder_.read("plot.svg").find("hollow"), std::string::npos);
 }
 
-TEST_F(Ablation, WhatCannotBeWrittenIsSaid) {
+TEST_F(Ablation, ReportsFilesThatCannotBeWritten) {
   folder_.write("results.jsonl", line("golf", 1, 3.5));
   const RunResult plot = ablation({"--plot", (folder_ / "no folder" / "plot.svg").string()});
   EXPECT_EQ(plot.exit_code, 1) << plot;
@@ -197,10 +197,10 @@ TEST_F(Ablation, WhatCannotBeWrittenIsSaid) {
   EXPECT_EQ(plot.err.find("Traceback"), std::string::npos) << plot;
 }
 
-TEST_F(Ablation, RefusesAVariantThatIsNotThere) {
+TEST_F(Ablation, RejectsUnknownVariants) {
   const RunResult run = ablation({"--variants", "leeky"});
   EXPECT_EQ(run.exit_code, 2) << run;
-  EXPECT_NE(run.err.find("there is no variant 'leeky'"), std::string::npos) << run;
+  EXPECT_NE(run.err.find("unknown variant 'leeky'"), std::string::npos) << run;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// bench/all: that it runs, and that its table is whole. Figures are not looked at.
+// bench/all runs and its table is complete. Figures are not checked.
 #include <sstream>
 
 #include "base/json.h"
@@ -12,7 +12,7 @@ bool has_python() {
   return run_program("/bin/sh", {.arguments = {"-c", "python3 --version >/dev/null 2>&1"}}).exit_code == 0;
 }
 
-// With our programs from `bin`.
+// `bin`: folder of thimble's programs.
 RunResult bench_all(const std::filesystem::path& bin, const std::vector<std::string>& more) {
   std::vector<std::string> arguments = {"python3", (source_folder() / "bench" / "all").string(), "--bin",
                                         bin.string()};
@@ -26,8 +26,8 @@ std::filesystem::path built() {
   return binary_path().parent_path();
 }
 
-// Every row has a figure or says why it has none.
-void expect_whole_rows(const RunResult& run, std::size_t least) {
+// Every row has a figure or a reason why there is none.
+void expect_complete_rows(const RunResult& run, std::size_t least) {
   ASSERT_EQ(run.exit_code, 0) << run;
   const Json report = parse_json(run.out, "stdout");
   EXPECT_GE(report.at("rows").size(), least);
@@ -55,31 +55,31 @@ TEST(BenchAll, PrintsOneAlignedTable) {
     EXPECT_NE(header.find(column), std::string::npos) << run;
   EXPECT_EQ(row.find("start-up"), 0u) << run;
   const std::size_t ours = header.find("ours");
-  EXPECT_EQ(row.substr(ours - 2, 2), "  ") << run;  // columns stand below their names
+  EXPECT_EQ(row.substr(ours - 2, 2), "  ") << run;  // columns are aligned with the header
   EXPECT_NE(row[ours], ' ') << run;
 }
 
-TEST(BenchAll, RefusesABenchThatIsNotThere) {
+TEST(BenchAll, RejectsUnknownBenches) {
   if (!has_python()) GTEST_SKIP() << "python3 is not installed";
   const RunResult run = bench_all(built(), {"--only", "decoed"});
   EXPECT_EQ(run.exit_code, 2) << run;
-  EXPECT_NE(run.err.find("there is no bench 'decoed'"), std::string::npos) << run;
+  EXPECT_NE(run.err.find("unknown bench 'decoed'"), std::string::npos) << run;
 }
 
-TEST(BenchAll, SkipsWhatIsNotBuiltAndSaysSo) {
+TEST(BenchAll, SkipsProgramsThatAreNotBuiltWithAReason) {
   if (!has_python()) GTEST_SKIP() << "python3 is not installed";
   const TempFolder nothing;
   const RunResult run = bench_all(nothing.path(), {"--quick", "--json", "--python", "/bin/false"});
-  expect_whole_rows(run, 4);
+  expect_complete_rows(run, 4);
   EXPECT_NE(run.out.find("thimble is not built"), std::string::npos) << run;
 }
 
-TEST(BenchAll, WritesItsTableBetweenTheMarks) {
+TEST(BenchAll, WritesItsTableBetweenTheMarkers) {
   if (!has_python()) GTEST_SKIP() << "python3 is not installed";
   const TempFolder folder;
   const auto page =
       folder.write("page.md", "before\n<!-- bench/all writes from here -->\nold\n<!-- to here -->\nafter\n");
-  // Nothing is built there: every row is skipped, and written.
+  // No program is built in this folder: every row is skipped and written.
   const RunResult run = bench_all(folder.path(), {"--docs", page.string(), "--python", "/bin/false"});
   ASSERT_EQ(run.exit_code, 0) << run;
   const std::string text = folder.read("page.md");
@@ -89,15 +89,15 @@ TEST(BenchAll, WritesItsTableBetweenTheMarks) {
   EXPECT_NE(text.find("| work | ours | peer | ceiling |"), std::string::npos) << text;
 }
 
-// A peer may be missing here; of ours, everything is built.
+// Peers may be missing here, but all of thimble's programs are built.
 TEST(BenchAll, MeasuresEveryRowFullTier) {
   if (!has_python()) GTEST_SKIP() << "python3 is not installed";
   const RunResult run = bench_all(built(), {"--quick", "--json"});
-  expect_whole_rows(run, 14);
+  expect_complete_rows(run, 14);
   if (HasFailure()) return;
   const Json report = parse_json(run.out, "stdout");
   for (const Json& row : report.at("rows").as_array())
-    EXPECT_GT(row.at("ours").size(), 0u) << "nothing was measured: " << row.dump();
+    EXPECT_GT(row.at("ours").size(), 0u) << "expected a measurement: " << row.dump();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The data commands, as a user types them.
+// The data commands on the command line.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ Json json_of(const RunResult& run) {
   return parse_json(run.out, "stdout");
 }
 
-// Of the files that are not hidden: a process killed after its last step leaves its lock.
+// Digests of the files that are not hidden: a killed process may leave its lock file.
 std::map<std::string, std::string> digests(const TempFolder& folder, const std::string& below) {
   std::map<std::string, std::string> found;
   for (const std::string& file : folder.files())
@@ -43,7 +43,7 @@ std::map<std::string, std::string> digests(const TempFolder& folder, const std::
   return found;
 }
 
-TEST(DataBuild, WritesShardsAndSaysWhatItMade) {
+TEST(DataBuild, WritesShardsAndReportsThem) {
   TempFolder folder;
   const std::string text = folder.write("tales.txt", tales(100)).string(), out = (folder / "out").string();
   const Json built =
@@ -60,13 +60,13 @@ TEST(DataBuild, WritesShardsAndSaysWhatItMade) {
 
   const RunResult again = data({"build", text, "--tokenizer", "bytes", "-o", out});
   EXPECT_EQ(again.exit_code, 1);
-  EXPECT_NE(again.err.find("holds a data set already"), std::string::npos) << again;
+  EXPECT_NE(again.err.find("already contains a data set"), std::string::npos) << again;
   const RunResult forced = data({"build", text, "--tokenizer", "bytes", "-o", out, "--force"});
   EXPECT_EQ(forced.exit_code, 0) << forced;
   EXPECT_NE(forced.out.find("bytes per token"), std::string::npos);
 }
 
-TEST(DataBuild, CountsWhatItLeavesOut) {
+TEST(DataBuild, CountsSkippedRecords) {
   TempFolder folder;
   const std::string user = R"({"role": "user", "content": "q"})",
                     answer = R"({"role": "assistant", "content": "a"})";
@@ -87,11 +87,11 @@ TEST(DataBuild, CountsWhatItLeavesOut) {
   EXPECT_EQ(built.exit_code, 0) << built;
   for (const char* line :
        {"bad records                                 1", "conversations without an answer             1",
-        "conversations cut behind their last answer  1", "duplicates                                  1"})
+        "conversations cut after their last answer  1", "duplicates                                 1"})
     EXPECT_NE(built.out.find(line), std::string::npos) << built;
 }
 
-TEST(DataBuild, RefusesWhatItCannotDo) {
+TEST(DataBuild, RejectsInvalidArguments) {
   TempFolder folder;
   const std::string text = folder.write("a.txt", "x").string(), out = (folder / "out").string();
   EXPECT_EQ(data({"build", text, "-o", out}).exit_code, 2);
@@ -108,7 +108,7 @@ TEST(DataBuild, RefusesWhatItCannotDo) {
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 
-TEST(DataBuild, KilledAtAnyTimeEndsTheSame) {
+TEST(DataBuild, GivesTheSameFilesAfterKills) {
   TempFolder folder;
   const std::string text = folder.write("tales.txt", tales(20000)).string();
   std::vector<std::string> words = {"data",           "build", text,      "--tokenizer", "bytes",
@@ -121,7 +121,7 @@ TEST(DataBuild, KilledAtAnyTimeEndsTheSame) {
   const auto expected = digests(folder, "whole");
   words.back() = (folder / "killed").string();
   std::minstd_rand random(7);
-  // A kill may come after the manifest is there, when the build is done and only its last words are missing.
+  // A kill may come after the manifest was written; then only the report is missing.
   const auto expect_done = [&] {
     EXPECT_EQ(digests(folder, "killed"), expected);
     std::filesystem::remove_all(folder / "killed");
@@ -140,7 +140,7 @@ TEST(DataBuild, KilledAtAnyTimeEndsTheSame) {
   expect_done();
 }
 
-TEST(DataBuild, InterruptedItGoesOnLater) {
+TEST(DataBuild, ContinuesAfterAnInterrupt) {
   TempFolder folder;
   const std::string text = folder.write("tales.txt", tales(30000)).string(), out = (folder / "out").string();
   const std::vector<std::string> words = {"data",           "build", text, "--tokenizer", "bytes",
@@ -148,11 +148,11 @@ TEST(DataBuild, InterruptedItGoesOnLater) {
   const auto begun = [&] { return std::filesystem::exists(folder / "out/data_train_000000.bin"); };
   const RunResult stopped = run_binary({.arguments = words, .signal = SIGINT, .signal_when = begun});
   EXPECT_EQ(stopped.exit_code, 130) << stopped;
-  EXPECT_TRUE(begun()) << "what was made is kept";
+  EXPECT_TRUE(begun()) << "finished shards are kept";
   EXPECT_EQ(json_of(run_binary({.arguments = words})).at("documents").as_int(), 30000);
 }
 
-TEST(DataSample, InterruptedItLeavesNothing) {
+TEST(DataSample, LeavesNoFilesWhenInterrupted) {
   TempFolder folder;
   const RunResult stopped =
       run_binary({.arguments = {"data", "sample", "--size", "1G", "-o", (folder / "chats.jsonl").string()},
@@ -162,7 +162,7 @@ TEST(DataSample, InterruptedItLeavesNothing) {
   EXPECT_EQ(folder.files(), std::vector<std::string>());
 }
 
-TEST(DataInfo, LooksIntoEverything) {
+TEST(DataInfo, DescribesDataSetsShardsTextsAndChats) {
   TempFolder folder;
   const std::string text = folder.write("tales.txt", tales(10)).string(), out = (folder / "out").string();
   ASSERT_EQ(data({"build", text, "--tokenizer", "bytes", "-o", out, "--val-docs", "2"}).exit_code, 0);
@@ -184,7 +184,7 @@ TEST(DataInfo, LooksIntoEverything) {
   EXPECT_EQ(data({"info", (folder / "nothing").string()}).exit_code, 1);
 }
 
-TEST(DataBuild, FullTierAGigabyteNeedsLittleMemory) {
+TEST(DataBuild, FullTierUsesLittleMemoryForAGigabyte) {
   TempFolder folder;
   const auto one_line = folder / "line.txt", many = folder / "many.jsonl";
   {
@@ -203,15 +203,35 @@ TEST(DataBuild, FullTierAGigabyteNeedsLittleMemory) {
   EXPECT_LT(usage.ru_maxrss, 200 * 1024) << "kilobytes";
 }
 
-TEST(DataBuild, RealChatsBuild) {
-  const auto oasst = shared_path("corpora/oasst1_chat.jsonl.zst"),
-             alpaca = shared_path("corpora/alpaca_en_demo.json.zst");
-  if (!oasst || !alpaca) GTEST_SKIP() << shared_missing("corpora/oasst1_chat.jsonl.zst");
+// The formats of published data sets and, if they exist, the data sets.
+TEST(DataBuild, BuildsPublishedChatDataSets) {
   TempFolder folder;
   const auto build = [&](const std::filesystem::path& input, const std::string& name) {
     return json_of(data({"build", input.string(), "--chat", "--tokenizer", "bytes:chat", "--json", "-o",
                          (folder / name).string()}));
   };
+  std::string lists, pairs = "[", shared_gpt;
+  for (int i = 0; i < 40; ++i) {
+    const std::string question = fmt::format(R"({{"role": "user", "content": "Why {}?"}})", i);
+    lists += fmt::format(R"([{0}, {{"role": "assistant", "content": "So."}}{1}])", question,
+                         i % 4 == 0 ? ", " + question : "") +
+             "\n";
+    pairs += fmt::format(R"({}{{"instruction": "Add.", "input": "{} 1", "output": "{}"}})", i ? ",\n" : "", i,
+                         i + 1);
+    shared_gpt += fmt::format(R"({{"conversations": [{{"from": "human", "value": "Hi {}"}},)"
+                              R"({{"from": "gpt", "value": "Hello."}}]}})",
+                              i) +
+                  "\n";
+  }
+  const Json of_lists = build(folder.write("lists.jsonl", lists), "lists");
+  EXPECT_EQ(of_lists.at("documents").as_int(), 40);
+  EXPECT_EQ(of_lists.at("dropped").at("turns_after_last_answer").as_int(), 10);
+  EXPECT_EQ(build(folder.write("pairs.json", pairs + "]\n"), "pairs").at("documents").as_int(), 40);
+  EXPECT_EQ(build(folder.write("g.jsonl", shared_gpt), "g").at("documents").as_int(), 40);
+
+  const auto oasst = shared_path("corpora/oasst1_chat.jsonl.zst"),
+             alpaca = shared_path("corpora/alpaca_en_demo.json.zst");
+  if (!oasst || !alpaca) return;
   const Json first = build(*oasst, "oasst"), second = build(*alpaca, "alpaca");
   EXPECT_EQ(first.at("documents").as_int(), 2437);
   EXPECT_EQ(first.at("dropped").at("turns_after_last_answer").as_int(), 957);

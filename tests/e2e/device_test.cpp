@@ -1,5 +1,5 @@
-// --device, as a machine without CUDA answers it: a GPU that is asked for and cannot be had is an error before anything is
-// computed, and auto says what it took.
+// --device on a machine without CUDA: a GPU that is requested and not available is an error before
+// anything is computed, and auto reports what it selected.
 #include "base/json.h"
 #include "support/run_binary.h"
 
@@ -21,7 +21,7 @@ std::vector<std::string> tiny(std::vector<std::string> arguments, const std::str
 
 class Commands : public testing::TestWithParam<std::vector<std::string>> {};
 
-TEST_P(Commands, RefuseAGpuThatIsNotThere) {
+TEST_P(Commands, RejectAGpuThatIsNotAvailable) {
   const RunResult run = without_plugin(tiny(GetParam(), "cuda"));
   EXPECT_EQ(run.exit_code, 1) << run;
   EXPECT_EQ(run.out, "");
@@ -29,10 +29,10 @@ TEST_P(Commands, RefuseAGpuThatIsNotThere) {
       << run;
 }
 
-TEST_P(Commands, UseTheCpuWithoutAGpuAndSaySo) {
+TEST_P(Commands, FallBackToTheCpuWithANote) {
   const RunResult run = without_plugin(tiny(GetParam(), "auto"));
   EXPECT_EQ(run.exit_code, 0) << run;
-  EXPECT_NE(run.err.find("computing on the CPU: the CUDA plugin cannot be loaded"), std::string::npos) << run;
+  EXPECT_NE(run.err.find("device: CPU (the CUDA plugin cannot be loaded"), std::string::npos) << run;
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -42,7 +42,7 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector<std::string>{"train", "--dry-run"}),
     [](const auto& info) { return info.param[0] + std::to_string(info.index); });
 
-TEST(OnADevice, BenchesNameIt) {
+TEST(OnADevice, BenchReportsTheDevice) {
   const RunResult run = run_binary(
       {.arguments = tiny({"bench", "decode", "--max-tokens", "2", "--iterations", "1", "--json"}, "cpu")});
   EXPECT_EQ(run.exit_code, 0) << run;

@@ -1,11 +1,13 @@
-// Documents are tested: every command in a ```sh block of README.md and docs/*.md is run.
+// Runs every command in the ```sh blocks of README.md and of the documents below docs/.
 //
-// A line that begins with "thimble ", "mpirun " or "./" is a command; a closing backslash joins the next line to it. The
-// commands of one document run in order in one folder that holds nothing but a text, book.txt (those with
-// "./" in the repository's root). A block that must not run is marked and says why in the line above it:
+// A line that starts with "thimble ", "mpirun " or "./" is a command; a backslash at its end continues it.
+// The commands of one document run in order, in a folder that contains only a text, book.txt; commands that
+// start with "./" run in the root of the repository. A block that cannot run gives the reason above it:
 //
-//   <!-- no-test: it would run itself -->
+//   <!-- no-test: needs a CUDA GPU -->
 //   ```sh no-test
+//
+// A command in a block of another kind is an error, except in docs/reference, which is generated.
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
@@ -41,11 +43,12 @@ void add_command(Document& document, std::istream& lines, std::string line) {
 Document read_document(std::istream& lines) {
   Document document;
   std::string before;
-  bool in_block = false, runs = false;
+  bool in_block = false, runs = false, shell = false;
   for (std::string line; std::getline(lines, line); before = line) {
     if (!in_block && line.starts_with("```")) {
       in_block = true;
       runs = line == "```sh";
+      shell = line.starts_with("```sh");
       if (line == "```sh no-test" && !gives_a_reason(before))
         document.problems.push_back("a ```sh no-test block without <!-- no-test: reason --> above it");
       else if (line.starts_with("```sh ") && line != "```sh no-test")
@@ -54,6 +57,8 @@ Document read_document(std::istream& lines) {
       in_block = false;
     } else if (in_block && runs) {
       add_command(document, lines, line);
+    } else if (in_block && !shell && line.starts_with("thimble ")) {
+      document.problems.push_back("a command outside of a ```sh block is not tested: " + line);
     }
   }
   return document;
@@ -66,11 +71,16 @@ Document read_text(const std::string& text) {
 
 TEST(DocumentReader, FindsCommandsInShellBlocksOnly) {
   const Document document = read_text(
-      "thimble outside\n```sh\nthimble doctor \\\n  --json\nls\n./test\n```\n```\nthimble plain\n```\n"
-      "```cpp\nthimble cpp\n```\n```sh\nthimble --version\n```\n");
+      "thimble outside\n```sh\nthimble doctor \\\n  --json\nls\n./test\n```\n```\nplain\n```\n"
+      "```sh\nthimble --version\n```\n");
   EXPECT_EQ(document.commands,
             (std::vector<std::string>{"thimble doctor \\\n  --json", "./test", "thimble --version"}));
   EXPECT_TRUE(document.problems.empty());
+}
+
+TEST(DocumentReader, ReportsCommandsThatAreNotRun) {
+  EXPECT_EQ(read_text("```\nthimble plain\n```\n").problems.size(), 1u);
+  EXPECT_EQ(read_text("```bash\nthimble plain\n```\n").problems.size(), 1u);
 }
 
 TEST(DocumentReader, SkipsABlockOnlyWithAReason) {
@@ -83,9 +93,9 @@ TEST(DocumentReader, SkipsABlockOnlyWithAReason) {
 
 std::vector<fs::path> documents() {
   std::vector<fs::path> found = {source_folder() / "README.md"};
-  if (fs::exists(source_folder() / "docs"))
-    for (const auto& entry : fs::directory_iterator(source_folder() / "docs"))
-      if (entry.path().extension() == ".md") found.push_back(entry.path());
+  for (const auto& entry : fs::recursive_directory_iterator(source_folder() / "docs"))
+    if (entry.path().extension() == ".md" && entry.path().parent_path().filename() != "reference")
+      found.push_back(entry.path());
   return found;
 }
 
@@ -98,9 +108,9 @@ TEST_P(Documents, CommandsWork) {
   for (const std::string& problem : document.problems) ADD_FAILURE() << problem;
 
   const TempFolder folder;
-  fs::copy_file(source_folder() / "docs" / "design.md", folder / "book.txt");
+  fs::copy_file(source_folder() / "docs/design.md", folder / "book.txt");
   const std::string path = binary_path().parent_path().string() + ":" + std::getenv("PATH");
-  // Whoever tests may be root and have fewer cores than a document has ranks. Open MPI does not free all of its own.
+  // Allow root, and more ranks than cores. Open MPI leaks some of its own memory.
   const std::map<std::string, std::string> environment = {{"PATH", path},
                                                           {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
                                                           {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
@@ -118,7 +128,7 @@ TEST_P(Documents, CommandsWork) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Repository, Documents, testing::ValuesIn(documents()), [](const auto& info) {
-  std::string name = info.param.stem().string();
+  std::string name = fs::relative(info.param, source_folder()).replace_extension().string();
   std::replace_if(
       name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
   return name;

@@ -1,5 +1,5 @@
-// `thimble doctor`: every library by its version, and every choice with its reason. (What the frame promises of it is in
-// frame_test.cpp.)
+// `thimble doctor`: the version of every library, and every kernel choice with its reason.
+// frame_test.cpp tests its exit codes and output streams.
 #include <fmt/format.h>
 
 #include <cctype>
@@ -24,12 +24,12 @@ const Json& kernel_of(const Json& report, std::string_view work) {
   throw std::out_of_range(std::string(work));
 }
 
-TEST(Doctor, KnowsEveryLibrary) {
+TEST(Doctor, ListsEveryLibrary) {
   const Json report = doctor();
   for (const char* name : {"oneDNN", "Highway", "OpenMP", "SentencePiece", "zstd", "zlib", "pcre2",
                            "utf8proc", "fmt", "xxhash"}) {
     const Json& version = report.at("libraries").at(name);
-    if (version.is_null()) continue;  // a library that cannot tell is known, too
+    if (version.is_null()) continue;  // this library has no version function
     EXPECT_TRUE(std::isdigit(version.as_string().at(0))) << name << " " << version.as_string();
   }
   for (const auto& [key, name] : {std::pair{"mpi", "MPI"}, std::pair{"nccl", "NCCL"}}) {
@@ -43,7 +43,7 @@ TEST(Doctor, KnowsEveryLibrary) {
             report.at("disk").at("available_bytes").as_uint() / 2);
 }
 
-TEST(Doctor, LooksAtTheMachineFromAFolderThatIsGone) {
+TEST(Doctor, WorksInADeletedFolder) {
   const TempFolder folder;
   const std::string command = fmt::format("mkdir '{0}' && cd '{0}' && rmdir '{0}' && '{1}' doctor --json",
                                           (folder / "gone").string(), binary_path().string());
@@ -52,7 +52,7 @@ TEST(Doctor, LooksAtTheMachineFromAFolderThatIsGone) {
   EXPECT_TRUE(parse_json(run.out, "stdout").at("disk").is_null());
 }
 
-TEST(Doctor, WithoutMpiAndNcclItSaysWhyAndGoesOn) {
+TEST(Doctor, ReportsWhyMpiAndNcclAreNotAvailable) {
   const Json report =
       doctor({{"THIMBLE_MPI_PLUGIN", "/nowhere/mpi.so"}, {"THIMBLE_NCCL_PLUGIN", "/nowhere/nccl.so"}});
   for (const char* key : {"mpi", "nccl"}) {
@@ -61,7 +61,7 @@ TEST(Doctor, WithoutMpiAndNcclItSaysWhyAndGoesOn) {
   }
 }
 
-TEST(Doctor, SaysWhichKernelsRunAndWhy) {
+TEST(Doctor, ListsKernelsWithReasons) {
   const Json report = doctor();
   EXPECT_GE(report.at("kernels").size(), 4u);
   for (const Json& kernel : report.at("kernels").as_array())
@@ -69,7 +69,7 @@ TEST(Doctor, SaysWhichKernelsRunAndWhy) {
   EXPECT_NE(kernel_of(report, "all other ops").at("kernel").as_string().find("Highway"), std::string::npos);
 }
 
-TEST(Doctor, EveryCpuLevelReachesAllThreeDispatchers) {
+TEST(Doctor, CpuLevelsApplyToAllThreeDispatchers) {
   const std::string detected = doctor().at("cpu").at("level").at("detected").as_string();
   for (const std::string level : {"scalar", "avx2", "avx512", "avx512_bf16", "amx"}) {
     SCOPED_TRACE(level);
@@ -88,7 +88,7 @@ TEST(Doctor, EveryCpuLevelReachesAllThreeDispatchers) {
   }
 }
 
-TEST(Doctor, ALevelThatTheMachineLacksIsAnErrorThatListsThoseItHas) {
+TEST(Doctor, RejectsUnsupportedCpuLevelsWithAList) {
   for (const char* level : {"avx1024", "AVX2"}) {
     const RunResult run = run_binary({.arguments = {"doctor"}, .environment = {{"THIMBLE_CPU", level}}});
     EXPECT_EQ(run.exit_code, 1) << run;

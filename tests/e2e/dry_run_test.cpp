@@ -1,4 +1,4 @@
-// `thimble train --dry-run`: the resolved settings and what they cost, for every preset.
+// `thimble train --dry-run`: resolved settings and their cost, for every preset.
 #include "base/json.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
@@ -18,11 +18,10 @@ Json json_of(const RunResult& run) {
   return parse_json(run.out, "stdout");
 }
 
-TEST(DryRun, WarnsOfASettingThatChangesNothing) {
+TEST(DryRun, WarnsAboutASettingWithoutEffect) {
   const RunResult run = dry_run({"--preset", "microgpt", "--set", "muon_momentum=0.9"});
   EXPECT_EQ(run.exit_code, 0) << run;
-  EXPECT_NE(run.err.find("warning: muon_momentum changes nothing: muon_steps is 0"), std::string::npos)
-      << run;
+  EXPECT_NE(run.err.find("warning: muon_momentum has no effect: muon_steps is 0"), std::string::npos) << run;
 }
 
 class EveryPreset : public testing::TestWithParam<const char*> {};
@@ -58,19 +57,19 @@ INSTANTIATE_TEST_SUITE_P(DryRun, EveryPreset,
                            return name;
                          });
 
-TEST(DryRun, GolfIsThePublishedModel) {
+TEST(DryRun, GolfHasThePublishedSize) {
   const Json report = json_of(dry_run({"--preset", "golf", "--json"}));
   EXPECT_EQ(report.at("parameters").at("total").as_int(), 17059912);
   EXPECT_EQ(report.at("config").at("head_dim").as_int(), 64);
 }
 
-TEST(DryRun, CountsTheTokensOfTheTokenizerThatIsNamed) {
+TEST(DryRun, TakesTheVocabularySizeFromTheTokenizer) {
   const auto tokens = [](std::vector<std::string> more) {
     more.insert(more.begin(), {"--preset", "microgpt", "--json"});
     return json_of(dry_run(more)).at("config").at("vocab_size").as_int();
   };
   TempFolder folder;
-  folder.write("text.txt", "a text that says little\n");
+  folder.write("text.txt", "a sample text\n");
   EXPECT_EQ(tokens({}), 4096);
   EXPECT_EQ(tokens({"--tokenizer", "bytes"}), 257);
   EXPECT_EQ(tokens({"--tokenizer", "bpe:700"}), 700);
@@ -80,7 +79,7 @@ TEST(DryRun, CountsTheTokensOfTheTokenizerThatIsNamed) {
   EXPECT_NE(missing.err.find("no.json"), std::string::npos) << missing;
 }
 
-TEST(DryRun, TakesSettingsFromFileAssignmentsAndFlags) {
+TEST(DryRun, ReadsSettingsFromFilesAssignmentsAndFlags) {
   TempFolder folder;
   const auto file = folder.write("mine.toml", "layers = 5\nheads = 4\n");
   const Json report =
@@ -94,7 +93,7 @@ TEST(DryRun, TakesSettingsFromFileAssignmentsAndFlags) {
   EXPECT_EQ(config.at("mlp_hidden").as_int(), 1024);
 }
 
-TEST(DryRun, DepthSaysWhatItDerived) {
+TEST(DryRun, DepthPrintsItsDerivations) {
   const RunResult run = dry_run({"--preset", "golf", "--depth", "12"});
   EXPECT_EQ(run.exit_code, 0) << run;
   EXPECT_TRUE(
@@ -108,7 +107,7 @@ TEST(DryRun, DepthSaysWhatItDerived) {
   EXPECT_GE(report.at("derivations").size(), 8u);
 }
 
-TEST(DryRun, ExplainsWhatIsWrong) {
+TEST(DryRun, ExplainsErrors) {
   struct Case {
     std::vector<std::string> arguments;
     int exit_code;
@@ -126,12 +125,12 @@ TEST(DryRun, ExplainsWhatIsWrong) {
        fmt::format("error: {}:2: unknown key 'rope_bas'\nhint: did you mean rope_base?\n", file)},
       {{"--preset", "golf", "--dim", "500"}, 1, "error: dim (500) must be divisible by heads (8)\n"},
       {{"--logit-softcap=-1"}, 2, "error: --logit-softcap: logit_softcap must not be negative, found -1\n"},
-      {{"--preset", "golff"}, 2, "error: --preset takes chat, export, golf"},
-      {{"--preset", "microgpt", "--depth", "4"}, 1, "error: --depth works for the golf and llama families"},
-      {{"--depth", "0"}, 2, "error: --depth takes a whole number from 1 to 1024, found '0'\n"},
+      {{"--preset", "golff"}, 2, "error: --preset expects chat, export, golf"},
+      {{"--preset", "microgpt", "--depth", "4"}, 1, "error: --depth works only for presets with RoPE"},
+      {{"--depth", "0"}, 2, "error: --depth expects a whole number from 1 to 1024, found '0'\n"},
       {{"--depth", "2", "--init", "a-model"},
        2,
-       "error: --depth makes another model than the one that --init"},
+       "error: --depth and --init both determine the model"},
       {{"--config", "nowhere.toml"}, 1, "error: cannot read nowhere.toml"},
   };
   for (const Case& wrong : cases) {

@@ -1,6 +1,6 @@
-// Runs that an earlier version began are resumed: tests/golden/runs holds two, written by the commit
-// before update rules had definitions and stopped after 4 of 6 steps. That version itself ended at the
-// validation losses below.
+// Runs started by an earlier version can be resumed. tests/golden/runs contains two, written by the
+// commit before update rules had definitions, and stopped after 4 of 6 steps. That version ended at
+// the validation losses below.
 #include <cmath>
 #include <filesystem>
 #include <sstream>
@@ -23,7 +23,7 @@ struct EarlierRun {
 
 class EarlierRuns : public testing::TestWithParam<EarlierRun> {};
 
-TEST_P(EarlierRuns, ResumeAndEndAtTheSameLoss) {
+TEST_P(EarlierRuns, ResumeWithTheSameFinalLoss) {
   const TempFolder folder;
   const fs::path run = folder.path() / "run";
   fs::copy(golden_path("runs") / GetParam().name, run, fs::copy_options::recursive);

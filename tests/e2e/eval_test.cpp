@@ -1,4 +1,4 @@
-// `thimble eval`, as a user types it.
+// `thimble eval` on the command line.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ class EvalCommand : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(EvalCommand, AgreesWithTheValidationOfTheRun) {
+TEST_F(EvalCommand, AgreesWithTheRunsValidation) {
   for (const char* preset : {"quick", "golf"}) {
     const Json trained = train(preset, {"--force"});
     ASSERT_EQ(trained.at("best_step").as_int(), 6) << "the best checkpoint must be the last";
@@ -66,7 +66,7 @@ TEST_F(EvalCommand, AgreesWithTheValidationOfTheRun) {
   }
 }
 
-TEST_F(EvalCommand, SlidesByAnyStride) {
+TEST_F(EvalCommand, ScoresWithAnyStride) {
   train("quick");
   const Json whole = eval(path("text.txt")), sliding = eval(path("text.txt"), {"--stride", "8"});
   EXPECT_EQ(whole.at("context").as_int(), 32);
@@ -84,7 +84,7 @@ TEST_F(EvalCommand, SlidesByAnyStride) {
 TEST_F(EvalCommand, ComputesThePerplexityOfLlamaCpp) {
   train("quick");
   const Json score = eval(path("text.txt"), {"--protocol", "llama.cpp", "--context", "16"});
-  // Bytes and bos, without the last line end.
+  // One token per byte, and bos instead of the last line end.
   const auto chunks = static_cast<std::int64_t>(documents().size() / 16);
   EXPECT_EQ(score.at("protocol").as_string(), "llama.cpp");
   EXPECT_EQ(score.at("chunks").as_int(), chunks);
@@ -94,7 +94,7 @@ TEST_F(EvalCommand, ComputesThePerplexityOfLlamaCpp) {
   EXPECT_EQ(run(path("text.txt"), {"--protocol", "llama.cpp"}).out.rfind("PPL = ", 0), 0u);
 }
 
-TEST_F(EvalCommand, WhatStandsForNoBytesHasNoBitsPerByte) {
+TEST_F(EvalCommand, EmptyAnswersHaveNoBitsPerByte) {
   std::string chats;
   for (int i = 0; i < 40; ++i)
     chats += fmt::format(R"({{"messages": [{{"role": "user", "content": "hush {}"}}, )"
@@ -112,18 +112,18 @@ TEST_F(EvalCommand, WhatStandsForNoBytesHasNoBitsPerByte) {
       run_binary({.arguments = {"pack", path("run"), "-o", path("m.thimble"), "--data", file, "--json"}});
   EXPECT_TRUE(parse_json(packed.out, "pack --json").at("val_bpb_after").is_null()) << packed;
 
-  // Conversations are no text for llama-perplexity, whichever way they come.
+  // llama-perplexity scores text, so conversations are refused as a file and as shards.
   for (const std::string& data : {file, path("run/data")}) {
     const RunResult refused = run(data, {"--protocol", "llama.cpp"});
     EXPECT_EQ(refused.exit_code, 1) << refused;
-    EXPECT_NE(refused.err.find("holds conversations"), std::string::npos) << refused;
+    EXPECT_NE(refused.err.find("contains conversations"), std::string::npos) << refused;
   }
   const RunResult tokens = run(path("run/data"), {"--multiple-choice"});
-  EXPECT_NE(tokens.err.find("holds tokens: the words of the questions are needed"), std::string::npos)
+  EXPECT_NE(tokens.err.find("is a folder of shards, expected questions as text"), std::string::npos)
       << tokens;
 }
 
-TEST_F(EvalCommand, AsksMultipleChoice) {
+TEST_F(EvalCommand, ScoresMultipleChoice) {
   train("quick");
   std::string lines;
   for (int i = 0; i < 10; ++i)
@@ -143,7 +143,7 @@ TEST_F(EvalCommand, AsksMultipleChoice) {
   EXPECT_NE(wrong.err.find("bad.jsonl:11: "), std::string::npos) << wrong;
 }
 
-TEST_F(EvalCommand, SaysWhatDoesNotGoTogether) {
+TEST_F(EvalCommand, RejectsOptionsThatCannotBeCombined) {
   for (const std::vector<std::string>& words : {std::vector<std::string>{"--exact", "--multiple-choice"},
                                                 {"--limit", "3"},
                                                 {"--show", "3"},
@@ -157,7 +157,7 @@ TEST_F(EvalCommand, SaysWhatDoesNotGoTogether) {
   EXPECT_EQ(run(path("text.txt"), {"--context", "33"}).exit_code, 2);
 }
 
-TEST_F(EvalCommand, CtrlCStopsIt) {
+TEST_F(EvalCommand, CtrlCExitsWith130) {
   train("quick");
   std::string text;
   for (int i = 0; i < 400; ++i) text += documents();

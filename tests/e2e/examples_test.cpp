@@ -1,4 +1,4 @@
-// Every script in examples/ runs, small.
+// Every script in examples/ runs with --small.
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -14,8 +14,8 @@ namespace fs = std::filesystem;
 struct Example {
   std::string name;
   bool takes_text = false;
-  std::string leaves = {};  // a file, below the folder
-  std::string says = {};    // somewhere on stdout
+  std::string output_file = {};  // below the folder
+  std::string output_text = {};  // part of stdout
 };
 
 RunResult run_example(const Example& example, const TempFolder& folder) {
@@ -32,26 +32,26 @@ RunResult run_example(const Example& example, const TempFolder& folder) {
 
 class Examples : public testing::TestWithParam<Example> {};
 
-TEST_P(Examples, RunAndRunAgain) {
+TEST_P(Examples, RunTwice) {
   const TempFolder folder;
   for (int attempt = 0; attempt < 2; ++attempt) {
     const RunResult run = run_example(GetParam(), folder);
     ASSERT_EQ(run.exit_code, 0) << run;
-    EXPECT_NE(run.out.find(GetParam().says), std::string::npos) << run;
+    EXPECT_NE(run.out.find(GetParam().output_text), std::string::npos) << run;
   }
-  EXPECT_GT(folder.read("out/" + GetParam().leaves).size(), 1000u);
+  EXPECT_GT(folder.read("out/" + GetParam().output_file).size(), 1000u);
   for (const std::string& file : folder.files()) EXPECT_TRUE(file.starts_with("out/")) << file;
 }
 
 std::vector<Example> examples() {
-  return {{.name = "names", .leaves = "run/last.safetensors", .says = "\n\n"},
+  return {{.name = "names", .output_file = "run/last.safetensors", .output_text = "\n\n"},
           {.name = "shakespeare",
            .takes_text = true,
-           .leaves = "run/last.safetensors",
-           .says = "# How thimble is built"},
-          {.name = "chat", .leaves = "run/last.safetensors", .says = "\n"},
-          {.name = "golf", .leaves = "golf.thimble", .says = "blocks.*.mlp.fc.weight"},
-          {.name = "llama_cpp", .leaves = "model.gguf", .says = "Once"}};
+           .output_file = "run/last.safetensors",
+           .output_text = "# How thimble is built"},
+          {.name = "chat", .output_file = "run/last.safetensors", .output_text = "\n"},
+          {.name = "golf", .output_file = "golf.thimble", .output_text = "blocks.*.mlp.fc.weight"},
+          {.name = "llama_cpp", .output_file = "model.gguf", .output_text = "Once"}};
 }
 
 INSTANTIATE_TEST_SUITE_P(Repository, Examples, testing::ValuesIn(examples()),
@@ -71,7 +71,7 @@ TEST(Example, IsTestedAndInTheReadme) {
   }
 }
 
-TEST(Example, ShakespeareWantsAText) {
+TEST(Example, ShakespeareNeedsAText) {
   const TempFolder folder;
   EXPECT_EQ(run_example({.name = "shakespeare"}, folder).exit_code, 2);
 }

@@ -1,4 +1,4 @@
-// `thimble export`, and a GGUF wherever a MODEL is asked for.
+// `thimble export`, and GGUF files as the MODEL of every command.
 #include <filesystem>
 
 #include "base/json.h"
@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A llama of bytes after three steps, as a run folder "run".
+// A Llama on bytes after three steps, in the run folder "run".
 class Export : public testing::Test {
  protected:
   void SetUp() override {
@@ -38,7 +38,7 @@ class Export : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(Export, PrintsWhatItMade) {
+TEST_F(Export, PrintsAReport) {
   const Json report = parse_json(
       run({"export", "run", "--format", "gguf", "--type", "f32", "-o", "deep/m.gguf", "--json"}), "stdout");
   EXPECT_EQ(report.at("format").as_string(), "gguf");
@@ -54,17 +54,17 @@ TEST_F(Export, PrintsWhatItMade) {
   EXPECT_LT(fs::file_size(folder_ / "half.gguf"), fs::file_size(folder_ / "deep/m.gguf"));
 }
 
-TEST_F(Export, OverwritesOnlyByForce) {
+TEST_F(Export, OverwritesOnlyWithForce) {
   folder_.write("m.gguf", "mine");
   const RunResult refused = try_run({"export", "run", "--format", "gguf", "-o", "m.gguf"});
   EXPECT_EQ(refused.exit_code, 1) << refused;
-  EXPECT_TRUE(refused.err.starts_with("error: m.gguf exists already")) << refused;
+  EXPECT_TRUE(refused.err.starts_with("error: m.gguf already exists")) << refused;
   EXPECT_EQ(folder_.read("m.gguf"), "mine");
   run({"export", "run", "--format", "gguf", "-o", "m.gguf", "--force"});
   EXPECT_TRUE(folder_.read("m.gguf").starts_with("GGUF"));
 }
 
-TEST_F(Export, WrongUsageIsSaid) {
+TEST_F(Export, ReportsWrongUsage) {
   EXPECT_EQ(try_run({"export", "run", "--format", "onnx", "-o", "m"}).exit_code, 2);
   EXPECT_EQ(try_run({"export", "run", "--format", "gguf", "--type", "q5_k", "-o", "m"}).exit_code, 2);
   EXPECT_EQ(try_run({"export", "run", "-o", "m"}).exit_code, 2);
@@ -72,7 +72,7 @@ TEST_F(Export, WrongUsageIsSaid) {
   EXPECT_FALSE(fs::exists(folder_ / "new"));
 }
 
-TEST_F(Export, AGgufIsAModelEverywhere) {
+TEST_F(Export, EveryCommandReadsGguf) {
   run({"export", "run", "--format", "gguf", "--type", "f32", "-o", "m.gguf"});
   const auto loss = [&](const std::string& model) {
     return parse_json(run({"eval", model, "--data", "text.txt", "--json"}), "stdout")
@@ -94,7 +94,7 @@ TEST_F(Export, AGgufIsAModelEverywhere) {
   run({"pack", "q8.gguf", "-o", "m.thimble"});
 }
 
-TEST_F(Export, AFileThatIsCutIsRefusedByName) {
+TEST_F(Export, RejectsATruncatedFileByName) {
   run({"export", "run", "--format", "gguf", "-o", "m.gguf"});
   const std::string bytes = folder_.read("m.gguf");
   folder_.write("cut.gguf", bytes.substr(0, bytes.size() - 100));

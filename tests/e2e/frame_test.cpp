@@ -1,4 +1,4 @@
-// What every command promises: exit codes, where messages go, what an error says.
+// Common to all commands: exit codes, output streams, error messages.
 #include <csignal>
 #include <fstream>
 
@@ -15,23 +15,23 @@ TEST(Version, IsPrintedOnStdout) {
   EXPECT_EQ(run.err, "");
 }
 
-TEST(Version, StandsAlone) {
+TEST(Version, AcceptsNoOtherArguments) {
   const RunResult run = run_binary({.arguments = {"--version", "--json"}});
   EXPECT_EQ(run.exit_code, 2) << run;
   EXPECT_EQ(run.out, "");
 }
 
-TEST(Overview, IsWrongUsageWithoutArgumentsAndRightWhenAskedFor) {
-  const RunResult bare = run_binary({}), asked = run_binary({.arguments = {"--help"}});
+TEST(Overview, IsAnErrorWithoutArgumentsAndHelpOnRequest) {
+  const RunResult bare = run_binary({}), requested = run_binary({.arguments = {"--help"}});
   EXPECT_EQ(bare.exit_code, 2) << bare;
   EXPECT_EQ(bare.out, "");
-  EXPECT_EQ(asked.exit_code, 0) << asked;
-  EXPECT_EQ(asked.err, "");
-  EXPECT_EQ(bare.err, asked.out);
-  EXPECT_NE(asked.out.find("doctor"), std::string::npos);
+  EXPECT_EQ(requested.exit_code, 0) << requested;
+  EXPECT_EQ(requested.err, "");
+  EXPECT_EQ(bare.err, requested.out);
+  EXPECT_NE(requested.out.find("doctor"), std::string::npos);
 }
 
-TEST(Help, WorksWhateverElseIsOnTheLine) {
+TEST(Help, IgnoresTheOtherArguments) {
   const RunResult run = run_binary({.arguments = {"doctor", "--nonsense", "extra", "--help"}});
   EXPECT_EQ(run.exit_code, 0) << run;
   EXPECT_NE(run.out.find("thimble doctor [options]"), std::string::npos) << run;
@@ -56,15 +56,16 @@ TEST(WrongUsage, IsExplainedOnStderrWithExitCode2) {
        "error: --threads needs a value (N), found the end of the command line\nrun 'thimble doctor "
        "--help'\n"},
       {{"doctor", "--threads", "0"},
-       "error: --threads takes a whole number from 1 to 4096, found '0'\nrun 'thimble doctor --help'\n"},
+       "error: --threads expects a whole number from 1 to 4096, found '0'\nrun 'thimble doctor --help'\n"},
       {{"doctor", "extra"},
-       "error: 'doctor' takes no arguments, found one more: 'extra'\nrun 'thimble doctor --help'\n"},
+       "error: 'doctor' expects no arguments, found an extra argument: 'extra'\nrun 'thimble doctor "
+       "--help'\n"},
   };
   for (const Case& wrong : cases) {
     const RunResult run = run_binary({.arguments = wrong.arguments});
     EXPECT_EQ(run.exit_code, 2) << run;
     EXPECT_EQ(run.out, "");
-    std::string err = run.err;  // debug builds add where it was thrown
+    std::string err = run.err;  // debug builds add the source location
     if (const auto at = err.find("at: "); at != err.npos) err.erase(at, err.find('\n', at) + 1 - at);
     EXPECT_EQ(err, wrong.message);
   }
@@ -81,8 +82,8 @@ RunResult run_shell(const std::string& script) {
   return run_program("/bin/bash", {.arguments = {"-c", script, "bash", binary_path().string()}});
 }
 
-TEST(Stdout, ThatNobodyReadsEndsQuietly) {
-  // `true` may be gone before or after the first write: the sleep makes it before.
+TEST(Stdout, ThatIsNotReadEndsQuietly) {
+  // `true` may end before or after the first write; the sleep makes it end before.
   const RunResult run = run_shell("(sleep 0.2; exec \"$1\" doctor) | true; exit ${PIPESTATUS[0]}");
   EXPECT_EQ(run.exit_code, 0) << run;
   EXPECT_EQ(run.err, "");
@@ -101,7 +102,7 @@ TEST(Colour, IsForTerminalsOnly) {
   }
 }
 
-TEST(Completions, CompleteFromTheTable) {
+TEST(Completions, CompleteCommandsAndOptions) {
   const RunResult run = run_shell(R"sh(
     set -u
     eval "$("$1" completions bash)"
@@ -118,14 +119,14 @@ TEST(Doctor, PrintsExactlyOneJsonObject) {
   const RunResult run = run_binary({.arguments = {"doctor", "--json", "--threads", "1"}});
   EXPECT_EQ(run.exit_code, 0) << run;
   EXPECT_EQ(run.err, "");
-  const Json report = parse_json(run.out, "stdout");  // refuses anything behind the object
+  const Json report = parse_json(run.out, "stdout");  // fails if anything follows the object
   EXPECT_TRUE(report.is_object());
   EXPECT_EQ(report.at("version").as_string(), "0.1.0");
   EXPECT_EQ(report.at("threads").as_int(), 1);
   EXPECT_GE(report.at("cpu").at("usable_cpus").as_int(), 1);
 }
 
-TEST(Doctor, ThreadsFollowTheEnvironmentUnlessTold) {
+TEST(Doctor, ThreadsComeFromTheOptionOrTheEnvironment) {
   const auto report = [](std::vector<std::string> arguments) {
     const RunResult run = run_binary({.arguments = arguments, .environment = {{"OMP_NUM_THREADS", "3"}}});
     return parse_json(run.out, "stdout");

@@ -1,4 +1,4 @@
-// thimble generate, as a user types it.
+// `thimble generate` on the command line.
 #include <csignal>
 
 #include "base/json.h"
@@ -16,7 +16,7 @@ RunResult run(std::vector<std::string> arguments, RunOptions options = {}) {
 
 class GenerateCommand : public testing::Test {
  protected:
-  // Two models that know next to nothing, made once: of a text, and of chats with their special tokens.
+  // Two barely trained models, made once: of a text, and of chats with special tokens.
   static void SetUpTestSuite() {
     folder_ = std::make_unique<TempFolder>();
     std::string text, chats;
@@ -64,16 +64,16 @@ class GenerateCommand : public testing::Test {
 
 std::unique_ptr<TempFolder> GenerateCommand::folder_;
 
-// It starts itself again with OpenMP's settings, through a link called "exe".
-TEST_F(GenerateCommand, IsKnownByItsNameToPsAndPkill) {
-  const RunResult said = run_program(
+// The binary re-executes itself with OpenMP settings, through a link called "exe".
+TEST_F(GenerateCommand, KeepsItsProcessName) {
+  const RunResult result = run_program(
       "/usr/bin/env",
       {.arguments = {"-u", "OMP_WAIT_POLICY", "-u", "GOMP_SPINCOUNT", binary_path().string(), "generate",
                      path("text"), "--prompt-file", "/proc/self/comm", "--max-tokens", "1"}});
-  EXPECT_TRUE(said.out.starts_with("thimble")) << said;
+  EXPECT_TRUE(result.out.starts_with("thimble")) << result;
 }
 
-TEST_F(GenerateCommand, ThePromptIsAnArgumentAFileOrStandardInput) {
+TEST_F(GenerateCommand, ReadsThePromptFromAnArgumentAFileOrStdin) {
   const RunResult argument = generate({"line 7", "--max-tokens", "9"});
   ASSERT_EQ(argument.exit_code, 0) << argument;
   EXPECT_TRUE(argument.out.starts_with("line 7")) << argument;
@@ -82,13 +82,13 @@ TEST_F(GenerateCommand, ThePromptIsAnArgumentAFileOrStandardInput) {
   EXPECT_EQ(generate({"-", "--max-tokens", "9"}, {.input = "line 7\n"}).out, argument.out);
   folder_->write("prompt.txt", "\xEF\xBB\xBFline 7\r\n");
   EXPECT_EQ(generate({"--prompt-file", path("prompt.txt"), "--max-tokens", "9"}).out, argument.out)
-      << "a mark and a line end of Windows";
-  EXPECT_EQ(run({"run", path("text"), "line 7", "--max-tokens", "9"}).out, argument.out) << "also as run";
+      << "a byte order mark and a Windows line end";
+  EXPECT_EQ(run({"run", path("text"), "line 7", "--max-tokens", "9"}).out, argument.out) << "run is an alias";
   EXPECT_EQ("line 7" + generate({"line 7", "--max-tokens", "9", "--no-display-prompt"}).out, argument.out);
-  EXPECT_EQ(generate({"--max-tokens", "3"}).exit_code, 0) << "from bos alone";
+  EXPECT_EQ(generate({"--max-tokens", "3"}).exit_code, 0) << "from bos only";
 }
 
-TEST_F(GenerateCommand, ManySamplesAreThoseOfTheirSeeds) {
+TEST_F(GenerateCommand, SamplesUseConsecutiveSeeds) {
   const Json many = generate_json({"li", "-n", "3", "--seed", "5", "--max-tokens", "12"});
   std::string printed;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -99,12 +99,12 @@ TEST_F(GenerateCommand, ManySamplesAreThoseOfTheirSeeds) {
   EXPECT_EQ(generate({"li", "-n", "3", "--seed", "5", "--max-tokens", "12"}).out, printed);
 }
 
-TEST_F(GenerateCommand, ItSaysWhyItStopped) {
-  const Json whole = generate_json({"line", "--max-tokens", "40", "--ignore-eos"});
-  EXPECT_EQ(first(whole).at("finish_reason").as_string(), "length");
-  EXPECT_EQ(first(whole).at("tokens").size(), 40u);
-  const std::string text = first(whole).at("text").as_string();
-  // Any ASCII character: a stop string must be whole characters.
+TEST_F(GenerateCommand, ReportsTheFinishReason) {
+  const Json complete = generate_json({"line", "--max-tokens", "40", "--ignore-eos"});
+  EXPECT_EQ(first(complete).at("finish_reason").as_string(), "length");
+  EXPECT_EQ(first(complete).at("tokens").size(), 40u);
+  const std::string text = first(complete).at("text").as_string();
+  // Stop on any ASCII letter, because a stop sequence must consist of complete characters.
   const std::size_t at = text.find_first_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz +()");
   ASSERT_NE(at, std::string::npos) << text;
   const std::string stop = text.substr(at, 1);
@@ -114,13 +114,13 @@ TEST_F(GenerateCommand, ItSaysWhyItStopped) {
   EXPECT_EQ(first(stopped).at("stop_string").as_string(), stop);
 
   const Json ended = generate_json({"line", "--logit-bias", "0=100"});
-  EXPECT_EQ(first(ended).at("finish_reason").as_string(), "stop") << "bos ends a text";
+  EXPECT_EQ(first(ended).at("finish_reason").as_string(), "stop") << "bos ends the text";
   EXPECT_EQ(first(ended).at("tokens").size(), 0u);
   const Json longer = generate_json({"line", "--logit-bias", "0=100", "--min-tokens", "4"});
   EXPECT_EQ(first(longer).at("tokens").size(), 4u);
 }
 
-TEST_F(GenerateCommand, LogProbabilitiesComeInJson) {
+TEST_F(GenerateCommand, PrintsLogProbabilitiesAsJson) {
   const Json json =
       generate_json({"line", "--greedy", "--max-tokens", "3", "--logprobs", "2", "--dtype", "f32"});
   const Json& scores = first(json).at("logprobs");
@@ -128,14 +128,14 @@ TEST_F(GenerateCommand, LogProbabilitiesComeInJson) {
   for (const Json& score : scores.as_array()) {
     const auto& top = score.at("top").as_array();
     ASSERT_EQ(top.size(), 2u);
-    EXPECT_EQ(top[0].at("id"), score.at("id")) << "greedy takes the likeliest";
+    EXPECT_EQ(top[0].at("id"), score.at("id")) << "greedy takes the most likely token";
     EXPECT_EQ(top[0].at("logprob"), score.at("logprob"));
     EXPECT_LT(score.at("logprob").as_double(), 0);
     EXPECT_LE(top[1].at("logprob").as_double(), top[0].at("logprob").as_double());
   }
 }
 
-TEST_F(GenerateCommand, NobodysTerminalIsSentEscapeSequences) {
+TEST_F(GenerateCommand, EscapesControlCharactersAtATerminal) {
   for (const char* samples : {"1", "2"}) {
     PseudoTerminal terminal(
         {.arguments = {"generate", path("text"), "\x1b[31mline", "--max-tokens", "2", "-n", samples}});
@@ -144,7 +144,7 @@ TEST_F(GenerateCommand, NobodysTerminalIsSentEscapeSequences) {
     EXPECT_EQ(terminal.shown().find("\x1b[31m"), std::string::npos) << terminal.shown();
   }
   EXPECT_TRUE(generate({"\x1b[31mline", "--max-tokens", "2"}).out.starts_with("\x1b[31mline"))
-      << "a file gets what there is";
+      << "files get the text unchanged";
 }
 
 TEST_F(GenerateCommand, SpecialTokensAreNeverPrinted) {
@@ -155,15 +155,15 @@ TEST_F(GenerateCommand, SpecialTokensAreNeverPrinted) {
   EXPECT_EQ(result.out, "hello\n");
   auto json = forced;
   json.emplace_back("--json");
-  const Json said = parse_json(run(json).out, "generate --json");
-  EXPECT_EQ(first(said).at("text").as_string(), "");
-  EXPECT_EQ(first(said).at("tokens").size(), 5u) << "five times <user>";
+  const Json result_json = parse_json(run(json).out, "generate --json");
+  EXPECT_EQ(first(result_json).at("text").as_string(), "");
+  EXPECT_EQ(first(result_json).at("tokens").size(), 5u) << "five times <user>";
   const Json ended = parse_json(
       run({"generate", path("chat"), "hello", "--logit-bias", "3=100", "--json"}).out, "generate --json");
-  EXPECT_EQ(first(ended).at("finish_reason").as_string(), "stop") << "<end_turn> ends it";
+  EXPECT_EQ(first(ended).at("finish_reason").as_string(), "stop") << "<end_turn> ends the text";
 }
 
-TEST_F(GenerateCommand, SaysHowFastItWasWhenAsked) {
+TEST_F(GenerateCommand, PrintsSpeedWithStats) {
   const RunResult result = generate({"line", "--max-tokens", "5", "--stats"});
   EXPECT_NE(result.err.find("tokens/s"), std::string::npos) << result;
   EXPECT_EQ(result.out.find("tokens/s"), std::string::npos) << result;
@@ -173,9 +173,9 @@ TEST_F(GenerateCommand, SaysHowFastItWasWhenAsked) {
   EXPECT_EQ(json.at("stats").at("generated_tokens").as_int(), 5);
 }
 
-TEST_F(GenerateCommand, CtrlCPrintsWhatWasMadeAndExits130) {
+TEST_F(GenerateCommand, CtrlCPrintsPartialSamplesAndExitsWith130) {
   std::size_t made = 0;
-  for (double seconds = 0.5; made == 0 && seconds < 100; seconds *= 2) {  // as long as a busy machine takes
+  for (double seconds = 0.5; made == 0 && seconds < 100; seconds *= 2) {  // longer on a busy machine
     const RunResult result =
         generate({"line", "-n", "1000", "--max-tokens", "2000", "--ignore-eos", "--json"},
                  {.signal = SIGINT, .signal_after_seconds = seconds});
@@ -188,9 +188,9 @@ TEST_F(GenerateCommand, CtrlCPrintsWhatWasMadeAndExits130) {
   EXPECT_GT(made, 0u);
 }
 
-TEST_F(GenerateCommand, WhatIsWrongIsSaidInOneLine) {
+TEST_F(GenerateCommand, ReportsErrors) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"x", "--logprobs", "2"}, "--logprobs is for --json"},
+      {{"x", "--logprobs", "2"}, "--logprobs needs --json"},
       {{"x", "--prompt-file", path("text.txt")}, "expected PROMPT or --prompt-file, found both"},
       {{"x", "--logit-bias", "7"}, "--logit-bias expects ID=F, found '7'"},
       {{"x", "--logit-bias", "=1"}, "--logit-bias expects ID=F, found '=1'"},
@@ -206,10 +206,10 @@ TEST_F(GenerateCommand, WhatIsWrongIsSaidInOneLine) {
   const RunResult foreign = generate({"x", "--logit-bias", "9999=1"});
   EXPECT_EQ(foreign.exit_code, 1);
   EXPECT_NE(foreign.err.find("logit_bias: the vocabulary has 257 tokens, got id 9999"), std::string::npos);
-  EXPECT_EQ(foreign.out, "") << "not even the prompt";
+  EXPECT_EQ(foreign.out, "") << "the prompt must not be printed";
   const RunResult long_prompt = generate({std::string(3000, 'x')});
   EXPECT_EQ(long_prompt.exit_code, 1);
-  EXPECT_NE(long_prompt.err.find("3001 tokens, the model's context is 2048"), std::string::npos)
+  EXPECT_NE(long_prompt.err.find("3001 tokens, but the model's context is 2048"), std::string::npos)
       << long_prompt;
 }
 

@@ -1,4 +1,4 @@
-// The golden golf models on the command line.
+// Imports the golden golf models through the command line.
 #pragma once
 
 #include <string>

@@ -1,5 +1,4 @@
-// The golf-plus preset from the first step to the artifact, scaled down: every technique is on, and one summary says
-// what came of it.
+// The golf-plus preset with every technique, from the first step to the artifact, scaled down.
 #include <fmt/format.h>
 
 #include <sstream>
@@ -54,14 +53,14 @@ TEST_F(GolfPlus, TrainsPacksAndMeasuresWithTwoCommands) {
       trained.err.find("with Muon (weight decay 0.04), int8 QAT, SWA below 0.5 of the rate every 2 steps"),
       std::string::npos)
       << trained;
-  // The next command is announced, as it is run below, for a shell to take.
-  EXPECT_NE(trained.out.find(fmt::format("next, 6 bits, 3 % pruned, bits per byte at stride 64:\n"
+  // The next command is printed, quoted for the shell, as it is run below.
+  EXPECT_NE(trained.out.find(fmt::format("next step (6 bits, 3 % pruned, bits per byte at stride 64):\n"
                                          "  thimble pack '{0}' --data '{0}/data' -o '{0}.thimble'\n",
                                          path("a run"))),
             std::string::npos)
       << trained;
 
-  // Every step was quantised, the gate of the averages opened, and the last validation scored them.
+  // Every step was quantised, SWA averaged weights, and the last validation scored the averages.
   int steps = 0;
   std::string validated;
   for (const Json& event : metrics("a run")) {
@@ -77,8 +76,8 @@ TEST_F(GolfPlus, TrainsPacksAndMeasuresWithTwoCommands) {
                                          "-o",   path("a run.thimble")};
   const RunResult packed = run_binary({.arguments = pack});
   ASSERT_EQ(packed.exit_code, 0) << packed;
-  for (const char* part : {"trained with", "int8 QAT", "pruned", "golf's rule", "self-contained",
-                           "bits per byte", "context 128, stride 64, documents by themselves", "int6"})
+  for (const char* part : {"trained with", "int8 QAT", "pruned", "parameter-golf size", "self-contained",
+                           "bits per byte", "context 128, stride 64, per document", "int6"})
     EXPECT_NE(packed.out.find(part), std::string::npos) << part << "\n" << packed;
 
   std::vector<std::string> again = pack;
@@ -91,7 +90,7 @@ TEST_F(GolfPlus, TrainsPacksAndMeasuresWithTwoCommands) {
   EXPECT_GE(report.at("quantised_tensors").as_int(), 4);
   EXPECT_TRUE(report.at("golf").at("fits").as_bool());
 
-  // The summary's figures are those of eval, at the same stride.
+  // The figures of the summary are those of eval at the same stride.
   for (const auto& [model, key] :
        {std::pair{"a run", "val_bpb_before"}, {"a run.thimble", "val_bpb_after"}}) {
     const RunResult eval = run_binary(

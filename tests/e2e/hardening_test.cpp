@@ -1,5 +1,5 @@
-// What is inside the binary and the plugins beside it: nothing that can be overwritten needs to be, nothing is loaded from
-// where others may write, nothing says where they were built.
+// Hardening of the binary and its plugins: read-only address tables, no writable and executable
+// memory, no library folders that others can write to, no build paths.
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -16,7 +16,7 @@ fs::path build_folder() {
   return binary_path().parent_path().parent_path();
 }
 
-// Of the build that is tested: NAME:TYPE=value.
+// The value of a setting in the CMake cache of the tested build.
 std::string cmake_setting(const std::string& name) {
   std::ifstream cache(build_folder() / "CMakeCache.txt");
   for (std::string line; std::getline(cache, line);)
@@ -24,7 +24,7 @@ std::string cmake_setting(const std::string& name) {
   return "";
 }
 
-// "": it is hardened (cmake/Harden.cmake says which builds are).
+// "" if the build is hardened (see cmake/Harden.cmake).
 std::string why_not_hardened() {
   if (const std::string type = cmake_setting("CMAKE_BUILD_TYPE"); type != "Release")
     return "the build type is " + type;
@@ -38,7 +38,7 @@ std::string text_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
 }
 
-// Lines of what readelf says that hold `word`.
+// The lines of readelf's output that contain `word`.
 std::vector<std::string> lines_with(const std::string& word, const fs::path& file,
                                     const std::string& option) {
   const RunResult read = run_program("/usr/bin/env", {.arguments = {"readelf", "-W", option, file.string()}});
@@ -55,7 +55,7 @@ std::string line_with(const std::string& word, const fs::path& file, const std::
   return lines.empty() ? "" : lines.front();
 }
 
-// The folders that ld.so searches for the libraries of `file`: of RPATH or RUNPATH.
+// The folders where ld.so searches libraries of `file`, from RPATH or RUNPATH.
 std::vector<std::string> search_path(const fs::path& file) {
   std::vector<std::string> folders;
   for (const std::string& line : lines_with("PATH)", file, "-d")) {
@@ -73,14 +73,14 @@ std::vector<fs::path> binary_and_plugins() {
   return files;
 }
 
-TEST(Hardening, TheBinaryIsPositionIndependent) {
+TEST(Hardening, BinaryIsPositionIndependent) {
   if (const std::string reason = why_not_hardened(); !reason.empty()) GTEST_SKIP() << reason;
   EXPECT_NE(line_with("Type:", binary_path(), "-h").find("DYN"), std::string::npos);
   EXPECT_NE(line_with("(FLAGS_1)", binary_path(), "-d").find("PIE"), std::string::npos);
 }
 
-// Full RELRO: the tables of addresses are filled when it starts and read-only from then on.
-TEST(Hardening, NothingIsBothWritableAndExecutableAndTablesOfAddressesAreReadOnly) {
+// Full RELRO: the address tables are filled at start-up and read-only afterwards.
+TEST(Hardening, MemoryIsNotWritableAndExecutableAndAddressTablesAreReadOnly) {
   if (const std::string reason = why_not_hardened(); !reason.empty()) GTEST_SKIP() << reason;
   for (const fs::path& file : binary_and_plugins()) {
     SCOPED_TRACE(file);
@@ -91,15 +91,15 @@ TEST(Hardening, NothingIsBothWritableAndExecutableAndTablesOfAddressesAreReadOnl
   }
 }
 
-TEST(Hardening, StacksAndArraysAreGuarded) {
+TEST(Hardening, HasStackProtectorAndFortifiedCalls) {
   if (const std::string reason = why_not_hardened(); !reason.empty()) GTEST_SKIP() << reason;
   EXPECT_NE(line_with("__stack_chk_fail@", binary_path(), "--dyn-syms"), "");
   EXPECT_NE(line_with("_chk@", binary_path(), "--dyn-syms"), "")
       << "no call of libc is checked (_FORTIFY_SOURCE)";
 }
 
-// An empty place in the path is the current folder to ld.so.
-TEST(Hardening, LibrariesComeFromBesideTheBinaryOrFromTheSystem) {
+// ld.so reads an empty entry of the search path as the current folder.
+TEST(Hardening, LibrarySearchPathHasNoUnsafeFolders) {
   if (const std::string reason = why_not_hardened(); !reason.empty()) GTEST_SKIP() << reason;
   const TempFolder folder;
   const RunResult installed =
@@ -109,28 +109,28 @@ TEST(Hardening, LibrariesComeFromBesideTheBinaryOrFromTheSystem) {
   std::vector<fs::path> files = binary_and_plugins();
   files.push_back(folder / "p/bin/thimble");
   for (const fs::path& file : files)
-    for (const std::string& place : search_path(file)) {
-      EXPECT_TRUE(place.starts_with("$ORIGIN") || place.starts_with("/")) << file << ": '" << place << "'";
-      EXPECT_FALSE(place.starts_with(build_folder().string())) << file << ": " << place;
-      EXPECT_FALSE(place.starts_with(source_folder().string())) << file << ": " << place;
+    for (const std::string& entry : search_path(file)) {
+      EXPECT_TRUE(entry.starts_with("$ORIGIN") || entry.starts_with("/")) << file << ": '" << entry << "'";
+      EXPECT_FALSE(entry.starts_with(build_folder().string())) << file << ": " << entry;
+      EXPECT_FALSE(entry.starts_with(source_folder().string())) << file << ": " << entry;
     }
   EXPECT_FALSE(search_path(binary_path()).empty());
 }
 
-TEST(Hardening, TheBinaryDoesNotSayWhereItWasBuilt) {
+TEST(Hardening, BinaryContainsNoBuildPaths) {
   if (const std::string reason = why_not_hardened(); !reason.empty()) GTEST_SKIP() << reason;
   const std::string bytes = text_of(binary_path());
   EXPECT_EQ(bytes.find(source_folder().string() + "/"), std::string::npos);
   EXPECT_EQ(bytes.find(build_folder().string() + "/"), std::string::npos);
-  EXPECT_NE(bytes.find("src/"), std::string::npos);  // errors still say which line they are from
+  EXPECT_NE(bytes.find("src/"), std::string::npos);  // errors still have relative source locations
 }
 
-// In two folders, from the sources to the model.
-TEST(FullTierReproduce, TwoQuickstartsGiveTheSameBinaryAndTheSameModel) {
-  const RunResult twice = run_program(source_folder() / "cmake/reproduce", {.timeout_seconds = 3000});
-  EXPECT_EQ(twice.exit_code, 0) << twice;
-  EXPECT_NE(twice.out.find("the same twice: build/product/bin/thimble"), std::string::npos) << twice;
-  EXPECT_NE(twice.out.find("the same twice: build/quickstart/chat.thimble"), std::string::npos) << twice;
+// Builds and runs quickstart in two folders.
+TEST(FullTierReproduce, TwoQuickstartsGiveIdenticalBinariesAndModels) {
+  const RunResult result = run_program(source_folder() / "cmake/reproduce", {.timeout_seconds = 3000});
+  EXPECT_EQ(result.exit_code, 0) << result;
+  EXPECT_NE(result.out.find("identical: build/product/bin/thimble"), std::string::npos) << result;
+  EXPECT_NE(result.out.find("identical: build/quickstart/chat.thimble"), std::string::npos) << result;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A model says whatever its text made of it. At a terminal that is text too: no escape sequence, no bell.
+// Control characters that a model generates must be shown as text at a terminal.
 #include <cstdint>
 
 #include "base/json.h"
@@ -9,7 +9,7 @@
 namespace thimble {
 namespace {
 
-// Sets the title, rings, clears the screen by a sequence that begins with one character (U+009B). No byte comes twice.
+// Sets the title, rings the bell, and clears the screen with U+009B (CSI). No byte occurs twice.
 const std::string kHostile =
     "\x1b]0;mine\x07\xC2\x9B"
     "2J";
@@ -27,9 +27,9 @@ struct Matrix {
   void set(int row, int col, float value) { values[static_cast<std::size_t>(row * cols + col)] = value; }
 };
 
-// Not trained: what it says must not hang on the last bit of an addition. Each token of the answer is a direction of its
-// own, to which the head answers with the token behind it; all that lies between is zero.
-std::vector<Matrix> model_that_says(const std::string& text) {
+// Built instead of trained, so that the answer does not depend on rounding. Each token of the
+// answer has its own direction, for which the head predicts the next token.
+std::vector<Matrix> model_that_answers(const std::string& text) {
   std::vector<int> answer = {kAssistant};
   for (const unsigned char byte : text) answer.push_back(kFirstByte + byte);
   answer.push_back(kEndTurn);
@@ -69,7 +69,7 @@ std::string safetensors_of(const std::vector<Matrix>& matrices) {
 class HostileOutput : public testing::Test {
  protected:
   HostileOutput() {
-    folder_.write("weights", safetensors_of(model_that_says(kHostile)));
+    folder_.write("weights", safetensors_of(model_that_answers(kHostile)));
     std::vector<std::string> arguments = {"import",      path("weights"), "--preset", "microgpt",
                                           "--tokenizer", "bytes:chat",    "-o",       path("model")};
     for (const std::string& setting : {fmt::format("vocab_size={}", kVocabulary), fmt::format("dim={}", kDim),
@@ -89,8 +89,8 @@ class HostileOutput : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(HostileOutput, IsTextAtATerminal) {
-  // "dumb": a terminal to which we ourselves send no sequence either.
+TEST_F(HostileOutput, IsEscapedAtATerminal) {
+  // "dumb": thimble itself sends no escape sequences to such a terminal.
   PseudoTerminal terminal(
       {.arguments = chat(),
        .environment = {{"XDG_STATE_HOME", path("state")}, {"TERM", "dumb"}, {"NO_COLOR", "1"}}});
@@ -101,15 +101,15 @@ TEST_F(HostileOutput, IsTextAtATerminal) {
   EXPECT_EQ(terminal.wait_for_exit(), 0);
   for (const char* control : {"\x1b", "\x07", "\xC2\x9B"})
     EXPECT_EQ(terminal.shown().find(control), std::string::npos) << terminal.shown();
-  EXPECT_NE(terminal.shown().find(kShown), std::string::npos) << "it did say it" << terminal.shown();
+  EXPECT_NE(terminal.shown().find(kShown), std::string::npos) << "the answer was shown" << terminal.shown();
 }
 
-TEST_F(HostileOutput, IsAsItWasInAFile) {
+TEST_F(HostileOutput, IsUnchangedInAFile) {
   const RunResult script = run_binary({.arguments = chat(), .input = "Hm?\n"});
   EXPECT_EQ(script.exit_code, 0) << script;
   EXPECT_NE(script.out.find(kHostile), std::string::npos) << script;
   const RunResult json = run_binary({.arguments = chat({"--json"}), .input = "Hm?\n"});
-  EXPECT_EQ(json.out.find('\x1b'), std::string::npos) << "JSON has escapes of its own" << json;
+  EXPECT_EQ(json.out.find('\x1b'), std::string::npos) << "JSON escapes control characters" << json;
   const Json replies = parse_json(json.out, "stdout").at("replies");
   EXPECT_EQ(replies.as_array().at(0).at("text").as_string(), kHostile) << json;
 }

@@ -38,17 +38,15 @@ TEST(Inspect, HasEveryKey) {
   EXPECT_EQ(report.at("config").find("lr"), nullptr);
   EXPECT_TRUE(report.at("tokenizer").is_null());
   EXPECT_TRUE(report.at("training").is_null());
-  EXPECT_EQ(report.at("tensors").size(), 53u);  // and the digests
+  EXPECT_EQ(report.at("tensors").size(), 53u);  // including the digests
   const Json& first = report.at("tensors").as_array().front();
   EXPECT_EQ(first.at("name").as_string(), "tok_emb.weight");
   EXPECT_EQ(first.at("dtype").as_string(), "F32");
   EXPECT_EQ(first.at("shape"), Json::array({128, 64}));
 }
 
-TEST(Inspect, OfAHuggingFaceFolder) {
-  const auto source = shared_path("fixtures/hf/llama_tied");
-  if (!source) GTEST_SKIP() << shared_missing("fixtures/hf/llama_tied");
-  const Json report = inspected(source->string());
+TEST(Inspect, DescribesAHuggingFaceFolder) {
+  const Json report = inspected(golden_path("hf/llama_tied").string());
   EXPECT_EQ(report.at("format").as_string(), "huggingface");
   EXPECT_EQ(report.at("architecture").as_string(), "llama");
   EXPECT_EQ(report.at("parameters").as_int(), 149952);
@@ -56,7 +54,7 @@ TEST(Inspect, OfAHuggingFaceFolder) {
   EXPECT_EQ(report.at("tensors").size(), 29u);
 }
 
-TEST(Inspect, IsReadableByPeople) {
+TEST(Inspect, PrintsAReadableSummary) {
   const TempFolder folder;
   ASSERT_EQ(import_golden("golf_plus_grad", (folder / "m").string()).exit_code, 0);
   const RunResult run = run_binary({.arguments = {"inspect", "m"}, .folder = folder.path()});
@@ -66,7 +64,7 @@ TEST(Inspect, IsReadableByPeople) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part << "\n" << run;
 }
 
-TEST(Inspect, SaysWhatIsNoModel) {
+TEST(Inspect, ReportsAFileThatIsNotAModel) {
   const TempFolder folder;
   folder.write("m", "GGUF");
   const RunResult run = run_binary({.arguments = {"inspect", "m"}, .folder = folder.path()});
@@ -75,7 +73,7 @@ TEST(Inspect, SaysWhatIsNoModel) {
   EXPECT_TRUE(run.err.starts_with("error: m: ")) << run;
 }
 
-// A run, and what was made of it.
+// Trains a run, from which other formats are made.
 class InspectRun : public testing::Test {
  protected:
   InspectRun() {
@@ -98,7 +96,7 @@ class InspectRun : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(InspectRun, TellsItsHistory) {
+TEST_F(InspectRun, ShowsTheTrainingHistory) {
   const Json report = inspected(path("run"));
   const Json& training = report.at("training");
   EXPECT_EQ(training.at("step").as_int(), 20);
@@ -113,26 +111,26 @@ TEST_F(InspectRun, TellsItsHistory) {
   EXPECT_EQ(report.at("tokenizer").at("special_tokens").at("<bos>").as_int(), 0);
   EXPECT_NEAR(report.at("tokenizer").at("bytes_per_token").as_double(), 1, 0.05);
 
-  // A checkpoint that left its run knows of it what it carries, and of the rest nothing.
+  // A checkpoint copied out of its run has its own validation score, but not the run's metrics.
   std::filesystem::copy_file(path("run") + "/last.safetensors", path("alone.safetensors"));
   const Json alone = inspected(path("alone.safetensors"));
   EXPECT_EQ(alone.at("training").at("val_bpb"), training.at("val_bpb"));
   EXPECT_TRUE(alone.at("training").at("losses").is_null());
   EXPECT_TRUE(alone.at("tokenizer").at("bytes_per_token").is_null());
 
-  // An earlier one of the run knows nothing of what came later.
+  // An earlier checkpoint of the run has no later metrics.
   const Json earlier = inspected(path("run") + "/checkpoints/step-00000010.safetensors");
   EXPECT_EQ(earlier.at("training").at("step").as_int(), 10);
   EXPECT_EQ(earlier.at("training").at("losses").size(), 10u);
   EXPECT_EQ(earlier.at("training").at("validations").size(), 2u);
 
   const RunResult page = run_binary({.arguments = {"inspect", path("run")}});
-  for (const char* part : {"20 steps, 1.28 k tokens", "bits per byte", "loss          ", "says          \"",
-                           "bytes each in training", "qk_norm=true", "optim.m.*", "<bos> 0 (bos)"})
+  for (const char* part : {"20 steps, 1.28 k tokens", "bits per byte", "loss          ", "sample        \"",
+                           "bytes per token in training", "qk_norm=true", "optim.m.*", "<bos> 0 (bos)"})
     EXPECT_NE(page.out.find(part), std::string::npos) << part << "\n" << page;
 }
 
-TEST_F(InspectRun, TensorsComeWithTheirNumbers) {
+TEST_F(InspectRun, ShowsTensorStatistics) {
   const Json report = inspected(path("run"));
   const auto statistics = [](const Json& list, std::string_view name) {
     for (const Json& entry : list.as_array())
@@ -155,7 +153,7 @@ TEST_F(InspectRun, TensorsComeWithTheirNumbers) {
     }
 }
 
-TEST_F(InspectRun, EveryKindOfModelHasEveryKey) {
+TEST_F(InspectRun, HasEveryKeyForEveryFormat) {
   make({"pack", path("run"), "-o", path("m.thimble"), "--bits", "6"});
   make({"export", path("run"), "--format", "gguf", "--type", "q8_0", "-o", path("m.gguf")});
   make({"export", path("run"), "--format", "hf", "-o", path("hf")});
@@ -167,7 +165,7 @@ TEST_F(InspectRun, EveryKindOfModelHasEveryKey) {
       EXPECT_NE(report.find(key), nullptr) << model << " " << key;
     EXPECT_EQ(report.at("metadata"), source.at("metadata")) << model;
     EXPECT_EQ(report.at("parameters"), source.at("parameters")) << model;
-    EXPECT_TRUE(report.at("training").is_null()) << model;  // they do not know it
+    EXPECT_TRUE(report.at("training").is_null()) << model;  // these formats do not store it
     for (const Json& tensor : report.at("tensors").as_array())
       EXPECT_FALSE(tensor.at("statistics").is_null()) << model << " " << tensor.at("name").as_string();
   }
@@ -175,14 +173,14 @@ TEST_F(InspectRun, EveryKindOfModelHasEveryKey) {
     const Json report = inspected(path(model));
     for (const Json& group : report.at("groups").as_array())
       if (group.at("name").as_string() == name) return group.at("dtype").as_string();
-    return std::string("not there");
+    return std::string("not found");
   };
   EXPECT_EQ(dtype("m.thimble", "model.layers.*.mlp.up_proj.weight"), "I6");
   EXPECT_EQ(dtype("m.gguf", "model.layers.*.mlp.up_proj.weight"), "Q8_0");
   EXPECT_EQ(dtype("m.gguf", "model.norm.weight"), "F32");
 }
 
-TEST_F(InspectRun, ThePageFitsTheTerminal) {
+TEST_F(InspectRun, FitsTheWidthOfTheTerminal) {
   for (const int width : {60, 80, 120, 200}) {
     const RunResult page = run_binary({.arguments = {"inspect", "run"},
                                        .folder = folder_.path(),

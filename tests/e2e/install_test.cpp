@@ -1,4 +1,4 @@
-// What an installation holds, and that it works away from where it was built.
+// The files of an installation, and that it works without the build folder.
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -22,7 +22,7 @@ RunResult run(const std::string& program, std::vector<std::string> arguments, co
                      {.arguments = arguments, .folder = folder, .timeout_seconds = timeout_seconds});
 }
 
-// Of a sanitizer's build, programs and libraries would have to be linked as it was.
+// Programs and libraries of a sanitizer build only link with the same sanitizer.
 bool is_instrumented() {
   return run("grep", {"-q", "^THIMBLE_SANITIZE:[A-Z]*=.", (build_folder() / "CMakeCache.txt").string()})
              .exit_code == 0;
@@ -43,7 +43,7 @@ fs::path tiny_model(const TempFolder& folder) {
   return folder / "run";
 }
 
-TEST(Install, PutsEverythingInItsPlaceAndRunsThere) {
+TEST(Install, InstallsAllFilesAndRuns) {
   const TempFolder folder;
   const RunResult installed = run("cmake", {"--install", build_folder().string(), "--prefix",
                                             (folder / "p").string(), "--component", "thimble"});
@@ -59,11 +59,11 @@ TEST(Install, PutsEverythingInItsPlaceAndRunsThere) {
   EXPECT_EQ(folder.read("p/share/man/man1/thimble.1"), run_binary({.arguments = {"man"}}).out);
   const RunResult presets =
       run((folder / "p/bin/thimble").string(), {"train", "--preset", "golf", "--dry-run", "--quiet"});
-  EXPECT_EQ(presets.exit_code, 0) << presets;  // they are inside the binary
+  EXPECT_EQ(presets.exit_code, 0) << presets;  // presets are embedded in the binary
 }
 
-TEST(Install, IsFoundByFindPackageAndLinksAProgram) {
-  if (is_instrumented()) GTEST_SKIP() << "libraries of a sanitizer's build are not for others";
+TEST(Install, FindPackageLinksAProgram) {
+  if (is_instrumented()) GTEST_SKIP() << "libraries of a sanitizer build cannot be linked here";
   const TempFolder folder;
   const std::string prefix = (folder / "p").string(), build = (folder / "b").string();
   const RunResult installed =
@@ -87,8 +87,8 @@ TEST(Install, IsFoundByFindPackageAndLinksAProgram) {
   EXPECT_EQ(run(build + "/embed", {(folder / "nothing").string(), "one"}).exit_code, 1);
 }
 
-// Unpacked anywhere, without Debian's libraries on the loader's path.
-TEST(Install, AsATarballRunsWhereItIsUnpacked) {
+// Unpacks it in another folder; Debian's libraries are not on the loader's path.
+TEST(Install, ATarballRunsWhereItIsUnpacked) {
   const TempFolder folder;
   const RunResult packed =
       run("cpack", {"-G", "TGZ", "--config", (build_folder() / "CPackConfig.cmake").string(), "-B",
@@ -102,18 +102,18 @@ TEST(Install, AsATarballRunsWhereItIsUnpacked) {
   EXPECT_EQ(run(binary, {"--version"}).out, run_binary({.arguments = {"--version"}}).out);
   const RunResult libraries = run("bash", {"-c", "ldd elsewhere/bin/thimble"}, folder.path());
   EXPECT_EQ(libraries.out.find("not found"), std::string::npos) << libraries;
-  // oneDNN, which no bare system has, comes from the folder.
+  // oneDNN, which a bare system lacks, must come from the folder.
   EXPECT_NE(libraries.out.find((folder / "elsewhere").string()), std::string::npos) << libraries;
   const std::string line = libraries.out.substr(libraries.out.find("libdnnl"));
   EXPECT_NE(line.substr(0, line.find('\n')).find("/elsewhere/"), std::string::npos) << libraries;
-  // The plugin for ranks travels; Open MPI does not: it has to be the one that mpirun belongs to.
+  // The tarball has the MPI plugin but not Open MPI, which must match the mpirun that is used.
   EXPECT_EQ(fs::exists(folder / "elsewhere/lib/libthimble_mpi.so"),
             fs::exists(binary_path().parent_path() / "libthimble_mpi.so"));
   EXPECT_EQ(run("bash", {"-c", "ls elsewhere/lib | grep -c '^libmpi'"}, folder.path()).out, "0\n");
 }
 
-// Of 100, which is no sandbox at all, systemd gives it 13.
-TEST(Install, TheExampleOfAServiceIsLockedDown) {
+// systemd rates its exposure at 13 of 100; 100 is no sandbox.
+TEST(Install, TheExampleServiceIsSandboxed) {
   const fs::path unit = source_folder() / "packaging/thimble.service";
   std::ifstream file(unit);
   const std::string help = run_binary({.arguments = {"serve", "--help"}}).out;
@@ -134,13 +134,13 @@ TEST(Install, TheExampleOfAServiceIsLockedDown) {
   EXPECT_EQ(rated.exit_code, 0) << rated;
 }
 
-// As root, in a Debian that has nothing: packaging/try_deb says what it tries.
-TEST(FullTierInstall, AsADebianPackageRunsInACleanDebian) {
+// Runs packaging/try_deb, which needs root and makes a minimal Debian.
+TEST(FullTierInstall, TheDebianPackageRunsInAMinimalDebian) {
   const RunResult tried =
       run((source_folder() / "packaging/try_deb").string(), {build_folder().string()}, {}, 1500);
   if (tried.exit_code == 77) GTEST_SKIP() << tried.err;
   EXPECT_EQ(tried.exit_code, 0) << tried;
-  EXPECT_NE(tried.out.find("tried in a clean Debian"), std::string::npos) << tried;
+  EXPECT_NE(tried.out.find("tested in a minimal Debian"), std::string::npos) << tried;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// kill -9 at any moment: whatever has its name is whole, and the next call goes on as if nothing had happened.
+// kill -9 at random moments: every file under its final name is complete, and repeating the command
+// gives the same result as without the kill.
 //
-// THIMBLE_KILLS=1000 kills that often instead of 50 times, all commands together.
+// THIMBLE_KILLS=1000 sets the number of kills of all commands together (default 50).
 #include <algorithm>
 #include <chrono>
 #include <csignal>
@@ -19,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
-using Contents = std::map<std::string, std::string>;  // name below a folder -> bytes
+using Contents = std::map<std::string, std::string>;  // path relative to a folder -> bytes
 
 std::string tales(int count) {
   std::string text;
@@ -38,22 +39,22 @@ void add_settings(Words& words, std::initializer_list<const char*> settings) {
   for (const char* setting : settings) words.insert(words.end(), {"--set", setting});
 }
 
-// A command that is begun again and again on the same output, and killed.
-class Victim {
+// A command that is repeated on the same output and killed.
+class KilledCommand {
  public:
-  explicit Victim(const TempFolder& folder) : folder_(folder) {}
-  virtual ~Victim() = default;
-  Victim(const Victim&) = delete;
-  Victim& operator=(const Victim&) = delete;
+  explicit KilledCommand(const TempFolder& folder) : folder_(folder) {}
+  virtual ~KilledCommand() = default;
+  KilledCommand(const KilledCommand&) = delete;
+  KilledCommand& operator=(const KilledCommand&) = delete;
 
-  virtual Words next() = 0;         // goes on with what is there, or begins
-  virtual void expect_whole() = 0;  // after a kill
-  virtual void expect_done() = 0;   // after a call that came to its end
+  virtual Words next() = 0;            // the arguments to continue or start
+  virtual void expect_complete() = 0;  // called after a kill
+  virtual void expect_done() = 0;      // called after a call that was not killed
   virtual bool ended(const RunResult& result) const { return result.exit_code == 0; }
 
  protected:
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
-  // Of the files that are not hidden, or of all.
+  // Contents of the files that are not hidden, or of all files.
   Contents contents(const std::string& below, bool hidden = false) const {
     Contents found;
     for (const std::string& file : folder_.files())
@@ -70,7 +71,7 @@ class Victim {
   const TempFolder& folder_;
 };
 
-// Steps that a run's metrics tell of, one after the other.
+// The steps in a run's metrics, in order.
 std::vector<std::int64_t> steps_in(const std::string& metrics) {
   std::vector<std::int64_t> steps;
   std::size_t begin = 0;
@@ -78,14 +79,14 @@ std::vector<std::int64_t> steps_in(const std::string& metrics) {
     const Json event = parse_json(std::string_view(metrics).substr(begin, end - begin), "metrics.jsonl");
     if (event.at("event").as_string() == "step") steps.push_back(event.at("step").as_int());
   }
-  return steps;  // a line that was cut is none
+  return steps;  // an incomplete last line is ignored
 }
 
-class Training final : public Victim {
+class Training final : public KilledCommand {
  public:
   static constexpr std::int64_t kSteps = 60, kEvery = 4;
 
-  explicit Training(const TempFolder& folder) : Victim(folder) {
+  explicit Training(const TempFolder& folder) : KilledCommand(folder) {
     folder_.write("text.txt", tales(120));
     const RunResult straight = run(fresh("straight"));
     EXPECT_EQ(straight.exit_code, 0) << straight;
@@ -97,25 +98,25 @@ class Training final : public Victim {
     return checkpoints().empty() ? fresh("run") : Words{"train", "--resume", path("run")};
   }
 
-  void expect_whole() override {
+  void expect_complete() override {
     const auto saved = checkpoints();
     for (const std::string& file : saved) {
       const RunResult look = run_binary({.arguments = {"inspect", path(file), "--json"}});
       EXPECT_EQ(look.exit_code, 0) << file << look;
     }
-    if (fs::exists(folder_ / "run/best.safetensors")) {  // it may be older than what is kept
+    if (fs::exists(folder_ / "run/best.safetensors")) {  // it may be older than the kept checkpoints
       const RunResult look = run_binary({.arguments = {"inspect", path("run/best.safetensors"), "--json"}});
       EXPECT_EQ(look.exit_code, 0) << look;
     }
     if (!fs::exists(folder_ / "run/metrics.jsonl")) return;
     const auto steps = steps_in(folder_.read("run/metrics.jsonl"));
-    // The step that is told of last may be the one whose checkpoint was being written.
+    // The checkpoint of the last recorded step may not have been complete.
     const std::int64_t made = steps.empty() ? 0 : (steps.back() - 1) / kEvery * kEvery;
     EXPECT_GE(step_to_resume(saved), made) << "more than an interval was lost";
   }
 
   bool ended(const RunResult& result) const override {
-    // The kill before may have come between the last checkpoint and the end of the process.
+    // An earlier kill may have come between the last checkpoint and the end of the process.
     return result.exit_code == 0 || result.err.find("is complete: ") != result.err.npos;
   }
 
@@ -142,7 +143,7 @@ class Training final : public Victim {
     for (const auto& [file, content] : contents("run/checkpoints/step-")) files.insert(file);
     return files;
   }
-  // That of `last`, or where it has no name yet of the newest.
+  // The step of `last`, or of the newest checkpoint if there is no `last`.
   std::int64_t step_to_resume(const std::set<std::string>& saved) const {
     if (saved.empty()) return 0;
     std::string from = *saved.rbegin();
@@ -150,7 +151,7 @@ class Training final : public Victim {
       const auto last = std::ranges::find_if(saved, [&](const std::string& file) {
         return fs::equivalent(folder_ / file, folder_ / "run/last.safetensors");
       });
-      EXPECT_NE(last, saved.end()) << "last.safetensors is none of the checkpoints";
+      EXPECT_NE(last, saved.end()) << "last.safetensors is not one of the checkpoints";
       if (last != saved.end()) from = *last;
     }
     return std::stoll(from.substr(from.rfind('-') + 1));
@@ -159,9 +160,9 @@ class Training final : public Victim {
   std::string expected_, best_;
 };
 
-class Building final : public Victim {
+class Building final : public KilledCommand {
  public:
-  explicit Building(const TempFolder& folder) : Victim(folder) {
+  explicit Building(const TempFolder& folder) : KilledCommand(folder) {
     folder_.write("tales.txt", tales(4000));
     const RunResult whole = run(words("whole"));
     EXPECT_EQ(whole.exit_code, 0) << whole;
@@ -170,13 +171,13 @@ class Building final : public Victim {
 
   Words next() override { return words("out"); }
 
-  void expect_whole() override {
+  void expect_complete() override {
     const Contents found = contents("out/");
     for (const auto& [file, content] : found) {
       const auto whole = expected_.find(file);
-      EXPECT_TRUE(whole != expected_.end() && whole->second == content) << file << " is not whole";
+      EXPECT_TRUE(whole != expected_.end() && whole->second == content) << file << " is incomplete";
     }
-    // With a manifest everything is there, and the same command would say so instead of going on.
+    // With a manifest the data set is complete, and repeating the command would fail.
     if (found.contains("out/manifest.json")) expect_done();
   }
 
@@ -194,12 +195,12 @@ class Building final : public Victim {
   Contents expected_;
 };
 
-// Two outputs in turn under one name, each in the place of the other.
-class Replacing final : public Victim {
+// Writes two different outputs in turn under one name, each replacing the other.
+class Replacing final : public KilledCommand {
  public:
   Replacing(const TempFolder& folder, std::string output, const Words& command, const Words& first,
             const Words& second)
-      : Victim(folder), output_(std::move(output)) {
+      : KilledCommand(folder), output_(std::move(output)) {
     train_model();
     for (const Words& more : {first, second}) {
       Words words = command;
@@ -216,9 +217,10 @@ class Replacing final : public Victim {
 
   Words next() override { return commands_[turn_ ^= 1]; }
 
-  void expect_whole() override {
+  void expect_complete() override {
     const Contents found = contents(output_);
-    EXPECT_TRUE(found == expected_[0] || found == expected_[1]) << output_ << " is neither old nor new";
+    EXPECT_TRUE(found == expected_[0] || found == expected_[1])
+        << output_ << " is neither the old nor the new output";
   }
 
   void expect_done() override {
@@ -246,7 +248,7 @@ class Replacing final : public Victim {
 struct Share {
   const char* name;
   double of_all;
-  std::unique_ptr<Victim> (*make)(const TempFolder&);
+  std::unique_ptr<KilledCommand> (*make)(const TempFolder&);
 };
 
 void PrintTo(const Share& share, std::ostream* out) {
@@ -254,26 +256,26 @@ void PrintTo(const Share& share, std::ostream* out) {
 }
 
 template <class Kind>
-std::unique_ptr<Victim> make(const TempFolder& folder) {
+std::unique_ptr<KilledCommand> make(const TempFolder& folder) {
   return std::make_unique<Kind>(folder);
 }
 
-std::unique_ptr<Victim> packing(const TempFolder& folder) {
+std::unique_ptr<KilledCommand> packing(const TempFolder& folder) {
   return std::make_unique<Replacing>(folder, "out.thimble", Words{"pack"}, Words{"--bits", "6"},
                                      Words{"--bits", "8"});
 }
 
-std::unique_ptr<Victim> gguf(const TempFolder& folder) {
+std::unique_ptr<KilledCommand> gguf(const TempFolder& folder) {
   return std::make_unique<Replacing>(folder, "out.gguf", Words{"export", "--format", "gguf"},
                                      Words{"--type", "f32"}, Words{"--type", "q8_0"});
 }
 
-std::unique_ptr<Victim> safetensors(const TempFolder& folder) {
+std::unique_ptr<KilledCommand> safetensors(const TempFolder& folder) {
   return std::make_unique<Replacing>(folder, "out.safetensors", Words{"export", "--format", "safetensors"},
                                      Words{"--type", "f32"}, Words{"--half"});
 }
 
-std::unique_ptr<Victim> hugging_face(const TempFolder& folder) {
+std::unique_ptr<KilledCommand> hugging_face(const TempFolder& folder) {
   return std::make_unique<Replacing>(folder, "out", Words{"export", "--format", "hf"}, Words{"--type", "f32"},
                                      Words{"--type", "bf16"});
 }
@@ -285,7 +287,7 @@ const Share kShares[] = {{"Train", 0.4, make<Training>},
                          {"ExportSafetensors", 0.08, safetensors},
                          {"ExportHuggingFace", 0.08, hugging_face}};
 
-int wanted_kills(double share) {
+int requested_kills(double share) {
   const char* all = std::getenv("THIMBLE_KILLS");
   return std::max(1, static_cast<int>(share * (all ? std::atoi(all) : 50)));
 }
@@ -298,43 +300,43 @@ double seconds_of(const Words& words, RunResult& result) {
 
 class Killed : public testing::TestWithParam<Share> {
  protected:
-  // One call, killed after so many seconds unless it ends before.
+  // One call, killed after `seconds` unless it ends first.
   void strike(double seconds) {
-    const RunResult result = run(victim_->next(), {.signal = SIGKILL, .signal_after_seconds = seconds});
-    // Files are written towards the end: about every seventh call shall come to it, however busy the machine is.
+    const RunResult result = run(command_->next(), {.signal = SIGKILL, .signal_after_seconds = seconds});
+    // Files are written near the end, so about one call in seven should end, on any machine.
     seconds_ *= result.signal == SIGKILL ? 1.03 : 0.85;
     if (result.signal == SIGKILL) {
       ++kills_;
-      victim_->expect_whole();
+      command_->expect_complete();
     } else {
       ++ends_;
-      EXPECT_TRUE(victim_->ended(result)) << result;
-      victim_->expect_done();
+      EXPECT_TRUE(command_->ended(result)) << result;
+      command_->expect_done();
     }
   }
 
   TempFolder folder_;
-  std::unique_ptr<Victim> victim_;
+  std::unique_ptr<KilledCommand> command_;
   int kills_ = 0, ends_ = 0;
-  double seconds_ = 0;  // in which it is killed
+  double seconds_ = 0;  // upper limit of the time until a kill
 };
 
-TEST_P(Killed, FullTierAtAnyMomentItLeavesWholeFilesAndEndsTheSame) {
-  victim_ = GetParam().make(folder_);
+TEST_P(Killed, FullTierLeavesCompleteFilesAndEndsWithTheSameResult) {
+  command_ = GetParam().make(folder_);
   RunResult result;
-  seconds_ = seconds_of(victim_->next(), result);
-  ASSERT_TRUE(victim_->ended(result)) << result;
-  victim_->expect_done();
-  const int wanted = wanted_kills(GetParam().of_all);
+  seconds_ = seconds_of(command_->next(), result);
+  ASSERT_TRUE(command_->ended(result)) << result;
+  command_->expect_done();
+  const int kills = requested_kills(GetParam().of_all);
   Rng random(static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()));
-  for (int attempt = 0; attempt < 20 * wanted && kills_ < wanted && !HasFailure(); ++attempt)
+  for (int attempt = 0; attempt < 20 * kills && kills_ < kills && !HasFailure(); ++attempt)
     strike(random.uniform_double() * seconds_);
-  EXPECT_EQ(kills_, wanted);
-  for (int attempt = 0; attempt < 3 && !HasFailure(); ++attempt) strike(1e9);  // and now to the end
+  EXPECT_EQ(kills_, kills);
+  for (int attempt = 0; attempt < 3 && !HasFailure(); ++attempt) strike(1e9);  // without a kill
   EXPECT_GE(ends_, 3);
   RecordProperty("kills", kills_);
-  std::cout << fmt::format("{}: {} kills within {:.2f} s, {} calls came to their end\n", GetParam().name,
-                           kills_, seconds_, ends_);
+  std::cout << fmt::format("{}: {} kills within {:.2f} s, {} calls ended\n", GetParam().name, kills_,
+                           seconds_, ends_);
 }
 
 INSTANTIATE_TEST_SUITE_P(Commands, Killed, testing::ValuesIn(kShares),

@@ -1,6 +1,6 @@
-// A model's whole life, stage by stage: train, kill, resume, eval, pack, qa, inspect, bench, export. At every hand-over
-// the next stage must say what the one before said, token by token. (tests/interop/lifecycle.test.js goes on from here,
-// into real llama.cpp.)
+// All stages of a model: train, kill, resume, eval, pack, qa, inspect, bench, export. Each stage
+// must give the same tokens and scores as the one before. tests/interop/lifecycle.test.js continues
+// with llama.cpp.
 #include <cmath>
 #include <csignal>
 
@@ -11,16 +11,16 @@
 namespace thimble {
 namespace {
 
-struct Life {
+struct Combination {
   const char* preset;
   const char* tokenizer;
 };
 
-class Lifecycle : public testing::TestWithParam<Life> {
+class Lifecycle : public testing::TestWithParam<Combination> {
  protected:
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  // Must succeed; what it printed.
+  // Runs a command that must succeed and parses its output.
   Json json_of(std::vector<std::string> arguments) const {
     arguments.insert(arguments.end(), {"--json", "--threads", "1"});
     const RunResult run = run_binary({.arguments = arguments});
@@ -46,7 +46,7 @@ class Lifecycle : public testing::TestWithParam<Life> {
     return parse_json(run.out, "inspect");
   }
 
-  // What a model says greedily, and how sure it is of it.
+  // Greedy tokens of a model and their log-probabilities.
   struct Words {
     std::vector<std::int64_t> ids;
     std::vector<double> logprobs;
@@ -90,14 +90,15 @@ class Lifecycle : public testing::TestWithParam<Life> {
 
   TempFolder folder_;
   Words words_;
-  double bpb_ = 0;        // of the run's validation
-  double plain_bpb_ = 0;  // of a text that no tokenizer normalises: a GGUF has no normaliser
+  double bpb_ = 0;        // from the run's validation
+  double plain_bpb_ = 0;  // of a text that normalisers do not change: GGUF has no normaliser
 };
 
 void Lifecycle::train_kill_and_resume() {
   ASSERT_EQ(run_binary({.arguments = train_into("straight")}).exit_code, 0);
   RunResult killed;
-  for (int attempt = 0; attempt < 10 && killed.signal != SIGKILL; ++attempt) {  // else it was done before
+  for (int attempt = 0; attempt < 10 && killed.signal != SIGKILL;
+       ++attempt) {  // else it ended before the kill
     std::filesystem::remove_all(folder_ / "run");
     killed = run_binary({.arguments = train_into("run"), .signal = SIGKILL, .signal_when = [&] {
                            return std::filesystem::exists(folder_ / "run/last.safetensors");
@@ -123,13 +124,13 @@ void Lifecycle::pack() {
   EXPECT_GT(packed.at("quantised_tensors").as_int(), 0);
   EXPECT_NEAR(bpb_of("model.thimble", "run/data"), bpb_, 0.02 * bpb_);
   EXPECT_LT(packed.at("payload_bytes").as_int(), packed.at("float_bytes").as_int());
-  // What multiplies integers says what the floats say that they stand for.
+  // Integer kernels must give the same text as the floats that the integers represent.
   json_of({"export", path("model.thimble"), "--format", "safetensors", "-o", path("unpacked.safetensors")});
   const Words unpacked = words_of("unpacked.safetensors");
   expect_same_words(unpacked, "model.thimble", 1e-4);
-  EXPECT_NE(unpacked.logprobs, words_.logprobs) << "nothing was rounded";
+  EXPECT_NE(unpacked.logprobs, words_.logprobs) << "packing must round the weights";
   EXPECT_NEAR(bpb_of("model.thimble", "plain.txt"), bpb_of("unpacked.safetensors", "plain.txt"), 1e-5);
-  // Packed again it is the same model to the bit.
+  // Packing an artifact again gives the same file.
   json_of({"pack", path("model.thimble"), "-o", path("again.thimble"), "--bits", "6"});
   EXPECT_TRUE(folder_.read("again.thimble") == folder_.read("model.thimble"));
 }
@@ -178,7 +179,7 @@ void Lifecycle::export_everywhere() {
     EXPECT_NEAR(bpb_of(model, "plain.txt"), plain_bpb_, 1e-4 * plain_bpb_) << model;
     EXPECT_TRUE(json_of({"qa", path(model), "--require", "7"}).at("passed").as_bool()) << model;
   }
-  // A copy in f32 is held to what the checkpoint did.
+  // An f32 copy must pass the golden check of the checkpoint.
   const Json copy = json_of({"qa", path("model.safetensors"), "--data", path("run/data"), "--require", "9"});
   EXPECT_TRUE(copy.at("passed").as_bool()) << copy.dump(1);
 }
@@ -191,7 +192,7 @@ const std::vector<Lifecycle::Stage>& Lifecycle::stages() {
   return stages;
 }
 
-TEST_P(Lifecycle, EveryStageSaysWhatTheOneBeforeSaid) {
+TEST_P(Lifecycle, EveryStageGivesTheSameTokens) {
   ASSERT_EQ(run_binary({.arguments = {"data", "sample", "--kind", "tales", "--size", "40k", "-o",
                                       path("tales.txt"), "-q"}})
                 .exit_code,
@@ -199,18 +200,18 @@ TEST_P(Lifecycle, EveryStageSaysWhatTheOneBeforeSaid) {
   folder_.write("plain.txt", "the red cat sat in the garden and the old dog ran over 3 hills to see it");
   for (const Stage stage : stages()) {
     (this->*stage)();
-    if (HasFailure()) return;  // the stages behind it have nothing to go on with
+    if (HasFailure()) return;  // later stages need its files
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Presets, Lifecycle,
-                         testing::Values(Life{"llama", "bpe:280"}, Life{"llama", "sentencepiece:400"},
-                                         Life{"export", "bpe:280"}, Life{"export", "sentencepiece:400"}),
-                         [](const auto& info) {
-                           const std::string tokenizer = info.param.tokenizer;
-                           return std::string(info.param.preset) + "_" +
-                                  tokenizer.substr(0, tokenizer.find(':'));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Presets, Lifecycle,
+    testing::Values(Combination{"llama", "bpe:280"}, Combination{"llama", "sentencepiece:400"},
+                    Combination{"export", "bpe:280"}, Combination{"export", "sentencepiece:400"}),
+    [](const auto& info) {
+      const std::string tokenizer = info.param.tokenizer;
+      return std::string(info.param.preset) + "_" + tokenizer.substr(0, tokenizer.find(':'));
+    });
 
 }  // namespace
 }  // namespace thimble

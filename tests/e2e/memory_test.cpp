@@ -1,4 +1,4 @@
-// The MiB of `train --dry-run` beside what the system counts at the peak of a run.
+// The memory that `train --dry-run` predicts, compared with the measured peak of a run.
 #include "base/json.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
@@ -18,7 +18,7 @@ class Memory : public testing::Test {
     const std::string cache = (binary_path().parent_path().parent_path() / "CMakeCache.txt").string();
     const RunResult sanitized = run_program(
         "/usr/bin/env", {.arguments = {"grep", "-q", "^THIMBLE_SANITIZE:[A-Z]*=.", cache}, .folder = {}});
-    if (sanitized.exit_code == 0) GTEST_SKIP() << "a sanitizer takes memory of its own";
+    if (sanitized.exit_code == 0) GTEST_SKIP() << "sanitizers need additional memory";
   }
 
   using Words = std::vector<std::string>;
@@ -46,7 +46,7 @@ class Memory : public testing::Test {
     return static_cast<double>(run.peak_bytes) / (1 << 20);
   }
 
-  // Measured mebibytes.
+  // Returns the measured mebibytes.
   double expect_agreement(const Words& settings) {
     const double planned = planned_mebibytes(settings), measured = measured_mebibytes(settings);
     EXPECT_NEAR(planned / measured, 1, 0.1) << planned << " MiB planned, " << measured << " measured";
@@ -70,16 +70,16 @@ class Memory : public testing::Test {
   int runs_ = 0;
 };
 
-TEST_F(Memory, OfARunIsWhatTheDryRunSaid) {
+TEST_F(Memory, ARunUsesWhatTheDryRunPredicts) {
   const Words words =
       sizes("llama", {"layers=6", "dim=128", "heads=2", "kv_heads=1", "mlp_hidden=256", "context=256",
                       "batch_tokens=8192", "micro_batch=32", "steps=1", "dtype=f32"});
   const double plain = expect_agreement(words);
-  const double again = expect_agreement(with(words, {"--checkpoint-activations"}));
-  EXPECT_LT(again, 0.7 * plain);
+  const double checkpointed = expect_agreement(with(words, {"--checkpoint-activations"}));
+  EXPECT_LT(checkpointed, 0.7 * plain);
 }
 
-TEST_F(Memory, OfManyRunsIsWhatTheDryRunSaidFullTier) {
+TEST_F(Memory, ManyRunsUseWhatTheDryRunPredictsFullTier) {
   struct Case {
     const char* preset;
     std::vector<std::string> assignments;
@@ -94,10 +94,10 @@ TEST_F(Memory, OfManyRunsIsWhatTheDryRunSaidFullTier) {
   };
   for (const Case& c : cases)
     for (const char* dtype : {"dtype=f32", "dtype=auto"})
-      for (const bool again : {false, true}) {
+      for (const bool checkpoint : {false, true}) {
         Words words = with(sizes(c.preset, c.assignments), {"--set", dtype});
-        if (again) words.emplace_back("--checkpoint-activations");
-        SCOPED_TRACE(std::string(c.preset) + " " + dtype + (again ? ", checkpointed" : ""));
+        if (checkpoint) words.emplace_back("--checkpoint-activations");
+        SCOPED_TRACE(std::string(c.preset) + " " + dtype + (checkpoint ? ", checkpointed" : ""));
         expect_agreement(words);
       }
 }

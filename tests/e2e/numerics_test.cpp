@@ -1,4 +1,4 @@
-// Odd numbers from the command line: learning rates, contexts, vocabularies and weights at the edge.
+// Extreme values on the command line: learning rates, contexts, vocabularies and weights.
 #include <cmath>
 #include <fstream>
 
@@ -34,7 +34,7 @@ class Edges : public testing::Test {
     return run_binary({.arguments = words});
   }
 
-  // It trains, scores and speaks.
+  // Training, scoring and generating work.
   void expect_works(const std::string& name, const RunResult& trained) const {
     ASSERT_EQ(trained.exit_code, 0) << trained;
     EXPECT_EQ(parse_json(trained.out, "train").at("status").as_string(), "completed");
@@ -42,11 +42,11 @@ class Edges : public testing::Test {
         run_binary({.arguments = {"eval", path(name), "--data", path(name + "/data"), "--json"}});
     ASSERT_EQ(eval.exit_code, 0) << eval;
     EXPECT_TRUE(std::isfinite(parse_json(eval.out, "eval").at("val_loss").as_double()));
-    const RunResult spoken = run_binary({.arguments = {"generate", path(name), "--max-tokens", "4"}});
-    EXPECT_EQ(spoken.exit_code, 0) << spoken;
+    const RunResult generated = run_binary({.arguments = {"generate", path(name), "--max-tokens", "4"}});
+    EXPECT_EQ(generated.exit_code, 0) << generated;
   }
 
-  // A tokenizer of bytes with more tokens, which no text becomes.
+  // Writes a tokenizer of bytes with additional tokens that no text is encoded to.
   void write_tokenizer(std::int64_t tokens) const {
     Json json = parse_json(folder_.read("plain/tokenizer.json"), "tokenizer.json");
     Json vocabulary = json.at("model").at("vocab");
@@ -61,11 +61,10 @@ class Edges : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(Edges, LearningRatesOfZeroAndTen) {
+TEST_F(Edges, LearningRatesOfZeroTenAndMinusOne) {
   const RunResult zero = train("zero", {"lr=0", "steps=12"}, {"--patience", "1"});
   ASSERT_EQ(zero.exit_code, 0) << zero;
-  EXPECT_EQ(parse_json(zero.out, "train").at("status").as_string(), "early_stop")
-      << "no validation was better";
+  EXPECT_EQ(parse_json(zero.out, "train").at("status").as_string(), "early_stop") << "no validation improved";
   const RunResult ten = train("ten", {"lr=10"});
   const Json result = parse_json(ten.out, "train");
   if (ten.exit_code == 0) {
@@ -81,11 +80,11 @@ TEST_F(Edges, LearningRatesOfZeroAndTen) {
   EXPECT_NE(negative.err.find("lr must not be negative, found -1"), std::string::npos) << negative;
 }
 
-TEST_F(Edges, AContextOfOneToken) {
+TEST_F(Edges, ContextOfOneToken) {
   expect_works("one", train("one", {"context=1", "batch_tokens=16"}));
 }
 
-TEST_F(Edges, AVocabularyOfAHundredThousand) {
+TEST_F(Edges, VocabularyOfAHundredThousand) {
   ASSERT_EQ(train("plain", {"steps=1"}).exit_code, 0);
   write_tokenizer(100'000);
   const RunResult large = train("large", {"steps=2", "dim=16", "head_dim=8", "rope_dims=8"},
@@ -95,8 +94,8 @@ TEST_F(Edges, AVocabularyOfAHundredThousand) {
   EXPECT_EQ(parse_json(look.out, "inspect").at("metadata").at("vocab_size").as_int(), 100'000);
 }
 
-// One letter and the mark between documents.
-TEST_F(Edges, AVocabularyOfTwo) {
+// One letter, and bos between documents.
+TEST_F(Edges, VocabularyOfTwo) {
   folder_.write("tokenizer.json",
                 R"({"version": "1.0", "added_tokens": [{"id": 0, "content": "<bos>", "special": true,)"
                 R"("single_word": false, "lstrip": false, "rstrip": false, "normalized": false}],)"
@@ -124,14 +123,14 @@ TEST_F(Edges, DocumentsWithoutText) {
   const RunResult nothing = run_binary(
       {.arguments = {"data", "build", path("nothing.jsonl"), "--tokenizer", "bytes", "-o", path("none")}});
   EXPECT_EQ(nothing.exit_code, 1) << nothing;
-  EXPECT_NE(nothing.err.find("none is left to train on"), std::string::npos) << nothing;
+  EXPECT_NE(nothing.err.find("none is left for training"), std::string::npos) << nothing;
 }
 
-TEST_F(Edges, AModelWithNaNInItIsRefusedByName) {
+TEST_F(Edges, WeightsWithNaNAreRejected) {
   ASSERT_EQ(train("run", {}).exit_code, 0);
   ASSERT_EQ(run_binary({.arguments = {"export", path("run"), "--format", "hf", "-o", path("hf")}}).exit_code,
             0);
-  {  // a folder of others' has no digests: only the numbers can tell
+  {  // without digests, only the values can show it
     std::fstream file(folder_ / "hf/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(-4, std::ios::end);
     file.write("\x00\x00\xC0\x7F", 4);
@@ -144,7 +143,7 @@ TEST_F(Edges, AModelWithNaNInItIsRefusedByName) {
   expect_refused({"eval", path("hf"), "--data", path("text.txt")}, "not finite");
   expect_refused({"generate", path("hf"), "the", "--max-tokens", "3"}, "finite");
   expect_refused({"train", "--init", path("hf"), "--data", path("text.txt"), "-o", path("on")},
-                 "the weights to start from are not finite: ");
+                 "the initial weights are not finite: ");
   expect_refused({"pack", path("hf"), "-o", path("out.thimble")}, "nan");
   expect_refused({"export", path("hf"), "--format", "gguf", "-o", path("out.gguf")}, "out.gguf");
   for (const char* name : {"on", "out.thimble", "out.gguf"}) EXPECT_FALSE(fs::exists(folder_ / name)) << name;

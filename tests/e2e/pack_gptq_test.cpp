@@ -1,4 +1,4 @@
-// `thimble pack --gptq` and `--search` on a model that was trained: what GPTQ is for cannot be seen on random weights.
+// `thimble pack --gptq` and `--search` on a trained model: random weights show no advantage.
 #include <memory>
 
 #include "base/json.h"
@@ -15,7 +15,7 @@ class TrainedModel : public testing::Test {
   static void SetUpTestSuite() {
     folder_ = std::make_unique<TempFolder>();
     const std::string text = (*folder_ / "tales.txt").string();
-    // So small and so briefly trained that three processes can afford it: each test is one.
+    // Small and briefly trained, because each test runs in its own process and trains again.
     ok({"data", "sample", "--kind", "tales", "--size", "300k", "-o", text});
     std::vector<std::string> train = {"train",       "--preset",  "golf",    "--data", text,
                                       "--tokenizer", "bytes",     "--steps", "120",    "--val-every",
@@ -52,7 +52,7 @@ std::unique_ptr<TempFolder> TrainedModel::folder_;
 const std::vector<std::string> kCoarse = {"--bits",       "5", "--clip-std",       "12.85",
                                           "--embed-bits", "8", "--embed-clip-std", "20"};
 
-TEST_F(TrainedModel, LosesAtMostHalfByGptqOfWhatRoundingLoses) {
+TEST_F(TrainedModel, GptqHalvesTheLossOfRounding) {
   const Json rounded = pack("rounded.thimble", kCoarse);
   std::vector<std::string> arguments = kCoarse;
   for (const char* more : {"--gptq", "--calibration-tokens", "8192"}) arguments.push_back(more);
@@ -61,10 +61,10 @@ TEST_F(TrainedModel, LosesAtMostHalfByGptqOfWhatRoundingLoses) {
   EXPECT_LT(loss(solved), 0.5 * loss(rounded));
   EXPECT_EQ(solved.at("calibrated_on").as_string().substr(0, 15), "8,192 tokens of");
   EXPECT_NE(solved.at("rule").as_string().find("gptq"), std::string::npos);
-  // Groups of a few thousand weights, where the coder's tables weigh: of golf's size it is within 1.5 %.
+  // In such small groups the coder's tables matter; at golf's size the prediction is within 1.5 %.
   EXPECT_NEAR(solved.at("predicted_bytes").as_double() / solved.at("bytes").as_double(), 1, 0.1);
 
-  // On what the model says itself, and again: the same bytes.
+  // Calibrating on samples of the model is reproducible.
   arguments.insert(arguments.end(), {"--calibrate", "samples"});
   const Json sampled = pack("sampled.thimble", arguments);
   EXPECT_LT(loss(sampled), loss(rounded));
@@ -72,30 +72,30 @@ TEST_F(TrainedModel, LosesAtMostHalfByGptqOfWhatRoundingLoses) {
   pack("sampled.thimble", arguments);
   EXPECT_EQ(folder_->read("sampled.thimble"), before);
 
-  // Packed again it is the same: nothing is rounded, and nothing read, twice.
+  // Packing it again gives the same file without rounding or calibrating.
   ok({"pack", file("sampled.thimble").string(), "-o", file("again.thimble").string()});
   EXPECT_EQ(folder_->read("again.thimble"), before);
 
-  // The artifact is one like any other.
+  // The artifact works like any other.
   ok({"generate", file("solved.thimble").string(), "The", "--max-tokens", "8"});
   const RunResult eval = ok(
       {"eval", file("solved.thimble").string(), "--data", run() + "/data", "--val-tokens", "8192", "--json"});
   EXPECT_EQ(parse_json(eval.out, "stdout").at("val_bpb").as_double(), solved.at("val_bpb_after").as_double());
 }
 
-TEST_F(TrainedModel, IsSmallerByTheRangeCoderAndSaysTheSame) {
+TEST_F(TrainedModel, TheRangeCoderIsSmallerWithTheSameModel) {
   const Json zstd = pack("a.thimble", {"--gptq", "--calibration-tokens", "4096"});
   const Json range = pack("b.thimble", {"--gptq", "--calibration-tokens", "4096", "--codec", "range"});
   EXPECT_LT(range.at("bytes").as_int(), zstd.at("bytes").as_int());
   EXPECT_EQ(range.at("val_bpb_after").as_double(), zstd.at("val_bpb_after").as_double());
   EXPECT_EQ(range.at("errors").dump(), zstd.at("errors").dump());
-  const auto said = [&](const std::string& name) {
+  const auto text_of = [&](const std::string& name) {
     return ok({"generate", file(name).string(), "The", "--greedy", "--max-tokens", "16"}).out;
   };
-  EXPECT_EQ(said("b.thimble"), said("a.thimble"));
+  EXPECT_EQ(text_of("b.thimble"), text_of("a.thimble"));
 }
 
-TEST_F(TrainedModel, IsSearchedForTheBestThatFits) {
+TEST_F(TrainedModel, SearchFindsTheBestRuleThatFits) {
   const Json report = pack("found.thimble", {"--search", "--codec", "range", "--budget", "110000"});
   EXPECT_TRUE(report.at("fits").as_bool());
   EXPECT_GT(report.at("bytes").as_int(), 90'000);
@@ -114,7 +114,7 @@ TEST_F(TrainedModel, IsSearchedForTheBestThatFits) {
   EXPECT_FALSE(fs::exists(file("no.thimble")));
 }
 
-TEST(PackFlags, ThatDoNotGoTogetherAreSaid) {
+TEST(PackFlags, ThatCannotBeCombinedAreRejected) {
   const TempFolder folder;
   const std::string text = folder.write("tales.txt", std::string(3000, 'a')).string(),
                     run = (folder / "run").string();
@@ -134,7 +134,7 @@ TEST(PackFlags, ThatDoNotGoTogetherAreSaid) {
   EXPECT_EQ(code({"--search", "--data", "x", "--bits", "6"}), 2);
   EXPECT_EQ(code({"--clip-std", "0"}), 2);
   EXPECT_EQ(code({"--gptq", "--calibrate", "data", "--data", text}), 1);
-  // Of no use without GPTQ.
+  // These have no effect without GPTQ.
   EXPECT_EQ(code({"--calibrate", "samples"}), 2);
   EXPECT_EQ(code({"--calibration-tokens", "64"}), 2);
   EXPECT_EQ(code({"--no-gptq", "--calibration-data", text}), 2);

@@ -1,4 +1,4 @@
-// ./quickstart, as a newcomer runs it: it builds the product in a folder of its own.
+// ./quickstart as a new user runs it. It builds thimble in a folder of its own.
 #include <fstream>
 
 #include "support/run_binary.h"
@@ -14,8 +14,8 @@ RunResult quickstart(std::vector<std::string> arguments) {
                                                       .timeout_seconds = 1500});
 }
 
-// What is wrong is said before anything is installed or built.
-TEST(Quickstart, RefusesWhatItDoesNotKnow) {
+// Arguments are checked before anything is installed or built.
+TEST(Quickstart, RejectsUnknownOptionsAndMissingFiles) {
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"--gof"}, {"no-such-file.txt"}, {"--golf", "book.txt"}}) {
     const RunResult result = quickstart(arguments);
@@ -28,7 +28,7 @@ TEST(Quickstart, RefusesWhatItDoesNotKnow) {
   EXPECT_NE(help.out.find("./quickstart FILE..."), std::string::npos) << help;
 }
 
-TEST(FullTierQuickstart, BuildsTrainsPacksAndAnswersAndASecondRunIsQuick) {
+TEST(FullTierQuickstart, BuildsTrainsPacksAndReusesTheModelOnASecondRun) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     const RunResult result = quickstart({});
     ASSERT_EQ(result.exit_code, 0) << result;
@@ -39,25 +39,25 @@ TEST(FullTierQuickstart, BuildsTrainsPacksAndAnswersAndASecondRunIsQuick) {
     EXPECT_NE(result.out.find(" steps of 2048 tokens, "), std::string::npos) << result;
     if (attempt == 1) {
       EXPECT_NE(result.out.find(" steps of 2048 tokens, as before"), std::string::npos) << result;
-      EXPECT_NE(result.out.find("is there already"), std::string::npos) << result;
+      EXPECT_NE(result.out.find("is already trained"), std::string::npos) << result;
     }
   }
 }
 
-TEST(FullTierQuickstart, PlaysGolf) {
+TEST(FullTierQuickstart, TrainsAndPacksWithGolfTechniques) {
   const RunResult result = quickstart({"--golf"});
   ASSERT_EQ(result.exit_code, 0) << result;
   EXPECT_NE(result.out.find("stride 64"), std::string::npos) << result;
   EXPECT_NE(result.out.find("(int6_per_row)"), std::string::npos) << result;
 }
 
-TEST(FullTierQuickstart, TakesTextsAndChatsAndSizesTheModelByThem) {
+TEST(FullTierQuickstart, ChoosesTheModelSizeForTextsAndChats) {
   const TempFolder folder;
   std::filesystem::create_directory(folder / "books");
   std::filesystem::copy_file(source_folder() / "docs" / "design.md", folder / "books" / "design.txt");
   const RunResult text = quickstart({(folder / "books").string()});
   ASSERT_EQ(text.exit_code, 0) << text;
-  EXPECT_NE(text.out.find("kB of text\nso the model has layers=2"), std::string::npos) << text;
+  EXPECT_NE(text.out.find("kB of text\nthe model: layers=2"), std::string::npos) << text;
   std::ofstream(folder / "chats.jsonl")
       << R"([{"role":"user","content":"Are you there?"},{"role":"assistant","content":"Yes."}])"
       << "\n"

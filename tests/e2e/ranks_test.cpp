@@ -1,4 +1,4 @@
-// One model trained by several processes: mpirun -n N thimble train.
+// Training one model with several processes: mpirun -n N thimble train.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ class Ranks : public testing::Test {
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  // A golf model of a thousandth: Muon, skips, softcap; 8 spans a step, which 1, 2, 4 or 8 ranks share.
+  // A tiny golf model with Muon, skips and softcap; 8 spans per step, for 1, 2, 4 or 8 ranks.
   std::vector<std::string> tiny(const std::string& run, const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words = {"train",    "--data", path("text.txt"), "-o",  path(run),
                                       "--preset", "golf",   "--order",        "golf"};
@@ -57,7 +57,7 @@ class Ranks : public testing::Test {
     ASSERT_EQ(run.exit_code, 0) << ranks << " ranks\n" << run;
   }
 
-  // Of metrics.jsonl.
+  // Values of `key` in one kind of event of metrics.jsonl.
   std::vector<double> figures(const std::string& run, std::string_view event, std::string_view key) const {
     std::vector<double> values;
     std::istringstream lines(folder_.read(run + "/metrics.jsonl"));
@@ -75,7 +75,7 @@ class Ranks : public testing::Test {
     for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++found;
     return found;
   }
-  // An error is said once, whoever saw it, and everything ends.
+  // One rank prints the error, and all ranks end.
   static void expect_one_error(const RunResult& run, const std::string& message) {
     EXPECT_NE(run.exit_code, 0) << run;
     EXPECT_FALSE(run.timed_out) << run;
@@ -93,7 +93,7 @@ void expect_near(const std::vector<double>& expected, const std::vector<double>&
     EXPECT_NEAR(found[i] / expected[i], 1, near) << what << ", step " << i + 1;
 }
 
-TEST_F(Ranks, OneTwoAndFourLearnTheSame) {
+TEST_F(Ranks, OneTwoAndFourRanksLearnTheSame) {
   const std::vector<std::string> steps = {"--steps", "50", "--val-every", "25"};
   for (const int ranks : {1, 2, 4}) expect_done(ranks, tiny(fmt::format("on{}", ranks), steps));
   for (const char* run : {"on2", "on4"}) {
@@ -110,11 +110,11 @@ TEST_F(Ranks, OneTwoAndFourLearnTheSame) {
     expect_near(alone, shared, 1e-3, 50, run);
     EXPECT_EQ(folder_.read("on1/config.toml"), folder_.read(std::string(run) + "/config.toml"));
     const auto bytes = [&](const std::string& name) { return static_cast<double>(last(name).size()); };
-    EXPECT_NEAR(bytes("on1"), bytes(run), 64) << "but for the digits of a loss";
+    EXPECT_NEAR(bytes("on1"), bytes(run), 64) << "except the digits of a loss";
   }
 }
 
-TEST_F(Ranks, TheSameNumberTwiceIsTheSameToTheBit) {
+TEST_F(Ranks, TheSameNumberOfRanksGivesTheSameBits) {
   for (const int ranks : {2, 4}) {
     for (const char* run : {"a", "b"}) expect_done(ranks, tiny(run, {"--force"}));
     EXPECT_EQ(last("a"), last("b")) << ranks;
@@ -122,7 +122,7 @@ TEST_F(Ranks, TheSameNumberTwiceIsTheSameToTheBit) {
   }
 }
 
-TEST_F(Ranks, ARunStopsOnFourGoesOnOnTwoAndEndsOnOne) {
+TEST_F(Ranks, ARunCanContinueOnAnotherNumberOfRanks) {
   expect_done(1, tiny("straight"));
   expect_done(4, tiny("moved", {"--stop-after", "8"}));
   expect_done(2, {"train", "--resume", path("moved"), "--stop-after", "6"});
@@ -131,7 +131,7 @@ TEST_F(Ranks, ARunStopsOnFourGoesOnOnTwoAndEndsOnOne) {
   EXPECT_EQ(figures("moved", "step", "step").size(), 20u);
 }
 
-TEST_F(Ranks, OnlyTheFirstSpeaks) {
+TEST_F(Ranks, OnlyTheFirstRankPrints) {
   std::vector<std::string> words = tiny("run", {"--json"});
   const RunResult run = on(4, words);
   ASSERT_EQ(run.exit_code, 0) << run;
@@ -139,26 +139,26 @@ TEST_F(Ranks, OnlyTheFirstSpeaks) {
   EXPECT_EQ(count(run.err, path("run")), 1) << run;
 }
 
-TEST_F(Ranks, ATokenizerIsLearnedOnceForAll) {
+TEST_F(Ranks, TheTokenizerIsTrainedOnce) {
   expect_done(1, tiny("on1", {"--tokenizer", "bpe:300", "--steps", "3"}));
   expect_done(2, tiny("on2", {"--tokenizer", "bpe:300", "--steps", "3"}));
   expect_near(figures("on1", "step", "loss"), figures("on2", "step", "loss"), 1e-5, 3, "bpe");
   EXPECT_EQ(folder_.read("on1/tokenizer.json"), folder_.read("on2/tokenizer.json"));
 }
 
-TEST_F(Ranks, SharesThatDoNotComeOutEvenAreRefusedOnce) {
-  expect_one_error(on(3, tiny("run")), "a step has 8 spans, which 3 ranks cannot share equally");
+TEST_F(Ranks, RejectsSpansThatDoNotDivideAmongRanks) {
+  expect_one_error(on(3, tiny("run")), "a step has 8 spans, which is not a multiple of the 3 ranks");
 }
 
-TEST_F(Ranks, RanksThatAreNotToldTheSameSayWhatDiffers) {
+TEST_F(Ranks, ReportsDifferentCommandLines) {
   const RunResult run =
       mpirun_each({{folder_.path(), tiny("run")}, {folder_.path(), tiny("run", {"--seed", "7"})}});
-  expect_one_error(run, "rank 1 has another command line than rank 0: --seed 7 there");
+  expect_one_error(run, "rank 1 differs from rank 0 in its command line: --seed 7 there");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 
-// The same words, but what they name is not the same on both machines.
-TEST_F(Ranks, OtherFilesOnAnotherMachineAreFoundOut) {
+// The command lines agree, but the files differ between the machines.
+TEST_F(Ranks, ReportsDifferentFilesOnTwoMachines) {
   for (const char* host : {"a", "b"}) {
     std::filesystem::create_directories(folder_ / host);
     folder_.write(fmt::format("{}/text.txt", host), sample_text() + (host[0] == 'b' ? "one more\n" : ""));
@@ -173,14 +173,14 @@ TEST_F(Ranks, OtherFilesOnAnotherMachineAreFoundOut) {
     return mpirun_each({{folder_ / "a", words}, {folder_ / "b", words}});
   };
   std::vector<std::string> config = tiny("run", {"--config", "c.toml"});
-  expect_one_error(both(config), "rank 1 has another config than rank 0: matrix_lr = 0.02 there");
+  expect_one_error(both(config), "rank 1 differs from rank 0 in its config: matrix_lr = 0.02 there");
   std::vector<std::string> data = tiny("run");
   data[2] = "shards";
-  expect_one_error(both(data), "rank 1 has another data than rank 0");
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "run")) << "a start that failed leaves nothing";
+  expect_one_error(both(data), "rank 1 differs from rank 0 in its data");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run")) << "a failed start leaves no files";
 }
 
-TEST_F(Ranks, WithoutThePluginOneMessageSaysWhatIsMissing) {
+TEST_F(Ranks, ReportsAMissingPluginOnce) {
   const RunResult run = on(2, tiny("run"), {.environment = {{"THIMBLE_MPI_PLUGIN", "/nowhere/mpi.so"}}});
   expect_one_error(run, "mpirun started 2 ranks, but they cannot be joined: the MPI plugin cannot be loaded");
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
@@ -201,14 +201,14 @@ class KilledRanks : public Ranks {
     return static_cast<std::size_t>(std::count(std::istreambuf_iterator<char>(file), {}, '\n'));
   }
 
-  // Sends a signal to a rank when the run's metrics have so many lines.
+  // Sends a signal to a rank when the run's metrics have `lines` lines.
   void signal_rank(const std::string& run, int rank, int signal, std::size_t lines) const {
-    ASSERT_TRUE(wait_until([&] { return lines_of(run) >= lines; })) << "the run does not get going";
+    ASSERT_TRUE(wait_until([&] { return lines_of(run) >= lines; })) << "the run does not start";
     const int id = process_of_rank(rank, path(run));
     if (id > 0) kill(id, signal);
   }
 
-  // Kills a rank somewhere; what is left goes on and ends as if nothing had happened.
+  // Kills ranks at random times; each run must resume to the same result as one without a kill.
   void kill_and_resume(int times, unsigned seed) {
     const std::vector<std::string> more = {"--steps",     "60", "--set", "checkpoint_every=3",
                                            "--val-every", "20"};
@@ -221,12 +221,12 @@ class KilledRanks : public Ranks {
       const std::size_t lines = 1 + random() % 45;
       RunResult killed;
       {
-        std::thread intruder([&] { signal_rank(run, rank, SIGKILL, lines); });
+        std::thread killer([&] { signal_rank(run, rank, SIGKILL, lines); });
         killed = on(2, tiny(run, more), {.timeout_seconds = 240});
-        intruder.join();
+        killer.join();
       }
       EXPECT_FALSE(killed.timed_out) << killed;
-      if (killed.exit_code == 0) continue;  // it was faster
+      if (killed.exit_code == 0) continue;  // it ended before the kill
       ++hits;
       const bool saved = std::filesystem::exists(folder_ / run / "last.safetensors");
       if (saved) {
@@ -240,22 +240,22 @@ class KilledRanks : public Ranks {
   }
 };
 
-TEST_F(KilledRanks, ThreeTimesAnywhereTheRunGoesOnExactly) {
+TEST_F(KilledRanks, ResumeExactlyAfterThreeKills) {
   kill_and_resume(3, 1);
 }
 
-TEST_F(KilledRanks, FullTierTwentyTimesAnywhereTheRunGoesOnExactly) {
+TEST_F(KilledRanks, FullTierResumeExactlyAfterTwentyKills) {
   kill_and_resume(20, 2);
 }
 
-// A rank that neither works nor dies: only the watchdog notices.
-TEST_F(KilledRanks, ARankThatHangsIsNamedByTheWatchdog) {
+// A rank that hangs but does not exit: only the watchdog notices.
+TEST_F(KilledRanks, TheWatchdogNamesAHangingRank) {
   RunResult run;
   {
-    std::thread intruder([&] { signal_rank("run", 1, SIGSTOP, 30); });
+    std::thread signaller([&] { signal_rank("run", 1, SIGSTOP, 30); });
     run = on(2, tiny("run", {"--steps", "100000", "--set", "checkpoint_every=20", "--rank-timeout", "10"}),
              {.timeout_seconds = 240});
-    intruder.join();
+    signaller.join();
   }
   expect_one_error(run, "rank 0 waited 10 s for rank 1 in '");
   EXPECT_NE(run.err.find("--resume"), std::string::npos) << run;
@@ -263,46 +263,46 @@ TEST_F(KilledRanks, ARankThatHangsIsNamedByTheWatchdog) {
   expect_done(2, {"train", "--resume", path("run"), "--stop-after", "2"});
 }
 
-TEST_F(KilledRanks, AnInterruptOfOneRankStopsAllAtTheSameStepAndSaves) {
+TEST_F(KilledRanks, AnInterruptOfOneRankStopsAllAtTheSameStep) {
   RunResult run;
   {
-    std::thread intruder([&] { signal_rank("run", 1, SIGTERM, 5); });
+    std::thread signaller([&] { signal_rank("run", 1, SIGTERM, 5); });
     run = on(2, tiny("run", {"--steps", "100000"}), {.timeout_seconds = 240});
-    intruder.join();
+    signaller.join();
   }
   EXPECT_EQ(run.exit_code, 130) << run;
   EXPECT_NE(run.out.find("interrupted at step"), std::string::npos) << run;
   expect_done(2, {"train", "--resume", path("run"), "--stop-after", "2"});
 }
 
-// The disk of the first rank: one message of it, and no other rank is left behind.
-TEST_F(Ranks, WhatFailsOnTheFirstRankInTheMidstEndsAll) {
-  std::thread intruder([&] {
+// A disk error of the first rank: it prints one message, and no other rank keeps running.
+TEST_F(Ranks, AnErrorOfTheFirstRankEndsAll) {
+  std::thread remover([&] {
     wait_until([&] { return std::filesystem::exists(folder_ / "run" / "last.safetensors"); });
-    // Files may come while it is emptied.
+    // Files may appear while the folder is being removed.
     wait_until([&] {
-      std::error_code problem;
-      std::filesystem::remove_all(folder_ / "run" / "checkpoints", problem);
+      std::error_code error;
+      std::filesystem::remove_all(folder_ / "run" / "checkpoints", error);
       return !std::filesystem::exists(folder_ / "run" / "checkpoints");
     });
   });
   const RunResult run =
       on(2, tiny("run", {"--steps", "100000", "--set", "checkpoint_every=5"}), {.timeout_seconds = 240});
-  intruder.join();
+  remover.join();
   EXPECT_NE(run.exit_code, 0) << run;
   EXPECT_FALSE(run.timed_out) << run;
   EXPECT_GE(count(run.err, "error: cannot"), 1) << run;
 }
 
-// All that bench/two_hosts.sh needs of the machine; where this works and the script does not, the script is wrong.
+// Tests all that bench/two_hosts.sh needs: if only the script fails, the script is wrong.
 constexpr char kNamespaceProbe[] =
     "set -e; n=thprobe$$; ip netns add $n; trap 'ip netns del $n' EXIT; "
     "ip -n $n link add x type veth peer name y; ip netns exec $n unshare --uts hostname other; "
     "tc -n $n qdisc add dev x root tbf rate 1gbit burst 256kb latency 200ms || "
     "tc -n $n qdisc add dev x root netem rate 1gbit";
 
-// Two network namespaces joined by a cable of 1 Gbit/s: nothing but TCP between the ranks. (bench/two_hosts.sh)
-TEST_F(Ranks, TwoHostsLearnWhatTwoProcessesDo) {
+// Two network namespaces joined by a 1 Gbit/s connection, with only TCP between the ranks.
+TEST_F(Ranks, TwoHostsGiveTheSameBitsAsTwoProcesses) {
   const std::string script = (source_folder() / "bench" / "two_hosts.sh").string();
   const auto on_two_hosts = [&](std::vector<std::string> words) {
     words.insert(words.begin(), {script, "1gbit", "none", "-n", "2"});

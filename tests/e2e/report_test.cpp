@@ -1,4 +1,4 @@
-// Seeing a run: report, plot, compare, dashboard, as a user types them.
+// `thimble report`, `plot`, `compare` and the dashboard on the command line.
 #include <csignal>
 #include <sstream>
 
@@ -47,12 +47,12 @@ bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST_F(SeeingARun, AReportIsThereHoweverTrainingEnds) {
+TEST_F(SeeingARun, AReportIsWrittenHoweverTrainingEnds) {
   const RunResult whole = run(training("whole", {"--steps", "30", "--json"}));
   ASSERT_EQ(whole.exit_code, 0) << whole;
   EXPECT_EQ(parse_json(whole.out, "train").at("report").as_string(), path("whole/report.html"));
   EXPECT_TRUE(has(folder_.read("whole/report.html"), ">completed<"));
-  EXPECT_TRUE(has(folder_.read("whole/report.html"), "What it said"));
+  EXPECT_TRUE(has(folder_.read("whole/report.html"), "<h2>Samples</h2>"));
   train("stopped", {"--steps", "300", "--stop-after", "12"});
   EXPECT_TRUE(has(folder_.read("stopped/report.html"), ">stopped<"));
   const RunResult interrupted = run(training("interrupted", {"--steps", "1000000"}),
@@ -61,7 +61,7 @@ TEST_F(SeeingARun, AReportIsThereHoweverTrainingEnds) {
   EXPECT_TRUE(has(folder_.read("interrupted/report.html"), ">interrupted<"));
 }
 
-TEST_F(SeeingARun, SamplesAreKeptAndChangeNoWeight) {
+TEST_F(SeeingARun, SamplesAreRecordedAndDoNotChangeWeights) {
   train("with");
   train("without", {"--steps", "30", "--samples", "0"});
   EXPECT_TRUE(has(folder_.read("with/metrics.jsonl"), "\"event\":\"sample\""));
@@ -69,7 +69,7 @@ TEST_F(SeeingARun, SamplesAreKeptAndChangeNoWeight) {
   EXPECT_EQ(folder_.read("with/last.safetensors"), folder_.read("without/last.safetensors"));
 }
 
-TEST_F(SeeingARun, PlotWritesWhatWasAskedForAndOverwritesNothing) {
+TEST_F(SeeingARun, PlotWritesFilesAndOverwritesNothing) {
   train("a");
   train("b", {"--steps", "20"});
   for (const char* file : {"both.html", "both.svg"}) {
@@ -81,14 +81,14 @@ TEST_F(SeeingARun, PlotWritesWhatWasAskedForAndOverwritesNothing) {
   EXPECT_EQ(run({"plot", path("a"), "-o", path("both.png")}).exit_code, 2);
   const RunResult nothing = run({"plot", path("nothing")});
   EXPECT_EQ(nothing.exit_code, 1);
-  EXPECT_TRUE(has(nothing.err, "holds no run")) << nothing;
+  EXPECT_TRUE(has(nothing.err, "is not a run")) << nothing;
   const RunResult json = run({"plot", path("a"), path("b"), "--metric", "loss", "--smooth", "0", "--json"});
   ASSERT_EQ(json.exit_code, 0) << json;
   const Json curves = parse_json(json.out, "plot --json");
   EXPECT_EQ(curves.at("curves").as_array()[1].at("points").size(), 20u);
 }
 
-TEST_F(SeeingARun, PlotDrawsIntoTheTerminal) {
+TEST_F(SeeingARun, PlotDrawsInTheTerminal) {
   train("a");
   const auto shown = [&](std::map<std::string, std::string> environment) {
     PseudoTerminal terminal(
@@ -104,7 +104,7 @@ TEST_F(SeeingARun, PlotDrawsIntoTheTerminal) {
   std::istringstream lines(plain);
   for (std::string line; std::getline(lines, line);) {
     if (has(line, "report.html")) continue;
-    EXPECT_LE(display_width(line), 65u) << line;  // a carriage return ends it
+    EXPECT_LE(display_width(line), 65u) << line;  // including a carriage return
   }
 }
 
@@ -124,7 +124,7 @@ TEST_F(SeeingARun, CompareTestsSeeds) {
   EXPECT_LT(test.at("interval_95").as_array()[0].as_double(), test.at("difference").as_double());
 }
 
-TEST_F(SeeingARun, AForcedRunLeavesNothingOfTheOlderOne) {
+TEST_F(SeeingARun, AForcedRunRemovesTheFilesOfTheOldOne) {
   train("a", {"--steps", "10", "--tensorboard"});
   const auto event_files = [&] {
     int count = 0;

@@ -1,4 +1,4 @@
-// The runner itself: a test that cannot see a failure proves nothing.
+// Tests of the test runner: it must detect failures.
 #include "support/run_binary.h"
 
 #include <chrono>
@@ -12,7 +12,7 @@ RunResult shell(const std::string& script, RunOptions options = {}) {
   return run_program("/bin/bash", options);
 }
 
-TEST(Runner, SeesExitCodeSignalAndBothStreams) {
+TEST(Runner, ReturnsExitCodeSignalAndBothStreams) {
   const RunResult run = shell("echo out; echo err >&2; exit 3");
   EXPECT_EQ(run.exit_code, 3);
   EXPECT_EQ(run.signal, 0);
@@ -24,10 +24,10 @@ TEST(Runner, SeesExitCodeSignalAndBothStreams) {
   EXPECT_EQ(killed.signal, SIGTERM);
 }
 
-TEST(Runner, FeedsLargeInputAndTakesLargeOutput) {
+TEST(Runner, PassesLargeInputAndOutput) {
   const std::string text(3'000'000, 'x');
   EXPECT_EQ(shell("cat", {.input = text}).out, text);
-  EXPECT_EQ(shell("exit 5", {.input = text}).exit_code, 5);  // nobody reads it
+  EXPECT_EQ(shell("exit 5", {.input = text}).exit_code, 5);  // the input is not read
 }
 
 TEST(Runner, SetsFolderAndEnvironment) {
@@ -36,7 +36,7 @@ TEST(Runner, SetsFolderAndEnvironment) {
   EXPECT_EQ(run.out, "/\nhello none\n");
 }
 
-TEST(Runner, KillsWhatTakesTooLongWithItsChildren) {
+TEST(Runner, KillsAProgramAndItsChildrenOnTimeout) {
   const auto started = std::chrono::steady_clock::now();
   const RunResult run = shell("sleep 1000 & sleep 1000; exit 0", {.timeout_seconds = 0.2});
   EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(500));
@@ -44,28 +44,28 @@ TEST(Runner, KillsWhatTakesTooLongWithItsChildren) {
   EXPECT_EQ(run.signal, SIGKILL);
 }
 
-TEST(Runner, SendsASignalOnceTheTextAppeared) {
+TEST(Runner, SendsASignalAfterAText) {
   const RunResult run = shell("trap 'exit 42' USR1; echo ready >&2; while true; do sleep 0.01; done",
                               {.signal = SIGUSR1, .signal_after_text = "ready"});
   EXPECT_EQ(run.exit_code, 42) << run;
 }
 
-TEST(Runner, HoldsASignalBackUntilItIsCaughtAndItsMomentHasCome) {
-  int looks = 0;
+TEST(Runner, SendsASignalOnceItIsCaughtAndTheConditionHolds) {
+  int polls = 0;
   const RunResult run = shell("sleep 0.2; trap 'exit 42' USR1; while true; do sleep 0.01; done",
-                              {.signal = SIGUSR1, .signal_when = [&] { return ++looks > 3; }});
+                              {.signal = SIGUSR1, .signal_when = [&] { return ++polls > 3; }});
   EXPECT_EQ(run.exit_code, 42) << run;
-  EXPECT_GT(looks, 3);
+  EXPECT_GT(polls, 3);
 }
 
-TEST(Runner, KnowsHowMuchMemoryWasUsed) {
+TEST(Runner, MeasuresPeakMemory) {
   const RunResult run = shell("dd if=/dev/zero of=/dev/null bs=20000000 count=1 2>/dev/null");
   EXPECT_EQ(run.exit_code, 0) << run;
   EXPECT_GT(run.peak_bytes, 20'000'000);
   EXPECT_LT(run.peak_bytes, 200'000'000);
 }
 
-TEST(Runner, ReportsAProgramThatIsNotThere) {
+TEST(Runner, ReportsAMissingProgram) {
   EXPECT_EQ(run_program("/nonexistent/program", {}).exit_code, 127);
 }
 

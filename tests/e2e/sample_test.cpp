@@ -1,4 +1,4 @@
-// `thimble data sample`, and `thimble eval` on what it writes.
+// `thimble data sample`, and `thimble eval` on its output.
 #include "base/json.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
@@ -15,7 +15,7 @@ Json json_of(const RunResult& run) {
   return parse_json(run.out, "stdout");
 }
 
-TEST(DataSample, WritesWhatWasAskedForAndTheSameAgain) {
+TEST(DataSample, IsReproducible) {
   const TempFolder folder;
   const Json chats = json_of(run_in(folder, {"data", "sample", "--count", "40", "-o", "a.jsonl", "--json"}));
   EXPECT_EQ(chats.at("documents").as_int(), 40);
@@ -30,7 +30,7 @@ TEST(DataSample, WritesWhatWasAskedForAndTheSameAgain) {
   EXPECT_LT(tales.at("bytes").as_int(), 22'000);
 }
 
-TEST(DataSample, KeepsWhatIsThereAndSaysWhatASizeIs) {
+TEST(DataSample, KeepsExistingFilesAndExplainsSizes) {
   const TempFolder folder;
   folder.write("a.jsonl", "mine");
   const RunResult refused = run_in(folder, {"data", "sample", "--count", "4", "-o", "a.jsonl"});
@@ -60,12 +60,12 @@ class TrainedOnChats : public testing::Test {
   TempFolder folder_;
 };
 
-TEST_F(TrainedOnChats, EvalKnowsChatsAndAsks) {
+TEST_F(TrainedOnChats, EvalScoresChatsAndExactAnswers) {
   const Json bits = json_of(run_in(folder_, {"eval", "run", "--data", "asked.jsonl", "--json"}));
   for (const char* key : {"val_loss", "val_bpb"}) EXPECT_GT(bits.at(key).as_double(), 0) << key;
   for (const char* key : {"tokens", "bytes", "context", "stride"}) EXPECT_GT(bits.at(key).as_int(), 0) << key;
   const std::string asked = folder_.read("asked.jsonl");
-  EXPECT_LT(bits.at("bytes").as_uint(), asked.size() / 2) << "answers alone count";
+  EXPECT_LT(bits.at("bytes").as_uint(), asked.size() / 2) << "only answers count";
 
   const Json exact = json_of(run_in(folder_, {"eval", "run", "--data", "asked.jsonl", "--exact", "--json"}));
   EXPECT_EQ(exact.at("total").as_int(), 30);
@@ -78,10 +78,10 @@ TEST_F(TrainedOnChats, EvalKnowsChatsAndAsks) {
   EXPECT_NE(shown.out.find("expected: "), std::string::npos) << shown;
 }
 
-TEST_F(TrainedOnChats, EvalScoresTextsAndShardsToo) {
+TEST_F(TrainedOnChats, EvalScoresTextsAndShards) {
   folder_.write("text.txt", "Anna has a red ball.\n<|endoftext|>\nBen sings.\n");
   const Json text = json_of(run_in(folder_, {"eval", "run", "--data", "text.txt", "--json"}));
-  EXPECT_EQ(text.at("bytes").as_int(), 21 + 11) << "two documents, without the mark between them";
+  EXPECT_EQ(text.at("bytes").as_int(), 21 + 11) << "two documents, without the separator";
   const RunResult built =
       run_in(folder_, {"data", "build", "chats.jsonl", "--chat", "--tokenizer", "run", "-o", "shards"});
   ASSERT_EQ(built.exit_code, 0) << built;

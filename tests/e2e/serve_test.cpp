@@ -1,4 +1,4 @@
-// `thimble serve`, started and stopped as an operator does it.
+// `thimble serve`, started and stopped by signals.
 #include <csignal>
 #include <fstream>
 #include <memory>
@@ -41,10 +41,10 @@ class ServeCommand : public testing::Test {
   }
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  // Runs the server in a thread while `visit` talks to it; it is stopped by `signal` when somebody asks for /stop.
+  // Runs the server in a thread while `visit` sends requests; GET /stop triggers `signal`.
   RunResult serve(std::vector<std::string> more, int signal, const std::function<void(int port)>& visit,
                   std::map<std::string, std::string> environment = {}) const {
-    if (HasFailure()) return {};  // there is no model
+    if (HasFailure()) return {};  // without a model
     more.insert(more.begin(), {"serve", path("run"), "--port", "0"});
     const std::filesystem::path out = folder_ / "out";
     std::filesystem::remove(out);
@@ -73,7 +73,7 @@ class ServeCommand : public testing::Test {
       if (line.ends_with('\n')) return std::stoi(line.substr(line.rfind(':') + 1));
       usleep(10000);
     }
-    ADD_FAILURE() << "it never said where it listens";
+    ADD_FAILURE() << "no port was printed";
     return 0;
   }
 
@@ -88,7 +88,7 @@ TEST_F(ServeCommand, AnswersAndEndsWithZeroOnSigterm) {
     EXPECT_EQ(answer.json().at("model").as_string(), "mini");
     const HttpAnswer again = post(port, "/v1/chat/completions",
                                   R"({"messages":[{"role":"user","content":"a secret"}],"max_tokens":9})");
-    EXPECT_EQ(answer.json().at("choices"), again.json().at("choices"));  // by --seed
+    EXPECT_EQ(answer.json().at("choices"), again.json().at("choices"));  // because of --seed
     EXPECT_EQ(get(port, "/").status, 200);
   });
   EXPECT_EQ(run.exit_code, 0) << run;
@@ -114,7 +114,7 @@ TEST_F(ServeCommand, DrainsOnCtrlC) {
   EXPECT_EQ(events_of(answer.body).back(), "[DONE]");
 }
 
-TEST_F(ServeCommand, TakesKeysFromFilesAndTheEnvironment) {
+TEST_F(ServeCommand, ReadsKeysFromFilesAndTheEnvironment) {
   folder_.write("keys.txt", "# ours\nalpha\n");
   const RunResult run =
       serve({"--api-key-file", path("keys.txt"), "--log-prompts"}, SIGTERM,
@@ -130,8 +130,8 @@ TEST_F(ServeCommand, TakesKeysFromFilesAndTheEnvironment) {
   for (const char* key : {"alpha", "beta"}) EXPECT_EQ(run.err.find(key), std::string::npos) << run.err;
 }
 
-// As under systemd's MemoryDenyWriteExecute=yes: oneDNN and PCRE2 compile at run time, and serving does without either.
-TEST_F(ServeCommand, RunsNoMemoryThatWasWritten) {
+// As under systemd's MemoryDenyWriteExecute=yes: oneDNN and PCRE2 must not compile at run time.
+TEST_F(ServeCommand, NeedsNoWritableExecutableMemory) {
   constexpr const char* kUnderMdwe =
       "import ctypes, os, sys\n"
       "if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) != 0: sys.exit(77)\n"
@@ -160,13 +160,13 @@ TEST_F(ServeCommand, RunsNoMemoryThatWasWritten) {
   ASSERT_EQ(trained.exit_code, 0) << trained;
   std::string prompt;
   for (int i = 0; i < 5; ++i) prompt += "one two three ";
-  const RunResult said = denied({"generate", path("t"), prompt, "--max-tokens", "4", "--greedy"});
-  EXPECT_EQ(said.exit_code, 0) << said;
-  EXPECT_EQ(said.out,
+  const RunResult result = denied({"generate", path("t"), prompt, "--max-tokens", "4", "--greedy"});
+  EXPECT_EQ(result.exit_code, 0) << result;
+  EXPECT_EQ(result.out,
             run_binary({.arguments = {"generate", path("t"), prompt, "--max-tokens", "4", "--greedy"}}).out);
 }
 
-TEST_F(ServeCommand, WritesNoClientsControlCharactersIntoItsLog) {
+TEST_F(ServeCommand, EscapesControlCharactersInTheLog) {
   const RunResult run = serve({"--log-prompts"}, SIGTERM, [](int port) {
     EXPECT_EQ(
         post(port, "/v1/completions", R"({"prompt":"\u009b31m\u001b[2J\nhello","max_tokens":1})").status,
@@ -177,7 +177,7 @@ TEST_F(ServeCommand, WritesNoClientsControlCharactersIntoItsLog) {
   for (const char* control : {"\x1b", "\xC2\x9B"}) EXPECT_EQ(run.err.find(control), std::string::npos) << run;
 }
 
-TEST_F(ServeCommand, WarnsWhenEverybodyMayReadItsKeys) {
+TEST_F(ServeCommand, WarnsIfTheKeyFileIsReadableByOthers) {
   using std::filesystem::perms;
   const std::filesystem::path keys = folder_.write("keys.txt", "alpha\n");
   for (const bool open : {true, false}) {
@@ -187,14 +187,14 @@ TEST_F(ServeCommand, WarnsWhenEverybodyMayReadItsKeys) {
   }
 }
 
-TEST_F(ServeCommand, WarnsWhenEverybodyMayAsk) {
+TEST_F(ServeCommand, WarnsIfItIsOpenWithoutKeys) {
   const RunResult open = serve({"--host", "0.0.0.0"}, SIGTERM, [](int) {});
   EXPECT_NE(open.err.find("warning: 0.0.0.0:"), std::string::npos) << open;
   const RunResult keyed = serve({"--host", "0.0.0.0", "--api-key", "k"}, SIGTERM, [](int) {});
   EXPECT_EQ(keyed.err.find("warning"), std::string::npos) << keyed;
 }
 
-TEST_F(ServeCommand, SaysWhatIsWrongBeforeItListens) {
+TEST_F(ServeCommand, ReportsErrorsBeforeListening) {
   const auto fails = [&](std::vector<std::string> more) {
     more.insert(more.begin(), {"serve", path("run")});
     return run_binary({.arguments = more});
@@ -203,13 +203,13 @@ TEST_F(ServeCommand, SaysWhatIsWrongBeforeItListens) {
   EXPECT_EQ(fails({"--slots", "0"}).exit_code, 2);
   const RunResult nowhere = fails({"--host", "not an address", "--port", "0"});
   EXPECT_EQ(nowhere.exit_code, 1);
-  EXPECT_NE(nowhere.err.find("cannot find the address not an address"), std::string::npos) << nowhere;
+  EXPECT_NE(nowhere.err.find("cannot resolve the address not an address"), std::string::npos) << nowhere;
   folder_.write("empty.txt", "# nothing\n");
-  EXPECT_NE(fails({"--api-key-file", path("empty.txt")}).err.find("holds no key"), std::string::npos);
+  EXPECT_NE(fails({"--api-key-file", path("empty.txt")}).err.find("contains no key"), std::string::npos);
   serve({}, SIGTERM, [&](int port) {
     const RunResult taken = fails({"--port", std::to_string(port)});
     EXPECT_EQ(taken.exit_code, 1);
-    EXPECT_NE(taken.err.find("--port 0 takes any that is free"), std::string::npos) << taken;
+    EXPECT_NE(taken.err.find("pass --port 0 to use any free one"), std::string::npos) << taken;
   });
 }
 

@@ -1,4 +1,4 @@
-// What shells and man make of the texts that the binary prints about itself.
+// Shells and man can read the completions and the man page that the binary prints.
 #include <fmt/format.h>
 
 #include "support/run_binary.h"
@@ -7,11 +7,11 @@
 namespace thimble {
 namespace {
 
-bool is_there(const std::string& program) {
+bool is_installed(const std::string& program) {
   return run_program("/bin/bash", {.arguments = {"-c", "command -v " + program}}).exit_code == 0;
 }
 
-// Runs a script of the shell with the binary's folder on the path.
+// Runs a script in the shell with the binary's folder on PATH.
 RunResult in_shell(const std::string& shell, const std::string& script,
                    std::map<std::string, std::string> environment = {}) {
   environment["PATH"] = binary_path().parent_path().string() + ":" + std::getenv("PATH");
@@ -19,7 +19,7 @@ RunResult in_shell(const std::string& shell, const std::string& script,
                      {.arguments = {shell, "-c", script}, .environment = std::move(environment)});
 }
 
-TEST(Completions, AreOneOfTheShellsThatAreKnown) {
+TEST(Completions, RejectAnUnknownShell) {
   const RunResult run = run_binary({.arguments = {"completions", "tcsh"}});
   EXPECT_EQ(run.exit_code, 2) << run;
   EXPECT_NE(run.err.find("bash, zsh or fish"), std::string::npos) << run;
@@ -27,9 +27,9 @@ TEST(Completions, AreOneOfTheShellsThatAreKnown) {
 
 class EveryShell : public testing::TestWithParam<const char*> {};
 
-TEST_P(EveryShell, ReadsItsScript) {
+TEST_P(EveryShell, ParsesItsScript) {
   const std::string shell = GetParam();
-  if (!is_there(shell)) GTEST_SKIP() << shell << " is not installed";
+  if (!is_installed(shell)) GTEST_SKIP() << shell << " is not installed";
   const TempFolder folder;
   const RunResult script = run_binary({.arguments = {"completions", shell}});
   ASSERT_EQ(script.exit_code, 0) << script;
@@ -42,7 +42,7 @@ TEST_P(EveryShell, ReadsItsScript) {
 INSTANTIATE_TEST_SUITE_P(Completions, EveryShell, testing::Values("bash", "zsh", "fish"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(Completions, OfBashKnowCommandsGroupsFlagsAndChoices) {
+TEST(Completions, BashCompletesCommandsGroupsFlagsAndChoices) {
   const RunResult run = in_shell("bash", R"sh(
     set -u
     eval "$(thimble completions bash)"
@@ -59,9 +59,9 @@ TEST(Completions, OfBashKnowCommandsGroupsFlagsAndChoices) {
   EXPECT_EQ(run.out, "tokenizer\ninfo\n--format --force\ngguf\n--max-tokens\nzsh\n\n1\n") << run;
 }
 
-TEST(Completions, OfZshKnowCommandsGroupsFlagsAndChoices) {
-  if (!is_there("zsh")) GTEST_SKIP() << "zsh is not installed";
-  // The completion system's own functions print what they are given.
+TEST(Completions, ZshCompletesCommandsGroupsFlagsAndChoices) {
+  if (!is_installed("zsh")) GTEST_SKIP() << "zsh is not installed";
+  // These stand-ins for the completion system's functions print their arguments.
   const RunResult run = in_shell("zsh", R"sh(
     compdef() { : }
     _files() { echo files }
@@ -81,8 +81,8 @@ TEST(Completions, OfZshKnowCommandsGroupsFlagsAndChoices) {
   EXPECT_NE(run.out.find("\ngguf\nhf\nsafetensors\n1\nfiles\nfiles\n"), std::string::npos) << run;
 }
 
-TEST(Completions, OfFishKnowCommandsGroupsFlagsAndChoices) {
-  if (!is_there("fish")) GTEST_SKIP() << "fish is not installed";
+TEST(Completions, FishCompletesCommandsGroupsFlagsAndChoices) {
+  if (!is_installed("fish")) GTEST_SKIP() << "fish is not installed";
   const TempFolder home;
   const RunResult run = in_shell("fish", R"sh(
     thimble completions fish | source
@@ -97,19 +97,20 @@ TEST(Completions, OfFishKnowCommandsGroupsFlagsAndChoices) {
   EXPECT_EQ(run.out, "tokenizer\ninfo\n--format\ngguf\n--max-tokens\nzsh\n") << run;
 }
 
-TEST(ManPage, IsReadWithoutAWarning) {
+TEST(ManPage, ParsesWithoutWarnings) {
   const RunResult page = run_binary({.arguments = {"man"}});
   ASSERT_EQ(page.exit_code, 0) << page;
   const TempFolder folder;
   const auto file = folder.write("thimble.1", page.out);
-  if (!is_there("groff") && !is_there("mandoc")) GTEST_SKIP() << "neither groff nor mandoc is installed";
-  if (is_there("groff")) {
+  if (!is_installed("groff") && !is_installed("mandoc"))
+    GTEST_SKIP() << "neither groff nor mandoc is installed";
+  if (is_installed("groff")) {
     const RunResult run = run_program(
         "/usr/bin/env", {.arguments = {"groff", "-man", "-ww", "-z", "-b", "-Tutf8", file.string()}});
     EXPECT_EQ(run.exit_code, 0) << run;
     EXPECT_EQ(run.err, "") << run;
   }
-  if (is_there("mandoc")) {
+  if (is_installed("mandoc")) {
     const RunResult run =
         run_program("/usr/bin/env", {.arguments = {"mandoc", "-T", "lint", "-W", "warning", file.string()}});
     EXPECT_EQ(run.exit_code, 0) << run;
@@ -117,7 +118,7 @@ TEST(ManPage, IsReadWithoutAWarning) {
   }
 }
 
-TEST(ManPage, OfOneCommandHasThatOneOnly) {
+TEST(ManPage, CanBeLimitedToACommandOrGroup) {
   const RunResult one = run_binary({.arguments = {"man", "tokenizer", "train"}});
   EXPECT_EQ(one.exit_code, 0) << one;
   EXPECT_NE(one.out.find(".SS thimble tokenizer train"), std::string::npos) << one;
@@ -128,7 +129,7 @@ TEST(ManPage, OfOneCommandHasThatOneOnly) {
   EXPECT_EQ(run_binary({.arguments = {"man", "doctor", "more"}}).exit_code, 2);
 }
 
-TEST(Width, IsThatOfTheTerminal) {
+TEST(Width, FollowsTheTerminal) {
   const auto longest = [](const std::string& columns, std::vector<std::string> arguments) {
     const RunResult run =
         run_binary({.arguments = std::move(arguments), .environment = {{"COLUMNS", columns}}});
@@ -147,9 +148,9 @@ TEST(Width, IsThatOfTheTerminal) {
   EXPECT_GT(longest("200", {"doctor"}), 60u);
 }
 
-// A terminal of its own (script(1)): colours there, and none with NO_COLOR.
+// script(1) provides a terminal: coloured by default, without colours under NO_COLOR.
 TEST(Colour, IsSwitchedOffByNoColor) {
-  if (!is_there("script")) GTEST_SKIP() << "script (of bsdutils) is not installed";
+  if (!is_installed("script")) GTEST_SKIP() << "script (of bsdutils) is not installed";
   const std::string command = "script -qec 'thimble --help' /dev/null";
   const RunResult colours = in_shell("bash", command, {{"TERM", "xterm"}, {"NO_COLOR", ""}});
   EXPECT_NE(colours.out.find("\x1b[1m"), std::string::npos) << colours;

@@ -1,4 +1,4 @@
-// The tokenizer commands, as a user types them.
+// The tokenizer commands on the command line.
 #include <algorithm>
 #include <csignal>
 
@@ -22,7 +22,7 @@ RunResult run(std::vector<std::string> arguments, std::string input = {}) {
   return run_binary({.arguments = std::move(arguments), .input = std::move(input)});
 }
 
-TEST(TokenizerTrain, WritesAFileAndSaysWhatItMade) {
+TEST(TokenizerTrain, WritesAFileAndReportsIt) {
   TempFolder folder;
   const std::string text = folder.write("tales.txt", tales()).string(),
                     out = (folder / "tokenizer.json").string();
@@ -41,7 +41,7 @@ TEST(TokenizerTrain, WritesAFileAndSaysWhatItMade) {
 
   const RunResult again = run({"train", text, "-o", out});
   EXPECT_EQ(again.exit_code, 1);
-  EXPECT_NE(again.err.find("exists already"), std::string::npos) << again;
+  EXPECT_NE(again.err.find("already exists"), std::string::npos) << again;
   EXPECT_EQ(run({"train", text, "-o", out, "--force", "--vocab-size", "300"}).exit_code, 0);
 }
 
@@ -55,7 +55,7 @@ TEST(TokenizerTrain, TheSameTextGivesTheSameBytes) {
   EXPECT_EQ(folder.read("a.json"), folder.read("b.json"));
 }
 
-TEST(TokenizerTrain, AFolderGetsTheUsualName) {
+TEST(TokenizerTrain, AFolderGetsADefaultFileName) {
   TempFolder folder;
   const std::string text = folder.write("tales.txt", tales()).string();
   EXPECT_EQ(run({"train", text, "-o", (folder / "bpe").string()}).exit_code, 0);
@@ -70,7 +70,7 @@ TEST(TokenizerTrain, AFolderGetsTheUsualName) {
       "sentencepiece");
 }
 
-TEST(TokenizerTrain, ErrorsLeaveNothingBehind) {
+TEST(TokenizerTrain, ErrorsLeaveNoFiles) {
   TempFolder folder;
   const std::string empty = folder.write("empty.txt", "").string(), out = (folder / "t.json").string();
   for (const std::vector<std::string>& words :
@@ -87,7 +87,7 @@ TEST(TokenizerTrain, ErrorsLeaveNothingBehind) {
   EXPECT_EQ(folder.files(), (std::vector<std::string>{"empty.txt"}));
 }
 
-TEST(TokenizerEncode, GivesOneLineOfIdsPerLineAndDecodeGivesThemBack) {
+TEST(TokenizerEncode, PrintsOneLineOfIdsPerLineThatDecodesBack) {
   TempFolder folder;
   const std::string out = (folder / "t.json").string();
   ASSERT_EQ(run({"train", folder.write("tales.txt", tales()).string(), "-o", out}).exit_code, 0);
@@ -100,7 +100,7 @@ TEST(TokenizerEncode, GivesOneLineOfIdsPerLineAndDecodeGivesThemBack) {
   EXPECT_EQ(run({"decode", out, "--whole"}, whole.out).out, text);
 }
 
-TEST(TokenizerEncode, SpecialStringsNeedPermission) {
+TEST(TokenizerEncode, SpecialTokensNeedParseSpecial) {
   const Json plain = parse_json(run({"encode", "bytes", "--text", "<bos>", "--json"}).out, "stdout");
   EXPECT_EQ(plain.at("tokens").size(), 5u);
   EXPECT_EQ(run({"encode", "bytes", "--text", "<bos>", "--parse-special"}).out, "0\n");
@@ -109,14 +109,14 @@ TEST(TokenizerEncode, SpecialStringsNeedPermission) {
   EXPECT_EQ(run({"decode", "bytes", "--text", "0 66 67", "--keep-special"}).out, "<bos>AB\n");
 }
 
-TEST(TokenizerDecode, SaysWhichWordIsNoId) {
+TEST(TokenizerDecode, ReportsInvalidIds) {
   EXPECT_EQ(run({"decode", "bytes", "--text", "1 two"}).err, "error: expected token ids, found 'two'\n");
   EXPECT_EQ(run({"decode", "bytes", "--text", "999"}).err,
-            "error: 999 is no token id; this vocabulary has 257\n");
+            "error: 999 is not a token id; the vocabulary has 257 tokens\n");
   EXPECT_EQ(run({"decode", "bytes", "--text", "99999999999"}).exit_code, 1);
 }
 
-TEST(TokenizerInfo, SaysWhatIsWrongWithAFile) {
+TEST(TokenizerInfo, ReportsInvalidFiles) {
   TempFolder folder;
   const RunResult bad = run({"info", folder.write("t.json", "{\"model\": {}}").string()});
   EXPECT_EQ(bad.exit_code, 1);
@@ -125,10 +125,10 @@ TEST(TokenizerInfo, SaysWhatIsWrongWithAFile) {
   EXPECT_EQ(run({"info", (folder / "nothing").string()}).exit_code, 1);
 }
 
-TEST(TokenizerTrain, CtrlCStopsAndLeavesNothing) {
+TEST(TokenizerTrain, CtrlCStopsAndLeavesNoFiles) {
   TempFolder folder;
   std::string text;
-  // Words of letters at random, so that there is always another pair to merge.
+  // Random words, so that there is always another pair to merge.
   Rng random(1);
   for (int i = 0; i < 400'000; ++i) {
     for (int letter = 0; letter < 20; ++letter) text += static_cast<char>('a' + random.below(26));

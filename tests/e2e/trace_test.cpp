@@ -1,4 +1,4 @@
-// `thimble import`, `trace --grad`, `diff`: the published golf models, from file to gradients.
+// `thimble import`, `trace --grad` and `diff` on the published golf models, from file to gradients.
 #include "base/json.h"
 #include "e2e/golf_files.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 class GoldenGolf : public testing::TestWithParam<const char*> {};
 
-TEST_P(GoldenGolf, ImportsTracesAndEqualsTheOriginal) {
+TEST_P(GoldenGolf, TraceEqualsTheOriginal) {
   const TempFolder folder;
   const std::string model = (folder / "model.safetensors").string(), golden = golden_file(GetParam());
   const std::string trace = (folder / "trace.safetensors").string();
@@ -39,8 +39,8 @@ TEST_P(GoldenGolf, ImportsTracesAndEqualsTheOriginal) {
 
 INSTANTIATE_TEST_SUITE_P(Trace, GoldenGolf, testing::Values("golf_baseline_grad", "golf_plus_grad"));
 
-// The wrong direction of RoPE is another model: the comparison must say so.
-TEST(Trace, ASettingThatDiffersShows) {
+// With the wrong direction of RoPE the comparison must fail.
+TEST(Trace, DetectsADifferentSetting) {
   const TempFolder folder;
   const std::string model = (folder / "m").string(), trace = (folder / "t").string();
   const std::string golden = golden_file("golf_baseline_grad");
@@ -53,23 +53,24 @@ TEST(Trace, ASettingThatDiffersShows) {
   EXPECT_NE(compared.out.find("\ndifferent: 2 tensors"), std::string::npos) << compared;
 }
 
-TEST(Trace, RefusesAnOutputThatExistsBeforeAnyWork) {
+TEST(Trace, RejectsAnExistingOutputFirst) {
   const TempFolder folder;
   const std::string trace = folder.write("trace", "mine").string();
   const RunResult run =
       run_binary({.arguments = {"trace", "no-such-model", "--tokens", "none", "-o", trace}});
   EXPECT_EQ(run.exit_code, 1) << run;
-  EXPECT_TRUE(run.err.starts_with("error: " + trace + " exists already\nhint: ")) << run;
+  EXPECT_TRUE(run.err.starts_with("error: " + trace + " already exists\nhint: ")) << run;
   EXPECT_EQ(folder.read("trace"), "mine");
 }
 
-TEST(Trace, LeavesNothingWhenItFails) {
+TEST(Trace, LeavesNoFilesOnFailure) {
   const TempFolder folder;
   ASSERT_EQ(import_golden("golf_baseline_grad", (folder / "m").string()).exit_code, 0);
   const RunResult run =
       run_binary({.arguments = {"trace", "m", "--tokens", "m", "-o", "t"}, .folder = folder.path()});
   EXPECT_EQ(run.exit_code, 1) << run;
-  EXPECT_TRUE(run.err.starts_with("error: m: expected a tensor \"input\", found none among 53")) << run;
+  EXPECT_TRUE(run.err.starts_with("error: m: expected a tensor \"input\", not found among 53 tensors"))
+      << run;
   EXPECT_EQ(folder.files(), std::vector<std::string>{"m"});
 }
 

@@ -1,4 +1,4 @@
-// The three commands of the walking skeleton, as a user types them.
+// `thimble train`, `eval` and `generate` on the command line.
 #include <csignal>
 
 #include "base/files.h"
@@ -28,7 +28,7 @@ class TrainCommand : public testing::Test {
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  // A model that trains in a blink. `more` may bring its own --steps and --val-every.
+  // Arguments of a tiny training run. `more` may replace --steps and --val-every.
   std::vector<std::string> tiny(const std::string& run, std::vector<std::string> more = {
                                                             "--steps", "20", "--val-every", "10"}) const {
     std::vector<std::string> arguments = {"train",   "--data",   path("text.txt"), "-o",
@@ -73,7 +73,7 @@ TEST_F(TrainCommand, TrainsEvaluatesAndGenerates) {
   EXPECT_EQ(run({"generate", path("run"), "line 7", "--max-tokens", "5"}).out.rfind("line 7", 0), 0u);
 }
 
-TEST_F(TrainCommand, ResumesWithNoOtherWord) {
+TEST_F(TrainCommand, ResumesWithoutOtherArguments) {
   ASSERT_EQ(run(tiny("straight")).exit_code, 0);
   ASSERT_EQ(run(tiny("resumed", {"--steps", "20", "--val-every", "10", "--stop-after", "9"})).exit_code, 0);
   const RunResult resumed = run({"train", "--resume", path("resumed")});
@@ -84,7 +84,7 @@ TEST_F(TrainCommand, ResumesWithNoOtherWord) {
   EXPECT_NE(complete.err.find("is complete: 20 of 20 steps"), std::string::npos) << complete.err;
 }
 
-TEST_F(TrainCommand, Bf16WorksAtEveryCpuLevelAndAResumedRunSaysWhatChanged) {
+TEST_F(TrainCommand, Bf16WorksAtEveryCpuLevelAndResumeReportsChanges) {
   const auto at = [](const char* level) { return RunOptions{.environment = {{"THIMBLE_CPU", level}}}; };
   const std::vector<std::string> bf16 = tiny(
       "run", {"--steps", "12", "--stop-after", "4", "--val-every", "0", "--dtype", "bf16", "--threads", "2"});
@@ -103,9 +103,8 @@ TEST_F(TrainCommand, Bf16WorksAtEveryCpuLevelAndAResumedRunSaysWhatChanged) {
   };
   const RunResult other_threads = resume("1", "scalar");
   ASSERT_EQ(other_threads.exit_code, 0) << other_threads;
-  EXPECT_NE(
-      other_threads.err.find("trained with 2 threads at CPU level scalar, and goes on with 1 thread at"),
-      std::string::npos)
+  EXPECT_NE(other_threads.err.find("trained with 2 threads at CPU level scalar and resumes with 1 thread at"),
+            std::string::npos)
       << other_threads;
   const RunResult as_before = resume("1", "scalar");
   ASSERT_EQ(as_before.exit_code, 0) << as_before;
@@ -118,7 +117,7 @@ TEST_F(TrainCommand, Bf16WorksAtEveryCpuLevelAndAResumedRunSaysWhatChanged) {
             0);
   const RunResult other_level = resume("1", "avx2");
   ASSERT_EQ(other_level.exit_code, 0) << other_level;
-  EXPECT_NE(other_level.err.find("goes on with 1 thread at CPU level avx2"), std::string::npos)
+  EXPECT_NE(other_level.err.find("resumes with 1 thread at CPU level avx2"), std::string::npos)
       << other_level;
 }
 
@@ -131,7 +130,7 @@ TEST_F(TrainCommand, ChangedSettingsAreListedAndNeedForce) {
   };
   const RunResult refused = resume({"--lr", "0.02", "--set", "clip=0.5"});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_NE(refused.err.find("begun with other settings: lr: 0.01 -> 0.02, clip: 1.0 -> 0.5"),
+  EXPECT_NE(refused.err.find("started with different settings: lr: 0.01 -> 0.02, clip: 1.0 -> 0.5"),
             std::string::npos)
       << refused.err;
   const RunResult forced = resume({"--lr", "0.02", "--force"});
@@ -144,7 +143,7 @@ TEST_F(TrainCommand, ChangedSettingsAreListedAndNeedForce) {
   EXPECT_EQ(other_batch.exit_code, 0) << other_batch.err;
   const RunResult other_model = resume({"--dim", "64", "--force"});
   EXPECT_EQ(other_model.exit_code, 1);
-  EXPECT_NE(other_model.err.find("another model or optimizer: dim: 32 -> 64"), std::string::npos)
+  EXPECT_NE(other_model.err.find("different model or optimizer: dim: 32 -> 64"), std::string::npos)
       << other_model.err;
   EXPECT_EQ(resume({"--preset", "golf"}).exit_code, 2);
 }
@@ -158,11 +157,12 @@ TEST_F(TrainCommand, StartsFromAnotherModel) {
   const Json base = parse_json(run({"inspect", path("base"), "--json"}).out, "inspect");
   const Json after = parse_json(run({"inspect", path("tuned"), "--json"}).out, "inspect");
   EXPECT_EQ(base.at("parameters").as_int(), after.at("parameters").as_int());
-  EXPECT_LT(parse_json(tuned.out, "train").at("train_loss").as_double(), 4) << "it had learned already";
+  EXPECT_LT(parse_json(tuned.out, "train").at("train_loss").as_double(), 4)
+      << "the initial model was trained already";
   const RunResult other = run(
       {"train", "--init", path("base"), "--preset", "golf", "--data", path("text.txt"), "-o", path("other")});
   EXPECT_EQ(other.exit_code, 1);
-  EXPECT_NE(other.err.find("layers is 1, the preset's 9"), std::string::npos) << other.err;
+  EXPECT_NE(other.err.find("layers is 1, the preset has 9"), std::string::npos) << other.err;
   EXPECT_FALSE(std::filesystem::exists(folder_ / "other"));
 }
 
@@ -174,12 +174,12 @@ TEST_F(TrainCommand, ReadsWhatDataBuildWrote) {
   arguments[2] = path("shards");
   const RunResult train = run(arguments);
   ASSERT_EQ(train.exit_code, 0) << train.err;
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "data")) << "shards are read where they are";
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "data")) << "shards are read in place";
   ASSERT_EQ(run(tiny("of-text")).exit_code, 0);
   EXPECT_EQ(folder_.read("run/last.safetensors"), folder_.read("of-text/last.safetensors"));
 }
 
-TEST_F(TrainCommand, LearnsATokenizerAndChats) {
+TEST_F(TrainCommand, TrainsATokenizerAndAChatModel) {
   std::string chats;
   for (int i = 0; i < 80; ++i)
     chats += R"({"messages": [{"role": "user", "content": "what is )" + std::to_string(i) +
@@ -191,17 +191,17 @@ TEST_F(TrainCommand, LearnsATokenizerAndChats) {
   ASSERT_EQ(train.exit_code, 0) << train.err;
   const RunResult inspect = run({"inspect", path("run"), "--json"});
   const std::int64_t vocab_size = parse_json(inspect.out, "inspect").at("metadata").at("vocab_size").as_int();
-  EXPECT_GT(vocab_size, 5 + 256) << "it learned some words";
+  EXPECT_GT(vocab_size, 5 + 256) << "it learned some merges";
   EXPECT_LE(vocab_size, 280);
   EXPECT_EQ(run({"train", "--resume", path("run"), "--steps", "6"}).exit_code, 0);
   EXPECT_EQ(run({"train", "--data", path("chats.jsonl"), "--tokenizer", "bpe:many"}).exit_code, 2);
 }
 
-TEST_F(TrainCommand, TheEndSaysWhatLimitsTheRun) {
+TEST_F(TrainCommand, EndsWithADiagnosis) {
   const RunResult train = run(tiny("run", {"--steps", "40", "--val-every", "10"}));
   ASSERT_EQ(train.exit_code, 0) << train.err;
   EXPECT_NE(train.out.find("what limits this run: "), std::string::npos) << train.out;
-  EXPECT_NE(train.out.find("what would help: "), std::string::npos) << train.out;
+  EXPECT_NE(train.out.find("what may help: "), std::string::npos) << train.out;
   const RunResult json = run(tiny("json", {"--steps", "40", "--val-every", "10", "--json"}));
   const Json diagnosis = parse_json(json.out, "train").at("diagnosis");
   EXPECT_GE(diagnosis.at("evidence").size(), 1u);
@@ -209,8 +209,8 @@ TEST_F(TrainCommand, TheEndSaysWhatLimitsTheRun) {
 
 class KilledTrainCommand : public TrainCommand {
  protected:
-  // Kills a run `wanted` times at random moments, resuming it each time.
-  void expect_the_same_after(int wanted) {
+  // Kills a run `requested` times at random moments, resuming it each time.
+  void expect_same_result_after(int requested) {
     const std::vector<std::string> often = {
         "--checkpoint-every", "1", "--steps", "300",           "--val-every", "50",
         "--threads",          "1", "--set",   "swa_start=0.9", "--set",       "swa_every=7"};
@@ -225,39 +225,39 @@ class KilledTrainCommand : public TrainCommand {
     const auto expect_same = [&] {
       EXPECT_EQ(folder_.read("straight/last.safetensors"), folder_.read("killed/last.safetensors"));
     };
-    int kills = 0;         // that met a run with a checkpoint
-    double window = 0.15;  // seconds in which it is killed
-    for (int attempt = 0; attempt < 40 * wanted && kills < wanted; ++attempt) {
+    int kills = 0;         // of runs that had a checkpoint
+    double window = 0.15;  // upper limit of the seconds until a kill
+    for (int attempt = 0; attempt < 40 * requested && kills < requested; ++attempt) {
       RunOptions options;
       options.signal = SIGKILL;
       options.signal_after_seconds = 0.02 + window * random.uniform_double();
       const bool resumable = has_checkpoint();
       const RunResult result = run(resumable ? resume : tiny("killed", often), options);
       kills += resumable && result.signal == SIGKILL;
-      // On a busy machine, too, some run must come as far as a checkpoint, and none far beyond.
+      // On a busy machine too, some runs must reach a checkpoint and few may reach the end.
       window *= result.signal != SIGKILL ? 0.8 : resumable ? 1 : 1.2;
       if (result.signal == SIGKILL) continue;
-      // It came to its end (perhaps the last kill fell behind the last checkpoint): once more from the start.
+      // It reached its end, perhaps as the last kill came after the last checkpoint: start again.
       ASSERT_TRUE(result.exit_code == 0 || result.err.find("is complete") != std::string::npos) << result;
       expect_same();
       std::filesystem::remove_all(folder_ / "killed");
     }
-    EXPECT_EQ(kills, wanted);
+    EXPECT_EQ(kills, requested);
     const RunResult last = run(has_checkpoint() ? resume : tiny("killed", often));
     EXPECT_TRUE(last.exit_code == 0 || last.err.find("is complete") != std::string::npos) << last;
     expect_same();
   }
 };
 
-TEST_F(KilledTrainCommand, TenTimesEndsTheSame) {
-  expect_the_same_after(10);
+TEST_F(KilledTrainCommand, EndsWithTheSameResultAfterTenKills) {
+  expect_same_result_after(10);
 }
 
-TEST_F(KilledTrainCommand, FullTierTwoHundredTimesEndsTheSame) {
-  expect_the_same_after(200);
+TEST_F(KilledTrainCommand, FullTierEndsWithTheSameResultAfterTwoHundredKills) {
+  expect_same_result_after(200);
 }
 
-TEST_F(TrainCommand, CtrlCSigtermAndALostLineSaveAndExit130) {
+TEST_F(TrainCommand, SigintSigtermAndSighupSaveAndExitWith130) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     const std::string name = fmt::format("signal-{}", signal);
     RunOptions options;
@@ -270,20 +270,19 @@ TEST_F(TrainCommand, CtrlCSigtermAndALostLineSaveAndExit130) {
   }
 }
 
-TEST_F(TrainCommand, Usr1SavesAndGoesOn) {
+TEST_F(TrainCommand, Sigusr1SavesAndContinues) {
   RunOptions options;
   options.signal = SIGUSR1;
   options.signal_after_text = "tokens per parameter";
   int saved = 0;
-  for (int steps = 100; saved < 2 && steps <= 100'000;
-       steps *= 10) {  // else it was done before it heard of it
+  for (int steps = 100; saved < 2 && steps <= 100'000; steps *= 10) {  // else it ended before the signal
     const std::string name = fmt::format("run{}", steps);
     const RunResult result = run(tiny(name, {"--steps", std::to_string(steps), "--val-every", "0"}), options);
     ASSERT_EQ(result.exit_code, 0) << result.err;
     saved = 0;
     for (const std::string& file : folder_.files()) saved += file.starts_with(name + "/checkpoints/step-");
   }
-  EXPECT_EQ(saved, 2) << "one on the way, one at the end";
+  EXPECT_EQ(saved, 2) << "one after the signal, one at the end";
 }
 
 struct BadCall {
@@ -292,7 +291,7 @@ struct BadCall {
   std::string message;
 };
 
-TEST_F(TrainCommand, WhatIsWrongIsSaidInOneLine) {
+TEST_F(TrainCommand, ReportsErrors) {
   folder_.write("empty.txt", "");
   folder_.write("short.txt", "too short");
   folder_.write("cut.safetensors", "abcdefgh");
@@ -307,7 +306,7 @@ TEST_F(TrainCommand, WhatIsWrongIsSaidInOneLine) {
       {with_data("empty.txt"), 1, "0 documents were read"},
       {with_data("short.txt"), 1, "one row of context 16"},
       {tiny("bad", {"--vocab-size", "99"}), 1, "vocab_size is 99"},
-      {tiny("bad", {"--dtype", "f16"}), 1, "f16 is not computed in on the CPU"},
+      {tiny("bad", {"--dtype", "f16"}), 1, "the CPU cannot compute in f16"},
       {{"train", "--resume", path("nowhere")}, 1, "nowhere"},
       {{"eval", path("nowhere"), "--data", path("text.txt")}, 1, "nowhere"},
       {{"eval", path("cut.safetensors"), "--data", path("text.txt")}, 1, "cut.safetensors"},
@@ -322,7 +321,7 @@ TEST_F(TrainCommand, WhatIsWrongIsSaidInOneLine) {
     EXPECT_NE(("\n" + result.err).find("\nerror: "), std::string::npos) << result.err;
     EXPECT_EQ(result.out, "");
   }
-  EXPECT_FALSE(std::filesystem::exists(folder_ / "bad")) << "a call that is refused leaves nothing behind";
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "bad")) << "a rejected call leaves no files";
 }
 
 }  // namespace

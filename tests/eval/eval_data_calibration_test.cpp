@@ -1,4 +1,4 @@
-// What the matrices of a model are multiplied with, seen from outside.
+// GPTQ calibration: the calibration windows, and the second moments of the inputs of every matrix.
 #include "eval/eval_data.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class Calibrate : public testing::TestWithParam<DType> {};
 INSTANTIATE_TEST_SUITE_P(DTypes, Calibrate, testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return std::string(dtype_name(info.param)); });
 
-TEST_P(Calibrate, SeesTheInputsOfEveryMatrix) {
+TEST_P(Calibrate, CollectsTheInputsOfEveryMatrix) {
   const Context context;
   const auto model = small_model(context, kVocabulary, kContext, "golf-plus", GetParam());
   const Grid windows = calibration_windows(some_tokens(500), model->config(), 10 * kContext);
@@ -45,7 +45,7 @@ TEST_P(Calibrate, SeesTheInputsOfEveryMatrix) {
     EXPECT_EQ(moment != nullptr, param.dims.size() == 2 && !looked_up && !param.control) << param.name;
     if (!moment) continue;
     EXPECT_EQ(moment->rows, 10 * kContext) << param.name;
-    // Golf's norms have no weight: what comes out of them has a mean square of 1.
+    // Golf's norms have no weight, so their outputs have a mean square of 1.
     const bool normed = param.role == Role::query || param.role == Role::key || param.role == Role::mlp_fc ||
                         param.role == Role::token_embedding;
     if (normed) {
@@ -57,7 +57,7 @@ TEST_P(Calibrate, SeesTheInputsOfEveryMatrix) {
   EXPECT_NE(moments.of(*table.find("blocks.0.attn.c_q.weight")),
             moments.of(*table.find("blocks.1.attn.c_q.weight")));
 
-  // How much is computed at a time is nobody's business, and neither is a score in between.
+  // Calibrating again gives the same moments, and scoring is not affected by calibration.
   const std::vector<float> before =
       model->score(grid_rows(model->config(), kContext, windows.input, windows.target, windows.doc_start))
           .nats;
@@ -69,7 +69,7 @@ TEST_P(Calibrate, SeesTheInputsOfEveryMatrix) {
       before);
 }
 
-TEST(CalibrationWindows, AreSpreadOverTheSetAndNoMoreThanItHas) {
+TEST(CalibrationWindows, AreSpreadOverTheSetAndLimitedByItsSize) {
   const Context context;
   const auto model = small_model(context, kVocabulary, kContext, "golf");
   const TokenSet set = some_tokens(100);
@@ -81,7 +81,7 @@ TEST(CalibrationWindows, AreSpreadOverTheSetAndNoMoreThanItHas) {
   EXPECT_EQ(calibration_windows(some_tokens(5), model->config(), 100).input.size(), std::size_t{kContext});
 }
 
-TEST(SampledWindows, AreTheModelsOwnAndTheSameForASeed) {
+TEST(SampledWindows, AreReproducibleForASeed) {
   const Context context;
   const auto model = small_model(context, kVocabulary, kContext, "golf-plus");
   const auto sample = [&](std::uint64_t seed) {
@@ -96,8 +96,9 @@ TEST(SampledWindows, AreTheModelsOwnAndTheSameForASeed) {
   EXPECT_EQ(calibrate(*model, first, ProgressOutput::nowhere()).rows(), 20 * kContext);
 }
 
-// A request may ask for 1000 samples; 131,072 tokens are more than that for every context below 132.
-TEST(SampledWindows, AreAsManyAsAreWanted) {
+// A request is limited to 1000 samples, and 131,072 tokens need more than that for contexts below
+// 132.
+TEST(SampledWindows, MayExceedTheLimitOfOneRequest) {
   const Context context;
   const auto model = small_model(context, kVocabulary, 4, "golf");
   const Grid many = sampled_windows(*model, 1, 1100 * 4, 0, ProgressOutput::nowhere());

@@ -1,4 +1,4 @@
-// What `--data X` gives to somebody who measures.
+// Opening evaluation data.
 #include "eval/eval_data.h"
 
 #include <algorithm>
@@ -26,7 +26,7 @@ std::vector<std::int32_t> tokens_in(const std::filesystem::path& file, const Tok
   return tokens;
 }
 
-TEST(EvalData, EveryDocumentStandsBehindABos) {
+TEST(EvalData, EveryDocumentStartsWithABos) {
   const TempFolder folder;
   const auto tokenizer = small_bpe(folder);
   const std::string documents[] = {"the cat", " sat on a mat\n"};
@@ -43,7 +43,7 @@ TEST(EvalData, EveryDocumentStandsBehindABos) {
             expected);
 }
 
-TEST(EvalData, AWordMayBeOfAnyLength) {
+TEST(EvalData, WordsMayHaveAnyLength) {
   const TempFolder folder;
   const auto tokenizer = small_bpe(folder);
   const std::string text = "the cat " + std::string(BpeModel::kMaxWordBytes + 1, 'a') + " sat";
@@ -53,11 +53,11 @@ TEST(EvalData, AWordMayBeOfAnyLength) {
   EXPECT_TRUE(tokenizer->decode(std::span(tokens).subspan(1)) == text);
 }
 
-TEST(EvalData, ABadRecordIsAnErrorAndNotLeftOut) {
+TEST(EvalData, ABadRecordIsAnError) {
   const TempFolder folder;
   const auto file = folder.write("a.jsonl", "{\"text\": \"the cat\"}\n{\"text\": 3}\n");
   const std::string message = message_of([&] { tokens_in(file, *load_tokenizer("bytes")); });
-  EXPECT_EQ(message, file.string() + ":2: expected a text as \"text\"");
+  EXPECT_EQ(message, file.string() + ":2: expected \"text\" to be a string");
 }
 
 }  // namespace

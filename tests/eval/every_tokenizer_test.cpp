@@ -1,7 +1,8 @@
-// Bits per byte for every kind of tokenizer: the bytes are those of the text, and a model that knows nothing needs
-// exactly log2 V bits for each token.
+// Bits per byte for every kind of tokenizer: the bytes are those of the text, and a uniform model
+// needs exactly log2 V bits per token.
 #include <cmath>
 
+#include "data/text_files.h"
 #include "eval/score.h"
 #include "eval/small_model.h"
 #include "support/golden.h"
@@ -35,7 +36,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const std::string& kind) {
                             "sentencepiece");
 }
 
-// The published rule (parameter-golf 1.7), from the pieces' own spelling.
+// parameter-golf's rule for the bytes of a token, computed from the text of the pieces.
 std::uint64_t published_bytes(const Tokenizer& tokenizer, std::int32_t previous, std::int32_t target) {
   const auto is_boundary = [&](std::int32_t id) {
     const TokenType type = tokenizer.token_type(id);
@@ -79,25 +80,25 @@ TEST_P(EveryTokenizer, AUniformModelNeedsLog2VBitsPerToken) {
     EXPECT_EQ(score.tokens, static_cast<std::int64_t>(tokens.size()));
     const double expected = std::log2(static_cast<double>(tokenizer->vocab_size())) *
                             static_cast<double>(score.tokens) / static_cast<double>(score.bytes);
-    // ln V comes out of the kernel as a float: exact but for its last bit.
+    // The kernel returns ln V as a float, with an error in the last bit.
     EXPECT_NEAR(score.bits_per_byte() / expected, 1, 1e-7);
   }
 }
 
-TEST(PublishedTokenizer, CountsTheBytesThatGolfCounts) {
-  constexpr const char* kModel = "fixtures/sentencepiece/fineweb_1024_bpe.model";
-  const auto file = shared_path(kModel);
-  if (!file) GTEST_SKIP() << shared_missing(kModel);
-  const auto tokenizer = load_tokenizer(*file);
-  std::vector<std::int32_t> tokens;
-  for (const char* document : kDocuments) {
-    tokens.push_back(*tokenizer->special().bos);
-    tokenizer->encode(document, tokens);
+TEST(PublishedTokenizer, CountsBytesLikeParameterGolf) {
+  for (const auto& file :
+       golden_and_shared({"tokenizers/golf_1024.model"}, {"fixtures/sentencepiece/fineweb_1024_bpe.model"})) {
+    const auto tokenizer = load_tokenizer(file);
+    std::vector<std::int32_t> tokens;
+    for (const char* document : kDocuments) {
+      tokens.push_back(*tokenizer->special().bos);
+      tokenizer->encode(document, tokens);
+    }
+    const ByteTable bytes(*tokenizer, tokenizer->vocab_size());
+    for (std::size_t i = 1; i < tokens.size(); ++i)
+      EXPECT_EQ(bytes.bytes(tokens[i - 1], tokens[i]), published_bytes(*tokenizer, tokens[i - 1], tokens[i]))
+          << file << ": token " << i;
   }
-  const ByteTable bytes(*tokenizer, tokenizer->vocab_size());
-  for (std::size_t i = 1; i < tokens.size(); ++i)
-    EXPECT_EQ(bytes.bytes(tokens[i - 1], tokens[i]), published_bytes(*tokenizer, tokens[i - 1], tokens[i]))
-        << i;
 }
 
 }  // namespace

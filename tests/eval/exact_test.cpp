@@ -18,8 +18,8 @@ struct Fixture {
   explicit Fixture(const char* preset = "quick")
       : model(small_model(context, tokenizer->vocab_size(), 48, preset)) {}
 
-  // What the model says, one sequence in one slot: the plain way.
-  std::string says(std::span<const Turn> turns) {
+  // The model's answer, decoded in the simplest way: one sequence in one slot.
+  std::string answer_to(std::span<const Turn> turns) {
     PlainDecoder decoder(*model);
     std::vector<TokenId> answer;
     const ChatLayout layout = ChatLayout::roles(*tokenizer);
@@ -33,14 +33,14 @@ struct Fixture {
     return tokenizer->decode(answer);
   }
 
-  // Questions of many lengths, each with the answer that this model gives.
-  std::vector<Conversation> its_own_answers(int count) {
+  // Questions of various lengths, each with the answer that this model gives.
+  std::vector<Conversation> with_model_answers(int count) {
     std::vector<Conversation> conversations;
     for (int i = 0; i < count; ++i) {
       Conversation turns = {{ChatRole::user, std::string(static_cast<std::size_t>(1 + i * 7 % 30),
                                                          static_cast<char>('a' + i))}};
       if (i % 3 == 0) turns.insert(turns.begin(), {ChatRole::system, "be"});
-      turns.push_back({ChatRole::assistant, says(turns)});
+      turns.push_back({ChatRole::assistant, answer_to(turns)});
       conversations.push_back(turns);
     }
     return conversations;
@@ -60,9 +60,9 @@ INSTANTIATE_TEST_SUITE_P(Presets, EveryFamily, testing::Values("quick", "golf-pl
                            return name;
                          });
 
-TEST_P(EveryFamily, ManyTogetherSayWhatEachSaysAlone) {
+TEST_P(EveryFamily, BatchedAnswersEqualSingleOnes) {
   Fixture f(GetParam());
-  const auto conversations = f.its_own_answers(23);
+  const auto conversations = f.with_model_answers(23);
   for (std::int64_t slots : {1, 4, 64}) {
     const ExactScore score = f.score(conversations, {.slots = slots});
     EXPECT_EQ(score.right, 23) << slots << " slots";
@@ -72,9 +72,9 @@ TEST_P(EveryFamily, ManyTogetherSayWhatEachSaysAlone) {
   }
 }
 
-TEST(Exact, OneLetterOffIsWrongAndIsShown) {
+TEST(Exact, ADifferenceOfOneLetterIsWrongAndReported) {
   Fixture f;
-  auto conversations = f.its_own_answers(6);
+  auto conversations = f.with_model_answers(6);
   const std::string given = conversations[4].back().content;
   conversations[4].back().content += "x";
   const ExactScore score = f.score(conversations);
@@ -86,27 +86,27 @@ TEST(Exact, OneLetterOffIsWrongAndIsShown) {
   EXPECT_FALSE(score.wrong[0].right);
 }
 
-TEST(Exact, BlanksAtTheEndDoNotCount) {
+TEST(Exact, IgnoresTrailingWhitespace) {
   Fixture f;
-  auto conversations = f.its_own_answers(2);
+  auto conversations = f.with_model_answers(2);
   for (Conversation& turns : conversations) turns.back().content += " \n";
   EXPECT_EQ(f.score(conversations).right, 2);
 }
 
 TEST(Exact, AQuestionThatFillsTheContextCountsAsWrong) {
   Fixture f;
-  auto conversations = f.its_own_answers(2);
+  auto conversations = f.with_model_answers(2);
   conversations.push_back({{ChatRole::user, std::string(60, 'a')}, {ChatRole::assistant, "b"}});
   conversations.push_back({{ChatRole::user, std::string(60, 'a')}, {ChatRole::assistant, ""}});
   const ExactScore score = f.score(conversations);
   EXPECT_EQ(score.total, 4);
-  EXPECT_EQ(score.right, 2) << "who was not asked did not say nothing";
+  EXPECT_EQ(score.right, 2) << "an empty expected answer must not match a question that was not asked";
   EXPECT_EQ(score.too_long, 2);
 }
 
-TEST(Exact, KeepsTheFirstAnswersToBeShown) {
+TEST(Exact, ReturnsTheFirstAnswers) {
   Fixture f;
-  auto conversations = f.its_own_answers(9);
+  auto conversations = f.with_model_answers(9);
   conversations[1].back().content += "?";
   const ExactScore score = f.score(conversations, {.slots = 4, .keep_first = 3, .keep_wrong = 0});
   ASSERT_EQ(score.first.size(), 3u);
@@ -117,15 +117,15 @@ TEST(Exact, KeepsTheFirstAnswersToBeShown) {
   }
 }
 
-TEST(Exact, KeepsAsManyWrongOnesAsAskedFor) {
+TEST(Exact, ReturnsTheRequestedNumberOfWrongAnswers) {
   Fixture f;
-  auto conversations = f.its_own_answers(9);
+  auto conversations = f.with_model_answers(9);
   for (Conversation& turns : conversations) turns.back().content += "?";
   EXPECT_EQ(f.score(conversations, {.keep_wrong = 2}).wrong.size(), 2u);
   EXPECT_EQ(f.score(conversations, {.keep_wrong = 2}).right, 0);
 }
 
-TEST(Exact, RefusesWhatHasNoAnswer) {
+TEST(Exact, RejectsConversationsWithoutAnAnswer) {
   Fixture f;
   EXPECT_THROW(f.score({}), Error);
   const std::vector<Conversation> questions = {{{ChatRole::user, "a"}}};

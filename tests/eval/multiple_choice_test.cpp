@@ -22,7 +22,7 @@ struct Fixture {
     return score_choices(*model, *tokenizer, questions, ProgressOutput::nowhere());
   }
 
-  // The nats of the ending's bytes and the space before it, in a row of their own.
+  // The nats of the ending and the space before it, scored in a separate row.
   double nats(const std::string& before, const std::string& ending, bool bos = true) {
     std::vector<TokenId> tokens;
     if (bos) tokens.push_back(*tokenizer->special().bos);
@@ -39,8 +39,9 @@ struct Fixture {
   }
 };
 
-// The answers that the model gives, found by hand, are the labels: all are right. Then the next ones: none is.
-TEST(MultipleChoice, TakesTheLikeliestEndingAndTheLikeliestPerCharacter) {
+// The labels are the endings that the model prefers, so all answers are right; with shifted labels
+// none is.
+TEST(MultipleChoice, ChoosesByNatsAndByNatsPerCharacter) {
   Fixture f;
   const std::array<const char*, 3> contexts = {"A cat", "The sun", "One two"};
   const std::vector<std::string> endings = {"sat.", "shines on us", "three", "x"};
@@ -60,7 +61,7 @@ TEST(MultipleChoice, TakesTheLikeliestEndingAndTheLikeliestPerCharacter) {
     by_sum.push_back({before, endings, best});
     by_length.push_back({before, endings, best_per_character});
   }
-  ASSERT_TRUE(differ) << "the case must tell the two apart";
+  ASSERT_TRUE(differ) << "the two rules must choose different endings";
   EXPECT_EQ(f.score(by_sum).right, 3);
   EXPECT_LT(f.score(by_sum).right_normalised, 3);
   EXPECT_EQ(f.score(by_length).right_normalised, 3);
@@ -70,7 +71,7 @@ TEST(MultipleChoice, TakesTheLikeliestEndingAndTheLikeliestPerCharacter) {
   EXPECT_EQ(f.score(by_sum).right, 0);
 }
 
-TEST(MultipleChoice, ScoresTheEndingAloneWhateverStandsBesideIt) {
+TEST(MultipleChoice, ScoresEachEndingIndependently) {
   Fixture f;
   const std::vector<ChoiceQuestion> questions = {{"A cat", {"sat.", "ran away"}, 0},
                                                  {"One", {"two", "three four five", "caf\xC3\xA9"}, 1}};
@@ -82,7 +83,7 @@ TEST(MultipleChoice, ScoresTheEndingAloneWhateverStandsBesideIt) {
   EXPECT_EQ(scores[1][2].characters, 4) << "characters, not bytes";
 }
 
-TEST(MultipleChoice, BosStandsWhereTheTokenizerPutsItOrNothingElseDoes) {
+TEST(MultipleChoice, UsesBosIfTheTokenizerAddsItOrTheContextIsEmpty) {
   Fixture f;
   const std::vector<ChoiceQuestion> questions = {{"A cat", {"sat.", "ran away"}, 0}, {"", {"Up", "Down"}, 0}};
   const auto with = score_endings(*f.model, *f.tokenizer, questions, ProgressOutput::nowhere());
@@ -93,11 +94,11 @@ TEST(MultipleChoice, BosStandsWhereTheTokenizerPutsItOrNothingElseDoes) {
     EXPECT_NEAR(with[0][e].nats, f.nats("A cat", ending), 1e-4);
     EXPECT_NEAR(without[0][e].nats, f.nats("A cat", ending, false), 1e-4);
     EXPECT_NE(without[0][e].nats, with[0][e].nats);
-    EXPECT_EQ(without[1][e].nats, with[1][e].nats) << "behind nothing there is bos";
+    EXPECT_EQ(without[1][e].nats, with[1][e].nats) << "an empty context always gets a bos";
   }
 }
 
-TEST(MultipleChoice, BlanksAroundContextAndEndingDoNotCount) {
+TEST(MultipleChoice, IgnoresWhitespaceAroundContextAndEnding) {
   Fixture f;
   const std::vector<ChoiceQuestion> plain = {{"A cat", {"sat.", "ran away"}, 0}};
   const std::vector<ChoiceQuestion> blank = {{"\n A cat ", {" sat.", "  ran away\n"}, 0}};
@@ -109,14 +110,14 @@ TEST(MultipleChoice, BlanksAroundContextAndEndingDoNotCount) {
   }
 }
 
-TEST(MultipleChoice, ALongContextLosesItsBeginning) {
+TEST(MultipleChoice, ALongContextIsTruncatedAtItsStart) {
   Fixture f;
   const std::string before(100, 'a');
   const std::vector<ChoiceQuestion> questions = {{before, {"b", "c"}, 0}};
   const ChoiceScore score = f.score(questions);
   EXPECT_EQ(score.total, 1);
   EXPECT_EQ(score.cut, 2);
-  // What is left is as if the beginning had never been there: 32 inputs, the last of them the space.
+  // The result is the same as for a shorter context: 32 inputs, of which the last is the space.
   const auto ends = score_endings(*f.model, *f.tokenizer, questions, ProgressOutput::nowhere());
   std::vector<TokenId> tokens;
   f.tokenizer->encode(before.substr(0, 31).append(" b"), tokens);
@@ -128,13 +129,13 @@ TEST(MultipleChoice, ALongContextLosesItsBeginning) {
   EXPECT_NEAR(ends[0][0].nats, nats, 1e-4);
 }
 
-TEST(MultipleChoice, OfEqualEndingsTheFirstIsTaken) {
+TEST(MultipleChoice, ChoosesTheFirstOfEqualEndings) {
   const std::array<EndingScore, 3> endings = {EndingScore{3, 2}, EndingScore{2, 1}, EndingScore{2, 1}};
   EXPECT_EQ(chosen(endings, false), 1u);
   EXPECT_EQ(chosen(endings, true), 0u);
 }
 
-TEST(MultipleChoice, OfAModelWithNaNIsAnError) {
+TEST(MultipleChoice, AModelWithNaNIsAnError) {
   Fixture f;
   f.model->weights()[5] = NAN;
   f.model->weights_changed();
@@ -142,20 +143,20 @@ TEST(MultipleChoice, OfAModelWithNaNIsAnError) {
   EXPECT_THROW(f.score(std::span(&question, 1)), Error);
 }
 
-TEST(MultipleChoice, AnEndingThatTheTokenizerTakesAwayIsNamed) {
+TEST(MultipleChoice, ReportsAnEndingWithoutTokens) {
   Fixture f;
   const TempFolder folder;
   TextSource source({folder.write("text.txt", "the cat sat on the mat and the hat\n")}, {});
   const auto pieces = load_sentencepiece(train_sentencepiece(source, {.vocab_size = 290}), "pieces");
   const ChoiceQuestion question{
-      .context = "the cat", .endings = {"sat", "\xE2\x80\x8B"}, .where = "q.jsonl:7"};  // no width, no letter
+      .context = "the cat", .endings = {"sat", "\xE2\x80\x8B"}, .where = "q.jsonl:7"};  // a zero-width space
   const auto model = small_model(f.context, pieces->vocab_size(), 32);
   EXPECT_EQ(
       message_of([&] { score_choices(*model, *pieces, std::span(&question, 1), ProgressOutput::nowhere()); }),
-      "q.jsonl:7: the tokenizer leaves nothing of ending 1");
+      "q.jsonl:7: the tokenizer encodes ending 1 as no tokens");
 }
 
-TEST(MultipleChoice, RefusesNothing) {
+TEST(MultipleChoice, RejectsAnEmptyListOfQuestions) {
   Fixture f;
   EXPECT_THROW(f.score({}), Error);
 }
@@ -164,7 +165,7 @@ ChoiceQuestion question(const char* json) {
   return choice_question(parse_json(json, "q"), "q:1");
 }
 
-TEST(ChoiceQuestions, ComeInManyForms) {
+TEST(ChoiceQuestions, AcceptAllDocumentedForms) {
   const ChoiceQuestion plain = question(R"({"ctx": "A", "endings": ["x", "y"], "label": 1, "ind": 24})");
   EXPECT_EQ(plain.context, "A");
   EXPECT_EQ(plain.endings, (std::vector<std::string>{"x", "y"}));
@@ -188,7 +189,7 @@ TEST(ChoiceQuestions, ComeInManyForms) {
 }
 
 // process_docs() of lm-evaluation-harness.
-TEST(ChoiceQuestions, OfHellaSwagAreCleanedAsTheHarnessDoes) {
+TEST(ChoiceQuestions, HellaSwagIsPreprocessedLikeInTheHarness) {
   const ChoiceQuestion cleaned = question(
       R"({"activity_label": "Home and Garden", "ctx_a": "How to bake [title] Heat the oven. [step] Wait  a while.",
           "ctx_b": "then The baker", "ctx": "not this", "endings": [" eats [substeps] it. ", "[x] Runs [title] away"],
@@ -206,25 +207,25 @@ std::string complaint(const std::string& line) {
   return message_of([&] { read_choice_questions(file, 0); });
 }
 
-TEST(ChoiceQuestions, AWrongLineIsNamed) {
+TEST(ChoiceQuestions, ErrorsNameTheLine) {
   for (const auto& [line, what] : std::vector<std::pair<std::string, std::string>>{
-           {R"({"endings": ["x", "y"], "label": 1})", "there is no context"},
-           {R"({"ctx": "A", "label": 1})", "there are no endings"},
-           {R"({"ctx": "A", "endings": ["x"], "label": 0})", "nothing to choose"},
+           {R"({"endings": ["x", "y"], "label": 1})", "no context found"},
+           {R"({"ctx": "A", "label": 1})", "no endings found"},
+           {R"({"ctx": "A", "endings": ["x"], "label": 0})", "expected at least two endings, found 1"},
            {R"({"ctx": "A", "endings": ["x", " "], "label": 0})", "ending 1 is empty"},
-           {R"({"ctx": "A", "endings": ["x", 5], "label": 0})", "no text"},
-           {R"({"ctx": "A", "endings": "xy", "label": 0})", "no list"},
-           {R"({"ctx": "A", "endings": ["x", "y"]})", "which ending is right"},
-           {R"({"ctx": "A", "endings": ["x", "y"], "label": 2})", "label 2 names none of 2 endings"},
+           {R"({"ctx": "A", "endings": ["x", 5], "label": 0})", "is not a string"},
+           {R"({"ctx": "A", "endings": "xy", "label": 0})", "are not a list"},
+           {R"({"ctx": "A", "endings": ["x", "y"]})", "no label found"},
+           {R"({"ctx": "A", "endings": ["x", "y"], "label": 2})", "label 2 is none of the 2 endings"},
            {R"({"ctx": "A", "endings": ["x", "y"], "label": -1})", "label -1"},
            {R"({"ctx": "A", "endings": ["x", "y"], "label": "z"})", "label \"z\""},
-           {R"({"ctx": 7, "endings": ["x", "y"], "label": 0})", "no text"},
+           {R"({"ctx": 7, "endings": ["x", "y"], "label": 0})", "is not a string"},
            {R"({"ctx": "A", "choices": [{"text": "x", "label": "A"}, {"text": "y"}], "label": 0})",
-            "ending 1 has no text or no label"},
+            "ending 1 lacks text or label"},
            {R"({"ctx": "A", "choices": [{"text": "x", "label": "A"}, "y"], "label": 0})",
-            "ending 1 has no text"},
-           {R"({"ctx_a": "A", "ctx_b": 3, "endings": ["x", "y"], "label": 0})", "no text"},
-           {R"([1, 2])", "no JSON object"}}) {
+            "ending 1 lacks text"},
+           {R"({"ctx_a": "A", "ctx_b": 3, "endings": ["x", "y"], "label": 0})", "is not a string"},
+           {R"([1, 2])", "expected a question as a JSON object"}}) {
     const std::string message = complaint(line);
     EXPECT_NE(message.find(what), std::string::npos) << line << ": " << message;
     EXPECT_NE(message.find("q.jsonl:2"), std::string::npos) << message;

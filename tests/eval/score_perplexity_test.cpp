@@ -19,8 +19,8 @@ struct Fixture {
   Fixture() {
     for (int i = 0; i < 150; ++i) text.push_back(5 + i * i % 200);
   }
-  // As of a GGUF whose add_bos_token is false.
-  void leave_out_bos() {
+  // Like the tokenizer of a GGUF with add_bos_token = false.
+  void remove_bos() {
     Json file = parse_json(tokenizer->serialized(), "bytes");
     tokenizer = load_tokenizer_bytes(file.set("post_processor", nullptr).dump(), "tokenizer.json");
     with_bos = false;
@@ -30,7 +30,8 @@ struct Fixture {
   }
 };
 
-// perplexity() of llama.cpp: logits of every position, a log-softmax in double, and the two sums.
+// perplexity() of llama.cpp: logits of every position, log-softmax in double, and the sums of the
+// nats and of their squares.
 struct Slow {
   double ppl = 0, error = 0;
   std::int64_t count = 0;
@@ -69,7 +70,7 @@ Slow slow_perplexity(Fixture& f, std::size_t n_ctx) {
   return slow;
 }
 
-TEST(Perplexity, IsThatOfLlamaCpp) {
+TEST(Perplexity, EqualsLlamaCpps) {
   Fixture f;
   for (const std::int64_t n_ctx : {8, 15, 32}) {
     const Slow slow = slow_perplexity(f, static_cast<std::size_t>(n_ctx));
@@ -85,9 +86,9 @@ TEST(Perplexity, IsThatOfLlamaCpp) {
   }
 }
 
-TEST(Perplexity, PutsBosNowhereWhereTheTokenizerAddsNone) {
+TEST(Perplexity, AddsNoBosIfTheTokenizerAddsNone) {
   Fixture f;
-  f.leave_out_bos();
+  f.remove_bos();
   ASSERT_TRUE(f.tokenizer->special().bos);
   const Slow slow = slow_perplexity(f, 15);
   const Perplexity fast = f.measure({.context = 15});
@@ -95,14 +96,14 @@ TEST(Perplexity, PutsBosNowhereWhereTheTokenizerAddsNone) {
   EXPECT_NEAR(fast.value() / slow.ppl, 1, 1e-6);
 }
 
-TEST(Perplexity, OfAModelWithNaNIsAnError) {
+TEST(Perplexity, AModelWithNaNIsAnError) {
   Fixture f;
   f.model->weights()[5] = NAN;
   f.model->weights_changed();
   EXPECT_THROW(f.measure({}), Error);
 }
 
-TEST(Perplexity, TakesTheModelsContextWhereThatIsLessThan512) {
+TEST(Perplexity, UsesTheModelsContextIfItIsLessThan512) {
   Fixture f;
   EXPECT_EQ(f.measure({}).context, 32);
 }
@@ -115,7 +116,7 @@ TEST(Perplexity, NeedsTwoChunks) {
   EXPECT_EQ(f.measure({}).chunks, 2);
 }
 
-TEST(Perplexity, ScoresAtMostSoManyInWholeChunks) {
+TEST(Perplexity, LimitsTokensToCompleteChunks) {
   Fixture f;
   EXPECT_EQ(f.measure({.context = 8, .val_tokens = 20}).score.tokens, 18) << "3 of each chunk";
   EXPECT_EQ(f.measure({.context = 8, .val_tokens = 3}).chunks, 1);

@@ -1,4 +1,4 @@
-// Sliding windows and golf's windows, against versions that are slow and obvious.
+// Compares sliding windows and golf's windows with slow, simple implementations.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -12,7 +12,8 @@ namespace {
 
 constexpr std::int64_t kContext = 80;
 
-// Texts of many lengths, some longer than the context, and a model that looks at more than the last token.
+// Texts of various lengths, some longer than the context, and a model that depends on the whole
+// context.
 struct Texts {
   Context context;
   std::unique_ptr<Tokenizer> tokenizer = load_tokenizer("bytes");
@@ -37,22 +38,23 @@ struct Texts {
 
   std::int32_t target(std::size_t i) const { return i + 1 < tokens.size() ? tokens[i + 1] : bos; }
 
-  // The nats of what follows token i, when the model sees [begin, i] and nothing else: one token at a time.
+  // The nats of the token after i, given only the tokens [begin, i].
   double nats(std::size_t begin, std::size_t i) {
-    auto [place, is_new] = known.try_emplace({begin, i});
+    auto [entry, is_new] = known.try_emplace({begin, i});
     if (is_new) {
       const std::vector<std::int32_t> input(tokens.begin() + static_cast<std::ptrdiff_t>(begin),
                                             tokens.begin() + static_cast<std::ptrdiff_t>(i + 1));
       std::vector<std::int32_t> targets(input.size(), -1);
       targets.back() = target(i);
-      place->second =
+      entry->second =
           model->score(grid_rows(model->config(), static_cast<std::int64_t>(input.size()), input, targets))
               .nats.back();
     }
-    return place->second;
+    return entry->second;
   }
 
-  // Where the context of token i begins: the first window, at a multiple of the stride, that reaches it.
+  // The start of the context of token i: that of the first window, at a multiple of the stride,
+  // that contains it.
   static std::size_t window_of(std::size_t i, std::size_t stride) {
     std::size_t begin = 0;
     while (begin + kContext <= i) begin += stride;
@@ -63,7 +65,7 @@ struct Texts {
 class EveryStride : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Strides, EveryStride, testing::Values(1, 7, 64, static_cast<int>(kContext)));
 
-TEST_P(EveryStride, OfIsolatedDocumentsEqualsOneTokenAtATime) {
+TEST_P(EveryStride, ForIsolatedDocumentsEqualsOneTokenAtATime) {
   Texts t;
   const auto stride = static_cast<std::size_t>(GetParam());
   double nats = 0;
@@ -75,11 +77,11 @@ TEST_P(EveryStride, OfIsolatedDocumentsEqualsOneTokenAtATime) {
   const Score score = t.score({.stride = GetParam()});
   const auto count = static_cast<double>(t.tokens.size());
   EXPECT_EQ(score.tokens, static_cast<std::int64_t>(t.tokens.size()));
-  EXPECT_EQ(score.bytes, t.tokens.size() - 6) << "every bos has nats and no bytes";
+  EXPECT_EQ(score.bytes, t.tokens.size() - 6) << "a bos has nats but no bytes";
   EXPECT_NEAR(score.nats / count, nats / count, 1e-6);
 }
 
-TEST_P(EveryStride, OfAStreamEqualsOneTokenAtATime) {
+TEST_P(EveryStride, ForAStreamEqualsOneTokenAtATime) {
   Texts t;
   const auto stride = static_cast<std::size_t>(GetParam());
   const std::size_t usable = (t.tokens.size() - 1) / kContext * kContext;
@@ -90,8 +92,9 @@ TEST_P(EveryStride, OfAStreamEqualsOneTokenAtATime) {
   EXPECT_NEAR(score.loss(), nats / static_cast<double>(usable), 1e-6);
 }
 
-// eval_val of train_gpt.py, line by line: x = tokens[:-1], y = tokens[1:] of whole rows; documents are not told apart.
-TEST(GolfWindows, AreThoseOfThePublishedScript) {
+// eval_val of train_gpt.py, line by line: x = tokens[:-1], y = tokens[1:] in complete rows, without
+// isolating documents.
+TEST(GolfWindows, EqualThePublishedScript) {
   Texts t("golf");
   const std::size_t usable = (t.tokens.size() - 1) / kContext * kContext;
   double nats = 0;
@@ -102,15 +105,15 @@ TEST(GolfWindows, AreThoseOfThePublishedScript) {
     for (float value : t.model->score(grid_rows(t.model->config(), kContext, x, y)).nats) nats += value;
     bytes += static_cast<std::uint64_t>(std::ranges::count_if(y, [&](auto id) { return id != t.bos; }));
   }
-  ASSERT_FALSE(t.model->config().isolate) << "the preset reads as the script does";
+  ASSERT_FALSE(t.model->config().isolate) << "the preset does not isolate documents, like the script";
   const Score score = t.score({.isolate = t.model->config().isolate});
   EXPECT_EQ(score.tokens, static_cast<std::int64_t>(usable));
   EXPECT_EQ(score.bytes, bytes);
   EXPECT_NEAR(score.loss(), nats / static_cast<double>(usable), 1e-6);
-  EXPECT_NE(score.tokens, t.score({}).tokens) << "isolated, the tail counts too";
+  EXPECT_NE(score.tokens, t.score({}).tokens) << "with isolation the tail is scored too";
 }
 
-TEST(GolfWindows, ASetShorterThanAWindowIsOne) {
+TEST(GolfWindows, ASetShorterThanAWindowIsOneWindow) {
   Texts t;
   t.tokens.resize(30);
   EXPECT_EQ(t.score({.isolate = false}).tokens, 29);
@@ -118,7 +121,7 @@ TEST(GolfWindows, ASetShorterThanAWindowIsOne) {
   EXPECT_THROW(t.score({.isolate = false}), Error);
 }
 
-TEST(Sliding, DoesNotDependOnHowMuchIsComputedAtATime) {
+TEST(Sliding, DoesNotDependOnTheBatchSize) {
   Texts t;
   for (const bool isolate : {true, false})
     for (const std::int64_t stride : {16, 80}) {
@@ -132,10 +135,10 @@ TEST(Sliding, DoesNotDependOnHowMuchIsComputedAtATime) {
     }
 }
 
-TEST(Sliding, MoreContextHelpsNobodyToSeeAnotherDocument) {
+TEST(Sliding, OverlappingWindowsDoNotMixDocuments) {
   Texts t;
   const Score before = t.score({.stride = 8});
-  // Another first document: those behind it keep their nats.
+  // Changing the first document must not change the nats of the others.
   const double first = t.nats(0, 0) + t.nats(0, 1) + t.nats(0, 2) + t.nats(0, 3);
   t.tokens[1] = t.tokens[2] = 9;
   t.known.clear();
@@ -144,7 +147,7 @@ TEST(Sliding, MoreContextHelpsNobodyToSeeAnotherDocument) {
   EXPECT_NEAR(t.score({.stride = 8}).nats - before.nats, other - first, 1e-4);
 }
 
-TEST(Sliding, TheLimitTakesTheFirstTokens) {
+TEST(Sliding, TheLimitSelectsTheFirstTokens) {
   Texts t;
   for (const std::int64_t limit : {1, 50, 100}) {
     double nats = 0;
@@ -159,7 +162,7 @@ TEST(Sliding, TheLimitTakesTheFirstTokens) {
   }
 }
 
-TEST(Sliding, AStrideLongerThanTheContextIsRefused) {
+TEST(Sliding, RejectsAStrideLongerThanTheContext) {
   Texts t;
   EXPECT_THROW(t.score({.context = 16, .stride = 17}), Error);
   EXPECT_THROW(t.score({.context = kContext + 1}), Error);

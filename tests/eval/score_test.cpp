@@ -34,7 +34,7 @@ struct Fixture {
     const ByteTable bytes(*tokenizer, static_cast<TokenId>(model->config().vocab_size));
     return score_set(*model, bytes, set, options, ProgressOutput::nowhere());
   }
-  // The nats of the tokens [first, ids.size()), each after all before it, in one row.
+  // The nats of the tokens [first, ids.size()), scored in a single row.
   double nats_in_one_row(const std::vector<std::int32_t>& ids, std::size_t first) {
     std::vector<std::int32_t> input(ids.begin(), ids.end() - 1), target(ids.begin() + 1, ids.end());
     for (std::size_t i = 0; i + 1 < first; ++i) target[i] = -1;
@@ -53,7 +53,7 @@ const std::vector<Conversation> kChats = {
     {{ChatRole::user, "a"}, {ChatRole::assistant, "b"}, {ChatRole::user, "c"}, {ChatRole::assistant, "de"}},
 };
 
-TEST(Score, EveryTokenIsScoredOnceWhateverIsComputedAtATime) {
+TEST(Score, EveryTokenIsScoredOnceForAnyBatchSize) {
   Fixture f;
   const Score all = f.score(f.text());
   EXPECT_EQ(all.tokens, static_cast<std::int64_t>(f.tokens.size()));
@@ -78,7 +78,7 @@ TEST(Score, EqualsScoringWindowByWindow) {
   EXPECT_NEAR(f.score(f.text()).nats, nats, 1e-4);
 }
 
-TEST(Score, OfAModelWithNaNIsAnErrorUnlessTheCallerLooks) {
+TEST(Score, AModelWithNaNIsAnErrorUnlessItMayDiverge) {
   Fixture f;
   f.model->weights()[5] = NAN;
   f.model->weights_changed();
@@ -92,24 +92,24 @@ TEST(Score, StopsAtTheLimit) {
   EXPECT_EQ(f.score(f.text(), {.val_tokens = 20, .tokens_at_a_time = 16}).tokens, 20);
 }
 
-TEST(Score, OfAChatIsWhatTheAssistantSaysAndItsBytesAreTheContents) {
+TEST(Score, ChatsCountOnlyTheAssistantsTurnsAndTheirContents) {
   Fixture f;
   const Score score = f.score(f.chats(kChats));
   EXPECT_EQ(score.bytes, std::string("Yes2bde").size()) << "<end_turn> has no bytes";
   EXPECT_EQ(score.tokens, 7 + 4) << "<end_turn> has nats";
 }
 
-TEST(Score, ConversationsAreScoredAsIfEachStoodAlone) {
-  Fixture f(64);  // all of them share a row
+TEST(Score, ConversationsAreScoredIndependently) {
+  Fixture f(64);  // all conversations fit into one row
   double nats = 0;
   for (const Conversation& turns : std::span(kChats).first(2)) {
     const std::size_t prompt = ChatLayout::roles(*f.tokenizer).prompt(std::span(turns).first(1)).size();
     nats += f.nats_in_one_row(ChatLayout::roles(*f.tokenizer).conversation(turns), prompt);
   }
   EXPECT_NEAR(f.score(f.chats(std::span(kChats).first(2))).nats, nats, 1e-4);
-  // In any order, with others between them: the same.
-  const std::vector<Conversation> turned = {kChats[1], kChats[2], kChats[0]};
-  EXPECT_NEAR(f.score(f.chats(turned)).nats, f.score(f.chats(kChats)).nats, 1e-4);
+  // The order of the conversations does not matter.
+  const std::vector<Conversation> reordered = {kChats[1], kChats[2], kChats[0]};
+  EXPECT_NEAR(f.score(f.chats(reordered)).nats, f.score(f.chats(kChats)).nats, 1e-4);
 }
 
 TEST(Score, AConversationLongerThanTheContextIsScoredInPieces) {

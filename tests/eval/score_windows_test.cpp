@@ -7,7 +7,7 @@
 namespace thimble {
 namespace {
 
-TEST(Windows, EveryTokenIsScoredOnceWithTheMostContextItMayHave) {
+TEST(Windows, EveryTokenIsScoredOnceWithTheLongestContext) {
   for (std::uint64_t T : {1, 2, 5, 8, 64})
     for (std::uint64_t stride = 1; stride <= T; stride += T > 8 ? 7 : 1)
       for (std::uint64_t length = 1; length < 3 * T + 2; ++length) {
@@ -32,7 +32,7 @@ TEST(Windows, EveryTokenIsScoredOnceWithTheMostContextItMayHave) {
       }
 }
 
-TEST(Windows, WithoutOverlapTheyFollowEachOther) {
+TEST(Windows, WithStrideTTheyDoNotOverlap) {
   const SlidingWindows windows(10, 4, 4);
   ASSERT_EQ(windows.count(), 3u);
   EXPECT_EQ(windows.at(1).begin, 4u);

@@ -1,4 +1,4 @@
-// A model of random weights, small enough to be asked a lot.
+// A small model with random weights, fast enough for many evaluations.
 #pragma once
 
 #include <fmt/format.h>

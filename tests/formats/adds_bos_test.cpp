@@ -1,4 +1,5 @@
-// Whether texts begin with bos is what a model was trained with: it stays so in every file that the model goes into.
+// Whether bos precedes a text depends on how the model was trained, and is kept by every file
+// format.
 #include <gtest/gtest.h>
 
 #include "formats/export.h"
@@ -20,8 +21,8 @@ ModelFile with_tokenizer(const Tokenizer& tokenizer) {
   return model;
 }
 
-// There is a bos, but the file does not put it anywhere: as those of GPT-2 and Qwen.
-ModelFile with_silent_tokenizer() {
+// Defines bos, but does not add it to texts, like the tokenizer files of GPT-2 and Qwen.
+ModelFile without_added_bos() {
   const auto bytes = make_bytes_tokenizer({"<bos>"});
   BpeSpec spec = dynamic_cast<const BpeTokenizer&>(*bytes).spec();
   spec.post_processor = {};
@@ -53,23 +54,24 @@ void expect_everywhere(const ModelFile& model, bool adds_bos) {
   const auto path = folder / "packed.thimble";
   write_file(ops, path, pack_model(model, {}, ProgressOutput::nowhere()).bytes, Existing::refuse);
   EXPECT_EQ(open_tokenizer(open_model(path))->adds_bos(), adds_bos) << "artifact";
-  // And out of that into the others.
+  // An artifact exported to another format keeps it, too.
   export_model(ops, open_model(path), "safetensors", {.path = folder / "again"});
-  EXPECT_EQ(open_tokenizer(open_model(folder / "again"))->adds_bos(), adds_bos) << "by way of an artifact";
+  EXPECT_EQ(open_tokenizer(open_model(folder / "again"))->adds_bos(), adds_bos)
+      << "exported from an artifact";
 }
 
-TEST(AddsBos, OfAModelThatWasTrainedHereWhateverItsTokenizerSays) {
-  ModelFile model = with_silent_tokenizer();
+TEST(AddsBos, AlwaysForModelsTrainedByThimble) {
+  ModelFile model = without_added_bos();
   model.step = 100;
   expect_everywhere(model, true);
 }
 
-TEST(AddsBos, OfAnImportedModelAsItsTokenizerSays) {
-  expect_everywhere(with_silent_tokenizer(), false);
+TEST(AddsBos, FollowsTheTokenizerFileForImportedModels) {
+  expect_everywhere(without_added_bos(), false);
   expect_everywhere(small_export("llama"), true);
 }
 
-TEST(AddsBos, OfPiecesAsTheFileSays) {
+TEST(AddsBos, FollowsTheFileForSentencePieceTokenizers) {
   ModelFile model = with_pieces();
   expect_everywhere(model, true);
   model.tokenizer->adds_bos = false;  // tokenizer.ggml.add_bos_token, or Transformers' add_bos_token
@@ -82,13 +84,14 @@ ExportReport write_without_bos(FileOps& ops, const ModelFile& model, const Expor
   return export_format("safetensors").write(ops, other, request);
 }
 
-TEST(AddsBos, AnExportThatForgetsItIsNotWritten) {
+TEST(AddsBos, AnExportThatChangesItIsNotWritten) {
   const TempFolder folder;
   PosixFileOps ops;
-  const ExportFormat forgets{"forgets", "", {GgufType::f32}, write_without_bos};
+  const ExportFormat changes_bos{"changes_bos", "", {GgufType::f32}, write_without_bos};
   EXPECT_EQ(
-      message_of([&] { export_model(ops, small_export("llama"), forgets, {.path = folder / "m"}); }),
-      "it would not be what source is, and was not written: what is read back puts no bos before a text");
+      message_of([&] { export_model(ops, small_export("llama"), changes_bos, {.path = folder / "m"}); }),
+      "the export does not match source and was not written: the exported tokenizer puts no bos before a "
+      "text");
   EXPECT_TRUE(folder.files().empty());
 }
 

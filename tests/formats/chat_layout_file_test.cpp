@@ -1,4 +1,4 @@
-// How a model's files say how it chats.
+// Reading the chat layout from a model's files.
 #include "base/error.h"
 #include "formats/hugging_face.h"
 #include "formats/sample_folders.h"
@@ -27,7 +27,7 @@ class ChatLayoutFile : public testing::Test {
 };
 
 TEST_F(ChatLayoutFile, IsReadFromTheTemplateOfAHuggingFaceFolder) {
-  EXPECT_EQ(layout(), "") << "no template, no chats";
+  EXPECT_EQ(layout(), "") << "no template";
   write_config(kChatml);
   EXPECT_EQ(layout(), "chatml");
   write_config(Json());
@@ -36,20 +36,20 @@ TEST_F(ChatLayoutFile, IsReadFromTheTemplateOfAHuggingFaceFolder) {
                             Json::object().set("name", "default").set("template", kChatml)}));
   EXPECT_EQ(layout(), "chatml");
   folder_.write("chat_template.jinja", "{{ '<|start_header_id|>' }}{{ '<|eot_id|>' }}");
-  EXPECT_EQ(layout(), "llama3") << "the file of its own is the newer way";
+  EXPECT_EQ(layout(), "llama3") << "chat_template.jinja takes precedence";
 }
 
-TEST_F(ChatLayoutFile, OfAStrangerIsRefusedByNameAndOnlyInChats) {
+TEST_F(ChatLayoutFile, UnknownLayoutIsRejectedByNameOnlyWhenUsed) {
   write_config("{{ '<start_of_turn>' + role + content + '<end_of_turn>' }}");
   const ModelFile file = open_model(folder_.path());
   const auto tokenizer = make_bytes_tokenizer({"<|im_start|>", "<|im_end|>"});
   EXPECT_EQ(message_of([&] { open_chat_layout(file, *tokenizer); }),
-            "chats laid out as 'gemma' are not supported: expected roles, chatml or llama3");
+            "expected the chat layout roles, chatml or llama3, found 'gemma'");
   EXPECT_EQ(open_chat_layout(file, *tokenizer, "chatml").text().name, "chatml")
-      << "who knows better may say so";
+      << "the caller can override the layout";
 }
 
-TEST_F(ChatLayoutFile, OfNoChatsIsAnErrorWithAHint) {
+TEST_F(ChatLayoutFile, MissingLayoutIsAnErrorWithAHint) {
   const ModelFile file = open_model(folder_.path());
   const auto tokenizer = load_tokenizer("bytes:chat");
   try {

@@ -1,4 +1,4 @@
-// After every export what was written is read back and compared.
+// Every export is read back and compared with its source.
 #include "formats/export.h"
 
 #include <csignal>
@@ -16,7 +16,7 @@ ExportReport exported(const ModelFile& model, const std::filesystem::path& path,
   return export_model(ops, model, "gguf", {.path = path, .type = type});
 }
 
-TEST(ExportModel, MeasuresWhatEveryTypeCosts) {
+TEST(ExportModel, MeasuresTheRoundingErrorOfEveryType) {
   const TempFolder folder;
   const ModelFile model = small_export("llama");
   double before = 0;
@@ -24,7 +24,7 @@ TEST(ExportModel, MeasuresWhatEveryTypeCosts) {
     const ExportReport report = exported(model, folder / info_of(type).name, type);
     EXPECT_GT(report.difference, 0) << info_of(type).name;
     EXPECT_NEAR(report.tolerance, 2 * report.difference + kExactDifference, 1e-6) << info_of(type).name;
-    EXPECT_GT(report.tolerance, before) << "each keeps less than the one before";
+    EXPECT_GT(report.tolerance, before) << "types are in order of precision";
     before = report.tolerance;
   }
   const ExportReport report = exported(model, folder / "f32", GgufType::f32);
@@ -35,7 +35,7 @@ TEST(ExportModel, MeasuresWhatEveryTypeCosts) {
   EXPECT_TRUE(report.folded.empty());
 }
 
-TEST(ExportModel, WhatRoundingCostsIsMeasuredWithoutTheCapThatIsDropped) {
+TEST(ExportModel, ToleranceIsMeasuredWithoutADroppedSoftcap) {
   const TempFolder folder;
   PosixFileOps ops;
   const ModelFile model = small_export("llama", {"logit_softcap=0.5"});
@@ -45,8 +45,8 @@ TEST(ExportModel, WhatRoundingCostsIsMeasuredWithoutTheCapThatIsDropped) {
   EXPECT_NEAR(report.tolerance, 2 * report.difference + kExactDifference, 1e-6);
 }
 
-// Matrices that are in the type already: what is left to round are the vectors.
-TEST(ExportModel, WhatRoundsVectorsIsAllowedTo) {
+// The matrices already have the type, so only the vectors are rounded.
+TEST(ExportModel, FormatsThatRoundVectorsTolerateIt) {
   const TempFolder folder;
   PosixFileOps ops;
   for (const char* preset : {"llama", "qwen2", "qwen3"}) {
@@ -61,7 +61,7 @@ TEST(ExportModel, WhatRoundsVectorsIsAllowedTo) {
   }
 }
 
-TEST(ExportModel, ARotationTheOtherWayIsFoldedExactly) {
+TEST(ExportModel, OppositeRotationIsFoldedExactly) {
   const TempFolder folder;
   for (const char* preset : {"llama", "qwen2", "qwen3"}) {
     const ExportReport report =
@@ -72,7 +72,7 @@ TEST(ExportModel, ARotationTheOtherWayIsFoldedExactly) {
   }
 }
 
-TEST(ExportModel, ALoopIsWrittenOutLayerByLayer) {
+TEST(ExportModel, LoopIsUnrolled) {
   const TempFolder folder;
   PosixFileOps ops;
   for (const char* preset : {"llama", "qwen2", "qwen3"})
@@ -110,13 +110,13 @@ ExportReport write_nonsense(FileOps& ops, const ModelFile&, const ExportRequest&
   return {.format = "nonsense", .architecture = "none", .type = GgufType::f32};
 }
 
-TEST(ExportModel, WhatComputesSomethingElseIsNotWritten) {
+TEST(ExportModel, ExportWithOtherLogitsIsNotWritten) {
   const TempFolder folder;
   PosixFileOps ops;
   const ModelFile model = small_export("llama");
-  const ExportFormat liar{"liar", "", {GgufType::f32}, write_another};
-  const std::string error = message_of([&] { export_model(ops, model, liar, {.path = folder / "m"}); });
-  EXPECT_NE(error.find("would not compute what source does"), std::string::npos) << error;
+  const ExportFormat wrong{"wrong", "", {GgufType::f32}, write_another};
+  const std::string error = message_of([&] { export_model(ops, model, wrong, {.path = folder / "m"}); });
+  EXPECT_NE(error.find("does not reproduce source and was not written"), std::string::npos) << error;
   EXPECT_TRUE(folder.files().empty());
 }
 
@@ -135,17 +135,18 @@ ExportReport write_no_tokens(FileOps& ops, const ModelFile& model, const ExportR
   return export_format("gguf").write(ops, other, request);
 }
 
-TEST(ExportModel, WhatEncodesSomethingElseIsNotWritten) {
+TEST(ExportModel, ExportWithAnotherTokenizerIsNotWritten) {
   const TempFolder folder;
   PosixFileOps ops;
   const ModelFile model = small_export("llama");
   const ExportFormat others{"others", "", {GgufType::f32}, write_other_tokens},
       none{"none", "", {GgufType::f32}, write_no_tokens};
+  EXPECT_EQ(message_of([&] { export_model(ops, model, others, {.path = folder / "m"}); }),
+            "the export does not match source and was not written: the exported tokenizer encodes a text "
+            "differently");
   EXPECT_EQ(
-      message_of([&] { export_model(ops, model, others, {.path = folder / "m"}); }),
-      "it would not be what source is, and was not written: what is read back encodes a text differently");
-  EXPECT_EQ(message_of([&] { export_model(ops, model, none, {.path = folder / "m"}); }),
-            "it would not be what source is, and was not written: the tokenizer did not come back");
+      message_of([&] { export_model(ops, model, none, {.path = folder / "m"}); }),
+      "the export does not match source and was not written: only one of the two models has a tokenizer");
   EXPECT_TRUE(folder.files().empty());
 }
 
@@ -159,14 +160,14 @@ TEST(ExportModel, CtrlCLeavesNothing) {
     std::raise(SIGINT);
     EXPECT_THROW(export_model(ops, model, format, {.path = folder / "m"}), Interrupted) << format.name;
     EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << format.name;
-    // While the logits are compared nothing is written.
+    // Interrupted while logits are compared: nothing is left.
     EXPECT_THROW(export_model(disk, model, format, {.path = folder / "m", .interrupt = &interrupt}),
                  Interrupted);
     EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << format.name;
   }
 }
 
-TEST(ExportModel, WhatIsTooLargeIsNamed) {
+TEST(ExportModel, ValueTooLargeForTheTypeNamesItsTensor) {
   const TempFolder folder;
   PosixFileOps ops;
   ModelFile model = small_export("llama");
@@ -178,15 +179,13 @@ TEST(ExportModel, WhatIsTooLargeIsNamed) {
   }
 }
 
-TEST(ExportModel, ACapAloneCanBeDropped) {
+TEST(ExportModel, SoftcapCanBeDropped) {
   const TempFolder folder;
   PosixFileOps ops;
   for (const char* preset : {"llama", "qwen2", "qwen3"}) {
     const ModelFile model = small_export(preset, {"logit_softcap=15"});
     EXPECT_EQ(message_of([&] { exported(model, folder / preset, GgufType::f32); }),
-              fmt::format("llama.cpp's {} has no logit_softcap (here 15); nothing else keeps this model from "
-                          "being one",
-                          preset));
+              fmt::format("llama.cpp's {} has no logit_softcap, this model has 15", preset));
     const ExportReport report = export_model(
         ops, model, "gguf", {.path = folder / preset, .type = GgufType::f32, .drop_softcap = true});
     EXPECT_EQ(report.architecture, preset);
@@ -196,7 +195,7 @@ TEST(ExportModel, ACapAloneCanBeDropped) {
   }
 }
 
-TEST(ExportModel, WhatCannotBeReadBackIsNotWritten) {
+TEST(ExportModel, UnreadableExportIsNotWritten) {
   const TempFolder folder;
   PosixFileOps ops;
   const ExportFormat broken{"broken", "", {GgufType::f32}, write_nonsense};
@@ -204,7 +203,7 @@ TEST(ExportModel, WhatCannotBeReadBackIsNotWritten) {
   EXPECT_TRUE(folder.files().empty());
 }
 
-TEST(ExportModel, WhatWasThereStaysUntilThereIsSomethingBetter) {
+TEST(ExportModel, ExistingFileIsKeptUntilAGoodExportReplacesIt) {
   const TempFolder folder;
   PosixFileOps ops;
   const ModelFile model = small_export("llama");
@@ -218,7 +217,7 @@ TEST(ExportModel, WhatWasThereStaysUntilThereIsSomethingBetter) {
   EXPECT_EQ(folder.files().size(), 1u);
 }
 
-TEST(ExportModel, AModelOfNansIsNeverRight) {
+TEST(ExportModel, NanLogitsNeverPass) {
   const TempFolder folder;
   ModelFile model = small_export("llama");
   model.weights[5] = std::numeric_limits<float>::quiet_NaN();
@@ -226,33 +225,34 @@ TEST(ExportModel, AModelOfNansIsNeverRight) {
   EXPECT_TRUE(folder.files().empty());
 }
 
-TEST(ExportModel, NeverOverwritesUnasked) {
+TEST(ExportModel, NeverOverwritesWithoutRequest) {
   const TempFolder folder;
   folder.write("m", "mine");
   EXPECT_THROW(exported(small_export("llama"), folder / "m", GgufType::f32), Error);
   EXPECT_EQ(folder.read("m"), "mine");
 }
 
-TEST(ExportModel, FormatsAndTypesThatAreNoneAreNamed) {
+TEST(ExportModel, UnknownFormatsAndTypesAreRejected) {
   const TempFolder folder;
   PosixFileOps ops;
   EXPECT_EQ(message_of([&] { export_model(ops, small_export("llama"), "onnx", {.path = folder / "m"}); }),
-            "there is no format 'onnx' to export to");
+            "unknown export format 'onnx'");
   const ExportFormat narrow{"narrow", "", {GgufType::f16}, export_format("gguf").write};
   EXPECT_EQ(message_of([&] {
               export_model(ops, small_export("llama"), narrow,
                            {.path = folder / "m", .type = GgufType::q8_0});
             }),
-            "narrow has no type q8_0");
+            "export format narrow does not support type q8_0");
 }
 
-TEST(ExportModel, RowsThatFitNoBlockAreNoted) {
+TEST(ExportModel, RowsThatDoNotFitBlocksAreNoted) {
   const TempFolder folder;
   const ExportReport report =
       exported(small_export("qwen3", {"mlp_hidden=72"}), folder / "m", GgufType::q8_0);
   ASSERT_EQ(report.notes.size(), 1u);
   EXPECT_EQ(report.notes[0],
-            "rows of blk.0.ffn_down.weight, blk.1.ffn_down.weight are no whole blocks of Q8_0: F16 instead");
+            "blk.0.ffn_down.weight, blk.1.ffn_down.weight: the row length is not a multiple of the block "
+            "size of Q8_0, stored as F16");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Every writer of models, on a disk that breaks at every operation.
+// Every writer of models, on a disk where each operation fails in turn.
 #include "formats/export.h"
 #include "formats/hugging_face_write.h"
 #include "formats/int8_state.h"
@@ -20,7 +20,7 @@ ModelFile small_model() {
   return small_export("llama", {"layers=1", "dim=32", "heads=2", "kv_heads=1", "mlp_hidden=32", "context=8"});
 }
 
-// Writes a file or a folder under this name.
+// Writes a file or a folder to `path`.
 using Write = std::function<void(FileOps& ops, const fs::path& path, const ModelFile& model)>;
 
 struct Writer {
@@ -86,7 +86,8 @@ std::vector<Writer> every_writer() {
 
 class EveryModelWriter : public testing::TestWithParam<Writer> {
  protected:
-  // A folder that was replaced, but whose parent could not be flushed, keeps its predecessor until the next attempt.
+  // A replaced folder whose parent could not be flushed keeps the old folder until the next
+  // attempt.
   void expect_survives(const fs::path& path) const {
     const ModelFile model = small_model();
     const Writer& writer = GetParam();
@@ -102,11 +103,11 @@ class EveryModelWriter : public testing::TestWithParam<Writer> {
   TempFolder folder_;
 };
 
-TEST_P(EveryModelWriter, LeavesNothingOrTheNewFileWhole) {
+TEST_P(EveryModelWriter, LeavesNothingOrTheCompleteNewFile) {
   expect_survives(folder_ / "tale");
 }
 
-TEST_P(EveryModelWriter, LeavesTheOldOrTheNewFileWhole) {
+TEST_P(EveryModelWriter, LeavesTheCompleteOldOrNewFile) {
   ModelFile old = small_model();
   for (float& weight : old.weights) weight *= 0.5f;
   PosixFileOps ops;
@@ -114,8 +115,8 @@ TEST_P(EveryModelWriter, LeavesTheOldOrTheNewFileWhole) {
   expect_survives(folder_ / "tale");
 }
 
-// Where two names cannot be exchanged, a kill may come while the old folder has neither.
-TEST(AtomicFolderFaults, AFolderThatWasBeingReplacedIsPutBack) {
+// Without an atomic exchange of names, a kill can leave the old folder under a temporary name only.
+TEST(AtomicFolderFaults, InterruptedReplacementIsRestored) {
   const TempFolder place;
   PosixFileOps ops;
   folder(ops, place / "tale", small_model());
@@ -123,7 +124,7 @@ TEST(AtomicFolderFaults, AFolderThatWasBeingReplacedIsPutBack) {
   fs::rename(place / "tale", place / ".tale.old");
   EXPECT_NE(message_of([&] {
               write_hugging_face(ops, place / "tale", Existing::refuse, small_model(), DType::f32);
-            }).find("exists already"),
+            }).find("already exists"),
             std::string::npos);
   EXPECT_EQ(place.files(), whole);
 }

@@ -1,4 +1,4 @@
-// Golf models as apertus and talkie: what llama.cpp computes from the export against what our model computes.
+// Golf models folded to apertus and talkie: llama.cpp's computation on the export must match ours.
 #include "formats/fold.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace thimble::fold_test {
 namespace {
 
-// Both sides are exact in double; ours is f32, and talkie's relu2 is off by 7e-6 per hidden unit.
+// llama.cpp's forward is in double, ours in f32, and talkie's relu2 is off by 7e-6 per hidden unit.
 constexpr double kLogits = 1e-4;
 
 ModelConfig small_golf() {
@@ -28,7 +28,7 @@ ModelConfig small_golf() {
   return c;
 }
 
-// Everything far from what it starts at: gains and norm weights around 1, mixes of either sign.
+// Parameters far from their initial values: gains and norm weights around 1, mixes of either sign.
 ModelFile random_model(const ModelConfig& config) {
   ModelFile file;
   file.config.model = resolved(config);
@@ -45,7 +45,7 @@ ModelFile random_model(const ModelConfig& config) {
     if (param.role != Role::resid_mix) continue;
     const std::size_t half = static_cast<std::size_t>(param.count() / 2);
     for (std::size_t i = 0; i < half;
-         ++i) {  // keeps 0.6 to 1.4 of the stream, in every second layer its opposite
+         ++i) {  // keeps 0.6 to 1.4 of the stream, with alternating sign by layer
       float& keep = file.weights[static_cast<std::size_t>(param.offset) + i];
       keep = (param.layer % 2 ? -1.0f : 1.0f) * (1 + 0.4f * std::tanh(keep));
       file.weights[static_cast<std::size_t>(param.offset) + half + i] *= 0.3f;
@@ -81,7 +81,7 @@ struct Worst {
   int models = 0;
 };
 
-// Export, llama.cpp's forward of it, and our own of the folded model, against the source.
+// Compares llama.cpp's forward of the export, and ours of the folded model, with the source.
 void expect_same_logits(const ModelFile& source, const FoldOptions& options, Worst& worst) {
   const std::vector<float> expected = our_logits(source);
   const FoldedModel folded = fold_model(source, options);
@@ -99,14 +99,14 @@ void expect_same_logits(const ModelConfig& config, const FoldOptions& options, W
 void report(const Worst& worst) {
   testing::Test::RecordProperty("models", worst.models);
   fmt::print(
-      "{} models, largest difference of a logit: llama.cpp's forward {:.1e}, ours of the folded model "
+      "{} models, largest logit difference: llama.cpp's forward {:.1e}, thimble's of the folded model "
       "{:.1e}\n",
       worst.models, worst.llama_cpp, worst.ours);
 }
 
 constexpr bool kBoth[] = {false, true};
 
-// Every combination of what both architectures take.
+// Every combination of the switches that both architectures support.
 template <class Body>
 void for_each_common_switch(Body body) {
   for (const bool layer_scale : kBoth)
@@ -120,7 +120,7 @@ void for_each_common_switch(Body body) {
         }
 }
 
-TEST(Fold, EveryModelThatApertusTakesHasTheSameLogits) {
+TEST(Fold, ApertusModelsHaveTheSameLogits) {
   Worst worst;
   for_each_common_switch([&](ModelConfig c) {
     for (const NormKind norm : {NormKind::rms, NormKind::rms_weight})
@@ -135,7 +135,7 @@ TEST(Fold, EveryModelThatApertusTakesHasTheSameLogits) {
   report(worst);
 }
 
-TEST(Fold, EveryModelThatTalkieTakesHasTheSameLogits) {
+TEST(Fold, TalkieModelsHaveTheSameLogits) {
   Worst worst;
   for_each_common_switch([&](ModelConfig c) {
     for (const GainKind gain : {GainKind::none, GainKind::shared, GainKind::head})
@@ -148,7 +148,7 @@ TEST(Fold, EveryModelThatTalkieTakesHasTheSameLogits) {
   report(worst);
 }
 
-TEST(Fold, ALoopIsWrittenOutLayerByLayer) {
+TEST(Fold, LoopIsUnrolled) {
   Worst worst;
   for (const bool layer_scale : kBoth)
     for (const bool loop_on : kBoth)
@@ -164,7 +164,7 @@ TEST(Fold, ALoopIsWrittenOutLayerByLayer) {
   report(worst);
 }
 
-TEST(Fold, TakesApertusWhereItCanAndElseTalkie) {
+TEST(Fold, PrefersApertusOverTalkie) {
   const auto chosen = [](auto change) {
     ModelConfig c = small_golf();
     change(c);
@@ -176,23 +176,22 @@ TEST(Fold, TakesApertusWhereItCanAndElseTalkie) {
   EXPECT_EQ(chosen([](ModelConfig& c) { c.mlp = MlpKind::swiglu; }), "talkie");
 }
 
-TEST(Fold, WithoutTheSoftcapTheLogitsAreThoseBeforeIt) {
+TEST(Fold, DroppingTheSoftcapGivesTheLogitsBeforeIt) {
   ModelConfig config = small_golf();
   config.logit_softcap = 3;
   ModelFile source = random_model(config);
   EXPECT_THROW(fold_model(source, {}), Error);
   const FoldedModel folded = fold_model(source, {.architecture = {}, .drop_softcap = true});
   EXPECT_EQ(folded.steps.front().line(),
-            "logit_softcap = 3 -> dropped: greedy text is unchanged, probabilities are not: large logits are "
-            "no longer "
-            "held back");
+            "logit_softcap = 3 -> dropped: greedy text is unchanged, probabilities change because large "
+            "logits are no longer capped");
   const std::vector<float> ours = our_logits(folded.model), capped = our_logits(source);
   source.config.model.logit_softcap = 0;
   EXPECT_LE(largest_difference(ours, our_logits(source)), kLogits);
   EXPECT_GT(largest_difference(ours, capped), 0.1);
 }
 
-TEST(Fold, SaysWhatWentWhereAndWhatItCosts) {
+TEST(Fold, ReportsEveryStepAndItsAccuracy) {
   ModelConfig config = small_golf();
   config.q_gain = GainKind::head, config.residual_mix = MixKind::scalar;
   std::vector<std::string> lines;
@@ -200,7 +199,7 @@ TEST(Fold, SaysWhatWentWhereAndWhatItCosts) {
   ASSERT_EQ(lines.size(), 5u);
   EXPECT_EQ(lines[0], "branch_scale -> rows of attn.proj and mlp.proj: exact, rounded once to f32");
   EXPECT_EQ(lines[1], "rope_direction = -1 -> second half of each head's rows of q and k, negated: exact");
-  EXPECT_EQ(lines[2], "tie_embeddings -> the head is written beside the embedding: exact");
+  EXPECT_EQ(lines[2], "tie_embeddings -> the head is stored as a copy of the embedding: exact");
   EXPECT_TRUE(lines[3].starts_with(
       "residual_mix = scalar -> attn.proj, mlp.proj and the layers' output scales: exact "
       "but for norm_eps: a norm of a stream of size 1 changes by "))
@@ -232,7 +231,7 @@ constexpr Refusal kRefusals[] = {
 
 class Refused : public testing::TestWithParam<Refusal> {};
 
-TEST_P(Refused, ByNameWithTheWayOut) {
+TEST_P(Refused, NamesTheReasonAndHintsAtASolution) {
   ModelConfig config = small_golf();
   GetParam().change(config);
   for (const std::string_view architecture : {kApertus, kTalkie}) {
@@ -242,7 +241,7 @@ TEST_P(Refused, ByNameWithTheWayOut) {
   }
   try {
     fold_model(random_model(config), {});
-    FAIL() << "was not refused";
+    FAIL() << "was not rejected";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find(GetParam().reason), std::string::npos) << error.what();
     EXPECT_NE(error.hint().find("--preset export"), std::string::npos);
@@ -259,14 +258,14 @@ Config preset(const char* name) {
   return settings.resolve();
 }
 
-TEST(Fold, TheGolfPresetIsRefusedWithAllReasonsAtOnce) {
+TEST(Fold, GolfPresetIsRejectedWithAllReasons) {
   const std::string message = message_of([] { folded_architecture(preset("golf").model, {}); });
   for (const char* reason :
        {"unet_skips", "residual_mix = channel", "logit_softcap = 30", "as apertus: q_gain = head"})
     EXPECT_NE(message.find(reason), std::string::npos) << message;
 }
 
-TEST(Fold, AnArchitectureThatIsAskedForSaysWhatItLacks) {
+TEST(Fold, RequestedArchitectureReportsWhatItLacks) {
   ModelConfig config = small_golf();
   config.q_gain = GainKind::head;
   config.norm = NormKind::rms_weight;
@@ -280,11 +279,11 @@ TEST(Fold, AnArchitectureThatIsAskedForSaysWhatItLacks) {
       "llama.cpp's talkie cannot express this model: norm = rms_weight: the norms of q and k have no weight");
 }
 
-TEST(Fold, ThePresetExportIsWhatItsNameSays) {
+TEST(Fold, ExportPresetFoldsToTalkie) {
   EXPECT_EQ(folded_architecture(preset("export").model, {}), kTalkie);
 }
 
-TEST(Fold, AStreamThatIsCutCannotBeScaledBack) {
+TEST(Fold, ResidualMixOfZeroCannotBeFolded) {
   ModelConfig config = small_golf();
   config.residual_mix = MixKind::scalar;
   ModelFile source = random_model(config);
@@ -293,8 +292,8 @@ TEST(Fold, AStreamThatIsCutCannotBeScaledBack) {
   EXPECT_EQ(message_of([&] { fold_model(source, {}); }), "residual_mix scales the stream by 0 in layer 1");
 }
 
-// What a reader makes of the file: the folded config again, and a place for every tensor.
-TEST(Fold, TheFoldedConfigFollowsFromItsSizes) {
+// An importer derives the folded config from the sizes, and knows every tensor.
+TEST(Fold, FoldedConfigFollowsFromItsSizes) {
   for (const std::string_view architecture : {kApertus, kTalkie}) {
     const FoldedModel folded =
         fold_model(random_model(small_golf()), {.architecture = std::string(architecture)});
@@ -313,7 +312,7 @@ TEST(Fold, TheFoldedConfigFollowsFromItsSizes) {
   }
 }
 
-TEST(Fold, AMatrixOfOneRowIsAMatrix) {
+TEST(Fold, MatrixOfOneRowStaysAMatrix) {
   ModelConfig config = small_golf();
   config.mlp_hidden = 1;
   for (const std::string_view architecture : {kApertus, kTalkie}) {

@@ -1,4 +1,4 @@
-// GGUF files made by hand, right or wrong.
+// Builds valid and invalid GGUF files byte by byte.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class GgufBytes {
     bytes_.resize((bytes_.size() + alignment - 1) / alignment * alignment, '\0');
     return *this;
   }
-  // What stands at the front of every file.
+  // The start of every file.
   GgufBytes& head(std::uint64_t tensors, std::uint64_t keys, std::uint32_t version = 3) {
     return raw("GGUF").number(version).number(tensors).number(keys);
   }
@@ -36,7 +36,7 @@ class GgufBytes {
   GgufBytes& tensor(std::string_view name, std::vector<std::int64_t> dims, std::uint32_t type,
                     std::uint64_t offset) {
     text(name).number(static_cast<std::uint32_t>(dims.size()));
-    for (const std::int64_t dim : dims) number(dim);  // the first runs fastest
+    for (const std::int64_t dim : dims) number(dim);  // the first is contiguous
     return number(type).number(offset);
   }
   const std::string& bytes() const { return bytes_; }

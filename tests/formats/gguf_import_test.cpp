@@ -1,4 +1,4 @@
-// GGUF files of others: what is not honoured is refused by name.
+// Importing GGUF files of other programs: unsupported features are rejected by name.
 #include "formats/gguf_import.h"
 
 #include <functional>
@@ -32,7 +32,7 @@ struct Parts {
   }
 };
 
-// Reads a small llama after something was done to it.
+// Applies `change` to the export of a small llama and reads it.
 ModelFile read_changed(const std::function<void(Parts&)>& change) {
   const ModelFile model = small_export("llama");
   ExportedModel exported = exported_model(model);
@@ -52,7 +52,7 @@ ModelFile read_changed(const std::function<void(Parts&)>& change) {
 struct Refused {
   std::string name;
   std::function<void(Parts&)> change;
-  std::string error;  // the rest of the sentence, or its start
+  std::string error;  // part of the message
 };
 
 void PrintTo(const Refused& refused, std::ostream* out) {
@@ -77,7 +77,8 @@ std::vector<Refused> settings() {
       with("ArchitectureAsNumber", "general.architecture", 5u,
            "general.architecture is 5, expected a string"),
       with("Adapter", "general.type", std::string("adapter"), "general.type = \"adapter\" is not supported"),
-      with("OneOfTwoParts", "split.count", std::uint16_t{2}, "it is one of 2 parts (split.count): join them"),
+      with("OneOfTwoParts", "split.count", std::uint16_t{2},
+           "the file is one of 2 parts (split.count): merge them with llama-gguf-split first"),
       without("NoContext", "llama.context_length", "llama.context_length is missing"),
       without("NoEps", "llama.attention.layer_norm_rms_epsilon",
               "llama.attention.layer_norm_rms_epsilon is missing"),
@@ -85,7 +86,7 @@ std::vector<Refused> settings() {
            "llama.attention.layer_norm_rms_epsilon is 1, expected an f32"),
       with("NegativeHeads", "llama.attention.head_count", std::int32_t{-4},
            "llama.attention.head_count is -4, expected a whole number"),
-      with("HeadsThatDifferByLayer", "llama.attention.head_count", std::vector<std::uint32_t>{4, 2},
+      with("HeadCountsByLayer", "llama.attention.head_count", std::vector<std::uint32_t>{4, 2},
            "llama.attention.head_count is [2 of u32], expected a whole number"),
       {"HeadsOf2To40",
        [](Parts& parts) {
@@ -105,9 +106,10 @@ std::vector<Refused> settings() {
       with("SlidingWindow", "llama.attention.sliding_window", 512u,
            "llama.attention.sliding_window = 512 is not supported, expected 0"),
       with("Experts", "llama.expert_count", 8u, "llama.expert_count = 8 is not supported, expected 0"),
-      with("LooksAhead", "llama.attention.causal", false, "llama.attention.causal = false is not supported"),
-      with("OtherValues", "llama.attention.value_length", 8u,
-           "llama.attention.value_length is 8, but keys have 16"),
+      with("NonCausalAttention", "llama.attention.causal", false,
+           "llama.attention.causal = false is not supported"),
+      with("OtherValueLength", "llama.attention.value_length", 8u,
+           "llama.attention.value_length is 8, expected the same as the key length, 16"),
       with("UnknownKey", "llama.logit_scale", 2.0f, "\"llama.logit_scale\" = 2 is not supported"),
       with("KeyOfAnotherArchitecture", "qwen2.context_length", 5u,
            "\"qwen2.context_length\" = 5 is not supported"),
@@ -123,22 +125,23 @@ std::vector<Refused> tokenizers() {
            "the GGUF's tokenizer.ggml.model is \"bert\", which thimble does not support"),
       with("UnknownPattern", ggml + "pre", std::string("tekken"),
            "the GGUF's tokenizer.ggml.pre is \"tekken\", which thimble does not support"),
-      without("NoTokens", ggml + "tokens", "tokenizer.ggml.bos_token_id is 0, but there are 0 tokens"),
+      without("NoTokens", ggml + "tokens",
+              "tokenizer.ggml.bos_token_id is 0, expected less than the number of tokens, 0"),
       with("TokensAsNumbers", ggml + "tokens", std::vector<std::int32_t>{1},
            "tokenizer.ggml.tokens is [1 of i32]"),
-      with("TypesOfTooFew", ggml + "token_type", std::vector<std::int32_t>{1},
+      with("TooFewTypes", ggml + "token_type", std::vector<std::int32_t>{1},
            "the GGUF has 300 tokens and 1 token types"),
       with("TypeNine", ggml + "token_type", std::vector<std::int32_t>(300, 9),
            "the GGUF has a token of type 9; expected 1 to 6"),
       with("BosBeyondTheTokens", ggml + "bos_token_id", 300u,
-           "tokenizer.ggml.bos_token_id is 300, but there are 300 tokens"),
-      with("MergeOfNothing", ggml + "merges", std::vector<std::string>{"a"},
-           "the GGUF's merge \"a\" is not two tokens with a space between"),
-      with("MergeOfUnknown", ggml + "merges", std::vector<std::string>{"q \xE2\x96\x81"},
+           "tokenizer.ggml.bos_token_id is 300, expected less than the number of tokens, 300"),
+      with("MergeWithoutSpace", ggml + "merges", std::vector<std::string>{"a"},
+           "the GGUF's merge \"a\" is not two tokens separated by a space"),
+      with("MergeOfUnknownToken", ggml + "merges", std::vector<std::string>{"q \xE2\x96\x81"},
            "the GGUF's merge \"q "),
       with("AddsEos", ggml + "add_eos_token", true, "tokenizer.ggml.add_eos_token = true is not supported"),
       with("AddsSpace", ggml + "add_space_prefix", true,
-           "tokenizer.ggml.add_space_prefix of a byte-level BPE is not supported"),
+           "tokenizer.ggml.add_space_prefix = true is not supported for byte-level BPE"),
       with("UnknownTokenizerKey", ggml + "precompiled_charsmap", std::vector<std::uint8_t>{1},
            "\"tokenizer.ggml.precompiled_charsmap\" = [1 of u8] is not supported"),
       {"MoreTokensThanRows",
@@ -148,7 +151,7 @@ std::vector<Refused> tokenizers() {
          parts.set("tokenizer.ggml.tokens", tokens);
          parts.drop("tokenizer.ggml.token_type");
        },
-       "tokenizer has 301 tokens, the model's vocabulary 300"},
+       "tokenizer has 301 tokens, the model's vocabulary has 300"},
       {"TwoTokensOfOneText",
        [](Parts& parts) {
          for (auto& [key, value] : parts.settings)
@@ -167,7 +170,7 @@ std::vector<Refused> tensors() {
   };
   return {
       {"NoEmbedding", [](Parts& parts) { parts.tensors.erase(parts.tensors.begin()); },
-       "token_embd.weight is missing or no matrix"},
+       "token_embd.weight is missing or not a matrix"},
       {"NoNorm",
        [](Parts& parts) {
          std::erase_if(parts.tensors, [](auto& t) { return t.name == "output_norm.weight"; });
@@ -180,12 +183,12 @@ std::vector<Refused> tensors() {
        "blk.1.ffn_up.weight is [64, 96], expected [96, 64]"},
       {"FlatTensor", [=](Parts& parts) { reshape(parts, "blk.0.attn_v.weight", {32 * 64}); },
        "blk.0.attn_v.weight is [2048], expected [32, 64]"},
-      {"StrayTensor",
+      {"RopeFactors",
        [](Parts& parts) {
          parts.tensors.push_back({"rope_freqs.weight", {8}, std::vector<float>(8, 1.0f)});
        },
        "\"rope_freqs.weight\" scales RoPE's wavelengths, which is not supported"},
-      {"TensorOfALayerThatIsNot",
+      {"TensorOfAMissingLayer",
        [](Parts& parts) {
          parts.tensors.push_back({"blk.2.attn_norm.weight", {64}, std::vector<float>(64, 1.0f)});
        },
@@ -206,7 +209,7 @@ std::vector<Refused> all_refused() {
 
 class RefusedGguf : public testing::TestWithParam<Refused> {};
 
-TEST_P(RefusedGguf, IsNamed) {
+TEST_P(RefusedGguf, IsNamedInTheError) {
   const std::string error = message_of([&] { read_changed(GetParam().change); });
   EXPECT_TRUE(error.starts_with("test.gguf: ")) << error;
   EXPECT_NE(error.find(GetParam().error), std::string::npos) << error << "\nexpected: " << GetParam().error;
@@ -215,7 +218,7 @@ TEST_P(RefusedGguf, IsNamed) {
 INSTANTIATE_TEST_SUITE_P(Gguf, RefusedGguf, testing::ValuesIn(all_refused()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(GgufImport, WhatChangesNothingIsPassedOver) {
+TEST(GgufImport, HarmlessKeysAreIgnored) {
   const ModelFile model = read_changed([](Parts& parts) {
     parts.set("general.license", std::string("mit"));
     parts.set("general.sampling.temp", 0.7f);
@@ -254,7 +257,7 @@ TEST(GgufImport, MetadataAreTheValuesAsJson) {
   EXPECT_EQ(metadata.at("tokenizer.ggml.tokens"), Json::object().set("type", "string").set("count", 300));
 }
 
-TEST(GgufImport, TwoProblemsAreToldAtOnce) {
+TEST(GgufImport, AllProblemsAreReportedTogether) {
   const std::string error = message_of([&] {
     read_changed([](Parts& parts) {
       parts.drop("llama.context_length");
@@ -266,7 +269,7 @@ TEST(GgufImport, TwoProblemsAreToldAtOnce) {
       "test.gguf: llama.context_length is missing; llama.expert_count = 8 is not supported, expected 0");
 }
 
-TEST(GgufImport, ABiasThatTheFileLacksIsZero) {
+TEST(GgufImport, AbsentBiasIsZero) {
   const ModelFile model = read_changed([](Parts& parts) {
     parts.tensors.push_back({"blk.0.attn_q.bias", {64}, std::vector<float>(64, 0.5f)});
   });

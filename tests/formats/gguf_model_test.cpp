@@ -1,4 +1,4 @@
-// llama, qwen2 and qwen3 as GGUF: what llama.cpp is told, and that it all comes back.
+// Export of llama, qwen2 and qwen3 to GGUF and back.
 #include "formats/gguf_model.h"
 
 #include <set>
@@ -43,7 +43,7 @@ T setting(const GgufFile& file, std::string_view key) {
 
 class EveryExport : public testing::TestWithParam<std::vector<std::string>> {};
 
-TEST_P(EveryExport, ComesBackBitForBit) {
+TEST_P(EveryExport, RoundTripsExactly) {
   std::vector<std::string> changes = GetParam();
   const std::string preset = changes.front();
   changes.erase(changes.begin());
@@ -53,7 +53,7 @@ TEST_P(EveryExport, ComesBackBitForBit) {
   EXPECT_EQ(again.format, "gguf");
   EXPECT_EQ(again.architecture, gguf_architecture(model.config.model));
   EXPECT_EQ(again.weights, model.weights);
-  ModelConfig expected = model.config.model;  // how it was first drawn is nobody's business
+  ModelConfig expected = model.config.model;  // initialization settings are not in the file
   const ModelConfig& found = again.config.model;
   expected.init = found.init, expected.init_std = found.init_std,
   expected.embed_init_std = found.embed_init_std;
@@ -64,7 +64,7 @@ TEST_P(EveryExport, ComesBackBitForBit) {
   EXPECT_EQ(after->encode("<user> caf\xC3\xA9\n"), before->encode("<user> caf\xC3\xA9\n"));
   EXPECT_EQ(after->special_tokens(), before->special_tokens());
   EXPECT_EQ(after->special().bos, 0);
-  EXPECT_EQ(after->special().eos, std::nullopt);  // the file says bos, which ends a text without one
+  EXPECT_EQ(after->special().eos, std::nullopt);  // the file only has bos, which separates documents
   EXPECT_EQ(file.report.bytes, file.bytes.size());
   EXPECT_EQ(file.report.tensors, again.tensors.size());
 }
@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(
                     std::vector<std::string>{"qwen3"}, std::vector<std::string>{"qwen3", "head_dim=32"},
                     std::vector<std::string>{"qwen3", "qkv_bias=true"}));
 
-TEST(GgufModel, LlamaHasTheRowsOfItsHeadsAsPairsOfNeighbours) {
+TEST(GgufModel, LlamaStoresHeadRowsAsAdjacentPairs) {
   const ModelFile model = small_export("llama", {"bias=true"});
   const ParamTable table(model.config.model);
   const Written file = written(model);
@@ -104,7 +104,7 @@ TEST(GgufModel, LlamaHasTheRowsOfItsHeadsAsPairsOfNeighbours) {
   expect_order("blk.1.attn_k.bias", Role::key_bias, 2, 1);
 }
 
-TEST(GgufModel, QwenHasTheRowsOfItsHeadsAsTheyAre) {
+TEST(GgufModel, QwenKeepsTheOrderOfHeadRows) {
   for (const char* preset : {"qwen2", "qwen3"}) {
     const ModelFile model = small_export(preset);
     const ParamView query = ParamTable(model.config.model).view(Role::query, 1);
@@ -115,7 +115,7 @@ TEST(GgufModel, QwenHasTheRowsOfItsHeadsAsTheyAre) {
   }
 }
 
-TEST(GgufModel, KeysAreOfTheTypesThatLlamaCppReads) {
+TEST(GgufModel, KeysHaveTheTypesThatLlamaCppReads) {
   const Written file = written(small_export("qwen3", {"head_dim=32", "rope_base=5000"}), GgufType::q8_0);
   const GgufFile gguf = view(file.bytes);
   EXPECT_EQ(setting<std::string>(gguf, "general.architecture"), "qwen3");
@@ -134,7 +134,7 @@ TEST(GgufModel, KeysAreOfTheTypesThatLlamaCppReads) {
   EXPECT_EQ(view(written(small_export("qwen3")).bytes).find_setting("general.quantization_version"), nullptr);
 }
 
-TEST(GgufModel, ItsNameIsTextWhateverTheFilesNameIs) {
+TEST(GgufModel, GeneralNameIsValidUtf8ForAnyFileName) {
   const Written file = written(small_export("llama"), GgufType::f32, "/d/caf\xE9 \xC3\xA9.gguf");
   EXPECT_EQ(setting<std::string>(view(file.bytes), "general.name"), "caf\uFFFD \u00E9");
 }
@@ -151,13 +151,13 @@ TEST(GgufModel, VectorsStayF32AndRowsThatFitNoBlockBecomeF16) {
         << entry.name;
 }
 
-TEST(GgufModel, ATiedHeadIsNotWritten) {
+TEST(GgufModel, TiedHeadIsNotWritten) {
   EXPECT_EQ(view(written(small_export("llama")).bytes).find("output.weight"), nullptr);
   const Written untied = written(small_export("llama", {"tie_embeddings=false"}));
   EXPECT_NE(view(untied.bytes).find("output.weight"), nullptr);
 }
 
-TEST(GgufModel, TheTokenizerIsComplete) {
+TEST(GgufModel, TokenizerIsComplete) {
   const ModelFile model = small_export("llama");
   const Written file = written(model);
   const GgufFile gguf = view(file.bytes);
@@ -174,20 +174,20 @@ TEST(GgufModel, TheTokenizerIsComplete) {
   EXPECT_EQ(tokens[261], "<|pad_261|>");
   EXPECT_EQ(types[261], 5);
   EXPECT_EQ(setting<std::uint32_t>(gguf, "tokenizer.ggml.bos_token_id"), 0u);
-  EXPECT_EQ(setting<std::uint32_t>(gguf, "tokenizer.ggml.eos_token_id"), 0u);  // bos ends a document
+  EXPECT_EQ(setting<std::uint32_t>(gguf, "tokenizer.ggml.eos_token_id"), 0u);  // bos separates documents
   EXPECT_EQ(setting<std::uint32_t>(gguf, "tokenizer.ggml.eot_token_id"), 3u);
   EXPECT_EQ(setting<bool>(gguf, "tokenizer.ggml.add_bos_token"), true);
   EXPECT_EQ(setting<std::string>(gguf, "tokenizer.chat_template"),
             jinja_template(ChatLayoutText::parse(kRolesLayout)));
 }
 
-TEST(GgufModel, RowsWithoutATokenAreNoneWhenItIsReadBack) {
+TEST(GgufModel, PaddingTokensAreDroppedOnImport) {
   const Written file = written(small_export("llama"));
   const auto tokenizer = open_tokenizer(read_gguf(view(file.bytes)));
   EXPECT_EQ(tokenizer->vocab_size(), 261);
 }
 
-TEST(GgufModel, WithoutATokenizerLlamaCppIsToldSo) {
+TEST(GgufModel, WithoutATokenizerTheModelIsNoVocab) {
   ModelFile model = small_export("llama");
   model.tokenizer.reset();
   model.layout.clear();
@@ -202,12 +202,12 @@ TEST(GgufModel, EqualModelsGiveEqualBytes) {
             written(small_export("llama"), GgufType::q8_0).bytes);
 }
 
-TEST(GgufModel, WhatLlamaCppHasNoPlaceForIsNamed) {
+TEST(GgufModel, TensorsThatLlamaCppDoesNotHaveAreNamed) {
   EXPECT_EQ(gguf_architecture(small_export("qwen2", {"head_dim=32"}).config.model), "llama");
   EXPECT_EQ(gguf_architecture(small_export("golf").config.model), "");
   ModelFile biased = small_export("qwen3", {"bias=true"});
   const std::string bias = message_of([&] { exported_model(biased); });
-  EXPECT_TRUE(bias.starts_with("llama.cpp's qwen3 has no place for these tensors, which are not 0: "))
+  EXPECT_TRUE(bias.starts_with("llama.cpp's qwen3 does not have these tensors, which are not zero: "))
       << bias;
   EXPECT_NE(bias.find("model.layers.1.mlp.down_proj.bias"), std::string::npos) << bias;
   const ParamTable table(biased.config.model);

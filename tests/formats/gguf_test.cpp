@@ -1,4 +1,4 @@
-// The container: what is written is what the format says, and comes back.
+// The GGUF container: the layout of written files, and reading them back.
 #include "formats/gguf.h"
 
 #include <numeric>
@@ -17,7 +17,7 @@ std::vector<float> ramp(std::size_t count) {
   return values;
 }
 
-TEST(Gguf, IsByteForByteWhatTheFormatSays) {
+TEST(Gguf, WritesExactlyTheDocumentedLayout) {
   const std::vector<float> values = {1, 2, 3, 4, 5, 6}, one = {7};
   GgufWriter writer;
   writer.set("a", std::uint32_t{5});
@@ -64,7 +64,7 @@ GgufSettings every_value() {
           {"f64s", std::vector<double>{1e300}}};
 }
 
-TEST(Gguf, EveryKindOfValueComesBack) {
+TEST(Gguf, EveryKindOfValueRoundTrips) {
   GgufWriter writer;
   for (const auto& [key, value] : every_value()) writer.set(key, value);
   const std::string bytes = writer.to_bytes();
@@ -74,7 +74,7 @@ TEST(Gguf, EveryKindOfValueComesBack) {
   EXPECT_EQ(file.find_setting("none"), nullptr);
 }
 
-TEST(Gguf, TensorsOfEveryTypeComeBackFromDisk) {
+TEST(Gguf, TensorsOfEveryTypeRoundTripThroughDisk) {
   const TempFolder folder;
   const std::vector<float> values = ramp(2 * 64);
   GgufWriter writer;
@@ -97,34 +97,33 @@ TEST(Gguf, TensorsOfEveryTypeComeBackFromDisk) {
   }
   EXPECT_EQ(file.at("deep").dims, (std::vector<std::int64_t>{2, 2, 4, 8}));
   EXPECT_EQ(message_of([&] { file.at("none"); }),
-            (folder / "m.gguf").string() + ": expected a tensor \"none\", found none among 7");
+            (folder / "m.gguf").string() + ": expected a tensor \"none\", not found among 7 tensors");
 }
 
-TEST(Gguf, TheFilesOwnAlignmentIsUsed) {
+TEST(Gguf, AlignmentOfTheFileIsUsed) {
   GgufBytes bytes;
   bytes.head(2, 1).key("general.alignment", 4).number(std::uint32_t{8});
   bytes.tensor("a", {1}, 0, 0).tensor("b", {1}, 0, 8).pad(8).number(1.0f).pad(8).number(2.0f);
-  const GgufFile file = view_of_gguf(bytes.bytes());  // the padding behind the last is missing: that is fine
+  const GgufFile file = view_of_gguf(bytes.bytes());  // padding after the last tensor may be missing
   float value = 0;
   file.read_f32("b", std::span(&value, 1));
   EXPECT_EQ(value, 2);
 }
 
-TEST(Gguf, TheWriterRefusesWhatNobodyCouldRead) {
+TEST(Gguf, WriterRejectsInvalidFiles) {
   const std::vector<float> values = ramp(64);
   GgufWriter writer;
   writer.set("k", true);
   writer.add("m", GgufType::f32, {64}, values);
-  EXPECT_EQ(message_of([&] { writer.set("k", false); }), "the key \"k\" is set already");
-  EXPECT_EQ(message_of([&] { writer.set("", false); }), "a key of a GGUF must have a name");
-  EXPECT_EQ(message_of([&] { writer.add("m", GgufType::f32, {64}, values); }),
-            "tensor \"m\": it is added already");
+  EXPECT_EQ(message_of([&] { writer.set("k", false); }), "the key \"k\" is already set");
+  EXPECT_EQ(message_of([&] { writer.set("", false); }), "the name of a GGUF key must not be empty");
+  EXPECT_EQ(message_of([&] { writer.add("m", GgufType::f32, {64}, values); }), "tensor \"m\": already added");
   EXPECT_EQ(message_of([&] { writer.add("n", GgufType::f32, {65}, values); }),
-            "tensor \"n\": the shape [65] has 65 numbers, 64 are given");
+            "tensor \"n\": shape [65] needs 65 numbers, found 64");
   EXPECT_EQ(message_of([&] {
               writer.add("n", GgufType::q8_0, {4, 16}, values);
             }),
-            "tensor \"n\": rows of 16 are no whole blocks of Q8_0");
+            "tensor \"n\": a row of 16 numbers is not a multiple of the block size of Q8_0");
   EXPECT_EQ(message_of([&] {
               writer.add("n", GgufType::f32, {1, 1, 1, 1, 64}, values);
             }),
@@ -134,7 +133,7 @@ TEST(Gguf, TheWriterRefusesWhatNobodyCouldRead) {
               }).ends_with("expected a name of 1 to 63 bytes, found 64"));
 }
 
-TEST(Gguf, ANumberThatF16CannotHoldNamesItsTensorAndLeavesNothing) {
+TEST(Gguf, NumberTooLargeForF16NamesItsTensorAndLeavesNothing) {
   const std::vector<float> values = {1, 70000};
   GgufWriter writer;
   writer.add("big", GgufType::f16, {2}, values);
@@ -145,13 +144,13 @@ TEST(Gguf, ANumberThatF16CannotHoldNamesItsTensorAndLeavesNothing) {
   EXPECT_EQ(disk.content("/d/m.gguf"), std::nullopt);
 }
 
-TEST(Gguf, NeverOverwritesUnasked) {
+TEST(Gguf, NeverOverwritesWithoutRequest) {
   const TempFolder folder;
   folder.write("m.gguf", "mine");
   PosixFileOps ops;
   const GgufWriter writer;
   EXPECT_NE(
-      message_of([&] { writer.write(ops, folder / "m.gguf", Existing::refuse); }).find("exists already"),
+      message_of([&] { writer.write(ops, folder / "m.gguf", Existing::refuse); }).find("already exists"),
       std::string::npos);
   EXPECT_EQ(folder.read("m.gguf"), "mine");
   writer.write(ops, folder / "m.gguf", Existing::replace);

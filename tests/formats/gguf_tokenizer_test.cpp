@@ -2,54 +2,64 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+
 #include "base/error.h"
 #include "support/message_of.h"
 #include "support/temp_folder.h"
 #include "tokenizer/bpe_train.h"
+#include "tokenizer/golden_tokenizers.h"
 #include "tokenizer/pretokenize.h"
-#include "tokenizer/shared_tokenizers.h"
 #include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
 
-TEST(GgufVocabulary, OfRealTokenizersGivesTheSameIds) {
-  if (!shared_path("fixtures/tokenizers")) GTEST_SKIP() << shared_missing("fixtures/tokenizers");
-  const std::string text = shared_text("corpora/udhr2_all_utf8.txt.zst").substr(0, 300'000);
-  for (const auto& [name, pre] : std::vector<std::pair<std::string, std::string>>{
-           {"gpt2", "gpt-2"}, {"llama3_2", "llama-bpe"}, {"qwen2_5", "qwen2"}}) {
-    const auto tokenizer = shared_tokenizer(name);
+TEST(GgufVocabulary, TokenizersOfEveryFamilyKeepTheirIds) {
+  const std::string ascii = golden_text("corpus/tales.txt.gz").substr(0, 40'000);
+  std::string every_script = golden_text("corpus/scripts.txt");
+  if (const auto languages = shared_path("corpora/udhr2_all_utf8.txt.zst"))
+    every_script += read_text_file(*languages).substr(0, 300'000);
+  const std::map<std::string, std::string> names = {
+      {"gpt2", "gpt-2"}, {"llama3", "llama-bpe"}, {"qwen2", "qwen2"}, {"o200k", "gpt-4o"}};
+  for (const std::filesystem::path& file : bpe_files()) {
+    const auto name = std::ranges::find_if(names, [&](const auto& entry) {
+      return file.string().find("tokenizers/" + entry.first) != std::string::npos;
+    });
+    ASSERT_NE(name, names.end()) << file;
+    const auto tokenizer = tokenizer_in(file);
     const GgufVocabulary vocabulary = gguf_vocabulary_of(*tokenizer);
     EXPECT_EQ(vocabulary.model, "gpt2");
-    EXPECT_EQ(vocabulary.pre, pre);
-    EXPECT_EQ(vocabulary.normalises, name == "qwen2_5");
+    EXPECT_EQ(vocabulary.pre, name->second);
+    EXPECT_EQ(vocabulary.normalises, normalizes_to_nfc(file));
     const auto again = tokenizer_from_gguf(vocabulary);
     EXPECT_EQ(again->vocab_size(), tokenizer->vocab_size());
     EXPECT_EQ(again->special_tokens(), tokenizer->special_tokens());
     EXPECT_EQ(again->special().eos, tokenizer->special().eos);
-    // GGUF has no place for Qwen's NFC: ASCII stays.
-    const std::string sample = name == "qwen2_5" ? shared_text("corpora/tinyshakespeare.txt") : text;
-    EXPECT_TRUE(again->encode(sample) == tokenizer->encode(sample)) << name;
+    // A GGUF cannot express Qwen's NFC, so this compares ASCII text.
+    const std::string& sample = vocabulary.normalises ? ascii : every_script;
+    EXPECT_TRUE(again->encode(sample) == tokenizer->encode(sample)) << file;
   }
 }
 
-TEST(GgufVocabulary, OfAGolfModelGivesTheSameIdsForCleanText) {
-  constexpr std::string_view kModel = "fixtures/sentencepiece/fineweb_1024_bpe.model";
-  if (!shared_path(kModel)) GTEST_SKIP() << shared_missing(kModel);
-  const auto tokenizer = load_tokenizer(*shared_path(kModel));
-  const GgufVocabulary vocabulary = gguf_vocabulary_of(*tokenizer);
-  EXPECT_EQ(vocabulary.model, "llama");
-  EXPECT_FALSE(vocabulary.add_space_prefix);
-  EXPECT_TRUE(vocabulary.normalises);
-  const auto again = tokenizer_from_gguf(vocabulary);
-  EXPECT_EQ(again->special().unk, 3);
-  EXPECT_EQ(again->special().bos, 1);
-  for (const std::string clean : {"Hello, world!", "The quick brown fox 1234", "caf\u00E9 \u4E2D"}) {
-    EXPECT_EQ(again->encode(clean), tokenizer->encode(clean));
-    EXPECT_EQ(again->decode(again->encode(clean)), clean);
+TEST(GgufVocabulary, GolfTokenizerKeepsItsIdsForNormalizedText) {
+  for (const std::filesystem::path& file : golf_tokenizer_files()) {
+    const auto tokenizer = load_tokenizer(file);
+    const GgufVocabulary vocabulary = gguf_vocabulary_of(*tokenizer);
+    EXPECT_EQ(vocabulary.model, "llama");
+    EXPECT_FALSE(vocabulary.add_space_prefix);
+    EXPECT_TRUE(vocabulary.normalises);
+    const auto again = tokenizer_from_gguf(vocabulary);
+    EXPECT_EQ(again->special().unk, 3);
+    EXPECT_EQ(again->special().bos, 1);
+    for (const std::string clean : {"Hello, world!", "The quick brown fox 1234", "caf\u00E9 \u4E2D"}) {
+      EXPECT_EQ(again->encode(clean), tokenizer->encode(clean)) << file;
+      EXPECT_EQ(again->decode(again->encode(clean)), clean) << file;
+    }
   }
 }
 
-TEST(GgufVocabulary, RefusesByName) {
+TEST(GgufVocabulary, RejectsUnsupportedVocabulariesByName) {
   auto refusal = [](GgufVocabulary vocabulary) -> std::string {
     try {
       tokenizer_from_gguf(vocabulary);
@@ -63,7 +73,7 @@ TEST(GgufVocabulary, RefusesByName) {
   EXPECT_EQ(refusal({.model = "gpt2", .pre = "tekken", .tokens = {"a"}}),
             "the GGUF's tokenizer.ggml.pre is \"tekken\", which thimble does not support");
   EXPECT_EQ(refusal({.model = "gpt2", .pre = "gpt-2", .tokens = {"a"}, .merges = {"a b"}}),
-            "the GGUF's merge \"a b\" needs the token \"b\", which is not there");
+            "the GGUF's merge \"a b\" needs the token \"b\", which is missing");
   EXPECT_EQ(refusal({.model = "llama", .pre = "", .tokens = {"a"}}), "the GGUF has 1 tokens and 0 scores");
   EXPECT_EQ(refusal({.model = "gpt2", .pre = "gpt-2", .tokens = {"a", "b", "a"}}),
             "the GGUF has the token \"a\" twice");
@@ -76,7 +86,7 @@ TEST(GgufVocabulary, RefusesByName) {
             "the GGUF has a token of type 9; expected 1 to 6");
 }
 
-TEST(GgufVocabulary, RefusesWhatLlamaCppCannotRun) {
+TEST(GgufVocabulary, RejectsWhatLlamaCppCannotRun) {
   auto refusal = [](const Tokenizer& tokenizer) {
     return message_of([&] { gguf_vocabulary_of(tokenizer); });
   };
@@ -90,24 +100,24 @@ TEST(GgufVocabulary, RefusesWhatLlamaCppCannotRun) {
   spec.pre_tokenizer = {Split{{"[a-z]+", true}}};
   spec.decoder = {};
   EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)),
-            "llama.cpp runs byte-level BPE only, and this tokenizer's words are not bytes");
+            "llama.cpp supports only byte-level BPE, and this tokenizer is not byte-level");
   spec.pre_tokenizer = {ByteLevel{}};
   spec.decoder = {ByteLevelDecoder{}};
   spec.normalizer = {Lowercase{}};
-  EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)), "llama.cpp cannot normalise text as this tokenizer does");
+  EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)), "llama.cpp does not support this tokenizer's normalizer");
   spec.pre_tokenizer = {Split{{std::string(pattern_regex(Pattern::qwen2)), true}},
                         ByteLevel{.add_prefix_space = false, .use_regex = false}};
-  EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)), "llama.cpp cannot normalise text as this tokenizer does");
+  EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)), "llama.cpp does not support this tokenizer's normalizer");
   spec.normalizer = {UnicodeForm::nfkc};
-  EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)), "llama.cpp cannot normalise text as this tokenizer does");
+  EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)), "llama.cpp does not support this tokenizer's normalizer");
   spec.normalizer = {UnicodeForm::nfc};
   EXPECT_NO_THROW(gguf_vocabulary_of(*make_bpe_tokenizer(spec)));
   spec.post_processor.after = {0};
   EXPECT_EQ(refusal(*make_bpe_tokenizer(spec)),
-            "llama.cpp puts bos before a text and nothing else around it; this tokenizer's template differs");
+            "llama.cpp adds only bos before a text; this tokenizer's template adds other tokens");
 }
 
-// Bytes are types of their own: without them llama.cpp stops at the first character it does not know.
+// With byte tokens, which llama.cpp needs for unknown characters.
 GgufVocabulary pieces_with_bytes() {
   GgufVocabulary vocabulary{
       .model = "llama", .pre = "default", .tokens = {"<unk>", "<s>", "<call>", "a", "b", "ab"}};
@@ -124,7 +134,7 @@ GgufVocabulary pieces_with_bytes() {
   return vocabulary;
 }
 
-TEST(GgufVocabulary, OfPiecesComesBackWithEveryType) {
+TEST(GgufVocabulary, PiecesRoundTripWithEveryType) {
   const GgufVocabulary vocabulary = pieces_with_bytes();
   const auto tokenizer = tokenizer_from_gguf(vocabulary);
   EXPECT_EQ(tokenizer->encode("ab<call>\n"), (std::vector<TokenId>{5, 2, 6 + 10}));
@@ -137,14 +147,14 @@ TEST(GgufVocabulary, OfPiecesComesBackWithEveryType) {
   EXPECT_FALSE(again.add_space_prefix);
 }
 
-TEST(GgufVocabulary, OfPiecesWithoutBytesIsRefused) {
+TEST(GgufVocabulary, PiecesWithoutBytesAreRejected) {
   GgufVocabulary vocabulary = pieces_with_bytes();
   vocabulary.tokens.resize(6);
   vocabulary.types.resize(6);
   vocabulary.scores.resize(6);
   const auto tokenizer = tokenizer_from_gguf(vocabulary);
   EXPECT_EQ(message_of([&] { gguf_vocabulary_of(*tokenizer); }),
-            "llama.cpp fails at characters that a SentencePiece model without bytes does not know");
+            "llama.cpp fails on unknown characters if a SentencePiece model has no byte tokens");
 }
 
 }  // namespace thimble

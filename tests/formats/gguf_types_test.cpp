@@ -1,4 +1,4 @@
-// Numbers as GGUF stores them: bit for bit what ggml writes.
+// Storage types: bit-identical to what ggml writes.
 #include "formats/gguf_types.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace thimble::gguf_types_test {
 namespace {
 
-// The format's description, number by number, with nothing in common with the code under test but half.h.
+// Implements the format's description independently; shares only the conversion to f16.
 std::string slow_q8_0(const std::vector<float>& x) {
   std::string out;
   for (std::size_t block = 0; block < x.size(); block += 32) {
@@ -73,14 +73,14 @@ std::string hex(const std::string& bytes) {
   return out;
 }
 
-// What ggml's own test of its types is fed with.
+// The test data of ggml's own test of its types.
 std::vector<float> cosines(std::size_t count) {
   std::vector<float> x(count);
   for (std::size_t i = 0; i < count; ++i) x[i] = 0.1f + 2 * std::cos(static_cast<float>(i));
   return x;
 }
 
-// Sizes from tiny to large, whole steps (halves when divided), blocks of zeros and of equal magnitudes.
+// Scales from tiny to large, multiples of half a step, blocks of zeros and of equal magnitudes.
 std::vector<std::vector<float>> many_rows() {
   std::mt19937 random(7);
   std::vector<std::vector<float>> rows;
@@ -99,15 +99,15 @@ std::vector<std::vector<float>> many_rows() {
   return rows;
 }
 
-TEST(GgufTypes, Q8AndQ4EqualASlowVersionBitForBit) {
+TEST(GgufTypes, Q8AndQ4MatchASlowReferenceBitForBit) {
   for (const std::vector<float>& x : many_rows()) {
     ASSERT_EQ(hex(encoded(GgufType::q8_0, x)), hex(slow_q8_0(x)));
     ASSERT_EQ(hex(encoded(GgufType::q4_0, x)), hex(slow_q4_0(x)));
   }
 }
 
-// quantize_row_q8_0_ref and quantize_row_q4_0_ref of libggml (llama.cpp v0.5.0) gave these for cosines(64).
-TEST(GgufTypes, Q8AndQ4EqualTheBytesOfGgmlItself) {
+// Output of libggml's quantize_row_q8_0_ref and quantize_row_q4_0_ref (llama.cpp v0.5.0).
+TEST(GgufTypes, Q8AndQ4MatchTheBytesOfGgml) {
   EXPECT_EQ(hex(encoded(GgufType::q8_0, cosines(64))),
             "3c247f47d48eb7287a61f498a1076c7417aa92e5567e37c48dc6397e54e392ac1975"
             "3c246b049f99f7637a26b58fd6497f46d28eb92a7b60f297a2096d7314a993e7587d");
@@ -115,7 +115,7 @@ TEST(GgufTypes, Q8AndQ4EqualTheBytesOfGgmlItself) {
             "33b4f0a43b0f5dc5f0c2490f3ea8f1d1671d33b4c1580e2f99f2e0761d1f7bd3f0a42b0f");
 }
 
-TEST(GgufTypes, WhatIsReadBackIsWithinHalfAStep) {
+TEST(GgufTypes, ErrorIsWithinHalfAStep) {
   const std::vector<float> x = cosines(4096);
   const auto worst = [&](GgufType type) {
     const std::vector<float> y = decoded(type, encoded(type, x), x.size());
@@ -127,12 +127,12 @@ TEST(GgufTypes, WhatIsReadBackIsWithinHalfAStep) {
   EXPECT_LE(worst(GgufType::f16), 0x1p-10f);  // below 4: half of 2^-9
   EXPECT_LE(worst(GgufType::bf16), 0x1p-7f);  // below 4: half of 2^-6
   EXPECT_LE(worst(GgufType::q8_0),
-            2.1f / 127 / 2 + 2.1f * 0x1p-11f);         // half a step, and the scale's own rounding
-  EXPECT_LE(worst(GgufType::q4_0), 2.1f / 8 * 1.01f);  // the far end has no level of its own: a whole step
+            2.1f / 127 / 2 + 2.1f * 0x1p-11f);         // half a step, plus the rounding of the scale
+  EXPECT_LE(worst(GgufType::q4_0), 2.1f / 8 * 1.01f);  // the positive end has no level: a full step
   EXPECT_GT(worst(GgufType::q4_0), worst(GgufType::q8_0));
 }
 
-TEST(GgufTypes, BlocksAreAsLargeAsTheFormatSays) {
+TEST(GgufTypes, SizesMatchTheFormat) {
   EXPECT_EQ(gguf_bytes(GgufType::f32, 64), 256u);
   EXPECT_EQ(gguf_bytes(GgufType::f16, 64), 128u);
   EXPECT_EQ(gguf_bytes(GgufType::bf16, 64), 128u);
@@ -144,16 +144,16 @@ TEST(GgufTypes, BlocksAreAsLargeAsTheFormatSays) {
   EXPECT_EQ(gguf_type_of("q4_k"), std::nullopt);
 }
 
-TEST(GgufTypes, WhatATypeCannotHoldIsRefused) {
+TEST(GgufTypes, UnrepresentableValuesAreRejected) {
   std::vector<float> x(32, 1.0f);
   x[5] = std::numeric_limits<float>::quiet_NaN();
-  EXPECT_EQ(message_of([&] { encoded(GgufType::q8_0, x); }), "nan cannot be quantised");
-  EXPECT_EQ(message_of([&] { encoded(GgufType::q4_0, x); }), "nan cannot be quantised");
+  EXPECT_EQ(message_of([&] { encoded(GgufType::q8_0, x); }), "nan cannot be quantized");
+  EXPECT_EQ(message_of([&] { encoded(GgufType::q4_0, x); }), "nan cannot be quantized");
   x[5] = 70000;
   EXPECT_EQ(message_of([&] { encoded(GgufType::f16, x); }), "70000 is too large for f16");
   EXPECT_EQ(message_of([&] { encoded(GgufType::q8_0, x); }), "nothing was thrown");
   x[5] = 1e30f;
-  EXPECT_TRUE(message_of([&] { encoded(GgufType::q8_0, x); }).starts_with("a block's scale"));
+  EXPECT_TRUE(message_of([&] { encoded(GgufType::q8_0, x); }).starts_with("the scale of a block"));
   x[5] = 1e-40f;  // its inverse is infinite
   std::fill(x.begin(), x.end(), 1e-40f);
   for (const float value : decoded(GgufType::q4_0, encoded(GgufType::q4_0, x), 32)) EXPECT_EQ(value, 0);

@@ -1,4 +1,4 @@
-// Folders as Transformers wrote them, against what Transformers computed: logits, loss, gradients, greedy
+// Folders written by Transformers, compared with Transformers' logits, loss, gradients and greedy
 // text.
 #include <algorithm>
 #include <cmath>
@@ -46,12 +46,11 @@ Agreement compare(std::span<const float> ours, std::span<const float> theirs) {
 
 class TransformersFolder : public testing::TestWithParam<const char*> {
  protected:
-  std::optional<fs::path> folder() const { return shared_path(std::string("fixtures/hf/") + GetParam()); }
+  fs::path folder() const { return golden_path(std::string("hf/") + GetParam()); }
 };
 
 TEST_P(TransformersFolder, LogitsLossAndGradients) {
-  if (!folder()) GTEST_SKIP() << shared_missing("fixtures/hf");
-  Fixture fixture(*folder());
+  Fixture fixture(folder());
   Model& model = fixture.model;
   const TraceTokens tokens = read_trace_tokens(fixture.reference);
   const Rows rows = grid_rows(model.config(), tokens.row_length(), tokens.input, tokens.target);
@@ -105,8 +104,7 @@ std::vector<std::int32_t> greedy_by_scoring(Model& model, std::vector<std::int32
 }
 
 TEST_P(TransformersFolder, GreedyContinuation) {
-  if (!folder()) GTEST_SKIP() << shared_missing("fixtures/hf");
-  Fixture fixture(*folder());
+  Fixture fixture(folder());
   std::vector<std::int64_t> wide(32);
   fixture.reference.read_i64("greedy", wide);
   const std::vector<std::int32_t> expected(wide.begin(), wide.end());

@@ -1,4 +1,4 @@
-// Hugging Face folders: the keys of config.json, where weights come from, and what is refused.
+// Reading Hugging Face folders: config.json, weights, and what is rejected.
 #include "formats/hugging_face.h"
 
 #include <functional>
@@ -22,9 +22,9 @@ HuggingFaceConfig parsed(const Json& config) {
   return parse_hugging_face_config(config.dump(), "config.json");
 }
 
-// ---- config.json
+// config.json
 
-TEST(HuggingFaceConfig, ReadsRopeAsTransformers4And5WriteIt) {
+TEST(HuggingFaceConfig, ReadsRopeOfTransformers4And5) {
   const Json four = sample_llama("llama", true).config;
   Json five = Json::object();
   for (const auto& [key, value] : four.as_object())
@@ -36,10 +36,10 @@ TEST(HuggingFaceConfig, ReadsRopeAsTransformers4And5WriteIt) {
   Json both = five;
   both.set("rope_theta", 10000.0);
   EXPECT_EQ(parse_message(both),
-            "config.json: rope_parameters.rope_theta (500) and rope_theta (10000) disagree");
+            "config.json: rope_parameters.rope_theta (500) differs from rope_theta (10000)");
 }
 
-TEST(HuggingFaceConfig, TakesWhatIsAbsentAsTransformersDoes) {
+TEST(HuggingFaceConfig, AbsentKeysHaveTransformersDefaults) {
   const auto without = [](const std::string& type, std::set<std::string> keys) {
     const Json whole = sample_llama(type, true).config;
     Json config = Json::object();
@@ -56,7 +56,7 @@ TEST(HuggingFaceConfig, TakesWhatIsAbsentAsTransformersDoes) {
   EXPECT_EQ(parsed(sample_gpt2().config).model.mlp_hidden, 48);
 }
 
-TEST(HuggingFaceConfig, PassesOverWhatChangesNothing) {
+TEST(HuggingFaceConfig, IgnoresHarmlessKeys) {
   Json config = sample_llama("qwen2", true).config;
   const ModelConfig before = parsed(config).model;
   config.set("use_cache", true).set("attention_dropout", 0.1).set("initializer_range", 0.02);
@@ -66,7 +66,7 @@ TEST(HuggingFaceConfig, PassesOverWhatChangesNothing) {
   EXPECT_EQ(parsed(config).model, before);
 }
 
-TEST(HuggingFaceConfig, RefusesByNameWhatItDoesNotHonour) {
+TEST(HuggingFaceConfig, RejectsUnsupportedSettingsByName) {
   struct Case {
     const char *type, *key;
     Json value;
@@ -80,7 +80,8 @@ TEST(HuggingFaceConfig, RefusesByNameWhatItDoesNotHonour) {
        "rope_parameters.rope_type is \"yarn\", expected \"default\""},
       {"llama", "rope_parameters", Json::object().set("partial_rotary_factor", 0.5),
        "rope_parameters.partial_rotary_factor is 0.5, expected 1.0 or 1"},
-      {"llama", "sliding_window", 4096, "nothing was thrown"},  // llama has none; Transformers passes it over
+      {"llama", "sliding_window", 4096,
+       "nothing was thrown"},  // llama has no windows; Transformers ignores the key
       {"qwen3", "layer_types", Json::array({"full_attention", "sliding_attention"}),
        "layer_types is [\"full_attention\",\"sliding_attention\"], expected \"full_attention\" for every "
        "layer"},
@@ -109,14 +110,14 @@ TEST(HuggingFaceConfig, RefusesByNameWhatItDoesNotHonour) {
   }
 }
 
-TEST(HuggingFaceConfig, RefusesWindowsInUse) {
+TEST(HuggingFaceConfig, RejectsWindowsInUse) {
   Json config = sample_llama("qwen2", true).config;
   config.set("use_sliding_window", true).set("sliding_window", 16);
   EXPECT_EQ(parse_message(config),
             "config.json: sliding_window is 16, expected null, or use_sliding_window false");
 }
 
-TEST(HuggingFaceConfig, ListsEverythingAtOnce) {
+TEST(HuggingFaceConfig, ListsAllProblems) {
   Json config = sample_llama("llama", true).config;
   config.set("hidden_act", "relu").set("alibi", true).set("num_hidden_layers", "2");
   EXPECT_EQ(
@@ -125,7 +126,7 @@ TEST(HuggingFaceConfig, ListsEverythingAtOnce) {
       "\"silu\" or \"swish\"; alibi is not supported");
 }
 
-TEST(HuggingFaceConfig, CutShortAnywhereIsAnError) {
+TEST(HuggingFaceConfig, TruncatedConfigIsAnError) {
   const std::string whole = sample_llama("qwen3", false).config.dump(2);
   for (std::size_t bytes = 0; bytes < whole.size(); ++bytes)
     EXPECT_THROW(parse_hugging_face_config(whole.substr(0, bytes), "config.json"), Error) << bytes;
@@ -133,7 +134,7 @@ TEST(HuggingFaceConfig, CutShortAnywhereIsAnError) {
             "config.json: expected an object of settings");
 }
 
-TEST(HuggingFaceConfig, KnowsTheSpecialTokens) {
+TEST(HuggingFaceConfig, ReadsSpecialTokens) {
   Json config = sample_llama("llama", true).config;
   config.set("bos_token_id", 1).set("eos_token_id", Json::array({2, 5}));
   EXPECT_EQ(parsed(config).special.bos, 1);
@@ -143,9 +144,9 @@ TEST(HuggingFaceConfig, KnowsTheSpecialTokens) {
   EXPECT_EQ(parsed(config).special.eos, std::nullopt);
 }
 
-// ---- Weights
+// Weights
 
-TEST(HuggingFaceFolder, ShardsEqualOneFile) {
+TEST(HuggingFaceFolder, ShardsGiveTheSameModelAsOneFile) {
   const TempFolder folder;
   for (const bool tied : {true, false}) {
     const SampleFolder sample = sample_llama("qwen3", tied);
@@ -169,7 +170,7 @@ TEST(HuggingFaceFolder, MissingShardsAreListed) {
                 ": model-00001-of-00003.safetensors is missing; model-00003-of-00003.safetensors is missing");
 }
 
-TEST(HuggingFaceFolder, AShardWithoutItsTensorIsNamed) {
+TEST(HuggingFaceFolder, ShardWithoutItsTensorIsNamed) {
   const TempFolder folder;
   const SampleFolder sample = sample_llama("llama", true);
   write_folder(folder.path(), sample, 2);
@@ -181,7 +182,7 @@ TEST(HuggingFaceFolder, AShardWithoutItsTensorIsNamed) {
       << message;
 }
 
-TEST(HuggingFaceFolder, AnIndexLeadsNowhereElse) {
+TEST(HuggingFaceFolder, IndexCannotNameFilesOutsideTheFolder) {
   const TempFolder folder;
   write_folder(folder.path(), sample_llama("llama", true));
   fs::remove(folder / "model.safetensors");
@@ -189,7 +190,7 @@ TEST(HuggingFaceFolder, AnIndexLeadsNowhereElse) {
     const Json map = Json::object().set("x", name);
     folder.write("model.safetensors.index.json", Json::object().set("weight_map", map).dump());
     const std::string message = message_of([&] { open_model(folder.path()); });
-    EXPECT_NE(message.find("expected the name of a file in this folder for x"), message.npos) << message;
+    EXPECT_NE(message.find("expected a file name without a path for x"), message.npos) << message;
   }
   folder.write("model.safetensors.index.json", "{}");
   const std::string message = message_of([&] { open_model(folder.path()); });
@@ -211,7 +212,7 @@ TEST(HuggingFaceFolder, EveryMissingExtraAndMisshapedTensorIsListed) {
           "model.norm.weight is missing; model.layers.0.self_attn.q_proj.bias is not part of the model");
 }
 
-TEST(HuggingFaceFolder, AConfigCannotAskForMemoryThatTheFileDoesNotBack) {
+TEST(HuggingFaceFolder, ConfigCannotRequestMoreMemoryThanTheFileJustifies) {
   const TempFolder folder;
   SampleFolder sample = sample_llama("llama", true);
   sample.config.set("hidden_size", 4096).set("intermediate_size", 16384).set("num_hidden_layers", 60);
@@ -222,7 +223,7 @@ TEST(HuggingFaceFolder, AConfigCannotAskForMemoryThatTheFileDoesNotBack) {
   EXPECT_NE(message.find("and 342 more"), message.npos) << message;
 }
 
-TEST(HuggingFaceFolder, ARepeatedTiedHeadMustBeTheEmbedding) {
+TEST(HuggingFaceFolder, RepeatedTiedHeadMustEqualTheEmbedding) {
   const TempFolder folder;
   SampleFolder sample = sample_llama("llama", true);
   sample.tensors["lm_head.weight"] = sample.tensors.at("model.embed_tokens.weight");
@@ -231,12 +232,11 @@ TEST(HuggingFaceFolder, ARepeatedTiedHeadMustBeTheEmbedding) {
   sample.tensors["lm_head.weight"].values[5] += 1;
   write_folder(folder.path(), sample);
   const std::string message = message_of([&] { open_model(folder.path()); });
-  EXPECT_NE(message.find("ties the head to the embedding, but lm_head.weight is another tensor"),
-            message.npos)
+  EXPECT_NE(message.find("ties the head to the embedding, but lm_head.weight differs from it"), message.npos)
       << message;
 }
 
-TEST(HuggingFaceFolder, AttentionBiasOfLlamaComesWithMlpBiasesOfZero) {
+TEST(HuggingFaceFolder, AttentionBiasOfLlamaImpliesZeroMlpBiases) {
   const TempFolder folder;
   SampleFolder sample = sample_llama("llama", true);
   sample.config.set("attention_bias", true);
@@ -255,7 +255,7 @@ TEST(HuggingFaceFolder, AttentionBiasOfLlamaComesWithMlpBiasesOfZero) {
   EXPECT_TRUE(table.find("model.layers.0.mlp.down_proj.bias"));
 }
 
-// As the first GPT-2 was saved: no prefix, and masks among the weights.
+// The original GPT-2 has no prefix, and stores masks among the weights.
 TEST(HuggingFaceFolder, Gpt2WithoutPrefixIsTheSame) {
   const TempFolder folder;
   const SampleFolder sample = sample_gpt2();
@@ -269,16 +269,17 @@ TEST(HuggingFaceFolder, Gpt2WithoutPrefixIsTheSame) {
   EXPECT_EQ(open_model(folder / "b").architecture, "gpt2");
 }
 
-TEST(HuggingFaceFolder, WithoutWeightsSaysWhatItLooksFor) {
+TEST(HuggingFaceFolder, MissingWeightsNameTheExpectedFiles) {
   const TempFolder folder;
   write_folder(folder.path(), sample_gpt2());
   fs::remove(folder / "model.safetensors");
   EXPECT_EQ(message_of([&] { open_model(folder.path()); }),
-            folder.path().string() + " holds neither model.safetensors nor model.safetensors.index.json");
+            folder.path().string() + " contains neither model.safetensors nor model.safetensors.index.json");
 }
 
-// tokenizer_config.json is stronger than config.json, which is stronger than well-known names.
-TEST(HuggingFaceFolder, BringsItsTokenizerAlong) {
+// tokenizer_config.json takes precedence over config.json, which takes precedence over well-known
+// names.
+TEST(HuggingFaceFolder, ReadsTheTokenizer) {
   const TempFolder folder;
   SampleFolder sample = sample_llama("llama", true);
   sample.config.set("vocab_size", 300).set("bos_token_id", 7).set("eos_token_id", 8);
@@ -293,13 +294,13 @@ TEST(HuggingFaceFolder, BringsItsTokenizerAlong) {
   EXPECT_EQ(open_tokenizer(open_model(folder.path()))->special().eos, 8);
 }
 
-TEST(HuggingFaceFolder, ATokenizerLargerThanTheEmbeddingIsAnError) {
+TEST(HuggingFaceFolder, TokenizerLargerThanTheEmbeddingIsAnError) {
   const TempFolder folder;
   write_folder(folder.path(), sample_llama("llama", true));
   folder.write("tokenizer.json", load_tokenizer("bytes")->serialized());
   const ModelFile file = open_model(folder.path());
   const std::string message = message_of([&] { open_tokenizer(file); });
-  EXPECT_NE(message.find("tokens, the model's vocabulary 29"), message.npos) << message;
+  EXPECT_NE(message.find("tokens, the model's vocabulary has 29"), message.npos) << message;
 }
 
 }  // namespace

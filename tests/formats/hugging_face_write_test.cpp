@@ -1,4 +1,4 @@
-// Hugging Face folders that we write, read back by us; tests/interop reads them with the programs of others.
+// Writing Hugging Face folders and reading them back; tests/interop reads them with other programs.
 #include "formats/hugging_face_write.h"
 
 #include <algorithm>
@@ -70,7 +70,7 @@ HuggingFaceReport write(const fs::path& path, const ModelFile& model, DType dtyp
 
 class EveryFamily : public testing::TestWithParam<const char*> {};
 
-TEST_P(EveryFamily, ComesBackAsItWas) {
+TEST_P(EveryFamily, RoundTripsExactly) {
   const TempFolder folder;
   const ModelFile model = chat_model(GetParam());
   const HuggingFaceReport report = write(folder / "out", model);
@@ -86,19 +86,19 @@ TEST_P(EveryFamily, ComesBackAsItWas) {
   EXPECT_EQ(back.layout, "roles");
   EXPECT_EQ(back.tensors.size(), report.tensors);
   ModelConfig expected = model.config.model;
-  const ModelConfig defaults;  // how training starts is not in the folder
+  const ModelConfig defaults;  // initialization settings are not in the folder
   expected.init = defaults.init, expected.init_std = defaults.init_std;
   expected.embed_init_std = defaults.embed_init_std;
   EXPECT_EQ(back.config.model, expected);
   EXPECT_EQ(open_tokenizer(back)->serialized(), model.tokenizer->content);
   EXPECT_EQ(open_tokenizer(back)->special().bos, 0);
-  EXPECT_EQ(open_tokenizer(back)->special().eos, std::nullopt);  // neither had the source
+  EXPECT_EQ(open_tokenizer(back)->special().eos, std::nullopt);  // the source has none either
   write(folder / "again", back);
   for (const char* name : {"config.json", "generation_config.json", "tokenizer_config.json"})
     EXPECT_EQ(folder.read(std::string("again/") + name), folder.read(std::string("out/") + name));
 }
 
-TEST_P(EveryFamily, InHalfTheBytesWithinWhatHalfExplains) {
+TEST_P(EveryFamily, HalfPrecisionStaysWithinTolerance) {
   const TempFolder folder;
   PosixFileOps ops;
   const ModelFile model = chat_model(GetParam());
@@ -115,7 +115,7 @@ TEST_P(EveryFamily, InHalfTheBytesWithinWhatHalfExplains) {
 INSTANTIATE_TEST_SUITE_P(HuggingFaceWrite, EveryFamily, testing::Values("llama", "qwen2", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
 
-TEST(HuggingFaceWrite, BiasesGoWhereTransformersHasThem) {
+TEST(HuggingFaceWrite, BiasesAreWrittenWhereTransformersHasThem) {
   const TempFolder folder;
   ModelConfig config = small("llama");
   config.bias = true;
@@ -124,8 +124,9 @@ TEST(HuggingFaceWrite, BiasesGoWhereTransformersHasThem) {
   EXPECT_EQ(open_model(folder / "llama").weights, llama.weights);
   config.qk_norm = true;
   ModelFile qwen3 = random_model(config);
-  EXPECT_EQ(message_of([&] { write(folder / "qwen3", qwen3); }),
-            "model.layers.0.mlp.gate_proj.bias is not 0, and Transformers' qwen3 has no biases in its MLP");
+  EXPECT_EQ(
+      message_of([&] { write(folder / "qwen3", qwen3); }),
+      "model.layers.0.mlp.gate_proj.bias is not zero, but Transformers' qwen3 has no biases in its MLP");
   const ParamTable table(qwen3.config.model);
   for (const Param& param : table.all())
     if (param.name.find(".mlp.") != std::string::npos && param.name.ends_with(".bias"))
@@ -134,7 +135,7 @@ TEST(HuggingFaceWrite, BiasesGoWhereTransformersHasThem) {
   EXPECT_EQ(open_model(folder / "qwen3").weights, qwen3.weights);
 }
 
-TEST(HuggingFaceWrite, AChatEndsWithItsTurn) {
+TEST(HuggingFaceWrite, ChatModelsEndWithTheEndOfTurn) {
   const TempFolder folder;
   write(folder / "out", chat_model("qwen3"));
   EXPECT_EQ(json_in(folder, "out/config.json").at("eos_token_id"), Json(3));
@@ -148,7 +149,7 @@ TEST(HuggingFaceWrite, AChatEndsWithItsTurn) {
             Json::object().set("bos_token", "<bos>").set("eos_token", "<end_turn>"));
 }
 
-TEST(HuggingFaceWrite, ATextEndsWithTheNextOnesBos) {
+TEST(HuggingFaceWrite, TextModelsEndWithBos) {
   const TempFolder folder;
   ModelConfig config = small("llama");
   config.vocab_size = 257;
@@ -160,7 +161,7 @@ TEST(HuggingFaceWrite, ATextEndsWithTheNextOnesBos) {
   EXPECT_EQ(load_tokenizer(folder / "out")->special().eos, std::nullopt);
 }
 
-TEST(HuggingFaceWrite, SpareRowsTakeNoNameThatIsTaken) {
+TEST(HuggingFaceWrite, NamesOfPaddingTokensAreUnique) {
   const TempFolder folder;
   const auto tokenizer = make_bytes_tokenizer({"<bos>", "<|pad_259|>"});
   const ModelFile model = with_tokenizer(random_model(small("llama")), *tokenizer);  // 258 of 261
@@ -171,7 +172,7 @@ TEST(HuggingFaceWrite, SpareRowsTakeNoNameThatIsTaken) {
   EXPECT_EQ(open_tokenizer(open_model(folder / "out"))->vocab_size(), 258);
 }
 
-TEST(HuggingFaceWrite, HolesAreNeverSampled) {
+TEST(HuggingFaceWrite, UnusedIdsAreNeverSampled) {
   const TempFolder folder;
   BpeSpec spec = dynamic_cast<const BpeTokenizer&>(*make_bytes_tokenizer({"<bos>", "<hole>"})).spec();
   spec.vocab[1].clear();
@@ -181,7 +182,7 @@ TEST(HuggingFaceWrite, HolesAreNeverSampled) {
             Json::array({1, 258, 259, 260}));
 }
 
-TEST(HuggingFaceWrite, SpareRowsAreNamedAndNeverSampled) {
+TEST(HuggingFaceWrite, PaddingRowsAreNamedAndNeverSampled) {
   const TempFolder folder;
   ModelConfig config = small("qwen2");
   config.vocab_size = 264;
@@ -200,7 +201,7 @@ TEST(HuggingFaceWrite, SpareRowsAreNamedAndNeverSampled) {
   EXPECT_EQ(folder.read("again/tokenizer.json"), folder.read("out/tokenizer.json"));
 }
 
-TEST(HuggingFaceWrite, ForeignLayoutsAreSaidNotInvented) {
+TEST(HuggingFaceWrite, UnknownLayoutsAreNotedAndNotWritten) {
   const TempFolder folder;
   ModelFile model = chat_model("llama");
   model.layout = "gemma";
@@ -212,7 +213,7 @@ TEST(HuggingFaceWrite, ForeignLayoutsAreSaidNotInvented) {
   EXPECT_EQ(write(folder / "bare", random_model(small("llama"))).notes.size(), 1u);
 }
 
-TEST(HuggingFaceWrite, GolfIsRefusedWithAllReasons) {
+TEST(HuggingFaceWrite, GolfIsRejectedWithAllReasons) {
   const TempFolder folder;
   EXPECT_EQ(
       message_of([&] { write(folder / "out", random_model(small("golf"))); }),
@@ -222,7 +223,7 @@ TEST(HuggingFaceWrite, GolfIsRefusedWithAllReasons) {
   EXPECT_TRUE(folder.files().empty());
 }
 
-TEST(HuggingFaceWrite, RefusesParallelBranchesAndLoops) {
+TEST(HuggingFaceWrite, RejectsParallelBranchesAndLoops) {
   const TempFolder folder;
   ModelConfig config = small("llama");
   config.parallel_from = 0, config.loop_count = 1;
@@ -230,37 +231,37 @@ TEST(HuggingFaceWrite, RefusesParallelBranchesAndLoops) {
             "Transformers' llama, qwen2 and qwen3 cannot express this model: parallel_from; loop_count");
 }
 
-TEST(HuggingFaceWrite, ReplacesOnlyItsOwnKind) {
+TEST(HuggingFaceWrite, ReplacesOnlyItsOwnFiles) {
   const TempFolder folder;
   const ModelFile model = chat_model("llama");
   write(folder / "out", model);
-  EXPECT_EQ(message_of([&] { write(folder / "out", model); }), (folder / "out").string() + " exists already");
+  EXPECT_EQ(message_of([&] { write(folder / "out", model); }), (folder / "out").string() + " already exists");
   folder.write("out/model-00001-of-00002.safetensors", "");
   write(folder / "out", model, DType::f16, Existing::replace);
   EXPECT_EQ(folder.files().size(), 7u);
   for (const char* mine : {"out/letter.txt", "out/.git/HEAD"}) {
     folder.write(mine, "mine");
     EXPECT_EQ(message_of([&] { write(folder / "out", model, DType::f16, Existing::replace); }),
-              (folder / "out").string() + " is something else already");
+              (folder / "out").string() + " exists and is not an earlier output");
     EXPECT_EQ(folder.read(mine), "mine");
     fs::remove_all(folder / mine);
   }
   folder.write("home/letter.txt", "dear");
   EXPECT_EQ(message_of([&] { write(folder / "home", model, DType::f32, Existing::replace); }),
-            (folder / "home").string() + " is something else already");
+            (folder / "home").string() + " exists and is not an earlier output");
   EXPECT_EQ(folder.read("home/letter.txt"), "dear");
 }
 
-TEST(HuggingFaceWrite, NeverReplacesWhatItReads) {
+TEST(HuggingFaceWrite, NeverReplacesItsSource) {
   const TempFolder folder;
   write(folder / "out", chat_model("llama"));
   const ModelFile source = open_model(folder / "out/../out");
   EXPECT_EQ(message_of([&] { write(folder / "out/", source, DType::f16, Existing::replace); }),
-            (folder / "out/").string() + " holds the model that is to be exported");
+            (folder / "out/").string() + " contains the model to be exported");
   write(folder / "out-too", source);
 }
 
-TEST(HuggingFaceWrite, WhatAKilledOneLeftIsUsedAgain) {
+TEST(HuggingFaceWrite, LeftoversOfAKilledExportAreReused) {
   const TempFolder folder;
   folder.write(".out.new/model.safetensors", "half");
   folder.write(".out.new/deep/er", "");
@@ -271,17 +272,17 @@ TEST(HuggingFaceWrite, WhatAKilledOneLeftIsUsedAgain) {
   }
 }
 
-TEST(AtomicFolder, HasOneWriterAtATime) {
+TEST(AtomicFolder, AllowsOneWriterAtATime) {
   const TempFolder folder;
   PosixFileOps ops;
   const auto nothing = [](const fs::path&) { return false; };
   const AtomicFolder first(ops, folder / "out", Existing::refuse, nothing);
   EXPECT_EQ(message_of([&] { AtomicFolder(ops, folder / "out", Existing::refuse, nothing); }),
-            (folder / "out").string() + " is being written by someone else");
+            (folder / "out").string() + " is being written by another writer");
   EXPECT_TRUE(fs::exists(first.path()));
 }
 
-TEST(HuggingFaceWrite, WhatFailsHalfwayLeavesNothing) {
+TEST(HuggingFaceWrite, FailedExportLeavesNothing) {
   const TempFolder folder;
   ModelFile model = chat_model("llama");
   model.weights[0] = 1e6f;
@@ -291,7 +292,7 @@ TEST(HuggingFaceWrite, WhatFailsHalfwayLeavesNothing) {
   write(folder / "out", model, DType::bf16);
 }
 
-TEST(Safetensors, ExportsAnyModelForInferenceAlone) {
+TEST(Safetensors, ExportsAnyModelForInference) {
   const TempFolder folder;
   PosixFileOps ops;
   ModelFile model =
@@ -304,11 +305,11 @@ TEST(Safetensors, ExportsAnyModelForInferenceAlone) {
     EXPECT_EQ(back.config.model, model.config.model);
     EXPECT_EQ(back.layout, "roles");
     EXPECT_EQ(open_tokenizer(back)->serialized(), model.tokenizer->content);
-    EXPECT_EQ(back.tensors.size(), report.tensors + 2);  // the tokenizer and the digests
+    EXPECT_EQ(back.tensors.size(), report.tensors + 2);  // plus the tokenizer and the digests
   }
 }
 
-// --- SentencePiece
+// SentencePiece
 
 std::string some_text() {
   std::string text;
@@ -342,8 +343,8 @@ TEST(SentencePieceAsJson, GivesTheSameIds) {
   }
 }
 
-// Pieces of the user's are one token wherever they stand.
-TEST(SentencePieceAsJson, KeepsWhatTheUserDefined) {
+// User-defined pieces are one token wherever they occur.
+TEST(SentencePieceAsJson, KeepsUserDefinedPieces) {
   for (const bool prefix : {false, true}) {
     GgufVocabulary vocabulary{.model = "llama",
                               .pre = "default",
@@ -358,14 +359,14 @@ TEST(SentencePieceAsJson, KeepsWhatTheUserDefined) {
         load_tokenizer_bytes(sentencepiece_as_json(*pieces, pieces->vocab_size()).value(), "tokenizer.json");
     for (const std::string text : {"ab<call>", "ab a<call>", "a ab b"})
       EXPECT_EQ(json->encode(text), pieces->encode(text)) << text;
-    if (prefix) continue;  // which Transformers puts behind every such piece again
+    if (prefix) continue;  // Transformers adds the prefix again after every such piece
     for (const std::string text : {"<call>", " ab <call> b", "ab<call><call>a"})
       EXPECT_EQ(json->encode(text), pieces->encode(text)) << text;
   }
 }
 
-TEST(SentencePieceAsJson, SpacesBesideWhatTheUserDefinedStay) {
-  // As protocol buffers are added to: one more piece of type 4, and remove_extra_whitespaces.
+TEST(SentencePieceAsJson, KeepsSpacesBesideUserDefinedPieces) {
+  // Appends protocol buffer fields: one more piece of type 4, and remove_extra_whitespaces.
   const std::string piece("\x0A\x0F\x0A\x06<call>\x15\0\0\0\0\x18\x04", 17), spaces = "\x1A\x02\x20\x01";
   const auto pieces = load_tokenizer_bytes(trained("identity")->serialized() + piece + spaces, "changed");
   ASSERT_EQ(pieces->token_type(pieces->vocab_size() - 1), TokenType::user_defined);
@@ -375,7 +376,7 @@ TEST(SentencePieceAsJson, SpacesBesideWhatTheUserDefinedStay) {
     EXPECT_EQ(json->encode(text), pieces->encode(text)) << text;
 }
 
-TEST(SentencePieceAsJson, TheFolderHoldsBothAndWeReadThePieces) {
+TEST(SentencePieceAsJson, FolderContainsBothFormsAndThimbleReadsThePieces) {
   const TempFolder folder;
   for (const char* normalization : {"identity", "nmt_nfkc"}) {
     const auto pieces = trained(normalization);

@@ -14,7 +14,7 @@
 namespace thimble::int8_state_test {
 namespace {
 
-// One matrix of the MLP is large enough to be quantised, the embedding too.
+// One matrix of the MLP and the embedding are large enough to be quantized.
 Config small_golf() {
   ConfigBuilder settings;
   settings.preset("golf-mlx");
@@ -48,7 +48,7 @@ class Int8State : public testing::TestWithParam<PickledBy> {
 INSTANTIATE_TEST_SUITE_P(By, Int8State, testing::Values(PickledBy::numpy, PickledBy::torch),
                          [](const auto& info) { return info.param == PickledBy::numpy ? "numpy" : "torch"; });
 
-TEST_P(Int8State, ComesBackFromDiskToTheBit) {
+TEST_P(Int8State, RoundTripsExactlyThroughDisk) {
   const auto file = folder_.write("model.int8.ptz", int8_ptz(int8_state(table_, tensors_, GetParam())));
   EXPECT_EQ(open_int8_ptz(file, table_), tensors_);
   const ModelFile model = open_int8_state(file, config_);
@@ -60,7 +60,7 @@ TEST_P(Int8State, ComesBackFromDiskToTheBit) {
   }
 }
 
-// The stack machine of Python's own pickle, with stand-ins for numpy and torch: the file is what theirs would read.
+// Loads the file with Python's pickle and stand-ins for the classes of numpy and torch.
 constexpr const char* kReadWithPython = R"(
 import io, pickle, pickletools, struct, sys, zipfile, zlib
 raw = zlib.decompress(open(sys.argv[1], 'rb').read())
@@ -108,8 +108,8 @@ for name, a in state['passthrough'].items():
     print(name, a.shape, a.dtype.name, state['passthrough_orig_dtypes'].get(name), len(a.data))
 )";
 
-TEST_P(Int8State, PythonsOwnPickleLoadsOurs) {
-  if (!python_is_there()) GTEST_SKIP() << kNoPython;
+TEST_P(Int8State, PythonsPickleLoadsWrittenFiles) {
+  if (!has_python()) GTEST_SKIP() << kNoPython;
   const auto file = folder_.write("model.int8.ptz", int8_ptz(int8_state(table_, tensors_, GetParam())));
   const auto script = folder_.write("read.py", kReadWithPython);
   const RunResult read = run_python({script.string(), file.string()});
@@ -129,10 +129,10 @@ TEST_P(Int8State, PythonsOwnPickleLoadsOurs) {
       << read;
   EXPECT_NE(read.out.find("blocks.0.attn.c_q.weight (64, 64) f2 float32 8192\n"), std::string::npos) << read;
   EXPECT_NE(read.out.find("blocks.0.resid_mix (2, 64) f4 None 512\n"), std::string::npos) << read;
-}  // namespace
+}
 
-// As a newer numpy and a newer Python write it (protocol 5, _frombuffer over a bytearray), and as torch.save does: by
-// Python's own pickler, with stand-ins for their classes.
+// Writes files as newer versions of numpy and Python do (protocol 5, _frombuffer over a bytearray),
+// and as torch.save does, using Python's pickler with stand-ins for their classes.
 constexpr const char* kWriteWithPython = R"(
 import collections, io, pickle, sys, types, zipfile, zlib
 def module(name): sys.modules[name] = types.ModuleType(name); return sys.modules[name]
@@ -186,8 +186,8 @@ if by == 'torch':
 open(sys.argv[1], 'wb').write(zlib.compress(out.getvalue()))
 )";
 
-TEST(Int8StateOfPython, WhatPythonPicklesIsRead) {
-  if (!python_is_there()) GTEST_SKIP() << kNoPython;
+TEST(Int8StateOfPython, FilesPickledByPythonAreRead) {
+  if (!has_python()) GTEST_SKIP() << kNoPython;
   const Config config = small_golf();
   const ParamTable table(config.model);
   std::string spec = "[";
@@ -208,9 +208,9 @@ TEST(Int8StateOfPython, WhatPythonPicklesIsRead) {
   }
 }
 
-// What a hostile pickle would do is named, and not done.
+// A malicious pickle is rejected with the name of the call, which is not executed.
 TEST(Int8StateOfPython, NothingIsExecuted) {
-  if (!python_is_there()) GTEST_SKIP() << kNoPython;
+  if (!has_python()) GTEST_SKIP() << kNoPython;
   const TempFolder folder;
   const auto script = folder.write("write.py", R"(
 import os, pickle, sys, zlib
@@ -229,19 +229,16 @@ open('dict.ptz', 'wb').write(zlib.compress(pickle.dumps({'a': 1}, protocol=4)))
     return message_of([&] { open_int8_ptz(folder / name, table); });
   };
   for (const char* name : {"evil2.ptz", "evil4.ptz", "evil5.ptz"})
-    EXPECT_NE(
-        refusal(name).find("is refused: its pickle asks for posix.system, which is not one of numpy.core"),
-        std::string::npos)
+    EXPECT_NE(refusal(name).find("the pickle uses posix.system, which is not one of numpy.core"),
+              std::string::npos)
         << refusal(name);
-  EXPECT_NE(refusal("list.ptz").find("is refused: instruction 0x5d at"), std::string::npos)
-      << refusal("list.ptz");
-  EXPECT_NE(refusal("float.ptz").find("is refused: instruction 0x47 at"), std::string::npos)
-      << refusal("float.ptz");
-  EXPECT_NE(refusal("dict.ptz").find("is no int8_clean_per_row_v1 state"), std::string::npos);
+  EXPECT_NE(refusal("list.ptz").find("instruction 0x5d at"), std::string::npos) << refusal("list.ptz");
+  EXPECT_NE(refusal("float.ptz").find("instruction 0x47 at"), std::string::npos) << refusal("float.ptz");
+  EXPECT_NE(refusal("dict.ptz").find("is not an int8_clean_per_row_v1 state"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder / "owned"));
 }
 
-TEST_P(Int8State, CutAndChangedFilesAreRefused) {
+TEST_P(Int8State, TruncatedFilesAreRejectedAndChangedOnesAreSafe) {
   const std::string state = int8_state(table_, tensors_, GetParam());
   const auto bytes = std::as_bytes(std::span(state));
   for (std::size_t size = 0; size < state.size(); size += 1 + state.size() / 97)
@@ -249,19 +246,20 @@ TEST_P(Int8State, CutAndChangedFilesAreRefused) {
   for (std::size_t at = 0; at < state.size(); at += 1 + state.size() / 499) {
     std::string changed = state;
     changed[at] = static_cast<char>(changed[at] ^ 0x55);
-    try {  // a changed number is a number; anything else is refused
+    try {  // a changed number is still valid; anything else is rejected
       read_int8_state(std::as_bytes(std::span(changed)), "changed", table_);
     } catch (const Error&) {
     }
   }
 }
 
-TEST_P(Int8State, ABombIsNotUnpacked) {
+TEST_P(Int8State, DecompressionBombIsRejected) {
   const auto file = folder_.write("bomb.ptz", int8_ptz(std::string(64 << 20, '\0')));
-  EXPECT_NE(message_of([&] { open_int8_ptz(file, table_); }).find("unpacks to more than"), std::string::npos);
+  EXPECT_NE(message_of([&] { open_int8_ptz(file, table_); }).find("decompresses to more than"),
+            std::string::npos);
 }
 
-// parameter-golf 1.8's check vector.
+// The published size of the golf baseline.
 TEST(Int8StateOfTheBaseline, HasThePublishedPayload) {
   ConfigBuilder settings;
   settings.preset("golf-mlx");
@@ -274,7 +272,7 @@ TEST(Int8StateOfTheBaseline, HasThePublishedPayload) {
   EXPECT_EQ(fmt::format("{:.2f}", stats.ratio()), "3.91");
 }
 
-TEST(Int8StateOfTheBaseline, PatternsDecideWhatStaysF32) {
+TEST(Int8StateOfTheBaseline, PatternsDecideWhichTensorsStayF32) {
   const ParamTable table(small_golf().model);
   const std::vector<float> weights(static_cast<std::size_t>(table.block_size()), 0.01f);
   Int8Stats all, none;

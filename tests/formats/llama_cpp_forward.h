@@ -1,5 +1,5 @@
-// What llama.cpp computes for `apertus` and `talkie`, written down from its graphs: plain loops in double precision over
-// the tensors of an export. Slow and obvious; nothing of thimble's model is used.
+// llama.cpp's computation of `apertus` and `talkie`, transcribed from its graphs: plain loops in
+// double precision over the tensors of an export. Shares no code with thimble's model.
 #pragma once
 
 #include <cmath>
@@ -26,7 +26,7 @@ class LlamaCppForward {
     base_ = number(architecture_ + ".rope.freq_base");
   }
 
-  // Of every position.
+  // The logits of every position.
   std::vector<Row> logits(const std::vector<std::int32_t>& tokens) {
     const bool talkie = architecture_ == "talkie";
     std::vector<Row> x;
@@ -97,7 +97,7 @@ class LlamaCppForward {
   }
 
   // NEOX order: pairs (i, i + d/2).
-  Row turned(Row head, std::size_t position) const {
+  Row rotated(Row head, std::size_t position) const {
     const std::size_t half = head.size() / 2;
     for (std::size_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(position) *
@@ -109,13 +109,14 @@ class LlamaCppForward {
     return head;
   }
 
-  // Head `index` of q or k: talkie norms behind the turn and has a gain for each head of q, apertus norms before it.
+  // Head `index` of q or k. talkie normalizes after the rotation and has a gain per head of q;
+  // apertus normalizes before it.
   Row head_of(const Row& all, std::int64_t index, std::size_t position, bool talkie, bool query) const {
     const auto first = all.begin() + index * head_dim_;
     Row head(first, first + head_dim_);
     if (!talkie)
-      return turned(normed(head, block_ + (query ? "attn_q_norm.weight" : "attn_k_norm.weight")), position);
-    head = normed(turned(head, position));
+      return rotated(normed(head, block_ + (query ? "attn_q_norm.weight" : "attn_k_norm.weight")), position);
+    head = normed(rotated(head, position));
     if (query)
       for (double& value : head) value *= tensor(block_ + "attn_q_norm.weight").values.at(at(index));
     return head;

@@ -1,4 +1,4 @@
-// Opening a MODEL of any kind, and writing one for inference.
+// Opening models of every kind, and writing them for inference.
 #include "formats/model_file.h"
 
 #include <random>
@@ -45,7 +45,7 @@ void write(const fs::path& path, const ModelFile& model, DType dtype = DType::f3
   write_model(ops, path, Existing::refuse, model, dtype);
 }
 
-// A checkpoint as training writes it: optimizer state and a step among the rest.
+// Writes a checkpoint as training does, with optimizer state and a step.
 void write_checkpoint(const fs::path& path, const ModelFile& model, const std::string& step) {
   SafetensorsWriter writer;
   writer.set_metadata(std::string(kConfigKey), to_toml(model.config));
@@ -59,7 +59,7 @@ void write_checkpoint(const fs::path& path, const ModelFile& model, const std::s
   writer.write(ops, path, Existing::refuse, WithDigest::yes);
 }
 
-TEST(ModelFile, ComesBackAsItWasWritten) {
+TEST(ModelFile, RoundTripsExactly) {
   const TempFolder folder;
   for (const char* preset : {"golf-plus", "llama", "qwen3", "microgpt", "export"}) {
     const ModelFile model = sample_model(preset);
@@ -80,7 +80,7 @@ TEST(ModelFile, EqualModelsGiveEqualBytes) {
   EXPECT_EQ(folder.read("a"), folder.read("b"));
 }
 
-TEST(ModelFile, HalfRoundsToTheNearest) {
+TEST(ModelFile, HalfPrecisionRoundsToNearest) {
   const TempFolder folder;
   const ModelFile model = sample_model();
   write(folder / "half", model, DType::f16);
@@ -91,26 +91,26 @@ TEST(ModelFile, HalfRoundsToTheNearest) {
   EXPECT_LT(fs::file_size(folder / "half"), model.weights.size() * 3);
 }
 
-TEST(ModelFile, WhatHalfCannotHoldIsNamedAndNothingIsLeft) {
+TEST(ModelFile, WeightTooLargeForF16IsNamedAndNothingIsLeft) {
   const TempFolder folder;
   ModelFile model = sample_model();
   model.weights[3] = -70000;
   EXPECT_EQ(message_of([&] { write(folder / "half", model, DType::f16); }),
-            "tok_emb.weight holds -70000, the largest f16 is 65504");
+            "tok_emb.weight contains -70000, the largest f16 is 65504");
   EXPECT_TRUE(folder.files().empty());
 }
 
-TEST(ModelFile, NeverOverwritesUnasked) {
+TEST(ModelFile, NeverOverwritesWithoutRequest) {
   const TempFolder folder;
   folder.write("model", "mine");
-  EXPECT_TRUE(contains(message_of([&] { write(folder / "model", sample_model()); }), "exists already"));
+  EXPECT_TRUE(contains(message_of([&] { write(folder / "model", sample_model()); }), "already exists"));
   EXPECT_EQ(folder.read("model"), "mine");
   PosixFileOps ops;
   write_model(ops, folder / "model", Existing::replace, sample_model(), DType::f32);
   EXPECT_EQ(open_model(folder / "model").architecture, "golf");
 }
 
-TEST(ModelFile, AFullDiskLeavesNothing) {
+TEST(ModelFile, FullDiskLeavesTheOldFile) {
   SimulatedDisk disk;
   disk.put_folder("/d");
   disk.put("/d/model", "old");
@@ -136,7 +136,7 @@ TEST(ModelFile, KeepsTokenizerLayoutAndSpecialIds) {
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("thimble")), "thimble");
 }
 
-TEST(ModelFile, OfACheckpointTakesTheWeightsAlone) {
+TEST(ModelFile, CheckpointGivesOnlyTheWeights) {
   const TempFolder folder;
   const ModelFile model = sample_model();
   write_checkpoint(folder / "c.safetensors", model, "250");
@@ -147,10 +147,10 @@ TEST(ModelFile, OfACheckpointTakesTheWeightsAlone) {
   EXPECT_EQ(again.config, model.config);
 }
 
-TEST(ModelFile, OfARunFolderTakesTheBestElseTheLast) {
+TEST(ModelFile, RunFolderGivesTheBestCheckpointOrTheLast) {
   const TempFolder folder;
   folder.write("config.toml", "");
-  EXPECT_TRUE(contains(message_of([&] { open_model(folder.path()); }), "holds no model"));
+  EXPECT_TRUE(contains(message_of([&] { open_model(folder.path()); }), "does not contain a model"));
   write_checkpoint(folder / "last.safetensors", sample_model(), "20");
   EXPECT_EQ(open_model(folder.path()).step, 20);
   write_checkpoint(folder / "best.safetensors", sample_model(), "10");
@@ -158,18 +158,18 @@ TEST(ModelFile, OfARunFolderTakesTheBestElseTheLast) {
   EXPECT_EQ(open_model(folder.path()).path, folder / "best.safetensors");
 }
 
-TEST(ModelFile, WhatCannotBeOpenedIsSaid) {
+TEST(ModelFile, UnreadableFilesAreReported) {
   const TempFolder folder;
   folder.write("m.gguf", "GGUF\3");
   folder.write("m.thimble", "....");
   folder.write("m.txt", "hello, I am a text");
-  EXPECT_TRUE(contains(message_of([&] { open_model(folder / "m.gguf"); }), "expected 4 bytes of a version"));
-  EXPECT_TRUE(contains(message_of([&] { open_model(folder / "m.thimble"); }), "is no artifact"));
+  EXPECT_TRUE(contains(message_of([&] { open_model(folder / "m.gguf"); }), "expected 4 bytes for a version"));
+  EXPECT_TRUE(contains(message_of([&] { open_model(folder / "m.thimble"); }), "is not a .thimble artifact"));
   EXPECT_TRUE(contains(message_of([&] { open_model(folder / "m.txt"); }), "expected a header"));
   EXPECT_TRUE(contains(message_of([&] { open_model(folder / "none"); }), "none"));
 }
 
-TEST(ModelFile, WithoutConfigIsNoModel) {
+TEST(ModelFile, FileWithoutConfigIsNotAModel) {
   const TempFolder folder;
   SafetensorsWriter writer;
   const float one = 1;
@@ -177,10 +177,10 @@ TEST(ModelFile, WithoutConfigIsNoModel) {
   PosixFileOps ops;
   writer.write(ops, folder / "w.safetensors", Existing::refuse, WithDigest::no);
   EXPECT_TRUE(contains(message_of([&] { open_model(folder / "w.safetensors"); }),
-                       "does not say what model it holds: expected metadata thimble.config"));
+                       "has no model config: expected metadata thimble.config"));
 }
 
-TEST(ModelFile, AChangedByteIsNoticed) {
+TEST(ModelFile, ChangedByteIsDetected) {
   const TempFolder folder;
   write(folder / "model", sample_model());
   std::string bytes = folder.read("model");
@@ -189,7 +189,7 @@ TEST(ModelFile, AChangedByteIsNoticed) {
   EXPECT_THROW(open_model(folder / "model"), Error);
 }
 
-TEST(ModelFile, ABadStepOrConfigIsAnError) {
+TEST(ModelFile, InvalidStepOrConfigIsAnError) {
   const TempFolder folder;
   write_checkpoint(folder / "a", sample_model(), "-1");
   EXPECT_TRUE(contains(message_of([&] { open_model(folder / "a"); }), "metadata thimble.step is '-1'"));
@@ -201,8 +201,8 @@ TEST(ModelFile, ABadStepOrConfigIsAnError) {
       << message_of([&] { open_model(folder / "b"); });
 }
 
-// 2^33 parameters in a file of a few hundred bytes.
-TEST(ModelFile, AConfigCannotAskForMemoryThatTheFileDoesNotBack) {
+// 2^33 parameters declared in a file of a few hundred bytes.
+TEST(ModelFile, ConfigCannotRequestMoreMemoryThanTheFileJustifies) {
   const TempFolder folder;
   SafetensorsWriter writer;
   writer.set_metadata(std::string(kConfigKey), "dim = 8192\nheads = 64\nlayers = 10\nvocab_size = 262144\n");
@@ -212,7 +212,7 @@ TEST(ModelFile, AConfigCannotAskForMemoryThatTheFileDoesNotBack) {
       contains(message_of([&] { open_model(folder / "m"); }), "model.embed_tokens.weight is missing"));
 }
 
-TEST(StateDict, NeedsAConfigAndMayHaveAPrefix) {
+TEST(StateDict, NeedsAConfigAndSupportsAPrefix) {
   const TempFolder folder;
   const ModelFile model = sample_model();
   const ParamTable table(model.config.model);
@@ -238,7 +238,7 @@ bool is_toy(std::string_view first_bytes) {
   return first_bytes.starts_with("TOY!");
 }
 
-TEST(ModelKinds, OneMoreIsOneRow) {
+TEST(ModelKinds, NewKindNeedsOneRow) {
   const TempFolder folder;
   folder.write("model", "TOY!");
   folder.write("model.toy", "");

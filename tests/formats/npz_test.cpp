@@ -31,7 +31,7 @@ std::vector<float> numbered_weights(const ParamTable& table) {
   return weights;
 }
 
-// What zipfile and the format's own description make of it, without numpy.
+// Reads the file with zipfile and the format's documentation, without numpy.
 constexpr const char* kReadWithPython = R"(
 import ast, struct, sys, zipfile
 with zipfile.ZipFile(sys.argv[1]) as z:
@@ -46,8 +46,8 @@ with zipfile.ZipFile(sys.argv[1]) as z:
         print(name, header['descr'], header['fortran_order'], header['shape'], sum(values))
 )";
 
-TEST(Npz, PythonReadsOurs) {
-  if (!python_is_there()) GTEST_SKIP() << kNoPython;
+TEST(Npz, PythonReadsWrittenFiles) {
+  if (!has_python()) GTEST_SKIP() << kNoPython;
   const ParamTable table(tiny_golf().model);
   const std::vector<float> weights = numbered_weights(table);
   const TempFolder folder;
@@ -60,7 +60,7 @@ TEST(Npz, PythonReadsOurs) {
   EXPECT_EQ(std::ranges::count(read.out, '\n'), std::ssize(table.all()));
 }
 
-// Deflated, as numpy.savez_compressed writes; f16 and MLX's spelling of bfloat16.
+// Deflated like numpy.savez_compressed; f16 and MLX's notation of bfloat16.
 constexpr const char* kWriteWithPython = R"(
 import struct, sys, zipfile
 def npy(descr, shape, data):
@@ -74,8 +74,8 @@ with zipfile.ZipFile(sys.argv[1], 'w', zipfile.ZIP_DEFLATED) as z:
     z.writestr('c.npy', npy('<V2', '()', b'\x80\x3f'))
 )";
 
-TEST(Npz, WhatPythonWritesIsRead) {
-  if (!python_is_there()) GTEST_SKIP() << kNoPython;
+TEST(Npz, FilesWrittenByPythonAreRead) {
+  if (!has_python()) GTEST_SKIP() << kNoPython;
   const TempFolder folder;
   const auto script = folder.write("write.py", kWriteWithPython);
   const RunResult wrote = run_python({script.string(), (folder / "x.npz").string()});
@@ -93,7 +93,7 @@ TEST(Npz, WhatPythonWritesIsRead) {
   EXPECT_EQ(arrays[2].values, std::vector<float>{1});
 }
 
-TEST(Npz, WeightsComeBackAndTheirModelIsChecked) {
+TEST(Npz, WeightsRoundTripAndShapesAreChecked) {
   const Config config = tiny_golf();
   const ParamTable table(config.model);
   const TempFolder folder;
@@ -109,7 +109,7 @@ TEST(Npz, WeightsComeBackAndTheirModelIsChecked) {
       std::string::npos);
 }
 
-TEST(Npz, EveryDamagedByteIsRefusedOrHarmless) {
+TEST(Npz, EveryDamagedByteIsRejectedOrHarmless) {
   const Config config = tiny_golf();
   const ParamTable table(config.model);
   const std::string good = npz_of(table, numbered_weights(table));
@@ -123,13 +123,13 @@ TEST(Npz, EveryDamagedByteIsRefusedOrHarmless) {
       ++refused;
     }
   }
-  // What remains are fields that nobody reads: versions, dates, attributes.
+  // The other bytes are fields that the reader ignores: versions, dates, attributes.
   EXPECT_GT(refused, static_cast<int>(good.size() / 7) * 9 / 10);
   for (std::size_t size = 0; size < good.size(); size += 101)
     EXPECT_THROW(read_npz(as_bytes(good).first(size), "cut.npz"), Error) << size;
 }
 
-TEST(Npz, ObjectsAreRefusedByName) {
+TEST(Npz, ObjectArraysAreRejectedByName) {
   ZipWriter zip;
   std::string array = "\x93NUMPY";
   const std::string header = "{'descr': '|O', 'fortran_order': False, 'shape': (1,), }";
@@ -139,10 +139,10 @@ TEST(Npz, ObjectsAreRefusedByName) {
   zip.add("evil.npy", as_bytes(array));
   const std::string bytes = std::move(zip).finish();
   EXPECT_EQ(message_of([&] { read_npz(as_bytes(bytes), "x.npz"); }),
-            "x.npz: evil: its elements are '|O', expected <f4, <f2 or V2 (bfloat16)");
+            "x.npz: evil: found elements of type '|O', expected <f4, <f2 or V2 (bfloat16)");
 }
 
-TEST(Zip, AlignsWhatItWrites) {
+TEST(Zip, AlignsEntries) {
   ZipWriter zip(64);
   const std::string a(100, 'a'), b(7, 'b');
   zip.add("archive/data.pkl", as_bytes(a));

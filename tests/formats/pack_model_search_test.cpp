@@ -1,4 +1,4 @@
-// The search for a rule: what fits, what was measured, and that the best of it is what comes back.
+// The search for a packing rule: what fits, what is scored, and that the best is returned.
 #include "formats/pack_model.h"
 
 #include <algorithm>
@@ -28,12 +28,12 @@ ModelFile searched_model(std::initializer_list<const char*> settings = {
   return model;
 }
 
-// The nearer to the weights the better.
+// A score that is lower the closer the packed weights are to the original.
 PackScore distance_to(const ModelFile& model) {
   return [&model](const ModelFile& packed) { return packing_error(model.weights, packed.weights).rms; };
 }
 
-TEST(PackSearch, FindsWhatFitsAndKeepsTheBest) {
+TEST(PackSearch, ReturnsTheBestRuleThatFits) {
   const ModelFile model = searched_model();
   PackRequest request;
   request.options.codec = Codec::range;
@@ -45,7 +45,7 @@ TEST(PackSearch, FindsWhatFitsAndKeepsTheBest) {
   ASSERT_TRUE(best.score && best.bytes);
   EXPECT_EQ(*best.bytes, found.packed.report.self_contained_bytes());
   EXPECT_LE(*best.bytes, request.budget);
-  EXPECT_GT(*best.bytes, request.budget * 9 / 10) << "the finest that fits is among them";
+  EXPECT_GT(*best.bytes, request.budget * 9 / 10) << "the finest clip that fits was tried";
   EXPECT_EQ(found.packed.report.rule, rule_name(best.rule));
   EXPECT_EQ(*best.score, distance_to(model)(found.packed.loaded));
   EXPECT_EQ(std::ranges::count_if(found.tries, [](const SearchTry& t) { return t.score.has_value(); }), 4);
@@ -65,8 +65,8 @@ TEST(PackSearch, FindsWhatFitsAndKeepsTheBest) {
             found.packed.loaded.weights);
 }
 
-// zlib spends whole bits on a byte, which the size model does not know.
-TEST(PackSearch, AimsAgainWhereTheSizeModelWasWrong) {
+// zlib spends integral numbers of bits per byte, which the size model does not account for.
+TEST(PackSearch, CorrectsTheSizeModelAfterAFileThatWasTooLarge) {
   const ModelFile model =
       searched_model({"vocab_size=64", "layers=2", "dim=512", "heads=4", "mlp_hidden=1024"});
   PackRequest request;
@@ -79,13 +79,13 @@ TEST(PackSearch, AimsAgainWhereTheSizeModelWasWrong) {
   ASSERT_TRUE(best.score && best.bytes);
   EXPECT_LE(*best.bytes, request.budget);
   EXPECT_GT(*best.bytes, request.budget * 95 / 100);
-  ASSERT_EQ(found.tries.size(), 2u) << "the finest by the size model, and the finest by what that one took";
+  ASSERT_EQ(found.tries.size(), 2u) << "the finest by the size model, and the finest after its correction";
   EXPECT_FALSE(found.tries[1].score);
   EXPECT_GT(*found.tries[1].bytes, request.budget);
   EXPECT_LT(found.tries[1].predicted_bytes, request.budget);
 }
 
-TEST(PackSearch, SaysWhenNothingFits) {
+TEST(PackSearch, ReportsThatNothingFits) {
   const ModelFile model = searched_model();
   PackRequest request;
   request.budget = 10'000;
@@ -93,7 +93,7 @@ TEST(PackSearch, SaysWhenNothingFits) {
     search_packing(model, request, {.bits = {5}, .clips = {20}, .prunes = {0}}, distance_to(model),
                    ProgressOutput::nowhere());
   });
-  EXPECT_TRUE(message.starts_with("no rule fits: the smallest takes about ")) << message;
+  EXPECT_TRUE(message.starts_with("no rule fits the budget: the smallest needs about ")) << message;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The account of a packed model.
+// Sizes and errors reported for a packed model.
 #include "formats/pack_model.h"
 
 #include <cmath>
@@ -34,8 +34,8 @@ PackResult pack(const ModelFile& model, const PackRequest& request) {
   return pack_model(model, request, ProgressOutput::nowhere());
 }
 
-// parameter-golf 1.8. Golf's own checkpoint holds the embedding as bf16.
-TEST(PackModel, FullTierOfTheGolfBaselineGivesThePublishedFigures) {
+// The published figures of the golf baseline, whose checkpoint stores the embedding as bf16.
+TEST(PackModel, FullTierGolfBaselineMatchesThePublishedFigures) {
   ModelFile model = model_of("golf");
   PackRequest request;
   request.options.codec = Codec::zlib;
@@ -55,7 +55,7 @@ TEST(PackModel, FullTierOfTheGolfBaselineGivesThePublishedFigures) {
   for (const float weight : embedding) ASSERT_EQ(weight, to_f32(to_bf16(weight))) << "restored as bf16";
 }
 
-TEST(PackModel, TheSourcesTypesDecideWhatIsRestoredAndCounted) {
+TEST(PackModel, SourceTypesDetermineRestoredTypesAndSizes) {
   ModelFile model = small_model();
   const PackReport plain = pack(model, {}).report;
   model.tensors = {{"tok_emb.weight", "BF16", {300, 64}, 0}};
@@ -66,7 +66,7 @@ TEST(PackModel, TheSourcesTypesDecideWhatIsRestoredAndCounted) {
     ASSERT_EQ(weight, to_f32(to_bf16(weight)));
 }
 
-TEST(PackModel, BothAccountsAddUp) {
+TEST(PackModel, BothSizesAddUp) {
   ModelFile model = small_model();
   const auto tokenizer = load_tokenizer("bytes");
   model.tokenizer = TokenizerFile{.name = "bytes", .content = tokenizer->serialized()};
@@ -97,7 +97,7 @@ TEST(PackModel, BothAccountsAddUp) {
   EXPECT_FALSE(pack(model, request).report.fits());
 }
 
-TEST(PackModel, FitsByGivingUpTheCheapest) {
+TEST(PackModel, FitPrunesTheCheapestWeights) {
   const ModelFile model = small_model();
   PackRequest request;
   request.options.rule.bits = 5;
@@ -111,10 +111,10 @@ TEST(PackModel, FitsByGivingUpTheCheapest) {
   EXPECT_GT(fitted.pruned, 0);
   EXPECT_EQ(fitted.bytes, fitted.self_contained_bytes());
   request.budget = 100;
-  EXPECT_FALSE(pack(model, request).report.fits()) << "not even without its weights";
+  EXPECT_FALSE(pack(model, request).report.fits()) << "pruning all weights is not enough";
 }
 
-TEST(PackModel, ErrorsAreOfTheWeightsThatAreReadBack) {
+TEST(PackModel, ErrorsAreMeasuredOnTheWeightsReadBack) {
   const ModelFile model = small_model();
   PackRequest request;
   request.options.rule.bits = 6;
@@ -136,14 +136,14 @@ TEST(PackModel, ErrorsAreOfTheWeightsThatAreReadBack) {
   }
 }
 
-TEST(PackModel, NanIsRefused) {
+TEST(PackModel, NanIsRejected) {
   ModelFile model = small_model();
   model.weights[3] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THROW(pack(model, {}), Error);
 }
 
-TEST(PackModel, StopsWhereItsProgressIsStopped) {
-  // As an interrupt does: both are thrown out of the coder.
+TEST(PackModel, StopsWhenItsProgressThrows) {
+  // An interrupt stops the coder in the same way.
   const ModelFile model = small_model();
   ProgressOutput output{.enabled = true,
                         .terminal = false,

@@ -1,6 +1,6 @@
-// Python as the other side of a format: not on every machine.
+// Runs Python to check file formats; not installed on every machine.
 //
-//   if (!python_is_there()) GTEST_SKIP() << kNoPython;
+//   if (!has_python()) GTEST_SKIP() << kNoPython;
 #pragma once
 
 #include "support/run_binary.h"
@@ -14,7 +14,7 @@ inline RunResult run_python(std::vector<std::string> arguments, const std::files
   return run_program("/usr/bin/env", {.arguments = std::move(arguments), .folder = folder});
 }
 
-inline bool python_is_there() {
+inline bool has_python() {
   return run_python({"--version"}).exit_code == 0;
 }
 

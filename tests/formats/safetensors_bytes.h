@@ -12,7 +12,7 @@
 
 namespace thimble {
 
-// A file made by hand: whatever the header says, right or wrong.
+// A file with the given header, valid or not.
 inline std::string raw_safetensors(std::string_view header, std::string_view data) {
   std::string file(8, '\0');
   const std::uint64_t length = header.size();
@@ -22,7 +22,7 @@ inline std::string raw_safetensors(std::string_view header, std::string_view dat
   return file;
 }
 
-// What the writer writes.
+// The output of the writer.
 inline std::string written(const SafetensorsWriter& writer, WithDigest digest) {
   SimulatedDisk disk;
   disk.put_folder("/d");

@@ -1,4 +1,4 @@
-// Files that are wrong in one way each: every one is an error that says what, and none is a crash.
+// Files with one defect each: every one gives an error that describes it.
 #include <memory>
 
 #include "base/error.h"
@@ -12,14 +12,15 @@ struct Corrupt {
   std::string name;
   std::string file;
   std::string error;            // after "test.safetensors: "
-  bool by_json_reader = false;  // the error is of base/json.h, whose words are its own: only this part counts
+  bool by_json_reader = false;  // the message comes from base/json.h; only this part is compared
 };
 
 void PrintTo(const Corrupt& corrupt, std::ostream* stream) {
   *stream << corrupt.name;
 }
 
-testing::AssertionResult says(const std::string& message, const std::string& file, const Corrupt& corrupt) {
+testing::AssertionResult matches(const std::string& message, const std::string& file,
+                                 const Corrupt& corrupt) {
   const bool right = corrupt.by_json_reader ? message.starts_with(file + ": header:1:") &&
                                                   message.find(corrupt.error) != message.npos
                                             : message == file + ": " + corrupt.error;
@@ -31,13 +32,13 @@ Corrupt header(std::string name, std::string_view header, std::size_t data_bytes
   return {std::move(name), raw_safetensors(header, std::string(data_bytes, 'x')), std::move(error)};
 }
 
-// One tensor "w" that is described by `fields`.
+// A file with one tensor "w" described by `fields`.
 Corrupt tensor(std::string name, std::string_view fields, std::size_t data_bytes, std::string error) {
   return header(std::move(name), fmt::format(R"({{"w":{{{}}}}})", fields), data_bytes,
                 "tensor \"w\": " + std::move(error));
 }
 
-// The header is no JSON, or not the JSON we take.
+// A header that is not JSON, or not in the expected form.
 Corrupt json(std::string name, std::string_view header, std::string part) {
   return {std::move(name), raw_safetensors(header, "xx"), std::move(part), true};
 }
@@ -52,7 +53,7 @@ const char* kNumbers = "whole numbers from 0 to 2^63 - 1";
 
 std::vector<Corrupt> lengths() {
   return {
-      {"NothingAtAll", "", "expected at least 8 bytes, found 0"},
+      {"EmptyFile", "", "expected at least 8 bytes, found 0"},
       {"SevenBytes", "1234567", "expected at least 8 bytes, found 7"},
       length("HeaderBeyondTheFile", 9, "expected a header of 9 bytes, found 8"),
       length("HeaderBeyondTheLimit", 100'000'001,
@@ -61,7 +62,7 @@ std::vector<Corrupt> lengths() {
              "expected a header of at most 100000000 bytes, found a length of 1152921504606846976"),
       length("HeaderOf2To64", ~0ULL,
              "expected a header of at most 100000000 bytes, found a length of 18446744073709551615"),
-      length("HeaderOfNothing", 0, "expected a header that begins with '{', found \"\""),
+      length("EmptyHeader", 0, "expected a header that begins with '{', found \"\""),
   };
 }
 
@@ -69,7 +70,7 @@ std::vector<Corrupt> structure() {
   return {
       header("HeaderOfSpaces", "    ", 0, "expected a header that begins with '{', found \" \""),
       header("HeaderIsAnArray", "[]", 0, "expected a header that begins with '{', found \"[\""),
-      json("HeaderIsCut", R"({"w":)", "unexpected end of input"),
+      json("TruncatedHeader", R"({"w":)", "unexpected end of input"),
       json("TextAfterTheHeader", "{}x", "1:3: "),
       json("ZerosAfterTheHeader", std::string_view("{}\0\0", 4), "1:3: "),
       json("BadUtf8", "{\"\xFF\":{}}", "UTF-8"),
@@ -77,10 +78,10 @@ std::vector<Corrupt> structure() {
            R"({"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
            R"("w":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
            "the key \"w\" appears twice"),
-      json("MetadataTwice", R"({"__metadata__":{},"__metadata__":{}})",
+      json("DuplicateMetadata", R"({"__metadata__":{},"__metadata__":{}})",
            "the key \"__metadata__\" appears twice"),
-      json("MetadataKeyTwice", R"({"__metadata__":{"a":"1","a":"2"}})", "the key \"a\" appears twice"),
-      json("FieldTwice", R"({"w":{"dtype":"U8","dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
+      json("DuplicateMetadataKey", R"({"__metadata__":{"a":"1","a":"2"}})", "the key \"a\" appears twice"),
+      json("DuplicateField", R"({"w":{"dtype":"U8","dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
            "the key \"dtype\" appears twice"),
       header("ArraysWithoutEnd", R"({"w":)" + std::string(100'000, '['), 0,
              "tensor \"w\": expected an object, found an array"),
@@ -135,7 +136,7 @@ std::vector<Corrupt> fields() {
       tensor("DimensionIsNull", R"("dtype":"U8","shape":[null],"data_offsets":[0,1])", 1, in_shape + "null"),
       tensor("OffsetsAreAnObject", R"("dtype":"U8","shape":[1],"data_offsets":{})", 1,
              "expected an array as data_offsets, found an object"),
-      tensor("NoOffsetInside", R"("dtype":"U8","shape":[1],"data_offsets":[])", 1,
+      tensor("EmptyOffsets", R"("dtype":"U8","shape":[1],"data_offsets":[])", 1,
              "expected 2 data_offsets, found 0"),
       tensor("OneOffset", R"("dtype":"U8","shape":[1],"data_offsets":[0])", 1,
              "expected 2 data_offsets, found 1"),
@@ -155,22 +156,20 @@ std::vector<Corrupt> layout() {
   };
   return {
       tensor("EndBeforeBegin", R"("dtype":"U8","shape":[1],"data_offsets":[1,0])", 1,
-             "data_offsets [1, 0] end before they begin"),
+             "expected data_offsets [BEGIN, END] with BEGIN <= END, found [1, 0]"),
       tensor("BytesDisagreeWithShape", R"("dtype":"F32","shape":[2,3],"data_offsets":[0,20])", 20,
-             "F32 of shape [2, 3] takes 24 bytes, data_offsets [0, 20] hold 20"),
+             "F32 of shape [2, 3] needs 24 bytes, data_offsets [0, 20] contain 20"),
       tensor("BytesDisagreeWithDtype", R"("dtype":"F16","shape":[4],"data_offsets":[0,16])", 16,
-             "F16 of shape [4] takes 8 bytes, data_offsets [0, 16] hold 16"),
-      tensor("ScalarOfNoBytes", R"("dtype":"F32","shape":[],"data_offsets":[0,0])", 0,
-             "F32 of shape [] takes 4 bytes, data_offsets [0, 0] hold 0"),
-      tensor(
-          "ShapeOf2To60", R"("dtype":"F32","shape":[1152921504606846976],"data_offsets":[0,4])", 4,
-          "F32 of shape [1152921504606846976] has no size in bytes: it is too large, or ends inside a byte"),
-      tensor("ShapeThatWrapsToNothing",
+             "F16 of shape [4] needs 8 bytes, data_offsets [0, 16] contain 16"),
+      tensor("ScalarWithoutBytes", R"("dtype":"F32","shape":[],"data_offsets":[0,0])", 0,
+             "F32 of shape [] needs 4 bytes, data_offsets [0, 0] contain 0"),
+      tensor("ShapeOf2To60", R"("dtype":"F32","shape":[1152921504606846976],"data_offsets":[0,4])", 4,
+             "F32 of shape [1152921504606846976] is too large, or not a whole number of bytes"),
+      tensor("ShapeWhoseSizeOverflows",
              R"("dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0])", 0,
-             "U8 of shape [4294967296, 4294967296] has no size in bytes: it is too large, or ends inside a "
-             "byte"),
+             "U8 of shape [4294967296, 4294967296] is too large, or not a whole number of bytes"),
       tensor("HalfAByte", R"("dtype":"F4","shape":[3],"data_offsets":[0,2])", 2,
-             "F4 of shape [3] has no size in bytes: it is too large, or ends inside a byte"),
+             "F4 of shape [3] is too large, or not a whole number of bytes"),
       header("OffsetsFarBeyondTheFile",
              R"({"w":{"dtype":"U8","shape":[1099511627776],"data_offsets":[0,1099511627776]}})", 1,
              "expected 1099511627776 bytes of data, found 1: tensor \"w\" is not complete"),
@@ -179,16 +178,16 @@ std::vector<Corrupt> layout() {
       header("HoleBetween", fmt::format("{{{},{}}}", u8("v", 0, 2), u8("w", 3, 4)), 4,
              "tensor \"w\" begins at byte 3 of the data, expected 2: the bytes between belong to no tensor"),
       header("HoleAtTheEnd", fmt::format("{{{}}}", u8("w", 0, 2)), 3,
-             "expected 2 bytes of data, found 3: the last belong to no tensor"),
+             "expected 2 bytes of data, found 3: the last bytes belong to no tensor"),
       header("DataWithoutTensors", "{}", 1,
-             "expected 0 bytes of data, found 1: the last belong to no tensor"),
+             "expected 0 bytes of data, found 1: the last bytes belong to no tensor"),
       header("Overlap", fmt::format("{{{},{}}}", u8("w", 1, 4), u8("v", 0, 2)), 4,
              "tensor \"w\" begins at byte 1 of the data, inside tensor \"v\", which ends at 2"),
-      header("TheSameBytesTwice", fmt::format("{{{},{}}}", u8("v", 0, 2), u8("w", 0, 2)), 2,
+      header("TwoTensorsOnTheSameBytes", fmt::format("{{{},{}}}", u8("v", 0, 2), u8("w", 0, 2)), 2,
              "tensor \"w\" begins at byte 0 of the data, inside tensor \"v\", which ends at 2"),
       header("EmptyTensorInsideAnother", fmt::format("{{{},{}}}", u8("v", 1, 1), u8("w", 0, 2)), 2,
              "tensor \"v\" begins at byte 1 of the data, inside tensor \"w\", which ends at 2"),
-      header("LastTensorIsCut", fmt::format("{{{},{}}}", u8("v", 0, 2), u8("w", 2, 4)), 3,
+      header("LastTensorIsTruncated", fmt::format("{{{},{}}}", u8("v", 0, 2), u8("w", 2, 4)), 3,
              "expected 4 bytes of data, found 3: tensor \"w\" is not complete"),
   };
 }
@@ -211,25 +210,25 @@ std::string error_of(const std::string& file) {
 
 class CorruptSafetensors : public testing::TestWithParam<Corrupt> {};
 
-TEST_P(CorruptSafetensors, IsRefusedWithASentence) {
-  EXPECT_TRUE(says(error_of(GetParam().file), "test.safetensors", GetParam()));
+TEST_P(CorruptSafetensors, IsRejectedWithAMessage) {
+  EXPECT_TRUE(matches(error_of(GetParam().file), "test.safetensors", GetParam()));
 }
 
-TEST_P(CorruptSafetensors, IsRefusedFromDiskToo) {
+TEST_P(CorruptSafetensors, IsRejectedFromDisk) {
   const TempFolder folder;
   const auto path = folder.write("bad.safetensors", GetParam().file);
   try {
     SafetensorsFile::open(path);
-    FAIL() << "it was opened";
+    FAIL() << "was opened";
   } catch (const Error& error) {
-    EXPECT_TRUE(says(error.what(), path.string(), GetParam()));
+    EXPECT_TRUE(matches(error.what(), path.string(), GetParam()));
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Safetensors, CorruptSafetensors, testing::ValuesIn(all_corrupt()),
                          [](const auto& info) { return info.param.name; });
 
-// Every dtype, metadata and a digest, in a few hundred bytes.
+// Two dtypes, metadata and a digest, in a few hundred bytes.
 std::string small_file() {
   SafetensorsWriter writer;
   writer.set_metadata("k", "v");
@@ -238,21 +237,21 @@ std::string small_file() {
   return written(writer, WithDigest::yes);
 }
 
-TEST(CorruptSafetensors, CutAnywhereIsRefused) {
+TEST(CorruptSafetensors, TruncationIsRejected) {
   const std::string file = small_file();
   for (std::size_t bytes = 0; bytes < file.size(); ++bytes) {
-    // Exactly as long as it claims to be, so that the address sanitizer sees a read beyond it.
+    // Allocate exactly the truncated size, so that AddressSanitizer detects any read beyond it.
     const auto cut = std::make_unique<std::byte[]>(bytes);
     std::memcpy(cut.get(), file.data(), bytes);
     EXPECT_THROW(SafetensorsFile::view({cut.get(), bytes}, "cut"), Error) << "cut to " << bytes;
   }
 }
 
-TEST(CorruptSafetensors, LongerByAByteIsRefused) {
+TEST(CorruptSafetensors, ExtraByteIsRejected) {
   EXPECT_NE(error_of(small_file() + '\0'), "(no error)");
 }
 
-TEST(CorruptSafetensors, AnyFlippedBitIsRefusedOrFoundByTheDigest) {
+TEST(CorruptSafetensors, AnyFlippedBitIsRejectedOrDetectedByTheDigest) {
   std::string file = small_file();
   verify_digest(view_of(file));
   for (std::size_t bit = 0; bit < file.size() * 8; ++bit) {
@@ -263,30 +262,30 @@ TEST(CorruptSafetensors, AnyFlippedBitIsRefusedOrFoundByTheDigest) {
   }
 }
 
-TEST(CorruptSafetensors, ALongNameIsClippedInTheMessage) {
+TEST(CorruptSafetensors, LongNameIsTruncatedInTheMessage) {
   const std::string name(1 << 20, 'n');
   const std::string error = error_of(raw_safetensors(fmt::format(R"({{"{}":3}})", name), ""));
   EXPECT_LT(error.size(), 200u);
 }
 
-TEST(CorruptSafetensors, AHugeSparseFileIsRefusedWithoutItsMemory) {
-  // 2^43 bytes that cost nothing on disk, covered by one tensor: only the memory is missing.
+TEST(CorruptSafetensors, HugeSparseFileIsRejectedWithoutAllocatingIt) {
+  // 2^43 bytes that use no disk space, covered by one tensor. Only memory is insufficient.
   const std::string head =
       raw_safetensors(R"({"w":{"dtype":"U8","shape":[8796093022208],"data_offsets":[0,8796093022208]}})", "");
   const TempFolder folder;
   const auto path = folder.write("huge.safetensors", head);
   std::error_code code;
   std::filesystem::resize_file(path, head.size() + (1ULL << 43), code);
-  if (code) GTEST_SKIP() << "this file system holds no file of 2^43 bytes: " << code.message();
+  if (code) GTEST_SKIP() << "this file system does not support files of 2^43 bytes: " << code.message();
   try {
     SafetensorsFile::open(path);
-    FAIL() << "it was opened";
+    FAIL() << "was opened";
   } catch (const Error& error) {
     EXPECT_TRUE(std::string_view(error.what()).starts_with(path.string() + " needs ")) << error.what();
   }
 }
 
-TEST(CorruptSafetensors, FullTierAHeaderOfAMillionTensorsIsReadInSeconds) {
+TEST(CorruptSafetensors, FullTierHeaderOfAMillionTensorsIsReadInSeconds) {
   std::string header = "{";
   for (int i = 0; header.size() < 60'000'000; ++i)
     header += fmt::format(R"({}"{}":{{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", i ? "," : "", i);

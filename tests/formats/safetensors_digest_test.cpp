@@ -23,7 +23,7 @@ std::string verification_of(const std::string& file) {
   return "(no error)";
 }
 
-// Turns the only occurrence of `from` into `to`, of the same length.
+// Replaces the only occurrence of `from` by `to`, which has the same length.
 std::string changed(std::string file, std::string_view from, std::string_view to) {
   EXPECT_EQ(from.size(), to.size());
   const auto at = file.find(from);
@@ -32,7 +32,7 @@ std::string changed(std::string file, std::string_view from, std::string_view to
   return file.replace(at, from.size(), to);
 }
 
-TEST(SafetensorsDigest, HoldsWhatTheLayoutSays) {
+TEST(SafetensorsDigest, MatchesTheDocumentedLayout) {
   const std::string file = written(three_tensors(), WithDigest::yes);
   const std::size_t data_at = file.size() - 8 - 4 * 16;
   const auto digest = [&](std::size_t i) {
@@ -47,15 +47,15 @@ TEST(SafetensorsDigest, HoldsWhatTheLayoutSays) {
   EXPECT_EQ(digest(3), digest_of("333").hex());
 }
 
-TEST(SafetensorsDigest, AcceptsWhatWasWritten) {
+TEST(SafetensorsDigest, AcceptsUnchangedFiles) {
   EXPECT_EQ(verification_of(written(three_tensors(), WithDigest::yes)), "(no error)");
   EXPECT_EQ(verification_of(written(SafetensorsWriter(), WithDigest::yes)), "(no error)");
 }
 
-TEST(SafetensorsDigest, NamesTheFirstTensorWhoseBytesDiffer) {
+TEST(SafetensorsDigest, NamesTheFirstTensorThatDiffers) {
   const std::string file = written(three_tensors(), WithDigest::yes);
   EXPECT_EQ(verification_of(changed(file, "2222", "2223")),
-            "test.safetensors: tensor \"second\": its bytes are not those that were written (digest " +
+            "test.safetensors: tensor \"second\": the checksum does not match (found " +
                 digest_of("2223").hex() + ")");
   const std::string both = changed(changed(file, "2222", "2223"), "1333", "4332");
   EXPECT_NE(verification_of(both).find("tensor \"first\""), std::string::npos);
@@ -66,16 +66,16 @@ TEST(SafetensorsDigest, CoversNamesAndShapes) {
   for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
            {"second", "seconb"}, {"\"F32\"", "\"I32\""}, {"}} ", "} }"}}) {
     const std::string error = verification_of(changed(file, from, to));
-    EXPECT_TRUE(error.starts_with("test.safetensors: the header is not the one that was written")) << error;
+    EXPECT_TRUE(error.starts_with("test.safetensors: the checksum of the header does not match")) << error;
   }
 }
 
-TEST(SafetensorsDigest, AFileWithoutOneIsNotVerified) {
+TEST(SafetensorsDigest, FileWithoutDigestsFailsVerification) {
   EXPECT_EQ(verification_of(written(three_tensors(), WithDigest::no)),
             "test.safetensors: expected digests in a tensor thimble.digest, found none");
 }
 
-TEST(SafetensorsDigest, ADigestThatIsNotLastIsRefused) {
+TEST(SafetensorsDigest, DigestThatIsNotLastIsRejected) {
   const std::string file =
       raw_safetensors(R"({"thimble.digest":{"dtype":"U8","shape":[32],"data_offsets":[0,32]},)"
                       R"("w":{"dtype":"U8","shape":[1],"data_offsets":[32,33]}})",
@@ -85,7 +85,7 @@ TEST(SafetensorsDigest, ADigestThatIsNotLastIsRefused) {
             "shape [32]");
 }
 
-TEST(SafetensorsDigest, ADigestOfTheWrongShapeIsRefused) {
+TEST(SafetensorsDigest, DigestOfTheWrongShapeIsRejected) {
   const auto with_digest = [](std::string_view description, std::size_t bytes) {
     return raw_safetensors(fmt::format(R"({{"thimble.digest":{}}})", description), std::string(bytes, 'x'));
   };

@@ -1,5 +1,5 @@
-// Writes the file that tests/interop/safetensors.test.js gives to a reader that is not ours. The values stand
-// in both.
+// Writes the file that tests/interop/safetensors.test.js opens with another reader. Both contain
+// the same values.
 #include <cstdlib>
 #include <limits>
 
@@ -9,18 +9,19 @@
 namespace thimble {
 namespace {
 
-TEST(SafetensorsInterop, WritesAFileForOthers) {
+TEST(SafetensorsInterop, WritesAFileForOtherReaders) {
   const std::vector<float> f32 = {-2.5f, -1.5f, -0.5f, 0.5f, 1.5f, 2.5f};
   const std::vector<f16> f16s = {to_f16(1.5f)};
   const std::vector<std::int32_t> i32 = {std::numeric_limits<std::int32_t>::min(), 0,
                                          std::numeric_limits<std::int32_t>::max()};
-  const std::vector<std::int64_t> i64 = {-9007199254740993};  // no double holds it
+  const std::vector<std::int64_t> i64 = {-9007199254740993};  // not representable as a double
   const std::vector<std::uint8_t> u8 = {0, 128, 255}, seven = {7};
   const std::vector<std::int8_t> i8 = {-128, 0, 127};
   SafetensorsWriter writer;
   writer.set_metadata("format", "pt");
   writer.set_metadata("note", "line 1\nline \"2\" é😀");
-  writer.add("text", DType::u8, {5}, bytes_of("hello"));  // an odd size first: the order must be ours
+  writer.add("text", DType::u8, {5},
+             bytes_of("hello"));  // an odd size first, so that the writer must reorder the data
   writer.add("f32 [2, 3]", DType::f32, {2, 3}, bytes_of(f32));
   writer.add("f16", DType::f16, {1}, bytes_of(f16s));
   writer.add("i32", DType::i32, {1, 3}, bytes_of(i32));
@@ -31,8 +32,9 @@ TEST(SafetensorsInterop, WritesAFileForOthers) {
   writer.add("odd \"name\"\n", DType::u8, {1}, bytes_of(seven));
 
   const TempFolder temporary;
-  const char* wish = std::getenv("THIMBLE_INTEROP_FOLDER");
-  const auto path = std::filesystem::path(wish ? wish : temporary.path()) / "interop.safetensors";
+  const char* interop_folder = std::getenv("THIMBLE_INTEROP_FOLDER");
+  const auto path =
+      std::filesystem::path(interop_folder ? interop_folder : temporary.path()) / "interop.safetensors";
   PosixFileOps ops;
   writer.write(ops, path, Existing::refuse, WithDigest::yes);
   verify_digest(SafetensorsFile::open(path));

@@ -42,7 +42,7 @@ std::string error_of(Call call) {
   return "(no error)";
 }
 
-// One tensor of every dtype, of ranks 0 to 3, an empty one, and metadata.
+// A tensor of every dtype, ranks 0 to 3, an empty tensor, and metadata.
 class Everything {
  public:
   Everything() {
@@ -103,10 +103,10 @@ TEST_P(RoundTrip, KeepsEveryValue) {
   EXPECT_EQ(integers_of(file, "i64"), all.i64);
   EXPECT_EQ(floats_of(file, "empty"), std::vector<float>());
   EXPECT_EQ(file.bytes("empty").size(), 0u);
-  EXPECT_TRUE(std::signbit(floats_of(file, "f32")[4])) << "minus zero is not zero";
+  EXPECT_TRUE(std::signbit(floats_of(file, "f32")[4])) << "the sign of minus zero is kept";
 }
 
-TEST_P(RoundTrip, KeepsMetadataInItsOrder) {
+TEST_P(RoundTrip, KeepsMetadataInOrder) {
   const Everything all;
   const std::string bytes = written(all.writer, GetParam());
   const SafetensorsFile file = view_of(bytes);
@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(Safetensors, RoundTrip, testing::Values(WithDigest::no,
                            return info.param == WithDigest::yes ? "WithDigest" : "WithoutDigest";
                          });
 
-TEST(Safetensors, OddNamesComeBack) {
+TEST(Safetensors, UnusualNamesRoundTrip) {
   using namespace std::string_literals;
   const Strings names = {"",        " ", "a\"b\\c", "tab\tnewline\n", "nul\0byte"s,    "\x7F",
                          "ключ/层", "😀", "é",       "{}[],:",         "__metadata__ ", "data_offsets"};
@@ -134,7 +134,7 @@ TEST(Safetensors, OddNamesComeBack) {
   verify_digest(file);
 }
 
-TEST(Safetensors, AFileOfNothingIsAFile) {
+TEST(Safetensors, EmptyFileIsValid) {
   const std::string bytes = written(SafetensorsWriter(), WithDigest::no);
   EXPECT_EQ(bytes.size(), 64u);
   EXPECT_TRUE(view_of(bytes).entries().empty());
@@ -142,7 +142,7 @@ TEST(Safetensors, AFileOfNothingIsAFile) {
   EXPECT_TRUE(view_of(raw_safetensors("{}", "")).entries().empty());
 }
 
-TEST(Safetensors, TheBytesAreTheseAndNoOthers) {
+TEST(Safetensors, WritesExactlyTheseBytes) {
   SafetensorsWriter writer;
   writer.set_metadata("format", "pt");
   writer.add("b", DType::u8, {3}, bytes_of("xyz"));
@@ -159,7 +159,7 @@ TEST(Safetensors, TheSameCallsGiveTheSameBytes) {
   EXPECT_EQ(written(Everything().writer, WithDigest::yes), written(Everything().writer, WithDigest::yes));
   const Everything all;
   EXPECT_EQ(written(all.writer, WithDigest::yes), written(all.writer, WithDigest::yes))
-      << "and so does one writer";
+      << "a writer can be reused";
 }
 
 TEST(Safetensors, TensorsAreAlignedWithoutPadding) {
@@ -188,11 +188,12 @@ TEST(Safetensors, TensorsAreAlignedWithoutPadding) {
     EXPECT_EQ(entry.begin % static_cast<std::uint64_t>(dtype_bytes(file.dtype(entry.name))), 0u)
         << entry.name;
   }
-  EXPECT_LT(file.at("matrix").begin, file.at("another matrix").begin) << "equals keep their order";
+  EXPECT_LT(file.at("matrix").begin, file.at("another matrix").begin)
+      << "tensors of one class keep their order";
   EXPECT_EQ(file.at("thimble.digest").end, bytes.size() - data_at) << "the digest is last";
 }
 
-TEST(Safetensors, ASourceMayHandOverItsBytesInPieces) {
+TEST(Safetensors, SourceMayProduceItsBytesInPieces) {
   SafetensorsWriter whole, pieces;
   whole.add("t", DType::u8, {6}, bytes_of("abcdef"));
   pieces.add("t", DType::u8, {6}, [](const SafetensorsWriter::Sink& sink) {
@@ -203,30 +204,31 @@ TEST(Safetensors, ASourceMayHandOverItsBytesInPieces) {
   EXPECT_EQ(written(pieces, WithDigest::yes), written(whole, WithDigest::yes));
 }
 
-TEST(Safetensors, TheWriterRefusesWhatItCannotKeep) {
+TEST(Safetensors, WriterRejectsInvalidTensorsAndMetadata) {
   SafetensorsWriter writer;
   const auto add = [&](std::string name, DType dtype, std::vector<std::int64_t> dims) {
     return error_of([&] { writer.add(name, dtype, dims, bytes_of("1234")); });
   };
-  EXPECT_EQ(add("t", DType::f32, {2}), "tensor \"t\": F32 of shape [2] takes 8 bytes, 4 are given");
+  EXPECT_EQ(add("t", DType::f32, {2}), "tensor \"t\": F32 of shape [2] needs 8 bytes, found 4");
   EXPECT_EQ(add("t", DType::f64, {}),
             "tensor \"t\": expected one of f32, f16, bf16, i32, i64, u8, i8, found f64");
-  EXPECT_EQ(add("t", DType::u8, {-4}), "tensor \"t\": no tensor can have the shape [-4]");
+  EXPECT_EQ(add("t", DType::u8, {-4}), "tensor \"t\": invalid shape [-4]");
   EXPECT_EQ(add("t", DType::u8, {1LL << 40, 1LL << 40}),
-            "tensor \"t\": no tensor can have the shape [1099511627776, 1099511627776]");
-  EXPECT_EQ(add("__metadata__", DType::f32, {1}), "tensor \"__metadata__\": the name is taken by the format");
+            "tensor \"t\": invalid shape [1099511627776, 1099511627776]");
+  EXPECT_EQ(add("__metadata__", DType::f32, {1}),
+            "tensor \"__metadata__\": the name is reserved by the format");
   EXPECT_EQ(add("thimble.digest", DType::f32, {1}),
-            "tensor \"thimble.digest\": the name is taken by the format");
+            "tensor \"thimble.digest\": the name is reserved by the format");
   EXPECT_EQ(add("\xFF", DType::f32, {1}), "tensor \"\xEF\xBF\xBD\": expected valid UTF-8");
-  EXPECT_EQ(add("t", DType::f32, {1}), "(no error)") << "a refused tensor leaves nothing behind";
-  EXPECT_EQ(add("t", DType::f32, {1}), "tensor \"t\": it is added already");
+  EXPECT_EQ(add("t", DType::f32, {1}), "(no error)") << "a rejected tensor is not added";
+  EXPECT_EQ(add("t", DType::f32, {1}), "tensor \"t\": already added");
   EXPECT_EQ(error_of([&] { writer.set_metadata("k", "\xC3"); }),
             "the value of metadata \"\xEF\xBF\xBD\": expected valid UTF-8");
   writer.set_metadata("k", "1");
-  EXPECT_EQ(error_of([&] { writer.set_metadata("k", "2"); }), "metadata \"k\": it is set already");
+  EXPECT_EQ(error_of([&] { writer.set_metadata("k", "2"); }), "metadata \"k\": already set");
 }
 
-TEST(Safetensors, ASourceThatGivesTooLittleOrTooMuchLeavesNoFile) {
+TEST(Safetensors, SourceOfTheWrongSizeLeavesNoFile) {
   for (const std::string_view given : {"", "abc", "abcdef"}) {
     SafetensorsWriter writer;
     writer.add("t", DType::u8, {4}, [&](const SafetensorsWriter::Sink& sink) { sink(bytes_of(given)); });
@@ -234,13 +236,13 @@ TEST(Safetensors, ASourceThatGivesTooLittleOrTooMuchLeavesNoFile) {
     disk.put_folder("/d");
     const std::string error =
         error_of([&] { writer.write(disk, "/d/file", Existing::refuse, WithDigest::no); });
-    EXPECT_TRUE(error.starts_with("/d/file: tensor \"t\": expected 4 bytes, its source gave ")) << error;
+    EXPECT_TRUE(error.starts_with("/d/file: tensor \"t\": expected 4 bytes, the source produced ")) << error;
     EXPECT_TRUE(disk.files().empty());
     EXPECT_EQ(disk.open_handles(), 0u);
   }
 }
 
-TEST(Safetensors, ASourceWithoutEndIsStoppedAtTheTensorsSize) {
+TEST(Safetensors, EndlessSourceIsStoppedAtTheTensorsSize) {
   SafetensorsWriter writer;
   int pieces = 0;
   writer.add("t", DType::u8, {4}, [&](const SafetensorsWriter::Sink& sink) {
@@ -253,7 +255,7 @@ TEST(Safetensors, ASourceWithoutEndIsStoppedAtTheTensorsSize) {
   EXPECT_EQ(pieces, 2) << "the second piece is one byte too many and is not written";
 }
 
-TEST(Safetensors, AWriteThatFailsAnywhereLeavesWhatWasThere) {
+TEST(Safetensors, AFailedWriteLeavesTheOldOrTheNewFile) {
   const Everything all;
   SimulatedDisk whole;
   whole.put_folder("/d");
@@ -271,25 +273,25 @@ TEST(Safetensors, AWriteThatFailsAnywhereLeavesWhatWasThere) {
     } catch (const FileError& error) {
       ++failures;
       EXPECT_EQ(disk.files().size(), 1u) << whole.log()[static_cast<std::size_t>(i - 1)];
-      const auto content = disk.content("/d/file");  // the flush after the rename can fail too
+      const auto content = disk.content("/d/file");  // the flush after the rename can fail, too
       EXPECT_TRUE(content == "old" || content == whole.content("/d/file")) << i;
     }
     EXPECT_EQ(disk.open_handles(), 0u);
   }
-  EXPECT_GE(failures, operations - 4) << "only looking, locking and closing may fail unnoticed";
+  EXPECT_GE(failures, operations - 4) << "only stat, lock and close may fail without an error";
 }
 
-TEST(Safetensors, AnExistingFileIsNotReplacedUnasked) {
+TEST(Safetensors, ExistingFileIsNotReplacedWithoutRequest) {
   const TempFolder folder;
   const auto path = folder.write("model.safetensors", "mine");
   PosixFileOps ops;
   const auto error =
       error_of([&] { Everything().writer.write(ops, path, Existing::refuse, WithDigest::no); });
-  EXPECT_EQ(error, path.string() + " exists already");
+  EXPECT_EQ(error, path.string() + " already exists");
   EXPECT_EQ(folder.read("model.safetensors"), "mine");
 }
 
-TEST(Safetensors, OpensFromDiskAsFromMemory) {
+TEST(Safetensors, DiskAndMemoryGiveTheSameFile) {
   const TempFolder folder;
   const auto path = folder / "model.safetensors";
   PosixFileOps ops;
@@ -297,18 +299,18 @@ TEST(Safetensors, OpensFromDiskAsFromMemory) {
   all.writer.write(ops, path, Existing::refuse, WithDigest::yes);
   EXPECT_EQ(folder.read("model.safetensors"), written(all.writer, WithDigest::yes));
   SafetensorsFile opened = SafetensorsFile::open(path);
-  const SafetensorsFile file = std::move(opened);  // the memory moves along
+  const SafetensorsFile file = std::move(opened);  // the memory moves with it
   EXPECT_EQ(file.name(), path.string());
   EXPECT_EQ(floats_of(file, "f32"), all.f32);
   EXPECT_EQ(integers_of(file, "i64"), all.i64);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(file.bytes("empty").data()) % 64, 0u);
   verify_digest(file);
-  // The header alone, without a byte of data.
+  // A file with a header and no data.
   folder.write("empty.safetensors", written(SafetensorsWriter(), WithDigest::no));
   EXPECT_TRUE(SafetensorsFile::open(folder / "empty.safetensors").entries().empty());
 }
 
-TEST(Safetensors, DtypesWeDoNotHaveAreListedButNotRead) {
+TEST(Safetensors, UnsupportedDtypesAreListedButNotRead) {
   const std::string bytes = raw_safetensors(R"({"d":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},)"
                                             R"("n":{"dtype":"F4","shape":[2],"data_offsets":[8,9]},)"
                                             R"("w":{"dtype":"I32","shape":[1],"data_offsets":[9,13]}})",
@@ -324,13 +326,13 @@ TEST(Safetensors, DtypesWeDoNotHaveAreListedButNotRead) {
             "test.safetensors: tensor \"w\": expected F32, F16 or BF16, found I32");
 }
 
-TEST(Safetensors, AskingForWhatIsNotThereIsAnError) {
+TEST(Safetensors, MissingTensorsAndWrongTypesAreErrors) {
   const Everything all;
   const std::string bytes = written(all.writer, WithDigest::no);
   const SafetensorsFile file = view_of(bytes);
   EXPECT_EQ(file.find("F32"), nullptr);
   EXPECT_EQ(error_of([&] { file.at("F32"); }),
-            "test.safetensors: expected a tensor \"F32\", found none among 8");
+            "test.safetensors: expected a tensor \"F32\", not found among 8 tensors");
   std::vector<float> few(5);
   EXPECT_EQ(error_of([&] { file.read_f32("f32", few); }),
             "test.safetensors: tensor \"f32\": expected 5 values, found 6 of shape [2, 3]");
@@ -338,7 +340,7 @@ TEST(Safetensors, AskingForWhatIsNotThereIsAnError) {
             "test.safetensors: tensor \"f32\": expected I64, I32, I8 or U8, found F32");
 }
 
-// The most memory that this process had since the last reset; 0 where the system does not tell.
+// Peak memory of this process since the last reset; 0 if the system does not report it.
 std::size_t peak_bytes(bool reset) {
   if (reset) std::ofstream("/proc/self/clear_refs") << "5";
   std::ifstream status("/proc/self/status");
@@ -347,7 +349,7 @@ std::size_t peak_bytes(bool reset) {
   return 0;
 }
 
-TEST(Safetensors, OpeningTakesTheMemoryOfOneFile) {
+TEST(Safetensors, OpeningNeedsTheMemoryOfOneFile) {
   constexpr std::size_t kPieces = 64, kPieceBytes = 1 << 20;
   const TempFolder folder;
   const auto path = folder / "big.safetensors";
@@ -358,7 +360,7 @@ TEST(Safetensors, OpeningTakesTheMemoryOfOneFile) {
   });
   PosixFileOps ops;
   const std::size_t start = peak_bytes(true);
-  if (start == 0) GTEST_SKIP() << "this system does not say how much memory a process had";
+  if (start == 0) GTEST_SKIP() << "this system does not report the peak memory of a process";
   writer.write(ops, path, Existing::refuse, WithDigest::yes);
   EXPECT_LT(peak_bytes(false) - start, 8 * kPieceBytes) << "writing needs no copy of the tensor";
   const SafetensorsFile file = SafetensorsFile::open(path);

@@ -26,7 +26,7 @@ struct SampleFolder {
 
 class RandomTensors {
  public:
-  // Norm weights lie around 1, everything else around 0.
+  // Norm weights are around 1, all others around 0.
   void add(const std::string& name, std::vector<std::int64_t> dims, double centre = 0) {
     std::int64_t count = 1;
     for (const std::int64_t dim : dims) count *= dim;
@@ -41,7 +41,7 @@ class RandomTensors {
   std::mt19937 random_{7};
 };
 
-// llama, qwen2 or qwen3, with 6 query heads of 4 over 2 key heads: wider than the stream.
+// llama, qwen2 or qwen3 with 6 query heads of size 4 and 2 key heads; q is wider than the stream.
 inline SampleFolder sample_llama(const std::string& type, bool tied) {
   constexpr std::int64_t V = 29, C = 16, L = 2, H = 6, K = 2, D = 4, F = 20;
   RandomTensors random;
@@ -128,7 +128,7 @@ inline void write_tensors(const std::filesystem::path& path, const SampleTensors
   writer.write(ops, path, Existing::replace, WithDigest::no);
 }
 
-// One file, or as many shards with an index.
+// Writes one file, or `shards` files with an index.
 inline void write_folder(const std::filesystem::path& folder, const SampleFolder& sample, int shards = 1) {
   PosixFileOps ops;
   make_folders(ops, folder);

@@ -1,4 +1,4 @@
-// Small models with weights that are all different, and their files in memory: for tests of what goes out.
+// Small models with distinct weights, and their files in memory, for tests of exports.
 #pragma once
 
 #include <random>
@@ -13,13 +13,13 @@
 
 namespace thimble {
 
-// 261 tokens: chats of bytes.
+// A byte tokenizer for chats, with 261 tokens.
 inline TokenizerFile bytes_for_chats() {
   const auto tokenizer = make_bytes_tokenizer(special_tokens_for(true));
   return {.name = "tokenizer.json", .content = tokenizer->serialized(), .special = tokenizer->special()};
 }
 
-// A preset with 300 rows of embedding, 39 more than tokens.
+// A preset with 300 embedding rows, 39 more than there are tokens.
 inline ModelFile small_export(const std::string& preset, std::vector<std::string> changes = {}) {
   ConfigBuilder settings;
   settings.preset(preset);

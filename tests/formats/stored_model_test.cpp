@@ -1,4 +1,4 @@
-// Models opened as they are stored say what they say as floats.
+// Models opened with stored weights give the same results as with float weights.
 #include <cmath>
 #include <random>
 
@@ -16,7 +16,7 @@
 namespace thimble::stored_model_test {
 namespace {
 
-// Matrices on both sides of every limit of the packer.
+// Matrices above and below every size threshold of the packer.
 ModelFile small_golf() {
   ConfigBuilder builder;
   builder.preset("golf-plus");
@@ -62,7 +62,7 @@ std::vector<float> decoded(Model& model) {
   return {logits.row<float>(0), logits.row<float>(0) + logits.count()};
 }
 
-// Opened both ways, it decodes and scores the same.
+// Opens the file both ways and compares decoding and scoring.
 void expect_same_model(const std::filesystem::path& path) {
   const ModelFile floats = open_model(path), stored = open_model(path, WeightsAs::stored);
   ASSERT_TRUE(stored.stored);
@@ -72,21 +72,21 @@ void expect_same_model(const std::filesystem::path& path) {
   EXPECT_EQ(stored.tensors.size(), floats.tensors.size());
   const Context context;
   Model a = make_model(floats, context), b = make_model(stored, context);
-  EXPECT_EQ(b.stored_weights(), stored.stored.get()) << "nothing is copied";
+  EXPECT_EQ(b.stored_weights(), stored.stored.get()) << "stored weights are not copied";
   const Rows rows = grid_rows(a.config(), 16, some_tokens(), some_tokens());
   EXPECT_EQ(a.score(rows).nats, b.score(rows).nats);
   const std::vector<float> expected = decoded(a), found = decoded(b);
   for (std::size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(expected[i], found[i], 1e-3) << i;
 }
 
-TEST(StoredModel, AnArtifactIsUsedAsItIs) {
+TEST(StoredModel, ArtifactGivesTheSameModel) {
   const TempFolder folder;
   const ModelFile model = small_golf();
   for (const int bits : {8, 6, 5}) {
     SCOPED_TRACE(bits);
     const auto path = folder.write("a.thimble", packed(model, bits));
     expect_same_model(path);
-    // Integers take a byte each, what is kept two; the few vectors four.
+    // Integers take one byte each, kept matrices two per value, the few vectors four.
     const auto stored = open_model(path, WeightsAs::stored).stored;
     EXPECT_LT(stored->bytes(), static_cast<std::int64_t>(model.weights.size()) * 2);
     const ParamTable table(model.config.model);
@@ -95,15 +95,15 @@ TEST(StoredModel, AnArtifactIsUsedAsItIs) {
   }
 }
 
-// A part of q;k;v that was kept makes floats of all of it, of no other matrix.
-TEST(StoredModel, AKeptTensorAmongIntegersIsTheSameModel) {
+// If a part of q;k;v is kept as floats, all of q;k;v is stored as floats, but no other matrix.
+TEST(StoredModel, KeptTensorAmongIntegersGivesTheSameModel) {
   const TempFolder folder;
   ModelFile model = small_golf();
   expect_same_model(folder.write("a.thimble", packed(model, 6, {"c_v", "mlp.proj"})));
 }
 
-// Golf's embedding: what was bf16 comes back rounded to it.
-TEST(StoredModel, WhatTheSourceHeldInBf16IsKeptInIt) {
+// For example golf's embedding: values restored to bf16 are stored as bf16.
+TEST(StoredModel, WeightsThatWereBf16AreStoredAsBf16) {
   const TempFolder folder;
   ModelFile model = small_golf();
   const ParamTable table(model.config.model);
@@ -117,7 +117,7 @@ TEST(StoredModel, WhatTheSourceHeldInBf16IsKeptInIt) {
   }
 }
 
-TEST(StoredModel, ACheckpointKeepsNoMoreBitsThanItHas) {
+TEST(StoredModel, CheckpointIsStoredInItsOwnType) {
   const TempFolder folder;
   const ModelFile model = small_golf();
   const ParamTable table(model.config.model);
@@ -130,8 +130,8 @@ TEST(StoredModel, ACheckpointKeepsNoMoreBitsThanItHas) {
   }
 }
 
-// llama's rows of q and k lie in another order there: integers and scales move with them.
-TEST(StoredModel, AGgufIsUsedAsItIs) {
+// llama's rows of q and k have another order in a GGUF; integers and scales are reordered together.
+TEST(StoredModel, GgufGivesTheSameModel) {
   const TempFolder folder;
   PosixFileOps ops;
   const std::pair<GgufType, DType> types[] = {{GgufType::f32, DType::f32},
@@ -150,7 +150,7 @@ TEST(StoredModel, AGgufIsUsedAsItIs) {
     }
 }
 
-TEST(StoredModel, InBf16RunsFromBf16AndIntegers) {
+TEST(StoredModel, Bf16ModelUsesBf16AndIntegers) {
   const TempFolder folder;
   const ModelFile file = open_model(folder.write("a.thimble", packed(small_golf(), 6)), WeightsAs::stored);
   const Context context;

@@ -1,4 +1,4 @@
-// Two files of tensors, compared.
+// Comparing two files of tensors.
 #include "formats/trace.h"
 
 #include <cmath>
@@ -29,7 +29,7 @@ FileDifference diff_of(const Floats& a, const Floats& b, double tolerance = 0) {
   return diff(file_of({{"x", a}}), file_of({{"x", b}}), {.tolerance = tolerance});
 }
 
-TEST(TensorDiff, MeasuresWhatIsInBoth) {
+TEST(TensorDiff, MeasuresCommonTensors) {
   const FileDifference found = diff_of({3, 4, 0}, {3, 3.5, 0}, 0.5);
   ASSERT_EQ(found.tensors.size(), 1u);
   EXPECT_EQ(found.tensors[0].max_abs, 0.5);
@@ -39,7 +39,7 @@ TEST(TensorDiff, MeasuresWhatIsInBoth) {
   EXPECT_FALSE(diff_of({3, 4, 0}, {3, 3.5, 0}, 0.4999).equal);
 }
 
-TEST(TensorDiff, KnowsNumbersThatAreNone) {
+TEST(TensorDiff, HandlesNanAndInfinity) {
   EXPECT_TRUE(diff_of({kNone, kInfinite, -0.0f}, {kNone, kInfinite, 0.0f}).equal);
   for (const auto& [a, b] :
        {std::pair(kNone, 1.0f), {1.0f, kNone}, {kInfinite, -kInfinite}, {kInfinite, 1.0f}}) {
@@ -48,7 +48,7 @@ TEST(TensorDiff, KnowsNumbersThatAreNone) {
   }
 }
 
-TEST(TensorDiff, ListsWhatOneSideHasAlone) {
+TEST(TensorDiff, ListsTensorsOfOneSide) {
   const std::string a = file_of({{"x", {1}}, {"a", {1}}}), b = file_of({{"b", {1}}, {"x", {1}}});
   const FileDifference found = diff(a, b);
   EXPECT_EQ(found.only_a, std::vector<std::string>{"a"});
@@ -58,7 +58,7 @@ TEST(TensorDiff, ListsWhatOneSideHasAlone) {
   EXPECT_TRUE(diff(a, a, {.tolerance = 0, .strict = true}).equal);
 }
 
-TEST(TensorDiff, OtherShapesAreDifferent) {
+TEST(TensorDiff, DifferentShapesAreDifferent) {
   const FileDifference found = diff_of({1, 2}, {1, 2, 3}, 100);
   EXPECT_FALSE(found.equal);
   EXPECT_FALSE(found.tensors[0].same_shape());
@@ -73,7 +73,7 @@ TEST(TensorDiff, ComparesValuesNotTypes) {
   EXPECT_EQ(diff(written(narrow, WithDigest::no), written(wide, WithDigest::no)).max_abs, 3);
 }
 
-TEST(TensorDiff, IntegersThatNoDoubleTellsApartDiffer) {
+TEST(TensorDiff, IntegersBeyondDoublePrecisionDiffer) {
   constexpr std::int64_t kLast = std::int64_t{1} << 53, kLeast = std::numeric_limits<std::int64_t>::min();
   const auto file = [](std::int64_t value) {
     SafetensorsWriter writer;
@@ -86,7 +86,7 @@ TEST(TensorDiff, IntegersThatNoDoubleTellsApartDiffer) {
   EXPECT_EQ(diff(file(kLeast), file(-(kLeast + 1))).max_abs, std::ldexp(1, 64));
 }
 
-TEST(TensorDiff, NothingInCommonIsAnError) {
+TEST(TensorDiff, NoCommonTensorIsAnError) {
   EXPECT_THROW(diff(file_of({{"a", {1}}}), file_of({{"b", {1}}})), Error);
 }
 

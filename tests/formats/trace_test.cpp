@@ -1,4 +1,4 @@
-// Token files and what a model computes for them.
+// Reading token files, and what a model computes for them.
 #include "formats/trace.h"
 
 #include "base/error.h"
@@ -32,14 +32,14 @@ struct TokenFile {
   mutable std::string bytes_;
 };
 
-TEST(TraceTokens, AbsentTargetsAreTheInputsShiftedWithinTheirRow) {
+TEST(TraceTokens, DefaultTargetsAreTheShiftedInputsOfEachRow) {
   const TraceTokens tokens = TokenFile().add("input", {2, 3}, {1, 2, 3, 4, 5, 6}).read();
   EXPECT_EQ(tokens.target, (Tokens32{2, 3, -1, 5, 6, -1}));
   EXPECT_TRUE(tokens.doc_start.empty());
   EXPECT_EQ(tokens.row_length(), 3);
 }
 
-TEST(TraceTokens, MayBeOneRowOf64BitsWithMarksAsBytes) {
+TEST(TraceTokens, AcceptsOneRowOf64BitsAndByteFlags) {
   SafetensorsWriter writer;
   const std::vector<std::int64_t> input = {7, 8, 9}, target = {8, -100, 1};
   const std::vector<std::uint8_t> starts = {0, 1, 0};
@@ -53,7 +53,7 @@ TEST(TraceTokens, MayBeOneRowOf64BitsWithMarksAsBytes) {
   EXPECT_EQ(tokens.doc_start, starts);
 }
 
-TEST(TraceTokens, OfAnotherShapeAreAnError) {
+TEST(TraceTokens, WrongShapesAreErrors) {
   EXPECT_EQ(TokenFile().add("input", {2, 2}, {1, 2, 3, 4}).add("target", {4}, {1, 2, 3, 4}).message(),
             "test.safetensors: tensor target is [4], expected the shape of input, [2, 2]");
   EXPECT_EQ(TokenFile().add("input", {0, 2}, {}).message(),
@@ -70,7 +70,7 @@ SafetensorsFile traced(Model& model, const TraceTokens& tokens, bool gradients, 
   return view_of(bytes);
 }
 
-TEST(Trace, HoldsLogitsLossAndAGradientForEveryWeight) {
+TEST(Trace, ContainsLogitsLossAndAGradientForEveryWeight) {
   const Context context;
   Model model = random_model(small_config("golf-plus"), context);
   const TraceTokens tokens = TokenFile().add("input", {2, 3}, {1, 2, 3, 4, 5, 6}).read();
@@ -82,7 +82,7 @@ TEST(Trace, HoldsLogitsLossAndAGradientForEveryWeight) {
   for (const Param& param : model.params().all()) EXPECT_EQ(file.at("grad." + param.name).dims, param.dims);
 }
 
-TEST(Trace, OfRowsOfOneTokenHasNoLossOfItsOwn) {
+TEST(Trace, RowsOfOneTokenHaveNoLossWithoutTargets) {
   const Context context;
   Model model = random_model(small_config("llama"), context);
   const TraceTokens tokens = TokenFile().add("input", {5, 1}, {1, 2, 3, 4, 5}).read();

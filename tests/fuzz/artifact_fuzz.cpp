@@ -1,8 +1,8 @@
-// Any bytes at all are refused with an Error or are a model that keeps its promises: it has the size that its
-// config says, and packed again it is the same.
+// Arbitrary bytes must give an Error or a valid model: one with the size of its config that is the
+// same after packing it again.
 //
-// Digests would keep every mutation out, so they are made right. What does not begin like an artifact is
-// taken as the metadata of a small one.
+// Digests are recomputed, because nearly every mutation would fail their check. Input without an
+// artifact's header is used as the metadata of a small artifact.
 #include <optional>
 #include <span>
 #include <string>
@@ -20,7 +20,7 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
 }
 
-// Small enough to be written again and again.
+// Larger models are not written again.
 constexpr std::int64_t kMostWritten = 20'000;
 
 void try_artifact(const std::string& file) {
@@ -31,20 +31,22 @@ void try_artifact(const std::string& file) {
     return;
   }
   const ParamTable table(artifact->model.config.model);
-  promise(std::cmp_equal(artifact->model.weights.size(), table.block_size()), "every weight is there");
-  promise(artifact->tensors.size() == table.all().size(), "every tensor is there");
+  require(std::cmp_equal(artifact->model.weights.size(), table.block_size()),
+          "there are as many weights as the config requires");
+  require(artifact->tensors.size() == table.all().size(), "there are as many tensors as the config requires");
   if (table.count() > kMostWritten) return;
   std::string again;
   try {
     const auto head = artifact_head(artifact->model, artifact->tensors, artifact->rule, Codec::zlib);
-    const Codec codec = read_parts(bytes_of(file), "fuzz").back().codec;  // whatever there are
+    const Codec codec = read_parts(bytes_of(file), "fuzz").back().codec;  // of the last part
     again = write_artifact(head, code_weights(table, artifact->tensors, codec));
-  } catch (const Error&) {  // a tokenizer that is none
+  } catch (const Error&) {  // the tokenizer is invalid
     return;
   }
   const Artifact second = read_artifact(bytes_of(again), "again");
-  promise(second.tensors == artifact->tensors, "tensors come back");
-  promise(second.model.config.model == artifact->model.config.model, "the config comes back");
+  require(second.tensors == artifact->tensors, "tensors are unchanged by a round trip");
+  require(second.model.config.model == artifact->model.config.model,
+          "the config is unchanged by a round trip");
 }
 
 ModelFile small_model() {
@@ -55,8 +57,8 @@ ModelFile small_model() {
   return model;
 }
 
-// The parts behind the metadata.
-std::string rest_of_small_artifact() {
+// The parts after the metadata.
+std::string tail_of_small_artifact() {
   const ModelFile model = small_model();
   const ParamTable table(model.config.model);
   const std::vector<DType> types(table.all().size(), DType::f32);
@@ -69,12 +71,12 @@ std::string rest_of_small_artifact() {
 }
 
 void try_metadata(const std::string& metadata) {
-  static const std::string rest = rest_of_small_artifact();
+  static const std::string tail = tail_of_small_artifact();
   const std::vector<std::byte> stored = compress(bytes_of(metadata), Codec::zlib);
   std::string parts;
   append_part({Codec::zlib, metadata.size(), metadata.empty() ? std::span<const std::byte>{} : stored},
               parts);
-  try_artifact(with_artifact_header(parts + rest));
+  try_artifact(with_artifact_header(parts + tail));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Any bytes at all, read as a file of chats: JSON lines (packed ones, too), one JSON array, or texts. Every record is a
-// document or has a problem that is said; a conversation ends with an answer, comes back from its own JSON, and becomes
-// tokens that hold its words.
+// Arbitrary bytes, read as a file of chats: JSON lines (also compressed), a JSON array, or texts.
+// Every record is a document or has an error message. A conversation ends with an answer, survives
+// a round trip through JSON, and encodes to tokens that contain its text.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -34,27 +34,28 @@ class BytesInMemory final : public ByteStream {
 void check_conversation(const Conversation& turns) {
   static const auto tokenizer = load_tokenizer("bytes:chat");
   static const ChatLayout layout = ChatLayout::roles(*tokenizer);
-  promise(turns.back().role == ChatRole::assistant, "a conversation ends with an answer");
-  promise(parse_conversation(conversation_json(turns)) == turns, "a conversation comes back");
+  require(turns.back().role == ChatRole::assistant, "a conversation ends with an answer");
+  require(parse_conversation(conversation_json(turns)) == turns,
+          "a conversation is unchanged by a round trip");
   std::size_t words = 0;
   for (const Turn& turn : turns) words += turn.content.size();
   const std::vector<TokenId> ids = layout.conversation(turns);
-  promise(ids.size() == words + 2 * turns.size() + layout.start().size(),
-          "a token for each byte and two for each turn");
+  require(ids.size() == words + 2 * turns.size() + layout.start().size(),
+          "there is one token per byte and two per turn");
 }
 
 void try_record(Record record, ReadOptions options) {
   Record taken = record;
   const Document document = read_document(taken, options);
-  promise(document.problem.empty() || !document.has_content(), "a bad record has no content");
+  require(document.problem.empty() || !document.has_content(), "a bad record has no content");
   if (!document.turns.empty()) check_conversation(document.turns);
-  promise(document.digest() == Document(document).digest(), "a digest depends on the content alone");
+  require(document.digest() == Document(document).digest(), "a digest depends only on the content");
   options.strip_markdown = true;
   const Document plain = read_document(record, options);
-  promise(plain.content_bytes() <= document.content_bytes(), "Markdown is only taken away");
+  require(plain.content_bytes() <= document.content_bytes(), "removing Markdown adds no content");
 }
 
-// What the reader itself refuses (a broken archive, zero bytes in a text, what is no array) is an Error, and the end.
+// Errors of the reader itself (a broken archive, NUL bytes, not an array) end the input.
 template <class Reader>
 auto next_of(Reader& reader) -> decltype(reader.next()) {
   try {
@@ -88,7 +89,7 @@ void fuzz_chat(FuzzBytes bytes) {
   const bool object = text.starts_with('{'),
              array = text.starts_with('[') || text.starts_with(kByteOrderMark);
   try_lines(source, DataKind::chat, DocumentSplit::line, std::nullopt);
-  // What looks like JSON teaches nothing when it is read as a text as well.
+  // JSON read as text finds nothing new.
   if (!object && !array) try_lines(source, DataKind::text, DocumentSplit::end_of_text, bytes.size() / 2);
   if (array) try_array(bytes);
 }

@@ -1,5 +1,5 @@
-// Any text at all is refused with an Error or is a config: one that describes a model, and that is the same when it is
-// written and read again. Its first lines are tried as what stands behind --set, too.
+// Arbitrary text must give an Error or a valid config: one that describes a model and is unchanged
+// by writing and reading it. The first lines are also tried as arguments of --set.
 #include <optional>
 
 #include "base/error.h"
@@ -22,15 +22,15 @@ void try_config(const ConfigBuilder& settings) {
   } catch (const Error&) {
     return;
   }
-  // Most inputs set nothing, and then this is what takes the time.
+  // Most inputs set nothing; the checks below would then take most of the time.
   static const Config defaults = ConfigBuilder().resolve();
   if (*config == defaults) return;
   const std::string written = to_toml(*config);
   const Config again = config_from_toml(written, "again");
-  promise(again == *config, "a config comes back");
-  promise(to_toml(again) == written, "equal configs give equal bytes");
-  promise(parse_json(to_json(again).dump(), "json").size() == all_keys().size(), "every key is printed");
-  promise(ParamTable(again.model).count() > 0, "a model has parameters");
+  require(again == *config, "a config is unchanged by a round trip");
+  require(to_toml(again) == written, "equal configs give equal bytes");
+  require(parse_json(to_json(again).dump(), "json").size() == all_keys().size(), "every key is printed");
+  require(ParamTable(again.model).count() > 0, "a model has parameters");
 }
 
 void try_toml(std::string_view text) {

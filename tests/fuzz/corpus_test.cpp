@@ -1,4 +1,4 @@
-// Everything the fuzzers start from and everything they ever found, without libFuzzer: in this build, by this compiler.
+// Runs all fuzz targets on their corpora, in the normal build without libFuzzer.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMostSeedBytes = 1 << 20;
-constexpr std::uint64_t kMostCorpusBytes = 200 << 10;  // of all targets: this is kept in the repository
+// Of all targets together, to keep the repository small.
+constexpr std::uint64_t kMostCorpusBytes = 200 << 10;
 
 fs::path corpus_of(const FuzzTarget& target) {
   return source_folder() / "tests/fuzz" / (std::string(target.name) + "_corpus");
@@ -35,8 +36,8 @@ std::vector<fs::path> seeds_of(const FuzzTarget& target) {
   return files;
 }
 
-// "" or why the target does not take these bytes.
-std::string complaint(const FuzzTarget& target, const std::string& bytes) {
+// The target's error message for these bytes, or "".
+std::string error_of(const FuzzTarget& target, const std::string& bytes) {
   try {
     target.run(std::as_bytes(std::span(bytes)));
     return "";
@@ -47,48 +48,48 @@ std::string complaint(const FuzzTarget& target, const std::string& bytes) {
 
 class EveryFuzzTarget : public testing::TestWithParam<FuzzTarget> {};
 
-TEST_P(EveryFuzzTarget, TakesItsCorpus) {
+TEST_P(EveryFuzzTarget, AcceptsItsCorpus) {
   const std::vector<fs::path> seeds = seeds_of(GetParam());
   EXPECT_FALSE(seeds.empty());
   for (const fs::path& seed : seeds)
-    EXPECT_EQ(complaint(GetParam(), read_file(seed, kMostSeedBytes)), "") << seed.string();
+    EXPECT_EQ(error_of(GetParam(), read_file(seed, kMostSeedBytes)), "") << seed.string();
 }
 
-TEST_P(EveryFuzzTarget, TakesNothing) {
-  EXPECT_EQ(complaint(GetParam(), ""), "");
+TEST_P(EveryFuzzTarget, AcceptsEmptyInput) {
+  EXPECT_EQ(error_of(GetParam(), ""), "");
 }
 
-// A little of what a fuzzer does, the same each time: cut, and changed in one byte.
-TEST_P(EveryFuzzTarget, TakesDamagedSeeds) {
+// Simple deterministic mutations: truncated inputs, and inputs with one changed byte.
+TEST_P(EveryFuzzTarget, AcceptsDamagedSeeds) {
   constexpr int kSeeds = 4, kCuts = 8, kChanges = 24;
   std::vector<fs::path> seeds = seeds_of(GetParam());
   std::ranges::stable_sort(seeds, std::greater{}, [](const fs::path& seed) { return fs::file_size(seed); });
-  seeds.resize(std::min<std::size_t>(seeds.size(), kSeeds));  // the largest have most that can break
+  seeds.resize(std::min<std::size_t>(seeds.size(), kSeeds));  // the largest have the most structure
   Rng rng(20);
   for (const fs::path& seed : seeds) {
-    const std::string whole = read_file(seed, kMostSeedBytes);
-    if (whole.empty()) continue;
+    const std::string original = read_file(seed, kMostSeedBytes);
+    if (original.empty()) continue;
     for (int i = 0; i < kCuts; ++i) {
-      const std::size_t size = rng.below(whole.size());
-      EXPECT_EQ(complaint(GetParam(), whole.substr(0, size)), "") << seed.string() << " cut to " << size;
+      const std::size_t size = rng.below(original.size());
+      EXPECT_EQ(error_of(GetParam(), original.substr(0, size)), "") << seed.string() << " cut to " << size;
     }
     for (int i = 0; i < kChanges; ++i) {
-      std::string changed = whole;
-      const std::size_t at = rng.below(whole.size());
+      std::string changed = original;
+      const std::size_t at = rng.below(original.size());
       changed[at] = static_cast<char>(rng.below(256));
-      EXPECT_EQ(complaint(GetParam(), changed), "") << seed.string() << " changed at " << at;
+      EXPECT_EQ(error_of(GetParam(), changed), "") << seed.string() << " changed at " << at;
     }
   }
 }
 
-// Longer than what a fuzzer tries: one thing again and again, such as what nests until the stack is full.
-TEST_P(EveryFuzzTarget, TakesOneThingManyTimes) {
+// Inputs longer than libFuzzer tries: one piece repeated, nesting until a stack overflow.
+TEST_P(EveryFuzzTarget, AcceptsLongRepetitions) {
   constexpr std::size_t kBytes = 1 << 18;
   for (const std::string_view piece :
        {"[", "{\"a\":", "[1,", "{\"a\":[", "a.", "\"", "\\", "\n", "1", "a", "a ", "\xFF", "("}) {
     std::string input;
     while (input.size() < kBytes) input += piece;
-    EXPECT_EQ(complaint(GetParam(), input + "a=1"), "") << piece;
+    EXPECT_EQ(error_of(GetParam(), input + "a=1"), "") << piece;
   }
 }
 
@@ -109,8 +110,8 @@ TEST(FuzzCorpora, AreSmallAndEachHasATarget) {
   EXPECT_LE(bytes, kMostCorpusBytes);
 }
 
-TEST(FuzzTargets, BreakLoudly) {
-  EXPECT_THROW(promise(false, "nothing"), BrokenPromise);
+TEST(FuzzTargets, AreFoundByNameAndFailWithAnException) {
+  EXPECT_THROW(require(false, "nothing"), BrokenInvariant);
   EXPECT_EQ(find_fuzz_target("nothing"), nullptr);
   EXPECT_EQ(find_fuzz_target("gguf")->run, fuzz_gguf);
 }

@@ -1,5 +1,5 @@
-// Any bytes at all are refused with an Error or are a file that keeps its promises: every tensor can be read, and a model
-// that comes out of it has the size that its config says and gives the same weights when it is written again.
+// Arbitrary bytes must give an Error or a valid file: every tensor can be read, and a model read
+// from it has the size of its config and can be exported again.
 #include <optional>
 #include <span>
 #include <string>
@@ -26,7 +26,8 @@ void read_gguf_tensors(const GgufFile& file) {
   for (const GgufEntry& entry : file.entries()) {
     std::vector<float> values(static_cast<std::size_t>(entry.count()));
     file.read_f32(entry.name, values);
-    promise(file.bytes(entry.name).size() == entry.bytes, "a tensor has its bytes");
+    require(file.bytes(entry.name).size() == entry.bytes,
+            "a tensor has as many bytes as its entry specifies");
   }
 }
 
@@ -34,9 +35,9 @@ void write_settings_again(const GgufFile& file) {
   GgufWriter writer;
   for (const auto& [key, value] : file.settings()) writer.set(key, value);
   const std::string bytes = writer.to_bytes();
-  promise(
+  require(
       GgufFile::view(std::as_bytes(std::span(bytes)), "again").settings().size() == file.settings().size(),
-      "settings come back");
+      "settings are unchanged by a round trip");
 }
 
 void read_gguf_model(const GgufFile& file) {
@@ -47,10 +48,11 @@ void read_gguf_model(const GgufFile& file) {
     return;
   }
   const ParamTable table(model->config.model);
-  promise(std::cmp_equal(model->weights.size(), table.block_size()), "every weight is there");
+  require(std::cmp_equal(model->weights.size(), table.block_size()),
+          "there are as many weights as the config requires");
   try {
-    promise(exported_model(*model).tensors.size() == table.all().size(), "every tensor goes out again");
-  } catch (const Error&) {  // a folded one, or biases that llama.cpp has no place for
+    require(exported_model(*model).tensors.size() == table.all().size(), "every tensor is exported again");
+  } catch (const Error&) {  // a folded model, or biases that llama.cpp does not support
   }
 }
 
@@ -60,7 +62,7 @@ void fuzz_gguf(FuzzBytes bytes) {
   const auto file = gguf_in(bytes);
   if (!file) return;
   read_gguf_tensors(*file);
-  // general.alignment makes a file of settings alone something else.
+  // With general.alignment, a file of settings alone would have another layout.
   if (!file->find_setting("general.alignment")) write_settings_again(*file);
   read_gguf_model(*file);
 }

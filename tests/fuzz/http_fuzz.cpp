@@ -1,8 +1,9 @@
-// Any bytes at all, sent to the server's connection: requests one after the other, until one is refused.
+// Arbitrary bytes, sent to a server connection: requests one after the other until one is refused.
 //
-// Every request is answered once. What the handler sees is clean: a token as method, a printable path, lower-case names,
-// a body within its limit; and it says the same when it is written down and read again. Bodies go to the parsers of
-// completions, which refuse them with status 400 or give requests that the model can run.
+// Every request is answered once. Requests that reach the handler are valid: the method is a token,
+// the path is printable, header names are lower-case, the body is within its limit, and writing and
+// parsing the request gives the same request. Bodies are passed to the parsers of completions,
+// which fail with status 400 or return requests that the model can run.
 #include <fmt/format.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -39,47 +40,49 @@ const ServedModel& served_model() {
 using BodyParser = CompletionRequest (*)(const Json& body, const ServedModel& model);
 
 void try_body(const std::string& body, BodyParser parse) {
-  std::optional<CompletionRequest> asked;
+  std::optional<CompletionRequest> completion;
   try {
-    asked = parse(parse_body(body), served_model());
+    completion = parse(parse_body(body), served_model());
   } catch (const ApiError& error) {
-    promise(error.status() == 400, "a bad body is status 400");
-    promise(parse_json(error.body().dump(), "error").size() == 1, "an error is one object");
+    require(error.status() == 400, "a bad body is status 400");
+    require(parse_json(error.body().dump(), "error").size() == 1, "an error is one object");
     return;
   }
-  promise(!asked->prompts.empty() && asked->unshown.size() == asked->prompts.size(), "there is a prompt");
-  promise(asked->prompts.size() * static_cast<std::size_t>(asked->samples) <= kMostChoices,
+  require(
+      !completion->prompts.empty() && completion->hidden_prompt_tokens.size() == completion->prompts.size(),
+      "there is a prompt");
+  require(completion->prompts.size() * static_cast<std::size_t>(completion->samples) <= kMaxChoices,
           "choices are bounded");
-  for (const Request& request : asked->prompts)
+  for (const Request& request : completion->prompts)
     check_request(request, served_model().config, served_model().tokenizer);
 }
 
 void check_request_is_clean(const HttpRequest& request) {
   const auto printable = [](char c) { return c > ' ' && c < 0x7f; };
-  promise(!request.method.empty() && std::ranges::all_of(request.method, printable), "a method is a word");
-  promise(request.path.starts_with('/') || request.path == "*", "a path begins with /");
-  promise(std::ranges::all_of(request.path + request.query, printable), "a path is printable");
-  promise(request.body.size() <= kMostBodyBytes, "a body is within its limit");
-  promise(request.headers.size() <= kMostHeaders, "headers are within their limit");
+  require(!request.method.empty() && std::ranges::all_of(request.method, printable), "a method is a token");
+  require(request.path.starts_with('/') || request.path == "*", "a path begins with /");
+  require(std::ranges::all_of(request.path + request.query, printable), "a path is printable");
+  require(request.body.size() <= kMostBodyBytes, "a body is within its limit");
+  require(request.headers.size() <= kMaxHeaders, "headers are within their limit");
   for (const auto& [name, value] : request.headers) {
-    promise(std::ranges::none_of(name, [](char c) { return c >= 'A' && c <= 'Z'; }), "names are lower case");
-    promise(value.find_first_of(std::string_view("\r\n\0", 3)) == value.npos, "a value is one line");
+    require(std::ranges::none_of(name, [](char c) { return c >= 'A' && c <= 'Z'; }), "names are lower case");
+    require(value.find_first_of(std::string_view("\r\n\0", 3)) == value.npos, "a value is one line");
   }
 }
 
-// Smuggling begins where two readers disagree: ours must at least agree with itself.
+// Request smuggling needs two parsers that disagree; ours must at least be consistent.
 void check_reads_the_same_again(const HttpRequest& request) {
   const std::string query = request.query.empty() ? "" : "?" + request.query;
-  const char* version = request.header("host") ? "1.1" : "1.0";  // only the older may come without
+  const char* version = request.header("host") ? "1.1" : "1.0";  // only HTTP/1.0 allows requests without Host
   std::string head = fmt::format("{} {}{} HTTP/{}\r\n", request.method, request.path, query, version);
   for (const auto& [name, value] : request.headers) head += fmt::format("{}: {}\r\n", name, value);
   head += "\r\n";
-  promise(head_end(head) == head.size(), "a head ends where it ends");
+  require(head_end(head) == head.size(), "the end of the head is found");
   const HttpHead again = parse_http_head(head);
-  promise(again.request.method == request.method && again.request.path == request.path &&
+  require(again.request.method == request.method && again.request.path == request.path &&
               again.request.query == request.query,
-          "a first line comes back");
-  promise(again.request.headers == request.headers, "headers come back");
+          "the request line is unchanged by a round trip");
+  require(again.request.headers == request.headers, "headers are unchanged by a round trip");
 }
 
 void handle(const HttpRequest& request) {
@@ -127,17 +130,17 @@ void fuzz_http(FuzzBytes bytes) {
           } else {
             reply.send({.body = "{}\n"});
           }
-          receive_all(ends[0], answers);  // there is no other thread to do it
+          receive_all(ends[0], answers);  // there is no client thread that reads
         },
-        [&](const HttpProblem& problem, const HttpRequest&, HttpReply& reply) {
+        [&](const HttpError& problem, const HttpRequest&, HttpReply& reply) {
           ++refused;
-          promise(reason_of(problem.status()) != "Unknown", "a refusal has a known status");
+          require(reason_of(problem.status()) != "Unknown", "a refusal has a known status");
           reply.send({.status = problem.status(), .body = "{}\n"});
         });
-    promise(refused <= 1, "nothing is read behind what is refused");
+    require(refused <= 1, "nothing is read after a refused request");
     receive_all(ends[0], answers);
     const std::size_t continues = count_of(answers, "HTTP/1.1 100 ");
-    promise(count_of(answers, "HTTP/1.1 ") == handled + refused + continues,
+    require(count_of(answers, "HTTP/1.1 ") == handled + refused + continues,
             "every request is answered once");
   } else {
     close(ends[1]);

@@ -1,5 +1,5 @@
-// What libFuzzer calls. One program holds all targets, and the name it is called by says which: linked twelve times it
-// would take longer to build than to run.
+// The entry point of libFuzzer. One program contains all targets and selects one by the name it is
+// called by, because linking twelve programs would take longer than running them.
 #include <errno.h>
 
 #include <cstdint>
@@ -18,7 +18,7 @@ const FuzzTarget& called_by(std::string_view program) {
   if (program.ends_with(kSuffix)) program.remove_suffix(kSuffix.size());
   const FuzzTarget* target = find_fuzz_target(program);
   if (target) return *target;
-  std::fprintf(stderr, "this program is called by the name of a target:");
+  std::fprintf(stderr, "call this program by the name of a target:");
   for (const FuzzTarget& known : fuzz_targets())
     std::fprintf(stderr, " %s_fuzz", std::string(known.name).c_str());
   std::fprintf(stderr, "\n");

@@ -1,5 +1,5 @@
-// Any text at all is refused with an Error or is a manifest.json: its names stay in its folder, its counts add up, and it
-// is the same when it is written and read again.
+// Arbitrary text must give an Error or a valid manifest.json: file names stay in its folder, counts
+// add up, and it is unchanged by writing and reading it.
 #include <optional>
 
 #include "base/error.h"
@@ -13,12 +13,12 @@ namespace {
 void check_split(const ManifestSplit& split) {
   std::uint64_t tokens = 0;
   for (const ManifestShard& shard : split.shards) {
-    promise(std::filesystem::path("folder") / shard.file == "folder/" + shard.file &&
+    require(std::filesystem::path("folder") / shard.file == "folder/" + shard.file &&
                 !std::filesystem::path(shard.file).has_parent_path(),
-            "a shard lies in the manifest's folder");
+            "a shard is in the manifest's folder");
     tokens += shard.tokens;
   }
-  promise(tokens == split.tokens, "tokens are those of the shards");
+  require(tokens == split.tokens, "the token count is the sum of the shards");
 }
 
 }  // namespace
@@ -32,8 +32,8 @@ void fuzz_manifest(FuzzBytes bytes) {
   }
   check_split(manifest->train);
   check_split(manifest->val);
-  promise(manifest->tokenizer.special().bos.value_or(0) < manifest->tokenizer.vocab_size, "bos is a token");
-  promise(Manifest::parse(manifest->text(), "again") == *manifest, "a manifest comes back");
+  require(manifest->tokenizer.special().bos.value_or(0) < manifest->tokenizer.vocab_size, "bos is a token");
+  require(Manifest::parse(manifest->text(), "again") == *manifest, "a manifest is unchanged by a round trip");
 }
 
 }  // namespace thimble

@@ -1,4 +1,4 @@
-// Bytes under a path, for readers that open files: a file that lies in memory and on no disk.
+// A file in memory (memfd) with a path, for readers that open files by path.
 #pragma once
 
 #include <sys/mman.h>
@@ -15,10 +15,10 @@ namespace thimble {
 class MemoryFile {
  public:
   explicit MemoryFile(FuzzBytes bytes) : descriptor_(memfd_create("fuzz", MFD_CLOEXEC)) {
-    check(descriptor_ >= 0, "cannot make a file in memory");
+    check(descriptor_ >= 0, "cannot create a file in memory");
     while (!bytes.empty()) {
       const ssize_t count = write(descriptor_, bytes.data(), bytes.size());
-      check(count > 0, "cannot write a file in memory");
+      check(count > 0, "cannot write to a file in memory");
       bytes = bytes.subspan(static_cast<std::size_t>(count));
     }
   }

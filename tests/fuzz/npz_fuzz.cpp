@@ -1,4 +1,4 @@
-// Any bytes at all are refused with an Error or are a file of arrays, whose every value is there.
+// Arbitrary bytes must give an Error or arrays with a value for every element.
 
 #include "base/error.h"
 #include "formats/npz.h"
@@ -13,7 +13,7 @@ void try_npz(std::span<const std::byte> bytes) {
     for (const NamedArray& array : read_npz(bytes, "fuzz")) {
       std::size_t count = 1;
       for (const std::int64_t dim : array.dims) count *= static_cast<std::size_t>(dim);
-      promise(count == array.values.size(), "there is a value for every element");
+      require(count == array.values.size(), "there is a value for every element");
     }
   } catch (const Error&) {
   }
@@ -23,7 +23,7 @@ void try_npz(std::span<const std::byte> bytes) {
 
 void fuzz_npz(FuzzBytes bytes) {
   try_npz(bytes);
-  // The same as one array of a whole archive: few mutations keep a checksum.
+  // Also as one array of a valid archive, because few mutations keep a checksum.
   ZipWriter zip;
   zip.add("a.npy", bytes);
   const std::string archive = std::move(zip).finish();

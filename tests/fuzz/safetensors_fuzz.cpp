@@ -1,5 +1,5 @@
-// Any bytes at all are refused with an Error or are a file that keeps its promises: every tensor can be read,
-// and what is written again says the same.
+// Arbitrary bytes must give an Error or a valid file: every tensor can be read, and writing the
+// file again preserves its content.
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -15,7 +15,7 @@ namespace thimble {
 
 namespace {
 
-bool is_ours(const SafetensorsFile& file, const SafetensorsEntry& entry) {
+bool has_supported_dtype(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   try {
     file.dtype(entry.name);
     return true;
@@ -24,16 +24,16 @@ bool is_ours(const SafetensorsFile& file, const SafetensorsEntry& entry) {
   }
 }
 
-// Reads every byte in every way; returns whether all of it can be written again.
+// Reads every tensor in every way; returns whether all of them can be written again.
 bool read_all(const SafetensorsFile& file) {
   bool writable = true;
   for (const SafetensorsEntry& entry : file.entries()) {
-    promise(file.find(entry.name) == &entry, "a tensor is found under its name");
+    require(file.find(entry.name) == &entry, "a tensor is found by its name");
     const auto bytes = file.bytes(entry.name);
-    promise(bytes.size() == entry.bytes(), "the bytes are as many as the offsets say");
+    require(bytes.size() == entry.bytes(), "a tensor has as many bytes as its offsets specify");
     digest_of(bytes);
-    // Empty tensors may have a count of 0 and any dims; all others have no more elements than two per byte.
-    promise(static_cast<std::uint64_t>(entry.count()) <= 2 * bytes.size(),
+    // Empty tensors may have any dims. Others have at most two elements per byte.
+    require(static_cast<std::uint64_t>(entry.count()) <= 2 * bytes.size(),
             "there are bytes for every element");
     std::vector<float> floats(static_cast<std::size_t>(entry.count()));
     std::vector<std::int64_t> integers(floats.size());
@@ -45,7 +45,7 @@ bool read_all(const SafetensorsFile& file) {
       file.read_i64(entry.name, integers);
     } catch (const Error&) {
     }
-    writable &= is_ours(file, entry) && entry.name != kDigestTensor;
+    writable &= has_supported_dtype(file, entry) && entry.name != kDigestTensor;
   }
   return writable;
 }
@@ -61,14 +61,14 @@ void write_again(const SafetensorsFile& file) {
   const std::string written = disk.content("/d/file").value();
   const auto again = SafetensorsFile::view(std::as_bytes(std::span(written)), "again");
   verify_digest(again);
-  promise(again.metadata() == file.metadata(), "metadata comes back");
-  promise(again.entries().size() == file.entries().size() + 1, "the digest is one tensor more");
+  require(again.metadata() == file.metadata(), "metadata is unchanged by a round trip");
+  require(again.entries().size() == file.entries().size() + 1, "there is one more tensor, the digest");
   for (std::size_t i = 0; i < file.entries().size(); ++i) {
     const SafetensorsEntry &before = file.entries()[i], &after = again.entries()[i];
     const auto a = file.bytes(before.name), b = again.bytes(after.name);
-    promise(before.name == after.name && before.dtype == after.dtype && before.dims == after.dims,
-            "tensors come back");
-    promise(std::equal(a.begin(), a.end(), b.begin(), b.end()), "bytes come back");
+    require(before.name == after.name && before.dtype == after.dtype && before.dims == after.dims,
+            "tensors are unchanged by a round trip");
+    require(std::equal(a.begin(), a.end(), b.begin(), b.end()), "bytes are unchanged by a round trip");
   }
 }
 
@@ -90,7 +90,7 @@ void try_safetensors(std::span<const std::byte> bytes) {
 
 void fuzz_safetensors(FuzzBytes bytes) {
   try_safetensors(bytes);
-  // The same with the right length in front: few mutations of a header would keep it.
+  // Also with a valid length in front, because few mutations of a header keep it.
   const std::size_t size = bytes.size();
   for (std::size_t header = size; header + 64 > size; --header) {
     std::vector<std::byte> file(8 + size);

@@ -1,5 +1,6 @@
-// Any bytes at all, as a SentencePiece model: libsentencepiece judges them, and what it takes must not do harm here.
-// Every token has a text and a type, ids come back from their texts, and texts of all kinds can be encoded.
+// Arbitrary bytes, as a SentencePiece model: libsentencepiece may reject it; models that it accepts
+// must work. Every token has a text and a type, ids can be found by their texts, and all kinds of
+// text can be encoded.
 #include <array>
 #include <memory>
 #include <optional>
@@ -23,7 +24,7 @@ void read_tokens(const Tokenizer& tokenizer) {
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     tokenizer.append_token(id, id == 0, text);
     const auto found = tokenizer.id_of(tokenizer.token_text(id));
-    promise(!found || tokenizer.token_text(*found) == tokenizer.token_text(id),
+    require(!found || tokenizer.token_text(*found) == tokenizer.token_text(id),
             "a token is found by its text");
   }
 }
@@ -38,29 +39,29 @@ void try_encoding(const Tokenizer& tokenizer, std::string_view text) {
   StreamDecoder stream(tokenizer);
   std::string shown;
   for (const TokenId id : ids) {
-    promise(tokenizer.contains(id), "an id is in the vocabulary");
+    require(tokenizer.contains(id), "an id is in the vocabulary");
     shown += stream.push(id);
   }
   shown += stream.finish();
-  promise(is_utf8(shown), "what is shown is UTF-8");
+  require(is_utf8(shown), "streamed text is UTF-8");
   tokenizer.decode(ids, {.keep_special = true});
 }
 
-// As it goes out to llama.cpp and comes in again.
+// Exports the vocabulary to GGUF and imports it again.
 void try_gguf_vocabulary(const Tokenizer& tokenizer) {
   GgufVocabulary vocabulary;
   try {
     vocabulary = gguf_vocabulary_of(tokenizer);
-  } catch (const Error&) {  // not of a kind that llama.cpp knows
+  } catch (const Error&) {  // a kind that llama.cpp does not support
     return;
   }
   const auto size = static_cast<std::size_t>(tokenizer.vocab_size());
-  promise(
+  require(
       vocabulary.tokens.size() == size && vocabulary.scores.size() == size && vocabulary.types.size() == size,
       "every token has a text, a score and a type");
   try {
-    promise(tokenizer_from_gguf(vocabulary)->vocab_size() == tokenizer.vocab_size(),
-            "a vocabulary comes back");
+    require(tokenizer_from_gguf(vocabulary)->vocab_size() == tokenizer.vocab_size(),
+            "the vocabulary size is unchanged by a round trip");
   } catch (const Error&) {
   }
 }
@@ -78,7 +79,7 @@ void fuzz_sentencepiece(FuzzBytes bytes) {
   } catch (const Error&) {
     return;
   }
-  promise(std::ssize(sentencepiece_scores(model)) == tokenizer->vocab_size(), "every piece has a score");
+  require(std::ssize(sentencepiece_scores(model)) == tokenizer->vocab_size(), "every piece has a score");
   read_tokens(*tokenizer);
   try_gguf_vocabulary(*tokenizer);
   for (const std::string_view text : kTexts) try_encoding(*tokenizer, text);

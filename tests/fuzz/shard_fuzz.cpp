@@ -1,8 +1,8 @@
-// Any bytes at all are refused with an Error or are a shard: with the tokens its header counts, the same when they are
-// written again, and fit to be read by training and scoring.
+// Arbitrary bytes must give an Error or a valid shard: it has the number of tokens in its header,
+// writing it again gives the same tokens, and training and scoring can read it.
 //
-// Few mutations keep a header of a kilobyte, so the input is also taken as the tokens behind a right one; its first byte
-// then says of which width.
+// Few mutations keep a header of a kilobyte valid, so the input is also used as the tokens after a
+// valid header; its first byte then selects the token width.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -36,23 +36,23 @@ void write_again(const MappedShard& shard, std::span<const std::int32_t> tokens,
   ShardWriter writer(shard.format() == ShardFormat::u16 ? 65536 : std::numeric_limits<std::int32_t>::max());
   try {
     writer.add(tokens);
-  } catch (const Error&) {  // ids above 2^31 are no tokens
+  } catch (const Error&) {  // ids above 2^31 are invalid
     return;
   }
   SimulatedDisk disk;
   disk.put_folder("/d");
   const Digest digest = writer.write(disk, "/d/shard.bin", Existing::refuse);
   const std::string written = disk.content("/d/shard.bin").value();
-  promise(digest == digest_of(written), "the digest is the file's");
-  promise(text_of(bytes).substr(kShardHeaderBytes) == std::string_view(written).substr(kShardHeaderBytes),
-          "tokens come back");
+  require(digest == digest_of(written), "the writer returns the digest of the file");
+  require(text_of(bytes).substr(kShardHeaderBytes) == std::string_view(written).substr(kShardHeaderBytes),
+          "tokens are unchanged by a round trip");
 }
 
-// Every way in which rows are made of a set, from its first token, its middle and its last.
+// Reads rows in every way, from the first token of a set, the middle and the last.
 void read_set(const TokenSet& set) {
   const std::vector<std::uint64_t> starts = set.document_starts();
-  promise(std::ranges::is_sorted(starts) && starts.front() == 0 && starts.back() < set.size(),
-          "documents start inside of the set");
+  require(std::ranges::is_sorted(starts) && starts.front() == 0 && starts.back() < set.size(),
+          "documents start within the set");
   constexpr std::int64_t T = 7;
   for (const std::uint64_t begin : {std::uint64_t{0}, set.size() / 2, set.size() - 1}) {
     Grid grid;
@@ -60,11 +60,11 @@ void read_set(const TokenSet& set) {
     set.append(begin, std::min<std::uint64_t>(T, set.size() - begin), AfterLast::bos, grid);
     const std::size_t filled = grid.input.size();
     set.append_window(begin, T, true, grid);
-    promise(grid.input.size() == filled + T && grid.target.size() == grid.input.size() &&
+    require(grid.input.size() == filled + T && grid.target.size() == grid.input.size() &&
                 grid.doc_start.size() == grid.input.size(),
-            "a row has its length");
-    promise(grid.targets() <= std::ssize(grid.target), "targets are among the rows");
-    promise(grid.input.front() == set.at(begin), "a row begins where it was asked to");
+            "a row has the requested length");
+    require(grid.targets() <= std::ssize(grid.target), "targets are among the rows");
+    require(grid.input.front() == set.at(begin), "a row begins at the requested token");
   }
 }
 
@@ -76,22 +76,22 @@ void try_shard(FuzzBytes bytes) {
   } catch (const Error&) {
     return;
   }
-  promise(bytes.size() == kShardHeaderBytes + shard->tokens() * token_bytes(shard->format()),
-          "a shard has its tokens and no more");
-  promise(shard->digest() == digest_of(bytes), "the digest is the file's");
+  require(bytes.size() == kShardHeaderBytes + shard->tokens() * token_bytes(shard->format()),
+          "the size of a shard is its header and its tokens");
+  require(shard->digest() == digest_of(bytes), "a shard returns the digest of its file");
   std::vector<std::int32_t> tokens(shard->tokens());
   shard->copy(0, tokens);
   write_again(*shard, tokens, bytes);
   if (tokens.empty()) return;
-  promise(shard->at(tokens.size() - 1) == tokens.back(), "the last token is the last");
+  require(shard->at(tokens.size() - 1) == tokens.back(), "at() and copy() agree on the last token");
 
   const std::array files = {file.path(), file.path()};
   const ChatTokens chat{.bos = 0, .user = 1, .assistant = 2, .end_turn = 3, .system = 4};
   const TokenSet all = TokenSet::open(files, {.bos = 0});
-  promise(all.size() == 2 * tokens.size(), "a set has the tokens of its shards");
-  promise(all.at(tokens.size()) == tokens.front(), "shards follow each other");
-  promise(all.fingerprint() != TokenSet(tokens, {.bos = 0}).fingerprint(),
-          "another set, another fingerprint");
+  require(all.size() == 2 * tokens.size(), "a set has the tokens of its shards");
+  require(all.at(tokens.size()) == tokens.front(), "shards are concatenated");
+  require(all.fingerprint() != TokenSet(tokens, {.bos = 0}).fingerprint(),
+          "different sets have different fingerprints");
   read_set(all);
   read_set(TokenSet::open(files, {.bos = 0, .answers_only = chat}));
 }

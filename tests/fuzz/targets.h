@@ -1,9 +1,10 @@
-// Fuzz targets: each takes any bytes at all, as a file or a request might bring them.
+// Fuzz targets: each takes arbitrary bytes, as a file or request might contain.
 //
-// Bytes are refused with an Error, or what comes of them keeps its promises. Whatever else happens is a finding: a broken
-// promise, another exception, a sanitizer's complaint, too much memory or time.
+// The bytes must be rejected with an Error, or the result must satisfy the target's invariants. A
+// finding is anything else: a broken invariant, another exception, a sanitizer report, a timeout.
 //
-// A new target: NAME_fuzz.cpp with fuzz_NAME(), its line here and in targets.cpp, seeds in NAME_corpus/.
+// To add a target: NAME_fuzz.cpp with fuzz_NAME(), a line here and in targets.cpp, and seeds in
+// NAME_corpus/.
 #pragma once
 
 #include <cstddef>
@@ -34,15 +35,15 @@ struct FuzzTarget {
   void (*run)(FuzzBytes bytes);
 };
 std::span<const FuzzTarget> fuzz_targets();
-const FuzzTarget* find_fuzz_target(std::string_view name);  // nullptr: none
+const FuzzTarget* find_fuzz_target(std::string_view name);  // nullptr if there is none
 
-// No Error: with those hostile bytes are refused.
-class BrokenPromise : public std::logic_error {
+// Not derived from Error, which means that input was rejected.
+class BrokenInvariant : public std::logic_error {
  public:
   using std::logic_error::logic_error;
 };
-inline void promise(bool kept, const char* what) {
-  if (!kept) throw BrokenPromise(what);
+inline void require(bool holds, const char* what) {
+  if (!holds) throw BrokenInvariant(what);
 }
 
 inline std::string_view text_of(FuzzBytes bytes) {

@@ -1,8 +1,7 @@
-// Hostile tokenizer.json files and hostile text: an Error or a right answer, nothing else.
+// Arbitrary tokenizer.json files and arbitrary text.
 //
-// An input that starts with '{' is a file: should it load, it must encode and decode without harm. Any other
-// input is text for tokenizers of ours, which must give it back, and for the scanners, which must lose
-// nothing.
+// Input that starts with '{' is a file: it must fail with an Error, or encode and decode without a
+// crash. Other input is text that our own tokenizers must encode and decode without loss.
 #include <cstdint>
 #include <string>
 
@@ -27,17 +26,17 @@ std::unique_ptr<Tokenizer> trained(Pattern pattern) {
 
 void try_text(const Tokenizer& tokenizer, std::string_view text) {
   const std::vector<TokenId> ids = tokenizer.encode(text);
-  promise(tokenizer.decode(ids) == text, "text comes back");
+  require(tokenizer.decode(ids) == text, "decoding returns the text");
   StreamDecoder stream(tokenizer);
   std::string shown;
   for (const TokenId id : ids) {
-    promise(id > 0, "text never becomes the special token");
+    require(id > 0, "text is never encoded as the special token");
     shown += stream.push(id);
   }
   shown += stream.finish();
   for (const char* p = shown.data(); p < shown.data() + shown.size();) {
     const Utf8Char c = decode_utf8(p, shown.data() + shown.size());
-    promise(c.valid, "what is shown is UTF-8");
+    require(c.valid, "streamed text is UTF-8");
     p += c.bytes;
   }
 }

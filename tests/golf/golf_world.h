@@ -1,4 +1,5 @@
-// The published layout, small: data/manifest.json, data/datasets/tiny/fineweb_*.bin, data/tokenizers/tiny.model.
+// A tiny data set in the published layout: data/manifest.json, data/datasets/tiny/fineweb_*.bin and
+// data/tokenizers/tiny.model.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@ namespace thimble {
 
 inline constexpr int kTinyVocabulary = 300;
 
-// Something that can be learned a little: bos now and then, and steps that come again.
+// Tokens with a pattern that can be learned to some extent, and a bos every 97 tokens.
 inline std::string shard_of(std::size_t tokens, std::size_t first = 0) {
   std::string bytes(1024, '\0');
   const std::int32_t header[3] = {20240520, 1, static_cast<std::int32_t>(tokens)};
@@ -38,7 +39,7 @@ inline std::string tiny_manifest(int train_files, const std::string& tokenizer =
          tokenizer + R"("}]})";
 }
 
-// The smoke test that the published README asks for, on a model that trains in a blink.
+// The smoke test of the published README with a tiny model.
 inline std::map<std::string, std::string> tiny_environment() {
   return {{"RUN_ID", "mlx_smoke"},
           {"ITERATIONS", "12"},

@@ -47,7 +47,7 @@ class GolfRun : public testing::Test {
     const Interrupt interrupt;
     const Log log(LogLevel::info, [this](LogLevel, std::string_view line) { warnings_.emplace_back(line); });
     const fs::path before = fs::current_path();
-    fs::current_path(folder_.path());  // train_gpt.py writes there
+    fs::current_path(folder_.path());  // --like torch writes into the current folder
     const auto back = std::shared_ptr<void>(nullptr, [&](void*) { fs::current_path(before); });
     GolfContext context{.print = [this](std::string_view line) { lines_.emplace_back(line); },
                         .log = log,
@@ -62,7 +62,7 @@ class GolfRun : public testing::Test {
   }
 
   bool has_line(const std::string& line) const { return std::ranges::count(lines_, line) == 1; }
-  std::size_t place(const std::string& start) const {
+  std::size_t line_index(const std::string& start) const {
     return static_cast<std::size_t>(
         std::ranges::find_if(lines_, [&](const std::string& line) { return line.starts_with(start); }) -
         lines_.begin());
@@ -81,11 +81,12 @@ class GolfRun : public testing::Test {
   TempFolder folder_;
 };
 
-// Every line of the log, in order, against what the scripts' own format strings can produce.
+// Matches every line of the log, in order, against patterns derived from the scripts' format
+// strings.
 void expect_lines(const std::vector<std::string>& lines, const std::vector<std::string>& patterns) {
   for (std::size_t i = 0; i < std::max(lines.size(), patterns.size()); ++i) {
     ASSERT_LT(i, lines.size()) << "missing: " << patterns[i];
-    ASSERT_LT(i, patterns.size()) << "left over: " << lines[i];
+    ASSERT_LT(i, patterns.size()) << "unexpected: " << lines[i];
     EXPECT_TRUE(std::regex_match(lines[i], std::regex(patterns[i]))) << lines[i] << "\n" << patterns[i];
   }
 }
@@ -94,7 +95,7 @@ constexpr const char* kTimes = R"(train_time:\d+ms step_avg:\d+\.\d\dms)";
 constexpr const char* kScore = R"(val_loss:\d+\.\d{4} val_bpb:\d+\.\d{4})";
 constexpr const char* kExact = R"(val_loss:\d+\.\d{8} val_bpb:\d+\.\d{8})";
 
-TEST_F(GolfRun, TheLogIsThatOfTheMlxScript) {
+TEST_F(GolfRun, TheLogMatchesTheMlxScript) {
   environment_["VAL_LOSS_EVERY"] = "5";
   environment_["TRAIN_LOG_EVERY"] = "6";
   environment_["ITERATIONS"] = "13";
@@ -147,7 +148,7 @@ TEST_F(GolfRun, TheLogIsThatOfTheMlxScript) {
   expect_lines(lines_, expected);
 }
 
-TEST_F(GolfRun, TheLogIsThatOfTheTorchScript) {
+TEST_F(GolfRun, TheLogMatchesTheTorchScript) {
   script_ = GolfScript::torch;
   environment_["ITERATIONS"] = "3";
   environment_["WARMUP_STEPS"] = "0";
@@ -188,7 +189,7 @@ TEST_F(GolfRun, TheLogIsThatOfTheTorchScript) {
   EXPECT_TRUE(fs::exists(folder_ / "final_model.int8.ptz"));
 }
 
-TEST_F(GolfRun, TheFileHasTheLogAndHowItWasMade) {
+TEST_F(GolfRun, TheFileContainsTheLogAndTheConfig) {
   run();
   const std::string file = folder_.read("logs/mlx_smoke.txt");
   for (std::size_t i = 1; i < lines_.size(); ++i)
@@ -198,25 +199,25 @@ TEST_F(GolfRun, TheFileHasTheLogAndHowItWasMade) {
     EXPECT_NE(file.find(part), std::string::npos) << part;
 }
 
-// parameter-golf 1.5, to the millisecond: the clock is the test's.
-TEST_F(GolfRun, AtTheWallclockCapItWarmsDownStopsAndValidates) {
+// The schedule of the scripts, exact to the millisecond thanks to a fake clock.
+TEST_F(GolfRun, WarmsDownStopsAndValidatesAtTheWallclockCap) {
   environment_["ITERATIONS"] = "1000";
   environment_["MAX_WALLCLOCK_SECONDS"] = "5";
   environment_["WARMDOWN_ITERS"] = "4";
   double now = 100;
-  clock_ = [&now] { return now += 0.5; };  // asked twice a step: each takes half a second
+  clock_ = [&now] { return now += 0.5; };  // read twice per step: each step takes half a second
   const GolfResult result = run();
   EXPECT_EQ(result.training.status, RunStatus::wallclock);
   EXPECT_EQ(result.training.steps, 10);
   EXPECT_TRUE(std::regex_match(
-      lines_[place("step:10/1000 train_loss")],
+      lines_[line_index("step:10/1000 train_loss")],
       std::regex(R"(step:10/1000 train_loss:\d+\.\d{4} train_time:5000ms step_avg:500\.00ms tok_s:1024)")));
   EXPECT_TRUE(std::regex_match(
-      lines_[place("step:10/1000 val_loss")],
+      lines_[line_index("step:10/1000 val_loss")],
       std::regex(fmt::format(R"(step:10/1000 {} train_time:5000ms step_avg:500\.00ms)", kScore))));
   EXPECT_TRUE(has_line("stopping_early: wallclock_cap train_time:5000ms step:10/1000"));
-  EXPECT_EQ(place("stopping_early"), place("step:10/1000 val_loss") + 1);
-  EXPECT_LT(place("stopping_early"), place("saved_model"));
+  EXPECT_EQ(line_index("stopping_early"), line_index("step:10/1000 val_loss") + 1);
+  EXPECT_LT(line_index("stopping_early"), line_index("saved_model"));
 
   // remaining / (4 steps of half a second): 1 until step 6, then 0.75, 0.5, 0.25.
   std::vector<double> rates;
@@ -227,20 +228,20 @@ TEST_F(GolfRun, AtTheWallclockCapItWarmsDownStopsAndValidates) {
   EXPECT_EQ(rates, (std::vector<double>{1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25}));
 }
 
-TEST_F(GolfRun, EveryEpochIsAnnounced) {
-  environment_["TRAIN_BATCH_TOKENS"] = "8192";  // of 5000
+TEST_F(GolfRun, LogsTheStartOfEveryEpoch) {
+  environment_["TRAIN_BATCH_TOKENS"] = "8192";  // the data has 5000 tokens
   environment_["ITERATIONS"] = "3";
   run();
-  // 3 * (8192 + 8) tokens are four wraps.
+  // 3 * (8192 + 8) tokens wrap around four times.
   EXPECT_EQ(count("WARNING: starting epoch:"), 4u);
   for (int epoch = 2; epoch <= 5; ++epoch)
     EXPECT_TRUE(has_line(fmt::format("WARNING: starting epoch:{} dataset:tiny train_shards:2", epoch)));
-  EXPECT_LT(place("WARNING: starting epoch:2"), place("step:1/3"));
-  EXPECT_GT(place("WARNING: starting epoch:3"), place("step:1/3"));
+  EXPECT_LT(line_index("WARNING: starting epoch:2"), line_index("step:1/3"));
+  EXPECT_GT(line_index("WARNING: starting epoch:3"), line_index("step:1/3"));
 }
 
-// parameter-golf 1.10: where a micro-batch is cut, each piece takes one token more.
-TEST_F(GolfRun, SubBatchesDecideWhatIsRead) {
+// If a micro-batch is split, each piece reads one additional token, as in train_gpt_mlx.py.
+TEST_F(GolfRun, SubBatchesChangeTheNumberOfTokensRead) {
   environment_["ITERATIONS"] = "3";
   const auto tokens_read = [&](const char* most) {
     environment_["MLX_MAX_MICROBATCH_TOKENS"] = most;
@@ -250,12 +251,12 @@ TEST_F(GolfRun, SubBatchesDecideWhatIsRead) {
     return read_checkpoint_head(file).state.position.next;
   };
   EXPECT_EQ(tokens_read("8192"), 3u * 8 * (64 + 1));
-  EXPECT_EQ(tokens_read("63"), 3u * 8 * 2 * (32 + 1));  // whole rows of it
+  EXPECT_EQ(tokens_read("63"), 3u * 8 * 2 * (32 + 1));  // rounded down to complete rows
   script_ = GolfScript::torch;
   EXPECT_EQ(tokens_read("63"), 3u * 8 * (64 + 1));
 }
 
-TEST_F(GolfRun, TheFilesAtTheEndAreTheModel) {
+TEST_F(GolfRun, TheOutputFilesContainTheModel) {
   const GolfResult result = run();
   ASSERT_TRUE(result.roundtrip);
   const GolfSettings golf = settings();
@@ -263,7 +264,7 @@ TEST_F(GolfRun, TheFilesAtTheEndAreTheModel) {
   EXPECT_EQ(open_npz(golf.raw_model(), golf.config, "").weights, checkpoint.weights);
   EXPECT_EQ(open_model(golf.artifact()).architecture, "golf");
 
-  // The last line is what the int8 file scores, and no other model.
+  // The last line has the score of the int8 file, not of the checkpoint.
   const ModelFile int8 = open_int8_state(golf.int8_model(), golf.config);
   EXPECT_NE(int8.weights, checkpoint.weights);
   const auto tokenizer = load_tokenizer(golf.tokenizer);
@@ -279,7 +280,7 @@ TEST_F(GolfRun, TheFilesAtTheEndAreTheModel) {
                                    score.loss(), score.bits_per_byte())));
 }
 
-TEST_F(GolfRun, ThePublishedManifestIsObeyed) {
+TEST_F(GolfRun, ChecksThePublishedManifest) {
   environment_["ITERATIONS"] = "1";
   folder_.write("data/manifest.json", tiny_manifest(80));
   run();
@@ -297,7 +298,7 @@ TEST_F(GolfRun, ThePublishedManifestIsObeyed) {
   EXPECT_EQ(refusal(), "tiny expects tokenizer fineweb_1024_bpe.model, got tiny.model");
 }
 
-TEST_F(GolfRun, FilesThatDoNotFitAreRefusedBeforeAnythingIsWritten) {
+TEST_F(GolfRun, RejectsMismatchedFilesBeforeWritingAnything) {
   const Variables good = environment_;
   environment_["VOCAB_SIZE"] = "1024";
   EXPECT_EQ(refusal(), "VOCAB_SIZE=1024 does not match tokenizer vocab_size=300");
@@ -317,11 +318,11 @@ TEST_F(GolfRun, FilesThatDoNotFitAreRefusedBeforeAnythingIsWritten) {
   EXPECT_FALSE(fs::exists(folder_ / "logs"));
 }
 
-TEST_F(GolfRun, AnEarlierRunOfThatNameIsNotOverwritten) {
+TEST_F(GolfRun, DoesNotOverwriteARunWithTheSameName) {
   environment_["ITERATIONS"] = "1";
   run();
   const std::string before = folder_.read("logs/mlx_smoke_mlx_model.npz");
-  EXPECT_NE(refusal().find("exists already"), std::string::npos) << refusal();
+  EXPECT_NE(refusal().find("already exists"), std::string::npos) << refusal();
   EXPECT_EQ(folder_.read("logs/mlx_smoke_mlx_model.npz"), before);
   force_ = true;
   environment_["SEED"] = "7";
@@ -329,16 +330,16 @@ TEST_F(GolfRun, AnEarlierRunOfThatNameIsNotOverwritten) {
   EXPECT_NE(folder_.read("logs/mlx_smoke_mlx_model.npz"), before);
 }
 
-TEST_F(GolfRun, ValTokensCapValidation) {
+TEST_F(GolfRun, ValTokensLimitsValidation) {
   environment_["ITERATIONS"] = "1";
   environment_["VAL_TOKENS"] = "512";
   const GolfResult result = run();
   EXPECT_EQ(result.roundtrip->tokens, 512);
-  EXPECT_NE(lines_[place("val_loader")].find("tokens:512"), std::string::npos);
+  EXPECT_NE(lines_[line_index("val_loader")].find("tokens:512"), std::string::npos);
   EXPECT_EQ(count("val_progress:2/2"), 2u);
 }
 
-TEST_F(GolfRun, PlusEndsWithTheRecordsArtifact) {
+TEST_F(GolfRun, PlusValidatesTheArtifactToo) {
   plus_ = true;
   flags_ = [](ConfigBuilder& settings) { settings.set("swa_every=1"); };
   environment_["ITERATIONS"] = "3";

@@ -16,7 +16,7 @@
 namespace thimble {
 namespace {
 
-// x -> n linears, each feeding the next.
+// x followed by `layers` linears with activations, each feeding the next.
 Tape chain(int layers, bool loss = true) {
   Tape t;
   Value x = t.input("x", 32, 8);
@@ -45,7 +45,7 @@ void expect_no_overlap(const Schedule& schedule, const MemoryPlan& plan) {
   for (std::int64_t offset : plan.offsets) EXPECT_EQ(offset % kAlignment, 0);
 }
 
-TEST(Plan, BuffersAliveTogetherNeverOverlap) {
+TEST(Plan, LiveBuffersNeverOverlap) {
   for (bool recompute : {false, true})
     for (int layers : {1, 2, 5, 12}) {
       const Tape tape = chain(layers);
@@ -54,7 +54,7 @@ TEST(Plan, BuffersAliveTogetherNeverOverlap) {
     }
 }
 
-TEST(Plan, RandomLifetimesAreHonoured) {
+TEST(Plan, LiveBuffersNeverOverlapForRandomLifetimes) {
   std::mt19937 random(1);
   const Tape tape = chain(1, false);
   for (int trial = 0; trial < 50; ++trial) {
@@ -69,7 +69,7 @@ TEST(Plan, RandomLifetimesAreHonoured) {
   }
 }
 
-TEST(Plan, InferenceNeedsNoMoreForMoreLayers) {
+TEST(Plan, InferenceMemoryDoesNotGrowWithLayers) {
   const auto arena = [](int layers) {
     const Tape tape = chain(layers, false);
     const Value last = tape.nodes().back().out[0];
@@ -80,7 +80,7 @@ TEST(Plan, InferenceNeedsNoMoreForMoreLayers) {
   EXPECT_EQ(arena(4), arena(40));
 }
 
-TEST(Plan, RecomputingKeepsOneValuePerSegment) {
+TEST(Plan, RecomputingReducesActivationMemory) {
   const auto activations = [](bool recompute) {
     const Tape tape = chain(20);
     return plan_memory(tape, make_schedule(tape, {.training = true, .recompute = recompute, .keep = {}}),
@@ -91,7 +91,7 @@ TEST(Plan, RecomputingKeepsOneValuePerSegment) {
             (plain.arena_bytes - plain.scratch_bytes) * 7 / 10);
 }
 
-TEST(Plan, PrintsItsMemoryByKindInMebibytes) {
+TEST(Plan, DescribesMemoryByKindInMebibytes) {
   const Tape tape = chain(3);
   const std::string text =
       describe(plan_memory(tape, make_schedule(tape, {.training = true, .recompute = false, .keep = {}}),
@@ -102,7 +102,7 @@ TEST(Plan, PrintsItsMemoryByKindInMebibytes) {
     EXPECT_NE(text.find(kind), std::string::npos) << text;
 }
 
-TEST(Schedule, FirstWriterStoresAndLaterOnesAdd) {
+TEST(Schedule, FirstWriterStoresAndLaterWritersAdd) {
   Tape t;
   const Value x = op::linear(t, t.input("x", 4, 8), t.parameter("w", 8, 8));
   const Value y = op::add_scaled(t, x, op::activation(t, x, ActivationKind::relu));  // x has two readers
@@ -113,15 +113,15 @@ TEST(Schedule, FirstWriterStoresAndLaterOnesAdd) {
     if (step.phase == Phase::backward)
       backward.push_back({t.nodes()[static_cast<std::size_t>(step.node)].op, step.add});
   const std::vector<std::pair<const OpDefinition*, std::uint32_t>> expected = {
-      {&op::kHeadLoss, 0b10},   // dx stored, the parameter added to
-      {&op::kAddScaled, 0b00},  // first to write both
-      {&op::kActivation, 0b1},  // second to write dx
-      {&op::kLinear, 0b10}};    // x is an input: no gradient; w added to
+      {&op::kHeadLoss, 0b10},   // dx is stored, the parameter's gradient is added to
+      {&op::kAddScaled, 0b00},  // the first writer of both
+      {&op::kActivation, 0b1},  // the second writer of dx
+      {&op::kLinear, 0b10}};    // x is an input and has no gradient; w's is added to
   EXPECT_EQ(backward, expected);
 }
 
-// dx = dy of a sum: the gradient stays where it lies, as long as both are as wide and x is not added to itself.
-TEST(Schedule, TheGradientOfASumIsThatOfItsFirstPart) {
+// For a sum, dx = dy: both share a buffer unless their dtypes differ or x is added to itself.
+TEST(Schedule, GradientOfASumSharesItsBuffer) {
   const auto shared = [](int readers, bool itself) {
     Tape t(DType::bf16);
     const auto copy = [&](const char* name, std::int64_t rows) {
@@ -142,11 +142,11 @@ TEST(Schedule, TheGradientOfASumIsThatOfItsFirstPart) {
   };
   EXPECT_TRUE(shared(2, false));
   EXPECT_FALSE(shared(2, true));
-  EXPECT_FALSE(shared(3, false)) << "x has three readers and a wide gradient, y one";
+  EXPECT_FALSE(shared(3, false)) << "x has three readers and a wide gradient, y has one";
 }
 
-// Every rounding of a running sum costs: from three readers on, it runs in f32.
-TEST(Schedule, GradientsOfManyReadersAreSummedInF32) {
+// Every rounding of a running sum costs accuracy, so with three or more readers it is f32.
+TEST(Schedule, GradientsOfValuesWithManyReadersAreF32) {
   for (const int readers : {2, 3}) {
     Tape t(DType::bf16);
     const Value x = op::embedding(t, op::compute_copy(t, t.parameter("table", 5, 8), 0),
@@ -163,7 +163,7 @@ TEST(Schedule, GradientsOfManyReadersAreSummedInF32) {
   }
 }
 
-TEST(Schedule, RefusesWhatCannotBeTrained) {
+TEST(Schedule, RefusesTapesThatCannotBeTrained) {
   const auto message = [](const Tape& tape, const ScheduleOptions& options) {
     try {
       make_schedule(tape, options);
@@ -180,10 +180,10 @@ TEST(Schedule, RefusesWhatCannotBeTrained) {
   const Value half = t.columns(x, 0, 4);
   op::head_loss(t, half, t.parameter("head", 5, 4), t.integers("target", 4), t.input("weight", 4, 1), 0);
   EXPECT_EQ(message(t, {.training = true, .recompute = false, .keep = {}}),
-            "[schedule] only 4 of the 8 columns of 'linear.0' are read by anything");
+            "[schedule] only 4 of the 8 columns of 'linear.0' are read");
 }
 
-TEST(Schedule, RefusesWhatBackwardCouldNotRead) {
+TEST(Schedule, RefusesMissingInputsOfBackward) {
   const auto refused = [](const Tape& tape) {
     try {
       make_schedule(tape, {.training = true, .recompute = false, .keep = {}});
@@ -206,7 +206,7 @@ TEST(Schedule, RefusesWhatBackwardCouldNotRead) {
   EXPECT_EQ(refused(unread), "[residual_norm] training needs `normed` to be read, and nothing reads it");
 }
 
-TEST(Tape, RefusesShapesAtTheOpsFrontDoor) {
+TEST(Tape, RefusesInvalidShapesWhileRecording) {
   Tape t;
   const Value x = t.input("x", 4, 8);
   EXPECT_THROW(op::linear(t, x, t.parameter("w", 8, 7)), Error);

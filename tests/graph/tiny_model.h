@@ -1,5 +1,6 @@
-// A small model on a tape that uses nearly every op and every awkwardness: grouped q;k;v read by columns, a
-// value added to itself, values with many readers, documents, a tied head, prepared weights.
+// A small model on a tape that uses nearly every op and special case: grouped q;k;v read by
+// columns, a value added to itself, values with many readers, documents, a tied head, prepared
+// weights.
 #pragma once
 
 #include <complex>
@@ -38,7 +39,7 @@ struct TinyModel {
 
   explicit TinyModel(const Options& options) : options_(options) { record(); }
 
-  // Loss: the sum of weight * nats. Gradients are added to `gradients`.
+  // Returns the loss: the sum of weight * nats. Gradients are written to `gradients`.
   double run() {
     for (auto& [name, values] : gradients) std::fill(values.begin(), values.end(), 0.0);
     bind_all();
@@ -120,8 +121,8 @@ struct TinyModel {
     const Value x0 = t.name(x, "x0");
     x = block(t, 0, x, x0);
     const Value skip = x;
-    x = op::add_scaled(
-        t, x, skip, parameter(t, "skip", 1, kWidth));  // golf's first decoder block: a value added to itself
+    // A value added to itself, as in golf's first decoder block.
+    x = op::add_scaled(t, x, skip, parameter(t, "skip", 1, kWidth));
     x = block(t, 1, x, x0);
     x = op::add_scaled(t, x, skip, {}, 0.5f);
     x = op::rmsnorm(t, x, {}, 1e-6f);
@@ -137,7 +138,7 @@ struct TinyModel {
   }
 
  public:
-  // Two documents, then a third that starts in the middle.
+  // Three documents, which start at rows 0, 3 and 7.
   void fill_rows(std::int64_t N) {
     std::mt19937 random(5);
     token.resize(static_cast<std::size_t>(N)), order = token, position = token, first = token,
@@ -172,7 +173,7 @@ struct TinyModel {
     integers(previous_, previous), integers(target_, target), integers(seed_, seed);
     program->bind(row_weight_, typed(row_weight, row_weight_copy_, N, 1));
     std::vector<float> turns(static_cast<std::size_t>(options_.rows * kHead));
-    fill_turns(make_tensor(turns.data(), options_.rows, kHead), 10000, -1);
+    fill_rotations(make_tensor(turns.data(), options_.rows, kHead), 10000, -1);
     turn_values_.assign(turns.begin(), turns.end());
     program->bind(turns_, typed(turn_values_, turns_copy_, options_.rows, kHead));
     for (auto& [name, value] : parameter_values_) {

@@ -1,5 +1,5 @@
-// An op that the product does not have, defined in this file alone: recorded, scheduled, planned, run and trained through.
-// docs/design.md shows the same definition.
+// Defines an op that is not part of the product in this file alone, and records, schedules, plans,
+// runs and trains through it. docs/design.md shows the same definition.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -63,7 +63,7 @@ struct ShiftedSquareFormula {
   }
 };
 
-// The reference serves as the CPU's kernels, too: a new op may begin like this.
+// The reference is also used as the CPU kernels, which is how a new op may start.
 constexpr OpDefinition kShiftedSquare = {
     .name = "shifted_square",
     .inputs = {{{"x", is::differentiable | is::saved},
@@ -79,7 +79,8 @@ Value shifted_square(Tape& tape, Value x, Value shift) {
 
 constexpr std::int64_t kRows = 6, kInputs = 5, kWidth = 4, kClasses = 3;
 
-// linear, shifted_square, head_loss: classes of rows, with all memory that the program is bound to.
+// A classifier of rows (linear, shifted_square, head_loss) with all memory that the program is
+// bound to.
 struct ToyModel {
   explicit ToyModel(const Backend& backend, bool recompute = false) {
     Tape tape;
@@ -148,7 +149,7 @@ TEST(ToyOp, GradientsMatchCentralDifferences) {
   }
 }
 
-TEST(ToyOp, IsTrainedThroughOnEveryBackendThatHasIt) {
+TEST(ToyOp, TrainsOnEveryBackendThatSupportsIt) {
   for (const Backend& backend : {reference_backend(), cpu_backend()}) {
     SCOPED_TRACE(backend.name);
     ToyModel model(backend);
@@ -161,21 +162,21 @@ TEST(ToyOp, IsTrainedThroughOnEveryBackendThatHasIt) {
   }
 }
 
-TEST(ToyOp, IsRecomputedWithTheSameBits) {
+TEST(ToyOp, RecomputingGivesTheSameBits) {
   ToyModel kept(cpu_backend()), recomputed(cpu_backend(), true);
   EXPECT_EQ(kept.loss(), recomputed.loss());
   EXPECT_EQ(kept.gradients, recomputed.gradients);
 }
 
-TEST(ToyOp, IsRefusedAtItsFrontDoor) {
+TEST(ToyOp, ShapeRuleRefusesInvalidShapes) {
   Tape tape;
   const Value x = tape.input("x", kRows, kWidth);
   EXPECT_EQ(message_of([&] { shifted_square(tape, x, tape.parameter("shift", 1, kWidth + 1)); }),
             "[shifted_square] expected shift of width 4, got 5");
 }
 
-// A backend that lacks the op, as the CUDA plugin of an earlier build would.
-TEST(ToyOp, IsRefusedByABackendThatLacksIt) {
+// A backend without the op, such as the CUDA plugin of an older build.
+TEST(ToyOp, IsRefusedByABackendWithoutIt) {
   const Backend bare = {.name = "bare", .find = [](const OpDefinition& op) {
                           return op.name == "shifted_square" ? nullptr : op.cpu;
                         }};

@@ -1,4 +1,4 @@
-// Requests come, go and are cancelled at random; each gets what it would get alone.
+// Submits and cancels requests at random. Each must give the same result as when it runs alone.
 #include <random>
 
 #include "base/utf8.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kContext = 150;
 
-// Random requests whose prompts share prefixes, and whose texts meet their stop strings.
+// Random requests whose prompts share prefixes and whose texts often contain their stop strings.
 class Requests {
  public:
   Requests(const Tokenizer& tokenizer, unsigned seed) : tokenizer_(tokenizer), random_(seed) {
@@ -55,7 +55,7 @@ class Requests {
   std::vector<TokenId> all_but_letters_;
 };
 
-struct Underway {
+struct Submitted {
   Request request;
   std::vector<Sample> samples;
   std::vector<bool> ended;
@@ -70,48 +70,50 @@ class Fuzz {
         batcher_(model, &tokenizer, options) {}
 
   void run(int count) {
-    for (int submitted = 0; (submitted < count || batcher_.busy()) && !testing::Test::HasFatalFailure();) {
-      if (submitted < count && requests_.below(3) == 0) submit(), ++submitted;
-      if (requests_.below(12) == 0 && !underway_.empty()) cancel();
+    for (int number_submitted = 0;
+         (number_submitted < count || batcher_.busy()) && !testing::Test::HasFatalFailure();) {
+      if (number_submitted < count && requests_.below(3) == 0) submit(), ++number_submitted;
+      if (requests_.below(12) == 0 && !submitted_.empty()) cancel();
       for (const Event& event : batcher_.step()) take(event);
     }
-    EXPECT_EQ(ended_, underway_.size()) << "everybody gets an end";
+    EXPECT_EQ(ended_, submitted_.size()) << "every request ends";
   }
 
  private:
   void submit() {
     Request request = requests_.next();
     const auto samples = static_cast<std::size_t>(request.samples);
-    underway_[batcher_.submit(request)] = {request, std::vector<Sample>(samples), std::vector<bool>(samples)};
+    submitted_[batcher_.submit(request)] = {request, std::vector<Sample>(samples),
+                                            std::vector<bool>(samples)};
   }
 
   void cancel() {
-    const RequestId id = 1 + requests_.below(underway_.size());
+    const RequestId id = 1 + requests_.below(submitted_.size());
     for (const Event& event : batcher_.cancel(id)) take(event);
   }
 
   void take(const Event& event) {
     ASSERT_FALSE(event.error);
-    Underway& underway = underway_.at(event.request);
+    Submitted& submitted = submitted_.at(event.request);
     const auto index = static_cast<std::size_t>(event.sample);
-    ASSERT_FALSE(underway.ended[index]) << "nothing comes after the end";
+    ASSERT_FALSE(submitted.ended[index]) << "an event after the last one";
     ASSERT_TRUE(is_utf8(event.text));
-    Sample& sample = underway.samples[index];
+    Sample& sample = submitted.samples[index];
     sample.text += event.text;
     sample.tokens.insert(sample.tokens.end(), event.tokens.begin(), event.tokens.end());
-    EXPECT_TRUE(event.prompt.empty() || ids_of(event.prompt) == underway.request.prompt);
+    EXPECT_TRUE(event.prompt.empty() || ids_of(event.prompt) == submitted.request.prompt);
     if (!event.finish) return;
     sample.finish = *event.finish;
-    underway.ended[index] = true;
-    if (std::ranges::find(underway.ended, false) == underway.ended.end()) ++ended_;
-    compare(sample, plain_sample(model_, tokenizer_, underway.request, event.sample));
+    submitted.ended[index] = true;
+    if (std::ranges::find(submitted.ended, false) == submitted.ended.end()) ++ended_;
+    compare(sample, plain_sample(model_, tokenizer_, submitted.request, event.sample));
   }
 
   static void compare(const Sample& sample, const Sample& alone) {
     if (sample.finish == FinishReason::cancelled) {
-      // What came so far is the beginning, perhaps with what a stop string would yet have cut.
+      // The text so far is a prefix, possibly with a part that a stop string would have cut later.
       ASSERT_TRUE(alone.text.starts_with(sample.text) || sample.text.starts_with(alone.text));
-      ASSERT_LE(sample.tokens.size(), alone.tokens.size() + 4);  // a stop string may yet have cut some
+      ASSERT_LE(sample.tokens.size(), alone.tokens.size() + 4);  // a stop string could have cut some
       const std::size_t common = std::min(sample.tokens.size(), alone.tokens.size());
       for (std::size_t i = 0; i < common; ++i) ASSERT_TRUE(same_bits(sample.tokens[i], alone.tokens[i]));
       return;
@@ -125,7 +127,7 @@ class Fuzz {
   const Tokenizer& tokenizer_;
   Requests requests_;
   Batcher batcher_;
-  std::map<RequestId, Underway> underway_;
+  std::map<RequestId, Submitted> submitted_;
   std::size_t ended_ = 0;
 };
 
@@ -137,7 +139,7 @@ void fuzz(const char* preset, unsigned seed, BatcherOptions options, int count) 
   Fuzz(*model, *tokenizer, seed, options).run(count);
 }
 
-TEST(BatcherFuzz, WhoeverJoinsLeavesOrIsCancelledTheOthersDoNotNotice) {
+TEST(BatcherFuzz, RequestsAreUnaffectedByOthersThatJoinLeaveOrAreCancelled) {
   fuzz("llama", 1, {.slots = 4}, 60);
   fuzz("golf-plus", 2, {.slots = 3, .rows_per_step = 64}, 40);
   fuzz("microgpt", 3, {.slots = 1}, 20);

@@ -9,7 +9,7 @@ void fill(Slots& slots, std::int64_t slot, const Tokens& tokens) {
   for (const TokenId token : tokens) slots.append(slot, token);
 }
 
-// Three slots that were used and released in turn: 0 first.
+// One slot per text, used and released in order, slot 0 first.
 Slots used_slots(const std::vector<Tokens>& texts) {
   Slots slots(static_cast<std::int64_t>(texts.size()));
   std::vector<std::int64_t> taken;
@@ -21,7 +21,7 @@ Slots used_slots(const std::vector<Tokens>& texts) {
   return slots;
 }
 
-TEST(Slots, ContinueWhatTheyHold) {
+TEST(Slots, AreReusedForALongerPrompt) {
   Slots slots = used_slots({{1, 2, 3}, {1, 2, 3, 4}, {9}});
   const auto prefix = slots.longest_prefix(Tokens{1, 2, 3, 4, 5, 6});
   EXPECT_EQ(prefix.slot, 1);
@@ -30,14 +30,14 @@ TEST(Slots, ContinueWhatTheyHold) {
   EXPECT_EQ(slots.tokens(1), (Tokens{1, 2, 3, 4}));
 }
 
-TEST(Slots, AreCutWhereTextsPart) {
+TEST(Slots, AreTruncatedToTheCommonPrefix) {
   Slots slots = used_slots({{1, 2, 3, 4}});
   const auto prefix = slots.longest_prefix(Tokens{1, 2, 3, 7});
   EXPECT_EQ(slots.take(prefix), 0);
   EXPECT_EQ(slots.tokens(0), (Tokens{1, 2, 3}));
 }
 
-TEST(Slots, OneInUseLendsItsPrefix) {
+TEST(Slots, APrefixIsCopiedFromASlotInUse) {
   Slots slots = used_slots({{1, 2, 3}, {9}});
   EXPECT_EQ(slots.take(slots.longest_prefix(Tokens{1, 2, 3})), 0);
   const auto prefix = slots.longest_prefix(Tokens{1, 2, 5});
@@ -47,11 +47,11 @@ TEST(Slots, OneInUseLendsItsPrefix) {
   slots.copied(1, prefix);
   EXPECT_EQ(slots.tokens(1), (Tokens{1, 2}));
   EXPECT_EQ(slots.tokens(0), (Tokens{1, 2, 3}));
-  EXPECT_EQ(slots.take({}), -1) << "none is free";
+  EXPECT_EQ(slots.take({}), -1) << "no slot is free";
 }
 
-// A few tokens in common are no reason to throw a long conversation away.
-TEST(Slots, ALongTextIsKeptForItsOwner) {
+// A short common prefix is not worth discarding a long conversation.
+TEST(Slots, AShortCommonPrefixDoesNotEvictALongText) {
   Slots slots = used_slots({{9}, {1, 2, 3, 4, 5, 6, 7}});
   const auto prefix = slots.longest_prefix(Tokens{1, 2, 8});
   EXPECT_EQ(prefix.slot, 1);
@@ -59,7 +59,7 @@ TEST(Slots, ALongTextIsKeptForItsOwner) {
   EXPECT_EQ(slots.size(1), 7);
 }
 
-TEST(Slots, StrangersTakeTheOneUnusedForTheLongestTime) {
+TEST(Slots, APromptWithoutAPrefixTakesTheLeastRecentlyUsedSlot) {
   Slots slots = used_slots({{1}, {2}, {3}});
   EXPECT_EQ(slots.take(slots.longest_prefix(Tokens{2})), 1);
   slots.release(1);
@@ -69,7 +69,7 @@ TEST(Slots, StrangersTakeTheOneUnusedForTheLongestTime) {
   EXPECT_EQ(slots.free_count(), 0);
 }
 
-TEST(Slots, OfEqualPrefixesAFreeSlotsIsHandier) {
+TEST(Slots, AFreeSlotIsPreferredForEqualPrefixes) {
   Slots slots = used_slots({{1, 2}, {1, 2}});
   EXPECT_EQ(slots.take({0, 2}), 0);
   EXPECT_EQ(slots.longest_prefix(Tokens{1, 2, 3}).slot, 1);

@@ -30,7 +30,7 @@ class Batching : public testing::Test {
   Batcher batcher(std::int64_t slots) { return {*model_, tokenizer_.get(), {.slots = slots}}; }
 };
 
-TEST_F(Batching, SamplesOfOnePromptReadItOnceAndDiffer) {
+TEST_F(Batching, SamplesOfOnePromptShareItsPrefixAndDiffer) {
   for (const std::size_t length : {3u, 70u}) {
     Request many = request(std::string(length, 'x'));
     many.samples = 5;
@@ -47,20 +47,20 @@ TEST_F(Batching, SamplesOfOnePromptReadItOnceAndDiffer) {
   }
 }
 
-TEST_F(Batching, WhoWaitsForAPrefixIsNotOvertaken) {
+TEST_F(Batching, ASampleThatWaitsForAPrefixIsNotOvertaken) {
   Batcher two = batcher(2);
   Request both = request("some prompt");
   both.samples = 2;
   const RequestId first = two.submit(both);
   two.submit(request("other"));
   two.step();
-  EXPECT_EQ(two.active(), 1u) << "the second sample waits for the first to read the prompt";
+  EXPECT_EQ(two.active(), 1u) << "the second sample waits for the first to process the prompt";
   std::vector<RequestId> started;
   for (const Event& event : two.step()) started.push_back(event.request);
   EXPECT_EQ(started, (std::vector{first, first}));
 }
 
-TEST_F(Batching, AStepReadsNoMoreThanItsRowsAndAtLeastOneBlock) {
+TEST_F(Batching, AStepProcessesAtMostItsRowsAndAtLeastOneBlock) {
   Batcher narrow(*model_, tokenizer_.get(), {.slots = 1, .rows_per_step = 64}),
       narrowest(*model_, tokenizer_.get(), {.slots = 2, .rows_per_step = 1});
   narrow.submit(request(std::string(80, 'x')));
@@ -73,31 +73,31 @@ TEST_F(Batching, AStepReadsNoMoreThanItsRowsAndAtLeastOneBlock) {
   EXPECT_EQ(narrowest.step().size(), 2u);
 }
 
-TEST_F(Batching, AFollowingRequestContinuesItsSlot) {
+TEST_F(Batching, AFollowUpRequestReusesItsSlot) {
   Batcher two = batcher(2);
   Request first = request("once upon a time");
-  const Sample said = generate(two, first).at(0);
+  const Sample previous = generate(two, first).at(0);
   Request second = first;
-  for (const TokenScore& token : said.tokens) second.prompt.push_back(token.id);
+  for (const TokenScore& token : previous.tokens) second.prompt.push_back(token.id);
   second.prompt.push_back('!');
-  // The last token said was never computed, so it is not in the slot.
-  const auto expected = static_cast<std::int64_t>(first.prompt.size() + said.tokens.size()) - 1;
+  // The last generated token was never fed to the model, so it is not in the slot.
+  const auto expected = static_cast<std::int64_t>(first.prompt.size() + previous.tokens.size()) - 1;
   EXPECT_EQ(generate(two, second).at(0).usage.cached_tokens, expected);
 }
 
-TEST_F(Batching, AFullContextIsLength) {
+TEST_F(Batching, AFullContextFinishesWithLength) {
   Request endless = request("hello");
   endless.max_tokens = 100000;
   Batcher one = batcher(1);
   const Sample sample = generate(one, endless).at(0);
   EXPECT_EQ(sample.finish, FinishReason::length);
-  EXPECT_EQ(sample.tokens.size(), kContext - 6u + 1u) << "the last token needs no place";
+  EXPECT_EQ(sample.tokens.size(), kContext - 6u + 1u) << "the last token is beyond the context";
 
   Request full = request(std::string(kContext - 1, 'x'));
   EXPECT_EQ(generate(one, full).at(0).tokens.size(), 1u);
 }
 
-TEST_F(Batching, AStopIdEndsItAndIsNoPartOfIt) {
+TEST_F(Batching, AStopIdEndsTheSampleAndIsNotPartOfIt) {
   Request free = request("hello");
   Batcher one = batcher(1);
   const auto ids = ids_of(generate(one, free).at(0).tokens);
@@ -114,13 +114,13 @@ TEST_F(Batching, AStopIdEndsItAndIsNoPartOfIt) {
   EXPECT_GE(generate(one, stopping).at(0).tokens.size(), first + 5);
 }
 
-TEST_F(Batching, NoTokensAreAskedForAndThePromptIsScored) {
+TEST_F(Batching, APromptIsScoredWithoutGeneratingTokens) {
   Request scoring = request("hello");
   scoring.max_tokens = 0;
   scoring.score_prompt = true;
   scoring.logprobs = 2;
   Batcher one = batcher(1);
-  generate(one, request("hello"));  // what the slot holds cannot be scored again without its logits
+  generate(one, request("hello"));  // a scored prompt must not reuse this slot's tokens
   const Sample sample = generate(one, scoring).at(0);
   EXPECT_EQ(sample.finish, FinishReason::length);
   EXPECT_TRUE(sample.tokens.empty());
@@ -137,7 +137,7 @@ TEST_F(Batching, NoTokensAreAskedForAndThePromptIsScored) {
   EXPECT_EQ(generate(one, one_token).at(0).prompt.size(), 1u);
 }
 
-TEST_F(Batching, RequestsWaitForASlotInTheOrderTheyCame) {
+TEST_F(Batching, RequestsGetSlotsInOrderOfArrival) {
   Batcher two = batcher(2);
   std::vector<RequestId> ids;
   for (int i = 0; i < 5; ++i) ids.push_back(two.submit(request(std::string(1, static_cast<char>('a' + i)))));
@@ -153,11 +153,11 @@ TEST_F(Batching, RequestsWaitForASlotInTheOrderTheyCame) {
   EXPECT_TRUE(two.step().empty());
 }
 
-TEST_F(Batching, CancellingFreesTheSlotAtOnceAndHandsOverWhatWasHeldBack) {
+TEST_F(Batching, CancellingFreesTheSlotImmediatelyAndReturnsHeldBackTokens) {
   Batcher one = batcher(1);
   Request first = request("first"), second = request("second");
-  const auto whole = generate(one, first).at(0);
-  first.stop_strings = {whole.text + "never"};  // all of it is held back
+  const auto unlimited = generate(one, first).at(0);
+  first.stop_strings = {unlimited.text + "never"};  // the complete text is held back
   const RequestId id = one.submit(first), next = one.submit(second);
   for (int i = 0; i < 5; ++i) EXPECT_TRUE(one.step().empty());
   const auto events = one.cancel(id);
@@ -174,7 +174,7 @@ TEST_F(Batching, CancellingFreesTheSlotAtOnceAndHandsOverWhatWasHeldBack) {
   EXPECT_FALSE(one.busy());
 }
 
-TEST_F(Batching, OneThatWaitsCanBeCancelled) {
+TEST_F(Batching, AWaitingRequestCanBeCancelled) {
   Batcher one = batcher(1);
   one.submit(request("first"));
   const RequestId waiting = one.submit(request("second"));
@@ -184,8 +184,8 @@ TEST_F(Batching, OneThatWaitsCanBeCancelled) {
   EXPECT_EQ(one.active(), 1u);
 }
 
-TEST_F(Batching, ADamagedModelIsAnErrorOfTheSampleWithAHint) {
-  // Its head is not tied: only who reads bos meets the damage.
+TEST_F(Batching, NonFiniteLogitsFailOnlyTheirSampleWithAHint) {
+  // The head is untied, so only a request whose prompt contains bos uses the NaN.
   model_ = small_model(context_, tokenizer_->vocab_size(), kContext, "microgpt");
   model_->weights()[0] = std::numeric_limits<float>::quiet_NaN();  // the embedding of id 0: bos
   model_->weights_changed();
@@ -204,19 +204,19 @@ TEST_F(Batching, ADamagedModelIsAnErrorOfTheSampleWithAHint) {
   ASSERT_TRUE(last[bad].error);
   EXPECT_STREQ(last[bad].error->what(), "the model's output is not finite");
   EXPECT_NE(last[bad].error->hint(), "");
-  EXPECT_EQ(last[good].finish, FinishReason::length) << "its neighbour does not notice";
+  EXPECT_EQ(last[good].finish, FinishReason::length) << "the other request is not affected";
   EXPECT_THROW(generate(two, request("hello")), Error);
 
   Request scored = request("hello");
   scored.score_prompt = true;
   two.submit(scored);
   const auto events = two.step();
-  ASSERT_EQ(events.size(), 1u) << "one end, though every row of the prompt is bad";
+  ASSERT_EQ(events.size(), 1u) << "one error event, although every row of the prompt fails";
   EXPECT_EQ(events[0].finish, FinishReason::error);
   EXPECT_FALSE(two.busy());
 }
 
-TEST_F(Batching, UsageTellsTimesAndCounts) {
+TEST_F(Batching, UsageReportsTimesAndCounts) {
   Batcher one = batcher(1);
   const auto samples = run_requests(one, {request("abc"), request("xyz")});
   EXPECT_EQ(samples[0].usage.prompt_tokens, 4);
@@ -226,15 +226,15 @@ TEST_F(Batching, UsageTellsTimesAndCounts) {
   EXPECT_GE(samples[1].usage.queue_seconds, samples[0].usage.decode_seconds);
 }
 
-TEST_F(Batching, WithoutATokenizerThereAreTokens) {
+TEST_F(Batching, WithoutATokenizerEventsContainOnlyTokens) {
   Batcher plain(*model_, nullptr);
-  const Request asked = request("abc");
-  const Sample sample = generate(plain, asked).at(0);
-  EXPECT_EQ(ids_of(sample.tokens), ids_of(plain_sample(*model_, *tokenizer_, asked).tokens));
+  const Request plain_request = request("abc");
+  const Sample sample = generate(plain, plain_request).at(0);
+  EXPECT_EQ(ids_of(sample.tokens), ids_of(plain_sample(*model_, *tokenizer_, plain_request).tokens));
   EXPECT_EQ(sample.text, "");
 }
 
-TEST_F(Batching, RequestsThatCannotBeAreRefusedByName) {
+TEST_F(Batching, InvalidRequestsAreRejectedWithTheFieldName) {
   Batcher one = batcher(1);
   const auto message = [&](const std::function<void(Request&)>& change) {
     Request changed = request("hello");
@@ -243,7 +243,7 @@ TEST_F(Batching, RequestsThatCannotBeAreRefusedByName) {
   };
   EXPECT_EQ(message([](Request& r) { r.prompt.clear(); }), "prompt must not be empty");
   EXPECT_EQ(message([](Request& r) { r.prompt.resize(97); }),
-            "the prompt has 97 tokens, the model's context is 96");
+            "the prompt has 97 tokens, but the model's context is 96");
   EXPECT_EQ(message([](Request& r) { r.prompt[1] = 257; }),
             "prompt: the vocabulary has 257 tokens, got id 257");
   EXPECT_EQ(message([](Request& r) { r.sampling.temperature = -0.5f; }),
@@ -260,8 +260,8 @@ TEST_F(Batching, RequestsThatCannotBeAreRefusedByName) {
 }
 
 TEST(EndIds, ComeFromTheTokenizer) {
-  EXPECT_EQ(end_ids(*load_tokenizer("bytes")), std::vector<TokenId>{0}) << "bos: there is no eos";
-  EXPECT_EQ(end_ids(*load_tokenizer("bytes:chat")), (std::vector<TokenId>{0, 3})) << "and <end_turn>";
+  EXPECT_EQ(end_ids(*load_tokenizer("bytes")), std::vector<TokenId>{0}) << "bos, because there is no eos";
+  EXPECT_EQ(end_ids(*load_tokenizer("bytes:chat")), (std::vector<TokenId>{0, 3})) << "bos and <end_turn>";
 }
 
 }  // namespace

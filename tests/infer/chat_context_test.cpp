@@ -1,4 +1,4 @@
-// Conversations that must fit a context: the rules of chat_context.h, over many random ones.
+// Checks the truncation rules of chat_context.h on fixed and random conversations.
 #include "infer/chat_context.h"
 
 #include <algorithm>
@@ -39,7 +39,7 @@ Conversation random_conversation(Rng& rng, std::uint64_t most_bytes) {
   return turns;
 }
 
-// The prompt, taken apart again at the marks of the roles layout.
+// Parses a prompt in the roles layout back into turns.
 Conversation turns_in(const ChatLayout& layout, const Ids& ids) {
   const ChatTokens tokens = ChatTokens::of(layout.tokenizer());
   Conversation turns;
@@ -62,11 +62,11 @@ Conversation turns_in(const ChatLayout& layout, const Ids& ids) {
   return turns;
 }
 
-bool is_whole_utf8(std::string_view text) {
+bool starts_with_complete_character(std::string_view text) {
   return text.empty() || (static_cast<unsigned char>(text[0]) & 0xC0) != 0x80;
 }
 
-TEST(ChatContext, NothingIsCutWhileAnAnswerHasRoom) {
+TEST(ChatContext, NothingIsCutIfAnAnswerFits) {
   const auto tokenizer = bytes_for_chats();
   const ChatLayout layout(*tokenizer, "roles");
   const Conversation turns = {{ChatRole::user, std::string(100, 'q')},
@@ -79,12 +79,12 @@ TEST(ChatContext, NothingIsCutWhileAnAnswerHasRoom) {
   EXPECT_EQ(fits.tokens_dropped, 0);
 
   const FittedPrompt cut = fit_prompt(layout, turns, whole + 63);
-  EXPECT_EQ(cut.ids, layout.prompt(std::span(turns).last(1))) << "the question goes with its answer";
+  EXPECT_EQ(cut.ids, layout.prompt(std::span(turns).last(1))) << "a question is dropped with its answer";
   EXPECT_EQ(cut.answer_tokens, (whole + 63) / 4);
   EXPECT_EQ(cut.tokens_dropped, 204);
 }
 
-TEST(ChatContext, TheNewestMessageLosesItsHeadOnly) {
+TEST(ChatContext, OnlyTheBeginningOfTheNewestMessageIsCut) {
   const auto tokenizer = bytes_for_chats();
   const ChatLayout layout(*tokenizer, "roles");
   const Conversation turns = {{ChatRole::system, "Be kind."},
@@ -101,13 +101,13 @@ TEST(ChatContext, TheNewestMessageLosesItsHeadOnly) {
   EXPECT_EQ(prompt.tokens_dropped, std::ssize(layout.prompt(turns)) - std::ssize(prompt.ids));
 }
 
-TEST(ChatContext, TinyContextsGiveAQuarterToTheAnswer) {
+TEST(ChatContext, TinyContextsReserveAQuarterForTheAnswer) {
   const auto tokenizer = bytes_for_chats();
   const ChatLayout layout(*tokenizer, "roles");
-  EXPECT_EQ(least_answer_tokens(1024), 64);
-  EXPECT_EQ(least_answer_tokens(256), 64);
-  EXPECT_EQ(least_answer_tokens(100), 25);
-  EXPECT_EQ(least_answer_tokens(3), 1);
+  EXPECT_EQ(min_answer_tokens(1024), 64);
+  EXPECT_EQ(min_answer_tokens(256), 64);
+  EXPECT_EQ(min_answer_tokens(100), 25);
+  EXPECT_EQ(min_answer_tokens(3), 1);
   const Conversation turns = {{ChatRole::user, "0123456789"}};
   const FittedPrompt prompt = fit_prompt(layout, turns, 8);  // 4 marks, 2 for the answer
   EXPECT_EQ(turns_in(layout, prompt.ids), (Conversation{{ChatRole::user, "89"}}));
@@ -123,12 +123,12 @@ TEST(ChatContext, TinyContextsGiveAQuarterToTheAnswer) {
 class EveryContext : public testing::TestWithParam<std::int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, EveryContext, testing::Values(32, 48, 100, 255, 256, 300, 512, 2048));
 
-TEST_P(EveryContext, KeepsTheRules) {
+TEST_P(EveryContext, FollowsTheRules) {
   const std::int64_t C = GetParam();
   const auto tokenizer = bytes_for_chats();
   const ChatLayout layout(*tokenizer, "roles");
   Rng rng(static_cast<std::uint64_t>(C));
-  int cut = 0, uncut = 0, refused = 0, some_stayed = 0;
+  int cut = 0, uncut = 0, refused = 0, partly_kept = 0;
   for (int i = 0; i < 400; ++i) {
     const Conversation turns = random_conversation(rng, static_cast<std::uint64_t>(C) / (1 + rng.below(8)));
     const std::int64_t whole = std::ssize(layout.prompt(turns));
@@ -136,18 +136,17 @@ TEST_P(EveryContext, KeepsTheRules) {
     try {
       prompt = fit_prompt(layout, turns, C);
     } catch (const Error&) {
-      EXPECT_LT(C, 64);  // only where system prompt and marks take it all
+      EXPECT_LT(C, 64);  // only if system prompt and marks leave no room
       ++refused;
       continue;
     }
     const std::int64_t size = std::ssize(prompt.ids);
     EXPECT_EQ(prompt.tokens_dropped, whole - size);
-    EXPECT_GE(prompt.answer_tokens, least_answer_tokens(C));
+    EXPECT_GE(prompt.answer_tokens, min_answer_tokens(C));
     EXPECT_LE(size + prompt.answer_tokens, C);
     const Conversation kept = turns_in(layout, prompt.ids);
-    EXPECT_EQ(layout.prompt(kept), prompt.ids)
-        << "what the model sees is a conversation as training lays it out";
-    if (whole + least_answer_tokens(C) <= C) {
+    EXPECT_EQ(layout.prompt(kept), prompt.ids) << "the prompt has the layout used in training";
+    if (whole + min_answer_tokens(C) <= C) {
       ++uncut;
       EXPECT_EQ(kept, turns);
       EXPECT_EQ(prompt.answer_tokens, C - whole);
@@ -160,35 +159,36 @@ TEST_P(EveryContext, KeepsTheRules) {
     if (system) {
       EXPECT_EQ(kept[0], turns[0]);
     }
-    // The end of the conversation, whole turns, the first of them the user's; of the newest perhaps only its end.
+    // Kept are the last turns, starting with a user turn. All are complete, except possibly the
+    // newest.
     const std::size_t history = kept.size() - system;
     ASSERT_GE(history, 1u);
     EXPECT_EQ(kept[system].role, ChatRole::user);
     for (std::size_t k = 2; k <= history; ++k) EXPECT_EQ(kept[kept.size() - k], turns[turns.size() - k]);
-    const std::string &newest = kept.back().content, &asked = turns.back().content;
-    EXPECT_TRUE(asked.ends_with(newest));
+    const std::string &newest = kept.back().content, &original = turns.back().content;
+    EXPECT_TRUE(original.ends_with(newest));
     EXPECT_FALSE(newest.empty());
-    EXPECT_TRUE(is_whole_utf8(newest));
-    if (newest != asked) {
-      EXPECT_EQ(history, 1u) << "older turns go first";
+    EXPECT_TRUE(starts_with_complete_character(newest));
+    if (newest != original) {
+      EXPECT_EQ(history, 1u) << "older turns are dropped before the newest is cut";
     }
-    // Nothing went without need: one more round would leave less than a quarter.
+    // Nothing is dropped unnecessarily: one more round would leave less than a quarter.
     if (system + history < turns.size()) {
       std::size_t from = turns.size() - history - 1;
       while (turns[from].role != ChatRole::user) --from;
       Conversation longer(turns.begin(), turns.begin() + system);
       longer.insert(longer.end(), turns.begin() + static_cast<std::ptrdiff_t>(from), turns.end());
       EXPECT_LT(C - std::ssize(layout.prompt(longer)), C / 4);
-      some_stayed += history >= 3;
+      partly_kept += history >= 3;
     }
   }
-  EXPECT_GT(some_stayed, 10) << "of a conversation that was cut";
+  EXPECT_GT(partly_kept, 10) << "cut conversations with remaining history";
   EXPECT_GT(cut, 50);
   EXPECT_GT(uncut, 20);
   EXPECT_LT(refused, 200);
 }
 
-TEST_P(EveryContext, HoldsForTheOtherLayoutsToo) {
+TEST_P(EveryContext, WorksForOtherLayouts) {
   const std::int64_t C = GetParam();
   const auto tokenizer = bytes_for_chats();
   Rng rng(static_cast<std::uint64_t>(C) + 1);
@@ -199,7 +199,7 @@ TEST_P(EveryContext, HoldsForTheOtherLayoutsToo) {
       try {
         const FittedPrompt prompt = fit_prompt(layout, turns, C);
         EXPECT_LE(std::ssize(prompt.ids) + prompt.answer_tokens, C);
-        EXPECT_GE(prompt.answer_tokens, least_answer_tokens(C));
+        EXPECT_GE(prompt.answer_tokens, min_answer_tokens(C));
         const auto start = layout.start(), answer = layout.answer_start();
         EXPECT_TRUE(std::ranges::equal(start, std::span(prompt.ids).first(start.size())));
         EXPECT_TRUE(std::ranges::equal(answer, std::span(prompt.ids).last(answer.size())));

@@ -1,4 +1,5 @@
-// Conversations with a model of random weights: what it says means nothing, how it is asked must be right.
+// Tests conversations with a model of random weights: prompts, seeds and history, not the content
+// of answers.
 #include "infer/chat_session.h"
 
 #include <csignal>
@@ -33,7 +34,7 @@ class Chat : public testing::Test {
   Batcher batcher_{*model_, tokenizer_.get()};
 };
 
-TEST_F(Chat, PromptsAreTheTokensThatTrainingSaw) {
+TEST_F(Chat, PromptsAreTokenizedAsInTraining) {
   const BatchEncoder training(*tokenizer_, {.kind = DataKind::chat}, {});
   const std::filesystem::path file = "chats.jsonl";
   Rng rng(3);
@@ -56,7 +57,7 @@ TEST_F(Chat, PromptsAreTheTokensThatTrainingSaw) {
   }
 }
 
-TEST_F(Chat, SameQuestionsSameAnswersAndEachHasItsOwnSeed) {
+TEST_F(Chat, AnswersAreReproducibleAndEachHasItsOwnSeed) {
   ChatSession a = session(warm(7)), b = session(warm(7)), c = session(warm(8));
   const Reply first = a.ask("hi"), second = a.ask("hi");
   EXPECT_EQ(b.ask("hi").text, first.text);
@@ -66,7 +67,7 @@ TEST_F(Chat, SameQuestionsSameAnswersAndEachHasItsOwnSeed) {
   EXPECT_NE(c.ask("hi").text, first.text);
 }
 
-TEST_F(Chat, RetryAnswersTheSameQuestionAnew) {
+TEST_F(Chat, RetryAnswersTheSameQuestionWithANewSeed) {
   ChatSession chat = session(warm(7));
   EXPECT_EQ(message_of([&] { chat.retry(); }), "there is no question to ask again");
   chat.ask("one");
@@ -82,7 +83,7 @@ TEST_F(Chat, RetryAnswersTheSameQuestionAnew) {
   EXPECT_EQ(chat.history()[3], (Turn{ChatRole::assistant, again.text}));
 }
 
-TEST_F(Chat, ARetryOfWhichNothingComesLeavesTheAnswer) {
+TEST_F(Chat, AnEmptyOrFailedRetryKeepsTheOldAnswer) {
   ChatSession chat = session(warm(7));
   chat.ask("one");
   const Conversation before = chat.history();
@@ -95,10 +96,10 @@ TEST_F(Chat, ARetryOfWhichNothingComesLeavesTheAnswer) {
   EXPECT_EQ(chat.history(), before);
   const Reply again = chat.retry();
   EXPECT_EQ(chat.history(), (Conversation{{ChatRole::user, "one"}, {ChatRole::assistant, again.text}}))
-      << "still in its place, not behind it";
+      << "the new answer replaces the old one";
 }
 
-TEST_F(Chat, WhatNoAnswerCouldHaveIsRefusedAtTheStart) {
+TEST_F(Chat, InvalidOptionsAreRejectedByTheConstructor) {
   const auto message = [&](std::vector<std::string> stops) {
     ChatOptions options;
     options.asked.stop_strings = std::move(stops);
@@ -109,7 +110,7 @@ TEST_F(Chat, WhatNoAnswerCouldHaveIsRefusedAtTheStart) {
   EXPECT_EQ(message(std::vector<std::string>(65, "x")), "stop: at most 64 strings, got 65");
 }
 
-TEST_F(Chat, ACharacterThatWasCutIsNoPartOfTheConversation) {
+TEST_F(Chat, AnIncompleteCharacterIsDropped) {
   ChatOptions options;
   options.asked.sampling = {.temperature = 0, .logit_bias = {{byte('\xC3'), 100.0f}}};
   options.asked.max_tokens = 1;
@@ -117,10 +118,11 @@ TEST_F(Chat, ACharacterThatWasCutIsNoPartOfTheConversation) {
   EXPECT_EQ(nothing.text, "");
   EXPECT_EQ(nothing.finish, FinishReason::length);
   options.asked.max_tokens = 3;
-  EXPECT_EQ(session(options).ask("hi").text, "\uFFFD\uFFFD") << "two that can no longer become one";
+  EXPECT_EQ(session(options).ask("hi").text, "\uFFFD\uFFFD")
+      << "two invalid bytes; the third could begin a character and is dropped";
 }
 
-TEST_F(Chat, BlankAnswersLeaveNoTrace) {
+TEST_F(Chat, BlankAnswersAreNotAddedToTheHistory) {
   ChatOptions options;
   options.asked.sampling.logit_bias = {{byte(' '), 100.0f}};
   ChatSession chat = session(options);
@@ -128,14 +130,15 @@ TEST_F(Chat, BlankAnswersLeaveNoTrace) {
   EXPECT_EQ(reply.text.find_first_not_of(' '), std::string::npos);
   EXPECT_FALSE(reply.kept);
   EXPECT_TRUE(chat.history().empty());
-  EXPECT_EQ(chat.retry().usage.prompt_tokens, reply.usage.prompt_tokens) << "the question is still known";
+  EXPECT_EQ(chat.retry().usage.prompt_tokens, reply.usage.prompt_tokens)
+      << "the question is still remembered";
   EXPECT_TRUE(chat.history().empty());
 }
 
-TEST_F(Chat, NothingSpecialIsEverSampledAndNoAnswerIsEmpty) {
+TEST_F(Chat, SpecialTokensAreNotSampledAndAnswersAreNotEmpty) {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     Request asked{.prompt = {}, .sampling = {.temperature = 30, .seed = seed}, .max_tokens = 60};
-    // Specials, and rows beyond the tokenizer, are made as likely as can be.
+    // Make special tokens and embedding rows beyond the tokenizer very likely.
     for (TokenId id = 0; id < 5; ++id) asked.sampling.logit_bias.push_back({id, 50.0f});
     for (TokenId id = tokenizer_->vocab_size(); id < tokenizer_->vocab_size() + 3; ++id)
       asked.sampling.logit_bias.push_back({id, 50.0f});
@@ -146,12 +149,12 @@ TEST_F(Chat, NothingSpecialIsEverSampledAndNoAnswerIsEmpty) {
   }
 }
 
-TEST_F(Chat, AModelThatWantsToEndAtOnceSaysOneToken) {
+TEST_F(Chat, AtLeastOneTokenIsGeneratedBeforeTheEnd) {
   ChatOptions options;
   options.asked.sampling = {.temperature = 0, .logit_bias = {{layout_.end_id(), 100.0f}}};
   const Reply reply = session(options).ask("hi");
   EXPECT_EQ(reply.finish, FinishReason::stop);
-  EXPECT_EQ(reply.usage.generated_tokens, 2) << "it and the end";
+  EXPECT_EQ(reply.usage.generated_tokens, 2) << "one token and the end of the turn";
 }
 
 TEST_F(Chat, StopIdsComeFromTheTokenizer) {
@@ -159,7 +162,7 @@ TEST_F(Chat, StopIdsComeFromTheTokenizer) {
   EXPECT_EQ(chat_suppressed_ids(layout_), (std::vector<TokenId>{0, 1, 2, 4}));
 }
 
-TEST_F(Chat, TidyDropsLeadingPunctuationAndNothingElse) {
+TEST_F(Chat, TidyDropsOnlyLeadingBlanksAndPunctuation) {
   int dropped = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     ChatOptions options = warm(seed);
@@ -183,7 +186,7 @@ TEST_F(Chat, TidyDropsLeadingPunctuationAndNothingElse) {
   EXPECT_GT(dropped, 5);
 }
 
-TEST_F(Chat, AnInterruptedAnswerIsKeptAsFarAsItWent) {
+TEST_F(Chat, AnInterruptedAnswerIsKept) {
   ChatSession chat = session(warm(1));
   Interrupt interrupt(Interrupt::Scope::task);
   std::string shown;
@@ -193,7 +196,7 @@ TEST_F(Chat, AnInterruptedAnswerIsKeptAsFarAsItWent) {
         shown += piece;
         if (shown.size() < 3) return;
         std::raise(SIGINT);
-        std::raise(SIGINT);  // a task may be asked again and again: the program lives
+        std::raise(SIGINT);  // with Scope::task, repeated signals do not end the program
       },
       &interrupt);
   EXPECT_EQ(reply.finish, FinishReason::cancelled);
@@ -206,7 +209,7 @@ TEST_F(Chat, AnInterruptedAnswerIsKeptAsFarAsItWent) {
   EXPECT_NE(chat.ask("go on", {}, &interrupt).finish, FinishReason::cancelled);
 }
 
-TEST_F(Chat, AConversationWithoutEndGoesOnAndSaysWhatItForgot) {
+TEST_F(Chat, ALongConversationDropsOldTurnsAndReportsThem) {
   ChatOptions options = warm(5);
   options.system = "be brief";
   ChatSession chat = session(options);
@@ -221,19 +224,19 @@ TEST_F(Chat, AConversationWithoutEndGoesOnAndSaysWhatItForgot) {
   }
   EXPECT_GT(dropped, 0);
   EXPECT_EQ(chat.conversation().front(), (Turn{ChatRole::system, "be brief"}));
-  EXPECT_GT(chat.context_used(), 160) << "the history itself keeps all";
+  EXPECT_GT(chat.context_used(), 160) << "the history itself is not truncated";
   const Reply huge = chat.ask(fmt::format("{:x>1000}the end", ""));
   EXPECT_EQ(huge.usage.prompt_tokens, 160 - 40);
 }
 
-TEST_F(Chat, WhatWasReadOnceIsNotReadAgain) {
+TEST_F(Chat, TheHistoryIsReusedFromTheCache) {
   ChatSession chat = session(warm(5));
   const Reply first = chat.ask("a question");
   const Reply second = chat.ask("another");
   EXPECT_GE(second.usage.cached_tokens, first.usage.prompt_tokens);
 }
 
-TEST_F(Chat, ClearAndReplace) {
+TEST_F(Chat, ClearAndReplaceChangeTheHistory) {
   ChatOptions options = warm(5);
   options.system = "kind";
   ChatSession chat = session(options);

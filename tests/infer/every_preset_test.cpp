@@ -1,5 +1,5 @@
-// For every preset: what the batcher says is what scoring the whole text says, and what it says of one request does
-// not depend, to the bit, on the others, on blocks or on slots.
+// For every preset, the batcher gives the same log-probabilities as scoring the complete text, and
+// results are bit-identical for any combination of other requests, blocks and slots.
 #include <cmath>
 #include <random>
 
@@ -12,7 +12,7 @@ namespace thimble::every_preset_test {
 namespace {
 
 constexpr std::int64_t kContext = 160;  // more than two blocks
-constexpr double kSame = 1e-4;
+constexpr double kTolerance = 1e-4;
 
 std::vector<TokenId> random_prompt(std::mt19937& random, std::int64_t vocab_size, std::size_t length) {
   std::vector<TokenId> prompt(length);
@@ -36,7 +36,7 @@ class EveryPreset : public testing::TestWithParam<std::string_view> {
             .logprobs = 3};
   }
 
-  // Log-probabilities of each next token, and the likeliest, by scoring the text in one piece.
+  // Log-probabilities of all next tokens, from scoring the text in one call.
   struct Scored {
     std::vector<std::vector<double>> logprobs;  // [T][V]
   };
@@ -59,12 +59,12 @@ class EveryPreset : public testing::TestWithParam<std::string_view> {
   }
 };
 
-TEST_P(EveryPreset, GreedyTextAndLogProbabilitiesAreThoseOfScoring) {
+TEST_P(EveryPreset, GreedyTextAndLogProbabilitiesMatchScoring) {
   Request greedy = request(130, 0);
   greedy.score_prompt = true;
   Batcher batcher(*model_, tokenizer_.get(), {.slots = 1, .rows_per_step = 64});
   const Sample sample = generate(batcher, greedy).at(0);
-  ASSERT_EQ(sample.tokens.size(), 31u) << "until the context is full; the last needs no place";
+  ASSERT_EQ(sample.tokens.size(), 31u) << "until the context is full; the last token is beyond it";
   ASSERT_EQ(sample.prompt.size(), 130u);
   EXPECT_TRUE(std::isnan(sample.prompt[0].logprob));
 
@@ -73,17 +73,17 @@ TEST_P(EveryPreset, GreedyTextAndLogProbabilitiesAreThoseOfScoring) {
   const Scored scored = score(ids_of(all));
   for (std::size_t t = 1; t < all.size(); ++t) {
     const std::vector<double>& expected = scored.logprobs[t - 1];
-    ASSERT_NEAR(all[t].logprob, expected[static_cast<std::size_t>(all[t].id)], kSame) << "token " << t;
+    ASSERT_NEAR(all[t].logprob, expected[static_cast<std::size_t>(all[t].id)], kTolerance) << "token " << t;
     ASSERT_EQ(all[t].top.size(), 3u);
     for (const auto& [id, logprob] : all[t].top)
-      ASSERT_NEAR(logprob, expected[static_cast<std::size_t>(id)], kSame);
-    const auto likeliest = std::ranges::max_element(expected) - expected.begin();
-    ASSERT_EQ(all[t].top[0].first, likeliest) << "token " << t;
-    ASSERT_TRUE(t < sample.prompt.size() || all[t].id == likeliest);
+      ASSERT_NEAR(logprob, expected[static_cast<std::size_t>(id)], kTolerance);
+    const auto most_likely = std::ranges::max_element(expected) - expected.begin();
+    ASSERT_EQ(all[t].top[0].first, most_likely) << "token " << t;
+    ASSERT_TRUE(t < sample.prompt.size() || all[t].id == most_likely);
   }
 }
 
-TEST_P(EveryPreset, AmongEightOthersARequestGetsTheBitsItGetsAlone) {
+TEST_P(EveryPreset, ResultsAreBitIdenticalAloneAndAmongEightOthers) {
   std::vector<Request> requests;
   for (const std::size_t length : {1u, 150u, 64u, 17u, 3u, 90u, 65u, 128u, 40u})
     requests.push_back(request(length, 1, length));
@@ -100,8 +100,8 @@ TEST_P(EveryPreset, AmongEightOthersARequestGetsTheBitsItGetsAlone) {
   }
 }
 
-// A request that finds half of its prompt in a slot, and one that copies it from a slot in use.
-TEST_P(EveryPreset, AReusedPrefixGivesTheBitsOfAReadOne) {
+// One request reuses half of its prompt in a slot, another copies it from a slot in use.
+TEST_P(EveryPreset, AReusedPrefixGivesBitIdenticalResults) {
   Request first = request(100, 1, 1), second = request(50, 1, 2);
   first.max_tokens = 20;
   second.prompt.insert(second.prompt.begin(), first.prompt.begin(), first.prompt.begin() + 75);

@@ -18,7 +18,7 @@ class Generate : public testing::Test {
   Batcher batcher_{*model_, tokenizer_.get()};
 };
 
-TEST_F(Generate, SameSeedSameTextAnotherSeedAnother) {
+TEST_F(Generate, TextDependsOnTheSeed) {
   Request request = text_request(*tokenizer_, "hello");
   request.sampling = {.temperature = 1, .seed = 5};
   request.max_tokens = 20;
@@ -29,7 +29,7 @@ TEST_F(Generate, SameSeedSameTextAnotherSeedAnother) {
   EXPECT_NE(ids_of(generate(batcher_, request).at(0).tokens), ids_of(a.tokens));
 }
 
-TEST_F(Generate, EndsWithTheDocumentOrTheContextAndSaysWhich) {
+TEST_F(Generate, EndsAtAStopIdOrAFullContextAndReportsWhich) {
   bool stopped = false, full = false;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     Request request = text_request(*tokenizer_, "hello");
@@ -37,14 +37,15 @@ TEST_F(Generate, EndsWithTheDocumentOrTheContextAndSaysWhich) {
     request.max_tokens = 100000;
     const Sample sample = generate(batcher_, request).at(0);
     const bool stop = sample.finish == FinishReason::stop;
-    EXPECT_TRUE(stop || sample.tokens.size() == 96 - 6 + 1) << "6 tokens of prompt; the last needs no place";
+    EXPECT_TRUE(stop || sample.tokens.size() == 96 - 6 + 1)
+        << "6 prompt tokens; the last token is beyond the context";
     (stop ? stopped : full) = true;
   }
   EXPECT_TRUE(full);
-  EXPECT_TRUE(stopped) << "one in 257 tokens is bos";
+  EXPECT_TRUE(stopped) << "about one in 257 tokens is bos";
 }
 
-TEST_F(Generate, WhatIsShownIsWhatIsReturned) {
+TEST_F(Generate, ShownTextEqualsReturnedText) {
   Request request = text_request(*tokenizer_, "hello");
   request.sampling = {.temperature = 1};
   request.samples = 3;
@@ -58,29 +59,29 @@ TEST_F(Generate, WhatIsShownIsWhatIsReturned) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(samples[i].text, shown[i]);
 }
 
-TEST_F(Generate, APromptLongerThanTheContextIsRefused) {
+TEST_F(Generate, APromptLongerThanTheContextIsRejected) {
   EXPECT_THROW(generate(batcher_, text_request(*tokenizer_, std::string(96, 'x'))), Error);
 }
 
-TEST_F(Generate, ATextRequestIsBosAndThePromptAndEndsAsTextsDo) {
+TEST_F(Generate, TextRequestPrependsBosAndStopsAtTheEndOfText) {
   const Request request = text_request(*tokenizer_, "a"), from_start = text_request(*tokenizer_, "");
   EXPECT_EQ(request.prompt, (std::vector<TokenId>{0, 'a' + 1}));
   EXPECT_EQ(request.stop_ids, std::vector<TokenId>{0});
-  EXPECT_FALSE(request.starts_text) << "the prompt is the beginning of the text";
+  EXPECT_FALSE(request.starts_text) << "the prompt begins the text";
   EXPECT_TRUE(from_start.starts_text);
 }
 
-TEST_F(Generate, BosStandsWhereTheTokenizerPutsItOrNothingElseDoes) {
+TEST_F(Generate, BosIsAddedIfTheTokenizerAddsItOrThePromptIsEmpty) {
   const auto plain = make_bytes_tokenizer({});
   plain->prefer({.bos = 7, .eos = {}, .unk = {}, .pad = {}});
   ASSERT_FALSE(plain->adds_bos());
   EXPECT_EQ(text_request(*plain, "a").prompt, std::vector<TokenId>{'a'});
   EXPECT_EQ(text_request(*plain, "").prompt, std::vector<TokenId>{7});
-  plain->texts_begin_with_bos();  // a model that was trained here
+  plain->texts_begin_with_bos();  // as for models trained by thimble
   EXPECT_EQ(text_request(*plain, "a").prompt, (std::vector<TokenId>{7, 'a'}));
 }
 
-TEST_F(Generate, WhateverIsThrownTheNextRequestIsServed) {
+TEST_F(Generate, TheBatcherIsUsableAfterAnException) {
   const Request request = text_request(*tokenizer_, "hello");
   const auto nobody_listens = [](const Event&) { throw std::runtime_error("the terminal is gone"); };
   EXPECT_THROW(generate(batcher_, request, nobody_listens), std::runtime_error);
@@ -88,16 +89,15 @@ TEST_F(Generate, WhateverIsThrownTheNextRequestIsServed) {
   EXPECT_NO_THROW(generate(batcher_, request));
 }
 
-// Folders as Transformers wrote them, and its own greedy text.
+// Folders written by Transformers, with its greedy text.
 class TransformersGreedy : public testing::TestWithParam<const char*> {};
 
-TEST_P(TransformersGreedy, IsReproduced) {
-  const auto folder = shared_path(std::string("fixtures/hf/") + GetParam());
-  if (!folder) GTEST_SKIP() << shared_missing("fixtures/hf");
+TEST_P(TransformersGreedy, GreedyTextIsReproduced) {
+  const std::filesystem::path folder = golden_path(std::string("hf/") + GetParam());
   const Context context;
-  Model model = make_model(open_model(*folder), context);
+  Model model = make_model(open_model(folder), context);
   std::vector<std::int64_t> wide(32);
-  SafetensorsFile::open(*folder / "reference.safetensors").read_i64("greedy", wide);
+  SafetensorsFile::open(folder / "reference.safetensors").read_i64("greedy", wide);
   const std::vector<TokenId> greedy(wide.begin(), wide.end());
   constexpr std::ptrdiff_t kPrompt = 8;
   const Request request{.prompt = {greedy.begin(), greedy.begin() + kPrompt},
@@ -111,7 +111,7 @@ TEST_P(TransformersGreedy, IsReproduced) {
 
 INSTANTIATE_TEST_SUITE_P(Generate, TransformersGreedy, testing::Values("llama_tied", "qwen2"));
 
-TEST_F(Generate, TokensChosenByARuleAreThoseOfTheBatcher) {
+TEST_F(Generate, GenerateTokensGivesTheTokensOfTheBatcher) {
   Request request = text_request(*tokenizer_, "hello");
   request.sampling = {.temperature = 1, .seed = 3};
   request.max_tokens = 20;
@@ -125,11 +125,11 @@ TEST_F(Generate, TokensChosenByARuleAreThoseOfTheBatcher) {
   EXPECT_EQ(ids, ids_of(generate(batcher_, request).at(0).tokens));
 }
 
-TEST_F(Generate, TokensChosenByARuleFillTheContextAndNoMore) {
+TEST_F(Generate, GenerateTokensStopsAtAFullContext) {
   std::size_t chosen = 0;
   const auto next = [&](std::span<const float>) { return ++chosen, std::optional<TokenId>(65); };
   generate_tokens(*model_, {66, 67}, next);
-  EXPECT_EQ(chosen, 96u - 2 + 1) << "the last needs no place";
+  EXPECT_EQ(chosen, 96u - 2 + 1) << "the last token is beyond the context";
   EXPECT_THROW(generate_tokens(*model_, {}, next), Error);
   EXPECT_THROW(generate_tokens(*model_, std::vector<TokenId>(97, 65), next), Error);
 }

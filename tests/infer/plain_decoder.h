@@ -1,4 +1,4 @@
-// One sequence, one slot, one row at a time: decoding as simple as it can be, for others to be compared with.
+// Reference decoder for comparisons: one sequence, one slot, one row per call.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class PlainDecoder {
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
   std::int64_t room() const { return model_.config().context - static_cast<std::int64_t>(tokens_.size()); }
 
-  // Nothing where `end` is the likeliest of those that may be said.
+  // The most likely token, excluding ids in `never`; nullopt if it is `end`.
   std::optional<std::int32_t> likeliest(std::int32_t end = -1,
                                         std::span<const std::int32_t> never = {}) const {
     std::vector<float> logits = logits_;

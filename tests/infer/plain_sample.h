@@ -1,5 +1,5 @@
-// What a request must give, worked out with nobody else around: one row at a time, and the whole text searched again
-// after each token.
+// Reference result of a request: decodes one row at a time and searches the complete text for stop
+// strings after each token.
 #pragma once
 
 #include "infer/generate.h"
@@ -8,7 +8,7 @@
 
 namespace thimble {
 
-// Where the first stop string to be complete begins, if one is.
+// The start of the stop string that is completed first, or nullopt.
 inline std::optional<std::size_t> stop_in(const std::string& text, const std::vector<std::string>& stops) {
   for (std::size_t end = 1; end <= text.size(); ++end) {
     std::size_t longest = 0;

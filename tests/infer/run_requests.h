@@ -1,4 +1,4 @@
-// Many requests through one batcher, all of them at once.
+// Runs several requests concurrently in one batcher.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 namespace thimble {
 
-// The first sample of each, in the order of the requests.
+// Returns the first sample of each request, in the order of the requests.
 inline std::vector<Sample> run_requests(Batcher& batcher, const std::vector<Request>& requests) {
   std::map<RequestId, std::size_t> index;
   std::vector<Sample> samples(requests.size());

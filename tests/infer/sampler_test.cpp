@@ -1,4 +1,4 @@
-// Each filter against the distribution that its definition gives, worked out here by sorting everything.
+// Compares each filter with the distribution that its definition gives, computed by a full sort.
 #include "infer/sampler.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ constexpr int kDraws = 40000;
 
 const std::vector<float> kLogits = {1.2f, -0.7f, 2.1f, 0.0f, 2.1f, -3.0f, 0.9f, 1.7f, -1.1f, 0.9f};
 
-// Steps 5 to 8 of the header, by the book.
+// Steps 5 to 8 of sampler.h, implemented literally.
 std::vector<double> exact_distribution(std::vector<float> logits, const SamplingOptions& options) {
   std::vector<std::size_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -45,7 +45,8 @@ std::vector<double> exact_distribution(std::vector<float> logits, const Sampling
   return p;
 }
 
-// The value that chi-square of so many degrees of freedom exceeds once in a million (Wilson and Hilferty).
+// The value that chi-square with `freedom` degrees of freedom exceeds with probability 1e-6
+// (Wilson-Hilferty approximation).
 double critical(double freedom) {
   constexpr double kDeviations = 4.753;
   const double v = 2 / (9 * freedom);
@@ -61,8 +62,8 @@ void expect_distribution(const std::function<TokenId()>& draw, const std::vector
       EXPECT_EQ(count[i], 0) << "id " << i << " is filtered out";
       continue;
     }
-    const double wanted = expected[i] * kDraws;
-    chi_square += (count[i] - wanted) * (count[i] - wanted) / wanted;
+    const double expected_count = expected[i] * kDraws;
+    chi_square += (count[i] - expected_count) * (count[i] - expected_count) / expected_count;
     ++possible;
   }
   ASSERT_GT(possible, 1);
@@ -76,7 +77,7 @@ struct Case {
 
 class EveryFilter : public testing::TestWithParam<Case> {};
 
-TEST_P(EveryFilter, DrawsFromItsExactDistribution) {
+TEST_P(EveryFilter, SamplesFollowTheExactDistribution) {
   SamplingOptions options = GetParam().options;
   options.seed = 11;
   Sampler sampler(options, static_cast<std::int64_t>(kLogits.size()));
@@ -94,8 +95,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"all_of_them", {.temperature = 1.3f, .top_k = 8, .top_p = 0.9f, .min_p = 0.15f}}),
     [](const auto& info) { return info.param.name; });
 
-// More ids than are sorted at first: top-p has to look twice and more.
-TEST(Sampler, TopPOfAFlatDistributionKeepsTheRightMany) {
+// More ids than top-p sorts in its first pass.
+TEST(Sampler, TopPOfAFlatDistributionKeepsTheCorrectNumber) {
   constexpr int kIds = 1000;
   std::vector<float> logits(kIds);
   for (int i = 0; i < kIds; ++i)
@@ -106,7 +107,8 @@ TEST(Sampler, TopPOfAFlatDistributionKeepsTheRightMany) {
   expect_distribution([&] { return sampler.sample(logits); }, expected);
 }
 
-// The draw's own logits, after what came before; a new sampler each time, by another seed.
+// Checks the distribution after a prompt and generated tokens, with a new sampler and seed per
+// draw.
 void expect_after_history(const SamplingOptions& options, std::span<const TokenId> prompt,
                           std::span<const TokenId> generated, const std::vector<float>& changed) {
   std::uint64_t seed = 0;
@@ -115,18 +117,19 @@ void expect_after_history(const SamplingOptions& options, std::span<const TokenI
     with_seed.seed = ++seed;
     Sampler sampler(with_seed, static_cast<std::int64_t>(kLogits.size()), prompt);
     for (const TokenId id : generated) {
-      std::vector<float> sure(kLogits.size(), -1e6f);
-      sure[static_cast<std::size_t>(id)] = 1e6f;
-      EXPECT_EQ(sampler.sample(sure), id);
+      std::vector<float> certain(kLogits.size(), -1e6f);
+      certain[static_cast<std::size_t>(id)] = 1e6f;
+      EXPECT_EQ(sampler.sample(certain), id);
     }
     return sampler.sample(kLogits);
   };
   expect_distribution(draw, exact_distribution(changed, options));
 }
 
-TEST(Sampler, RepetitionPenaltyDividesAndMultipliesOverItsWindow) {
+TEST(Sampler, RepetitionPenaltyAppliesToItsWindow) {
   std::vector<float> changed = kLogits;
-  changed[2] = 2.1f / 1.5f, changed[1] = -0.7f * 1.5f;  // once each, though 2 came twice; 7 is too long ago
+  changed[2] = 2.1f / 1.5f,
+  changed[1] = -0.7f * 1.5f;  // once each, although 2 occurs twice; 7 is outside the window
   expect_after_history({.temperature = 1, .repetition_penalty = 1.5f, .repeat_last_n = 3}, std::vector{7, 2},
                        std::vector{1, 2}, changed);
   changed[7] = 1.7f / 1.5f;
@@ -134,14 +137,14 @@ TEST(Sampler, RepetitionPenaltyDividesAndMultipliesOverItsWindow) {
                        std::vector{1, 2}, changed);
 }
 
-TEST(Sampler, FrequencyAndPresenceCountWhatWasGeneratedAndNotThePrompt) {
+TEST(Sampler, FrequencyAndPresenceCountGeneratedTokensOnly) {
   std::vector<float> changed = kLogits;
   changed[2] -= 2 * 0.4f + 0.3f, changed[7] -= 0.4f + 0.3f;
   expect_after_history({.temperature = 1, .frequency_penalty = 0.4f, .presence_penalty = 0.3f},
                        std::vector{6, 6, 6}, std::vector{2, 7, 2}, changed);
 }
 
-TEST(Sampler, BiasIsAddedAndSuppressedIdsAreGone) {
+TEST(Sampler, BiasIsAddedAndSuppressedIdsAreNeverSampled) {
   std::vector<float> changed = kLogits;
   changed[3] += 2.5f;
   changed[2] = changed[8] = -INFINITY;
@@ -151,7 +154,7 @@ TEST(Sampler, BiasIsAddedAndSuppressedIdsAreGone) {
   expect_distribution([&] { return sampler.sample(kLogits, banned); }, exact_distribution(changed, options));
 }
 
-TEST(Sampler, GreedyTakesTheLargestAndOfEqualsTheSmallerId) {
+TEST(Sampler, GreedyTakesTheLargestLogitAndTheSmallerIdInATie) {
   Sampler greedy({.temperature = 0}, 10);
   EXPECT_EQ(greedy.sample(kLogits), 2) << "2 and 4 are equal";
   EXPECT_EQ(greedy.sample(kLogits, std::vector{2}), 4);
@@ -161,7 +164,7 @@ TEST(Sampler, GreedyTakesTheLargestAndOfEqualsTheSmallerId) {
   for (int i = 0; i < 50; ++i) EXPECT_EQ(least_p.sample(kLogits), 2);
 }
 
-TEST(Sampler, PenaltiesActOnGreedyToo) {
+TEST(Sampler, PenaltiesApplyToGreedySampling) {
   Sampler greedy({.temperature = 0, .presence_penalty = 5}, 3);
   const std::vector<float> logits = {1, 2, 3};
   EXPECT_EQ(greedy.sample(logits), 2);
@@ -170,21 +173,21 @@ TEST(Sampler, PenaltiesActOnGreedyToo) {
   EXPECT_EQ(greedy.sample(logits), 2);
 }
 
-TEST(Sampler, IdsBeyondTheTokenizerAreNeverChosen) {
+TEST(Sampler, IdsBeyondTheTokenizerAreNeverSampled) {
   Sampler greedy({.temperature = 0}, 2), hot({.temperature = 100}, 2);
   const std::vector<float> logits = {0, 1, 50, 60};
   EXPECT_EQ(greedy.sample(logits), 1);
   for (int i = 0; i < 500; ++i) EXPECT_LT(hot.sample(logits), 2);
 }
 
-TEST(Sampler, TheNthDrawIsAFunctionOfSeedAndN) {
+TEST(Sampler, TheNthDrawDependsOnlyOnSeedAndN) {
   Sampler one({.temperature = 1, .seed = 7}, 10), other({.temperature = 1, .seed = 7}, 10);
-  const std::vector<float> sure = {0, 0, 0, 0, 0, 0, 0, 0, 0, 90};
+  const std::vector<float> certain = {0, 0, 0, 0, 0, 0, 0, 0, 0, 90};
   std::set<TokenId> seen;
   for (int i = 0; i < 100; ++i) {
-    // What was drawn from before makes no difference.
+    // The logits of earlier draws make no difference.
     if (i % 2 == 0)
-      one.sample(sure), other.sample(kLogits);
+      one.sample(certain), other.sample(kLogits);
     else {
       const TokenId id = one.sample(kLogits);
       EXPECT_EQ(id, other.sample(kLogits));
@@ -194,7 +197,7 @@ TEST(Sampler, TheNthDrawIsAFunctionOfSeedAndN) {
   EXPECT_GT(seen.size(), 4u);
 }
 
-TEST(Sampler, RefusesNumbersThatAreNoneAndAnEmptyChoice) {
+TEST(Sampler, NonFiniteLogitsAndAnEmptyVocabularyAreErrors) {
   Sampler sampler({}, 2);
   EXPECT_THROW(sampler.sample(std::vector<float>{0, NAN}), Error);
   EXPECT_THROW(sampler.sample(std::vector<float>{INFINITY, 0}), Error);
@@ -203,7 +206,7 @@ TEST(Sampler, RefusesNumbersThatAreNoneAndAnEmptyChoice) {
   EXPECT_EQ(message_of([&] { none.sample(std::vector<float>{1, 2}); }), "every token is suppressed");
 }
 
-TEST(Sampler, OptionsOutOfRangeAreNamed) {
+TEST(Sampler, OutOfRangeOptionsAreReportedByName) {
   const auto message = [](const SamplingOptions& options) {
     return message_of([&] { check_sampling(options, 100); });
   };

@@ -11,8 +11,8 @@ struct Ended {
   std::optional<std::string> by;
 };
 
-// Byte by byte: is there a stop string that ends here? The longest of them, then.
-Ended by_the_book(const std::string& text, const std::vector<std::string>& stops) {
+// Reference: for each byte, the longest stop string that ends there.
+Ended expected_end(const std::string& text, const std::vector<std::string>& stops) {
   for (std::size_t end = 1; end <= text.size(); ++end) {
     std::optional<std::string> by;
     for (const std::string& stop : stops)
@@ -22,9 +22,9 @@ Ended by_the_book(const std::string& text, const std::vector<std::string>& stops
   return {text, {}};
 }
 
-// Could anything that begins in `shown` still become a stop string?
-bool shows_too_much(const std::string& shown, const std::string& so_far,
-                    const std::vector<std::string>& stops) {
+// Whether a suffix of `so_far` that begins inside `shown` may still become a stop string.
+bool shows_possible_stop(const std::string& shown, const std::string& so_far,
+                         const std::vector<std::string>& stops) {
   for (const std::string& stop : stops)
     for (std::size_t size = 1; size < stop.size(); ++size)
       if (so_far.ends_with(stop.substr(0, size)) && so_far.size() - size < shown.size()) return true;
@@ -37,7 +37,7 @@ std::string random_text(std::mt19937& random, const std::vector<std::string>& al
   return text;
 }
 
-void expect_by_the_book(std::mt19937& random, const std::vector<std::string>& alphabet) {
+void check_random_stops(std::mt19937& random, const std::vector<std::string>& alphabet) {
   std::vector<std::string> stops;
   for (auto left = random() % 4; left > 0; --left)
     stops.push_back(alphabet[random() % alphabet.size()] + random_text(random, alphabet, 4));
@@ -47,24 +47,24 @@ void expect_by_the_book(std::mt19937& random, const std::vector<std::string>& al
     const std::string piece = random_text(random, alphabet, 5);
     so_far += piece;
     shown += filter.push(piece);
-    ASSERT_TRUE(filter.stopped_by() || !shows_too_much(shown, so_far, stops)) << so_far;
+    ASSERT_TRUE(filter.stopped_by() || !shows_possible_stop(shown, so_far, stops)) << so_far;
     ASSERT_TRUE(so_far.starts_with(shown));
   }
   shown += filter.finish();
-  const Ended expected = by_the_book(so_far, stops);
+  const Ended expected = expected_end(so_far, stops);
   ASSERT_EQ(shown, expected.text) << so_far;
   ASSERT_EQ(filter.stopped_by(), expected.by) << so_far;
 }
 
-// Few letters and much repetition: ends that are beginnings of others all the time.
-TEST(StopStrings, AnyTextCutAnywhereEndsWhereItShould) {
+// Small alphabets, so that suffixes are often prefixes of stop strings.
+TEST(StopStrings, RandomTextsInRandomPiecesEndAtTheFirstStop) {
   std::mt19937 random(3);
   for (int i = 0; i < 20000 && !testing::Test::HasFatalFailure(); ++i)
-    expect_by_the_book(random, i % 2 == 0 ? std::vector<std::string>{"a", "b"}
+    check_random_stops(random, i % 2 == 0 ? std::vector<std::string>{"a", "b"}
                                           : std::vector<std::string>{"a", "é", "漢", "\n", "🙂"});
 }
 
-TEST(StopStrings, HoldBackOnlyWhatMayBecomeOne) {
+TEST(StopStrings, HoldBackOnlyPossiblePrefixes) {
   StopStrings filter({"\nUser:", "END"});
   EXPECT_EQ(filter.push("hello\nUs"), "hello");
   EXPECT_EQ(filter.push("ual E"), "\nUsual ");
@@ -75,13 +75,13 @@ TEST(StopStrings, HoldBackOnlyWhatMayBecomeOne) {
   EXPECT_EQ(filter.finish(), "");
 }
 
-TEST(StopStrings, WhatWasHeldBackComesAtTheEnd) {
+TEST(StopStrings, FinishReturnsTheHeldBackText) {
   StopStrings filter({"abc"});
   EXPECT_EQ(filter.push("xab"), "x");
   EXPECT_EQ(filter.finish(), "ab");
 }
 
-TEST(StopStrings, WithoutAnyNothingIsHeldBack) {
+TEST(StopStrings, NothingIsHeldBackWithoutStopStrings) {
   StopStrings filter({});
   EXPECT_EQ(filter.push("text"), "text");
   EXPECT_FALSE(filter.stopped_by());

@@ -1,4 +1,4 @@
-// An artifact, read by what src/formats/artifact.h says and nothing else: Node's zlib and the lines below.
+// Reads an artifact with an independent implementation of the format in src/formats/artifact.h.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -17,7 +17,7 @@ function run(...words) {
   assert.equal(exit_code, 0, stderr);
 }
 
-// The contents of all parts.
+// Returns the decompressed contents of all parts.
 function parts_of(file) {
   assert.equal(file.toString('latin1', 0, 8), 'thimble\x01');
   const parts = [];
@@ -32,13 +32,13 @@ function parts_of(file) {
   return parts;
 }
 
-// Name -> { shape, values }: the same model as f32.
+// Returns a map from name to { shape, values } of the f32 tensors.
 function safetensors_of(file) {
   const size = Number(file.readBigUInt64LE(0)), data = file.subarray(8 + size);
   const tensors = new Map();
   for (const [name, entry] of Object.entries(JSON.parse(file.toString('utf8', 8, 8 + size)))) {
     if (entry.dtype !== 'F32') continue;
-    const bytes = Uint8Array.from(data.subarray(...entry.data_offsets)); // aligned
+    const bytes = Uint8Array.from(data.subarray(...entry.data_offsets)); // copy for alignment
     tensors.set(name, { shape: entry.shape, values: new Float32Array(bytes.buffer) });
   }
   return tensors;
@@ -56,7 +56,7 @@ function f32(bits) {
 const layer_of = (name) => Number(/\.(\d+)\./.exec(name)?.[1] ?? -1);
 const group_of = (name) => name.replace(/\.\d+\./, '.');
 
-// Takes numbers out of a group's bytes, front to back.
+// Reads numbers from a group's bytes in order.
 class Reader {
   constructor(bytes) { this.bytes = bytes; this.at = 0; }
   integers(count) {
@@ -98,7 +98,7 @@ function check_group(names, letters, tensors, bytes) {
   return quantised.length;
 }
 
-test('an artifact is what its format says, weight for weight', () => {
+test('an artifact follows its documented format and contains the exact weights', () => {
   const folder = mkdtempSync(join(tmpdir(), 'thimble-interop-'));
   try {
     const [model, artifact, back] = ['model', 'model.thimble', 'back'].map((name) => join(folder, name));

@@ -1,17 +1,17 @@
-// Chromium for the tests of the page, and what none of them tolerates: console errors (a violated
-// Content-Security-Policy is one), uncaught exceptions, requests to elsewhere.
+// Runs Chromium for the page tests. Every test fails on console errors (such as a
+// Content-Security-Policy violation), uncaught exceptions and requests to other hosts.
 import assert from 'node:assert/strict';
 import { existsSync, mkdirSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { chromium } from 'playwright-core';
 
 const executable = process.env.CHROMIUM ?? '/usr/bin/chromium';
-export const no_browser = existsSync(executable) ? false : `${executable} is not there (Debian: apt install chromium)`;
+export const no_browser = existsSync(executable) ? false : `${executable} not found (Debian: apt install chromium)`;
 
-// Chromium refuses its sandbox to root.
+// Chromium cannot use its sandbox as root.
 export const launch = () => chromium.launch({ executablePath: executable, args: process.getuid() === 0 ? ['--no-sandbox'] : [] });
 
-// Runs `use` with a fresh page at `url`. `expected`: console errors that belong to the test.
+// Runs `use` with a new page at `url`. `expected` matches console errors that the test provokes.
 export async function with_page(browser, url, { expected = /^$/, prepare = () => {}, ...options }, use) {
   const context = await browser.newContext({ viewport: { width: 1100, height: 720 }, ...options });
   const page = await context.newPage();
@@ -41,7 +41,7 @@ export function photograph(page, name, options = {}) {
   return page.screenshot({ path: `${pictures}/${name}.png`, ...options });
 }
 
-// Texts whose contrast with what lies behind them is below 4.5, the least that WCAG AA allows.
+// Texts whose contrast with their background is below 4.5, the minimum of WCAG AA.
 export const faint_texts = (page) => page.evaluate(() => {
   const channels = (color) => (color.match(/[\d.]+/g) ?? []).map(Number);
   const luminance = (color) => channels(color).slice(0, 3).map((value) => value / 255)
@@ -61,7 +61,8 @@ export const faint_texts = (page) => page.evaluate(() => {
   }).filter(({ contrast }) => contrast < 4.5);
 });
 
-// By how many pixels the document, or any part of it that scrolls, is wider than what is seen of it.
+// Number of pixels by which the document, or a scrolling part of it, is wider than its visible
+// area.
 export const overflow = (page) => page.evaluate(() => {
   const scrolls = (element) => ['auto', 'scroll'].includes(getComputedStyle(element).overflowX);
   const parts = [document.documentElement, ...[...document.querySelectorAll('body *')].filter(scrolls)];

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Folders that thimble exported, in Hugging Face's Transformers: run by hand on a machine that has it.
+"""Checks exported folders with Hugging Face's Transformers. Run manually on a machine that has it.
 
-    make_transformers_cases.sh CASES                (anywhere, with thimble's binary)
-    python3 check_transformers.py CASES/*           (where torch and transformers are)
+    make_transformers_cases.sh CASES                (on any machine with thimble)
+    python3 check_transformers.py CASES/*           (needs torch and transformers)
 
-For every case: AutoModelForCausalLM and AutoTokenizer load the folder without complaint; logits are thimble's to 1e-4;
-texts have thimble's ids, alone and framed, and come back; the chat template renders to thimble's prompt ids; greedy text is
-the same. Prints one line for each check and ends with how many failed.
+For every case: AutoModelForCausalLM and AutoTokenizer load the folder without warnings; logits agree
+with thimble's to 1e-4; texts have the same ids as in thimble, with and without special tokens, and
+decode to the same text; the chat template renders to thimble's prompt ids; greedy text is the same.
+Prints one line per check and the number of failed checks.
 """
 import json
 import os
@@ -42,7 +43,7 @@ def first_difference(ours, theirs):
 
 def prompt_ids_of(tokenizer, messages):
     rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)
-    if hasattr(rendered, "keys"):  # Transformers 5 answers with a dictionary
+    if hasattr(rendered, "keys"):  # Transformers 5 returns a dictionary
         rendered = rendered["input_ids"]
     return [int(id) for id in rendered]
 
@@ -63,8 +64,8 @@ def check_tokenizer(case, folder, tokenizer):
         for text, ours in zip(texts, ids_in(os.path.join(folder, name)), strict=True):
             theirs = tokenizer(text, add_special_tokens=special)["input_ids"]
             difference = first_difference(ours, theirs)
-            check(case, f"ids{' framed' if special else ''} of {text[:24]!r}", not difference, difference)
-    # A SentencePiece model may normalise: there the text is not the same, but its ids stay.
+            check(case, f"ids{' with special tokens' if special else ''} of {text[:24]!r}", not difference, difference)
+    # If a SentencePiece model normalises, the decoded text differs but encodes to the same ids.
     for text, ours in zip(texts, ids_in(os.path.join(folder, "ids.txt")), strict=True):
         back = tokenizer.decode(ours)
         again = tokenizer(back, add_special_tokens=False)["input_ids"]
@@ -92,7 +93,7 @@ def check_greedy(case, folder, model, tokenizer):
     theirs = output[0, inputs["input_ids"].shape[1]:].tolist()
     ends = model.generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
-    while theirs and theirs[-1] in ends:  # thimble's list stops before what ends a text
+    while theirs and theirs[-1] in ends:  # thimble's list does not contain the end token
         theirs.pop()
     while ours and ours[-1] in ends:
         ours.pop()
@@ -101,7 +102,7 @@ def check_greedy(case, folder, model, tokenizer):
 
 
 def check_saves(case, model, tokenizer):
-    """What Transformers writes again is a folder with the same tensors."""
+    """A folder saved again by Transformers contains the same tensors."""
     with tempfile.TemporaryDirectory() as again:
         model.save_pretrained(again)
         tokenizer.save_pretrained(again)
@@ -115,8 +116,8 @@ def check_case(folder):
     tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     model, info = transformers.AutoModelForCausalLM.from_pretrained(path, output_loading_info=True)
     model = model.float().eval()
-    complaints = {key: str(value) for key, value in info.items() if value}
-    check(case, "loads", not complaints, str(complaints) if complaints else type(model).__name__)
+    problems = {key: str(value) for key, value in info.items() if value}
+    check(case, "loads", not problems, str(problems) if problems else type(model).__name__)
     check(case, "vocabulary", len(tokenizer) <= model.config.vocab_size, f"{len(tokenizer)} of {model.config.vocab_size}")
     check_logits(case, folder, model)
     check_tokenizer(case, folder, tokenizer)
@@ -134,7 +135,7 @@ def main(folders):
     for folder in folders:
         try:
             check_case(folder)
-        except Exception as error:  # one broken folder should not hide the others
+        except Exception as error:  # continue with the other folders
             check(os.path.basename(os.path.normpath(folder)), "runs", False, f"{type(error).__name__}: {error}")
     for failure in failures:
         print(f"failed: {failure}")

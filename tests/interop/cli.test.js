@@ -1,4 +1,4 @@
-// The JSON of `doctor` and the shape of a usage error, judged by a JSON Schema validator that is not ours.
+// Validates the JSON of `doctor` and the format of usage errors with a JSON Schema validator.
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
@@ -13,7 +13,7 @@ function assert_matches(schema, value) {
   assert.ok(validate(value), `${ajv.errorsText(validate.errors)}\n${JSON.stringify(value, null, 2)}`);
 }
 
-test('doctor --json is one object of the promised shape', () => {
+test('doctor --json prints one object that matches the schema', () => {
   const run = thimble('doctor', '--json');
   assert.equal(run.exit_code, 0, run.stderr);
   assert.equal(run.stderr, '');
@@ -26,7 +26,7 @@ test('doctor --json --measure adds a copy rate', () => {
   assert.ok(report.copy.gigabytes_per_second > 0);
 });
 
-test('wrong usage leaves stdout empty and explains itself on stderr', () => {
+test('a usage error prints nothing on stdout and an explanation on stderr', () => {
   for (const words of [['doctor', '--jsno'], ['docter'], ['doctor', '--threads', 'two', '--json'], ['doctor', 'x']])
     assert_matches('usage-error', thimble(...words));
 });

@@ -1,4 +1,4 @@
-// examples/llama_cpp.sh hands a model over: real llama.cpp goes on as thimble does.
+// Runs examples/llama_cpp.sh and compares the greedy output of llama.cpp with thimble's.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
@@ -12,7 +12,7 @@ import { binary, thimble } from './thimble.js';
 const folder = mkdtempSync(join(tmpdir(), 'thimble-examples-'));
 after(() => rmSync(folder, { recursive: true }));
 
-test('the llama.cpp example: the same greedy words from both', { skip: llama_missing }, async () => {
+test('the llama.cpp example: both programs generate the same greedy tokens', { skip: llama_missing }, async () => {
   const script = fileURLToPath(new URL('../../examples/llama_cpp.sh', import.meta.url));
   const run = spawnSync(script, ['--small'], {
     encoding: 'utf8', timeout: 600_000, env: { ...process.env, THIMBLE: binary, OUT: folder },

@@ -1,4 +1,5 @@
-// Golf models in real llama.cpp, as apertus and talkie: the same log-probabilities, the same greedy text.
+// Runs golf models exported as apertus and talkie in llama.cpp: same log-probabilities and greedy
+// text.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -23,7 +24,7 @@ function run(...words) {
   return result.stdout;
 }
 
-// Mulberry32 and Box-Muller: the same numbers on every machine.
+// Mulberry32 and Box-Muller, to get the same numbers on every machine.
 function normal_numbers(seed) {
   const uniform = () => {
     seed = (seed + 0x6D2B79F5) | 0;
@@ -34,8 +35,8 @@ function normal_numbers(seed) {
   return () => Math.sqrt(-2 * Math.log(1 - uniform())) * Math.cos(2 * Math.PI * uniform());
 }
 
-// Every weight far from where training starts: gains and scales around 1, mixes that keep much of the stream, in odd
-// layers turned over.
+// Weights far from their initial values: gains and scales around 1, residual mixes dominated by the
+// stream, with the sign inverted in odd layers.
 function random_values(name, shape, normal) {
   const count = shape.reduce((a, b) => a * b, 1);
   if (name.endsWith('resid_mix')) {
@@ -46,7 +47,7 @@ function random_values(name, shape, normal) {
   return Float32Array.from({ length: count }, () => (vector ? 1 : 0) + spread * normal());
 }
 
-// The weights of a model file, names and shapes kept and values drawn anew, as a bare state dict.
+// Writes a state dict with the names and shapes of a model file and random values.
 function write_random_weights(from, to) {
   const file = readFileSync(from), size = Number(file.readBigUInt64LE(0));
   const entries = Object.entries(JSON.parse(file.toString('utf8', 8, 8 + size)))
@@ -92,17 +93,17 @@ const cases = [
     settings: { q_gain: 'shared', residual_mix: 'none', norm: 'rms_weight', mlp: 'leaky_relu2', layer_scale: true },
   },
   {
-    name: 'apertus without embedding norm, turned as llama', architecture: 'apertus',
+    name: 'apertus without embedding norm, rope direction of llama', architecture: 'apertus',
     settings: { q_gain: 'none', residual_mix: 'none', embed_norm: false, rope_direction: 1, branch_scale: false },
   },
 ];
 
 for (const [i, { name, architecture, settings }] of cases.entries()) {
-  test(`llama.cpp computes what thimble does: ${name}, as ${architecture}`, { skip: llama_missing }, async () => {
+  test(`llama.cpp computes the same as thimble: ${name}, as ${architecture}`, { skip: llama_missing }, async () => {
     const model = random_model(`model-${i}`, settings), file = join(folder, `model-${i}.gguf`);
     const report = JSON.parse(run('export', model, '--format', 'gguf', '--type', 'f32', '-o', file, '--json'));
     assert.equal(report.architecture, architecture);
-    assert.ok(report.folded.length >= 1, 'says what it folded');
+    assert.ok(report.folded.length >= 1, 'the report lists what was folded');
     const ids = [0, ...Array.from({ length: 40 }, (_, k) => (k * 37 + 11) % 299 + 1)];
     const theirs = await load(file);
     try {
@@ -121,7 +122,7 @@ for (const [i, { name, architecture, settings }] of cases.entries()) {
   });
 }
 
-test('golf itself is refused with every reason and the way out', () => {
+test('export of the preset golf fails with all reasons and a suggestion', () => {
   const base = join(folder, 'golf');
   const words = Object.entries(kSizes).flatMap(([key, value]) => ['--set', `${key}=${value}`]);
   run('train', '--preset', 'golf', '--data', text, '--tokenizer', 'bytes', ...words, '--set', 'batch_tokens=256',

@@ -1,4 +1,4 @@
-// Exports in real llama.cpp: the same ids, the same probabilities, the same texts.
+// Runs GGUF exports in llama.cpp: same token ids, probabilities and texts.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -18,7 +18,8 @@ function run(...words) {
   return stdout;
 }
 
-// Of every architecture and every kind of tokenizer one; `head`, tied or not, and head sizes of their own.
+// Covers every architecture and tokenizer kind, tied and untied embeddings, and a different head
+// size.
 const models = {
   llama: { preset: 'llama', tokenizer: 'bpe-o200k', set: ['tie_embeddings=false'] },
   qwen2: { preset: 'qwen2', tokenizer: 'bpe-gpt2', set: [] },
@@ -50,7 +51,7 @@ before(() => {
   if (skip) return;
   run('data', 'sample', '--kind', 'tales', '--size', '100k', '-o', file('tales.txt'), '-q');
   run('data', 'sample', '--kind', 'chat', '--count', '400', '-o', file('chats.jsonl'), '-q');
-  for (const pattern of ['o200k', 'gpt2', 'llama3']) // qwen2's is the chat's
+  for (const pattern of ['o200k', 'gpt2', 'llama3']) // the chat model covers qwen2
     run('tokenizer', 'train', file('tales.txt'), '--vocab-size', '400', '--pattern', pattern, '-q',
       '-o', file(`bpe-${pattern}.json`));
   for (const name of Object.keys(models)) make_model(name);
@@ -65,7 +66,7 @@ async function with_model(name, use) {
   }
 }
 
-// Our log-probabilities behind each of the ids.
+// thimble's log-probabilities after each of the ids.
 function traced(name, ids) {
   write_ids(file('ids.safetensors'), ids);
   run('trace', file(name), '--tokens', file('ids.safetensors'), '-o', file('trace.safetensors'), '--force');
@@ -79,7 +80,7 @@ const texts = ['Once upon a time there was a red house.', "It's 12 o'clock, I've
 const opening = 'Once upon a time there was a red house. The cat sat in the garden and';
 
 for (const name of Object.keys(models)) {
-  test(`${name}: llama.cpp cuts text into the same ids`, { skip }, async () => {
+  test(`${name}: llama.cpp tokenizes text to the same ids`, { skip }, async () => {
     await with_model(`${name}.gguf`, (model) => {
       for (const text of texts) {
         const { tokens } = JSON.parse(run('tokenizer', 'encode', file(name), '--whole', '--text', text, '--json'));
@@ -88,7 +89,7 @@ for (const name of Object.keys(models)) {
     });
   });
 
-  test(`${name}: llama.cpp gives each token the same probability, and the same 64 tokens`, { skip }, async (t) => {
+  test(`${name}: llama.cpp gives the same probabilities and the same 64 greedy tokens`, { skip }, async (t) => {
     await with_model(`${name}.gguf`, async (model) => {
       const ids = [model.tokens.bos, ...ids_of(model, opening)];
       const difference = largest_difference(traced(name, ids), await log_probabilities(model, ids));
@@ -99,21 +100,22 @@ for (const name of Object.keys(models)) {
         '--max-tokens', '64', '--json'));
       const theirs = (await greedy(model, ids, 64)).filter((id) => !model.isEogToken(id));
       assert.deepEqual(theirs, ours.tokens);
-      if (name !== 'bytes') assert.ok(new Set(theirs).size > 2, 'a text that says something');
+      if (name !== 'bytes') assert.ok(new Set(theirs).size > 2, 'the text is not just a repeated token');
     });
   });
 }
 
-test('what is exported comes back: thimble reads its own GGUF as the same model', { skip }, () => {
+test('thimble reads its own GGUF export as the same model', { skip }, () => {
   for (const name of ['llama', 'pieces']) {
     const ours = traced(name, [0, 5, 300, 17, 42]), again = traced(`${name}.gguf`, [0, 5, 300, 17, 42]);
     ours.forEach((row, i) => row.forEach((log_p, id) => assert.ok(Math.abs(log_p - again[i][id]) < 1e-5)));
   }
 });
 
-// ggml rounds what it multiplies such weights with, to f16, bf16 or 8 bits: so near comes the same file here and there.
+// ggml rounds the activations that it multiplies with such weights to f16, bf16 or 8 bits; the
+// tolerances allow for that.
 for (const [type, bar] of [['f16', 0.01], ['bf16', 0.1], ['q8_0', 0.2], ['q4_0', 0.2]]) {
-  test(`${type}: llama.cpp reads the weights that we read`, { skip }, async (t) => {
+  test(`${type}: llama.cpp and thimble read the same weights`, { skip }, async (t) => {
     run('export', file('qwen3'), '--format', 'gguf', '--type', type, '-o', file(`${type}.gguf`));
     await with_model(`${type}.gguf`, async (model) => {
       const ids = [model.tokens.bos, ...ids_of(model, opening)];
@@ -124,7 +126,7 @@ for (const [type, bar] of [['f16', 0.01], ['bf16', 0.1], ['q8_0', 0.2], ['q4_0',
   });
 }
 
-// Ids of the documents of a folder of shards, as training reads them.
+// Token ids of the documents in a folder of shards.
 function documents_of(shards, bos) {
   const name = readdirSync(shards).find((entry) => /_train_\d+\.bin$/.test(entry));
   const bytes = readFileSync(join(shards, name));
@@ -140,7 +142,7 @@ const chats = [
 ];
 
 for (const name of ['chat', 'pieces']) {
-  test(`${name}: the template in the file lays conversations out as training does`, { skip }, async () => {
+  test(`${name}: the chat template in the file gives the same layout as training`, { skip }, async () => {
     const [conversations, shards] = [file(`${name}.jsonl`), file(`${name}-shards`)];
     writeFileSync(conversations, chats.map((messages) => `${JSON.stringify({ messages })}\n`).join(''));
     run('data', 'build', conversations, '--chat', '--tokenizer', file(name), '--val-docs', '0', '-q', '-o', shards);
@@ -157,16 +159,17 @@ for (const name of ['chat', 'pieces']) {
   });
 }
 
-// The ids behind `from` are what our model finds likeliest. Where it hardly cares, rounding to f16 may.
+// Checks that each id after `from` is the most likely one. Near ties may differ because of rounding
+// to f16.
 function assert_greedy(log_probabilities, ids, from) {
   for (let i = from; i < ids.length; ++i) {
     const row = log_probabilities[i - 1], best = row.indexOf(row.reduce((a, b) => Math.max(a, b), -Infinity));
     if (best === ids[i]) continue;
-    assert.ok(row[best] - row[ids[i]] < 0.01, `position ${i}: ${best} is likelier than ${ids[i]}`);
+    assert.ok(row[best] - row[ids[i]] < 0.01, `position ${i}: ${best} is more likely than ${ids[i]}`);
   }
 }
 
-test('chat: an f16 export answers as the model does', { skip }, async () => {
+test('chat: an f16 export gives the same greedy answers as the model', { skip }, async () => {
   run('export', file('chat'), '--format', 'gguf', '-o', file('chat-f16.gguf'));
   const questions = readFileSync(file('chats.jsonl'), 'utf8').split('\n').slice(0, 5).map((line) => JSON.parse(line));
   await with_model('chat-f16.gguf', async (model) => {

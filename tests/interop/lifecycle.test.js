@@ -1,5 +1,5 @@
-// The last stage of a model's life: what was trained, checked and exported here speaks in real llama.cpp. The stages
-// before it, with a kill on the way, are in tests/e2e/lifecycle_test.cpp.
+// Trains, checks and exports a model and runs it in llama.cpp. tests/e2e/lifecycle_test.cpp tests
+// the earlier stages, including a kill during training.
 import assert from 'node:assert/strict';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -28,7 +28,7 @@ before(() => run('data', 'sample', '--kind', 'tales', '--size', '60k', '-o', fil
 
 for (const [preset, architecture] of [['llama', 'llama'], ['export', 'talkie']]) {
   for (const tokenizer of ['bpe:300', 'sentencepiece:400']) {
-    test(`${preset}, ${tokenizer}: llama.cpp says what training wrote down`, { skip: llama_missing }, async (t) => {
+    test(`${preset}, ${tokenizer}: llama.cpp reproduces the golden sample of training`, { skip: llama_missing }, async (t) => {
       const name = `${preset}-${tokenizer.split(':')[0]}`, exported = file(`${name}.gguf`);
       run('train', '--preset', preset, '--data', file('tales.txt'), '--tokenizer', tokenizer, '-o', file(name), '-q',
         '--threads', '2', ...settings.flatMap((setting) => ['--set', setting]));
@@ -40,7 +40,7 @@ for (const [preset, architecture] of [['llama', 'llama'], ['export', 'talkie']])
 
       const model = await load(exported);
       try {
-        // Ids of a text, and the log-probability of everything that may follow each of them.
+        // Token ids of a text, and the log-probabilities of all next tokens at each position.
         const ours = json('tokenizer', 'encode', file(name), '--whole', '--text', plain).tokens.flat();
         assert.deepEqual(ids_of(model, plain), ours);
         const ids = [model.tokens.bos, ...ours];
@@ -51,7 +51,7 @@ for (const [preset, architecture] of [['llama', 'llama'], ['export', 'talkie']])
         t.diagnostic(`largest difference of log-probabilities: ${difference.toExponential(1)}`);
         assert.ok(difference < 1e-4, `${difference}`);
 
-        // What the checkpoint recorded when it was saved, up to where a text ends.
+        // The greedy sample stored in the checkpoint, up to the first end token.
         const { golden } = json('inspect', checkpoint).training;
         const end = golden.findIndex((id) => model.isEogToken(id));
         const text = end < 0 ? golden : golden.slice(0, end + 1);

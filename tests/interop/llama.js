@@ -1,22 +1,23 @@
-// Real llama.cpp, by node-llama-cpp: what it makes of our files.
+// Runs models in llama.cpp, through node-llama-cpp.
 //
-// Everything runs on the CPU in f32 with an f32 cache and one thread, so that only rounding is left between its numbers
-// and ours. With the defaults (f16 cache, flash attention) log-probabilities move by 0.02.
+// Everything runs on the CPU in f32 with an f32 cache and one thread, so that results differ from
+// thimble's only by rounding. With the defaults (f16 cache, flash attention) log-probabilities
+// change by 0.02.
 import { Template } from '@huggingface/jinja';
 
-// For { skip }: why it cannot run on this machine, or false.
+// For { skip }: the reason why it cannot run on this machine, or false.
 export const llama_missing = Number(process.versions.node.split('.')[0]) < 20 ? 'node-llama-cpp needs Node 20' : false;
 
 let llama;
 
-// Models are large: dispose of them.
+// The caller must dispose of the model.
 export async function load(path) {
   const { getLlama, LlamaLogLevel } = await import('node-llama-cpp');
   llama ??= await getLlama({ gpu: false, build: 'never', maxThreads: 1, logLevel: LlamaLogLevel.error });
   return llama.loadModel({ modelPath: path, gpuLayers: 0, useMmap: false });
 }
 
-// A full context would be shifted, and what was read first forgotten.
+// The context must not become full: llama.cpp would shift it and drop the first tokens.
 async function with_sequence(model, tokens, use) {
   const room = tokens + 8;
   const context = await model.createContext({
@@ -30,7 +31,7 @@ async function with_sequence(model, tokens, use) {
   }
 }
 
-// For each id the log-probabilities of all tokens that may follow, as Maps from id.
+// For each id, a Map from next token id to its log-probability.
 export async function log_probabilities(model, ids) {
   return with_sequence(model, ids.length, async (sequence) => {
     const outputs = await sequence.controlledEvaluate(
@@ -39,7 +40,7 @@ export async function log_probabilities(model, ids) {
   });
 }
 
-// The likeliest next token, `count` times or up to what ends a text.
+// Greedy decoding: `count` tokens, or fewer if an end token is generated.
 export async function greedy(model, ids, count) {
   return with_sequence(model, ids.length + count, async (sequence) => {
     const out = [];
@@ -51,12 +52,12 @@ export async function greedy(model, ids, count) {
   });
 }
 
-// Ids of a text without special tokens in it and around it.
+// Token ids of a text, without parsing or adding special tokens.
 export function ids_of(model, text) {
   return Array.from(model.tokenize(text, false));
 }
 
-// What the file's own chat template makes of a conversation.
+// Token ids of a conversation, rendered with the chat template in the file.
 export function prompt_ids(model, messages, { add_generation_prompt = true } = {}) {
   const { tokenizer } = model.fileInfo.metadata;
   const bos_token = tokenizer.ggml.tokens[tokenizer.ggml.bos_token_id];
@@ -64,8 +65,9 @@ export function prompt_ids(model, messages, { add_generation_prompt = true } = {
   return Array.from(model.tokenize(text, true));
 }
 
-// The largest difference between our log-probabilities and its own, over all positions and all tokens to which it gives
-// more than `least`: of the rarest it only has what is left of a sum in f32.
+// The largest difference between thimble's and llama.cpp's log-probabilities, over all positions
+// and all tokens with a probability above `least`. Smaller probabilities have lost too much
+// precision in f32.
 export function largest_difference(ours, theirs, least = 1e-5) {
   let largest = 0;
   theirs.forEach((probabilities, i) => {

@@ -1,21 +1,22 @@
 #!/bin/bash
-# Makes what check_transformers.py checks: Hugging Face folders, and what thimble computes for them.
+# Creates the cases for check_transformers.py: Hugging Face folders, and thimble's results for them.
 #
-#   make_transformers_cases.sh OUT [THIMBLE]      THIMBLE: the binary; build/release/bin/thimble if not given
-#
-# OUT/NAME/ holds, for each case:
+#   make_transformers_cases.sh OUT [THIMBLE]      THIMBLE defaults to build/release/bin/thimble
+# OUT/NAME/ contains, for each case:
 #   model/               the exported folder
 #   tokens.safetensors   token ids; trace.safetensors: thimble's logits for them
-#   texts.txt            one text a line; ids.txt, special_ids.txt: their ids, alone and as the file says to frame them
-#   chat.json            a conversation; prompt_ids.txt: its ids up to where the assistant speaks (chat models)
-#   prompt.txt           a text; greedy_ids.txt: the likeliest tokens after it
+#   texts.txt            one text per line
+#   ids.txt              their ids; special_ids.txt: their ids with special tokens
+#   chat.json            a conversation (chat models)
+#   prompt_ids.txt       its ids up to the start of the answer
+#   prompt.txt           a text; greedy.json: thimble's greedy continuation
 set -euo pipefail
 
 out=${1:?usage: make_transformers_cases.sh OUT [THIMBLE]}
 here=$(cd "$(dirname "$0")" && pwd)
 thimble=${2:-$here/../../build/release/bin/thimble}
-[ -x "$thimble" ] || { echo "there is no program $thimble" >&2; exit 1; }
-[ ! -e "$out" ] || { echo "$out exists already" >&2; exit 1; }
+[ -x "$thimble" ] || { echo "$thimble not found or not executable" >&2; exit 1; }
+[ ! -e "$out" ] || { echo "$out already exists" >&2; exit 1; }
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -23,7 +24,7 @@ trap 'rm -rf "$work"' EXIT
 "$thimble" data sample --kind tales -o "$work/tales.txt" > "$work/log"
 "$thimble" data sample --kind chat -o "$work/chats.jsonl" > "$work/log"
 
-# Little-endian numbers, as safetensors have them.
+# Prints a little-endian number, as used in safetensors.
 number() { # VALUE BYTES
   local value=$1 i
   for ((i = 0; i < $2; ++i)); do printf "\\x$(printf %02x $((value & 255)))"; value=$((value >> 8)); done
@@ -45,8 +46,9 @@ repeated aaaaaaaaaaaaaaaa bbbb the the the the
 TEXTS
 }
 
-# Case NAME: preset, kind of tokenizer, what it is (text, chat, or spare: text, and the bytes tokenizer, which leaves rows of
-# the embedding over), type of the export, then settings.
+# make_case NAME PRESET TOKENIZER KIND TYPE SETTING...
+# KIND: text, chat, or spare (text with the bytes tokenizer, which leaves embedding rows unused).
+# TYPE: dtype of the export.
 make_case() {
   local name=$1 preset=$2 tokenizer=$3 kind=$4 type=$5
   shift 5

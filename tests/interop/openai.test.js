@@ -1,4 +1,4 @@
-// The real `openai` client talks to `thimble serve`: whatever it understands, other programs do, too.
+// Tests `thimble serve` with the official `openai` client.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import OpenAI from 'openai';
@@ -43,7 +43,7 @@ function assert_envelope(answer, object) {
   assert.equal(typeof answer.model, 'string');
 }
 
-test('models are listed, with the name answers carry', async () => {
+test('the model list contains the model name used in answers', async () => {
   const models = await client.models.list();
   assert.equal(models.data.length, 1);
   assert.equal(models.data[0].object, 'model');
@@ -51,7 +51,7 @@ test('models are listed, with the name answers carry', async () => {
   assert.equal(answer.model, models.data[0].id);
 });
 
-test('chat: one answer, whole', async () => {
+test('chat: a complete answer has the expected fields', async () => {
   const answer = await client.chat.completions.create(greedy);
   assert_envelope(answer, 'chat.completion');
   assert.equal(answer.choices.length, 1);
@@ -65,17 +65,17 @@ test('chat: one answer, whole', async () => {
   assert.equal(total_tokens, prompt_tokens + completion_tokens);
 });
 
-test('chat: a stream says the same, piece by piece', async () => {
-  const whole = await client.chat.completions.create(greedy);
+test('chat: a stream gives the same text as a complete answer', async () => {
+  const complete = await client.chat.completions.create(greedy);
   const chunks = await all_of(client.chat.completions.create({ ...greedy, stream: true, stream_options: { include_usage: true } }));
   for (const chunk of chunks) assert_envelope(chunk, 'chat.completion.chunk');
   assert.equal(new Set(chunks.map((chunk) => chunk.id)).size, 1);
   assert.equal(chunks[0].choices[0].delta.role, 'assistant');
-  assert.equal(chat_text(chunks), whole.choices[0].message.content);
-  assert.deepEqual(finish_reasons(chunks), [whole.choices[0].finish_reason]);
+  assert.equal(chat_text(chunks), complete.choices[0].message.content);
+  assert.deepEqual(finish_reasons(chunks), [complete.choices[0].finish_reason]);
   assert.deepEqual(chunks.at(-1).choices, []);
-  assert.equal(chunks.at(-1).usage.prompt_tokens, whole.usage.prompt_tokens);
-  assert.equal(chunks.at(-1).usage.completion_tokens, whole.usage.completion_tokens);
+  assert.equal(chunks.at(-1).usage.prompt_tokens, complete.usage.prompt_tokens);
+  assert.equal(chunks.at(-1).usage.completion_tokens, complete.usage.completion_tokens);
 });
 
 test('chat: without include_usage no chunk has usage', async () => {
@@ -84,27 +84,27 @@ test('chat: without include_usage no chunk has usage', async () => {
   for (const chunk of chunks) assert.ok(!chunk.usage && chunk.choices.length === 1);
 });
 
-test("chat: the client's own helper puts a stream together", async () => {
-  const whole = await client.chat.completions.create(greedy);
+test("chat: the client's stream helper assembles the same answer", async () => {
+  const complete = await client.chat.completions.create(greedy);
   const final = await client.chat.completions.stream({ ...greedy, stream: true }).finalChatCompletion();
-  assert.equal(final.choices[0].message.content, whole.choices[0].message.content);
-  assert.equal(final.choices[0].finish_reason, whole.choices[0].finish_reason);
+  assert.equal(final.choices[0].message.content, complete.choices[0].message.content);
+  assert.equal(final.choices[0].finish_reason, complete.choices[0].finish_reason);
 });
 
-test('chat: n answers, streamed or not, are the same for one seed', async () => {
-  const asked = { ...greedy, temperature: 1.2, seed: 7, n: 3, max_tokens: 24 };
-  const whole = await client.chat.completions.create(asked);
-  assert.deepEqual(whole.choices.map((choice) => choice.index), [0, 1, 2]);
-  const texts = whole.choices.map((choice) => choice.message.content);
-  assert.ok(new Set(texts).size > 1, 'three samples are not all alike');
-  const chunks = await all_of(client.chat.completions.create({ ...asked, stream: true }));
+test('chat: n answers with one seed are the same streamed and complete', async () => {
+  const request = { ...greedy, temperature: 1.2, seed: 7, n: 3, max_tokens: 24 };
+  const complete = await client.chat.completions.create(request);
+  assert.deepEqual(complete.choices.map((choice) => choice.index), [0, 1, 2]);
+  const texts = complete.choices.map((choice) => choice.message.content);
+  assert.ok(new Set(texts).size > 1, 'three samples are not all equal');
+  const chunks = await all_of(client.chat.completions.create({ ...request, stream: true }));
   assert.deepEqual([0, 1, 2].map((index) => chat_text(chunks, index)), texts);
   assert.equal(finish_reasons(chunks).length, 3);
 });
 
-test('chat: no seed, another answer; max_completion_tokens counts', async () => {
-  const asked = { model, messages, temperature: 1.5, max_completion_tokens: 16, ignore_eos: true };
-  const answers = await Promise.all(Array.from({ length: 4 }, () => client.chat.completions.create(asked)));
+test('chat: without a seed answers differ; max_completion_tokens is respected', async () => {
+  const request = { model, messages, temperature: 1.5, max_completion_tokens: 16, ignore_eos: true };
+  const answers = await Promise.all(Array.from({ length: 4 }, () => client.chat.completions.create(request)));
   assert.ok(new Set(answers.map((answer) => answer.choices[0].message.content)).size > 1);
   for (const answer of answers) assert.equal(answer.usage.completion_tokens, 16);
 });
@@ -113,7 +113,7 @@ test('chat: an answer ends before a stop string', async () => {
   const { content } = (await client.chat.completions.create(greedy)).choices[0].message;
   const middle = Math.floor(content.length / 2), stop = content.slice(middle, middle + 3);
   const expected = content.slice(0, content.indexOf(stop));
-  for (const given of [stop, ['never said', stop]]) {
+  for (const given of [stop, ['never generated', stop]]) {
     const { choices } = await client.chat.completions.create({ ...greedy, stop: given });
     assert.equal(choices[0].message.content, expected);
     assert.equal(choices[0].finish_reason, 'stop');
@@ -121,9 +121,9 @@ test('chat: an answer ends before a stop string', async () => {
   }
 });
 
-test('chat: log-probabilities of what was said and of what was not', async () => {
-  const asked = { ...greedy, logprobs: true, top_logprobs: 4 };
-  const { choices } = await client.chat.completions.create(asked);
+test('chat: log-probabilities of chosen tokens and alternatives', async () => {
+  const request = { ...greedy, logprobs: true, top_logprobs: 4 };
+  const { choices } = await client.chat.completions.create(request);
   const { content } = choices[0].logprobs;
   assert.equal(content.map((entry) => entry.token).join(''), choices[0].message.content);
   for (const entry of content) {
@@ -135,15 +135,15 @@ test('chat: log-probabilities of what was said and of what was not', async () =>
     assert.deepEqual(sorted, sorted.toSorted((a, b) => b - a));
     assert.ok(sorted.reduce((sum, logprob) => sum + Math.exp(logprob), 0) <= 1.0001);
   }
-  const chunks = await all_of(client.chat.completions.create({ ...asked, stream: true }));
+  const chunks = await all_of(client.chat.completions.create({ ...request, stream: true }));
   const streamed = chunks.flatMap((chunk) => chunk.choices[0]?.logprobs?.content ?? []);
   assert.deepEqual(streamed.map((entry) => entry.token), content.map((entry) => entry.token));
 });
 
 test('chat: logit_bias forbids a token and forces another', async () => {
   const first = async (logit_bias) => {
-    const asked = { ...greedy, max_tokens: 1, logprobs: true, top_logprobs: 2, logit_bias };
-    return (await client.chat.completions.create(asked)).choices[0].logprobs?.content[0]?.token;
+    const request = { ...greedy, max_tokens: 1, logprobs: true, top_logprobs: 2, logit_bias };
+    return (await client.chat.completions.create(request)).choices[0].logprobs?.content[0]?.token;
   };
   const usual = await first({});
   const { tokens: [id] } = await client.post('/../tokenize', { body: { content: usual, add_special: false } });
@@ -152,26 +152,26 @@ test('chat: logit_bias forbids a token and forces another', async () => {
   assert.equal(await first({ [other]: 100 }), 'x');
 });
 
-test('completions: whole and streamed', async () => {
-  const whole = await client.completions.create(text_greedy);
-  assert_envelope(whole, 'text_completion');
-  assert.equal(whole.usage.completion_tokens, 12);
-  assert.equal(whole.choices[0].finish_reason, 'length');
+test('completions: a stream gives the same text as a complete answer', async () => {
+  const complete = await client.completions.create(text_greedy);
+  assert_envelope(complete, 'text_completion');
+  assert.equal(complete.usage.completion_tokens, 12);
+  assert.equal(complete.choices[0].finish_reason, 'length');
   const chunks = await all_of(client.completions.create({ ...text_greedy, stream: true, stream_options: { include_usage: true } }));
-  assert.equal(chunks.flatMap((chunk) => chunk.choices).map((choice) => choice.text).join(''), whole.choices[0].text);
+  assert.equal(chunks.flatMap((chunk) => chunk.choices).map((choice) => choice.text).join(''), complete.choices[0].text);
   assert.deepEqual(finish_reasons(chunks), ['length']);
-  assert.equal(chunks.at(-1).usage.total_tokens, whole.usage.total_tokens);
+  assert.equal(chunks.at(-1).usage.total_tokens, complete.usage.total_tokens);
 });
 
-test('completions: several prompts, n of each, in order', async () => {
-  const prompt = ['Tilda has', 'Who has'], asked = { ...text_greedy, temperature: 0.9, seed: 3, max_tokens: 6 };
-  const both = await client.completions.create({ ...asked, prompt, n: 2 });
+test('completions: several prompts with n samples each, in order', async () => {
+  const prompt = ['Tilda has', 'Who has'], request = { ...text_greedy, temperature: 0.9, seed: 3, max_tokens: 6 };
+  const both = await client.completions.create({ ...request, prompt, n: 2 });
   assert.deepEqual(both.choices.map((choice) => choice.index), [0, 1, 2, 3]);
-  const second = await client.completions.create({ ...asked, prompt: prompt[1], n: 2 });
+  const second = await client.completions.create({ ...request, prompt: prompt[1], n: 2 });
   assert.deepEqual(both.choices.slice(2).map((choice) => choice.text), second.choices.map((choice) => choice.text));
 });
 
-test('completions: a text is scored, token by token', async () => {
+test('completions: echo with max_tokens 0 scores a text', async () => {
   const prompt = 'Tilda has eight pears. Will has one.';
   const [scored] = (await client.completions.create({ model, prompt, echo: true, logprobs: 3, max_tokens: 0 })).choices;
   const { tokens, token_logprobs, top_logprobs, text_offset } = scored.logprobs;
@@ -185,19 +185,19 @@ test('completions: a text is scored, token by token', async () => {
   }
 });
 
-test('completions: scoring gives the numbers that the making had', async () => {
+test('completions: scoring gives the same log-probabilities as generation', async () => {
   const [made] = (await client.completions.create({ ...text_greedy, logprobs: 3 })).choices;
   const ids = async (content, add_special) => (await client.post('/../tokenize', { body: { content, add_special } })).tokens;
-  const said = (await Promise.all(made.logprobs.tokens.map((token) => ids(token, false)))).flat();
-  assert.equal(said.length, 12, 'each token is one token again');
-  const prompt = [...await ids(text_greedy.prompt, true), ...said];
+  const made_ids = (await Promise.all(made.logprobs.tokens.map((token) => ids(token, false)))).flat();
+  assert.equal(made_ids.length, 12, 'each token is re-encoded as one token');
+  const prompt = [...await ids(text_greedy.prompt, true), ...made_ids];
   const [scored] = (await client.completions.create({ model, prompt, echo: true, logprobs: 3, max_tokens: 0 })).choices;
   assert.deepEqual(scored.logprobs.tokens.slice(-12), made.logprobs.tokens);
   for (const [i, logprob] of scored.logprobs.token_logprobs.slice(-12).entries())
     assert.ok(Math.abs(logprob - made.logprobs.token_logprobs[i]) < 1e-3, `token ${i}: ${logprob}`);
 });
 
-test('what a client asks wrongly is a typed error that names the field', async () => {
+test('an invalid request gives a typed error that names the field', async () => {
   const wrong = [
     [{ temperature: -0.5 }, 'temperature', /temperature must be >= 0, got -0\.5/],
     [{ top_p: 2 }, 'top_p', /top_p.*2/],
@@ -225,7 +225,7 @@ test('what a client asks wrongly is a typed error that names the field', async (
   await assert.rejects(client.embeddings.create({ model, input: 'x' }), OpenAI.NotFoundError);
 });
 
-test('a server with a key answers those who have it', async () => {
+test('a server with an API key rejects requests without it', async () => {
   const guarded = await serve(`${folder}/chatty`, '--api-key', 'open-sesame');
   servers.push(guarded);
   for (const apiKey of ['wrong', 'open-sesam', 'open-sesame1'])
@@ -237,14 +237,14 @@ test('a server with a key answers those who have it', async () => {
 });
 
 const long = { model, messages: [{ role: 'user', content: 'Go on.' }], temperature: 0, max_tokens: 900 };
-// Nobody else uses the slot of `endless`: it is free when a short question is answered, and metrics agree.
+// `endless` has one slot, so a short request succeeds only if that slot is free.
 async function assert_slot_is_free() {
   await eventually('no request is processed', async () => (await metric(endless.url, 'thimble_requests_processing')) === 0);
   const answer = await slow_client.chat.completions.create({ ...long, max_tokens: 2 }, { timeout: 120_000 });
   assert.equal(answer.usage.completion_tokens, 2);
 }
 
-test('a stream that is aborted frees its slot', async () => {
+test('an aborted stream frees its slot', async () => {
   const stream = await slow_client.chat.completions.create({ ...long, stream: true });
   let pieces = 0;
   for await (const chunk of stream) {
@@ -254,11 +254,11 @@ test('a stream that is aborted frees its slot', async () => {
   await assert_slot_is_free();
 });
 
-test('a request that is aborted frees its slot, and so does one that still waits for it', async () => {
+test('an aborted request leaves the slot or the queue', async () => {
   const first = new AbortController(), second = new AbortController();
   const answers = [first, second].map(({ signal }) => slow_client.chat.completions.create(long, { signal }));
   const refused = answers.map((answer) => assert.rejects(answer, OpenAI.APIUserAbortError));
-  await eventually('both are there', async () => (await metric(endless.url, 'thimble_requests_processing')) +
+  await eventually('both requests have arrived', async () => (await metric(endless.url, 'thimble_requests_processing')) +
     (await metric(endless.url, 'thimble_requests_deferred')) === 2);
   second.abort();
   first.abort();
@@ -271,7 +271,7 @@ test("a client's timeout frees the slot", async () => {
   await assert_slot_is_free();
 });
 
-test('SIGTERM lets an answer finish and ends with 0', async () => {
+test('after SIGTERM a running answer is completed and the exit code is 0', async () => {
   const draining = await serve(`${folder}/chatty`);
   const stream = await client_of(draining).chat.completions.create({ ...greedy, stream: true });
   let ended, text = '';

@@ -1,4 +1,5 @@
-// The page at `/`, in a real browser, before a real server. Screenshots go to build/page.
+// Tests the page at `/` in a real browser with a real server. Screenshots are written to
+// build/page.
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { faint_texts, launch, no_browser, overflow, photograph, with_page } from './browser.js';
@@ -38,19 +39,19 @@ async function ask(page, text, count = 1) {
   await has_answers(page, count);
 }
 
-// Replaces what a route answers by a stream of these events.
+// A route handler that responds with a stream of these events.
 function stream_of(events) {
   const lines = [...events.map((event) => JSON.stringify(event)), '[DONE]'].map((line) => `data: ${line}\n\n`);
   return (route) => route.fulfill({ contentType: 'text/event-stream', body: lines.join('') });
 }
 
-test("it answers, with the server's own greedy answer", needs_browser, () => on(chatty, {}, async (page) => {
+test("chat shows the same greedy answer as the API", needs_browser, () => on(chatty, {}, async (page) => {
   await set(page, { temperature: 0 });
   await ask(page, question);
   const body = JSON.stringify({ messages: [{ role: 'user', content: question }], temperature: 0 });
-  const said = await (await fetch(`${chatty.url}/v1/chat/completions`, { method: 'POST', body })).json();
-  assert.equal(await last_text(page), said.choices[0].message.content);
-  const { prompt_tokens, total_tokens, completion_tokens } = said.usage;
+  const reply = await (await fetch(`${chatty.url}/v1/chat/completions`, { method: 'POST', body })).json();
+  assert.equal(await last_text(page), reply.choices[0].message.content);
+  const { prompt_tokens, total_tokens, completion_tokens } = reply.usage;
   assert.ok(prompt_tokens > 0);
   assert.equal(await page.textContent('#context-text'), `${total_tokens} of 256 tokens`);
   assert.match(await page.textContent('.assistant .note'), new RegExp(`^${completion_tokens} tokens? · [\\d.]+ tokens/s`));
@@ -59,7 +60,7 @@ test("it answers, with the server's own greedy answer", needs_browser, () => on(
   await photograph(page, 'chat-light');
 }));
 
-test('what it sends is the conversation, the system prompt and the chosen settings', needs_browser, () => on(chatty, {}, async (page) => {
+test('a request contains the conversation, the system prompt and the chosen settings', needs_browser, () => on(chatty, {}, async (page) => {
   await set(page, { temperature: 0, top_k: 5, seed: 3, max_tokens: 9, repeat_penalty: 1.1, system: 'Be brief.' });
   await ask(page, 'One?');
   const request = page.waitForRequest('**/v1/chat/completions');
@@ -71,7 +72,7 @@ test('what it sends is the conversation, the system prompt and the chosen settin
     temperature: 0, top_k: 5, max_tokens: 9, seed: 3, repeat_penalty: 1.1, stream: true, stream_options: { include_usage: true },
   });
   await page.reload();
-  await has_answers(page, 2);  // the conversation outlives a reload, and so do the settings
+  await has_answers(page, 2);  // conversation and settings survive a reload
   assert.equal(await page.inputValue('#top_k'), '5');
   assert.equal(await page.inputValue('#system'), 'Be brief.');
   await page.click('#reset');
@@ -80,7 +81,7 @@ test('what it sends is the conversation, the system prompt and the chosen settin
   assert.equal(await page.locator('#turns .text').count(), 0);
 }));
 
-test('it streams, and stops when told, which frees the slot', needs_browser, () => on(endless, {}, async (page) => {
+test('an answer is streamed, and stopping it frees its slot', needs_browser, () => on(endless, {}, async (page) => {
   const lengths = [];
   await set(page, { temperature: 0 });
   for (const stop of [() => page.click('#stop'), () => page.keyboard.press('Escape')]) {
@@ -97,20 +98,20 @@ test('it streams, and stops when told, which frees the slot', needs_browser, () 
     await page.locator('#send').waitFor();
     assert.match(await page.locator('.assistant .note').last().textContent(), /tokens\/s · stopped$/);
     await eventually('no request is processed', async () => (await metric(endless.url, 'thimble_requests_processing')) === 0);
-    assert.ok((await last_text(page)).length > 0, 'what was said stays');
+    assert.ok((await last_text(page)).length > 0, 'the partial answer is kept');
     await page.click('#new-chat');
     lengths.length = 0;
   }
 }));
 
-test('an answer is retried, a message edited, an answer corrected', needs_browser, () => on(chatty, {}, async (page) => {
+test('answers can be retried and edited, messages can be edited', needs_browser, () => on(chatty, {}, async (page) => {
   await set(page, { temperature: 0, max_tokens: 20 });
   await ask(page, question);
   const first = await last_text(page);
   await ask(page, 'Thank you.', 2);
   await page.getByRole('button', { name: 'Retry this answer' }).first().click();
   await has_answers(page, 1);
-  assert.equal(await last_text(page), first, 'greedy: the same once more, and what followed is gone');
+  assert.equal(await last_text(page), first, 'a greedy retry gives the same answer and removes later turns');
 
   await page.getByRole('button', { name: 'Edit your message' }).click();
   assert.equal(await page.getByLabel('Your message').inputValue(), question);
@@ -130,7 +131,7 @@ test('an answer is retried, a message edited, an answer corrected', needs_browse
   assert.equal(await last_text(page), 'I am a thimble.');
 }));
 
-test('an answer is copied', needs_browser, () => on(chatty, { permissions: ['clipboard-read', 'clipboard-write'] }, async (page) => {
+test('the copy button copies an answer', needs_browser, () => on(chatty, { permissions: ['clipboard-read', 'clipboard-write'] }, async (page) => {
   await set(page, { temperature: 0 });
   await ask(page, question);
   await page.getByRole('button', { name: 'Copy the answer' }).click();
@@ -138,7 +139,7 @@ test('an answer is copied', needs_browser, () => on(chatty, { permissions: ['cli
   assert.equal(await page.evaluate(() => navigator.clipboard.readText()), await last_text(page));
 }));
 
-test('light and dark: as the system has it, until told; readable in both', needs_browser, async () => {
+test('the theme follows the system until changed, and both themes have sufficient contrast', needs_browser, async () => {
   const theme = (page) => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   const seen = {};
   for (const scheme of ['light', 'dark']) {
@@ -153,13 +154,13 @@ test('light and dark: as the system has it, until told; readable in both', needs
       assert.deepEqual(await faint_texts(page), []);
       const other = await theme(page);
       await page.reload();
-      assert.equal(await theme(page), other, 'remembered');
+      assert.equal(await theme(page), other, 'the theme is remembered');
     });
   }
   assert.notEqual(seen.light, seen.dark);
 });
 
-test('completions: tokens by probability, alternatives on hover and by keyboard', needs_browser, async () => {
+test('completions: tokens are shaded by probability, alternatives open on hover and by keyboard', needs_browser, async () => {
   for (const colorScheme of ['light', 'dark']) {
     await on(endless, { colorScheme }, async (page) => {
       await set(page, { temperature: 0, max_tokens: 24 });
@@ -170,7 +171,7 @@ test('completions: tokens by probability, alternatives on hover and by keyboard'
       const tokens = page.locator('.token');
       assert.equal(await tokens.count(), 24);
       assert.match(await page.textContent('#completion-note'),
-        /^24 tokens · [\d.]+ tokens\/s · [\d.]+ nats a token · perplexity [\d.]+ · [\d.]+ bits per byte$/);
+        /^24 tokens · [\d.]+ tokens\/s · [\d.]+ nats per token · perplexity [\d.]+ · [\d.]+ bits per byte$/);
 
       await tokens.nth(2).hover();
       const rows = page.locator('#alternatives button');
@@ -188,19 +189,19 @@ test('completions: tokens by probability, alternatives on hover and by keyboard'
       await tokens.first().focus();
       await page.keyboard.press('ArrowRight');
       await page.keyboard.press('Enter');
-      const choices = page.locator('#alternatives button:enabled');  // special tokens are none: they cannot be typed
+      const choices = page.locator('#alternatives button:enabled');  // special tokens are disabled: they cannot be typed
       assert.ok(await choices.first().evaluate((row) => row === document.activeElement));
       await page.keyboard.press('ArrowDown');
       const prefix = `Tilda has eight pears.${await tokens.first().textContent()}`;
       const other = (await choices.nth(1).locator('code').textContent()).replaceAll('⏎', '\n');
       const request = page.waitForRequest('**/v1/completions');
       await page.keyboard.press('Enter');
-      assert.equal((await request).postDataJSON().prompt, prefix + other, 'continued from there with the other token');
+      assert.equal((await request).postDataJSON().prompt, prefix + other, 'continues from there with the other token');
     });
   }
 });
 
-test('completions: a text is scored', needs_browser, () => on(chatty, {}, async (page) => {
+test('completions: scoring shows the same log-probabilities as the API', needs_browser, () => on(chatty, {}, async (page) => {
   const text = 'Tilda has eight pears.\nWill has one.';
   await page.click('#completions-tab');
   await page.fill('#prompt', text);
@@ -212,7 +213,7 @@ test('completions: a text is scored', needs_browser, () => on(chatty, {}, async 
   const { logprobs } = (await (await fetch(`${chatty.url}/v1/completions`, { method: 'POST', body })).json()).choices[0];
   const scored = logprobs.token_logprobs.filter((logprob) => logprob !== null);
   const nats = -scored.reduce((sum, logprob) => sum + logprob, 0) / scored.length;
-  assert.ok((await page.textContent('#completion-note')).includes(`${nats.toFixed(3)} nats a token`));
+  assert.ok((await page.textContent('#completion-note')).includes(`${nats.toFixed(3)} nats per token`));
   const classes = await page.locator('.token').evaluateAll((views) => views.map((view) => view.className));
   for (const [i, logprob] of logprobs.token_logprobs.entries())
     if (logprob !== null) assert.equal(classes[i], `token p${[0.01, 0.05, 0.2, 0.5].filter((floor) => Math.exp(logprob) >= floor).length}`);
@@ -220,13 +221,13 @@ test('completions: a text is scored', needs_browser, () => on(chatty, {}, async 
   await photograph(page, 'score');
 }));
 
-test('completions: a text that the model ends is said to be ended, one that is stopped to be stopped', needs_browser, async () => {
+test('completions: the note shows whether the model ended the text or the user stopped it', needs_browser, async () => {
   await on(chatty, {}, async (page) => {
     await page.route('**/v1/completions', stream_of([{ choices: [{ index: 0, text: '', logprobs: null, finish_reason: 'stop' }] }]));
     await page.click('#completions-tab');
     await page.click('#continue');
     await page.locator('#completion-note').waitFor();
-    assert.equal(await page.textContent('#completion-note'), 'the model ends the text here');
+    assert.equal(await page.textContent('#completion-note'), 'the model ended the text');
   });
   await on(endless, {}, async (page) => {
     await set(page, { temperature: 0, max_tokens: 900 });
@@ -239,7 +240,7 @@ test('completions: a text that the model ends is said to be ended, one that is s
   });
 });
 
-test("errors are the server's own words", needs_browser, () => on(chatty, { expected: /status of 400/ }, async (page) => {
+test("the server's error messages are shown unchanged", needs_browser, () => on(chatty, { expected: /status of 400/ }, async (page) => {
   await set(page, { temperature: -0.5 });
   await ask(page, question);
   assert.equal(await page.textContent('.assistant.failed .note'), 'temperature must be >= 0, got -0.5');
@@ -254,21 +255,21 @@ test("errors are the server's own words", needs_browser, () => on(chatty, { expe
   assert.match(await page.textContent('#completion-note.failed'), /top_p/);
 }));
 
-test('a full context is said', needs_browser, () => on(chatty, {}, async (page) => {
+test('a note reports turns dropped from a full context', needs_browser, () => on(chatty, {}, async (page) => {
   await set(page, { temperature: 0, max_tokens: 8 });
   for (let i = 1; i <= 3; ++i) await ask(page, `Is it ${i}? ${question} ${question} ${question}`, i);
   assert.match(await page.locator('.assistant .note').last().textContent(),
     /context full: the first \d+ tokens of the conversation were left out/);
 }));
 
-test('a connection that breaks and a server that is gone are said', needs_browser, async () => {
+test('a broken connection and an unreachable server are reported', needs_browser, async () => {
   const leaving = await serve(`${folder}/chatty`);
   await on(leaving, { expected: /ERR_CONNECTION_REFUSED/ }, async (page) => {
     await page.route('**/v1/chat/completions', (route) => route.fulfill({
       contentType: 'text/event-stream', body: 'data: {"choices":[{"index":0,"delta":{"content":"half an"}}]}\n\n' }));
     await ask(page, 'Hello?');
     assert.equal(await last_text(page), 'half an');
-    assert.equal(await page.textContent('.failed .note'), 'the connection ended before the answer did');
+    assert.equal(await page.textContent('.failed .note'), 'the connection closed before the answer was complete');
     await page.unroute('**/v1/chat/completions');
     await leaving.stop();
     await ask(page, 'Hello?', 2);
@@ -276,7 +277,7 @@ test('a connection that breaks and a server that is gone are said', needs_browse
   });
 });
 
-test('a server with a key is asked with it, and the key is not kept for good', needs_browser, async () => {
+test('the API key is requested and sent, and is not stored permanently', needs_browser, async () => {
   const guarded = await serve(`${folder}/chatty`, '--api-key', 'open-sesame');
   servers.push(guarded);
   await on(guarded, { expected: /status of 401/ }, async (page) => {
@@ -284,7 +285,7 @@ test('a server with a key is asked with it, and the key is not kept for good', n
     await photograph(page, 'key');
     await page.fill('#key', 'wrong');
     await page.keyboard.press('Enter');
-    await eventually('asked again', async () => (await page.inputValue('#key')) === '' && page.locator('#key').isVisible());
+    await eventually('the key is requested again', async () => (await page.inputValue('#key')) === '' && page.locator('#key').isVisible());
     await page.fill('#key', 'open-sesame');
     await page.keyboard.press('Enter');
     await page.locator('#notice').waitFor({ state: 'hidden' });
@@ -314,7 +315,7 @@ async function assert_only_text(page, place) {
   assert.ok(await overflow(page) <= 0, `${await overflow(page)} pixels too wide`);
 }
 
-test('hostile answers stay text', needs_browser, () => on(chatty, { viewport: { width: 360, height: 740 } }, async (page) => {
+test('hostile answers are shown as text', needs_browser, () => on(chatty, { viewport: { width: 360, height: 740 } }, async (page) => {
   await page.route('**/v1/chat/completions', stream_of([
     ...hostile.map((content) => ({ choices: [{ index: 0, delta: { content } }] })),
     { choices: [{ index: 0, delta: {}, finish_reason: '<img src=x onerror="window.hacked=1">' }] }]));
@@ -328,7 +329,7 @@ test('hostile answers stay text', needs_browser, () => on(chatty, { viewport: { 
   await photograph(page, 'hostile-phone');
 }));
 
-test('hostile tokens, errors and names stay text', needs_browser, () => on(chatty, {
+test('hostile tokens, errors and model names are shown as text', needs_browser, () => on(chatty, {
   viewport: { width: 360, height: 740 }, expected: /status of 418/,
   prepare: (page) => page.route('**/v1/models', (route) => route.fulfill({ json: { data: [{ id: hostile.join('') }] } })),
 }, async (page) => {
@@ -352,8 +353,8 @@ test('hostile tokens, errors and names stay text', needs_browser, () => on(chatt
   await assert_only_text(page, '#turns');
 }));
 
-// Should a slip ever let an answer in as HTML, the policy still runs nothing of it.
-test('the policy stops what the page would let through', needs_browser, () => on(chatty, { expected: /Content Security Policy/ }, async (page) => {
+// The policy must block scripts even if a bug inserted an answer as HTML.
+test('the Content-Security-Policy blocks injected scripts and styles', needs_browser, () => on(chatty, { expected: /Content Security Policy/ }, async (page) => {
   const refused = await page.evaluate(async () => {
     const violations = [];
     document.addEventListener('securitypolicyviolation', (event) => violations.push(event.effectiveDirective));
@@ -372,7 +373,7 @@ test('the policy stops what the page would let through', needs_browser, () => on
 }));
 
 const phone = { viewport: { width: 360, height: 740 }, hasTouch: true };
-test('a phone shows all of it, nothing too wide', needs_browser, () => on(endless, phone, async (page) => {
+test('the page fits the width of a phone', needs_browser, () => on(endless, phone, async (page) => {
   assert.ok(await overflow(page) <= 0);
   await set(page, { temperature: 0, max_tokens: 40 });
   await page.tap('#settings-toggle');
@@ -395,13 +396,13 @@ test('a phone shows all of it, nothing too wide', needs_browser, () => on(endles
   await photograph(page, 'phone-completions');
 }));
 
-test('all of it by keyboard, everything has a name, focus is seen', needs_browser, () => on(chatty, {}, async (page) => {
+test('the page works by keyboard, all controls have names, focus is visible', needs_browser, () => on(chatty, {}, async (page) => {
   const unnamed = await page.locator('button, input, textarea, [role=meter], [role=tabpanel]').evaluateAll((elements) => elements
     .filter((element) => !element.ariaLabel && !element.labels?.length && !element.hasAttribute('aria-labelledby') &&
       !element.textContent.trim())
     .map((element) => element.outerHTML));
   assert.deepEqual(unnamed, []);
-  assert.equal(await page.evaluate(() => document.activeElement.id), 'message', 'ready to type');
+  assert.equal(await page.evaluate(() => document.activeElement.id), 'message', 'the message field has focus');
   await set(page, { temperature: 0 });
   await page.focus('#message');
   await page.keyboard.type('Tilda has eight pears. Will has one pear.');
@@ -429,7 +430,7 @@ test('all of it by keyboard, everything has a name, focus is seen', needs_browse
   assert.equal(await page.getAttribute('#completions-tab', 'aria-selected'), 'true');
 }));
 
-test('the page comes with a strict policy, and a new nonce each time', needs_browser, async () => {
+test('the page has a strict Content-Security-Policy with a new nonce per request', needs_browser, async () => {
   const [one, two] = await Promise.all([fetch(chatty.url), fetch(chatty.url)]);
   const policy = one.headers.get('content-security-policy');
   assert.match(policy, /^default-src 'none'; script-src 'nonce-[0-9a-f]{24,}'; style-src 'nonce-[0-9a-f]{24,}'; /);

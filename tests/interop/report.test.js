@@ -1,5 +1,5 @@
-// Seeing a run: the report, plots and the dashboard in a real browser, event files by readers we did not write.
-// Screenshots go to build/page.
+// Tests the report, plots and the dashboard in a real browser, and event files with a third-party
+// protobuf library. Screenshots are written to build/page.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { appendFileSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
@@ -19,7 +19,7 @@ let browser;
 
 const settings = ['context=64', 'layers=2', 'dim=64', 'heads=4', 'kv_heads=2', 'head_dim=0', 'mlp_hidden=128', 'batch_tokens=512',
   'val_every=20', 'val_tokens=2000', 'dtype=f32', 'prime_steps=0'].flatMap((setting) => ['--set', setting]);
-const words = (run, ...more) => ['train', '--preset', 'quick', ...(more.includes('--data') ? [] : ['--data', join(folder, 'tales.txt')]),
+const train_command = (run, ...more) => ['train', '--preset', 'quick', ...(more.includes('--data') ? [] : ['--data', join(folder, 'tales.txt')]),
   '-o', join(folder, run), '--threads', '2', '-q', ...settings, ...more];
 
 function succeed(...command) {
@@ -30,13 +30,13 @@ function succeed(...command) {
 
 before(async () => {
   succeed('data', 'sample', '--kind', 'tales', '--size', '200k', '-o', join(folder, 'tales.txt'), '-q');
-  succeed(...words('a', '--steps', '120', '--tensorboard'));
-  succeed(...words('b', '--steps', '120', '--matrix-lr', '0.004'));
+  succeed(...train_command('a', '--steps', '120', '--tensorboard'));
+  succeed(...train_command('b', '--steps', '120', '--matrix-lr', '0.004'));
   if (!no_browser) browser = await launch();
 });
 after(async () => {
   await browser?.close();
-  for (const child of children) child.kill('SIGKILL');  // those that a failed test left behind
+  for (const child of children) child.kill('SIGKILL');  // left over from failed tests
   remove(folder);
 });
 
@@ -48,8 +48,8 @@ const looks = [
   { name: 'narrow-dark', options: { colorScheme: 'dark', viewport: { width: 360, height: 740 } } },
 ];
 
-// What holds for every page of ours, however it is looked at.
-async function look_at(url, name, wait = async () => {}) {
+// Checks contrast and overflow of a page in all themes and widths.
+async function check_all_looks(url, name, wait = async () => {}) {
   for (const look of looks)
     await with_page(browser, url, look.options, async (page) => {
       await wait(page);
@@ -59,22 +59,22 @@ async function look_at(url, name, wait = async () => {}) {
     });
 }
 
-test('the report is readable, light and dark, wide and narrow', needs_browser, () => look_at(file('a', 'report.html'), 'report'));
+test('the report has sufficient contrast and no overflow, light and dark, wide and narrow', needs_browser, () => check_all_looks(file('a', 'report.html'), 'report'));
 
-test('the report shows curves, samples and what limits the run', needs_browser, () =>
+test('the report shows curves, samples and the bottleneck', needs_browser, () =>
   with_page(browser, file('a', 'report.html'), {}, async (page) => {
     assert.equal(await page.locator('figure.chart').count(), 5);
     assert.equal(await page.textContent('h1'), 'a');
-    assert.match(await page.textContent('#limits'), /What limits this run: (infrastructure|data|optimisation)/);
+    assert.match(await page.textContent('#limits'), /Bottleneck: (infrastructure|data|optimisation)/);
     const events = readFileSync(join(folder, 'a', 'metrics.jsonl'), 'utf8').trim().split('\n').map((line) => JSON.parse(line));
     const said = events.filter(({ event }) => event === 'sample');
-    assert.equal(said.length, 2 * 7, 'two texts at each of seven validations');
+    assert.equal(said.length, 2 * 7, 'two samples at each of seven validations');
     assert.ok((await page.textContent('#samples')).includes(said.at(-1).text));
     const best = Math.min(...events.filter(({ event }) => event === 'validation').map(({ val_bpb }) => val_bpb));
     assert.ok((await page.textContent('.tiles')).includes(best.toFixed(4)));
   }));
 
-test('values are shown under the pointer, and by the keyboard', needs_browser, () =>
+test('values are shown at the pointer and by keyboard', needs_browser, () =>
   with_page(browser, file('a', 'report.html'), {}, async (page) => {
     const events = readFileSync(join(folder, 'a', 'metrics.jsonl'), 'utf8').trim().split('\n').map((line) => JSON.parse(line));
     const area = page.locator('.area').first(), box = await area.boundingBox();
@@ -92,9 +92,9 @@ test('values are shown under the pointer, and by the keyboard', needs_browser, (
     assert.equal(await overflow(page), 0);
   }));
 
-test('what a model said is text', needs_browser, async () => {
+test('samples are shown as text, not as HTML', needs_browser, async () => {
   const run = join(folder, 'hostile');
-  succeed(...words('hostile', '--steps', '20'));
+  succeed(...train_command('hostile', '--steps', '20'));
   appendFileSync(join(run, 'metrics.jsonl'), `${JSON.stringify({ event: 'sample', step: 20, prompt: hostile, text: hostile })}\n`);
   succeed('plot', run, '-q');
   await with_page(browser, file('hostile', 'report.html'), {}, async (page) => {
@@ -104,8 +104,9 @@ test('what a model said is text', needs_browser, async () => {
   });
 });
 
-// A text of nothing but markup: what a model of it says is markup, too. The folder's name is the run's name.
-test('a hostile model under a hostile name: nothing of it runs, live or in the report', needs_browser, async () => {
+// The training text is only markup, so the samples are markup too. The folder's name is the name of
+// the run.
+test('markup in samples and in the run name is not executed, in the dashboard and in the report', needs_browser, async () => {
   const name = '<img src=x onerror=document.title=1>', said = '<script>document.title="mine"</script><img src=x onerror=document.title=2>';
   writeFileSync(join(folder, 'hostile.txt'), `${said}\n`.repeat(1500));
   const run = await train_with_dashboard(name, '--steps', '100000', '--data', join(folder, 'hostile.txt'), '--set', 'val_every=100');
@@ -116,7 +117,7 @@ test('a hostile model under a hostile name: nothing of it runs, live or in the r
     assert.equal(await page.textContent('.status'), status);
   };
   await with_page(browser, run.url, {}, async (page) => {
-    await eventually('it says what it learned', async () =>
+    await eventually('a sample contains the markup', async () =>
       (await page.locator('.said').allTextContents()).some((text) => text.includes('<script>') && text.includes('<img')));
     await clean(page, 'training');
     run.child.kill('SIGINT');
@@ -132,17 +133,17 @@ test('a hostile model under a hostile name: nothing of it runs, live or in the r
   });
 });
 
-test('the page works without its script', needs_browser, () =>
+test('the report shows curves without JavaScript', needs_browser, () =>
   with_page(browser, file('a', 'report.html'), { javaScriptEnabled: false }, async (page) => {
     assert.ok(await page.locator('.curve').count() > 5);
   }));
 
-test('plots lay runs over each other', needs_browser, async () => {
+test('plots draw several runs in one chart', needs_browser, async () => {
   const runs = [join(folder, 'a'), join(folder, 'b')];
   succeed('plot', ...runs, '-o', join(folder, 'both.html'));
   succeed('plot', ...runs, '--metric', 'loss', '--x', 'tokens', '-o', join(folder, 'loss.html'));
-  await look_at(file('both.html'), 'plot');
-  await look_at(file('loss.html'), 'plot-loss');
+  await check_all_looks(file('both.html'), 'plot');
+  await check_all_looks(file('loss.html'), 'plot-loss');
   await with_page(browser, file('loss.html'), {}, async (page) => {
     assert.deepEqual(await page.locator('.legend span').allTextContents(), ['a', 'b']);
     const box = await page.locator('.area').boundingBox();
@@ -151,7 +152,7 @@ test('plots lay runs over each other', needs_browser, async () => {
   });
 });
 
-test('a plot as SVG is well formed and knows both themes', needs_browser, async () => {
+test('an SVG plot is well formed and renders in both themes', needs_browser, async () => {
   succeed('plot', join(folder, 'a'), join(folder, 'b'), '--metric', 'loss', '-o', join(folder, 'loss.svg'));
   for (const colorScheme of ['light', 'dark'])
     await with_page(browser, file('loss.svg'), { colorScheme, viewport: { width: 760, height: 420 } }, async (page) => {
@@ -161,7 +162,8 @@ test('a plot as SVG is well formed and knows both themes', needs_browser, async 
     });
 });
 
-// Eyes that lack a kind of cone, as matrices on linear RGB (Machado, Oliveira and Fernandes, 2009, severity 1).
+// Simulations of colour blindness as matrices on linear RGB (Machado, Oliveira and Fernandes, 2009,
+// severity 1).
 const eyes = {
   all: [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
   protan: [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
@@ -177,7 +179,7 @@ function lab(rgb) {
   return [116 * y - 16, 500 * (x - y), 200 * (y - z)];
 }
 
-test('colours of curves can be told apart by everybody, on both papers', () => {
+test('curve colours are distinguishable with colour blindness, in both themes', () => {
   const page = readFileSync(join(folder, 'a', 'report.html'), 'utf8');
   const colours = (name) => page.match(new RegExp(`--${name}: light-dark\\((#\\w+), (#\\w+)\\)`)).slice(1);
   for (const theme of [0, 1]) {
@@ -185,7 +187,7 @@ test('colours of curves can be told apart by everybody, on both papers', () => {
     for (const colour of curves) {
       const [dark, light] = [colour, paper].map((each) => times(eyes.all, linear(each)))
         .map(([r, g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b).sort((a, b) => a - b);
-      assert.ok((light + 0.05) / (dark + 0.05) >= 3, `${colour} on ${paper}: WCAG wants 3:1 for lines`);
+      assert.ok((light + 0.05) / (dark + 0.05) >= 3, `${colour} on ${paper}: WCAG requires 3:1 for lines`);
     }
     for (const [eye, matrix] of Object.entries(eyes)) {
       const seen = curves.map((colour) => lab(times(matrix, linear(colour))));
@@ -195,9 +197,9 @@ test('colours of curves can be told apart by everybody, on both papers', () => {
   }
 });
 
-// A run that stays long enough to be looked at.
+// Starts a training run with a dashboard and returns its URL.
 async function train_with_dashboard(run, ...more) {
-  const command = words(run, '--dashboard', '0', ...more).filter((word) => word !== '-q');
+  const command = train_command(run, '--dashboard', '0', ...more).filter((word) => word !== '-q');
   const child = spawn(binary, command, { stdio: ['ignore', 'pipe', 'pipe'] });
   children.push(child);
   const ended = new Promise((resolve) => child.once('exit', (code, signal) => resolve(code ?? signal)));
@@ -207,12 +209,12 @@ async function train_with_dashboard(run, ...more) {
   return { url: said.match(/http:\/\/127\.0\.0\.1:\d+/)[0], child, ended, said: () => said };
 }
 
-test('the dashboard follows a run to its end', needs_browser, async () => {
+test('the dashboard updates until the run ends', needs_browser, async () => {
   const run = await train_with_dashboard('live', '--steps', '100000', '--set', 'val_every=50');
   const tile = (page, name) => page.locator('.tiles div').filter({ has: page.getByText(name, { exact: true }) }).locator('dd').textContent();
   const step = async (page) => Number((await tile(page, 'steps')).replaceAll(',', ''));
   const started = (page) => page.locator('.said').first().waitFor({ timeout: 120_000 });
-  await look_at(run.url, 'dashboard', started);
+  await check_all_looks(run.url, 'dashboard', started);
   await with_page(browser, run.url, {}, async (page) => {
     await started(page);
     await page.evaluate(() => { window.same_page = true; });
@@ -222,25 +224,25 @@ test('the dashboard follows a run to its end', needs_browser, async () => {
     run.child.kill('SIGINT');
     await page.getByText('training ended').waitFor();
     assert.equal(await page.textContent('.status'), 'interrupted');
-    assert.equal(await page.evaluate(() => window.same_page), true, 'without loading the page again');
+    assert.equal(await page.evaluate(() => window.same_page), true, 'the page was not reloaded');
     await photograph(page, 'dashboard-ended');
   });
   assert.equal(await run.ended, 130, run.said());
   assert.match(readFileSync(join(folder, 'live', 'report.html'), 'utf8'), />interrupted</);
 });
 
-test('a port that is taken is an error before anything is made', async () => {
+test('an occupied dashboard port is an error, and no run folder is created', async () => {
   const other = createServer().listen(0, '127.0.0.1');
   await new Promise((resolve) => other.once('listening', resolve));
-  const { exit_code, stderr } = thimble(...words('taken', '--steps', '5', '--dashboard', String(other.address().port)));
+  const { exit_code, stderr } = thimble(...train_command('taken', '--steps', '5', '--dashboard', String(other.address().port)));
   other.close();
   assert.equal(exit_code, 1);
-  assert.match(stderr, /no dashboard: cannot listen on 127\.0\.0\.1/);
+  assert.match(stderr, /cannot start the dashboard: cannot listen on 127\.0\.0\.1/);
   assert.ok(!readdirSync(folder).includes('taken'));
 });
 
-// The record format is that of tensorflow/core/lib/io/record_writer.h, the messages those of
-// tensorflow/core/util/event.proto and tensorflow/core/framework/summary.proto.
+// Record format: tensorflow/core/lib/io/record_writer.h. Messages: tensorflow/core/util/event.proto
+// and tensorflow/core/framework/summary.proto.
 const event_type = protobuf.parse(`
   syntax = "proto3";
   message Event {
@@ -267,7 +269,7 @@ function events_of(run) {
   });
 }
 
-test('event files hold what metrics.jsonl holds', async () => {
+test('event files contain the same values as metrics.jsonl', async () => {
   const [events, ...others] = events_of('a');
   assert.equal(others.length, 0);
   assert.equal(events[0].file_version, 'brain.Event:2');
@@ -280,9 +282,9 @@ test('event files hold what metrics.jsonl holds', async () => {
   }
 });
 
-test('a run that goes on writes a second event file that begins with a start', async () => {
-  succeed(...words('resumed', '--steps', '40', '--stop-after', '10', '--tensorboard'));
-  await new Promise((resolve) => setTimeout(resolve, 1100));  // names hold seconds
+test('a resumed run writes a second event file that begins with a START event', async () => {
+  succeed(...train_command('resumed', '--steps', '40', '--stop-after', '10', '--tensorboard'));
+  await new Promise((resolve) => setTimeout(resolve, 1100));  // file names contain seconds
   succeed('train', '--resume', join(folder, 'resumed'), '--tensorboard', '-q');
   const [first, second] = events_of('resumed');
   assert.equal(first.filter(({ summary }) => summary?.value?.[0].tag === 'loss').length, 10);

@@ -1,6 +1,7 @@
-// A checkpoint as the library writes it, read by a reader that is not ours.
+// Reads a safetensors file written by the library with a third-party reader.
 //
-// It makes typed arrays over the file's own bytes, so it also sees whether every tensor is aligned to its elements.
+// The reader creates typed arrays over the bytes of the file, so it fails if a tensor is not
+// aligned to its elements.
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -9,7 +10,7 @@ import { dirname, join } from 'node:path';
 import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 
-globalThis.Float16Array ??= Uint16Array; // not in Node 20: the bits will do
+globalThis.Float16Array ??= Uint16Array; // missing in Node 20: compare the bits
 const { safetensors } = await import('@jax-js/loaders');
 
 const folder = process.env.THIMBLE_BINARY
@@ -17,7 +18,7 @@ const folder = process.env.THIMBLE_BINARY
   : fileURLToPath(new URL('../../build/release/bin', import.meta.url));
 const writer = join(folder, 'formats_tests');
 
-// tests/formats/safetensors_interop_test.cpp writes it.
+// The file is written by tests/formats/safetensors_interop_test.cpp.
 function written_file() {
   const out = mkdtempSync(join(tmpdir(), 'thimble-interop-'));
   try {
@@ -33,7 +34,7 @@ function written_file() {
 
 const missing = existsSync(writer) ? false : `${writer} is not built`;
 
-test('a safetensors file is read by @jax-js/loaders as it was written', { skip: missing }, () => {
+test('@jax-js/loaders reads a safetensors file with the written contents', { skip: missing }, () => {
   const { tensors, metadata } = safetensors.parse(written_file());
   assert.deepEqual(metadata, { format: 'pt', note: 'line 1\nline "2" é😀' });
   assert.deepEqual(Object.keys(tensors),

@@ -1,5 +1,5 @@
-// Many clients at once: nothing is lost, mixed up or left hanging. Time to first token is printed, not judged.
-// THIMBLE_LOAD_SECONDS: how long the load lasts (10).
+// Load tests: with many clients, no answer is lost, mixed up or delayed forever. Time to first
+// token is printed but not checked. THIMBLE_LOAD_SECONDS: duration of the load (default 10).
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -20,7 +20,8 @@ before(() => {
 });
 after(() => remove(folder));
 
-// One streamed greedy answer: its text, and when its first and last piece came.
+// Streams one greedy answer. Returns its text, the number of pieces and the time to the first
+// piece.
 async function stream(url, messages) {
   const began = performance.now();
   const body = JSON.stringify({ messages, temperature: 0, max_tokens: 48, stream: true });
@@ -58,7 +59,8 @@ async function solo_answers(url) {
   return answers;
 }
 
-// `clients` ask in turn, each a question at a time, until the time is over; every answer must be the solo one.
+// Each client sends one question after the other until `until`. Every answer must equal the one in
+// `solo`.
 async function load(url, clients, until, solo) {
   const first_seconds = [];
   let pieces = 0;
@@ -74,7 +76,7 @@ async function load(url, clients, until, solo) {
   return { first_seconds, pieces };
 }
 
-test('64 clients at once: each answer is the one it gets alone, and memory stays flat', { timeout: 1000 * seconds + 600_000 }, async (t) => {
+test('64 concurrent clients: answers equal those without load, and memory does not grow', { timeout: 1000 * seconds + 600_000 }, async (t) => {
   const server = await serve(join(folder, 'chatty'), '--slots', '16', '--queue', '256');
   try {
     const solo = await solo_answers(server.url);
@@ -87,12 +89,13 @@ test('64 clients at once: each answer is the one it gets alone, and memory stays
       first_seconds.push(...part.first_seconds);
       pieces += part.pieces;
     }
-    // Connections (the client opens more with each part), buffers and caches have grown to their size by half-time.
+    // Connections (the client opens more with each part), buffers and caches reach their final size
+    // in the first half.
     const took = (performance.now() - began) / 1000, growth = memory[2] - memory[1];
     t.diagnostic(`${first_seconds.length} answers in ${took.toFixed(1)} s, ${Math.round(pieces / took)} pieces/s, ` +
       `time to first token p50 ${in_ms(quantile(first_seconds, 0.5))}, p99 ${in_ms(quantile(first_seconds, 0.99))}, ` +
       `memory ${memory.map((bytes) => (bytes / 2 ** 20).toFixed(1)).join(', ')} MiB`);
-    assert.ok(growth < 16 * 2 ** 20, `${growth} bytes more since half-time`);
+    assert.ok(growth < 16 * 2 ** 20, `memory grew by ${growth} bytes in the second half`);
     await eventually('all slots are free', async () => (await metric(server.url, 'thimble_requests_processing')) === 0);
     await eventually('all connections are closed', async () => (await metric(server.url, 'thimble_connections')) <= 65);
   } finally {
@@ -100,16 +103,16 @@ test('64 clients at once: each answer is the one it gets alone, and memory stays
   }
 });
 
-test('200 clients, 8 slots, 32 places to wait: the rest hear 503 and when to come again, nobody hangs', { timeout: 600_000 }, async (t) => {
+test('200 clients, 8 slots, queue of 32: other requests get 503 with Retry-After, none hangs', { timeout: 600_000 }, async (t) => {
   const server = await serve(join(folder, 'chatty'), '--slots', '8', '--queue', '32');
   try {
     const solo = await solo_answers(server.url);
-    // However fast it is: all of them have asked before it looks at the first.
+    // Pause the server so that all requests arrive before it reads the first one.
     process.kill(server.pid, 'SIGSTOP');
-    const asked = Array.from({ length: 200 }, (_, i) => stream(server.url, questions[i % questions.length]));
-    await eventually('all have asked', () => unread_requests(server) === 200);
+    const requests = Array.from({ length: 200 }, (_, i) => stream(server.url, questions[i % questions.length]));
+    await eventually('all requests are sent', () => unread_requests(server) === 200);
     process.kill(server.pid, 'SIGCONT');
-    const answers = await Promise.all(asked);
+    const answers = await Promise.all(requests);
     const refused = answers.filter((answer) => answer.status === 503);
     t.diagnostic(`${200 - refused.length} answered, ${refused.length} refused`);
     for (const [i, answer] of answers.entries()) {
@@ -120,29 +123,29 @@ test('200 clients, 8 slots, 32 places to wait: the rest hear 503 and when to com
         assert.deepEqual([answer.status, answer.text, answer.done], [200, solo[i % questions.length].text, true]);
       }
     }
-    assert.ok(refused.length > 0 && refused.length <= 160, 'slots and queue were used, and were not enough');
-    assert.equal((await stream(server.url, questions[0])).text, solo[0].text, 'and then it is as before');
+    assert.ok(refused.length > 0 && refused.length <= 160, 'the queue overflows, but slots and queue are used');
+    assert.equal((await stream(server.url, questions[0])).text, solo[0].text, 'the server works normally afterwards');
   } finally {
     assert.equal(await server.stop(), 0);
   }
 });
 
-test('8 streams share each step of the model', { timeout: 600_000 }, async (t) => {
+test('8 streams are decoded in one batch', { timeout: 600_000 }, async (t) => {
   const server = await serve(train(folder, 'endless'), '--slots', '8');
   try {
-    const asked = questions.slice(0, 8), texts = (answers) => answers.map((answer) => answer.text);
+    const requests = questions.slice(0, 8), texts = (answers) => answers.map((answer) => answer.text);
     const pieces_per_second = (answers, began) =>
       answers.reduce((sum, answer) => sum + answer.pieces, 0) / ((performance.now() - began) / 1000);
     const alone_began = performance.now(), alone = [];
-    for (const messages of asked) alone.push(await stream(server.url, messages));
+    for (const messages of requests) alone.push(await stream(server.url, messages));
     const one = pieces_per_second(alone, alone_began);
     const steps_alone = await metric(server.url, 'thimble_decode_steps_total');
-    const together_began = performance.now(), together = await Promise.all(asked.map((messages) => stream(server.url, messages)));
+    const together_began = performance.now(), together = await Promise.all(requests.map((messages) => stream(server.url, messages)));
     const eight = pieces_per_second(together, together_began);
     const steps_together = await metric(server.url, 'thimble_decode_steps_total') - steps_alone;
     t.diagnostic(`1 stream ${Math.round(one)} pieces/s, 8 streams ${Math.round(eight)}: ${(eight / one).toFixed(1)}x`);
     assert.deepEqual(texts(together), texts(alone));
-    assert.ok(steps_together < steps_alone / 4, `${steps_together} steps together, ${steps_alone} one after the other`);
+    assert.ok(steps_together < steps_alone / 4, `${steps_together} steps concurrently, ${steps_alone} sequentially`);
   } finally {
     assert.equal(await server.stop(), 0);
   }

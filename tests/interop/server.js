@@ -1,4 +1,4 @@
-// `thimble serve` for a test: small models, a server on a free port, its end.
+// Starts `thimble serve` for tests, on a free port and with small models.
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -7,10 +7,10 @@ import { join } from 'node:path';
 import { binary, thimble } from './thimble.js';
 
 const kinds = {
-  // Answers the built-in questions, not always rightly, and ends its answers.
+  // Answers the built-in questions, not always correctly, and ends its answers.
   chatty: ['context=256', 'layers=2', 'dim=64', 'heads=4', 'kv_heads=2', 'mlp_hidden=128', 'batch_tokens=1024',
     'steps=150', 'val_tokens=2000'],
-  // Knows nothing, and says it slowly and at length: greedy answers repeat themselves until they are stopped.
+  // Untrained and slow: greedy answers repeat until they are stopped.
   endless: ['context=1024', 'layers=8', 'dim=512', 'heads=8', 'kv_heads=4', 'mlp_hidden=1024', 'batch_tokens=1024',
     'steps=1', 'val_tokens=1024', 'muon_steps=1'],
 };
@@ -33,30 +33,30 @@ function succeed(...words) {
 export const temporary_folder = () => mkdtempSync(join(tmpdir(), 'thimble-serve-'));
 export const remove = (folder) => rmSync(folder, { recursive: true });
 
-// Starts a server and waits until it says where it listens.
+// Starts a server and waits until it prints its address.
 export async function serve(model, ...options) {
   const words = ['serve', model, '--port', '0', '--threads', '2', ...options];
   const child = spawn(binary, words, { stdio: ['ignore', 'pipe', 'pipe'] });
   const ended = new Promise((resolve) => child.once('exit', (code, signal) => resolve(code ?? signal)));
-  let said = '';
+  let output = '';
   const url = await new Promise((resolve, reject) => {
     const listen = (data) => {
-      said += data;
-      const found = said.match(/http:\/\/127\.0\.0\.1:\d+/);
+      output += data;
+      const found = output.match(/http:\/\/127\.0\.0\.1:\d+/);
       if (found) resolve(found[0]);
     };
     child.stdout.on('data', listen);
     child.stderr.on('data', listen);
-    ended.then((code) => reject(new Error(`thimble serve ended with ${code}: ${said}`)));
+    ended.then((code) => reject(new Error(`thimble serve ended with ${code}: ${output}`)));
   });
   const stop = async () => {
     child.kill('SIGTERM');
     return await ended;
   };
-  return { url, stop, pid: child.pid, log: () => said };
+  return { url, stop, pid: child.pid, log: () => output };
 }
 
-// How many connections hold a request that the server has not read yet.
+// Number of connections with a request that the server has not read yet.
 export function unread_requests({ url }) {
   const port = Number(new URL(url).port).toString(16).toUpperCase().padStart(4, '0');
   const sockets = readFileSync('/proc/net/tcp', 'utf8').split('\n').map((line) => line.trim().split(/\s+/));
@@ -64,7 +64,7 @@ export function unread_requests({ url }) {
     local?.endsWith(`:${port}`) && state === '01' && parseInt(queues.split(':')[1], 16) > 0).length;
 }
 
-// A gauge or counter of /metrics, its labels summed up.
+// Reads a gauge or counter from /metrics, summed over its labels.
 export async function metric(url, name) {
   const lines = (await (await fetch(`${url}/metrics`)).text()).split('\n');
   const values = lines.filter((line) => line.startsWith(`${name} `) || line.startsWith(`${name}{`))
@@ -73,11 +73,11 @@ export async function metric(url, name) {
   return values.reduce((sum, value) => sum + value, 0);
 }
 
-// Asks again until it is true: what a server does next takes a moment, and longer on a busy machine.
+// Polls until `is_true` returns true. Fails after `seconds`.
 export async function eventually(what, is_true, seconds = 120) {
   const deadline = Date.now() + 1000 * seconds;
   while (!(await is_true())) {
-    assert.ok(Date.now() < deadline, `not within ${seconds} s: ${what}`);
+    assert.ok(Date.now() < deadline, `timeout after ${seconds} s: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }

@@ -1,4 +1,4 @@
-// Just enough of safetensors to hand token ids to `thimble trace` and to read its logits.
+// Minimal safetensors code to pass token ids to `thimble trace` and to read its logits.
 import { readFileSync, writeFileSync } from 'node:fs';
 
 export function write_ids(path, ids) {
@@ -10,7 +10,7 @@ export function write_ids(path, ids) {
   writeFileSync(path, Buffer.concat([length, header, Buffer.from(data.buffer)]));
 }
 
-// One Float32Array for each position.
+// Returns one Float32Array per position.
 export function read_logits(path) {
   const file = readFileSync(path), size = Number(file.readBigUInt64LE(0));
   const { logits } = JSON.parse(file.toString('utf8', 8, 8 + size));

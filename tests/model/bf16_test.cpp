@@ -1,5 +1,5 @@
-// Every preset trains in bf16: whatever nodes a switch adds, their gradients fit together, in f32 where they have many
-// readers, and come near those of f32.
+// Every preset trains in bf16. All nodes that a switch adds have matching gradient dtypes (f32 for
+// values with many readers), and the gradients are close to those in f32.
 #include <algorithm>
 #include <cmath>
 
@@ -41,7 +41,7 @@ double cosine(const std::vector<float>& a, const std::vector<float>& b) {
   return product / std::sqrt(of_a * of_b);
 }
 
-TEST(Bf16Model, EveryPresetTrainsInItAsInF32) {
+TEST(Bf16Model, GradientsOfEveryPresetAreCloseToF32) {
   for (const Preset& preset : all_presets())
     for (const GradientOptions options :
          {GradientOptions{}, GradientOptions{.recompute = true}, GradientOptions{.qat_bits = 6}}) {
@@ -55,11 +55,11 @@ TEST(Bf16Model, EveryPresetTrainsInItAsInF32) {
     }
 }
 
-TEST(DtypeFallback, IsAProcessorsThatChoseForItselfAlone) {
+TEST(DtypeFallback, IsReportedOnlyForAutomaticOnACpuWithoutBf16) {
   const CpuFeatures plain{};
-  EXPECT_NE(dtype_fallback(ComputeDType::automatic, Device::cpu, plain).find("computed in f32"),
+  EXPECT_NE(dtype_fallback(ComputeDType::automatic, Device::cpu, plain).find("fell back to f32"),
             std::string::npos);
-  EXPECT_EQ(dtype_fallback(ComputeDType::f32, Device::cpu, plain), "") << "it was asked for";
+  EXPECT_EQ(dtype_fallback(ComputeDType::f32, Device::cpu, plain), "") << "f32 was requested";
   EXPECT_EQ(dtype_fallback(ComputeDType::automatic, Device::cuda, plain), "") << "a GPU has bf16";
 }
 

@@ -1,4 +1,4 @@
-// Decoding through the cache computes what scoring the whole text computes.
+// Decoding through the KV cache gives the same logits as scoring the complete text.
 #include <algorithm>
 #include <cmath>
 
@@ -7,13 +7,13 @@
 namespace thimble::decode_test {
 namespace {
 
-constexpr double kSame = 2e-5;  // of a row's largest logit: f32 sums in another order
+constexpr double kSame = 2e-5;  // relative to a row's largest logit: f32 sums in a different order
 
-// One text being read by a slot.
+// A text that is decoded in a slot.
 struct Reader {
   std::int32_t slot;
   std::vector<std::int32_t> tokens;
-  std::vector<float> logits;  // as scored: [T, V]
+  std::vector<float> logits;  // expected, from scoring: [T, V]
   std::size_t read = 0;
 
   DecodeRow next() {
@@ -55,31 +55,31 @@ struct Family {
 
 class Decoding : public testing::TestWithParam<Family> {};
 
-// Each call takes a random number of tokens, from none to seven, of each of three texts, in any order.
+// Each call decodes a random number of tokens, 0 to 7, of each of three texts, in random order.
 TEST_P(Decoding, InterleavedSlotsAndBlocksEqualScoring) {
   const Context context;
   Model model = random_model(GetParam().config(), context);
   std::mt19937 random(17);
   KvCache cache(model.config(), 3);
-  for (int round = 0; round < 2; ++round) {  // slots are used again
+  for (int round = 0; round < 2; ++round) {  // the second round reuses the slots
     std::vector<Reader> readers;
     for (const auto& [slot, length] : {std::pair(2, 24), {0, 17}, {1, 5 + round}})
       readers.push_back(make_reader(model, random, slot, length));
     while (!std::ranges::all_of(readers, &Reader::done)) {
       std::vector<DecodeRow> rows;
-      std::vector<std::pair<const Reader*, std::size_t>> wanted;
+      std::vector<std::pair<const Reader*, std::size_t>> expected_rows;
       std::shuffle(readers.begin(), readers.end(), random);
       for (Reader& reader : readers)
         for (auto count = random() % 8; count > 0 && !reader.done(); --count) {
           rows.push_back(reader.next());
-          rows.back().wants_logits = wanted.empty() || random() % 2 == 0;
-          if (rows.back().wants_logits) wanted.emplace_back(&reader, reader.read - 1);
+          rows.back().wants_logits = expected_rows.empty() || random() % 2 == 0;
+          if (rows.back().wants_logits) expected_rows.emplace_back(&reader, reader.read - 1);
         }
       if (rows.empty()) continue;
       const Tensor logits = model.decode(decode_rows(model.config(), cache.slots(), rows), cache);
-      ASSERT_EQ(logits.rows, static_cast<std::int64_t>(wanted.size()));
-      for (std::size_t i = 0; i < wanted.size(); ++i) {
-        expect_row(logits, static_cast<std::int64_t>(i), *wanted[i].first, wanted[i].second);
+      ASSERT_EQ(logits.rows, static_cast<std::int64_t>(expected_rows.size()));
+      for (std::size_t i = 0; i < expected_rows.size(); ++i) {
+        expect_row(logits, static_cast<std::int64_t>(i), *expected_rows[i].first, expected_rows[i].second);
         if (HasFatalFailure()) return;
       }
     }
@@ -105,13 +105,13 @@ void expect_same_bits_in_one_block(const ModelConfig& config, DType dtype) {
   EXPECT_TRUE(std::ranges::equal(last, std::span(logits.row<float>(18), last.size())));
 }
 
-TEST_P(Decoding, TokenByTokenHasTheBitsOfOneBlock) {
+TEST_P(Decoding, TokenByTokenEqualsOneBlockBitForBit) {
   for (const DType dtype : {DType::f32, DType::bf16})
     expect_same_bits_in_one_block(GetParam().config(), dtype);
 }
 
-// Rounding turns the logits of these small random models by some percent: enough to tell them from others.
-TEST_P(Decoding, InBf16ComputesWhatScoringInBf16Does) {
+// Rounding changes the logits of these small random models by a few percent, so compare the cosine.
+TEST_P(Decoding, InBf16IsCloseToScoringInBf16) {
   const Context context;
   Model model = random_model(GetParam().config(), context, DType::bf16);
   std::mt19937 random(5);
@@ -130,8 +130,7 @@ TEST_P(Decoding, InBf16ComputesWhatScoringInBf16Does) {
   EXPECT_GT(product / std::sqrt(decoded * scored), 0.999);
 }
 
-// A copied prefix is as good as a read one.
-TEST_P(Decoding, GoesOnFromACopiedPrefix) {
+TEST_P(Decoding, ContinuesFromACopiedPrefix) {
   const Context context;
   Model model = random_model(GetParam().config(), context);
   std::mt19937 random(6);
@@ -153,8 +152,9 @@ void fill_keys(const KvCache& cache, float value) {
   std::fill_n(keys.row<float>(0), keys.rows * keys.cols, value);
 }
 
-// One object, other memory: as when a cache is made where a dead one lay.
-TEST_P(Decoding, ACacheThatChangesPlacesWithAnotherIsNoticed) {
+// The same KvCache object with different memory, as if a new cache had the address of a deleted
+// one.
+TEST_P(Decoding, BindsTheCacheAgainIfItsMemoryChanges) {
   constexpr float kUntouched = 777;
   const Context context;
   Model model = random_model(GetParam().config(), context);

@@ -1,4 +1,4 @@
-// Documents packed into rows do not see each other: each computes what it computes alone.
+// Documents packed into rows are isolated: each gives the same results as alone.
 #include <algorithm>
 #include <cmath>
 
@@ -7,8 +7,9 @@
 namespace thimble::documents_test {
 namespace {
 
-// Of a row's largest logit: f32 sums in another order, because other shapes choose other GEMM blockings. A small logit may
-// be the difference of large terms: without a final norm, as in microgpt, they reach 60.
+// Relative to a row's largest logit. Other shapes use other GEMM blockings, which sum in a
+// different order. A small logit may be the difference of large terms, up to 60 in microgpt, which
+// has no final norm.
 constexpr double kSame = 5e-6;
 
 struct Document {
@@ -20,7 +21,7 @@ struct Packed {
   std::vector<std::int32_t> input, target;
   std::vector<std::uint8_t> doc_start;
 
-  // A row's start is a document's start, marked or not.
+  // The start of a row always starts a document.
   std::vector<Document> documents() const {
     std::vector<Document> found;
     for (std::size_t n = 0; n < input.size(); ++n) {
@@ -57,7 +58,7 @@ void expect_documents_alone(Model& model, const Packed& packed) {
       for (std::size_t i = row * V; i < (row + 1) * V; ++i)
         ASSERT_NEAR(together.logits[begin * V + i], alone.logits[i], kSame * largest)
             << "document at " << begin << " of " << length;
-      ASSERT_NEAR(together.nats[begin + row], alone.nats[row], 2 * kSame * largest);  // of two logits
+      ASSERT_NEAR(together.nats[begin + row], alone.nats[row], 2 * kSame * largest);  // involves two logits
     }
   }
 }
@@ -90,7 +91,7 @@ void expect_gradients_add_up(Model& model, const Packed& packed) {
 
 class PackedDocuments : public testing::TestWithParam<const char*> {};
 
-TEST_P(PackedDocuments, EqualTheSameDocumentsAloneForEveryLengthAndBatch) {
+TEST_P(PackedDocuments, GiveTheSameResultsAsAloneForEveryRowLength) {
   const Context context;
   Model model = random_model(small_config(GetParam()), context);
   std::mt19937 random(1);
@@ -102,7 +103,7 @@ TEST_P(PackedDocuments, EqualTheSameDocumentsAloneForEveryLengthAndBatch) {
   }
 }
 
-TEST_P(PackedDocuments, GradientsAreTheSumOfTheDocumentsOwn) {
+TEST_P(PackedDocuments, GradientsAreTheSumOverTheDocuments) {
   const Context context;
   Model model = random_model(small_config(GetParam()), context);
   std::mt19937 random(2);
@@ -112,16 +113,16 @@ TEST_P(PackedDocuments, GradientsAreTheSumOfTheDocumentsOwn) {
   }
 }
 
-// Would the comparison notice? Without their marks, packed documents do see each other.
-TEST_P(PackedDocuments, DifferWhenTheirStartsAreNotMarked) {
+// Checks that the comparison is sensitive: without marked starts the documents are not isolated.
+TEST_P(PackedDocuments, DifferIfTheirStartsAreNotMarked) {
   const Context context;
   Model model = random_model(small_config(GetParam()), context);
   const std::vector<std::int32_t> input = {3, 14, 15, 9, 26, 5};
   std::vector<std::uint8_t> doc_start = {1, 0, 0, 1, 0, 0};
   const Model::Scores marked = model.score(grid_rows(model.config(), 6, input, input, doc_start));
-  const Model::Scores blurred = model.score(grid_rows(model.config(), 6, input, input));
-  EXPECT_EQ(marked.nats[2], blurred.nats[2]);
-  EXPECT_GT(std::abs(marked.nats[3] - blurred.nats[3]), 1e-3);
+  const Model::Scores unmarked = model.score(grid_rows(model.config(), 6, input, input));
+  EXPECT_EQ(marked.nats[2], unmarked.nats[2]);
+  EXPECT_GT(std::abs(marked.nats[3] - unmarked.nats[3]), 1e-3);
 }
 
 std::string named(const testing::TestParamInfo<const char*>& info) {

@@ -1,4 +1,4 @@
-// The published golf models with what PyTorch made of them, and how near to it a device and a dtype must come.
+// The published golf models with PyTorch's results, and the tolerances for each device and dtype.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -74,14 +74,16 @@ struct GoldenBounds {
   double logits;    // absolute
   double cosine;    // of each tensor's gradient
   double relative;  // of each tensor's gradient: |ours - theirs| / |theirs|
-  // Tensors with fewer values are too short for a cosine to say much: only `relative` is asked of them.
+  // Tensors with fewer values are too short for a meaningful cosine; only `relative` is checked for
+  // them.
   std::size_t fewest_for_cosine = 0;
 };
 
-// f32 against f32: some hundred additions in another order.
+// f32 against f32: a few hundred additions in a different order.
 inline constexpr GoldenBounds kF32Bounds{.loss = 1e-5, .logits = 2e-4, .cosine = 0.999999, .relative = 1e-4};
-// bf16 keeps 8 bits: every activation and every gradient of one is off by up to 2^-9 of itself, ten or so one after the
-// other in these models; a gradient summed over rows that nearly cancel keeps more of the error.
+// bf16 has 8 bits: every activation and activation gradient has a relative error of up to 2^-9, and
+// about ten of them follow each other in these models. Gradients summed over rows that nearly
+// cancel have a larger relative error.
 inline constexpr GoldenBounds kBf16Bounds{
     .loss = 0.01, .logits = 0.25, .cosine = 0.99, .relative = 0.15, .fewest_for_cosine = 64};
 

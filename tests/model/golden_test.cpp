@@ -1,4 +1,4 @@
-// The model against the originals: logits, loss and every gradient as PyTorch computed them.
+// Compares the model with PyTorch's original: logits, loss and every gradient.
 #include "model/golden_model.h"
 
 namespace thimble {

@@ -1,4 +1,4 @@
-// Steps that are recorded on a GPU: their sizes, and the rows that fill them up.
+// Captured GPU decoding steps: bucket sizes and padding rows. Also the program cache.
 #include <gtest/gtest.h>
 
 #include "model/gpt_program.h"
@@ -8,7 +8,7 @@
 namespace thimble {
 namespace {
 
-TEST(GpuBuckets, LieNearerTogetherWhereRowsAreMany) {
+TEST(GpuBuckets, HaveIntermediateSizesFrom48RowsOn) {
   for (const auto& [rows, bucket] : {std::pair<std::int64_t, std::int64_t>(1, 1),
                                      {2, 2},
                                      {3, 4},
@@ -26,12 +26,12 @@ TEST(GpuBuckets, LieNearerTogetherWhereRowsAreMany) {
     EXPECT_EQ(gpu_bucket(rows), bucket) << rows;
   for (std::int64_t rows = 1; rows < 5000; ++rows) {
     ASSERT_GE(gpu_bucket(rows), rows);
-    ASSERT_EQ(gpu_bucket(gpu_bucket(rows)), gpu_bucket(rows)) << "a bucket serves itself";
+    ASSERT_EQ(gpu_bucket(gpu_bucket(rows)), gpu_bucket(rows)) << "a bucket size maps to itself";
   }
 }
 
-// With a smear gate the tokens before the rows follow the rows; without it there are none.
-TEST(FilledUp, RowsKeepTheirTokensAndOthersBelongToNoSlot) {
+// With a smear gate (golf-plus) the previous tokens follow the rows.
+TEST(FilledUp, RowsKeepTheirTokensAndPaddingHasNoSlot) {
   for (const char* preset : {"golf-plus", "golf", "microgpt"}) {
     SCOPED_TRACE(preset);
     const ModelConfig config = small_config(preset);
@@ -39,40 +39,40 @@ TEST(FilledUp, RowsKeepTheirTokensAndOthersBelongToNoSlot) {
         {.token = 7, .position = 0, .slot = 2, .wants_logits = false},
         {.token = 9, .previous = 3, .before_previous = 4, .position = 5, .slot = 0},
         {.token = 11, .previous = 9, .before_previous = 3, .position = 6, .slot = 0}};
-    const Rows rows = decode_rows(config, 3, decoded), filled = filled_up(rows, 8, 4);
-    ASSERT_EQ(filled.count(), 8);
+    const Rows rows = decode_rows(config, 3, decoded), padded = padded_rows(rows, 8, 4);
+    ASSERT_EQ(padded.count(), 8);
     const std::size_t halves = config.smear_gate ? 2 : 1;
-    for (const auto* each : {&filled.token, &filled.bucket, &filled.embedded_position})
+    for (const auto* each : {&padded.token, &padded.bucket, &padded.embedded_position})
       EXPECT_EQ(each->size(), 8 * halves);
     for (std::size_t n = 0; n < decoded.size(); ++n) {
-      EXPECT_EQ(filled.token[n], decoded[n].token);
-      EXPECT_EQ(filled.bucket[n], rows.bucket[n]);
-      EXPECT_EQ(filled.position[n], decoded[n].position);
-      EXPECT_EQ(filled.slot[n], decoded[n].slot);
-      ASSERT_EQ(filled.previous[n] >= 0, rows.previous[n] >= 0);
-      if (filled.previous[n] < 0) continue;
-      const auto before = static_cast<std::size_t>(filled.previous[n]),
+      EXPECT_EQ(padded.token[n], decoded[n].token);
+      EXPECT_EQ(padded.bucket[n], rows.bucket[n]);
+      EXPECT_EQ(padded.position[n], decoded[n].position);
+      EXPECT_EQ(padded.slot[n], decoded[n].slot);
+      ASSERT_EQ(padded.previous[n] >= 0, rows.previous[n] >= 0);
+      if (padded.previous[n] < 0) continue;
+      const auto before = static_cast<std::size_t>(padded.previous[n]),
                  was = static_cast<std::size_t>(rows.previous[n]);
-      EXPECT_EQ(filled.token[before], decoded[n].previous);
-      EXPECT_EQ(filled.bucket[before], rows.bucket[was]);
-      EXPECT_EQ(filled.embedded_position[before], rows.embedded_position[was]);
+      EXPECT_EQ(padded.token[before], decoded[n].previous);
+      EXPECT_EQ(padded.bucket[before], rows.bucket[was]);
+      EXPECT_EQ(padded.embedded_position[before], rows.embedded_position[was]);
     }
     for (std::size_t n = decoded.size(); n < 8; ++n) {
-      EXPECT_EQ(filled.slot[n], -1);
-      EXPECT_EQ(filled.position[n], 0);
-      EXPECT_EQ(filled.previous[n], -1);
+      EXPECT_EQ(padded.slot[n], -1);
+      EXPECT_EQ(padded.position[n], 0);
+      EXPECT_EQ(padded.previous[n], -1);
     }
-    EXPECT_EQ(filled.gather, (std::vector<std::int32_t>{1, 2, 0, 0}));
+    EXPECT_EQ(padded.gather, (std::vector<std::int32_t>{1, 2, 0, 0}));
   }
 }
 
-TEST(FilledUp, MoreRowsThanTheStepTakesAreRefused) {
+TEST(FilledUp, RejectsMoreRowsThanTheBucket) {
   const ModelConfig config = small_config("golf");
   const Rows rows = decode_rows(config, 1, std::vector<DecodeRow>(3));
-  EXPECT_NE(message_of([&] { filled_up(rows, 2, 3); }).find("3 rows are more than 2"), std::string::npos);
+  EXPECT_NE(message_of([&] { padded_rows(rows, 2, 3); }).find("cannot pad 3 rows to 2"), std::string::npos);
 }
 
-TEST(ProgramCache, MakesEachProgramOnce) {
+TEST(ProgramCache, CreatesEachProgramOnce) {
   EXPECT_EQ(row_bucket(1), 1);
   EXPECT_EQ(row_bucket(5), 8);
   EXPECT_EQ(row_bucket(64), 64);
@@ -83,7 +83,7 @@ TEST(ProgramCache, MakesEachProgramOnce) {
   EXPECT_EQ(cache.get(key, make), 1);
   EXPECT_EQ(cache.get(key, make), 1);
   EXPECT_EQ(cache.get({.rows = 8, .purpose = ForDecoding{.gathered = 1, .slots = 2}}, make), 2);
-  // Programs for different purposes are different programs, however alike their numbers.
+  // Programs for different purposes are distinct even if their numbers are equal.
   EXPECT_EQ(cache.get({.rows = 8, .purpose = ForTraining{.qat_bits = 1}}, make), 3);
   EXPECT_EQ(cache.get({.rows = 8, .purpose = ForTraining{.qat_bits = 1, .recompute = true}}, make), 4);
   EXPECT_EQ(cache.get({.rows = 8, .purpose = ForScoring{.logits = true}}, make), 5);

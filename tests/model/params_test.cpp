@@ -34,7 +34,7 @@ ModelConfig fixture_llama(std::string_view preset) {
                            "context=128"});
 }
 
-// Everything that a model may have, in one.
+// All presets and a few models with every optional tensor.
 std::vector<ModelConfig> many_models() {
   std::vector<ModelConfig> models;
   for (const Preset& preset : all_presets()) models.push_back(model_of(preset.name));
@@ -62,12 +62,10 @@ SafetensorsHeader read_safetensors(const std::filesystem::path& path) {
   return {parse_json(header, path.string()), std::string(std::istreambuf_iterator<char>(file), {})};
 }
 
-// Both ways: the file has no tensor that the table lacks, and the reverse.
+// Checks that the file and the table contain exactly the same tensors.
 void expect_same_tensors(const ModelConfig& model, const std::string& file, const std::string& prefix) {
-  const auto path = shared_path(file);
-  if (!path) GTEST_SKIP() << shared_missing(file);
   const ParamTable table(model);
-  const Json header = read_safetensors(*path).json;
+  const Json header = read_safetensors(golden_path(file)).json;
   std::set<std::string> seen;
   for (const auto& [name, tensor] : header.as_object()) {
     if (name == "__metadata__" || !name.starts_with(prefix)) continue;
@@ -81,20 +79,20 @@ void expect_same_tensors(const ModelConfig& model, const std::string& file, cons
   for (const Param& param : table.all()) EXPECT_TRUE(seen.contains(param.name)) << param.name;
 }
 
-TEST(ParamNames, AreThoseOfThePublishedGolfFiles) {
-  expect_same_tensors(golden_baseline(), "fixtures/golden/golf_baseline_grad.safetensors", "param.");
+TEST(ParamNames, MatchThePublishedGolfFiles) {
+  expect_same_tensors(golden_baseline(), "golf_baseline_grad.safetensors", "param.");
 }
-TEST(ParamNames, AreThoseOfThePublishedGolfPlusFiles) {
-  expect_same_tensors(golden_plus(), "fixtures/golden/golf_plus_grad.safetensors", "param.");
+TEST(ParamNames, MatchThePublishedGolfPlusFiles) {
+  expect_same_tensors(golden_plus(), "golf_plus_grad.safetensors", "param.");
 }
-TEST(ParamNames, AreThoseOfTransformersLlama) {
-  expect_same_tensors(fixture_llama("llama"), "fixtures/hf/llama_tied/model.safetensors", "");
+TEST(ParamNames, MatchTransformersLlama) {
+  expect_same_tensors(fixture_llama("llama"), "hf/llama_tied/model.safetensors", "");
 }
-TEST(ParamNames, AreThoseOfTransformersQwen2) {
-  expect_same_tensors(fixture_llama("qwen2"), "fixtures/hf/qwen2/model.safetensors", "");
+TEST(ParamNames, MatchTransformersQwen2) {
+  expect_same_tensors(fixture_llama("qwen2"), "hf/qwen2/model.safetensors", "");
 }
 
-TEST(ParamNames, OfQwen3AndUntiedHeadsAreTransformers) {
+TEST(ParamNames, MatchTransformersForQwen3AndUntiedHeads) {
   const ParamTable table(model_of("qwen3", {"tie_embeddings=false"}));
   ASSERT_NE(table.find("model.layers.8.self_attn.q_norm.weight"), nullptr);
   EXPECT_EQ(table.find("model.layers.8.self_attn.q_norm.weight")->dims, std::vector<std::int64_t>{64});
@@ -102,7 +100,7 @@ TEST(ParamNames, OfQwen3AndUntiedHeadsAreTransformers) {
   EXPECT_EQ(table.find("model.layers.9.self_attn.q_norm.weight"), nullptr);
 }
 
-TEST(ParamNames, OfGpt2ModelsExtendTheGolfManner) {
+TEST(ParamNames, ExtendTheGolfNamesForGpt2Models) {
   const ParamTable table(model_of("microgpt", {"norm=layer", "bias=true", "mlp=gelu", "final_norm=true",
                                                "embed_norm=false", "layers=1", "tie_embeddings=true"}));
   std::set<std::string> names;
@@ -129,7 +127,7 @@ TEST(ParamNames, OfGpt2ModelsExtendTheGolfManner) {
                                           "final_norm.bias"}));
 }
 
-TEST(Storage, HoldsEachTensorOnceInOrderAndInsideTheBlock) {
+TEST(Storage, HasEachTensorOnceInOrderAndInsideTheBlock) {
   for (const ModelConfig& model : many_models()) {
     const ParamTable table(model);
     std::int64_t end = 0, count = 0, gaps = 0;
@@ -165,7 +163,7 @@ TEST(Storage, StartsEveryGroupAtACacheLine) {
   }
 }
 
-TEST(Storage, LayersOfARoleLieAtAConstantStride) {
+TEST(Storage, LayersOfARoleHaveAConstantStride) {
   for (const ModelConfig& model : many_models()) {
     const ParamTable table(model);
     for (const Param& param : table.all()) {
@@ -210,8 +208,7 @@ TEST(Storage, AbsentTensorsAreEmptyViewsAndATiedHeadIsTheEmbedding) {
   EXPECT_NE(untied.head(), untied.token_embedding());
 }
 
-// parameter-golf 1.4 and the fixtures' README.
-TEST(Groups, AreThoseOfTheGolfOptimizers) {
+TEST(Groups, MatchTheOptimizersOfTheGolfScripts) {
   const ParamTable table(golden_plus());
   const auto group = [&](std::string_view name) { return table.find(name)->group; };
   EXPECT_EQ(group("tok_emb.weight"), ParamGroup::embedding);
@@ -258,12 +255,10 @@ Moments moments_of(std::span<const float> values) {
   return {mean, std::sqrt(std::max(0.0, squares / count - mean * mean)), largest};
 }
 
-// The published script's own starting values, tensor by tensor: the same mean, spread and (uniform or
-// constant) the same bounds.
+// Compares each tensor with the initial values of the published script: the same mean and deviation
+// and, if uniform or constant, the same bounds.
 void expect_init_like(const ModelConfig& model, const std::string& file) {
-  const auto path = shared_path(file);
-  if (!path) GTEST_SKIP() << shared_missing(file);
-  const SafetensorsHeader golden = read_safetensors(*path);
+  const SafetensorsHeader golden = read_safetensors(golden_path(file));
   const ParamTable table(model);
   const std::vector<float> block = initialised(table);
   for (const Param& param : table.all()) {
@@ -281,14 +276,14 @@ void expect_init_like(const ModelConfig& model, const std::string& file) {
   }
 }
 
-TEST(Initialise, SpreadsLikeThePublishedScript) {
-  expect_init_like(golden_baseline(), "fixtures/golden/golf_baseline_train.safetensors");
+TEST(Initialise, HasTheDistributionOfThePublishedScript) {
+  expect_init_like(golden_baseline(), "golf_baseline_train.safetensors");
 }
-TEST(Initialise, SpreadsLikeThePublishedRecord) {
-  expect_init_like(golden_plus(), "fixtures/golden/golf_plus_train.safetensors");
+TEST(Initialise, HasTheDistributionOfThePublishedRecord) {
+  expect_init_like(golden_plus(), "golf_plus_train.safetensors");
 }
 
-TEST(Initialise, NormalScalesWhatEntersTheStreamByDepth) {
+TEST(Initialise, NormalScalesOutputProjectionsByDepth) {
   const ParamTable table(model_of("microgpt"));
   const std::vector<float> block = initialised(table);
   const auto deviation = [&](std::string_view name) {
@@ -302,7 +297,7 @@ TEST(Initialise, NormalScalesWhatEntersTheStreamByDepth) {
   EXPECT_NEAR(deviation("blocks.0.attn.proj.weight"), 0.08 / 2, 0.002);
 }
 
-TEST(Initialise, OrthogonalMatricesAre) {
+TEST(Initialise, OrthogonalMatricesAreOrthogonal) {
   const ParamTable table(golden_plus());
   const std::vector<float> block = initialised(table);
   for (const char* name : {"blocks.0.attn.c_q.weight", "blocks.3.mlp.fc.weight", "bigram.proj.weight"}) {
@@ -326,7 +321,7 @@ TEST(Initialise, OrthogonalMatricesAre) {
   EXPECT_EQ(table.find("blocks.0.attn.c_k.weight")->init.kind, Init::Kind::uniform);  // 48 rows: too small
 }
 
-TEST(Initialise, DependsOnSeedAndNameAlone) {
+TEST(Initialise, DependsOnlyOnSeedAndName) {
   const ParamTable small(
       model_of("golf-plus", {"layers=2", "dim=128", "heads=2", "kv_heads=1", "mlp_hidden=64"}));
   const ParamTable deep(
@@ -354,7 +349,7 @@ TEST(Initialise, GivesTheSameBitsForAnyNumberOfThreads) {
   EXPECT_EQ(one, three);
 }
 
-TEST(Initialise, LeavesGapsZeroAndRefusesAnotherSize) {
+TEST(Initialise, ZeroesGapsAndRejectsAWrongBlockSize) {
   const ParamTable table(golden_baseline());
   std::vector<float> block = initialised(table);
   for (const Param& param : table.all()) std::fill_n(block.begin() + param.offset, param.count(), 0.0f);

@@ -1,5 +1,5 @@
-// Three GPTs in double precision, written from their papers and from nothing of this repository: nested loops
-// over the originals' own tensors. What the engine computes is compared with these.
+// Three reference GPTs in double precision, written from their papers and independent of the
+// engine: nested loops over the original tensors. Tests compare the engine with them.
 //
 //   qwen3      RMSNorm with weight, q and k normed per head, RoPE, grouped queries, SwiGLU
 //   gpt2       learned positions, LayerNorm, biases, linears stored [in, out], GELU (tanh), tied head
@@ -43,7 +43,7 @@ class PlainGpt {
     return out;
   }
 
-  // Mean nats of the targets; a negative one is not counted.
+  // Mean nats of the targets; negative targets are not counted.
   double loss(const std::vector<std::vector<int>>& inputs,
               const std::vector<std::vector<int>>& targets) const {
     double sum = 0;
@@ -161,14 +161,14 @@ class PlainGpt {
       }
     }
     if (family_ == Family::qwen3) {
-      turn(out.q, s_.heads, at(name(layer, "self_attn.q_norm.weight")));
-      turn(out.k, s_.kv_heads, at(name(layer, "self_attn.k_norm.weight")));
+      rotate(out.q, s_.heads, at(name(layer, "self_attn.q_norm.weight")));
+      rotate(out.k, s_.kv_heads, at(name(layer, "self_attn.k_norm.weight")));
     }
     return out;
   }
 
-  // Each head: norm, then the pairs (i, i + D/2) turned by t theta^(-2i/D).
-  void turn(Rows& rows, int heads, const Vector& weight) const {
+  // For each head: norm, then rotate the pairs (i, i + D/2) by t theta^(-2i/D).
+  void rotate(Rows& rows, int heads, const Vector& weight) const {
     const int half = s_.head / 2;
     for (std::size_t t = 0; t < rows.size(); ++t)
       for (int h = 0; h < heads; ++h) {

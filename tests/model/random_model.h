@@ -1,4 +1,5 @@
-// Small models with every weight random, so that no switch is off by a zero, and rows to feed them.
+// Small models with random weights, so that no part is disabled by a zero weight, and random
+// tokens.
 #pragma once
 
 #include <random>
@@ -16,7 +17,7 @@ inline ModelConfig small_config(const std::string& preset, const std::vector<std
     settings.set(assignment);
   if (preset == "golf-plus")
     for (const char* assignment : {"bigram_buckets=16", "bigram_dim=8"}) settings.set(assignment);
-  if (preset == "golf-best") settings.set("rope_dims=4");  // partial RoPE, too
+  if (preset == "golf-best") settings.set("rope_dims=4");  // partial RoPE
   for (const std::string& assignment : more) settings.set(assignment);
   return settings.resolve().model;
 }

@@ -1,4 +1,5 @@
-// The engine against plain double-precision GPTs: logits, loss and gradients of qwen3, GPT-2 and microgpt.
+// Compares the engine with plain double-precision GPTs: logits, loss and gradients of qwen3, GPT-2
+// and microgpt.
 #include <algorithm>
 #include <random>
 
@@ -11,22 +12,23 @@
 namespace thimble {
 namespace {
 
-// f32 against double over a few hundred additions: the bounds of the golden files.
+// f32 against double over a few hundred additions; the same bounds as for the golden files.
 constexpr double kLogits = 2e-4, kLoss = 1e-5, kCosine = 0.999999, kRelative = 1e-4;
 constexpr double kStep = 1e-5;        // of central differences: their error is about 1e-9
-constexpr double kNoGradient = 1e-6;  // what counts as 0: GPT-2's key biases change nothing, for instance
+constexpr double kNoGradient = 1e-6;  // treated as 0; GPT-2's key biases, for example, have no gradient
 constexpr std::size_t kSampled = 40;  // elements of each tensor
 
-// A model, the same in double, and for each element of each original tensor its place in the model's block.
+// A model, the same model in double, and the index in the model's block of each element of the
+// original tensors.
 struct Pair {
   Model model;
   PlainGpt plain;
-  std::map<std::string, std::vector<std::size_t>> places;
+  std::map<std::string, std::vector<std::size_t>> offsets;
 };
 
 using Maker = std::function<Model(const SampleTensors&)>;
 
-// Where the elements went is found by sending their numbers the same way.
+// Finds the index of each element by loading tensors whose values are the element numbers.
 Pair make_pair_of(const Maker& make, PlainGpt plain, const SampleTensors& tensors) {
   SampleTensors numbered = tensors;
   std::vector<std::pair<std::string, std::size_t>> elements = {{}};
@@ -35,16 +37,16 @@ Pair make_pair_of(const Maker& make, PlainGpt plain, const SampleTensors& tensor
       tensor.values[i] = static_cast<float>(elements.size());
       elements.emplace_back(name, i);
     }
-  std::map<std::string, std::vector<std::size_t>> places;
+  std::map<std::string, std::vector<std::size_t>> offsets;
   for (const auto& [name, tensor] : tensors) {
-    places[name].assign(tensor.values.size(), SIZE_MAX);
+    offsets[name].assign(tensor.values.size(), SIZE_MAX);
     plain.tensors[name].assign(tensor.values.begin(), tensor.values.end());
   }
   const Model map = make(numbered);
   for (std::size_t i = 0; i < map.weights().size(); ++i)
     if (const auto number = static_cast<std::size_t>(map.weights()[i]))
-      places[elements[number].first][elements[number].second] = i;
-  return {make(tensors), std::move(plain), std::move(places)};
+      offsets[elements[number].first][elements[number].second] = i;
+  return {make(tensors), std::move(plain), std::move(offsets)};
 }
 
 struct Batch {
@@ -100,8 +102,8 @@ void expect_same_gradients(Pair& pair, const Batch& batch) {
     sample.resize(std::min(sample.size(), kSampled));
     double dot = 0, ours2 = 0, theirs2 = 0, apart2 = 0;
     for (const std::size_t i : sample) {
-      ASSERT_NE(pair.places[name][i], SIZE_MAX) << name << " " << i << " went nowhere";
-      const double ours = gradients[pair.places[name][i]], theirs = slope(pair.plain, batch, values[i]);
+      ASSERT_NE(pair.offsets[name][i], SIZE_MAX) << name << " " << i << " is not in the model";
+      const double ours = gradients[pair.offsets[name][i]], theirs = slope(pair.plain, batch, values[i]);
       dot += ours * theirs, ours2 += ours * ours, theirs2 += theirs * theirs;
       apart2 += (ours - theirs) * (ours - theirs);
     }
@@ -159,7 +161,7 @@ TEST(Reference, Gpt2LogitsLossAndGradients) {
   expect_same(make_pair_of(through_folder(folder, context, sample.config), plain, sample.tensors));
 }
 
-// microgpt's own names (microgpt A1) -> ours.
+// The names of the tensors in microgpt.
 std::string original_name(const Param& param) {
   using enum Role;
   const auto block = [&](const char* what) { return fmt::format("layer{}.{}", param.layer, what); };

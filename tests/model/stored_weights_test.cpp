@@ -1,4 +1,5 @@
-// Weights that stay as they are stored: what they say, and that a model with them says what its floats say.
+// Stored weights: their formats and layout, and that models with stored weights give the same
+// results as with f32 weights.
 #include "model/stored_weights.h"
 
 #include <algorithm>
@@ -15,31 +16,31 @@ namespace {
 constexpr WeightFormat kFormats[] = {WeightFormat::f32, WeightFormat::bf16, WeightFormat::f16,
                                      WeightFormat::int8_rows, WeightFormat::int8_blocks};
 
-// Random weights in a format, quantised where it holds integers.
+// Random weights in the given formats; quantised for integer formats.
 std::shared_ptr<StoredWeights> random_weights(const ParamTable& table, std::vector<WeightFormat> formats) {
   auto stored = std::make_shared<StoredWeights>(table, formats);
   std::mt19937 random(29);
   std::normal_distribution<float> normal(0, 0.4f);
   for (const Param& param : table.all()) {
-    const StoredWeights::Stored place = stored->tensor(param);
+    const StoredWeights::Stored target = stored->tensor(param);
     for (std::int64_t r = 0; r < param.rows; ++r) {
       std::vector<float> row(static_cast<std::size_t>(param.cols));
       for (float& value : row) value = normal(random);
-      const std::int64_t groups = place.scales ? place.scales.cols : 0;
+      const std::int64_t groups = target.scales ? target.scales.cols : 0;
       for (std::int64_t g = 0; g < groups; ++g) {
         const auto begin = static_cast<std::size_t>(g * 32);
         const std::size_t count = groups == 1 ? row.size() : std::min<std::size_t>(32, row.size() - begin);
-        place.scales.row<float>(r)[g] =
+        target.scales.row<float>(r)[g] =
             quantise_row(std::span(row).subspan(begin, count), 6,
-                         std::span(place.values.row<std::int8_t>(r) + begin, count));
+                         std::span(target.values.row<std::int8_t>(r) + begin, count));
       }
       for (std::size_t c = 0; groups == 0 && c < row.size(); ++c)
-        if (place.values.dtype == DType::bf16)
-          place.values.row<bf16>(r)[c] = to_bf16(row[c]);
-        else if (place.values.dtype == DType::f16)
-          place.values.row<f16>(r)[c] = to_f16(row[c]);
+        if (target.values.dtype == DType::bf16)
+          target.values.row<bf16>(r)[c] = to_bf16(row[c]);
+        else if (target.values.dtype == DType::f16)
+          target.values.row<f16>(r)[c] = to_f16(row[c]);
         else
-          place.values.row<float>(r)[c] = row[c];
+          target.values.row<float>(r)[c] = row[c];
     }
   }
   return stored;
@@ -49,7 +50,7 @@ std::shared_ptr<StoredWeights> random_weights(const ParamTable& table, WeightFor
   return random_weights(table, std::vector(table.all().size(), format));
 }
 
-// Matrices take turns, as far as groups allow.
+// A different format for each matrix in turn.
 std::shared_ptr<StoredWeights> mixed_weights(const ParamTable& table) {
   std::vector<WeightFormat> formats;
   for (const Param& param : table.all())
@@ -76,12 +77,12 @@ std::vector<DecodeRow> rows_of(std::span<const std::int32_t> tokens, std::int32_
   return rows;
 }
 
-std::vector<float> decoded(Model& model, std::span<const std::int32_t> tokens, std::size_t at_a_time) {
+std::vector<float> decoded(Model& model, std::span<const std::int32_t> tokens, std::size_t batch_rows) {
   KvCache cache(model.config(), 1, model.dtype());
   std::vector<float> all;
   const std::vector<DecodeRow> rows = rows_of(tokens, 0);
-  for (std::size_t begin = 0; begin < rows.size(); begin += at_a_time) {
-    const auto part = std::span(rows).subspan(begin, std::min(at_a_time, rows.size() - begin));
+  for (std::size_t begin = 0; begin < rows.size(); begin += batch_rows) {
+    const auto part = std::span(rows).subspan(begin, std::min(batch_rows, rows.size() - begin));
     const Tensor logits = model.decode(decode_rows(model.config(), 1, part), cache);
     all.insert(all.end(), logits.row<float>(0), logits.row<float>(0) + logits.count());
   }
@@ -98,7 +99,7 @@ void expect_near(std::span<const float> expected, std::span<const float> found, 
 
 class StoredModels : public testing::TestWithParam<const char*> {
  protected:
-  // Every format alone, and mixed.
+  // Runs `body` for each format and for mixed formats.
   template <class Body>
   void for_weights(Body body) const {
     const ParamTable table(config_);
@@ -115,7 +116,7 @@ class StoredModels : public testing::TestWithParam<const char*> {
   std::mt19937 random_{3};
 };
 
-TEST_P(StoredModels, DecodeWhatTheirFloatsDecode) {
+TEST_P(StoredModels, DecodeLikeF32Weights) {
   const auto tokens = random_tokens(random_, config_, 19);
   for_weights([&](const std::shared_ptr<StoredWeights>& weights) {
     Model floats = float_model(config_, *weights, context_), stored(config_, context_, DType::f32, weights);
@@ -123,8 +124,8 @@ TEST_P(StoredModels, DecodeWhatTheirFloatsDecode) {
   });
 }
 
-// Matrices are unpacked for products of many rows, and then all is the same.
-TEST_P(StoredModels, ScoreWhatTheirFloatsScoreToTheBit) {
+// Products of many rows unpack the matrices to f32, so the results are bit-identical.
+TEST_P(StoredModels, ScoreBitIdenticallyToF32Weights) {
   const auto tokens = random_tokens(random_, config_, 24);
   auto targets = tokens;
   std::rotate(targets.begin(), targets.begin() + 1, targets.end());
@@ -137,21 +138,21 @@ TEST_P(StoredModels, ScoreWhatTheirFloatsScoreToTheBit) {
   });
 }
 
-TEST_P(StoredModels, DecodeTheSameBitsInAnyBlocks) {
+TEST_P(StoredModels, DecodeTheSameBitsForAnyBatchSize) {
   const auto tokens = random_tokens(random_, config_, 19);
   for_weights([&](const std::shared_ptr<StoredWeights>& weights) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       SCOPED_TRACE(dtype_name(dtype));
       Model model(config_, context_, dtype, stored_for_rows(ParamTable(config_), weights, dtype));
-      const std::vector<float> at_once = decoded(model, tokens, 19);
-      for (const std::size_t together : {1, 2, 3, 5, 8})
-        EXPECT_EQ(at_once, decoded(model, tokens, together)) << together;
+      const std::vector<float> one_batch = decoded(model, tokens, 19);
+      for (const std::size_t batch_rows : {1, 2, 3, 5, 8})
+        EXPECT_EQ(one_batch, decoded(model, tokens, batch_rows)) << batch_rows;
     }
   });
 }
 
-// Rounding to bf16 turns the logits of these small random models by some percent.
-TEST_P(StoredModels, InBf16AreCloseToTheirFloats) {
+// Rounding to bf16 changes the logits of these small random models by a few percent.
+TEST_P(StoredModels, InBf16AreCloseToF32Weights) {
   const auto tokens = random_tokens(random_, config_, 19);
   for_weights([&](const std::shared_ptr<StoredWeights>& weights) {
     Model floats = float_model(config_, *weights, context_);
@@ -164,7 +165,7 @@ TEST_P(StoredModels, InBf16AreCloseToTheirFloats) {
   });
 }
 
-// As a server does.
+// The server decodes on another thread than the one that created the model.
 TEST_P(StoredModels, DecodeOnAnotherThread) {
   const auto tokens = random_tokens(random_, config_, 9);
   Model model(config_, context_, DType::f32, random_weights(ParamTable(config_), WeightFormat::int8_rows));
@@ -181,7 +182,7 @@ std::string named(const testing::TestParamInfo<const char*>& info) {
 }
 INSTANTIATE_TEST_SUITE_P(, StoredModels, testing::Values("golf-plus", "llama", "microgpt"), named);
 
-TEST(StoredWeights, AMatrixOfOneRowIsNoVector) {
+TEST(StoredWeights, AMatrixWithOneRowIsNotAVector) {
   const ModelConfig config =
       small_config("microgpt", {"heads=1", "kv_heads=1", "head_dim=1", "mlp_hidden=1"});
   const ParamTable table(config);
@@ -207,11 +208,11 @@ TEST(StoredWeights, TensorsOfOneMatrixShareAFormat) {
   EXPECT_EQ(weights.view(table.qkv(0)).scales.rows, table.qkv(0).rows);
   EXPECT_EQ(weights.view(table.qkv(1)).values.dtype, DType::f32);
   EXPECT_FALSE(weights.view(table.qkv(1)).scales);
-  EXPECT_EQ(weights.view(table.attn_norm(0)).values.dtype, DType::f32) << "a vector";
+  EXPECT_EQ(weights.view(table.attn_norm(0)).values.dtype, DType::f32) << "vectors are always f32";
   EXPECT_THROW(weights.view({table.qkv(0).offset + 1, 1, table.qkv(0).cols}), Error);
 }
 
-TEST(StoredWeights, ExactStorageIsTheNarrowestThatHoldsEveryValue) {
+TEST(StoredWeights, ExactStorageUsesTheNarrowestLosslessFormat) {
   const ParamTable table(small_config("llama"));
   std::vector<float> block(static_cast<std::size_t>(table.block_size()));
   initialise(table, 1, block);
@@ -234,16 +235,16 @@ TEST(StoredWeights, ExactStorageIsTheNarrowestThatHoldsEveryValue) {
         << param.name;
 }
 
-TEST(StoredWeights, CannotBeTrainedOrReadAsFloats) {
+TEST(StoredWeights, CannotBeTrainedOrReadAsF32) {
   const ModelConfig config = small_config("llama");
   const Context context;
   Model model(config, context, DType::f32, random_weights(ParamTable(config), WeightFormat::int8_rows));
-  EXPECT_NE(message_of([&] { model.weights(); }).find("no floats"), std::string::npos);
+  EXPECT_NE(message_of([&] { model.weights(); }).find("cannot be accessed as floats"), std::string::npos);
   EXPECT_NE(message_of([&] { model.training_program(4, {}); }).find("cannot be trained"), std::string::npos);
 }
 
-// Whatever they were, every matrix is in what a GPU computes in, with the values it had, rounded once.
-TEST(StoredForGpu, MatricesAreExpandedToWhatIsComputedIn) {
+// Every matrix has the compute dtype; its values are rounded at most once.
+TEST(StoredForGpu, ConvertsMatricesToTheComputeDtype) {
   const ModelConfig config = small_config("golf-plus");
   const ParamTable table(config);
   const auto mixed = mixed_weights(table);
@@ -263,7 +264,7 @@ TEST(StoredForGpu, MatricesAreExpandedToWhatIsComputedIn) {
                   tensor.values.dtype == DType::bf16 ? to_f32(to_bf16(value)) : value);
       }
     }
-    EXPECT_EQ(stored_for_gpu(table, expanded, dtype), expanded) << "nothing is left to do";
+    EXPECT_EQ(stored_for_gpu(table, expanded, dtype), expanded) << "nothing to convert";
   }
 }
 

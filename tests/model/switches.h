@@ -1,4 +1,5 @@
-// The golf family's switches, each by itself and all together, on a model small enough to differentiate.
+// The switches of the golf family, separately and all together, on a model small enough for finite
+// differences.
 #pragma once
 
 #include <ostream>
@@ -33,7 +34,7 @@ inline std::vector<Switch> golf_switches() {
             "smear_gate=true", "bigram_buckets=16", "bigram_dim=8"}}};
 }
 
-// Two rows of tokens with a document that starts inside.
+// Two sequences of tokens; a document starts in the middle of the first.
 inline Rows switch_rows(const ModelConfig& config) {
   constexpr std::int64_t kLength = 6;
   std::mt19937 random(7);

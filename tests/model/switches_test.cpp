@@ -1,5 +1,5 @@
-// Every switch of the golf family: its gradients are the loss's, the CPU computes what the reference does, and what it
-// says it computes is what it computes.
+// Every switch of the golf family: gradients match finite differences, the CPU matches the
+// reference backend, and each switch computes what its definition requires.
 #include "model/switches.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 using Doubles = std::vector<double>;
 
-// A model in double precision, computed by the reference.
+// A model in double precision, computed by the reference backend.
 class DoubleModel {
  public:
   DoubleModel(const ModelConfig& config, std::span<const float> weights)
@@ -74,8 +74,8 @@ class DoubleModel {
 
   void bind_turns() {
     std::vector<float> narrow(static_cast<std::size_t>(config_.context * config_.rope_dims));
-    fill_turns(make_tensor(narrow.data(), config_.context, config_.rope_dims), config_.rope_base,
-               static_cast<int>(config_.rope_direction));
+    fill_rotations(make_tensor(narrow.data(), config_.context, config_.rope_dims), config_.rope_base,
+                   static_cast<int>(config_.rope_direction));
     turns_.assign(narrow.begin(), narrow.end());
     program_.bind(graph_.turns, make_tensor(turns_.data(), config_.context, config_.rope_dims));
   }
@@ -86,7 +86,7 @@ class DoubleModel {
 
  public:
   Doubles weights, gradients;
-  std::map<std::string, Doubles> values;  // of the last run, by name
+  std::map<std::string, Doubles> values;  // activations of the last run, by name
 
  private:
   Rows rows_;
@@ -107,8 +107,8 @@ std::pair<std::size_t, std::size_t> range_of(const Param& param) {
 
 class GolfSwitch : public testing::TestWithParam<Switch> {};
 
-// Along a random direction in each tensor.
-TEST_P(GolfSwitch, GradientsAreThoseOfTheLoss) {
+// Central differences along a random direction in each tensor.
+TEST_P(GolfSwitch, GradientsMatchFiniteDifferences) {
   constexpr double kStep = 1e-6;
   const ModelConfig config = GetParam().config();
   DoubleModel model(config, random_weights(config));
@@ -135,7 +135,7 @@ TEST_P(GolfSwitch, GradientsAreThoseOfTheLoss) {
   }
 }
 
-TEST_P(GolfSwitch, TheCpuComputesWhatTheReferenceDoes) {
+TEST_P(GolfSwitch, CpuMatchesTheReference) {
   const ModelConfig config = GetParam().config();
   const Context context;
   Model model = random_model(config, context);
@@ -153,7 +153,7 @@ TEST_P(GolfSwitch, TheCpuComputesWhatTheReferenceDoes) {
   }
 }
 
-TEST_P(GolfSwitch, RecomputingChangesNoBit) {
+TEST_P(GolfSwitch, RecomputationIsBitIdentical) {
   const ModelConfig config = GetParam().config();
   const Context context;
   Model model = random_model(config, context);
@@ -166,9 +166,10 @@ TEST_P(GolfSwitch, RecomputingChangesNoBit) {
 INSTANTIATE_TEST_SUITE_P(Model, GolfSwitch, testing::ValuesIn(golf_switches()),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// With attention's part taken away, with the MLP's, and with both: what is left must add up, which it does only where
-// neither reads the other.
-double apart_from_a_sum(const std::vector<std::string>& settings) {
+// Computes a block without attention, without the MLP, and without both. Returns by how much the
+// results deviate from a sum of independent branches, which is 0 only if neither branch reads the
+// other.
+double deviation_from_sum(const std::vector<std::string>& settings) {
   std::vector<std::string> one_layer = {"layers=1", "unet_skips=false"};
   one_layer.insert(one_layer.end(), settings.begin(), settings.end());
   const ModelConfig config = small_config("golf", one_layer);
@@ -190,12 +191,12 @@ double apart_from_a_sum(const std::vector<std::string>& settings) {
 }
 
 TEST(ParallelResiduals, AttentionAndMlpReadTheSameStream) {
-  EXPECT_LT(apart_from_a_sum({"parallel_from=0"}), 1e-12);
-  EXPECT_LT(apart_from_a_sum({"parallel_from=0", "norm=rms_weight"}), 1e-12);
-  EXPECT_GT(apart_from_a_sum({}), 1e-3);
+  EXPECT_LT(deviation_from_sum({"parallel_from=0"}), 1e-12);
+  EXPECT_LT(deviation_from_sum({"parallel_from=0", "norm=rms_weight"}), 1e-12);
+  EXPECT_GT(deviation_from_sum({}), 1e-3);
 }
 
-TEST(LayerOrder, IsThatOfTheRecords) {
+TEST(LayerOrder, MatchesTheParameterGolfRecords) {
   const auto order = [](std::int64_t first, std::int64_t last, std::int64_t count) {
     ModelConfig config;
     config.layers = 11, config.loop_first = first, config.loop_last = last, config.loop_count = count;
@@ -212,7 +213,7 @@ std::vector<float> logits_of(Model& model) {
   return model.score(switch_rows(model.config()), true).logits;
 }
 
-// A model without a loop whose layer l is layer order[l] of this one.
+// A model without a loop whose layer l is a copy of layer order[l] of `looped`.
 Model unrolled(const Model& looped, const std::vector<int>& order, const Context& context) {
   ModelConfig config = looped.config();
   config.layers = std::ssize(order), config.loop_count = 0;
@@ -227,22 +228,22 @@ Model unrolled(const Model& looped, const std::vector<int>& order, const Context
   return model;
 }
 
-TEST(Loop, ComputesWhatTheLayersWrittenOutDo) {
+TEST(Loop, EqualsTheUnrolledModel) {
   const Context context;
   for (const char* gates : {"skip_gates=false", "skip_gates=true"}) {
     Model looped =
         random_model(small_config("golf", {"loop_first=1", "loop_last=2", "loop_count=2", gates}), context);
-    Model written_out = unrolled(looped, layer_order(looped.config(), true), context);
-    EXPECT_EQ(logits_of(looped), logits_of(written_out));
+    Model plain = unrolled(looped, layer_order(looped.config(), true), context);
+    EXPECT_EQ(logits_of(looped), logits_of(plain));
   }
 }
 
-TEST(Loop, ThatIsOffIsNotThereAndComesWhenItIsTurnedOn) {
+TEST(Loop, CanBeTurnedOffAndOn) {
   const Context context;
   Model model = random_model(small_config("golf", {"loop_first=1", "loop_last=2", "loop_count=2"}), context);
   const std::vector<float> looping = logits_of(model);
   model.set_loop(false);
-  Model plain = unrolled(model, {0, 1, 2, 3}, context);  // its skips are the first of the looped model's
+  Model plain = unrolled(model, {0, 1, 2, 3}, context);  // uses the first skips of the looped model
   const std::vector<float> before = logits_of(model);
   EXPECT_EQ(before, logits_of(plain));
   EXPECT_NE(before, looping);

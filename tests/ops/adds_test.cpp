@@ -1,12 +1,12 @@
-// '=' for the first writer of a gradient, '+=' for later ones and for parameters: the planner says, kernels
-// obey.
+// The planner decides whether a gradient is stored (the first writer) or added to (later writers,
+// and parameters); kernels must do both.
 #include "ops/op_harness.h"
 #include "ops/tolerances.h"
 
 namespace thimble {
 namespace {
 
-// The gradients of `fresh`, with the earlier contents added where `added` says so.
+// The gradients of `fresh` plus the earlier contents of those in the mask `added`.
 Results with_earlier_contents(Results fresh, const OpCase& op_case, std::uint32_t added) {
   for (Result& result : fresh)
     for (std::size_t i = 0; i < op_case.in.size(); ++i) {
@@ -21,7 +21,7 @@ void expect_sums(const OpDefinition& def, const OpCase& op_case, DType dtype, co
                  const Results& found) {
   ASSERT_EQ(expected.size(), found.size());
   for (std::size_t r = 0; r < expected.size(); ++r)
-    EXPECT_LE(error_of(expected[r].numbers, found[r].numbers, op_case.least_scale),
+    EXPECT_LE(error_of(expected[r].numbers, found[r].numbers, op_case.min_scale),
               tolerance_of(&def, dtype).gradient + adds_tolerance(dtype))
         << expected[r].name;
 }
@@ -32,7 +32,7 @@ std::vector<Conditions> backends(const OpDefinition& def) {
   return all;
 }
 
-TEST_P(EveryOp, AddsWhereThePlannerSaysSo) {
+TEST_P(EveryOp, StoresOrAddsGradientsAsRequested) {
   for (const Conditions& conditions : backends(def()))
     for (const OpCase& op_case : cases_in(GetParam(), conditions.dtype)) {
       if (!has_backward(def(), op_case)) continue;
@@ -52,7 +52,7 @@ TEST_P(EveryOp, AddsWhereThePlannerSaysSo) {
     }
 }
 
-TEST_P(EveryOp, GradientsNobodyWantsChangeNothing) {
+TEST_P(EveryOp, OmittingAGradientDoesNotChangeTheOthers) {
   for (const Conditions& conditions : backends(def()))
     for (const OpCase& op_case : cases_in(GetParam(), conditions.dtype)) {
       if (!has_backward(def(), op_case)) continue;
@@ -66,11 +66,11 @@ TEST_P(EveryOp, GradientsNobodyWantsChangeNothing) {
         std::erase_if(only, [&](const Result& result) {
           return result.name.starts_with("gradient") && result.name != gradient_name(i);
         });
-        Conditions asking = conditions;
-        asking.wanted = 1u << i;
-        expect_same_bits(only, run_op(def(), op_case, asking));
-        asking.wanted = ~(1u << i);
-        if (!gradients(others).empty()) expect_same_bits(others, run_op(def(), op_case, asking));
+        Conditions partial = conditions;
+        partial.requested = 1u << i;
+        expect_same_bits(only, run_op(def(), op_case, partial));
+        partial.requested = ~(1u << i);
+        if (!gradients(others).empty()) expect_same_bits(others, run_op(def(), op_case, partial));
       }
     }
 }

@@ -1,4 +1,4 @@
-// The arithmetic of amx_tiles.h, by tiles in memory: what the processor's do, on processors that have none.
+// The arithmetic of amx_tiles.h with emulated tiles in memory, which run on processors without AMX.
 #include "ops/cpu/amx_tiles.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ struct TilesInMemory {
     for (std::size_t r = 0; r < 16; ++r)
       std::memcpy(static_cast<std::byte*>(to) + static_cast<std::int64_t>(r) * stride, tile[T][r].data(), 64);
   }
-  // sum[m][n] += left[m][k] . right[k][n], pairs of bf16: TDPBF16PS.
+  // sum[m][n] += left[m][k] . right[k][n] over bf16 pairs, as TDPBF16PS.
   template <int Sum, int Left, int Right>
   static void multiply_add() {
     for (std::size_t m = 0; m < 16; ++m)
@@ -63,7 +63,7 @@ struct Factors {
   std::vector<std::uint32_t> b;
   std::vector<float> c, keep;
 
-  // Between the rows lies NaN: nobody may read it.
+  // The gaps between rows are NaN, so reading them would show.
   Factors(std::int64_t rows_, std::int64_t width_, std::int64_t depth)
       : rows(rows_),
         width(width_),
@@ -110,7 +110,7 @@ void expect_product(const Factors& f) {
     for (std::int64_t n = 0; n < f.c_row; ++n) {
       const auto i = static_cast<std::size_t>(r * f.c_row + n);
       if (n >= f.width) {
-        ASSERT_TRUE(std::isnan(c[i])) << "between the rows nothing is written";
+        ASSERT_TRUE(std::isnan(c[i])) << "written between rows";
         continue;
       }
       const double before = into == Into::store ? 0.0 : double{f.c[i]};
@@ -119,8 +119,8 @@ void expect_product(const Factors& f) {
     }
 }
 
-TEST(AmxTiles, ProductsAreSumsAtEverySize) {
-  if (!multiplies_bf16_pairs()) GTEST_SKIP() << "what fills no tile needs AVX-512 BF16";
+TEST(AmxTiles, ProductsMatchF64AtEverySize) {
+  if (!multiplies_bf16_pairs()) GTEST_SKIP() << "partial tiles need AVX-512 BF16";
   for (const std::int64_t rows : {1, 16, 17, 32, 48, 63})
     for (const std::int64_t width : {16, 32, 48})
       for (const std::int64_t depth : {1, 8, 16, 17, 32, 40}) {
@@ -132,7 +132,7 @@ TEST(AmxTiles, ProductsAreSumsAtEverySize) {
       }
 }
 
-TEST(AmxTiles, TheProcessorsTilesAgreeWithThoseInMemory) {
+TEST(AmxTiles, HardwareTilesMatchEmulatedTiles) {
   if (!tiles::multiplies_bf16_tiles()) GTEST_SKIP() << "this processor has no AMX";
   const tiles::Scope scope(true);
   const Factors f(48, 48, 40);

@@ -1,4 +1,4 @@
-// Cases of the ops that know about heads.
+// Cases of the ops with heads.
 #pragma once
 
 #include "ops/attention.h"
@@ -39,18 +39,18 @@ inline std::vector<OpCase> rope_cases() {
                                  : s.gain == shared ? " gain"
                                                     : " gains"),
                      {fill.rows(s.N, s.H * s.D), column(fill.draws(s.N, positions)),
-                      turn_table(positions, s.R, s.direction), gain, weight},
+                      rotation_table(positions, s.R, s.direction), gain, weight},
                      RopeAttributes{static_cast<std::int32_t>(s.H), s.norm, 1e-6f}});
-    // One gain for all: its gradient sums as many terms of both signs as there are numbers, and their errors add up.
+    // One gain for all heads: its gradient sums N H D terms of both signs, and their errors add up.
     const double many_terms = std::sqrt(static_cast<double>(s.N * s.H * s.D));
-    cases.back().least_scale = s.gain != shared ? 0 : s.large ? many_terms : kOneSum;
+    cases.back().min_scale = s.gain != shared ? 0 : s.large ? many_terms : kOneSum;
     cases.back().large = s.large;
   }
   return cases;
 }
 
 struct HeadSize {
-  std::int64_t N, H, K, D, document;  // about one row in `document` starts one
+  std::int64_t N, H, K, D, document;  // about one row in `document` starts a document
   bool large = false;
 
   std::string text() const {
@@ -71,7 +71,7 @@ inline std::vector<OpCase> attention_cases() {
                      AttentionAttributes{static_cast<std::int32_t>(s.H), static_cast<std::int32_t>(s.K),
                                          static_cast<float>(1 / std::sqrt(static_cast<double>(s.D)))}});
     cases.back().large = s.large;
-    if (s.N == 1) cases.back().least_scale = 1;  // a softmax over one row: dq and dk are zero
+    if (s.N == 1) cases.back().min_scale = 1;  // a softmax over one row: dq and dk are zero
   }
   return cases;
 }
@@ -86,13 +86,12 @@ inline std::vector<OpCase> exclusive_attention_cases() {
                      {fill.rows(s.N, s.H * s.D), fill.rows(s.N, s.K * s.D)},
                      ExclusiveAttributes{static_cast<std::int32_t>(s.H), static_cast<std::int32_t>(s.K)}});
     cases.back().large = s.large;
-    if (s.D == 1) cases.back().least_scale = 1;  // nothing is left of one column
+    if (s.D == 1) cases.back().min_scale = 1;  // with one column, the projection is all of y
   }
   return cases;
 }
 
-// Slots in the middle of a prompt, just begun, and decoding one token; what they hold so far is in the
-// caches.
+// Slots in the middle of a prompt, at its start, and decoding. The caches hold earlier rows.
 inline std::vector<OpCase> cached_attention_cases() {
   struct Block {
     std::int32_t slot, begin, rows;

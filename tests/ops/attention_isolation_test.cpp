@@ -1,4 +1,5 @@
-// Documents that share a call do not see each other, and a cache gives what the whole would.
+// Documents in one call do not influence each other, and cached attention matches attention over
+// the complete sequence.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -16,17 +17,17 @@ Values rows_of(const Values& values, std::int64_t begin, std::int64_t end) {
           {values.numbers.begin() + begin * C, values.numbers.begin() + end * C}};
 }
 
-// Document [begin, end) of an attention case, alone.
+// Document [begin, end) of an attention case, by itself.
 OpCase document(const OpCase& op_case, std::int64_t begin, std::int64_t end) {
   OpCase alone = op_case;
   for (std::size_t i = 0; i < 3; ++i) alone.in[i] = rows_of(op_case.in[i], begin, end);
   alone.in[3] = column(Integers(static_cast<std::size_t>(end - begin), 0));
   alone.d_out[0] = rows_of(op_case.d_out[0], begin, end);
-  alone.least_scale = 1;  // a document of one row has no dq and dk but for rounding
+  alone.min_scale = 1;  // a document of one row has zero dq and dk, except for rounding
   return alone;
 }
 
-// The part of whole results that belongs to rows [begin, end).
+// The part of the results that belongs to rows [begin, end).
 Results rows_of(const Results& whole, std::int64_t begin, std::int64_t end, std::int64_t count) {
   Results part = whole;
   for (Result& result : part) {
@@ -36,7 +37,7 @@ Results rows_of(const Results& whole, std::int64_t begin, std::int64_t end, std:
   return part;
 }
 
-TEST(Attention, DocumentsInOneCallGiveWhatEachGivesAlone) {
+TEST(Attention, EachDocumentOfACallMatchesItselfAlone) {
   const OpDefinition& def = op::kAttention;
   for (const OpCase& op_case : cases_in(&op::kAttention, DType::f32)) {
     SCOPED_TRACE(op_case.name);
@@ -52,8 +53,8 @@ TEST(Attention, DocumentsInOneCallGiveWhatEachGivesAlone) {
   }
 }
 
-// The loss of every other document is as if nothing had happened.
-TEST(Attention, ANanStaysInItsDocument) {
+// All other documents keep the same bits.
+TEST(Attention, ANanDoesNotReachOtherDocuments) {
   const OpDefinition& def = op::kAttention;
   for (OpCase op_case : cases_in(&op::kAttention, DType::f32)) {
     SCOPED_TRACE(op_case.name);
@@ -68,14 +69,14 @@ TEST(Attention, ANanStaysInItsDocument) {
       number = was;
       for (std::int64_t n = 0; n < N; ++n)
         if (first[static_cast<std::size_t>(n)] != first[static_cast<std::size_t>(row)]) {
-          SCOPED_TRACE(fmt::format("NaN in row {}, seen from row {}", row, n));
+          SCOPED_TRACE(fmt::format("NaN in row {}, result of row {}", row, n));
           expect_same_bits(rows_of(before, n, n + 1, N), rows_of(after, n, n + 1, N));
         }
     }
   }
 }
 
-// One slot of a cache, fed the rows of `whole` so many at a time: y of all rows.
+// Feeds the rows of `whole` into one slot of a cache, `together` at a time; returns y of all rows.
 std::vector<double> feed(const OpCase& whole, std::int64_t together, const Conditions& conditions = kCpu) {
   const auto at = whole.attributes.as<AttentionAttributes>();
   const std::int64_t N = whole.in[0].shape.rows, width = whole.in[1].shape.cols;
@@ -102,7 +103,7 @@ std::vector<double> feed(const OpCase& whole, std::int64_t together, const Condi
   return y;
 }
 
-TEST(CachedAttention, FedByTokenOrByBlockGivesWhatAttentionGivesForTheWhole) {
+TEST(CachedAttention, MatchesAttentionWhenFedByTokenOrByBlock) {
   const OpDefinition& def = op::kAttention;
   for (OpCase op_case : cases_in(&op::kAttention, DType::f32)) {
     SCOPED_TRACE(op_case.name);
@@ -117,8 +118,8 @@ TEST(CachedAttention, FedByTokenOrByBlockGivesWhatAttentionGivesForTheWhole) {
   }
 }
 
-// One query and a few heads take another way through a block of keys than many queries do.
-TEST(CachedAttention, InBf16ABlockGivesTheBitsOfItsTokens) {
+// One query with a few heads uses a different code path for a block of keys than many queries.
+TEST(CachedAttention, InBf16ABlockHasTheSameBitsAsItsTokens) {
   struct Size {
     std::int64_t N, H, K, D;
   };

@@ -1,5 +1,4 @@
-// A row gives the same bits whatever rows share the call: what a user is told does not depend on who else
-// asks.
+// Batch invariance: a row has the same bits whatever other rows share the call.
 #include <algorithm>
 #include <numeric>
 
@@ -19,7 +18,7 @@ Values take(const Values& values, const Rows& rows) {
   return taken;
 }
 
-// The case with these rows alone. `state` replaces the caches, which earlier calls have written.
+// The case restricted to `rows`. `state` replaces the caches, which earlier calls have written.
 OpCase with_rows(const OpDefinition& def, const OpCase& op_case, const Rows& rows, const Results& state) {
   OpCase part = op_case;
   for (std::size_t i = 0; i < part.in.size(); ++i)
@@ -29,7 +28,7 @@ OpCase with_rows(const OpDefinition& def, const OpCase& op_case, const Rows& row
       if (cache.name == fmt::format("state {}", i)) part.in[i].numbers = cache.numbers;
   if (&def != &op::kSmear) return part;
 
-  // Decoding: x holds the current rows, then those of the tokens before, where `previous` points.
+  // Decoding: x has the current rows, then those of the previous tokens (see `previous`).
   const std::int64_t N = op_case.in[2].shape.rows;
   Rows current_then_before = rows;
   for (std::int64_t row = N; row < op_case.in[0].shape.rows; ++row) current_then_before.push_back(row);
@@ -39,7 +38,7 @@ OpCase with_rows(const OpDefinition& def, const OpCase& op_case, const Rows& row
   return part;
 }
 
-// The op on `together` rows at a time, its outputs put together again.
+// Runs the op on `together` rows at a time and concatenates its outputs.
 Results run_in_parts(const OpDefinition& def, const OpCase& op_case, const Conditions& cpu,
                      std::int64_t count, std::int64_t together) {
   Results whole;
@@ -65,8 +64,8 @@ Results run_in_parts(const OpDefinition& def, const OpCase& op_case, const Condi
   return whole;
 }
 
-// Ops that have a form for inference promise it for that form, the others for all.
-bool promises_invariance(Op op, const OpCase& op_case) {
+// Ops with a separate inference form are batch-invariant in that form; other ops always.
+bool is_batch_invariant(Op op, const OpCase& op_case) {
   const bool has_own_form =
       std::ranges::any_of(cases_in(op, DType::f32), [](const OpCase& c) { return c.inference; });
   return op_case.inference || !has_own_form;
@@ -74,15 +73,15 @@ bool promises_invariance(Op op, const OpCase& op_case) {
 
 class InferenceOps : public EveryOp {};
 
-TEST_P(InferenceOps, ARowGivesTheSameBitsWhateverSharesTheCall) {
+TEST_P(InferenceOps, ARowHasTheSameBitsWhateverSharesTheCall) {
   for_stored_cases_too([&](const Conditions& cpu, const OpCase& op_case) {
-    if (!promises_invariance(GetParam(), op_case)) return;
+    if (!is_batch_invariant(GetParam(), op_case)) return;
     for (const CpuLevel level : cpu_levels()) {
       const InstructionSet chosen(level);
       const std::int64_t count = BoundOp(def(), op_case, cpu).out[0].tensor().rows;
       const Results all = run_in_parts(def(), op_case, cpu, count, count);
       for (const std::int64_t together : {1, 2, 7}) {
-        SCOPED_TRACE(fmt::format("{} rows in a call, {}", together, cpu_level_name(level)));
+        SCOPED_TRACE(fmt::format("{} rows per call, {}", together, cpu_level_name(level)));
         expect_same_bits(all, run_in_parts(def(), op_case, cpu, count, together));
       }
     }

@@ -1,5 +1,5 @@
-// What multiplies bf16 by AVX-512 BF16, at the sizes where its tiles, panels and windows end. (The generic tests see
-// the common sizes, and the paths of processors without it.)
+// The AVX-512 BF16 kernels at the boundaries of their tiles, panels and windows. (The generic tests
+// cover common sizes, and processors without AVX-512 BF16.)
 #include <cmath>
 
 #include "base/machine.h"
@@ -12,7 +12,7 @@
 namespace thimble {
 namespace {
 
-// Numbers that bf16 holds, rows some elements apart, NaN between them.
+// Numbers that are exact in bf16. Rows have gaps, which are NaN.
 struct Bf16Matrix {
   std::vector<bf16> memory;
   Tensor tensor;
@@ -29,7 +29,7 @@ struct Bf16Matrix {
   }
 };
 
-// c + a^T b against f64, at every element: sums of R products of normal numbers in f32.
+// Compares c with before + a^T b in f64. Tolerance: sums of R products of normal numbers in f32.
 void expect_outer_sum(const Bf16Matrix& a, const Bf16Matrix& b, const Tensor& c, double before) {
   for (std::int64_t m = 0; m < c.rows; ++m)
     for (std::int64_t n = 0; n < c.cols; ++n) {
@@ -39,7 +39,7 @@ void expect_outer_sum(const Bf16Matrix& a, const Bf16Matrix& b, const Tensor& c,
     }
 }
 
-TEST(Bf16Products, WeightGradientsAreSumsOverRowsAtEverySize) {
+TEST(Bf16Products, WeightGradientsMatchF64AtEverySize) {
   const Context context;
   for (auto [R, M, N] : {std::array<std::int64_t, 3>{128, 128, 128},
                          {129, 129, 145},
@@ -54,14 +54,14 @@ TEST(Bf16Products, WeightGradientsAreSumsOverRowsAtEverySize) {
     const Tensor c = make_tensor(memory.data(), M, N, N + 5);
     context.state<cpu::Gemm>().run(cpu::transposed(a.tensor), {b.tensor}, c, true);
     expect_outer_sum(a, b, c, 0.5);
-    for (std::int64_t m = 0; m < M; ++m)  // between the rows nothing is written
+    for (std::int64_t m = 0; m < M; ++m)  // nothing is written between rows
       for (std::int64_t n = N; n < N + 5; ++n) ASSERT_EQ(c.row<float>(m)[n], 0.5f);
   }
 }
 
-TEST(Bf16Products, WeightGradientsAreTheSameBitsForAnyThreads) {
+TEST(Bf16Products, WeightGradientsHaveTheSameBitsForAnyThreadCount) {
   const std::int64_t R = 1100, M = 150, N = 260;
-  if (!cpu::outer_sum_pays(R, M, N)) GTEST_SKIP() << "this processor does not multiply bf16 in pairs";
+  if (!cpu::uses_outer_sum(R, M, N)) GTEST_SKIP() << "this processor does not multiply bf16 in pairs";
   const Bf16Matrix a(R, M, 1), b(R, N, 2);
   std::vector<std::vector<float>> results;
   for (const int threads : {1, 2, 3}) {
@@ -75,7 +75,7 @@ TEST(Bf16Products, WeightGradientsAreTheSameBitsForAnyThreads) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-// From 2048 rows on, b is packed first.
+// From 2048 rows on, b is packed.
 TEST(Bf16Products, PackedFactorsGiveTheSameProduct) {
   const Context context;
   const std::int64_t K = 70, N = 45;
@@ -119,22 +119,22 @@ void expect_attention_matches_reference(const OpCase& op_case) {
   expect_close(def, op_case, DType::bf16, run_op(def, op_case, kReference), run_op(def, op_case, cpu));
 }
 
-TEST(Bf16Attention, EveryHeadSizeAndEndOfATile) {
+TEST(Bf16Attention, MatchesReferenceAtEveryHeadSizeAndTileBoundary) {
   for (const std::int64_t D : {16, 32, 48, 80, 96, 128})
     expect_attention_matches_reference(attention_case(70, 2, 1, D, one_document(70)));
   for (const std::int64_t N : {1, 2, 63, 64, 65, 127, 128, 129, 193})
     expect_attention_matches_reference(attention_case(N, 2, 2, 32, one_document(N)));
 }
 
-// Longer than the window that backward sums in f32: the keys of the second window are seen by its queries alone.
-TEST(Bf16Attention, DocumentsLongerThanAWindow) {
+// Longer than the window that backward sums in f32: two windows of keys.
+TEST(Bf16Attention, MatchesReferenceForDocumentsLongerThanAWindow) {
   expect_attention_matches_reference(attention_case(1100, 2, 1, 16, one_document(1100)));
   Integers two(1200, 100);
   std::fill_n(two.begin(), 100, 0);
   expect_attention_matches_reference(attention_case(1200, 1, 1, 16, two));
 }
 
-TEST(Bf16Attention, IsTheSameBitsForAnyThreads) {
+TEST(Bf16Attention, HasTheSameBitsForAnyThreadCount) {
   Fill fill(&op::kAttention);
   const OpCase op_case = attention_case(400, 4, 2, 32, fill.first_rows(400, 90));
   const OpDefinition& def = op::kAttention;
@@ -149,14 +149,14 @@ TEST(Bf16Attention, IsTheSameBitsForAnyThreads) {
 }
 
 TEST(Bf16Attention, RunsWithoutHardwareForBf16) {
-  if (cpu_level() < CpuLevel::avx512_bf16) GTEST_SKIP() << "the other tests show it at this CPU level";
+  if (cpu_level() < CpuLevel::avx512_bf16) GTEST_SKIP() << "the other tests cover this CPU level";
   const OpCase op_case = attention_case(150, 2, 1, 64, one_document(150));
   const OpDefinition& def = op::kAttention;
   const Results in_pairs = run_op(def, op_case, kCpuBf16);
   const CpuLevelScope lower(CpuLevel::avx512);
   const Results by_highway = run_op(def, op_case, kCpuBf16);
   expect_attention_matches_reference(op_case);
-  EXPECT_NE(in_pairs[0].numbers, by_highway[0].numbers);  // or the level did nothing
+  EXPECT_NE(in_pairs[0].numbers, by_highway[0].numbers);  // otherwise the level had no effect
 }
 
 }  // namespace

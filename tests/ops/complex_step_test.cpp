@@ -1,4 +1,4 @@
-// The reference's backward is the derivative of the reference's forward.
+// Backward of the reference is the derivative of its forward.
 #include <complex>
 
 #include "ops/cast.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kStep = 1e-30;
 
-// d/dx of L = sum of weight * output, for every element x of input i: the imaginary part of L(x + ih) over h.
+// dL/dx for L = sum of weight * output and every element x of input i: Im L(x + ih) / h.
 class ComplexStep {
  public:
   ComplexStep(const OpDefinition& def, const OpFacts& facts, const OpCase& op_case)
@@ -51,7 +51,7 @@ class ComplexStep {
   std::vector<Values> weights_;
 };
 
-// Rounding is straight through by definition: its derivative is taken to be one.
+// Rounding is straight through: its derivative is defined to be one.
 std::vector<double> derivative(const OpDefinition& def, const OpFacts& facts, const OpCase& op_case,
                                std::size_t i) {
   if (&def == &op::kFakeQuant || &def == &op::kCast) return op_case.d_out[i].numbers;
@@ -70,7 +70,7 @@ TEST_P(EveryOp, ReferenceGradientMatchesComplexStep) {
       if (!op_case.in[i] || !def().input_is(i, is::differentiable)) continue;
       SCOPED_TRACE(fmt::format("input {}", i));
       const std::vector<double> expected = derivative(def(), facts(), op_case, i);
-      EXPECT_LE(error_of(expected, reference.d_in[i].read(), op_case.least_scale), kComplexStepTolerance);
+      EXPECT_LE(error_of(expected, reference.d_in[i].read(), op_case.min_scale), kComplexStepTolerance);
     }
   }
 }

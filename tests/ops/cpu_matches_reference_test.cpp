@@ -11,12 +11,12 @@ TEST_P(EveryOp, CpuMatchesReference) {
   });
 }
 
-// The planner sums in f32 where a value has many readers: every gradient may be f32 beside bf16 rows, each by
-// itself.
+// The planner stores gradients of values with many readers in f32. Each gradient of a call may be
+// f32 next to bf16 rows, independently of the others.
 TEST_P(EveryOp, GradientsMayBeWiderThanTheRows) {
   const Kernels& kernels = *cpu_backend().find(def());
   if (!kernels.wide_gradients || !has_kernels(def(), cpu_backend(), DType::bf16))
-    GTEST_SKIP() << def().name << " takes gradients in the dtype of its rows alone";
+    GTEST_SKIP() << def().name << " takes gradients only in the dtype of its rows";
   for (const OpCase& op_case : cases_in(GetParam(), DType::bf16)) {
     if (!has_backward(def(), op_case)) continue;
     SCOPED_TRACE(op_case.name);
@@ -35,8 +35,8 @@ TEST_P(EveryOp, GradientsMayBeWiderThanTheRows) {
   }
 }
 
-// The planner reuses the memory of everything else.
-TEST_P(EveryOp, BackwardReadsOnlyWhatTheTableSaves) {
+// The planner reuses the memory of everything that the definition does not save.
+TEST_P(EveryOp, BackwardReadsOnlySavedTensors) {
   for_cpu_cases([&](const Conditions& cpu, const OpCase& op_case) {
     if (!has_backward(def(), op_case)) return;
     for (Conditions conditions : {kReference, cpu}) {
@@ -47,8 +47,8 @@ TEST_P(EveryOp, BackwardReadsOnlyWhatTheTableSaves) {
   });
 }
 
-// The planner gives ds only where the stream has later readers.
-TEST(ResidualNorm, WithoutLaterReadersTheStreamHasNoOtherGradient) {
+// The planner passes ds only if the stream has later readers.
+TEST(ResidualNorm, AMissingStreamGradientIsZero) {
   const OpDefinition& def = op::kResidualNorm;
   for (OpCase op_case : cases_in(&op::kResidualNorm, DType::f32)) {
     SCOPED_TRACE(op_case.name);

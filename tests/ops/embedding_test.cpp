@@ -1,4 +1,4 @@
-// The gradient of a table row is one task's work, however many rows of the batch it sums.
+// The gradient of a table row is summed by one task, however many rows of the batch it has.
 #include "ops/embedding.h"
 
 #include <numeric>
@@ -8,7 +8,7 @@
 namespace thimble {
 namespace {
 
-TEST(Embedding, NoTermOfALongSumIsLost) {
+TEST(Embedding, GradientsOfLongSegmentsAreComplete) {
   constexpr std::int64_t kRows = 100'000, kColumns = 4, kTable = 3;
   std::vector<std::int32_t> index(kRows), order(kRows);
   for (std::size_t n = 0; n < index.size(); ++n) index[n] = static_cast<std::int32_t>(n * n % kTable);

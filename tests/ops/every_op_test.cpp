@@ -1,4 +1,4 @@
-// The ops that tests over the table run on: all of them.
+// Instantiates the tests over the op table, for all ops.
 #include "ops/op_harness.h"
 
 namespace thimble {

@@ -1,4 +1,4 @@
-// Fake quantisation in vectors has the bits of the quantiser that packs.
+// Vectorised fake quantisation has the same bits as the packer's quantiser.
 #include "ops/cast.h"
 
 #include <bit>
@@ -14,12 +14,13 @@ Values rows_with_corners(std::int64_t width) {
   Values w = Fill(&op::kFakeQuant).rows(6, width, 0.3f);
   const auto at = [&](std::int64_t row) { return w.numbers.begin() + row * width; };
   std::fill_n(at(1), width, 0.0);
-  std::fill_n(at(2), width, -2.5);                                          // nothing but the largest
-  for (std::int64_t i = 0; i < width; ++i) at(3)[i] = 0.125 * (i % 9 - 4);  // ties between two steps, and -0
+  std::fill_n(at(2), width, -2.5);  // all values have the maximum magnitude
+  // Ties between two steps, and -0.
+  for (std::int64_t i = 0; i < width; ++i) at(3)[i] = 0.125 * (i % 9 - 4);
   at(3)[0] = 0.5 * 15.5 / 15;
-  at(4)[width / 2] = 40;  // two far from all others: in a long row the second moves the scale
-  if (width > 128) at(4)[width / 2 - 64] = -39;  // in the same lane of any vector
-  std::fill_n(at(5), width, 1e-9);               // a scale that f16 does not hold
+  at(4)[width / 2] = 40;  // two outliers: in a long row the second determines the scale
+  if (width > 128) at(4)[width / 2 - 64] = -39;  // in the same lane for every vector length
+  std::fill_n(at(5), width, 1e-9);               // a scale that f16 rounds to 0 or a subnormal
   return w;
 }
 
@@ -44,7 +45,7 @@ void expect_bits_of_the_quantiser(const Values& w, std::int32_t bits) {
   }
 }
 
-TEST(FakeQuant, HasTheBitsOfTheQuantiser) {
+TEST(FakeQuant, HasTheSameBitsAsTheQuantiser) {
   for (const std::int64_t width : {1, 2, 3, 15, 16, 17, 100, 512, 1030})
     for (const std::int32_t bits : {8, 6, 5}) {
       SCOPED_TRACE(fmt::format("{} columns, {} bits", width, bits));
@@ -52,7 +53,7 @@ TEST(FakeQuant, HasTheBitsOfTheQuantiser) {
     }
 }
 
-TEST(FakeQuant, LongRowsAreLeftToTheQuantiser) {
+TEST(FakeQuant, LongRowsUseTheQuantiser) {
   constexpr std::int64_t kWidth = 700'000;
   EXPECT_FALSE(rounding_by_largest(8, kWidth, 1, 1));
   expect_bits_of_the_quantiser(Fill(&op::kFakeQuant).rows(1, kWidth, 0.3f), 8);

@@ -1,4 +1,4 @@
-// Random but valid inputs: rows of numbers, tokens, documents, orders.
+// Random valid inputs: rows of numbers, tokens, documents, orders.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline Values column(const Integers& integers) {
   return {{static_cast<std::int64_t>(integers.size()), 1, DType::i32}, {integers.begin(), integers.end()}};
 }
 
-// The least scale of a gradient that is one number: a sum of O(1) terms of both signs, whose error is theirs.
+// Minimum scale of a gradient that is one number: a sum of O(1) terms of both signs.
 inline constexpr double kOneSum = 1;
 
 class Fill {
@@ -32,13 +32,14 @@ class Fill {
   explicit Fill(Op op)
       : rng_(1000 + static_cast<std::uint64_t>(std::ranges::find(all_ops(), op) - all_ops().begin())) {}
 
-  // Normal numbers, none nearer to zero than the kinks of relu allow.
+  // Normal random numbers, kept away from 0, where relu has a kink.
   Values rows(std::int64_t count, std::int64_t width, float deviation = 1) {
-    constexpr float kFromKink = 1e-3f;
+    constexpr float kKinkDistance = 1e-3f;
     Values values{{count, width, DType::f32}, {}};
     for (std::int64_t i = 0; i < count * width; ++i) {
       const float number = deviation * rng_.normal();
-      values.numbers.push_back(std::abs(number) < kFromKink ? std::copysign(kFromKink, number) : number);
+      values.numbers.push_back(std::abs(number) < kKinkDistance ? std::copysign(kKinkDistance, number)
+                                                                : number);
     }
     return values;
   }
@@ -53,7 +54,7 @@ class Fill {
     return drawn;
   }
 
-  // `count` of the rows [0, of), each at most once, in any order.
+  // `count` distinct rows of [0, of), in random order.
   Integers distinct(std::int64_t count, std::int64_t of) {
     Integers rows(static_cast<std::size_t>(of));
     std::iota(rows.begin(), rows.end(), 0);
@@ -63,7 +64,7 @@ class Fill {
     return rows;
   }
 
-  // Where each row's document starts; about one row in `length` starts one.
+  // The first row of each row's document; about one row in `length` starts a document.
   Integers first_rows(std::int64_t count, std::int64_t length) {
     Integers first(static_cast<std::size_t>(count));
     for (std::size_t n = 1; n < first.size(); ++n)
@@ -71,7 +72,7 @@ class Fill {
     return first;
   }
 
-  // The row of the token before, -1 at the start of a document.
+  // The row of the previous token, -1 at the start of a document.
   Integers previous_rows(std::int64_t count, std::int64_t length) {
     const Integers first = first_rows(count, length);
     Integers previous(first.size());
@@ -82,7 +83,7 @@ class Fill {
     return previous;
   }
 
-  // Tokens to predict, about one in five not scored; the first always is.
+  // Target tokens, about one in five not scored; the first is always scored.
   Integers targets(std::int64_t count, std::int64_t vocabulary) {
     Integers target = draws(count, vocabulary);
     for (std::size_t n = 1; n < target.size(); ++n)
@@ -100,9 +101,9 @@ inline Values sorted_order(const Integers& index, std::int64_t buckets) {
   return column(order);
 }
 
-inline Values turn_table(std::int64_t positions, std::int64_t columns, int direction) {
+inline Values rotation_table(std::int64_t positions, std::int64_t columns, int direction) {
   std::vector<float> numbers(static_cast<std::size_t>(positions * columns));
-  fill_turns(make_tensor(numbers.data(), positions, columns), 10000, direction);
+  fill_rotations(make_tensor(numbers.data(), positions, columns), 10000, direction);
   return {{positions, columns, DType::f32}, {numbers.begin(), numbers.end()}};
 }
 

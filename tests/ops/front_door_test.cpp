@@ -1,4 +1,5 @@
-// Everything an op cannot take is refused before a kernel sees it, in a sentence that starts with its name.
+// Shape rules reject invalid inputs before a kernel runs. The message starts with the name of the
+// op and contains the numbers.
 #include <functional>
 
 #include "base/error.h"
@@ -18,8 +19,8 @@ namespace {
 
 using Request = OpRequest;
 
-// The sentence with which a request is refused, "" if it is taken.
-std::string refusal(const std::function<void()>& request) {
+// The error message of a request, "" if the request is accepted.
+std::string rejection(const std::function<void()>& request) {
   try {
     request();
     return "";
@@ -28,28 +29,28 @@ std::string refusal(const std::function<void()>& request) {
   }
 }
 
-struct Refused {
+struct Rejected {
   Op op;
   std::string_view what;
-  std::function<void(Request&)> spoil;
-  std::vector<std::string> says;  // besides "[op] "
+  std::function<void(Request&)> modify;
+  std::vector<std::string> words;  // words of the message, besides "[op] "
 };
 
-Refused width(Op op, std::size_t input, std::int64_t cols, std::vector<std::string> says) {
-  return {op, "width", [=](Request& r) { r.in[input].cols = cols; }, std::move(says)};
+Rejected width(Op op, std::size_t input, std::int64_t cols, std::vector<std::string> words) {
+  return {op, "width", [=](Request& r) { r.in[input].cols = cols; }, std::move(words)};
 }
-Refused count(Op op, std::size_t input, std::int64_t rows, std::vector<std::string> says) {
-  return {op, "rows", [=](Request& r) { r.in[input].rows = rows; }, std::move(says)};
+Rejected count(Op op, std::size_t input, std::int64_t rows, std::vector<std::string> words) {
+  return {op, "rows", [=](Request& r) { r.in[input].rows = rows; }, std::move(words)};
 }
-Refused dtype(Op op, std::size_t input, DType wrong, std::vector<std::string> says) {
-  return {op, "dtype", [=](Request& r) { r.in[input].dtype = wrong; }, std::move(says)};
+Rejected dtype(Op op, std::size_t input, DType wrong, std::vector<std::string> words) {
+  return {op, "dtype", [=](Request& r) { r.in[input].dtype = wrong; }, std::move(words)};
 }
 template <class T>
-Refused attributes(Op op, T wrong, std::vector<std::string> says) {
-  return {op, "attributes", [=](Request& r) { r.attributes = wrong; }, std::move(says)};
+Rejected attributes(Op op, T wrong, std::vector<std::string> words) {
+  return {op, "attributes", [=](Request& r) { r.attributes = wrong; }, std::move(words)};
 }
 
-std::vector<Refused> everything_refused() {
+std::vector<Rejected> rejected_requests() {
   return {
       dtype(&op::kEmbedding, 1, DType::f32, {"index", "i32", "f32"}),
       dtype(&op::kEmbedding, 0, DType::i32, {"table", "floats", "i32"}),
@@ -137,91 +138,91 @@ std::vector<Refused> everything_refused() {
   };
 }
 
-TEST(FrontDoor, RefusesWhatAnOpCannotTakeAndSaysTheNumbers) {
-  for (const Refused& refused : everything_refused()) {
-    const OpDefinition& def = *refused.op;
-    Request request = test_row(refused.op).good;
-    refused.spoil(request);
+TEST(FrontDoor, RejectsInvalidInputsAndReportsTheNumbers) {
+  for (const Rejected& rejected : rejected_requests()) {
+    const OpDefinition& def = *rejected.op;
+    Request request = test_row(rejected.op).good;
+    rejected.modify(request);
     std::string shapes;
     for (const Shape& shape : request.in) shapes += shape.text() + "  ";
-    SCOPED_TRACE(fmt::format("{}: wrong {}: {}", def.name, refused.what, shapes));
-    const std::string sentence = refusal([&] { def.shapes(request.in, request.attributes); });
+    SCOPED_TRACE(fmt::format("{}: wrong {}: {}", def.name, rejected.what, shapes));
+    const std::string sentence = rejection([&] { def.shapes(request.in, request.attributes); });
     if (sentence.empty()) {
-      ADD_FAILURE() << "it was taken";
+      ADD_FAILURE() << "the request was accepted";
       continue;
     }
     EXPECT_TRUE(sentence.starts_with(fmt::format("[{}] ", def.name))) << sentence;
-    for (const std::string& word : refused.says)
+    for (const std::string& word : rejected.words)
       EXPECT_NE(sentence.find(word), std::string::npos) << word << " is not in: " << sentence;
   }
 }
 
-// bf16 rows beside f32 vectors and statistics: op.h says which is which.
-TEST(FrontDoor, TakesBf16RowsWithVectorsInF32) {
+// bf16 rows with f32 vectors and statistics (graph/op.h).
+TEST(FrontDoor, AcceptsBf16RowsWithF32Vectors) {
   for (const OpDefinition& def : every_op()) {
-    if (&def == &op::kFakeQuant) continue;  // of f32 masters alone
+    if (&def == &op::kFakeQuant) continue;  // f32 masters only
     SCOPED_TRACE(def.name);
     Request request = test_row(&def).good;
     const std::uint32_t full = op_facts(&def).full;
     for (std::size_t i = 0; i < request.in.size(); ++i)
       if (is_float(request.in[i].dtype) && !has_bit(full, i)) request.in[i].dtype = DType::bf16;
-    EXPECT_EQ(refusal([&] { def.shapes(request.in, request.attributes); }), "");
+    EXPECT_EQ(rejection([&] { def.shapes(request.in, request.attributes); }), "");
     for (std::size_t i = 1; i < request.in.size(); ++i) {
       if (!is_float(request.in[i].dtype)) continue;
       SCOPED_TRACE(fmt::format("input {}", i));
       Request wrong = request;
       wrong.in[i].dtype = has_bit(full, i) ? DType::bf16 : DType::f32;
-      const std::string sentence = refusal([&] { def.shapes(wrong.in, wrong.attributes); });
+      const std::string sentence = rejection([&] { def.shapes(wrong.in, wrong.attributes); });
       EXPECT_TRUE(sentence.starts_with(fmt::format("[{}] expected ", def.name))) << sentence;
     }
   }
 }
 
-// f16 is computed in on GPUs: shapes take it, the CPU's kernels do not.
-TEST(FrontDoor, TheCpuRefusesF16Rows) {
+// Only GPUs compute in f16: shape rules accept it, CPU kernels do not.
+TEST(FrontDoor, CpuKernelsDoNotAcceptF16Rows) {
   for (const OpDefinition& def : every_op()) {
     if (&def == &op::kCast || &def == &op::kFakeQuant) continue;
     Request request = test_row(&def).good;
     const std::uint32_t full = op_facts(&def).full;
     for (std::size_t i = 0; i < request.in.size(); ++i)
       if (is_float(request.in[i].dtype) && !has_bit(full, i)) request.in[i].dtype = DType::f16;
-    EXPECT_EQ(refusal([&] { def.shapes(request.in, request.attributes); }), "");
-    if (&def == &op::kEmbedding) continue;  // its input 0 is the table, which may be stored so
+    EXPECT_EQ(rejection([&] { def.shapes(request.in, request.attributes); }), "");
+    if (&def == &op::kEmbedding) continue;  // its input 0 is the table, which may be stored as f16
     for (const Backend& backend : {reference_backend(), cpu_backend()})
       EXPECT_EQ(backend.find(def)->rows & dtypes({DType::f16}), 0u) << def.name;
   }
 }
 
-TEST(FrontDoor, TakesAGoodRequest) {
+TEST(FrontDoor, AcceptsAValidRequest) {
   for (const OpDefinition& def : every_op()) {
     const Request request = test_row(&def).good;
-    EXPECT_EQ(refusal([&] { def.shapes(request.in, request.attributes); }), "");
+    EXPECT_EQ(rejection([&] { def.shapes(request.in, request.attributes); }), "");
   }
 }
 
-TEST(FrontDoor, RefusesMissingAndTooManyInputs) {
+TEST(FrontDoor, RejectsMissingAndTooManyInputs) {
   for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     const Request request = test_row(&def).good;
-    const auto said = [&](const std::vector<Shape>& in) {
-      return refusal([&] { def.shapes(in, request.attributes); });
+    const auto message = [&](const std::vector<Shape>& in) {
+      return rejection([&] { def.shapes(in, request.attributes); });
     };
     std::vector<Shape> in = request.in;
     in.push_back({6, 8});
-    EXPECT_TRUE(said(in).starts_with(fmt::format("[{}] expected", def.name))) << said(in);
+    EXPECT_TRUE(message(in).starts_with(fmt::format("[{}] expected", def.name))) << message(in);
     in = request.in;
     in[0] = {};
-    EXPECT_TRUE(said(in).starts_with(fmt::format("[{}] ", def.name))) << said(in);
-    EXPECT_TRUE(said(in).ends_with(" is missing")) << said(in);
-    // Fewer inputs: the optional ones at the end may go, then it must be said how many there are.
+    EXPECT_TRUE(message(in).starts_with(fmt::format("[{}] ", def.name))) << message(in);
+    EXPECT_TRUE(message(in).ends_with(" is missing")) << message(in);
+    // Trailing optional inputs may be omitted; beyond that the message states the count.
     for (in = request.in; !in.empty();) {
       in.pop_back();
-      const std::string sentence = said(in);
+      const std::string sentence = message(in);
       if (sentence.empty()) continue;
       EXPECT_TRUE(sentence.starts_with(fmt::format("[{}] expected", def.name))) << sentence;
       EXPECT_TRUE(sentence.ends_with(fmt::format("got {}", in.size()))) << sentence;
     }
-    EXPECT_NE(said(in), "") << "no input at all was taken";
+    EXPECT_NE(message(in), "") << "a request without inputs was accepted";
   }
 }
 

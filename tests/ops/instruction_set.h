@@ -8,8 +8,8 @@
 
 namespace thimble {
 
-// Runs the kernels of one CPU level for a scope: our own, and the Highway target that belongs to it. (oneDNN keeps the
-// level of the process.)
+// Runs the kernels of one CPU level for a scope: our own and the matching Highway target. oneDNN
+// keeps the level of the process.
 class InstructionSet {
  public:
   explicit InstructionSet(CpuLevel level) : scope_(level) {
@@ -24,7 +24,7 @@ class InstructionSet {
   InstructionSet& operator=(const InstructionSet&) = delete;
 
  private:
-  // 0: the best again.
+  // 0: restores the best target.
   static void choose(std::int64_t targets) {
     hwy::SetSupportedTargetsForTest(targets);
     hwy::GetChosenTarget().Update(hwy::SupportedTargets());
@@ -33,7 +33,7 @@ class InstructionSet {
   CpuLevelScope scope_;
 };
 
-// The levels that this process may run, lowest first.
+// The levels that this process can run, lowest first.
 inline std::vector<CpuLevel> cpu_levels() {
   std::vector<CpuLevel> levels;
   for (int level = 0; level <= static_cast<int>(cpu_level()); ++level)

@@ -1,4 +1,4 @@
-// Kernels are compiled for several instruction sets, and the machine chooses: all that it can run are tested.
+// Kernels are compiled for several instruction sets; tests every set that this machine can run.
 #include "ops/instruction_set.h"
 #include "ops/op_harness.h"
 

@@ -1,4 +1,4 @@
-// A NaN or an infinity is news: it must come out wherever the formula carries it, and nowhere else.
+// NaN and infinity propagate exactly where the formula propagates them.
 #include <cmath>
 #include <limits>
 #include <set>
@@ -19,9 +19,9 @@ bool all_finite(const Results& results) {
   return true;
 }
 
-// Every element that is lost in the reference is lost here. NaN: and no other, unless the op spreads it.
-// Infinity: and none at all if the reference has none (f32 may reach inf - inf where f64 keeps an infinity on
-// its way to 0).
+// Every element that is not finite in the reference must not be finite here. For a NaN, no other
+// element may be affected, unless the op spreads it. For an infinity, no element may be affected if
+// the reference is all finite (f32 may compute inf - inf where f64 does not).
 void expect_same_visibility(const OpDefinition& def, const Results& reference, const Results& cpu,
                             double planted) {
   ASSERT_EQ(reference.size(), cpu.size());
@@ -32,14 +32,13 @@ void expect_same_visibility(const OpDefinition& def, const Results& reference, c
                  found = !std::isfinite(cpu[r].numbers[e]);
       ASSERT_TRUE(found || !expected)
           << reference[r].name << ", element " << e << ": " << planted << " became " << cpu[r].numbers[e]
-          << ", the reference says " << reference[r].numbers[e];
-      ASSERT_TRUE(!exactly || expected || !found)
-          << reference[r].name << ", element " << e << ": " << planted << " leaked, the reference says "
-          << reference[r].numbers[e];
+          << ", the reference is " << reference[r].numbers[e];
+      ASSERT_TRUE(!exactly || expected || !found) << reference[r].name << ", element " << e << ": " << planted
+                                                  << " leaked, the reference is " << reference[r].numbers[e];
     }
 }
 
-// Plants at the first, a middle and the last element of one tensor of the case, and runs.
+// Runs with a non-finite value as the first, a middle and the last element of one tensor.
 void plant_in(const OpDefinition& def, const Conditions& cpu, OpCase& op_case, Values& tensor) {
   const std::size_t count = tensor.numbers.size();
   for (const std::size_t element : std::set{std::size_t{0}, count / 2, count - 1})
@@ -52,7 +51,7 @@ void plant_in(const OpDefinition& def, const Conditions& cpu, OpCase& op_case, V
     }
 }
 
-TEST_P(EveryOp, NanAndInfinityStayVisible) {
+TEST_P(EveryOp, NanAndInfinityPropagate) {
   for_cpu_cases([&](const Conditions& cpu, OpCase op_case) {
     for (std::size_t i = 0; i < op_case.in.size(); ++i) {
       SCOPED_TRACE(fmt::format("input {}", i));

@@ -1,8 +1,8 @@
-// What every op is tested on: its cases (inputs, attributes, gradients of the outputs) and the facts of its
-// header that definitions do not hold.
+// The test cases of every op (inputs, attributes, gradients of the outputs), and properties from
+// its header that definitions do not contain.
 //
-// Numbers are doubles that an f32 holds exactly, so f32, f64 and c128 see the same inputs; cases_in rounds them
-// for bf16.
+// Numbers are doubles that are exact in f32, so f32, f64 and c128 use the same inputs; cases_in
+// rounds them for bf16.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ namespace thimble {
 
 using Op = const OpDefinition*;
 
-// The product's ops, by reference.
+// All ops, by reference.
 inline auto every_op() {
   return std::views::transform(all_ops(), [](Op op) -> const OpDefinition& { return *op; });
 }
 
-// One tensor of a case, row after row. dtype f32 stands for "the number type under test"; rows = 0: absent.
+// One tensor of a case, row-major. dtype f32 means "the number type under test"; rows = 0: absent.
 struct Values {
   Shape shape;
   std::vector<double> numbers;
@@ -37,25 +37,22 @@ struct OpCase {
   std::string name;  // "N=5 C=17 weight"
   std::vector<Values> in;
   Attributes attributes;
-  bool inference = false;     // the header gives this form no backward
-  bool forward_only = false;  // its matrix is stored: nothing has a gradient
-  bool large = false;  // crosses tiles and thread partitions; too much for the complex step of every element
-  double least_scale = 0;  // errors are relative to at least this: for results that are zero but for rounding
+  bool inference = false;          // this form of the op has no backward
+  bool forward_only = false;       // its matrix is stored: no gradients
+  bool large = false;              // crosses tiles and thread partitions; no complex step
+  double min_scale = 0;            // minimum scale of relative errors, for results close to zero
   std::vector<Values> d_out = {};  // filled in by cases_in
 };
 
 struct OpFacts {
-  std::uint32_t full = 0;            // inputs that stay f32 beside bf16 rows: vectors and statistics
+  std::uint32_t full = 0;            // inputs that are f32 with bf16 rows: vectors and statistics
   std::uint32_t graded_outputs = 1;  // outputs that have a gradient; the others are statistics
   std::uint32_t state = 0;           // inputs that forward writes (caches)
-  int loss_weight = -1;              // a loss: the input that says what each row of output 0 counts
-  bool spreads_nan =
-      false;  // masked terms are products with 0: a NaN reaches rows that the formula keeps apart
-  bool bits_for_any_threads =
-      true;  // false: for the same number of threads only (oneDNN cuts sums by thread)
-  std::uint32_t by_row =
-      0;  // inputs that have one row per output row, where the op promises batch invariance
-  int matrix = -1, scales = -1;  // the input that may be stored, and where its scales go
+  int loss_weight = -1;              // for a loss: the input with the row weights
+  bool spreads_nan = false;          // 0 * NaN in masked terms reaches other rows
+  bool bits_for_any_threads = true;  // false: for the same number of threads
+  std::uint32_t by_row = 0;          // inputs with one row per output row, if batch-invariant
+  int matrix = -1, scales = -1;      // the input that may be stored, and the input for its scales
 };
 
 // Bit i: input i has the property.
@@ -71,10 +68,10 @@ struct Tolerance {
   std::string_view reason = "an op without a tolerance must be exact";
 };
 
-// In roundings to bf16 or f16 of the result.
+// In units of one rounding of the result to bf16 or f16.
 struct HalfTolerance {
   double forward = 1, gradient = 1;
-  double gradient_in_f32 = 0;  // instead: the gradient is f32
+  double gradient_in_f32 = 0;  // used instead if the gradient is f32
   std::string_view reason = "one rounding of the result";
 };
 
@@ -83,14 +80,14 @@ struct OpRequest {
   Attributes attributes;
 };
 
-// All that tests know of an op: one row in op_cases_test.cpp.
+// The test data of an op: one row in op_cases_test.cpp.
 struct OpTestRow {
   Op op = nullptr;
-  std::vector<OpCase> (*make_cases)() = nullptr;  // for cases_in
+  std::vector<OpCase> (*make_cases)() = nullptr;  // used by cases_in
   OpFacts facts = {};
   Tolerance f32 = {};  // against the reference in f64 (tolerances.h)
   HalfTolerance half = {};
-  OpRequest good = {};  // that the op takes
+  OpRequest good = {};  // a valid request
 };
 
 const OpTestRow& test_row(Op op);
@@ -98,21 +95,21 @@ inline const OpFacts& op_facts(Op op) {
   return test_row(op).facts;
 }
 
-// The op's cases with numbers that rows of a dtype hold exactly: whatever mixture of dtypes runs them, and the
-// reference in f64, sees the same inputs.
+// The op's cases with numbers that are exact in `dtype`, so every mixture of dtypes, and the
+// reference in f64, use the same inputs.
 const std::vector<OpCase>& cases_in(Op op, DType dtype);
 
-// How a case's matrix is stored (ops/linear.h): as the other rows are, in fewer bits, or in integers of which a row or
-// 32 columns share a scale.
+// How a case's matrix is stored (ops/linear.h): in the dtype of the rows, in fewer bits, or as
+// integers with a scale per row or per 32 columns.
 enum class Storing : std::uint8_t { as_rows, bf16, f16, i8_rows, i8_blocks };
 
-// The scale of an element, a power of two: what integers stand for is exact in every dtype.
+// The scale of an element, a power of two, so that integer times scale is exact in every dtype.
 inline double scale_of(Storing storing, std::int64_t row, std::int64_t col) {
   const std::int64_t block = storing == Storing::i8_blocks ? col / 32 : 0;
   return 1.0 / static_cast<double>(16 << (row + block) % 3);
 }
 
-// cases_in, with matrices that the storage holds exactly.
+// cases_in, with matrices that are exact in the storage format.
 std::vector<OpCase> cases_stored(Op op, DType dtype, Storing storing);
 
 constexpr bool has_bit(std::uint32_t mask, std::size_t place) {

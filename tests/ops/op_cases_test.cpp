@@ -31,7 +31,7 @@ constexpr std::array kRowSizes = {RowSize{1, 1},          RowSize{2, 3},        
                                   RowSize{200, 96, true}, RowSize{19, 264, true}, RowSize{9, 520, true},
                                   RowSize{5, 1032, true}};
 
-// One column: the norm takes away all but eps of its gradient, so eps is what there is to see.
+// With one column, the norm removes everything except eps from the gradient, so eps must be large.
 float eps_for(const RowSize& s) {
   return s.C == 1 ? 0.25f : 1e-5f;
 }
@@ -60,7 +60,7 @@ std::vector<OpCase> smear_cases() {
     cases.push_back(
         {s.text(), {fill.rows(s.N, s.C), fill.vector(s.C), column(fill.previous_rows(s.N, 6))}, {}});
     cases.back().large = s.large;
-    // Decoding: the rows of the tokens before stand behind the N current ones, in any order.
+    // Decoding: the rows of the previous tokens follow the N current ones, in any order.
     Integers previous = fill.distinct(s.N, s.N + 2);
     for (std::int32_t& row : previous) row = fill.below(4) == 0 ? -1 : row + static_cast<std::int32_t>(s.N);
     cases.push_back(
@@ -90,13 +90,12 @@ std::vector<OpCase> layernorm_cases() {
     for (const int vectors : {0, 1, 2, 3}) {
       const bool weight = vectors & 1, bias = vectors & 2;
       Values x = fill.rows(s.N, s.C);
-      for (double& number : x.numbers)
-        number = static_cast<float>(number + 1);  // there is a mean to take away
+      for (double& number : x.numbers) number = static_cast<float>(number + 1);  // mean 1
       cases.push_back({s.text() + (weight ? " weight" : "") + (bias ? " bias" : ""),
                        {x, weight ? fill.vector(s.C) : absent(), bias ? fill.vector(s.C) : absent()},
                        LayerNormAttributes{eps_for(s)}});
       cases.back().large = s.large;
-      if (s.C == 1) cases.back().least_scale = 1;  // one column is its own mean: dx and dw are zero
+      if (s.C == 1) cases.back().min_scale = 1;  // one column is its own mean: dx and dw are zero
     }
   return cases;
 }
@@ -135,12 +134,12 @@ std::vector<OpCase> activation_cases() {
                        {fill.rows(s.N, which == ActivationKind::swiglu ? 2 * s.C : s.C, 2)},
                        ActivationAttributes{which}});
       cases.back().large = s.large;
-      if (s.C == 1) cases.back().least_scale = 1;  // a lone value may lie where 1 + tanh cancels
+      if (s.C == 1) cases.back().min_scale = 1;  // a single value may be where 1 + tanh cancels
     }
   return cases;
 }
 
-// The scale of a residual op: absent, one for all, one per channel.
+// The widths of a residual op's scale: absent, shared, per channel.
 std::vector<std::int64_t> scale_widths(const RowSize& s) {
   if (s.C == 1) return {0, 1};
   return {0, 1, s.C};
@@ -155,7 +154,7 @@ std::vector<OpCase> add_scaled_cases() {
                        {fill.rows(s.N, s.C), fill.rows(s.N, s.C), width ? fill.vector(width) : absent()},
                        AddScaledAttributes{width == s.C ? 0.5f : 1}});
       cases.back().large = s.large;
-      cases.back().least_scale = width == 1 ? kOneSum : 0;
+      cases.back().min_scale = width == 1 ? kOneSum : 0;
     }
   return cases;
 }
@@ -170,7 +169,7 @@ std::vector<OpCase> residual_mix_cases() {
                        {fill.rows(s.N, s.C), fill.rows(s.N, s.C), fill.rows(2, width)},
                        {}});
       cases.back().large = s.large;
-      cases.back().least_scale = width == 1 ? kOneSum : 0;
+      cases.back().min_scale = width == 1 ? kOneSum : 0;
     }
   return cases;
 }
@@ -186,7 +185,7 @@ std::vector<OpCase> residual_norm_cases() {
                           weight ? fill.vector(s.C) : absent()},
                          ResidualNormAttributes{eps_for(s), weight ? 0.5f : 1}});
         cases.back().large = s.large;
-        cases.back().least_scale = width == 1 ? kOneSum : 0;
+        cases.back().min_scale = width == 1 ? kOneSum : 0;
       }
   return cases;
 }
@@ -195,14 +194,14 @@ std::vector<OpCase> gated_skip_cases() {
   Fill fill(&op::kGatedSkip);
   std::vector<OpCase> cases;
   for (const RowSize& s : kRowSizes)
-    for (const float reach : {1.0f, 12.0f}) {  // gates that are nearly shut or open, too
+    for (const float reach : {1.0f, 12.0f}) {  // gates that are nearly closed or open
       Values gate = fill.vector(s.C);
       for (double& number : gate.numbers) number = static_cast<float>(number * reach);
       cases.push_back({fmt::format("{} gates within {}", s.text(), reach),
                        {fill.rows(s.N, s.C), fill.rows(s.N, s.C), fill.vector(s.C), gate},
                        {}});
       cases.back().large = s.large;
-      cases.back().least_scale = s.C == 1 ? kOneSum : 0;
+      cases.back().min_scale = s.C == 1 ? kOneSum : 0;
     }
   return cases;
 }
@@ -294,20 +293,20 @@ std::vector<OpCase> fake_quant_cases() {
   return cases;
 }
 
-constexpr std::uint32_t places(std::initializer_list<int> list) {
+constexpr std::uint32_t input_mask(std::initializer_list<int> list) {
   std::uint32_t mask = 0;
   for (int place : list) mask |= 1u << place;
   return mask;
 }
 
-// What the headers say, how exact the results are, and a request that the op takes: N = 6 rows, C = 8 columns, H = 4 heads,
-// K = 2, D = 3, V = 50. An op that is missing here fails OpCases.EveryOpHasARowAndCases.
+// Properties, tolerances and a valid request for every op, with N = 6 rows, C = 8 columns, H = 4
+// heads, K = 2, D = 3, V = 50. A missing op fails OpCases.EveryOpHasARowAndCases.
 const std::vector<OpTestRow>& rows() {
   static const Shape kRows{6, 8}, kIntegers{6, 1, DType::i32}, kVector{1, 8}, kQueries{6, 12}, kKeys{6, 6};
   static const std::vector<OpTestRow> all = {
       {.op = &op::kEmbedding,
        .make_cases = embedding_cases,
-       .facts = {.by_row = places({1}), .matrix = 0, .scales = 3},
+       .facts = {.by_row = input_mask({1}), .matrix = 0, .scales = 3},
        .f32 = {0, 2e-6, "forward copies; a row of the gradient sums up to N rows in f32"},
        .half = {.forward = 0,
                 .gradient = 0,
@@ -316,87 +315,86 @@ const std::vector<OpTestRow>& rows() {
        .good = {{{50, 8}, kIntegers, kIntegers}, {}}},
       {.op = &op::kSmear,
        .make_cases = smear_cases,
-       .facts = {.full = places({1}), .by_row = places({2})},
+       .facts = {.full = input_mask({1}), .by_row = input_mask({2})},
        .f32 = {2e-6, 1e-6, "exp to a few u, then (1 - g) x + g x', which may cancel"},
        .good = {{kRows, kVector, kIntegers}, {}}},
       {.op = &op::kRmsNorm,
        .make_cases = rmsnorm_cases,
-       .facts = {.full = places({1}), .by_row = places({0})},
+       .facts = {.full = input_mask({1}), .by_row = input_mask({0})},
        .f32 = {6e-7, 2e-6, "a mean over C and a root; backward subtracts a row's mean"},
        .good = {{kRows, kVector}, RmsNormAttributes{}}},
       {.op = &op::kLayerNorm,
        .make_cases = layernorm_cases,
-       .facts = {.full = places({1, 2}), .by_row = places({0})},
+       .facts = {.full = input_mask({1, 2}), .by_row = input_mask({0})},
        .f32 = {6e-7, 2e-6, "a mean over C and a root; backward subtracts a row's mean"},
        .good = {{kRows, kVector, kVector}, LayerNormAttributes{}}},
       {.op = &op::kLinear,
        .make_cases = linear_cases,
-       .facts = {.full = places({2}),
+       .facts = {.full = input_mask({2}),
                  .bits_for_any_threads = false,
-                 .by_row = places({0}),
+                 .by_row = input_mask({0}),
                  .matrix = 1,
                  .scales = 3},
        .f32 = {2e-6, 2e-6, "sums of up to 200 products in any order: sqrt(200) u"},
        .good = {{kRows, {5, 8}, {1, 5}}, LinearAttributes{}}},
       {.op = &op::kRope,
        .make_cases = rope_cases,
-       .facts = {.full = places({2, 3, 4}), .by_row = places({0, 1})},
+       .facts = {.full = input_mask({2, 3, 4}), .by_row = input_mask({0, 1})},
        .f32 = {6e-7, 2e-6, "a norm, then two products of a rotation"},
        .good = {{kQueries, kIntegers, {10, 2}, {1, 4}, {1, 3}}, RopeAttributes{4, true, 1e-6f}}},
       {.op = &op::kAttention,
        .make_cases = attention_cases,
        .facts = {.spreads_nan = true},
        .f32 = {1e-6, 3e-6,
-               "scores of D products inside exp; backward subtracts delta and sums over rows and heads"},
+               "exp of sums of D products; backward subtracts delta and sums over rows and heads"},
        .half = {.forward = 2,
                 .gradient = 4,
-                .reason = "probabilities are rounded before they are multiplied, then the result is"},
+                .reason = "probabilities are rounded before they are multiplied, and so is the result"},
        .good = {{kQueries, kKeys, kKeys, kIntegers}, AttentionAttributes{4, 2, 1}}},
       {.op = &op::kExclusiveAttention,
        .make_cases = exclusive_attention_cases,
-       .facts = {.by_row = places({0, 1})},
-       .f32 = {1e-6, 1e-6, "y - (y . u) u: what is left may be shorter than y"},
-       .half = {.forward = 1,
-                .gradient = 2,
-                .reason = "one rounding; what is left of dy may be shorter than dy"},
+       .facts = {.by_row = input_mask({0, 1})},
+       .f32 = {1e-6, 1e-6, "y - (y . u) u may be much shorter than y"},
+       .half = {.forward = 1, .gradient = 2, .reason = "one rounding; the result may be shorter than dy"},
        .good = {{kQueries, kKeys}, ExclusiveAttributes{4, 2}}},
       {.op = &op::kCachedAttention,
        .make_cases = cached_attention_cases,
-       .facts = {.graded_outputs = 0, .state = places({5, 6}), .by_row = places({0, 1, 2, 3, 4})},
+       .facts = {.graded_outputs = 0, .state = input_mask({5, 6}), .by_row = input_mask({0, 1, 2, 3, 4})},
        .f32 = {1e-6, 0, "as attention; no backward"},
        .half = {.forward = 2,
                 .gradient = 4,
-                .reason = "probabilities are rounded before they are multiplied, then the result is"},
+                .reason = "probabilities are rounded before they are multiplied, and so is the result"},
        .good = {{kQueries, kKeys, kKeys, kIntegers, kIntegers, {20, 6}, {20, 6}},
                 CachedAttentionAttributes{4, 2, 10, 1}}},
       {.op = &op::kActivation,
        .make_cases = activation_cases,
-       .facts = {.by_row = places({0})},
+       .facts = {.by_row = input_mask({0})},
        .f32 = {5e-7, 5e-6, "exp or tanh to a few u; near saturation 1 - t^2 cancels"},
        .good = {{kRows}, ActivationAttributes{ActivationKind::swiglu}}},
       {.op = &op::kAddScaled,
        .make_cases = add_scaled_cases,
-       .facts = {.full = places({2}), .by_row = places({0, 1})},
+       .facts = {.full = input_mask({2}), .by_row = input_mask({0, 1})},
        .f32 = {2e-7, 4e-6, "two products and a sum; dscale of a channel sums few terms of both signs"},
        .good = {{kRows, kRows, kVector}, AddScaledAttributes{}}},
       {.op = &op::kResidualMix,
        .make_cases = residual_mix_cases,
-       .facts = {.full = places({2}), .by_row = places({0, 1})},
+       .facts = {.full = input_mask({2}), .by_row = input_mask({0, 1})},
        .f32 = {2e-7, 4e-6, "two products and a sum; dscale of a channel sums few terms of both signs"},
        .good = {{kRows, kRows, {2, 8}}, {}}},
       {.op = &op::kResidualNorm,
        .make_cases = residual_norm_cases,
-       .facts = {.full = places({2, 3}), .graded_outputs = places({0, 1}), .by_row = places({0, 1})},
-       .f32 = {6e-7, 2e-5,
-               "as rmsnorm; dscale of a channel sums few terms of both signs, each with that error"},
+       .facts = {.full = input_mask({2, 3}),
+                 .graded_outputs = input_mask({0, 1}),
+                 .by_row = input_mask({0, 1})},
+       .f32 = {6e-7, 2e-5, "as rmsnorm; dscale of a channel sums few terms of both signs with that error"},
        .half = {.forward = 2,
                 .gradient = 10,
-                .reason = "the stream s is rounded, then its norm; backward has that s, and dscale sums "
+                .reason = "s is rounded, then its norm; backward uses the rounded s, and dscale sums "
                           "terms of both signs"},
        .good = {{kRows, kRows, kVector, kVector}, ResidualNormAttributes{}}},
       {.op = &op::kGatedSkip,
        .make_cases = gated_skip_cases,
-       .facts = {.full = places({2, 3}), .by_row = places({0, 1})},
+       .facts = {.full = input_mask({2, 3}), .by_row = input_mask({0, 1})},
        .f32 = {2e-6, 4e-6, "as smear; dw and dgate of a channel sum few terms of both signs"},
        .good = {{kRows, kRows, kVector, kVector}, {}}},
       {.op = &op::kDropout,
@@ -405,44 +403,43 @@ const std::vector<OpTestRow>& rows() {
        .good = {{kRows, {2, 1, DType::i32}}, DropoutAttributes{}}},
       {.op = &op::kGather,
        .make_cases = gather_cases,
-       .facts = {.by_row = places({1})},
-       .f32 = {0, 0, "copies, and a rule that is f32 in the reference, too"},
-       .half = {.forward = 0, .gradient = 0, .reason = "copies, and roundings that the reference does, too"},
+       .facts = {.by_row = input_mask({1})},
+       .f32 = {0, 0, "copies, or arithmetic that is f32 in the reference too"},
+       .half = {.forward = 0, .gradient = 0, .reason = "copies, or roundings that the reference makes too"},
        .good = {{kRows, {4, 1, DType::i32}}, {}}},
       {.op = &op::kSoftcap,
        .make_cases = softcap_cases,
-       .facts = {.by_row = places({0})},
+       .facts = {.by_row = input_mask({0})},
        .f32 = {5e-7, 5e-6, "exp or tanh to a few u; near saturation 1 - t^2 cancels"},
        .half = {.forward = 1,
                 .gradient = 10,
                 .reason =
-                    "backward has y, rounded: 2u of each dy where tanh is saturated, while dx is short"},
+                    "backward uses the rounded y: an error of 2u dy where tanh is saturated and dx is small"},
        .good = {{kRows}, SoftcapAttributes{}}},
       {.op = &op::kHeadLoss,
        .make_cases = head_loss_cases,
-       .facts = {.full = places({3}),
+       .facts = {.full = input_mask({3}),
                  .graded_outputs = 0,
                  .loss_weight = 3,
                  .spreads_nan = true,
                  .bits_for_any_threads = false,
                  .matrix = 1,
                  .scales = 4},
-       .f32 = {5e-6, 3e-6,
-               "logits of C products inside exp and log, whose result may be short; dw sums over N rows"},
+       .f32 = {5e-6, 3e-6, "exp and log of sums of C products, with small results; dw sums over N rows"},
        .half = {.forward = 2,
                 .gradient = 4,
-                .reason = "probabilities are rounded before they are multiplied, then the result is"},
+                .reason = "probabilities are rounded before they are multiplied, and so is the result"},
        .good = {{kRows, {50, 8}, kIntegers, {6, 1}}, HeadLossAttributes{}}},
       {.op = &op::kCast,
        .make_cases = cast_cases,
-       .facts = {.by_row = places({0})},
-       .f32 = {0, 0, "copies, and a rule that is f32 in the reference, too"},
-       .half = {.forward = 0, .gradient = 0, .reason = "copies, and roundings that the reference does, too"},
+       .facts = {.by_row = input_mask({0})},
+       .f32 = {0, 0, "copies, or arithmetic that is f32 in the reference too"},
+       .half = {.forward = 0, .gradient = 0, .reason = "copies, or roundings that the reference makes too"},
        .good = {{kRows}, CastAttributes{}}},
       {.op = &op::kFakeQuant,
        .make_cases = fake_quant_cases,
-       .facts = {.full = places({0})},
-       .f32 = {0, 0, "copies, and a rule that is f32 in the reference, too"},
+       .facts = {.full = input_mask({0})},
+       .f32 = {0, 0, "copies, or arithmetic that is f32 in the reference too"},
        .good = {{kRows}, FakeQuantAttributes{}}},
   };
   return all;
@@ -467,7 +464,7 @@ void fill_gradients_of_outputs(Op op, std::vector<OpCase>& cases) {
     for (const Shape& out : def.shapes(in, c.attributes)) {
       const bool graded = !c.inference && has_bit(op_facts(op).graded_outputs, c.d_out.size());
       c.d_out.push_back(graded ? fill.rows(out.rows, out.cols) : absent());
-      if (out.dtype != DType::f32) round_to_bf16(c.d_out.back());  // and f16 holds that
+      if (out.dtype != DType::f32) round_to_bf16(c.d_out.back());  // exact in f16 too
     }
   }
 }
@@ -493,8 +490,8 @@ TEST(OpCases, EveryOpHasARowAndCases) {
   for (const OpDefinition& def : every_op()) EXPECT_GE(cases_in(&def, DType::f32).size(), 5u) << def.name;
 }
 
-// Else a test in f16 would compare infinities.
-TEST(OpCases, F16HoldsThemAll) {
+// Otherwise, a test in f16 would compare infinities.
+TEST(OpCases, AllValuesAreFiniteInF16) {
   for (const OpDefinition& def : every_op())
     for (const OpCase& c : cases_in(&def, DType::f16))
       for (const auto* tensors : {&c.in, &c.d_out})
@@ -505,7 +502,7 @@ TEST(OpCases, F16HoldsThemAll) {
 
 }  // namespace
 
-// Made when they are asked for: most processes run the tests of one op.
+// Created on demand: most processes run the tests of one op.
 const std::vector<OpCase>& cases_in(Op op, DType dtype) {
   static std::map<std::pair<Op, DType>, std::vector<OpCase>> made;
   const bool rounded = dtype == DType::bf16 || dtype == DType::f16;

@@ -1,7 +1,7 @@
-// Runs any op of the table on any case, backend, number type and layout, and compares what comes out.
+// Runs any op on any case, backend, number type and layout, and compares the results.
 //
-// Every tensor stands in memory of its own, filled with 0xFF: as f32 and f64 a NaN, so what is read outside a
-// tensor shows in the results, and what is written outside it shows in the guards.
+// Every tensor has its own memory, filled with 0xFF (NaN in f32 and f64). Reads outside a tensor
+// therefore show in the results, and writes outside it in the guards.
 #pragma once
 
 #include <cstddef>
@@ -16,10 +16,10 @@
 
 namespace thimble {
 
-// Elements between one row and the next, and before the first (one element: no vector is aligned).
+// Elements between rows, and before the first (one element: no vector is aligned).
 struct Layout {
   std::int64_t gap = 0, shift = 0;
-  bool before_a_wall = false;  // the last element ends where no memory is: reading on ends the process
+  bool at_guard_page = false;  // a guard page follows the last element: reading past it crashes
 };
 
 class GuardedTensor {
@@ -35,7 +35,7 @@ class GuardedTensor {
   std::vector<double> read_imaginary() const;  // of c128
   void poison();                               // every element becomes 0xFF...
   bool guards_intact() const;                  // all bytes outside the elements are still 0xFF
-  std::span<std::byte> memory() const { return {memory_.get(), bytes_}; }  // guards and all
+  std::span<std::byte> memory() const { return {memory_.get(), bytes_}; }  // including guards
 
  private:
   template <class Visit>
@@ -50,17 +50,17 @@ struct Conditions {
   Backend backend = reference_backend();
   DType dtype = DType::f64;
   Layout layout = {};
-  int laid_out = -1;              // the one tensor with that layout, counting in, out, d_out, d_in; -1: all
-  std::uint32_t wide_d_out = 0;   // bit i: d_out[i] is f32 beside bf16 rows
-  std::uint32_t wide_d_in = 0;    // bit i: d_in[i] is
-  std::uint32_t add = 0;          // bit i: d_in[i] is added to
-  std::uint32_t wanted = ~0u;     // bit i: d_in[i] is asked for
-  bool earlier_contents = false;  // gradients that are added to start from some numbers, not from 0
-  bool poison_unsaved = false;    // before backward, destroy what the table says backward does not read
+  int laid_out = -1;                   // the tensor with that layout (in, out, d_out, d_in) or -1
+  std::uint32_t wide_d_out = 0;        // bit i: d_out[i] is f32 with bf16 rows
+  std::uint32_t wide_d_in = 0;         // bit i: d_in[i] is f32 with bf16 rows
+  std::uint32_t add = 0;               // bit i: d_in[i] is added to
+  std::uint32_t requested = ~0u;       // bit i: d_in[i] is requested
+  bool earlier_contents = false;       // gradients that are added to start with random numbers
+  bool poison_unsaved = false;         // before backward, overwrite unsaved tensors
   Storing storing = Storing::as_rows;  // of the matrix
 };
 
-// The op's tensors, bound. Gradients that are not added to start as NaN, outputs too.
+// The tensors of an op call. Outputs, and gradients that are not added to, start as NaN.
 class BoundOp {
  public:
   BoundOp(const OpDefinition& def, const OpCase& op_case, const Conditions& conditions);
@@ -85,42 +85,41 @@ class BoundOp {
   std::vector<Tensor> in_, out_, d_out_, d_in_;
 };
 
-// What d_in[i] holds before a backward that adds to it, where `earlier_contents` asks for some numbers.
+// The contents of d_in[i] before a backward that adds to it, with Conditions::earlier_contents.
 std::vector<double> earlier_contents(const Values& input, std::size_t place);
 
-// Everything that a run has written, by name: "output 0", "state 5", "gradient of input 2".
+// The tensors that a run writes, by name: "output 0", "state 5", "gradient of input 2".
 struct Result {
   std::string name;
   std::vector<double> numbers;
 };
 using Results = std::vector<Result>;
 
-// Forward, and backward where the case has one. A loss makes its outputs in backward, too.
+// Runs forward, and backward if the case has one. A loss computes its outputs in backward too.
 Results run_op(const OpDefinition& def, const OpCase& op_case, const Conditions& conditions,
                const Context& context);
 Results run_op(const OpDefinition& def, const OpCase& op_case, const Conditions& conditions);
 Results written(const OpDefinition& def, const BoundOp& op);
 
 std::string gradient_name(std::size_t input);
-Results gradients(Results results);  // those alone
+Results gradients(Results results);  // only the gradients
 
 inline const Conditions kReference = {};
 inline const Conditions kCpu = {.backend = cpu_backend(), .dtype = DType::f32};
 
 inline const Conditions kCpuBf16 = {.backend = cpu_backend(), .dtype = DType::bf16};
 
-// The precisions in which the cpu has kernels of the op: f32, and bf16.
+// The precisions of the op's CPU kernels: f32 and bf16.
 std::vector<Conditions> cpu_precisions(const OpDefinition& def);
 
 bool has_kernels(const OpDefinition& def, const Backend& backend, DType dtype = DType::f32);
 bool has_backward(const OpDefinition& def, const OpCase& op_case);
 
-// The same with the matrix stored in every way that differs from the rows; none where the op takes no such matrix.
+// The same with the matrix stored in every other way; empty if the op takes no stored matrix.
 std::vector<Conditions> stored_precisions(const OpDefinition& def);
 
-// The error of `found` against `expected` (tolerances.h says how it is measured); infinity if a number is not
-// finite.
-double error_of(const std::vector<double>& expected, const std::vector<double>& found, double least_scale);
+// The error of `found` (defined in tolerances.h); infinity if a number is not finite.
+double error_of(const std::vector<double>& expected, const std::vector<double>& found, double min_scale);
 double one_minus_cosine(const std::vector<double>& expected, const std::vector<double>& found);
 
 void expect_same_bits(const Results& expected, const Results& found);
@@ -128,13 +127,13 @@ void expect_close(const OpDefinition& def, const OpCase& op_case, DType dtype, c
                   const Results& found);
 void expect_guards_intact(const BoundOp& op);
 
-// The fixture of tests over the table: one test per op and property, the op's cases inside.
+// The fixture of tests over the op table: one test per op and property, which loops over the cases.
 class EveryOp : public ::testing::TestWithParam<Op> {
  protected:
   const OpDefinition& def() const { return *GetParam(); }
   const OpFacts& facts() const { return op_facts(GetParam()); }
 
-  // body(conditions, op_case) for every precision that the cpu has and every case in it.
+  // Calls body(conditions, op_case) for every CPU precision and every case in it.
   template <class Body>
   void for_cpu_cases(Body body) const {
     for (const Conditions& cpu : cpu_precisions(def()))
@@ -144,7 +143,7 @@ class EveryOp : public ::testing::TestWithParam<Op> {
       }
   }
 
-  // And once more for every way to store the matrix.
+  // Also for every way to store the matrix.
   template <class Body>
   void for_stored_cases_too(Body body) const {
     for_cpu_cases(body);
@@ -157,7 +156,7 @@ class EveryOp : public ::testing::TestWithParam<Op> {
   }
 };
 
-// What gtest prints of a parameter.
+// How gtest prints a parameter.
 inline void PrintTo(Op op, std::ostream* out) {
   *out << op->name;
 }

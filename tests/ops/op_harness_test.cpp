@@ -26,7 +26,7 @@ constexpr std::byte kSentinel{0xFF};
 constexpr std::size_t kGuardBytes = 256;
 constexpr std::size_t kSmallTensor = 64;
 
-// The case's shape with the number type under test.
+// The shape of a case's tensor in the number type under test.
 Shape shape_in(const Values& values, DType dtype) {
   return {values.shape.rows, values.shape.cols, values.integers() ? values.shape.dtype : dtype};
 }
@@ -48,15 +48,15 @@ std::vector<Tensor> tensors_of(const std::vector<GuardedTensor>& guarded) {
   return tensors;
 }
 
-// The tensors of a call on a device, each with its guards: sent before the kernel runs, fetched after it.
+// Device copies of a call's tensors and guards: uploaded before the kernel, downloaded after it.
 class DeviceCopy {
  public:
   explicit DeviceCopy(std::shared_ptr<DeviceRuntime> runtime) : runtime_(std::move(runtime)) {}
 
-  // `seen` is what the kernel will be given in place of the tensor.
-  void add(const GuardedTensor& tensor, Tensor& seen) {
+  // `device_tensor` is the tensor that the kernel receives instead.
+  void add(const GuardedTensor& tensor, Tensor& device_tensor) {
     if (!tensor) return;
-    parts_.push_back({tensor.memory(), &seen, bytes_});
+    parts_.push_back({tensor.memory(), &device_tensor, bytes_});
     bytes_ += align_up(static_cast<std::int64_t>(tensor.memory().size()), 256);
   }
 
@@ -64,8 +64,9 @@ class DeviceCopy {
     arena_ = Arena(runtime_, bytes_, "a test", "test fewer rows");
     for (const Part& part : parts_) {
       runtime_->upload(arena_.at(part.offset), part.host.data(), static_cast<std::int64_t>(part.host.size()));
-      part.seen->data = arena_.at(part.offset) + (part.seen->begin_bytes() - part.host.data());
-      part.seen->device = runtime_->device();
+      part.device_tensor->data =
+          arena_.at(part.offset) + (part.device_tensor->begin_bytes() - part.host.data());
+      part.device_tensor->device = runtime_->device();
     }
   }
 
@@ -79,7 +80,7 @@ class DeviceCopy {
  private:
   struct Part {
     std::span<std::byte> host;
-    Tensor* seen;
+    Tensor* device_tensor;
     std::int64_t offset;
   };
   std::shared_ptr<DeviceRuntime> runtime_;
@@ -100,12 +101,12 @@ bool all_finite(const std::vector<double>& numbers) {
 
 constexpr std::size_t kPage = 4096;
 
-// Whole pages, and behind them one that cannot be touched.
-std::shared_ptr<std::byte[]> memory_before_a_wall(std::size_t bytes) {
+// Memory of whole pages, followed by an inaccessible guard page.
+std::shared_ptr<std::byte[]> memory_before_guard_page(std::size_t bytes) {
   void* block = mmap(nullptr, bytes + kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  check(block != MAP_FAILED, "no memory for a test");
+  check(block != MAP_FAILED, "mmap of test memory failed");
   auto* begin = static_cast<std::byte*>(block);
-  check(mprotect(begin + bytes, kPage, PROT_NONE) == 0, "no wall for a test");
+  check(mprotect(begin + bytes, kPage, PROT_NONE) == 0, "mprotect of a guard page failed");
   return {begin, [bytes](std::byte* memory) { munmap(memory, bytes + kPage); }};
 }
 
@@ -114,12 +115,12 @@ std::shared_ptr<std::byte[]> memory_before_a_wall(std::size_t bytes) {
 GuardedTensor::GuardedTensor(const Shape& shape, Layout layout) {
   const auto item = static_cast<std::size_t>(dtype_bytes(shape.dtype));
   const std::int64_t stride = shape.cols + layout.gap;
-  const std::size_t guard =
-      kGuardBytes + static_cast<std::size_t>(stride) * item;  // a row too many is seen, too
-  if (layout.before_a_wall) {
+  // The guard is longer than a row, so that an extra row is detected too.
+  const std::size_t guard = kGuardBytes + static_cast<std::size_t>(stride) * item;
+  if (layout.at_guard_page) {
     const std::size_t body = static_cast<std::size_t>((shape.rows - 1) * stride + shape.cols) * item;
     bytes_ = (guard + body + kPage - 1) / kPage * kPage;
-    memory_ = memory_before_a_wall(bytes_);
+    memory_ = memory_before_guard_page(bytes_);
     std::fill_n(memory_.get(), bytes_, kSentinel);
     tensor_ = {memory_.get() + (bytes_ - body), shape.rows, shape.cols, stride, shape.dtype, Device::cpu};
     return;
@@ -163,7 +164,7 @@ void GuardedTensor::visit(Visit visit_number) const {
     case DType::i8:
       return all(std::int8_t{});
     default:
-      FAIL() << "the harness has no " << dtype_name(tensor_.dtype);
+      FAIL() << "the harness does not support " << dtype_name(tensor_.dtype);
   }
 }
 
@@ -224,7 +225,7 @@ bool GuardedTensor::guards_intact() const {
 std::vector<double> earlier_contents(const Values& input, std::size_t place) {
   Rng rng(77, 0, place);
   std::vector<double> numbers(input.numbers.size());
-  for (double& number : numbers) number = to_f32(to_bf16(rng.normal()));  // any dtype holds it
+  for (double& number : numbers) number = to_f32(to_bf16(rng.normal()));  // exact in every dtype
   return numbers;
 }
 
@@ -257,23 +258,25 @@ BoundOp::BoundOp(const OpDefinition& def, const OpCase& op_case, const Condition
     if (values) d_out.back().write(values.numbers);
   }
   for (std::size_t i = 0; i < case_.in.size(); ++i) {
-    const bool wanted =
-        case_.in[i] && has_bit(inputs_that_are(def, is::differentiable) & conditions.wanted, i);
+    const bool requested =
+        case_.in[i] && has_bit(inputs_that_are(def, is::differentiable) & conditions.requested, i);
     Shape shape = in[i].tensor().shape();
     shape.dtype =
         full_if(has_bit(inputs_that_are(def, is::parameter) | conditions.wide_d_in, i), shape.dtype);
-    d_in.push_back(tensor(wanted, shape));
-    if (wanted && has_bit(inputs_that_are(def, is::parameter) | conditions.add, i))
+    d_in.push_back(tensor(requested, shape));
+    if (requested && has_bit(inputs_that_are(def, is::parameter) | conditions.add, i))
       d_in[i].write(conditions.earlier_contents ? earlier_contents(case_.in[i], i)
                                                 : std::vector<double>(case_.in[i].numbers.size()));
   }
   const std::int64_t bytes = conditions.backend.scratch_bytes(def, shapes, attributes_);
   if (bytes == 0) return;
-  const bool wall = conditions.layout.before_a_wall;  // then whole lines, to begin where planners begin it
-  scratch = GuardedTensor({1, wall ? align_up(bytes) : bytes, DType::u8}, {.before_a_wall = wall});
+  // With a guard page, whole cache lines keep the start aligned, as in planned memory.
+  const bool guard_page = conditions.layout.at_guard_page;
+  scratch =
+      GuardedTensor({1, guard_page ? align_up(bytes) : bytes, DType::u8}, {.at_guard_page = guard_page});
 }
 
-// The scales behind the case's own inputs, and the integers that stand for the matrix.
+// Appends the scales after the case's own inputs, and writes the matrix as integers.
 void BoundOp::store_matrix(std::vector<Shape>& shapes) {
   const OpFacts& facts = op_facts(&def_);
   if (&def_ == &op::kEmbedding) attributes_ = EmbeddingAttributes{true, conditions_.dtype};
@@ -319,9 +322,9 @@ void BoundOp::run(const Context& context, bool backward) {
   OpCall op = call(backward);
   DeviceCopy copy(context.runtime());
   if (context.device() != Device::cpu) {
-    for (auto [tensors, seen] :
+    for (auto [tensors, device_tensor] :
          {std::pair{&in, &in_}, std::pair{&out, &out_}, std::pair{&d_out, &d_out_}, std::pair{&d_in, &d_in_}})
-      for (std::size_t i = 0; i < tensors->size(); ++i) copy.add((*tensors)[i], (*seen)[i]);
+      for (std::size_t i = 0; i < tensors->size(); ++i) copy.add((*tensors)[i], (*device_tensor)[i]);
     copy.add(scratch, op.scratch);
     copy.send();
   }
@@ -334,7 +337,9 @@ void BoundOp::forward(const Context& context) {
 }
 
 void BoundOp::backward(const Context& context) {
-  if (def_.loss) std::ranges::for_each(out, [](GuardedTensor& one) { one.poison(); });  // it makes them anew
+  if (def_.loss)
+    std::ranges::for_each(
+        out, [](GuardedTensor& one) { one.poison(); });  // backward of a loss computes its outputs
   if (conditions_.poison_unsaved) poison_unsaved();
   run(context, true);
 }
@@ -407,12 +412,12 @@ Results run_op(const OpDefinition& def, const OpCase& op_case, const Conditions&
 }
 
 Results run_op(const OpDefinition& def, const OpCase& op_case, const Conditions& conditions) {
-  // One for all, as in a program: what a backend keeps of one call must not serve another.
+  // One context for all calls, as in a program: state kept from one call must not affect another.
   static const Context context;
   return run_op(def, op_case, conditions, context);
 }
 
-double error_of(const std::vector<double>& expected, const std::vector<double>& found, double least_scale) {
+double error_of(const std::vector<double>& expected, const std::vector<double>& found, double min_scale) {
   if (!all_finite(expected) || !all_finite(found)) return std::numeric_limits<double>::infinity();
   std::vector<double> difference(expected.size());
   double largest_difference = 0, largest = 0;
@@ -422,12 +427,12 @@ double error_of(const std::vector<double>& expected, const std::vector<double>& 
     largest = std::max(largest, std::abs(expected[i]));
   }
   if (largest_difference == 0) return 0;
-  if (expected.size() < kSmallTensor) return length(difference) / std::max(length(expected), least_scale);
-  return largest_difference / std::max(largest, least_scale);
+  if (expected.size() < kSmallTensor) return length(difference) / std::max(length(expected), min_scale);
+  return largest_difference / std::max(largest, min_scale);
 }
 
 double one_minus_cosine(const std::vector<double>& expected, const std::vector<double>& found) {
-  // |a/|a| - b/|b||^2 / 2: exact for small angles, where 1 - dot would round to steps of 1e-16.
+  // |a/|a| - b/|b||^2 / 2 is exact for small angles, where 1 - dot would round to steps of 1e-16.
   const double a = length(expected), b = length(found);
   if (a == 0 || b == 0) return a == b ? 0 : 1;
   double squares = 0;
@@ -460,9 +465,9 @@ void expect_close(const OpDefinition& def, const OpCase& op_case, DType dtype, c
     ASSERT_EQ(expected[r].name, found[r].name);
     ASSERT_EQ(a.size(), b.size()) << expected[r].name;
     const double allowed = expected[r].name.starts_with("gradient") ? tolerance.gradient : tolerance.forward;
-    EXPECT_LE(error_of(a, b, op_case.least_scale), allowed)
+    EXPECT_LE(error_of(a, b, op_case.min_scale), allowed)
         << expected[r].name << " (" << tolerance.reason << ")";
-    if (a.size() >= kSmallTensor && length(a) > op_case.least_scale) {
+    if (a.size() >= kSmallTensor && length(a) > op_case.min_scale) {
       EXPECT_LE(one_minus_cosine(a, b), allowed * allowed + kCosineRounding) << expected[r].name;
     }
   }
@@ -489,7 +494,7 @@ Threads::~Threads() {
 
 namespace {
 
-TEST(OpHarness, GuardsSeeAWriteBeforeBetweenAndAfterTheRows) {
+TEST(OpHarness, GuardsDetectWritesBeforeBetweenAndAfterRows) {
   for (const Layout layout : {Layout{}, Layout{3, 0}, Layout{0, 1}, Layout{3, 1}}) {
     GuardedTensor tensor({2, 5, DType::f32}, layout);
     EXPECT_TRUE(std::ranges::all_of(tensor.read(), [](double number) { return std::isnan(number); }));
@@ -509,7 +514,7 @@ TEST(OpHarness, GuardsSeeAWriteBeforeBetweenAndAfterTheRows) {
   }
 }
 
-TEST(OpHarness, ErrorsSeeOneWrongElementAndASlightTurnOfAll) {
+TEST(OpHarness, ErrorDetectsOneWrongElementAndASmallRotation) {
   std::vector<double> expected(100, 1.0), found = expected;
   expected[0] = found[0] = 1000;
   EXPECT_EQ(error_of(expected, found, 0), 0);

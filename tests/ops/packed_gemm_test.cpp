@@ -1,5 +1,5 @@
-// Products on packed f32 panels, at the sizes where tiles and blocks end. (The generic tests see them through linear and
-// head_loss, at the CPU levels that choose them.)
+// Products on packed f32 panels, at the boundaries of tiles and blocks. (The generic tests run them
+// through linear and head_loss, at the CPU levels that use them.)
 #include "ops/cpu/gemm.h"
 
 #include <array>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kGap = 3;  // elements between rows, all NaN
 
-// Normal numbers that bf16 holds, in either dtype.
+// Normal numbers that are exact in bf16, in either dtype.
 struct Matrix {
   std::vector<float> floats;
   std::vector<bf16> bf16s;
@@ -79,19 +79,19 @@ void expect_product(const Case& c, DType factors, DType result) {
   Matrix before(c.M, c.N, result, 4), after = before;
   after.tensor.data = result == DType::bf16 ? static_cast<void*>(after.bf16s.data()) : after.floats.data();
   f.multiply_into(after.tensor);
-  // Every element of a small result, some of a large one.
+  // Check every element of a small result, and a sample of a large one.
   const std::int64_t step = std::max<std::int64_t>(1, c.M * c.N / 2000);
   for (std::int64_t i = 0; i < c.M * c.N; i += step) {
     const std::int64_t m = i / c.N, n = i % c.N;
     const double expected = f.expected(m, n, before.at(m, n));
     const double found = result == DType::bf16 ? static_cast<double>(to_f32(after.tensor.row<bf16>(m)[n]))
                                                : static_cast<double>(after.tensor.row<float>(m)[n]);
-    // Sums of K products in f32; bf16 rounds once.
+    // Sums of K products in f32; bf16 rounds once more.
     const double bound = 1e-6 * std::sqrt(static_cast<double>(c.K)) * 3 +
                          (result == DType::bf16 ? std::abs(expected) * 0x1p-8 : 0);
     ASSERT_NEAR(found, expected, bound) << m << ", " << n;
   }
-  for (std::int64_t m = 0; m < c.M; ++m)  // between the rows nothing is written
+  for (std::int64_t m = 0; m < c.M; ++m)  // nothing is written between rows
     for (std::int64_t gap = c.N; gap < c.N + kGap; ++gap) {
       if (result == DType::bf16)
         ASSERT_EQ(after.tensor.row<bf16>(m)[gap].bits, 0xFFFF);
@@ -100,20 +100,20 @@ void expect_product(const Case& c, DType factors, DType result) {
     }
 }
 
-TEST(PackedGemm, IsRightAtEverySizeOnEveryInstructionSet) {
+TEST(PackedGemm, MatchesF64AtEverySizeOnEveryInstructionSet) {
   for (const CpuLevel level : cpu_levels()) {
     SCOPED_TRACE(cpu_level_name(level));
     const InstructionSet chosen(level);
     for (const DType factors : {DType::f32, DType::bf16})
       for (const DType result : {DType::f32, DType::bf16}) {
-        if (factors == DType::f32 && result == DType::bf16) continue;  // no call of this kind
+        if (factors == DType::f32 && result == DType::bf16) continue;  // not supported
         for (const bool left : {false, true})
           for (const bool right : {false, true}) {
             expect_product({1, 1, 1, left, right}, factors, result);
             expect_product({7, 17, 33, left, right, true}, factors, result);
             expect_product({6, 48, 5, left, right, false, true}, factors, result);
             expect_product({50, 95, 70, left, right, true, true}, factors, result);
-            expect_product({9, 20, 1030, left, right, true, true}, factors, result);  // three blocks of k
+            expect_product({9, 20, 1030, left, right, true, true}, factors, result);  // 3 k blocks
           }
         expect_product({1030, 5, 40, false, true}, factors, result);  // two blocks of rows
         expect_product({5, 1030, 40, true, false}, factors, result);  // two blocks of columns
@@ -121,7 +121,7 @@ TEST(PackedGemm, IsRightAtEverySizeOnEveryInstructionSet) {
   }
 }
 
-TEST(PackedGemm, IsTheSameBitsForAnyThreads) {
+TEST(PackedGemm, HasTheSameBitsForAnyThreadCount) {
   const Factors f({150, 260, 700, false, true}, DType::f32);
   std::vector<std::vector<float>> results;
   for (const int threads : {1, 2, 3}) {
@@ -133,7 +133,7 @@ TEST(PackedGemm, IsTheSameBitsForAnyThreads) {
   EXPECT_EQ(results[0], results[2]);
 }
 
-// What a row is multiplied to does not depend on the rows beside it.
+// The result of a row does not depend on other rows.
 TEST(PackedGemm, ARowHasTheSameBitsAloneAndInABatch) {
   const Factors all({150, 90, 700, false, true}, DType::f32);
   std::vector<float> batch(150 * 90), alone(90);

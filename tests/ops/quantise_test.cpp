@@ -1,4 +1,4 @@
-// The quantiser's rules against a slow version of the same sentences.
+// The quantiser's rules, compared with a slow implementation of the header.
 #include "ops/quantise.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ Quantised quantise(const std::vector<float>& row, int bits) {
   return result;
 }
 
-// Half to even, by hand.
+// Half to even, without using the library function.
 double round_half_even(double x) {
   const double below = std::floor(x), rest = x - below;
   if (rest != 0.5) return rest < 0.5 ? below : below + 1;
@@ -76,7 +76,7 @@ std::vector<float> random_row(std::size_t count, float deviation, std::uint64_t 
   return row;
 }
 
-TEST(Quantise, FollowsTheWrittenRule) {
+TEST(Quantise, MatchesTheDocumentedRule) {
   std::uint64_t seed = 0;
   for (const int bits : {8, 6, 5})
     for (const std::size_t count : {1u, 2u, 3u, 17u, 64u, 512u, 1000u})
@@ -91,25 +91,25 @@ TEST(Quantise, FollowsTheWrittenRule) {
 }
 
 TEST(Quantise, RoundsHalfToEven) {
-  // Largest 31: the scale is exactly 1, so that halves are halves.
+  // With a maximum of 31 the scale is exactly 1, so halves stay halves.
   const Quantised six = quantise({31, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 30.5f}, 6);
   EXPECT_EQ(six.scale, 1);
   EXPECT_EQ(six.q, (std::vector<std::int8_t>{31, 0, 2, 2, 0, -2, -2, 30}));
 }
 
-TEST(Quantise, EightBitsNeverStepFinerThanOneOver127) {
+TEST(Quantise, EightBitScaleIsAtLeastOneOver127) {
   const Quantised small = quantise({0.6f, -0.25f, 0.001f}, 8);
   EXPECT_EQ(small.scale, f16_rounded(1.0f / 127));
-  EXPECT_EQ(small.q, (std::vector<std::int8_t>{76, -32, 0}));  // 76.2 and -31.75: not stretched to 127
-  // Above one the row's clip sets the step, and the largest value takes the last level.
+  EXPECT_EQ(small.q, (std::vector<std::int8_t>{76, -32, 0}));  // 76.2 and -31.75, not 127
+  // Above 1, the row's clip determines the scale, and the maximum gets the last level.
   const Quantised large = quantise({254, -254, 1}, 8);
   EXPECT_NEAR(large.scale, 2, 2e-3);
   EXPECT_EQ(large.q[0], 127);
   EXPECT_EQ(large.q[1], -127) << "8 bits are symmetric: -128 is not used";
 }
 
-TEST(Quantise, EightBitsRoundWithTheScaleBeforeItIsStoredAsF16) {
-  // 500/127 is not an f16. One step of each scale apart, some values of a long row round differently.
+TEST(Quantise, EightBitsRoundWithTheF32Scale) {
+  // 500/127 is not exact in f16: some values of a long row round differently with the two scales.
   std::vector<float> row(2001);
   for (std::size_t i = 0; i < row.size(); ++i) row[i] = 0.5f * static_cast<float>(i) - 500;
   const Quantised found = quantise(row, 8);
@@ -120,11 +120,11 @@ TEST(Quantise, EightBitsRoundWithTheScaleBeforeItIsStoredAsF16) {
     EXPECT_EQ(found.q[i], round_half_even(clipped / (clip / 127.0f))) << row[i];
     differs |= found.q[i] != round_half_even(clipped / found.scale);
   }
-  EXPECT_TRUE(differs) << "this row cannot tell the two scales apart";
+  EXPECT_TRUE(differs) << "the two scales give the same result for this row";
 }
 
-TEST(Quantise, NarrowBitsRoundWithTheStoredScaleAndClamp) {
-  // max/31 rounded down to f16 may put the largest value past the last level: it is clamped, not wrapped.
+TEST(Quantise, FiveAndSixBitsRoundWithTheStoredScaleAndClamp) {
+  // If max/31 is rounded down to f16, the maximum may exceed the last level and must be clamped.
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     std::vector<float> row = random_row(9, 1, seed);
     for (const int bits : {6, 5}) {
@@ -137,14 +137,14 @@ TEST(Quantise, NarrowBitsRoundWithTheStoredScaleAndClamp) {
   }
 }
 
-TEST(Quantise, ARowOfZerosIsZeros) {
+TEST(Quantise, ARowOfZerosGivesZeros) {
   for (const int bits : {8, 6, 5}) {
     const Quantised found = quantise({0, -0.0f, 0}, bits);
     EXPECT_EQ(found.q, (std::vector<std::int8_t>{0, 0, 0}));
     EXPECT_TRUE(std::isfinite(found.scale));
     EXPECT_TRUE(quantise({}, bits).q.empty());
   }
-  // So small that the f16 scale is zero.
+  // Values so small that the f16 scale is zero.
   EXPECT_EQ(quantise({1e-9f, -1e-9f}, 6).q, (std::vector<std::int8_t>{0, 0}));
   EXPECT_EQ(quantise({1e-9f, -1e-9f}, 6).scale, 0);
 }
@@ -158,21 +158,21 @@ TEST(Quantise, NanAndInfinityMakeTheScaleNan) {
     }
 }
 
-TEST(Quantise, AScaleTooLargeForF16IsNotHidden) {
-  // f16 ends at 65504: the scale becomes infinite, and q times it is not a number.
+TEST(Quantise, AScaleTooLargeForF16IsNotFinite) {
+  // The maximum of f16 is 65504: the scale becomes infinite, and q * scale is not finite.
   const Quantised found = quantise({1e7f, 0}, 6);
   EXPECT_FALSE(std::isfinite(found.scale));
   EXPECT_FALSE(std::isfinite(found.scale * static_cast<float>(found.q[0])));
 }
 
-TEST(Quantise, OtherBitsAndSizesAreRefused) {
+TEST(Quantise, RejectsOtherBitsAndSizes) {
   const std::vector<float> row = {1, 2};
   std::vector<std::int8_t> q(2), too_few(1);
   for (const int bits : {0, 4, 7, 16}) EXPECT_THROW(quantise_row(row, bits, q), Error);
   EXPECT_THROW(quantise_row(row, 8, too_few), Error);
 }
 
-// The packer's own clips, as their sentences say.
+// The packer's clips, implemented from the header.
 Quantised slow_clipped(const std::vector<float>& row, int bits, float clip) {
   Quantised result;
   const float highest = bits == 8 ? 127 : bits == 6 ? 31 : 15;
@@ -218,7 +218,7 @@ Quantised slow_search(const std::vector<float>& row, int bits) {
   return best;
 }
 
-TEST(Quantise, ClipsFollowTheWrittenRule) {
+TEST(Quantise, ClipsMatchTheDocumentedRule) {
   std::uint64_t seed = 1000;
   int narrower = 0;
   for (const int bits : {8, 6, 5})
@@ -226,7 +226,7 @@ TEST(Quantise, ClipsFollowTheWrittenRule) {
       for (const float deviation : {1e-7f, 1e-3f, 0.05f, 1.0f, 30.0f, 1e5f}) {
         SCOPED_TRACE(fmt::format("{} bits, {} values of deviation {}", bits, count, deviation));
         std::vector<float> row = random_row(count, deviation, ++seed);
-        row[count / 2] *= 10;  // one that is worth clipping
+        row[count / 2] *= 10;  // an outlier that is worth clipping
         Quantised found{std::vector<std::int8_t>(count, 99), 0}, expected = slow_search(row, bits);
         found.scale = quantise_row(row, {.bits = bits, .clip = Clip::search}, found.q);
         EXPECT_EQ(found.q, expected.q);
@@ -240,32 +240,32 @@ TEST(Quantise, ClipsFollowTheWrittenRule) {
           EXPECT_EQ(found.scale, expected.scale);
         }
       }
-  EXPECT_GT(narrower, 10) << "no row was worth clipping";
+  EXPECT_GT(narrower, 10) << "too few rows were clipped";
 }
 
-TEST(Quantise, ARowWithoutDeviationKeepsItsValue) {
+TEST(Quantise, AConstantRowKeepsItsValue) {
   const std::vector<float> row = {0.5f, 0.5f, 0.5f};
   std::vector<std::int8_t> q(3);
   const float scale = quantise_row(row, {.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}, q);
   EXPECT_NEAR(scale * static_cast<float>(q[0]), 0.5f, 1e-3f);
 }
 
-TEST(Quantise, AWholeTensorHasOneScaleWithoutAFloor) {
+TEST(Quantise, ATensorHasOneScaleWithoutAMinimum) {
   const auto whole = [](const std::vector<float>& values) {
     Quantised result{std::vector<std::int8_t>(values.size(), 99), 0};
-    result.scale = quantise_whole(values, result.q);
+    result.scale = quantise_tensor(values, result.q);
     return result;
   };
   for (const float deviation : {1e-3f, 0.5f, 1e7f}) {
     const std::vector<float> values = random_row(1000, deviation, 7);
     const Quantised found = whole(values);
     const float clip = slow_quantile(values, 0.9999984);
-    EXPECT_EQ(found.scale, clip / 127.0f) << "f32, not f16";
+    EXPECT_EQ(found.scale, clip / 127.0f) << "the scale must be f32, not f16";
     for (std::size_t i = 0; i < values.size(); ++i)
       EXPECT_EQ(found.q[i], round_half_even(std::clamp(values[i], -clip, clip) / found.scale));
   }
   EXPECT_EQ(whole({0, 0}).scale, 1);
-  EXPECT_EQ(whole({1e-45f, 0}).scale, 1) << "a scale of 0 would divide by it";
+  EXPECT_EQ(whole({1e-45f, 0}).scale, 1) << "a scale of 0 would cause a division by 0";
   EXPECT_EQ(whole({1e-45f, 0}).q, (std::vector<std::int8_t>{0, 0}));
   EXPECT_TRUE(std::isnan(whole({1, std::nanf("")}).scale));
 }

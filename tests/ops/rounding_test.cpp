@@ -1,4 +1,4 @@
-// f32 to bf16 and f16: to nearest, ties to even, whatever instruction set does it.
+// f32 to bf16 and f16 rounds to nearest, ties to even, on every instruction set.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -10,7 +10,7 @@
 namespace thimble {
 namespace {
 
-// Ties and their neighbours, both signs, the ends of the range, what is not a number.
+// Ties and their neighbours, both signs, the ends of the range, infinities and NaN.
 std::vector<float> numbers_that_are_hard_to_round() {
   std::vector<float> numbers;
   for (const std::uint32_t upper :
@@ -25,7 +25,7 @@ bool below_normal(float value) {
   return std::abs(value) < std::numeric_limits<float>::min();
 }
 
-// Every length up to some vectors, so that every number is rounded in a whole vector and in a part of one.
+// All lengths up to several vectors, to round every number in whole and in partial vectors.
 TEST(Rounding, CastRoundsToNearestEvenOnEveryInstructionSet) {
   const std::vector<float> numbers = numbers_that_are_hard_to_round();
   for (const CpuLevel level : cpu_levels()) {
@@ -50,7 +50,8 @@ TEST(Rounding, CastRoundsToNearestEvenOnEveryInstructionSet) {
       for (std::size_t i = 0; i < length; ++i) {
         SCOPED_TRACE(fmt::format("{:x}", std::bit_cast<std::uint32_t>(row[i])));
         ASSERT_EQ(f16s[i].bits, to_f16(row[i]).bits);
-        if (below_normal(row[i]) && to_f32(bf16s[i]) == 0) continue;  // AVX-512 BF16 takes them for 0
+        // AVX-512 BF16 treats numbers below 2^-126 as 0.
+        if (below_normal(row[i]) && to_f32(bf16s[i]) == 0) continue;
         ASSERT_EQ(bf16s[i].bits, to_bf16(row[i]).bits);
       }
     }

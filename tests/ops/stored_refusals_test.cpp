@@ -1,4 +1,4 @@
-// What is wrong with a stored matrix is said at the door.
+// Shape rules and validate_call reject invalid stored matrices.
 #include "ops/embedding.h"
 #include "ops/linear.h"
 #include "ops/op_harness.h"
@@ -7,30 +7,30 @@
 namespace thimble {
 namespace {
 
-std::string said(Op op, const std::vector<Shape>& in, const Attributes& attributes = {}) {
+std::string message(Op op, const std::vector<Shape>& in, const Attributes& attributes = {}) {
   return message_of([&] { op->shapes(in, attributes); });
 }
 
-TEST(StoredMatrix, NeedsScalesWhereItHoldsIntegersAndOnlyThere) {
+TEST(StoredMatrix, NeedsScalesOnlyForIntegers) {
   const Shape x{3, 64}, i8{5, 64, DType::i8}, f16{5, 64, DType::f16}, none{}, row{5, 1}, blocks{5, 2};
-  EXPECT_EQ(said(&op::kLinear, {x, i8, none, row}), "nothing was thrown");
-  EXPECT_EQ(said(&op::kLinear, {x, i8, none, blocks}), "nothing was thrown");
-  EXPECT_EQ(said(&op::kLinear, {x, f16}), "nothing was thrown");
-  EXPECT_EQ(said(&op::kLinear, {x, i8}), "[linear] expected weight in i8 to come with scales");
-  EXPECT_EQ(said(&op::kLinear, {x, f16, none, row}), "[linear] expected weight in f16 without scales");
-  EXPECT_EQ(said(&op::kLinear, {x, i8, none, {5, 3}}),
+  EXPECT_EQ(message(&op::kLinear, {x, i8, none, row}), "nothing was thrown");
+  EXPECT_EQ(message(&op::kLinear, {x, i8, none, blocks}), "nothing was thrown");
+  EXPECT_EQ(message(&op::kLinear, {x, f16}), "nothing was thrown");
+  EXPECT_EQ(message(&op::kLinear, {x, i8}), "[linear] expected weight in i8 with scales");
+  EXPECT_EQ(message(&op::kLinear, {x, f16, none, row}), "[linear] expected weight in f16 without scales");
+  EXPECT_EQ(message(&op::kLinear, {x, i8, none, {5, 3}}),
             "[linear] expected scales [5, 1] or [5, 2], got f32 [5, 3]");
-  EXPECT_EQ(said(&op::kLinear, {x, i8, none, {4, 1}}),
+  EXPECT_EQ(message(&op::kLinear, {x, i8, none, {4, 1}}),
             "[linear] expected scales [5, 1] or [5, 2], got f32 [4, 1]");
-  EXPECT_EQ(said(&op::kLinear, {{3, 64, DType::bf16}, {5, 64}}),
+  EXPECT_EQ(message(&op::kLinear, {{3, 64, DType::bf16}, {5, 64}}),
             "[linear] expected weight in bf16, or stored as bf16, f16 or i8, got f32");
   EXPECT_EQ(
-      said(&op::kEmbedding, {i8, {3, 1, DType::i32}, none, row}, EmbeddingAttributes{true, DType::bf16}),
+      message(&op::kEmbedding, {i8, {3, 1, DType::i32}, none, row}, EmbeddingAttributes{true, DType::bf16}),
       "nothing was thrown");
-  EXPECT_NE(said(&op::kEmbedding, {i8, {3, 1, DType::i32}, none, row}), "nothing was thrown");
+  EXPECT_NE(message(&op::kEmbedding, {i8, {3, 1, DType::i32}, none, row}), "nothing was thrown");
 }
 
-TEST(StoredMatrix, IsForForwardAndForBackendsThatTakeIt) {
+TEST(StoredMatrix, IsRejectedInBackwardAndByTheReference) {
   std::vector<float> x(4 * 64), y(4 * 5), scales(5), gradient(4 * 64);
   std::vector<std::int8_t> w(5 * 64);
   const std::vector<Tensor> in = {make_tensor(x.data(), 4, 64), make_tensor(w.data(), 5, 64), Tensor{},

@@ -1,5 +1,5 @@
-// What can be wrong with a call beyond its shapes: outputs and gradients that do not fit, memory that is
-// shared.
+// validate_call rejects calls that shape rules do not check: outputs and gradients with wrong
+// shapes, and tensors that overlap.
 #include <algorithm>
 
 #include "base/error.h"
@@ -9,7 +9,7 @@
 namespace thimble {
 namespace {
 
-// A good call of an op, to be spoiled.
+// A valid call of an op, for tests to invalidate.
 class Call {
  public:
   explicit Call(const OpDefinition& def)
@@ -30,8 +30,8 @@ class Call {
     d_in.clear();
   }
 
-  // Why the call is refused, "" if it is taken.
-  std::string refusal(std::uint32_t add = 0) const {
+  // The error message of the call, "" if it is accepted.
+  std::string rejection(std::uint32_t add = 0) const {
     try {
       validate_call(def_, reference_backend(),
                     {.in = in,
@@ -47,17 +47,17 @@ class Call {
     }
   }
 
-  // With one tensor spoiled, which is put right again.
-  template <class Spoil>
-  void expect_refused(std::string_view why, Tensor& tensor, Spoil spoil) const {
+  // Modifies one tensor, expects an error, and restores the tensor.
+  template <class Modify>
+  void expect_rejected(std::string_view why, Tensor& tensor, Modify modify) const {
     const Tensor right = tensor;
-    spoil(tensor);
-    const std::string said = refusal();
-    EXPECT_TRUE(said.starts_with(fmt::format("[{}] ", def_.name))) << why << ", said: " << said;
+    modify(tensor);
+    const std::string message = rejection();
+    EXPECT_TRUE(message.starts_with(fmt::format("[{}] ", def_.name))) << why << ", got: " << message;
     tensor = right;
   }
-  void expect_refused_over(std::string_view why, Tensor& tensor, const Tensor& other) const {
-    if (other) expect_refused(why, tensor, [&](Tensor& t) { t.data = other.data; });
+  void expect_overlap_rejected(std::string_view why, Tensor& tensor, const Tensor& other) const {
+    if (other) expect_rejected(why, tensor, [&](Tensor& t) { t.data = other.data; });
   }
 
  private:
@@ -77,15 +77,15 @@ void other_dtype(Tensor& t) {
   t.dtype = DType::f32;
 }
 
-TEST(ValidateCall, TakesAGoodCall) {
-  for (const OpDefinition& def : every_op()) EXPECT_EQ(Call(def).refusal(), "");
+TEST(ValidateCall, AcceptsAValidCall) {
+  for (const OpDefinition& def : every_op()) EXPECT_EQ(Call(def).rejection(), "");
 }
 
-// Bound as the cpu would, in bf16; then asked of kernels that lack something.
-TEST(ValidateCall, RefusesByNameWhatTheKernelsDoNotWorkIn) {
+// Binds as for the CPU in bf16, then removes features of the kernels.
+TEST(ValidateCall, RejectsDtypesThatTheKernelsDoNotSupport) {
   const OpDefinition& rmsnorm = op::kRmsNorm;
   const OpCase& op_case = cases_in(&op::kRmsNorm, DType::bf16).front();
-  const auto said = [&](const Kernels& kernels, const Conditions& conditions) -> std::string {
+  const auto message = [&](const Kernels& kernels, const Conditions& conditions) -> std::string {
     OpDefinition def = rmsnorm;
     def.cpu = &kernels;
     try {
@@ -100,126 +100,129 @@ TEST(ValidateCall, RefusesByNameWhatTheKernelsDoNotWorkIn) {
   Kernels kernels = *cpu_backend().find(rmsnorm);
   Conditions wide = kCpuBf16;
   wide.wide_d_in = 1;
-  EXPECT_EQ(said(kernels, kCpuBf16), "");
-  EXPECT_EQ(said(kernels, wide), "");
+  EXPECT_EQ(message(kernels, kCpuBf16), "");
+  EXPECT_EQ(message(kernels, wide), "");
   kernels.wide_gradients = false;
-  EXPECT_EQ(said(kernels, kCpuBf16), "");
-  EXPECT_NE(said(kernels, wide).find("[rmsnorm] gradient of input 0 is f32"), std::string::npos);
+  EXPECT_EQ(message(kernels, kCpuBf16), "");
+  EXPECT_NE(message(kernels, wide).find("[rmsnorm] gradient of input 0 is f32"), std::string::npos);
   kernels.backward = nullptr;
-  EXPECT_EQ(said(kernels, kCpuBf16), "[rmsnorm] has no cpu kernel for backward");
+  EXPECT_EQ(message(kernels, kCpuBf16), "[rmsnorm] has no cpu kernel for backward");
   kernels.rows = dtypes({DType::f32});
-  EXPECT_EQ(said(kernels, kCpuBf16), "[rmsnorm] has no cpu kernel for bf16");
+  EXPECT_EQ(message(kernels, kCpuBf16), "[rmsnorm] has no cpu kernel for bf16");
 }
 
-TEST(ValidateCall, RefusesOutputsThatDoNotFit) {
+TEST(ValidateCall, RejectsInvalidOutputs) {
   for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     Call call(def);
     for (Tensor& out : call.out) {
-      call.expect_refused("a row short", out, row_short);
-      call.expect_refused("a column too many", out, column_more);
-      call.expect_refused("of another dtype", out, other_dtype);
-      call.expect_refused("rows nearer than their width", out, [](Tensor& t) { t.stride = t.cols - 1; });
-      call.expect_refused("another device", out, [](Tensor& t) { t.device = Device::cuda; });
+      call.expect_rejected("one row too few", out, row_short);
+      call.expect_rejected("one column too many", out, column_more);
+      call.expect_rejected("wrong dtype", out, other_dtype);
+      call.expect_rejected("stride less than the width", out, [](Tensor& t) { t.stride = t.cols - 1; });
+      call.expect_rejected("another device", out, [](Tensor& t) { t.device = Device::cuda; });
     }
     call.out.pop_back();
-    EXPECT_NE(call.refusal(), "") << "an output short";
+    EXPECT_NE(call.rejection(), "") << "one output too few";
   }
 }
 
-TEST(ValidateCall, RefusesInputsThatDoNotFit) {
+TEST(ValidateCall, RejectsInvalidInputs) {
   for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     Call call(def);
     for (Tensor& in : call.in) {
       if (!in) continue;
       if (in.rows > 1 && in.cols > 1)
-        call.expect_refused("rows nearer than their width", in, [](Tensor& t) { t.stride = t.cols - 1; });
-      call.expect_refused("another device", in, [](Tensor& t) { t.device = Device::cuda; });
+        call.expect_rejected("stride less than the width", in, [](Tensor& t) { t.stride = t.cols - 1; });
+      call.expect_rejected("another device", in, [](Tensor& t) { t.device = Device::cuda; });
     }
   }
 }
 
-// In forward. In backward, what is not saved may be gone.
-TEST(ValidateCall, RefusesShapesWithoutMemory) {
+// In forward only: in backward, tensors that are not saved may have no memory.
+TEST(ValidateCall, RejectsTensorsWithoutMemory) {
   for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     Call call(def);
     call.forward_only();
     for (std::vector<Tensor>* tensors : {&call.in, &call.out})
       for (Tensor& tensor : *tensors)
-        if (tensor) call.expect_refused("no memory", tensor, [](Tensor& t) { t.data = nullptr; });
+        if (tensor) call.expect_rejected("no memory", tensor, [](Tensor& t) { t.data = nullptr; });
   }
 }
 
-TEST(ValidateCall, RefusesTensorsThatOverlap) {
+TEST(ValidateCall, RejectsOverlappingTensors) {
   for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     Call call(def);
     for (std::size_t i = 0; i < call.out.size(); ++i) {
-      for (const Tensor& in : call.in) call.expect_refused_over("an output over an input", call.out[i], in);
+      for (const Tensor& in : call.in)
+        call.expect_overlap_rejected("an output overlaps an input", call.out[i], in);
       for (std::size_t j = 0; j < i; ++j)
-        call.expect_refused_over("an output over an output", call.out[i], call.out[j]);
+        call.expect_overlap_rejected("an output overlaps an output", call.out[i], call.out[j]);
     }
     for (std::size_t i = 0; i < call.d_in.size(); ++i) {
       Tensor& gradient = call.d_in[i];
       if (!gradient) continue;
       for (std::size_t j = 0; j < call.in.size(); ++j)
         if (def.input_is(j, is::saved))
-          call.expect_refused_over("a gradient over an input that backward reads", gradient, call.in[j]);
+          call.expect_overlap_rejected("a gradient overlaps an input that backward reads", gradient,
+                                       call.in[j]);
       for (std::size_t j = 0; j < call.out.size(); ++j)
         if (def.saves_output(j))
-          call.expect_refused_over("a gradient over an output that backward reads", gradient, call.out[j]);
+          call.expect_overlap_rejected("a gradient overlaps an output that backward reads", gradient,
+                                       call.out[j]);
       for (const Tensor& d_out : call.d_out)
         if (!def.input_is(i, is::passes_gradient))
-          call.expect_refused_over("a gradient over the gradient of an output", gradient, d_out);
+          call.expect_overlap_rejected("a gradient overlaps the gradient of an output", gradient, d_out);
       for (std::size_t j = 0; j < i; ++j)
-        call.expect_refused_over("a gradient over another", gradient, call.d_in[j]);
+        call.expect_overlap_rejected("a gradient overlaps another", gradient, call.d_in[j]);
     }
   }
 }
 
-// What is the output's gradient already may stay where it lies, all of it and nothing added.
-TEST(ValidateCall, TakesAGradientThatIsPassedOn) {
+// With is::passes_gradient, d_in may share all of d_out's memory if nothing is added to it.
+TEST(ValidateCall, AcceptsAPassedGradientInTheMemoryOfItsOutput) {
   Call call(op::kAddScaled);
   ASSERT_TRUE(op::kAddScaled.input_is(0, is::passes_gradient));
   call.d_in[0] = call.d_out[0];
-  EXPECT_EQ(call.refusal(), "");
-  EXPECT_NE(call.refusal(/*add=*/1), "");
-  call.expect_refused("part of it", call.d_in[0], [](Tensor& t) { t.data = t.row<double>(0) + 1; });
+  EXPECT_EQ(call.rejection(), "");
+  EXPECT_NE(call.rejection(/*add=*/1), "");
+  call.expect_rejected("partial overlap", call.d_in[0], [](Tensor& t) { t.data = t.row<double>(0) + 1; });
   call.d_in[1] = call.d_out[0];
-  EXPECT_NE(call.refusal(), "") << "that of another input";
+  EXPECT_NE(call.rejection(), "") << "the gradient of another input overlaps";
 }
 
-TEST(ValidateCall, RefusesGradientsThatDoNotFitOrAreNotThere) {
+TEST(ValidateCall, RejectsInvalidOrUnexpectedGradients) {
   for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     Call call(def);
     for (std::vector<Tensor>* gradients : {&call.d_in, &call.d_out})
       for (Tensor& gradient : *gradients) {
         if (!gradient) continue;
-        call.expect_refused("a row short", gradient, row_short);
-        call.expect_refused("a column too many", gradient, column_more);
-        call.expect_refused("of another dtype", gradient, other_dtype);
+        call.expect_rejected("one row too few", gradient, row_short);
+        call.expect_rejected("one column too many", gradient, column_more);
+        call.expect_rejected("wrong dtype", gradient, other_dtype);
       }
     const std::vector<Tensor> spare = Call(def).out;
     for (std::size_t i = 0; i < call.in.size(); ++i)
       if (call.in[i] && !def.input_is(i, is::differentiable))
-        call.expect_refused("of an input that has none", call.d_in[i], [&](Tensor& t) {
+        call.expect_rejected("gradient of an input without gradient", call.d_in[i], [&](Tensor& t) {
           t = call.in[i];
           t.data = spare[0].data;
         });
   }
 }
 
-TEST(ValidateCall, RefusesMoreGradientsThanThereAreTensors) {
+TEST(ValidateCall, RejectsMoreGradientsThanTensors) {
   for (const OpDefinition& def : every_op()) {
     SCOPED_TRACE(def.name);
     Call more_in(def), more_out(def), spare(def);
     more_in.d_in.resize(more_in.in.size() + 1, spare.out[0]);
-    EXPECT_NE(more_in.refusal(), "") << "more gradients than inputs";
+    EXPECT_NE(more_in.rejection(), "") << "more gradients than inputs";
     more_out.d_out.resize(more_out.out.size() + 1, spare.out[0]);
-    EXPECT_NE(more_out.refusal(), "") << "more gradients than outputs";
+    EXPECT_NE(more_out.rejection(), "") << "more gradients than outputs";
   }
 }
 

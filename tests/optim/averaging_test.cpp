@@ -11,16 +11,16 @@ Weights numbers(std::span<const float> values) {
   return {values.begin(), values.end()};
 }
 
-TEST(Averaging, SwaIsTheMeanOfTheStatesTakenWhileTheRateFalls) {
+TEST(Averaging, SwaIsTheMeanOfWeightsSampledWhileTheRateFalls) {
   TrainConfig config;
   config.swa_start = 0.5;
   config.swa_every = 10;
   config.warmup_steps = 20;
   Averaging swa(config, 2);
   swa.begin(Weights{9, 9});
-  swa.add(10, 0.25, Weights{100, 100});  // the rate is low because it warms up
+  swa.add(10, 0.25, Weights{100, 100});  // the rate is low because of the warm-up
   swa.add(30, 0.5, Weights{100, 100});   // not below yet
-  swa.add(41, 0.4, Weights{100, 100});   // between two states
+  swa.add(41, 0.4, Weights{100, 100});   // between two multiples of swa_every
   EXPECT_FALSE(swa.available());
   EXPECT_EQ(swa.kind(), "raw");
   swa.add(40, 0.4, Weights{1, 8});
@@ -32,7 +32,7 @@ TEST(Averaging, SwaIsTheMeanOfTheStatesTakenWhileTheRateFalls) {
   EXPECT_FLOAT_EQ(swa.average()[1], 5);
 }
 
-TEST(Averaging, EmaFollowsTheWeightsFromTheFirstOn) {
+TEST(Averaging, EmaStartsFromTheInitialWeights) {
   TrainConfig config;
   config.ema_decay = 0.75;
   Averaging ema(config, 1);
@@ -44,7 +44,7 @@ TEST(Averaging, EmaFollowsTheWeightsFromTheFirstOn) {
   EXPECT_FLOAT_EQ(ema.average()[0], 4);
 }
 
-TEST(Averaging, TheAverageAndItsCountAreTheWholeState) {
+TEST(Averaging, AverageAndCountAreTheCompleteState) {
   TrainConfig config;
   config.swa_start = 1;
   config.swa_every = 1;
@@ -62,7 +62,7 @@ TEST(Averaging, TheAverageAndItsCountAreTheWholeState) {
   EXPECT_EQ(numbers(one.average()), numbers(restored.average()));
 }
 
-TEST(Averaging, StandsInForTheWeightsAndGivesThemBackBitForBit) {
+TEST(Averaging, SwapsTheWeightsAndRestoresThemBitForBit) {
   TrainConfig config;
   config.ema_decay = 0.9;
   Averaging ema(config, 2);
@@ -77,7 +77,7 @@ TEST(Averaging, StandsInForTheWeightsAndGivesThemBackBitForBit) {
   EXPECT_EQ(numbers(ema.average()), (Weights{1, 2}));
 }
 
-TEST(Averaging, WithoutAnAverageTheRawWeightsStay) {
+TEST(Averaging, WithoutAnAverageTheWeightsAreUnchanged) {
   Averaging off({}, 2);
   EXPECT_FALSE(off.on());
   EXPECT_TRUE(off.average().empty());

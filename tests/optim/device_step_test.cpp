@@ -1,5 +1,5 @@
-// A whole step as it is queued on a device, here on the CPU with plain kernels: the host's part of it. (The device's is
-// tests/cuda/step_test.cpp.)
+// The host part of DeviceStep, tested on the CPU with plain kernels. The device part is tested in
+// tests/cuda/step_test.cpp.
 #include "optim/device_step.h"
 
 #include <cmath>
@@ -115,7 +115,7 @@ Config tiny_golf(bool muon) {
   return settings.resolve();
 }
 
-// Two micro-batches; every third step has one alone, which is another shape.
+// Two micro-batches; every third step has only one, which is a different shape.
 std::vector<Rows> batch_of(const Config& config, std::int64_t step) {
   std::vector<Rows> batch;
   Rng random(7, 0, static_cast<std::uint64_t>(step));
@@ -166,7 +166,7 @@ void train_queued(Trained& run, int steps, Between between) {
                   .dropout_seeds = std::span(kSeeds).first(batch.size())});
     between(batch);
   }
-  EXPECT_EQ(device.on_their_way(), static_cast<std::size_t>(steps));
+  EXPECT_EQ(device.steps_in_flight(), static_cast<std::size_t>(steps));
   for (int step = 0; step < steps; ++step) {
     const StepOutcome outcome = device.oldest();
     EXPECT_EQ(outcome.step, step);
@@ -184,7 +184,7 @@ void expect_near(const Trained& expected, const Trained& found) {
   for (std::size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 3e-5f) << "weight " << i;
 }
 
-TEST(QueuedStep, DoesWhatTheOptimizerDoes) {
+TEST(QueuedStep, MatchesTheOptimizer) {
   for (const bool muon : {false, true}) {
     Trained expected(muon), found(muon);
     train_with_optimizer(expected, 7);
@@ -193,7 +193,8 @@ TEST(QueuedStep, DoesWhatTheOptimizerDoes) {
   }
 }
 
-// In f32, with a config that says f16: the scale is a power of two, so that it must come out of every figure again.
+// Computes in f32 with a config that specifies f16. The scale is a power of two, so it must cancel
+// exactly.
 void train_scaled(Trained& run, int first, int last, int poisoned = -1) {
   run.config.train.dtype = ComputeDType::f16;
   DeviceStep device(run.context, kKernels, run.model, run.optimizer, run.config.train, false);
@@ -213,18 +214,18 @@ void train_scaled(Trained& run, int first, int last, int poisoned = -1) {
   }
 }
 
-TEST(QueuedStep, AScaledLossChangesNoBit) {
+TEST(QueuedStep, ScaledLossGivesTheSameBits) {
   for (const bool muon : {false, true}) {
     Trained plain(muon), scaled(muon);
     train_queued(plain, 7, [](const std::vector<Rows>&) {});
     train_scaled(scaled, 0, 7);
     EXPECT_EQ(plain.losses, scaled.losses);
     EXPECT_EQ(plain.weights(), scaled.weights());
-    EXPECT_EQ(scaled.optimizer.loss_scale(), (LossScale{kFirstLossScale, 7}));
+    EXPECT_EQ(scaled.optimizer.loss_scale(), (LossScale{kInitialLossScale, 7}));
   }
 }
 
-TEST(QueuedStep, AnOverflowIsSkippedAndTheScaleHalves) {
+TEST(QueuedStep, OverflowSkipsTheStepAndHalvesTheScale) {
   for (const bool muon : {false, true}) {
     Trained run(muon);
     train_scaled(run, 0, 3);
@@ -233,25 +234,25 @@ TEST(QueuedStep, AnOverflowIsSkippedAndTheScaleHalves) {
     train_scaled(run, 3, 4, 3);
     EXPECT_EQ(run.weights(), weights);
     EXPECT_EQ(run.states(), states);
-    EXPECT_EQ(run.optimizer.loss_scale(), (LossScale{kFirstLossScale / 2, 0}));
+    EXPECT_EQ(run.optimizer.loss_scale(), (LossScale{kInitialLossScale / 2, 0}));
     train_scaled(run, 4, 6);
     EXPECT_NE(run.weights(), weights);
     EXPECT_TRUE(std::isfinite(run.losses.back()));
-    EXPECT_EQ(run.optimizer.loss_scale(), (LossScale{kFirstLossScale / 2, 2}));
+    EXPECT_EQ(run.optimizer.loss_scale(), (LossScale{kInitialLossScale / 2, 2}));
   }
 }
 
-TEST(QueuedStep, TheScaleGoesOnWhereItWas) {
+TEST(QueuedStep, LossScaleContinuesInANewDeviceStep) {
   Trained run;
   run.optimizer.loss_scale() = {1024, kGrowthSteps - 1};
   train_scaled(run, 0, 1);
   EXPECT_EQ(run.optimizer.loss_scale(), (LossScale{2048, 0}));
-  train_scaled(run, 1, 3);  // another DeviceStep
+  train_scaled(run, 1, 3);  // a new DeviceStep
   EXPECT_EQ(run.optimizer.loss_scale(), (LossScale{2048, 2}));
 }
 
-// A validation or a trace between two steps has the same programs write to other gradients.
-TEST(QueuedStep, IsNotDisturbedByOtherGradientsOfTheModel) {
+// A validation or trace between two steps runs the same programs with other gradients.
+TEST(QueuedStep, OtherGradientsOfTheModelDoNotInterfere) {
   Trained expected, found;
   train_with_optimizer(expected, 4);
   std::vector<float> others(found.model.weights().size());
@@ -260,7 +261,7 @@ TEST(QueuedStep, IsNotDisturbedByOtherGradientsOfTheModel) {
   expect_near(expected, found);
 }
 
-TEST(QueuedStep, MoreRowsThanAProgramHasRoomForAreRefused) {
+TEST(QueuedStep, RefusesMoreRowsThanTheProgramHas) {
   Trained run;
   const Rows rows = batch_of(run.config, 0)[0];
   const BoundProgram& fits = run.model.training_program(rows.count(), {});
@@ -270,7 +271,7 @@ TEST(QueuedStep, MoreRowsThanAProgramHasRoomForAreRefused) {
   EXPECT_THROW(narrow.stage(rows, 0, place.data()), Error);
 }
 
-// GPUs that communicate through the host, for tests.
+// Sums between GPUs done through the host, for tests.
 class HostGpus final : public DeviceCommunicator {
  public:
   explicit HostGpus(Communicator& ranks) : ranks_(ranks) {}
@@ -295,7 +296,7 @@ class HostGpus final : public DeviceCommunicator {
   std::vector<std::unique_ptr<PendingSum>> pending_;
 };
 
-TEST(QueuedStep, TwoRanksWithHalfOfTheRowsEachAreOneRankWithAll) {
+TEST(QueuedStep, TwoRanksWithHalfTheRowsMatchOneRank) {
   for (const bool muon : {false, true}) {
     Trained expected(muon);
     std::vector<float> states;
@@ -333,13 +334,13 @@ TEST(QueuedStep, TwoRanksWithHalfOfTheRowsEachAreOneRankWithAll) {
   }
 }
 
-TEST(QueuedStep, ARuleWithoutKernelsForTheDeviceIsRefusedByName) {
+TEST(QueuedStep, RefusesARuleWithoutKernels) {
   Trained run(true);
   StepKernels adam_alone = kKernels;
   adam_alone.rules = std::span(kRules).first(1);
   try {
     DeviceStep device(run.context, adam_alone, run.model, run.optimizer, run.config.train, false);
-    FAIL() << "Muon trains the matrices";
+    FAIL() << "a rule without kernels was accepted";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("'muon'"), std::string::npos) << error.what();
   }
@@ -350,14 +351,15 @@ TEST(QueuedStep, ARuleWithoutKernelsForTheDeviceIsRefusedByName) {
   EXPECT_THROW(DeviceStep(run.context, narrow, run.model, run.optimizer, run.config.train, false), Error);
 }
 
-// What NCCL will see on each of four GPUs: the same calls, the sums before the update, the owners' weights behind it.
-TEST(QueuedStep, EveryGpuIsAskedForTheSameInTheSameOrder) {
+// The calls that NCCL receives on each of four GPUs: the same on all, sums before the update, the
+// owners' weights after it.
+TEST(QueuedStep, EveryRankMakesTheSameCallsInTheSameOrder) {
   std::vector<std::vector<std::string>> calls;
   for (const int rank : {0, 2, 3}) {
     Trained run(true);
     RecordingGpus gpus(rank, 4, run.model.device_weights());
     DeviceStep device(run.context, kKernels, run.model, run.optimizer, run.config.train, false, &gpus);
-    const std::vector<Rows> batch = batch_of(run.config, rank);  // of other tokens
+    const std::vector<Rows> batch = batch_of(run.config, rank);  // ranks have different tokens
     device.queue({.step = 0,
                   .multiplier = 0.5,
                   .options = {},
@@ -376,7 +378,7 @@ TEST(QueuedStep, EveryGpuIsAskedForTheSameInTheSameOrder) {
           fmt::format(" {}:{}+{}", owned.rank, owned.param->param->offset, owned.param->param->count());
   EXPECT_GT(weights.size(), 6u) << "Muon's matrices";
   ASSERT_EQ(calls[0].size(), 4u);
-  EXPECT_EQ(calls[0][0].substr(0, 4), "sum ");  // one bucket holds them all
+  EXPECT_EQ(calls[0][0].substr(0, 4), "sum ");  // one bucket contains all gradients
   EXPECT_EQ(calls[0][1], "join");
   EXPECT_EQ(calls[0][2], weights);
   EXPECT_EQ(calls[0][3], "join");

@@ -1,4 +1,4 @@
-// Twenty optimizer steps against the published training code in float32.
+// Compares twenty optimizer steps with the published training code in float32.
 #include <cmath>
 
 #include "base/json.h"
@@ -50,9 +50,7 @@ std::vector<std::int32_t> integers(const SafetensorsFile& file, std::string_view
 }
 
 void expect_same_training(std::string_view name) {
-  const auto path = shared_path(fmt::format("fixtures/golden/{}", name));
-  if (!path) GTEST_SKIP() << shared_missing(fmt::format("fixtures/golden/{}", name));
-  const SafetensorsFile file = SafetensorsFile::open(*path);
+  const SafetensorsFile file = SafetensorsFile::open(golden_path(name));
   const Config config = golf_config(parse_json(*file.find_metadata("config"), name));
   const Context context;
   Model model(config.model, context);
@@ -87,11 +85,11 @@ void expect_same_training(std::string_view name) {
   }
 }
 
-TEST(GoldenTraining, TwentyGolfBaselineStepsEndAtTheSameWeights) {
+TEST(GoldenTraining, TwentyGolfBaselineStepsGiveTheSameWeights) {
   expect_same_training("golf_baseline_train.safetensors");
 }
 
-TEST(GoldenTraining, TwentyGolfPlusStepsEndAtTheSameWeights) {
+TEST(GoldenTraining, TwentyGolfPlusStepsGiveTheSameWeights) {
   expect_same_training("golf_plus_train.safetensors");
 }
 

@@ -29,8 +29,8 @@ Rows some_rows(const Config& config, std::uint64_t seed) {
   return grid_rows(config.model, config.model.context, tokens, tokens);
 }
 
-struct Made {
-  explicit Made(Config made) : config(std::move(made)) {
+struct InitialisedModel {
+  explicit InitialisedModel(Config made) : config(std::move(made)) {
     initialise(model.params(), 1, model.weights());
     model.weights_changed();
   }
@@ -41,18 +41,18 @@ struct Made {
 
 class GradientBuckets : public testing::TestWithParam<const char*> {};
 
-// The promise on which all else rests: from the step that a bucket names on, nothing adds to it.
-TEST_P(GradientBuckets, AreWholeWhenTheySayAndHoldEveryGradientOnce) {
+// The central guarantee: no step after after_step adds to the bucket.
+TEST_P(GradientBuckets, AreCompleteAfterTheirStepAndContainEveryGradientOnce) {
   for (const GradientOptions base :
        {GradientOptions{}, GradientOptions{.recompute = true}, GradientOptions{.qat_bits = 6}}) {
-    Made made(tiny(GetParam()));
+    InitialisedModel made(tiny(GetParam()));
     const Rows rows = some_rows(made.config, 3);
     BoundProgram& program = made.model.training_program(rows.count(), base);
     const std::vector<GradientBucket> buckets = gradient_buckets(program, 1000);
     EXPECT_GT(buckets.size(), 5u);
 
     std::vector<float> gradients(made.model.weights().size());
-    std::map<std::size_t, std::vector<float>> when_whole;  // by bucket
+    std::map<std::size_t, std::vector<float>> when_complete;  // by bucket
     const auto values_of = [&](const GradientBucket& bucket) {
       std::vector<float> values;
       for (const GradientRange& range : bucket.ranges)
@@ -62,15 +62,15 @@ TEST_P(GradientBuckets, AreWholeWhenTheySayAndHoldEveryGradientOnce) {
     };
     const Program::AfterStep after_step = [&](int step) {
       for (std::size_t i = 0; i < buckets.size(); ++i)
-        if (buckets[i].after_step == step) when_whole[i] = values_of(buckets[i]);
+        if (buckets[i].after_step == step) when_complete[i] = values_of(buckets[i]);
     };
     GradientOptions options = base;
     options.after_step = &after_step;
     made.model.add_gradients(rows, gradients, options);
 
-    std::vector<int> times(gradients.size());  // that a place is in a bucket
+    std::vector<int> times(gradients.size());  // how many buckets contain each value
     for (std::size_t i = 0; i < buckets.size(); ++i) {
-      EXPECT_EQ(when_whole[i], values_of(buckets[i])) << "bucket " << i;
+      EXPECT_EQ(when_complete[i], values_of(buckets[i])) << "bucket " << i;
       EXPECT_LE(i > 0 ? buckets[i - 1].after_step : 0, buckets[i].after_step);
       std::int64_t floats = 0;
       for (const GradientRange& range : buckets[i].ranges) {
@@ -81,7 +81,7 @@ TEST_P(GradientBuckets, AreWholeWhenTheySayAndHoldEveryGradientOnce) {
     }
     for (std::size_t at = 0; at < gradients.size(); ++at)
       ASSERT_TRUE(times[at] == 1 || (times[at] == 0 && gradients[at] == 0)) << at;
-    EXPECT_LT(buckets.front().after_step, buckets.back().after_step) << "nothing leaves early";
+    EXPECT_LT(buckets.front().after_step, buckets.back().after_step) << "no bucket is ready early";
   }
 }
 
@@ -92,14 +92,14 @@ INSTANTIATE_TEST_SUITE_P(Presets, GradientBuckets, testing::Values("quick", "gol
                            return name;
                          });
 
-TEST(GradientSums, EveryRankStartsTheSameSumsInTheSameOrderAndWaitsForAll) {
+TEST(GradientSums, EveryRankStartsTheSameSumsInTheSameOrder) {
   std::vector<std::vector<std::string>> calls;
   for (const int rank : {0, 3}) {
-    Made made(tiny("golf"));
+    InitialisedModel made(tiny("golf"));
     RecordingCommunicator ranks(rank, 4);
     std::vector<float> gradients(made.model.weights().size());
     GradientSums sums(ranks, gradients);
-    // Ranks may have other rows.
+    // Ranks may have different rows.
     const Rows rows = some_rows(made.config, static_cast<std::uint64_t>(rank));
     BoundProgram& program = made.model.training_program(rows.count(), {});
     made.model.add_gradients(rows, gradients, {.after_step = &sums.begin(program, "step 1")});
@@ -112,8 +112,8 @@ TEST(GradientSums, EveryRankStartsTheSameSumsInTheSameOrderAndWaitsForAll) {
   EXPECT_EQ(calls[0].back().substr(0, 5), "wait:");
 }
 
-TEST(GradientSums, ABackwardThatWasNotRunIsAnError) {
-  Made made(tiny("golf"));
+TEST(GradientSums, WaitWithoutBackwardIsAnError) {
+  InitialisedModel made(tiny("golf"));
   RecordingCommunicator ranks(0, 2);
   std::vector<float> gradients(made.model.weights().size());
   GradientSums sums(ranks, gradients);
@@ -121,11 +121,12 @@ TEST(GradientSums, ABackwardThatWasNotRunIsAnError) {
   EXPECT_THROW(sums.wait(), Error);
 }
 
-// Each rank makes some of the matrices orthogonal and gets the others: to the bit what one rank alone would do.
-TEST(MuonOnRanks, UpdatesAreThoseOfOneRankToTheBit) {
+// Each rank orthogonalises some of the matrices and receives the others. The result must equal that
+// of a single rank bit for bit.
+TEST(MuonOnRanks, UpdatesMatchOneRankBitForBit) {
   const Config config = tiny("golf", {"muon_weight_decay=0.1", "clip=0.5"});
   const auto trained = [&](Communicator* ranks) {
-    Made made(config);
+    InitialisedModel made(config);
     Optimizer optimizer(made.model.params(), config.optimizer);
     if (ranks) optimizer.share_over(*ranks);
     std::vector<float> gradients(made.model.weights().size());
@@ -141,9 +142,9 @@ TEST(MuonOnRanks, UpdatesAreThoseOfOneRankToTheBit) {
     on_threads(size, [&](Communicator& ranks) { EXPECT_EQ(trained(&ranks), alone) << size; });
 }
 
-TEST(MuonOnRanks, TheMatricesAreDealtOneByOne) {
+TEST(MuonOnRanks, MatricesAreDividedEvenly) {
   const Config config = tiny("golf");
-  Made made(config);
+  InitialisedModel made(config);
   Optimizer optimizer(made.model.params(), config.optimizer);
   std::map<int, int> matrices;
   for (const Optimizer::ActiveRule& active : optimizer.rules())

@@ -12,7 +12,8 @@ LossScale after(LossScale scale, int steps, bool finite) {
   return scale;
 }
 
-// PyTorch's GradScaler: init_scale 65536, growth_factor 2, backoff_factor 0.5, growth_interval 2000.
+// As PyTorch's GradScaler: init_scale 65536, growth_factor 2, backoff_factor 0.5,
+// growth_interval 2000.
 TEST(LossScale, DoublesAfterTwoThousandGoodSteps) {
   const LossScale almost = after({}, 1999, true);
   EXPECT_EQ(almost, (LossScale{65536, 1999}));
@@ -20,7 +21,7 @@ TEST(LossScale, DoublesAfterTwoThousandGoodSteps) {
   EXPECT_EQ(after(almost, 2001, true), (LossScale{262144, 0}));
 }
 
-TEST(LossScale, HalvesAtOnceAndCountsAnew) {
+TEST(LossScale, HalvesImmediatelyAndRestartsTheCount) {
   const LossScale halved = next_loss_scale(after({}, 1999, true), false);
   EXPECT_EQ(halved, (LossScale{32768, 0}));
   EXPECT_EQ(after(halved, 3, false), (LossScale{4096, 0}));
@@ -28,14 +29,14 @@ TEST(LossScale, HalvesAtOnceAndCountsAnew) {
   EXPECT_EQ(after(halved, 2000, true), (LossScale{65536, 0}));
 }
 
-TEST(LossScale, StaysFiniteAndEndsBelowTheLeast) {
-  const LossScale most = after({kMostLossScale, 0}, 2000, true);
-  EXPECT_EQ(most, (LossScale{kMostLossScale, 0}));
-  EXPECT_LT(after({}, 30, false).scale, kLeastLossScale);
-  EXPECT_GE(after({}, 29, false).scale, kLeastLossScale);
+TEST(LossScale, StaysFiniteAndMayFallBelowTheMinimum) {
+  const LossScale most = after({kMaxLossScale, 0}, 2000, true);
+  EXPECT_EQ(most, (LossScale{kMaxLossScale, 0}));
+  EXPECT_LT(after({}, 30, false).scale, kMinLossScale);
+  EXPECT_GE(after({}, 29, false).scale, kMinLossScale);
 }
 
-TEST(LossScale, OnlyAStateThatStepsLeadToIsOne) {
+TEST(LossScale, AcceptsOnlyReachableStates) {
   for (LossScale scale : {LossScale{}, after({}, 29, false), after({}, 1999, true)})
     EXPECT_TRUE(is_loss_scale(scale.scale, static_cast<float>(scale.good_steps)));
   const float infinity = std::numeric_limits<float>::infinity(),

@@ -34,7 +34,7 @@ struct PlainStep {
   float momentum, rate, grad_scale;
 };
 
-// The definition, one matrix at a time.
+// The definition, for one matrix.
 void plain_muon(const Param& param, const OptimizerConfig& config, const PlainStep& step, float* w,
                 const float* g, float* m) {
   std::vector<float> u(static_cast<std::size_t>(param.count()));
@@ -58,7 +58,7 @@ bool muon_trains(const Param& param, const OptimizerConfig& config) {
   return &rule_of(param, config) == &rule::kMuon;
 }
 
-// One update of all that Muon trains. The momenta lie like the weights.
+// Makes one update of all parameters that Muon trains. Momenta have the layout of the weights.
 void update(const ParamTable& params, OptimizerConfig config, const PlainStep& step,
             std::vector<float>& weights, const std::vector<float>& gradients, std::vector<float>& momenta) {
   config.matrix_lr = step.rate;
@@ -73,7 +73,7 @@ void update(const ParamTable& params, OptimizerConfig config, const PlainStep& s
                nullptr, nullptr);
 }
 
-TEST(Muon, BatchesOfOneShapeAreTheDefinitionMatrixByMatrix) {
+TEST(Muon, BatchesMatchTheDefinitionMatrixByMatrix) {
   for (const char* rows : {"muon_row_norm=false", "muon_row_norm=true"}) {
     const Config config = small_config({rows});
     const ParamTable params(config.model);
@@ -97,10 +97,10 @@ TEST(Muon, BatchesOfOneShapeAreTheDefinitionMatrixByMatrix) {
   }
 }
 
-// On a diagonal matrix the rounds act on each entry by itself.
-TEST(Muon, PolarExpressIsItsPolynomialsRoundByRound) {
-  Config config =
-      small_config({"muon_coefficients=polar", "muon_steps=6"});  // one more than there are coefficients
+// On a diagonal matrix the rounds act on each entry independently.
+TEST(Muon, PolarExpressAppliesItsPolynomialInEveryRound) {
+  // One step more than there are coefficients.
+  Config config = small_config({"muon_coefficients=polar", "muon_steps=6"});
   config.optimizer.muon_weight_decay = 0;
   constexpr double k[6][3] = {{8.156554524902461, -22.48329292557795, 15.878769915207462},
                               {4.042929935166739, -2.808917465908714, 0.5000178451051316},
@@ -127,12 +127,12 @@ TEST(Muon, PolarExpressIsItsPolynomialsRoundByRound) {
     double x = values[i] / std::sqrt(norm);
     for (const auto& [a, b, c] : k) x = a * x + b * x * x * x + c * std::pow(x, 5);
     EXPECT_NEAR(-weights[at(i)], x, 1e-4) << values[i];
-    EXPECT_NEAR(x, 1, 0.2) << values[i] << ": what Polar Express is for";
+    EXPECT_NEAR(x, 1, 0.2) << values[i] << ": Polar Express converges";
   }
 }
 
-// Products of factors rounded to bf16 keep some two digits.
-TEST(Muon, InBf16IsAboutTheSame) {
+// Products of factors rounded to bf16 keep about two digits.
+TEST(Muon, Bf16IsCloseToF32) {
   const auto updated = [](const char* dtype) {
     const Config config = small_config({dtype});
     const ParamTable params(config.model);
@@ -145,7 +145,7 @@ TEST(Muon, InBf16IsAboutTheSame) {
   for (std::size_t i = 0; i < exact.size(); ++i) ASSERT_NEAR(exact[i], rounded[i], 0.05 * 0.03) << i;
 }
 
-TEST(Muon, IsTheSameBitsForAnyThreadsAndWithSizes) {
+TEST(Muon, BitsDoNotDependOnThreadsOrSizes) {
   const Config config = small_config({"muon_row_norm=true", "muon_coefficients=polar"});
   const ParamTable params(config.model);
   const auto gradients = normals(params.block_size(), 3);
@@ -175,7 +175,7 @@ TEST(Muon, IsTheSameBitsForAnyThreadsAndWithSizes) {
       }
     EXPECT_NEAR(sizes.of(group).ratio() / std::sqrt(change / size), 1, 1e-5);
   }
-  EXPECT_EQ(sizes.of(ParamGroup::head).ratio(), 0) << "tied: nothing there";
+  EXPECT_EQ(sizes.of(ParamGroup::head).ratio(), 0) << "tied: no parameters";
 }
 
 TEST(Optimizer, ClipsTheGlobalNorm) {
@@ -188,7 +188,7 @@ TEST(Optimizer, ClipsTheGlobalNorm) {
   const auto at = static_cast<std::size_t>(first.offset);
   gradients[at] = 3, gradients[at + 1] = 4;
   EXPECT_DOUBLE_EQ(optimizer.update(context, 0, 1, weights, gradients), 5);
-  EXPECT_NEAR(optimizer.state("m", first)[0], 0.1 * 0.3, 1e-7) << "3 becomes 0.3: the norm 0.5";
+  EXPECT_NEAR(optimizer.state("m", first)[0], 0.1 * 0.3, 1e-7) << "3 becomes 0.3 for a norm of 0.5";
   gradients[at] = INFINITY;
   const auto before = weights;
   EXPECT_FALSE(std::isfinite(optimizer.update(context, 1, 1, weights, gradients)));

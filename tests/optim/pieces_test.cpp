@@ -1,4 +1,4 @@
-// Adam, Newton-Schulz and sums: the CPU against the reference.
+// Adam, Newton-Schulz and sums: the CPU versions against the reference.
 #include <cmath>
 #include <random>
 
@@ -28,7 +28,7 @@ TEST(Adam, MatchesTheReferenceOverSeveralSteps) {
       cpu::adam(step, p, g, m, v);
       ref::adam(step, reference_p, g, reference_m, reference_v);
     }
-    // A handful of roundings of numbers around 1.
+    // A few roundings of numbers around 1.
     for (std::size_t i = 0; i < count; ++i) ASSERT_NEAR(p[i], reference_p[i], 2e-6f) << count << " at " << i;
   }
 }
@@ -46,9 +46,10 @@ TEST(NewtonSchulz, MatchesTheReferenceForWideTallAndSquare) {
   }
 }
 
-// Rounding the factors of 15 products to 8 bits moves every entry a little, and no direction much: the cosine with
-// the f32 result, and singular values that stay where Jordan's coefficients put them.
-TEST(NewtonSchulz, FactorsOfBf16StayClose) {
+// Rounding the factors of 15 products to 8 bits moves every entry a little, but hardly changes the
+// direction: checks the cosine with the f32 result, and that singular values stay in the range of
+// Jordan's coefficients.
+TEST(NewtonSchulz, Bf16FactorsStayClose) {
   const Context context;
   for (auto [rows, cols] : {std::pair<std::int64_t, std::int64_t>{64, 64}, {48, 160}, {160, 48}, {33, 64}}) {
     const auto start = normals(static_cast<std::size_t>(rows * cols), 3);
@@ -69,31 +70,34 @@ TEST(NewtonSchulz, FactorsOfBf16StayClose) {
   }
 }
 
-TEST(NewtonSchulz, RoundsMayDifferInTheirCoefficients) {
+TEST(NewtonSchulz, CoefficientsMayDifferBetweenRounds) {
   const Context context;
-  auto at_once = normals(20 * 30, 5), one_by_one = at_once;
+  auto all_rounds = normals(20 * 30, 5), round_by_round = all_rounds;
   std::vector<float> scratch(static_cast<std::size_t>(newton_schulz_scratch(20, 30)));
   const NewtonSchulzCoefficients rounds[] = {{2, -1.5, 0.5}, {1.5, -0.5, 0}};
-  cpu::newton_schulz(context, make_tensor(at_once.data(), 20, 30), scratch, rounds);
-  ref::newton_schulz(make_tensor(one_by_one.data(), 20, 30), 1, rounds[0]);
-  const double norm = std::sqrt(ref::sum_of_squares(one_by_one));  // the second call divides by it again
+  cpu::newton_schulz(context, make_tensor(all_rounds.data(), 20, 30), scratch, rounds);
+  ref::newton_schulz(make_tensor(round_by_round.data(), 20, 30), 1, rounds[0]);
+  // The second call normalises again.
+  const double norm = std::sqrt(ref::sum_of_squares(round_by_round));
   const NewtonSchulzCoefficients second = {1.5 * norm, -0.5 * norm * norm * norm, 0};
-  ref::newton_schulz(make_tensor(one_by_one.data(), 20, 30), 1, second);
-  for (std::size_t i = 0; i < at_once.size(); ++i) ASSERT_NEAR(at_once[i], one_by_one[i], 2e-5f) << i;
+  ref::newton_schulz(make_tensor(round_by_round.data(), 20, 30), 1, second);
+  for (std::size_t i = 0; i < all_rounds.size(); ++i)
+    ASSERT_NEAR(all_rounds[i], round_by_round[i], 2e-5f) << i;
 }
 
-TEST(NewtonSchulz, MakesSingularValuesAboutOne) {
+TEST(NewtonSchulz, BringsSingularValuesNearOne) {
   auto matrix = normals(16 * 64, 4);
   const Context context;
   std::vector<float> scratch(static_cast<std::size_t>(newton_schulz_scratch(16, 64)));
   cpu::newton_schulz(context, make_tensor(matrix.data(), 16, 64), scratch);
-  // |X|_F^2 is the sum of the squared singular values; each lies in about [0.7, 1.2] (Jordan's coefficients).
+  // |X|_F^2 is the sum of the squared singular values. With Jordan's coefficients each is in about
+  // [0.7, 1.2].
   const double mean_square = ref::sum_of_squares(matrix) / 16;
   EXPECT_GT(mean_square, 0.45);
   EXPECT_LT(mean_square, 1.45);
 }
 
-TEST(Sums, AreTheSameBitsForAnyThreads) {
+TEST(Sums, BitsDoNotDependOnThreads) {
   const auto values = normals(300001, 5), weights = normals(300001, 6);
   const int threads = max_threads();
   set_threads(1);

@@ -13,14 +13,14 @@ TrainConfig config(ScheduleKind kind) {
   return train;
 }
 
-TEST(Schedule, WarmsUpOnALineThatEndsAtOne) {
+TEST(Schedule, WarmsUpLinearlyToOne) {
   for (ScheduleKind kind : {ScheduleKind::linear, ScheduleKind::cosine, ScheduleKind::wsd}) {
     EXPECT_DOUBLE_EQ(rate_multiplier(config(kind), 0), 0.1);
     EXPECT_DOUBLE_EQ(rate_multiplier(config(kind), 9), 1.0);
   }
 }
 
-TEST(Schedule, LinearFallsToTheMinimum) {
+TEST(Schedule, LinearDecaysToTheMinimum) {
   TrainConfig train = config(ScheduleKind::linear);
   EXPECT_DOUBLE_EQ(rate_multiplier(train, 10), 1.0);
   EXPECT_DOUBLE_EQ(rate_multiplier(train, 55), 0.5);
@@ -30,12 +30,12 @@ TEST(Schedule, LinearFallsToTheMinimum) {
   EXPECT_DOUBLE_EQ(rate_multiplier(train, 100), 0.2);
 }
 
-TEST(Schedule, CosineIsHalfWayInTheMiddle) {
+TEST(Schedule, CosineIsHalfAtTheMiddle) {
   EXPECT_NEAR(rate_multiplier(config(ScheduleKind::cosine), 55), 0.5, 1e-12);
   EXPECT_NEAR(rate_multiplier(config(ScheduleKind::cosine), 100), 0.0, 1e-12);
 }
 
-TEST(Schedule, WarmdownIsCountedInStepsOrAsAFraction) {
+TEST(Schedule, WarmdownIsANumberOfStepsOrAFraction) {
   TrainConfig train = config(ScheduleKind::wsd);
   for (double warmdown : {40.0, 0.4}) {
     train.warmdown = warmdown;
@@ -45,9 +45,9 @@ TEST(Schedule, WarmdownIsCountedInStepsOrAsAFraction) {
   }
 }
 
-// parameter-golf 1.5: with 0.5 s a step, 1200 steps of warm-down are 600 s, so a 600 s run decays from the
-// start.
-TEST(Schedule, GolfTurnsWarmdownStepsIntoTimeByTheAverageStep) {
+// As in parameter-golf's train_gpt.py: at 0.5 s per step, 1200 steps of warm-down are 600 s, so a
+// 600 s run decays from the start.
+TEST(Schedule, GolfConvertsWarmdownStepsToTimeByTheAverageStep) {
   TrainConfig train;
   train.schedule = ScheduleKind::golf;
   train.steps = 20000;
@@ -62,7 +62,7 @@ TEST(Schedule, GolfTurnsWarmdownStepsIntoTimeByTheAverageStep) {
   EXPECT_DOUBLE_EQ(rate_multiplier(train, 19400), 0.5);
 }
 
-TEST(Schedule, TheAverageStepIsThatOfStepsWhoseTimeWasCounted) {
+TEST(Schedule, AverageStepExcludesUntimedSteps) {
   TrainConfig train;
   train.steps = 0;
   train.warmdown = 100;
@@ -74,7 +74,7 @@ TEST(Schedule, TheAverageStepIsThatOfStepsWhoseTimeWasCounted) {
   }
 }
 
-TEST(Schedule, EverySchedulesEndIsThatOfTheTimeWhereTheTimeEndsFirst) {
+TEST(Schedule, EveryScheduleEndsAtTheTimeLimitIfThatComesFirst) {
   for (ScheduleKind kind : {ScheduleKind::linear, ScheduleKind::cosine, ScheduleKind::wsd}) {
     TrainConfig train = config(kind);
     train.warmdown = 0.5;
@@ -82,7 +82,7 @@ TEST(Schedule, EverySchedulesEndIsThatOfTheTimeWhereTheTimeEndsFirst) {
     EXPECT_NEAR(rate_multiplier(train, 30, 60), 0.0, 1e-12) << "out of time at step 30";
     EXPECT_GT(rate_multiplier(train, 30, 20), 0.5);
     EXPECT_NEAR(rate_multiplier(train, 100, 20), 0.0, 1e-12) << "out of steps";
-    train.steps = 0;  // the time alone decides
+    train.steps = 0;  // only the time determines the end
     EXPECT_DOUBLE_EQ(rate_multiplier(train, 4, 1), 0.5) << "warm-up counts steps";
     EXPECT_NEAR(rate_multiplier(train, 5000, 60), 0.0, 1e-12);
     EXPECT_NEAR(rate_multiplier(train, 5000, 45),
@@ -93,7 +93,7 @@ TEST(Schedule, EverySchedulesEndIsThatOfTheTimeWhereTheTimeEndsFirst) {
   }
 }
 
-TEST(Schedule, AStartIsAStepOrAFractionOfTheStepsOrOfTheTime) {
+TEST(Schedule, StartIsAStepOrAFractionOfStepsOrTime) {
   TrainConfig train = config(ScheduleKind::linear);
   EXPECT_TRUE(has_begun(0, train, 0, 0));
   EXPECT_FALSE(has_begun(40, train, 39, 0));

@@ -1,4 +1,4 @@
-// All that an optimizer keeps, as checkpoints order it.
+// All states of an optimizer, in the order of checkpoints.
 #pragma once
 
 #include <vector>

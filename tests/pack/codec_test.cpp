@@ -1,4 +1,4 @@
-// Bytes in, the same bytes out, and nothing else accepted.
+// Codecs: exact round trips, and rejection of damaged data.
 #include "pack/codec.h"
 
 #include <random>
@@ -21,20 +21,20 @@ class EveryCodec : public testing::TestWithParam<Codec> {};
 INSTANTIATE_TEST_SUITE_P(Codec, EveryCodec, testing::Values(Codec::zstd, Codec::zlib, Codec::range),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
-TEST_P(EveryCodec, GivesBackWhatItGot) {
+TEST_P(EveryCodec, RoundTripsExactly) {
   for (const std::size_t size : {0u, 1u, 2u, 1000u, 1u << 18, (1u << 18) + 1}) {
     const Bytes bytes = sample(size), stored = compress(bytes, GetParam());
     Bytes back(size, std::byte{77});
     decompress(stored, GetParam(), back);
     EXPECT_EQ(back, bytes) << size;
     if (size == 1000) {
-      EXPECT_EQ(compress(bytes, GetParam()), stored) << "the same again";
+      EXPECT_EQ(compress(bytes, GetParam()), stored) << "deterministic";
       EXPECT_LT(stored.size(), 600u);
     }
   }
 }
 
-TEST_P(EveryCodec, HearsOfEveryByteAndCanBeStopped) {
+TEST_P(EveryCodec, ReportsEveryByteAndCanBeStopped) {
   const Bytes bytes = sample(300'000);
   std::size_t seen = 0;
   compress(bytes, GetParam(), [&](std::size_t count) { seen += count; });
@@ -42,7 +42,7 @@ TEST_P(EveryCodec, HearsOfEveryByteAndCanBeStopped) {
   EXPECT_THROW(compress(bytes, GetParam(), [](std::size_t) { fail("stop"); }), Error);
 }
 
-TEST_P(EveryCodec, RefusesAnotherSizeAndBrokenBytes) {
+TEST_P(EveryCodec, RejectsWrongSizesAndDamagedData) {
   const Bytes bytes = sample(5000);
   const Bytes stored = compress(bytes, GetParam());
   Bytes shorter(4999), longer(5001), same(5000);
@@ -53,7 +53,7 @@ TEST_P(EveryCodec, RefusesAnotherSizeAndBrokenBytes) {
   Bytes more = stored;
   more.push_back(std::byte{1});
   EXPECT_THROW(decompress(more, GetParam(), same), Error);
-  for (std::size_t i = 0; i < stored.size(); i += 7) {  // whatever comes of it, it stays in bounds
+  for (std::size_t i = 0; i < stored.size(); i += 7) {  // must stay in bounds, whatever the result
     Bytes broken = stored;
     broken[i] ^= std::byte{0x10};
     try {

@@ -1,4 +1,4 @@
-// GPTQ against its definition, computed the slow way: the inverse of H updated after every column.
+// GPTQ compared with a direct implementation, which updates the inverse of H after every column.
 #include "pack/gptq.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using Matrix = std::vector<std::vector<double>>;
 
-// Inputs whose columns have much to do with each other, as those of a model have.
+// Inputs with strongly correlated columns, like those of a model.
 std::vector<float> inputs(std::int64_t rows, std::int64_t width, unsigned seed) {
   const std::vector<float> few = random_values(rows * 4, 1, seed),
                            mix = random_values(4 * width, 1, seed + 1);
@@ -50,7 +50,7 @@ Matrix damped(const InputMoments::Moment& moment) {
   return h;
 }
 
-// Gauss and Jordan, for positive definite matrices.
+// Gauss-Jordan elimination, for positive definite matrices.
 Matrix inverse(Matrix a) {
   const std::size_t n = a.size();
   Matrix out(n, std::vector<double>(n));
@@ -73,7 +73,8 @@ Matrix inverse(Matrix a) {
   return out;
 }
 
-// Column by column: the error goes to all the others by the inverse of their H, from which the column is then removed.
+// Direct implementation: distributes the error of each column over all others by the inverse of
+// their H, then removes the column from that inverse.
 std::vector<std::int8_t> slow_codes(const InputMoments::Moment& moment, std::span<const float> row,
                                     double scale, double highest, std::span<const std::uint8_t> pruned) {
   const Matrix h = damped(moment);
@@ -101,7 +102,7 @@ class Gptq : public testing::TestWithParam<std::int64_t> {};
 INSTANTIATE_TEST_SUITE_P(Widths, Gptq, testing::Values(1, 2, 7, 64, 128, 131),
                          testing::PrintToStringParamName());
 
-TEST_P(Gptq, CodesAreThoseOfTheFormula) {
+TEST_P(Gptq, CodesMatchTheFormula) {
   const std::int64_t width = GetParam(), rows = 11;
   std::vector<float> x = inputs(3 * width + 5, width, 5);
   if (width > 4)
@@ -144,7 +145,7 @@ double error_on(const std::vector<float>& x, std::int64_t width, std::span<const
   return sum;
 }
 
-TEST(Gptq, LosesLessThanHalfOfWhatRoundingDoesOnInputsItHasNotSeen) {
+TEST(Gptq, HalvesTheRoundingErrorOnUnseenInputs) {
   const std::int64_t width = 96, rows = 24;
   const std::vector<float> all = inputs(1200, width, 1);
   std::vector<float> seen(all.begin(), all.begin() + 800 * width);
@@ -160,7 +161,7 @@ TEST(Gptq, LosesLessThanHalfOfWhatRoundingDoesOnInputsItHasNotSeen) {
             0.5 * error_on(unseen, width, values, scale, rounded));
 }
 
-TEST(Gptq, RowsAndThreadsDoNotMatter) {
+TEST(Gptq, ResultDoesNotDependOnRowsOrThreads) {
   const std::int64_t width = 150, rows = 37;
   std::vector<float> x = inputs(400, width, 1);
   const GptqFactor factor = gptq_factor(moments_of(x, width).all().begin()->second);
@@ -176,8 +177,8 @@ TEST(Gptq, RowsAndThreadsDoNotMatter) {
   EXPECT_EQ(together, alone);
 }
 
-TEST(Gptq, StopsWhereItIsAskedTo) {
-  // Of a large model each of these takes many seconds.
+TEST(Gptq, StopsOnInterrupt) {
+  // Each of these takes many seconds for a large model.
   const ParamTable table(small_config("golf"));
   const std::vector<float> weights = random_weights(table);
   const std::vector<DType> types(table.all().size(), DType::f32);
@@ -193,12 +194,12 @@ TEST(Gptq, StopsWhereItIsAskedTo) {
 }
 
 TEST(InputMoments, AreTheSumOfProductsForEveryTypeAndAnyNumberOfCalls) {
-  const std::int64_t width = 20, rows = 4500;  // more than are multiplied at a time
+  const std::int64_t width = 20, rows = 4500;  // more than one f32 product
   std::vector<float> x = inputs(rows, width, 3);
   for (float& value : x) value = to_f32(to_bf16(value));
   std::vector<bf16> narrow(x.size());
   std::ranges::transform(x, narrow.begin(), [](float value) { return to_bf16(value); });
-  std::vector<f16> half(x.size());  // which what a GPU computes in f16 is
+  std::vector<f16> half(x.size());  // as computed by a GPU in f16
   std::ranges::transform(x, half.begin(), [](float value) { return to_f16(value); });
   InputMoments whole, parts;
   whole.add({0, 4, width}, make_tensor(x.data(), rows, width));
@@ -231,7 +232,7 @@ TEST(InputMoments, CoverEveryTensorOfTheirProduct) {
   EXPECT_THROW(moments.add(table.qkv(1), make_tensor(x.data(), 5, 96)), Error);
 }
 
-TEST(PackWeights, GptqKeepsScalesAndWhatWasPruned) {
+TEST(PackWeights, GptqKeepsScalesAndPrunedWeights) {
   const ParamTable table(small_config("golf"));
   const std::vector<float> weights = random_weights(table);
   const std::vector<DType> types(table.all().size(), DType::f32);

@@ -1,4 +1,4 @@
-// Bytes known before anything is compressed.
+// Predicting the packed size before compression.
 #include "pack/pack_weights.h"
 
 #include <cmath>
@@ -14,7 +14,7 @@ struct Weights {
   std::vector<DType> types = std::vector<DType>(table.all().size(), DType::f32);
 };
 
-TEST(SizeModel, IsWithinThreePercentOfWhatIsCoded) {
+TEST(SizeModel, IsWithinThreePercentOfTheCodedSize) {
   const Weights w;
   for (const QuantiseRule& rule : {QuantiseRule{.bits = 8},
                                    {.bits = 6},
@@ -32,8 +32,8 @@ TEST(SizeModel, IsWithinThreePercentOfWhatIsCoded) {
   }
 }
 
-// Rows and columns that are all alike tell the range coder nothing, others much.
-TEST(SizeModel, KnowsWhatTheRangeCoderMakesOfRowsAndColumns) {
+// The range coder gains nothing on rows and columns that are all alike, and much on others.
+TEST(SizeModel, AccountsForTheRangeCodersModelOfRowsAndColumns) {
   const ParamTable table(small_config("golf", {"dim=256", "mlp_hidden=1024", "layers=3"}));
   const std::vector<DType> types(table.all().size(), DType::f32);
   for (const bool alike : {true, false}) {
@@ -51,15 +51,15 @@ TEST(SizeModel, KnowsWhatTheRangeCoderMakesOfRowsAndColumns) {
   }
 }
 
-// parameter-golf 2.12: b - log2 k + 0.5 log2(pi e / 2) bits a weight.
-TEST(SizeModel, GivesThePublishedBitsOfNormalRows) {
+// Published for normal rows: b - log2 k + 0.5 log2(pi e / 2) bits per weight.
+TEST(SizeModel, MatchesThePublishedBitsOfNormalRows) {
   const Weights w;
   const PackOptions options{
       .rule = {.bits = 6, .clip = Clip::deviation, .deviations = 12.85f},
       .embedding = QuantiseRule{.bits = 6, .clip = Clip::deviation, .deviations = 12.85f}};
   const double bits = 8 * static_cast<double>(estimate_packing(w.table, w.block, w.types, options).bytes) /
                       static_cast<double>(w.table.count());
-  EXPECT_NEAR(bits, 3.36, 0.10);  // scales and vectors come on top
+  EXPECT_NEAR(bits, 3.36, 0.10);  // plus scales and vectors
 }
 
 TEST(SizeModel, CoarserStepsAreSmallerAndLoseMore) {

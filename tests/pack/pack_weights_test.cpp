@@ -1,4 +1,4 @@
-// Which tensor is stored how, what packing twice does, and fitting a budget.
+// How tensors are stored, packing twice, and fitting a budget.
 #include "pack/pack_weights.h"
 
 #include <algorithm>
@@ -22,8 +22,8 @@ std::string storage_name(const ParamTable& table, const std::string& name, const
   return param ? std::string(name_of(storage_of(*param, options))) : "no such tensor";
 }
 
-// parameter-golf 1.8: 17,039,360 integers, 28,672 f16 scales, 20,552 f32.
-TEST(PackWeights, OfTheGolfBaselineHaveThePublishedSizes) {
+// Published sizes: 17,039,360 integers, 28,672 f16 scales, 20,552 f32.
+TEST(PackWeights, GolfBaselineHasThePublishedSizes) {
   const ParamTable table(config_of("golf"));
   std::int64_t integers = 0, scales = 0, kept = 0, payload = 0;
   for (const Param& param : table.all()) {
@@ -40,11 +40,11 @@ TEST(PackWeights, OfTheGolfBaselineHaveThePublishedSizes) {
   EXPECT_EQ(payload, 17'178'912);
 }
 
-TEST(PackWeights, AreStoredAsTheRuleOfTheirBitsSays) {
+TEST(PackWeights, StorageFollowsFromBitsAndSize) {
   const ParamTable plus(config_of("golf-plus"));
   for (const char* name : {"tok_emb.weight", "blocks.0.attn.c_k.weight", "bigram.embed.weight"})
     EXPECT_EQ(storage_name(plus, name, {}), "I8") << name;
-  EXPECT_EQ(storage_name(plus, "bigram.proj.weight", {}), "F16") << "65,536 elements are still few";
+  EXPECT_EQ(storage_name(plus, "bigram.proj.weight", {}), "F16") << "65,536 elements count as small";
   EXPECT_EQ(storage_name(plus, "smear.gate", {}), "F32");
   EXPECT_EQ(storage_name(plus, "bigram.scale", {}), "F32");
 
@@ -63,8 +63,8 @@ TEST(PackWeights, AreStoredAsTheRuleOfTheirBitsSays) {
   EXPECT_EQ(storage_name(micro, "lm_head.weight", six), "I8");
 }
 
-// No model of ours has one: vectors are never that long.
-TEST(PackWeights, ALongVectorHasOneScale) {
+// No real model has such a vector: its vectors are shorter.
+TEST(PackWeights, LongVectorHasOneScale) {
   EXPECT_EQ(storage_of(vector_param(65'537), {}), Storage::int8_whole);
   EXPECT_EQ(storage_of(vector_param(65'536), {}), Storage::f16);
 }
@@ -81,8 +81,8 @@ struct Sample {
   }
 };
 
-TEST(PackWeights, AlreadyPackedOnesStayAsTheyAre) {
-  // 67,200 elements: 8 bits have something to do.
+TEST(PackWeights, PackingAgainChangesNothing) {
+  // 67,200 elements, enough to be quantized to 8 bits.
   Sample sample(small_config("golf-plus", {"layers=1", "unet_skips=false", "mlp_hidden=700"}));
   const QuantiseRule rules[] = {{.bits = 8},
                                 {.bits = 6},
@@ -103,7 +103,7 @@ TEST(PackWeights, AlreadyPackedOnesStayAsTheyAre) {
   }
 }
 
-TEST(PackWeights, PruningWhatIsPackedLeavesTheOtherIntegersAsTheyAre) {
+TEST(PackWeights, PruningPackedTensorsKeepsTheOtherIntegers) {
   const Sample sample(small_config("golf-plus"));
   for (const int bits : {5, 6}) {
     const PackedWeights packed = sample.pack({.rule = {.bits = bits}});
@@ -123,7 +123,7 @@ TEST(PackWeights, PruningWhatIsPackedLeavesTheOtherIntegersAsTheyAre) {
   }
 }
 
-TEST(PackWeights, PruningWhatIsPackedTouchesNoMatrixThatIsSmallByItsRule) {
+TEST(PackWeights, PruningPackedTensorsSkipsSmallMatrices) {
   Sample sample(small_config("golf-plus", {"layers=1", "unet_skips=false", "mlp_hidden=700"}));
   const PackOptions options{.rule = {.bits = 8}, .embedding = QuantiseRule{.bits = 6}};
   const PackedWeights packed = sample.pack(options);
@@ -134,7 +134,7 @@ TEST(PackWeights, PruningWhatIsPackedTouchesNoMatrixThatIsSmallByItsRule) {
             sample.pack(pruning, packed.tensors).pruned);
 }
 
-TEST(PackWeights, PruningTouchesMatricesThatAreNotSmall) {
+TEST(PackWeights, PruningAppliesToMatricesThatAreNotSmall) {
   const Sample sample(small_config("golf-plus"));
   const PackedWeights packed = sample.pack({.rule = {.bits = 6}, .prune = 0.5});
   std::int64_t expected = 0;
@@ -152,7 +152,7 @@ TEST(PackWeights, PruningTouchesMatricesThatAreNotSmall) {
   EXPECT_EQ(packed.pruned, expected);
 }
 
-TEST(PackWeights, AreCodedTheSameWithAnyProgressAndSmallerForFewerBits) {
+TEST(PackWeights, CodingIsDeterministicAndSmallerForFewerBits) {
   const Sample sample(small_config("golf-plus"));
   std::uint64_t before = 1 << 30;
   for (const int bits : {8, 6, 5}) {
@@ -172,28 +172,28 @@ TEST(PackWeights, AreCodedTheSameWithAnyProgressAndSmallerForFewerBits) {
   }
 }
 
-TEST(PruneToFit, GivesUpJustEnough) {
+TEST(PruneToFit, PrunesJustEnough) {
   const Sample sample(small_config("golf-plus"));
   const std::vector<PackedTensor> whole = sample.pack({.rule = {.bits = 5}}).tensors;
   const auto whole_groups = code_weights(sample.table, whole, Codec::zlib);
-  const std::uint64_t most = coded_bytes(whole_groups) * 995 / 1000;
+  const std::uint64_t max_bytes = coded_bytes(whole_groups) * 995 / 1000;
   std::vector<PackedTensor> tensors = whole;
   std::vector<CodedGroup> groups = whole_groups;
-  const std::int64_t given_up = prune_to_fit(sample.table, most, tensors, groups);
-  EXPECT_LE(coded_bytes(groups), most);
-  EXPECT_GT(given_up, 0);
-  // With a hundredth fewer it would not have fitted, and what was given up are the cheapest.
+  const std::int64_t pruned = prune_to_fit(sample.table, max_bytes, tensors, groups);
+  EXPECT_LE(coded_bytes(groups), max_bytes);
+  EXPECT_GT(pruned, 0);
+  // One percent fewer would not fit, and the cheapest were pruned.
   const CheapestFirst cheapest(whole);
   std::vector<PackedTensor> expected = whole, fewer = whole;
-  cheapest.zero(given_up, expected);
+  cheapest.zero(pruned, expected);
   EXPECT_EQ(tensors, expected);
-  cheapest.zero(given_up - cheapest.count() / 100, fewer);
-  EXPECT_GT(coded_bytes(code_weights(sample.table, fewer, Codec::zlib)), most);
+  cheapest.zero(pruned - cheapest.count() / 100, fewer);
+  EXPECT_GT(coded_bytes(code_weights(sample.table, fewer, Codec::zlib)), max_bytes);
   const auto again = code_weights(sample.table, tensors, Codec::zlib);
   for (std::size_t i = 0; i < groups.size(); ++i) EXPECT_EQ(groups[i].bytes, again[i].bytes);
 }
 
-TEST(PruneToFit, LeavesAloneWhatFitsAndGivesUpAllWhenNothingHelps) {
+TEST(PruneToFit, ChangesNothingThatFitsAndPrunesAllIfNothingHelps) {
   const Sample sample(small_config("golf-plus"));
   const std::vector<PackedTensor> whole = sample.pack({.rule = {.bits = 6}}).tensors;
   std::vector<PackedTensor> tensors = whole;
@@ -204,7 +204,7 @@ TEST(PruneToFit, LeavesAloneWhatFitsAndGivesUpAllWhenNothingHelps) {
   EXPECT_EQ(CheapestFirst(tensors).count(), 0);
 }
 
-TEST(RuleName, SaysWhichRule) {
+TEST(RuleName, NamesBitsAndClipping) {
   EXPECT_EQ(rule_name({.bits = 8}), "int8_clean_per_row_v1");
   EXPECT_EQ(rule_name({.bits = 6}), "int6_per_row");
   EXPECT_EQ(rule_name({.bits = 5, .clip = Clip::search}), "int5_clip_search");

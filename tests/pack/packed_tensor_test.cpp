@@ -1,4 +1,4 @@
-// What a tensor is after packing: against a slow version of the same sentences, and what is refused.
+// Packing single tensors: compared with a slow reference implementation, and what is rejected.
 #include "pack/packed_tensor.h"
 
 #include <algorithm>
@@ -29,7 +29,7 @@ double half_to_even(double x) {
   return std::fmod(below, 2) == 0 ? below : below + 1;
 }
 
-// The published rule of one row, by sorting.
+// The published rule for one row, implemented by sorting.
 std::vector<float> slow_int8(std::vector<float> row) {
   std::vector<float> sorted = row;
   for (float& w : sorted) w = std::abs(w);
@@ -70,7 +70,7 @@ std::vector<float> slow(const std::vector<float>& values, std::size_t width, Sto
   return out;
 }
 
-TEST(PackedTensor, ComesBackAsTheSlowVersionSays) {
+TEST(PackedTensor, MatchesTheSlowReference) {
   for (const auto& [rows, cols] : kOddShapes)
     for (const Storage storage : {Storage::int8, Storage::int6, Storage::int5})
       for (const float deviation : {0.0f, 1e-9f, 0.02f, 0.5f, 1.0f, 40.0f, 2e5f}) {
@@ -78,13 +78,13 @@ TEST(PackedTensor, ComesBackAsTheSlowVersionSays) {
         const Param param = matrix_param(rows, cols);
         std::vector<float> values = random_values(rows * cols, deviation, 5);
         if (values.size() > 2) values[1] = -0.0f;
-        // -0 and 0 are one value; everything else is equal to the bit.
+        // -0 and 0 compare equal; everything else must be bit-identical.
         EXPECT_EQ(packed_and_back(param, values, storage),
                   slow(values, static_cast<std::size_t>(cols), storage));
       }
 }
 
-TEST(PackedTensor, OfOneScaleComesBackAsTheSlowVersionSays) {
+TEST(PackedTensor, SingleScaleMatchesTheSlowReference) {
   for (const float deviation : {0.0f, 0.01f, 3.0f, 1e7f}) {
     const Param param = vector_param(1001);
     const std::vector<float> values = random_values(1001, deviation, 8);
@@ -102,7 +102,7 @@ TEST(PackedTensor, OfOneScaleComesBackAsTheSlowVersionSays) {
   }
 }
 
-TEST(PackedTensor, FloatsAreKeptAsTheirTypeHoldsThem) {
+TEST(PackedTensor, FloatsAreRoundedToTheirStorage) {
   const Param param = matrix_param(3, 5);
   const std::vector<float> values = random_values(15, 1, 2);
   EXPECT_EQ(packed_and_back(param, values, Storage::f32), values);
@@ -110,7 +110,7 @@ TEST(PackedTensor, FloatsAreKeptAsTheirTypeHoldsThem) {
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(halves[i], to_f32(to_f16(values[i])));
 }
 
-TEST(PackedTensor, TheSourcesTypeIsRestored) {
+TEST(PackedTensor, SourceTypeIsRestored) {
   const Param param = matrix_param(4, 9);
   const std::vector<float> values = random_values(36, 1, 3);
   for (const Storage storage :
@@ -121,7 +121,7 @@ TEST(PackedTensor, TheSourcesTypeIsRestored) {
   }
 }
 
-TEST(PackedTensor, WhatF16CannotHoldStaysF32) {
+TEST(PackedTensor, ValuesTooLargeForF16StayF32) {
   const Param param = matrix_param(1, 2);
   const std::vector<float> values = {65505, 1};
   const PackedTensor packed = pack_tensor(param, values, Storage::f16, {}, DType::f32);
@@ -129,7 +129,7 @@ TEST(PackedTensor, WhatF16CannotHoldStaysF32) {
   EXPECT_EQ(packed.floats, values);
 }
 
-TEST(PackedTensor, NanAndInfinityAreRefusedByName) {
+TEST(PackedTensor, NanAndInfinityAreRejectedByName) {
   const Param param = matrix_param(2, 3);
   for (const Storage storage :
        {Storage::f32, Storage::f16, Storage::int8, Storage::int6, Storage::int8_whole})
@@ -140,13 +140,13 @@ TEST(PackedTensor, NanAndInfinityAreRefusedByName) {
         pack_tensor(param, values, storage, {}, DType::f32);
         FAIL() << "packed " << bad;
       } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("matrix holds"), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("matrix contains"), std::string::npos) << error.what();
         EXPECT_NE(std::string(error.what()).find("row 1, column 1"), std::string::npos) << error.what();
       }
     }
 }
 
-TEST(PackedTensor, ARowBeyondAnF16ScaleIsRefused) {
+TEST(PackedTensor, RowTooLargeForAnF16ScaleIsRejected) {
   const Param param = matrix_param(2, 2);
   const std::vector<float> values = {1, 2, 1e8f, 3};
   for (const Storage storage : {Storage::int8, Storage::int6, Storage::int5})

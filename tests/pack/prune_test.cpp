@@ -1,4 +1,4 @@
-// What pruning gives up, and in which order.
+// Which weights pruning zeroes, and in which order.
 #include "pack/prune.h"
 
 #include <algorithm>
@@ -10,13 +10,13 @@
 namespace thimble {
 namespace {
 
-TEST(PruneSmallest, ZeroesWhatIsBelowTheQuantile) {
+TEST(PruneSmallest, ZeroesValuesBelowTheQuantile) {
   std::vector<float> values = {-5, 1, 4, -2, 3};
   EXPECT_EQ(prune_smallest(values, 0.5), 2);  // the quantile is 3: 1 and 2 are below it
   EXPECT_EQ(values, (std::vector<float>{-5, 0, 4, 0, 3}));
 }
 
-TEST(PruneSmallest, TakesThreePercentOfAMatrix) {
+TEST(PruneSmallest, ZeroesThreePercentOfAMatrix) {
   std::vector<float> values = random_values(100'000, 0.02f, 1);
   const std::vector<float> before = values;
   EXPECT_EQ(prune_smallest(values, 0.03), 3000);
@@ -27,10 +27,10 @@ TEST(PruneSmallest, TakesThreePercentOfAMatrix) {
     else
       smallest_left = std::min(smallest_left, std::abs(values[i]));
   EXPECT_LT(largest_gone, smallest_left);
-  EXPECT_EQ(prune_smallest(values, 0.03), 0) << "a second time there is nothing to do";
+  EXPECT_EQ(prune_smallest(values, 0.03), 0) << "pruning again changes nothing";
 }
 
-TEST(PruneSmallest, OfNothingOrByNothingIsNothing) {
+TEST(PruneSmallest, HandlesEmptyInputZerosAndFractionZero) {
   std::vector<float> none, zeros = {0, 0, 0}, values = {1, 2};
   EXPECT_EQ(prune_smallest(none, 0.5), 0);
   EXPECT_EQ(prune_smallest(zeros, 0.5), 0);
@@ -47,7 +47,7 @@ PackedTensor quantised(std::vector<std::int8_t> q, std::vector<float> scales) {
           .scales = std::move(scales)};
 }
 
-TEST(CheapestFirst, GivesUpOnesByTheirScale) {
+TEST(CheapestFirst, ZeroesOnesInOrderOfTheirScale) {
   const std::vector<PackedTensor> tensors = {
       quantised({1, 2, -1, 0, 1, 1}, {0.5f, 0.1f}),  // rows of 3
       {.storage = Storage::f32, .restored = DType::f32, .floats = {1, 1}, .q = {}, .scales = {}},

@@ -1,4 +1,4 @@
-// The range coder: the same bytes back, near to what the numbers' own spread allows, and nothing else accepted.
+// The range coder: exact round trips, a size near the entropy, and rejection of damaged data.
 #include "pack/range_codec.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ Bytes back(std::span<const std::byte> stored, std::size_t size) {
   return bytes;
 }
 
-// Rounded normal numbers, each column with a deviation of its own.
+// Rounded normal numbers with a different deviation in each column.
 Bytes rows(std::size_t count, std::size_t width, double deviation, double spread) {
   std::mt19937 random(5);
   std::normal_distribution<double> normal(0, 1);
@@ -33,7 +33,7 @@ Bytes rows(std::size_t count, std::size_t width, double deviation, double spread
   return bytes;
 }
 
-TEST(RangeCodec, GivesBackEveryValueInRowsOfAnyWidth) {
+TEST(RangeCodec, RoundTripsEveryValueInRowsOfAnyWidth) {
   Bytes all;
   for (int repeat = 0; repeat < 3; ++repeat)
     for (int value = -128; value < 128; ++value) all.push_back(static_cast<std::byte>(value));
@@ -43,15 +43,15 @@ TEST(RangeCodec, GivesBackEveryValueInRowsOfAnyWidth) {
   EXPECT_TRUE(back(range_compress({}, {}), 0).empty());
 }
 
-// 0.5 log2(2 pi e) + log2(deviation) bits a number, where there is nothing else to know.
-TEST(RangeCodec, ComesNearToTheEntropyOfNormalNumbers) {
+// The entropy of a rounded normal number: 0.5 log2(2 pi e) + log2(deviation) bits.
+TEST(RangeCodec, ApproachesTheEntropyOfNormalNumbers) {
   const Bytes bytes = rows(1000, 300, 2.4, 0);
   const double entropy = 0.5 * std::log2(2 * M_PI * M_E) + std::log2(2.4);
   const double bits = 8.0 * static_cast<double>(range_compress(bytes, {bytes.size(), 300}).size()) / 300'000;
   EXPECT_NEAR(bits, entropy, 0.015 * entropy);
 }
 
-TEST(RangeCodec, KnowsColumnsThatZstdDoesNot) {
+TEST(RangeCodec, ExploitsColumnsBetterThanZstd) {
   const Bytes bytes = rows(1000, 300, 3, 0.5);
   const Bytes coded = range_compress(bytes, {bytes.size(), 300});
   EXPECT_LT(static_cast<double>(coded.size()),
@@ -59,7 +59,7 @@ TEST(RangeCodec, KnowsColumnsThatZstdDoesNot) {
   EXPECT_EQ(back(coded, bytes.size()), bytes);
 }
 
-TEST(RangeCodec, RefusesWhatItDidNotWrite) {
+TEST(RangeCodec, RejectsDamagedData) {
   const Bytes bytes = rows(50, 20, 3, 0.5), stored = range_compress(bytes, {bytes.size(), 20});
   EXPECT_THROW(range_compress(bytes, {bytes.size() + 1, 20}), Error);
   EXPECT_THROW(range_compress(bytes, {1, 0}), Error);
@@ -77,8 +77,8 @@ TEST(RangeCodec, RefusesWhatItDidNotWrite) {
   }
 }
 
-// A table of floats that came out otherwise on another machine would make every file unreadable there.
-TEST(BitMixer, ItsTablesAreInverseToEachOther) {
+// The tables are integers, because a difference between machines would make files unreadable.
+TEST(BitMixer, TablesAreInverseToEachOther) {
   for (std::int32_t x = -2047; x < 2047; ++x) EXPECT_LE(squash(x), squash(x + 1)) << x;
   for (std::int32_t x = -1500; x <= 1500; ++x)
     EXPECT_NEAR(kStretch[static_cast<std::size_t>(squash(x) >> 4)], x, 30) << x;

@@ -1,4 +1,4 @@
-// Params and weights small enough to pack by hand.
+// Small params and weights for tests of packing.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +51,7 @@ inline ModelConfig small_config(const std::string& preset, const std::vector<std
   return resolved(Config{settings.resolve().model, {}}).model;
 }
 
-// Gaps between tensors stay 0, as a model's block has them.
+// Gaps between tensors stay 0, as in a model's block.
 inline std::vector<float> random_weights(const ParamTable& table, float deviation = 0.1f) {
   std::vector<float> block(static_cast<std::size_t>(table.block_size()));
   unsigned seed = 0;

@@ -1,4 +1,4 @@
-// A small model that was trained for the occasion, and ways to break it.
+// A small trained model, and ways to break it.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class TrainedOnce : public TinyRun {
 
   std::filesystem::path text_run() const { return folder_ / "text"; }
   std::filesystem::path chat_run() const { return folder_ / "chat"; }
-  // Of the text: what its validation scored.
+  // The data of the text run, whose validation split was scored.
   std::filesystem::path data() const { return text_run() / "data"; }
 
  private:
@@ -37,14 +37,15 @@ class TrainedOnce : public TinyRun {
 };
 
 struct Edit {
-  std::map<std::string, std::string> metadata = {};  // "": taken away
-  std::string tensor = {};                           // of floats, which `change` may change; "": every weight
+  std::map<std::string, std::string> metadata = {};  // new values; "": removed
+  std::string tensor = {};                           // weight passed to `change`; "": every weight
   std::function<void(std::span<float>)> change = {};
-  std::map<std::string, std::string> texts = {};  // tensors of bytes with other contents; "": taken away
+  std::map<std::string, std::string> texts = {};  // new contents of byte tensors; "": removed
   WithDigest digest = WithDigest::yes;
 };
 
-// A copy with right digests, or none: whatever is wrong with it, its container is not.
+// An edited copy. Its digests are valid (or absent), so only the content is wrong, not the
+// container.
 inline std::filesystem::path edited(const std::filesystem::path& run, const TempFolder& folder,
                                     const Edit& edit) {
   const SafetensorsFile file = SafetensorsFile::open(run / "last.safetensors");

@@ -1,4 +1,4 @@
-// Every gate lets a good model through, and each is seen failing on one that is not.
+// Every gate passes for a good model, and fails for a model that is broken in a matching way.
 #include "qa/gates.h"
 
 #include <cmath>
@@ -36,23 +36,23 @@ const fs::path& text_run() {
   return run;
 }
 
-TEST(Gates, LetAModelThatWasJustTrainedThrough) {
+TEST(Gates, PassForAFreshlyTrainedModel) {
   const QaReport report =
-      qa({.model = text_run(), .data = TrainedOnce::get().data(), .least_tokens_per_second = 0});
+      qa({.model = text_run(), .data = TrainedOnce::get().data(), .min_tokens_per_second = 0});
   EXPECT_TRUE(report.passed()) << statuses(report);
   EXPECT_EQ(gate(report, "chat").status, GateStatus::skipped);
   EXPECT_EQ(report.count(GateStatus::passed), std::ssize(all_gates()) - 1) << statuses(report);
   EXPECT_TRUE(gate(report, "golden").detail.starts_with("16 tokens of ")) << statuses(report);  // its context
-  EXPECT_EQ(gate(report, "bpb").detail.find("other data"), std::string::npos);
+  EXPECT_EQ(gate(report, "bpb").detail.find("measured on other data"), std::string::npos);
 }
 
-TEST(Gates, LetAChatModelThrough) {
+TEST(Gates, PassForAChatModel) {
   const QaReport report = qa({.model = TrainedOnce::get().chat_run()});
   EXPECT_TRUE(report.passed()) << statuses(report);
   EXPECT_EQ(gate(report, "chat").status, GateStatus::passed) << statuses(report);
 }
 
-// A name of a gate, and a model that it must not let through.
+// The name of a gate, and a request with a model for which it must fail.
 using Break = std::function<QaRequest(const TempFolder&)>;
 
 float nan() {
@@ -78,11 +78,11 @@ const std::vector<std::pair<std::string, Break>>& broken_models() {
          return {.model = edited(text_run(), folder, {.metadata = {{"thimble.version", ""}}})};
        }},
       {"tokenizer",
-       [](const TempFolder& folder) -> QaRequest {  // none
+       [](const TempFolder& folder) -> QaRequest {  // no tokenizer
          return {.model = edited(text_run(), folder, {.texts = {{"thimble.tokenizer", ""}}})};
        }},
       {"tokenizer",
-       [](const TempFolder& folder) -> QaRequest {  // one with more tokens than the embedding has rows
+       [](const TempFolder& folder) -> QaRequest {  // more tokens than rows of the embedding
          return {.model =
                      edited(text_run(), folder,
                             {.texts = {{"thimble.tokenizer", load_tokenizer("bytes:chat")->serialized()}}})};
@@ -94,21 +94,21 @@ const std::vector<std::pair<std::string, Break>>& broken_models() {
                                   .change = [](std::span<float> values) { values[7] = nan(); }})};
        }},
       {"tensors",
-       [](const TempFolder& folder) -> QaRequest {  // dead
+       [](const TempFolder& folder) -> QaRequest {  // all zeros
          return {.model =
                      edited(text_run(), folder,
                             {.tensor = "model.layers.0.mlp.down_proj.weight",
                              .change = [](std::span<float> values) { std::ranges::fill(values, 0.0f); }})};
        }},
       {"tensors",
-       [](const TempFolder& folder) -> QaRequest {  // degenerate
+       [](const TempFolder& folder) -> QaRequest {  // constant
          return {.model =
                      edited(text_run(), folder,
                             {.tensor = "model.layers.0.mlp.up_proj.weight",
                              .change = [](std::span<float> values) { std::ranges::fill(values, 0.5f); }})};
        }},
       {"logits",
-       [](const TempFolder& folder) -> QaRequest {  // every weight is finite
+       [](const TempFolder& folder) -> QaRequest {  // finite weights, but infinite logits
          return {.model = edited(text_run(), folder,
                                  {.tensor = "model.norm.weight", .change = [](std::span<float> values) {
                                     std::ranges::fill(values, std::numeric_limits<float>::max());
@@ -121,7 +121,7 @@ const std::vector<std::pair<std::string, Break>>& broken_models() {
                                   .change = [](std::span<float> values) { values[0] = nan(); }})};
        }},
       {"chat",
-       [](const TempFolder& folder) -> QaRequest {  // a layout that nobody knows
+       [](const TempFolder& folder) -> QaRequest {  // an unknown layout
          return {.model = edited(TrainedOnce::get().chat_run(), folder,
                                  {.metadata = {{"thimble.layout", "parley"}}})};
        }},
@@ -131,28 +131,29 @@ const std::vector<std::pair<std::string, Break>>& broken_models() {
                                  {.texts = {{"thimble.tokenizer", load_tokenizer("bytes")->serialized()}}})};
        }},
       {"golden",
-       [](const TempFolder& folder) -> QaRequest {  // other words
+       [](const TempFolder& folder) -> QaRequest {  // other ids
          return {.model =
                      edited(text_run(), folder,
                             {.metadata = {{"thimble.golden", "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16"}}})};
        }},
       {"golden",
-       [](const TempFolder& folder) -> QaRequest {  // other weights: every tensor is finite and alive
+       [](const TempFolder& folder) -> QaRequest {  // other weights, all finite and not constant
          return {.model = edited(text_run(), folder, {.change = [](std::span<float> values) {
                                    for (float& value : values) value *= 1.3f;
                                  }})};
        }},
       {"golden",
-       [](const TempFolder& folder) -> QaRequest {  // no ids
+       [](const TempFolder& folder) -> QaRequest {  // an id outside the vocabulary
          return {.model = edited(text_run(), folder, {.metadata = {{"thimble.golden", "1 2 999999"}}})};
        }},
       {"bpb",
-       [](const TempFolder& folder) -> QaRequest {  // it was better once
+       [](const TempFolder& folder) -> QaRequest {  // a better figure was recorded
          return {.model = edited(text_run(), folder, {.metadata = {{"thimble.val_bpb", "0.5"}}}),
                  .data = TrainedOnce::get().data()};
        }},
       {"bpb",
-       [](const TempFolder& folder) -> QaRequest {  // data that cannot be used, though nothing is recorded
+       [](const TempFolder& folder)
+           -> QaRequest {  // unusable data is an error even without a recorded figure
          return {.model = edited(text_run(), folder, {.metadata = {{"thimble.val_bpb", ""}}}),
                  .data = folder.write("empty.txt", "")};
        }},
@@ -163,12 +164,12 @@ const std::vector<std::pair<std::string, Break>>& broken_models() {
                                   .change = [](std::span<float> values) { values[0] = nan(); }})};
        }},
       {"throughput",
-       [](const TempFolder&) -> QaRequest { return {.model = text_run(), .least_tokens_per_second = 1e12}; }},
+       [](const TempFolder&) -> QaRequest { return {.model = text_run(), .min_tokens_per_second = 1e12}; }},
   };
   return models;
 }
 
-TEST(Gates, EachIsSeenFailing) {
+TEST(Gates, EachFailsForABrokenModel) {
   std::set<std::string_view> seen;
   for (const auto& [name, broken] : broken_models()) {
     const TempFolder folder;
@@ -181,8 +182,7 @@ TEST(Gates, EachIsSeenFailing) {
   for (const Gate& gate : all_gates()) EXPECT_TRUE(seen.contains(gate.name)) << gate.name;
 }
 
-// What one gate is for, no other needs to find.
-TEST(Gates, OnlyTheGateThatIsMeantFails) {
+TEST(Gates, OnlyTheMatchingGateFails) {
   for (const auto& [name, broken] : broken_models()) {
     if (name != "metadata" && name != "golden" && name != "bpb" && name != "throughput") continue;
     const TempFolder folder;
@@ -191,7 +191,7 @@ TEST(Gates, OnlyTheGateThatIsMeantFails) {
   }
 }
 
-TEST(Gates, AFileThatCannotBeReadFailsTheFirstAndLeavesNothingToTheOthers) {
+TEST(Gates, AnUnreadableFileFailsTheFirstGateAndSkipsTheOthers) {
   const TempFolder folder;
   const QaReport report = qa({.model = folder.write("m.safetensors", "not a model at all")});
   EXPECT_EQ(report.count(GateStatus::failed), 1);
@@ -200,20 +200,20 @@ TEST(Gates, AFileThatCannotBeReadFailsTheFirstAndLeavesNothingToTheOthers) {
   EXPECT_FALSE(report.passed());
 }
 
-TEST(Gates, SkippedIsNotPassed) {
+TEST(Gates, SkippedGatesDoNotCountAsExecuted) {
   std::vector<std::string> all;
   for (const Gate& gate : all_gates()) all.emplace_back(gate.name);
   const QaReport none = qa({.model = text_run(), .skipped = all});
   EXPECT_EQ(none.executed(), 0);
   EXPECT_FALSE(none.passed());
-  EXPECT_EQ(gate(none, "golden").detail, "as asked");
+  EXPECT_EQ(gate(none, "golden").detail, "by request");
 
   all.erase(std::ranges::find(all, "golden"));
   EXPECT_TRUE(qa({.model = text_run(), .skipped = all}).passed());
   EXPECT_FALSE(qa({.model = text_run(), .skipped = all, .require = 2}).passed());
 }
 
-TEST(Gates, WithoutARecordOrAQuestionSayWhyTheyAreSkipped) {
+TEST(Gates, SkippedGatesGiveAReason) {
   const TempFolder folder;
   const QaReport report = qa(
       {.model = edited(text_run(), folder, {.metadata = {{"thimble.golden", ""}, {"thimble.val_bpb", ""}}}),
@@ -225,16 +225,16 @@ TEST(Gates, WithoutARecordOrAQuestionSayWhyTheyAreSkipped) {
   }
 }
 
-TEST(Gates, ARecordOfOtherDataIsNoneAndTheFigureIsToldAllTheSame) {
+TEST(Gates, AFigureOfOtherDataIsNotComparedButReported) {
   std::string noise;
   for (int i = 0; i < 2000; ++i) noise += static_cast<char>('!' + i * i % 90);
   const TempFolder folder;
   const QaReport report = qa({.model = text_run(), .data = folder.write("noise.txt", noise)});
   EXPECT_EQ(gate(report, "bpb").status, GateStatus::skipped) << statuses(report);
-  EXPECT_NE(gate(report, "bpb").detail.find("of other data"), std::string::npos) << statuses(report);
+  EXPECT_NE(gate(report, "bpb").detail.find("measured on other data"), std::string::npos) << statuses(report);
 }
 
-TEST(Gates, ThatCompareSeeADifferenceWithoutNaN) {
+TEST(Gates, ComparisonsDetectFiniteDifferences) {
   std::vector<float> logits = {1, 2, 3, 4}, other = logits;
   EXPECT_EQ(decode_verdict(logits, other, 2).status, GateStatus::passed);
   other[3] += 0.1f;
@@ -251,10 +251,10 @@ TEST(Gates, ThatCompareSeeADifferenceWithoutNaN) {
              {.tensor = "model.norm.weight", .change = [](std::span<float> values) { values[0] *= 1.5f; }});
   const GateOutcome found = export_verdict("safetensors", subject, changed);
   EXPECT_EQ(found.status, GateStatus::failed);
-  EXPECT_NE(found.detail.find("other logits"), std::string::npos) << found.detail;
+  EXPECT_NE(found.detail.find("logits of the exported model differ"), std::string::npos) << found.detail;
 }
 
-TEST(Gates, HoldACopyForInferenceToWhatTheCheckpointDid) {
+TEST(Gates, AnF32CopyIsCheckedAgainstTheCheckpointsRecord) {
   const TempFolder folder;
   PosixFileOps ops;
   const auto copied = [&](DType dtype) {
@@ -262,27 +262,27 @@ TEST(Gates, HoldACopyForInferenceToWhatTheCheckpointDid) {
     write_model(ops, path, Existing::replace, open_model(text_run()), dtype);
     return qa({.model = path, .data = TrainedOnce::get().data()});
   };
-  const QaReport whole = copied(DType::f32), rounded = copied(DType::bf16);
+  const QaReport exact = copied(DType::f32), rounded = copied(DType::bf16);
   for (const char* name : {"golden", "bpb"}) {
-    EXPECT_EQ(gate(whole, name).status, GateStatus::passed) << statuses(whole);
+    EXPECT_EQ(gate(exact, name).status, GateStatus::passed) << statuses(exact);
     EXPECT_EQ(gate(rounded, name).status, GateStatus::skipped) << statuses(rounded);
   }
 }
 
-// Somebody wrote the checkpoint again, with a library that knows nothing of digests.
-TEST(ModelFacts, AreToldOfACheckpointWithoutDigests) {
+// A checkpoint rewritten by a library that drops the digests.
+TEST(ModelFacts, AreAvailableForACheckpointWithoutDigests) {
   const TempFolder folder;
   const fs::path path = edited(text_run(), folder, {.digest = WithDigest::no});
   const auto training = facts_of(open_model(path), path).training;
   ASSERT_TRUE(training);
   EXPECT_EQ(training->step, 20);
   EXPECT_TRUE(training->val_bpb);
-  EXPECT_FALSE(training->tokens) << "its state is nothing to go on";
+  EXPECT_FALSE(training->tokens) << "the training state cannot be verified";
   const QaReport report = qa({.model = path});
   EXPECT_TRUE(report.passed()) << statuses(report);
 }
 
-TEST(Gates, AGateOfZerosIsNotDead) {
+TEST(Gates, SkipAndSmearGatesMayBeZero) {
   const TempFolder folder;
   ConfigBuilder settings;
   settings.preset("golf-best");
@@ -302,12 +302,12 @@ TEST(Gates, AGateOfZerosIsNotDead) {
     write_model(ops, folder / "m", Existing::replace, changed, DType::f32);
     return gate(qa({.model = folder / "m"}), "tensors");
   };
-  for (const Role half_open : {Role::skip_gates, Role::smear_gate})
-    EXPECT_EQ(tensors(half_open).status, GateStatus::passed) << tensors(half_open).detail;
+  for (const Role may_be_zero : {Role::skip_gates, Role::smear_gate})
+    EXPECT_EQ(tensors(may_be_zero).status, GateStatus::passed) << tensors(may_be_zero).detail;
   EXPECT_EQ(tensors(Role::skip_weights).detail, "skip_weights is all zeros");
 }
 
-TEST(ModelFacts, NameEveryTypeOfAGroup) {
+TEST(ModelFacts, ListEveryDtypeOfAGroup) {
   ModelFile file = open_model(text_run());
   for (StoredTensor& tensor : file.tensors) {
     if (tensor.name == "model.layers.0.mlp.up_proj.weight") tensor.dtype = "BF16";

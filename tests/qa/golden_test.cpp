@@ -1,4 +1,4 @@
-// What `thimble train` writes down for `thimble qa`.
+// The golden output that `thimble train` stores and `thimble qa` checks.
 #include "train/validation.h"
 
 #include <numeric>
@@ -14,8 +14,8 @@ namespace {
 
 class Golden : public TinyRun {
  protected:
-  // By another way: through the cache, and out of the file.
-  std::vector<TokenId> said_by(const std::string& run) const {
+  // Greedy output of the saved model, generated with the batcher.
+  std::vector<TokenId> greedy_output(const std::string& run) const {
     const ModelFile file = open_model(folder_ / run / "last.safetensors");
     const auto tokenizer = open_tokenizer(file);
     const Context context;
@@ -28,7 +28,7 @@ class Golden : public TinyRun {
     return ids;
   }
 
-  // How sure the model in the file is of them.
+  // The nats of the ids, scored with the saved model.
   double nats_in(const std::string& run, const std::vector<TokenId>& ids) const {
     const ModelFile file = open_model(folder_ / run / "last.safetensors");
     const Context context;
@@ -45,19 +45,19 @@ class Golden : public TinyRun {
   }
 };
 
-TEST_F(Golden, IsWhatTheSavedModelSaysGreedily) {
+TEST_F(Golden, EqualsGreedyDecodingOfTheSavedModel) {
   run(request("raw", {"dtype=f32"}));
   run(request("averaged", {"dtype=f32", "ema_decay=0.8"}));
   for (const char* name : {"raw", "averaged"}) {
     const GoldenOutput golden = recorded_in(name);
     ASSERT_EQ(golden.ids.size(), 16u);  // the context
     EXPECT_NEAR(golden.nats, nats_in(name, golden.ids), 1e-4) << name;
-    EXPECT_EQ(said_by(name), std::vector<TokenId>(golden.ids.begin(), golden.ids.begin() + 15)) << name;
+    EXPECT_EQ(greedy_output(name), std::vector<TokenId>(golden.ids.begin(), golden.ids.begin() + 15)) << name;
   }
 }
 
-// With an average, saving looks at other weights than training goes on from.
-TEST_F(Golden, RecordingDoesNotDisturbTheRun) {
+// With an average, the golden output uses other weights than training does.
+TEST_F(Golden, RecordingDoesNotChangeTheRun) {
   run(request("seldom", {"ema_decay=0.8", "val_every=0"}));
   run(request("often", {"ema_decay=0.8", "val_every=0", "checkpoint_every=1"}));
   const ModelFile seldom = open_model(folder_ / "seldom" / "last.safetensors"),
@@ -67,7 +67,7 @@ TEST_F(Golden, RecordingDoesNotDisturbTheRun) {
   EXPECT_EQ(recorded_in("seldom").nats, recorded_in("often").nats);
 }
 
-TEST_F(Golden, OnlyAStepThatWasValidatedRecordsItsBitsPerByte) {
+TEST_F(Golden, BitsPerByteAreRecordedOnlyForValidatedSteps) {
   run_until(request("run", {"val_every=6"}), 7);
   const ModelFile last = open_model(folder_ / "run" / "last.safetensors"),
                   best = open_model(folder_ / "run" / "best.safetensors");
@@ -77,7 +77,7 @@ TEST_F(Golden, OnlyAStepThatWasValidatedRecordsItsBitsPerByte) {
   EXPECT_NE(find_metadata(best, kValBpbKey), nullptr);
 }
 
-TEST(GoldenText, ComesBackAndIsChecked) {
+TEST(GoldenText, RoundTripsAndIsValidated) {
   CheckpointRecord record;
   append_golden({}, record);
   EXPECT_TRUE(record.empty());

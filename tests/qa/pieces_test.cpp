@@ -1,4 +1,4 @@
-// What gates, benches and the page are made of.
+// Unit tests of the parts used by the gates, the benchmarks and the web page.
 #include <cmath>
 #include <limits>
 
@@ -15,7 +15,7 @@
 namespace thimble {
 namespace {
 
-TEST(TensorStats, AreThoseOfTheFiniteValues) {
+TEST(TensorStats, CoverTheFiniteValues) {
   const std::vector<float> values = {1, 2, 0, 5, std::numeric_limits<float>::infinity(), std::nanf(""), 0};
   const TensorStats stats = stats_of(values);
   EXPECT_EQ(stats.count, 7);
@@ -30,7 +30,7 @@ TEST(TensorStats, AreThoseOfTheFiniteValues) {
   EXPECT_EQ(counted, 5);
 }
 
-TEST(TensorStats, OfAConstantAndOfNothing) {
+TEST(TensorStats, HandleConstantAndEmptyTensors) {
   const std::vector<float> same(10, 3.0f), zeros(4, 0.0f);
   EXPECT_EQ(stats_of(same).deviation, 0);
   EXPECT_EQ(stats_of(same).histogram[kHistogramBins / 2], 10);
@@ -39,7 +39,7 @@ TEST(TensorStats, OfAConstantAndOfNothing) {
   EXPECT_FALSE(stats_of(std::span<const float>()).all_zero());
 }
 
-TEST(SameLogits, RoundingIsNoDifferenceAndNaNIs) {
+TEST(SameLogits, ToleratesRoundingButNotNaN) {
   std::vector<float> a = {10, -20, 3, 1, 2, 3}, b = a;
   EXPECT_TRUE(compare_logits(a, b, 3).equal());
   b[4] += 1e-4f;
@@ -51,7 +51,7 @@ TEST(SameLogits, RoundingIsNoDifferenceAndNaNIs) {
   EXPECT_FALSE(compare_logits(a, b, 3).equal());
 }
 
-TEST(SameLogits, AsLikelyIsWithinRounding) {
+TEST(SameLogits, IsAsLikelyToleratesRounding) {
   const std::vector<float> logits = {0, 1, 2, 3, 2.98f};
   EXPECT_EQ(likeliest_id(logits), 3);
   EXPECT_TRUE(is_as_likely(logits, 4));
@@ -63,7 +63,7 @@ TEST(SameLogits, AsLikelyIsWithinRounding) {
 // The bytes tokenizer with one fault.
 class Faulty : public Tokenizer {
  public:
-  enum class Fault { none, loses_a_letter, swaps_ids, lets_control_through };
+  enum class Fault { none, loses_a_letter, swaps_ids, encodes_control_tokens };
   explicit Faulty(Fault fault) : fault_(fault), bytes_(load_tokenizer("bytes")) {
     special_ = bytes_->special();
   }
@@ -71,7 +71,7 @@ class Faulty : public Tokenizer {
   TokenizerKind kind() const override { return bytes_->kind(); }
   TokenId vocab_size() const override { return bytes_->vocab_size(); }
   void encode(std::string_view text, std::vector<TokenId>& ids, EncodeOptions options) const override {
-    if (fault_ == Fault::lets_control_through && text == bytes_->token_text(0)) return ids.push_back(0);
+    if (fault_ == Fault::encodes_control_tokens && text == bytes_->token_text(0)) return ids.push_back(0);
     const std::size_t before = ids.size();
     bytes_->encode(text, ids, options);
     if (fault_ == Fault::loses_a_letter)
@@ -100,21 +100,24 @@ TEST(RoundTrip, FindsEveryFault) {
   EXPECT_TRUE(good.exact);
   EXPECT_EQ(good.ids, load_tokenizer("bytes")->vocab_size());
   EXPECT_EQ(good.texts, 1000);
-  EXPECT_NE(message_of([] { check_round_trip(Faulty(loses_a_letter)); }).find("comes back"),
+  EXPECT_NE(message_of([] { check_round_trip(Faulty(loses_a_letter)); }).find("changes the text"),
             std::string::npos);
-  EXPECT_NE(message_of([] { check_round_trip(Faulty(swaps_ids)); }).find("comes back"), std::string::npos);
-  EXPECT_NE(message_of([] { check_round_trip(Faulty(lets_control_through)); }).find("anybody could type it"),
+  EXPECT_NE(message_of([] { check_round_trip(Faulty(swaps_ids)); }).find("changes the text"),
+            std::string::npos);
+  EXPECT_NE(message_of([] { check_round_trip(Faulty(encodes_control_tokens)); }).find("users could type it"),
             std::string::npos);
 }
 
-TEST(RoundTrip, RealTokenizersComeThrough) {
-  if (!shared_path("fixtures/tokenizers")) GTEST_SKIP() << shared_missing("fixtures/tokenizers");
-  for (const char* file : {"tokenizers/gpt2/tokenizer.json.zst", "tokenizers/qwen2_5/tokenizer.json.zst",
-                           "sentencepiece/fineweb_1024_bpe.model", "sentencepiece/fineweb_8192_bpe.model"}) {
-    const auto path = shared_path(fmt::format("fixtures/{}", file)).value();
+TEST(RoundTrip, PassesForRealTokenizers) {
+  for (const auto& path : golden_and_shared(
+           {"tokenizers/gpt2.json", "tokenizers/llama3.json", "tokenizers/qwen2.json",
+            "tokenizers/o200k.json", "tokenizers/golf_1024.model", "tokenizers/identity_700.model"},
+           {"fixtures/tokenizers/gpt2/tokenizer.json.zst", "fixtures/tokenizers/qwen2_5/tokenizer.json.zst",
+            "fixtures/sentencepiece/fineweb_1024_bpe.model",
+            "fixtures/sentencepiece/fineweb_8192_bpe.model"})) {
     const std::string content = path.extension() == ".zst" ? read_text_file(path) : read_file(path, 1 << 24);
-    const auto tokenizer = load_tokenizer_bytes(content, file);
-    EXPECT_EQ(message_of([&] { check_round_trip(*tokenizer); }), "nothing was thrown") << file;
+    const auto tokenizer = load_tokenizer_bytes(content, path.string());
+    EXPECT_EQ(message_of([&] { check_round_trip(*tokenizer); }), "nothing was thrown") << path;
   }
 }
 
@@ -130,7 +133,7 @@ TEST(Speed, FollowsTheProtocol) {
   EXPECT_EQ(decode.rates.size(), 2u);
   for (const double rate : decode.rates) EXPECT_GT(rate, 0);
   EXPECT_EQ(message_of([&] { decode_speed(*model, {.tokens = 65}, ProgressOutput::nowhere()); }),
-            "65 tokens are more than the model's context of 64");
+            "65 tokens exceed the model's context of 64");
 }
 
 TEST(Speed, MeanAndSampleDeviation) {
@@ -140,7 +143,7 @@ TEST(Speed, MeanAndSampleDeviation) {
   EXPECT_EQ((Speed{"x", {5}}.deviation()), 0);
 }
 
-TEST(Speed, WorkIsCountedOnce) {
+TEST(Speed, CountsFlopsAndBytes) {
   const Context context;
   const auto model = small_model(context, 50, 64);
   const Model bf16(model->config(), context, DType::bf16);
@@ -149,7 +152,7 @@ TEST(Speed, WorkIsCountedOnce) {
   const double head = 50 * 32;
   EXPECT_EQ(bytes_per_token(*model, 0), 4 * (matrices + head));
   EXPECT_EQ(bytes_per_token(bf16, 10), 2 * (matrices + head + 10 * 2 * 2 * 16));
-  // Two tokens: the first sees itself, the second both; a pair costs 4 operations for each number of q.
+  // Two tokens have 3 query-key pairs; a pair costs 4 FLOPs per element of q.
   EXPECT_EQ(prefill_flops(*model, 2, 0), 2 * 2 * matrices + 4 * 3 * 2 * 32 + 2 * head);
 }
 

@@ -6,7 +6,7 @@
 namespace thimble {
 namespace {
 
-TEST(Scale, TicksAreRoundAndInside) {
+TEST(Scale, TicksAreRoundAndInsideTheRange) {
   EXPECT_EQ((Scale{0, 10}.ticks(5)), (std::vector<double>{0, 2, 4, 6, 8, 10}));
   for (const Scale& scale : {Scale{0, 1}, Scale{-3, 7e6}, Scale{1.23, 1.27}, Scale{0.4, 8.1, true},
                              Scale{1e-5, 3e4, true}, Scale{1.5, 6, true}}) {
@@ -20,14 +20,14 @@ TEST(Scale, TicksAreRoundAndInside) {
   }
 }
 
-TEST(Scale, IsLogarithmicOnlyWhereThatHelps) {
+TEST(Scale, IsLogarithmicOnlyForLargePositiveRanges) {
   EXPECT_TRUE(scale_around({1, 8}, {.logarithmic = true}).logarithmic);
   EXPECT_FALSE(scale_around({1, 2}, {.logarithmic = true}).logarithmic);
   EXPECT_FALSE(scale_around({0, 8}, {.logarithmic = true}).logarithmic);
   EXPECT_NEAR((Scale{1, 100, true}.place_of(10)), 0.5, 1e-12);
 }
 
-TEST(Scale, LivesWithNothingAndWithOneValue) {
+TEST(Scale, HandlesNoValuesAndEqualValues) {
   EXPECT_EQ(scale_around({}, {}).high, 1);
   EXPECT_EQ(scale_around({NAN, INFINITY}, {}).high, 1);
   const Scale one = scale_around({5, 5}, {});
@@ -36,8 +36,8 @@ TEST(Scale, LivesWithNothingAndWithOneValue) {
   EXPECT_EQ(scale_around({3, 4}, {.from_zero = true}).low, 0);
 }
 
-// Rounding is no range: a loss that stands still differs by an ulp or two.
-TEST(Scale, TakesNeighboursForEqual) {
+// A constant loss may differ by an ulp or two from step to step.
+TEST(Scale, TreatsRoundingDifferencesAsEqual) {
   for (const double value : {2.0, -2.0, 1e-300, 1e300}) {
     const double next = std::nextafter(std::nextafter(value, INFINITY), INFINITY);
     EXPECT_LE((Scale{value, next}.ticks(6)).size(), 7u) << value;
@@ -48,7 +48,7 @@ TEST(Scale, TakesNeighboursForEqual) {
   }
 }
 
-TEST(Scale, EndsWhereNumbersEnd) {
+TEST(Scale, HandlesTheLimitsOfDouble) {
   const double tiny = std::numeric_limits<double>::denorm_min(), huge = std::numeric_limits<double>::max();
   for (const bool logarithmic : {false, true})
     for (const std::vector<double>& values : {std::vector<double>{tiny, huge},
@@ -70,7 +70,7 @@ TEST(Scale, EndsWhereNumbersEnd) {
   EXPECT_LE((Scale{1, INFINITY, true}.ticks(6)).size(), 7u);
 }
 
-TEST(Ticks, AreShort) {
+TEST(Ticks, UseUnitsAndFewDigits) {
   EXPECT_EQ(tick_text(0, 1), "0");
   EXPECT_EQ(tick_text(1500, 500), "1.5k");
   EXPECT_EQ(tick_text(2e6, 1e6), "2M");

@@ -8,7 +8,8 @@ namespace {
 
 constexpr double kPi = std::numbers::pi;
 
-// 1 - F(t) doubled, from closed forms (Abramowitz and Stegun 26.7.3-4): nothing of ours in it.
+// 2 * (1 - F(t)) from closed forms (Abramowitz and Stegun 26.7.3-4), independent of the tested
+// code.
 double two_sided_exactly(double t, int degrees) {
   const double angle = std::atan(t / std::sqrt(degrees)), cosine2 = std::cos(angle) * std::cos(angle);
   double sum = 0, term = 1;
@@ -46,8 +47,8 @@ TEST(StudentT, AgreesWithClosedForms) {
   EXPECT_EQ(student_t_two_sided(-2, 5), student_t_two_sided(2, 5));
 }
 
-// Upper critical values as every table of Student's t prints them, to three digits.
-TEST(StudentT, QuantilesAreThoseOfPublishedTables) {
+// Upper critical values from published tables of Student's t, to three decimals.
+TEST(StudentT, QuantilesMatchPublishedTables) {
   struct Row {
     double degrees, at_95, at_975, at_999;
   };
@@ -62,9 +63,9 @@ TEST(StudentT, QuantilesAreThoseOfPublishedTables) {
   EXPECT_NEAR(student_t_quantile(0.975, 2), 0.95 / std::sqrt(2 * 0.975 * 0.025), 1e-9) << "closed form";
 }
 
-// Student's sleep data of 1908, as R prints t.test(extra ~ group, data = sleep):
-// t = -1.8608, df = 17.776, p-value = 0.07939, 95 percent confidence interval -3.3654832 0.2054832.
-TEST(Welch, GivesWhatRGivesForTheSleepData) {
+// Student's sleep data of 1908, as R prints t.test(extra ~ group, data = sleep): t = -1.8608, df =
+// 17.776, p-value = 0.07939, 95 percent confidence interval -3.3654832 0.2054832.
+TEST(Welch, MatchesRForTheSleepData) {
   const std::vector<double> a = {0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0};
   const std::vector<double> b = {1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4};
   const auto test = welch_test(b, a);  // R subtracts the second group
@@ -77,7 +78,7 @@ TEST(Welch, GivesWhatRGivesForTheSleepData) {
   EXPECT_NEAR(test->difference, -1.58, 1e-12);
 }
 
-TEST(Welch, NeedsTwoOfEachAndLivesWithoutVariation) {
+TEST(Welch, NeedsTwoValuesPerGroupAndHandlesZeroVariance) {
   const std::vector<double> one = {1}, same = {2, 2}, other = {3, 3, 3};
   EXPECT_FALSE(welch_test(one, same));
   EXPECT_FALSE(welch_test(same, one));
@@ -87,7 +88,7 @@ TEST(Welch, NeedsTwoOfEachAndLivesWithoutVariation) {
   EXPECT_EQ(welch_test(same, varied)->degrees, 1);
 }
 
-TEST(Moments, AreThoseOfASample) {
+TEST(Moments, UseTheSampleVariance) {
   const std::vector<double> values = {2, 4, 4, 4, 5, 5, 7, 9};
   EXPECT_EQ(moments_of(values).mean, 5);
   EXPECT_NEAR(moments_of(values).deviation, std::sqrt(32.0 / 7), 1e-15);

@@ -33,7 +33,8 @@ TEST_F(Compare, GroupsSeedsAndTestsGroups) {
   const WelchTest& test = *comparison.tests[0].welch;
   const double bits = 1 / std::log(2.0);
   EXPECT_NEAR(test.difference, (1.9133333333 - 2.01) * bits, 1e-8);
-  // By hand: a 2.00 2.02, b 1.90 1.93 1.91: variances 2e-4 and 2.333e-4, so t = -0.096667 / 0.0133333.
+  // Computed manually: a 2.00 2.02, b 1.90 1.93 1.91; variances 2e-4 and 2.333e-4; t = -0.096667 /
+  // 0.0133333.
   EXPECT_NEAR(test.t, -7.25, 1e-6);
   EXPECT_NEAR(test.degrees, 2.426540, 1e-5);
   EXPECT_LT(test.low, test.difference);
@@ -47,7 +48,7 @@ TEST_F(Compare, GroupsSeedsAndTestsGroups) {
   EXPECT_EQ(json.at("settings").at("layers").at("B").as_string(), "3");
 }
 
-TEST_F(Compare, SaysWhatItCannotTell) {
+TEST_F(Compare, ReportsThatATestNeedsTwoSeeds) {
   add("a", {"seed=1"}, 2);
   add("b", {"lr=0.02"}, 2.5);
   const Comparison comparison = compare_runs(runs_);
@@ -56,18 +57,18 @@ TEST_F(Compare, SaysWhatItCannotTell) {
   EXPECT_TRUE(comparison_json(comparison).at("tests").as_array()[0].at("p").is_null());
 }
 
-TEST_F(Compare, WarnsOfEqualSeedsAndOfRunsThatDidNotEnd) {
+TEST_F(Compare, WarnsOfEqualSeedsAndUnfinishedRuns) {
   add("a", {"seed=1"}, 2);
   add("b", {"seed=1"}, 2);
   runs_.push_back(read_run(write_run(folder_, {.name = "c", .settings = {"seed=5"}, .ended = false})));
   const Comparison comparison = compare_runs(runs_);
   EXPECT_EQ(
       comparison.warnings,
-      (std::vector<std::string>{"a and b have the same settings and the same seed: as seeds they count once",
-                                "c has not come to its end: unfinished"}));
+      (std::vector<std::string>{"a and b have the same settings and the same seed: they count as one seed",
+                                "c has not finished: unfinished"}));
 }
 
-// Copies of a run would make any difference look certain.
+// Copies of a run would make any difference look significant.
 TEST_F(Compare, CountsEqualSeedsOnce) {
   add("a1", {"seed=1"}, 2.00);
   add("a1-again", {"seed=1", "checkpoint_activations=true"}, 2.01);
@@ -89,10 +90,10 @@ TEST_F(Compare, WarnsOfDifferentNumbersOfSteps) {
   add("a", {"seed=1"}, 2);
   runs_.push_back(read_run(write_run(folder_, {.name = "b", .settings = {"seed=2"}, .steps = 20})));
   EXPECT_EQ(compare_runs(runs_).warnings,
-            (std::vector<std::string>{"the runs did not make the same number of steps: from 20 to 40"}));
+            (std::vector<std::string>{"the runs have different numbers of steps: from 20 to 40"}));
 }
 
-TEST_F(Compare, TablesKeepToTheWidth) {
+TEST_F(Compare, TablesFitTheWidth) {
   add("a", {"seed=1"}, 2);
   add("b", {"lr=0.02"}, 2.5);
   const Comparison comparison = compare_runs(runs_);
@@ -102,11 +103,11 @@ TEST_F(Compare, TablesKeepToTheWidth) {
     return most;
   };
   const std::string wide = comparison_text(comparison), narrow = comparison_text(comparison, 80);
-  EXPECT_GT(longest(wide.substr(0, wide.find("\nagainst"))), 80u);
-  EXPECT_LE(longest(narrow.substr(0, narrow.find("\nagainst"))), 80u) << narrow;
+  EXPECT_GT(longest(wide.substr(0, wide.find("\ncompared with"))), 80u);
+  EXPECT_LE(longest(narrow.substr(0, narrow.find("\ncompared with"))), 80u) << narrow;
 }
 
-TEST_F(Compare, ArtifactsAreWeighed) {
+TEST_F(Compare, ArtifactSizesAreReported) {
   add("a", {}, 2);
   folder_.write("a.thimble", std::string(4321, 'x'));
   runs_[0] = read_run(runs_[0].folder);

@@ -26,7 +26,7 @@ class DashboardTest : public testing::Test {
   Dashboard dashboard_;
 };
 
-TEST_F(DashboardTest, ShowsThePageToThisMachineAlone) {
+TEST_F(DashboardTest, AcceptsOnlyLocalHostNames) {
   const std::string page = ask("GET /");
   EXPECT_TRUE(page.starts_with("200 "));
   EXPECT_NE(page.find("frame-ancestors 'none'"), std::string::npos);
@@ -35,14 +35,14 @@ TEST_F(DashboardTest, ShowsThePageToThisMachineAlone) {
   EXPECT_TRUE(dashboard_.address().starts_with("http://127.0.0.1:"));
 }
 
-TEST_F(DashboardTest, TakesNoOrders) {
+TEST_F(DashboardTest, IsReadOnly) {
   for (const char* line : {"POST /", "PUT /events", "DELETE /"})
     EXPECT_TRUE(ask(line).starts_with("405 ")) << line;
   for (const char* path : {"/metrics.jsonl", "/../run/config.toml", "/config.toml", "/report.html"})
     EXPECT_FALSE(ask(std::string("GET ") + path).starts_with("200 ")) << path;
 }
 
-TEST_F(DashboardTest, TellsWhatIsNewAndThatItEnded) {
+TEST_F(DashboardTest, StreamsUpdatesAndTheEnd) {
   HttpClient client(dashboard_.port());
   client.send("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
   ASSERT_TRUE(client.wait_for("of 1,000</small>") || client.wait_for("steps</dt><dd>3"));
@@ -53,47 +53,47 @@ TEST_F(DashboardTest, TellsWhatIsNewAndThatItEnded) {
   EXPECT_TRUE(client.wait_for("\"ended\":true"));
 }
 
-// What it is sent is more than any socket holds for it: the server's threads do wait for it, for a while.
-TEST(Dashboard, AClientThatDoesNotReadKeepsNobody) {
-  constexpr std::size_t kText = 2 << 20;  // said at four steps
+// The page is larger than the socket buffers, so the server's threads block in write for a while.
+TEST(Dashboard, StalledClientsDoNotBlockOthers) {
+  constexpr std::size_t kText = 2 << 20;  // the sample of each of four steps
   const TempFolder folder;
   const auto run = write_run(folder, {.sample = std::string(kText, 'x'), .ended = false});
   Dashboard dashboard(run, 0);
-  std::vector<std::unique_ptr<HttpClient>> sleepers;
+  std::vector<std::unique_ptr<HttpClient>> stalled;
   for (int i = 0; i < 3; ++i) {
-    sleepers.push_back(std::make_unique<HttpClient>(dashboard.port(), kClientSeconds, 1 << 16));
-    sleepers.back()->send("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    ASSERT_TRUE(sleepers.back()->wait_for("200 OK"));
+    stalled.push_back(std::make_unique<HttpClient>(dashboard.port(), kClientSeconds, 1 << 16));
+    stalled.back()->send("GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    ASSERT_TRUE(stalled.back()->wait_for("200 OK"));
   }
   HttpClient reader(dashboard.port());
   reader.send("GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
   const HttpAnswer page = reader.read_answer();
   EXPECT_TRUE(page.whole);
-  EXPECT_GT(page.body.size(), 4 * kText) << "others are served meanwhile";
-  dashboard.end();  // returns although they still read nothing
+  EXPECT_GT(page.body.size(), 4 * kText) << "other clients are served meanwhile";
+  dashboard.end();  // returns although the clients still read nothing
   EXPECT_FALSE(HttpClient(dashboard.port()).connected());
-  for (auto& sleeper : sleepers) {
-    while (sleeper->receive(seconds_now() + 0.5)) continue;
-    EXPECT_GT(sleeper->buffer().size(), 0u);
-    EXPECT_LT(sleeper->buffer().size(), 4 * kText) << "given up in the middle: it did block";
+  for (auto& client : stalled) {
+    while (client->receive(seconds_now() + 0.5)) continue;
+    EXPECT_GT(client->buffer().size(), 0u);
+    EXPECT_LT(client->buffer().size(), 4 * kText) << "disconnected in the middle, so the write did block";
   }
 }
 
-TEST(Dashboard, APortThatIsTakenIsAnError) {
+TEST(Dashboard, AnOccupiedPortIsAnError) {
   const TempFolder folder;
   const Dashboard first(folder / "a", 0);
   EXPECT_NE(message_of([&] {
               Dashboard(folder / "b", first.port());
-            }).find("no dashboard: cannot listen on 127.0.0.1"),
+            }).find("cannot start the dashboard: cannot listen on 127.0.0.1"),
             std::string::npos);
 }
 
-TEST(Dashboard, ARunThatDoesNotExistYetIsAnEmptyPage) {
+TEST(Dashboard, AMissingRunGivesAnEmptyPage) {
   const TempFolder folder;
   Dashboard dashboard(folder / "later", 0);
   HttpClient client(dashboard.port());
   client.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-  EXPECT_TRUE(client.wait_for("No step was made yet"));
+  EXPECT_TRUE(client.wait_for("No steps yet"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What is written beside a run, on a disk that breaks at every operation.
+// Writes reports and event files with a fault injected at every disk operation.
 #include "report/report.h"
 #include "report/run_files.h"
 #include "report/tensorboard.h"
@@ -7,7 +7,7 @@
 namespace thimble {
 namespace {
 
-TEST(ReportFaults, LeaveTheOldOrTheNewReportWhole) {
+TEST(ReportFaults, LeaveTheOldOrTheNewReportIntact) {
   const TempFolder folder;
   const std::filesystem::path run = write_run(folder, {.steps = 12});
   folder.write("run/report.html", "an older one");
@@ -16,7 +16,7 @@ TEST(ReportFaults, LeaveTheOldOrTheNewReportWhole) {
                                .named = "report.html"});
 }
 
-TEST(TensorBoardFaults, LeaveTheRecordsBefore) {
+TEST(TensorBoardFaults, LeaveEarlierRecordsIntact) {
   const TempFolder folder;
   const auto write = [&](FileOps& ops) {
     TensorBoardWriter writer(ops, folder.path(), small_config({}).optimizer, [] { return 1000.0; });
@@ -27,22 +27,22 @@ TEST(TensorBoardFaults, LeaveTheRecordsBefore) {
     const auto files = folder.files();
     return files.empty() ? std::string() : folder.read(files.at(0));
   };
-  std::string whole;
+  std::string complete;
   expect_survives_every_fault({.folder = folder.path(),
                                .write =
                                    [&](FileOps& ops) {
                                      write(ops);
-                                     whole = content();
+                                     complete = content();
                                    },
                                .named = "events.out.tfevents.",
                                .grows = {"events.out.tfevents."},
-                               .expect_opens = [&] {  // what the disk did not get to is missing, or zeros
+                               .expect_opens = [&] {  // unwritten data is missing or zero
                                  const std::string found = content();
-                                 ASSERT_LE(found.size(), whole.size());
+                                 ASSERT_LE(found.size(), complete.size());
                                  for (std::size_t i = 0; i < found.size(); ++i)
-                                   ASSERT_TRUE(found[i] == whole[i] || found[i] == 0) << i;
+                                   ASSERT_TRUE(found[i] == complete[i] || found[i] == 0) << i;
                                }});
-  EXPECT_EQ(content(), whole);
+  EXPECT_EQ(content(), complete);
 }
 
 }  // namespace

@@ -17,14 +17,14 @@ Chart falling(int runs) {
   return chart;
 }
 
-TEST(TextPlot, KeepsWithinItsWidth) {
+TEST(TextPlot, LinesFitTheWidth) {
   for (const std::size_t width : {24, 40, 80, 133}) {
     std::istringstream lines(text_plot(falling(2), {.width = width, .height = 10}));
     for (std::string line; std::getline(lines, line);) EXPECT_LE(display_width(line), width) << line;
   }
 }
 
-TEST(TextPlot, FallsFromTheUpperLeftToTheLowerRight) {
+TEST(TextPlot, DrawsAFallingCurveFromUpperLeftToLowerRight) {
   const std::string text = text_plot(falling(1), {.width = 60, .height = 10});
   std::vector<std::string> rows;
   std::istringstream lines(text);
@@ -36,7 +36,7 @@ TEST(TextPlot, FallsFromTheUpperLeftToTheLowerRight) {
   EXPECT_NE(rows[11].find("100"), std::string::npos);
 }
 
-TEST(TextPlot, WithoutColourCurvesAreLetters) {
+TEST(TextPlot, DrawsCurvesWithLettersWithoutColour) {
   const std::string plain = text_plot(falling(2), {.width = 60});
   EXPECT_EQ(plain.find('\x1b'), std::string::npos);
   EXPECT_NE(plain.find("bbb"), std::string::npos);
@@ -46,7 +46,7 @@ TEST(TextPlot, WithoutColourCurvesAreLetters) {
   EXPECT_NE(coloured.find("\x1b[31m"), std::string::npos);
 }
 
-TEST(TextPlot, OnePointIsAPlotToo) {
+TEST(TextPlot, DrawsASinglePoint) {
   Chart chart{.title = "loss", .x_label = "steps"};
   chart.series = {{.name = "a", .curve = {{0, 5}}}};
   EXPECT_NE(text_plot(chart, {}).find("5"), std::string::npos);

@@ -18,32 +18,32 @@ bool has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST(Html, EscapesWhatEndsATextOrAnAttribute) {
+TEST(Html, EscapesMarkupQuotesAndControlCharacters) {
   EXPECT_EQ(escaped("<a href=\"x\">'&"), "&lt;a href=&quot;x&quot;&gt;&#39;&amp;");
   EXPECT_EQ(escaped("a\x01"
                     "b\n\tc"),
             "a\xEF\xBF\xBD"
             "b\n\tc");
-  EXPECT_EQ(escaped("\xFF"), "\xEF\xBF\xBD") << "no XML reader takes broken UTF-8";
+  EXPECT_EQ(escaped("\xFF"), "\xEF\xBF\xBD") << "XML parsers reject invalid UTF-8";
 }
 
-TEST(Html, FillsInOnePass) {
+TEST(Html, ExpandsPlaceholdersInOnePass) {
   EXPECT_EQ(filled("@a@ me@home @b@@", {{"a", "@b@"}, {"b", "2"}}), "@b@ me@home 2@");
 }
 
-TEST(Report, ShowsTheRun) {
+TEST(Report, ContainsTheDataOfTheRun) {
   const TempFolder folder;
   const RunData run = read_run(write_run(folder, {}));
   const std::string page = report_html(run);
   for (const char* part :
-       {"<h1>run</h1>", "completed", "What limits this run: data", "few &lt;tokens&gt;", "more text",
+       {"<h1>run</h1>", "completed", "Bottleneck: data", "few &lt;tokens&gt;", "more text",
         "loss, nats per token", "validation, bits per byte", "learning rate of the matrices",
-        "tokens per second", "norm of the gradient", "Once upon a time", "step 40, 3.030 bits per byte",
+        "tokens per second", "gradient norm", "Once upon a time", "step 40, 3.030 bits per byte",
         "A &lt;fast&gt; one", "/somewhere/text.txt", "12.3 k", "<dt>mlp_hidden</dt><dd>48</dd>"})
     EXPECT_TRUE(has(page, part)) << part;
 }
 
-TEST(Report, HoldsNothingFromOutsideAndNoInlineStyleOrHandler) {
+TEST(Report, HasNoExternalResourcesInlineStylesOrHandlers) {
   const TempFolder folder;
   const std::string page = report_html(read_run(write_run(folder, {})));
   std::string without_names = std::regex_replace(page, std::regex("http://www.w3.org/2000/svg"), "");
@@ -51,16 +51,16 @@ TEST(Report, HoldsNothingFromOutsideAndNoInlineStyleOrHandler) {
   EXPECT_FALSE(std::regex_search(page, std::regex("<[^>]+ (style|on[a-z]+)=")));
 }
 
-TEST(Report, WhatAModelSaidIsText) {
+TEST(Report, SamplesAreEscaped) {
   const TempFolder folder;
   const std::string page = report_html(read_run(write_run(folder, {.sample = kHostile})));
   EXPECT_FALSE(has(page, "<script>alert"));
   EXPECT_FALSE(has(page, "<img"));
   EXPECT_TRUE(has(page, "&lt;script&gt;alert(1)&lt;/script&gt;"));
-  EXPECT_TRUE(has(page, "@nonce@ ")) << "a mark inside of a text is text";
+  EXPECT_TRUE(has(page, "@nonce@ ")) << "a placeholder inside a sample is not expanded";
 }
 
-TEST(Report, TheNonceIsNotToBeGuessedFromInside) {
+TEST(Report, TheNonceDependsOnTheContent) {
   const TempFolder folder;
   const auto nonce_of = [&](const WrittenRun& run) {
     const std::string page = report_html(read_run(write_run(folder, run)));
@@ -72,7 +72,7 @@ TEST(Report, TheNonceIsNotToBeGuessedFromInside) {
   EXPECT_NE(nonce_of({.name = "a", .sample = "x"}), nonce_of({.name = "a", .sample = "y"}));
 }
 
-TEST(Report, EqualRunsGiveEqualBytesAndAnOlderReportIsReplaced) {
+TEST(Report, IsDeterministicAndReplacesAnOlderReport) {
   const TempFolder folder;
   const auto path = write_run(folder, {});
   PosixFileOps ops;
@@ -84,13 +84,13 @@ TEST(Report, EqualRunsGiveEqualBytesAndAnOlderReportIsReplaced) {
   EXPECT_EQ(folder.read("run/report.html"), first);
 }
 
-TEST(Report, ARunWithoutAStepHasOneToo) {
+TEST(Report, WorksForARunWithoutSteps) {
   const TempFolder folder;
   folder.write("empty/metrics.jsonl", "");
-  EXPECT_TRUE(has(report_html(read_run(folder / "empty")), "No step was made yet"));
+  EXPECT_TRUE(has(report_html(read_run(folder / "empty")), "No steps yet"));
 }
 
-TEST(Report, OfManyStepsIsNoLargerThanOfSome) {
+TEST(Report, SizeDoesNotGrowWithTheNumberOfSteps) {
   const TempFolder folder;
   const auto page_of = [&](int steps) {
     return report_html(read_run(write_run(folder, {.name = fmt::format("{}", steps), .steps = steps})));
@@ -102,7 +102,7 @@ TEST(Report, OfManyStepsIsNoLargerThanOfSome) {
   EXPECT_TRUE(has(many, "30,000")) << "the last step";
 }
 
-TEST(Chart, ColoursOfFilesAreThoseOfThePage) {
+TEST(Chart, SvgFilesUseTheColoursOfThePage) {
   const TempFolder folder;
   const std::vector<RunData> runs = {read_run(write_run(folder, {}))};
   const std::string svg = chart_svg(overlay(runs, Metric::loss, {}), {}), page = report_html(runs[0]);
@@ -117,7 +117,7 @@ TEST(Chart, ColoursOfFilesAreThoseOfThePage) {
   }
 }
 
-TEST(Plot, TellsRunsApartByNameColourAndDashes) {
+TEST(Plot, DistinguishesRunsByNameColourAndDashes) {
   const TempFolder folder;
   std::vector<RunData> runs;
   for (int i = 0; i < 8; ++i)
@@ -125,12 +125,12 @@ TEST(Plot, TellsRunsApartByNameColourAndDashes) {
   EXPECT_EQ(run_names(runs)[3], "3/run");
   const std::string svg = chart_svg(overlay(runs, Metric::val_bpb, {}), {});
   for (int i = 0; i < 8; ++i) EXPECT_TRUE(has(svg, fmt::format(">{}/run<", i)));
-  EXPECT_TRUE(has(svg, "class=\"curve s1\" stroke-dasharray=\"6 4\"")) << "the eighth";
-  while (runs.size() <= kMostPlottedRuns) runs.push_back(runs.front());
+  EXPECT_TRUE(has(svg, "class=\"curve s1\" stroke-dasharray=\"6 4\"")) << "the eighth run";
+  while (runs.size() <= kMaxPlottedRuns) runs.push_back(runs.front());
   EXPECT_THROW(overlay(runs, Metric::loss, {}), Error);
 }
 
-TEST(Plot, NamesOfRunsAreText) {
+TEST(Plot, RunNamesAreEscaped) {
   const TempFolder folder;
   std::vector<RunData> runs = {read_run(write_run(folder, {.name = "<b>a&b"})),
                                read_run(write_run(folder, {.name = "b"}))};

@@ -21,7 +21,7 @@ Text merged(const Text& a, const Text& /*b*/) {
   return a;
 }
 
-TEST(BoundedSeries, StandsForAllThatWasAddedInEqualParts) {
+TEST(BoundedSeries, PointsCoverAllAddedValuesEvenly) {
   for (const std::int64_t added : {1, 7, 8, 9, 16, 17, 1000, 100'003}) {
     BoundedSeries<Number> series(8);
     for (std::int64_t i = 1; i <= added; ++i) series.add({i, 1, i});
@@ -33,7 +33,7 @@ TEST(BoundedSeries, StandsForAllThatWasAddedInEqualParts) {
       count += point.count;
       sum += point.sum;
       if (&point != &points.back()) {
-        EXPECT_EQ(point.count, points.front().count) << added << ": no part is coarser than another";
+        EXPECT_EQ(point.count, points.front().count) << added << ": all points have the same span";
       }
     }
     EXPECT_EQ(count, added);
@@ -42,7 +42,7 @@ TEST(BoundedSeries, StandsForAllThatWasAddedInEqualParts) {
   }
 }
 
-TEST(BoundedSeries, KeepsTheLatestWhereMergingDropsIt) {
+TEST(BoundedSeries, KeepsTheLatestIfMergingDropsIt) {
   BoundedSeries<Text> series(4);
   EXPECT_TRUE(series.points().empty());
   for (std::int64_t i = 1; i <= 1001; ++i) {

@@ -13,12 +13,12 @@
 namespace thimble {
 namespace {
 
-TEST(RunData, AValidationWithoutAFigureIsNotTheBest) {
+TEST(RunData, AValidationWithoutALossIsNotTheBest) {
   const RunData run{.folder = "run", .validations = {{.step = 0, .loss = NAN}, {.step = 10, .loss = 2}}};
   EXPECT_EQ(run.best_validation()->step, 10);
 }
 
-TEST(RunData, IsReadFromTheFolder) {
+TEST(RunData, IsReadFromTheRunFolder) {
   const TempFolder folder;
   const RunData run = read_run(write_run(folder, {}));
   EXPECT_EQ(run.name(), "run");
@@ -33,7 +33,7 @@ TEST(RunData, IsReadFromTheFolder) {
   EXPECT_EQ(run.start->parameters, 12345);
 }
 
-TEST(RunData, AStatusOfAnotherVersionIsShownAsItIs) {
+TEST(RunData, AnUnknownStatusIsShownUnchanged) {
   const TempFolder folder;
   const auto path = write_run(folder, {});
   EXPECT_EQ(read_run(path).status().status, RunStatus::completed);
@@ -45,12 +45,12 @@ TEST(RunData, AStatusOfAnotherVersionIsShownAsItIs) {
 
 TEST(RunData, AFolderWithoutARunIsAnError) {
   const TempFolder folder;
-  EXPECT_NE(message_of([&] { read_run(folder.path()); }).find("holds no run"), std::string::npos);
+  EXPECT_NE(message_of([&] { read_run(folder.path()); }).find("is not a run"), std::string::npos);
   folder.write("bad/metrics.jsonl", "no json\n");
   EXPECT_NE(message_of([&] { read_run(folder / "bad"); }).find("metrics.jsonl:1:"), std::string::npos);
 }
 
-TEST(RunFollower, TakesWhatIsNewAndWaitsForTheEndOfALine) {
+TEST(RunFollower, ReadsNewLinesAndWaitsForCompleteOnes) {
   const TempFolder folder;
   const auto path = write_run(folder, {.steps = 3, .ended = false});
   RunFollower follower(path);
@@ -63,17 +63,18 @@ TEST(RunFollower, TakesWhatIsNewAndWaitsForTheEndOfALine) {
   EXPECT_EQ(follower.refresh().steps.size(), 4u);
 }
 
-TEST(RunFollower, StartsOverWhereAResumedRunRewroteItsPast) {
+TEST(RunFollower, ReadsTheFileAgainAfterAResumedRunRewroteIt) {
   const TempFolder folder;
   const auto path = write_run(folder, {.steps = 9});
   RunFollower follower(path);
   EXPECT_EQ(follower.refresh().steps.size(), 9u);
-  std::string shorter = start_line();  // cut
+  std::string shorter = start_line();  // truncated
   for (int step = 1; step <= 4; ++step) shorter += step_line(step, 1);
   folder.write("run/metrics.jsonl", shorter);
   EXPECT_EQ(follower.refresh().steps.size(), 4u);
   EXPECT_EQ(follower.data().steps.back().mean.loss, 1);
-  // Cut, and longer than before by the time anybody looks: what was read last ends in the middle of a line.
+  // The file was rewritten and is now longer than before, so the old position is in the middle of a
+  // line.
   std::string longer = start_line();
   for (int step = 1; step <= 30; ++step) longer += step_line(step, 123456.5);
   folder.write("run/metrics.jsonl", longer);
@@ -103,65 +104,67 @@ class ManySteps : public testing::Test {
   std::filesystem::path path_;
 };
 
-TEST_F(ManySteps, AreKeptInBoundedMemory) {
+TEST_F(ManySteps, UseBoundedMemory) {
   RunFollower follower(path_, 100);
   const RunData& run = follower.refresh();
   EXPECT_LE(run.steps.size(), 100u);
   EXPECT_LE(run.validations.size(), 101u);
   EXPECT_LE(run.samples.size(), 66u);
   for (const SampledStep& sample : run.samples)
-    EXPECT_EQ(sample.texts.size(), 2u) << "a step's stay together";
+    EXPECT_EQ(sample.texts.size(), 2u) << "the texts of a step are kept together";
 }
 
-TEST_F(ManySteps, AreKeptEvenlyWithTheSpikeTheBestAndTheLast) {
-  const RunData whole = read_run(path_);
-  ASSERT_EQ(whole.steps.size(), static_cast<std::size_t>(kSteps));
+TEST_F(ManySteps, AreMergedEvenlyAndKeepSpikeBestAndLast) {
+  const RunData complete = read_run(path_);
+  ASSERT_EQ(complete.steps.size(), static_cast<std::size_t>(kSteps));
   RunFollower follower(path_, 100);
   const RunData& run = follower.refresh();
   EXPECT_EQ(run.steps.front().steps, 64);
-  EXPECT_EQ(run.steps.front().steps, run.steps[run.steps.size() - 2].steps) << "the old as fine as the new";
+  EXPECT_EQ(run.steps.front().steps, run.steps[run.steps.size() - 2].steps)
+      << "old and new points have the same span";
   double high = 0;
   for (const StepPoint& point : run.steps) high = std::max(high, point.high.loss);
   EXPECT_EQ(high, 99);
   EXPECT_EQ(run.best_validation()->step, kBest);
   EXPECT_EQ(run.validations.back().step, kSteps);
-  EXPECT_EQ(run.validations.back().loss, whole.validations.back().loss);
+  EXPECT_EQ(run.validations.back().loss, complete.validations.back().loss);
   EXPECT_EQ(run.steps.back().step, kSteps);
-  EXPECT_EQ(run.final_train_loss(), whole.final_train_loss());
-  EXPECT_EQ(run.tokens_per_second(), whole.tokens_per_second());
+  EXPECT_EQ(run.final_train_loss(), complete.final_train_loss());
+  EXPECT_EQ(run.tokens_per_second(), complete.tokens_per_second());
   EXPECT_EQ(run.samples.front().step, 10);
   EXPECT_EQ(run.samples.back().step, kSteps);
   EXPECT_LT(run.samples[run.samples.size() / 2].step, 0.6 * kSteps);
 }
 
-TEST_F(ManySteps, HaveTheMeansOfAll) {
-  const RunData whole = read_run(path_);
+TEST_F(ManySteps, KeepMeansAndExtremes) {
+  const RunData complete = read_run(path_);
   RunFollower follower(path_, 100);
   const RunData& run = follower.refresh();
   std::size_t next = 0;
   for (const StepPoint& point : run.steps) {
     double sum = 0, low = 1e9;
     for (std::int64_t i = 0; i < point.steps; ++i) {
-      const StepPoint& step = whole.steps[next++];
+      const StepPoint& step = complete.steps[next++];
       sum += step.mean.loss;
       low = std::min(low, step.mean.loss);
     }
     EXPECT_NEAR(point.mean.loss, sum / static_cast<double>(point.steps), 1e-9);
     EXPECT_EQ(point.low.loss, low);
-    EXPECT_EQ(point.step, whole.steps[next - 1].step);
-    EXPECT_EQ(point.elapsed, whole.steps[next - 1].elapsed);
+    EXPECT_EQ(point.step, complete.steps[next - 1].step);
+    EXPECT_EQ(point.elapsed, complete.steps[next - 1].elapsed);
   }
-  EXPECT_EQ(next, whole.steps.size());
+  EXPECT_EQ(next, complete.steps.size());
   const Curve means = curve_of(run, Metric::loss, XAxis::steps);
-  const Curve all = smoothed(curve_of(whole, Metric::loss, XAxis::steps), 0.9);
+  const Curve all = smoothed(curve_of(complete, Metric::loss, XAxis::steps), 0.9);
   EXPECT_NEAR(smoothed(means, 0.9).back().y, all.back().y, 0.1) << "smoothing counts steps, not points";
   EXPECT_NEAR(suitable_smoothing(means), suitable_smoothing(all), 1e-12);
   const Curve far = extremes_of(run, Metric::loss, XAxis::steps);
   EXPECT_EQ(std::ranges::max(far, {}, &CurvePoint::y).y, 99);
-  EXPECT_EQ(extremes_of(whole, Metric::loss, XAxis::steps), curve_of(whole, Metric::loss, XAxis::steps));
+  EXPECT_EQ(extremes_of(complete, Metric::loss, XAxis::steps),
+            curve_of(complete, Metric::loss, XAxis::steps));
 }
 
-TEST(RunFollower, AStepWithoutANumberLeavesTheOthersMeanAlone) {
+TEST(RunFollower, AStepWithoutValuesIsIgnoredWhenMerging) {
   const double none = std::numeric_limits<double>::quiet_NaN();
   const StepFigures good{.loss = 2, .grad_norm = 1}, skipped{.loss = none, .grad_norm = none};
   const StepPoint point = merged({.step = 1, .mean = good, .low = good, .high = good},
@@ -172,7 +175,7 @@ TEST(RunFollower, AStepWithoutANumberLeavesTheOthersMeanAlone) {
   EXPECT_EQ(point.steps, 2);
 }
 
-TEST(Curve, IsOverStepsTokensOrSeconds) {
+TEST(Curve, SupportsStepsTokensAndSeconds) {
   const TempFolder folder;
   const RunData run = read_run(write_run(folder, {}));
   EXPECT_EQ(curve_of(run, Metric::loss, XAxis::steps).back(), (CurvePoint{40, 2.1}));
@@ -183,7 +186,7 @@ TEST(Curve, IsOverStepsTokensOrSeconds) {
                    run.config->optimizer.rate(ParamGroup::matrix) * 0.6);
 }
 
-TEST(Curve, SmoothingKeepsAConstantAndItsBeginning) {
+TEST(Curve, SmoothingKeepsConstantsAndIsUnbiasedAtTheBeginning) {
   const Curve flat(50, {0, 3});
   for (const CurvePoint& point : smoothed(flat, 0.95)) EXPECT_NEAR(point.y, 3, 1e-12);
   const Curve jump = {{0, 0}, {1, 1}};

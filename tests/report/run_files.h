@@ -1,4 +1,4 @@
-// Folders of runs, written by hand: what reports are made of.
+// Writes run folders for tests of reports, plots and comparisons.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ struct WrittenRun {
   std::string name = "run";
   std::vector<std::string> settings = {};  // "key=value", on top of a tiny model
   int steps = 40;
-  double loss = 2;  // that it approaches
+  double loss = 2;  // final loss
   std::string sample = "Once upon a time";
   bool ended = true;
 };

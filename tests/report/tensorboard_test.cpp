@@ -8,7 +8,7 @@ namespace thimble {
 namespace {
 
 // RFC 3720, appendix B.4.
-TEST(Crc32c, GivesThePublishedValues) {
+TEST(Crc32c, MatchesThePublishedValues) {
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8A9136AAu);
   EXPECT_EQ(crc32c(std::string(32, '\xFF')), 0x62A8AB43u);
   std::string up, down;
@@ -19,7 +19,7 @@ TEST(Crc32c, GivesThePublishedValues) {
   EXPECT_EQ(crc32c(""), 0u);
 }
 
-TEST(EventRecord, IsFramedWithMaskedChecksums) {
+TEST(EventRecord, ContainsLengthAndMaskedChecksums) {
   const std::string record = event_record("abc");
   ASSERT_EQ(record.size(), 8 + 4 + 3 + 4u);
   EXPECT_EQ(record.substr(0, 8), std::string("\x03\0\0\0\0\0\0\0", 8));
@@ -30,9 +30,9 @@ TEST(EventRecord, IsFramedWithMaskedChecksums) {
   EXPECT_EQ(stored, masked);
 }
 
-// Byte for byte as protobuf's encoding says: field 1 fixed64, 2 varint, 5 message {1: message {1: text, 2: float}}.
-TEST(ScalarsEvent, IsTheProtobufMessage) {
-  using namespace std::string_literals;  // they keep their zeros
+// Protobuf encoding: field 1 fixed64, 2 varint, 5 message {1: message {1: text, 2: float}}.
+TEST(ScalarsEvent, MatchesTheProtobufEncoding) {
+  using namespace std::string_literals;  // the literals contain zero bytes
   EXPECT_EQ(scalars_event(1.5, 300, {{"loss", 2.0}}),
             "\x09\0\0\0\0\0\0\xF8\x3F"
             "\x10\xAC\x02"
@@ -53,7 +53,7 @@ std::vector<std::string> event_files(const TempFolder& folder) {
   return names;
 }
 
-TEST(TensorBoardWriter, MakesItsFileWithTheFirstEvent) {
+TEST(TensorBoardWriter, CreatesItsFileWithTheFirstEvent) {
   const TempFolder folder;
   PosixFileOps ops;
   {

@@ -1,4 +1,5 @@
-// /v1/chat/completions and /v1/completions: every field does what it says, and a stream says the same as a whole.
+// Tests the fields of /v1/chat/completions and /v1/completions, and that streams equal complete
+// answers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,12 +16,12 @@ namespace {
 
 class Completions : public testing::Test {
  protected:
-  // What the library itself says, with a batcher of its own.
+  // Runs a request directly in a batcher, without the server.
   std::vector<Sample> directly(Request request) {
     Batcher batcher(server_.model(), &server_.tokenizer(), {.slots = 4});
     return generate(batcher, std::move(request));
   }
-  // The server and a batcher of ours must not compute at the same time.
+  // The server and the batcher of directly() must not use the model at the same time.
   void end_server() { server_.stop(); }
 
   static Json choice(const HttpAnswer& answer, std::size_t index = 0) {
@@ -30,7 +31,7 @@ class Completions : public testing::Test {
   TestServer server_;
 };
 
-TEST_F(Completions, AnswerWhatTheLibraryAnswers) {
+TEST_F(Completions, MatchTheResultsOfTheLibrary) {
   const std::string hello =
       text_of(server_.complete(R"({"prompt":"Hello","max_tokens":40,"temperature":0})"));
   const HttpAnswer warm = server_.complete(
@@ -57,13 +58,13 @@ TEST_F(Completions, AnswerWhatTheLibraryAnswers) {
 
   const ChatLayout layout(server_.tokenizer(), "roles");
   const Conversation turns = {{ChatRole::system, "Be kind."}, {ChatRole::user, "hi"}};
-  Request asked;
-  asked.sampling.seed = 3;
-  asked.max_tokens = 1000;
-  EXPECT_EQ(chat, directly(chat_request(layout, turns, 256, asked).request)[0].text);
+  Request chat_options;
+  chat_options.sampling.seed = 3;
+  chat_options.max_tokens = 1000;
+  EXPECT_EQ(chat, directly(chat_request(layout, turns, 256, chat_options).request)[0].text);
 }
 
-TEST_F(Completions, HaveEveryFieldThatClientsExpect) {
+TEST_F(Completions, HaveAllExpectedFields) {
   const HttpAnswer answer =
       server_.chat(R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"ignore_eos":true})");
   ASSERT_EQ(answer.status, 200) << answer;
@@ -88,23 +89,23 @@ TEST_F(Completions, HaveEveryFieldThatClientsExpect) {
             16);
 }
 
-TEST_F(Completions, StreamWhatTheySayWhole) {
+TEST_F(Completions, StreamsGiveTheTextOfCompleteAnswers) {
   for (const std::string fields : {R"("temperature":0)", R"("seed":5,"temperature":1.3)", R"("seed":1,"n":3)",
                                    R"("seed":9,"stop":["e","\n"],"logprobs":2,"echo":true)"}) {
     SCOPED_TRACE(fields);
     const std::string start = R"({"prompt":"Once upon","max_tokens":60,)" + fields;
-    const HttpAnswer whole = server_.complete(start + "}"),
+    const HttpAnswer complete = server_.complete(start + "}"),
                      stream = server_.complete(start + R"(,"stream":true})");
     ASSERT_EQ(stream.status, 200) << stream;
     EXPECT_TRUE(stream.has_header("Content-Type: text/event-stream"));
     EXPECT_EQ(events_of(stream.body).back(), "[DONE]");
-    const std::size_t choices = whole.json().at("choices").size();
+    const std::size_t choices = complete.json().at("choices").size();
     for (std::size_t i = 0; i < choices; ++i)
-      EXPECT_EQ(streamed_text(stream.body, static_cast<int>(i)), choice(whole, i).at("text").as_string());
+      EXPECT_EQ(streamed_text(stream.body, static_cast<int>(i)), choice(complete, i).at("text").as_string());
   }
 }
 
-// The pieces of a stream's log-probabilities, joined.
+// Concatenates the log-probabilities of all chunks of a stream.
 Json joined_logprobs(const HttpAnswer& stream, std::string_view key) {
   Json all = Json::array();
   for (const std::string& event : events_of(stream.body)) {
@@ -117,13 +118,13 @@ Json joined_logprobs(const HttpAnswer& stream, std::string_view key) {
   return all;
 }
 
-TEST_F(Completions, StreamTheSameLogprobs) {
+TEST_F(Completions, StreamsGiveTheLogprobsOfCompleteAnswers) {
   const std::string text =
       R"({"prompt":"Once","max_tokens":30,"seed":2,"temperature":1.2,"logprobs":3,"echo":true,"stop":"zz")";
-  const Json whole = choice(server_.complete(text + "}")).at("logprobs");
+  const Json complete = choice(server_.complete(text + "}")).at("logprobs");
   const HttpAnswer stream = server_.complete(text + R"(,"stream":true})");
   for (const char* key : {"tokens", "token_logprobs", "top_logprobs", "text_offset"})
-    EXPECT_EQ(joined_logprobs(stream, key), whole.at(key)) << key;
+    EXPECT_EQ(joined_logprobs(stream, key), complete.at(key)) << key;
 
   const std::string chat =
       R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":30,"seed":2,"logprobs":true,"top_logprobs":2)";
@@ -131,7 +132,7 @@ TEST_F(Completions, StreamTheSameLogprobs) {
             choice(server_.chat(chat + "}")).at("logprobs").at("content"));
 }
 
-TEST_F(Completions, StreamsBeginAndEndAsClientsExpect) {
+TEST_F(Completions, StreamsHaveTheExpectedFirstAndLastChunks) {
   const HttpAnswer stream = server_.chat(
       R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"ignore_eos":true,"stream":true,
           "stream_options":{"include_usage":true}})");
@@ -156,7 +157,7 @@ TEST_F(Completions, StreamsBeginAndEndAsClientsExpect) {
   EXPECT_EQ(events.back(), "[DONE]");
 }
 
-TEST_F(Completions, SeedsRepeatAndTheirAbsenceDoesNot) {
+TEST_F(Completions, ResultsAreReproducibleOnlyWithASeed) {
   const std::string seeded = R"({"prompt":"a","max_tokens":30,"temperature":1.5,"seed":11})";
   EXPECT_EQ(text_of(server_.complete(seeded)), text_of(server_.complete(seeded)));
   std::set<std::string> texts;
@@ -166,7 +167,7 @@ TEST_F(Completions, SeedsRepeatAndTheirAbsenceDoesNot) {
   EXPECT_GT(texts.size(), 1u);
 }
 
-TEST_F(Completions, SamplesOfOneRequestHaveSeedsOfTheirOwn) {
+TEST_F(Completions, SampleIUsesSeedPlusI) {
   const HttpAnswer answer =
       server_.complete(R"({"prompt":"a","max_tokens":20,"temperature":1.5,"seed":4,"n":3})");
   ASSERT_EQ(answer.json().at("choices").size(), 3u);
@@ -176,17 +177,18 @@ TEST_F(Completions, SamplesOfOneRequestHaveSeedsOfTheirOwn) {
                   fmt::format(R"({{"prompt":"a","max_tokens":20,"temperature":1.5,"seed":{}}})", 4 + i))));
 }
 
-TEST_F(Completions, StopBeforeAStopString) {
-  const std::string whole = text_of(server_.complete(R"({"prompt":"abc","max_tokens":60,"temperature":0})"));
-  const std::string word = whole.substr(whole.size() / 2, 2);
+TEST_F(Completions, TextEndsBeforeAStopString) {
+  const std::string complete =
+      text_of(server_.complete(R"({"prompt":"abc","max_tokens":60,"temperature":0})"));
+  const std::string word = complete.substr(complete.size() / 2, 2);
   const Json body =
       Json::object().set("prompt", "abc").set("max_tokens", 60).set("temperature", 0).set("stop", word);
   const HttpAnswer cut = server_.complete(body.dump());
-  EXPECT_EQ(text_of(cut), whole.substr(0, whole.find(word)));
+  EXPECT_EQ(text_of(cut), complete.substr(0, complete.find(word)));
   EXPECT_EQ(choice(cut).at("finish_reason").as_string(), "stop");
 }
 
-TEST_F(Completions, BiasDecides) {
+TEST_F(Completions, LogitBiasIsApplied) {
   const TokenId letter = server_.tokenizer().encode("Q")[0];
   EXPECT_EQ(text_of(server_.complete(
                 fmt::format(R"({{"prompt":"a","max_tokens":5,"logit_bias":{{"{}":100}}}})", letter))),
@@ -211,13 +213,14 @@ TEST_F(Completions, EchoWithLogprobsAndNoTokensScoresAText) {
   ASSERT_EQ(logprobs.size() + 1, expected.size());  // bos is not part of the text
   for (std::size_t i = 0; i < logprobs.size(); ++i)
     EXPECT_EQ(logprobs[i].as_double(), static_cast<double>(expected[i + 1].logprob));
-  EXPECT_EQ(scores.at("tokens").as_array()[2].as_string(), "bytes:\\xc3");  // of a character in two
+  EXPECT_EQ(scores.at("tokens").as_array()[2].as_string(), "bytes:\\xc3");  // one of the two bytes of ü
   EXPECT_EQ(scores.at("text_offset").as_array().back().as_int(), 5);        // characters, not bytes
   for (const Json& top : scores.at("top_logprobs").as_array()) EXPECT_GE(top.size(), 2u);
 }
 
-// A model of bytes says many that are no text: each of them is a character, U+FFFD, in the text.
-TEST_F(Completions, OffsetsAreThoseOfTheTextWhereItIsBrokenToo) {
+// A byte-level model with random weights generates many invalid bytes. Each is one U+FFFD in the
+// text.
+TEST_F(Completions, TextOffsetsAreCorrectWithInvalidUtf8) {
   const HttpAnswer answer = server_.complete(
       R"({"prompt":"é","max_tokens":200,"temperature":2,"seed":4,"echo":true,"logprobs":0,"ignore_eos":true})");
   ASSERT_EQ(answer.status, 200) << answer;
@@ -241,7 +244,7 @@ TEST_F(Completions, OffsetsAreThoseOfTheTextWhereItIsBrokenToo) {
   EXPECT_GT(std::ranges::count(characters, "\uFFFD"), 20);
 }
 
-TEST_F(Completions, TokensMayBeThePrompt) {
+TEST_F(Completions, AcceptTokenIdsAsPrompt) {
   Json tokens = Json::array();
   for (const TokenId id : text_request(server_.tokenizer(), "Hello").prompt) tokens.push(id);
   Json body = Json::object().set("prompt", tokens).set("max_tokens", 20).set("temperature", 0);
@@ -250,13 +253,13 @@ TEST_F(Completions, TokensMayBeThePrompt) {
   body.set("echo", true).set("logprobs", 0).set("max_tokens", 0);
   const Json scores = choice(server_.complete(body.dump())).at("logprobs");
   EXPECT_EQ(scores.at("tokens").size(), tokens.size());
-  EXPECT_TRUE(scores.at("token_logprobs").as_array()[0].is_null());  // nothing stands before it
+  EXPECT_TRUE(scores.at("token_logprobs").as_array()[0].is_null());  // the first token has no probability
   EXPECT_FALSE(scores.at("token_logprobs").as_array()[1].is_null());
-  const int bos = static_cast<int>(std::string_view("<bos>").size());  // the text shows it
+  const int bos = static_cast<int>(std::string_view("<bos>").size());  // is part of the text
   EXPECT_EQ(scores.at("text_offset"), Json::array({0, bos, bos + 1, bos + 2, bos + 3, bos + 4}));
 }
 
-TEST_F(Completions, ManyPromptsAreAnsweredInOrder) {
+TEST_F(Completions, SeveralPromptsAreAnsweredInOrder) {
   const HttpAnswer answer = server_.complete(
       R"({"prompt":["one","two",[0,70,71]],"n":2,"max_tokens":10,"temperature":1.2,"seed":1,"echo":true,"logprobs":0})");
   ASSERT_EQ(answer.json().at("choices").size(), 6u) << answer;
@@ -272,7 +275,7 @@ TEST_F(Completions, ManyPromptsAreAnsweredInOrder) {
                   R"({"prompt":"one","max_tokens":10,"temperature":1.2,"seed":1,"echo":true})")));
 }
 
-TEST_F(Completions, FitLongConversationsOrSayThatTheyDoNot) {
+TEST_F(Completions, TruncateLongConversationsOrRejectThem) {
   const std::string turn =
       R"({"role":"user","content":")" + std::string(60, 'a') + R"("},{"role":"assistant","content":"b"},)";
   const std::string body = R"({"messages":[)" + turn + turn + turn + turn + turn +
@@ -286,7 +289,7 @@ TEST_F(Completions, FitLongConversationsOrSayThatTheyDoNot) {
   EXPECT_EQ(refused.json().at("error").at("n_ctx").as_int(), 256);
 }
 
-TEST_F(Completions, AcceptOpenAisNeutralDefaults) {
+TEST_F(Completions, AcceptNeutralValuesOfOpenAiFields) {
   EXPECT_EQ(server_
                 .chat(R"({"model":"gpt-4","messages":[{"role":"developer","content":"Be brief."},
                      {"role":"user","content":[{"type":"text","text":"h"},{"type":"text","text":"i"}]}],
@@ -296,7 +299,7 @@ TEST_F(Completions, AcceptOpenAisNeutralDefaults) {
             200);
 }
 
-TEST(CompletionsOfATextModel, DoNotChat) {
+TEST(CompletionsOfATextModel, RejectChatRequests) {
   TestServer server({.chats = false});
   const HttpAnswer answer = server.chat(R"({"messages":[{"role":"user","content":"hi"}]})");
   EXPECT_EQ(answer.status, 400);

@@ -1,4 +1,4 @@
-// Connections: slow ones, half-closed ones, old ones, too many of them.
+// Tests slow, half-closed, HTTP/1.0 and too many connections.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -14,28 +14,30 @@ ServerOptions with_limits(const HttpLimits& limits) {
   return options;
 }
 
-// One byte at a time, forever: only a deadline for the whole ends it.
-HttpAnswer drip(int port, std::string_view start, std::string_view drop) {
+// Sends `piece` repeatedly until the server answers. Only a deadline for the complete request ends
+// it.
+HttpAnswer send_slowly(int port, std::string_view start, std::string_view piece) {
   HttpClient client(port, 0.02);
   client.send(start);
   const double end = seconds_now() + kClientSeconds;
   HttpAnswer answer;
   while (answer.status == 0 && seconds_now() < end) {
-    client.send(drop);
+    client.send(piece);
     answer = client.read_answer();
   }
   return answer;
 }
 
-TEST(SlowClients, AreToldToHurryByADeadlineForTheWhole) {
+TEST(SlowClients, ExceedTheRequestDeadlineAndGet408) {
   TestServer server({.server = with_limits({.head_seconds = 0.3, .body_seconds = 0.3})});
-  EXPECT_EQ(drip(server.port(), "GET /health HTTP/1.1\r\nHost: x\r\nA: ", "a").status, 408);
+  EXPECT_EQ(send_slowly(server.port(), "GET /health HTTP/1.1\r\nHost: x\r\nA: ", "a").status, 408);
   EXPECT_EQ(
-      drip(server.port(), "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", " ").status,
+      send_slowly(server.port(), "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", " ")
+          .status,
       408);
 }
 
-TEST(SlowClients, DoNotKeepOthersWaiting) {
+TEST(SlowClients, DoNotBlockOtherClients) {
   TestServer server({.server = with_limits({.head_seconds = 10 * kClientSeconds})});
   std::vector<std::unique_ptr<HttpClient>> slow;
   for (int i = 0; i < 100; ++i) {
@@ -45,14 +47,14 @@ TEST(SlowClients, DoNotKeepOthersWaiting) {
   EXPECT_EQ(server.complete(R"({"prompt":"hi","max_tokens":2})").status, 200);
   for (auto& client : slow) {
     client->send("\r\n");
-    EXPECT_EQ(client->read_answer().status, 400) << "a request without a host";
+    EXPECT_EQ(client->read_answer().status, 400) << "the request has no Host header";
   }
 }
 
-TEST(SlowClients, AreLeftWhenTheySayNothing) {
+TEST(SlowClients, AreDisconnectedWhenIdle) {
   TestServer server({.server = with_limits({.idle_seconds = 0.3})});
   EXPECT_TRUE(HttpClient(server.port()).ends_here());
-  bool answered = false;  // a busy machine may be too late for the first
+  bool answered = false;  // on a busy machine, the first request may exceed idle_seconds
   for (int attempt = 0; attempt < 20 && !answered; ++attempt) {
     HttpClient idle(server.port());
     idle.send(http_text("GET", "/health", ""));
@@ -62,12 +64,12 @@ TEST(SlowClients, AreLeftWhenTheySayNothing) {
   EXPECT_TRUE(answered);
 }
 
-TEST(HalfClosedSockets, GetAnAnswerNonetheless) {
+TEST(HalfClosedSockets, GetAnAnswer) {
   TestServer server({.runs = false});
-  HttpClient whole(server.port());
-  whole.send(http_text("GET", "/health", ""));
-  whole.half_close();
-  EXPECT_EQ(whole.read_answer().status, 200);
+  HttpClient complete(server.port());
+  complete.send(http_text("GET", "/health", ""));
+  complete.half_close();
+  EXPECT_EQ(complete.read_answer().status, 200);
 
   HttpClient cut(server.port());
   cut.send("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
@@ -79,7 +81,7 @@ TEST(HalfClosedSockets, GetAnAnswerNonetheless) {
   head.half_close();
   EXPECT_EQ(head.read_answer().status, 400);
 
-  // Nobody waits for an answer that is yet to be made; who still listens hears so.
+  // A half-closed client counts as disconnected while its answer is being generated; it gets 499.
   HttpClient asks(server.port());
   asks.send(http_text("POST", "/v1/completions", R"({"prompt":"hi"})"));
   asks.half_close();
@@ -87,7 +89,7 @@ TEST(HalfClosedSockets, GetAnAnswerNonetheless) {
   EXPECT_EQ(answer.status, 499) << answer;
 }
 
-TEST(Connections, CarryManyRequestsAlsoSentAtOnce) {
+TEST(Connections, SupportKeepAliveAndPipelining) {
   TestServer server;
   HttpClient client(server.port());
   client.send(http_text("GET", "/health", "") + http_text("POST", "/tokenize", R"({"content":"hi"})") +
@@ -99,7 +101,7 @@ TEST(Connections, CarryManyRequestsAlsoSentAtOnce) {
   EXPECT_TRUE(client.ends_here());
 }
 
-TEST(Connections, TakeChunkedBodiesAndExpectations) {
+TEST(Connections, SupportChunkedBodiesAndExpect100) {
   TestServer server;
   const HttpAnswer chunks =
       ask(server.port(),
@@ -114,7 +116,7 @@ TEST(Connections, TakeChunkedBodiesAndExpectations) {
   EXPECT_EQ(client.read_answer().status, 200);
 }
 
-TEST(Connections, OfOldHttpEndWithTheirAnswer) {
+TEST(Connections, WithHttp10CloseAfterTheAnswer) {
   TestServer server;
   HttpClient client(server.port());
   client.send("GET /health HTTP/1.0\r\n\r\n");
@@ -129,8 +131,9 @@ TEST(Connections, OfOldHttpEndWithTheirAnswer) {
   EXPECT_EQ(stream.buffer().find("Transfer-Encoding"), std::string::npos);
 }
 
-// The seconds until a server gives up a client that is sent 64 MiB and may `sip` of them; 0: it does not.
-double seconds_until_given_up(const HttpLimits& limits, const std::function<void(HttpClient&)>& sip) {
+// Seconds until the server disconnects a client that reads 64 MiB with `read_some`; 0: it does not.
+double seconds_until_disconnected(const HttpLimits& limits,
+                                  const std::function<void(HttpClient&)>& read_some) {
   std::atomic<double> seconds = 0;
   HttpServer server(
       {.limits = limits},
@@ -140,32 +143,33 @@ double seconds_until_given_up(const HttpLimits& limits, const std::function<void
         EXPECT_TRUE(reply.gone());
         seconds = seconds_now() - start;
       },
-      [](const HttpProblem&, const HttpRequest&, HttpReply&) {});
+      [](const HttpError&, const HttpRequest&, HttpReply&) {});
   server.start();
   HttpClient client(server.port());
   client.send(http_text("GET", "/", ""));
   wait_until([&] {
-    sip(client);
+    read_some(client);
     return seconds > 0;
   });
   return seconds;
 }
 
-TEST(Connections, OfClientsThatTakeNothingAreGivenUp) {
-  EXPECT_GE(seconds_until_given_up({.write_seconds = 0.3}, [](HttpClient&) {}), 0.3);
+TEST(Connections, OfStalledReadersAreClosed) {
+  EXPECT_GE(seconds_until_disconnected({.write_seconds = 0.3}, [](HttpClient&) {}), 0.3);
 }
 
-// Who sips keeps the connection alive forever, unless the deadline is for the whole: at most 64 KiB at a time, never
-// still for long, and seconds for all of it.
-TEST(Connections, OfClientsThatSipAreGivenUpToo) {
-  const auto sip = [](HttpClient& client) {
+// The client reads at most 64 KiB at a time without long pauses, so a deadline per write would
+// never expire. Only the deadline for the complete answer ends the connection.
+TEST(Connections, OfSlowReadersAreClosed) {
+  const auto read_some = [](HttpClient& client) {
     client.receive(seconds_now() + 0.01);
     usleep(3000);
   };
-  EXPECT_GE(seconds_until_given_up({.write_seconds = 0.5, .write_bytes_per_second = 1e9}, sip), 0.5);
+  EXPECT_GE(seconds_until_disconnected({.write_seconds = 0.5, .write_bytes_per_second = 1e9}, read_some),
+            0.5);
 }
 
-TEST(Connections, BeyondTheLimitAreTold503) {
+TEST(Connections, BeyondTheLimitGet503) {
   ServerOptions options;
   options.http.max_connections = 3;
   TestServer server({.server = options});

@@ -1,4 +1,4 @@
-// A client that sends exactly the bytes it is told, and waits no longer than it is told.
+// An HTTP client for tests that sends arbitrary bytes and has a timeout.
 #pragma once
 
 #include <arpa/inet.h>
@@ -21,14 +21,14 @@
 
 namespace thimble {
 
-// Nobody waits as long unless something is wrong, or the machine is busy with others.
+// Default timeout; much longer than any request takes, even on a busy machine.
 inline constexpr double kClientSeconds = 120;
 
 struct HttpAnswer {
-  int status = 0;  // 0: none came
+  int status = 0;  // 0: no answer
   std::string head = {};
   std::string body = {};  // chunks joined
-  bool whole = false;     // all that the head promised
+  bool whole = false;     // the body is complete
 
   bool has_header(std::string_view line) const { return head.find(line) != std::string::npos; }
   Json json() const { return parse_json(body, "answer"); }
@@ -46,7 +46,7 @@ inline std::ostream& operator<<(std::ostream& out, const HttpAnswer& answer) {
 
 class HttpClient {
  public:
-  // `receive_bytes`: that the system keeps for it unread; 0: as many as it likes.
+  // `receive_bytes`: size of the socket's receive buffer; 0: the system's default.
   explicit HttpClient(int port, double timeout_seconds = kClientSeconds, int receive_bytes = 0)
       : timeout_(timeout_seconds) {
     socket_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -67,7 +67,7 @@ class HttpClient {
   }
   void half_close() { shutdown(socket_, SHUT_WR); }
 
-  // False: the server has closed.
+  // Returns false if the server has closed the connection.
   bool send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t count = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -77,7 +77,8 @@ class HttpClient {
     return true;
   }
 
-  // Into buffer(); false: nothing comes any more, or not in time.
+  // Appends received bytes to buffer(). Returns false at the end of the connection or at the
+  // deadline.
   bool receive(double deadline) {
     pollfd watched{socket_, POLLIN, 0};
     const double left = deadline - seconds_now();
@@ -97,7 +98,7 @@ class HttpClient {
     return true;
   }
 
-  // Not a word more, and then the connection's end, in time.
+  // Whether the server closes the connection before the timeout without sending more bytes.
   bool ends_here() {
     const double deadline = seconds_now() + timeout_;
     const std::size_t before = buffer_.size();
@@ -158,7 +159,7 @@ class HttpClient {
   std::string buffer_;
 };
 
-// A request as an ordinary client writes it.
+// A well-formed HTTP/1.1 request.
 inline std::string http_text(std::string_view method, std::string_view path, std::string_view body,
                              std::string_view headers = "") {
   std::string text = fmt::format("{} {} HTTP/1.1\r\nHost: localhost\r\n{}", method, path, headers);
@@ -179,7 +180,7 @@ inline HttpAnswer post(int port, std::string_view path, std::string_view body,
   return ask(port, http_text("POST", path, body, headers));
 }
 
-// The events of a stream, "[DONE]" among them.
+// The events of a stream, including "[DONE]".
 inline std::vector<std::string> events_of(std::string_view body) {
   std::vector<std::string> events;
   for (std::size_t at = 0; (at = body.find("data: ", at)) != std::string_view::npos;) {

@@ -1,4 +1,5 @@
-// Many clients at once: nobody gets another's answer, nobody hangs, and whoever leaves costs nothing.
+// Tests many concurrent clients: answers are not mixed up, no client hangs, and disconnected
+// clients use no more compute.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -16,7 +17,7 @@ std::int64_t resident_bytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
-// Some are chats, some are texts, of all lengths; all greedy.
+// Greedy chat and text requests of different lengths.
 std::string question(int client, bool stream) {
   const std::string text =
       fmt::format("question {} {}", client, std::string(static_cast<std::size_t>(client % 23), 'x'));
@@ -24,7 +25,7 @@ std::string question(int client, bool stream) {
   if (client % 2 == 0) return body.set("prompt", text).dump();
   return body.set("messages", Json::array({Json::object().set("role", "user").set("content", text)})).dump();
 }
-HttpAnswer put_question(HttpClient& connection, int client, bool stream) {
+HttpAnswer ask_question(HttpClient& connection, int client, bool stream) {
   connection.send(http_text("POST", client % 2 == 0 ? "/v1/completions" : "/v1/chat/completions",
                             question(client, stream)));
   return connection.read_answer();
@@ -40,7 +41,7 @@ LoadResult stream_to_many(int clients, double seconds, double warm_up) {
   std::vector<std::string> solo;
   for (int i = 0; i < clients; ++i) {
     HttpClient connection(server.port());
-    solo.push_back(text_of(put_question(connection, i, false)));
+    solo.push_back(text_of(ask_question(connection, i, false)));
   }
   std::atomic<int> answers = 0, wrong = 0;
   const double end = seconds_now() + seconds;
@@ -49,11 +50,11 @@ LoadResult stream_to_many(int clients, double seconds, double warm_up) {
     threads.emplace_back([&, i] {
       HttpClient connection(server.port());
       do {
-        const HttpAnswer answer = put_question(connection, i, true);
-        const bool right = answer.whole && answer.body.ends_with("data: [DONE]\n\n") &&
-                           streamed_text(answer.body) == solo[static_cast<std::size_t>(i)];
-        ++(right ? answers : wrong);
-        if (!right && wrong < 3) ADD_FAILURE() << "client " << i << ": " << answer;
+        const HttpAnswer answer = ask_question(connection, i, true);
+        const bool correct = answer.whole && answer.body.ends_with("data: [DONE]\n\n") &&
+                             streamed_text(answer.body) == solo[static_cast<std::size_t>(i)];
+        ++(correct ? answers : wrong);
+        if (!correct && wrong < 3) ADD_FAILURE() << "client " << i << ": " << answer;
       } while (seconds_now() < end && wrong == 0);
     });
   usleep(static_cast<useconds_t>(warm_up * 1e6));
@@ -62,7 +63,7 @@ LoadResult stream_to_many(int clients, double seconds, double warm_up) {
   return {answers, wrong, resident_bytes() - before};
 }
 
-TEST(Load, SixtyFourStreamsEachGetTheAnswerTheyGetAlone) {
+TEST(Load, SixtyFourStreamsGiveTheSameAnswersAsAlone) {
   const LoadResult result = stream_to_many(64, 2, 0);
   EXPECT_EQ(result.wrong, 0);
   EXPECT_GE(result.answers, 64);
@@ -75,21 +76,21 @@ TEST(LoadFullTier, AMinuteOfStreamsKeepsMemoryFlat) {
   EXPECT_LT(result.growth, 16 << 20) << result.answers << " answers";
 }
 
-TEST(Load, BeyondSlotsAndQueueIsTold503AndNobodyHangs) {
+TEST(Load, RequestsBeyondSlotsAndQueueGet503) {
   ServerOptions options;
   options.engine = {.slots = 8, .queue = 64};
-  TestServer server({.server = options, .runs = false});  // as if each answer took its time
+  TestServer server({.server = options, .runs = false});  // no answer completes before run()
   std::mutex mutex;
   std::map<int, int> statuses;
   std::vector<std::thread> threads;
-  const auto told = [&](int status) {
+  const auto answered = [&](int status) {
     const std::lock_guard lock(mutex);
     return statuses[status];
   };
   for (int i = 0; i < 200; ++i)
     threads.emplace_back([&, i] {
       HttpClient connection(server.port());
-      const HttpAnswer answer = put_question(connection, i, i % 3 == 0);
+      const HttpAnswer answer = ask_question(connection, i, i % 3 == 0);
       if (answer.status == 503) {
         EXPECT_TRUE(answer.has_header("Retry-After: 1")) << answer;
         EXPECT_EQ(answer.json().at("error").at("type").as_string(), "unavailable_error");
@@ -97,28 +98,28 @@ TEST(Load, BeyondSlotsAndQueueIsTold503AndNobodyHangs) {
       const std::lock_guard lock(mutex);
       ++statuses[answer.status];
     });
-  EXPECT_TRUE(wait_until([&] { return told(503) >= 128; }));
-  EXPECT_EQ(told(503), 128);
-  EXPECT_EQ(told(200), 0);
+  EXPECT_TRUE(wait_until([&] { return answered(503) >= 128; }));
+  EXPECT_EQ(answered(503), 128);
+  EXPECT_EQ(answered(200), 0);
   EXPECT_EQ(get(server.port(), "/health").status, 200);
   server.run();
   for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(told(200), 72);
-  EXPECT_EQ(told(503), 128);
+  EXPECT_EQ(answered(200), 72);
+  EXPECT_EQ(answered(503), 128);
 }
 
-// So many steps that whoever looks away for a second has not missed the end.
+// Enough steps that a generation is still running when the test checks it.
 constexpr std::int64_t kLongContext = 16384, kLongSteps = 16000;
 constexpr const char* kLong =
     R"({"prompt":"a","max_tokens":16000,"ignore_eos":true,"temperature":0,"stream":)";
 
-// Waits until nothing is computed any more; says how many steps it took.
+// Waits until the engine is idle and returns the number of steps made.
 std::int64_t steps_until_idle(const TestServer& server) {
   EXPECT_TRUE(wait_until([&] { return server.server().engine().idle(); }));
   return server.server().engine().stats().steps;
 }
 
-TEST(Disconnects, FreeTheSlotAtOnce) {
+TEST(Disconnects, FreeTheSlotImmediately) {
   for (const std::string stream : {"true", "false"}) {
     SCOPED_TRACE(stream);
     ServerOptions options;
@@ -137,7 +138,7 @@ TEST(Disconnects, FreeTheSlotAtOnce) {
   }
 }
 
-TEST(Disconnects, OfThoseWhoWaitCostNothing) {
+TEST(Disconnects, OfWaitingClientsCauseNoComputation) {
   TestServer server({.context = kLongContext, .runs = false});
   for (int i = 0; i < 5; ++i) {
     HttpClient client(server.port());
@@ -149,7 +150,7 @@ TEST(Disconnects, OfThoseWhoWaitCostNothing) {
   EXPECT_EQ(steps_until_idle(server), 0);
 }
 
-TEST(Deadlines, EndAnAnswer) {
+TEST(Deadlines, EndAnAnswerWith504) {
   ServerOptions options;
   options.service.request_seconds = 0.2;
   TestServer waiting({.server = options, .runs = false});
@@ -157,7 +158,7 @@ TEST(Deadlines, EndAnAnswer) {
   EXPECT_EQ(late.status, 504) << late;
   EXPECT_EQ(late.json().at("error").at("type").as_string(), "timeout_error");
 
-  // The first word, too, may take its time on a busy machine.
+  // On a busy machine the first token may take longer than the limit, so retry with a larger one.
   for (HttpAnswer cut; cut.status != 200; options.service.request_seconds *= 4) {
     TestServer busy({.server = options, .context = kLongContext});
     cut = busy.complete(kLong + std::string(R"(true,"n":8})"));
@@ -169,7 +170,7 @@ TEST(Deadlines, EndAnAnswer) {
   }
 }
 
-TEST(Draining, FinishesWhatWasBegunAndTakesNothingNew) {
+TEST(Draining, FinishesRunningAnswersAndRejectsConnections) {
   TestServer server({.context = 1024});
   HttpClient client(server.port()), idle(server.port());
   idle.send(http_text("GET", "/health", ""));
@@ -186,7 +187,7 @@ TEST(Draining, FinishesWhatWasBegunAndTakesNothingNew) {
   EXPECT_FALSE(HttpClient(server.port()).connected());
 }
 
-TEST(Draining, WaitsOnlySoLong) {
+TEST(Draining, StopsAfterDrainSeconds) {
   ServerOptions options;
   options.drain_seconds = 0.05;
   TestServer server({.server = options, .context = kLongContext});
@@ -200,14 +201,14 @@ TEST(Draining, WaitsOnlySoLong) {
   EXPECT_NE(events_of(answer.body).back().find("shutting down"), std::string::npos);
 }
 
-TEST(Draining, RefusesRequestsOfOpenConnections) {
+TEST(Draining, RejectsRequestsOnOpenConnections) {
   TestServer server({.runs = false});
   HttpClient waits(server.port()), asks(server.port());
   waits.send(http_text("POST", "/v1/completions", R"({"prompt":"a","max_tokens":2})"));
   ASSERT_TRUE(wait_until([&] { return server.server().engine().stats().waiting == 1; }));
   asks.send(http_text("GET", "/health", ""));
   EXPECT_EQ(asks.read_answer().status, 200);
-  asks.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n");  // its request has begun
+  asks.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n");  // an incomplete request
   server.ask_to_stop();
   server.run();
   EXPECT_EQ(waits.read_answer().status, 200);

@@ -1,4 +1,5 @@
-// Requests that nobody should send. Each gets its status and a JSON body, and the server goes on.
+// Tests invalid requests. Each gets the expected status and a JSON body, and the server keeps
+// running.
 #include <gtest/gtest.h>
 
 #include "serve/test_server.h"
@@ -10,7 +11,7 @@ struct Malformed {
   std::string name;
   std::string bytes;
   int status;
-  std::string says = "";  // part of the error's message
+  std::string error = "";  // part of the error message
 };
 
 std::string chat_with(std::string_view body) {
@@ -19,7 +20,7 @@ std::string chat_with(std::string_view body) {
 std::string text_with(std::string_view body) {
   return http_text("POST", "/v1/completions", body);
 }
-// A sound conversation with one more field.
+// A valid conversation with an additional field.
 std::string chat_field(std::string_view field) {
   return chat_with(
       fmt::format(R"({{"messages":[{{"role":"user","content":"hi"}}],"max_tokens":1,{}}})", field));
@@ -89,7 +90,7 @@ std::vector<Malformed> bad_http() {
       {"ChunkSizeOverflows", chunked("fffffffffffffffff\r\n"), 413},
       {"ChunkOversize", chunked("500000\r\n"), 413, "4194304"},
       {"ManyChunksOversize", chunked(repeated("80000\r\n" + std::string(0x80000, ' ') + "\r\n", 9)), 413},
-      {"ChunkLongerThanItSays", chunked("2\r\n{}}\r\n0\r\n\r\n"), 400, "chunk"},
+      {"ChunkLongerThanItsSize", chunked("2\r\n{}}\r\n0\r\n\r\n"), 400, "chunk"},
       {"ChunkLineIsLong", chunked("2;" + std::string(5000, 'x') + "\r\n{}\r\n0\r\n\r\n"), 400, "short"},
       {"TenMegabytes", text_with("{\"prompt\":\"" + std::string(10 << 20, 'a') + "\"}"), 413},
   };
@@ -97,8 +98,8 @@ std::vector<Malformed> bad_http() {
 
 std::vector<Malformed> bad_json() {
   return {
-      {"NoBody", http_text("POST", "/v1/completions", ""), 400, "nothing"},
-      {"BlankBody", text_with("   "), 400, "nothing"},
+      {"NoBody", http_text("POST", "/v1/completions", ""), 400, "empty body"},
+      {"BlankBody", text_with("   "), 400, "empty body"},
       {"TruncatedObject", text_with(R"({"prompt":"hi")"), 400},
       {"TruncatedString", text_with(R"({"prompt":"hi)"), 400},
       {"TruncatedEscape", text_with(R"({"prompt":"\u12)"), 400},
@@ -156,14 +157,14 @@ std::vector<Malformed> bad_fields() {
       {"ManySamples", chat_field(R"("n":1000000)"), 400, "n must be"},
       {"HugeSeed", chat_field(R"("seed":1e30)"), 400, "seed must be an integer"},
       {"StopIsANumber", chat_field(R"("stop":5)"), 400, "stop must be a string"},
-      {"StopsHoldNumbers", chat_field(R"("stop":[5])"), 400, "stop must hold strings"},
+      {"StopsHoldNumbers", chat_field(R"("stop":[5])"), 400, "stop must contain strings"},
       {"StopIsEmpty", chat_field(R"("stop":"")"), 400, "stop: a string must not be empty"},
       {"ManyStops", chat_field("\"stop\":[" + repeated("\"a\",", 100) + "\"a\"]"), 400, "stop: at most"},
       {"BiasIsAList", chat_field(R"("logit_bias":[1])"), 400, "logit_bias must be an object"},
-      {"BiasOfAWord", chat_field(R"("logit_bias":{"cat":1})"), 400, "logit_bias must name token ids"},
+      {"BiasOfAWord", chat_field(R"("logit_bias":{"cat":1})"), 400, "logit_bias keys must be token ids"},
       {"BiasOfNoToken", chat_field(R"("logit_bias":{"99999":1})"), 400, "logit_bias"},
       {"BiasTooLarge", chat_field(R"("logit_bias":{"9":1000})"), 400, "logit_bias must be <= 100"},
-      {"TopWithoutLogprobs", chat_field(R"("top_logprobs":2)"), 400, "top_logprobs takes logprobs: true"},
+      {"TopWithoutLogprobs", chat_field(R"("top_logprobs":2)"), 400, "top_logprobs requires logprobs: true"},
       {"ManyLogprobs", chat_field(R"("logprobs":true,"top_logprobs":1000)"), 400,
        "top_logprobs must be between"},
       {"NumberAsLogprobs", chat_field(R"("logprobs":5)"), 400, "logprobs must be true or false"},
@@ -201,15 +202,15 @@ std::vector<Malformed> bad_fields() {
       {"UnknownRoute", http_text("GET", "/nothing", ""), 404, "/nothing"},
       {"PathUpwards", http_text("GET", "/../../etc/passwd", ""), 404},
       {"EncodedPath", http_text("GET", "/%2e%2e/secret", ""), 404},
-      {"WrongMethod", http_text("GET", "/v1/completions", ""), 405, "takes POST"},
-      {"PostForGet", http_text("POST", "/v1/models", "{}"), 405, "takes GET"},
+      {"WrongMethod", http_text("GET", "/v1/completions", ""), 405, "expects POST"},
+      {"PostForGet", http_text("POST", "/v1/models", "{}"), 405, "expects GET"},
       {"UnknownMethod", http_text("BREW", "/health", ""), 405},
   };
 }
 
 class MalformedRequests : public testing::TestWithParam<std::vector<Malformed> (*)()> {};
 
-TEST_P(MalformedRequests, GetTheirStatusAndAJsonBody) {
+TEST_P(MalformedRequests, GetTheExpectedStatusAndAJsonBody) {
   TestServer server;
   for (const Malformed& request : GetParam()()) {
     SCOPED_TRACE(request.name);
@@ -217,11 +218,11 @@ TEST_P(MalformedRequests, GetTheirStatusAndAJsonBody) {
     EXPECT_EQ(answer.status, request.status) << answer;
     EXPECT_TRUE(answer.whole);
     ASSERT_TRUE(answer.has_header("Content-Type: application/json")) << answer;
-    EXPECT_NE(answer.error().find(request.says), std::string::npos) << answer.error();
+    EXPECT_NE(answer.error().find(request.error), std::string::npos) << answer.error();
     const Json error = answer.json().at("error");
     EXPECT_EQ(error.at("code").as_int(), request.status);
     EXPECT_FALSE(error.at("type").as_string().empty());
-    ASSERT_EQ(get(server.port(), "/health").status, 200) << "after this";
+    ASSERT_EQ(get(server.port(), "/health").status, 200) << "after this request";
   }
   EXPECT_EQ(server.complete(R"({"prompt":"still there?","max_tokens":2})").status, 200);
 }
@@ -233,11 +234,11 @@ std::string name_of_table(const testing::TestParamInfo<std::vector<Malformed> (*
 INSTANTIATE_TEST_SUITE_P(Server, MalformedRequests, testing::Values(&bad_http, &bad_json, &bad_fields),
                          name_of_table);
 
-TEST(MalformedTable, AreMoreThanSixty) {
+TEST(MalformedTable, HasMoreThanSixtyCases) {
   EXPECT_GE(bad_http().size() + bad_json().size() + bad_fields().size(), 60u);
 }
 
-TEST(MalformedTable, NameTheFieldInParam) {
+TEST(MalformedTable, ErrorsNameTheFieldInParam) {
   TestServer server;
   const auto param = [&](const std::string& bytes) {
     return ask(server.port(), bytes).json().at("error").at("param");

@@ -1,4 +1,5 @@
-// What docs/serving.md promises of a server that strangers may reach: no request touches a file, no key is ever said.
+// Tests the documented security properties: requests cannot access files, and keys are never
+// disclosed.
 #include <sys/inotify.h>
 #include <unistd.h>
 
@@ -15,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Who opens, reads or looks into a folder while this lives.
+// Records accesses to a folder and its files.
 class Watch {
  public:
   explicit Watch(const fs::path& folder) : notices_(inotify_init1(IN_NONBLOCK | IN_CLOEXEC)) {
@@ -25,7 +26,7 @@ class Watch {
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
 
-  bool saw_somebody() const {
+  bool saw_access() const {
     std::array<char, 4096> events;
     return read(notices_, events.data(), events.size()) > 0;
   }
@@ -40,7 +41,7 @@ std::string percent_encoded(std::string_view text) {
   return out;
 }
 
-// A path in every place of a request that could hold one.
+// Requests with `path` in every position that could be interpreted as a file path.
 std::vector<std::string> requests_for(const std::string& path) {
   std::string up = "/";
   for (int i = 0; i < 12; ++i) up += "../";
@@ -67,7 +68,7 @@ std::vector<std::string> requests_for(const std::string& path) {
   return requests;
 }
 
-TEST(RequestsAndFiles, NoPathOfARequestReachesTheFileSystem) {
+TEST(RequestsAndFiles, PathsInRequestsDoNotReachTheFileSystem) {
   TestServer server;
   const TempFolder folder;
   constexpr std::string_view kContent = "fourscore and seven";
@@ -79,19 +80,19 @@ TEST(RequestsAndFiles, NoPathOfARequestReachesTheFileSystem) {
     EXPECT_LT(answer.status, 500) << request << answer;
     EXPECT_EQ(answer.body.find(kContent), std::string::npos) << request;
   }
-  EXPECT_FALSE(watch.saw_somebody());
+  EXPECT_FALSE(watch.saw_access());
   EXPECT_EQ(folder.read("secret.txt"), kContent);
-  EXPECT_TRUE(watch.saw_somebody()) << "who reads the file is seen: the watch works";
+  EXPECT_TRUE(watch.saw_access()) << "the watch must detect this read";
 }
 
-// The other half of the promise: there is nothing in the server's sources that could open a file.
-TEST(RequestsAndFiles, TheServerIsWrittenWithoutFiles) {
+// The server's sources contain no function that could open a file.
+TEST(RequestsAndFiles, TheServerSourcesUseNoFileFunctions) {
   constexpr std::array<std::string_view, 12> kOpens = {
       "<fstream>",    "<filesystem>",    "<fcntl.h>", "<cstdio>", "<stdio.h>", "<dirent.h>",
       "base/files.h", "base/file_ops.h", " open(",    "fopen(",   "openat(",   "popen("};
   int files = 0;
-  for (const char* room : {"src/http", "src/serve", "src/infer"})
-    for (const auto& entry : fs::directory_iterator(source_folder() / room)) {
+  for (const char* folder : {"src/http", "src/serve", "src/infer"})
+    for (const auto& entry : fs::directory_iterator(source_folder() / folder)) {
       if (!entry.is_regular_file()) continue;
       std::ifstream file(entry.path());
       std::stringstream text;
@@ -104,7 +105,7 @@ TEST(RequestsAndFiles, TheServerIsWrittenWithoutFiles) {
   EXPECT_GT(files, 30);
 }
 
-TEST(Secrets, AKeyIsInNoAnswerAndNoLine) {
+TEST(Secrets, KeysAppearInNoAnswerAndNoLogLine) {
   ServerOptions options;
   options.service.api_keys = {"open-sesame"};
   options.service.log_prompts = true;
@@ -120,7 +121,7 @@ TEST(Secrets, AKeyIsInNoAnswerAndNoLine) {
   answers.push_back(post(server.port(), "/v1/completions", R"({"prompt":"a","max_tokens":2})", key));
   answers.push_back(post(server.port(), "/v1/completions", R"({"prompt":)", key));
   answers.push_back(post(server.port(), "/microgpt/v1/generate", "{}", key));
-  // Refused before it is whole: what was read of it holds the key.
+  // Rejected while incomplete; the part already read contains the key.
   answers.push_back(ask(server.port(), "GET /props HTTP/1.1\r\nHost: x\r\n" + key + "Bad Header\r\n\r\n"));
   answers.push_back(ask(server.port(), "GET /props HTTP/1.1\r\nHost: x\r\nX-Api-Key open-sesame\r\n\r\n"));
   for (const HttpAnswer& answer : answers) {
@@ -131,8 +132,8 @@ TEST(Secrets, AKeyIsInNoAnswerAndNoLine) {
     EXPECT_EQ(line.find("sesam"), std::string::npos) << line;
 }
 
-// Refused by its head: the megabytes that it announces are never waited for.
-TEST(Strangers, SendNoBodies) {
+// Rejected after the head, without waiting for the announced body.
+TEST(Strangers, AreRejectedBeforeSendingABody) {
   ServerOptions options;
   options.service.api_keys = {"k"};
   TestServer server({.server = options});
@@ -140,7 +141,7 @@ TEST(Strangers, SendNoBodies) {
     for (const char* framing : {"Content-Length: 4000000", "Transfer-Encoding: chunked"}) {
       const std::string head = fmt::format(
           "POST {} HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: wrong\r\n{}\r\n\r\n", route, framing);
-      const HttpAnswer answer = ask(server.port(), head);  // and nothing behind it
+      const HttpAnswer answer = ask(server.port(), head);  // the head only
       EXPECT_EQ(answer.status, 401) << head << answer;
       EXPECT_TRUE(answer.has_header("WWW-Authenticate: Bearer"));
       EXPECT_EQ(answer.json().at("error").at("type").as_string(), "authentication_error");

@@ -1,4 +1,5 @@
-// A server with a small model of random weights: what it says means nothing, how it says it must be right.
+// A server with a small model of random weights, for tests that do not depend on the content of
+// answers.
 #pragma once
 
 #include <atomic>
@@ -19,10 +20,10 @@ struct TestServerOptions {
   ServerOptions server = {};
   std::int64_t context = 256;
   bool chats = true;
-  bool runs = true;  // false: nothing is computed until run() is called
+  bool runs = true;  // false: the decode loop starts when run() is called
 };
 
-// False: it took far too long.
+// Returns false after kClientSeconds.
 inline bool wait_until(const std::function<bool()>& condition) {
   for (const double end = seconds_now() + kClientSeconds; !condition(); usleep(1000))
     if (seconds_now() > end) return false;
@@ -65,7 +66,8 @@ class TestServer {
     const std::lock_guard lock(mutex_);
     return log_;
   }
-  // Lines are written after their answers were sent: those of two connections in any order, unless somebody waits.
+  // Waits for the lines of this many requests. A line is written after its answer was sent, so
+  // lines of different connections can be in any order.
   std::vector<std::string> log_of(std::size_t requests) const {
     wait_until([&] { return log().size() >= requests; });
     return log();
@@ -85,7 +87,7 @@ class TestServer {
   std::thread decoder_;
 };
 
-// The text of a whole answer, or of a stream.
+// The text of a complete answer; streamed_text returns that of a stream.
 inline std::string text_of(const HttpAnswer& answer) {
   const Json choice = answer.json().at("choices").as_array().at(0);
   return choice.find("text") ? choice.at("text").as_string() : choice.at("message").at("content").as_string();

@@ -12,9 +12,9 @@ namespace thimble {
 namespace {
 
 using Files = SimulatedDisk::Files;
-using Break = std::function<void(FaultyDisk& disk, int operation)>;
+using InjectFault = std::function<void(FaultyDisk& disk, int operation)>;
 
-enum class Left { nothing, debris };  // what a fault may leave of what was in the making
+enum class Leftovers { nothing, debris };  // what a fault may leave of an unfinished write
 
 class EveryFault {
  public:
@@ -28,7 +28,8 @@ class EveryFault {
     versions_ = disk.versions();
     for (const auto& [path, content] : before_.files()) versions_[path].insert(content);
     after_ = checked_files();
-    // What the simulated disk saw must be what happened, or nothing that follows means anything.
+    // The model of the simulated disk must match the real folder, or the results below mean
+    // nothing.
     EXPECT_EQ(keys(disk.known().files()), keys(SimulatedDisk::copy_of(writing.folder).files()));
     for (const auto& [path, content] : after_) EXPECT_FALSE(hidden(path)) << path << " was left behind";
   }
@@ -36,10 +37,12 @@ class EveryFault {
   void run() {
     EXPECT_GT(operations_, 0);
     short_writes();
-    each("EIO", Left::nothing, [](FaultyDisk& disk, int operation) { disk.fail_at(operation, EIO); });
-    each("ENOSPC", Left::nothing, [](FaultyDisk& disk, int operation) { disk.fail_at(operation, ENOSPC); });
-    each("full", Left::nothing, [](FaultyDisk& disk, int operation) { disk.fill_at(operation); });
-    each("dead", Left::debris, [](FaultyDisk& disk, int operation) { disk.die_at(operation); });
+    inject_each("EIO", Leftovers::nothing,
+                [](FaultyDisk& disk, int operation) { disk.fail_at(operation, EIO); });
+    inject_each("ENOSPC", Leftovers::nothing,
+                [](FaultyDisk& disk, int operation) { disk.fail_at(operation, ENOSPC); });
+    inject_each("full", Leftovers::nothing, [](FaultyDisk& disk, int operation) { disk.fill_at(operation); });
+    inject_each("dead", Leftovers::debris, [](FaultyDisk& disk, int operation) { disk.die_at(operation); });
     for (int done = 0; done <= operations_ && !testing::Test::HasFailure(); done += writing_.every)
       lose_power(done);
     testing::Test::RecordProperty("operations", operations_);
@@ -72,22 +75,22 @@ class EveryFault {
     return files;
   }
 
-  // Old or new, whole.
-  void expect_whole(Left left) const {
+  // Every file has its complete old or new content.
+  void expect_whole(Leftovers left) const {
     const Files files = checked_files(), before = before_.files();
     for (const auto& [path, content] : files) {
       if (hidden(path)) {
-        EXPECT_TRUE(left == Left::debris || before.contains(path) || is_any(path, writing_.may_stay))
+        EXPECT_TRUE(left == Leftovers::debris || before.contains(path) || is_any(path, writing_.may_stay))
             << path << " was left behind";
         continue;
       }
       const auto known = versions_.find(path);
       EXPECT_TRUE(known != versions_.end() && known->second.contains(content))
-          << path << " holds something of " << content.size() << " bytes that nobody writes";
+          << path << " has unexpected contents of " << content.size() << " bytes";
     }
     for (const auto& [path, content] : before) {
       if (hidden(path) || files.contains(path) || is_any(path, writing_.grows)) continue;
-      EXPECT_TRUE(versions_.at(path).contains(std::nullopt)) << path << " is gone";
+      EXPECT_TRUE(versions_.at(path).contains(std::nullopt)) << path << " is missing";
     }
     if (writing_.expect_opens) writing_.expect_opens();
   }
@@ -103,10 +106,11 @@ class EveryFault {
     }
     const Files files = checked_files();
     for (const auto& [path, content] : after_)
-      EXPECT_TRUE(files.contains(path) && files.at(path) == content) << path << " is not what it should be";
+      EXPECT_TRUE(files.contains(path) && files.at(path) == content)
+          << path << " differs from the result of a clean run";
     for (const auto& [path, content] : files) {
       if (after_.contains(path) || is_any(path, writing_.may_stay)) continue;
-      // What was taken away before a loss of power may have come back.
+      // A file that was removed before a power loss may have reappeared.
       const auto known = versions_.find(path);
       EXPECT_TRUE(!hidden(path) && known != versions_.end() && known->second.contains(content))
           << path << " was left behind";
@@ -119,14 +123,14 @@ class EveryFault {
     FaultyDisk disk = fresh();
     disk.limit_writes(kBytes);
     writing_.write(disk);
-    EXPECT_TRUE(checked_files() == after_) << "short writes make a difference";
+    EXPECT_TRUE(checked_files() == after_) << "short writes change the result";
   }
 
-  void each(const char* what, Left left, const Break& break_it) {
+  void inject_each(const char* what, Leftovers left, const InjectFault& inject_fault) {
     for (int operation = 1; operation <= operations_; operation += writing_.every) {
       before_.write_out(writing_.folder);
       FaultyDisk disk = fresh();
-      break_it(disk, operation);
+      inject_fault(disk, operation);
       try {
         writing_.write(disk);
       } catch (const Error& error) {
@@ -156,10 +160,10 @@ class EveryFault {
     for (const SimulatedDisk& state : disk.known().some_after_power_loss(writing_.power_states)) {
       ++losses_;
       state.write_out(writing_.folder);
-      expect_whole(Left::debris);
+      expect_whole(Leftovers::debris);
       if (finished) {
         for (const auto& [path, content] : after_)
-          EXPECT_TRUE(state.content(path) == content) << path << " was not safe yet";
+          EXPECT_TRUE(state.content(path) == content) << path << " was not synced";
       }
       expect_works_next_time();
       if (testing::Test::HasFailure()) return;

@@ -1,11 +1,14 @@
-// One writer, and everything that can go wrong with the disk below it.
+// Tests a writer against every fault of the disk.
 //
-//   expect_survives_every_fault({.folder = folder.path(), .write = [&](FileOps& ops) { write_it(ops); }, .named = "model"});
+//   expect_survives_every_fault({.folder = folder.path(),
+//                                .write = [&](FileOps& ops) { write_it(ops); },
+//                                .named = "model"});
 //
-// A clean run counts the operations. Then each of them fails in turn, with EIO and with ENOSPC; the disk fills up at each
-// and stays full; it dies at each; and the power goes after each. Every time: under every name is a content that a clean
-// run puts there, or what was there before; the error names the file; nothing temporary stays behind (a dead disk and
-// lost power excepted); no file stays open; and the next attempt ends with what a clean run ends with.
+// A clean run counts the operations. Then each operation fails in turn with EIO and with ENOSPC,
+// the disk becomes full at each and stays full, dies at each, and loses power after each. Every
+// time the test checks that each file has a content that a clean run or the initial state has; that
+// the error names the file; that no temporary file is left (except after death or power loss); that
+// no file stays open; and that the next attempt ends like a clean run.
 #pragma once
 
 #include <filesystem>
@@ -18,16 +21,16 @@
 namespace thimble {
 
 struct FaultyWriting {
-  std::filesystem::path folder;                  // the disk: what is in it is there before
+  std::filesystem::path folder;                  // its files are the initial state of the disk
   std::function<void(FileOps& ops)> write;       // must do the same every time
-  std::function<void(FileOps& ops)> again = {};  // after a fault; empty: write
-  std::string named;                             // every error says this
-  std::vector<std::string> grows = {};           // parts of names: files that grow in place, or tell the time
-  std::vector<std::string> may_stay = {};        // parts of names: hidden files that do no harm
-  std::function<void()> expect_opens = {};       // after every fault: what is there can be read
-  bool exchanges = true;                         // does the file system exchange two names?
-  int every = 1;                                 // operations from one that fails to the next
-  std::size_t power_states = 9;                  // that are looked at after each loss of power
+  std::function<void(FileOps& ops)> again = {};  // runs after a fault; empty: write
+  std::string named;                             // every error message must contain this
+  std::vector<std::string> grows = {};           // name parts of files that change every time
+  std::vector<std::string> may_stay = {};        // name parts of hidden files that may stay
+  std::function<void()> expect_opens = {};       // runs after every fault, to read the files
+  bool exchanges = true;                         // whether the file system can exchange two names
+  int every = 1;                                 // inject faults at every n-th operation
+  std::size_t power_states = 9;                  // number of states checked per power loss
 };
 
 void expect_survives_every_fault(const FaultyWriting& writing);

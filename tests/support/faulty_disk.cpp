@@ -34,11 +34,11 @@ void FaultyDisk::begin(std::string_view action, const Path& path, bool needs_roo
   if (fails) throw FileError(action, path, code_);
 }
 
-void FaultyDisk::follow(const std::function<void()>& act) {
+void FaultyDisk::mirror(const std::function<void()>& act) {
   try {
     act();
   } catch (const FileError& error) {
-    throw std::logic_error(fmt::format("somebody went round the layer of files: {}", error.what()));
+    throw std::logic_error(fmt::format("the folder was changed without FileOps: {}", error.what()));
   }
 }
 
@@ -56,7 +56,7 @@ FileHandle FaultyDisk::opened(const FileHandle& real, const FileHandle& known) {
 }
 
 PathKind FaultyDisk::kind(const Path& path) {
-  begin("look at", path);
+  begin("access", path);
   return real_.kind(path);
 }
 
@@ -64,7 +64,7 @@ FileHandle FaultyDisk::open_for_writing(const Path& path) {
   begin("open", path, true);
   const FileHandle real = real_.open_for_writing(path);
   FileHandle known;
-  follow([&] { known = known_.open_for_writing(path); });
+  mirror([&] { known = known_.open_for_writing(path); });
   return opened(real, known);
 }
 
@@ -72,7 +72,7 @@ FileHandle FaultyDisk::open_for_reading(const Path& path) {
   begin("read", path);
   const FileHandle real = real_.open_for_reading(path);
   FileHandle known;
-  follow([&] { known = known_.open_for_reading(path); });
+  mirror([&] { known = known_.open_for_reading(path); });
   return opened(real, known);
 }
 
@@ -81,14 +81,14 @@ bool FaultyDisk::try_lock(const FileHandle& file) noexcept {
 }
 
 NameState FaultyDisk::name_state(const FileHandle& file) {
-  begin("look at", file.path);
+  begin("access", file.path);
   return real_.name_state(file);
 }
 
 void FaultyDisk::truncate(const FileHandle& file, std::uint64_t bytes) {
   begin("truncate", file.path);
   real_.truncate(file, bytes);
-  follow([&] { known_.truncate(handles_.at(file.id), bytes); });
+  mirror([&] { known_.truncate(handles_.at(file.id), bytes); });
 }
 
 std::size_t FaultyDisk::write(const FileHandle& file, std::span<const std::byte> bytes) {
@@ -97,7 +97,7 @@ std::size_t FaultyDisk::write(const FileHandle& file, std::span<const std::byte>
   if (fills) bytes = bytes.first(bytes.size() / 2);
   if (write_limit_ > 0) bytes = bytes.first(std::min(bytes.size(), write_limit_));
   const std::size_t written = real_.write(file, bytes);
-  follow([&] { known_.write(handles_.at(file.id), bytes.first(written)); });
+  mirror([&] { known_.write(handles_.at(file.id), bytes.first(written)); });
   return written;
 }
 
@@ -106,10 +106,10 @@ std::size_t FaultyDisk::read(const FileHandle& file, std::span<std::byte> bytes)
   return real_.read(file, bytes);
 }
 
-// The real one is left in peace: nobody pulls its plug.
+// Only the simulated disk is synced: the real one does not lose power.
 void FaultyDisk::sync(const FileHandle& file) {
   begin("sync", file.path);
-  follow([&] { known_.sync(handles_.at(file.id)); });
+  mirror([&] { known_.sync(handles_.at(file.id)); });
 }
 
 void FaultyDisk::close(const FileHandle& file) noexcept {
@@ -121,7 +121,7 @@ void FaultyDisk::close(const FileHandle& file) noexcept {
 void FaultyDisk::rename(const Path& from, const Path& to) {
   begin("rename", to);
   real_.rename(from, to);
-  follow([&] { known_.rename(from, to); });
+  mirror([&] { known_.rename(from, to); });
   note_versions();
 }
 
@@ -129,33 +129,33 @@ void FaultyDisk::exchange(const Path& a, const Path& b) {
   begin("exchange", b);
   if (!exchanges_) throw FileError("exchange", b, ENOTSUP);
   real_.exchange(a, b);
-  follow([&] { known_.exchange(a, b); });
+  mirror([&] { known_.exchange(a, b); });
   note_versions();
 }
 
 void FaultyDisk::link(const Path& existing, const Path& name) {
   begin("link", name, true);
   real_.link(existing, name);
-  follow([&] { known_.link(existing, name); });
+  mirror([&] { known_.link(existing, name); });
   note_versions();
 }
 
 void FaultyDisk::remove(const Path& path) {
   begin("remove", path);
   real_.remove(path);
-  follow([&] { known_.remove(path); });
+  mirror([&] { known_.remove(path); });
   note_versions();
 }
 
 void FaultyDisk::sync_folder(const Path& path) {
   begin("sync_folder", path);
-  follow([&] { known_.sync_folder(path); });
+  mirror([&] { known_.sync_folder(path); });
 }
 
 void FaultyDisk::make_folder(const Path& path) {
   begin("make_folder", path, true);
   real_.make_folder(path);
-  follow([&] { known_.make_folder(path); });
+  mirror([&] { known_.make_folder(path); });
 }
 
 }  // namespace thimble

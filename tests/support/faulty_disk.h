@@ -1,12 +1,11 @@
-// The real disk below one folder, which can be told to break: so that writers which read back what they wrote can be
-// tested, too.
+// A real folder whose disk can be made to fail, for testing writers that read back what they wrote.
 //
 //   FaultyDisk disk(folder);
 //   disk.fail_at(5, EIO);
 //   try { export_model(disk, ...); } catch (const FileError&) {}
 //
-// A simulated disk follows every operation, and knows what would be left if the power went. What changes the folder
-// without these operations goes round the layer that makes files safe: that is a std::logic_error here.
+// A simulated disk mirrors every operation and computes the possible states after a power loss. A
+// change of the folder that bypasses FileOps throws std::logic_error.
 #pragma once
 
 #include <functional>
@@ -22,18 +21,18 @@ namespace thimble {
 
 class FaultyDisk final : public FileOps {
  public:
-  using Versions = std::map<std::string, std::set<std::optional<std::string>>>;  // nothing: it was not there
+  using Versions = std::map<std::string, std::set<std::optional<std::string>>>;  // nullopt: absent
 
   explicit FaultyDisk(const Path& folder) : known_(SimulatedDisk::copy_of(folder)) {}
 
-  // Operations count from 1.
+  // Operations are counted from 1.
   void fail_at(int operation, int code);
-  void die_at(int operation);   // nothing works any more
-  void fill_at(int operation);  // half of a write, then there is no room; taking away works
+  void die_at(int operation);   // this and all later operations fail
+  void fill_at(int operation);  // writes half, then no space; removing still works
   void limit_writes(std::size_t bytes) { write_limit_ = bytes; }
-  void refuse_exchange() { exchanges_ = false; }  // as file systems do that cannot
+  void refuse_exchange() { exchanges_ = false; }  // like file systems that cannot exchange
   void lose_power_after(int operations) { power_operations_ = operations; }
-  // Remembers every content that a name had, file by file.
+  // Records every content that each name has had.
   void watch() { watching_ = true; }
 
   int operations() const { return static_cast<int>(log_.size()); }
@@ -65,7 +64,7 @@ class FaultyDisk final : public FileOps {
   void begin(std::string_view action, const Path& path, bool needs_room = false);
   bool broken_since() const { return operations() >= fault_at_; }
   FileHandle opened(const FileHandle& real, const FileHandle& known);
-  void follow(const std::function<void()>& act);  // on the simulated disk
+  void mirror(const std::function<void()>& act);  // repeats it on the simulated disk
   void note_versions();
 
   PosixFileOps real_;
@@ -75,7 +74,7 @@ class FaultyDisk final : public FileOps {
   Versions versions_;
   Fault fault_ = Fault::none;
   int fault_at_ = 0, code_ = 0, power_operations_ = -1;
-  std::size_t write_limit_ = 0;  // 0: none
+  std::size_t write_limit_ = 0;  // 0: no limit
   bool power_off_ = false, exchanges_ = true, watching_ = false;
 };
 

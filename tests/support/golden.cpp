@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 
 #include "base/files.h"
@@ -15,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kMaxGoldenBytes = 16 << 20;
 
-// The line that holds the offset, quoted so that tabs, escapes and trailing spaces can be seen.
+// The line that contains the offset, quoted so that tabs, escapes and trailing spaces are visible.
 std::string line_around(std::string_view text, std::size_t offset) {
   if (offset >= text.size()) return "(the text ends here)";
   const std::size_t start = offset == 0 ? 0 : text.rfind('\n', offset - 1) + 1;  // npos + 1 is 0
@@ -25,9 +26,9 @@ std::string line_around(std::string_view text, std::size_t offset) {
   return quoted;
 }
 
-bool update_wanted() {
-  const char* wish = std::getenv("THIMBLE_UPDATE_GOLDEN");
-  return wish && std::string_view(wish) == "1";
+bool update_requested() {
+  const char* value = std::getenv("THIMBLE_UPDATE_GOLDEN");
+  return value && std::string_view(value) == "1";
 }
 
 }  // namespace
@@ -62,7 +63,7 @@ std::filesystem::path golden_path(std::string_view name) {
 }
 
 testing::AssertionResult matches_golden(std::string_view actual, std::string_view name) {
-  return matches_golden_file(actual, golden_path(name), update_wanted());
+  return matches_golden_file(actual, golden_path(name), update_requested());
 }
 
 std::optional<std::filesystem::path> shared_path(std::string_view relative) {
@@ -71,8 +72,23 @@ std::optional<std::filesystem::path> shared_path(std::string_view relative) {
   return path;
 }
 
-std::string shared_missing(std::string_view relative) {
-  return fmt::format("../shared/{} is not on this machine", relative);
+std::vector<std::filesystem::path> golden_and_shared(std::initializer_list<std::string_view> golden,
+                                                     std::initializer_list<std::string_view> shared) {
+  std::vector<std::filesystem::path> files;
+  for (const std::string_view name : golden) files.push_back(golden_path(name));
+  for (const std::string_view name : shared)
+    if (const auto path = shared_path(name)) files.push_back(*path);
+  return files;
+}
+
+std::string name_of_file(const std::filesystem::path& file) {
+  const std::filesystem::path tests = source_folder() / "tests";
+  const bool is_golden = file.string().starts_with(tests.string());
+  const std::filesystem::path root = is_golden ? tests : source_folder().parent_path();
+  std::string name = file.lexically_relative(root).string();
+  std::ranges::replace_if(
+      name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  return name;
 }
 
 }  // namespace thimble

@@ -22,7 +22,7 @@ fs::path program(const std::string& name) {
   return {};
 }
 
-std::vector<std::string> own_words() {
+std::vector<std::string> mpirun_options() {
   if (geteuid() != 0) return {"--oversubscribe", "--bind-to", "none"};
   return {"--oversubscribe", "--bind-to", "none", "--allow-run-as-root"};
 }
@@ -31,14 +31,14 @@ RunResult run(std::vector<std::string> words, RunOptions options) {
   options.arguments = std::move(words);
   options.environment.try_emplace("OMP_NUM_THREADS", "1");
   options.environment.try_emplace("OMP_WAIT_POLICY", "passive");
-  // Containers may forbid it to read another process's memory; Open MPI then says so on stderr.
+  // Containers may forbid reading another process's memory, which Open MPI would report on stderr.
   options.environment.try_emplace("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
-  // Open MPI does not free all of its own: under AddressSanitizer the rest is looked at, leaks are not.
+  // Open MPI does not free all of its memory, so AddressSanitizer must not check for leaks.
   options.environment.try_emplace("LSAN_OPTIONS", "detect_leaks=0");
   return run_program(program("mpirun"), options);
 }
 
-std::string whole(const fs::path& path) {
+std::string read_all(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -46,22 +46,22 @@ std::string whole(const fs::path& path) {
 }  // namespace
 
 std::string no_mpirun() {
-  if (program("mpirun").empty()) return "there is no mpirun here (Debian: openmpi-bin)";
+  if (program("mpirun").empty()) return "mpirun is not installed (Debian: openmpi-bin)";
   if (!fs::exists(binary_path().parent_path() / "libthimble_mpi.so"))
-    return "there is no libthimble_mpi.so beside the binary (Debian: libopenmpi-dev, then build again)";
+    return "libthimble_mpi.so is not beside the binary (Debian: install libopenmpi-dev and rebuild)";
   return "";
 }
 
 RunResult mpirun(int ranks, RunOptions options, const std::vector<std::string>& first) {
-  std::vector<std::string> words = own_words();
+  std::vector<std::string> words = mpirun_options();
   words.insert(words.end(), first.begin(), first.end());
   words.insert(words.end(), {"-n", std::to_string(ranks), binary_path().string()});
   words.insert(words.end(), options.arguments.begin(), options.arguments.end());
   return run(std::move(words), std::move(options));
 }
 
-RunResult mpirun_each(const std::vector<RankWords>& ranks, RunOptions options) {
-  std::vector<std::string> words = own_words();
+RunResult mpirun_each(const std::vector<RankArguments>& ranks, RunOptions options) {
+  std::vector<std::string> words = mpirun_options();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     if (i > 0) words.push_back(":");
     words.insert(words.end(), {"-n", "1", "--wdir", ranks[i].folder.string(), binary_path().string()});
@@ -71,15 +71,15 @@ RunResult mpirun_each(const std::vector<RankWords>& ranks, RunOptions options) {
 }
 
 int process_of_rank(int rank, const std::string& mark) {
-  const std::string wanted = "OMPI_COMM_WORLD_RANK=" + std::to_string(rank);
+  const std::string expected = "OMPI_COMM_WORLD_RANK=" + std::to_string(rank);
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator("/proc", ignored)) {
     const std::string name = entry.path().filename().string();
     int id = 0;
     if (std::from_chars(name.data(), name.data() + name.size(), id).ec != std::errc() || id <= 1) continue;
-    if (whole(entry.path() / "cmdline").find(mark) == std::string::npos) continue;
-    const std::string environment = whole(entry.path() / "environ");
-    if (environment.find(wanted + '\0') != std::string::npos) return id;
+    if (read_all(entry.path() / "cmdline").find(mark) == std::string::npos) continue;
+    const std::string environment = read_all(entry.path() / "environ");
+    if (environment.find(expected + '\0') != std::string::npos) return id;
   }
   return 0;
 }

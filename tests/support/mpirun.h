@@ -1,4 +1,4 @@
-// Runs the binary on several ranks, as a user would: `mpirun -n N thimble ...`.
+// Runs the binary on several ranks, as a user does: `mpirun -n N thimble ...`.
 //
 //   if (const std::string why = no_mpirun(); !why.empty()) GTEST_SKIP() << why;
 //   const RunResult run = mpirun(2, {.arguments = {"train", ...}});
@@ -11,20 +11,21 @@
 
 namespace thimble {
 
-// Why there is none here; empty: there is.
+// Why mpirun cannot be used; empty if it can.
 std::string no_mpirun();
 
-// One thread a rank, more ranks than cores allowed; as root where we are. `first` goes before -n: mpirun's own words.
+// Runs one thread per rank; allows more ranks than cores, and root. `first` contains options of
+// mpirun.
 RunResult mpirun(int ranks, RunOptions options, const std::vector<std::string>& first = {});
 
-// The same for ranks that are not told the same: each list is one rank's words, each folder where it runs.
-struct RankWords {
+// The same with different arguments and a different working directory for each rank.
+struct RankArguments {
   std::filesystem::path folder;
   std::vector<std::string> arguments;
 };
-RunResult mpirun_each(const std::vector<RankWords>& ranks, RunOptions options = {});
+RunResult mpirun_each(const std::vector<RankArguments>& ranks, RunOptions options = {});
 
-// The process of a rank of the run whose words hold `mark`; 0: not there (yet).
+// The process id of a rank of the run whose command line contains `mark`; 0 if it is not running.
 int process_of_rank(int rank, const std::string& mark);
 
 }  // namespace thimble

@@ -26,7 +26,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The third word of its stat says so, behind the name in parentheses.
+// The state is the field after the name in parentheses in /proc/PID/stat.
 bool is_asleep(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string line;
@@ -49,12 +49,12 @@ PseudoTerminal::PseudoTerminal(const TerminalOptions& options) {
   process_ = forkpty(&terminal_, nullptr, nullptr, &size);
   check(process_ >= 0, "forkpty: {}", std::strerror(errno));
   if (process_ == 0) {
-    // The test program has one thread at this time, so that more than async-signal-safe calls are allowed.
+    // Not restricted to async-signal-safe calls, because the test program has a single thread here.
     for (const auto& [name, value] : options.environment)
       value.empty() ? unsetenv(name.c_str()) : setenv(name.c_str(), value.c_str(), 1);
     termios settings{};
     tcgetattr(STDIN_FILENO, &settings);
-    settings.c_iflag |= IUTF8;  // as terminals set it: backspace takes a character, not a byte
+    settings.c_iflag |= IUTF8;  // as terminals do: backspace removes a character, not a byte
     tcsetattr(STDIN_FILENO, TCSANOW, &settings);
     for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_DFL);
     execv(argv[0], argv.data());
@@ -82,7 +82,7 @@ bool PseudoTerminal::read_some(double seconds) {
   pollfd stream{terminal_, POLLIN, 0};
   if (poll(&stream, 1, static_cast<int>(seconds * 1000)) <= 0) return false;
   std::array<char, 65536> buffer;
-  const ssize_t count = read(terminal_, buffer.data(), buffer.size());  // fails once the program is gone
+  const ssize_t count = read(terminal_, buffer.data(), buffer.size());  // fails at the end
   if (count <= 0) return false;
   shown_.append(buffer.data(), static_cast<std::size_t>(count));
   return true;
@@ -150,7 +150,7 @@ int PseudoTerminal::wait_for_exit(double seconds) {
   int status = 0;
   for (const double end = now() + seconds; waitpid(process_, &status, WNOHANG) == 0;) {
     if (now() > end) return -1;
-    read_some(0.01);  // a program may wait for its reader
+    read_some(0.01);  // the program may be blocked on a full terminal
   }
   ended_ = true;
   read_all();

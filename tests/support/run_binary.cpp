@@ -19,7 +19,7 @@
 
 #include "base/error.h"
 
-extern char** environ;  // NOLINT: POSIX wants it declared by hand
+extern char** environ;  // NOLINT: POSIX requires this declaration
 
 namespace thimble {
 
@@ -78,8 +78,9 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return result;
 }
 
-// SIGKILL and SIGSTOP need nobody's consent; what a program has yet to prepare for would end it without a word.
-bool takes_signal(pid_t process, int signal) {
+// Whether the program has a handler for the signal; without one it would end silently. SIGKILL and
+// SIGSTOP need none.
+bool handles_signal(pid_t process, int signal) {
   if (signal == SIGKILL || signal == SIGSTOP) return true;
   constexpr std::string_view kCaught = "SigCgt:";
   std::ifstream status("/proc/" + std::to_string(process) + "/status");
@@ -89,7 +90,7 @@ bool takes_signal(pid_t process, int signal) {
   return false;
 }
 
-// A running child and our ends of its three streams.
+// A running child and this side of its three streams.
 class Child {
  public:
   Child(const std::filesystem::path& program, const RunOptions& options)
@@ -109,7 +110,7 @@ class Child {
     check_call(id_ >= 0, "fork");
     if (id_ == 0) {  // only async-signal-safe calls from here to exec
       setpgid(0, 0);
-      // "Ignored" would survive exec, and users do not start with it.
+      // Ignored signals would stay ignored after exec, which is not what users start with.
       for (const int number : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_DFL);
       dup2(input.read.number(), STDIN_FILENO);
       dup2(output.write.number(), STDOUT_FILENO);
@@ -118,7 +119,7 @@ class Child {
         execve(argv[0], argv.data(), envp.data());
       _exit(127);
     }
-    setpgid(id_, id_);  // both sides do it: whoever comes first
+    setpgid(id_, id_);  // both processes do it, so that it is done before either continues
     in_ = std::move(input.write);
     out_ = std::move(output.read);
     err_ = std::move(errors.read);
@@ -130,7 +131,7 @@ class Child {
       send_signals();
       exchange();
     }
-    // Streams closed, process perhaps not yet gone: the same clock goes on.
+    // The streams are closed but the process may still run; the timeout continues.
     int status = 0;
     rusage usage{};
     while (wait4(id_, &status, WNOHANG, &usage) == 0) {
@@ -148,12 +149,12 @@ class Child {
     const double seconds = seconds_since_start();
     if (seconds > options_.timeout_seconds && !result_.timed_out) {
       result_.timed_out = true;
-      kill(-id_, SIGKILL);  // the whole group: its children hold our pipes open
+      kill(-id_, SIGKILL);  // the process group, because children hold the pipes open
     }
     if (options_.signal == 0 || signalled_ || seconds < options_.signal_after_seconds) return;
     if (result_.err.find(options_.signal_after_text) == std::string::npos) return;
     if (options_.signal_when && !options_.signal_when()) return;
-    if (!takes_signal(id_, options_.signal)) return;
+    if (!handles_signal(id_, options_.signal)) return;
     signalled_ = true;
     kill(id_, options_.signal);
   }
@@ -161,16 +162,17 @@ class Child {
   void exchange() {
     std::array<pollfd, 3> streams = {pollfd{in_.number(), POLLOUT, 0}, pollfd{out_.number(), POLLIN, 0},
                                      pollfd{err_.number(), POLLIN, 0}};  // poll skips negative numbers
-    const timespec tick = until_next_look();
+    const timespec tick = until_next_poll();
     if (ppoll(streams.data(), streams.size(), &tick, nullptr) <= 0) return;
     if (streams[0].revents) feed();
     if (streams[1].revents) drain(out_, result_.out);
     if (streams[2].revents) drain(err_, result_.err);
   }
 
-  // To the microsecond: a kill that only ever comes on a tick would miss whatever lies between two.
-  timespec until_next_look() const {
-    constexpr double kTickSeconds = 0.01, kShortTickSeconds = 0.001;  // while a condition is looked at
+  // With microsecond precision: a signal that is only sent on a tick would miss everything between
+  // two ticks.
+  timespec until_next_poll() const {
+    constexpr double kTickSeconds = 0.01, kShortTickSeconds = 0.001;  // while a condition is polled
     double seconds = kTickSeconds;
     if (options_.signal != 0 && !signalled_) {
       const double left = options_.signal_after_seconds - seconds_since_start();
@@ -217,7 +219,7 @@ std::ostream& operator<<(std::ostream& stream, const RunResult& result) {
 }
 
 RunResult run_program(const std::filesystem::path& program, const RunOptions& options) {
-  signal(SIGPIPE, SIG_IGN);  // a child that does not read its input is no reason for us to die
+  signal(SIGPIPE, SIG_IGN);  // a child that does not read its input must not kill the test
   return Child(program, options).wait();
 }
 

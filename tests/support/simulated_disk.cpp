@@ -29,7 +29,7 @@ std::string bytes_of(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// A name, and what is below it if it is a folder's.
+// Moves a name and, if it is a folder, everything below it.
 void move_tree(std::map<std::string, int>& names, const std::string& from, const std::string& to) {
   std::map<std::string, int> moved;
   std::erase_if(names, [&](const auto& name) {
@@ -52,7 +52,7 @@ SimulatedDisk SimulatedDisk::copy_of(const Path& folder) {
       continue;
     }
     struct stat status {};
-    if (::stat(entry.path().c_str(), &status) != 0) throw FileError("look at", entry.path(), errno);
+    if (::stat(entry.path().c_str(), &status) != 0) throw FileError("access", entry.path(), errno);
     if (const auto same = known.find(status.st_ino); same != known.end())
       disk.put_link(same->second, entry.path());
     else
@@ -66,7 +66,7 @@ void SimulatedDisk::write_out(const Path& folder) const {
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     std::filesystem::remove_all(entry.path());
   std::map<int, Path> written;
-  for (const auto& [path, id] : names_) {  // a folder sorts before what is in it
+  for (const auto& [path, id] : names_) {  // folders sort before their contents
     if (!is_below(path, normal(folder))) continue;
     if (inodes_.at(id).folder)
       std::filesystem::create_directory(path);
@@ -130,7 +130,7 @@ std::optional<std::string> SimulatedDisk::content(const Path& path) const {
   return id < 0 ? std::nullopt : std::optional(inodes_.at(id).content);
 }
 
-// True when this operation fails as ordered.
+// Returns true if this operation is configured to fail.
 bool SimulatedDisk::log_operation(std::string_view action, const Path& path) {
   if (power_operations_ >= 0 && std::cmp_equal(log_.size(), power_operations_)) power_off_ = true;
   if (power_off_) return true;
@@ -207,11 +207,12 @@ bool SimulatedDisk::FolderChange::apply(Names& names) const {
 
 void SimulatedDisk::change_folder(const FolderChange& change) {
   unsynced_changes_.push_back(change);
-  if (!unsynced_changes_.back().apply(names_)) throw std::logic_error("the simulated disk is broken");
+  if (!unsynced_changes_.back().apply(names_))
+    throw std::logic_error("the simulated disk cannot apply a folder change");
 }
 
 PathKind SimulatedDisk::kind(const Path& path) {
-  begin("look at", path);
+  begin("access", path);
   const int id = find(path);
   if (id < 0) return PathKind::nothing;
   return inodes_.at(id).folder ? PathKind::folder : PathKind::file;
@@ -226,7 +227,7 @@ FileHandle SimulatedDisk::open_for_writing(const Path& path) {
 
 FileHandle SimulatedDisk::open_for_reading(const Path& path) {
   begin("read", path);
-  const int id = find(path);  // a folder, too: it can be locked
+  const int id = find(path);  // folders too, because they can be locked
   if (id < 0) throw FileError("read", path, ENOENT);
   return open(path, id);
 }
@@ -240,7 +241,7 @@ bool SimulatedDisk::try_lock(const FileHandle& file) noexcept {
 }
 
 NameState SimulatedDisk::name_state(const FileHandle& file) {
-  begin("look at", file.path);
+  begin("access", file.path);
   const int id = handles_.at(file.id).inode;
   if (find(file.path) != id) return NameState::moved;
   return count_names(id) == 1 && !inodes_.at(id).folder ? NameState::only : NameState::shared;
@@ -299,7 +300,7 @@ void SimulatedDisk::rename(const Path& from, const Path& to) {
     throw std::logic_error("the simulated disk renames within a folder only");
   const int replaced = find(to);
   if (replaced >= 0 && inodes_.at(replaced).folder) throw FileError("rename", to, EISDIR);
-  if (replaced == id) return;  // as POSIX has it: two names of one file both stay
+  if (replaced == id) return;  // as in POSIX: two names of one file both remain
   change_folder({parent_of(to), normal(from), normal(to), id});
 }
 
@@ -345,7 +346,7 @@ void SimulatedDisk::make_folder(const Path& path) {
   change_folder({parent_of(path), "", normal(path), new_inode(true)});
 }
 
-// A file in a folder that was lost is lost.
+// Removes files whose folder was lost.
 void SimulatedDisk::drop_unreachable(Names& names) {
   auto lost = [&](const auto& name) { return !names.contains(parent_of(name.first)); };
   while (std::erase_if(names, lost) > 0) continue;
@@ -364,7 +365,7 @@ std::vector<SimulatedDisk::Names> SimulatedDisk::possible_names() const {
   return {possible.begin(), possible.end()};
 }
 
-// False: it cannot have been so.
+// Returns false if this combination of changes is impossible.
 bool SimulatedDisk::applied(Names& names, const std::vector<bool>& happened) const {
   for (std::size_t i = 0; i < happened.size(); ++i)
     if (happened[i] && !unsynced_changes_[i].apply(names)) return false;
@@ -372,7 +373,7 @@ bool SimulatedDisk::applied(Names& names, const std::vector<bool>& happened) con
   return true;
 }
 
-// None of the changes, all, all but one, only the first so many.
+// The states with no change, all changes, all but one, and the first n.
 std::set<SimulatedDisk::Names> SimulatedDisk::extreme_names() const {
   const std::size_t count = unsynced_changes_.size();
   std::set<Names> possible;
@@ -443,7 +444,7 @@ std::vector<SimulatedDisk> SimulatedDisk::after_power_loss() const {
 std::vector<SimulatedDisk> SimulatedDisk::some_after_power_loss(std::size_t most) const {
   std::vector<SimulatedDisk> disks;
   for (const Names& names : extreme_names())
-    for (const double part : {0.0, 0.5, 1.0}) {  // of what was written since the last sync
+    for (const double part : {0.0, 0.5, 1.0}) {  // fraction of the unsynced bytes on the disk
       std::map<int, std::string> contents;
       for (const auto& [path, id] : names) {
         const Inode& inode = inodes_.at(id);
@@ -457,7 +458,7 @@ std::vector<SimulatedDisk> SimulatedDisk::some_after_power_loss(std::size_t most
       }
       disks.push_back(rebooted(names, contents));
     }
-  // Spread over all of them: neighbours are alike.
+  // Choose evenly spaced states, because neighbouring ones are similar.
   std::vector<SimulatedDisk> chosen;
   const std::size_t count = std::min(most, disks.size());
   for (std::size_t i = 0; i < count; ++i) chosen.push_back(std::move(disks[i * disks.size() / count]));

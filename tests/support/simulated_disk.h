@@ -1,4 +1,4 @@
-// A disk in memory that can be told to break.
+// An in-memory disk that can be made to fail.
 //
 //   SimulatedDisk disk;
 //   disk.put_folder("/run");
@@ -7,12 +7,11 @@
 //   try { write_file(disk, "/run/model", "new", Existing::replace); } catch (const PowerLoss&) {}
 //   for (SimulatedDisk& left : disk.after_power_loss()) { ... left.files() ... }
 //
-// It promises what POSIX promises and nothing more. What was synced is there after a loss of power. Of the
-// rest:
-//  - bytes of a file since its last sync may be missing, there in part, or there as zeros or garbage;
-//  - changes of a folder (create, rename, link, remove, make) since its last sync may each have happened or
-//  not, as
-//    long as the result makes sense: a rename needs the name that it moves.
+// It guarantees only what POSIX guarantees. Data that was synced survives a power loss. Otherwise:
+//  - bytes written to a file since its last sync may be missing, partly present, or
+//    replaced by zeros or garbage;
+//  - each change of a folder (create, rename, link, remove, make) since its last sync may or may
+//    not have happened, as long as the result is consistent: a rename needs the name that it moves.
 #pragma once
 
 #include <functional>
@@ -27,7 +26,7 @@
 
 namespace thimble {
 
-struct PowerLoss {};  // not an Error: nobody is there to handle it
+struct PowerLoss {};  // not an Error, because no code runs after a power loss
 
 class SimulatedDisk final : public FileOps {
  public:
@@ -35,32 +34,32 @@ class SimulatedDisk final : public FileOps {
 
   SimulatedDisk() { put_folder("/"); }
 
-  // All that is below a folder of the real disk.
+  // A copy of a folder of the real disk.
   static SimulatedDisk copy_of(const Path& folder);
-  // The other way: the folder on the real disk gets what is here, and nothing else.
+  // Replaces the contents of the folder on the real disk by those of this disk.
   void write_out(const Path& folder) const;
 
-  // What is on the disk before the story begins.
+  // Set up the initial state.
   void put_folder(const Path& path);
   void put(const Path& path, std::string_view content);
   void put_link(const Path& existing, const Path& name);
 
-  // Operations count from 1.
+  // Operations are counted from 1.
   void fail_at(int operation, int code);
   void fail_from(int operation, int code);
-  void refuse_links(int code);           // a file system without hard links
-  void limit_writes(std::size_t bytes);  // no write takes more than this
+  void refuse_links(int code);           // like a file system without hard links
+  void limit_writes(std::size_t bytes);  // maximum bytes per write
   void lose_power_after(int operations);
-  void before(int operation, std::function<void(SimulatedDisk&)> act);  // someone else comes in between
+  void before(int operation, std::function<void(SimulatedDisk&)> act);  // calls act before it
 
   const std::vector<std::string>& log() const { return log_; }
   Files files() const;
   std::optional<std::string> content(const Path& path) const;
   std::size_t open_handles() const { return handles_.size(); }
 
-  // Every state the disk may be found in if the power goes now. Exhaustive, so only for files of a few bytes.
+  // All possible states after a power loss now. Exhaustive, so only for files of a few bytes.
   std::vector<SimulatedDisk> after_power_loss() const;
-  // Up to `most` of them, the extremes first: for files of any size.
+  // At most `most` of them, the extremes first, for files of any size.
   std::vector<SimulatedDisk> some_after_power_loss(std::size_t most) const;
 
   PathKind kind(const Path& path) override;
@@ -83,7 +82,7 @@ class SimulatedDisk final : public FileOps {
  private:
   struct Inode {
     bool folder = false;
-    std::string content;  // as programs see it
+    std::string content;  // as seen by programs
     std::string on_disk;  // as of the last sync
     bool unsynced = false;
     int locked_by = -1;
@@ -92,11 +91,11 @@ class SimulatedDisk final : public FileOps {
 
   struct FolderChange {
     std::string folder;
-    std::string drops, adds;  // a path, or empty
+    std::string drops, adds;  // paths, or empty
     int inode;
-    bool swaps = false;  // the two names change places
+    bool swaps = false;  // exchanges the two names
 
-    bool apply(Names& names) const;  // false: cannot have happened
+    bool apply(Names& names) const;  // false: impossible
   };
 
   struct Open {
@@ -129,8 +128,8 @@ class SimulatedDisk final : public FileOps {
 
   std::vector<std::string> log_;
   int fail_first_ = 0, fail_last_ = -1, fail_code_ = 0, link_code_ = 0;
-  std::size_t write_limit_ = 0;  // 0: none
-  int power_operations_ = -1;    // -1: for ever
+  std::size_t write_limit_ = 0;  // 0: no limit
+  int power_operations_ = -1;    // -1: no power loss
   bool power_off_ = false;
   std::map<int, std::function<void(SimulatedDisk&)>> before_;
 };

@@ -1,4 +1,4 @@
-// A folder of the test's own, gone with the test.
+// A temporary folder that is removed at the end of the test.
 #pragma once
 
 #include <filesystem>
@@ -18,10 +18,10 @@ class TempFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
 
-  // Makes the folders above it; returns the full path.
+  // Creates missing parent folders. Returns the full path.
   std::filesystem::path write(std::string_view name, std::string_view content) const;
-  std::string read(std::string_view name) const;  // throws when it is not there
-  // Everything below that is no folder, hidden files too: relative and sorted.
+  std::string read(std::string_view name) const;  // throws if it does not exist
+  // All files below the folder, including hidden ones, as sorted relative paths.
   std::vector<std::string> files() const;
 
  private:

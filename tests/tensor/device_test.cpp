@@ -1,4 +1,4 @@
-// The CPU as a device: what every DeviceRuntime promises, where everything has happened when a call returns.
+// The contract of DeviceRuntime, tested on the CPU, where work is complete when a call returns.
 #include "tensor/device.h"
 
 #include <gtest/gtest.h>
@@ -12,14 +12,14 @@
 namespace thimble {
 namespace {
 
-TEST(CpuRuntime, IsWhatAContextWorksOnUnlessTold) {
+TEST(CpuRuntime, IsTheDefaultOfContext) {
   EXPECT_EQ(Context().runtime(), cpu_runtime());
   EXPECT_EQ(Context().device(), Device::cpu);
   EXPECT_FALSE(cpu_runtime()->facts().name.empty());
   EXPECT_GT(cpu_runtime()->available_bytes(), 0);
 }
 
-TEST(CpuRuntime, CopiesAtOnce) {
+TEST(CpuRuntime, CopiesSynchronously) {
   const std::shared_ptr<DeviceRuntime> cpu = cpu_runtime();
   const Arena a(cpu, 4000, "a test", "test less"), b(cpu, 4000, "a test", "test less");
   EXPECT_TRUE(std::all_of(a.at(0), a.at(4000), [](std::byte byte) { return byte == std::byte{0}; }));
@@ -33,7 +33,7 @@ TEST(CpuRuntime, CopiesAtOnce) {
   EXPECT_TRUE(std::ranges::equal(out.as<std::int32_t>(), back.as<std::int32_t>()));
 }
 
-TEST(CpuRuntime, EventsAreDoneAndTellTime) {
+TEST(CpuRuntime, EventsAreDoneAndMeasureTime) {
   const auto before = cpu_runtime()->make_event(), after = cpu_runtime()->make_event();
   before->record();
   after->record();
@@ -41,12 +41,12 @@ TEST(CpuRuntime, EventsAreDoneAndTellTime) {
   EXPECT_GE(after->milliseconds_since(*before), 0);
 }
 
-TEST(CpuRuntime, RecordsNoGraphs) {
+TEST(CpuRuntime, RefusesGraphCapture) {
   EXPECT_THROW(cpu_runtime()->begin_capture(), Error);
   EXPECT_THROW(cpu_runtime()->end_capture(), Error);
 }
 
-TEST(PinnedBuffer, MovesAndMayBeEmpty) {
+TEST(PinnedBuffer, CanBeMovedAndEmpty) {
   PinnedBuffer first(cpu_runtime(), 64), second;
   first.as<float>()[3] = 7;
   second = std::move(first);

@@ -7,7 +7,7 @@
 namespace thimble {
 namespace {
 
-// The exact value of a stored number, written from the format's definition.
+// The exact value of a stored number, computed from the definition of the format.
 double exact_value(std::uint16_t bits, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const int exponent = (bits >> mantissa_bits) & ((1 << exponent_bits) - 1);
@@ -37,7 +37,7 @@ class HalfFormats : public testing::Test {};
 using Formats = testing::Types<Bf16, F16>;
 TYPED_TEST_SUITE(HalfFormats, Formats);
 
-TYPED_TEST(HalfFormats, EveryStoredValueDecodesExactlyAndComesBack) {
+TYPED_TEST(HalfFormats, EveryStoredValueRoundTripsExactly) {
   for (int i = 0; i < 0x10000; ++i) {
     const auto bits = static_cast<std::uint16_t>(i);
     const double exact = TypeParam::exact(bits);
@@ -53,8 +53,8 @@ TYPED_TEST(HalfFormats, EveryStoredValueDecodesExactlyAndComesBack) {
   }
 }
 
-// Around every pair of neighbours: just below the middle goes down, just above goes up, the middle goes to
-// the even one.
+// For every pair of neighbours: just below the midpoint rounds down, just above rounds up, the
+// midpoint to even.
 TYPED_TEST(HalfFormats, RoundsToNearestAndTiesToEven) {
   for (int i = 0; i < TypeParam::kInfinity; ++i) {
     const auto low = static_cast<std::uint16_t>(i), high = static_cast<std::uint16_t>(i + 1);
@@ -70,11 +70,11 @@ TYPED_TEST(HalfFormats, RoundsToNearestAndTiesToEven) {
   }
 }
 
-TYPED_TEST(HalfFormats, InfinityAndNanStayWhatTheyAre) {
+TYPED_TEST(HalfFormats, PreservesInfinityAndNan) {
   EXPECT_EQ(TypeParam::encode(INFINITY), TypeParam::kInfinity);
   EXPECT_EQ(TypeParam::encode(-INFINITY), TypeParam::kInfinity | 0x8000);
-  // The NaNs whose upper mantissa bits are all zero or all one are the ones a careless rounding turns into
-  // something else.
+  // NaNs whose upper mantissa bits are all zeros or all ones are those that careless rounding
+  // changes into another value.
   for (std::uint32_t bits : {0x7F800001u, 0x7FFFFFFFu, 0xFF800001u, 0xFFFFFFFFu, 0x7FC00000u})
     EXPECT_TRUE(std::isnan(TypeParam::decode(TypeParam::encode(std::bit_cast<float>(bits))))) << bits;
 }

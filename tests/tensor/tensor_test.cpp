@@ -29,7 +29,7 @@ TEST(Tensor, OverlapMeansASharedElement) {
   EXPECT_FALSE(overlap(q, k));
   EXPECT_FALSE(overlap(k, q));
   EXPECT_FALSE(overlap(q, v));
-  EXPECT_FALSE(overlap(v, q.row_range(1, 3))) << "interleaved, whichever starts later";
+  EXPECT_FALSE(overlap(v, q.row_range(1, 3))) << "interleaved columns, in either order";
   EXPECT_FALSE(overlap(whole.row_range(0, 2), whole.row_range(2, 2)));
   EXPECT_TRUE(overlap(whole.row_range(0, 3), whole.row_range(2, 2)));
   EXPECT_FALSE(overlap(whole, Tensor{}));
@@ -47,18 +47,20 @@ TEST(Arena, IsZeroedAndAligned) {
   for (std::int64_t i = 0; i < arena.bytes(); ++i) ASSERT_EQ(*arena.at(i), std::byte{0});
 }
 
-TEST(Arena, MemoryThatCannotBeHadIsASentence) {
+TEST(Arena, FailedAllocationThrowsAnErrorWithSizeAndPurpose) {
   try {
     const Arena arena(std::int64_t{1} << 50, "activations of 4,096 rows", "lower micro_batch");
-    FAIL() << "a petabyte was granted";
+    FAIL() << "a petabyte was allocated";
   } catch (const Error& error) {
     const std::string what = error.what();
-    EXPECT_NE(what.find("activations of 4,096 rows needs 1024 TiB of memory"), std::string::npos) << what;
+    EXPECT_NE(what.find("cannot allocate 1024 TiB of memory for activations of 4,096 rows"),
+              std::string::npos)
+        << what;
     EXPECT_EQ(error.hint(), "lower micro_batch");
   }
 }
 
-TEST(Context, KeepsOneStateOfEachType) {
+TEST(Context, KeepsOneStatePerType) {
   const Context context;
   struct Counter {
     int value = 0;

@@ -1,4 +1,4 @@
-// What a tokenizer.json can say, and what is refused.
+// Supported and unsupported contents of tokenizer.json.
 #include <gtest/gtest.h>
 
 #include "base/error.h"
@@ -6,8 +6,8 @@
 #include "base/rng.h"
 #include "support/temp_folder.h"
 #include "tokenizer/bpe_model.h"
+#include "tokenizer/golden_tokenizers.h"
 #include "tokenizer/normalize.h"
-#include "tokenizer/shared_tokenizers.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_json.h"
 #include "tokenizer/unicode.h"
@@ -16,7 +16,7 @@ namespace thimble {
 
 namespace {
 
-// A small byte-level file: all bytes, "ab", "abc", and what the caller changes.
+// A small byte-level file: all bytes, "ab", "abc" and "Ġab". Tests modify it.
 Json small_file() {
   Json vocab = Json::object();
   int id = 0;
@@ -76,14 +76,14 @@ Json added(int id, const char* content, bool special, const char* flag = "specia
 
 }  // namespace
 
-TEST(TokenizerJson, TakesMergesAsStringsAndAsPairs) {
+TEST(TokenizerJson, AcceptsMergesAsStringsAndAsPairs) {
   const auto tokenizer = loaded(small_file());
   EXPECT_EQ(texts(*tokenizer, "abcab ab"), (Texts{"abc", "ab", "Ġab"}));
   EXPECT_EQ(tokenizer->vocab_size(), 260);
   EXPECT_EQ(tokenizer->kind(), TokenizerKind::bpe);
 }
 
-TEST(TokenizerJson, IgnoreMergesTakesAWholeWordFirst) {
+TEST(TokenizerJson, IgnoreMergesPrefersACompleteWord) {
   Json file = small_file();
   file = with_model(file, "merges", Json::array({Json("b c"), Json("a b"), Json("ab c")}));
   Json vocab = file.at("model").at("vocab");
@@ -92,7 +92,7 @@ TEST(TokenizerJson, IgnoreMergesTakesAWholeWordFirst) {
   EXPECT_EQ(texts(*loaded(with_model(file, "ignore_merges", true)), "abc"), (Texts{"abc"}));
 }
 
-TEST(TokenizerJson, SpecialStringsAreTextUnlessTrusted) {
+TEST(TokenizerJson, SpecialTokensAreEncodedAsTextUnlessTrusted) {
   const auto tokenizer = loaded(small_file());
   EXPECT_EQ(texts(*tokenizer, "ab<s>"), (Texts{"ab", "<", "s", ">"}));
   EXPECT_EQ(texts(*tokenizer, "ab<s>", {.trusted = true}), (Texts{"ab", "<s>"}));
@@ -101,7 +101,7 @@ TEST(TokenizerJson, SpecialStringsAreTextUnlessTrusted) {
   EXPECT_EQ(tokenizer->decode(ids, {.keep_special = true}), "<s>ab");
 }
 
-TEST(TokenizerJson, HonoursTheFlagsOfAddedTokens) {
+TEST(TokenizerJson, AppliesTheFlagsOfAddedTokens) {
   Json file = small_file();
   file.set("added_tokens",
            Json::array({added(259, "<l>", true, "lstrip"), added(260, "<r>", true, "rstrip"),
@@ -110,13 +110,13 @@ TEST(TokenizerJson, HonoursTheFlagsOfAddedTokens) {
   const EncodeOptions trusted{.trusted = true};
   EXPECT_EQ(texts(*tokenizer, "c \n<l> c", trusted), (Texts{"c", "<l>", "Ġ", "c"}));
   EXPECT_EQ(texts(*tokenizer, "c <r>\n c", trusted), (Texts{"c", "Ġ", "<r>", "c"}));
-  EXPECT_EQ(texts(*tokenizer, "abc", {}), (Texts{"abc"}));  // inside a word: not the token but its letters
+  EXPECT_EQ(texts(*tokenizer, "abc", {}), (Texts{"abc"}));  // not a separate word
   EXPECT_EQ(texts(*tokenizer, " ab.", {}), (Texts{"Ġ", "ab", "."}));
   EXPECT_EQ(texts(*tokenizer, "c<plain>c", {}), (Texts{"c", "<plain>", "c"}));
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("c<plain>c")), "c<plain>c");
 }
 
-TEST(TokenizerJson, TemplatesPutIdsAroundATextWhenAsked) {
+TEST(TokenizerJson, TemplateIdsAreAddedOnRequest) {
   Json file = small_file();
   file.set("post_processor",
            parse_json(
@@ -129,24 +129,24 @@ TEST(TokenizerJson, TemplatesPutIdsAroundATextWhenAsked) {
   EXPECT_EQ(texts(*tokenizer, "ab"), (Texts{"ab"}));
 }
 
-// Bases, of which none is an "a".
-TEST(AddsBos, IsKnownOfAVocabularyOfAnyCharacters) {
+// The vocabulary has no letter "a", so adds_bos() must not encode a fixed text.
+TEST(AddsBos, WorksForAVocabularyWithoutCommonLetters) {
   BpeSpec spec;
   spec.vocab = {"<s>", "C", "G", "T"};
   spec.added_tokens = {{.id = 0, .content = "<s>"}};
-  const auto silent = make_bpe_tokenizer(spec);
-  EXPECT_FALSE(silent->adds_bos());
+  const auto without_template = make_bpe_tokenizer(spec);
+  EXPECT_FALSE(without_template->adds_bos());
   spec.post_processor.after = {0};
   EXPECT_FALSE(make_bpe_tokenizer(spec)->adds_bos());
   spec.post_processor.before = {0};
   EXPECT_TRUE(make_bpe_tokenizer(spec)->adds_bos());
-  silent->texts_begin_with_bos();
-  EXPECT_TRUE(silent->adds_bos());
-  EXPECT_EQ(silent->encode("CG", {.add_special = true}), (std::vector<TokenId>{0, 1, 2}));
-  EXPECT_EQ(silent->encode("CG"), (std::vector<TokenId>{1, 2}));
+  without_template->texts_begin_with_bos();
+  EXPECT_TRUE(without_template->adds_bos());
+  EXPECT_EQ(without_template->encode("CG", {.add_special = true}), (std::vector<TokenId>{0, 1, 2}));
+  EXPECT_EQ(without_template->encode("CG"), (std::vector<TokenId>{1, 2}));
 }
 
-TEST(TokenizerJson, AddsAPrefixSpaceWhenTheFileSaysSo) {
+TEST(TokenizerJson, AddsAPrefixSpaceIfConfigured) {
   Json file = small_file();
   file.set("pre_tokenizer", Json::object().set("type", "ByteLevel").set("add_prefix_space", true));
   EXPECT_EQ(texts(*loaded(file), "ab"), (Texts{"Ġab"}));
@@ -162,7 +162,7 @@ TEST(TokenizerJson, SplitsDigitsBeforeBytes) {
   EXPECT_EQ(texts(*loaded(file), "ab12ab"), (Texts{"ab", "1", "2", "ab"}));
 }
 
-TEST(TokenizerJson, KnowsAllSplitBehaviours) {
+TEST(TokenizerJson, SupportsAllSplitBehaviors) {
   const std::vector<std::pair<std::string, Texts>> cases = {
       {"Removed", {"ab", "ab"}},
       {"Isolated", {"ab", "-", "-", "ab"}},
@@ -170,7 +170,7 @@ TEST(TokenizerJson, KnowsAllSplitBehaviours) {
       {"MergedWithNext", {"ab", "-", "-", "ab"}},
       {"Contiguous", {"ab", "-", "-", "ab"}},
   };
-  // The pieces show in merges: "b-" is a token, and so is "-a" and "--".
+  // The merges show the pieces: "--", "ab-" and "-ab" are tokens.
   for (const auto& [behaviour, expected] : cases) {
     Json file = small_file();
     Json vocab = file.at("model").at("vocab");
@@ -189,15 +189,15 @@ TEST(TokenizerJson, KnowsAllSplitBehaviours) {
                                                         .set("type", "ByteLevel")
                                                         .set("add_prefix_space", false)
                                                         .set("use_regex", false)})));
-    Texts want = expected;
-    if (behaviour == "MergedWithPrevious") want = {"ab-", "-", "ab"};
-    if (behaviour == "MergedWithNext") want = {"ab", "-", "-ab"};
-    if (behaviour == "Contiguous") want = {"ab", "--", "ab"};
-    EXPECT_EQ(texts(*loaded(file), "ab--ab"), want) << behaviour;
+    Texts adjusted = expected;
+    if (behaviour == "MergedWithPrevious") adjusted = {"ab-", "-", "ab"};
+    if (behaviour == "MergedWithNext") adjusted = {"ab", "-", "-ab"};
+    if (behaviour == "Contiguous") adjusted = {"ab", "--", "ab"};
+    EXPECT_EQ(texts(*loaded(file), "ab--ab"), adjusted) << behaviour;
   }
 }
 
-TEST(TokenizerJson, ReadsTheLlama2KindWithByteFallback) {
+TEST(TokenizerJson, SupportsLlama2FilesWithByteFallback) {
   Json vocab = Json::object().set("<unk>", 0).set("<s>", 1);
   int id = 2;
   for (int byte = 0; byte < 256; ++byte) vocab.set(byte_token(static_cast<unsigned char>(byte)), id++);
@@ -228,7 +228,7 @@ TEST(TokenizerJson, ReadsTheLlama2KindWithByteFallback) {
   EXPECT_EQ(streamed + stream.finish(), "ab \u00E9 a");
 }
 
-TEST(TokenizerJson, RefusesByNameWhatItCannotHonour) {
+TEST(TokenizerJson, ErrorsContainTheUnsupportedFeature) {
   auto type = [](const char* name) { return Json::object().set("type", name); };
   EXPECT_EQ(refusal(small_file().set("normalizer", type("BertNormalizer"))),
             "small.json: the normalizer \"BertNormalizer\" is not supported");
@@ -239,33 +239,34 @@ TEST(TokenizerJson, RefusesByNameWhatItCannotHonour) {
   EXPECT_EQ(refusal(small_file().set("post_processor", type("BertProcessing"))),
             "small.json: the post-processor \"BertProcessing\" is not supported");
   EXPECT_EQ(refusal(with_model(small_file(), "type", "Unigram")),
-            "small.json: the model is of type \"Unigram\"; only BPE is supported");
+            "small.json: expected a model of type \"BPE\", found \"Unigram\"");
   EXPECT_EQ(refusal(with_model(small_file(), "dropout", 0.1)),
-            "small.json: the model uses dropout = 0.1, which thimble does not support");
+            "small.json: the model uses dropout = 0.1, which is not supported");
   EXPECT_EQ(refusal(with_model(small_file(), "end_of_word_suffix", "</w>")),
-            "small.json: the model uses end_of_word_suffix = \"</w>\", which thimble does not support");
+            "small.json: the model uses end_of_word_suffix = \"</w>\", which is not supported");
   EXPECT_NE(refusal(small_file().set("truncation", Json::object().set("max_length", 5))), "");
 }
 
-TEST(TokenizerJson, SaysWhatIsWrongWithABadFile) {
+TEST(TokenizerJson, ErrorsDescribeAnInvalidFile) {
   EXPECT_EQ(refusal(std::string()), "small.json is empty; expected a tokenizer");
   EXPECT_TRUE(refusal(small_file().dump().substr(0, 500)).starts_with("small.json:1:"));
-  EXPECT_EQ(refusal(with_model(small_file(), "merges", Json::array({Json("a zz")}))),
-            "small.json: merge 0 (\"a\" + \"zz\") needs the token \"zz\", which is not in the vocabulary");
+  EXPECT_EQ(
+      refusal(with_model(small_file(), "merges", Json::array({Json("a zz")}))),
+      "small.json: merge 0 (\"a\" + \"zz\") refers to the token \"zz\", which is not in the vocabulary");
   EXPECT_EQ(refusal(with_model(small_file(), "merges", Json::array({Json("a")}))),
-            "small.json: the merge \"a\" is not two tokens with a space between");
+            "small.json: expected a merge of two tokens separated by a space, found \"a\"");
   Json vocab = small_file().at("model").at("vocab");
   EXPECT_EQ(refusal(with_model(small_file(), "vocab", vocab.set("twin", 256))),
-            "small.json: the id 256 belongs to two tokens, \"ab\" and \"twin\"");
+            "small.json: two tokens have the id 256: \"ab\" and \"twin\"");
   EXPECT_EQ(refusal(with_model(small_file(), "vocab", vocab.set("twin", 4000000000))),
-            "small.json: the token \"twin\" has the id 4000000000; expected 0 to 4194303");
+            "small.json: the token \"twin\" has the id 4000000000, expected 0 to 4194303");
   EXPECT_EQ(refusal(with_model(small_file(), "vocab", vocab.set("twin", -1))),
-            "small.json: the token \"twin\" has the id -1; expected 0 to 4194303");
+            "small.json: the token \"twin\" has the id -1, expected 0 to 4194303");
   EXPECT_EQ(refusal(std::string("{}")), "small.json: no \"vocab\" in \"model\"");
   EXPECT_NE(refusal(std::string("hello")), "");
 }
 
-TEST(TokenizerJson, HolesAreUnusedIds) {
+TEST(TokenizerJson, GapsInTheVocabularyAreUnusedIds) {
   Json vocab = small_file().at("model").at("vocab");
   const auto tokenizer = loaded(with_model(small_file(), "vocab", vocab.set("far", 300)));
   EXPECT_EQ(tokenizer->vocab_size(), 301);
@@ -275,7 +276,7 @@ TEST(TokenizerJson, HolesAreUnusedIds) {
   EXPECT_THROW(tokenizer->decode(std::vector<TokenId>{-1}), Error);
 }
 
-TEST(TokenizerJson, AMissingByteIsAnErrorNotALoss) {
+TEST(TokenizerJson, EncodingAMissingByteIsAnError) {
   Json file = small_file();
   Json vocab = Json::object();
   int id = 0;
@@ -286,11 +287,9 @@ TEST(TokenizerJson, AMissingByteIsAnErrorNotALoss) {
   EXPECT_THROW(tokenizer->encode("abc"), Error);
 }
 
-TEST(TokenizerJson, WhatIsWrittenMeansTheSame) {
-  for (const char* name : {"gpt2", "qwen2_5", "llama3_2"}) {
-    const std::string path = "fixtures/tokenizers/" + std::string(name) + "/tokenizer.json.zst";
-    if (!shared_path(path)) GTEST_SKIP() << shared_missing(path);
-    const BpeSpec spec = parse_tokenizer_json(shared_text(path), name);
+TEST(TokenizerJson, WrittenFilesParseToTheSameSpec) {
+  for (const std::filesystem::path& file : bpe_files()) {
+    const BpeSpec spec = parse_tokenizer_json(read_text_file(file), file.string());
     const std::string written = write_tokenizer_json(spec);
     const BpeSpec again = parse_tokenizer_json(written, "written");
     EXPECT_EQ(write_tokenizer_json(again), written);
@@ -302,7 +301,7 @@ TEST(TokenizerJson, WhatIsWrittenMeansTheSame) {
   }
 }
 
-TEST(Load, AFolderAFileAndItsContentAreTheSame) {
+TEST(Load, FolderFileAndContentGiveTheSameTokenizer) {
   TempFolder folder;
   const auto file = folder.write("tokenizer.json", small_file().dump());
   folder.write("tokenizer_config.json", R"({"bos_token": {"content": "abc"}, "eos_token": "<s>"})");
@@ -315,7 +314,7 @@ TEST(Load, AFolderAFileAndItsContentAreTheSame) {
   EXPECT_EQ(copy->special().bos, 257);
 }
 
-TEST(Bytes, SpecialsThenBytesAndBackFromTheFile) {
+TEST(Bytes, SpecialTokensComeFirstAndTheFileRoundTrips) {
   const auto tokenizer = load_tokenizer("bytes:chat");
   EXPECT_EQ(tokenizer->kind(), TokenizerKind::bytes);
   EXPECT_EQ(tokenizer->vocab_size(), 261);
@@ -327,12 +326,12 @@ TEST(Bytes, SpecialsThenBytesAndBackFromTheFile) {
   EXPECT_EQ(load_tokenizer("bytes")->vocab_size(), 257);
 }
 
-TEST(Bytes, ATextOfAnyLengthIsOneCall) {
+TEST(Bytes, EncodesTextsOfAnyLength) {
   const std::string text(BpeModel::kMaxWordBytes + 5, 'a');
   EXPECT_EQ(load_tokenizer("bytes")->encode(text).size(), text.size());
 }
 
-TEST(StreamDecoder, NeverEmitsABrokenCharacter) {
+TEST(StreamDecoder, NeverEmitsAPartialCharacter) {
   const auto tokenizer = load_tokenizer("bytes");
   StreamDecoder stream(*tokenizer);
   const std::string text = "h\u00E9\u20AC\U0001F600!";
@@ -349,7 +348,7 @@ TEST(StreamDecoder, NeverEmitsABrokenCharacter) {
   EXPECT_EQ(shown + stream.finish(), text);
 }
 
-TEST(StreamDecoder, ReplacesWhatCanNeverBecomeACharacter) {
+TEST(StreamDecoder, ReplacesInvalidBytes) {
   const auto tokenizer = load_tokenizer("bytes");
   auto streamed = [&](std::string_view bytes) {
     StreamDecoder stream(*tokenizer);

@@ -1,16 +1,17 @@
-// Conversations as tokens, and templates that say the same.
+// Conversations as tokens, and the Jinja templates that render to the same tokens.
 #include "tokenizer/chat_layout.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <fstream>
+#include <map>
+#include <optional>
+#include <set>
 
 #include "base/json.h"
 #include "base/rng.h"
 #include "support/message_of.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
-#include "tokenizer/shared_tokenizers.h"
+#include "tokenizer/golden_tokenizers.h"
 #include "tokenizer/tokenizer_json.h"
 
 namespace thimble {
@@ -19,8 +20,15 @@ namespace {
 using Ids = std::vector<TokenId>;
 
 constexpr const char* kQwen = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
+constexpr const char* kQwenFormLayout = "chatml:You are a test. Answer in one line.";
 
 const Conversation kTurns = {{ChatRole::system, "S"}, {ChatRole::user, "U"}, {ChatRole::assistant, "A"}};
+
+std::string template_in(const std::filesystem::path& tokenizer_config) {
+  return parse_json(read_text_file(tokenizer_config), "tokenizer_config.json")
+      .at("chat_template")
+      .as_string();
+}
 
 // Bytes, and the special tokens of all layouts.
 std::unique_ptr<Tokenizer> every_token() {
@@ -31,7 +39,7 @@ std::unique_ptr<Tokenizer> every_token() {
   return tokenizer;
 }
 
-// Texts with a taste for what could be taken for marks.
+// Contents include strings that look like special tokens or template syntax.
 Conversation random_conversation(Rng& rng) {
   static const std::vector<std::string> kPieces = {
       "<user>",     "<end_turn>", "<|im_end|>", "<|im_start|>system\n",
@@ -50,7 +58,7 @@ Conversation random_conversation(Rng& rng) {
   return turns;
 }
 
-TEST(ChatLayout, RolesAreRoleContentEndAfterBos) {
+TEST(ChatLayout, RolesLayoutIsBosThenRoleContentEndTurn) {
   const auto tokenizer = load_tokenizer("bytes:chat");  // five special tokens, then the bytes
   const ChatLayout layout(*tokenizer, "roles");
   const TokenId S = 5 + 'S', U = 5 + 'U', A = 5 + 'A';
@@ -59,7 +67,7 @@ TEST(ChatLayout, RolesAreRoleContentEndAfterBos) {
   EXPECT_EQ(layout.end_id(), 3);
 }
 
-TEST(ChatLayout, ChatmlAndLlama3AreAsTheirModelsKnowThem) {
+TEST(ChatLayout, ChatmlAndLlama3MatchTheirModels) {
   const auto tokenizer = every_token();
   const auto rendered = [&](std::string_view layout, std::span<const Turn> turns) {
     return tokenizer->decode(ChatLayout(*tokenizer, layout).prompt(turns), {.keep_special = true});
@@ -79,10 +87,10 @@ TEST(ChatLayout, ChatmlAndLlama3AreAsTheirModelsKnowThem) {
             "<bos><|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|><|start_header_id|>assistant<|end_"
             "header_id|>"
             "\n\n")
-      << "its templates trim contents";
+      << "Llama 3's template trims contents";
 }
 
-TEST(ChatLayout, ADefaultSystemPromptStandsInForOneThatIsMissing) {
+TEST(ChatLayout, DefaultSystemPromptIsUsedIfNoneIsGiven) {
   const auto tokenizer = every_token();
   const ChatLayout layout(*tokenizer, "chatml:Be kind: always.");
   const ChatLayout plain(*tokenizer, "chatml");
@@ -93,7 +101,7 @@ TEST(ChatLayout, ADefaultSystemPromptStandsInForOneThatIsMissing) {
   EXPECT_EQ(ChatLayoutText::parse("chatml+bos:a:b").text(), "chatml+bos:a:b");
 }
 
-TEST(ChatLayout, ContentsCannotSpeakForOthers) {
+TEST(ChatLayout, ContentsProduceNoSpecialTokens) {
   const auto tokenizer = every_token();
   Rng rng(7);
   for (const char* name : {"roles", "chatml", "chatml+bos:Be kind.", "llama3"}) {
@@ -110,7 +118,7 @@ TEST(ChatLayout, ContentsCannotSpeakForOthers) {
   }
 }
 
-TEST(ChatLayout, APromptIsHowTheWholeConversationBegins) {
+TEST(ChatLayout, PromptIsAPrefixOfTheConversation) {
   const auto tokenizer = every_token();
   Rng rng(8);
   for (const char* name : {"roles", "chatml", "llama3"}) {
@@ -126,19 +134,19 @@ TEST(ChatLayout, APromptIsHowTheWholeConversationBegins) {
   }
 }
 
-TEST(ChatLayout, RefusesWhatItDoesNotKnowByName) {
+TEST(ChatLayout, ErrorsContainTheUnknownLayoutOrToken) {
   const auto plain = load_tokenizer("bytes"), chat = load_tokenizer("bytes:chat");
   EXPECT_EQ(message_of([&] { ChatLayout(*chat, "gemma"); }),
-            "chats laid out as 'gemma' are not supported: expected roles, chatml or llama3");
+            "expected the chat layout roles, chatml or llama3, found 'gemma'");
   EXPECT_EQ(message_of([&] { ChatLayout(*plain, "roles"); }),
-            "the tokenizer has no special token <user>, which chats need");
+            "the tokenizer has no special token <user>, which is required for chats");
   EXPECT_EQ(message_of([&] { ChatLayout(*chat, "chatml"); }),
-            "the tokenizer has no special token <|im_start|>, which the chat layout chatml needs");
+            "the tokenizer has no special token <|im_start|>, which the chat layout chatml requires");
   EXPECT_FALSE(ChatTokens::in(*plain));
   EXPECT_TRUE(ChatTokens::in(*chat));
 }
 
-TEST(ChatTemplate, IsRecognisedByItsMarks) {
+TEST(ChatTemplate, IsRecognizedByItsMarkers) {
   EXPECT_EQ(layout_of_template(
                 "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' }}"),
             "chatml");
@@ -151,7 +159,7 @@ TEST(ChatTemplate, IsRecognisedByItsMarks) {
             "chatml:Don't\nlie.");
   EXPECT_EQ(layout_of_template(R"({{ '<|im_start|>system\nDon\'t.<|im_end|>\n' }})"), "chatml:Don't.");
   EXPECT_EQ(layout_of_template(R"({{ '<|im_start|>system\n' + text + '<|im_end|>\n' }})"), "chatml")
-      << "no default: it is put together";
+      << "concatenated text is not a default system prompt";
   EXPECT_EQ(layout_of_template(
                 R"({% set system_message = 'You\'re kind.' %}{% if messages[0]['role'] == 'system' %})"
                 R"({% set system_message = messages[0]['content'] %}{% endif %})"
@@ -161,84 +169,108 @@ TEST(ChatTemplate, IsRecognisedByItsMarks) {
             "chatml");
 }
 
-TEST(ChatTemplate, OfARealModelIsRecognised) {
+// The files *_form.jinja have the structure of the published templates of Qwen 2.5 and Llama 3.
+TEST(ChatTemplate, OfAPublishedModelIsRecognized) {
+  EXPECT_EQ(layout_of_template(golden_text("chat/qwen_form.jinja")), kQwenFormLayout);
+  EXPECT_EQ(layout_of_template(golden_text("chat/llama3_form.jinja")), "llama3");
   for (const auto& [model, layout] :
        {std::pair{"qwen2_5", std::string("chatml:") + kQwen}, {"llama3_2", "llama3"}}) {
-    const std::string file = fmt::format("fixtures/tokenizers/{}/tokenizer_config.json", model);
-    if (!shared_path(file)) GTEST_SKIP() << shared_missing(file);
-    const Json config = parse_json(shared_text(file), file);
-    EXPECT_EQ(layout_of_template(config.at("chat_template").as_string()), layout);
-  }
-}
-
-TEST(ChatTemplate, WrittenByUsIsRecognisedByUs) {
-  for (const char* name :
-       {"roles", "llama3", "chatml", "chatml+bos", "chatml:Be 'kind'.\nAlways \\ ever: \"so\"."})
-    EXPECT_EQ(layout_of_template(jinja_template(ChatLayoutText::parse(name))), name);
-  EXPECT_EQ(message_of([] { jinja_template(ChatLayoutText::parse("gemma")); }),
-            "there is no template for the chat layout 'gemma'");
-}
-
-// What a template prints, by the program for which templates are written.
-std::string rendered(const TempFolder& folder, const std::string& jinja, const Conversation& turns,
-                     const std::string& bos) {
-  Json messages = Json::array();
-  for (const Turn& turn : turns)
-    messages.push(Json::object().set("role", name_of(turn.role)).set("content", turn.content));
-  folder.write("in.json",
-               Json::object().set("jinja", jinja).set("messages", messages).set("bos", bos).dump());
-  folder.write(
-      "render.py",
-      "import json, sys, jinja2.sandbox\n"
-      "given = json.load(open('in.json', encoding='utf-8'))\n"
-      "env = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)\n"
-      "text = env.from_string(given['jinja']).render(messages=given['messages'], bos_token=given['bos'],\n"
-      "                                              add_generation_prompt=True)\n"
-      "open('out.txt', 'w', encoding='utf-8', newline='').write(text)\n");
-  const RunResult run =
-      run_program("/usr/bin/env", {.arguments = {"python3", "render.py"}, .folder = folder.path()});
-  return run.exit_code == 0 ? folder.read("out.txt") : "failed: " + run.err;
-}
-
-bool jinja_is_there() {
-  return run_program("/usr/bin/env", {.arguments = {"python3", "-c", "import jinja2"}}).exit_code == 0;
-}
-
-TEST(ChatTemplate, RendersToTheVeryIdsOfThePrompt) {
-  if (!jinja_is_there()) GTEST_SKIP() << "python3 with jinja2 is not installed";
-  const TempFolder folder;
-  const auto tokenizer = every_token();
-  const std::vector<Conversation> conversations = {
-      kTurns,
-      {{ChatRole::user, "Grüße, 'du' \"da\" \\ {{ x }}"}},
-      {{ChatRole::user, "\nline\n\nline\n"}, {ChatRole::assistant, "ja 😀"}, {ChatRole::user, "  "}}};
-  for (const char* name : {"roles", "chatml", "chatml+bos:Don't \"lie\"\\.\nEver.", "llama3"}) {
-    const ChatLayout layout(*tokenizer, name);
-    for (const Conversation& turns : conversations) {
-      const std::string text = rendered(folder, jinja_template(layout.text()), turns, "<bos>");
-      EXPECT_EQ(tokenizer->encode(text, {.trusted = true}), layout.prompt(turns)) << name << ": " << text;
+    const auto file = shared_path(fmt::format("fixtures/tokenizers/{}/tokenizer_config.json", model));
+    if (file) {
+      EXPECT_EQ(layout_of_template(template_in(*file)), layout);
     }
   }
 }
 
-// The template that came with the model, and the tokenizer that came with it: our ids are theirs.
-TEST(ChatTemplate, OfQwenRendersToTheVeryIdsOfThePrompt) {
-  const char* file = "fixtures/tokenizers/qwen2_5/tokenizer_config.json";
-  if (!shared_path(file)) GTEST_SKIP() << shared_missing(file);
-  if (!jinja_is_there()) GTEST_SKIP() << "python3 with jinja2 is not installed";
+TEST(ChatTemplate, WrittenTemplatesAreRecognized) {
+  for (const char* name :
+       {"roles", "llama3", "chatml", "chatml+bos", "chatml:Be 'kind'.\nAlways \\ ever: \"so\"."})
+    EXPECT_EQ(layout_of_template(jinja_template(ChatLayoutText::parse(name))), name);
+  EXPECT_EQ(message_of([] { jinja_template(ChatLayoutText::parse("gemma")); }),
+            "the chat layout 'gemma' has no Jinja template");
+}
+
+Conversation conversation_in(const Json& messages) {
+  Conversation turns;
+  for (const Json& message : messages.as_array()) {
+    const std::string role = message.at("role").as_string();
+    turns.push_back({role == "user"     ? ChatRole::user
+                     : role == "system" ? ChatRole::system
+                                        : ChatRole::assistant,
+                     message.at("content").as_string()});
+  }
+  return turns;
+}
+
+// tests/golden/chat contains the templates of these layouts and what jinja2, the reference
+// implementation, renders from them.
+TEST(ChatTemplate, RendersToTheIdsOfThePrompt) {
+  const std::map<std::string, std::string> layouts = {
+      {"roles.jinja", "roles"},
+      {"chatml.jinja", "chatml"},
+      {"chatml_bos.jinja", "chatml+bos:Don't \"lie\"\\.\nEver."},
+      {"llama3.jinja", "llama3"},
+      {"llama3_form.jinja", "llama3"},
+      {"qwen_form.jinja", kQwenFormLayout}};
+  for (const auto& [file, layout] : layouts) {
+    if (file.find("_form") != file.npos) continue;
+    EXPECT_TRUE(matches_golden(jinja_template(ChatLayoutText::parse(layout)), "chat/" + file));
+  }
+  const auto tokenizer = every_token();
+  const Json rendered = parse_json(golden_text("chat/rendered.json"), "rendered.json");
+  std::set<std::string> files;
+  for (const Json& one : rendered.at("rendered").as_array()) {
+    files.insert(one.at("template").as_string());
+    const ChatLayout layout(*tokenizer, layouts.at(one.at("template").as_string()));
+    const Ids ids = tokenizer->encode(one.at("text").as_string(), {.trusted = true});
+    EXPECT_EQ(ids, layout.prompt(conversation_in(one.at("messages")))) << one.dump();
+  }
+  EXPECT_EQ(files.size(), layouts.size());
+}
+
+// Renders a template with jinja2, if it is installed.
+std::optional<std::string> rendered(const TempFolder& folder, const std::string& jinja,
+                                    const Conversation& turns) {
+  Json messages = Json::array();
+  for (const Turn& turn : turns)
+    messages.push(Json::object().set("role", name_of(turn.role)).set("content", turn.content));
+  folder.write("in.json", Json::object().set("jinja", jinja).set("messages", messages).dump());
+  folder.write("render.py",
+               "import json, jinja2.sandbox\n"
+               "given = json.load(open('in.json', encoding='utf-8'))\n"
+               "env = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)\n"
+               "text = env.from_string(given['jinja']).render(messages=given['messages'], "
+               "add_generation_prompt=True)\n"
+               "open('out.txt', 'w', encoding='utf-8', newline='').write(text)\n");
+  const RunResult run =
+      run_program("/usr/bin/env", {.arguments = {"python3", "render.py"}, .folder = folder.path()});
+  if (run.err.find("No module named 'jinja2") != std::string::npos || run.exit_code == 127) return {};
+  return run.exit_code == 0 ? folder.read("out.txt") : "failed: " + run.err;
+}
+
+// Uses the template and the tokenizer that Qwen publishes, and a live jinja2.
+class PublishedChatTemplate : public testing::TestWithParam<std::filesystem::path> {};
+
+TEST_P(PublishedChatTemplate, OfQwenRendersToTheIdsOfThePrompt) {
   const TempFolder folder;
-  const auto tokenizer = shared_tokenizer("qwen2_5");
-  const std::string jinja = parse_json(shared_text(file), file).at("chat_template").as_string();
+  const auto tokenizer = tokenizer_in(GetParam().parent_path() / "tokenizer.json.zst");
+  const std::string jinja = template_in(GetParam());
   const ChatLayout layout(*tokenizer, layout_of_template(jinja));
   const std::vector<Conversation> conversations = {
       kTurns,
       {{ChatRole::user, "How many eggs?"}},
       {{ChatRole::user, "\n\nTwo newlines first"}, {ChatRole::assistant, "Yes.\n"}, {ChatRole::user, " 12"}}};
   for (const Conversation& turns : conversations) {
-    const std::string text = rendered(folder, jinja, turns, "");
-    EXPECT_EQ(tokenizer->encode(text, {.trusted = true}), layout.prompt(turns)) << text;
+    const auto text = rendered(folder, jinja, turns);
+    if (!text) GTEST_SKIP() << "an extra: python3 with jinja2 is not installed";
+    EXPECT_EQ(tokenizer->encode(*text, {.trusted = true}), layout.prompt(turns)) << *text;
   }
 }
+
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(PublishedChatTemplate);  // without ../shared
+INSTANTIATE_TEST_SUITE_P(
+    Shared, PublishedChatTemplate,
+    testing::ValuesIn(golden_and_shared({}, {"fixtures/tokenizers/qwen2_5/tokenizer_config.json"})));
 
 }  // namespace
 }  // namespace thimble

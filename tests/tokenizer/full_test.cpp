@@ -1,4 +1,4 @@
-// The long ones: a gigabyte on one line.
+// Slow tests: a gigabyte of text on one line.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -41,16 +41,16 @@ TEST(FullTierTokenizer, TrainsOnAGigabyteLineInBoundedMemory) {
   EXPECT_GE(result.text_bytes, kGigabyte);
   EXPECT_LT(peak_megabytes() - before, 500u);
 
-  // Encoding by lines has to hold a line: this one is refused, not swallowed.
+  // Encoding by lines must keep a complete line in memory, so this line is refused.
   const auto tokenizer = make_bpe_tokenizer(result.spec);
   EXPECT_THROW(encode_lines(*tokenizer, *open_byte_stream(path), {}, [](const auto&) {}), Error);
-  // By documents it is encoded piece by piece.
+  // Encoding by documents works piece by piece.
   TextSource again({path}, {.split = DocumentSplit::line, .max_piece_bytes = 1 << 20});
   EXPECT_EQ(measure_text(*tokenizer, again, ProgressOutput::nowhere()).bytes, result.text_bytes);
   EXPECT_LT(peak_megabytes() - before, 1000u);
 }
 
-TEST(FullTierTokenizer, AGigabyteWithoutAnyBreakIsAnErrorOrCounted) {
+TEST(FullTierTokenizer, GigabyteWithoutWordBoundariesTrainsButCannotBeEncoded) {
   TempFolder folder;
   const auto path = one_line(folder, std::string(1 << 20, 'a'));
   const std::size_t before = peak_megabytes();

@@ -1,4 +1,4 @@
-// The normaliser's table inside a SentencePiece model, and the library's own.
+// The normalizer table inside a SentencePiece model, compared with the library's own.
 #include "tokenizer/sentencepiece.h"
 
 #include "base/error.h"
@@ -16,7 +16,7 @@ std::string trained(const std::string& normalization) {
   return train_sentencepiece(source, {.vocab_size = 300, .normalization = normalization});
 }
 
-TEST(StandardNormalizer, IsFoundByNameAndItsTableIsTheModels) {
+TEST(StandardNormalizer, TableOfTheNameIsTheTableInTheModel) {
   const std::string model = trained("nmt_nfkc");
   EXPECT_EQ(standard_normalizer_in(model), "nmt_nfkc");
   const std::string table = standard_normalizer_table("nmt_nfkc");
@@ -24,14 +24,14 @@ TEST(StandardNormalizer, IsFoundByNameAndItsTableIsTheModels) {
   EXPECT_NE(model.find(table), model.npos);
 }
 
-TEST(StandardNormalizer, EachNameHasItsOwnTable) {
+TEST(StandardNormalizer, NamesHaveDifferentTables) {
   EXPECT_NE(standard_normalizer_table("nfkc"), standard_normalizer_table("nmt_nfkc"));
   EXPECT_NE(standard_normalizer_table("nfkc"), standard_normalizer_table("nfkc_cf"));
   EXPECT_THROW(standard_normalizer_table("user_defined"), Error);
   EXPECT_THROW(standard_normalizer_table(""), Error);
 }
 
-TEST(StandardNormalizer, IsInNothingElse) {
+TEST(StandardNormalizer, IsNotFoundInOtherModels) {
   EXPECT_FALSE(standard_normalizer_in(trained("identity")));
   EXPECT_FALSE(standard_normalizer_in(""));
   EXPECT_FALSE(standard_normalizer_in("{\"version\": \"1.0\"}"));

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
-#include "tokenizer/shared_tokenizers.h"
+#include "tokenizer/golden_tokenizers.h"
 #include "tokenizer/tokenizer.h"
 
 namespace thimble::sentencepiece_test {
@@ -22,6 +22,11 @@ std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream stream(text);
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
+}
+
+std::string with_spaces(std::string text) {
+  for (std::size_t at; (at = text.find(kSpace)) != text.npos;) text.replace(at, kSpace.size(), " ");
+  return text;
 }
 
 std::string first_bytes(std::string text, std::size_t bytes) {
@@ -44,18 +49,12 @@ std::string some_text() {
 
 }  // namespace
 
-class GolfModel : public testing::TestWithParam<const char*> {
+class GolfModel : public testing::TestWithParam<std::filesystem::path> {
  protected:
-  void SetUp() override {
-    path_ = "fixtures/sentencepiece/" + std::string(GetParam());
-    if (!shared_path(path_)) GTEST_SKIP() << shared_missing(path_);
-    tokenizer_ = load_tokenizer(*shared_path(path_));
-  }
-  std::string path_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Tokenizer> tokenizer_ = load_tokenizer(GetParam());
 };
 
-TEST_P(GolfModel, HasTheIdsThatGolfCountsOn) {
+TEST_P(GolfModel, HasTheSpecialIdsOfGolf) {
   EXPECT_EQ(tokenizer_->kind(), TokenizerKind::sentencepiece);
   EXPECT_EQ(tokenizer_->special().pad, 0);
   EXPECT_EQ(tokenizer_->special().bos, 1);
@@ -67,13 +66,13 @@ TEST_P(GolfModel, HasTheIdsThatGolfCountsOn) {
   EXPECT_EQ(bytes, 256);
 }
 
-TEST_P(GolfModel, GivesTheIdsOfSpmEncodeAndTheBytesOfSpmNormalize) {
-  const std::string model = shared_path(path_)->string();
-  if (!std::filesystem::exists("/usr/bin/spm_encode"))
-    GTEST_SKIP() << "spm_encode (package sentencepiece) is not installed";
+// An addition to SentencePieceVectors, if spm_encode (package sentencepiece) is installed.
+TEST_P(GolfModel, MatchesSpmEncodeAndSpmNormalizeIfInstalled) {
+  if (!std::filesystem::exists("/usr/bin/spm_encode")) return;
+  const std::string model = GetParam().string();
   const ByteTable table(*tokenizer_, tokenizer_->vocab_size());
-  for (const std::string& file : corpus_files()) {
-    const std::string text = first_bytes(shared_text("corpora/" + file), 400'000);
+  for (const std::filesystem::path& file : corpus_files()) {
+    const std::string text = first_bytes(read_text_file(file), 400'000);
     const auto spm = run_program("/usr/bin/spm_encode",
                                  {.arguments = {"--model=" + model, "--output_format=id"}, .input = text});
     const auto normalized =
@@ -82,20 +81,18 @@ TEST_P(GolfModel, GivesTheIdsOfSpmEncodeAndTheBytesOfSpmNormalize) {
     ASSERT_EQ(expected.size(), lines.size()) << file;
     ASSERT_EQ(clean.size(), lines.size()) << file;
     for (std::size_t i = 0; i < lines.size(); ++i) {
-      std::vector<TokenId> ids = tokenizer_->encode(lines[i]), wanted;
+      std::vector<TokenId> ids = tokenizer_->encode(lines[i]), reference;
       std::istringstream numbers(expected[i]);
-      for (TokenId id; numbers >> id;) wanted.push_back(id);
-      ASSERT_EQ(ids, wanted) << file << ": " << lines[i];
-      // Behind a bos the text starts without a space, so the bytes are those of the normalised line.
+      for (TokenId id; numbers >> id;) reference.push_back(id);
+      ASSERT_EQ(ids, reference) << file << ": " << lines[i];
+      // After bos the text starts without a space, so the bytes are those of the normalized line.
       ids.insert(ids.begin(), 1);
-      std::string plain = clean[i];
-      for (std::size_t at; (at = plain.find(kSpace)) != plain.npos;) plain.replace(at, kSpace.size(), " ");
-      ASSERT_EQ(table.total(ids), plain.size()) << file << ": " << clean[i];
+      ASSERT_EQ(table.total(ids), with_spaces(clean[i]).size()) << file << ": " << clean[i];
     }
   }
 }
 
-TEST_P(GolfModel, DecodesToTheNormalisedText) {
+TEST_P(GolfModel, DecodesToTheNormalizedText) {
   for (const std::string text : {"Hello, world!", "caf\u00E9 \u4E2D\u6587 \U0001F600", "1234 5678"}) {
     EXPECT_EQ(tokenizer_->decode(tokenizer_->encode(text)), text);
     StreamDecoder stream(*tokenizer_);
@@ -105,7 +102,7 @@ TEST_P(GolfModel, DecodesToTheNormalisedText) {
   }
 }
 
-TEST_P(GolfModel, ControlStringsAreTextUnlessTrusted) {
+TEST_P(GolfModel, ControlTokensAreEncodedAsTextUnlessTrusted) {
   const auto ids = tokenizer_->encode("<s>hi</s>");
   EXPECT_EQ(std::count(ids.begin(), ids.end(), 1) + std::count(ids.begin(), ids.end(), 2), 0);
   const auto trusted = tokenizer_->encode("<s>hi</s>", {.trusted = true});
@@ -113,7 +110,7 @@ TEST_P(GolfModel, ControlStringsAreTextUnlessTrusted) {
   EXPECT_EQ(trusted.back(), 2);
 }
 
-TEST_P(GolfModel, TheByteTableIsAsLongAsTheModelsVocabulary) {
+TEST_P(GolfModel, ByteTableHasTheSizeOfTheModelVocabulary) {
   const TokenId rows = tokenizer_->vocab_size() + 64;
   const ByteTable table(*tokenizer_, rows);
   EXPECT_EQ(table.size(), static_cast<std::size_t>(rows));
@@ -121,7 +118,7 @@ TEST_P(GolfModel, TheByteTableIsAsLongAsTheModelsVocabulary) {
   EXPECT_THROW(ByteTable(*tokenizer_, tokenizer_->vocab_size() - 1), Error);
 }
 
-TEST_P(GolfModel, ASpaceIsOneByteButNoneAfterBosAndAByteTokenIsOne) {
+TEST_P(GolfModel, CountsASpaceAsOneByteExceptAfterBos) {
   const ByteTable table(*tokenizer_, tokenizer_->vocab_size());
   const TokenId space = tokenizer_->id_of(kSpace).value(), newline = tokenizer_->id_of("<0x0A>").value();
   const TokenId the = tokenizer_->id_of(std::string(kSpace) + "the").value();
@@ -133,11 +130,42 @@ TEST_P(GolfModel, ASpaceIsOneByteButNoneAfterBosAndAByteTokenIsOne) {
   EXPECT_EQ(table.bytes(the, 1), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, GolfModel,
-                         testing::Values("fineweb_1024_bpe.model", "fineweb_8192_bpe.model"),
-                         [](const auto& info) { return std::string(info.param).substr(8, 4); });
+INSTANTIATE_TEST_SUITE_P(Files, GolfModel, testing::ValuesIn(golf_tokenizer_files()),
+                         [](const auto& info) { return name_of_file(info.param); });
 
-TEST(SentencePiece, TrainsWithGolfsSettings) {
+// Ids of libsentencepiece's own program and texts of spm_normalize, stored by tests/golden/make.py.
+class SentencePieceVectors : public testing::TestWithParam<const char*> {};
+
+TEST_P(SentencePieceVectors, MatchExactly) {
+  const auto tokenizer = load_tokenizer(golden_path(fmt::format("tokenizers/{}.model", GetParam())));
+  const GoldenIds expected(GetParam());
+  const auto texts = golden_strings("strings"), invalid = golden_strings("invalid");
+  const auto ids = expected.ids("ids"), ids_of_invalid = expected.ids("invalid");
+  const auto& normalized = expected.texts("normalized");
+  ASSERT_EQ(ids.size(), texts.size());
+  ASSERT_EQ(normalized.size(), texts.size());
+  ASSERT_EQ(ids_of_invalid.size(), invalid.size());
+  const ByteTable table(*tokenizer, tokenizer->vocab_size());
+  int compared = 0;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    std::vector<TokenId> ours = tokenizer->encode(texts[i]);
+    EXPECT_EQ(ours, ids[i]) << texts[i];
+    if (normalized[i].is_null()) continue;
+    ++compared;
+    const std::string text = with_spaces(normalized[i].as_string());
+    ours.insert(ours.begin(), *tokenizer->special().bos);  // after bos, a space counts no byte
+    EXPECT_EQ(table.total(ours), text.size() - text.starts_with(' ')) << texts[i];
+    EXPECT_EQ(tokenizer->decode(ours), text) << texts[i];
+  }
+  EXPECT_GT(compared, 70);
+  for (std::size_t i = 0; i < invalid.size(); ++i)
+    EXPECT_EQ(tokenizer->encode(invalid[i]), ids_of_invalid[i]) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, SentencePieceVectors, testing::Values("golf_1024", "identity_700"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(SentencePiece, TrainsWithTheSettingsOfGolf) {
   const auto tokenizer = load_sentencepiece(trained(some_text(), {.vocab_size = 320}), "trained");
   EXPECT_EQ(tokenizer->special().pad, 0);
   EXPECT_EQ(tokenizer->special().bos, 1);
@@ -155,10 +183,11 @@ TEST(SentencePiece, TrainsWithGolfsSettings) {
   EXPECT_EQ(trained(some_text(), {.vocab_size = 320}), tokenizer->serialized());
 }
 
-TEST(SentencePiece, TheBytesOfATokenAreThoseItHasInsideOfAText) {
+TEST(SentencePiece, BytesOfATokenAreThoseInsideAText) {
   const auto tokenizer = load_sentencepiece(trained(some_text(), {.vocab_size = 320}), "trained");
   const TokenId the = tokenizer->id_of(std::string(kSpace) + "the").value();
-  EXPECT_EQ(tokenizer->decode(std::vector{the}), "the") << "at the start of one it has no space";
+  EXPECT_EQ(tokenizer->decode(std::vector{the}), "the")
+      << "the leading space is dropped at the start of a text";
   EXPECT_EQ(bytes_of_token(*tokenizer, the), " the");
   EXPECT_EQ(bytes_of_token(*tokenizer, *tokenizer->special().bos), "<s>");
   EXPECT_EQ(bytes_of_token(*tokenizer, 4 + 0xC3), "\xC3");
@@ -177,8 +206,8 @@ TEST(SentencePiece, IdentityKeepsSpacesAndLines) {
   const ByteTable table(*tokenizer, tokenizer->vocab_size());
 }
 
-// libsentencepiece ends the program where it is to count a space and finds none.
-TEST(SentencePiece, LearnsFromATextWithoutASpace) {
+// libsentencepiece terminates the process if the training text contains no space.
+TEST(SentencePiece, TrainsOnATextWithoutASpace) {
   for (const std::string text :
        {"a", "hello", "   ", "emma\nolivia\nava\nisabella\n", "\x05 \x05", "\u4F60\u597D"})
     for (const std::string normalization : {"nmt_nfkc", "identity"}) {
@@ -189,8 +218,8 @@ TEST(SentencePiece, LearnsFromATextWithoutASpace) {
     }
 }
 
-// It crashes on words of 40,000 characters.
-TEST(SentencePiece, LearnsFromWordsOfAnyLength) {
+// libsentencepiece crashes on words of 40,000 characters.
+TEST(SentencePiece, TrainsOnWordsOfAnyLength) {
   std::string word, characters;
   for (unsigned i = 0; i < 140'000; ++i) word += static_cast<char>('a' + i * i % 97 % 7);
   for (int i = 0; i < 30'000; ++i) characters += "\u4F60";
@@ -201,7 +230,7 @@ TEST(SentencePiece, LearnsFromWordsOfAnyLength) {
     EXPECT_EQ(tokenizer->token_text(id).find("\uFFFD"), std::string::npos) << "a character was cut in two";
 }
 
-TEST(SentencePiece, SaysWhyItCannotTrain) {
+TEST(SentencePiece, InvalidTrainingOptionsAreErrors) {
   EXPECT_THROW(trained(some_text(), {.vocab_size = 260}), Error);
   EXPECT_THROW(trained("", {.vocab_size = 400}), Error);
 }
@@ -212,7 +241,7 @@ TEST(SentencePiece, RefusesADamagedModel) {
     EXPECT_THROW(load_tokenizer_bytes(model.substr(0, size), "cut.model"), Error) << size;
 }
 
-// A model in protocol buffers, by hand: the trainer always makes a token for the space.
+// A model without a token for the space, in raw protocol buffers: the trainer always adds one.
 std::string model_without_space() {
   auto field = [](int number, const std::string& bytes) {
     std::string out(1, static_cast<char>(number << 3 | 2));
@@ -231,7 +260,7 @@ std::string model_without_space() {
 
 TEST(ByteTable, RefusesAModelWithoutATokenForTheSpace) {
   const auto tokenizer = load_sentencepiece(model_without_space(), "hand-made");
-  EXPECT_EQ(tokenizer->encode("a a").size(), 8u);  // two letters, and two spaces of three bytes each
+  EXPECT_EQ(tokenizer->encode("a a").size(), 8u);  // 2 letters, 2 spaces of 3 bytes each
   EXPECT_THROW(ByteTable(*tokenizer, tokenizer->vocab_size()), Error);
 }
 

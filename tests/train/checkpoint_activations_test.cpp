@@ -1,4 +1,5 @@
-// checkpoint_activations: blocks are computed again in backward. Nothing but memory and time may change.
+// checkpoint_activations recomputes blocks in backward. It may change memory and time only, not
+// results.
 #include <fstream>
 
 #include "base/error.h"
@@ -11,7 +12,7 @@ namespace {
 
 class CheckpointActivations : public TinyRun {
  protected:
-  // The loss of every step, as it was written.
+  // All training and validation losses in metrics.jsonl, as written.
   std::vector<std::string> losses(const std::string& run) const {
     std::vector<std::string> all;
     std::ifstream file(folder_ / run / "metrics.jsonl");
@@ -29,7 +30,7 @@ class CheckpointActivations : public TinyRun {
   }
 };
 
-TEST_F(CheckpointActivations, GiveTheSameLossesAndWeightsToTheBit) {
+TEST_F(CheckpointActivations, GivesBitIdenticalLossesAndWeights) {
   for (const std::string dtype : {"f32", "bf16"})
     for (const char* mlp : {"mlp=relu2", "mlp=swiglu"}) {
       const std::vector<std::string> plain = {"dtype=" + dtype, mlp, "dropout=0.1"};
@@ -44,16 +45,16 @@ TEST_F(CheckpointActivations, GiveTheSameLossesAndWeightsToTheBit) {
     }
 }
 
-TEST_F(CheckpointActivations, TakeLessMemory) {
+TEST_F(CheckpointActivations, UsesLessMemory) {
   const Config plain = config({"layers=6"}), again = config({"layers=6", "checkpoint_activations=true"});
   EXPECT_LT(summarise(again).plan.arena_bytes, summarise(plain).plan.arena_bytes * 7 / 10);
 }
 
-TEST_F(CheckpointActivations, MayChangeWhenARunGoesOn) {
-  run(request("whole"));
+TEST_F(CheckpointActivations, CanBeChangedOnResume) {
+  run(request("straight"));
   run_until(request("cut"), 7);
   run(resumed("cut", {"checkpoint_activations=true"}));
-  EXPECT_EQ(weights("whole"), weights("cut"));
+  EXPECT_EQ(weights("straight"), weights("cut"));
 }
 
 }  // namespace

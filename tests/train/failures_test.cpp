@@ -1,4 +1,4 @@
-// Disks that fill up or are read-only, checkpoints that were cut: clear errors, and nothing lost.
+// Full and read-only disks and truncated checkpoints cause clear errors and lose no data.
 #include <cerrno>
 
 #include "base/error.h"
@@ -8,7 +8,8 @@
 namespace thimble {
 namespace {
 
-// The real disk, until it has taken so many bytes; from then on nothing can be written or made.
+// The real disk, which fails after a given number of bytes: no more writes and, with EROFS, no new
+// files.
 class BreakingDisk final : public FileOps {
  public:
   BreakingDisk(std::uint64_t bytes, int code) : bytes_left_(bytes), code_(code) {}
@@ -60,7 +61,7 @@ class BreakingDisk final : public FileOps {
 
 class Failures : public TinyRun {};
 
-TEST_F(Failures, AFullDiskIsAClearErrorAndTheRunGoesOnOnceThereIsRoom) {
+TEST_F(Failures, AFullDiskIsAClearErrorAndTheRunCanBeResumedLater) {
   const std::vector<std::string> settings = {"checkpoint_every=2", "val_every=5", "steps=10"};
   run(request("straight", settings));
   const std::uint64_t checkpoint = std::filesystem::file_size(folder_ / "straight" / "last.safetensors");
@@ -68,8 +69,8 @@ TEST_F(Failures, AFullDiskIsAClearErrorAndTheRunGoesOnOnceThereIsRoom) {
   for (std::uint64_t budget = 0; budget < 6 * checkpoint; budget += checkpoint * 5 / 7) {
     std::filesystem::remove_all(folder_ / "full");
     BreakingDisk disk(budget, ENOSPC);
-    std::string said;
-    const Log log(LogLevel::warning, [&](LogLevel, std::string_view line) { said += line; });
+    std::string logged;
+    const Log log(LogLevel::warning, [&](LogLevel, std::string_view line) { logged += line; });
     try {
       run(request("full", settings), log, &disk);
       EXPECT_FALSE(disk.broken());
@@ -80,11 +81,10 @@ TEST_F(Failures, AFullDiskIsAClearErrorAndTheRunGoesOnOnceThereIsRoom) {
     }
     const bool saved = std::filesystem::exists(folder_ / "full" / "last.safetensors");
     resumable += saved;
-    EXPECT_EQ(said.find("is whole: thimble train --resume " + (folder_ / "full").string()) != said.npos,
-              saved)
-        << said;
+    EXPECT_EQ(logged.find("with thimble train --resume " + (folder_ / "full").string()) != logged.npos, saved)
+        << logged;
     for (const std::string& file : folder_.files())
-      EXPECT_EQ(file.find(".tmp"), std::string::npos) << file << " is half a file";
+      EXPECT_EQ(file.find(".tmp"), std::string::npos) << file << " is an incomplete file";
     TrainRequest next = request("full", settings);
     if (saved) {
       EXPECT_NO_THROW(open_model(folder_ / "full" / "last.safetensors"));
@@ -97,7 +97,7 @@ TEST_F(Failures, AFullDiskIsAClearErrorAndTheRunGoesOnOnceThereIsRoom) {
   EXPECT_GE(resumable, 3);
 }
 
-TEST_F(Failures, AReadOnlyDiskIsAClearErrorAtOnce) {
+TEST_F(Failures, AReadOnlyDiskIsAClearErrorAtTheStart) {
   BreakingDisk disk(0, EROFS);
   try {
     run(request("run"), Log::nowhere(), &disk);
@@ -108,11 +108,11 @@ TEST_F(Failures, AReadOnlyDiskIsAClearErrorAtOnce) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 
-TEST_F(Failures, ATruncatedCheckpointIsAClearErrorAtEveryKilobyte) {
+TEST_F(Failures, ACheckpointTruncatedAtAnyKilobyteIsAClearError) {
   run_until(request("run", {"ema_decay=0.9"}), 2);
-  const std::string whole = last("run");
-  for (std::size_t size = 0; size < whole.size(); size += 1024) {
-    folder_.write("cut.safetensors", whole.substr(0, size));
+  const std::string complete = last("run");
+  for (std::size_t size = 0; size < complete.size(); size += 1024) {
+    folder_.write("cut.safetensors", complete.substr(0, size));
     try {
       read_checkpoint_head(SafetensorsFile::open(folder_ / "cut.safetensors"));
       FAIL() << "a file of " << size << " bytes was accepted";
@@ -122,7 +122,7 @@ TEST_F(Failures, ATruncatedCheckpointIsAClearErrorAtEveryKilobyte) {
   }
 }
 
-TEST_F(Failures, ACutCheckpointIsNotResumedAndStaysAsItIs) {
+TEST_F(Failures, ResumingATruncatedCheckpointFailsAndKeepsIt) {
   run_until(request("run"), 2);
   const std::string cut = last("run").substr(0, 5000);
   std::filesystem::remove(folder_ / "run" / "last.safetensors");
@@ -131,7 +131,7 @@ TEST_F(Failures, ACutCheckpointIsNotResumedAndStaysAsItIs) {
   EXPECT_EQ(last("run"), cut);
 }
 
-TEST_F(Failures, AStateThatIsOutOfRangeIsRefused) {
+TEST_F(Failures, RejectsATrainingStateOutOfRange) {
   run_until(request("run"), 2);
   OpenedCheckpoint checkpoint(folder_ / "run" / "last.safetensors");
   checkpoint.head.state.position.next = 1 << 30;

@@ -1,4 +1,5 @@
-// A whole run (data, checkpoints, metrics, records), on a disk that breaks at every operation.
+// A complete run (data, checkpoints, metrics, records) with a fault injected at every file
+// operation.
 #include <sstream>
 
 #include "base/error.h"
@@ -24,14 +25,14 @@ class RunFaults : public TinyRun {
 
   void begin(FileOps& ops) const { run(request("run", settings()), Log::nowhere(), &ops); }
 
-  // As a user would: --resume where there is a checkpoint, else once more from the start.
-  void go_on(FileOps& ops) const {
+  // Like a user: --resume if there is a checkpoint, otherwise a new start.
+  void resume(FileOps& ops) const {
     const RunFolder found(ops, folder_ / "run");
     if (!fs::exists(found.newest())) return begin(ops);
     try {
       run(resumed("run", settings()), Log::nowhere(), &ops);
     } catch (const Error& error) {
-      // All was done but the last words.
+      // The fault came after the last checkpoint.
       if (std::string(error.what()).find("is complete") == std::string::npos) throw;
       RunFolder(ops, folder_ / "run").tidy(4);
     }
@@ -51,7 +52,7 @@ class RunFaults : public TinyRun {
   void expect_survives(int every, std::size_t power_states) const {
     expect_survives_every_fault({.folder = folder_.path(),
                                  .write = [this](FileOps& ops) { begin(ops); },
-                                 .again = [this](FileOps& ops) { go_on(ops); },
+                                 .again = [this](FileOps& ops) { resume(ops); },
                                  .named = "run",
                                  .grows = {"/metrics.jsonl", "/run.json"},
                                  .may_stay = {"data/.build.json", "data/.lock", "data/.digests"},
@@ -60,15 +61,16 @@ class RunFaults : public TinyRun {
   }
 };
 
-TEST_F(RunFaults, ARunGoesOnAfterThem) {
+TEST_F(RunFaults, ARunResumesAfterSampledFaults) {
   expect_survives(29, 2);
 }
 
-TEST_F(RunFaults, FullTierARunGoesOnAfterAnyOfThem) {
+TEST_F(RunFaults, FullTierARunResumesAfterAnyFault) {
   expect_survives(1, 6);
 }
 
-// Lines are added in place: what was there before a fault stays, and a line that was cut goes when the run goes on.
+// Lines are appended in place: earlier lines survive a fault, and an incomplete line is removed on
+// resume.
 TEST_F(RunFaults, MetricsKeepTheLinesBeforeAFault) {
   const auto add = [&](FileOps& ops, int from) {
     MetricsFile metrics(ops, folder_ / "metrics.jsonl");
@@ -80,16 +82,16 @@ TEST_F(RunFaults, MetricsKeepTheLinesBeforeAFault) {
   };
   PosixFileOps real;
   add(real, -1);
-  const std::string whole = folder_.read("metrics.jsonl");
-  const std::string kept = whole.substr(0, whole.find("{\"step\":3}"));
-  ASSERT_LT(kept.size(), whole.size());
+  const std::string complete = folder_.read("metrics.jsonl");
+  const std::string kept = complete.substr(0, complete.find("{\"step\":3}"));
+  ASSERT_LT(kept.size(), complete.size());
   expect_survives_every_fault(
       {.folder = folder_.path(),
        .write = [&](FileOps& ops) { add(ops, 2); },
        .named = "metrics.jsonl",
        .grows = {"metrics.jsonl"},
        .expect_opens = [&] { EXPECT_TRUE(folder_.read("metrics.jsonl").starts_with(kept)); }});
-  EXPECT_EQ(folder_.read("metrics.jsonl"), whole);
+  EXPECT_EQ(folder_.read("metrics.jsonl"), complete);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The scale of the loss in a checkpoint: part of the optimizer's state, where training computes in f16.
+// The loss scale in a checkpoint: part of the optimizer's state in f16 training.
 #include "support/message_of.h"
 #include "train/tiny_run.h"
 
@@ -22,21 +22,21 @@ class LossScaleInCheckpoints : public TinyRun {
   }
 };
 
-TEST_F(LossScaleInCheckpoints, ComesBackAsItWas) {
+TEST_F(LossScaleInCheckpoints, IsRestoredExactly) {
   write("f16", {4096, 1234});
   OpenedCheckpoint again(path());
   EXPECT_EQ(again.optimizer.loss_scale(), (LossScale{4096, 1234}));
   EXPECT_TRUE(again.file.find("optim.loss_scale"));
 }
 
-TEST_F(LossScaleInCheckpoints, IsNotThereWhereNothingIsScaled) {
+TEST_F(LossScaleInCheckpoints, IsAbsentOutsideF16) {
   write("bf16", {4096, 1234});
   OpenedCheckpoint checkpoint(path());
   EXPECT_FALSE(checkpoint.file.find("optim.loss_scale"));
   EXPECT_EQ(checkpoint.optimizer.loss_scale(), LossScale());
 }
 
-TEST_F(LossScaleInCheckpoints, IsNotBelievedUnchecked) {
+TEST_F(LossScaleInCheckpoints, IsValidatedWhenRead) {
   write("f16", {3, 0});
   EXPECT_NE(message_of([&] { OpenedCheckpoint checkpoint(path()); }).find("expected optim.loss_scale to be"),
             std::string::npos);

@@ -12,7 +12,7 @@
 namespace thimble {
 namespace {
 
-// Lines that the reporter writes of these steps.
+// The lines that the reporter writes for these steps.
 std::vector<std::string> written(const std::vector<StepReport>& reports) {
   const TempFolder folder;
   PosixFileOps ops;
@@ -56,7 +56,7 @@ void expect_as_json(const StepLine& step, const std::string& line) {
   EXPECT_EQ(step.input_seconds, event.at("input_seconds").as_double()) << line;
 }
 
-TEST(StepLines, AreReadAsTheReporterWritesThem) {
+TEST(StepLines, ParseAllLinesOfTheReporter) {
   std::vector<StepReport> reports = {report_of(2.5), report_of(0.1), report_of(1e-300)};
   reports.push_back(report_of(3));
   reports.back().qat_bits = 6;
@@ -64,12 +64,12 @@ TEST(StepLines, AreReadAsTheReporterWritesThem) {
   reports.back().result.loss_scale = 65536;
   for (const std::string& line : written(reports)) {
     const std::optional<StepLine> step = step_in(line);
-    ASSERT_TRUE(step) << "a report of millions of these would take minutes: " << line;
+    ASSERT_TRUE(step) << "the fast parser rejects a line of the reporter: " << line;
     expect_as_json(*step, line);
   }
 }
 
-TEST(StepLines, OfAnotherLayoutAreLeftToJson) {
+TEST(StepLines, RejectOtherLayouts) {
   StepReport skipped = report_of(std::numeric_limits<double>::infinity());
   skipped.result.skipped = true;
   for (const std::string& line : written({skipped})) EXPECT_FALSE(step_in(line)) << line;
@@ -77,27 +77,27 @@ TEST(StepLines, OfAnotherLayoutAreLeftToJson) {
   EXPECT_FALSE(step_in(""));
 }
 
-TEST(StepLines, AreNeverTakenForWhatJsonDoesNotSay) {
+TEST(StepLines, AgreeWithParseJsonOnDamagedLines) {
   const std::string line = written({report_of(2.5)}).front();
   ASSERT_TRUE(step_in(line));
   int taken = 0;
-  const auto look_at = [&](const std::string& damaged) {
+  const auto compare = [&](const std::string& damaged) {
     const std::optional<StepLine> step = step_in(damaged);
     if (!step) return;
     ++taken;
-    expect_as_json(*step, damaged);  // throws where it is no JSON
+    expect_as_json(*step, damaged);  // throws if it is not JSON
   };
   for (std::size_t i = 0; i < line.size(); ++i) {
-    look_at(line.substr(0, i));
-    look_at(line.substr(0, i) + line.substr(i + 1));
+    compare(line.substr(0, i));
+    compare(line.substr(0, i) + line.substr(i + 1));
     for (const char c : std::string("0123456789.eE+-\"{}, ntfi\n") + '\0') {
       std::string other = line;
       other[i] = c;
-      look_at(other);
-      look_at(line.substr(0, i) + c + line.substr(i));
+      compare(other);
+      compare(line.substr(0, i) + c + line.substr(i));
     }
   }
-  EXPECT_GT(taken, 500) << "another digit is another number";
+  EXPECT_GT(taken, 500) << "a changed digit gives another valid line";
 }
 
 std::vector<std::int64_t> steps_in(MetricsReader& reader) {
@@ -109,11 +109,11 @@ std::vector<std::int64_t> steps_in(MetricsReader& reader) {
 constexpr const char* kLine1 = R"({"event":"sample","step":1,"text":"a"})";
 constexpr const char* kLine2 = R"({"event":"sample","step":2,"text":"b"})";
 
-TEST(MetricsReader, HandsOutWholeLinesAndGoesOnFromAPlace) {
+TEST(MetricsReader, ReadsCompleteLinesAndContinuesFromAPlace) {
   const TempFolder folder;
   const auto path = folder.write("m", fmt::format("{}\n{}\n{}", kLine1, kLine2, kLine1));
   MetricsReader reader(path);
-  EXPECT_EQ(steps_in(reader), (std::vector<std::int64_t>{1, 2})) << "the third has no end yet";
+  EXPECT_EQ(steps_in(reader), (std::vector<std::int64_t>{1, 2})) << "the third line is incomplete";
   EXPECT_EQ(reader.place().lines, 2u);
   folder.write("m", fmt::format("{}\n{}\n{}\n?\n", kLine1, kLine2, kLine1));
   MetricsReader rest(path, reader.place());
@@ -125,10 +125,10 @@ TEST(MetricsReader, HandsOutWholeLinesAndGoesOnFromAPlace) {
   EXPECT_FALSE(rest.next());
 }
 
-TEST(MetricsReader, ALineAcrossTwoReadsIsOne) {
+TEST(MetricsReader, ReadsLinesThatSpanTwoReads) {
   const TempFolder folder;
   std::string text;
-  for (int step = 1; step <= 5000; ++step)  // several times what is read at once
+  for (int step = 1; step <= 5000; ++step)  // several times the size of one read
     text += fmt::format(R"({{"event":"sample","step":{},"text":"{}"}})"
                         "\n",
                         step, std::string(static_cast<std::size_t>(step % 97), 'x'));
@@ -139,25 +139,25 @@ TEST(MetricsReader, ALineAcrossTwoReadsIsOne) {
   EXPECT_EQ(reader.place().offset, text.size());
 }
 
-TEST(MetricsReader, ALineWithoutEndIsRefusedNotRead) {
+TEST(MetricsReader, RejectsAnOverlongLine) {
   const TempFolder folder;
   MetricsReader reader(folder.write("m", fmt::format("{}\n{}", kLine1, std::string(5 << 20, '\0'))));
   ASSERT_TRUE(reader.next());
   ASSERT_TRUE(reader.next());
-  EXPECT_NE(message_of([&] { reader.step(); }).find(":2: a line of more than"), std::string::npos);
+  EXPECT_NE(message_of([&] { reader.step(); }).find(":2: expected lines of at most"), std::string::npos);
   EXPECT_FALSE(reader.next());
 }
 
-// A loss of power may leave zeros where nothing was flushed.
+// After a loss of power, data that was not flushed may read as zeros.
 TEST(MetricsFile, KeepsTheLinesBeforeTheStepAndBeforeDamage) {
-  const std::string whole = fmt::format("{}\n{}\n", kLine1, kLine2);
+  const std::string complete = fmt::format("{}\n{}\n", kLine1, kLine2);
   for (const std::string& tail : {std::string(), std::string("{\"event\""), fmt::format("?\n{}\n", kLine2),
                                   std::string(5 << 20, '\0'), fmt::format("{{\"step\":3}}\n{}\n", kLine1)}) {
     const TempFolder folder;
-    const auto path = folder.write("m", whole + tail);
+    const auto path = folder.write("m", complete + tail);
     PosixFileOps ops;
     MetricsFile(ops, path).keep_until(2);
-    EXPECT_EQ(folder.read("m"), whole);
+    EXPECT_EQ(folder.read("m"), complete);
     MetricsFile(ops, path).keep_until(1);
     EXPECT_EQ(folder.read("m"), fmt::format("{}\n", kLine1));
     MetricsFile(ops, path).keep_until(-1);

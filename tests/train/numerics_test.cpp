@@ -1,4 +1,4 @@
-// Numbers that are too large, too small or none at all: defined behaviour.
+// Defined behaviour for values that are too large, too small or not finite.
 #include <cmath>
 
 #include "base/error.h"
@@ -10,15 +10,15 @@ namespace {
 
 class Numerics : public TinyRun {
  protected:
-  struct Told {
+  struct Outcome {
     TrainResult result;
     std::string warnings;
   };
-  static Told run_and_listen(const TrainRequest& request) {
-    Told told;
-    const Log log(LogLevel::warning, [&](LogLevel, std::string_view line) { told.warnings += line; });
-    told.result = run(request, log);
-    return told;
+  static Outcome run_with_warnings(const TrainRequest& request) {
+    Outcome outcome;
+    const Log log(LogLevel::warning, [&](LogLevel, std::string_view line) { outcome.warnings += line; });
+    outcome.result = run(request, log);
+    return outcome;
   }
 
   void expect_finite(const std::filesystem::path& checkpoint) const {
@@ -27,39 +27,38 @@ class Numerics : public TinyRun {
   }
 };
 
-TEST_F(Numerics, ALossThatIsNotANumberNamesTheStepAndKeepsTheLastCheckpoint) {
+TEST_F(Numerics, ANanLossReportsTheStepAndKeepsTheLastCheckpoint) {
   run_until(request("run"), 2);
   OpenedCheckpoint checkpoint(folder_ / "run" / "last.safetensors");
   checkpoint.model.weights()[5] = NAN;
   checkpoint.write();
   const std::string before = last("run");
-  const Told told = run_and_listen(resumed("run"));
-  EXPECT_EQ(told.result.status, RunStatus::diverged);
-  EXPECT_EQ(told.result.steps, 2);
-  EXPECT_NE(told.warnings.find("step 3: loss nan, gradient norm nan: not finite."), std::string::npos)
-      << told.warnings;
+  const Outcome outcome = run_with_warnings(resumed("run"));
+  EXPECT_EQ(outcome.result.status, RunStatus::diverged);
+  EXPECT_EQ(outcome.result.steps, 2);
+  EXPECT_NE(outcome.warnings.find("step 3: loss nan, gradient norm nan: not finite."), std::string::npos)
+      << outcome.warnings;
   EXPECT_EQ(last("run"), before);
 }
 
-TEST_F(Numerics, WithoutACheckpointItSaysSo) {
-  const Told told =
-      run_and_listen(request("run", {"lr=100", "matrix_lr=100", "weight_decay=100", "muon_weight_decay=100",
-                                     "warmup_steps=0", "val_every=0"}));
-  EXPECT_EQ(told.result.status, RunStatus::diverged);
-  EXPECT_NE(told.warnings.find("not finite. There is no checkpoint yet."), std::string::npos)
-      << told.warnings;
-  EXPECT_TRUE(told.result.checkpoint.empty());
+TEST_F(Numerics, DivergenceWithoutACheckpointReportsThat) {
+  const Outcome outcome =
+      run_with_warnings(request("run", {"lr=100", "matrix_lr=100", "weight_decay=100",
+                                        "muon_weight_decay=100", "warmup_steps=0", "val_every=0"}));
+  EXPECT_EQ(outcome.result.status, RunStatus::diverged);
+  EXPECT_NE(outcome.warnings.find("not finite. There is no checkpoint yet."), std::string::npos)
+      << outcome.warnings;
+  EXPECT_TRUE(outcome.result.checkpoint.empty());
 }
 
-TEST_F(Numerics, WeightsToStartFromMustBeFinite) {
+TEST_F(Numerics, InitialWeightsMustBeFinite) {
   TrainRequest bad = request("run");
   const ParamTable table(bad.config.model);
   bad.initial_weights.assign(static_cast<std::size_t>(table.block_size()), 0.1f);
   bad.initial_weights[static_cast<std::size_t>(table.all()[1].offset)] = INFINITY;
-  EXPECT_EQ(message_of([&] { run(bad); }),
-            fmt::format("the weights to start from are not finite: {} holds NaN or "
-                        "infinity",
-                        table.all()[1].name));
+  EXPECT_EQ(
+      message_of([&] { run(bad); }),
+      fmt::format("the initial weights are not finite: {} contains NaN or infinity", table.all()[1].name));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 
@@ -76,17 +75,18 @@ TEST_F(Numerics, ALearningRateOfZeroChangesNoWeight) {
   EXPECT_EQ(weights(1), weights(4));
 }
 
-TEST_F(Numerics, ALearningRateOfTenEndsOneWayOrTheOther) {
+TEST_F(Numerics, ALearningRateOfTenCompletesOrDiverges) {
   for (const char* optimizer : {"muon_steps=5", "muon_steps=0"}) {
     const std::string name = optimizer;
-    const Told told = run_and_listen(request(name, {"lr=10", "matrix_lr=10", "warmup_steps=0", "clip=0",
-                                                    optimizer, "checkpoint_every=1", "steps=12"}));
-    EXPECT_TRUE(told.result.status == RunStatus::completed || told.result.status == RunStatus::diverged)
-        << name_of(told.result.status);
-    EXPECT_EQ(told.result.status == RunStatus::diverged,
-              told.warnings.find("not finite") != std::string::npos);
-    ASSERT_FALSE(told.result.checkpoint.empty());
-    expect_finite(told.result.checkpoint);
+    const Outcome outcome =
+        run_with_warnings(request(name, {"lr=10", "matrix_lr=10", "warmup_steps=0", "clip=0", optimizer,
+                                         "checkpoint_every=1", "steps=12"}));
+    EXPECT_TRUE(outcome.result.status == RunStatus::completed || outcome.result.status == RunStatus::diverged)
+        << name_of(outcome.result.status);
+    EXPECT_EQ(outcome.result.status == RunStatus::diverged,
+              outcome.warnings.find("not finite") != std::string::npos);
+    ASSERT_FALSE(outcome.result.checkpoint.empty());
+    expect_finite(outcome.result.checkpoint);
   }
 }
 
@@ -98,8 +98,8 @@ TEST_F(Numerics, OneTokenOfContextTrainsAndResumes) {
   EXPECT_EQ(last("straight"), last("resumed"));
 }
 
-// A question longer than a whole step.
-TEST_F(Numerics, AStepWithoutTargetsIsAnErrorThatSaysWhatHelps) {
+// The question is longer than a step, so one step has no targets.
+TEST_F(Numerics, AStepWithoutTargetsIsAnErrorWithAHint) {
   std::string chats;
   for (int i = 0; i < 8; ++i)
     chats += R"({"messages": [{"role": "user", "content": ")" + std::string(400, 'q') + std::to_string(i) +
@@ -111,8 +111,7 @@ TEST_F(Numerics, AStepWithoutTargetsIsAnErrorThatSaysWhatHelps) {
     run(questions);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_TRUE(std::string(error.what()).starts_with("no target tokens in this step, which begins at row "))
-        << error.what();
+    EXPECT_TRUE(std::string(error.what()).starts_with("the step that begins at position ")) << error.what();
     EXPECT_NE(error.hint().find("--loss-on all"), std::string::npos);
   }
   TrainRequest all =
@@ -121,7 +120,7 @@ TEST_F(Numerics, AStepWithoutTargetsIsAnErrorThatSaysWhatHelps) {
   EXPECT_EQ(run(all).status, RunStatus::completed);
 }
 
-TEST_F(Numerics, DocumentsWithoutTextAreCountedAndLeftOut) {
+TEST_F(Numerics, EmptyDocumentsAreSkipped) {
   folder_.write("text.txt",
                 "<|endoftext|>\n<|endoftext|>\n" + sample_text() + "<|endoftext|>\n<|endoftext|>\n");
   const TrainResult result = run(request("run", {"steps=4"}));

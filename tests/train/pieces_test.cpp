@@ -1,4 +1,4 @@
-// The small parts of training, each by itself.
+// Unit tests of the small parts of training.
 #include <algorithm>
 #include <csignal>
 
@@ -21,16 +21,17 @@ Config large() {
   return builder.resolve();
 }
 
-TEST(MicroBatch, IsAboutEightThousandTokensInEqualPieces) {
+TEST(MicroBatch, HasAbout8192TokensInEqualPieces) {
   EXPECT_EQ(with_micro_batch(large(), 0).train.micro_batch, 8);
   Config odd = large();
   odd.train.batch_tokens = odd.train.span_tokens = 9 * 1024;
-  EXPECT_EQ(with_micro_batch(odd, 0).train.micro_batch, 3) << "three equal ones: 5 and 4 are two programs";
+  EXPECT_EQ(with_micro_batch(odd, 0).train.micro_batch, 3)
+      << "three equal ones: 5 and 4 would need two programs";
   odd.train.batch_tokens = odd.train.span_tokens = 11 * 1024;
   EXPECT_EQ(with_micro_batch(odd, 0).train.micro_batch, 6) << "6 and 5, not 8 and 3: only 1 divides 11";
 }
 
-TEST(MicroBatch, OfAGpuIsLarger) {
+TEST(MicroBatch, IsLargerOnAGpu) {
   EXPECT_EQ(with_micro_batch(large(), 0, Device::cuda).train.micro_batch, 96);
   Config larger = large();
   larger.train.batch_tokens = larger.train.span_tokens = 387 * 1024;
@@ -42,7 +43,7 @@ TEST(MicroBatch, OfAGpuIsLarger) {
   EXPECT_EQ(with_micro_batch(small, 0, Device::cuda).train.micro_batch, 9);
 }
 
-TEST(MicroBatch, CountsTheProgramOfWhatIsLeft) {
+TEST(MicroBatch, CountsTheProgramOfASmallerLastMicroBatch) {
   Config config = large();
   config.train.batch_tokens = config.train.span_tokens = 11 * 1024;
   Config given = config;
@@ -52,7 +53,7 @@ TEST(MicroBatch, CountsTheProgramOfWhatIsLeft) {
   EXPECT_EQ(with_micro_batch(config, 2 * one_program * 100 / 84).train.micro_batch, 6);
 }
 
-TEST(MicroBatch, CountsWhatIsThereAtTheSameTimeOfALoopThatBeginsLater) {
+TEST(MicroBatch, CountsProgramsWithAndWithoutTheLoopIfPrimingNeedsBoth) {
   Config config = large();
   config.model.loop_last = 3;
   config.model.loop_count = 1;
@@ -62,11 +63,11 @@ TEST(MicroBatch, CountsWhatIsThereAtTheSameTimeOfALoopThatBeginsLater) {
   given.train.micro_batch = 8;
   const std::int64_t one_program = summarise(given).total_bytes();
   EXPECT_EQ(with_micro_batch(config, one_program * 100 / 84).train.micro_batch, 8);
-  config.train.prime_steps = 2;  // makes those of the loop while the others are there
+  config.train.prime_steps = 2;  // creates the programs with the loop while those without it exist
   EXPECT_LT(with_micro_batch(config, one_program * 100 / 84).train.micro_batch, 8);
 }
 
-TEST(MicroBatch, ShrinksUntilItFitsAndSaysWhenNothingDoes) {
+TEST(MicroBatch, ShrinksUntilItFitsAndFailsIfNothingFits) {
   const Config config = large();
   std::int64_t before = 9;
   for (std::int64_t rows : {8, 4, 1}) {
@@ -77,18 +78,19 @@ TEST(MicroBatch, ShrinksUntilItFitsAndSaysWhenNothingDoes) {
     EXPECT_LE(fitted.train.micro_batch, rows);
     EXPECT_LT(fitted.train.micro_batch, before);
     before = fitted.train.micro_batch;
-    EXPECT_EQ(with_micro_batch(given, 1 << 20).train.micro_batch, rows) << "what was given is left alone";
+    EXPECT_EQ(with_micro_batch(given, 1 << 20).train.micro_batch, rows)
+        << "a given micro_batch is not changed";
   }
   try {
     with_micro_batch(config, 1 << 20);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("1.00 MiB of memory is available"), std::string::npos)
+    EXPECT_NE(std::string(error.what()).find("but only 1.00 MiB of memory is available"), std::string::npos)
         << error.what();
   }
 }
 
-TEST(SaveSignal, IsTakenOnce) {
+TEST(SaveSignal, IsReportedOnce) {
   const SaveSignal signal;
   EXPECT_FALSE(signal.taken());
   std::raise(SIGUSR1);
@@ -96,27 +98,27 @@ TEST(SaveSignal, IsTakenOnce) {
   EXPECT_FALSE(signal.taken());
 }
 
-TEST_F(TinyRun, ProgramsOfAPhaseThatIsOverMakeRoom) {
-  const Config whole = config({"loop_count=1", "batch_tokens=48"});  // micro-batches of 2 rows and of 1
+TEST_F(TinyRun, ProgramsOfAnEarlierPhaseAreFreed) {
+  const Config looped = config({"loop_count=1", "batch_tokens=48"});  // micro-batches of 2 rows and of 1
   const Context context;
-  Model model(whole.model, context);
+  Model model(looped.model, context);
   initialise(model.params(), 1, model.weights());
   model.set_loop(false);
-  Optimizer optimizer(model.params(), whole.optimizer, context);
+  Optimizer optimizer(model.params(), looped.optimizer, context);
   std::vector<std::int32_t> tokens(200);
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::int32_t>(i);
   const TokenSet set(tokens, TokenMarks{});
-  BatchLoader loader(set, loader_settings(whole, {}, *single_rank()), whole.model);
-  const ByteTable bytes(*load_tokenizer("bytes"), static_cast<TokenId>(whole.model.vocab_size));
+  BatchLoader loader(set, loader_settings(looped, {}, *single_rank()), looped.model);
+  const ByteTable bytes(*load_tokenizer("bytes"), static_cast<TokenId>(looped.model.vocab_size));
   const std::shared_ptr<Communicator> ranks = single_rank();
-  const auto steps = make_step_runner({whole, context, model, optimizer, loader, bytes, *ranks});
+  const auto steps = make_step_runner({looped, context, model, optimizer, loader, bytes, *ranks});
   steps->run({.step = 0});
   EXPECT_EQ(model.programs(), 2u);
   steps->run({.step = 1, .qat_bits = 6});
-  EXPECT_EQ(model.programs(), 2u) << "those without rounding are gone";
+  EXPECT_EQ(model.programs(), 2u) << "those without QAT are freed";
   model.set_loop(true);
   steps->run({.step = 2, .qat_bits = 6});
-  EXPECT_EQ(model.programs(), 2u) << "those without the loop are gone";
+  EXPECT_EQ(model.programs(), 2u) << "those without the loop are freed";
 }
 
 class Init : public TinyRun {
@@ -127,7 +129,7 @@ class Init : public TinyRun {
   }
 };
 
-TEST_F(Init, TheModelBringsItsOwnSettingsAndWeights) {
+TEST_F(Init, TakesSettingsAndWeightsFromTheModel) {
   const ModelFile model = trained();
   ConfigBuilder settings;
   settings.preset("quick");
@@ -135,11 +137,11 @@ TEST_F(Init, TheModelBringsItsOwnSettingsAndWeights) {
   take_model_settings(model, false, settings);
   const Config config = settings.resolve();
   EXPECT_EQ(config.model.layers, 2);
-  EXPECT_EQ(config.model.context, 32) << "said by the user";
+  EXPECT_EQ(config.model.context, 32) << "set by the user";
   EXPECT_TRUE(std::ranges::equal(initial_weights(model, config.model), model.weights));
 }
 
-TEST_F(Init, APresetOfAnotherModelIsRefusedByEverySetting) {
+TEST_F(Init, RejectsAnotherPresetAndListsEverySetting) {
   const ModelFile model = trained();
   ConfigBuilder settings;
   settings.preset("golf");
@@ -148,14 +150,14 @@ TEST_F(Init, APresetOfAnotherModelIsRefusedByEverySetting) {
     FAIL();
   } catch (const Error& error) {
     const std::string what = error.what();
-    for (const char* part : {"layers is 2, the preset's 9", "mlp is swiglu, the preset's relu2", "dim is 32",
-                             "unet_skips is false"})
+    for (const char* part : {"layers is 2, the preset has 9", "mlp is swiglu, the preset has relu2",
+                             "dim is 32", "unet_skips is false"})
       EXPECT_NE(what.find(part), std::string::npos) << part << "\n" << what;
     EXPECT_EQ(what.find("context"), std::string::npos) << "may differ: " << what;
   }
 }
 
-TEST_F(Init, EveryTensorThatDoesNotFitIsListed) {
+TEST_F(Init, ListsEveryTensorThatDoesNotFit) {
   const ModelFile model = trained();
   ModelConfig other = model.config.model;
   other.layers = 3;
@@ -173,22 +175,23 @@ TEST_F(Init, EveryTensorThatDoesNotFitIsListed) {
   }
 }
 
-// As many tokens, but others: the embedding would mean nothing.
-TEST_F(Init, AnotherTokenizerIsRefused) {
+// The same number of tokens but with other texts, so the embedding rows would be meaningless.
+TEST_F(Init, RejectsAnotherTokenizer) {
   const ModelFile model = trained();
   check_same_tokens(model, *load_tokenizer("bytes"));
-  check_same_tokens(model, *make_bytes_tokenizer({"<s>"}));  // text does not know the difference
+  check_same_tokens(model, *make_bytes_tokenizer({"<s>"}));  // only a special token differs
   try {
     check_same_tokens(model, *load_tokenizer("bytes:chat"));
     FAIL();
   } catch (const Error& error) {
     const std::string what = error.what();
-    for (const char* part : {"252 tokens differ", "the first is 5, \"\\u0004\" there and \"\\u0000\" here"})
+    for (const char* part : {"252 tokens differ",
+                             "the first is id 5, \"\\u0004\" in the model and \"\\u0000\" in the tokenizer"})
       EXPECT_NE(what.find(part), std::string::npos) << part << "\n" << what;
   }
 }
 
-TEST_F(Init, ARunStartsFromTheWeightsOfAnother) {
+TEST_F(Init, ARunStartsFromTheGivenWeights) {
   const ModelFile model = trained();
   TrainRequest tuned = request("tuned", {"lr=0", "steps=2"});
   tuned.config.optimizer.lr = 1e-12;
@@ -200,7 +203,7 @@ TEST_F(Init, ARunStartsFromTheWeightsOfAnother) {
     ASSERT_NEAR(after.weights[i], model.weights[i], 1e-9) << i;
 }
 
-TEST_F(Init, WhereTrainingMadeItWorseTheStartIsTheBest) {
+TEST_F(Init, Step0IsTheBestIfTrainingMakesTheModelWorse) {
   const ModelFile model = trained();
   TrainRequest tuned = request("tuned", {"steps=6", "val_every=3", "keep=1"});
   tuned.config.optimizer.lr = tuned.config.optimizer.matrix_lr = 10;
@@ -208,10 +211,11 @@ TEST_F(Init, WhereTrainingMadeItWorseTheStartIsTheBest) {
   const TrainResult result = run(tuned);
   EXPECT_EQ(result.best_step, 0);
   EXPECT_LT(result.best_val_loss, result.val_loss);
-  EXPECT_EQ(open_model(folder_ / "tuned").weights, model.weights) << "a run folder is its best checkpoint";
+  EXPECT_EQ(open_model(folder_ / "tuned").weights, model.weights)
+      << "opening a run folder opens its best checkpoint";
 }
 
-TEST(TokenizerSpec, IsAKindAndANumber) {
+TEST(TokenizerSpec, ParsesAKindAndANumber) {
   const auto spec = TokenizerSpec::parse("bpe:512");
   ASSERT_TRUE(spec);
   EXPECT_EQ(spec->kind, TokenizerKind::bpe);
@@ -225,7 +229,7 @@ TEST(TokenizerSpec, IsAKindAndANumber) {
 
 class Learned : public TinyRun {};
 
-TEST_F(Learned, ChatsTeachTheirContentsNotTheirPunctuation) {
+TEST_F(Learned, ATokenizerForChatsIsTrainedOnContentsNotOnJson) {
   const Interrupt interrupt;
   const auto learn = [&](const char* spec, const char* file, DataKind kind) {
     return learn_tokenizer(*TokenizerSpec::parse(spec), {.data = folder_ / file, .kind = kind},
@@ -237,7 +241,7 @@ TEST_F(Learned, ChatsTeachTheirContentsNotTheirPunctuation) {
   EXPECT_FALSE(chats->id_of("messages"));
   std::vector<TokenId> ids;
   chats->encode("it is", ids);
-  EXPECT_LE(ids.size(), 3u) << "words of the answers became tokens";
+  EXPECT_LE(ids.size(), 3u) << "words of the answers should be tokens";
   const auto text = learn("bpe:280", "text.txt", DataKind::text);
   EXPECT_FALSE(text->id_of("<assistant>"));
   EXPECT_EQ(text->vocab_size(), 280);

@@ -37,24 +37,24 @@ struct Watched {
     }
   }
 
-  std::string line() const { return screen.substr(1, screen.size() - 4); }  // without \r and the clearing
+  std::string line() const { return screen.substr(1, screen.size() - 4); }  // without \r and escape codes
 
   TempFolder folder;
   PosixFileOps ops;
   Config config;
   double now = 100;
-  int untimed = 0;  // of the steps, the first
+  int untimed = 0;  // number of untimed steps at the start
   std::string screen;
-  std::string said;
-  Log log{LogLevel::info, [this](LogLevel, std::string_view line) { said += std::string(line) + "\n"; }};
+  std::string logged;
+  Log log{LogLevel::info, [this](LogLevel, std::string_view line) { logged += std::string(line) + "\n"; }};
   ProgressOutput output;
   MetricsFile metrics{ops, folder / "metrics.jsonl"};
 };
 
-TEST(Reporter, TheLiveLineShowsEveryFigureThatIsKnown) {
+TEST(Reporter, TheLiveLineShowsAllKnownFigures) {
   Watched watched(200);
   Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
-  reporter.set_peak(1e6, 512e6);  // 512 tokens/s would be all of it
+  reporter.set_peak(1e6, 512e6);  // the peak is 512 tokens/s
   watched.steps(reporter, 20);
   for (const char* part : {"20%", "2 steps/s", "ETA 40.0 s", "loss 0.8994", "bpb", "128 tokens/s",
                            "lr 0.0005", "|g| 0.25", "25 % of GEMM peak", "MiB", "▁"})
@@ -62,7 +62,7 @@ TEST(Reporter, TheLiveLineShowsEveryFigureThatIsKnown) {
   EXPECT_EQ(watched.line().find("val "), std::string::npos) << "there was no validation";
 }
 
-TEST(Reporter, WhatIsNotKnownIsLeftOutAndNarrowTerminalsLoseTheLastFirst) {
+TEST(Reporter, UnknownFiguresAreOmittedAndNarrowTerminalsDropTheLastOnes) {
   for (int width : {60, 80, 100, 140}) {
     Watched watched(width);
     Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
@@ -73,7 +73,7 @@ TEST(Reporter, WhatIsNotKnownIsLeftOutAndNarrowTerminalsLoseTheLastFirst) {
   }
 }
 
-TEST(Reporter, WhereTheTimeEndsFirstTheEtaIsThatOfTheTime) {
+TEST(Reporter, TheEtaFollowsTheTimeLimitIfItEndsTheRunFirst) {
   Watched watched(120, 20);
   Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
   watched.steps(reporter, 20);  // ten of twenty seconds
@@ -81,29 +81,29 @@ TEST(Reporter, WhereTheTimeEndsFirstTheEtaIsThatOfTheTime) {
   EXPECT_NE(watched.line().find("ETA 10.0 s"), std::string::npos) << watched.line();
 }
 
-TEST(Reporter, StepsBeforeTheTimeWasCountedTellNothingOfItsPace) {
+TEST(Reporter, UntimedStepsDoNotAffectTheExpectedNumberOfSteps) {
   Watched watched(120, 20);
   watched.untimed = 10;
   Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
-  watched.steps(reporter, 20);  // five of twenty seconds for ten steps: there will be fifty in all
+  watched.steps(reporter, 20);  // 10 untimed, then 10 in 5 of 20 seconds: 50 steps expected
   EXPECT_NE(watched.line().find(" 40%"), std::string::npos) << watched.line();
 }
 
-TEST(Reporter, AValidationIsARowAndAnEvent) {
+TEST(Reporter, AValidationPrintsARowAndWritesAnEvent) {
   Watched watched(80);
   Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
   watched.steps(reporter, 2);
   reporter.validation(
       {.step = 2, .score = {.nats = 30, .tokens = 10, .bytes = 20}, .best = true, .weights = "ema"});
-  EXPECT_NE(watched.said.find("step      2  train 3.7500  val 3.0000  2.1640 bits per byte  ema  best"),
+  EXPECT_NE(watched.logged.find("step      2  train 3.7500  val 3.0000  2.1640 bits per byte  ema  best"),
             std::string::npos)
-      << watched.said;
+      << watched.logged;
   watched.metrics.flush();
   EXPECT_NE(watched.folder.read("metrics.jsonl").find(R"("best":true,"weights":"ema")"), std::string::npos);
-  EXPECT_EQ(read_history(watched.folder / "metrics.jsonl").steps(), 2) << "what was written is read again";
+  EXPECT_EQ(read_history(watched.folder / "metrics.jsonl").steps(), 2) << "the file can be read back";
 }
 
-TEST(Reporter, ThatTheDataBeginsAgainIsSaidOnce) {
+TEST(Reporter, TheLoaderWarningIsPrintedOnce) {
   Watched watched(80);
   Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
   for (int i = 1; i <= 3; ++i) {
@@ -112,14 +112,14 @@ TEST(Reporter, ThatTheDataBeginsAgainIsSaidOnce) {
     report.result.warning = "epoch begins";
     reporter.step(report);
   }
-  EXPECT_EQ(watched.said, "epoch begins\n");
+  EXPECT_EQ(watched.logged, "epoch begins\n");
 }
 
-TEST(Reporter, ASkippedStepIsSaidAndLeavesTheMeansAlone) {
+TEST(Reporter, ASkippedStepIsReportedAndExcludedFromTheMeans) {
   Watched watched(200);
   Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
   watched.steps(reporter, 4);
-  EXPECT_EQ(watched.line().find("scale"), std::string::npos) << "nothing is scaled";
+  EXPECT_EQ(watched.line().find("scale"), std::string::npos) << "no loss scaling yet";
   const double loss = reporter.history().smoothed_loss();
   StepReport report;
   report.step = 5;
@@ -129,7 +129,7 @@ TEST(Reporter, ASkippedStepIsSaidAndLeavesTheMeansAlone) {
   report.result.loss_scale = 32768;
   watched.now += 0.5;
   reporter.step(report);
-  EXPECT_EQ(watched.said, "step 5 skipped: gradient overflow, scale now 32768\n");
+  EXPECT_EQ(watched.logged, "step 5 skipped: gradient overflow, scale now 32768\n");
   EXPECT_NE(watched.line().find("scale 32768"), std::string::npos) << watched.line();
   EXPECT_EQ(reporter.history().smoothed_loss(), loss);
   watched.metrics.flush();

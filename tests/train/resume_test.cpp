@@ -21,7 +21,7 @@ struct Feature {
 
 class ResumeWith : public TinyRun, public testing::WithParamInterface<Feature> {};
 
-TEST_P(ResumeWith, FortyStepsEqualSeventeenAndResumeToFortyByteForByte) {
+TEST_P(ResumeWith, StoppingAtStep17AndResumingGivesTheSameBytes) {
   std::vector<std::string> settings = GetParam().settings;
   settings.push_back("steps=40");
   EXPECT_EQ(run(request("straight", settings)).status, RunStatus::completed);
@@ -46,13 +46,13 @@ INSTANTIATE_TEST_SUITE_P(
                 {"swa_start=0.9", "swa_every=3", "qat_bits=5", "dropout=0.1", "clip=0.3", "micro_batch=1"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-TEST_F(Resume, ACheckpointSaysWhetherTheLoopHasCome) {
+TEST_F(Resume, CheckpointsStoreWhetherTheLoopIsOn) {
   const std::vector<std::string> settings = {"loop_last=1", "loop_count=1", "loop_start=10", "prime_steps=3"};
   const auto loops = [&] {
     return read_checkpoint_head(SafetensorsFile::open(folder_ / "run/last.safetensors")).config.state.loop_on;
   };
   EXPECT_EQ(run_until(request("run", settings), 10).status, RunStatus::stopped);
-  EXPECT_FALSE(loops()) << "step 11 is the first that loops";
+  EXPECT_FALSE(loops()) << "step 11 is the first with the loop";
   EXPECT_EQ(run_until(resumed("run", settings), 1).status, RunStatus::stopped);
   EXPECT_TRUE(loops());
   EXPECT_EQ(run(resumed("run", settings)).status, RunStatus::completed);
@@ -60,10 +60,10 @@ TEST_F(Resume, ACheckpointSaysWhetherTheLoopHasCome) {
   std::vector<std::string> wrong = settings;
   wrong.push_back("loop_on=false");
   EXPECT_EQ(message_of([&] { run(request("wrong", wrong)); }),
-            "loop_on = false describes a model that has not come to its loop yet: training sets it");
+            "loop_on cannot be set to false: training sets it");
 }
 
-TEST_F(Resume, EveryReadingOrderAndChatsGoOnWhereTheyStopped) {
+TEST_F(Resume, EveryReadOrderAndChatsContinueAtTheSamePosition) {
   const std::vector<std::string> settings = {"steps=40", "context=32", "batch_tokens=128"};
   const auto expect_same = [&](const std::string& name,
                                const std::function<TrainRequest(std::string)>& make) {
@@ -82,7 +82,7 @@ TEST_F(Resume, EveryReadingOrderAndChatsGoOnWhereTheyStopped) {
   expect_same("chats", [&](const std::string& run) { return chat_request(run, settings); });
 }
 
-TEST_F(Resume, MetricsAreThoseOfARunThatWasNotStopped) {
+TEST_F(Resume, MetricsEqualThoseOfAnUninterruptedRun) {
   const auto losses = [&](const std::string& run) {
     std::vector<double> values;
     std::ifstream file(folder_ / run / "metrics.jsonl");
@@ -95,7 +95,7 @@ TEST_F(Resume, MetricsAreThoseOfARunThatWasNotStopped) {
   };
   const TrainResult straight = run(request("straight"));
   run_until(request("resumed", {"checkpoint_every=5", "keep=9"}), 9);
-  // As after a kill: the checkpoint is older than the metrics, whose last line is cut.
+  // Simulates a kill: the checkpoint is older than the metrics, and their last line is incomplete.
   std::filesystem::remove(folder_ / "resumed" / "last.safetensors");
   std::filesystem::create_hard_link(folder_ / "resumed" / "checkpoints" / "step-00000005.safetensors",
                                     folder_ / "resumed" / "last.safetensors");
@@ -105,10 +105,10 @@ TEST_F(Resume, MetricsAreThoseOfARunThatWasNotStopped) {
   EXPECT_EQ(again.train_loss, straight.train_loss) << "smoothed over steps of both calls";
 }
 
-TEST_F(Resume, AnInterruptedValidationIsDoneAgain) {
+TEST_F(Resume, AnInterruptedValidationIsRepeated) {
   run(request("straight"));
   run_until(request("resumed"), 6);  // a step with a validation
-  // As Ctrl-C in the middle of that validation leaves it.
+  // The state after Ctrl-C during that validation.
   OpenedCheckpoint checkpoint(folder_ / "resumed" / "last.safetensors");
   TrainState& state = checkpoint.head.state;
   state.validation_due = true;
@@ -117,14 +117,14 @@ TEST_F(Resume, AnInterruptedValidationIsDoneAgain) {
   checkpoint.write();
   EXPECT_EQ(run(resumed("resumed")).status, RunStatus::completed);
   EXPECT_EQ(last("straight"), last("resumed"));
-  // A call that was killed behind it had written it down already.
+  // The metrics already contained this validation; it must not appear twice.
   const std::string metrics = folder_.read("resumed/metrics.jsonl"),
                     line = R"("event":"validation","step":6)";
   EXPECT_NE(metrics.find(line), std::string::npos);
-  EXPECT_EQ(metrics.find(line), metrics.rfind(line)) << "it is there once";
+  EXPECT_EQ(metrics.find(line), metrics.rfind(line)) << "the event appears twice";
 }
 
-TEST_F(Resume, InterruptedBeforeTheFirstStepItBeginsWithTheValidation) {
+TEST_F(Resume, AfterAnInterruptBeforeTheFirstStepStartsWithTheValidation) {
   run(request("straight"));
   const auto of_shards = [&](TrainRequest request) {
     request.source.data = folder_ / "straight" / "data";
@@ -144,7 +144,7 @@ TEST_F(Resume, InterruptedBeforeTheFirstStepItBeginsWithTheValidation) {
             std::string::npos);
 }
 
-TEST_F(Resume, InterruptedWhilePrimingItBeginsWithTheValidation) {
+TEST_F(Resume, AfterAnInterruptDuringPrimingStartsWithTheValidation) {
   run(request("straight", {"prime_steps=2"}));
   const auto of_shards = [&](TrainRequest request) {
     request.source.data = folder_ / "straight" / "data";
@@ -164,7 +164,7 @@ TEST_F(Resume, InterruptedWhilePrimingItBeginsWithTheValidation) {
             std::string::npos);
 }
 
-TEST_F(Resume, KilledBeforeTheFirstCheckpointGotItsNameItGoesOnFromThere) {
+TEST_F(Resume, UsesTheNewestStepFileIfLastIsMissing) {
   run(request("straight"));
   run_until(request("resumed"), 3);
   std::filesystem::remove(folder_ / "resumed" / "last.safetensors");
@@ -172,7 +172,7 @@ TEST_F(Resume, KilledBeforeTheFirstCheckpointGotItsNameItGoesOnFromThere) {
   EXPECT_EQ(last("straight"), last("resumed"));
 }
 
-TEST_F(Resume, AStaleLaterCheckpointIsNotMistakenForTheNewest) {
+TEST_F(Resume, RemovesCheckpointsLaterThanTheResumedOne) {
   run_until(request("run", {"keep=1"}), 3);
   std::filesystem::copy_file(folder_ / "run" / "last.safetensors",
                              folder_ / "run" / "checkpoints" / "step-00000015.safetensors");
@@ -181,7 +181,7 @@ TEST_F(Resume, AStaleLaterCheckpointIsNotMistakenForTheNewest) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run" / "checkpoints" / "step-00000015.safetensors"));
 }
 
-TEST_F(Resume, OfACompleteRunIsRefusedAndTakesAwayWhatAKilledWriterLeft) {
+TEST_F(Resume, RejectsACompleteRunAndRemovesTemporaryFiles) {
   run(request("run", {"steps=6"}));
   folder_.write("run/.config.toml.tmp", "half");
   folder_.write("run/checkpoints/.step-00000006.safetensors.tmp", "half");
@@ -193,7 +193,7 @@ TEST_F(Resume, OfACompleteRunIsRefusedAndTakesAwayWhatAKilledWriterLeft) {
   EXPECT_EQ(last("run"), before);
 }
 
-TEST_F(Resume, OtherDataIsRefusedAndTheRunsOwnIsNotTouched) {
+TEST_F(Resume, RejectsOtherDataAndKeepsTheRunsShards) {
   run(request("straight"));
   run_until(request("run"), 3);
   folder_.write("text.txt", sample_text() + "more");
@@ -207,7 +207,7 @@ TEST_F(Resume, OtherDataIsRefusedAndTheRunsOwnIsNotTouched) {
   EXPECT_EQ(last("straight"), last("run"));
 }
 
-TEST_F(Resume, GoesOnWithoutTheTextItWasMadeFrom) {
+TEST_F(Resume, DoesNotNeedTheOriginalText) {
   run(request("straight"));
   run_until(request("run"), 3);
   std::filesystem::remove(folder_ / "text.txt");
@@ -215,7 +215,7 @@ TEST_F(Resume, GoesOnWithoutTheTextItWasMadeFrom) {
   EXPECT_EQ(last("straight"), last("run"));
 }
 
-TEST_F(Resume, WithoutItsDataItIsAClearError) {
+TEST_F(Resume, MissingDataIsAClearError) {
   run_until(request("run"), 3);
   std::filesystem::remove(folder_ / "text.txt");
   std::filesystem::remove_all(folder_ / "run" / "data");
@@ -225,31 +225,31 @@ TEST_F(Resume, WithoutItsDataItIsAClearError) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("text.txt"), std::string::npos) << error.what();
-    EXPECT_EQ(error.hint(), "say with --data where the run's data is now");
+    EXPECT_EQ(error.hint(), "pass the new path of the run's data with --data");
   }
   EXPECT_EQ(last("run"), before);
 }
 
-TEST_F(Resume, ALargerNumberOfStepsSaysWhatItDoesToTheRate) {
+TEST_F(Resume, ALargerNumberOfStepsReportsTheChangeOfTheLearningRate) {
   run(request("run"));
-  std::string said;
-  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { said += std::string(line) + "\n"; });
+  std::string logged;
+  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { logged += std::string(line) + "\n"; });
   EXPECT_EQ(run(resumed("run", {"steps=40"}), log).status, RunStatus::completed);
-  EXPECT_NE(said.find("steps: 20 -> 40"), std::string::npos) << said;
-  EXPECT_NE(said.find("the schedule keeps its shape and now ends at 40 steps"), std::string::npos) << said;
+  EXPECT_NE(logged.find("steps: 20 -> 40"), std::string::npos) << logged;
+  EXPECT_NE(logged.find("the schedule now ends at 40 steps"), std::string::npos) << logged;
 }
 
-TEST_F(Resume, ATimeLimitThatComesLaterCountsFromThere) {
+TEST_F(Resume, ATimeLimitAddedOnResumeCountsFromTheResume) {
   run(request("run"));
-  std::string said;
-  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { said += std::string(line) + "\n"; });
+  std::string logged;
+  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { logged += std::string(line) + "\n"; });
   TrainRequest timed =
       resumed("run", {"steps=0", "max_seconds=20", "schedule=wsd", "warmdown=5", "min_lr=0", "val_every=0"});
   timed.force = true;
-  timed.clock = [now = 0.0]() mutable { return now++; };  // asked twice a step: each takes a second
+  timed.clock = [now = 0.0]() mutable { return now++; };  // read twice per step: each step takes 1 s
   EXPECT_EQ(run(timed, log).steps, 40);
-  EXPECT_NE(said.find("resuming at step 20: 20.0 s of 20.0 s are left"), std::string::npos) << said;
-  EXPECT_NE(said.find("now ends at 20 s"), std::string::npos) << said;
+  EXPECT_NE(logged.find("resuming at step 20: 20.0 s of 20.0 s left"), std::string::npos) << logged;
+  EXPECT_NE(logged.find("now ends at 20 s"), std::string::npos) << logged;
   std::vector<double> multipliers;
   std::ifstream file(folder_ / "run" / "metrics.jsonl");
   for (std::string line; std::getline(file, line);)
@@ -261,20 +261,21 @@ TEST_F(Resume, ATimeLimitThatComesLaterCountsFromThere) {
     EXPECT_DOUBLE_EQ(multipliers[40 - left], static_cast<double>(left) / 5) << left;
 }
 
-// Else what is validated would stand still until the rate comes down again, and hold old weights ever after.
-TEST_F(Resume, WithMoreStepsTheAverageOfTheOldEndIsDropped) {
+// Otherwise the average would not change until the learning rate falls again, and it would keep old
+// weights.
+TEST_F(Resume, ALargerNumberOfStepsRestartsTheAverage) {
   const auto settings = [](const char* steps) {
     return std::vector<std::string>{"swa_start=0.5", "swa_every=1", "schedule=wsd", "warmdown=0.5", steps};
   };
   EXPECT_EQ(run(request("run", settings("steps=20"))).weights, "swa");
-  std::string said;
-  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { said += std::string(line) + "\n"; });
+  std::string logged;
+  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { logged += std::string(line) + "\n"; });
   TrainRequest longer = resumed("run", settings("steps=80"));
   longer.stop_after = 4;
   EXPECT_EQ(run(longer, log).weights, "raw");
-  EXPECT_NE(said.find("the average of the weights begins anew"), std::string::npos) << said;
+  EXPECT_NE(logged.find("restarting the average of the weights"), std::string::npos) << logged;
   longer.stop_after = 0;
-  EXPECT_EQ(run(longer).weights, "swa") << "of the new end";
+  EXPECT_EQ(run(longer).weights, "swa") << "averaged at the new end";
   EXPECT_EQ(OpenedCheckpoint(folder_ / "run" / "last.safetensors").head.state.averaged, 19);
 }
 
@@ -287,7 +288,8 @@ TEST_F(Resume, ChangedSettingsAreListedAndNeedForce) {
     check_changes(before, config({"lr=0.5", "clip=0.25"}), false);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "the run was begun with other settings: lr: 0.01 -> 0.5, clip: 1.0 -> 0.25");
+    EXPECT_STREQ(error.what(),
+                 "the run was started with different settings: lr: 0.01 -> 0.5, clip: 1.0 -> 0.25");
   }
   EXPECT_EQ(check_changes(before, config({"lr=0.5"}), true), (std::vector<std::string>{"lr: 0.01 -> 0.5"}));
   for (const char* never : {"layers=3", "muon_steps=0", "ema_decay=0.9", "swa_start=0.5", "norm_eps=1e-5"})
@@ -295,7 +297,7 @@ TEST_F(Resume, ChangedSettingsAreListedAndNeedForce) {
   EXPECT_EQ(check_changes(before, config({"dropout=0.1"}), true).size(), 1u);
 }
 
-TEST_F(Resume, ForceGoesOnWithOtherSettings) {
+TEST_F(Resume, ForceAllowsChangedSettings) {
   run_until(request("run"), 5);
   TrainRequest changed = resumed("run", {"lr=0.05"});
   EXPECT_THROW(run(changed), Error);

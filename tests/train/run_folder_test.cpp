@@ -1,4 +1,4 @@
-// The folder of a run, and how a run ended.
+// The run folder and the run status.
 #include "train/run_folder.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace thimble {
 namespace {
 
-TEST(StartGuard, IsTakenAwayAgainByTheStartThatLockedIt) {
+TEST(StartGuard, AFailedStartRemovesTheFolderItLocked) {
   const TempFolder folder;
   const Interrupt interrupt;
   {
@@ -21,11 +21,12 @@ TEST(StartGuard, IsTakenAwayAgainByTheStartThatLockedIt) {
   EXPECT_FALSE(std::filesystem::exists(folder / "run"));
   std::filesystem::create_directory(folder / "run");
   { StartGuard(folder / "run", interrupt).locked(); }
-  EXPECT_TRUE(std::filesystem::exists(folder / "run")) << "it was there before";
+  EXPECT_TRUE(std::filesystem::exists(folder / "run")) << "the folder existed before";
 }
 
-// Two starts look, both find nothing: the one that comes too late for the lock must not take the other's run away.
-TEST(StartGuard, OfAStartThatWasFasterIsLeftAlone) {
+// Two processes start in the same new folder: the one that fails to get the lock must not delete
+// it.
+TEST(StartGuard, AFailedStartKeepsAFolderLockedByAnother) {
   TempFolder folder;
   const Interrupt interrupt;
   {
@@ -35,7 +36,7 @@ TEST(StartGuard, OfAStartThatWasFasterIsLeftAlone) {
   EXPECT_TRUE(std::filesystem::exists(folder / "run" / "metrics.jsonl"));
 }
 
-TEST(RunFolder, CheckpointsAreInTheOrderOfStepsOfAnyNumberOfDigits) {
+TEST(RunFolder, OrdersCheckpointsByStepWithAnyNumberOfDigits) {
   const TempFolder temporary;
   PosixFileOps ops;
   RunFolder folder(ops, temporary / "run");
@@ -56,12 +57,12 @@ TEST(RunFolder, CheckpointsAreInTheOrderOfStepsOfAnyNumberOfDigits) {
   std::filesystem::remove(folder.last());
   EXPECT_EQ(folder.newest().filename(), "step-100000000.safetensors");
   folder.tidy(100000000);
-  EXPECT_EQ(names().size(), 2u) << "neither is later";
+  EXPECT_EQ(names().size(), 2u) << "none is after the step";
   folder.tidy(99999999);
   EXPECT_EQ(names(), (Names{"step-99999999.safetensors"}));
 }
 
-TEST(RunStatus, HasANameInFilesAndIsReadFromIt) {
+TEST(RunStatus, ConvertsToANameAndBack) {
   const std::pair<RunStatus, std::string_view> all[] = {
       {RunStatus::completed, "completed"},     {RunStatus::wallclock, "wallclock"},
       {RunStatus::early_stop, "early_stop"},   {RunStatus::stopped, "stopped"},
@@ -74,7 +75,7 @@ TEST(RunStatus, HasANameInFilesAndIsReadFromIt) {
     EXPECT_FALSE(run_status_from(other)) << other;
 }
 
-TEST(RunStatus, FinishedAreThoseThatNeedNoResume) {
+TEST(RunStatus, IsFinishedIfThereIsNothingToResume) {
   for (const RunStatus status : {RunStatus::completed, RunStatus::wallclock, RunStatus::early_stop})
     EXPECT_TRUE(is_finished(status)) << name_of(status);
   for (const RunStatus status : {RunStatus::stopped, RunStatus::interrupted, RunStatus::diverged})

@@ -1,4 +1,4 @@
-// A model that trains in a blink, for tests of the loop.
+// A tiny model for fast tests of the training loop.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ class TinyRun : public testing::Test {
     folder_.write("chats.jsonl", sample_chats());
   }
 
-  // Settings as "key=value", on top of a tiny model.
+  // A tiny config with additional "key=value" settings.
   static Config config(const std::vector<std::string>& settings = {}, const char* tokenizer = "bytes") {
     ConfigBuilder builder;
     builder.preset("quick");
@@ -92,7 +92,7 @@ class TinyRun : public testing::Test {
   TempFolder folder_;
 };
 
-// A checkpoint opened, changed by hand, and written back.
+// An opened checkpoint that tests can modify and write back.
 struct OpenedCheckpoint {
   explicit OpenedCheckpoint(std::filesystem::path path)
       : path(std::move(path)),

@@ -1,5 +1,5 @@
-// An update rule that the product does not have, defined in this file alone: it trains, is kept in checkpoints and goes
-// on after a resume. docs/design.md shows the same definition.
+// Defines a toy update rule in this file only. It trains, its state is stored in checkpoints, and
+// it can be resumed. docs/design.md shows the same definition.
 #include "base/error.h"
 #include "optim/adam.h"
 #include "optim/update_rule.h"
@@ -44,7 +44,7 @@ constinit const RuleDefinition kSignum = {
       return std::make_unique<Signum>(std::move(params), config);
     }};
 
-// The one line: before Adam, which trains what is left.
+// Listed before Adam, which trains all remaining parameters.
 constexpr const RuleDefinition* kRules[] = {&kSignum, &rule::kAdam};
 
 class ToyRule : public TinyRun {
@@ -56,7 +56,7 @@ class ToyRule : public TinyRun {
   }
 };
 
-TEST_F(ToyRule, UpdatesItsParametersAndLeavesTheRestToAdam) {
+TEST_F(ToyRule, UpdatesItsParametersAndAdamUpdatesTheOthers) {
   const Config tiny = config({"matrix_lr=0.25", "clip=0"});
   const ParamTable params(tiny.model);
   Optimizer optimizer(params, tiny.optimizer, Context(), kRules);
@@ -73,7 +73,7 @@ TEST_F(ToyRule, UpdatesItsParametersAndLeavesTheRestToAdam) {
   }
 }
 
-TEST_F(ToyRule, TrainsAndAResumedRunEndsInTheBytesOfOneNeverStopped) {
+TEST_F(ToyRule, TrainsAndResumesToTheSameBytes) {
   const TrainResult straight = run(toy("straight"));
   EXPECT_EQ(straight.steps, 40);
   EXPECT_LT(straight.train_loss, 0.8 * std::log(256));
@@ -89,15 +89,15 @@ TEST_F(ToyRule, TrainsAndAResumedRunEndsInTheBytesOfOneNeverStopped) {
   }
 }
 
-// Its checkpoints hold no v of the matrices, so a run cannot go on with Adam alone.
-TEST_F(ToyRule, ACheckpointIsNotReadByOtherRules) {
+// Its checkpoints have no v for matrices, so they cannot be resumed with Adam alone.
+TEST_F(ToyRule, OtherRulesRejectItsCheckpoint) {
   run_until(toy("run"), 5);
   TrainRequest other = again(toy("run"));
   other.rules = update_rules();
   EXPECT_THROW(run(other), Error);
 }
 
-TEST_F(ToyRule, CountsInTheAccountOfMemory) {
+TEST_F(ToyRule, IsCountedInTheMemoryEstimate) {
   const Config tiny = config({"muon_steps=0"});
   const ParamTable params(tiny.model);
   EXPECT_EQ(optimizer_cost(params, tiny.optimizer).state_bytes, 8 * params.count());
@@ -105,8 +105,8 @@ TEST_F(ToyRule, CountsInTheAccountOfMemory) {
             8 * params.count() - 4 * params.count(ParamGroup::matrix));
 }
 
-// A key of the config that no rule reads, or two, is one whose meaning nobody knows.
-TEST(UpdateRules, EveryKeyOfTheOptimizerIsCommonOrOfOneRule) {
+// Every optimizer key must be used: by all rules (common) or by exactly one.
+TEST(UpdateRules, EveryOptimizerKeyIsCommonOrBelongsToOneRule) {
   const std::set<std::string_view> common = {"lr", "embed_lr", "head_lr", "matrix_lr", "scalar_lr", "clip"};
   for (const Key& key : all_keys()) {
     if (key.part != ConfigPart::optimizer) continue;

@@ -23,13 +23,13 @@ std::vector<Json> events_of(const std::filesystem::path& metrics) {
   return events;
 }
 
-TEST_F(Training, MicroBatchesOnlyCutTheWorkUp) {
-  const TrainResult whole = run(request("whole", {"micro_batch=4", "dtype=f32"})),
-                    cut = run(request("cut", {"micro_batch=1", "dtype=f32"}));
-  EXPECT_NEAR(whole.val_loss, cut.val_loss, 1e-3);
+TEST_F(Training, MicroBatchesDoNotChangeTheResult) {
+  const TrainResult one = run(request("one", {"micro_batch=4", "dtype=f32"})),
+                    several = run(request("several", {"micro_batch=1", "dtype=f32"}));
+  EXPECT_NEAR(one.val_loss, several.val_loss, 1e-3);
 }
 
-TEST_F(Training, LeavesARunThatEveryToolCanUse) {
+TEST_F(Training, WritesACompleteRunFolder) {
   const TrainResult result = run(request("run"));
   EXPECT_EQ(result.status, RunStatus::completed);
   EXPECT_EQ(result.steps, 20);
@@ -45,7 +45,7 @@ TEST_F(Training, LeavesARunThatEveryToolCanUse) {
   EXPECT_EQ(open_tokenizer(model)->vocab_size(), model.config.model.vocab_size);
 }
 
-TEST_F(Training, RunJsonSaysWhenWhereAndWithWhat) {
+TEST_F(Training, RunJsonRecordsEveryCall) {
   run_until(request("run"), 9);
   run(resumed("run"));
   const Json record = parse_json(folder_.read("run/run.json"), "run.json");
@@ -68,15 +68,15 @@ TEST_F(Training, KeepsTheNewestCheckpointsAndTheBest) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run" / "best.safetensors"));
 }
 
-TEST_F(Training, EveryValidationLeavesACheckpointBetterOrNot) {
+TEST_F(Training, EveryValidationWritesACheckpoint) {
   const std::vector<std::string> settings = {"lr=0", "matrix_lr=0", "embed_lr=0", "scalar_lr=0", "keep=9"};
   TrainRequest unvalidated = request("unvalidated", settings);
   unvalidated.source.val_fraction = 0;
-  std::string said;
+  std::string logged;
   run(unvalidated,
-      Log(LogLevel::warning, [&](LogLevel, std::string_view line) { said += std::string(line) + "\n"; }));
-  EXPECT_NE(said.find("there is no validation data"), std::string::npos) << said;
-  EXPECT_EQ(run(request("run", settings)).best_step, 6) << "nothing is learned: the first is the best";
+      Log(LogLevel::warning, [&](LogLevel, std::string_view line) { logged += std::string(line) + "\n"; }));
+  EXPECT_NE(logged.find("no validation data"), std::string::npos) << logged;
+  EXPECT_EQ(run(request("run", settings)).best_step, 6) << "the loss is constant, so the first is the best";
   for (const char* name : {"run", "unvalidated"})
     for (const char* step : {"06", "12", "18", "20"})
       EXPECT_TRUE(std::filesystem::exists(folder_ / name / "checkpoints" /
@@ -84,24 +84,24 @@ TEST_F(Training, EveryValidationLeavesACheckpointBetterOrNot) {
           << name << " " << step;
 }
 
-TEST_F(Training, TheTableBeforeTheStartCountsWhatIsRead) {
-  std::string said;
-  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { said += std::string(line) + "\n"; });
-  folder_.write("text.txt", sample_text().substr(0, 700));  // of 630 tokens one row of 512 is read
+TEST_F(Training, TheDataTableCountsOnlyTokensThatAreRead) {
+  std::string logged;
+  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { logged += std::string(line) + "\n"; });
+  folder_.write("text.txt", sample_text().substr(0, 700));  // 630 tokens fill only one row of 512
   run(request("text", {"context=512", "batch_tokens=512", "steps=1"}), log);
-  EXPECT_NE(said.find("bytes per token         1.00\n"), std::string::npos) << said;
-  said.clear();
-  // Conversations of about 34 tokens: of 48 places one in three is padding.
+  EXPECT_NE(logged.find("bytes per token         1.00\n"), std::string::npos) << logged;
+  logged.clear();
+  // Conversations of about 34 tokens in rows of 48: about one position in three is padding.
   const TrainResult chats = run(chat_request("chats", {"context=48", "batch_tokens=480", "steps=30"}), log);
   ASSERT_LT(chats.tokens, 30 * 480 * 8 / 10);
-  const std::string row = "tokens to be seen";
-  std::string number = said.substr(said.find(row) + row.size());
+  const std::string row = "planned tokens";
+  std::string number = logged.substr(logged.find(row) + row.size());
   number.erase(number.find('\n'));
   std::erase_if(number, [](char c) { return c < '0' || c > '9'; });
-  EXPECT_NEAR(std::stod(number), static_cast<double>(chats.tokens), 30 * 480 * 0.02) << said;
+  EXPECT_NEAR(std::stod(number), static_cast<double>(chats.tokens), 30 * 480 * 0.02) << logged;
 }
 
-TEST_F(Training, MetricsSayHowFarEachGroupMoved) {
+TEST_F(Training, MetricsContainUpdateRatiosPerGroup) {
   run(request("run", {"steps=50", "clip=0.0001"}));
   int measured = 0;
   for (const Json& event : events_of(folder_ / "run" / "metrics.jsonl")) {
@@ -127,12 +127,11 @@ TEST_F(Training, AnExistingRunIsNotOverwritten) {
   EXPECT_EQ(run(again).status, RunStatus::completed);
 }
 
-TEST_F(Training, ARunThatIsUnderWayIsLeftAlone) {
+TEST_F(Training, ARunningRunIsLocked) {
   run_until(request("run"), 2);
   const std::string before = last("run");
   PosixFileOps ops;
-  const MetricsFile live(
-      ops, RunFolder(ops, folder_ / "run").metrics());  // as a process in the middle of training has it
+  const MetricsFile live(ops, RunFolder(ops, folder_ / "run").metrics());  // as held by a training process
   folder_.write("run/checkpoints/.step-00000003.safetensors.tmp", "half a checkpoint");
   const auto files = folder_.files();
   TrainRequest forced = request("run");
@@ -144,7 +143,7 @@ TEST_F(Training, ARunThatIsUnderWayIsLeftAlone) {
   }
 }
 
-TEST_F(Training, TextAndTokensAreNotMixed) {
+TEST_F(Training, RejectsAMixOfTextAndShards) {
   BuildRequest build{.inputs = {(folder_ / "text.txt").string()},
                      .tokenizer = load_tokenizer("bytes"),
                      .folder = folder_ / "shards"};
@@ -161,12 +160,12 @@ TEST_F(Training, TextAndTokensAreNotMixed) {
     }
     return "none";
   };
-  EXPECT_NE(refusal("text.txt", "shards").find("holds tokens"), std::string::npos);
-  EXPECT_NE(refusal("shards", "text.txt").find("must be a folder of tokens"), std::string::npos);
+  EXPECT_NE(refusal("text.txt", "shards").find("is a folder of shards"), std::string::npos);
+  EXPECT_NE(refusal("shards", "text.txt").find("--val-data must be one too"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 
-TEST_F(Training, AStartThatFailsLeavesNothing) {
+TEST_F(Training, AFailedStartLeavesNoFolder) {
   TrainRequest bad = request("run");
   bad.source.data = folder_ / "missing.txt";
   EXPECT_THROW(run(bad), Error);
@@ -181,7 +180,7 @@ TEST_F(Training, NamedValidationDataThatIsEmptyIsAnError) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
 }
 
-TEST_F(Training, AStartThatFailedDoesNotBlockTheFolder) {
+TEST_F(Training, AFailedStartDoesNotBlockTheFolder) {
   PosixFileOps ops;
   RunFolder failed(ops, folder_ / "run");
   failed.create();
@@ -202,7 +201,7 @@ TEST_F(Training, WeightsThatAreNotFiniteEndTheRunAsDiverged) {
 }
 
 TEST_F(Training, DivergenceKeepsTheLastGoodCheckpoint) {
-  // Every update multiplies the weights by 1 - 100 * 100: soon they are beyond f32.
+  // Every update multiplies the weights by 1 - 100 * 100, so they soon overflow f32.
   const TrainResult result =
       run(request("run", {"lr=100", "matrix_lr=100", "weight_decay=100", "muon_weight_decay=100",
                           "warmup_steps=0", "checkpoint_every=1"}));
@@ -213,11 +212,11 @@ TEST_F(Training, DivergenceKeepsTheLastGoodCheckpoint) {
   for (float weight : good.model.weights()) ASSERT_TRUE(std::isfinite(weight));
 }
 
-TEST_F(Training, EarlyStopWaitsForPatienceAndTheLeastSteps) {
-  // With min_delta so large no validation counts as better.
+TEST_F(Training, EarlyStopWaitsForPatienceAndMinSteps) {
+  // With such a large min_delta no validation counts as an improvement.
   const TrainResult early = run(request("early", {"steps=100", "val_every=2", "patience=3", "min_delta=50"}));
   EXPECT_EQ(early.status, RunStatus::early_stop);
-  EXPECT_EQ(early.steps, 8) << "the first is the best, three more are not";
+  EXPECT_EQ(early.steps, 8) << "the first is the best, the next three do not improve";
   const TrainResult later =
       run(request("later", {"steps=100", "val_every=2", "patience=3", "min_delta=50", "min_steps=15"}));
   EXPECT_EQ(later.steps, 16);
@@ -226,7 +225,7 @@ TEST_F(Training, EarlyStopWaitsForPatienceAndTheLeastSteps) {
             RunStatus::completed);
 }
 
-TEST_F(Training, TimeAloneCanEndARun) {
+TEST_F(Training, ATimeLimitAloneEndsARun) {
   const TrainResult result =
       run(request("run", {"steps=0", "max_seconds=1", "val_every=0", "schedule=linear"}));
   EXPECT_EQ(result.status, RunStatus::wallclock);
@@ -236,24 +235,24 @@ TEST_F(Training, TimeAloneCanEndARun) {
   for (const Json& event : events_of(folder_ / "run" / "metrics.jsonl"))
     if (const Json* multiplier = event.find("lr_multiplier"))
       least = std::min(least, multiplier->as_double());
-  EXPECT_LT(least, 0.5) << "the rate came down with the time";
+  EXPECT_LT(least, 0.5) << "the learning rate should follow the time";
 }
 
-TEST_F(Training, WritesDownWhatWasLeftToTheMachine) {
+TEST_F(Training, StoresTheAutomaticSettingsInTheConfig) {
   run(request("run", {"steps=1", "val_every=0"}));
   const OpenedCheckpoint checkpoint(folder_ / "run" / "last.safetensors");
   EXPECT_NE(checkpoint.head.config.train.dtype, ComputeDType::automatic);
   EXPECT_GT(checkpoint.head.config.train.micro_batch, 0);
 }
 
-TEST_F(Training, F32AndBf16LearnAboutTheSame) {
+TEST_F(Training, F32AndBf16ReachSimilarLosses) {
   const TrainResult exact = run(request("f32", {"dtype=f32"})),
                     rounded = run(request("bf16", {"dtype=bf16"}));
   EXPECT_NE(exact.val_loss, rounded.val_loss);
   EXPECT_NEAR(exact.val_loss, rounded.val_loss, 0.05);
 }
 
-TEST_F(Training, PrimingChangesNothing) {
+TEST_F(Training, PrimingDoesNotChangeTheResult) {
   run(request("straight"));
   run(request("primed", {"prime_steps=3"}));
   OpenedCheckpoint straight(folder_ / "straight" / "last.safetensors"),
@@ -262,7 +261,7 @@ TEST_F(Training, PrimingChangesNothing) {
   EXPECT_EQ(straight.head.state, primed.head.state);
 }
 
-TEST_F(Training, QatBeginsAtItsStepOrFraction) {
+TEST_F(Training, QatStartsAtAStepOrFraction) {
   const auto losses = [&](const std::string& run_name, std::vector<std::string> settings) {
     settings.push_back("val_every=0");
     run(request(run_name, settings));
@@ -279,14 +278,14 @@ TEST_F(Training, QatBeginsAtItsStepOrFraction) {
   EXPECT_NE(plain[10], by_step[10]);
 }
 
-TEST_F(Training, AveragedWeightsAreWhatIsValidatedAndShipped) {
+TEST_F(Training, AveragedWeightsAreValidatedAndSavedAsTheModel) {
   for (const char* setting : {"ema_decay=0.8", "swa_start=0.9"}) {
     const std::string name = std::string(setting).substr(0, 3);
     const TrainResult result = run(request(name, {setting, "swa_every=2", "val_every=20"}));
     OpenedCheckpoint checkpoint(folder_ / name / "last.safetensors");
-    const ModelFile shipped = open_model(folder_ / name / "last.safetensors");
-    EXPECT_TRUE(std::ranges::equal(shipped.weights, checkpoint.averaging.average()));
-    EXPECT_FALSE(std::ranges::equal(shipped.weights, checkpoint.model.weights()));
+    const ModelFile saved = open_model(folder_ / name / "last.safetensors");
+    EXPECT_TRUE(std::ranges::equal(saved.weights, checkpoint.averaging.average()));
+    EXPECT_FALSE(std::ranges::equal(saved.weights, checkpoint.model.weights()));
     EXPECT_NE(checkpoint.file.find("optim.raw." + checkpoint.model.params().all().front().name), nullptr);
     const auto events = events_of(folder_ / name / "metrics.jsonl");
     EXPECT_EQ(events.back().at("weights").as_string(), name);
@@ -294,8 +293,7 @@ TEST_F(Training, AveragedWeightsAreWhatIsValidatedAndShipped) {
   }
 }
 
-// One update from the same weights on the same data is the same whoever validated in between.
-TEST_F(Training, ValidatingTheAverageDoesNotDisturbTraining) {
+TEST_F(Training, ValidatingTheAverageDoesNotChangeTraining) {
   run(request("often", {"ema_decay=0.8", "val_every=1"}));
   run(request("never", {"ema_decay=0.8", "val_every=0"}));
   OpenedCheckpoint often(folder_ / "often" / "last.safetensors"),
@@ -317,7 +315,7 @@ TEST_F(Training, OverfitsAKilobyteOfText) {
   EXPECT_EQ(result.diagnosis->limit, Limit::data) << result.diagnosis->text();
 }
 
-TEST_F(Training, LearnsChatsAndOnlyTheAnswers) {
+TEST_F(Training, TrainsOnlyOnTheAnswersOfChats) {
   const TrainResult result = run(chat_request("run", {"context=64", "batch_tokens=256", "steps=30"}));
   EXPECT_EQ(result.status, RunStatus::completed);
   EXPECT_LT(result.tokens, 30 * 256) << "padding is not counted";

@@ -1,4 +1,4 @@
-// What a validation means for a run, the weights it looks at, and the samples it generates.
+// Validation: best-so-far and patience, averaged weights, and the generated samples.
 #include "train/validation.h"
 
 #include <algorithm>
@@ -15,30 +15,30 @@
 namespace thimble {
 namespace {
 
-TEST(Patience, OfAModelThatWasTrainedStep0Counts) {
+TEST(Patience, Step0CountsForATrainedModel) {
   const TrainConfig config;
   TrainState state;
   state.began_trained = true;
-  EXPECT_TRUE(note_validation(config, 2, state));
+  EXPECT_TRUE(record_validation(config, 2, state));
   EXPECT_EQ(state.best_step, 0);
   state.step = 10;
-  EXPECT_FALSE(note_validation(config, 3, state));
+  EXPECT_FALSE(record_validation(config, 3, state));
   EXPECT_EQ(state.best_step, 0);
   EXPECT_EQ(state.stale_validations, 1);
 }
 
-TEST(Patience, CountsValidationsThatAreNotBetterByTheLeastDifference) {
+TEST(Patience, CountsValidationsThatDoNotImproveByMinDelta) {
   TrainConfig config;
   config.patience = 2;
   config.min_delta = 0.1;
   TrainState state;
-  EXPECT_FALSE(note_validation(config, 9, state)) << "step 0 is nobody's best";
+  EXPECT_FALSE(record_validation(config, 9, state)) << "step 0 is never the best";
   const auto validate = [&](double loss) {
     state.step += 10;
-    return note_validation(config, loss, state);
+    return record_validation(config, loss, state);
   };
   EXPECT_TRUE(validate(5));
-  EXPECT_TRUE(validate(4.95)) << "better, though not by enough";
+  EXPECT_TRUE(validate(4.95)) << "better, but by less than min_delta";
   EXPECT_EQ(state.stale_validations, 1);
   EXPECT_FALSE(out_of_patience(config, state));
   EXPECT_TRUE(validate(4.8)) << "0.2 below the last that counted";
@@ -80,12 +80,12 @@ class AveragedWeights : public TinyRun {
 
   Config config_ = config({"ema_decay=0.9"});
   Context context_;
-  Model model_{config_.model, context_, DType::bf16};  // programs keep copies of these weights
+  Model model_{config_.model, context_, DType::bf16};  // programs keep bf16 copies of the weights
   Averaging averaging_{config_.train, model_.params().block_size()};
   std::vector<float> raw_, average_;
 };
 
-TEST_F(AveragedWeights, AreTheModelsForTheActionAlone) {
+TEST_F(AveragedWeights, AreUsedDuringTheActionOnly) {
   const std::vector<float> before = nats();
   std::vector<float> inside;
   with_averaged_weights(model_, averaging_, [&] {
@@ -97,7 +97,7 @@ TEST_F(AveragedWeights, AreTheModelsForTheActionAlone) {
   EXPECT_EQ(nats(), before);
 }
 
-TEST_F(AveragedWeights, AreTakenOutAgainWhereTheActionThrows) {
+TEST_F(AveragedWeights, AreRemovedIfTheActionThrows) {
   const std::vector<float> before = nats();
   std::vector<float> inside;
   const auto act = [&] {
@@ -107,10 +107,10 @@ TEST_F(AveragedWeights, AreTakenOutAgainWhereTheActionThrows) {
   EXPECT_THROW(with_averaged_weights(model_, averaging_, act), Interrupted);
   EXPECT_NE(inside, before);
   expect_raw_weights();
-  EXPECT_EQ(nats(), before) << "programs prepared their copies anew";
+  EXPECT_EQ(nats(), before) << "programs must prepare their copies again";
 }
 
-TEST_F(AveragedWeights, BeforeThereIsAnAverageAreTheRawOnes) {
+TEST_F(AveragedWeights, FallBackToRawWeightsWithoutAnAverage) {
   const Averaging none(config({"swa_start=0.5"}).train, model_.params().block_size());
   bool ran = false;
   with_averaged_weights(model_, none, [&] {
@@ -121,7 +121,7 @@ TEST_F(AveragedWeights, BeforeThereIsAnAverageAreTheRawOnes) {
   expect_raw_weights();
 }
 
-// Host memory that says it is a GPU: weights have an image there, which uploads change.
+// A runtime in host memory that claims to be a GPU: weights have a device copy, changed by uploads.
 class CountedUploads final : public DeviceRuntime {
  public:
   int uploads = 0;
@@ -176,7 +176,7 @@ class AveragedWeightsOnADevice : public TinyRun {
   std::vector<float> raw_;
 };
 
-TEST_F(AveragedWeightsOnADevice, AreSentOnceAndTheRawOnesOnceBehindThem) {
+TEST_F(AveragedWeightsOnADevice, AreUploadedOnceAndThenTheRawOnesOnce) {
   const std::vector<float> average(averaging_.average().begin(), averaging_.average().end());
   with_averaged_weights(model_, averaging_, [&] { EXPECT_TRUE(device_has(average)); });
   EXPECT_EQ(runtime_->uploads, 2);
@@ -187,7 +187,7 @@ TEST_F(AveragedWeightsOnADevice, AreSentOnceAndTheRawOnesOnceBehindThem) {
   EXPECT_TRUE(device_has(raw_));
 }
 
-TEST_F(AveragedWeightsOnADevice, TheFirstErrorIsToldWhereTheDeviceIsLost) {
+TEST_F(AveragedWeightsOnADevice, ReportsTheFirstErrorIfTheDeviceIsLost) {
   const auto act = [this] {
     runtime_->lost = true;
     fail("the kernel failed");
@@ -198,7 +198,7 @@ TEST_F(AveragedWeightsOnADevice, TheFirstErrorIsToldWhereTheDeviceIsLost) {
 
 class Samples : public TinyRun {
  protected:
-  std::vector<Json> said_in(const std::string& run) const {
+  std::vector<Json> samples_in(const std::string& run) const {
     std::vector<Json> events;
     std::ifstream file(folder_ / run / "metrics.jsonl");
     for (std::string line; std::getline(file, line);)
@@ -208,34 +208,34 @@ class Samples : public TinyRun {
   }
 };
 
-TEST_F(Samples, AreSaidAtEveryValidationAndChangeNothing) {
+TEST_F(Samples, AreGeneratedAtEveryValidationAndDoNotChangeTheRun) {
   TrainRequest with = request("with", {"swa_start=0.9", "swa_every=2"});
   with.samples = 3;
   const TrainResult result = run(with);
-  EXPECT_EQ(said_in("with").size(), 3u * 5) << "steps 0, 6, 12, 18 and 20";
+  EXPECT_EQ(samples_in("with").size(), 3u * 5) << "steps 0, 6, 12, 18 and 20";
   EXPECT_EQ(run(request("without", {"swa_start=0.9", "swa_every=2"})).val_loss, result.val_loss);
   EXPECT_EQ(last("with"), last("without"));
 }
 
-TEST_F(Samples, OfAResumedRunAreThoseOfOneThatWasNotStopped) {
+TEST_F(Samples, AreTheSameAfterAResume) {
   TrainRequest straight = request("straight"), first = request("resumed"), second = resumed("resumed");
   for (TrainRequest* each : {&straight, &first, &second}) each->samples = 2;
   run(straight);
   run_until(first, 9);
   run(second);
-  EXPECT_EQ(said_in("resumed"), said_in("straight"));
+  EXPECT_EQ(samples_in("resumed"), samples_in("straight"));
 }
 
-TEST_F(Samples, OfChatsAnswerQuestionsOfTheValidationSet) {
+TEST_F(Samples, ForChatsAnswerQuestionsOfTheValidationSet) {
   TrainRequest chats = chat_request("chats", {"context=64", "batch_tokens=128"});
   chats.samples = 2;
   run(chats);
-  const std::vector<Json> said = said_in("chats");
-  ASSERT_FALSE(said.empty());
-  const std::string& question = said.front().at("prompt").as_string();
+  const std::vector<Json> samples = samples_in("chats");
+  ASSERT_FALSE(samples.empty());
+  const std::string& question = samples.front().at("prompt").as_string();
   EXPECT_TRUE(question.starts_with("<user>what is ")) << question;
   EXPECT_TRUE(question.ends_with("?<end_turn><assistant>")) << question;
-  EXPECT_NE(question, said[1].at("prompt").as_string());
+  EXPECT_NE(question, samples[1].at("prompt").as_string());
 }
 
 }  // namespace

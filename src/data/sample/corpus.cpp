@@ -14,11 +14,12 @@ namespace thimble::sample {
 namespace {
 
 constexpr std::size_t kWriteBytes = 1 << 20;
-constexpr std::uint64_t kMaxRepeats = 10'000;  // in a row: then there is nothing new to ask
+// After this many repeated prompts in succession, the split counts as exhausted.
+constexpr std::uint64_t kMaxRepeats = 10'000;
 
 struct Document {
   std::string text;
-  std::string asks;  // what makes it different from the others
+  std::string asks;  // must be unique among held-out documents
 };
 
 Document make_document(const CorpusOptions& options, std::uint64_t index) {
@@ -33,7 +34,7 @@ Document make_document(const CorpusOptions& options, std::uint64_t index) {
 }  // namespace
 
 CorpusSize write_corpus(const CorpusOptions& options, const std::function<void(std::string_view)>& write) {
-  check(options.count > 0 || options.bytes > 0, "[sample] how long is the corpus to be?");
+  check(options.count > 0 || options.bytes > 0, "[sample] expected a limit on documents or bytes");
   CorpusSize size;
   std::string buffer;
   std::unordered_set<std::uint64_t> asked;
@@ -44,8 +45,8 @@ CorpusSize write_corpus(const CorpusOptions& options, const std::function<void(s
   for (std::uint64_t index = 0, repeats = 0; !done(); ++index) {
     const Document document = make_document(options, index);
     if (options.split == Split::heldout && !asked.insert(digest_of(document.asks).low).second) {
-      check(++repeats < kMaxRepeats, Hint{"ask for fewer"},
-            "the held-out split has no more than {} documents", size.documents);
+      check(++repeats < kMaxRepeats, Hint{"request fewer documents"},
+            "the held-out split has only {} different documents", size.documents);
       continue;
     }
     repeats = 0;
@@ -63,12 +64,12 @@ CorpusSize write_corpus(const CorpusOptions& options, const std::function<void(s
 
 namespace {
 
-// Who the tale is about, and what has been told of them.
+// The state of a tale: its characters and what has been told so far.
 struct Plot {
   Teller& t;
   const Person* hero;
   const Person* friend_of_hero;
-  const Place* place;  // where they are
+  const Place* place;  // where both are now
   std::string_view colour, thing;
   std::string text;
 
@@ -110,7 +111,7 @@ void meet(Plot& p) {
                  with_article(p.item()), p.thing));
 }
 
-// Somebody finds a handful and some of it goes.
+// The hero finds some goods and eats a few of them.
 void share(Plot& p) {
   Teller& t = p.t;
   const Good& good = *t.pick_if(kGoods, [](const Good& candidate) { return candidate.edible; });
@@ -193,7 +194,7 @@ Tale make_tale(Split split, std::uint64_t seed, std::uint64_t index) {
 
 namespace {
 
-// A quarter are the shortest stories: once a model can look things up in those, it can in all the others.
+// A quarter are the shortest stories: they teach looking up facts, which all other stories require.
 struct Kind {
   Scene (*scene)(Teller&);
   int weight;  // of 16

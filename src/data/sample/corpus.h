@@ -1,6 +1,7 @@
-// The built-in corpus as a file: tales as text (`<|endoftext|>` between them), chats as JSON lines.
+// The built-in corpus as a file: tales as text separated by `<|endoftext|>`, chats as JSON lines.
 //
-//   write_corpus({.kind = Kind::chat, .split = Split::heldout, .count = 1000}, [&](std::string_view text) {...});
+//   write_corpus({.kind = CorpusKind::chat, .split = Split::heldout, .count = 1000},
+//                [&](std::string_view text) {...});
 //
 // The same options give the same bytes everywhere. A longer corpus begins with the shorter one.
 #pragma once
@@ -18,7 +19,7 @@ namespace thimble::sample {
 
 enum class CorpusKind { tales, chat };
 
-// Ends with the document that reaches the first limit; one of them must be given.
+// The corpus ends with the document that reaches the first limit. At least one limit must be given.
 struct CorpusOptions {
   CorpusKind kind = CorpusKind::chat;
   Split split = Split::train;
@@ -31,28 +32,28 @@ struct CorpusSize {
   std::uint64_t documents = 0, bytes = 0;
 };
 
-// No two held-out documents ask the same: a held-out split that runs out of questions is an error.
+// Prompts of the held-out split are unique. Throws if the split has no further unique prompt.
 CorpusSize write_corpus(const CorpusOptions& options, const std::function<void(std::string_view)>& write);
 
-// Short tales of the small world: text to train on, pleasant to read.
+// Short tales of the small world, used as training text.
 struct Tale {
   std::string text;                // one paragraph
-  std::vector<std::string> facts;  // all that was told in it
+  std::vector<std::string> facts;  // every fact told in it
 };
 
 // Tale `index` of a corpus.
 Tale make_tale(Split split, std::uint64_t seed, std::uint64_t index);
 
-// Conversations of the built-in corpus.
+// Conversations about the small world.
 struct Chat {
-  std::vector<Exchange> exchanges;  // the user says, the assistant answers
-  std::vector<std::string> facts;   // all that was told in it
+  std::vector<Exchange> exchanges;  // user question, assistant answer
+  std::vector<std::string> facts;   // every fact told in it
 
   std::string json() const;    // {"messages": [{"role": "user", "content": ...}, ...]}
-  std::string prompt() const;  // everything before the last answer, for telling chats apart
+  std::string prompt() const;  // everything before the last answer; identifies the chat
 };
 
-// Chat `index` of a corpus. In the held-out split the last question is always about held-out facts.
+// Chat `index` of a corpus. Held-out chats end with a question about held-out facts.
 Chat make_chat(Split split, std::uint64_t seed, std::uint64_t index);
 
 }  // namespace thimble::sample

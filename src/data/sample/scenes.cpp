@@ -19,7 +19,7 @@ std::string draw_being(Teller& t) {
 
 namespace {
 
-// The word that a link follows: "ball" of "the red ball".
+// The last word, which precedes the link: "ball" of "the red ball".
 std::string_view last_word(std::string_view words) {
   return words.substr(words.rfind(' ') + 1);
 }
@@ -62,7 +62,7 @@ Scene tell_and_ask(Teller& t, Statements statements) {
   const std::vector<Statement> all = draw_statements(t, statements);
   Scene scene;
   for (const Statement& statement : all) scene.tell(capitalised(statement.words()) + ".");
-  // Held out, one question is often all there is; training has more to gain from a story.
+  // The training split uses each story for three questions. Held-out chats ask one to three.
   for (int questions = t.split() == Split::train ? 3 : t.number(1, 3); questions > 0; --questions) {
     if (t.one_in(2))
       ask_for_several(t, statements, all, scene);
@@ -72,7 +72,7 @@ Scene tell_and_ask(Teller& t, Statements statements) {
   return scene;
 }
 
-// Somebody says who they are and what they like, and asks for it later.
+// The user tells a name and a preference, and asks for them later.
 
 Scene acquaintance(Teller& t) {
   for (;;) {
@@ -151,7 +151,7 @@ Scene which_is_bigger(Teller& t) {
   }
 }
 
-// Three in a row, from one end to the other.
+// Three people in order of height: who is tallest, who is shortest?
 Scene who_is_tallest(Teller& t) {
   for (;;) {
     const Person &tall = t.pick(kPeople), &middle = t.pick(kPeople), &small = t.pick(kPeople);
@@ -177,11 +177,11 @@ Scene comparisons(Teller& t) {
   return t.one_in(2) ? which_is_bigger(t) : who_is_tallest(t);
 }
 
-// Counting aloud, and counting who is there.
+// Counting aloud, and counting animals.
 
 namespace {
 
-constexpr int kHighest = 12;  // that is counted to aloud
+constexpr int kHighest = 12;  // largest number in counting aloud
 
 Scene count_aloud(Teller& t) {
   for (;;) {
@@ -225,7 +225,7 @@ Scene counting(Teller& t) {
   return t.one_in(3) ? count_animals(t) : count_aloud(t);
 }
 
-// Who does what.
+// Who does what?
 
 namespace {
 
@@ -243,7 +243,7 @@ Statement draw_trade(Teller& t) {
 
 }  // namespace
 
-// Mostly two words: the shortest stories teach how to look things up, which the longer ones need as well.
+// Mostly statements of two words: these teach looking up facts, which longer stories require.
 Scene doings(Teller& t) {
   const bool trades = t.one_in(4);
   return tell_and_ask(t, {.links = trades ? std::vector<std::string_view>{"sells", "wants", "draws", "hides"}
@@ -253,7 +253,7 @@ Scene doings(Teller& t) {
                           .several = "What do {0} do?"});
 }
 
-// Two people with some of the same: how many together, and who has more.
+// Two people have some of the same goods: how many together, and who has more?
 
 namespace {
 
@@ -272,7 +272,7 @@ void ask_together(Teller& t, const Handful& one, const Handful& other, const Goo
             fmt::format("Together they have {}.", counted(one.count + other.count, good.name)));
 }
 
-// The answer says why, which is also how a small model finds it: numbers first, then whose they are.
+// The answer gives the reason first, because a small model must compare before it names the owner.
 void ask_who(Teller& t, std::string_view more, const Handful& winner, const Handful& loser, const Good& good,
              Scene& scene) {
   scene.ask(t.say({"Who has {0} {1}s?", "Which of them has {0} {1}s?"}, more, good.name),
@@ -303,7 +303,7 @@ Scene handfuls(Teller& t) {
   }
 }
 
-// What people say to be friendly.
+// Greetings and small talk.
 
 Exchange greeting(Teller& t) {
   static constexpr auto kGreetings = std::to_array<std::pair<std::string_view, std::string_view>>({
@@ -342,12 +342,12 @@ Exchange small_talk(Teller& t) {
   return {std::string(said), std::string(reply)};
 }
 
-// Small sums: somebody has some, and gets or loses a few.
+// Small sums: a person has some goods, and gets or loses a few.
 
 namespace {
 
-constexpr int kMostAtFirst = 9;  // of what somebody has at first
-constexpr int kChange = 5;       // and gets or loses
+constexpr int kMostAtFirst = 9;  // largest number at first
+constexpr int kChange = 5;       // largest number gained or lost
 
 }  // namespace
 
@@ -375,7 +375,7 @@ Scene sums(Teller& t) {
   }
 }
 
-// Who is where: people and animals, each near a town of their own.
+// Who is where: people and animals, each at a different town.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// A teller makes one document: it draws from the world what belongs to its split, and remembers what it told.
+// A Teller generates one document from facts of its split and records which facts it used.
 #pragma once
 
 #include <fmt/format.h>
@@ -17,12 +17,12 @@ namespace thimble::sample {
 
 class Teller {
  public:
-  // Document `index` of a corpus: every document is a function of these three numbers alone.
+  // Document `index` of a corpus. A document depends only on these three numbers.
   Teller(Split split, std::uint64_t seed, std::uint64_t index)
       : split_(split), rng_(seed, 0, 2 * index + (split == Split::heldout ? 1 : 0)) {}
 
   Split split() const { return split_; }
-  const std::vector<std::string>& told() const { return told_; }  // every fact that was
+  const std::vector<std::string>& told() const { return told_; }  // every fact told so far
 
   int number(int least, int most) {
     const int choices = most - least + 1;
@@ -33,12 +33,12 @@ class Teller {
   const auto& pick(const List& list) {
     return list[static_cast<std::size_t>(rng_.below(list.size()))];
   }
-  // One of several phrasings, with {0}, {1}, ... filled in.
+  // Picks one of several phrasings and fills in {0}, {1}, ...
   template <class... Args>
   std::string say(std::initializer_list<std::string_view> phrasings, const Args&... words) {
     return fmt::format(fmt::runtime(phrasings.begin()[rng_.below(phrasings.size())]), words...);
   }
-  // One of those that `fits`, or nullptr when none does.
+  // Picks one of the items for which `fits` is true, or returns nullptr if there is none.
   template <class List, class Fits>
   auto pick_if(const List& list, Fits fits) -> decltype(&list[0]) {
     std::vector<decltype(&list[0])> fitting;
@@ -52,7 +52,7 @@ class Teller {
   }
 
   bool may_tell(std::string_view fact) const { return split_of(fact) == split_; }
-  // Remembers the fact, if it is one of this split.
+  // Records the fact and returns true if it belongs to this split.
   bool tell(std::string fact) {
     if (!may_tell(fact)) return false;
     told_.push_back(std::move(fact));
@@ -65,17 +65,17 @@ class Teller {
   std::vector<std::string> told_;
 };
 
-// A scene: a short story and questions about it, each with its one right answer.
+// A scene: a short story and questions about it, each with exactly one correct answer.
 //
-// One file per kind of scene. Answers are whole sentences and follow from the story and the wording of the
-// question, so that a model can be right to the letter; those about the world at large (which animal is
-// bigger, what follows seven) follow from what the training split tells.
+// Answers are complete sentences that follow from the story and the wording of the question, so
+// that an exact match can be required. Answers about general knowledge (which animal is bigger,
+// what comes after seven) follow from the training split.
 struct Exchange {
   std::string question, answer;
 };
 
 struct Scene {
-  std::string story;  // empty: the questions stand by themselves
+  std::string story;  // empty: the questions need no story
   std::vector<Exchange> exchanges;
 
   void tell(const std::string& sentence) { story += (story.empty() ? "" : " ") + sentence; }
@@ -84,7 +84,7 @@ struct Scene {
   }
 };
 
-// In any order; held out, any number of them.
+// Shuffles the exchanges. In the held-out split, keeps a random number of them, at least one.
 void keep_some(Teller& t, std::vector<Exchange>& exchanges);
 
 std::string draw_being(Teller& t);  // "Anna", "the cat"
@@ -99,15 +99,15 @@ Scene counting(Teller& t);      // from four to nine; how many animals?
 Scene comparisons(Teller& t);   // bigger, smaller, tallest, shortest
 Scene acquaintance(Teller& t);  // what is my name?
 
-// Hello, thank you, what can you do: the same for everybody, so it is never what held-out chats are about.
+// Hello, thank you, what can you do: the same in both splits, so held-out chats never end with one.
 Exchange greeting(Teller& t);
 Exchange small_talk(Teller& t);
 
-// Stories made of statements, subject by subject, and questions that are answered by one of them or several.
+// Stories made of statements, with questions that are answered by one or several of them.
 //
-// Within a story no two statements share a subject, a link or a value, so that each word says which one comes
-// next: what a small model learns first (to go on as it went on before) is enough to answer, and to answer
-// about combinations it has never met.
+// No two statements of a story share a subject, a link or a value, so each word determines the
+// statement that continues it. Copying the continuation of an earlier occurrence, which is what a
+// small model learns first, is therefore enough to answer, even for unseen combinations.
 struct Statement {
   std::string fact;
   std::string subject, value;  // "the red ball", "Anna"
@@ -120,14 +120,15 @@ struct Statement {
 };
 
 struct Statements {
-  std::vector<std::string_view> links;  // as many as there may be statements
-  Statement (*draw)(Teller& t);         // without its link, of either split
+  std::vector<std::string_view> links;  // the maximum number of statements is links.size()
+  Statement (*draw)(Teller& t);         // returns one without its link, of either split
   std::vector<std::string_view> one;    // questions about {0}, a subject
   std::string_view several;             // a question about {0}, a list of subjects
 };
 
-// Two to four statements and some questions. What is asked is drawn anew each time: if everything were asked
-// once, the last answer would be what is left over, and a model would learn to see that instead of reading.
+// Two to four statements and some questions. Each question is drawn independently: if every
+// statement were asked about exactly once, the last answer would be the one left over, and a model
+// could learn that instead of reading the story.
 Scene tell_and_ask(Teller& t, Statements statements);
 
 }  // namespace thimble::sample

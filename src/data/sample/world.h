@@ -1,7 +1,7 @@
-// The small world of the built-in corpus: who lives there, what they own, where they go, how they count.
+// The small world of the built-in corpus: its people, animals, places, things and numbers.
 //
-// Words are plain English nouns with regular plurals, so that a small vocabulary spells each in a token or
-// two and a small model has time to learn what is done with them.
+// Words are common English nouns with regular plurals, so that a small vocabulary encodes each in
+// one or two tokens and a small model can learn how they are used.
 #pragma once
 
 #include <array>
@@ -20,7 +20,7 @@ struct Person {
 
 // Two animals of the same size are never compared.
 struct Animal {
-  std::string_view name, says;  // says: empty, when it says nothing
+  std::string_view name, says;  // says: empty if the animal makes no sound
   int size;
 };
 
@@ -30,7 +30,7 @@ struct Place {
   std::string where() const { return std::string(preposition) + " the " + std::string(name); }
 };
 
-// What is found by the handful, and eaten or not.
+// Things that are counted.
 struct Good {
   std::string_view name;
   bool edible;
@@ -176,7 +176,7 @@ std::string counted(int number, std::string_view good);  // "one apple", "three 
 std::string capitalised(std::string_view words);         // "The cat"
 std::string listed(std::span<const std::string> words);  // "a, b and c"
 
-// Facts, spelled: one name for one combination, whoever tells it and in whatever words.
+// Facts in canonical spelling: one string per fact, independent of the sentence that expresses it.
 std::string has_fact(const Person& owner, std::string_view colour, std::string_view thing);
 std::string at_fact(std::string_view who, const Place& place);  // who: "Anna", "the cat"
 std::string town_fact(std::string_view who, std::string_view town);
@@ -191,14 +191,14 @@ std::string size_fact(const Animal& one, const Animal& other);                  
 std::string height_fact(const Person& taller, const Person& shorter);
 std::string likes_fact(const Person& who, std::string_view colour, std::string_view thing);
 
-// Which combinations a model may see in training, and which it is asked about afterwards.
+// Assigns each fact to the training split or the held-out split.
 //
-// A fact is one combination, spelled in words ("has Anna red ball"), whatever sentence tells it. Its hash puts
-// it on one side for good: a fact that is held out occurs in no tale, no question and no answer of the
-// training split, of any size and seed; and everything that the held-out split tells is held out.
+// A fact is one combination in canonical spelling ("has Anna red ball"). The hash of that string
+// decides its split. A held-out fact occurs in no tale, question or answer of the training split,
+// for any size and seed; the held-out split tells only held-out facts.
 enum class Split { train, heldout };
 
-// One combination in eight is held out.
+// One fact in eight is held out.
 Split split_of(std::string_view fact);
 
 }  // namespace thimble::sample

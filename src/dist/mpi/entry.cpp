@@ -1,7 +1,5 @@
-// Messages by MPI, and the plugin's one symbol.
-//
-// Of MPI nothing is used but point-to-point messages that are started and tested: what is made of them is
-// message_communicator.h's.
+// The MPI plugin: a Transport over MPI. It uses only non-blocking point-to-point messages;
+// collectives are built in message_communicator.h.
 #include <fmt/format.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -22,7 +20,7 @@ void checked(int code, const char* call) {
   char text[MPI_MAX_ERROR_STRING];
   int length = 0;
   MPI_Error_string(code, text, &length);
-  fail(Hint{"another rank may have died: its own message says more"}, "{}: {}", call,
+  fail(Hint{"another rank may have died: see its error message"}, "{}: {}", call,
        std::string(text, static_cast<std::size_t>(length)));
 }
 
@@ -30,7 +28,8 @@ class MpiTransport final : public Transport {
  public:
   MpiTransport() {
     int provided = 0;
-    // Serialised would do but for abort(), which the watchdog calls while another thread may be inside MPI.
+    // MPI_THREAD_SERIALIZED is not enough: the watchdog calls abort() while another thread may be
+    // inside MPI.
     checked(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     checked(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
@@ -66,7 +65,7 @@ class MpiTransport final : public Transport {
 
   bool done(Message message) override {
     const auto found = open_.find(message);
-    check(found != open_.end(), "[mpi] message {} is not on its way", message);
+    check(found != open_.end(), "[mpi] message {} is not in progress", message);
     int flag = 0;
     MPI_Status status;
     checked(MPI_Test(&found->second.request, &flag, &status), "MPI_Test");
@@ -83,7 +82,7 @@ class MpiTransport final : public Transport {
     std::fprintf(stderr, "%s\n", message.c_str());
     std::fflush(stderr);
     constexpr unsigned kSeconds = 5;
-    alarm(kSeconds);  // where MPI itself hangs, the signal ends us, and the launcher ends the rest
+    alarm(kSeconds);  // ends this process if MPI_Abort hangs; the launcher ends the others
     MPI_Abort(MPI_COMM_WORLD, 1);
     _exit(1);
   }
@@ -91,7 +90,7 @@ class MpiTransport final : public Transport {
  private:
   struct Open {
     MPI_Request request;
-    std::optional<int> bytes;  // of a receive: that many must come
+    std::optional<int> bytes;  // expected size of a received message
   };
 
   Message keep(const Open& open) {
@@ -99,12 +98,12 @@ class MpiTransport final : public Transport {
     return last_;
   }
 
-  // MPI takes a shorter message without a word.
+  // MPI accepts a shorter message without an error.
   static void check_size(const MPI_Status& status, int expected) {
     int found = 0;
     checked(MPI_Get_count(&status, MPI_BYTE, &found), "MPI_Get_count");
     check(found == expected, Hint{"all ranks need the same binary, flags and files"},
-          "[mpi] a message of {} bytes from rank {}, expected {}", found, status.MPI_SOURCE, expected);
+          "[mpi] got a message of {} bytes from rank {}, expected {}", found, status.MPI_SOURCE, expected);
   }
 
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
@@ -112,7 +111,7 @@ class MpiTransport final : public Transport {
   std::unordered_map<Message, Open> open_;
 };
 
-// "Open MPI v4.1.4": what stands before the first comma.
+// The library's name and version: the text before the first comma ("Open MPI v4.1.4").
 std::string library() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;

@@ -1,7 +1,8 @@
-// Sums between GPUs by NCCL, and the plugin's one symbol.
+// The NCCL plugin: sums between GPUs.
 //
-// NCCL's work has a queue of its own: it begins when what was queued before it has run, and runs beside what comes after.
-// Both are expressed by events, which a recording keeps as edges of its graph.
+// NCCL's work runs on a second stream: it starts after the work queued before it and runs
+// concurrently with the work queued after it. Events express both dependencies, and a capture keeps
+// them as edges of its graph.
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 #include <nccl.h>
@@ -18,7 +19,7 @@ namespace {
 
 void checked(ncclResult_t code, const char* call, ncclComm_t comm = nullptr) {
   if (code == ncclSuccess || code == ncclInProgress) return;
-  fail(Hint{"NCCL_DEBUG=INFO says more"}, "[nccl] {}: {}. {}", call, ncclGetErrorString(code),
+  fail(Hint{"set NCCL_DEBUG=INFO for details"}, "[nccl] {}: {}. {}", call, ncclGetErrorString(code),
        ncclGetLastError(comm));
 }
 
@@ -31,11 +32,11 @@ class NcclCommunicator final : public DeviceCommunicator {
   NcclCommunicator(const std::string& id, int rank, int size, std::shared_ptr<DeviceRuntime> runtime)
       : rank_(rank), size_(size), runtime_(std::move(runtime)) {
     ncclUniqueId bytes;
-    check(id.size() == sizeof(bytes), "[nccl] an id of {} bytes, expected {}", id.size(), sizeof(bytes));
+    check(id.size() == sizeof(bytes), "[nccl] got an id of {} bytes, expected {}", id.size(), sizeof(bytes));
     std::memcpy(&bytes, id.data(), sizeof(bytes));
     main_ = static_cast<cudaStream_t>(runtime_->native_queue());
-    check(main_ != nullptr, "[nccl] the device has no queue of CUDA's");
-    // One order of summands, whatever the sizes and the moment: see dist/communicator.h.
+    check(main_ != nullptr, "[nccl] the device has no CUDA stream");
+    // Fixes the order of summands for all sizes and timings: see dist/communicator.h.
     setenv("NCCL_ALGO", "Ring", 0);
     checked(ncclCommInitRank(&comm_, size, bytes, rank), "ncclCommInitRank");
     checked(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");

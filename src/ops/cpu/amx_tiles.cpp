@@ -11,13 +11,13 @@ namespace thimble::cpu::tiles {
 
 namespace {
 
-// Linux lets a process use the registers of tiles, 8 KiB a thread, once it has asked.
+// Linux grants a process the tile registers (8 KiB per thread) on request.
 bool permitted() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// What ldtilecfg reads: palette 1, then the bytes of a row and the rows of each tile.
+// The operand of ldtilecfg: palette 1, then bytes per row and rows of each tile.
 struct alignas(64) Shapes {
   std::uint8_t palette = 1, start_row = 0;
   std::array<std::uint8_t, 14> reserved{};
@@ -34,12 +34,12 @@ bool multiplies_bf16_tiles() {
   return is_permitted && cpu_features().amx_bf16;
 }
 
-Scope::Scope(bool wanted) : wanted_(wanted) {
-  if (wanted_) asm volatile("ldtilecfg %0" : : "m"(kFullTiles));
+Scope::Scope(bool enabled) : enabled_(enabled) {
+  if (enabled_) asm volatile("ldtilecfg %0" : : "m"(kFullTiles));
 }
 
 Scope::~Scope() {
-  if (wanted_) asm volatile("tilerelease" : : : "memory");
+  if (enabled_) asm volatile("tilerelease" : : : "memory");
 }
 
 }  // namespace thimble::cpu::tiles
@@ -52,7 +52,7 @@ bool multiplies_bf16_tiles() {
   return false;
 }
 
-Scope::Scope(bool wanted) : wanted_(wanted) {}
+Scope::Scope(bool enabled) : enabled_(enabled) {}
 Scope::~Scope() = default;
 
 }  // namespace thimble::cpu::tiles

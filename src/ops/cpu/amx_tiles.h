@@ -1,29 +1,31 @@
-// The products of bf16_tiles.h by AMX, whose tiles have 16 rows of 64 bytes: left 16 x 32 values as they lie, right
-// 16 x 16 pairs, sums 16 x 16. Rows and pairs that fill no tile are left to pairs::product.
+// The products of bf16_tiles.h on AMX. A tile has 16 rows of 64 bytes: left factors 16 x 32
+// row-major values, right factors 16 x 16 pairs, sums 16 x 16. Rows and pairs that do not fill a
+// tile are computed by pairs::product.
 //
-//   const tiles::Scope scope(tiles::multiplies_bf16_tiles());    // a thread's tiles are set up, and given back
-//   tiles::product<tiles::Amx, Into::add>(...);                  // as pairs::product
+//   const tiles::Scope scope(tiles::multiplies_bf16_tiles());  // configures this thread's tiles
+//   tiles::product<tiles::Amx, Into::add>(...);                // same arguments as pairs::product
 //
-// Tiles says where tiles live: in the processor, or in memory, by which tests see the same arithmetic anywhere.
+// The template parameter Tiles selects where tiles are stored: in the processor, or in memory.
+// Tests use the latter to check the arithmetic on any machine.
 #pragma once
 
 #include "ops/cpu/bf16_tiles.h"
 
 namespace thimble::cpu::tiles {
 
-// The processor has them and the system lets this process use them.
+// True if the processor has AMX and the operating system allows this process to use it.
 bool multiplies_bf16_tiles();
 
-// While it lives, the calling thread's eight tiles are of full size. `wanted` false: does nothing.
+// Configures the calling thread's eight tiles to full size while it exists, unless disabled.
 class Scope {
  public:
-  explicit Scope(bool wanted);
+  explicit Scope(bool enabled);
   ~Scope();
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
  private:
-  bool wanted_;
+  bool enabled_;
 };
 
 }  // namespace thimble::cpu::tiles
@@ -34,9 +36,9 @@ namespace thimble::cpu::tiles {
 
 using pairs::Into;
 
-inline constexpr std::int64_t kRows = 16;  // of any tile, and columns of the sums
+inline constexpr std::int64_t kRows = 16;  // rows of every tile, and columns of the sums
 
-// By name, so that nothing else here is compiled for AMX. Strides are in bytes.
+// Assembler mnemonics, so that no other code here is compiled for AMX. Strides are in bytes.
 struct Amx {
   template <int T>
   static void zero() {
@@ -56,7 +58,7 @@ struct Amx {
   }
 };
 
-// Where a block's factors and sums begin, and how far apart their rows are, in elements.
+// Start addresses of a block's factors and sums, and their row strides in elements.
 struct Block {
   const bf16* a;
   std::int64_t a_row;
@@ -66,7 +68,7 @@ struct Block {
   std::int64_t c_row;
 };
 
-// 16 M rows and 16 N columns of sums: tiles 0 to 3; left factors 4 and 5, right ones 6 and 7.
+// 16 M rows and 16 N columns of sums in tiles 0 to 3; left factors in 4 and 5, right in 6 and 7.
 template <class Tiles, int M, int N, Into into>
 THIMBLE_BF16_PAIRS inline void multiply_block(const Block& at, std::int64_t depth_pairs) {
   const std::int64_t c_bytes = at.c_row * 4;
@@ -123,12 +125,12 @@ THIMBLE_BF16_PAIRS inline void rescale_columns(float* c, std::int64_t c_row, std
                                                std::int64_t width, const float* keep) {
   for (std::int64_t r = 0; r < rows; ++r)
     for (std::int64_t n = 0; n < width; n += pairs::kLanes) {
-      float* place = c + r * c_row + n;
-      _mm512_storeu_ps(place, _mm512_mul_ps(_mm512_loadu_ps(place), _mm512_loadu_ps(keep + n)));
+      float* target = c + r * c_row + n;
+      _mm512_storeu_ps(target, _mm512_mul_ps(_mm512_loadu_ps(target), _mm512_loadu_ps(keep + n)));
     }
 }
 
-// As pairs::product.
+// Same as pairs::product.
 template <class Tiles, Into into>
 THIMBLE_BF16_PAIRS inline void product(std::int64_t rows, std::int64_t width, std::int64_t depth_pairs,
                                        const bf16* a, std::int64_t a_row, const std::uint32_t* b,
@@ -151,7 +153,7 @@ THIMBLE_BF16_PAIRS inline void product(std::int64_t rows, std::int64_t width, st
                          c + in_tiles * c_row, c_row, keep);
 }
 
-// By whichever the processor has. Inside of a Scope.
+// Uses AMX if the processor has it. Call it inside a Scope.
 template <Into into>
 THIMBLE_BF16_PAIRS inline void fastest_product(std::int64_t rows, std::int64_t width,
                                                std::int64_t depth_pairs, const bf16* a, std::int64_t a_row,

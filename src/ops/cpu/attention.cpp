@@ -1,8 +1,8 @@
-// attention in f32 tiles, whatever the dtype, and exclusive_attention.
+// attention in f32 tiles for every dtype, and exclusive_attention.
 //
-// Forward: a block of queries meets the tiles of keys of its document with a running softmax.
-// Backward: a window of queries meets tile after tile of keys. Every product is one of small tiles
-// that lie in cache. bf16 has kernels of its own where the processor multiplies it (attention.h).
+// Forward runs a block of queries over the key tiles of its document with an online softmax.
+// Backward runs a window of queries over the same tiles. Every product is between small tiles in
+// cache. bf16 has separate kernels if the processor multiplies bf16 (attention.h).
 #include "ops/cpu/attention.h"
 
 #include <algorithm>
@@ -21,13 +21,13 @@ HWY_BEFORE_NAMESPACE();
 namespace thimble::cpu {
 namespace HWY_NAMESPACE {
 
-// The left factor: a(m, k) = data[m * row + k * column]; a transposed matrix is one with the steps exchanged.
+// The left factor: a(m, k) = data[m * row + k * column]. Swapping row and column transposes it.
 struct Left {
   const float* data;
   std::int64_t row, column;
 };
 
-// R rows of the result, W vectors wide. Unrolled by hand: at -O2 the sums would stay in memory.
+// R rows of the result, W vectors wide. Unrolled: at -O2 GCC would keep the sums in memory.
 template <int R, int W>
 HWY_INLINE void tile_strip(Left a, const float* b, std::int64_t b_row, std::int64_t depth, float* c,
                            std::int64_t c_row, bool add) {
@@ -64,11 +64,11 @@ HWY_INLINE void tile_rows(Left a, const float* b, std::int64_t b_row, std::int64
   for (; n < width; n += lanes) tile_strip<R, 1>(a, b + n, b_row, depth, c + n, c_row, add);
 }
 
-// c [rows, width] = a [rows, depth] b [depth, width], or += . Rows of b and c are padded to whole vectors
-// (kTilePad): the columns between width and the padding are computed too and mean nothing.
+// c [rows, width] = a [rows, depth] b [depth, width], or c += a b. Rows of b and c are padded to
+// whole vectors (kTilePad); results in the padding are undefined.
 HWY_INLINE void tile_product(std::int64_t rows, std::int64_t width, std::int64_t depth, Left a,
                              const float* b, std::int64_t b_row, float* c, std::int64_t c_row, bool add) {
-  // 6 x 2 sums, 2 right vectors and 1 left fill the 16 registers of AVX2.
+  // 6 x 2 sums, 2 right vectors and 1 left vector use 15 of the 16 registers of AVX2.
   std::int64_t m = 0;
   const auto from = [&](std::int64_t row) { return Left{a.data + row * a.row, a.row, a.column}; };
   for (; m + 6 <= rows; m += 6) tile_rows<6>(from(m), b, b_row, depth, width, c + m * c_row, c_row, add);
@@ -76,7 +76,7 @@ HWY_INLINE void tile_product(std::int64_t rows, std::int64_t width, std::int64_t
   for (; m < rows; ++m) tile_rows<1>(from(m), b, b_row, depth, width, c + m * c_row, c_row, add);
 }
 
-// A part of a tensor, f32 or bf16, that is read into a tile or written from one.
+// A rectangle of an f32 or bf16 tensor that is copied to or from a tile.
 struct Part {
   const Tensor& tensor;
   std::int64_t row, column, rows, cols;
@@ -84,7 +84,7 @@ struct Part {
   Row at(std::int64_t r) const { return Row(tensor, row + r) + column; }
 };
 
-// Rows padded with zeros.
+// Copies a part into a tile; rows are padded with zeros.
 HWY_INLINE void copy_tile(const Part& in, float* out, std::int64_t out_row) {
   for (std::int64_t r = 0; r < in.rows; ++r) {
     for_lanes(in.cols, [&](auto at) HWY_ATTR { at.store(at.load(in.at(r)), out + r * out_row); });
@@ -92,7 +92,7 @@ HWY_INLINE void copy_tile(const Part& in, float* out, std::int64_t out_row) {
   }
 }
 
-// out[c][r] = in[r][c]; the columns of out from in.rows on become zeros.
+// out[c][r] = in[r][c]; the columns of out from in.rows on are set to zero.
 HWY_INLINE void transpose_tile(const Part& in, float* out, std::int64_t out_row) {
   const auto read = [&](auto element) {
     for (std::int64_t r = 0; r < in.rows; ++r)
@@ -104,14 +104,15 @@ HWY_INLINE void transpose_tile(const Part& in, float* out, std::int64_t out_row)
     for (std::int64_t r = in.rows; r < out_row; ++r) out[c * out_row + r] = 0;
 }
 
-// The tile stored, or added.
+// Stores or adds a tile.
 HWY_INLINE void put_tile(const float* tile, std::int64_t tile_row, const Part& out, bool add) {
   for (std::int64_t r = 0; r < out.rows; ++r)
     for_lanes(out.cols, [&](auto at) HWY_ATTR { put(at, at.load(tile + r * tile_row), out.at(r), add); });
 }
 
-// One row's running softmax meets the scores of another tile of keys: scores become weights, `highest` and
-// `sum` move on, and what was collected so far is to be multiplied by the returned factor.
+// One step of the online softmax of a row: scores of the next key tile become weights, and
+// `highest` and `sum` are updated. Returns the factor by which the result so far must be
+// multiplied.
 HWY_INLINE float online_softmax(float* score, std::int64_t count, float scale, float& highest, float& sum) {
   const float infinity = std::numeric_limits<float>::infinity();
   V32 top = all(-infinity);
@@ -121,7 +122,7 @@ HWY_INLINE float online_softmax(float* score, std::int64_t count, float scale, f
     top = hn::Max(top, at.or_else(scaled, -infinity));
   });
   const float now = std::max(highest, max_of_lanes(top));
-  // exp(-inf - -inf) would be NaN where nothing was collected yet.
+  // exp(-inf - -inf) would be NaN before the first tile.
   const float keep = highest == -infinity ? 0.0f : std::exp(highest - now);
   const float added = sum_lanes(count, [&](auto at) HWY_ATTR {
     const V32 weight = at.or_zero(exp_lanes(hn::Sub(at.load(score), all(now))));
@@ -133,7 +134,7 @@ HWY_INLINE float online_softmax(float* score, std::int64_t count, float scale, f
   return keep;
 }
 
-// One block of queries, all heads that share a kv head.
+// One block of queries, for all heads that share a kv head.
 void attention_block(const Attention& op, std::int64_t kv_head, Document document, std::int64_t block,
                      std::byte* scratch) {
   const std::int64_t D = op.head_size(), G = op.group(), wide = align_up(D, kTilePad);
@@ -183,7 +184,7 @@ void attention_block(const Attention& op, std::int64_t kv_head, Document documen
     }
 }
 
-// One thread's tiles, cut from its scratch.
+// The tiles of one thread, allocated from its scratch.
 struct BackwardTiles {
   std::int64_t wide;
   float *keys_t, *values_t;        // [D, kTile]
@@ -193,16 +194,16 @@ struct BackwardTiles {
   float* dq;                       // [rows of the window, G, wide]
 
   BackwardTiles(std::byte* scratch, std::int64_t D) : wide(align_up(D, kTilePad)) {
-    float* place = reinterpret_cast<float*>(scratch);
-    const auto take = [&](std::int64_t floats) { return std::exchange(place, place + floats); };
+    float* next = reinterpret_cast<float*>(scratch);
+    const auto take = [&](std::int64_t floats) { return std::exchange(next, next + floats); };
     keys_t = take(D * kTile), values_t = take(D * kTile);
     for (float** tile : {&keys, &dk, &dv, &q, &dy}) *tile = take(kTile * wide);
     weights = take(kTile * kTile), dscores = take(kTile * kTile), delta = take(kTile);
-    dq = place;
+    dq = next;
   }
 };
 
-// Weights p from scores q.k, and ds = p (dp - delta) scale from dp = dy.v; what a query may not see is 0.
+// Weights p from scores q.k, and ds = p (dp - delta) scale from dp = dy.v; masked entries are 0.
 HWY_INLINE void scores_backward(const Attention& op, const BackwardTiles& t, std::int64_t h,
                                 std::int64_t block, std::int64_t rows, std::int64_t tile,
                                 std::int64_t count) {
@@ -221,7 +222,7 @@ HWY_INLINE void scores_backward(const Attention& op, const BackwardTiles& t, std
   }
 }
 
-// One head's block of queries against one tile of keys. dq [rows, G, wide] is added to.
+// One head's block of queries and one tile of keys. Adds to dq [rows, G, wide].
 HWY_INLINE void block_backward(const Attention& op, const BackwardTiles& t, std::int64_t h,
                                std::int64_t block, std::int64_t rows, std::int64_t tile, std::int64_t count,
                                float* dq) {
@@ -238,8 +239,8 @@ HWY_INLINE void block_backward(const Attention& op, const BackwardTiles& t, std:
   if (op.dq) tile_product(rows, D, count, {t.dscores, kTile, 1}, t.keys, wide, dq, op.group() * wide, true);
 }
 
-// The queries [begin, end) of a document under one kv head. Keys pass by in the outer loop, so dk and dv of a
-// tile stay in cache, and dq of a row is added to in the order of its keys.
+// Queries [begin, end) of a document under one kv head. The outer loop runs over keys, so dk and dv
+// of a tile stay in cache, and dq of a row is summed in the order of its keys.
 HWY_INLINE void window_backward(const Attention& op, const BackwardTiles& t, std::int64_t kv_head,
                                 Document document, std::int64_t begin, std::int64_t end) {
   const std::int64_t D = op.head_size(), G = op.group(), pitch = G * t.wide;
@@ -255,7 +256,7 @@ HWY_INLINE void window_backward(const Attention& op, const BackwardTiles& t, std
       for (std::int64_t g = 0; g < G; ++g)
         block_backward(op, t, kv_head * G + g, block, std::min(kTile, end - block), tile, count,
                        t.dq + (block - begin) * pitch + g * t.wide);
-    const bool first = tile >= begin;  // of the windows that see this tile
+    const bool first = tile >= begin;  // the first window that includes this tile
     if (op.dk) put_tile(t.dk, t.wide, {op.dk, tile, kv_head * D, count, D}, op.add_dk || !first);
     if (op.dv) put_tile(t.dv, t.wide, {op.dv, tile, kv_head * D, count, D}, op.add_dv || !first);
   }
@@ -272,9 +273,8 @@ void attention_backward_document(const Attention& op, std::int64_t kv_head, Docu
 
 HWY_INLINE float inverse_length(Row v, std::int64_t count) {
   const float length = std::sqrt(dot(v, v, count));
-  // Not std::max: a NaN must stay one.
-  return 1.0f /
-         (length < static_cast<float>(kSmallestValueNorm) ? static_cast<float>(kSmallestValueNorm) : length);
+  // Not std::max, which would drop a NaN.
+  return 1.0f / (length < static_cast<float>(kMinValueNorm) ? static_cast<float>(kMinValueNorm) : length);
 }
 
 void exclusive_attention_rows(const ExclusiveAttention& op, std::int64_t begin, std::int64_t end) {
@@ -291,7 +291,7 @@ void exclusive_attention_rows(const ExclusiveAttention& op, std::int64_t begin, 
     }
 }
 
-// The factors of v in dy, and of y, dz and v in dv, of one head.
+// Per head: `a` scales v in dy and y in dv; `b` scales dz in dv; `c` scales v in dv.
 struct HeadFactors {
   float a, b, c;
 };
@@ -301,7 +301,7 @@ HWY_INLINE HeadFactors head_factors(Row y, Row dz, Row v, float inverse, std::in
   return {-zu * inverse, -yu * inverse, 2 * yu * zu * inverse * inverse};
 }
 
-// Heads of one group share dv: it is summed over up to 16 of them before it is stored.
+// Heads of a group share dv, which is summed over up to 16 heads before it is stored.
 void exclusive_attention_backward_rows(const ExclusiveAttention& op, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kHeadsAtOnce = 16;
   const std::int64_t D = op.head_size(), G = op.group();
@@ -343,7 +343,7 @@ HWY_EXPORT(exclusive_attention_backward_rows);
 
 namespace {
 
-// Bytes of one thread's tiles. Forward keeps the results of all heads of a group while keys pass by.
+// Scratch bytes per thread. Forward keeps the results of all heads of a group.
 std::int64_t attention_forward_bytes(std::int64_t head_size, std::int64_t group) {
   const std::int64_t wide = align_up(head_size, kTilePad);
   const std::int64_t floats = (head_size + wide + kTile) * kTile + group * kTile * (2 * wide + 2);
@@ -357,7 +357,7 @@ std::int64_t attention_backward_bytes(std::int64_t rows, std::int64_t head_size,
   return floats * static_cast<std::int64_t>(sizeof(float));
 }
 
-// Of whichever kernels will run, forward and backward.
+// The maximum of forward and backward, for the kernels that will run.
 std::int64_t attention_thread_bytes(const Shape& q, const AttentionAttributes& at) {
   const std::int64_t D = q.cols / at.heads, G = at.heads / at.kv_heads;
   return attention_in_bf16_pairs(q.dtype, D)
@@ -379,7 +379,7 @@ void attention_forward(const Context&, const OpCall& call) {
 
   const ThreadScratch scratch(call.scratch, attention_thread_bytes(op.q.shape(), op.at), "attention");
   const auto count = static_cast<std::int64_t>(blocks.size());
-  // Long blocks first: the last to finish are short.
+  // Blocks with the most keys first, so that the last tasks to finish are short.
   parallel_tasks(count * op.at.kv_heads, [&](std::int64_t task) {
     const Block& block = blocks[static_cast<std::size_t>(count - 1 - task / op.at.kv_heads)];
     const auto run = in_pairs ? attention_bf16_block : HWY_DYNAMIC_DISPATCH(attention_block);

@@ -1,6 +1,6 @@
-// Attention in bf16 by AVX-512 BF16, its products by AMX where the processor has it. Scores are
-// transposed, [keys, queries], so that a query is a lane and nothing is ever summed across lanes.
-// Every product is tiles of bf16 into f32 (bf16_tiles.h, amx_tiles.h):
+// Attention in bf16 with AVX-512 BF16, and AMX if the processor has it. Scores are transposed,
+// [keys, queries], so that each query is a lane and no sum crosses lanes. All products are of bf16
+// tiles with f32 sums (bf16_tiles.h, amx_tiles.h):
 //
 //   forward   S^T = K Q^T     Y^T += V^T P^T
 //   backward  S^T = K Q^T     dP^T = V dY^T     dV += P^T dY     dK += dS^T Q     dQ^T += K^T dS^T
@@ -19,12 +19,12 @@ namespace thimble::cpu {
 
 namespace {
 
-// A tile of queries under one head, and what it has collected so far.
+// A tile of queries under one head, and its partial results.
 struct QueryTile {
   std::int64_t block, head;
   std::uint32_t* queries;  // Q^T in pairs [D / 2, kTile]
-  float* result;           // Y^T [D, kTile], to be divided by the sum
-  float *highest, *sum;    // [kTile]; highest: the highest score so far, times log2(e)
+  float* result;           // Y^T [D, kTile], not yet divided by the sum
+  float *highest, *sum;    // [kTile]; highest: the maximum score so far, times log2(e)
 };
 
 struct ForwardTiles {
@@ -56,7 +56,7 @@ struct ForwardTiles {
   }
 };
 
-// One thread's tiles: of a window of keys, and of one tile of queries under one head.
+// The tiles of one thread: a window of keys, and one tile of queries under one head.
 struct BackwardTiles {
   bf16 *keys, *values;              // [window, D]
   std::uint32_t* keys_t;            // K^T of every tile: [D, kTile] of bf16
@@ -103,16 +103,16 @@ namespace {
 using pairs::Into;
 using pairs::kLanes;
 
-constexpr std::int64_t kHalf = kTile / 2;  // queries or keys that a diagonal tile is cut into
+constexpr std::int64_t kHalf = kTile / 2;  // half a tile, the unit on the diagonal
 constexpr int kVectors = kTile / pairs::kLanes;
 
-// Bit n of the mask: query n of the diagonal tile sees key m.
+// Bit n of the mask: query n of the diagonal tile attends to key m.
 constexpr __mmask16 visible(std::int64_t m, int vector) {
   return static_cast<__mmask16>(~std::uint64_t{0} << m >> (vector * pairs::kLanes));
 }
 
-// Each query's running softmax meets the scores of another tile of keys: they become weights in pairs, and what
-// the query collected so far is to be multiplied by keep.
+// One step of the online softmax of each query: the scores of a key tile become weights in pairs,
+// and `keep` becomes the factor for the result so far.
 template <bool diagonal>
 THIMBLE_BF16_PAIRS void online_softmax(const ForwardTiles& t, const QueryTile& tile, std::int64_t keys,
                                        float scale) {
@@ -154,39 +154,39 @@ THIMBLE_BF16_PAIRS void online_softmax(const ForwardTiles& t, const QueryTile& t
   for (int w = 0; w < kVectors; ++w) _mm512_storeu_ps(tile.sum + w * pairs::kLanes, sum[w]);
 }
 
-// The tile's queries [from, from + width) against the first keys of the tile: scores, and later what they weigh.
-struct Meeting {
+// Queries [from, from + width) and the first `keys` keys of a tile.
+struct TilePart {
   std::int64_t from, width, keys;
 };
 
 THIMBLE_BF16_PAIRS void score(const Attention& op, const ForwardTiles& t, const QueryTile& tile,
-                              Meeting who) {
+                              TilePart part) {
   const std::int64_t D = op.head_size();
-  tiles::fastest_product<pairs::Into::store>(who.keys, who.width, D / 2, t.keys, D, tile.queries + who.from,
-                                             kTile, t.scores + who.from, kTile);
+  tiles::fastest_product<pairs::Into::store>(part.keys, part.width, D / 2, t.keys, D,
+                                             tile.queries + part.from, kTile, t.scores + part.from, kTile);
 }
 
-THIMBLE_BF16_PAIRS void collect(const Attention& op, const ForwardTiles& t, const QueryTile& tile,
-                                Meeting who, bool first) {
+THIMBLE_BF16_PAIRS void accumulate(const Attention& op, const ForwardTiles& t, const QueryTile& tile,
+                                   TilePart part, bool first) {
   const auto product = first ? tiles::fastest_product<pairs::Into::store>
                              : tiles::fastest_product<pairs::Into::rescale_and_add>;
-  product(op.head_size(), who.width, (who.keys + 1) / 2, reinterpret_cast<const bf16*>(t.values_t), kTile,
-          t.weights + who.from, kTile, tile.result + who.from, kTile, t.keep + who.from);
+  product(op.head_size(), part.width, (part.keys + 1) / 2, reinterpret_cast<const bf16*>(t.values_t), kTile,
+          t.weights + part.from, kTile, tile.result + part.from, kTile, t.keep + part.from);
 }
 
-THIMBLE_BF16_PAIRS void meet_keys(const Attention& op, const ForwardTiles& t, const QueryTile& tile,
-                                  std::int64_t key, std::int64_t keys, bool first) {
+THIMBLE_BF16_PAIRS void attend_tile(const Attention& op, const ForwardTiles& t, const QueryTile& tile,
+                                    std::int64_t key, std::int64_t keys, bool first) {
   if (key < tile.block) {
     score(op, t, tile, {0, kTile, keys});
     online_softmax<false>(t, tile, keys, op.at.scale);
-    return collect(op, t, tile, {0, kTile, keys}, first);
+    return accumulate(op, t, tile, {0, kTile, keys}, first);
   }
-  // On the diagonal a half of the queries sees no key beyond its own end.
+  // On the diagonal, no query in a half of the tile attends to keys after that half.
   for (std::int64_t from = 0; from < keys; from += kHalf)
     score(op, t, tile, {from, kHalf, std::min(keys, from + kHalf)});
   online_softmax<true>(t, tile, keys, op.at.scale);
   for (std::int64_t from = 0; from < keys; from += kHalf)
-    collect(op, t, tile, {from, kHalf, std::min(keys, from + kHalf)}, first);
+    accumulate(op, t, tile, {from, kHalf, std::min(keys, from + kHalf)}, first);
 }
 
 THIMBLE_BF16_PAIRS void finish(const Attention& op, const QueryTile& tile, std::int64_t rows) {
@@ -226,7 +226,7 @@ THIMBLE_BF16_PAIRS void attention_bf16_block(const Attention& op, std::int64_t k
     pairs::interleave_rows(op.v.row<bf16>(key) + kv_head * D, op.v.stride, keys, D, t.value_pairs, kTile / 2);
     pairs::transpose_words(t.value_pairs, D * 4, kTile / 2, D, t.values_t, kTile / 2);
     for (std::int64_t i = 0; i < count; ++i)
-      if (key <= t.tiles[i].block) meet_keys(op, t, t.tiles[i], key, keys, key == document.begin);
+      if (key <= t.tiles[i].block) attend_tile(op, t, t.tiles[i], key, keys, key == document.begin);
   }
   for (std::int64_t i = 0; i < count; ++i) finish(op, t.tiles[i], rows_of(t.tiles[i].block));
 }
@@ -243,7 +243,7 @@ THIMBLE_BF16_PAIRS float dot(const bf16* a, const bf16* b, std::int64_t count) {
   return _mm512_reduce_add_ps(sum);
 }
 
-// Queries past the end have weight 2^-infinity = 0 everywhere.
+// Queries past the end get weight 2^-infinity = 0.
 THIMBLE_BF16_PAIRS void load_queries(const Attention& op, const BackwardTiles& t, std::int64_t block,
                                      std::int64_t rows, std::int64_t head) {
   const std::int64_t D = op.head_size();
@@ -261,21 +261,21 @@ THIMBLE_BF16_PAIRS void load_queries(const Attention& op, const BackwardTiles& t
   }
 }
 
-// Weights p = 2^(scores scale - lse) and ds = p (dp - delta) of one key and 16 queries; 0 where the mask is.
+// Weights p = 2^(scores scale - lse) and ds = p (dp - delta) of one key and 16 queries.
 struct Gradients {
   __m512 p, ds;
 };
 THIMBLE_BF16_PAIRS inline Gradients gradients_of(const BackwardTiles& t, __m512 factor, std::int64_t m,
-                                                 std::int64_t n, __mmask16 seen) {
+                                                 std::int64_t n, __mmask16 mask) {
   const __m512 score = _mm512_loadu_ps(t.scores + m * kTile + n);
   const __m512 p = _mm512_maskz_mov_ps(
-      seen, pairs::power_of_two(_mm512_fmadd_ps(score, factor, _mm512_loadu_ps(t.minus_lse + n))));
+      mask, pairs::power_of_two(_mm512_fmadd_ps(score, factor, _mm512_loadu_ps(t.minus_lse + n))));
   const __m512 dp = _mm512_loadu_ps(t.dweights + m * kTile + n);
-  return {p, _mm512_maskz_mul_ps(seen, p, _mm512_sub_ps(dp, _mm512_loadu_ps(t.delta + n)))};
+  return {p, _mm512_maskz_mul_ps(mask, p, _mm512_sub_ps(dp, _mm512_loadu_ps(t.delta + n)))};
 }
 
-// From scores and dweights: weights and dscores, row by row and in pairs. Two keys and 32 queries at a time fill
-// whole vectors of bf16.
+// Computes weights and dscores, by rows and in pairs, from scores and dweights. Two keys and 32
+// queries fill whole bf16 vectors.
 template <bool diagonal>
 THIMBLE_BF16_PAIRS void scores_backward(const BackwardTiles& t, std::int64_t keys, float scale) {
   const __m512 factor = _mm512_set1_ps(scale * std::numbers::log2e_v<float>);
@@ -284,13 +284,13 @@ THIMBLE_BF16_PAIRS void scores_backward(const BackwardTiles& t, std::int64_t key
       __m512i ds[2];
 #pragma GCC unroll 2
       for (std::int64_t i = 0; i < 2; ++i) {
-        // Key m is seen by queries m, m + 1 ... of the diagonal tile.
-        const std::uint64_t seen = !diagonal      ? ~std::uint64_t{0}
+        // Queries m, m + 1 ... of the diagonal tile attend to key m.
+        const std::uint64_t mask = !diagonal      ? ~std::uint64_t{0}
                                    : m + i < keys ? ~std::uint64_t{0} << (m + i) >> n
                                                   : 0;
-        const Gradients left = gradients_of(t, factor, m + i, n, static_cast<__mmask16>(seen));
+        const Gradients left = gradients_of(t, factor, m + i, n, static_cast<__mmask16>(mask));
         const Gradients right =
-            gradients_of(t, factor, m + i, n + kLanes, static_cast<__mmask16>(seen >> kLanes));
+            gradients_of(t, factor, m + i, n + kLanes, static_cast<__mmask16>(mask >> kLanes));
         ds[i] = (__m512i)_mm512_cvtne2ps_pbh(right.ds, left.ds);
         _mm512_storeu_si512(t.weights + (m + i) * kTile + n, (__m512i)_mm512_cvtne2ps_pbh(right.p, left.p));
         _mm512_storeu_si512(t.dscores + (m + i) * kTile + n, ds[i]);
@@ -302,23 +302,23 @@ THIMBLE_BF16_PAIRS void scores_backward(const BackwardTiles& t, std::int64_t key
     }
 }
 
-// The loaded queries against the tile of keys that begins `place` rows into the window. Each function takes a part
-// of them: queries [from, from + width) and the first keys of the tile, or keys [from, ...) and the queries from
-// there on.
+// The loaded queries and the key tile that starts `offset` rows into the window. Each function
+// processes a part: queries [from, from + width) with the first `keys` keys, or keys from `from` on
+// with the queries from `from` on.
 struct TilePass {
   const Attention& op;
   const BackwardTiles& t;
-  std::int64_t place, D = op.head_size();
+  std::int64_t offset, D = op.head_size();
 
   THIMBLE_BF16_PAIRS void scores(std::int64_t from, std::int64_t width, std::int64_t keys) const {
-    tiles::fastest_product<Into::store>(keys, width, D / 2, t.keys + place * D, D, t.queries_t + from, kTile,
+    tiles::fastest_product<Into::store>(keys, width, D / 2, t.keys + offset * D, D, t.queries_t + from, kTile,
                                         t.scores + from, kTile);
-    tiles::fastest_product<Into::store>(keys, width, D / 2, t.values + place * D, D, t.dy_t + from, kTile,
+    tiles::fastest_product<Into::store>(keys, width, D / 2, t.values + offset * D, D, t.dy_t + from, kTile,
                                         t.dweights + from, kTile);
   }
 
   THIMBLE_BF16_PAIRS void keys_and_values(std::int64_t from, std::int64_t keys, std::int64_t queries) const {
-    const std::int64_t tile = from * kTile + from, pair = from / 2 * D, row = (place + from) * D;
+    const std::int64_t tile = from * kTile + from, pair = from / 2 * D, row = (offset + from) * D;
     tiles::fastest_product<Into::add>(keys, D, queries / 2, t.weights + tile, kTile, t.dy + pair, D,
                                       t.dv + row, D);
     tiles::fastest_product<Into::add>(keys, D, queries / 2, t.dscores + tile, kTile, t.queries + pair, D,
@@ -327,25 +327,26 @@ struct TilePass {
 
   THIMBLE_BF16_PAIRS void queries(std::int64_t from, std::int64_t width, std::int64_t keys) const {
     if (!op.dq) return;
-    const auto product = place == 0 ? tiles::fastest_product<Into::store> : tiles::fastest_product<Into::add>;
-    product(D, width, (keys + 1) / 2, reinterpret_cast<const bf16*>(t.keys_t + place / 2 * D), kTile,
+    const auto product =
+        offset == 0 ? tiles::fastest_product<Into::store> : tiles::fastest_product<Into::add>;
+    product(D, width, (keys + 1) / 2, reinterpret_cast<const bf16*>(t.keys_t + offset / 2 * D), kTile,
             t.dscore_pairs + from, kTile, t.dq_t + from, kTile, nullptr);
   }
 };
 
-THIMBLE_BF16_PAIRS void tile_backward(const Attention& op, const BackwardTiles& t, std::int64_t place) {
-  const TilePass pass{op, t, place};
+THIMBLE_BF16_PAIRS void tile_backward(const Attention& op, const BackwardTiles& t, std::int64_t offset) {
+  const TilePass pass{op, t, offset};
   pass.scores(0, kTile, kTile);
   scores_backward<false>(t, kTile, op.at.scale);
   pass.keys_and_values(0, kTile, kTile);
   pass.queries(0, kTile, kTile);
 }
 
-// On the diagonal a half of the queries sees no key beyond its own end, and a half of the keys no query before its
-// beginning. The last tile of a document may be shorter.
-THIMBLE_BF16_PAIRS void diagonal_backward(const Attention& op, const BackwardTiles& t, std::int64_t place,
+// On the diagonal, no query in a half of the tile attends to keys after that half, and no key in a
+// half is attended to by queries before it. The last tile of a document may be shorter.
+THIMBLE_BF16_PAIRS void diagonal_backward(const Attention& op, const BackwardTiles& t, std::int64_t offset,
                                           std::int64_t rows) {
-  const TilePass pass{op, t, place};
+  const TilePass pass{op, t, offset};
   const std::int64_t width = rows <= kHalf ? kHalf : kTile;
   for (std::int64_t from = 0; from < rows; from += kHalf)
     pass.scores(from, kHalf, std::min(rows, from + kHalf));
@@ -362,19 +363,19 @@ THIMBLE_BF16_PAIRS void load_keys(const Attention& op, const BackwardTiles& t, s
   const bf16* k = op.k.row<bf16>(begin) + kv_head * D;
   pairs::copy_rows(k, op.k.stride, end - begin, D, t.keys);
   pairs::copy_rows(op.v.row<bf16>(begin) + kv_head * D, op.v.stride, end - begin, D, t.values);
-  for (std::int64_t place = 0; place < end - begin; place += kTile) {
-    // dq_t is not in use yet: it has room for the pairs.
+  for (std::int64_t offset = 0; offset < end - begin; offset += kTile) {
+    // dq_t is not yet in use and has room for the pairs.
     auto* key_pairs = reinterpret_cast<std::uint32_t*>(t.dq_t);
-    pairs::interleave_rows(k + place * op.k.stride, op.k.stride, std::min(kTile, end - begin - place), D,
+    pairs::interleave_rows(k + offset * op.k.stride, op.k.stride, std::min(kTile, end - begin - offset), D,
                            key_pairs, kTile / 2);
-    pairs::transpose_words(key_pairs, D * 4, kTile / 2, D, t.keys_t + place / 2 * D, kTile / 2);
+    pairs::transpose_words(key_pairs, D * 4, kTile / 2, D, t.keys_t + offset / 2 * D, kTile / 2);
   }
   std::fill_n(t.dk, (end - begin) * D, 0.0f);
   std::fill_n(t.dv, (end - begin) * D, 0.0f);
 }
 
-// The keys [begin, end) of a document under one kv head: queries pass by in the outer loop, dk and dv are
-// collected for the whole window.
+// Keys [begin, end) of a document under one kv head. The outer loop runs over queries; dk and dv of
+// the window are accumulated.
 THIMBLE_BF16_PAIRS void window_backward(const Attention& op, const BackwardTiles& t, std::int64_t kv_head,
                                         Document document, std::int64_t begin, std::int64_t end) {
   const std::int64_t D = op.head_size(), G = op.group();

@@ -1,10 +1,9 @@
-// c += a^T b for bf16 a [R, M], b [R, N] with many rows R, and f32 c [M, N]: the gradient of a weight
-// matrix.
+// c += a^T b for bf16 a [R, M], b [R, N] with many rows R, and f32 c [M, N]: a weight gradient.
 //
-// oneDNN 2.6 reaches 0.86 of its own peak here, because it transposes a. Nothing needs to be
-// transposed: with rows in pairs (bf16_tiles.h) a word of a is a broadcast and a vector of b is a
-// load, so both are only copied, 4096 rows at a time, into panels that are read from first to last.
-// Same bits for any number of threads.
+// oneDNN 2.6 reaches 0.86 of its own peak here, because it transposes a. With rows in pairs
+// (bf16_tiles.h) no transpose is needed: a word of a is a broadcast and a vector of b is a load.
+// Both are copied, 4096 rows at a time, into panels that are read sequentially. Same bits for any
+// number of threads.
 #include "base/error.h"
 #include "base/parallel.h"
 #include "ops/cpu/bf16_tiles.h"
@@ -15,9 +14,9 @@ namespace thimble::cpu {
 
 namespace {
 
-// 8 x 3 vectors of sums leave 8 registers. Of 4096 rows a panel of b is 384 KiB, in L2 while the panels of a pass by.
+// 8 x 3 vectors of sums leave 8 registers. A panel of b of 4096 rows has 384 KiB and stays in L2.
 constexpr std::int64_t kLeft = 8, kRight = 48, kDepth = 4096;
-constexpr std::int64_t kPairsPerTask = 8;  // packed together: what they write to a panel is whole cache lines
+constexpr std::int64_t kPairsPerTask = 8;  // so that each task writes whole cache lines of a panel
 
 constexpr std::int64_t panels(std::int64_t width, std::int64_t each) {
   return (width + each - 1) / each;
@@ -29,8 +28,8 @@ struct Panels {
   std::uint32_t* right;                  // [N / kRight, pairs, kRight]
 
   Panels(ScratchCutter& cutter, std::int64_t R, std::int64_t M, std::int64_t N) {
-    constexpr std::int64_t kLine =
-        16;  // between panels: at a power of two apart, all would fall into the same sets
+    // Padding: a power-of-two pitch would map panels to the same sets.
+    constexpr std::int64_t kLine = 16;
     const std::int64_t pairs = (std::min(R, kDepth) + 1) / 2;
     left_pitch = pairs * kLeft + kLine, right_pitch = pairs * kRight + kLine;
     cutter.take(left, panels(M, kLeft) * left_pitch);
@@ -40,9 +39,10 @@ struct Panels {
 
 }  // namespace
 
-bool outer_sum_pays(std::int64_t R, std::int64_t M, std::int64_t N) {
-  constexpr std::int64_t kLeast = 128;  // narrower, packing costs more than it saves
-  return R >= kLeast && M >= kLeast && N >= kLeast && multiplies_bf16_pairs() && !cpu_features().amx_bf16;
+bool uses_outer_sum(std::int64_t R, std::int64_t M, std::int64_t N) {
+  constexpr std::int64_t kMinSize = 128;  // below this, packing costs more than it saves
+  return R >= kMinSize && M >= kMinSize && N >= kMinSize && multiplies_bf16_pairs() &&
+         !cpu_features().amx_bf16;
 }
 
 std::int64_t outer_sum_bytes(std::int64_t R, std::int64_t M, std::int64_t N) {
@@ -68,12 +68,12 @@ THIMBLE_BF16_PAIRS __m512i words_at_edge(const Tensor& x, std::int64_t row, std:
   return _mm512_or_si512(load(row), _mm512_slli_epi32(load(row + 1), 16));
 }
 
-// store(k, column, words) for the pairs k of [begin, end) of a block of rows that starts at `row`. Rows are read from
-// left to right, as memory likes it best.
+// Calls store(k, column, words) for the row pairs k in [begin, end) of a block that starts at
+// `row`. Rows are read sequentially, which is fastest from memory.
 template <class Store>
 THIMBLE_BF16_PAIRS inline void for_words(const Tensor& x, std::int64_t row, std::int64_t begin,
                                          std::int64_t end, std::int64_t columns, Store store) {
-  constexpr std::int64_t kAhead = 4;  // rows that are asked for before they are needed
+  constexpr std::int64_t kAhead = 4;  // rows to prefetch ahead
   for (std::int64_t k = begin; k < end; ++k) {
     const std::int64_t even = row + 2 * k;
     std::int64_t n = 0;
@@ -95,10 +95,10 @@ THIMBLE_BF16_PAIRS void pack_left(const Tensor& a, std::int64_t row, std::int64_
   const std::int64_t columns = panels(a.cols, kLeft) * kLeft;
   for_words(a, row, begin, end, columns,
             [&](std::int64_t k, std::int64_t m, __m512i words) THIMBLE_BF16_PAIRS {
-              std::uint32_t* place = packed.left + m / kLeft * packed.left_pitch + k * kLeft;
-              _mm256_storeu_si256(reinterpret_cast<__m256i*>(place), _mm512_castsi512_si256(words));
+              std::uint32_t* target = packed.left + m / kLeft * packed.left_pitch + k * kLeft;
+              _mm256_storeu_si256(reinterpret_cast<__m256i*>(target), _mm512_castsi512_si256(words));
               if (m + kLeft < columns)
-                _mm256_storeu_si256(reinterpret_cast<__m256i*>(place + packed.left_pitch),
+                _mm256_storeu_si256(reinterpret_cast<__m256i*>(target + packed.left_pitch),
                                     _mm512_extracti64x4_epi64(words, 1));
             });
 }
@@ -112,7 +112,7 @@ THIMBLE_BF16_PAIRS void pack_right(const Tensor& b, std::int64_t row, std::int64
       });
 }
 
-// One panel of each: kLeft x kVectors of sums, of which the first rows and cols are there.
+// The product of one panel of each: kLeft x kVectors sums, clipped to `rows` and `cols`.
 template <int kVectors>
 THIMBLE_BF16_PAIRS void add_products(const std::uint32_t* left, const std::uint32_t* right,
                                      std::int64_t depth, float* c, std::int64_t c_row, std::int64_t rows,
@@ -122,7 +122,7 @@ THIMBLE_BF16_PAIRS void add_products(const std::uint32_t* left, const std::uint3
   for (int r = 0; r < kLeft; ++r)
 #pragma GCC unroll 3
     for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
-  // The part of c that will be added to arrives while the sums are made.
+  // Prefetch the part of c that is added to, while the sums are computed.
   for (std::int64_t r = 0; r < std::min(rows, kLeft); ++r)
     for (int v = 0; v < kVectors; ++v) _mm_prefetch(c + r * c_row + v * kLanes, _MM_HINT_T0);
   for (std::int64_t k = 0; k < depth; ++k) {
@@ -144,8 +144,8 @@ THIMBLE_BF16_PAIRS void add_products(const std::uint32_t* left, const std::uint3
     for (int v = 0; v < kVectors; ++v) {
       const std::int64_t count = std::clamp<std::int64_t>(cols - v * kLanes, 0, kLanes);
       const auto mask = static_cast<__mmask16>((1u << count) - 1);
-      float* place = c + r * c_row + v * kLanes;
-      _mm512_mask_storeu_ps(place, mask, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, place), sum[r][v]));
+      float* target = c + r * c_row + v * kLanes;
+      _mm512_mask_storeu_ps(target, mask, _mm512_add_ps(_mm512_maskz_loadu_ps(mask, target), sum[r][v]));
     }
   }
 }
@@ -153,7 +153,7 @@ THIMBLE_BF16_PAIRS void add_products(const std::uint32_t* left, const std::uint3
 }  // namespace
 
 void outer_sum(const Tensor& a, const Tensor& b, const Tensor& c, std::byte* memory) {
-  constexpr std::int64_t kPanelsPerTask = 16;  // of a, against one of b
+  constexpr std::int64_t kPanelsPerTask = 16;  // panels of a per task, with one panel of b
   ScratchCutter cutter(memory);
   const Panels packed(cutter, a.rows, a.cols, b.cols);
   const std::int64_t left_panels = panels(a.cols, kLeft), right_panels = panels(b.cols, kRight);

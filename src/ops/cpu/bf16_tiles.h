@@ -1,13 +1,14 @@
-// Small bf16 matrices in cache, through AVX-512 BF16: what bf16 attention is made of.
+// Products of small bf16 matrices in cache with AVX-512 BF16, for bf16 attention.
 //
-// vdpbf16ps adds two products to each lane: left (k, k + 1) times right (k, k + 1). The left factor is read as it
-// lies, two neighbours of a row at a time. The right factor is in `pairs`: [depth / 2, width], each element the
-// values of two consecutive rows in one 32-bit word. Two moves make all that is needed of a row-major matrix X:
+// vdpbf16ps adds two products to each lane: left (k, k + 1) times right (k, k + 1). The left factor
+// is row-major, read two adjacent values at a time. The right factor is in pairs: [depth / 2,
+// width], where each 32-bit word has the values of two consecutive rows. Two operations produce
+// every form of a row-major matrix X that is needed:
 //
 //   interleave_rows  X [k, n] -> X in pairs          transpose_words  X [n, k] -> X^T in pairs
-//   and both, one after the other                                     X [k, n] -> X^T, row-major
+//   both in sequence                                                  X [k, n] -> X^T, row-major
 //
-// Compiled for AVX-512 BF16 alone: call nothing here unless multiplies_bf16_pairs() says so.
+// Compiled for AVX-512 BF16: call these functions only if multiplies_bf16_pairs() is true.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ inline bool multiplies_bf16_pairs() {
 }  // namespace thimble::cpu
 
 #if defined(__x86_64__)
-// GCC 12 takes the deliberately undefined operands of its own intrinsics for mistakes (its bug 105593).
+// GCC 12 warns about the intentionally undefined operands of its own intrinsics (GCC bug 105593).
 #pragma GCC diagnostic push
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -49,11 +50,11 @@ THIMBLE_BF16_PAIRS inline __m512i broadcast_pair(const bf16* at) {
   return _mm512_set1_epi32(word);
 }
 
-// What a product does with the result's old contents.
+// How a product is combined with the previous contents of the result.
 enum class Into { store, add, rescale_and_add };
 
-// R rows of c, W vectors wide. Unrolled by hand: at -O2 the sums would stay in memory. keep [width]: what the
-// columns of c are multiplied by before they are added to.
+// R rows of c, W vectors wide. Unrolled explicitly: at -O2 GCC would keep the sums in memory. keep
+// [width]: factors of the columns of c, applied before adding.
 template <int R, int W, Into into>
 THIMBLE_BF16_PAIRS inline void product_strip(const bf16* a, std::int64_t a_row, const std::uint32_t* b,
                                              std::int64_t b_row, std::int64_t depth_pairs, float* c,
@@ -94,7 +95,7 @@ THIMBLE_BF16_PAIRS inline void product_panel(std::int64_t rows, const bf16* a, s
                                              const std::uint32_t* b, std::int64_t b_row,
                                              std::int64_t depth_pairs, float* c, std::int64_t c_row,
                                              const float* keep) {
-  // 6 x 4 sums, 4 right vectors and 1 left fill the 32 registers; 24 sums hide the latency of 6 many times over.
+  // 6 x 4 sums, 4 right vectors and 1 left use 29 of 32 registers; 24 sums hide a latency of 6.
   std::int64_t m = 0;
   for (; m + 6 <= rows; m += 6)
     product_strip<6, W, into>(a + m * a_row, a_row, b, b_row, depth_pairs, c + m * c_row, c_row, keep);
@@ -106,7 +107,7 @@ THIMBLE_BF16_PAIRS inline void product_panel(std::int64_t rows, const bf16* a, s
     product_strip<1, W, into>(a + m * a_row, a_row, b, b_row, depth_pairs, c + m * c_row, c_row, keep);
 }
 
-// c [rows, width] = a [rows, depth] b, or += . width: a multiple of kLanes.
+// c [rows, width] = a [rows, depth] b, or c += a b. width is a multiple of kLanes.
 template <Into into>
 THIMBLE_BF16_PAIRS inline void product(std::int64_t rows, std::int64_t width, std::int64_t depth_pairs,
                                        const bf16* a, std::int64_t a_row, const std::uint32_t* b,
@@ -121,7 +122,7 @@ THIMBLE_BF16_PAIRS inline void product(std::int64_t rows, std::int64_t width, st
     product_panel<1, into>(rows, a, a_row, b + n, b_row, depth_pairs, c + n, c_row, keep ? keep + n : keep);
 }
 
-// 32 columns of two rows, word by word.
+// 32 columns of two rows, as words of (even, odd).
 struct Words {
   __m512i low, high;
 };
@@ -132,8 +133,8 @@ THIMBLE_BF16_PAIRS inline Words interleave(__m512i even, __m512i odd) {
   return {_mm512_permutex2var_epi16(even, low, odd), _mm512_permutex2var_epi16(even, high, odd)};
 }
 
-// out [out_pairs, cols]: rows 2 i and 2 i + 1 of `in`, word by word; rows that are not there are zeros. cols: a
-// multiple of kLanes.
+// out [out_pairs, cols]: each word has rows 2 i and 2 i + 1 of `in`; missing rows are zeros. cols
+// is a multiple of kLanes (16).
 THIMBLE_BF16_PAIRS inline void interleave_rows(const bf16* in, std::int64_t in_row, std::int64_t rows,
                                                std::int64_t cols, std::uint32_t* out,
                                                std::int64_t out_pairs) {
@@ -150,7 +151,7 @@ THIMBLE_BF16_PAIRS inline void interleave_rows(const bf16* in, std::int64_t in_r
     }
 }
 
-// 16 vectors as the rows of a square, turned into its columns.
+// Transposes a 16 x 16 square of words, one vector per row.
 THIMBLE_BF16_PAIRS inline void transpose_square(__m512i (&v)[16]) {
   __m512i t[16];
 #pragma GCC unroll 8
@@ -181,8 +182,8 @@ THIMBLE_BF16_PAIRS inline void transpose_square(__m512i (&v)[16]) {
   for (int i = 0; i < 16; ++i) v[i] = t[i];
 }
 
-// out [words, out_cols]: out[c][r] = word c of row r; columns from `rows` on are zeros. in_row: bytes from one row
-// to the next. out_cols: a multiple of kLanes.
+// out [words, out_cols]: out[c][r] = word c of row r; columns from `rows` on are zeros. in_row is
+// the row stride in bytes. out_cols is a multiple of kLanes.
 THIMBLE_BF16_PAIRS inline void transpose_words(const void* in, std::int64_t in_row, std::int64_t rows,
                                                std::int64_t words, std::uint32_t* out,
                                                std::int64_t out_cols) {
@@ -201,7 +202,8 @@ THIMBLE_BF16_PAIRS inline void transpose_words(const void* in, std::int64_t in_r
     }
 }
 
-// A [width, kTile] f32 tile (pitch columns apart), transposed, times `factor`, into bf16 rows: '=' or '+='.
+// Transposes a [width, kTile] f32 tile with row stride `pitch`, multiplies it by `factor`, and
+// stores it in or adds it to bf16 rows.
 THIMBLE_BF16_PAIRS inline void put_transposed(const float* tile, std::int64_t pitch, std::int64_t width,
                                               std::int64_t rows, const float* factor, bf16* out,
                                               std::int64_t out_row, bool add) {
@@ -227,7 +229,7 @@ THIMBLE_BF16_PAIRS inline void put_transposed(const float* tile, std::int64_t pi
   }
 }
 
-// Rows of f32, times `factor`, into bf16 rows: '=' or '+='.
+// Multiplies f32 rows by `factor` and stores them in or adds them to bf16 rows.
 THIMBLE_BF16_PAIRS inline void put_rows(const float* tile, std::int64_t width, std::int64_t rows,
                                         float factor, bf16* out, std::int64_t out_row, bool add) {
   for (std::int64_t r = 0; r < rows; ++r)
@@ -248,9 +250,10 @@ THIMBLE_BF16_PAIRS inline void copy_rows(const bf16* in, std::int64_t in_row, st
     std::memcpy(out + r * cols, in + r * in_row, static_cast<std::size_t>(cols) * sizeof(bf16));
 }
 
-// 2^x within 3e-6 of its value: below what a bf16 holds (4e-3) by three orders. 2^-infinity is 0, NaN stays NaN.
+// 2^x with a relative error of 3e-6, three orders below the precision of bf16 (4e-3). 2^-infinity
+// is 0; NaN propagates.
 THIMBLE_BF16_PAIRS inline __m512 power_of_two(__m512 x) {
-  const __m512 part = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);  // x - floor(x); 0 for an infinity
+  const __m512 part = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF);  // x - floor(x); infinity: 0
   __m512 p = _mm512_set1_ps(0.0135341678f);
   p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(0.0520114601f));
   p = _mm512_fmadd_ps(p, part, _mm512_set1_ps(0.241442755f));
@@ -259,7 +262,7 @@ THIMBLE_BF16_PAIRS inline __m512 power_of_two(__m512 x) {
   return _mm512_scalef_ps(p, x);  // p 2^floor(x)
 }
 
-// Two rows of f32 as one row of pairs.
+// Two f32 rows as one row of bf16 pairs.
 THIMBLE_BF16_PAIRS inline __m512i pair_up(__m512 even, __m512 odd) {
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
                                          22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);

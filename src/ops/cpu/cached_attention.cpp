@@ -1,5 +1,5 @@
-// cached_attention by Highway, and the choice of kernels for each call. Keys and values are appended
-// first; each query then sees what its slot holds.
+// cached_attention with Highway, and the choice of kernel for each call. Keys and values of all
+// rows are appended first, then queries attend.
 #include <cmath>
 #include <cstring>
 
@@ -15,8 +15,9 @@ HWY_BEFORE_NAMESPACE();
 namespace thimble::cpu {
 namespace HWY_NAMESPACE {
 
-// One query head over all its slot holds: a running softmax over blocks of keys that start at position 0, so
-// the order of sums depends on the position alone. `y` collects in f32.
+// One query head over all keys of its slot, with an online softmax over blocks of keys that start
+// at position 0. The order of sums therefore depends only on the position. `y` is the f32
+// accumulator.
 template <class T>
 HWY_INLINE void attend(const CachedAttention& op, std::int64_t n, std::int64_t h, float* y) {
   constexpr std::int64_t kBlock = 64;
@@ -51,7 +52,7 @@ HWY_INLINE void attend(const CachedAttention& op, std::int64_t n, std::int64_t h
 
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
 
-// Lane i: the sum of v[i]'s lanes, all added in the same order.
+// Lane i is the sum of the lanes of v[i]. All are added in the same order.
 HWY_INLINE V32 sums_of_each(const V32 (&v)[kLanes]) {
 #if HWY_TARGET == HWY_AVX3
   __m512 two[8], four[4];
@@ -88,8 +89,8 @@ HWY_INLINE V32 sums_of_each(const V32 (&v)[kLanes]) {
 #endif
 }
 
-constexpr std::int64_t kKeys = 64;                  // in a block: a multiple of any number of lanes
-constexpr std::int64_t kLines = kLinesInRegisters;  // at most, that pass together
+constexpr std::int64_t kKeys = 64;                  // keys per block: a multiple of all lane counts
+constexpr std::int64_t kLines = kLinesInRegisters;  // the maximum per pass
 
 template <int V>
 struct Query {
@@ -109,14 +110,14 @@ struct Query {
   }
 };
 
-// A head's running softmax over blocks of keys.
+// The online softmax of one head over blocks of keys.
 template <int V>
 struct RunningHead {
   V32 y[V];
   float highest = -std::numeric_limits<float>::infinity(), sum = 0;
   alignas(64) float weight[kKeys];
 
-  // weight[m] = scale q . k[m]; behind the last key -infinity.
+  // weight[m] = scale q . k[m]; -infinity past the last key.
   template <class T, class Q>
   HWY_INLINE void score(const Q& query, const T* k, std::int64_t pitch, std::int64_t count, float scale) {
     for (std::int64_t first = 0; first < count; first += kLanes) {
@@ -149,7 +150,7 @@ struct RunningHead {
   }
 };
 
-// y += the values, each times its probability.
+// y += values weighted by their probabilities.
 template <class T, int V, int H>
 HWY_INLINE void add_values(RunningHead<V>* head, const T* values, std::int64_t pitch, std::int64_t count) {
   V32 y[H][V];
@@ -172,8 +173,9 @@ HWY_INLINE void add_values(RunningHead<V>* head, const T* values, std::int64_t p
     for (int v = 0; v < V; ++v) head[i].y[v] = y[i][v];
 }
 
-// A head's part of keys is a line or two, far from the next key's: no stream that the processor would see. While a block
-// is scored, the next one's keys are asked for, and the values that come after it.
+// A head's part of a key is one or two cache lines, far from the next key's, so the hardware
+// prefetcher detects no stream. While one block is scored, this prefetches the keys of the next
+// block and the values of the current one.
 template <class T>
 HWY_INLINE void fetch_block(const T* next_keys, std::int64_t key_pitch, const T* values,
                             std::int64_t value_pitch, std::int64_t count, std::int64_t head_size) {
@@ -185,13 +187,13 @@ HWY_INLINE void fetch_block(const T* next_keys, std::int64_t key_pitch, const T*
     }
 }
 
-// Lines [first, last), at most kLines, of a run and a head of keys whose size is V whole vectors: a block of keys and
-// values stays in the cache while all lines pass over it. What a line collects, and the order of its sums, depend on its
-// own query and position.
+// Lines [first, last), at most kLines, of a run under one kv head, for head sizes of V whole
+// vectors. A block of keys and values stays in cache while all lines use it. The sums of a line,
+// and their order, depend only on its query and position.
 template <class T, int V>
 HWY_INLINE void some_lines(const CachedAttention& op, const QueryRun& run, std::int64_t kv,
                            std::int64_t first, std::int64_t last) {
-  constexpr int kTogether = V <= 4 ? 2 : 1;  // heads of a query: what they collect fits into the registers
+  constexpr int kTogether = V <= 4 ? 2 : 1;  // heads whose accumulators fit into registers
   const std::int64_t D = V * kLanes, group = op.group();
   const std::int64_t slot = *op.slot.row<std::int32_t>(run.begin) * std::int64_t{op.at.context};
   const std::int64_t first_keys = *op.position.row<std::int32_t>(run.begin) + std::int64_t{1};
@@ -206,18 +208,18 @@ HWY_INLINE void some_lines(const CachedAttention& op, const QueryRun& run, std::
     for (V32& part : head(line)->y) part = hn::Zero(F32());
   const std::int64_t end = first_keys + run.count - 1;
   for (std::int64_t begin = 0; begin < end; begin += kKeys, k += kKeys * k_pitch, values += kKeys * v_pitch) {
-    const auto seen = [&](std::int64_t line) {
-      return std::min(kKeys, first_keys + line / group - begin);  // none: 0 or less
+    const auto visible_keys = [&](std::int64_t line) {
+      return std::min(kKeys, first_keys + line / group - begin);  // 0 or less: none
     };
     fetch_block(k + kKeys * k_pitch, k_pitch, values, v_pitch, std::min(kKeys, end - begin), D);
     for (std::int64_t line = first; line < last; ++line) {
-      if (seen(line) <= 0) continue;
+      if (visible_keys(line) <= 0) continue;
       const Query<V> query(op.q.row<T>(query_row(line)) + column(line));
-      head(line)->score(query, k, k_pitch, seen(line), op.at.scale);
-      head(line)->to_probabilities(seen(line), begin == 0);
+      head(line)->score(query, k, k_pitch, visible_keys(line), op.at.scale);
+      head(line)->to_probabilities(visible_keys(line), begin == 0);
     }
     for (std::int64_t line = first; line < last;) {
-      const std::int64_t count = seen(line);
+      const std::int64_t count = visible_keys(line);
       const bool several = line % group + kTogether <= group && line + kTogether <= last;
       if (count > 0) {
         if (several)
@@ -241,7 +243,7 @@ HWY_INLINE void attend_in_registers(const CachedAttention& op, const QueryRun& r
     some_lines<T, V>(op, run, kv, first, std::min(first + kLines, lines));
 }
 
-// `y` is for sizes that are no whole vectors, or too many.
+// `y` is used for head sizes that are not 1, 2, 4 or 8 whole vectors.
 template <class T>
 HWY_INLINE void attend_any(const CachedAttention& op, const QueryRun& run, std::int64_t kv, float* y) {
   const std::int64_t D = op.head_size(), G = op.group();

@@ -1,11 +1,11 @@
-// cached_attention in bf16 by AVX-512 BF16. A few queries of one slot and all heads that share a kv
-// head ("lines") pass over its blocks of keys together: a block is transposed once for all of them
-// (bf16_tiles.h).
+// cached_attention in bf16 with AVX-512 BF16. A few queries of one slot, with all heads that share
+// a kv head ("lines"), are processed together: each block of keys is transposed once for all of
+// them (bf16_tiles.h).
 //
-//   S [lines, keys] = Q K^T     Y [lines, D] += P V      P is rounded to bf16, as in attention_bf16.cpp
+//   S [lines, keys] = Q K^T     Y [lines, D] += P V
 //
-// Blocks start at position 0, and a line's sums depend on nothing but its own query and position:
-// batch-invariant.
+// P is rounded to bf16, as in attention_bf16.cpp. Blocks start at position 0, and the sums of a
+// line depend only on its query and position, so the op is batch-invariant.
 #include <algorithm>
 #include <limits>
 #include <numbers>
@@ -17,20 +17,20 @@ namespace thimble::cpu {
 
 namespace {
 
-constexpr std::int64_t kKeys = 64;  // in a block
+constexpr std::int64_t kKeys = 64;  // keys per block
 constexpr std::int64_t kLines = kLinesInPairs;
-constexpr std::int64_t kReadBytes = 256 << 10;  // of keys and values read in a row: they stay in L2
+constexpr std::int64_t kReadBytes = 256 << 10;  // of keys and values that are read ahead into L2
 
 struct RunTiles {
   bf16* queries;              // [lines, D]
   std::uint32_t* keys_t;      // K^T in pairs [D / 2, kKeys]
   std::uint32_t* values;      // V in pairs [kKeys / 2, D]
-  std::uint32_t* last_value;  // [D], in pairs with nothing
+  std::uint32_t* last_value;  // [D], an unpaired last row
   float* scores;              // [lines, kKeys]
   bf16* weights;              // [lines, kKeys]
-  float* result;              // [lines, D], to be divided by the sum
-  float *highest, *sum;       // [lines]; highest: the highest score so far, times log2(e)
-  std::int64_t* visible;      // [lines] keys that a line sees
+  float* result;              // [lines, D], not yet divided by the sum
+  float *highest, *sum;       // [lines]; highest: the maximum score so far, times log2(e)
+  std::int64_t* visible;      // [lines] number of keys a line attends to
 
   RunTiles(ScratchCutter& cutter, std::int64_t D) {
     cutter.take(queries, kLines * D);
@@ -45,7 +45,7 @@ struct RunTiles {
     cutter.take(visible, kLines);
   }
 
-  // The same for the lines from `line` on. Scores and weights are of one head of keys at a time.
+  // The same tiles from `line` on. Scores and weights are reused for each kv head.
   RunTiles at_line(std::int64_t line, std::int64_t D) const {
     RunTiles t = *this;
     t.queries += line * D, t.result += line * D;
@@ -73,7 +73,7 @@ std::vector<QueryRun> cached_attention_runs(const CachedAttention& op, std::int6
     if (n == 0 || rows.back().count == queries || !follows(n)) rows.push_back({n, 0, 0, 0});
     ++rows.back().count;
   }
-  // The last first: at the end of a prompt there is most to see, and short tasks fill up what time is left.
+  // Last rows first: they have the most keys, and short tasks at the end balance the threads.
   std::ranges::reverse(rows);
   const std::int64_t kv_heads = op.at.kv_heads,
                      for_all = static_cast<std::int64_t>(rows.size()) * kv_heads / threads;
@@ -99,9 +99,10 @@ std::int64_t cached_attention_bf16_bytes(std::int64_t head_size) {
 
 namespace {
 
-// Reads line after line of some blocks, so that memory sends them as one stream. Heads that take their parts of each row
-// show no order that the processor would see: that took twice as long. So did prefetches, ahead or not, and reading the
-// next blocks between the products of this one.
+// Reads some blocks line by line, so that memory delivers them as one stream. When each head read
+// only its own part of every row, the hardware prefetcher detected no pattern and it took twice as
+// long. Software prefetches, and reading the next blocks between the products of this one, were
+// equally slow.
 void read_rows(const bf16* rows, std::int64_t pitch, std::int64_t count, std::int64_t width) {
   constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(bf16));
   for (std::int64_t m = 0; m < count; ++m)
@@ -111,10 +112,10 @@ void read_rows(const bf16* rows, std::int64_t pitch, std::int64_t count, std::in
     }
 }
 
-// A line's running softmax meets the scores of another block, of which it sees the first `keys`: they become weights,
-// and what it collected so far is rescaled.
-THIMBLE_BF16_PAIRS void meet_scores(const RunTiles& t, std::int64_t line, std::int64_t keys, float scale,
-                                    std::int64_t D) {
+// One step of a line's online softmax with the scores of a block, of which the first `keys` are
+// visible: scores become weights, and the result so far is rescaled.
+THIMBLE_BF16_PAIRS void update_softmax(const RunTiles& t, std::int64_t line, std::int64_t keys, float scale,
+                                       std::int64_t D) {
   constexpr int kVectors = kKeys / pairs::kLanes;
   const auto seen = keys >= kKeys ? ~std::uint64_t{0} : (std::uint64_t{1} << keys) - 1;
   const float* scores = t.scores + line * kKeys;
@@ -144,9 +145,11 @@ THIMBLE_BF16_PAIRS void meet_scores(const RunTiles& t, std::int64_t line, std::i
   }
 }
 
-// 32 columns of 16 keys, turned: v[i] holds the pair of columns 2 i, 2 i + 1 of each. Keys that are not there are zeros.
-THIMBLE_BF16_PAIRS inline __attribute__((always_inline)) void turn_keys(const bf16* k, std::int64_t pitch,
-                                                                        std::int64_t keys, __m512i (&v)[16]) {
+// Transposes 32 columns of 16 keys: v[i] has columns (2 i, 2 i + 1). Missing keys are zeros.
+THIMBLE_BF16_PAIRS inline __attribute__((always_inline)) void transpose_keys(const bf16* k,
+                                                                             std::int64_t pitch,
+                                                                             std::int64_t keys,
+                                                                             __m512i (&v)[16]) {
   if (keys >= pairs::kLanes) {
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) v[i] = _mm512_loadu_si512(k + i * pitch);
@@ -157,8 +160,9 @@ THIMBLE_BF16_PAIRS inline __attribute__((always_inline)) void turn_keys(const bf
   pairs::transpose_square(v);
 }
 
-// The same sums as pairs::product of a turned block gives, for L lines, without writing it down: for one or two lines
-// turning takes longer than multiplying. D: a multiple of 32.
+// The same sums as pairs::product of a transposed block, for L lines, without storing the
+// transpose. With one or two lines, storing it takes longer than multiplying. D is a multiple of
+// 32.
 template <int L>
 THIMBLE_BF16_PAIRS void score_few(const bf16* k, std::int64_t pitch, std::int64_t keys, std::int64_t D,
                                   const bf16* queries, float* scores) {
@@ -166,7 +170,7 @@ THIMBLE_BF16_PAIRS void score_few(const bf16* k, std::int64_t pitch, std::int64_
     __m512 sum[L] = {};
     for (std::int64_t c = 0; c < D; c += 2 * pairs::kLanes) {
       __m512i v[16];
-      turn_keys(k + r * pitch + c, pitch, keys - r, v);
+      transpose_keys(k + r * pitch + c, pitch, keys - r, v);
 #pragma GCC unroll 16
       for (int i = 0; i < 16; ++i)
 #pragma GCC unroll 4
@@ -184,7 +188,7 @@ template <int L>
 struct FewResults {
   __m512 low[L], high[L];
 
-  // Two values, times the weights that lie at `weights`, lines kKeys apart.
+  // Adds two values times their weights; the weights of consecutive lines are kKeys apart.
   THIMBLE_BF16_PAIRS inline __attribute__((always_inline)) void add(__m512i even, __m512i odd,
                                                                     const bf16* weights) {
     const pairs::Words words = pairs::interleave(even, odd);
@@ -198,8 +202,8 @@ struct FewResults {
 };
 
 template <int L>
-THIMBLE_BF16_PAIRS void collect_few(const bf16* v, std::int64_t pitch, std::int64_t keys, std::int64_t D,
-                                    const bf16* weights, float* result) {
+THIMBLE_BF16_PAIRS void accumulate_few(const bf16* v, std::int64_t pitch, std::int64_t keys, std::int64_t D,
+                                       const bf16* weights, float* result) {
   for (std::int64_t c = 0; c < D; c += 2 * pairs::kLanes) {
     FewResults<L> y;
 #pragma GCC unroll 4
@@ -219,34 +223,34 @@ THIMBLE_BF16_PAIRS void collect_few(const bf16* v, std::int64_t pitch, std::int6
   }
 }
 
-// Keys and values of one head: a block of them.
+// One block of keys and values of one kv head.
 struct KeyBlock {
   const bf16 *k, *v;
   std::int64_t k_pitch, v_pitch, begin, keys;
 };
 
-THIMBLE_BF16_PAIRS void weigh(const CachedAttention& op, const RunTiles& t, std::int64_t lines,
-                              std::int64_t begin) {
+THIMBLE_BF16_PAIRS void compute_weights(const CachedAttention& op, const RunTiles& t, std::int64_t lines,
+                                        std::int64_t begin) {
   for (std::int64_t line = 0; line < lines; ++line) {
     const std::int64_t seen = t.visible[line] - begin;
     if (seen > 0)
-      meet_scores(t, line, seen, op.at.scale, op.head_size());
+      update_softmax(t, line, seen, op.at.scale, op.head_size());
     else
       std::fill_n(t.weights + line * kKeys, kKeys, bf16{});
   }
 }
 
 template <int L>
-THIMBLE_BF16_PAIRS void few_meet_block(const CachedAttention& op, const RunTiles& t, const KeyBlock& of) {
+THIMBLE_BF16_PAIRS void attend_block_few(const CachedAttention& op, const RunTiles& t, const KeyBlock& of) {
   const std::int64_t D = op.head_size();
   score_few<L>(of.k, of.k_pitch, of.keys, D, t.queries, t.scores);
-  weigh(op, t, L, of.begin);
-  collect_few<L>(of.v, of.v_pitch, of.keys, D, t.weights, t.result);
+  compute_weights(op, t, L, of.begin);
+  accumulate_few<L>(of.v, of.v_pitch, of.keys, D, t.weights, t.result);
 }
 
-// The values that each query sees, and none of those behind: a NaN there would come through a weight of 0.
-THIMBLE_BF16_PAIRS void collect_seen(const CachedAttention& op, const RunTiles& t, std::int64_t lines,
-                                     std::int64_t begin) {
+// Excludes values that a query does not attend to, because 0 times NaN is NaN.
+THIMBLE_BF16_PAIRS void accumulate_visible(const CachedAttention& op, const RunTiles& t, std::int64_t lines,
+                                           std::int64_t begin) {
   const std::int64_t D = op.head_size(), G = op.group();
   for (std::int64_t line = 0; line < lines; line += G) {
     const std::int64_t seen = std::clamp<std::int64_t>(t.visible[line] - begin, 0, kKeys), whole = seen / 2;
@@ -259,34 +263,34 @@ THIMBLE_BF16_PAIRS void collect_seen(const CachedAttention& op, const RunTiles& 
   }
 }
 
-THIMBLE_BF16_PAIRS void many_meet_block(const CachedAttention& op, const RunTiles& t, std::int64_t lines,
-                                        const KeyBlock& of) {
+THIMBLE_BF16_PAIRS void attend_block_many(const CachedAttention& op, const RunTiles& t, std::int64_t lines,
+                                          const KeyBlock& of) {
   const std::int64_t D = op.head_size(), pairs_of_keys = (of.keys + 1) / 2;
   pairs::transpose_words(of.k, of.k_pitch * 2, of.keys, D / 2, t.keys_t, kKeys);
   pairs::interleave_rows(of.v, of.v_pitch, of.keys, D, t.values, pairs_of_keys);
   pairs::product<pairs::Into::store>(lines, kKeys, D / 2, t.queries, D, t.keys_t, kKeys, t.scores, kKeys);
-  weigh(op, t, lines, of.begin);
-  if (t.visible[0] < of.begin + of.keys) return collect_seen(op, t, lines, of.begin);
+  compute_weights(op, t, lines, of.begin);
+  if (t.visible[0] < of.begin + of.keys) return accumulate_visible(op, t, lines, of.begin);
   pairs::product<pairs::Into::add>(lines, D, pairs_of_keys, t.weights, kKeys, t.values, D, t.result, D);
 }
 
-void meet_block(const CachedAttention& op, const RunTiles& t, std::int64_t lines, const KeyBlock& of) {
+void attend_block(const CachedAttention& op, const RunTiles& t, std::int64_t lines, const KeyBlock& of) {
   const bool few = t.visible[0] == t.visible[lines - 1] && op.head_size() % (2 * pairs::kLanes) == 0;
   switch (few ? lines : 0) {
     case 1:
-      return few_meet_block<1>(op, t, of);
+      return attend_block_few<1>(op, t, of);
     case 2:
-      return few_meet_block<2>(op, t, of);
+      return attend_block_few<2>(op, t, of);
     case 3:
-      return few_meet_block<3>(op, t, of);
+      return attend_block_few<3>(op, t, of);
     case 4:
-      return few_meet_block<4>(op, t, of);
+      return attend_block_few<4>(op, t, of);
     default:
-      return many_meet_block(op, t, lines, of);
+      return attend_block_many(op, t, lines, of);
   }
 }
 
-// The lines of a run: head of keys by head of keys, query by query, its heads side by side.
+// Line order: by kv head, then query, then the heads of the group.
 void start_lines(const CachedAttention& op, const QueryRun& run, const RunTiles& t) {
   const std::int64_t D = op.head_size(), G = op.group();
   std::int64_t line = 0;
@@ -335,8 +339,9 @@ void cached_attention_bf16_run(const CachedAttention& op, const QueryRun& run, s
       read_rows(v + begin * v_pitch, v_pitch, rows, heads * D);
     }
     for (std::int64_t kv = 0; kv < heads; ++kv)
-      meet_block(op, t.at_line(kv * lines, D), lines,
-                 {k + begin * k_pitch + kv * D, v + begin * v_pitch + kv * D, k_pitch, v_pitch, begin, keys});
+      attend_block(
+          op, t.at_line(kv * lines, D), lines,
+          {k + begin * k_pitch + kv * D, v + begin * v_pitch + kv * D, k_pitch, v_pitch, begin, keys});
   }
   finish_lines(op, run, t);
 }

@@ -24,18 +24,18 @@ void cast_rows(const Tensor& from, const Tensor& to, bool add, std::int64_t begi
   }
 }
 
-HWY_INLINE void meet(V32& largest, V32& second, V32 magnitude) {
+HWY_INLINE void update_largest_two(V32& largest, V32& second, V32 magnitude) {
   second = hn::Max(second, hn::Min(largest, magnitude));
   largest = hn::Max(largest, magnitude);
 }
 
-// False where the row is not finite.
+// Returns false if the row is not finite.
 bool largest_two(const float* w, std::int64_t count, float& largest, float& second) {
-  V32 first = hn::Zero(F32()), next = first, apart = first;
+  V32 first = hn::Zero(F32()), next = first, zero_if_finite = first;
   for_lanes(count, [&](auto at) HWY_ATTR {
     const V32 value = at.load(w);
-    apart = hn::Add(apart, hn::Sub(value, value));  // NaN for infinities, too
-    meet(first, next, hn::Abs(value));
+    zero_if_finite = hn::Add(zero_if_finite, hn::Sub(value, value));  // NaN for infinities too
+    update_largest_two(first, next, hn::Abs(value));
   });
   float firsts[hn::MaxLanes(F32())], nexts[hn::MaxLanes(F32())];
   hn::StoreU(first, F32(), firsts);
@@ -46,12 +46,12 @@ bool largest_two(const float* w, std::int64_t count, float& largest, float& seco
       second = std::max(second, std::min(largest, magnitude));
       largest = std::max(largest, magnitude);
     }
-  return sum_of_lanes(apart) == 0;
+  return sum_of_lanes(zero_if_finite) == 0;
 }
 
 template <class Y>
 HWY_INLINE void round_row(const Rounding& by, const float* w, std::int64_t count, Y* y) {
-  const V32 magic = all(12582912.0f);  // as in quantise.cpp: half to even
+  const V32 magic = all(12582912.0f);  // rounds half to even, as in quantise.cpp
   for_lanes(count, [&](auto at) HWY_ATTR {
     const V32 clipped = hn::Min(hn::Max(at.load(w), all(-by.clip)), all(by.clip));
     const V32 steps = hn::Sub(hn::Add(hn::Div(clipped, all(by.scale)), magic), magic);
@@ -80,7 +80,7 @@ HWY_EXPORT(round_any_row);
 
 namespace {
 
-float widened(const Tensor& tensor, std::int64_t row, std::int64_t column) {
+float load_f32(const Tensor& tensor, std::int64_t row, std::int64_t column) {
   if (tensor.dtype == DType::f16) return to_f32(tensor.row<f16>(row)[column]);
   if (tensor.dtype == DType::bf16) return to_f32(tensor.row<bf16>(row)[column]);
   return tensor.row<float>(row)[column];
@@ -95,14 +95,14 @@ void store(const Tensor& tensor, std::int64_t row, std::int64_t column, float va
     tensor.row<float>(row)[column] = value;
 }
 
-// f16 is for storage: nothing casts to it inside a step.
+// Not vectorized: f16 is a storage format here, and no training step casts to it.
 void cast_f16_rows(const Tensor& from, const Tensor& to, bool add, std::int64_t begin, std::int64_t end) {
   for (std::int64_t n = begin; n < end; ++n)
     for (std::int64_t c = 0; c < from.cols; ++c)
-      store(to, n, c, add ? widened(to, n, c) + widened(from, n, c) : widened(from, n, c));
+      store(to, n, c, add ? load_f32(to, n, c) + load_f32(from, n, c) : load_f32(from, n, c));
 }
 
-// to = from, or to += from, in f32 and rounded once.
+// to = from, or to += from, computed in f32 and rounded once.
 void cast_into(const Tensor& from, const Tensor& to, bool add) {
   const bool f16_storage = from.dtype == DType::f16 || to.dtype == DType::f16;
   parallel_for(from.rows, rows_per_task(from.cols), [&](std::int64_t begin, std::int64_t end) {
@@ -123,8 +123,8 @@ void cast_backward(const Context&, const OpCall& call) {
   cast_into(op.dy, op.dx, op.add_dx);
 }
 
-// Any row, by the packer's quantiser.
-void quantise_and_back(const FakeQuant& op, std::int64_t o, std::vector<std::int8_t>& q) {
+// Any row, with the packer's quantizer.
+void quantise_dequantise(const FakeQuant& op, std::int64_t o, std::vector<std::int8_t>& q) {
   q.resize(static_cast<std::size_t>(op.w.cols));
   const float scale = quantise_row({op.w.row<float>(o), q.size()}, op.at.bits, q);
   const auto value = [&](std::size_t i) { return scale * static_cast<float>(q[i]); };
@@ -136,8 +136,9 @@ void quantise_and_back(const FakeQuant& op, std::int64_t o, std::vector<std::int
     for (std::size_t i = 0; i < q.size(); ++i) op.y.row<float>(o)[i] = value(i);
 }
 
-// The same bits as the quantiser, whose loops are not compiled for vectors: it is left with the rules, and with rows
-// that are not finite, very long, all zeros or f16, which nothing is trained in here.
+// Same bits as the quantizer, whose loops are not vectorized. The quantizer handles the remaining
+// cases: rows that are not finite, very long or all zeros, and f16, in which the CPU does not
+// train.
 void fake_quant_forward(const Context&, const OpCall& call) {
   const FakeQuant op(call);
   const auto width = static_cast<std::size_t>(op.w.cols);
@@ -152,7 +153,7 @@ void fake_quant_forward(const Context&, const OpCall& call) {
       if (by && by->scale > 0)
         HWY_DYNAMIC_DISPATCH(round_any_row)(*by, op.w, op.y, o);
       else
-        quantise_and_back(op, o, q);
+        quantise_dequantise(op, o, q);
     }
   });
 }

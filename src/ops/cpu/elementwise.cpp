@@ -1,4 +1,4 @@
-// activation and dropout: every element by itself.
+// activation and dropout.
 #include "ops/elementwise.h"
 
 #include "base/rng.h"
@@ -14,12 +14,12 @@ HWY_BEFORE_NAMESPACE();
 namespace thimble::cpu {
 namespace HWY_NAMESPACE {
 
-// 0 where x <= 0, else `value`: written so that a NaN passes through.
+// 0 where x <= 0, else `value`. NaN propagates, because NaN <= 0 is false.
 HWY_INLINE V32 where_positive(V32 x, V32 value) {
   return hn::IfThenZeroElse(hn::Le(x, hn::Zero(F32())), value);
 }
 
-// (1 + tanh(u)) / 2 = sigmoid(2u), u the tanh form's argument.
+// The tanh form's (1 + tanh(u)) / 2 = sigmoid(2u).
 HWY_INLINE Sigmoid gelu_gate(V32 x) {
   const V32 inner = hn::MulAdd(hn::Mul(x, x), all(static_cast<float>(kGeluCubic)), all(1));
   return sigmoid_and_rest(hn::Mul(hn::Mul(all(static_cast<float>(2 * kGeluInner)), x), inner));
@@ -131,7 +131,7 @@ void activation_backward_rows(const Activation& op, std::int64_t begin, std::int
   }
 }
 
-// As many Philox blocks side by side as a vector has lanes.
+// One Philox block per vector lane.
 constexpr std::size_t kWords = 4 * hn::MaxLanes(U32());
 
 #if HWY_TARGET == HWY_SCALAR
@@ -158,13 +158,13 @@ HWY_INLINE Product multiply(Words a, Words b) {
           hn::OddEven(hn::BitCast(U32(), odd), hn::BitCast(U32(), hn::ShiftRight<32>(even)))};
 }
 
-// philox() of base/rng.h for `block` and those after it, in order.
+// philox() of base/rng.h for `block` and the blocks after it, in order.
 HWY_INLINE void draw_words(std::uint64_t seed, std::uint64_t stream, std::uint64_t block,
                            std::uint32_t* words) {
   const auto same = [](std::uint64_t word)
                         HWY_ATTR { return hn::Set(U32(), static_cast<std::uint32_t>(word)); };
   Words c0 = hn::Add(same(block), hn::Iota(U32(), 0));
-  const auto carried = hn::Lt(c0, same(block));  // past 2^32
+  const auto carried = hn::Lt(c0, same(block));  // carry past 2^32
   Words c1 = hn::Add(same(block >> 32), hn::IfThenElseZero(carried, same(1)));
   Words c2 = same(stream), c3 = same(stream >> 32);
   Words key0 = same(seed), key1 = same(seed >> 32);
@@ -182,7 +182,7 @@ HWY_INLINE void draw_words(std::uint64_t seed, std::uint64_t stream, std::uint64
 
 #endif
 
-// out = in * mask / (1 - p), or added to it.
+// out = in * mask / (1 - p), or out += in * mask / (1 - p).
 void mask_rows(const Dropout& op, const Tensor& in, const Tensor& out, bool add, std::int64_t begin,
                std::int64_t end) {
   const std::uint64_t seed = op.seed_value();
@@ -192,15 +192,15 @@ void mask_rows(const Dropout& op, const Tensor& in, const Tensor& out, bool add,
     const Row x(in, n), y(out, n);
     std::int64_t done = 0;
     while (done < in.cols) {
-      const auto place = static_cast<std::uint64_t>(n * in.cols + done);
+      const auto element = static_cast<std::uint64_t>(n * in.cols + done);
       HWY_ALIGN std::uint32_t words[kWords];
-      draw_words(seed, op.at.stream, place / 4, words);
-      const auto skipped = static_cast<std::int64_t>(place % 4);  // words of the row before
+      draw_words(seed, op.at.stream, element / 4, words);
+      const auto skipped = static_cast<std::int64_t>(element % 4);  // words of the previous row
       const std::int64_t count = std::min(in.cols - done, static_cast<std::int64_t>(kWords) - skipped);
       const float* draws = reinterpret_cast<const float*>(words + skipped);
       for_lanes(count, [&, from = x + done, to = y + done](auto at) HWY_ATTR {
         const auto dropped = hn::Lt(hn::BitCast(U32(), at.load(draws)), threshold);
-        // Times 0, not "= 0": a NaN in a dropped place must stay visible.
+        // Multiply by 0 instead of storing 0, so that a NaN in a dropped element propagates.
         const V32 factor = hn::IfThenZeroElse(hn::RebindMask(F32(), dropped), kept);
         put(at, hn::Mul(at.load(from), factor), to, add);
       });

@@ -1,4 +1,4 @@
-// embedding, gather and smear: rows that are picked by index. Gradients are added where the rows came from, in one order.
+// embedding, gather and smear: ops that select rows by index. Gradients are added in a fixed order.
 #include "ops/embedding.h"
 
 #include <cstring>
@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace thimble::cpu {
 namespace HWY_NAMESPACE {
 
-// Not memcpy, which copies rows of this size from their end: from memory, that is three times slower.
+// Not memcpy: it copies rows of this size backwards, which is three times slower from memory.
 HWY_INLINE void copy_bytes(const std::uint8_t* from, std::uint8_t* to, std::int64_t count) {
   const hn::ScalableTag<std::uint8_t> bytes;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(bytes));
@@ -41,7 +41,7 @@ HWY_INLINE void fetch_row(const Tensor& tensor, std::int64_t row) {
     __builtin_prefetch(at);
 }
 
-// Places [begin, end) of the sorted order. Rows come from anywhere: only we know which is next.
+// Entries [begin, end) of the sorted order. Rows are not sequential, so prefetch them explicitly.
 void add_embedding_rows(const Embedding& op, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kFetchAhead = 2;
   for (std::int64_t i = begin; i < end; ++i) {
@@ -121,7 +121,7 @@ HWY_EXPORT(smear_backward_rows);
 
 namespace {
 
-// to[n] = from[row[n]], both of one dtype; row holds i32.
+// to[n] = from[row[n]], both of the same dtype; row is i32.
 void gather_rows(const Tensor& from, const Tensor& row, const Tensor& to) {
   parallel_for(to.rows, rows_per_task(to.cols), [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(copy_rows)(from, row, to, begin, end);
@@ -137,8 +137,8 @@ void embedding_forward(const Context&, const OpCall& call) {
   });
 }
 
-// Threads share out the sorted order. Rows of the same index are not parted: a row of the table is added to by
-// one task, in one order, while it stays in cache.
+// Tasks divide the sorted order without splitting rows of the same index: one task adds to a row of
+// the table, in one order, while the row stays in cache.
 void embedding_backward(const Context&, const OpCall& call) {
   const Embedding op(call);
   constexpr std::int64_t kRowsPerTask = 64;
@@ -164,13 +164,13 @@ void gather_forward(const Context&, const OpCall& call) {
 void gather_backward(const Context&, const OpCall& call) {
   const Gather op(call);
   if (!op.add_dx) fill_zero(op.dx);
-  // Each row is gathered at most once, so no two tasks write the same place.
+  // Each row is gathered at most once, so tasks write to different rows.
   parallel_for(op.dy.rows, rows_per_task(op.dy.cols), [&](std::int64_t begin, std::int64_t end) {
     HWY_DYNAMIC_DISPATCH(scatter_rows)(op, begin, end);
   });
 }
 
-// The scratch: sigmoid(gate), computed once, then the sums over rows.
+// Scratch: sigmoid(gate), computed once, followed by the sums over rows.
 void smear_forward(const Context&, const OpCall& call) {
   const Smear op(call);
   float* g = static_cast<float*>(call.scratch.data);

@@ -1,5 +1,5 @@
-// Matrix products: oneDNN's, or our own where those are faster or oneDNN has none. gemm.cpp chooses,
-// and is the one file that knows oneDNN's API (v3 changes it).
+// Matrix products, by oneDNN or by our own kernels where they are faster or oneDNN has none.
+// gemm.cpp chooses, and is the only file that uses the oneDNN API.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace thimble {
 
 namespace cpu {
 
-// A matrix, or its transpose read from the same memory.
+// A matrix, or its transpose in the same memory.
 struct Operand {
   Tensor tensor;
   bool transposed = false;
@@ -29,16 +29,16 @@ inline Operand transposed(const Tensor& tensor) {
   return {tensor, true};
 }
 
-// Plans (oneDNN primitives) are made once per shape, about 100 us each, and kept with the memory they work in:
-// one Gemm lives in each Context, and after the first step nothing is allocated.
+// Creates a plan (oneDNN primitive) once per shape, in about 100 us, and keeps it with its
+// workspace. Each Context has one Gemm; after the first step nothing is allocated.
 class Gemm {
  public:
   Gemm();
   ~Gemm();
 
-  // c = a b + bias, or c += a b. a and b are both f32 or both bf16; c is f32, or bf16 beside them; bias [1, N]
-  // is f32 and may be absent. Sums are f32. Same bits for the same shapes and number of threads; our own products
-  // have the same bits for any number.
+  // c = a b + bias, or c += a b. a and b are both f32 or both bf16; c is f32, or bf16 if they are
+  // bf16; bias [1, N] is f32 and may be absent. Sums are f32. Same bits for the same shapes and
+  // number of threads; our own products give the same bits for any number of threads.
   void run(const Operand& a, const Operand& b, const Tensor& c, bool add, const Tensor& bias = {});
 
  private:
@@ -46,44 +46,42 @@ class Gemm {
   std::unique_ptr<State> state_;
 };
 
-// What a Gemm keeps to work in, about, for the largest product of a linear layer in training: the gradient of its weight
-// [outputs, inputs] from `rows` rows.
+// The approximate workspace of a Gemm for the largest product of a linear layer in training: the
+// gradient of its weight [outputs, inputs] from `rows` rows.
 std::int64_t training_workspace(DType dtype, std::int64_t rows, std::int64_t outputs, std::int64_t inputs);
 
-// packed_gemm.cpp: f32 arithmetic on panels that are expanded from f32 or bf16 while they are packed.
+// packed_gemm.cpp: f32 arithmetic on panels; bf16 factors are converted during packing.
 
-// Whether products of this dtype are made there at the CPU level in effect.
-bool packed_gemm_pays(DType dtype);
+// Whether products of this dtype use packed_gemm at the current CPU level.
+bool uses_packed_gemm(DType dtype);
 
-// Memory that packed_gemm works in: panels of both factors, and sums in f32 for a result in bf16.
+// Workspace of packed_gemm: panels of both factors, and f32 sums if the result is bf16.
 std::int64_t packed_gemm_bytes(std::int64_t M, std::int64_t N, std::int64_t K, DType result);
 
-// As Gemm::run.
+// Same contract as Gemm::run.
 void packed_gemm(const Operand& a, const Operand& b, const Tensor& c, bool add, const Tensor& bias,
                  std::byte* memory);
 
-// bf16_outer.cpp: c += a^T b for bf16 a [R, M], b [R, N] with many rows R, and f32 c [M, N]: the
+// bf16_outer.cpp: c += a^T b for bf16 a [R, M] and b [R, N] with many rows R, and f32 c [M, N]: the
 // gradient of a weight matrix.
 
-// Whether this processor and these shapes gain by it.
-bool outer_sum_pays(std::int64_t R, std::int64_t M, std::int64_t N);
+// Whether it is faster than oneDNN on this processor for these sizes.
+bool uses_outer_sum(std::int64_t R, std::int64_t M, std::int64_t N);
 
-// Memory that outer_sum packs into.
+// Workspace of outer_sum, for its packed panels.
 std::int64_t outer_sum_bytes(std::int64_t R, std::int64_t M, std::int64_t N);
 void outer_sum(const Tensor& a, const Tensor& b, const Tensor& c, std::byte* memory);
 
-// oneDNN's own choice of instructions, for ops/kernel_choice.h. The cap has to come before the first
-// product.
+// oneDNN's instruction set, for ops/kernel_choice.h. Set the cap before the first product.
 void cap_onednn(CpuLevel level);
 CpuLevel onednn_level();
 std::string onednn_version();
 
 }  // namespace cpu
 
-// What this machine's matrix products reach on given shapes, with nothing around them: the ceiling
-// that training is measured against.
+// Measures the matrix products alone, for given shapes: an upper bound for the speed of training.
 
-// y [N, outputs] = x [N, inputs] w^T, `count` times in a step.
+// y [N, outputs] = x [N, inputs] w^T, `count` times per step.
 struct ProductShape {
   std::int64_t outputs = 0, inputs = 0;
   double count = 1;
@@ -91,13 +89,13 @@ struct ProductShape {
 
 namespace cpu {
 
-// Seconds that forward, dx and dw of all products take for N rows, each shape at its best of `repeats`.
+// Seconds of forward, dx and dw of all products for N rows; each shape takes the best of `repeats`.
 double seconds_of_products(const Context& context, std::span<const ProductShape> shapes, std::int64_t N,
                            DType dtype, int repeats);
 
 }  // namespace cpu
 
-// Floating-point operations of the same.
+// Floating-point operations of these products.
 double flops_of_products(std::span<const ProductShape> shapes, std::int64_t N);
 
 }  // namespace thimble

@@ -1,5 +1,5 @@
-// The end of the model. head_loss: the logits of a chunk of rows, their loss and their gradients, and the products around
-// them. softcap: capped logits that are kept.
+// head_loss: for each chunk of rows, the product with w, the loss, its gradient, and the products
+// of backward. softcap: capped logits that are returned.
 #include "ops/head_loss.h"
 
 #include <algorithm>
@@ -19,8 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace thimble::cpu {
 namespace HWY_NAMESPACE {
 
-// One row on its way to the loss: where the logits were stand the weights e^(l - shift) of the capped logits l,
-// each times the slope of its cap, as dz wants them.
+// The softmax of one row. The logits are replaced by the weights e^(l - shift) of the capped logits
+// l, each multiplied by the slope of the cap, as dz needs them.
 struct RowSoftmax {
   float shift, sum;
 
@@ -45,7 +45,7 @@ HWY_INLINE RowSoftmax softmax(float* z, std::int64_t count, float cap) {
     return {hn::GetLane(highest), sum};
   }
   const V32 up = all(cap), down = all(1 / cap);
-  const V32 shift = hn::Mul(up, tanh_lanes(hn::Mul(highest, down)));  // tanh keeps the order
+  const V32 shift = hn::Mul(up, tanh_lanes(hn::Mul(highest, down)));  // tanh is monotonic
   const float sum = sum_lanes(count, [&](auto at) HWY_ATTR {
     const V32 t = tanh_lanes(hn::Mul(at.load(z), down));
     const V32 weight = at.or_zero(exp_lanes(hn::Sub(hn::Mul(up, t), shift)));
@@ -55,7 +55,7 @@ HWY_INLINE RowSoftmax softmax(float* z, std::int64_t count, float cap) {
   return {hn::GetLane(shift), sum};
 }
 
-// Rows of one chunk: logits in, nats out; with gradients, dz takes the place of the logits, in f32 or bf16.
+// Rows of one chunk: computes nats; with gradients, dz (f32 or bf16) overwrites the logits.
 void head_loss_rows(const HeadLoss& op, const Tensor& logits, const Tensor& dz, std::int64_t chunk,
                     std::int64_t begin, std::int64_t end, bool gradients) {
   const std::int64_t V = logits.cols;
@@ -76,7 +76,7 @@ void head_loss_rows(const HeadLoss& op, const Tensor& logits, const Tensor& dz, 
     if (!gradients) continue;
     const float weight = *op.weight.row<float>(chunk + r), factor = weight / row.sum;
     const V32 of_target = hn::MulSub(all(factor), all(z[target]), hn::Mul(all(weight), slope_of_tanh(t)));
-    // A narrower dz grows into memory that was read before.
+    // In place: a bf16 dz is written only to memory that was already read.
     for_lanes(V, [&](auto at) HWY_ATTR { at.store(hn::Mul(all(factor), at.load(z)), out); });
     PartOfVector{0, 1}.store(of_target, out + target);
   }
@@ -116,7 +116,7 @@ HWY_EXPORT(softcap_backward_rows);
 
 namespace {
 
-// Logits and the loss are f32; dz has the dtype of x, so that the products of backward are like those of linear.
+// Logits and the loss are f32. dz has the dtype of x, so that its products match those of linear.
 Tensor dz_in_place_of(const Tensor& logits, DType dtype) {
   Tensor dz = logits;
   dz.dtype = dtype;

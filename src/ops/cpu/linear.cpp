@@ -1,5 +1,5 @@
-// linear: training and prompts multiply through Gemm, inference by the row kernels (linear.h), which
-// use a stored matrix as it lies.
+// linear: training and prompts multiply with Gemm; inference uses the row kernels (linear.h), which
+// read stored matrices directly.
 #include "ops/cpu/linear.h"
 
 #include "ops/cpu/gemm.h"
@@ -35,7 +35,7 @@ void unpack_any_row(const Tensor& w, const Tensor& scales, std::int64_t row, con
                     std::int64_t to_row) {
   const float* scale = scales ? scales.row<float>(row) : nullptr;
   const auto unpack = [&](const auto* from) HWY_ATTR {
-    unpack_values(from, scale, one_scale_a_row(scales), Row(to, to_row), w.cols);
+    unpack_values(from, scale, one_scale_per_row(scales), Row(to, to_row), w.cols);
   };
   switch (w.dtype) {
     case DType::i8:
@@ -87,15 +87,16 @@ Tensor unpacked(const Context& context, const Tensor& w, const Tensor& scales, D
 namespace {
 
 constexpr std::int64_t kOutputsPerTask = 64;
-constexpr std::int64_t kTileOutputs = 16;  // converted at a time
-// Converting for every four rows costs a third of the products; converting a tile as much as 60 rows of that.
+constexpr std::int64_t kTileOutputs = 16;  // outputs converted together
+// Converting the weights again for every four rows adds a third to the time of their products.
+// Converting a tile once costs as much as that does for 60 rows.
 constexpr std::int64_t kRowsWorthATile = 64;
-// In eight lanes a scale for every 32 columns costs every three rows as much as a third of their products besides.
+// With 8 lanes, one scale per 32 columns adds another third for every three rows.
 constexpr std::int64_t kRowsWorthATileOfBlocks = 12;
 
 struct RowsMath {
   LinearRowsKernel kernel;
-  DType multiplied;  // what weights are in when they are multiplied
+  DType multiplied;  // dtype of the weights in the product
   std::int64_t rows_worth_a_tile = kRowsWorthATile;
 };
 
@@ -104,7 +105,7 @@ RowsMath rows_math(const Linear& op) {
   if (x == DType::bf16 && (w == DType::bf16 || w == DType::i8) && supports_linear_rows_bf16())
     return {linear_rows_bf16, DType::bf16};
   if (supports_linear_rows_avx512()) return {linear_rows_avx512, DType::f32};
-  const bool blocks = op.scales && !one_scale_a_row(op.scales);
+  const bool blocks = op.scales && !one_scale_per_row(op.scales);
   if (supports_linear_rows_avx2())
     return {linear_rows_avx2, DType::f32, blocks ? kRowsWorthATileOfBlocks : kRowsWorthATile};
   return {linear_rows_portable, DType::f32};
@@ -124,11 +125,12 @@ LinearRows outputs_of(const Linear& op, std::int64_t begin, std::int64_t end) {
           .y = op.y.columns(begin, count)};
 }
 
-// The same from a tile of converted weights. A scale for a whole row is left to the kernel, which applies it to the
-// sum; so are those of blocks where bf16 could not hold the product. The sums have the same bits either way.
+// Multiplies a tile of converted weights. Per-row scales are left to the kernel, which applies them
+// to the sum; so are block scales if bf16 cannot represent the scaled weights. The bits are the
+// same either way.
 void multiply_tile(const LinearRows& rows, const RowsMath& math, std::byte* memory) {
   LinearRows part = rows;
-  const bool scaled = rows.scales && !one_scale_a_row(rows.scales) && math.multiplied == DType::f32;
+  const bool scaled = rows.scales && !one_scale_per_row(rows.scales) && math.multiplied == DType::f32;
   part.w = {memory, rows.w.rows, rows.w.cols, rows.w.cols, math.multiplied, Device::cpu};
   for (std::int64_t o = 0; o < rows.w.rows; ++o)
     unpack_row(rows.w, scaled ? rows.scales : Tensor{}, o, part.w, o);
@@ -136,7 +138,7 @@ void multiply_tile(const LinearRows& rows, const RowsMath& math, std::byte* memo
   math.kernel(part);
 }
 
-// Into the cache, while other rows are multiplied.
+// Prefetches weights while other rows are multiplied.
 void fetch_rows(const Tensor& w, std::int64_t begin, std::int64_t end) {
   if (end > w.rows) return;
   const Tensor rows = w.row_range(begin, end - begin);
@@ -152,7 +154,7 @@ void invariant_linear(const Linear& op, const Tensor& scratch) {
     return;
   }
   const ThreadScratch tiles(scratch, tile_bytes(op.w.cols, math.multiplied), "linear");
-  const std::int64_t ahead = kTileOutputs * max_threads();  // about what this thread takes next
+  const std::int64_t ahead = kTileOutputs * max_threads();  // about the next task of this thread
   parallel_for(op.w.rows, kTileOutputs, [&](std::int64_t begin, std::int64_t end) {
     fetch_rows(op.w, begin + ahead, end + ahead);
     multiply_tile(outputs_of(op, begin, end), math, tiles.mine());

@@ -1,20 +1,22 @@
-// The loops that linear_rows_avx512 and linear_rows_bf16 share: R rows times 16 / R outputs, a vector of sums each.
+// Loops shared by linear_rows_avx512 and linear_rows_bf16: R rows times 16 / R outputs, one vector
+// of sums each.
 //
-// Included once by either, which defines THIMBLE_ROWS (the target of its functions) before. Math says what a vector of
-// columns is and how it is multiplied.
+// Each includes this file once, after defining THIMBLE_ROWS (the target of its functions). `Math`
+// defines a vector of columns and how it is multiplied.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
 
 #include "ops/cpu/linear.h"
 
-// By force: the compiler's patience ends before the last of so many kernels, and a call for each vector halves the speed.
+// Inlining is forced: with so many kernels GCC stops inlining, and a call per vector halves the
+// speed.
 #define THIMBLE_ROWS_INLINE THIMBLE_ROWS inline __attribute__((always_inline))
 
 namespace thimble::cpu {
 namespace {
 
-// Lane i: the sum of v[i]'s lanes. All are added in the same order.
+// Lane i is the sum of the lanes of v[i]. All are added in the same order.
 THIMBLE_ROWS_INLINE __m512 sums_of(const __m512 (&v)[16]) {
   __m512 two[8], four[4];
 #pragma GCC unroll 8
@@ -27,7 +29,7 @@ THIMBLE_ROWS_INLINE __m512 sums_of(const __m512 (&v)[16]) {
     four[i] =
         _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
   }
-  // four[i]: in each quarter a part of the sums 4 i ... 4 i + 3
+  // four[i]: each quarter has a part of the sums 4 i ... 4 i + 3
   const __m512 left = _mm512_add_ps(_mm512_shuffle_f32x4(four[0], four[1], 0x88),
                                     _mm512_shuffle_f32x4(four[0], four[1], 0xDD));
   const __m512 right = _mm512_add_ps(_mm512_shuffle_f32x4(four[2], four[3], 0x88),
@@ -35,7 +37,7 @@ THIMBLE_ROWS_INLINE __m512 sums_of(const __m512 (&v)[16]) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(left, right, 0x88), _mm512_shuffle_f32x4(left, right, 0xDD));
 }
 
-// Some rows of w, of which some may be there twice: results of those are not stored.
+// J rows of w. Past the end the last row is repeated, and those results are not stored.
 template <class W, int J>
 struct Outputs {
   const W* w[J];
@@ -50,16 +52,16 @@ struct Outputs {
   }
 };
 
-// Asks for what lies `ahead` bytes behind the columns from w on: into L2, they are far from being used.
+// Prefetches the memory `ahead` bytes after w, into L2 because it is used much later.
 template <class Math>
-THIMBLE_ROWS_INLINE void ask_for(const typename Math::W* w, std::int64_t ahead) {
+THIMBLE_ROWS_INLINE void prefetch(const typename Math::W* w, std::int64_t ahead) {
   constexpr std::int64_t kBytes = Math::kColumns * static_cast<std::int64_t>(sizeof(typename Math::W));
   const auto* at = reinterpret_cast<const char*>(w) + ahead;
 #pragma GCC unroll 2
   for (std::int64_t line = 0; line < kBytes; line += 64) _mm_prefetch(at + line, _MM_HINT_T1);
 }
 
-// Adds columns [k, k + columns) to the sums of R rows and J outputs; sum [R][stride].
+// Adds columns from k on (masked) to the sums of R rows and J outputs; sum is [R][stride].
 template <class Math, int R, int J, bool fetch>
 THIMBLE_ROWS_INLINE void add_columns(const typename Math::X* const* x, const Outputs<typename Math::W, J>& of,
                                      std::int64_t k, typename Math::Mask mask, __m512* sum, int stride,
@@ -68,7 +70,7 @@ THIMBLE_ROWS_INLINE void add_columns(const typename Math::X* const* x, const Out
 #pragma GCC unroll 4
   for (int j = 0; j < J; ++j) {
     w[j] = Math::weights(of.w[j], of.scales[j], k, mask);
-    if constexpr (fetch) ask_for<Math>(of.w[j] + k, ahead);
+    if constexpr (fetch) prefetch<Math>(of.w[j] + k, ahead);
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
@@ -79,7 +81,7 @@ THIMBLE_ROWS_INLINE void add_columns(const typename Math::X* const* x, const Out
   }
 }
 
-// A number for each of 16 / R outputs, once for each of R rows.
+// A number per output (16 / R of them), repeated for each of R rows.
 template <int R>
 THIMBLE_ROWS_INLINE __m512 for_every_row(const float (&numbers)[16 / R]) {
   float all[16];
@@ -88,16 +90,16 @@ THIMBLE_ROWS_INLINE __m512 for_every_row(const float (&numbers)[16 / R]) {
   return _mm512_loadu_ps(all);
 }
 
-// Rows of results [R, 16 / R], of which `there` columns count.
+// Stores the first `valid` columns of the results [R, 16 / R].
 template <int R, class T>
 THIMBLE_ROWS_INLINE void store_results(const LinearRows& p, const T (&results)[16], std::int64_t n,
-                                       std::int64_t o, std::int64_t there) {
+                                       std::int64_t o, std::int64_t valid) {
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r)
-    std::memcpy(p.y.row<T>(n + r) + o, results + r * (16 / R), static_cast<std::size_t>(there) * sizeof(T));
+    std::memcpy(p.y.row<T>(n + r) + o, results + r * (16 / R), static_cast<std::size_t>(valid) * sizeof(T));
 }
 
-// R rows of x times 16 / R outputs from o on, J side by side.
+// R rows of x times 16 / R outputs from o on, J at a time.
 template <class Math, int R, int J, bool fetch>
 THIMBLE_ROWS void few_rows(const LinearRows& p, std::int64_t n, std::int64_t o, std::int64_t ahead) {
   constexpr int kOutputs = 16 / R;
@@ -114,23 +116,23 @@ THIMBLE_ROWS void few_rows(const LinearRows& p, std::int64_t n, std::int64_t o, 
       add_columns<Math, R, J, fetch>(x, of, k, Math::first(p.x.cols - k), sum + group, kOutputs, ahead);
   }
   __m512 y = sums_of(sum);
-  const std::int64_t there = std::min<std::int64_t>(kOutputs, p.w.rows - o);
+  const std::int64_t valid = std::min<std::int64_t>(kOutputs, p.w.rows - o);
   if (Math::kRowScales && p.scales) {
     float scales[kOutputs] = {};
-    for (std::int64_t j = 0; j < there; ++j) scales[j] = *p.scales.row<float>(o + j);
+    for (std::int64_t j = 0; j < valid; ++j) scales[j] = *p.scales.row<float>(o + j);
     y = _mm512_mul_ps(y, for_every_row<R>(scales));
   }
   if (p.bias) {
     float bias[kOutputs] = {};
-    std::copy_n(p.bias.row<float>(0) + o, there, bias);
+    std::copy_n(p.bias.row<float>(0) + o, valid, bias);
     y = _mm512_add_ps(y, for_every_row<R>(bias));
   }
-  if (there == kOutputs) return Math::template store<R>(p, y, n, o, kOutputs);
-  Math::template store<R>(p, y, n, o, there);
+  if (valid == kOutputs) return Math::template store<R>(p, y, n, o, kOutputs);
+  Math::template store<R>(p, y, n, o, valid);
 }
 
-// Outputs [first, end), at most 16, of eight, four, two or one rows; eight read a weight that comes from memory, where
-// it is converted once, and four multiply faster one that is in the cache.
+// Outputs [first, end), at most 16, of 8, 4, 2 or 1 rows. Weights from memory are read by 8 rows,
+// so each is converted once; weights in cache are multiplied faster by 4.
 template <class Math, bool in_cache, bool fetch>
 void some_rows(const LinearRows& p, std::int64_t n, std::int64_t rows, std::int64_t first, std::int64_t end,
                std::int64_t ahead) {
@@ -145,14 +147,14 @@ void some_rows(const LinearRows& p, std::int64_t n, std::int64_t rows, std::int6
   multiply.template operator()<1>();
 }
 
-// The first rows of x read each row of weights to its end: one stream, which the processor sees coming, and ask a
-// little ahead besides (four rows side by side it does not see: they took twice as long). The rows of x behind them find
-// the weights in the cache; the first of them ask for the next outputs, so that memory does not rest while they
-// multiply.
+// The first rows of x read each row of w to its end: a single stream, which the hardware prefetcher
+// detects, plus a short software prefetch (four streams in parallel are not detected and took twice
+// as long). Later rows of x find the weights in cache; the first of these prefetch the next
+// outputs, so that memory is not idle while they multiply.
 template <class Math>
 void all_rows(const LinearRows& p) {
   if (p.x.rows == 0) return;
-  constexpr std::int64_t kInCache = 16;  // rows of w that stay in L1 while all rows of x pass by
+  constexpr std::int64_t kInCache = 16;  // rows of w that stay in L1 while all rows of x use them
   constexpr std::int64_t kAhead = 4096;
   const std::int64_t next_outputs =
       kInCache * p.w.stride * static_cast<std::int64_t>(sizeof(typename Math::W));

@@ -29,8 +29,8 @@ namespace eight_lanes {
 namespace {
 
 constexpr std::int64_t kLanes = 8;
-constexpr std::int64_t kOutputs = 4;  // side by side
-constexpr std::int64_t kRows = 3;     // at most: 12 sums, 3 of x and a weight are the 16 registers
+constexpr std::int64_t kOutputs = 4;  // computed together
+constexpr std::int64_t kRows = 3;     // maximum: 12 sums, 3 of x and a weight use all 16 registers
 
 // Eight columns of a row as f32.
 THIMBLE_EIGHT_INLINE __m256 lanes_at(const float* row) {
@@ -47,7 +47,7 @@ THIMBLE_EIGHT_INLINE __m256 lanes_at(const std::int8_t* row) {
   return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(row))));
 }
 
-// The last columns of a row, behind which all is 0.
+// The last columns of a row, padded with 0.
 template <class T>
 THIMBLE_EIGHT_INLINE __m256 lanes_at(const T* row, std::int64_t columns) {
   if (columns == kLanes) return lanes_at(row);
@@ -56,7 +56,7 @@ THIMBLE_EIGHT_INLINE __m256 lanes_at(const T* row, std::int64_t columns) {
   return lanes_at(padded);
 }
 
-// Lane i: the sum of v[i]'s lanes. All are added in the same order.
+// Lane i is the sum of the lanes of v[i]. All are added in the same order.
 THIMBLE_EIGHT_INLINE __m128 sums_of(const __m256 (&v)[kOutputs]) {
   const __m256 a = _mm256_add_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
   const __m256 b = _mm256_add_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
@@ -64,7 +64,7 @@ THIMBLE_EIGHT_INLINE __m128 sums_of(const __m256 (&v)[kOutputs]) {
   return _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
 }
 
-// R rows of x and four of w. Rows behind the last of w are that one again: their results are not stored.
+// R rows of x and four of w. Past the end the last row of w is repeated and not stored.
 template <class X, class W, int R>
 struct Operands {
   const X* x[R];
@@ -81,7 +81,7 @@ struct Operands {
   }
 };
 
-// Adds `columns` columns, at most eight, from k on. Seven loads for twelve products: bound by the products.
+// Adds up to eight columns from k on. Seven loads for twelve FMAs: bound by arithmetic.
 template <bool blocks, class X, class W, int R>
 THIMBLE_EIGHT_INLINE void add_columns(const Operands<X, W, R>& of, std::int64_t k, std::int64_t columns,
                                       __m256 (&sum)[R][kOutputs]) {
@@ -112,7 +112,7 @@ THIMBLE_EIGHT_INLINE void store(__m128 y, X* to, std::int64_t count) {
   }
 }
 
-// R rows of x times four outputs from o on. `fetch`: asks for weights `ahead` bytes behind those it reads.
+// R rows of x times four outputs from o on. `fetch`: prefetches weights `ahead` bytes ahead.
 template <bool blocks, bool fetch, class X, class W, int R>
 THIMBLE_EIGHT void few_rows(const LinearRows& p, std::int64_t n, std::int64_t o, std::int64_t ahead) {
   constexpr std::int64_t kLine = 64 / static_cast<std::int64_t>(sizeof(W));
@@ -131,18 +131,18 @@ THIMBLE_EIGHT void few_rows(const LinearRows& p, std::int64_t n, std::int64_t o,
   for (; k + kLanes <= p.x.cols; k += kLanes) add_columns<blocks>(of, k, kLanes, sum);
   if (k < p.x.cols) add_columns<blocks>(of, k, p.x.cols - k, sum);
 
-  const std::int64_t there = std::min(kOutputs, p.w.rows - o);
+  const std::int64_t valid = std::min(kOutputs, p.w.rows - o);
   float scales[kOutputs] = {}, bias[kOutputs] = {};
   const bool row_scales = !blocks && p.scales;
   if (row_scales)
-    for (std::int64_t j = 0; j < there; ++j) scales[j] = *of.scales[j];
-  if (p.bias) std::copy_n(p.bias.row<float>(0) + o, there, bias);
+    for (std::int64_t j = 0; j < valid; ++j) scales[j] = *of.scales[j];
+  if (p.bias) std::copy_n(p.bias.row<float>(0) + o, valid, bias);
 #pragma GCC unroll 4
   for (int r = 0; r < R; ++r) {
     __m128 y = sums_of(sum[r]);
     if (row_scales) y = _mm_mul_ps(y, _mm_loadu_ps(scales));
     if (p.bias) y = _mm_add_ps(y, _mm_loadu_ps(bias));
-    store(y, p.y.row<X>(n + r) + o, there);
+    store(y, p.y.row<X>(n + r) + o, valid);
   }
 }
 
@@ -154,11 +154,11 @@ void some_rows(const LinearRows& p, std::int64_t n, std::int64_t o, std::int64_t
   few_rows<blocks, fetch, X, W, 1>(p, n, o, ahead);
 }
 
-// The first rows of x read weights from memory and ask for those ahead: four rows side by side are no stream that every
-// processor sees. The rows of x behind them find the weights in the cache.
+// The first rows of x read weights from memory with software prefetch, because not every processor
+// detects four streams in parallel. Later rows of x find the weights in cache.
 template <bool blocks, class X, class W>
 void all_rows(const LinearRows& p) {
-  constexpr std::int64_t kInCache = 16;  // rows of w that stay in L1 or L2 while all rows of x pass by
+  constexpr std::int64_t kInCache = 16;  // rows of w that stay in L1 or L2
   constexpr std::int64_t kAhead = 6144;
   if (p.x.rows == 0) return;
   for (std::int64_t first = 0; first < p.w.rows; first += kInCache) {
@@ -177,8 +177,8 @@ void multiply(const LinearRows& rows) {
     case DType::f16:
       return all_rows<false, X, f16>(rows);
     case DType::i8:
-      return rows.scales && !one_scale_a_row(rows.scales) ? all_rows<true, X, std::int8_t>(rows)
-                                                          : all_rows<false, X, std::int8_t>(rows);
+      return rows.scales && !one_scale_per_row(rows.scales) ? all_rows<true, X, std::int8_t>(rows)
+                                                            : all_rows<false, X, std::int8_t>(rows);
     default:
       return all_rows<false, X, float>(rows);
   }

@@ -35,7 +35,7 @@ THIMBLE_ROWS_INLINE __m512 lanes_at(const std::int8_t* row, std::int64_t k, __mm
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(mask, row + k)));
 }
 
-// 16 columns of f32 a vector. `blocks`: each weight is multiplied by its scale, which is exact.
+// 16 columns of f32 per vector. `blocks`: each weight is multiplied by its scale, which is exact.
 template <class Row, class Weight, bool blocks>
 struct Lanes {
   using X = Row;
@@ -61,13 +61,13 @@ struct Lanes {
   }
   template <int R>
   THIMBLE_ROWS_INLINE static void store(const LinearRows& p, __m512 y, std::int64_t n, std::int64_t o,
-                                        std::int64_t there) {
+                                        std::int64_t valid) {
     float floats[16];
     _mm512_storeu_ps(floats, y);
-    if constexpr (std::is_same_v<X, float>) return store_results<R>(p, floats, n, o, there);
+    if constexpr (std::is_same_v<X, float>) return store_results<R>(p, floats, n, o, valid);
     bf16 rounded[16];
     for (int i = 0; i < 16; ++i) rounded[i] = to_bf16(floats[i]);
-    store_results<R>(p, rounded, n, o, there);
+    store_results<R>(p, rounded, n, o, valid);
   }
 };
 
@@ -79,8 +79,8 @@ void multiply(const LinearRows& rows) {
     case DType::f16:
       return all_rows<Lanes<X, f16, false>>(rows);
     case DType::i8:
-      return rows.scales && !one_scale_a_row(rows.scales) ? all_rows<Lanes<X, std::int8_t, true>>(rows)
-                                                          : all_rows<Lanes<X, std::int8_t, false>>(rows);
+      return rows.scales && !one_scale_per_row(rows.scales) ? all_rows<Lanes<X, std::int8_t, true>>(rows)
+                                                            : all_rows<Lanes<X, std::int8_t, false>>(rows);
     default:
       return all_rows<Lanes<X, float, false>>(rows);
   }

@@ -23,7 +23,7 @@ THIMBLE_ROWS_INLINE Columns columns_at(const bf16* row, std::int64_t k, __mmask6
           _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask >> 32), row + k + 32)};
 }
 
-// The low and the high byte of the bf16 of 0 to 127.
+// The low and high bytes of the bf16 values of 0 to 127.
 struct Bf16Bytes {
   alignas(64) std::array<std::uint8_t, 128> low{}, high{};
 
@@ -42,21 +42,21 @@ THIMBLE_ROWS_INLINE __m512i look_up(const std::array<std::uint8_t, 128>& table, 
                                   _mm512_load_si512(table.data() + 64));
 }
 
-// Looked up by bytes: half of what integers to f32 to bf16 take.
+// A byte-wise table lookup takes half the time of converting integers to f32 and then to bf16.
 THIMBLE_ROWS_INLINE Columns columns_at(const std::int8_t* row, std::int64_t k, __mmask64 mask) {
   const __m512i sign = _mm512_set1_epi8(-128), high_of_sign = _mm512_set1_epi8(static_cast<char>(0xC3));
-  // Quarters of 8 bytes such that interleaving them by 16 leaves the columns in order.
+  // Order the 8-byte groups so that interleaving within 16-byte lanes keeps the columns in order.
   const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
   const __m512i q = _mm512_permutexvar_epi64(order, _mm512_maskz_loadu_epi8(mask, row + k));
   const __m512i magnitude = _mm512_abs_epi8(q);
   const __m512i low = look_up(kBf16Bytes.low, magnitude);
   __m512i high = _mm512_or_si512(look_up(kBf16Bytes.high, magnitude), _mm512_and_si512(q, sign));
-  high = _mm512_mask_mov_epi8(high, _mm512_cmpeq_epi8_mask(q, sign),
-                              high_of_sign);  // -128 has no magnitude here
+  // -128 is not in the table.
+  high = _mm512_mask_mov_epi8(high, _mm512_cmpeq_epi8_mask(q, sign), high_of_sign);
   return {_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high)};
 }
 
-// 64 columns of bf16, added 32 at a time. `blocks`: each 32 have their scale, which their sum is multiplied by.
+// 64 columns of bf16, added 32 at a time. `blocks`: each sum of 32 is multiplied by its scale.
 template <class Weight, bool blocks>
 struct Pairs {
   using X = bf16;
@@ -86,10 +86,10 @@ struct Pairs {
   }
   template <int R>
   THIMBLE_ROWS_INLINE static void store(const LinearRows& p, __m512 y, std::int64_t n, std::int64_t o,
-                                        std::int64_t there) {
+                                        std::int64_t valid) {
     bf16 rounded[16];
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(rounded), (__m256i)_mm512_cvtneps_pbh(y));
-    store_results<R>(p, rounded, n, o, there);
+    store_results<R>(p, rounded, n, o, valid);
   }
 
  private:
@@ -106,7 +106,7 @@ bool supports_linear_rows_bf16() {
 }
 
 void linear_rows_bf16(const LinearRows& rows) {
-  const bool blocks = rows.scales && !one_scale_a_row(rows.scales);
+  const bool blocks = rows.scales && !one_scale_per_row(rows.scales);
   if (rows.w.dtype == DType::i8)
     return blocks ? all_rows<Pairs<std::int8_t, true>>(rows) : all_rows<Pairs<std::int8_t, false>>(rows);
   blocks ? all_rows<Pairs<bf16, true>>(rows) : all_rows<Pairs<bf16, false>>(rows);

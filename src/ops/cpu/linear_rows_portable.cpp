@@ -17,11 +17,11 @@ HWY_INLINE void put_one(float value, bf16* y) {
   *y = to_bf16(value);
 }
 
-// R rows of x against 4 rows of w: every weight is loaded once for R rows. The sum of one output runs in the same
-// order for any R, which is what makes a row's bits independent of its neighbours.
+// R rows of x against 4 rows of w: every weight is loaded once for R rows. The sum of an output
+// runs in the same order for any R, so a row's bits do not depend on other rows.
 template <class X, class W, int R>
 HWY_INLINE void few_rows_times_four(const LinearRows& p, std::int64_t n, std::int64_t o) {
-  const bool blocks = p.scales && !one_scale_a_row(p.scales);
+  const bool blocks = p.scales && !one_scale_per_row(p.scales);
   const auto output = [&](std::int64_t j) { return std::min(o + j, p.w.rows - 1); };
   V32 sum[R][4];
   for (auto& row : sum)

@@ -1,5 +1,6 @@
-// rmsnorm and layernorm: a few rows at a time, statistics first, then the rows while they are in cache. The square root and
-// the division of one row overlap with the sum of the next.
+// rmsnorm and layernorm. Statistics of a few rows are computed first, then those rows are
+// normalized while still in cache. The square root and division of one row overlap with the sum of
+// the next.
 #include "ops/norm.h"
 
 #include <cmath>
@@ -62,10 +63,10 @@ void layernorm_rows(const LayerNorm& op, std::int64_t begin, std::int64_t end) {
     with_rows({Row(op.x, n)}, [&](auto x) HWY_ATTR {
       const float mean = sum_lanes(C, [&](auto at) HWY_ATTR { return at.load(x); }) / width;
       const V32 centre = all(mean);
-      // Two passes: the one-pass formula loses the variance of rows far from 0.
+      // Two passes: the one-pass formula loses precision for rows with a mean far from 0.
       const float squares = sum_lanes(C, [&](auto at) HWY_ATTR {
-        const V32 apart = at.or_zero(hn::Sub(at.load(x), centre));
-        return hn::Mul(apart, apart);
+        const V32 difference = at.or_zero(hn::Sub(at.load(x), centre));
+        return hn::Mul(difference, difference);
       });
       *op.mean.row<float>(n) = mean;
       *op.rstd.row<float>(n) = 1.0f / std::sqrt(squares / width + op.at.eps);
@@ -82,7 +83,7 @@ void layernorm_rows(const LayerNorm& op, std::int64_t begin, std::int64_t end) {
     });
 }
 
-// sums: dw in the first C columns, db in the next.
+// sums: dw in the first C columns, db in the next C.
 void layernorm_backward_rows(const LayerNorm& op, std::int64_t begin, std::int64_t end, float* sums) {
   const std::int64_t C = op.x.cols;
   const float* w = op.w ? op.w.row<float>(0) : nullptr;
@@ -107,8 +108,8 @@ void layernorm_backward_rows(const LayerNorm& op, std::int64_t begin, std::int64
           at.store(hn::Add(at.load(dy), at.load(sums + C)), sums + C);
         }
         if (!dx) return;
-        const V32 apart = hn::Sub(hn::Sub(gradient(at), mean_g), hn::Mul(normed, mean_gx));
-        put(at, hn::Mul(rstd, apart), dx, op.add_dx);
+        const V32 difference = hn::Sub(hn::Sub(gradient(at), mean_g), hn::Mul(normed, mean_gx));
+        put(at, hn::Mul(rstd, difference), dx, op.add_dx);
       });
     });
 }

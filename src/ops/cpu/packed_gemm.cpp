@@ -1,9 +1,8 @@
-// Matrix products of our own: f32 arithmetic on panels that are expanded from f32 or bf16 while they
-// are packed.
+// Our own matrix products: f32 arithmetic on panels; bf16 factors are converted during packing.
 //
-// oneDNN 2.6 has no products of bf16 below AVX-512. In f32 by AVX2 it is as fast as these on average,
-// but only these have the same bits for any number of threads: sums run over k in blocks of at most
-// kBlockDepth, which are added in order.
+// oneDNN 2.6 has no bf16 products below AVX-512. Its f32 products with AVX2 are as fast as these on
+// average, but only these give the same bits for any number of threads: sums run over k in blocks
+// of at most kBlockDepth, which are added in order.
 #include <hwy/cache_control.h>
 
 #include <algorithm>
@@ -28,16 +27,16 @@ struct TileShape {
   std::int64_t rows, cols;
 };
 
-// What becomes of the sums of one block of k.
+// Where the sums of one block of k are stored.
 struct Finish {
-  Tensor c, bias;                     // bias: or absent
-  Tensor sums;                        // f32, for a result in bf16 that takes several blocks; else absent
-  std::int64_t first_row, first_col;  // of c: where sums begin
+  Tensor c, bias;                     // may be absent
+  Tensor sums;                        // f32, for a bf16 result of several blocks; else absent
+  std::int64_t first_row, first_col;  // of c: position of sums[0][0]
   bool add, first, last;
 };
 
-// Panels of a block: `left` and `right` hold depth values for each row of a and each column of b, a tile's side at a
-// time.
+// The packed panels of a block: `left` has the rows of a and `right` the columns of b, in groups of
+// one tile side, with `depth` values each.
 struct PackedBlock {
   const float *left, *right;
   std::int64_t depth;
@@ -51,7 +50,7 @@ HWY_BEFORE_NAMESPACE();
 namespace thimble::cpu {
 namespace HWY_NAMESPACE {
 
-// Sums, a row of b and a value of a fill the registers: 16 of AVX2, 32 of AVX-512.
+// Sums, a row of b and a value of a use all registers: 16 with AVX2, 32 with AVX-512.
 constexpr std::int64_t kLanes = hn::MaxLanes(F32());
 constexpr int kTileRows = kLanes == 16 ? 8 : kLanes == 8 ? 6 : 4;
 constexpr int kTileVectors = kLanes == 16 ? 3 : kLanes == 1 ? 4 : 2;
@@ -61,29 +60,31 @@ TileShape tile_shape() {
   return {kTileRows, kTileCols};
 }
 
-// Four rows from `row` on, a vector of each, become four columns of a panel: 16 bytes are moved at a time.
+// Transposes a vector of each of four rows into four columns of a panel, 16 bytes at a time.
 template <class At>
-HWY_INLINE void turn_four_rows(const Tensor& x, std::int64_t row, std::int64_t k, At at, std::int64_t width,
-                               float* to) {
+HWY_INLINE void transpose_four_rows(const Tensor& x, std::int64_t row, std::int64_t k, At at,
+                                    std::int64_t width, float* to) {
   const auto vector = [&](std::int64_t r) HWY_ATTR { return at.load(Row(x, row + r) + k); };
-  alignas(64) float turned[4 * kLanes];
-  hn::StoreInterleaved4(vector(0), vector(1), vector(2), vector(3), F32(), turned);
-  const std::int64_t there = std::min(kLanes, x.cols - k - at.i);
-  for (std::int64_t i = 0; i < there; ++i) std::memcpy(to + i * width, turned + 4 * i, 4 * sizeof(float));
+  alignas(64) float interleaved[4 * kLanes];
+  hn::StoreInterleaved4(vector(0), vector(1), vector(2), vector(3), F32(), interleaved);
+  const std::int64_t valid = std::min(kLanes, x.cols - k - at.i);
+  for (std::int64_t i = 0; i < valid; ++i)
+    std::memcpy(to + i * width, interleaved + 4 * i, 4 * sizeof(float));
 }
 
-// `count` rows of x from `row` on become columns of a panel `width` wide: panel[k, r] = x[row + r, k]. The panel's other
-// columns are zero.
+// Packs `count` rows of x from `row` on as columns of a panel of width `width`: panel[k, r] = x[row
+// + r, k]. Remaining columns of the panel are zero.
 void pack_rows(const Tensor& x, std::int64_t row, std::int64_t count, std::int64_t k, std::int64_t depth,
                std::int64_t width, float* panel) {
   if (count < width) std::fill_n(panel, depth * width, 0.0f);
   const Tensor part = x.columns(0, k + depth);
-  // A vector of every row at a time: what is written to stays in L1.
+  // One vector of every row at a time, so that the destination stays in L1.
   for_lanes(depth, [&](auto at) HWY_ATTR {
     float* to = panel + at.i * width;
     std::int64_t r = 0;
-    for (; r + 4 <= count; r += 4) turn_four_rows(part, row + r, k, at, width, to + r);
-    if (r < count && count >= 4) return turn_four_rows(part, row + count - 4, k, at, width, to + count - 4);
+    for (; r + 4 <= count; r += 4) transpose_four_rows(part, row + r, k, at, width, to + r);
+    if (r < count && count >= 4)
+      return transpose_four_rows(part, row + count - 4, k, at, width, to + count - 4);
     for (; r < count; ++r) {
       float values[kLanes];
       hn::StoreU(at.load(Row(part, row + r) + k), F32(), values);
@@ -92,8 +93,9 @@ void pack_rows(const Tensor& x, std::int64_t row, std::int64_t count, std::int64
   });
 }
 
-// `count` columns of x from `column` on: panel[k, c] = x[k, column + c]. A panel of fewer columns than whole vectors is
-// overrun by less than a vector: panels that lie behind it are packed after it, by the same thread.
+// Packs `count` columns of x from `column` on: panel[k, c] = x[k, column + c]. If the width is not
+// a whole number of vectors, up to one vector is written past the panel; the next panel is packed
+// later by the same thread and overwrites it.
 void pack_columns(const Tensor& x, std::int64_t column, std::int64_t count, std::int64_t k,
                   std::int64_t depth, std::int64_t width, float* panel) {
   const std::int64_t vectors = (count + kLanes - 1) / kLanes;
@@ -114,13 +116,13 @@ void pack_columns(const Tensor& x, std::int64_t column, std::int64_t count, std:
   }
 }
 
-// to [kTileRows, kTileCols] = or += left [depth, kTileRows] times right [depth, kTileCols], summed in registers.
+// to [kTileRows, kTileCols] = (or +=) left [depth, kTileRows] times right [depth, kTileCols].
 HWY_INLINE void multiply_tile(const float* left, const float* right, std::int64_t depth, float* to,
                               std::int64_t stride, bool add) {
   V32 sum[kTileRows][kTileVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kTileRows; ++r) {
-    hwy::Prefetch(to + r * stride);  // it arrives while the sums are made
+    hwy::Prefetch(to + r * stride);  // so that it is in cache when the sums are complete
 #pragma GCC unroll 4
     for (int v = 0; v < kTileVectors; ++v) sum[r][v] = hn::Zero(F32());
   }
@@ -139,12 +141,13 @@ HWY_INLINE void multiply_tile(const float* left, const float* right, std::int64_
   for (int r = 0; r < kTileRows; ++r)
 #pragma GCC unroll 4
     for (int v = 0; v < kTileVectors; ++v) {
-      float* place = to + r * stride + v * kLanes;
-      hn::StoreU(add ? hn::Add(hn::LoadU(F32(), place), sum[r][v]) : sum[r][v], F32(), place);
+      float* target = to + r * stride + v * kLanes;
+      hn::StoreU(add ? hn::Add(hn::LoadU(F32(), target), sum[r][v]) : sum[r][v], F32(), target);
     }
 }
 
-// A row of a tile goes to columns [col, col + count) of row `row` of c, by way of the f32 sums if there are several blocks.
+// Writes a row of a tile to columns [col, col + count) of row `row` of c, through the f32 sums if
+// there are several blocks of k.
 HWY_INLINE void finish_row(const Finish& f, const float* tile, std::int64_t row, std::int64_t col,
                            std::int64_t count) {
   const bool kept = static_cast<bool>(f.sums);
@@ -163,7 +166,7 @@ HWY_INLINE void finish_row(const Finish& f, const float* tile, std::int64_t row,
   });
 }
 
-// All panels of rows times panels [begin, end) of columns.
+// All row panels times column panels [begin, end).
 void multiply_panels(const PackedBlock& block, const Finish& finish, std::int64_t begin, std::int64_t end) {
   alignas(64) float tile[kTileRows * kTileCols];
   const bool is_plain = finish.c.dtype == DType::f32 && !(finish.bias && finish.last);
@@ -198,23 +201,23 @@ HWY_EXPORT(multiply_panels);
 
 namespace {
 
-// A panel of b of this depth stays in L1 while the panels of a that a task has in L2 pass by.
+// A panel of b of this depth stays in L1 while the task loops over its panels of a in L2.
 constexpr std::int64_t kBlockDepth = 512, kBlockCols = 1024;
-constexpr std::int64_t kTilesPerTask = 16;  // rows of tiles
-constexpr std::int64_t kKeptRows = 1024;    // of sums beside a result in bf16
+constexpr std::int64_t kTilesPerTask = 16;  // rows of tiles per task
+constexpr std::int64_t kKeptRows = 1024;    // rows of f32 sums for a bf16 result
 
 std::int64_t in_tiles(std::int64_t count, std::int64_t each) {
   return (count + each - 1) / each;
 }
 
-// Blocks of the same depth, as far as that goes: 768 are two of 384, not 512 and 256.
+// Splits K into blocks of equal depth: 768 becomes 2 x 384, not 512 + 256.
 std::int64_t block_depth(std::int64_t K) {
   return K == 0 ? 1 : in_tiles(K, in_tiles(K, kBlockDepth));
 }
 
 struct Workspace {
   float *right, *sums;
-  std::byte* left;  // a part for each thread
+  std::byte* left;  // one part per thread
   std::int64_t left_bytes;
   bool keeps_sums;
 
@@ -229,20 +232,21 @@ struct Workspace {
   }
 };
 
-// Rows of the product's left factor, or columns of its right one, to a panel.
+// Packs rows of the left factor, or columns of the right one, into a panel.
 void pack_panel(const Operand& x, bool right, std::int64_t first, std::int64_t count, std::int64_t k,
                 std::int64_t depth, std::int64_t width, float* panel) {
-  const bool by_rows = x.transposed == right;  // what a panel has side by side are rows in memory
+  // Adjacent panel entries come from different rows in memory.
+  const bool by_rows = x.transposed == right;
   const auto pack = by_rows ? &HWY_DYNAMIC_DISPATCH(pack_rows) : &HWY_DYNAMIC_DISPATCH(pack_columns);
   pack(x.tensor, first, count, k, depth, width, panel);
 }
 
-// All rows of a block, whose panels of columns are packed.
+// All rows of a block whose column panels are already packed.
 void multiply_block(const Operand& a, std::int64_t k, const PackedBlock& block, const Finish& finish,
                     const TileShape& tile, const ThreadScratch& scratch) {
   const std::int64_t rows = in_tiles(block.rows, tile.rows), cols = in_tiles(block.cols, tile.cols);
   const std::int64_t threads = max_threads();
-  // As many tasks of rows for every thread. Few rows: the columns are shared out, too.
+  // The same number of row tasks for every thread. With few rows, columns are divided too.
   const std::int64_t row_tasks = std::min(rows, in_tiles(in_tiles(rows, kTilesPerTask), threads) * threads);
   const std::int64_t col_tasks = std::min(cols, in_tiles(threads, row_tasks));
   parallel_tasks(row_tasks * col_tasks, [&](std::int64_t task) {
@@ -263,7 +267,7 @@ void multiply_block(const Operand& a, std::int64_t k, const PackedBlock& block, 
 
 }  // namespace
 
-bool packed_gemm_pays(DType dtype) {
+bool uses_packed_gemm(DType dtype) {
   const CpuLevel level = cpu_level();
   return dtype == DType::f32 ? level == CpuLevel::avx2 : level < CpuLevel::avx512_bf16;
 }

@@ -1,5 +1,5 @@
-// The residual stream: add_scaled, residual_mix, residual_norm and gated_skip, each one pass over the rows. Backward finds
-// the gradients of the scales in the same pass.
+// add_scaled, residual_mix, residual_norm and gated_skip, each in one pass over the rows. Backward
+// computes the gradients of the scales in the same pass.
 #include "ops/residual.h"
 
 #include <cmath>
@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace thimble::cpu {
 namespace HWY_NAMESPACE {
 
-// A scale that is absent (1), one shared value or one per channel; times a constant.
+// A constant times a scale, which is absent (1), one shared value or one value per channel.
 class Scale {
  public:
   Scale(const Tensor& tensor, std::int64_t row, float factor)
@@ -69,7 +69,7 @@ void residual_mix_rows(const ResidualMix& op, std::int64_t begin, std::int64_t e
     });
 }
 
-// sums: dmix[0] in the first C columns, dmix[1] in the next.
+// sums: dmix[0] in the first C columns, dmix[1] in the next C.
 void residual_mix_backward_rows(const ResidualMix& op, std::int64_t begin, std::int64_t end, float* sums) {
   const std::int64_t C = op.dy.cols;
   const Scale of_x(op.mix, 0, 1), of_x0(op.mix, 1, 1);
@@ -87,7 +87,7 @@ void residual_mix_backward_rows(const ResidualMix& op, std::int64_t begin, std::
               });
 }
 
-// As in norm.cpp: the stream and its statistics for a few rows, then their norms.
+// As in norm.cpp: first the stream and its statistics for a few rows, then their norms.
 void residual_norm_rows(const ResidualNorm& op, std::int64_t begin, std::int64_t end) {
   const std::int64_t C = op.x.cols;
   const Scale scale(op.scale, 0, 1);
@@ -96,7 +96,7 @@ void residual_norm_rows(const ResidualNorm& op, std::int64_t begin, std::int64_t
     with_rows({Row(op.x, n), Row(op.branch, n), Row(op.s, n)}, [&](auto x, auto branch, auto s) HWY_ATTR {
       const float squares = sum_lanes(C, [&](auto at) HWY_ATTR {
         at.store(hn::MulAdd(scale.at(at), at.load(branch), at.load(x)), s);
-        const V32 stored = at.load(s);  // rounded: the norm is that of the stream as its readers see it
+        const V32 stored = at.load(s);  // rounded, as later ops read it
         return hn::Mul(stored, stored);
       });
       *op.rstd.row<float>(n) = 1.0f / std::sqrt(squares / static_cast<float>(C) + op.at.eps);
@@ -111,7 +111,7 @@ void residual_norm_rows(const ResidualNorm& op, std::int64_t begin, std::int64_t
     });
 }
 
-// sums: dscale in the first C columns, dw in the next.
+// sums: dscale in the first C columns, dw in the next C.
 void residual_norm_backward_rows(const ResidualNorm& op, std::int64_t begin, std::int64_t end, float* sums) {
   const std::int64_t C = op.s.cols;
   const Scale scale(op.scale, 0, 1);
@@ -140,7 +140,7 @@ void residual_norm_backward_rows(const ResidualNorm& op, std::int64_t begin, std
         });
 }
 
-// g = sigmoid(gate) and 1 - g, once for all rows.
+// g = sigmoid(gate) and 1 - g, computed once for all rows.
 void fill_shares(const GatedSkip& op, float* g, float* rest) {
   const float* gate = op.gate.row<float>(0);
   for_lanes(op.gate.cols, [&](auto at) HWY_ATTR {
@@ -162,7 +162,7 @@ void gated_skip_rows(const GatedSkip& op, const float* g, const float* rest, std
     });
 }
 
-// sums: dy skip in the first C columns, dy (x - w skip) in the next; their factors come when they are whole.
+// sums: dy skip in the first C columns, dy (x - w skip) in the next C. Factors are applied last.
 void gated_skip_backward_rows(const GatedSkip& op, const float* g, const float* rest, std::int64_t begin,
                               std::int64_t end, float* sums) {
   const std::int64_t C = op.dy.cols;
@@ -176,9 +176,9 @@ void gated_skip_backward_rows(const GatedSkip& op, const float* g, const float* 
                   if (dskip) put(at, hn::Mul(hn::Mul(at.load(rest), weight), gradient), dskip, op.add_dskip);
                   if (!sums) return;
                   const V32 earlier = at.load(skip);
-                  const V32 apart = hn::NegMulAdd(weight, earlier, at.load(x));
+                  const V32 difference = hn::NegMulAdd(weight, earlier, at.load(x));
                   at.store(hn::MulAdd(gradient, earlier, at.load(sums)), sums);
-                  at.store(hn::MulAdd(gradient, apart, at.load(sums + C)), sums + C);
+                  at.store(hn::MulAdd(gradient, difference, at.load(sums + C)), sums + C);
                 });
               });
 }
@@ -262,7 +262,7 @@ void residual_norm_backward(const Context&, const OpCall& call) {
       });
 }
 
-// The scratch: g and 1 - g, then the sums over rows.
+// Scratch: g and 1 - g, followed by the sums over rows.
 struct Shares {
   float *g, *rest;
   Tensor sums;

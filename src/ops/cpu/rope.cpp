@@ -21,38 +21,38 @@ struct Head {
   const float* w;                // [D] or nullptr
 };
 
-// weight(at, part): w's lanes for the columns that start at `part`.
+// Multiplies by the lanes of w, if there is a w.
 template <class At>
 HWY_INLINE V32 weighted(At at, V32 value, const float* w) {
   return w ? hn::Mul(value, at.load(w)) : value;
 }
 
-HWY_INLINE const float* past(const float* w, std::int64_t columns) {
+HWY_INLINE const float* columns_from(const float* w, std::int64_t columns) {
   return w ? w + columns : nullptr;
 }
 
-// y = turned(x * factor * w)
+// y = rotated(x * factor * w)
 template <class X, class Y>
-HWY_INLINE void turn_head(const Head& head, X x, float factor, Y y) {
+HWY_INLINE void rotate_head(const Head& head, X x, float factor, Y y) {
   const V32 f = all(factor);
   const std::int64_t half = head.half, rest = 2 * half;
   const X x_half = x + half, x_rest = x + rest;
   const Y y_half = y + half, y_rest = y + rest;
   for_lanes(half, [&](auto at) HWY_ATTR {
     const V32 a = weighted(at, hn::Mul(at.load(x), f), head.w);
-    const V32 b = weighted(at, hn::Mul(at.load(x_half), f), past(head.w, half));
+    const V32 b = weighted(at, hn::Mul(at.load(x_half), f), columns_from(head.w, half));
     const V32 c = at.load(head.cosines), s = at.load(head.sines);
     at.store(hn::Sub(hn::Mul(a, c), hn::Mul(b, s)), y);
     at.store(hn::MulAdd(a, s, hn::Mul(b, c)), y_half);
   });
   for_lanes(head.size - rest, [&](auto at) HWY_ATTR {
-    at.store(weighted(at, hn::Mul(at.load(x_rest), f), past(head.w, rest)), y_rest);
+    at.store(weighted(at, hn::Mul(at.load(x_rest), f), columns_from(head.w, rest)), y_rest);
   });
 }
 
-// u = dy turned back
+// u = dy rotated back
 template <class Y>
-HWY_INLINE void turn_back(const Head& head, Y dy, float* u) {
+HWY_INLINE void rotate_back(const Head& head, Y dy, float* u) {
   const std::int64_t half = head.half, rest = 2 * half;
   const Y dy_half = dy + half, dy_rest = dy + rest;
   for_lanes(half, [&](auto at) HWY_ATTR {
@@ -65,16 +65,16 @@ HWY_INLINE void turn_back(const Head& head, Y dy, float* u) {
 }
 
 HWY_INLINE Head head_of(const Rope& op, std::int64_t n) {
-  const std::int64_t half = op.turns.cols / 2;
-  const float* turns = op.turns.row<float>(*op.position.row<std::int32_t>(n));
-  return {op.x.cols / op.at.heads, half, turns, turns + half, op.w ? op.w.row<float>(0) : nullptr};
+  const std::int64_t half = op.rotations.cols / 2;
+  const float* rotations = op.rotations.row<float>(*op.position.row<std::int32_t>(n));
+  return {op.x.cols / op.at.heads, half, rotations, rotations + half, op.w ? op.w.row<float>(0) : nullptr};
 }
 
 HWY_INLINE float gain_of(const Rope& op, std::int64_t h) {
   return op.gain ? op.gain.row<float>(0)[op.gain.cols == 1 ? 0 : h] : 1.0f;
 }
 
-// rstd[h] of all heads: the sums first, then roots and quotients in vectors.
+// rstd[h] of all heads: scalar sums first, then vectorized square roots and divisions.
 template <class X>
 HWY_INLINE void norm_heads(const Rope& op, std::int64_t D, X x, float* rstd) {
   for (std::int64_t h = 0; h < op.at.heads; ++h) rstd[h] = dot(x + h * D, x + h * D, D);
@@ -95,18 +95,18 @@ void rope_rows(const Rope& op, std::int64_t begin, std::int64_t end) {
       else
         *rstd = 1;
       for (std::int64_t h = 0; h < op.at.heads; ++h)
-        turn_head(head, x + h * D, (op.at.norm ? rstd[h] : 1.0f) * gain_of(op, h), y + h * D);
+        rotate_head(head, x + h * D, (op.at.norm ? rstd[h] : 1.0f) * gain_of(op, h), y + h * D);
     });
 }
 
-// One head of one row. dgain: one sum; dw [D]: sums; each may be nullptr. u: room for one head.
+// One head of one row. dgain (one sum) and dw [D] may be nullptr. u is scratch for one head.
 template <class X, class DY, class DX>
 HWY_INLINE void head_backward(const Rope& op, const Head& head, X x, DY dy, DX dx, float gain, float rstd,
                               float* dgain, float* dw, float* u) {
   const std::int64_t D = head.size;
-  turn_back(head, dy, u);
+  rotate_back(head, dy, u);
   const auto weighted_u = [&](auto at) HWY_ATTR { return weighted(at, at.load(u), head.w); };
-  // dy . turned(x_hat) = u . x_hat: turning keeps inner products.
+  // dy . rotated(x_hat) = u . x_hat, because rotation preserves inner products.
   const float correlation =
       op.at.norm || dgain
           ? sum_lanes(D, [&](auto at) HWY_ATTR { return hn::Mul(weighted_u(at), at.load(x)); })
@@ -122,7 +122,7 @@ HWY_INLINE void head_backward(const Rope& op, const Head& head, X x, DY dy, DX d
   });
 }
 
-// sums: dgain in the first H columns, dw in the next D. u: room for one head.
+// sums: dgain in the first H columns, dw in the next D. u is scratch for one head.
 void rope_backward_rows(const Rope& op, std::int64_t begin, std::int64_t end, float* sums, float* u) {
   float* dw = op.dw ? sums + op.at.heads : nullptr;
   for (std::int64_t n = begin; n < end; ++n)
@@ -158,7 +158,7 @@ void rope_backward(const Context&, const OpCall& call) {
   const Rope op(call);
   const std::int64_t H = op.at.heads, D = op.x.cols / H;
   sum_over_rows(
-      // The D columns after dgain and dw are each block's room for one head turned back.
+      // The D columns after dgain and dw are scratch of each block, for one head rotated back.
       op.x.rows, H + 2 * D, call.scratch,
       [&](std::int64_t begin, std::int64_t end, float* sums) {
         HWY_DYNAMIC_DISPATCH(rope_backward_rows)(op, begin, end, sums, sums + H + D);

@@ -1,8 +1,8 @@
-// How a call is shared out among threads: tasks of rows, sums over rows, and scratch for each thread.
+// How a call is divided among threads: tasks of rows, sums over rows, and scratch per thread.
 //
-// Sums over rows have the same bits for any number of threads. Rows are cut into at most 64 blocks, at
-// places that depend on their number alone. Each block sums into its own partial row; the partial rows
-// are then added in order.
+// Sums over rows have the same bits for any number of threads. Rows are split into at most 64
+// blocks, at positions that depend only on the number of rows. Each block is summed into its own
+// partial row; the partial rows are then added in order.
 #pragma once
 
 #include <algorithm>
@@ -19,11 +19,11 @@
 namespace thimble::cpu {
 
 struct RowBlocks {
-  static constexpr std::int64_t kMost = 64;
-  static constexpr std::int64_t kFewestRows = 16;  // shorter blocks would cost more to add up than they save
+  static constexpr std::int64_t kMaxBlocks = 64;
+  static constexpr std::int64_t kMinRows = 16;  // adding up shorter blocks costs too much
 
   explicit RowBlocks(std::int64_t rows)
-      : rows_each(std::max(kFewestRows, (rows + kMost - 1) / kMost)),
+      : rows_each(std::max(kMinRows, (rows + kMaxBlocks - 1) / kMaxBlocks)),
         count((rows + rows_each - 1) / rows_each) {}
 
   std::int64_t rows_each, count;
@@ -31,27 +31,28 @@ struct RowBlocks {
 
 constexpr std::int64_t kFloatsPerLine = kAlignment / static_cast<std::int64_t>(sizeof(float));
 
-// Bytes of a row of f32 in scratch, up to where the next may start.
+// Bytes of an f32 row in scratch, padded to the alignment of the next row.
 inline std::int64_t row_bytes(std::int64_t width) {
   return align_up(width, kFloatsPerLine) * static_cast<std::int64_t>(sizeof(float));
 }
 
-// Bytes of scratch for sums of `width` columns over at most `rows` rows. (Fewer rows may make more blocks:
-// 1025 make 61, 1024 make 64.)
+// Scratch bytes for sums of `width` columns over at most `rows` rows. Fewer rows may need more
+// blocks: 1025 rows make 61, 1024 make 64.
 inline std::int64_t row_sum_bytes(std::int64_t rows, std::int64_t width) {
-  const std::int64_t most =
-      std::min(RowBlocks::kMost, (rows + RowBlocks::kFewestRows - 1) / RowBlocks::kFewestRows);
-  return most * row_bytes(width);
+  const std::int64_t max_blocks =
+      std::min(RowBlocks::kMaxBlocks, (rows + RowBlocks::kMinRows - 1) / RowBlocks::kMinRows);
+  return max_blocks * row_bytes(width);
 }
 
-// body(begin, end, partial) adds what rows [begin, end) have to say to partial[0 .. width), which starts at
-// 0. finish(total) then gets the sums. width 0: body runs all the same, with nowhere to add.
+// body(begin, end, partial) adds the contribution of rows [begin, end) to partial[0 .. width),
+// which is zeroed. finish(total) then receives the sums. If width is 0, body still runs, with
+// partial = nullptr.
 template <class Body, class Finish>
 void sum_over_rows(std::int64_t rows, std::int64_t width, const Tensor& scratch, Body body, Finish finish) {
   const RowBlocks blocks(rows);
   const std::int64_t pitch = align_up(width, kFloatsPerLine);
   check(width == 0 || scratch.cols >= blocks.count * pitch * static_cast<std::int64_t>(sizeof(float)),
-        "[row sums] {} bytes of scratch for {} rows of {}", scratch.cols, rows, width);
+        "[row sums] {} bytes of scratch are too few for {} rows of {}", scratch.cols, rows, width);
   float* partials = static_cast<float*>(scratch.data);
   parallel_for(blocks.count, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t b = first; b < last; ++b) {
@@ -66,7 +67,7 @@ void sum_over_rows(std::int64_t rows, std::int64_t width, const Tensor& scratch,
   finish(partials);
 }
 
-// A total of `width` columns added to a gradient: per channel, or all of them to its one shared value.
+// Adds a total of `width` columns to a gradient: per channel, or summed into one shared value.
 inline void add_total(const float* total, std::int64_t width, float* gradient, std::int64_t gradient_cols) {
   if (gradient_cols == width) {
     for (std::int64_t c = 0; c < width; ++c) gradient[c] += total[c];
@@ -77,15 +78,15 @@ inline void add_total(const float* total, std::int64_t width, float* gradient, s
   gradient[0] += static_cast<float>(sum);
 }
 
-// How many rows make a task worth a thread's while: about 16 KiB of f32.
+// Rows per task such that a task is worth a thread: about 16 KiB of f32.
 inline std::int64_t rows_per_task(std::int64_t width) {
   return std::max<std::int64_t>(1, 4096 / std::max<std::int64_t>(1, width));
 }
 
-// A call's scratch cut into equal parts, one for each thread.
+// A call's scratch, divided into equal parts, one per thread.
 class ThreadScratch {
  public:
-  // What to plan for, with as many threads as there are now.
+  // The bytes to plan for the current number of threads.
   static std::int64_t bytes(std::int64_t bytes_each) {
     return align_up(bytes_each, kAlignment) * max_threads();
   }
@@ -96,7 +97,7 @@ class ThreadScratch {
           max_threads());
   }
 
-  // Of memory that was planned with bytes(bytes_each).
+  // For memory planned with bytes(bytes_each).
   ThreadScratch(std::byte* memory, std::int64_t bytes_each)
       : data_(memory), bytes_each_(align_up(bytes_each, kAlignment)) {}
 
@@ -108,8 +109,8 @@ class ThreadScratch {
   std::int64_t bytes_each_;
 };
 
-// Hands out aligned pieces of one part. Without memory it only measures: a struct that takes its pieces in its
-// constructor says by the same lines how many bytes it needs.
+// Allocates aligned pieces of one part. Without memory it only counts bytes, so a struct whose
+// constructor takes its pieces also computes the size it needs.
 class ScratchCutter {
  public:
   explicit ScratchCutter(std::byte* begin = nullptr) : begin_(begin) {}

@@ -1,14 +1,14 @@
-// Loops over vectors of f32, compiled once per instruction set (Highway includes this file again for each).
+// Loops over f32 vectors, compiled once per instruction set (Highway re-includes this file).
 //
 //   for_lanes(count, [&](auto at) { at.store(at.load(x) + at.load(y), z); });
 //
-// `at` is a whole vector, and at the end of a row the rest of one: lanes past the end load as 0 and are not
-// stored. A result depends on the row alone, never on its neighbours or its alignment.
+// `at` is a whole vector, or the partial vector at the end of a row: lanes past the end load as 0
+// and are not stored. A result depends only on its row, never on other rows or on alignment.
 //
-// x, y and z are pointers to f32 or bf16, or a Row, which is one of them; f16 and i8 are loaded, too. In registers all
-// is f32.
+// x, y and z are pointers to f32 or bf16, or a Row of either; f16 and i8 can also be loaded. Values
+// in registers are f32.
 
-// Highway's guard: toggled, because every target includes the file anew.
+// Highway's include guard: toggled, because every target includes the file again.
 #if defined(THIMBLE_OPS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef THIMBLE_OPS_CPU_SIMD_INL_H_
 #undef THIMBLE_OPS_CPU_SIMD_INL_H_
@@ -30,8 +30,8 @@
 #define THIMBLE_OPS_CPU_SIMD_INL_H_ONCE
 namespace thimble::cpu {
 
-// Whether the processor rounds f32 to bf16 in one instruction (AVX-512 BF16). Inline: asked for
-// every row.
+// Whether the processor rounds f32 to bf16 in one instruction (AVX-512 BF16). Inline, because it is
+// called for every row.
 inline bool rounds_bf16_in_hardware() {
   static const bool rounds = cpu_features().avx512_bf16;
   return rounds;
@@ -68,7 +68,8 @@ HWY_INLINE hn::Vec<Half> load_half(const f16* row) {
   return hn::LoadU(Half(), reinterpret_cast<const hwy::float16_t*>(row));
 }
 
-// To nearest, ties to even, NaN stays NaN: to_bf16 of tensor/tensor.h. (Highway 1.0.3's own conversion truncates.)
+// To nearest, ties to even, NaN stays NaN, as to_bf16 of tensor/tensor.h. (Highway 1.0.3's own
+// conversion truncates.)
 HWY_INLINE hn::Vec<U16> narrow(V32 value) {
   const auto bits = hn::BitCast(U32(), value);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(U32(), 1));
@@ -78,10 +79,10 @@ HWY_INLINE hn::Vec<U16> narrow(V32 value) {
   return hn::TruncateTo(U16(), hn::ShiftRight<16>(hn::IfThenElse(is_nan, quiet, rounded)));
 }
 
-// The same in one instruction, to which numbers below 2^-126 are 0.
+// The same in one instruction, except that it treats numbers below 2^-126 as 0.
 HWY_INLINE hn::Vec<U16> narrow_in_hardware(V32 value) {
 #if HWY_TARGET == HWY_AVX3
-  __m256i bits;  // by name: Highway 1.0.3's AVX-512 does not include AVX-512 BF16
+  __m256i bits;  // inline assembly: Highway 1.0.3's AVX-512 target does not include AVX-512 BF16
   asm("vcvtneps2bf16 %1, %0" : "=v"(bits) : "v"(value.raw));
   return hn::Vec<U16>{bits};
 #else
@@ -89,8 +90,8 @@ HWY_INLINE hn::Vec<U16> narrow_in_hardware(V32 value) {
 #endif
 }
 
-// A row of a tensor that holds f32 or bf16. Which one is asked of every vector: a kernel is compiled once for all
-// mixtures, at the price of a branch that never changes its mind within a loop.
+// A row of an f32 or bf16 tensor. The dtype is tested for every vector, so a kernel is compiled
+// once for all combinations; the branch is constant within a loop and therefore predicted.
 class Row {
  public:
   Row() = default;
@@ -124,7 +125,7 @@ class Row {
   void* data_ = nullptr;
 };
 
-// A row that is known to hold bf16, on a processor that rounds to it in hardware.
+// A row known to be bf16, on a processor that rounds to bf16 in hardware.
 class Bf16Row {
  public:
   explicit Bf16Row(Row row) : data_(row.bf16s()) {}
@@ -139,7 +140,7 @@ class Bf16Row {
   bf16* data_;
 };
 
-// body(row, row, ...), compiled a second time for what training is made of: all rows bf16.
+// Calls body(row, row, ...). A second copy is compiled for the common case: all rows bf16.
 //
 //   with_rows({Row(op.x, n), Row(op.y, n)}, [&](auto x, auto y) HWY_ATTR { ... });
 template <class Body, std::size_t... I>
@@ -154,7 +155,7 @@ HWY_INLINE void with_rows(const Row (&rows)[N], Body body) {
   with_rows(rows, body, std::make_index_sequence<N>());
 }
 
-// The parts of `at` that follow from load and store of one type.
+// Loads and stores of Row and Bf16Row, implemented with those of the element types.
 template <class At>
 struct AnyRow {
   HWY_INLINE V32 load(Row row) const {
@@ -200,7 +201,7 @@ struct PartOfVector : AnyRow<PartOfVector> {
 
   HWY_INLINE V32 load(const float* row) const { return hn::MaskedLoad(mask, F32(), row + i); }
   HWY_INLINE void store(V32 value, float* row) const { hn::BlendedStore(value, mask, F32(), row + i); }
-  // By way of the stack: below AVX-512 there are no masked loads and stores of 16 bits.
+  // Through the stack: below AVX-512 there are no masked 16-bit loads and stores.
   HWY_INLINE V32 load(const bf16* row) const {
     std::uint16_t bits[hn::MaxLanes(U16())] = {};
     std::memcpy(bits, row + i, count * sizeof(bf16));
@@ -242,7 +243,7 @@ HWY_INLINE V32 all(float value) {
   return hn::Set(F32(), value);
 }
 
-// Stores or adds: '=' or '+=', as the planner says.
+// Stores, or adds if the planner requires it.
 template <class At, class Pointer>
 HWY_INLINE void put(At at, V32 value, Pointer row, bool add) {
   at.store(add ? hn::Add(at.load(row), value) : value, row);
@@ -255,10 +256,10 @@ HWY_INLINE float max_of_lanes(V32 value) {
   return hn::GetLane(hn::MaxOfLanes(F32(), value));
 }
 
-// sum over i of term(at); lanes past the end must give 0.
+// The sum over i of term(at); lanes past the end must be 0.
 template <class Term>
 HWY_INLINE float sum_lanes(std::int64_t count, Term term) {
-  // Four sums side by side hide the latency of an addition.
+  // 4 accumulators hide the latency of the addition.
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(F32()));
   V32 a = hn::Zero(F32()), b = a, c = a, d = a;
   std::int64_t i = 0;
@@ -285,15 +286,16 @@ HWY_INLINE void add_multiple(float a, X x, float* y, std::int64_t count) {
   for_lanes(count, [&](auto at) HWY_ATTR { at.store(hn::MulAdd(factor, at.load(x), at.load(y)), y); });
 }
 
-// exp, off by at most two units in the last place; 0 below -87, where f32 runs out of normal numbers. Infinity and
-// NaN stay visible. (Highway 1.0.3's own is wrong above 88.7, gives 0 for NaN, and takes twice as long.)
+// exp with an error of at most two units in the last place; 0 below -87, where f32 results become
+// subnormal. Infinity and NaN propagate. (Highway 1.0.3's Exp is wrong above 88.7, returns 0 for
+// NaN, and takes twice as long.)
 HWY_INLINE V32 exp_lanes(V32 x) {
-  // x = n ln 2 + r: adding 1.5 2^23 leaves n in the lowest bits.
+  // x = n ln 2 + r: adding 1.5 * 2^23 leaves n in the lowest bits.
   const V32 magic = all(12582912.0f);
   const V32 shifted = hn::MulAdd(x, all(1.44269504f), magic);
   const V32 n = hn::Sub(shifted, magic);
   const V32 r = hn::NegMulAdd(n, all(-2.12194440e-4f), hn::NegMulAdd(n, all(0.693359375f), x));
-  // e^r for |r| <= ln(2) / 2, the coefficients of Cephes' expf.
+  // e^r for |r| <= ln(2) / 2, with the coefficients of Cephes' expf.
   V32 p = hn::MulAdd(all(1.9875691500e-4f), r, all(1.3981999507e-3f));
   p = hn::MulAdd(p, r, all(8.3334519073e-3f));
   p = hn::MulAdd(p, r, all(4.1665795894e-2f));
@@ -307,20 +309,20 @@ HWY_INLINE V32 exp_lanes(V32 x) {
   return hn::IfThenElse(is_inside, inside, hn::IfThenZeroElse(hn::Lt(x, all(-87)), large));
 }
 
-// 1 / x to a unit or two in the last place, for x neither so large nor so small that 1 / x is not normal: a
-// division takes three times as long.
+// 1 / x with an error of one or two units in the last place, for x with normal 1 / x. A division
+// takes three times as long.
 HWY_INLINE V32 reciprocal_lanes(V32 x) {
   const V32 estimate = hn::ApproximateReciprocal(x);
   return hn::Mul(estimate, hn::NegMulAdd(x, estimate, all(2)));
 }
 
-// sigmoid(x), and 1 - sigmoid(x) without the cancellation.
+// sigmoid(x), and 1 - sigmoid(x) without cancellation.
 struct Sigmoid {
   V32 value, rest;
 };
 
 HWY_INLINE Sigmoid sigmoid_and_rest(V32 x) {
-  // The limit keeps the power finite: the sigmoid ends at 4e-39.
+  // The limit keeps the power finite; the smallest sigmoid is 4e-39.
   const V32 power = exp_lanes(hn::Min(hn::Neg(x), all(88.5f)));
   const V32 value = hn::IfThenElse(hn::Eq(x, x), reciprocal_lanes(hn::Add(all(1), power)), x);
   return {value, hn::Mul(power, value)};
@@ -330,7 +332,8 @@ HWY_INLINE V32 sigmoid_lanes(V32 x) {
   return sigmoid_and_rest(x).value;
 }
 
-// tanh to a few units in the last place: Eigen's quotient of polynomials, x P(x^2) / Q(x^2); +-1 from 7.9 on.
+// tanh with an error of a few units in the last place: Eigen's rational approximation x P(x^2) /
+// Q(x^2); +-1 from 7.9 on.
 HWY_INLINE V32 tanh_lanes(V32 x) {
   const V32 limit = all(7.90531110763549805f);
   const V32 inside = hn::Max(hn::Neg(limit), hn::Min(x, limit)), z = hn::Mul(inside, inside);

@@ -21,7 +21,7 @@ double dot_in_f64(const float* a, const float* b, std::int64_t count) {
   const hn::Rebind<float, hn::ScalableTag<double>> f32;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(f64));
   const auto wide = [&](const float* from) HWY_ATTR { return hn::PromoteTo(f64, hn::LoadU(f32, from)); };
-  // Four sums side by side hide the latency of an addition.
+  // 4 accumulators hide the latency of the addition.
   auto sum0 = hn::Zero(f64), sum1 = sum0, sum2 = sum0, sum3 = sum0;
   std::int64_t i = 0;
   for (; i + 4 * lanes <= count; i += 4 * lanes) {
@@ -63,7 +63,7 @@ namespace cpu {
 
 HWY_EXPORT(dot_in_f64);
 
-// Over blocks of a fixed size, then over the blocks in order.
+// Sums fixed-size blocks, then adds the block sums in order.
 double weighted_sum(std::span<const float> values, std::span<const float> weights) {
   check(values.size() == weights.size(), "[weighted_sum] {} values, {} weights", values.size(),
         weights.size());

@@ -1,4 +1,5 @@
-// attention: which kernels take a call (attention.h), and those in plain arithmetic; exclusive_attention.
+// attention: the choice of kernels (attention.h) and those in plain arithmetic;
+// exclusive_attention.
 #include "ops/cuda/attention.h"
 
 #include "ops/attention.h"
@@ -9,18 +10,19 @@ namespace {
 
 constexpr int kLargestHead = 128;
 
-// Plain arithmetic: 16 x 16 threads. Of a 64 x 64 tile of scores thread (y, x) has rows 4y .. 4y + 3 and columns x, x + 16,
-// ...; of a 64 x D tile of results the same rows and columns. A row's 16 threads are half a warp.
+// Plain arithmetic uses 16 x 16 threads. Thread (y, x) has rows 4y .. 4y + 3 and columns x, x + 16,
+// ... of a 64 x 64 tile of scores, and likewise of a 64 x D tile of results. The 16 threads of a
+// row are half a warp.
 constexpr int kSide = 16, kEach = 4;
 static_assert(kQueryTile == kSide * kEach && kKeyTile == kSide * kEach);
 
-struct Place {
+struct ThreadLayout {
   int x = static_cast<int>(threadIdx.x) % kSide, y = static_cast<int>(threadIdx.x) / kSide;
   __device__ int row(int i) const { return y * kEach + i; }
   __device__ int column(int j) const { return x + j * kSide; }
 };
 
-// Rows of D floats at an odd pitch: no two threads of a row meet in a bank.
+// Rows of D floats with an odd pitch, which avoids bank conflicts between the threads of a row.
 struct Tile {
   float* data;
   int pitch;
@@ -43,8 +45,8 @@ __device__ void fetch(const Tile& tile, const View& rows, std::int64_t first, st
   }
 }
 
-// sums[i][j] = a's row . b's row: scores.
-__device__ void dots(const Place& place, const Tile& a, const Tile& b, int size,
+// sums[i][j] = row(i) of a . row column(j) of b: scores.
+__device__ void dots(const ThreadLayout& layout, const Tile& a, const Tile& b, int size,
                      float (&sums)[kEach][kEach]) {
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
@@ -53,7 +55,7 @@ __device__ void dots(const Place& place, const Tile& a, const Tile& b, int size,
   for (int d = 0; d < size; ++d) {
     float left[kEach], right[kEach];
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) left[i] = a.at(place.row(i), d), right[i] = b.at(place.column(i), d);
+    for (int i = 0; i < kEach; ++i) left[i] = a.at(layout.row(i), d), right[i] = b.at(layout.column(i), d);
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
 #pragma unroll
@@ -61,19 +63,20 @@ __device__ void dots(const Place& place, const Tile& a, const Tile& b, int size,
   }
 }
 
-// results[i][k] += sum over c of weights(row(i), c) tile(c, column(k)); transposed: weights(c, row(i)).
+// results[i][k] += sum over c of weights(row(i), c) tile(c, column(k)); transposed: weights(c,
+// row(i)).
 template <int W, bool transposed>
-__device__ void accumulate(const Place& place, const Tile& weights, const Tile& tile, int size,
+__device__ void accumulate(const ThreadLayout& layout, const Tile& weights, const Tile& tile, int size,
                            float (&results)[kEach][W]) {
   for (int c = 0; c < kKeyTile; ++c) {
     float weight[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i)
-      weight[i] = transposed ? weights.at(c, place.row(i)) : weights.at(place.row(i), c);
+      weight[i] = transposed ? weights.at(c, layout.row(i)) : weights.at(layout.row(i), c);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
-      if (place.column(k) >= size) continue;
-      const float value = tile.at(c, place.column(k));
+      if (layout.column(k) >= size) continue;
+      const float value = tile.at(c, layout.column(k));
 #pragma unroll
       for (int i = 0; i < kEach; ++i) results[i][k] += weight[i] * value;
     }
@@ -81,16 +84,16 @@ __device__ void accumulate(const Place& place, const Tile& weights, const Tile& 
 }
 
 template <int W>
-__device__ void put_results(const Place& place, const View& to, std::int64_t first, std::int64_t column,
-                            int size, float (&results)[kEach][W], bool add) {
+__device__ void put_results(const ThreadLayout& layout, const View& to, std::int64_t first,
+                            std::int64_t column, int size, float (&results)[kEach][W], bool add) {
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const std::int64_t row = first + place.row(i);
+    const std::int64_t row = first + layout.row(i);
 #pragma unroll
     for (int k = 0; k < W; ++k) {
-      if (row >= to.rows || place.column(k) >= size) continue;
+      if (row >= to.rows || layout.column(k) >= size) continue;
       float result[1] = {results[i][k]};
-      put(to, row, column + place.column(k), result, add);
+      put(to, row, column + layout.column(k), result, add);
     }
   }
 }
@@ -113,17 +116,18 @@ __global__ void __launch_bounds__(kThreads) forward_tiles(AttentionRows rows, Vi
   const int size = rows.size, head = blockIdx.y;
   const Tile q = take(shared, size), k = take(shared, size), v = take(shared, size),
              weights = take(shared, kKeyTile);
-  const std::int64_t query = std::int64_t{gridDim.x - 1 - blockIdx.x} * kQueryTile;  // long ones first
+  const std::int64_t query = std::int64_t{gridDim.x - 1 - blockIdx.x} * kQueryTile;
   const std::int64_t kv_column = std::int64_t{head / rows.group} * size;
-  const Place place;
+  const ThreadLayout layout;
   fetch(q, rows.q, query, std::int64_t{head} * size, size);
 
   std::int64_t n[kEach], first[kEach];
   float highest[kEach], sum[kEach], results[kEach][W] = {};
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    n[i] = query + place.row(i);
-    first[i] = n[i] < rows.rows ? rows.first[n[i]] : n[i] + 1;  // beyond the batch: sees nothing
+    n[i] = query + layout.row(i);
+    // Past the batch: attends to nothing.
+    first[i] = n[i] < rows.rows ? rows.first[n[i]] : n[i] + 1;
     highest[i] = -INFINITY, sum[i] = 0;
   }
   const std::int64_t end = query + kQueryTile < rows.rows ? query + kQueryTile : rows.rows;
@@ -133,26 +137,26 @@ __global__ void __launch_bounds__(kThreads) forward_tiles(AttentionRows rows, Vi
     fetch(v, rows.v, key, kv_column, size);
     __syncthreads();
     float score[kEach][kEach];
-    dots(place, q, k, size, score);
+    dots(layout, q, k, size, score);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       bool visible[kEach];
       float top = -INFINITY;
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
-        const std::int64_t m = key + place.column(j);
+        const std::int64_t m = key + layout.column(j);
         visible[j] = m >= first[i] && m <= n[i];
         score[i][j] *= rows.scale;
         if (visible[j]) top = fmaxf(top, score[i][j]);
       }
       const float now = fmaxf(highest[i], half_warp_max(top));
-      // exp(-inf - -inf) would be NaN where nothing was collected yet.
+      // exp(-inf - -inf) would be NaN before the first tile.
       const float keep = highest[i] == -INFINITY ? 0.0f : expf(highest[i] - now);
       float added = 0;
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
         const float weight = visible[j] ? expf(score[i][j] - now) : 0.0f;
-        weights.at(place.row(i), place.column(j)) = weight;
+        weights.at(layout.row(i), layout.column(j)) = weight;
         added += weight;
       }
       sum[i] = sum[i] * keep + half_warp_sum(added);
@@ -160,33 +164,33 @@ __global__ void __launch_bounds__(kThreads) forward_tiles(AttentionRows rows, Vi
 #pragma unroll
       for (int w = 0; w < W; ++w) results[i][w] *= keep;
     }
-    __syncwarp();  // a row of weights is written and read by one half of a warp
-    accumulate<W, false>(place, weights, v, size, results);
+    __syncwarp();  // a row of weights is written and read by the same half of a warp
+    accumulate<W, false>(layout, weights, v, size, results);
   }
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
 #pragma unroll
     for (int w = 0; w < W; ++w) results[i][w] /= sum[i];
-    if (place.x == 0 && n[i] < rows.rows) store_one(lse, n[i], head, highest[i] + logf(sum[i]));
+    if (layout.x == 0 && n[i] < rows.rows) store_one(lse, n[i], head, highest[i] + logf(sum[i]));
   }
-  put_results(place, y, query, std::int64_t{head} * size, size, results, false);
+  put_results(layout, y, query, std::int64_t{head} * size, size, results, false);
 }
 
-// p and ds = p (dp - delta) scale of one tile, from q.k in `score` and dy.v in `slope`.
-__device__ void score_gradients(const Place& place, const AttentionRows& rows,
+// p and ds = p (dp - delta) scale of one tile; inputs are q.k in `score` and dy.v in `slope`.
+__device__ void score_gradients(const ThreadLayout& layout, const AttentionRows& rows,
                                 const AttentionGradients& gradients, int head, std::int64_t query,
                                 std::int64_t key, float (&score)[kEach][kEach],
                                 float (&slope)[kEach][kEach]) {
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    const std::int64_t n = query + place.row(i);
-    const bool there = n < rows.rows;
-    const std::int64_t first = there ? rows.first[n] : n + 1;
-    const float lse = there ? load_one(gradients.lse, n, head) : 0.0f;
-    const float delta = there ? gradients.delta[n * gradients.heads + head] : 0.0f;
+    const std::int64_t n = query + layout.row(i);
+    const bool valid = n < rows.rows;
+    const std::int64_t first = valid ? rows.first[n] : n + 1;
+    const float lse = valid ? load_one(gradients.lse, n, head) : 0.0f;
+    const float delta = valid ? gradients.delta[n * gradients.heads + head] : 0.0f;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      const std::int64_t m = key + place.column(j);
+      const std::int64_t m = key + layout.column(j);
       const bool visible = m >= first && m <= n;
       score[i][j] = visible ? expf(score[i][j] * rows.scale - lse) : 0.0f;
       slope[i][j] = visible ? score[i][j] * (slope[i][j] - delta) * rows.scale : 0.0f;
@@ -194,53 +198,54 @@ __device__ void score_gradients(const Place& place, const AttentionRows& rows,
   }
 }
 
-__device__ void write_tile(const Place& place, const Tile& tile, const float (&values)[kEach][kEach]) {
+__device__ void write_tile(const ThreadLayout& layout, const Tile& tile,
+                           const float (&values)[kEach][kEach]) {
 #pragma unroll
   for (int i = 0; i < kEach; ++i)
 #pragma unroll
-    for (int j = 0; j < kEach; ++j) tile.at(place.row(i), place.column(j)) = values[i][j];
+    for (int j = 0; j < kEach; ++j) tile.at(layout.row(i), layout.column(j)) = values[i][j];
 }
 
-// Keys stay, queries of all heads of the group pass by.
+// Each block has a tile of keys and loops over the queries of all heads of the group.
 template <int W>
 __global__ void __launch_bounds__(kThreads) key_gradients(AttentionRows rows, AttentionGradients gradients) {
   extern __shared__ float memory[];
   float* shared = memory;
   const int size = rows.size, kv_head = blockIdx.y;
   const Tile q = take(shared, size), dy = take(shared, size), k = take(shared, size), v = take(shared, size);
-  const Tile between = take(shared, kKeyTile);
+  const Tile buffer = take(shared, kKeyTile);
   const std::int64_t key = std::int64_t{blockIdx.x} * kKeyTile, kv_column = std::int64_t{kv_head} * size;
   const std::int64_t last_key = (key + kKeyTile < rows.rows ? key + kKeyTile : rows.rows) - 1;
-  const Place place;
+  const ThreadLayout layout;
   fetch(k, rows.k, key, kv_column, size);
   fetch(v, rows.v, key, kv_column, size);
   float dk[kEach][W] = {}, dv[kEach][W] = {};
   for (int g = 0; g < rows.group; ++g) {
     const int head = kv_head * rows.group + g;
-    // `first` never decreases: once a tile's first query looks past these keys, all later ones do.
+    // `first` is non-decreasing: if a tile's first query starts after these keys, all later do.
     for (std::int64_t query = key; query < rows.rows && rows.first[query] <= last_key; query += kQueryTile) {
       __syncthreads();
       fetch(q, rows.q, query, std::int64_t{head} * size, size);
       fetch(dy, gradients.dy, query, std::int64_t{head} * size, size);
       __syncthreads();
       float score[kEach][kEach], slope[kEach][kEach];
-      dots(place, q, k, size, score);
-      dots(place, dy, v, size, slope);
-      score_gradients(place, rows, gradients, head, query, key, score, slope);
-      write_tile(place, between, score);
+      dots(layout, q, k, size, score);
+      dots(layout, dy, v, size, slope);
+      score_gradients(layout, rows, gradients, head, query, key, score, slope);
+      write_tile(layout, buffer, score);
       __syncthreads();
-      accumulate<W, true>(place, between, dy, size, dv);
+      accumulate<W, true>(layout, buffer, dy, size, dv);
       __syncthreads();
-      write_tile(place, between, slope);
+      write_tile(layout, buffer, slope);
       __syncthreads();
-      accumulate<W, true>(place, between, q, size, dk);
+      accumulate<W, true>(layout, buffer, q, size, dk);
     }
   }
-  if (gradients.dk) put_results(place, gradients.dk, key, kv_column, size, dk, gradients.add_dk);
-  if (gradients.dv) put_results(place, gradients.dv, key, kv_column, size, dv, gradients.add_dv);
+  if (gradients.dk) put_results(layout, gradients.dk, key, kv_column, size, dk, gradients.add_dk);
+  if (gradients.dv) put_results(layout, gradients.dv, key, kv_column, size, dv, gradients.add_dv);
 }
 
-// Queries stay, keys pass by.
+// Each block has a tile of queries and loops over keys.
 template <int W>
 __global__ void __launch_bounds__(kThreads)
     query_gradients(AttentionRows rows, AttentionGradients gradients) {
@@ -248,10 +253,10 @@ __global__ void __launch_bounds__(kThreads)
   float* shared = memory;
   const int size = rows.size, head = blockIdx.y;
   const Tile q = take(shared, size), dy = take(shared, size), k = take(shared, size), v = take(shared, size);
-  const Tile between = take(shared, kKeyTile);
+  const Tile buffer = take(shared, kKeyTile);
   const std::int64_t query = std::int64_t{gridDim.x - 1 - blockIdx.x} * kQueryTile;
   const std::int64_t kv_column = std::int64_t{head / rows.group} * size;
-  const Place place;
+  const ThreadLayout layout;
   fetch(q, rows.q, query, std::int64_t{head} * size, size);
   fetch(dy, gradients.dy, query, std::int64_t{head} * size, size);
   float dq[kEach][W] = {};
@@ -262,17 +267,17 @@ __global__ void __launch_bounds__(kThreads)
     fetch(v, rows.v, key, kv_column, size);
     __syncthreads();
     float score[kEach][kEach], slope[kEach][kEach];
-    dots(place, q, k, size, score);
-    dots(place, dy, v, size, slope);
-    score_gradients(place, rows, gradients, head, query, key, score, slope);
-    write_tile(place, between, slope);
+    dots(layout, q, k, size, score);
+    dots(layout, dy, v, size, slope);
+    score_gradients(layout, rows, gradients, head, query, key, score, slope);
+    write_tile(layout, buffer, slope);
     __syncwarp();
-    accumulate<W, false>(place, between, k, size, dq);
+    accumulate<W, false>(layout, buffer, k, size, dq);
   }
-  put_results(place, gradients.dq, query, std::int64_t{head} * size, size, dq, gradients.add_dq);
+  put_results(layout, gradients.dq, query, std::int64_t{head} * size, size, dq, gradients.add_dq);
 }
 
-// body(W) for the number of columns a thread has of a head.
+// Calls body(W), where W is the number of columns of a head per thread.
 template <class Body>
 void by_width(std::int64_t size, Body body) {
   if (size > kLargestHead) refuse("[attention] expected a head size of at most 128", size);
@@ -322,14 +327,14 @@ bool on_tensor_cores(const Attention& op) {
          vectorised(op.q, {op.k, op.v, op.y, op.dy, op.dq, op.dk, op.dv});
 }
 
-// Hopper's own products: of bf16 alone, with row numbers of 32 bits, and a highest score that stays the highest when
-// scaled.
+// Hopper's own instructions need bf16, 32-bit row numbers, and scale > 0, so that the maximum score
+// is also the maximum after scaling.
 bool on_hopper(const Context& context, const Attention& op) {
   return runtime_of(context).hopper() && on_tensor_cores(op) && op.q.dtype == DType::bf16 &&
          op.at.scale > 0 && op.q.rows < (1 << 30);
 }
 
-// delta[n, h] = dy . y: what softmax's backward subtracts.
+// delta[n, h] = dy . y, which the softmax backward subtracts.
 void fill_delta(cudaStream_t stream, const Attention& op, float* delta) {
   const View dy(op.dy), y(op.y);
   const int size = static_cast<int>(op.head_size()), heads = op.at.heads;
@@ -360,8 +365,8 @@ void attention_backward(const Context& context, const OpCall& call) {
   (on_tensor_cores(op) ? mma_attention_backward : plain_attention_backward)(stream_of(context), op, delta);
 }
 
-// exclusive_attention: a warp has a row's kv head and the query heads that share it, one after the other, and sums dv in
-// their order.
+// exclusive_attention: a warp handles one kv head of a row with the query heads that share it, in
+// order, and sums dv in that order.
 __device__ float dot(const View& a, std::int64_t a_column, const View& b, std::int64_t b_column,
                      std::int64_t row, int size, int lane) {
   float sum = 0;
@@ -372,7 +377,7 @@ __device__ float dot(const View& a, std::int64_t a_column, const View& b, std::i
 
 __device__ float length_of(const View& v, std::int64_t column, std::int64_t row, int size, int lane) {
   const float length = sqrtf(dot(v, column, v, column, row, size, lane));
-  return length < static_cast<float>(kSmallestValueNorm) ? static_cast<float>(kSmallestValueNorm) : length;
+  return length < static_cast<float>(kMinValueNorm) ? static_cast<float>(kMinValueNorm) : length;
 }
 
 void exclusive_attention_forward(const Context& context, const OpCall& call) {
@@ -406,14 +411,14 @@ void exclusive_attention_backward(const Context& context, const OpCall& call) {
                [=] __device__(std::int64_t index, int lane) {
                  const std::int64_t row = index / kv_heads, kv = index % kv_heads * size;
                  const float length = length_of(v, kv, row, size, lane);
-                 constexpr int kMost = kLargestHead / kWarp;  // columns of a lane
-                 float sum[kMost] = {};
+                 constexpr int kPerLane = kLargestHead / kWarp;  // columns per lane
+                 float sum[kPerLane] = {};
                  for (int g = 0; g < group; ++g) {
                    const std::int64_t column = kv * group + g * size;
                    const float yu = dot(y, column, v, kv, row, size, lane) / length;
                    const float zu = dot(dz, column, v, kv, row, size, lane) / length;
 #pragma unroll
-                   for (int i = 0; i < kMost; ++i) {
+                   for (int i = 0; i < kPerLane; ++i) {
                      const int d = lane + i * kWarp;
                      if (d >= size) continue;
                      const float u = load_one(v, row, kv + d) / length, slope = load_one(dz, row, column + d);
@@ -423,7 +428,7 @@ void exclusive_attention_backward(const Context& context, const OpCall& call) {
                    }
                  }
 #pragma unroll
-                 for (int i = 0; i < kMost; ++i) {
+                 for (int i = 0; i < kPerLane; ++i) {
                    const int d = lane + i * kWarp;
                    float result[1] = {sum[i]};
                    if (d < size) put(dv, row, kv + d, result, add_dv);

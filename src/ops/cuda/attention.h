@@ -1,12 +1,14 @@
-// How attention is cut up on CUDA, and which kernels take which case.
+// How attention is divided into blocks on CUDA, and which kernels handle which case.
 //
-//   attention.cu         f32 sums in plain arithmetic: any head size up to 128, any layout, rows of any dtype
-//   attention_mma.cu     bf16 or f16 tiles on the tensor cores: head sizes 32, 64 and 128, rows at 16-byte addresses
-//   attention_wgmma*.cu  the same cases in bf16 on Hopper, by its own instructions
+//   attention.cu         plain f32 arithmetic: any head size up to 128, any layout, any row dtype
+//   attention_mma.cu     tensor cores: bf16 or f16, head sizes 32, 64 and 128, 16-byte aligned rows
+//   attention_wgmma*.cu  the same cases in bf16 on Hopper, with Hopper's own instructions
 //
-// A block of threads has 64 or 128 queries of a head (forward, dq) or keys of a kv head (dk, dv) and walks the other side
-// in tiles, in order: nothing is added by two blocks, so the same bits every time. Tiles stand at multiples of their rows:
-// a document's bits depend on where it stands modulo 128. A NaN reaches the rows of its tile, other documents' too.
+// A thread block has 64 or 128 queries of a head (forward, dq) or keys of a kv head (dk, dv) and
+// loops over tiles of the other side in order. No two blocks add to the same result, so results are
+// deterministic. Tiles start at multiples of their size, so a document's bits depend on its
+// position modulo 128. A NaN may reach all rows that share a tile with it, including those of other
+// documents.
 #pragma once
 
 #include "ops/attention.h"
@@ -16,7 +18,7 @@ namespace thimble::cuda {
 
 inline constexpr int kQueryTile = 64, kKeyTile = 64;
 
-// What every attention kernel reads.
+// Inputs of every attention kernel.
 struct AttentionRows {
   View q, k, v;
   Ints first;
@@ -34,13 +36,13 @@ struct AttentionRows {
         group(static_cast<std::int32_t>(op.group())),
         scale(op.at.scale) {}
 
-  // Where the first tile of keys starts that a query of this tile sees.
+  // The start of the first key tile that a query of this tile attends to.
   __device__ std::int64_t first_key_tile(std::int64_t query) const {
     return first[query] / kKeyTile * kKeyTile;
   }
 };
 
-// What backward reads besides, and writes.
+// Additional inputs, and outputs, of backward.
 struct AttentionGradients {
   View dy, lse, dq, dk, dv;
   const float* delta;  // [N, H]: dy . y
@@ -60,7 +62,7 @@ struct AttentionGradients {
         add_dv(op.add_dv) {}
 };
 
-// Backward keeps two floats of every row and head; a head's rows fill whole tiles.
+// Backward stores two floats per row and head; the rows of a head are padded to whole tiles.
 inline std::int64_t attention_fact_rows(std::int64_t rows) {
   return (rows + 63) / 64 * 64;
 }
@@ -73,25 +75,25 @@ void wgmma_attention_backward(cudaStream_t stream, const Attention& op, float2* 
 void mma_attention_forward(cudaStream_t stream, const Attention& op);
 void mma_attention_backward(cudaStream_t stream, const Attention& op, const float* delta);
 
-// Prompts in cached attention: 64 rows that are consecutive positions of one slot are a tile, computed on the tensor cores
-// (cached_attention_blocks.cu). Other rows, those that generate and the borders between prompts, are computed one by one
-// (cached_attention.cu).
+// Prompts in cached attention: 64 rows at consecutive positions of one slot form a tile, which the
+// tensor cores compute (cached_attention_blocks.cu). Other rows, from decoding and from borders
+// between prompts, are computed individually (cached_attention.cu).
 inline constexpr int kPromptTile = 64;
 
-// Whether the rows of the tile at `first` are one prompt, as all threads of a block find it; of at least 64 threads.
-// Rows of no slot do not spoil it.
+// Whether the rows of the tile at `first` belong to one prompt. Padding rows (slot -1) are ignored.
+// Must be called by all threads of a block of at least 64 threads.
 __device__ inline bool is_prompt_tile(const Ints& slot, const Ints& position, std::int64_t first,
                                       std::int64_t rows) {
-  constexpr int kWorthIt = 16;
+  constexpr int kMinRows = 16;
   const std::int64_t n = first + threadIdx.x;
-  const bool there = threadIdx.x < kPromptTile && n < rows && slot[n] >= 0;
+  const bool valid = threadIdx.x < kPromptTile && n < rows && slot[n] >= 0;
   const bool follows =
-      !there || (slot[n] == slot[first] && position[n] == position[first] + static_cast<int>(threadIdx.x));
-  return __syncthreads_and(follows) != 0 && __syncthreads_count(there) >= kWorthIt;
+      !valid || (slot[n] == slot[first] && position[n] == position[first] + static_cast<int>(threadIdx.x));
+  return __syncthreads_and(follows) != 0 && __syncthreads_count(valid) >= kMinRows;
 }
 
-// Whether there are kernels for it: bf16, heads of 32, 64 or 128.
-bool takes_prompt_tiles(const CachedAttention& op);
+// Whether there are kernels for this call: bf16, head size 32, 64 or 128.
+bool supports_prompt_tiles(const CachedAttention& op);
 void attend_prompt_tiles(const Context& context, const CachedAttention& op);
 
 }  // namespace thimble::cuda

@@ -1,5 +1,5 @@
-// Attention on the tensor cores. Scores, weights and results stay in registers; the side that passes by is fetched one
-// tile ahead.
+// Attention on the tensor cores. Scores, weights and results stay in registers; the side that is
+// looped over is prefetched by one tile.
 #include "ops/cuda/attention.h"
 #include "ops/cuda/mma.cuh"
 
@@ -7,15 +7,14 @@ namespace thimble::cuda {
 
 namespace {
 
-constexpr int kWarps = 4, kBlock = kWarps * kWarp;  // threads; a warp has 16 rows
+constexpr int kWarps = 4, kBlock = kWarps * kWarp;  // threads; each warp has 16 rows
 static_assert(kQueryTile == kWarps * 16 && kKeyTile == kWarps * 16);
-constexpr float kLog2E = 1.4426950408889634f,
-                kLn2 = 0.6931471805599453f;  // exponentials are powers of 2 here
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;  // for base 2
 
 template <int D>
 constexpr int kTileHalves = kKeyTile* kPitch<D>;
 
-// Which rows a lane has: n[0] and n[1], 8 apart, and where their documents start.
+// The two rows of a lane, n[0] and n[1] = n[0] + 8, and the first rows of their documents.
 struct LaneRows {
   std::int64_t n[2], first[2];
 
@@ -24,11 +23,11 @@ struct LaneRows {
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
       n[side] = tile + warp * 16 + lane / 4 + 8 * side;
-      first[side] =
-          n[side] < rows.rows ? rows.first[n[side]] : n[side] + 1;  // beyond the batch: sees nothing
+      // Past the batch: attends to nothing.
+      first[side] = n[side] < rows.rows ? rows.first[n[side]] : n[side] + 1;
     }
   }
-  __device__ bool sees(int side, std::int64_t m) const {
+  __device__ bool attends(int side, std::int64_t m) const {
     return m >= first[side] && m <= n[side];
   }
 };
@@ -37,7 +36,7 @@ __device__ int lane_column(int n, int e) {
   return n * 8 + 2 * static_cast<int>(threadIdx.x % 4) + (e & 1);
 }
 
-// The four lanes that share a row.
+// Reductions over the four lanes that share a row.
 __device__ float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -47,13 +46,13 @@ __device__ float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Whether every query of a tile sees every key of another: most pairs of a long document.
+// Whether every query of a tile attends to every key of another: common in long documents.
 __device__ bool all_visible(const AttentionRows& rows, std::int64_t query, std::int64_t key) {
   const std::int64_t last = query + kQueryTile - 1;
   return key + kKeyTile - 1 <= query && last < rows.rows && rows.first[last] <= key;
 }
 
-// One tile of scores becomes weights; returns by what the results so far are to be multiplied.
+// Turns a tile of scores into weights. `keep` becomes the factor for the results so far.
 template <int T>
 __device__ void online_softmax(float (&score)[T][4], const LaneRows& lanes, std::int64_t key, bool masked,
                                float scale, float (&highest)[2], float (&sum)[2], float (&keep)[2]) {
@@ -64,12 +63,13 @@ __device__ void online_softmax(float (&score)[T][4], const LaneRows& lanes, std:
     for (int n = 0; n < T; ++n)
 #pragma unroll
       for (int e = 2 * side; e < 2 * side + 2; ++e) {
-        const bool hidden = masked && !lanes.sees(side, key + lane_column(n, e));
+        const bool hidden = masked && !lanes.attends(side, key + lane_column(n, e));
         score[n][e] = hidden ? -INFINITY : score[n][e] * scale;
         top = fmaxf(top, score[n][e]);
       }
     const float now = fmaxf(highest[side], row_max(top));
-    const float base = now == -INFINITY ? 0.0f : now;  // nothing seen yet: exp(-inf - -inf) would be NaN
+    // All masked so far: exp(-inf - -inf) would be NaN.
+    const float base = now == -INFINITY ? 0.0f : now;
     keep[side] = exp2f(highest[side] - base);
     float added = 0;
 #pragma unroll
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kBlock) forward_mma(AttentionRows rows, View y
   const auto keys = [&](int stage) { return memory + (1 + stage) * kTileHalves<D>; };
   const auto values = [&](int stage) { return memory + (3 + stage) * kTileHalves<D>; };
   const int head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / kWarp;
-  const std::int64_t query = std::int64_t{gridDim.x - 1 - blockIdx.x} * kQueryTile;  // long ones first
+  const std::int64_t query = std::int64_t{gridDim.x - 1 - blockIdx.x} * kQueryTile;
   const std::int64_t column = std::int64_t{head} * D, kv_column = std::int64_t{head / rows.group} * D;
   const std::int64_t begin = rows.first_key_tile(query);
   const std::int64_t end = query + kQueryTile < rows.rows ? query + kQueryTile : rows.rows;
@@ -131,35 +131,35 @@ __global__ void __launch_bounds__(kBlock) forward_mma(AttentionRows rows, View y
   put_tile<D, H>(y, query + warp * 16, column, result, false);
 }
 
-// What a tile of queries brings along besides its rows.
+// Per-query data of a tile.
 template <int Q>
 struct QueryFacts {
-  float lse[Q], delta[Q];  // lse in powers of 2
+  float lse[Q], delta[Q];  // lse in base 2
   std::int32_t first[Q];
 
   __device__ void fetch(const AttentionRows& rows, const AttentionGradients& gradients, std::int64_t query,
                         int head) {
     for (int i = static_cast<int>(threadIdx.x); i < Q; i += kBlock) {
       const std::int64_t n = query + i;
-      const bool there = n < rows.rows;
-      lse[i] = there ? load_one(gradients.lse, n, head) * kLog2E : 0.0f;
-      delta[i] = there ? gradients.delta[n * gradients.heads + head] : 0.0f;
-      first[i] = there ? rows.first[n] : INT32_MAX;
+      const bool valid = n < rows.rows;
+      lse[i] = valid ? load_one(gradients.lse, n, head) * kLog2E : 0.0f;
+      delta[i] = valid ? gradients.delta[n * gradients.heads + head] : 0.0f;
+      first[i] = valid ? rows.first[n] : INT32_MAX;
     }
   }
 };
 
-// Keys stay, queries of all heads of the group pass by, Q at a time. Rows of a warp's tiles are keys, columns queries:
-// the weights' transpose, which is what multiplies dy and q.
+// Each block has a tile of keys and loops over the queries of all heads of the group, Q at a time.
+// Tiles have keys as rows and queries as columns: the transposed weights, which multiply dy and q.
 template <int D, class H, int Q>
 __global__ void __launch_bounds__(kBlock)
     key_gradients_mma(AttentionRows rows, AttentionGradients gradients) {
   extern __shared__ __align__(16) Half memory[];
   constexpr int kHalves = Q * kPitch<D>;
   __shared__ QueryFacts<Q> facts[2];
-  Half *k = memory, *v = k + kTileHalves<D>, *passing = v + kTileHalves<D>;
-  const auto queries = [&](int stage) { return passing + stage * kHalves; };
-  const auto slopes = [&](int stage) { return passing + (2 + stage) * kHalves; };
+  Half *k = memory, *v = k + kTileHalves<D>, *streamed = v + kTileHalves<D>;
+  const auto queries = [&](int stage) { return streamed + stage * kHalves; };
+  const auto slopes = [&](int stage) { return streamed + (2 + stage) * kHalves; };
   const int kv_head = blockIdx.y, warp = static_cast<int>(threadIdx.x) / kWarp;
   const std::int64_t key = std::int64_t{blockIdx.x} * kKeyTile, kv_column = std::int64_t{kv_head} * D;
   const std::int64_t last_key = (key + kKeyTile < rows.rows ? key + kKeyTile : rows.rows) - 1;
@@ -170,8 +170,8 @@ __global__ void __launch_bounds__(kBlock)
     facts[stage].fetch(rows, gradients, query, head);
     end_of_fetch();
   };
-  // The next tile of queries that may see these keys. `first` never decreases: once a tile's first query looks past
-  // them, all later ones of the head do.
+  // Advances to the next tile of queries that may attend to these keys. `first` is non-decreasing:
+  // if a tile's first query starts after these keys, so do all later ones of the head.
   const auto next = [&](int& g, std::int64_t& query) {
     query += Q;
     if (query < rows.rows && rows.first[query] <= last_key) return true;
@@ -187,10 +187,10 @@ __global__ void __launch_bounds__(kBlock)
   float dk[D / 8][4] = {}, dv[D / 8][4] = {};
   int g = 0, stage = 0;
   for (std::int64_t query = key;; stage = 1 - stage) {
-    std::int64_t coming = query;
-    const bool more = next(g, coming);
+    std::int64_t next_query = query;
+    const bool more = next(g, next_query);
     if (more) {
-      fetch(g, coming, 1 - stage);
+      fetch(g, next_query, 1 - stage);
       wait_for_fetch<1>();
     } else {
       wait_for_fetch<0>();
@@ -214,13 +214,13 @@ __global__ void __launch_bounds__(kBlock)
     tile_accumulate<D, H>(slope, queries(stage), dk);
     __syncthreads();
     if (!more) break;
-    query = coming;
+    query = next_query;
   }
   if (gradients.dk) put_tile<D, H>(gradients.dk, key + warp * 16, kv_column, dk, gradients.add_dk);
   if (gradients.dv) put_tile<D, H>(gradients.dv, key + warp * 16, kv_column, dv, gradients.add_dv);
 }
 
-// Queries stay, keys pass by.
+// Each block has a tile of queries and loops over keys.
 template <int D, class H>
 __global__ void __launch_bounds__(kBlock)
     query_gradients_mma(AttentionRows rows, AttentionGradients gradients) {
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(kBlock)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int side = e / 2;
-        const bool visible = !masked || lanes.sees(side, key + lane_column(n, e));
+        const bool visible = !masked || lanes.attends(side, key + lane_column(n, e));
         const float p = exp2f(weight[n][e] * rows.scale * kLog2E - lse[side]);
         slope[n][e] = visible ? p * (slope[n][e] - delta[side]) * rows.scale : 0.0f;
       }
@@ -298,7 +298,8 @@ template <int D, class H>
 void backward(cudaStream_t stream, const Attention& op, const float* delta) {
   const AttentionRows rows(op);
   const AttentionGradients gradients(op, delta);
-  constexpr int kQueries = D > 64 ? 32 : 64;  // dk, dv, weights and slopes share the registers
+  // dk, dv, weights and slopes must fit into the registers.
+  constexpr int kQueries = D > 64 ? 32 : 64;
   if (op.dk || op.dv)
     run("attention keys backward", stream, key_gradients_mma<D, H, kQueries>, op.q.rows, op.at.kv_heads,
         2 * kTileHalves<D> + 4 * kQueries * kPitch<D>, rows, gradients);

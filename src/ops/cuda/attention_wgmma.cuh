@@ -1,8 +1,8 @@
-// What attention's kernels on Hopper share: a lane's rows, weights as the left side of the next product, results on their
-// way out.
+// Shared by the Hopper attention kernels: the rows of a lane, packing weights as the left factor of
+// the next product, and storing results.
 //
-// A warpgroup has 64 rows of a result. Two of them make a block: 64 queries of two heads that share keys, or 128 rows of
-// one head. Row numbers are 32 bits wide here.
+// A warpgroup has 64 rows of a result. A block has two warpgroups: 64 queries of two heads that
+// share keys, or 128 rows of one head. Row numbers are 32-bit here.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,13 @@ namespace thimble::cuda {
 inline constexpr int kGroupRows = 64, kWarpgroups = 2, kHopperBlock = kWarpgroups * kWarpgroup;
 inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-// What backward needs of a query: lse in powers of 2, and dy . y.
+// Per-query inputs of backward: lse in base 2, and dy . y.
 using QueryFact = float2;
 
-// How forward is cut: N keys at a time, `stages` tiles of them in shared memory, fetched `ahead` tiles early.
-template <int head_size, int keys, int blocks_there, bool left_in_registers, int stage_count, int tiles_ahead>
-struct ForwardCut {
-  static constexpr int D = head_size, N = keys, blocks = blocks_there, stages = stage_count,
+// Tiling of forward: N keys per tile, `stages` tiles in shared memory, fetched `ahead` tiles early.
+template <int head_size, int keys, int min_blocks, bool left_in_registers, int stage_count, int tiles_ahead>
+struct ForwardTiling {
+  static constexpr int D = head_size, N = keys, blocks = min_blocks, stages = stage_count,
                        ahead = tiles_ahead;
   static constexpr bool q_in_registers = left_in_registers;
   using Queries = Panels<D, kGroupRows>;
@@ -31,39 +31,40 @@ struct ForwardCut {
   static_assert(ahead <= stages - 2);
 };
 
-// How the passing side is cut: N rows at a time, `stages` tiles in shared memory, fetched `ahead` tiles early.
-template <int head_size, int passing_rows, int blocks_there, bool left_in_registers, int stage_count,
+// Tiling of backward: N rows per streamed tile, `stages` tiles in shared memory, fetched `ahead`
+// tiles early.
+template <int head_size, int streamed_rows, int min_blocks, bool left_in_registers, int stage_count,
           int tiles_ahead>
-struct BackwardCut {
-  static constexpr int D = head_size, N = passing_rows, blocks = blocks_there, stages = stage_count,
+struct BackwardTiling {
+  static constexpr int D = head_size, N = streamed_rows, blocks = min_blocks, stages = stage_count,
                        ahead = tiles_ahead;
-  static constexpr bool left_stays = left_in_registers;
-  static constexpr bool overlaps =
-      D < 128 || N < 64;  // registers for the next tile's scores while one is added up
-  using Staying = Panels<D, kGroupRows>;
-  using Passing = Panels<D, N>;
+  static constexpr bool keeps_left = left_in_registers;
+  // Registers suffice to compute the next tile's scores while one tile is accumulated.
+  static constexpr bool overlaps = D < 128 || N < 64;
+  using Resident = Panels<D, kGroupRows>;
+  using Streamed = Panels<D, N>;
   static constexpr int kFactBytes = N * static_cast<int>(sizeof(QueryFact));
-  static constexpr int kStayingBytes = kWarpgroups * 2 * Staying::kBytes;
-  static constexpr int kStageBytes = 2 * Passing::kBytes;
-  static constexpr int kBytes = kStayingBytes + stages * kStageBytes;
+  static constexpr int kResidentBytes = kWarpgroups * 2 * Resident::kBytes;
+  static constexpr int kStageBytes = 2 * Streamed::kBytes;
+  static constexpr int kBytes = kResidentBytes + stages * kStageBytes;
   static_assert(ahead <= stages - 2);
 };
 
 __device__ inline int warpgroup() {
   return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
 }
-// All 128 threads of it.
-__device__ inline void meet_warpgroup() {
+// Synchronizes the 128 threads of a warpgroup.
+__device__ inline void sync_warpgroup() {
   if (warpgroup() == 0)
     asm volatile("bar.sync 1, %0;" ::"n"(kWarpgroup) : "memory");
   else
     asm volatile("bar.sync 2, %0;" ::"n"(kWarpgroup) : "memory");
 }
-// A lane's first row of its warpgroup's 64; the second is 8 further.
+// A lane's first row of its warpgroup's 64 rows; its second is 8 further.
 __device__ inline int lane_row() {
   return static_cast<int>(threadIdx.x) % kWarpgroup / kWarp * 16 + static_cast<int>(threadIdx.x) % kWarp / 4;
 }
-__device__ inline int lane_column(int i) {  // of the i-th float of 64 rows of results
+__device__ inline int lane_column(int i) {  // of the i-th result of a lane
   return i / 4 * 8 + 2 * static_cast<int>(threadIdx.x % 4) + (i & 1);
 }
 
@@ -73,7 +74,7 @@ __device__ inline float power_of_2(float x) {
   return y;
 }
 
-// The four lanes that share a row.
+// Reductions over the four lanes that share a row.
 __device__ inline float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -83,7 +84,7 @@ __device__ inline float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Results as the left side of a product: bf16.
+// Packs results as bf16, as the left factor of a product.
 template <int R>
 __device__ void pack_left(const float (&values)[R], std::uint32_t (&left)[R / 8][4]) {
 #pragma unroll
@@ -92,7 +93,7 @@ __device__ void pack_left(const float (&values)[R], std::uint32_t (&left)[R / 8]
     for (int j = 0; j < 4; ++j) left[i][j] = pack(values[8 * i + 2 * j], values[8 * i + 2 * j + 1]);
 }
 
-// 64 rows of a tile as the left side of products.
+// Loads 64 rows of a tile as the left factor of products.
 template <int D>
 __device__ void load_left(std::uint32_t tile, std::uint32_t (&left)[D / 16][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -100,7 +101,7 @@ __device__ void load_left(std::uint32_t tile, std::uint32_t (&left)[D / 16][4]) 
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
     const std::uint32_t from =
-        tile + static_cast<std::uint32_t>(Panels<D, kGroupRows>::place(row, 2 * k + lane / 16));
+        tile + static_cast<std::uint32_t>(Panels<D, kGroupRows>::offset(row, 2 * k + lane / 16));
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(left[k][0]), "=r"(left[k][1]), "=r"(left[k][2]), "=r"(left[k][3])
                  : "r"(from)
@@ -108,22 +109,22 @@ __device__ void load_left(std::uint32_t tile, std::uint32_t (&left)[D / 16][4]) 
   }
 }
 
-// Queries as rows of scores: which keys of a tile a lane's two rows see.
+// The queries of a lane (rows of scores) and the keys they attend to.
 struct QueryRows {
-  int n[2], first[2];  // numbers, and where their documents start
-  int latest;          // where the document of the warpgroup's last row starts
+  int n[2], first[2];  // row numbers, and first rows of their documents
+  int latest;          // first row of the document of the warpgroup's last row
 
   __device__ QueryRows(const AttentionRows& rows, int query) {
     const int last = static_cast<int>(rows.rows) - 1;
 #pragma unroll
     for (int side = 0; side < 2; ++side) {
       n[side] = query + lane_row() + 8 * side;
-      first[side] = rows.first[min(n[side], last)];  // beyond the batch: results that nobody takes
+      first[side] = rows.first[min(n[side], last)];  // past the batch: results are not stored
     }
     latest = rows.first[min(query + kGroupRows - 1, last)];
   }
 
-  // Hides what is not seen of `keys` keys from `key` on.
+  // Masks the scores of keys that a query does not attend to; the tile has 2 R keys from `key` on.
   template <int R>
   __device__ void mask(float (&score)[R], int query, int key) const {
     constexpr int kKeys = 2 * R;
@@ -136,23 +137,24 @@ struct QueryRows {
   }
 };
 
-// How tiles of rows are dealt out to blocks, which start in the order of their numbers. Of `abreast` times 1024 rows those
-// with most to do come first, if documents are about that long: queries late in them, keys early in them. What is left
-// at the end is short. Heads of the same rows stand side by side.
-struct Deal {
+// The assignment of row tiles to blocks, which start in order of their index. Within `abreast`
+// times 1024 rows, the tiles with the most work come first, assuming documents of about that
+// length: late queries, early keys. Short tiles at the end balance the multiprocessors. Heads of
+// the same rows are adjacent.
+struct BlockOrder {
   static constexpr int kLikelyContext = 1024,
-                       kMostAbreast = 8;  // 8192 rows of keys and values stay in the cache
+                       kMaxAbreast = 8;  // keys and values of 8192 rows stay in L2
   int heads, tile_rows, abreast, blocks;
 
-  Deal(std::int64_t rows, std::int64_t heads_side_by_side, int rows_of_a_tile)
+  BlockOrder(std::int64_t rows, std::int64_t heads_side_by_side, int rows_of_a_tile)
       : heads(static_cast<int>(heads_side_by_side)),
         tile_rows(rows_of_a_tile),
-        abreast(static_cast<int>(std::min<std::int64_t>(kMostAbreast, (rows - 1) / kLikelyContext + 1))),
+        abreast(static_cast<int>(std::min<std::int64_t>(kMaxAbreast, (rows - 1) / kLikelyContext + 1))),
         blocks(static_cast<int>(blocks_for(rows, abreast * kLikelyContext)) * abreast *
                (kLikelyContext / rows_of_a_tile) * heads) {}
 
   __device__ int head() const { return static_cast<int>(blockIdx.x) % heads; }
-  __device__ int row(bool late_first) const {  // may be beyond the last
+  __device__ int row(bool late_first) const {  // may be past the last row
     const int each = kLikelyContext / tile_rows, index = static_cast<int>(blockIdx.x) / heads;
     const int chunk = each * abreast, within = index % chunk, rank = within / abreast;
     return (index / chunk * chunk + within % abreast * each + (late_first ? each - 1 - rank : rank)) *
@@ -160,44 +162,44 @@ struct Deal {
   }
 };
 
-// Which queries a block and a warpgroup have, and which tiles of N keys pass by.
+// The queries of a block and of a warpgroup, and the tiles of N keys to loop over.
 template <int D, int N>
 struct QueryWalk {
   int head, query, kv_column;   // the warpgroup's head and first query
   int block_head, block_query;  // the block's
-  int begin, tiles;             // the first key that any query of the block sees, down to a whole tile
-  int mine, past;               // the tiles that this warpgroup's queries see; the others pass by
+  int begin, tiles;             // first key to attend to, rounded down to a tile
+  int first_tile, end_tile;     // the tiles of this warpgroup; it skips all others
 
-  // Not for a block beyond the last row.
-  __device__ QueryWalk(const AttentionRows& rows, const Deal& deal) {
-    const int group = warpgroup(), together = kGroupRows * kWarpgroups / deal.tile_rows;
+  // Must not be constructed for a block past the last row.
+  __device__ QueryWalk(const AttentionRows& rows, const BlockOrder& order) {
+    const int group = warpgroup(), together = kGroupRows * kWarpgroups / order.tile_rows;
     const int last = static_cast<int>(rows.rows) - 1;
-    block_head = deal.head() * together;
-    block_query = deal.row(true);
+    block_head = order.head() * together;
+    block_query = order.row(true);
     head = block_head + group % together;
     query = block_query + group / together * kGroupRows;
     kv_column = head / rows.group * D;
     begin = rows.first[block_query] / N * N;
-    tiles = (min(block_query + deal.tile_rows - 1, last) - begin) / N + 1;
-    mine = (rows.first[min(query, last)] - begin) / N;
-    past = min(tiles, (query + kGroupRows - 1 - begin) / N + 1);
+    tiles = (min(block_query + order.tile_rows - 1, last) - begin) / N + 1;
+    first_tile = (rows.first[min(query, last)] - begin) / N;
+    end_tile = min(tiles, (query + kGroupRows - 1 - begin) / N + 1);
   }
 };
 
-// What stands where results will.
+// Adds the previous contents of `to` to the results.
 template <int D>
 __device__ void add_before(const View& to, int first, int column, float (&results)[D / 2]) {
 #pragma unroll
   for (int i = 0; i < D / 2; i += 2) {
     const std::int64_t row = first + lane_row() + i / 2 % 2 * 8;
     if (row >= to.rows) continue;
-    const Half* place = static_cast<const Half*>(to.data) + row * to.stride + column + lane_column(i);
-    const float2 before = unpack(*reinterpret_cast<const std::uint32_t*>(place));
+    const Half* pointer = static_cast<const Half*>(to.data) + row * to.stride + column + lane_column(i);
+    const float2 before = unpack(*reinterpret_cast<const std::uint32_t*>(pointer));
     results[i] += before.x, results[i + 1] += before.y;
   }
 }
 
-// A warpgroup's results, through its own 64 rows of shared memory into a matrix: '=' or '+='.
+// Stores a warpgroup's results in a matrix, or adds them, through its own 64 rows of shared memory.
 template <int D>
 __device__ void put_rows(const View& to, int first, int column, float (&results)[D / 2], unsigned char* tile,
                          bool add) {
@@ -205,18 +207,18 @@ __device__ void put_rows(const View& to, int first, int column, float (&results)
   constexpr int kChunks = D / 8;
   const int row = lane_row();
   if (add) add_before<D>(to, first, column, results);
-  meet_warpgroup();  // all of it has read what lay there
+  sync_warpgroup();  // the whole warpgroup has finished reading this memory
 #pragma unroll
   for (int i = 0; i < D / 2; i += 2)
-    *reinterpret_cast<std::uint32_t*>(tile + Tile::place(row + i / 2 % 2 * 8, i / 4) + threadIdx.x % 4 * 4) =
+    *reinterpret_cast<std::uint32_t*>(tile + Tile::offset(row + i / 2 % 2 * 8, i / 4) + threadIdx.x % 4 * 4) =
         pack(results[i], results[i + 1]);
-  meet_warpgroup();
+  sync_warpgroup();
 #pragma unroll
   for (int i = static_cast<int>(threadIdx.x) % kWarpgroup; i < kGroupRows * kChunks; i += kWarpgroup) {
     const int r = i / kChunks, chunk = i % kChunks;
     if (first + r >= to.rows) continue;
-    Half* place = static_cast<Half*>(to.data) + (first + r) * to.stride + column + chunk * 8;
-    *reinterpret_cast<uint4*>(place) = *reinterpret_cast<const uint4*>(tile + Tile::place(r, chunk));
+    Half* pointer = static_cast<Half*>(to.data) + (first + r) * to.stride + column + chunk * 8;
+    *reinterpret_cast<uint4*>(pointer) = *reinterpret_cast<const uint4*>(tile + Tile::offset(r, chunk));
   }
 }
 

@@ -1,35 +1,38 @@
-// Attention backward on Hopper: two kernels. Scores are made twice, which is cheaper than adding dq up in memory in a fixed
-// order: 7 products instead of 5, but no f32 sums of dq read and written for every tile of keys.
+// Attention backward on Hopper, in two kernels. Scores are computed twice: 7 products instead of 5,
+// but no f32 sums of dq are read and written per key tile, which a fixed order of addition would
+// require.
 #include "ops/cuda/attention_wgmma.cuh"
 
 namespace thimble::cuda {
 
 namespace {
 
-// Facts of a head lie together; beyond the last row they say that nothing is seen.
+// Query facts of a head are contiguous. Past the last row, lse is infinite, so all weights are 0.
 struct Facts {
   QueryFact* data;
-  std::int64_t stride;  // rows of a head, whole tiles
+  std::int64_t stride;  // rows per head, padded to whole tiles
 
   __device__ QueryFact* of(int head, std::int64_t row) const { return data + head * stride + row; }
 };
 
-// dq: queries stay, keys pass by. While a tile's scores and slopes are made, the tile before is added up. What is known of
-// every query is found on the way, for the keys' gradients, too.
+// dq: each block has queries and loops over keys. The scores and slopes of a tile are computed
+// while the previous tile is accumulated. The kernel also computes the facts of its queries, which
+// the key gradients need.
 
-// Where facts come from: lse, and delta[n, h] = dy . y, what softmax's backward subtracts.
+// Inputs of the facts: lse, and delta[n, h] = dy . y, which the softmax backward subtracts.
 struct FactRows {
   View dy, y, lse;
 };
 
-// Of a lane's two rows of a head, and for whoever comes later. The four lanes of a row have D / 4 columns each; all loads
-// are on their way before the first is waited for.
+// Computes the facts of a lane's two rows of a head, and stores them for the key gradients. The
+// four lanes of a row have D / 4 columns each; all loads are issued before the first result is
+// used.
 template <int D>
-__device__ void find_facts(const FactRows& from, const Facts& facts, int head, const int (&row)[2],
-                           QueryFact (&fact)[2]) {
+__device__ void compute_facts(const FactRows& from, const Facts& facts, int head, const int (&row)[2],
+                              QueryFact (&fact)[2]) {
   constexpr int kPacks = D / 32;
   Raw dy[2][kPacks] = {}, y[2][kPacks] = {};
-  float lse[2] = {INFINITY, INFINITY};  // beyond the last row nothing is seen
+  float lse[2] = {INFINITY, INFINITY};  // past the last row, weights are 0
   const int lane = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
@@ -58,85 +61,85 @@ __device__ void find_facts(const FactRows& from, const Facts& facts, int head, c
   }
 }
 
-template <class Cut>
-__global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
+template <class Tiling>
+__global__ void __launch_bounds__(kHopperBlock, Tiling::blocks)
     query_gradients_wgmma(const __grid_constant__ CUtensorMap q_map,
                           const __grid_constant__ CUtensorMap dy_map,
                           const __grid_constant__ CUtensorMap k_map,
                           const __grid_constant__ CUtensorMap v_map, const AttentionRows rows,
                           const FactRows known, const Facts facts, const View dq, const bool add,
-                          const Deal deal) {
+                          const BlockOrder order) {
   if constexpr (kHopper) {
-    constexpr int D = Cut::D, N = Cut::N;
-    using Queries = typename Cut::Staying;
-    using Keys = typename Cut::Passing;
+    constexpr int D = Tiling::D, N = Tiling::N;
+    using Queries = typename Tiling::Resident;
+    using Keys = typename Tiling::Streamed;
     extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ Ring<Cut::stages> ring;
-    __shared__ Barrier queries_there;
-    const std::uint32_t base = shared_place(memory), passing = base + Cut::kStayingBytes;
-    if (deal.row(true) >= rows.rows) return;
-    const QueryWalk<D, N> walk(rows, deal);
-    const int together = kWarpgroups * kGroupRows / deal.tile_rows;
+    __shared__ Ring<Tiling::stages> ring;
+    __shared__ Barrier queries_ready;
+    const std::uint32_t base = smem_address(memory), streamed = base + Tiling::kResidentBytes;
+    if (order.row(true) >= rows.rows) return;
+    const QueryWalk<D, N> walk(rows, order);
+    const int together = kWarpgroups * kGroupRows / order.tile_rows;
     const int group = warpgroup(), query = walk.query, begin = walk.begin;
-    const bool leads = threadIdx.x == 0;
+    const bool is_leader = threadIdx.x == 0;
     const auto keys = [&](int tile) {
-      return passing + static_cast<std::uint32_t>(ring.stage(tile) * Cut::kStageBytes);
+      return streamed + static_cast<std::uint32_t>(ring.stage(tile) * Tiling::kStageBytes);
     };
     const auto fetch = [&](int tile) {
-      if (!leads || tile >= walk.tiles) return;
-      Barrier& there = ring.claim(tile, Cut::kStageBytes);
-      fetch_rows<Keys>(keys(tile), k_map, walk.kv_column, begin + tile * N, there);
-      fetch_rows<Keys>(keys(tile) + Keys::kBytes, v_map, walk.kv_column, begin + tile * N, there);
+      if (!is_leader || tile >= walk.tiles) return;
+      Barrier& ready = ring.claim(tile, Tiling::kStageBytes);
+      fetch_rows<Keys>(keys(tile), k_map, walk.kv_column, begin + tile * N, ready);
+      fetch_rows<Keys>(keys(tile) + Keys::kBytes, v_map, walk.kv_column, begin + tile * N, ready);
     };
-    if (leads) {
+    if (is_leader) {
       prefetch_map(q_map);
       prefetch_map(dy_map);
       prefetch_map(k_map);
       prefetch_map(v_map);
       ring.start(kHopperBlock / kWarp);
-      queries_there.start(1);
+      queries_ready.start(1);
       show_barriers();
     }
     __syncthreads();
-    if (leads) {
-      queries_there.expect(Cut::kStayingBytes);
+    if (is_leader) {
+      queries_ready.expect(Tiling::kResidentBytes);
       for (int g = 0; g < kWarpgroups; ++g) {
         const std::uint32_t to = base + static_cast<std::uint32_t>(g * 2 * Queries::kBytes);
         const int column = (walk.block_head + g % together) * D;
         const int row = walk.block_query + g / together * kGroupRows;
-        fetch_rows<Queries>(to, q_map, column, row, queries_there);
-        fetch_rows<Queries>(to + Queries::kBytes, dy_map, column, row, queries_there);
+        fetch_rows<Queries>(to, q_map, column, row, queries_ready);
+        fetch_rows<Queries>(to + Queries::kBytes, dy_map, column, row, queries_ready);
       }
     }
-    for (int tile = 0; tile < Cut::ahead; ++tile) fetch(tile);
+    for (int tile = 0; tile < Tiling::ahead; ++tile) fetch(tile);
     const QueryRows lanes(rows, query);
     QueryFact fact[2];
-    find_facts<D>(known, facts, walk.head, lanes.n, fact);
+    compute_facts<D>(known, facts, walk.head, lanes.n, fact);
 
     const std::uint32_t q = base + static_cast<std::uint32_t>(group * 2 * Queries::kBytes);
     const std::uint32_t dy = q + Queries::kBytes;
     std::uint32_t q_left[D / 16][4], dy_left[D / 16][4];
-    queries_there.wait(0);
-    if constexpr (Cut::left_stays) {
+    queries_ready.wait(0);
+    if constexpr (Tiling::keeps_left) {
       load_left<D>(q, q_left);
       load_left<D>(dy, dy_left);
     }
-    const auto pass_by = [&](int tile) {
-      fetch(tile + Cut::ahead);
+    const auto skip_tile = [&](int tile) {
+      fetch(tile + Tiling::ahead);
       ring.wait(tile);
       ring.free(tile);
     };
-    for (int tile = 0; tile < walk.mine; ++tile) pass_by(tile);
+    for (int tile = 0; tile < walk.first_tile; ++tile) skip_tile(tile);
 
     const float scale = rows.scale * kLog2E;
     float result[D / 2] = {};
     std::uint32_t slopes[N / 16][4];
     const auto start = [&](int tile, float(&score)[N / 2], float(&slope)[N / 2]) {
-      fetch(tile + Cut::ahead);
+      fetch(tile + Tiling::ahead);
       __syncwarp();
       ring.wait(tile);
       begin_products();
-      if constexpr (Cut::left_stays) {
+      if constexpr (Tiling::keeps_left) {
         dot_rows<Keys>(score, q_left, keys(tile));
         end_products();
         dot_rows<Keys>(slope, dy_left, keys(tile) + Keys::kBytes);
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
       }
       end_products();
     };
-    const auto weigh = [&](int tile, float(&score)[N / 2]) {
+    const auto compute_weights = [&](int tile, float(&score)[N / 2]) {
       lanes.mask(score, query, begin + tile * N);
 #pragma unroll
       for (int i = 0; i < N / 2; ++i) score[i] = power_of_2(fmaf(score[i], scale, -fact[i / 2 % 2].x));
@@ -158,23 +161,23 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
     };
     {
       float score[N / 2], slope[N / 2];
-      start(walk.mine, score, slope);
+      start(walk.first_tile, score, slope);
       wait_for_products<1>();
       hold(score);
-      weigh(walk.mine, score);
+      compute_weights(walk.first_tile, score);
       wait_for_products<0>();
       hold(slope);
       slope_of(score, slope);
       pack_left(slope, slopes);
     }
-    for (int tile = walk.mine + 1; tile < walk.past; ++tile) {
+    for (int tile = walk.first_tile + 1; tile < walk.end_tile; ++tile) {
       float score[N / 2], slope[N / 2];
       start(tile, score, slope);
       add_weighted<Keys>(result, slopes, keys(tile - 1));
       end_products();
       wait_for_products<2>();
       hold(score);
-      weigh(tile, score);
+      compute_weights(tile, score);
       hold(score);
       wait_for_products<1>();
       hold(slope);
@@ -187,45 +190,46 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
       pack_left(slope, slopes);
     }
     begin_products();
-    add_weighted<Keys>(result, slopes, keys(walk.past - 1));
+    add_weighted<Keys>(result, slopes, keys(walk.end_tile - 1));
     end_products();
     wait_for_products<0>();
     hold(result);
-    ring.free(walk.past - 1);
-    for (int tile = walk.past; tile < walk.tiles; ++tile) pass_by(tile);
+    ring.free(walk.end_tile - 1);
+    for (int tile = walk.end_tile; tile < walk.tiles; ++tile) skip_tile(tile);
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) result[i] *= rows.scale;
     if (dq) put_rows<D>(dq, query, walk.head * D, result, memory + group * 2 * Queries::kBytes, add);
   }
 }
 
-template <class Cut>
+template <class Tiling>
 void run_query_gradients(cudaStream_t stream, const Attention& op, const Facts& facts) {
   const AttentionRows rows(op);
   const int together = op.group() % kWarpgroups == 0 ? kWarpgroups : 1;
-  const Deal deal(op.q.rows, op.at.heads / together, kWarpgroups * kGroupRows / together);
-  run_hopper("attention queries backward", stream, query_gradients_wgmma<Cut>, deal.blocks, Cut::kBytes,
-             tensor_map(rows.q, Cut::D, kGroupRows), tensor_map(View(op.dy), Cut::D, kGroupRows),
-             tensor_map(rows.k, Cut::D, Cut::N), tensor_map(rows.v, Cut::D, Cut::N), rows,
-             FactRows{View(op.dy), View(op.y), View(op.lse)}, facts, View(op.dq), op.add_dq, deal);
+  const BlockOrder order(op.q.rows, op.at.heads / together, kWarpgroups * kGroupRows / together);
+  run_hopper("attention queries backward", stream, query_gradients_wgmma<Tiling>, order.blocks,
+             Tiling::kBytes, tensor_map(rows.q, Tiling::D, kGroupRows),
+             tensor_map(View(op.dy), Tiling::D, kGroupRows), tensor_map(rows.k, Tiling::D, Tiling::N),
+             tensor_map(rows.v, Tiling::D, Tiling::N), rows, FactRows{View(op.dy), View(op.y), View(op.lse)},
+             facts, View(op.dq), op.add_dq, order);
 }
 
-// Fills facts.
+// Also fills the facts.
 void wgmma_query_gradients(cudaStream_t stream, const Attention& op, const Facts& facts) {
   switch (op.head_size()) {
     case 32:
-      return run_query_gradients<BackwardCut<32, 64, 2, false, 4, 2>>(stream, op, facts);
+      return run_query_gradients<BackwardTiling<32, 64, 2, false, 4, 2>>(stream, op, facts);
     case 64:
-      return run_query_gradients<BackwardCut<64, 128, 1, true, 3, 1>>(stream, op, facts);
+      return run_query_gradients<BackwardTiling<64, 128, 1, true, 3, 1>>(stream, op, facts);
     default:
-      return run_query_gradients<BackwardCut<128, 64, 1, false, 4, 2>>(stream, op, facts);
+      return run_query_gradients<BackwardTiling<128, 64, 1, false, 4, 2>>(stream, op, facts);
   }
 }
 
-// dk and dv: keys stay, queries of all heads of their group pass by. Rows of a warpgroup's tiles are keys, columns queries:
-// the weights' transpose, which is what multiplies dy and q.
+// dk and dv: each block has keys and loops over the queries of all heads of the group. Tiles have
+// keys as rows and queries as columns: the transposed weights, which multiply dy and q.
 
-// The first row from `from` on whose document starts after row `key`, looked for by the whole block.
+// The first row from `from` on whose document starts after row `key`, searched by the whole block.
 __device__ inline int first_row_past(const AttentionRows& rows, int from, int key) {
   int low = from, high = static_cast<int>(rows.rows);
   while (low < high) {
@@ -239,71 +243,72 @@ __device__ inline int first_row_past(const AttentionRows& rows, int from, int ke
   return low;
 }
 
-template <class Cut>
-__global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
+template <class Tiling>
+__global__ void __launch_bounds__(kHopperBlock, Tiling::blocks)
     key_gradients_wgmma(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap dy_map,
                         const __grid_constant__ CUtensorMap k_map, const __grid_constant__ CUtensorMap v_map,
                         const AttentionRows rows, const Facts facts, const View dk, const View dv,
-                        const bool add_dk, const bool add_dv, const Deal deal) {
+                        const bool add_dk, const bool add_dv, const BlockOrder order) {
   if constexpr (kHopper) {
-    constexpr int D = Cut::D, N = Cut::N;
-    using Keys = typename Cut::Staying;
-    using Queries = typename Cut::Passing;
+    constexpr int D = Tiling::D, N = Tiling::N;
+    using Keys = typename Tiling::Resident;
+    using Queries = typename Tiling::Streamed;
     extern __shared__ __align__(1024) unsigned char memory[];
-    __shared__ Ring<Cut::stages, true> ring;
-    __shared__ Barrier keys_there;
-    __shared__ __align__(16) QueryFact shared_facts[Cut::stages][N];
-    const std::uint32_t base = shared_place(memory), passing = base + Cut::kStayingBytes;
-    const int group = warpgroup(), kv_head = deal.head(), block_key = deal.row(false);
+    __shared__ Ring<Tiling::stages, true> ring;
+    __shared__ Barrier keys_ready;
+    __shared__ __align__(16) QueryFact shared_facts[Tiling::stages][N];
+    const std::uint32_t base = smem_address(memory), streamed = base + Tiling::kResidentBytes;
+    const int group = warpgroup(), kv_head = order.head(), block_key = order.row(false);
     if (block_key >= rows.rows) return;
     const int key = block_key + group * kGroupRows;
     const int last_key = min(block_key + kWarpgroups * kGroupRows, static_cast<int>(rows.rows)) - 1;
-    const bool leads = threadIdx.x == 0;
+    const bool is_leader = threadIdx.x == 0;
     const auto queries = [&](int tile) {
-      return passing + static_cast<std::uint32_t>(ring.stage(tile) * Cut::kStageBytes);
+      return streamed + static_cast<std::uint32_t>(ring.stage(tile) * Tiling::kStageBytes);
     };
     const auto fetch = [&](int tile, int head, int query) {
-      Barrier& there = ring.claim(tile, Cut::kStageBytes + Cut::kFactBytes);
-      fetch_rows<Queries>(queries(tile), q_map, head * D, query, there);
-      fetch_rows<Queries>(queries(tile) + Queries::kBytes, dy_map, head * D, query, there);
-      fetch_bytes(shared_place(shared_facts[ring.stage(tile)]), facts.of(head, query), Cut::kFactBytes,
-                  there);
+      Barrier& ready = ring.claim(tile, Tiling::kStageBytes + Tiling::kFactBytes);
+      fetch_rows<Queries>(queries(tile), q_map, head * D, query, ready);
+      fetch_rows<Queries>(queries(tile) + Queries::kBytes, dy_map, head * D, query, ready);
+      fetch_bytes(smem_address(shared_facts[ring.stage(tile)]), facts.of(head, query), Tiling::kFactBytes,
+                  ready);
     };
-    if (leads) {
+    if (is_leader) {
       prefetch_map(q_map);
       prefetch_map(dy_map);
       prefetch_map(k_map);
       prefetch_map(v_map);
       ring.start(kHopperBlock / kWarp);
-      keys_there.start(1);
+      keys_ready.start(1);
       show_barriers();
-      keys_there.expect(Cut::kStayingBytes);
+      keys_ready.expect(Tiling::kResidentBytes);
       for (int g = 0; g < kWarpgroups; ++g) {
         const std::uint32_t to = base + static_cast<std::uint32_t>(g * 2 * Keys::kBytes);
-        fetch_rows<Keys>(to, k_map, kv_head * D, block_key + g * kGroupRows, keys_there);
-        fetch_rows<Keys>(to + Keys::kBytes, v_map, kv_head * D, block_key + g * kGroupRows, keys_there);
+        fetch_rows<Keys>(to, k_map, kv_head * D, block_key + g * kGroupRows, keys_ready);
+        fetch_rows<Keys>(to + Keys::kBytes, v_map, kv_head * D, block_key + g * kGroupRows, keys_ready);
       }
     }
-    // Queries before `free` see every key above them, those from `end` on see none.
+    // Queries before `free` attend to all keys of the block up to their own position; queries from
+    // `end` on attend to none. The shuffles tell the compiler that the values are uniform in a
+    // warp.
     const int free = __shfl_sync(~0u, first_row_past(rows, block_key, block_key), 0);
-    const int end =
-        __shfl_sync(~0u, first_row_past(rows, last_key, last_key), 0);  // the same, and known to be
+    const int end = __shfl_sync(~0u, first_row_past(rows, last_key, last_key), 0);
     const int tiles = (end - block_key + N - 1) / N, total = tiles * rows.group;
-    int coming = 0, coming_head = kv_head * rows.group, coming_query = block_key;
+    int next_tile = 0, next_head = kv_head * rows.group, next_query = block_key;
     const auto fetch_next = [&] {
-      if (!leads || coming >= total) return;
-      fetch(coming++, coming_head, coming_query);
-      coming_query += N;
-      if (coming_query >= end) coming_query = block_key, ++coming_head;
+      if (!is_leader || next_tile >= total) return;
+      fetch(next_tile++, next_head, next_query);
+      next_query += N;
+      if (next_query >= end) next_query = block_key, ++next_head;
     };
-    for (int tile = 0; tile < Cut::ahead; ++tile) fetch_next();
+    for (int tile = 0; tile < Tiling::ahead; ++tile) fetch_next();
     __syncthreads();
 
     const std::uint32_t k = base + static_cast<std::uint32_t>(group * 2 * Keys::kBytes);
     const std::uint32_t v = k + Keys::kBytes;
     std::uint32_t k_left[D / 16][4], v_left[D / 16][4];
-    keys_there.wait(0);
-    if constexpr (Cut::left_stays) {
+    keys_ready.wait(0);
+    if constexpr (Tiling::keeps_left) {
       load_left<D>(k, k_left);
       load_left<D>(v, v_left);
     }
@@ -329,7 +334,7 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
       ++tile, query += N;
       if (query >= end) query = block_key;
     };
-    const auto pass_hidden = [&] {  // queries before all of this warpgroup's keys
+    const auto skip_hidden = [&] {  // queries before all keys of this warpgroup
       for (; tile < total && query + N <= key; next()) {
         fetch_next();
         ring.wait(tile);
@@ -342,7 +347,7 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
       __syncwarp();
       ring.wait(tile);
       begin_products();
-      if constexpr (Cut::left_stays) {
+      if constexpr (Tiling::keeps_left) {
         dot_rows<Queries>(score, k_left, queries(tile));
         end_products();
         dot_rows<Queries>(slope, v_left, queries(tile) + Queries::kBytes);
@@ -353,7 +358,7 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
       }
       end_products();
     };
-    const auto weigh = [&](float(&score)[N / 2]) {
+    const auto compute_weights = [&](float(&score)[N / 2]) {
       mask(score, query);
 #pragma unroll
       for (int i = 0; i < N / 2; i += 4) {
@@ -377,14 +382,14 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
       add_weighted<Queries>(k_result, slopes, queries(done));
       end_products();
     };
-    pass_hidden();
-    if constexpr (!Cut::overlaps) {
-      for (; tile < total; next(), pass_hidden()) {
+    skip_hidden();
+    if constexpr (!Tiling::overlaps) {
+      for (; tile < total; next(), skip_hidden()) {
         float score[N / 2], slope[N / 2];
         start(score, slope);
         wait_for_products<1>();
         hold(score);
-        weigh(score);
+        compute_weights(score);
         hold(score);
         wait_for_products<0>();
         hold(slope);
@@ -407,20 +412,20 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
         start(score, slope);
         wait_for_products<1>();
         hold(score);
-        weigh(score);
+        compute_weights(score);
         wait_for_products<0>();
         hold(slope);
         slope_of(score, slope);
         pack_left(score, weights);
         pack_left(slope, slopes);
       }
-      for (next(), pass_hidden(); tile < total; next(), pass_hidden()) {
+      for (next(), skip_hidden(); tile < total; next(), skip_hidden()) {
         float score[N / 2], slope[N / 2];
         start(score, slope);
-        add_up(before);  // while these are weighed
+        add_up(before);  // overlaps with weighing the new scores
         wait_for_products<2>();
         hold(score);
-        weigh(score);
+        compute_weights(score);
         hold(score);
         wait_for_products<1>();
         hold(slope);
@@ -450,24 +455,24 @@ __global__ void __launch_bounds__(kHopperBlock, Cut::blocks)
   }
 }
 
-template <class Cut>
+template <class Tiling>
 void run_key_gradients(cudaStream_t stream, const Attention& op, const Facts& facts) {
   const AttentionRows rows(op);
-  const Deal deal(op.q.rows, op.at.kv_heads, kWarpgroups * kGroupRows);
-  run_hopper("attention keys backward", stream, key_gradients_wgmma<Cut>, deal.blocks, Cut::kBytes,
-             tensor_map(rows.q, Cut::D, Cut::N), tensor_map(View(op.dy), Cut::D, Cut::N),
-             tensor_map(rows.k, Cut::D, kGroupRows), tensor_map(rows.v, Cut::D, kGroupRows), rows, facts,
-             View(op.dk), View(op.dv), op.add_dk, op.add_dv, deal);
+  const BlockOrder order(op.q.rows, op.at.kv_heads, kWarpgroups * kGroupRows);
+  run_hopper("attention keys backward", stream, key_gradients_wgmma<Tiling>, order.blocks, Tiling::kBytes,
+             tensor_map(rows.q, Tiling::D, Tiling::N), tensor_map(View(op.dy), Tiling::D, Tiling::N),
+             tensor_map(rows.k, Tiling::D, kGroupRows), tensor_map(rows.v, Tiling::D, kGroupRows), rows,
+             facts, View(op.dk), View(op.dv), op.add_dk, op.add_dv, order);
 }
 
 void wgmma_key_gradients(cudaStream_t stream, const Attention& op, const Facts& facts) {
   switch (op.head_size()) {
     case 32:
-      return run_key_gradients<BackwardCut<32, 64, 1, true, 4, 2>>(stream, op, facts);
+      return run_key_gradients<BackwardTiling<32, 64, 1, true, 4, 2>>(stream, op, facts);
     case 64:
-      return run_key_gradients<BackwardCut<64, 64, 1, true, 4, 2>>(stream, op, facts);
+      return run_key_gradients<BackwardTiling<64, 64, 1, true, 4, 2>>(stream, op, facts);
     default:
-      return run_key_gradients<BackwardCut<128, 64, 1, false, 3, 1>>(stream, op, facts);
+      return run_key_gradients<BackwardTiling<128, 64, 1, false, 3, 1>>(stream, op, facts);
   }
 }
 
@@ -475,7 +480,7 @@ void wgmma_key_gradients(cudaStream_t stream, const Attention& op, const Facts& 
 
 void wgmma_attention_backward(cudaStream_t stream, const Attention& op, float2* memory) {
   const Facts facts{memory, attention_fact_rows(op.q.rows)};
-  wgmma_query_gradients(stream, op, facts);  // first, wanted or not: it knows the queries
+  wgmma_query_gradients(stream, op, facts);  // always needed: it fills the facts
   if (op.dk || op.dv) wgmma_key_gradients(stream, op, facts);
 }
 

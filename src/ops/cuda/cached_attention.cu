@@ -1,10 +1,11 @@
-// A block has the heads of one row that share keys. A key's 8 D bytes are D / 8 lanes with 16 each, so that a warp reads
-// several keys at once and every group of lanes has its own running softmax; groups, then warps, are merged at the end,
-// in their order. A long context is cut into parts of fixed length, each a block, and a second kernel merges them.
+// cached_attention: a block computes, for one row, the query heads that share keys. A key of D
+// columns is read by D / 8 lanes, 8 columns each, so a warp reads several keys at once. Each group
+// of lanes has its own online softmax; groups, then warps, are merged at the end in order. A long
+// context is split into parts of fixed length, one block each, which a second kernel merges.
 //
-// How keys are dealt out depends on the context alone, in calls of up to kFewRows rows: such a row gives the same bits
-// whatever rows share the call. Larger calls read prompts: tiles of them are computed by cached_attention_blocks.cu, and
-// nothing is cut into parts.
+// In calls of up to kFewRows rows the assignment of keys depends only on the context, so the other
+// rows of a call do not change the bits of a row. Larger calls process prompts:
+// cached_attention_blocks.cu computes their tiles, and contexts are not split.
 #include "ops/attention.h"
 
 #include "ops/cuda/attention.h"
@@ -13,28 +14,28 @@ namespace thimble::cuda {
 
 namespace {
 
-// Cached attention of few rows cuts a long context into parts of so many keys.
+// For few rows, a long context is split into parts of this many keys.
 constexpr std::int64_t kCachedPart = 512;
 std::int64_t cached_attention_parts(std::int64_t rows, std::int64_t context) {
   return rows <= kFewRows && context > 2 * kCachedPart ? (context + kCachedPart - 1) / kCachedPart : 1;
 }
 
-constexpr int kWarps = 16, kAtOnce = 4;        // keys on their way for a group of lanes
-constexpr float kLowest = -1e30f;              // a score of nothing: finite, so that differences are
+constexpr int kWarps = 16, kKeysInFlight = 4;  // keys in flight per group of lanes
+constexpr float kLowest = -1e30f;              // of masked keys: finite, so differences are too
 constexpr float kLog2E = 1.4426950408889634f;  // 2^x is faster than e^x
 
 struct Cached {
   View q, k_cache, v_cache, y;
   Ints slot, position;
-  std::int32_t group, context, keys_each;  // keys of a part
+  std::int32_t group, context, keys_each;  // keys per part
   std::int32_t parts;
-  bool tiles;  // rows of prompts' tiles are computed elsewhere
+  bool tiles;  // rows in prompt tiles are computed by cached_attention_blocks.cu
   float scale;
-  float*
-      partial;  // of every row, head and part: the highest score, the sum, D unweighted results; one part: nullptr
+  // Per row, head and part: maximum score, sum, D unnormalized results. nullptr: a single part.
+  float* partial;
 };
 
-// A softmax so far: scores below `highest` weigh 2^(score - highest).
+// The state of an online softmax: a score weighs 2^(score - highest).
 struct Running {
   float highest = kLowest, sum = 0, result[kVector] = {};
 
@@ -58,20 +59,20 @@ __device__ float dot(const float (&a)[kVector], const float (&b)[kVector]) {
   return sum;
 }
 
-// kAtOnce keys, of which those before `end` count, into the softmax of every head.
+// Adds kKeysInFlight keys, ignoring those from `end` on, to the softmax of every head.
 template <int lanes, int heads>
-__device__ void take_keys(const Cached& c, std::int64_t first, std::int64_t column, int key, int stride,
-                          int end, const float (&query)[heads][kVector], Running (&running)[heads]) {
-  Raw k[kAtOnce] = {}, v[kAtOnce] = {};
+__device__ void add_keys(const Cached& c, std::int64_t first, std::int64_t column, int key, int stride,
+                         int end, const float (&query)[heads][kVector], Running (&running)[heads]) {
+  Raw k[kKeysInFlight] = {}, v[kKeysInFlight] = {};
 #pragma unroll
-  for (int i = 0; i < kAtOnce; ++i)
-    if (key + i * stride < end) {  // what lies behind may be anything, even NaN
+  for (int i = 0; i < kKeysInFlight; ++i)
+    if (key + i * stride < end) {  // memory past the end may contain anything, even NaN
       k[i] = fetch(c.k_cache, first + key + i * stride, column);
       v[i] = fetch(c.v_cache, first + key + i * stride, column);
     }
-  float score[heads][kAtOnce];
+  float score[heads][kKeysInFlight];
 #pragma unroll
-  for (int i = 0; i < kAtOnce; ++i) {
+  for (int i = 0; i < kKeysInFlight; ++i) {
     float x[kVector];
     unpack(k[i], c.k_cache, x);
 #pragma unroll
@@ -84,7 +85,7 @@ __device__ void take_keys(const Cached& c, std::int64_t first, std::int64_t colu
   for (int h = 0; h < heads; ++h) {
     float now = running[h].highest;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) now = fmaxf(now, score[h][i]);
+    for (int i = 0; i < kKeysInFlight; ++i) now = fmaxf(now, score[h][i]);
     const float keep = exp2f(running[h].highest - now);
     running[h].highest = now;
     running[h].sum *= keep;
@@ -92,7 +93,7 @@ __device__ void take_keys(const Cached& c, std::int64_t first, std::int64_t colu
     for (float& x : running[h].result) x *= keep;
   }
 #pragma unroll
-  for (int i = 0; i < kAtOnce; ++i) {
+  for (int i = 0; i < kKeysInFlight; ++i) {
     float x[kVector];
     unpack(v[i], c.v_cache, x);
 #pragma unroll
@@ -105,7 +106,7 @@ __device__ void take_keys(const Cached& c, std::int64_t first, std::int64_t colu
   }
 }
 
-// The groups of a warp: every lane ends with the merged softmax of its columns.
+// Merges the groups of a warp; every lane gets the merged softmax of its columns.
 template <int lanes>
 __device__ void merge_groups(Running& running) {
 #pragma unroll
@@ -121,8 +122,8 @@ __device__ void merge_groups(Running& running) {
 
 template <int lanes, int heads, DType dtype>
 __global__ void __launch_bounds__(kWarps* kWarp) attend(Cached c) {
-  c.q.half = c.k_cache.half = c.v_cache.half = c.y.half =
-      dtype != DType::f32;  // no branches, fewer registers
+  // Compile-time constants: no branches, fewer registers.
+  c.q.half = c.k_cache.half = c.v_cache.half = c.y.half = dtype != DType::f32;
   c.q.f16 = c.k_cache.f16 = c.v_cache.f16 = c.y.f16 = dtype == DType::f16;
   constexpr int D = lanes * kVector, groups = kWarp / lanes;
   __shared__ float highest[kWarps][heads], sums[kWarps][heads], results[kWarps][heads][D];
@@ -150,8 +151,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(Cached c) {
   const std::int64_t first = std::int64_t{slot} * c.context,
                      column = std::int64_t{head / c.group} * D + lane % lanes * kVector;
   constexpr int stride = kWarps * groups;
-  for (int key = begin + warp * groups + lane / lanes; key - lane / lanes < end; key += kAtOnce * stride)
-    take_keys<lanes, heads>(c, first, column, key, stride, end, query, running);
+  for (int key = begin + warp * groups + lane / lanes; key - lane / lanes < end;
+       key += kKeysInFlight * stride)
+    add_keys<lanes, heads>(c, first, column, key, stride, end, query, running);
 
 #pragma unroll
   for (int h = 0; h < heads; ++h) {
@@ -164,12 +166,12 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(Cached c) {
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < heads * D; i += kWarps * kWarp) {
     const int h = i / D, d = i % D;
-    float most = highest[0][h], sum = 0, result = 0;
+    float maximum = highest[0][h], sum = 0, result = 0;
 #pragma unroll
-    for (int w = 1; w < kWarps; ++w) most = fmaxf(most, highest[w][h]);
+    for (int w = 1; w < kWarps; ++w) maximum = fmaxf(maximum, highest[w][h]);
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
-      const float weight = exp2f(highest[w][h] - most);
+      const float weight = exp2f(highest[w][h] - maximum);
       sum += weight * sums[w][h];
       result += weight * results[w][h][d];
     }
@@ -179,22 +181,22 @@ __global__ void __launch_bounds__(kWarps* kWarp) attend(Cached c) {
     }
     const std::int64_t all_heads = gridDim.y * heads;
     float* to = c.partial + ((n * all_heads + head + h) * c.parts + part) * (D + 2);
-    if (d == 0) to[0] = most, to[1] = sum;
+    if (d == 0) to[0] = maximum, to[1] = sum;
     to[2 + d] = result;
   }
 }
 
-// A thread has one result of one row: the parts, in their order.
+// Each thread merges the parts of one result of one row, in order.
 void merge_parts(cudaStream_t stream, const Cached& c, std::int64_t rows, int heads, int D) {
   for_each_pack<1>("cached_attention parts", stream, rows, std::int64_t{heads} * D,
                    [=] __device__(std::int64_t n, int column) {
-                     if (c.slot[n] < 0) return;  // zeroed
+                     if (c.slot[n] < 0) return;  // already set to zero
                      const float* from = c.partial + (n * heads + column / D) * c.parts * (D + 2);
                      const int parts = c.position[n] / c.keys_each + 1;
-                     float most = kLowest, sum = 0, result = 0;
-                     for (int p = 0; p < parts; ++p) most = fmaxf(most, from[p * (D + 2)]);
+                     float maximum = kLowest, sum = 0, result = 0;
+                     for (int p = 0; p < parts; ++p) maximum = fmaxf(maximum, from[p * (D + 2)]);
                      for (int p = 0; p < parts; ++p) {
-                       const float weight = exp2f(from[p * (D + 2)] - most);
+                       const float weight = exp2f(from[p * (D + 2)] - maximum);
                        sum += weight * from[p * (D + 2) + 1];
                        result += weight * from[p * (D + 2) + 2 + column % D];
                      }
@@ -242,9 +244,9 @@ void append(cudaStream_t stream, const CachedAttention& op) {
                    });
 }
 
-// Heads of any size up to 128, at any address, without vectors. A block of threads has one head of one row: each thread a
-// key of every 128 for the scores, then each a column of the values for the sum. Rows are computed alone, in one order:
-// batch-invariant.
+// The fallback for heads of any size up to 128 at any alignment, without vector loads. A thread
+// block has one head of one row: each thread computes the score of one key of every 128, then the
+// sum of one column of values. Rows are independent and summed in a fixed order: batch-invariant.
 constexpr int kPlainKeys = 128, kPlainWarps = kPlainKeys / kWarp, kLargestHead = kPlainKeys;
 
 struct PlainCached {
@@ -256,13 +258,13 @@ struct PlainCached {
   __device__ std::int64_t slot_row(std::int64_t n) const { return std::int64_t{slot[n]} * context; }
 };
 
-// op(a, b) over all threads, for all of them; the same tree every time.
+// Reduces over all threads with a fixed tree; every thread gets the result.
 template <class Combine>
 __device__ float over_block(float mine, Combine combine) {
   __shared__ float of_warp[kPlainWarps];
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) mine = combine(mine, __shfl_xor_sync(~0u, mine, step));
-  __syncthreads();  // the last call's readers are done
+  __syncthreads();  // readers of the previous call are done
   if (threadIdx.x % kWarp == 0) of_warp[threadIdx.x / kWarp] = mine;
   __syncthreads();
   float all = of_warp[0];
@@ -294,8 +296,8 @@ __global__ void __launch_bounds__(kPlainKeys) attend_plain(PlainCached c) {
     const float keep = highest == -INFINITY ? 0.0f : expf(highest - now);
     const float weight = key <= last ? expf(score - now) : 0.0f;
     weights[d] = weight;
-    sum = sum * keep +
-          over_block(weight, [](float a, float b) { return a + b; });  // its barriers publish weights
+    // The barriers in over_block also publish `weights`.
+    sum = sum * keep + over_block(weight, [](float a, float b) { return a + b; });
     highest = now;
     result *= keep;
     const int count = last - begin + 1 < kPlainKeys ? last - begin + 1 : kPlainKeys;
@@ -306,7 +308,7 @@ __global__ void __launch_bounds__(kPlainKeys) attend_plain(PlainCached c) {
   if (d < c.size) store_one(c.y, n, std::int64_t{head} * c.size + d, result / sum);
 }
 
-void attend_plainly(const Context& context, const CachedAttention& op) {
+void attend_fallback(const Context& context, const CachedAttention& op) {
   if (op.head_size() > kLargestHead)
     refuse("[cached_attention] expected a head size of at most 128", op.head_size());
   const PlainCached cached{View(op.q),
@@ -334,8 +336,8 @@ void cached_attention_forward(const Context& context, const OpCall& call) {
     append<1>(stream, op);
 
   const std::int64_t D = op.head_size(), parts = cached_attention_parts(op.q.rows, op.at.context);
-  if (!vectorised(op.q, {op.k_cache, op.v_cache}) || D % kVector != 0) return attend_plainly(context, op);
-  const bool tiles = op.q.rows > kFewRows && takes_prompt_tiles(op);
+  if (!vectorised(op.q, {op.k_cache, op.v_cache}) || D % kVector != 0) return attend_fallback(context, op);
+  const bool tiles = op.q.rows > kFewRows && supports_prompt_tiles(op);
   if (tiles) attend_prompt_tiles(context, op);
   const Cached c{View(op.q),
                  View(op.k_cache),
@@ -360,12 +362,12 @@ void cached_attention_forward(const Context& context, const OpCall& call) {
     case 128:
       return attend_size<16>(stream, c, op);
     default:
-      return attend_plainly(context, op);
+      return attend_fallback(context, op);
   }
 }
 
 std::int64_t cached_attention_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
-  // Of every part the highest score, the sum and the results.
+  // Per part: maximum score, sum and results.
   const auto at = attributes.as<CachedAttentionAttributes>();
   const std::int64_t N = in[0].rows, C = in[0].cols, parts = cached_attention_parts(N, at.context);
   return parts > 1 ? N * parts * (C + 2 * at.heads) * kFloatBytes : 0;

@@ -1,5 +1,5 @@
-// A block has 64 rows and one head; keys and values pass by in tiles of 64, fetched one ahead. As attention_mma.cu, with
-// keys that lie in a slot.
+// A block has 64 rows of a prompt and one head, and loops over tiles of 64 keys and values,
+// prefetching one tile. As attention_mma.cu, with keys from a slot.
 #include "ops/cuda/attention.h"
 
 #include "ops/cuda/mma.cuh"
@@ -8,7 +8,7 @@ namespace thimble::cuda {
 
 namespace {
 
-constexpr int kWarps = 4, kBlock = kWarps * kWarp;  // a warp has 16 rows
+constexpr int kWarps = 4, kBlock = kWarps * kWarp;  // each warp has 16 rows
 constexpr int kKeys = 64;
 constexpr float kLog2E = 1.4426950408889634f;
 
@@ -22,15 +22,15 @@ struct Prompt {
   float scale;
 };
 
-// What a slot holds before `end`.
-__device__ View held(const View& cache, std::int64_t first, std::int64_t end) {
+// The rows of a slot before `end`.
+__device__ View slot_rows(const View& cache, std::int64_t first, std::int64_t end) {
   View view = cache;
   view.data = static_cast<Half*>(cache.data) + first * cache.stride;
   view.rows = end;
   return view;
 }
 
-// The four lanes that share a row.
+// Reductions over the four lanes that share a row.
 __device__ float row_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -40,10 +40,10 @@ __device__ float row_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Scores of keys at `key` and after become weights; a row sees keys up to `last`.
+// Turns scores of the keys from `key` on into weights; a row attends to keys up to `last`.
 template <int T>
-__device__ void weigh(float (&score)[T][4], int key, const int (&last)[2], float scale, float (&highest)[2],
-                      float (&sum)[2], float (&keep)[2]) {
+__device__ void compute_weights(float (&score)[T][4], int key, const int (&last)[2], float scale,
+                                float (&highest)[2], float (&sum)[2], float (&keep)[2]) {
   const int lane = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
@@ -56,7 +56,8 @@ __device__ void weigh(float (&score)[T][4], int key, const int (&last)[2], float
         s = key + n * 8 + 2 * lane + e <= last[side] ? s * scale : -INFINITY;
         top = fmaxf(top, s);
       }
-    const float now = row_max(top);  // finite from the first tile on: a row of a slot sees key 0
+    // Finite after the first tile: every row of a slot attends to key 0.
+    const float now = row_max(top);
     const float base = now == -INFINITY ? 0.0f : now;
     keep[side] = exp2f(highest[side] - base);
     float added = 0;
@@ -72,7 +73,7 @@ __device__ void weigh(float (&score)[T][4], int key, const int (&last)[2], float
 template <int D>
 __global__ void __launch_bounds__(kBlock) attend_tile(Prompt p) {
   extern __shared__ __align__(16) Half memory[];
-  const std::int64_t tile = std::int64_t{gridDim.x - 1 - blockIdx.x} * kPromptTile;  // long ones first
+  const std::int64_t tile = std::int64_t{gridDim.x - 1 - blockIdx.x} * kPromptTile;
   if (!is_prompt_tile(p.slot, p.position, tile, p.q.rows)) return;
   const int head = static_cast<int>(blockIdx.y), warp = static_cast<int>(threadIdx.x) / kWarp,
             lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kBlock) attend_tile(Prompt p) {
   for (int i = 0; i < kPromptTile; ++i)
     if (tile + i < p.q.rows && p.slot[tile + i] >= 0) end = p.position[tile + i] + 1;
   const std::int64_t first = std::int64_t{p.slot[tile]} * p.context;
-  const View k = held(p.k_cache, first, end), v = held(p.v_cache, first, end);
+  const View k = slot_rows(p.k_cache, first, end), v = slot_rows(p.v_cache, first, end);
 
   Half* const q = memory;
   const auto keys = [&](int stage) { return memory + (1 + stage) * kTileHalves<D>; };
@@ -110,7 +111,7 @@ __global__ void __launch_bounds__(kBlock) attend_tile(Prompt p) {
     __syncthreads();
     float score[kKeys / 8][4], keep[2];
     tile_dots<D>(q, warp * 16, keys(stage), score);
-    weigh(score, key, last, p.scale * kLog2E, highest, sum, keep);
+    compute_weights(score, key, last, p.scale * kLog2E, highest, sum, keep);
 #pragma unroll
     for (auto& part : result) part[0] *= keep[0], part[1] *= keep[0], part[2] *= keep[1], part[3] *= keep[1];
     tile_accumulate<D>(score, values(stage), result);
@@ -118,8 +119,8 @@ __global__ void __launch_bounds__(kBlock) attend_tile(Prompt p) {
   }
 #pragma unroll
   for (int side = 0; side < 2; ++side) {
-    const float whole = row_sum(sum[side]);
-    const float factor = last[side] < 0 ? 0.0f : 1.0f / whole;
+    const float total = row_sum(sum[side]);
+    const float factor = last[side] < 0 ? 0.0f : 1.0f / total;
 #pragma unroll
     for (auto& part : result) part[2 * side] *= factor, part[2 * side + 1] *= factor;
   }
@@ -147,7 +148,7 @@ void launch(cudaStream_t stream, const CachedAttention& op) {
 
 }  // namespace
 
-bool takes_prompt_tiles(const CachedAttention& op) {
+bool supports_prompt_tiles(const CachedAttention& op) {
   const std::int64_t D = op.head_size();
   return op.q.dtype == DType::bf16 && (D == 32 || D == 64 || D == 128) &&
          vectorised(op.q, {op.k_cache, op.v_cache, op.y});

@@ -36,13 +36,15 @@ void cast_backward(const Context& context, const OpCall& call) {
   if (op.dx) cast(context, op.dy, op.dx, op.add_dx);
 }
 
-// fake_quant is the quantiser's rule (ops/quantise.cpp), a block of threads for each row, to the bit: products and sums
-// are rounded one by one, as the host does.
-// The int8 clip is a quantile so high that it lies between the two largest magnitudes of any row up to this width.
+// fake_quant implements the quantizer's rule (ops/quantise.cpp) bit for bit, with one thread block
+// per row: products and sums are rounded individually, as on the host.
+//
+// The quantile of the int8 clip is so high that it lies between the two largest magnitudes of every
+// row up to kWidestRow columns.
 constexpr float kClipQuantile = 0.9999984f;
 constexpr std::int64_t kWidestRow = 300000;
 
-// The two largest magnitudes.
+// The two largest magnitudes of a row.
 struct Top {
   float first, second;
 
@@ -56,18 +58,18 @@ __device__ float through_f16(float value) {
   return __half2float(__float2half_rn(value));
 }
 
-// What the largest magnitudes of a row say about its quantisation.
+// Rounding parameters, computed from the largest magnitudes of a row.
 struct Rule {
   float scale, clip, lowest, highest, stored;
 };
 
 __device__ Rule rule_of(Top top, std::int32_t bits, std::int64_t width) {
   if (bits == 8) {
-    const float place = kClipQuantile * static_cast<float>(width - 1);
-    const auto below = static_cast<std::int64_t>(place);
+    const float position = kClipQuantile * static_cast<float>(width - 1);
+    const auto below = static_cast<std::int64_t>(position);
     float clip = top.first;
     if (below + 1 < width) {
-      const float share = place - static_cast<float>(below), gap = top.first - top.second;
+      const float share = position - static_cast<float>(below), gap = top.first - top.second;
       clip = share < 0.5f ? __fadd_rn(top.second, __fmul_rn(share, gap))
                           : __fsub_rn(top.first, __fmul_rn(gap, 1 - share));
     }
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) quantise_rows(View w, View y, std::i
     const float value = load_one(w, row, c), clipped = fminf(fmaxf(value, -rule.clip), rule.clip);
     const float steps =
         rule.scale == 0 ? 0.0f : fminf(fmaxf(rintf(clipped / rule.scale), rule.lowest), rule.highest);
-    // A NaN or infinity makes the whole row NaN, as a NaN scale does. q is an integer: it has no -0.
+    // A NaN or infinity makes the whole row NaN. q is an integer, so -0 becomes 0.
     const float q = steps == 0 ? 0.0f : steps;
     store_one(y, row, c, finite ? rule.stored * q : NAN);
   }
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(kThreads) quantise_rows(View w, View y, std::i
 
 void fake_quant_forward(const Context& context, const OpCall& call) {
   const FakeQuant op(call);
-  if (op.w.cols > kWidestRow) refuse("[fake_quant] a row has at most 300000 columns", op.w.cols);
+  if (op.w.cols > kWidestRow) refuse("[fake_quant] expected rows of at most 300000 columns", op.w.cols);
   if (op.w.count() == 0) return;
   quantise_rows<<<blocks_for(op.w.rows, 1), kThreads, 0, stream_of(context)>>>(View(op.w), View(op.y),
                                                                                op.at.bits);

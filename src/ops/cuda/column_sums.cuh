@@ -1,7 +1,7 @@
-// Sums over rows, for the gradients of vectors, and sums over the threads of a block: the same bits every time.
+// Sums over rows, for gradients of vectors, and sums over the threads of a block. Deterministic.
 //
-// Rows are cut into blocks at places that depend on their number alone. A block of threads sums its rows into a partial
-// row; the partial rows are then added in order.
+// Rows are split into blocks at positions that depend only on the number of rows. A thread block
+// sums its rows into a partial row; the partial rows are then added in order.
 #pragma once
 
 #include <algorithm>
@@ -10,27 +10,27 @@
 
 namespace thimble::cuda {
 
-// Blocks of rows, at places that depend on their number alone.
+// The split of rows into blocks; it depends only on the number of rows.
 struct SumBlocks {
-  static constexpr std::int64_t kMost = 528,
-                                kFewestRows = 16;  // four blocks for each of an H200's 132 multiprocessors
+  // kMaxBlocks: four blocks for each of an H200's 132 multiprocessors.
+  static constexpr std::int64_t kMaxBlocks = 528, kMinRows = 16;
 
   explicit SumBlocks(std::int64_t rows)
-      : rows_each(std::max(kFewestRows, (rows + kMost - 1) / kMost)),
+      : rows_each(std::max(kMinRows, (rows + kMaxBlocks - 1) / kMaxBlocks)),
         count((rows + rows_each - 1) / rows_each) {}
 
   std::int64_t rows_each, count;
 };
 
-// Bytes of scratch for `sums` sums of `cols` columns over at most `rows` rows, and one row of totals. (Fewer rows may make
-// more blocks.)
+// Scratch bytes for `sums` sums of `cols` columns over at most `rows` rows, and one row of totals.
+// Fewer rows may need more blocks.
 inline std::int64_t column_sum_bytes(std::int64_t rows, std::int64_t cols, int sums) {
-  const std::int64_t most =
-      std::min(SumBlocks::kMost, (rows + SumBlocks::kFewestRows - 1) / SumBlocks::kFewestRows);
-  return (most + 1) * sums * cols * kFloatBytes;
+  const std::int64_t max_blocks =
+      std::min(SumBlocks::kMaxBlocks, (rows + SumBlocks::kMinRows - 1) / SumBlocks::kMinRows);
+  return (max_blocks + 1) * sums * cols * kFloatBytes;
 }
 
-inline constexpr int kPartialLanes = 32;  // partial rows that are added side by side
+inline constexpr int kPartialLanes = 32;  // partial rows added in parallel
 
 // The rows of one thread.
 struct RowsOfThread {
@@ -43,8 +43,8 @@ struct RowsOfThread {
   }
 };
 
-// A block has whole rows, or as much of them as it has threads, and as many side by side as fit: what it reads at a time
-// lies side by side in memory, too.
+// A block has complete rows, or as many columns as it has threads, and as many rows as fit, so that
+// concurrent reads are adjacent in memory.
 template <int V>
 dim3 sum_threads(std::int64_t cols) {
   const std::int64_t packs = (cols + V - 1) / V;
@@ -80,12 +80,12 @@ __global__ void __launch_bounds__(kThreads)
     }
 }
 
-// The total of each column: added to a gradient of that width, or kept in `totals`.
+// Adds the total of each column to a gradient of that width, or stores it in `totals`.
 template <int S>
 struct Gradients {
   View view[S];
 
-  bool wanted() const {
+  bool requested() const {
     for (const View& gradient : view)
       if (gradient.data) return true;
     return false;
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kWarp* kPartialLanes)
     totals[s * cols + column] = total;
 }
 
-// All columns into one shared value, by one warp.
+// Sums the totals of all columns into one shared value, with one warp.
 template <int S>
 __global__ void add_shared(const float* totals, std::int32_t cols, Gradients<S> gradients) {
   const int s = blockIdx.x;
@@ -130,8 +130,9 @@ __global__ void add_shared(const float* totals, std::int32_t cols, Gradients<S> 
   if (threadIdx.x == 0) store_one(gradient, 0, 0, load_one(gradient, 0, 0) + static_cast<float>(sum));
 }
 
-// gradients[s] += the sum of `blocks` partial rows [blocks][S][cols], behind which there is room for [S][cols]. A
-// gradient of one column takes the sum of all; an absent one is left out.
+// gradients[s] += the sum of `blocks` partial rows [blocks][S][cols], which are followed by space
+// for [S][cols]. A gradient of one column gets the sum of all columns; an absent gradient is
+// skipped.
 template <int S>
 void add_partial_rows(const char* name, cudaStream_t stream, float* partials, std::int64_t blocks,
                       std::int32_t cols, const Gradients<S>& gradients) {
@@ -146,15 +147,15 @@ void add_partial_rows(const char* name, cudaStream_t stream, float* partials, st
   launched(name);
 }
 
-// body(rows, column, sums) for all rows and every V columns; then gradients[s] += what it added to sums[s][0 .. V). Such
-// a body may write gradients of its rows on the way.
+// Calls body(rows, column, sums) for all rows and every V columns; then gradients[s] += what body
+// added to sums[s][0 .. V). body may also write the gradients of its rows.
 template <int V, int S, class Body>
 void for_columns_with_sums(const char* name, cudaStream_t stream, std::int64_t rows, std::int64_t cols,
                            void* scratch, const Gradients<S>& gradients, Body body) {
   if (rows == 0 || cols == 0) return;
   const SumBlocks blocks(rows);
   const auto width = static_cast<std::int32_t>(cols);
-  auto* partials = gradients.wanted() ? static_cast<float*>(scratch) : nullptr;
+  auto* partials = gradients.requested() ? static_cast<float*>(scratch) : nullptr;
   const dim3 threads = sum_threads<V>(cols);
   partial_sums<V, S>
       <<<dim3(blocks_for(cols, std::int64_t{threads.x} * V), static_cast<unsigned>(blocks.count)), threads, 0,
@@ -172,14 +173,14 @@ struct SumTerms {
   }
 };
 
-// gradients[s] += sum over rows of what term(row, column, sums) adds to sums[s][0 .. V).
+// gradients[s] += the sum over rows of what term(row, column, sums) adds to sums[s][0 .. V).
 template <int V, int S, class Term>
 void add_column_sums(const char* name, cudaStream_t stream, std::int64_t rows, std::int64_t cols,
                      void* scratch, const Gradients<S>& gradients, Term term) {
   for_columns_with_sums<V, S>(name, stream, rows, cols, scratch, gradients, SumTerms<V, S, Term>{term});
 }
 
-// Over the threads of a block, in f64 and in one order; valid in thread 0.
+// Sums over the threads of a block, in f64 and in a fixed order; valid in thread 0.
 __device__ inline double block_sum(double mine) {
   __shared__ double of_warp[kThreads / kWarp];
   mine = warp_sum(mine);

@@ -1,4 +1,4 @@
-// activation and dropout: every element by itself.
+// activation and dropout.
 #include "base/rng.h"
 #include "ops/cuda/rows.cuh"
 #include "ops/elementwise.h"
@@ -7,7 +7,7 @@ namespace thimble::cuda {
 
 namespace {
 
-// Written so that a NaN, which is neither above nor below zero, comes through.
+// `<= 0` is false for NaN, which therefore propagates.
 __device__ float value(ActivationKind kind, float x) {
   switch (kind) {
     case ActivationKind::relu:
@@ -91,7 +91,8 @@ void activation_gradients(cudaStream_t stream, const Activation& op) {
                    });
 }
 
-// For swiglu the second half starts at column F: it is aligned if F is a multiple of the vector, which y and dy show.
+// For swiglu the second half starts at column F: it is aligned if F is a multiple of the vector
+// length, which the check of y and dy covers.
 void activation_forward(const Context& context, const OpCall& call) {
   const Activation op(call);
   if (vectorised(op.x, {op.y}))
@@ -109,7 +110,8 @@ void activation_backward(const Context& context, const OpCall& call) {
     activation_gradients<1>(stream_of(context), op);
 }
 
-// to <- from m / (1 - p), forward and backward alike. The seed is read here, from memory: a recorded step draws anew.
+// to <- from m / (1 - p), for forward and backward. The seed is read from memory, so a replayed
+// graph gets a new mask.
 template <int V>
 void drop(cudaStream_t stream, const Tensor& from_rows, const Tensor& to_rows, const Tensor& seed_words,
           DropoutAttributes at, bool add) {
@@ -124,7 +126,7 @@ void drop(cudaStream_t stream, const Tensor& from_rows, const Tensor& to_rows, c
     const std::uint64_t element = static_cast<std::uint64_t>(row) * to.cols + c;
     float a[V];
     load(from, row, c, a);
-    if (V == kVector) {  // whole blocks of 4 words: element is a multiple of 8
+    if (V == kVector) {  // `element` is a multiple of 8: whole Philox blocks of 4 words
 #pragma unroll
       for (int b = 0; b < V / 4; ++b) {
         const auto words = philox(key, stream_number, element / 4 + b);

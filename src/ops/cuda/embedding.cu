@@ -1,4 +1,4 @@
-// embedding, gather and smear: rows read by index. Gradients are added where the rows came from, in one order.
+// embedding, gather and smear: ops that select rows by index. Gradients are added in a fixed order.
 #include "ops/embedding.h"
 
 #include "ops/cuda/column_sums.cuh"
@@ -7,7 +7,7 @@ namespace thimble::cuda {
 
 namespace {
 
-// Embedding's backward cuts the sorted rows into chunks.
+// Backward of embedding splits the sorted rows into chunks.
 constexpr std::int64_t kEmbeddingChunk = 32;
 std::int64_t embedding_chunks(std::int64_t rows) {
   return (rows + kEmbeddingChunk - 1) / kEmbeddingChunk;
@@ -24,22 +24,23 @@ void embedding(cudaStream_t stream, const Embedding& op) {
   });
 }
 
-// The sorted rows in chunks of kEmbeddingChunk: common tokens make long segments, and one thread's walk through one
-// would take as long as all the rest. A segment inside a chunk goes to the table at once; of one that crosses chunks,
-// each chunk leaves its part, and the second kernel adds the parts in order.
-struct Walk {
+// The sorted rows, in chunks of kEmbeddingChunk. Common tokens have long segments, and one thread
+// per segment would take too long. A segment within a chunk is added to the table directly. For a
+// segment that spans chunks, each chunk stores its part, and a second kernel adds the parts in
+// order.
+struct SortedRows {
   Ints index, order;
   std::int64_t rows;
 
-  __device__ std::int32_t at(std::int64_t place) const { return index[order[place]]; }
-  __device__ bool continues_before(std::int64_t place) const {
-    return place > 0 && at(place - 1) == at(place);
+  __device__ std::int32_t at(std::int64_t entry) const { return index[order[entry]]; }
+  __device__ bool continues_before(std::int64_t entry) const {
+    return entry > 0 && at(entry - 1) == at(entry);
   }
   __device__ bool continues_after(std::int64_t last) const {
     return last + 1 < rows && at(last + 1) == at(last);
   }
-  // The first chunk behind `chunk` that does not begin with the token: rows are sorted, so steps may double until one
-  // goes too far.
+  // The first chunk after `chunk` that does not start with the token. Rows are sorted, so this is
+  // an exponential, then a binary search.
   __device__ std::int64_t end_of(std::int32_t token, std::int64_t chunk, std::int64_t chunks) const {
     std::int64_t inside = chunk, step = 1;
     while (inside + step < chunks && at((inside + step) * kEmbeddingChunk) == token) {
@@ -63,23 +64,23 @@ __device__ void add_to_row(const View& table, std::int32_t row, int c, const flo
 template <int V>
 void embedding_gradients(cudaStream_t stream, const Embedding& op, void* scratch) {
   const View dy(op.dy), table(op.dtable);
-  const Walk walk{Ints(op.index), Ints(op.order), op.dy.rows};
+  const SortedRows sorted{Ints(op.index), Ints(op.order), op.dy.rows};
   const std::int64_t chunks = embedding_chunks(op.dy.rows);
   const int cols = static_cast<int>(op.dy.cols);
   auto* parts = static_cast<float*>(scratch);  // [chunks][head, tail][cols]
   for_each_pack<V>("embedding backward", stream, chunks, cols, [=] __device__(std::int64_t chunk, int c) {
     const std::int64_t begin = chunk * kEmbeddingChunk;
-    const std::int64_t end = begin + kEmbeddingChunk < walk.rows ? begin + kEmbeddingChunk : walk.rows;
+    const std::int64_t end = begin + kEmbeddingChunk < sorted.rows ? begin + kEmbeddingChunk : sorted.rows;
     float sum[V] = {};
-    bool head = walk.continues_before(begin);
-    for (std::int64_t place = begin; place < end; ++place) {
+    bool head = sorted.continues_before(begin);
+    for (std::int64_t entry = begin; entry < end; ++entry) {
       float g[V];
-      load(dy, walk.order[place], c, g);
+      load(dy, sorted.order[entry], c, g);
 #pragma unroll
       for (int i = 0; i < V; ++i) sum[i] += g[i];
-      const std::int32_t token = walk.at(place);
-      if (place + 1 < end && walk.at(place + 1) == token) continue;
-      if (head || (place + 1 == end && walk.continues_after(place))) {
+      const std::int32_t token = sorted.at(entry);
+      if (entry + 1 < end && sorted.at(entry + 1) == token) continue;
+      if (head || (entry + 1 == end && sorted.continues_after(entry))) {
         float* part = parts + (chunk * 2 + (head ? 0 : 1)) * cols + c;
 #pragma unroll
         for (int i = 0; i < V; ++i) part[i] = sum[i];
@@ -91,18 +92,19 @@ void embedding_gradients(cudaStream_t stream, const Embedding& op, void* scratch
       for (int i = 0; i < V; ++i) sum[i] = 0;
     }
   });
-  // A segment that crosses chunks: its tail in the chunk where it starts, then the heads that follow.
+  // A segment that spans chunks: its tail in its first chunk, then the heads of later chunks.
   for_each_pack<V>("embedding backward", stream, chunks, cols, [=] __device__(std::int64_t chunk, int c) {
     const std::int64_t last = (chunk + 1) * kEmbeddingChunk - 1;
-    if (last + 1 >= walk.rows || !walk.continues_after(last)) return;
-    const std::int32_t token = walk.at(last);
+    if (last + 1 >= sorted.rows || !sorted.continues_after(last)) return;
+    const std::int32_t token = sorted.at(last);
     const std::int64_t begin = chunk * kEmbeddingChunk;
-    if (walk.at(begin) == token && walk.continues_before(begin)) return;  // it started in an earlier chunk
+    if (sorted.at(begin) == token && sorted.continues_before(begin))
+      return;  // the segment started in an earlier chunk
     float sum[V];
     const float* part = parts + (chunk * 2 + 1) * cols + c;
 #pragma unroll
     for (int i = 0; i < V; ++i) sum[i] = part[i];
-    const std::int64_t end = walk.end_of(token, chunk, chunks);
+    const std::int64_t end = sorted.end_of(token, chunk, chunks);
 #pragma unroll 8
     for (std::int64_t next = chunk + 1; next < end; ++next) {
       part = parts + next * 2 * cols + c;
@@ -156,7 +158,7 @@ void gather_gradients(cudaStream_t stream, const Gather& op) {
                    [=] __device__(std::int64_t row, int c) {
                      float g[V];
                      load(dy, row, c, g);
-                     put(dx, source[row], c, g, add);  // each row at most once: nobody else adds here
+                     put(dx, source[row], c, g, add);  // each row at most once, so there is no race
                    });
 }
 

@@ -26,25 +26,25 @@ cudaDataType_t type_of(const Tensor& t) {
     case DType::f16:
       return CUDA_R_16F;
     default:
-      fail("[cuda] a matrix product of {}", dtype_name(t.dtype));
+      fail("[cuda] expected a matrix product of f32, bf16 or f16, got {}", dtype_name(t.dtype));
   }
 }
 
-// The matrices of one place in a product.
-struct Place {
+// One operand of a product: a matrix, or a batch of `count` matrices `distance` elements apart.
+struct MatrixBatch {
   Tensor t;
   std::int64_t distance;
   std::int64_t count;
 };
 
-// The largest power of two, up to 16, that divides the matrices' addresses and the bytes between their rows.
-std::uint32_t alignment_of(const Place& place) {
-  const Tensor& t = place.t;
+// The largest power of two, at most 16, that divides all addresses and row strides in bytes.
+std::uint32_t alignment_of(const MatrixBatch& batch) {
+  const Tensor& t = batch.t;
   const auto bytes = [&](std::int64_t elements) {
     return static_cast<std::uintptr_t>(elements * dtype_bytes(t.dtype));
   };
   const std::uintptr_t all = reinterpret_cast<std::uintptr_t>(t.data) | (t.rows > 1 ? bytes(t.stride) : 0) |
-                             (place.count > 1 ? bytes(place.distance) : 0) | 16;
+                             (batch.count > 1 ? bytes(batch.distance) : 0) | 16;
   return static_cast<std::uint32_t>(all & -all);
 }
 
@@ -54,17 +54,17 @@ void set(const Layout& layout, cublasLtMatrixLayoutAttribute_t attribute, T valu
           "cublasLtMatrixLayoutSetAttribute");
 }
 
-// cuBLAS counts columns first: a row-major matrix is the transposed one to it.
-Layout layout_of(const Place& place) {
-  const Tensor& t = place.t;
+// cuBLAS is column-major: a row-major matrix is its transpose.
+Layout layout_of(const MatrixBatch& batch) {
+  const Tensor& t = batch.t;
   cublasLtMatrixLayout_t made = nullptr;
   checked(cublasLtMatrixLayoutCreate(&made, type_of(t), static_cast<std::uint64_t>(t.cols),
                                      static_cast<std::uint64_t>(t.rows), t.stride),
           "cublasLtMatrixLayoutCreate");
   Layout layout(made);
-  if (place.count > 1) {
-    set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(place.count));
-    set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, place.distance);
+  if (batch.count > 1) {
+    set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(batch.count));
+    set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, batch.distance);
   }
   return layout;
 }
@@ -80,30 +80,31 @@ void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
           "cublasLtMatmulPreferenceSetAttribute");
 }
 
-Place first_of(const Product& p) {
+MatrixBatch first_of(const Product& p) {
   return {p.b.matrix, p.b_distance, p.count};
 }
-Place second_of(const Product& p) {
+MatrixBatch second_of(const Product& p) {
   return {p.a.matrix, p.a_distance, p.count};
 }
-Place result_of(const Product& p) {
+MatrixBatch result_of(const Product& p) {
   return {p.result, p.result_distance, p.count};
 }
-// Where nothing is read, it lies as the result does.
-Place base_of(const Product& p) {
+// If base is not read, use the layout of the result.
+MatrixBatch base_of(const Product& p) {
   return {p.base_scale != 0 ? p.base : p.result, p.result_distance, p.count};
 }
 
-// Linear layers over a whole micro-batch, and the gradients of their inputs.
+// True for linear layers of a complete micro-batch, and the gradients of their inputs.
 bool many_rows_short_sums(const Product& p) {
   constexpr std::int64_t kManyRows = 8192, kShortSum = 2048;
   return p.count == 1 && !p.a.transposed && p.result.rows >= kManyRows && p.a.matrix.cols <= kShortSum;
 }
 
-// The first offer, but for many rows and short sums: there a block's last part, writing its tile, takes as long as the
-// sums do. Of the offers, tiles of 128 x 160 then are faster by 3 to 12 % on an H200 than the first, 256 x 128.
-cublasLtMatmulHeuristicResult_t chosen(std::span<const cublasLtMatmulHeuristicResult_t> offers,
-                                       bool small_tiles) {
+// Takes cuBLASLt's first offer, except for many rows and short sums. There, writing a tile takes as
+// long as computing it, and tiles of 128 x 160 are 3 to 12 % faster on an H200 than the first
+// offer, 256 x 128.
+cublasLtMatmulHeuristicResult_t choose_offer(std::span<const cublasLtMatmulHeuristicResult_t> offers,
+                                             bool small_tiles) {
   for (const cublasLtMatmulHeuristicResult_t& offer : offers) {
     std::uint32_t tile = 0;
     if (!small_tiles || offer.state != CUBLAS_STATUS_SUCCESS) continue;
@@ -115,7 +116,7 @@ cublasLtMatmulHeuristicResult_t chosen(std::span<const cublasLtMatmulHeuristicRe
   return offers.front();
 }
 
-// result^T = op(b)^T op(a)^T: cuBLAS's first matrix is b, its second a.
+// result^T = op(b)^T op(a)^T: cuBLAS's first matrix is b, its second is a.
 class Plan {
  public:
   Plan(CudaRuntime& runtime, const Product& p)
@@ -142,7 +143,7 @@ class Plan {
         preference.get(), static_cast<int>(offers.size()), offers.data(), &found);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && found == 0)) return;
     checked(status, "cublasLtMatmulAlgoGetHeuristic");
-    algorithm_ = chosen({offers.data(), static_cast<std::size_t>(found)}, many_rows_short_sums(p)).algo;
+    algorithm_ = choose_offer({offers.data(), static_cast<std::size_t>(found)}, many_rows_short_sums(p)).algo;
   }
 
   bool has_kernel() const { return algorithm_.has_value(); }
@@ -166,10 +167,10 @@ using Key = std::array<std::int64_t, 24>;
 Key key_of(const Product& p) {
   Key key = {};
   std::size_t at = 0;
-  for (const Place& place : {first_of(p), second_of(p), result_of(p), base_of(p)}) {
-    const Tensor& t = place.t;
+  for (const MatrixBatch& batch : {first_of(p), second_of(p), result_of(p), base_of(p)}) {
+    const Tensor& t = batch.t;
     for (const std::int64_t fact :
-         {t.rows, t.cols, t.stride, place.distance, std::int64_t{alignment_of(place)}})
+         {t.rows, t.cols, t.stride, batch.distance, std::int64_t{alignment_of(batch)}})
       key[at++] = fact;
     key[at - 1] |= static_cast<std::int64_t>(t.dtype) << 8;
   }
@@ -191,13 +192,13 @@ void check_shapes(const Product& p) {
                      K = a.transposed ? a.matrix.rows : a.matrix.cols;
   const std::int64_t N = b.transposed ? b.matrix.rows : b.matrix.cols,
                      L = b.transposed ? b.matrix.cols : b.matrix.rows;
-  check(K == L && c.rows == M && c.cols == N, "[cuda] [{}, {}] times [{}, {}] into [{}, {}]", M, K, L, N,
-        c.rows, c.cols);
-  check(a.matrix.dtype == b.matrix.dtype, "[cuda] a product of {} and {}", dtype_name(a.matrix.dtype),
-        dtype_name(b.matrix.dtype));
+  check(K == L && c.rows == M && c.cols == N, "[cuda] [{}, {}] times [{}, {}] does not give [{}, {}]", M, K,
+        L, N, c.rows, c.cols);
+  check(a.matrix.dtype == b.matrix.dtype, "[cuda] expected a product of equal dtypes, got {} and {}",
+        dtype_name(a.matrix.dtype), dtype_name(b.matrix.dtype));
   check(p.base_scale == 0 ||
             (p.base.shape() == c.shape() && p.base.stride == c.stride && p.base.dtype == c.dtype),
-        "[cuda] a product of {} onto {}", c.shape().text(), p.base.shape().text());
+        "[cuda] expected base to match result {}, got {}", c.shape().text(), p.base.shape().text());
 }
 
 }  // namespace
@@ -208,10 +209,10 @@ void gemm(const Context& context, const Product& product) {
   CudaRuntime& runtime = runtime_of(context);
   auto& plans = context.state<GemmPlans>().plans;
   const Key key = key_of(product);
-  auto place = plans.find(key);
-  if (place == plans.end()) place = plans.try_emplace(key, runtime, product).first;
-  if (place->second.has_kernel())
-    place->second.run(runtime, product);
+  auto plan = plans.find(key);
+  if (plan == plans.end()) plan = plans.try_emplace(key, runtime, product).first;
+  if (plan->second.has_kernel())
+    plan->second.run(runtime, product);
   else
     plain_gemm(context, product);
 }

@@ -1,10 +1,13 @@
-// Matrix products: cuBLASLt behind the engine's own signature.
+// Matrix products with cuBLASLt.
 //
-//   result [M, N] = scale op(a) op(b) + base_scale base      a and b of one dtype, f32 (TF32 off), bf16 or f16, summed
-//                                                            in f32; base and result both f32 or both of a's dtype
+//   result [M, N] = scale op(a) op(b) + base_scale base
 //
-// Plans come from cuBLASLt's heuristics and one rule, asked once per shape, layout and alignment and kept: never from
-// timing, so the same run takes the same kernels. Where cuBLASLt has none (rows at odd addresses), a plain kernel does it.
+// a and b have the same dtype: f32 (TF32 off), bf16 or f16; sums are f32. base and result are both
+// f32 or both of a's dtype.
+//
+// A plan is selected once per shape, layout and alignment, by cuBLASLt's heuristics and one
+// exception to them (gemm.cpp), and kept. It is never selected by timing, so the same run uses the
+// same kernels. Where cuBLASLt has no kernel (unaligned rows), a plain kernel is used.
 #pragma once
 
 #include "ops/cuda/runtime.h"
@@ -21,20 +24,21 @@ inline Operand transposed(const Tensor& matrix) {
   return {matrix, true};
 }
 
-// One product, or a batch of them: `count` of each matrix, one behind the other at a constant distance.
+// One product, or a batch of `count` products whose matrices are at constant distances.
 struct Product {
   Operand a, b;
-  Tensor base, result;  // of one shape and layout; base is read unless base_scale is 0, and may be the result
+  Tensor base, result;  // of one layout; base is not read if base_scale is 0
   float scale = 1, base_scale = 0;
   std::int64_t count = 1;
   std::int64_t a_distance = 0, b_distance = 0, result_distance = 0;  // in elements
 };
 void gemm(const Context& context, const Product& product);
 
-// c = op(a) op(b), or +=
+// c = op(a) op(b), or c += op(a) op(b).
 void gemm(const Context& context, const Operand& a, const Operand& b, const Tensor& c, bool add);
 
-// The plain kernel: every element is one sum in one order, whatever rows share the call.
+// The plain kernel: every element is summed in a fixed order, independent of the other rows of the
+// call.
 void plain_gemm(const Context& context, const Product& product);
 void plain_gemm(const Context& context, const Operand& a, const Operand& b, const Tensor& c, bool add);
 

@@ -1,9 +1,9 @@
-// The language model's head. head_loss: logits of a chunk of rows, their loss and their gradients, and the two products
-// that go on from there. softcap: capped logits by themselves.
+// head_loss: for each chunk of rows, the logits, their loss and gradients, and the products of
+// backward. softcap: capped logits that are returned.
 //
-// Rows of logits lie at a stride of whole vectors: products and accesses are aligned whatever the vocabulary is. A row of
-// up to 2048 logits stays in the registers of a warp, from the one time it is read to its gradient; a longer one is read
-// twice, by a block.
+// Rows of logits have a stride of whole vectors, so products and accesses are aligned for every
+// vocabulary size. A row of up to 2048 logits is read once and stays in the registers of a warp; a
+// longer row is read twice, by a block.
 #include "ops/head_loss.h"
 
 #include "ops/cuda/gemm.h"
@@ -13,7 +13,7 @@ namespace thimble::cuda {
 
 namespace {
 
-// The head's logits: at a stride that keeps every row aligned.
+// The stride of logits, which keeps every row aligned.
 std::int64_t head_loss_stride(std::int64_t vocabulary) {
   return (vocabulary + 15) / 16 * 16;
 }
@@ -23,7 +23,7 @@ constexpr int kPackColumns = kWarp * kVector;
 
 constexpr float kLog2E = 1.44269504f;
 
-// The hardware's own functions, results below 2^-126 taken as zero: a few instructions a logit instead of many.
+// Hardware approximations that flush results below 2^-126 to 0: few instructions per logit.
 __device__ float exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -41,13 +41,14 @@ __device__ float exp_below(float x, float base) {
 
 struct Chunk {
   View logits;   // [rows, V], f32
-  View dlogits;  // [rows, V], in the type of the weights; absent: nats alone
+  View dlogits;  // [rows, V], in the dtype of the weights; absent: only nats are computed
   Ints target;
   View weight, nats;
-  std::int64_t first;  // row of the batch
+  std::int64_t first;  // first row of the chunk in the batch
   float cap, narrow;   // narrow: 2 log2(e) / cap
 
-  // l = cap tanh(z / cap), and its slope. tanh by one exponential: its error is that of 1 + tanh, far below a logit's.
+  // l = cap tanh(z / cap), and its slope. tanh uses a single exponential: its absolute error is
+  // that of 1 + tanh, far below the precision of a logit.
   __device__ float capped(float z, float& slope) const {
     slope = 1;
     if (cap <= 0) return z;
@@ -56,7 +57,7 @@ struct Chunk {
     return cap * t;
   }
   __device__ Raw fetch_logits(std::int64_t row, int v) const { return fetch(logits, row, v, false); }
-  // Eight logits from column v; beyond the last: -inf, which counts nothing.
+  // Eight logits from column v on; -inf past the last, which has weight 0.
   __device__ void unpack_capped(const Raw& raw, int v, float (&l)[kVector], float (&slope)[kVector]) const {
     unpack(raw, false, l);
 #pragma unroll
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) loss_in_registers(Chunk chunk) {
       if (column(p) < cols) store(chunk.dlogits, row, column(p), zeros);
     return;
   }
-  Raw raw[P] = {};  // all on their way before the first is waited for
+  Raw raw[P] = {};  // issue all loads before waiting for the first
 #pragma unroll
   for (int p = 0; p < P; ++p)
     if (column(p) < cols) raw[p] = chunk.fetch_logits(row, column(p));
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) loss_in_registers(Chunk chunk) {
   for (int p = 0; p < P; ++p) chunk.unpack_capped(raw[p], column(p), l[p], slope[p]);
   float unused;
   const float at_target = chunk.capped(target_logit, unused);
-  float highest = -INFINITY, sum = 0;  // fmaxf passes over a NaN: the sum shows it
+  float highest = -INFINITY, sum = 0;  // fmaxf ignores NaN, but the sum propagates it
 #pragma unroll
   for (int p = 0; p < P; ++p)
 #pragma unroll
@@ -111,33 +112,33 @@ __global__ void __launch_bounds__(kThreads) loss_in_registers(Chunk chunk) {
       l[p][i] = exp_below(l[p][i], highest);
       sum += l[p][i];
     }
-  sum = warp_sum(sum);  // after it, logits may be overwritten: all lanes have read the target's
+  sum = warp_sum(sum);  // also a barrier: logits may be overwritten after it
   if (lane == 0) store_one(chunk.nats, n, 0, highest + logf(sum) - at_target);
   if (!chunk.dlogits) return;
   const float share = weight / sum;
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     if (column(p) >= cols) continue;
-    const int place = target - column(p);
-    if (place < 0 || place >= kVector) {
+    const int target_offset = target - column(p);
+    if (target_offset < 0 || target_offset >= kVector) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) l[p][i] *= share * slope[p][i];
     } else {
 #pragma unroll
       for (int i = 0; i < kVector; ++i)
-        l[p][i] = (l[p][i] * share - (i == place ? weight : 0.0f)) * slope[p][i];
+        l[p][i] = (l[p][i] * share - (i == target_offset ? weight : 0.0f)) * slope[p][i];
     }
     store(chunk.dlogits, row, column(p), l[p]);
   }
 }
 
-// The largest logit so far and the sum of exponentials below it.
+// The maximum logit so far and the sum of exponentials relative to it.
 struct Softmax {
   float highest, sum;
 
   __device__ void add(Softmax other) {
     const float now = fmaxf(highest, other.highest);
-    // Nothing seen yet: exp(-inf - -inf) would be NaN. (fmaxf passes over a NaN, which must be seen.)
+    // All -inf so far: exp(-inf - -inf) would be NaN. (fmaxf ignores NaN, so test for it.)
     if (now == -INFINITY && !isnan(other.highest)) {
       sum += other.sum;
       return;
@@ -147,7 +148,7 @@ struct Softmax {
   }
 };
 
-// The same for all threads of a block.
+// Combines the threads of a block; every thread gets the result.
 __device__ Softmax over_block(Softmax mine) {
   __shared__ Softmax of_warp[kWarps];
 #pragma unroll
@@ -183,7 +184,7 @@ __global__ void __launch_bounds__(kThreads) loss_of_long_rows(Chunk chunk) {
     for (int i = 0; i < kVector; ++i) sum += l[i] == -INFINITY ? 0.0f : exp_below(l[i], highest);
     mine.add({highest, sum});
   }
-  // After it, logits may be overwritten: everybody has read the target's.
+  // Also a barrier: all threads have read the target's logit, so logits may be overwritten.
   const Softmax all = over_block(mine);
   const float lse = all.highest + logf(all.sum);
   if (threadIdx.x == 0) store_one(chunk.nats, n, 0, lse - at_target);
@@ -215,7 +216,7 @@ void loss(cudaStream_t stream, const Chunk& chunk) {
   launched("head_loss");
 }
 
-// Logits are f32. Their gradients take their place, or stand behind them where the products are of 16 bits.
+// Logits are f32. Their gradients overwrite them, or follow them in scratch if products are 16-bit.
 void loss_in_chunks(const Context& context, const HeadLoss& op, bool gradients) {
   const bool half = op.x.dtype != DType::f32;
   const std::int64_t V = op.w.rows, stride = head_loss_stride(V),
@@ -295,7 +296,7 @@ void softcap_backward(const Context& context, const OpCall& call) {
 }
 
 std::int64_t head_loss_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
-  // Logits in f32; beside 16 bits their gradients behind them.
+  // f32 logits; with 16-bit rows, followed by their gradients.
   const std::int64_t rows =
       std::min<std::int64_t>(attributes.as<HeadLossAttributes>().chunk_rows, in[0].rows);
   return rows * head_loss_stride(in[1].rows) * (in[0].dtype != DType::f32 ? kFloatBytes + 2 : kFloatBytes);

@@ -1,4 +1,4 @@
-// linear: products by cuBLASLt (gemm.h), in f32 where a bias is to be added; few rows in an order of their own.
+// linear: products with cuBLASLt (gemm.h), in f32 if there is a bias; another kernel for few rows.
 #include "ops/linear.h"
 
 #include "ops/cuda/column_sums.cuh"
@@ -9,27 +9,29 @@ namespace thimble::cuda {
 
 namespace {
 
-// Rows whose products a linear with a bias keeps in f32 at a time.
+// Rows per chunk of f32 products, in a linear with a bias.
 std::int64_t linear_bias_rows(std::int64_t rows) {
   return std::min<std::int64_t>(rows, 4096);
 }
 
 // A product of few rows, for decoding: y = x w^T + b in bf16 or f16.
 //
-// Every element is summed over the columns in one order that depends on their number alone, so that a row gives the same
-// bits whatever rows share the call. Weights are read once, by as many blocks as there are eights of outputs.
+// Every element is summed over the columns in an order that depends only on their number, so the
+// other rows of a call do not change the bits of a row. Weights are read once; there is one block
+// per 8 or 16 outputs.
 //
-// A block has 8 or 16 outputs of all rows; its warps share the columns, 32 at a time in turn. A lane fetches 16 bytes of a
-// weight's row and of each of its rows of x, and multiplies them as they lie: which columns stand where in an mma does not
-// matter, as long as both sides agree. The warps' sums are added in their order.
-constexpr int kWarps = 8, kStep = 32;  // columns of a warp's step: 4 lanes with 8 each
+// A block computes 8 or 16 outputs of all rows; its warps take turns at 32 columns. A lane fetches
+// 16 bytes of a row of weights and of each of its rows of x and multiplies them in that order: the
+// assignment of columns to mma operands does not matter if both sides agree. The sums of the warps
+// are added in order.
+constexpr int kWarps = 8, kStep = 32;  // columns per step of a warp: 4 lanes with 8 each
 
 __device__ uint4 eight(const View& from, std::int64_t row, int column) {
   if (row >= from.rows || column >= from.cols) return {};
   return *reinterpret_cast<const uint4*>(static_cast<const Half*>(from.data) + row * from.stride + column);
 }
 
-// M: sixteens of rows, O: eights of outputs, U: steps that are fetched together.
+// M: rows / 16, O: outputs / 8, U: steps fetched together.
 template <class H, int M, int O, int U>
 __global__ void __launch_bounds__(kWarps* kWarp) few_rows(View x, View w, View bias, View y) {
   __shared__ float sums[kWarps][16 * M][8 * O + 1];
@@ -99,7 +101,7 @@ void linear_of_few_rows(cudaStream_t stream, const Linear& op) {
     launch_few_rows<H, 4, 2, 1>(stream, op);
 }
 
-// Whether the kernel takes it: 16 bits, at most kFewRows rows, everything aligned to 16 bytes.
+// Whether few_rows supports the call: 16 bits, at most kFewRows rows, 16-byte aligned.
 bool takes_linear_rows(const Linear& op) {
   return op.x.dtype != DType::f32 && op.w.dtype == op.x.dtype && op.x.rows <= kFewRows &&
          vectorised(op.x, {}) && vectorised(op.w, {});
@@ -131,7 +133,7 @@ void product(const Context& context, const Linear& op, const Tensor& x, const Te
     gemm(context, {x}, transposed(op.w), y, false);
 }
 
-// The products in f32, some rows at a time, so that a result of 16 bits is rounded once, with its bias.
+// Products in f32, in chunks of rows, so that a 16-bit result is rounded once, with its bias.
 void with_bias(const Context& context, const Linear& op, void* scratch) {
   const std::int64_t chunk = linear_bias_rows(op.x.rows);
   for (std::int64_t first = 0; first < op.x.rows; first += chunk) {

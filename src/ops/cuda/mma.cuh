@@ -1,8 +1,10 @@
-// Tiles of 16-bit numbers in shared memory and products of them on the tensor cores: mma.sync m16n8k16, sm_80 and newer.
-// They are bf16 unless H says f16; tiles are moved as Half, whatever they hold.
+// Tiles of 16-bit numbers in shared memory and their products on the tensor cores (mma.sync
+// m16n8k16, sm_80 and newer). Tiles are bf16 unless the template parameter H is __half; they are
+// copied as Half in both cases.
 //
-// A warp has 16 rows of a result. A lane has, of every 8 columns, columns 2t and 2t + 1 of rows g and g + 8, where
-// g = lane / 4 and t = lane % 4: four floats. Weights in that form are the left side of the next product as they are.
+// A warp has 16 rows of a result. Of every 8 columns, a lane has columns 2t and 2t + 1 of rows g
+// and g + 8 (four floats), where g = lane / 4 and t = lane % 4. Weights in this form can be used
+// directly as the left factor of the next product.
 #pragma once
 
 #include "ops/cuda/rows.cuh"
@@ -11,38 +13,38 @@ namespace thimble::cuda {
 
 using Half = __nv_bfloat16;
 
-// Rows of D, 8 elements apart: the 8 rows that a warp reads at once lie in different banks.
+// Rows of D elements, padded by 8 so that the 8 rows a warp reads are in different banks.
 template <int D>
 inline constexpr int kPitch = D + 8;
 
-__device__ inline std::uint32_t shared_address(const void* place) {
-  return static_cast<std::uint32_t>(__cvta_generic_to_shared(place));
+__device__ inline std::uint32_t shared_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Rows [first, first + R) of a matrix, columns [column, column + D), on their way; beyond its last row zeros.
+// Starts to copy rows [first, first + R), columns [column, column + D); zeros past the last row.
 template <int D, int R, int threads>
 __device__ void fetch_tile(Half* tile, const View& from, std::int64_t first, std::int64_t column) {
 #pragma unroll
   for (int i = static_cast<int>(threadIdx.x); i < R * D / kVector; i += threads) {
     const int r = i / (D / kVector), c = i % (D / kVector) * kVector;
-    const bool there = first + r < from.rows;
+    const bool valid = first + r < from.rows;
     const Half* source =
-        static_cast<const Half*>(from.data) + (there ? (first + r) * from.stride + column + c : 0);
+        static_cast<const Half*>(from.data) + (valid ? (first + r) * from.stride + column + c : 0);
     asm volatile(
         "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(tile + r * kPitch<D> + c)),
-        "l"(source), "r"(there ? 16 : 0));
+        "l"(source), "r"(valid ? 16 : 0));
   }
 }
 __device__ inline void end_of_fetch() {
   asm volatile("cp.async.commit_group;");
 }
-// Waits until all but the latest `pending` fetches are there, for this thread.
+// Waits until all but the latest `pending` copies of this thread are complete.
 template <int pending>
 __device__ void wait_for_fetch() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending));
 }
 
-// Four 8 x 8 matrices; lane i gives the address of row i % 8 of matrix i / 8.
+// Loads four 8 x 8 matrices; lane i passes the address of row i % 8 of matrix i / 8.
 __device__ inline void load_matrices(std::uint32_t (&r)[4], const Half* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -70,7 +72,7 @@ __device__ inline void mma(float (&c)[4], const std::uint32_t (&a)[4], std::uint
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// sums [16, 8 T] = rows [row, row + 16) of `a` times all 8 T rows of `b`, transposed: scores.
+// sums [16, 8 T] = rows [row, row + 16) of a, times the transpose of the 8 T rows of b: scores.
 template <int D, class H = Half, int T>
 __device__ void tile_dots(const Half* a, int row, const Half* b, float (&sums)[T][4]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -114,7 +116,7 @@ __device__ void tile_accumulate(const float (&weights)[T][4], const Half* tile, 
   }
 }
 
-// A lane's part of 16 rows of results, '=' or '+='; rows at `first` and after.
+// Stores or adds a lane's part of 16 rows of results, from row `first` on.
 template <int D, class H = Half>
 __device__ void put_tile(const View& to, std::int64_t first, std::int64_t column,
                          const float (&sums)[D / 8][4], bool add) {
@@ -123,10 +125,10 @@ __device__ void put_tile(const View& to, std::int64_t first, std::int64_t column
   for (int side = 0; side < 2; ++side) {
     const std::int64_t row = first + g + 8 * side;
     if (row >= to.rows) continue;
-    Half* place = static_cast<Half*>(to.data) + row * to.stride + column + 2 * t;
+    Half* pointer = static_cast<Half*>(to.data) + row * to.stride + column + 2 * t;
 #pragma unroll
     for (int n = 0; n < D / 8; ++n) {
-      auto* two = reinterpret_cast<std::uint32_t*>(place + n * 8);
+      auto* two = reinterpret_cast<std::uint32_t*>(pointer + n * 8);
       const float2 before = add ? unpack<H>(*two) : float2{0, 0};
       *two = pack<H>(before.x + sums[n][2 * side], before.y + sums[n][2 * side + 1]);
     }

@@ -1,5 +1,5 @@
-// rmsnorm and layernorm: a warp for every row. rmsnorm keeps rows of bf16 in registers where they fit
-// (row_registers.cuh); other rows are read again for every step.
+// rmsnorm and layernorm, one warp per row. rmsnorm keeps bf16 rows in registers if they fit
+// (row_registers.cuh); other rows are read again in each step.
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/row_registers.cuh"
 #include "ops/norm.h"

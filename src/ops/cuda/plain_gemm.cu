@@ -1,4 +1,4 @@
-// A matrix product in plain CUDA: 16 x 16 results per block, one thread each, sums in the order of the inner index.
+// A matrix product in plain CUDA: 16 x 16 results per block, each summed in a fixed order.
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/rows.cuh"
 
@@ -8,14 +8,14 @@ namespace {
 
 constexpr int kTile = 16;
 
-// The matrices of one place in a product: as many as the grid is deep.
-struct Side {
+// One operand of a batch of products; the grid's z dimension is the batch.
+struct BatchedOperand {
   View view;
   std::int64_t distance;
   bool transposed = false;
 
-  // The one of this block.
-  __device__ View mine() const {
+  // The matrix of this block.
+  __device__ View of_block() const {
     View one = view;
     const std::int64_t bytes = blockIdx.z * distance * (view.half ? 2 : 4);
     one.data = static_cast<char*>(view.data) + bytes;
@@ -28,24 +28,24 @@ __device__ float element(const View& matrix, bool transposed, std::int64_t row, 
 }
 
 __global__ void __launch_bounds__(kTile* kTile)
-    product_tile(Side sides_a, Side sides_b, Side bases, Side results, std::int64_t inner, float scale,
-                 float base_scale) {
-  const View a = sides_a.mine(), b = sides_b.mine(), c = results.mine();
+    product_tile(BatchedOperand batch_a, BatchedOperand batch_b, BatchedOperand bases, BatchedOperand results,
+                 std::int64_t inner, float scale, float base_scale) {
+  const View a = batch_a.of_block(), b = batch_b.of_block(), c = results.of_block();
   __shared__ float left[kTile][kTile + 1], right[kTile][kTile + 1];
   const int x = threadIdx.x, y = threadIdx.y;
   const std::int64_t row = std::int64_t{blockIdx.y} * kTile + y,
                      column = std::int64_t{blockIdx.x} * kTile + x;
   float sum = 0;
   for (std::int64_t k = 0; k < inner; k += kTile) {
-    left[y][x] = row < c.rows && k + x < inner ? element(a, sides_a.transposed, row, k + x) : 0.0f;
-    right[y][x] = k + y < inner && column < c.cols ? element(b, sides_b.transposed, k + y, column) : 0.0f;
+    left[y][x] = row < c.rows && k + x < inner ? element(a, batch_a.transposed, row, k + x) : 0.0f;
+    right[y][x] = k + y < inner && column < c.cols ? element(b, batch_b.transposed, k + y, column) : 0.0f;
     __syncthreads();
     const int count = inner - k < kTile ? static_cast<int>(inner - k) : kTile;
     for (int i = 0; i < count; ++i) sum += left[y][i] * right[i][x];
     __syncthreads();
   }
   if (row >= c.rows || column >= c.cols) return;
-  const float base = base_scale != 0 ? base_scale * load_one(bases.mine(), row, column) : 0.0f;
+  const float base = base_scale != 0 ? base_scale * load_one(bases.of_block(), row, column) : 0.0f;
   store_one(c, row, column, fmaf(scale, sum, base));
 }
 
@@ -55,8 +55,8 @@ void plain_gemm(const Context& context, const Product& p) {
   if (p.result.count() == 0) return;
   const std::int64_t inner = p.a.transposed ? p.a.matrix.rows : p.a.matrix.cols;
   const unsigned down = blocks_for(p.result.rows, kTile);
-  if (down > 65535) refuse("a plain product has at most 1048560 rows", p.result.rows);
-  if (p.count > 65535) refuse("a batch has at most 65535 plain products", p.count);
+  if (down > 65535) refuse("expected a plain product of at most 1048560 rows", p.result.rows);
+  if (p.count > 65535) refuse("expected a batch of at most 65535 plain products", p.count);
   const dim3 grid(blocks_for(p.result.cols, kTile), down, static_cast<unsigned>(p.count));
   product_tile<<<grid, dim3(kTile, kTile), 0, stream_of(context)>>>(
       {View(p.a.matrix), p.a_distance, p.a.transposed}, {View(p.b.matrix), p.b_distance, p.b.transposed},

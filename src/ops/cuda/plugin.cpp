@@ -1,5 +1,5 @@
-// The plugin's one symbol, and the lists of what it hands out. Each entry stands below its kernels, in a .cu of this
-// folder or of optim/cuda.
+// The plugin's exported symbol and its tables. Each entry is defined below its kernels, in a .cu
+// file of this folder or of optim/cuda.
 #include "ops/cuda_plugin.h"
 
 #include "ops/cuda/runtime.h"

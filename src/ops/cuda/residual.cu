@@ -1,5 +1,5 @@
-// add_scaled, residual_mix and gated_skip: element by element; backward finds the gradients of their vectors in the same
-// pass over memory.
+// add_scaled, residual_mix and gated_skip, element by element. Backward computes the gradients of
+// their vectors in the same pass over memory.
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/row_registers.cuh"
 #include "ops/residual.h"
@@ -8,13 +8,14 @@ namespace thimble::cuda {
 
 namespace {
 
-// The gradients of an op's two inputs. What they hold already is loaded with everything else, before anything is stored;
-// where both inputs are one value (the first layer's x and x0, the innermost skip), its gradient is the sum.
-struct PutBoth {
+// Stores the gradients of an op's two inputs. Previous contents are loaded together with the other
+// inputs, before anything is stored. If both inputs are the same value (x and x0 of the first
+// layer, the innermost skip), its gradient is the sum.
+struct GradientPair {
   View first, second;
   bool add_first, add_second, one;
 
-  PutBoth(const Tensor& a, bool add_a, const Tensor& b, bool add_b)
+  GradientPair(const Tensor& a, bool add_a, const Tensor& b, bool add_b)
       : first(a),
         second(b),
         add_first(a && add_a),
@@ -60,15 +61,15 @@ template <int V>
 void add_scaled_gradients(cudaStream_t stream, const AddScaled& op, void* scratch) {
   const View branch(op.branch), scale(op.scale), dy(op.dy);
   const float factor = op.factor;
-  const bool wants_scale = static_cast<bool>(op.dscale);
-  const PutBoth both(op.dx, op.add_dx, op.dbranch, op.add_dbranch);
+  const bool needs_scale = static_cast<bool>(op.dscale);
+  const GradientPair both(op.dx, op.add_dx, op.dbranch, op.add_dbranch);
   const auto body = [=] __device__(const RowsOfThread& rows, int c, float(&sums)[1][V]) {
     float gain[V];
     load_scale(scale, 0, c, gain);
     rows.each([&](std::int64_t row) {
       float g[V], b[V] = {}, earlier[V], earlier_branch[V];
       load(dy, row, c, g);
-      if (wants_scale) load(branch, row, c, b);
+      if (needs_scale) load(branch, row, c, b);
       both.load(row, c, earlier, earlier_branch);
 #pragma unroll
       for (int i = 0; i < V; ++i) {
@@ -82,7 +83,8 @@ void add_scaled_gradients(cudaStream_t stream, const AddScaled& op, void* scratc
                               {{View(op.dscale)}}, body);
 }
 
-// The same for rows in registers. Not where both gradients are one: what is stored first has to be read again.
+// The same with rows in registers. Not usable if both gradients share memory, because the second
+// must read what the first stored.
 template <int P>
 void add_scaled_gradient_rows(cudaStream_t stream, const AddScaled& op, void* scratch) {
   const View branch(op.dscale ? op.branch : Tensor{}), scale(op.scale), dy(op.dy);
@@ -127,8 +129,8 @@ void residual_mix(cudaStream_t stream, const ResidualMix& op) {
 template <int V>
 void residual_mix_gradients(cudaStream_t stream, const ResidualMix& op, void* scratch) {
   const View x(op.x), x0(op.x0), mix(op.mix), dy(op.dy);
-  const bool wants_mix = static_cast<bool>(op.dmix);
-  const PutBoth both(op.dx, op.add_dx, op.dx0, op.add_dx0);
+  const bool needs_mix = static_cast<bool>(op.dmix);
+  const GradientPair both(op.dx, op.add_dx, op.dx0, op.add_dx0);
   const Tensor first = op.dmix ? op.dmix.row_range(0, 1) : op.dmix,
                second = op.dmix ? op.dmix.row_range(1, 1) : op.dmix;
   const auto body = [=] __device__(const RowsOfThread& rows, int c, float(&sums)[2][V]) {
@@ -138,7 +140,7 @@ void residual_mix_gradients(cudaStream_t stream, const ResidualMix& op, void* sc
     rows.each([&](std::int64_t row) {
       float g[V], a[V] = {}, b[V] = {}, earlier[V], earlier0[V];
       load(dy, row, c, g);
-      if (wants_mix) {
+      if (needs_mix) {
         load(x, row, c, a);
         load(x0, row, c, b);
       }
@@ -194,7 +196,7 @@ void residual_mix_backward(const Context& context, const OpCall& call) {
     residual_mix_gradients<1>(stream_of(context), op, call.scratch.data);
 }
 
-// sigmoid(gate), and 1 minus it without the cancellation.
+// sigmoid(gate), and 1 - sigmoid(gate) without cancellation.
 struct Share {
   float g, rest;
 
@@ -226,8 +228,8 @@ void gated_skip(cudaStream_t stream, const GatedSkip& op) {
 template <int V>
 void gated_skip_gradients(cudaStream_t stream, const GatedSkip& op, void* scratch) {
   const View x(op.x), skip(op.skip), w(op.w), gate(op.gate), dy(op.dy);
-  const bool wants_sums = op.dw || op.dgate;
-  const PutBoth both(op.dx, op.add_dx, op.dskip, op.add_dskip);
+  const bool needs_sums = op.dw || op.dgate;
+  const GradientPair both(op.dx, op.add_dx, op.dskip, op.add_dskip);
   const auto body = [=] __device__(const RowsOfThread& rows, int c, float(&sums)[2][V]) {
     float weight[V], s[V];
     load(w, 0, c, weight);
@@ -235,7 +237,7 @@ void gated_skip_gradients(cudaStream_t stream, const GatedSkip& op, void* scratc
     rows.each([&](std::int64_t row) {
       float d[V], a[V] = {}, b[V] = {}, earlier[V], earlier_skip[V];
       load(dy, row, c, d);
-      if (wants_sums) {
+      if (needs_sums) {
         load(x, row, c, a);
         load(skip, row, c, b);
       }

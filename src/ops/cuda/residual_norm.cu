@@ -1,12 +1,13 @@
-// Sums on the residual stream and the norm behind them, in one pass over memory: residual_norm (s = x + scale (.) branch and
-// its norm), and residual_mix and rmsnorm as a fused call. Rows stay in registers where they fit (row_registers.cuh).
+// Sums on the residual stream and the following norm, in one pass over memory: residual_norm (s = x
+// + scale (.) branch and its norm), and residual_mix with rmsnorm as a fused run. Rows stay in
+// registers if they fit (row_registers.cuh).
 #include "ops/cuda/row_registers.cuh"
 #include "ops/norm.h"
 #include "ops/residual.h"
 
 namespace thimble::cuda {
 
-extern const PluginOp kAddScaled, kResidualMix, kRmsNorm;  // for rows that do not fit into registers
+extern const PluginOp kAddScaled, kResidualMix, kRmsNorm;  // for rows too long for registers
 
 namespace {
 
@@ -24,7 +25,7 @@ void residual_norm(cudaStream_t stream, const ResidualNorm& op) {
 #pragma unroll
       for (int i = 0; i < V; ++i) a[i] += gain[i] * b[i];
       store(s, row, c, a);
-      load(s, row, c, a);  // as stored: backward sees no other
+      load(s, row, c, a);  // rounded as stored, which is what backward reads
 #pragma unroll
       for (int i = 0; i < V; ++i) squares += a[i] * a[i];
     }
@@ -41,7 +42,7 @@ void residual_norm(cudaStream_t stream, const ResidualNorm& op) {
   });
 }
 
-// The norm's backward of dh in V columns: a = s rstd, g = norm_scale dh w.
+// Inputs of the norm's backward for V columns: a = s rstd, g = norm_scale dh w.
 template <int V>
 struct NormGradient {
   View s, w, dh;
@@ -95,7 +96,7 @@ template <int V>
 void residual_norm_vectors(cudaStream_t stream, const ResidualNorm& op, const float* means, void* scratch) {
   const View branch(op.branch), rstd(op.rstd), ds(op.ds), dh(op.dh);
   const NormGradient<V> norm{View(op.s), View(op.w), View(op.dh), op.at.norm_scale};
-  const bool wants_scale = static_cast<bool>(op.dscale);
+  const bool needs_scale = static_cast<bool>(op.dscale);
   add_column_sums<V, 2>("residual_norm vectors", stream, op.s.rows, op.s.cols, scratch,
                         {{View(op.dscale), View(op.dw)}},
                         [=] __device__(std::int64_t row, int c, float(&sums)[2][V]) {
@@ -105,7 +106,7 @@ void residual_norm_vectors(cudaStream_t stream, const ResidualNorm& op, const fl
                           load(dh, row, c, plain);
 #pragma unroll
                           for (int i = 0; i < V; ++i) sums[1][i] += norm.norm_scale * plain[i] * a[i];
-                          if (!wants_scale) return;
+                          if (!needs_scale) return;
                           float later[V], b[V];
                           if (ds) load(ds, row, c, later);
                           load(branch, row, c, b);
@@ -134,7 +135,7 @@ void residual_norm_in_registers(cudaStream_t stream, const ResidualNorm& op) {
     for (int p = 0; p < P; ++p)
 #pragma unroll
       for (int i = 0; i < kVector; ++i) a.at[p][i] += gain.at[p][i] * b.at[p][i];
-    store_row(s, row, a);  // the norm is that of the stored row: backward sees no other
+    store_row(s, row, a);  // also rounds a: the norm is of the stored row
     const float r = 1.0f / sqrtf(row_dot(a, a) / static_cast<float>(x.cols) + at.eps);
 #pragma unroll
     for (int p = 0; p < P; ++p)
@@ -145,7 +146,7 @@ void residual_norm_in_registers(cudaStream_t stream, const ResidualNorm& op) {
   });
 }
 
-// Sums: of the scale's gradient, and with weights of theirs.
+// Sums: the gradient of scale and, if Weighted, the gradient of w.
 template <int P, bool Weighted>
 void residual_norm_gradient_rows(cudaStream_t stream, const ResidualNorm& op, void* scratch,
                                  const Gradients<Weighted ? 2 : 1>& gradients) {
@@ -214,7 +215,8 @@ void residual_norm_backward(const Context& context, const OpCall& call) {
       residual_norm_gradient_rows<packs(), false>(stream_of(context), op, call.scratch.data,
                                                   {{View(op.dscale)}});
   };
-  const bool one_value = op.dx && op.dx.data == op.dbranch.data;  // what is stored first has to be read again
+  const bool one_value =
+      op.dx && op.dx.data == op.dbranch.data;  // the second must read what the first stored
   if (!one_value &&
       with_packs({op.branch, op.s, op.ds, op.dh, op.dx, op.dbranch}, {op.scale, op.w}, in_registers))
     return;
@@ -224,12 +226,14 @@ void residual_norm_backward(const Context& context, const OpCall& call) {
     residual_norm_gradients<1>(stream_of(context), op, call.scratch.data);
 }
 
-// residual_mix and the rmsnorm that follows it, forward with the add_scaled whose sum is mixed: rows of bf16 in registers,
-// a norm without weights. Other calls take their kernels one after the other.
+// residual_mix fused with the following rmsnorm, and in forward also with the add_scaled that
+// produces x, for bf16 rows in registers and a norm without weights. Other calls run the separate
+// kernels.
 //
-// Backward computes y again from x and x0, to the same bits, and never writes its gradient. (With the sum's gradients in
-// the same kernel there are too few registers: twice as slow.)
-// Eight values of one row of the mix, or the one that all columns share.
+// Backward recomputes y from x and x0, with the same bits, and never writes the gradient of y.
+// (Including the gradients of add_scaled would need too many registers and be twice as slow.)
+//
+// load_mix: eight values of one row of the mix, or the value shared by all columns.
 __device__ void load_mix(const View& mix, int which, int column, float (&m)[kVector]) {
   if (mix.cols > 1) return unpack(fetch(mix, which, column, false), false, m);
   const float shared = load_one(mix, which, 0);
@@ -237,7 +241,7 @@ __device__ void load_mix(const View& mix, int which, int column, float (&m)[kVec
   for (int i = 0; i < kVector; ++i) m[i] = shared;
 }
 
-// y of x, before it is rounded.
+// Replaces x by y = mix[0] x + mix[1] x0, not yet rounded.
 template <int P>
 __device__ void mix_row(const View& mix, Row<P>& x, const RawRow<P>& x0) {
   const Row<P> other = unpack_row(x0);
@@ -252,7 +256,7 @@ __device__ void mix_row(const View& mix, Row<P>& x, const RawRow<P>& x0) {
   }
 }
 
-// The sum that is mixed, where it is part of the kernel.
+// The add_scaled that produces x, if it is part of the kernel.
 struct Sum {
   View x, branch, scale;
   float factor;
@@ -281,12 +285,12 @@ void mix_and_norm(cudaStream_t stream, const AddScaled& add, const ResidualMix& 
     Row<P> a;
     if constexpr (Sums) {
       a = add_row(sum, raw, fetch_row<P>(sum.branch, row));
-      store_row(x, row, a);  // mixed as stored: backward sees no other
+      store_row(x, row, a);  // rounded as stored, which is what backward reads
     } else {
       a = unpack_row(raw);
     }
     mix_row(mix, a, raw0);
-    store_row(y, row, a);  // the norm is that of the stored row
+    store_row(y, row, a);  // also rounds a: the norm is of the stored row
     const float r = 1.0f / sqrtf(row_dot(a, a) / static_cast<float>(y.cols) + at.eps);
 #pragma unroll
     for (int p = 0; p < P; ++p)
@@ -385,7 +389,7 @@ void mix_norm_backward(const Context& context, std::span<const OpCall* const> ca
   kResidualMix.kernels.backward(context, *calls[1]);
 }
 
-// A sum that is x0, too, has to be there before it is mixed.
+// If the sum is also x0, it must be stored before it is mixed.
 void sum_mix_norm_forward(const Context& context, std::span<const OpCall* const> calls) {
   const AddScaled sum(*calls[0]);
   const ResidualMix mix(*calls[1]);
@@ -401,7 +405,7 @@ void sum_mix_norm_forward(const Context& context, std::span<const OpCall* const>
 }
 
 std::int64_t residual_norm_scratch_bytes(std::span<const Shape> in, const Attributes&) {
-  // A mean a row, then the sums.
+  // One mean per row, then the sums.
   return in[0].rows * kFloatBytes + column_sum_bytes(in[0].rows, in[0].cols, 2);
 }
 

@@ -1,7 +1,8 @@
-// D / 16 lanes turn a head: each has eight columns of its first half and the eight that they turn with, so that all
-// accesses are of 16 bytes and a head never leaves a warp. A thread keeps its head from row to row: gains and weights are
-// read once, and their gradients stay in registers until the block has seen its rows. Heads of other sizes, and those of
-// which only a part turns, are turned plainly, by a warp each.
+// rope: D / 16 lanes rotate a head. Each has eight columns of its first half and the eight columns
+// they are paired with, so all accesses are 16 bytes and a head stays within a warp. A thread keeps
+// its head from row to row: gains and weights are read once, and their gradients stay in registers
+// until the block has processed its rows. Other head sizes, and heads that are only partly rotated,
+// use a plain kernel with one warp per head.
 #include "ops/rope.h"
 
 #include "ops/cuda/column_sums.cuh"
@@ -14,7 +15,7 @@ __device__ float gain_of(const View& gain, int head) {
   return gain ? load_one(gain, 0, gain.cols == 1 ? 0 : head) : 1.0f;
 }
 
-// Two packs of a row, a half apart.
+// Two packs of a row, half a head apart.
 struct Pair {
   float a[kVector], b[kVector];
 };
@@ -23,14 +24,15 @@ struct RawPair {
   Raw a, b;
 };
 
-// What a thread is: which head, which columns of it, and which of the rows that the block takes at a time.
+// The work of a thread: its head, its columns, and its row among those the block processes at once.
 struct Lane {
-  int head, column, place;  // column: in the head
+  int head, column, row_offset;  // column: within the head
   bool idle;
 
-  // Of its row among those from `first` on: read a turn ahead, since the angles are found by it.
+  // The position of its row, counted from row `first`. It is read one iteration ahead, because the
+  // address of the angles depends on it.
   __device__ std::int32_t position_at(const Ints& position, std::int64_t first, std::int64_t rows) const {
-    return !idle && first + place < rows ? position[first + place] : 0;
+    return !idle && first + row_offset < rows ? position[first + row_offset] : 0;
   }
 };
 
@@ -45,24 +47,25 @@ struct Heads {
 
   bool fit(const Rope& op) const {
     return size % (2 * kVector) == 0 && lanes <= kWarp && kWarp % lanes == 0 && rows_at_once > 0 &&
-           op.turns.cols == size;
+           op.rotations.cols == size;
   }
-  // As many as keep every multiprocessor busy; it depends on the rows alone, so sums are made in the same order.
+  // Enough blocks to keep every multiprocessor busy. The number depends only on the rows, so sums
+  // have a fixed order.
   std::int64_t blocks(std::int64_t rows) const {
-    const std::int64_t wanted = (rows + rows_at_once - 1) / rows_at_once;
-    return wanted < SumBlocks::kMost ? wanted : SumBlocks::kMost;
+    const std::int64_t needed = (rows + rows_at_once - 1) / rows_at_once;
+    return needed < SumBlocks::kMaxBlocks ? needed : SumBlocks::kMaxBlocks;
   }
 
   __device__ Lane lane() const {
-    const int slot = static_cast<int>(threadIdx.x) / lanes, place = slot / count;
-    return {slot - place * count, (static_cast<int>(threadIdx.x) % lanes) * kVector, place,
-            place >= rows_at_once};
+    const int slot = static_cast<int>(threadIdx.x) / lanes, row_offset = slot / count;
+    return {slot - row_offset * count, (static_cast<int>(threadIdx.x) % lanes) * kVector, row_offset,
+            row_offset >= rows_at_once};
   }
   __device__ RawPair fetch(const View& v, std::int64_t row, const Lane& at, bool half) const {
     const std::int64_t column = at.head * size + at.column;
     return {cuda::fetch(v, row, column, half), cuda::fetch(v, row, column + size / 2, half)};
   }
-  // A vector of f32 with a value per column of a head, or a row of turns: cosines, then sines.
+  // An f32 vector with a value per column of a head, or a row of rotations: cosines, then sines.
   __device__ RawPair fetch_shared(const View& v, std::int64_t row, const Lane& at) const {
     return {cuda::fetch(v, row, at.column, false), cuda::fetch(v, row, at.column + size / 2, false)};
   }
@@ -71,7 +74,7 @@ struct Heads {
     cuda::put(v, row, column, x.a, add);
     cuda::put(v, row, column + size / 2, x.b, add);
   }
-  // Over the lanes of a head: each gets it.
+  // The sum over the lanes of a head; each lane gets it.
   __device__ float sum(float x) const {
     for (int step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
     return x;
@@ -83,7 +86,7 @@ __device__ void unpack(const RawPair& raw, bool half, Pair& x) {
   unpack(raw.b, half, x.b);
 }
 
-// Half: bf16; else as the view says.
+// Half: bf16; otherwise the dtype of the view.
 template <bool Half>
 __device__ void unpack_as(const RawPair& raw, const View& v, Pair& x) {
   if constexpr (Half) {
@@ -123,23 +126,23 @@ __device__ Pair scaled(const Pair& x, float factor) {
   return y;
 }
 
-// Turned by the angles (cosines in turn.a, sines in turn.b), or back.
-__device__ Pair turned(const Pair& x, const Pair& turn, float direction) {
+// Rotates x by the angles (cosines in rotation.a, sines in rotation.b); direction -1 rotates back.
+__device__ Pair rotated(const Pair& x, const Pair& rotation, float direction) {
   Pair y;
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
-    const float cosine = turn.a[i], sine = direction * turn.b[i];
+    const float cosine = rotation.a[i], sine = direction * rotation.b[i];
     y.a[i] = x.a[i] * cosine - x.b[i] * sine;
     y.b[i] = x.a[i] * sine + x.b[i] * cosine;
   }
   return y;
 }
 
-// Half: all rows are bf16, known when the kernel is compiled; else each tensor is what its view says.
+// Half: all rows are bf16, known at compile time; otherwise each tensor has the dtype of its view.
 template <bool Weighted, bool Half>
 __global__ void __launch_bounds__(kThreads)
-    turn_heads(Heads heads, RopeAttributes at, std::int64_t rows, View x, View y, View rstd, View turns,
-               Ints position, View gain, View weights) {
+    rotate_heads(Heads heads, RopeAttributes at, std::int64_t rows, View x, View y, View rstd, View rotations,
+                 Ints position, View gain, View weights) {
   const Lane lane = heads.lane();
   const float g = gain_of(gain, lane.idle ? 0 : lane.head);
   Weights<Weighted> w;
@@ -148,31 +151,31 @@ __global__ void __launch_bounds__(kThreads)
   std::int64_t first = std::int64_t{blockIdx.x} * heads.rows_at_once;
   std::int32_t next = lane.position_at(position, first, rows);
   for (; first < rows; first += step) {
-    const std::int64_t n = first + lane.place;
-    const bool here = !lane.idle && n < rows;
+    const std::int64_t n = first + lane.row_offset;
+    const bool valid = !lane.idle && n < rows;
     RawPair raw = {}, angles = {};
-    if (here) {
+    if (valid) {
       raw = heads.fetch(x, n, lane, Half || x.half);
-      angles = heads.fetch_shared(turns, next, lane);
+      angles = heads.fetch_shared(rotations, next, lane);
     }
     next = lane.position_at(position, first + step, rows);
-    Pair v, turn;
+    Pair v, rotation;
     unpack_as<Half>(raw, x, v);
-    unpack(angles, false, turn);
+    unpack(angles, false, rotation);
     float r = 1;
     if (at.norm) r = 1.0f / sqrtf(heads.sum(dot(v, v)) / static_cast<float>(heads.size) + at.eps);
-    if (!here) continue;
+    if (!valid) continue;
     w.apply(v);
-    Pair out = turned(scaled(v, r * g), turn, 1);
+    Pair out = rotated(scaled(v, r * g), rotation, 1);
     heads.put(y, n, lane, out, false);
     if (lane.column == 0 && (at.norm || lane.head == 0)) store_one(rstd, n, lane.head, r);
   }
 }
 
-// A block's sums over its rows: of dy . turned(x_hat) for every head, and of u x rstd for every column of a head.
+// A block's sums over its rows: dy . rotated(x_hat) per head, and u x rstd per column of a head.
 template <bool Weighted>
-__device__ void keep_sums(const Heads& heads, const Lane& lane, float dots, const Pair& weights, float* gains,
-                          float* weight_sums) {
+__device__ void store_sums(const Heads& heads, const Lane& lane, float dots, const Pair& weights,
+                           float* gains, float* weight_sums) {
   constexpr int kWidth = 2 * kVector + 1;
   __shared__ float shared[Weighted ? kThreads * kWidth : kThreads];
   const int slots = heads.rows_at_once * heads.count, thread = static_cast<int>(threadIdx.x);
@@ -203,12 +206,12 @@ __device__ void keep_sums(const Heads& heads, const Lane& lane, float dots, cons
   }
 }
 
-// The gain's gradient is dy . turned(x_hat), which is dy turned back . x_hat: one turn serves all.
+// dgain = dy . rotated(x_hat) = (dy rotated back) . x_hat, so one rotation suffices.
 template <bool Weighted, bool Half>
 __global__ void __launch_bounds__(kThreads, Weighted || !Half ? 2 : 3)
-    turn_heads_back(Heads heads, RopeAttributes at, std::int64_t rows, View x, View rstd, View turns,
-                    Ints position, View gain, View weights, View dy, View dx, bool add, float* gains,
-                    float* weight_sums) {
+    rotate_heads_back(Heads heads, RopeAttributes at, std::int64_t rows, View x, View rstd, View rotations,
+                      Ints position, View gain, View weights, View dy, View dx, bool add, float* gains,
+                      float* weight_sums) {
   const Lane lane = heads.lane();
   const float g = gain_of(gain, lane.idle ? 0 : lane.head);
   Weights<Weighted> w;
@@ -219,23 +222,23 @@ __global__ void __launch_bounds__(kThreads, Weighted || !Half ? 2 : 3)
   std::int64_t first = std::int64_t{blockIdx.x} * heads.rows_at_once;
   std::int32_t next = lane.position_at(position, first, rows);
   for (; first < rows; first += step) {
-    const std::int64_t n = first + lane.place;
-    const bool here = !lane.idle && n < rows;
+    const std::int64_t n = first + lane.row_offset;
+    const bool valid = !lane.idle && n < rows;
     RawPair raw = {}, raw_gradient = {}, angles = {};
     float r = 1;
-    if (here) {
+    if (valid) {
       raw_gradient = heads.fetch(dy, n, lane, Half || dy.half);
       raw = heads.fetch(x, n, lane, Half || x.half);
       if (at.norm) r = load_one(rstd, n, lane.head);
-      angles = heads.fetch_shared(turns, next, lane);
+      angles = heads.fetch_shared(rotations, next, lane);
     }
     next = lane.position_at(position, first + step, rows);
-    Pair v, gradient, turn;
-    unpack(angles, false, turn);
+    Pair v, gradient, rotation;
+    unpack(angles, false, rotation);
     unpack_as<Half>(raw_gradient, dy, gradient);
     unpack_as<Half>(raw, x, v);
     const Pair normed = scaled(v, r);
-    Pair u = turned(gradient, turn, -1);
+    Pair u = rotated(gradient, rotation, -1);
     if constexpr (Weighted) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
@@ -244,48 +247,48 @@ __global__ void __launch_bounds__(kThreads, Weighted || !Half ? 2 : 3)
       }
     }
     w.apply(u);
-    const float along = dot(u, normed);
-    dots += along;
+    const float projection = dot(u, normed);
+    dots += projection;
     u = scaled(u, g);
     if (at.norm) {
-      const float mean = g * heads.sum(along) / static_cast<float>(heads.size);
+      const float mean = g * heads.sum(projection) / static_cast<float>(heads.size);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
         u.a[i] = r * (u.a[i] - normed.a[i] * mean);
         u.b[i] = r * (u.b[i] - normed.b[i] * mean);
       }
     }
-    if (here) heads.put(dx, n, lane, u, add);
+    if (valid) heads.put(dx, n, lane, u, add);
   }
-  if (gains || weight_sums) keep_sums<Weighted>(heads, lane, dots, sums, gains, weight_sums);
+  if (gains || weight_sums) store_sums<Weighted>(heads, lane, dots, sums, gains, weight_sums);
 }
 
-// Every head size and layout: a warp turns one head of one row. Lane i has the pairs (i, i + R/2), so reads and writes lie
-// side by side.
+// Every head size and layout: a warp rotates one head of one row. Lane i has the pairs (i, i +
+// R/2), so reads and writes are coalesced.
 struct PlainHead {
-  View x, turns, w;
+  View x, rotations, w;
   Ints position;
   std::int32_t heads, size, half;  // half: R / 2
 
   explicit PlainHead(const Rope& op)
       : x(op.x),
-        turns(op.turns),
+        rotations(op.rotations),
         w(op.w),
         position(op.position),
         heads(op.at.heads),
         size(static_cast<std::int32_t>(op.x.cols / op.at.heads)),
-        half(static_cast<std::int32_t>(op.turns.cols / 2)) {}
+        half(static_cast<std::int32_t>(op.rotations.cols / 2)) {}
 
   __device__ float weight(int d) const { return w ? load_one(w, 0, d) : 1.0f; }
-  // Where column d's partner stands, itself if it does not turn.
+  // The column that column d is paired with; d itself if it is not rotated.
   __device__ int partner(int d) const { return d < half ? d + half : d < 2 * half ? d - half : d; }
-  // Column d of v after its row's turn (direction 1) or after turning back (-1); v(d) gives a column before it.
+  // Column d of v rotated by the row's angles (direction 1) or back (-1); v(d) reads the input.
   template <class Value>
-  __device__ float turned(std::int64_t n, int d, float direction, Value v) const {
+  __device__ float rotated(std::int64_t n, int d, float direction, Value v) const {
     if (d >= 2 * half) return v(d);
     const int pair = d < half ? d : d - half;
     const std::int64_t p = position[n];
-    const float cosine = load_one(turns, p, pair), sine = direction * load_one(turns, p, pair + half);
+    const float cosine = load_one(rotations, p, pair), sine = direction * load_one(rotations, p, pair + half);
     return d < half ? v(d) * cosine - v(partner(d)) * sine : v(partner(d)) * sine + v(d) * cosine;
   }
 };
@@ -310,7 +313,7 @@ void rope_plain(const Context& context, const Rope& op) {
     const float g = gain_of(gain, h);
     const auto normed = [&](int d) { return load_one(head.x, n, column + d) * r * head.weight(d); };
     for (int d = lane; d < head.size; d += kWarp)
-      store_one(y, n, column + d, g * head.turned(n, d, 1, normed));
+      store_one(y, n, column + d, g * head.rotated(n, d, 1, normed));
   });
 }
 
@@ -320,9 +323,9 @@ void rope_plain_gradients(const Context& context, const Rope& op, void* scratch)
   const RopeAttributes at = op.at;
   const bool add = op.add_dx;
   const std::int64_t rows = op.x.rows;
-  auto* dots = static_cast<float*>(scratch);  // [N, H]: dy . turned(x_hat)
+  auto* dots = static_cast<float*>(scratch);  // [N, H]: dy . rotated(x_hat)
   void* sums = dots + (op.dgain ? rows * at.heads : 0);
-  const bool wants_dots = static_cast<bool>(op.dgain);
+  const bool needs_dots = static_cast<bool>(op.dgain);
   for_each_row(
       "rope backward", stream_of(context), rows * at.heads, [=] __device__(std::int64_t row, int lane) {
         const std::int64_t n = row / at.heads;
@@ -332,18 +335,18 @@ void rope_plain_gradients(const Context& context, const Rope& op, void* scratch)
         const auto gradient = [&](int d) { return load_one(dy, n, column + d) * g; };
         float dot = 0, mean = 0;
         for (int d = lane; d < head.size; d += kWarp) {
-          if (wants_dots) dot += load_one(dy, n, column + d) * head.turned(n, d, 1, normed);
+          if (needs_dots) dot += load_one(dy, n, column + d) * head.rotated(n, d, 1, normed);
           if (at.norm)
-            mean += head.turned(n, d, -1, gradient) * head.weight(d) * load_one(head.x, n, column + d) * r;
+            mean += head.rotated(n, d, -1, gradient) * head.weight(d) * load_one(head.x, n, column + d) * r;
         }
-        if (wants_dots) {
+        if (needs_dots) {
           dot = warp_sum(dot);
           if (lane == 0) dots[row] = dot;
         }
         if (!dx) return;
         mean = warp_sum(mean) / static_cast<float>(head.size);
         for (int d = lane; d < head.size; d += kWarp) {
-          const float u = head.turned(n, d, -1, gradient) * head.weight(d);
+          const float u = head.rotated(n, d, -1, gradient) * head.weight(d);
           float result[1] = {at.norm ? r * (u - load_one(head.x, n, column + d) * r * mean) : u};
           put(dx, n, column + d, result, add);
         }
@@ -361,21 +364,21 @@ void rope_plain_gradients(const Context& context, const Rope& op, void* scratch)
                             const float r = at.norm ? load_one(rstd, n, h) : 1.0f, g = gain_of(gain, h);
                             const auto gradient = [&](int e) { return load_one(dy, n, column + e) * g; };
                             total[0][0] +=
-                                head.turned(n, d, -1, gradient) * load_one(head.x, n, column + d) * r;
+                                head.rotated(n, d, -1, gradient) * load_one(head.x, n, column + d) * r;
                           });
 }
 
 void rope_forward(const Context& context, const OpCall& call) {
   const Rope op(call);
   const Heads heads(op);
-  if (!heads.fit(op) || !vectorised(op.x, {op.y, op.turns, op.w})) return rope_plain(context, op);
+  if (!heads.fit(op) || !vectorised(op.x, {op.y, op.rotations, op.w})) return rope_plain(context, op);
   if (op.x.rows == 0) return;
   const bool half = op.x.dtype == DType::bf16;
-  const auto kernel = op.w   ? turn_heads<true, false>
-                      : half ? turn_heads<false, true>
-                             : turn_heads<false, false>;
+  const auto kernel = op.w   ? rotate_heads<true, false>
+                      : half ? rotate_heads<false, true>
+                             : rotate_heads<false, false>;
   kernel<<<static_cast<unsigned>(heads.blocks(op.x.rows)), kThreads, 0, stream_of(context)>>>(
-      heads, op.at, op.x.rows, View(op.x), View(op.y), View(op.rstd), View(op.turns), Ints(op.position),
+      heads, op.at, op.x.rows, View(op.x), View(op.y), View(op.rstd), View(op.rotations), Ints(op.position),
       View(op.gain), View(op.w));
   launched("rope");
 }
@@ -383,7 +386,7 @@ void rope_forward(const Context& context, const OpCall& call) {
 void rope_backward(const Context& context, const OpCall& call) {
   const Rope op(call);
   const Heads heads(op);
-  if (!heads.fit(op) || !vectorised(op.x, {op.dy, op.dx, op.turns, op.w}))
+  if (!heads.fit(op) || !vectorised(op.x, {op.dy, op.dx, op.rotations, op.w}))
     return rope_plain_gradients(context, op, call.scratch.data);
   if (op.x.rows == 0) return;
   const cudaStream_t stream = stream_of(context);
@@ -391,22 +394,23 @@ void rope_backward(const Context& context, const OpCall& call) {
   auto* gains = static_cast<float*>(call.scratch.data);  // [blocks + 1, H], then [blocks + 1, D]
   float* weights = gains + (blocks + 1) * heads.count;
   const bool half = op.x.dtype == DType::bf16 && op.dy.dtype == DType::bf16;
-  const auto kernel = op.w   ? turn_heads_back<true, false>
-                      : half ? turn_heads_back<false, true>
-                             : turn_heads_back<false, false>;
+  const auto kernel = op.w   ? rotate_heads_back<true, false>
+                      : half ? rotate_heads_back<false, true>
+                             : rotate_heads_back<false, false>;
   kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      heads, op.at, op.x.rows, View(op.x), View(op.rstd), View(op.turns), Ints(op.position), View(op.gain),
-      View(op.w), View(op.dy), View(op.dx), op.add_dx, op.dgain ? gains : nullptr, op.dw ? weights : nullptr);
+      heads, op.at, op.x.rows, View(op.x), View(op.rstd), View(op.rotations), Ints(op.position),
+      View(op.gain), View(op.w), View(op.dy), View(op.dx), op.add_dx, op.dgain ? gains : nullptr,
+      op.dw ? weights : nullptr);
   launched("rope backward");
   if (op.dgain) add_partial_rows<1>("rope gain", stream, gains, blocks, heads.count, {{View(op.dgain)}});
   if (op.dw) add_partial_rows<1>("rope weight", stream, weights, blocks, heads.size, {{View(op.dw)}});
 }
 
 std::int64_t rope_scratch_bytes(std::span<const Shape> in, const Attributes& attributes) {
-  // Partial sums of gains and weights; plain: a dot product a head, then either sums.
+  // Partial sums of gains and weights; plain kernel: one dot product per head, then either sums.
   const std::int64_t N = in[0].rows, heads = attributes.as<RopeAttributes>().heads, D = in[0].cols / heads;
   return std::max(
-      (std::min(SumBlocks::kMost, N) + 1) * (heads + D) * kFloatBytes,
+      (std::min(SumBlocks::kMaxBlocks, N) + 1) * (heads + D) * kFloatBytes,
       N * heads * kFloatBytes + std::max(column_sum_bytes(N, heads, 1), column_sum_bytes(N * heads, D, 1)));
 }
 

@@ -1,8 +1,8 @@
-// Rows of bf16 that fit into the registers of a warp: read once, however often they are needed, with all loads of a row
-// on their way at the same time. What they add to the gradients of vectors is summed on the way.
+// bf16 rows that fit into the registers of a warp. Each row is read only once, with all loads in
+// flight together. Its contributions to the gradients of vectors are summed in the same pass.
 //
-// Lane i has the columns [8 i, 8 i + 8) of every 256: P such packs cover rows of up to 256 P columns. Columns beyond the
-// row's end are zero and not stored.
+// Lane i has the columns [8 i, 8 i + 8) of every 256; P such packs cover rows of up to 256 P
+// columns. Columns past the end of the row are zero and not stored.
 #pragma once
 
 #include <type_traits>
@@ -28,7 +28,7 @@ __device__ inline int column_of(int pack) {
   return pack * kPackColumns + static_cast<int>(threadIdx.x % kWarp) * kVector;
 }
 
-// A row of bf16; zeros where there is no tensor.
+// Loads a bf16 row; zeros if the tensor is absent.
 template <int P>
 __device__ inline RawRow<P> fetch_row(const View& v, std::int64_t row) {
   RawRow<P> raw = {};
@@ -47,7 +47,7 @@ __device__ inline Row<P> unpack_row(const RawRow<P>& raw) {
   return x;
 }
 
-// Stores bf16; x is then what was stored.
+// Stores x as bf16 and replaces x by the stored, rounded values.
 template <int P>
 __device__ inline void store_row(const View& v, std::int64_t row, Row<P>& x) {
   auto* to = static_cast<__nv_bfloat16*>(v.data) + row * v.stride;
@@ -60,7 +60,8 @@ __device__ inline void store_row(const View& v, std::int64_t row, Row<P>& x) {
   }
 }
 
-// A gradient in bf16: what lies there already is fetched with the row's other inputs, and nothing where nobody wants it.
+// A bf16 gradient. If it is added to, its previous contents are fetched with the other inputs of
+// the row. Does nothing if absent.
 template <int P>
 struct GradientRow {
   View view;
@@ -83,7 +84,7 @@ struct GradientRow {
   }
 };
 
-// A vector of f32 that is absent (1), one shared value, or one value per column.
+// An f32 vector that is absent (1), one shared value, or one value per column.
 template <int P>
 __device__ inline Row<P> load_scale_row(const View& v) {
   Row<P> x = {};
@@ -103,7 +104,7 @@ __device__ inline float row_dot(const Row<P>& x, const Row<P>& y) {
   return warp_sum(sum);
 }
 
-// body(each, sums) once in every warp: each(row_body) runs over the warp's rows.
+// The rows of one warp: each(row_body) calls row_body for every row.
 struct RowsOfWarp {
   std::int64_t begin, end;
 
@@ -118,9 +119,9 @@ struct RowSums {
   Row<P> of[S];
 };
 
-// The warps' sums of one block, in order.
+// Stores the sum over the warps of a block, added in order.
 template <int P>
-__device__ inline void keep_block_sum(const Row<P>& mine, std::int32_t cols, float* partial) {
+__device__ inline void store_block_sum(const Row<P>& mine, std::int32_t cols, float* partial) {
   __shared__ float shared[kRowWarps][P * kPackColumns];
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   __syncthreads();
@@ -147,17 +148,17 @@ __global__ void __launch_bounds__(kThreads, P <= 2 ? 2 : 1)
   if (!partials) return;
 #pragma unroll
   for (int s = 0; s < S; ++s)
-    keep_block_sum(sums.of[s], cols, partials + (std::int64_t{blockIdx.x} * S + s) * cols);
+    store_block_sum(sums.of[s], cols, partials + (std::int64_t{blockIdx.x} * S + s) * cols);
 }
 
-// body(rows, sums) in every warp; then gradients[s] += the sum of all sums.of[s].
+// Calls body(rows, sums) in every warp; then gradients[s] += the total of sums.of[s].
 template <int P, int S, class Body>
 void for_rows_with_sums(const char* name, cudaStream_t stream, std::int64_t rows, std::int64_t cols,
                         void* scratch, const Gradients<S>& gradients, Body body) {
   if (rows == 0) return;
   const SumBlocks blocks(rows);
   const auto width = static_cast<std::int32_t>(cols);
-  auto* partials = gradients.wanted() ? static_cast<float*>(scratch) : nullptr;
+  auto* partials = gradients.requested() ? static_cast<float*>(scratch) : nullptr;
   rows_with_sums<P, S><<<static_cast<unsigned>(blocks.count), kThreads, 0, stream>>>(rows, blocks.rows_each,
                                                                                      width, body, partials);
   launched(name);
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp) each_row_once(std::int64
   if (row < rows) body(row);
 }
 
-// body(row): a warp for every row.
+// Calls body(row) with one warp per row.
 template <int P, class Body>
 void for_each_row_once(const char* name, cudaStream_t stream, std::int64_t rows, Body body) {
   if (rows == 0) return;
@@ -178,8 +179,8 @@ void for_each_row_once(const char* name, cudaStream_t stream, std::int64_t rows,
   launched(name);
 }
 
-// call(packs) with a number of packs that holds a row, as a constant. false: these rows, and the vectors beside them, do
-// not lie in memory as they would have to.
+// Calls call(packs) with a compile-time number of packs that covers a row. Returns false if the
+// rows are too long, not bf16, or not aligned.
 template <class Call>
 bool with_packs(std::initializer_list<Tensor> rows, std::initializer_list<Tensor> vectors, Call call) {
   const Tensor& first = *rows.begin();
@@ -196,7 +197,7 @@ bool with_packs(std::initializer_list<Tensor> rows, std::initializer_list<Tensor
   return true;
 }
 
-// An element of residual_mix, to the same bits wherever it is computed.
+// An element of residual_mix. Explicit rounding gives the same bits in every kernel.
 __device__ inline float mixed(float m0, float x, float m1, float x0) {
   return __fmaf_rn(m0, x, __fmul_rn(m1, x0));
 }

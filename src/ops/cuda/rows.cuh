@@ -1,8 +1,9 @@
-// What the row kernels share: tensors as kernels see them, loads and stores of V columns at a time, and the loops over
+// Shared by the row kernels: tensor views, loads and stores of V columns at a time, and loops over
 // rows and elements.
 //
-// Storage is f32, bf16 or f16, arithmetic f32. The type is told at run time: the branch is the same for a whole launch, and
-// kernels wait for memory, not for it. V = 8 where everything allows 16-byte accesses, else 1.
+// Storage is f32, bf16 or f16; arithmetic is f32. The dtype is a run-time value: the branch is
+// uniform over a launch, and the kernels are bound by memory. V = 8 if all accesses can be 16
+// bytes, otherwise 1.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,10 +25,11 @@ inline constexpr int kThreads = 256;
 inline constexpr int kVector = 8;
 inline constexpr auto kFloatBytes = static_cast<std::int64_t>(sizeof(float));
 
-// What most kernels take rows in.
+// The row dtypes of most kernels.
 inline constexpr DTypes kRowTypes = dtypes({DType::f32, DType::bf16, DType::f16});
 
-// Calls of up to so many rows decode: each row is computed in an order of its own. Larger ones read prompts.
+// Calls of up to this many rows are decoding: the result of a row does not depend on other rows.
+// Larger calls process prompts.
 inline constexpr std::int64_t kFewRows = 64;
 
 struct View {
@@ -35,8 +37,8 @@ struct View {
   std::int64_t stride = 0;
   std::int64_t rows = 0;
   std::int32_t cols = 0;
-  bool half = false;  // of 16 bits: bf16, or
-  bool f16 = false;   // f16
+  bool half = false;  // 16 bits: bf16, or f16 if f16 is set
+  bool f16 = false;
 
   explicit View(const Tensor& t)
       : data(t.data),
@@ -48,7 +50,7 @@ struct View {
   __device__ explicit operator bool() const { return data != nullptr; }
 };
 
-// One i32 a row.
+// [N, 1] i32.
 struct Ints {
   const std::int32_t* data;
   std::int64_t stride;
@@ -57,7 +59,7 @@ struct Ints {
   __device__ std::int32_t operator[](std::int64_t row) const { return data[row * stride]; }
 };
 
-// Two values of 16 bits: bf16, unless H says f16.
+// Two 16-bit values: bf16, or f16 if H is __half.
 template <class H = __nv_bfloat16>
 __device__ inline float2 unpack(std::uint32_t two) {
   if constexpr (std::is_same_v<H, __half>)
@@ -76,8 +78,8 @@ __device__ inline std::uint32_t pack(float low, float high) {
   }
 }
 
-// Eight columns as they lie in memory. Fetching them waits for nothing and does not branch, so that all that a thread
-// fetches is on its way at the same time; unpacking waits.
+// Eight columns in storage format. Fetching neither waits nor branches, so all fetches of a thread
+// are in flight together; unpacking waits.
 struct Raw {
   uint4 low, high;  // high: the second four of f32
 };
@@ -92,7 +94,7 @@ __device__ inline Raw fetch(const View& v, std::int64_t row, std::int64_t column
   return fetch(v, row, column, v.half);
 }
 
-// half: bf16.
+// half: the row is bf16; otherwise f32.
 __device__ inline void unpack(const Raw& raw, bool half, float (&x)[kVector]) {
   const std::uint32_t low[4] = {raw.low.x, raw.low.y, raw.low.z, raw.low.w},
                       high[4] = {raw.high.x, raw.high.y, raw.high.z, raw.high.w};
@@ -104,7 +106,7 @@ __device__ inline void unpack(const Raw& raw, bool half, float (&x)[kVector]) {
   }
 }
 
-// As the view says.
+// Uses the dtype of the view.
 __device__ inline void unpack(const Raw& raw, const View& v, float (&x)[kVector]) {
   if (!v.f16) return unpack(raw, v.half, x);
   const std::uint32_t low[4] = {raw.low.x, raw.low.y, raw.low.z, raw.low.w};
@@ -167,7 +169,7 @@ __device__ inline void store(const View& v, std::int64_t row, std::int64_t colum
   }
 }
 
-// A gradient: '=' or '+=', as the planner says; nothing where nobody wants it.
+// Stores or adds to a gradient, as the planner requires. Does nothing if the gradient is absent.
 template <int V>
 __device__ inline void put(const View& v, std::int64_t row, std::int64_t column, float (&x)[V], bool add) {
   if (!v) return;
@@ -199,7 +201,7 @@ __device__ inline void load_scale(const View& v, std::int64_t row, std::int64_t 
   for (int i = 0; i < V; ++i) x[i] = shared;
 }
 
-// A butterfly: every lane gets the sum, in one order.
+// A butterfly reduction: every lane gets the sum, in a fixed order.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
@@ -211,8 +213,8 @@ __device__ inline double warp_sum(double x) {
   return x;
 }
 
-// Whether all of them can be read 8 columns at a time, the rows that come first and what stands beside them. Vectors of
-// one value are read as one.
+// Whether all tensors can be accessed 8 columns at a time. Vectors of one value are read as a
+// scalar and always fit.
 inline bool vectorised(const Tensor& rows, std::initializer_list<Tensor> others) {
   const auto fits = [](const Tensor& t) {
     return t.cols % kVector == 0 && (t.rows <= 1 || t.stride % kVector == 0) &&
@@ -225,7 +227,7 @@ inline bool vectorised(const Tensor& rows, std::initializer_list<Tensor> others)
 
 inline unsigned blocks_for(std::int64_t items, std::int64_t each) {
   const std::int64_t blocks = (items + each - 1) / each;
-  if (blocks > 0x7FFFFFFF) refuse("a launch has at most 2147483647 blocks", blocks);
+  if (blocks > 0x7FFFFFFF) refuse("expected a launch of at most 2147483647 blocks", blocks);
   return static_cast<unsigned>(blocks);
 }
 
@@ -261,7 +263,7 @@ __global__ void __launch_bounds__(kRowsPerBlock* kWarp) each_row(std::int64_t ro
   if (row < rows) body(row, static_cast<std::int32_t>(threadIdx.x % kWarp));
 }
 
-// body(row, lane): a warp for every row.
+// Calls body(row, lane) with one warp per row.
 template <class Body>
 void for_each_row(const char* name, cudaStream_t stream, std::int64_t rows, Body body) {
   if (rows == 0) return;

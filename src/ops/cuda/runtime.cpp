@@ -10,10 +10,13 @@ namespace thimble::cuda {
 
 void fail_call(const char* call, const char* why, const Here& where) {
   const char* slash = std::strrchr(where.file_name(), '/');
-  // docs/reliability.md, "On a GPU"
+  // Launch failures were observed while other processes used the same GPU. Xid messages in the
+  // kernel log give the cause.
   const bool gave_up = std::strcmp(why, cudaGetErrorString(cudaErrorLaunchFailure)) == 0;
   Hint hint;
-  if (gave_up) hint.text = "seen where other programs use the same GPU; the kernel's log may say why (Xid)";
+  if (gave_up)
+    hint.text =
+        "check whether other programs use the same GPU, and search the kernel log (dmesg) for Xid messages";
   fail(hint, "[cuda] {} failed: {} ({}:{})", call, why, slash ? slash + 1 : where.file_name(), where.line());
 }
 
@@ -23,19 +26,19 @@ void refuse(const char* what, std::int64_t found) {
 
 namespace {
 
-// Why there is no GPU to work on, before anything else is tried.
+// Checks the driver and the GPU before other calls, which would give less specific errors.
 void check_gpu(int gpu) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorInsufficientDriver || status == cudaErrorSystemDriverMismatch)
     fail(Hint{"install NVIDIA's driver (580 or newer for CUDA 13), or use --device cpu"},
-         "there is no NVIDIA driver that fits: {}", cudaGetErrorString(status));
+         "there is no suitable NVIDIA driver: {}", cudaGetErrorString(status));
   if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0))
-    fail(Hint{"see that nvidia-smi lists a GPU and CUDA_VISIBLE_DEVICES does not hide it, or use --device "
+    fail(Hint{"check that nvidia-smi lists a GPU and CUDA_VISIBLE_DEVICES does not hide it, or use --device "
               "cpu"},
-         "there is an NVIDIA driver, but no GPU that this process may use");
+         "the NVIDIA driver is installed, but this process cannot use any GPU");
   checked(status, "cudaGetDeviceCount");
-  check(gpu >= 0 && gpu < count, "there is no GPU {}: this process sees {}", gpu, count);
+  check(gpu >= 0 && gpu < count, "there is no GPU {}: this process can use {}", gpu, count);
 }
 
 Stream make_stream() {
@@ -90,7 +93,7 @@ class CudaGraph final : public DeviceGraph {
   std::int64_t nodes() const override { return static_cast<std::int64_t>(nodes_); }
 
  private:
-  std::shared_ptr<CudaRuntime> runtime_;  // its memory and stream are in the recording
+  std::shared_ptr<CudaRuntime> runtime_;  // owns the memory and stream that the graph uses
   GraphRun run_;
   std::size_t nodes_ = 0;
 };
@@ -107,8 +110,8 @@ CudaRuntime::CudaRuntime(int gpu) : gpu_(gpu) {
   stream_ = make_stream();
   blas_ = make_blas();
   workspace_ = allocate(kWorkspaceBytes);
-  check(workspace_ != nullptr, "{} has no {} bytes of memory free for GEMMs", properties_.name,
-        kWorkspaceBytes);
+  check(workspace_ != nullptr, "{} is out of memory: expected {} free bytes for the cuBLAS workspace",
+        properties_.name, kWorkspaceBytes);
 }
 
 CudaRuntime::~CudaRuntime() {
@@ -136,11 +139,11 @@ DeviceFacts CudaRuntime::facts() const {
 }
 
 std::byte* CudaRuntime::allocate(std::int64_t bytes) {
-  checked(cudaSetDevice(gpu_), "cudaSetDevice");  // of this thread: another may have made the runtime
+  checked(cudaSetDevice(gpu_), "cudaSetDevice");  // per thread
   void* block = nullptr;
   const cudaError_t status = cudaMalloc(&block, static_cast<std::size_t>(bytes));
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // answered: not to be found by the next call
+    cudaGetLastError();  // clear the error, so that the next call does not report it
     return nullptr;
   }
   checked(status, "cudaMalloc");
@@ -149,7 +152,7 @@ std::byte* CudaRuntime::allocate(std::int64_t bytes) {
 }
 
 void CudaRuntime::release(std::byte* block, std::int64_t) noexcept {
-  cudaStreamSynchronize(stream_.get());  // what is queued may still use it
+  cudaStreamSynchronize(stream_.get());  // queued work may still use the block
   cudaFree(block);
 }
 
@@ -207,7 +210,8 @@ void CudaRuntime::begin_capture() {
 std::unique_ptr<DeviceGraph> CudaRuntime::end_capture() {
   cudaGraph_t graph = nullptr;
   const cudaError_t status = cudaStreamEndCapture(stream(), &graph);
-  if (status != cudaSuccess) cudaGetLastError();  // told below: not to be found by the next launch
+  if (status != cudaSuccess)
+    cudaGetLastError();  // clear the error, so that the next launch does not report it
   checked(status, "cudaStreamEndCapture");
   return std::make_unique<CudaGraph>(shared_from_this(), Graph(graph));
 }

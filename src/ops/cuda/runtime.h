@@ -1,6 +1,7 @@
-// CUDA as a DeviceRuntime, and what every file of the plugin needs: checked calls, handles that close themselves.
+// CUDA as a DeviceRuntime, and shared helpers of the plugin: checked calls, owning handles.
 //
-// Errors are thrown from runtime.cpp: nvcc cannot read base/error.h, so kernels' files call these functions.
+// Errors are thrown from runtime.cpp: nvcc cannot compile base/error.h, so kernel files call these
+// functions.
 #pragma once
 
 #include <cublasLt.h>
@@ -24,8 +25,8 @@ inline constexpr bool kHasHopperCode = false;
 
 // "[cuda] cudaMalloc failed: out of memory (runtime.cpp:120)"
 [[noreturn]] void fail_call(const char* call, const char* why, const Here& where);
-[[noreturn]] void refuse(const char* what,
-                         std::int64_t found);  // "[attention] ... head size is at most 128, got 256"
+// "[cuda] [attention] expected a head size of at most 128, got 256"
+[[noreturn]] void refuse(const char* what, std::int64_t found);
 
 inline void checked(cudaError_t status, const char* call, const Here& where = Here::current()) {
   if (status != cudaSuccess) [[unlikely]]
@@ -36,12 +37,12 @@ inline void checked(cublasStatus_t status, const char* call, const Here& where =
     fail_call(call, cublasLtGetStatusString(status), where);
 }
 
-// After a kernel<<<...>>>: whether it could be queued.
+// Call after kernel<<<...>>>; throws if the launch failed.
 inline void launched(const char* kernel, const Here& where = Here::current()) {
   checked(cudaGetLastError(), kernel, where);
 }
 
-// A handle of one of CUDA's pointer types, closed by the function that belongs to it.
+// An owning handle of a CUDA pointer type.
 template <class Pointer, auto destroy>
 struct Destroy {
   void operator()(Pointer handle) const { destroy(handle); }
@@ -81,13 +82,13 @@ class CudaRuntime final : public DeviceRuntime, public std::enable_shared_from_t
   std::unique_ptr<DeviceGraph> end_capture() override;
 
   void* native_queue() const override { return stream_.get(); }
-  // Code for sm_90a runs, and there is some.
+  // True if the GPU is an sm_90 and the plugin has code for sm_90a.
   bool hopper() const { return kHasHopperCode && properties_.major == 9 && properties_.minor == 0; }
   cudaStream_t stream() const { return stream_.get(); }
   cublasLtHandle_t blas() const { return blas_.get(); }
-  void* workspace() const { return workspace_; }  // of kWorkspaceBytes, for GEMMs
+  void* workspace() const { return workspace_; }  // kWorkspaceBytes, for GEMMs
 
-  static constexpr std::size_t kWorkspaceBytes = 32u << 20;  // what cuBLAS recommends for Hopper
+  static constexpr std::size_t kWorkspaceBytes = 32u << 20;  // cuBLAS's recommendation for Hopper
 
  private:
   int gpu_;

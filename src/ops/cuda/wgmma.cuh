@@ -1,12 +1,13 @@
-// Hopper's warpgroup products and its copy engine (sm_90a).
+// Hopper's warpgroup matrix products (wgmma) and its copy engine (TMA), sm_90a.
 //
-// Products: 64 rows of a result by 128 threads, the right side in shared memory, the left one there or in registers.
-// Results lie as those of mma.cuh: a warp has 16 rows, and a lane of every 8 columns four floats. Tiles in shared memory
-// are panels of at most 64 columns, every row 128 (or 64) bytes, swizzled as the copy engine writes them: a product reads
-// them by rows (its sums run over columns) or by columns (its sums run over rows).
+// Products: 128 threads compute 64 rows of a result. The right factor is in shared memory, the left
+// factor there or in registers. Results are distributed as in mma.cuh: a warp has 16 rows, and a
+// lane has four floats of every 8 columns. Tiles in shared memory are panels of at most 64 columns;
+// each row has 128 (or 64) bytes, swizzled as the copy engine writes them. A product reads them by
+// rows (if it sums over columns) or by columns (if it sums over rows).
 //
-// Copies: boxes of a matrix into such panels, and the barriers that say when they are there. Beyond the last row come
-// zeros.
+// Copies: boxes of a matrix into such panels, with barriers that signal completion. Rows past the
+// last are zeros.
 #pragma once
 
 #include <cuda.h>
@@ -20,7 +21,7 @@ namespace thimble::cuda {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr bool kHopper = true;
 #else
-inline constexpr bool kHopper = false;  // the portable pass: kernels of wgmma have no body there
+inline constexpr bool kHopper = false;  // kernels that use wgmma have an empty body in other passes
 #endif
 
 inline constexpr int kWarpgroup = 128;
@@ -32,22 +33,23 @@ struct Panels {
   static constexpr int kPanelBytes = R * kRowBytes, kChunksMask = kRowBytes / 16 - 1;
   static_assert(kColumns == 64 || kColumns == 32);
 
-  // Where 16 bytes of a row lie: 8 columns from 8 `chunk` on.
-  static __device__ int place(int row, int chunk) {
+  // Byte offset of 16 bytes of a row: the 8 columns from 8 * chunk on.
+  static __device__ int offset(int row, int chunk) {
     const int panel = chunk / (kColumns / 8), within = chunk % (kColumns / 8);
     const int turn = (row * kRowBytes >> 7) & kChunksMask;
     return panel * kPanelBytes + row * kRowBytes + (within ^ turn) * 16;
   }
 };
 
-// What the tensor cores are told about a matrix in shared memory.
+// The descriptor of a matrix in shared memory.
 struct Matrix {
   std::uint64_t bits;
 };
 
 enum class Order { by_rows = 0, by_columns = 1 };
 
-// At `offset` bytes from where a tile starts: one addition beside what all matrices of the tile share.
+// The descriptor of the matrix `offset` bytes after the start of a tile. Only the start differs
+// between matrices of a tile.
 template <class Tile>
 __device__ inline Matrix matrix_at(std::uint32_t tile, int offset) {
   constexpr std::uint32_t kSwizzle = Tile::kColumns == 64 ? 1 : 2;  // 128 or 64 bytes
@@ -67,33 +69,34 @@ __device__ inline Matrix by_columns(std::uint32_t tile, int k) {
   return matrix_at<Tile>(tile, k * 16 * Tile::kRowBytes);
 }
 
-// Before the first product, and after registers that one uses were written.
+// Required before the first product, and after writing registers that a product reads.
 __device__ inline void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ inline void end_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until all but the latest `pending` groups are there.
+// Waits until all but the latest `pending` groups are complete.
 template <int pending>
 __device__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }
-// Pins work between two waits: results are read after the first, and what is made of them before the next.
+// Prevents the compiler from moving uses of d across a wait: results must be read after the wait
+// that completes them, and be used before the next.
 template <int R>
 __device__ void hold(float (&d)[R]) {
 #pragma unroll
   for (int i = 0; i < R; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Keeps a left side in its registers until the products that read it were waited for.
+// Keeps a left factor in its registers until the products that read it are complete.
 template <int K>
 __device__ void hold(std::uint32_t (&left)[K][4]) {
 #pragma unroll
   for (int i = 0; i < 4 * K; ++i) asm volatile("" : "+r"(left[i / 4][i % 4])::"memory");
 }
 
-// d = (or +=, where add) a b, 16 steps of the sums.
+// d = a b, or d += a b if `add`, over 16 elements of the sums.
 template <Order order>
 __device__ inline void wgmma(float (&d)[16], Matrix a, Matrix b, bool add) {
   asm volatile(
@@ -192,7 +195,7 @@ __device__ inline void wgmma(float (&d)[64], const std::uint32_t (&a)[4], Matrix
         "n"(static_cast<int>(order)));
 }
 
-// d [64, N] = the 64 rows of `left` times all rows of `right`, transposed: scores.
+// d [64, N] = the 64 rows of `left` times the transpose of all rows of `right`: scores.
 template <int D, class Left, class Right, int R>
 __device__ void dot_rows(float (&d)[R], std::uint32_t left, std::uint32_t right) {
 #pragma unroll
@@ -211,77 +214,79 @@ __device__ void add_weighted(float (&d)[R], const std::uint32_t (&weights)[K][4]
   for (int k = 0; k < K; ++k) wgmma<Order::by_columns>(d, weights[k], by_columns<Right>(right, k), true);
 }
 
-// How the engine sees bf16 rows: boxes of `rows` rows and one panel of a head of `size` columns. In attention_wgmma.cu.
+// The tensor map of bf16 rows: boxes of `rows` rows and one panel of a head of `size` columns.
+// Defined in attention_wgmma.cu.
 CUtensorMap tensor_map(const View& view, int size, int rows);
 
-__device__ inline std::uint32_t shared_place(const void* pointer) {
+__device__ inline std::uint32_t smem_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// A barrier in shared memory: `count` arrivals, and the bytes that were announced.
+// A barrier in shared memory: it completes after `count` arrivals and the expected bytes.
 struct Barrier {
   std::uint64_t state;
 
-  __device__ std::uint32_t place() { return shared_place(this); }
+  __device__ std::uint32_t address() { return smem_address(this); }
   __device__ void start(int count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(place()), "r"(count) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address()), "r"(count) : "memory");
   }
-  __device__ void expect(int bytes) {  // arrives
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place()), "r"(bytes)
+  __device__ void expect(int bytes) {  // also arrives
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()), "r"(bytes)
                  : "memory");
   }
   __device__ void arrive() {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(place()) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
   }
   __device__ void wait(int parity) {
     asm volatile(
         "{\n.reg .pred there;\n"
         "again:\nmbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n"
-        "@there bra.uni done;\nbra.uni again;\ndone:\n}" ::"r"(place()),
+        "@there bra.uni done;\nbra.uni again;\ndone:\n}" ::"r"(address()),
         "r"(parity)
         : "memory");
   }
 };
 
-// After barriers were started, before the engine uses them.
+// Makes initialized barriers visible to the copy engine.
 __device__ inline void show_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Before its first use: what a map says comes from memory, too.
+// Prefetches the descriptor, which is in memory too.
 __device__ inline void prefetch_map(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// One box: columns from `column` on, rows from `row` on.
+// Copies one box: columns from `column` on, rows from `row` on.
 __device__ inline void fetch_box(std::uint32_t to, const CUtensorMap& map, int column, int row,
-                                 Barrier& there) {
+                                 Barrier& ready) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
       "%3}], "
       "[%4];" ::"r"(to),
-      "l"(&map), "r"(column), "r"(row), "r"(there.place())
+      "l"(&map), "r"(column), "r"(row), "r"(ready.address())
       : "memory");
 }
-// A head's rows: one box a panel.
+// Copies rows of a head, with one box per panel.
 template <class Tile>
-__device__ void fetch_rows(std::uint32_t to, const CUtensorMap& map, int column, int row, Barrier& there) {
+__device__ void fetch_rows(std::uint32_t to, const CUtensorMap& map, int column, int row, Barrier& ready) {
 #pragma unroll
   for (int panel = 0; panel < Tile::kBytes / Tile::kPanelBytes; ++panel)
     fetch_box(to + static_cast<std::uint32_t>(panel * Tile::kPanelBytes), map,
-              column + panel * Tile::kColumns, row, there);
+              column + panel * Tile::kColumns, row, ready);
 }
-// Bytes that lie together, a multiple of 16 at such addresses.
-__device__ inline void fetch_bytes(std::uint32_t to, const void* from, int bytes, Barrier& there) {
+// Copies contiguous bytes; size and addresses are multiples of 16.
+__device__ inline void fetch_bytes(std::uint32_t to, const void* from, int bytes, Barrier& ready) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-      "l"(from), "r"(bytes), "r"(there.place())
+      "l"(from), "r"(bytes), "r"(ready.address())
       : "memory");
 }
 
-// Stages of shared memory that the engine fills in order, `ahead` stages before they are used, and warps free. A stage is
-// filled again two uses or more after it was freed, so that warpgroups need not keep step. Lanes that read a stage
-// themselves (by_lanes) free it one by one; what products have read, one lane frees for its warp.
+// A ring of stages in shared memory. The copy engine fills them in order, `ahead` stages before
+// they are used, and warps free them. A stage is refilled at least two uses after it was freed, so
+// warpgroups need not run in lockstep. If lanes read a stage themselves (by_lanes), each lane frees
+// it; if products read it, one lane frees it for its warp.
 template <int stages, bool by_lanes = false>
 struct Ring {
   Barrier full[stages], empty[stages];
@@ -293,15 +298,15 @@ struct Ring {
   static __device__ int stage(int i) { return static_cast<int>(static_cast<unsigned>(i) % stages); }
   static __device__ int round(int i) { return static_cast<int>(static_cast<unsigned>(i) / stages); }
 
-  // Before the stage is filled for the i-th use.
+  // Waits until the stage is free for use i, and expects `bytes` in it.
   __device__ Barrier& claim(int i, int bytes) {
     if (i >= stages) empty[stage(i)].wait((round(i) - 1) & 1);
     full[stage(i)].expect(bytes);
     return full[stage(i)];
   }
   __device__ void wait(int i) { full[stage(i)].wait(round(i) & 1); }
-  __device__ void free(int i) {             // by every thread
-    if constexpr (!by_lanes) __syncwarp();  // lane 0 speaks for lanes that are done
+  __device__ void free(int i) {             // called by every thread
+    if constexpr (!by_lanes) __syncwarp();  // lane 0 arrives for all lanes
     if (by_lanes || threadIdx.x % kWarp == 0) empty[stage(i)].arrive();
   }
 };

@@ -1,4 +1,4 @@
-// Adam in one pass: a block of threads for every chunk of a parameter. The formula is in optim/adam.h.
+// Adam in one pass: one thread block per chunk of a parameter. The formula is in optim/adam.h.
 #include "optim/adam.h"
 
 #include "ops/cuda/rows.cuh"

@@ -1,9 +1,9 @@
-// Muon on batches of matrices of one shape: momentum, Newton-Schulz, the update. The formulas are in optim/muon.h; every
-// kernel takes all matrices of a batch in one launch.
+// Muon on batches of matrices of one shape: momentum, Newton-Schulz, update. The formulas are in
+// optim/muon.h. Every kernel processes all matrices of a batch in one launch.
 //
-// A round of Newton-Schulz is three batched products and nothing else, since a product can be scaled and added to what is
-// there:  A = X X^T,  P = c A A + b A,  X = P X + a X.  With X^T in memory (more rows than columns) A = X X^T reads it
-// the other way round, and P X becomes X^T P.
+// A round of Newton-Schulz is three batched products, because a product can be scaled and added to
+// an existing matrix: A = X X^T,  P = c A A + b A,  X = P X + a X.  If X^T is stored (more rows
+// than columns), A = X X^T is computed with swapped transpose flags, and P X as X^T P.
 #include <algorithm>
 
 #include "ops/cuda/column_sums.cuh"
@@ -15,15 +15,15 @@ namespace thimble::cuda {
 
 namespace {
 
-constexpr std::int64_t kAlignment = 256;  // of every matrix, in bytes
-constexpr int kNormBlocks = 32;           // that share a matrix's sum of squares: fixed, for the same bits
-constexpr double kShortestRow = 1e-7;
+constexpr std::int64_t kAlignment = 256;  // of each matrix, in bytes
+constexpr int kNormBlocks = 32;           // per matrix, for its sum of squares; fixed: same bits
+constexpr double kMinRowNorm = 1e-7;
 
-std::int64_t whole(std::int64_t count, std::int64_t unit) {
+std::int64_t round_up(std::int64_t count, std::int64_t unit) {
   return (count + unit - 1) / unit * unit;
 }
 
-// `count` matrices, one behind the other at an aligned distance.
+// `count` matrices at a constant aligned distance.
 struct Stack {
   Tensor first;
   std::int64_t distance = 0, count = 0;
@@ -33,17 +33,17 @@ struct Stack {
 
 Stack make_stack(std::int64_t rows, std::int64_t cols, std::int64_t count, DType dtype) {
   return {Tensor{nullptr, rows, cols, cols, dtype, Device::cuda},
-          whole(rows * cols, kAlignment / dtype_bytes(dtype)), count};
+          round_up(rows * cols, kAlignment / dtype_bytes(dtype)), count};
 }
 
-// Where everything lies in the scratch; without one, how much that is.
-struct Room {
+// Scratch of a batch. Without a scratch pointer, only computes its size.
+struct BatchScratch {
   Stack update;               // u, f32
   Stack x, next, a, p;        // in the dtype of products
   double* squares = nullptr;  // [count, kNormBlocks]
   std::int64_t bytes = 0;
 
-  Room(const MuonBatch& batch, DType dtype, std::byte* scratch) {
+  BatchScratch(const MuonBatch& batch, DType dtype, std::byte* scratch) {
     const std::int64_t small = batch.rows < batch.cols ? batch.rows : batch.cols;
     update = make_stack(batch.rows, batch.cols, batch.count, DType::f32);
     x = next = make_stack(batch.rows, batch.cols, batch.count, dtype);
@@ -57,10 +57,10 @@ struct Room {
   }
 };
 
-// One column of blocks for each matrix; a thread takes every gridDim.x * kThreads'th element.
+// One column of blocks per matrix; each thread processes every (gridDim.x * kThreads)-th element.
 dim3 grid_of(const MuonBatch& batch) {
-  const std::int64_t wanted = (batch.rows * batch.cols + 4 * kThreads - 1) / (4 * kThreads);
-  return dim3(static_cast<unsigned>(wanted < 256 ? wanted : 256), static_cast<unsigned>(batch.count));
+  const std::int64_t blocks = (batch.rows * batch.cols + 4 * kThreads - 1) / (4 * kThreads);
+  return dim3(static_cast<unsigned>(blocks < 256 ? blocks : 256), static_cast<unsigned>(batch.count));
 }
 
 template <class Body>
@@ -70,7 +70,7 @@ __device__ void for_my_elements(std::int64_t size, Body body) {
     body(i);
 }
 
-// Element i of this block's matrix.
+// Element i of the matrix of this block.
 struct Elements {
   View view;
   std::int64_t distance;
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kThreads)
   for_my_elements(size, [&](std::int64_t i) { w[i] = w[i] * keep - stride * x.load(i); });
 }
 
-// Each row divided by its length.
+// Divides each row by its norm.
 void normalise_rows(cudaStream_t stream, const MuonBatch& batch, const Stack& update) {
   const View u(update.first);
   const std::int64_t rows = batch.rows, cols = batch.cols, distance = update.distance;
@@ -134,13 +134,13 @@ void normalise_rows(cudaStream_t stream, const MuonBatch& batch, const Stack& up
       const double value = load_one(u, 0, begin + i);
       squares += value * value;
     }
-    const auto inverse = static_cast<float>(1 / fmax(sqrt(warp_sum(squares)), kShortestRow));
+    const auto inverse = static_cast<float>(1 / fmax(sqrt(warp_sum(squares)), kMinRowNorm));
     for (std::int64_t i = lane; i < cols; i += kWarp)
       store_one(u, 0, begin + i, load_one(u, 0, begin + i) * inverse);
   });
 }
 
-// result = scale a b + base_scale base for every matrix.
+// result = scale a b + base_scale base, for every matrix.
 void multiply(const Context& context, const Stack& a, bool a_transposed, const Stack& b, bool b_transposed,
               const Stack& result, float scale = 1, const Stack* base = nullptr, float base_scale = 0) {
   gemm(context, {.a = {a.first, a_transposed},
@@ -155,55 +155,57 @@ void multiply(const Context& context, const Stack& a, bool a_transposed, const S
                  .result_distance = result.distance});
 }
 
-// Afterwards room.x holds the result.
+// Leaves the result in buffers.x.
 void newton_schulz(const Context& context, const MuonBatch& batch,
-                   const std::vector<NewtonSchulzCoefficients>& rounds, Room& room) {
+                   const std::vector<NewtonSchulzCoefficients>& rounds, BatchScratch& buffers) {
   const bool tall = batch.rows > batch.cols;
   for (const NewtonSchulzCoefficients& k : rounds) {
     const auto a = static_cast<float>(k.a), b = static_cast<float>(k.b), c = static_cast<float>(k.c);
-    multiply(context, room.x, tall, room.x, !tall, room.a);
-    multiply(context, room.a, false, room.a, false, room.p, c, &room.a, b);
+    multiply(context, buffers.x, tall, buffers.x, !tall, buffers.a);
+    multiply(context, buffers.a, false, buffers.a, false, buffers.p, c, &buffers.a, b);
     if (tall)
-      multiply(context, room.x, false, room.p, false, room.next, 1, &room.x, a);
+      multiply(context, buffers.x, false, buffers.p, false, buffers.next, 1, &buffers.x, a);
     else
-      multiply(context, room.p, false, room.x, false, room.next, 1, &room.x, a);
-    const Stack before = room.x;
-    room.x = room.next;
-    room.next = before;
+      multiply(context, buffers.p, false, buffers.x, false, buffers.next, 1, &buffers.x, a);
+    const Stack before = buffers.x;
+    buffers.x = buffers.next;
+    buffers.next = before;
   }
 }
 
 void update_batch(const Context& context, const RuleCall& call, const MuonBatch& batch) {
-  if (batch.count > 65535) refuse("Muon takes at most 65535 matrices of one shape", batch.count);
+  if (batch.count > 65535) refuse("Muon supports at most 65535 matrices of one shape", batch.count);
   const MuonPlan& plan = call.plan_as<MuonPlan>();
   const auto* const settings = call.settings_as<MuonSettings>();
   const auto* const matrices = call.items_as<MuonMatrix>() + batch.first;
-  Room room(batch, plan.dtype, call.scratch);
+  BatchScratch buffers(batch, plan.dtype, call.scratch);
   const std::int64_t size = batch.rows * batch.cols;
   const cudaStream_t stream = stream_of(context);
   const dim3 grid = grid_of(batch), norm_grid(kNormBlocks, grid.y);
 
   add_momentum<<<grid, kThreads, 0, stream>>>(call.state, settings, matrices, size, call.memory.gradients,
-                                              call.memory.states[0], Elements(room.update));
+                                              call.memory.states[0], Elements(buffers.update));
   launched("muon momentum");
-  if (plan.row_norm) normalise_rows(stream, batch, room.update);
-  sum_squares<<<norm_grid, kThreads, 0, stream>>>(Elements(room.update), size, room.squares);
+  if (plan.row_norm) normalise_rows(stream, batch, buffers.update);
+  sum_squares<<<norm_grid, kThreads, 0, stream>>>(Elements(buffers.update), size, buffers.squares);
   launched("muon norm");
-  normalise<<<grid, kThreads, 0, stream>>>(Elements(room.update), room.squares, size, Elements(room.x));
+  normalise<<<grid, kThreads, 0, stream>>>(Elements(buffers.update), buffers.squares, size,
+                                           Elements(buffers.x));
   launched("muon scaling");
-  newton_schulz(context, batch, plan.rounds, room);
+  newton_schulz(context, batch, plan.rounds, buffers);
   const double shape =
       batch.rows > batch.cols ? static_cast<double>(batch.rows) / static_cast<double>(batch.cols) : 1.0;
   apply<<<grid, kThreads, 0, stream>>>(call.state, settings, matrices, size, static_cast<float>(sqrt(shape)),
-                                       Elements(room.x), call.memory.weights);
+                                       Elements(buffers.x), call.memory.weights);
   launched("muon update");
 }
 
-// Batches are updated one after the other, in the same scratch.
+// Batches are updated one after the other and use the same scratch.
 std::int64_t muon_scratch_bytes(const RuleCall& call) {
   const MuonPlan& plan = call.plan_as<MuonPlan>();
   std::int64_t bytes = 0;
-  for (const MuonBatch& batch : plan.batches) bytes = std::max(bytes, Room(batch, plan.dtype, nullptr).bytes);
+  for (const MuonBatch& batch : plan.batches)
+    bytes = std::max(bytes, BatchScratch(batch, plan.dtype, nullptr).bytes);
   return bytes;
 }
 

@@ -1,5 +1,5 @@
-// The pieces of an optimizer step that are neither tape ops nor an update rule: sums in f64, the gradient's norm and
-// clipping, the scale of the loss.
+// The parts of an optimizer step that are neither tape ops nor update rules: f64 sums, the gradient
+// norm and clipping, and the loss scale.
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/rows.cuh"
 
@@ -7,12 +7,13 @@ namespace thimble::cuda {
 
 namespace {
 
-constexpr std::int64_t kMostBlocks = 1024;
+constexpr std::int64_t kMaxBlocks = 1024;
 
-// Blocks whose number depends on the count alone: the same sums in the same order every time.
+// The number of blocks depends only on the count, so sums have the same order and the same bits
+// every time.
 std::int64_t sum_blocks(std::int64_t count) {
   const std::int64_t blocks = (count + 4 * kThreads - 1) / (4 * kThreads);
-  return blocks < 1 ? 1 : blocks > kMostBlocks ? kMostBlocks : blocks;
+  return blocks < 1 ? 1 : blocks > kMaxBlocks ? kMaxBlocks : blocks;
 }
 
 template <class Term>

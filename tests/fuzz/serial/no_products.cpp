@@ -1,4 +1,4 @@
-// Packing with calibration multiplies matrices; readers of files do not. The fuzzers do without the kernels.
+// Packing uses matrix products only for calibration, so the fuzzers do without the kernels.
 #include "base/error.h"
 #include "ops/cpu/gemm.h"
 

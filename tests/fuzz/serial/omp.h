@@ -1,4 +1,4 @@
-// In place of OpenMP's: fuzzers run on one thread, where the same input takes the same way each time.
+// Replaces OpenMP: fuzzers run on one thread, so that each input always takes the same path.
 #pragma once
 
 inline int omp_get_max_threads() {
