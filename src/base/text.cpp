@@ -35,6 +35,43 @@ std::string joined(std::span<const std::int64_t> numbers, std::string_view betwe
   return join(numbers, between, [](std::int64_t number) { return std::to_string(number); });
 }
 
+namespace {
+
+// Removes the unit from the end of the text and returns the number of zeros it stands for.
+std::size_t take_unit(std::string_view& text) {
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  if (text.size() < 2 || !digit(text[text.size() - 2])) return 0;
+  const char unit = text.back();
+  const std::size_t zeros = unit == 'k' || unit == 'K' ? 3 : unit == 'M' ? 6 : unit == 'G' ? 9 : 0;
+  if (zeros > 0) text.remove_suffix(1);
+  return zeros;
+}
+
+}  // namespace
+
+std::optional<double> parse_number_with_unit(std::string_view text) {
+  const std::size_t zeros = take_unit(text);
+  return parse_number<double>(zeros == 0 ? std::string(text) : fmt::format("{}e{}", text, zeros));
+}
+
+std::optional<std::int64_t> parse_integer_with_unit(std::string_view text) {
+  const std::size_t zeros = take_unit(text);
+  if (zeros == 0) return parse_number<std::int64_t>(text);
+  std::string digits(text);  // the decimal point moves by `zeros` digits, which is exact
+  const std::size_t point = std::min(digits.find('.'), digits.size());
+  digits.erase(point, 1);
+  const std::size_t decimals = digits.size() - point;
+  if (decimals > zeros) return std::nullopt;
+  return parse_number<std::int64_t>(digits.append(zeros - decimals, '0'));
+}
+
+bool has_unknown_unit(std::string_view text) {
+  const std::size_t end = std::min(text.find_first_not_of("+-.,_0123456789"), text.size());
+  if (end == 0 || end == text.size() || text.find_first_of("0123456789") >= end) return false;
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == ' '; };
+  return std::all_of(text.begin() + static_cast<std::ptrdiff_t>(end), text.end(), letter);
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   // Row i holds the distances from a[0, i) to every prefix of b; a swap looks back two rows.
   std::vector<std::size_t> before(b.size() + 1), previous(b.size() + 1), row(b.size() + 1);

@@ -65,6 +65,16 @@ std::optional<T> parse_number(std::string_view text) {
   return value;
 }
 
+// Like parse_number, but the number may end in a unit: k or K (thousand), M (million), G (billion).
+// "500k", "2.5M". An integer must be whole: "1.5k" is 1500, "0.5" is nullopt.
+std::optional<std::int64_t> parse_integer_with_unit(std::string_view text);
+std::optional<double> parse_number_with_unit(std::string_view text);
+
+// Whether the text is a number followed by letters, such as an unknown unit: "5kB".
+bool has_unknown_unit(std::string_view text);
+inline constexpr std::string_view kUnitsHint =
+    "the units are k (thousand), M (million) and G (billion), such as 500k";
+
 // "Did you mean ...?" suggestions.
 
 // The number of insertions, deletions, substitutions and swaps of adjacent letters that turn one

@@ -322,25 +322,6 @@ Command data_info_command() {
 
 namespace {
 
-constexpr std::string_view kDefaultSize = "2M";
-
-// Parses "500k", "2M" or "1G", in powers of 1000.
-std::uint64_t bytes_in(std::string_view text) {
-  std::uint64_t unit = 1;
-  std::string_view digits = text;
-  if (!digits.empty()) {
-    constexpr std::string_view kUnits = "kMG";
-    for (std::size_t i = 0, size = 1000; i < kUnits.size(); ++i, size *= 1000)
-      if (digits.back() == kUnits[i]) unit = size;
-    if (unit > 1) digits.remove_suffix(1);
-  }
-  const auto count = parse_number<std::uint64_t>(digits);
-  constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
-  if (!count || *count == 0 || *count > kMost / unit)
-    throw UsageError(fmt::format("--size: expected bytes such as 500k, 2M or 1G, found '{}'", text));
-  return *count * unit;
-}
-
 sample::CorpusOptions corpus_options(const Arguments& arguments) {
   sample::CorpusOptions options;
   if (arguments.text("kind") == "tales") options.kind = sample::CorpusKind::tales;
@@ -349,7 +330,8 @@ sample::CorpusOptions corpus_options(const Arguments& arguments) {
   if (arguments.given("count"))
     options.count = static_cast<std::uint64_t>(arguments.integer("count", {.least = 1}));
   if (arguments.given("size") || options.count == 0)
-    options.bytes = bytes_in(arguments.given("size") ? arguments.text("size") : kDefaultSize);
+    options.bytes =
+        static_cast<std::uint64_t>(arguments.integer("size", {.least = 1, .most = std::int64_t{1} << 40}));
   return options;
 }
 
@@ -397,8 +379,8 @@ Command data_sample_command() {
                        .choices = {"train", "heldout"}},
                       {.name = "size",
                        .value = "BYTES",
-                       .help = "approximate size, such as 500k, 2M or 1G",
-                       .shown_default = "2M"},
+                       .initial = "2M",
+                       .help = "approximate size, such as 500k, 2M or 1G"},
                       {.name = "count", .value = "N", .help = "number of chats or tales, instead of --size"},
                       output_option("file to write"),
                       common::seed(),

@@ -226,7 +226,10 @@ std::string default_of(const Option& option) {
 
 std::string commands_page() {
   const std::vector<Command> all = all_commands();
-  std::string text = page_head("Commands", "commands", "Every command of `thimble` with its options.");
+  std::string text =
+      page_head("Commands", "commands",
+                "Every command of `thimble` with its options. Numbers may end in a unit in powers of "
+                "1000:\n`--budget 500k`, `--steps 2.5k`, `--val-tokens 1M`, `--size 1G`.");
   std::string_view task;
   for (const Command& command : all) {
     if (command.task != task) {
@@ -297,7 +300,11 @@ std::string config_page() {
       "apply\n"
       "first, then the preset, then the file, then options; `thimble train --dry-run` prints every value "
       "and\n"
-      "where it comes from. The line `preset = \"NAME\"` in a file starts from a preset.");
+      "where it comes from. The line `preset = \"NAME\"` in a file starts from a preset. On the command "
+      "line,\n"
+      "numbers may end in k, M or G, which are powers of 1000; a key may be given once, as an option or "
+      "with\n"
+      "`--set`.");
   text += "## Presets\n\n";
   std::vector<std::vector<std::string>> rows;
   for (const Preset& preset : all_presets()) rows.push_back({code(preset.name), cell(preset.summary)});

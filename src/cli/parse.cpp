@@ -230,21 +230,23 @@ const std::string& Arguments::value(std::string_view name) const {
   return text(name);
 }
 
-std::int64_t Arguments::integer(std::string_view name, Range<std::int64_t> range) const {
+void Arguments::refuse(std::string_view name, const std::string& expected) const {
   const std::string& text = value(name);
-  const auto number = parse_number<std::int64_t>(text);
+  throw UsageError(fmt::format("{} expects {}, found '{}'", slot(name).label, expected, text),
+                   has_unknown_unit(text) ? Hint{std::string(kUnitsHint)} : Hint{});
+}
+
+std::int64_t Arguments::integer(std::string_view name, Range<std::int64_t> range) const {
+  const auto number = parse_integer_with_unit(value(name));
   if (!number || *number < range.least || *number > range.most)
-    throw UsageError(
-        fmt::format("{} expects {}, found '{}'", slot(name).label, expected("a whole number", range), text));
+    refuse(name, expected("a whole number", range));
   return *number;
 }
 
 double Arguments::number(std::string_view name, Range<double> range) const {
-  const std::string& text = value(name);
-  const auto number = parse_number<double>(text);
+  const auto number = parse_number_with_unit(value(name));
   if (!number || !std::isfinite(*number) || *number < range.least || *number > range.most)
-    throw UsageError(
-        fmt::format("{} expects {}, found '{}'", slot(name).label, expected("a number", range), text));
+    refuse(name, expected("a number", range));
   return *number;
 }
 

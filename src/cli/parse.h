@@ -34,7 +34,7 @@ class Arguments {
   bool flag(std::string_view name) const { return given(name); }
 
   // The value or the default. Without either, text() and path() return "", integer() and number()
-  // throw std::logic_error.
+  // throw std::logic_error. Numbers may end in a unit: 500k, 2M, 1G.
   const std::string& text(std::string_view name) const;
   std::filesystem::path path(std::string_view name) const { return text(name); }
   std::int64_t integer(std::string_view name, Range<std::int64_t> range = {}) const;
@@ -52,6 +52,7 @@ class Arguments {
   };
   const Slot& slot(std::string_view name) const;
   const std::string& value(std::string_view name) const;
+  [[noreturn]] void refuse(std::string_view name, const std::string& expected) const;
 
   std::map<std::string, Slot, std::less<>> slots_;
 };

@@ -376,10 +376,23 @@ std::string expected(const Key& key) {
   return text;
 }
 
+bool is_numeric(const Key& key) {
+  return key.type == KeyType::integer || key.type == KeyType::number;
+}
+
 [[noreturn]] void refuse(const Key& key, std::string_view found, std::string_view where) {
-  const std::string_view best = nearest(found, key.choices);
-  fail(best.empty() ? Hint{} : Hint{fmt::format("did you mean {}?", best)}, "{}{} expects {}, found '{}'",
-       where, key.name, expected(key), found.substr(0, 80));
+  std::string hint;
+  if (const std::string_view best = nearest(found, key.choices); !best.empty())
+    hint = fmt::format("did you mean {}?", best);
+  else if (is_numeric(key) && has_unknown_unit(found))
+    hint = kUnitsHint;
+  fail(Hint{hint}, "{}{} expects {}, found '{}'", where, key.name, expected(key), found.substr(0, 80));
+}
+
+// A text in quotes for a key whose value is written without them: steps = "5".
+[[noreturn]] void refuse_quotes(const Key& key, std::string_view found, std::string_view where) {
+  fail(Hint{fmt::format("write the value of {} without quotes", key.name)},
+       "{}{} expects {}, found the text \"{}\"", where, key.name, expected(key), found.substr(0, 80));
 }
 
 // nullopt if the value has another type. An integer is accepted as a number.
@@ -407,6 +420,8 @@ std::optional<KeyValue> in_type_of(const Key& key, const KeyValue& value) {
 
 KeyValue checked_value(const Key& key, const KeyValue& value, std::string_view where) {
   const std::optional<KeyValue> typed = in_type_of(key, value);
+  const auto* text = std::get_if<std::string>(&value);
+  if (!typed && text && key.type != KeyType::choice) refuse_quotes(key, *text, where);
   if (!typed) refuse(key, value_text(value), where);
   const auto* whole = std::get_if<std::int64_t>(&*typed);
   const auto* real = std::get_if<double>(&*typed);
@@ -425,17 +440,17 @@ void check_values(const Config& config, ConfigPart part) {
 }
 
 KeyValue value_from_text(const Key& key, std::string_view text, std::string_view where) {
-  KeyValue value = std::string(text);
   std::string digits(text);  // TOML allows underscores in numbers
   std::erase(digits, '_');
-  const bool numeric = key.type == KeyType::integer || key.type == KeyType::number;
-  if (const auto whole = parse_number<std::int64_t>(digits); numeric && whole)
-    value = *whole;
-  else if (const auto real = parse_number<double>(digits); key.type == KeyType::number && real)
-    value = *real;
-  else if (key.type == KeyType::flag && (text == "true" || text == "false"))
-    value = text == "true";
-  return checked_value(key, value, where);
+  if (is_numeric(key)) {
+    if (const auto whole = parse_integer_with_unit(digits)) return checked_value(key, *whole, where);
+    if (const auto real = parse_number_with_unit(digits); key.type == KeyType::number && real)
+      return checked_value(key, *real, where);
+    refuse(key, text, where);
+  }
+  if (key.type == KeyType::choice) return checked_value(key, std::string(text), where);
+  if (text != "true" && text != "false") refuse(key, text, where);
+  return text == "true";
 }
 
 std::string value_text(const KeyValue& value) {

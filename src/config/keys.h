@@ -51,7 +51,7 @@ KeyValue checked_value(const Key& key, const KeyValue& value, std::string_view w
 // Checks the values of all keys of a part.
 void check_values(const Config& config, ConfigPart part);
 
-// Like checked_value(), from text as typed after `--set key=`.
+// Like checked_value(), from text as typed after `--set key=`: numbers may have a unit, as in 500k.
 KeyValue value_from_text(const Key& key, std::string_view text, std::string_view where);
 
 // "30.0", "true" or "relu2": the form that value_from_text() reads. TOML puts quotes around

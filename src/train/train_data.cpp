@@ -233,10 +233,11 @@ std::optional<TokenizerSpec> TokenizerSpec::parse(std::string_view text) {
   const std::string_view kind = text.substr(0, colon), size = text.substr(colon + 1);
   if (kind != "bpe" && kind != "sentencepiece") return std::nullopt;
   constexpr TokenId kMaxVocabulary = 1 << 22;
-  const auto vocab_size = parse_number<TokenId>(size);
+  const auto vocab_size = parse_integer_with_unit(size);
   check(vocab_size && *vocab_size > 0 && *vocab_size <= kMaxVocabulary,
         "--tokenizer {}:N expects a number of tokens, found '{}'", kind, size);
-  return TokenizerSpec{kind == "bpe" ? TokenizerKind::bpe : TokenizerKind::sentencepiece, *vocab_size};
+  return TokenizerSpec{kind == "bpe" ? TokenizerKind::bpe : TokenizerKind::sentencepiece,
+                       static_cast<TokenId>(*vocab_size)};
 }
 
 std::unique_ptr<Tokenizer> learn_tokenizer(const TokenizerSpec& spec, const DataSettings& data,

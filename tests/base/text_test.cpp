@@ -11,6 +11,30 @@
 namespace thimble {
 namespace {
 
+TEST(Numbers, MayEndInAUnit) {
+  EXPECT_EQ(parse_integer_with_unit("500k"), 500'000);
+  EXPECT_EQ(parse_integer_with_unit("500K"), 500'000);
+  EXPECT_EQ(parse_integer_with_unit("2.5M"), 2'500'000);
+  EXPECT_EQ(parse_integer_with_unit("-3G"), -3'000'000'000);
+  EXPECT_EQ(parse_integer_with_unit("1.001k"), 1001);
+  EXPECT_EQ(parse_integer_with_unit("9.223372036G"), 9'223'372'036);
+  EXPECT_EQ(parse_integer_with_unit("12"), 12);
+  EXPECT_EQ(parse_number_with_unit("2.5k"), 2500.0);
+  EXPECT_EQ(parse_number_with_unit("0.1"), 0.1);
+  EXPECT_EQ(parse_number_with_unit("0.1M"), 1e5);
+}
+
+TEST(Numbers, WithAnotherUnitOrAFractionOfOneAreRefused) {
+  for (const char* wrong : {"", "k", "-k", ".k", "1.k", "5kk", "5m", "5g", "5kB", "5 k", "k5", "1e3k",
+                            "1.2.3k", "1.0005k", "0.5", "10000000000G", "infk", "0x10k"})
+    EXPECT_EQ(parse_integer_with_unit(wrong), std::nullopt) << wrong;
+  for (const char* wrong : {"k", "5m", "infk", "nank", "1e3k", "5kB"})
+    EXPECT_EQ(parse_number_with_unit(wrong), std::nullopt) << wrong;
+  for (const char* wrong : {"5m", "5kB", "1.5 GB", "500MiB"}) EXPECT_TRUE(has_unknown_unit(wrong)) << wrong;
+  for (const char* other : {"", "m", "many", "1e3", "5-", "0x10", "1,5"})
+    EXPECT_FALSE(has_unknown_unit(other)) << other;
+}
+
 TEST(EditDistance, CountsEditsAndSwaps) {
   EXPECT_EQ(edit_distance("", ""), 0u);
   EXPECT_EQ(edit_distance("abc", ""), 3u);

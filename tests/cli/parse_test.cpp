@@ -1,6 +1,7 @@
 #include "cli/parse.h"
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace thimble {
 namespace {
@@ -149,6 +150,7 @@ TEST(Parse, NumbersAreCheckedForFormAndRange) {
   };
   EXPECT_EQ(integer("0", {.least = 0}), 0);
   EXPECT_EQ(integer("9223372036854775807"), INT64_MAX);
+  EXPECT_EQ(integer("500k", {.most = 500'000}), 500'000);
   for (const char* bad : {"", "x", "1x", " 1", "1 ", "+1", "1.0", "1e3", "0x10", "9223372036854775808"})
     EXPECT_THROW(integer(bad), UsageError) << bad;
 
@@ -157,6 +159,7 @@ TEST(Parse, NumbersAreCheckedForFormAndRange) {
   };
   EXPECT_EQ(number("1e-3"), 1e-3);
   EXPECT_EQ(number(".5"), 0.5);
+  EXPECT_EQ(number("1.5k"), 1500);
   for (const char* bad : {"", "x", "1,5", "nan", "inf", "-inf", "1e999", "1.0f"})
     EXPECT_THROW(number(bad), UsageError) << bad;
 
@@ -168,6 +171,17 @@ TEST(Parse, NumbersAreCheckedForFormAndRange) {
     }
     return "accepted";
   };
+  const auto hint = [&](const std::string& text) -> std::string {
+    try {
+      integer(text);
+    } catch (const UsageError& error) {
+      return error.hint();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(hint("16MB"), kUnitsHint);
+  EXPECT_EQ(hint("many"), "");
+  EXPECT_THROW(integer("1k", {.most = 999}), UsageError);
   EXPECT_EQ(message([&] { integer("0", {.least = 1}); }),
             "--top-k expects a whole number of at least 1, found '0'");
   EXPECT_EQ(message([&] { integer("many"); }), "--top-k expects a whole number, found 'many'");

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "config/builder.h"
 #include "config/toml.h"
 #include "support/temp_folder.h"
@@ -211,7 +212,8 @@ TEST(Settings, ErrorsNameFileLineAndKey) {
   EXPECT_EQ(complaint_of("\n\nnorm = \"rmss\"\n"),
             "run/config.toml:3: norm expects rms, rms_weight or layer, found 'rmss' / did you mean rms?");
   EXPECT_EQ(complaint_of("dim = \"512\"\n"),
-            "run/config.toml:1: dim expects a whole number from 1 to 65536, found '512'");
+            "run/config.toml:1: dim expects a whole number from 1 to 65536, found the text \"512\" / "
+            "write the value of dim without quotes");
   EXPECT_EQ(complaint_of("dim = 512.0\n"),
             "run/config.toml:1: dim expects a whole number from 1 to 65536, found '512.0'");
   EXPECT_EQ(complaint_of("rope_base = nan\n"),
@@ -261,6 +263,21 @@ TEST(Settings, InvalidAssignmentsAreErrors) {
             "--set: layers expects a whole number from 1 to 1024, found '99999999999999999999'");
   EXPECT_EQ(complaint_about({"bias=yes"}), "--set: bias expects true or false, found 'yes'");
   EXPECT_EQ(complaint_about({"batch_tokens=524_288"}), "fine");
+  EXPECT_EQ(
+      complaint_about({"layers=4 GB"}),
+      fmt::format("--set: layers expects a whole number from 1 to 1024, found '4 GB' / {}", kUnitsHint));
+}
+
+TEST(Settings, NumbersOfAssignmentsMayEndInAUnit) {
+  ConfigBuilder settings;
+  settings.set("steps=2.5k");
+  settings.set("warmdown=1.2k");
+  settings.set_flag(*find_key("max_seconds"), "1M");
+  EXPECT_EQ(settings.current().train.steps, 2500);
+  EXPECT_EQ(settings.current().train.warmdown, 1200);
+  EXPECT_EQ(settings.current().train.max_seconds, 1e6);
+  EXPECT_EQ(complaint_about({"layers=2k"}),
+            "--set: layers expects a whole number from 1 to 1024, found '2000'");
 }
 
 TEST(Settings, WithoutEffectAreReported) {

@@ -220,6 +220,7 @@ TEST(TokenizerSpec, ParsesAKindAndANumber) {
   ASSERT_TRUE(spec);
   EXPECT_EQ(spec->kind, TokenizerKind::bpe);
   EXPECT_EQ(spec->vocab_size, 512);
+  EXPECT_EQ(TokenizerSpec::parse("bpe:4k")->vocab_size, 4000);
   EXPECT_EQ(TokenizerSpec::parse("sentencepiece:1024")->kind, TokenizerKind::sentencepiece);
   for (const char* other : {"bytes", "bytes:chat", "C:/tokenizer.json", "tokenizer.json"})
     EXPECT_FALSE(TokenizerSpec::parse(other)) << other;
