@@ -281,6 +281,7 @@ ChatOptions chat_options(const Arguments& arguments) {
   options.asked.stop_strings = arguments.list("stop");
   options.asked.max_tokens = arguments.given("max-tokens") ? arguments.integer("max-tokens", {.least = 1})
                                                            : std::numeric_limits<std::int64_t>::max();
+  options.asked.min_tokens = arguments.integer("min-tokens", {.least = 0});
   return options;
 }
 
@@ -329,6 +330,10 @@ Command chat_command() {
                 .value = "N",
                 .help = "maximum length of an answer, in tokens",
                 .shown_default = "up to the context"},
+               {.name = "min-tokens",
+                .value = "N",
+                .initial = "1",
+                .help = "minimum length of an answer, in tokens"},
                {.name = "stop", .value = "TEXT", .help = "end the answer before this text", .repeated = true},
                {.name = "tidy", .help = "drop punctuation at the start of an answer"},
                {.name = "layout",

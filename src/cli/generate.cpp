@@ -3,17 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/signals.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/parse.h"
 #include "data/text_files.h"
 #include "formats/model_file.h"
+#include "infer/chat_context.h"
 #include "infer/generate.h"
 
 namespace thimble {
@@ -43,18 +46,38 @@ std::pair<TokenId, float> bias_from(std::string_view text) {
   return {*id, *bias};
 }
 
-Request request_from(const Arguments& arguments, const Tokenizer& tokenizer, const std::string& prompt) {
-  Request request = text_request(tokenizer, prompt);
+// nullopt if the model was not trained on chats, or with a layout that is not supported.
+std::optional<ChatLayout> chat_layout_of(const ModelFile& file, const Tokenizer& tokenizer) {
+  if (file.layout.empty()) return std::nullopt;
+  try {
+    return ChatLayout(tokenizer, file.layout);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// A chat model learns only the assistant's words, so without a prompt it begins an answer.
+Request answer_to_nothing(const ChatLayout& layout) {
+  return {
+      .prompt = layout.prompt({}), .min_tokens = 1, .stop_ids = chat_stop_ids(layout), .starts_text = true};
+}
+
+Request request_from(const Arguments& arguments, const Tokenizer& tokenizer, const std::string& prompt,
+                     const std::optional<ChatLayout>& layout) {
+  Request request = prompt.empty() && layout ? answer_to_nothing(*layout) : text_request(tokenizer, prompt);
+  request.slides = true;
   request.sampling = sampling_from(arguments);
+  request.sampling.suppressed = textless_ids(tokenizer, request.stop_ids);
   for (const std::string& text : arguments.list("logit-bias"))
     request.sampling.logit_bias.push_back(bias_from(text));
   request.samples = static_cast<int>(arguments.integer("samples", {.least = 1, .most = 1000}));
   request.max_tokens = arguments.integer("max-tokens", {.least = 1});
-  request.min_tokens = arguments.integer("min-tokens", {.least = 0});
+  request.min_tokens = std::max(request.min_tokens, arguments.integer("min-tokens", {.least = 0}));
   request.stop_strings = arguments.list("stop");
   if (arguments.given("logprobs"))
     request.logprobs = static_cast<int>(arguments.integer("logprobs", {.least = 0, .most = kMaxTopLogprobs}));
-  if (arguments.flag("ignore-eos")) std::swap(request.sampling.suppressed, request.stop_ids);
+  if (arguments.flag("ignore-eos"))
+    for (const TokenId id : std::exchange(request.stop_ids, {})) request.sampling.suppressed.push_back(id);
   return request;
 }
 
@@ -65,7 +88,7 @@ Json as_json(const Tokenizer& tokenizer, TokenId id, float logprob) {
       .set("logprob", static_cast<double>(logprob));
 }
 
-Json as_json(const Tokenizer& tokenizer, const Sample& sample, bool logprobs) {
+Json as_json(const Tokenizer& tokenizer, const Sample& sample, std::uint64_t seed, bool logprobs) {
   Json tokens = Json::array(), scores = Json::array();
   for (const TokenScore& token : sample.tokens) {
     tokens.push(token.id);
@@ -77,13 +100,16 @@ Json as_json(const Tokenizer& tokenizer, const Sample& sample, bool logprobs) {
   Json json = Json::object()
                   .set("text", sample.text)
                   .set("tokens", tokens)
-                  .set("finish_reason", name_of(sample.finish));
+                  .set("finish_reason", name_of(sample.finish))
+                  .set("tokens_dropped", sample.usage.dropped_tokens)
+                  .set("seed", seed);
   if (sample.stop_string) json.set("stop_string", *sample.stop_string);
   if (logprobs) json.set("logprobs", scores);
   return json;
 }
 
 struct Stats {
+  std::uint64_t seed = 0;  // of the first sample
   std::int64_t prompt_tokens = 0, generated_tokens = 0;
   double first_token_seconds = 0, decode_seconds = 0;  // until the first token; from there to the end
 
@@ -96,8 +122,9 @@ struct Stats {
   }
 };
 
-Stats stats_from(const std::vector<Sample>& samples, double seconds) {
-  Stats stats{.prompt_tokens = samples[0].usage.prompt_tokens,
+Stats stats_from(const std::vector<Sample>& samples, std::uint64_t seed, double seconds) {
+  Stats stats{.seed = seed,
+              .prompt_tokens = samples[0].usage.prompt_tokens,
               .first_token_seconds = samples[0].usage.seconds_to_first_token()};
   for (const Sample& sample : samples) stats.generated_tokens += sample.usage.generated_tokens;
   stats.decode_seconds = std::max(0.0, seconds - stats.first_token_seconds);
@@ -106,6 +133,7 @@ Stats stats_from(const std::vector<Sample>& samples, double seconds) {
 
 Json as_json(const Stats& stats) {
   return Json::object()
+      .set("seed", stats.seed)
       .set("prompt_tokens", stats.prompt_tokens)
       .set("generated_tokens", stats.generated_tokens)
       .set("first_token_seconds", stats.first_token_seconds)
@@ -117,14 +145,24 @@ Json as_json(const Stats& stats) {
 std::string as_text(const Stats& stats) {
   return fmt::format(
       "prompt: {} tokens, {:.0f} tokens/s, first token after {:.1f} ms\n"
-      "generated: {} tokens in {:.2f} s, {:.1f} tokens/s",
+      "generated: {} tokens in {:.2f} s, {:.1f} tokens/s\n"
+      "seed: {} (--seed {} repeats this)",
       stats.prompt_tokens, stats.prompt_rate(), 1000 * stats.first_token_seconds, stats.generated_tokens,
-      stats.decode_seconds, stats.decode_rate());
+      stats.decode_seconds, stats.decode_rate(), stats.seed, stats.seed);
 }
 
 void print_all(const std::vector<Sample>& samples, const std::string& prompt, const Console& console) {
   for (std::size_t i = 0; i < samples.size(); ++i)
     console.print_foreign(fmt::format("{}{}{}\n", i > 0 ? "\n" : "", prompt, samples[i].text));
+}
+
+// Says on stderr what the model did not see, because the text that it wrote does not show it.
+void tell_dropped(const std::vector<Sample>& samples, std::int64_t context, const Console& console) {
+  std::int64_t most = 0;
+  for (const Sample& sample : samples) most = std::max(most, sample.usage.dropped_tokens);
+  if (most > 0)
+    console.log().info("the context of {} tokens was full: the {} oldest tokens were dropped to continue",
+                       with_commas(context), with_commas(most));
 }
 
 int run_generate(const Arguments& arguments, Console& console) {
@@ -135,10 +173,15 @@ int run_generate(const Arguments& arguments, Console& console) {
   check(tokenizer != nullptr, "{} has no tokenizer", file.path.string());
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
-  const Request request = request_from(arguments, *tokenizer, prompt);
+  const auto layout = chat_layout_of(file, *tokenizer);
+  const Request request = request_from(arguments, *tokenizer, prompt, layout);
   check_request(request, model.config(), tokenizer.get());  // before anything is printed
   Batcher batcher(model, tokenizer.get(), {.slots = std::min<std::int64_t>(request.samples, kMostSlots)});
 
+  if (prompt.empty() && layout)
+    console.log().info(
+        "no prompt: a chat model then writes an answer to no question; `thimble chat {}` asks it",
+        file.path.string());
   if (arguments.flag("no-display-prompt")) prompt.clear();
   const bool streams = !console.json() && request.samples == 1;
   if (streams) console.print_foreign(prompt);
@@ -148,12 +191,12 @@ int run_generate(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
   const double start = seconds_now();
   const std::vector<Sample> samples = generate(batcher, request, show, &interrupt);
-  const Stats stats = stats_from(samples, seconds_now() - start);
+  const Stats stats = stats_from(samples, request.sampling.seed, seconds_now() - start);
 
   if (console.json()) {
     Json list = Json::array();
-    for (const Sample& sample : samples)
-      list.push(as_json(*tokenizer, sample, request.logprobs != kNoLogprobs));
+    for (std::size_t i = 0; i < samples.size(); ++i)
+      list.push(as_json(*tokenizer, samples[i], request.sampling.seed + i, request.logprobs != kNoLogprobs));
     Json result = Json::object().set("samples", list);
     if (arguments.flag("stats")) result.set("stats", as_json(stats));
     console.print_json(result);
@@ -162,6 +205,7 @@ int run_generate(const Arguments& arguments, Console& console) {
   } else {
     print_all(samples, prompt, console);
   }
+  tell_dropped(samples, model.config().context, console);
   if (arguments.flag("stats") && !console.json()) console.tell(as_text(stats));
   return interrupt.asked() ? kExitInterrupted : kExitDone;
 }
@@ -184,7 +228,7 @@ Command generate_command() {
                 .letter = 'n',
                 .value = "N",
                 .initial = "1",
-                .help = "number of samples; the seed of sample i is SEED + i"},
+                .help = "number of samples; sample i, from 0, uses seed + i"},
                {.name = "max-tokens",
                 .value = "N",
                 .initial = "256",
@@ -203,12 +247,16 @@ Command generate_command() {
                 .value = "N",
                 .help = "with --json: print log-probabilities of each token and of the N most probable ones"},
                {.name = "no-display-prompt", .help = "do not print the prompt"},
-               {.name = "stats", .help = "print the speed to stderr, or into the JSON"},
+               {.name = "stats", .help = "print speed and seed to stderr, or into the JSON"},
                device_option(),
                common::dtype(),
                common::threads(),
                common::json(),
                common::quiet()}),
+          .notes =
+              "When the context is full, the oldest tokens are dropped, except bos, until a quarter of it "
+              "is free, and generation continues. A prompt longer than the context loses its beginning in "
+              "the same way. Special tokens other than those that end a text are never generated.",
           .examples = {"thimble generate runs/book \"Once upon a time\" --max-tokens 100",
                        "thimble generate runs/book -n 8 --temperature 1 --stop . --json"},
           .run = run_generate};

@@ -208,7 +208,11 @@ std::vector<Option> with_sampling_options(std::vector<Option> own) {
        .value = "F",
        .initial = "0",
        .help = "subtract F from a token's logit once it was generated"},
-      common::seed()};
+      {.name = "seed",
+       .value = "N",
+       .help = "seed of the random numbers; the same seed gives the same text",
+       .common = true,
+       .shown_default = "random"}};
   options.insert(options.end(), own.begin(), own.end());
   return options;
 }
@@ -224,7 +228,9 @@ SamplingOptions sampling_from(const Arguments& arguments) {
   options.repeat_last_n = arguments.integer("repeat-last-n", {.least = -1});
   options.frequency_penalty = number(arguments, "frequency-penalty", {.least = -kLargest, .most = kLargest});
   options.presence_penalty = number(arguments, "presence-penalty", {.least = -kLargest, .most = kLargest});
-  options.seed = static_cast<std::uint64_t>(arguments.integer("seed", {.least = 0}));
+  options.seed = arguments.given("seed") ? static_cast<std::uint64_t>(arguments.integer("seed", {.least = 0}))
+                 : options.temperature > 0 ? random_seed()
+                                           : 0;
   return options;
 }
 

@@ -119,7 +119,8 @@ std::shared_ptr<DeviceRuntime> device_from(const Arguments& arguments, const Log
 // --dtype: the number format of the computation.
 DType dtype_from(const Arguments& arguments, Device device, const Log& log);
 
-// Sampling flags, shared by `generate` and `chat`; --seed is one of them.
+// Sampling flags, shared by `generate` and `chat`. --seed is one of them; without it, the seed is
+// random, or 0 if the temperature is 0.
 //
 //   .options = with_sampling_options({{.name = "samples", ...}, common::json()})
 //   ...

@@ -45,6 +45,11 @@ void Slots::copied(std::int64_t slot, Prefix prefix) {
   at(slot).tokens.assign(from.begin(), from.begin() + prefix.length);
 }
 
+void Slots::keep_prefix_of(std::int64_t slot, std::span<const TokenId> next) {
+  const std::int64_t kept = common_prefix(tokens(slot), next.first(next.size() - 1));
+  at(slot).tokens.resize(static_cast<std::size_t>(kept));
+}
+
 void Slots::release(std::int64_t slot) {
   at(slot).in_use = false;
   at(slot).released = ++releases_;
@@ -117,7 +122,7 @@ void Batcher::admit() {
   for (auto next = waiting_.begin(); next != waiting_.end() && slots_.free_count() > kept_free;) {
     Sequence& sequence = **next;
     // The last token is always recomputed for its logits; a scored prompt is recomputed completely.
-    const std::span<const TokenId> prompt = sequence.request().prompt;
+    const std::span<const TokenId> prompt = sequence.prompt();
     const auto reusable = sequence.scores_prompt() ? prompt.first(0) : prompt.first(prompt.size() - 1);
     const Slots::Prefix prefix = slots_.longest_prefix(reusable);
     if (should_wait(sequence, reusable, prefix.length)) {
@@ -139,7 +144,7 @@ void Batcher::admit() {
 bool Batcher::should_wait(const Sequence& sequence, std::span<const TokenId> reusable,
                           std::int64_t cached) const {
   return std::ranges::any_of(active_, [&](const std::unique_ptr<Sequence>& other) {
-    const std::int64_t shared = common_prefix(other->request().prompt, reusable);
+    const std::int64_t shared = common_prefix(other->prompt(), reusable);
     const bool being_read = slots_.size(other->slot) < shared;
     const std::int64_t gain = shared - cached;
     return being_read && gain > 0 && (other->id() == sequence.id() || gain >= kMinSharedToWait);
@@ -198,9 +203,12 @@ void Batcher::take_logits(const Tensor& logits, std::vector<Event>& events) {
     try {
       if (position + 1 < sequence->size()) {
         sequence->take_prompt_logits(position, row);
-      } else if (Event event = sequence->take_logits(row); has_content(event)) {
-        events.push_back(std::move(event));
+        continue;
       }
+      if (Event event = sequence->take_logits(row); has_content(event)) events.push_back(std::move(event));
+      // Not longer than the slot's tokens: the sequence has slid.
+      if (!sequence->ended() && sequence->size() <= slots_.size(sequence->slot))
+        slots_.keep_prefix_of(sequence->slot, sequence->tokens());
     } catch (const Error& error) {
       events.push_back(sequence->fail(error));
     }

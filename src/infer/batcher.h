@@ -64,6 +64,9 @@ class Slots {
   std::int64_t take(Prefix prefix);
   void copied(std::int64_t slot, Prefix prefix);
 
+  // Keeps the tokens that `next` begins with too, but not its last token, which must be processed
+  // again for its logits.
+  void keep_prefix_of(std::int64_t slot, std::span<const TokenId> next);
   void append(std::int64_t slot, TokenId token) { at(slot).tokens.push_back(token); }
   void release(std::int64_t slot);  // keeps the tokens for reuse
   const std::vector<TokenId>& tokens(std::int64_t slot) const { return at(slot).tokens; }

@@ -121,16 +121,7 @@ std::vector<TokenId> chat_stop_ids(const ChatLayout& layout) {
 }
 
 std::vector<TokenId> chat_suppressed_ids(const ChatLayout& layout) {
-  const Tokenizer& tokenizer = layout.tokenizer();
-  const std::vector<TokenId> stops = chat_stop_ids(layout);
-  std::vector<TokenId> ids;
-  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
-    const TokenType type = tokenizer.token_type(id);
-    const bool special =
-        type == TokenType::control || type == TokenType::unknown || type == TokenType::unused;
-    if (special && !std::ranges::count(stops, id)) ids.push_back(id);
-  }
-  return ids;
+  return textless_ids(layout.tokenizer(), chat_stop_ids(layout));
 }
 
 ChatRequest chat_request(const ChatLayout& layout, std::span<const Turn> turns, std::int64_t context,

@@ -72,7 +72,7 @@ void check_stop_strings(const Request& request, const Tokenizer* tokenizer) {
 void check_request(const Request& request, const ModelConfig& config, const Tokenizer* tokenizer) {
   const auto size = static_cast<std::int64_t>(request.prompt.size());
   check(size > 0, Field{"prompt", Hint{"give a prompt"}}, "prompt must not be empty");
-  check(size <= config.context, Hint{"shorten the prompt"},
+  check(size <= config.context || (request.slides && !request.score_prompt), Hint{"shorten the prompt"},
         "the prompt has {} tokens, but the model's context is {}", size, config.context);
   for (const TokenId id : request.prompt)
     check(id >= 0 && id < config.vocab_size, Field{"prompt"},
@@ -128,6 +128,27 @@ std::vector<TokenId> end_ids(const Tokenizer& tokenizer) {
     if (std::ranges::find(ids, *id) == ids.end()) ids.push_back(*id);
   }
   return ids;
+}
+
+std::vector<TokenId> textless_ids(const Tokenizer& tokenizer, std::span<const TokenId> ends) {
+  std::vector<TokenId> ids;
+  for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
+    const TokenType type = tokenizer.token_type(id);
+    const bool textless =
+        type == TokenType::control || type == TokenType::unknown || type == TokenType::unused;
+    if (textless && !std::ranges::count(ends, id)) ids.push_back(id);
+  }
+  return ids;
+}
+
+std::int64_t slide_window(std::vector<TokenId>& tokens, std::int64_t context, std::optional<TokenId> bos) {
+  const auto kept = std::max<std::int64_t>(1, context - std::max<std::int64_t>(1, context / 4));
+  const std::int64_t removed = std::ssize(tokens) - kept;
+  if (removed <= 0) return 0;
+  const bool keeps_bos = kept > 1 && bos && tokens.front() == *bos;
+  const auto first = tokens.begin() + (keeps_bos ? 1 : 0);
+  tokens.erase(first, first + removed);
+  return removed;
 }
 
 }  // namespace thimble

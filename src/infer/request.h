@@ -42,7 +42,7 @@ inline constexpr std::size_t kMaxStopStrings = 64;
 inline constexpr std::size_t kMaxStopStringBytes = 4096;  // bytes
 
 struct Request {
-  std::vector<TokenId> prompt;  // including bos; 1 to `context` tokens
+  std::vector<TokenId> prompt;  // including bos; 1 to `context` tokens, or more if `slides`
   SamplingOptions sampling = {};
   int samples = 1;  // continuations of the prompt, which is processed once; sample i uses seed + i
   std::int64_t max_tokens = 256;               // per sample; 0: only process the prompt
@@ -56,13 +56,17 @@ struct Request {
   // The first generated token begins a new text (prompt is bos alone, or a chat), so SentencePiece
   // drops the space before the first word.
   bool starts_text = false;
+  // When the context is full, drop the oldest tokens and continue, instead of ending the sample.
+  // See slide_window().
+  bool slides = false;
 };
 
 // Throws an Error whose field() is set: "max_tokens must be >= 0, got -1". May be called by any
 // thread. `tokenizer` is nullptr if the batcher has none.
 void check_request(const Request& request, const ModelConfig& config, const Tokenizer* tokenizer);
 
-// stop: ended by a stop id or a stop string. length: max_tokens reached or context full.
+// stop: ended by a stop id or a stop string. length: max_tokens reached, or context full if the
+// request does not slide.
 enum class FinishReason { stop, length, cancelled, error };
 std::string_view name_of(FinishReason reason);  // "stop", ...
 
@@ -71,9 +75,10 @@ struct Usage {
   std::int64_t cached_tokens = 0;  // prompt tokens reused from a slot
   // All sampled tokens, including the final stop id and tokens removed by a stop string.
   std::int64_t generated_tokens = 0;
-  double queue_seconds = 0;   // waiting for a slot
-  double prompt_seconds = 0;  // from getting a slot to sampling the first token
-  double decode_seconds = 0;  // from the first token to the last
+  std::int64_t dropped_tokens = 0;  // if the request slides: prompt and generated tokens dropped
+  double queue_seconds = 0;         // waiting for a slot
+  double prompt_seconds = 0;        // from getting a slot to sampling the first token
+  double decode_seconds = 0;        // from the first token to the last
 
   double seconds_to_first_token() const { return queue_seconds + prompt_seconds; }
 };
@@ -104,5 +109,13 @@ Request text_request(const Tokenizer& tokenizer, std::string_view prompt);
 // with bos), and all control tokens with a well-known name for the end of a turn or text, such as
 // <end_turn>, <|im_end|> or <|eot_id|>.
 std::vector<TokenId> end_ids(const Tokenizer& tokenizer);
+
+// Control, unknown and unused ids except `ends`: ids without text, which a text must not contain.
+std::vector<TokenId> textless_ids(const Tokenizer& tokenizer, std::span<const TokenId> ends);
+
+// The sliding window: removes the oldest tokens until a quarter of the context is free. A leading
+// bos is kept, so the rest looks like the beginning of a document. Returns the number of removed
+// tokens.
+std::int64_t slide_window(std::vector<TokenId>& tokens, std::int64_t context, std::optional<TokenId> bos);
 
 }  // namespace thimble

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <random>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -42,6 +43,11 @@ void check_sampling(const SamplingOptions& options, std::int64_t vocab_size) {
     check_range("logit_bias", bias, -kMaxBias, kMaxBias);
   }
   for (const TokenId id : options.suppressed) check_id("suppressed", id);
+}
+
+std::uint64_t random_seed() {
+  std::random_device entropy;
+  return entropy();
 }
 
 Sampler::Sampler(SamplingOptions options, std::int64_t allowed, std::span<const TokenId> prompt)

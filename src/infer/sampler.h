@@ -45,6 +45,9 @@ struct SamplingOptions {
   std::uint64_t seed = 0;
 };
 
+// A new seed for callers that were not given one; short enough to be typed.
+std::uint64_t random_seed();
+
 // Throws an Error whose field() is set and whose message begins with that field: "temperature must
 // be >= 0, got -0.5". Ids must be below `vocab_size`.
 void check_sampling(const SamplingOptions& options, std::int64_t vocab_size);

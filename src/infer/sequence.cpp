@@ -62,8 +62,17 @@ Sequence::Sequence(RequestId id, int sample, std::shared_ptr<const Request> requ
       sampler_(for_sample(request_->sampling, sample), allowed_, tokens_),
       stop_strings_(request_->stop_strings),
       submitted_(seconds_now()) {
-  if (tokenizer) decoder_.emplace(*tokenizer, request_->starts_text);
-  usage_.prompt_tokens = size();
+  if (tokenizer) {
+    decoder_.emplace(*tokenizer, request_->starts_text);
+    bos_ = tokenizer->special().bos;
+  }
+  usage_.prompt_tokens = prompt_size_ = size();
+  if (size() > config_.context) slide();
+}
+
+void Sequence::slide() {
+  usage_.dropped_tokens += slide_window(tokens_, config_.context, bos_);
+  prompt_size_ = size();
 }
 
 void Sequence::started(std::int64_t cached_tokens) {
@@ -114,8 +123,10 @@ void Sequence::choose(std::span<const float> logits, Event& event) {
   if (decoder_) add_text(decoder_->push(next), event);
   if (stop_strings_.stopped_by()) return end(FinishReason::stop, event);
   // The last token may exceed the context by one because it is never fed to the model.
-  if (usage_.generated_tokens >= request_->max_tokens || size() > config_.context)
+  const bool full = size() > config_.context;
+  if (usage_.generated_tokens >= request_->max_tokens || (full && !request_->slides))
     return end(FinishReason::length, event);
+  if (full) slide();
   release_tokens(request_->stop_strings.empty(), event);
 }
 

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,14 +46,21 @@ class Sequence {
 
   RequestId id() const { return id_; }
   const Request& request() const { return *request_; }
-  // Prompt and generated tokens. Once the prompt is processed, all but the last are in the slot.
+  // Prompt and generated tokens, without those dropped by a slide. Once they are processed, all but
+  // the last are in the slot.
   const std::vector<TokenId>& tokens() const { return tokens_; }
+  // The tokens before the first one generated from them: the prompt, or what a slide has left.
+  std::span<const TokenId> prompt() const {
+    return std::span(tokens_).first(static_cast<std::size_t>(prompt_size_));
+  }
   std::int64_t size() const { return static_cast<std::int64_t>(tokens_.size()); }
 
   std::int64_t slot = -1;  // set by the batcher; -1: none
 
   void started(std::int64_t cached_tokens);  // called when a slot was assigned
-  bool scores_prompt() const { return request_->score_prompt && sample_ == 0; }
+  bool scores_prompt() const {
+    return request_->score_prompt && sample_ == 0 && usage_.generated_tokens == 0;
+  }
   // Takes the logits after tokens()[position], inside the prompt, and scores the next prompt token.
   void take_prompt_logits(std::int64_t position, std::span<const float> logits);
   // Takes the logits after the last token and samples the next one, or ends if max_tokens is 0.
@@ -69,6 +77,7 @@ class Sequence {
     std::size_t begin;  // byte offset of its text in the sample's text
   };
 
+  void slide();
   void read_prompt(Event& event);
   void choose(std::span<const float> logits, Event& event);
   void add_text(const std::string& text, Event& event);
@@ -81,7 +90,9 @@ class Sequence {
   std::shared_ptr<const Request> request_;
   const ModelConfig& config_;
   std::int64_t allowed_;  // ids below this can be sampled
+  std::optional<TokenId> bos_;
   std::vector<TokenId> tokens_;
+  std::int64_t prompt_size_ = 0;
   Sampler sampler_;
   std::optional<StreamDecoder> decoder_;
   StopStrings stop_strings_;

@@ -1,4 +1,5 @@
 // `thimble generate` on the command line.
+#include <algorithm>
 #include <csignal>
 
 #include "base/json.h"
@@ -47,8 +48,10 @@ class GenerateCommand : public testing::Test {
 
   static std::string path(const std::string& name) { return (*folder_ / name).string(); }
 
+  // Uses seed 1 unless `more` contains another one.
   static RunResult generate(std::vector<std::string> more, RunOptions options = {}) {
     more.insert(more.begin(), {"generate", path("text")});
+    if (std::ranges::count(more, std::string("--seed")) == 0) more.insert(more.end(), {"--seed", "1"});
     return run(std::move(more), std::move(options));
   }
   static Json generate_json(std::vector<std::string> more) {
@@ -83,7 +86,8 @@ TEST_F(GenerateCommand, ReadsThePromptFromAnArgumentAFileOrStdin) {
   folder_->write("prompt.txt", "\xEF\xBB\xBFline 7\r\n");
   EXPECT_EQ(generate({"--prompt-file", path("prompt.txt"), "--max-tokens", "9"}).out, argument.out)
       << "a byte order mark and a Windows line end";
-  EXPECT_EQ(run({"run", path("text"), "line 7", "--max-tokens", "9"}).out, argument.out) << "run is an alias";
+  EXPECT_EQ(run({"run", path("text"), "line 7", "--max-tokens", "9", "--seed", "1"}).out, argument.out)
+      << "run is an alias";
   EXPECT_EQ("line 7" + generate({"line 7", "--max-tokens", "9", "--no-display-prompt"}).out, argument.out);
   EXPECT_EQ(generate({"--max-tokens", "3"}).exit_code, 0) << "from bos only";
 }
@@ -147,20 +151,58 @@ TEST_F(GenerateCommand, EscapesControlCharactersAtATerminal) {
       << "files get the text unchanged";
 }
 
-TEST_F(GenerateCommand, SpecialTokensAreNeverPrinted) {
-  const std::vector<std::string> forced = {"generate", path("chat"),   "hello", "--logit-bias",
-                                           "1=100",    "--max-tokens", "5"};
-  const RunResult result = run(forced);
-  ASSERT_EQ(result.exit_code, 0) << result;
-  EXPECT_EQ(result.out, "hello\n");
-  auto json = forced;
-  json.emplace_back("--json");
-  const Json result_json = parse_json(run(json).out, "generate --json");
-  EXPECT_EQ(first(result_json).at("text").as_string(), "");
-  EXPECT_EQ(first(result_json).at("tokens").size(), 5u) << "five times <user>";
+TEST_F(GenerateCommand, SpecialTokensAreNeverGenerated) {
+  for (const char* more : {"--json", "--ignore-eos"}) {
+    const RunResult result = run({"generate", path("chat"), "hello", "--logit-bias", "1=100", "--logit-bias",
+                                  "98=90", "--max-tokens", "5", "--json", more});
+    const Json json = parse_json(result.out, "generate --json");
+    EXPECT_EQ(first(json).at("text").as_string(), "]]]]]") << "id 1 is <user>" << result;
+  }
   const Json ended = parse_json(
       run({"generate", path("chat"), "hello", "--logit-bias", "3=100", "--json"}).out, "generate --json");
   EXPECT_EQ(first(ended).at("finish_reason").as_string(), "stop") << "<end_turn> ends the text";
+}
+
+TEST_F(GenerateCommand, AChatModelWithoutAPromptSaysSomething) {
+  for (const char* seed : {"1", "2", "3", "4"}) {
+    const RunResult result = run(
+        {"generate", path("chat"), "--json", "--seed", seed, "--max-tokens", "9", "--logit-bias", "3=20"});
+    ASSERT_EQ(result.exit_code, 0) << result;
+    EXPECT_NE(first(parse_json(result.out, "generate --json")).at("tokens").size(), 0u) << result;
+    EXPECT_NE(result.err.find("thimble chat"), std::string::npos) << result;
+  }
+  EXPECT_EQ(run({"generate", path("chat"), "what", "--max-tokens", "2"}).err, "");
+  EXPECT_EQ(run({"generate", path("chat"), "-q", "--max-tokens", "2"}).err, "");
+}
+
+TEST_F(GenerateCommand, ContinuesPastTheContextAndReportsIt) {
+  const std::vector<std::string> past = {"generate",     path("chat"), "it is",  "--ignore-eos",
+                                         "--max-tokens", "100",        "--seed", "1"};
+  std::vector<std::string> json = past;
+  json.emplace_back("--json");
+  const Json result = parse_json(run(json).out, "generate --json");
+  EXPECT_EQ(first(result).at("tokens").size(), 100u) << "in a context of 64";
+  EXPECT_EQ(first(result).at("finish_reason").as_string(), "length");
+  const std::int64_t dropped = first(result).at("tokens_dropped").as_int();
+  EXPECT_GE(dropped, 6 + 100 - 65);
+  EXPECT_NE(run(past).err.find(fmt::format("64 tokens was full: the {} oldest tokens", dropped)),
+            std::string::npos);
+
+  const std::string long_prompt(500, 'x');
+  const RunResult from_long = run({"generate", path("chat"), long_prompt, "--max-tokens", "3", "--json"});
+  ASSERT_EQ(from_long.exit_code, 0) << from_long;
+  EXPECT_EQ(first(parse_json(from_long.out, "generate --json")).at("tokens_dropped").as_int(), 501 - 48);
+  EXPECT_NE(from_long.err.find("453 oldest tokens"), std::string::npos) << from_long;
+}
+
+TEST_F(GenerateCommand, UsesARandomSeedAndReportsIt) {
+  const std::vector<std::string> command = {"generate", path("text"), "line", "--max-tokens", "30", "--json"};
+  const Json a = parse_json(run(command).out, "generate --json"), b = parse_json(run(command).out, "again");
+  EXPECT_NE(first(a).at("text").as_string(), first(b).at("text").as_string());
+  const std::string seed = std::to_string(first(a).at("seed").as_uint());
+  EXPECT_EQ(first(generate_json({"line", "--max-tokens", "30", "--seed", seed})), first(a));
+  const RunResult stats = generate({"line", "--max-tokens", "2", "--stats", "--seed", "77"});
+  EXPECT_NE(stats.err.find("seed: 77"), std::string::npos) << stats;
 }
 
 TEST_F(GenerateCommand, PrintsSpeedWithStats) {
@@ -207,10 +249,6 @@ TEST_F(GenerateCommand, ReportsErrors) {
   EXPECT_EQ(foreign.exit_code, 1);
   EXPECT_NE(foreign.err.find("logit_bias: the vocabulary has 257 tokens, got id 9999"), std::string::npos);
   EXPECT_EQ(foreign.out, "") << "the prompt must not be printed";
-  const RunResult long_prompt = generate({std::string(3000, 'x')});
-  EXPECT_EQ(long_prompt.exit_code, 1);
-  EXPECT_NE(long_prompt.err.find("3001 tokens, but the model's context is 2048"), std::string::npos)
-      << long_prompt;
 }
 
 }  // namespace

@@ -37,6 +37,14 @@ TEST(Slots, AreTruncatedToTheCommonPrefix) {
   EXPECT_EQ(slots.tokens(0), (Tokens{1, 2, 3}));
 }
 
+TEST(Slots, KeepThePrefixOfASlidWindowExceptItsLastToken) {
+  Slots slots = used_slots({{1, 2, 3, 4}, {1, 5, 5, 5}});
+  slots.keep_prefix_of(0, Tokens{1, 3, 4, 9});
+  EXPECT_EQ(slots.tokens(0), Tokens{1});
+  slots.keep_prefix_of(1, Tokens{1, 5, 5});
+  EXPECT_EQ(slots.tokens(1), (Tokens{1, 5}));
+}
+
 TEST(Slots, APrefixIsCopiedFromASlotInUse) {
   Slots slots = used_slots({{1, 2, 3}, {9}});
   EXPECT_EQ(slots.take(slots.longest_prefix(Tokens{1, 2, 3})), 0);

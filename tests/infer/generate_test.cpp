@@ -59,8 +59,88 @@ TEST_F(Generate, ShownTextEqualsReturnedText) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(samples[i].text, shown[i]);
 }
 
-TEST_F(Generate, APromptLongerThanTheContextIsRejected) {
+TEST_F(Generate, APromptLongerThanTheContextIsRejectedUnlessTheRequestSlides) {
   EXPECT_THROW(generate(batcher_, text_request(*tokenizer_, std::string(96, 'x'))), Error);
+}
+
+TEST_F(Generate, ASlidingWindowKeepsBosAndTheNewestTokens) {
+  std::vector<TokenId> tokens = {7, 1, 2, 3, 4, 5, 6, 8, 9};
+  EXPECT_EQ(slide_window(tokens, 8, 7), 3) << "a quarter of 8 is free afterwards";
+  EXPECT_EQ(tokens, (std::vector<TokenId>{7, 4, 5, 6, 8, 9}));
+  EXPECT_EQ(slide_window(tokens, 8, 7), 0);
+  tokens = {1, 2, 3, 4, 5};
+  EXPECT_EQ(slide_window(tokens, 4, 7), 2) << "no bos to keep";
+  EXPECT_EQ(tokens, (std::vector<TokenId>{3, 4, 5}));
+  for (const std::int64_t context : {1, 2}) {
+    tokens = {7, 1, 2};
+    EXPECT_EQ(slide_window(tokens, context, 7), 2);
+    EXPECT_EQ(tokens, std::vector<TokenId>{2});
+  }
+}
+
+// The same without a batcher: fills the context, slides, and starts again with an empty cache.
+std::vector<TokenId> with_sliding_window(Model& model, const Tokenizer& tokenizer, const Request& request) {
+  std::vector<TokenId> window = request.prompt, made;
+  Sampler sampler(request.sampling, tokenizer.vocab_size(), window);
+  const auto wanted = static_cast<std::size_t>(request.max_tokens);
+  while (made.size() < wanted) {
+    if (std::cmp_greater(window.size(), model.config().context))
+      slide_window(window, model.config().context, tokenizer.special().bos);
+    generate_tokens(model, std::vector<TokenId>(window), [&](std::span<const float> logits) {
+      made.push_back(sampler.sample(logits));
+      window.push_back(made.back());
+      return made.size() < wanted ? std::optional(made.back()) : std::nullopt;
+    });
+  }
+  return made;
+}
+
+TEST_F(Generate, ContinuesPastTheContextIfTheRequestSlides) {
+  for (const std::size_t prompt : {3, 95, 96, 250}) {
+    Request request = text_request(*tokenizer_, std::string(prompt, 'x'));
+    request.sampling = {.temperature = 1, .repetition_penalty = 1.2f, .seed = 11};
+    request.max_tokens = 150;
+    request.stop_ids = {};
+    request.slides = true;
+    const Sample sample = generate(batcher_, request).at(0);
+    EXPECT_EQ(sample.finish, FinishReason::length);
+    EXPECT_EQ(ids_of(sample.tokens), with_sliding_window(*model_, *tokenizer_, request)) << prompt;
+    const auto all = static_cast<std::int64_t>(request.prompt.size() + sample.tokens.size());
+    EXPECT_LE(all - sample.usage.dropped_tokens, 97);
+    EXPECT_GE(all - sample.usage.dropped_tokens, 72) << "three quarters of the context remain";
+  }
+}
+
+// A repeated token makes the window after a slide equal to the one before.
+TEST_F(Generate, SlidesOverARepeatedToken) {
+  Request request = text_request(*tokenizer_, "xxxx");
+  request.sampling = {.temperature = 0, .logit_bias = {{'x' + 1, 100}}};
+  request.max_tokens = 200;
+  request.slides = true;
+  EXPECT_EQ(generate(batcher_, request).at(0).text, std::string(200, 'x'));
+}
+
+TEST_F(Generate, SamplesThatSlideDoNotAffectEachOther) {
+  Batcher wide(*model_, tokenizer_.get(), {.slots = 2});
+  Request request = text_request(*tokenizer_, std::string(80, 'y'));
+  request.sampling = {.temperature = 1, .seed = 4};
+  request.samples = 3;
+  request.max_tokens = 60;
+  request.stop_ids = {};
+  request.slides = true;
+  const std::vector<Sample> together = generate(wide, request);
+  request.samples = 1;
+  for (const Sample& sample : together) {
+    EXPECT_EQ(ids_of(generate(batcher_, request).at(0).tokens), ids_of(sample.tokens));
+    ++request.sampling.seed;
+  }
+}
+
+TEST_F(Generate, TextlessIdsAreTheSpecialTokensThatDoNotEndAText) {
+  const auto chat = load_tokenizer("bytes:chat");
+  EXPECT_EQ(textless_ids(*chat, end_ids(*chat)), (std::vector<TokenId>{1, 2, 4}))
+      << "<bos> and <end_turn> end";
+  EXPECT_EQ(textless_ids(*tokenizer_, {}), std::vector<TokenId>{0});
 }
 
 TEST_F(Generate, TextRequestPrependsBosAndStopsAtTheEndOfText) {
