@@ -117,6 +117,10 @@ std::vector<std::pair<std::string_view, HelpRows>> option_groups(const Command& 
 
 }  // namespace
 
+std::string paragraph(std::string_view text) {
+  return wrapped(text, 0, 0, kHelpColumns);
+}
+
 std::string overview(std::span<const Command> commands, HelpStyle style) {
   constexpr std::string_view kTitle =
       "thimble: train small GPT language models, measure, pack, serve and export them";

@@ -22,6 +22,9 @@ std::string overview(std::span<const Command> commands, HelpStyle style = {});
 std::string group_help(std::string_view group, std::span<const Command> commands, HelpStyle style = {});
 std::string command_help(const Command& command, HelpStyle style = {});
 
+// One paragraph, wrapped at kHelpColumns, with a line end.
+std::string paragraph(std::string_view text);
+
 // thimble(1) for the given commands, as ASCII roff with the man macros, for man, groff and mandoc.
 std::string man_page(std::span<const Command> commands);
 

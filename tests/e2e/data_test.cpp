@@ -86,7 +86,7 @@ TEST(DataBuild, CountsSkippedRecords) {
   const RunResult built = data(skipping);
   EXPECT_EQ(built.exit_code, 0) << built;
   for (const char* line :
-       {"bad records                                 1", "conversations without an answer             1",
+       {"bad records                                1", "conversations without an answer            1",
         "conversations cut after their last answer  1", "duplicates                                 1"})
     EXPECT_NE(built.out.find(line), std::string::npos) << built;
 }

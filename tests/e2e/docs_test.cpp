@@ -1,19 +1,14 @@
-// Runs every command in the ```sh blocks of README.md and of the documents below docs/.
-//
-// A line that starts with "thimble ", "mpirun " or "./" is a command; a backslash at its end continues it.
-// The commands of one document run in order, in a folder that contains only a text, book.txt; commands that
-// start with "./" run in the root of the repository. A block that cannot run gives the reason above it:
-//
-//   <!-- no-test: needs a CUDA GPU -->
-//   ```sh no-test
-//
-// A command in a block of another kind is an error, except in docs/reference, which is generated.
+// Runs every command in the ```sh blocks of the Markdown documents (support/documents.h). The
+// commands of a document run in order, in a folder that contains only a text, book.txt; commands
+// that start with "./" run in the root of the repository. The requests in docs/reference/http.md
+// need a server: ServeCommand.AnswersTheRequestsOfTheHttpReference sends them.
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 
+#include "support/documents.h"
 #include "support/mpirun.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
@@ -23,47 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Document {
-  std::vector<std::string> commands;
-  std::vector<std::string> problems;
-};
-
-bool gives_a_reason(const std::string& line) {
-  const std::string start = "<!-- no-test: ";
-  return line.starts_with(start) && line.ends_with(" -->") && line.size() > start.size() + 4;
-}
-
-void add_command(Document& document, std::istream& lines, std::string line) {
-  const bool command = line.starts_with("thimble ") || line.starts_with("mpirun ") || line.starts_with("./");
-  if (!command) return;
-  for (std::string more; line.ends_with('\\') && std::getline(lines, more);) line += "\n" + more;
-  document.commands.push_back(line);
-}
-
-Document read_document(std::istream& lines) {
-  Document document;
-  std::string before;
-  bool in_block = false, runs = false, shell = false;
-  for (std::string line; std::getline(lines, line); before = line) {
-    if (!in_block && line.starts_with("```")) {
-      in_block = true;
-      runs = line == "```sh";
-      shell = line.starts_with("```sh");
-      if (line == "```sh no-test" && !gives_a_reason(before))
-        document.problems.push_back("a ```sh no-test block without <!-- no-test: reason --> above it");
-      else if (line.starts_with("```sh ") && line != "```sh no-test")
-        document.problems.push_back("unknown mark on a block: " + line);
-    } else if (line.starts_with("```")) {
-      in_block = false;
-    } else if (in_block && runs) {
-      add_command(document, lines, line);
-    } else if (in_block && !shell && line.starts_with("thimble ")) {
-      document.problems.push_back("a command outside of a ```sh block is not tested: " + line);
-    }
-  }
-  return document;
-}
-
 Document read_text(const std::string& text) {
   std::istringstream lines(text);
   return read_document(lines);
@@ -71,10 +25,10 @@ Document read_text(const std::string& text) {
 
 TEST(DocumentReader, FindsCommandsInShellBlocksOnly) {
   const Document document = read_text(
-      "thimble outside\n```sh\nthimble doctor \\\n  --json\nls\n./test\n```\n```\nplain\n```\n"
-      "```sh\nthimble --version\n```\n");
+      "thimble outside\n```sh\nthimble doctor \\\n  --json\n# why\n\n./test\n```\n```\nplain\n```\n"
+      "```sh\necho a | thimble chat m\n```\n");
   EXPECT_EQ(document.commands,
-            (std::vector<std::string>{"thimble doctor \\\n  --json", "./test", "thimble --version"}));
+            (std::vector<std::string>{"thimble doctor \\\n  --json", "./test", "echo a | thimble chat m"}));
   EXPECT_TRUE(document.problems.empty());
 }
 
@@ -92,9 +46,13 @@ TEST(DocumentReader, SkipsABlockOnlyWithAReason) {
 }
 
 std::vector<fs::path> documents() {
-  std::vector<fs::path> found = {source_folder() / "README.md"};
+  std::vector<fs::path> found;
+  for (const char* file : {"README.md", "CONTRIBUTING.md", "records/README.md", "examples/README.md"})
+    found.push_back(source_folder() / file);
+  // http.md needs a server. commands.md is generated; cli_tests check the flags of its examples.
   for (const auto& entry : fs::recursive_directory_iterator(source_folder() / "docs"))
-    if (entry.path().extension() == ".md" && entry.path().parent_path().filename() != "reference")
+    if (entry.path().extension() == ".md" && entry.path().filename() != "http.md" &&
+        entry.path().filename() != "commands.md")
       found.push_back(entry.path());
   return found;
 }

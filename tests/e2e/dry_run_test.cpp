@@ -31,7 +31,7 @@ TEST_P(EveryPreset, PrintsItsTable) {
   EXPECT_EQ(run.exit_code, 0) << run;
   EXPECT_EQ(run.err, "");
   for (const char* word : {"vocab_size", "loss_on", "embedding", "matrix", "scalar", "total",
-                           "FLOPs per token", "gradients of parameters", "optimizer", "activations", "total"})
+                           "FLOPs per token", "parameter gradients", "optimizer", "activations", "total"})
     EXPECT_NE(run.out.find(word), std::string::npos) << word << "\n" << run;
 }
 
@@ -128,9 +128,7 @@ TEST(DryRun, ExplainsErrors) {
       {{"--preset", "golff"}, 2, "error: --preset expects chat, export, golf"},
       {{"--preset", "microgpt", "--depth", "4"}, 1, "error: --depth works only for presets with RoPE"},
       {{"--depth", "0"}, 2, "error: --depth expects a whole number from 1 to 1024, found '0'\n"},
-      {{"--depth", "2", "--init", "a-model"},
-       2,
-       "error: --depth and --init both determine the model"},
+      {{"--depth", "2", "--init", "a-model"}, 2, "error: --depth and --init both determine the model"},
       {{"--config", "nowhere.toml"}, 1, "error: cannot read nowhere.toml"},
   };
   for (const Case& wrong : cases) {

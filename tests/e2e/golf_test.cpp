@@ -204,7 +204,8 @@ TEST_F(Golf, SavesButDoesNotExportWhenInterrupted) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "logs/mlx_smoke_mlx_model.npz"));
 }
 
-// Shards written by a Python script in the published format and, if they exist, the published files.
+// Shards written by a Python script in the published format and, if they exist, the published
+// files.
 TEST(GolfOfOthers, RunsWithThePublishedTokenizerAndShards) {
   const auto shards =
       golden_and_shared({"shards/fineweb_train_000000.bin"}, {"fixtures/shards/fineweb_train_000000.bin"});

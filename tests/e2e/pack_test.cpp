@@ -144,7 +144,7 @@ TEST(Pack, PrunesAnArtifactWithoutRoundingAgain) {
 
   const RunResult kept = pack(artifact, folder / "c.thimble", {"--keep", "c_v"});
   EXPECT_EQ(kept.exit_code, 1) << kept;
-  EXPECT_NE(kept.err.find("the weights of a.thimble are already quantized"), std::string::npos) << kept;
+  EXPECT_NE(kept.err.find("a.thimble are already quantized"), std::string::npos) << kept;
   const RunResult empty = pack(artifact, folder / "c.thimble", {"--keep", ""});
   EXPECT_EQ(empty.exit_code, 2) << empty;
   EXPECT_FALSE(std::filesystem::exists(folder / "c.thimble"));

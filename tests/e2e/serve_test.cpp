@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "serve/http_client.h"
+#include "support/documents.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
@@ -95,6 +96,29 @@ TEST_F(ServeCommand, AnswersAndEndsWithZeroOnSigterm) {
   EXPECT_NE(run.err.find("\"path\":\"/v1/chat/completions\",\"status\":200"), std::string::npos) << run.err;
   EXPECT_EQ(run.err.find("secret"), std::string::npos) << run.err;
   EXPECT_EQ(run.err.find("warning"), std::string::npos) << run.err;
+}
+
+TEST_F(ServeCommand, AnswersTheRequestsOfTheHttpReference) {
+  std::ifstream file(source_folder() / "docs/reference/http.md");
+  const Document document = read_document(file);
+  EXPECT_TRUE(document.problems.empty());
+  EXPECT_GE(document.commands.size(), 10u);
+  const RunResult run = serve({}, SIGTERM, [&](int port) {
+    for (std::string command : document.commands) {
+      const std::string address = "localhost:8080";
+      const std::size_t at = command.find(address);
+      ASSERT_TRUE(command.starts_with("curl ") && at != command.npos) << command;
+      command.replace(at, address.size(), fmt::format("127.0.0.1:{}", port));
+      // The page has one request that is an error: its temperature is negative.
+      const bool is_error = command.find("-0.5") != command.npos;
+      command.replace(0, 4, "curl -sS --fail-with-body");
+      const RunResult answer = run_program("/bin/bash", {.arguments = {"-c", command}});
+      if (answer.exit_code == 127) GTEST_SKIP() << "curl is not installed";
+      EXPECT_EQ(answer.exit_code, is_error ? 22 : 0) << command << "\n" << answer;
+      EXPECT_EQ(answer.out.find("\"error\"") != answer.out.npos, is_error) << command << "\n" << answer;
+    }
+  });
+  EXPECT_EQ(run.exit_code, 0) << run;
 }
 
 TEST_F(ServeCommand, DrainsOnCtrlC) {

@@ -54,9 +54,9 @@ TEST(Completions, BashCompletesCommandsGroupsFlagsAndChoices) {
     complete_words thimble run m --max-t
     complete_words thimble completions z
     complete_words thimble pack m -o ''
-    complete_words thimble man '' | wc -w)sh");
+    complete_words thimble man '' | wc -w)sh");  // --markdown and --help
   EXPECT_EQ(run.exit_code, 0) << run;
-  EXPECT_EQ(run.out, "tokenizer\ninfo\n--format --force\ngguf\n--max-tokens\nzsh\n\n1\n") << run;
+  EXPECT_EQ(run.out, "tokenizer\ninfo\n--format --force\ngguf\n--max-tokens\nzsh\n\n2\n") << run;
 }
 
 TEST(Completions, ZshCompletesCommandsGroupsFlagsAndChoices) {

@@ -260,7 +260,7 @@ TEST_F(RewrittenArtifact, UnknownNormalizerIsRejected) {
 TEST(Artifact, NewerVersionIsRejected) {
   std::string bytes = pack(tiny_golf(), request_of(8)).bytes;
   bytes[7] = 2;
-  EXPECT_TRUE(contains(message_of([&] { read_artifact(bytes_of(bytes), "a"); }), "format version 2"));
+  EXPECT_TRUE(contains(message_of([&] { read_artifact(bytes_of(bytes), "a"); }), "found version 2"));
 }
 
 TEST(Artifact, StoresTheNameOfAStandardNormalizerInsteadOfItsTable) {

@@ -2,8 +2,10 @@
 // engine: nested loops over the original tensors. Tests compare the engine with them.
 //
 //   qwen3      RMSNorm with weight, q and k normed per head, RoPE, grouped queries, SwiGLU
-//   gpt2       learned positions, LayerNorm, biases, linears stored [in, out], GELU (tanh), tied head
-//   microgpt   learned positions, RMSNorm without weight (also of the embedding, none at the end), ReLU
+//   gpt2       learned positions, LayerNorm, biases, linears stored [in, out], GELU (tanh),
+//              tied head
+//   microgpt   learned positions, RMSNorm without weight (also of the embedding, none at the end),
+//              ReLU
 #pragma once
 
 #include <cmath>

@@ -42,7 +42,7 @@ TEST(Gates, PassForAFreshlyTrainedModel) {
   EXPECT_TRUE(report.passed()) << statuses(report);
   EXPECT_EQ(gate(report, "chat").status, GateStatus::skipped);
   EXPECT_EQ(report.count(GateStatus::passed), std::ssize(all_gates()) - 1) << statuses(report);
-  EXPECT_TRUE(gate(report, "golden").detail.starts_with("16 tokens of ")) << statuses(report);  // its context
+  EXPECT_TRUE(gate(report, "golden").detail.starts_with("16 tokens with ")) << statuses(report);  // its context
   EXPECT_EQ(gate(report, "bpb").detail.find("measured on other data"), std::string::npos);
 }
 

@@ -71,7 +71,7 @@ std::vector<Malformed> bad_http() {
       {"SignedLength", "POST /tokenize HTTP/1.1\r\n" + host + "Content-Length: +2\r\n\r\n{}", 400, "Length"},
       {"TwoLengths",
        "POST /tokenize HTTP/1.1\r\n" + host + "Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}", 400,
-       "once"},
+       "repeated"},
       {"AstronomicLength",
        "POST /tokenize HTTP/1.1\r\n" + host + "Content-Length: 99999999999999999999\r\n\r\n", 413},
       {"LargeLength", "POST /tokenize HTTP/1.1\r\n" + host + "Content-Length: 10485760\r\n\r\n", 413,

@@ -33,7 +33,7 @@ std::optional<std::filesystem::path> shared_path(std::string_view relative);
 
 // The golden files, then those of the shared files that exist:
 //
-//   for (const auto& file : golden_and_shared({"tokenizers/gpt2.json"}, {"fixtures/tokenizers/gpt2/..."}))
+//   golden_and_shared({"tokenizers/gpt2.json"}, {"fixtures/tokenizers/gpt2/tokenizer.json.zst"})
 std::vector<std::filesystem::path> golden_and_shared(std::initializer_list<std::string_view> golden,
                                                      std::initializer_list<std::string_view> shared);
 

@@ -34,7 +34,8 @@ std::string merges_text(const BpeSpec& spec) {
 
 }  // namespace
 
-// The merges are those of a trainer in Python (tests/golden/make.py). Many pairs are equally frequent.
+// The merges are those of a trainer in Python (tests/golden/make.py). Many pairs are equally
+// frequent.
 TEST(BpeTrain, MatchesTheReferenceMergesWithTiesByGreaterBytes) {
   const auto texts = golden_and_shared({"corpus/tales.txt.gz"}, {"fixtures/bpe-train/cs336-corpus.en"});
   const auto merges = golden_and_shared({"tokenizers/merges.txt"},

@@ -1,4 +1,5 @@
-// Training a model of four layers in bytes: on the built-in corpus and, if it exists, on tinyshakespeare.
+// Training a model of four layers in bytes: on the built-in corpus and, if it exists, on
+// tinyshakespeare.
 #include "data/sample/corpus.h"
 #include "support/golden.h"
 #include "train/tiny_run.h"
