@@ -107,6 +107,8 @@ int run_plot(const Arguments& arguments, Console& console) {
     write_picture(output, runs, available, arguments, options, ops);
   else if (!console.json())
     console.print(in_terminal(chart));
+  if (!arguments.given("output") && !console.json() && runs.size() > 1)
+    console.print_foreign("\n" + comparison_text(compare_runs(runs), page_width(0)));
   if (!arguments.given("output") && runs.size() == 1)
     output.path = report_of(runs.front(), options, ops, console);
   if (console.json()) {

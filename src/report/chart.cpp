@@ -16,12 +16,12 @@ namespace thimble {
 namespace {
 
 constexpr std::array kMetrics = {
-    MetricInfo{Metric::loss, "loss", "training loss, nats per token"},
-    MetricInfo{Metric::val_bpb, "val_bpb", "validation, bits per byte", true},
-    MetricInfo{Metric::val_loss, "val_loss", "validation loss, nats per token", true},
-    MetricInfo{Metric::lr, "lr", "learning rate of the matrices"},
-    MetricInfo{Metric::tokens_per_second, "tokens_per_second", "tokens per second"},
-    MetricInfo{Metric::grad_norm, "grad_norm", "gradient norm"},
+    MetricInfo{Metric::loss, "loss", "training loss, nats per token", "nats per token"},
+    MetricInfo{Metric::val_bpb, "val_bpb", "validation, bits per byte", "bits per byte", true},
+    MetricInfo{Metric::val_loss, "val_loss", "validation loss, nats per token", "nats per token", true},
+    MetricInfo{Metric::lr, "lr", "learning rate of the matrices", "learning rate"},
+    MetricInfo{Metric::tokens_per_second, "tokens_per_second", "tokens per second", "tokens per second"},
+    MetricInfo{Metric::grad_norm, "grad_norm", "gradient norm", "norm"},
 };
 
 constexpr std::array<std::string_view, 3> kAxes = {"steps", "tokens", "seconds"};
@@ -102,19 +102,34 @@ Curve extremes_of(const RunData& run, Metric metric, XAxis axis) {
 
 Curve smoothed(const Curve& curve, double factor) {
   check(factor >= 0 && factor < 1, "[curve] the smoothing factor must be in [0, 1), got {}", factor);
+  constexpr double kNegligible = 1e-6;
+  std::vector<double> middles;  // of each point, in steps
+  double steps = 0;
+  for (const CurvePoint& point : curve) {
+    middles.push_back(steps + static_cast<double>(point.steps) / 2);
+    steps += static_cast<double>(point.steps);
+  }
   Curve result = curve;
-  double mean = 0, weight = 0;
-  for (CurvePoint& point : result) {
-    const double kept = std::pow(factor, static_cast<double>(point.steps));
-    mean = kept * mean + (1 - kept) * point.y;
-    weight = kept * weight + (1 - kept);
-    point.y = mean / weight;
+  for (std::size_t i = 0; i < curve.size(); ++i) {
+    double sum = 0, weights = 0;
+    const auto add = [&](std::size_t j) {
+      const double distance = std::abs(middles[i] - middles[j]), weight = std::pow(factor, distance);
+      if (weight < kNegligible || distance > middles[i] - middles[0]) return false;
+      weights += weight * static_cast<double>(curve[j].steps);
+      sum += weight * static_cast<double>(curve[j].steps) * curve[j].y;
+      return true;
+    };
+    for (std::size_t j = i + 1; j-- > 0 && add(j);) {
+    }
+    for (std::size_t j = i + 1; j < curve.size() && add(j); ++j) {
+    }
+    result[i].y = sum / weights;
   }
   return result;
 }
 
 double suitable_smoothing(const Curve& curve) {
-  constexpr double kShare = 30, kMost = 50;
+  constexpr double kShare = 60, kMost = 25;
   double steps = 0;
   for (const CurvePoint& point : curve) steps += static_cast<double>(point.steps);
   return 1 - 1 / std::clamp(steps / kShare, 1.0, kMost);
@@ -138,8 +153,8 @@ Curve thinned(const Curve& curve, std::size_t buckets) {
 namespace {
 
 constexpr int kStretch = 1000;    // viewBox width of the nested <svg>
-constexpr int kLabelsBelow = 22;  // pixels for the x labels
-constexpr int kLabelsLeft = 46;   // and for the y labels
+constexpr int kLabelsBelow = 40;  // pixels for the x labels and the name of the axis
+constexpr int kLabelsLeft = 62;   // and for those of the y axis
 constexpr int kPixelsPerTick = 44;
 constexpr std::array<std::string_view, kChartDashes> kDashes = {"", "6 4", "2 3", "9 3 2 3"};
 
@@ -185,7 +200,7 @@ std::string path_of(const ChartSeries& series, const Axes& axes, int height, Val
   return out;
 }
 
-std::string x_labels(const Axes& axes, int height) {
+std::string x_labels(const Axes& axes, int height, std::string_view name) {
   const std::vector<double> ticks = axes.x.ticks(5);
   const std::vector<std::string> texts = tick_texts(ticks);
   std::string out;
@@ -198,7 +213,8 @@ std::string x_labels(const Axes& axes, int height) {
     out += fmt::format("<text x=\"{:.2f}%\" y=\"{}\" text-anchor=\"{}\">{}</text>\n", percent, height + 16,
                        anchor, texts[i]);
   }
-  return out;
+  return out + fmt::format("<text x=\"50%\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", height + 34,
+                           escaped(name));
 }
 
 std::string y_grid(const std::vector<double>& ticks, const Axes& axes, int height) {
@@ -209,9 +225,12 @@ std::string y_grid(const std::vector<double>& ticks, const Axes& axes, int heigh
   return out + "\n";
 }
 
-std::string y_labels(const std::vector<double>& ticks, const Axes& axes, int height) {
+std::string y_labels(const std::vector<double>& ticks, const Axes& axes, int height, std::string name) {
   const std::vector<std::string> texts = tick_texts(ticks);
-  std::string out;
+  if (axes.y.logarithmic) name += name.empty() ? "log scale" : ", log scale";
+  std::string out =
+      fmt::format("<text transform=\"rotate(-90)\" x=\"{}\" y=\"12\" text-anchor=\"middle\">{}</text>\n",
+                  -height / 2, escaped(name));
   for (std::size_t i = 0; i < ticks.size(); ++i)
     out += fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>\n", kLabelsLeft - 8,
                        height * (1 - axes.y.place_of(ticks[i])) + 4, texts[i]);
@@ -224,7 +243,7 @@ std::vector<double> y_ticks(const Axes& axes, int height) {
 
 // Grid, x labels and curves: everything to the right of the y labels.
 std::string area(const Chart& chart, const Axes& axes, int height, Values values) {
-  std::string out = y_grid(y_ticks(axes, height), axes, height) + x_labels(axes, height);
+  std::string out = y_grid(y_ticks(axes, height), axes, height) + x_labels(axes, height, chart.x_label);
   out += fmt::format(
       "<svg width=\"100%\" height=\"{0}\" viewBox=\"0 0 {1} {0}\" preserveAspectRatio=\"none\" "
       "overflow=\"visible\">\n",
@@ -315,7 +334,7 @@ std::string chart_html(const Chart& chart, int height) {
   if (chart.legend) out += legend_html(chart);
   out += fmt::format(
       "<div class=\"plot\"><svg class=\"labels\" width=\"{}\" height=\"{}\" aria-hidden=\"true\">{}</svg>\n",
-      kLabelsLeft, outer, y_labels(y_ticks(axes, height), axes, height));
+      kLabelsLeft, outer, y_labels(y_ticks(axes, height), axes, height, chart.y_label));
   out += fmt::format(
       "<svg class=\"area\" height=\"{}\" role=\"img\" tabindex=\"0\" aria-label=\"{}\" data-low=\"{:.7g}\" "
       "data-high=\"{:.7g}\" data-height=\"{}\" data-unit=\"{}\">\n{}<line class=\"cursor\" y1=\"0\" "
@@ -327,7 +346,7 @@ std::string chart_html(const Chart& chart, int height) {
 }
 
 std::string chart_svg(const Chart& chart, SvgSize size) {
-  constexpr int kTitle = 38, kRight = 22, kBottom = 30;
+  constexpr int kTitle = 38, kRight = 22, kBottom = 8;
   const Axes axes = axes_of(chart);
   const int width = size.width - kLabelsLeft - kRight;
   const Legend legend = chart.legend ? legend_svg(chart, size.width - kRight) : Legend{};
@@ -343,13 +362,11 @@ std::string chart_svg(const Chart& chart, SvgSize size) {
   if (!legend.svg.empty())
     out += fmt::format("<g transform=\"translate(0 {})\">\n{}</g>\n", kTitle, legend.svg);
   out += fmt::format("<g transform=\"translate(0 {})\">\n{}</g>\n", top,
-                     y_labels(y_ticks(axes, height), axes, height));
+                     y_labels(y_ticks(axes, height), axes, height, chart.y_label));
   out +=
       fmt::format("<svg x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" overflow=\"visible\">\n{}</svg>\n",
                   kLabelsLeft, top, width, height + kLabelsBelow, area(chart, axes, height, Values::without));
-  out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n</svg>\n",
-                     kLabelsLeft + width / 2, full - 10, escaped(chart.x_label));
-  return out;
+  return out + "</svg>\n";
 }
 
 namespace {

@@ -27,6 +27,7 @@ struct MetricInfo {
   Metric metric;
   std::string_view name;   // as used on the command line: "val_bpb"
   std::string_view title;  // shown above the chart: "validation, bits per byte"
+  std::string_view unit;   // shown beside the vertical axis: "bits per byte"
   bool sparse = false;     // few points, not one per step; never smoothed, drawn with dots
 };
 std::span<const MetricInfo> all_metrics();
@@ -50,11 +51,12 @@ Curve curve_of(const RunData& run, Metric metric, XAxis axis);
 // maximum.
 Curve extremes_of(const RunData& run, Metric metric, XAxis axis);
 
-// Exponential moving average m = factor * m + (1 - factor) * y, divided by the sum of the weights
-// so that the beginning is not biased toward zero. A factor of 0 changes nothing. A point that
-// combines n steps counts as n equal points.
+// The mean of the points around each point, with weights factor^distance, where distance is in
+// steps. Both sides reach equally far back to the first point, so a falling curve is neither
+// delayed nor pulled toward its beginning; toward the end, earlier points predominate. A factor of 0
+// changes nothing. A point that combines n steps counts as n points at its middle.
 Curve smoothed(const Curve& curve, double factor);
-// The default factor for a curve: averages over 1/30 of its steps, at most 50 steps.
+// The default factor for a curve: the weights fall to 1/e over 1/60 of its steps, at most 25 steps.
 double suitable_smoothing(const Curve& curve);
 
 // Reduces the curve to at most 2 * `buckets` points: the minimum and maximum of each bucket, so
@@ -74,7 +76,8 @@ struct ChartSeries {
 struct Chart {
   std::string title;
   std::string x_label;
-  std::string latest = {};  // latest value, shown beside the title; empty: none
+  std::string y_label = {};  // "log scale" is added to it where it applies
+  std::string latest = {};   // latest value, shown beside the title; empty: none
   std::vector<ChartSeries> series = {};
   bool logarithmic = false, from_zero = false;  // y
   bool legend = false;

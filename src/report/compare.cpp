@@ -13,6 +13,7 @@
 #include "base/table.h"
 #include "config/keys.h"
 #include "report/plot.h"
+#include "report/report.h"
 
 namespace thimble {
 
@@ -144,6 +145,7 @@ ComparedRun compared(const RunData& run, std::string name, std::size_t group) {
   result.val_loss = run.validations.empty() ? kNotMeasured : run.validations.back().loss;
   result.train_loss = run.final_train_loss();
   result.tokens_per_second = run.tokens_per_second();
+  result.commands = run.commands();
   for (const auto& [file, bytes] : run.files) {
     if (file.ends_with(".thimble")) result.artifact_bytes = bytes;
     if (file.ends_with(".safetensors") && result.checkpoint_bytes == 0) result.checkpoint_bytes = bytes;
@@ -344,6 +346,56 @@ std::string tests_text(const Comparison& comparison) {
   return out;
 }
 
+std::string commands_text(const Comparison& comparison) {
+  std::string out;
+  for (const ComparedRun& run : comparison.runs)
+    for (const std::string& command : run.commands) out += fmt::format("  {}: {}\n", run.name, command);
+  return out.empty() ? "" : "\ncommands\n" + out;
+}
+
+// A line of an HTML table: a label, and a value per run.
+std::string html_row(std::string_view label, const std::vector<std::string>& values) {
+  std::string cells;
+  for (const std::string& value : values) cells += fmt::format("<td>{}</td>", escaped(value));
+  return fmt::format("<tr><th scope=\"row\">{}</th>{}</tr>\n", escaped(label), cells);
+}
+
+std::string html_table(const Comparison& comparison, std::string_view title, const std::string& rows) {
+  std::string names;
+  for (const ComparedRun& run : comparison.runs)
+    names += fmt::format("<th scope=\"col\">{}</th>", escaped(run.name));
+  return fmt::format(
+      "<div><h2>{}</h2>\n<div class=\"scroll\"><table><thead><tr><td></td>{}</tr></thead>\n<tbody>{}</tbody>"
+      "</table></div></div>\n",
+      title, names, rows);
+}
+
+std::string results_html(const Comparison& comparison) {
+  const auto row = [&](std::string_view label, const auto& text_of) {
+    std::vector<std::string> values;
+    for (const ComparedRun& run : comparison.runs) values.push_back(text_of(run));
+    return html_row(label, values);
+  };
+  return row("status", [](const ComparedRun& run) { return run.status.name; }) +
+         row("steps", [](const ComparedRun& run) { return with_commas(run.steps); }) +
+         row("bits per byte", [](const ComparedRun& run) { return figure(run.val_bpb); }) +
+         row("validation loss", [](const ComparedRun& run) { return figure(run.val_loss); }) +
+         row("training loss", [](const ComparedRun& run) { return figure(run.train_loss); }) +
+         row("tokens/s", [](const ComparedRun& run) { return size_cells(run)[0]; }) +
+         row("parameters", [](const ComparedRun& run) { return size_cells(run)[1]; }) +
+         row("seed", [](const ComparedRun& run) { return fmt::format("{}", run.seed); });
+}
+
+std::string settings_html(const Comparison& comparison) {
+  std::string rows;
+  for (const SettingDifference& difference : comparison.differences) {
+    std::vector<std::string> values;
+    for (const ComparedRun& run : comparison.runs) values.push_back(difference.values[run.group]);
+    rows += html_row(difference.key, values);
+  }
+  return rows;
+}
+
 Json number(double value) {
   return std::isfinite(value) ? Json(value) : Json();
 }
@@ -356,10 +408,13 @@ Json moments_json(const SampleMoments& moments) {
 }
 
 Json run_json(const Comparison& comparison, const ComparedRun& run) {
+  Json commands = Json::array();
+  for (const std::string& command : run.commands) commands.push(command);
   return Json::object()
       .set("name", run.name)
       .set("group", comparison.groups[run.group].name)
       .set("status", run.status.name)
+      .set("commands", commands)
       .set("seed", run.seed)
       .set("steps", run.steps)
       .set("val_bpb", number(run.val_bpb))
@@ -401,7 +456,22 @@ Json test_json(const Comparison& comparison, const GroupTest& test) {
 std::string comparison_text(const Comparison& comparison, std::size_t width) {
   const std::string settings = settings_table(comparison, width);
   return settings + (settings.empty() ? "" : "\n") + runs_table(comparison, width, true, true) +
-         groups_table(comparison, width) + tests_text(comparison);
+         groups_table(comparison, width) + tests_text(comparison) + commands_text(comparison);
+}
+
+std::string comparison_html(const Comparison& comparison) {
+  const std::string settings = settings_html(comparison);
+  std::string out = html_table(comparison, "Final values", results_html(comparison));
+  if (settings.empty())
+    out += "<div><h2>Settings that differ</h2><p>None, except perhaps the seed.</p></div>\n";
+  else
+    out += html_table(comparison, "Settings that differ", settings);
+  std::string commands;
+  for (const ComparedRun& run : comparison.runs)
+    for (const std::string& command : run.commands)
+      commands += fmt::format("<h3>{}</h3>{}", escaped(run.name), command_html(command));
+  return "<div class=\"facts\">\n" + out + "</div>\n" +
+         (commands.empty() ? "" : "<h2>Commands</h2>\n" + commands);
 }
 
 Json comparison_json(const Comparison& comparison) {

@@ -57,6 +57,7 @@ struct ComparedRun {
   std::int64_t seed = 0, steps = 0, parameters = 0;
   double val_bpb = 0, val_loss = 0, train_loss = 0;  // final values; NaN: unknown
   double tokens_per_second = 0;
+  std::vector<std::string> commands = {};
   std::uint64_t checkpoint_bytes = 0, artifact_bytes = 0;  // 0: no such file
 };
 
@@ -93,6 +94,8 @@ Comparison compare_runs(std::span<const RunData> runs);
 
 // Tables no wider than `width` columns; 0: no limit.
 std::string comparison_text(const Comparison& comparison, std::size_t width = 0);
+// Tables of final values, of settings that differ, and of command lines, with a column per run.
+std::string comparison_html(const Comparison& comparison);
 Json comparison_json(const Comparison& comparison);
 
 }  // namespace thimble

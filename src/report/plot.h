@@ -28,7 +28,8 @@ Chart overlay(std::span<const RunData> runs, Metric metric, const PlotOptions& o
 // The metrics that at least one run has, in the order of all_metrics().
 std::vector<Metric> metrics_of(std::span<const RunData> runs);
 
-// A page with one chart per metric.
+// A page with one chart per metric. For several runs, also their final values and the settings that
+// differ.
 std::string plot_html(std::span<const RunData> runs, std::span<const Metric> metrics,
                       const PlotOptions& options);
 

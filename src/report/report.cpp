@@ -129,12 +129,13 @@ std::string head(const RunData& run, const ReportOptions& options) {
 std::string limits(const RunData& run) {
   const Json* diagnosis = run.record.find("diagnosis");
   if (!diagnosis) return "";
-  std::string out = fmt::format("<div><h2>Bottleneck: {}</h2>\n<ul>", escaped(text_of(*diagnosis, "limit")));
+  std::string out =
+      fmt::format("<div><h2>What limits this run: {}</h2>\n<ul>", escaped(text_of(*diagnosis, "limit")));
   if (const Json* evidence = diagnosis->find("evidence"); evidence && evidence->is_array())
     for (const Json& line : evidence->as_array())
       if (line.is_string()) out += fmt::format("<li>{}</li>", escaped(line.as_string()));
   return out +
-         fmt::format("</ul>\n<p>Recommendation: {}.</p></div>\n", escaped(text_of(*diagnosis, "advice")));
+         fmt::format("</ul>\n<p>What may help: {}.</p></div>\n", escaped(text_of(*diagnosis, "advice")));
 }
 
 // "0.5131", "14.2 k"
@@ -144,7 +145,7 @@ std::string figure_text(double value) {
 
 Chart chart_of(const RunData& run, Metric metric, std::optional<double> smoothing) {
   const MetricInfo& info = info_of(metric);
-  Chart chart{.title = std::string(info.title), .x_label = "step"};
+  Chart chart{.title = std::string(info.title), .x_label = "step", .y_label = std::string(info.unit)};
   const Curve curve = curve_of(run, metric, XAxis::steps);
   if (!curve.empty()) chart.latest = figure_text(curve.back().y);
   const bool noisy = is_noisy(metric);
@@ -166,7 +167,11 @@ Chart loss_chart(const RunData& run, std::optional<double> smoothing) {
   const Curve raw = extremes_of(run, Metric::loss, XAxis::steps);
   const Curve means = curve_of(run, Metric::loss, XAxis::steps);
   const Curve smooth = smoothed(means, smoothing.value_or(suitable_smoothing(means)));
-  Chart chart{.title = "loss, nats per token", .x_label = "step", .logarithmic = true, .legend = true};
+  Chart chart{.title = "loss, nats per token",
+              .x_label = "step",
+              .y_label = "nats per token",
+              .logarithmic = true,
+              .legend = true};
   if (!smooth.empty()) chart.latest = fmt::format("{:.4f}", smooth.back().y);
   chart.series = {{.name = "each step", .curve = thinned(raw, kBuckets), .faint = true},
                   {.name = "smoothed", .curve = thinned(smooth, kBuckets)}};
@@ -280,12 +285,19 @@ std::string settings_list(const Config& config, Shown shown) {
   return out + "</dl>\n";
 }
 
+std::string command_lines(const RunData& run) {
+  std::string lines;
+  for (const std::string& command : run.commands()) lines += command_html(command);
+  return lines.empty() ? "" : "<h2>Command</h2>\n" + lines;
+}
+
 std::string settings(const RunData& run) {
-  if (!run.config) return "";
-  return fmt::format(
-      "<h2>Settings</h2>\n{}<details><summary>All settings, including "
-      "defaults</summary>\n{}</details>\n",
-      settings_list(*run.config, Shown::changed), settings_list(*run.config, Shown::all));
+  if (!run.config) return command_lines(run);
+  return command_lines(run) + fmt::format(
+                                  "<h2>Settings that differ from the defaults</h2>\n{}<details><summary>All "
+                                  "settings</summary>\n{}</details>\n",
+                                  settings_list(*run.config, Shown::changed),
+                                  settings_list(*run.config, Shown::all));
 }
 
 }  // namespace
@@ -384,6 +396,16 @@ std::string filled(std::string_view text,
     text.remove_prefix(1);
   }
   return out;
+}
+
+std::string command_html(std::string_view command) {
+  std::string words;
+  while (!command.empty()) {
+    const std::size_t end = std::min(command.find(' '), command.size());
+    words += fmt::format("{}<span>{}</span>", words.empty() ? "" : " ", escaped(command.substr(0, end)));
+    command.remove_prefix(std::min(end + 1, command.size()));
+  }
+  return fmt::format("<pre class=\"command\">{}</pre>\n", words);
 }
 
 std::string table_row(std::string_view label, std::string_view value) {

@@ -1,4 +1,4 @@
-// RUN/report.html: curves, samples, bottleneck, data, machine and settings of a run.
+// RUN/report.html: curves, samples, diagnosis, data, machine, command and settings of a run.
 #pragma once
 
 #include <filesystem>
@@ -49,6 +49,9 @@ std::string escaped(std::string_view text);
 // Replaces each @name@ in `text` with its value, in one pass: values are not expanded again.
 std::string filled(std::string_view text,
                    const std::vector<std::pair<std::string_view, std::string_view>>& values);
+
+// <pre> with the words of a command line; lines break between words.
+std::string command_html(std::string_view command);
 
 // <tr><th>label</th><td>value</td></tr>, both escaped.
 std::string table_row(std::string_view label, std::string_view value);

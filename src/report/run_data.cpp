@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/text.h"
 #include "config/toml.h"
 
 namespace thimble {
@@ -120,6 +121,22 @@ RecordedStatus RunData::status() const {
   const std::string name = text_at(record, "status");
   if (name.empty()) return {};
   return {.name = name, .status = run_status_from(name)};
+}
+
+std::vector<std::string> RunData::commands() const {
+  std::vector<std::string> commands;
+  const Json* calls = record.find("calls");
+  if (!calls || !calls->is_array()) return commands;
+  for (const Json& call : calls->as_array()) {
+    const Json* words = call.find("command");
+    if (!words || !words->is_array()) continue;
+    std::vector<std::string> quoted;
+    for (const Json& word : words->as_array())
+      if (word.is_string()) quoted.push_back(shell_word(word.as_string()));
+    const std::string command = joined(quoted, " ");
+    if (!command.empty() && !std::ranges::count(commands, command)) commands.push_back(command);
+  }
+  return commands;
 }
 
 double RunData::tokens_at(std::int64_t step) const {

@@ -128,6 +128,8 @@ struct RunData {
 
   std::string name() const;  // of the folder
   RecordedStatus status() const;
+  // The command line of each recorded call, without repetitions. Empty for runs of earlier versions.
+  std::vector<std::string> commands() const;
   double tokens_at(std::int64_t step) const;
   double seconds() const { return steps.empty() ? 0 : steps.back().elapsed; }
   double tokens_per_second() const;  // over all steps; 0: unknown

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <fstream>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -162,6 +164,15 @@ Json earlier_calls(const std::filesystem::path& path) {
   }
 }
 
+// Words of the command line of this process. The name of the program is shortened to its last part.
+Json command_words() {
+  Json words = Json::array();
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  for (std::string word; std::getline(file, word, '\0');)
+    words.push(words.size() == 0 ? fs::path(word).filename().string() : word);
+  return words;
+}
+
 Json machine_record() {
   const Machine machine = probe_machine();
   return Json::object()
@@ -188,6 +199,7 @@ Json run_record(const std::filesystem::path& path, const RunCall& call) {
   const Json earlier = earlier_calls(path);
   for (const Json& old : earlier.as_array()) calls.push(old);
   calls.push(Json::object()
+                 .set("command", command_words())
                  .set("started", call.started)
                  .set("finished", call.finished)
                  .set("first_step", call.first_step)

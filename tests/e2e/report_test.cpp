@@ -53,6 +53,12 @@ TEST_F(SeeingARun, AReportIsWrittenHoweverTrainingEnds) {
   EXPECT_EQ(parse_json(whole.out, "train").at("report").as_string(), path("whole/report.html"));
   EXPECT_TRUE(has(folder_.read("whole/report.html"), ">completed<"));
   EXPECT_TRUE(has(folder_.read("whole/report.html"), "<h2>Samples</h2>"));
+  std::vector<std::string> words, expected = training("whole", {"--steps", "30", "--json"});
+  expected.insert(expected.begin(), "thimble");
+  const Json record = parse_json(folder_.read("whole/run.json"), "run.json");
+  for (const Json& word : record.at("calls").as_array().at(0).at("command").as_array())
+    words.push_back(word.as_string());
+  EXPECT_EQ(words, expected);
   train("stopped", {"--steps", "300", "--stop-after", "12"});
   EXPECT_TRUE(has(folder_.read("stopped/report.html"), ">stopped<"));
   const RunResult interrupted = run(training("interrupted", {"--steps", "1000000"}),
@@ -118,6 +124,7 @@ TEST_F(SeeingARun, CompareTestsSeeds) {
   const Json json = parse_json(result.out, "compare --json");
   EXPECT_EQ(json.at("groups").size(), 2u);
   EXPECT_EQ(json.at("settings").at("matrix_lr").at("B").as_string(), "0.001");
+  EXPECT_TRUE(has(json.at("runs").as_array().at(0).at("commands").as_array().at(0).as_string(), "--seed 1"));
   const Json& test = json.at("tests").as_array()[0];
   EXPECT_GE(test.at("p").as_double(), 0);
   EXPECT_LE(test.at("p").as_double(), 1);

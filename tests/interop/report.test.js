@@ -61,17 +61,18 @@ async function check_all_looks(url, name, wait = async () => {}) {
 
 test('the report has sufficient contrast and no overflow, light and dark, wide and narrow', needs_browser, () => check_all_looks(file('a', 'report.html'), 'report'));
 
-test('the report shows curves, samples and the bottleneck', needs_browser, () =>
+test('the report shows curves, samples, the diagnosis and the command', needs_browser, () =>
   with_page(browser, file('a', 'report.html'), {}, async (page) => {
     assert.equal(await page.locator('figure.chart').count(), 5);
     assert.equal(await page.textContent('h1'), 'a');
-    assert.match(await page.textContent('#limits'), /Bottleneck: (infrastructure|data|optimisation)/);
+    assert.match(await page.textContent('#limits'), /What limits this run: (infrastructure|data|optimisation)/);
     const events = readFileSync(join(folder, 'a', 'metrics.jsonl'), 'utf8').trim().split('\n').map((line) => JSON.parse(line));
     const said = events.filter(({ event }) => event === 'sample');
     assert.equal(said.length, 2 * 7, 'two samples at each of seven validations');
     assert.ok((await page.textContent('#samples')).includes(said.at(-1).text));
     const best = Math.min(...events.filter(({ event }) => event === 'validation').map(({ val_bpb }) => val_bpb));
     assert.ok((await page.textContent('.tiles')).includes(best.toFixed(4)));
+    assert.equal(await page.textContent('.command'), `thimble ${train_command('a', '--steps', '120', '--tensorboard').join(' ')}`);
   }));
 
 test('values are shown at the pointer and by keyboard', needs_browser, () =>

@@ -36,7 +36,8 @@ TEST(Report, ContainsTheDataOfTheRun) {
   const RunData run = read_run(write_run(folder, {}));
   const std::string page = report_html(run);
   for (const char* part :
-       {"<h1>run</h1>", "completed", "Bottleneck: data", "few &lt;tokens&gt;", "more text",
+       {"<h1>run</h1>", "completed", "What limits this run: data", "What may help: more text",
+        "few &lt;tokens&gt;", ">nats per token<", ">step<", "<span>&lt;text&gt;.txt&#39;</span></pre>",
         "loss, nats per token", "validation, bits per byte", "learning rate of the matrices",
         "tokens per second", "gradient norm", "Once upon a time", "step 40, 3.030 bits per byte",
         "A &lt;fast&gt; one", "/somewhere/text.txt", "12.3 k", "<dt>mlp_hidden</dt><dd>48</dd>"})
@@ -102,6 +103,18 @@ TEST(Report, SizeDoesNotGrowWithTheNumberOfSteps) {
   EXPECT_TRUE(has(many, "30,000")) << "the last step";
 }
 
+TEST(Chart, TheAxesAreNamedAndALogarithmicOneSaysSo) {
+  Chart chart{.title = "t", .x_label = "step", .y_label = "nats", .logarithmic = true};
+  for (const bool wide : {false, true}) {
+    chart.series = {{.name = "a", .curve = {{0, 1}, {10, wide ? 100.0 : 1.5}}}};
+    for (const std::string& text : {chart_html(chart, 200), chart_svg(chart, {})}) {
+      EXPECT_TRUE(has(text, ">step</text>"));
+      EXPECT_TRUE(has(text, wide ? ">nats, log scale</text>" : ">nats</text>"));
+    }
+    EXPECT_EQ(has(text_plot(chart, {}), "log scale"), wide);
+  }
+}
+
 TEST(Chart, SvgFilesUseTheColoursOfThePage) {
   const TempFolder folder;
   const std::vector<RunData> runs = {read_run(write_run(folder, {}))};
@@ -128,6 +141,21 @@ TEST(Plot, DistinguishesRunsByNameColourAndDashes) {
   EXPECT_TRUE(has(svg, "class=\"curve s1\" stroke-dasharray=\"6 4\"")) << "the eighth run";
   while (runs.size() <= kMaxPlottedRuns) runs.push_back(runs.front());
   EXPECT_THROW(overlay(runs, Metric::loss, {}), Error);
+}
+
+TEST(Plot, APageOfSeveralRunsComparesThem) {
+  const TempFolder folder;
+  std::vector<RunData> runs = {
+      read_run(write_run(folder, {.name = "a"})),
+      read_run(write_run(folder, {.name = "b", .settings = {"matrix_lr=0.01"}, .loss = 3}))};
+  const std::vector<Metric> one = {Metric::loss};
+  const std::string page = plot_html(runs, one, {});
+  EXPECT_TRUE(has(page, "<th scope=\"row\">validation loss</th><td>2.1000</td><td>3.1000</td>"));
+  EXPECT_TRUE(has(page, "<th scope=\"row\">matrix_lr</th><td>0.02</td><td>0.01</td>"));
+  EXPECT_FALSE(has(page, "<th scope=\"row\">dim</th>")) << "equal in both";
+  EXPECT_TRUE(has(page, "&lt;text&gt;.txt"));
+  runs.pop_back();
+  EXPECT_FALSE(has(plot_html(runs, one, {}), "Final values"));
 }
 
 TEST(Plot, RunNamesAreEscaped) {

@@ -68,7 +68,7 @@ inline std::filesystem::path write_run(const TempFolder& folder, const WrittenRu
   if (run.ended)
     folder.write(run.name + "/run.json",
                  R"({"status":"completed","steps":40,"calls":[{"started":"2026-11-15T14:30:00Z",)"
-                 R"("finished":"2026-11-15T14:31:00Z","host":{"name":"h","cpu":"A <fast> one","threads":2,)"
+                 R"("command":["thimble","train","--data","my <text>.txt"],"finished":"2026-11-15T14:31:00Z","host":{"name":"h","cpu":"A <fast> one","threads":2,)"
                  R"("memory_bytes":1000000},"version":"0.1.0","build":"Release","compiler":"g++"}],)"
                  R"("diagnosis":{"limit":"data","evidence":["few <tokens>"],"advice":"more text"}})");
   return path.parent_path();

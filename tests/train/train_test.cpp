@@ -55,7 +55,7 @@ TEST_F(Training, RunJsonRecordsEveryCall) {
   EXPECT_EQ(second.at("first_step").as_int(), 9);
   EXPECT_EQ(second.at("last_step").as_int(), 20);
   EXPECT_EQ(second.at("started").as_string().size(), 20u);
-  for (const char* key : {"finished", "host", "version", "compiler", "tokens_per_second"})
+  for (const char* key : {"command", "finished", "host", "version", "compiler", "tokens_per_second"})
     EXPECT_NE(second.find(key), nullptr) << key;
 }
 
