@@ -76,7 +76,7 @@ test('a request contains the conversation, the system prompt and the chosen sett
   assert.equal(await page.inputValue('#top_k'), '5');
   assert.equal(await page.inputValue('#system'), 'Be brief.');
   await page.click('#reset');
-  assert.equal(await page.inputValue('#top_k'), '');
+  assert.equal(await page.inputValue('#top_k'), '0', "the server's default");
   await page.click('#new-chat');
   assert.equal(await page.locator('#turns .text').count(), 0);
 }));
@@ -307,13 +307,71 @@ async function assert_only_text(page, place) {
     tags: [...new Set([...document.querySelector(at).querySelectorAll('*')].map((element) => element.localName))],
     hacked: window.hacked, scripts: document.scripts.length, frames: window.length,
   }), place);
-  const ours = ['li', 'span', 'div', 'button', 'p', 'code'];
+  const ours = ['li', 'span', 'div', 'button', 'p', 'code', 'pre', 'strong', 'em'];
   assert.deepEqual(found.tags.filter((tag) => !ours.includes(tag)), []);
   assert.equal(found.hacked, undefined);
   assert.equal(found.scripts, 1);
   assert.equal(found.frames, 0);
   assert.ok(await overflow(page) <= 0, `${await overflow(page)} pixels too wide`);
 }
+
+test('settings show the values in use, and only changed ones are sent', needs_browser, () => on(chatty, {}, async (page) => {
+  const { params } = (await (await fetch(`${chatty.url}/props`)).json()).default_generation_settings;
+  await eventually('the defaults are shown', async () => (await page.inputValue('#temperature')) === String(params.temperature));
+  for (const name of ['top_k', 'top_p', 'min_p', 'repeat_penalty', 'presence_penalty', 'frequency_penalty'])
+    assert.equal(await page.inputValue(`#${name}`), String(params[name]), name);
+  assert.ok((await page.locator('aside input').evaluateAll((inputs) => inputs.map((input) => input.placeholder)))
+    .every((text) => !/\d/.test(text)), 'no placeholder looks like a value');
+  await set(page, { temperature: 0 });
+  await page.fill('#top_p', '');
+  await page.focus('#message');
+  assert.equal(await page.inputValue('#top_p'), String(params.top_p));
+  assert.equal(await page.locator('aside .changed').count(), 1);
+  const request = page.waitForRequest('**/v1/chat/completions');
+  await ask(page, question);
+  assert.deepEqual(Object.keys((await request).postDataJSON()).sort(), ['messages', 'stream', 'stream_options', 'temperature']);
+}));
+
+test('earlier chats are kept in the browser and can be opened and deleted', needs_browser, () => on(chatty, {}, async (page, context) => {
+  await set(page, { temperature: 0, max_tokens: 8 });
+  await ask(page, question);
+  const first = await last_text(page), used = await page.textContent('#context-text');
+  await page.click('#new-chat');
+  await ask(page, 'Who are you?');
+  assert.deepEqual(await page.locator('#chats button').allTextContents(), ['Who are you?', question]);
+  const other = await context.newPage();  // another tab starts with an empty conversation
+  await other.goto(chatty.url);
+  assert.equal(await other.locator('#turns .text').count(), 0);
+  await other.locator('#chats button').nth(1).click();
+  await has_answers(other, 1);
+  assert.equal(await last_text(other), first);
+  assert.equal(await other.textContent('#context-text'), used);
+  await ask(other, 'Thank you.', 2);
+  assert.deepEqual(await other.locator('#chats button').allTextContents(), [question, 'Who are you?']);
+  await photograph(other, 'history');
+  other.on('dialog', (dialog) => dialog.accept());
+  await other.click('#forget');
+  assert.ok(await other.locator('#history').isHidden());
+  await other.reload();
+  assert.ok(await other.locator('#history').isHidden());
+}));
+
+test('answers show simple Markdown, and nothing in it becomes markup', needs_browser, () => on(chatty, {}, async (page) => {
+  const answer = '# Title\nsome **bold *and* `code`** text, 2 * 3 * 4, [a](javascript:x) **<img src=x onerror="window.hacked=1">**\n' +
+    '```html\n<b>**x**</b>\n```\n- item';
+  await page.route('**/v1/chat/completions', stream_of([...answer].map((content) => ({ choices: [{ index: 0, delta: { content } }] }))
+    .concat({ choices: [{ index: 0, delta: {}, finish_reason: 'stop' }] })));
+  await ask(page, '**not formatted**');
+  const texts = (tag) => page.locator(`.assistant .text ${tag}`).allTextContents();
+  assert.deepEqual(await texts('strong'), ['Title\n', 'bold and code', '<img src=x onerror="window.hacked=1">']);
+  assert.deepEqual(await texts('strong em'), ['and']);
+  assert.deepEqual(await texts('code'), ['code']);
+  assert.deepEqual(await texts('pre'), ['<b>**x**</b>\n']);
+  assert.ok((await last_text(page)).includes('text, 2 * 3 * 4, [a](javascript:x) <img'));
+  assert.equal(await page.textContent('.user .text'), '**not formatted**');
+  await assert_only_text(page, '#turns');
+  await photograph(page, 'markdown');
+}));
 
 test('hostile answers are shown as text', needs_browser, () => on(chatty, { viewport: { width: 360, height: 740 } }, async (page) => {
   await page.route('**/v1/chat/completions', stream_of([
@@ -376,15 +434,20 @@ const phone = { viewport: { width: 360, height: 740 }, hasTouch: true };
 test('the page fits the width of a phone', needs_browser, () => on(endless, phone, async (page) => {
   assert.ok(await overflow(page) <= 0);
   await set(page, { temperature: 0, max_tokens: 40 });
-  await page.tap('#settings-toggle');
+  await page.tap('#settings-close');
   await ask(page, question);
   assert.ok(await overflow(page) <= 0);
+  const name = await page.locator('#model').boundingBox();
+  assert.ok(name && name.width > 100 && name.height > 10, 'the name of the model is visible');
+  const tops = await page.locator('.assistant .foot button').evaluateAll((buttons) => buttons.map((button) => button.offsetTop));
+  assert.equal(new Set(tops).size, 1, 'Retry does not wrap alone');
   await photograph(page, 'phone-chat');
   await page.tap('#settings-toggle');
   assert.ok(await page.locator('#temperature').isVisible());
   assert.ok(await overflow(page) <= 0);
   await photograph(page, 'phone-settings');
-  await page.tap('#settings-toggle');
+  await page.keyboard.press('Escape');
+  assert.ok(await page.locator('#settings').isHidden());
   await page.tap('#completions-tab');
   await page.fill('#prompt', 'Tilda has eight pears.');
   await page.tap('#continue');
