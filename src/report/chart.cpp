@@ -102,8 +102,8 @@ Curve extremes_of(const RunData& run, Metric metric, XAxis axis) {
 
 Curve smoothed(const Curve& curve, double factor) {
   check(factor >= 0 && factor < 1, "[curve] the smoothing factor must be in [0, 1), got {}", factor);
-  constexpr double kNegligible = 1e-6;
-  std::vector<double> middles;  // of each point, in steps
+  constexpr double kNegligible = 1e-6, kReach = 8;
+  std::vector<double> middles;  // of the points, in steps
   double steps = 0;
   for (const CurvePoint& point : curve) {
     middles.push_back(steps + static_cast<double>(point.steps) / 2);
@@ -111,18 +111,17 @@ Curve smoothed(const Curve& curve, double factor) {
   }
   Curve result = curve;
   for (std::size_t i = 0; i < curve.size(); ++i) {
+    const double from_start = middles[i] - middles[0];
+    const double own_factor = from_start > 0 ? std::min(factor, std::exp(-kReach / from_start)) : 0;
     double sum = 0, weights = 0;
     const auto add = [&](std::size_t j) {
-      const double distance = std::abs(middles[i] - middles[j]), weight = std::pow(factor, distance);
-      if (weight < kNegligible || distance > middles[i] - middles[0]) return false;
+      const double weight = std::pow(own_factor, std::abs(middles[i] - middles[j]));
       weights += weight * static_cast<double>(curve[j].steps);
       sum += weight * static_cast<double>(curve[j].steps) * curve[j].y;
-      return true;
+      return weight > kNegligible;
     };
-    for (std::size_t j = i + 1; j-- > 0 && add(j);) {
-    }
-    for (std::size_t j = i + 1; j < curve.size() && add(j); ++j) {
-    }
+    for (std::size_t j = i + 1; j > 0 && add(j - 1);) --j;
+    for (std::size_t j = i + 1; j < curve.size() && add(j);) ++j;
     result[i].y = sum / weights;
   }
   return result;
