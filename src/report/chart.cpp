@@ -102,7 +102,7 @@ Curve extremes_of(const RunData& run, Metric metric, XAxis axis) {
 
 Curve smoothed(const Curve& curve, double factor) {
   check(factor >= 0 && factor < 1, "[curve] the smoothing factor must be in [0, 1), got {}", factor);
-  constexpr double kNegligible = 1e-6, kReach = 8;
+  constexpr double kNegligible = 1e-6, kReach = 16;
   std::vector<double> middles;  // of the points, in steps
   double steps = 0;
   for (const CurvePoint& point : curve) {
