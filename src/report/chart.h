@@ -52,9 +52,9 @@ Curve curve_of(const RunData& run, Metric metric, XAxis axis);
 Curve extremes_of(const RunData& run, Metric metric, XAxis axis);
 
 // The mean of the points around each point, with weights factor^distance, where distance is in
-// steps. Both sides count, so a falling curve is not delayed. Near the beginning, where a loss falls
-// fastest, the factor is smaller: at most exp(-16 / step). A factor of 0 changes nothing. A point
-// that combines n steps counts as n points at its middle.
+// steps. Both sides count, so a falling curve is not delayed. Near the beginning, where a loss
+// falls fastest, the factor is smaller: at most exp(-16 / step). A factor of 0 changes nothing. A
+// point that combines n steps counts as n points at its middle.
 Curve smoothed(const Curve& curve, double factor);
 // The default factor for a curve: the weights fall to 1/e over 1/60 of its steps, at most 25 steps.
 double suitable_smoothing(const Curve& curve);

@@ -128,7 +128,7 @@ struct RunData {
 
   std::string name() const;  // of the folder
   RecordedStatus status() const;
-  // The command line of each recorded call, without repetitions. Empty for runs of earlier versions.
+  // The command line of each recorded call, without repetitions. Earlier versions recorded none.
   std::vector<std::string> commands() const;
   double tokens_at(std::int64_t step) const;
   double seconds() const { return steps.empty() ? 0 : steps.back().elapsed; }
