@@ -39,6 +39,9 @@ class Requests {
     request.samples = below(5) == 0 ? 3 : 1;
     request.logprobs = below(2) == 0 ? 2 : kNoLogprobs;
     request.score_prompt = below(6) == 0;
+    request.slides = below(3) == 0;
+    if (request.slides && !request.score_prompt && below(3) == 0)
+      tokenizer_.encode(letters(below(kContext)), request.prompt);  // often longer than the context
     return request;
   }
 

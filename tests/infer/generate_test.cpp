@@ -78,23 +78,6 @@ TEST_F(Generate, ASlidingWindowKeepsBosAndTheNewestTokens) {
   }
 }
 
-// The same without a batcher: fills the context, slides, and starts again with an empty cache.
-std::vector<TokenId> with_sliding_window(Model& model, const Tokenizer& tokenizer, const Request& request) {
-  std::vector<TokenId> window = request.prompt, made;
-  Sampler sampler(request.sampling, tokenizer.vocab_size(), window);
-  const auto wanted = static_cast<std::size_t>(request.max_tokens);
-  while (made.size() < wanted) {
-    if (std::cmp_greater(window.size(), model.config().context))
-      slide_window(window, model.config().context, tokenizer.special().bos);
-    generate_tokens(model, std::vector<TokenId>(window), [&](std::span<const float> logits) {
-      made.push_back(sampler.sample(logits));
-      window.push_back(made.back());
-      return made.size() < wanted ? std::optional(made.back()) : std::nullopt;
-    });
-  }
-  return made;
-}
-
 TEST_F(Generate, ContinuesPastTheContextIfTheRequestSlides) {
   for (const std::size_t prompt : {3, 95, 96, 250}) {
     Request request = text_request(*tokenizer_, std::string(prompt, 'x'));
@@ -104,7 +87,9 @@ TEST_F(Generate, ContinuesPastTheContextIfTheRequestSlides) {
     request.slides = true;
     const Sample sample = generate(batcher_, request).at(0);
     EXPECT_EQ(sample.finish, FinishReason::length);
-    EXPECT_EQ(ids_of(sample.tokens), with_sliding_window(*model_, *tokenizer_, request)) << prompt;
+    const Sample plain = plain_sample(*model_, *tokenizer_, request);
+    EXPECT_EQ(ids_of(sample.tokens), ids_of(plain.tokens)) << prompt;
+    EXPECT_EQ(sample.usage.dropped_tokens, plain.usage.dropped_tokens) << prompt;
     const auto all = static_cast<std::int64_t>(request.prompt.size() + sample.tokens.size());
     EXPECT_LE(all - sample.usage.dropped_tokens, 97);
     EXPECT_GE(all - sample.usage.dropped_tokens, 72) << "three quarters of the context remain";

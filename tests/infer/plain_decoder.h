@@ -30,6 +30,13 @@ class PlainDecoder {
     return logits_;
   }
 
+  // Starts again with an empty cache.
+  void restart(std::span<const std::int32_t> tokens) {
+    cache_ = model_.make_cache(1);
+    tokens_.clear();
+    append(tokens);
+  }
+
   std::span<const float> logits() const { return logits_; }
   const std::vector<std::int32_t>& tokens() const { return tokens_; }
   std::int64_t room() const { return model_.config().context - static_cast<std::int64_t>(tokens_.size()); }

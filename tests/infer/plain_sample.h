@@ -26,7 +26,14 @@ inline Sample plain_sample(Model& model, const Tokenizer& tokenizer, const Reque
   Sampler sampler(options, tokenizer.vocab_size(), request.prompt);
   StreamDecoder text(tokenizer, request.starts_text);
   PlainDecoder decoder(model);
-  decoder.append(request.prompt);
+  const auto slide = [&](std::vector<TokenId> window) {
+    sample.usage.dropped_tokens += slide_window(window, model.config().context, tokenizer.special().bos);
+    decoder.restart(window);
+  };
+  if (std::cmp_greater(request.prompt.size(), model.config().context))
+    slide(request.prompt);
+  else
+    decoder.append(request.prompt);
   std::vector<std::size_t> begins;
   const auto finish = [&](FinishReason reason) {
     if (reason == FinishReason::stop && !stop_in(sample.text, request.stop_strings))
@@ -51,8 +58,14 @@ inline Sample plain_sample(Model& model, const Tokenizer& tokenizer, const Reque
             : score_token(decoder.logits(), next, request.logprobs, tokenizer.vocab_size()));
     sample.text += text.push(next);
     if (stop_in(sample.text, request.stop_strings)) return finish(FinishReason::stop);
-    if (decoder.room() == 0) break;
-    decoder.append(std::span(&next, 1));
+    if (decoder.room() > 0) {
+      decoder.append(std::span(&next, 1));
+    } else {
+      if (!request.slides || count + 1 == request.max_tokens) break;
+      std::vector<TokenId> window = decoder.tokens();
+      window.push_back(next);
+      slide(window);
+    }
   }
   return finish(FinishReason::length);
 }
