@@ -5,7 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <numeric>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -13,7 +14,6 @@
 #include "formats/model_file.h"
 #include "formats/npz.h"
 #include "formats/pickle.h"
-#include "pack/codec.h"
 #include "pack/pack_weights.h"
 #include "tensor/tensor.h"
 
@@ -165,8 +165,15 @@ std::vector<PackedTensor> read_int8_state(std::span<const std::byte> bytes, cons
 }
 
 std::string int8_ptz(std::string_view state) {
-  const auto bytes = compress(std::as_bytes(std::span(state)), Codec::zlib);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  // As Python's zlib.compress(state, 9): the default memory level of 8, where an artifact has 9.
+  uLongf size = compressBound(state.size());
+  std::string bytes(size, '\0');
+  const int result =
+      compress2(reinterpret_cast<Bytef*>(bytes.data()), &size, reinterpret_cast<const Bytef*>(state.data()),
+                state.size(), Z_BEST_COMPRESSION);
+  check(result == Z_OK, "[zlib] compress2 returned {}", result);
+  bytes.resize(size);
+  return bytes;
 }
 
 std::vector<PackedTensor> open_int8_ptz(const std::filesystem::path& path, const ParamTable& table) {
@@ -236,35 +243,19 @@ class ArrayPickler {
   virtual void array(StateElement element, Dims dims, const std::string& bytes) = 0;
   virtual std::string finish() = 0;
 
-  void texts(std::string_view key, std::string_view value) {
-    pickle.text(key);
-    pickle.text(value);
-  }
-
   PickleWriter pickle;
-
- protected:
-  void dims_tuple(Dims dims) {
-    pickle.mark();
-    for (const std::int64_t dim : dims) pickle.integer(dim);
-    pickle.tuple();
-  }
 };
 
 class NumpyPickler final : public ArrayPickler {
  public:
-  NumpyPickler() : ArrayPickler(4) {}
+  NumpyPickler() : ArrayPickler(5) {}
 
   void array(StateElement element, Dims dims, const std::string& bytes) override {
-    pickle.global("numpy.core.multiarray", "_reconstruct");
-    const std::string kind = "b";
-    pickle.tuple_of([&] { pickle.global("numpy", "ndarray"); },
-                    [&] { pickle.tuple_of([&] { pickle.integer(0); }); },
-                    [&] { pickle.bytes(std::as_bytes(std::span(kind))); });
-    pickle.reduce();
-    pickle.tuple_of([&] { pickle.integer(1); }, [&] { dims_tuple(dims); }, [&] { dtype(element); },
-                    [&] { pickle.boolean(false); }, [&] { pickle.bytes(std::as_bytes(std::span(bytes))); });
-    pickle.build();
+    pickle.call([&] { pickle.global("numpy._core.numeric", "_frombuffer"); },
+                [&] {
+                  pickle.tuple([&] { pickle.buffer(bytes); }, [&] { dtype(element); },
+                               [&] { pickle.integers(dims); }, [&] { pickle.shared_text("C"); });
+                });
   }
 
   std::string finish() override { return std::move(pickle).finish(); }
@@ -274,17 +265,22 @@ class NumpyPickler final : public ArrayPickler {
     const char* const name = element == StateElement::int8  ? "i1"
                              : element == StateElement::f16 ? "f2"
                                                             : "f4";
-    pickle.global("numpy", "dtype");
-    pickle.tuple_of([&] { pickle.text(name); }, [&] { pickle.boolean(false); },
-                    [&] { pickle.boolean(true); });
-    pickle.reduce();
-    pickle.mark();
-    pickle.integer(3);  // the version of the dtype's state
-    pickle.text(element == StateElement::int8 ? "|" : "<");
-    for (int i = 0; i < 3; ++i) pickle.none();
-    for (const int rest : {-1, -1, 0}) pickle.integer(rest);
-    pickle.tuple();
-    pickle.build();
+    const auto none = [&] { pickle.none(); };
+    const auto minus_one = [&] { pickle.integer(-1); };
+    pickle.shared(name, [&] {
+      const std::size_t object =
+          pickle.call([&] { pickle.global("numpy", "dtype"); },
+                      [&] {
+                        pickle.tuple([&] { pickle.text(name); }, [&] { pickle.boolean(false); },
+                                     [&] { pickle.boolean(true); });
+                      });
+      // 3 is the version of the state.
+      pickle.tuple([&] { pickle.integer(3); },
+                   [&] { pickle.shared_text(element == StateElement::int8 ? "|" : "<"); }, none, none, none,
+                   minus_one, minus_one, [&] { pickle.integer(0); });
+      pickle.build();
+      return object;
+    });
   }
 };
 
@@ -294,16 +290,16 @@ class TorchPickler final : public ArrayPickler {
 
   void array(StateElement element, Dims dims, const std::string& bytes) override {
     const std::size_t key = storages_.size();
-    pickle.global("torch._utils", "_rebuild_tensor_v2");
-    pickle.tuple_of([&] { storage(element, key, bytes.size()); }, [&] { pickle.integer(0); },
-                    [&] { dims_tuple(dims); }, [&] { strides(dims); }, [&] { pickle.boolean(false); },
-                    [&] {
-                      pickle.global("collections", "OrderedDict");
-                      pickle.mark();
-                      pickle.tuple();
-                      pickle.reduce();
-                    });
-    pickle.reduce();
+    pickle.call([&] { pickle.global("torch._utils", "_rebuild_tensor_v2"); },
+                [&] {
+                  pickle.tuple([&] { storage(element, key, bytes.size()); }, [&] { pickle.integer(0); },
+                               [&] { pickle.integers(dims); }, [&] { strides(dims); },
+                               [&] { pickle.boolean(false); },
+                               [&] {
+                                 pickle.call([&] { pickle.global("collections", "OrderedDict"); },
+                                             [&] { pickle.tuple(); });
+                               });
+                });
     storages_.push_back(bytes);
   }
 
@@ -323,54 +319,54 @@ class TorchPickler final : public ArrayPickler {
  private:
   void storage(StateElement element, std::size_t key, std::size_t bytes) {
     const std::size_t width = element == StateElement::int8 ? 1 : element == StateElement::f16 ? 2 : 4;
-    pickle.tuple_of([&] { pickle.text("storage"); },
-                    [&] {
-                      pickle.global("torch", element == StateElement::int8  ? "CharStorage"
-                                             : element == StateElement::f16 ? "HalfStorage"
-                                                                            : "FloatStorage");
-                    },
-                    [&] { pickle.text(std::to_string(key)); }, [&] { pickle.text("cpu"); },
-                    [&] { pickle.integer(static_cast<std::int64_t>(bytes / width)); });
+    pickle.tuple([&] { pickle.shared_text("storage"); },
+                 [&] {
+                   pickle.global("torch", element == StateElement::int8  ? "CharStorage"
+                                          : element == StateElement::f16 ? "HalfStorage"
+                                                                         : "FloatStorage");
+                 },
+                 [&] { pickle.text(std::to_string(key)); }, [&] { pickle.shared_text("cpu"); },
+                 [&] { pickle.integer(static_cast<std::int64_t>(bytes / width)); });
     pickle.persistent();
   }
   void strides(Dims dims) {
     std::vector<std::int64_t> strides(dims.size(), 1);
     for (std::size_t i = dims.size(); i-- > 1;) strides[i - 1] = strides[i] * dims[i];
-    dims_tuple(strides);
+    pickle.integers(strides);
   }
 
   std::vector<std::string> storages_;
 };
 
-// Writes one dict of the state; body(i) writes the value of tensor i.
-void dict_of(ArrayPickler& out, std::string_view key, const ParamTable& table,
-             std::span<const PackedTensor> tensors, const std::function<bool(const PackedTensor&)>& which,
-             const std::function<void(std::size_t)>& body) {
-  out.pickle.text(key);
-  out.pickle.begin_dict();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!which(tensors[i])) continue;
-    out.pickle.text(table.all()[i].name);
-    body(i);
-  }
-  out.pickle.end_dict();
+// The indices of the parameters in the order of the script's state. In MLX a module's entries are in
+// the order of its constructor; PyTorch lists a module's own parameters before those of its parts.
+std::vector<std::size_t> script_order(const ParamTable& table, PickledBy by) {
+  using enum Role;
+  static constexpr Role kMlx[] = {token_embedding, skip_weights, query,    key,        value,     attn_proj,
+                                  q_gain,          mlp_fc,       mlp_proj, attn_scale, mlp_scale, resid_mix};
+  static constexpr Role kTorch[] = {skip_weights, token_embedding, attn_scale, mlp_scale,
+                                    resid_mix,    q_gain,          query,      key,
+                                    value,        attn_proj,       mlp_fc,     mlp_proj};
+  const std::span<const Role> roles = by == PickledBy::numpy ? std::span(kMlx) : std::span(kTorch);
+  const auto params = table.all();
+  std::vector<std::size_t> order(params.size());
+  std::iota(order.begin(), order.end(), 0);
+  // Roles that the scripts do not have come last.
+  const auto place = [&](std::size_t i) {
+    const auto rank = std::ranges::find(roles, params[i].role) - roles.begin();
+    const bool in_model = params[i].layer < 0 && std::cmp_less(rank, roles.size());
+    return std::tuple(in_model ? 0 : params[i].layer < 0 ? 2 : 1, params[i].layer, rank);
+  };
+  std::ranges::stable_sort(order, {}, place);
+  return order;
 }
 
 std::string_view name_of_original(DType dtype) {
   return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
 }
 
-bool quantised(const PackedTensor& tensor) {
-  return is_quantised(tensor.storage);
-}
-bool kept(const PackedTensor& tensor) {
-  return !is_quantised(tensor.storage);
-}
 bool by_row(const PackedTensor& tensor) {
   return tensor.storage == Storage::int8;
-}
-bool rounded_to_f16(const PackedTensor& tensor) {
-  return tensor.storage == Storage::f16;
 }
 
 void write_scales(ArrayPickler& out, const PackedTensor& tensor) {
@@ -381,33 +377,75 @@ void write_scales(ArrayPickler& out, const PackedTensor& tensor) {
     out.array(StateElement::f32, {}, bytes_of(std::span<const float>(tensor.scales)));
 }
 
-void write_state(ArrayPickler& out, const ParamTable& table, std::span<const PackedTensor> tensors) {
-  const auto params = table.all();
-  out.pickle.begin_dict();
-  out.texts("__quant_format__", "int8_clean_per_row_v1");
-  dict_of(out, "quantized", table, tensors, quantised, [&](std::size_t i) {
-    out.array(StateElement::int8, params[i].dims, bytes_of(std::span<const std::int8_t>(tensors[i].q)));
+void write_kept(ArrayPickler& out, const Param& param, const PackedTensor& tensor) {
+  const std::span<const float> values(tensor.floats);
+  if (tensor.storage == Storage::f16)
+    out.array(StateElement::f16, param.dims, half_bytes(values));
+  else
+    out.array(StateElement::f32, param.dims, bytes_of(values));
+}
+
+// A dict of the state: its key, and the tensors in it.
+struct StatePart {
+  std::string_view key;
+  bool (*has)(const PackedTensor& tensor);
+  void (*write)(ArrayPickler& out, const Param& param, const PackedTensor& tensor);
+  bool optional = false;  // left out if it is empty
+};
+
+bool is_int8(const PackedTensor& tensor) {
+  return is_quantised(tensor.storage);
+}
+
+constexpr StatePart kStateParts[] = {
+    {"quantized", is_int8,
+     [](ArrayPickler& out, const Param& param, const PackedTensor& tensor) {
+       out.array(StateElement::int8, param.dims, bytes_of(std::span<const std::int8_t>(tensor.q)));
+     }},
+    {"scales", is_int8,
+     [](ArrayPickler& out, const Param&, const PackedTensor& tensor) { write_scales(out, tensor); }},
+    {"dtypes", is_int8,
+     [](ArrayPickler& out, const Param&, const PackedTensor& tensor) {
+       out.pickle.text(name_of_original(tensor.restored));
+     }},
+    {"passthrough", [](const PackedTensor& tensor) { return !is_int8(tensor); }, write_kept},
+    {"qmeta", by_row,
+     [](ArrayPickler& out, const Param&, const PackedTensor&) {
+       out.pickle.dict(2, [&](std::size_t i) {
+         out.pickle.shared_text(i == 0 ? "scheme" : "axis");
+         i == 0 ? out.pickle.shared_text("per_row") : out.pickle.integer(0);
+       });
+     },
+     true},
+    {"passthrough_orig_dtypes", [](const PackedTensor& tensor) { return tensor.storage == Storage::f16; },
+     [](ArrayPickler& out, const Param&, const PackedTensor& tensor) {
+       out.pickle.text(name_of_original(tensor.restored));
+     },
+     true}};
+
+void write_state(ArrayPickler& out, const ParamTable& table, std::span<const PackedTensor> tensors,
+                 std::span<const std::size_t> order) {
+  std::vector<std::pair<const StatePart*, std::vector<std::size_t>>> parts;
+  for (const StatePart& part : kStateParts) {
+    std::vector<std::size_t> members;
+    for (const std::size_t i : order)
+      if (part.has(tensors[i])) members.push_back(i);
+    if (!members.empty() || !part.optional) parts.emplace_back(&part, std::move(members));
+  }
+  out.pickle.dict(1 + parts.size(), [&](std::size_t n) {
+    if (n == 0) {
+      out.pickle.text("__quant_format__");
+      out.pickle.text("int8_clean_per_row_v1");
+      return;
+    }
+    const auto& [part, members] = parts[n - 1];
+    out.pickle.text(part->key);
+    out.pickle.dict(members.size(), [&](std::size_t m) {
+      const Param& param = table.all()[members[m]];
+      out.pickle.shared_text(param.name);
+      part->write(out, param, tensors[members[m]]);
+    });
   });
-  dict_of(out, "scales", table, tensors, quantised, [&](std::size_t i) { write_scales(out, tensors[i]); });
-  dict_of(out, "dtypes", table, tensors, quantised,
-          [&](std::size_t i) { out.pickle.text(name_of_original(tensors[i].restored)); });
-  dict_of(out, "passthrough", table, tensors, kept, [&](std::size_t i) {
-    const std::span<const float> values(tensors[i].floats);
-    if (rounded_to_f16(tensors[i]))
-      out.array(StateElement::f16, params[i].dims, half_bytes(values));
-    else
-      out.array(StateElement::f32, params[i].dims, bytes_of(values));
-  });
-  dict_of(out, "qmeta", table, tensors, by_row, [&](std::size_t) {
-    out.pickle.begin_dict();
-    out.texts("scheme", "per_row");
-    out.pickle.text("axis");
-    out.pickle.integer(0);
-    out.pickle.end_dict();
-  });
-  dict_of(out, "passthrough_orig_dtypes", table, tensors, rounded_to_f16,
-          [&](std::size_t i) { out.pickle.text(name_of_original(tensors[i].restored)); });
-  out.pickle.end_dict();
 }
 
 }  // namespace
@@ -421,18 +459,18 @@ std::string int8_state(const ParamTable& table, std::span<const PackedTensor> te
   const std::unique_ptr<ArrayPickler> out =
       by == PickledBy::numpy ? std::unique_ptr<ArrayPickler>(std::make_unique<NumpyPickler>())
                              : std::make_unique<TorchPickler>();
-  write_state(*out, table, tensors);
+  write_state(*out, table, tensors, script_order(table, by));
   return out->finish();
 }
 
 std::string torch_state_dict(const ParamTable& table, std::span<const float> weights) {
   TorchPickler out;
-  out.pickle.begin_dict();
-  for (const Param& param : table.all()) {
+  const std::vector<std::size_t> order = script_order(table, PickledBy::torch);
+  out.pickle.dict(order.size(), [&](std::size_t i) {
+    const Param& param = table.all()[order[i]];
     out.pickle.text(param.name);
     out.array(StateElement::f32, param.dims, bytes_of(param.in(weights)));
-  }
-  out.pickle.end_dict();
+  });
   return out.finish();
 }
 

@@ -7,11 +7,11 @@
 //    "qmeta": {name: {"scheme": "per_row", "axis": 0}},            matrices only
 //    "passthrough_orig_dtypes": {name: "float32"}}                 tensors rounded to f16 only
 //
-// numpy   train_gpt_mlx.py: a pickle of numpy arrays. Written with protocol 4 and numpy's oldest
-//         module names, which every numpy reads. The reader also accepts the form of newer versions
-//         (protocol 5, _frombuffer, numpy._core).
+// numpy   train_gpt_mlx.py: a pickle of numpy arrays, with the bytes that Python 3.8 or newer and
+//         numpy 2 write. The reader also accepts those of numpy 1 (numpy.core) and of protocol 4.
 // torch   train_gpt.py: torch.save, a zip with the pickle in data.pkl and the numbers of each
-//         tensor in data/N.
+//         tensor in data/N. The pickle has PyTorch's bytes; the zip does not, because those depend
+//         on PyTorch's version and contain a random id.
 //
 // Reading executes no code (pickle.h). Any deviation from this format is an Error.
 #pragma once
@@ -39,7 +39,7 @@ std::vector<PackedTensor> read_int8_state(std::span<const std::byte> bytes, cons
 // A state dict in the format of torch.save: final_model.pt.
 std::string torch_state_dict(const ParamTable& table, std::span<const float> weights);
 
-std::string int8_ptz(std::string_view state);  // compressed
+std::string int8_ptz(std::string_view state);  // compressed, as Python does with zlib level 9
 // The uncompressed size is limited by the size of the model, not by that of the file.
 std::vector<PackedTensor> open_int8_ptz(const std::filesystem::path& path, const ParamTable& table);
 

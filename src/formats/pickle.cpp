@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 #include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -340,6 +341,159 @@ const std::size_t* Pickle::find(std::size_t dict, std::string_view key) const {
   for (std::size_t i = 0; i < items.size(); i += 2)
     if (at(items[i]).kind == Kind::text && at(items[i]).text == key) return &items[i + 1];
   return nullptr;
+}
+
+// The limits and the layout are those of CPython's _pickle.c.
+namespace {
+
+constexpr std::size_t kFrameHeader = 9, kSmallestFrame = 4, kFrameTarget = 64 * 1024, kDictBatch = 1000;
+
+std::string with_number(char code, auto value) {
+  std::string bytes(1, code);
+  append_number(bytes, value);
+  return bytes;
+}
+
+}  // namespace
+
+// A frame ends before the value with which it would exceed its target.
+void PickleWriter::begin_value() {
+  if (frame_ && out_.size() - *frame_ - kFrameHeader >= kFrameTarget) end_frame();
+}
+
+void PickleWriter::write(std::string_view bytes) {
+  if (is_framed() && !unframed_ && !frame_) {
+    frame_ = out_.size();
+    out_.append(kFrameHeader, '\0');
+  }
+  out_ += bytes;
+}
+
+void PickleWriter::end_frame() {
+  if (!frame_) return;
+  const std::uint64_t size = out_.size() - *frame_ - kFrameHeader;
+  if (size < kSmallestFrame)
+    out_.erase(*frame_, kFrameHeader);
+  else
+    out_.replace(*frame_, kFrameHeader, with_number('\x95', size));
+  frame_.reset();
+}
+
+// Large values are written between frames.
+void PickleWriter::write_large(std::string_view header, std::string_view bytes) {
+  unframed_ = bytes.size() >= kFrameTarget;
+  if (unframed_) end_frame();
+  write(header);
+  write(bytes);
+  unframed_ = false;
+}
+
+void PickleWriter::opcode(char code) {
+  begin_value();
+  write({&code, 1});
+}
+
+void PickleWriter::integer(std::int64_t value) {
+  check(
+      value >= std::numeric_limits<std::int32_t>::min() && value <= std::numeric_limits<std::int32_t>::max(),
+      "[pickle] {} does not fit 32 bits", value);
+  begin_value();
+  if (value >= 0 && value < 1 << 8)
+    write(with_number('K', static_cast<std::uint8_t>(value)));
+  else if (value >= 0 && value < 1 << 16)
+    write(with_number('M', static_cast<std::uint16_t>(value)));
+  else
+    write(with_number('J', static_cast<std::int32_t>(value)));
+}
+
+std::size_t PickleWriter::text(std::string_view value) {
+  begin_value();
+  const bool is_short = is_framed() && value.size() < 1 << 8;
+  write_large(is_short ? with_number('\x8c', static_cast<std::uint8_t>(value.size()))
+                       : with_number('X', static_cast<std::uint32_t>(value.size())),
+              value);
+  return put();
+}
+
+std::size_t PickleWriter::buffer(std::string_view bytes) {
+  begin_value();
+  write_large(with_number('\x96', std::uint64_t{bytes.size()}), bytes);
+  return put();
+}
+
+void PickleWriter::begin_tuple(std::size_t size) {
+  begin_value();
+  if (size > 3) write("(");
+}
+
+std::size_t PickleWriter::end_tuple(std::size_t size) {
+  constexpr std::string_view kCodes[] = {")", "\x85", "\x86", "\x87", "t"};
+  write(kCodes[std::min<std::size_t>(size, 4)]);
+  return size == 0 ? stored_ : put();  // the empty tuple is not stored
+}
+
+std::size_t PickleWriter::integers(std::span<const std::int64_t> values) {
+  begin_tuple(values.size());
+  for (const std::int64_t value : values) integer(value);
+  return end_tuple(values.size());
+}
+
+void PickleWriter::dict(std::size_t size, const std::function<void(std::size_t)>& item) {
+  opcode('}');
+  put();
+  if (size == 0) return;
+  if (size == 1) {
+    item(0);
+    return write("s");
+  }
+  std::size_t begin = 0, end;
+  do {  // a full last batch is followed by an empty one
+    write("(");
+    end = std::min(size, begin + kDictBatch);
+    for (std::size_t i = begin; i < end; ++i) item(i);
+    write("u");
+  } while (end - std::exchange(begin, end) == kDictBatch);
+}
+
+void PickleWriter::global(std::string_view module, std::string_view name) {
+  shared(fmt::format("global {}.{}", module, name), [&] {
+    begin_value();
+    if (is_framed()) {
+      text(module);
+      text(name);
+      write("\x93");
+    } else {
+      write(fmt::format("c{}\n{}\n", module, name));
+    }
+    return put();
+  });
+}
+
+std::size_t PickleWriter::end_call() {
+  write("R");
+  return put();
+}
+
+std::size_t PickleWriter::put() {
+  if (is_framed())
+    write("\x94");
+  else if (stored_ < 1 << 8)
+    write(with_number('q', static_cast<std::uint8_t>(stored_)));
+  else
+    write(with_number('r', static_cast<std::uint32_t>(stored_)));
+  return stored_++;
+}
+
+void PickleWriter::get(std::size_t index) {
+  begin_value();
+  write(index < 1 << 8 ? with_number('h', static_cast<std::uint8_t>(index))
+                       : with_number('j', static_cast<std::uint32_t>(index)));
+}
+
+std::string PickleWriter::finish() && {
+  write(".");
+  end_frame();
+  return std::move(out_);
 }
 
 namespace {

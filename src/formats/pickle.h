@@ -15,7 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <limits>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -71,73 +72,81 @@ class Pickle {
 
 std::string_view name_of(PickleValue::Kind kind);
 
-// Writes Python pickles of texts, numbers, tuples, dicts and named globals, as needed for arrays.
+// Writes Python pickles of texts, numbers, tuples, dicts and named globals, as needed for arrays: the
+// same bytes that Python's pickle.dumps() writes, with its memo and, from protocol 4 on, its frames.
 //
-//   PickleWriter pickle(4);
-//   pickle.begin_dict();
-//   pickle.text("step"); pickle.integer(3);
-//   pickle.end_dict();
+//   PickleWriter pickle(5);
+//   pickle.dict(1, [&](std::size_t) { pickle.text("step"); pickle.integer(3); });
 //   std::string bytes = std::move(pickle).finish();
+//
+// Python stores each object in the memo and writes a reference if it meets the same object again.
+// Calls that can be stored return the index in the memo.
 class PickleWriter {
  public:
   explicit PickleWriter(std::uint8_t protocol) : out_{'\x80', static_cast<char>(protocol)} {}
 
-  void none() { out_ += 'N'; }
-  void boolean(bool value) { out_ += value ? '\x88' : '\x89'; }
-  void integer(std::int64_t value) {
-    if (value >= 0 && value < 256) {
-      out_ += 'K';
-      append_number(out_, static_cast<std::uint8_t>(value));
-    } else {
-      check(value >= std::numeric_limits<std::int32_t>::min() &&
-                value <= std::numeric_limits<std::int32_t>::max(),
-            "[pickle] {} does not fit 32 bits", value);
-      out_ += 'J';
-      append_number(out_, static_cast<std::int32_t>(value));
-    }
-  }
-  void text(std::string_view value) {
-    out_ += 'X';
-    append_number(out_, static_cast<std::uint32_t>(value.size()));
-    out_ += value;
-  }
-  void bytes(std::span<const std::byte> value) {
-    out_ += 'B';
-    append_number(out_, static_cast<std::uint32_t>(value.size()));
-    out_.append(reinterpret_cast<const char*>(value.data()), value.size());
-  }
+  void none() { opcode('N'); }
+  void boolean(bool value) { opcode(value ? '\x88' : '\x89'); }
+  void integer(std::int64_t value);
+  std::size_t text(std::string_view value);
+  // A writable buffer; needs protocol 5.
+  std::size_t buffer(std::string_view bytes);
+  std::size_t integers(std::span<const std::int64_t> values);  // a tuple
 
-  void mark() { out_ += '('; }
-  void tuple() { out_ += 't'; }  // of the values after the mark
+  // A tuple; each of `parts` writes one item.
   template <class... Parts>
-  void tuple_of(const Parts&... parts) {
-    mark();
+  std::size_t tuple(const Parts&... parts) {
+    begin_tuple(sizeof...(parts));
     (parts(), ...);
-    tuple();
+    return end_tuple(sizeof...(parts));
   }
-  void begin_dict() { out_ += "}("; }
-  void end_dict() { out_ += 'u'; }
+  // A dict; item(i) writes a key and its value.
+  void dict(std::size_t size, const std::function<void(std::size_t)>& item);
 
-  void global(std::string_view module, std::string_view name) {
-    out_ += 'c';
-    out_ += module;
-    out_ += '\n';
-    out_ += name;
-    out_ += '\n';
+  void global(std::string_view module, std::string_view name);
+  // function(*arguments); the two write a global and a tuple.
+  template <class Function, class Arguments>
+  std::size_t call(const Function& function, const Arguments& arguments) {
+    begin_value();
+    function();
+    arguments();
+    return end_call();
   }
-  void reduce() { out_ += 'R'; }
-  void build() { out_ += 'b'; }
-  void persistent() { out_ += 'Q'; }
-  void put(std::uint8_t slot) { (out_ += 'q') += static_cast<char>(slot); }
-  void get(std::uint8_t slot) { (out_ += 'h') += static_cast<char>(slot); }
+  void build() { write("b"); }       // sets the state of the object below the top of the stack
+  void persistent() { write("Q"); }  // the object whose id is on top of the stack
 
-  std::string finish() && {
-    out_ += '.';
-    return std::move(out_);
+  // The object called `key`: write() writes it and returns its index, later calls refer to it.
+  template <class Write>
+  void shared(const std::string& key, const Write& write) {
+    if (const auto known = shared_.find(key); known != shared_.end())
+      get(known->second);
+    else
+      shared_.emplace(key, write());
   }
+  void shared_text(std::string_view value) {
+    shared("text " + std::string(value), [&] { return text(value); });
+  }
+
+  std::string finish() &&;
 
  private:
+  bool is_framed() const { return out_[1] >= 4; }
+  void begin_value();
+  void write(std::string_view bytes);
+  void write_large(std::string_view header, std::string_view bytes);
+  void opcode(char code);
+  void begin_tuple(std::size_t size);
+  std::size_t end_tuple(std::size_t size);
+  std::size_t end_call();
+  std::size_t put();
+  void get(std::size_t index);
+  void end_frame();
+
   std::string out_;
+  std::optional<std::size_t> frame_ = std::nullopt;  // start of the current frame
+  bool unframed_ = false;
+  std::size_t stored_ = 0;  // size of the memo
+  std::map<std::string, std::size_t> shared_ = {};
 };
 
 // An array in a pickle, as numpy and torch store it.

@@ -15,11 +15,11 @@ namespace thimble::int8_state_test {
 namespace {
 
 // One matrix of the MLP and the embedding are large enough to be quantized.
-Config small_golf() {
+Config small_golf(const char* layers = "layers=2") {
   ConfigBuilder settings;
   settings.preset("golf-mlx");
   for (const char* setting :
-       {"vocab_size=1040", "context=16", "layers=2", "dim=64", "heads=2", "kv_heads=1", "mlp_hidden=1056"})
+       {"vocab_size=1040", "context=16", layers, "dim=64", "heads=2", "kv_heads=1", "mlp_hidden=1056"})
     settings.set(setting);
   return settings.resolve();
 }
@@ -64,24 +64,21 @@ TEST_P(Int8State, RoundTripsExactlyThroughDisk) {
 constexpr const char* kReadWithPython = R"(
 import io, pickle, pickletools, struct, sys, zipfile, zlib
 raw = zlib.decompress(open(sys.argv[1], 'rb').read())
-class Array:
-    def __setstate__(self, state):
-        version, self.shape, self.dtype, self.fortran, self.data = state
-        assert version == 1 and self.fortran is False
+class Array: pass
 class Dtype:
     def __init__(self, name, align, copy): self.name = name
     def __setstate__(self, state): self.order = state[1]; assert state[0] == 3 and state[5:] == (-1, -1, 0)
-class Ndarray: pass
-def reconstruct(kind, shape, code):
-    assert kind is Ndarray and shape == (0,) and code == b'b'
-    return Array()
+def frombuffer(data, dtype, shape, order):
+    assert order == 'C'
+    a = Array(); a.data = data; a.dtype = dtype; a.shape = shape
+    return a
 class Storage:
     def __init__(self, name): self.name = name
 def rebuild(storage, offset, size, stride, grad, hooks):
     a = Array(); a.shape = size; a.dtype = Dtype(storage[0], 0, 0); a.data = storage[1]; a.stride = stride
     assert offset == 0 and grad is False and hooks == {}
     return a
-names = {'numpy.core.multiarray _reconstruct': reconstruct, 'numpy ndarray': Ndarray, 'numpy dtype': Dtype,
+names = {'numpy._core.numeric _frombuffer': frombuffer, 'numpy dtype': Dtype,
          'torch._utils _rebuild_tensor_v2': rebuild, 'collections OrderedDict': dict,
          'torch CharStorage': 'i1', 'torch HalfStorage': 'f2', 'torch FloatStorage': 'f4'}
 class Unpickler(pickle.Unpickler):
@@ -206,6 +203,105 @@ TEST(Int8StateOfPython, FilesPickledByPythonAreRead) {
       EXPECT_EQ(model.weights[static_cast<std::size_t>(param.offset)], param.count() > 65536 ? 1.5f : 1.0f)
           << param.name;
   }
+}
+
+// Pickles the content of the file again, as the scripts do: the names of tensors and constants are
+// the same objects everywhere, the names of types are made anew each time.
+constexpr const char* kPickleAgain = R"(
+import collections, io, pickle, sys, types, zipfile, zlib
+def module(name): sys.modules[name] = types.ModuleType(name); return sys.modules[name]
+def put(place, thing): thing.__module__ = place.__name__; setattr(place, thing.__name__, thing); return thing
+numpy, _core, numeric, torch, utils = map(module, ('numpy', 'numpy._core', 'numpy._core.numeric', 'torch', 'torch._utils'))
+def _frombuffer(data, dtype, shape, order): return Array(dtype.args[0], shape, bytes(data))
+def _rebuild_tensor_v2(storage, offset, shape, *rest): return Array(storage[0], shape, storage[1])
+put(numeric, _frombuffer); put(utils, _rebuild_tensor_v2)
+class dtype:
+    def __init__(self, *args): self.args = args
+    def __setstate__(self, state): pass
+    def __reduce__(self): return (dtype, self.args, (3, '|' if self.args[0] == 'i1' else '<', None, None, None, -1, -1, 0))
+put(numpy, dtype)
+class CharStorage: kind = 'i1'
+class HalfStorage: kind = 'f2'
+class FloatStorage: kind = 'f4'
+storages = {s.kind: put(torch, s) for s in (CharStorage, HalfStorage, FloatStorage)}
+dtypes = {name: dtype(name, False, True) for name in storages}
+class Data:
+    def __init__(self, kind, data): self.kind, self.data = kind, data
+class Array:
+    def __init__(self, kind, shape, data): self.kind, self.shape, self.data = kind, shape, data
+    def __reduce_ex__(self, protocol):
+        if not archive: return (_frombuffer, (pickle.PickleBuffer(bytearray(self.data)), dtypes[self.kind], self.shape, 'C'))
+        strides, step = [], 1
+        for size in reversed(self.shape): strides.insert(0, step); step *= size
+        return (_rebuild_tensor_v2, (Data(self.kind, self.data), 0, self.shape, tuple(strides), False, collections.OrderedDict()))
+written = []
+class Pickler(pickle.Pickler):
+    def persistent_id(self, thing):
+        if not isinstance(thing, Data): return None
+        written.append(thing.data)
+        return ('storage', storages[thing.kind], str(len(written) - 1), 'cpu', len(thing.data) // int(thing.kind[1]))
+class Unpickler(pickle.Unpickler):
+    def persistent_load(self, id): return (id[1].kind, archive.read('archive/data/' + id[2]))
+file = open(sys.argv[1], 'rb').read()
+raw = zlib.decompress(file)
+print('zlib', zlib.compress(raw, level=9) == file)
+archive = zipfile.ZipFile(io.BytesIO(raw)) if raw[:2] == b'PK' else None
+if archive: raw = archive.read('archive/data.pkl')
+old = Unpickler(io.BytesIO(raw)).load()
+order = eval(open(sys.argv[2]).read())
+new = {'__quant_format__': 'int8_clean_per_row_v1', 'quantized': {}, 'scales': {}, 'dtypes': {}, 'passthrough': {}}
+qmeta, originals = {}, {}
+for name in order:
+    if name in old['quantized']:
+        if name in old['qmeta']: qmeta[name] = {'scheme': 'per_row', 'axis': 0}
+        new['quantized'][name] = old['quantized'][name]
+        new['scales'][name] = old['scales'][name]
+        new['dtypes'][name] = ('mlx.core.' + old['dtypes'][name]).split('.')[-1]
+    else:
+        if name in old['passthrough_orig_dtypes']: originals[name] = ('mlx.core.' + old['passthrough_orig_dtypes'][name]).split('.')[-1]
+        new['passthrough'][name] = old['passthrough'][name]
+if qmeta: new['qmeta'] = qmeta
+if originals: new['passthrough_orig_dtypes'] = originals
+out = io.BytesIO()
+if archive: Pickler(out, protocol=2).dump(new)
+else: out.write(pickle.dumps(new, protocol=5))
+again = out.getvalue()
+at = next((i for i, (a, b) in enumerate(zip(raw, again)) if a != b), None)
+print('pickle', raw == again, len(raw), len(again), at)
+)";
+
+std::string names_in_order_of(PickledBy by, int layers) {
+  const std::vector<std::string> matrices = {"attn.c_q.weight", "attn.c_k.weight", "attn.c_v.weight",
+                                             "attn.proj.weight"},
+                                 mlp = {"mlp.fc.weight", "mlp.proj.weight"},
+                                 scales = {"attn_scale", "mlp_scale", "resid_mix"}, gain = {"attn.q_gain"};
+  const bool torch = by == PickledBy::torch;
+  std::string names = torch ? "['skip_weights','tok_emb.weight'," : "['tok_emb.weight','skip_weights',";
+  const auto parts =
+      torch ? std::vector{scales, gain, matrices, mlp} : std::vector{matrices, gain, mlp, scales};
+  for (int layer = 0; layer < layers; ++layer)
+    for (const auto& part : parts)
+      for (const std::string& name : part) names += fmt::format("'blocks.{}.{}',", layer, name);
+  return names + "]";
+}
+
+// Twelve layers need more than 256 places in the memo. Frames are tested by tensors of more and of
+// fewer than 64 KiB.
+TEST_P(Int8State, HasTheBytesOfPythonsPickleAndZlib) {
+  if (!has_python()) GTEST_SKIP() << kNoPython;
+  const ParamTable table(small_golf("layers=12").model);
+  std::vector<float> weights(static_cast<std::size_t>(table.block_size()));
+  initialise(table, 7, weights);
+  Int8Stats stats;
+  const auto tensors = quantise_int8_state(
+      table, weights, GetParam() == PickledBy::numpy ? kControl : std::vector<std::string>{"attn_scale"},
+      stats);
+  const auto file = folder_.write("model.int8.ptz", int8_ptz(int8_state(table, tensors, GetParam())));
+  const auto script = folder_.write("again.py", kPickleAgain),
+             names = folder_.write("names", names_in_order_of(GetParam(), 12));
+  const RunResult again = run_python({script.string(), file.string(), names.string()});
+  ASSERT_EQ(again.exit_code, 0) << again;
+  EXPECT_TRUE(again.out.starts_with("zlib True\npickle True ")) << again;
 }
 
 // A malicious pickle is rejected with the name of the call, which is not executed.
