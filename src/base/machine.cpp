@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -115,15 +116,44 @@ int container_cpus(const fs::path& root) {
   return static_cast<int>(least);
 }
 
-std::int64_t container_memory(const fs::path& root, std::int64_t memory) {
-  std::int64_t least = 0;
+// The files of a control group that limit memory, in version 2 and in version 1. The file pages
+// among the used memory are those of mapped files and of the page cache, which the kernel can drop.
+struct MemoryFiles {
+  const char *limit, *used, *inactive, *active;
+};
+constexpr MemoryFiles kMemoryFiles[] = {
+    {"memory.max", "memory.current", "inactive_file", "active_file"},
+    {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"}};
+
+struct ContainerMemory {
+  std::int64_t limit = 0;  // the lowest; 0: none
+  std::int64_t available = std::numeric_limits<std::int64_t>::max();
+};
+
+// The value of a "key value" line.
+std::int64_t statistic(const fs::path& path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(key) && line.size() > key.size() && line[key.size()] == ' ')
+      return leading_number(std::string_view(line).substr(key.size() + 1)).value_or(0);
+  return 0;
+}
+
+ContainerMemory container_memory(const fs::path& root, std::int64_t memory) {
+  ContainerMemory found;
   for (const fs::path& folder : control_groups(root, "memory"))
-    for (const char* name : {"memory.max", "memory.limit_in_bytes"}) {
-      const auto limit = number_in_file(folder / name);
+    for (const MemoryFiles& files : kMemoryFiles) {
+      const auto limit = number_in_file(folder / files.limit);
       // Version 1 expresses "no limit" as a number near 2^63.
-      if (limit && *limit > 0 && *limit < memory) least = least == 0 ? *limit : std::min(least, *limit);
+      if (!limit || *limit <= 0 || *limit >= memory) continue;
+      const fs::path statistics = folder / "memory.stat";
+      const std::int64_t used = number_in_file(folder / files.used).value_or(0) -
+                                statistic(statistics, files.inactive) - statistic(statistics, files.active);
+      found.limit = found.limit == 0 ? *limit : std::min(found.limit, *limit);
+      // At least one byte: 0 would mean unknown.
+      found.available = std::min(found.available, *limit - std::clamp<std::int64_t>(used, 0, *limit - 1));
     }
-  return least;
+  return found;
 }
 
 int affinity_cpus() {
@@ -299,8 +329,9 @@ Machine probe_machine(const fs::path& root) {
   machine.container_cpus = container_cpus(root);
   machine.caches = caches(root);
   machine.memory_bytes = memory_field(root, "MemTotal");
-  machine.available_bytes = memory_field(root, "MemAvailable");
-  machine.container_memory_bytes = container_memory(root, machine.memory_bytes);
+  const ContainerMemory container = container_memory(root, machine.memory_bytes);
+  machine.available_bytes = std::min(memory_field(root, "MemAvailable"), container.available);
+  machine.container_memory_bytes = container.limit;
   return machine;
 }
 

@@ -78,7 +78,7 @@ struct Machine {
   int container_cpus = 0;          // the control group's limit, rounded up; 0: no limit
   std::vector<Cache> caches = {};  // of the first CPU
   std::int64_t memory_bytes = 0;
-  std::int64_t available_bytes = 0;
+  std::int64_t available_bytes = 0;         // to this process, within the control group's limit
   std::int64_t container_memory_bytes = 0;  // the control group's limit; 0: no limit
 
   int usable_cpus() const;

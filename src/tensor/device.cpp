@@ -54,9 +54,7 @@ class CpuRuntime final : public DeviceRuntime {
   }
 
   std::int64_t available_bytes() const override {
-    const Machine machine = probe_machine();
-    if (machine.container_memory_bytes == 0) return machine.available_bytes;
-    return std::min(machine.available_bytes, machine.container_memory_bytes);
+    return probe_machine().available_bytes;
   }
 
   void upload(void* device, const void* host, std::int64_t bytes) override { copy(device, host, bytes); }

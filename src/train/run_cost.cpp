@@ -202,9 +202,7 @@ Config with_micro_batch(Config config, std::int64_t available_bytes, Device devi
 }
 
 std::int64_t available_memory() {
-  const Machine machine = probe_machine();
-  if (machine.container_memory_bytes <= 0) return machine.available_bytes;
-  return std::min(machine.available_bytes, machine.container_memory_bytes);
+  return probe_machine().available_bytes;
 }
 
 std::int64_t available_memory(const DeviceRuntime& runtime) {

@@ -81,6 +81,32 @@ TEST(MachineElsewhere, UsesTheTightestControlGroupLimit) {
   EXPECT_EQ(machine.container_memory_bytes, 500000);
 }
 
+TEST(MachineElsewhere, OtherProcessesOfAContainerReduceItsAvailableMemory) {
+  const TempFolder root;
+  root.write("proc/meminfo", "MemTotal: 10000 kB\nMemAvailable: 9000 kB\n");
+  root.write("proc/self/cgroup", "0::/outer/inner\n");
+  root.write("sys/fs/cgroup/outer/memory.max", "5000000\n");
+  const auto available = [&] { return probe_machine(root.path()).available_bytes; };
+  EXPECT_EQ(available(), 5000000) << "unknown use";
+  root.write("sys/fs/cgroup/outer/memory.current", "4000000\n");
+  EXPECT_EQ(available(), 1000000);
+  // The kernel can drop pages of files.
+  root.write("sys/fs/cgroup/outer/memory.stat", "anon 1\ninactive_file 300000\nactive_file 200000\n");
+  EXPECT_EQ(available(), 1500000);
+  root.write("sys/fs/cgroup/outer/inner/memory.max", "1000000\n");
+  root.write("sys/fs/cgroup/outer/inner/memory.current", "990000\n");
+  EXPECT_EQ(available(), 10000) << "the tightest group";
+  root.write("sys/fs/cgroup/outer/inner/memory.current", "2000000\n");
+  EXPECT_EQ(available(), 1) << "0 would mean unknown";
+  root.write("proc/self/cgroup", "4:memory:/box\n");
+  root.write("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "5000000\n");
+  root.write("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "3000000\n");
+  root.write("sys/fs/cgroup/memory/box/memory.stat", "active_file 5\ntotal_active_file 100\n");
+  EXPECT_EQ(available(), 2000100) << "version 1";
+  root.write("proc/meminfo", "MemTotal: 10000 kB\nMemAvailable: 7 kB\n");
+  EXPECT_EQ(available(), 7 * 1024);
+}
+
 TEST(MachineElsewhere, SupportsVersion1ControlGroups) {
   const TempFolder root;
   root.write("proc/meminfo", "MemTotal: 1000 kB\n");
