@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -122,6 +123,16 @@ std::string as_text(const Speed& speed) {
 
 namespace {
 
+// Left out if the ceiling was disturbed.
+Json with_fraction(std::string_view name, std::optional<double> fraction, Json report) {
+  if (fraction) report.set(std::string(name), *fraction);
+  return report;
+}
+
+std::string fraction_text(std::optional<double> fraction) {
+  return fraction ? fmt::format("{:.3f}", *fraction) : "not known, other programs disturbed the measurement";
+}
+
 constexpr std::int64_t kCopiedBytes = std::int64_t{64} << 20;
 constexpr double kCopySeconds = 1;
 
@@ -147,7 +158,7 @@ std::string_view phase_name(Phase phase) {
 }
 
 // One line per op. The ceiling is the FLOP rate of matrix products, or the memory bandwidth for an
-// op without matrix products.
+// op without matrix products, which does not limit an op whose data is in the caches ("-").
 std::string profile_text(const StepBench& bench, double copied_per_second) {
   std::vector<std::pair<Profile::Key, OpTime>> times(bench.profile.times().begin(),
                                                      bench.profile.times().end());
@@ -162,7 +173,7 @@ std::string profile_text(const StepBench& bench, double copied_per_second) {
     table.row({std::string(key.first), std::string(phase_name(key.second)), with_commas(time.calls),
                fmt::format("{:.1f} %", 100 * time.seconds / all), fmt::format("{:.1f}", 1e3 * time.seconds),
                fmt::format("{:.1f} {}", rate / 1e9, multiplies ? "GFLOP/s" : "GB/s"),
-               fmt::format("{:.2f}", rate / ceiling)});
+               ceiling >= rate ? fmt::format("{:.2f}", rate / ceiling) : "-"});
   }
   return table.text(page_width(0));
 }
@@ -179,11 +190,13 @@ int run_bench_train(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
   const StepBench bench = bench_steps(request, console.progress(), interrupt);
   const Verdict verdict = verdict_of(arguments, bench.tokens_per_second());
+  const std::optional<double> fraction = fraction_of(bench.flops_per_second(), bench.peak_flops);
   if (console.json()) {
     Json samples = Json::array(), peaks = Json::array();
     for (const double seconds : bench.all_seconds) samples.push(bench.flops / seconds / 1e9);
     for (const double flops : bench.all_peaks) peaks.push(flops / 1e9);
-    console.print_json(
+    console.print_json(with_fraction(
+        "fraction_of_peak", fraction,
         Json::object()
             .set("tokens_per_second", bench.tokens_per_second())
             .set("passed", verdict.passed)
@@ -193,11 +206,10 @@ int run_bench_train(const Arguments& arguments, Console& console) {
             .set("step_seconds", bench.seconds)
             .set("gflops", bench.flops_per_second() / 1e9)
             .set("gemm_peak_gflops", bench.peak_flops / 1e9)
-            .set("fraction_of_peak", bench.fraction_of_peak())
             .set("samples", samples)
             .set("peak_samples", peaks)
             .set("muon_seconds", request.config.optimizer.uses_muon() ? bench.optimizer_seconds : 0.0)
-            .set("optimizer_seconds", bench.optimizer_seconds));
+            .set("optimizer_seconds", bench.optimizer_seconds)));
     return exit_code(verdict, console);
   }
   if (request.profile) {
@@ -208,10 +220,10 @@ int run_bench_train(const Arguments& arguments, Console& console) {
                               copy.gigabytes_per_second, bench.peak_flops / 1e9));
   }
   console.print(
-      fmt::format("{} tokens/s; {:.0f} GFLOP/s, matrix products alone {:.0f}: {:.3f} ({}, {} tokens "
+      fmt::format("{} tokens/s; {:.0f} GFLOP/s, matrix products alone {:.0f}: {} ({}, {} tokens "
                   "in {}, optimizer {})\n",
                   with_unit(bench.tokens_per_second()), bench.flops_per_second() / 1e9,
-                  bench.peak_flops / 1e9, bench.fraction_of_peak(), dtype_name(request.dtype),
+                  bench.peak_flops / 1e9, fraction_text(fraction), dtype_name(request.dtype),
                   with_commas(bench.tokens), in_seconds(bench.seconds), in_seconds(bench.optimizer_seconds)));
   return exit_code(verdict, console);
 }
@@ -278,18 +290,19 @@ int run_bench_prefill(const Arguments& arguments, Console& console) {
   const Speed speed = prefill_speed(model, request, console.progress(), &interrupt);
   const double flops = speed.mean() * prefill_flops(model, request.tokens, request.depth) /
                        static_cast<double>(request.tokens);
-  const double peak = peak_flops(model, context, request.tokens);
+  const auto measure = [&] { return peak_flops(model, context, request.tokens); };
+  const double peak = ceiling_above(flops, measure(), measure);
+  const std::optional<double> fraction = fraction_of(flops, peak);
   const Verdict verdict = verdict_of(arguments, speed.mean());
   if (console.json())
-    console.print_json(as_json(speed, verdict, file, model, context)
-                           .set("gflops", flops / 1e9)
-                           .set("gemm_peak_gflops", peak / 1e9)
-                           .set("fraction_of_peak", flops / peak));
+    console.print_json(with_fraction("fraction_of_peak", fraction,
+                                     as_json(speed, verdict, file, model, context)
+                                         .set("gflops", flops / 1e9)
+                                         .set("gemm_peak_gflops", peak / 1e9)));
   else
-    console.print(
-        fmt::format("{} ({} parameters, {}); {:.0f} GFLOP/s, matrix products alone {:.0f}: {:.3f}\n",
-                    as_text(speed), with_unit(static_cast<double>(model.params().count())),
-                    computed_in(model, context), flops / 1e9, peak / 1e9, flops / peak));
+    console.print(fmt::format("{} ({} parameters, {}); {:.0f} GFLOP/s, matrix products alone {:.0f}: {}\n",
+                              as_text(speed), with_unit(static_cast<double>(model.params().count())),
+                              computed_in(model, context), flops / 1e9, peak / 1e9, fraction_text(fraction)));
   return exit_code(verdict, console);
 }
 
@@ -320,7 +333,10 @@ constexpr double kBandwidthSeconds = 0.5;
 
 // Decoding a token reads all weights, so memory bandwidth limits it; streams share each read.
 struct Ceiling {
-  double bytes_per_second, bytes_per_call, tokens_per_second;
+  double bytes_per_second, bytes_per_call, tokens_per_call;
+
+  double tokens_per_byte() const { return tokens_per_call / bytes_per_call; }
+  double tokens_per_second() const { return bytes_per_second * tokens_per_byte(); }
 };
 
 double cached_bytes(const Model& model, double positions) {
@@ -342,7 +358,7 @@ Ceiling ceiling_of(const Model& model, const Context& context, const SpeedReques
   const auto bytes_read = static_cast<std::int64_t>(bytes);
   const double bandwidth =
       gpu ? gpu_bandwidth(context, bytes_read) : read_bandwidth(bytes_read, kBandwidthSeconds, &interrupt);
-  return {bandwidth, bytes, streams * bandwidth / bytes};
+  return {bandwidth, bytes, streams};
 }
 
 int run_bench_decode(const Arguments& arguments, Console& console) {
@@ -353,23 +369,26 @@ int run_bench_decode(const Arguments& arguments, Console& console) {
   Model model = model_for(file, context, dtype_from(arguments, context.device(), console.log()), request);
   const Interrupt interrupt;
   const Speed speed = decode_speed(model, request, console.progress(), &interrupt);
-  const Ceiling ceiling = ceiling_of(model, context, request, interrupt);
-  const double fraction = speed.mean() / ceiling.tokens_per_second;
+  Ceiling ceiling = ceiling_of(model, context, request, interrupt);
+  ceiling.bytes_per_second =
+      ceiling_above(speed.mean() / ceiling.tokens_per_byte(), ceiling.bytes_per_second,
+                    [&] { return ceiling_of(model, context, request, interrupt).bytes_per_second; });
+  const std::optional<double> fraction = fraction_of(speed.mean(), ceiling.tokens_per_second());
   const Verdict verdict = verdict_of(arguments, speed.mean());
   if (console.json())
-    console.print_json(
+    console.print_json(with_fraction(
+        "fraction_of_ceiling", fraction,
         as_json(speed, verdict, file, model, context)
             .set("streams", request.streams)
             .set("bytes_per_token", ceiling.bytes_per_call / static_cast<double>(request.streams))
             .set("read_gigabytes_per_second", ceiling.bytes_per_second / 1e9)
-            .set("ceiling_tokens_per_second", ceiling.tokens_per_second)
-            .set("fraction_of_ceiling", fraction));
+            .set("ceiling_tokens_per_second", ceiling.tokens_per_second())));
   else
     console.print(
-        fmt::format("{}{} ({} parameters, {}); memory ceiling at {:.1f} GB/s {:.0f} tokens/s: {:.3f}\n",
+        fmt::format("{}{} ({} parameters, {}); memory ceiling at {:.1f} GB/s {:.0f} tokens/s: {}\n",
                     as_text(speed), request.streams > 1 ? fmt::format(" in {} streams", request.streams) : "",
                     with_unit(static_cast<double>(model.params().count())), computed_in(model, context),
-                    ceiling.bytes_per_second / 1e9, ceiling.tokens_per_second, fraction));
+                    ceiling.bytes_per_second / 1e9, ceiling.tokens_per_second(), fraction_text(fraction)));
   return exit_code(verdict, console);
 }
 

@@ -189,7 +189,8 @@ std::vector<std::string> Reporter::notes(const StepReport& report) const {
   notes.push_back(fmt::format("lr {:.3g}", config_.optimizer.rate(ParamGroup::matrix) * report.multiplier));
   notes.push_back(fmt::format("|g| {:.3g}", report.result.grad_norm));
   if (report.result.loss_scale > 0) notes.push_back(fmt::format("scale {}", report.result.loss_scale));
-  if (peak_tokens_per_second_ > 0)
+  // A peak below the speed of training was measured while other programs used the machine.
+  if (peak_tokens_per_second_ > 0 && tokens_per_second() <= peak_tokens_per_second_)
     notes.push_back(
         fmt::format("{:.0f} % of GEMM peak", 100 * tokens_per_second() / peak_tokens_per_second_));
   if (const std::int64_t bytes = resident_bytes()) notes.push_back(in_bytes(static_cast<double>(bytes)));

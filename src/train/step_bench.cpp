@@ -61,8 +61,7 @@ class Bench {
     for (std::int64_t i = 0; i < request_.steps; ++i) {
       interrupt.throw_if_interrupted();
       bar.update(static_cast<std::uint64_t>(i) + 1);
-      peak.push_back(flops_of_products(shapes, rows()) /
-                     cpu::seconds_of_products(context_, shapes, rows(), request_.dtype, kProductRepeats));
+      peak.push_back(peak_flops(shapes));
       const Times times = step(result_.profile, request_.profile);
       seconds.push_back(times.all);
       optimizer.push_back(times.optimizer);
@@ -70,6 +69,9 @@ class Bench {
     result_.seconds = median(seconds);
     result_.optimizer_seconds = median(optimizer);
     result_.peak_flops = median(peak);
+    if (result_.flops_per_second() > result_.peak_flops)
+      result_.peak_flops = ceiling_above(result_.flops_per_second(), std::ranges::max(peak),
+                                         [&] { return peak_flops(shapes); });
     return result_;
   }
 
@@ -79,6 +81,11 @@ class Bench {
   };
 
   std::int64_t rows() const { return rows_ * request_.config.model.context; }
+
+  double peak_flops(const std::vector<ProductShape>& shapes) {
+    return flops_of_products(shapes, rows()) /
+           cpu::seconds_of_products(context_, shapes, rows(), request_.dtype, kProductRepeats);
+  }
 
   Times step(Profile& profile, bool profiled) {
     const double started = seconds_now();
@@ -117,6 +124,17 @@ class Bench {
 };
 
 }  // namespace
+
+double ceiling_above(double speed, double measured, const std::function<double()>& measure_again) {
+  constexpr int kMost = 3;
+  for (int i = 0; i < kMost && measured < speed; ++i) measured = std::max(measured, measure_again());
+  return measured;
+}
+
+std::optional<double> fraction_of(double speed, double ceiling) {
+  if (speed > ceiling) return std::nullopt;
+  return speed / ceiling;
+}
 
 StepBench bench_steps(const StepBenchRequest& request, const ProgressOutput& progress,
                       const Interrupt& interrupt) {

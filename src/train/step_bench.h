@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "base/progress.h"
@@ -15,6 +17,12 @@ namespace thimble {
 
 // All matrix products of a forward pass; equal shapes are merged into one entry with a count.
 std::vector<ProductShape> products_of(const ModelConfig& config);
+
+// Nothing is faster than its ceiling, so a ceiling below the speed was measured while other programs
+// used the machine. Measures such a ceiling again, up to three times, and returns the highest.
+double ceiling_above(double speed, double measured, const std::function<double()>& measure_again);
+// nullopt if the ceiling is still below the speed.
+std::optional<double> fraction_of(double speed, double ceiling);
 
 struct StepBenchRequest {
   Config config;  // resolved
@@ -29,12 +37,12 @@ struct StepBench {
   double optimizer_seconds = 0;  // the optimizer's part of one step: the median
   double flops = 0;              // of one step's matrix products and attention, without the optimizer
   double peak_flops = 0;         // per second, of the matrix products alone
-  std::vector<double> all_seconds, all_peaks;  // per step; `seconds` and `peak_flops` are the medians
+  // Per step; `seconds` and, unless it had to be measured again, `peak_flops` are the medians.
+  std::vector<double> all_seconds, all_peaks;
   Profile profile;
 
   double tokens_per_second() const { return static_cast<double>(tokens) / seconds; }
   double flops_per_second() const { return flops / seconds; }
-  double fraction_of_peak() const { return flops_per_second() / peak_flops; }
 };
 
 StepBench bench_steps(const StepBenchRequest& request, const ProgressOutput& progress,

@@ -62,6 +62,16 @@ TEST(Reporter, TheLiveLineShowsAllKnownFigures) {
   EXPECT_EQ(watched.line().find("val "), std::string::npos) << "there was no validation";
 }
 
+// A peak below the speed of training was disturbed by other programs.
+TEST(Reporter, ADisturbedPeakIsNotShown) {
+  Watched watched(200);
+  Reporter reporter(watched.config, watched.log, watched.output, watched.metrics, {});
+  reporter.set_peak(1e6, 100e6);  // 100 tokens/s, but 128 are trained
+  watched.steps(reporter, 20);
+  EXPECT_NE(watched.line().find("128 tokens/s"), std::string::npos) << watched.line();
+  EXPECT_EQ(watched.line().find("GEMM"), std::string::npos) << watched.line();
+}
+
 TEST(Reporter, UnknownFiguresAreOmittedAndNarrowTerminalsDropTheLastOnes) {
   for (int width : {60, 80, 100, 140}) {
     Watched watched(width);
