@@ -132,6 +132,7 @@ Config changed_by(const Arguments& arguments, Config config) {
   if (other_batch) config.train.batch_tokens = config.train.span_tokens = config.train.micro_batch = 0;
   for (const Key& key : all_keys())
     if (changes.given(key.name)) key.put(config, key.get(changes.current()));
+  check_has_end(config.train);
   return resolved(config);
 }
 

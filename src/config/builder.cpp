@@ -84,6 +84,11 @@ void ConfigBuilder::derive(std::string_view key, const KeyValue& value) {
   if (!given(key)) put(row, checked_value(row, value, ""), Layer::derived, "");
 }
 
+Config ConfigBuilder::resolve() const {
+  check_has_end(config_.train);
+  return resolved(config_);
+}
+
 void ConfigBuilder::read(std::string_view text, std::string_view name, Layer layer) {
   const std::vector<Setting> settings = parse_settings(text, name);
   for (const Setting& setting : settings) {

@@ -37,7 +37,7 @@ class ConfigBuilder {
   const std::string& preset_name() const { return preset_; }    // empty: none
   const Config& current() const { return config_; }             // not resolved
   const Config& before_user() const { return preset_config_; }  // defaults and preset only
-  Config resolve() const { return resolved(config_); }
+  Config resolve() const;                                       // throws Error if nothing ends the run
 
  private:
   void read(std::string_view text, std::string_view name, Layer layer);

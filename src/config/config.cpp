@@ -54,7 +54,7 @@ double OptimizerConfig::rate(ParamGroup group) const {
                      : group == ParamGroup::head    ? head_lr
                      : group == ParamGroup::matrix  ? matrix_lr
                                                     : scalar_lr;
-  return own > 0 ? own : lr;
+  return own == kFrozen ? 0 : own > 0 ? own : lr;
 }
 
 ModelConfig resolved(ModelConfig config) {
@@ -115,7 +115,6 @@ void check_attention(const ModelConfig& c) {
 void check_extras(const ModelConfig& c) {
   check(!c.layer_scale || c.norm != NormKind::layer,
         "layer_scale needs norm = rms or rms_weight, found layer");
-  check(!c.unet_skips || c.layers >= 2, "unet_skips needs at least 2 layers, found {}", c.layers);
   check(!c.skip_gates || c.unet_skips, "skip_gates needs unet_skips = true");
   check(c.parallel_from < c.layers, "parallel_from ({}) must be below layers ({}), or -1 for none",
         c.parallel_from, c.layers);
@@ -156,6 +155,17 @@ void check_batch(const Config& config) {
         t.batch_tokens, t.span_tokens);
 }
 
+void check_rates(const OptimizerConfig& c) {
+  const auto check_rate = [](std::string_view key, double rate) {
+    check(rate >= 0 || rate == kFrozen, "{} must be 0 (lr), a positive rate, or -1 (frozen), found {}", key,
+          rate);
+  };
+  check_rate("embed_lr", c.embed_lr);
+  check_rate("head_lr", c.head_lr);
+  check_rate("matrix_lr", c.matrix_lr);
+  check_rate("scalar_lr", c.scalar_lr);
+}
+
 }  // namespace
 
 void validate(const ModelConfig& config) {
@@ -165,12 +175,16 @@ void validate(const ModelConfig& config) {
   check_size(config);
 }
 
+void check_has_end(const TrainConfig& config) {
+  check(!config.makes_no_step(), "steps and max_seconds are both 0: set one of them");
+}
+
 void validate(const Config& config) {
   check_run_values(config);
   validate(config.model);
   check_batch(config);
   const TrainConfig& t = config.train;
-  check(t.steps > 0 || t.max_seconds > 0, "steps and max_seconds are both 0: set one of them");
+  check_rates(config.optimizer);
   check(!config.model.tie_embeddings || config.optimizer.head_lr == 0,
         Hint{"remove head_lr, or set tie_embeddings = false"},
         "head_lr ({}) has no effect with tie_embeddings, which makes the head part of the embedding",

@@ -86,18 +86,20 @@ enum class ParamGroup { embedding, head, matrix, scalar };
 inline constexpr int kParamGroups = 4;
 
 enum class MuonDType { bf16, f32 };
-enum class MuonCoefficients {
-  jordan,
-  polar
-};  // jordan: the same in every iteration; polar: Polar Express, one set per iteration
+// jordan: the same in every iteration; polar: Polar Express, one set per iteration; none: no
+// iterations, the update is the normalized momentum.
+enum class MuonCoefficients { jordan, polar, none };
+
+// Value of a group's own rate: its parameters are not trained. 0 is taken: it means lr.
+inline constexpr double kFrozen = -1;
 
 // Learning rates, and the settings of each update rule (optim/update_rule.h).
 struct OptimizerConfig {
   double lr = 1e-3;      // for groups whose own rate is 0
-  double embed_lr = 0;   // 0: lr
-  double head_lr = 0;    // 0: lr
-  double matrix_lr = 0;  // 0: lr
-  double scalar_lr = 0;  // 0: lr
+  double embed_lr = 0;   // 0: lr; kFrozen: 0. The same for the other groups
+  double head_lr = 0;
+  double matrix_lr = 0;
+  double scalar_lr = 0;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double adam_eps = 1e-8;
@@ -112,7 +114,7 @@ struct OptimizerConfig {
   bool muon_row_norm = false;
   double clip = 0;  // 0: off
 
-  double rate(ParamGroup group) const;  // the rate of the group, or lr
+  double rate(ParamGroup group) const;  // the rate of the group, or lr; 0 if frozen
   bool uses_muon() const { return muon_steps > 0; }
   bool operator==(const OptimizerConfig&) const = default;
 };
@@ -127,7 +129,7 @@ struct TrainConfig {
   std::int64_t prime_steps = 0;
   double warmdown = 0;  // steps; below 1: fraction of the run
   double min_lr = 0;    // fraction of the peak rate
-  std::int64_t steps = 1000;
+  std::int64_t steps = 1000;      // 0: until max_seconds; both 0: no step (thimble golf only)
   double max_seconds = 0;         // 0: no limit
   std::int64_t batch_tokens = 0;  // 0: batch_size * context, or 16 rows
   std::int64_t batch_size = 0;    // rows; resolved() converts it to batch_tokens
@@ -152,6 +154,7 @@ struct TrainConfig {
   std::int64_t keep = 2;
   LossOn loss_on = LossOn::assistant;
 
+  bool makes_no_step() const { return steps == 0 && max_seconds == 0; }
   bool operator==(const TrainConfig&) const = default;
 };
 
@@ -195,6 +198,8 @@ Config resolved(Config config);
 // bounded.
 void validate(const ModelConfig& config);
 void validate(const Config& config);
+// Throws Error if nothing limits the run. Not part of validate(): a golf run may make no step.
+void check_has_end(const TrainConfig& config);
 
 // micro_batch, or the number of rows with about 8192 tokens; at most the batch.
 std::int64_t micro_batch_rows(const Config& config);

@@ -129,7 +129,7 @@ struct Names<MuonDType> {
 };
 template <>
 struct Names<MuonCoefficients> {
-  static constexpr std::string_view all[] = {"jordan", "polar"};
+  static constexpr std::string_view all[] = {"jordan", "polar", "none"};
 };
 template <>
 struct Names<LossOn> {
@@ -221,10 +221,13 @@ std::vector<Key> optimizer_keys() {
   using O = OptimizerConfig;
   return {
       row<&O::lr>("lr", "learning rate of every group whose own rate is 0", 0, kMaxRate),
-      row<&O::embed_lr>("embed_lr", "learning rate of embeddings; 0: lr", 0, kMaxRate),
-      row<&O::head_lr>("head_lr", "learning rate of an untied output head; 0: lr", 0, kMaxRate),
-      row<&O::matrix_lr>("matrix_lr", "learning rate of the matrices in blocks; 0: lr", 0, kMaxRate),
-      row<&O::scalar_lr>("scalar_lr", "learning rate of vectors and scalars; 0: lr", 0, kMaxRate),
+      row<&O::embed_lr>("embed_lr", "learning rate of embeddings; 0: lr; -1: frozen", kFrozen, kMaxRate),
+      row<&O::head_lr>("head_lr", "learning rate of an untied output head; 0: lr; -1: frozen", kFrozen,
+                       kMaxRate),
+      row<&O::matrix_lr>("matrix_lr", "learning rate of the matrices in blocks; 0: lr; -1: frozen", kFrozen,
+                         kMaxRate),
+      row<&O::scalar_lr>("scalar_lr", "learning rate of vectors and scalars; 0: lr; -1: frozen", kFrozen,
+                         kMaxRate),
       row<&O::beta1>("beta1", "decay of Adam's first moment", 0, 0.9999999),
       row<&O::beta2>("beta2", "decay of Adam's second moment", 0, 0.9999999),
       row<&O::adam_eps>("adam_eps", "epsilon of Adam", 0, 1),
@@ -236,8 +239,9 @@ std::vector<Key> optimizer_keys() {
       row<&O::muon_steps>("muon_steps", "Newton-Schulz iterations of Muon; 0: train matrices with Adam", 0,
                           20),
       choice<&O::muon_dtype>("muon_dtype", "number format of the Newton-Schulz iterations"),
-      choice<&O::muon_coefficients>("muon_coefficients",
-                                    "Newton-Schulz coefficients: jordan, or polar (Polar Express)"),
+      choice<&O::muon_coefficients>(
+          "muon_coefficients",
+          "Newton-Schulz coefficients: jordan, polar (Polar Express), or none (no iterations)"),
       row<&O::muon_row_norm>("muon_row_norm",
                              "normalize rows of the momentum before Newton-Schulz (MuonEq-R)"),
       row<&O::clip>("clip", "largest gradient norm; 0: no clipping", 0, 1e9),

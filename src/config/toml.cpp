@@ -134,7 +134,7 @@ Config config_from_toml(std::string_view toml, std::string_view name) {
         "{}: expected plain ASCII", name);
   ConfigBuilder settings;
   settings.toml(toml, name);
-  return settings.resolve();
+  return resolved(settings.current());  // a run without steps can be read
 }
 
 Json to_json(const Config& config) {

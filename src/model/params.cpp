@@ -299,9 +299,9 @@ std::optional<std::vector<std::int64_t>> dims_of(const ModelConfig& c, Role role
     case resid_mix:
       return if_has(c.residual_mix != MixKind::none, {2, c.residual_mix == MixKind::channel ? c.dim : 1});
     case skip_weights:
-      return if_has(c.unet_skips, {c.skips(), c.dim});
+      return if_has(c.skips() > 0, {c.skips(), c.dim});
     case skip_gates:
-      return if_has(c.skip_gates, {c.skips(), c.dim});
+      return if_has(c.skip_gates && c.skips() > 0, {c.skips(), c.dim});
   }
   return std::nullopt;
 }

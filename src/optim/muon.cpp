@@ -28,6 +28,7 @@ constexpr NewtonSchulzCoefficients kPolarExpress[] = {
     {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}};
 
 std::vector<NewtonSchulzCoefficients> rounds_of(const OptimizerConfig& config) {
+  if (config.muon_coefficients == MuonCoefficients::none) return {};
   std::vector<NewtonSchulzCoefficients> rounds(static_cast<std::size_t>(config.muon_steps));
   if (config.muon_coefficients == MuonCoefficients::polar)
     for (std::size_t i = 0; i < rounds.size(); ++i)

@@ -5,7 +5,8 @@
 //   repeat: A = X X^T;  B = b A + c A^2;  X = a X + B X          a, b, c = 3.4445, -4.7750, 2.0315
 //   transposed back
 //
-// G [rows, cols], contiguous f32, is replaced by X. Coefficients may differ from round to round.
+// G [rows, cols], contiguous f32, is replaced by X. Coefficients may differ from round to round;
+// without rounds G is only normalized.
 // The CPU version multiplies in f32, or in bf16 with sums in f32. scratch must have
 // newton_schulz_scratch() floats.
 #pragma once

@@ -242,8 +242,8 @@ std::vector<std::string> check_changes(const Config& before, const Config& after
 
 void check_unfinished(const TrainConfig& train, const TrainState& state, const std::string& name) {
   if (state.validation_due) return;
-  check(train.steps == 0 || state.step < train.steps, Hint{"pass a larger --steps"},
-        "{} is complete: {} of {} steps", name, state.step, train.steps);
+  check(!train.makes_no_step() && (train.steps == 0 || state.step < train.steps),
+        Hint{"pass a larger --steps"}, "{} is complete: {} of {} steps", name, state.step, train.steps);
   check(train.max_seconds == 0 || state.elapsed_seconds < train.max_seconds,
         Hint{"pass a larger --max-seconds"}, "{} is complete: its time limit of {} is used up", name,
         in_seconds(train.max_seconds));

@@ -85,15 +85,16 @@ void Trainer::prime() {
     model_.set_loop(loop_on);
     reporter_->primed(i + 1, config_.train.prime_steps);
     if (!stop_request().stop) continue;
-    if (begins_with_validation()) state_.validation_due = true;
+    if (begins_with_validation() || made_all_steps()) state_.validation_due = true;
     close_step(false);
   }
 }
 
-// Validates step 0, or repeats a validation that was interrupted before the resume.
+// Validates step 0, or repeats a validation that was interrupted before the resume. A run without
+// steps ends here.
 void Trainer::first_validation() {
   if (status_) return;
-  if (state_.validation_due) return close_step(true);
+  if (state_.validation_due || made_all_steps()) return close_step(true);
   if (!begins_with_validation()) return;
   const bool best = validate();
   if (state_.validation_due) status_ = RunStatus::interrupted;  // --resume starts with this validation
@@ -229,7 +230,7 @@ bool Trainer::begins_with_validation() const {
 }
 
 bool Trainer::made_all_steps() const {
-  return config_.train.steps > 0 && state_.step >= config_.train.steps;
+  return config_.train.makes_no_step() || (config_.train.steps > 0 && state_.step >= config_.train.steps);
 }
 
 bool Trainer::is_out_of_time() const {

@@ -302,6 +302,13 @@ TEST(Settings, WithoutEffectAreReported) {
   EXPECT_EQ(idle("loop_first = 1", {}), "") << "a file may hold every key, as a run's config.toml does";
 }
 
+TEST(OptimizerConfig, AGroupHasItsOwnRateOrLrOrIsFrozen) {
+  const OptimizerConfig config{.lr = 0.5, .matrix_lr = 0.25, .scalar_lr = kFrozen};
+  EXPECT_EQ(config.rate(ParamGroup::embedding), 0.5);
+  EXPECT_EQ(config.rate(ParamGroup::matrix), 0.25);
+  EXPECT_EQ(config.rate(ParamGroup::scalar), 0);
+}
+
 TEST(Validation, ChecksConstraintsBetweenKeys) {
   EXPECT_EQ(complaint_about({"dim=500", "heads=8"}),
             "dim (500) must be divisible by heads (8) / change one of them, or set head_dim");
@@ -324,7 +331,7 @@ TEST(Validation, ChecksConstraintsBetweenKeys) {
   EXPECT_EQ(complaint_about({"bigram_dim=64"}),
             "bigram_buckets (0) and bigram_dim (64) must be set together / set both, such as 4096 and 128, "
             "or neither");
-  EXPECT_EQ(complaint_about({"unet_skips=true", "layers=1"}), "unet_skips needs at least 2 layers, found 1");
+  EXPECT_EQ(complaint_about({"unet_skips=true", "layers=1"}), "fine") << "a single layer has no skip";
   EXPECT_EQ(complaint_about({"skip_gates=true"}), "skip_gates needs unet_skips = true");
   EXPECT_EQ(complaint_about({"parallel_from=4", "layers=4"}),
             "parallel_from (4) must be below layers (4), or -1 for none");
@@ -341,6 +348,9 @@ TEST(Validation, ChecksConstraintsBetweenKeys) {
   EXPECT_TRUE(
       complaint_about({"head_lr=0.1"}).starts_with("head_lr (0.1) has no effect with tie_embeddings"));
   EXPECT_EQ(complaint_about({"head_lr=0.1", "tie_embeddings=false"}), "fine");
+  EXPECT_EQ(complaint_about({"matrix_lr=-1"}), "fine");
+  EXPECT_EQ(complaint_about({"matrix_lr=-0.5"}),
+            "matrix_lr must be 0 (lr), a positive rate, or -1 (frozen), found -0.5");
   EXPECT_EQ(complaint_about({"qat_bits=7"}), "qat_bits must be 0 (off), 8, 6 or 5, found 7");
   EXPECT_EQ(complaint_about({"steps=0"}), "steps and max_seconds are both 0: set one of them");
   EXPECT_EQ(complaint_about({"batch_tokens=1000"}),

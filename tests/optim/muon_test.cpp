@@ -131,6 +131,28 @@ TEST(Muon, PolarExpressAppliesItsPolynomialInEveryRound) {
   }
 }
 
+TEST(Muon, WithoutIterationsTheUpdateIsTheNormalizedMomentum) {
+  for (const char* dtype : {"muon_dtype=f32", "muon_dtype=bf16"}) {
+    Config config = small_config({"muon_coefficients=none", dtype});
+    config.optimizer.muon_weight_decay = 0;
+    const ParamTable params(config.model);
+    std::vector<float> weights(static_cast<std::size_t>(params.block_size())), momenta = weights;
+    const auto gradients = normals(params.block_size(), 3);
+    update(params, config.optimizer, {.momentum = 0, .rate = 1, .grad_scale = 1}, weights, gradients,
+           momenta);
+    for (const Param& param : params.all()) {
+      if (!muon_trains(param, config.optimizer)) continue;
+      const auto g = param.in(std::span<const float>(gradients)),
+                 w = param.in(std::span<const float>(weights));
+      const double shape = static_cast<double>(param.rows) / static_cast<double>(param.cols);
+      const double scale = std::sqrt(std::max(1.0, shape)) / std::sqrt(ref::sum_of_squares(g));
+      for (std::size_t i = 0; i < w.size(); ++i)
+        ASSERT_NEAR(w[i], -scale * static_cast<double>(g[i]), 1.0 / 128 * scale * std::abs(g[i]))
+            << param.name << " " << dtype;
+    }
+  }
+}
+
 // Products of factors rounded to bf16 keep about two digits.
 TEST(Muon, Bf16IsCloseToF32) {
   const auto updated = [](const char* dtype) {
