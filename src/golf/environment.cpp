@@ -26,17 +26,18 @@ constexpr GolfVariable kVariables[] = {
     {"TOKENIZER_PATH", text, "", "./data/tokenizers/fineweb_1024_bpe.model",
      "./data/tokenizers/fineweb_1024_bpe.model", "SentencePiece .model file"},
     {"RUN_ID", text, "", "", "", "names the log and the outputs (default: a random UUID)"},
-    {"OUT_DIR", text, "", "logs", "logs", "folder of the log and the outputs"},
+    {"OUT_DIR", text, "", "logs", "logs",
+     "folder of the log and the outputs (torch: the model's files stay in the current folder if unset)"},
     {"SEED", integer, "seed", "1337", "1337", "seed of all random numbers"},
 
-    {"ITERATIONS", integer, "steps", "20000", "20000", "optimizer steps"},
+    {"ITERATIONS", integer, "steps", "20000", "20000", "optimizer steps; 0: only validation and the files"},
     {"MAX_WALLCLOCK_SECONDS", number, "", "600.0", "600.0",
      "max_seconds: time in steps; 0 or less: no limit"},
-    {"WARMUP_STEPS", integer, "prime_steps", "20", "20",
-     "warm-up steps without update before the first step"},
-    {"WARMDOWN_ITERS", integer, "warmdown", "1200", "1200",
-     "number of last steps in which the learning rates fall to 0"},
-    {"VAL_LOSS_EVERY", integer, "val_every", "0", "1000", "steps between validations; 0: only at the end"},
+    {"WARMUP_STEPS", length, "prime_steps", "20", "20", "warm-up steps without update before the first step"},
+    {"WARMDOWN_ITERS", length, "warmdown", "1200", "1200",
+     "number of last steps in which the learning rates fall to 0; 0 or less: none"},
+    {"VAL_LOSS_EVERY", length, "val_every", "0", "1000",
+     "steps between validations; 0 or less: only at the end"},
     {"VAL_BATCH_SIZE", integer, "", "524288", "524288",
      "tokens per validation batch, as counted by val_progress"},
     {"VAL_TOKENS", integer, "val_tokens", "0", "0",
@@ -59,24 +60,26 @@ constexpr GolfVariable kVariables[] = {
     {"TIE_EMBEDDINGS", flag, "tie_embeddings", "1", "1",
      "the head shares the embedding's weights (mlx: always)"},
     {"TIED_EMBED_INIT_STD", number, "", "0.005", "0.005", "embed_init_std with tied embeddings"},
-    {"LOGIT_SOFTCAP", number, "logit_softcap", "30.0", "30.0", "logits become cap tanh(logit / cap)"},
+    {"LOGIT_SOFTCAP", number, "logit_softcap", "30.0", "30.0",
+     "logits become cap tanh(logit / cap); must be positive"},
     {"ROPE_BASE", number, "rope_base", "10000.0", "10000.0", "base of the RoPE wavelengths"},
     {"QK_GAIN_INIT", number, "q_gain_init", "1.5", "1.5", "initial gain of q"},
 
     {"BETA1", number, "beta1", "0.9", "0.9", "Adam's decay of the mean"},
     {"BETA2", number, "beta2", "0.95", "0.95", "Adam's decay of the square"},
     {"ADAM_EPS", number, "adam_eps", "1e-8", "1e-8", "Adam's epsilon"},
-    {"TIED_EMBED_LR", number, "", "0.05", "0.05", "embed_lr with tied embeddings"},
-    {"EMBED_LR", number, "", kUnknown, "0.6", "embed_lr with untied embeddings"},
-    {"HEAD_LR", number, "", kUnknown, "0.008", "head_lr with untied embeddings"},
-    {"MATRIX_LR", number, "matrix_lr", "0.04", "0.04", "learning rate of the blocks' matrices (Muon)"},
-    {"SCALAR_LR", number, "scalar_lr", "0.04", "0.04", "learning rate of vectors and scalars"},
+    {"TIED_EMBED_LR", rate, "", "0.05", "0.05", "embed_lr with tied embeddings"},
+    {"EMBED_LR", rate, "", kUnknown, "0.6", "embed_lr with untied embeddings"},
+    {"HEAD_LR", rate, "", kUnknown, "0.008", "head_lr with untied embeddings"},
+    {"MATRIX_LR", rate, "matrix_lr", "0.04", "0.04", "learning rate of the blocks' matrices (Muon)"},
+    {"SCALAR_LR", rate, "scalar_lr", "0.04", "0.04", "learning rate of vectors and scalars"},
     {"MUON_MOMENTUM", number, "muon_momentum", "0.95", "0.95", "Muon's momentum"},
-    {"MUON_BACKEND_STEPS", integer, "muon_steps", "5", "5", "Newton-Schulz iterations"},
+    {"MUON_BACKEND_STEPS", length, "", "5", "5",
+     "muon_steps: Newton-Schulz iterations; 0 or less: the normalized momentum itself"},
     {"MUON_MOMENTUM_WARMUP_START", number, "muon_momentum_start", "0.85", "0.85", "initial momentum"},
     {"MUON_MOMENTUM_WARMUP_STEPS", integer, "muon_momentum_steps", "500", "500",
      "steps until it reaches MUON_MOMENTUM"},
-    {"GRAD_CLIP_NORM", number, "clip", "0.0", "0.0", "maximum gradient norm; 0: off"},
+    {"GRAD_CLIP_NORM", norm, "clip", "0.0", "0.0", "maximum gradient norm; 0 or less: off"},
 
     {"CONTROL_TENSOR_NAME_PATTERNS", text, "", kControlPatterns, kControlPatterns,
      "names of matrices that Adam trains instead of Muon; must select the same tensors as the default"},
@@ -162,6 +165,12 @@ double GolfEnvironment::number(std::string_view name) const {
   return *value;
 }
 
+double GolfEnvironment::rate(std::string_view name) const {
+  const double value = number(name);
+  check(value >= 0, "{} is '{}', expected a learning rate of 0 or more", name, text(name));
+  return value > 0 ? value : kFrozen;
+}
+
 bool GolfEnvironment::flag(std::string_view name) const {
   const auto value = parse_number<std::int64_t>(python_number(text(name)));
   check(value.has_value(), "{} is '{}', expected 0 or 1", name, text(name));
@@ -186,6 +195,10 @@ void GolfEnvironment::apply(ConfigBuilder& settings) const {
     std::string value = python_number(text(row.name));
     if (row.type == VariableType::integer) value = fmt::format("{}", integer(row.name));
     if (row.type == VariableType::flag) value = flag(row.name) ? "true" : "false";
+    if (row.type == VariableType::length)
+      value = fmt::format("{}", std::max<std::int64_t>(integer(row.name), 0));
+    if (row.type == VariableType::norm) value = fmt::format("{}", std::max(number(row.name), 0.0));
+    if (row.type == VariableType::rate) value = fmt::format("{}", rate(row.name));
     settings.derive(row.key, value_from_text(key, value, fmt::format("{}: ", row.name)));
   }
 }
@@ -251,18 +264,33 @@ ConfigBuilder preset_for(const GolfRequest& request) {
   return settings;
 }
 
+void put_muon(const GolfEnvironment& environment, ConfigBuilder& settings) {
+  if (!environment.is_set("MUON_BACKEND_STEPS") || settings.given("muon_steps")) return;
+  const std::int64_t rounds = environment.integer("MUON_BACKEND_STEPS");
+  const Key& key = *find_key("muon_steps");
+  if (rounds > 0)
+    settings.derive(key.name, checked_value(key, rounds, "MUON_BACKEND_STEPS: "));
+  else
+    settings.derive("muon_coefficients", "none");
+}
+
+void check_softcap(const GolfEnvironment& environment) {
+  const double cap = environment.number("LOGIT_SOFTCAP");
+  check(cap > 0, "logit_softcap must be positive, got {}", value_text(cap));
+}
+
 void put_model(const GolfEnvironment& environment, const GolfRequest& request, ConfigBuilder& settings) {
   const bool tied = settings.current().model.tie_embeddings;
   check(tied || request.script == GolfScript::torch, Hint{"use --like torch for untied embeddings"},
         "train_gpt_mlx.py only supports tied embeddings");
   if (!tied) {
     settings.derive("embed_init_std", 1.0);  // nn.Embedding's default
-    settings.derive("embed_lr", environment.number("EMBED_LR"));
-    settings.derive("head_lr", environment.number("HEAD_LR"));
+    settings.derive("embed_lr", environment.rate("EMBED_LR"));
+    settings.derive("head_lr", environment.rate("HEAD_LR"));
   } else {
     if (environment.is_set("TIED_EMBED_INIT_STD"))
       settings.derive("embed_init_std", environment.number("TIED_EMBED_INIT_STD"));
-    if (environment.is_set("TIED_EMBED_LR")) settings.derive("embed_lr", environment.number("TIED_EMBED_LR"));
+    if (environment.is_set("TIED_EMBED_LR")) settings.derive("embed_lr", environment.rate("TIED_EMBED_LR"));
   }
   // Last, because mlp_hidden depends on the final value of dim.
   const std::int64_t factor =
@@ -337,7 +365,9 @@ void take_outputs(const GolfEnvironment& environment, GolfSettings& golf) {
   golf.data = golf.data_text;
   golf.tokenizer = golf.tokenizer_text;
   golf.out = environment.text("OUT_DIR");
-  golf.run_id = environment.is_set("RUN_ID") ? environment.text("RUN_ID") : random_uuid();
+  golf.out_was_named = environment.is_set("OUT_DIR");
+  golf.run_id_was_named = environment.is_set("RUN_ID");
+  golf.run_id = golf.run_id_was_named ? environment.text("RUN_ID") : random_uuid();
   check(!golf.run_id.empty() && golf.run_id != "." && golf.run_id != ".." &&
             golf.run_id.find('/') == std::string::npos,
         Hint{"use a plain name: outputs are named OUT_DIR/RUN_ID"}, "RUN_ID is '{}', expected a file name",
@@ -347,11 +377,13 @@ void take_outputs(const GolfEnvironment& environment, GolfSettings& golf) {
 }  // namespace
 
 std::filesystem::path GolfSettings::raw_model() const {
-  return script == GolfScript::mlx ? out / (run_id + "_mlx_model.npz") : "final_model.pt";
+  if (script == GolfScript::mlx) return out / (run_id + "_mlx_model.npz");
+  return out_was_named ? out / "final_model.pt" : "final_model.pt";
 }
 
 std::filesystem::path GolfSettings::int8_model() const {
-  return script == GolfScript::mlx ? out / (run_id + "_mlx_model.int8.ptz") : "final_model.int8.ptz";
+  if (script == GolfScript::mlx) return out / (run_id + "_mlx_model.int8.ptz");
+  return out_was_named ? out / "final_model.int8.ptz" : "final_model.int8.ptz";
 }
 
 GolfSettings golf_settings(const GolfRequest& request) {
@@ -362,6 +394,7 @@ GolfSettings golf_settings(const GolfRequest& request) {
   golf.plus = request.plus;
   take_outputs(environment, golf);
 
+  check_softcap(environment);
   ConfigBuilder settings = preset_for(request);
   environment.apply(settings);
   if (request.script == GolfScript::mlx && environment.is_set("TRAIN_MAX_SEQ_LEN") &&
@@ -375,15 +408,16 @@ GolfSettings golf_settings(const GolfRequest& request) {
   if (request.flags) request.flags(settings);
   if (settings.given("max_seconds")) golf.max_wallclock_seconds = settings.current().train.max_seconds;
 
+  put_muon(environment, settings);
   put_model(environment, request, settings);
   check_heads(settings.current().model);
-  check(settings.current().train.steps > 0, "ITERATIONS is 0, expected 1 or more");
   if (request.script == GolfScript::mlx) {
     golf.grad_accum_steps = environment.integer("GRAD_ACCUM_STEPS");
     golf.sub_batch_tokens = environment.integer("MLX_MAX_MICROBATCH_TOKENS");
   }
   check(golf.grad_accum_steps > 0, "GRAD_ACCUM_STEPS is {}, expected 1 or more", golf.grad_accum_steps);
   Config config = settings.current();
+  if (config.train.steps == 0) config.train.max_seconds = 0;  // no step, whatever the time limit
   golf.train_batch_tokens = config.train.batch_size > 0 ? config.train.batch_size * config.model.context
                                                         : config.train.batch_tokens;
   golf.train_log_every = environment.integer("TRAIN_LOG_EVERY");

@@ -20,7 +20,9 @@ namespace thimble {
 enum class GolfScript { mlx, torch };  // train_gpt_mlx.py, train_gpt.py
 std::string_view name_of(GolfScript script);
 
-enum class VariableType { text, integer, number, flag };
+// rate: a number, where 0 is a rate (a key of 0 means lr). length and norm: an integer and a number
+// where the scripts treat negative values as 0.
+enum class VariableType { text, integer, number, flag, rate, length, norm };
 
 struct GolfVariable {
   std::string_view name;
@@ -54,6 +56,7 @@ class GolfEnvironment {
   std::string text(std::string_view name) const;
   std::int64_t integer(std::string_view name) const;
   double number(std::string_view name) const;
+  double rate(std::string_view name) const;  // as the value of a key: kFrozen instead of 0
   bool flag(std::string_view name) const;
   std::vector<std::string> list(std::string_view name) const;  // split at commas, without empty parts
 
@@ -83,8 +86,10 @@ struct GolfSettings {
   bool plus = false;
   Config config;
   std::filesystem::path data, tokenizer, out;
+  bool out_was_named = false;             // OUT_DIR or -o was given
   std::string data_text, tokenizer_text;  // the paths as given, for the log
   std::string run_id;
+  bool run_id_was_named = false;  // by RUN_ID or --run-id; otherwise it is random
   std::int64_t train_log_every = 0, val_batch_tokens = 0;
   std::int64_t train_batch_tokens = 0;  // as requested; the batch may be smaller, see settle_batch()
   std::int64_t grad_accum_steps = 8, sub_batch_tokens = 0, val_batch_size = 0;
@@ -96,7 +101,8 @@ struct GolfSettings {
 
   std::filesystem::path log_file() const { return out / (run_id + ".txt"); }
   std::filesystem::path run_folder() const { return out / run_id; }
-  // The same paths as the script's: next to the log (mlx) or in the current folder (torch).
+  // Next to the log (mlx); in the folder that the user chose, else in the current folder as the
+  // script does (torch).
   std::filesystem::path raw_model() const;
   std::filesystem::path int8_model() const;
   std::filesystem::path artifact() const { return out / (run_id + ".thimble"); }

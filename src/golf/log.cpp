@@ -73,6 +73,14 @@ std::int64_t tensors_of(const ParamTable& table, ParamGroup group) {
   return std::ranges::count(table.all(), group, &Param::group);
 }
 
+std::int64_t muon_tensors(const ParamTable& table, const OptimizerConfig& optimizer) {
+  return optimizer.uses_muon() ? tensors_of(table, ParamGroup::matrix) : 0;
+}
+
+std::int64_t muon_rounds(const OptimizerConfig& optimizer) {
+  return optimizer.muon_coefficients == MuonCoefficients::none ? 0 : optimizer.muon_steps;
+}
+
 std::vector<std::string> mlx_lines(const GolfSettings& golf, const GolfData& data, const ParamTable& table,
                                    DType compute) {
   const ModelConfig& model = golf.config.model;
@@ -98,9 +106,10 @@ std::vector<std::string> mlx_lines(const GolfSettings& golf, const GolfData& dat
       fmt::format(
           "optimizer:muon+adam muon_matrix_params:{} scalar_params:{} embed_lr:{} matrix_lr:{} scalar_lr:{} "
           "muon_momentum:{} muon_steps:{}",
-          tensors_of(table, ParamGroup::matrix), tensors_of(table, ParamGroup::scalar),
+          muon_tensors(table, optimizer), tensors_of(table, ParamGroup::scalar),
           python(optimizer.rate(ParamGroup::embedding)), python(optimizer.rate(ParamGroup::matrix)),
-          python(optimizer.rate(ParamGroup::scalar)), python(optimizer.muon_momentum), optimizer.muon_steps),
+          python(optimizer.rate(ParamGroup::scalar)), python(optimizer.muon_momentum),
+          muon_rounds(optimizer)),
       tokenizer_line(golf),
       fmt::format("compute_dtype:{} compile:True", compute == DType::bf16  ? "bfloat16"
                                                    : compute == DType::f16 ? "float16"
@@ -190,10 +199,23 @@ void GolfLines::step(const StepReport& report) {
   log_.line(line);
 }
 
+namespace {
+
 // `position` is that of the next step. At the start of an epoch, nothing of that epoch has been
 // read yet.
+std::uint64_t epochs_begun(const ReadPosition& position) {
+  return position.next > 0 ? position.epoch + 1 : position.epoch;
+}
+
+}  // namespace
+
+void GolfLines::resume(const ReadPosition& position, double seconds) {
+  epochs_ = std::max(epochs_, epochs_begun(position));
+  milliseconds_ = 1000 * seconds;
+}
+
 void GolfLines::warn_of_epochs(const ReadPosition& position) {
-  const std::uint64_t begun = position.next > 0 ? position.epoch + 1 : position.epoch;
+  const std::uint64_t begun = epochs_begun(position);
   while (epochs_ < begun)
     log_.line(fmt::format("WARNING: starting epoch:{} dataset:{} train_shards:{}", ++epochs_, data_.name,
                           data_.train_shards));

@@ -71,6 +71,8 @@ class GolfLines final : public TrainObserver {
   void validating(std::int64_t tokens_scored) override;
   void validation(const ValidationReport& report) override;
 
+  // Continues after earlier steps, which took this long.
+  void resume(const ReadPosition& position, double seconds);
   std::string stopping_early(std::int64_t step) const;
   void begin_validation() { batches_ = 0; }  // call before validating
 

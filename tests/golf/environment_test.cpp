@@ -1,5 +1,7 @@
 #include "golf/environment.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -23,14 +25,14 @@ TEST(EveryVariable, SetsItsKey) {
     SCOPED_TRACE(std::string(row.name));
     if (row.key.empty()) continue;
     ASSERT_NE(find_key(row.key), nullptr);
-    const std::string value = row.type == VariableType::flag      ? "1"
-                              : row.name == "TRAIN_BATCH_TOKENS"  ? "65536"
-                              : row.name == "MODEL_DIM"           ? "256"
-                              : row.name == "TRAIN_SEQ_LEN"       ? "512"
-                              : row.name == "NUM_HEADS"           ? "16"
-                              : row.name == "NUM_KV_HEADS"        ? "2"
-                              : row.type == VariableType::integer ? "7"
-                                                                  : "0.5";
+    const std::string value = row.type == VariableType::flag     ? "1"
+                              : row.name == "TRAIN_BATCH_TOKENS" ? "65536"
+                              : row.name == "MODEL_DIM"          ? "256"
+                              : row.name == "TRAIN_SEQ_LEN"      ? "512"
+                              : row.name == "NUM_HEADS"          ? "16"
+                              : row.name == "NUM_KV_HEADS"       ? "2"
+                              : row.type == VariableType::integer || row.type == VariableType::length ? "7"
+                                                                                                      : "0.5";
     const bool has_other_value = row.type != VariableType::flag && row.name != "ROPE_BASE";
     const GolfSettings golf = settings({{std::string(row.name), row.name == "ROPE_BASE" ? "500.5" : value}});
     const std::string now = value_text(find_key(row.key)->get(golf.config));
@@ -99,7 +101,7 @@ TEST(GolfSettings, ParsesNumbersLikePython) {
   EXPECT_EQ(settings({{"ADAM_EPS", "1e-7"}}).config.optimizer.adam_eps, 1e-7);
   EXPECT_EQ(refusal({{"ITERATIONS", "1e3"}}), "ITERATIONS is '1e3', expected an integer");
   EXPECT_EQ(refusal({{"ITERATIONS", ""}}), "ITERATIONS is '', expected an integer");
-  EXPECT_EQ(refusal({{"MATRIX_LR", "fast"}}).substr(0, 11), "MATRIX_LR: ");
+  EXPECT_EQ(refusal({{"MATRIX_LR", "fast"}}), "MATRIX_LR is 'fast', expected a number");
   EXPECT_EQ(refusal({{"TIE_EMBEDDINGS", "yes"}}), "TIE_EMBEDDINGS is 'yes', expected 0 or 1");
 }
 
@@ -123,6 +125,70 @@ TEST(GolfSettings, TheMlxScriptReadsCompleteRows) {
   EXPECT_EQ(golf.train_batch_tokens, 5000);
   EXPECT_EQ(golf.config.train.batch_tokens, 2 * 2048);
   EXPECT_EQ(golf.config.train.span_tokens, 2048);
+}
+
+TEST(GolfSettings, ALearningRateOfZeroIsZero) {
+  const auto rate = [](Variables environment, ParamGroup group, GolfScript script = GolfScript::mlx) {
+    return settings(std::move(environment), script).config.optimizer.rate(group);
+  };
+  EXPECT_EQ(rate({{"MATRIX_LR", "0"}}, ParamGroup::matrix), 0);
+  EXPECT_EQ(rate({{"MATRIX_LR", "0"}}, ParamGroup::scalar), 0.04);
+  EXPECT_EQ(rate({{"SCALAR_LR", "0.0"}}, ParamGroup::scalar), 0);
+  EXPECT_EQ(rate({{"TIED_EMBED_LR", "0e5"}}, ParamGroup::embedding), 0);
+  const Variables untied = {{"TIE_EMBEDDINGS", "0"}, {"EMBED_LR", "0"}, {"HEAD_LR", "0"}};
+  EXPECT_EQ(rate(untied, ParamGroup::embedding, GolfScript::torch), 0);
+  EXPECT_EQ(rate(untied, ParamGroup::head, GolfScript::torch), 0);
+  for (const char* name : {"MATRIX_LR", "TIED_EMBED_LR"})
+    EXPECT_EQ(refusal({{name, "-1"}}),
+              fmt::format("{} is '-1', expected a learning rate of 0 or more", name));
+}
+
+// The scripts test these with > 0.
+TEST(GolfSettings, NegativeLengthsAndNormsMeanNone) {
+  const TrainConfig train =
+      settings({{"WARMDOWN_ITERS", "-5"}, {"WARMUP_STEPS", "-1"}, {"VAL_LOSS_EVERY", "-3"}}).config.train;
+  EXPECT_EQ(train.warmdown, 0);
+  EXPECT_EQ(train.prime_steps, 0);
+  EXPECT_EQ(train.val_every, 0);
+  EXPECT_EQ(settings({{"GRAD_CLIP_NORM", "-1"}}).config.optimizer.clip, 0);
+}
+
+TEST(GolfSettings, NoNewtonSchulzIterationsStillMeansMuon) {
+  for (const char* none : {"0", "-2"}) {
+    const OptimizerConfig optimizer = settings({{"MUON_BACKEND_STEPS", none}}).config.optimizer;
+    EXPECT_TRUE(optimizer.uses_muon());
+    EXPECT_EQ(optimizer.muon_coefficients, MuonCoefficients::none);
+  }
+  EXPECT_EQ(settings({{"MUON_BACKEND_STEPS", "7"}}).config.optimizer.muon_steps, 7);
+  EXPECT_EQ(refusal({{"MUON_BACKEND_STEPS", "21"}}).substr(0, 20), "MUON_BACKEND_STEPS: ");
+  const GolfSettings flag = golf_settings({.environment = {{"MUON_BACKEND_STEPS", "0"}},
+                                           .flags = [](ConfigBuilder& b) { b.set("muon_steps=3"); }});
+  EXPECT_EQ(flag.config.optimizer.muon_steps, 3);
+  EXPECT_EQ(flag.config.optimizer.muon_coefficients, MuonCoefficients::jordan);
+}
+
+TEST(GolfSettings, NoIterationsMeanNoStepWhateverTheTimeLimit) {
+  for (const char* seconds : {"0", "600"}) {
+    const GolfSettings golf = settings({{"ITERATIONS", "0"}, {"MAX_WALLCLOCK_SECONDS", seconds}});
+    EXPECT_TRUE(golf.config.train.makes_no_step());
+    EXPECT_EQ(golf.max_wallclock_seconds, std::stod(seconds)) << "as logged";
+  }
+}
+
+TEST(GolfSettings, ASingleLayerHasNoSkip) {
+  const ModelConfig model = settings({{"NUM_LAYERS", "1"}}).config.model;
+  EXPECT_TRUE(model.unet_skips);
+  EXPECT_EQ(ParamTable(model).find("skip_weights"), nullptr);
+  EXPECT_EQ(ParamTable(model).count(), 524288 + 1835008 + 2056);
+}
+
+TEST(GolfSettings, TorchWritesItsFilesWhereTheUserSays) {
+  const GolfSettings torch = settings({}, GolfScript::torch);
+  EXPECT_EQ(torch.raw_model(), "final_model.pt");
+  EXPECT_EQ(torch.int8_model(), "final_model.int8.ptz");
+  const GolfSettings named = settings({{"OUT_DIR", "some/folder"}}, GolfScript::torch);
+  EXPECT_EQ(named.raw_model(), "some/folder/final_model.pt");
+  EXPECT_EQ(named.int8_model(), "some/folder/final_model.int8.ptz");
 }
 
 TEST(GolfSettings, FlagsOverrideVariables) {
@@ -169,7 +235,10 @@ TEST(GolfSettings, RejectsWhatTheScriptsReject) {
   EXPECT_EQ(refusal({{"TIE_EMBEDDINGS", "0"}}), "train_gpt_mlx.py only supports tied embeddings");
   EXPECT_EQ(refusal({{"WORLD_SIZE", "8"}}, GolfScript::torch).substr(0, 15), "WORLD_SIZE is 8");
   EXPECT_EQ(refusal({{"RUN_ID", "../x"}}), "RUN_ID is '../x', expected a file name");
-  EXPECT_EQ(refusal({{"ITERATIONS", "0"}}), "ITERATIONS is 0, expected 1 or more");
+  for (const GolfScript script : {GolfScript::mlx, GolfScript::torch}) {
+    EXPECT_EQ(refusal({{"LOGIT_SOFTCAP", "0"}}, script), "logit_softcap must be positive, got 0.0");
+    EXPECT_EQ(refusal({{"LOGIT_SOFTCAP", "-2.5"}}, script), "logit_softcap must be positive, got -2.5");
+  }
   EXPECT_EQ(refusal({{"GRAD_ACCUM_STEPS", "0"}}), "GRAD_ACCUM_STEPS is 0, expected 1 or more");
   EXPECT_EQ(refusal({{"MLP_MULT", "9223372036854775807"}}),
             "MLP_MULT is 9223372036854775807, expected 1 to 1024");
