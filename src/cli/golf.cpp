@@ -44,6 +44,9 @@ int golf_on_rank(const Arguments& arguments, Console& console, const std::shared
                             .flags = [&](ConfigBuilder& settings) { put_settings(arguments, settings); }});
     });
   });
+  if (arguments.flag("resume") && !golf.run_id_was_named)
+    throw UsageError("--resume needs the RUN_ID of the interrupted run",
+                     Hint{"set RUN_ID or pass --run-id; the log of a run is named after it"});
   share_text(*ranks, golf.run_id, "RUN_ID");
   golf.ranks = ranks->size();
   std::shared_ptr<DeviceRuntime> device;
@@ -61,11 +64,15 @@ int golf_on_rank(const Arguments& arguments, Console& console, const std::shared
              .ranks = ranks,
              .gpus = join_gpus(*ranks, device),
              .force = arguments.flag("force"),
+             .resume = arguments.flag("resume"),
              .code_bytes = static_cast<std::uint64_t>(arguments.integer("code-bytes", {.least = 0}))});
   if (!ranks->first()) return 0;
-  if (result.training.status == RunStatus::interrupted)
-    console.log().warning("interrupted at step {}; continue with `thimble train --resume {}`",
-                          result.training.steps, golf.run_folder().string());
+  if (result.interrupted) {
+    console.log().warning("interrupted at step {}; to continue, run the same command with{} --resume",
+                          result.training.steps,
+                          golf.run_id_was_named ? "" : fmt::format(" --run-id {}", golf.run_id));
+    return kExitInterrupted;
+  }
   if (result.training.status == RunStatus::diverged)
     console.log().warning("the run diverged at step {}: nothing was exported", result.training.steps);
   return exit_code(result.training);
@@ -94,6 +101,9 @@ Command golf_command() {
                    .initial = "mlx",
                    .help = "script to imitate: train_gpt_mlx.py or train_gpt.py",
                    .choices = {"mlx", "torch"}},
+                  {.name = "resume",
+                   .help = "continue the interrupted run of this RUN_ID, with the same environment, and "
+                           "write all its files"},
                   {.name = "plus", .help = "use the record techniques of the preset golf-plus"},
                   {.name = "list-env", .help = "print the environment variables, then exit"},
                   {.name = "data", .value = "DIR", .help = "folder of shards; overrides DATA_PATH"},
@@ -106,7 +116,7 @@ Command golf_command() {
                   {.name = "output",
                    .letter = 'o',
                    .value = "DIR",
-                   .help = "folder of the log and outputs; overrides OUT_DIR"},
+                   .help = "folder of the log and all outputs; overrides OUT_DIR"},
                   {.name = "code-bytes",
                    .value = "N",
                    .initial = "0",
@@ -124,7 +134,7 @@ Command golf_command() {
       .examples = {"thimble golf --list-env",
                    "RUN_ID=mlx_smoke ITERATIONS=200 TRAIN_BATCH_TOKENS=8192 VAL_LOSS_EVERY=0 thimble golf",
                    "NUM_LAYERS=11 thimble golf --like torch --max-seconds 600",
-                   "thimble golf --plus --steps 500"},
+                   "RUN_ID=mlx_smoke thimble golf --resume", "thimble golf --plus --steps 500"},
       .run = run_golf_command};
   for (const Option& option : setting_options("golf")) command.options.push_back(option);
   return command;

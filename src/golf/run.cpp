@@ -17,7 +17,10 @@
 #include "model/model.h"
 #include "pack/gptq.h"
 #include "tokenizer/tokenizer.h"
+#include "train/checkpoint.h"
+#include "train/metrics.h"
 #include "train/run_folder.h"
+#include "train/validation.h"
 
 namespace thimble {
 
@@ -58,8 +61,45 @@ GolfData describe_data(const GolfSettings& golf, const DataFolder& folder, const
           .val_tokens = most > 0 ? std::min(most, usable) : usable};
 }
 
-// Outputs named by RUN_ID are replaced only with --force; the log is appended to. The outputs of
-// --like torch have the same names in every run and are always replaced, as in train_gpt.py.
+// An interrupted run and its newest checkpoint.
+struct ResumedRun {
+  fs::path checkpoint;
+  Config config;  // to continue with
+  TrainState state;
+  std::optional<RunStatus> ended;  // nullopt: training continues
+};
+
+std::optional<RunStatus> status_at_end(const TrainConfig& train, const TrainState& state) {
+  if (state.validation_due) return std::nullopt;
+  if (train.makes_no_step() || (train.steps > 0 && state.step >= train.steps)) return RunStatus::completed;
+  if (train.max_seconds > 0 && state.elapsed_seconds >= train.max_seconds) return RunStatus::wallclock;
+  if (out_of_patience(train, state)) return RunStatus::early_stop;
+  return std::nullopt;
+}
+
+ResumedRun open_interrupted_run(const GolfSettings& golf, bool force) {
+  PosixFileOps ops;
+  const fs::path checkpoint = RunFolder(ops, golf.run_folder()).newest();
+  check(fs::exists(checkpoint),
+        Hint{"set RUN_ID and OUT_DIR as in the interrupted run, or start anew without --resume"},
+        "{} contains no run to resume", golf.run_folder().string());
+  check(force || !fs::exists(golf.artifact()), Hint{"choose another RUN_ID for a new run"},
+        "{} already exists: the run is finished", golf.artifact().string());
+  const CheckpointHead head = read_checkpoint_head(SafetensorsFile::open(checkpoint));
+  // What was chosen automatically on the machine where the run began stays.
+  Config config = golf.config;
+  if (config.train.dtype == ComputeDType::automatic) config.train.dtype = head.config.train.dtype;
+  if (config.train.micro_batch == 0) config.train.micro_batch = head.config.train.micro_batch;
+  check_changes(head.config, config, force);
+  return {.checkpoint = checkpoint,
+          .config = config,
+          .state = head.state,
+          .ended = status_at_end(config.train, head.state)};
+}
+
+// Outputs named by RUN_ID are replaced only with --force or when the run is resumed; the log is
+// appended to. The outputs of --like torch have the same names in every run and are always
+// replaced, as in train_gpt.py.
 void check_outputs(FileOps& ops, const GolfSettings& golf, bool force) {
   if (force) return;
   std::vector<fs::path> outputs = {golf.artifact()};
@@ -82,17 +122,19 @@ std::string preamble(const GolfSettings& golf) {
 }
 
 TrainRequest training(const GolfSettings& golf, const GolfContext& context,
-                      std::shared_ptr<const Tokenizer> tokenizer, TrainObserver* observer) {
+                      std::shared_ptr<const Tokenizer> tokenizer, const std::optional<ResumedRun>& resumed,
+                      TrainObserver* observer) {
   const bool mlx = golf.script == GolfScript::mlx;
   DataSettings source{.data = fs::absolute(golf.data), .order = mlx ? ReadOrder::golf_mlx : ReadOrder::golf};
   if (mlx) source.sub_batch_tokens = golf.sub_batch_tokens;
-  return {.config = golf.config,
+  return {.config = resumed ? resumed->config : golf.config,
           .tokenizer = std::move(tokenizer),
           .source = source,
           .run = golf.run_folder(),
           .device = context.device,
           .ranks = context.ranks,
           .gpus = context.gpus,
+          .resume = resumed.has_value(),
           .force = context.force,
           .validate_first = golf.config.train.val_every > 0,
           .observer = observer,
@@ -111,14 +153,23 @@ Log only_warnings(const Log& log) {
 
 GolfResult run_golf(const GolfSettings& golf, const GolfContext& context) {
   std::shared_ptr<const Tokenizer> tokenizer;
+  std::optional<ResumedRun> resumed;
   on_all_ranks(*context.ranks, "opening the data", [&] {
     tokenizer = open_golf_tokenizer(golf);
     open_golf_folder(golf);
+    if (context.resume) resumed = open_interrupted_run(golf, context.force);
   });
-  if (!context.ranks->first())
-    return {.training = train(training(golf, context, tokenizer, nullptr), Log::nowhere(),
-                              ProgressOutput::nowhere(), context.interrupt),
-            .roundtrip = {}};
+  const auto train_with = [&](TrainObserver* observer, const Log& log) {
+    if (!resumed || !resumed->ended)
+      return train(training(golf, context, tokenizer, resumed, observer), log, ProgressOutput::nowhere(),
+                   context.interrupt);
+    TrainResult result;
+    result.status = *resumed->ended;
+    result.steps = resumed->state.step;
+    result.checkpoint = resumed->checkpoint;
+    return result;
+  };
+  if (!context.ranks->first()) return {.training = train_with(nullptr, Log::nowhere()), .roundtrip = {}};
   for (const std::string& note : golf.notes) context.log.info("{}", note);
   for (const std::string& warning : golf.warnings) context.log.warning("{}", warning);
   const DataFolder folder = open_golf_folder(golf);
@@ -127,7 +178,7 @@ GolfResult run_golf(const GolfSettings& golf, const GolfContext& context) {
       open_split(folder, DataSplit::val, TokenMarks::of(*tokenizer, folder.kind(), LossOn::assistant));
   const GolfData data = describe_data(golf, folder, val);
   PosixFileOps ops;
-  check_outputs(ops, golf, context.force);
+  check_outputs(ops, golf, context.force || context.resume);
   if (golf.script == GolfScript::torch && data.published_shards && data.train_shards < *data.published_shards)
     context.log.warning("{} has {} of {} training shards: epochs are shorter", data.name, data.train_shards,
                         *data.published_shards);
@@ -140,21 +191,28 @@ GolfResult run_golf(const GolfSettings& golf, const GolfContext& context) {
     log.line(line);
 
   GolfLines lines(golf, data, log);
-  GolfResult result;
-  result.training = train(training(golf, context, tokenizer, &lines), only_warnings(context.log),
-                          ProgressOutput::nowhere(), context.interrupt);
+  if (resumed)
+    lines.resume(resumed->state.position,
+                 read_history(golf.run_folder() / "metrics.jsonl", resumed->state.step).seconds());
+  const Log warnings = only_warnings(context.log);
+  GolfResult result{.training = train_with(&lines, warnings), .roundtrip = {}};
   const RunStatus status = result.training.status;
-  if (status == RunStatus::interrupted || status == RunStatus::diverged) return result;
+  result.interrupted = status == RunStatus::interrupted;
+  if (result.interrupted || status == RunStatus::diverged) return result;
   if (status == RunStatus::wallclock) log.line(lines.stopping_early(result.training.steps));
-  result.roundtrip = finish_golf({.golf = golf,
-                                  .context = context,
-                                  .tokenizer = *tokenizer,
-                                  .val = val,
-                                  .checkpoint = result.training.checkpoint,
-                                  .compute = compute,
-                                  .lines = lines,
-                                  .log = log,
-                                  .ops = ops});
+  try {
+    result.roundtrip = finish_golf({.golf = golf,
+                                    .context = context,
+                                    .tokenizer = *tokenizer,
+                                    .val = val,
+                                    .checkpoint = result.training.checkpoint,
+                                    .compute = compute,
+                                    .lines = lines,
+                                    .log = log,
+                                    .ops = ops});
+  } catch (const Interrupted&) {
+    result.interrupted = true;
+  }
   return result;
 }
 
@@ -186,8 +244,9 @@ class Finish {
   }
 
   // See check_outputs().
+  bool replaces() const { return parts_.context.force || parts_.context.resume; }
   Existing existing() const {
-    return parts_.context.force || golf_.script == GolfScript::torch ? Existing::replace : Existing::refuse;
+    return replaces() || golf_.script == GolfScript::torch ? Existing::replace : Existing::refuse;
   }
 
   void write_raw() {
@@ -267,8 +326,7 @@ class Finish {
     request.code_bytes = parts_.context.code_bytes;
     const PackResult packed =
         pack_model(model_, request, ProgressOutput::nowhere(), &parts_.context.interrupt);
-    write_file(parts_.ops, golf_.artifact(), packed.bytes,
-               parts_.context.force ? Existing::replace : Existing::refuse);
+    write_file(parts_.ops, golf_.artifact(), packed.bytes, replaces() ? Existing::replace : Existing::refuse);
     parts_.log.line(fmt::format("saved_checkpoint:{} bytes:{}", parts_.checkpoint.string(),
                                 fs::file_size(parts_.checkpoint)));
     parts_.log.line(

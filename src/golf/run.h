@@ -30,14 +30,16 @@ struct GolfContext {
   std::shared_ptr<DeviceRuntime> device = cpu_runtime();
   std::shared_ptr<Communicator> ranks = single_rank();  // only the first rank logs and writes
   std::shared_ptr<DeviceCommunicator> gpus = {};
-  bool force = false;            // replace outputs of the same RUN_ID
+  bool force = false;            // replace outputs of the same RUN_ID; resume: allow changed settings
+  bool resume = false;           // continue the run of this RUN_ID, or only write its missing files
   std::uint64_t code_bytes = 0;  // for train_gpt.py's "Code size"
   std::function<double()> clock = seconds_now;
 };
 
 struct GolfResult {
   TrainResult training;
-  std::optional<Score> roundtrip;  // of the int8 file; nullopt if training was interrupted or diverged
+  std::optional<Score> roundtrip;  // of the int8 file; nullopt if the run was interrupted or diverged
+  bool interrupted = false;        // in training or afterwards; can be resumed
 };
 
 GolfResult run_golf(const GolfSettings& golf, const GolfContext& context);

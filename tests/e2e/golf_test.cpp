@@ -190,7 +190,7 @@ TEST_F(Golf, ListsTheVariables) {
   EXPECT_TRUE(matches_golden(result.out, "golf/variables.txt"));
 }
 
-TEST_F(Golf, SavesButDoesNotExportWhenInterrupted) {
+TEST_F(Golf, AnInterruptedRunIsFinishedWithResume) {
   environment_["ITERATIONS"] = "1000000";
   environment_["WARMUP_STEPS"] = "0";
   const RunResult result = run_binary({.arguments = {"golf"},
@@ -199,9 +199,35 @@ TEST_F(Golf, SavesButDoesNotExportWhenInterrupted) {
                                        .signal = SIGINT,
                                        .signal_when = [&] { return has_made_a_step(); }});
   EXPECT_EQ(result.exit_code, 130) << result;
-  EXPECT_NE(result.err.find("thimble train --resume logs/mlx_smoke"), std::string::npos) << result;
+  const std::vector<std::string> step = found(result.err, R"(interrupted at step (\d+);.* with --resume)");
+  ASSERT_EQ(step.size(), 1u) << result;
   EXPECT_TRUE(std::filesystem::exists(folder_ / "logs/mlx_smoke/last.safetensors"));
   EXPECT_FALSE(std::filesystem::exists(folder_ / "logs/mlx_smoke_mlx_model.npz"));
+
+  environment_["ITERATIONS"] = std::to_string(std::stol(step[0]) + 2);
+  const RunResult resumed = golf({"--resume"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed;
+  EXPECT_EQ(found(resumed.out, R"(step:(\d+)/\d+ val_loss)"),
+            std::vector<std::string>{environment_["ITERATIONS"]});
+  for (const char* name : {"mlx_smoke_mlx_model.npz", "mlx_smoke_mlx_model.int8.ptz", "mlx_smoke.thimble"})
+    EXPECT_TRUE(std::filesystem::exists(folder_ / (std::string("logs/") + name))) << name;
+  const RunResult again = golf({"--resume"});
+  EXPECT_EQ(again.exit_code, 1) << again;
+  EXPECT_NE(again.err.find("logs/mlx_smoke.thimble already exists: the run is finished"), std::string::npos)
+      << again;
+  environment_.erase("RUN_ID");
+  EXPECT_EQ(golf({"--resume"}).exit_code, 2);
+}
+
+TEST_F(Golf, TorchWritesItsFilesIntoTheOutputFolder) {
+  environment_["ITERATIONS"] = "0";
+  const RunResult named = golf({"--like", "torch", "-o", "out"});
+  ASSERT_EQ(named.exit_code, 0) << named;
+  const auto exists = [&](const std::string& file) { return std::filesystem::exists(folder_ / file); };
+  EXPECT_TRUE(exists("out/final_model.pt") && exists("out/final_model.int8.ptz"));
+  EXPECT_FALSE(exists("final_model.pt") || exists("final_model.int8.ptz"));
+  ASSERT_EQ(golf({"--like", "torch"}).exit_code, 0);
+  EXPECT_TRUE(exists("final_model.pt") && exists("final_model.int8.ptz")) << "as train_gpt.py does";
 }
 
 // Shards written by a Python script in the published format and, if they exist, the published

@@ -52,7 +52,9 @@ class GolfRun : public testing::Test {
     GolfContext context{.print = [this](std::string_view line) { lines_.emplace_back(line); },
                         .log = log,
                         .interrupt = interrupt,
+                        .device = device_,
                         .force = force_,
+                        .resume = resume_,
                         .code_bytes = 1000};
     if (clock_) context.clock = clock_;
     return run_golf(settings(), context);
@@ -73,7 +75,8 @@ class GolfRun : public testing::Test {
   }
 
   GolfScript script_ = GolfScript::mlx;
-  bool plus_ = false, force_ = false;
+  bool plus_ = false, force_ = false, resume_ = false;
+  std::shared_ptr<DeviceRuntime> device_ = cpu_runtime();
   Variables environment_;
   std::function<void(ConfigBuilder&)> flags_;
   std::function<double()> clock_;
@@ -185,8 +188,8 @@ TEST_F(GolfRun, TheLogMatchesTheTorchScript) {
        fmt::format("final_int8_zlib_roundtrip_exact {}", kExact),
        "saved_checkpoint:.*",
        "saved_artifact:.*"});
-  EXPECT_TRUE(fs::exists(folder_ / "final_model.pt"));
-  EXPECT_TRUE(fs::exists(folder_ / "final_model.int8.ptz"));
+  EXPECT_TRUE(fs::exists(folder_ / "logs/final_model.pt"));
+  EXPECT_TRUE(fs::exists(folder_ / "logs/final_model.int8.ptz"));
 }
 
 TEST_F(GolfRun, TheFileContainsTheLogAndTheConfig) {
@@ -337,6 +340,144 @@ TEST_F(GolfRun, ValTokensLimitsValidation) {
   EXPECT_EQ(result.roundtrip->tokens, 512);
   EXPECT_NE(lines_[line_index("val_loader")].find("tokens:512"), std::string::npos);
   EXPECT_EQ(count("val_progress:2/2"), 2u);
+}
+
+TEST_F(GolfRun, FrozenGroupsKeepTheirWeights) {
+  environment_["ITERATIONS"] = "3";
+  environment_["MATRIX_LR"] = "0";
+  environment_["TIED_EMBED_LR"] = "0";
+  run();
+  EXPECT_EQ(count("optimizer:muon+adam muon_matrix_params:12 scalar_params:9 embed_lr:0.0 matrix_lr:0.0 "
+                  "scalar_lr:0.04 "),
+            1u);
+  const ParamTable table(settings().config.model);
+  std::vector<float> initial(static_cast<std::size_t>(table.block_size()));
+  initialise(table, 1337, initial);
+  const ModelFile trained = open_model(folder_ / "logs/mlx_smoke/last.safetensors");
+  bool scalars_changed = false;
+  for (const Param& param : table.all()) {
+    const bool same = std::ranges::equal(param.in(std::span<const float>(initial)),
+                                         param.in(std::span<const float>(trained.weights)));
+    if (param.group == ParamGroup::scalar)
+      scalars_changed |= !same;
+    else
+      EXPECT_TRUE(same) << param.name;
+  }
+  EXPECT_TRUE(scalars_changed);
+}
+
+// As in the scripts: validation, then the files.
+TEST_F(GolfRun, WithoutIterationsValidatesAndWritesTheFiles) {
+  for (const char* every : {"0", "5"}) {
+    SCOPED_TRACE(every);
+    environment_["ITERATIONS"] = "0";
+    environment_["VAL_LOSS_EVERY"] = every;
+    environment_["MAX_WALLCLOCK_SECONDS"] = "600";
+    const GolfResult result = run();
+    EXPECT_EQ(result.training.status, RunStatus::completed);
+    EXPECT_EQ(result.training.steps, 0);
+    EXPECT_EQ(count("warmup_step:"), 2u);
+    EXPECT_EQ(count("step:0/0 val_loss:"), 1u);
+    EXPECT_EQ(count("step:"), 1u);
+    EXPECT_EQ(count("final_int8_zlib_roundtrip_exact "), 1u);
+    const GolfSettings golf = settings();
+    for (const fs::path& file : {golf.raw_model(), golf.int8_model(), golf.artifact()})
+      EXPECT_TRUE(fs::exists(file)) << file;
+    force_ = true;
+  }
+}
+
+TEST_F(GolfRun, UnusualSettingsTrainAsInTheScripts) {
+  environment_["ITERATIONS"] = "2";
+  environment_["WARMDOWN_ITERS"] = "-1";
+  environment_["GRAD_CLIP_NORM"] = "-1";
+  for (const auto& [name, value] : {std::pair{"NUM_LAYERS", "1"}, {"MUON_BACKEND_STEPS", "0"}}) {
+    SCOPED_TRACE(name);
+    Variables before = environment_;
+    environment_[name] = value;
+    EXPECT_EQ(run().training.status, RunStatus::completed);
+    EXPECT_EQ(count("final_int8_zlib_roundtrip_exact "), 1u);
+    EXPECT_EQ(count("optimizer:muon+adam muon_matrix_params:0 "), 0u);
+    environment_ = std::move(before);
+    force_ = true;
+  }
+  EXPECT_NE(lines_[line_index("optimizer:")].find(" muon_steps:0"), std::string::npos);
+}
+
+class InterruptedGolfRun : public GolfRun {
+ protected:
+  // The run is interrupted after `steps` steps.
+  void interrupt_after(std::int64_t steps) {
+    flags_ = {};
+    const std::string all = environment_["ITERATIONS"];
+    environment_["ITERATIONS"] = std::to_string(steps);
+    run();
+    environment_["ITERATIONS"] = all;
+    remove_outputs();
+  }
+  void remove_outputs() {
+    for (const char* name : {"_mlx_model.npz", "_mlx_model.int8.ptz", ".thimble"})
+      fs::remove(folder_ / (std::string("logs/mlx_smoke") + name));
+  }
+  GolfResult resume() {
+    resume_ = true;
+    const auto back = std::shared_ptr<void>(nullptr, [&](void*) { resume_ = false; });
+    return run();
+  }
+};
+
+TEST_F(InterruptedGolfRun, EndsLikeAnUninterruptedOne) {
+  environment_["WARMDOWN_ITERS"] = "0";  // with a warm-down, the first part would depend on ITERATIONS
+  environment_["RUN_ID"] = "whole";
+  run();
+  const std::string last = lines_.at(line_index("final_int8_zlib_roundtrip_exact"));
+  environment_["RUN_ID"] = "mlx_smoke";
+  interrupt_after(5);
+  const GolfResult result = resume();
+  EXPECT_EQ(result.training.steps, 12);
+  EXPECT_EQ(count("step:5/12 train_loss"), 0u);
+  EXPECT_EQ(count("step:6/12 train_loss"), 1u);
+  EXPECT_EQ(count("warmup_step:"), 2u);
+  EXPECT_TRUE(has_line(last));
+  for (const char* name : {"_mlx_model.npz", "_mlx_model.int8.ptz"})
+    EXPECT_EQ(folder_.read(std::string("logs/mlx_smoke") + name),
+              folder_.read(std::string("logs/whole") + name))
+        << name;
+}
+
+TEST_F(InterruptedGolfRun, OnlyWritesTheFilesIfAllStepsAreMade) {
+  run();
+  const std::string last = lines_.at(line_index("final_int8_zlib_roundtrip_exact"));
+  fs::remove(folder_ / "logs/mlx_smoke.thimble");  // the file written last
+  const GolfResult result = resume();
+  EXPECT_EQ(result.training.status, RunStatus::completed);
+  EXPECT_EQ(result.training.steps, 12);
+  EXPECT_EQ(count("step:"), 0u);
+  EXPECT_TRUE(has_line(last));
+  EXPECT_TRUE(fs::exists(folder_ / "logs/mlx_smoke.thimble"));
+}
+
+TEST_F(InterruptedGolfRun, ItsTrainTimeGoesOn) {
+  double now = 0;
+  clock_ = [&now] { return now += 0.5; };  // read twice per step
+  interrupt_after(5);
+  resume();
+  EXPECT_NE(lines_.at(line_index("step:6/12 train_loss")).find("train_time:3000ms step_avg:500.00ms"),
+            std::string::npos)
+      << lines_.at(line_index("step:6/12 train_loss"));
+}
+
+TEST_F(InterruptedGolfRun, RefusesWhatCannotBeResumed) {
+  const auto refused = [&] { return message_of([&] { resume(); }); };
+  EXPECT_NE(refused().find("logs/mlx_smoke contains no run to resume"), std::string::npos) << refused();
+  run();
+  EXPECT_NE(refused().find("mlx_smoke.thimble already exists: the run is finished"), std::string::npos);
+  remove_outputs();
+  environment_["ITERATIONS"] = "20";
+  environment_["MODEL_DIM"] = "64";
+  EXPECT_NE(refused().find("cannot resume with a different model or optimizer: dim: 32 -> 64"),
+            std::string::npos)
+      << refused();
 }
 
 TEST_F(GolfRun, PlusValidatesTheArtifactToo) {
