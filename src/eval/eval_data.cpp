@@ -235,4 +235,33 @@ InputMoments calibrate(Model& model, const Grid& windows, const ProgressOutput& 
   return moments;
 }
 
+Score score_windows(Model& model, const Grid& windows, std::int64_t tokens, const Interrupt* interrupt) {
+  const auto T = static_cast<std::size_t>(model.config().context);
+  const std::size_t rows = windows.input.size() / T;
+  const std::size_t used =
+      std::min(rows, static_cast<std::size_t>(windows_for(tokens, model.config().context)));
+  Score score;
+  WindowScorer scorer(model, static_cast<std::int64_t>(T), 0,
+                      [&](const Window&, std::span<const float> nats) {
+                        if (interrupt) interrupt->throw_if_interrupted();
+                        for (const float own : nats) score.nats += double{own};
+                      });
+  for (std::size_t i = 0; i < used; ++i) {
+    const std::size_t row = rows / used * i * T;
+    for (std::size_t begin = row, end = row + 1; begin < row + T; begin = end++) {
+      while (end < row + T && !windows.doc_start[end]) ++end;
+      Window window;
+      for (std::size_t at = begin; at < end; ++at) {
+        window.input.push_back(windows.input[at]);
+        window.target.push_back(at + 1 < end ? windows.input[at + 1] : -1);
+      }
+      score.tokens += static_cast<std::int64_t>(end - begin - 1);
+      scorer.add(std::move(window));
+    }
+  }
+  scorer.finish();
+  check_finite(score);
+  return score;
+}
+
 }  // namespace thimble

@@ -10,6 +10,7 @@
 #include "base/signals.h"
 #include "data/document.h"
 #include "data/token_set.h"
+#include "eval/score.h"
 #include "model/model.h"
 #include "pack/gptq.h"
 #include "tokenizer/tokenizer.h"
@@ -49,5 +50,10 @@ Grid sampled_windows(Model& model, TokenId bos, std::int64_t tokens, std::uint64
 // With a GPU model, the inputs are copied to the host and summed there.
 InputMoments calibrate(Model& model, const Grid& windows, const ProgressOutput& progress,
                        const Interrupt* interrupt = nullptr);
+
+// The loss of every next token in windows such as these, each document by itself, without bytes.
+// Scores about `tokens` tokens, of windows spread evenly over the grid.
+Score score_windows(Model& model, const Grid& windows, std::int64_t tokens,
+                    const Interrupt* interrupt = nullptr);
 
 }  // namespace thimble

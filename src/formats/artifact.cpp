@@ -341,6 +341,8 @@ ArtifactHead artifact_head(const ModelFile& model, std::span<const PackedTensor>
   metadata.set(std::string(kVersionKey), std::string(version()));
   if (!model.layout.empty()) metadata.set(std::string(kLayoutKey), model.layout);
   metadata.set(std::string(kRuleKey), std::string(rule));
+  for (const auto& [key, value] : model.metadata)
+    if (key == kTrainingKey) metadata.set(key, value);
   set_storage(model.config.model, tensors, metadata);
   const std::string table = set_tokenizer(model, metadata);
   ArtifactHead head;

@@ -16,6 +16,7 @@
 //                 thimble.storage     one letter per tensor: 4 F32, 2 F16, 8 I8, 6 I6, 5 I5,
 //                                     1 I8 with a single scale
 //                 thimble.restored    one letter per tensor: f f32, b bf16, h f16
+//                 thimble.training    how the source was trained, as JSON; absent if unknown
 //                 thimble.normalizer  for example "nmt_nfkc": the table of libsentencepiece that
 //                                     serves as compression prefix of part 1
 //                 thimble.normalizer_digest   XXH3-128 of that table
@@ -61,7 +62,7 @@ Artifact open_artifact(const std::filesystem::path& path, WeightsAs as = Weights
 Codec artifact_codec(const std::filesystem::path& path);
 
 // Everything except the weights. It is written first because fitting the weights to a byte budget
-// requires its size.
+// requires its size. Of the model's metadata, it contains kTrainingKey.
 struct ArtifactHead {
   std::string bytes;                  // parts 0 and 1
   std::uint64_t tokenizer_bytes = 0;  // part 1
@@ -78,6 +79,7 @@ std::string write_artifact(const ArtifactHead& head, std::span<const CodedGroup>
 inline constexpr std::string_view kRuleKey = "thimble.rule";
 inline constexpr std::string_view kStorageKey = "thimble.storage";
 inline constexpr std::string_view kRestoredKey = "thimble.restored";
+inline constexpr std::string_view kTrainingKey = "thimble.training";
 inline constexpr std::string_view kNormalizerKey = "thimble.normalizer";
 inline constexpr std::string_view kNormalizerDigestKey = "thimble.normalizer_digest";
 

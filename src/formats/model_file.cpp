@@ -286,4 +286,8 @@ std::string_view architecture_of(const ModelConfig& config) {
   return "thimble";
 }
 
+bool is_golf_model(const ModelConfig& config) {
+  return !is_plain(config);
+}
+
 }  // namespace thimble

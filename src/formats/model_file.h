@@ -131,4 +131,7 @@ ChatLayout open_chat_layout(const ModelFile& file, const Tokenizer& tokenizer, s
 // every other combination of switches.
 std::string_view architecture_of(const ModelConfig& config);
 
+// Whether the config has a switch that only parameter-golf's models use.
+bool is_golf_model(const ModelConfig& config);
+
 }  // namespace thimble

@@ -3,12 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
 #include "base/error.h"
-#include "base/table.h"
 #include "formats/artifact.h"
+#include "pack/pack_estimate.h"
 #include "pack/prune.h"
 #include "tensor/tensor.h"
 
@@ -122,7 +121,7 @@ double PackReport::bits_per_weight() const {
 }
 
 PackEstimator::PackEstimator(const ModelFile& source, const PackRequest& request)
-    : source_(source), request_(request), table_(source.config.model) {
+    : source_(source), table_(source.config.model) {
   const PackOptions& options = request.options;
   types_ = read_source_types(source, table_, request).types;
   std::vector<PackedTensor> tensors;  // artifact_head() only reads storage and restored
@@ -136,11 +135,8 @@ PackEstimator::PackEstimator(const ModelFile& source, const PackRequest& request
   rest_bytes_ = request.code_bytes + bytes_without_groups(head, table_);
 }
 
-PackEstimate PackEstimator::estimate(const QuantiseRule& rule, double prune) {
-  PackOptions options = request_.options;
-  options.rule = rule;
-  options.prune = prune;
-  PackEstimate estimate = estimate_packing(table_, source_.weights, types_, options);
+PackEstimate PackEstimator::estimate(const PackOptions& options, const Interrupt* interrupt) const {
+  PackEstimate estimate = estimate_packing(table_, source_.weights, types_, options, interrupt);
   estimate.bytes += rest_bytes_;
   return estimate;
 }
@@ -182,152 +178,6 @@ PackResult pack_model(const ModelFile& source, const PackRequest& request, const
   report_tensors(table, source.weights, out.loaded.weights, packed.tensors, from.types, report);
   report_groups(table, groups, report);
   return out;
-}
-
-namespace {
-
-constexpr int kHalvings = 7;  // bisection steps on the clip's logarithm: to 3 %
-constexpr float kFinest = 4, kCoarsest = 64;
-constexpr double kAimedShare = 0.99;  // fraction of the budget: the size model is off by about 1 %
-
-QuantiseRule rule_with(int bits, float clip) {
-  return clip > 0 ? QuantiseRule{.bits = bits, .clip = Clip::deviation, .deviations = clip}
-                  : QuantiseRule{.bits = bits};
-}
-
-class Search {
- public:
-  Search(const ModelFile& source, const PackRequest& request, const SearchSpace& space,
-         const PackScore& score, const ProgressOutput& progress, const Interrupt* interrupt)
-      : source_(source),
-        request_(request),
-        space_(space),
-        score_(score),
-        interrupt_(interrupt),
-        estimator_(source, request),
-        bar_(progress, "searching", "rules", 0) {}
-
-  SearchResult run() {
-    const std::size_t planned = space_.bits.size() * space_.prunes.size() * (space_.clips.size() + 1);
-    bar_.expect(planned + space_.measured);
-    for (const int bits : space_.bits)
-      for (const double prune : space_.prunes) {
-        for (const float clip : space_.clips) estimate(rule_with(bits, clip), prune);
-        estimate(rule_with(bits, finest_fitting_clip(bits, prune)), prune);
-      }
-    measure();
-    return finish();
-  }
-
- private:
-  void estimate(const QuantiseRule& rule, double prune) {
-    if (interrupt_) interrupt_->throw_if_interrupted();
-    add(rule, prune);
-    bar_.advance(1);
-  }
-
-  void add(const QuantiseRule& rule, double prune) {
-    const bool known =
-        std::ranges::any_of(tries_, [&](const SearchTry& t) { return t.rule == rule && t.prune == prune; });
-    if (!known) tries_.push_back(tried(rule, prune));
-  }
-
-  SearchTry tried(const QuantiseRule& rule, double prune) {
-    const PackEstimate estimate = estimator_.estimate(rule, prune);
-    return {.rule = rule, .prune = prune, .predicted_bytes = estimate.bytes, .error = estimate.error};
-  }
-
-  bool fits(std::uint64_t predicted, double room) const {
-    return static_cast<double>(predicted) * correction_ <= room * static_cast<double>(request_.budget);
-  }
-
-  // A smaller clip gives finer steps and a larger file, so the size decreases as the clip grows.
-  float finest_fitting_clip(int bits, double prune) {
-    const auto clip_fits = [&](float clip) {
-      if (interrupt_) interrupt_->throw_if_interrupted();
-      return fits(estimator_.estimate(rule_with(bits, clip), prune).bytes, kAimedShare);
-    };
-    float fine = kFinest, coarse = kCoarsest;
-    if (clip_fits(fine)) return fine;
-    for (int i = 0; i < kHalvings; ++i) {
-      const float middle = std::sqrt(fine * coarse);
-      (clip_fits(middle) ? coarse : fine) = middle;
-    }
-    return std::round(coarse * 100) / 100;
-  }
-
-  // Packs and scores the rules with the smallest predicted error first. If a file exceeds the
-  // budget, the ratio of actual to predicted size corrects later predictions, and the finest clip
-  // that fits is searched again.
-  void measure() {
-    for (std::size_t packs = 0, fitting = 0; packs < 2 * space_.measured && fitting < space_.measured;
-         ++packs) {
-      std::ranges::stable_sort(tries_, {}, &SearchTry::error);
-      const auto next = std::ranges::find_if(
-          tries_, [&](const SearchTry& t) { return !t.bytes && fits(t.predicted_bytes, 1); });
-      if (next == tries_.end()) return;
-      const SearchTry& t = measured(*next);
-      if (t.score) {
-        ++fitting;
-        bar_.advance(1);
-        continue;
-      }
-      correction_ =
-          std::max(correction_, static_cast<double>(*t.bytes) / static_cast<double>(t.predicted_bytes));
-      const auto [bits, prune] = std::pair(t.rule.bits, t.prune);
-      add(rule_with(bits, finest_fitting_clip(bits, prune)), prune);
-    }
-  }
-
-  const SearchTry& measured(SearchTry& t) {
-    PackRequest request = request_;
-    request.options.rule = t.rule;
-    request.options.prune = t.prune;
-    PackResult packed = pack_model(source_, request, ProgressOutput::nowhere(), interrupt_);
-    t.bytes = packed.report.self_contained_bytes();
-    if (packed.report.fits()) {
-      t.score = score_(packed.loaded);
-      if (!best_ || *t.score < best_->score) best_.emplace(Best{*t.score, std::move(packed)});
-    }
-    return t;
-  }
-
-  SearchResult finish() {
-    const auto smallest = std::ranges::min_element(tries_, {}, &SearchTry::predicted_bytes);
-    check(best_.has_value(), Hint{"raise --budget, or train a smaller model"},
-          "no rule fits the budget: the smallest needs about {} bytes, but the budget is {}",
-          with_commas(std::llround(static_cast<double>(smallest->predicted_bytes) * correction_)),
-          with_commas(static_cast<long long>(request_.budget)));
-    const auto rank = [](const SearchTry& t) { return t.score ? 0 : t.bytes ? 1 : 2; };
-    std::ranges::stable_sort(tries_, [&](const SearchTry& a, const SearchTry& b) {
-      return rank(a) != rank(b) ? rank(a) < rank(b) : a.score && *a.score < *b.score;
-    });
-    return {.tries = std::move(tries_), .best = 0, .packed = std::move(best_->packed)};
-  }
-
-  struct Best {
-    double score;
-    PackResult packed;
-  };
-
-  const ModelFile& source_;
-  const PackRequest& request_;
-  const SearchSpace& space_;
-  const PackScore& score_;
-  const Interrupt* interrupt_;
-  PackEstimator estimator_;
-  ProgressBar bar_;
-  double correction_ = 1;  // largest ratio of actual to predicted size, at least 1
-  std::vector<SearchTry> tries_;
-  std::optional<Best> best_;
-};
-
-}  // namespace
-
-SearchResult search_packing(const ModelFile& source, const PackRequest& request, const SearchSpace& space,
-                            const PackScore& score, const ProgressOutput& progress,
-                            const Interrupt* interrupt) {
-  return Search(source, request, space, score, progress, interrupt).run();
 }
 
 }  // namespace thimble

@@ -5,23 +5,26 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <optional>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "base/progress.h"
 #include "base/signals.h"
 #include "formats/model_file.h"
+#include "pack/pack_estimate.h"
 #include "pack/pack_weights.h"
 
 namespace thimble {
 
+inline constexpr std::uint64_t kGolfBudget = 16'000'000;  // bytes, of parameter-golf
+inline constexpr std::uint64_t kNoBudget = std::numeric_limits<std::uint64_t>::max();
+
 struct PackRequest {
   PackOptions options;
-  std::uint64_t budget = 16'000'000;  // bytes, for code and file
-  std::uint64_t code_bytes = 0;       // size of the program, which counts against the budget
-  bool fit = false;                   // zero the least important weights until it fits
+  std::uint64_t budget = kGolfBudget;  // bytes, for code and file
+  std::uint64_t code_bytes = 0;        // size of the program, which counts against the budget
+  bool fit = false;                    // zero the least important weights until it fits
   bool as_packed = false;  // repacking an artifact: keep its rule and its integers, except pruned ones
 };
 
@@ -67,17 +70,16 @@ struct PackResult {
   ModelFile loaded;  // read back from `bytes` and verified
 };
 
-// Estimates the size under other rules without packing.
+// Estimates the size of a file without packing.
 class PackEstimator {
  public:
-  PackEstimator(const ModelFile& source, const PackRequest& request);  // both must outlive it
+  PackEstimator(const ModelFile& source, const PackRequest& request);  // `source` must outlive it
 
-  // `bytes` is the size of code and file, as counted by the budget.
-  PackEstimate estimate(const QuantiseRule& rule, double prune);
+  // With other options. `bytes` is the size of code and file, as counted by the budget.
+  PackEstimate estimate(const PackOptions& options, const Interrupt* interrupt = nullptr) const;
 
  private:
   const ModelFile& source_;
-  const PackRequest& request_;
   ParamTable table_;
   std::vector<DType> types_;
   std::uint64_t rest_bytes_ = 0;  // everything except the coded groups
@@ -86,46 +88,5 @@ class PackEstimator {
 // Packing an artifact again by the same rule keeps its integers: the result is byte-identical.
 PackResult pack_model(const ModelFile& source, const PackRequest& request, const ProgressOutput& progress,
                       const Interrupt* interrupt = nullptr);
-
-// Searches over bits, clipping and pruning for the best-scoring rule that fits the budget.
-//
-// The size model (pack/pack_weights.h) predicts the size and the weight error of every rule. The
-// rules that are predicted to fit with the smallest error are packed and scored; the lowest score
-// wins.
-//
-//   const SearchResult found = search_packing(
-//       model, request, {}, [&](const ModelFile& packed) { return bpb; }, progress);
-//   found.packed.bytes;  found.tries[found.best].rule;
-struct SearchSpace {
-  std::vector<int> bits = {8, 6, 5};
-  // Clipping in standard deviations; 0: the rule's default. For each number of bits, the search
-  // adds the finest clip that is predicted to fit.
-  std::vector<float> clips = {0, 8, 10, 12.85f, 16, 20, 26, 32};
-  std::vector<double> prunes = {0, 0.03};
-  std::size_t measured = 6;  // number of rules to pack and score
-};
-
-struct SearchTry {
-  QuantiseRule rule;
-  double prune = 0;
-  std::uint64_t predicted_bytes = 0;        // of code and file, as counted by the budget
-  double error = 0;                         // relative error of the weights (pack/pack_weights.h)
-  std::optional<std::uint64_t> bytes = {};  // nullopt: not packed
-  std::optional<double> score = {};         // nullopt: not scored, or over the budget
-};
-
-struct SearchResult {
-  std::vector<SearchTry> tries;  // scored ones first, best first; then unscored ones by error
-  std::size_t best = 0;          // index into tries
-  PackResult packed;
-};
-
-// Lower is better.
-using PackScore = std::function<double(const ModelFile& packed)>;
-
-// Throws an Error with the smallest predicted size if no rule fits.
-SearchResult search_packing(const ModelFile& source, const PackRequest& request, const SearchSpace& space,
-                            const PackScore& score, const ProgressOutput& progress,
-                            const Interrupt* interrupt = nullptr);
 
 }  // namespace thimble

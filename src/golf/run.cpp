@@ -320,7 +320,7 @@ class Finish {
   // settings.
   void write_own() {
     const PackConfig& pack = golf_.config.pack;
-    PackRequest request{.options = pack_options(pack)};
+    PackRequest request{.options = pack_options(pack, true)};
     const GptqFactors factors = pack.gptq ? factors_from_samples() : GptqFactors();
     if (pack.gptq) request.options.gptq = &factors;
     request.code_bytes = parts_.context.code_bytes;

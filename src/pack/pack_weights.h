@@ -3,7 +3,10 @@
 //   std::vector<PackedTensor> tensors = pack_weights(table, weights, restored, options).tensors;
 //   std::vector<CodedGroup> groups = code_weights(table, tensors, options.codec, work);
 //
-// How tensors are stored:
+// Every matrix is stored as I8, I6 or I5 with a scale per row, unless its rows are so short that
+// the scales would take more than they save. Control tensors are F32, other vectors F16.
+//
+// Golf models are stored as parameter-golf's scripts store them:
 //
 //   8 bits     tensors of more than 65,536 elements: I8, with a scale per row for matrices and one
 //              scale for other tensors
@@ -11,9 +14,8 @@
 //              most: the token embedding is F16, an untied head and learned positions are I8
 //   smaller    control tensors F32, others F16
 //
-// PackOptions::embedding sets a separate rule for the token embedding and an untied head: I8, I6 or
-// I5. With GPTQ (gptq.h) the rules determine the scale of each row, and the calibration data
-// determines how weights are rounded.
+// A role (PackRole below) may have a rule of its own. With GPTQ (gptq.h) the rules determine the
+// scale of each row, and the calibration data determines how weights are rounded.
 #pragma once
 
 #include <cstdint>
@@ -32,19 +34,48 @@ namespace thimble {
 
 class GptqFactors;
 
+// A number of bits that weights can be packed with, and how far rows are clipped by default, in
+// standard deviations. The clip belongs to the bits: it sets the size of a step, which determines
+// the error and, after compression, the size. More bits only extend the range of the steps.
+struct BitWidth {
+  int bits;
+  Storage storage;
+  float clip;            // of matrices
+  float gptq_clip;       // of matrices with GPTQ, which loses less with coarser steps
+  float embedding_clip;  // of the embedding and head, where errors cost more
+};
+inline constexpr BitWidth kBitWidths[] = {
+    {8, Storage::int8, 12, 16, 20},
+    {6, Storage::int6, 9, 12.85f, 8},
+    {5, Storage::int5, 6, 6.5f, 5},
+};
+const BitWidth& bit_width(int bits);  // throws Error if there is no such row
+
+// The roles whose matrices may have rules of their own.
+enum class PackRole : std::uint8_t { attention, mlp, embedding };  // attention: and all others
+inline constexpr int kPackRoles = 3;
+
 struct PackOptions {
   QuantiseRule rule;
   std::optional<QuantiseRule> embedding = {};  // for the token embedding and an untied head
+  std::optional<QuantiseRule> mlp = {};        // for the matrices of the MLPs
   const GptqFactors* gptq = nullptr;           // must outlive the options; nullptr: round to nearest
   double prune = 0;  // fraction of smallest weights to zero, in every matrix that is not small
   std::vector<std::string> keep = {};  // tensors whose name contains one of these stay F16
   Codec codec = Codec::zstd;
+  bool golf = true;  // store tensors as parameter-golf's scripts do (see above)
 };
 
-// Options from a preset's pack_* keys. Defaults are 8 bits by the published rule. With GPTQ, whose
-// factors the caller sets, they are 6 bits clipped at 12.85 deviations, and for the embedding 8
-// bits clipped at 20 deviations.
-PackOptions pack_options(const PackConfig& preset);
+PackRole role_of(const Param& param, const PackOptions& options);
+
+// Options from the pack_* keys of a preset and these defaults:
+//
+//   golf models   8 bits by the published rule; with GPTQ 6 bits and an embedding of 8 bits
+//   all others    6 bits and an embedding of 8 bits, coded with the range coder
+//
+// Clips are those of kBitWidths. A model that was trained with `qat_bits` is packed by the rule
+// that it was trained with: that many bits and the standard clip. The caller sets GPTQ's factors.
+PackOptions pack_options(const PackConfig& preset, bool golf, std::int64_t qat_bits = 0);
 
 // "int8_clean_per_row_v1", "int6_per_row", "int6_clip_search", "int6_clip_12.85_deviations"
 std::string rule_name(const QuantiseRule& rule);
@@ -90,27 +121,5 @@ using OnCoded = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
 std::vector<CodedGroup> code_weights(const ParamTable& table, std::span<const PackedTensor> tensors,
                                      Codec codec, const OnCoded& on_coded = {});
-
-// Predicts how many bytes packed weights will take, without compressing all of them.
-//
-// The prediction is the entropy of the bytes. On trained weights, zstd comes within about 1 % of
-// it, block by block (packed_tensor.h). Counting is about a hundred times as fast as zstd-22, which
-// makes it possible to search for a rule that fits. The range coder is 0 to 13 % below the entropy
-// of a group's integers; the ratio is estimated by coding a sample of rows.
-//
-// GPTQ's codes have a wider distribution than weights rounded to nearest, so GPTQ is run on a
-// sample of rows. The prediction covers only the coded groups, like coded_bytes().
-std::uint64_t predicted_bytes(const ParamTable& table, std::span<const PackedTensor> tensors, Codec codec);
-
-struct PackEstimate {
-  std::uint64_t bytes = 0;  // of the coded groups
-  double error = 0;         // rms error of the quantized matrices / rms of their weights
-};
-
-// The same before packing, from float weights. The error is always that of rounding to nearest,
-// even with GPTQ.
-PackEstimate estimate_packing(const ParamTable& table, std::span<const float> weights,
-                              std::span<const DType> restored, const PackOptions& options,
-                              const Interrupt* interrupt = nullptr);
 
 }  // namespace thimble

@@ -8,7 +8,9 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
+#include "formats/artifact.h"
 #include "formats/fold.h"
 #include "formats/gguf_model.h"
 #include "formats/safetensors.h"
@@ -168,32 +170,21 @@ void add_history(const fs::path& metrics, TrainingFacts& facts) {
   if (history.bytes_per_token() > 0) facts.bytes_per_token = history.bytes_per_token();
 }
 
-std::optional<TrainingFacts> training_facts(const ModelFile& file, const Tokenizer* tokenizer,
-                                            const fs::path& path) {
-  if (!file.step) return std::nullopt;
+// The numbers of a training record, by key.
+constexpr std::pair<std::string_view, std::optional<double> TrainingFacts::*> kRecordedNumbers[] = {
+    {"seconds", &TrainingFacts::seconds},
+    {"train_loss", &TrainingFacts::train_loss},
+    {"val_loss", &TrainingFacts::val_loss},
+    {"val_bpb", &TrainingFacts::val_bpb},
+    {"bytes_per_token", &TrainingFacts::bytes_per_token}};
+
+TrainingFacts read_training_record(const std::string& record, const std::string& name) {
+  const Json json = parse_json(record, fmt::format("{}: {}", name, kTrainingKey));
   TrainingFacts facts;
-  facts.step = *file.step;
-  facts.val_loss = number_at(file, kValLossKey);
-  facts.val_bpb = number_at(file, kValBpbKey);
-  const std::string *ids = find_metadata(file, kGoldenKey), *nats = find_metadata(file, kGoldenNatsKey);
-  if (ids && nats && tokenizer) {
-    facts.golden = golden_from(*ids, *nats, tokenizer->vocab_size()).ids;
-    facts.golden_text = tokenizer->decode(facts.golden, {.keep_special = true});
-  }
-  const SafetensorsFile checkpoint = SafetensorsFile::open(file.path);
-  // A file rewritten by another tool may lack digests, so its training state cannot be verified.
-  if (checkpoint.find(kTrainStateTensor) && checkpoint.find(kDigestTensor)) {
-    const TrainState state = read_checkpoint_head(checkpoint).state;
-    facts.tokens = state.tokens;
-    if (state.best_step >= 0) {
-      facts.best_step = state.best_step;
-      facts.best_val_loss = state.best_val_loss;
-    }
-  }
-  try {
-    if (const auto metrics = metrics_of(path)) add_history(*metrics, facts);
-  } catch (const Error&) {  // the last line may be incomplete while the run is being trained
-  }
+  facts.step = json.at("step").as_int();
+  if (const Json* tokens = json.find("tokens")) facts.tokens = tokens->as_int();
+  for (const auto& [key, member] : kRecordedNumbers)
+    if (const Json* number = json.find(key)) facts.*member = number->as_double();
   return facts;
 }
 
@@ -231,6 +222,45 @@ const Param* param_of(const ModelFile& file, const ParamTable& table, std::strin
     for (const GgufName& known : gguf_names())
       if (known.role == param.role && known.of(param.layer) == stored_name) return &param;
   return nullptr;
+}
+
+std::optional<TrainingFacts> training_facts(const ModelFile& file, const Tokenizer* tokenizer,
+                                            const fs::path& path) {
+  if (const std::string* record = find_metadata(file, kTrainingKey))
+    return read_training_record(*record, file.path.string());
+  if (!file.step) return std::nullopt;
+  TrainingFacts facts;
+  facts.step = *file.step;
+  facts.val_loss = number_at(file, kValLossKey);
+  facts.val_bpb = number_at(file, kValBpbKey);
+  const std::string *ids = find_metadata(file, kGoldenKey), *nats = find_metadata(file, kGoldenNatsKey);
+  if (ids && nats && tokenizer) {
+    facts.golden = golden_from(*ids, *nats, tokenizer->vocab_size()).ids;
+    facts.golden_text = tokenizer->decode(facts.golden, {.keep_special = true});
+  }
+  const SafetensorsFile checkpoint = SafetensorsFile::open(file.path);
+  // A file rewritten by another tool may lack digests, so its training state cannot be verified.
+  if (checkpoint.find(kTrainStateTensor) && checkpoint.find(kDigestTensor)) {
+    const TrainState state = read_checkpoint_head(checkpoint).state;
+    facts.tokens = state.tokens;
+    if (state.best_step >= 0) {
+      facts.best_step = state.best_step;
+      facts.best_val_loss = state.best_val_loss;
+    }
+  }
+  try {
+    if (const auto metrics = metrics_of(path)) add_history(*metrics, facts);
+  } catch (const Error&) {  // the last line may be incomplete while the run is being trained
+  }
+  return facts;
+}
+
+std::string training_record(const TrainingFacts& facts) {
+  Json json = Json::object().set("step", facts.step);
+  if (facts.tokens) json.set("tokens", *facts.tokens);
+  for (const auto& [key, member] : kRecordedNumbers)
+    if (facts.*member) json.set(std::string(key), *(facts.*member));
+  return json.dump();
 }
 
 ModelFacts facts_of(const ModelFile& file, const fs::path& path) {

@@ -62,6 +62,7 @@ struct TokenizerFacts {
   std::string digest;
 };
 
+// Of an artifact: those of the model that was packed.
 struct TrainingFacts {
   std::int64_t step = 0;
   std::optional<std::int64_t> tokens, best_step;
@@ -86,6 +87,14 @@ struct ModelFacts {
 
 // `path`: the MODEL argument, which locates the metrics.jsonl of a run folder.
 ModelFacts facts_of(const ModelFile& file, const std::filesystem::path& path);
+
+// nullopt if the file does not say how it was trained. `tokenizer` may be nullptr. `path` is as
+// above.
+std::optional<TrainingFacts> training_facts(const ModelFile& file, const Tokenizer* tokenizer,
+                                            const std::filesystem::path& path);
+
+// The facts that an artifact keeps, for kTrainingKey in its metadata (formats/artifact.h).
+std::string training_record(const TrainingFacts& facts);
 
 // The parameter that a tensor of the file corresponds to; nullptr if none, or if it is part of
 // several.

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "pack/pack_weights.h"
+#include "pack/pack_estimate.h"
 #include "pack/small_model.h"
 #include "tensor/tensor.h"
 
@@ -240,7 +240,7 @@ TEST(PackWeights, GptqKeepsScalesAndPrunedWeights) {
   InputMoments moments;
   for (int layer = 0; layer < 3; ++layer) moments.add(table.qkv(layer), make_tensor(x.data(), 500, 96));
   const GptqFactors factors(std::move(moments));
-  PackOptions options = pack_options({.prune = 0.2, .gptq = true});
+  PackOptions options = pack_options({.prune = 0.2, .gptq = true}, true);
   EXPECT_EQ(packing_name(options), "int6_clip_12.85_deviations, embedding int8_clip_20_deviations");
   const PackedWeights rounded = pack_weights(table, weights, types, options);
   options.gptq = &factors;

@@ -63,6 +63,46 @@ TEST(PackWeights, StorageFollowsFromBitsAndSize) {
   EXPECT_EQ(storage_name(micro, "lm_head.weight", six), "I8");
 }
 
+TEST(PackWeights, EveryMatrixOfOtherModelsIsQuantised) {
+  const PackOptions options = pack_options({}, false);
+  const ParamTable quick(config_of("quick", {"tie_embeddings=false"}));
+  for (const Param& param : quick.all())
+    EXPECT_EQ(is_quantised(storage_of(param, options)), param.dims.size() == 2) << param.name;
+  EXPECT_EQ(storage_name(quick, "model.embed_tokens.weight", options), "I8");
+  EXPECT_EQ(storage_name(quick, "lm_head.weight", options), "I8");
+  EXPECT_EQ(storage_name(quick, "model.layers.0.self_attn.k_proj.weight", options), "I6");
+  EXPECT_EQ(storage_name(quick, "model.norm.weight", options), "F32");
+
+  PackOptions mixed = options;
+  mixed.mlp = QuantiseRule{.bits = 5};
+  EXPECT_EQ(storage_name(quick, "model.layers.0.mlp.up_proj.weight", mixed), "I5");
+  EXPECT_EQ(storage_name(quick, "model.layers.0.self_attn.q_proj.weight", mixed), "I6");
+  EXPECT_EQ(storage_of(matrix_param(100, 7), options), Storage::f16) << "scales would cost too much";
+}
+
+TEST(PackOptions, ClipsBelongToTheirBits) {
+  for (const BitWidth& width : kBitWidths) EXPECT_EQ(bits_of(width.storage), width.bits);
+  const auto step = [](const QuantiseRule& rule) {
+    return rule.deviations / static_cast<float>((1 << (rule.bits - 1)) - 1);
+  };
+  for (const bool golf : {true, false})
+    for (const std::int64_t bits : {8, 6, 5}) {
+      const PackOptions options = pack_options({.bits = bits, .gptq = true, .embed_bits = bits}, golf);
+      EXPECT_LT(step(options.rule), 0.45) << bits;
+      EXPECT_LT(step(*options.embedding), 0.35) << bits;
+    }
+  const PackOptions golf = pack_options({.gptq = true}, true);
+  EXPECT_EQ(packing_name(golf), "int6_clip_12.85_deviations, embedding int8_clip_20_deviations");
+  EXPECT_EQ(packing_name(pack_options({}, true)), "int8_clean_per_row_v1");
+  EXPECT_EQ(packing_name(pack_options({}, false)),
+            "int6_clip_9_deviations, embedding int8_clip_20_deviations");
+}
+
+TEST(PackOptions, FollowQuantisationAwareTraining) {
+  EXPECT_EQ(rule_name(pack_options({}, false, 5).rule), "int5_per_row");
+  EXPECT_EQ(rule_name(pack_options({.bits = 6}, false, 5).rule), "int6_clip_9_deviations");
+}
+
 // No real model has such a vector: its vectors are shorter.
 TEST(PackWeights, LongVectorHasOneScale) {
   EXPECT_EQ(storage_of(vector_param(65'537), {}), Storage::int8_whole);
@@ -80,6 +120,17 @@ struct Sample {
     return pack_weights(table, weights, types, options, before);
   }
 };
+
+TEST(PackWeights, PackingAnotherModelAgainChangesNothing) {
+  Sample sample(small_config("quick"));
+  PackOptions options = pack_options({.prune = 0.1}, false);
+  options.mlp = QuantiseRule{.bits = 5, .clip = Clip::deviation, .deviations = 6};
+  const PackedWeights first = sample.pack(options);
+  EXPECT_GT(first.pruned, 0);
+  sample.weights = unpack_weights(sample.table, first.tensors);
+  EXPECT_EQ(sample.pack(options, first.tensors).tensors, first.tensors);
+  EXPECT_GT(prune_packed(sample.table, first.tensors, 0.9).pruned, 0);
+}
 
 TEST(PackWeights, PackingAgainChangesNothing) {
   // 67,200 elements, enough to be quantized to 8 bits.

@@ -1,5 +1,5 @@
 // Predicting the packed size before compression.
-#include "pack/pack_weights.h"
+#include "pack/pack_estimate.h"
 
 #include <cmath>
 
@@ -73,6 +73,23 @@ TEST(SizeModel, CoarserStepsAreSmallerAndLoseMore) {
     before = estimate;
   }
   EXPECT_NEAR(before.error, 32.0 / 31 / std::sqrt(12.0), 0.02) << "a step is 32 / 31 deviations";
+}
+
+TEST(SizeModel, AddsUpTheRoles) {
+  const Weights w;
+  const PackEstimate estimate = estimate_packing(w.table, w.block, w.types, pack_options({}, false));
+  double bytes = 0, lost = 0, squares = 0;
+  for (const RoleEstimate& role : estimate.roles) {
+    EXPECT_GT(role.bytes, 0);
+    EXPECT_GT(role.error(), 0);
+    bytes += role.bytes;
+    lost += role.lost;
+    squares += role.squares;
+  }
+  EXPECT_LT(bytes, static_cast<double>(estimate.bytes)) << "vectors are not part of a role";
+  EXPECT_GT(bytes, 0.9 * static_cast<double>(estimate.bytes));
+  EXPECT_NEAR(std::sqrt(lost / squares), estimate.error, 1e-12);
+  EXPECT_LT(estimate.of(PackRole::embedding).error(), estimate.of(PackRole::mlp).error());
 }
 
 }  // namespace
