@@ -17,6 +17,7 @@ constexpr std::uint32_t kNoRank = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kShortWord = 48;
 
 constexpr std::size_t kKeyBytes = 24;
+constexpr std::size_t kLongestKept = 1 << 16;  // memory for a longer word is released after it
 
 template <class T>
 T load(const char* at) {
@@ -46,7 +47,7 @@ std::size_t cache_slot(const std::array<std::uint64_t, 3>& key, std::size_t byte
 
 }  // namespace
 
-BpeScratch::BpeScratch() : cache_(kCacheEntries) {}
+BpeScratch::BpeScratch(bool has_cache) : cache_(has_cache ? kCacheEntries : 0) {}
 
 BpeModel::BpeModel(const BpeSpec& spec)
     : byte_level_(spec.byte_level()),
@@ -102,7 +103,7 @@ std::uint32_t BpeModel::rank_of(TokenId left, TokenId right) const {
 }
 
 void BpeModel::encode_word(std::string_view word, BpeScratch& scratch, std::vector<TokenId>& ids) const {
-  if (word.size() > kKeyBytes) return encode_uncached(word, scratch, ids);
+  if (word.size() > kKeyBytes || scratch.cache_.empty()) return encode_uncached(word, scratch, ids);
   const auto key = word_key(word);
   BpeScratch::Entry& entry = scratch.cache_[cache_slot(key, word.size())];
   if (entry.bytes == word.size() && entry.word == key) {
@@ -134,6 +135,14 @@ void BpeModel::encode_uncached(std::string_view word, BpeScratch& scratch, std::
   else
     merge_long(scratch);
   ids.insert(ids.end(), scratch.ids_.begin(), scratch.ids_.end());
+  if (word.size() > kLongestKept) scratch.forget_word();
+}
+
+void BpeScratch::forget_word() {
+  // Not "= {}", which keeps the capacity of a vector.
+  ids_ = std::vector<TokenId>();
+  symbols_ = std::vector<Symbol>();
+  heap_ = std::vector<Candidate>();
 }
 
 void BpeModel::start_symbols(std::string_view word, std::vector<TokenId>& ids) const {
@@ -239,10 +248,6 @@ void BpeModel::merge_long(BpeScratch& scratch) const {
   }
   scratch.ids_.clear();
   for (std::uint32_t i = 0; i != kNone; i = symbols[i].next) scratch.ids_.push_back(symbols[i].id);
-  if (symbols.capacity() > (1 << 16)) {  // release the memory of an unusually long word
-    symbols = {};
-    heap = {};
-  }
 }
 
 }  // namespace thimble

@@ -90,10 +90,13 @@ class PairTable {
 // Per-thread state of encoding: scratch space and a word cache of bounded size.
 class BpeScratch {
  public:
-  BpeScratch();
+  explicit BpeScratch(bool has_cache = true);
+  bool has_cache() const { return !cache_.empty(); }
 
  private:
   friend class BpeModel;
+
+  void forget_word();
 
   // A word of up to 24 bytes and its ids, in one cache line.
   struct alignas(64) Entry {

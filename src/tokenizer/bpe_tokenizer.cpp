@@ -1,6 +1,7 @@
 #include "tokenizer/bpe_tokenizer.h"
 
 #include <algorithm>
+#include <thread>
 
 #include "base/error.h"
 #include "tokenizer/tokenizer_json.h"
@@ -139,11 +140,15 @@ std::unique_ptr<BpeScratch> BpeTokenizer::ScratchPool::take() {
       free_.pop_back();
       return scratch;
     }
+    if (made_ >= std::max(std::thread::hardware_concurrency(), 1u))
+      return std::make_unique<BpeScratch>(false);
+    free_.reserve(++made_);  // so that give_back does not allocate
   }
   return std::make_unique<BpeScratch>();
 }
 
-void BpeTokenizer::ScratchPool::give_back(std::unique_ptr<BpeScratch> scratch) {
+void BpeTokenizer::ScratchPool::give_back(std::unique_ptr<BpeScratch> scratch) noexcept {
+  if (!scratch->has_cache()) return;
   const std::lock_guard lock(mutex_);
   free_.push_back(std::move(scratch));
 }
@@ -181,7 +186,11 @@ void BpeTokenizer::encode(std::string_view text, std::vector<TokenId>& ids, Enco
   if (options.add_special && before.empty() && texts_begin_with_bos_.value_or(false) && special_.bos)
     ids.push_back(*special_.bos);
   if (options.add_special) ids.insert(ids.end(), before.begin(), before.end());
-  std::unique_ptr<BpeScratch> scratch = pool_.take();
+  // Given back even if a text cannot be encoded.
+  const auto give_back = [this](BpeScratch* borrowed) {
+    pool_.give_back(std::unique_ptr<BpeScratch>(borrowed));
+  };
+  const std::unique_ptr<BpeScratch, decltype(give_back)> scratch(pool_.take().release(), give_back);
   if (raw_finder_.empty() || (!options.trusted && !raw_finder_.searches_untrusted_text())) {
     encode_segment(text, *scratch, options.trusted, ids);
   } else {
@@ -192,7 +201,6 @@ void BpeTokenizer::encode(std::string_view text, std::vector<TokenId>& ids, Enco
         encode_segment(segment.text, *scratch, options.trusted, ids);
     }
   }
-  pool_.give_back(std::move(scratch));
   if (options.add_special)
     ids.insert(ids.end(), spec_.post_processor.after.begin(), spec_.post_processor.after.end());
 }

@@ -64,15 +64,17 @@ class BpeTokenizer final : public Tokenizer {
 
  private:
   // Any number of threads may encode with one tokenizer. Each call borrows a BpeScratch, so that
-  // the word cache is kept between calls.
+  // the word cache is kept between calls. There are as many caches as CPUs: a server may encode in
+  // hundreds of threads at once, whose caches would take gigabytes. The others encode without one.
   class ScratchPool {
    public:
     std::unique_ptr<BpeScratch> take();
-    void give_back(std::unique_ptr<BpeScratch> scratch);
+    void give_back(std::unique_ptr<BpeScratch> scratch) noexcept;
 
    private:
     std::mutex mutex_;
     std::vector<std::unique_ptr<BpeScratch>> free_;
+    std::size_t made_ = 0;  // with a cache
   };
 
   void encode_segment(std::string_view text, BpeScratch& scratch, bool trusted,
