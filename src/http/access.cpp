@@ -2,8 +2,12 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <random>
 
@@ -53,6 +57,8 @@ bool ApiKeys::admits(const HttpRequest& request) const {
 
 std::vector<std::string> keys_in(std::string_view text) {
   std::vector<std::string> keys;
+  if (constexpr std::string_view kMark = "\xEF\xBB\xBF"; text.starts_with(kMark))
+    text.remove_prefix(kMark.size());
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
@@ -63,6 +69,14 @@ std::vector<std::string> keys_in(std::string_view text) {
     keys.emplace_back(line);
   }
   return keys;
+}
+
+std::string_view unusable_key(std::string_view key) {
+  if (key.empty()) return "is empty";
+  // The parser of requests trims header values.
+  if (key.front() == ' ' || key.back() == ' ') return "begins or ends with a space";
+  const bool printable = std::ranges::all_of(key, [](char c) { return c >= ' ' && c < 0x7f; });
+  return printable ? "" : "contains a character that is not printable ASCII";
 }
 
 double RateLimit::burst() const {
@@ -88,6 +102,34 @@ void RateLimit::forget_full_buckets(double now) {
     return entry.second.tokens + (now - entry.second.seen) * per_second_ >= burst();
   });
   if (buckets_.size() >= kMostClients) buckets_.clear();
+}
+
+MemoryBudget::MemoryBudget(std::size_t bytes, std::size_t trim_bytes)
+    : bytes_(bytes), trim_bytes_(trim_bytes) {}
+
+void MemoryBudget::wait(double seconds) {
+  std::unique_lock lock(mutex_);
+  freed_.wait_for(lock, std::chrono::duration<double>(seconds));
+}
+
+bool MemoryBudget::Share::resize(std::size_t bytes) {
+  {
+    const std::lock_guard lock(budget_.mutex_);
+    if (bytes > bytes_ && bytes - bytes_ > budget_.bytes_ - budget_.taken_) return false;
+    budget_.taken_ = budget_.taken_ - bytes_ + bytes;
+  }
+  if (bytes < bytes_) budget_.freed_.notify_all();
+  bytes_ = bytes;
+  most_ = std::max(most_, bytes);
+  return true;
+}
+
+MemoryBudget::Share::~Share() {
+  resize(0);
+#ifdef __GLIBC__
+  // Threads leave freed blocks in arenas of their own, where no other thread can use them.
+  if (most_ >= budget_.trim_bytes_) malloc_trim(0);
+#endif
 }
 
 bool is_local_host(std::string_view host) {

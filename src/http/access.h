@@ -1,6 +1,8 @@
-// API keys, rate limits, and checks of a request's origin.
+// API keys, limits on rates and memory, and checks of a request's origin.
 #pragma once
 
+#include <condition_variable>
+#include <cstddef>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -30,8 +32,12 @@ class ApiKeys {
   std::vector<std::string> keys_;
 };
 
-// Parses a file of keys: one per line; blank lines and lines that start with # are ignored.
+// Parses a file of keys: one per line; blank lines and lines that start with # are ignored, as is a
+// byte order mark.
 std::vector<std::string> keys_in(std::string_view text);
+
+// Why no client could send this key in a header, or "". The key itself is not part of the text.
+std::string_view unusable_key(std::string_view key);
 
 // A token bucket per client: `per_second` requests per second, and bursts of twice that number.
 class RateLimit {
@@ -51,6 +57,39 @@ class RateLimit {
   double per_second_;
   std::mutex mutex_;
   std::unordered_map<std::string, Bucket> buckets_;
+};
+
+// An amount of memory that all requests share. A request takes a share of the size of its worst case
+// before it allocates, so the sum is bounded whatever clients send. Thread-safe.
+class MemoryBudget {
+ public:
+  // When a share of at least `trim_bytes` ends, freed memory is returned to the system.
+  MemoryBudget(std::size_t bytes, std::size_t trim_bytes);
+
+  class Share {
+   public:
+    explicit Share(MemoryBudget& budget) : budget_(budget) {}  // of 0 bytes
+    ~Share();
+    Share(const Share&) = delete;
+    Share& operator=(const Share&) = delete;
+
+    // Returns false and changes nothing if the budget has too little left.
+    bool resize(std::size_t bytes);
+
+   private:
+    MemoryBudget& budget_;
+    std::size_t bytes_ = 0, most_ = 0;
+  };
+
+  std::size_t bytes() const { return bytes_; }
+  // Waits until a share becomes smaller, but at most `seconds`.
+  void wait(double seconds);
+
+ private:
+  std::size_t bytes_, trim_bytes_;
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  std::size_t taken_ = 0;
 };
 
 // Whether a page was served by this machine: http://localhost:3000, http://127.0.0.1,

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::size_t kLongestMethod = 16;
 constexpr std::size_t kMostLengthDigits = 15;
+constexpr std::size_t kPieceBytes = 64 << 10;
 
 bool is_token_char(char c) {
   constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
@@ -125,6 +126,23 @@ const std::string* HttpRequest::header(std::string_view lower_case_name) const {
   for (const auto& [name, value] : headers)
     if (name == lower_case_name) return &value;
   return nullptr;
+}
+
+void ReplyWriter::add(std::string_view text) {
+  text_ += text;
+  if (text_.size() >= kPieceBytes) flush();
+}
+
+void ReplyWriter::flush() {
+  if (!reply_.started()) reply_.begin_stream(200, content_type_);
+  reply_.write(text_);
+  text_.clear();
+}
+
+void ReplyWriter::end() {
+  if (!reply_.started()) return reply_.send({.content_type = content_type_, .body = std::move(text_)});
+  flush();
+  reply_.end_stream();
 }
 
 std::size_t head_end(std::string_view text) {

@@ -61,6 +61,23 @@ class HttpReply {
   virtual std::size_t bytes_sent() const = 0;
 };
 
+// Sends a response in pieces of about 64 KiB, so that a large one is never in memory as a whole. A
+// response that fits one piece is sent with its length.
+class ReplyWriter {
+ public:
+  // `reply` must outlive the object.
+  ReplyWriter(HttpReply& reply, std::string content_type)
+      : reply_(reply), content_type_(std::move(content_type)) {}
+
+  void add(std::string_view text);
+  void flush();  // sends what was added so far; the response is then a stream
+  void end();    // sends the rest
+
+ private:
+  HttpReply& reply_;
+  std::string content_type_, text_;
+};
+
 // The parser of HTTP/1.1 request heads (first line and headers) rejects anything that two programs
 // could parse differently, because such differences allow requests to be smuggled past a proxy.
 

@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "base/clock.h"
@@ -24,10 +25,12 @@ namespace thimble {
 
 namespace {
 
+constexpr std::string_view kEmptyLine = "\r\n";
 constexpr std::size_t kReadBytes = 16 << 10;
 constexpr std::size_t kLongestChunkLine = 256;
 constexpr double kLingerSeconds = 2;
 constexpr std::size_t kMostLingerBytes = 64 << 20;
+constexpr std::size_t kTrimBytes = 1 << 20;
 
 int milliseconds_until(double deadline) {
   return static_cast<int>(std::clamp((deadline - seconds_now()) * 1000 + 1, 0.0, 1e6));
@@ -35,8 +38,9 @@ int milliseconds_until(double deadline) {
 
 }  // namespace
 
-HttpConnection::HttpConnection(int socket, std::string client, const HttpLimits& limits, int closing)
-    : socket_(socket), client_(std::move(client)), limits_(limits), closing_(closing) {}
+HttpConnection::HttpConnection(int socket, std::string client, const HttpLimits& limits,
+                               const HttpClosing& closing, MemoryBudget& bodies)
+    : socket_(socket), client_(std::move(client)), limits_(limits), closing_(closing), bodies_(bodies) {}
 
 HttpConnection::~HttpConnection() {
   close(socket_);
@@ -55,10 +59,17 @@ void HttpConnection::refuse(const HttpError& problem, const HttpRefusal& refusal
   linger();
 }
 
+// Skips one empty line, which some clients send after a body.
 bool HttpConnection::wait_for_request() {
-  if (!buffer_.empty()) return true;
   const double deadline = seconds_now() + limits_.idle_seconds;
-  return wait_until_readable(deadline, true) == Wait::ready && fill(deadline);
+  for (bool skipped = false;;) {
+    if (!skipped && buffer_.starts_with(kEmptyLine)) {
+      buffer_.erase(0, kEmptyLine.size());
+      skipped = true;
+    }
+    if (!buffer_.empty() && (skipped || buffer_ != "\r")) return true;
+    if (wait_for(POLLIN, deadline, true) != Wait::ready || !fill(deadline)) return false;
+  }
 }
 
 // Returns false if the connection must be closed.
@@ -68,6 +79,7 @@ bool HttpConnection::serve_one(const HttpHandler& handler, const HttpRefusal& re
   bytes_sent_ = 0;
   keep_alive_ = head_only_ = false;
   chunked_ = true;
+  MemoryBudget::Share memory(bodies_);  // outlives the body
   HttpHead head;
   head.request.client = client_;
   try {
@@ -76,7 +88,7 @@ bool HttpConnection::serve_one(const HttpHandler& handler, const HttpRefusal& re
     head_only_ = head.request.method == "HEAD";
     chunked_ = head.supports_chunked;
     if (gate) gate(head);
-    read_body(head, head.request.body);
+    read_body(head, head.request.body, memory);
     keep_alive_ = head.keep_alive;
   } catch (const HttpError& problem) {
     refusal(problem, head.request, *this);
@@ -88,37 +100,39 @@ bool HttpConnection::serve_one(const HttpHandler& handler, const HttpRefusal& re
 
 HttpHead HttpConnection::read_head() {
   const double deadline = seconds_now() + limits_.head_seconds;
-  std::size_t end = head_end(buffer_);
+  const auto find_end = [&] {
+    return buffer_.starts_with(kEmptyLine) ? kEmptyLine.size() : head_end(buffer_);
+  };
+  std::size_t end = find_end();
   while (end == std::string::npos || end > limits_.head_bytes) {
     if (buffer_.size() > limits_.head_bytes)
       throw HttpError(431,
                       fmt::format("the head of a request must have at most {} bytes", limits_.head_bytes));
     if (!fill(deadline)) throw HttpError(400, "the request ended before its head was complete");
-    end = head_end(buffer_);
+    end = find_end();
   }
   HttpHead head = parse_http_head(std::string_view(buffer_).substr(0, end));
   buffer_.erase(0, end);
   return head;
 }
 
-void HttpConnection::read_body(const HttpHead& head, std::string& body) {
+void HttpConnection::read_body(const HttpHead& head, std::string& body, MemoryBudget::Share& memory) {
   const double deadline = seconds_now() + limits_.body_seconds;
   if (head.content_length > limits_.body_bytes)
     throw HttpError(413, fmt::format("the body must have at most {} bytes, got {}", limits_.body_bytes,
                                      head.content_length));
   if (head.expects_continue && buffer_.empty()) send_bytes("HTTP/1.1 100 Continue\r\n\r\n");
   bytes_sent_ = 0;
-  if (head.chunked) return read_chunks(body, deadline);
-  read_at_least(head.content_length, deadline);
-  take(head.content_length, body);
+  if (head.chunked) return read_chunks(body, memory, deadline);
+  body.reserve(head.content_length);  // uses no memory until the bytes arrive
+  read_bytes(head.content_length, body, memory, deadline);
 }
 
-void HttpConnection::read_chunks(std::string& body, double deadline) {
+void HttpConnection::read_chunks(std::string& body, MemoryBudget::Share& memory, double deadline) {
   while (const std::uint64_t size = parse_chunk_size(read_chunk_line(deadline))) {
     if (size > limits_.body_bytes - body.size())
       throw HttpError(413, fmt::format("the body must have at most {} bytes", limits_.body_bytes));
-    read_at_least(size + 2, deadline);
-    take(size, body);
+    read_bytes(size, body, memory, deadline);
     if (!read_chunk_line(deadline).empty())
       throw HttpError(400, "a body chunk must have the size given in its first line");
   }
@@ -140,19 +154,28 @@ std::string HttpConnection::read_chunk_line(double deadline) {
   return line;
 }
 
-void HttpConnection::read_at_least(std::size_t bytes, double deadline) {
-  while (buffer_.size() < bytes)
-    if (!fill(deadline)) throw HttpError(400, "the request ended before its body was complete");
+void HttpConnection::read_bytes(std::size_t bytes, std::string& body, MemoryBudget::Share& memory,
+                                double deadline) {
+  while (bytes > 0) {
+    if (buffer_.empty() && !fill(deadline))
+      throw HttpError(400, "the request ended before its body was complete");
+    const std::size_t count = std::min(bytes, buffer_.size());
+    if (!memory.resize(body.size() + count))
+      throw HttpError(503, fmt::format("all requests together must have at most {} bytes", bodies_.bytes()));
+    take(count, body);
+    bytes -= count;
+  }
 }
 
 bool HttpConnection::fill(double deadline) {
   std::array<char, kReadBytes> block;
   for (;;) {
+    deadline = std::min(deadline, closing_.deadline.load());
     const ssize_t count = recv(socket_, block.data(), block.size(), 0);
     if (count > 0) {
       buffer_.append(block.data(), static_cast<std::size_t>(count));
       // The deadline also applies to a client that sends many small pieces.
-      if (seconds_now() > deadline) throw HttpError(408, "the request took too long to arrive");
+      if (seconds_now() > deadline) throw_late();
       return true;
     }
     if (count == 0) return false;
@@ -161,18 +184,27 @@ bool HttpConnection::fill(double deadline) {
       broken_ = true;
       return false;
     }
-    if (wait_until_readable(deadline, false) == Wait::timeout)
-      throw HttpError(408, "the request took too long to arrive");
+    if (wait_for(POLLIN, deadline, false) == Wait::timeout) throw_late();
   }
 }
 
-HttpConnection::Wait HttpConnection::wait_until_readable(double deadline, bool stop_on_closing) {
-  std::array<pollfd, 2> watched = {pollfd{socket_, POLLIN, 0}, pollfd{closing_, POLLIN, 0}};
-  for (;;) {
-    const int count = poll(watched.data(), stop_on_closing ? 2 : 1, milliseconds_until(deadline));
+void HttpConnection::throw_late() const {
+  if (closing_now()) throw HttpError(503, "the server is shutting down");
+  throw HttpError(408, "the request took too long to arrive");
+}
+
+HttpConnection::Wait HttpConnection::wait_for(short events, double deadline, bool stop_on_closing) {
+  std::array<pollfd, 2> watched = {pollfd{socket_, events, 0}, pollfd{closing_.event, POLLIN, 0}};
+  for (nfds_t size = watched.size();;) {
+    const int count = poll(watched.data(), size, milliseconds_until(deadline));
     if (count > 0 && watched[0].revents) return Wait::ready;
-    if (count > 0) return Wait::closing;
-    if (count == 0 || errno != EINTR) return Wait::timeout;
+    if (count > 0 && stop_on_closing) return Wait::closing;
+    if (count > 0) {
+      deadline = std::min(deadline, closing_.deadline.load());
+      size = 1;
+    } else if (count == 0 || errno != EINTR) {
+      return Wait::timeout;
+    }
   }
 }
 
@@ -182,7 +214,7 @@ void HttpConnection::take(std::size_t bytes, std::string& out) {
 }
 
 bool HttpConnection::closing_now() const {
-  pollfd watched{closing_, POLLIN, 0};
+  pollfd watched{closing_.event, POLLIN, 0};
   return poll(&watched, 1, 0) > 0;
 }
 
@@ -237,7 +269,9 @@ bool HttpConnection::gone() {
 void HttpConnection::send_bytes(std::string_view bytes) {
   const double last_moment = seconds_now() + limits_.write_seconds +
                              static_cast<double>(bytes.size()) / limits_.write_bytes_per_second;
-  const auto next_deadline = [&] { return std::min(seconds_now() + limits_.write_seconds, last_moment); };
+  const auto next_deadline = [&] {
+    return std::min({seconds_now() + limits_.write_seconds, last_moment, closing_.deadline.load()});
+  };
   double deadline = next_deadline();
   while (!bytes.empty() && !broken_) {
     const ssize_t count = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -248,10 +282,9 @@ void HttpConnection::send_bytes(std::string_view bytes) {
       continue;
     }
     if (count < 0 && errno == EINTR) continue;
-    pollfd watched{socket_, POLLOUT, 0};
     const bool full = count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
     const bool late = seconds_now() > deadline;
-    if (!full || late || poll(&watched, 1, milliseconds_until(deadline)) <= 0) broken_ = true;
+    if (!full || late || wait_for(POLLOUT, deadline, false) != Wait::ready) broken_ = true;
   }
 }
 
@@ -260,7 +293,7 @@ void HttpConnection::send_bytes(std::string_view bytes) {
 void HttpConnection::linger() {
   if (broken_) return;
   shutdown(socket_, SHUT_WR);
-  const double deadline = seconds_now() + kLingerSeconds;
+  const double deadline = std::min(seconds_now() + kLingerSeconds, closing_.deadline.load());
   std::array<char, kReadBytes> block;
   for (std::size_t read = 0; read < kMostLingerBytes && seconds_now() < deadline;) {
     const ssize_t count = recv(socket_, block.data(), block.size(), 0);
@@ -268,7 +301,7 @@ void HttpConnection::linger() {
       read += static_cast<std::size_t>(count);
     else if (count == 0 || (errno != EAGAIN && errno != EINTR))
       return;
-    else if (wait_until_readable(deadline, false) != Wait::ready)
+    else if (wait_for(POLLIN, deadline, false) != Wait::ready)
       return;
   }
 }
@@ -277,6 +310,7 @@ namespace {
 
 constexpr int kBacklog = 512;
 constexpr int kMostRefusals = 64;  // connections beyond the limit that may wait for their status 503
+constexpr int kPortAttempts = 16;  // to find a port that is free on all addresses
 
 std::string numeric_host(const sockaddr_storage& address, socklen_t size) {
   std::array<char, NI_MAXHOST> host = {};
@@ -284,6 +318,25 @@ std::string numeric_host(const sockaddr_storage& address, socklen_t size) {
                   NI_NUMERICHOST) != 0)
     return "unknown";
   return host.data();
+}
+
+sockaddr_storage with_port(const addrinfo& address, int port) {
+  sockaddr_storage result{};
+  std::memcpy(&result, address.ai_addr, address.ai_addrlen);
+  const in_port_t number = htons(static_cast<std::uint16_t>(port));
+  if (address.ai_family == AF_INET6)
+    reinterpret_cast<sockaddr_in6&>(result).sin6_port = number;
+  else
+    reinterpret_cast<sockaddr_in&>(result).sin_port = number;
+  return result;
+}
+
+int port_of(int socket) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                             : reinterpret_cast<sockaddr_in&>(address).sin_port);
 }
 
 bool is_loopback(const sockaddr_storage& address) {
@@ -302,20 +355,24 @@ struct HttpServer::Worker {
 
 HttpServer::HttpServer(const HttpServerOptions& options, HttpHandler handler, HttpRefusal refusal,
                        HttpGate gate)
-    : options_(options), handler_(std::move(handler)), refusal_(std::move(refusal)), gate_(std::move(gate)) {
-  closing_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  check(closing_ >= 0, "cannot create an eventfd: {}", std::strerror(errno));
+    : options_(options),
+      handler_(std::move(handler)),
+      refusal_(std::move(refusal)),
+      gate_(std::move(gate)),
+      bodies_(options.total_body_bytes, kTrimBytes) {
+  closing_.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  check(closing_.event >= 0, "cannot create an eventfd: {}", std::strerror(errno));
   try {
     bind_to(options.host, options.port);
   } catch (...) {
-    ::close(closing_);
+    ::close(closing_.event);
     throw;
   }
 }
 
 HttpServer::~HttpServer() {
   close();
-  ::close(closing_);
+  ::close(closing_.event);
 }
 
 void HttpServer::bind_to(const std::string& host, int port) {
@@ -328,59 +385,96 @@ void HttpServer::bind_to(const std::string& host, int port) {
   check(code == 0, "cannot resolve the address {}: {}", host, gai_strerror(code));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, freeaddrinfo);
 
-  listener_ = socket(found->ai_family, found->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  check(listener_ >= 0, "cannot create a socket: {}", std::strerror(errno));
-  const int on = 1;
-  setsockopt(listener_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (bind(listener_, found->ai_addr, found->ai_addrlen) != 0 || listen(listener_, kBacklog) != 0) {
-    const int reason = errno;
-    ::close(std::exchange(listener_, -1));
+  int reason = listen_on_all(found, port);
+  for (int i = 1; port == 0 && reason == EADDRINUSE && i < kPortAttempts; ++i)
+    reason = listen_on_all(found, port);
+  if (reason != 0)
     fail(
         Hint{reason == EADDRINUSE ? "another program uses this port; pass --port 0 to use any free one" : ""},
         "cannot listen on {} port {}: {}", host, port, std::strerror(reason));
+  describe_address();
+}
+
+// Listens on all addresses of a host, with the same port: localhost is usually 127.0.0.1 and ::1,
+// and clients may use either. Returns 0 or an error number. Addresses that this machine does not
+// have, such as ::1 without IPv6, are skipped unless there is no other.
+int HttpServer::listen_on_all(const addrinfo* addresses, int port) {
+  int missing = 0;
+  std::set<std::string> names;
+  for (const addrinfo* each = addresses; each; each = each->ai_next) {
+    const sockaddr_storage address = with_port(*each, port);
+    if (!names.insert(numeric_host(address, each->ai_addrlen)).second) continue;
+    const int listener = socket(each->ai_family, each->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const int on = 1;
+    if (listener >= 0) setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (listener >= 0 && bind(listener, reinterpret_cast<const sockaddr*>(&address), each->ai_addrlen) == 0 &&
+        listen(listener, kBacklog) == 0) {
+      listeners_.push_back(listener);
+      port = port_of(listener);
+      continue;
+    }
+    missing = errno;
+    if (listener >= 0) ::close(listener);
+    if (missing == EAFNOSUPPORT || missing == EADDRNOTAVAIL) continue;
+    close_listeners();
+    return missing;
   }
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
-  const bool v6 = address.ss_family == AF_INET6;
-  port_ = ntohs(v6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
-                   : reinterpret_cast<sockaddr_in&>(address).sin_port);
-  const std::string name = numeric_host(address, size);
-  address_ = v6 ? fmt::format("[{}]:{}", name, port_) : fmt::format("{}:{}", name, port_);
-  loopback_ = is_loopback(address);
+  return listeners_.empty() ? missing : 0;
+}
+
+void HttpServer::describe_address() {
+  loopback_ = true;
+  for (const int listener : listeners_) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+    loopback_ = loopback_ && is_loopback(address);
+    if (listener != listeners_.front()) continue;
+    port_ = port_of(listener);
+    const std::string name = numeric_host(address, size);
+    address_ = fmt::format(fmt::runtime(address.ss_family == AF_INET6 ? "[{}]:{}" : "{}:{}"), name, port_);
+  }
+}
+
+void HttpServer::close_listeners() {
+  for (const int listener : listeners_) ::close(listener);
+  listeners_.clear();
 }
 
 void HttpServer::start() {
   acceptor_ = std::thread([this] { accept_loop(); });
 }
 
-void HttpServer::stop_accepting() {
+void HttpServer::stop_accepting(double seconds) {
+  closing_.deadline = seconds_now() + seconds;
   const std::uint64_t one = 1;
-  if (::write(closing_, &one, sizeof one) < 0) return;  // already readable
+  if (::write(closing_.event, &one, sizeof one) < 0) return;  // already readable
 }
 
-void HttpServer::close() {
-  stop_accepting();
+void HttpServer::close(double seconds) {
+  if (closing_.deadline == std::numeric_limits<double>::infinity()) stop_accepting(seconds);
   if (acceptor_.joinable()) acceptor_.join();
-  if (listener_ >= 0) ::close(std::exchange(listener_, -1));
+  close_listeners();
   reap(true);
 }
 
 void HttpServer::accept_loop() {
   const SignalMaskScope held;  // inherited by connection threads: the main thread handles Ctrl-C
-  std::array<pollfd, 2> watched = {pollfd{listener_, POLLIN, 0}, pollfd{closing_, POLLIN, 0}};
-  while (watched[1].revents == 0) {
+  std::vector<pollfd> watched = {pollfd{closing_.event, POLLIN, 0}};
+  for (const int listener : listeners_) watched.push_back({listener, POLLIN, 0});
+  while (watched[0].revents == 0) {
     if (poll(watched.data(), watched.size(), -1) < 0) continue;
-    if (watched[0].revents) accept_one();
+    for (std::size_t i = 1; i < watched.size(); ++i)
+      if (watched[i].revents) accept_one(watched[i].fd);
   }
-  ::close(std::exchange(listener_, -1));  // the system refuses further connections
+  close_listeners();  // the system refuses further connections
 }
 
-void HttpServer::accept_one() {
+void HttpServer::accept_one(int listener) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   const int socket =
-      accept4(listener_, reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      accept4(listener, reinterpret_cast<sockaddr*>(&address), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
   if (socket < 0) {
     // Out of descriptors or memory: retry until clients have disconnected.
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
@@ -412,7 +506,7 @@ void HttpServer::accept_one() {
 }
 
 void HttpServer::serve(int socket, std::string client, bool full) {
-  HttpConnection connection(socket, std::move(client), options_.limits, closing_);
+  HttpConnection connection(socket, std::move(client), options_.limits, closing_, bodies_);
   try {
     if (full)
       connection.refuse(

@@ -4,20 +4,25 @@
 //   HttpServer server({.host = "127.0.0.1", .port = 0}, handler, refusal);
 //   server.start();
 //   ... server.port() ...
-//   server.close();     // accepts no new requests; returns when all current ones are answered
+//   server.close(30);   // accepts no new requests; answers current ones for at most 30 seconds
 //
 // docs/design.md, "Generating and serving", explains why no library is used.
 #pragma once
 
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <list>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
+#include "http/access.h"
 #include "http/message.h"
+
+struct addrinfo;
 
 namespace thimble {
 
@@ -44,11 +49,19 @@ using HttpRefusal = std::function<void(const HttpError&, const HttpRequest&, Htt
 // an unauthorized client cannot make the server buffer bodies.
 using HttpGate = std::function<void(const HttpHead&)>;
 
+// Tells connections that the server stops.
+struct HttpClosing {
+  int event = -1;  // a descriptor that becomes readable
+  // From then on, incomplete requests and unsent answers are given up at this time (seconds_now()).
+  std::atomic<double> deadline = std::numeric_limits<double>::infinity();
+};
+
 class HttpConnection : private HttpReply {
  public:
-  // Takes ownership of `socket`. `closing`: a descriptor that becomes readable when the server
-  // stops accepting requests.
-  HttpConnection(int socket, std::string client, const HttpLimits& limits, int closing);
+  // Takes ownership of `socket`. `bodies` limits the memory for bodies of all connections; it and
+  // `closing` must outlive the object.
+  HttpConnection(int socket, std::string client, const HttpLimits& limits, const HttpClosing& closing,
+                 MemoryBudget& bodies);
   ~HttpConnection() override;
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
@@ -74,12 +87,13 @@ class HttpConnection : private HttpReply {
   bool wait_for_request();
   bool serve_one(const HttpHandler& handler, const HttpRefusal& refusal, const HttpGate& gate);
   HttpHead read_head();
-  void read_body(const HttpHead& head, std::string& body);
-  void read_chunks(std::string& body, double deadline);
+  void read_body(const HttpHead& head, std::string& body, MemoryBudget::Share& memory);
+  void read_chunks(std::string& body, MemoryBudget::Share& memory, double deadline);
   std::string read_chunk_line(double deadline);
-  void read_at_least(std::size_t bytes, double deadline);
+  void read_bytes(std::size_t bytes, std::string& body, MemoryBudget::Share& memory, double deadline);
   bool fill(double deadline);  // attempts to get more bytes; false: the client has closed its side
-  Wait wait_until_readable(double deadline, bool stop_on_closing);
+  [[noreturn]] void throw_late() const;
+  Wait wait_for(short events, double deadline, bool stop_on_closing);
   void take(std::size_t bytes, std::string& out);
   void send_bytes(std::string_view bytes);
   std::string head_text(int status, std::string_view content_type, std::string_view framing) const;
@@ -89,7 +103,8 @@ class HttpConnection : private HttpReply {
   int socket_;
   std::string client_;
   HttpLimits limits_;
-  int closing_;
+  const HttpClosing& closing_;
+  MemoryBudget& bodies_;
   std::string buffer_;  // received, not yet consumed
 
   // State of the current response.
@@ -103,34 +118,41 @@ struct HttpServerOptions {
   std::string host = "127.0.0.1";  // a name or an address
   int port = 0;                    // 0: any that is free
   int max_connections = 512;       // further connections get status 503
+  // Of all connections together; further bodies get status 503.
+  std::size_t total_body_bytes = 256 << 20;
   HttpLimits limits = {};
 };
 
 class HttpServer {
  public:
-  // Binds the socket. Throws an Error if the address is not available.
+  // Listens on all addresses of the host. Throws an Error if one is not available.
   HttpServer(const HttpServerOptions& options, HttpHandler handler, HttpRefusal refusal, HttpGate gate = {});
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
   int port() const { return port_; }
-  const std::string& address() const { return address_; }  // "127.0.0.1:8080", "[::1]:8080"
-  bool loopback() const { return loopback_; }              // reachable only from this machine
+  // The first address: "127.0.0.1:8080", "[::1]:8080".
+  const std::string& address() const { return address_; }
+  bool loopback() const { return loopback_; }  // reachable only from this machine
 
   void start();
-  // Stops accepting connections; existing ones end after their current response.
-  void stop_accepting();
-  // Calls stop_accepting() and waits until all connections have ended.
-  void close();
+  // Stops accepting connections. Existing ones end after their current response, or after `seconds`
+  // if the client has not sent its request or read its answer by then.
+  void stop_accepting(double seconds);
+  // Calls stop_accepting(), unless that was done, and waits until all connections have ended.
+  void close(double seconds = 1);
   int connections() const { return connections_; }
 
  private:
   struct Worker;
 
   void bind_to(const std::string& host, int port);
+  int listen_on_all(const addrinfo* addresses, int port);
+  void describe_address();
+  void close_listeners();
   void accept_loop();
-  void accept_one();
+  void accept_one(int listener);
   void serve(int socket, std::string client, bool full);
   void reap(bool all);
 
@@ -138,8 +160,9 @@ class HttpServer {
   HttpHandler handler_;
   HttpRefusal refusal_;
   HttpGate gate_;
-  int listener_ = -1;
-  int closing_ = -1;  // an eventfd that becomes readable when the server closes
+  MemoryBudget bodies_;
+  std::vector<int> listeners_;
+  HttpClosing closing_;
   int port_ = 0;
   std::string address_;
   bool loopback_ = false;

@@ -314,7 +314,7 @@ void Server::run(const std::function<bool()>& stop) {
         draining = true;
         drain_deadline = seconds_now() + options_.drain_seconds;
         engine_.close();
-        http_->stop_accepting();
+        http_->stop_accepting(options_.drain_seconds);
       }
       return draining && (engine_.idle() || seconds_now() > drain_deadline);
     });

@@ -112,13 +112,14 @@ void receive_all(int socket, std::string& text) {
 void fuzz_http(FuzzBytes bytes) {
   std::array<int, 2> ends{};  // the client's, the server's
   check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) == 0, "no sockets");
-  const int closing = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  const HttpClosing closing{.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  MemoryBudget bodies(1 << 20, 1 << 20);
   const bool sent = send(ends[0], bytes.data(), bytes.size(), MSG_NOSIGNAL) == std::ssize(bytes);
   shutdown(ends[0], SHUT_WR);
   std::size_t handled = 0, refused = 0;
   std::string answers;
   if (sent) {
-    HttpConnection connection(ends[1], "127.0.0.1", {.body_bytes = kMostBodyBytes}, closing);
+    HttpConnection connection(ends[1], "127.0.0.1", {.body_bytes = kMostBodyBytes}, closing, bodies);
     connection.serve(
         [&](const HttpRequest& request, HttpReply& reply) {
           ++handled;
@@ -146,7 +147,7 @@ void fuzz_http(FuzzBytes bytes) {
     close(ends[1]);
   }
   close(ends[0]);
-  close(closing);
+  close(closing.event);
 }
 
 }  // namespace thimble

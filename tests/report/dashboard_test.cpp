@@ -53,6 +53,16 @@ TEST_F(DashboardTest, StreamsUpdatesAndTheEnd) {
   EXPECT_TRUE(client.wait_for("\"ended\":true"));
 }
 
+// Each deadline of the server is longer: 10 s for a head, 2 s for the page.
+TEST_F(DashboardTest, AClientThatStallsDoesNotDelayTheEnd) {
+  HttpClient half(dashboard_.port());
+  half.send("GET / HTTP/1.1\r\nHost:");
+  ask("GET /");  // the other one is connected
+  const double start = seconds_now();
+  dashboard_.end();
+  EXPECT_LT(seconds_now() - start, 8);
+}
+
 // The page is larger than the socket buffers, so the server's threads block in write for a while.
 TEST(Dashboard, StalledClientsDoNotBlockOthers) {
   constexpr std::size_t kText = 2 << 20;  // the sample of each of four steps

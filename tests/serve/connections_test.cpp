@@ -1,8 +1,10 @@
 // Tests slow, half-closed, HTTP/1.0 and too many connections.
 #include <gtest/gtest.h>
+#include <netdb.h>
 
 #include <atomic>
 
+#include "base/error.h"
 #include "serve/test_server.h"
 
 namespace thimble {
@@ -116,6 +118,53 @@ TEST(Connections, SupportChunkedBodiesAndExpect100) {
   EXPECT_EQ(client.read_answer().status, 200);
 }
 
+TEST(Connections, SkipOneEmptyLineBeforeARequest) {
+  TestServer server;
+  HttpClient client(server.port());
+  for (int i = 0; i < 2; ++i) {
+    client.send("\r\n" + http_text("GET", "/health", ""));
+    EXPECT_EQ(client.read_answer().status, 200);
+  }
+  HttpClient ends(server.port());
+  ends.send(http_text("GET", "/health", "") + "\r\n");
+  ends.half_close();
+  EXPECT_EQ(ends.read_answer().status, 200);
+  EXPECT_TRUE(ends.ends_here());
+}
+
+bool connects(const char* address, int port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  if (getaddrinfo(address, std::to_string(port).c_str(), &hints, &found) != 0) return false;
+  const int client = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool connected = connect(client, found->ai_addr, found->ai_addrlen) == 0;
+  close(client);
+  freeaddrinfo(found);
+  return connected;
+}
+
+TEST(Connections, AreAcceptedOnEveryAddressOfTheHost) {
+  const auto nothing = [](const auto&, auto&) {};
+  HttpServer server({.host = "localhost"}, nothing, [](const HttpError&, const HttpRequest&, HttpReply&) {});
+  server.start();
+  EXPECT_TRUE(server.loopback());
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  ASSERT_EQ(getaddrinfo("localhost", nullptr, &hints, &found), 0);
+  for (const addrinfo* each = found; each; each = each->ai_next) {
+    const bool v6 = each->ai_family == AF_INET6;
+    HttpServerOptions alone{.host = v6 ? "::1" : "127.0.0.1"};
+    try {
+      HttpServer exists(alone, nothing, [](const HttpError&, const HttpRequest&, HttpReply&) {});
+    } catch (const Error&) {
+      continue;  // a machine without IPv6
+    }
+    EXPECT_TRUE(connects(alone.host.c_str(), server.port())) << alone.host;
+  }
+  freeaddrinfo(found);
+}
+
 TEST(Connections, WithHttp10CloseAfterTheAnswer) {
   TestServer server;
   HttpClient client(server.port());
@@ -167,6 +216,20 @@ TEST(Connections, OfSlowReadersAreClosed) {
   };
   EXPECT_GE(seconds_until_disconnected({.write_seconds = 0.5, .write_bytes_per_second = 1e9}, read_some),
             0.5);
+}
+
+TEST(Connections, OfStalledReadersDoNotDelayTheEnd) {
+  HttpServer server(
+      {.limits = {.write_seconds = 10 * kClientSeconds}},
+      [&](const HttpRequest&, HttpReply& reply) { reply.send({.body = std::string(64 << 20, 'x')}); },
+      [](const HttpError&, const HttpRequest&, HttpReply&) {});
+  server.start();
+  HttpClient client(server.port());
+  client.send(http_text("GET", "/", ""));
+  ASSERT_TRUE(client.wait_for("HTTP/1.1 200"));
+  const double start = seconds_now();
+  server.close(0.1);
+  EXPECT_LT(seconds_now() - start, kClientSeconds);
 }
 
 TEST(Connections, BeyondTheLimitGet503) {
