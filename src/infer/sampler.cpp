@@ -14,33 +14,54 @@ namespace thimble {
 namespace {
 
 constexpr float kRemoved = -std::numeric_limits<float>::infinity();
-constexpr float kMaxBias = 100, kLargest = 1000, kMinRepetition = 0.01f;
+constexpr double kMaxBias = 100, kLargest = 1000, kMinRepetition = 0.01;
 constexpr std::size_t kFirstSorted = 64;  // candidates that top-p sorts in its first pass
 
-void check_range(std::string_view name, float value, float least, float most) {
-  check(value >= least, Field{name}, "{} must be >= {}, got {}", name, least, value);
-  check(value <= most, Field{name}, "{} must be <= {}, got {}", name, most, value);
+struct Range {
+  std::string_view name;
+  double least, most;
+};
+constexpr Range kRanges[] = {{"temperature", 0, kLargest},
+                             {"top_p", 0, 1},
+                             {"min_p", 0, 1},
+                             {"repetition_penalty", kMinRepetition, kLargest},
+                             {"frequency_penalty", -kLargest, kLargest},
+                             {"presence_penalty", -kLargest, kLargest},
+                             {"logit_bias", -kMaxBias, kMaxBias}};
+
+// `Number`: a float is written with the digits of a float.
+template <class Number>
+void check_range(std::string_view name, Number value) {
+  const Range& range = *std::ranges::find(kRanges, name, &Range::name);
+  check(value >= static_cast<Number>(range.least), Field{name}, "{} must be >= {}, got {}", name, range.least,
+        value);
+  check(value <= static_cast<Number>(range.most), Field{name}, "{} must be <= {}, got {}", name, range.most,
+        value);
 }
 
 }  // namespace
 
+void check_sampling_value(std::string_view name, double value) {
+  check_range(name, value);
+}
+
 void check_sampling(const SamplingOptions& options, std::int64_t vocab_size) {
-  check_range("temperature", options.temperature, 0, kLargest);
+  check_range("temperature", options.temperature);
   check(options.top_k >= 0, Field{"top_k"}, "top_k must be >= 0, got {}", options.top_k);
-  check_range("top_p", options.top_p, 0, 1);
-  check_range("min_p", options.min_p, 0, 1);
-  check_range("repetition_penalty", options.repetition_penalty, kMinRepetition, kLargest);
+  check_range("top_p", options.top_p);
+  check_range("min_p", options.min_p);
+  check_range("repetition_penalty", options.repetition_penalty);
   check(options.repeat_last_n >= -1, Field{"repeat_last_n"}, "repeat_last_n must be >= -1, got {}",
         options.repeat_last_n);
-  check_range("frequency_penalty", options.frequency_penalty, -kLargest, kLargest);
-  check_range("presence_penalty", options.presence_penalty, -kLargest, kLargest);
+  check_range("frequency_penalty", options.frequency_penalty);
+  check_range("presence_penalty", options.presence_penalty);
   const auto check_id = [&](std::string_view name, TokenId id) {
     check(id >= 0 && id < vocab_size, Field{name}, "{}: the vocabulary has {} tokens, got id {}", name,
           vocab_size, id);
   };
   for (const auto& [id, bias] : options.logit_bias) {
     check_id("logit_bias", id);
-    check_range("logit_bias", bias, -kMaxBias, kMaxBias);
+    check_range("logit_bias", bias);
   }
   for (const TokenId id : options.suppressed) check_id("suppressed", id);
 }

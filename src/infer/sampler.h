@@ -23,6 +23,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -51,6 +52,8 @@ std::uint64_t random_seed();
 // Throws an Error whose field() is set and whose message begins with that field: "temperature must
 // be >= 0, got -0.5". Ids must be below `vocab_size`.
 void check_sampling(const SamplingOptions& options, std::int64_t vocab_size);
+// Checks the range of one of its numbers, such as "temperature", in the same way.
+void check_sampling_value(std::string_view name, double value);
 
 class Sampler {
  public:

@@ -79,35 +79,70 @@ Json text_top(const Tokenizer& tokenizer, const TokenScore& score) {
 
 }  // namespace
 
-Json chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores) {
-  Json content = Json::array();
-  for (const TokenScore& score : scores) {
-    Json top = Json::array();
-    for (const auto& [id, logprob] : score.top) top.push(chat_token(tokenizer, id, logprob));
-    content.push(chat_token(tokenizer, score.id, score.logprob).set("top_logprobs", top));
-  }
-  return Json::object().set("content", content).set("refusal", nullptr);
+void check_answered(const Event& event) {
+  if (event.error) throw ApiError(500, error_type_of(500), event.error->what());
+  if (event.finish == FinishReason::cancelled)
+    throw ApiError(503, error_type_of(503), "the server is shutting down").retry_after(1);
 }
 
-Json text_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores, TextPosition& position) {
-  Json tokens = Json::array(), logprobs = Json::array(), tops = Json::array(), offsets = Json::array();
-  for (const TokenScore& score : scores) {
-    tokens.push(text_token(tokenizer, score.id));
-    logprobs.push(static_cast<double>(score.logprob));
-    tops.push(text_top(tokenizer, score));
-    offsets.push(advance(tokenizer, score.id, position));
-  }
-  return Json::object()
-      .set("tokens", tokens)
-      .set("token_logprobs", logprobs)
-      .set("top_logprobs", tops)
-      .set("text_offset", offsets);
+namespace {
+
+// Calls write(score) for every score, with commas between.
+template <class Write>
+void write_list(ReplyWriter& out, const ScoreParts& scores, Write write) {
+  std::string_view separator = "[";
+  for (const std::span<const TokenScore> part : scores)
+    for (const TokenScore& score : part) {
+      out.add(separator);
+      write(score);
+      separator = ",";
+    }
+  out.add(separator == "[" ? "[]" : "]");
+}
+
+}  // namespace
+
+void write_chat_logprobs(ReplyWriter& out, const Tokenizer& tokenizer, const ScoreParts& scores) {
+  out.add("{\"content\":");
+  write_list(out, scores, [&](const TokenScore& score) {
+    Json top = Json::array();
+    for (const auto& [id, logprob] : score.top) top.push(chat_token(tokenizer, id, logprob));
+    out.add(chat_token(tokenizer, score.id, score.logprob).set("top_logprobs", std::move(top)).dump());
+  });
+  out.add(",\"refusal\":null}");
+}
+
+void write_text_logprobs(ReplyWriter& out, const Tokenizer& tokenizer, const ScoreParts& scores,
+                         TextPosition& position) {
+  out.add("{\"tokens\":");
+  write_list(out, scores,
+             [&](const TokenScore& score) { out.add(Json(text_token(tokenizer, score.id)).dump()); });
+  out.add(",\"token_logprobs\":");
+  write_list(out, scores,
+             [&](const TokenScore& score) { out.add(Json(static_cast<double>(score.logprob)).dump()); });
+  out.add(",\"top_logprobs\":");
+  write_list(out, scores, [&](const TokenScore& score) { out.add(text_top(tokenizer, score).dump()); });
+  out.add(",\"text_offset\":");
+  write_list(out, scores, [&](const TokenScore& score) {
+    out.add(std::to_string(advance(tokenizer, score.id, position)));
+  });
+  out.add("}");
 }
 
 namespace {
 
 double rate(std::int64_t tokens, double seconds) {
   return tokens > 0 && seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+}
+
+// The text of an object without its closing brace, and of members that continue it.
+std::string opened(const Json& object) {
+  std::string text = object.dump();
+  text.pop_back();
+  return text;
+}
+std::string continued(const Json& members) {
+  return members.size() > 0 ? "," + members.dump().substr(1) : "}";
 }
 
 }  // namespace
@@ -134,10 +169,10 @@ std::size_t CompletionAnswer::index_of(const JobEvent& event) const {
          static_cast<std::size_t>(event.event.sample);
 }
 
-CompletionAnswer::Choice& CompletionAnswer::record(const JobEvent& event) {
-  if (event.event.error) throw ApiError(500, "server_error", event.event.error->what());
+CompletionAnswer::Choice& CompletionAnswer::record(JobEvent& event) {
+  check_answered(event.event);
   Choice& choice = choices_[index_of(event)];
-  if (!event.event.prompt.empty()) prompt_scores_[event.request] = event.event.prompt;
+  if (!event.event.prompt.empty()) prompt_scores_[event.request] = std::move(event.event.prompt);
   if (event.event.finish) {
     choice.finish = event.event.finish;
     choice.usage = event.event.usage;
@@ -151,8 +186,7 @@ void CompletionAnswer::add(JobEvent event) {
   std::ranges::move(event.event.tokens, std::back_inserter(choice.tokens));
 }
 
-std::vector<Json> CompletionAnswer::chunks(JobEvent event) {
-  std::vector<Json> chunks;
+void CompletionAnswer::stream(JobEvent event, ReplyWriter& out) {
   record(event);
   pending_.push_back(std::move(event));
   std::vector<JobEvent> pending = std::exchange(pending_, {});
@@ -160,9 +194,8 @@ std::vector<Json> CompletionAnswer::chunks(JobEvent event) {
     if (must_wait(next))
       pending_.push_back(std::move(next));
     else
-      stream_event(next, chunks);
+      stream_event(next, out);
   }
-  return chunks;
 }
 
 // With echo, a choice starts with the scored prompt. Only sample 0 scores it, so events that arrive
@@ -172,12 +205,11 @@ bool CompletionAnswer::must_wait(const JobEvent& event) const {
   return echoes_scores && !prompt_scores_[event.request];
 }
 
-void CompletionAnswer::stream_event(const JobEvent& event, std::vector<Json>& out) {
+void CompletionAnswer::stream_event(const JobEvent& event, ReplyWriter& out) {
   const std::size_t index = index_of(event);
-  Choice& choice = choices_[index];
-  if (!choice.begun) begin_choice(index, out);
-  if (!event.event.text.empty() || (request_.logprobs && !event.event.tokens.empty()))
-    out.push_back(chunk(piece(index, event.event.text, logprobs(event.event.tokens, choice.position))));
+  if (!choices_[index].begun) begin_choice(index, out);
+  if (!event.event.text.empty() || !event.event.tokens.empty())
+    write_piece(index, event.event.text, {event.event.tokens}, out);
   if (!event.event.finish) return;
   Json last = Json::object().set("index", index);
   if (request_.dialect == Dialect::chat)
@@ -185,40 +217,45 @@ void CompletionAnswer::stream_event(const JobEvent& event, std::vector<Json>& ou
   else
     last.set("text", "");
   last.set("logprobs", nullptr).set("finish_reason", name_of(*event.event.finish));
-  Json ending = chunk(last);
-  if (request_.dialect == Dialect::chat) ending.set("tokens_dropped", request_.tokens_dropped);
-  if (finished() && !request_.include_usage) ending.set("timings", timings());
-  out.push_back(std::move(ending));
+  Json more = Json::object();
+  if (request_.dialect == Dialect::chat) more.set("tokens_dropped", request_.tokens_dropped);
+  if (finished() && !request_.include_usage) more.set("timings", timings());
+  begin_chunk(out);
+  out.add(last.dump());
+  end_chunk(out, std::move(more));
 }
 
-void CompletionAnswer::begin_choice(std::size_t index, std::vector<Json>& out) {
-  Choice& choice = choices_[index];
-  choice.begun = true;
+void CompletionAnswer::begin_choice(std::size_t index, ReplyWriter& out) {
+  choices_[index].begun = true;
   if (request_.dialect == Dialect::chat) {
-    out.push_back(chunk(Json::object()
-                            .set("index", index)
-                            .set("delta", Json::object().set("role", "assistant").set("content", ""))
-                            .set("logprobs", nullptr)
-                            .set("finish_reason", nullptr)));
+    begin_chunk(out);
+    out.add(Json::object()
+                .set("index", index)
+                .set("delta", Json::object().set("role", "assistant").set("content", ""))
+                .set("logprobs", nullptr)
+                .set("finish_reason", nullptr)
+                .dump());
+    end_chunk(out);
   } else if (!request_.echoed.empty()) {
     const std::size_t prompt = prompt_of(index);
-    out.push_back(
-        chunk(piece(index, request_.echoed[prompt], logprobs(visible_prompt(prompt), choice.position))));
+    write_piece(index, request_.echoed[prompt], {visible_prompt(prompt)}, out);
   }
 }
 
-std::vector<TokenScore> CompletionAnswer::visible_prompt(std::size_t prompt) const {
+std::span<const TokenScore> CompletionAnswer::visible_prompt(std::size_t prompt) const {
   if (!prompt_scores_[prompt]) return {};
-  const std::vector<TokenScore>& all = *prompt_scores_[prompt];
-  return {
-      all.begin() + static_cast<std::ptrdiff_t>(std::min(request_.hidden_prompt_tokens[prompt], all.size())),
-      all.end()};
+  const std::span<const TokenScore> all = *prompt_scores_[prompt];
+  return all.subspan(std::min(request_.hidden_prompt_tokens[prompt], all.size()));
 }
 
-Json CompletionAnswer::logprobs(std::span<const TokenScore> scores, TextPosition& position) const {
-  if (!request_.logprobs) return {};
-  return request_.dialect == Dialect::chat ? chat_logprobs(*model_.tokenizer, scores)
-                                           : text_logprobs(*model_.tokenizer, scores, position);
+void CompletionAnswer::write_logprobs(const ScoreParts& scores, TextPosition& position,
+                                      ReplyWriter& out) const {
+  if (!request_.logprobs)
+    out.add("null");
+  else if (request_.dialect == Dialect::chat)
+    write_chat_logprobs(out, *model_.tokenizer, scores);
+  else
+    write_text_logprobs(out, *model_.tokenizer, scores, position);
 }
 
 Json CompletionAnswer::frame(std::string_view object) const {
@@ -230,56 +267,66 @@ Json CompletionAnswer::frame(std::string_view object) const {
       .set("system_fingerprint", fmt::format("thimble-{}", version()));
 }
 
-Json CompletionAnswer::chunk(Json choice) const {
-  Json json = frame(request_.dialect == Dialect::chat ? "chat.completion.chunk" : "text_completion");
-  json.set("choices", Json::array({std::move(choice)}));
-  // OpenAI's API sends "usage": null in every chunk if include_usage is set, and no field
-  // otherwise.
-  if (request_.include_usage) json.set("usage", nullptr);
-  return json;
+void CompletionAnswer::begin_chunk(ReplyWriter& out) const {
+  const bool chat = request_.dialect == Dialect::chat;
+  out.add("data: " + opened(frame(chat ? "chat.completion.chunk" : "text_completion")) + ",\"choices\":[");
 }
 
-Json CompletionAnswer::piece(std::size_t index, std::string_view text, Json logprobs) const {
+void CompletionAnswer::end_chunk(ReplyWriter& out, Json more) const {
+  // OpenAI's API sends "usage": null in every chunk if include_usage is set, and no field
+  // otherwise.
+  if (request_.include_usage) more.set("usage", nullptr);
+  out.add("]" + continued(more) + "\n\n");
+}
+
+void CompletionAnswer::write_piece(std::size_t index, std::string_view text, const ScoreParts& scores,
+                                   ReplyWriter& out) {
   Json choice = Json::object().set("index", index);
   if (request_.dialect == Dialect::chat)
     choice.set("delta", Json::object().set("content", text));
   else
     choice.set("text", text);
-  return choice.set("logprobs", std::move(logprobs)).set("finish_reason", nullptr);
+  begin_chunk(out);
+  out.add(opened(choice) + ",\"logprobs\":");
+  write_logprobs(scores, choices_[index].position, out);
+  out.add(",\"finish_reason\":null}");
+  end_chunk(out);
 }
 
-Json CompletionAnswer::usage_chunk() const {
-  return frame(request_.dialect == Dialect::chat ? "chat.completion.chunk" : "text_completion")
-      .set("choices", Json::array())
-      .set("usage", usage())
-      .set("timings", timings());
+void CompletionAnswer::write_usage_chunk(ReplyWriter& out) const {
+  begin_chunk(out);
+  out.add("]" + continued(Json::object().set("usage", usage()).set("timings", timings())) + "\n\n");
 }
 
-Json CompletionAnswer::complete_choice(std::size_t index) const {
+void CompletionAnswer::write_choice(std::size_t index, ReplyWriter& out) const {
   const Choice& choice = choices_[index];
   const std::size_t prompt = prompt_of(index);
   Json json = Json::object().set("index", index);
-  TextPosition position = first_position(prompt);
+  ScoreParts scores = {choice.tokens};
   if (request_.dialect == Dialect::chat) {
     json.set("message",
              Json::object().set("role", "assistant").set("content", choice.text).set("refusal", nullptr));
-    json.set("logprobs", logprobs(choice.tokens, position));
   } else {
-    std::vector<TokenScore> scores = visible_prompt(prompt);
-    scores.insert(scores.end(), choice.tokens.begin(), choice.tokens.end());
+    scores.insert(scores.begin(), visible_prompt(prompt));
     json.set("text", request_.echoed.empty() ? choice.text : request_.echoed[prompt] + choice.text);
-    json.set("logprobs", logprobs(scores, position));
   }
-  return json.set("finish_reason", name_of(choice.finish.value_or(FinishReason::length)));
+  TextPosition position = first_position(prompt);
+  out.add(opened(json) + ",\"logprobs\":");
+  write_logprobs(scores, position, out);
+  const std::string_view reason = name_of(choice.finish.value_or(FinishReason::length));
+  out.add(continued(Json::object().set("finish_reason", reason)));
 }
 
-Json CompletionAnswer::complete_response() const {
-  Json choices = Json::array();
-  for (std::size_t i = 0; i < choices_.size(); ++i) choices.push(complete_choice(i));
-  Json json = frame(request_.dialect == Dialect::chat ? "chat.completion" : "text_completion");
-  json.set("choices", choices).set("usage", usage()).set("timings", timings());
-  if (request_.dialect == Dialect::chat) json.set("tokens_dropped", request_.tokens_dropped);
-  return json;
+void CompletionAnswer::write_response(ReplyWriter& out) const {
+  const bool chat = request_.dialect == Dialect::chat;
+  out.add(opened(frame(chat ? "chat.completion" : "text_completion")) + ",\"choices\":[");
+  for (std::size_t i = 0; i < choices_.size(); ++i) {
+    if (i > 0) out.add(",");
+    write_choice(i, out);
+  }
+  Json rest = Json::object().set("usage", usage()).set("timings", timings());
+  if (chat) rest.set("tokens_dropped", request_.tokens_dropped);
+  out.add("]" + continued(rest) + "\n");
 }
 
 bool CompletionAnswer::finished() const {

@@ -1,4 +1,6 @@
-// Converts the engine's events to the JSON of OpenAI's API, as one response or as stream chunks.
+// Writes the engine's events as the JSON of OpenAI's API, as one response or as stream chunks. Neither
+// is ever in memory as a whole: with log-probabilities it may be a hundred times larger than its
+// tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "http/message.h"
 #include "infer/request.h"
 #include "serve/completion_request.h"
 #include "serve/engine.h"
@@ -16,12 +19,18 @@
 
 namespace thimble {
 
-// Log-probabilities of chats: {"content": [{token, logprob, bytes, top_logprobs: [...]}],
-// "refusal": null}
-Json chat_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores);
+// Throws an ApiError if the event says that its sample failed or was given up.
+void check_answered(const Event& event);
 
-// Log-probabilities of text completions: {tokens, token_logprobs, top_logprobs, text_offset}. A
-// token that is not valid UTF-8 is written as "bytes:\xe2\x80".
+// Scores of consecutive tokens, in parts: those of a prompt and those of an answer.
+using ScoreParts = std::vector<std::span<const TokenScore>>;
+
+// Writes the log-probabilities of chats: {"content": [{token, logprob, bytes, top_logprobs: [...]}],
+// "refusal": null}
+void write_chat_logprobs(ReplyWriter& out, const Tokenizer& tokenizer, const ScoreParts& scores);
+
+// Writes the log-probabilities of text completions: {tokens, token_logprobs, top_logprobs,
+// text_offset}. A token that is not valid UTF-8 is written as "bytes:\xe2\x80".
 //
 // text_offset counts characters from the beginning of the choice's text. A token that begins inside
 // a character has the offset of that character. `position` is the position of the first token; on
@@ -32,7 +41,8 @@ struct TextPosition {
   std::size_t prompt_tokens = 0;  // prompt tokens left; in a prompt, special tokens are visible
   std::string waiting = {};       // bytes of an incomplete character
 };
-Json text_logprobs(const Tokenizer& tokenizer, std::span<const TokenScore> scores, TextPosition& position);
+void write_text_logprobs(ReplyWriter& out, const Tokenizer& tokenizer, const ScoreParts& scores,
+                         TextPosition& position);
 
 class CompletionAnswer {
  public:
@@ -41,13 +51,13 @@ class CompletionAnswer {
 
   const std::string& id() const { return id_; }
 
-  // Adds an event. If it contains an error, throws that as an ApiError with status 500.
+  // Adds an event. Throws what check_answered throws.
   void add(JobEvent event);
-  Json complete_response() const;
+  void write_response(ReplyWriter& out) const;
 
-  // For streams: adds an event and returns the chunks to send.
-  std::vector<Json> chunks(JobEvent event);
-  Json usage_chunk() const;
+  // For streams: adds an event and writes the chunks to send.
+  void stream(JobEvent event, ReplyWriter& out);
+  void write_usage_chunk(ReplyWriter& out) const;
 
   // Totals over all events added so far.
   Json usage() const;
@@ -71,17 +81,19 @@ class CompletionAnswer {
   std::size_t prompt_of(std::size_t index) const {
     return index / static_cast<std::size_t>(request_.samples);
   }
-  Choice& record(const JobEvent& event);
-  void stream_event(const JobEvent& event, std::vector<Json>& chunks);
-  void begin_choice(std::size_t index, std::vector<Json>& chunks);
+  Choice& record(JobEvent& event);
+  void stream_event(const JobEvent& event, ReplyWriter& out);
+  void begin_choice(std::size_t index, ReplyWriter& out);
   bool must_wait(const JobEvent& event) const;
-  std::vector<TokenScore> visible_prompt(std::size_t prompt) const;
+  std::span<const TokenScore> visible_prompt(std::size_t prompt) const;
   TextPosition first_position(std::size_t prompt) const;
-  Json logprobs(std::span<const TokenScore> scores, TextPosition& position) const;
+  void write_logprobs(const ScoreParts& scores, TextPosition& position, ReplyWriter& out) const;
+  void write_choice(std::size_t index, ReplyWriter& out) const;
   Json frame(std::string_view object) const;
-  Json chunk(Json choice) const;
-  Json piece(std::size_t index, std::string_view text, Json logprobs) const;
-  Json complete_choice(std::size_t index) const;
+  // A chunk is written as begin_chunk, one choice, end_chunk.
+  void begin_chunk(ReplyWriter& out) const;
+  void end_chunk(ReplyWriter& out, Json more = Json::object()) const;
+  void write_piece(std::size_t index, std::string_view text, const ScoreParts& scores, ReplyWriter& out);
   Json timings() const;
   bool finished() const;
 

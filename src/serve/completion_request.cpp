@@ -17,33 +17,47 @@ namespace thimble {
 
 namespace {
 
-constexpr std::array<std::string_view, 24> kUnsupported = {"tools",           "tool_choice",
-                                                           "functions",       "function_call",
-                                                           "response_format", "parallel_tool_calls",
-                                                           "audio",           "modalities",
-                                                           "prediction",      "reasoning_effort",
-                                                           "service_tier",    "store",
-                                                           "metadata",        "web_search_options",
-                                                           "suffix",          "grammar",
-                                                           "json_schema",     "verbosity",
-                                                           "n_probs",         "cache_prompt",
-                                                           "chat_template",   "chat_template_kwargs",
-                                                           "best_of",         "prompt_cache_key"};
+constexpr std::array<std::string_view, 15> kUnsupported = {
+    "tools",       "tool_choice", "functions",          "function_call", "response_format",
+    "audio",       "modalities",  "web_search_options", "suffix",        "grammar",
+    "json_schema", "n_probs",     "chat_template",      "best_of",       "chat_template_kwargs"};
 
-// OpenAI fields that are unsupported but may be sent with their default value.
-void accept_defaults(Fields& fields) {
+void accept_object(Fields& fields, std::string_view name) {
+  const Json* value = fields.find(name);
+  if (value && !value->is_object())
+    throw bad_field(std::string(name), fmt::format("{} must be an object, got {}", name, kind_of(*value)));
+}
+
+// Fields of OpenAI and llama.cpp that do not change what an answer of this server is: they concern
+// accounts, storage, caches, reasoning and speed.
+void accept_without_effect(Fields& fields) {
   fields.string("model");
   fields.string("user");
-  const auto harmless = [&](std::string_view name, const Json& value) {
-    if (fields.has(name) && *fields.find(name) != value)
+  fields.string("safety_identifier");
+  fields.string("service_tier");
+  fields.string("prompt_cache_key");
+  fields.string("prompt_cache_retention");
+  fields.string("reasoning_effort");
+  fields.string("verbosity");
+  fields.boolean("store");
+  fields.boolean("parallel_tool_calls");
+  fields.boolean("cache_prompt");
+  accept_object(fields, "metadata");
+  accept_object(fields, "prediction");
+}
+
+// Fields that are not supported but may be sent with a value that asks for nothing.
+void accept_defaults(Fields& fields) {
+  const auto harmless = [&](std::string_view name, const Json& value, const Json& other = {}) {
+    if (fields.has(name) && *fields.find(name) != value && *fields.find(name) != other)
       throw bad_field(std::string(name), fmt::format("{} is not supported by this server", name));
   };
   harmless("response_format", Json::object().set("type", "text"));
   harmless("modalities", Json::array({Json("text")}));
   harmless("tools", Json::array());
-  harmless("tool_choice", "none");
-  harmless("store", false);
-  harmless("service_tier", "auto");
+  harmless("tool_choice", "none", "auto");
+  harmless("functions", Json::array());
+  harmless("function_call", "none", "auto");
   harmless("suffix", "");
 }
 
@@ -78,6 +92,7 @@ int read_samples(Fields& fields) {
 
 // Reads the fields shared by chat and text completions.
 Request read_request(Fields& fields, const ServedModel& model, CompletionRequest& completion) {
+  accept_without_effect(fields);
   accept_defaults(fields);
   read_stream_options(fields, completion);
   Request request;
@@ -88,13 +103,23 @@ Request read_request(Fields& fields, const ServedModel& model, CompletionRequest
   return request;
 }
 
+void check_min_tokens(const Request& request) {
+  if (request.min_tokens > request.max_tokens)
+    throw bad_field("min_tokens", fmt::format("min_tokens must be at most max_tokens ({}), got {}",
+                                              request.max_tokens, request.min_tokens));
+}
+
+void check_prompt_size(std::size_t tokens, const ServedModel& model) {
+  const auto size = static_cast<std::int64_t>(tokens);
+  if (size > model.config.context)
+    throw context_exceeded(
+        fmt::format("the prompt has {} tokens, but the model's context is {}", size, model.config.context),
+        size, model.config.context);
+}
+
 void check_all(const CompletionRequest& completion, const Fields& fields, const ServedModel& model) {
   for (const Request& request : completion.prompts) {
-    const auto size = static_cast<std::int64_t>(request.prompt.size());
-    if (size > model.config.context)
-      throw context_exceeded(
-          fmt::format("the prompt has {} tokens, but the model's context is {}", size, model.config.context),
-          size, model.config.context);
+    check_prompt_size(request.prompt.size(), model);
     try {
       check_request(request, model.config, model.tokenizer);
     } catch (const Error& error) {
@@ -139,7 +164,7 @@ void never_stop(Request& request) {
 
 struct Prompt {
   std::vector<TokenId> ids;
-  std::string text;                      // for echo
+  std::optional<std::string> text;       // absent if the client sent ids
   std::size_t hidden_prompt_tokens = 0;  // leading tokens without text (bos)
   bool from_start = false;               // the first generated token begins the text
 };
@@ -161,7 +186,6 @@ Prompt token_prompt(const Json::Array& tokens, std::string_view name, const Toke
                                   token.is_number() ? token.dump() : std::string(kind_of(token))));
     prompt.ids.push_back(static_cast<TokenId>(token.as_int()));
   }
-  prompt.text = tokenizer.decode(prompt.ids, {.keep_special = true});
   return prompt;
 }
 
@@ -196,6 +220,34 @@ std::vector<Prompt> read_prompts(Fields& fields, const Tokenizer& tokenizer) {
 
 }  // namespace
 
+std::size_t answer_bytes(std::size_t so_far, const Request& request, std::size_t prompt_tokens,
+                         const ServedModel& model) {
+  // A Sequence with its events. Per token: the ids of two histories that double their capacity, a
+  // count for penalties, and text that doubles its capacity.
+  constexpr std::size_t kChoice = 8 << 10, kToken = 16 + 48;
+  const SamplingOptions& sampling = request.sampling;
+  std::size_t options = sampling.logit_bias.size() * sizeof(sampling.logit_bias[0]) +
+                        sampling.suppressed.size() * sizeof(TokenId);
+  for (const std::string& stop : request.stop_strings) options += stop.size() + 2 * sizeof stop;
+  const std::size_t score = request.logprobs == kNoLogprobs ? 0
+                                                            : 2 * sizeof(TokenScore) + 16 +
+                                                                  static_cast<std::size_t>(request.logprobs) *
+                                                                      sizeof(std::pair<TokenId, float>);
+  const std::int64_t room = model.config.context + 1 - static_cast<std::int64_t>(prompt_tokens);
+  const auto tokens = static_cast<std::size_t>(std::clamp<std::int64_t>(request.max_tokens, 0, room));
+  const auto samples = static_cast<std::size_t>(request.samples);
+  const std::size_t prompt = prompt_tokens * (16 + model.longest_token + (request.score_prompt ? score : 0));
+  const std::size_t choice =
+      kChoice + options + 8 * prompt_tokens + tokens * (kToken + 2 * model.longest_token + score);
+  const std::size_t bytes = so_far + prompt + 2 * options + samples * choice;
+  if (bytes > model.max_answer_bytes)
+    throw bad_field("max_tokens",
+                    fmt::format("max_tokens: the answer may take {} bytes, but the limit is {}; lower "
+                                "max_tokens, n, the number of prompts or of log-probabilities",
+                                bytes, model.max_answer_bytes));
+  return bytes;
+}
+
 ApiError context_exceeded(const std::string& message, std::int64_t prompt_tokens, std::int64_t context) {
   return ApiError(400, "exceed_context_size_error", message)
       .with("n_prompt_tokens", prompt_tokens)
@@ -208,6 +260,7 @@ CompletionRequest parse_chat_completion(const Json& body, const ServedModel& mod
   const Conversation turns = parse_messages(fields);
   Request request = read_request(fields, model, completion);
   request.max_tokens = read_max_tokens(fields, 1).value_or(std::numeric_limits<std::int64_t>::max());
+  check_min_tokens(request);
   read_chat_logprobs(fields, request, completion);
   const bool may_drop = read_truncation(fields);
   const bool endless = fields.boolean("ignore_eos").value_or(false);
@@ -229,7 +282,8 @@ CompletionRequest parse_chat_completion(const Json& body, const ServedModel& mod
                            size, model.config.context);
   completion.tokens_dropped = fitted.tokens_dropped;
   if (endless) never_stop(fitted.request);
-  completion.prompts = {std::move(fitted.request)};
+  completion.answer_bytes = answer_bytes(0, fitted.request, fitted.request.prompt.size(), model);
+  completion.prompts.push_back(std::move(fitted.request));
   completion.hidden_prompt_tokens = {0};
   completion.log_text = turns.back().content;
   check_all(completion, fields, model);
@@ -242,6 +296,7 @@ CompletionRequest parse_text_completion(const Json& body, const ServedModel& mod
   std::vector<Prompt> prompts = read_prompts(fields, *model.tokenizer);
   Request request = read_request(fields, model, completion);
   request.max_tokens = read_max_tokens(fields, 0).value_or(kDefaultTextTokens);
+  check_min_tokens(request);
   read_text_logprobs(fields, request, completion);
   const bool echo = fields.boolean("echo").value_or(false);
   if (const auto best_of = fields.integer("best_of"); best_of && *best_of != completion.samples)
@@ -252,15 +307,21 @@ CompletionRequest parse_text_completion(const Json& body, const ServedModel& mod
     throw bad_field("n", fmt::format("the number of prompts times n must be at most {}, got {}", kMaxChoices,
                                      prompts.size() * static_cast<std::size_t>(completion.samples)));
   request.score_prompt = echo && completion.logprobs;
+  for (const Prompt& prompt : prompts) {
+    check_prompt_size(prompt.ids.size(), model);
+    completion.answer_bytes = answer_bytes(completion.answer_bytes, request, prompt.ids.size(), model);
+  }
   for (Prompt& prompt : prompts) {
+    const std::string text =
+        prompt.text ? *prompt.text : model.tokenizer->decode(prompt.ids, {.keep_special = true});
     Request& one = completion.prompts.emplace_back(request);
     one.prompt = std::move(prompt.ids);
     one.starts_text = prompt.from_start;
     one.stop_ids = text_request(*model.tokenizer, "").stop_ids;
     if (endless) never_stop(one);
-    if (echo) completion.echoed.push_back(prompt.text);
+    if (echo) completion.echoed.push_back(text);
     completion.hidden_prompt_tokens.push_back(prompt.hidden_prompt_tokens);
-    completion.log_text += prompt.text;
+    completion.log_text += text;
   }
   check_all(completion, fields, model);
   return completion;
@@ -338,14 +399,19 @@ Conversation parse_messages(Fields& fields) {
 
 namespace {
 
-// Clamps to a range that fits a float and is far beyond what check_sampling allows.
-float as_float(double value) {
-  return static_cast<float>(std::clamp(value, -1e30, 1e30));
+// Checks the range before the conversion to float, so that messages quote what the client sent.
+float checked_float(Fields& fields, std::string_view name, double value) {
+  try {
+    check_sampling_value(name, value);
+  } catch (const Error& error) {
+    throw fields.to_api_error(error);
+  }
+  return static_cast<float>(value);
 }
 
 float number(Fields& fields, std::string_view name, float absent) {
   const auto value = fields.number(name);
-  return value ? as_float(*value) : absent;
+  return value ? checked_float(fields, name, *value) : absent;
 }
 
 std::uint64_t read_seed(Fields& fields, std::optional<std::uint64_t> absent) {
@@ -371,7 +437,7 @@ std::vector<std::pair<TokenId, float>> read_bias(Fields& fields) {
                       fmt::format("logit_bias keys must be token ids, got '{}'", key.substr(0, 40)));
     if (!value.is_number())
       throw bad_field("logit_bias", fmt::format("logit_bias values must be numbers, got {}", kind_of(value)));
-    biases.emplace_back(*id, as_float(value.as_double()));
+    biases.emplace_back(*id, checked_float(fields, "logit_bias", value.as_double()));
   }
   return biases;
 }
@@ -383,8 +449,8 @@ float read_repetition(Fields& fields, float absent) {
     throw bad_field("repeat_penalty",
                     fmt::format("repeat_penalty and repetition_penalty differ: {} and {}", *ours, *theirs));
   if (ours) fields.sent_as("repetition_penalty", "repeat_penalty");
-  if (ours) return as_float(*ours);
-  return theirs ? as_float(*theirs) : absent;
+  const auto given = ours ? ours : theirs;
+  return given ? checked_float(fields, "repetition_penalty", *given) : absent;
 }
 
 }  // namespace

@@ -26,6 +26,8 @@ struct ServedModel {
   SamplingOptions defaults = {};           // for fields a request does not set
   std::optional<std::uint64_t> seed = {};  // default seed; absent: random per request
   std::int64_t created = 0;                // Unix time
+  std::size_t longest_token = 16;          // bytes
+  std::size_t max_answer_bytes = 64 << 20;
 };
 
 enum class Dialect { chat, text };
@@ -45,6 +47,7 @@ struct CompletionRequest {
   std::vector<std::string> echoed = {};                // text repeated before the answer; empty list: no echo
   std::vector<std::size_t> hidden_prompt_tokens = {};  // leading tokens that are not part of the text (bos)
   std::int64_t tokens_dropped = 0;                     // removed from a conversation to make room
+  std::size_t answer_bytes = 0;                        // memory that answering may take
 
   std::string log_text = {};  // the prompt, for --log-prompts
 };
@@ -52,6 +55,12 @@ struct CompletionRequest {
 // Both throw an ApiError with status 400 that names the field.
 CompletionRequest parse_chat_completion(const Json& body, const ServedModel& model);
 CompletionRequest parse_text_completion(const Json& body, const ServedModel& model);
+
+// Memory that answering `request` with a prompt of this size may take: the request, and for each
+// choice its sampler and its answer, until that is sent. Throws an ApiError if `so_far` and this
+// exceed the limit, otherwise returns the sum.
+std::size_t answer_bytes(std::size_t so_far, const Request& request, std::size_t prompt_tokens,
+                         const ServedModel& model);
 
 class ApiError;
 // The error llama.cpp's server returns for a prompt that is too long: status 400.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 namespace thimble {
@@ -10,12 +11,35 @@ namespace {
 
 constexpr auto kIdleWait = std::chrono::milliseconds(50);
 
+// Appends the newer event of a sample to an older one.
+void join(Event& event, Event&& newer) {
+  event.text += newer.text;
+  std::ranges::move(newer.tokens, std::back_inserter(event.tokens));
+  if (!newer.prompt.empty()) event.prompt = std::move(newer.prompt);
+  if (!newer.finish) return;
+  event.finish = newer.finish;
+  event.usage = newer.usage;
+  event.stop_string = std::move(newer.stop_string);
+  event.error = std::move(newer.error);
+}
+
 }  // namespace
 
 struct Job::Mailbox {
   std::mutex mutex;
   std::condition_variable arrived;
   std::vector<JobEvent> events;
+
+  void add(JobEvent next) {
+    const std::lock_guard lock(mutex);
+    const auto unread = std::ranges::find_if(events, [&](const JobEvent& event) {
+      return event.request == next.request && event.event.sample == next.event.sample;
+    });
+    if (unread == events.end())
+      events.push_back(std::move(next));
+    else
+      join(unread->event, std::move(next.event));
+  }
 };
 
 Job::Job(Engine& engine, std::shared_ptr<Mailbox> mailbox, int samples)
@@ -46,13 +70,16 @@ Job Engine::submit(std::vector<Request> requests) {
     check_request(request, batcher_.model().config(), batcher_.tokenizer());
     samples += request.samples;
   }
+  const std::int64_t most = options_.slots + options_.queue;
+  check(samples <= most, Field{"n"},
+        "n times the number of prompts must be at most {} (slots plus queue), got {}", most, samples);
   auto mailbox = std::make_shared<Job::Mailbox>();
   {
     const std::lock_guard lock(mutex_);
     if (closed_) throw Overloaded("the server is shutting down");
-    if (in_flight_ >= options_.slots + options_.queue)
-      throw Overloaded(fmt::format("all {} slots are in use and {} requests are waiting", options_.slots,
-                                   in_flight_ - options_.slots));
+    if (in_flight_ + samples > most)
+      throw Overloaded(fmt::format("slots and queue have room for {} answers, and {} are in progress", most,
+                                   in_flight_.load()));
     in_flight_ += samples;
     submissions_.push_back({mailbox, std::move(requests)});
   }
@@ -71,6 +98,11 @@ void Engine::abandon(std::shared_ptr<Job::Mailbox> mailbox) {
 void Engine::close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
+}
+
+bool Engine::closed() const {
+  const std::lock_guard lock(mutex_);
+  return closed_;
 }
 
 EngineStats Engine::stats() const {
@@ -93,12 +125,12 @@ void Engine::run(const std::function<bool()>& stop) {
   } catch (const std::exception& error) {
     close();
     process_queue(false);
-    fail_all(Error(error.what()));
+    cancel_all(Error(error.what()));
     throw;
   }
   close();
   process_queue(false);
-  fail_all(Error("the server is shutting down"));
+  cancel_all(std::nullopt);
 }
 
 // Starts queued requests and cancels abandoned ones. Returns whether there were any.
@@ -122,8 +154,9 @@ bool Engine::process_queue(bool may_wait) {
 void Engine::start(Submission submission) {
   for (std::size_t i = 0; i < submission.requests.size(); ++i) {
     const int samples = submission.requests[i].samples;
+    const bool scored = submission.requests[i].logprobs != kNoLogprobs;
     const RequestId id = batcher_.submit(std::move(submission.requests[i]));
-    running_.emplace(id, Running{submission.mailbox, i, samples});
+    running_.emplace(id, Running{submission.mailbox, i, samples, scored});
   }
 }
 
@@ -144,16 +177,14 @@ void Engine::deliver(std::vector<Event> events) {
     // Decremented before the event is delivered, so that a client that received its answer can
     // submit the next request without being rejected.
     if (ended) --in_flight_;
-    {
-      const std::lock_guard lock(mailbox->mutex);
-      mailbox->events.push_back({running.request, std::move(event)});
-    }
+    if (!running.scored) event.tokens.clear();
+    mailbox->add({running.request, std::move(event)});
     mailbox->arrived.notify_one();
     if (ended && --running.samples_left == 0) running_.erase(found);
   }
 }
 
-void Engine::fail_all(const Error& error) {
+void Engine::cancel_all(const std::optional<Error>& error) {
   std::vector<RequestId> ids;
   ids.reserve(running_.size());
   for (const auto& [id, running] : running_) ids.push_back(id);

@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -22,7 +23,10 @@
 
 namespace thimble {
 
-// An event of one sample of one of a job's requests.
+// An event of one sample of one of a job's requests. It has tokens only if the request asks for
+// log-probabilities. Events of a sample that were not read yet are joined, so a client that does not
+// read takes no more memory than its answer. A sample that ends as cancelled was given up because
+// the engine stopped.
 struct JobEvent {
   std::size_t request = 0;  // index in the job
   Event event;
@@ -64,7 +68,8 @@ struct EngineStats {
   std::int64_t waiting = 0;          // samples that wait for one
 };
 
-// Thrown if the queue is full or the server is shutting down.
+// Thrown if the queue is full, if the memory for answers is in use, or if the server is shutting
+// down.
 class Overloaded : public Error {
  public:
   using Error::Error;
@@ -76,7 +81,8 @@ class Engine {
   Engine(Model& model, const Tokenizer* tokenizer, const EngineOptions& options);
   ~Engine();
 
-  // May be called by any thread. Throws Overloaded, or what check_request throws.
+  // May be called by any thread. Throws Overloaded, or what check_request throws. Requests with more
+  // samples than slots and queue can hold are an Error about "n".
   Job submit(std::vector<Request> requests);
 
   // Runs the decode loop until `stop` returns true, then cancels all remaining requests. `stop` is
@@ -86,6 +92,7 @@ class Engine {
 
   // Rejects new requests from now on; accepted requests continue.
   void close();
+  bool closed() const;
   bool idle() const { return in_flight_ == 0; }
 
   EngineStats stats() const;
@@ -103,6 +110,7 @@ class Engine {
     std::shared_ptr<Job::Mailbox> mailbox;
     std::size_t request;
     int samples_left;
+    bool scored;
   };
 
   void abandon(std::shared_ptr<Job::Mailbox> mailbox);
@@ -110,7 +118,7 @@ class Engine {
   void start(Submission submission);
   void cancel(const Job::Mailbox& mailbox);
   void deliver(std::vector<Event> events);
-  void fail_all(const Error& error);
+  void cancel_all(const std::optional<Error>& error);
   void publish_stats(std::int64_t steps, std::int64_t busy_slots);
 
   EngineOptions options_;

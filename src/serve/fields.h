@@ -68,6 +68,8 @@ std::string_view kind_of(const Json& value);
 
 // Parses the body of a request as JSON. Throws an ApiError with status 400.
 Json parse_body(std::string_view text);
+// An upper bound of the memory that a body takes while it is parsed and tokenized.
+std::size_t reading_bytes(std::string_view body);
 
 // An error response in the format of OpenAI's API.
 class ApiError : public std::runtime_error {

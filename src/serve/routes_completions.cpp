@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <span>
+
 #include "base/utf8.h"
 #include "serve/completion_answer.h"
 #include "serve/completion_request.h"
@@ -13,45 +15,41 @@ namespace thimble {
 
 namespace {
 
-std::string sse(const Json& json) {
-  return fmt::format("data: {}\n\n", json.dump());
-}
+constexpr const char* kJson = "application/json";
 
-void stream(Exchange& exchange, const CompletionRequest& completion, CompletionAnswer& answer, Job& job) {
-  const auto begin = [&] {
-    if (exchange.reply.started()) return;
-    exchange.reply.add_header("Cache-Control", "no-cache");
-    exchange.reply.begin_stream(200, "text/event-stream");
-  };
+void stream(Exchange& exchange, CompletionAnswer& answer, Job& job, bool include_usage) {
+  exchange.reply.add_header("Cache-Control", "no-cache");
+  ReplyWriter out(exchange.reply, "text/event-stream");
   const auto on_event = [&](JobEvent event) {
-    std::string text;
-    for (const Json& chunk : answer.chunks(std::move(event))) text += sse(chunk);
-    begin();
-    exchange.reply.write(text);
+    answer.stream(std::move(event), out);
+    out.flush();
   };
   const auto keep_alive = [&] {
-    begin();
-    exchange.reply.write(":\n\n");
+    out.add(":\n\n");
+    out.flush();
   };
   exchange.follow(job, on_event, keep_alive);
   exchange.service.metrics().count_answer(answer.totals());
-  if (completion.include_usage) exchange.reply.write(sse(answer.usage_chunk()));
-  exchange.reply.write("data: [DONE]\n\n");
-  exchange.reply.end_stream();
+  if (include_usage) answer.write_usage_chunk(out);
+  out.add("data: [DONE]\n\n");
+  out.end();
 }
 
 void complete(Exchange& exchange, const CompletionRequest& completion) {
   Service& service = exchange.service;
+  exchange.reserve_answer(completion.answer_bytes);
   CompletionAnswer answer(completion, service.model());
   exchange.log.set("id", answer.id()).set("stream", completion.stream);
   if (service.options().log_prompts) exchange.log.set("prompt", completion.log_text);
   Job job = service.engine().submit(completion.prompts);
   if (completion.stream) {
-    stream(exchange, completion, answer, job);
+    stream(exchange, answer, job, completion.include_usage);
   } else {
     exchange.follow(job, [&](JobEvent event) { answer.add(std::move(event)); });
     service.metrics().count_answer(answer.totals());
-    exchange.send_json(answer.complete_response());
+    ReplyWriter out(exchange.reply, kJson);
+    answer.write_response(out);
+    out.end();
   }
   exchange.log.set("prompt_tokens", answer.prompt_tokens())
       .set("completion_tokens", answer.generated_tokens())
@@ -59,12 +57,17 @@ void complete(Exchange& exchange, const CompletionRequest& completion) {
       .set("finish_reason", answer.finish_reason());
 }
 
+// The JSON of the body is freed before the answer is generated.
 void chat_completions(Exchange& exchange) {
-  complete(exchange, parse_chat_completion(parse_body(exchange.request.body), exchange.service.model()));
+  const CompletionRequest completion =
+      parse_chat_completion(parse_body(exchange.request.body), exchange.service.model());
+  complete(exchange, completion);
 }
 
 void text_completions(Exchange& exchange) {
-  complete(exchange, parse_text_completion(parse_body(exchange.request.body), exchange.service.model()));
+  const CompletionRequest completion =
+      parse_text_completion(parse_body(exchange.request.body), exchange.service.model());
+  complete(exchange, completion);
 }
 
 // /tokenize, /detokenize and /apply-template are compatible with llama.cpp's server.
@@ -78,6 +81,16 @@ Json piece_of(const Tokenizer& tokenizer, TokenId id) {
   return values;
 }
 
+template <class Text>
+void write_ids(ReplyWriter& out, std::span<const TokenId> ids, Text text_of) {
+  out.add("[");
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) out.add(",");
+    out.add(text_of(ids[i]));
+  }
+  out.add("]");
+}
+
 void tokenize(Exchange& exchange) {
   const Json body = parse_body(exchange.request.body);
   Fields fields(body);
@@ -88,14 +101,40 @@ void tokenize(Exchange& exchange) {
   const bool with_pieces = fields.boolean("with_pieces").value_or(false);
   fields.finish();
   const Tokenizer& tokenizer = *exchange.service.model().tokenizer;
-  Json tokens = Json::array();
-  for (const TokenId id : tokenizer.encode(content, {.trusted = parse_special, .add_special = add_special})) {
-    if (with_pieces)
-      tokens.push(Json::object().set("id", id).set("piece", piece_of(tokenizer, id)));
+  ReplyWriter out(exchange.reply, kJson);
+  out.add("{\"tokens\":");
+  write_ids(out, tokenizer.encode(content, {.trusted = parse_special, .add_special = add_special}),
+            [&](TokenId id) {
+              return with_pieces ? Json::object().set("id", id).set("piece", piece_of(tokenizer, id)).dump()
+                                 : std::to_string(id);
+            });
+  out.add("}\n");
+  out.end();
+}
+
+// Like Tokenizer::decode with special tokens, piece by piece: an id of two bytes may stand for a
+// token of a hundred.
+void write_text(ReplyWriter& out, const Tokenizer& tokenizer, std::span<const TokenId> ids) {
+  constexpr std::size_t kPieceBytes = 4096;
+  std::string waiting;
+  bool first = true;
+  const auto write = [&](bool all) {
+    std::string quoted;
+    append_json_string(quoted, take_text(waiting, all));
+    out.add(std::string_view(quoted).substr(1, quoted.size() - 2));
+  };
+  out.add("\"");
+  for (const TokenId id : ids) {
+    const bool control = tokenizer.token_type(id) == TokenType::control;
+    if (control)
+      waiting += tokenizer.token_text(id);
     else
-      tokens.push(id);
+      tokenizer.append_token(id, first, waiting);
+    first = first && control;
+    if (waiting.size() >= kPieceBytes) write(false);
   }
-  exchange.send_json(Json::object().set("tokens", tokens));
+  write(true);
+  out.add("\"");
 }
 
 void detokenize(Exchange& exchange) {
@@ -116,7 +155,11 @@ void detokenize(Exchange& exchange) {
                                   token.is_number() ? token.dump() : std::string(kind_of(token))));
     ids.push_back(static_cast<TokenId>(token.as_int()));
   }
-  exchange.send_json(Json::object().set("content", tokenizer.decode(ids, {.keep_special = true})));
+  ReplyWriter out(exchange.reply, kJson);
+  out.add("{\"content\":");
+  write_text(out, tokenizer, ids);
+  out.add("}\n");
+  out.end();
 }
 
 void apply_template(Exchange& exchange) {
@@ -127,11 +170,13 @@ void apply_template(Exchange& exchange) {
   const Conversation turns = parse_messages(fields);
   fields.finish();
   const std::vector<TokenId> ids = model.layout->prompt(turns);
-  Json tokens = Json::array();
-  for (const TokenId id : ids) tokens.push(id);
-  exchange.send_json(Json::object()
-                         .set("prompt", model.tokenizer->decode(ids, {.keep_special = true}))
-                         .set("tokens", tokens));
+  ReplyWriter out(exchange.reply, kJson);
+  out.add("{\"prompt\":");
+  write_text(out, *model.tokenizer, ids);
+  out.add(",\"tokens\":");
+  write_ids(out, ids, [](TokenId id) { return std::to_string(id); });
+  out.add("}\n");
+  out.end();
 }
 
 constexpr Route kCompletionRoutes[] = {

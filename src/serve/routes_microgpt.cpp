@@ -15,6 +15,8 @@
 #include "base/text.h"
 #include "infer/chat_context.h"
 #include "infer/generate.h"
+#include "infer/sampler.h"
+#include "serve/completion_answer.h"
 #include "serve/fields.h"
 #include "serve/service.h"
 
@@ -33,8 +35,8 @@ ApiError bad_request(const std::string& message) {
 Request read_request(Fields& fields) {
   Request request;
   const double temperature = fields.number("temperature").value_or(kTemperature);
-  if (temperature < 0) throw bad_request(fmt::format("temperature must be >= 0, got {}", temperature));
-  request.sampling.temperature = static_cast<float>(std::min(temperature, 1e30));
+  check_sampling_value("temperature", temperature);
+  request.sampling.temperature = static_cast<float>(temperature);
   request.sampling.seed = static_cast<std::uint64_t>(fields.integer("seed").value_or(kSeed));
   request.max_tokens = fields.integer("max_tokens").value_or(std::numeric_limits<std::int64_t>::max());
   if (request.max_tokens < 1) throw bad_request("max_tokens must be >= 1 when specified");
@@ -84,12 +86,13 @@ void microgpt_generate(Exchange& exchange) {
   request.prompt = start.prompt;
   request.stop_ids = start.stop_ids;
   request.starts_text = true;
+  exchange.reserve_answer(answer_bytes(0, request, request.prompt.size(), exchange.service.model()));
 
   std::vector<std::string> texts(static_cast<std::size_t>(request.samples));
   Usage usage;
   Job job = exchange.service.engine().submit({request});
   exchange.follow(job, [&](const JobEvent& event) {
-    if (event.event.error) throw ApiError(500, error_type_of(500), event.event.error->what());
+    check_answered(event.event);
     texts[static_cast<std::size_t>(event.event.sample)] += event.event.text;
     if (!event.event.finish) return;
     usage.generated_tokens += event.event.usage.generated_tokens;
@@ -102,8 +105,7 @@ void microgpt_generate(Exchange& exchange) {
   exchange.log.set("completion_tokens", usage.generated_tokens);
 }
 
-void microgpt_chat(Exchange& exchange) {
-  check_accepts_json(exchange.request);
+ChatRequest read_chat(Exchange& exchange) {
   const Json body = parse_body(exchange.request.body);
   const ServedModel& model = exchange.service.model();
   if (!model.layout) throw bad_request("model was not trained with chat tokens");
@@ -111,14 +113,21 @@ void microgpt_chat(Exchange& exchange) {
   const Request options = read_request(fields);
   const Conversation turns = read_messages(fields);
   fields.finish();
-  const ChatRequest fitted = chat_request(*model.layout, turns, model.config.context, options);
   if (exchange.service.options().log_prompts) exchange.log.set("prompt", turns.back().content);
+  return chat_request(*model.layout, turns, model.config.context, options);
+}
+
+void microgpt_chat(Exchange& exchange) {
+  check_accepts_json(exchange.request);
+  const ChatRequest fitted = read_chat(exchange);
+  exchange.reserve_answer(
+      answer_bytes(0, fitted.request, fitted.request.prompt.size(), exchange.service.model()));
 
   std::string text;
   Usage usage;
   Job job = exchange.service.engine().submit({fitted.request});
   exchange.follow(job, [&](const JobEvent& event) {
-    if (event.event.error) throw ApiError(500, error_type_of(500), event.event.error->what());
+    check_answered(event.event);
     text += event.event.text;
     if (event.event.finish) usage = event.event.usage;
   });

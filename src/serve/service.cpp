@@ -2,6 +2,9 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "serve/fields.h"
+#include "tokenizer/tokenizer.h"
 
 namespace thimble {
 
@@ -95,6 +99,7 @@ namespace {
 constexpr double kPollSeconds = 0.02;     // seconds between checks for a disconnected client
 constexpr double kKeepAliveSeconds = 10;  // a silent stream sends a comment this often
 constexpr std::size_t kMaxPathShown = 200;
+constexpr std::size_t kTrimBytes = 16 << 20;
 constexpr const char* kKeyIsMissing = "the API key is missing or wrong; send Authorization: Bearer KEY";
 
 bool is_local_name(const HttpRequest& request) {
@@ -141,7 +146,8 @@ Service::Service(const ServedModel& model, Engine& engine, ServiceOptions option
       engine_(engine),
       options_(std::move(options)),
       keys_(options_.api_keys),
-      rate_limit_(options_.requests_per_second) {}
+      rate_limit_(options_.requests_per_second),
+      memory_(options_.memory_bytes / 4 * 3, kTrimBytes) {}
 
 const Route& Service::find_route(const HttpRequest& request) const {
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
@@ -188,7 +194,11 @@ bool Service::set_cross_origin(const HttpRequest& request, HttpReply& reply) con
 }
 
 void Service::handle(const HttpRequest& request, HttpReply& reply) {
-  Exchange exchange{*this, request, reply, seconds_now()};
+  Exchange exchange{.service = *this,
+                    .request = request,
+                    .reply = reply,
+                    .started = seconds_now(),
+                    .memory = MemoryBudget::Share(memory_)};
   try {
     dispatch(exchange);
   } catch (const ApiError& error) {
@@ -196,23 +206,31 @@ void Service::handle(const HttpRequest& request, HttpReply& reply) {
   } catch (const Overloaded& error) {
     send_error(exchange, ApiError(503, error_type_of(503), error.what()).retry_after(1));
   } catch (const Error& error) {
-    send_error(exchange, ApiError(400, error_type_of(400), error.what()));
+    send_error(exchange, ApiError(400, error_type_of(400), error.what()).about(error.field()));
   } catch (const std::exception& error) {
     send_error(exchange, ApiError(500, error_type_of(500), fmt::format("internal error: {}", error.what())));
   }
   finish(exchange);
 }
 
+void Exchange::check_client() const {
+  const double limit = service.options().request_seconds;
+  if (reply.gone()) throw ApiError(499, error_type_of(499), "the client closed the connection");
+  if (seconds_now() - started > limit)
+    throw ApiError(504, error_type_of(504), fmt::format("the answer took more than {} seconds", limit));
+}
+
+void Exchange::reserve_answer(std::size_t bytes) {
+  if (!memory.resize(bytes)) throw Overloaded("the memory for answers is in use");
+}
+
 void Exchange::follow(Job& job, const std::function<void(JobEvent)>& on_event,
                       const std::function<void()>& idle) {
-  const double limit = service.options().request_seconds;
   double last_event = seconds_now();
   while (!job.done()) {
     std::vector<JobEvent> events = job.wait(kPollSeconds);
     const double now = seconds_now();
-    if (reply.gone()) throw ApiError(499, error_type_of(499), "the client closed the connection");
-    if (now - started > limit)
-      throw ApiError(504, error_type_of(504), fmt::format("the answer took more than {} seconds", limit));
+    check_client();
     for (JobEvent& event : events) on_event(std::move(event));
     if (!events.empty()) last_event = now;
     if (now - last_event > kKeepAliveSeconds && idle) {
@@ -228,7 +246,11 @@ void Service::check_head(const HttpHead& head) const {
 }
 
 void Service::refuse(const HttpError& problem, const HttpRequest& request, HttpReply& reply) {
-  Exchange exchange{*this, request, reply, seconds_now()};
+  Exchange exchange{.service = *this,
+                    .request = request,
+                    .reply = reply,
+                    .started = seconds_now(),
+                    .memory = MemoryBudget::Share(memory_)};
   set_cross_origin(request, reply);
   if (request.path.starts_with("/microgpt/")) exchange.errors = ErrorShape::microgpt;
   ApiError error(problem.status(), error_type_of(problem.status()), problem.what());
@@ -247,7 +269,23 @@ void Service::dispatch(Exchange& exchange) {
   const Route& route = find_route(request);
   exchange.route = route.path;
   check_access(route, request);
+  if (!request.body.empty()) reserve_reading(exchange);
   route.handler(exchange);
+}
+
+// Waits for a share of the memory that reading the body may take. Nothing else is held meanwhile, so
+// requests cannot block each other.
+void Service::reserve_reading(Exchange& exchange) {
+  const std::size_t bytes = reading_bytes(exchange.request.body);
+  if (bytes > memory_.bytes())
+    throw ApiError(400, error_type_of(400),
+                   fmt::format("this body may take {} bytes to read, but the limit is {}; send a smaller one",
+                               bytes, memory_.bytes()));
+  while (!exchange.memory.resize(bytes)) {
+    exchange.check_client();
+    if (engine_.closed()) throw Overloaded("the server is shutting down");
+    memory_.wait(kPollSeconds);
+  }
 }
 
 void Service::send_error(Exchange& exchange, const ApiError& error) const {
@@ -286,18 +324,45 @@ void Service::finish(Exchange& exchange) {
   options_.access_log(line.dump());
 }
 
+namespace {
+
+ServedModel with_limits(ServedModel served, const ServiceOptions& options) {
+  for (TokenId id = 0; id < served.tokenizer->vocab_size(); ++id)
+    served.longest_token = std::max(served.longest_token, bytes_of_token(*served.tokenizer, id).size());
+  served.max_answer_bytes = options.memory_bytes / 16;
+  return served;
+}
+
+// Otherwise glibc raises both thresholds when a large block is freed, and each of its arenas then keeps
+// up to 64 MiB, which malloc_trim does not return.
+void return_large_blocks_at_once() {
+#ifdef __GLIBC__
+  constexpr int kLarge = 1 << 20;
+  mallopt(M_MMAP_THRESHOLD, kLarge);
+  mallopt(M_TRIM_THRESHOLD, kLarge);
+#endif
+}
+
+HttpServerOptions with_limits(HttpServerOptions http, const ServiceOptions& options) {
+  http.total_body_bytes = options.memory_bytes / 4;
+  return http;
+}
+
+}  // namespace
+
 Server::Server(Model& model, ServedModel served, ServerOptions options)
     : options_(std::move(options)),
-      served_(std::move(served)),
+      served_(with_limits(std::move(served), options_.service)),
       engine_(model, served_.tokenizer, options_.engine),
       service_(served_, engine_, options_.service),
       http_(std::make_unique<HttpServer>(
-          options_.http,
+          with_limits(options_.http, options_.service),
           [this](const HttpRequest& request, HttpReply& reply) { service_.handle(request, reply); },
           [this](const HttpError& problem, const HttpRequest& request, HttpReply& reply) {
             service_.refuse(problem, request, reply);
           },
           [this](const HttpHead& head) { service_.check_head(head); })) {
+  return_large_blocks_at_once();
   service_.connections = [this] { return http_->connections(); };
   service_.local_only = [this] { return http_->loopback(); };
   http_->start();

@@ -62,7 +62,8 @@ class Metrics {
 class Service;
 enum class ErrorShape { openai, microgpt };
 
-// One request, its reply, and extra fields for the access log.
+// One request, its reply, its share of the memory for all requests, and extra fields for the access
+// log.
 struct Exchange {
   Service& service;
   const HttpRequest& request;
@@ -70,8 +71,12 @@ struct Exchange {
   double started;                    // seconds_now()
   std::string_view route = "other";  // path in the route table
   ErrorShape errors = ErrorShape::openai;
+  MemoryBudget::Share memory;
   Json log = Json::object();  // extra fields for the access log
 
+  // A share for reading the body is taken before the handler is called. A handler that then generates
+  // an answer changes it to what that may take. Throws Overloaded if other requests have the rest.
+  void reserve_answer(std::size_t bytes);
   void send_json(const Json& json, int status = 200) {
     reply.send({.status = status, .body = json.dump() + "\n"});
   }
@@ -79,6 +84,10 @@ struct Exchange {
   // or request_seconds is exceeded (504). `idle` is called after 10 s without an event.
   void follow(Job& job, const std::function<void(JobEvent)>& on_event,
               const std::function<void()>& idle = {});
+
+ private:
+  friend class Service;
+  void check_client() const;
 };
 
 struct Route {
@@ -93,6 +102,9 @@ struct ServiceOptions {
   std::vector<std::string> api_keys = {};
   double requests_per_second = 0;  // per client; 0: no limit
   double request_seconds = 600;    // maximum duration of an answer, queueing included
+  // For all requests in progress: three quarters for requests that are read or answered, of which one
+  // answer may take a twelfth, and one quarter for bodies that arrive.
+  std::size_t memory_bytes = 1 << 30;
   bool log_prompts = false;
   std::function<void(const std::string& line)> access_log =
       {};  // one JSON object per call; called by any thread
@@ -114,6 +126,7 @@ class Service {
   Engine& engine() { return engine_; }
   const ServiceOptions& options() const { return options_; }
   Metrics& metrics() { return metrics_; }
+  MemoryBudget& memory() { return memory_; }
 
   std::function<int()> connections = [] { return 0; };  // for /metrics
   // Whether the server listens on loopback only. If so, and no API key is configured, requests with
@@ -125,6 +138,7 @@ class Service {
   void check_access(const Route& route, const HttpRequest& request);
   bool set_cross_origin(const HttpRequest& request, HttpReply& reply) const;
   void dispatch(Exchange& exchange);
+  void reserve_reading(Exchange& exchange);
   void send_error(Exchange& exchange, const class ApiError& error) const;
   void finish(Exchange& exchange);
 
@@ -133,6 +147,7 @@ class Service {
   ServiceOptions options_;
   ApiKeys keys_;
   RateLimit rate_limit_;
+  MemoryBudget memory_;
   Metrics metrics_;
 };
 

@@ -299,6 +299,21 @@ TEST_F(Completions, AcceptNeutralValuesOfOpenAiFields) {
             200);
 }
 
+TEST_F(Completions, AcceptFieldsThatDoNotChangeTheAnswer) {
+  const std::string start = R"({"messages":[{"role":"user","content":"hi"}],"max_tokens":4,"temperature":0)";
+  const std::string plain = text_of(server_.chat(start + "}"));
+  for (const char* field :
+       {R"("metadata":{"run":"7"})", R"("store":true)", R"("service_tier":"priority")", R"("user":"me")",
+        R"("safety_identifier":"me")", R"("prompt_cache_key":"k")", R"("prompt_cache_retention":"24h")",
+        R"("reasoning_effort":"low")", R"("verbosity":"low")", R"("parallel_tool_calls":true)",
+        R"("cache_prompt":false)", R"("prediction":{"type":"content","content":"a"})",
+        R"("tool_choice":"auto")", R"("functions":[],"function_call":"none")"}) {
+    const HttpAnswer answer = server_.chat(start + "," + field + "}");
+    ASSERT_EQ(answer.status, 200) << field << answer;
+    EXPECT_EQ(text_of(answer), plain) << field;
+  }
+}
+
 TEST(CompletionsOfATextModel, RejectChatRequests) {
   TestServer server({.chats = false});
   const HttpAnswer answer = server.chat(R"({"messages":[{"role":"user","content":"hi"}]})");

@@ -108,6 +108,26 @@ TEST(Load, RequestsBeyondSlotsAndQueueGet503) {
   EXPECT_EQ(answered(503), 128);
 }
 
+TEST(Load, ARequestNeedsRoomForAllItsChoices) {
+  ServerOptions options;
+  options.engine = {.slots = 2, .queue = 4};
+  TestServer server({.server = options, .runs = false});
+  const HttpAnswer large = server.complete(R"({"prompt":["a","b"],"n":4})");
+  EXPECT_EQ(large.status, 400) << large;
+  EXPECT_EQ(large.json().at("error").at("param"), Json("n"));
+  EXPECT_NE(large.error().find("at most 6"), std::string::npos) << large.error();
+  HttpClient first(server.port());
+  first.send(http_text("POST", "/v1/completions", R"({"prompt":"a","n":4,"max_tokens":2})"));
+  ASSERT_TRUE(wait_until([&] { return server.server().engine().stats().waiting == 4; }));
+  EXPECT_EQ(server.complete(R"({"prompt":"a","n":3})").status, 503);
+  HttpClient second(server.port());
+  second.send(http_text("POST", "/v1/completions", R"({"prompt":"a","n":2,"max_tokens":2})"));
+  ASSERT_TRUE(wait_until([&] { return server.server().engine().stats().waiting == 6; }));
+  server.run();
+  EXPECT_EQ(first.read_answer().status, 200);
+  EXPECT_EQ(second.read_answer().status, 200);
+}
+
 // Enough steps that a generation is still running when the test checks it.
 constexpr std::int64_t kLongContext = 16384, kLongSteps = 16000;
 constexpr const char* kLong =
@@ -199,6 +219,40 @@ TEST(Draining, StopsAfterDrainSeconds) {
   const HttpAnswer answer = client.read_answer();
   EXPECT_TRUE(answer.whole);
   EXPECT_NE(events_of(answer.body).back().find("shutting down"), std::string::npos);
+}
+
+TEST(Draining, GivesUpIncompleteRequestsAfterDrainSeconds) {
+  ServerOptions options;
+  options.http.limits = {.head_seconds = 10 * kClientSeconds, .body_seconds = 10 * kClientSeconds};
+  options.drain_seconds = 0.2;
+  TestServer server({.server = options});
+  HttpClient head(server.port()), body(server.port());
+  head.send("GET /health HTTP/1.1\r\nHost:");
+  body.send("POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
+  EXPECT_EQ(get(server.port(), "/health").status, 200);  // both are connected
+  const double start = seconds_now();
+  server.stop();
+  EXPECT_LT(seconds_now() - start, kClientSeconds);
+  for (HttpClient* client : {&head, &body}) {
+    const HttpAnswer answer = client->read_answer();
+    EXPECT_EQ(answer.status, 503) << answer;
+  }
+}
+
+TEST(Draining, AnswersThatHaveNotBegunAre503) {
+  ServerOptions options;
+  options.drain_seconds = 1e-3;
+  TestServer server({.server = options, .runs = false});
+  HttpClient text(server.port()), microgpt(server.port());
+  text.send(http_text("POST", "/v1/completions", R"({"prompt":"a"})"));
+  microgpt.send(http_text("POST", "/microgpt/v1/generate", "{}"));
+  ASSERT_TRUE(wait_until([&] { return server.server().engine().stats().waiting == 2; }));
+  server.stop();
+  for (HttpClient* client : {&text, &microgpt}) {
+    const HttpAnswer answer = client->read_answer();
+    EXPECT_EQ(answer.status, 503) << answer;
+    EXPECT_TRUE(answer.has_header("Retry-After: 1")) << answer;
+  }
 }
 
 TEST(Draining, RejectsRequestsOnOpenConnections) {

@@ -30,8 +30,11 @@ TEST(Routes, AnAdditionalRouteNeedsOneTableEntry) {
   EXPECT_EQ(get(server.port(), "/toy", "Authorization: Bearer secret\r\n").json(),
             Json::object().set("model", "small"));
   EXPECT_EQ(post(server.port(), "/toy", "", "Authorization: Bearer secret\r\n").status, 405);
-  const std::string metrics = get(server.port(), "/metrics", "Authorization: Bearer secret\r\n").body;
-  EXPECT_NE(metrics.find(R"(thimble_requests_total{route="/toy",status="200"} 1)"), std::string::npos);
+  // A request is counted after its answer was sent.
+  EXPECT_TRUE(wait_until([&] {
+    return get(server.port(), "/metrics", "Authorization: Bearer secret\r\n")
+               .body.find(R"(thimble_requests_total{route="/toy",status="200"} 1)") != std::string::npos;
+  }));
 }
 
 TEST(Routes, DescribeTheServer) {
@@ -130,6 +133,7 @@ TEST(Microgpt, ReturnsTheOriginalErrorMessages) {
     return json.at("error").as_string();
   };
   EXPECT_EQ(error_of("generate", R"({"temperature":-0.5})"), "temperature must be >= 0, got -0.5");
+  EXPECT_EQ(error_of("generate", R"({"temperature":1e300})"), "temperature must be <= 1000, got 1e+300");
   EXPECT_EQ(error_of("generate", R"({"num_samples":0})"), "num_samples must be >= 1");
   EXPECT_EQ(error_of("generate", R"({"max_tokens":0})"), "max_tokens must be >= 1 when specified");
   EXPECT_EQ(error_of("chat", R"({"messages":[]})"), "messages must not be empty");
@@ -179,6 +183,18 @@ TEST(Keys, AreComparedCompletely) {
     EXPECT_FALSE(equal_in_constant_time(other, "abc")) << other;
   }
   EXPECT_EQ(keys_in("one\n\n# no\n  two \r\n"), (std::vector<std::string>{"one", "two"}));
+}
+
+// Each line of the file is a key that a client can send, whatever program wrote the file.
+TEST(Keys, OfAWindowsFileHaveNoInvisibleCharacters) {
+  EXPECT_EQ(keys_in("\xEF\xBB\xBFone\r\ntwo\r\n"), (std::vector<std::string>{"one", "two"}));
+}
+
+TEST(Keys, ThatNoClientCanSendAreNamedSo) {
+  for (const char* key : {"k", "open sesame", "~!@#"}) EXPECT_EQ(unusable_key(key), "") << key;
+  for (const char* key :
+       {"", " ", " k", "k ", "k\n", "k\r", "\tk", "a\nb", "\xEF\xBB\xBFk", "\x7f", "gr\xC3\xBC\xC3\x9F"})
+    EXPECT_NE(unusable_key(key), "") << key;
 }
 
 TEST(RateLimits, ApplyPerClientAndRecoverOverTime) {
