@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/signals.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/parse.h"
@@ -24,16 +25,27 @@ constexpr const char* kKeyVariable = "THIMBLE_API_KEY";
 
 // Other users of the machine can see a key in a command line, but not one in the environment or a
 // file.
+//
+// A key that no client can send is an error: the server would refuse everybody. An empty variable is
+// one too: without it, the server would accept everybody.
 std::vector<std::string> keys_from(const Arguments& arguments) {
-  std::vector<std::string> keys = arguments.list("api-key");
+  std::vector<std::string> keys;
+  const auto add = [&](const std::string& key, const std::string& source) {
+    if (const std::string_view why = unusable_key(key); !why.empty())
+      throw UsageError(fmt::format("the API key from {} {}", source, why),
+                       Hint{key.empty() ? "leave it out to serve without keys"
+                                        : "use printable ASCII, as in: openssl rand -hex 24"});
+    keys.push_back(key);
+  };
+  for (const std::string& key : arguments.list("api-key")) add(key, "--api-key");
   if (arguments.given("api-key-file")) {
     const std::vector<std::string> more = keys_in(read_file(arguments.path("api-key-file"), kLongestKeyFile));
     check(!more.empty(), "{} contains no key", arguments.text("api-key-file"));
-    keys.insert(keys.end(), more.begin(), more.end());
+    for (std::size_t i = 0; i < more.size(); ++i)
+      add(more[i], fmt::format("{} (number {})", arguments.text("api-key-file"), i + 1));
   }
-  if (const char* key = std::getenv(kKeyVariable); key && *key) keys.emplace_back(key);
-  for (const std::string& key : keys)
-    if (key.empty()) throw UsageError("--api-key must not be empty");
+  if (const char* key = std::getenv(kKeyVariable))
+    add(key, fmt::format("{} in the environment", kKeyVariable));
   return keys;
 }
 
@@ -60,7 +72,8 @@ ServedModel served_from(const Arguments& arguments, const ModelFile& file, const
                      .defaults = sampling_from(arguments),
                      .created = unix_time()};
   if (arguments.given("seed")) served.seed = served.defaults.seed;
-  if (served.name.empty()) served.name = name_of_model(arguments.path("MODEL"));
+  if (!arguments.given("alias")) served.name = name_of_model(arguments.path("MODEL"));
+  if (trim(served.name).empty()) throw UsageError("--alias must not be empty: clients show it as the model");
   if (!file.layout.empty() || arguments.given("layout"))
     served.layout.emplace(open_chat_layout(file, tokenizer, arguments.text("layout")));
   return served;
@@ -85,6 +98,11 @@ ServerOptions server_options(const Arguments& arguments) {
   options.service.request_seconds = seconds("timeout");
   options.service.api_keys = keys_from(arguments);
   options.service.requests_per_second = arguments.number("rate-limit", {.least = 0, .most = kLongest});
+  options.service.memory_bytes = static_cast<std::size_t>(
+      arguments.integer("max-memory", {.least = 16 << 20, .most = std::int64_t{1} << 40}));
+  if (options.http.limits.body_bytes > options.service.memory_bytes / 4)
+    throw UsageError(fmt::format("--max-body must be at most a quarter of --max-memory, got {} and {}",
+                                 options.http.limits.body_bytes, options.service.memory_bytes));
   options.service.log_prompts = arguments.flag("log-prompts");
   options.drain_seconds = seconds("drain-timeout");
   return options;
@@ -169,6 +187,10 @@ Command serve_command() {
             .value = "BYTES",
             .initial = "4194304",
             .help = "maximum size of a request body"},
+           {.name = "max-memory",
+            .value = "BYTES",
+            .initial = "1073741824",
+            .help = "maximum memory for all requests and answers together, besides the model"},
            {.name = "max-connections",
             .value = "N",
             .initial = "512",

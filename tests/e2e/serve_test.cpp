@@ -163,6 +163,25 @@ TEST_F(ServeCommand, ReadsKeysFromFilesAndTheEnvironment) {
   for (const char* key : {"alpha", "beta"}) EXPECT_EQ(run.err.find(key), std::string::npos) << run.err;
 }
 
+TEST_F(ServeCommand, RefusesKeysThatNoClientCanSend) {
+  folder_.write("broken.txt", "alpha\nbe\x01ta\n");
+  const auto fails = [&](std::vector<std::string> more, std::vector<std::string> variables = {}) {
+    variables.insert(variables.end(), {binary_path().string(), "serve", path("run"), "--port", "0"});
+    variables.insert(variables.end(), more.begin(), more.end());
+    const RunResult run = run_program("/usr/bin/env", {.arguments = variables, .timeout_seconds = 20});
+    EXPECT_EQ(run.exit_code, 2) << run;
+    return run.err;
+  };
+  for (const char* key : {"", " ", "k ", "k\r"}) {
+    EXPECT_NE(fails({"--api-key", key}).find("API key from --api-key"), std::string::npos);
+    EXPECT_NE(fails({}, {fmt::format("THIMBLE_API_KEY={}", key)}).find("API key from THIMBLE_API_KEY"),
+              std::string::npos);
+  }
+  const std::string second = fails({"--api-key-file", path("broken.txt")});
+  EXPECT_NE(second.find("broken.txt (number 2)"), std::string::npos) << second;
+  EXPECT_EQ(second.find("ta\n"), std::string::npos) << second;
+}
+
 // As under systemd's MemoryDenyWriteExecute=yes: oneDNN and PCRE2 must not compile at run time.
 TEST_F(ServeCommand, NeedsNoWritableExecutableMemory) {
   constexpr const char* kUnderMdwe =
@@ -239,6 +258,9 @@ TEST_F(ServeCommand, ReportsErrorsBeforeListening) {
   EXPECT_NE(nowhere.err.find("cannot resolve the address not an address"), std::string::npos) << nowhere;
   folder_.write("empty.txt", "# nothing\n");
   EXPECT_NE(fails({"--api-key-file", path("empty.txt")}).err.find("contains no key"), std::string::npos);
+  EXPECT_EQ(fails({"--alias", ""}).exit_code, 2);
+  EXPECT_EQ(fails({"--alias", " "}).exit_code, 2);
+  EXPECT_EQ(fails({"--max-body", "8388608", "--max-memory", "16777216"}).exit_code, 2);
   serve({}, SIGTERM, [&](int port) {
     const RunResult taken = fails({"--port", std::to_string(port)});
     EXPECT_EQ(taken.exit_code, 1);
