@@ -197,6 +197,14 @@ test('completions: scoring gives the same log-probabilities as generation', asyn
     assert.ok(Math.abs(logprob - made.logprobs.token_logprobs[i]) < 1e-3, `token ${i}: ${logprob}`);
 });
 
+test('chat: fields about accounts, storage, reasoning and speed do not change the answer', async () => {
+  const plain = (await client.chat.completions.create(greedy)).choices[0].message.content;
+  const answer = await client.chat.completions.create({ ...greedy, metadata: { run: '7' }, store: true, service_tier: 'flex',
+    user: 'me', safety_identifier: 'me', prompt_cache_key: 'k', prompt_cache_retention: '24h', reasoning_effort: 'low',
+    verbosity: 'low', parallel_tool_calls: false, prediction: { type: 'content', content: 'Will' }, tool_choice: 'auto' });
+  assert.equal(answer.choices[0].message.content, plain);
+});
+
 test('an invalid request gives a typed error that names the field', async () => {
   const wrong = [
     [{ temperature: -0.5 }, 'temperature', /temperature must be >= 0, got -0\.5/],
@@ -209,6 +217,8 @@ test('an invalid request gives a typed error that names the field', async () => 
     [{ tools: [{ type: 'function', function: { name: 'f' } }] }, 'tools', /tools/],
     [{ response_format: { type: 'json_object' } }, 'response_format', /response_format/],
     [{ temprature: 1 }, 'temprature', /temprature/],
+    [{ metadata: 'text' }, 'metadata', /metadata must be an object/],
+    [{ min_tokens: 41 }, 'min_tokens', /min_tokens must be at most max_tokens/],
   ];
   for (const [field, param, message] of wrong) {
     await assert.rejects(client.chat.completions.create({ ...greedy, ...field }), (error) => {

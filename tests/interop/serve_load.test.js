@@ -49,7 +49,8 @@ function take(answer, data, began) {
   ++answer.pieces;
 }
 
-const resident_bytes = (pid) => 1024 * Number(readFileSync(`/proc/${pid}/status`, 'utf8').match(/VmRSS:\s+(\d+)/)[1]);
+const memory_of = (pid, line) => 1024 * Number(readFileSync(`/proc/${pid}/status`, 'utf8').match(new RegExp(`${line}:\\s+(\\d+)`))[1]);
+const resident_bytes = (pid) => memory_of(pid, 'VmRSS'), peak_bytes = (pid) => memory_of(pid, 'VmHWM');
 const quantile = (values, share) => values.toSorted((a, b) => a - b)[Math.floor(share * (values.length - 1))];
 const in_ms = (value) => `${(1000 * value).toFixed(0)} ms`;
 
@@ -125,6 +126,42 @@ test('200 clients, 8 slots, queue of 32: other requests get 503 with Retry-After
     }
     assert.ok(refused.length > 0 && refused.length <= 160, 'the queue overflows, but slots and queue are used');
     assert.equal((await stream(server.url, questions[0])).text, solo[0].text, 'the server works normally afterwards');
+  } finally {
+    assert.equal(await server.stop(), 0);
+  }
+});
+
+test('12 clients with the largest requests: memory stays within --max-memory and is given back', { timeout: 600_000 }, async (t) => {
+  const MiB = 2 ** 20, max_memory = 128 * MiB, max_body = MiB / 2;
+  const server = await serve(join(folder, 'chatty'), '--max-memory', `${max_memory}`, '--max-body', `${max_body}`);
+  const bodies = {
+    '/tokenize': JSON.stringify({ content: 'a'.repeat(max_body - 40), with_pieces: true }),
+    '/detokenize': `{"tokens":[${'9,'.repeat(max_body / 2 - 10)}9]}`,
+    '/apply-template': JSON.stringify({ messages: [{ role: 'user', content: 'a'.repeat(max_body - 60) }] }),
+    '/v1/completions': `{"prompt":[${'9,'.repeat(max_body / 2 - 10)}9]}`,  // longer than the context
+    '/v1/chat/completions': JSON.stringify({ messages: questions[0], n: 6, max_tokens: 100, ignore_eos: true,
+      logprobs: true, top_logprobs: 100 }),
+  };
+  const ask = async (path) => {
+    const response = await fetch(server.url + path, { method: 'POST', body: bodies[path] });
+    for await (const piece of response.body) assert.ok(piece.length > 0);  // the client keeps nothing
+    return response.status;
+  };
+  try {
+    await stream(server.url, questions[0]);
+    const before = resident_bytes(server.pid);
+    for (const path of Object.keys(bodies)) {
+      const statuses = await Promise.all(Array.from({ length: 12 }, () => ask(path)));
+      assert.deepEqual(new Set(statuses), new Set([path === '/v1/completions' ? 400 : 200]), path);
+    }
+    const refused = JSON.stringify({ messages: questions[0], n: 72, ignore_eos: true, logprobs: true, top_logprobs: 100 });
+    const response = await fetch(`${server.url}/v1/chat/completions`, { method: 'POST', body: refused });
+    assert.equal(response.status, 400);
+    assert.match((await response.json()).error.message, new RegExp(`limit is ${max_memory / 16}`));
+    const peak = peak_bytes(server.pid);
+    t.diagnostic(`memory ${[before, peak, resident_bytes(server.pid)].map((bytes) => (bytes / MiB).toFixed(1)).join(', ')} MiB`);
+    assert.ok(peak < before + max_memory, `${peak} bytes after ${before}`);
+    await eventually('memory is given back', () => resident_bytes(server.pid) < 1.2 * before + 32 * MiB, 10);
   } finally {
     assert.equal(await server.stop(), 0);
   }
