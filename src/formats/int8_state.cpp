@@ -338,8 +338,9 @@ class TorchPickler final : public ArrayPickler {
   std::vector<std::string> storages_;
 };
 
-// The indices of the parameters in the order of the script's state. In MLX a module's entries are in
-// the order of its constructor; PyTorch lists a module's own parameters before those of its parts.
+// The indices of the parameters in the order of the script's state. In MLX a module's entries are
+// in the order of its constructor; PyTorch lists a module's own parameters before those of its
+// parts.
 std::vector<std::size_t> script_order(const ParamTable& table, PickledBy by) {
   using enum Role;
   static constexpr Role kMlx[] = {token_embedding, skip_weights, query,    key,        value,     attn_proj,

@@ -72,8 +72,9 @@ class Pickle {
 
 std::string_view name_of(PickleValue::Kind kind);
 
-// Writes Python pickles of texts, numbers, tuples, dicts and named globals, as needed for arrays: the
-// same bytes that Python's pickle.dumps() writes, with its memo and, from protocol 4 on, its frames.
+// Writes Python pickles of texts, numbers, tuples, dicts and named globals, as needed for arrays:
+// the same bytes that Python's pickle.dumps() writes, with its memo and, from protocol 4 on, its
+// frames.
 //
 //   PickleWriter pickle(5);
 //   pickle.dict(1, [&](std::size_t) { pickle.text("step"); pickle.integer(3); });

@@ -6,8 +6,9 @@
 //
 // NS is Newton-Schulz (optim/newton_schulz.h). It runs in bf16 if configured and if the processor
 // multiplies bf16, with Jordan's coefficients in every round, with those of Polar Express, which
-// differ from round to round, or with no round, where NS(u) = u / (|u|_F + 1e-7). Matrices of one shape form a batch: one parallel pass updates their
-// momenta and computes their u, which are stored consecutively.
+// differ from round to round, or with no round, where NS(u) = u / (|u|_F + 1e-7). Matrices of one
+// shape form a batch: one parallel pass updates their momenta and computes their u, which are
+// stored consecutively.
 //
 // mu increases linearly from muon_momentum_start to muon_momentum over muon_momentum_steps.
 //

@@ -18,8 +18,9 @@ namespace thimble {
 // All matrix products of a forward pass; equal shapes are merged into one entry with a count.
 std::vector<ProductShape> products_of(const ModelConfig& config);
 
-// Nothing is faster than its ceiling, so a ceiling below the speed was measured while other programs
-// used the machine. Measures such a ceiling again, up to three times, and returns the highest.
+// Nothing is faster than its ceiling, so a ceiling below the speed was measured while other
+// programs used the machine. Measures such a ceiling again, up to three times, and returns the
+// highest.
 double ceiling_above(double speed, double measured, const std::function<double()>& measure_again);
 // nullopt if the ceiling is still below the speed.
 std::optional<double> fraction_of(double speed, double ceiling);
