@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "data/document.h"
 #include "data/text_files.h"
+#include "tokenizer/unicode.h"
 
 namespace thimble {
 
@@ -78,8 +79,6 @@ void refuse_unsupported(const fs::path& file) {
 }  // namespace
 
 DataSource find_source(std::string_view input) {
-  check(input != "-", Hint{"write it to a file first, because inputs are read twice"},
-        "standard input is not supported as a data source");
   DataSource source{.name = std::string(input)};
   if (const auto weighted = split_weight(input)) {
     source.name = weighted->name;
@@ -201,18 +200,10 @@ std::optional<JsonElements::Element> JsonElements::next() {
 
 namespace {
 
-// A file with a zero byte among its first bytes is not text.
-constexpr std::size_t kInspectedBytes = 4096;
 constexpr std::size_t kContextBytes = 32;
 
 bool is_blank(std::string_view text) {
   return text.find_first_not_of(" \t\r\n") == text.npos;
-}
-
-void check_is_text(std::string_view text, const std::filesystem::path& file) {
-  check(text.substr(0, kInspectedBytes).find('\0') == text.npos,
-        Hint{"convert it to UTF-8 text, .jsonl or .json, plain or compressed as .zst or .gz"},
-        "{} is not a text file: it contains zero bytes", file.string());
 }
 
 }  // namespace
@@ -240,7 +231,6 @@ class TextRecords final : public FileRecords {
                   .line = piece->line,
                   .starts = piece->starts,
                   .ends = piece->ends};
-    if (record.line == 1 && record.starts) check_is_text(record.raw, file_);
     if (!record.starts && record.raw.starts_with(' ')) record.context = context_;
     context_ = record.ends ? std::string_view() : last_word(record.raw);
     record.in_code = !record.starts && in_code_;
@@ -327,8 +317,8 @@ const FileForm& form_of(const fs::path& file, bool chat, std::span<const FileFor
 }
 
 RecordReader::RecordReader(const DataSource& source, DocumentSplit split, bool chat,
-                           std::optional<std::uint64_t> cut_at, std::span<const FileForm> forms)
-    : files_(source.files), split_(split), chat_(chat), cut_at_(cut_at), forms_(forms) {}
+                           std::vector<std::uint64_t> cuts, std::span<const FileForm> forms)
+    : files_(source.files), split_(split), chat_(chat), cuts_(std::move(cuts)), forms_(forms) {}
 
 std::uint64_t RecordReader::stored_bytes_read() const {
   return finished_bytes_ + (records_ ? records_->stored_bytes_read() : 0);
@@ -343,11 +333,9 @@ bool RecordReader::open_next_file() {
   return true;
 }
 
-// Returns the part of the record before cut_at_. The part after it goes to waiting_.
-std::optional<Record> RecordReader::split_at_cut(Record& record) {
-  std::size_t at = *cut_at_ - text_bytes_;
-  while (at > 0 && (static_cast<unsigned char>(record.raw[at]) & 0xC0) == 0x80) --at;
-  cut_at_.reset();
+// Returns the part of the record before `at`. The part after it goes to waiting_.
+Record RecordReader::split_at(Record record, std::size_t at) {
+  at = character_boundary(record.raw, at);
   Record tail = record;
   tail.raw.erase(0, at);
   tail.starts = true;
@@ -359,7 +347,7 @@ std::optional<Record> RecordReader::split_at_cut(Record& record) {
   waiting_ = std::move(tail);
   record.raw.resize(at);
   record.ends = true;
-  return std::move(record);
+  return record;
 }
 
 std::optional<Record> RecordReader::next() {
@@ -371,10 +359,11 @@ std::optional<Record> RecordReader::next() {
       continue;
     }
     if (record->json && is_blank(record->raw)) continue;
-    const std::uint64_t end = text_bytes_ + record->raw.size();
-    if (cut_at_ && *cut_at_ < end) record = split_at_cut(*record);
-    text_bytes_ = end;
-    return record;
+    const std::uint64_t begin = text_bytes_;
+    text_bytes_ += record->raw.size();
+    if (next_cut_ == cuts_.size() || cuts_[next_cut_] >= text_bytes_) return record;
+    const auto at = static_cast<std::size_t>(cuts_[next_cut_++] - begin);
+    return split_at(std::move(*record), at);
   }
 }
 

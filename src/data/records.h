@@ -111,10 +111,10 @@ const FileForm& form_of(const std::filesystem::path& file, bool chat,
 
 class RecordReader {
  public:
-  // `cut_at` splits an input of one document in two: the second begins at this byte, or at the
-  // start of the UTF-8 character that contains it.
-  RecordReader(const DataSource& source, DocumentSplit split, bool chat,
-               std::optional<std::uint64_t> cut_at = std::nullopt,
+  // `cuts` are positions in the concatenated records of the source, in bytes, at most one in each
+  // document. A document that contains one is split in two there, or at the start of the UTF-8
+  // character that contains it.
+  RecordReader(const DataSource& source, DocumentSplit split, bool chat, std::vector<std::uint64_t> cuts = {},
                std::span<const FileForm> forms = file_forms());
 
   std::optional<Record> next();
@@ -122,12 +122,13 @@ class RecordReader {
 
  private:
   bool open_next_file();
-  std::optional<Record> split_at_cut(Record& record);
+  Record split_at(Record record, std::size_t at);
 
   const std::vector<std::filesystem::path>& files_;
   DocumentSplit split_;
   bool chat_;
-  std::optional<std::uint64_t> cut_at_;
+  std::vector<std::uint64_t> cuts_;
+  std::size_t next_cut_ = 0;
   std::span<const FileForm> forms_;
   std::size_t next_file_ = 0;
   std::uint64_t finished_bytes_ = 0;

@@ -1,5 +1,6 @@
 #include "data/text_files.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
@@ -11,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/text.h"
 #include "tokenizer/unicode.h"
 
 namespace thimble {
@@ -183,6 +185,14 @@ constexpr std::string_view kEndOfText = "<|endoftext|>";
 constexpr std::size_t kSeparatorBytes = kEndOfText.size() + 1;  // may be incomplete
 constexpr std::array<std::string_view, 4> kSplitNames = {"line", "blank-line", "file", "endoftext"};
 
+// A file with a zero byte among its first bytes is not text.
+void check_is_text(std::string_view text, const fs::path& file) {
+  constexpr std::size_t kInspectedBytes = 4096;
+  check(text.substr(0, kInspectedBytes).find('\0') == text.npos,
+        Hint{"convert it to UTF-8 text, .jsonl or .json, plain or compressed as .zst or .gz"},
+        "{} is not a text file: it contains zero bytes", file.string());
+}
+
 bool is_hidden(const fs::path& path) {
   return path.filename().string().starts_with('.');
 }
@@ -229,6 +239,58 @@ std::vector<fs::path> text_files(const std::vector<fs::path>& inputs) {
   return files;
 }
 
+bool begins_like_json(const fs::path& file) {
+  std::array<char, 256> start{};
+  const std::size_t count = open_byte_stream(file)->read(start);
+  std::string_view text(start.data(), count);
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  text = trim(text);
+  if (text.starts_with('[')) text = trim(text.substr(1));
+  return text.starts_with('{');
+}
+
+namespace {
+
+void copy_pipe(const fs::path& from, const fs::path& to, const Interrupt* interrupt) {
+  struct Descriptor {
+    int id;
+    ~Descriptor() {
+      if (id >= 0) ::close(id);
+    }
+  };
+  // Opened in blocking mode, because the writer may not have opened the pipe yet.
+  const Descriptor pipe{::open(from.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (pipe.id < 0) throw FileError("open", from, errno);
+  PosixFileOps ops;
+  AtomicFile file(ops, to, Existing::refuse);
+  std::vector<char> buffer(1 << 18);
+  ssize_t count = 0;
+  do {
+    if (interrupt) interrupt->throw_if_interrupted();
+    count = ::read(pipe.id, buffer.data(), buffer.size());
+    if (count < 0 && errno != EINTR) throw FileError("read", from, errno);
+    if (count > 0) file.write(std::string_view(buffer.data(), static_cast<std::size_t>(count)));
+  } while (count != 0);
+  file.commit();
+}
+
+}  // namespace
+
+SpooledInput::SpooledInput(std::string input, const Interrupt* interrupt) : name_(std::move(input)) {
+  const fs::path path = name_ == "-" ? "/dev/stdin" : name_;
+  std::error_code missing;
+  const fs::file_type type = fs::status(path, missing).type();
+  if (type == fs::file_type::regular && name_ == "-") name_ = path.string();
+  if (type != fs::file_type::fifo && type != fs::file_type::socket) return;
+  folder_.emplace();
+  const fs::path copy = folder_->path() / (path == "/dev/stdin" ? "stdin" : "pipe");
+  copy_pipe(path, copy, interrupt);
+  name_ = copy.string();
+  if (!begins_like_json(copy)) return;
+  name_ += ".json";
+  fs::rename(copy, name_);
+}
+
 std::string read_text_file(const fs::path& path, std::uint64_t max_bytes) {
   const auto stream = open_byte_stream(path);
   GrowingReads reads;
@@ -261,6 +323,7 @@ bool TextSource::open_next_file() {
   inside_ = false;
   line_ = 1;
   while (!file_ended_ && buffer_.size() < kByteOrderMark.size()) fill();
+  check_is_text(buffer_, files_[next_file_ - 1]);
   if (buffer_.starts_with(kByteOrderMark)) begin_ = searched_ = kByteOrderMark.size();
   return true;
 }

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/files.h"
+#include "base/signals.h"
 #include "tokenizer/text_stream.h"
 
 namespace thimble {
@@ -66,7 +68,8 @@ struct TextSourceOptions {
 
 class TextSource final : public TextStream {
  public:
-  // Folders are walked in name order; hidden files are skipped. Throws if there are no files.
+  // Folders are walked in name order; hidden files are skipped. Throws if there are no files. A
+  // file with a zero byte near its start is an error when it is reached.
   TextSource(const std::vector<std::filesystem::path>& inputs, TextSourceOptions options);
 
   // The next non-empty document or piece of one; nullopt at the end.
@@ -102,6 +105,22 @@ class TextSource final : public TextStream {
   bool inside_ = false;       // a piece of the current document has been returned
   std::uint64_t line_ = 1;    // line number of begin_
 };
+
+// An input that may be a pipe: <(zcat a.gz), /dev/stdin, "-". Inputs are read several times, so a
+// pipe is copied to a temporary file, which the destructor removes. The name of the copy ends in
+// .json if its content looks like JSON. Other inputs are used as they are.
+class SpooledInput {
+ public:
+  explicit SpooledInput(std::string input, const Interrupt* interrupt = nullptr);
+  const std::string& name() const { return name_; }  // what to read instead of `input`
+
+ private:
+  std::optional<TemporaryFolder> folder_;
+  std::string name_;
+};
+
+// Whether the first character of the text is '{', or its first two are "[{".
+bool begins_like_json(const std::filesystem::path& file);
 
 // Replaces each folder by the regular, non-hidden files below it, sorted.
 std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem::path>& inputs);

@@ -1,8 +1,12 @@
 #include "data/text_files.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <zlib.h>
 #include <zstd.h>
+
+#include <fstream>
+#include <thread>
 
 #include "base/error.h"
 #include "data/encode.h"
@@ -227,6 +231,34 @@ TEST(TextSource, SafeCutsDoNotChangeWords) {
     }
     ASSERT_EQ(whole, pieces) << pattern_name(pattern);
   }
+}
+
+TEST(TextSource, BinaryFilesAreRefused) {
+  TempFolder folder;
+  TextSource source({folder.write("model.gguf", std::string("GGUF\3\0\0\0tensor", 14))}, {});
+  EXPECT_THROW(source.next(), Error);
+}
+
+TEST(SpooledInput, CopiesPipesAndUsesFilesInPlace) {
+  TempFolder folder;
+  const auto pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::path copy;
+  const auto spooled = [&](const std::string& content) {
+    std::thread writer([&] { std::ofstream(pipe) << content; });
+    const SpooledInput input(pipe.string());
+    writer.join();
+    copy = input.name();
+    return (copy.extension() == ".json" ? "json " : "text ") + read_text_file(copy);
+  };
+  EXPECT_EQ(spooled("some text\n"), "text some text\n");
+  EXPECT_FALSE(std::filesystem::exists(copy));
+  EXPECT_EQ(spooled("[ {\"text\": \"a\"}]\n"), "json [ {\"text\": \"a\"}]\n");
+  EXPECT_EQ(spooled("{\"text\": \"a\"}\n"), "json {\"text\": \"a\"}\n");
+  EXPECT_EQ(spooled("[a stage direction]"), "text [a stage direction]");
+  EXPECT_EQ(SpooledInput(folder.write("a.txt", "x").string()).name(), (folder / "a.txt").string());
+  EXPECT_EQ(SpooledInput("/dev/null").name(), "/dev/null");
+  EXPECT_EQ(SpooledInput("nothing").name(), "nothing");
 }
 
 }  // namespace thimble

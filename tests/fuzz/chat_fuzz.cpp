@@ -66,8 +66,8 @@ auto next_of(Reader& reader) -> decltype(reader.next()) {
 }
 
 void try_lines(const DataSource& source, DataKind kind, DocumentSplit split,
-               std::optional<std::uint64_t> cut_at) {
-  RecordReader reader(source, split, kind == DataKind::chat, cut_at);
+               std::vector<std::uint64_t> cuts) {
+  RecordReader reader(source, split, kind == DataKind::chat, std::move(cuts));
   while (auto record = next_of(reader)) try_record(std::move(*record), {.kind = kind, .split = split});
 }
 
@@ -88,9 +88,9 @@ void fuzz_chat(FuzzBytes bytes) {
   const std::string_view text = text_of(bytes);
   const bool object = text.starts_with('{'),
              array = text.starts_with('[') || text.starts_with(kByteOrderMark);
-  try_lines(source, DataKind::chat, DocumentSplit::line, std::nullopt);
+  try_lines(source, DataKind::chat, DocumentSplit::line, {});
   // JSON read as text finds nothing new.
-  if (!object && !array) try_lines(source, DataKind::text, DocumentSplit::end_of_text, bytes.size() / 2);
+  if (!object && !array) try_lines(source, DataKind::text, DocumentSplit::end_of_text, {bytes.size() / 2});
   if (array) try_array(bytes);
 }
 
