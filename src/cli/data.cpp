@@ -12,6 +12,7 @@
 #include "data/build.h"
 #include "data/describe.h"
 #include "data/sample/corpus.h"
+#include "data/data_folder.h"
 
 namespace thimble {
 
@@ -277,6 +278,16 @@ std::string as_text(const DataDescription& data) {
   std::string text = facts.text(page_width(0)) + "\n" + splits.text(page_width(0));
   if (!data.first_document.empty()) text += "\nfirst document\n" + data.first_document + "\n";
   return text;
+// Checks the digests of a data set. Throws if they differ from the manifest.
+void verify(const std::string& input, const Console& console, const Interrupt& interrupt) {
+  check(is_data_folder(input), Hint{"pass a folder made by `thimble data build`"},
+        "--verify needs a folder of shards, found {}", input);
+  const DataFolder folder = open_data_folder(input);
+  check(folder.manifest.has_value(), Hint{"build the data with `thimble data build`"},
+        "{} has no manifest with digests to compare", input);
+  verify_shards(folder, std::vector{DataSplit::train, DataSplit::val}, console.progress(), &interrupt);
+}
+
 }
 
 int run_data_info(const Arguments& arguments, Console& console) {
@@ -285,11 +296,14 @@ int run_data_info(const Arguments& arguments, Console& console) {
   if (arguments.given("tokenizer")) options.tokenizer = load_tokenizer(arguments.path("tokenizer"));
   options.read.split = document_split_with_name(arguments.text("documents")).value();
   options.read.text_field = arguments.text("text-field");
-  const DataDescription data = describe_data(arguments.text("X"), options, console.progress(), &interrupt);
+  const SpooledInput input(arguments.text("X"), &interrupt);
+  if (arguments.flag("verify")) verify(input.name(), console, interrupt);
+  const DataDescription data = describe_data(input.name(), options, console.progress(), &interrupt);
+  const bool verified = arguments.flag("verify");
   if (console.json())
-    console.print_json(as_json(data));
+    console.print_json(as_json(data).set("verified", verified));
   else
-    console.print_foreign(as_text(data));
+    console.print_foreign(as_text(data) + (verified ? "\nall digests match the manifest\n" : ""));
   return 0;
 }
 
@@ -311,12 +325,13 @@ Command data_info_command() {
                    .choices = {"line", "blank-line", "file", "endoftext"}},
                   {.name = "text-field",
                    .value = "KEY",
+                  {.name = "verify", .help = "read every shard and compare its digest with the manifest"},
                    .initial = "text",
                    .help = "key of the text in .jsonl and .json files"},
                   common::threads(),
                   common::json(),
                   common::quiet()},
-      .examples = {"thimble data info data/books", "thimble data info chats.jsonl --json"},
+      .examples = {"thimble data info data/books --verify", "thimble data info chats.jsonl --json"},
       .run = run_data_info};
 }
 

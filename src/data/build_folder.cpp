@@ -185,7 +185,7 @@ bool BuildFolder::shards_exist(const BuildJournal& journal) const {
       const ManifestShard& shard = state->shards[i];
       if (shard.file != shard_name(journal.name, split, i)) return false;
       try {
-        if (MappedShard(path_ / shard.file).tokens() != shard.tokens) return false;
+        if (ShardReader(path_ / shard.file).tokens() != shard.tokens) return false;
       } catch (const Error&) {  // missing or damaged
         return false;
       }

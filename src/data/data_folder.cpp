@@ -147,32 +147,46 @@ void check_tokenizer(const DataFolder& folder, const Tokenizer& tokenizer, const
         folder.name, folder.published_tokenizer, name);
 }
 
-TokenSet open_split(const DataFolder& folder, DataSplit split, TokenMarks marks) {
+TokenSet open_split(const DataFolder& folder, DataSplit split, TokenMarks marks, Digests digests) {
   const std::vector<fs::path>& files = folder.files(split);
   check(!files.empty(), "No files found for pattern: {}",
         (folder.path / fmt::format("{}_{}_*.bin", folder.name, name_of(split))).string());
-  std::vector<MappedShard> shards;
+  std::vector<ShardReader> shards;
+  std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < files.size(); ++i) {
     shards.emplace_back(files[i]);
+    bytes += shards.back().bytes();
     if (!folder.manifest) continue;
-    const ManifestSplit& listed = split == DataSplit::train ? folder.manifest->train : folder.manifest->val;
-    check(shards.back().tokens() == listed.shards[i].tokens, Hint{"build or copy the data again"},
-          "{} has {} tokens, but the manifest lists {}", files[i].string(), shards.back().tokens(),
-          listed.shards[i].tokens);
+    const std::uint64_t expected = folder.listed(split)[i].tokens;
+    check(shards.back().tokens() == expected, Hint{"build or copy the data again"},
+          "{} has {} tokens, but the manifest lists {}", files[i].string(), shards.back().tokens(), expected);
   }
-  return {std::move(shards), marks};
+  TokenSet set(std::move(shards), marks);
+  if (!folder.manifest || digests == Digests::verified) return set;
+  if (bytes <= kSmallSplitBytes) {
+    verify_shards(folder, {&split, 1}, ProgressOutput::nowhere());
+  } else {
+    std::vector<ShardVerification::Listed> listed;
+    for (std::size_t i = 0; i < files.size(); ++i)
+      listed.push_back({files[i], folder.listed(split)[i].digest});
+    set.verify_with(std::make_shared<const ShardVerification>(std::move(listed)));
+  }
+  return set;
 }
 
-void verify_shards(const DataFolder& folder) {
+void verify_shards(const DataFolder& folder, std::span<const DataSplit> splits,
+                   const ProgressOutput& progress, const Interrupt* interrupt) {
   if (!folder.manifest) return;
-  for (const ManifestSplit* split : {&folder.manifest->train, &folder.manifest->val}) {
-    for (const ManifestShard& listed : split->shards) {
-      const MappedShard shard(folder.path / listed.file);
-      check(shard.digest().hex() == listed.digest, Hint{"build or copy the data again"},
-            "{} was modified: its digest is {}, but the manifest lists {}", shard.path().string(),
-            shard.digest().hex(), listed.digest);
-    }
-  }
+  std::uint64_t total = 0;
+  for (const DataSplit split : splits)
+    for (const fs::path& file : folder.files(split)) total += fs::file_size(file);
+  ProgressBar bar(progress, "verifying", "bytes", total);
+  for (const DataSplit split : splits)
+    for (std::size_t i = 0; i < folder.files(split).size(); ++i)
+      ShardReader(folder.files(split)[i]).verify(folder.listed(split)[i].digest, [&](std::size_t count) {
+        if (interrupt) interrupt->throw_if_interrupted();
+        bar.advance(count);
+      });
 }
 
 }  // namespace thimble

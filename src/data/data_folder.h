@@ -9,10 +9,13 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/progress.h"
+#include "base/signals.h"
 #include "data/manifest.h"
 #include "data/token_set.h"
 
@@ -33,6 +36,10 @@ struct DataFolder {
   const std::vector<std::filesystem::path>& files(DataSplit split) const {
     return split == DataSplit::train ? train : val;
   }
+  // What the manifest, which must exist, lists for these files.
+  const std::vector<ManifestShard>& listed(DataSplit split) const {
+    return (split == DataSplit::train ? manifest->train : manifest->val).shards;
+  }
 };
 
 // Whether `--data PATH` names shards: PATH is a folder that contains a manifest or shards.
@@ -50,10 +57,19 @@ std::unique_ptr<Tokenizer> load_tokenizer_of(const DataFolder& folder);
 void check_tokenizer(const DataFolder& folder, const Tokenizer& tokenizer,
                      const std::filesystem::path& tokenizer_file = {});
 
-// Maps the shards. Throws if a token count differs from the manifest.
-TokenSet open_split(const DataFolder& folder, DataSplit split, TokenMarks marks);
+enum class Digests { unverified, verified };
 
-// Reads every shard and compares its digest with the manifest. Does nothing without a manifest.
-void verify_shards(const DataFolder& folder);
+// Opens the shards. Throws if a token count differs from the manifest. Unless the digests have been
+// verified, this verifies those of a small split; those of a large one are verified in the
+// background, see TokenSet::verify_with().
+TokenSet open_split(const DataFolder& folder, DataSplit split, TokenMarks marks,
+                    Digests digests = Digests::unverified);
+
+inline constexpr std::uint64_t kSmallSplitBytes = std::uint64_t{64} << 20;
+
+// Reads every shard of the splits and compares its digest with the manifest. Throws ShardError if
+// they differ. Does nothing without a manifest.
+void verify_shards(const DataFolder& folder, std::span<const DataSplit> splits,
+                   const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
 
 }  // namespace thimble

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kShownTokens = 200;
 constexpr std::size_t kShownBytes = 500;
 
-std::string first_document_in(const MappedShard& shard, const Tokenizer& tokenizer) {
+std::string first_document_in(const ShardReader& shard, const Tokenizer& tokenizer) {
   std::vector<TokenId> ids(std::min<std::uint64_t>(kShownTokens, shard.tokens()));
   shard.copy(0, ids);
   const auto bos = tokenizer.special().bos;
@@ -39,7 +39,7 @@ DataDescription describe_folder(const fs::path& path, const DescribeOptions& opt
   if (folder.manifest && !options.tokenizer) description.tokenizer = load_tokenizer_of(folder);
   for (const DataSplit split : {DataSplit::train, DataSplit::val}) {
     SplitDescription counts{std::string(name_of(split)), folder.files(split).size(), {}, 0, {}};
-    for (const fs::path& file : folder.files(split)) *counts.tokens += MappedShard(file).tokens();
+    for (const fs::path& file : folder.files(split)) *counts.tokens += ShardReader(file).tokens();
     if (folder.manifest) {
       const ManifestSplit& known = split == DataSplit::train ? folder.manifest->train : folder.manifest->val;
       counts.documents = known.documents;
@@ -48,13 +48,13 @@ DataDescription describe_folder(const fs::path& path, const DescribeOptions& opt
     description.splits.push_back(std::move(counts));
   }
   if (!folder.train.empty() && description.tokenizer)
-    description.first_document = first_document_in(MappedShard(folder.train[0]), *description.tokenizer);
+    description.first_document = first_document_in(ShardReader(folder.train[0]), *description.tokenizer);
   description.manifest = folder.manifest;
   return description;
 }
 
 DataDescription describe_shard(const fs::path& path, const DescribeOptions& options) {
-  const MappedShard shard(path);
+  const ShardReader shard(path);
   DataDescription description;
   description.form = "shard";
   description.tokenizer = options.tokenizer;

@@ -1,10 +1,7 @@
 #include "data/shard.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <array>
@@ -14,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/signals.h"
 
 namespace thimble {
 
@@ -23,6 +21,7 @@ static_assert(std::endian::native == std::endian::little,
               "shards are little-endian and are not byte-swapped");
 
 constexpr std::int64_t kMaxU16Vocabulary = 65536;
+constexpr std::size_t kDigestBlockBytes = 1 << 20;
 
 using Header = std::array<std::int32_t, 256>;
 static_assert(sizeof(Header) == kShardHeaderBytes);
@@ -43,33 +42,18 @@ ShardFormat format_in(const Header& header, const std::filesystem::path& path) {
        "Unexpected shard header for {}: it begins with {}, {}", path.string(), header[0], header[1]);
 }
 
-template <class Stored>
-void widen(const std::byte* from, std::span<std::int32_t> to) {
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    Stored stored;
-    std::memcpy(&stored, from + i * sizeof(Stored), sizeof(Stored));
-    to[i] = static_cast<std::int32_t>(stored);
+// A large data set can have more shards than a process may open by default, so the limit is raised
+// to the most that the system allows.
+InputFile open_shard(const std::filesystem::path& path) {
+  try {
+    return InputFile(path);
+  } catch (const FileError& error) {
+    rlimit files{};
+    if (error.code() != EMFILE || ::getrlimit(RLIMIT_NOFILE, &files) != 0) throw;
+    files.rlim_cur = files.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &files);
   }
-}
-
-// Maps the complete file read-only. Returns an empty span if it is shorter than a header.
-std::span<const std::byte> map_file(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) throw FileError("open", path, errno);
-  struct stat status {};
-  const bool known = ::fstat(descriptor, &status) == 0;
-  const int code = errno;
-  void* bytes = MAP_FAILED;
-  const auto size = static_cast<std::size_t>(status.st_size);
-  const bool usable = known && S_ISREG(status.st_mode) && size >= kShardHeaderBytes;
-  if (usable) bytes = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-  const int map_code = errno;
-  ::close(descriptor);
-  if (!known) throw FileError("examine", path, code);
-  check(S_ISREG(status.st_mode), "{} is not a regular file", path.string());
-  if (!usable) return {};
-  if (bytes == MAP_FAILED) throw FileError("map", path, map_code);
-  return {static_cast<const std::byte*>(bytes), size};
+  return InputFile(path);
 }
 
 }  // namespace
@@ -112,66 +96,90 @@ Digest ShardWriter::write(FileOps& ops, const std::filesystem::path& path, Exist
   return digest;
 }
 
-MappedShard::MappedShard(std::filesystem::path path) : path_(std::move(path)) {
-  const std::span<const std::byte> file = map_file(path_);
-  check(!file.empty(), Hint{"check that the file is a shard and was copied completely"},
-        "Unexpected shard header for {}: the file is shorter than its header of {} bytes", path_.string(),
+ShardReader::ShardReader(const std::filesystem::path& path) : file_(open_shard(path)) {
+  Header header;
+  const std::size_t found = file_.read_some_at(0, std::as_writable_bytes(std::span(header)));
+  check(found == sizeof(header), Hint{"check that the file is a shard and was copied completely"},
+        "Unexpected shard header for {}: the file is shorter than its header of {} bytes", path.string(),
         kShardHeaderBytes);
-  bytes_ = file.data();
-  size_ = file.size();
-  try {
-    Header header;
-    std::memcpy(header.data(), bytes_, sizeof(header));
-    format_ = format_in(header, path_);
-    check(header[2] >= 0, "Unexpected shard header for {}: its token count is {}", path_.string(), header[2]);
-    tokens_ = static_cast<std::uint64_t>(header[2]);
-    const std::uint64_t expected = kShardHeaderBytes + tokens_ * token_bytes(format_);
-    check(size_ == expected, Hint{"build, copy or download the file again"},
-          "Shard size mismatch for {}: expected {} bytes, found {}", path_.string(), expected, size_);
-  } catch (...) {
-    ::munmap(const_cast<std::byte*>(bytes_), size_);
-    throw;
-  }
+  format_ = format_in(header, path);
+  check(header[2] >= 0, "Unexpected shard header for {}: its token count is {}", path.string(), header[2]);
+  tokens_ = static_cast<std::uint64_t>(header[2]);
+  const std::uint64_t expected = kShardHeaderBytes + tokens_ * token_bytes(format_);
+  check(bytes() == expected, Hint{"build, copy or download the file again"},
+        "Shard size mismatch for {}: expected {} bytes, found {}", path.string(), expected, bytes());
 }
 
-MappedShard::~MappedShard() {
-  if (bytes_) ::munmap(const_cast<std::byte*>(bytes_), size_);
-}
-
-MappedShard::MappedShard(MappedShard&& other) noexcept
-    : path_(std::move(other.path_)),
-      bytes_(std::exchange(other.bytes_, nullptr)),
-      size_(std::exchange(other.size_, 0)),
-      format_(other.format_),
-      tokens_(std::exchange(other.tokens_, 0)) {}
-
-MappedShard& MappedShard::operator=(MappedShard&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(bytes_, other.bytes_);
-  std::swap(size_, other.size_);
-  std::swap(format_, other.format_);
-  std::swap(tokens_, other.tokens_);
-  return *this;
-}
-
-std::int32_t MappedShard::at(std::uint64_t i) const {
+std::int32_t ShardReader::at(std::uint64_t i) const {
   std::int32_t token = 0;
   copy(i, {&token, 1});
   return token;
 }
 
-void MappedShard::copy(std::uint64_t begin, std::span<std::int32_t> out) const {
+void ShardReader::copy(std::uint64_t begin, std::span<std::int32_t> out) const {
   check(begin <= tokens_ && out.size() <= tokens_ - begin, "cannot read tokens {} to {} of a shard with {}",
         begin, begin + out.size(), tokens_);
-  const std::byte* from = bytes_ + kShardHeaderBytes + begin * token_bytes(format_);
-  if (format_ == ShardFormat::u16)
-    widen<std::uint16_t>(from, out);
-  else
-    widen<std::uint32_t>(from, out);
+  const std::size_t width = token_bytes(format_);
+  // 16-bit tokens are read into the second half of the output and widened from there in place.
+  const std::span<std::byte> stored = std::as_writable_bytes(out).last(out.size() * width);
+  if (file_.read_some_at(kShardHeaderBytes + begin * width, stored) < stored.size())
+    throw ShardError(fmt::format("{} has become shorter than its {} tokens", path().string(), tokens_),
+                     Hint{"build or copy the data again"});
+  if (format_ == ShardFormat::u32) return;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    std::uint16_t token = 0;
+    std::memcpy(&token, stored.data() + i * width, width);
+    out[i] = token;
+  }
 }
 
-Digest MappedShard::digest() const {
-  return digest_of(std::span(bytes_, size_));
+Digest ShardReader::digest(const std::function<void(std::size_t)>& on_bytes) const {
+  std::vector<std::byte> buffer(kDigestBlockBytes);
+  Digester digester;
+  for (std::uint64_t at = 0;;) {
+    const std::size_t count = file_.read_some_at(at, buffer);
+    if (count == 0) return digester.result();
+    digester.add(std::span(buffer).first(count));
+    at += count;
+    if (on_bytes) on_bytes(count);
+  }
+}
+
+void ShardReader::verify(std::string_view digest_hex,
+                         const std::function<void(std::size_t)>& on_bytes) const {
+  const std::string found = digest(on_bytes).hex();
+  if (found != digest_hex)
+    throw ShardError(fmt::format("{} was modified: its digest is {}, but the manifest lists {}",
+                                 path().string(), found, digest_hex),
+                     Hint{"build or copy the data again"});
+}
+
+ShardVerification::ShardVerification(std::vector<Listed> shards) : shards_(std::move(shards)) {
+  const SignalMaskScope held;
+  thread_ = std::thread([this] { run(); });
+}
+
+ShardVerification::~ShardVerification() {
+  stopping_ = true;
+  thread_.join();
+}
+
+void ShardVerification::run() {
+  try {
+    for (const Listed& shard : shards_)
+      ShardReader(shard.path).verify(shard.digest, [&](std::size_t) {
+        if (stopping_) throw Interrupted();
+      });
+  } catch (const Interrupted&) {
+    return;
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+  finished_ = true;
+}
+
+void ShardVerification::throw_if_failed() const {
+  if (finished_ && error_) std::rethrow_exception(error_);
 }
 
 }  // namespace thimble

@@ -7,12 +7,16 @@
 // All values are little-endian. The file size must match the header exactly.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "base/digest.h"
@@ -58,31 +62,62 @@ class ShardWriter {
   std::vector<std::byte> bytes_;  // the file; the header is filled in by write()
 };
 
-// A shard mapped into memory. The constructor checks its header and size. Cheap to move. The file
-// must not be truncated while it is mapped.
-class MappedShard {
+// A shard was modified or truncated. A run saves its state before it ends with this error.
+class ShardError : public Error {
  public:
-  explicit MappedShard(std::filesystem::path path);
-  ~MappedShard();
-  MappedShard(MappedShard&& other) noexcept;
-  MappedShard& operator=(MappedShard&& other) noexcept;
+  using Error::Error;
+};
 
-  const std::filesystem::path& path() const { return path_; }
+// An open shard. The constructor checks its header and size. Cheap to move. The file is read and
+// not mapped: reading a mapped file that has been truncated would kill the process.
+class ShardReader {
+ public:
+  explicit ShardReader(const std::filesystem::path& path);
+
+  const std::filesystem::path& path() const { return file_.path(); }
   ShardFormat format() const { return format_; }
   std::uint64_t tokens() const { return tokens_; }
+  std::uint64_t bytes() const { return file_.size(); }  // of the file
 
   std::int32_t at(std::uint64_t i) const;
-  // Copies tokens [begin, begin + out.size()), which must be inside the shard.
+  // Copies tokens [begin, begin + out.size()), which must be inside the shard. Throws ShardError if
+  // the file has become shorter.
   void copy(std::uint64_t begin, std::span<std::int32_t> out) const;
 
-  Digest digest() const;  // of the complete file: reads all of it
+  // Of the complete file. Calls on_bytes(count) after each block; it may throw to stop.
+  Digest digest(const std::function<void(std::size_t)>& on_bytes = {}) const;
+  // Throws ShardError unless the digest is this one, in hexadecimal digits.
+  void verify(std::string_view digest, const std::function<void(std::size_t)>& on_bytes = {}) const;
 
  private:
-  std::filesystem::path path_;
-  const std::byte* bytes_ = nullptr;  // of the whole file
-  std::size_t size_ = 0;
+  InputFile file_;
   ShardFormat format_ = ShardFormat::u16;
   std::uint64_t tokens_ = 0;
+};
+
+// Verifies the digests of shards in a thread of its own, so that training on a large data set
+// starts at once.
+class ShardVerification {
+ public:
+  struct Listed {
+    std::filesystem::path path;
+    std::string digest;
+  };
+  explicit ShardVerification(std::vector<Listed> shards);
+  ~ShardVerification();  // does not wait for the remaining shards
+  ShardVerification(const ShardVerification&) = delete;
+  ShardVerification& operator=(const ShardVerification&) = delete;
+
+  bool finished() const { return finished_; }
+  void throw_if_failed() const;  // throws the error of the first modified shard found so far
+
+ private:
+  void run();
+
+  std::vector<Listed> shards_;
+  std::atomic<bool> stopping_ = false, finished_ = false;
+  std::exception_ptr error_;  // set before finished_
+  std::thread thread_;
 };
 
 }  // namespace thimble

@@ -37,9 +37,9 @@ std::int64_t Grid::targets() const {
   return std::ranges::count_if(target, [](std::int32_t token) { return token >= 0; });
 }
 
-TokenSet::TokenSet(std::vector<MappedShard> shards, TokenMarks marks)
+TokenSet::TokenSet(std::vector<ShardReader> shards, TokenMarks marks)
     : shards_(std::move(shards)), marks_(marks) {
-  for (const MappedShard& shard : shards_) {
+  for (const ShardReader& shard : shards_) {
     starts_.push_back(size_);
     size_ += shard.tokens();
   }
@@ -52,9 +52,13 @@ TokenSet::TokenSet(std::vector<std::int32_t> tokens, TokenMarks marks)
 }
 
 TokenSet TokenSet::open(std::span<const std::filesystem::path> files, TokenMarks marks) {
-  std::vector<MappedShard> shards;
+  std::vector<ShardReader> shards;
   for (const std::filesystem::path& file : files) shards.emplace_back(file);
   return {std::move(shards), marks};
+}
+
+void TokenSet::verify_with(std::shared_ptr<const ShardVerification> verification) {
+  verification_ = std::move(verification);
 }
 
 std::int32_t TokenSet::at(std::uint64_t i) const {
@@ -64,6 +68,7 @@ std::int32_t TokenSet::at(std::uint64_t i) const {
 }
 
 void TokenSet::copy(std::uint64_t begin, std::span<std::int32_t> out) const {
+  if (verification_) verification_->throw_if_failed();
   check(begin <= size_ && out.size() <= size_ - begin, "cannot read tokens {} to {} of {}", begin,
         begin + out.size(), size_);
   if (shards_.empty()) {

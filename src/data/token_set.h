@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,8 +47,10 @@ enum class AfterLast { bos, first_token };
 class TokenSet {
  public:
   // Concatenates the shards in this order. Empty shards are allowed; throws if there are no tokens.
-  TokenSet(std::vector<MappedShard> shards, TokenMarks marks);
+  TokenSet(std::vector<ShardReader> shards, TokenMarks marks);
   TokenSet(std::vector<std::int32_t> tokens, TokenMarks marks);
+  // From now on, reading throws ShardError once `verification` has found a modified shard.
+  void verify_with(std::shared_ptr<const ShardVerification> verification);
   static TokenSet open(std::span<const std::filesystem::path> files, TokenMarks marks);
 
   std::uint64_t size() const { return size_; }
@@ -78,11 +81,12 @@ class TokenSet {
   void for_blocks(std::uint64_t begin, std::uint64_t end, Body&& body) const;
   bool in_answer_after(std::uint64_t i) const;
 
-  std::vector<MappedShard> shards_;
+  std::vector<ShardReader> shards_;
   std::vector<std::uint64_t> starts_;  // first token index of each shard
   std::vector<std::int32_t> memory_;   // used instead of shards
   std::uint64_t size_ = 0;
   TokenMarks marks_;
+  std::shared_ptr<const ShardVerification> verification_;  // null: none is running
 };
 
 }  // namespace thimble

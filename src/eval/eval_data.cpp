@@ -89,8 +89,11 @@ TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& token
   if (is_data_folder(path)) {
     const DataFolder folder = open_data_folder(path);
     check_tokenizer(folder, tokenizer);
-    check(!folder.val.empty(), "{} has no validation shards", path.string());
-    return open_split(folder, DataSplit::val, TokenMarks::of(tokenizer, folder.kind(), LossOn::assistant));
+    check(!folder.val.empty(), Hint{"pass other text with --data"}, "{} has no validation shards",
+          path.string());
+    verify_shards(folder, std::vector{DataSplit::val}, progress, interrupt);
+    return open_split(folder, DataSplit::val, TokenMarks::of(tokenizer, folder.kind(), LossOn::assistant),
+                      Digests::verified);
   }
   const DataSource source = find_source(path.string());
   const DataKind kind = detect_kind(source);

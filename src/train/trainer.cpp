@@ -66,7 +66,13 @@ TrainResult Trainer::run() {
     reporter_->measure_peak(context_, model_.dtype());
     prime();
     first_validation();
-    while (!status_) step();
+    try {
+      while (!status_) step();
+    } catch (const ShardError&) {
+      // The state is that after the last complete step. Other ranks may still be in the next one.
+      if (state_.step > first_step_ && run_.ranks().size() == 1) save(false);
+      throw;
+    }
     return finish(seconds_now() - started);
   } catch (const Error&) {
     const bool is_saved = status_ && checkpoints_.saved_step() == state_.step;
@@ -160,7 +166,13 @@ void Trainer::close_step(bool with_validation) {
 bool Trainer::validate() {
   if (!validator_.has_data()) return false;
   if (averaging_.available()) steps_->fetch_weights();
-  const Validation validation = validator_.validate(state_, made_all_steps() || is_out_of_time(), *reporter_);
+  Validation validation;
+  try {
+    validation = validator_.validate(state_, made_all_steps() || is_out_of_time(), *reporter_);
+  } catch (const ShardError&) {
+    state_.validation_due = true;  // --resume repeats it
+    throw;
+  }
   if (validation.outcome == Validation::Outcome::not_finite)
     diverge(state_.step, fmt::format("validation loss {}", validation.loss));
   return validation.outcome == Validation::Outcome::best;

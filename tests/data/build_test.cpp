@@ -44,7 +44,7 @@ BuildResult build(const BuildRequest& request) {
 std::vector<TokenId> tokens_of(const fs::path& folder, const ManifestSplit& split) {
   std::vector<TokenId> all;
   for (const ManifestShard& shard : split.shards) {
-    const MappedShard mapped(folder / shard.file);
+    const ShardReader mapped(folder / shard.file);
     EXPECT_EQ(mapped.tokens(), shard.tokens);
     EXPECT_EQ(mapped.digest().hex(), shard.digest);
     all.resize(all.size() + mapped.tokens());

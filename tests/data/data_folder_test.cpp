@@ -34,7 +34,7 @@ struct BuiltFolder {
     save();
   }
   ManifestShard entry(const std::string& name) const {
-    const MappedShard shard(folder / name);
+    const ShardReader shard(folder / name);
     return {name, shard.tokens(), shard.digest().hex()};
   }
   void save() const { folder.write("manifest.json", manifest.text()); }
@@ -81,11 +81,17 @@ TEST(DataFolder, ListedShardsMustExistAndMatch) {
 TEST(DataFolder, VerifyDetectsAFlippedBit) {
   const BuiltFolder built;
   const DataFolder folder = open_data_folder(built.folder.path());
-  EXPECT_NO_THROW(verify_shards(folder));
+  const auto verify = [&] {
+    verify_shards(folder, std::vector{DataSplit::train, DataSplit::val}, ProgressOutput::nowhere());
+  };
+  EXPECT_NO_THROW(verify());
   std::string bytes = built.folder.read("fineweb_train_000001.bin");
   bytes.back() ^= 1;
   built.folder.write("fineweb_train_000001.bin", bytes);
-  expect_error("fineweb_train_000001.bin was modified", [&] { verify_shards(folder); });
+  expect_error("fineweb_train_000001.bin was modified", verify);
+  // A small split is verified when it is opened.
+  expect_error("was modified", [&] { open_split(folder, DataSplit::train, {}); });
+  EXPECT_NO_THROW(open_split(folder, DataSplit::val, {}));
 }
 
 // The published layout: data/datasets/NAME with data/manifest.json.

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "data/token_set.h"
 #include "shard_files.h"
 #include "support/golden.h"
 #include "support/simulated_disk.h"
@@ -20,7 +21,7 @@ std::string header_bytes(std::initializer_list<std::int32_t> numbers) {
 
 std::string error_of(const std::filesystem::path& path) {
   try {
-    MappedShard shard(path);
+    ShardReader shard(path);
   } catch (const Error& error) {
     return error.what();
   }
@@ -41,6 +42,38 @@ TEST(Shard, WritesThePublishedFormat) {
   EXPECT_EQ(writer.tokens(), 0u) << "the writer is empty after write()";
 }
 
+// A mapped file that shrinks would end the process with SIGBUS.
+TEST(Shard, TruncationWhileItIsOpenIsAnError) {
+  TempFolder folder;
+  const auto file = write_shards(folder, counting(5000), {5000})[0];
+  const ShardReader shard(file);
+  EXPECT_EQ(shard.at(4999), 5000);
+  std::filesystem::resize_file(file, kShardHeaderBytes + 2 * 4000);
+  EXPECT_EQ(shard.at(3999), 4000);
+  EXPECT_THROW(shard.at(4000), ShardError);
+  std::vector<std::int32_t> all(5000);
+  EXPECT_THROW(shard.copy(0, all), ShardError);
+}
+
+TEST(Shard, AreVerifiedInTheBackground) {
+  TempFolder folder;
+  const auto files = write_shards(folder, counting(30), {20, 10});
+  std::vector<ShardVerification::Listed> listed;
+  for (const auto& file : files) listed.push_back({file, ShardReader(file).digest().hex()});
+  const auto verified = [&] {
+    TokenSet set = TokenSet::open(files, {});
+    auto verification = std::make_shared<ShardVerification>(listed);
+    set.verify_with(verification);
+    while (!verification->finished()) std::this_thread::yield();
+    return set.at(0);
+  };
+  EXPECT_EQ(verified(), 1);
+  std::string bytes = folder.read(files[1].filename().string());
+  bytes.back() ^= 1;
+  folder.write(files[1].filename().string(), bytes);
+  EXPECT_THROW(verified(), ShardError);
+}
+
 TEST(Shard, LargeVocabulariesUseFourBytes) {
   TempFolder folder;
   PosixFileOps ops;
@@ -50,7 +83,7 @@ TEST(Shard, LargeVocabulariesUseFourBytes) {
   writer.write(ops, folder / "a.bin", Existing::refuse);
   EXPECT_EQ(folder.read("a.bin"),
             header_bytes({20240801, 7, 2}) + std::string("\x00\x00\x01\x00\x07\x00\x00\x00", 8));
-  const MappedShard shard(folder / "a.bin");
+  const ShardReader shard(folder / "a.bin");
   EXPECT_EQ(shard.tokens(), 2u);
   EXPECT_EQ(shard.at(0), 65536);
   EXPECT_EQ(shard.at(1), 7);
@@ -64,7 +97,7 @@ TEST(Shard, PublishedFilesRoundTripByteForByte) {
             "fixtures/shards/tiny_shakespeare_val.bin"})) {
     const std::string name = file.filename().string();
     const std::string bytes = read_file(file, 1 << 20);
-    const MappedShard shard(file);
+    const ShardReader shard(file);
     ASSERT_EQ(bytes.size(), kShardHeaderBytes + 2 * shard.tokens()) << name;
     EXPECT_EQ(shard.digest(), digest_of(bytes));
     std::vector<std::int32_t> tokens(shard.tokens());
@@ -82,14 +115,14 @@ TEST(Shard, PublishedFilesRoundTripByteForByte) {
 TEST(Shard, CopiesRangesAndChecksBounds) {
   TempFolder folder;
   const auto tokens = counting(100);
-  MappedShard shard(write_shards(folder, tokens, {100})[0]);
+  ShardReader shard(write_shards(folder, tokens, {100})[0]);
   std::vector<std::int32_t> part(10);
   shard.copy(90, part);
   EXPECT_EQ(part, counting(10, 91));
   EXPECT_THROW(shard.copy(91, part), Error);
   EXPECT_THROW(shard.copy(~std::uint64_t{0}, part), Error);
   EXPECT_THROW(shard.at(100), Error);
-  MappedShard moved = std::move(shard);
+  ShardReader moved = std::move(shard);
   EXPECT_EQ(moved.at(99), 100);
 }
 
@@ -111,8 +144,8 @@ TEST(Shard, ErrorsHaveTheTextOfTheGolfLoader) {
   contains(error(header_bytes({20240801, 7, 1}) + "ab"), "Shard size mismatch for " + path);
   contains(error(header_bytes({20240520, 1, 0x7FFFFFFF})), "Shard size mismatch for " + path);
   EXPECT_EQ(error(header_bytes({20240520, 1, 0})), "no error");
-  EXPECT_THROW(MappedShard(folder / "absent.bin"), Error);
-  EXPECT_THROW(MappedShard(folder.path()), Error);
+  EXPECT_THROW(ShardReader(folder / "absent.bin"), Error);
+  EXPECT_THROW(ShardReader(folder.path()), Error);
 }
 
 TEST(Shard, TokensOutsideOfTheVocabularyAreRefused) {

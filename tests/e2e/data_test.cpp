@@ -91,6 +91,30 @@ TEST(DataBuild, CountsSkippedRecords) {
     EXPECT_NE(built.out.find(line), std::string::npos) << built;
 }
 
+TEST(DataInfo, VerifiesDigests) {
+  TempFolder folder;
+  const std::string text = folder.write("tales.txt", tales(100)).string(), out = (folder / "out").string();
+  ASSERT_EQ(data({"build", text, "--tokenizer", "bytes", "-o", out}).exit_code, 0);
+  EXPECT_TRUE(json_of(data({"info", out, "--verify", "--json"})).at("verified").as_bool());
+  EXPECT_FALSE(json_of(data({"info", out, "--json"})).at("verified").as_bool());
+  EXPECT_EQ(data({"info", text, "--verify"}).exit_code, 1);
+  std::filesystem::remove(folder / "out/manifest.json");
+  EXPECT_EQ(data({"info", out, "--verify"}).exit_code, 1) << "there are no digests to compare with";
+}
+
+TEST(DataBuild, ReadsPipes) {
+  TempFolder folder;
+  const std::string text = folder.write("tales.txt", tales(100)).string();
+  ASSERT_EQ(data({"build", text, "--tokenizer", "bytes", "-o", (folder / "file").string()}).exit_code, 0);
+  for (const char* input : {"-", "/dev/stdin"}) {
+    const RunResult piped = run_binary({.arguments = {"data", "build", input, "--tokenizer", "bytes", "-o",
+                                                      (folder / "pipe").string(), "--force"},
+                                        .input = tales(100)});
+    EXPECT_EQ(piped.exit_code, 0) << piped;
+    EXPECT_EQ(folder.read("pipe/data_train_000000.bin"), folder.read("file/data_train_000000.bin"));
+  }
+}
+
 TEST(DataBuild, RejectsInvalidArguments) {
   TempFolder folder;
   const std::string text = folder.write("a.txt", "x").string(), out = (folder / "out").string();

@@ -32,7 +32,7 @@ std::string shard_of(FuzzBytes tokens, bool wide) {
   return file;
 }
 
-void write_again(const MappedShard& shard, std::span<const std::int32_t> tokens, FuzzBytes bytes) {
+void write_again(const ShardReader& shard, std::span<const std::int32_t> tokens, FuzzBytes bytes) {
   ShardWriter writer(shard.format() == ShardFormat::u16 ? 65536 : std::numeric_limits<std::int32_t>::max());
   try {
     writer.add(tokens);
@@ -70,7 +70,7 @@ void read_set(const TokenSet& set) {
 
 void try_shard(FuzzBytes bytes) {
   const MemoryFile file(bytes);
-  std::optional<MappedShard> shard;
+  std::optional<ShardReader> shard;
   try {
     shard.emplace(file.path());
   } catch (const Error&) {
