@@ -147,13 +147,14 @@ void BpeScratch::forget_word() {
 
 void BpeModel::start_symbols(std::string_view word, std::vector<TokenId>& ids) const {
   if (!byte_level_) return start_characters(word, ids);
+  const std::size_t start = ids.size();  // unknown bytes of an earlier word are not fused with this one
   for (const char c : word) {
     const auto byte = static_cast<unsigned char>(c);
     const TokenId id = byte_ids_[byte] >= 0 ? byte_ids_[byte] : unk_;
     // Hugging Face's implementation drops such a byte silently.
     check(id >= 0, Hint{"retrain the tokenizer with thimble, which always includes all 256 bytes"},
           "cannot encode the text: the vocabulary has no token for the byte 0x{:02X}", byte);
-    if (id == unk_ && fuse_unk_ && !ids.empty() && ids.back() == unk_) continue;
+    if (id == unk_ && fuse_unk_ && ids.size() > start && ids.back() == unk_) continue;
     ids.push_back(id);
   }
 }

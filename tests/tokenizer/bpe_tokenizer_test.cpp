@@ -287,6 +287,24 @@ TEST(TokenizerJson, EncodingAMissingByteIsAnError) {
   EXPECT_THROW(tokenizer->encode("abc"), Error);
 }
 
+// Words are encoded one by one: unknown bytes are fused within a word only, also without merges.
+TEST(TokenizerJson, UnknownBytesAreFusedWithinAWord) {
+  Json vocab = Json::object().set("<unk>", 0).set("a", 1).set("\u0120", 2);
+  Json model = Json::object()
+                   .set("type", "BPE")
+                   .set("unk_token", "<unk>")
+                   .set("fuse_unk", true)
+                   .set("vocab", vocab)
+                   .set("merges", Json::array());
+  Json file = small_file();
+  const auto tokenizer = loaded(file.set("model", model));
+  for (int i = 0; i < 2; ++i) {  // the second time from the cache
+    EXPECT_EQ(tokenizer->encode("xx!!"), (std::vector<TokenId>{0, 0}));
+    EXPECT_EQ(tokenizer->encode("!!"), std::vector<TokenId>{0});
+    EXPECT_EQ(tokenizer->encode("a xx"), (std::vector<TokenId>{1, 2, 0}));
+  }
+}
+
 TEST(TokenizerJson, WrittenFilesParseToTheSameSpec) {
   for (const std::filesystem::path& file : bpe_files()) {
     const BpeSpec spec = parse_tokenizer_json(read_text_file(file), file.string());
