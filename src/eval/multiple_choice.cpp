@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <optional>
+#include <ranges>
 
 #include "base/error.h"
 #include "base/table.h"
@@ -106,12 +107,15 @@ double ChoiceScore::standard_error(double rate, std::int64_t total) {
   return total > 1 ? std::sqrt(rate * (1 - rate) / static_cast<double>(total - 1)) : 0;
 }
 
-std::size_t chosen(std::span<const EndingScore> endings, bool normalised) {
+double credit(std::span<const EndingScore> endings, std::size_t right, bool normalised) {
   const auto cost = [&](const EndingScore& ending) {
     return normalised ? ending.nats / static_cast<double>(std::max<std::int64_t>(ending.characters, 1))
                       : ending.nats;
   };
-  return static_cast<std::size_t>(std::ranges::min_element(endings, {}, cost) - endings.begin());
+  const double least = std::ranges::min(endings | std::views::transform(cost));
+  if (cost(endings[right]) > least) return 0;
+  const auto tied = std::ranges::count_if(endings, [&](const EndingScore& e) { return cost(e) == least; });
+  return 1.0 / static_cast<double>(tied);
 }
 
 std::vector<std::vector<EndingScore>> score_endings(Model& model, const Tokenizer& tokenizer,
@@ -132,8 +136,8 @@ ChoiceScore score_choices(Model& model, const Tokenizer& tokenizer, std::span<co
   const auto scores = score_endings(model, tokenizer, questions, progress, interrupt);
   ChoiceScore result;
   for (std::size_t i = 0; i < questions.size(); ++i) {
-    result.right += chosen(scores[i], false) == questions[i].right;
-    result.right_normalised += chosen(scores[i], true) == questions[i].right;
+    result.right += credit(scores[i], questions[i].right, false);
+    result.right_normalised += credit(scores[i], questions[i].right, true);
     result.cut += std::ranges::count_if(scores[i], &EndingScore::cut);
     result.chance += 1.0 / static_cast<double>(scores[i].size()) / static_cast<double>(questions.size());
     ++result.total;

@@ -4,8 +4,8 @@
 // Each line of the file is a question: a context, endings, and the index of the right ending. An
 // ending is scored after the context and a space, with a leading bos if the tokenizer adds one, as
 // in lm-evaluation-harness and llama.cpp. acc chooses the ending with the largest sum of log
-// probabilities; acc_norm first divides each sum by the ending's length in characters. Ties go to
-// the first ending.
+// probabilities; acc_norm first divides each sum by the ending's length in characters. If n endings
+// tie and the right one is among them, the question counts as 1/n right.
 //
 // Prompts are not wrapped in "Question: ... Answer:". Only HellaSwag's original file, recognized by
 // activity_label, ctx_a and ctx_b, is preprocessed as in lm-evaluation-harness: the context is
@@ -51,7 +51,7 @@ std::vector<ChoiceQuestion> read_choice_questions(const std::filesystem::path& p
 
 struct ChoiceScore {
   std::int64_t total = 0;
-  std::int64_t right = 0, right_normalised = 0;
+  double right = 0, right_normalised = 0;
   std::int64_t cut = 0;  // endings scored with a truncated context
   double chance = 0;     // expected accuracy of guessing
 
@@ -60,9 +60,7 @@ struct ChoiceScore {
   static double standard_error(double rate, std::int64_t total);
 
  private:
-  double rate(std::int64_t count) const {
-    return total > 0 ? static_cast<double>(count) / static_cast<double>(total) : 0;
-  }
+  double rate(double count) const { return total > 0 ? count / static_cast<double>(total) : 0; }
 };
 
 struct EndingScore {
@@ -77,8 +75,9 @@ std::vector<std::vector<EndingScore>> score_endings(Model& model, const Tokenize
                                                     const ProgressOutput& progress,
                                                     const Interrupt* interrupt = nullptr);
 
-// The index of the chosen ending: fewest nats, or with `normalised` fewest nats per character.
-std::size_t chosen(std::span<const EndingScore> endings, bool normalised);
+// The credit for a question: 1 if the ending at index `right` has the fewest nats, or with
+// `normalised` the fewest nats per character; 1/n if it ties with others; otherwise 0.
+double credit(std::span<const EndingScore> endings, std::size_t right, bool normalised);
 
 ChoiceScore score_choices(Model& model, const Tokenizer& tokenizer, std::span<const ChoiceQuestion> questions,
                           const ProgressOutput& progress, const Interrupt* interrupt = nullptr);

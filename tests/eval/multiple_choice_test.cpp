@@ -39,6 +39,20 @@ struct Fixture {
   }
 };
 
+TEST(MultipleChoice, TiesShareTheCredit) {
+  const std::vector<EndingScore> endings = {
+      {.nats = 2, .characters = 1}, {.nats = 2, .characters = 4}, {.nats = 3, .characters = 6}};
+  EXPECT_EQ(credit(endings, 0, false), 0.5);
+  EXPECT_EQ(credit(endings, 1, false), 0.5);
+  EXPECT_EQ(credit(endings, 2, false), 0);
+  EXPECT_EQ(credit(endings, 0, true), 0);
+  EXPECT_EQ(credit(endings, 1, true), 0.5);
+  EXPECT_EQ(credit(endings, 2, true), 0.5);
+  Fixture f;
+  const ChoiceQuestion question{.context = "A cat", .endings = {"sat.", "sat."}, .right = 1};
+  EXPECT_EQ(f.score(std::span(&question, 1)).accuracy(), 0.5);
+}
+
 // The labels are the endings that the model prefers, so all answers are right; with shifted labels
 // none is.
 TEST(MultipleChoice, ChoosesByNatsAndByNatsPerCharacter) {
@@ -127,12 +141,6 @@ TEST(MultipleChoice, ALongContextIsTruncatedAtItsStart) {
   double nats = 0;
   for (float value : f.model->score(grid_rows(f.model->config(), 32, input, target)).nats) nats += value;
   EXPECT_NEAR(ends[0][0].nats, nats, 1e-4);
-}
-
-TEST(MultipleChoice, ChoosesTheFirstOfEqualEndings) {
-  const std::array<EndingScore, 3> endings = {EndingScore{3, 2}, EndingScore{2, 1}, EndingScore{2, 1}};
-  EXPECT_EQ(chosen(endings, false), 1u);
-  EXPECT_EQ(chosen(endings, true), 0u);
 }
 
 TEST(MultipleChoice, AModelWithNaNIsAnError) {
