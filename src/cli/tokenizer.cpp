@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <deque>
 #include <optional>
 
 #include "base/error.h"
@@ -12,7 +13,9 @@
 #include "cli/console.h"
 #include "cli/option.h"
 #include "cli/parse.h"
+#include "data/document.h"
 #include "data/encode.h"
+#include "data/records.h"
 #include "tokenizer/bpe_train.h"
 #include "tokenizer/sentencepiece.h"
 
@@ -47,7 +50,7 @@ std::vector<std::string> special_tokens(const Arguments& arguments) {
   return tokens;
 }
 
-std::unique_ptr<Tokenizer> trained(const Arguments& arguments, TextSource& source, Console& console,
+std::unique_ptr<Tokenizer> trained(const Arguments& arguments, TextStream& source, Console& console,
                                    const Interrupt& interrupt) {
   const auto vocab_size =
       static_cast<TokenId>(arguments.integer("vocab-size", {.least = 1, .most = 1 << 22}));
@@ -57,7 +60,7 @@ std::unique_ptr<Tokenizer> trained(const Arguments& arguments, TextSource& sourc
     options.control_tokens = special_tokens(arguments);
     options.control_tokens.erase(options.control_tokens.begin());  // SentencePiece adds its own bos
     if (!arguments.given("normalization") && arguments.flag("chat")) options.normalization = "identity";
-    console.log().info("training SentencePiece on {} files", source.files().size());
+    console.log().info("training SentencePiece on {} files", source.file_count());
     return load_sentencepiece(train_sentencepiece(source, options, &interrupt), "the trained model");
   }
   const BpeTrainOptions options{
@@ -76,9 +79,16 @@ int run_tokenizer_train(const Arguments& arguments, Console& console) {
   if (fs::exists(output) && !arguments.flag("force"))
     fail(Hint{"choose another name with -o, or pass --force to overwrite it"}, "{} already exists",
          output.string());
-  const auto& files = arguments.list("FILES");
-  TextSource source({files.begin(), files.end()}, source_options(arguments));
+  std::deque<SpooledInput> pipes;
+  std::vector<fs::path> files;
+  for (const std::string& input : arguments.list("FILES"))
+    for (const fs::path& file : find_source(pipes.emplace_back(input, &interrupt).name()).files)
+      files.push_back(file);
+  ContentsStream source(files, arguments.flag("chat") ? std::optional(DataKind::chat) : std::nullopt,
+                        source_options(arguments), &interrupt);
   const auto tokenizer = trained(arguments, source, console, interrupt);
+  if (source.has_conversations() && !arguments.flag("chat"))
+    console.log().warning("the files contain chats; pass --chat to add the special tokens of chats");
 
   PosixFileOps ops;
   if (output.has_parent_path()) make_folders(ops, output.parent_path());
@@ -109,9 +119,9 @@ int run_tokenizer_train(const Arguments& arguments, Console& console) {
 Command tokenizer_train_command() {
   return {
       .name = "tokenizer train",
-      .summary = "train a tokenizer on text",
+      .summary = "train a tokenizer on text or chats",
       .arguments = {{.name = "FILES",
-                     .help = "text files (also .zst and .gz) and folders",
+                     .help = "files (.txt, .jsonl, .json, also .zst and .gz), folders and glob patterns",
                      .count = Count::many}},
       .options = {{.name = "output",
                    .letter = 'o',
@@ -154,7 +164,7 @@ Command tokenizer_train_command() {
                   common::json(),
                   common::quiet()},
       .examples = {"thimble tokenizer train --vocab-size 8192 books/ -o tokenizer.json",
-                   "thimble tokenizer train --chat chats.txt -o runs/chat"},
+                   "thimble tokenizer train --chat chats.jsonl -o chat.json"},
       .run = run_tokenizer_train};
 }
 

@@ -174,6 +174,58 @@ Document read_document(Record& record, const ReadOptions& options) {
   return document;
 }
 
+ContentsStream::ContentsStream(std::vector<std::filesystem::path> files, std::optional<DataKind> kind,
+                               TextSourceOptions options, const Interrupt* interrupt)
+    : files_(std::move(files)), kind_(kind), options_(options), interrupt_(interrupt) {
+  for (const std::filesystem::path& file : files_) stored_bytes_ += std::filesystem::file_size(file);
+}
+
+std::uint64_t ContentsStream::stored_bytes_read() const {
+  return finished_bytes_ + (text_      ? text_->stored_bytes_read()
+                            : records_ ? records_->stored_bytes_read()
+                                       : 0);
+}
+
+bool ContentsStream::open_next_file() {
+  finished_bytes_ = stored_bytes_read();
+  text_.reset();
+  records_.reset();
+  if (next_file_ == files_.size()) return false;
+  const std::filesystem::path& file = files_[next_file_++];
+  if (!form_of(file, kind_ == DataKind::chat && begins_like_json(file)).json) {
+    text_.emplace(std::vector{file}, options_);
+    return true;
+  }
+  source_ = {.name = file.string(), .files = {file}};
+  records_.emplace(source_, options_.split, true);
+  read_.kind = kind_ ? *kind_ : detect_kind(source_);
+  if (read_.kind == DataKind::chat) has_conversations_ = true;
+  return true;
+}
+
+std::optional<TextDocument> ContentsStream::next_record() {
+  auto record = records_->next();
+  if (!record) return std::nullopt;
+  const Document document = read_document(*record, read_);
+  check(document.problem.empty(), Hint{document.hint}, "{}", document.problem);
+  contents_ = document.text;
+  for (const Turn& turn : document.turns) contents_ += turn.content + "\n";
+  return TextDocument{contents_, record->starts, record->ends, record->line};
+}
+
+std::optional<TextDocument> ContentsStream::next() {
+  while (true) {
+    if (interrupt_) interrupt_->throw_if_interrupted();
+    const auto document = text_ ? text_->next() : records_ ? next_record() : std::nullopt;
+    if (document) {
+      text_bytes_ += document->text.size();
+      if (!document->text.empty()) return document;
+    } else if (!open_next_file()) {
+      return std::nullopt;
+    }
+  }
+}
+
 DataKind detect_kind(const DataSource& source) {
   constexpr int kMaxRecordsRead = 100;
   RecordReader reader(source, DocumentSplit::line, false);

@@ -2,12 +2,18 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/digest.h"
+#include "base/signals.h"
 #include "data/manifest.h"
 #include "data/records.h"
+#include "data/text_files.h"
 #include "tokenizer/chat_layout.h"
 
 namespace thimble {
@@ -60,6 +66,42 @@ Document read_document(Record& record, const ReadOptions& options);
 // Returns the kind of the first valid JSON value among the first 100 records, or text if there is
 // none.
 DataKind detect_kind(const DataSource& source);
+
+// The texts of files as a stream, to train a tokenizer: text files as they are, and the texts of
+// JSON records without the JSON syntax, which for conversations are the contents of the turns.
+class ContentsStream final : public TextStream {
+ public:
+  // `kind` chat: text files that begin like JSON are read as conversations too. Without a kind, the
+  // first valid record of a JSON file decides.
+  ContentsStream(std::vector<std::filesystem::path> files, std::optional<DataKind> kind,
+                 TextSourceOptions options, const Interrupt* interrupt = nullptr);
+
+  std::optional<TextDocument> next() override;
+
+  std::size_t file_count() const override { return files_.size(); }
+  std::uint64_t stored_bytes() const override { return stored_bytes_; }
+  std::uint64_t stored_bytes_read() const override;
+  std::uint64_t text_bytes() const override { return text_bytes_; }
+  bool has_conversations() const { return has_conversations_; }  // in the files read so far
+
+ private:
+  bool open_next_file();
+  std::optional<TextDocument> next_record();
+
+  std::vector<std::filesystem::path> files_;
+  std::optional<DataKind> kind_;
+  TextSourceOptions options_;
+  const Interrupt* interrupt_;
+  std::uint64_t stored_bytes_ = 0, finished_bytes_ = 0, text_bytes_ = 0;
+  std::size_t next_file_ = 0;
+  // The current file: one of the two, or neither between files.
+  std::optional<TextSource> text_;
+  DataSource source_;
+  std::optional<RecordReader> records_;  // of source_
+  ReadOptions read_;
+  std::string contents_;  // of the current record
+  bool has_conversations_ = false;
+};
 
 // Converts Markdown to plain text, line by line:
 //

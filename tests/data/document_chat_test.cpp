@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "support/temp_folder.h"
 
 namespace thimble {
 namespace {
@@ -78,6 +79,30 @@ TEST(Chat, RoundTripsThroughJson) {
   const Conversation turns = {
       {ChatRole::system, "S"}, {ChatRole::user, "\"U\"\n"}, {ChatRole::assistant, "A"}};
   EXPECT_EQ(parse_conversation(conversation_json(turns)), turns);
+}
+
+std::vector<std::string> contents(const std::vector<std::filesystem::path>& files,
+                                  std::optional<DataKind> kind) {
+  ContentsStream stream(files, kind, {});
+  std::vector<std::string> texts;
+  while (const auto document = stream.next()) texts.emplace_back(document->text);
+  return texts;
+}
+
+TEST(ContentsStream, GivesTheTextsWithoutTheJson) {
+  TempFolder folder;
+  const std::string chat =
+      R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})";
+  const std::vector<std::filesystem::path> chats = {folder.write("a.jsonl", chat + "\n\n" + chat + "\n"),
+                                                    folder.write("b.txt", "plain\n"),
+                                                    folder.write("c.txt", chat + "\n")};
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(contents(chats, DataKind::chat), (Texts{"q\na\n", "q\na\n", "plain\n", "q\na\n"}));
+  // Without a kind, only the ending tells that a file is JSON.
+  EXPECT_EQ(contents(chats, std::nullopt), (Texts{"q\na\n", "q\na\n", "plain\n", chat + "\n"}));
+  const auto texts = folder.write("d.jsonl", "{\"text\": \"one\"}\n{\"text\": \"two\"}\n");
+  EXPECT_EQ(contents({texts}, std::nullopt), (Texts{"one", "two"}));
+  EXPECT_THROW(contents({texts}, DataKind::chat), Error);
 }
 
 }  // namespace

@@ -45,6 +45,26 @@ TEST(TokenizerTrain, WritesAFileAndReportsIt) {
   EXPECT_EQ(run({"train", text, "-o", out, "--force", "--vocab-size", "300"}).exit_code, 0);
 }
 
+TEST(TokenizerTrain, LearnsFromTheContentsOfChatsAndNotFromBinaries) {
+  TempFolder folder;
+  std::string chats, contents;
+  for (int i = 0; i < 100; ++i) {
+    chats +=
+        fmt::format(R"([{{"role": "user", "content": "ab {}"}}, {{"role": "assistant", "content": "c"}}])"
+                    "\n",
+                    i);
+    contents += fmt::format("ab {}\nc\n<|endoftext|>", i);
+  }
+  const std::string jsonl = folder.write("chats.jsonl", chats).string(),
+                    text = folder.write("contents.txt", contents).string();
+  for (const auto& [input, out] : {std::pair{jsonl, "a.json"}, {text, "b.json"}})
+    ASSERT_EQ(run({"train", "--chat", input, "--vocab-size", "270", "-o", (folder / out).string()}).exit_code,
+              0);
+  EXPECT_EQ(folder.read("a.json"), folder.read("b.json"));
+  const std::string model = folder.write("model.gguf", std::string("GGUF\3\0\0\0", 8) + contents).string();
+  EXPECT_EQ(run({"train", model, "-o", (folder / "c.json").string()}).exit_code, 1);
+}
+
 TEST(TokenizerTrain, TheSameTextGivesTheSameBytes) {
   TempFolder folder;
   const std::string text = folder.write("in/tales.txt", tales()).string();
