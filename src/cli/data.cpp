@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <deque>
+
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
@@ -10,9 +12,9 @@
 #include "cli/option.h"
 #include "cli/parse.h"
 #include "data/build.h"
+#include "data/data_folder.h"
 #include "data/describe.h"
 #include "data/sample/corpus.h"
-#include "data/data_folder.h"
 
 namespace thimble {
 
@@ -28,8 +30,16 @@ double ratio(std::uint64_t a, std::uint64_t b) {
   return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
 }
 
+// The inputs; those that are pipes are copied to temporary files, which `pipes` owns.
+std::vector<std::string> inputs_from(const Arguments& arguments, std::string_view name,
+                                     std::deque<SpooledInput>& pipes, const Interrupt& interrupt) {
+  std::vector<std::string> inputs;
+  for (const std::string& input : arguments.list(name))
+    inputs.push_back(pipes.emplace_back(input, &interrupt).name());
+  return inputs;
+}
+
 void choose_validation(const Arguments& arguments, BuildRequest& request) {
-  request.val_inputs = arguments.list("val-data");
   const int given =
       arguments.given("val-docs") + arguments.given("val-fraction") + !request.val_inputs.empty();
   if (given > 1) throw UsageError("expected one of --val-docs, --val-fraction and --val-data, found several");
@@ -39,9 +49,11 @@ void choose_validation(const Arguments& arguments, BuildRequest& request) {
     request.val_fraction = arguments.number("val-fraction", {.least = 0, .most = 0.999});
 }
 
-BuildRequest request_from(const Arguments& arguments) {
+BuildRequest request_from(const Arguments& arguments, std::deque<SpooledInput>& pipes,
+                          const Interrupt& interrupt) {
   BuildRequest request;
-  request.inputs = arguments.list("INPUTS");
+  request.inputs = inputs_from(arguments, "INPUTS", pipes, interrupt);
+  request.val_inputs = inputs_from(arguments, "val-data", pipes, interrupt);
   choose_validation(arguments, request);
   request.folder = arguments.path("output");
   request.name = arguments.text("name");
@@ -87,24 +99,6 @@ Json as_json(const BuildResult& built, const std::filesystem::path& folder) {
       .set("seconds", built.seconds);
 }
 
-// The documents that were dropped or cut, as a table.
-std::string dropped_text(const Manifest& manifest) {
-  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-      {"bad", "bad records"},
-      {"empty", "empty documents"},
-      {"without_answer", "conversations without an answer"},
-      {"turns_after_last_answer", "conversations cut after their last answer"},
-      {"duplicates", "duplicates"},
-      {"in_validation", "training documents that are also in validation"},
-      {"too_long", "conversations longer than the context"},
-      {"truncated", "conversations cut to the context"}};
-  Table table;
-  for (const auto& [reason, words] : kWords)
-    for (const auto& [found, documents] : manifest.dropped)
-      if (found == reason && documents > 0) table.row({std::string(words), count(documents)});
-  return table.text(page_width(0));
-}
-
 std::string as_text(const BuildResult& built, const std::filesystem::path& folder) {
   const Manifest& m = built.manifest;
   const bool chat = m.kind == DataKind::chat;
@@ -113,7 +107,9 @@ std::string as_text(const BuildResult& built, const std::filesystem::path& folde
     table.row({name, count(split->documents), count(split->tokens), count(split->bytes),
                fmt::format("{:.3f}", ratio(split->bytes, split->tokens)), count(split->shards.size())});
   std::string text = table.text(page_width(0));
-  if (const std::string dropped = dropped_text(m); !dropped.empty()) text += "\ndropped or cut\n" + dropped;
+  text += validation_text(m) + "\n";
+  if (const std::string dropped = dropped_text(m, page_width(0)); !dropped.empty())
+    text += "\nleft out or cut\n" + dropped;
   const double bytes = static_cast<double>(m.train.bytes + m.val.bytes);
   text += fmt::format("\n{}: {} of text", folder.string(), in_bytes(bytes));
   if (built.seconds > 0)
@@ -133,7 +129,8 @@ BuildResult build_with_resume_hint(const BuildRequest& request, const Console& c
 
 int run_data_build(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
-  const BuildRequest request = request_from(arguments);
+  std::deque<SpooledInput> pipes;
+  const BuildRequest request = request_from(arguments, pipes, interrupt);
   const BuildResult built = build_with_resume_hint(request, console, interrupt);
   if (built.manifest.val.tokens == 0)
     console.log().warning("no validation data: all documents are used for training");
@@ -179,7 +176,8 @@ Command data_build_command() {
            {.name = "val-fraction",
             .value = "F",
             .initial = std::string(kDefaultFraction),
-            .help = "fraction of documents for validation, selected by a hash of their content"},
+            .help = "fraction of the text for validation, in bytes: documents selected by a hash of their "
+                    "content, and the ends of long ones"},
            {.name = "val-docs", .value = "N", .help = "use the last N documents for validation"},
            {.name = "val-data",
             .value = "INPUT",
@@ -278,6 +276,8 @@ std::string as_text(const DataDescription& data) {
   std::string text = facts.text(page_width(0)) + "\n" + splits.text(page_width(0));
   if (!data.first_document.empty()) text += "\nfirst document\n" + data.first_document + "\n";
   return text;
+}
+
 // Checks the digests of a data set. Throws if they differ from the manifest.
 void verify(const std::string& input, const Console& console, const Interrupt& interrupt) {
   check(is_data_folder(input), Hint{"pass a folder made by `thimble data build`"},
@@ -286,8 +286,6 @@ void verify(const std::string& input, const Console& console, const Interrupt& i
   check(folder.manifest.has_value(), Hint{"build the data with `thimble data build`"},
         "{} has no manifest with digests to compare", input);
   verify_shards(folder, std::vector{DataSplit::train, DataSplit::val}, console.progress(), &interrupt);
-}
-
 }
 
 int run_data_info(const Arguments& arguments, Console& console) {
@@ -325,9 +323,9 @@ Command data_info_command() {
                    .choices = {"line", "blank-line", "file", "endoftext"}},
                   {.name = "text-field",
                    .value = "KEY",
-                  {.name = "verify", .help = "read every shard and compare its digest with the manifest"},
                    .initial = "text",
                    .help = "key of the text in .jsonl and .json files"},
+                  {.name = "verify", .help = "read every shard and compare its digest with the manifest"},
                   common::threads(),
                   common::json(),
                   common::quiet()},

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/table.h"
+#include "base/text.h"
 #include "data/build_folder.h"
 #include "data/survey.h"
 
@@ -95,6 +96,7 @@ Json settings_of(const BuildRequest& request, const std::vector<DataSource>& sou
       .set("val_inputs", request.val_inputs.size())
       .set("val_documents", request.val_documents)
       .set("val_fraction", request.val_fraction)
+      .set("val_rule", kSplitRule)
       .set("dedup", request.dedup)
       .set("skip_bad", request.skip_bad)
       .set("context", request.limits.context)
@@ -152,7 +154,7 @@ class Builder {
         encoder_(encoder),
         folder_(folder),
         journal_(std::move(journal)),
-        mixture_(sources, request.read, survey.source_documents, survey.cut_at),
+        mixture_(sources, request.read, survey.source_documents, survey.cuts),
         train_(ops, {folder.path(), request.name, "train"}, request.tokenizer->vocab_size(),
                request.shard_tokens, journal_.train),
         val_(ops, {folder.path(), request.name, "val"}, request.tokenizer->vocab_size(), request.shard_tokens,
@@ -237,20 +239,35 @@ std::vector<std::pair<std::string, std::uint64_t>> dropped_in(const Survey& surv
 
 void check_something_is_left(const Survey& survey) {
   if (survey.fates.count(Fate::train) > 0) return;
-  std::string reasons;
+  std::vector<std::string> reasons;
   for (const auto& [reason, documents] : dropped_in(survey))
-    if (documents > 0) reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : ", ", reason, documents);
-  fail(Hint{std::move(reasons)}, "{} documents were read, but none is left for training",
-       survey.fates.size());
+    if (documents > 0) reasons.push_back(fmt::format("{}: {}", reason, documents));
+  fail(Hint{survey.in_validation > 0 ? "pass --val-fraction 0 to train without validation"
+                                     : "pass inputs with text, or with answers"},
+       "{} documents were read, but none is left for training{}", survey.fates.size(),
+       reasons.empty() ? "" : " (" + joined(reasons, ", ") + ")");
 }
 
-void report(const Survey& survey, const Log& log) {
+// Whether every line of a text without separators seems to be a document: a list of names.
+bool looks_like_a_list(const Survey& survey, const BuildRequest& request) {
+  constexpr std::uint64_t kLeastLines = 100;
+  constexpr std::size_t kLongestLine = 60;  // shorter than lines of wrapped prose
+  return request.read.split == DocumentSplit::end_of_text && survey.lines.lines >= kLeastLines &&
+         survey.lines.empty == 0 && survey.lines.longest <= kLongestLine;
+}
+
+void report(const Survey& survey, const BuildRequest& request, const Log& log) {
   if (survey.bad > 0)
     log.warning("skipped {} invalid records; the first: {}", with_commas(static_cast<long long>(survey.bad)),
                 survey.first_problem);
-  if (survey.cut_at)
-    log.info("the input is a single document; validation begins at byte {}",
-             with_commas(static_cast<long long>(*survey.cut_at)));
+  if (survey.not_utf8 > 0)
+    log.warning(
+        "{} contains text that is not UTF-8; it is learned byte by byte. Convert it first: "
+        "iconv -f LATIN1 -t UTF-8",
+        survey.first_not_utf8);
+  if (looks_like_a_list(survey, request))
+    log.warning("no line has more than {} bytes; if each line is a document, pass --documents line",
+                survey.lines.longest);
 }
 
 }  // namespace
@@ -292,9 +309,10 @@ BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& 
                                         .dedup = request.dedup,
                                         .skip_bad = request.skip_bad},
                                        ops, folder.scratch(), progress, interrupt);
-  report(survey, log);
+  report(survey, request, log);
   check_something_is_left(survey);
   manifest.dropped = dropped_in(survey);
+  manifest.settings.set("val_cut", survey.cut_documents);
 
   folder.remove_stale(found);  // only after the survey, which shows that the inputs are readable
   Builder builder(request, sources, survey, encoder, folder, ops, found.journal);
@@ -305,6 +323,37 @@ BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& 
   folder.finish(*request.tokenizer, manifest);
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return result;
+}
+
+bool same_sources(const Manifest& manifest, const std::vector<std::string>& inputs,
+                  const Interrupt* interrupt) {
+  std::vector<DataSource> sources;
+  for (const std::string& input : inputs) sources.push_back(find_source(input));
+  const bool chat = manifest.kind == DataKind::chat;
+  return std::ranges::equal(listed_sources(sources, sources_with_digests(sources, interrupt)),
+                            manifest.sources, [&](const ManifestSource& a, const ManifestSource& b) {
+                              return a.bytes == b.bytes && a.digest == b.digest &&
+                                     form_of(a.path, chat).id == form_of(b.path, chat).id;
+                            });
+}
+
+bool shares_training_text(const Manifest& manifest, const std::string& input, const Interrupt* interrupt) {
+  const Json* inputs = manifest.settings.find("inputs");
+  const Json* for_validation = manifest.settings.find("val_inputs");
+  if (!inputs || !for_validation) return false;
+  // The sources of validation inputs come last. An input with many files is one source.
+  std::size_t training = 0;
+  for (std::size_t i = 0; i + for_validation->as_uint() < inputs->size(); ++i) {
+    const std::uint64_t files = inputs->as_array()[i].at("files").as_uint();
+    training += files > kMaxListedFiles ? 1 : files;
+  }
+  const std::vector<DataSource> sources = {find_source(input)};
+  std::vector<ManifestSource> files = sources_with_digests(sources, interrupt);
+  for (const ManifestSource& sum : listed_sources(sources, files)) files.push_back(sum);
+  const auto known = std::span(manifest.sources).first(std::min(training, manifest.sources.size()));
+  return std::ranges::any_of(files, [&](const ManifestSource& file) {
+    return file.bytes > 0 && std::ranges::find(known, file.digest, &ManifestSource::digest) != known.end();
+  });
 }
 
 }  // namespace thimble

@@ -63,4 +63,13 @@ BuildResult build_dataset(const BuildRequest& request, const Log& log, const Pro
 BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& log,
                           const ProgressOutput& progress, const Interrupt* interrupt);
 
+// Whether the inputs, which include those for validation, have the files that the data set was
+// built from.
+bool same_sources(const Manifest& manifest, const std::vector<std::string>& inputs,
+                  const Interrupt* interrupt = nullptr);
+
+// Whether the input has a file, other than an empty one, that the training split was built from.
+bool shares_training_text(const Manifest& manifest, const std::string& input,
+                          const Interrupt* interrupt = nullptr);
+
 }  // namespace thimble

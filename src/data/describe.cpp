@@ -145,7 +145,57 @@ std::string counted(std::uint64_t value) {
   return with_commas(static_cast<long long>(value));
 }
 
+std::uint64_t setting(const Manifest& manifest, std::string_view key) {
+  const Json* value = manifest.settings.find(key);
+  return value && value->is_uint() ? value->as_uint() : 0;
+}
+
+// How the validation documents were chosen.
+std::string choice_text(const Manifest& manifest) {
+  const std::string what = manifest.kind == DataKind::chat ? "conversations" : "documents";
+  if (setting(manifest, "val_inputs") > 0)
+    return fmt::format("{} {} of their own inputs", counted(manifest.val.documents), what);
+  const std::uint64_t cut = setting(manifest, "val_cut"),
+                      all = manifest.train.documents + manifest.val.documents - cut;
+  if (cut == 0) return fmt::format("{} of {} {}", counted(manifest.val.documents), counted(all), what);
+  const std::string ends =
+      cut == 1 ? "the end of one document" : fmt::format("the end of each of {} documents", counted(cut));
+  if (cut == all) return ends;
+  return fmt::format("{} and {} of {} others", ends,
+                     counted(manifest.val.documents - std::min(cut, manifest.val.documents)),
+                     counted(all - cut));
+}
+
 }  // namespace
+
+std::string validation_text(const Manifest& manifest) {
+  if (manifest.val.tokens == 0) {
+    const Json* fraction = manifest.settings.find("val_fraction");
+    const bool asked = fraction && fraction->as_double() > 0;
+    return asked ? "validation: none: there are too few different documents" : "validation: none";
+  }
+  std::string size = with_unit(static_cast<double>(manifest.val.bytes));  // "94.2 k" or "900"
+  size += manifest.val.bytes < 1000 ? " B" : "B";
+  const double share = 100 * ratio(manifest.val.bytes, manifest.train.bytes + manifest.val.bytes);
+  return fmt::format("validation: {}, {:.3g} % of the text: {}", size, share, choice_text(manifest));
+}
+
+std::string dropped_text(const Manifest& manifest, std::size_t width) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"bad", "bad records"},
+      {"empty", "empty documents"},
+      {"without_answer", "conversations without an answer"},
+      {"turns_after_last_answer", "conversations cut after their last answer"},
+      {"duplicates", "duplicates"},
+      {"in_validation", "training documents that are also in validation"},
+      {"too_long", "conversations longer than the context"},
+      {"truncated", "conversations cut to the context"}};
+  Table table;
+  for (const auto& [reason, words] : kWords)
+    for (const auto& [found, documents] : manifest.dropped)
+      if (found == reason && documents > 0) table.row({std::string(words), counted(documents)});
+  return table.text(width);
+}
 
 double DataFacts::epochs() const {
   return ratio(planned_tokens, tokens);

@@ -39,6 +39,14 @@ struct DataDescription {
 DataDescription describe_data(const std::string& input, const DescribeOptions& options,
                               const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
 
+// How much of a data set is validation and how it was chosen:
+// "validation: 94.2 kB, 10 % of the text: the end of each of 3 documents".
+std::string validation_text(const Manifest& manifest);
+
+// A table of the documents that were left out or shortened when the data set was built; empty if
+// there are none. `width`: see Table::text().
+std::string dropped_text(const Manifest& manifest, std::size_t width = 0);
+
 // The size of the data and of the planned training run, printed before training starts.
 struct DataFacts {
   std::uint64_t documents = 0;       // 0: not known

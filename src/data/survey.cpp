@@ -1,11 +1,16 @@
 #include "data/survey.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "base/text.h"
+#include "base/utf8.h"
 
 namespace thimble {
 
@@ -16,13 +21,38 @@ struct Finding {
   Digest digest = {};
   std::uint64_t bytes = 0;  // of content
   std::size_t turns_cut = 0;
-  std::string problem, hint;
+  bool utf8 = true;
+  LineFacts lines = {};
+  std::string problem = {}, hint = {};
 };
 
+LineFacts lines_of(std::string_view text) {
+  LineFacts facts;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = trim_right(text.substr(0, end));
+    ++facts.lines;
+    facts.empty += line.empty();
+    facts.longest = std::max(facts.longest, line.size());
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return facts;
+}
+
 Finding examine(MixedRecord& mixed, const ReadOptions& options) {
+  Finding finding;
+  if (!mixed.record.json) {
+    finding.utf8 = is_utf8(mixed.record.raw);
+    finding.lines = lines_of(mixed.record.raw);
+  }
   const Document document = read_document(mixed.record, options);
-  if (!document.problem.empty()) return {.problem = document.problem, .hint = document.hint};
-  return {document.digest(), document.content_bytes(), document.cut, {}, {}};
+  finding.problem = document.problem;
+  finding.hint = document.hint;
+  if (!document.problem.empty()) return finding;
+  finding.digest = document.digest();
+  finding.bytes = document.content_bytes();
+  finding.turns_cut = document.cut;
+  return finding;
 }
 
 Digest chained(const Digest& before, const Digest& next) {
@@ -34,37 +64,155 @@ bool falls_below(const Digest& digest, double fraction) {
   return static_cast<double>(digest.high >> 11) * 0x1p-53 < fraction;
 }
 
+// A document and its size in bytes.
+struct Sized {
+  Digest digest;
+  std::uint64_t bytes = 0, document = 0;
+};
+
+// A text that may be cut.
+struct LongText {
+  std::uint64_t document = 0, bytes = 0;
+  std::size_t source = 0;
+  std::uint64_t begin = 0, raw_bytes = 0;  // in the source
+};
+
+// Chooses the validation documents by content; survey.h has the rules.
+class ContentSplit {
+ public:
+  explicit ContentSplit(double fraction) : fraction_(fraction) {}
+
+  void add(const Sized& document, const std::optional<LongText>& text) {
+    bytes_ += document.bytes;
+    ++documents_;
+    if (falls_below(document.digest, fraction_)) val_bytes_ += document.bytes;
+    if (documents_ <= kMostKnown)
+      known_.push_back(document);
+    else
+      known_.clear();
+    if (!text || !may_be_cut(*text)) return;
+    long_.push_back(*text);
+    // The share of a text falls as others are added, so few long texts remain.
+    if (long_.size() % kPruneEvery == 0) prune();
+  }
+
+  // Sets the fates, in which the documents below the fraction are validation so far. Returns the
+  // texts to be cut, which are training until then.
+  std::vector<LongText> choose(Fates& fates) {
+    prune();
+    for (const LongText& text : long_) {
+      bytes_ -= text.bytes;
+      if (fates[text.document] == Fate::val) val_bytes_ -= text.bytes;
+      fates.set(text.document, Fate::train);
+    }
+    if (holds() && fates.count(Fate::train) > 0) return std::move(long_);
+    if (documents_ <= kMostKnown)
+      take_what_fits(fates);
+    else if (fates.count(Fate::train) == 0)  // all documents are equal
+      for (std::uint64_t i = 0; i < fates.size(); ++i)
+        if (fates[i] == Fate::val) fates.set(i, Fate::train);
+    return std::move(long_);
+  }
+
+ private:
+  static constexpr std::size_t kMostKnown = 1 << 17;  // more documents are chosen by threshold only
+  static constexpr std::size_t kPruneEvery = 1 << 12;
+  static constexpr std::uint64_t kLeastCut = 4096;  // shorter texts are not cut
+
+  double wanted() const { return fraction_ * static_cast<double>(bytes_); }
+  bool holds() const { return std::abs(static_cast<double>(val_bytes_) - wanted()) <= 0.1 * wanted(); }
+
+  // A text of more than a quarter of the bytes to hold out; an only document whatever its length.
+  bool may_be_cut(const LongText& text) const {
+    return documents_ == 1 || (text.bytes >= kLeastCut && 4 * static_cast<double>(text.bytes) > wanted());
+  }
+  void prune() {
+    std::erase_if(long_, [&](const LongText& text) { return !may_be_cut(text); });
+  }
+
+  // Takes documents in the order of their digests until the fraction is reached. Documents that
+  // would exceed it by more than half of their size are left out; if none is left, the shortest is
+  // taken. Equal documents are taken together.
+  void take_what_fits(Fates& fates) {
+    std::erase_if(known_, [&](const Sized& document) {
+      return std::ranges::binary_search(long_, document.document, {}, &LongText::document);
+    });
+    std::ranges::sort(known_, [](const Sized& a, const Sized& b) {
+      return std::tie(a.digest.high, a.digest.low, a.document) <
+             std::tie(b.digest.high, b.digest.low, b.document);
+    });
+    std::uint64_t taken = 0, shortest_bytes = UINT64_MAX;
+    std::span<const Sized> shortest;
+    for (std::size_t begin = 0, end = 0; begin < known_.size(); begin = end) {
+      std::uint64_t bytes = 0;
+      for (; end < known_.size() && known_[end].digest == known_[begin].digest; ++end)
+        bytes += known_[end].bytes;
+      const auto equal = std::span<const Sized>(known_).subspan(begin, end - begin);
+      if (bytes < shortest_bytes) {
+        shortest_bytes = bytes;
+        shortest = equal;
+      }
+      const bool fits =
+          static_cast<double>(taken) + static_cast<double>(bytes) / 2 <= wanted() && taken + bytes < bytes_;
+      set(fates, equal, fits ? Fate::val : Fate::train);
+      if (fits) taken += bytes;
+    }
+    if (taken == 0 && long_.empty() && shortest_bytes < bytes_) set(fates, shortest, Fate::val);
+  }
+
+  static void set(Fates& fates, std::span<const Sized> documents, Fate fate) {
+    for (const Sized& document : documents) fates.set(document.document, fate);
+  }
+
+  double fraction_;
+  std::uint64_t bytes_ = 0, val_bytes_ = 0, documents_ = 0;
+  std::vector<Sized> known_;  // empty if there are more than kMostKnown
+  std::vector<LongText> long_;
+};
+
 class Surveyor {
  public:
   Surveyor(const ReadOptions& read, const SurveyOptions& options, std::size_t sources,
            std::optional<DigestFile>& digests)
-      : chat_(read.kind == DataKind::chat), options_(options), digests_(digests) {
+      : chat_(read.kind == DataKind::chat),
+        options_(options),
+        digests_(digests),
+        by_content_(options.val_fraction),
+        raw_bytes_(sources) {
     survey_.source_documents.resize(sources);
+    survey_.cuts.resize(sources);
   }
 
   void add(const MixedRecord& mixed, std::uint64_t raw_bytes, Finding& finding) {
     if (mixed.record.starts) {
       finish_document();
       ++survey_.source_documents[mixed.source];
+      text_.reset();
+      if (!mixed.record.json) text_ = LongText{.source = mixed.source, .begin = raw_bytes_[mixed.source]};
     }
-    raw_bytes_ += raw_bytes;
-    cuttable_ = !mixed.record.json;
+    raw_bytes_[mixed.source] += raw_bytes;
     document_ = mixed.record.starts ? finding.digest : chained(document_.value(), finding.digest);
     bytes_ += finding.bytes;
     survey_.content_bytes += finding.bytes;
     if (finding.turns_cut > 0 && finding.bytes > 0) ++survey_.with_turns_cut;
     if (!finding.problem.empty()) note_problem(finding);
+    if (!finding.utf8 && survey_.not_utf8++ == 0)
+      survey_.first_not_utf8 = fmt::format("{}:{}", mixed.record.file->string(), mixed.record.line);
+    survey_.lines.lines += finding.lines.lines;
+    survey_.lines.empty += finding.lines.empty;
+    survey_.lines.longest = std::max(survey_.lines.longest, finding.lines.longest);
   }
 
   Survey result() {
     finish_document();
-    choose_validation();
+    const std::vector<LongText> to_cut = choose_validation();
     if (digests_) {
       digests_->close();
       const DuplicateCounts counts = drop_duplicates(*digests_, options_.dedup, survey_.fates);
       survey_.duplicates = counts.duplicates;
       survey_.in_validation = counts.in_validation;
     }
+    cut(to_cut);
     return std::move(survey_);
   }
 
@@ -80,7 +228,17 @@ class Surveyor {
   void finish_document() {
     if (!document_) return;
     if (digests_) digests_->add(*document_);
-    survey_.fates.add(fate_of_document());
+    const Fate fate = fate_of_document();
+    if (fate != Fate::dropped) {
+      const std::uint64_t number = survey_.fates.size();
+      if (text_) {
+        text_->document = number;
+        text_->bytes = bytes_;
+        text_->raw_bytes = raw_bytes_[text_->source] - text_->begin;
+      }
+      by_content_.add({*document_, bytes_, number}, text_);
+    }
+    survey_.fates.add(fate);
     document_.reset();
     bytes_ = 0;
     bad_ = false;
@@ -95,33 +253,24 @@ class Surveyor {
     return falls_below(*document_, options_.val_fraction) ? Fate::val : Fate::train;
   }
 
-  void choose_validation() {
+  // Returns the texts to be cut.
+  std::vector<LongText> choose_validation() {
     Fates& fates = survey_.fates;
     const std::uint64_t kept = fates.size() - fates.count(Fate::dropped);
     if (options_.val_sources > 0) {
       std::uint64_t last = 0;
       for (std::size_t i = 0; i < options_.val_sources; ++i)
         last += survey_.source_documents[survey_.source_documents.size() - 1 - i];
-      return set_from(fates.size() - last);
-    }
-    if (options_.val_documents > 0) {
+      set_from(fates.size() - last);
+    } else if (options_.val_documents > 0) {
       check(options_.val_documents < kept, Hint{"pass a smaller --val-docs"},
             "{} validation documents requested, but the sources contain only {} documents",
             options_.val_documents, kept);
-      return set_last(options_.val_documents);
+      set_last(options_.val_documents);
+    } else if (options_.val_fraction > 0 && kept > 0) {
+      return by_content_.choose(fates);
     }
-    if (options_.val_fraction <= 0 || kept == 0) return;
-    if (fates.count(Fate::val) > 0 && fates.count(Fate::train) > 0) return;
-    // With few documents, all of them can be assigned to the same split.
-    if (kept > 1) {
-      const double count = std::round(options_.val_fraction * static_cast<double>(kept));
-      set_last(std::clamp<std::uint64_t>(static_cast<std::uint64_t>(count), 1, kept - 1));
-    } else if (fates.size() == 1 && cuttable_) {
-      cut_the_only_document();
-    } else {
-      for (std::uint64_t i = 0; i < fates.size(); ++i)
-        if (fates[i] == Fate::val) fates.set(i, Fate::train);
-    }
+    return {};
   }
 
   // Assigns documents that are not dropped: before index `first` to training, then to validation.
@@ -137,25 +286,38 @@ class Surveyor {
     set_from(first);
   }
 
-  // The digests do not cover the two halves, but a single document has no duplicates.
-  void cut_the_only_document() {
-    survey_.cut_at =
-        static_cast<std::uint64_t>(static_cast<double>(raw_bytes_) * (1 - options_.val_fraction));
-    survey_.fates = Fates();
-    survey_.fates.add(Fate::train);
-    survey_.fates.add(Fate::val);
-    std::ranges::find(survey_.source_documents, 1u)[0] = 2;
+  // Divides these documents in two. Equal texts are cut at the same place, so no part of one is in
+  // both splits.
+  void cut(std::span<const LongText> texts) {
+    if (texts.empty()) return;
+    Fates all;
+    auto text = texts.begin();
+    for (std::uint64_t i = 0; i < survey_.fates.size(); ++i) {
+      const Fate fate = survey_.fates[i];
+      all.add(fate);
+      if (text == texts.end() || text->document != i) continue;
+      if (fate == Fate::train) {  // not dropped as a duplicate
+        const double share = static_cast<double>(text->raw_bytes) * (1 - options_.val_fraction);
+        survey_.cuts[text->source].push_back(text->begin + static_cast<std::uint64_t>(share));
+        ++survey_.source_documents[text->source];
+        ++survey_.cut_documents;
+        all.add(Fate::val);
+      }
+      ++text;
+    }
+    survey_.fates = std::move(all);
   }
 
   bool chat_;
   SurveyOptions options_;
   std::optional<DigestFile>& digests_;
   Survey survey_;
+  ContentSplit by_content_;
   std::optional<Digest> document_;  // of the current document: chained over its pieces so far
   std::uint64_t bytes_ = 0;         // content size of the current document
   bool bad_ = false;
-  std::uint64_t raw_bytes_ = 0;  // of all documents
-  bool cuttable_ = false;        // the last record was text, not JSON
+  std::optional<LongText> text_;          // the current document, if it is text
+  std::vector<std::uint64_t> raw_bytes_;  // read so far, per source
 };
 
 }  // namespace
@@ -355,9 +517,9 @@ Mixture::Mixture(std::span<const DataSource> sources, const ReadOptions& options
 }
 
 Mixture::Mixture(std::span<const DataSource> sources, const ReadOptions& options,
-                 std::span<const std::uint64_t> documents, std::optional<std::uint64_t> cut_at)
+                 std::span<const std::uint64_t> documents, std::vector<std::vector<std::uint64_t>> cuts)
     : Mixture(sources, options) {
-  cut_at_ = cut_at;
+  cuts_ = std::move(cuts);
   mixed_ = std::ranges::any_of(sources, &DataSource::weighted);
   std::uint64_t first = 0;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
@@ -372,8 +534,9 @@ Mixture::Mixture(std::span<const DataSource> sources, const ReadOptions& options
 }
 
 void Mixture::reopen(std::size_t lane) {
-  lanes_[lane].reader = std::make_unique<RecordReader>(sources_[lane], options_.split,
-                                                       options_.kind == DataKind::chat, cut_at_);
+  lanes_[lane].reader =
+      std::make_unique<RecordReader>(sources_[lane], options_.split, options_.kind == DataKind::chat,
+                                     cuts_.empty() ? std::vector<std::uint64_t>() : cuts_[lane]);
 }
 
 // The lane that is furthest behind, or the first of equals. Compares fractions without rounding.

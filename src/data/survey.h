@@ -2,10 +2,17 @@
 // second pass encodes them. It needs two bits of memory per document; digests are in a scratch
 // file.
 //
-// Validation documents are chosen either by content or by position. By content, they are those
-// whose digest is below a threshold: a document stays in its split when others are added or
-// removed, and equal documents are in the same split. By position, they are the last documents, and
-// training documents equal to one of them are dropped.
+// Validation documents are chosen by content or by position. By position, they are the last
+// documents, and training documents equal to one of them are dropped. By content:
+//
+//   - A text so long that holding it out would miss the fraction is cut: its end is validation.
+//   - Of the other documents, those whose digest is below the fraction are validation, so a
+//     document stays in its split when others are added.
+//   - If these differ from the fraction by more than a tenth in bytes, as with few documents,
+//     documents are taken in the order of their digests instead, as many as fit.
+//
+// In each case equal documents are in the same split. If all documents are equal and cannot be cut,
+// there is no validation.
 #pragma once
 
 #include <cstdint>
@@ -47,9 +54,18 @@ struct SurveyOptions {
   // At most one is set: the last documents, the last sources, or a fraction by content.
   std::uint64_t val_documents = 0;
   std::size_t val_sources = 0;
-  double val_fraction = 0;
+  double val_fraction = 0;  // of the bytes
   bool dedup = false;
   bool skip_bad = false;
+};
+
+// Changes with the rules above: an unfinished build is not resumed with another split.
+inline constexpr int kSplitRule = 2;
+
+// The lines of plain text, to notice files in which each line is a document.
+struct LineFacts {
+  std::uint64_t lines = 0, empty = 0;
+  std::size_t longest = 0;  // in bytes
 };
 
 struct Survey {
@@ -57,9 +73,15 @@ struct Survey {
   std::vector<std::uint64_t> source_documents;  // per source, including dropped documents
   std::uint64_t content_bytes = 0;              // of valid documents
   std::uint64_t bad = 0, empty = 0, without_answer = 0, duplicates = 0, in_validation = 0;
-  std::uint64_t with_turns_cut = 0;          // conversations with turns after their last answer
-  std::string first_problem;                 // the first error message of the bad documents
-  std::optional<std::uint64_t> cut_at = {};  // one document only: validation begins at this byte
+  std::uint64_t with_turns_cut = 0;  // conversations with turns after their last answer
+  std::string first_problem;         // the first error message of the bad documents
+  std::uint64_t not_utf8 = 0;        // records of text with invalid UTF-8
+  std::string first_not_utf8;        // file and line of the first one
+  LineFacts lines;
+  // Where texts are cut for validation, per source; see RecordReader. Each cut text counts as two
+  // documents.
+  std::vector<std::vector<std::uint64_t>> cuts;
+  std::uint64_t cut_documents = 0;
 };
 
 // `scratch` is a file that is created and removed; if empty, equal documents are not detected. An
@@ -118,9 +140,9 @@ class Mixture {
  public:
   // Reads each source once, in order, without weights. The sources must outlive the mixture.
   Mixture(std::span<const DataSource> sources, const ReadOptions& options);
-  // Reads by weight. `documents` is the count for each source; see RecordReader for `cut_at`.
+  // Reads by weight. `documents` is the count for each source; `cuts` are those of each source.
   Mixture(std::span<const DataSource> sources, const ReadOptions& options,
-          std::span<const std::uint64_t> documents, std::optional<std::uint64_t> cut_at);
+          std::span<const std::uint64_t> documents, std::vector<std::vector<std::uint64_t>> cuts);
 
   // Returns a few megabytes of records; empty at the end.
   std::vector<MixedRecord> next_batch();
@@ -146,7 +168,7 @@ class Mixture {
 
   std::span<const DataSource> sources_;
   ReadOptions options_;
-  std::optional<std::uint64_t> cut_at_;
+  std::vector<std::vector<std::uint64_t>> cuts_;  // per source
   bool mixed_ = false;
   std::vector<Lane> lanes_;
   std::vector<std::optional<Record>> ahead_;  // the next record of each lane, if already read

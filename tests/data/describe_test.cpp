@@ -29,5 +29,23 @@ TEST(Describe, CountsOnlyDocumentsThatABuildKeeps) {
   EXPECT_EQ(found.first_document, "user: what\nassistant: that\n");
 }
 
+TEST(Describe, ReportsHowMuchIsValidationAndWhy) {
+  Manifest manifest;
+  manifest.settings = Json::object().set("val_inputs", 0).set("val_cut", 3);
+  manifest.train = {.documents = 3, .tokens = 1, .bytes = 847'800, .shards = {}};
+  manifest.val = {.documents = 3, .tokens = 1, .bytes = 94'200, .shards = {}};
+  EXPECT_EQ(validation_text(manifest),
+            "validation: 94.2 kB, 10 % of the text: the end of each of 3 documents");
+  manifest.settings.set("val_cut", 0);
+  EXPECT_TRUE(validation_text(manifest).ends_with(": 3 of 6 documents")) << validation_text(manifest);
+  manifest.settings.set("val_cut", 1);
+  EXPECT_TRUE(validation_text(manifest).ends_with(": the end of one document and 2 of 4 others"))
+      << validation_text(manifest);
+  manifest.val.bytes = 900;
+  EXPECT_TRUE(validation_text(manifest).starts_with("validation: 900 B, ")) << validation_text(manifest);
+  manifest.val.tokens = 0;
+  EXPECT_EQ(validation_text(manifest), "validation: none");
+}
+
 }  // namespace
 }  // namespace thimble

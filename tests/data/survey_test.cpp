@@ -57,30 +57,110 @@ TEST_F(SurveyTest, DedupKeepsTheFirstOfEqualDocuments) {
   EXPECT_EQ(once.survey.duplicates, 3u);
 }
 
-TEST_F(SurveyTest, ChoiceByContentDoesNotDependOnOtherDocuments) {
+TEST_F(SurveyTest, ChoiceAmongManyDocumentsDoesNotDependOnTheOthers) {
   std::string some, more;
-  for (int i = 0; i < 2000; ++i) more += fmt::format("line {}\n", i);
-  for (int i = 0; i < 2000; i += 7) some += fmt::format("line {}\n", i);
+  for (int i = 0; i < 14000; ++i) more += fmt::format("line {}\n", i);
+  for (int i = 0; i < 14000; i += 7) some += fmt::format("line {}\n", i);
   folder_.write("some.txt", some + some);
   folder_.write("more.txt", more);
   const std::string all = survey({"more.txt"}, {.val_fraction = 0.1}).fates;
   const auto chosen = static_cast<double>(std::count(all.begin(), all.end(), 'v'));
-  EXPECT_NEAR(chosen, 200, 60);  // more than four standard deviations
+  EXPECT_NEAR(chosen, 1400, 140);
   std::string expected;
-  for (int i = 0; i < 2000; i += 7) expected += all[static_cast<std::size_t>(i)];
+  for (int i = 0; i < 14000; i += 7) expected += all[static_cast<std::size_t>(i)];
   EXPECT_EQ(survey({"some.txt"}, {.val_fraction = 0.1}).fates, expected + expected);
 }
 
 TEST_F(SurveyTest, FewDocumentsStillHaveAValidationSplit) {
   folder_.write("a.txt", "one\ntwo\nthree\n");
-  EXPECT_EQ(survey({"a.txt"}, {.val_fraction = 0.001}).fates, "ttv");
+  EXPECT_EQ(survey({"a.txt"}, {.val_fraction = 0.001}).survey.fates.count(Fate::val), 1u);
   folder_.write("b.txt", "0123456789");
   const Surveyed one = survey({"b.txt"}, {.val_fraction = 0.2});
   EXPECT_EQ(one.fates, "tv");
-  EXPECT_EQ(one.survey.cut_at, 8u);
+  EXPECT_EQ(one.survey.cuts, (std::vector<std::vector<std::uint64_t>>{{8}}));
   EXPECT_EQ(one.survey.source_documents, (std::vector<std::uint64_t>{2}));
   folder_.write("c.jsonl", "{\"text\": \"only one\"}");
   EXPECT_EQ(survey({"c.jsonl"}, {.val_fraction = 0.999}).fates, "t");
+}
+
+// The bytes of validation and of training, with cut texts counted in their parts.
+struct SplitBytes {
+  double val = 0, all = 0;
+};
+
+SplitBytes bytes_of(const Surveyed& surveyed, const std::vector<std::string>& documents) {
+  SplitBytes bytes;
+  std::size_t number = 0;
+  std::uint64_t begin = 0;
+  auto cut = surveyed.survey.cuts[0].begin();
+  for (const std::string& document : documents) {
+    const auto size = static_cast<double>(document.size());
+    bytes.all += size;
+    if (cut != surveyed.survey.cuts[0].end() && *cut < begin + document.size()) {
+      EXPECT_EQ(surveyed.fates.substr(number, 2), "tv");
+      bytes.val += static_cast<double>(begin + document.size() - *cut++);
+      number += 2;
+    } else if (surveyed.fates[number++] == 'v') {
+      bytes.val += size;
+    }
+    begin += document.size();
+  }
+  EXPECT_EQ(number, surveyed.fates.size());
+  return bytes;
+}
+
+TEST_F(SurveyTest, ValidationIsTheFractionOfTheBytesWhateverTheSizes) {
+  const std::vector<std::vector<std::size_t>> cases = {
+      {500'000, 500'000},                   // few large texts: each is cut
+      {400'000, 80'000, 20'000},            //
+      std::vector<std::size_t>(60, 200),    // documents too short to cut
+      std::vector<std::size_t>(3000, 40),   // many
+      {900'000, 100, 200, 50, 70, 90, 10},  // both
+      {5'000, 6'000, 7'000, 8'000, 9'000}};
+  for (const auto& sizes : cases) {
+    std::vector<std::string> documents;
+    std::string text;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      documents.push_back(fmt::format("{} ", i));
+      documents.back().resize(sizes[i], static_cast<char>('a' + i % 26));
+      text += documents.back() + "\n";
+    }
+    folder_.write("sizes.txt", text);
+    for (const double fraction : {0.05, 0.1, 0.3}) {
+      const SplitBytes bytes = bytes_of(survey({"sizes.txt"}, {.val_fraction = fraction}), documents);
+      EXPECT_NEAR(bytes.val / bytes.all, fraction, 0.1 * fraction + 0.001) << sizes.size() << " " << sizes[0];
+    }
+  }
+}
+
+TEST_F(SurveyTest, EqualDocumentsAreInTheSameSplit) {
+  const std::string longer(20'000, 'x');
+  folder_.write("a.txt", "one\ntwo\n" + longer + "\nthree\n");
+  const std::vector<std::string> twice = {"a.txt", "a.txt"};
+  const Surveyed both = survey(twice, {.val_fraction = 0.1});
+  EXPECT_EQ(both.fates.substr(0, 5), both.fates.substr(5));
+  EXPECT_EQ(both.survey.cuts[0], both.survey.cuts[1]);
+  EXPECT_EQ(both.survey.cut_documents, 2u);
+  const Surveyed once = survey(twice, {.val_fraction = 0.1, .dedup = true});
+  EXPECT_EQ(once.fates.substr(5), "----");
+  EXPECT_EQ(once.survey.cut_documents, 1u);
+
+  std::string chats;
+  for (int i = 0; i < 200; ++i) chats += "the same\n";
+  folder_.write("same.txt", chats);
+  EXPECT_EQ(survey({"same.txt"}, {.val_fraction = 0.1}).fates, std::string(200, 't'));
+  folder_.write("another.txt", chats + "another\n");
+  EXPECT_EQ(survey({"another.txt"}, {.val_fraction = 0.1}).fates, std::string(200, 't') + "v");
+}
+
+TEST_F(SurveyTest, InvalidUtf8AndShortLinesAreNoticed) {
+  folder_.write("a.txt", "caf\xC3\xA9\nshort\n\nna\xEFve line\n");
+  const Survey found = survey({"a.txt"}, {}, {}).survey;
+  EXPECT_EQ(found.not_utf8, 1u);
+  EXPECT_TRUE(found.first_not_utf8.ends_with("a.txt:1")) << found.first_not_utf8;
+  EXPECT_EQ(found.lines.lines, 4u);
+  EXPECT_EQ(found.lines.empty, 1u);
+  EXPECT_EQ(found.lines.longest, 10u);
 }
 
 TEST_F(SurveyTest, BadRecordsAreErrorsUnlessSkipped) {
