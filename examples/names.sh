@@ -20,9 +20,8 @@ if [[ -z $names ]]; then
   done >"$names"
 fi
 
-# One document per name, so the model learns where names end. Removes control characters such as CR.
-tr -d '\000-\011\013-\037\177' <"$names" | sed 's/["\\]//g; s/.*/{"text": "&"}/' >"$out/names.jsonl"
-"$thimble" train --preset microgpt --data "$out/names.jsonl" --tokenizer bytes --context 32 --warmup-steps 20 \
+# One document per name, so the model learns where names end.
+"$thimble" train --preset microgpt --data "$names" --documents line --tokenizer bytes --context 32 --warmup-steps 20 \
   --steps "$steps" --val-every "$steps" -o "$out/run" --force
 
 # Some of the names are from the list, others are new.

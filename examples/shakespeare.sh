@@ -16,6 +16,6 @@ fi
 
 # Bytes are enough for one author. The best checkpoint is kept, as it overfits soon.
 "$thimble" train --preset quick --data "$text" --tokenizer bytes "${settings[@]}" -o "$out/run" --force
-"$thimble" eval "$out/run" --data "$text" --val-tokens 2000
+"$thimble" eval "$out/run" --val-tokens 2000
 # The prompt follows -- because a text may begin with dashes.
 "$thimble" generate "$out/run" --max-tokens 200 --temperature 0.8 -- "$(head -c 40 "$text" | tr -d '\n')"

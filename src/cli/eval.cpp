@@ -9,11 +9,14 @@
 #include "base/table.h"
 #include "cli/console.h"
 #include "cli/parse.h"
+#include "data/data_folder.h"
+#include "data/text_files.h"
 #include "eval/eval_data.h"
 #include "eval/exact.h"
 #include "eval/multiple_choice.h"
 #include "eval/score.h"
 #include "formats/model_file.h"
+#include "train/train_data.h"
 
 namespace thimble {
 
@@ -22,9 +25,43 @@ namespace {
 constexpr std::size_t kWrongShown = 5;
 constexpr std::size_t kShownBytes = 400;  // of a turn
 
+namespace fs = std::filesystem;
+
+// The run that MODEL is the folder or a checkpoint of; empty if there is none.
+fs::path run_of(const fs::path& model) {
+  const fs::path path = fs::weakly_canonical(model);
+  for (const fs::path& folder : {path, path.parent_path(), path.parent_path().parent_path()})
+    if (fs::is_regular_file(folder / "data.json") && fs::is_directory(folder / "checkpoints")) return folder;
+  return {};
+}
+
+// What is measured on.
+struct EvalData {
+  SpooledInput named;  // --data
+  fs::path path;       // --data, or the held-out data of the run
+  bool is_training_data = false;
+
+  EvalData(const Arguments& arguments, const Interrupt& interrupt)
+      : named(arguments.text("data"), &interrupt), path(named.name()) {
+    const fs::path run = run_of(arguments.path("MODEL"));
+    if (!arguments.given("data")) {
+      if (arguments.flag("exact") || arguments.flag("multiple-choice"))
+        throw UsageError("--data is missing", Hint{"pass a file of questions"});
+      if (run.empty())
+        throw UsageError(fmt::format("--data is missing, and {} is not a run with data of its own",
+                                     arguments.text("MODEL")),
+                         Hint{"pass a text, chats or a folder of shards"});
+      path = held_out_data(run);
+    } else if (!run.empty() && fs::exists(path)) {
+      is_training_data = thimble::is_training_data(run, path);
+    }
+  }
+};
+
 // Arguments of every kind of evaluation.
 struct Measured {
   const Arguments& arguments;
+  const EvalData& data;
   Console& console;
   const ModelFile& file;
   const Tokenizer& tokenizer;
@@ -58,8 +95,8 @@ void bits_per_byte(const Measured& m) {
   options.stride = m.arguments.integer("stride", {.least = 0, .most = options.context});
   if (options.stride == 0) options.stride = options.context;
   const ByteTable bytes(m.tokenizer, static_cast<TokenId>(m.model.config().vocab_size));
-  const TokenSet set =
-      open_eval_set(m.arguments.path("data"), m.tokenizer, m.console.progress(), &m.interrupt);
+  const TokenSet set = open_eval_set(m.data.path, m.tokenizer, m.console.progress(), &m.interrupt,
+                                     document_split_with_name(m.arguments.text("documents")).value());
   const double started = seconds_now();
   const Score score = score_set(m.model, bytes, set, options, m.console.progress(), &m.interrupt);
   if (m.console.json())
@@ -67,6 +104,7 @@ void bits_per_byte(const Measured& m) {
                                     .set("context", options.context)
                                     .set("stride", options.stride)
                                     .set("protocol", options.isolate ? "documents" : "golf")
+                                    .set("training_data", m.data.is_training_data)
                                     .set("dtype", dtype_name(m.model.dtype()))
                                     .set("seconds", seconds_now() - started));
   m.console.print(
@@ -80,7 +118,7 @@ void llama_perplexity(const Measured& m) {
       .context = m.arguments.integer("context", {.least = 0, .most = m.model.config().context}),
       .val_tokens = m.arguments.integer("val-tokens", {.least = 0})};
   std::vector<std::int32_t> tokens =
-      read_stream(m.arguments.path("data"), m.tokenizer, m.console.progress(), &m.interrupt);
+      read_stream(m.data.path, m.tokenizer, m.console.progress(), &m.interrupt);
   const double started = seconds_now();
   const Perplexity result =
       perplexity(m.model, m.tokenizer, std::move(tokens), options, m.console.progress(), &m.interrupt);
@@ -131,7 +169,7 @@ std::uint64_t limit_of(const Measured& m) {
 }
 
 void exact_answers(const Measured& m) {
-  const auto conversations = read_conversations(m.arguments.path("data"), limit_of(m));
+  const auto conversations = read_conversations(m.data.path, limit_of(m));
   const std::int64_t show = m.arguments.integer("show", {.least = 0, .most = 1000});
   const ExactOptions options{.keep_first = static_cast<std::size_t>(show),
                              .keep_wrong = show > 0 ? 0 : kWrongShown};
@@ -141,7 +179,7 @@ void exact_answers(const Measured& m) {
 }
 
 void multiple_choice(const Measured& m) {
-  const auto questions = read_choice_questions(m.arguments.path("data"), limit_of(m));
+  const auto questions = read_choice_questions(m.data.path, limit_of(m));
   const ChoiceScore score =
       score_choices(m.model, m.tokenizer, questions, m.console.progress(), &m.interrupt);
   const double acc = score.accuracy(), acc_norm = score.normalised_accuracy();
@@ -178,17 +216,24 @@ void check_together(const Arguments& arguments) {
   for (std::string_view name : {"context", "val-tokens", "protocol"})
     only(name, !exact && !choice, "bits per byte");
   only("stride", !exact && !choice && !llama, "bits per byte with sliding windows");
+  only("documents", !exact && !choice && !llama && arguments.given("data"), "bits per byte of a text");
 }
 
 int run_eval(const Arguments& arguments, Console& console) {
   check_together(arguments);
+  const Interrupt interrupt;
+  const EvalData data(arguments, interrupt);
+  if (arguments.given("documents") && is_data_folder(data.path))
+    throw UsageError(
+        fmt::format("--documents applies to text, but {} is a folder of shards", data.path.string()));
+  if (data.is_training_data)
+    console.log().warning("the model was trained on this data; leave out --data to score the held-out part");
   const ModelFile file = open_model(arguments.path("MODEL"), WeightsAs::stored);
   const auto tokenizer = open_tokenizer(file);
   check(tokenizer != nullptr, "{} has no tokenizer, which eval needs", file.path.string());
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
-  const Interrupt interrupt;
-  const Measured measured{arguments, console, file, *tokenizer, model, interrupt};
+  const Measured measured{arguments, data, console, file, *tokenizer, model, interrupt};
   if (arguments.flag("exact"))
     exact_answers(measured);
   else if (arguments.flag("multiple-choice"))
@@ -211,7 +256,11 @@ Command eval_command() {
           {{.name = "data",
             .value = "X",
             .help = "text, chats or questions in JSONL, or a folder of shards (its validation split)",
-            .required = true},
+            .shown_default = "the held-out data of the run"},
+           {.name = "documents",
+            .initial = "endoftext",
+            .help = "unit that is a document in a text file",
+            .choices = {"line", "blank-line", "file", "endoftext"}},
            {.name = "context",
             .value = "N",
             .initial = "0",
@@ -246,7 +295,7 @@ Command eval_command() {
            common::threads(),
            common::json(),
            common::quiet()},
-      .examples = {"thimble eval runs/book --data other.txt",
+      .examples = {"thimble eval runs/book", "thimble eval runs/book --data other.txt",
                    "thimble eval golf.thimble --data shards --stride 64",
                    "thimble eval runs/chat --data questions.jsonl --exact",
                    "thimble eval model.thimble --data hellaswag_val.jsonl --multiple-choice"},

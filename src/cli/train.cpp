@@ -277,11 +277,8 @@ void print_result(const TrainResult& result, const std::filesystem::path& report
 void print_next(const TrainRequest& request, const TrainResult& result, Console& console) {
   const PackConfig& pack = request.config.pack;
   if (console.json() || !is_finished(result.status) || pack.bits == 0) return;
-  const DataSettings& source = request.source;
   const std::string run = (request.run / "").parent_path().string();  // without a trailing slash
-  const std::filesystem::path data = !is_data_folder(source.data) ? request.run / "data"
-                                     : source.val_data.empty()    ? source.data
-                                                                  : source.val_data;
+  const std::filesystem::path data = held_out_data(request.run);
   std::string settings = fmt::format("{} bits", pack.bits);
   if (pack.prune > 0) settings += fmt::format(", {:g} % pruned", 100 * pack.prune);
   if (pack.stride > 0) settings += fmt::format(", bits per byte at stride {}", pack.stride);
@@ -310,7 +307,7 @@ TrainRequest resume_request(const Arguments& arguments, Console& console,
                             const std::shared_ptr<Communicator>& ranks) {
   const std::filesystem::path run = arguments.path("resume");
   for (std::string_view name : {"preset", "config", "depth", "output", "tokenizer", "val-fraction", "order",
-                                "chat", "init", "dry-run"})
+                                "chat", "documents", "skip-long", "init", "dry-run"})
     if (arguments.given(name))
       throw UsageError(
           fmt::format("--{} cannot be combined with --resume", name),
@@ -361,16 +358,17 @@ int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& deriv
   return 0;
 }
 
-// The embedding needs a row for every token; that of an --init model may have more.
-void set_vocabulary(std::int64_t tokens, bool of_init, ConfigBuilder& settings) {
+// The embedding needs a row for every token. That of an --init model may have more, and one of
+// --vocab-size rows if the text yields fewer tokens.
+void set_vocabulary(std::int64_t tokens, bool of_init, bool from_vocab_size, ConfigBuilder& settings) {
   const std::int64_t rows = settings.current().model.vocab_size;
   if (of_init) {
     check(tokens <= rows, Hint{"remove --tokenizer: the model has one"},
           "the tokenizer has {} tokens, but the model's embedding has only {} rows", tokens, rows);
     return;
   }
-  check(!settings.given("vocab_size") || rows == tokens,
-        Hint{"remove vocab_size: the tokenizer determines it"},
+  check(!settings.given("vocab_size") || rows == tokens || (from_vocab_size && rows > tokens),
+        Hint{"remove vocab_size, because the tokenizer determines it, or learn one with --tokenizer bpe:N"},
         "vocab_size is {}, but the tokenizer has {} tokens", rows, tokens);
   settings.derive("vocab_size", tokens);
 }
@@ -398,8 +396,8 @@ struct Start {
 
 TrainRequest new_request(const Arguments& arguments, Console& console, Start& begin,
                          const DataSettings& source, const std::shared_ptr<const Tokenizer>& tokenizer,
-                         const std::shared_ptr<Communicator>& ranks) {
-  set_vocabulary(tokenizer->vocab_size(), begin.init.has_value(), begin.settings);
+                         bool from_vocab_size, const std::shared_ptr<Communicator>& ranks) {
+  set_vocabulary(tokenizer->vocab_size(), begin.init.has_value(), from_vocab_size, begin.settings);
   // A packed row contains several documents.
   if (source.order == ReadOrder::packed) begin.settings.derive("isolate", true);
   TrainRequest request{
@@ -411,6 +409,7 @@ TrainRequest new_request(const Arguments& arguments, Console& console, Start& be
       .ranks = ranks,
       .force = arguments.flag("force"),
       .stop_after = arguments.integer("stop-after", {.least = 0})};
+  if (arguments.flag("skip-long")) request.source.longest_chat = request.config.model.context;
   if (begin.init) {
     check_same_tokens(*begin.init, *tokenizer);
     request.initial_weights = initial_weights(*begin.init, request.config.model);
@@ -422,17 +421,23 @@ TrainRequest new_request(const Arguments& arguments, Console& console, Start& be
 int start(const Arguments& arguments, Console& console, const std::shared_ptr<Communicator>& ranks) {
   const Interrupt interrupt;
   std::optional<Start> begin;
+  std::optional<NamedData> named;
   DataSettings source;
+  std::optional<TokenizerSpec> spec;
   on_all_ranks(*ranks, "reading the settings", [&] {
     begin.emplace(arguments);
     begin->warn(console.log());
-    source = data_from(arguments, begin->preset());
+    named.emplace(arguments, &interrupt);
+    source = data_from(arguments, begin->preset(), *named);
+    spec = spec_from(arguments, begin->settings, source);
   });
-  const auto tokenizer =
-      tokenizer_on_all(*ranks, arguments, source, begin->init ? &*begin->init : nullptr, console, interrupt);
+  const auto tokenizer = tokenizer_on_all(*ranks, arguments, spec, source,
+                                          begin->init ? &*begin->init : nullptr, console, interrupt);
   TrainRequest request;
-  on_all_ranks(*ranks, "preparing the run",
-               [&] { request = new_request(arguments, console, *begin, source, tokenizer, ranks); });
+  on_all_ranks(*ranks, "preparing the run", [&] {
+    const bool from_vocab_size = spec && !arguments.given("tokenizer");
+    request = new_request(arguments, console, *begin, source, tokenizer, from_vocab_size, ranks);
+  });
   std::string run = request.run.string();  // of rank 0: other ranks may have found another free name
   share_text(*ranks, run, "the run's folder");
   request.run = run;
@@ -446,8 +451,8 @@ int run_train(const Arguments& arguments, Console& console) {
     Start begin(arguments);
     begin.warn(console.log());
     const ModelFile* const init = begin.init ? &*begin.init : nullptr;
-    if (const auto tokens = vocabulary_from(arguments, begin.preset(), init))
-      set_vocabulary(*tokens, init != nullptr, begin.settings);
+    if (const auto tokens = vocabulary_from(arguments, begin.settings, begin.preset(), init))
+      set_vocabulary(*tokens, init != nullptr, false, begin.settings);
     return dry_run(begin.settings, begin.derivations, *device_from(arguments, console.log()), console);
   }
   const std::shared_ptr<Communicator> ranks = ranks_from(arguments);
@@ -513,7 +518,13 @@ Command train_command() {
                {{.name = "val-fraction",
                  .value = "F",
                  .initial = "0.1",
-                 .help = "fraction of --data used for validation"},
+                 .help = "fraction of --data used for validation, in bytes; 0: train without validation"},
+                {.name = "documents",
+                 .initial = "endoftext",
+                 .help = "unit that is a document in a text file",
+                 .choices = {"line", "blank-line", "file", "endoftext"}},
+                {.name = "skip-long",
+                 .help = "leave out chats longer than the context instead of cutting them into pieces"},
                 {.name = "order",
                  .help = "order in which training rows are read",
                  .choices = {"shuffled", "sequential", "golf", "golf-mlx", "packed"},

@@ -19,8 +19,8 @@ namespace thimble {
 
 namespace {
 
-std::filesystem::path absolute_path(const Arguments& arguments, std::string_view name) {
-  return arguments.given(name) ? std::filesystem::absolute(arguments.path(name)) : std::filesystem::path();
+std::filesystem::path absolute_path(const SpooledInput& input) {
+  return input.name().empty() ? std::filesystem::path() : std::filesystem::absolute(input.name());
 }
 
 // Chats are packed into rows; the golf presets read in the order of the published programs.
@@ -43,14 +43,6 @@ std::unique_ptr<Tokenizer> bytes_for(DataKind kind) {
 
 bool is_chat(const Arguments& arguments, const std::string& preset) {
   return arguments.flag("chat") || preset == "chat";
-}
-
-// The tokenizer to train, if --tokenizer has the form KIND:SIZE.
-std::optional<TokenizerSpec> spec_from(const Arguments& arguments) {
-  std::optional<TokenizerSpec> spec;
-  if (arguments.given("tokenizer"))
-    as_usage([&] { spec = TokenizerSpec::parse(arguments.text("tokenizer")); });
-  return spec;
 }
 
 // The existing tokenizer: of --tokenizer, else of the data, else of the model, else bytes.
@@ -136,27 +128,50 @@ Config changed_by(const Arguments& arguments, Config config) {
   return resolved(config);
 }
 
-DataSettings data_from(const Arguments& arguments, const std::string& preset) {
+DataSettings data_from(const Arguments& arguments, const std::string& preset, const NamedData& named) {
   if (!arguments.given("data"))
     throw UsageError("--data is missing", Hint{"pass a text file: thimble train --data FILE.txt"});
-  DataSettings data{.data = absolute_path(arguments, "data"),
-                    .val_data = absolute_path(arguments, "val-data"),
-                    .val_fraction = arguments.number("val-fraction", {.least = 0.001, .most = 0.9})};
+  DataSettings data{.data = absolute_path(named.data),
+                    .val_data = absolute_path(named.val_data),
+                    .val_fraction = arguments.number("val-fraction", {.least = 0, .most = 0.9}),
+                    .documents = document_split_with_name(arguments.text("documents")).value()};
   if (is_data_folder(data.data))
     data.kind = open_data_folder(data.data).kind();
   else if (is_chat(arguments, preset))
     data.kind = DataKind::chat;
   else
     data.kind = detect_kind(find_source(data.data.string()));
+  const bool built = is_data_folder(data.data);
+  for (const std::string_view name : {"documents", "val-fraction", "skip-long"})
+    if (built && arguments.given(name))
+      throw UsageError(fmt::format("--{} applies to text and chats, but {} is a folder of shards", name,
+                                   data.data.string()),
+                       Hint{"pass it to `thimble data build`"});
+  if (arguments.flag("skip-long") && data.kind != DataKind::chat)
+    throw UsageError("--skip-long applies only to chats");
   data.order =
       arguments.given("order") ? read_order_named(arguments.text("order")) : default_order(data.kind, preset);
   return data;
 }
 
-std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments, const DataSettings& data,
-                                                const ModelFile* init, Console& console,
-                                                const Interrupt& interrupt) {
-  const std::optional<TokenizerSpec> spec = spec_from(arguments);
+std::optional<TokenizerSpec> spec_from(const Arguments& arguments, const ConfigBuilder& settings,
+                                       const DataSettings& data) {
+  std::optional<TokenizerSpec> spec;
+  if (arguments.given("tokenizer")) {
+    as_usage([&] { spec = TokenizerSpec::parse(arguments.text("tokenizer")); });
+    return spec;
+  }
+  const bool asked = settings.origin("vocab_size") == ConfigBuilder::Layer::command;
+  if (data.kind != DataKind::chat || is_data_folder(data.data) || arguments.given("init") ||
+      !(asked || settings.preset_name() == "microgpt"))
+    return std::nullopt;
+  return TokenizerSpec{TokenizerKind::bpe, static_cast<TokenId>(settings.current().model.vocab_size)};
+}
+
+std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments,
+                                                const std::optional<TokenizerSpec>& spec,
+                                                const DataSettings& data, const ModelFile* init,
+                                                Console& console, const Interrupt& interrupt) {
   if (!spec) return existing_tokenizer(arguments, data, init);
   check(!is_data_folder(data.data), Hint{"pass the text itself with --data, or remove --tokenizer"},
         "{} contains tokens; a tokenizer is trained on text", data.data.string());
@@ -167,12 +182,12 @@ std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments, cons
   return learned;
 }
 
-std::optional<std::int64_t> vocabulary_from(const Arguments& arguments, const std::string& preset,
-                                            const ModelFile* init) {
-  if (const auto spec = spec_from(arguments)) return spec->vocab_size;
-  if (!arguments.given("tokenizer") && !arguments.given("data")) return std::nullopt;
+std::optional<std::int64_t> vocabulary_from(const Arguments& arguments, const ConfigBuilder& settings,
+                                            const std::string& preset, const ModelFile* init) {
   DataSettings data{.kind = is_chat(arguments, preset) ? DataKind::chat : DataKind::text};
-  if (arguments.given("data")) data = data_from(arguments, preset);
+  if (arguments.given("data")) data = data_from(arguments, preset, NamedData(arguments));
+  if (const auto spec = spec_from(arguments, settings, data)) return spec->vocab_size;
+  if (!arguments.given("tokenizer") && !arguments.given("data")) return std::nullopt;
   return existing_tokenizer(arguments, data, init)->vocab_size();
 }
 
@@ -198,19 +213,18 @@ void let_first_rank_report() {
 }
 
 std::shared_ptr<const Tokenizer> tokenizer_on_all(Communicator& ranks, const Arguments& arguments,
+                                                  const std::optional<TokenizerSpec>& spec,
                                                   const DataSettings& data, const ModelFile* init,
                                                   Console& console, const Interrupt& interrupt) {
   std::shared_ptr<const Tokenizer> tokenizer;
-  bool learned = false;
   on_all_ranks(
       ranks, "training the tokenizer on rank 0",
       [&] {
-        if (arguments.given("tokenizer"))
-          as_usage([&] { learned = TokenizerSpec::parse(arguments.text("tokenizer")).has_value(); });
-        if (!learned || ranks.first()) tokenizer = tokenizer_from(arguments, data, init, console, interrupt);
+        if (!spec || ranks.first())
+          tokenizer = tokenizer_from(arguments, spec, data, init, console, interrupt);
       },
       Wait::forever);
-  if (!learned || ranks.size() == 1) return tokenizer;
+  if (!spec || ranks.size() == 1) return tokenizer;
   std::string content = ranks.first() ? tokenizer->serialized() : "";
   share_text(ranks, content, "the tokenizer");
   if (!ranks.first()) tokenizer = load_tokenizer_bytes(std::move(content), "the tokenizer of rank 0");

@@ -48,18 +48,32 @@ void put_settings(const Arguments& arguments, ConfigBuilder& settings);
 // Applies --set and the flags to a resolved config, for --resume.
 Config changed_by(const Arguments& arguments, Config config);
 
-DataSettings data_from(const Arguments& arguments, const std::string& preset);
+// --data and --val-data. Pipes are copied to temporary files, which exist as long as this object.
+struct NamedData {
+  SpooledInput data, val_data;
 
-// The tokenizer given by --tokenizer, else that of the shards, else that of the --init model (null
-// without --init), else the bytes tokenizer.
-std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments, const DataSettings& data,
-                                                const ModelFile* init, Console& console,
-                                                const Interrupt& interrupt);
+  explicit NamedData(const Arguments& arguments, const Interrupt* interrupt = nullptr)
+      : data(arguments.text("data"), interrupt), val_data(arguments.text("val-data"), interrupt) {}
+};
+
+DataSettings data_from(const Arguments& arguments, const std::string& preset, const NamedData& named);
+
+// The tokenizer to train: that of --tokenizer KIND:N. Without --tokenizer, chats get a BPE of
+// --vocab-size tokens, which the preset microgpt sets to 4096. nullopt: an existing tokenizer.
+std::optional<TokenizerSpec> spec_from(const Arguments& arguments, const ConfigBuilder& settings,
+                                       const DataSettings& data);
+
+// Trains the tokenizer of `spec`. Without it: the tokenizer given by --tokenizer, else that of the
+// shards, else that of the --init model (null without --init), else the bytes tokenizer.
+std::shared_ptr<const Tokenizer> tokenizer_from(const Arguments& arguments,
+                                                const std::optional<TokenizerSpec>& spec,
+                                                const DataSettings& data, const ModelFile* init,
+                                                Console& console, const Interrupt& interrupt);
 
 // The vocabulary size of that tokenizer, which may not be trained yet. Returns nullopt if neither a
 // tokenizer nor data are given.
-std::optional<std::int64_t> vocabulary_from(const Arguments& arguments, const std::string& preset,
-                                            const ModelFile* init);
+std::optional<std::int64_t> vocabulary_from(const Arguments& arguments, const ConfigBuilder& settings,
+                                            const std::string& preset, const ModelFile* init);
 
 // --rank-timeout, for commands that several ranks run together: `mpirun -n 4 thimble train ...`.
 Option rank_timeout_option();
@@ -78,6 +92,7 @@ void let_first_rank_report();
 
 // Like tokenizer_from(); rank 0 trains a new tokenizer and shares it.
 std::shared_ptr<const Tokenizer> tokenizer_on_all(Communicator& ranks, const Arguments& arguments,
+                                                  const std::optional<TokenizerSpec>& spec,
                                                   const DataSettings& data, const ModelFile* init,
                                                   Console& console, const Interrupt& interrupt);
 

@@ -23,9 +23,10 @@ Document checked_document(Record& record, const ReadOptions& options) {
 
 // Encodes every document with a leading bos. Documents may have any length, so they are encoded in
 // pieces, as in `data build`.
-std::vector<std::int32_t> encode_texts(const DataSource& source, const Tokenizer& tokenizer,
-                                       const ProgressOutput& progress, const Interrupt* interrupt) {
-  const ReadOptions options;
+std::vector<std::int32_t> encode_texts(const DataSource& source, DocumentSplit split,
+                                       const Tokenizer& tokenizer, const ProgressOutput& progress,
+                                       const Interrupt* interrupt) {
+  const ReadOptions options{.split = split};
   const BatchEncoder encoder(tokenizer, options, {});
   Mixture mixture({&source, 1}, options);
   ProgressBar bar(progress, "reading", "bytes", mixture.stored_bytes());
@@ -85,7 +86,7 @@ std::vector<std::int32_t> encode_chats(const DataSource& source, const Tokenizer
 }  // namespace
 
 TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer,
-                       const ProgressOutput& progress, const Interrupt* interrupt) {
+                       const ProgressOutput& progress, const Interrupt* interrupt, DocumentSplit split) {
   if (is_data_folder(path)) {
     const DataFolder folder = open_data_folder(path);
     check_tokenizer(folder, tokenizer);
@@ -100,7 +101,7 @@ TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& token
   const TokenMarks marks = TokenMarks::of(tokenizer, kind, LossOn::assistant);
   std::vector<std::int32_t> tokens = kind == DataKind::chat
                                          ? encode_chats(source, tokenizer)
-                                         : encode_texts(source, tokenizer, progress, interrupt);
+                                         : encode_texts(source, split, tokenizer, progress, interrupt);
   check(!tokens.empty(), "{} is empty", path.string());
   return {std::move(tokens), marks};
 }

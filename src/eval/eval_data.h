@@ -18,10 +18,12 @@
 namespace thimble {
 
 // The tokens to be scored. For a folder of shards: its validation split, which must have been made
-// with this tokenizer. For other paths: the complete file or folder; its first record determines
-// the kind. For chats only the answers are targets.
+// with this tokenizer and whose digests are verified. For other paths: the complete file or folder;
+// its first record determines the kind, and `split` what is a document in a text. For chats only
+// the answers are targets.
 TokenSet open_eval_set(const std::filesystem::path& path, const Tokenizer& tokenizer,
-                       const ProgressOutput& progress, const Interrupt* interrupt = nullptr);
+                       const ProgressOutput& progress, const Interrupt* interrupt = nullptr,
+                       DocumentSplit split = DocumentSplit::end_of_text);
 
 // Reads a text as llama.cpp's tools do: in one piece, without the last line end and without a
 // leading bos. For shards: the validation split.

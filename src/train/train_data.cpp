@@ -9,10 +9,12 @@
 #include "base/files.h"
 #include "base/json.h"
 #include "base/parallel.h"
+#include "base/table.h"
 #include "base/text.h"
 #include "config/config.h"
 #include "data/build.h"
 #include "data/data_folder.h"
+#include "data/describe.h"
 #include "data/document.h"
 #include "data/loader.h"
 #include "data/records.h"
@@ -39,6 +41,8 @@ std::string DataSettings::to_json() const {
              .set("val_data", val_data.string())
              .set("val_fraction", val_fraction)
              .set("kind", name_of(kind))
+             .set("documents", name_of(documents))
+             .set("longest_chat", longest_chat)
              .set("order", name_of(order))
              .set("sub_batch_tokens", sub_batch_tokens)
              .dump(2) +
@@ -47,11 +51,17 @@ std::string DataSettings::to_json() const {
 
 DataSettings DataSettings::from_json(const std::string& text, std::string_view name) {
   const Json json = parse_json(text, name);
-  const Json* sub_batch = json.find("sub_batch_tokens");
+  const Json *sub_batch = json.find("sub_batch_tokens"), *documents = json.find("documents"),
+             *longest_chat = json.find("longest_chat");
+  const auto split = document_split_with_name(documents ? documents->as_string() : "endoftext");
+  check(split.has_value(), "{}: documents is '{}', expected line, blank-line, file or endoftext", name,
+        documents ? documents->as_string() : "");
   return {.data = json.at("data").as_string(),
           .val_data = json.at("val_data").as_string(),
           .val_fraction = json.at("val_fraction").as_double(),
           .kind = kind_named(json.at("kind").as_string(), name),
+          .documents = *split,
+          .longest_chat = longest_chat ? longest_chat->as_int() : 0,
           .order = read_order_named(json.at("order").as_string()),
           .sub_batch_tokens = sub_batch ? sub_batch->as_int() : DataSettings{}.sub_batch_tokens};
 }
@@ -86,6 +96,9 @@ Manifest build_in(const fs::path& folder, const OpenDataRequest& request, FileOp
                      .folder = folder,
                      .if_built = IfBuilt::reuse};
   build.read.kind = settings.kind;
+  build.read.split = settings.documents;
+  build.limits = {.context = static_cast<std::uint64_t>(settings.longest_chat),
+                  .skip_long = settings.longest_chat > 0};
   if (settings.val_data.empty())
     build.val_fraction = settings.val_fraction;
   else
@@ -93,10 +106,14 @@ Manifest build_in(const fs::path& folder, const OpenDataRequest& request, FileOp
   return build_dataset(build, ops, log, progress, &interrupt).manifest;
 }
 
-// Builds shards of the named data in a second folder and compares them with the run's shards, which
-// are not touched.
+// Checks that the named data are those of the run. The digests of the files tell, unless a file was
+// compressed or split since: then shards of the named data are built in a second folder and
+// compared with the run's, which are not touched.
 void check_match(const DataFolder& built, const OpenDataRequest& request, FileOps& ops, const Log& log,
                  const ProgressOutput& progress, const Interrupt& interrupt) {
+  std::vector<std::string> inputs = {request.settings.data.string()};
+  if (!request.settings.val_data.empty()) inputs.push_back(request.settings.val_data.string());
+  if (built.manifest && same_sources(*built.manifest, inputs, &interrupt)) return;
   fs::path other = built.path;
   other += ".named";
   const Manifest named = build_in(other, request, ops, log, progress, interrupt);
@@ -138,6 +155,23 @@ std::string TrainData::digest() const {
   return digester.result().hex();
 }
 
+namespace {
+
+// Reports what a new run found in its data.
+void log_validation(const TrainData& data, const DataFolder& folder, const DataFolder* validation,
+                    const DataSettings& settings, const Log& log) {
+  if (folder.path != settings.data && folder.manifest)
+    if (const std::string dropped = dropped_text(*folder.manifest); !dropped.empty())
+      log.info("left out or cut:\n{}", dropped);
+  if (validation == &folder && folder.manifest)
+    log.info("{}", validation_text(*folder.manifest));
+  else if (data.val)
+    log.info("validation: {} tokens of {}", with_commas(static_cast<long long>(data.val->size())),
+             validation->path.string());
+}
+
+}  // namespace
+
 TrainData open_train_data(const OpenDataRequest& request, FileOps& ops, const Log& log,
                           const ProgressOutput& progress, const Interrupt& interrupt) {
   const DataFolder folder = folder_for(request, ops, log, progress, interrupt);
@@ -167,50 +201,13 @@ TrainData open_train_data(const OpenDataRequest& request, FileOps& ops, const Lo
     data.documents = folder.manifest->train.documents;
     data.bytes = folder.manifest->train.bytes;
   }
+  if (request.built == BuiltData::is_remade) log_validation(data, folder, validation, request.settings, log);
   return data;
 }
 
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr std::size_t kBufferBytes = 1 << 20;
-constexpr std::string_view kEndOfText = "<|endoftext|>\n";
-
-// The contents of JSON records in a temporary text file, deleted by the destructor.
-class ContentsFile {
- public:
-  ContentsFile(const DataSource& source, DataKind kind, const Interrupt& interrupt)
-      : path_(folder_.path() / "contents.txt") {
-    AtomicFile file(ops_, path_, Existing::replace);
-    RecordReader reader(source, DocumentSplit::end_of_text, kind == DataKind::chat);
-    std::string buffer;
-    const auto flush = [&] {
-      file.write(buffer);
-      buffer.clear();
-    };
-    while (auto record = reader.next()) {
-      interrupt.throw_if_interrupted();
-      const Document document = read_document(*record, {.kind = kind});
-      check(document.problem.empty(), Hint{document.hint}, "{}", document.problem);
-      buffer += document.text;
-      for (const Turn& turn : document.turns) buffer += turn.content + "\n";
-      if (record->ends) buffer += kEndOfText;
-      if (buffer.size() > kBufferBytes) flush();
-    }
-    flush();
-    file.commit();
-  }
-
-  const fs::path& path() const { return path_; }
-
- private:
-  PosixFileOps ops_;
-  TemporaryFolder folder_;
-  fs::path path_;
-};
-
-std::unique_ptr<Tokenizer> learn(const TokenizerSpec& spec, bool chat, TextSource& source,
+std::unique_ptr<Tokenizer> learn(const TokenizerSpec& spec, bool chat, TextStream& source,
                                  const ProgressOutput& progress, const Interrupt& interrupt) {
   std::vector<std::string> special = special_tokens_for(chat);
   if (spec.kind == TokenizerKind::bpe)
@@ -227,6 +224,29 @@ std::unique_ptr<Tokenizer> learn(const TokenizerSpec& spec, bool chat, TextSourc
 
 }  // namespace
 
+namespace {
+
+constexpr std::uint64_t kMaxSettingsBytes = 1 << 20;
+
+DataSettings settings_of(const fs::path& run) {
+  const fs::path file = run / "data.json";
+  return DataSettings::from_json(read_file(file, kMaxSettingsBytes), file.string());
+}
+
+}  // namespace
+
+fs::path held_out_data(const fs::path& run) {
+  const DataSettings settings = settings_of(run);
+  if (!is_data_folder(settings.data) && is_data_folder(run / "data")) return run / "data";
+  return settings.val_data.empty() ? settings.data : settings.val_data;
+}
+
+bool is_training_data(const fs::path& run, const fs::path& data) {
+  if (is_data_folder(data) || !is_data_folder(run / "data")) return false;
+  const DataFolder built = open_data_folder(run / "data");
+  return built.manifest && shares_training_text(*built.manifest, data.string());
+}
+
 std::optional<TokenizerSpec> TokenizerSpec::parse(std::string_view text) {
   const std::size_t colon = text.find(':');
   if (colon == std::string_view::npos) return std::nullopt;
@@ -242,17 +262,9 @@ std::optional<TokenizerSpec> TokenizerSpec::parse(std::string_view text) {
 
 std::unique_ptr<Tokenizer> learn_tokenizer(const TokenizerSpec& spec, const DataSettings& data,
                                            const ProgressOutput& progress, const Interrupt& interrupt) {
-  const bool chat = data.kind == DataKind::chat;
-  const DataSource source = find_source(data.data.string());
-  const bool plain = std::ranges::all_of(
-      source.files, [&](const fs::path& file) { return &form_of(file, chat) == &text_form(); });
-  if (plain) {
-    TextSource text(source.files, {});
-    return learn(spec, chat, text, progress, interrupt);
-  }
-  const ContentsFile contents(source, data.kind, interrupt);
-  TextSource text({contents.path()}, {});
-  return learn(spec, chat, text, progress, interrupt);
+  ContentsStream text(find_source(data.data.string()).files, data.kind, {.split = data.documents},
+                      &interrupt);
+  return learn(spec, data.kind == DataKind::chat, text, progress, interrupt);
 }
 
 }  // namespace thimble

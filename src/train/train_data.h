@@ -14,6 +14,7 @@
 #include "config/config.h"
 #include "data/manifest.h"
 #include "data/read_order.h"
+#include "data/text_files.h"
 #include "data/token_set.h"
 #include "tokenizer/tokenizer.h"
 
@@ -27,8 +28,11 @@ struct LoaderSettings;
 struct DataSettings {
   std::filesystem::path data = {};      // text, chats, or a folder of shards
   std::filesystem::path val_data = {};  // empty: validate on a part of `data`
-  double val_fraction = 0.1;            // size of that part; ignored for a folder of shards
+  double val_fraction = 0.1;            // of the bytes; 0: none; ignored for a folder of shards
   DataKind kind = DataKind::text;       // ignored for a folder of shards
+  DocumentSplit documents = DocumentSplit::end_of_text;  // ignored for a folder of shards
+  // Conversations of more tokens are left out; 0: none. Ignored for a folder of shards.
+  std::int64_t longest_chat = 0;
   ReadOrder order = ReadOrder::shuffled;
   std::int64_t sub_batch_tokens = 8192;  // golf-mlx: MLX_MAX_MICROBATCH_TOKENS
 
@@ -74,6 +78,12 @@ struct TokenizerSpec {
   // Returns nullopt if the text is not of the form KIND:N. Throws Error if N is out of range.
   static std::optional<TokenizerSpec> parse(std::string_view text);
 };
+
+// The held-out data of a run: its own shards, or the shards that it was trained and validated on.
+std::filesystem::path held_out_data(const std::filesystem::path& run);
+
+// Whether `data`, a text or chats, is or contains a text that the run was trained on.
+bool is_training_data(const std::filesystem::path& run, const std::filesystem::path& data);
 
 // Trains the tokenizer on the training inputs. From JSON records it uses the text or message
 // contents, not the JSON syntax. Chat tokenizers include the role tokens.

@@ -94,6 +94,53 @@ TEST_F(EvalCommand, ComputesThePerplexityOfLlamaCpp) {
   EXPECT_EQ(run(path("text.txt"), {"--protocol", "llama.cpp"}).out.rfind("PPL = ", 0), 0u);
 }
 
+TEST_F(EvalCommand, ScoresTheHeldOutDataOfARunByDefault) {
+  train("quick");
+  const Json held_out = eval(path("run/data"));
+  for (const char* model : {"run", "run/last.safetensors"}) {
+    const RunResult own = run_binary({.arguments = {"eval", path(model), "--json"}});
+    EXPECT_EQ(own.exit_code, 0) << own;
+    const Json score = parse_json(own.out, "eval --json");
+    EXPECT_EQ(score.at("tokens").as_int(), held_out.at("tokens").as_int());
+    EXPECT_EQ(score.at("val_loss").as_double(), held_out.at("val_loss").as_double());
+    EXPECT_FALSE(score.at("training_data").as_bool());
+  }
+  // The text that the run was trained on, and a copy of it.
+  for (const std::string& text : {path("text.txt"), folder_.write("copy.txt", documents()).string()}) {
+    const RunResult seen = run(text, {"--json"});
+    EXPECT_TRUE(parse_json(seen.out, "eval --json").at("training_data").as_bool());
+    EXPECT_NE(seen.err.find("warning: "), std::string::npos) << seen;
+  }
+  EXPECT_FALSE(eval(folder_.write("other.txt", "Another text.\n").string()).at("training_data").as_bool());
+  EXPECT_EQ(run_binary({.arguments = {"eval", path("run"), "--exact"}}).exit_code, 2);
+  std::filesystem::copy_file(path("run/last.safetensors"), path("model.safetensors"));
+  EXPECT_EQ(run_binary({.arguments = {"eval", path("model.safetensors")}}).exit_code, 2);
+}
+
+TEST_F(EvalCommand, DocumentsAreWhatOneAsksFor) {
+  train("quick");
+  const std::string lines = folder_.write("lines.txt", "first line\nsecond\n\nthird\n").string();
+  EXPECT_EQ(eval(lines).at("tokens").as_int(), 27);  // a document has one target more than its bytes
+  EXPECT_EQ(eval(lines, {"--documents", "line"}).at("tokens").as_int(), 11 + 7 + 6);
+  EXPECT_EQ(run(path("run/data"), {"--documents", "line"}).exit_code, 2);
+  EXPECT_EQ(run(lines, {"--documents", "line", "--protocol", "llama.cpp"}).exit_code, 2);
+}
+
+TEST_F(EvalCommand, ModifiedShardsAreRefused) {
+  train("quick");
+  std::string bytes = folder_.read("run/data/data_val_000000.bin");
+  bytes.back() ^= 1;
+  folder_.write("run/data/data_val_000000.bin", bytes);
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"eval", path("run")},
+                                                {"qa", path("run"), "--data", path("run/data")},
+                                                {"data", "info", path("run/data"), "--verify"}}) {
+    const RunResult refused = run_binary({.arguments = words});
+    EXPECT_EQ(refused.exit_code, 1) << refused;
+    EXPECT_NE((refused.out + refused.err).find("data_val_000000.bin was modified"), std::string::npos)
+        << refused;
+  }
+}
+
 TEST_F(EvalCommand, EmptyAnswersHaveNoBitsPerByte) {
   std::string chats;
   for (int i = 0; i < 40; ++i)

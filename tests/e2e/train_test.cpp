@@ -197,6 +197,59 @@ TEST_F(TrainCommand, TrainsATokenizerAndAChatModel) {
   EXPECT_EQ(run({"train", "--data", path("chats.jsonl"), "--tokenizer", "bpe:many"}).exit_code, 2);
 }
 
+TEST_F(TrainCommand, LearnsABpeOfTheVocabularySizeForChats) {
+  std::string chats;
+  for (int i = 0; i < 80; ++i)
+    chats += fmt::format(R"([{{"role": "user", "content": "what is {}?"}}, )"
+                         R"({{"role": "assistant", "content": "it is a number."}}])"
+                         "\n",
+                         i);
+  folder_.write("chats.jsonl", chats);
+  const auto train = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"train",   "--data", path("chats.jsonl"), "-o",  path("run"), "--force",
+                                      "--steps", "1",      "--batch-tokens",    "512", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const RunResult trained = run(words);
+    EXPECT_EQ(trained.exit_code, 0) << trained;
+    const RunResult info = run({"tokenizer", "info", path("run"), "--json"});
+    return parse_json(info.out, "info").at("vocab_size").as_int();
+  };
+  EXPECT_EQ(train({"--vocab-size", "280"}), 280);
+  EXPECT_EQ(train({"--set", "vocab_size=280"}), 280);
+  EXPECT_GT(train({"--preset", "microgpt"}), 5 + 256) << "4096, or as many as the text yields";
+  EXPECT_EQ(train({"--tokenizer", "bytes", "--preset", "microgpt"}), 5 + 256);
+}
+
+TEST_F(TrainCommand, ValidationIsWhatOneAsksFor) {
+  std::string names;
+  for (int i = 0; i < 300; ++i) names += fmt::format("name{}\n", i * i);
+  folder_.write("text.txt", names);
+  const RunResult lines = run(tiny("lines", {"--steps", "2", "--documents", "line"}));
+  EXPECT_EQ(lines.exit_code, 0) << lines;
+  EXPECT_NE(lines.err.find("% of the text: 30 of 300 documents"), std::string::npos) << lines;
+  const RunResult none = run(tiny("none", {"--steps", "2", "--val-fraction", "0", "--json"}));
+  EXPECT_EQ(none.exit_code, 0) << none;
+  EXPECT_EQ(parse_json(none.out, "train").find("val_loss"), nullptr);
+  EXPECT_NE(none.err.find("validation: none"), std::string::npos) << none;
+  EXPECT_EQ(run(tiny("bad", {"--val-fraction", "0.95"})).exit_code, 2);
+  EXPECT_EQ(run(tiny("bad", {"--skip-long"})).exit_code, 2) << "only for chats";
+  auto shards = tiny("bad", {"--documents", "line"});
+  shards[2] = path("lines/data");
+  EXPECT_EQ(run(shards).exit_code, 2);
+}
+
+TEST_F(TrainCommand, OneChatManyTimesIsTrainedOn) {
+  std::string chats;
+  for (int i = 0; i < 200; ++i)
+    chats += R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}])"
+             "\n";
+  auto words = tiny("run", {"--steps", "2", "--json"});
+  words[2] = "/dev/stdin";  // the name of the input does not tell that it is JSON
+  const RunResult trained = run(words, {.input = chats});
+  EXPECT_EQ(trained.exit_code, 0) << trained;
+  EXPECT_NE(trained.err.find("validation: none"), std::string::npos) << trained;
+}
+
 TEST_F(TrainCommand, EndsWithADiagnosis) {
   const RunResult train = run(tiny("run", {"--steps", "40", "--val-every", "10"}));
   ASSERT_EQ(train.exit_code, 0) << train.err;

@@ -5,6 +5,8 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "data/build.h"
+#include "data/manifest.h"
+#include "data/shard.h"
 #include "formats/model_file.h"
 #include "formats/safetensors.h"
 #include "train/metrics.h"
@@ -163,6 +165,74 @@ TEST_F(Training, RejectsAMixOfTextAndShards) {
   EXPECT_NE(refusal("text.txt", "shards").find("is a folder of shards"), std::string::npos);
   EXPECT_NE(refusal("shards", "text.txt").find("--val-data must be one too"), std::string::npos);
   EXPECT_FALSE(std::filesystem::exists(folder_ / "run"));
+}
+
+TEST_F(Training, AShardThatShrinksEndsTheRunWithASavedState) {
+  TrainRequest shrinking = request("run", {"checkpoint_every=20"});
+  const std::filesystem::path shard = folder_ / "run/data/data_train_000000.bin";
+  std::string intact;
+  double now = 0;
+  shrinking.clock = [&] {  // called twice in each step
+    if ((now += 1) == 19) {
+      intact = read_file(shard, 1 << 20);
+      std::filesystem::resize_file(shard, 1500);
+    }
+    return now;
+  };
+  EXPECT_THROW(run(shrinking), ShardError);
+  const std::int64_t saved = OpenedCheckpoint(folder_ / "run/last.safetensors").head.state.step;
+  EXPECT_GE(saved, 9);
+  EXPECT_LT(saved, 12) << "saved by a validation";
+  folder_.write("run/data/data_train_000000.bin", intact);
+  EXPECT_EQ(run(resumed("run", {"checkpoint_every=20"})).status, RunStatus::completed);
+  run(request("straight", {"checkpoint_every=20"}));
+  EXPECT_EQ(last("straight"), last("run"));
+}
+
+TEST_F(Training, AModifiedShardIsNoticedBeforeTheFirstStep) {
+  run_until(request("run"), 3);
+  std::string bytes = folder_.read("run/data/data_train_000000.bin");
+  bytes.back() ^= 1;
+  folder_.write("run/data/data_train_000000.bin", bytes);
+  EXPECT_THROW(run(resumed("run")), ShardError);
+}
+
+TEST_F(Training, LeavesOutLongChatsIfAsked) {
+  folder_.write("chats.jsonl", sample_chats(30) + R"([{"role": "user", "content": ")" + std::string(60, 'x') +
+                                   R"("}, {"role": "assistant", "content": "y"}])");
+  const auto documents = [&](const std::string& name, std::int64_t longest) {
+    TrainRequest chats = chat_request(name, {"context=48", "batch_tokens=96", "steps=1"});
+    chats.source.longest_chat = longest;
+    run(chats);
+    const Manifest manifest = Manifest::parse(folder_.read(name + "/data/manifest.json"), "manifest");
+    return manifest.train.documents + manifest.val.documents;
+  };
+  EXPECT_EQ(documents("all", 0), 31u);
+  EXPECT_EQ(documents("short", 48), 30u);
+}
+
+TEST_F(Training, KnowsItsHeldOutDataAndItsTrainingText) {
+  run(request("run", {"steps=1"}));
+  EXPECT_EQ(held_out_data(folder_ / "run"), folder_ / "run/data");
+  EXPECT_TRUE(is_training_data(folder_ / "run", folder_ / "text.txt"));
+  EXPECT_FALSE(is_training_data(folder_ / "run", folder_ / "run/data"));
+  EXPECT_FALSE(is_training_data(folder_ / "run", folder_ / "chats.jsonl"));
+  TrainRequest on_shards = request("on-shards", {"steps=1"});
+  on_shards.source.data = folder_ / "run/data";
+  run(on_shards);
+  EXPECT_EQ(held_out_data(folder_ / "on-shards"), folder_ / "run/data");
+}
+
+TEST(DataSettingsFile, OfEarlierVersionsIsRead) {
+  const DataSettings settings{.data = "/a.txt", .documents = DocumentSplit::line, .longest_chat = 64};
+  const DataSettings same = DataSettings::from_json(settings.to_json(), "data.json");
+  EXPECT_EQ(same.documents, DocumentSplit::line);
+  EXPECT_EQ(same.longest_chat, 64);
+  const DataSettings old = DataSettings::from_json(
+      R"({"data": "/a.txt", "val_data": "", "val_fraction": 0.1, "kind": "text", "order": "shuffled"})",
+      "data.json");
+  EXPECT_EQ(old.documents, DocumentSplit::end_of_text);
+  EXPECT_EQ(old.longest_chat, 0);
 }
 
 TEST_F(Training, AFailedStartLeavesNoFolder) {
