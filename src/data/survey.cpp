@@ -229,7 +229,7 @@ class Surveyor {
     if (!document_) return;
     if (digests_) digests_->add(*document_);
     const Fate fate = fate_of_document();
-    if (fate != Fate::dropped) {
+    if (fate != Fate::dropped && options_.val_fraction > 0) {
       const std::uint64_t number = survey_.fates.size();
       if (text_) {
         text_->document = number;
