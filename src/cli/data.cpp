@@ -11,6 +11,7 @@
 #include "cli/console.h"
 #include "cli/option.h"
 #include "cli/parse.h"
+#include "cli/train_inputs.h"
 #include "data/build.h"
 #include "data/data_folder.h"
 #include "data/describe.h"
@@ -58,7 +59,7 @@ BuildRequest request_from(const Arguments& arguments, std::deque<SpooledInput>& 
   request.folder = arguments.path("output");
   request.name = arguments.text("name");
   request.read = {.kind = arguments.flag("chat") ? DataKind::chat : DataKind::text,
-                  .split = document_split_with_name(arguments.text("documents")).value(),
+                  .split = documents_from(arguments),
                   .text_field = arguments.text("text-field"),
                   .strip_markdown = arguments.flag("strip-markdown")};
   const bool limited = arguments.given("context") || arguments.flag("skip-long");
@@ -164,10 +165,7 @@ Command data_build_command() {
             .value = "NAME",
             .initial = "data",
             .help = "prefix of shard files: NAME_train_000000.bin"},
-           {.name = "documents",
-            .initial = "endoftext",
-            .help = "unit that is a document in a text file",
-            .choices = {"line", "blank-line", "file", "endoftext"}},
+           documents_option(),
            {.name = "text-field",
             .value = "KEY",
             .initial = "text",
@@ -292,7 +290,7 @@ int run_data_info(const Arguments& arguments, Console& console) {
   const Interrupt interrupt;
   DescribeOptions options;
   if (arguments.given("tokenizer")) options.tokenizer = load_tokenizer(arguments.path("tokenizer"));
-  options.read.split = document_split_with_name(arguments.text("documents")).value();
+  options.read.split = documents_from(arguments);
   options.read.text_field = arguments.text("text-field");
   const SpooledInput input(arguments.text("X"), &interrupt);
   if (arguments.flag("verify")) verify(input.name(), console, interrupt);
@@ -317,10 +315,7 @@ Command data_info_command() {
                    .value = "T",
                    .help =
                        "tokenizer to count the tokens of a text, or to decode a shard without a manifest"},
-                  {.name = "documents",
-                   .initial = "endoftext",
-                   .help = "unit that is a document in a text file",
-                   .choices = {"line", "blank-line", "file", "endoftext"}},
+                  documents_option(),
                   {.name = "text-field",
                    .value = "KEY",
                    .initial = "text",

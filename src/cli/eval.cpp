@@ -9,6 +9,7 @@
 #include "base/table.h"
 #include "cli/console.h"
 #include "cli/parse.h"
+#include "cli/train_inputs.h"
 #include "data/data_folder.h"
 #include "data/text_files.h"
 #include "eval/eval_data.h"
@@ -96,7 +97,7 @@ void bits_per_byte(const Measured& m) {
   if (options.stride == 0) options.stride = options.context;
   const ByteTable bytes(m.tokenizer, static_cast<TokenId>(m.model.config().vocab_size));
   const TokenSet set = open_eval_set(m.data.path, m.tokenizer, m.console.progress(), &m.interrupt,
-                                     document_split_with_name(m.arguments.text("documents")).value());
+                                     documents_from(m.arguments));
   const double started = seconds_now();
   const Score score = score_set(m.model, bytes, set, options, m.console.progress(), &m.interrupt);
   if (m.console.json())
@@ -257,10 +258,7 @@ Command eval_command() {
             .value = "X",
             .help = "text, chats or questions in JSONL, or a folder of shards (its validation split)",
             .shown_default = "the held-out data of the run"},
-           {.name = "documents",
-            .initial = "endoftext",
-            .help = "unit that is a document in a text file",
-            .choices = {"line", "blank-line", "file", "endoftext"}},
+           documents_option(),
            {.name = "context",
             .value = "N",
             .initial = "0",

@@ -106,6 +106,17 @@ void put_settings(const Arguments& arguments, ConfigBuilder& settings) {
   });
 }
 
+Option documents_option() {
+  return {.name = "documents",
+          .initial = "endoftext",
+          .help = "unit that is a document in a text file",
+          .choices = {"line", "blank-line", "file", "endoftext"}};
+}
+
+DocumentSplit documents_from(const Arguments& arguments) {
+  return document_split_with_name(arguments.text("documents")).value();
+}
+
 ConfigBuilder settings_from(const Arguments& arguments) {
   ConfigBuilder settings;
   if (arguments.given("preset"))
@@ -134,7 +145,7 @@ DataSettings data_from(const Arguments& arguments, const std::string& preset, co
   DataSettings data{.data = absolute_path(named.data),
                     .val_data = absolute_path(named.val_data),
                     .val_fraction = arguments.number("val-fraction", {.least = 0, .most = 0.9}),
-                    .documents = document_split_with_name(arguments.text("documents")).value()};
+                    .documents = documents_from(arguments)};
   if (is_data_folder(data.data))
     data.kind = open_data_folder(data.data).kind();
   else if (is_chat(arguments, preset))
