@@ -274,6 +274,16 @@ void copy_pipe(const fs::path& from, const fs::path& to, const Interrupt* interr
   file.commit();
 }
 
+// The ending for a file of this content: ".jsonl" for one JSON array per line, ".json" for other
+// JSON, "" for text.
+std::string ending_for(const fs::path& file) {
+  constexpr std::size_t kInspectedBytes = 1 << 20;
+  if (!begins_like_json(file)) return "";
+  std::string start(kInspectedBytes, '\0');
+  start.resize(open_byte_stream(file)->read(start));
+  return trim(start).starts_with('[') && start.find("\n[") != start.npos ? ".jsonl" : ".json";
+}
+
 }  // namespace
 
 SpooledInput::SpooledInput(std::string input, const Interrupt* interrupt) : name_(std::move(input)) {
@@ -285,9 +295,7 @@ SpooledInput::SpooledInput(std::string input, const Interrupt* interrupt) : name
   folder_.emplace();
   const fs::path copy = folder_->path() / (path == "/dev/stdin" ? "stdin" : "pipe");
   copy_pipe(path, copy, interrupt);
-  name_ = copy.string();
-  if (!begins_like_json(copy)) return;
-  name_ += ".json";
+  name_ = copy.string() + ending_for(copy);
   fs::rename(copy, name_);
 }
 

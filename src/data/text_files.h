@@ -108,7 +108,7 @@ class TextSource final : public TextStream {
 
 // An input that may be a pipe: <(zcat a.gz), /dev/stdin, "-". Inputs are read several times, so a
 // pipe is copied to a temporary file, which the destructor removes. The name of the copy ends in
-// .json if its content looks like JSON. Other inputs are used as they are.
+// .json or .jsonl if its content looks like that. Other inputs are used as they are.
 class SpooledInput {
  public:
   explicit SpooledInput(std::string input, const Interrupt* interrupt = nullptr);

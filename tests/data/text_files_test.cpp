@@ -249,13 +249,15 @@ TEST(SpooledInput, CopiesPipesAndUsesFilesInPlace) {
     const SpooledInput input(pipe.string());
     writer.join();
     copy = input.name();
-    return (copy.extension() == ".json" ? "json " : "text ") + read_text_file(copy);
+    return copy.extension().string() + " " + read_text_file(copy);
   };
-  EXPECT_EQ(spooled("some text\n"), "text some text\n");
+  EXPECT_EQ(spooled("some text\n"), " some text\n");
   EXPECT_FALSE(std::filesystem::exists(copy));
-  EXPECT_EQ(spooled("[ {\"text\": \"a\"}]\n"), "json [ {\"text\": \"a\"}]\n");
-  EXPECT_EQ(spooled("{\"text\": \"a\"}\n"), "json {\"text\": \"a\"}\n");
-  EXPECT_EQ(spooled("[a stage direction]"), "text [a stage direction]");
+  EXPECT_EQ(spooled("[ {\"text\": \"a\"}]\n"), ".json [ {\"text\": \"a\"}]\n");
+  EXPECT_EQ(spooled("{\"text\": \"a\"}\n"), ".json {\"text\": \"a\"}\n");
+  EXPECT_EQ(spooled("[a stage direction]"), " [a stage direction]");
+  EXPECT_EQ(spooled("[{\"role\": \"user\"}]\n[{\"role\": \"user\"}]\n"),
+            ".jsonl [{\"role\": \"user\"}]\n[{\"role\": \"user\"}]\n");
   EXPECT_EQ(SpooledInput(folder.write("a.txt", "x").string()).name(), (folder / "a.txt").string());
   EXPECT_EQ(SpooledInput("/dev/null").name(), "/dev/null");
   EXPECT_EQ(SpooledInput("nothing").name(), "nothing");
