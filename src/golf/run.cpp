@@ -236,11 +236,15 @@ class Finish {
   }
 
  private:
-  static std::string peak_memory() {
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    const long mebibytes = usage.ru_maxrss / 1024;
-    return fmt::format("peak memory allocated: {} MiB reserved: {} MiB", mebibytes, mebibytes);
+  // Of the GPU, or of this process if it computes on the CPU.
+  std::string peak_memory() const {
+    std::int64_t bytes = parts_.context.device->peak_bytes();
+    if (bytes == 0) {
+      rusage usage{};
+      getrusage(RUSAGE_SELF, &usage);
+      bytes = 1024 * usage.ru_maxrss;
+    }
+    return fmt::format("peak memory allocated: {0} MiB reserved: {0} MiB", bytes >> 20);
   }
 
   // See check_outputs().

@@ -68,6 +68,8 @@ class DeviceRuntime {
   virtual std::byte* allocate(std::int64_t bytes) = 0;
   virtual void release(std::byte* block, std::int64_t bytes) noexcept = 0;
   virtual std::int64_t available_bytes() const = 0;  // 0: unknown
+  // The most memory that was allocated at one time; 0: unknown.
+  virtual std::int64_t peak_bytes() const { return 0; }
 
   // These calls are queued. Host memory must not change until the copy has run; only pinned memory
   // makes a copy asynchronous.

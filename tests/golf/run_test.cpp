@@ -480,6 +480,44 @@ TEST_F(InterruptedGolfRun, RefusesWhatCannotBeResumed) {
       << refused();
 }
 
+// The CPU as a device that counts its memory, as a GPU does.
+class CountingRuntime final : public DeviceRuntime {
+ public:
+  Device device() const override { return Device::cpu; }
+  DeviceFacts facts() const override { return host_->facts(); }
+  std::byte* allocate(std::int64_t bytes) override { return host_->allocate(bytes); }
+  void release(std::byte* block, std::int64_t bytes) noexcept override { host_->release(block, bytes); }
+  std::int64_t available_bytes() const override { return host_->available_bytes(); }
+  std::int64_t peak_bytes() const override { return std::int64_t{1234567} << 20; }
+  void upload(void* device, const void* host, std::int64_t bytes) override {
+    host_->upload(device, host, bytes);
+  }
+  void download(void* host, const void* device, std::int64_t bytes) override {
+    host_->download(host, device, bytes);
+  }
+  void copy(void* to, const void* from, std::int64_t bytes) override { host_->copy(to, from, bytes); }
+  void zero(void* device, std::int64_t bytes) override { host_->zero(device, bytes); }
+  void synchronise() override { host_->synchronise(); }
+  std::byte* allocate_pinned(std::int64_t bytes) override { return host_->allocate_pinned(bytes); }
+  void release_pinned(std::byte* block, std::int64_t bytes) noexcept override {
+    host_->release_pinned(block, bytes);
+  }
+  std::unique_ptr<DeviceEvent> make_event() override { return host_->make_event(); }
+  void begin_capture() override { host_->begin_capture(); }
+  std::unique_ptr<DeviceGraph> end_capture() override { return host_->end_capture(); }
+
+ private:
+  std::shared_ptr<DeviceRuntime> host_ = cpu_runtime();
+};
+
+TEST_F(GolfRun, TorchPrintsThePeakMemoryOfTheDevice) {
+  script_ = GolfScript::torch;
+  environment_["ITERATIONS"] = "1";
+  device_ = std::make_shared<CountingRuntime>();
+  run();
+  EXPECT_TRUE(has_line("peak memory allocated: 1234567 MiB reserved: 1234567 MiB"));
+}
+
 TEST_F(GolfRun, PlusValidatesTheArtifactToo) {
   plus_ = true;
   flags_ = [](ConfigBuilder& settings) { settings.set("swa_every=1"); };

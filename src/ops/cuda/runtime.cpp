@@ -147,13 +147,18 @@ std::byte* CudaRuntime::allocate(std::int64_t bytes) {
     return nullptr;
   }
   checked(status, "cudaMalloc");
+  const std::int64_t allocated = allocated_ += bytes;
+  std::int64_t peak = peak_;
+  while (peak < allocated && !peak_.compare_exchange_weak(peak, allocated)) {
+  }
   zero(block, bytes);
   return static_cast<std::byte*>(block);
 }
 
-void CudaRuntime::release(std::byte* block, std::int64_t) noexcept {
+void CudaRuntime::release(std::byte* block, std::int64_t bytes) noexcept {
   cudaStreamSynchronize(stream_.get());  // queued work may still use the block
   cudaFree(block);
+  allocated_ -= bytes;
 }
 
 std::int64_t CudaRuntime::available_bytes() const {

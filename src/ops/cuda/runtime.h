@@ -7,6 +7,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <memory>
 #include <source_location>
 #include <type_traits>
@@ -67,6 +68,7 @@ class CudaRuntime final : public DeviceRuntime, public std::enable_shared_from_t
   std::byte* allocate(std::int64_t bytes) override;
   void release(std::byte* block, std::int64_t bytes) noexcept override;
   std::int64_t available_bytes() const override;
+  std::int64_t peak_bytes() const override { return peak_; }
 
   void upload(void* device, const void* host, std::int64_t bytes) override;
   void download(void* host, const void* device, std::int64_t bytes) override;
@@ -96,6 +98,7 @@ class CudaRuntime final : public DeviceRuntime, public std::enable_shared_from_t
   Stream stream_;
   Blas blas_;
   std::byte* workspace_ = nullptr;
+  std::atomic<std::int64_t> allocated_ = 0, peak_ = 0;  // bytes
 };
 
 inline CudaRuntime& runtime_of(const Context& context) {
