@@ -126,9 +126,9 @@ Json parse_body(std::string_view text) {
 
 std::size_t reading_bytes(std::string_view body) {
   // Per byte: the symbols and the heap of a long word, and copies of the text.
-  constexpr std::size_t kRequest = 64 << 10, kPerByte = 96;
+  constexpr std::size_t kRequest = 64 << 10, kPerByte = 64;
   // A Json in an array that doubles its capacity; a member and its entries in two indices of keys.
-  constexpr std::size_t kValue = 128, kMember = 384;
+  constexpr std::size_t kValue = 96, kMember = 384;
   std::size_t values = 0, members = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < body.size(); ++i) {

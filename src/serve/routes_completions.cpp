@@ -91,23 +91,31 @@ void write_ids(ReplyWriter& out, std::span<const TokenId> ids, Text text_of) {
   out.add("]");
 }
 
-void tokenize(Exchange& exchange) {
+// The JSON of a body is freed before the answer is sent, which may take a slow client minutes.
+std::vector<TokenId> read_text_to_tokenize(Exchange& exchange, bool& with_pieces) {
   const Json body = parse_body(exchange.request.body);
   Fields fields(body);
   fields.required("content");
   const std::string content = *fields.string("content");
   const bool add_special = fields.boolean("add_special").value_or(false);
   const bool parse_special = fields.boolean("parse_special").value_or(true);
-  const bool with_pieces = fields.boolean("with_pieces").value_or(false);
+  with_pieces = fields.boolean("with_pieces").value_or(false);
   fields.finish();
+  return exchange.service.model().tokenizer->encode(content,
+                                                    {.trusted = parse_special, .add_special = add_special});
+}
+
+void tokenize(Exchange& exchange) {
+  bool with_pieces = false;
+  const std::vector<TokenId> ids = read_text_to_tokenize(exchange, with_pieces);
+  exchange.finish_reading(ids.capacity() * sizeof(TokenId));
   const Tokenizer& tokenizer = *exchange.service.model().tokenizer;
   ReplyWriter out(exchange.reply, kJson);
   out.add("{\"tokens\":");
-  write_ids(out, tokenizer.encode(content, {.trusted = parse_special, .add_special = add_special}),
-            [&](TokenId id) {
-              return with_pieces ? Json::object().set("id", id).set("piece", piece_of(tokenizer, id)).dump()
-                                 : std::to_string(id);
-            });
+  write_ids(out, ids, [&](TokenId id) {
+    return with_pieces ? Json::object().set("id", id).set("piece", piece_of(tokenizer, id)).dump()
+                       : std::to_string(id);
+  });
   out.add("}\n");
   out.end();
 }
@@ -137,7 +145,7 @@ void write_text(ReplyWriter& out, const Tokenizer& tokenizer, std::span<const To
   out.add("\"");
 }
 
-void detokenize(Exchange& exchange) {
+std::vector<TokenId> read_tokens(Exchange& exchange) {
   const Json body = parse_body(exchange.request.body);
   Fields fields(body);
   const Json& tokens = fields.required("tokens");
@@ -155,24 +163,35 @@ void detokenize(Exchange& exchange) {
                                   token.is_number() ? token.dump() : std::string(kind_of(token))));
     ids.push_back(static_cast<TokenId>(token.as_int()));
   }
+  return ids;
+}
+
+void detokenize(Exchange& exchange) {
+  const std::vector<TokenId> ids = read_tokens(exchange);
+  exchange.finish_reading(ids.capacity() * sizeof(TokenId));
   ReplyWriter out(exchange.reply, kJson);
   out.add("{\"content\":");
-  write_text(out, tokenizer, ids);
+  write_text(out, *exchange.service.model().tokenizer, ids);
   out.add("}\n");
   out.end();
 }
 
-void apply_template(Exchange& exchange) {
+std::vector<TokenId> read_conversation(Exchange& exchange) {
   const ServedModel& model = exchange.service.model();
   if (!model.layout) throw ApiError(400, error_type_of(400), "this model was not trained to chat");
   const Json body = parse_body(exchange.request.body);
   Fields fields(body);
   const Conversation turns = parse_messages(fields);
   fields.finish();
-  const std::vector<TokenId> ids = model.layout->prompt(turns);
+  return model.layout->prompt(turns);
+}
+
+void apply_template(Exchange& exchange) {
+  const std::vector<TokenId> ids = read_conversation(exchange);
+  exchange.finish_reading(ids.capacity() * sizeof(TokenId));
   ReplyWriter out(exchange.reply, kJson);
   out.add("{\"prompt\":");
-  write_text(out, *model.tokenizer, ids);
+  write_text(out, *exchange.service.model().tokenizer, ids);
   out.add(",\"tokens\":");
   write_ids(out, ids, [](TokenId id) { return std::to_string(id); });
   out.add("}\n");

@@ -147,7 +147,8 @@ Service::Service(const ServedModel& model, Engine& engine, ServiceOptions option
       options_(std::move(options)),
       keys_(options_.api_keys),
       rate_limit_(options_.requests_per_second),
-      memory_(options_.memory_bytes / 4 * 3, kTrimBytes) {}
+      reading_(options_.memory_bytes / 2, kTrimBytes),
+      answering_(options_.memory_bytes / 4, kTrimBytes) {}
 
 const Route& Service::find_route(const HttpRequest& request) const {
   const std::string_view method = request.method == "HEAD" ? "GET" : std::string_view(request.method);
@@ -198,7 +199,8 @@ void Service::handle(const HttpRequest& request, HttpReply& reply) {
                     .request = request,
                     .reply = reply,
                     .started = seconds_now(),
-                    .memory = MemoryBudget::Share(memory_)};
+                    .reading = MemoryBudget::Share(reading_),
+                    .answering = MemoryBudget::Share(answering_)};
   try {
     dispatch(exchange);
   } catch (const ApiError& error) {
@@ -220,8 +222,13 @@ void Exchange::check_client() const {
     throw ApiError(504, error_type_of(504), fmt::format("the answer took more than {} seconds", limit));
 }
 
+void Exchange::finish_reading(std::size_t bytes_kept) {
+  reading.resize(bytes_kept);  // less than reading took, or the budget has room for it
+}
+
 void Exchange::reserve_answer(std::size_t bytes) {
-  if (!memory.resize(bytes)) throw Overloaded("the memory for answers is in use");
+  finish_reading(0);
+  if (!answering.resize(bytes)) throw Overloaded("the memory for answers is in use");
 }
 
 void Exchange::follow(Job& job, const std::function<void(JobEvent)>& on_event,
@@ -250,7 +257,8 @@ void Service::refuse(const HttpError& problem, const HttpRequest& request, HttpR
                     .request = request,
                     .reply = reply,
                     .started = seconds_now(),
-                    .memory = MemoryBudget::Share(memory_)};
+                    .reading = MemoryBudget::Share(reading_),
+                    .answering = MemoryBudget::Share(answering_)};
   set_cross_origin(request, reply);
   if (request.path.starts_with("/microgpt/")) exchange.errors = ErrorShape::microgpt;
   ApiError error(problem.status(), error_type_of(problem.status()), problem.what());
@@ -273,18 +281,18 @@ void Service::dispatch(Exchange& exchange) {
   route.handler(exchange);
 }
 
-// Waits for a share of the memory that reading the body may take. Nothing else is held meanwhile, so
-// requests cannot block each other.
+// Waits for the memory that reading the body may take. Other requests hold such memory only while they
+// parse and tokenize, so the wait is short.
 void Service::reserve_reading(Exchange& exchange) {
   const std::size_t bytes = reading_bytes(exchange.request.body);
-  if (bytes > memory_.bytes())
+  if (bytes > reading_.bytes())
     throw ApiError(400, error_type_of(400),
                    fmt::format("this body may take {} bytes to read, but the limit is {}; send a smaller one",
-                               bytes, memory_.bytes()));
-  while (!exchange.memory.resize(bytes)) {
+                               bytes, reading_.bytes()));
+  while (!exchange.reading.resize(bytes)) {
     exchange.check_client();
     if (engine_.closed()) throw Overloaded("the server is shutting down");
-    memory_.wait(kPollSeconds);
+    reading_.wait(kPollSeconds);
   }
 }
 
@@ -329,7 +337,7 @@ namespace {
 ServedModel with_limits(ServedModel served, const ServiceOptions& options) {
   for (TokenId id = 0; id < served.tokenizer->vocab_size(); ++id)
     served.longest_token = std::max(served.longest_token, bytes_of_token(*served.tokenizer, id).size());
-  served.max_answer_bytes = options.memory_bytes / 16;
+  served.max_answer_bytes = options.memory_bytes / 32;
   return served;
 }
 

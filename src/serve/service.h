@@ -62,8 +62,7 @@ class Metrics {
 class Service;
 enum class ErrorShape { openai, microgpt };
 
-// One request, its reply, its share of the memory for all requests, and extra fields for the access
-// log.
+// One request, its reply, its shares of memory, and extra fields for the access log.
 struct Exchange {
   Service& service;
   const HttpRequest& request;
@@ -71,11 +70,13 @@ struct Exchange {
   double started;                    // seconds_now()
   std::string_view route = "other";  // path in the route table
   ErrorShape errors = ErrorShape::openai;
-  MemoryBudget::Share memory;
-  Json log = Json::object();  // extra fields for the access log
+  MemoryBudget::Share reading, answering;  // of the memory for all requests
+  Json log = Json::object();               // extra fields for the access log
 
-  // A share for reading the body is taken before the handler is called. A handler that then generates
-  // an answer changes it to what that may take. Throws Overloaded if other requests have the rest.
+  // The share for reading the body is taken before the handler is called. When the handler has read
+  // the body, it gives that back, except for what it keeps until its answer is sent.
+  void finish_reading(std::size_t bytes_kept);
+  // Does the same, and takes a share for the answer. Throws Overloaded if other requests have it.
   void reserve_answer(std::size_t bytes);
   void send_json(const Json& json, int status = 200) {
     reply.send({.status = status, .body = json.dump() + "\n"});
@@ -102,8 +103,8 @@ struct ServiceOptions {
   std::vector<std::string> api_keys = {};
   double requests_per_second = 0;  // per client; 0: no limit
   double request_seconds = 600;    // maximum duration of an answer, queueing included
-  // For all requests in progress: three quarters for requests that are read or answered, of which one
-  // answer may take a twelfth, and one quarter for bodies that arrive.
+  // For all requests in progress: a quarter for bodies that arrive, half for parsing and tokenizing
+  // them, and a quarter for answers, of which one answer may take an eighth.
   std::size_t memory_bytes = 1 << 30;
   bool log_prompts = false;
   std::function<void(const std::string& line)> access_log =
@@ -126,7 +127,6 @@ class Service {
   Engine& engine() { return engine_; }
   const ServiceOptions& options() const { return options_; }
   Metrics& metrics() { return metrics_; }
-  MemoryBudget& memory() { return memory_; }
 
   std::function<int()> connections = [] { return 0; };  // for /metrics
   // Whether the server listens on loopback only. If so, and no API key is configured, requests with
@@ -147,7 +147,7 @@ class Service {
   ServiceOptions options_;
   ApiKeys keys_;
   RateLimit rate_limit_;
-  MemoryBudget memory_;
+  MemoryBudget reading_, answering_;
   Metrics metrics_;
 };
 

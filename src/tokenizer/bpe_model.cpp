@@ -129,6 +129,7 @@ void BpeModel::encode_uncached(std::string_view word, BpeScratch& scratch, std::
   check(word.size() <= kMaxWordBytes, Hint{"check that the input is text and not a binary file"},
         "cannot encode a word of {} bytes: the limit is {}", word.size(), kMaxWordBytes);
   scratch.ids_.clear();
+  scratch.ids_.reserve(word.size());
   start_symbols(word, scratch.ids_);
   if (scratch.ids_.size() <= kShortWord)
     merge_short(scratch);
@@ -211,6 +212,9 @@ void BpeModel::merge_long(BpeScratch& scratch) const {
   const auto count = static_cast<std::uint32_t>(scratch.ids_.size());
   symbols.clear();
   heap.clear();
+  // A merge removes one candidate and adds at most two. Exact sizes take less memory than doubling.
+  symbols.reserve(count);
+  heap.reserve(2 * std::size_t{count});
   for (std::uint32_t i = 0; i < count; ++i)
     symbols.push_back({scratch.ids_[i], i == 0 ? kNone : i - 1, i + 1 == count ? kNone : i + 1});
 

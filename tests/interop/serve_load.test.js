@@ -157,7 +157,7 @@ test('12 clients with the largest requests: memory stays within --max-memory and
     const refused = JSON.stringify({ messages: questions[0], n: 72, ignore_eos: true, logprobs: true, top_logprobs: 100 });
     const response = await fetch(`${server.url}/v1/chat/completions`, { method: 'POST', body: refused });
     assert.equal(response.status, 400);
-    assert.match((await response.json()).error.message, new RegExp(`limit is ${max_memory / 16}`));
+    assert.match((await response.json()).error.message, new RegExp(`limit is ${max_memory / 32}`));
     const peak = peak_bytes(server.pid);
     t.diagnostic(`memory ${[before, peak, resident_bytes(server.pid)].map((bytes) => (bytes / MiB).toFixed(1)).join(', ')} MiB`);
     assert.ok(peak < before + max_memory, `${peak} bytes after ${before}`);
