@@ -53,6 +53,8 @@ struct EvalData {
                                      arguments.text("MODEL")),
                          Hint{"pass a text, chats or a folder of shards"});
       path = held_out_data(run);
+      check(is_data_folder(path), Hint{"pass data with --data"}, "the held-out data of {} is missing: {}",
+            run.string(), path.string());
     } else if (!run.empty() && fs::exists(path)) {
       is_training_data = thimble::is_training_data(run, path);
     }

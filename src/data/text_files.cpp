@@ -290,7 +290,11 @@ SpooledInput::SpooledInput(std::string input, const Interrupt* interrupt) : name
   const fs::path path = name_ == "-" ? "/dev/stdin" : name_;
   std::error_code missing;
   const fs::file_type type = fs::status(path, missing).type();
-  if (type == fs::file_type::regular && name_ == "-") name_ = path.string();
+  // A redirected file (< chats.jsonl) is read under its own name, whose ending tells its form.
+  if (type == fs::file_type::regular && path.string().starts_with("/dev/")) {
+    const fs::path target = fs::canonical(path, missing);
+    name_ = (missing ? path : target).string();
+  }
   if (type != fs::file_type::fifo && type != fs::file_type::socket) return;
   folder_.emplace();
   const fs::path copy = folder_->path() / (path == "/dev/stdin" ? "stdin" : "pipe");

@@ -237,7 +237,7 @@ DataSettings settings_of(const fs::path& run) {
 
 fs::path held_out_data(const fs::path& run) {
   const DataSettings settings = settings_of(run);
-  if (!is_data_folder(settings.data) && is_data_folder(run / "data")) return run / "data";
+  if (!is_data_folder(settings.data)) return run / "data";
   return settings.val_data.empty() ? settings.data : settings.val_data;
 }
 

@@ -1,7 +1,10 @@
 #include "data/text_files.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -259,6 +262,10 @@ TEST(SpooledInput, CopiesPipesAndUsesFilesInPlace) {
   EXPECT_EQ(spooled("[{\"role\": \"user\"}]\n[{\"role\": \"user\"}]\n"),
             ".jsonl [{\"role\": \"user\"}]\n[{\"role\": \"user\"}]\n");
   EXPECT_EQ(SpooledInput(folder.write("a.txt", "x").string()).name(), (folder / "a.txt").string());
+  const int descriptor = ::open((folder / "a.txt").c_str(), O_RDONLY);
+  EXPECT_EQ(SpooledInput(fmt::format("/dev/fd/{}", descriptor)).name(),
+            std::filesystem::canonical(folder / "a.txt").string());
+  ::close(descriptor);
   EXPECT_EQ(SpooledInput("/dev/null").name(), "/dev/null");
   EXPECT_EQ(SpooledInput("nothing").name(), "nothing");
 }

@@ -113,6 +113,8 @@ TEST_F(EvalCommand, ScoresTheHeldOutDataOfARunByDefault) {
   }
   EXPECT_FALSE(eval(folder_.write("other.txt", "Another text.\n").string()).at("training_data").as_bool());
   EXPECT_EQ(run_binary({.arguments = {"eval", path("run"), "--exact"}}).exit_code, 2);
+  std::filesystem::remove_all(path("run/data"));
+  EXPECT_EQ(run_binary({.arguments = {"eval", path("run")}}).exit_code, 1);
   std::filesystem::copy_file(path("run/last.safetensors"), path("model.safetensors"));
   EXPECT_EQ(run_binary({.arguments = {"eval", path("model.safetensors")}}).exit_code, 2);
 }
