@@ -51,8 +51,22 @@ void append_ids(const SpecialIds& special, GgufSettings& settings) {
   append("padding_token_id", special.pad);
 }
 
-// eot: llama.cpp recognizes the end-of-turn tokens of other models by their spelling, but not
-// <end_turn>.
+// llama.cpp recognizes the tokens that end a text by the spellings of well-known models, and warns
+// about an eos or eot with another spelling. Tokens of two purposes of fill-in-the-middle models end
+// a text without a warning, whatever their spelling.
+void append_ends(const std::vector<std::string>& tokens, GgufSettings& settings) {
+  constexpr std::string_view kKnownEnds[] = {"<|eot_id|>",    "<|im_end|>",    "<|end|>",
+                                             "<end_of_turn>", "<|endoftext|>", "<|eom_id|>"};
+  for (const auto& [key, end] :
+       {std::pair{"eos_token_id", "fim_pad_token_id"}, {"eot_token_id", "fim_rep_token_id"}}) {
+    const auto found = std::ranges::find(settings, tokenizer_key(key), &GgufSettings::value_type::first);
+    if (found == settings.end()) continue;
+    const auto id = std::get<std::uint32_t>(found->second);
+    if (std::ranges::find(kKnownEnds, tokens[id]) == std::end(kKnownEnds))
+      settings.emplace_back(tokenizer_key(end), id);
+  }
+}
+
 void append_layout(const ModelFile& model, const Tokenizer& tokenizer, GgufSettings& settings,
                    std::vector<std::string>& notes) {
   if (model.layout.empty()) return;
@@ -131,7 +145,7 @@ GgufSettings gguf_tokenizer_settings(const ModelFile& model, std::vector<std::st
         "normalization leaves unchanged (composed characters, single spaces)");
   GgufSettings settings = {{tokenizer_key("model"), vocabulary.model},
                            {tokenizer_key("pre"), vocabulary.pre},
-                           {tokenizer_key("tokens"), std::move(vocabulary.tokens)},
+                           {tokenizer_key("tokens"), vocabulary.tokens},
                            {tokenizer_key("token_type"), std::move(vocabulary.types)}};
   if (pieces)
     settings.emplace_back(tokenizer_key("scores"), std::move(vocabulary.scores));
@@ -142,6 +156,7 @@ GgufSettings gguf_tokenizer_settings(const ModelFile& model, std::vector<std::st
   settings.emplace_back(tokenizer_key("add_eos_token"), false);
   settings.emplace_back(tokenizer_key("add_space_prefix"), pieces && vocabulary.add_space_prefix);
   append_layout(model, *tokenizer, settings, notes);
+  append_ends(vocabulary.tokens, settings);
   return settings;
 }
 

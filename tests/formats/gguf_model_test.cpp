@@ -176,6 +176,9 @@ TEST(GgufModel, TokenizerIsComplete) {
   EXPECT_EQ(setting<std::uint32_t>(gguf, "tokenizer.ggml.bos_token_id"), 0u);
   EXPECT_EQ(setting<std::uint32_t>(gguf, "tokenizer.ggml.eos_token_id"), 0u);  // bos separates documents
   EXPECT_EQ(setting<std::uint32_t>(gguf, "tokenizer.ggml.eot_token_id"), 3u);
+  // llama.cpp does not know the spellings of these ends.
+  EXPECT_EQ(setting<std::uint32_t>(gguf, "tokenizer.ggml.fim_pad_token_id"), 0u);
+  EXPECT_EQ(setting<std::uint32_t>(gguf, "tokenizer.ggml.fim_rep_token_id"), 3u);
   EXPECT_EQ(setting<bool>(gguf, "tokenizer.ggml.add_bos_token"), true);
   EXPECT_EQ(setting<std::string>(gguf, "tokenizer.chat_template"),
             jinja_template(ChatLayoutText::parse(kRolesLayout)));

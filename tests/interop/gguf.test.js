@@ -4,7 +4,7 @@ import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
-import { greedy, ids_of, largest_difference, llama_missing, load, log_probabilities, prompt_ids } from './llama.js';
+import { greedy, ids_of, largest_difference, llama_missing, load, log_probabilities, prompt_ids, warnings } from './llama.js';
 import { log_softmax, read_logits, write_ids } from './tensors.js';
 import { thimble } from './thimble.js';
 
@@ -180,4 +180,15 @@ test('chat: an f16 export gives the same greedy answers as the model', { skip },
       assert_greedy(traced('chat', [...prompt, ...answer]), [...prompt, ...answer], prompt.length);
     }
   });
+});
+
+test('the ends of texts and turns are known, without warnings', { skip }, async () => {
+  run('export', file('chat'), '--format', 'gguf', '-o', file('chat-ends.gguf'));
+  warnings.length = 0;
+  await with_model('chat-ends.gguf', (model) => {
+    assert.ok(model.isEogToken(model.tokens.eos));
+    assert.ok(model.isEogToken(model.tokenize('<end_turn>', true)[0]));
+  });
+  await new Promise((resolve) => setTimeout(resolve, 100)); // messages arrive later
+  assert.deepEqual(warnings.filter((warning) => warning.includes('special_')), []);
 });

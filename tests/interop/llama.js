@@ -10,10 +10,16 @@ export const llama_missing = Number(process.versions.node.split('.')[0]) < 20 ? 
 
 let llama;
 
+// What llama.cpp warned about.
+export const warnings = [];
+
 // The caller must dispose of the model.
 export async function load(path) {
   const { getLlama, LlamaLogLevel } = await import('node-llama-cpp');
-  llama ??= await getLlama({ gpu: false, build: 'never', maxThreads: 1, logLevel: LlamaLogLevel.error });
+  llama ??= await getLlama({
+    gpu: false, build: 'never', maxThreads: 1, logLevel: LlamaLogLevel.warn,
+    logger: (level, message) => (level === 'warn' ? warnings.push(message.trim()) : console.error(message)),
+  });
   return llama.loadModel({ modelPath: path, gpuLayers: 0, useMmap: false });
 }
 
