@@ -174,6 +174,7 @@ struct Column {
   std::string_view heading;
   int rank;
   std::string (*cell)(const WeightGroup& group, const Detail& detail);
+  bool statistic = false;  // needs the weights
 };
 
 std::string figure(double value) {
@@ -195,28 +196,37 @@ constexpr Column kColumns[] = {
     {"shape", 3,
      [](const WeightGroup& g, const Detail&) { return fmt::format("[{}]", joined(g.dims, ", ")); }},
     {"bytes", 5, [](const WeightGroup& g, const Detail&) { return g.bytes > 0 ? bytes_text(g.bytes) : "-"; }},
-    {"mean", 4, [](const WeightGroup& g, const Detail&) { return figure(g.stats.mean); }},
-    {"std", 2, [](const WeightGroup& g, const Detail&) { return figure(g.stats.deviation); }},
-    {"min", 6, [](const WeightGroup& g, const Detail&) { return figure(g.stats.least); }},
-    {"max", 6, [](const WeightGroup& g, const Detail&) { return figure(g.stats.most); }},
+    {"mean", 4, [](const WeightGroup& g, const Detail&) { return figure(g.stats.mean); }, true},
+    {"std", 2, [](const WeightGroup& g, const Detail&) { return figure(g.stats.deviation); }, true},
+    {"min", 6, [](const WeightGroup& g, const Detail&) { return figure(g.stats.least); }, true},
+    {"max", 6, [](const WeightGroup& g, const Detail&) { return figure(g.stats.most); }, true},
     {"zeros", 7,
      [](const WeightGroup& g, const Detail&) {
        return fmt::format("{:.3g} %", 100 * static_cast<double>(g.stats.zeros) /
                                           static_cast<double>(std::max<std::int64_t>(g.stats.count, 1)));
-     }},
+     },
+     true},
     {"histogram", 1,
-     [](const WeightGroup& g, const Detail& d) { return sparkline(g.stats.histogram, d.bins); }},
+     [](const WeightGroup& g, const Detail& d) { return sparkline(g.stats.histogram, d.bins); }, true},
 };
 
+bool has_statistics(const ModelFacts& facts) {
+  return !facts.weights.empty() && facts.weights.front().stats.count > 0;
+}
+
 std::string weights_table(const ModelFacts& facts, const Detail& detail) {
+  const bool read = has_statistics(facts);
+  const auto is_shown = [&](const Column& column) {
+    return column.rank <= detail.columns && (read || !column.statistic);
+  };
   std::vector<std::string> headings;
   for (const Column& column : kColumns)
-    if (column.rank <= detail.columns) headings.emplace_back(column.heading);
+    if (is_shown(column)) headings.emplace_back(column.heading);
   Table table(headings);
   for (const WeightGroup& group : facts.weights) {
     std::vector<std::string> cells;
     for (const Column& column : kColumns)
-      if (column.rank <= detail.columns) cells.push_back(column.cell(group, detail));
+      if (is_shown(column)) cells.push_back(column.cell(group, detail));
     table.row(std::move(cells));
   }
   return table.text();
@@ -255,7 +265,8 @@ std::string others_text(const ModelFacts& facts) {
 
 // Lines have at most `width` columns, except for names that are longer.
 std::string inspect_page(const ModelFile& file, const ModelFacts& facts, std::size_t width) {
-  return facts_text(file, facts, width) + "\n" + weights_text(facts, width) + others_text(facts);
+  return facts_text(file, facts, width) + "\n" + weights_text(facts, width) + others_text(facts) +
+         (has_statistics(facts) ? "" : "\nnot read: weights and digests; --verify reads them\n");
 }
 
 constexpr std::size_t kPlainWidth = 120;  // without a terminal
@@ -332,6 +343,7 @@ Json training_json(const ModelFile& file, const ModelFacts& facts) {
 }
 
 Json stats_json(const TensorStats& stats) {
+  if (stats.count == 0) return {};
   Json histogram = Json::array();
   for (const double count : stats.histogram) histogram.push(static_cast<std::int64_t>(count));
   return Json::object()
@@ -355,7 +367,9 @@ Json tensors_json(const ModelFile& file) {
                      .set("dtype", tensor.dtype)
                      .set("shape", Json::array({tensor.dims.begin(), tensor.dims.end()}))
                      .set("bytes", tensor.bytes)
-                     .set("statistics", param ? stats_json(stats_of(values_of(file, *param))) : Json()));
+                     .set("statistics", param && !file.weights.empty()
+                                            ? stats_json(stats_of(values_of(file, *param)))
+                                            : Json()));
   }
   return tensors;
 }
@@ -374,6 +388,7 @@ Json groups_json(const ModelFacts& facts) {
   return groups;
 }
 
+// "verified": whether the file was read completely.
 Json as_json(const ModelFile& file, const ModelFacts& facts) {
   Json metadata = Json::object();
   for (const auto& [key, value] : file.metadata)  // a GGUF's values have types
@@ -384,6 +399,7 @@ Json as_json(const ModelFile& file, const ModelFacts& facts) {
       .set("architecture", file.architecture)
       .set("parameters", facts.parameters)
       .set("bytes", facts.file_bytes)
+      .set("verified", !file.weights.empty())
       .set("metadata", metadata_json(file.config.model))
       .set("config", settings_json(file.config, true))
       .set("tokenizer", tokenizer_json(facts))
@@ -394,9 +410,15 @@ Json as_json(const ModelFile& file, const ModelFacts& facts) {
       .set("file_metadata", metadata);
 }
 
+// Larger files are read completely only with --verify.
+constexpr std::uint64_t kQuicklyRead = 64 << 20;
+
 int run_inspect(const Arguments& arguments, Console& console) {
-  const ModelFile file = open_model(arguments.path("MODEL"));
-  const ModelFacts facts = facts_of(file, arguments.path("MODEL"));
+  const std::filesystem::path path = arguments.path("MODEL");
+  ModelFile file = open_model(path, WeightsAs::none);
+  if (file.weights.empty() && (arguments.flag("verify") || model_bytes(file) <= kQuicklyRead))
+    file = open_model(path);
+  const ModelFacts facts = facts_of(file, path);
   if (console.json())
     console.print_json(as_json(file, facts));
   else
@@ -410,7 +432,10 @@ Command inspect_command() {
   return {.name = "inspect",
           .summary = "show settings, tensors, tokenizer and training history of a model",
           .arguments = {model_argument()},
-          .options = {common::json(), common::quiet()},
+          .options = {{.name = "verify",
+                       .help = "read files above 64 MiB completely: check digests and show statistics"},
+                      common::json(),
+                      common::quiet()},
           .examples = {"thimble inspect model.safetensors", "thimble inspect runs/chat-1 --json"},
           .run = run_inspect};
 }

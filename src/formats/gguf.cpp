@@ -209,7 +209,7 @@ std::int64_t GgufEntry::count() const {
   return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-GgufFile GgufFile::open(const std::filesystem::path& path) {
+GgufFile GgufFile::open(const std::filesystem::path& path, std::uint64_t most) {
   const InputFile input(path);
   GgufFile file;
   file.name_ = path.string();
@@ -217,7 +217,7 @@ GgufFile GgufFile::open(const std::filesystem::path& path) {
       Arena(static_cast<std::int64_t>(input.size()), file.name_,
             "the complete file is read into memory: close other programs, or use a machine with more memory");
   const std::span bytes(file.memory_.at(0), input.size());
-  input.read_at(0, bytes);
+  input.read_at(0, bytes.first(std::min<std::uint64_t>(bytes.size(), most)));
   file.parse(bytes);
   return file;
 }

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <span>
@@ -63,7 +64,9 @@ struct GgufEntry {
 // A parsed file. Parsing checks all sizes and offsets, so every accessor stays in bounds.
 class GgufFile {
  public:
-  static GgufFile open(const std::filesystem::path& path);
+  // Reads the first `most` bytes, which must include the header; other bytes must not be used.
+  static GgufFile open(const std::filesystem::path& path,
+                       std::uint64_t most = std::numeric_limits<std::uint64_t>::max());
   // Parses a file in memory. The bytes are not copied: they must outlive the GgufFile.
   static GgufFile view(std::span<const std::byte> bytes, std::string name);
 

@@ -59,7 +59,9 @@ class Importer {
     GgufTokenizer tokenizer = read_gguf_tokenizer(keys_, file_.name());
     out.config = resolved(Config{read_config(), {}});
     // Folded models are assembled from several tensors, so their weights are always floats.
-    if (as == WeightsAs::stored && !is_folded_architecture(architecture_))
+    if (as == WeightsAs::none)
+      check_tensors(sources(out.config.model, ParamTable(out.config.model)), out.config.model);
+    else if (as == WeightsAs::stored && !is_folded_architecture(architecture_))
       out.stored = read_stored(out.config.model);
     else
       out.weights = read_weights(out.config.model);
@@ -320,11 +322,25 @@ bool is_gguf(std::string_view first_bytes) {
   return first_bytes.starts_with("GGUF");
 }
 
+namespace {
+
+// The tokenizers of large models take about 10 MB.
+constexpr std::uint64_t kMostHeaderBytes = 64 << 20;
+
+ModelFile open_gguf_header(const std::filesystem::path& path) {
+  ModelFile out = read_gguf(GgufFile::open(path, kMostHeaderBytes), WeightsAs::none);
+  out.path = path;
+  return out;
+}
+
+}  // namespace
+
 ModelFile read_gguf(const GgufFile& file, WeightsAs as) {
   return Importer(file).read(as);
 }
 
 ModelFile open_gguf(const std::filesystem::path& path, WeightsAs as) {
+  if (as == WeightsAs::none) return open_gguf_header(path);
   ModelFile out = read_gguf(GgufFile::open(path), as);
   out.path = path;
   return out;

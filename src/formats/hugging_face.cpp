@@ -38,14 +38,14 @@ std::set<std::string> shard_names(const Json& map, const fs::path& folder, std::
   return names;
 }
 
-TensorFiles open_shards(const fs::path& folder) {
+TensorFiles open_shards(const fs::path& folder, SafetensorsFile::TensorFilter wanted) {
   const std::string index = (folder / kIndex).string();
   const Json json = parse_json(read_file(index, kMaxJsonBytes), index);
   const Json* map = json.find("weight_map");
   check(map && map->is_object(), "{}: expected an object \"weight_map\"", index);
   TensorFiles files(folder.string());
   for (const std::string& name : shard_names(*map, folder, index))
-    files.add(SafetensorsFile::open(folder / name));
+    files.add(SafetensorsFile::open(folder / name, wanted));
   std::vector<std::string> problems;
   for (const auto& [tensor, shard] : map->as_object())
     if (!files.find(tensor)) problems.push_back(fmt::format("{} is not in {}", tensor, shard.as_string()));
@@ -53,10 +53,12 @@ TensorFiles open_shards(const fs::path& folder) {
   return files;
 }
 
-TensorFiles open_tensors(const fs::path& folder) {
+TensorFiles open_tensors(const fs::path& folder, WeightsAs as) {
+  const SafetensorsFile::TensorFilter wanted =
+      as == WeightsAs::none ? +[](std::string_view) { return false; } : nullptr;
   if (fs::is_regular_file(folder / "model.safetensors")) {
     TensorFiles files(folder.string());
-    files.add(SafetensorsFile::open(folder / "model.safetensors"));
+    files.add(SafetensorsFile::open(folder / "model.safetensors", wanted));
     return files;
   }
   check(fs::is_regular_file(folder / kIndex),
@@ -64,7 +66,7 @@ TensorFiles open_tensors(const fs::path& folder) {
                  ? "pickled weights are not supported: save the model as safetensors"
                  : "download the model again"},
         "{} contains neither model.safetensors nor {}", folder.string(), kIndex);
-  return open_shards(folder);
+  return open_shards(folder, wanted);
 }
 
 bool has_bias(const HuggingFaceConfig& config, Role role) {
@@ -260,10 +262,10 @@ bool is_hugging_face_folder(const fs::path& folder) {
   return fs::is_regular_file(folder / "config.json");
 }
 
-ModelFile open_hugging_face(const fs::path& folder) {
+ModelFile open_hugging_face(const fs::path& folder, WeightsAs as) {
   const fs::path path = folder / "config.json";
   const HuggingFaceConfig config = parse_hugging_face_config(read_file(path, kMaxJsonBytes), path.string());
-  const TensorFiles files = open_tensors(folder);
+  const TensorFiles files = open_tensors(folder, as);
   const ParamTable table(config.model);
   const auto sources =
       config.model_type == "gpt2" ? gpt2_sources(config, table, files) : llama_sources(config, table);
@@ -272,10 +274,11 @@ ModelFile open_hugging_face(const fs::path& folder) {
   out.format = "huggingface";
   out.architecture = config.model_type;
   out.config = resolved(Config{config.model, {}});
-  out.weights = read_weights(files, table, sources, [&](std::string_view name) {
+  const auto is_other = [&](std::string_view name) {
     return is_buffer(name) || (config.model.tie_embeddings && name == "lm_head.weight");
-  });
-  check_tied_head(files, table, out.weights);
+  };
+  out.weights = read_weights(files, table, sources, is_other, as);
+  if (as != WeightsAs::none) check_tied_head(files, table, out.weights);
   out.tokenizer = read_tokenizer(folder, config.special);
   if (out.tokenizer) out.layout = read_chat_layout(folder);
   find_end_of_text(folder, out);

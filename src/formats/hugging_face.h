@@ -16,7 +16,7 @@
 namespace thimble {
 
 bool is_hugging_face_folder(const std::filesystem::path& folder);
-ModelFile open_hugging_face(const std::filesystem::path& folder);
+ModelFile open_hugging_face(const std::filesystem::path& folder, WeightsAs as = WeightsAs::floats);
 
 // Parses config.json of a Hugging Face folder.
 //

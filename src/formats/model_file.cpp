@@ -56,7 +56,7 @@ std::optional<TokenizerFile> read_tokenizer(const SafetensorsFile& file, const M
 
 // Common part of reading a state dict and a checkpoint.
 ModelFile open_weights(SafetensorsFile opened, const fs::path& path, const Config& config,
-                       std::string_view prefix) {
+                       std::string_view prefix, WeightsAs as = WeightsAs::floats) {
   ModelFile out;
   out.path = path;
   out.format = "safetensors";
@@ -66,20 +66,23 @@ ModelFile open_weights(SafetensorsFile opened, const fs::path& path, const Confi
   TensorFiles files(opened.name());
   files.add(std::move(opened));
   const ParamTable table(config.model);
-  out.weights = read_weights(files, table, sources_by_name(table, prefix), [&](std::string_view name) {
+  const auto is_other = [&](std::string_view name) {
     return prefix.empty() ? !is_weight(name) : !name.starts_with(prefix);
-  });
+  };
+  out.weights = read_weights(files, table, sources_by_name(table, prefix), is_other, as);
   return out;
 }
 
-ModelFile open_checkpoint(const fs::path& path) {
-  SafetensorsFile file = SafetensorsFile::open(path);
+ModelFile open_checkpoint(const fs::path& path, WeightsAs as) {
+  const bool all = as != WeightsAs::none;
+  SafetensorsFile file = SafetensorsFile::open(
+      path, all ? nullptr : +[](std::string_view tensor) { return tensor.starts_with(kThimblePrefix); });
   const std::string* toml = file.find_metadata(kConfigKey);
   if (!toml)
     fail(Hint{"import a file of weights with `thimble import FILE --preset P --set ... -o OUT`; for a "
               "Hugging Face model pass its folder"},
          "{} has no model config: expected metadata {}, found none", path.string(), kConfigKey);
-  if (file.find(kDigestTensor)) verify_digest(file);
+  if (all && file.find(kDigestTensor)) verify_digest(file);
   const Config config = config_from_toml(*toml, fmt::format("{}: {}", path.string(), kConfigKey));
   const auto step = read_count(file, kStepKey, std::numeric_limits<std::int64_t>::max());
   auto tokenizer = read_tokenizer(file, config.model);
@@ -87,7 +90,7 @@ ModelFile open_checkpoint(const fs::path& path) {
   const std::string layout_text = layout ? *layout : "";
   auto metadata = file.metadata();
 
-  ModelFile out = open_weights(std::move(file), path, config, "");
+  ModelFile out = open_weights(std::move(file), path, config, "", as);
   out.step = step;
   out.tokenizer = std::move(tokenizer);
   out.layout = layout_text;
@@ -105,28 +108,20 @@ bool is_run_folder(const fs::path& folder) {
   return !checkpoint_in(folder).empty();
 }
 
-ModelFile open_run(const fs::path& folder, WeightsAs) {
-  return open_checkpoint(checkpoint_in(folder));
-}
-
-ModelFile open_checkpoint_as(const fs::path& path, WeightsAs) {
-  return open_checkpoint(path);
+ModelFile open_run(const fs::path& folder, WeightsAs as) {
+  return open_checkpoint(checkpoint_in(folder), as);
 }
 
 ModelFile open_artifact_model(const fs::path& path, WeightsAs as) {
   return open_artifact(path, as).model;
 }
 
-ModelFile open_hugging_face_folder(const fs::path& folder, WeightsAs) {
-  return open_hugging_face(folder);
-}
-
 constexpr ModelKind kModelKinds[] = {
     {.what = "run folder", .is_folder = is_run_folder, .open = open_run},
-    {.what = "checkpoint", .open = open_checkpoint_as},
+    {.what = "checkpoint", .open = open_checkpoint},
     {.what = "artifact", .is_file = is_artifact, .ending = ".thimble", .open = open_artifact_model},
     {.what = "GGUF", .is_file = is_gguf, .open = open_gguf},
-    {.what = "Hugging Face folder", .is_folder = is_hugging_face_folder, .open = open_hugging_face_folder},
+    {.what = "Hugging Face folder", .is_folder = is_hugging_face_folder, .open = open_hugging_face},
 };
 
 std::string first_bytes(const fs::path& path, std::size_t count) {
@@ -154,7 +149,7 @@ ModelFile open_any(const fs::path& path, WeightsAs as, std::span<const ModelKind
     if (kind.is_file && kind.is_file(first)) return kind.open(path, as);
   for (const ModelKind& kind : kinds)
     if (!kind.ending.empty() && path.extension() == kind.ending) return kind.open(path, as);
-  return open_checkpoint(path);
+  return open_checkpoint(path, as);
 }
 
 }  // namespace
@@ -176,7 +171,7 @@ std::string_view model_kinds_text() {
 
 ModelFile open_model(const fs::path& path, WeightsAs as, std::span<const ModelKind> kinds) {
   ModelFile file = open_any(path, as, kinds);
-  if (as == WeightsAs::floats || file.stored) return file;
+  if (as != WeightsAs::stored || file.stored) return file;
   const ParamTable table(file.config.model);
   file.stored = std::make_shared<StoredWeights>(stored_exactly(table, file.weights));
   file.weights = {};

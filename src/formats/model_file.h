@@ -73,7 +73,7 @@ struct ModelFile {
   std::string format;          // "safetensors", "thimble", "gguf", "huggingface", "npz" or "int8.ptz"
   std::string architecture;    // "llama", "golf", ...: see architecture_of
   Config config;               // resolved; training settings are defaults if absent
-  std::vector<float> weights;  // laid out by ParamTable(config.model); empty for stored
+  std::vector<float> weights;  // laid out by ParamTable(config.model); empty for stored and none
   std::shared_ptr<const StoredWeights> stored = nullptr;  // set for WeightsAs::stored
   std::optional<TokenizerFile> tokenizer;
   std::string layout;                 // chat layout; empty: none
@@ -83,6 +83,7 @@ struct ModelFile {
 };
 
 enum class WeightsAs : std::uint8_t {
+  none,    // no weights if the format allows; digests are not verified, so that it takes no time
   floats,  // ModelFile::weights
   stored,  // ModelFile::stored: integers stay integers, floats keep the smallest exact type
 };

@@ -343,7 +343,7 @@ std::int64_t SafetensorsEntry::count() const {
   return std::accumulate(dims.begin(), dims.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
+SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path, TensorFilter wanted) {
   const InputFile input(path);
   SafetensorsFile file;
   file.name_ = path.string();
@@ -362,7 +362,10 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
       Arena(static_cast<std::int64_t>(data_bytes), file.name_,
             "the complete file is read into memory: close other programs, or use a machine with more memory");
   const std::span data(file.memory_.at(0), data_bytes);
-  input.read_at(data_at, data);
+  if (!wanted) input.read_at(data_at, data);
+  for (const SafetensorsEntry& entry : file.entries_)
+    if (wanted && wanted(entry.name))
+      input.read_at(data_at + entry.begin, data.subspan(entry.begin, entry.bytes()));
   file.data_ = data;
   return file;
 }

@@ -89,12 +89,13 @@ std::vector<WeightSource> sources_by_name(const ParamTable& table, std::string_v
 
 std::vector<float> read_weights(const TensorFiles& files, const ParamTable& table,
                                 std::span<const WeightSource> sources,
-                                const std::function<bool(std::string_view)>& ignore) {
+                                const std::function<bool(std::string_view)>& ignore, WeightsAs as) {
   const auto params = table.all();
   check(sources.size() == params.size(), "[weights] found {} sources, expected {}", sources.size(),
         params.size());
   check_tensors(
       files.name(), files.files(), [&](std::string_view name) { return files.find(name); }, sources, ignore);
+  if (as == WeightsAs::none) return {};
   std::vector<float> block(index_of(table.block_size())), complete;
   for (std::size_t i = 0; i < params.size(); ++i) {
     if (sources[i].name.empty()) continue;

@@ -54,10 +54,11 @@ std::vector<WeightSource> sources_by_name(const ParamTable& table, std::string_v
 // Returns the block of weights, in the layout of the table. `sources` has one item per tensor, in
 // the table's order. One Error lists all missing, misshaped and unexpected tensors, except
 // unexpected ones for which `ignore` returns true. The block is allocated after these checks, so a
-// config cannot make it larger than the files.
+// config cannot make it larger than the files. With WeightsAs::none, there are only the checks.
 std::vector<float> read_weights(const TensorFiles& files, const ParamTable& table,
                                 std::span<const WeightSource> sources,
-                                const std::function<bool(std::string_view)>& ignore);
+                                const std::function<bool(std::string_view)>& ignore,
+                                WeightsAs as = WeightsAs::floats);
 
 // Adds a model's weights to a safetensors file, under the names of the table, as f32, bf16 or f16.
 // The block must outlive the writer. `selected` chooses tensors (empty: all). Throws an Error that

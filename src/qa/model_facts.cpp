@@ -120,7 +120,7 @@ void group_tensors(const ModelFile& file, ModelFacts& facts) {
     group.dims = param.dims;
     ++group.tensors;
     group.parameters += param.count();
-    values[group.name].push_back(values_of(file, param));
+    if (!file.weights.empty()) values[group.name].push_back(values_of(file, param));
   }
   for (WeightGroup& group : facts.weights) group.stats = stats_of(values[group.name]);
   for (const StoredTensor& stored : file.tensors) {
@@ -188,15 +188,15 @@ TrainingFacts read_training_record(const std::string& record, const std::string&
   return facts;
 }
 
-std::uint64_t bytes_of(const fs::path& path) {
-  if (!fs::is_directory(path)) return fs::file_size(path);
+}  // namespace
+
+std::uint64_t model_bytes(const ModelFile& file) {
+  if (!fs::is_directory(file.path)) return fs::file_size(file.path);
   std::uint64_t bytes = 0;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path))
+  for (const fs::directory_entry& entry : fs::directory_iterator(file.path))
     if (entry.is_regular_file()) bytes += entry.file_size();
   return bytes;
 }
-
-}  // namespace
 
 const std::string* find_metadata(const ModelFile& file, std::string_view key) {
   for (const auto& [name, value] : file.metadata)
@@ -238,10 +238,11 @@ std::optional<TrainingFacts> training_facts(const ModelFile& file, const Tokeniz
     facts.golden = golden_from(*ids, *nats, tokenizer->vocab_size()).ids;
     facts.golden_text = tokenizer->decode(facts.golden, {.keep_special = true});
   }
-  const SafetensorsFile checkpoint = SafetensorsFile::open(file.path);
+  const SafetensorsFile checkpoint =
+      SafetensorsFile::open(file.path, [](std::string_view tensor) { return tensor == kTrainStateTensor; });
   // A file rewritten by another tool may lack digests, so its training state cannot be verified.
   if (checkpoint.find(kTrainStateTensor) && checkpoint.find(kDigestTensor)) {
-    const TrainState state = read_checkpoint_head(checkpoint).state;
+    const TrainState state = read_train_state(checkpoint);
     facts.tokens = state.tokens;
     if (state.best_step >= 0) {
       facts.best_step = state.best_step;
@@ -265,7 +266,7 @@ std::string training_record(const TrainingFacts& facts) {
 
 ModelFacts facts_of(const ModelFile& file, const fs::path& path) {
   ModelFacts facts;
-  facts.file_bytes = bytes_of(file.path);
+  facts.file_bytes = model_bytes(file);
   group_tensors(file, facts);
   const auto tokenizer = open_tokenizer(file);
   facts.tokenizer = tokenizer_facts(tokenizer.get());

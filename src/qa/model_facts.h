@@ -44,7 +44,7 @@ struct WeightGroup {
   std::vector<std::int64_t> dims;  // of one tensor
   std::int64_t tensors = 0, parameters = 0;
   std::uint64_t bytes = 0;  // in the file; 0: unknown
-  TensorStats stats;        // of all tensors together
+  TensorStats stats;        // of all tensors together; count 0 if the file was opened without weights
 };
 
 // Tensors that are not weights: optimizer state, tokenizer, digests.
@@ -84,6 +84,8 @@ struct ModelFacts {
   std::optional<TokenizerFacts> tokenizer;
   std::optional<TrainingFacts> training;
 };
+
+std::uint64_t model_bytes(const ModelFile& file);  // of all its files
 
 // `path`: the MODEL argument, which locates the metrics.jsonl of a run folder.
 ModelFacts facts_of(const ModelFile& file, const std::filesystem::path& path);

@@ -149,6 +149,10 @@ std::optional<TokenId> id_in_metadata(const SafetensorsFile& file, std::string_v
 
 }  // namespace
 
+TrainState read_train_state(const SafetensorsFile& file) {
+  return state_from_json(text_of(file, kTrainStateTensor), file.name());
+}
+
 CheckpointHead read_checkpoint_head(const SafetensorsFile& file) {
   verify_digest(file);
   const std::string* config = file.find_metadata(kConfigKey);
@@ -156,8 +160,7 @@ CheckpointHead read_checkpoint_head(const SafetensorsFile& file) {
         "{} is not a training checkpoint", file.name());
   const SpecialIds special{
       .bos = id_in_metadata(file, kBosKey), .eos = id_in_metadata(file, kEosKey), .unk = {}, .pad = {}};
-  return {config_from_toml(*config, file.name()),
-          state_from_json(text_of(file, kTrainStateTensor), file.name()),
+  return {config_from_toml(*config, file.name()), read_train_state(file),
           load_tokenizer_bytes(text_of(file, kTokenizerTensor), file.name(), special)};
 }
 

@@ -79,6 +79,9 @@ void write_checkpoint(FileOps& ops, const std::filesystem::path& path, const Con
 
 // Verifies all digests; throws Error if the file is truncated or was modified.
 CheckpointHead read_checkpoint_head(const SafetensorsFile& file);
+
+// Only the state, without verifying the file. Needs the content of kTrainStateTensor only.
+TrainState read_train_state(const SafetensorsFile& file);
 void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, const TrainedModel& trained);
 
 // Which settings may change on resume:

@@ -1,6 +1,8 @@
 // `thimble inspect`
+#include <fstream>
 #include <sstream>
 
+#include "base/files.h"
 #include "base/json.h"
 #include "base/table.h"
 #include "e2e/golf_files.h"
@@ -22,6 +24,7 @@ TEST(Inspect, HasEveryKey) {
   const Json report = inspected(model);
   EXPECT_EQ(report.at("format").as_string(), "safetensors");
   EXPECT_EQ(report.at("architecture").as_string(), "golf");
+  EXPECT_TRUE(report.at("verified").as_bool()) << "small files are read completely";
   EXPECT_EQ(report.at("parameters").as_int(), 152980);
   const Json& metadata = report.at("metadata");
   const std::pair<const char*, std::int64_t> sizes[] = {{"hidden_size", 64},
@@ -52,6 +55,62 @@ TEST(Inspect, DescribesAHuggingFaceFolder) {
   EXPECT_EQ(report.at("parameters").as_int(), 149952);
   EXPECT_EQ(report.at("metadata").at("rms_norm_eps").as_double(), 1e-6);
   EXPECT_EQ(report.at("tensors").size(), 29u);
+}
+
+// 72 MB of zeros in a sparse file.
+void write_large_model(const std::filesystem::path& folder) {
+  namespace fs = std::filesystem;
+  const auto write = [](const fs::path& path, const std::string& text) { std::ofstream(path) << text; };
+  fs::create_directories(folder);
+  Json config = parse_json(read_file(golden_path("hf/llama_tied/config.json"), 1 << 20), "config");
+  config.set("vocab_size", 140'000)
+      .set("hidden_size", 256)
+      .set("intermediate_size", 16)
+      .set("num_hidden_layers", 1);
+  config.set("num_attention_heads", 4).set("num_key_value_heads", 4).set("head_dim", 64);
+  write(folder / "config.json", config.dump());
+  std::uint64_t end = 0;
+  Json header = Json::object();
+  const auto add = [&](const std::string& name, std::vector<std::int64_t> dims) {
+    std::uint64_t bytes = 2;
+    for (const std::int64_t dim : dims) bytes *= static_cast<std::uint64_t>(dim);
+    header.set(name, Json::object()
+                         .set("dtype", "BF16")
+                         .set("shape", Json::array({dims.begin(), dims.end()}))
+                         .set("data_offsets", Json::array({end, end + bytes})));
+    end += bytes;
+  };
+  add("model.embed_tokens.weight", {140'000, 256});
+  const std::string layer = "model.layers.0.";
+  for (const char* name : {"q", "k", "v", "o"})
+    add(fmt::format("{}self_attn.{}_proj.weight", layer, name), {256, 256});
+  add(layer + "mlp.gate_proj.weight", {16, 256});
+  add(layer + "mlp.up_proj.weight", {16, 256});
+  add(layer + "mlp.down_proj.weight", {256, 16});
+  for (const char* name : {"model.layers.0.input_layernorm.weight",
+                           "model.layers.0.post_attention_layernorm.weight", "model.norm.weight"})
+    add(name, {256});
+  const std::string text = header.dump();
+  std::string length(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<char>(text.size() >> (8 * i));
+  write(folder / "model.safetensors", length + text);
+  fs::resize_file(folder / "model.safetensors", 8 + text.size() + end);
+}
+
+TEST(Inspect, ReadsLargeFilesCompletelyOnlyWithVerify) {
+  const TempFolder folder;
+  const std::filesystem::path model = folder / "large";
+  write_large_model(model);
+  const Json quick = inspected(model.string());
+  EXPECT_FALSE(quick.at("verified").as_bool());
+  EXPECT_EQ(quick.at("parameters").as_int(), 140'000 * 256 + 4 * 256 * 256 + 3 * 16 * 256 + 3 * 256);
+  EXPECT_TRUE(quick.at("groups").as_array().front().at("statistics").is_null());
+  EXPECT_TRUE(quick.at("tensors").as_array().front().at("statistics").is_null());
+  const RunResult run = run_binary({.arguments = {"inspect", model.string(), "--verify", "--json"}});
+  ASSERT_EQ(run.exit_code, 0) << run;
+  const Json complete = parse_json(run.out, "stdout");
+  EXPECT_TRUE(complete.at("verified").as_bool());
+  EXPECT_EQ(complete.at("groups").as_array().front().at("statistics").at("zeros").as_int(), 140'000 * 256);
 }
 
 TEST(Inspect, PrintsAReadableSummary) {

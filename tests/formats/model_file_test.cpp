@@ -189,6 +189,36 @@ TEST(ModelFile, ChangedByteIsDetected) {
   EXPECT_THROW(open_model(folder / "model"), Error);
 }
 
+// A gigabyte of weights takes seconds to read and verify.
+TEST(ModelFile, CanBeOpenedWithoutReadingItsWeights) {
+  const TempFolder folder;
+  PosixFileOps ops;
+  ModelFile model = sample_model();
+  const auto tokenizer = load_tokenizer("bytes:chat");
+  model.tokenizer = TokenizerFile{.name = "bytes", .content = tokenizer->serialized()};
+  const fs::path path = folder / "m.safetensors";
+  write_model(ops, path, Existing::refuse, model, DType::f32);
+  const ModelFile whole = open_model(path);
+  std::string bytes = folder.read("m.safetensors");
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  const std::span<const std::byte> weights = file.bytes(file.entries().front().name);
+  const std::size_t at =
+      bytes.find(std::string(reinterpret_cast<const char*>(weights.data()), weights.size()));
+  ASSERT_NE(at, bytes.npos);
+  bytes[at] ^= 1;
+  folder.write("m.safetensors", bytes);
+  EXPECT_TRUE(contains(message_of([&] { open_model(path); }), "checksum"));
+
+  const ModelFile header = open_model(path, WeightsAs::none);
+  EXPECT_TRUE(header.weights.empty());
+  EXPECT_EQ(header.config, whole.config);
+  EXPECT_EQ(header.tokenizer->content, whole.tokenizer->content);
+  EXPECT_EQ(header.metadata, whole.metadata);
+  ASSERT_EQ(header.tensors.size(), whole.tensors.size());
+  for (std::size_t i = 0; i < header.tensors.size(); ++i)
+    EXPECT_EQ(header.tensors[i].name, whole.tensors[i].name);
+}
+
 TEST(ModelFile, InvalidStepOrConfigIsAnError) {
   const TempFolder folder;
   write_checkpoint(folder / "a", sample_model(), "-1");
