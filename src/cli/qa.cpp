@@ -7,6 +7,7 @@
 #include "base/table.h"
 #include "cli/console.h"
 #include "cli/parse.h"
+#include "data/text_files.h"
 #include "qa/gates.h"
 
 namespace thimble {
@@ -44,13 +45,14 @@ std::string as_text(const QaReport& report) {
 }
 
 int run_qa(const Arguments& arguments, Console& console) {
+  const Interrupt interrupt;
+  const SpooledInput data(arguments.text("data"), &interrupt);
   QaRequest request{.model = arguments.path("MODEL"),
-                    .data = arguments.path("data"),
+                    .data = data.name(),
                     .skipped = arguments.list("skip"),
                     .require = arguments.integer("require", {.least = 0}),
                     .device = device_from(arguments, console.log())};
   if (arguments.given("min-tps")) request.min_tokens_per_second = arguments.number("min-tps", {.least = 0});
-  const Interrupt interrupt;
   const QaReport report = run_gates(request, console.progress(), &interrupt);
   if (console.json())
     console.print_json(as_json(request, report));
