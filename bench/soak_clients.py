@@ -16,7 +16,7 @@ QUESTIONS = ['Tilda has eight pears. Will has one pear. Who has fewer pears?', '
 TIMEOUT = 60  # seconds per action; the machine may be busy
 
 # Requests that must be refused, and the expected status.
-BAD = [('POST', '/v1/chat/completions', b'{"messages":', 400), ('POST', '/v1/completions', b'{"prompt":"a","wish":1}', 400),
+BAD = [('POST', '/v1/chat/completions', b'{"messages":', 400), ('POST', '/v1/completions', b'{"prompt":"a","unknown":1}', 400),
        ('GET', '/v1/chat/completions', None, 405), ('GET', '/nothing', None, 404), ('GET', '/../../etc/passwd', None, 404),
        ('GET', '/%2e%2e/%2e%2e/etc/passwd', None, 404), ('POST', '/v1/completions', b'{"prompt":"a","max_tokens":-1}', 400),
        ('POST', '/tokenize', b'[' * 100000, 400)]

@@ -1,9 +1,8 @@
 // Ops: an OpDefinition contains everything the engine needs to know about an op; an OpCall is one
 // call of it.
 //
-// The tape, the scheduler, the planner and the generic tests use only definitions. Nothing outside
-// of ops/ refers to an op by name. ops/table.cpp lists the ops of the product; docs/design.md shows
-// how to add one.
+// The tape, the scheduler, the planner and the generic tests use only definitions and know no op by
+// name. ops/table.cpp lists the ops of the product; docs/design.md shows how to add one.
 //
 // Dimension letters: B batch, T time, N rows, C width, H heads, K kv heads, D head size,
 // F mlp width, V vocabulary.

@@ -312,10 +312,12 @@ constexpr Discouraged kDiscouraged[] = {
     {"what is not there", "Limitations"},
     {"yardstick", "baseline"},
     {"surroundings", "context"},
+    {"wish", "request"},
+    {"wishes", "requests"},
 };
 
-bool is_word_character(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-';
+bool is_word_character(char c) {  // not '_': identifiers are made of words
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '-';
 }
 
 // The first discouraged words in `text`, "" if there are none. "Model card" is a term of Hugging
@@ -337,6 +339,7 @@ TEST(Prose, DiscouragedWordsAreFound) {
   EXPECT_NE(discouraged_in("Runs on one Card."), "");
   EXPECT_EQ(discouraged_in("A model card, a wildcard and discards"), "");
   EXPECT_NE(discouraged_in("// somebody waits"), "");
+  EXPECT_NE(discouraged_in("int card_step = 0;"), "");
 }
 
 TEST_P(EveryDocument, UsesTheStandardTerms) {
@@ -354,29 +357,41 @@ std::string_view comment_in(std::string_view line) {
   return behind_code == line.npos ? std::string_view() : line.substr(behind_code + 2);
 }
 
-TEST(Prose, CommentsAreReadable) {
-  int wide = 0;
-  for (const char* folder : {"src", "tests", "bench", "examples"})
+// Whether the words of a source file are written for people: code, scripts and pages, but not
+// packages of others, the built-in corpus or this list of words.
+bool has_prose(const fs::path& path) {
+  static const std::set<std::string> endings = {".cpp", ".h",  ".cu", ".cuh",   ".html",
+                                                ".js",  ".py", ".sh", ".cmake", ".txt"};
+  const std::string name = path.string();
+  return endings.contains(path.extension().string()) && name.find("/node_modules/") == name.npos &&
+         name.find("/data/sample/") == name.npos && name.find("_corpus/") == name.npos &&
+         name.find("/golden/") == name.npos && path.filename() != "documents_test.cpp";
+}
+
+bool is_cpp(const fs::path& path) {
+  static const std::set<std::string> endings = {".cpp", ".h", ".cu", ".cuh"};
+  return endings.contains(path.extension().string());
+}
+
+TEST(Prose, SourcesUseTheStandardTermsAndWrapComments) {
+  int files = 0;
+  for (const char* folder : {"src", "tests", "bench", "examples", "cmake", "packaging"})
     for (const auto& entry : fs::recursive_directory_iterator(source_folder() / folder)) {
-      if (entry.path().string().find("/node_modules/") != std::string::npos) continue;
-      const std::string extension = entry.path().extension().string();
-      if (extension != ".cpp" && extension != ".h" && extension != ".cu" && extension != ".cuh") continue;
-      if (entry.path().filename() == "documents_test.cpp") continue;  // quotes the words
+      if (!entry.is_regular_file() || !has_prose(entry.path())) continue;
+      ++files;
       std::istringstream lines(content_of(entry.path()));
       int number = 0;
       for (std::string line; std::getline(lines, line);) {
         ++number;
-        const std::string_view comment = comment_in(line);
-        if (comment.empty()) continue;
-        EXPECT_EQ(discouraged_in(comment), "") << entry.path() << ":" << number;
-        const bool whole_line = comment.data() == line.data() + line.find_first_not_of(' ');
-        if (!whole_line || display_width(line) <= kProseColumns) continue;
-        ADD_FAILURE() << entry.path() << ":" << number << ": a comment of " << display_width(line)
-                      << " columns";
-        ++wide;
+        EXPECT_EQ(discouraged_in(line), "") << entry.path() << ":" << number;
+        const std::string_view comment = is_cpp(entry.path()) ? comment_in(line) : "";
+        const bool whole_line =
+            !comment.empty() && comment.data() == line.data() + line.find_first_not_of(' ');
+        if (!whole_line) continue;
+        EXPECT_LE(display_width(line), kProseColumns) << entry.path() << ":" << number;
       }
     }
-  EXPECT_EQ(wide, 0);
+  EXPECT_GE(files, 600);
 }
 
 }  // namespace

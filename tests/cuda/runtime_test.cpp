@@ -51,7 +51,7 @@ TEST_F(CudaRuntimeTest, ReportsOutOfMemory) {
     const Arena arena(runtime_, std::int64_t{1} << 50, "this test", "request less");
     ADD_FAILURE() << "a petabyte was allocated";
   } catch (const Error& error) {
-    EXPECT_TRUE(std::string_view(error.what()).starts_with("this test needs")) << error.what();
+    EXPECT_NE(std::string_view(error.what()).find("for this test"), std::string_view::npos) << error.what();
     EXPECT_EQ(error.hint(), "request less");
   }
 }

@@ -6,8 +6,10 @@
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
+#include <set>
 #include <sstream>
 
+#include "base/json.h"
 #include "support/documents.h"
 #include "support/mpirun.h"
 #include "support/run_binary.h"
@@ -91,6 +93,41 @@ INSTANTIATE_TEST_SUITE_P(Repository, Documents, testing::ValuesIn(documents()), 
       name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
   return name;
 });
+
+void add_keys(const Json& json, std::set<std::string>& keys) {
+  if (json.is_array())
+    for (const Json& element : json.as_array()) add_keys(element, keys);
+  if (!json.is_object()) return;
+  for (const auto& [key, value] : json.as_object()) {
+    keys.insert(key);
+    add_keys(value, keys);
+  }
+}
+
+TEST(MetricsReference, NamesEveryKeyThatTrainingWrites) {
+  TempFolder folder;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += fmt::format("line {}: the cat sat on the mat.\n", i * 7);
+  const std::filesystem::path data = folder.write("text.txt", text), run = folder / "run";
+  std::vector<std::string> arguments = {"train",   "--data", data.string(), "-o", run.string(),
+                                        "--steps", "30",     "--val-every", "10", "--qat-bits",
+                                        "8"};
+  for (const char* setting :
+       {"context=16", "layers=1", "dim=32", "heads=2", "kv_heads=1", "mlp_hidden=48", "batch_tokens=64"})
+    arguments.insert(arguments.end(), {"--set", setting});
+  const RunResult trained = run_binary({.arguments = arguments});
+  ASSERT_EQ(trained.exit_code, 0) << trained;
+
+  std::set<std::string> keys;
+  std::istringstream lines(folder.read("run/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) add_keys(parse_json(line, "metrics.jsonl"), keys);
+  add_keys(parse_json(folder.read("run/run.json"), "run.json"), keys);
+  EXPECT_GE(keys.size(), 30u);
+  std::ifstream file(source_folder() / "docs/reference/metrics.md");
+  const std::string page{std::istreambuf_iterator<char>(file), {}};
+  for (const std::string& key : keys)
+    EXPECT_NE(page.find("`" + key + "`"), page.npos) << "docs/reference/metrics.md does not name " << key;
+}
 
 }  // namespace
 }  // namespace thimble::docs_test

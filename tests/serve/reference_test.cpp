@@ -1,5 +1,5 @@
 // Tests that docs/reference/http.md names every route of the server and every field that a route
-// reads from a request.
+// reads from a request, and docs/reference/metrics.md every metric with its type.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 
 #include "base/files.h"
 #include "serve/service.h"
+#include "serve/test_server.h"
 #include "support/run_binary.h"
 
 namespace thimble {
@@ -86,6 +87,24 @@ TEST(HttpReference, NamesEveryFieldOfARequest) {
     }
   }
   EXPECT_GE(found, 60u) << "the scan of the sources finds too few fields";
+}
+
+// "counter tokens_predicted_total"
+TEST(MetricsReference, NamesEveryMetricOfTheServerAndNoOther) {
+  TestServer server;
+  std::set<std::string> served, documented;
+  const std::string text = get(server.port(), "/metrics").body;
+  const std::regex type(R"re(# TYPE thimble_(\w+) (\w+))re");
+  for (std::sregex_iterator match(text.begin(), text.end(), type), end; match != end; ++match)
+    served.insert(match->str(2) + " " + match->str(1));
+
+  std::string page = read_file(source_folder() / "docs/reference/metrics.md", kMaxFileBytes);
+  page.erase(0, page.find("## Prometheus"));
+  const std::regex row(R"re(\| `(\w+)[^`]*` \| (\w+) \|)re");
+  for (std::sregex_iterator match(page.begin(), page.end(), row), end; match != end; ++match)
+    documented.insert(match->str(2) + " " + match->str(1));
+  EXPECT_EQ(served, documented);
+  EXPECT_GE(served.size(), 10u);
 }
 
 }  // namespace

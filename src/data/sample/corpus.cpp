@@ -66,7 +66,7 @@ namespace {
 
 // The state of a tale: its characters and what has been told so far.
 struct Plot {
-  Teller& t;
+  DocumentWriter& t;
   const Person* hero;
   const Person* friend_of_hero;
   const Place* place;  // where both are now
@@ -74,11 +74,11 @@ struct Plot {
   std::string text;
 
   std::string item() const { return fmt::format("{} {}", colour, thing); }
-  void tell(const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; }
+  void add(const std::string& sentence) { text += (text.empty() ? "" : " ") + sentence; }
 };
 
 void begin(Plot& p) {
-  Teller& t = p.t;
+  DocumentWriter& t = p.t;
   for (;;) {
     p.hero = &t.pick(kPeople);
     p.friend_of_hero = &t.pick(kPeople);
@@ -88,93 +88,91 @@ void begin(Plot& p) {
     const std::string has = has_fact(*p.hero, p.colour, p.thing);
     const std::string here = at_fact(p.hero->name, *p.place),
                       there = at_fact(p.friend_of_hero->name, *p.place);
-    if (p.hero == p.friend_of_hero || !t.may_tell(has) || !t.may_tell(here) || !t.may_tell(there)) continue;
-    for (const std::string& fact : {has, here, there}) t.tell(fact);
+    if (p.hero == p.friend_of_hero || !t.may_use(has) || !t.may_use(here) || !t.may_use(there)) continue;
+    for (const std::string& fact : {has, here, there}) t.use_fact(fact);
     break;
   }
   const std::string she = capitalised(p.hero->pronoun());
-  p.tell(t.say({"One morning {0} went to the {1}.", "One day {0} walked to the {1}.",
-                "Early in the evening {0} ran to the {1}.", "When the sun came out, {0} went to the {1}."},
-               p.hero->name, p.place->name));
-  p.tell(t.say({"{0} had {1} with {2}.", "{0} took {1} along.", "{0} carried {1}."}, she,
-               with_article(p.item()), p.hero->she ? "her" : "him"));
+  p.add(t.say({"One morning {0} went to the {1}.", "One day {0} walked to the {1}.",
+               "Early in the evening {0} ran to the {1}.", "When the sun came out, {0} went to the {1}."},
+              p.hero->name, p.place->name));
+  p.add(t.say({"{0} had {1} with {2}.", "{0} took {1} along.", "{0} carried {1}."}, she,
+              with_article(p.item()), p.hero->she ? "her" : "him"));
 }
 
 void meet(Plot& p) {
-  p.tell(p.t.say({"{0} was there already.", "{1} the {3} sat {0}.", "There {2} met {0}."},
-                 p.friend_of_hero->name, capitalised(p.place->preposition), p.hero->pronoun(),
-                 p.place->name));
-  p.tell(p.t.say({"\"What have you got there?\" asked {0}. \"{2},\" said {1}. \"Do you like it?\"",
-                  "\"Hello, {1}!\" said {0}. \"Is that {3}?\" \"Yes,\" said {1}, \"it is new.\"",
-                  "\"May I hold the {4}?\" asked {0}. \"Of course,\" said {1}."},
-                 p.friend_of_hero->name, p.hero->name, capitalised(with_article(p.item())),
-                 with_article(p.item()), p.thing));
+  p.add(p.t.say({"{0} was there already.", "{1} the {3} sat {0}.", "There {2} met {0}."},
+                p.friend_of_hero->name, capitalised(p.place->preposition), p.hero->pronoun(), p.place->name));
+  p.add(p.t.say({"\"What have you got there?\" asked {0}. \"{2},\" said {1}. \"Do you like it?\"",
+                 "\"Hello, {1}!\" said {0}. \"Is that {3}?\" \"Yes,\" said {1}, \"it is new.\"",
+                 "\"May I hold the {4}?\" asked {0}. \"Of course,\" said {1}."},
+                p.friend_of_hero->name, p.hero->name, capitalised(with_article(p.item())),
+                with_article(p.item()), p.thing));
 }
 
 // The hero finds some goods and eats a few of them.
 void share(Plot& p) {
-  Teller& t = p.t;
+  DocumentWriter& t = p.t;
   const Good& good = *t.pick_if(kGoods, [](const Good& candidate) { return candidate.edible; });
   const int found = t.number(3, 9), eaten = t.number(1, 2);
-  if (!t.tell(sum_fact(*p.hero, good, found, -eaten))) return;
-  p.tell(t.say({"Behind a stone {0} found {1}.", "Then {0} saw {1} in the grass."}, p.hero->name,
-               counted(found, good.name)));
+  if (!t.use_fact(sum_fact(*p.hero, good, found, -eaten))) return;
+  p.add(t.say({"Behind a stone {0} found {1}.", "Then {0} saw {1} in the grass."}, p.hero->name,
+              counted(found, good.name)));
   const int left = found - eaten;
-  p.tell(fmt::format("{} ate {}, and {} {} left.", capitalised(p.hero->pronoun()), number_word(eaten),
-                     number_word(left), left == 1 ? "was" : "were"));
+  p.add(fmt::format("{} ate {}, and {} {} left.", capitalised(p.hero->pronoun()), number_word(eaten),
+                    number_word(left), left == 1 ? "was" : "were"));
 }
 
 void see_an_animal(Plot& p) {
-  Teller& t = p.t;
+  DocumentWriter& t = p.t;
   const Animal* animal = t.pick_if(kAnimals, [&](const Animal& candidate) {
-    return !candidate.says.empty() && t.may_tell(at_fact(fmt::format("the {}", candidate.name), *p.place));
+    return !candidate.says.empty() && t.may_use(at_fact(fmt::format("the {}", candidate.name), *p.place));
   });
   if (!animal) return;
-  t.tell(at_fact(fmt::format("the {}", animal->name), *p.place));
-  p.tell(t.say({"{0} came along and said {1}.", "Suddenly somebody said {1}. It was {2}."},
-               capitalised(with_article(animal->name)), animal->says, with_article(animal->name)));
+  t.use_fact(at_fact(fmt::format("the {}", animal->name), *p.place));
+  p.add(t.say({"{0} came along and said {1}.", "Suddenly somebody said {1}. It was {2}."},
+              capitalised(with_article(animal->name)), animal->says, with_article(animal->name)));
   const Animal* other = t.pick_if(kAnimals, [&](const Animal& candidate) {
-    return candidate.size < animal->size && t.may_tell(size_fact(candidate, *animal));
+    return candidate.size < animal->size && t.may_use(size_fact(candidate, *animal));
   });
   if (!other) return;
-  t.tell(size_fact(*other, *animal));
-  p.tell(t.say({"\"It is bigger than {0},\" said {1}.", "\"Look, it is bigger than {0}!\" said {1}."},
-               with_article(other->name), p.friend_of_hero->name));
+  t.use_fact(size_fact(*other, *animal));
+  p.add(t.say({"\"It is bigger than {0},\" said {1}.", "\"Look, it is bigger than {0}!\" said {1}."},
+              with_article(other->name), p.friend_of_hero->name));
 }
 
 void run_from_rain(Plot& p) {
-  Teller& t = p.t;
+  DocumentWriter& t = p.t;
   const Place* next = t.pick_if(kPlaces, [&](const Place& place) {
-    return &place != p.place && t.may_tell(at_fact(p.hero->name, place)) &&
-           t.may_tell(at_fact(p.friend_of_hero->name, place));
+    return &place != p.place && t.may_use(at_fact(p.hero->name, place)) &&
+           t.may_use(at_fact(p.friend_of_hero->name, place));
   });
   if (!next) return;
-  for (const Person* who : {p.hero, p.friend_of_hero}) t.tell(at_fact(who->name, *next));
+  for (const Person* who : {p.hero, p.friend_of_hero}) t.use_fact(at_fact(who->name, *next));
   p.place = next;
-  p.tell(
-      t.say({"Then it began to rain, and they ran to the {0}.", "It grew cold, so they went on to the {0}.",
-             "\"Let us go to the {0},\" said {1}, and off they went."},
-            next->name, p.friend_of_hero->name));
+  p.add(t.say({"Then it began to rain, and they ran to the {0}.", "It grew cold, so they went on to the {0}.",
+               "\"Let us go to the {0},\" said {1}, and off they went."},
+              next->name, p.friend_of_hero->name));
 }
 
 void end(Plot& p) {
-  Teller& t = p.t;
-  if (t.one_in(2) && t.tell(has_fact(*p.friend_of_hero, p.colour, p.thing))) {
-    p.tell(t.say({"In the evening {0} gave the {2} to {1}.", "Before they went home, {0} gave {1} the {2}."},
-                 p.hero->name, p.friend_of_hero->name, p.thing));
-    p.tell(fmt::format("Now {1} has {2}, and {0} has a friend.", p.hero->name, p.friend_of_hero->name,
-                       with_article(p.item())));
+  DocumentWriter& t = p.t;
+  if (t.one_in(2) && t.use_fact(has_fact(*p.friend_of_hero, p.colour, p.thing))) {
+    p.add(t.say({"In the evening {0} gave the {2} to {1}.", "Before they went home, {0} gave {1} the {2}."},
+                p.hero->name, p.friend_of_hero->name, p.thing));
+    p.add(fmt::format("Now {1} has {2}, and {0} has a friend.", p.hero->name, p.friend_of_hero->name,
+                      with_article(p.item())));
     return;
   }
-  p.tell(t.say({"They played with the {2} until it was dark.", "They stayed until the stars came out.",
-                "Then {0} took the {2} and went home, and {1} waved.", "It was a good day."},
-               p.hero->name, p.friend_of_hero->name, p.thing));
+  p.add(t.say({"They played with the {2} until it was dark.", "They stayed until the stars came out.",
+               "Then {0} took the {2} and went home, and {1} waved.", "It was a good day."},
+              p.hero->name, p.friend_of_hero->name, p.thing));
 }
 
 }  // namespace
 
 Tale make_tale(Split split, std::uint64_t seed, std::uint64_t index) {
-  Teller t(split, seed, index);
+  DocumentWriter t(split, seed, index);
   Plot p{.t = t,
          .hero = nullptr,
          .friend_of_hero = nullptr,
@@ -189,28 +187,28 @@ Tale make_tale(Split split, std::uint64_t seed, std::uint64_t index) {
   middle.resize(static_cast<std::size_t>(t.number(1, 2)));
   for (const auto part : middle) part(p);
   end(p);
-  return {std::move(p.text), t.told()};
+  return {std::move(p.text), t.facts_used()};
 }
 
 namespace {
 
 // A quarter are the shortest stories: they teach looking up facts, which all other stories require.
 struct Kind {
-  Scene (*scene)(Teller&);
+  Scene (*scene)(DocumentWriter&);
   int weight;  // of 16
 };
 
-constexpr auto kKinds = std::to_array<Kind>({{doings, 4},
+constexpr auto kKinds = std::to_array<Kind>({{occupations, 4},
                                              {belongings, 2},
                                              {colours, 1},
                                              {whereabouts, 1},
                                              {sums, 2},
-                                             {handfuls, 2},
+                                             {amounts, 2},
                                              {counting, 2},
                                              {comparisons, 1},
-                                             {acquaintance, 1}});
+                                             {introductions, 1}});
 
-const Kind& draw_kind(Teller& t) {
+const Kind& draw_kind(DocumentWriter& t) {
   int at = t.number(0, 15);
   for (const Kind& kind : kKinds) {
     at -= kind.weight;
@@ -228,14 +226,14 @@ void add(Scene scene, std::vector<Exchange>& exchanges) {
 }  // namespace
 
 Chat make_chat(Split split, std::uint64_t seed, std::uint64_t index) {
-  Teller t(split, seed, index);
+  DocumentWriter t(split, seed, index);
   Chat chat;
   const bool training = split == Split::train;
   const bool only_talk = training && t.one_in(16);
   if (t.one_in(8)) chat.exchanges.push_back(greeting(t));
   if (!only_talk) add(draw_kind(t).scene(t), chat.exchanges);
   if (only_talk || (training && t.one_in(16))) chat.exchanges.push_back(small_talk(t));
-  chat.facts = t.told();
+  chat.facts = t.facts_used();
   return chat;
 }
 

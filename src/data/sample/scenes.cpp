@@ -7,13 +7,13 @@
 
 namespace thimble::sample {
 
-void keep_some(Teller& t, std::vector<Exchange>& exchanges) {
+void keep_some(DocumentWriter& t, std::vector<Exchange>& exchanges) {
   t.shuffle(exchanges);
   if (t.split() == Split::heldout)
     exchanges.resize(static_cast<std::size_t>(t.number(1, static_cast<int>(exchanges.size()))));
 }
 
-std::string draw_being(Teller& t) {
+std::string draw_being(DocumentWriter& t) {
   return t.one_in(4) ? fmt::format("the {}", t.pick(kAnimals).name) : std::string(t.pick(kPeople).name);
 }
 
@@ -24,7 +24,7 @@ std::string_view last_word(std::string_view words) {
   return words.substr(words.rfind(' ') + 1);
 }
 
-std::vector<Statement> draw_statements(Teller& t, Statements& statements) {
+std::vector<Statement> draw_statements(DocumentWriter& t, Statements& statements) {
   const auto count = static_cast<std::size_t>(t.number(2, static_cast<int>(statements.links.size())));
   t.shuffle(statements.links);
   std::vector<Statement> all;
@@ -33,18 +33,19 @@ std::vector<Statement> draw_statements(Teller& t, Statements& statements) {
     const bool taken = std::ranges::any_of(all, [&](const Statement& other) {
       return last_word(other.subject) == last_word(next.subject) || other.value == next.value;
     });
-    if (taken || !t.tell(next.fact)) continue;
+    if (taken || !t.use_fact(next.fact)) continue;
     next.link = statements.links[all.size()];
     all.push_back(std::move(next));
   }
   return all;
 }
 
-void ask_for_one(Teller& t, const Statements& statements, const Statement& one, Scene& scene) {
+void ask_for_one(DocumentWriter& t, const Statements& statements, const Statement& one, Scene& scene) {
   scene.ask(fmt::format(fmt::runtime(t.pick(statements.one)), one.subject), capitalised(one.words()) + ".");
 }
 
-void ask_for_several(Teller& t, const Statements& statements, std::vector<Statement> all, Scene& scene) {
+void ask_for_several(DocumentWriter& t, const Statements& statements, std::vector<Statement> all,
+                     Scene& scene) {
   t.shuffle(all);
   all.resize(static_cast<std::size_t>(t.number(2, static_cast<int>(all.size()))));
   std::vector<std::string> subjects, words;
@@ -58,10 +59,10 @@ void ask_for_several(Teller& t, const Statements& statements, std::vector<Statem
 
 }  // namespace
 
-Scene tell_and_ask(Teller& t, Statements statements) {
+Scene statements_with_questions(DocumentWriter& t, Statements statements) {
   const std::vector<Statement> all = draw_statements(t, statements);
   Scene scene;
-  for (const Statement& statement : all) scene.tell(capitalised(statement.words()) + ".");
+  for (const Statement& statement : all) scene.add(capitalised(statement.words()) + ".");
   // The training split uses each story for three questions. Held-out chats ask one to three.
   for (int questions = t.split() == Split::train ? 3 : t.number(1, 3); questions > 0; --questions) {
     if (t.one_in(2))
@@ -74,11 +75,11 @@ Scene tell_and_ask(Teller& t, Statements statements) {
 
 // The user tells a name and a preference, and asks for them later.
 
-Scene acquaintance(Teller& t) {
+Scene introductions(DocumentWriter& t) {
   for (;;) {
     const Person& who = t.pick(kPeople);
     const std::string_view liked = t.pick(kThings), colour = t.pick(kColours);
-    if (!t.tell(likes_fact(who, colour, liked))) continue;
+    if (!t.use_fact(likes_fact(who, colour, liked))) continue;
     Scene scene;
     scene.ask(t.say({"Hello, I am {0}. I like {1} {2}s.", "My name is {0} and I like {1} {2}s.",
                      "Hi, my name is {0}. I like {1} {2}s best."},
@@ -98,7 +99,7 @@ Scene acquaintance(Teller& t) {
 
 namespace {
 
-Statement draw_belonging(Teller& t) {
+Statement draw_belonging(DocumentWriter& t) {
   const Person& owner = t.pick(kPeople);
   const std::string_view colour = t.pick(kColours), thing = t.pick(kThings);
   return {.fact = has_fact(owner, colour, thing),
@@ -106,7 +107,7 @@ Statement draw_belonging(Teller& t) {
           .value = std::string(owner.name)};
 }
 
-Statement draw_colour(Teller& t) {
+Statement draw_colour(DocumentWriter& t) {
   const std::string_view colour = t.pick(kColours), thing = t.pick(kThings);
   return {.fact = colour_fact(thing, colour),
           .subject = fmt::format("the {}", thing),
@@ -115,15 +116,16 @@ Statement draw_colour(Teller& t) {
 
 }  // namespace
 
-Scene belongings(Teller& t) {
-  return tell_and_ask(t, {.links = {"belongs to", "stays with", "lies beside", "waits for"},
-                          .draw = draw_belonging,
-                          .one = {"Who has {0}?", "Who has got {0}?", "Do you know who has {0}?"},
-                          .several = "Who has {0}?"});
+Scene belongings(DocumentWriter& t) {
+  return statements_with_questions(t,
+                                   {.links = {"belongs to", "stays with", "lies beside", "waits for"},
+                                    .draw = draw_belonging,
+                                    .one = {"Who has {0}?", "Who has got {0}?", "Do you know who has {0}?"},
+                                    .several = "Who has {0}?"});
 }
 
-Scene colours(Teller& t) {
-  return tell_and_ask(
+Scene colours(DocumentWriter& t) {
+  return statements_with_questions(
       t, {.links = {"looks", "seems", "shines", "glows"},
           .draw = draw_colour,
           .one = {"What colour is {0}?", "Which colour is {0}?", "Do you know the colour of {0}?"},
@@ -134,12 +136,12 @@ Scene colours(Teller& t) {
 
 namespace {
 
-Scene which_is_bigger(Teller& t) {
+Scene which_is_bigger(DocumentWriter& t) {
   for (;;) {
     const Animal &one = t.pick(kAnimals), &other = t.pick(kAnimals);
     if (one.size == other.size) continue;
     const auto [small, big] = one.size < other.size ? std::pair(&one, &other) : std::pair(&other, &one);
-    if (!t.tell(size_fact(one, other))) continue;
+    if (!t.use_fact(size_fact(one, other))) continue;
     const bool bigger = t.one_in(2);
     const Animal *is = bigger ? big : small, *than = bigger ? small : big;
     Scene scene;
@@ -152,17 +154,17 @@ Scene which_is_bigger(Teller& t) {
 }
 
 // Three people in order of height: who is tallest, who is shortest?
-Scene who_is_tallest(Teller& t) {
+Scene who_is_tallest(DocumentWriter& t) {
   for (;;) {
     const Person &tall = t.pick(kPeople), &middle = t.pick(kPeople), &small = t.pick(kPeople);
     if (&tall == &middle || &middle == &small || &tall == &small) continue;
-    if (!t.may_tell(height_fact(tall, middle)) || !t.may_tell(height_fact(middle, small))) continue;
-    t.tell(height_fact(tall, middle));
-    t.tell(height_fact(middle, small));
+    if (!t.may_use(height_fact(tall, middle)) || !t.may_use(height_fact(middle, small))) continue;
+    t.use_fact(height_fact(tall, middle));
+    t.use_fact(height_fact(middle, small));
     Scene scene;
-    scene.tell(t.say({"{0} is taller than {1}. {1} is taller than {2}.",
-                      "{2} is shorter than {1}. {1} is shorter than {0}."},
-                     tall.name, middle.name, small.name));
+    scene.add(t.say({"{0} is taller than {1}. {1} is taller than {2}.",
+                     "{2} is shorter than {1}. {1} is shorter than {0}."},
+                    tall.name, middle.name, small.name));
     for (const auto& [who, what] : {std::pair(&tall, "tallest"), std::pair(&small, "shortest")})
       scene.ask(t.say({"Who is the {0}?", "Do you know who is the {0}?"}, what),
                 fmt::format("{} is the {}.", who->name, what));
@@ -173,7 +175,7 @@ Scene who_is_tallest(Teller& t) {
 
 }  // namespace
 
-Scene comparisons(Teller& t) {
+Scene comparisons(DocumentWriter& t) {
   return t.one_in(2) ? which_is_bigger(t) : who_is_tallest(t);
 }
 
@@ -183,11 +185,11 @@ namespace {
 
 constexpr int kHighest = 12;  // largest number in counting aloud
 
-Scene count_aloud(Teller& t) {
+Scene count_aloud(DocumentWriter& t) {
   for (;;) {
     const int from = t.number(1, kHighest), to = t.number(1, kHighest);
     const int steps = std::abs(to - from);
-    if (steps < 2 || steps > 6 || !t.tell(count_aloud_fact(from, to))) continue;
+    if (steps < 2 || steps > 6 || !t.use_fact(count_aloud_fact(from, to))) continue;
     std::string answer;
     for (int i = 0; i <= steps; ++i) answer += (i > 0 ? ", " : "") + number_word(from + (to > from ? i : -i));
     Scene scene;
@@ -198,7 +200,7 @@ Scene count_aloud(Teller& t) {
   }
 }
 
-Scene count_animals(Teller& t) {
+Scene count_animals(DocumentWriter& t) {
   for (;;) {
     const Place& place = t.pick(kPlaces);
     std::vector<std::string_view> animals;
@@ -206,12 +208,12 @@ Scene count_animals(Teller& t) {
     t.shuffle(animals);
     animals.resize(static_cast<std::size_t>(t.number(2, 5)));
 
-    if (!t.tell(group_fact(place, animals))) continue;
+    if (!t.use_fact(group_fact(place, animals))) continue;
 
     std::vector<std::string> guests;
     for (std::string_view animal : animals) guests.push_back(with_article(animal));
     Scene scene;
-    scene.tell(fmt::format("{} are {}.", capitalised(listed(guests)), place.where()));
+    scene.add(fmt::format("{} are {}.", capitalised(listed(guests)), place.where()));
     scene.ask(t.say({"How many animals are {0}?", "How many animals do you count {0}?"}, place.where()),
               fmt::format("There are {} animals {}.", number_word(static_cast<int>(animals.size())),
                           place.where()));
@@ -221,7 +223,7 @@ Scene count_animals(Teller& t) {
 
 }  // namespace
 
-Scene counting(Teller& t) {
+Scene counting(DocumentWriter& t) {
   return t.one_in(3) ? count_animals(t) : count_aloud(t);
 }
 
@@ -229,13 +231,13 @@ Scene counting(Teller& t) {
 
 namespace {
 
-Statement draw_doing(Teller& t) {
+Statement draw_occupation(DocumentWriter& t) {
   const std::string who = draw_being(t);
   const std::string_view deed = t.pick(kDeeds);
   return {.fact = does_fact(who, deed), .subject = who, .value = std::string(deed)};
 }
 
-Statement draw_trade(Teller& t) {
+Statement draw_trade(DocumentWriter& t) {
   const std::string who = draw_being(t);
   const Good& good = t.pick(kGoods);
   return {.fact = good_fact(who, good), .subject = who, .value = fmt::format("{}s", good.name)};
@@ -244,13 +246,14 @@ Statement draw_trade(Teller& t) {
 }  // namespace
 
 // Mostly statements of two words: these teach looking up facts, which longer stories require.
-Scene doings(Teller& t) {
+Scene occupations(DocumentWriter& t) {
   const bool trades = t.one_in(4);
-  return tell_and_ask(t, {.links = trades ? std::vector<std::string_view>{"sells", "wants", "draws", "hides"}
-                                          : std::vector<std::string_view>(4),
-                          .draw = trades ? draw_trade : draw_doing,
-                          .one = {"What does {0} do?", "Do you know what {0} does?"},
-                          .several = "What do {0} do?"});
+  return statements_with_questions(
+      t, {.links = trades ? std::vector<std::string_view>{"sells", "wants", "draws", "hides"}
+                          : std::vector<std::string_view>(4),
+          .draw = trades ? draw_trade : draw_occupation,
+          .one = {"What does {0} do?", "Do you know what {0} does?"},
+          .several = "What do {0} do?"});
 }
 
 // Two people have some of the same goods: how many together, and who has more?
@@ -259,22 +262,22 @@ namespace {
 
 constexpr int kMost = kLargestNumber / 2 - 1;
 
-struct Handful {
+struct Amount {
   const Person* who;
   int count;
 
   std::string fact(const Good& good) const { return count_fact(*who, count, good); }
 };
 
-void ask_together(Teller& t, const Handful& one, const Handful& other, const Good& good, Scene& scene) {
+void ask_together(DocumentWriter& t, const Amount& one, const Amount& other, const Good& good, Scene& scene) {
   scene.ask(t.say({"How many {0}s do they have together?", "How many {0}s do {1} and {2} have together?"},
                   good.name, one.who->name, other.who->name),
             fmt::format("Together they have {}.", counted(one.count + other.count, good.name)));
 }
 
 // The answer gives the reason first, because a small model must compare before it names the owner.
-void ask_who(Teller& t, std::string_view more, const Handful& winner, const Handful& loser, const Good& good,
-             Scene& scene) {
+void ask_who(DocumentWriter& t, std::string_view more, const Amount& winner, const Amount& loser,
+             const Good& good, Scene& scene) {
   scene.ask(t.say({"Who has {0} {1}s?", "Which of them has {0} {1}s?"}, more, good.name),
             fmt::format("{} is {} than {}, so {} has {} {}s.", capitalised(number_word(winner.count)), more,
                         number_word(loser.count), winner.who->name, more, good.name));
@@ -282,16 +285,16 @@ void ask_who(Teller& t, std::string_view more, const Handful& winner, const Hand
 
 }  // namespace
 
-Scene handfuls(Teller& t) {
+Scene amounts(DocumentWriter& t) {
   for (;;) {
     const Good& good = t.pick(kGoods);
-    const Handful one{&t.pick(kPeople), t.number(1, kMost)}, other{&t.pick(kPeople), t.number(1, kMost)};
-    if (one.who == other.who || !t.may_tell(one.fact(good)) || !t.may_tell(other.fact(good))) continue;
-    t.tell(one.fact(good));
-    t.tell(other.fact(good));
+    const Amount one{&t.pick(kPeople), t.number(1, kMost)}, other{&t.pick(kPeople), t.number(1, kMost)};
+    if (one.who == other.who || !t.may_use(one.fact(good)) || !t.may_use(other.fact(good))) continue;
+    t.use_fact(one.fact(good));
+    t.use_fact(other.fact(good));
     Scene scene;
-    for (const Handful& handful : {one, other})
-      scene.tell(fmt::format("{} has {}.", handful.who->name, counted(handful.count, good.name)));
+    for (const Amount& amount : {one, other})
+      scene.add(fmt::format("{} has {}.", amount.who->name, counted(amount.count, good.name)));
     ask_together(t, one, other, good, scene);
     if (one.count != other.count) {
       const auto& [many, few] = one.count > other.count ? std::pair(one, other) : std::pair(other, one);
@@ -305,7 +308,7 @@ Scene handfuls(Teller& t) {
 
 // Greetings and small talk.
 
-Exchange greeting(Teller& t) {
+Exchange greeting(DocumentWriter& t) {
   static constexpr auto kGreetings = std::to_array<std::pair<std::string_view, std::string_view>>({
       {"Hello!", "Hello! What would you like to know?"},
       {"Hi!", "Hi! Ask me something."},
@@ -317,7 +320,7 @@ Exchange greeting(Teller& t) {
   return {std::string(hello), std::string(reply)};
 }
 
-Exchange small_talk(Teller& t) {
+Exchange small_talk(DocumentWriter& t) {
   static constexpr auto kTalk = std::to_array<std::pair<std::string_view, std::string_view>>({
       {"How are you?", "I am well, thank you. And you?"},
       {"How are you today?", "I am well, thank you. And you?"},
@@ -351,21 +354,21 @@ constexpr int kChange = 5;       // largest number gained or lost
 
 }  // namespace
 
-Scene sums(Teller& t) {
+Scene sums(DocumentWriter& t) {
   for (;;) {
     const Person& who = t.pick(kPeople);
     const Good& good = t.pick(kGoods);
     const int had = t.number(1, kMostAtFirst), change = t.number(1, kChange);
     const bool more = had <= change || t.one_in(2);
-    if (!t.tell(sum_fact(who, good, had, more ? change : -change))) continue;
+    if (!t.use_fact(sum_fact(who, good, had, more ? change : -change))) continue;
     Scene scene;
-    scene.tell(fmt::format("{} has {}.", who.name, counted(had, good.name)));
+    scene.add(fmt::format("{} has {}.", who.name, counted(had, good.name)));
     const std::string she = capitalised(who.pronoun()), some = number_word(change);
     if (more)
-      scene.tell(t.say({"{0} finds {1} more.", "{0} gets {1} more.", "Then {2} brings {1} more."}, she, some,
-                       who.pronoun()));
+      scene.add(t.say({"{0} finds {1} more.", "{0} gets {1} more.", "Then {2} brings {1} more."}, she, some,
+                      who.pronoun()));
     else
-      scene.tell(
+      scene.add(
           t.say({"{0} loses {1}.", "{0} gives {1} away.", good.edible ? "{0} eats {1}." : "{0} drops {1}."},
                 she, some));
     scene.ask(t.say({"How many {0}s does {1} have now?", "How many {0}s does {2} have now?"}, good.name,
@@ -379,7 +382,7 @@ Scene sums(Teller& t) {
 
 namespace {
 
-Statement draw_stay(Teller& t) {
+Statement draw_stay(DocumentWriter& t) {
   const std::string who = draw_being(t);
   const std::string_view town = t.pick(kTowns);
   return {.fact = town_fact(who, town), .subject = who, .value = std::string(town)};
@@ -387,11 +390,12 @@ Statement draw_stay(Teller& t) {
 
 }  // namespace
 
-Scene whereabouts(Teller& t) {
-  return tell_and_ask(t, {.links = {"lives in", "works near", "waits outside", "sleeps beyond"},
-                          .draw = draw_stay,
-                          .one = {"Where is {0}?", "Where can I find {0}?", "Do you know where {0} is?"},
-                          .several = "Where are {0}?"});
+Scene whereabouts(DocumentWriter& t) {
+  return statements_with_questions(
+      t, {.links = {"lives in", "works near", "waits outside", "sleeps beyond"},
+          .draw = draw_stay,
+          .one = {"Where is {0}?", "Where can I find {0}?", "Do you know where {0} is?"},
+          .several = "Where are {0}?"});
 }
 
 }  // namespace thimble::sample

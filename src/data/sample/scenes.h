@@ -1,4 +1,4 @@
-// A Teller generates one document from facts of its split and records which facts it used.
+// A DocumentWriter generates one document from facts of its split and records which facts it used.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,14 +15,16 @@
 
 namespace thimble::sample {
 
-class Teller {
+class DocumentWriter {
  public:
   // Document `index` of a corpus. A document depends only on these three numbers.
-  Teller(Split split, std::uint64_t seed, std::uint64_t index)
+  DocumentWriter(Split split, std::uint64_t seed, std::uint64_t index)
       : split_(split), rng_(seed, 0, 2 * index + (split == Split::heldout ? 1 : 0)) {}
 
   Split split() const { return split_; }
-  const std::vector<std::string>& told() const { return told_; }  // every fact told so far
+  const std::vector<std::string>& facts_used() const {
+    return facts_used_;
+  }  // every fact in the document so far
 
   int number(int least, int most) {
     const int choices = most - least + 1;
@@ -51,18 +53,18 @@ class Teller {
     for (std::size_t i = items.size(); i > 1; --i) std::swap(items[i - 1], items[rng_.below(i)]);
   }
 
-  bool may_tell(std::string_view fact) const { return split_of(fact) == split_; }
+  bool may_use(std::string_view fact) const { return split_of(fact) == split_; }
   // Records the fact and returns true if it belongs to this split.
-  bool tell(std::string fact) {
-    if (!may_tell(fact)) return false;
-    told_.push_back(std::move(fact));
+  bool use_fact(std::string fact) {
+    if (!may_use(fact)) return false;
+    facts_used_.push_back(std::move(fact));
     return true;
   }
 
  private:
   Split split_;
   Rng rng_;
-  std::vector<std::string> told_;
+  std::vector<std::string> facts_used_;
 };
 
 // A scene: a short story and questions about it, each with exactly one correct answer.
@@ -78,30 +80,30 @@ struct Scene {
   std::string story;  // empty: the questions need no story
   std::vector<Exchange> exchanges;
 
-  void tell(const std::string& sentence) { story += (story.empty() ? "" : " ") + sentence; }
+  void add(const std::string& sentence) { story += (story.empty() ? "" : " ") + sentence; }
   void ask(std::string question, std::string answer) {
     exchanges.push_back({std::move(question), std::move(answer)});
   }
 };
 
 // Shuffles the exchanges. In the held-out split, keeps a random number of them, at least one.
-void keep_some(Teller& t, std::vector<Exchange>& exchanges);
+void keep_some(DocumentWriter& t, std::vector<Exchange>& exchanges);
 
-std::string draw_being(Teller& t);  // "Anna", "the cat"
+std::string draw_being(DocumentWriter& t);  // "Anna", "the cat"
 
-Scene doings(Teller& t);        // what does Anna do?
-Scene belongings(Teller& t);    // who has the red ball?
-Scene colours(Teller& t);       // what colour has the kite?
-Scene whereabouts(Teller& t);   // where is the cat?
-Scene sums(Teller& t);          // three apples and two more
-Scene handfuls(Teller& t);      // how many together, who has more?
-Scene counting(Teller& t);      // from four to nine; how many animals?
-Scene comparisons(Teller& t);   // bigger, smaller, tallest, shortest
-Scene acquaintance(Teller& t);  // what is my name?
+Scene occupations(DocumentWriter& t);    // what does Anna do?
+Scene belongings(DocumentWriter& t);     // who has the red ball?
+Scene colours(DocumentWriter& t);        // what colour has the kite?
+Scene whereabouts(DocumentWriter& t);    // where is the cat?
+Scene sums(DocumentWriter& t);           // three apples and two more
+Scene amounts(DocumentWriter& t);        // how many together, who has more?
+Scene counting(DocumentWriter& t);       // from four to nine; how many animals?
+Scene comparisons(DocumentWriter& t);    // bigger, smaller, tallest, shortest
+Scene introductions(DocumentWriter& t);  // what is my name?
 
 // Hello, thank you, what can you do: the same in both splits, so held-out chats never end with one.
-Exchange greeting(Teller& t);
-Exchange small_talk(Teller& t);
+Exchange greeting(DocumentWriter& t);
+Exchange small_talk(DocumentWriter& t);
 
 // Stories made of statements, with questions that are answered by one or several of them.
 //
@@ -120,15 +122,15 @@ struct Statement {
 };
 
 struct Statements {
-  std::vector<std::string_view> links;  // the maximum number of statements is links.size()
-  Statement (*draw)(Teller& t);         // returns one without its link, of either split
-  std::vector<std::string_view> one;    // questions about {0}, a subject
-  std::string_view several;             // a question about {0}, a list of subjects
+  std::vector<std::string_view> links;   // the maximum number of statements is links.size()
+  Statement (*draw)(DocumentWriter& t);  // returns one without its link, of either split
+  std::vector<std::string_view> one;     // questions about {0}, a subject
+  std::string_view several;              // a question about {0}, a list of subjects
 };
 
 // Two to four statements and some questions. Each question is drawn independently: if every
 // statement were asked about exactly once, the last answer would be the one left over, and a model
 // could learn that instead of reading the story.
-Scene tell_and_ask(Teller& t, Statements statements);
+Scene statements_with_questions(DocumentWriter& t, Statements statements);
 
 }  // namespace thimble::sample
