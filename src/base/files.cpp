@@ -229,6 +229,16 @@ void make_folders(FileOps& ops, const std::filesystem::path& path) {
       path, [&] { make_missing(ops, path); }, "make the folder");
 }
 
+std::filesystem::path foreign_entry(
+    const std::filesystem::path& folder,
+    const std::function<bool(const std::filesystem::directory_entry&)>& ours) {
+  std::filesystem::path first;
+  if (!std::filesystem::is_directory(folder)) return first;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (!ours(entry) && (first.empty() || entry.path() < first)) first = entry.path();
+  return first;
+}
+
 void remove_all(FileOps& ops, const std::filesystem::path& path) {
   if (ops.kind(path) == PathKind::folder) {
     std::vector<std::filesystem::path> inside;
@@ -323,28 +333,29 @@ fs::path without_slash(fs::path path) {
 
 }  // namespace
 
-AtomicFolder::AtomicFolder(FileOps& ops, fs::path target, Existing existing,
-                           const std::function<bool(const fs::path&)>& ours)
+AtomicFolder::AtomicFolder(FileOps& ops, fs::path target, Existing existing, const Foreign& foreign)
     : ops_(ops),
       target_(without_slash(std::move(target))),
       temporary_(beside(target_, "new")),
       old_(beside(target_, "old")) {
   naming(target_, [&] {
     restore_old();
-    check_target(existing, ours);
+    check_target(existing, foreign);
     claim_temporary();
   });
 }
 
-void AtomicFolder::check_target(Existing existing, const std::function<bool(const fs::path&)>& ours) {
+void AtomicFolder::check_target(Existing existing, const Foreign& foreign) {
   const PathKind kind = ops_.kind(target_);
   replaces_ = kind != PathKind::nothing;
   if (!replaces_) return;
   check(existing == Existing::replace, Hint{"name another folder with -o, or pass --force"},
         "{} already exists", target_.string());
-  check(kind == PathKind::folder && (fs::is_empty(target_) || ours(target_)),
-        Hint{"name another folder with -o: only an empty folder or an earlier output is replaced"},
-        "{} exists and is not an earlier output", target_.string());
+  const Hint hint{"name another folder with -o: only an empty folder or an earlier output is replaced"};
+  check(kind == PathKind::folder, hint, "{} exists and is not a folder", target_.string());
+  const fs::path found = fs::is_empty(target_) ? fs::path() : foreign(target_);
+  check(found.empty(), hint, "{} exists and is not an earlier output: it contains {}", target_.string(),
+        found.filename().string());
 }
 
 AtomicFolder::~AtomicFolder() {

@@ -90,6 +90,11 @@ void publish_link(FileOps& ops, const std::filesystem::path& existing, const std
 // Creates the folder and its missing parents, and flushes them.
 void make_folders(FileOps& ops, const std::filesystem::path& path);
 
+// The first entry of the folder, by name, that `ours` does not accept: a file that this program did
+// not write and must not replace. Empty if there is none or no such folder.
+std::filesystem::path foreign_entry(const std::filesystem::path& folder,
+                                    const std::function<bool(const std::filesystem::directory_entry&)>& ours);
+
 // Removes a file, or a folder with its contents. A missing path is not an error. Does not follow
 // links.
 void remove_all(FileOps& ops, const std::filesystem::path& path);
@@ -144,15 +149,18 @@ class TemporaryFolder {
 // it to the target. Destroyed without commit(), it removes the temporary folder. A temporary folder
 // left by a killed process is reused.
 //
-//   AtomicFolder folder(ops, "models/tale", Existing::refuse, is_replaceable);
+//   AtomicFolder folder(ops, "models/tale", Existing::refuse, foreign_file);
 //   write_file(ops, folder.path() / "config.json", text, Existing::refuse);
 //   folder.commit();
 class AtomicFolder {
  public:
-  // Existing::replace replaces only an empty folder or one that `ours` accepts, because any other
-  // folder may contain the user's own data. A second writer of the same target gets an error.
-  AtomicFolder(FileOps& ops, std::filesystem::path target, Existing existing,
-               const std::function<bool(const std::filesystem::path&)>& ours);
+  // Returns a file that makes a folder not replaceable; empty if there is none.
+  using Foreign = std::function<std::filesystem::path(const std::filesystem::path& folder)>;
+
+  // Existing::replace replaces only an empty folder or one in which `foreign` finds nothing, because
+  // any other folder may contain the user's own data. A second writer of the same target gets an
+  // error.
+  AtomicFolder(FileOps& ops, std::filesystem::path target, Existing existing, const Foreign& foreign);
   ~AtomicFolder();
   AtomicFolder(const AtomicFolder&) = delete;
   AtomicFolder& operator=(const AtomicFolder&) = delete;
@@ -163,7 +171,7 @@ class AtomicFolder {
  private:
   FileHandle locked(const std::filesystem::path& path);
   void restore_old();
-  void check_target(Existing existing, const std::function<bool(const std::filesystem::path&)>& ours);
+  void check_target(Existing existing, const Foreign& foreign);
   void claim_temporary();
   void swap_folders();
   void publish();

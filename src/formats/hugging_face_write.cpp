@@ -165,7 +165,7 @@ std::size_t write_weights(FileOps& ops, const fs::path& path, const ModelFile& m
   return static_cast<std::size_t>(std::ranges::count_if(table.all(), selected));
 }
 
-// Accepts only files that thimble or Transformers writes, never a user's own files.
+// Whether thimble or Transformers writes files of this name.
 bool is_expected(const fs::directory_entry& entry) {
   constexpr std::string_view kNames[] = {"README.md",
                                          "chat_template.jinja",
@@ -183,8 +183,19 @@ bool is_expected(const fs::directory_entry& entry) {
          (shard || std::ranges::count(kNames, name) > 0);
 }
 
-bool is_replaceable(const fs::path& folder) {
-  return is_hugging_face_folder(folder) && std::ranges::all_of(fs::directory_iterator(folder), is_expected);
+// The start of every exported model card. A folder without it was written by another program.
+bool has_our_card(const fs::path& folder) {
+  constexpr std::uint64_t kMaxCardBytes = 1 << 20;
+  const fs::path card = folder / "README.md";
+  const std::string_view start = kModelCard.substr(0, kModelCard.find("---\n#"));
+  return fs::is_regular_file(card) && fs::file_size(card) <= kMaxCardBytes &&
+         read_file(card, kMaxCardBytes).starts_with(start);
+}
+
+// A file that an export with Existing::replace must not remove; empty if there is none.
+fs::path foreign_file(const fs::path& folder) {
+  const bool ours = has_our_card(folder);
+  return foreign_entry(folder, [&](const fs::directory_entry& entry) { return ours && is_expected(entry); });
 }
 
 void check_not_the_source(const fs::path& target, const fs::path& source) {
@@ -242,7 +253,7 @@ HuggingFaceReport write_hugging_face(FileOps& ops, const fs::path& target, Exist
   check_for_hugging_face(config);
   HuggingFaceReport report{.architecture = std::string(architecture_of(config))};
   check_not_the_source(target, model.path);
-  AtomicFolder folder(ops, target, existing, is_replaceable);
+  AtomicFolder folder(ops, target, existing, foreign_file);
   const auto put = [&](std::string_view name, std::string_view content) {
     naming(target / name, [&] { write_file(ops, folder.path() / name, content, Existing::refuse); });
   };

@@ -228,6 +228,17 @@ TEST_F(Files, FullDiskGivesAnErrorWithAHint) {
   EXPECT_TRUE(failure.hint_has("free some space or choose another folder")) << failure;
 }
 
+TEST_F(Files, TheFirstForeignEntryIsFoundByName) {
+  const auto ours = [](const std::filesystem::directory_entry& entry) {
+    return entry.path().filename().string().starts_with("own");
+  };
+  EXPECT_EQ(foreign_entry(folder / "missing", ours), "");
+  folder.write("set/own.txt", "");
+  EXPECT_EQ(foreign_entry(folder / "set", ours), "");
+  for (const char* name : {"set/z", "set/b", "set/x"}) folder.write(name, "");
+  EXPECT_EQ(foreign_entry(folder / "set", ours), folder / "set/b");
+}
+
 TEST_F(Files, NameStateReflectsRenamesAndLinks) {
   const FileHandle file = ops.open_for_writing(folder / "a");
   EXPECT_EQ(ops.name_state(file), NameState::only);

@@ -242,14 +242,31 @@ TEST(HuggingFaceWrite, ReplacesOnlyItsOwnFiles) {
   for (const char* mine : {"out/letter.txt", "out/.git/HEAD"}) {
     folder.write(mine, "mine");
     EXPECT_EQ(message_of([&] { write(folder / "out", model, DType::f16, Existing::replace); }),
-              (folder / "out").string() + " exists and is not an earlier output");
+              (folder / "out").string() + " exists and is not an earlier output: it contains " +
+                  std::next(fs::path(mine).begin())->string());
     EXPECT_EQ(folder.read(mine), "mine");
     fs::remove_all(folder / mine);
   }
   folder.write("home/letter.txt", "dear");
   EXPECT_EQ(message_of([&] { write(folder / "home", model, DType::f32, Existing::replace); }),
-            (folder / "home").string() + " exists and is not an earlier output");
+            (folder / "home").string() + " exists and is not an earlier output: it contains letter.txt");
   EXPECT_EQ(folder.read("home/letter.txt"), "dear");
+}
+
+TEST(HuggingFaceWrite, NeverReplacesAModelOfAnotherProgram) {
+  TempFolder folder;
+  const ModelFile model = chat_model("llama");
+  write(folder / "out", model);
+  for (const char* card : {"", "---\nlicense: mit\n---\n# A model\n"}) {
+    folder.write("out/README.md", card);
+    EXPECT_NE(message_of([&] {
+                write(folder / "out", model, DType::f16, Existing::replace);
+              }).find("it contains README.md"),
+              std::string::npos);
+    EXPECT_EQ(folder.read("out/README.md"), card);
+  }
+  fs::remove(folder / "out/README.md");
+  EXPECT_THROW(write(folder / "out", model, DType::f16, Existing::replace), Error);
 }
 
 TEST(HuggingFaceWrite, NeverReplacesItsSource) {
@@ -275,7 +292,7 @@ TEST(HuggingFaceWrite, LeftoversOfAKilledExportAreReused) {
 TEST(AtomicFolder, AllowsOneWriterAtATime) {
   const TempFolder folder;
   PosixFileOps ops;
-  const auto nothing = [](const fs::path&) { return false; };
+  const auto nothing = [](const fs::path&) { return fs::path(); };
   const AtomicFolder first(ops, folder / "out", Existing::refuse, nothing);
   EXPECT_EQ(message_of([&] { AtomicFolder(ops, folder / "out", Existing::refuse, nothing); }),
             (folder / "out").string() + " is being written by another writer");
