@@ -36,7 +36,13 @@ fs::path output_file(const Arguments& arguments) {
                                    expected.string(), out.string()));
     return out;
   }
-  return out / (pieces ? "tokenizer.model" : "tokenizer.json");
+  const fs::path file = out / (pieces ? "tokenizer.model" : "tokenizer.json");
+  const fs::path foreign = foreign_entry(
+      out, [&](const fs::directory_entry& entry) { return entry.path().filename() == file.filename(); });
+  check(foreign.empty(),
+        Hint{fmt::format("choose a new or empty folder, or name the file: -o {}", file.string())},
+        "{} is not empty: it contains {}", out.string(), foreign.filename().string());
+  return file;
 }
 
 TextSourceOptions source_options(const Arguments& arguments) {

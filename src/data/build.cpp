@@ -314,9 +314,9 @@ BuildResult build_dataset(const BuildRequest& request, FileOps& ops, const Log& 
   manifest.dropped = dropped_in(survey);
   manifest.settings.set("val_cut", survey.cut_documents);
 
-  folder.remove_stale(found);  // only after the survey, which shows that the inputs are readable
+  folder.save(found.journal);  // only after the survey, which shows that the inputs are readable
+  folder.remove_stale(found);
   Builder builder(request, sources, survey, encoder, folder, ops, found.journal);
-  folder.save(found.journal);
   builder.run(progress, interrupt);
   builder.check_something_was_written(request.name);
   builder.finish(manifest);

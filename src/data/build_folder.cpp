@@ -133,7 +133,28 @@ BuildJournal BuildJournal::parse(std::string_view text, std::string_view where) 
   }
 }
 
+namespace {
+
+bool contains_build(const fs::path& folder) {
+  if (fs::exists(folder / kJournalFile)) return true;
+  const fs::path manifest = folder / kManifestFile;
+  return fs::is_regular_file(manifest) && !is_foreign_manifest(read_file(manifest, kMaxManifestBytes));
+}
+
+// Whether a build that was killed before its first shard may have left this.
+bool is_left_by_build(const fs::directory_entry& entry) {
+  const std::string name = entry.path().filename().string();
+  return name == kLockFile || name == ".digests" || name == "..digests.tmp" ||
+         name == fmt::format(".{}.tmp", kJournalFile);
+}
+
+}  // namespace
+
 BuildFolder::BuildFolder(FileOps& ops, fs::path path) : ops_(ops), path_(std::move(path)) {
+  const fs::path foreign = contains_build(path_) ? fs::path() : foreign_entry(path_, is_left_by_build);
+  check(foreign.empty(), Hint{"choose a new or empty folder with -o"},
+        "{} is not a data set: it contains {}, which `thimble data build` did not write", path_.string(),
+        foreign.filename().string());
   make_folders(ops_, path_);
   const FileHandle file = ops_.open_for_writing(path_ / kLockFile);
   bool mine = false;
@@ -203,10 +224,12 @@ void BuildFolder::remove_if_exists(const fs::path& path) {
   if (ops_.kind(path) != PathKind::nothing) ops_.remove(path);
 }
 
-void BuildFolder::remove_shards(std::string_view name) {
+void BuildFolder::remove_shards(std::string_view name, std::span<const std::string> kept) {
   std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(path_))
-    if (is_shard_of(name, entry.path().filename().string())) found.push_back(entry.path());
+  for (const auto& entry : fs::directory_iterator(path_)) {
+    const std::string file = entry.path().filename().string();
+    if (is_shard_of(name, file) && std::ranges::count(kept, file) == 0) found.push_back(entry.path());
+  }
   for (const fs::path& path : found) ops_.remove(path);
 }
 
@@ -229,14 +252,15 @@ BuildFolder::Found BuildFolder::open(const std::string& name, const std::string&
   }
   const bool same = journal && journal->name == name && journal->fingerprint == fingerprint;
   if (manifest) {
-    const bool usable = same || (if_built == IfBuilt::reuse && fingerprint_in(*manifest) == fingerprint);
+    // With a journal of this build, the manifest of another one is about to be replaced.
+    const bool usable = fingerprint_in(*manifest) == fingerprint && (same || if_built == IfBuilt::reuse);
     if (usable && if_built != IfBuilt::replace) {
       remove_if_exists(path_ / kJournalFile);
       return {.finished = std::move(manifest)};
     }
     check(replace, Hint{kRebuildHint}, "{} already contains a data set", path_.string());
   } else if (same && if_built != IfBuilt::replace && shards_exist(*journal)) {
-    return {.journal = std::move(*journal), .resumed = true};
+    return {.journal = std::move(*journal), .resumed = true, .stale = {name}};
   }
   if (journal) {
     check(replace, Hint{kRebuildHint}, "{} contains an unfinished build {}", path_.string(),
@@ -252,10 +276,12 @@ BuildFolder::Found BuildFolder::open(const std::string& name, const std::string&
 }
 
 void BuildFolder::remove_stale(const Found& found) {
-  if (found.stale.empty()) return;
   // The manifest is removed first: without it the folder counts as incomplete.
   remove_if_exists(path_ / kManifestFile);
-  for (const std::string& name : found.stale) remove_shards(name);
+  std::vector<std::string> kept;
+  for (const SplitState* split : {&found.journal.train, &found.journal.val})
+    for (const ManifestShard& shard : split->shards) kept.push_back(shard.file);
+  for (const std::string& name : found.stale) remove_shards(name, kept);
 }
 
 void BuildFolder::save(const BuildJournal& journal) {
@@ -263,8 +289,8 @@ void BuildFolder::save(const BuildJournal& journal) {
 }
 
 void BuildFolder::discard(std::string_view name) {
-  remove_if_exists(path_ / kJournalFile);
   remove_shards(name);
+  remove_if_exists(path_ / kJournalFile);
 }
 
 void BuildFolder::finish(const Tokenizer& tokenizer, const Manifest& manifest) {

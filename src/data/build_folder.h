@@ -84,7 +84,9 @@ struct BuildJournal {
 
 class BuildFolder {
  public:
-  // Creates and locks the folder. Throws if it is locked. The destructor removes an empty folder.
+  // Creates and locks the folder. Throws if it is locked, or if it contains files but no data set or
+  // unfinished build: those are not thimble's, and a build would replace some of them. The destructor
+  // removes an empty folder.
   BuildFolder(FileOps& ops, std::filesystem::path path);
   ~BuildFolder();
   BuildFolder(const BuildFolder&) = delete;
@@ -108,9 +110,10 @@ class BuildFolder {
     std::vector<std::string> stale = {};  // names of data sets
   };
   Found open(const std::string& name, const std::string& fingerprint, IfBuilt if_built);
+  void save(const BuildJournal& journal);
+  // Call it after save(): without manifest and journal, the shards left by a kill would not be ours.
   void remove_stale(const Found& found);
 
-  void save(const BuildJournal& journal);
   // Writes the tokenizer, then the manifest, then removes the journal.
   void finish(const Tokenizer& tokenizer, const Manifest& manifest);
   // Removes everything this build wrote. Called when the build has nothing to train on.
@@ -123,7 +126,8 @@ class BuildFolder {
   std::optional<BuildJournal> read_journal() const;
   bool shards_exist(const BuildJournal& journal) const;
   bool has_shards(std::string_view name) const;
-  void remove_shards(std::string_view name);
+  // Except the files in `kept`.
+  void remove_shards(std::string_view name, std::span<const std::string> kept = {});
   void remove_if_exists(const std::filesystem::path& path);
 
   FileOps& ops_;

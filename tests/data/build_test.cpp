@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "support/golden.h"
+#include "support/message_of.h"
 #include "support/temp_folder.h"
 #include "tokenizer/bpe_train.h"
 #include "tokenizer/sentencepiece.h"
@@ -518,12 +519,27 @@ TEST(Build, OutputFilesAreNotInputs) {
                        .if_built = IfBuilt::replace};
   const Manifest first = build(request).manifest;
   EXPECT_EQ(build(request).manifest, first);
-  request.folder = folder.path();  // the same folder as its inputs
-  fs::remove_all(folder / "out");
-  EXPECT_EQ(build(request).manifest.train, first.train);
-  EXPECT_EQ(build(request).manifest.sources.size(), 1u);
   fs::remove(folder / "a.txt");
   EXPECT_THROW(build(request), Error);
+}
+
+TEST(Build, RefusesAFolderWithForeignFiles) {
+  TempFolder folder, source;
+  BuildRequest request{.inputs = {source.write("a.txt", tales(10)).string()},
+                       .tokenizer = load_tokenizer("bytes"),
+                       .name = "fineweb"};
+  for (const char* file : {"tokenizer.json", "notes.txt", "fineweb_train_000000.bin", "sub/a"}) {
+    request.folder = folder / fmt::format("of-{}", std::string(file).size());
+    folder.write((request.folder.filename() / file).string(), "mine");
+    const auto before = folder.files();
+    for (const IfBuilt if_built : {IfBuilt::refuse, IfBuilt::reuse, IfBuilt::replace}) {
+      request.if_built = if_built;
+      const std::string first = fs::path(file).begin()->string();
+      EXPECT_NE(message_of([&] { build(request); }).find("it contains " + first + ","), std::string::npos)
+          << file;
+      EXPECT_EQ(folder.files(), before);
+    }
+  }
 }
 
 TEST(Build, ManifestSummarizesInputsOfManyFiles) {
