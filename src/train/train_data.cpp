@@ -27,10 +27,10 @@ namespace thimble {
 
 namespace {
 
-DataKind kind_named(const std::string& name, std::string_view where) {
+DataKind kind_named(const std::string& name) {
   for (DataKind kind : {DataKind::text, DataKind::chat})
     if (name == name_of(kind)) return kind;
-  fail("{}: kind is '{}', expected {} or {}", where, name, name_of(DataKind::text), name_of(DataKind::chat));
+  fail("kind is '{}', expected {} or {}", name, name_of(DataKind::text), name_of(DataKind::chat));
 }
 
 }  // namespace
@@ -51,19 +51,24 @@ std::string DataSettings::to_json() const {
 
 DataSettings DataSettings::from_json(const std::string& text, std::string_view name) {
   const Json json = parse_json(text, name);
-  const Json *sub_batch = json.find("sub_batch_tokens"), *documents = json.find("documents"),
-             *longest_chat = json.find("longest_chat");
-  const auto split = document_split_with_name(documents ? documents->as_string() : "endoftext");
-  check(split.has_value(), "{}: documents is '{}', expected line, blank-line, file or endoftext", name,
-        documents ? documents->as_string() : "");
-  return {.data = json.at("data").as_string(),
-          .val_data = json.at("val_data").as_string(),
-          .val_fraction = json.at("val_fraction").as_double(),
-          .kind = kind_named(json.at("kind").as_string(), name),
-          .documents = *split,
-          .longest_chat = longest_chat ? longest_chat->as_int() : 0,
-          .order = read_order_named(json.at("order").as_string()),
-          .sub_batch_tokens = sub_batch ? sub_batch->as_int() : DataSettings{}.sub_batch_tokens};
+  try {
+    const Json *sub_batch = json.find("sub_batch_tokens"), *documents = json.find("documents"),
+               *longest_chat = json.find("longest_chat");
+    const std::string named = documents ? documents->as_string() : "endoftext";
+    const auto split = document_split_with_name(named);
+    check(split.has_value(), "documents is '{}', expected line, blank-line, file or endoftext", named);
+    return {.data = json.at("data").as_string(),
+            .val_data = json.at("val_data").as_string(),
+            .val_fraction = json.at("val_fraction").as_double(),
+            .kind = kind_named(json.at("kind").as_string()),
+            .documents = *split,
+            .longest_chat = longest_chat ? longest_chat->as_int() : 0,
+            .order = read_order_named(json.at("order").as_string()),
+            .sub_batch_tokens = sub_batch ? sub_batch->as_int() : DataSettings{}.sub_batch_tokens};
+  } catch (const Error& error) {
+    fail(Hint{"restore the file, or start a new run from the weights with --init"}, "{}: {}", name,
+         error.what());
+  }
 }
 
 LoaderSettings loader_settings(const Config& config, const DataSettings& source, const Communicator& ranks) {
