@@ -190,9 +190,13 @@ class GpuStep final : public StepRunner {
     const Batch batch = parts_.loader.next();
     parts_.loader.seek(before);
     std::vector<float> gradients(parts_.model.weights().size());
-    parts_.model.add_gradients(
-        batch.micro_batches.front(), gradients,
-        {.qat_bits = qat_bits, .recompute = parts_.config.train.checkpoint_activations});
+    const auto add = [&](const Rows& rows) {
+      parts_.model.add_gradients(
+          rows, gradients, {.qat_bits = qat_bits, .recompute = parts_.config.train.checkpoint_activations});
+    };
+    add(batch.micro_batches.front());
+    if (batch.micro_batches.back().count() != batch.micro_batches.front().count())
+      add(batch.micro_batches.back());
   }
 
   void fetch() override {
