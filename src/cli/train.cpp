@@ -232,7 +232,18 @@ Json as_json(const DryRun& run) {
   return report;
 }
 
-Json as_json(const TrainResult& result, const std::filesystem::path& report) {
+// The command that continues a run which was stopped or interrupted, with the options that a run does
+// not store; otherwise empty.
+std::string command_to_continue(const TrainResult& result, const std::filesystem::path& run,
+                                const Arguments& arguments) {
+  if (result.status != RunStatus::interrupted && result.status != RunStatus::stopped) return "";
+  std::string command = resume_command(run);
+  for (const std::string_view name : {"device", "threads"})
+    if (arguments.given(name)) command += fmt::format(" --{} {}", name, arguments.text(name));
+  return command;
+}
+
+Json as_json(const TrainResult& result, const std::filesystem::path& report, const std::string& command) {
   Json json = Json::object()
                   .set("status", std::string(name_of(result.status)))
                   .set("steps", result.steps)
@@ -247,6 +258,7 @@ Json as_json(const TrainResult& result, const std::filesystem::path& report) {
   json.set("seconds", result.seconds).set("tokens_per_second", result.tokens_per_second);
   json.set("checkpoint", result.checkpoint.string());
   if (!report.empty()) json.set("report", report.string());
+  if (!command.empty()) json.set("continue", command);
   if (result.diagnosis) json.set("diagnosis", result.diagnosis->to_json());
   return json;
 }
@@ -266,9 +278,11 @@ std::string as_line(const TrainResult& result) {
   return line;
 }
 
-void print_result(const TrainResult& result, const std::filesystem::path& report, Console& console) {
-  if (console.json()) return console.print_json(as_json(result, report));
+void print_result(const TrainResult& result, const std::filesystem::path& report, const std::string& command,
+                  Console& console) {
+  if (console.json()) return console.print_json(as_json(result, report, command));
   console.print(fmt::format("{}\n{}\n", as_line(result), result.checkpoint.string()));
+  if (!command.empty()) console.print(fmt::format("continue with:\n  {}\n", command));
   if (result.diagnosis) console.print(result.diagnosis->text());
   if (!report.empty()) console.log().info("report: {}", report.string());
 }
@@ -288,8 +302,7 @@ void print_next(const TrainRequest& request, const TrainResult& result, Console&
 }
 
 int run_and_print(TrainRequest request, const Arguments& arguments, Console& console,
-                  const Interrupt& interrupt) {
-  const SaveSignal save_now;
+                  const Interrupt& interrupt, const SaveSignal& save_now) {
   std::optional<TrainWatch> watch;  // on rank 0
   on_all_ranks(*request.ranks, "starting the dashboard", [&] {
     if (!request.ranks->first()) return;
@@ -298,22 +311,36 @@ int run_and_print(TrainRequest request, const Arguments& arguments, Console& con
   });
   const TrainResult result = train(request, console.log(), console.progress(), interrupt, &save_now);
   if (!watch) return 0;
-  print_result(result, watch->finish(), console);
+  print_result(result, watch->finish(), command_to_continue(result, request.run, arguments), console);
   print_next(request, result, console);
   return exit_code(result);
 }
 
+// --resume takes a run or one of its checkpoints.
+struct ToResume {
+  std::filesystem::path run, checkpoint;  // checkpoint: empty, if the run was given
+
+  explicit ToResume(const std::filesystem::path& given) : run(given) {
+    const Hint hint{"pass a run folder, or RUN/checkpoints/step-N.safetensors"};
+    check(std::filesystem::exists(given), hint, "there is no run {}", given.string());
+    if (std::filesystem::is_directory(given)) return;
+    checkpoint = given;
+    run = RunFolder::run_of(given);
+    check(!run.empty(), hint, "{} is not a checkpoint in a run folder", given.string());
+  }
+};
+
 TrainRequest resume_request(const Arguments& arguments, Console& console,
                             const std::shared_ptr<Communicator>& ranks) {
-  const std::filesystem::path run = arguments.path("resume");
   for (std::string_view name : {"preset", "config", "depth", "output", "tokenizer", "val-fraction", "order",
                                 "chat", "documents", "skip-long", "init", "dry-run"})
     if (arguments.given(name))
       throw UsageError(
           fmt::format("--{} cannot be combined with --resume", name),
           Hint{"a run keeps its model and data; --set and options can change training settings"});
+  const auto [run, checkpoint] = ToResume(arguments.path("resume"));
   PosixFileOps disk;
-  CheckpointHead head = read_checkpoint_head(SafetensorsFile::open(RunFolder(disk, run).newest()));
+  CheckpointHead head = open_resume_point(RunFolder(disk, run), checkpoint, arguments.flag("force")).head;
   constexpr std::uint64_t kMaxSettingsBytes = 1 << 20;
   const std::filesystem::path settings = run / "data.json";
   DataSettings source = DataSettings::from_json(read_file(settings, kMaxSettingsBytes), settings.string());
@@ -327,16 +354,18 @@ TrainRequest resume_request(const Arguments& arguments, Console& console,
           .device = device_from(arguments, console.log(), ranks->local_rank()),
           .ranks = ranks,
           .resume = true,
+          .checkpoint = checkpoint,
           .force = arguments.flag("force"),
           .stop_after = arguments.integer("stop-after", {.least = 0})};
 }
 
 int resume(const Arguments& arguments, Console& console, const std::shared_ptr<Communicator>& ranks) {
   const Interrupt interrupt;
+  const SaveSignal save_now;
   TrainRequest request;
   on_all_ranks(*ranks, "reading the run", [&] { request = resume_request(arguments, console, ranks); });
   request.gpus = join_gpus(*ranks, request.device);
-  return run_and_print(std::move(request), arguments, console, interrupt);
+  return run_and_print(std::move(request), arguments, console, interrupt, save_now);
 }
 
 int dry_run(const ConfigBuilder& settings, const std::vector<std::string>& derivations,
@@ -400,15 +429,14 @@ TrainRequest new_request(const Arguments& arguments, Console& console, Start& be
   set_vocabulary(tokenizer->vocab_size(), begin.init.has_value(), from_vocab_size, begin.settings);
   // A packed row contains several documents.
   if (source.order == ReadOrder::packed) begin.settings.derive("isolate", true);
-  TrainRequest request{
-      .config = begin.settings.resolve(),
-      .tokenizer = tokenizer,
-      .source = source,
-      .run = arguments.given("output") ? arguments.path("output") : RunFolder::next_free(begin.preset()),
-      .device = device_from(arguments, console.log(), ranks->local_rank()),
-      .ranks = ranks,
-      .force = arguments.flag("force"),
-      .stop_after = arguments.integer("stop-after", {.least = 0})};
+  TrainRequest request{.config = begin.settings.resolve(),
+                       .tokenizer = tokenizer,
+                       .source = source,
+                       .run = arguments.path("output"),
+                       .device = device_from(arguments, console.log(), ranks->local_rank()),
+                       .ranks = ranks,
+                       .force = arguments.flag("force"),
+                       .stop_after = arguments.integer("stop-after", {.least = 0})};
   if (arguments.flag("skip-long")) request.source.longest_chat = request.config.model.context;
   if (begin.init) {
     check_same_tokens(*begin.init, *tokenizer);
@@ -418,13 +446,50 @@ TrainRequest new_request(const Arguments& arguments, Console& console, Start& be
   return request;
 }
 
+// Before any long work: whether a new run may be written to the folder of -o.
+void check_output(const Arguments& arguments) {
+  if (!arguments.given("output")) return;
+  const std::filesystem::path run = arguments.path("output");
+  PosixFileOps disk;
+  RunFolder(disk, run).check_free(arguments.flag("force"));
+  std::error_code missing;
+  if (arguments.given("config") &&
+      std::filesystem::equivalent(arguments.path("config"), run / "config.toml", missing))
+    throw UsageError(fmt::format("the run would replace {}, which --config names", arguments.text("config")),
+                     Hint{"copy the file to another place, or choose another folder with -o"});
+}
+
+// Trains in the folder of -o or, without it, in a new one. Only rank 0 chooses the new one.
+int train_in_folder(TrainRequest request, const std::string& preset, const Arguments& arguments,
+                    Console& console, const Interrupt& interrupt, const SaveSignal& save_now) {
+  Communicator& ranks = *request.ranks;
+  PosixFileOps disk;
+  std::optional<ClaimedFolder> claimed;
+  on_all_ranks(ranks, "choosing the run's folder", [&] {
+    if (ranks.first() && !arguments.given("output")) request.run = claimed.emplace(disk, preset).path();
+  });
+  std::string run = request.run.string();
+  share_text(ranks, run, "the run's folder");
+  request.run = run;
+  try {
+    return run_and_print(std::move(request), arguments, console, interrupt, save_now);
+  } catch (const Interrupted&) {
+    if (std::filesystem::exists(run))
+      console.log().warning("stopped before the first checkpoint; to continue, give the same command{}",
+                            claimed ? " with -o " + shell_word(run) : "");
+    throw;
+  }
+}
+
 int start(const Arguments& arguments, Console& console, const std::shared_ptr<Communicator>& ranks) {
   const Interrupt interrupt;
+  const SaveSignal save_now;
   std::optional<Start> begin;
   std::optional<NamedData> named;
   DataSettings source;
   std::optional<TokenizerSpec> spec;
   on_all_ranks(*ranks, "reading the settings", [&] {
+    if (ranks->first()) check_output(arguments);
     begin.emplace(arguments);
     begin->warn(console.log());
     named.emplace(arguments, &interrupt);
@@ -438,11 +503,8 @@ int start(const Arguments& arguments, Console& console, const std::shared_ptr<Co
     const bool from_vocab_size = spec && !arguments.given("tokenizer");
     request = new_request(arguments, console, *begin, source, tokenizer, from_vocab_size, ranks);
   });
-  std::string run = request.run.string();  // of rank 0: other ranks may have found another free name
-  share_text(*ranks, run, "the run's folder");
-  request.run = run;
   request.gpus = join_gpus(*ranks, request.device);
-  return run_and_print(std::move(request), arguments, console, interrupt);
+  return train_in_folder(std::move(request), begin->preset(), arguments, console, interrupt, save_now);
 }
 
 int run_train(const Arguments& arguments, Console& console) {
@@ -544,9 +606,10 @@ Command train_command() {
                  .help = "one setting; overrides preset and file",
                  .repeated = true}},
                true));
-  add(in_group(
-      "training",
-      {{.name = "resume", .value = "RUN", .help = "continue a run"}, device_option(), common::threads()}));
+  add(in_group("training",
+               {{.name = "resume", .value = "RUN", .help = "continue a run, or one of its checkpoints"},
+                device_option(),
+                common::threads()}));
   add(in_group("training",
                {{.name = "stop-after",
                  .value = "N",
@@ -557,7 +620,7 @@ Command train_command() {
   add(in_group("output", {{.name = "output",
                            .letter = 'o',
                            .value = "RUN",
-                           .help = "run folder",
+                           .help = "run folder, new or empty; --force replaces a run",
                            .shown_default = "runs/PRESET-N"},
                           common::force(),
                           {.name = "dry-run", .help = "print the settings and their cost, then exit"},

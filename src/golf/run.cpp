@@ -79,19 +79,20 @@ std::optional<RunStatus> status_at_end(const TrainConfig& train, const TrainStat
 
 ResumedRun open_interrupted_run(const GolfSettings& golf, bool force) {
   PosixFileOps ops;
-  const fs::path checkpoint = RunFolder(ops, golf.run_folder()).newest();
-  check(fs::exists(checkpoint),
+  const RunFolder run(ops, golf.run_folder());
+  check(!run.checkpoints_newest_first().empty(),
         Hint{"set RUN_ID and OUT_DIR as in the interrupted run, or start anew without --resume"},
         "{} contains no run to resume", golf.run_folder().string());
   check(force || !fs::exists(golf.artifact()), Hint{"choose another RUN_ID for a new run"},
         "{} already exists: the run is finished", golf.artifact().string());
-  const CheckpointHead head = read_checkpoint_head(SafetensorsFile::open(checkpoint));
+  const ResumePoint point = open_resume_point(run, {}, force);
+  const CheckpointHead& head = point.head;
   // What was chosen automatically on the machine where the run began stays.
   Config config = golf.config;
   if (config.train.dtype == ComputeDType::automatic) config.train.dtype = head.config.train.dtype;
   if (config.train.micro_batch == 0) config.train.micro_batch = head.config.train.micro_batch;
   check_changes(head.config, config, force);
-  return {.checkpoint = checkpoint,
+  return {.checkpoint = point.file.name(),
           .config = config,
           .state = head.state,
           .ended = status_at_end(config.train, head.state)};

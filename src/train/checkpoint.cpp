@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "base/json.h"
 #include "base/machine.h"
 #include "base/table.h"
@@ -186,6 +187,57 @@ void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, co
 
 namespace {
 
+ResumePoint opened(const std::filesystem::path& path) {
+  SafetensorsFile file = SafetensorsFile::open(path);
+  CheckpointHead head = read_checkpoint_head(file);
+  return {.file = std::move(file), .head = std::move(head)};
+}
+
+// Skips damaged files. An error of the disk is not skipped: the file may be intact.
+ResumePoint newest_intact(const RunFolder& run) {
+  const std::vector<std::filesystem::path> files = run.checkpoints_newest_first();
+  check(!files.empty(),
+        Hint{"if it was stopped before its first checkpoint, start it again with the same command"},
+        "{} contains no checkpoint to resume from", run.path().string());
+  std::vector<std::string> damaged;
+  for (const std::filesystem::path& path : files) {
+    try {
+      ResumePoint point = opened(path);
+      point.damaged = std::move(damaged);
+      return point;
+    } catch (const FileError&) {
+      throw;
+    } catch (const Error& error) {
+      damaged.emplace_back(error.what());
+    }
+  }
+  fail(Hint{"start a new run with -o, from weights that you have elsewhere with --init"},
+       "{} contains no intact checkpoint: {}", run.path().string(), joined(damaged, "; "));
+}
+
+}  // namespace
+
+ResumePoint open_resume_point(const RunFolder& run, const std::filesystem::path& named, bool force) {
+  if (named.empty()) return newest_intact(run);
+  ResumePoint point = opened(named);
+  if (force) return point;
+  const std::int64_t newest = newest_intact(run).head.state.step;
+  check(newest <= point.head.state.step,
+        Hint{fmt::format(
+            "continue from the newest with --resume {}, or pass --force to remove those after step {}",
+            shell_word(run.path().string()), point.head.state.step)},
+        "{} is of step {}, but the run has a checkpoint of step {}", named.string(), point.head.state.step,
+        newest);
+  return point;
+}
+
+std::string resume_command(const std::filesystem::path& run) {
+  const std::filesystem::path plain = run.has_filename() ? run : run.parent_path();  // "runs/a/"
+  return fmt::format("thimble train --resume {}", shell_word(plain.string()));
+}
+
+namespace {
+
 bool is_free(const Key& key) {
   static constexpr std::string_view kKeys[] = {"steps",
                                                "max_seconds",
@@ -278,6 +330,27 @@ std::string schedule_note(const TrainConfig& before, const TrainConfig& after, c
       is, was);
 }
 
+std::string edited_note(const std::filesystem::path& config_toml, const Config& saved, const Config& now) {
+  if (!std::filesystem::exists(config_toml)) return "";
+  constexpr std::uint64_t kMaxConfigBytes = 1 << 20;
+  std::vector<std::string> changes, options;
+  try {
+    const Config edited = config_from_toml(read_file(config_toml, kMaxConfigBytes), config_toml.string());
+    for (const Key& key : all_keys()) {
+      const KeyValue of_file = key.get(edited), of_run = key.get(saved);
+      if (key.part == ConfigPart::state || of_file == of_run || of_file == key.get(now)) continue;
+      changes.push_back(fmt::format("{} is {} in the file and {} in the run", key.name, value_text(of_file),
+                                    value_text(of_run)));
+      options.push_back(fmt::format("--{} {}", key.dashed, value_text(of_file)));
+    }
+  } catch (const Error& error) {
+    return fmt::format("the run keeps its settings and rewrites config.toml: {}", error.what());
+  }
+  if (changes.empty()) return "";
+  return fmt::format("the run keeps its settings and rewrites {}: {}. To change them, pass {}",
+                     config_toml.string(), joined(changes, ", "), joined(options, " "));
+}
+
 void RunCheckpoints::begin(TrainState& state) {
   const std::vector<float>& given = run_.request.initial_weights;
   Model& model = trained_.model;
@@ -296,8 +369,11 @@ void RunCheckpoints::begin(TrainState& state) {
 }
 
 void RunCheckpoints::restore(TrainState& state) {
-  const SafetensorsFile file = SafetensorsFile::open(run_.folder.newest());
-  const CheckpointHead head = read_checkpoint_head(file);
+  const ResumePoint from = open_resume_point(run_.folder, run_.request.checkpoint, run_.request.force);
+  const SafetensorsFile& file = from.file;
+  const CheckpointHead& head = from.head;
+  for (const std::string& reason : from.damaged)
+    run_.log.warning("skipping a damaged checkpoint: {}", reason);
   for (const std::string& change : check_changes(head.config, run_.config, run_.request.force))
     run_.log.info("{}", change);
   check(head.state.data_digest == state.data_digest,
@@ -310,8 +386,11 @@ void RunCheckpoints::restore(TrainState& state) {
   steps_.send();
   state = head.state;
   saved_step_ = state.step;
+  resumed_ = file.name();
   run_.log.info("{}", resume_note(run_.config.train, state));
-  note_machine();
+  if (const std::string note = edited_note(run_.folder.path() / "config.toml", head.config, run_.config);
+      !note.empty())
+    run_.log.warning("{}", note);
   note_schedule(head.config.train, state);
 }
 
@@ -323,12 +402,6 @@ void RunCheckpoints::refuse_if_complete(const TrainState& state) {
     run_.folder.tidy(state.step);
     throw;
   }
-}
-
-void RunCheckpoints::note_machine() const {
-  if (trained_.model.device() != Device::cpu) return;
-  const std::string note = machine_note(run_.folder.path() / "run.json");
-  if (!note.empty()) run_.log.info("{}", note);
 }
 
 void RunCheckpoints::note_schedule(const TrainConfig& before, TrainState& state) {
@@ -344,12 +417,28 @@ void RunCheckpoints::note_schedule(const TrainConfig& before, TrainState& state)
 
 void RunCheckpoints::prepare_folder(const TrainState& state) {
   if (run_.request.resume) {
+    rewind(state);
     run_.folder.tidy(state.step);
     run_.metrics.keep_until(state.step, !state.validation_due);
   } else {
     run_.folder.clear();
     run_.metrics.keep_until(-1);
   }
+}
+
+// `best` is not usable if it is damaged (it may be the same file as a damaged `last`), or if it comes
+// after the checkpoint that the user named.
+void RunCheckpoints::rewind(const TrainState& state) {
+  if (resumed_ == run_.folder.last()) return;
+  const bool named = !run_.request.checkpoint.empty();
+  run_.folder.rewind(resumed_, state.best_step, [&](const std::filesystem::path& path) {
+    try {
+      const std::int64_t step = opened(path).head.state.step;
+      return !named || step <= state.step;
+    } catch (const Error&) {
+      return false;
+    }
+  });
 }
 
 void RunCheckpoints::write_settings() {
@@ -387,9 +476,8 @@ std::filesystem::path RunCheckpoints::newest(bool diverged) const {
 }
 
 std::string RunCheckpoints::rescue_note(std::int64_t failed_step) const {
-  return fmt::format(
-      "failed at step {}; resume from the checkpoint of step {} with thimble train --resume {}", failed_step,
-      saved_step_, shell_word(run_.folder.path().string()));
+  return fmt::format("failed at step {}; resume from the checkpoint of step {} with {}", failed_step,
+                     saved_step_, resume_command(run_.folder.path()));
 }
 
 }  // namespace thimble

@@ -33,6 +33,7 @@
 #include "optim/averaging.h"
 #include "optim/optimizer.h"
 #include "tokenizer/tokenizer.h"
+#include "train/run_folder.h"
 
 namespace thimble {
 
@@ -84,6 +85,21 @@ CheckpointHead read_checkpoint_head(const SafetensorsFile& file);
 TrainState read_train_state(const SafetensorsFile& file);
 void restore_checkpoint(const SafetensorsFile& file, const TrainState& state, const TrainedModel& trained);
 
+// The checkpoint that a run resumes from.
+struct ResumePoint {
+  SafetensorsFile file;
+  CheckpointHead head;
+  std::vector<std::string> damaged = {};  // why newer checkpoints of the run were skipped
+};
+
+// Opens `named`, or if it is empty the newest intact checkpoint of the run. Throws Error if there is
+// none. A named checkpoint must be the run's newest intact one unless `force`, because resuming
+// removes those after it.
+ResumePoint open_resume_point(const RunFolder& run, const std::filesystem::path& named, bool force);
+
+// The command that continues a run.
+std::string resume_command(const std::filesystem::path& run);
+
 // Which settings may change on resume:
 //
 //   always       durations and intervals: steps, max_seconds, val_every, keep, ...
@@ -104,6 +120,11 @@ std::string resume_note(const TrainConfig& train, const TrainState& state);
 // the next step may jump. Returns a sentence about it, or an empty string if the end is unchanged.
 std::string schedule_note(const TrainConfig& before, const TrainConfig& after, const TrainState& state);
 
+// The difference between the run's config.toml and the config of its checkpoint, as a sentence with
+// the options that make the change. Only the checkpoint counts, so an edit of the file has no
+// effect. Empty without a difference, or if `now` already has the values of the file.
+std::string edited_note(const std::filesystem::path& config_toml, const Config& saved, const Config& now);
+
 struct RunContext;
 class StepRunner;
 class Validator;
@@ -116,12 +137,12 @@ class RunCheckpoints {
 
   // New run: sets the weights from the seed or the request and starts the average.
   void begin(TrainState& state);
-  // Resumed run: loads the newest checkpoint of the folder and logs changed settings. Throws Error
-  // for forbidden changes, different data, or a run that is already complete.
+  // Resumed run: loads the requested checkpoint or the newest intact one and logs changed settings.
+  // Throws Error for forbidden changes, different data, or a run that is already complete.
   void restore(TrainState& state);
 
   // Deletes files that are not part of this run: an older run's, or (on resume) those written after
-  // the checkpoint.
+  // the checkpoint. Then `last` is the checkpoint resumed from.
   void prepare_folder(const TrainState& state);
   void write_settings();  // config.toml, data.json and the tokenizer's file
 
@@ -138,14 +159,15 @@ class RunCheckpoints {
 
  private:
   void refuse_if_complete(const TrainState& state);
-  void note_machine() const;
+  void rewind(const TrainState& state);
   void note_schedule(const TrainConfig& before, TrainState& state);
 
   const RunContext& run_;
   TrainedModel trained_;
   StepRunner& steps_;
   std::int64_t saved_step_ = -1;
-  std::filesystem::path newest_;  // last checkpoint this process wrote
+  std::filesystem::path newest_;   // last checkpoint this process wrote
+  std::filesystem::path resumed_;  // the checkpoint this process started from
 };
 
 }  // namespace thimble

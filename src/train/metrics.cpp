@@ -1,5 +1,7 @@
 #include "train/metrics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -9,6 +11,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/json.h"
+#include "base/machine.h"
+#include "base/parallel.h"
 
 namespace thimble {
 
@@ -207,6 +211,20 @@ std::vector<double> Series::points() const {
   return points;
 }
 
+CpuUse CpuUse::now() {
+  return {.threads = max_threads(), .level = std::string(cpu_level_name(cpu_level()))};
+}
+
+std::optional<CpuUse> CpuUse::from(const Json& record) {
+  const Json *level = record.find("cpu_level"), *threads = record.find("threads");
+  if (!level || !threads || !level->is_string() || !threads->is_int()) return std::nullopt;
+  return CpuUse{.threads = threads->as_int(), .level = level->as_string()};
+}
+
+std::string CpuUse::text() const {
+  return fmt::format("{} thread{} at CPU level {}", threads, threads == 1 ? "" : "s", level);
+}
+
 bool RunHistory::is_spike(double loss) const {
   if (recent_.size() < kSmoothedSteps) return false;
   const double mean = smoothed_loss();
@@ -228,6 +246,10 @@ void RunHistory::add(const StepRecord& record) {
   grad_norms_.add(record.grad_norm);
   recent_.push_back(record);
   if (recent_.size() > kSmoothedSteps) recent_.pop_front();
+}
+
+void RunHistory::add_call(std::optional<CpuUse> cpu_use) {
+  cpu_use_ = std::move(cpu_use);
 }
 
 void RunHistory::add_validation(std::int64_t step, double loss) {
@@ -302,10 +324,13 @@ RunHistory read_history(const std::filesystem::path& metrics, std::int64_t last_
     }
     const Json event = reader.event();
     if (event.at("step").as_int() > last_step) break;
-    if (event.at("event").as_string() == "step")
+    const std::string& kind = event.at("event").as_string();
+    if (kind == "step")
       history.add(step_record(event));
-    else if (event.at("event").as_string() == "validation")
+    else if (kind == "validation")
       history.add_validation(event.at("step").as_int(), event.at("val_loss").as_double());
+    else if (kind == "start" || kind == "resume")
+      history.add_call(CpuUse::from(event));
   }
   return history;
 }

@@ -100,6 +100,17 @@ class Series {
   double last_sum_ = 0;
 };
 
+// How a call of `train` uses the CPU: what changes the last bits of results besides the settings.
+struct CpuUse {
+  std::int64_t threads = 0;
+  std::string level;  // base/machine.h
+
+  static CpuUse now();
+  static std::optional<CpuUse> from(const Json& record);  // of "threads" and "cpu_level"; nullopt: absent
+  std::string text() const;                               // "2 threads at CPU level avx2"
+  bool operator==(const CpuUse&) const = default;
+};
+
 struct StepRecord {
   double loss = 0;
   std::int64_t targets = 0;
@@ -117,6 +128,7 @@ class RunHistory {
  public:
   void add(const StepRecord& record);
   void add_validation(std::int64_t step, double loss);
+  void add_call(std::optional<CpuUse> cpu_use);  // a start or a resume
 
   std::int64_t steps() const { return steps_; }
   double smoothed_loss() const;           // mean over the last 50 steps; 0 before the first
@@ -136,6 +148,8 @@ class RunHistory {
     double loss = 0;
   };
   std::span<const Validation> validations() const { return validations_; }
+  // Of the latest call; nullopt if an earlier version wrote the file.
+  const std::optional<CpuUse>& cpu_use() const { return cpu_use_; }
 
  private:
   bool is_spike(double loss) const;
@@ -145,6 +159,7 @@ class RunHistory {
   double seconds_ = 0, input_seconds_ = 0;
   Series losses_, grad_norms_;
   std::vector<Validation> validations_;
+  std::optional<CpuUse> cpu_use_;
 };
 
 // Reads a metrics.jsonl up to and including `last_step`.

@@ -108,7 +108,8 @@ void Reporter::start(const RunContext& run, const BatchLoader& loader, std::int6
   if (!run.data.val)
     log_.warning("no validation data: best.safetensors is not written{}",
                  config_.train.patience > 0 ? " and patience has no effect" : "");
-  // The report reads these figures from the start event.
+  // The report reads these figures from the start event, and a resumed run the use of the CPU.
+  const CpuUse cpu = CpuUse::now();
   metrics_.add(Json::object()
                    .set("event", "start")
                    .set("step", 0)
@@ -116,7 +117,18 @@ void Reporter::start(const RunContext& run, const BatchLoader& loader, std::int6
                    .set("train_documents", facts.documents)
                    .set("train_tokens", facts.tokens)
                    .set("train_bytes", facts.bytes)
-                   .set("val_tokens", run.data.val ? run.data.val->size() : 0));
+                   .set("val_tokens", run.data.val ? run.data.val->size() : 0)
+                   .set("threads", cpu.threads)
+                   .set("cpu_level", cpu.level));
+}
+
+void Reporter::resume(std::int64_t step) {
+  const CpuUse cpu = CpuUse::now();
+  metrics_.add(Json::object()
+                   .set("event", "resume")
+                   .set("step", step)
+                   .set("threads", cpu.threads)
+                   .set("cpu_level", cpu.level));
 }
 
 // Times only the matrix products of this model, without the rest of a training step.

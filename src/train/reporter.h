@@ -76,6 +76,8 @@ class Reporter {
 
   // New run, before its first step: prints the data table and the recipe, writes the start event.
   void start(const RunContext& run, const BatchLoader& loader, std::int64_t parameters);
+  // Resumed run: writes the resume event.
+  void resume(std::int64_t step);
 
   // The live line shows training speed as a percentage of the machine's matrix product peak, once
   // the peak is known. measure_peak() measures it if the live line is on and the device is the CPU.

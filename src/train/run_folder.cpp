@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <ctime>
 #include <fstream>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,45 +37,100 @@ std::vector<fs::path> files_in(const fs::path& folder) {
   return files;
 }
 
+constexpr std::string_view kStepStart = "step-", kStepEnd = ".safetensors";
+
+// Whether this is the name of a checkpoint: "step-", at least eight digits, ".safetensors".
+bool is_step_name(std::string_view name) {
+  if (!name.starts_with(kStepStart) || !name.ends_with(kStepEnd)) return false;
+  name.remove_prefix(kStepStart.size());
+  name.remove_suffix(std::min(name.size(), kStepEnd.size()));
+  return name.size() >= 8 && name.find_first_not_of("0123456789") == name.npos;
+}
+
 // Checkpoints sorted by step. Step numbers have at least eight digits, so comes_before compares the
 // length first.
 std::vector<fs::path> step_files(const fs::path& folder) {
   std::vector<fs::path> files = files_in(folder);
-  std::erase_if(files, [](const fs::path& path) {
-    const std::string name = path.filename().string();
-    return !name.starts_with("step-") || !name.ends_with(".safetensors");
-  });
+  std::erase_if(files, [](const fs::path& path) { return !is_step_name(path.filename().string()); });
   std::ranges::sort(files, comes_before);
   return files;
 }
 
+// NAME for the temporary file .NAME.tmp or .NAME.link; nullopt for any other name.
+std::optional<std::string_view> name_behind(std::string_view name) {
+  if (!name.starts_with(".")) return std::nullopt;
+  name.remove_prefix(1);
+  for (const std::string_view ending : {".tmp", ".link"})
+    if (name.ends_with(ending)) return name.substr(0, name.size() - ending.size());
+  return std::nullopt;
+}
+
+// Whether training writes a file of this name into the run's folder.
+bool is_run_file(std::string_view name) {
+  constexpr std::string_view kFiles[] = {"best.safetensors", "config.toml",    "data.json",
+                                         "last.safetensors", "metrics.jsonl",  "report.html",
+                                         "run.json",         "tokenizer.json", "tokenizer.model"};
+  return std::ranges::count(kFiles, name) > 0 || name.starts_with("events.out.tfevents.");
+}
+
 bool is_temporary(const fs::path& path) {
   const std::string name = path.filename().string();
-  return name.starts_with(".") && (name.ends_with(".tmp") || name.ends_with(".link"));
+  const auto target = name_behind(name);
+  return target && (is_run_file(*target) || is_step_name(*target));
+}
+
+// An empty folder may be left by a process that was killed while it made the run's folders.
+bool is_empty_folder(const fs::directory_entry& entry) {
+  return entry.symlink_status().type() == fs::file_type::directory && fs::is_empty(entry.path());
+}
+
+// Whether this is a metrics.jsonl of ours; other programs use the name too. It is the first file of
+// a run. A killed process may leave it empty or with the beginning of an event.
+bool is_our_metrics(const fs::path& path) {
+  if (!fs::is_regular_file(path)) return false;
+  std::array<char, 10> bytes{};
+  const std::size_t size = InputFile(path).read_some_at(0, std::as_writable_bytes(std::span(bytes)));
+  return std::string_view(R"({"event":")").starts_with(std::string_view(bytes.data(), size));
 }
 
 }  // namespace
-
-fs::path RunFolder::next_free(std::string_view preset) {
-  for (int n = 1;; ++n) {
-    fs::path path = fs::path("runs") / fmt::format("{}-{}", preset, n);
-    if (!fs::exists(path)) return path;
-  }
-}
 
 void RunFolder::create() {
   make_folders(ops_, checkpoints());
 }
 
+bool RunFolder::contains_run() const {
+  return !step_files(checkpoints()).empty() || is_our_metrics(metrics());
+}
+
 void RunFolder::check_free(bool replace) const {
+  const bool begun = contains_run();
+  const fs::path foreign =
+      foreign_entry(path_, [&](const fs::directory_entry& entry) { return begun || is_empty_folder(entry); });
+  check(foreign.empty(), Hint{"choose a new or empty folder with -o"},
+        "{} is not a run: it contains {}, which training did not write", path_.string(),
+        foreign.filename().string());
   check(replace || (step_files(checkpoints()).empty() && !fs::exists(last())),
         Hint{"continue it with --resume, choose another folder with -o, or replace it with --force"},
         "{} already contains a run", path_.string());
 }
 
-fs::path RunFolder::newest() const {
-  const std::vector<fs::path> steps = step_files(checkpoints());
-  return fs::exists(last()) || steps.empty() ? last() : steps.back();
+std::vector<fs::path> RunFolder::checkpoints_newest_first() const {
+  std::vector<fs::path> files = step_files(checkpoints());
+  std::ranges::reverse(files);
+  if (!fs::exists(last())) return files;
+  std::erase_if(files, [&](const fs::path& file) { return fs::equivalent(file, last()); });
+  files.insert(files.begin(), last());
+  return files;
+}
+
+fs::path RunFolder::run_of(const fs::path& checkpoint) {
+  const fs::path folder = folder_of(checkpoint);
+  const std::string name = checkpoint.filename().string();
+  if (name == "last.safetensors" || name == "best.safetensors") return folder;
+  if (!is_step_name(name)) return {};
+  if (folder.filename() == "checkpoints") return folder_of(folder);
+  return fs::weakly_canonical(folder).filename() == "checkpoints" ? folder / ".." : fs::path();
 }
 
 void RunFolder::clear() {
@@ -88,6 +146,17 @@ void RunFolder::tidy(std::int64_t step) {
   remove_temporary_files();
   for (const fs::path& file : step_files(checkpoints()))
     if (comes_before(step_file(step), file)) ops_.remove(file);
+}
+
+void RunFolder::rewind(const fs::path& checkpoint, std::int64_t best_step,
+                       const std::function<bool(const fs::path&)>& is_usable) {
+  if (checkpoint != last()) publish_link(ops_, checkpoint, last());
+  if (!fs::exists(best()) || is_usable(best())) return;
+  const fs::path replacement = step_file(std::max<std::int64_t>(best_step, 0));
+  if (best_step >= 0 && fs::exists(replacement) && is_usable(replacement))
+    publish_link(ops_, replacement, best());
+  else
+    ops_.remove(best());
 }
 
 fs::path RunFolder::step_file(std::int64_t step) const {
@@ -117,6 +186,24 @@ fs::path RunFolder::publish(std::int64_t step, bool is_best, std::int64_t keep,
   for (std::size_t i = 0; i + kept < files.size(); ++i)
     if (files[i] != path) ops_.remove(files[i]);
   return path;
+}
+
+ClaimedFolder::ClaimedFolder(FileOps& ops, std::string_view preset) {
+  make_folders(ops, "runs");
+  for (int n = 1; path_.empty(); ++n) {
+    const fs::path path = fs::path("runs") / fmt::format("{}-{}", preset, n);
+    try {
+      ops.make_folder(path);
+      path_ = path;
+    } catch (const FileError& error) {
+      if (error.code() != EEXIST) throw;
+    }
+  }
+}
+
+ClaimedFolder::~ClaimedFolder() {
+  std::error_code not_empty;
+  fs::remove(path_, not_empty);
 }
 
 namespace {
@@ -217,21 +304,10 @@ Json run_record(const std::filesystem::path& path, const RunCall& call) {
       .set("calls", calls);
 }
 
-std::string machine_note(const std::filesystem::path& path) {
+std::optional<CpuUse> recorded_cpu_use(const std::filesystem::path& path) {
   const Json calls = earlier_calls(path);
-  if (calls.size() == 0) return "";
-  const Json& host = calls.as_array().back().at("host");
-  const Json *level = host.find("cpu_level"), *threads = host.find("threads");
-  if (!level || !threads) return "";
-  const auto text = [](std::int64_t count, std::string_view level) {
-    return fmt::format("{} thread{} at CPU level {}", count, count == 1 ? "" : "s", level);
-  };
-  const std::string before = text(threads->as_int(), level->as_string());
-  const std::string now = text(max_threads(), cpu_level_name(cpu_level()));
-  if (before == now) return "";
-  return fmt::format(
-      "this run was trained with {} and resumes with {}: the last bits of its results will differ", before,
-      now);
+  if (calls.size() == 0) return std::nullopt;
+  return CpuUse::from(calls.as_array().back().at("host"));
 }
 
 }  // namespace thimble

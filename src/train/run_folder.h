@@ -10,10 +10,12 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/file_ops.h"
 #include "base/json.h"
 #include "base/signals.h"
+#include "train/metrics.h"
 
 namespace thimble {
 
@@ -21,26 +23,31 @@ class RunFolder {
  public:
   RunFolder(FileOps& ops, std::filesystem::path path) : ops_(ops), path_(std::move(path)) {}
 
-  // runs/PRESET-N with the smallest unused N.
-  static std::filesystem::path next_free(std::string_view preset);
-
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path last() const { return path_ / "last.safetensors"; }
   std::filesystem::path best() const { return path_ / "best.safetensors"; }
-  // The checkpoint to resume from: `last` or, if the process was killed before that link was made,
-  // the newest step file.
-  std::filesystem::path newest() const;
+  // All checkpoints to resume from, newest first: `last`, then the step files. `last` may be missing
+  // if the process was killed before that link was made.
+  std::vector<std::filesystem::path> checkpoints_newest_first() const;
+  // The run that contains this checkpoint: RUN/last.safetensors, RUN/best.safetensors or
+  // RUN/checkpoints/step-N.safetensors. Empty for any other path.
+  static std::filesystem::path run_of(const std::filesystem::path& checkpoint);
   std::filesystem::path data() const { return path_ / "data"; }
   std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
 
   // Creates the folder, so that its metrics file can be opened and locked.
   void create();
-  // New run: throws Error if the folder already contains a run, unless `replace`.
+  // New run: throws Error if the folder contains a run, unless `replace`, or if it contains files but
+  // no run: those are not thimble's, and a run would replace some of them.
   void check_free(bool replace) const;
-  // New run: deletes the files of an older run.
+  // New run: deletes the files of an older run, and no others.
   void clear();
   // Resumed run: deletes files that a killed process left incomplete, and checkpoints after `step`.
   void tidy(std::int64_t step);
+  // Resumed from another checkpoint than `last`: points `last` to it. If `best` is not usable, points
+  // it to the checkpoint of best_step, or removes it if there is none (best_step -1: no best yet).
+  void rewind(const std::filesystem::path& checkpoint, std::int64_t best_step,
+              const std::function<bool(const std::filesystem::path&)>& is_usable);
   void write_text(std::string_view name, std::string_view text);
 
   // Calls write(path) to create the step file, then points `last` (and `best` if is_best) to it.
@@ -50,10 +57,27 @@ class RunFolder {
 
  private:
   std::filesystem::path step_file(std::int64_t step) const;
+  bool contains_run() const;
   void remove_temporary_files();
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
 
   FileOps& ops_;
+  std::filesystem::path path_;
+};
+
+// The folder of a run without -o: runs/PRESET-N with the smallest unused N. Making the folder claims
+// the number, so that runs started at the same moment get different ones. The destructor removes
+// the folder if it is empty.
+class ClaimedFolder {
+ public:
+  ClaimedFolder(FileOps& ops, std::string_view preset);
+  ~ClaimedFolder();
+  ClaimedFolder(const ClaimedFolder&) = delete;
+  ClaimedFolder& operator=(const ClaimedFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
   std::filesystem::path path_;
 };
 
@@ -84,35 +108,40 @@ struct RunCall {
 
 std::string utc_now();
 
-// Compares this machine with that of the last call recorded in `path`. Returns a sentence if the
-// number of threads or the CPU level differs, because both change the last bits of results;
-// otherwise, or without a record, an empty string.
-std::string machine_note(const std::filesystem::path& path);
+// How the last call recorded in `path` (run.json) used the CPU; nullopt without a readable record.
+std::optional<CpuUse> recorded_cpu_use(const std::filesystem::path& path);
 
 // The earlier calls recorded in `path`, if it is readable, followed by this call.
 Json run_record(const std::filesystem::path& path, const RunCall& call);
 
-// Removes a new run folder if the start fails. After an interrupt the folder is kept: part of the
-// data may have been built already, and the next start continues with it. If two processes start in
-// the same new folder, it belongs to the one that holds the lock.
+// Removes a new run folder, or the contents of one that was empty, if the start fails. After an
+// interrupt they are kept: part of the data may have been built already, and the next start
+// continues with it. If two processes start in the same new folder, it belongs to the one that holds
+// the lock.
 class StartGuard {
  public:
   StartGuard(std::filesystem::path path, const Interrupt& interrupt)
-      : path_(std::move(path)), interrupt_(interrupt), is_new_(!std::filesystem::exists(path_)) {}
+      : path_(std::move(path)),
+        interrupt_(interrupt),
+        is_new_(!std::filesystem::exists(path_)),
+        is_empty_(!is_new_ && std::filesystem::is_directory(path_) && std::filesystem::is_empty(path_)) {}
   ~StartGuard() {
+    if (!ours_ || interrupt_.asked()) return;
     std::error_code ignored;
-    if (ours_ && !interrupt_.asked()) std::filesystem::remove_all(path_, ignored);
+    if (is_new_) std::filesystem::remove_all(path_, ignored);
+    for (const auto& entry : std::filesystem::directory_iterator(path_, ignored))
+      std::filesystem::remove_all(entry.path(), ignored);
   }
   StartGuard(const StartGuard&) = delete;
   StartGuard& operator=(const StartGuard&) = delete;
 
-  void locked() { ours_ = is_new_; }  // this process holds the lock
-  void keep() { ours_ = false; }      // the start succeeded
+  void locked() { ours_ = is_new_ || is_empty_; }  // this process holds the lock
+  void keep() { ours_ = false; }                   // the start succeeded
 
  private:
   std::filesystem::path path_;
   const Interrupt& interrupt_;
-  bool is_new_, ours_ = false;
+  bool is_new_, is_empty_, ours_ = false;
 };
 
 }  // namespace thimble

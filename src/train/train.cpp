@@ -112,11 +112,14 @@ TrainResult train(const TrainRequest& request, const Log& log, const ProgressOut
   std::optional<StartGuard> start;
   std::optional<MetricsFile> metrics;
   on_all_ranks(ranks, "opening the run", [&] {
+    // Checked before anything is written there, and again when no other process can start in it.
+    const bool is_checked = !request.resume && ranks.first();
+    if (is_checked) folder.check_free(request.force);
     if (ranks.first()) start.emplace(request.run, interrupt);
     folder.create();
     metrics.emplace(ops, folder.metrics());  // locks the folder
+    if (is_checked) folder.check_free(request.force);
     if (start) start->locked();
-    if (!request.resume && ranks.first()) folder.check_free(request.force);
   });
   const TrainData data = open_on_all(request, folder, ops, own_log, own_progress, interrupt);
   const Config config = settled_on_all(request);

@@ -38,12 +38,15 @@ struct TrainRequest {
   std::shared_ptr<Communicator> ranks = single_rank();
   std::shared_ptr<DeviceCommunicator> gpus = {};  // for ranks that train on GPUs
   std::vector<float> initial_weights = {};        // in ParamTable layout; empty: from the seed
-  bool resume = false;                            // from run/last.safetensors
-  bool force = false;                 // new run: replace an existing one; resume: allow changed settings
-  std::int64_t stop_after = 0;        // steps of this call; 0: run to the end
-  bool validate_first = true;         // also validate before the first step
-  std::int64_t samples = 0;           // texts generated at each validation, for the report
-  TrainObserver* observer = nullptr;  // may be null
+  bool resume = false;                            // continue the run in `run`
+  std::filesystem::path checkpoint = {};          // to resume from; empty: the newest intact one
+  // New run: replace an existing one. Resume: allow changed settings and removing checkpoints after
+  // `checkpoint`.
+  bool force = false;
+  std::int64_t stop_after = 0;                  // steps of this call; 0: run to the end
+  bool validate_first = true;                   // also validate before the first step
+  std::int64_t samples = 0;                     // texts generated at each validation, for the report
+  TrainObserver* observer = nullptr;            // may be null
   std::function<double()> clock = seconds_now;  // times the steps; tests replace it
   RuleList rules = update_rules();              // tests replace it
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -53,10 +54,25 @@ Trainer::Trainer(const RunContext& run)
 void Trainer::prepare_folder() {
   const bool first = run_.ranks().first(), resumes = run_.request.resume;
   if (first) checkpoints_.prepare_folder(state_);
-  reporter_.emplace(config_, run_.log, run_.progress, run_.metrics,
-                    first && resumes ? read_history(run_.folder.metrics()) : RunHistory(),
+  RunHistory history = first && resumes ? read_history(run_.folder.metrics()) : RunHistory();
+  if (first && resumes) note_cpu_use(history);
+  reporter_.emplace(config_, run_.log, run_.progress, run_.metrics, std::move(history),
                     run_.request.observer);
-  if (first && !resumes) reporter_->start(run_, loader_, model_.params().count());
+  if (!first) return;
+  if (resumes)
+    reporter_->resume(state_.step);
+  else
+    reporter_->start(run_, loader_, model_.params().count());
+}
+
+void Trainer::note_cpu_use(const RunHistory& history) const {
+  if (context_.device() != Device::cpu) return;
+  const auto before =
+      history.cpu_use() ? history.cpu_use() : recorded_cpu_use(run_.folder.path() / "run.json");
+  if (const CpuUse now = CpuUse::now(); before && *before != now)
+    run_.log.info(
+        "this run was trained with {} and resumes with {}: the last bits of its results will differ",
+        before->text(), now.text());
 }
 
 TrainResult Trainer::run() {
@@ -90,9 +106,14 @@ void Trainer::prime() {
     steps_->prime(qat_bits());
     model_.set_loop(loop_on);
     reporter_->primed(i + 1, config_.train.prime_steps);
-    if (!stop_request().stop) continue;
-    if (begins_with_validation() || made_all_steps()) state_.validation_due = true;
-    close_step(false);
+    const StopRequest asked = stop_request();
+    if (!asked.stop && !asked.save) continue;
+    // A run resumed from this checkpoint begins with the validation that this call has not made yet.
+    const bool is_due = state_.validation_due || begins_with_validation() || made_all_steps();
+    const bool was_due = std::exchange(state_.validation_due, is_due);
+    if (asked.stop) return close_step(false);
+    save(false);
+    state_.validation_due = was_due;
   }
 }
 

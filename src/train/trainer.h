@@ -52,6 +52,8 @@ class Trainer {
   void diverge(std::int64_t step, const std::string& what);
   TrainResult finish(double wall_seconds);
 
+  void note_cpu_use(const RunHistory& history) const;  // whether it differs from that of the last call
+
   // The phase of the run. All of these depend only on the settings, the step and the elapsed time.
   double multiplier() const;  // of the learning rates
   int qat_bits() const;

@@ -1,5 +1,6 @@
 // `thimble train`, `eval` and `generate` on the command line.
 #include <csignal>
+#include <thread>
 
 #include "base/files.h"
 #include "base/json.h"
@@ -323,6 +324,82 @@ TEST_F(TrainCommand, SigintSigtermAndSighupSaveAndExitWith130) {
   }
 }
 
+TEST_F(TrainCommand, PrintsTheCommandThatContinues) {
+  RunOptions options;
+  options.signal = SIGINT;
+  options.signal_after_text = "tokens per parameter";
+  const RunResult stopped =
+      run(tiny("run", {"--steps", "1000000", "--val-every", "0", "--threads", "1", "-q"}), options);
+  EXPECT_EQ(stopped.exit_code, 130) << stopped;
+  const std::string command = "thimble train --resume " + path("run") + " --threads 1";
+  EXPECT_NE(stopped.out.find("\n  " + command + "\n"), std::string::npos) << stopped;
+  const RunResult json =
+      run({"train", "--resume", path("run"), "--threads", "1", "--stop-after", "1", "--json"});
+  EXPECT_EQ(parse_json(json.out, "train").at("continue").as_string(), command);
+  const RunResult done = run({"train", "--resume", path("run") + "/last.safetensors", "--steps",
+                              std::to_string(parse_json(json.out, "train").at("steps").as_int() + 1)});
+  EXPECT_EQ(done.exit_code, 0) << done;
+  EXPECT_EQ(done.out.find("--resume"), std::string::npos) << "a finished run does not continue";
+}
+
+TEST_F(TrainCommand, NeverOverwritesForeignFiles) {
+  const std::string config = "# mine\npreset = \"quick\"\nsteps = 5\n";
+  folder_.write("settings/config.toml", config);
+  folder_.write("spread/data", "a file where the run has a folder");
+  const auto expect_refused = [&](const std::vector<std::string>& arguments, const std::string& foreign) {
+    const auto before = folder_.files();
+    for (const char* force : {"", "--force"}) {
+      std::vector<std::string> call = arguments;
+      if (*force) call.emplace_back(force);
+      const RunResult result = run(call);
+      EXPECT_EQ(result.exit_code, 1) << result;
+      EXPECT_NE(result.err.find("it contains " + foreign), std::string::npos) << result;
+      EXPECT_EQ(folder_.files(), before);
+    }
+  };
+  const auto build_into = [&](const std::string& name) {
+    return std::vector<std::string>{"data",  "build", path("text.txt"), "--tokenizer",
+                                    "bytes", "-o",    path(name)};
+  };
+  const auto learn_into = [&](const std::string& name) {
+    return std::vector<std::string>{"tokenizer", "train", path("text.txt"), "--vocab-size",
+                                    "270",       "-o",    path(name)};
+  };
+  expect_refused(tiny("settings", {"--config", path("settings/config.toml")}), "config.toml");
+  EXPECT_EQ(folder_.read("settings/config.toml"), config);
+  expect_refused(tiny("spread"), "data");
+  ASSERT_EQ(run(build_into("shards")).exit_code, 0);
+  ASSERT_EQ(run(learn_into("tokens")).exit_code, 0);
+  ASSERT_EQ(run(tiny("run", {"--steps", "2"})).exit_code, 0);
+  expect_refused(tiny("shards"), "data_train_000000.bin");
+  expect_refused(tiny("tokens"), "tokenizer.json");
+  expect_refused(build_into("tokens"), "tokenizer.json");
+  expect_refused(build_into("run"), "best.safetensors");
+  expect_refused(learn_into("shards"), "data_train_000000.bin");
+  expect_refused(learn_into("run"), "best.safetensors");
+  const RunResult own = run({"train", "--data", path("text.txt"), "--config", path("run/config.toml"), "-o",
+                             path("run"), "--force"});
+  EXPECT_EQ(own.exit_code, 2) << own;
+}
+
+// Each process makes its folder, so none finds a number that another one is about to use.
+TEST_F(TrainCommand, RunsStartedAtOnceTakeDifferentNumbers) {
+  constexpr int kRuns = 4;
+  std::vector<std::string> arguments = tiny("unused", {"--steps", "1", "--val-every", "0", "--threads", "1"});
+  arguments.erase(arguments.begin() + 3, arguments.begin() + 5);  // -o
+  std::vector<std::thread> processes;
+  std::vector<RunResult> results(kRuns);
+  for (RunResult& result : results)
+    processes.emplace_back([&] { result = run(arguments, {.folder = folder_.path()}); });
+  for (std::thread& process : processes) process.join();
+  for (const RunResult& result : results) EXPECT_EQ(result.exit_code, 0) << result;
+  for (int n = 1; n <= kRuns; ++n)
+    EXPECT_TRUE(std::filesystem::exists(folder_ / fmt::format("runs/quick-{}/last.safetensors", n))) << n;
+  arguments.insert(arguments.end(), {"--vocab-size", "99"});
+  EXPECT_EQ(run(arguments, {.folder = folder_.path()}).exit_code, 1);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / fmt::format("runs/quick-{}", kRuns + 1)));
+}
+
 TEST_F(TrainCommand, Sigusr1SavesAndContinues) {
   RunOptions options;
   options.signal = SIGUSR1;
@@ -361,6 +438,7 @@ TEST_F(TrainCommand, ReportsErrors) {
       {tiny("bad", {"--vocab-size", "99"}), 1, "vocab_size is 99"},
       {tiny("bad", {"--dtype", "f16"}), 1, "the CPU cannot compute in f16"},
       {{"train", "--resume", path("nowhere")}, 1, "nowhere"},
+      {{"train", "--resume", path("text.txt")}, 1, "not a checkpoint in a run folder"},
       {{"eval", path("nowhere"), "--data", path("text.txt")}, 1, "nowhere"},
       {{"eval", path("cut.safetensors"), "--data", path("text.txt")}, 1, "cut.safetensors"},
       {{"generate", path("cut.safetensors")}, 1, "cut.safetensors"},

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "formats/model_file.h"
+#include "support/message_of.h"
 #include "train/tiny_run.h"
 
 namespace thimble {
@@ -122,18 +123,58 @@ TEST_F(Failures, ACheckpointTruncatedAtAnyKilobyteIsAClearError) {
   }
 }
 
-TEST_F(Failures, ResumingATruncatedCheckpointFailsAndKeepsIt) {
-  run_until(request("run"), 2);
-  const std::string cut = last("run").substr(0, 5000);
-  std::filesystem::remove(folder_ / "run" / "last.safetensors");
-  folder_.write("run/last.safetensors", cut);
-  EXPECT_THROW(run(resumed("run")), Error);
+// Damages the checkpoint of a step; `last` and `best` may be the same file.
+void truncate_step(const std::filesystem::path& run, int step) {
+  std::filesystem::resize_file(run / "checkpoints" / fmt::format("step-{:08}.safetensors", step), 5000);
+}
+
+TEST_F(Failures, ADamagedCheckpointIsSkippedForTheNewestIntactOne) {
+  const std::vector<std::string> settings = {"checkpoint_every=2", "val_every=2", "keep=9"};
+  run(request("straight", settings));
+  run_until(request("run", settings), 6);
+  ASSERT_TRUE(
+      std::filesystem::equivalent(folder_ / "run/best.safetensors", folder_ / "run/last.safetensors"));
+  truncate_step(folder_ / "run", 6);
+  truncate_step(folder_ / "run", 4);
+  std::string logged;
+  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { logged += std::string(line) + "\n"; });
+  TrainRequest next = resumed("run", settings);
+  next.stop_after = 1;
+  EXPECT_EQ(run(next, log).steps, 3);
+  EXPECT_NE(logged.find("resuming at step 2 of 20"), std::string::npos) << logged;
+  for (const char* file : {"last.safetensors", "step-00000004.safetensors"})
+    EXPECT_NE(logged.find(file), std::string::npos) << logged;
+  EXPECT_NO_THROW(OpenedCheckpoint(folder_ / "run/last.safetensors"));
+  EXPECT_EQ(OpenedCheckpoint(folder_ / "run/best.safetensors").head.state.step, 2) << "the best until then";
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run/checkpoints/step-00000006.safetensors"));
+  EXPECT_EQ(run(resumed("run", settings)).status, RunStatus::completed);
+  EXPECT_EQ(last("straight"), last("run"));
+}
+
+TEST_F(Failures, WithoutAnIntactCheckpointResumingFailsAndChangesNothing) {
+  run_until(request("run", {"checkpoint_every=1", "keep=2"}), 2);
+  truncate_step(folder_ / "run", 1);
+  truncate_step(folder_ / "run", 2);
+  const std::string cut = last("run"), metrics = folder_.read("run/metrics.jsonl");
+  const std::string message = message_of([&] { run(resumed("run")); });
+  EXPECT_NE(message.find("no intact checkpoint"), std::string::npos) << message;
+  EXPECT_NE(message.find("step-00000001.safetensors"), std::string::npos) << message;
   EXPECT_EQ(last("run"), cut);
+  EXPECT_EQ(folder_.read("run/metrics.jsonl"), metrics);
+}
+
+TEST_F(Failures, ADamagedDataJsonIsReportedWithItsName) {
+  for (const char* text :
+       {"{", "{}", R"({"data": 5})", R"({"data":"a","val_data":"","val_fraction":0,"kind":"x"})"})
+    EXPECT_TRUE(
+        message_of([&] { DataSettings::from_json(text, "run/data.json"); }).starts_with("run/data.json:"))
+        << text;
 }
 
 TEST_F(Failures, RejectsATrainingStateOutOfRange) {
   run_until(request("run"), 2);
-  OpenedCheckpoint checkpoint(folder_ / "run" / "last.safetensors");
+  std::filesystem::remove(folder_ / "run" / "last.safetensors");
+  OpenedCheckpoint checkpoint(folder_ / "run" / "checkpoints" / "step-00000002.safetensors");
   checkpoint.head.state.position.next = 1 << 30;
   checkpoint.write();
   EXPECT_THROW(run(resumed("run")), Error);

@@ -28,7 +28,7 @@ class RunFaults : public TinyRun {
   // Like a user: --resume if there is a checkpoint, otherwise a new start.
   void resume(FileOps& ops) const {
     const RunFolder found(ops, folder_ / "run");
-    if (!fs::exists(found.newest())) return begin(ops);
+    if (found.checkpoints_newest_first().empty()) return begin(ops);
     try {
       run(resumed("run", settings()), Log::nowhere(), &ops);
     } catch (const Error& error) {

@@ -88,8 +88,9 @@ TEST_F(Resume, MetricsEqualThoseOfAnUninterruptedRun) {
     std::ifstream file(folder_ / run / "metrics.jsonl");
     for (std::string line; std::getline(file, line);) {
       const Json event = parse_json(line, "line");
-      if (event.at("event").as_string() == "start") continue;
-      values.push_back(event.at(event.at("event").as_string() == "step" ? "loss" : "val_loss").as_double());
+      const std::string kind = event.at("event").as_string();
+      if (kind == "start" || kind == "resume") continue;
+      values.push_back(event.at(kind == "step" ? "loss" : "val_loss").as_double());
     }
     return values;
   };
@@ -162,6 +163,104 @@ TEST_F(Resume, AfterAnInterruptDuringPrimingStartsWithTheValidation) {
   EXPECT_EQ(last("straight"), last("resumed"));
   EXPECT_NE(folder_.read("resumed/metrics.jsonl").find(R"("event":"validation","step":0)"),
             std::string::npos);
+}
+
+// Raises SIGUSR1 after the first priming pass, and calls a function after the second.
+class SavesWhilePriming final : public TrainObserver {
+ public:
+  explicit SavesWhilePriming(std::function<void()> after) : after_(std::move(after)) {}
+  void primed(std::int64_t step, std::int64_t) override {
+    if (step == 1) std::raise(SIGUSR1);
+    if (step == 2) after_();
+  }
+  void step(const StepReport&) override {}
+
+ private:
+  std::function<void()> after_;
+};
+
+TEST_F(Resume, ACheckpointSavedDuringPrimingStartsWithTheValidation) {
+  const std::vector<std::string> settings = {"prime_steps=2"};
+  SavesWhilePriming observer([&] {
+    std::filesystem::copy(folder_ / "straight", folder_ / "copy", std::filesystem::copy_options::recursive);
+  });
+  TrainRequest saving = request("straight", settings);
+  saving.observer = &observer;
+  const Interrupt interrupt;
+  const SaveSignal save_now;
+  train(saving, Log::nowhere(), ProgressOutput::nowhere(), interrupt, &save_now);
+  ASSERT_EQ(OpenedCheckpoint(folder_ / "copy/last.safetensors").head.state.step, 0);
+  run(resumed("copy", settings));
+  EXPECT_EQ(last("straight"), last("copy"));
+  EXPECT_NE(folder_.read("copy/metrics.jsonl").find(R"("event":"validation","step":0)"), std::string::npos);
+}
+
+TEST_F(Resume, FromANamedCheckpointNeedsForceToDiscardNewerOnes) {
+  const std::vector<std::string> settings = {"checkpoint_every=2", "val_every=2", "keep=9"};
+  run(request("straight", settings));
+  run_until(request("run", settings), 6);
+  TrainRequest named = resumed("run", settings);
+  named.checkpoint = folder_ / "run/checkpoints/step-00000004.safetensors";
+  const std::string message = message_of([&] { run(named); });
+  EXPECT_NE(message.find("is of step 4, but the run has a checkpoint of step 6"), std::string::npos)
+      << message;
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/checkpoints/step-00000006.safetensors"));
+  named.force = true;
+  named.stop_after = 1;
+  EXPECT_EQ(run(named).steps, 5);
+  EXPECT_EQ(OpenedCheckpoint(folder_ / "run/best.safetensors").head.state.step, 4) << "step 6 is discarded";
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "run/checkpoints/step-00000006.safetensors"));
+  named.checkpoint = folder_ / "run/checkpoints/step-00000005.safetensors";  // now the newest
+  named.force = false;
+  named.stop_after = 0;
+  EXPECT_EQ(run(named).status, RunStatus::completed);
+  EXPECT_EQ(last("straight"), last("run"));
+}
+
+TEST_F(Resume, EditsOfConfigTomlAreReportedAndHaveNoEffect) {
+  run_until(request("run"), 3);
+  const std::string written = folder_.read("run/config.toml");
+  std::string edited = written;
+  edited.replace(edited.find("\nsteps = 20"), 11, "\nsteps = 77");
+  std::string logged;
+  const Log log(LogLevel::warning,
+                [&](LogLevel, std::string_view line) { logged += std::string(line) + "\n"; });
+  const auto resume_with = [&](const std::string& config, const std::vector<std::string>& settings = {}) {
+    folder_.write("run/config.toml", config);
+    TrainRequest next = resumed("run", settings);
+    next.stop_after = 1;
+    logged.clear();
+    run(next, log);
+  };
+  resume_with(edited);
+  EXPECT_NE(logged.find("steps is 77 in the file and 20 in the run"), std::string::npos) << logged;
+  EXPECT_NE(logged.find("--steps 77"), std::string::npos) << logged;
+  EXPECT_EQ(folder_.read("run/config.toml"), written);
+  resume_with("steps = [", {});
+  EXPECT_NE(logged.find("config.toml"), std::string::npos) << logged;
+  EXPECT_EQ(folder_.read("run/config.toml"), written);
+  resume_with(written);
+  EXPECT_EQ(logged, "");
+  resume_with(edited, {"steps=77"});  // the same change was requested
+  EXPECT_EQ(logged, "");
+}
+
+TEST_F(Resume, OtherThreadsAreReportedAlsoAfterAKill) {
+  run_until(request("run"), 3);
+  std::filesystem::remove(folder_ / "run/run.json");  // not yet written when the process is killed
+  std::string metrics = folder_.read("run/metrics.jsonl");
+  const std::size_t at = metrics.find(R"("threads":)") + 10;
+  metrics.replace(at, metrics.find(',', at) - at, "999");
+  folder_.write("run/metrics.jsonl", metrics);
+  std::string logged;
+  const Log log(LogLevel::info, [&](LogLevel, std::string_view line) { logged += std::string(line) + "\n"; });
+  TrainRequest next = resumed("run");
+  next.stop_after = 1;
+  run(next, log);
+  EXPECT_NE(logged.find("was trained with 999 threads at"), std::string::npos) << logged;
+  logged.clear();
+  run(next, log);
+  EXPECT_EQ(logged.find("threads at"), std::string::npos) << logged;
 }
 
 TEST_F(Resume, UsesTheNewestStepFileIfLastIsMissing) {
