@@ -214,8 +214,8 @@ class Search {
 
   double room() const { return static_cast<double>(request_.budget); }
 
-  // The combination of that rank among those that are expected to fit. Ones with the same bits and
-  // nearly the same steps are passed over.
+  // The combination of that rank among those that are expected to fit. Of those with the same bits,
+  // only the best counts.
   const Combination* fitting(std::size_t rank, double correction) const {
     std::vector<const Combination*> chosen;
     const auto bits = [&](const Combination& c) {
@@ -281,8 +281,10 @@ class Search {
 
   Rules rules_at(const Combination& combination, double scale) const {
     Rules rules;
-    for (std::size_t role = 0; role < kPackRoles; ++role)
-      rules[role] = scaled(rules_of(role)[combination.rules[role]], scale);
+    for (std::size_t role = 0; role < kPackRoles; ++role) {
+      const QuantiseRule& rule = rules_of(role)[combination.rules[role]];
+      rules[role] = rules_of(role).size() > 1 ? scaled(rule, scale) : rule;  // a single rule is fixed
+    }
     return rules;
   }
 
@@ -291,7 +293,8 @@ class Search {
       const auto smallest = std::ranges::min_element(combinations_, {}, &Combination::bytes);
       fail(Hint{"raise --budget, or train a smaller model"},
            "no rule fits the budget: the smallest needs about {} bytes, but the budget is {}",
-           with_commas(std::llround(smallest->bytes)), with_commas(static_cast<long long>(request_.budget)));
+           with_commas(std::llround(smallest->bytes * std::max({1.0, correction_[0], correction_[1]}))),
+           with_commas(static_cast<long long>(request_.budget)));
     }
     std::ranges::stable_sort(tries_, [](const SearchTry& a, const SearchTry& b) {
       return a.score && (!b.score || *a.score < *b.score);

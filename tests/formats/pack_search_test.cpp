@@ -102,7 +102,7 @@ TEST(PackSearch, KeepsToTheRulesAndCodecsItIsGiven) {
   const PackOptions& best = found.tries[found.best].options;
   EXPECT_EQ(best.rule.bits, 5);
   EXPECT_EQ(best.mlp->bits, 5);
-  EXPECT_EQ(best.embedding->bits, 6);
+  EXPECT_EQ(*best.embedding, six);
   EXPECT_EQ(best.codec, Codec::zlib);
   for (const PackReport::Tensor& tensor : found.packed.report.tensors)
     if (tensor.name.find("c_v") != tensor.name.npos) {
