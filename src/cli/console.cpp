@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +18,8 @@
 namespace thimble {
 
 namespace {
+
+constexpr std::size_t kWidestPage = 1000;  // columns; pictures allocate memory for each
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
@@ -83,7 +86,8 @@ bool wants_colour(int file_descriptor) {
 
 std::size_t page_width(std::size_t otherwise) {
   if (const char* columns = std::getenv("COLUMNS"))
-    if (const auto width = parse_number<std::size_t>(columns); width && *width > 0) return *width;
+    if (const auto width = parse_number<std::size_t>(columns); width && *width > 0)
+      return std::min(*width, kWidestPage);
   return terminal_width(STDOUT_FILENO).value_or(otherwise);
 }
 

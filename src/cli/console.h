@@ -41,7 +41,8 @@ std::string safe_for(int file_descriptor, std::string_view text);  // terminal_s
 // Whether to print colors: to a terminal, if TERM is not "dumb" and NO_COLOR is unset.
 bool wants_colour(int file_descriptor);
 
-// Width of text on stdout: $COLUMNS, else the terminal's width, else `otherwise`. 0 is unlimited.
+// Width of text on stdout: $COLUMNS (at most 1000), else the terminal's width, else `otherwise`.
+// 0 is unlimited.
 std::size_t page_width(std::size_t otherwise);
 
 // Opens descriptors 0 to 2 if they are closed. Otherwise the next file to be opened, such as a

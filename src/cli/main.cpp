@@ -49,14 +49,23 @@ HelpStyle help_style(int descriptor, bool all = false) {
   return {.bold = wants_colour(descriptor), .all = all, .columns = page_width(kHelpColumns)};
 }
 
-void apply_threads(const Arguments& arguments) {
+constexpr int kMostThreads = 4096;
+constexpr int kCrowded = 2;  // threads per CPU from which on a warning is useful
+
+void apply_threads(const Arguments& arguments, const Log& log) {
+  // libgomp aborts the program if it cannot create the threads.
+  if (max_threads() > kMostThreads)
+    throw UsageError(
+        fmt::format("OMP_NUM_THREADS expects at most {} threads, found {}", kMostThreads, max_threads()));
   if (!arguments.takes("threads")) return;
   if (arguments.given("threads"))
-    set_threads(static_cast<int>(arguments.integer("threads", {.least = 1, .most = 4096})));
+    set_threads(static_cast<int>(arguments.integer("threads", {.least = 1, .most = kMostThreads})));
   else if (!std::getenv("OMP_NUM_THREADS"))
     // OpenMP considers neither container limits nor other ranks on this machine.
     set_threads(
         threads_of_rank(read_launch(), usable_cpus(), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))));
+  if (const int threads = max_threads(), cpus = usable_cpus(); threads > kCrowded * cpus)
+    log.warning("{} threads share {} CPUs, which is slow; --threads {} is fastest", threads, cpus, cpus);
 }
 
 int run_command(const Command& command, const Words& words, char** argv) {
@@ -68,9 +77,9 @@ int run_command(const Command& command, const Words& words, char** argv) {
   const Arguments arguments = parse(command, words);
   const bool computes = arguments.takes("threads");
   if (computes) restart_with_short_spin(argv);
-  apply_threads(arguments);
   Console console(arguments.takes("json") && arguments.flag("json"),
                   arguments.takes("quiet") && arguments.flag("quiet"));
+  apply_threads(arguments, console.log());
   cpu_level();  // every command reports an invalid THIMBLE_CPU
   if (computes && detected_cpu_level() == CpuLevel::scalar)
     console.log().info("this CPU has no AVX2; computing without vector instructions is slow");
@@ -131,6 +140,7 @@ int run_thimble(int argc, char** argv) {
   try {
     keep_standard_streams_open();
     std::signal(SIGPIPE, SIG_IGN);  // writes fail with EPIPE instead, which the server needs as well
+    std::signal(SIGXFSZ, SIG_IGN);  // writes beyond ulimit -f fail with EFBIG instead
     return dispatch(Words(argv + 1, argv + argc), argv, topic);
   } catch (const BrokenPipe&) {
     return kExitDone;

@@ -70,6 +70,14 @@ TEST(Console, IgnoresAStderrThatCannotBeWritten) {
   EXPECT_EQ(code, kExitUsage);
 }
 
+TEST(Console, LimitsTheWidthOfAPage) {
+  setenv("COLUMNS", "99999999999", 1);
+  EXPECT_EQ(page_width(80), 1000u);
+  setenv("COLUMNS", "120", 1);
+  EXPECT_EQ(page_width(80), 120u);
+  unsetenv("COLUMNS");
+}
+
 // The output of a stream to a terminal while `run` runs.
 std::string shown_at_terminal(int stream, const std::function<void()>& run) {
   int terminal = -1, end = -1;

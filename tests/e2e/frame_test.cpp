@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "support/run_binary.h"
+#include "support/temp_folder.h"
 
 namespace thimble {
 namespace {
@@ -19,6 +20,34 @@ TEST(Version, AcceptsNoOtherArguments) {
   const RunResult run = run_binary({.arguments = {"--version", "--json"}});
   EXPECT_EQ(run.exit_code, 2) << run;
   EXPECT_EQ(run.out, "");
+}
+
+TEST(Limits, AFileLargerThanAllowedIsAnErrorThatLeavesNothing) {
+  const TempFolder folder;
+  const RunResult run = run_program(
+      "/bin/bash", {.arguments = {"-c", "ulimit -f 16; exec \"$0\" data sample --size 1M -o tales.jsonl",
+                                  binary_path().string()},
+                    .folder = folder.path()});
+  EXPECT_EQ(run.exit_code, 1) << run;
+  EXPECT_NE(run.err.find("error: cannot write tales.jsonl: File too large\nhint: "), std::string::npos)
+      << run;
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Limits, MoreThreadsThanCpusAreReported) {
+  const TempFolder folder;
+  const std::string file = folder.write("a.txt", "text").string();
+  const RunResult many = run_binary({.arguments = {"data", "info", file, "--quiet", "--threads", "4000"}});
+  EXPECT_EQ(many.exit_code, 0) << many;
+  EXPECT_NE(many.err.find("warning: 4000 threads share "), std::string::npos) << many;
+  const RunResult few = run_binary({.arguments = {"data", "info", file, "--threads", "1"}});
+  EXPECT_EQ(few.err.find("warning"), std::string::npos) << few;
+
+  const RunResult too_many =
+      run_binary({.arguments = {"data", "info", file}, .environment = {{"OMP_NUM_THREADS", "32768"}}});
+  EXPECT_EQ(too_many.exit_code, 2) << too_many;
+  EXPECT_NE(too_many.err.find("OMP_NUM_THREADS expects at most 4096 threads, found 32768"), std::string::npos)
+      << too_many;
 }
 
 TEST(Overview, IsAnErrorWithoutArgumentsAndHelpOnRequest) {
