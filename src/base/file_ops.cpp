@@ -39,7 +39,8 @@ Hint hint_for(int code, const std::filesystem::path& path) {
     case EROFS:
       return {fmt::format("{} is on a read-only file system: choose another folder", folder)};
     case ENOENT:
-      return {fmt::format("check the spelling and that the folder {} exists", folder)};
+      if (std::error_code ignored; std::filesystem::is_directory(folder, ignored)) return {};
+      return {fmt::format("the folder {} does not exist", folder)};
     case ENOTDIR:
       return {fmt::format("one part of the path {} is a file, not a folder", folder)};
     case EFBIG:

@@ -1,6 +1,7 @@
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -54,6 +55,13 @@ class OpenForReading {
   OpenForReading& operator=(const OpenForReading&) = delete;
 
   std::size_t read(std::span<std::byte> bytes) { return ops_.read(file_, bytes); }
+  // Sleeps until a pipe has data or ends. Files are opened without blocking.
+  void wait() const {
+    struct pollfd ready {
+      file_.id, POLLIN, 0
+    };
+    ::poll(&ready, 1, -1);
+  }
 
  private:
   FileOps& ops_;
@@ -316,6 +324,34 @@ std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes
     check_size(text.size());
   }
   return text;
+}
+
+bool is_pipe(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto type = std::filesystem::status(path, ignored).type();
+  return type == std::filesystem::file_type::fifo || type == std::filesystem::file_type::character;
+}
+
+std::string read_file_or_pipe(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  if (!is_pipe(path)) return read_file(path, max_bytes);
+  PosixFileOps ops;
+  OpenForReading pipe(ops, path);
+  constexpr std::size_t kPieceBytes = 1 << 16;
+  std::vector<std::byte> piece(kPieceBytes);
+  std::string text;
+  while (true) {
+    std::size_t got = 0;
+    try {
+      got = pipe.read(piece);
+    } catch (const FileError& error) {
+      if (error.code() != EAGAIN) throw;
+      pipe.wait();  // for the program that writes
+      continue;
+    }
+    if (got == 0) return text;
+    text.append(reinterpret_cast<const char*>(piece.data()), got);
+    check(text.size() <= max_bytes, "{} has more than {} bytes", path.string(), max_bytes);
+  }
 }
 
 namespace fs = std::filesystem;

@@ -125,6 +125,13 @@ class InputFile {
 // Reads the complete file. Throws an Error if it is larger than max_bytes.
 std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
+// Whether the path is a pipe or a character device: bash's `<(...)`, /dev/stdin, a terminal.
+bool is_pipe(const std::filesystem::path& path);
+
+// Like read_file, but a pipe or a character device is read until its end. A named pipe that no
+// program has opened for writing is empty.
+std::string read_file_or_pipe(const std::filesystem::path& path, std::uint64_t max_bytes);
+
 // A new temporary folder that is removed, with its contents, by the destructor.
 class TemporaryFolder {
  public:

@@ -16,6 +16,9 @@
 
 namespace thimble {
 
+// Some programs write this before a UTF-8 text. It is not part of the text.
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
 inline constexpr std::string_view kBlanks = " \t\r\n\v\f";
 
 inline std::string_view trim_right(std::string_view text) {
@@ -70,7 +73,7 @@ std::optional<T> parse_number(std::string_view text) {
 std::optional<std::int64_t> parse_integer_with_unit(std::string_view text);
 std::optional<double> parse_number_with_unit(std::string_view text);
 
-// Whether the text is a number followed by letters, such as an unknown unit: "5kB".
+// Whether the text is a number followed by letters that are not one of these units: "5kB".
 bool has_unknown_unit(std::string_view text);
 inline constexpr std::string_view kUnitsHint =
     "the units are k (thousand), M (million) and G (billion), such as 500k";

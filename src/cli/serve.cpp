@@ -39,7 +39,7 @@ std::vector<std::string> keys_from(const Arguments& arguments) {
   };
   for (const std::string& key : arguments.list("api-key")) add(key, "--api-key");
   if (arguments.given("api-key-file")) {
-    const std::vector<std::string> more = keys_in(read_file(arguments.path("api-key-file"), kLongestKeyFile));
+    const std::vector<std::string> more = keys_in(read_file_or_pipe(arguments.path("api-key-file"), kLongestKeyFile));
     check(!more.empty(), "{} contains no key", arguments.text("api-key-file"));
     for (std::size_t i = 0; i < more.size(); ++i)
       add(more[i], fmt::format("{} (number {})", arguments.text("api-key-file"), i + 1));

@@ -55,7 +55,7 @@ void ConfigBuilder::preset(std::string_view name) {
 }
 
 void ConfigBuilder::file(const std::filesystem::path& path) {
-  toml(read_file(path, kMaxConfigBytes), path.string());
+  toml(read_file_or_pipe(path, kMaxConfigBytes), path.string());
 }
 
 void ConfigBuilder::toml(std::string_view text, std::string_view name) {

@@ -107,6 +107,7 @@ std::string toml_lines(const Config& config, bool of_model) {
 }  // namespace
 
 std::vector<Setting> parse_settings(std::string_view toml, std::string_view name) {
+  if (toml.starts_with(kByteOrderMark)) toml.remove_prefix(kByteOrderMark.size());
   toml::table table;
   try {
     table = toml::parse(plain_lines(toml, name), name);
@@ -130,6 +131,7 @@ std::string to_toml(const ModelConfig& config) {
 }
 
 Config config_from_toml(std::string_view toml, std::string_view name) {
+  if (toml.starts_with(kByteOrderMark)) toml.remove_prefix(kByteOrderMark.size());
   check(std::ranges::all_of(toml, [](char c) { return static_cast<unsigned char>(c) < 0x80; }),
         "{}: expected plain ASCII", name);
   ConfigBuilder settings;

@@ -304,6 +304,7 @@ SpooledInput::SpooledInput(std::string input, const Interrupt* interrupt) : name
 }
 
 std::string read_text_file(const fs::path& path, std::uint64_t max_bytes) {
+  if (is_pipe(path)) return read_file_or_pipe(path, max_bytes);
   const auto stream = open_byte_stream(path);
   GrowingReads reads;
   std::string text;

@@ -13,12 +13,10 @@
 
 #include "base/files.h"
 #include "base/signals.h"
+#include "base/text.h"
 #include "tokenizer/text_stream.h"
 
 namespace thimble {
-
-// Some programs write this before a UTF-8 text. It is not part of the text.
-inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 class ByteStream {
  public:
@@ -125,7 +123,7 @@ bool begins_like_json(const std::filesystem::path& file);
 // Replaces each folder by the regular, non-hidden files below it, sorted.
 std::vector<std::filesystem::path> text_files(const std::vector<std::filesystem::path>& inputs);
 
-// Reads and decompresses a complete file. More than `max_bytes` is an error.
+// Reads and decompresses a complete file, or reads a pipe. More than `max_bytes` is an error.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes = 1 << 30);
 
 }  // namespace thimble

@@ -5,8 +5,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <thread>
 
 #include "support/temp_folder.h"
@@ -198,7 +200,7 @@ TEST_F(AtomicFileTest, ErrorNamesTheMissingFolder) {
   const Failure failure =
       failure_of([&] { write_file(ops, folder / "no/such/model", "x", Existing::replace); });
   EXPECT_TRUE(failure.message_has("cannot write " + (folder / "no/such/model").string())) << failure;
-  EXPECT_TRUE(failure.hint_has("that the folder " + (folder / "no/such").string() + " exists")) << failure;
+  EXPECT_TRUE(failure.hint_has("the folder " + (folder / "no/such").string() + " does not exist")) << failure;
 }
 
 TEST_F(AtomicFileTest, ErrorReportsMissingPermission) {
@@ -335,9 +337,33 @@ TEST_F(ReadFile, ErrorNamesThePath) {
   const Failure missing = failure_of([&] { read_file(folder / "nothing", kPlenty); });
   EXPECT_EQ(missing.message,
             fmt::format("cannot read {}: No such file or directory", (folder / "nothing").string()));
+  EXPECT_EQ(missing.hint, "") << "the folder exists";
   EXPECT_TRUE(failure_of([&] { read_file(folder.path(), kPlenty); }).message_has("it is a folder"));
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   EXPECT_TRUE(failure_of([&] { read_file(folder / "pipe", kPlenty); }).message_has("not a file"));
+}
+
+TEST_F(ReadFile, PipesAreReadUntilTheyEnd) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const std::string name = fmt::format("/dev/fd/{}", ends[0]), text(200'000, 'x');  // larger than a pipe
+  std::thread writer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    for (std::size_t at = 0; at < text.size();)
+      at += static_cast<std::size_t>(::write(ends[1], text.data() + at, text.size() - at));
+    ::close(ends[1]);
+  });
+  EXPECT_TRUE(is_pipe(name));
+  EXPECT_EQ(read_file_or_pipe(name, kPlenty).size(), text.size());
+  writer.join();
+  ::close(ends[0]);
+
+  EXPECT_TRUE(failure_of([&] { read_file_or_pipe("/dev/zero", 1000); }).message_has("more than 1000 bytes"));
+  ASSERT_EQ(::mkfifo((folder / "nobody").c_str(), 0600), 0);
+  EXPECT_EQ(read_file_or_pipe(folder / "nobody", kPlenty), "");
+  folder.write("file", "content");
+  EXPECT_FALSE(is_pipe(folder / "file"));
+  EXPECT_EQ(read_file_or_pipe(folder / "file", kPlenty), "content");
 }
 
 TEST_F(ReadFile, InputFileReadsAtAnyOffsetAndReportsMissingBytes) {

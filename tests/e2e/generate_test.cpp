@@ -83,6 +83,8 @@ TEST_F(GenerateCommand, ReadsThePromptFromAnArgumentAFileOrStdin) {
   folder_->write("prompt.txt", "line 7\n");
   EXPECT_EQ(generate({"--prompt-file", path("prompt.txt"), "--max-tokens", "9"}).out, argument.out);
   EXPECT_EQ(generate({"-", "--max-tokens", "9"}, {.input = "line 7\n"}).out, argument.out);
+  EXPECT_EQ(generate({"--prompt-file", "/dev/stdin", "--max-tokens", "9"}, {.input = "line 7\n"}).out,
+            argument.out);
   folder_->write("prompt.txt", "\xEF\xBB\xBFline 7\r\n");
   EXPECT_EQ(generate({"--prompt-file", path("prompt.txt"), "--max-tokens", "9"}).out, argument.out)
       << "a byte order mark and a Windows line end";
