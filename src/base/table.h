@@ -28,7 +28,8 @@ class Table {
   std::vector<std::vector<std::string>> rows_;
 };
 
-// The number of terminal columns of a UTF-8 text, counting one per code point.
+// The number of terminal columns of a UTF-8 text: two for each wide character (Chinese, emoji),
+// none for a combining mark, one for any other character or invalid byte.
 std::size_t display_width(std::string_view text);
 
 // The text cut to at most `most_bytes` bytes at a character boundary, with " ..." appended if it

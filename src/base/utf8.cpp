@@ -53,6 +53,13 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
+std::size_t character_count(std::string_view text) {
+  std::size_t count = 0;
+  for (const char *at = text.data(), *end = at + text.size(); at != end; ++count)
+    at += decode_utf8(at, end).bytes;
+  return count;
+}
+
 const char* skip_ascii(const char* at, const char* end) {
   constexpr std::uint64_t kHighBits = 0x8080808080808080u;
   for (std::uint64_t eight; end - at >= 8; at += 8) {

@@ -22,6 +22,9 @@ void append_utf8(std::string& out, char32_t code);
 // Whether the text is valid UTF-8 throughout.
 bool is_utf8(std::string_view text);
 
+// The number of characters (code points); each byte that belongs to none counts as one.
+std::size_t character_count(std::string_view text);
+
 // The first non-ASCII byte, or `end`.
 const char* skip_ascii(const char* at, const char* end);
 

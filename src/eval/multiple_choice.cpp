@@ -7,8 +7,8 @@
 #include <ranges>
 
 #include "base/error.h"
-#include "base/table.h"
 #include "base/text.h"
+#include "base/utf8.h"
 #include "data/data_folder.h"
 #include "data/records.h"
 #include "eval/score.h"
@@ -41,7 +41,7 @@ class ChoiceScorer {
     for (const std::string& text : question.endings) {
       const std::string_view ending = trim(text);
       const std::string_view space = before.empty() ? "" : " ";
-      scores_.back().push_back({.characters = static_cast<std::int64_t>(display_width(ending))});
+      scores_.back().push_back({.characters = static_cast<std::int64_t>(character_count(ending))});
       if (!add_ending(tokens_of(fmt::format("{}{}{}", before, space, ending), bos), prompt))
         fail("{}: the tokenizer encodes ending {} as no tokens", question.where, scores_.back().size() - 1);
     }

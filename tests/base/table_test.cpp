@@ -27,6 +27,18 @@ TEST(Table, TreatsSentencesThatStartWithANumberAsText) {
   EXPECT_EQ(numbers.text(), "tokens    524,288\nweights  65.1 MiB\n");
 }
 
+TEST(Table, AlignsWideCharacters) {
+  EXPECT_EQ(display_width("你好"), 4u);
+  EXPECT_EQ(display_width("ｶﾞ ガ"), 5u);
+  EXPECT_EQ(display_width("👍 ok"), 5u);
+  EXPECT_EQ(display_width("e\u0301\u200B"), 1u);
+  EXPECT_EQ(display_width("\xFF\xC3"), 2u);
+  Table table;
+  table.row({"你好", "x"});
+  table.row({"word", "y"});
+  EXPECT_EQ(table.text(), "你好  x\nword  y\n");
+}
+
 TEST(Table, CountsCharactersNotBytes) {
   EXPECT_EQ(display_width("Größe ▁▂▃"), 9u);
   Table table;

@@ -14,6 +14,12 @@ TEST(Utf8, EveryCodePointRoundTrips) {
   }
 }
 
+TEST(Utf8, CharactersAreCodePointsOfAnyWidth) {
+  EXPECT_EQ(character_count(""), 0u);
+  EXPECT_EQ(character_count("你好 é"), 4u);
+  EXPECT_EQ(character_count("a\xFF\xC3"), 3u);
+}
+
 TEST(Utf8, InvalidSequencesDecodeAsOneByte) {
   for (const std::string text :
        {"\x80", "\xC1\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xC3", "\xF0\x9F\x98"}) {

@@ -87,14 +87,16 @@ TEST(MultipleChoice, ChoosesByNatsAndByNatsPerCharacter) {
 
 TEST(MultipleChoice, ScoresEachEndingIndependently) {
   Fixture f;
-  const std::vector<ChoiceQuestion> questions = {{"A cat", {"sat.", "ran away"}, 0},
-                                                 {"One", {"two", "three four five", "caf\xC3\xA9"}, 1}};
+  const std::vector<ChoiceQuestion> questions = {
+      {"A cat", {"sat.", "ran away"}, 0},
+      {"One", {"two", "three four five", "caf\u00E9", "\u4F60\u597D"}, 1}};
   const auto scores = score_endings(*f.model, *f.tokenizer, questions, ProgressOutput::nowhere());
   for (std::size_t q = 0; q < questions.size(); ++q)
     for (std::size_t e = 0; e < questions[q].endings.size(); ++e)
       EXPECT_NEAR(scores[q][e].nats, f.nats(questions[q].context, questions[q].endings[e]), 1e-4)
           << q << " " << e;
   EXPECT_EQ(scores[1][2].characters, 4) << "characters, not bytes";
+  EXPECT_EQ(scores[1][3].characters, 2) << "not columns of a terminal";
 }
 
 TEST(MultipleChoice, UsesBosIfTheTokenizerAddsItOrTheContextIsEmpty) {
