@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <map>
 #include <thread>
 
 #include "base/error.h"
@@ -91,7 +93,28 @@ std::vector<Option> setting_options(std::string_view preset, std::span<const Bas
   return options;
 }
 
+namespace {
+
+// A setting, like an option, is given once: not by two --set, nor by --set and a flag.
+void refuse_repeated_settings(const Arguments& arguments) {
+  std::map<std::string_view, std::string_view> values;
+  const auto add = [&](std::string_view key, std::string_view value) {
+    if (const auto [first, added] = values.emplace(key, value); !added)
+      throw UsageError(fmt::format("{} is given twice, as '{}' and as '{}'", key, first->second, value));
+  };
+  for (const Key& key : all_keys())
+    if (is_flag(key) && arguments.takes(key.dashed) && arguments.given(key.dashed))
+      add(key.name, is_only_turned_on(key) ? "true" : std::string_view(arguments.text(key.dashed)));
+  for (const std::string_view assignment : arguments.list("set")) {
+    const std::size_t equals = std::min(assignment.find('='), assignment.size());
+    add(assignment.substr(0, equals), assignment.substr(std::min(equals + 1, assignment.size())));
+  }
+}
+
+}  // namespace
+
 void put_assignments(const Arguments& arguments, ConfigBuilder& settings) {
+  refuse_repeated_settings(arguments);
   as_usage([&] {
     for (const std::string& assignment : arguments.list("set")) settings.set(assignment);
   });

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "base/json.h"
+#include "e2e/settings.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
@@ -27,11 +28,11 @@ class GolfPlus : public testing::Test {
   RunResult train(const std::string& name, std::vector<std::string> more = {}) const {
     std::vector<std::string> arguments = {"train",          "--preset", "golf-plus", "--data",
                                           path("text.txt"), "-o",       path(name)};
-    for (const char* setting :
-         {"context=128", "layers=2", "dim=64", "heads=2", "kv_heads=1", "mlp_hidden=192", "bigram_buckets=64",
-          "bigram_dim=32", "batch_tokens=512", "max_seconds=0", "prime_steps=2", "steps=30", "warmdown=20",
-          "swa_every=2", "val_every=0", "muon_momentum_steps=10"})
-      arguments.insert(arguments.end(), {"--set", setting});
+    const std::vector<std::string> settings = settings_beside(
+        more, {"context=128", "layers=2", "dim=64", "heads=2", "kv_heads=1", "mlp_hidden=192",
+               "bigram_buckets=64", "bigram_dim=32", "batch_tokens=512", "max_seconds=0", "prime_steps=2",
+               "steps=30", "warmdown=20", "swa_every=2", "val_every=0", "muon_momentum_steps=10"});
+    arguments.insert(arguments.end(), settings.begin(), settings.end());
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_binary({.arguments = arguments});
   }

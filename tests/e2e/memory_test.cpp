@@ -71,9 +71,8 @@ class Memory : public testing::Test {
 };
 
 TEST_F(Memory, ARunUsesWhatTheDryRunPredicts) {
-  const Words words =
-      sizes("llama", {"layers=6", "dim=128", "heads=2", "kv_heads=1", "mlp_hidden=256", "context=256",
-                      "batch_tokens=8192", "micro_batch=32", "steps=1", "dtype=f32"});
+  const Words words = sizes("llama", {"layers=6", "dim=128", "heads=2", "kv_heads=1", "mlp_hidden=256",
+                                      "context=256", "batch_tokens=8192", "micro_batch=32", "dtype=f32"});
   const double plain = expect_agreement(words);
   const double checkpointed = expect_agreement(with(words, {"--checkpoint-activations"}));
   EXPECT_LT(checkpointed, 0.7 * plain);

@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "e2e/settings.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
@@ -25,12 +26,14 @@ class Edges : public testing::Test {
   RunResult train(const std::string& name, const Words& settings, const Words& more = {}) const {
     Words words = {"train", "--preset", "llama",  "--data",    path("text.txt"),
                    "-o",    path(name), "--json", "--threads", "1"};
-    for (const char* setting :
-         {"context=16", "layers=1", "dim=32", "heads=2", "kv_heads=1", "head_dim=16", "rope_dims=16",
-          "mlp_hidden=48", "batch_tokens=64", "steps=6", "val_every=3", "warmup_steps=0", "val_tokens=200"})
-      words.insert(words.end(), {"--set", setting});
-    for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
-    words.insert(words.end(), more.begin(), more.end());
+    Words given = more;
+    for (const std::string& setting : settings) given.insert(given.end(), {"--set", setting});
+    const Words others =
+        settings_beside(given, {"context=16", "layers=1", "dim=32", "heads=2", "kv_heads=1", "head_dim=16",
+                                "rope_dims=16", "mlp_hidden=48", "batch_tokens=64", "steps=6", "val_every=3",
+                                "warmup_steps=0", "val_tokens=200"});
+    words.insert(words.end(), others.begin(), others.end());
+    words.insert(words.end(), given.begin(), given.end());
     return run_binary({.arguments = words});
   }
 

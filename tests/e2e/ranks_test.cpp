@@ -11,6 +11,7 @@
 
 #include "base/files.h"
 #include "base/json.h"
+#include "e2e/settings.h"
 #include "support/mpirun.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
@@ -37,13 +38,11 @@ class Ranks : public testing::Test {
   std::vector<std::string> tiny(const std::string& run, const std::vector<std::string>& more = {}) const {
     std::vector<std::string> words = {"train",    "--data", path("text.txt"), "-o",  path(run),
                                       "--preset", "golf",   "--order",        "golf"};
-    for (const char* setting :
-         {"context=16", "layers=2", "dim=32", "heads=2", "kv_heads=1", "batch_tokens=256", "span_tokens=32",
-          "dtype=f32", "muon_dtype=f32", "clip=0.5", "steps=20", "val_every=10", "prime_steps=0",
-          "max_seconds=0", "val_tokens=0"}) {
-      words.push_back("--set");
-      words.push_back(setting);
-    }
+    const std::vector<std::string> settings = settings_beside(
+        more, {"context=16", "layers=2", "dim=32", "heads=2", "kv_heads=1", "batch_tokens=256",
+               "span_tokens=32", "dtype=f32", "muon_dtype=f32", "clip=0.5", "steps=20", "val_every=10",
+               "prime_steps=0", "max_seconds=0", "val_tokens=0"});
+    words.insert(words.end(), settings.begin(), settings.end());
     words.insert(words.end(), more.begin(), more.end());
     return words;
   }

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/machine.h"
 #include "base/rng.h"
+#include "e2e/settings.h"
 #include "support/run_binary.h"
 #include "support/temp_folder.h"
 
@@ -34,11 +35,10 @@ class TrainCommand : public testing::Test {
                                                             "--steps", "20", "--val-every", "10"}) const {
     std::vector<std::string> arguments = {"train",   "--data",   path("text.txt"), "-o",
                                           path(run), "--preset", "quick"};
-    for (const char* setting :
-         {"context=16", "layers=1", "dim=32", "heads=2", "kv_heads=1", "mlp_hidden=48", "batch_tokens=64"}) {
-      arguments.push_back("--set");
-      arguments.push_back(setting);
-    }
+    const std::vector<std::string> settings = settings_beside(
+        more,
+        {"context=16", "layers=1", "dim=32", "heads=2", "kv_heads=1", "mlp_hidden=48", "batch_tokens=64"});
+    arguments.insert(arguments.end(), settings.begin(), settings.end());
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }

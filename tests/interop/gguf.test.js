@@ -41,7 +41,8 @@ function make_model(name) {
   const { preset, tokenizer, data, set } = models[name];
   const own = tokenizer.startsWith('bpe-') ? file(`${tokenizer}.json`) : tokenizer;
   run('train', '--preset', preset, '--data', file(data ?? 'tales.txt'), '--tokenizer', own, '-q', '--threads', '2',
-    ...[...small, ...set].flatMap((setting) => ['--set', setting]), '-o', file(name));
+    ...Object.entries(Object.fromEntries([...small, ...set].map((setting) => setting.split('='))))
+      .flatMap(([key, value]) => ['--set', `${key}=${value}`]), '-o', file(name));
   run('export', file(name), '--format', 'gguf', '--type', 'f32', '-o', file(`${name}.gguf`));
 }
 

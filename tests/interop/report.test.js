@@ -18,9 +18,12 @@ const hostile = '</p></section><script>document.title = "mine"</script><img src=
 let browser;
 
 const settings = ['context=64', 'layers=2', 'dim=64', 'heads=4', 'kv_heads=2', 'head_dim=0', 'mlp_hidden=128', 'batch_tokens=512',
-  'val_every=20', 'val_tokens=2000', 'dtype=f32', 'prime_steps=0'].flatMap((setting) => ['--set', setting]);
+  'val_every=20', 'val_tokens=2000', 'dtype=f32', 'prime_steps=0'];
+// The settings that `words` do not give: a setting given twice is refused.
+const other_settings = (words) => settings.filter((setting) => !words.some((word) => word.startsWith(setting.replace(/=.*/, '='))))
+  .flatMap((setting) => ['--set', setting]);
 const train_command = (run, ...more) => ['train', '--preset', 'quick', ...(more.includes('--data') ? [] : ['--data', join(folder, 'tales.txt')]),
-  '-o', join(folder, run), '--threads', '2', '-q', ...settings, ...more];
+  '-o', join(folder, run), '--threads', '2', '-q', ...other_settings(more), ...more];
 
 function succeed(...command) {
   const { exit_code, stdout, stderr } = thimble(...command);
