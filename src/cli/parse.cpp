@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/option.h"
+#include "config/keys.h"
 
 namespace thimble {
 
@@ -88,12 +89,7 @@ class Parser {
     const std::size_t equals = word.find('=');
     const std::string_view name = word.substr(0, equals);
     const Option* option = find([&](const Option& o) { return o.name == name; });
-    if (!option) {
-      std::vector<std::string_view> names;
-      for (const Option& known : options_) names.push_back(known.name);
-      throw UsageError(fmt::format("unknown option --{} for '{}'", name, command_.name),
-                       did_you_mean("--", name, names));
-    }
+    if (!option) fail_unknown(fmt::format("--{}", name), name);
     if (equals == std::string_view::npos)
       store(*option, std::nullopt);
     else
@@ -102,11 +98,44 @@ class Parser {
 
   void take_short(std::string_view word) {
     const Option* option = find([&](const Option& o) { return o.letter == word[1]; });
-    if (!option) throw UsageError(fmt::format("unknown option {} for '{}'", word, command_.name));
+    const bool foreign = word.size() > 2 && !synonym_of(word.substr(1)).empty();  // -ngl of llama.cpp
+    if (!option || foreign) fail_unknown(word, foreign ? word.substr(1) : word.substr(1, 1));
     std::string_view rest = word.substr(2);
     if (rest.empty()) return store(*option, std::nullopt);
     if (rest.front() == '=') rest.remove_prefix(1);
     store(*option, std::string(rest));
+  }
+
+  // The name in this command of an option or argument that other programs call `word`.
+  std::string_view synonym_of(std::string_view word) const {
+    std::vector<std::string_view> names;
+    for (const Option& option : options_) names.push_back(option.name);
+    for (const Argument& argument : command_.arguments) names.push_back(argument.name);
+    return synonym(word, names);
+  }
+
+  [[noreturn]] void fail_unknown(std::string_view typed, std::string_view word) const {
+    std::vector<std::string_view> names;
+    for (const Option& option : options_) names.push_back(option.name);
+    const std::string_view ours = synonym_of(word);
+    Hint hint;
+    if (std::ranges::find(command_.arguments, ours, &Argument::name) != command_.arguments.end())
+      hint = {fmt::format("{} is an argument: {}", ours, usage_of(command_))};
+    else if (!ours.empty())
+      hint = {fmt::format("did you mean --{}?", ours)};
+    else if (word.size() > 1)
+      hint = did_you_mean("--", word, names);
+    if (hint.text.empty()) hint = setting_hint(word);
+    throw UsageError(fmt::format("unknown option {} for '{}'", typed, command_.name), hint);
+  }
+
+  // For a setting that is given when a model is trained: -c of llama.cpp, --context.
+  static Hint setting_hint(std::string_view word) {
+    std::vector<std::string_view> keys;
+    for (const Key& key : all_keys()) keys.push_back(key.dashed);
+    const auto same = std::ranges::find(keys, word);
+    const std::string_view key = same == keys.end() ? synonym(word, keys) : *same;
+    return key.empty() ? Hint{} : Hint{fmt::format("--{} is an option of 'thimble train'", key)};
   }
 
   void store(const Option& option, std::optional<std::string> value) {

@@ -356,7 +356,8 @@ std::string nearest_key_hint(std::string_view name) {
   std::replace(word.begin(), word.end(), '-', '_');
   std::vector<std::string_view> names;
   for (const Key& key : all_keys()) names.push_back(key.name);
-  const std::string_view best = nearest(word, names);
+  std::string_view best = synonym(word, names);
+  if (best.empty()) best = nearest(word, names);
   return best.empty() ? "" : fmt::format("did you mean {}?", best);
 }
 

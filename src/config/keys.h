@@ -44,6 +44,11 @@ const Key* find_key(std::string_view name);
 // interchangeable.
 std::string nearest_key_hint(std::string_view name);
 
+// What thimble calls a thing that nanoGPT, Hugging Face, llama.cpp or Ollama name `word`: the name
+// among `names` (commands, options, arguments or keys) with this meaning, or empty. Dashes and
+// underscores are interchangeable.
+std::string_view synonym(std::string_view word, std::span<const std::string_view> names);
+
 // Returns the value converted to the type of the key. Throws an Error that lists what the key
 // accepts; `where` is the prefix of its message, such as "run/config.toml:3: " or "--set: ".
 KeyValue checked_value(const Key& key, const KeyValue& value, std::string_view where);

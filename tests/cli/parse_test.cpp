@@ -144,6 +144,24 @@ TEST(Parse, UsageErrorsStateWhatWasExpectedAndFound) {
   expect_usage_errors(choosing, {{{}, "'export' needs --format gguf|hf: as what", ""}});
 }
 
+TEST(Parse, NamesOfOtherProgramsAreHintedAt) {
+  const auto hint = [](std::vector<std::string> words) {
+    try {
+      parse(sample_command(), words);
+    } catch (const UsageError& error) {
+      return error.hint();
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(hint({"m", "--temp", "1"}), "did you mean --temperature?");
+  EXPECT_EQ(hint({"m", "--max_new_tokens=5"}), "did you mean --max-tokens?");
+  EXPECT_EQ(hint({"m", "-ngl", "99"}), "did you mean --device?") << "not -n with the value gl";
+  EXPECT_EQ(hint({"-m", "m"}), "MODEL is an argument: thimble generate MODEL [PROMPT] [options]");
+  EXPECT_EQ(hint({"m", "-p", "Once"}), "PROMPT is an argument: thimble generate MODEL [PROMPT] [options]");
+  EXPECT_EQ(hint({"m", "-c", "512"}), "--context is an option of 'thimble train'");
+  EXPECT_EQ(hint({"m", "--n-layer", "4"}), "--layers is an option of 'thimble train'");
+}
+
 TEST(Parse, NumbersAreCheckedForFormAndRange) {
   const auto integer = [](std::string text, Range<std::int64_t> range = {}) {
     return parse(sample_command(), {"m", "--top-k=" + text}).integer("top-k", range);

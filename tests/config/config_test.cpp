@@ -255,6 +255,27 @@ TEST(Settings, MalformedTablesAndNonAsciiTextAreErrors) {
   EXPECT_TRUE(complaint_of("\"#\" = [ {\n").starts_with("c:1: "));
 }
 
+TEST(Settings, AFileMayBeginWithAByteOrderMark) {
+  ConfigBuilder settings;
+  settings.toml("\xEF\xBB\xBFlayers = 3\n", "mine.toml");
+  EXPECT_EQ(settings.current().model.layers, 3);
+  EXPECT_EQ(config_from_toml("\xEF\xBB\xBFsteps = 7\n", "run/config.toml").train.steps, 7);
+}
+
+TEST(Synonyms, AreFoundAmongTheNamesThatExist) {
+  const std::vector<std::string_view> options = {"context", "max-tokens", "kv_heads"}, arguments = {"MODEL"};
+  EXPECT_EQ(synonym("block-size", options), "context");
+  EXPECT_EQ(synonym("block_size", options), "context");
+  EXPECT_EQ(synonym("num_key_value_heads", options), "kv_heads");
+  EXPECT_EQ(synonym("n", options), "max-tokens");
+  EXPECT_EQ(synonym("m", options), "");
+  EXPECT_EQ(synonym("m", arguments), "MODEL");
+  EXPECT_EQ(synonym("", options), "");
+  EXPECT_EQ(synonym("block", options), "");
+  EXPECT_EQ(complaint_about({"n_layer=3"}), "--set: unknown key 'n_layer' / did you mean layers?");
+  EXPECT_EQ(complaint_about({"hidden-size=3"}), "--set: unknown key 'hidden-size' / did you mean dim?");
+}
+
 TEST(Settings, InvalidAssignmentsAreErrors) {
   EXPECT_EQ(complaint_about({"rope-bas=1"}), "--set: unknown key 'rope-bas' / did you mean rope_base?");
   EXPECT_EQ(complaint_about({"layers"}), "--set expects key=value, found 'layers'");
