@@ -11,6 +11,7 @@
 #include "base/parallel.h"
 #include "base/signals.h"
 #include "base/table.h"
+#include "cli/commands.h"
 #include "cli/console.h"
 #include "cli/option.h"
 #include "cli/parse.h"
@@ -100,10 +101,9 @@ std::string device_name(const Context& context) {
   return context.device() == Device::cpu ? "cpu" : context.runtime()->facts().name;
 }
 
-std::string computed_in(const Model& model, const Context& context) {
-  const std::string_view dtype = dtype_name(model.dtype());
-  return context.device() == Device::cpu ? std::string(dtype)
-                                         : fmt::format("{} on {}", dtype, device_name(context));
+std::string computed_in(DType dtype, const Context& context) {
+  return context.device() == Device::cpu ? std::string(dtype_name(dtype))
+                                         : fmt::format("{} on {}", dtype_name(dtype), device_name(context));
 }
 
 Json as_json(const Speed& speed) {
@@ -131,6 +131,18 @@ Json with_fraction(std::string_view name, std::optional<double> fraction, Json r
 
 std::string fraction_text(std::optional<double> fraction) {
   return fraction ? fmt::format("{:.3f}", *fraction) : "not known, other programs disturbed the measurement";
+}
+
+constexpr int kPeakRepeats = 3;
+
+// FLOP rate of the model's matrix products alone.
+double peak_flops(const ModelConfig& config, const Context& context, std::int64_t rows, DType dtype) {
+  const std::vector<ProductShape> shapes = products_of(config);
+  if (context.device() == Device::cuda)  // forward only: a third of the work
+    return flops_of_products(shapes, rows) / 3 /
+           gpu_seconds_of_products(context, shapes, rows, dtype, kPeakRepeats);
+  return flops_of_products(shapes, rows) /
+         cpu::seconds_of_products(context, shapes, rows, dtype, kPeakRepeats);
 }
 
 constexpr std::int64_t kCopiedBytes = std::int64_t{64} << 20;
@@ -183,10 +195,17 @@ int run_bench_train(const Arguments& arguments, Console& console) {
                            .dtype = DType::f32,
                            .steps = arguments.integer("iterations", {.least = 1, .most = 1000}),
                            .profile = arguments.flag("profile")};
+  const Context context(device_from(arguments, console.log()));
+  const bool gpu = context.device() != Device::cpu;
+  if (gpu && request.profile) throw UsageError("--profile is available on the CPU only");
   const ComputeDType wanted = request.config.train.dtype;
-  if (const std::string notice = dtype_notice(wanted, Device::cpu, cpu_features()); !notice.empty())
+  if (const std::string notice = dtype_notice(wanted, context.device(), cpu_features()); !notice.empty())
     console.log().info("{}", notice);
-  request.dtype = compute_dtype(wanted, Device::cpu);
+  request.dtype = compute_dtype(wanted, context.device());
+  request.device = context.runtime();
+  request.gpu_peak_flops = [&](std::int64_t rows) {
+    return peak_flops(request.config.model, context, rows, request.dtype);
+  };
   const Interrupt interrupt;
   const StepBench bench = bench_steps(request, console.progress(), interrupt);
   const Verdict verdict = verdict_of(arguments, bench.tokens_per_second());
@@ -200,6 +219,7 @@ int run_bench_train(const Arguments& arguments, Console& console) {
         Json::object()
             .set("tokens_per_second", bench.tokens_per_second())
             .set("passed", verdict.passed)
+            .set("device", device_name(context))
             .set("dtype", std::string(dtype_name(request.dtype)))
             .set("cpu_level", std::string(cpu_level_name(cpu_level())))
             .set("step_tokens", bench.tokens)
@@ -209,7 +229,7 @@ int run_bench_train(const Arguments& arguments, Console& console) {
             .set("samples", samples)
             .set("peak_samples", peaks)
             .set("muon_seconds", request.config.optimizer.uses_muon() ? bench.optimizer_seconds : 0.0)
-            .set("optimizer_seconds", bench.optimizer_seconds)));
+            .set("optimizer_seconds", gpu ? Json() : Json(bench.optimizer_seconds))));
     return exit_code(verdict, console);
   }
   if (request.profile) {
@@ -221,10 +241,11 @@ int run_bench_train(const Arguments& arguments, Console& console) {
   }
   console.print(
       fmt::format("{} tokens/s; {:.0f} GFLOP/s, matrix products alone {:.0f}: {} ({}, {} tokens "
-                  "in {}, optimizer {})\n",
+                  "in {}{})\n",
                   with_unit(bench.tokens_per_second()), bench.flops_per_second() / 1e9,
-                  bench.peak_flops / 1e9, fraction_text(fraction), dtype_name(request.dtype),
-                  with_commas(bench.tokens), in_seconds(bench.seconds), in_seconds(bench.optimizer_seconds)));
+                  bench.peak_flops / 1e9, fraction_text(fraction), computed_in(request.dtype, context),
+                  with_commas(bench.tokens), in_seconds(bench.seconds),
+                  gpu ? "" : fmt::format(", optimizer {}", in_seconds(bench.optimizer_seconds))));
   return exit_code(verdict, console);
 }
 
@@ -242,6 +263,7 @@ Command bench_train_command() {
                {.name = "config", .value = "FILE", .help = "TOML file of settings; overrides the preset"},
                {.name = "set", .value = "KEY=VALUE", .help = "one setting; overrides both", .repeated = true},
                {.name = "batch-tokens", .value = "N", .initial = "65536", .help = "tokens per step"},
+               device_option(),
                {.name = "profile", .help = "print the time of every op as a fraction of its ceiling"}},
               "3", "steps to measure; the median is reported"),
           .examples = {"thimble bench train --preset golf --profile",
@@ -251,19 +273,22 @@ Command bench_train_command() {
 
 namespace {
 
-constexpr int kPeakRepeats = 3;
-
 SpeedRequest request_from(const Arguments& arguments, const ModelConfig& config) {
   return {.tokens = tokens_from(arguments, config),
           .depth = depth_from(arguments, config),
           .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
 }
 
+// The result of `bench prefill` or `bench decode`.
+struct Measured {
+  Speed speed;
+  Json json;
+  std::string text;
+};
+
 // The fields that `bench prefill` and `bench decode` share.
-Json as_json(const Speed& speed, const Verdict& verdict, const ModelFile& file, const Model& model,
-             const Context& context) {
+Json as_json(const Speed& speed, const ModelFile& file, const Model& model, const Context& context) {
   return as_json(speed)
-      .set("passed", verdict.passed)
       .set("model", file.path.string())
       .set("architecture", file.architecture)
       .set("parameters", model.params().count())
@@ -271,39 +296,43 @@ Json as_json(const Speed& speed, const Verdict& verdict, const ModelFile& file, 
       .set("dtype", dtype_name(model.dtype()));
 }
 
-// FLOP rate of the model's matrix products alone.
-double peak_flops(const Model& model, const Context& context, std::int64_t rows) {
-  const std::vector<ProductShape> shapes = products_of(model.config());
-  if (context.device() == Device::cuda)  // forward only: a third of the work
-    return flops_of_products(shapes, rows) / 3 /
-           gpu_seconds_of_products(context, shapes, rows, model.dtype(), kPeakRepeats);
-  return flops_of_products(shapes, rows) /
-         cpu::seconds_of_products(context, shapes, rows, model.dtype(), kPeakRepeats);
+int report(const Arguments& arguments, Measured measured, Console& console) {
+  const Verdict verdict = verdict_of(arguments, measured.speed.mean());
+  if (console.json())
+    console.print_json(measured.json.set("passed", verdict.passed));
+  else
+    console.print(measured.text);
+  return exit_code(verdict, console);
+}
+
+Measured measure_prefill(ModelFile& file, const Context& context, DType dtype, const SpeedRequest& request,
+                         const Console& console, const Interrupt& interrupt) {
+  Model model = model_for(file, context, dtype, request);
+  Measured measured{
+      .speed = prefill_speed(model, request, console.progress(), &interrupt), .json = {}, .text = {}};
+  const Speed& speed = measured.speed;
+  const double flops = speed.mean() * prefill_flops(model, request.tokens, request.depth) /
+                       static_cast<double>(request.tokens);
+  const auto measure = [&] { return peak_flops(model.config(), context, request.tokens, model.dtype()); };
+  const double peak = ceiling_above(flops, measure(), measure);
+  const std::optional<double> fraction = fraction_of(flops, peak);
+  measured.json = with_fraction(
+      "fraction_of_peak", fraction,
+      as_json(speed, file, model, context).set("gflops", flops / 1e9).set("gemm_peak_gflops", peak / 1e9));
+  measured.text =
+      fmt::format("{} ({} parameters, {}); {:.0f} GFLOP/s, matrix products alone {:.0f}: {}\n",
+                  as_text(speed), with_unit(static_cast<double>(model.params().count())),
+                  computed_in(model.dtype(), context), flops / 1e9, peak / 1e9, fraction_text(fraction));
+  return measured;
 }
 
 int run_bench_prefill(const Arguments& arguments, Console& console) {
   ModelFile file = bench_model(arguments);
   const Context context(device_from(arguments, console.log()));
   const SpeedRequest request = request_from(arguments, file.config.model);
-  Model model = model_for(file, context, dtype_from(arguments, context.device(), console.log()), request);
+  const DType dtype = dtype_from(arguments, context.device(), console.log());
   const Interrupt interrupt;
-  const Speed speed = prefill_speed(model, request, console.progress(), &interrupt);
-  const double flops = speed.mean() * prefill_flops(model, request.tokens, request.depth) /
-                       static_cast<double>(request.tokens);
-  const auto measure = [&] { return peak_flops(model, context, request.tokens); };
-  const double peak = ceiling_above(flops, measure(), measure);
-  const std::optional<double> fraction = fraction_of(flops, peak);
-  const Verdict verdict = verdict_of(arguments, speed.mean());
-  if (console.json())
-    console.print_json(with_fraction("fraction_of_peak", fraction,
-                                     as_json(speed, verdict, file, model, context)
-                                         .set("gflops", flops / 1e9)
-                                         .set("gemm_peak_gflops", peak / 1e9)));
-  else
-    console.print(fmt::format("{} ({} parameters, {}); {:.0f} GFLOP/s, matrix products alone {:.0f}: {}\n",
-                              as_text(speed), with_unit(static_cast<double>(model.params().count())),
-                              computed_in(model, context), flops / 1e9, peak / 1e9, fraction_text(fraction)));
-  return exit_code(verdict, console);
+  return report(arguments, measure_prefill(file, context, dtype, request, console, interrupt), console);
 }
 
 }  // namespace
@@ -361,35 +390,64 @@ Ceiling ceiling_of(const Model& model, const Context& context, const SpeedReques
   return {bandwidth, bytes, streams};
 }
 
-int run_bench_decode(const Arguments& arguments, Console& console) {
-  ModelFile file = bench_model(arguments);
-  const Context context(device_from(arguments, console.log()));
-  SpeedRequest request = request_from(arguments, file.config.model);
-  request.streams = arguments.integer("streams", {.least = 1, .most = kMostStreams});
-  Model model = model_for(file, context, dtype_from(arguments, context.device(), console.log()), request);
-  const Interrupt interrupt;
-  const Speed speed = decode_speed(model, request, console.progress(), &interrupt);
+Measured measure_decode(ModelFile& file, const Context& context, DType dtype, const SpeedRequest& request,
+                        const Console& console, const Interrupt& interrupt) {
+  Model model = model_for(file, context, dtype, request);
+  Measured measured{
+      .speed = decode_speed(model, request, console.progress(), &interrupt), .json = {}, .text = {}};
+  const Speed& speed = measured.speed;
   Ceiling ceiling = ceiling_of(model, context, request, interrupt);
   ceiling.bytes_per_second =
       ceiling_above(speed.mean() / ceiling.tokens_per_byte(), ceiling.bytes_per_second,
                     [&] { return ceiling_of(model, context, request, interrupt).bytes_per_second; });
   const std::optional<double> fraction = fraction_of(speed.mean(), ceiling.tokens_per_second());
-  const Verdict verdict = verdict_of(arguments, speed.mean());
+  measured.json =
+      with_fraction("fraction_of_ceiling", fraction,
+                    as_json(speed, file, model, context)
+                        .set("streams", request.streams)
+                        .set("first_token_seconds", speed.first_token_seconds)
+                        .set("bytes_per_token", ceiling.bytes_per_call / static_cast<double>(request.streams))
+                        .set("read_gigabytes_per_second", ceiling.bytes_per_second / 1e9)
+                        .set("ceiling_tokens_per_second", ceiling.tokens_per_second()));
+  measured.text =
+      fmt::format("{}{} ({} parameters, {}); memory ceiling at {:.1f} GB/s {:.0f} tokens/s: {}\n",
+                  as_text(speed), request.streams > 1 ? fmt::format(" in {} streams", request.streams) : "",
+                  with_unit(static_cast<double>(model.params().count())), computed_in(model.dtype(), context),
+                  ceiling.bytes_per_second / 1e9, ceiling.tokens_per_second(), fraction_text(fraction));
+  return measured;
+}
+
+int run_bench_decode(const Arguments& arguments, Console& console) {
+  ModelFile file = bench_model(arguments);
+  const Context context(device_from(arguments, console.log()));
+  SpeedRequest request = request_from(arguments, file.config.model);
+  request.streams = arguments.integer("streams", {.least = 1, .most = kMostStreams});
+  const DType dtype = dtype_from(arguments, context.device(), console.log());
+  const Interrupt interrupt;
+  return report(arguments, measure_decode(file, context, dtype, request, console, interrupt), console);
+}
+
+constexpr std::int64_t kPromptTokens = 512, kGeneratedTokens = 128;  // of `bench`, as llama-bench's
+
+int run_bench(const Arguments& arguments, Console& console) {
+  ModelFile file = bench_model(arguments);
+  const Context context(device_from(arguments, console.log()));
+  const DType dtype = dtype_from(arguments, context.device(), console.log());
+  const std::int64_t longest = file.config.model.context;
+  const SpeedRequest request{.tokens = std::min(kPromptTokens, longest),
+                             .repeats = arguments.integer("iterations", {.least = 1, .most = 100000})};
+  SpeedRequest decoding = request;
+  decoding.tokens = std::min(kGeneratedTokens, longest);
+  const Interrupt interrupt;
+  Measured prefill = measure_prefill(file, context, dtype, request, console, interrupt);
+  if (!console.json()) console.print(prefill.text);
+  Measured decode = measure_decode(file, context, dtype, decoding, console, interrupt);
   if (console.json())
-    console.print_json(with_fraction(
-        "fraction_of_ceiling", fraction,
-        as_json(speed, verdict, file, model, context)
-            .set("streams", request.streams)
-            .set("bytes_per_token", ceiling.bytes_per_call / static_cast<double>(request.streams))
-            .set("read_gigabytes_per_second", ceiling.bytes_per_second / 1e9)
-            .set("ceiling_tokens_per_second", ceiling.tokens_per_second())));
+    console.print_json(
+        Json::object().set("prefill", std::move(prefill.json)).set("decode", std::move(decode.json)));
   else
-    console.print(
-        fmt::format("{}{} ({} parameters, {}); memory ceiling at {:.1f} GB/s {:.0f} tokens/s: {}\n",
-                    as_text(speed), request.streams > 1 ? fmt::format(" in {} streams", request.streams) : "",
-                    with_unit(static_cast<double>(model.params().count())), computed_in(model, context),
-                    ceiling.bytes_per_second / 1e9, ceiling.tokens_per_second(), fraction_text(fraction)));
-  return exit_code(verdict, console);
+    console.print(decode.text);
+  return kExitDone;
 }
 
 }  // namespace
@@ -412,6 +470,27 @@ Command bench_decode_command() {
           .examples = {"thimble bench decode runs/book --min-tps 100",
                        "thimble bench decode --preset llama --streams 8"},
           .run = run_bench_decode};
+}
+
+Command bench_command() {
+  std::vector<Option> options = model_options();
+  options.push_back({.name = "iterations",
+                     .value = "N",
+                     .initial = "5",
+                     .help = "repetitions after a warm-up; mean and standard deviation are reported"});
+  for (const Option& option :
+       {device_option(), common::dtype(), common::threads(), common::json(), common::quiet()})
+    options.push_back(option);
+  return {.name = "bench",
+          .summary = "measure prompt processing and decoding of a model",
+          .arguments = {model_argument(Count::optional)},
+          .options = options,
+          .notes =
+              "Measures a prompt of 512 tokens and 128 generated tokens, or as many as the context "
+              "has. The subcommands train, prefill, decode and tokenize measure one thing with more "
+              "options: thimble bench decode --help.",
+          .examples = {"thimble bench runs/book", "thimble bench --preset llama --device auto"},
+          .run = run_bench};
 }
 
 namespace {

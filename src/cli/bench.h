@@ -38,8 +38,8 @@ std::int64_t tokens_from(const Arguments& arguments, const ModelConfig& config);
 // Creates the model with its context limited to what the benchmark needs, as llama-bench does.
 Model model_for(ModelFile& file, const Context& context, DType dtype, const SpeedRequest& request);
 
-std::string device_name(const Context& context);                      // "cpu", "NVIDIA H200"
-std::string computed_in(const Model& model, const Context& context);  // "bf16", "bf16 on NVIDIA H200"
+std::string device_name(const Context& context);               // "cpu", "NVIDIA H200"
+std::string computed_in(DType dtype, const Context& context);  // "bf16", "bf16 on NVIDIA H200"
 
 // {"test": "pp512", "tokens_per_second": mean, "stddev": .., "samples": [..]}
 Json as_json(const Speed& speed);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string_view>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "cli/help.h"
 #include "cli/option.h"
 #include "cli/train_inputs.h"
+#include "config/keys.h"
 
 namespace thimble {
 
@@ -22,6 +24,7 @@ Command eval_command();
 Command generate_command();
 Command chat_command();
 Command serve_command();
+Command bench_command();
 Command bench_train_command();
 Command bench_prefill_command();
 Command bench_decode_command();
@@ -53,8 +56,9 @@ std::vector<Command> all_commands() {
   };
   add("train", {train_command(), golf_command(), plot_command(), compare_command()});
   add("use a model", {generate_command(), chat_command(), serve_command()});
+  // `bench` comes after its subcommands: completions take the first pattern that matches.
   add("measure", {eval_command(), qa_command(), bench_train_command(), bench_prefill_command(),
-                  bench_decode_command(), bench_tokenize_command()});
+                  bench_decode_command(), bench_tokenize_command(), bench_command()});
   add("pack and convert", {pack_command(), export_command(), import_command()});
   add("prepare data",
       {data_build_command(), data_info_command(), data_sample_command(), tokenizer_train_command(),
@@ -73,13 +77,21 @@ const Command* with_name(std::span<const Command> commands, std::string_view nam
   return nullptr;
 }
 
-[[noreturn]] void throw_unknown(std::span<const Command> commands, const std::string& name) {
+// The name or alias that was probably meant, or empty.
+std::string_view nearest_command(std::span<const Command> commands, const std::string& name) {
   std::vector<std::string_view> names;
   for (const Command& command : commands) {
     names.push_back(command.name);
     names.insert(names.end(), command.aliases.begin(), command.aliases.end());
   }
-  const std::string_view best = nearest(name, names);
+  names.push_back("--version");
+  if (const std::string_view best = synonym(name, names); !best.empty()) return best;
+  names.pop_back();
+  return nearest(name, names);
+}
+
+[[noreturn]] void throw_unknown(std::span<const Command> commands, const std::string& name) {
+  const std::string_view best = nearest_command(commands, name);
   throw UsageError(fmt::format("unknown command '{}'", name),
                    best.empty() ? Hint{} : Hint{fmt::format("did you mean '{}'?", best)});
 }
@@ -92,11 +104,16 @@ CommandMatch find_command(std::span<const Command> commands, const std::vector<s
     const std::string both = words[0] + " " + words[1];
     if (const Command* command = with_name(commands, both)) return {command, 2};
   }
-  if (const Command* command = with_name(commands, words[0])) return {command, 1};
-
   const bool group = std::any_of(commands.begin(), commands.end(), [&](const Command& command) {
     return command.name.starts_with(words[0] + " ");
   });
+  if (const Command* command = with_name(commands, words[0])) {
+    // "bench" is a command and a group: "bench decdoe" is a misspelled subcommand, unless a file.
+    const bool misspelled = group && second && !nearest_command(commands, words[0] + " " + words[1]).empty();
+    if (misspelled && !std::filesystem::exists(words[1])) throw_unknown(commands, words[0] + " " + words[1]);
+    return {command, 1};
+  }
+
   if (group && second) throw_unknown(commands, words[0] + " " + words[1]);
   if (group) return {nullptr, 1};
   throw_unknown(commands, words[0]);

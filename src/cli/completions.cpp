@@ -31,7 +31,10 @@ std::map<std::string, Offers> names_by_group(std::span<const Command> commands) 
     const std::size_t space = command.name.find(' ');
     const std::string word(command.name.substr(0, space));
     if (space == command.name.npos) {
-      groups[""].push_back({word, command.summary});
+      Offers& first = groups[""];
+      std::erase_if(first,
+                    [&](const Offer& offer) { return offer.word == word; });  // "bench" is a group, too
+      first.push_back({word, command.summary});
     } else {
       if (!groups.contains(word)) groups[""].push_back({word, "group of commands"});
       groups[word].push_back({std::string(command.name.substr(space + 1)), command.summary});

@@ -34,7 +34,11 @@ class RandomStreams {
   RandomStreams(Model& model, std::int64_t streams)
       : model_(model), cache_(model.make_cache(streams)), streams_(streams) {}
 
-  void clear() { texts_.assign(static_cast<std::size_t>(streams_), {}); }
+  void clear() {
+    texts_.assign(static_cast<std::size_t>(streams_), {});
+    cleared_at_ = seconds_now();
+  }
+  double seconds_since_clear() const { return seconds_now() - cleared_at_; }
 
   // Processes `count` more tokens of every stream, in as few calls as possible.
   void read(std::int64_t count) {
@@ -73,6 +77,7 @@ class RandomStreams {
   std::int64_t streams_;
   std::vector<std::vector<std::int32_t>> texts_;
   Rng random_{1};
+  double cleared_at_ = 0;
 };
 
 std::string name_of(std::string_view test, const SpeedRequest& request) {
@@ -150,11 +155,16 @@ Speed prefill_speed(Model& model, const SpeedRequest& request, const ProgressOut
 
 Speed decode_speed(Model& model, const SpeedRequest& request, const ProgressOutput& progress,
                    const Interrupt* interrupt) {
-  return speed_of(
+  std::vector<double> first_token_seconds;
+  Speed speed = speed_of(
       "tg", model, request, progress, interrupt, [](RandomStreams& streams) { streams.step(1); },
       [&](RandomStreams& streams) {
-        for (std::int64_t i = 0; i < request.tokens; ++i) streams.step(1);
+        streams.step(1);
+        first_token_seconds.push_back(streams.seconds_since_clear());
+        for (std::int64_t i = 1; i < request.tokens; ++i) streams.step(1);
       });
+  speed.first_token_seconds = median(first_token_seconds);
+  return speed;
 }
 
 double prefill_flops(const Model& model, std::int64_t tokens, std::int64_t depth) {

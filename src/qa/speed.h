@@ -35,6 +35,8 @@ struct SpeedRequest {
 struct Speed {
   std::string name;           // "pp512", "tg128 @ d256"
   std::vector<double> rates;  // tokens per second of each repeat
+  // decode_speed: from an empty cache to the first token after `depth` + 1 tokens; the median.
+  double first_token_seconds = 0;
 
   double mean() const;
   double deviation() const;  // sample deviation; 0 for a single repeat

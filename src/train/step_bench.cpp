@@ -9,7 +9,10 @@
 #include "model/model.h"
 #include "model/params.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cuda_plugin.h"
+#include "optim/device_step.h"
 #include "optim/optimizer.h"
+#include "train/run_cost.h"
 
 namespace thimble {
 
@@ -136,8 +139,84 @@ std::optional<double> fraction_of(double speed, double ceiling) {
   return speed / ceiling;
 }
 
+namespace {
+
+// Steps on a GPU: one graph launch each, as in training.
+class GpuBench {
+ public:
+  explicit GpuBench(const StepBenchRequest& request)
+      : request_(request),
+        config_(
+            with_micro_batch(request.config, available_memory(*request.device), request.device->device())),
+        context_(request.device),
+        model_(config_.model, context_, request.dtype),
+        optimizer_(model_.params(), config_.optimizer, context_),
+        step_(context_, cuda_plugin().step, model_, optimizer_, config_.train),
+        rows_(micro_batch_rows(config_) * config_.model.context) {
+    initialise(model_.params(), static_cast<std::uint64_t>(config_.train.seed), model_.weights());
+    model_.weights_changed();
+    const std::int64_t count = std::max<std::int64_t>(config_.train.batch_tokens / rows_, 1);
+    Rng random(1);
+    for (std::int64_t i = 0; i < count; ++i) {
+      std::vector<std::int32_t> tokens(static_cast<std::size_t>(rows_));
+      for (std::int32_t& token : tokens)
+        token = static_cast<std::int32_t>(random.below(static_cast<std::uint64_t>(config_.model.vocab_size)));
+      batch_.push_back(grid_rows(config_.model, config_.model.context, tokens, tokens));
+      for (float& weight : batch_.back().weight) weight /= static_cast<float>(count);
+    }
+    seeds_.resize(batch_.size());
+    result_.tokens = count * rows_;
+    result_.flops = summarise(config_, request.device->device()).training_flops_per_token *
+                    static_cast<double>(result_.tokens);
+  }
+
+  StepBench run(const ProgressOutput& progress, const Interrupt& interrupt) {
+    constexpr int kWarmUp = 3;  // the second step is captured as a graph
+    for (int i = 0; i < kWarmUp; ++i) step();
+    ProgressBar bar(progress, "measuring", "steps", static_cast<std::uint64_t>(request_.steps));
+    for (std::int64_t i = 0; i < request_.steps; ++i) {
+      interrupt.throw_if_interrupted();
+      result_.all_peaks.push_back(request_.gpu_peak_flops(rows_));
+      const double started = seconds_now();
+      step();
+      result_.all_seconds.push_back(seconds_now() - started);
+      bar.advance(1);
+    }
+    result_.seconds = median(result_.all_seconds);
+    result_.peak_flops = ceiling_above(result_.flops_per_second(), std::ranges::max(result_.all_peaks),
+                                       [&] { return request_.gpu_peak_flops(rows_); });
+    return result_;
+  }
+
+ private:
+  void step() {
+    step_.queue({.step = next_++,
+                 .multiplier = 1e-3,  // the weights stay near their initial values
+                 .options = {.qat_bits = static_cast<int>(config_.train.qat_bits),
+                             .recompute = config_.train.checkpoint_activations},
+                 .micro_batches = batch_,
+                 .dropout_seeds = seeds_});
+    step_.oldest();
+  }
+
+  const StepBenchRequest& request_;
+  Config config_;
+  Context context_;
+  Model model_;
+  Optimizer optimizer_;
+  DeviceStep step_;
+  std::int64_t rows_;  // tokens per micro-batch
+  std::vector<Rows> batch_;
+  std::vector<std::uint64_t> seeds_;
+  std::int64_t next_ = 0;
+  StepBench result_;
+};
+
+}  // namespace
+
 StepBench bench_steps(const StepBenchRequest& request, const ProgressOutput& progress,
                       const Interrupt& interrupt) {
+  if (request.device->device() != Device::cpu) return GpuBench(request).run(progress, interrupt);
   return Bench(request).run(progress, interrupt);
 }
 

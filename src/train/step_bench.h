@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "config/config.h"
 #include "graph/program.h"
 #include "ops/cpu/gemm.h"
+#include "tensor/device.h"
 
 namespace thimble {
 
@@ -29,13 +31,16 @@ struct StepBenchRequest {
   Config config;  // resolved
   DType dtype = DType::f32;
   std::int64_t steps = 3;
-  bool profile = false;  // time every op; slightly slower
+  bool profile = false;  // time every op; slightly slower; CPU only
+  std::shared_ptr<DeviceRuntime> device = cpu_runtime();
+  // FLOP rate of the matrix products alone for this many rows; required on a GPU.
+  std::function<double(std::int64_t rows)> gpu_peak_flops = {};
 };
 
 struct StepBench {
   std::int64_t tokens = 0;       // of one step
   double seconds = 0;            // of one step: the median
-  double optimizer_seconds = 0;  // the optimizer's part of one step: the median
+  double optimizer_seconds = 0;  // the optimizer's part of one step: the median; 0 on a GPU
   double flops = 0;              // of one step's matrix products and attention, without the optimizer
   double peak_flops = 0;         // per second, of the matrix products alone
   // Per step; `seconds` and, unless it had to be measured again, `peak_flops` are the medians.

@@ -52,6 +52,28 @@ TEST(FindCommand, SuggestsTheNearestName) {
   EXPECT_EQ(hint({"frobnicate"}), "unknown command 'frobnicate' / ");
 }
 
+TEST(FindCommand, KnowsNamesOfOtherPrograms) {
+  const std::vector<Command> commands = all_commands();
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{"quantize", "model"}, "did you mean 'pack'?"},   {{"sample"}, "did you mean 'generate'?"},
+      {{"perplexity", "model"}, "did you mean 'eval'?"}, {{"finetune"}, "did you mean 'train'?"},
+      {{"version"}, "did you mean '--version'?"},        {{"show", "model"}, "did you mean 'inspect'?"},
+      {{"tokenize"}, "did you mean 'tokenizer encode'?"}};
+  for (const auto& [words, expected] : cases) try {
+      find_command(commands, words);
+      ADD_FAILURE() << words[0];
+    } catch (const UsageError& error) {
+      EXPECT_EQ(error.hint(), expected);
+    }
+}
+
+TEST(FindCommand, BenchIsACommandAndAGroup) {
+  const std::vector<Command> commands = all_commands();
+  EXPECT_EQ(find_command(commands, {"bench", "some/model"}).command->name, "bench");
+  EXPECT_EQ(find_command(commands, {"bench", "decode", "some/model"}).command->name, "bench decode");
+  EXPECT_THROW(find_command(commands, {"bench", "decdoe"}), UsageError);
+}
+
 TEST(Help, CanBeAWord) {
   const auto printed = [](const std::vector<std::string>& words) {
     testing::internal::CaptureStdout();
@@ -210,9 +232,9 @@ TEST(Help, OverviewListsAllCommandsAndAGroupItsCommands) {
 }
 
 TEST(Commands, ThatComputeHaveADeviceOption) {
-  const std::set<std::string_view> computing = {"train", "golf",         "eval",         "generate",
-                                                "chat",  "serve",        "pack",         "qa",
-                                                "trace", "bench decode", "bench prefill"};
+  const std::set<std::string_view> computing = {
+      "train", "golf",  "eval",         "generate",      "chat",        "serve", "pack",
+      "qa",    "trace", "bench decode", "bench prefill", "bench train", "bench"};
   std::size_t found = 0;
   for (const Command& command : all_commands()) {
     if (!computing.contains(command.name)) continue;

@@ -28,7 +28,7 @@ std::string as_roff(std::string_view text) {
 TEST(ManPage, HasEveryCommandAndEveryFlagOfIt) {
   const std::string page = man_page(all_commands());
   for (const Command& command : all_commands()) {
-    const std::string head = fmt::format(".SS thimble {}", as_roff(command.name));
+    const std::string head = fmt::format(".SS {}\n", as_roff(usage_of(command)));
     const std::size_t begin = page.find(head);
     ASSERT_NE(begin, page.npos) << head;
     const std::string section = page.substr(begin, page.find(".S", begin + 1) - begin);

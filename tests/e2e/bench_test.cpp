@@ -51,6 +51,16 @@ TEST(Bench, DecodeIsComparedWithMemoryBandwidth) {
       report.at("tokens_per_second").as_double() / report.at("ceiling_tokens_per_second").as_double());
 }
 
+TEST(Bench, OfAModelMeasuresPromptsAndDecoding) {
+  std::vector<std::string> words = {"bench", "--iterations", "1", "--json", "--threads", "1"};
+  words.insert(words.end(), kTiny.begin(), kTiny.end());
+  const Json report = json_of(run_binary({.arguments = words}));
+  EXPECT_EQ(report.at("prefill").at("test").as_string(), "pp64");
+  EXPECT_EQ(report.at("decode").at("test").as_string(), "tg64");
+  EXPECT_GT(report.at("decode").at("first_token_seconds").as_double(), 0);
+  EXPECT_EQ(run_binary({.arguments = {"bench"}}).exit_code, 2);
+}
+
 TEST(Bench, TheDefaultLengthIsLimitedByTheContext) {
   EXPECT_EQ(json_of(bench("prefill", {"--iterations", "1", "--json"})).at("test").as_string(), "pp64");
   EXPECT_EQ(bench("prefill", {"--max-tokens", "65"}).exit_code, 2);

@@ -131,6 +131,7 @@ TEST(Speed, FollowsTheProtocol) {
       decode_speed(*model, {.tokens = 8, .depth = 16, .streams = 3, .repeats = 2}, ProgressOutput::nowhere());
   EXPECT_EQ(decode.name, "tg8 @ d16");
   EXPECT_EQ(decode.rates.size(), 2u);
+  EXPECT_GT(decode.first_token_seconds, 0);
   for (const double rate : decode.rates) EXPECT_GT(rate, 0);
   EXPECT_EQ(message_of([&] { decode_speed(*model, {.tokens = 65}, ProgressOutput::nowhere()); }),
             "65 tokens exceed the model's context of 64");
