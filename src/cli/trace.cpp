@@ -116,8 +116,14 @@ std::string as_text(const FileDifference& difference) {
 int run_diff(const Arguments& arguments, Console& console) {
   const DiffOptions options{.tolerance = arguments.number("tolerance", {.least = 0}),
                             .strict = arguments.flag("strict")};
-  const FileDifference difference = compare_files(SafetensorsFile::open(arguments.path("A")),
-                                                  SafetensorsFile::open(arguments.path("B")), options);
+  FileDifference difference;
+  try {
+    difference = compare_files(SafetensorsFile::open(arguments.path("A")),
+                               SafetensorsFile::open(arguments.path("B")), options);
+  } catch (const Error& error) {
+    console.tell(describe(error));
+    return kExitUsage;  // as in diff(1): 1 means that the files differ
+  }
   if (console.json())
     console.print_json(as_json(difference));
   else
@@ -139,6 +145,7 @@ Command diff_command() {
                       {.name = "strict", .help = "treat tensors that only one file contains as a difference"},
                       common::json(),
                       common::quiet()},
+          .notes = "Exit codes: 0 equal, 1 different, 2 a file cannot be read.",
           .examples = {"thimble diff trace.safetensors reference.safetensors --tolerance 2e-4"},
           .run = run_diff};
 }

@@ -28,7 +28,7 @@ TEST(Diff, ReportsWrongUsageAndMissingFiles) {
   const std::string golden = golden_file("golf_baseline_grad");
   EXPECT_EQ(run_binary({.arguments = {"diff", golden}}).exit_code, 2);
   EXPECT_EQ(run_binary({.arguments = {"diff", golden, golden, "--tolerance", "-1"}}).exit_code, 2);
-  EXPECT_EQ(run_binary({.arguments = {"diff", golden, "no-such-file"}}).exit_code, 1);
+  EXPECT_EQ(run_binary({.arguments = {"diff", golden, "no-such-file"}}).exit_code, 2);
 }
 
 }  // namespace
