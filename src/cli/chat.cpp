@@ -4,6 +4,7 @@
 
 #include <array>
 #include <limits>
+#include <map>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -16,6 +17,7 @@
 #include "cli/line_editor.h"
 #include "cli/option.h"
 #include "cli/parse.h"
+#include "config/keys.h"
 #include "data/document.h"
 #include "formats/model_file.h"
 #include "infer/chat_session.h"
@@ -23,6 +25,46 @@
 namespace thimble {
 
 namespace {
+
+// The options that /set changes.
+std::vector<Option> answer_options() {
+  return with_sampling_options(
+      {{.name = "max-tokens",
+        .value = "N",
+        .help = "maximum length of an answer, in tokens",
+        .shown_default = "up to the context"},
+       {.name = "min-tokens", .value = "N", .initial = "1", .help = "minimum length of an answer, in tokens"},
+       {.name = "stop", .value = "TEXT", .help = "end the answer before this text", .repeated = true}});
+}
+
+Request request_from(const Arguments& arguments) {
+  Request request;
+  request.sampling = sampling_from(arguments);
+  request.stop_strings = arguments.list("stop");
+  request.max_tokens = arguments.given("max-tokens") ? arguments.integer("max-tokens", {.least = 1})
+                                                     : std::numeric_limits<std::int64_t>::max();
+  request.min_tokens = min_tokens_from(arguments);
+  return request;
+}
+
+// The values of answer_options() that were given, by name; a flag has one empty value.
+using Settings = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+Settings settings_of(const Arguments& arguments) {
+  Settings settings;
+  for (const Option& option : answer_options())
+    if (arguments.given(option.name)) settings[std::string(option.name)] = arguments.list(option.name);
+  return settings;
+}
+
+// Reads settings as the command line is read, with the same checks and messages.
+Arguments parsed(const Settings& settings) {
+  std::vector<std::string> words;
+  for (const auto& [name, values] : settings)
+    for (const std::string& value : values)
+      words.push_back(name == "greedy" ? "--greedy" : fmt::format("--{}={}", name, value));
+  return parse({.name = "/set", .options = answer_options()}, words);
+}
 
 class ChatRepl {
  public:
@@ -33,20 +75,27 @@ class ChatRepl {
 
   // The arguments must outlive the object. `interrupt` has task scope if interactive, else program
   // scope.
-  ChatRepl(ChatSession& session, LineEditor& lines, Interrupt& interrupt, const Console& console, Style style)
-      : session_(session), lines_(lines), interrupt_(interrupt), console_(console), style_(style) {}
+  ChatRepl(ChatSession& session, const Arguments& arguments, LineEditor& lines, Interrupt& interrupt,
+           const Console& console, Style style)
+      : session_(session),
+        settings_(settings_of(arguments)),
+        lines_(lines),
+        interrupt_(interrupt),
+        console_(console),
+        style_(style) {}
 
   int run();  // returns the exit code; with --json prints the object even after an error
 
  private:
   struct Entry {
-    std::string_view name, argument, help;
+    std::string_view name, argument, help;  // help is empty for a second name, which /help does not list
     void (ChatRepl::*run)(const std::string& argument);
   };
   static std::span<const Entry> table();
 
   int talk();
   void handle(const Message& message);
+  std::string why_cut(const Reply& reply) const;
   void answer(const std::function<Reply(const ChatSession::Show&)>& ask);
   void say(std::string_view notice) const { console_.log().info("{}", notice); }
   void tell(std::string_view text) const;  // output of a command, printed even with --quiet
@@ -59,10 +108,13 @@ class ChatRepl {
   void retry(const std::string&);
   void save(const std::string& path) { save_to(path, false); }
   void save_over(const std::string& path) { save_to(path, true); }
+  void set(const std::string& assignment);
+  void show(const std::string&);
   void stats(const std::string&);
   void system(const std::string& text);
 
   ChatSession& session_;
+  Settings settings_;
   LineEditor& lines_;
   Interrupt& interrupt_;
   const Console& console_;
@@ -105,14 +157,18 @@ Loaded load_conversation(const std::string& path) {
 }
 
 std::span<const ChatRepl::Entry> ChatRepl::table() {
-  static constexpr std::array<Entry, 9> kTable = {{
+  static constexpr std::array<Entry, 13> kTable = {{
       {"clear", "", "start a new conversation; keeps the system prompt", &ChatRepl::clear},
       {"help", "", "show this help", &ChatRepl::help},
       {"load", "FILE", "continue a saved conversation", &ChatRepl::load},
-      {"quit", "", "quit; Ctrl-D or Ctrl-C twice do the same", &ChatRepl::quit},
+      {"quit", "", "quit; /exit, /bye, Ctrl-D or Ctrl-C twice do the same", &ChatRepl::quit},
+      {"exit", "", "", &ChatRepl::quit},
+      {"bye", "", "", &ChatRepl::quit},
       {"retry", "", "generate another answer to the last question", &ChatRepl::retry},
       {"save", "FILE", "save the conversation as one line of JSON, for /load or training", &ChatRepl::save},
       {"save!", "FILE", "like /save, but overwrite an existing file", &ChatRepl::save_over},
+      {"set", "NAME VALUE", "change a setting of later answers: /set temperature 0.5", &ChatRepl::set},
+      {"show", "", "show the settings, the system prompt and the context", &ChatRepl::show},
       {"stats", "", "show tokens and speed of the last answer, and context usage", &ChatRepl::stats},
       {"system", "[TEXT]", "set the system prompt (-: none), or show it", &ChatRepl::system},
   }};
@@ -180,7 +236,8 @@ void ChatRepl::handle(const Message& message) {
           text);
     return (this->*entry.run)(command->argument);
   }
-  const std::string_view best = nearest(command->name, names);
+  std::string_view best = synonym(command->name, names);
+  if (best.empty()) best = nearest(command->name, names);
   fail(Hint{best.empty() ? "/help lists the commands; type // to start a message with /"
                          : fmt::format("did you mean /{}? Type // to start a message with /", best)},
        "unknown command /{}", command->name);
@@ -202,12 +259,18 @@ void ChatRepl::answer(const std::function<Reply(const ChatSession::Show&)>& ask)
                     reply.tokens_dropped, session_.context()));
   if (reply.finish == FinishReason::cancelled) say("(stopped)");
   if (reply.finish == FinishReason::length)
-    say(fmt::format("(stopped after {} tokens)", reply.usage.generated_tokens));
+    say(fmt::format("(cut after {} tokens: {})", reply.usage.generated_tokens, why_cut(reply)));
   if (!reply.kept) say("(no answer; the conversation is unchanged)");
   last_ = reply;
   ++answers_;
   generated_ += reply.usage.generated_tokens;
   dropped_ += reply.tokens_dropped;
+}
+
+std::string ChatRepl::why_cut(const Reply& reply) const {
+  const std::int64_t used = reply.usage.prompt_tokens + reply.usage.generated_tokens;
+  if (used >= session_.context()) return fmt::format("the context of {} tokens is full", session_.context());
+  return "--max-tokens";
 }
 
 void ChatRepl::tell(std::string_view text) const {
@@ -229,7 +292,8 @@ void ChatRepl::clear(const std::string&) {
 void ChatRepl::help(const std::string&) {
   std::string text;
   for (const Entry& entry : table())
-    text += fmt::format("  {:<15} {}\n", fmt::format("/{} {}", entry.name, entry.argument), entry.help);
+    if (!entry.help.empty())
+      text += fmt::format("  {:<15} {}\n", fmt::format("/{} {}", entry.name, entry.argument), entry.help);
   text += "  \\ at the end of a line continues it; \"\"\" starts and ends a block of lines.\n";
   text += "  Ctrl-C stops an answer.";
   tell(text);
@@ -269,20 +333,67 @@ void ChatRepl::stats(const std::string&) {
   tell(text);
 }
 
+// "temperature 0.5", and also "parameter temperature 0.5", as in Ollama.
+void ChatRepl::set(const std::string& assignment) {
+  std::string_view rest = trim(assignment);
+  const auto next_word = [&] {
+    const std::size_t end = std::min(rest.find_first_of(kBlanks), rest.size());
+    std::string word(rest.substr(0, end));
+    rest = trim(rest.substr(end));
+    return word;
+  };
+  std::string name = next_word();
+  if (name == "parameter") name = next_word();
+  std::ranges::replace(name, '_', '-');
+  if (name == "system") return system(std::string(rest));
+
+  const std::vector<Option> options = answer_options();
+  std::vector<std::string_view> names;
+  for (const Option& option : options) names.push_back(option.name);
+  if (const std::string_view ours = synonym(name, names); !ours.empty()) name = ours;
+  const auto option = std::ranges::find(options, name, &Option::name);
+  if (option == options.end()) {
+    const std::string_view best = nearest(name, names);
+    fail(Hint{best.empty() ? fmt::format("the settings are {}", joined(names, ", "))
+                           : fmt::format("did you mean {}?", best)},
+         "unknown setting '{}'", name);
+  }
+  check(option->is_flag() == rest.empty(), "expected /set {}{}, found '/set {}'", name,
+        option->is_flag() ? "" : fmt::format(" {}", value_of(*option)), assignment);
+
+  Settings changed = settings_;
+  if (name == "greedy") changed.erase("temperature");
+  if (name == "temperature") changed.erase("greedy");
+  changed[name] = {std::string(rest)};
+  try {
+    session_.change(request_from(parsed(changed)));
+  } catch (const UsageError& error) {  // the command line of the program was right
+    fail(Hint{error.hint()}, "{}", error.what());
+  }
+  settings_ = std::move(changed);
+  say(option->is_flag() ? fmt::format("({})", name) : fmt::format("({} {})", name, rest));
+}
+
+void ChatRepl::show(const std::string&) {
+  const Arguments now = parsed(settings_);
+  std::string text = fmt::format("context: {} of {} tokens, layout {}\n", session_.context_used(),
+                                 session_.context(), session_.layout().text().name);
+  text += fmt::format("system prompt: {}\n", session_.system().empty() ? "(none)" : session_.system());
+  for (const Option& option : answer_options()) {
+    if (option.is_flag() && !now.given(option.name)) continue;
+    const std::string value = option.is_flag()                ? "on"
+                              : option.repeated               ? joined(now.list(option.name), ", ")
+                              : now.text(option.name).empty() ? option.shown_default
+                                                              : now.text(option.name);
+    if (!value.empty()) text += fmt::format("{}: {}\n", option.name, value);
+  }
+  tell(trim_right(text));
+}
+
 void ChatRepl::system(const std::string& text) {
   if (!text.empty()) session_.set_system(text == "-" ? "" : text);
   tell(session_.system().empty() ? "(no system prompt)"
                                  : fmt::format("system prompt: {}", session_.system()));
-}
-
-ChatOptions chat_options(const Arguments& arguments) {
-  ChatOptions options{.asked = {}, .tidy = arguments.flag("tidy"), .system = arguments.text("system")};
-  options.asked.sampling = sampling_from(arguments);
-  options.asked.stop_strings = arguments.list("stop");
-  options.asked.max_tokens = arguments.given("max-tokens") ? arguments.integer("max-tokens", {.least = 1})
-                                                           : std::numeric_limits<std::int64_t>::max();
-  options.asked.min_tokens = arguments.integer("min-tokens", {.least = 0});
-  return options;
 }
 
 // Resizing the window sends SIGWINCH. libedit's handler crashes if two threads run it concurrently,
@@ -301,13 +412,15 @@ int run_chat(const Arguments& arguments, Console& console) {
   const Context context(device_from(arguments, console.log()));
   Model model = make_model(file, context, dtype_from(arguments, context.device(), console.log()));
   Batcher batcher(model, tokenizer.get());
-  ChatSession session(batcher, layout, chat_options(arguments));
+  ChatSession session(
+      batcher, layout,
+      {.asked = request_from(arguments), .tidy = arguments.flag("tidy"), .system = arguments.text("system")});
 
   const bool interactive = !console.json() && isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   Interrupt interrupt(interactive ? Interrupt::Scope::task : Interrupt::Scope::program);
   if (!interactive) {
     const auto lines = make_plain_lines(false, interrupt);
-    return ChatRepl(session, *lines, interrupt, console, {}).run();
+    return ChatRepl(session, arguments, *lines, interrupt, console, {}).run();
   }
   EditorOptions editor{.colour = wants_colour(STDOUT_FILENO)};
   if (const auto folder = state_folder(); !arguments.flag("no-history") && !folder.empty())
@@ -315,36 +428,27 @@ int run_chat(const Arguments& arguments, Console& console) {
   const auto lines = make_line_editor(editor, interrupt);
   console.log().info("{}: {} layout, context of {} tokens; type /help for commands", file.path.string(),
                      layout.text().name, model.config().context);
-  return ChatRepl(session, *lines, interrupt, console, {.interactive = true, .prompt = "> "}).run();
+  return ChatRepl(session, arguments, *lines, interrupt, console, {.interactive = true, .prompt = "> "})
+      .run();
 }
 
 }  // namespace
 
 Command chat_command() {
+  std::vector<Option> options = answer_options();
+  for (const Option& option :
+       {Option{.name = "system", .value = "TEXT", .help = "system prompt"},
+        Option{.name = "tidy", .help = "drop punctuation at the start of an answer"},
+        Option{.name = "layout",
+        .help = "chat layout, if the model does not contain one",
+        .choices = {"roles", "chatml", "llama3"}},
+        Option{.name = "no-history", .help = "do not save the input history"}, device_option(),
+        common::dtype(), common::threads(), common::json(), common::quiet()})
+    options.push_back(option);
   return {.name = "chat",
           .summary = "chat with a model that was trained on chats",
           .arguments = {model_argument()},
-          .options = with_sampling_options(
-              {{.name = "system", .value = "TEXT", .help = "system prompt"},
-               {.name = "max-tokens",
-                .value = "N",
-                .help = "maximum length of an answer, in tokens",
-                .shown_default = "up to the context"},
-               {.name = "min-tokens",
-                .value = "N",
-                .initial = "1",
-                .help = "minimum length of an answer, in tokens"},
-               {.name = "stop", .value = "TEXT", .help = "end the answer before this text", .repeated = true},
-               {.name = "tidy", .help = "drop punctuation at the start of an answer"},
-               {.name = "layout",
-                .help = "chat layout, if the model does not contain one",
-                .choices = {"roles", "chatml", "llama3"}},
-               {.name = "no-history", .help = "do not save the input history"},
-               device_option(),
-               common::dtype(),
-               common::threads(),
-               common::json(),
-               common::quiet()}),
+          .options = options,
           .examples = {"thimble chat runs/chat", "echo \"How are you?\" | thimble chat runs/chat --greedy"},
           .run = run_chat};
 }

@@ -72,7 +72,7 @@ Request request_from(const Arguments& arguments, const Tokenizer& tokenizer, con
     request.sampling.logit_bias.push_back(bias_from(text));
   request.samples = static_cast<int>(arguments.integer("samples", {.least = 1, .most = 1000}));
   request.max_tokens = arguments.integer("max-tokens", {.least = 1});
-  request.min_tokens = std::max(request.min_tokens, arguments.integer("min-tokens", {.least = 0}));
+  request.min_tokens = std::max(request.min_tokens, min_tokens_from(arguments));
   request.stop_strings = arguments.list("stop");
   if (arguments.given("logprobs"))
     request.logprobs = static_cast<int>(arguments.integer("logprobs", {.least = 0, .most = kMaxTopLogprobs}));

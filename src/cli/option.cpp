@@ -219,6 +219,8 @@ std::vector<Option> with_sampling_options(std::vector<Option> own) {
 
 SamplingOptions sampling_from(const Arguments& arguments) {
   SamplingOptions options;
+  if (arguments.flag("greedy") && arguments.given("temperature") && arguments.number("temperature") != 0)
+    throw UsageError("expected --greedy or --temperature, found both");
   options.temperature =
       arguments.flag("greedy") ? 0 : number(arguments, "temperature", {.least = 0, .most = kLargest});
   options.top_k = arguments.integer("top-k", {.least = 0});
@@ -232,6 +234,15 @@ SamplingOptions sampling_from(const Arguments& arguments) {
                  : options.temperature > 0 ? random_seed()
                                            : 0;
   return options;
+}
+
+std::int64_t min_tokens_from(const Arguments& arguments) {
+  const std::int64_t least = arguments.integer("min-tokens", {.least = 0});
+  const bool limited = !arguments.text("max-tokens").empty();
+  if (limited && least > arguments.integer("max-tokens"))
+    throw UsageError(fmt::format("--min-tokens ({}) must be at most --max-tokens ({})", least,
+                                 arguments.integer("max-tokens")));
+  return least;
 }
 
 }  // namespace thimble

@@ -130,4 +130,7 @@ std::vector<Option> with_sampling_options(std::vector<Option> own);
 
 SamplingOptions sampling_from(const Arguments& arguments);
 
+// --min-tokens, which must not exceed --max-tokens.
+std::int64_t min_tokens_from(const Arguments& arguments);
+
 }  // namespace thimble

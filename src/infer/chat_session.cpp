@@ -32,9 +32,14 @@ class TidyStart {
 
 ChatSession::ChatSession(Batcher& batcher, const ChatLayout& layout, ChatOptions options)
     : batcher_(batcher), layout_(layout), options_(std::move(options)), system_(options_.system) {
-  Request asked = options_.asked;
-  asked.prompt = {layout_.end_id()};  // any valid prompt, to check the other fields
-  check_request(asked, batcher_.model().config(), batcher_.tokenizer());
+  change(options_.asked);
+}
+
+void ChatSession::change(Request asked) {
+  Request checked = asked;
+  checked.prompt = {layout_.end_id()};  // any valid prompt, to check the other fields
+  check_request(checked, batcher_.model().config(), batcher_.tokenizer());
+  options_.asked = std::move(asked);
 }
 
 Conversation ChatSession::with_system(Conversation turns) const {

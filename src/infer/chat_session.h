@@ -49,6 +49,8 @@ class ChatSession {
   // old one is kept. Throws if no question was asked.
   Reply retry(const Show& show = {}, const Interrupt* interrupt = nullptr);
 
+  // Changes sampling, stops and lengths of later answers. Throws what check_request throws.
+  void change(Request asked);
   void clear();                                             // keeps the system prompt
   void set_system(std::string text);                        // empty: no system prompt
   void replace(Conversation history);                       // must end with an answer, or be empty

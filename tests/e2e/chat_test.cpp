@@ -140,6 +140,37 @@ TEST_F(ChatCommand, AnswersAScriptLineByLine) {
   EXPECT_NE(wrong.err.find("unknown command /sav\nhint: did you mean /save?"), std::string::npos) << wrong;
 }
 
+TEST_F(ChatCommand, SettingsCanBeChangedAndShown) {
+  const RunResult run = script(
+      "/set max-tokens 4\nBye.\n/set temperature 0.5\n/set parameter top_k 7\n/set num_predict 5\n"
+      "/set system Be kind.\n/show\n/exit\nBye.\n");
+  ASSERT_EQ(run.exit_code, 0) << run;
+  EXPECT_EQ(run.out, "Good\n") << "four bytes, and nothing after /exit" << run;
+  for (const char* line : {"(cut after 4 tokens: --max-tokens)", "\ntemperature: 0.5\n", "\ntop-k: 7\n",
+                           "\nmax-tokens: 5\n", "\nsystem prompt: Be kind.\n"})
+    EXPECT_NE(run.err.find(line), std::string::npos) << line << run;
+  EXPECT_EQ(run.err.find("greedy"), std::string::npos) << "--greedy ended with /set temperature" << run;
+
+  const std::pair<std::string, std::string> wrong[] = {
+      {"/set", "expected /set NAME VALUE"},
+      {"/set temperature", "expected /set temperature F"},
+      {"/set temperature hot", "--temperature expects a number"},
+      {"/set tempreture 1", "did you mean temperature?"},
+      {"/regen", "did you mean /retry?"}};
+  for (const auto& [line, message] : wrong) {
+    const RunResult failed = script(line + "\n");
+    EXPECT_EQ(failed.exit_code, 1) << failed;
+    EXPECT_NE(failed.err.find(message), std::string::npos) << failed;
+  }
+  EXPECT_EQ(script("/bye\nBye.\n").out, "");
+}
+
+TEST_F(ChatCommand, AnAnswerCutByTheContextSaysSo) {
+  const RunResult sung = script("Sing.\n", {"--min-tokens", "600"});
+  ASSERT_EQ(sung.exit_code, 0) << sung;
+  EXPECT_NE(sung.err.find(": the context of 512 tokens is full)"), std::string::npos) << sung;
+}
+
 TEST_F(ChatCommand, SavesConversationsForLoadingAndTraining) {
   const std::string file = path("talk.jsonl");
   ASSERT_EQ(script("Bye.\nWie geht's?\n/save " + file + "\n").exit_code, 0);
@@ -340,7 +371,7 @@ bool caught_singing(PseudoTerminal& chat, std::size_t from) {
     chat.freeze();
     chat.read_all();
     const std::string text = chat.plain_since(from);
-    if (text.find("(stopped after") != std::string::npos) return false;
+    if (text.find("(cut after") != std::string::npos) return false;
     if (text.find("la la") != std::string::npos) return true;
   }
   return false;

@@ -110,6 +110,18 @@ TEST_F(Chat, InvalidOptionsAreRejectedByTheConstructor) {
   EXPECT_EQ(message(std::vector<std::string>(65, "x")), "stop: at most 64 strings, got 65");
 }
 
+TEST_F(Chat, ChangedOptionsApplyToLaterAnswers) {
+  ChatSession chat = session(warm(3));
+  chat.ask("How are you?");
+  Request asked;
+  asked.max_tokens = 2;
+  chat.change(asked);
+  EXPECT_LE(chat.ask("And now?").usage.generated_tokens, 2);
+  asked.sampling.temperature = -1;
+  EXPECT_EQ(message_of([&] { chat.change(asked); }), "temperature must be >= 0, got -1");
+  EXPECT_LE(chat.ask("And now?").usage.generated_tokens, 2) << "the earlier options still apply";
+}
+
 TEST_F(Chat, AnIncompleteCharacterIsDropped) {
   ChatOptions options;
   options.asked.sampling = {.temperature = 0, .logit_bias = {{byte('\xC3'), 100.0f}}};
