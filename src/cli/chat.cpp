@@ -367,7 +367,7 @@ void ChatRepl::set(const std::string& assignment) {
   changed[name] = {std::string(rest)};
   try {
     session_.change(request_from(parsed(changed)));
-  } catch (const UsageError& error) {  // the command line of the program was right
+  } catch (const UsageError& error) {  // otherwise the chat would end as after a wrong option
     fail(Hint{error.hint()}, "{}", error.what());
   }
   settings_ = std::move(changed);
