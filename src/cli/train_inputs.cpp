@@ -156,6 +156,9 @@ Config changed_by(const Arguments& arguments, Config config) {
   put_settings(arguments, changes);
   const bool other_batch = changes.given("batch_tokens") || changes.given("batch_size");
   if (other_batch) config.train.batch_tokens = config.train.span_tokens = config.train.micro_batch = 0;
+  if (changes.given("epochs")) config.train.steps = 0;
+  for (const std::string_view rate : kGroupRates)
+    if (changes.given("lr")) find_key(rate)->put(config, KeyValue(0.0));
   for (const Key& key : all_keys())
     if (changes.given(key.name)) key.put(config, key.get(changes.current()));
   check_has_end(config.train);

@@ -113,6 +113,15 @@ void ConfigBuilder::put(const Key& key, const KeyValue& value, Layer layer, std:
   if (!is_zero(value)) take_back_rival(key, layer, where);
   key.put(config_, value);
   origin_[key.name] = layer;
+  if (key.name == "lr" && layer >= Layer::file) reset_group_rates();
+}
+
+void ConfigBuilder::reset_group_rates() {
+  for (const std::string_view name : kGroupRates) {
+    if (given(name)) continue;
+    known_key(name, "").put(config_, KeyValue(0.0));
+    origin_[known_key(name, "").name] = Layer::derived;
+  }
 }
 
 void ConfigBuilder::take_back_rival(const Key& key, Layer layer, std::string_view where) {

@@ -1,9 +1,12 @@
 // Builds a Config from layers: defaults, a preset, --config files, then --set and flags. Later
 // layers override earlier ones, and the origin of every key is recorded.
 //
-// Two pairs of keys exclude each other: batch_tokens and batch_size, swa_start and ema_decay.
-// Setting one resets the other if that came from an earlier layer. Setting both in one layer is an
-// error.
+// Three pairs of keys exclude each other: batch_tokens and batch_size, steps and epochs, swa_start
+// and ema_decay. Setting one resets the other if that came from an earlier layer. Setting both in
+// one layer is an error.
+//
+// An `lr` set by the user is the rate of every group: it resets the group rates that the user did
+// not set, such as a preset's matrix_lr.
 #pragma once
 
 #include <filesystem>
@@ -43,6 +46,7 @@ class ConfigBuilder {
   void read(std::string_view text, std::string_view name, Layer layer);
   void put(const Key& key, const KeyValue& value, Layer layer, std::string_view where);
   void take_back_rival(const Key& key, Layer layer, std::string_view where);
+  void reset_group_rates();
 
   Config config_, preset_config_;
   std::string preset_;

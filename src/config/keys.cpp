@@ -220,7 +220,9 @@ std::vector<Key> model_keys() {
 std::vector<Key> optimizer_keys() {
   using O = OptimizerConfig;
   return {
-      row<&O::lr>("lr", "learning rate of every group whose own rate is 0", 0, kMaxRate),
+      row<&O::lr>(
+          "lr", "learning rate of all groups without a rate of their own; if given, a preset's are replaced",
+          0, kMaxRate),
       row<&O::embed_lr>("embed_lr", "learning rate of embeddings; 0: lr; -1: frozen", kFrozen, kMaxRate),
       row<&O::head_lr>("head_lr", "learning rate of an untied output head; 0: lr; -1: frozen", kFrozen,
                        kMaxRate),

@@ -38,6 +38,10 @@ struct Key {
 };
 
 std::span<const Key> all_keys();
+
+// The keys of the learning rates of single groups, which default to `lr`.
+inline constexpr std::string_view kGroupRates[] = {"embed_lr", "head_lr", "matrix_lr", "scalar_lr"};
+
 const Key* find_key(std::string_view name);
 
 // "did you mean rope_base?", or empty if no key has a similar name. Dashes and underscores are

@@ -203,6 +203,39 @@ TEST(Settings, KeysThatExcludeEachOtherReplaceEachOther) {
             "--set: batch_tokens and batch_size cannot both be set");
 }
 
+TEST(Settings, AnLrFromTheUserIsTheRateOfEveryGroupNotSetByName) {
+  for (const Preset& preset : all_presets()) {
+    ConfigBuilder settings;
+    settings.preset(preset.name);
+    settings.set("scalar_lr=0.5");
+    settings.set("lr=1e-5");
+    const OptimizerConfig rates = settings.current().optimizer;
+    for (const ParamGroup group : {ParamGroup::embedding, ParamGroup::head, ParamGroup::matrix})
+      EXPECT_EQ(rates.rate(group), 1e-5) << preset.name;
+    EXPECT_EQ(rates.rate(ParamGroup::scalar), 0.5) << preset.name;
+  }
+  ConfigBuilder file;
+  file.toml("preset = \"quick\"\nmatrix_lr = 0.25\nlr = 0.125\n", "file");
+  EXPECT_EQ(file.current().optimizer.rate(ParamGroup::matrix), 0.25) << "set by name in the file";
+}
+
+TEST(Settings, ABatchThatIsNotGivenFollowsTheContext) {
+  const auto batch = [](const std::vector<std::string>& assignments) {
+    ConfigBuilder settings;
+    settings.preset("quick");  // 2048 tokens
+    for (const std::string& assignment : assignments) settings.set(assignment);
+    return settings.resolve().train.batch_tokens;
+  };
+  EXPECT_EQ(batch({"context=256"}), 2048);
+  EXPECT_EQ(batch({"context=300"}), 1800);
+  EXPECT_EQ(batch({"context=4096"}), 4096);
+  EXPECT_EQ(complaint([&] {
+              batch({"context=300", "batch_tokens=2048"});
+            }),
+            "batch_tokens (2048) must be divisible by context (300) / a step consists of complete rows of "
+            "context tokens");
+}
+
 TEST(Settings, ErrorsNameFileLineAndKey) {
   const auto complaint_of = [](std::string_view text) {
     return complaint([&] { config_from_toml(text, "run/config.toml"); });

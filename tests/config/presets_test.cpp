@@ -137,9 +137,19 @@ TEST(Depth, KeepsGivenValuesAndDerivesOthersFromThem) {
   EXPECT_EQ(config.model.mlp_hidden, 512);
   EXPECT_EQ(config.train.batch_tokens, 65536);
   EXPECT_EQ(config.optimizer.rate(ParamGroup::matrix), 0.01);
-  // From the preset's embedding rate, with 1/8 of the batch and half the width.
-  EXPECT_NEAR(config.optimizer.rate(ParamGroup::embedding), 0.05 * std::sqrt(1.0 / 8) * std::sqrt(2.0), 1e-4);
+  EXPECT_EQ(config.optimizer.rate(ParamGroup::embedding), 0.01) << "the lr given is that of every group";
   EXPECT_EQ(lines[1], "dim = 256: given");
+}
+
+TEST(Depth, ScalesTheRatesWithBatchAndWidth) {
+  ConfigBuilder settings;
+  settings.preset("golf");
+  settings.set("dim=256");
+  settings.set("batch_tokens=65536");
+  apply_depth(settings, 12);
+  // From the preset's embedding rate, with 1/8 of the batch and half the width.
+  EXPECT_NEAR(settings.resolve().optimizer.rate(ParamGroup::embedding),
+              0.05 * std::sqrt(1.0 / 8) * std::sqrt(2.0), 1e-4);
 }
 
 TEST(Depth, IsRejectedWithLearnedPositions) {

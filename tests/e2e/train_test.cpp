@@ -131,7 +131,8 @@ TEST_F(TrainCommand, ChangedSettingsAreListedAndNeedForce) {
   };
   const RunResult refused = resume({"--lr", "0.02", "--set", "clip=0.5"});
   EXPECT_EQ(refused.exit_code, 1);
-  EXPECT_NE(refused.err.find("started with different settings: lr: 0.01 -> 0.02, clip: 1.0 -> 0.5"),
+  EXPECT_NE(refused.err.find("started with different settings: lr: 0.01 -> 0.02, matrix_lr: 0.02 -> 0.0, "
+                             "clip: 1.0 -> 0.5"),
             std::string::npos)
       << refused.err;
   const RunResult forced = resume({"--lr", "0.02", "--force"});

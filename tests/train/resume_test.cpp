@@ -388,9 +388,11 @@ TEST_F(Resume, ChangedSettingsAreListedAndNeedForce) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
-                 "the run was started with different settings: lr: 0.01 -> 0.5, clip: 1.0 -> 0.25");
+                 "the run was started with different settings: lr: 0.01 -> 0.5, matrix_lr: 0.02 -> 0.0, "
+                 "clip: 1.0 -> 0.25");
   }
-  EXPECT_EQ(check_changes(before, config({"lr=0.5"}), true), (std::vector<std::string>{"lr: 0.01 -> 0.5"}));
+  EXPECT_EQ(check_changes(before, config({"lr=0.5"}), true),
+            (std::vector<std::string>{"lr: 0.01 -> 0.5", "matrix_lr: 0.02 -> 0.0"}));
   for (const char* never : {"layers=3", "muon_steps=0", "ema_decay=0.9", "swa_start=0.5", "norm_eps=1e-5"})
     EXPECT_THROW(check_changes(before, config({never}), true), Error) << never;
   EXPECT_EQ(check_changes(before, config({"dropout=0.1"}), true).size(), 1u);
