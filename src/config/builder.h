@@ -40,7 +40,9 @@ class ConfigBuilder {
   const std::string& preset_name() const { return preset_; }    // empty: none
   const Config& current() const { return config_; }             // not resolved
   const Config& before_user() const { return preset_config_; }  // defaults and preset only
-  Config resolve() const;                                       // throws Error if nothing ends the run
+  // If the user changed the context but not the batch, the batch becomes a whole number of rows.
+  // Throws Error if nothing ends the run.
+  Config resolve() const;
 
  private:
   void read(std::string_view text, std::string_view name, Layer layer);

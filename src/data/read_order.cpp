@@ -160,8 +160,11 @@ class WindowRows final : public NumberedRows {
  public:
   WindowRows(const TokenSet& set, const RowSettings& settings)
       : NumberedRows(set, settings), T_(static_cast<std::uint64_t>(settings.T)) {
-    check(units_per_epoch() > 0, Hint{"add more text, or use a smaller context"},
-          "the data has {} tokens, fewer than one row of context {}", set.size(), T_);
+    check(units_per_epoch() > 0,
+          Hint{fmt::format("set --context to {} or less, or add more text",
+                           std::max<std::uint64_t>(1, set.size()))},
+          "the training data has only {} tokens, but the context is {}: not even one row can be read",
+          set.size(), T_);
   }
   std::uint64_t units_per_epoch() const override { return set_.size() / T_; }
   std::uint64_t tokens_per_epoch() const override { return units_per_epoch() * T_; }

@@ -435,7 +435,7 @@ TEST_F(TrainCommand, ReportsErrors) {
       {{"train"}, 2, "--data is missing"},
       {with_data("missing.txt"), 1, "missing.txt"},
       {with_data("empty.txt"), 1, "0 documents were read"},
-      {with_data("short.txt"), 1, "one row of context 16"},
+      {with_data("short.txt"), 1, "but the context is 16"},
       {tiny("bad", {"--vocab-size", "99"}), 1, "vocab_size is 99"},
       {tiny("bad", {"--dtype", "f16"}), 1, "the CPU cannot compute in f16"},
       {{"train", "--resume", path("nowhere")}, 1, "nowhere"},
