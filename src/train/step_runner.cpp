@@ -22,8 +22,11 @@ namespace thimble {
 
 namespace {
 
-constexpr std::uint64_t kDropoutStream = 0xD20;    // different from the streams of weight initialization
-constexpr std::uint64_t kMostMicroBatches = 4096;  // seeds reserved per step, so that steps never share one
+constexpr std::uint64_t kDropoutStream = 0xD20;  // different from the streams of weight initialization
+// Each step has 4096 seeds of one stream. Micro-batches beyond those have seeds of further streams,
+// so that no two share one.
+constexpr std::uint64_t kSeedsPerStep = 4096;
+constexpr int kFurtherStreamShift = 32;
 
 // Weights, gradients and moments in host memory.
 class HostStep final : public StepRunner {
@@ -112,8 +115,9 @@ std::uint64_t dropout_seed(const TrainConfig& config, const Communicator& ranks,
                            std::size_t micro_batch) {
   const std::size_t index =
       micro_batch * static_cast<std::size_t>(ranks.size()) + static_cast<std::size_t>(ranks.rank());
-  Rng seed(static_cast<std::uint64_t>(config.seed),
-           (static_cast<std::uint64_t>(step) * kMostMicroBatches + index) * 2, kDropoutStream);
+  const std::uint64_t offset = static_cast<std::uint64_t>(step) * kSeedsPerStep + index % kSeedsPerStep;
+  Rng seed(static_cast<std::uint64_t>(config.seed), offset * 2,
+           kDropoutStream + ((index / kSeedsPerStep) << kFurtherStreamShift));
   return seed.next_u64();
 }
 

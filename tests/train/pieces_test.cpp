@@ -1,8 +1,10 @@
 // Unit tests of the small parts of training.
 #include <algorithm>
 #include <csignal>
+#include <set>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "base/signals.h"
 #include "tokenizer/tokenizer_json.h"
 #include "train/initial_weights.h"
@@ -96,6 +98,25 @@ TEST(SaveSignal, IsReportedOnce) {
   std::raise(SIGUSR1);
   EXPECT_TRUE(signal.taken());
   EXPECT_FALSE(signal.taken());
+}
+
+TEST(DropoutSeed, IsDifferentForEveryMicroBatchOfEveryStep) {
+  const TrainConfig config;
+  const std::shared_ptr<Communicator> ranks = single_rank();
+  std::set<std::uint64_t> seeds;
+  constexpr std::size_t kMicroBatches = 9000;
+  for (const std::int64_t step : {0, 1, 2})
+    for (std::size_t i = 0; i < kMicroBatches; ++i) seeds.insert(dropout_seed(config, *ranks, step, i));
+  EXPECT_EQ(seeds.size(), 3 * kMicroBatches);
+}
+
+// The seeds of earlier versions, so that their runs resume with the same bits.
+TEST(DropoutSeed, OfTheFirst4096MicroBatchesIsFixed) {
+  const TrainConfig config;
+  const std::shared_ptr<Communicator> ranks = single_rank();
+  for (const auto& [step, i] : {std::pair{0u, 0u}, {3u, 5u}, {7u, 4095u}})
+    EXPECT_EQ(dropout_seed(config, *ranks, step, i),
+              Rng(static_cast<std::uint64_t>(config.seed), (step * 4096u + i) * 2, 0xD20).next_u64());
 }
 
 TEST_F(TinyRun, ProgramsOfAnEarlierPhaseAreFreed) {
