@@ -157,6 +157,7 @@ std::string costs_text(const DryRun& run) {
   table.row({"FLOPs per token", fmt::format("{} forward, {} training", with_unit(s.forward_flops_per_token),
                                             with_unit(s.training_flops_per_token))});
   std::string tokens = fmt::format("{} per step", with_commas(s.tokens_per_step));
+  if (run.config.train.epochs > 0) tokens += fmt::format(", {} epochs", run.config.train.epochs);
   if (s.training_tokens > 0) tokens += fmt::format(", at most {} in total", with_unit(s.training_tokens));
   table.row({"tokens", tokens});
   table.row(
@@ -534,9 +535,10 @@ int exit_code(const TrainResult& result) {
 }
 
 Command train_command() {
-  static constexpr BasicSetting kBasic[] = {{"context", "model"},        {"steps", "training"},
-                                            {"max_seconds", "training"}, {"batch_tokens", "training"},
-                                            {"lr", "training"},          {"val_every", "training"}};
+  static constexpr BasicSetting kBasic[] = {{"context", "model"},         {"steps", "training"},
+                                            {"epochs", "training"},       {"max_seconds", "training"},
+                                            {"batch_tokens", "training"}, {"lr", "training"},
+                                            {"val_every", "training"}};
   // The options of a group. Advanced ones are listed only by --help-all.
   const auto in_group = [](std::string_view group, std::vector<Option> options, bool advanced = false) {
     for (Option& option : options) {

@@ -26,8 +26,8 @@ const Key& known_key(std::string_view name, std::string_view where) {
 
 // The key that excludes `name`, or empty.
 std::string_view rival_of(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kRivals = {
-      {{"batch_tokens", "batch_size"}, {"swa_start", "ema_decay"}}};
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kRivals = {
+      {{"batch_tokens", "batch_size"}, {"steps", "epochs"}, {"swa_start", "ema_decay"}}};
   for (const auto& [a, b] : kRivals) {
     if (name == a) return b;
     if (name == b) return a;

@@ -176,7 +176,7 @@ void validate(const ModelConfig& config) {
 }
 
 void check_has_end(const TrainConfig& config) {
-  check(!config.makes_no_step(), "steps and max_seconds are both 0: set one of them");
+  check(!config.makes_no_step(), "steps, epochs and max_seconds are all 0: set one of them");
 }
 
 void validate(const Config& config) {
@@ -185,6 +185,7 @@ void validate(const Config& config) {
   check_batch(config);
   const TrainConfig& t = config.train;
   check_rates(config.optimizer);
+  check(t.steps == 0 || t.epochs == 0, "steps ({}) and epochs ({}) cannot both be set", t.steps, t.epochs);
   check(!config.model.tie_embeddings || config.optimizer.head_lr == 0,
         Hint{"remove head_lr, or set tie_embeddings = false"},
         "head_lr ({}) has no effect with tie_embeddings, which makes the head part of the embedding",

@@ -130,6 +130,7 @@ struct TrainConfig {
   double warmdown = 0;  // steps; below 1: fraction of the run
   double min_lr = 0;    // fraction of the peak rate
   std::int64_t steps = 1000;      // 0: until max_seconds; both 0: no step (thimble golf only)
+  double epochs = 0;              // of the training data; training replaces it by steps
   double max_seconds = 0;         // 0: no limit
   std::int64_t batch_tokens = 0;  // 0: batch_size * context, or 16 rows
   std::int64_t batch_size = 0;    // rows; resolved() converts it to batch_tokens
@@ -154,7 +155,7 @@ struct TrainConfig {
   std::int64_t keep = 2;
   LossOn loss_on = LossOn::assistant;
 
-  bool makes_no_step() const { return steps == 0 && max_seconds == 0; }
+  bool makes_no_step() const { return steps == 0 && epochs == 0 && max_seconds == 0; }
   bool operator==(const TrainConfig&) const = default;
 };
 

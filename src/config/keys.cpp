@@ -254,6 +254,7 @@ std::vector<Key> schedule_keys() {
   using T = TrainConfig;
   return {
       row<&T::steps>("steps", "optimizer steps; 0: until max_seconds", 0, kMaxSteps),
+      row<&T::epochs>("epochs", "passes over the training data, instead of steps; 0: use steps", 0, 1e6),
       row<&T::max_seconds>("max_seconds", "longest training time, in seconds; 0: no limit", 0, 1e9),
       choice<&T::schedule>("schedule",
                            "learning-rate schedule; golf: constant, then linear to 0 over warmdown"),

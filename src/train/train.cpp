@@ -1,8 +1,12 @@
 #include "train/train.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/error.h"
 #include "config/toml.h"
 #include "data/data_folder.h"
+#include "data/loader.h"
 #include "model/model.h"
 #include "train/metrics.h"
 #include "train/ranks.h"
@@ -55,10 +59,21 @@ Config settled(const Config& config, const DeviceRuntime& device, const Communic
   return result;
 }
 
-// The request's config with the automatic settings (dtype, micro-batch) filled in, so that a run
-// resumed on another machine uses the same values. Each rank computes the micro-batch that fits its
-// machine; all use the smallest.
-Config settled_on_all(const TrainRequest& request) {
+// Replaces `epochs` by the number of steps that read the training data so many times.
+void epochs_to_steps(const TrainRequest& request, const TrainData& data, Config& config) {
+  TrainConfig& train = config.train;
+  if (train.epochs == 0) return;
+  const BatchLoader loader(data.train, loader_settings(config, request.source, *request.ranks), config.model);
+  const double per_step = static_cast<double>(train.batch_tokens) * (1 - loader.padding());
+  const double steps = train.epochs * static_cast<double>(loader.tokens_per_epoch()) / per_step;
+  train.steps = std::max<std::int64_t>(1, std::llround(steps));
+  train.epochs = 0;
+}
+
+// The request's config with the automatic settings (dtype, micro-batch, steps) filled in, so that a
+// run resumed on another machine uses the same values. Each rank computes the micro-batch that fits
+// its machine; all use the smallest.
+Config settled_on_all(const TrainRequest& request, const TrainData& data) {
   Config config;
   check(request.resume || request.config.state.loop_on,
         Hint{"use loop_start to delay the layer loop, or loop_count = 0 to disable it"},
@@ -66,6 +81,7 @@ Config settled_on_all(const TrainRequest& request) {
   on_all_ranks(*request.ranks, "choosing the micro-batch",
                [&] { config = settled(request.config, *request.device, *request.ranks); });
   config.train.micro_batch = smallest(*request.ranks, config.train.micro_batch, "the micro-batch");
+  on_all_ranks(*request.ranks, "counting the steps", [&] { epochs_to_steps(request, data, config); });
   return config;
 }
 
@@ -122,7 +138,7 @@ TrainResult train(const TrainRequest& request, const Log& log, const ProgressOut
     if (start) start->locked();
   });
   const TrainData data = open_on_all(request, folder, ops, own_log, own_progress, interrupt);
-  const Config config = settled_on_all(request);
+  const Config config = settled_on_all(request, data);
   const RunContext run{.request = request,
                        .config = config,
                        .data = data,

@@ -136,6 +136,7 @@ TEST(KeyTable, HasAllKeys) {
                          "muon_momentum_steps",
                          "min_lr",
                          "steps",
+                         "epochs",
                          "max_seconds",
                          "batch_tokens",
                          "batch_size",
@@ -196,6 +197,12 @@ TEST(Settings, KeysThatExcludeEachOtherReplaceEachOther) {
   plus.preset("golf-plus");
   plus.set("ema_decay=0.997");
   EXPECT_EQ(plus.resolve().train.swa_start, 0);
+
+  ConfigBuilder epochs;
+  epochs.preset("quick");
+  epochs.set("epochs=2.5");
+  EXPECT_EQ(epochs.resolve().train.steps, 0);
+  EXPECT_EQ(complaint([&] { epochs.set("steps=10"); }), "--set: steps and epochs cannot both be set");
 
   ConfigBuilder both;
   both.set("batch_size=8");
@@ -406,7 +413,7 @@ TEST(Validation, ChecksConstraintsBetweenKeys) {
   EXPECT_EQ(complaint_about({"matrix_lr=-0.5"}),
             "matrix_lr must be 0 (lr), a positive rate, or -1 (frozen), found -0.5");
   EXPECT_EQ(complaint_about({"qat_bits=7"}), "qat_bits must be 0 (off), 8, 6 or 5, found 7");
-  EXPECT_EQ(complaint_about({"steps=0"}), "steps and max_seconds are both 0: set one of them");
+  EXPECT_EQ(complaint_about({"steps=0"}), "steps, epochs and max_seconds are all 0: set one of them");
   EXPECT_EQ(complaint_about({"batch_tokens=1000"}),
             "batch_tokens (1000) must be divisible by context (512) / a step consists of complete rows of "
             "context tokens");
